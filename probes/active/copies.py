@@ -13,14 +13,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, Callable, Protocol
+from typing import Any, Callable
 
 from mltop.probes.active import buffers, child
 from mltop.probes.active.device import GPU_CAP_BYTES, CudaTimer, cap_memory
 from mltop.probes.active.host import Affinity, affinity_of, on_cpus
 from mltop.probes.active.nvml import Link, PcieLinks
 from mltop.probes.active.torch_support import Unusable, failures_told, first_line, import_torch, versions, why_no_gpu
-from mltop.probes.model.probe import CopiesResult, PeerCopy, Phase, ProbeEvent
+from mltop.probes.model.probe import CopiesResult, PeerCopy, Phase, ProbeDevice, ProbeEvent
 from mltop.probes.model.probe_kinds import stage_deadline_s
 
 WAYS = {"to_device": "to device", "to_host": "to host"}
@@ -39,15 +39,14 @@ def main() -> None:
     except (ValueError, TypeError) as error:
         child.failed(f"cannot be done: {error}")
         return
-    gpus = [device for device in order.devices if device.kind == "gpu"]
-    for device in order.devices:
-        if device.kind == "mig":
-            child.failed("copies of MIG instances are not measured: they share their GPU's link", device.uuid)
-    if not gpus:
-        if not any(device.kind == "mig" for device in order.devices):
+    instances = [device for device in order.devices if device.kind == "mig"]
+    for device in instances:
+        child.failed("copies of MIG instances are not measured: they share their GPU's link", device.uuid)
+    order.devices = [device for device in order.devices if device.kind == "gpu"]
+    if not order.devices:
+        if not instances:
             child.failed("no GPU here: copies need one")
         return
-    order.devices = gpus
     child.end_with_stdin()
     with failures_told():
         _run(order, options)
@@ -62,14 +61,13 @@ def _run(order: child.Order, options: buffers.Options) -> None:
     links = PcieLinks()
     affinities = [affinity_of(links.address(device.uuid)) for device in order.devices]
     size = _size(torch, options.size_bytes or SIZE_BYTES, len(order.devices))
-    results = _results(order, versions(torch), affinities, links)
-    for result in results:
-        result.size_bytes = size
+    results = [_result(order, device, affinity, links) for device, affinity in zip(order.devices, affinities)]
     gpus = CudaGpus(torch, affinities, size)
     stopped = Measurement(gpus, results, links, _plans(order, options, size), _progress).run()
+    seconds = round(time.monotonic() - began, 3)
     for result in results:
-        result.seconds = round(time.monotonic() - began, 3)
-    _tell(results, stopped)
+        result.size_bytes, result.seconds, result.versions = size, seconds, versions(torch)
+    _say(results, stopped)
     if stopped:
         sys.stdout.flush()
         os._exit(0)  # leaving CUDA the usual way would wait for what hangs
@@ -94,28 +92,20 @@ def _size(torch: Any, wanted_bytes: int, gpus: int) -> int:
     return size
 
 
-def _results(
-    order: child.Order, with_versions: dict[str, str], affinities: list[Affinity], links: PcieLinks
-) -> list[CopiesResult]:
-    results = []
-    for device, affinity in zip(order.devices, affinities):
-        most = links.most(device.uuid)
-        result = CopiesResult(
-            node=order.node,
-            gpu=device.index,
-            uuid=device.uuid,
-            name=device.name,
-            pci_device=device.pci_device,
-            versions=dict(with_versions),
-            pcie_gen_max=most.gen,
-            pcie_width_max=most.width,
-            numa_node=affinity.numa_node,
-            near=affinity.near,
-        )
-        if links.why:
-            result.gaps["pcie"] = links.why
-        results.append(result)
-    return results
+def _result(order: child.Order, device: ProbeDevice, affinity: Affinity, links: PcieLinks) -> CopiesResult:
+    most = links.most(device.uuid)
+    return CopiesResult(
+        node=order.node,
+        gpu=device.index,
+        uuid=device.uuid,
+        name=device.name,
+        pci_device=device.pci_device,
+        pcie_gen_max=most.gen,
+        pcie_width_max=most.width,
+        numa_node=affinity.numa_node,
+        near=affinity.near,
+        gaps={"pcie": links.why} if links.why else {},
+    )
 
 
 def _plans(order: child.Order, options: buffers.Options, size: int) -> dict[str, Plan]:
@@ -134,7 +124,7 @@ def _progress(stage: str, share: float) -> None:
     child.stage(stage, fraction=round(share, 3))
 
 
-def _tell(results: list[CopiesResult], stopped: str) -> None:
+def _say(results: list[CopiesResult], stopped: str) -> None:
     """A GPU of which nothing was measured has failed."""
     if stopped:
         child.say(ProbeEvent("note", text=f"{stopped}: nothing was measured after that"))
@@ -148,7 +138,7 @@ def _tell(results: list[CopiesResult], stopped: str) -> None:
 
 
 class Buffers:
-    """Of one GPU (``where``: torch's name). ``sent``, ``returned``: host memory; ``held``, ``received``: its own."""
+    """Of one GPU (``where``: torch's name). ``sent``, ``returned``: host memory; ``source``, ``received``: its own."""
 
     def __init__(self, torch: Any, where: str, size_bytes: int, affinity: Affinity, pinned: bool = True) -> None:
         words = size_bytes // buffers.WORD_BYTES
@@ -156,16 +146,19 @@ class Buffers:
             self.sent = torch.zeros(words, dtype=torch.int64, pin_memory=pinned)
             self.returned = torch.zeros(words, dtype=torch.int64, pin_memory=pinned)
         buffers.fill(torch, self.sent)
-        self.held = torch.zeros(words, dtype=torch.int64, device=where)
+        self.source = torch.zeros(words, dtype=torch.int64, device=where)
         self.received = torch.zeros(words, dtype=torch.int64, device=where)
 
     def of(self, way: str) -> tuple[Any, Any]:
         """(source, target)"""
-        return (self.sent, self.held) if way == "to_device" else (self.held, self.returned)
+        return (self.sent, self.source) if way == "to_device" else (self.source, self.returned)
 
 
 class CudaGpus:
-    """The GPUs of a node with their buffers, in the order of CUDA_VISIBLE_DEVICES. Raises RuntimeError."""
+    """The GPUs of a node with their buffers, by their position in CUDA_VISIBLE_DEVICES. Everything raises RuntimeError.
+
+    ``way``: a key of WAYS.
+    """
 
     def __init__(self, torch: Any, affinities: Sequence[Affinity], size_bytes: int) -> None:
         self._torch = torch
@@ -180,6 +173,7 @@ class CudaGpus:
         return self._start(gpu, *self._buffers[gpu].of(way), copies)
 
     def arrived(self, gpu: int, way: str) -> bool:
+        """Whether the last copies that way moved every bit."""
         target = self._buffers[gpu].of(way)[1]
         whole = buffers.is_filled(self._torch, target)
         if way == "to_host":
@@ -187,12 +181,14 @@ class CudaGpus:
         return whole
 
     def reaches(self, source: int, target: int) -> bool:
+        """Whether a GPU can write to another one's memory."""
         return bool(self._torch.cuda.can_device_access_peer(source, target))
 
     def start_peer(self, source: int, target: int, copies: int) -> CudaTimer:
-        return self._start(source, self._buffers[source].held, self._buffers[target].received, copies)
+        return self._start(source, self._buffers[source].source, self._buffers[target].received, copies)
 
     def peer_arrived(self, target: int) -> bool:
+        """Whether the last copies to it moved every bit; the next ones start from zeros."""
         received = self._buffers[target].received
         whole = buffers.is_filled(self._torch, received)
         received.zero_()
@@ -212,14 +208,6 @@ class CudaGpus:
 
 class Stalled(Exception):
     """Copies that did not end; what was begun on these devices after them will not end either."""
-
-
-class Running(Protocol):
-    """Copies that were begun. ``seconds``: of all of them, by the device's clock, once they are done."""
-
-    def done(self) -> bool: ...
-
-    def seconds(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -242,7 +230,7 @@ class Timed:
         return self.copies * size_bytes / self.seconds if self.seconds > 0 else None
 
 
-Begin = Callable[[int], Running]
+Begin = Callable[[int], CudaTimer]
 
 
 def timed(begins: Sequence[Begin], plan: Plan, look: Callable[[], None] = lambda: None) -> list[Timed]:
@@ -264,7 +252,7 @@ def timed(begins: Sequence[Begin], plan: Plan, look: Callable[[], None] = lambda
     return timings
 
 
-def wait(running: Sequence[Running], stall_s: float, look: Callable[[], None]) -> None:
+def wait(running: Sequence[CudaTimer], stall_s: float, look: Callable[[], None]) -> None:
     deadline_s = time.monotonic() + stall_s
     look()
     while not all(copies.done() for copies in running):
@@ -274,41 +262,21 @@ def wait(running: Sequence[Running], stall_s: float, look: Callable[[], None]) -
         look()
 
 
-class Gpus(Protocol):
-    """The GPUs of a node by their position (0, 1, …). Every call may raise RuntimeError."""
-
-    def start(self, position: int, way: str, copies: int) -> Running:
-        """``way``: to_device | to_host."""
-
-    def arrived(self, position: int, way: str) -> bool:
-        """Whether the last copies that way moved every bit."""
-
-    def reaches(self, source: int, target: int) -> bool:
-        """Whether a GPU can write to another one's memory."""
-
-    def start_peer(self, source: int, target: int, copies: int) -> Running: ...
-
-    def peer_arrived(self, target: int) -> bool:
-        """Whether the last copies to it moved every bit; the next ones start from zeros."""
-
-
-class Links(Protocol):
-    def now(self, uuid: str) -> Link: ...
-
-
-Progress = Callable[[str, float], None]  # stage, share of it that is done
-
-
 class Measurement:
     """To device, to host, together, from GPU to GPU. ``results``: one for each of ``gpus``, in order; they are filled
-    in. ``plans``: by stage.
+    in. ``plans``: by stage. ``progress``: told a stage and the share of it that is done.
 
     A device that fails is left out from then on, its reason is in its result's gaps. A copy that hangs ends everything:
     nothing that is asked of these GPUs afterwards may be expected to answer.
     """
 
     def __init__(
-        self, gpus: Gpus, results: Sequence[CopiesResult], links: Links, plans: dict[str, Plan], progress: Progress
+        self,
+        gpus: CudaGpus,
+        results: Sequence[CopiesResult],
+        links: PcieLinks,
+        plans: dict[str, Plan],
+        progress: Callable[[str, float], None],
     ) -> None:
         self._gpus, self._results, self._links = gpus, results, links
         self._plans, self._progress = plans, progress

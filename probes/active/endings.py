@@ -16,32 +16,28 @@ _MEMORY = re.compile(
 MEMORY_FIX = "free memory of the device or node, or take a smaller size"
 
 
-def died(code: int, stage: str, said: str, oom_killed: bool) -> tuple[str, str]:
-    """The sentence and what helps. ``code`` as subprocess has it, ``said``: the end of its stderr (or stdout).
+def died(code: int, stage: str, output: str, oom_killed: bool) -> tuple[str, str]:
+    """The sentence and what helps. ``code`` as subprocess has it, ``output``: the end of its stderr (or stdout).
 
     ``oom_killed``: the kernel's count of processes that it killed for want of memory rose meanwhile.
     """
-    words = last_words(said)
+    words = last_words(output)
     where = f"died in stage '{stage}'"
     if code == -signal.SIGKILL and oom_killed:
         return f"{where}: out of memory: the kernel killed it (SIGKILL)", MEMORY_FIX
-    if is_memory(said):
+    if _MEMORY.search(output):
         return f"{where}: out of memory: {words}", MEMORY_FIX
     if code < 0:
-        return f"{where}: {signal_words(-code)}{f' ({words})' if words else ''}", ""
+        return f"{where}: killed by {signal_name(-code)}{f' ({words})' if words else ''}", ""
     if words:
         return f"{where}: {words}", ""
     return f"{where}: it ended with exit code {code} and no result", ""
 
 
-def is_memory(said: str) -> bool:
-    return _MEMORY.search(said) is not None
-
-
-def last_words(said: str) -> str:
-    """The last exception in it, else the last line; "" for silence."""
-    lines = [_plain(line) for line in said.partition("Fatal Python error")[0].splitlines()]
-    lines = [line for line in lines if line]
+def last_words(output: str) -> str:
+    """The last exception in what a process wrote, else the last line; "" for silence."""
+    plain = (_plain(line) for line in output.partition("Fatal Python error")[0].splitlines())
+    lines = list(filter(None, plain))
     for line in reversed(lines):
         exception = _WHAT.match(line) or _EXCEPTION.search(line)
         if exception:
@@ -49,11 +45,11 @@ def last_words(said: str) -> str:
     return _short(lines[-1]) if lines else ""
 
 
-def signal_words(number: int) -> str:
+def signal_name(number: int) -> str:
     try:
-        return f"killed by {signal.Signals(number).name}"
+        return signal.Signals(number).name
     except ValueError:
-        return f"killed by signal {number}"
+        return f"signal {number}"
 
 
 def too_late(stage: str, limit_s: float, state: str = "") -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import asdict, dataclass
-from typing import Any, Callable, Protocol
+from typing import Any, Callable
 
 from mltop.probes.active import buffers, child
 from mltop.probes.active.device import GPU_CAP_BYTES, Cpu, Cuda, Device
@@ -50,12 +50,7 @@ def _run(device: ProbeDevice, options: buffers.Options) -> MemoryResult:
     torch = import_torch()
     child.stage("device", device.uuid)
     result = MemoryResult(
-        gpu=device.index,
-        uuid=device.uuid,
-        name=device.name,
-        kind=device.kind,
-        pci_device=device.pci_device,
-        versions=versions(torch),
+        gpu=device.index, uuid=device.uuid, name=device.name, kind=device.kind, pci_device=device.pci_device
     )
     memory = (_on_cpus if device.kind == "cpu" else _on_gpu)(torch, options.size_bytes, result)
     child.stage("copy", device.uuid, 0.0)
@@ -63,7 +58,7 @@ def _run(device: ProbeDevice, options: buffers.Options) -> MemoryResult:
     with meter.phase("copy"):
         measured = measure(memory, options, lambda share: child.stage("copy", device.uuid, share))
     meter.close()
-    result.phases, result.gaps = meter.phases, meter.gaps
+    result.phases, result.gaps, result.versions = meter.phases, meter.gaps, versions(torch)
     result.size_bytes = memory.size_bytes
     if memory.size_bytes < options.size_bytes - buffers.LEAST_ASKED_BYTES:
         result.gaps["size"] = f"{options.size_bytes} bytes were asked for, {memory.size_bytes} fit into the free memory"
@@ -101,16 +96,6 @@ def _on_cpus(torch: Any, wanted_bytes: int, result: MemoryResult) -> DeviceMemor
     return DeviceMemory(Cpu(torch), size)
 
 
-class Memory(Protocol):
-    """What ``measure`` asks for. ``copies``: the seconds that each of so many took."""
-
-    size_bytes: int
-
-    def copies(self, count: int) -> list[float]: ...
-
-    def intact(self) -> bool: ...
-
-
 class DeviceMemory:
     """The two buffers of a device. Raises RuntimeError where there is no memory."""
 
@@ -125,7 +110,7 @@ class DeviceMemory:
         device.wait()
 
     def copies(self, count: int) -> list[float]:
-        """By the device's own clock: what the host does meanwhile is not measured."""
+        """Seconds of each, by the device's own clock: what the host does meanwhile is not measured."""
         timers = [self._device.timer() for _ in range(count)]
         for timer in timers:
             timer.start()
@@ -148,7 +133,7 @@ class Measured:
     intact: bool
 
 
-def measure(memory: Memory, options: buffers.Options, progress: Callable[[float], None]) -> Measured:
+def measure(memory: DeviceMemory, options: buffers.Options, progress: Callable[[float], None]) -> Measured:
     """``progress`` is told the share of the copies that are done."""
     warm_until = time.monotonic() + options.warm_s
     memory.copies(WARM_COPIES)
@@ -162,9 +147,5 @@ def measure(memory: Memory, options: buffers.Options, progress: Callable[[float]
         times += memory.copies(min(BATCH, options.iterations - len(times)))
         progress(len(times) / options.iterations)
     moved, total, best = 2 * memory.size_bytes, sum(times), min(times)
-    return Measured(
-        len(times),
-        moved * len(times) / total if total > 0 else None,
-        moved / best if best > 0 else None,
-        memory.intact(),
-    )
+    mean = moved * len(times) / total if total > 0 else None
+    return Measured(len(times), mean, moved / best if best > 0 else None, memory.intact())

@@ -76,7 +76,7 @@ class Nvml:
         self.calling = ""
         self._library = ctypes.CDLL(LIBRARY)
         self.call("nvmlInit_v2")
-        self.driver = self._driver()
+        self.driver = self._text("nvmlSystemGetDriverVersion")
 
     def call(self, name: str, *arguments: Any) -> None:
         """Raises NvmlError for any other answer than success."""
@@ -88,18 +88,18 @@ class Nvml:
         code = function(*arguments)
         self.calling = ""
         if code != 0:
-            raise NvmlError(name, code, self._text(code))
+            raise NvmlError(name, code, self._meaning(code))
 
     def gpu(self, uuid: str) -> Gpu:
         """By GPU-UUID; by MIG-UUID the GPU that has the instance: clocks and power are its own alone."""
         return Gpu(self, self._parent_of(uuid) if uuid.startswith("MIG-") else self._by_uuid(uuid))
 
-    def _driver(self) -> str:
+    def _text(self, name: str, *arguments: Any) -> str:
         text = (c_char * _TEXT_SIZE)()
-        self.call("nvmlSystemGetDriverVersion", text, c_uint(_TEXT_SIZE))
+        self.call(name, *arguments, text, c_uint(_TEXT_SIZE))
         return text.value.decode(errors="replace")
 
-    def _text(self, code: int) -> str:
+    def _meaning(self, code: int) -> str:
         error_string = self._library.nvmlErrorString
         error_string.restype = ctypes.c_char_p
         return str(error_string(c_int(code)).decode(errors="replace"))
@@ -130,12 +130,10 @@ class Nvml:
         return handle or None
 
     def _uuid(self, handle: c_void_p) -> str:
-        text = (c_char * _TEXT_SIZE)()
         try:
-            self.call("nvmlDeviceGetUUID", handle, text, c_uint(_TEXT_SIZE))
+            return self._text("nvmlDeviceGetUUID", handle)
         except NvmlError:
             return ""
-        return text.value.decode(errors="replace")
 
 
 class Gpu:
@@ -234,7 +232,7 @@ class PcieLinks:
 
     def __init__(self) -> None:
         self.why = ""
-        self._gpus: dict[str, Gpu | None] = {}
+        self._gpus: dict[str, Gpu | None] = {}  # None: there is none
         self._nvml: Nvml | None = None
         try:
             self._nvml = Nvml()
@@ -254,10 +252,10 @@ class PcieLinks:
 
     def _value(self, uuid: str, read: Callable[[Gpu], T]) -> T | None:
         try:
-            if uuid not in self._gpus:
-                self._gpus[uuid] = None  # and stays so where there is none
-                self._gpus[uuid] = self._nvml.gpu(uuid) if self._nvml is not None else None
-            gpu = self._gpus[uuid]
+            if uuid not in self._gpus and self._nvml is not None:
+                self._gpus[uuid] = None
+                self._gpus[uuid] = self._nvml.gpu(uuid)
+            gpu = self._gpus.get(uuid)
             return None if gpu is None else read(gpu)
         except NvmlError:
             return None

@@ -17,8 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 from mltop.probes.active.nvml import Gpu, Nvml, NvmlError
 from mltop.probes.model.nvml_fields import GAIN_FACTOR, GAIN_SLACK_S
@@ -31,35 +30,95 @@ _ANSWER_S = 1.0
 _START_S = 3.0  # nvmlInit without persistence mode
 _LEAST_FOR_WATTS_S = 0.25  # the energy counter is renewed every 20 to 100 ms
 _LEAST_FOR_HEATING = 6  # samples of a trace
-# By field of Phase.
-_RANGES = {
-    name: GPU[name]
-    for name in (
-        *("power_w", "power_limit_w", "power_limit_default_w"),
-        *("temperature_c", "sm_clock_mhz", "sm_clock_max_mhz"),
-    )
-}
 
 
-@dataclass
-class _Edge:
-    """The counters at one end of a phase."""
+class _Counters(NamedTuple):
+    """At one end of a phase."""
 
     at_s: float
-    energy_mj: int | None = None
-    throttle_ns: dict[str, int] = field(default_factory=dict)
+    energy_mj: int | None
+    throttle_ns: dict[str, int]
 
 
-@dataclass
-class _Running:
-    """A phase that has begun; ``problems`` by field of Phase."""
+class _Trace:
+    """A phase that has begun. ``problems``: what this GPU or driver does not say, by field of Phase.
 
-    phase: Phase
-    began: _Edge
-    next_s: float
-    clocks_mhz: list[float] = field(default_factory=list)
-    temperatures_c: list[float] = field(default_factory=list)
-    problems: dict[str, str] = field(default_factory=dict)
+    ``next_s``: when to sample again; its edges are not sampled: a GPU that rests for a moment is back at its highest
+    clock.
+    """
+
+    def __init__(self, gpu: Gpu, name: str) -> None:
+        self.phase = Phase(name, 0.0)
+        self.clocks_mhz: list[float] = []
+        self.problems: dict[str, str] = {}
+        self._gpu = gpu
+        self._temperatures_c: list[float] = []
+        for what in ("power_limit_w", "power_limit_default_w", "sm_clock_max_mhz"):
+            setattr(self.phase, what, self._value(what))
+        self._began = self._counters()
+        self.next_s = self._began.at_s + _FIRST_SAMPLE_S
+
+    def sample(self) -> None:
+        self.next_s = time.monotonic() + SAMPLE_S
+        for what, values in (("sm_clock_mhz", self.clocks_mhz), ("temperature_c", self._temperatures_c)):
+            value = self._value(what)
+            if value is not None:
+                values.append(value)
+
+    def end(self) -> None:
+        """Fills ``phase``."""
+        ended, began, phase = self._counters(), self._began, self.phase
+        seconds = phase.seconds = ended.at_s - began.at_s
+        too_short = f"too short, {seconds * 1e3:.0f} ms"
+        if seconds < _LEAST_FOR_WATTS_S:
+            self.problems.setdefault("power_w", too_short)
+        elif began.energy_mj is not None and ended.energy_mj is not None:
+            phase.power_w = self._sifted((ended.energy_mj - began.energy_mj) / 1e3 / seconds, "power_w")
+        phase.throttle_share = self._throttle_share(ended)
+        if self.clocks_mhz:
+            phase.sm_clock_mhz = statistics.fmean(self.clocks_mhz)
+        else:
+            self.problems.setdefault("sm_clock_mhz", too_short)
+        phase.temperature_c = max(self._temperatures_c, default=None)
+        if phase.temperature_c is None:
+            self.problems.setdefault("temperature_c", too_short)
+
+    def _throttle_share(self, ended: _Counters) -> dict[str, float]:
+        """By reason, 0..1. A counter that gains more than time has passed, or loses, is none of nanoseconds."""
+        shares, before, seconds = {}, self._began.throttle_ns, ended.at_s - self._began.at_s
+        for reason in (reason for reason in ended.throttle_ns if reason in before):
+            gain_s = (ended.throttle_ns[reason] - before[reason]) / 1e9
+            if 0 <= gain_s <= GAIN_FACTOR * seconds + GAIN_SLACK_S:
+                shares[reason] = min(1.0, gain_s / seconds)
+            else:
+                why = f"the driver counted {gain_s:.1f} s in {seconds:.1f} s, which is not a time"
+                self.problems.setdefault(f"throttle_share.{reason}", why)
+        return shares
+
+    def _counters(self) -> _Counters:
+        at_s, energy_mj = time.monotonic(), self._read(self._gpu.energy_mj, "power_w")
+        return _Counters(at_s, energy_mj, self._read(self._gpu.throttle_ns, "throttle_share") or {})
+
+    def _value(self, what: str) -> float | None:
+        """What the GPU's method of this name gives."""
+        value = self._read(getattr(self._gpu, what), what)
+        return None if value is None else self._sifted(value, what)
+
+    def _read(self, read: Callable[[], Any], what: str) -> Any:
+        try:
+            return read()
+        except NvmlError as error:
+            self.problems.setdefault(what, str(error))
+            return None
+
+    def _sifted(self, value: float, what: str) -> float | None:
+        """None, and a problem, for what cannot be."""
+        limits = GPU[what]
+        if limits.holds(value):
+            return value
+        why = f"the driver answered {limits.shown(value)}, which cannot be: {limits.between} are plausible"
+        self.problems.setdefault(what, why)
+        return None
 
 
 class PhaseMeter:
@@ -76,11 +135,11 @@ class PhaseMeter:
         self._clocks_mhz: dict[str, list[float]] = {}
         self._nvml: Nvml | None = None
         # The name of the phase that begins, "" for the end of the one that runs, and who waits for the answer.
-        self._requests: queue.SimpleQueue[tuple[str, Future[_Running | None]] | None] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[tuple[str, Future[_Trace | None]] | None] = queue.SimpleQueue()
         self._problem = ""
         self._starts_until_s = time.monotonic() + _START_S
         self._ready = threading.Event()
-        self._answer: Future[_Running | None] | None = None
+        self._answer: Future[_Trace | None] | None = None
         self._thread: threading.Thread | None = None
         if device.kind == "cpu":
             self._problem = "power, clock and heat are read of GPUs only"
@@ -100,11 +159,11 @@ class PhaseMeter:
         finally:
             phase = Phase(name, time.monotonic() - started_s)
             ended = self._ask("") if is_begun else None
-            over = ended.result() if ended is not None else None
-            if over is not None:
-                phase = over.phase
-                self._clocks_mhz[name] = over.clocks_mhz
-                for what, why in over.problems.items():
+            trace = ended.result() if ended is not None else None
+            if trace is not None:
+                phase = trace.phase
+                self._clocks_mhz[name] = trace.clocks_mhz
+                for what, why in trace.problems.items():
                     self.gaps.setdefault(f"phases.{what}", f"{why} (in {name})")
             elif "phases" not in self.gaps:
                 self.gaps["phases"] = self._why_nothing()
@@ -119,7 +178,7 @@ class PhaseMeter:
         if self._thread is not None:
             self._thread.join(_ANSWER_S)
 
-    def _ask(self, name: str) -> Future[_Running | None] | None:
+    def _ask(self, name: str) -> Future[_Trace | None] | None:
         """None when there is no answer: then nobody waits again before the thread is back."""
         if self._problem or not self._ready.is_set() or (self._answer is not None and not self._answer.done()):
             return None
@@ -145,32 +204,26 @@ class PhaseMeter:
             return
         finally:
             self._ready.set()
-        running: _Running | None = None
+        trace: _Trace | None = None
         while True:
             try:
-                wait_s = None if running is None else max(0.0, running.next_s - time.monotonic())
+                wait_s = None if trace is None else max(0.0, trace.next_s - time.monotonic())
                 request = self._requests.get(timeout=wait_s)
             except queue.Empty:
-                if running is not None:
-                    self._sample(gpu, running)
+                if trace is not None:
+                    trace.sample()
                 continue
             if request is None:
                 return
             name, answer = request
             if name:
-                running = _begin(gpu, name)
+                trace = _Trace(gpu, name)
                 answer.set_result(None)
             else:
-                if running is not None:
-                    _end(gpu, running)
-                answer.set_result(running)
-                running = None
-
-    def _sample(self, gpu: Gpu, running: _Running) -> None:
-        """Edges of a phase are not sampled: a GPU that rests for a moment is back at its highest clock."""
-        running.next_s = time.monotonic() + SAMPLE_S
-        _append(running.clocks_mhz, gpu.sm_clock_mhz, running, "sm_clock_mhz")
-        _append(running.temperatures_c, gpu.temperature_c, running, "temperature_c")
+                if trace is not None:
+                    trace.end()
+                answer.set_result(trace)
+                trace = None
 
 
 def still_heating(clocks_mhz: Sequence[float]) -> bool | None:
@@ -179,84 +232,3 @@ def still_heating(clocks_mhz: Sequence[float]) -> bool | None:
         return None
     third = len(clocks_mhz) // 3
     return statistics.fmean(clocks_mhz[-third:]) < 0.98 * statistics.fmean(clocks_mhz[:third])
-
-
-def _begin(gpu: Gpu, name: str) -> _Running:
-    phase = Phase(name, 0.0)
-    running = _Running(phase, _Edge(0.0), 0.0)
-    for what in ("power_limit_w", "power_limit_default_w", "sm_clock_max_mhz"):
-        setattr(phase, what, _value(getattr(gpu, what), running, what))
-    running.began = _edge(gpu, running)
-    running.next_s = running.began.at_s + _FIRST_SAMPLE_S
-    return running
-
-
-def _end(gpu: Gpu, running: _Running) -> None:
-    ended, began, phase = _edge(gpu, running), running.began, running.phase
-    seconds = phase.seconds = ended.at_s - began.at_s
-    if seconds < _LEAST_FOR_WATTS_S:
-        running.problems.setdefault("power_w", f"too short, {seconds * 1e3:.0f} ms")
-    elif began.energy_mj is not None and ended.energy_mj is not None:
-        phase.power_w = _sifted((ended.energy_mj - began.energy_mj) / 1e3 / seconds, running, "power_w")
-    phase.throttle_share = _throttle_share(began, ended, running)
-    if running.clocks_mhz:
-        phase.sm_clock_mhz = statistics.fmean(running.clocks_mhz)
-    else:
-        running.problems.setdefault("sm_clock_mhz", f"too short, {seconds * 1e3:.0f} ms")
-    phase.temperature_c = max(running.temperatures_c, default=None)
-    if phase.temperature_c is None:
-        running.problems.setdefault("temperature_c", f"too short, {seconds * 1e3:.0f} ms")
-
-
-def _throttle_share(began: _Edge, ended: _Edge, running: _Running) -> dict[str, float]:
-    """By reason, 0..1. A counter that gains more than time has passed, or loses, is none of nanoseconds."""
-    shares, seconds = {}, ended.at_s - began.at_s
-    for reason, nanoseconds in ended.throttle_ns.items():
-        gain_s = (nanoseconds - began.throttle_ns.get(reason, nanoseconds)) / 1e9
-        if reason not in began.throttle_ns:
-            continue
-        if 0 <= gain_s <= GAIN_FACTOR * seconds + GAIN_SLACK_S:
-            shares[reason] = min(1.0, gain_s / seconds)
-        else:
-            why = f"the driver counted {gain_s:.1f} s in {seconds:.1f} s, which is not a time"
-            running.problems.setdefault(f"throttle_share.{reason}", why)
-    return shares
-
-
-def _edge(gpu: Gpu, running: _Running) -> _Edge:
-    return _Edge(
-        time.monotonic(),
-        _read(gpu.energy_mj, running, "power_w"),
-        _read(gpu.throttle_ns, running, "throttle_share") or {},
-    )
-
-
-def _append(values: list[float], read: Callable[[], float], running: _Running, what: str) -> None:
-    value = _value(read, running, what)
-    if value is not None:
-        values.append(value)
-
-
-def _read(read: Callable[[], Any], running: _Running, what: str) -> Any:
-    """None, and the problem noted, for what this GPU or driver does not say."""
-    try:
-        return read()
-    except NvmlError as error:
-        running.problems.setdefault(what, str(error))
-        return None
-
-
-def _value(read: Callable[[], float], running: _Running, what: str) -> Any:
-    """As ``_read``, also for what cannot be."""
-    value = _read(read, running, what)
-    return None if value is None else _sifted(value, running, what)
-
-
-def _sifted(value: float, running: _Running, what: str) -> float | None:
-    """None, and the problem noted, for what cannot be."""
-    limits = _RANGES[what]
-    if limits.holds(value):
-        return value
-    why = f"the driver answered {limits.shown(value)}, which cannot be: {limits.between} are plausible"
-    running.problems.setdefault(what, why)
-    return None

@@ -13,8 +13,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Callable
+from typing import Any, Callable
 
+from mltop.probes.demo.machine import HEALTHY, gpu_bus
 from mltop.probes.model import (
     Ecc,
     Fabric,
@@ -29,10 +30,11 @@ from mltop.probes.model import (
     RemapBanks,
 )
 
-POWER_LIMIT_W = 700.0
-SM_CLOCK_MAX_MHZ = 1980
-SLOWDOWN_C = 87.0
-MEMORY_TOTAL_BYTES = 81_559 * 1024**2
+_FIXED = HEALTHY["gpu"]
+NAME: str = _FIXED["name"]
+SM_CLOCK_MAX_MHZ: int = _FIXED["sm_clock_max_mhz"]
+SLOWDOWN_C: float = _FIXED["temperature_slowdown_c"]
+MEMORY_TOTAL_BYTES: int = _FIXED["memory_total_bytes"]
 
 TRAINING, WAITING, STARVED, IDLE = "training", "waiting", "starved", "idle"
 _MEAN_W = {TRAINING: 545.0, WAITING: 131.0, STARVED: 112.0, IDLE: 69.0}
@@ -57,40 +59,19 @@ class Shape:
     memory_bytes: int
     hot: bool
 
-    @classmethod
-    def of(cls, seed: int, index: int, hot: bool) -> Shape:
-        source = random.Random(seed * 1009 + index)
-        first, second, third = (source.uniform(0, math.tau) for _ in range(3))
-        memory = int(source.uniform(0.78, 0.92) * MEMORY_TOTAL_BYTES)
-        return cls((first, second, third), source.uniform(-20, 20), memory, hot)
+
+@lru_cache(maxsize=8192)
+def shape_of(seed: int, index: int, hot: bool) -> Shape:
+    source = random.Random(seed * 1009 + index)
+    first, second, third = (source.uniform(0, math.tau) for _ in range(3))
+    memory = int(source.uniform(0.78, 0.92) * MEMORY_TOTAL_BYTES)
+    return Shape((first, second, third), source.uniform(-20, 20), memory, hot)
 
 
-@dataclass(frozen=True)
-class Moving:
-    """The values of one GPU that change; names as in GpuSample."""
-
-    busy: float
-    sm_active: float
-    sm_occupancy: float
-    tensor_active: float
-    dram_active: float
-    fp64_active: float
-    fp32_active: float
-    fp16_active: float
-    memory_used_bytes: int
-    temperature_c: float
-    memory_temperature_c: float
-    temperature_margin_c: float
-    power_w: float
-    energy_j: float
-    sm_clock_mhz: int
-    throttle_reasons: list[str]
-    throttle_ns: dict[str, int]
-    throttle_share: dict[str, float]
-
-
-def move(shape: Shape, t: float, activity: str, since: float) -> Moving:
-    """The GPU at ``t`` seconds. It has been at ``activity`` since ``since`` and was training before."""
+def move(shape: Shape, t: float, activity: str, since: float) -> dict[str, Any]:
+    """The fields of a GpuSample that change, at ``t`` seconds. The GPU has been at ``activity`` since ``since`` and was
+    training before.
+    """
     training = activity == TRAINING
     wave = math.sin(math.tau * t / _WAVES[1][0] + shape.phases[1])
     throttled = training and shape.hot and in_episode(t)
@@ -98,29 +79,29 @@ def move(shape: Shape, t: float, activity: str, since: float) -> Moving:
     temperature = _temperature(shape, t, activity, since)
     trained_s = t if training else since
     reasons, clock = _clock(activity, throttled, power)
-    return Moving(
-        busy=round(_BUSY[activity] + (0.03 * wave if training else 0.0), 2),  # NVML gives whole percents
-        sm_active=round(_SM_ACTIVE[activity] * (1 + 0.08 * wave), 4),
-        sm_occupancy=round(_OCCUPANCY[activity] * (1 + 0.08 * wave), 4),
-        tensor_active=round(0.46 * (1 + 0.15 * wave), 4) if training else 0.0,
-        dram_active=round(0.55 * (1 + 0.12 * wave), 4) if training else 0.0,
-        fp64_active=0.0,
-        fp32_active=round(0.09 * (1 + 0.1 * wave), 4) if training else 0.01 if activity == WAITING else 0.0,
-        fp16_active=round(0.04 * (1 + 0.1 * wave), 4) if training else 0.0,
-        memory_used_bytes=4 * 1024**2 if activity == IDLE else shape.memory_bytes,
-        temperature_c=float(round(temperature)),
-        memory_temperature_c=float(round(temperature + 7)),
-        temperature_margin_c=SLOWDOWN_C - round(temperature),
-        power_w=round(power, 1),
-        energy_j=round(_energy(shape, t, activity, since), 1),
-        sm_clock_mhz=clock,
-        throttle_reasons=reasons,
-        throttle_ns={
+    return {
+        "busy": round(_BUSY[activity] + (0.03 * wave if training else 0.0), 2),  # NVML gives whole percents
+        "sm_active": round(_SM_ACTIVE[activity] * (1 + 0.08 * wave), 4),
+        "sm_occupancy": round(_OCCUPANCY[activity] * (1 + 0.08 * wave), 4),
+        "tensor_active": round(0.46 * (1 + 0.15 * wave), 4) if training else 0.0,
+        "dram_active": round(0.55 * (1 + 0.12 * wave), 4) if training else 0.0,
+        "fp64_active": 0.0,
+        "fp32_active": round(0.09 * (1 + 0.1 * wave), 4) if training else 0.01 if activity == WAITING else 0.0,
+        "fp16_active": round(0.04 * (1 + 0.1 * wave), 4) if training else 0.0,
+        "memory_used_bytes": 4 * 1024**2 if activity == IDLE else shape.memory_bytes,
+        "temperature_c": float(round(temperature)),
+        "memory_temperature_c": float(round(temperature + 7)),
+        "temperature_margin_c": SLOWDOWN_C - round(temperature),
+        "power_w": round(power, 1),
+        "energy_j": round(_energy(shape, t, activity, since), 1),
+        "sm_clock_mhz": clock,
+        "throttle_reasons": reasons,
+        "throttle_ns": {
             "hw_thermal": int(episode_seconds(trained_s) * 1e9) if shape.hot else 0,
             "sw_power_cap": int(trained_s * _CAPPED * 1e9) if activity != IDLE else 0,
         },
-        throttle_share=_shares(shape, t, activity, reasons),
-    )
+        "throttle_share": _shares(shape, t, activity, reasons),
+    }
 
 
 def _shares(shape: Shape, t: float, activity: str, reasons: list[str]) -> dict[str, float]:
@@ -216,11 +197,9 @@ def _integral(shape: Shape, t: float, activity: str) -> float:
     return (_MEAN_W[activity] + scale * shape.offset_w) * t + scale * waves
 
 
-NAME = "NVIDIA H100 80GB HBM3 (SIMULATED)"
 HOT_GPU = 1
 CONTEXT_BYTES = 600 * 1024**2  # held by the driver beside the process's own memory
 NVLINKS, NVLINK_BYTES_PER_S = 18, 26.562e9  # of an H100, per direction
-MEMORY_HOTTEST_C = 95.0
 UPTIME_S = 5_000.0  # the counters of SimulatedGpus begin as if the node had been up this long
 
 Ranks = Sequence[tuple[int, int]]
@@ -259,58 +238,24 @@ def activity_of(t: float, has_ranks: bool, hung_since: float | None, is_culprit:
     return STARVED if is_culprit else WAITING
 
 
-@lru_cache(maxsize=8192)
-def shape_of(seed: int, index: int, hot: bool) -> Shape:
-    return Shape.of(seed, index, hot)
-
-
-def sample_of(index: int, seed: int, pids: list[int], moving: Moving, training: bool) -> GpuSample:
-    own = moving.memory_used_bytes - CONTEXT_BYTES
+def sample_of(index: int, seed: int, pids: list[int], moving: dict[str, Any], training: bool) -> GpuSample:
+    """``moving``: as ``move`` has it."""
+    own = moving["memory_used_bytes"] - CONTEXT_BYTES
+    old = is_old(seed, index)
     return GpuSample(
         index=index,
         uuid=f"GPU-SIMULATED-{seed:04d}-{index:02d}",
-        name=NAME,
-        pci_bus_id=f"00000000:{0x1B + 0x18 * index:02X}:00.0",
-        activity_source="gpm",
-        memory_total_bytes=MEMORY_TOTAL_BYTES,
-        temperature_slowdown_c=SLOWDOWN_C,
-        memory_temperature_max_c=MEMORY_HOTTEST_C,
-        memory_temperature_margin_c=MEMORY_HOTTEST_C - moving.memory_temperature_c,
-        power_limit_w=POWER_LIMIT_W,
-        power_limit_default_w=POWER_LIMIT_W,
-        sm_clock_max_mhz=SM_CLOCK_MAX_MHZ,
-        memory_clock_mhz=2619,
-        memory_clock_max_mhz=2619,
-        ecc=Ecc(
-            enabled=True,
-            enabled_pending=True,
-            corrected_volatile=0,
-            uncorrected_volatile=0,
-            corrected_aggregate=2 if is_old(seed, index) else 0,
-            uncorrected_aggregate=0,
-            sram_uncorrected_aggregate=0,
-            sram_threshold_exceeded=False,
-        ),
-        remap=Remap(
-            int(is_old(seed, index)), 0, False, False, False, RemapBanks(2560 - is_old(seed, index), 0, 0, 0, 0)
-        ),
-        retired_pages=0,
-        recovery_action="none",
+        pci_bus_id=f"0000{gpu_bus(index).upper()}",
+        memory_temperature_margin_c=_FIXED["memory_temperature_max_c"] - moving["memory_temperature_c"],
+        ecc=Ecc(**{**HEALTHY["ecc"], "corrected_aggregate": 2 if old else 0}),
+        remap=Remap(int(old), 0, False, False, False, RemapBanks(2560 - old, 0, 0, 0, 0)),
         pcie=pcie_of(seed, index, training),
         nvlink=Nvlink(links_of(seed, index), 1.2e11 if training else 0.0, 1.2e11 if training else 0.0),
-        fabric=Fabric("completed", "ok", clique_id=0, cluster_uuid="00000000-0000-0000-0000-000000000000"),
-        mig_enabled=False,
-        mig_pending=False,
-        persistence=True,
-        compute_mode="default",
-        performance_state=0,
-        driver="570.124.06",
-        cuda="12.8",
-        gsp_firmware="570.124.06",
-        vbios="96.00.99.00.01",
+        fabric=Fabric(**HEALTHY["fabric"]),
         serial=f"SIMULATED{seed:04d}{index:02d}",
         processes=[GpuProcess(pid, own // len(pids)) for pid in pids],
-        **vars(moving),
+        **_FIXED,
+        **moving,
     )
 
 
@@ -321,14 +266,10 @@ def is_old(seed: int, index: int) -> bool:
 
 def pcie_of(seed: int, index: int, training: bool) -> Pcie:
     return Pcie(
-        gen=5,
-        gen_max=5,
-        width=16,
-        width_max=16,
-        replay_count=0,
         rx_bytes_per_s=2.1e8 if training else 0.0,
         tx_bytes_per_s=0.9e8 if training else 0.0,
         errors={"replay_rollover": 0, "l0_to_recovery": 3 + (seed + index) % 5},
+        **HEALTHY["pcie"],
     )
 
 

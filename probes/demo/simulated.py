@@ -9,14 +9,16 @@ import hashlib
 import json
 import math
 import re
-from dataclasses import dataclass, replace
-from functools import cache
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from mltop.probes.agent.light import light_fields
-from mltop.probes.demo.gpus import TRAINING, UPTIME_S, Moving, activity_of, move, sample_of, shape_of
-from mltop.probes.demo.machine import MOVING, host_of, is_moving, kernel_events, links_of, moving, pci_devices
-from mltop.probes.model import Frame, GpuProcess, GpuSample, RankSample, RankStacks, StackDigest, to_json
+from mltop.probes.demo.gpus import IDLE, TRAINING, UPTIME_S, activity_of, move, sample_of, shape_of
+from mltop.probes.demo.machine import MOVING, host_of, is_moving, kernel_events, links_of, pci_devices, traffic_of
+from mltop.probes.model import Frame, GpuSample, LinkSample, RankSample, RankStacks, StackDigest, to_json
+from mltop.probes.model.encoding import all_fields
 
 JOB = "simulated"
 FIRST_PID = 5_000_000  # above the kernel's largest pid (2^22), so that no real process can be meant
@@ -148,14 +150,9 @@ _LOADING = [
 
 LOST_GPU = 3
 BRAKED_CLOCK_MHZ = 420
-_MOVING_NAMES = frozenset(Moving.__dataclass_fields__)
-_HOST_NAMES = frozenset(
-    ("uptime_s", "cpu_fraction", "load_1m", "network_rx_bytes_per_s", "network_tx_bytes_per_s"),
-)
-_COUNTER_NAMES = frozenset(("state", "cpu_fraction", "voluntary_switches", "read_syscalls", "write_syscalls"))
 
 
-@dataclass(frozen=True)
+@dataclass
 class SimulatedNode:
     """``ranks`` of ``job`` run here, one per GPU from GPU 0; none on a spare node.
 
@@ -176,15 +173,12 @@ class SimulatedNode:
     faulty: bool = False
     slow_gpu: int | None = None
     slow_nic: bool = False
-
-    def __hash__(self) -> int:
-        return self.number
+    _texts: dict[tuple[Any, ...], str] = field(default_factory=dict, init=False, repr=False)
 
     def sample_json(self, now: float) -> bytes:
         """The JSON of this node's whole Sample at ``now`` (unix s)."""
-        links = _fixed_links(self) % self._traffic(now)
-        rest = f',"links":{links},"pci":{_fixed_pci(self)},"kernel_events":{_fixed_events(self)}'
-        return self._json(now, False, rest)
+        links = self._fixed_links % self._traffic(now)
+        return self._json(now, False, f',"links":{links},"pci":{self._pci},"kernel_events":{self._events}')
 
     def light_json(self, now: float) -> bytes:
         """The same without what the whole one before it has told (agent/light.py)."""
@@ -192,36 +186,46 @@ class SimulatedNode:
 
     def _json(self, now: float, light: bool, rest: str = "") -> bytes:
         gpus = ",".join(self._gpu_json(index, now, light) for index in range(self.gpus))
-        fixed_ranks = (_fixed_rank(self, rank, light) for rank in self.ranks)
-        ranks = ",".join(
-            splice(fixed, moving_counters(self.job, rank, now)) for rank, fixed in zip(self.ranks, fixed_ranks)
-        )
-        head = splice(_fixed_head(self), {"sampled_at": round(now, 3)})[:-1]
-        host = splice(_fixed_host(self, light), self._host(now))
-        return f'{head},"gpus":[{gpus}],"ranks":[{ranks}],"host":{host}{rest}}}'.encode()
+        ranks = ",".join(self._rank_json(rank, now, light) for rank in self.ranks)
+        head = {
+            "node": self.name,
+            "boot_id": f"simulated-{self.number}",
+            "interval_s": self.interval_s,
+            "simulated": True,
+            "sampled_at": round(now, 3),
+        }
+        host = self._spliced(("host",), self._moving_host(now), light, lambda: host_of(self.name, self.faulty))
+        return f'{json.dumps(head)[:-1]},"gpus":[{gpus}],"ranks":[{ranks}],"host":{host}{rest}}}'.encode()
 
-    def _traffic(self, now: float) -> tuple[int, ...]:
-        """What goes into the text of ``_fixed_links``."""
-        training = bool(self.ranks) and not self.job.hung(now)
-        trained_s = self.job.progress_s(now) if self.ranks else 0.0
-        running_s = now - self.job.started_at
-        values = (moving(running_s, trained_s, training, port).values() for port in _moving_ports(self))
-        return tuple(value for port in values for value in port)
+    def _spliced(self, what: tuple[Any, ...], moving: dict[str, Any], light: bool, make: Callable[[], Any]) -> str:
+        """One JSON object: ``moving``, and the other fields of the record that ``make`` gives, which never change and
+        are encoded once for each ``what``. ``light``: as a light sample has it.
+        """
+        key = (*what, light)
+        if key not in self._texts:
+            record = make()
+            fields = light_fields(record) if light else vars(record)
+            fixed = {name: value for name, value in fields.items() if name not in moving}
+            self._texts[key] = json.dumps(fixed, default=light_fields if light else all_fields, separators=(",", ":"))
+        return self._texts[key][:-1] + "," + json.dumps(moving, separators=(",", ":"), allow_nan=False)[1:]
 
     def _gpu_json(self, index: int, now: float, light: bool) -> str:
         if self.lost_gpu and index == LOST_GPU:
-            return _lost_gpu(self, light)
+            return self._spliced(("lost",), {"last_seen_at": self.began_at - 312.0}, light, self._lost_gpu)
         zero = self.began_at - UPTIME_S
         hung = self.job.hung_at - zero
         culprit = index < len(self.ranks) and self.ranks[index] == self.job.culprit
         activity = activity_of(now - zero, index < len(self.ranks), hung, culprit)
-        moving = dict(vars(move(shape_of(self.number, index, False), now - zero, activity, hung)))
-        if self.braked:
-            moving.update(braked(now - zero))
-        moving["last_seen_at"] = round(now, 3)
-        return splice(_fixed_gpu(self, index, activity == TRAINING, light), moving)
+        moving = move(shape_of(self.number, index, False), now - zero, activity, hung)
+        moving.update(braked(now - zero) if self.braked else {}, last_seen_at=round(now, 3))
+        training = activity == TRAINING
+        return self._spliced(("gpu", index, training), moving, light, lambda: self._gpu(index, training))
 
-    def _host(self, now: float) -> dict[str, object]:
+    def _rank_json(self, rank: int, now: float, light: bool) -> str:
+        moving = moving_counters(self.job, rank, now)
+        return self._spliced(("rank", rank), moving, light, lambda: rank_sample(self.job, rank, self.began_at))
+
+    def _moving_host(self, now: float) -> dict[str, object]:
         load = 0.02 if not self.ranks or self.job.hung(now) else 0.31
         wave = 1 + 0.1 * math.sin(now / 9 + self.number)
         return {
@@ -232,6 +236,59 @@ class SimulatedNode:
             "network_tx_bytes_per_s": round(load * 3e7 * wave),
         }
 
+    def _gpu(self, index: int, training: bool) -> GpuSample:
+        pids = [FIRST_PID + self.ranks[index]] if index < len(self.ranks) else []
+        moving = move(shape_of(self.number, index, False), 0.0, TRAINING if pids else IDLE, 0.0)
+        whole = sample_of(index, self.number, pids, moving, training)
+        whole.processes = [  # as /proc would say it of a rank; its parent is above every real pid, too
+            replace(
+                process,
+                user="demo",
+                name="python3.11",
+                state="S",
+                ppid=FIRST_PID - 1,
+                started_at=self.job.started_at,
+            )
+            for process in whole.processes or ()
+        ]
+        return whole
+
+    def _lost_gpu(self) -> GpuSample:
+        whole = self._gpu(LOST_GPU, False)
+        error = "NVML: GPU is lost (fell off the bus; SIMULATED)"
+        return GpuSample(LOST_GPU, whole.uuid, whole.name, whole.pci_bus_id, state="lost", error=error)
+
+    def _traffic(self, now: float) -> tuple[int, ...]:
+        """What goes into the text of ``_fixed_links``."""
+        training = bool(self.ranks) and not self.job.hung(now)
+        trained_s = self.job.progress_s(now) if self.ranks else 0.0
+        running_s = now - self.job.started_at
+        ports = (port for port, link in enumerate(self._links) if is_moving(link))
+        return tuple(value for port in ports for value in traffic_of(running_s, trained_s, training, port).values())
+
+    @cached_property
+    def _links(self) -> list[LinkSample]:
+        return links_of(self.number, self.gpus, self.faulty)
+
+    @cached_property
+    def _fixed_links(self) -> str:
+        """With a place for every value that moves, in the order of MOVING."""
+        texts = []
+        for link in self._links:
+            text = to_json(link)
+            for name in MOVING if is_moving(link) else ():
+                text = re.sub(rf'"{name}":[0-9.]+', f'"{name}":%d', text)
+            texts.append(text)
+        return f"[{','.join(texts)}]"
+
+    @cached_property
+    def _pci(self) -> str:
+        return to_json(pci_devices(self.gpus))
+
+    @cached_property
+    def _events(self) -> str:
+        return to_json(kernel_events(self.began_at) if self.faulty else [])
+
 
 def braked(t: float) -> dict[str, object]:
     """What the power brake does to a GPU, whatever runs on it."""
@@ -241,96 +298,3 @@ def braked(t: float) -> dict[str, object]:
         "throttle_ns": {"power_brake": int(t * 1e9)},
         "throttle_share": {"power_brake": 1.0},
     }
-
-
-def splice(fixed: str, moving: dict[str, Any]) -> str:
-    """One JSON object of two: ``fixed`` is the text of the first, neither empty."""
-    return fixed[:-1] + "," + json.dumps(moving, separators=(",", ":"), allow_nan=False)[1:]
-
-
-def known(record: Any, light: bool = False, without: frozenset[str] = frozenset()) -> str:
-    """JSON of a record's fields without those named; ``light``: as a light sample has it."""
-    if light:
-        fields = {name: value for name, value in light_fields(record).items() if name not in without}
-        return json.dumps(fields, default=light_fields, separators=(",", ":"))
-    return to_json({name: value for name, value in vars(record).items() if name not in without})
-
-
-@cache
-def _fixed_head(node: SimulatedNode) -> str:
-    return to_json(
-        {
-            "node": node.name,
-            "boot_id": f"simulated-{node.number}",
-            "interval_s": node.interval_s,
-            "simulated": True,
-        }
-    )
-
-
-@cache
-def _fixed_host(node: SimulatedNode, light: bool) -> str:
-    return known(host_of(node.name, node.faulty), light, _HOST_NAMES)
-
-
-@cache
-def _fixed_links(node: SimulatedNode) -> str:
-    """With a place for every value that moves, in the order of MOVING."""
-    texts = []
-    for link in links_of(node.number, node.gpus, node.faulty):
-        text = known(link)
-        for name in MOVING if is_moving(link) else ():
-            text = re.sub(rf'"{name}":[0-9.]+', f'"{name}":%d', text)
-        texts.append(text)
-    return f"[{','.join(texts)}]"
-
-
-@cache
-def _moving_ports(node: SimulatedNode) -> list[int]:
-    links = links_of(node.number, node.gpus, node.faulty)
-    return [index for index, link in enumerate(links) if is_moving(link)]
-
-
-@cache
-def _fixed_pci(node: SimulatedNode) -> str:
-    return to_json(pci_devices(node.gpus))
-
-
-@cache
-def _fixed_events(node: SimulatedNode) -> str:
-    return to_json(kernel_events(node.began_at)) if node.faulty else "[]"
-
-
-@cache
-def _fixed_gpu(node: SimulatedNode, index: int, training: bool, light: bool) -> str:
-    pids = [FIRST_PID + node.ranks[index]] if index < len(node.ranks) else []
-    moving = move(shape_of(node.number, index, False), 0.0, TRAINING if pids else "idle", 0.0)
-    whole = sample_of(index, node.number, pids, moving, training)
-    whole.processes = [_described(process, node) for process in whole.processes or ()]
-    return known(whole, light, _MOVING_NAMES | {"last_seen_at"})
-
-
-def _described(process: GpuProcess, node: SimulatedNode) -> GpuProcess:
-    """As /proc would say it of a rank. Its parent is above every real pid, too."""
-    parent, started_at = FIRST_PID - 1, node.job.started_at
-    return replace(process, user="demo", name="python3.11", state="S", ppid=parent, started_at=started_at)
-
-
-@cache
-def _fixed_rank(node: SimulatedNode, rank: int, light: bool) -> str:
-    return known(rank_sample(node.job, rank, node.began_at), light, _COUNTER_NAMES)
-
-
-@cache
-def _lost_gpu(node: SimulatedNode, light: bool) -> str:
-    whole = sample_of(LOST_GPU, node.number, [], move(shape_of(node.number, LOST_GPU, False), 0.0, "idle", 0.0), False)
-    lost = GpuSample(
-        index=LOST_GPU,
-        uuid=whole.uuid,
-        name=whole.name,
-        pci_bus_id=whole.pci_bus_id,
-        state="lost",
-        error="NVML: GPU is lost (fell off the bus; SIMULATED)",
-        last_seen_at=node.began_at - 312.0,
-    )
-    return known(lost, light)

@@ -20,6 +20,11 @@ LOST = (
     *("remote process exited", "ncclremoteerror", "nccl communicator was aborted"),
 )
 
+_NETWORK_FIX = (
+    "look at the network between these nodes: a firewall that takes away open connections, a link that went down, a"
+    " full or broken switch"
+)
+
 
 @dataclass
 class RankState:
@@ -60,9 +65,9 @@ def causes(states: Sequence[RankState], gone: Mapping[str, str]) -> list[Cause]:
     return blamed or _behind(states) or [_network(states, stage)]
 
 
-def death(status: int, said: str) -> tuple[str, str]:
-    """The kind (died, killed, aborted, disconnected) and the words. ``status``: of waitpid(2); ``said``: its output."""
-    words = endings.last_words(said)
+def death(status: int, output: str) -> tuple[str, str]:
+    """The kind (died, killed, aborted, disconnected) and the words. ``status``: of waitpid(2)."""
+    words = endings.last_words(output)
     number = status & 0x7F
     if number == signal.SIGABRT:
         # gloo's own threads end the process when a peer is gone.
@@ -70,7 +75,7 @@ def death(status: int, said: str) -> tuple[str, str]:
         return kind, "died: aborted (SIGABRT)" + (f": {words}" if words else "")
     if number:
         kind, how = ("killed", "killed") if number == signal.SIGKILL else ("died", "ended")
-        return kind, f"died: {how} ({_signal_name(number)})"
+        return kind, f"died: {how} ({endings.signal_name(number)})"
     return "died", f"died: ended with exit code {status >> 8}" + (f": {words}" if words else "")
 
 
@@ -92,7 +97,7 @@ def _behind(states: Sequence[RankState]) -> list[Cause]:
     """Ranks that did not come as far as others, who wait for them."""
     running = [state for state in states if state.kind in ("waits", "absent", "disconnected")]
     furthest = max(running, key=lambda state: state.begun, default=None)
-    late = [state for state in running if furthest is not None and state.begun < furthest.begun]
+    late = [state for state in running if furthest and state.begun < furthest.begun]
     if furthest is None or not late:
         return []
     if len(late) > 1 and all(state.kind == "waits" and state.begun == furthest.begun - 1 for state in late):
@@ -123,14 +128,7 @@ def _network(states: Sequence[RankState], stage: str) -> Cause:
     waits = [state for state in states if state.kind == "waits"]
     where = step(waits[0]) if waits else "the round"
     why = f"no rank is behind: {len(waits)} ranks of {nodes} are in {where} and nothing arrives any more"
-    return Cause(
-        "",
-        None,
-        stage,
-        why,
-        "look at the network between these nodes: a firewall that takes away open"
-        " connections, a link that went down, a full or broken switch",
-    )
+    return Cause("", None, stage, why, _NETWORK_FIX)
 
 
 def step(state: RankState) -> str:
@@ -140,10 +138,3 @@ def step(state: RankState) -> str:
     number = state.in_stage
     ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"the {number}{ending} collective of {state.stage}" if number else f"the beginning of {state.stage}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

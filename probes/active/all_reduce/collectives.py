@@ -42,7 +42,7 @@ class Collective:
 
         if name not in COLLECTIVES:
             raise ValueError(f"{name} is no collective (one of: {', '.join(COLLECTIVES)})")
-        self.name = name
+        self.name, self.size_bytes = name, size_bytes
         self._rank, self._ranks = rank, ranks
         self._share = max(1, size_bytes // _BYTES // ranks)
         whole = max(1, size_bytes // _BYTES) if name == "all-reduce" else self._share * ranks
@@ -141,39 +141,12 @@ class Measured:
     left_out_s: float | None = None
 
 
-class Clock:
-    """Times calls one after the other by the device's own clock: on a GPU the time on the stream, the wait for other
-    ranks within. ``timer`` makes one.
-    """
-
-    def __init__(self, timer: Callable[[], Timer]) -> None:
-        self._timer = timer
-        self._timers: list[Timer] = []
-
-    def time(self, call: Callable[[], None], paced: bool = True) -> None:
-        """``paced``: wait for it, so that it is known which one hangs."""
-        timer = self._timer()
-        timer.start()
-        call()
-        timer.stop()
-        self._timers.append(timer)
-        if paced:
-            timer.wait()
-
-    def take(self) -> list[float]:
-        """The times since the last ``take``."""
-        timers, self._timers = self._timers, []
-        for timer in timers[-1:]:  # the last of a stream
-            timer.wait()
-        return [timer.seconds() for timer in timers]
-
-
 @dataclass
 class Conditions:
     """Under which a rank measures. ``agree`` gives every rank the number of the group's first rank.
 
-    ``begin`` is called before every collective; ``delay_s`` is slept before each timed one (fault injection);
-    ``work`` is done before each timed one when it is given.
+    ``begin`` is called before every collective; ``timer`` makes one of the device's. Before each timed collective
+    ``delay_s`` is slept (fault injection) and ``work`` is done, when it is given.
     """
 
     budget_s: float
@@ -185,20 +158,19 @@ class Conditions:
     work: Callable[[], None] | None = None
 
 
-def measure(collective: Collective, size_bytes: int, under: Conditions) -> Measured:
+def measure(collective: Collective, under: Conditions) -> Measured:
     """Raises what ``Collective.run`` raises."""
-    clock = Clock(under.timer)
     collective.fill()
-    first_s = _warm_up(collective, clock, under, 1)
+    first_s = _warm_up(collective, under, 1)
     if under.agree(int(fits(first_s, under.deadline_s))) == LEFT_OUT:
         return Measured(left_out_s=first_s)
-    typical_s = _warm_up(collective, clock, under, WARM_UPS - 1)
-    count = under.agree(iterations(typical_s, under.budget_s))
-    times_s, work_s = _loop(collective, clock, under, count, size_bytes >= PACED_FROM_BYTES)
+    typical_s = _warm_up(collective, under, WARM_UPS - 1)
+    measured = _loop(collective, under, under.agree(iterations(typical_s, under.budget_s)))
     collective.fill()
     under.begin()
     collective.run()
-    return Measured(times_s, work_s, int(collective.wrong()))
+    measured.wrong = int(collective.wrong())
+    return measured
 
 
 def iterations(typical_s: float, budget_s: float) -> int:
@@ -214,26 +186,40 @@ def fits(first_s: float, deadline_s: float) -> bool:
     return first_s + (WARM_UPS - 1 + LEAST + 1) * first_s / 2 < deadline_s
 
 
-def _warm_up(collective: Collective, clock: Clock, under: Conditions, count: int) -> float:
+def _warm_up(collective: Collective, under: Conditions, count: int) -> float:
+    """The median time, s."""
+    times_s = []
     for _ in range(count):
         under.begin()
-        clock.time(collective.run)
-    return statistics.median(clock.take())
+        times_s.append(_timed(collective.run, under.timer()).seconds())
+    return statistics.median(times_s)
 
 
-def _loop(
-    collective: Collective, clock: Clock, under: Conditions, count: int, paced: bool
-) -> tuple[list[float], float | None]:
-    own = Clock(under.timer)
+def _loop(collective: Collective, under: Conditions, count: int) -> Measured:
+    paced = collective.size_bytes >= PACED_FROM_BYTES
+    timers, work_timers = [], []
     for _ in range(count):
         if under.work is not None:
-            own.time(under.work, paced=False)
+            work_timers.append(_timed(under.work, under.timer(), paced=False))
         if under.delay_s:
             time.sleep(under.delay_s)
         under.begin()
-        clock.time(collective.run, paced)
-    works_s = own.take()
-    return clock.take(), statistics.median(works_s) if works_s else None
+        timers.append(_timed(collective.run, under.timer(), paced))
+    timers[-1].wait()  # the last of the stream: all are done
+    work_s = statistics.median(timer.seconds() for timer in work_timers) if work_timers else None
+    return Measured([timer.seconds() for timer in timers], work_s)
+
+
+def _timed(call: Callable[[], None], timer: Timer, paced: bool = True) -> Timer:
+    """By the device's own clock: on a GPU the time on the stream, the wait for other ranks within. ``paced``: wait for
+    it, so that it is known which one hangs.
+    """
+    timer.start()
+    call()
+    timer.stop()
+    if paced:
+        timer.wait()
+    return timer
 
 
 CPU_SIZE = 256  # 33 MFLOP: a third of a millisecond of one core

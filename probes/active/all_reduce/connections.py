@@ -7,18 +7,27 @@ import errno
 import json
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
 from mltop.probes.active.all_reduce.listening import plain
 
 Message = dict[str, Any]
 LIMIT_S = 2.0
-STAGGER_S = 0.2  # an address that does not answer holds up the next one only this long
 ALL_PAIRS_UP_TO = 32  # nodes: 992 connections in all
 LINE_LIMIT_BYTES = 1 << 22  # a roster of some thousand nodes
 # Who cannot connect to whom, and why: {from: {to: reason}}.
 Unreached = Mapping[str, Mapping[str, str]]
+
+
+class Tasks(set["asyncio.Future[Any]"]):
+    """Those that run: the loop alone does not keep them."""
+
+    def start(self, work: Awaitable[Any]) -> None:
+        task = asyncio.ensure_future(work)
+        self.add(task)
+        task.add_done_callback(self.discard)
 
 
 class Link:
@@ -65,28 +74,28 @@ async def local_pair() -> tuple[Link, Link]:
     return first, second
 
 
-async def connect(address: str, port: int, limit_s: float = LIMIT_S) -> Link:
+async def connect(address: str, port: int) -> Link:
     """Raises OSError (also TimeoutError) as connect(2) does."""
     opening = asyncio.open_connection(address, port, limit=LINE_LIMIT_BYTES)
     try:
-        return Link(*await asyncio.wait_for(opening, limit_s))
+        return Link(*await asyncio.wait_for(opening, LIMIT_S))
     except asyncio.TimeoutError:
         raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)) from None
 
 
-async def why_unreached(address: str, port: int, limit_s: float = LIMIT_S) -> str:
+async def why_unreached(address: str, port: int) -> str:
     """ "" if a TCP connection opens, else the reason in words."""
     try:
-        link = await connect(address, port, limit_s)
+        link = await connect(address, port)
     except OSError as error:
         return reason(error)
     link.close()
     return ""
 
 
-async def unreached(others: Mapping[str, tuple[str, int]], limit_s: float = LIMIT_S) -> dict[str, str]:
+async def unreached(others: Mapping[str, tuple[str, int]]) -> dict[str, str]:
     """Name -> reason of those (name -> address, port) to which no connection opens; all are tried at once."""
-    reasons = await asyncio.gather(*(why_unreached(address, port, limit_s) for address, port in others.values()))
+    reasons = await asyncio.gather(*(why_unreached(address, port) for address, port in others.values()))
     return {name: why for name, why in zip(others, reasons) if why}
 
 
@@ -133,13 +142,9 @@ def named(names: Sequence[str], most: int = 4) -> str:
 
 def _worst(pairs: Sequence[tuple[str, str]]) -> str:
     """The node of most failed connections; of several the one that most could not reach, then by name."""
-    into: dict[str, int] = {}
-    both: dict[str, int] = {}
-    for source, target in pairs:
-        into[target] = into.get(target, 0) + 1
-        for node in (source, target):
-            both[node] = both.get(node, 0) + 1
-    return min(both, key=lambda node: (-both[node], -into.get(node, 0), node))
+    into = Counter(target for _, target in pairs)
+    both = into + Counter(source for source, _ in pairs)
+    return min(both, key=lambda node: (-both[node], -into[node], node))
 
 
 def _sentence(node: str, pairs: Mapping[tuple[str, str], str], addresses: Mapping[str, str]) -> str:

@@ -2,9 +2,9 @@
 
 It stays single-threaded, so every fork is safe, also that of a rank in place of a dead one. It serves its launcher
 over a SEQPACKET socket, one JSON object per packet:
-    -> {"fork": local rank, "env": {...}, "setup": {...}} with two descriptors: the rank's channel and its output
-    -> {"kill": [local ranks]}       -> {"store": [address, port]} with the listening socket
-    <- {"imported": {...}} or {"failed": why}     <- {"forked": local, "pid"}     <- {"ended": local, "pid", "status"}
+    -> {"fork": local rank, "setup": {...}} with two descriptors: the rank's channel and its output
+    -> {"fork": STORE, "store": [address, port]} with the listening socket       -> {"kill": [local ranks]}
+    <- {"imported": {...}} or {"failed": why}     <- {"forked": local, "pid"}     <- {"ended": local, "status"}
 The end of the socket ends it, and with it every rank.
 """
 
@@ -21,9 +21,10 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from mltop.probes.active.all_reduce import rank
 from mltop.probes.active.all_reduce.options import DEFAULTS
@@ -36,29 +37,30 @@ _IOLBF = 1  # stdio.h
 STORE = -1  # the store's server, by the place of a local rank
 
 
-def fork_importer(progress: Progress, output: int) -> tuple[int, socket.socket]:
-    """The importer's pid and the launcher's end of its socket. ``output``: where what it prints goes.
+def fork_importer(progress: Progress) -> tuple[int, socket.socket, int]:
+    """The importer's pid, the launcher's end of its socket, and the end of a pipe from which what it prints is read.
 
     Raises OSError.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    output, printed = os.pipe()
     launcher = os.getpid()
     pid = os.fork()
     if pid:
         theirs.close()
-        os.close(output)
-        return pid, ours
+        os.close(printed)
+        return pid, ours, output
     code = 1
     try:
-        begin_child(launcher, output)
+        begin_child(launcher, printed)
         ours.close()
+        os.close(output)
         _Importer(theirs, progress).run()
         code = 0
     except BaseException:  # noqa: BLE001 - it would go on as a second launcher
         traceback.print_exc()
     finally:
         os._exit(code)
-    return 0, ours
 
 
 def begin_child(parent: int, output: int) -> None:
@@ -108,27 +110,32 @@ class _Importer:
                 packet, descriptors, _, _ = socket.recv_fds(self._control, PACKET_BYTES, 2)
                 if not packet:
                     break
-                self._obey(json.loads(packet), descriptors, (woken, wake))
-        self._end_all()
+                order = json.loads(packet)
+                if "kill" in order:
+                    self._kill(pid for pid, local in self._children.items() if local in order["kill"])
+                else:
+                    self._fork(order, descriptors, (woken, wake))
+        self._kill(self._children)
+        for pid in self._children:
+            os.waitpid(pid, 0)
 
-    def _obey(self, order: dict[str, Any], descriptors: list[int], private: tuple[int, int]) -> None:
-        if "kill" in order:
-            for pid, local in self._children.items():
-                if local in order["kill"]:
-                    os.kill(pid, signal.SIGKILL)
-            return
-        local = STORE if "store" in order else int(order["fork"])
+    def _kill(self, pids: Iterable[int]) -> None:
+        """Ours until they are reaped: no number means another process."""
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+
+    def _fork(self, order: dict[str, Any], descriptors: list[int], private: tuple[int, int]) -> None:
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
             self._become(order, descriptors, parent, private)
-        self._children[pid] = local
+        self._children[pid] = order["fork"]
         for descriptor in descriptors:
             os.close(descriptor)
-        self._say({"forked": local, "pid": pid})
+        self._say({"forked": order["fork"], "pid": pid})
 
-    def _become(self, order: dict[str, Any], descriptors: list[int], parent: int, private: tuple[int, int]) -> None:
-        """In the new child: a rank or the store, until its end. Never returns."""
+    def _become(self, order: dict[str, Any], descriptors: list[int], parent: int, private: tuple[int, int]) -> NoReturn:
+        """In the new child: a rank or the store, until its end."""
         code = 1
         try:
             signal.set_wakeup_fd(-1)
@@ -136,14 +143,16 @@ class _Importer:
             for descriptor in private:
                 os.close(descriptor)
             self._control.close()
-            begin_child(parent, descriptors[1] if "fork" in order else os.dup(2))
+            is_store = order["fork"] == STORE
+            begin_child(parent, os.dup(2) if is_store else descriptors[1])
             line_buffered()
-            if "fork" in order:
-                os.environ.update(order["env"])
-                rank.serve(socket.socket(fileno=descriptors[0]), self._progress, order["setup"])
-            else:
+            if is_store:
                 address, port = order["store"]
                 serve_store(address, port, descriptors[0])
+            else:
+                setup = rank.Setup(**order["setup"])
+                os.environ.update(setup.env)
+                rank.serve(socket.socket(fileno=descriptors[0]), self._progress, setup)
             code = 0
         except BaseException:  # noqa: BLE001 - it would go on as a second importer
             traceback.print_exc()
@@ -157,17 +166,11 @@ class _Importer:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
-            self._say({"ended": self._children.pop(pid, STORE), "pid": pid, "status": status})
+            self._say({"ended": self._children.pop(pid, STORE), "status": status})
 
-    def _end_all(self) -> None:
-        for pid in self._children:
-            os.kill(pid, signal.SIGKILL)
-        for pid in self._children:
-            os.waitpid(pid, 0)
-
-    def _say(self, message: dict[str, Any]) -> None:
+    def _say(self, packet: dict[str, Any]) -> None:
         with contextlib.suppress(OSError):  # the launcher is gone: so are we, at once
-            self._control.send(json.dumps(message).encode())
+            self._control.send(json.dumps(packet).encode())
 
 
 def about_torch() -> dict[str, Any]:
@@ -192,16 +195,16 @@ def line_buffered() -> None:
     libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, ctypes.c_int(_IOLBF), ctypes.c_size_t(0))
 
 
-def serve_store(address: str, port: int, listening: int) -> None:
+def serve_store(address: str, port: int, listening: int) -> NoReturn:
     """The key-value store in which the ranks find each other, until it is killed. It takes over the socket: one that
     torch opens listens on every interface.
     """
     import torch.distributed as dist
 
-    made = partial(dist.TCPStore, address, port, None, True, wait_for_workers=False, master_listen_fd=listening)
+    make = partial(dist.TCPStore, address, port, None, True, wait_for_workers=False, master_listen_fd=listening)
     try:
-        _store = made()
+        _store = make()
     except NotImplementedError:  # torch 2.4 to 2.7: not with libuv, their default
-        _store = made(use_libuv=False)
+        _store = make(use_libuv=False)
     while True:
         signal.pause()

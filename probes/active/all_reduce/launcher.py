@@ -36,9 +36,8 @@ def main() -> None:
         sys.exit(2)
     child.stage("listen")
     progress = Progress(options.ranks)
-    output, printed = os.pipe()
     # Forked first, before any thread and any socket: torch takes longest, and the ranks are forked from it.
-    importer = fork_importer(progress, printed)
+    importer = fork_importer(progress)
     try:
         sockets = _open_sockets(options)
     except OSError as error:
@@ -53,10 +52,11 @@ def main() -> None:
     sys.dont_write_bytecode = True
     import asyncio
 
-    from mltop.probes.active.all_reduce.node import Node
+    from mltop.probes.active.all_reduce import node
+    from mltop.probes.active.all_reduce.ranks import Importer
 
     async def run() -> int:
-        return await Node(options, progress, (*importer, output), sockets, began).run()
+        return await node.run(options, progress, Importer(*importer), sockets, began)
 
     code = asyncio.run(run())
     # At once: the thread that reads stdin would hold up an orderly exit.

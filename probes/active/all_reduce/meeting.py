@@ -12,20 +12,28 @@ Every launcher, the leader's own too, has one link to it. Messages (``t`` is the
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import socket
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from mltop.probes.active import child
 from mltop.probes.active.all_reduce import connections
 from mltop.probes.active.all_reduce.causes import RankState, causes
-from mltop.probes.active.all_reduce.connections import LIMIT_S, LINE_LIMIT_BYTES, Link, Message, local_pair, named
+from mltop.probes.active.all_reduce.connections import (
+    LIMIT_S,
+    LINE_LIMIT_BYTES,
+    Link,
+    Message,
+    Tasks,
+    local_pair,
+    named,
+)
 from mltop.probes.active.all_reduce.listening import Sockets, listen
 from mltop.probes.active.all_reduce.options import Options
 
 STANDS_STILL = "does not answer: its launcher or its network stands still"
+# What each node of a group says that its ranks were doing, or why nobody knows.
+Answers = dict[str, "asyncio.Future[list[Message] | str]"]
 STATES_S = 1.5  # how long a launcher may take to say what its ranks were doing
 
 
@@ -54,8 +62,8 @@ class Leader:
         self._all_here = asyncio.Event()
         self._cannot: dict[str, dict[str, str]] = {}
         self._all_tested = asyncio.Event()
-        self._troubles: dict[tuple[int, int], _Trouble] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._troubles: dict[tuple[int, int], Answers] = {}  # by round and group
+        self._tasks = Tasks()
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """A connection to the leader's port: a launcher, a pre-flight, or a stranger."""
@@ -134,16 +142,15 @@ class Leader:
         elif kind == "trouble":
             self._investigate(message)
         elif kind == "states":
-            trouble = self._troubles.get((message["round"], message["group"]))
-            if trouble is not None:
-                trouble.add(name, message["states"])
+            _answer(self._troubles.get((message["round"], message["group"]), {}), name, message["states"])
 
     def _lose(self, name: str) -> None:
         del self._links[name]
         self._members.pop(name, None)
-        self._send(self._links, {"t": "gone", "name": name, "why": f"{name} is gone: its launcher has ended"})
-        for trouble in self._troubles.values():
-            trouble.lose(name)
+        why = f"{name} is gone: its launcher has ended"
+        self._send(self._links, {"t": "gone", "name": name, "why": why})
+        for answers in self._troubles.values():
+            _answer(answers, name, why)
         self._test_complete()
 
     def _test_complete(self) -> None:
@@ -155,49 +162,30 @@ class Leader:
         key = (int(message["round"]), int(message["group"]))
         if key in self._troubles:
             return
-        trouble = self._troubles[key] = _Trouble(list(message["nodes"]))
-        for name in trouble.nodes:
-            if name not in self._links:
-                trouble.lose(name)
-        self._send(trouble.nodes, {"t": "stop", "round": key[0], "group": key[1]})
-        task = asyncio.ensure_future(self._conclude(key, trouble))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        loop = asyncio.get_running_loop()
+        answers = self._troubles[key] = {str(name): loop.create_future() for name in message["nodes"]}
+        for name in answers.keys() - self._links.keys():
+            _answer(answers, name, f"{name} is gone: its launcher has ended")
+        self._send(answers, {"t": "stop", "round": key[0], "group": key[1]})
+        self._tasks.start(self._conclude(key, answers))
 
-    async def _conclude(self, key: tuple[int, int], trouble: _Trouble) -> None:
-        await _within(trouble.complete.wait(), STATES_S)
-        blamed = [asdict(cause) for cause in causes(trouble.states, trouble.silent())]
-        self._send(trouble.nodes, {"t": "verdict", "round": key[0], "group": key[1], "causes": blamed})
+    async def _conclude(self, key: tuple[int, int], answers: Answers) -> None:
+        await asyncio.wait(answers.values(), timeout=STATES_S)
+        states: list[RankState] = []
+        silent: dict[str, str] = {}
+        for name, answer in answers.items():
+            outcome = answer.result() if answer.done() else f"{name} {STANDS_STILL}"
+            if isinstance(outcome, str):
+                silent[name] = outcome
+            else:
+                states += [RankState(**fields) for fields in outcome]
+        blamed = [asdict(cause) for cause in causes(states, silent)]
+        self._send(answers, {"t": "verdict", "round": key[0], "group": key[1], "causes": blamed})
 
 
-class _Trouble:
-    """What the launchers of one group say their ranks were doing."""
-
-    def __init__(self, nodes: list[str]) -> None:
-        self.nodes = nodes
-        self.states: list[RankState] = []
-        self.complete = asyncio.Event()
-        self._open = dict.fromkeys(nodes)
-        self._gone: dict[str, str] = {}
-
-    def add(self, name: str, states: list[Message]) -> None:
-        if name in self._open:
-            self.states += [RankState(**fields) for fields in states]
-            self._close(name)
-
-    def lose(self, name: str) -> None:
-        if name in self._open:
-            self._gone[name] = f"{name} is gone: its launcher has ended"
-            self._close(name)
-
-    def silent(self) -> dict[str, str]:
-        """Node -> why nothing is known of its ranks."""
-        return {**self._gone, **{name: f"{name} {STANDS_STILL}" for name in self._open}}
-
-    def _close(self, name: str) -> None:
-        del self._open[name]
-        if not self._open:
-            self.complete.set()
+def _answer(answers: Answers, name: str, answer: list[Message] | str) -> None:
+    if name in answers and not answers[name].done():
+        answers[name].set_result(answer)
 
 
 async def _within(waiting: Any, limit_s: float) -> bool:
@@ -235,8 +223,8 @@ class Meeting:
     link: Link
     store: tuple[str, int]
     own_address: str
-    ranks: dict[str, int] = field(default_factory=dict)
-    missing: list[str] = field(default_factory=list)
+    ranks: dict[str, int]
+    missing: list[str]
 
     def first_rank(self, nodes: Sequence[str], node: str) -> int:
         """Of all ranks of all ``nodes``, in their order; a node that did not come counts as many as the largest."""
@@ -245,45 +233,31 @@ class Meeting:
 
 
 async def find_leader(leader: str, addresses: Sequence[str], port: int, key: str) -> Link:
-    """The first of the leader's addresses at which it answers. Raises NotJoined with every address's reason."""
-    why: dict[str, str] = {}
-    tries = [
-        asyncio.ensure_future(_try(address, port, key, why, number * connections.STAGGER_S))
-        for number, address in enumerate(addresses)
-    ]
-    leaders_link: Link | None = None
-    for answer in asyncio.as_completed(tries):
-        with contextlib.suppress(OSError):
-            leaders_link = await answer
-            break
-    for task in tries:
-        task.cancel()
-    for link in await asyncio.gather(*tries, return_exceptions=True):
-        if isinstance(link, Link) and link is not leaders_link:
-            link.close()
-    if leaders_link is None:
-        reasons = "; ".join(sorted(set(why.values()))) or "it has no address"
-        raise NotJoined(f"cannot connect to {leader} ({', '.join(addresses)}) port {port}: {reasons}")
-    return leaders_link
+    """A link to the leader, at the first of its addresses (it has one) that answers. Raises NotJoined."""
+    reasons = []
+    for address in addresses:
+        answer = await _try(address, port, key)
+        if isinstance(answer, Link):
+            return answer
+        reasons.append(answer)
+    why = "; ".join(reasons) or "it has no address"
+    raise NotJoined(f"cannot connect to {leader} ({', '.join(addresses)}) port {port}: {why}")
 
 
-async def _try(address: str, port: int, key: str, why: dict[str, str], after_s: float) -> Link:
-    """Who answers is the leader if it says our key: on the same address another machine may listen. Raises OSError."""
-    await asyncio.sleep(after_s)
+async def _try(address: str, port: int, key: str) -> Link | str:
+    """Who answers is the leader if it says our key: on the same address another machine may listen. Or why not."""
     try:
         link = await connections.connect(address, port)
     except OSError as error:
-        why[address] = connections.reason(error)
-        raise
+        return connections.reason(error)
     try:
         welcome = await asyncio.wait_for(link.receive(), LIMIT_S)
     except asyncio.TimeoutError:
         welcome = None
-    if welcome is None or welcome.get("key") != key:
-        link.close()
-        why[address] = "something else answers there"
-        raise OSError(why[address])
-    return link
+    if welcome is not None and welcome.get("key") == key:
+        return link
+    link.close()
+    return "something else answers there"
 
 
 async def join(link: Link, name: str, limit_s: float) -> Meeting:
@@ -338,7 +312,7 @@ class Joining:
         self._leader: Leader | None = None
         self._server: asyncio.Server | None = None
         self._absent: list[str] = []  # told before the meeting was open
-        self._tasks: list[asyncio.Task[Any]] = []
+        self._tasks = Tasks()
 
     async def join(self) -> Meeting:
         """Raises NotJoined."""
@@ -348,10 +322,13 @@ class Joining:
             hello = Hello(options.node, options.key, options.ranks, 0)
             return await join(await self._open_meeting(hello), options.node, self.limit_s)
         link = await find_leader(options.leader_node, options.addresses, options.port, options.key)
+        try:
+            own = listen(link.own_address())
+        except OSError as error:
+            raise NotJoined(f"cannot listen on {link.own_address()}: {error.strerror}") from None
         # Nobody accepts on our own port: for the others' pre-flight the kernel's answer is enough.
-        with self._listen(link) as tried:
-            hello = Hello(options.node, options.key, options.ranks, tried.getsockname()[1])
-            link.send(hello.message())
+        with own:
+            link.send(Hello(options.node, options.key, options.ranks, own.getsockname()[1]).message())
             return await join(link, options.node, self.limit_s)
 
     def without(self, names: list[str]) -> None:
@@ -365,14 +342,6 @@ class Joining:
         if self._leader is not None:
             self._leader.end()
 
-    def _listen(self, link: Link) -> socket.socket:
-        """At the address of the route to the leader. Raises NotJoined."""
-        address = link.own_address()
-        try:
-            return listen(address)
-        except OSError as error:
-            raise NotJoined(f"cannot listen on {address}: {error.strerror}") from None
-
     async def _open_meeting(self, hello: Hello) -> Link:
         options = self._options
         assert self.store is not None
@@ -383,17 +352,16 @@ class Joining:
             self._server = await asyncio.start_server(leader.accept, sock=self._sockets.meeting, limit=LINE_LIMIT_BYTES)
         link, other = await local_pair()
         link.send(hello.message())
-        self._keep(leader.attend(other))
-        self._keep(self._lead(leader))
+        self._tasks.start(leader.attend(other))
+        self._tasks.start(self._lead(leader))
         return link
 
     async def _lead(self, leader: Leader) -> None:
         missing = await leader.lead()
         if missing:
             count, limit_s = len(self._options.nodes), self._options.limit_s("join")
-            why = (
-                f"{count - len(missing)} of {count} nodes joined within {limit_s:g} s; waiting for {named(missing, 8)}"
-            )
+            joined = f"{count - len(missing)} of {count} nodes joined within {limit_s:g} s"
+            why = f"{joined}; waiting for {named(missing, 8)}"
             child.failed(why, stage="join", data={"missing": missing})
 
     def _came(self, count: int, missing: list[str]) -> None:
@@ -401,6 +369,3 @@ class Joining:
         if total > 1:
             text = f"{count} of {total} nodes joined" + (f"; waiting for {named(missing)}" if missing else "")
             child.stage("join", fraction=count / total, text=text, data={"missing": missing})
-
-    def _keep(self, work: Coroutine[Any, Any, Any]) -> None:
-        self._tasks.append(asyncio.ensure_future(work))

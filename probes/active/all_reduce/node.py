@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 
 from mltop.probes.active import child, endings
 from mltop.probes.active.all_reduce.causes import Cause, RankState
-from mltop.probes.active.all_reduce.connections import Message
+from mltop.probes.active.all_reduce.connections import Message, Tasks
 from mltop.probes.active.all_reduce.listening import Sockets
 from mltop.probes.active.all_reduce.meeting import Joining, Meeting, NotJoined
-from mltop.probes.active.all_reduce.options import READY_S, Options, RoundTold, round_of
+from mltop.probes.active.all_reduce.options import READY_S, Options, Round, round_of
 from mltop.probes.active.all_reduce.rank import Progress
-from mltop.probes.active.all_reduce.ranks import CannotEnd, Importer, ImportFailed, Output, Ranks, setups_of
-from mltop.probes.active.all_reduce.rounds import SUPERVISOR_S, NoVerdict, RoundRun, plan_of, say_causes
+from mltop.probes.active.all_reduce.ranks import CannotEnd, Importer, ImportFailed, Ranks, setups_of
+from mltop.probes.active.all_reduce.rounds import SUPERVISOR_S, NoVerdict, RoundRun, node_round
 from mltop.probes.model.probe import ProbeEvent
 
 T = TypeVar("T")
@@ -28,69 +28,58 @@ class Failed(Exception):
     """This node cannot go on: ``args`` are the stage, the sentence, and what would help."""
 
 
-class Node:
-    """Joins the others; what it is told by its caller goes to ``JoinedNode``."""
+async def run(options: Options, progress: Progress, importer: Importer, sockets: Sockets, began: float) -> int:
+    """A launcher until its end: its exit code. Everything that was started has ended. ``began``: with its import."""
+    loop = asyncio.get_running_loop()
+    joining = Joining(options, sockets)
+    lines: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
 
-    def __init__(
-        self,
-        options: Options,
-        progress: Progress,
-        importer: tuple[int, socket.socket, int],
-        sockets: Sockets,
-        began: float,
-    ) -> None:
-        """Within a running loop."""
-        self._options, self._progress, self._began = options, progress, began
-        self._importer = Importer(*importer)
-        self._joining = Joining(options, sockets)
-        self._tells: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    def take(line: dict[str, Any]) -> None:
+        """{"tell": "without", "nodes": [...]}: these will not come. All else waits for its turn."""
+        if line.get("tell") != "without":
+            lines.put_nowait(line)
+        elif isinstance(line.get("nodes"), list):
+            joining.without([str(name) for name in line["nodes"]])
 
-    async def run(self) -> int:
-        """The exit code. Everything that was started has ended."""
-        loop = asyncio.get_running_loop()
+    def on_line(line: dict[str, Any]) -> None:
+        loop.call_soon_threadsafe(take, line)
 
-        def on_line(line: dict[str, Any]) -> None:
-            take = self._without if line.get("tell") == "without" else self._tells.put_nowait
-            loop.call_soon_threadsafe(take, line)
+    child.end_with_stdin(on_line)
+    try:
+        node = Node(options, progress, importer, await _join(options, joining), lines)
+        await node.get_ready(began, joining.store)
+        await node.serve()
+    except Failed as error:
+        stage, why, fix = error.args
+        child.failed(why, stage=stage, fix=fix)
+        return 1
+    finally:
+        joining.end()
+        await importer.end()
+    return 0
 
-        child.end_with_stdin(on_line)
-        try:
-            meeting = await self._joined()
-            joined = JoinedNode(self._options, self._progress, self._importer, meeting, self._tells)
-            await joined.get_ready(self._began, self._joining.store)
-            await joined.serve()
-        except Failed as error:
-            stage, why, fix = error.args
-            child.failed(why, stage=stage, fix=fix)
-            return 1
-        finally:
-            self._joining.end()
-            await self._importer.end()
-        return 0
 
-    def _without(self, told: dict[str, Any]) -> None:
-        """{"tell": "without", "nodes": [...]}: these will not come. What comes after the meeting changes nothing."""
-        nodes = told.get("nodes")
-        if isinstance(nodes, list):
-            self._joining.without([str(name) for name in nodes])
-
-    async def _joined(self) -> Meeting:
-        joining = asyncio.ensure_future(self._joining.join())
-        begin_import(self._options)
-        if len(self._options.nodes) > 1:
-            child.stage("join", deadline_s=self._joining.limit_s + SUPERVISOR_S)
-        try:
-            return await joining
-        except NotJoined as error:
-            raise Failed("join", str(error), _JOIN_FIX) from None
+async def _join(options: Options, joining: Joining) -> Meeting:
+    """Raises Failed."""
+    meeting = asyncio.ensure_future(joining.join())
+    begin_import(options)
+    if len(options.nodes) > 1:
+        child.stage("join", deadline_s=joining.limit_s + SUPERVISOR_S)
+    try:
+        return await meeting
+    except NotJoined as error:
+        raise Failed("join", str(error), _JOIN_FIX) from None
 
 
 def begin_import(options: Options) -> None:
     child.stage("import torch", deadline_s=options.limit_s("import torch") + SUPERVISOR_S)
 
 
-class JoinedNode:
-    """Its ranks, and what the leader and the caller say: ready, rounds, end. Times are monotonic."""
+class Node:
+    """A node that has joined the others: its ranks, and what leader and caller say (``lines``): ready, rounds, end.
+
+    Times are monotonic.
+    """
 
     def __init__(
         self,
@@ -98,13 +87,13 @@ class JoinedNode:
         progress: Progress,
         importer: Importer,
         meeting: Meeting,
-        tells: asyncio.Queue[dict[str, Any]],
+        lines: asyncio.Queue[dict[str, Any]],
     ) -> None:
         """Within a running loop. Raises Failed."""
-        self._options, self._progress, self._importer, self._meeting = options, progress, importer, meeting
+        self._options, self._importer, self._meeting = options, importer, meeting
         self._joined_s = time.monotonic()
-        self._tells = tells
-        self._tasks: set[asyncio.Future[Any]] = set()
+        self._lines = lines
+        self._tasks = Tasks()
         self._run: RoundRun | None = None
         self._past: set[int] = set()  # rounds that we were told
         self._given_up: set[int] = set()  # rounds that failed before we were told them
@@ -112,30 +101,23 @@ class JoinedNode:
         self._lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._ended_by_leader = False
         try:
-            self._setups = setups_of(options, meeting)
+            setups, self._about_ranks = setups_of(options, meeting)
         except ValueError as error:
             raise Failed("join", f"MLTOP_PROBE_DELAY must be RANK:SECONDS[,RANK:SECONDS]: {error}", "") from None
-        self._output = Output(self._setups.first_rank, options.backend == "nccl")
-        self._ranks = Ranks(
-            importer,
-            self._setups.ranks,
-            self._setups.environments,
-            on_message=self._on_message,
-            on_line=self._output.line,
-            on_ended=self._on_ended,
-        )
+        first_rank = meeting.first_rank(options.nodes, options.node)
+        self._ranks = Ranks(importer, progress, setups, first_rank, on_event=self._on_event, on_ended=self._on_ended)
 
     # Until ready.
 
     async def get_ready(self, began: float, store: socket.socket | None) -> None:
-        """``began``: when the import of torch did; ``store``: at which torch's store listens, at the leader's."""
-        self._keep(self._hear())
+        """``store``: at which torch's store listens, at the leader's."""
+        self._tasks.start(self._hear())
         if len(self._options.nodes) > 1 and not self._importer.imported.done():
             begin_import(self._options)
         about = await self._unless_lost("import torch", self._imported(began))
         await self._unless_lost("join", self._start_ranks(began, store))
         join_s = round(self._joined_s - began, 3)
-        child.say(ProbeEvent("ready", data={**about, "join_s": join_s, **self._setups.ready_data}))
+        child.say(ProbeEvent("ready", data={**about, "join_s": join_s, **self._about_ranks}))
 
     async def _imported(self, began: float) -> dict[str, Any]:
         limit_s = self._options.limit_s("import torch")
@@ -171,22 +153,22 @@ class JoinedNode:
 
     async def serve(self) -> None:
         while True:
-            told = await self._next()
-            if told.get("tell") == "end":
+            line = await self._next()
+            if line.get("tell") == "end":
                 return
-            if told.get("tell") == "round":
+            if line.get("tell") == "round":
                 try:
-                    await self._round(round_of(told))
+                    await self._round(round_of(line))
                 except ValueError as error:
-                    where = {"round": told.get("round")}
+                    where = {"round": line.get("round")}
                     child.failed(str(error), stage="init", data=where)
                     child.say(ProbeEvent("round", data={**where, "failed": True}))
 
     async def _next(self) -> dict[str, Any]:
         """Told by the caller. A leader that was told to end is no failure: our caller will tell us the same."""
         if self._ended_by_leader:
-            return await self._tells.get()
-        return await self._unless_lost("init", self._tells.get())
+            return await self._lines.get()
+        return await self._unless_lost("init", self._lines.get())
 
     async def _unless_lost(self, stage: str, work: Awaitable[T]) -> T:
         """What ``work`` gives; Failed as soon as the leader is gone."""
@@ -198,34 +180,32 @@ class JoinedNode:
             raise Failed(stage, self._lost.result(), "")
         return await waiting
 
-    async def _round(self, told: RoundTold) -> None:
-        if told.round in self._past:
-            raise ValueError(f"round {told.round} was told before: every round needs a number of its own")
-        if told.round in self._given_up:
-            raise ValueError(f"the others gave round {told.round} up before this node was told to begin it")
-        self._past.add(told.round)
-        group = next((number for number, names in enumerate(told.groups) if self._options.node in names), None)
+    async def _round(self, wanted: Round) -> None:
+        """Raises ValueError for one that cannot be begun."""
+        number = wanted.round
+        if number in self._past:
+            raise ValueError(f"round {number} was told before: every round needs a number of its own")
+        if number in self._given_up:
+            raise ValueError(f"the others gave round {number} up before this node was told to begin it")
+        self._past.add(number)
+        group = next((group for group, names in enumerate(wanted.groups) if self._options.node in names), None)
         if group is None:
-            child.say(ProbeEvent("round", data={"round": told.round, "idle": True}))
+            child.say(ProbeEvent("round", data={"round": number, "idle": True}))
             return
-        plan = plan_of(told, group, self._options, self._meeting, self._gone)
+        task = node_round(wanted, group, self._options, self._meeting, self._gone)
         await self._replace([local for local in range(len(self._ranks)) if self._ranks[local].ended.done()])
-        self._run = RoundRun(plan, self._options.node, self._ranks, self._progress, self._meeting.link.send)
-        causes = await self._outcome(self._run)
-        data: dict[str, Any] = {"round": told.round, "group": group}
-        if causes:
-            say_causes(told.round, group, plan.nodes, self._options.node, causes)
-            self._output.say_last(self._ranks, [cause.rank for cause in causes])
-            data.update(failed=True, causes=[asdict(cause) for cause in causes])
-            await self._replace(self._run.unfinished())
-        child.say(ProbeEvent("round", data=data))
-
-    async def _outcome(self, run: RoundRun) -> list[Cause]:
+        self._run = RoundRun(task, self._options.node, self._ranks, self._meeting.link.send)
         try:
-            return await run.run()
+            causes = await self._run.run()
         except NoVerdict as error:
             why = f"{self._options.leader_node}, the leader, does not answer: its launcher or the network stands still"
             raise Failed(error.args[0], why, "") from None
+        data = task.where
+        if causes:
+            self._run.say(causes)
+            data.update(failed=True, causes=[asdict(cause) for cause in causes])
+            await self._replace(self._run.unfinished())
+        child.say(ProbeEvent("round", data=data))
 
     async def _replace(self, locals_: list[int]) -> None:
         """No state of a broken process group survives: ranks that took part in it are forked anew."""
@@ -238,9 +218,9 @@ class JoinedNode:
 
     # What happens meanwhile.
 
-    def _on_message(self, local: int, message: dict[str, Any]) -> None:
+    def _on_event(self, local: int, event: ProbeEvent) -> None:
         if self._run is not None:
-            self._run.message(local, message)
+            self._run.event(local, event)
 
     def _on_ended(self, local: int, status: int) -> None:
         if self._run is not None:
@@ -269,7 +249,7 @@ class JoinedNode:
         elif kind == "stop":
             run = self._current(message)
             if run is not None:
-                self._keep(run.stop())
+                self._tasks.start(run.stop())
             else:
                 self._given_up.add(message["round"])
                 self._meeting.link.send({**message, "t": "states", "states": self._states(message["round"])})
@@ -278,20 +258,14 @@ class JoinedNode:
 
     def _current(self, message: Message) -> RoundRun | None:
         run = self._run
-        is_it = run is not None and (run.plan.round, run.plan.group) == (message["round"], message["group"])
+        is_it = run is not None and (run.task.round, run.task.group) == (message["round"], message["group"])
         return run if is_it else None
 
     def _states(self, number: int) -> list[dict[str, Any]]:
         """Of a round that our ranks have done already, or that they have not begun."""
         kind = "done" if number in self._past else "absent"
-        node = self._options.node
-        first = self._meeting.first_rank(self._options.nodes, node)
-        return [vars(RankState(first + local, node, kind)) for local in range(self._options.ranks)]
-
-    def _keep(self, work: Awaitable[Any]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        first = self._ranks.first_rank
+        return [vars(RankState(first + local, self._options.node, kind)) for local in range(len(self._ranks))]
 
 
 _JOIN_FIX = (

@@ -1,4 +1,4 @@
-"""What a launcher is to do: its order's options, the rounds it is told, checked; and the environment of its ranks.
+"""What a launcher is to do: its order's options and its rounds, checked; and the environment of its ranks.
 
 Of NCCL's and gloo's variables what the user has set stays as it is, what is missing we add.
 """
@@ -54,39 +54,42 @@ class Options:
 
 def options_of(order: Order) -> Options:
     """Raises ValueError with a sentence for what cannot be done."""
-    told = order.options
-    backend = str(told.get("backend", "gloo"))
+    wanted = order.options
+    backend = str(wanted.get("backend", "gloo"))
     if backend not in PATHS:
         raise ValueError(f"{backend} is no backend (one of: {', '.join(PATHS)})")
     if any(device.kind == "mig" for device in order.devices):
         raise ValueError("MIG instances cannot take part in collectives: NCCL does not support them")
     gpus = [device for device in order.devices if device.kind == "gpu"]
-    ranks = int(told.get("ranks") or (len(gpus) if backend == "nccl" else 1))
+    ranks = int(wanted.get("ranks") or (len(gpus) if backend == "nccl" else 1))
     if backend == "nccl" and not gpus:
         raise ValueError("nccl needs GPUs, and none takes part here (--backend gloo measures with the processors)")
     if backend == "nccl" and not 1 <= ranks <= len(gpus):
         raise ValueError(f"{ranks} ranks need as many GPUs; {len(gpus)} are given")
-    nodes = [str(name) for name in told.get("nodes") or [order.node]]
+    nodes = [str(name) for name in wanted.get("nodes") or [order.node]]
     if order.node not in nodes or len(set(nodes)) != len(nodes):
         raise ValueError(f"the nodes ({', '.join(nodes)}) must be different and contain {order.node!r}")
+    deadlines_s = dict(order.deadlines_s)
+    if wanted.get("join_s"):
+        deadlines_s["join"] = float(wanted["join_s"])
     return Options(
         node=order.node,
         nodes=nodes,
         backend=backend,
         ranks=ranks,
         devices=order.devices,
-        leader=bool(told.get("leader", len(nodes) == 1)),
-        leader_node=str(told.get("leader_node") or nodes[0]),
-        addresses=[str(address) for address in told.get("addresses") or []],
-        port=int(told.get("port") or 0),
-        key=str(told.get("key") or ""),
-        deadlines_s={**order.deadlines_s, **({"join": float(told["join_s"])} if told.get("join_s") else {})},
+        leader=bool(wanted.get("leader", len(nodes) == 1)),
+        leader_node=str(wanted.get("leader_node") or nodes[0]),
+        addresses=[str(address) for address in wanted.get("addresses") or []],
+        port=int(wanted.get("port") or 0),
+        key=str(wanted.get("key") or ""),
+        deadlines_s=deadlines_s,
     )
 
 
 @dataclass
-class RoundTold:
-    """{"tell": "round", ...}: who measures what with whom."""
+class Round:
+    """Who measures what with whom, as the caller tells it: {"tell": "round", ...}."""
 
     round: int
     groups: list[list[str]]
@@ -96,16 +99,16 @@ class RoundTold:
     work: bool
 
 
-def round_of(told: Mapping[str, Any]) -> RoundTold:
+def round_of(line: Mapping[str, Any]) -> Round:
     """Raises ValueError with a sentence."""
     try:
-        wanted = RoundTold(
-            round=int(told["round"]),
-            groups=[[str(name) for name in group] for group in told["groups"]],
-            collectives=[str(name) for name in told.get("collectives") or COLLECTIVES[:1]],
-            sizes_bytes=[int(size) for size in told["sizes_bytes"]],
-            budget_s=float(told.get("budget_s", 1.0)),
-            work=bool(told.get("work", False)),
+        wanted = Round(
+            round=int(line["round"]),
+            groups=[[str(name) for name in group] for group in line["groups"]],
+            collectives=[str(name) for name in line.get("collectives") or COLLECTIVES[:1]],
+            sizes_bytes=[int(size) for size in line["sizes_bytes"]],
+            budget_s=float(line.get("budget_s", 1.0)),
+            work=bool(line.get("work", False)),
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"no round: {error!r}") from None
@@ -139,18 +142,18 @@ def added_settings(interface: str, backend: str, ours: Mapping[str, str]) -> dic
     """What we set beside ``ours``, the inherited. ``interface`` "": not known, left to the library; loopback, for ranks
     of one node alone, stands whatever was set: nothing of it is for others to connect to.
     """
-    wanted, kept = {}, dict(ours)
+    wanted, already_set = {}, set(ours)
     if interface:
         name = "GLOO_SOCKET_IFNAME" if backend == "gloo" else "NCCL_SOCKET_IFNAME"
         # "=": exactly this name; without it "eth1" would also mean eth10.
         wanted[name] = interface if backend == "gloo" else f"={interface}"
         if interface == LOOPBACK:
-            kept.pop(name, None)
+            already_set.discard(name)
     if backend == "nccl":
         wanted["NCCL_RAS_ENABLE"] = "0"  # listens in every process, for a tool that nobody runs here
     if backend == "nccl" and "NCCL_DEBUG" not in ours:
         wanted.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS=SUBSYSTEMS)
-    return {name: value for name, value in wanted.items() if name not in kept}
+    return {name: value for name, value in wanted.items() if name not in already_set}
 
 
 def conf_settings(env: Mapping[str, str] = os.environ, files: Sequence[str] = CONF_FILES) -> dict[str, str]:

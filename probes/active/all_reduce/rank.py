@@ -1,25 +1,24 @@
 """A rank: forked from a process that has torch imported, it waits for rounds and measures in them.
 
-Its channel carries JSON lines. From the launcher: rounds (``Round``'s fields). To the launcher:
-    {"up": pid}   {"stage", "deadline_s"}   {"times": RankTimes}   {"done": round}
-    {"left_out": why, "stage", "refused"}
-    {"raised": why, "stage", "connection": was it lost because of another rank?}
+Its channel carries JSON lines: from the launcher ``NodeRound``s, to the launcher ``ProbeEvent``s. Beside those that the
+launcher passes on (stage, times, refused, failed) these are
+    up        it has its device and the store
+    done      with the round
+    raised    ``why``; {"connection": was it lost because of another rank?}
 """
 
 from __future__ import annotations
 
 import json
 import mmap
-import os
 import socket
-import struct
 import traceback
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
+from mltop.probes.active import child
 from mltop.probes.active.all_reduce.causes import is_lost
 from mltop.probes.active.all_reduce.collectives import (
     Collective,
@@ -30,40 +29,36 @@ from mltop.probes.active.all_reduce.collectives import (
     stage_of,
     too_big_for_gpu,
 )
+from mltop.probes.active.all_reduce.options import Round
 from mltop.probes.active.device import CpuTimer, CudaTimer
-from mltop.probes.model.probe import RankTimes
+from mltop.probes.model.probe import ProbeEvent, RankTimes
 from mltop.probes.model.probe_kinds import COLLECTIVES
 from mltop.probes.model.units import size_words
 
-_SLOT = struct.Struct("=qq")
+_NUMBER_BYTES = 8
 
 
 class Progress:
     """How far each rank of this node has come, in memory that the ranks and their launcher share: made before the first
-    fork, one slot per rank.
+    fork, two numbers per rank.
 
-    A rank cannot tell what it waits for while it waits: the launcher reads its two numbers when a deadline passes.
+    A rank cannot tell what it waits for while it waits: the launcher reads its numbers when a deadline passes.
     """
 
     def __init__(self, ranks: int) -> None:
-        self._memory = mmap.mmap(-1, max(1, ranks) * _SLOT.size)
+        self._numbers = memoryview(mmap.mmap(-1, 2 * _NUMBER_BYTES * max(1, ranks))).cast("q")
 
-    def clear(self, slot: int) -> None:
-        _SLOT.pack_into(self._memory, slot * _SLOT.size, 0, 0)
+    def clear(self, local: int) -> None:
+        self._numbers[2 * local] = self._numbers[2 * local + 1] = 0
 
-    def begin_stage(self, slot: int) -> None:
-        begun, _ = self.read(slot)
-        _SLOT.pack_into(self._memory, slot * _SLOT.size, begun + 1, 0)
+    def begin(self, local: int, is_stage: bool = False) -> None:
+        """One more step is begun: a collective, or a stage."""
+        self._numbers[2 * local] += 1
+        self._numbers[2 * local + 1] = 0 if is_stage else self._numbers[2 * local + 1] + 1
 
-    def begin(self, slot: int) -> None:
-        """One more collective is begun."""
-        begun, in_stage = self.read(slot)
-        _SLOT.pack_into(self._memory, slot * _SLOT.size, begun + 1, in_stage + 1)
-
-    def read(self, slot: int) -> tuple[int, int]:
+    def read(self, local: int) -> tuple[int, int]:
         """Steps begun in this round, and how many of them in this stage."""
-        begun, in_stage = _SLOT.unpack_from(self._memory, slot * _SLOT.size)
-        return begun, in_stage
+        return self._numbers[2 * local], self._numbers[2 * local + 1]
 
 
 # init_process_group(device_id=...) hangs in these (pytorch#153960).
@@ -73,7 +68,9 @@ GRACE_S = 30.0  # the library's own timeouts: after the launcher's, which name t
 
 @dataclass
 class Setup:
-    """What a rank is, for its whole life. ``uuid``: of the device, "cpu" for the processors."""
+    """What a rank is, for its whole life. ``uuid``: of the device, "cpu" for the processors; ``env``: what it has
+    beside the launcher's environment.
+    """
 
     local: int
     node: str
@@ -84,26 +81,31 @@ class Setup:
     gpu: int | None = None
     connect_s: float = 10.0
     delay_s: float = 0.0
+    env: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
-class Round:
-    """``rank``: within the group of ``ranks``; ``prefix``: of the group's keys in the store.
+class NodeRound(Round):
+    """A round as the ranks of one node are told it. ``first``: the node's first rank within its ``group`` of ``ranks``.
 
     ``too_big``: size -> why this node refuses it. ``deadlines_s``: of "init" and of "measure" (each size).
     """
 
-    round: int
     group: int
-    rank: int
+    first: int
     ranks: int
-    prefix: str
-    collectives: list[str]
-    sizes_bytes: list[int]
-    budget_s: float
-    work: bool = False
-    too_big: dict[str, str] = field(default_factory=dict)
-    deadlines_s: dict[str, float] = field(default_factory=dict)
+    too_big: dict[int, str]
+    deadlines_s: dict[str, float]
+
+    @property
+    def nodes(self) -> list[str]:
+        """Those of the group."""
+        return self.groups[self.group]
+
+    @property
+    def where(self) -> dict[str, Any]:
+        """As events name it."""
+        return {"round": self.round, "group": self.group}
 
 
 def prepare() -> None:
@@ -114,21 +116,18 @@ def prepare() -> None:
     Collective("all-reduce", 4096, 0, 1, torch.device("cpu")).fill()
 
 
-def serve(channel: socket.socket, progress: Progress, fields: Mapping[str, Any]) -> None:
-    """Until the launcher closes the channel, or kills us after a failed round. ``fields``: of the Setup."""
-    setup = Setup(**fields)
-    opened = []
-    for stage, opening in (("device", _open_device), ("join", _open_store)):
-        try:
-            opened.append(opening(setup))
-        except (RuntimeError, OSError) as error:
-            _say(channel, _raised(error, stage))
-            return
-    rank = _Rank(channel, progress, setup, *opened)
+def serve(channel: socket.socket, progress: Progress, setup: Setup) -> None:
+    """Until the launcher closes the channel, or kills us after a failed round."""
+    try:
+        device, store = _open_device(setup), _open_store(setup)
+    except (RuntimeError, OSError) as error:
+        _say(channel, _raised(error))
+        return
+    rank = _Rank(channel, progress, setup, device, store)
     with channel.makefile("r", encoding="utf-8") as lines:
-        _say(channel, {"up": os.getpid()})
+        _say(channel, ProbeEvent("up"))
         for line in lines:
-            if not rank.obey(Round(**json.loads(line))):
+            if not rank.obey(NodeRound(**json.loads(line))):
                 return
 
 
@@ -151,24 +150,23 @@ def _open_store(setup: Setup) -> Any:
 
 class _Rank:
     def __init__(self, channel: socket.socket, progress: Progress, setup: Setup, device: Any, store: Any) -> None:
-        self._channel = channel
+        self._say = partial(_say, channel)
+        self._setup, self._device, self._store = setup, device, store
         self._progress = progress
-        self._setup = setup
-        self._device, self._store = device, store
-        self._stage = "join"
+        self._stage = ""
 
-    def obey(self, task: Round) -> bool:
+    def obey(self, task: NodeRound) -> bool:
         """One round. False when it failed: then this process is of no more use."""
         try:
             self._run(task)
         except Exception as error:  # noqa: BLE001 - told to the launcher, whatever it is
             traceback.print_exc()
-            _say(self._channel, _raised(error, self._stage))
+            self._say(_raised(error))
             return False
-        self._say({"done": task.round})
+        self._say(ProbeEvent("done"))
         return True
 
-    def _run(self, task: Round) -> None:
+    def _run(self, task: NodeRound) -> None:
         import torch.distributed as dist
 
         self._progress.clear(self._setup.local)
@@ -180,14 +178,13 @@ class _Rank:
             work()  # the first one loads kernels and makes a workspace: not within a timed loop
         for collective in task.collectives:
             for size_bytes in task.sizes_bytes:
-                if size_bytes in refused:
-                    continue
-                self._measure(task, collective, size_bytes, work)
+                if size_bytes not in refused:
+                    self._measure(task, collective, size_bytes, work)
         if self._device.type == "cuda":
             dist.barrier(device_ids=[0])  # or one rank's communicator is destroyed while another's still works
         dist.destroy_process_group()
 
-    def _init(self, task: Round) -> None:
+    def _init(self, task: NodeRound) -> None:
         import torch
         import torch.distributed as dist
 
@@ -197,19 +194,19 @@ class _Rank:
             options["device_id"] = self._device
         dist.init_process_group(
             self._setup.backend,
-            store=dist.PrefixStore(task.prefix, self._store),
-            rank=task.rank,
+            store=dist.PrefixStore(f"r{task.round}/g{task.group}", self._store),
+            rank=task.first + self._setup.local,
             world_size=task.ranks,
             timeout=timedelta(seconds=longest_s),
             **options,
         )
 
-    def _agree_on_sizes(self, task: Round) -> list[int]:
+    def _agree_on_sizes(self, task: NodeRound) -> list[int]:
         """The sizes that do not fit on any one node are left out by all. It is also the first contact of all ranks."""
         import torch
         import torch.distributed as dist
 
-        too_big = {int(size): why for size, why in task.too_big.items()}
+        too_big = {int(size): why for size, why in task.too_big.items()}  # JSON has made text of the sizes
         if self._device.type == "cuda":
             too_big = too_big_for_gpu(task.sizes_bytes, torch.cuda.mem_get_info()[0])
         flags = [int(size in too_big) for size in task.sizes_bytes]
@@ -219,14 +216,13 @@ class _Rank:
         refused = [size for size, flag in zip(task.sizes_bytes, refusals.tolist()) if flag]
         for size in refused:
             if size in too_big and self._setup.local == 0:
-                stage = stage_of(COLLECTIVES[0], size)
-                self._say({"left_out": too_big[size], "stage": stage, "refused": True})
+                self._say(ProbeEvent("refused", stage=stage_of(COLLECTIVES[0], size), why=too_big[size]))
         return refused
 
-    def _measure(self, task: Round, collective: str, size_bytes: int, work: OwnWork | None) -> None:
+    def _measure(self, task: NodeRound, collective: str, size_bytes: int, work: OwnWork | None) -> None:
         import torch
 
-        deadline_s = task.deadlines_s["measure"]
+        setup, rank, deadline_s = self._setup, task.first + self._setup.local, task.deadlines_s["measure"]
         self._begin(stage_of(collective, size_bytes), deadline_s)
         under = Conditions(
             budget_s=task.budget_s,
@@ -234,68 +230,65 @@ class _Rank:
             agree=self._agree,
             begin=self._count,
             timer=partial(CudaTimer, torch) if self._device.type == "cuda" else CpuTimer,
-            delay_s=self._setup.delay_s,
+            delay_s=setup.delay_s,
             work=work,
         )
         try:
-            subject = Collective(collective, size_bytes, task.rank, task.ranks, self._device)
-            measured = measure(subject, size_bytes, under)
-        except Unsupported as why:
-            self._leave_out(task, str(why), refused=True)
+            measured = measure(Collective(collective, size_bytes, rank, task.ranks, self._device), under)
+        except Unsupported as error:
+            self._leave_out("refused", rank, str(error))
             return
         if measured.left_out_s is not None:
             took = f"one {collective} of {size_words(size_bytes)} took {measured.left_out_s:.1f} s"
-            self._leave_out(task, f"{took}: too few would fit into {deadline_s:.0f} s", refused=False)
+            self._leave_out("failed", rank, f"{took}: too few would fit into {deadline_s:.0f} s")
             return
         times = RankTimes(
-            task.round,
-            task.group,
-            collective,
-            size_bytes,
-            task.rank,
-            task.ranks,
-            self._setup.node,
-            self._setup.gpu,
-            self._setup.uuid,
-            [round(time_s, 9) for time_s in measured.times_s],
-            None if measured.work_s is None else round(measured.work_s, 9),
-            measured.wrong,
+            round=task.round,
+            group=task.group,
+            collective=collective,
+            size_bytes=size_bytes,
+            rank=rank,
+            ranks=task.ranks,
+            node=setup.node,
+            gpu=setup.gpu,
+            uuid=setup.uuid,
+            times_s=[round(time_s, 9) for time_s in measured.times_s],
+            work_s=None if measured.work_s is None else round(measured.work_s, 9),
+            wrong=measured.wrong,
         )
-        self._say({"times": asdict(times)})
+        self._say(ProbeEvent("times", stage=self._stage, data=asdict(times)))
 
-    def _leave_out(self, task: Round, why: str, refused: bool) -> None:
+    def _leave_out(self, event: str, rank: int, why: str) -> None:
         """All ranks of the group do alike; one tells it."""
-        if task.rank == 0:
-            self._say({"left_out": why, "stage": self._stage, "refused": refused})
+        if rank == 0:
+            self._say(ProbeEvent(event, stage=self._stage, why=why))
 
     def _agree(self, number: int) -> int:
+        """The number of the group's first rank."""
         import torch
         import torch.distributed as dist
 
         self._count()
-        told = torch.tensor([number], dtype=torch.int64, device=self._device)
-        dist.broadcast(told, 0)
-        return int(told.item())
+        shared = torch.tensor([number], dtype=torch.int64, device=self._device)
+        dist.broadcast(shared, 0)
+        return int(shared.item())
 
     def _begin(self, stage: str, deadline_s: float) -> None:
         self._stage = stage
-        self._progress.begin_stage(self._setup.local)
-        self._say({"stage": stage, "deadline_s": deadline_s})
+        self._progress.begin(self._setup.local, is_stage=True)
+        self._say(ProbeEvent("stage", stage=stage, deadline_s=deadline_s))
 
     def _count(self) -> None:
         self._progress.begin(self._setup.local)
 
-    def _say(self, message: dict[str, Any]) -> None:
-        _say(self._channel, message)
 
-
-def _raised(error: BaseException, stage: str) -> dict[str, Any]:
+def _raised(error: BaseException) -> ProbeEvent:
     why = first_line(str(error)) or type(error).__name__
-    return {"raised": why, "stage": stage, "connection": is_lost(str(error))}
+    return ProbeEvent("raised", why=why, data={"connection": is_lost(str(error))})
 
 
-def _say(channel: socket.socket, message: dict[str, Any]) -> None:
-    channel.sendall(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+def _say(channel: socket.socket, event: ProbeEvent) -> None:
+    channel.sendall(child.to_line(child.fields_of(event)).encode())
 
 
 _NCCL_REASON = "Last error:"  # ProcessGroupNCCL's messages end with it and ncclGetLastError()

@@ -9,11 +9,12 @@ import re
 import signal
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from mltop.probes.active import child, endings
+from mltop.probes.active.all_reduce.connections import Tasks
 from mltop.probes.active.all_reduce.importer import PACKET_BYTES, STORE
 from mltop.probes.active.all_reduce.listening import interface_of, local_addresses
 from mltop.probes.active.all_reduce.meeting import Meeting
@@ -26,14 +27,13 @@ from mltop.probes.active.all_reduce.options import (
     inherited_settings,
     injected_delays,
 )
-from mltop.probes.active.all_reduce.rank import Setup
+from mltop.probes.active.all_reduce.rank import NodeRound, Progress, Setup
 from mltop.probes.active.host import stat_fields
 from mltop.probes.model.probe import ProbeEvent
 
 LAST_LINES = 40
 END_S = 3.0
 LAST_WORDS_S = 2.0
-_LINE_LIMIT_BYTES = 1 << 20
 
 
 class ImportFailed(Exception):
@@ -45,23 +45,23 @@ class CannotEnd(Exception):
 
 
 class Importer:
-    """The child that has torch. ``imported`` gives what it says of it, or raises ImportFailed."""
+    """The child that has torch, as ``fork_importer`` gave it. ``imported``: what it says of it, or ImportFailed."""
 
     def __init__(self, pid: int, control: socket.socket, output: int) -> None:
-        """Within a running loop. ``output``: the end from which what it prints is read."""
+        """Within a running loop."""
         self.pid = pid
         loop = asyncio.get_running_loop()
         self.imported: asyncio.Future[dict[str, Any]] = loop.create_future()
-        self.on_packet: Callable[[dict[str, Any]], None] = lambda _: None
+        self.on_child: Callable[[dict[str, Any]], None] = lambda _: None  # one was forked, or has ended
         self.lines: deque[str] = deque(maxlen=LAST_LINES)
         self._control = control
-        self._losing: asyncio.Future[None] | None = None  # kept while it runs
+        self._tasks = Tasks()
         self._reading = asyncio.ensure_future(read_lines(output, self.lines.append))
         loop.add_reader(control, self._receive)
 
-    def send(self, message: Mapping[str, Any], descriptors: Iterable[int] = ()) -> None:
+    def send(self, order: Mapping[str, Any], descriptors: Iterable[int] = ()) -> None:
         """Raises OSError when it is gone."""
-        socket.send_fds(self._control, [json.dumps(message).encode()], list(descriptors))
+        socket.send_fds(self._control, [json.dumps(order).encode()], list(descriptors))
 
     async def end(self) -> None:
         """It ends its children first; SIGKILL after END_S, or at once while it imports, which ends them too."""
@@ -81,15 +81,15 @@ class Importer:
             packet = b""
         if not packet:
             asyncio.get_running_loop().remove_reader(self._control)
-            self._losing = asyncio.ensure_future(self._lost())
+            self._tasks.start(self._lost())
             return
-        message = json.loads(packet)
-        if "imported" in message:
-            self._settle(message["imported"])
-        elif "failed" in message:
-            self._settle(ImportFailed(message["failed"]))
+        reply = json.loads(packet)
+        if "imported" in reply:
+            self._settle(reply["imported"])
+        elif "failed" in reply:
+            self._settle(ImportFailed(reply["failed"]))
         else:
-            self.on_packet(message)
+            self.on_child(reply)
 
     async def _lost(self) -> None:
         await asyncio.wait([self._reading], timeout=LAST_WORDS_S)
@@ -104,7 +104,7 @@ class Importer:
             return ""
         if ended.si_code == os.CLD_EXITED:
             return f"exit code {ended.si_status}"
-        return endings.signal_words(ended.si_status)
+        return f"killed by {endings.signal_name(ended.si_status)}"
 
     def _settle(self, outcome: dict[str, Any] | ImportFailed) -> None:
         if self.imported.done():
@@ -138,25 +138,28 @@ class LocalRank:
 
 
 class Ranks:
-    """All ranks of this node. ``on_message`` and ``on_line`` get the local rank first; ``on_ended`` its status."""
+    """All ranks of this node, of which the first is ``first_rank`` of all nodes' ranks.
+
+    ``on_event``, ``on_ended``: what is done with a local rank's events and wait status.
+    """
 
     def __init__(
         self,
         importer: Importer,
-        setups: list[dict[str, Any]],
-        environments: list[dict[str, str]],
+        progress: Progress,
+        setups: list[Setup],
+        first_rank: int,
         *,
-        on_message: Callable[[int, dict[str, Any]], None],
-        on_line: Callable[[int, str], None],
+        on_event: Callable[[int, ProbeEvent], None],
         on_ended: Callable[[int, int], None],
     ) -> None:
-        self._importer = importer
-        self._setups = setups
-        self._environments = environments
-        self._on_message, self._on_line, self._on_ended = on_message, on_line, on_ended
+        self.progress, self.first_rank = progress, first_rank
+        self._importer, self._setups = importer, setups
+        self._output = Output(first_rank, setups[0].backend == "nccl")
+        self._on_event, self._on_ended = on_event, on_ended
         self._ranks: dict[int, LocalRank] = {}
-        self._tasks: set[asyncio.Future[None]] = set()
-        importer.on_packet = self._packet
+        self._tasks = Tasks()
+        importer.on_child = self._forked_or_ended
 
     def __len__(self) -> int:
         return len(self._setups)
@@ -166,7 +169,8 @@ class Ranks:
 
     def serve_store(self, address: str, listening: socket.socket) -> None:
         """A child of its own serves it, so that it outlives any rank. The socket is given away."""
-        self._importer.send({"store": [address, listening.getsockname()[1]]}, [listening.fileno()])
+        port = listening.getsockname()[1]
+        self._importer.send({"fork": STORE, "store": [address, port]}, [listening.fileno()])
         listening.close()
 
     async def start(self, locals_: Iterable[int], limit_s: float) -> list[int]:
@@ -187,53 +191,68 @@ class Ranks:
             )
         return await self.start(locals_, limit_s)
 
-    def tell(self, local: int, message: Mapping[str, Any]) -> None:
-        writer = self._ranks[local].writer
-        if writer is not None:
-            writer.write(json.dumps(message).encode() + b"\n")
+    def tell(self, task: NodeRound) -> None:
+        """All of them."""
+        line = child.to_line(asdict(task)).encode()
+        for rank in self._ranks.values():
+            if rank.writer is not None:
+                rank.writer.write(line)
+
+    def say_last(self, failed: Collection[int | None]) -> None:
+        """What those of the ``failed`` printed last that are this node's."""
+        for local, rank in self._ranks.items():
+            last = [line for line in rank.lines if not line.startswith(CHATTER)][-LAST:]
+            if last and self.first_rank + local in failed:
+                child.say(ProbeEvent("note", rank=self.first_rank + local, text="\n".join(last)))
 
     async def _fork(self, local: int) -> LocalRank:
         rank = self._ranks[local] = LocalRank(local)
         ours, theirs = socket.socketpair()
         output, printed = os.pipe()
-        order = {"fork": local, "env": self._environments[local], "setup": self._setups[local]}
         try:
+            order = {"fork": local, "setup": asdict(self._setups[local])}
             self._importer.send(order, [theirs.fileno(), printed])
         finally:
             theirs.close()
             os.close(printed)
-        reader, rank.writer = await asyncio.open_connection(sock=ours, limit=_LINE_LIMIT_BYTES)
+        reader, rank.writer = await asyncio.open_connection(sock=ours, limit=child.MOST_LINE_BYTES)
         rank.readers = [
             asyncio.ensure_future(self._read(rank, reader)),
-            asyncio.ensure_future(read_lines(output, lambda line: self._line(rank, line))),
+            asyncio.ensure_future(read_lines(output, lambda line: self._printed(rank, line))),
         ]
         return rank
 
-    def _line(self, rank: LocalRank, line: str) -> None:
+    def _printed(self, rank: LocalRank, line: str) -> None:
         rank.lines.append(line)
-        self._on_line(rank.local, line)
+        self._output.line(rank.local, line)
 
     async def _read(self, rank: LocalRank, reader: asyncio.StreamReader) -> None:
         line = await reader.readline()
         while line.endswith(b"\n"):
-            message = json.loads(line)
-            if "up" in message:
-                rank.up.set_result(None)
-            elif not rank.up.done():
-                rank.trouble = str(message.get("raised", ""))
-            elif self._ranks[rank.local] is rank:
-                self._on_message(rank.local, message)
+            event = child.event_of(line)
+            if event is not None:
+                self._hear(rank, event)
             line = await reader.readline()
         if rank.writer is not None:
             rank.writer.close()
 
-    def _packet(self, message: dict[str, Any]) -> None:
-        if "forked" in message and message["forked"] != STORE:
-            self._ranks[message["forked"]].pid = message["pid"]
-        elif "ended" in message and message["ended"] != STORE:
-            task = asyncio.ensure_future(self._end(self._ranks[message["ended"]], message["status"]))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+    def _hear(self, rank: LocalRank, event: ProbeEvent) -> None:
+        if event.event == "up":
+            rank.up.set_result(None)
+        elif not rank.up.done():
+            rank.trouble = event.why
+        elif self._ranks[rank.local] is rank:
+            self._on_event(rank.local, event)
+
+    def _forked_or_ended(self, reply: dict[str, Any]) -> None:
+        """What the importer says of a child."""
+        local: int = reply["forked" if "forked" in reply else "ended"]
+        if local == STORE:
+            return
+        if "forked" in reply:
+            self._ranks[local].pid = reply["pid"]
+            return
+        self._tasks.start(self._end(self._ranks[local], reply["status"]))
 
     async def _end(self, rank: LocalRank, status: int) -> None:
         await asyncio.gather(*rank.readers, return_exceptions=True)
@@ -243,21 +262,17 @@ class Ranks:
 
 
 async def read_lines(descriptor: int, on_line: Callable[[str], None]) -> None:
-    """Until its end. What is not UTF-8 is replaced, an endless line is cut."""
-    reader = asyncio.StreamReader(limit=_LINE_LIMIT_BYTES)
+    """Until its end. What is not UTF-8 is replaced."""
+    reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     pipe = os.fdopen(descriptor, "rb", 0)
     transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
-    rest = b""
+    lines = child.Lines()
     try:
-        chunk = await reader.read(1 << 16)
-        while chunk:
-            *lines, rest = (rest + chunk).split(b"\n")
-            for line in lines:
+        while chunk := await reader.read(1 << 16):
+            for line in lines.take(chunk):
                 on_line(line.decode(errors="replace").rstrip())
-            rest = rest[-_LINE_LIMIT_BYTES:]
-            chunk = await reader.read(1 << 16)
-        if rest:
+        for rest in filter(None, lines.take(b"\n")):  # the last one, without an end
             on_line(rest.decode(errors="replace").rstrip())
     finally:
         transport.close()
@@ -271,9 +286,9 @@ _NCCL = re.compile(r"\bNCCL (?P<kind>[A-Z]+) (?P<text>.*)")
 
 
 class Output:
-    """What ranks print: NCCL's settings and warnings as notes, the last lines of a rank that failed.
-
-    ``first_rank``: this node's first, of all ranks. Settings are told of that one: the others' are alike."""
+    """Makes notes of NCCL's settings and warnings in what ranks print. Settings are told of ``first_rank``, this node's
+    first: the others' are alike.
+    """
 
     def __init__(self, first_rank: int, is_nccl: bool) -> None:
         self._first_rank = first_rank
@@ -294,52 +309,35 @@ class Output:
             self._warnings.add(text)
             child.say(ProbeEvent("note", rank=rank, text=line))
 
-    def say_last(self, ranks: Ranks, failed: Iterable[int | None]) -> None:
-        """The last lines of those of this node's ranks that failed."""
-        for local in range(len(ranks)):
-            rank = self._first_rank + local
-            lines = [line for line in ranks[local].lines if not line.startswith(CHATTER)]
-            if rank in failed and lines:
-                child.say(ProbeEvent("note", rank=rank, text="\n".join(lines[-LAST:])))
 
-
-@dataclass
-class Setups:
-    """``ranks`` and ``environments`` by local rank; ``first_rank``: of all ranks of all nodes; ``ready_data``: of the
-    ready event.
+def setups_of(options: Options, meeting: Meeting) -> tuple[list[Setup], dict[str, Any]]:
+    """What the local ranks are, and what the ready event says of it. Raises ValueError when MLTOP_PROBE_DELAY is not
+    what it must be.
     """
-
-    first_rank: int
-    ranks: list[dict[str, Any]]
-    environments: list[dict[str, str]]
-    ready_data: dict[str, Any]
-
-
-def setups_of(options: Options, meeting: Meeting) -> Setups:
-    """Raises ValueError when MLTOP_PROBE_DELAY is not what it must be."""
     interface = interface_of(meeting.own_address, local_addresses())
     inherited = inherited_settings(os.environ, conf_settings() if options.backend == "nccl" else {})
     added = added_settings(interface, options.backend, inherited)
     delays = injected_delays(os.environ.get("MLTOP_PROBE_DELAY", ""))
     first = meeting.first_rank(options.nodes, options.node)
-    devices = [options.device(local) for local in range(options.ranks)]
-    ranks = [
-        Setup(
-            local=local,
-            node=options.node,
-            backend=options.backend,
-            store_host=meeting.store[0],
-            store_port=meeting.store[1],
-            uuid=device.uuid,
-            gpu=device.index,
-            connect_s=options.limit_s("import torch") + READY_S,  # our launcher's deadline comes first
-            delay_s=delays.get(first + local, 0.0),
+    setups = []
+    for local in range(options.ranks):
+        device = options.device(local)
+        setups.append(
+            Setup(
+                local=local,
+                node=options.node,
+                backend=options.backend,
+                store_host=meeting.store[0],
+                store_port=meeting.store[1],
+                uuid=device.uuid,
+                gpu=device.index,
+                connect_s=options.limit_s("import torch") + READY_S,  # our launcher's deadline comes first
+                delay_s=delays.get(first + local, 0.0),
+                # Each rank sees its own GPU only, as its device 0.
+                env={**added, "CUDA_VISIBLE_DEVICES": device.uuid if options.backend == "nccl" else ""},
+            )
         )
-        for local, device in enumerate(devices)
-    ]
-    # Each rank sees its own GPU only, as its device 0.
-    visible = [device.uuid if options.backend == "nccl" else "" for device in devices]
-    ready_data = {
+    return setups, {
         "interface": interface,
         "address": meeting.own_address,
         "ranks": options.ranks,
@@ -350,5 +348,3 @@ def setups_of(options: Options, meeting: Meeting) -> Setups:
         "inherited": inherited,
         "added": added,
     }
-    environments = [{**added, "CUDA_VISIBLE_DEVICES": gpu} for gpu in visible]
-    return Setups(first, [asdict(setup) for setup in ranks], environments, ready_data)

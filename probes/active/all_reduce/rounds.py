@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Collection
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from mltop.probes.active import child
@@ -13,8 +13,8 @@ from mltop.probes.active.all_reduce.causes import Cause, RankState, death
 from mltop.probes.active.all_reduce.collectives import too_big
 from mltop.probes.active.all_reduce.connections import Message, named
 from mltop.probes.active.all_reduce.meeting import Meeting
-from mltop.probes.active.all_reduce.options import Options, RoundTold
-from mltop.probes.active.all_reduce.rank import Progress, Round
+from mltop.probes.active.all_reduce.options import Options, Round
+from mltop.probes.active.all_reduce.rank import NodeRound
 from mltop.probes.active.all_reduce.ranks import Ranks
 from mltop.probes.active.host import available_memory_bytes
 from mltop.probes.model.probe import ProbeEvent
@@ -30,86 +30,58 @@ class NoVerdict(Exception):
     """The leader does not answer; ``args``: the stage that our ranks were in."""
 
 
-@dataclass
-class Plan:
-    """``group``: its number in the round; ``first_rank``: this node's first, of all ranks of all nodes;
-    ``tasks``: what each local rank is told.
-    """
-
-    round: int
-    group: int
-    nodes: list[str]
-    first_rank: int
-    tasks: list[Round]
-
-
-def plan_of(told: RoundTold, group: int, options: Options, meeting: Meeting, gone: Collection[str]) -> Plan:
+def node_round(wanted: Round, group: int, options: Options, meeting: Meeting, gone: Collection[str]) -> NodeRound:
     """What this node's ranks are told. Raises ValueError when a node of the group is not there."""
-    counts, names = meeting.ranks, told.groups[group]
-    absent = [name for name in names if name not in counts or name in gone]
+    counts, nodes = meeting.ranks, wanted.groups[group]
+    absent = [name for name in nodes if name not in counts or name in gone]
     if absent:
         raise ValueError(f"{named(absent)} did not join, or has ended")
-    first = sum(counts[name] for name in names[: names.index(options.node)])
     available = available_memory_bytes() if options.backend == "gloo" else None
-    deadlines_s = {"init": options.limit_s("init"), "measure": options.measure_s(told.budget_s)}
-    refused = too_big(told.sizes_bytes, available, options.ranks)
-    tasks = [
-        Round(
-            round=told.round,
-            group=group,
-            rank=first + local,
-            ranks=sum(counts[name] for name in names),
-            prefix=f"r{told.round}/g{group}",
-            collectives=told.collectives,
-            sizes_bytes=told.sizes_bytes,
-            budget_s=told.budget_s,
-            work=told.work,
-            too_big={str(size): why for size, why in refused.items()},
-            deadlines_s=deadlines_s,
-        )
-        for local in range(options.ranks)
-    ]
-    return Plan(told.round, group, names, meeting.first_rank(options.nodes, options.node), tasks)
+    return NodeRound(
+        **vars(wanted),
+        group=group,
+        first=sum(counts[name] for name in nodes[: nodes.index(options.node)]),
+        ranks=sum(counts[name] for name in nodes),
+        too_big=too_big(wanted.sizes_bytes, available, options.ranks),
+        deadlines_s={"init": options.limit_s("init"), "measure": options.measure_s(wanted.budget_s)},
+    )
 
 
 @dataclass
 class _RankStatus:
-    """What is known of one local rank in this round."""
+    """What is known of one local rank in this round. ``kind``: as in RankState; ``deadline``: of its stage."""
 
+    deadline: float
     kind: str = "waits"
     stage: str = ""
     why: str = ""
-    deadline: float = 0.0
-    limit_s: float = START_S
 
 
 class RoundRun:
-    """``run()`` ends when all local ranks are done, or with the causes when the group's round failed."""
+    """``run()`` ends when all local ranks are done, or with the causes when the group's round failed.
 
-    def __init__(
-        self, plan: Plan, node: str, ranks: Ranks, progress: Progress, send: Callable[[Message], None]
-    ) -> None:
+    ``node``: this one; ``send``: to the leader.
+    """
+
+    def __init__(self, task: NodeRound, node: str, ranks: Ranks, send: Callable[[Message], None]) -> None:
         loop = asyncio.get_running_loop()
-        self.plan = plan
-        self._node = node
-        self._ranks = ranks
-        self._progress = progress
-        self._send = send
+        self.task = task
+        self._node, self._ranks, self._send = node, ranks, send
         self._clock = loop.time
         self._changed = asyncio.Event()
         self._stopped = asyncio.Event()
         self._verdict: asyncio.Future[list[Cause]] = loop.create_future()
         self._stages: list[str] = []
-        self._statuses = [_RankStatus(deadline=self._clock() + START_S) for _ in plan.tasks]
+        self._statuses = [_RankStatus(self._clock() + START_S) for _ in range(len(ranks))]
 
     async def run(self) -> list[Cause]:
         """[] when it went well. Raises NoVerdict when the leader does not say why it did not."""
-        for local, task in enumerate(self.plan.tasks):
-            self._progress.clear(local)
-            self._ranks.tell(local, asdict(task))
+        for local in range(len(self._ranks)):
+            self._ranks.progress.clear(local)
+        self._ranks.tell(self.task)
         if await self._all_done():
             return []
-        self._tell("trouble", nodes=self.plan.nodes)
+        self._send_leader("trouble", nodes=self.task.nodes)
         try:
             return await asyncio.wait_for(asyncio.shield(self._verdict), VERDICT_S)
         except asyncio.TimeoutError:
@@ -117,56 +89,69 @@ class RoundRun:
 
     def unfinished(self) -> list[int]:
         """Local ranks to be replaced after a failure."""
-        return [local for local, rank_status in enumerate(self._statuses) if rank_status.kind != "done"]
+        return [local for local, status in enumerate(self._statuses) if status.kind != "done"]
+
+    def say(self, causes: list[Cause]) -> None:
+        """Each launcher says what concerns its node; the first that is left what concerns none, or one that is gone."""
+        gone = {cause.node for cause in causes if cause.rank is None}
+        speaker = next((name for name in self.task.nodes if name not in gone), "")
+        for cause in causes:
+            if self._node == (cause.node if cause.rank is not None else speaker):
+                of_node = {"node": cause.node} if cause.rank is None and cause.node else {}
+                where = {**self.task.where, **of_node}
+                child.failed(cause.why, stage=cause.stage, fix=cause.fix, rank=cause.rank, data=where)
+        self._ranks.say_last({cause.rank for cause in causes})
 
     # What happens to it.
 
-    def message(self, local: int, message: dict[str, Any]) -> None:
-        rank_status = self._statuses[local]
-        if "stage" in message and "deadline_s" in message:
-            rank_status.stage, rank_status.limit_s = message["stage"], float(message["deadline_s"])
-            rank_status.deadline = self._clock() + rank_status.limit_s
-            self._begin(rank_status.stage, rank_status.limit_s)
-        elif "times" in message:
-            rank = self.plan.first_rank + local
-            child.say(ProbeEvent("times", rank=rank, stage=rank_status.stage, data=message["times"]))
-        elif "left_out" in message:
-            event = "refused" if message["refused"] else "failed"
-            child.say(ProbeEvent(event, stage=message["stage"], why=message["left_out"], data=self._where()))
-        elif "raised" in message:
-            rank_status.kind = "disconnected" if message["connection"] else "raised"
-            rank_status.why = message["raised"]
-        elif "done" in message:
-            rank_status.kind = "done"
+    def event(self, local: int, event: ProbeEvent) -> None:
+        """Of one of its ranks."""
+        status = self._statuses[local]
+        if event.event == "stage":
+            status.stage, limit_s = event.stage, event.deadline_s or 0.0
+            status.deadline = self._clock() + limit_s
+            if event.stage not in self._stages:  # said once, when the first of our ranks begins it
+                self._stages.append(event.stage)
+                child.stage(event.stage, deadline_s=limit_s + SUPERVISOR_S, data=self.task.where)
+        elif event.event == "times":
+            event.rank = self._ranks.first_rank + local
+            child.say(event)
+        elif event.event in ("refused", "failed"):
+            event.data = self.task.where
+            child.say(event)
+        elif event.event == "raised":
+            status.kind = "disconnected" if event.data["connection"] else "raised"
+            status.why = event.why
+        elif event.event == "done":
+            status.kind = "done"
         self._changed.set()
 
-    def ended(self, local: int, status: int) -> None:
+    def ended(self, local: int, wait_status: int) -> None:
         """A rank's process is gone."""
-        rank_status = self._statuses[local]
-        if rank_status.kind == "waits":
-            said = "\n".join(self._ranks[local].lines)
-            rank_status.kind, rank_status.why = death(status, said)
+        status = self._statuses[local]
+        if status.kind == "waits":
+            output = "\n".join(self._ranks[local].lines)
+            status.kind, status.why = death(wait_status, output)
         self._changed.set()
 
     def gone(self, node: str) -> None:
         """Another launcher is."""
-        if node in self.plan.nodes:
-            self._tell("trouble", nodes=self.plan.nodes)
+        if node in self.task.nodes:
+            self._send_leader("trouble", nodes=self.task.nodes)
 
     async def stop(self) -> None:
         """The group's round has failed: say what our ranks are doing."""
         await asyncio.sleep(EXIT_S)
         states = []
-        for local, rank_status in enumerate(self._statuses):
-            if rank_status.kind == "waits" and self._ranks[local].state() in ("Z", "X", ""):
+        for local, status in enumerate(self._statuses):
+            if status.kind == "waits" and self._ranks[local].state() in ("Z", "X", ""):
                 await asyncio.wait([self._ranks[local].ended], timeout=1.0)
-            states.append(vars(self._state(local, rank_status)))
-        self._tell("states", states=states)
-        self._stopped.set()
-        self._changed.set()
+            states.append(vars(self._state(local, status)))
+        self._send_leader("states", states=states)
+        self.abandon()
 
     def abandon(self) -> None:
-        """The leader is gone: nobody will ask, and the verdict is there."""
+        """Nobody will ask about its ranks any more."""
         self._stopped.set()
         self._changed.set()
 
@@ -179,48 +164,27 @@ class RoundRun:
     async def _all_done(self) -> bool:
         while True:
             self._changed.clear()
-            kinds = {rank_status.kind for rank_status in self._statuses}
+            kinds = {status.kind for status in self._statuses}
             if kinds == {"done"}:
                 return True
-            waiting = [rank_status.deadline for rank_status in self._statuses if rank_status.kind == "waits"]
-            left = min(waiting, default=0.0) - self._clock()
-            if kinds - {"done", "waits"} or self._stopped.is_set() or left <= 0:
+            deadlines = [status.deadline for status in self._statuses if status.kind == "waits"]
+            left_s = min(deadlines, default=0.0) - self._clock()
+            if kinds - {"done", "waits"} or self._stopped.is_set() or left_s <= 0:
                 return False
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), left)
+                await asyncio.wait_for(self._changed.wait(), left_s)
 
-    def _begin(self, stage: str, limit_s: float) -> None:
-        """Said once, when the first of our ranks begins it."""
-        if stage not in self._stages:
-            self._stages.append(stage)
-            child.stage(stage, deadline_s=limit_s + SUPERVISOR_S, data=self._where())
-
-    def _state(self, local: int, rank_status: _RankStatus) -> RankState:
-        rank = self.plan.first_rank + local
-        kind, why = rank_status.kind, rank_status.why
+    def _state(self, local: int, status: _RankStatus) -> RankState:
+        rank = self._ranks.first_rank + local
+        kind, why = status.kind, status.why
         if kind == "waits":
             process = self._ranks[local].state()
             if process in ("T", "t"):
                 kind, why = "stopped", "stopped (SIGSTOP, or a debugger)"
-            elif process == "D" and self._clock() >= rank_status.deadline:
+            elif process == "D" and self._clock() >= status.deadline:
                 kind, why = "stuck", "stuck in the kernel or a driver (state D)"
-        begun, in_stage = self._progress.read(local)
-        return RankState(rank, self._node, kind, rank_status.stage, begun, in_stage, why)
+        begun, in_stage = self._ranks.progress.read(local)
+        return RankState(rank, self._node, kind, status.stage, begun, in_stage, why)
 
-    def _tell(self, kind: str, **rest: Any) -> None:
-        self._send({"t": kind, "round": self.plan.round, "group": self.plan.group, **rest})
-
-    def _where(self) -> dict[str, int]:
-        return {"round": self.plan.round, "group": self.plan.group}
-
-
-def say_causes(plan_round: int, group: int, nodes: list[str], node: str, causes: list[Cause]) -> None:
-    """Each launcher says what concerns its node; the first that is left what concerns none, or one that is gone."""
-    gone = {cause.node for cause in causes if cause.rank is None}
-    speaker = next((name for name in nodes if name not in gone), "")
-    for cause in causes:
-        if node == (cause.node if cause.rank is not None else speaker):
-            where: dict[str, Any] = {"round": plan_round, "group": group}
-            if cause.rank is None and cause.node:
-                where["node"] = cause.node
-            child.failed(cause.why, stage=cause.stage, fix=cause.fix, rank=cause.rank, data=where)
+    def _send_leader(self, kind: str, **fields: Any) -> None:
+        self._send({"t": kind, **self.task.where, **fields})

@@ -19,9 +19,9 @@ from mltop.probes.active.matmul import code_path, shapes
 from mltop.probes.active.matmul.corruption import Checker
 from mltop.probes.active.matmul.gemm import Buffers, Inputs, kernel, refusal
 from mltop.probes.active.matmul.shapes import Room, Shape
-from mltop.probes.active.matmul.timing import Burst, Rates, Scan, Tried, rates, sustain, warm
+from mltop.probes.active.matmul.timing import Burst, Scan, Tried, rates, sustain, warm
 from mltop.probes.active.phase_meter import PhaseMeter
-from mltop.probes.active.torch_support import gemm_versions, in_words
+from mltop.probes.active.torch_support import Unusable, gemm_versions, in_words
 from mltop.probes.model.probe import MatmulResult, ProbeEvent
 from mltop.probes.model.probe_kinds import DTYPE_OF, DTYPES
 from mltop.probes.model.units import tflops_words
@@ -89,23 +89,13 @@ class Progress:
 def main() -> None:
     order = read_order()
     end_with_stdin()
-    meter = PhaseMeter(order.devices[0])  # NVML starts while torch is imported
-    if not _is_measured(order, meter):
-        sys.exit(1)
-    meter.close()
-
-
-def _is_measured(order: Order, meter: PhaseMeter) -> bool:
-    """Says the result, or why there is none."""
     device = order.devices[0]
+    meter = PhaseMeter(device)  # NVML starts while torch is imported
     progress = Progress(device.uuid, order.deadlines_s)
     try:
-        wanted = plan(order)
-        progress.begin("import torch")
-        import torch
-
-        torch.set_grad_enabled(False)
-        why, fix = _measure(torch, order, wanted, meter, progress)
+        result = _measure(order, plan(order), meter, progress)
+    except Unusable as error:
+        why, fix = error.why, error.fix
     except ImportError as error:
         why, fix = f"{sys.executable} cannot import torch: {error}", "--torch-python with torch"
     # What torch raises: RuntimeError for nearly all, out of memory included; AssertionError without CUDA.
@@ -113,18 +103,24 @@ def _is_measured(order: Order, meter: PhaseMeter) -> bool:
         why, fix = in_words(error)
         if progress.stage == "import torch":
             why, fix = f"{sys.executable} cannot import torch: {why}", fix or "--torch-python with torch"
-    if why:
-        failed(why, device.uuid, progress.stage, fix)
-    return not why
+    else:
+        say(ProbeEvent("result", device=device.uuid, data=asdict(result)))
+        meter.close()
+        return
+    failed(why, device.uuid, progress.stage, fix)
+    sys.exit(1)
 
 
-def _measure(torch: Any, order: Order, plan: Plan, meter: PhaseMeter, progress: Progress) -> tuple[str, str]:
-    """Why there is no result and what would help, or "" and the result is said. Raises what torch raises."""
+def _measure(order: Order, plan: Plan, meter: PhaseMeter, progress: Progress) -> MatmulResult:
+    """Raises Unusable, and what torch raises."""
+    progress.begin("import torch")
+    import torch
+
+    torch.set_grad_enabled(False)
     started_s = time.monotonic()
-    wanted = order.devices[0]
     progress.begin("device")
+    wanted, cores = order.devices[0], host.cores()
     is_cpu = wanted.kind == "cpu"
-    cores = host.cores()
     if is_cpu and torch.get_num_threads() > cores:
         torch.set_num_threads(cores)
     device: Device = Cpu(torch, host.cpu_info("model name"))
@@ -132,7 +128,7 @@ def _measure(torch: Any, order: Order, plan: Plan, meter: PhaseMeter, progress: 
         device = Cuda(torch, plan.memory_cap_bytes, flush_bytes=FLUSH_BYTES)
     refused = refusal(torch, plan.dtype, device.capability, wanted.name or device.name)
     if refused is not None:
-        return refused
+        raise Unusable(*refused)
     result = (measure_cpus if is_cpu else measure_gpu)(device, plan, meter, progress)
     result.node, result.gpu, result.uuid, result.kind = order.node, wanted.index, wanted.uuid, wanted.kind
     result.name, result.pci_device = wanted.name or device.name, wanted.pci_device
@@ -144,8 +140,7 @@ def _measure(torch: Any, order: Order, plan: Plan, meter: PhaseMeter, progress: 
         result.versions = gemm_versions(torch, meter.driver)
     result.seconds = time.monotonic() - started_s
     result.phases, result.gaps = meter.phases, meter.gaps
-    say(ProbeEvent("result", device=wanted.uuid, data=asdict(result)))
-    return "", ""
+    return result
 
 
 def measure_gpu(device: Device, plan: Plan, meter: PhaseMeter, progress: Progress) -> MatmulResult:
@@ -217,7 +212,7 @@ class _Stages:
 
     def least_time(self, shape: Shape) -> float:
         """Seconds of the fastest of some GEMMs."""
-        burst = Burst(self._device, self._run, self._buffers.operands(shape))
+        burst = self._burst(shape)
         burst.warm_up(1)
         return min(burst.times_for(_LOOK_S, least=3, tell=lambda *_: None))
 
@@ -257,15 +252,14 @@ class _Stages:
         return ""
 
     def _median(self, shape: Shape) -> float:
-        burst = Burst(self._device, self._run, self._buffers.operands(shape))
+        burst = self._burst(shape)
         burst.warm_up(2)
         return rates(shape.flop, burst.times(self._plan.scan_iterations)).median
 
     def burst(self, shape: Shape) -> None:
         """The winner again, with fresh iterations: the best of many tries is partly luck."""
         self._progress.begin("burst", str(shape))
-        checker = self._checker(shape)
-        burst = Burst(self._device, self._run, self._buffers.operands(shape), checker)
+        burst = self._burst(shape, self._checker(shape))
 
         def tell(fraction: float, times_s: Any) -> None:
             self._progress.tell(fraction, f"burst {tflops_words(rates(shape.flop, times_s).median)}")
@@ -273,7 +267,10 @@ class _Stages:
         burst.warm_up(2)
         with self._meter.phase("burst"):
             times_s = burst.times_for(self._plan.seconds["burst"], self._plan.least_burst, tell)
-        self._note_burst(shape, rates(shape.flop, times_s))
+        measured, result = rates(shape.flop, times_s), self.result
+        result.shape, result.iterations = list(shape), measured.iterations
+        result.burst_tflops, result.burst_median_tflops = measured.mean, measured.median
+        result.burst_p5_tflops, result.burst_best_tflops = measured.p5, measured.best
 
     def sustain(self, shape: Shape) -> None:
         self._progress.begin("sustained", str(shape))
@@ -304,7 +301,5 @@ class _Stages:
         self._checkers.append(checker)
         return checker
 
-    def _note_burst(self, shape: Shape, measured: Rates) -> None:
-        self.result.shape, self.result.iterations = list(shape), measured.iterations
-        self.result.burst_tflops, self.result.burst_median_tflops = measured.mean, measured.median
-        self.result.burst_p5_tflops, self.result.burst_best_tflops = measured.p5, measured.best
+    def _burst(self, shape: Shape, checker: Checker | None = None) -> Burst:
+        return Burst(self._device, self._run, self._buffers.operands(shape), checker)

@@ -6,6 +6,7 @@ from the same round, without a word between them, so that those of two processes
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from mltop.probes.active.all_reduce.collectives import stage_of
+from mltop.probes.active.all_reduce.options import Round, round_of
 from mltop.probes.active.supervisor.request import ProbeRequest
 from mltop.probes.demo.probes.replay import INTERFACE, TORCH, ProbeMachine, Timeline, speed_share
 from mltop.probes.model.probe import ProbeEvent, RankTimes
@@ -119,15 +121,16 @@ class World:
 
 
 @dataclass(frozen=True)
-class Round:
-    """What a launcher has to do: ``own`` are its ranks' places among ``members``; ``first``: place -> global rank."""
+class GroupRound:
+    """A round of one group of a launcher's. ``own``: its ranks' places among ``members``; ``first``: what makes global
+    ranks of places.
+    """
 
-    number: int
+    wanted: Round
     group: int
     members: tuple[Member, ...]
     own: tuple[int, ...]
     first: int
-    works: bool
 
 
 class Launcher(Timeline):
@@ -184,37 +187,30 @@ class Launcher(Timeline):
         self._plan(0.25 + IMPORT_S, ProbeEvent("ready", data=ready))
 
     def _plan_round(self, line: dict[str, Any], now: float) -> None:
-        wanted = self._round(line)
-        if wanted is None:
-            idle = {"round": int(line.get("round") or 0), "idle": True}
-            self._plan(0.0, ProbeEvent("round", data=idle), since=now)
+        wanted = round_of(line)
+        ours = self._group_round(wanted, {str(node): int(count) for node, count in (line.get("ranks") or {}).items()})
+        if ours is None:
+            self._plan(0.0, ProbeEvent("round", data={"round": wanted.round, "idle": True}), since=now)
             return
-        step_s = min(MEASURE_S, float(line.get("budget_s") or MEASURE_S))
         at = 0.1
         self._plan_stage(0.0, "init", since=now)
-        for collective in map(str, line.get("collectives") or ["all-reduce"]):
-            for size in map(int, line.get("sizes_bytes") or []):
-                stage = stage_of(collective, size)
-                self._plan_stage(at, stage, since=now)
-                at += step_s
-                for times in self._times(wanted, collective, size):
-                    rank = wanted.first + times.rank
-                    self._plan(at, ProbeEvent("times", rank=rank, stage=stage, data=asdict(times)), since=now)
-        done = {"round": wanted.number, "group": wanted.group}
-        self._plan(at + 0.02, ProbeEvent("round", data=done), since=now)
+        for collective, size in itertools.product(wanted.collectives, wanted.sizes_bytes):
+            stage = stage_of(collective, size)
+            self._plan_stage(at, stage, since=now)
+            at += min(MEASURE_S, wanted.budget_s)
+            for times in self._times(ours, collective, size):
+                rank = ours.first + times.rank
+                self._plan(at, ProbeEvent("times", rank=rank, stage=stage, data=asdict(times)), since=now)
+        self._plan(at + 0.02, ProbeEvent("round", data={"round": wanted.round, "group": ours.group}), since=now)
 
-    def _round(self, line: dict[str, Any]) -> Round | None:
-        groups = [[str(node) for node in group] for group in line.get("groups") or []]
-        group = next((number for number, nodes in enumerate(groups) if self.machine.name in nodes), None)
+    def _group_round(self, wanted: Round, ranks: dict[str, int]) -> GroupRound | None:
+        """What this node does in it, None for nothing. ``ranks``: how many each node has."""
+        group = next((number for number, nodes in enumerate(wanted.groups) if self.machine.name in nodes), None)
         if group is None:
             return None
-        number = int(line.get("round") or 0)
-        ranks = {str(node): int(count) for node, count in (line.get("ranks") or {}).items()}
-        members = self._members(number, group, groups[group], ranks)
+        members = self._members(wanted.round, group, wanted.groups[group], ranks)
         own = tuple(position for position, member in enumerate(members) if member.node == self.machine.name)
-        if not own:
-            return None
-        return Round(number, group, members, own, self._first_rank(ranks) - own[0], bool(line.get("work")))
+        return GroupRound(wanted, group, members, own, self._first_rank(ranks) - own[0]) if own else None
 
     def _members(self, number: int, group: int, nodes: list[str], ranks: dict[str, int]) -> tuple[Member, ...]:
         """Everyone in the group: the same for all of its launchers, and found once for those of this process."""
@@ -238,13 +234,14 @@ class Launcher(Timeline):
         before = self._nodes[: self._nodes.index(self.machine.name)] if self.machine.name in self._nodes else []
         return sum(ranks.get(node, 0) for node in before)
 
-    def _times(self, wanted: Round, collective: str, size: int) -> list[RankTimes]:
-        members, run = wanted.members, f"{self.request.key} {wanted.number} {wanted.group}"
-        times = collective_times(members, collective, size, self._backend, works=wanted.works, run=run)
+    def _times(self, ours: GroupRound, collective: str, size: int) -> list[RankTimes]:
+        members, wanted = ours.members, ours.wanted
+        run = f"{self.request.key} {wanted.round} {ours.group}"
+        times = collective_times(members, collective, size, self._backend, works=wanted.work, run=run)
         return [
             RankTimes(
-                round=wanted.number,
-                group=wanted.group,
+                round=wanted.round,
+                group=ours.group,
                 collective=collective,
                 size_bytes=size,
                 rank=position,
@@ -253,7 +250,7 @@ class Launcher(Timeline):
                 gpu=members[position].gpu,
                 uuid=self.machine.uuid(members[position].gpu),
                 times_s=list(times[position]),
-                work_s=members[position].work_s if wanted.works else None,
+                work_s=members[position].work_s if wanted.work else None,
             )
-            for position in wanted.own
+            for position in ours.own
         ]
