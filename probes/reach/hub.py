@@ -48,24 +48,24 @@ class Hub:
         self._limits = limits or Limits()
         self._records = Records((node for channel in channels for node in channel.nodes), interval_s)
         self._poller = Poller()
-        self._reaper = Reaper(self._limits.end_grace_s)
+        self._reaper = Reaper(self._poller, self._limits.end_grace_s)
         self._pacer: Pacer[Link] = Pacer(self._limits)
         files = Files(self._poller.post, file_for, py_spy_for)
-        self._requests = Requests(self._records, files, self._poller, self._reaper, lambda node: self._link_of[node])
+        self._link_of: dict[str, Link] = {}
+        self._requests = requests = Requests(self._records, files, self._reaper, self._link_of)
         self._shared = Shared(
             self._limits,
             interval_s,
-            self._poller,
             self._reaper,
             self._records,
             files,
-            self._requests,
-            self._pacer.done,
-            self._down,
-            self._rejoin,
+            requests,
+            up=self._pacer.done,
+            down=self._down,
+            rejoin=self._rejoin,
         )
         self._links = [Link(channel, self._shared) for channel in channels]
-        self._link_of = {node: link for link in self._links for node in link.channel.nodes}
+        self._link_of.update((node, link) for link in self._links for node in link.channel.nodes)
         self._retries: list[tuple[float, int, Link]] = []
         self._rejoining: dict[Link, Link] = {}  # a stream, and where those of its nodes go that were lost last
         self._order = itertools.count()

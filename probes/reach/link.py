@@ -10,11 +10,10 @@ from enum import Enum
 import msgspec
 
 from mltop.probes.agent.protocol import Boot, Message, Request, encode
-from mltop.probes.model.text import make_plain
+from mltop.probes.model.text import MOST_SAID, make_plain
 from mltop.probes.model.units import duration_words, size_words
-from mltop.probes.reach.channel import Channel, Ending, last_words
+from mltop.probes.reach.channel import Channel, Ending
 from mltop.probes.reach.pacing import Backoff, Limits
-from mltop.probes.reach.poller import Poller
 from mltop.probes.reach.receiving import UNREADABLE, Envelope, sample_of_frame, too_large, why_unreadable
 from mltop.probes.reach.records import Records
 from mltop.probes.reach.requests import Requests
@@ -43,7 +42,6 @@ class Shared:
 
     limits: Limits
     interval_s: float
-    poller: Poller
     reaper: Reaper
     records: Records
     files: Files
@@ -110,7 +108,6 @@ class Link:
         try:
             stream = Stream(
                 channel,
-                self._shared.poller,
                 self._shared.reaper,
                 on_frame=self._take,
                 on_end=lambda code: self._ended(stream, code),
@@ -183,10 +180,11 @@ class Link:
         except UNREADABLE as error:
             self._say(f"its frames are {why_unreadable(error)}")
             return
-        node = self._node_of(label, message.node)
+        run = self._run
+        assert run.stream is not None
+        node = run.stream.node_of(label, message.node, self.members)
         if node is None:
             return
-        run = self._run
         run.frame_at = run.heard[node] = now = time.monotonic()
         if message.kind in ("slow", "sample") and too_large(payload):
             self._refuse_sample(node, payload)
@@ -226,16 +224,6 @@ class Link:
             self._node_failed(node, Ending(message.error, message.fix))
         elif message.kind in ("part", "done", "error"):
             self._shared.requests.answer(node, message, len(payload))
-
-    def _node_of(self, label: str, named: str) -> str | None:
-        """Where one stream carries several nodes, its labels or else the frame must say whose it is."""
-        if self.channel.speakers is not None:
-            assert self._run.stream is not None
-            speaker = self._run.stream.speaker(label, named)
-            return speaker if speaker in self.members else None
-        if named in self.members:
-            return named
-        return next(iter(self.members)) if len(self.members) == 1 else None
 
     def _first_sample(self, node: str, payload: bytes) -> bool:
         """Decoded whole, so that one of another version is not taken for a live node."""
@@ -317,14 +305,18 @@ class Link:
 
     def _no_hello(self, stream: Stream) -> Ending:
         """Of nobody; decides whether the next start is the channel's second way in."""
-        within, said = duration_words(self._shared.limits.hello_s), last_words(stream.last_words())
+        within, output = duration_words(self._shared.limits.hello_s), " ".join(stream.last_output().split())
+        if len(output) > MOST_SAID:
+            output = "…" + output[-MOST_SAID:]  # what it waits for stands at the end
         self._falls_back = self.channel.fallback is not None and not self._run.booted and not self._falls_back
         if self._run.booted:
-            return Ending(f"no hello from its agent within {within}" + (f": {said}" if said else ""))
+            return Ending(f"no hello from its agent within {within}" + (f": {output}" if output else ""))
         fix = "logged in? a hanging home directory or rc file"
         if self.channel.fallback is not None:
             fix += f", or {self.channel.fallback_fix}"
-        return Ending(f"no answer from its shell within {within}" + (f", it only said: {said}" if said else ""), fix)
+        return Ending(
+            f"no answer from its shell within {within}" + (f", it only said: {output}" if output else ""), fix
+        )
 
     def _nobody_came(self, ending: Ending, missing: set[str]) -> None:
         if self.channel.all_or_none and len(missing) > 1:
@@ -378,12 +370,12 @@ class Link:
         """The process is gone."""
         if self._run.stream is not stream:
             return
-        heard, fell_back, words = bool(self._run.heard), self._falls_back, stream.last_words()
+        heard, fell_back, output = bool(self._run.heard), self._falls_back, stream.last_output()
         self._falls_back = fell_back and heard
         if heard or stream.channel.login_ending is None:
-            ending = stream.channel.ending(code, words)
+            ending = stream.channel.ending(code, output)
         else:
-            ending = stream.channel.login_ending(code, f"{stream.noise}\n{words}")
+            ending = stream.channel.login_ending(code, f"{stream.noise}\n{output}")
         if fell_back and not heard:
             # What was avoided may be the only way in, for a login that asks for a second factor: it is tried again.
             fix = f"{self.channel.fallback_fix}; {ending.fix}".rstrip("; ")

@@ -6,7 +6,7 @@ import itertools
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -18,7 +18,6 @@ from mltop.probes.model.receipt import MOST_RANKS, Refused, admit_stacks, said
 from mltop.probes.model.text import plain_text
 from mltop.probes.model.units import duration_words, size_words
 from mltop.probes.reach.channel import Channel, Ending
-from mltop.probes.reach.poller import Poller
 from mltop.probes.reach.receiving import UNREADABLE
 from mltop.probes.reach.records import Records
 from mltop.probes.reach.stream import Misnamed, Reaper, Stream
@@ -124,7 +123,7 @@ class Ask:
 
 
 class Line(Protocol):
-    """A link, as far as requests need it."""
+    """A link, as far as requests need it (a link needs them, too)."""
 
     channel: Channel
 
@@ -138,9 +137,8 @@ class Requests:
 
     records: Records
     files: Files
-    poller: Poller
     reaper: Reaper
-    line_of: Callable[[str], Line]
+    line_of: Mapping[str, Line]  # by node
     _ids: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
     _asks: dict[int, Ask] = field(default_factory=dict)
     _of_node: dict[str, set[int]] = field(default_factory=dict)
@@ -160,7 +158,7 @@ class Requests:
             if self.records.phase(node) in ("lost", "refused"):
                 self.fail(ask, self.records.reason(node))
                 continue
-            channel = self.line_of(node).channel
+            channel = self.line_of[node].channel
             if channel.takes_requests:
                 self._send(ask)
             elif channel.one_shot is None:
@@ -230,12 +228,12 @@ class Requests:
 
     def _end(self, ask: Ask) -> None:
         """Ask the node to end what it does for this request. A one-shot process may serve other nodes, too."""
-        if ask.one_shot is None and self.line_of(ask.node).is_ready(ask.node):
-            self.line_of(ask.node).send(encode(Request("cancel", id=ask.id, node=ask.node)))
+        if ask.one_shot is None and self.line_of[ask.node].is_ready(ask.node):
+            self.line_of[ask.node].send(encode(Request("cancel", id=ask.id, node=ask.node)))
 
     def _send(self, ask: Ask) -> None:
         """Now, or when the node is ready."""
-        line = self.line_of(ask.node)
+        line = self.line_of[ask.node]
         if not line.is_ready(ask.node):
             return
         ask.sent = True
@@ -248,7 +246,7 @@ class Requests:
     def _send_stacks(self, ask: Ask, line: Line, py_spy_sha256: str | Exception) -> None:
         if isinstance(py_spy_sha256, Exception):
             self.fail(ask, f"cannot look for py-spy here: {py_spy_sha256}")
-        elif self.is_open(ask) and self.line_of(ask.node) is line and line.is_ready(ask.node):
+        elif self.is_open(ask) and self.line_of[ask.node] is line and line.is_ready(ask.node):
             ask.args["py_spy"] = py_spy_sha256
             line.send(encode(ask.request()))
 
@@ -271,19 +269,14 @@ class OneShot:
     """A process that carries the answers to ``asks`` (by node) and then ends: those without one get the reason then."""
 
     def __init__(self, channel: Channel, asks: dict[str, Ask], requests: Requests) -> None:
-        self._channel, self._asks, self._requests = channel, asks, requests
+        self._asks, self._requests = asks, requests
         self._messages = msgspec.json.Decoder(Message)
         self._heard_at = time.monotonic()
         self.ended = False
         self._stream: Stream | None = None
         try:
             self._stream = Stream(
-                channel,
-                requests.poller,
-                requests.reaper,
-                on_frame=self._take,
-                on_end=self._on_end,
-                on_node_end=self._on_node_end,
+                channel, requests.reaper, on_frame=self._take, on_end=self._on_end, on_node_end=self._on_node_end
             )
         except OSError as error:
             self.ended = True
@@ -301,33 +294,32 @@ class OneShot:
     def _take(self, payload: bytes, label: str) -> None:
         try:
             message = self._messages.decode(payload)
-            node = self._node_of(label, message.node)
+            assert self._stream is not None
+            node = self._stream.node_of(label, message.node, self._asks)
         except UNREADABLE:
             return
         except Misnamed as forged:
             self._on_node_end(forged.node, Ending(f"{forged}: refused"))
             return
         self._heard_at = time.monotonic()
-        ask = self._asks.get(node)
-        if ask is None or message.kind not in ("part", "done", "error") or not self._requests.is_open(ask):
+        if (
+            node is None
+            or message.kind not in ("part", "done", "error")
+            or not self._requests.is_open(self._asks[node])
+        ):
             return
-        self._requests.deliver(ask, message, len(payload))
+        self._requests.deliver(self._asks[node], message, len(payload))
         if not any(self._requests.is_open(ask) for ask in self._asks.values()):
             self.end()
 
-    def _node_of(self, label: str, named: str) -> str:
-        if self._channel.speakers is not None and self._stream is not None:
-            return self._stream.speaker(label, named) or ""
-        return named if named in self._asks or len(self._asks) != 1 else next(iter(self._asks))
-
     def _on_end(self, code: int | None) -> None:
+        assert self._stream is not None
         self.ended = True
-        self._fail(str(self._channel.ending(code, "" if self._stream is None else self._stream.last_words())))
+        self._fail(str(self._stream.channel.ending(code, self._stream.last_output())))
 
     def _on_node_end(self, node: str, ending: Ending) -> None:
-        ask = self._asks.get(node)
-        if ask is not None:
-            self._requests.fail(ask, str(ending))
+        if node in self._asks:
+            self._requests.fail(self._asks[node], str(ending))
 
     def _fail(self, reason: str) -> None:
         for ask in self._asks.values():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -10,34 +9,11 @@ from dataclasses import dataclass, field
 from mltop.probes.agent.protocol import Message
 from mltop.probes.investigate.probing.board import Board, event_of
 from mltop.probes.investigate.probing.wanted import ProbeWanted
+from mltop.probes.investigate.progress import Stop
 from mltop.probes.model.probe import ProbeEvent
 from mltop.probes.model.probe_kinds import PROBE_OF
 from mltop.probes.reach.hub import Hub
 from mltop.probes.reach.requests import Pending
-
-
-class Stop:
-    """``deadline``: monotonic s. ``cancel`` may be called from any thread."""
-
-    def __init__(self, deadline_s: float) -> None:
-        self.began = time.monotonic()
-        self.deadline_s = deadline_s
-        self.cancelled = threading.Event()
-
-    def cancel(self) -> None:
-        self.cancelled.set()
-
-    @property
-    def elapsed_s(self) -> float:
-        return time.monotonic() - self.began
-
-    @property
-    def left_s(self) -> float:
-        return self.deadline_s - self.elapsed_s
-
-    @property
-    def now(self) -> bool:
-        return self.cancelled.is_set() or self.left_s <= 0
 
 
 @dataclass

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 import os
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from mltop.probes.investigate.probing import report as reports
 from mltop.probes.investigate.probing.collective import Collective, Round, search
-from mltop.probes.investigate.probing.context import END_S, Asking, Setting, Stop
+from mltop.probes.investigate.probing.context import END_S, Asking, Setting
 from mltop.probes.investigate.probing.wanted import (
     BUDGET_S,
     SWEEP_BUDGET_S,
@@ -20,6 +19,7 @@ from mltop.probes.investigate.probing.wanted import (
     ProbeWanted,
     sizes_of,
 )
+from mltop.probes.investigate.progress import End, Run
 from mltop.probes.judge.probes.compare import past_of
 from mltop.probes.judge.probes.hardware.peaks import PEAKS
 from mltop.probes.judge.probes.pairs import PairSearch
@@ -116,11 +116,13 @@ TELL_S = 0.2
 _numbers = itertools.count(1)
 
 
-class ProbeRun:
-    """``report`` is final when ``wait`` returns True; ``error`` is one sentence when the run itself failed.
+class ProbeRun(Run):
+    """A running probe. ``report`` is final when ``wait`` returns True.
 
     ``memory``: earlier results for comparison; the new ones are kept there, unless they are simulated.
     """
+
+    name = "probe"
 
     def __init__(
         self,
@@ -129,46 +131,26 @@ class ProbeRun:
         on_progress: Callable[[ProbeProgress], None],
         memory: ProbeMemory | None = None,
     ) -> None:
-        self._wanted, self._on_progress, self._memory = wanted, on_progress, memory
         nodes = wanted.nodes or tuple(view.node for view in hub.view().nodes)
+        super().__init__(wanted.deadline_s or deadline_s(wanted, nodes))
+        self._wanted, self._on_progress, self._memory = wanted, on_progress, memory
         key = f"{os.uname().nodename}-{os.getpid()}-{next(_numbers)}"
-        self._setting = Setting(hub, wanted, nodes, Stop(wanted.deadline_s or deadline_s(wanted, nodes)), key)
-        self._board, self._stop = self._setting.board, self._setting.stop
-        self._finished = threading.Event()
+        self._setting = Setting(hub, wanted, nodes, self._stop, key)
+        self._board = self._setting.board
         self._told_at = 0.0
         self._text = ""
         self._pairs: list[PairResult] = []
         self._times: list[RankTimes] = []
         self._collective: Collective | None = None
         self._started_at = time.time()
-        self.error = ""
         self.report: ProbeReport | None = None
 
-    def start(self) -> ProbeRun:
-        threading.Thread(target=self._run, name="mltop-probe", daemon=True).start()
-        return self
+    def _work(self) -> None:
+        self._measure()
+        self.report = self._judged()
 
-    def cancel(self) -> None:
-        self._stop.cancel()
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        return self._finished.wait(timeout_s)
-
-    @property
-    def cancelled(self) -> bool:
-        return self._stop.cancelled.is_set()
-
-    def _run(self) -> None:
-        try:
-            self._measure()
-            self.report = self._judged()
-        except Exception as error:  # noqa: BLE001 - a thread of its own: the caller must hear of it
-            self.error = f"the probe failed: {type(error).__name__}: {error}"
-            self._tell("failed", self.error)
-        else:
-            self._tell("cancelled" if self.cancelled else "done", "")
-        finally:
-            self._finished.set()
+    def _tell_end(self, end: End) -> None:
+        self._tell(end, self.error)
 
     def _measure(self) -> None:
         if PROBE_OF[self._wanted.kind].one_gpu:
