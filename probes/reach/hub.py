@@ -94,20 +94,27 @@ class Hub:
         """The samples of the last minutes, oldest first, received ``after`` and up to ``until`` (monotonic s)."""
         return self._records.history(node, after, until)
 
-    def request(self, op: str, args: dict[str, object] | None = None, nodes: Iterable[str] = ()) -> Pending:
-        """Ask these nodes (none given: all); the answers come through the returned Pending.
+    def request(
+        self,
+        op: str,
+        args: dict[str, object] | None = None,
+        nodes: Iterable[str] = (),
+        pending: Pending | None = None,
+    ) -> Pending:
+        """Ask these nodes (none given: all); the answers come through the returned Pending: ``pending``, if given.
 
         A node that connects is asked when it is there; one that is lost fails at once, with the reason.
         """
-        wanted = tuple(dict.fromkeys(nodes)) or self._records.names
-        pending = Pending(wanted, lambda: self._poller.post(lambda: self._requests.cancel(pending)))
-        self._poller.post(lambda: self._ask(pending, op, dict(args or {})))
-        return pending
+        names = tuple(dict.fromkeys(nodes)) or self._records.names
+        answers = pending or Pending((), lambda: self._poller.post(lambda: self._requests.cancel(answers)))
+        answers.expect(names)
+        self._poller.post(lambda: self._ask(answers, names, op, dict(args or {})))
+        return answers
 
     def retry(self, nodes: Iterable[str] = ()) -> None:
-        """Try these nodes (none given: all) again now, as far as they are lost or refused."""
-        wanted = tuple(nodes) or self._records.names
-        self._poller.post(lambda: self._retry(wanted))
+        """Try those of these nodes (none given: of all) that are lost or refused again now."""
+        names = tuple(nodes) or self._records.names
+        self._poller.post(lambda: self._retry(names))
 
     def close(self) -> None:
         """End every agent; returns within about a second."""
@@ -223,11 +230,11 @@ class Hub:
             if not link.channel.all_or_none:
                 self._rejoining[link] = another
 
-    def _ask(self, pending: Pending, op: str, args: dict[str, object]) -> None:
+    def _ask(self, pending: Pending, nodes: Sequence[str], op: str, args: dict[str, object]) -> None:
         if self._closed:
             pending.fail_all("mltop is ending")
         else:
-            self._requests.ask(pending, op, args)
+            self._requests.ask(pending, nodes, op, args)
 
     def _retry(self, nodes: Sequence[str]) -> None:
         if self._closed:

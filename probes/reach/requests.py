@@ -6,7 +6,7 @@ import itertools
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -41,18 +41,24 @@ class Answer:
 
 
 class Pending:
-    """Answers to one request of ``nodes``. ``open_nodes`` have not finished yet; ``failed`` say why they never will."""
+    """The answers of ``nodes`` to what they were asked. ``open_nodes`` have not finished yet; ``failed`` (node → why)
+    never will.
+    """
 
-    def __init__(self, nodes: tuple[str, ...], cancel: Callable[[], None]) -> None:
-        self.nodes = nodes
+    def __init__(self, nodes: Iterable[str], cancel: Callable[[], None]) -> None:
         self._queue: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         self._open = set(nodes)
         self._failed: dict[str, str] = {}
         self._lock = threading.Lock()
         self._cancel = cancel
 
+    def expect(self, nodes: Iterable[str]) -> None:
+        """These nodes are asked, too, or something more."""
+        with self._lock:
+            self._open.update(nodes)
+
     def put(self, node: str, message: Message, size_bytes: int = 0) -> None:
-        """Called by the hub's thread. Its error and fix, a node's own words, are made fit for a terminal."""
+        """Called by the hub's thread. The node's own words, error and fix, are made fit for a terminal."""
         message.error, message.fix = plain_text(message.error, MOST_ERROR), plain_text(message.fix)
         with self._lock:
             if message.kind in ("done", "error"):
@@ -62,7 +68,7 @@ class Pending:
         self._queue.put(Answer(node, message, size_bytes))
 
     def fail_all(self, reason: str) -> None:
-        """Nobody will answer any more."""
+        """Ends the wait for every open node."""
         for node in self.open_nodes:
             self.put(node, Message("error", node=node, error=reason))
 
@@ -77,7 +83,7 @@ class Pending:
             return dict(self._failed)
 
     def answers(self, timeout_s: float) -> Iterator[Answer]:
-        """Answers until every node finished or nothing came for ``timeout_s``."""
+        """Yields answers until every node has finished or nothing came for ``timeout_s``."""
         while True:
             try:
                 yield self._queue.get(timeout=timeout_s if self._open else 0.0)
@@ -148,10 +154,10 @@ class Requests:
     def is_busy(self) -> bool:
         return bool(self._asks)
 
-    def ask(self, pending: Pending, op: str, args: dict[str, Any]) -> None:
-        """One request to each of ``pending.nodes``."""
+    def ask(self, pending: Pending, nodes: Iterable[str], op: str, args: dict[str, Any]) -> None:
+        """Sends one request to each of these nodes, now or when it is ready."""
         apart: dict[Channel, list[Ask]] = {}
-        for node in pending.nodes:
+        for node in nodes:
             ask = Ask(next(self._ids), node, pending, op, dict(args))
             self._asks[ask.id] = ask
             self._of_node.setdefault(node, set()).add(ask.id)

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from mltop.probes.investigate.probing.context import END_S, Asking, Setting
+from mltop.probes.investigate.probing.context import END_S, Context, NodeRequests
 from mltop.probes.investigate.probing.member import Member, heard, joined_sentence, ready
 from mltop.probes.investigate.probing.wanted import PAIR_BUDGET_S, pair_size
 from mltop.probes.judge.probes.collective import merge_times
@@ -56,10 +56,10 @@ class RoundResult:
 class Collective:
     """``assemble``, then any number of ``measure``, then ``end``; all from one thread."""
 
-    def __init__(self, setting: Setting) -> None:
-        self._setting, self._wanted, self._nodes = setting, setting.wanted, setting.nodes
-        self._board, self._stop, self._key = setting.board, setting.stop, setting.key
-        self._asking = Asking(setting.hub, self._take, self._ended)
+    def __init__(self, context: Context) -> None:
+        self._context, self._wanted, self._nodes = context, context.wanted, context.nodes
+        self._board, self._stop = context.board, context.stop
+        self._requests = NodeRequests(context, self._take, self._ended)
         self._round = 0
         self._times: list[RankTimes] = []
         self._heard: dict[str, Any] = {}
@@ -73,11 +73,11 @@ class Collective:
         others = [node for node in self._nodes if node not in self.members]
         for node in others:
             self.members[node] = Member(node)
-        self._asking.ask(self._args(leader), others)
+        self._requests.ask(self._options(leader), others)
         until = time.monotonic() + min(JOIN_S + READY_S, self._stop.left_s)
         told: set[str] = set()
         while self._waiting() and time.monotonic() < until and not self._stop.now:
-            self._asking.step()
+            self._requests.step()
             self._go_without(leader, told)
             tell(self._joined())
         if self._waiting() and not self._stop.cancelled.is_set():
@@ -103,10 +103,10 @@ class Collective:
             "budget_s": wanted.budget_s,
             "work": wanted.work,
         }
-        self._asking.tell(self._key, line, [node for node in self.members if self.members[node].usable])
+        self._requests.tell(line, [node for node in self.members if self.members[node].usable])
         until = time.monotonic() + min(wanted.most_s, self._stop.left_s)
         while self._measuring(involved) and time.monotonic() < until and not self._stop.cancelled.is_set():
-            self._asking.step()
+            self._requests.step()
             tell(self._measured(involved))
         return RoundResult(self._times, self._why_not(involved, wanted))
 
@@ -114,11 +114,11 @@ class Collective:
         """Every launcher is ended, also one that hangs."""
         usable = [node for node, member in self.members.items() if member.usable]
         if usable and not self._stop.now:
-            self._asking.tell(self._key, {"tell": "end"}, usable)
+            self._requests.tell({"tell": "end"}, usable)
             until = time.monotonic() + END_S
-            while self._asking.open_nodes & set(usable) and time.monotonic() < until:
-                self._asking.step()
-        self._asking.cancel(END_S)
+            while self._requests.open_nodes & set(usable) and time.monotonic() < until:
+                self._requests.step()
+        self._requests.cancel(END_S)
 
     # Before the first round.
 
@@ -126,10 +126,10 @@ class Collective:
         """The first node that listens; those that cannot are told as failed, each by its own reason."""
         for node in self._nodes:
             member = self.members[node] = Member(node)
-            self._asking.ask(self._args(node), [node])
+            self._requests.ask(self._options(node), [node])
             until = time.monotonic() + min(LISTEN_S, self._stop.left_s)
             while member.waiting and not self._heard and time.monotonic() < until and not self._stop.now:
-                self._asking.step()
+                self._requests.step()
                 tell(f"{node} prepares" if len(self._nodes) > 1 else "preparing")
             if self._heard:
                 return node
@@ -145,16 +145,15 @@ class Collective:
         out = {node for node in self.members if self._is_out(node)} - told - {leader}
         if out:
             told |= out
-            self._asking.tell(self._key, {"tell": "without", "nodes": sorted(out)}, [leader])
+            self._requests.tell({"tell": "without", "nodes": sorted(out)}, [leader])
 
-    def _args(self, leader: str) -> dict[str, object]:
+    def _options(self, leader: str) -> dict[str, object]:
         wanted = self._wanted
         first = not self._heard
-        ranks = wanted.ranks or (0 if len(self._nodes) == 1 else 1)
-        options: dict[str, object] = {
+        return {
             "backend": wanted.backend,
             "ranks": wanted.ranks,
-            "cpu_ranks": ranks,
+            "cpu_ranks": wanted.ranks or (0 if len(self._nodes) == 1 else 1),
             "leader": first,
             "leader_node": leader,
             "addresses": [] if first else self._heard["addresses"],
@@ -162,7 +161,6 @@ class Collective:
             "nodes": [node for node in self._nodes if not self._is_out(node)],
             "join_s": JOIN_S,
         }
-        return self._setting.args(options)
 
     def _is_out(self, node: str) -> bool:
         return node in self.members and bool(self.members[node].failed or self.members[node].ended)
@@ -175,7 +173,7 @@ class Collective:
 
     def _joined(self) -> str:
         now = time.monotonic()
-        hub = self._setting.hub
+        hub = self._context.hub
         waited = [member.waited(hub.node(member.node).state.state, now) for member in self.members.values()]
         return joined_sentence(waited, now - min(member.asked_at for member in self.members.values()))
 
@@ -268,10 +266,10 @@ class Collective:
 
 
 def search(
-    collective: Collective, setting: Setting, nodes: Sequence[str], on_cpu: bool, tell: Tell
+    collective: Collective, context: Context, nodes: Sequence[str], on_cpu: bool, tell: Tell
 ) -> list[PairResult]:
     """Rounds of pairs until the judge knows enough; what was measured until then when it has to end early."""
-    wanted, stop = setting.wanted, setting.stop
+    wanted, stop = context.wanted, context.stop
     choice = PairSearch(tuple(nodes), round_robin=wanted.round_robin)
     size = pair_size(wanted, on_cpu)
     results: list[PairResult] = []
