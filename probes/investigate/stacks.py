@@ -50,14 +50,14 @@ class StackRequest:
 
 
 def is_gone(state: NodeState) -> bool:
-    """It went away, rather than being slow."""
+    """Whether the node went away, rather than being slow."""
     return state.state in ("lost", "refused") or (state.state == "stale" and (state.age_s or 0.0) > GONE_S)
 
 
 def _stands_still(report: JobReport) -> bool:
-    """Or may: every rank waits, for too short a time to tell it from a slow step."""
-    unsure = report.verdict.kind == "unclear" and report.classes
-    return report.verdict.stands_still or (bool(unsure) and all(made.waiting_in for made in report.classes))
+    """Whether the job stands still, or may: every rank waits, for too short a time to tell it from a slow step."""
+    unsure = report.verdict.kind == "unclear" and bool(report.classes)
+    return report.verdict.stands_still or (unsure and all(ranks.waiting_in for ranks in report.classes))
 
 
 class StackRun(Run):
@@ -129,7 +129,7 @@ class StackRun(Run):
         self._take_back()
 
     def _late_answers(self) -> None:
-        """Of nodes that live and are slow: what they may need is granted before the end."""
+        """Takes in answers of nodes that live and are slow: what they may need is granted before the end."""
         turn = self._now
         assert turn is not None
         while turn.slow(SLOW_S) and not self._stop.now:
@@ -155,14 +155,14 @@ class StackRun(Run):
         return True
 
     def _take_back(self) -> None:
-        """It moved again: no hang, and the earlier rounds count."""
+        """Counts the earlier rounds again when the job moved again: it was no hang."""
         if self._aside and not any(map(_stands_still, self._reports)):
             self.material.dumps = self._aside + self.material.dumps
             self._judge()
             self._on_round(self)
 
     def _one_round(self) -> None:
-        """Dump every rank once and take in the answers as they come."""
+        """Dumps every rank once and takes in the answers as they come."""
         args: dict[str, object] = {
             "native": self._request.native,
             "ints": self._request.ints,
@@ -184,7 +184,7 @@ class StackRun(Run):
                 self._tell("dumping" if self._arrivals.reached else "connecting")
 
     def _waits_for(self, turn: Round) -> list[NodeView]:
-        """A node that did not answer in the first round is asked again later, but holds up nobody."""
+        """The nodes to wait for. One that did not answer in the first round is asked again, but holds up nobody."""
         if self._round > 1:
             return [view for view in turn.awaited(LATER_ROUNDS) if view.node in self._answered]
         if not self.material.dumps:
@@ -239,7 +239,7 @@ class StackRun(Run):
         self._judge_took_s = time.monotonic() - began
 
     def _remember(self, most_s: float | None) -> None:
-        """What the last minutes say of the ranks: read once for each node, in the time that others need to answer."""
+        """Reads what the last minutes say of the ranks: once for each node, in the time that others need to answer."""
         until = None if most_s is None else time.monotonic() + most_s
         for node in self._arrivals.reached - self.material.samples.keys():
             self.material.samples[node] = [self._shared.ranks_of(sample) for sample in self._hub.history(node)]
@@ -247,19 +247,19 @@ class StackRun(Run):
                 return
 
     def _add_newest(self, view: NodeView) -> None:
-        """The newest sample stays whole, of the one before it only the ranks."""
-        sample, known = view.sample, self.material.samples.setdefault(view.node, [])
+        """Keeps the newest sample whole, of the one before it only the ranks."""
+        sample, samples = view.sample, self.material.samples.setdefault(view.node, [])
         if sample is None:
             return
-        if known and known[-1].sampled_at >= sample.sampled_at:
-            known.pop()
-        elif known:
-            known[-1] = self._shared.ranks_of(known[-1])
-        known.append(sample)
+        if samples and samples[-1].sampled_at >= sample.sampled_at:
+            samples.pop()
+        elif samples:
+            samples[-1] = self._shared.ranks_of(samples[-1])
+        samples.append(sample)
 
     @property
     def _judge_until(self) -> float:
-        """Monotonic s. What came just before the deadline is still judged."""
+        """Until when, in monotonic s, jobs are judged: what came just before the deadline still is."""
         return self._stop.began + self._stop.deadline_s + JUDGE_LATE_S
 
     def _tell_end(self, end: End) -> None:
