@@ -78,9 +78,7 @@ class StackRun(Run):
         self._nodes = request.nodes or tuple(view.node for view in hub.view().nodes)
         self._on_progress = on_progress
         self._on_round = on_round
-        self._round = 0
         self._now: Round | None = None
-        self._reports: list[JobReport] = []
         self._judged_dumps, self._judge_took_s = -1, 0.0
         self._answered: set[str] = set()
         self._arrivals = Arrivals(self._stop.began)
@@ -92,30 +90,24 @@ class StackRun(Run):
         self._seen: dict[JobKey, set[int]] = {}  # ranks dumped
         self._sizes: dict[JobKey, int] = {}  # world sizes
         self._bytes_of: dict[str, int] = {}  # node → of its dumps
+        self.rounds_done = 0
+        self.reports: list[JobReport] = []
         self.history_until = 0.0  # monotonic s: what the samples said up to here is in the material
         self.material = Material()
 
-    @property
-    def rounds_done(self) -> int:
-        return self._round
-
-    @property
-    def reports(self) -> list[JobReport]:
-        return self._reports
-
     def _work(self) -> None:
         while True:
-            self._round += 1
+            self.rounds_done += 1
             self._round_starts.append(len(self.material.dumps))
             self._one_round()
-            done = self._round - self._rounds_aside
-            if self.cancelled or judge_due(self._request.plan, done, self._reports, self._judge_took_s):
+            done = self.rounds_done - self._rounds_aside
+            if self.cancelled or judge_due(self._request.plan, done, self.reports, self._judge_took_s):
                 self._tell("judging")
                 self._judge()
             self._on_round(self)
             if self.cancelled:
                 break
-            pause = next_pause(self._request.plan, done, self._reports, random_unit())
+            pause = next_pause(self._request.plan, done, self.reports, random_unit())
             if pause is None and self._stopped_meanwhile():
                 pause = STUCK_GAPS_S[0]
             if pause is None or self._stop.left_s < pause + 0.5:
@@ -144,19 +136,19 @@ class StackRun(Run):
 
         Then the earlier rounds are put aside and it is watched as long as one that stood still from the start.
         """
-        if self._request.plan.rounds is not None or self._aside or self._round <= TAIL_ROUNDS:
+        if self._request.plan.rounds is not None or self._aside or self.rounds_done <= TAIL_ROUNDS:
             return False
         start = self._round_starts[-TAIL_ROUNDS]
         tail = replace(self.material, dumps=self.material.dumps[start:])
         if not any(map(_stands_still, judge(tail, self._request.job, self._judge_until))):
             return False
         self._aside, self.material.dumps = self.material.dumps[:start], tail.dumps
-        self._rounds_aside = self._raw_after = self._round
+        self._rounds_aside = self._raw_after = self.rounds_done
         return True
 
     def _take_back(self) -> None:
         """Counts the earlier rounds again when the job moved again: it was no hang."""
-        if self._aside and not any(map(_stands_still, self._reports)):
+        if self._aside and not any(map(_stands_still, self.reports)):
             self.material.dumps = self._aside + self.material.dumps
             self._judge()
             self._on_round(self)
@@ -166,7 +158,7 @@ class StackRun(Run):
         args: dict[str, object] = {
             "native": self._request.native,
             "ints": self._request.ints,
-            "raw": self._request.raw and self._round == self._raw_after + 1,
+            "raw": self._request.raw and self.rounds_done == self._raw_after + 1,
             "job": self._request.job or "",
         }
         nodes = [node for node in self._nodes if not self._is_too_much(node)]
@@ -185,7 +177,7 @@ class StackRun(Run):
 
     def _waits_for(self, turn: Round) -> list[NodeView]:
         """The nodes to wait for. One that did not answer in the first round is asked again, but holds up nobody."""
-        if self._round > 1:
+        if self.rounds_done > 1:
             return [view for view in turn.awaited(LATER_ROUNDS) if view.node in self._answered]
         if not self.material.dumps:
             return turn.awaited(NOBODY_YET)
@@ -235,7 +227,7 @@ class StackRun(Run):
         self.history_until = began
         for view in views:
             self._add_newest(view)
-        self._reports = judge(self.material, self._request.job, self._judge_until)
+        self.reports = judge(self.material, self._request.job, self._judge_until)
         self._judge_took_s = time.monotonic() - began
 
     def _remember(self, most_s: float | None) -> None:
@@ -273,12 +265,12 @@ class StackRun(Run):
         self._on_progress(
             StackProgress(
                 phase=phase,
-                round=self._round,
+                round=self.rounds_done,
                 rounds=self._request.plan.most_rounds,
                 ranks_done=sum(turn.came.values()) if turn is not None else 0,
                 ranks_expected=sum(turn.expected.values()) if turn is not None and turn.expected else None,
                 elapsed_s=self._told_at - self._stop.began,
-                reports=tuple(self._reports),
+                reports=tuple(self.reports),
                 not_answered=tuple(state for state in self.material.not_answered if state.node not in waited_for),
                 error=self.error,
                 nodes_total=len(self._nodes),

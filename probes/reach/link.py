@@ -53,9 +53,10 @@ class Shared:
 
 @dataclass
 class _Run:
-    """What is known of one start of the channel. Times are monotonic s; ``heard``: of each node's newest frame.
+    """What is known of one start of the channel. Times are monotonic s.
 
-    ``endings``: nodes that are gone, and why; ``ponged``: agents answer pings.
+    ``heard_at``: node → time of its newest frame; ``endings``: nodes that are gone, and why; ``ponged``: agents answer
+    pings.
     """
 
     started_at: float
@@ -67,7 +68,7 @@ class _Run:
     ready: set[str] = field(default_factory=set)
     booted: set[str] = field(default_factory=set)
     sampled: set[str] = field(default_factory=set)
-    heard: dict[str, float] = field(default_factory=dict)
+    heard_at: dict[str, float] = field(default_factory=dict)
     endings: dict[str, Ending] = field(default_factory=dict)
     unsent_bytes: int = 0
     ponged: bool = False
@@ -132,13 +133,13 @@ class Link:
             self._run.stream.send(data)
 
     def end(self) -> None:
-        """For good: what is known of its nodes stays as it is."""
+        """Ends it for good: what is known of its nodes stays as it is."""
         stream, self._run.stream = self._run.stream, None
         if stream is not None:
             stream.end()
 
     def tick(self, now: float) -> None:
-        """A few times a second: deadlines and pings."""
+        """Looks at deadlines and sends pings; called a few times a second."""
         run, limits = self._run, self._shared.limits
         if run.stream is not None and now - run.frame_at > QUIET_S:
             run.stream.watch()
@@ -157,7 +158,7 @@ class Link:
             return
         if len(self.members) > 1:
             for node in run.ready - set(run.endings):
-                if now - run.heard[node] > silence_s:
+                if now - run.heard_at[node] > silence_s:
                     self._member_lost(node, Ending(f"nothing from this node for {duration_words(silence_s)}"))
         if self.channel.takes_requests and now - run.pinged_at >= limits.ping_s:
             run.pinged_at = now
@@ -185,7 +186,7 @@ class Link:
         node = run.stream.node_of(label, message.node, self.members)
         if node is None:
             return
-        run.frame_at = run.heard[node] = now = time.monotonic()
+        run.frame_at = run.heard_at[node] = now = time.monotonic()
         if message.kind in ("slow", "sample") and too_large(payload):
             self._refuse_sample(node, payload)
         elif message.kind == "slow":
@@ -201,7 +202,7 @@ class Link:
             self._take_rest(node, payload)
 
     def _refuse_sample(self, node: str, payload: bytes) -> None:
-        """Of a node that is not live yet, too, it is said why not."""
+        """Leaves out a sample that is too large; a node that is not live yet says why it is not."""
         self._records.refuse(node, too_large(payload))
         if node not in self._run.sampled:
             self._records.note(node, f"refused: {too_large(payload)}")
@@ -226,7 +227,7 @@ class Link:
             self._shared.requests.answer(node, message, len(payload))
 
     def _first_sample(self, node: str, payload: bytes) -> bool:
-        """Decoded whole, so that one of another version is not taken for a live node."""
+        """Whether the node's first sample can be read whole: one of another version is not taken for a live node."""
         try:
             sample_of_frame(payload)
         except UNREADABLE as error:
@@ -277,7 +278,7 @@ class Link:
             self._say(f"installing the agent ({size_words(size_bytes)})")
 
     def _arrived(self, now: float) -> None:
-        """A node tells how far it is: what was sent before has arrived."""
+        """Notes progress: a node says how far it is, so what was sent before has arrived."""
         self._run.progress_at = now
         if self._run.uploads is not None:
             self._run.uploads.arrived(now)
@@ -304,7 +305,7 @@ class Link:
             self._member_lost(node, Ending(f"no hello from this node within {within}"))
 
     def _no_hello(self, stream: Stream) -> Ending:
-        """Of nobody; decides whether the next start is the channel's second way in."""
+        """Why nobody said hello; decides whether the next start is the channel's second way in."""
         within, output = duration_words(self._shared.limits.hello_s), " ".join(stream.last_output().split())
         if len(output) > MOST_SAID:
             output = "…" + output[-MOST_SAID:]  # what it waits for stands at the end
@@ -328,7 +329,7 @@ class Link:
     # Ends of nodes.
 
     def _member_ended(self, node: str, ending: Ending) -> None:
-        """Its channel says that this one is gone; of a node that is the only one, the end of the stream follows."""
+        """Takes in that a node is gone, as its channel says; that of the only node is followed by the stream's end."""
         if self._run.stream is not None and node in self.members:
             if len(self.members) > 1:
                 self._member_lost(node, ending)
@@ -336,7 +337,7 @@ class Link:
                 self._run.endings[node] = ending
 
     def _member_refused(self, node: str, ending: Ending) -> None:
-        """Nothing of it is taken until the user asks for it again."""
+        """Takes nothing of a node any more until the user asks for it again."""
         if node in self.members and len(self.members) == 1:
             self._give_up(ending)
         elif node in self.members:
@@ -353,7 +354,7 @@ class Link:
             self._give_up(ending)
 
     def _node_failed(self, node: str, ending: Ending) -> None:
-        """One node of the stream; the others go on."""
+        """Notes the end of one node of the stream; the others go on."""
         self._run.endings[node] = ending
         self._records.set_phase(node, "lost" if ending.retry else "refused", str(ending), ending.fix)
         self._shared.requests.node_lost(node, str(ending))
@@ -367,10 +368,10 @@ class Link:
             stream.end()
 
     def _ended(self, stream: Stream, code: int | None) -> None:
-        """The process is gone."""
+        """Takes in that the process is gone."""
         if self._run.stream is not stream:
             return
-        heard, fell_back, output = bool(self._run.heard), self._falls_back, stream.last_output()
+        heard, fell_back, output = bool(self._run.heard_at), self._falls_back, stream.last_output()
         self._falls_back = fell_back and heard
         if heard or stream.channel.login_ending is None:
             ending = stream.channel.ending(code, output)
@@ -390,7 +391,7 @@ class Link:
         self._shared.down(self, any(self._run.endings[node].retry for node in self.members))
 
     def _say(self, reason: str, node: str = "") -> None:
-        """Of the nodes that connect; a lost one keeps its reason until it is back."""
+        """Sets the reason of the nodes that connect; a lost one keeps its own until it is back."""
         for name in (node,) if node else self.members:
             if self._records.phase(name) == "connecting":
                 self._records.note(name, reason)

@@ -118,9 +118,6 @@ class Records:
         self._stale: set[str] = set()
         self.serial = 0
 
-    def __contains__(self, node: object) -> bool:
-        return node in self._nodes
-
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self._nodes)

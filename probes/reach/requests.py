@@ -33,7 +33,7 @@ ONE_SHOT_SILENCE_S = 60.0  # without any frame; whoever asked has usually cancel
 
 @dataclass(frozen=True)
 class Answer:
-    """One frame of an answer, and the node that sent it. ``size_bytes``: of its JSON, 0 of our own."""
+    """One frame of an answer, and the node that sent it. ``size_bytes``: of its JSON, 0 for one of our own."""
 
     node: str
     message: Message
@@ -99,7 +99,7 @@ class Pending:
 
 
 @dataclass
-class Ask:
+class NodeRequest:
     """One request to one node. ``sent`` False: it waits for the node's hello. ``parts``, ``bytes``: received so far."""
 
     id: int
@@ -116,7 +116,7 @@ class Ask:
         return Request("request", id=self.id, op=self.op, node=self.node, args=self.args)
 
     def admit(self, message: Message) -> None:
-        """Bring a frame of the answer within bounds. Raises Refused."""
+        """Brings a frame of the answer within bounds. Raises Refused."""
         if self.parts > MOST_PARTS or self.bytes > MOST_ANSWER_BYTES:
             raise Refused(f"{self.parts} parts of {size_words(self.bytes)} in all, and no end")
         if message.stacks is not None:
@@ -139,14 +139,14 @@ class Line(Protocol):
 
 @dataclass
 class Requests:
-    """All that are on their way, in the hub's thread."""
+    """All requests that are on their way, in the hub's thread."""
 
     records: Records
     files: Files
     reaper: Reaper
     line_of: Mapping[str, Line]  # by node
     _ids: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
-    _asks: dict[int, Ask] = field(default_factory=dict)
+    _asks: dict[int, NodeRequest] = field(default_factory=dict)
     _of_node: dict[str, set[int]] = field(default_factory=dict)
     _one_shots: list[OneShot] = field(default_factory=list)
 
@@ -156,9 +156,9 @@ class Requests:
 
     def ask(self, pending: Pending, nodes: Iterable[str], op: str, args: dict[str, Any]) -> None:
         """Sends one request to each of these nodes, now or when it is ready."""
-        apart: dict[Channel, list[Ask]] = {}
+        apart: dict[Channel, list[NodeRequest]] = {}
         for node in nodes:
-            ask = Ask(next(self._ids), node, pending, op, dict(args))
+            ask = NodeRequest(next(self._ids), node, pending, op, dict(args))
             self._asks[ask.id] = ask
             self._of_node.setdefault(node, set()).add(ask.id)
             if self.records.phase(node) in ("lost", "refused"):
@@ -175,24 +175,24 @@ class Requests:
             self._ask_apart(channel, asks)
 
     def node_ready(self, node: str) -> None:
-        """Its agent said hello: what waits for that is sent."""
+        """Sends what waits for the node: its agent said hello."""
         for number in tuple(self._of_node.get(node, ())):
             if not self._asks[number].sent:
                 self._send(self._asks[number])
 
     def node_lost(self, node: str, reason: str) -> None:
-        """Nothing that it was asked on its line will be answered."""
+        """Fails everything that the node was asked on its line."""
         for number in tuple(self._of_node.get(node, ())):
             if self._asks[number].one_shot is None:
                 self.fail(self._asks[number], reason)
 
     def answer(self, node: str, message: Message, size_bytes: int = 0) -> None:
-        """A part, done or error frame that came from ``node``."""
+        """Takes in a part, done or error frame that came from ``node``."""
         ask = self._asks.get(message.id)
         if ask is not None and ask.node == node:
             self.deliver(ask, message, size_bytes)
 
-    def deliver(self, ask: Ask, message: Message, size_bytes: int = 0) -> None:
+    def deliver(self, ask: NodeRequest, message: Message, size_bytes: int = 0) -> None:
         ask.parts, ask.bytes = ask.parts + 1, ask.bytes + size_bytes
         try:
             ask.admit(message)
@@ -214,14 +214,14 @@ class Requests:
             else:
                 self._end(ask)
 
-    def fail(self, ask: Ask, reason: str) -> None:
+    def fail(self, ask: NodeRequest, reason: str) -> None:
         self._finish(ask, Message("error", error=reason))
 
-    def is_open(self, ask: Ask) -> bool:
+    def is_open(self, ask: NodeRequest) -> bool:
         return ask.id in self._asks
 
     def tick(self, now: float) -> None:
-        """A few times a second: deadlines."""
+        """Looks at deadlines; called a few times a second."""
         for one_shot in self._one_shots:
             one_shot.tick(now)
         self._one_shots = [one_shot for one_shot in self._one_shots if not one_shot.ended]
@@ -232,13 +232,13 @@ class Requests:
         for one_shot in self._one_shots:
             one_shot.end()
 
-    def _end(self, ask: Ask) -> None:
-        """Ask the node to end what it does for this request. A one-shot process may serve other nodes, too."""
+    def _end(self, ask: NodeRequest) -> None:
+        """Asks the node to end what it does for this request. A one-shot process may serve other nodes, too."""
         if ask.one_shot is None and self.line_of[ask.node].is_ready(ask.node):
             self.line_of[ask.node].send(encode(Request("cancel", id=ask.id, node=ask.node)))
 
-    def _send(self, ask: Ask) -> None:
-        """Now, or when the node is ready."""
+    def _send(self, ask: NodeRequest) -> None:
+        """Sends a request now, or leaves it until the node is ready."""
         line = self.line_of[ask.node]
         if not line.is_ready(ask.node):
             return
@@ -249,15 +249,15 @@ class Requests:
         else:
             line.send(encode(ask.request()))
 
-    def _send_stacks(self, ask: Ask, line: Line, py_spy_sha256: str | Exception) -> None:
+    def _send_stacks(self, ask: NodeRequest, line: Line, py_spy_sha256: str | Exception) -> None:
         if isinstance(py_spy_sha256, Exception):
             self.fail(ask, f"cannot look for py-spy here: {py_spy_sha256}")
         elif self.is_open(ask) and self.line_of[ask.node] is line and line.is_ready(ask.node):
             ask.args["py_spy"] = py_spy_sha256
             line.send(encode(ask.request()))
 
-    def _ask_apart(self, channel: Channel, asks: list[Ask]) -> None:
-        """By a process of its own, which carries the answers and then ends."""
+    def _ask_apart(self, channel: Channel, asks: list[NodeRequest]) -> None:
+        """Asks by a process of its own, which carries the answers and then ends."""
         assert channel.one_shot is not None
         by_node = {ask.node: ask for ask in asks}
         one_shot = OneShot(channel.one_shot(tuple(by_node), replace(asks[0].request(), node="")), by_node, self)
@@ -265,7 +265,7 @@ class Requests:
         for ask in asks:
             ask.sent, ask.one_shot = True, one_shot
 
-    def _finish(self, ask: Ask, message: Message, size_bytes: int = 0) -> None:
+    def _finish(self, ask: NodeRequest, message: Message, size_bytes: int = 0) -> None:
         if self._asks.pop(ask.id, None) is not None:
             self._of_node[ask.node].discard(ask.id)
             ask.pending.put(ask.node, message, size_bytes)
@@ -274,7 +274,7 @@ class Requests:
 class OneShot:
     """A process that carries the answers to ``asks`` (by node) and then ends: those without one get the reason then."""
 
-    def __init__(self, channel: Channel, asks: dict[str, Ask], requests: Requests) -> None:
+    def __init__(self, channel: Channel, asks: dict[str, NodeRequest], requests: Requests) -> None:
         self._asks, self._requests = asks, requests
         self._messages = msgspec.json.Decoder(Message)
         self._heard_at = time.monotonic()

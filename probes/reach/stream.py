@@ -106,7 +106,7 @@ class Stream:
         self._stderr_line = b""  # not ended yet
         self._outgoing: deque[memoryview] = deque()
         self._noise_debt = self._noise_at = 0.0
-        self._ending = self._killed = False
+        self.is_ending = self._killed = False
         for fd in (self._stdin, self._stdout, self._stderr):
             os.set_blocking(fd, False)
         self._poller.watch(self._stdout, self._read_stdout)
@@ -118,25 +118,16 @@ class Stream:
 
     def send(self, data: bytes) -> None:
         """Queues bytes for its stdin. What cannot be written any more is dropped: the end of stdout follows."""
-        if self._ending:
-            return
-        self._outgoing.append(memoryview(data))
-        if len(self._outgoing) == 1:
-            self._flush()
-        if self._outgoing and not self._poller.watches(self._stdin):
-            self._poller.watch(self._stdin, self._write_stdin, selectors.EVENT_WRITE)
+        if not self.is_ending:
+            self._outgoing.append(memoryview(data))
+            self._write()
 
     @property
     def unsent_bytes(self) -> int:
         return sum(len(part) for part in self._outgoing)
 
-    def _write_stdin(self) -> None:
-        self._flush()
-        if not self._outgoing:
-            self._poller.unwatch(self._stdin)
-
-    def _flush(self) -> None:
-        """Writes what waits, as far as the pipe takes it."""
+    def _write(self) -> None:
+        """Writes what waits, as far as the pipe takes it; the rest when it takes more."""
         try:
             while self._outgoing:
                 head = self._outgoing[0]
@@ -149,6 +140,10 @@ class Stream:
             pass
         except OSError:  # its other end is closed
             self._outgoing.clear()
+        if not self._outgoing:
+            self._poller.unwatch(self._stdin)
+        elif not self._poller.watches(self._stdin):
+            self._poller.watch(self._stdin, self._write, selectors.EVENT_WRITE)
 
     # In.
 
@@ -195,10 +190,10 @@ class Stream:
         noise = self._frames.noise_bytes - noise_before
         self._noise_debt += noise + FRAME_COST * max(0, count - noise)
         for frame in frames:
-            if self._ending:
+            if self.is_ending:
                 return
             self._on_frame(frame.payload, frame.label)
-        if not self._ending:
+        if not self.is_ending:
             self._pause(self._stdout)
 
     def _read_stderr(self) -> None:
@@ -251,10 +246,6 @@ class Stream:
 
     # Its end.
 
-    @property
-    def is_ending(self) -> bool:
-        return self._ending
-
     def watch(self) -> None:
         """Ends the stream when its process is gone although something that it started still holds the pipes."""
         if self.has_ended():
@@ -262,9 +253,9 @@ class Stream:
 
     def end(self) -> None:
         """Closes its stdin, which ends an agent and ssh; what does not hang on stdin gets SIGTERM."""
-        if self._ending:
+        if self.is_ending:
             return
-        self._ending = True
+        self.is_ending = True
         self._poller.unwatch(self._stdout)
         self._poller.unwatch(self._stdin)
         self._outgoing.clear()
@@ -293,9 +284,7 @@ class Stream:
 
     def finish(self) -> None:
         """Called by the reaper when the process is gone. The exit code is None when only our SIGKILL ended it."""
-        for _ in range(STDERR_READS):
-            if not self._take_stderr():
-                break
+        self._read_all_stderr()
         self._poller.unwatch(self._stderr)
         for pipe in self._pipes:
             with contextlib.suppress(OSError):

@@ -84,7 +84,7 @@ class Collective:
             sentence = self._joined()
             for member in self._waiting():
                 self._fail(member, sentence, stage=member.stage or "join")
-        return self._usable()
+        return tuple(node for node in self._nodes if node in self.members and self.members[node].usable)
 
     def measure(self, wanted: Round, tell: Tell) -> RoundResult:
         """Has one round measured. Nodes whose ranks died or did not come to the end are in ``failures``; the others'
@@ -168,9 +168,6 @@ class Collective:
 
     def _waiting(self) -> list[Member]:
         return [member for member in self.members.values() if member.waiting]
-
-    def _usable(self) -> tuple[str, ...]:
-        return tuple(node for node in self._nodes if node in self.members and self.members[node].usable)
 
     def _joined(self) -> str:
         now, hub, members = time.monotonic(), self._context.hub, self.members.values()
