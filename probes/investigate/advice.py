@@ -75,7 +75,7 @@ _KNOWN = re.compile("|".join(f"(?:{command})" for command in _COMMANDS))
 
 
 def is_known(fix: str) -> bool:
-    """Whether mltop itself says so."""
+    """Whether it is among what mltop itself advises."""
     return len(fix) <= MOST_CHARS and _KNOWN.fullmatch(fix) is not None
 
 
@@ -83,12 +83,12 @@ def advised(fix: str) -> str:
     """``fix`` as it may stand in parentheses behind a reason; "" for ""."""
     if not fix or is_known(fix):
         return fix
-    said = plain_text(fix, MOST_CHARS)
-    return NODE_SAYS + shlex.quote(said) if said else ""
+    text = plain_text(fix, MOST_CHARS)
+    return NODE_SAYS + shlex.quote(text) if text else ""
 
 
 def to_do(fix: str, example: bool = False) -> tuple[str, str]:
-    """The label and the text of a line of its own. ``example``: for one of several nodes."""
+    """The label and the text of an advice on a line of its own. ``example``: it is for one of several nodes."""
     text = advised(fix)
     if text.startswith(NODE_SAYS):
         return "", text

@@ -58,15 +58,15 @@ def stacks_object(material: Material, reports: list[JobReport]) -> dict[str, obj
 
 
 def write_round(writer: CaptureWriter, material: Material, samples: NodeSamples | None = None) -> None:
-    """What a running dump knows so far, so that a capture that is cut off holds it.
+    """Writes what a running dump knows so far, so that a capture that is cut off holds it.
 
     ``samples``: (node, all that are known of it), where that is more than the dump's verdict needed.
     """
     writer.nodes(material.nodes, material.connections)
     writer.add_dumps(material.dumps)
-    for node, known in material.samples.items() if samples is None else samples:
-        if known:
-            writer.add_samples(node, known)
+    for node, node_samples in material.samples.items() if samples is None else samples:
+        if node_samples:
+            writer.add_samples(node, node_samples)
 
 
 def finish_capture(
@@ -76,7 +76,7 @@ def finish_capture(
     describe: Describe,
     samples: NodeSamples | None = None,
 ) -> None:
-    """Everything else: the verdict and what is missing. ``samples`` as in ``write_round``."""
+    """Writes everything else: the verdict and what is missing. ``samples`` as in ``write_round``."""
     write_round(writer, material, samples)
     for state, reason, nodes in by_reason(material.not_answered):
         writer.problem(f"{folded(nodes)} did not answer: {reason or state}")
@@ -110,14 +110,14 @@ class Saved:
     def material(self) -> Material:
         """What a verdict is made from: as in a live session, the last minutes before each node's newest sample."""
         shared, minutes = Shared(), {}
-        for node, own in self.samples.items():
-            *earlier, newest = own.since(own.newest_at - HISTORY_S)
+        for node, samples in self.samples.items():
+            *earlier, newest = samples.since(samples.newest_at - HISTORY_S)
             minutes[node] = [*map(shared.ranks_of, earlier), newest]
         return Material(self.nodes, minutes, self.dumps, self.not_answered, self.gaps)
 
 
 def load(path: Path) -> Saved:
-    """A capture directory, or a recording file. BadRecording says what is wrong with it."""
+    """Reads a capture directory, or a recording file. Raises BadRecording, which says what is wrong with it."""
     try:
         is_folder = stat.S_ISDIR(path.stat().st_mode)
     except (OSError, ValueError) as error:
@@ -134,6 +134,6 @@ def load(path: Path) -> Saved:
 
 
 def rejudge(path: Path, job: str | None = None) -> tuple[Material, list[JobReport]]:
-    """The verdict of a capture, made anew from what it holds."""
+    """What a capture holds, and its verdict made anew from that. Raises BadRecording."""
     material = load(path).material()
     return material, judge(material, job)

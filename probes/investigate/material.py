@@ -74,7 +74,8 @@ class Shared:
 
 @dataclass
 class Material:
-    """``samples``: per node, oldest first, the last minutes; in a running dump all but the newest hold ranks only.
+    """All that a verdict is made from. ``samples``: per node, oldest first, the last minutes; in a running dump all but
+    the newest hold ranks only.
 
     ``dumps``: all rounds of all ranks. ``connections``: how each node was reached, by its name. ``partial``: not all
     nodes that are watched were asked.
@@ -95,12 +96,12 @@ class Material:
 
 
 def rank_gaps(material: Material) -> list[tuple[str, Gap]]:
-    """(node, gap) of everything that may hide ranks: other users' processes, hidden ones."""
+    """The (node, gap) of everything that may hide ranks: other users' processes, hidden ones."""
     return [(sample.node, gap) for sample in material.newest for gap in sample.gaps if gap.what == "ranks"]
 
 
 def nodes_by_gap(material: Material) -> list[tuple[Gap, list[str]]]:
-    """The same with the nodes that share a reason and a fix together."""
+    """The ``rank_gaps`` with the nodes that share a reason and a fix together."""
     groups: dict[tuple[str, str], tuple[Gap, list[str]]] = {}
     for node, gap in rank_gaps(material):
         groups.setdefault((gap.why, gap.fix), (gap, []))[1].append(node)
@@ -128,9 +129,9 @@ def judge(material: Material, job: str | None = None, until: float = math.inf) -
         )
     except Exception as error:  # noqa: BLE001 - no verdict is better than none that anybody hears of
         return [failed_report(JobEvidence(job or ""), f"the jobs could not be told apart: {_words(error)}")]
-    wanted = [evidence for evidence in evidences if job is None or evidence.job == job]
-    reports = [_judged(evidence, until) for evidence in sorted(wanted, key=lambda one: -len(one.roster))]
-    return sorted(reports, key=_worst_first)
+    evidences = [evidence for evidence in evidences if job is None or evidence.job == job]
+    evidences.sort(key=lambda evidence: -len(evidence.roster))
+    return sorted((_judged(evidence, until) for evidence in evidences), key=_worst_first)
 
 
 def _judged(evidence: JobEvidence, until: float) -> JobReport:

@@ -18,9 +18,9 @@ def waited(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Patience:
-    """Seconds since anything last arrived from any node. ``connecting_s``: for a node that was never reached and has
-    not failed either; ``lost_s``: for one that failed sooner than that and may be reached at the next attempt, or
-    whose samples stopped; ``live_s``: for one that sends samples but has not finished what it was asked.
+    """For how many seconds without any news a node is waited for. ``connecting_s``: one that was never reached and has
+    not failed either; ``lost_s``: one that failed sooner than that and may be reached at the next attempt, or whose
+    samples stopped; ``live_s``: one that sends samples but has not finished what it was asked.
     """
 
     connecting_s: float

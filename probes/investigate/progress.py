@@ -1,15 +1,86 @@
-"""How a running stack dump or capture reports to whoever started it."""
+"""What runs beside its caller (a stack dump, a capture, a probe): its thread, its end, and what it reports."""
 
 from __future__ import annotations
 
+import threading
+import time
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from mltop.probes.model import JobReport, NodeState
 
-StackPhase = Literal["connecting", "dumping", "watching", "judging", "done", "cancelled", "failed"]
-FINISHED = ("done", "cancelled", "failed")
+End = Literal["done", "cancelled", "failed"]
+StackPhase = Literal["connecting", "dumping", "watching", "judging"] | End
+FINISHED: tuple[End, ...] = ("done", "cancelled", "failed")
+
+
+class Stop:
+    """When to end: after ``deadline_s`` seconds, or when somebody cancels, from any thread."""
+
+    def __init__(self, deadline_s: float) -> None:
+        self.began = time.monotonic()
+        self.deadline_s = deadline_s
+        self.cancelled = threading.Event()
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self.began
+
+    @property
+    def left_s(self) -> float:
+        return self.deadline_s - self.elapsed_s
+
+    @property
+    def now(self) -> bool:
+        return self.cancelled.is_set() or self.left_s <= 0
+
+
+AnyRun = TypeVar("AnyRun", bound="Run")
+
+
+class Run(ABC):
+    """Work in a daemon thread of its own. ``error``: one sentence when it failed."""
+
+    name = ""  # "dump"
+
+    def __init__(self, deadline_s: float) -> None:
+        self.error = ""
+        self._stop = Stop(deadline_s)
+        self._finished = threading.Event()
+
+    def start(self: AnyRun) -> AnyRun:
+        threading.Thread(target=self._run, name=f"mltop-{self.name}", daemon=True).start()
+        return self
+
+    def cancel(self) -> None:
+        self._stop.cancelled.set()
+
+    @property
+    def cancelled(self) -> bool:
+        return self._stop.cancelled.is_set()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Whether it has finished, after waiting for that for at most ``timeout_s`` seconds (None: any time)."""
+        return self._finished.wait(timeout_s)
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except Exception as error:  # noqa: BLE001 - a thread of its own: the caller must hear of it
+            self.error = f"the {self.name} failed: {type(error).__name__}: {error}"
+        try:
+            self._tell_end("failed" if self.error else "cancelled" if self.cancelled else "done")
+        finally:
+            self._finished.set()
+
+    @abstractmethod
+    def _work(self) -> None: ...
+
+    @abstractmethod
+    def _tell_end(self, end: End) -> None:
+        """Reports for the last time."""
 
 
 @dataclass(frozen=True)

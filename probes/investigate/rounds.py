@@ -76,7 +76,7 @@ Number = TypeVar("Number", int, float)
 LOOK_S = 0.1  # between two looks at all nodes' states, and at least LOOK_SHARE times what one costs
 LOOK_SHARE = 10.0
 SOON_S = 1.0  # asked so shortly before the end, a node cannot have answered
-ANSWER_S = 0.02  # waited for one request's answers before the others' are looked at
+ANSWER_S = 0.02  # waited for answers before anything else is looked at
 
 
 class Round:
@@ -104,7 +104,8 @@ class Round:
         self._take = take
         self._look_at = 0.0
         self.views: list[NodeView] = []
-        self._open: dict[str, Pending] = dict(earlier._open) if earlier else {}
+        self._pending: Pending | None = earlier._pending if earlier else None
+        self._open: set[str] = set(earlier._open) if earlier else set()
         self.asked_at: dict[str, float] = _of(self._open, earlier.asked_at) if earlier else {}
         self.expected: dict[str, int] = _of(self._open, earlier.expected) if earlier else {}
         self.came: dict[str, int] = _of(self._open, earlier.came) if earlier else {}
@@ -114,28 +115,25 @@ class Round:
         self._look(self._arrivals.news_at)
 
     def step(self) -> None:
-        """Ask nodes that are reached now, and take in what has come; returns within a fraction of a second."""
+        """Asks nodes that are reached now, and takes in what has come; returns within a fraction of a second."""
         now = time.monotonic()
         if now >= self._look_at:
             self._look(now)
-        for pending in self._pendings():
-            self._drain(pending, 0.0)
-        pendings = self._pendings()
-        if pendings:
-            self._drain(pendings[-1], ANSWER_S)
+        if self._pending is not None and self._open:
+            self._take_answers(self._pending)
         else:
             time.sleep(ANSWER_S)
 
     def quiet_s(self) -> float:
-        """Since a node was last reached, failed or answered."""
+        """Seconds since a node was last reached, failed or answered."""
         return time.monotonic() - self._arrivals.news_at
 
     def awaited(self, patience: Patience) -> list[NodeView]:
-        """Whom it makes sense to wait for."""
+        """The nodes that it makes sense to wait for."""
         return self._arrivals.awaited(self.views, self.done | self.failed.keys(), time.monotonic(), patience)
 
     def slow(self, most_s: float) -> list[NodeView]:
-        """Nodes that live, were asked less than ``most_s`` ago and still owe their answer."""
+        """The nodes that live, were asked less than ``most_s`` ago and still owe their answer."""
         since = time.monotonic() - most_s
         return [
             view
@@ -144,13 +142,9 @@ class Round:
         ]
 
     def cancel(self) -> None:
-        """What is still asked for is of no use any more."""
-        for pending in self._pendings():
-            pending.cancel()
-
-    def _pendings(self) -> list[Pending]:
-        """The requests that somebody still owes an answer to."""
-        return list(dict.fromkeys(self._open.values()))
+        """Ends what is still asked for: it is of no use any more."""
+        if self._pending is not None:
+            self._pending.cancel()
 
     def silent(self) -> list[NodeState]:
         """The nodes without a full answer in this round, and why."""
@@ -167,10 +161,11 @@ class Round:
         )
         if fresh:
             self.asked_at.update(dict.fromkeys(fresh, now))
-            self._open.update(dict.fromkeys(fresh, self._hub.request("stacks", self._args, fresh)))
+            self._open.update(fresh)
+            self._pending = self._hub.request("stacks", self._args, fresh, self._pending)
 
-    def _drain(self, pending: Pending, timeout_s: float) -> None:
-        for answer in pending.answers(timeout_s):
+    def _take_answers(self, pending: Pending) -> None:
+        for answer in pending.answers(ANSWER_S):
             node, message = answer.node, answer.message
             now = self._arrivals.news_at = time.monotonic()
             if message.expected is not None:
@@ -179,7 +174,7 @@ class Round:
                 self.came[node] = self.came.get(node, 0) + 1
                 self._take(message.stacks, answer.size_bytes)
             if message.kind in ("done", "error"):
-                self._open.pop(node, None)
+                self._open.discard(node)
             if message.kind == "done":
                 self.done.add(node)
             elif message.kind == "error":

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gc
 import math
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mltop.probes.investigate.progress import CaptureResult, StackProgress
+from mltop.probes.investigate.progress import CaptureResult, End, Run, StackProgress
 from mltop.probes.investigate.stacks import StackRequest, StackRun
 from mltop.probes.model import Sample
 from mltop.probes.reach.channel import Channel
@@ -32,30 +32,6 @@ WRITE_SHARE = 0.1  # of a dump's time at most goes into writing rounds to disk: 
 COLLECT_AFTER = (100_000, 50, 100)
 
 
-class CaptureRun:
-    """A running capture in a daemon thread; ``cancel`` ends its dump, what is known is still written."""
-
-    def __init__(self) -> None:
-        self._stacks: StackRun | None = None
-        self._cancelled = threading.Event()
-        self.finished = threading.Event()
-
-    @property
-    def cancelled(self) -> bool:
-        return self._cancelled.is_set()
-
-    def follow(self, stacks: StackRun) -> None:
-        """This capture waits for ``stacks``: cancelling the one cancels the other, also when that came first."""
-        self._stacks = stacks
-        if self._cancelled.is_set():
-            stacks.cancel()
-
-    def cancel(self) -> None:
-        self._cancelled.set()
-        if self._stacks is not None:
-            self._stacks.cancel()
-
-
 class LiveSession:
     """Owns the hub. ``describe`` makes the text of a capture's verdict.txt; ``job`` keeps dumps to one job.
 
@@ -73,14 +49,13 @@ class LiveSession:
         memory: ProbeMemory | None = None,
     ) -> None:
         self.title = title
-        self._memory = memory
-        self._job = job
         self.hub = Hub(channels, interval_s)
-        self._describe = describe
+        self.describe, self.job = describe, job
+        self._memory = memory
         gc.set_threshold(*COLLECT_AFTER)
-        self._last: StackRun | None = None
-        self._last_at = 0.0
-        self._capturing: CaptureRun | None = None
+        self._newest_dump: StackRun | None = None
+        self._dumped_at = 0.0
+        self._capture: CaptureRun | None = None
         self.hub.start()
 
     def view(self) -> FleetView:
@@ -95,8 +70,20 @@ class LiveSession:
         on_progress: Callable[[StackProgress], None],
         request: StackRequest | None = None,
     ) -> StackRun:
-        wanted = request or StackRequest(nodes=tuple(nodes or ()), job=self._job, raw=True)
-        return StackRun(self.hub, wanted, on_progress, self._keep).start()
+        """Dump all ranks of these nodes (none given: all) and judge them; progress is reported until ``finished``."""
+        request = request or StackRequest(nodes=tuple(nodes or ()), job=self.job, raw=True)
+        return StackRun(self.hub, request, on_progress, self.keep_dump).start()
+
+    def keep_dump(self, dump: StackRun) -> None:
+        """The newest dump is what the next capture saves."""
+        self._newest_dump, self._dumped_at = dump, time.monotonic()
+
+    def recent_dump(self) -> StackRun | None:
+        """The newest dump when it is finished, whole and not older than RECENT_DUMP_S."""
+        dump = self._newest_dump
+        if dump is None or dump.cancelled or not dump.wait(0.0) or time.monotonic() - self._dumped_at > RECENT_DUMP_S:
+            return None
+        return dump
 
     def capture(
         self,
@@ -105,15 +92,9 @@ class LiveSession:
         deadline_s: float = 30.0,
         on_progress: Callable[[StackProgress], None] = lambda _: None,
     ) -> CaptureRun:
-        """``on_progress`` hears of the dump that it begins with."""
-        run = self._capturing = CaptureRun()
-        threading.Thread(
-            target=self._capture,
-            args=(run, on_done, directory, deadline_s, on_progress),
-            name="mltop-capture",
-            daemon=True,
-        ).start()
-        return run
+        """Write a capture; ``on_progress`` hears of the dump that it begins with."""
+        self._capture = CaptureRun(self, on_done, directory, deadline_s, on_progress)
+        return self._capture.start()
 
     def run_probe(self, wanted: ProbeWanted, on_progress: Callable[[ProbeProgress], None]) -> ProbeRun:
         """Put load on the machines and judge what they give; progress is reported until ``finished``."""
@@ -130,86 +111,89 @@ class LiveSession:
         self.hub.retry(nodes)
 
     def close(self) -> None:
-        if self._capturing is not None and not self._capturing.finished.is_set():
-            self._capturing.cancel()
-            self._capturing.finished.wait(CLOSE_CAPTURE_S)
+        if self._capture is not None and not self._capture.wait(0.0):
+            self._capture.cancel()
+            self._capture.wait(CLOSE_CAPTURE_S)
         self.hub.close()
 
-    def _keep(self, run: StackRun) -> None:
-        """The newest dump is what the next capture saves."""
-        self._last, self._last_at = run, time.monotonic()
 
-    def _capture(
+class CaptureRun(Run):
+    """A running capture; ``cancel`` ends its dump, what is known is still written."""
+
+    name = "capture"
+
+    def __init__(
         self,
-        run: CaptureRun,
+        session: LiveSession,
         on_done: Callable[[CaptureResult], None],
         directory: Path | None,
         deadline_s: float,
         on_progress: Callable[[StackProgress], None],
     ) -> None:
+        super().__init__(deadline_s)
+        self._session, self._directory = session, directory
+        self._on_done, self._on_progress = on_done, on_progress
+        self._dump: StackRun | None = None
+        self._result: CaptureResult | None = None
+        self._wrote_at = self._took_s = 0.0
+
+    def cancel(self) -> None:
+        super().cancel()
+        if self._dump is not None:
+            self._dump.cancel()
+
+    def _work(self) -> None:
         # Here, not in the caller's thread: looking at a directory on a dead file server may never return.
         try:
-            result = self._write(run, directory, deadline_s, on_progress)
+            self._result = self._write()
         except OSError as error:
-            why = f"cannot write {error.filename or 'the capture'}: {error.strerror}"
-            result = CaptureResult(directory or Path(), error=why)
-        except Exception as error:  # noqa: BLE001 - a thread of its own: the caller must hear of it
-            why = f"the capture failed: {type(error).__name__}: {error}"
-            result = CaptureResult(directory or Path(), error=why)
-        run.finished.set()
-        on_done(result)
+            self.error = f"cannot write {error.filename or 'the capture'}: {error.strerror}"
 
-    def _write(
-        self, run: CaptureRun, directory: Path | None, deadline_s: float, on_progress: Callable[[StackProgress], None]
-    ) -> CaptureResult:
+    def _tell_end(self, end: End) -> None:  # noqa: ARG002 - the result says it
+        self._on_done(self._result or CaptureResult(self._directory or Path(), error=self.error))
+
+    def _write(self) -> CaptureResult:
         """The directory first, so that one that cannot be written is known at once; then round by round."""
         from mltop.probes.investigate.capture import begin, finish_capture
 
-        writer = begin(directory, time.time())
-        stacks = self._recent_dump()
-        if stacks is None:
-            request = StackRequest(job=self._job, raw=True, deadline_s=deadline_s)
-            stacks = StackRun(self.hub, request, on_progress, _Rounds(writer).write)
-            run.follow(stacks)
-            stacks.start()
-            for node, samples in self._samples():
-                if samples:
-                    writer.add_samples(node, samples)
-            stacks.wait()
-            self._keep(stacks)
-            if stacks.error:
-                writer.problem(stacks.error)
-            if stacks.cancelled:
-                writer.problem(f"interrupted in round {stacks.rounds_done} of the dump")
+        writer = begin(self._directory, time.time())
+        dump = self._session.recent_dump()
+        if dump is None:
+            dump = self._dumped(writer)
         # What came later than the dump did not go into its verdict.
-        whole = self._samples(until=stacks.history_until or math.inf)
-        finish_capture(writer, stacks.material, stacks.reports, self._describe, whole)
-        return CaptureResult(writer.directory, tuple(writer.problems), cancelled=run.cancelled)
+        samples = self._samples(until=dump.history_until or math.inf)
+        finish_capture(writer, dump.material, dump.reports, self._session.describe, samples)
+        return CaptureResult(writer.directory, tuple(writer.problems), cancelled=self.cancelled)
 
-    def _samples(self, until: float = math.inf) -> Iterator[tuple[str, list[Sample]]]:
-        for view in self.view().nodes:
-            yield view.node, self.hub.history(view.node, until=until)
+    def _dumped(self, writer: CaptureWriter) -> StackRun:
+        """A dump, with the samples written while it runs."""
+        session = self._session
+        request = StackRequest(job=session.job, raw=True, deadline_s=self._stop.deadline_s)
+        dump = self._dump = StackRun(session.hub, request, self._on_progress, partial(self._write_round, writer))
+        if self.cancelled:
+            dump.cancel()
+        dump.start()
+        for node, samples in self._samples():
+            if samples:
+                writer.add_samples(node, samples)
+        dump.wait()
+        session.keep_dump(dump)
+        if dump.error:
+            writer.problem(dump.error)
+        if dump.cancelled:
+            writer.problem(f"interrupted in round {dump.rounds_done} of the dump")
+        return dump
 
-    def _recent_dump(self) -> StackRun | None:
-        last = self._last
-        if last is None or last.cancelled or not last.wait(0.0) or time.monotonic() - self._last_at > RECENT_DUMP_S:
-            return None
-        return last
-
-
-class _Rounds:
-    """Writes a running dump to disk round by round: the first one always, later ones when it costs little."""
-
-    def __init__(self, writer: CaptureWriter) -> None:
-        self._writer = writer
-        self._wrote_at = self._took_s = 0.0
-
-    def write(self, stacks: StackRun) -> None:
+    def _write_round(self, writer: CaptureWriter, dump: StackRun) -> None:
+        """The first round always, later ones when writing costs little."""
         from mltop.probes.investigate.capture import write_round
 
         began = time.monotonic()
-        if began - self._wrote_at < self._took_s / WRITE_SHARE:
-            return
-        write_round(self._writer, stacks.material)
-        self._wrote_at = time.monotonic()
-        self._took_s = self._wrote_at - began
+        if began - self._wrote_at >= self._took_s / WRITE_SHARE:
+            write_round(writer, dump.material)
+            self._wrote_at = time.monotonic()
+            self._took_s = self._wrote_at - began
+
+    def _samples(self, until: float = math.inf) -> Iterator[tuple[str, list[Sample]]]:
+        for view in self._session.view().nodes:
+            yield view.node, self._session.hub.history(view.node, until=until)

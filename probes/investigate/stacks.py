@@ -7,14 +7,13 @@ round, and the rest is waited for as long as `Patience` says. What is known so f
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from mltop.probes.investigate.material import Material, Shared, judge
 from mltop.probes.investigate.patience import Arrivals, Patience
-from mltop.probes.investigate.progress import FINISHED, StackPhase, StackProgress
+from mltop.probes.investigate.progress import FINISHED, End, Run, StackPhase, StackProgress
 from mltop.probes.investigate.rounds import STUCK_GAPS_S, TAIL_ROUNDS, Plan, Round, judge_due, next_pause, random_unit
 from mltop.probes.model import JobKey, JobReport, NodeState, RankStacks
 from mltop.probes.reach.hub import Hub
@@ -51,18 +50,20 @@ class StackRequest:
 
 
 def is_gone(state: NodeState) -> bool:
-    """It went away, rather than being slow."""
+    """Whether the node went away, rather than being slow."""
     return state.state in ("lost", "refused") or (state.state == "stale" and (state.age_s or 0.0) > GONE_S)
 
 
 def _stands_still(report: JobReport) -> bool:
-    """Or may: every rank waits, for too short a time to tell it from a slow step."""
-    unsure = report.verdict.kind == "unclear" and report.classes
-    return report.verdict.stands_still or (bool(unsure) and all(made.waiting_in for made in report.classes))
+    """Whether the job stands still, or may: every rank waits, for too short a time to tell it from a slow step."""
+    unsure = report.verdict.kind == "unclear" and bool(report.classes)
+    return report.verdict.stands_still or (unsure and all(ranks.waiting_in for ranks in report.classes))
 
 
-class StackRun:
-    """A running dump in a daemon thread of its own. ``material`` grows with every round."""
+class StackRun(Run):
+    """A running dump. ``material`` grows with every round."""
+
+    name = "dump"
 
     def __init__(
         self,
@@ -71,20 +72,16 @@ class StackRun:
         on_progress: Callable[[StackProgress], None],
         on_round: Callable[[StackRun], None] = lambda _: None,
     ) -> None:
+        super().__init__(request.deadline_s)
         self._hub = hub
         self._request = request
         self._nodes = request.nodes or tuple(view.node for view in hub.view().nodes)
         self._on_progress = on_progress
         self._on_round = on_round
-        self._cancelled = threading.Event()
-        self._finished = threading.Event()
-        self._started = time.monotonic()
-        self._round = 0
         self._now: Round | None = None
-        self._reports: list[JobReport] = []
         self._judged_dumps, self._judge_took_s = -1, 0.0
         self._answered: set[str] = set()
-        self._arrivals = Arrivals(self._started)
+        self._arrivals = Arrivals(self._stop.began)
         self._told_at = 0.0
         self._round_starts: list[int] = []  # where each round begins in the material's dumps
         self._aside: list[RankStacks] = []  # rounds from before the job stopped
@@ -93,62 +90,30 @@ class StackRun:
         self._seen: dict[JobKey, set[int]] = {}  # ranks dumped
         self._sizes: dict[JobKey, int] = {}  # world sizes
         self._bytes_of: dict[str, int] = {}  # node → of its dumps
-        self.error = ""  # one sentence when the dump failed
+        self.rounds_done = 0
+        self.reports: list[JobReport] = []
         self.history_until = 0.0  # monotonic s: what the samples said up to here is in the material
         self.material = Material()
 
-    def start(self) -> StackRun:
-        threading.Thread(target=self._run, name="mltop-stacks", daemon=True).start()
-        return self
-
-    def cancel(self) -> None:
-        self._cancelled.set()
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        return self._finished.wait(timeout_s)
-
-    @property
-    def cancelled(self) -> bool:
-        return self._cancelled.is_set()
-
-    @property
-    def rounds_done(self) -> int:
-        return self._round
-
-    @property
-    def reports(self) -> list[JobReport]:
-        return self._reports
-
-    def _run(self) -> None:
-        try:
-            self._rounds()
-        except Exception as error:  # noqa: BLE001 - a thread of its own: the caller must hear of it
-            self.error = f"the dump failed: {type(error).__name__}: {error}"
-            self._tell("failed", error=self.error)
-        else:
-            self._tell("cancelled" if self._cancelled.is_set() else "done")
-        finally:
-            self._finished.set()
-
-    def _rounds(self) -> None:
+    def _work(self) -> None:
         while True:
-            self._round += 1
+            self.rounds_done += 1
             self._round_starts.append(len(self.material.dumps))
             self._one_round()
-            done = self._round - self._rounds_aside
-            if self._cancelled.is_set() or judge_due(self._request.plan, done, self._reports, self._judge_took_s):
+            done = self.rounds_done - self._rounds_aside
+            if self.cancelled or judge_due(self._request.plan, done, self.reports, self._judge_took_s):
                 self._tell("judging")
                 self._judge()
             self._on_round(self)
-            if self._cancelled.is_set():
+            if self.cancelled:
                 break
-            pause = next_pause(self._request.plan, done, self._reports, random_unit())
+            pause = next_pause(self._request.plan, done, self.reports, random_unit())
             if pause is None and self._stopped_meanwhile():
                 pause = STUCK_GAPS_S[0]
-            if pause is None or self._left_s() < pause + 0.5:
+            if pause is None or self._stop.left_s < pause + 0.5:
                 break
             self._tell("watching")
-            if self._cancelled.wait(pause):
+            if self._stop.cancelled.wait(pause):
                 break
         self._late_answers()
         if self._judged_dumps != len(self.material.dumps):
@@ -156,10 +121,10 @@ class StackRun:
         self._take_back()
 
     def _late_answers(self) -> None:
-        """Of nodes that live and are slow: what they may need is granted before the end."""
+        """Takes in answers of nodes that live and are slow: what they may need is granted before the end."""
         turn = self._now
         assert turn is not None
-        while turn.slow(SLOW_S) and self._left_s() > 0 and not self._cancelled.is_set():
+        while turn.slow(SLOW_S) and not self._stop.now:
             turn.step()
             self._answered |= turn.done
             if time.monotonic() - self._told_at > TELL_S:
@@ -171,34 +136,34 @@ class StackRun:
 
         Then the earlier rounds are put aside and it is watched as long as one that stood still from the start.
         """
-        if self._request.plan.rounds is not None or self._aside or self._round <= TAIL_ROUNDS:
+        if self._request.plan.rounds is not None or self._aside or self.rounds_done <= TAIL_ROUNDS:
             return False
         start = self._round_starts[-TAIL_ROUNDS]
         tail = replace(self.material, dumps=self.material.dumps[start:])
         if not any(map(_stands_still, judge(tail, self._request.job, self._judge_until))):
             return False
         self._aside, self.material.dumps = self.material.dumps[:start], tail.dumps
-        self._rounds_aside = self._raw_after = self._round
+        self._rounds_aside = self._raw_after = self.rounds_done
         return True
 
     def _take_back(self) -> None:
-        """It moved again: no hang, and the earlier rounds count."""
-        if self._aside and not any(map(_stands_still, self._reports)):
+        """Counts the earlier rounds again when the job moved again: it was no hang."""
+        if self._aside and not any(map(_stands_still, self.reports)):
             self.material.dumps = self._aside + self.material.dumps
             self._judge()
             self._on_round(self)
 
     def _one_round(self) -> None:
-        """Dump every rank once and take in the answers as they come."""
+        """Dumps every rank once and takes in the answers as they come."""
         args: dict[str, object] = {
             "native": self._request.native,
             "ints": self._request.ints,
-            "raw": self._request.raw and self._round == self._raw_after + 1,
+            "raw": self._request.raw and self.rounds_done == self._raw_after + 1,
             "job": self._request.job or "",
         }
         nodes = [node for node in self._nodes if not self._is_too_much(node)]
         turn = self._now = Round(self._hub, nodes, args, self._arrivals, take=self._take, earlier=self._now)
-        while self._left_s() > 0 and not self._cancelled.is_set():
+        while not self._stop.now:
             turn.step()
             self._answered |= turn.done
             if not self._waits_for(turn):
@@ -211,8 +176,8 @@ class StackRun:
                 self._tell("dumping" if self._arrivals.reached else "connecting")
 
     def _waits_for(self, turn: Round) -> list[NodeView]:
-        """A node that did not answer in the first round is asked again later, but holds up nobody."""
-        if self._round > 1:
+        """The nodes to wait for. One that did not answer in the first round is asked again, but holds up nobody."""
+        if self.rounds_done > 1:
             return [view for view in turn.awaited(LATER_ROUNDS) if view.node in self._answered]
         if not self.material.dumps:
             return turn.awaited(NOBODY_YET)
@@ -262,11 +227,11 @@ class StackRun:
         self.history_until = began
         for view in views:
             self._add_newest(view)
-        self._reports = judge(self.material, self._request.job, self._judge_until)
+        self.reports = judge(self.material, self._request.job, self._judge_until)
         self._judge_took_s = time.monotonic() - began
 
     def _remember(self, most_s: float | None) -> None:
-        """What the last minutes say of the ranks: read once for each node, in the time that others need to answer."""
+        """Reads what the last minutes say of the ranks: once for each node, in the time that others need to answer."""
         until = None if most_s is None else time.monotonic() + most_s
         for node in self._arrivals.reached - self.material.samples.keys():
             self.material.samples[node] = [self._shared.ranks_of(sample) for sample in self._hub.history(node)]
@@ -274,25 +239,25 @@ class StackRun:
                 return
 
     def _add_newest(self, view: NodeView) -> None:
-        """The newest sample stays whole, of the one before it only the ranks."""
-        sample, known = view.sample, self.material.samples.setdefault(view.node, [])
+        """Keeps the newest sample whole, of the one before it only the ranks."""
+        sample, samples = view.sample, self.material.samples.setdefault(view.node, [])
         if sample is None:
             return
-        if known and known[-1].sampled_at >= sample.sampled_at:
-            known.pop()
-        elif known:
-            known[-1] = self._shared.ranks_of(known[-1])
-        known.append(sample)
+        if samples and samples[-1].sampled_at >= sample.sampled_at:
+            samples.pop()
+        elif samples:
+            samples[-1] = self._shared.ranks_of(samples[-1])
+        samples.append(sample)
 
     @property
     def _judge_until(self) -> float:
-        """Monotonic s. What came just before the deadline is still judged."""
-        return self._started + self._request.deadline_s + JUDGE_LATE_S
+        """Until when, in monotonic s, jobs are judged: what came just before the deadline still is."""
+        return self._stop.began + self._stop.deadline_s + JUDGE_LATE_S
 
-    def _left_s(self) -> float:
-        return self._request.deadline_s - (time.monotonic() - self._started)
+    def _tell_end(self, end: End) -> None:
+        self._tell(end)
 
-    def _tell(self, phase: StackPhase, error: str = "") -> None:
+    def _tell(self, phase: StackPhase) -> None:
         self._told_at = time.monotonic()
         turn = self._now
         over = phase in FINISHED
@@ -300,14 +265,14 @@ class StackRun:
         self._on_progress(
             StackProgress(
                 phase=phase,
-                round=self._round,
+                round=self.rounds_done,
                 rounds=self._request.plan.most_rounds,
                 ranks_done=sum(turn.came.values()) if turn is not None else 0,
                 ranks_expected=sum(turn.expected.values()) if turn is not None and turn.expected else None,
-                elapsed_s=self._told_at - self._started,
-                reports=tuple(self._reports),
+                elapsed_s=self._told_at - self._stop.began,
+                reports=tuple(self.reports),
                 not_answered=tuple(state for state in self.material.not_answered if state.node not in waited_for),
-                error=error,
+                error=self.error,
                 nodes_total=len(self._nodes),
                 nodes_reached=len(self._arrivals.reached),
                 nodes_answered=len(self._answered),

@@ -24,9 +24,10 @@ MOST_REASON = MOST_SAID + 100  # with our own words around what was said
 
 @dataclass(frozen=True)
 class Ending:
-    """``retry`` False: the node is *refused* and left alone (authentication, host key) until the user acts.
+    """Why a node or a channel is gone. ``retry`` False: the node is *refused* and left alone (authentication, host key)
+    until the user acts.
 
-    What it says goes to a terminal, and some of it comes from a node: it is made plain and bounded here.
+    The words go to a terminal, and some of them come from a node: they are made plain and bounded here.
     """
 
     reason: str
@@ -42,8 +43,10 @@ class Ending:
 
 
 class Meaning(NamedTuple):
-    """What a program's last words mean. ``pattern`` is searched for in them; in ``reason`` and ``fix`` {line} stands
-    for the line, {1} for the first group, and other names for what the launcher knows.
+    """What it means when ``pattern`` is found in a program's last output.
+
+    In ``reason`` and ``fix`` (str.format) {line} stands for the line, {1} for the first group, and other names for what
+    the launcher knows.
     """
 
     pattern: str
@@ -52,41 +55,26 @@ class Meaning(NamedTuple):
     retry: bool = True
 
 
-def meant(meanings: Iterable[Meaning], words: str, **known: str) -> Ending | None:
-    """By the first one whose pattern is in ``words``; None when none is."""
+def ending_by(meanings: Iterable[Meaning], output: str, **values: str) -> Ending | None:
+    """The ending by the first meaning whose pattern is in ``output``; None when there is none."""
     for meaning in meanings:
-        match = re.search(meaning.pattern, words)
-        if match is None:
-            continue
-        values = {**known, "line": _line_of(words, match.start()), "1": match.group(1) if match.re.groups else ""}
-        reason, fix = (_filled(text, values) for text in (meaning.reason, meaning.fix))
-        return Ending(reason, fix, meaning.retry)
+        match = re.search(meaning.pattern, output)
+        if match is not None:
+            line = output[output.rfind("\n", 0, match.start()) + 1 :].partition("\n")[0].strip()
+            groups = (match[0], *match.groups(""))
+            reason, fix = (text.format(*groups, line=line, **values) for text in (meaning.reason, meaning.fix))
+            return Ending(reason, fix, meaning.retry)
     return None
 
 
-def _filled(text: str, values: dict[str, str]) -> str:
-    """In one go: what stands for one name may look like another."""
-    return re.sub(r"\{(\w+)\}", lambda found: values[found[1]], text)
-
-
-def _line_of(words: str, at: int) -> str:
-    return words[words.rfind("\n", 0, at) + 1 :].partition("\n")[0].strip()
-
-
-def agent_ended(code: int | None, words: str) -> Ending:
-    """The end of a local agent: "the agent ended (exit code 1): the last line it said"."""
-    last = words.strip().rpartition("\n")[2].strip()
+def agent_ended(code: int | None, output: str) -> Ending:
+    """The end of a local agent: "the agent ended (exit code 1): the last line of its output"."""
+    last = output.strip().rpartition("\n")[2].strip()
     return Ending(f"the agent ended ({exit_words(code)})" + (f": {last[:MOST_SAID]}" if last else ""))
 
 
-def last_words(text: str) -> str:
-    """What a program said, on one line; of much, the end: what it waits for stands there."""
-    line = " ".join(text.split())
-    return line if len(line) <= MOST_SAID else "…" + line[-MOST_SAID:]
-
-
 def exit_words(code: int | None) -> str:
-    """A process's end in words: "exit code 1", "killed by signal 9"."""
+    """The end of a process in words: "exit code 1", "killed by signal 9"."""
     if code is None:
         return "closed its output"
     return f"exit code {code}" if code >= 0 else f"killed by signal {-code}"
@@ -111,13 +99,13 @@ class Speakers(Protocol):
     """Which node a line comes from, by what its carrier writes before it. One per start of a channel."""
 
     def node_of(self, label: str) -> str | None:
-        """None of a label that nothing is known of."""
+        """The node of a label; None while nothing is known of it."""
 
     def claim(self, label: str, named: str) -> str | None:
-        """Of such a label, whose frame names the node ``named``: whose it is to be from now on, None for nobody's."""
+        """The node that such a label belongs to from now on, when its frame names the node ``named``; None for none."""
 
     def hear(self, line: str) -> None:
-        """A line of the carrier's own stderr."""
+        """Takes in a line of the carrier's own stderr."""
 
 
 @dataclass(frozen=True)
@@ -137,8 +125,8 @@ class Channel:
     ``fallback``: the channel to try next after one that nothing at all was heard of; ``fallback_fix``: what the user
     can do about what it avoids;
     ``login_ending``: as ``ending``, for an end before any frame came; None: it is the same;
-    ``ending(exit code or None, last words)``: why it ended, in words; the last words are the last lines of stderr, or
-    of what was no frame on stdout;
+    ``ending(exit code or None, output)``: why it ended, in words; ``output``: the last lines of stderr, or of what was
+    no frame on stdout;
     ``node_ending(line)``: which one of its nodes a line of stderr says is gone, and why, while the others go on; None
     for every other line. It gets all lines in order;
     ``dies_with_us``: the kernel kills it when we die. The end of its stdin would not do: a login that hangs does not

@@ -48,30 +48,29 @@ class Hub:
         self._limits = limits or Limits()
         self._records = Records((node for channel in channels for node in channel.nodes), interval_s)
         self._poller = Poller()
-        self._reaper = Reaper(self._limits.end_grace_s)
+        self._reaper = Reaper(self._poller, self._limits.end_grace_s)
         self._pacer: Pacer[Link] = Pacer(self._limits)
         files = Files(self._poller.post, file_for, py_spy_for)
-        self._requests = Requests(self._records, files, self._poller, self._reaper, lambda node: self._link_of[node])
+        self._link_of: dict[str, Link] = {}
+        self._requests = requests = Requests(self._records, files, self._reaper, self._link_of)
         self._shared = Shared(
             self._limits,
             interval_s,
-            self._poller,
             self._reaper,
             self._records,
             files,
-            self._requests,
-            self._pacer.done,
-            self._down,
-            self._rejoin,
+            requests,
+            up=self._pacer.done,
+            down=self._down,
+            rejoin=self._rejoin,
         )
         self._links = [Link(channel, self._shared) for channel in channels]
-        self._link_of = {node: link for link in self._links for node in link.channel.nodes}
+        self._link_of.update((node, link) for link in self._links for node in link.channel.nodes)
         self._retries: list[tuple[float, int, Link]] = []
         self._rejoining: dict[Link, Link] = {}  # a stream, and where those of its nodes go that were lost last
         self._order = itertools.count()
         self._listeners: list[Callable[[], None]] = []
-        self._told_serial = 0
-        self._told_at = 0.0
+        self._told_serial, self._told_at = 0, 0.0
         self._closing = threading.Event()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="mltop-hub", daemon=True)
@@ -94,23 +93,30 @@ class Hub:
         """The samples of the last minutes, oldest first, received ``after`` and up to ``until`` (monotonic s)."""
         return self._records.history(node, after, until)
 
-    def request(self, op: str, args: dict[str, object] | None = None, nodes: Iterable[str] = ()) -> Pending:
-        """Ask these nodes (none given: all); the answers come through the returned Pending.
+    def request(
+        self,
+        op: str,
+        args: dict[str, object] | None = None,
+        nodes: Iterable[str] = (),
+        pending: Pending | None = None,
+    ) -> Pending:
+        """Ask these nodes (none given: all); the answers come through the returned Pending: ``pending``, if given.
 
         A node that connects is asked when it is there; one that is lost fails at once, with the reason.
         """
-        wanted = tuple(dict.fromkeys(nodes)) or self._records.names
-        pending = Pending(wanted, lambda: self._poller.post(lambda: self._requests.cancel(pending)))
-        self._poller.post(lambda: self._ask(pending, op, dict(args or {})))
-        return pending
+        names = tuple(dict.fromkeys(nodes)) or self._records.names
+        answers = pending or Pending((), lambda: self._poller.post(lambda: self._requests.cancel(answers)))
+        answers.expect(names)
+        self._poller.post(lambda: self._ask(answers, names, op, dict(args or {})))
+        return answers
 
     def retry(self, nodes: Iterable[str] = ()) -> None:
-        """Try these nodes (none given: all) again now, as far as they are lost or refused."""
-        wanted = tuple(nodes) or self._records.names
-        self._poller.post(lambda: self._retry(wanted))
+        """Try those of these nodes (none given: of all) that are lost or refused again now."""
+        names = tuple(nodes) or self._records.names
+        self._poller.post(lambda: self._retry(names))
 
     def close(self) -> None:
-        """End every agent; returns within about a second."""
+        """End every agent. Returns within about a second."""
         if self._closing.is_set():
             return
         self._closing.set()
@@ -138,11 +144,10 @@ class Hub:
         tick_at = time.monotonic()
         while not self._closing.is_set():
             now = time.monotonic()
-            if now >= tick_at + STOPPED_S:  # we were stopped (ctrl-Z): what came meanwhile is read before it is missed
+            if now >= tick_at:
+                if now < tick_at + STOPPED_S:  # not stopped (ctrl-Z): what came meanwhile is read before it is missed
+                    self._tick(now)
                 tick_at = now + TICK_S
-            elif now >= tick_at:
-                tick_at = now + TICK_S
-                self._tick(now)
             self._start_due(now)
             self._reaper.look(now)
             self._tell(now)
@@ -154,7 +159,7 @@ class Hub:
             self._closing.wait(GATHER_S)
 
     def _wait_s(self, now: float, tick_at: float) -> float:
-        """Until the next thing that is due."""
+        """Seconds until the next thing that is due."""
         due_s = [tick_at - now]
         if self._reaper:
             due_s.append(REAP_POLL_S)
@@ -175,13 +180,12 @@ class Hub:
 
     def _start_due(self, now: float) -> None:
         while self._retries and self._retries[0][0] <= now:
-            link = heapq.heappop(self._retries)[2]
-            self._queue(link)
+            self._queue(heapq.heappop(self._retries)[2])
         for link in self._pacer.admit(now):
             link.start(now)
 
     def _queue(self, link: Link) -> None:
-        """A link may be due twice: by its backoff and by the user."""
+        """Has a link wait for a place, once: it may be due twice, by its backoff and by the user."""
         if link.stage is Stage.DOWN:
             link.stage = Stage.WAITING
             self._pacer.wait(link, link.channel.gate)
@@ -202,8 +206,8 @@ class Hub:
         heapq.heappush(self._retries, (time.monotonic() + link.backoff.next_s(), next(self._order), link))
 
     def _rejoin(self, link: Link, node: str, retry: bool) -> None:
-        """A node that was lost while its stream goes on gets another channel: those that are lost at about the same
-        time one together, unless they would wait for each other.
+        """Gives a node that was lost while its stream goes on another channel: nodes that are lost at about the same
+        time share one, unless they would wait for each other.
         """
         rejoin = link.channel.rejoin
         assert rejoin is not None
@@ -214,20 +218,19 @@ class Hub:
             waiting.members.add(node)
             self._link_of[node] = waiting
             return
-        another = Link(rejoin((node,)), self._shared)
-        another.stage = Stage.DOWN
-        self._link_of[node] = another
-        self._links.append(another)
+        new_link = self._link_of[node] = Link(rejoin((node,)), self._shared)
+        new_link.stage = Stage.DOWN
+        self._links.append(new_link)
         if retry:
-            self._retry_later(another)
+            self._retry_later(new_link)
             if not link.channel.all_or_none:
-                self._rejoining[link] = another
+                self._rejoining[link] = new_link
 
-    def _ask(self, pending: Pending, op: str, args: dict[str, object]) -> None:
+    def _ask(self, pending: Pending, nodes: Sequence[str], op: str, args: dict[str, object]) -> None:
         if self._closed:
             pending.fail_all("mltop is ending")
         else:
-            self._requests.ask(pending, op, args)
+            self._requests.ask(pending, nodes, op, args)
 
     def _retry(self, nodes: Sequence[str]) -> None:
         if self._closed:
@@ -240,7 +243,7 @@ class Hub:
                 self._queue(link)
 
     def _end_all(self) -> None:
-        """Everybody is asked to end first, so that all of them together take no longer than one."""
+        """Asks everybody to end first, so that all of them together take no longer than one."""
         self._closed = True
         self._requests.end_all("mltop is ending")
         for link in self._links:
@@ -253,9 +256,9 @@ class Hub:
         self._poller.close()
 
 
-def allow_files(wanted: int) -> None:
-    """Raise the limit of open files, as far as this user may, when ``wanted`` are more than it."""
+def allow_files(count: int) -> None:
+    """Raises the limit of open files, as far as this user may, when ``count`` are more than it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
+    if soft != resource.RLIM_INFINITY and soft < count:
         with contextlib.suppress(ValueError, OSError):  # starting a channel says what is missing
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

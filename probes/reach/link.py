@@ -10,11 +10,10 @@ from enum import Enum
 import msgspec
 
 from mltop.probes.agent.protocol import Boot, Message, Request, encode
-from mltop.probes.model.text import make_plain
+from mltop.probes.model.text import MOST_SAID, make_plain
 from mltop.probes.model.units import duration_words, size_words
-from mltop.probes.reach.channel import Channel, Ending, last_words
+from mltop.probes.reach.channel import Channel, Ending
 from mltop.probes.reach.pacing import Backoff, Limits
-from mltop.probes.reach.poller import Poller
 from mltop.probes.reach.receiving import UNREADABLE, Envelope, sample_of_frame, too_large, why_unreadable
 from mltop.probes.reach.records import Records
 from mltop.probes.reach.requests import Requests
@@ -43,7 +42,6 @@ class Shared:
 
     limits: Limits
     interval_s: float
-    poller: Poller
     reaper: Reaper
     records: Records
     files: Files
@@ -55,9 +53,10 @@ class Shared:
 
 @dataclass
 class _Run:
-    """What is known of one start of the channel. Times are monotonic s; ``heard``: of each node's newest frame.
+    """What is known of one start of the channel. Times are monotonic s.
 
-    ``endings``: nodes that are gone, and why; ``ponged``: agents answer pings.
+    ``heard_at``: node → time of its newest frame; ``endings``: nodes that are gone, and why; ``ponged``: agents answer
+    pings.
     """
 
     started_at: float
@@ -69,7 +68,7 @@ class _Run:
     ready: set[str] = field(default_factory=set)
     booted: set[str] = field(default_factory=set)
     sampled: set[str] = field(default_factory=set)
-    heard: dict[str, float] = field(default_factory=dict)
+    heard_at: dict[str, float] = field(default_factory=dict)
     endings: dict[str, Ending] = field(default_factory=dict)
     unsent_bytes: int = 0
     ponged: bool = False
@@ -110,7 +109,6 @@ class Link:
         try:
             stream = Stream(
                 channel,
-                self._shared.poller,
                 self._shared.reaper,
                 on_frame=self._take,
                 on_end=lambda code: self._ended(stream, code),
@@ -135,13 +133,13 @@ class Link:
             self._run.stream.send(data)
 
     def end(self) -> None:
-        """For good: what is known of its nodes stays as it is."""
+        """Ends it for good: what is known of its nodes stays as it is."""
         stream, self._run.stream = self._run.stream, None
         if stream is not None:
             stream.end()
 
     def tick(self, now: float) -> None:
-        """A few times a second: deadlines and pings."""
+        """Looks at deadlines and sends pings; called a few times a second."""
         run, limits = self._run, self._shared.limits
         if run.stream is not None and now - run.frame_at > QUIET_S:
             run.stream.watch()
@@ -160,7 +158,7 @@ class Link:
             return
         if len(self.members) > 1:
             for node in run.ready - set(run.endings):
-                if now - run.heard[node] > silence_s:
+                if now - run.heard_at[node] > silence_s:
                     self._member_lost(node, Ending(f"nothing from this node for {duration_words(silence_s)}"))
         if self.channel.takes_requests and now - run.pinged_at >= limits.ping_s:
             run.pinged_at = now
@@ -183,11 +181,12 @@ class Link:
         except UNREADABLE as error:
             self._say(f"its frames are {why_unreadable(error)}")
             return
-        node = self._node_of(label, message.node)
+        run = self._run
+        assert run.stream is not None
+        node = run.stream.node_of(label, message.node, self.members)
         if node is None:
             return
-        run = self._run
-        run.frame_at = run.heard[node] = now = time.monotonic()
+        run.frame_at = run.heard_at[node] = now = time.monotonic()
         if message.kind in ("slow", "sample") and too_large(payload):
             self._refuse_sample(node, payload)
         elif message.kind == "slow":
@@ -203,7 +202,7 @@ class Link:
             self._take_rest(node, payload)
 
     def _refuse_sample(self, node: str, payload: bytes) -> None:
-        """Of a node that is not live yet, too, it is said why not."""
+        """Leaves out a sample that is too large; a node that is not live yet says why it is not."""
         self._records.refuse(node, too_large(payload))
         if node not in self._run.sampled:
             self._records.note(node, f"refused: {too_large(payload)}")
@@ -227,18 +226,8 @@ class Link:
         elif message.kind in ("part", "done", "error"):
             self._shared.requests.answer(node, message, len(payload))
 
-    def _node_of(self, label: str, named: str) -> str | None:
-        """Where one stream carries several nodes, its labels or else the frame must say whose it is."""
-        if self.channel.speakers is not None:
-            assert self._run.stream is not None
-            speaker = self._run.stream.speaker(label, named)
-            return speaker if speaker in self.members else None
-        if named in self.members:
-            return named
-        return next(iter(self.members)) if len(self.members) == 1 else None
-
     def _first_sample(self, node: str, payload: bytes) -> bool:
-        """Decoded whole, so that one of another version is not taken for a live node."""
+        """Whether the node's first sample can be read whole: one of another version is not taken for a live node."""
         try:
             sample_of_frame(payload)
         except UNREADABLE as error:
@@ -289,7 +278,7 @@ class Link:
             self._say(f"installing the agent ({size_words(size_bytes)})")
 
     def _arrived(self, now: float) -> None:
-        """A node tells how far it is: what was sent before has arrived."""
+        """Notes progress: a node says how far it is, so what was sent before has arrived."""
         self._run.progress_at = now
         if self._run.uploads is not None:
             self._run.uploads.arrived(now)
@@ -316,15 +305,19 @@ class Link:
             self._member_lost(node, Ending(f"no hello from this node within {within}"))
 
     def _no_hello(self, stream: Stream) -> Ending:
-        """Of nobody; decides whether the next start is the channel's second way in."""
-        within, said = duration_words(self._shared.limits.hello_s), last_words(stream.last_words())
+        """Why nobody said hello; decides whether the next start is the channel's second way in."""
+        within, output = duration_words(self._shared.limits.hello_s), " ".join(stream.last_output().split())
+        if len(output) > MOST_SAID:
+            output = "…" + output[-MOST_SAID:]  # what it waits for stands at the end
         self._falls_back = self.channel.fallback is not None and not self._run.booted and not self._falls_back
         if self._run.booted:
-            return Ending(f"no hello from its agent within {within}" + (f": {said}" if said else ""))
+            return Ending(f"no hello from its agent within {within}" + (f": {output}" if output else ""))
         fix = "logged in? a hanging home directory or rc file"
         if self.channel.fallback is not None:
             fix += f", or {self.channel.fallback_fix}"
-        return Ending(f"no answer from its shell within {within}" + (f", it only said: {said}" if said else ""), fix)
+        return Ending(
+            f"no answer from its shell within {within}" + (f", it only said: {output}" if output else ""), fix
+        )
 
     def _nobody_came(self, ending: Ending, missing: set[str]) -> None:
         if self.channel.all_or_none and len(missing) > 1:
@@ -336,7 +329,7 @@ class Link:
     # Ends of nodes.
 
     def _member_ended(self, node: str, ending: Ending) -> None:
-        """Its channel says that this one is gone; of a node that is the only one, the end of the stream follows."""
+        """Takes in that a node is gone, as its channel says; that of the only node is followed by the stream's end."""
         if self._run.stream is not None and node in self.members:
             if len(self.members) > 1:
                 self._member_lost(node, ending)
@@ -344,7 +337,7 @@ class Link:
                 self._run.endings[node] = ending
 
     def _member_refused(self, node: str, ending: Ending) -> None:
-        """Nothing of it is taken until the user asks for it again."""
+        """Takes nothing of a node any more until the user asks for it again."""
         if node in self.members and len(self.members) == 1:
             self._give_up(ending)
         elif node in self.members:
@@ -361,7 +354,7 @@ class Link:
             self._give_up(ending)
 
     def _node_failed(self, node: str, ending: Ending) -> None:
-        """One node of the stream; the others go on."""
+        """Notes the end of one node of the stream; the others go on."""
         self._run.endings[node] = ending
         self._records.set_phase(node, "lost" if ending.retry else "refused", ending.reason, ending.fix)
         self._shared.requests.node_lost(node, str(ending))
@@ -375,15 +368,15 @@ class Link:
             stream.end()
 
     def _ended(self, stream: Stream, code: int | None) -> None:
-        """The process is gone."""
+        """Takes in that the process is gone."""
         if self._run.stream is not stream:
             return
-        heard, fell_back, words = bool(self._run.heard), self._falls_back, stream.last_words()
+        heard, fell_back, output = bool(self._run.heard_at), self._falls_back, stream.last_output()
         self._falls_back = fell_back and heard
         if heard or stream.channel.login_ending is None:
-            ending = stream.channel.ending(code, words)
+            ending = stream.channel.ending(code, output)
         else:
-            ending = stream.channel.login_ending(code, f"{stream.noise}\n{words}")
+            ending = stream.channel.login_ending(code, f"{stream.noise}\n{output}")
         if fell_back and not heard:
             # What was avoided may be the only way in, for a login that asks for a second factor: it is tried again.
             fix = f"{self.channel.fallback_fix}; {ending.fix}".rstrip("; ")
@@ -398,7 +391,7 @@ class Link:
         self._shared.down(self, any(self._run.endings[node].retry for node in self.members))
 
     def _say(self, reason: str, node: str = "") -> None:
-        """Of the nodes that connect; a lost one keeps its reason until it is back."""
+        """Sets the reason of the nodes that connect; a lost one keeps its own until it is back."""
         for name in (node,) if node else self.members:
             if self._records.phase(name) == "connecting":
                 self._records.note(name, reason)

@@ -80,7 +80,7 @@ class Pacer(Generic[Key]):
         self._holding.pop(key, None)
 
     def admit(self, now: float) -> list[Key]:
-        """Who may start now, at most ``spawns_per_turn``; each holds a place from now on."""
+        """The keys that may start now, at most ``spawns_per_turn``; each holds a place from now on."""
         for key in [key for key, (_, until) in self._holding.items() if until <= now]:
             del self._holding[key]
         admitted: list[Key] = []
@@ -89,7 +89,7 @@ class Pacer(Generic[Key]):
             if len(self._holding) >= self.limits.connecting:
                 break
             gate = self._turn.popleft()
-            if gate and sum(held == gate for held, _ in self._holding.values()) >= self.limits.per_gate:
+            if not self._has_room(gate):
                 self._turn.append(gate)
                 blocked += 1
                 continue
@@ -116,4 +116,4 @@ class Pacer(Generic[Key]):
         return max(0.0, min(until for _, until in self._holding.values()) - now)
 
     def _has_room(self, gate: str) -> bool:
-        return not gate or sum(held == gate for held, _ in self._holding.values()) < self.limits.per_gate
+        return not gate or sum(taken == gate for taken, _ in self._holding.values()) < self.limits.per_gate

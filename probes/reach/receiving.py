@@ -8,10 +8,9 @@ hardware that cannot be, are left out with a gap: the node may be hostile, the r
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable
-from dataclasses import MISSING, field, fields, is_dataclass, make_dataclass
-from functools import cache, reduce
-from operator import or_
+from collections.abc import Iterable
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -46,23 +45,11 @@ class Envelope(msgspec.Struct):
     sample: SampleHead | None = None
 
 
-class _Shape(msgspec.Struct):
-    """How many there are of what takes most memory."""
-
-    gpus: list[msgspec.Raw] = []
-    ranks: list[msgspec.Raw] = []
-    links: list[msgspec.Raw] = []
-    pci: list[msgspec.Raw] = []
-    kernel_events: list[msgspec.Raw] = []
-    gaps: list[msgspec.Raw] = []
-
-
-class _ShapeFrame(msgspec.Struct):
-    sample: _Shape | None = None
-
-
-_shapes = msgspec.json.Decoder(_Shape)
-_shapes_of_frames = msgspec.json.Decoder(_ShapeFrame)
+# How many there are of what takes most memory, of a sample and of a frame.
+_Shape = msgspec.defstruct("_Shape", [(name, list[msgspec.Raw], []) for name in _MOST_OF])
+_ShapeFrame = msgspec.defstruct("_ShapeFrame", [("sample", _Shape | None, None)])
+_shapes: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Shape)
+_shapes_of_frames: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_ShapeFrame)
 _samples = msgspec.json.Decoder(Sample)
 _messages = msgspec.json.Decoder(Message)
 _glances = msgspec.json.Decoder(SampleFrame)
@@ -70,8 +57,7 @@ _glances = msgspec.json.Decoder(SampleFrame)
 
 def sample_of_frame(payload: bytes) -> tuple[Sample | None, list[Gap]]:
     """The sample of an agent's frame, None when it has none, and what was left out of it. Raises UNREADABLE."""
-    if _may_be_too_much(payload):
-        _bounded(payload, _shapes_of_frames.decode(payload).sample)
+    _bound_frame(payload)
     left_out = LeftOut()
     sample = _decoded(payload, _messages, left_out).sample
     return sample, [] if sample is None else _received(sample, payload, left_out)
@@ -80,7 +66,7 @@ def sample_of_frame(payload: bytes) -> tuple[Sample | None, list[Gap]]:
 def sample_of_line(line: bytes) -> Sample:
     """One line of a recording; its gaps say what was left out. Raises UNREADABLE."""
     if _may_be_too_much(line):
-        _bounded(line, _shapes.decode(line))
+        _bound(line, _shapes.decode(line))
     left_out = LeftOut()
     sample = _decoded(line, _samples, left_out)
     sample.gaps += _received(sample, line, left_out)
@@ -89,8 +75,7 @@ def sample_of_line(line: bytes) -> Sample:
 
 def glance_of_frame(payload: bytes) -> Glance | None:
     """What views of all nodes need of a frame, None when it has no sample. Raises UNREADABLE."""
-    if _may_be_too_much(payload):
-        _bounded(payload, _shapes_of_frames.decode(payload).sample)
+    _bound_frame(payload)
     try:
         glance = _glances.decode(payload).sample
     except msgspec.ValidationError:  # for a strange word all of it is decoded
@@ -100,13 +85,13 @@ def glance_of_frame(payload: bytes) -> Glance | None:
 
 
 def _received(sample: Sample, payload: bytes, left_out: LeftOut) -> list[Gap]:
-    """Gaps for what is left out of ``sample``, in place. Raises Refused."""
+    """Admits ``sample``, in place. Returns gaps for what is left out of it. Raises Refused."""
     _add_old_codes(sample)
     return left_out.gaps() + admit(sample, len(payload) > LARGE_BYTES) + sift(sample)
 
 
 def why_unreadable(error: Exception) -> str:
-    """Behind "is": which kind of UNREADABLE it was; anything else is a bug of ours, and says so."""
+    """The words behind "is" for each kind of UNREADABLE; anything else is a bug of ours, and says so."""
     if isinstance(error, Refused):
         return f"refused: {error}"
     if not isinstance(error, UNREADABLE):
@@ -122,11 +107,16 @@ def too_large(payload: bytes) -> str:
 
 
 def _may_be_too_much(payload: bytes) -> bool:
-    """A look that costs little: samples that are usual need not be gone through twice."""
+    """Whether a look that costs little says so: usual samples need not be gone through twice."""
     return len(payload) > LARGE_BYTES or payload.count(b"{") > MANY_OBJECTS
 
 
-def _bounded(payload: bytes, shape: _Shape | None) -> None:
+def _bound_frame(payload: bytes) -> None:
+    if _may_be_too_much(payload):
+        _bound(payload, _shapes_of_frames.decode(payload).sample)
+
+
+def _bound(payload: bytes, shape: msgspec.Struct | None) -> None:
     if too_large(payload):
         raise Refused(too_large(payload))
     for name, most in _MOST_OF.items():
@@ -147,7 +137,6 @@ _OLD_LINK_FAULTS: dict[str, LinkFault] = {
     "interface vanished": "interface_vanished",
 }
 
-
 _UNIONS = (UnionType, Union)
 
 
@@ -161,69 +150,49 @@ def _decoded(payload: bytes, decoder: msgspec.json.Decoder[Decoded], left_out: L
     """
     try:
         return decoder.decode(payload)
-    except msgspec.ValidationError:
+    except msgspec.ValidationError as error:
         if len(payload) > MOST_LOOSE_BYTES:  # what follows takes twenty times as long
             raise
-        loose = msgspec.json.decode(payload, type=_loose(cast("Hashable", decoder.type)))
-        kept: Decoded = _strict(loose, decoder.type, "", left_out)
-        return kept
+        try:
+            plain = msgspec.json.decode(payload)
+        except RecursionError:
+            raise error from None
+        return msgspec.convert(_without_strange_words(plain, decoder.type, "", left_out), decoder.type)
 
 
-@cache
-def _loose(kind: Any) -> Any:
-    """The same type, its vocabularies as plain text."""
-    if get_origin(kind) is Literal:
-        return str
-    if is_dataclass(kind) and isinstance(kind, type):
-        types = get_type_hints(kind)
-        if all(_loose(types[item.name]) == types[item.name] for item in fields(kind)):
-            return kind
-        return make_dataclass(
-            kind.__name__,
-            [
-                (item.name, _loose(types[item.name]), field(default=item.default, default_factory=item.default_factory))
-                for item in fields(kind)
-            ],
-        )
-    parts = tuple(map(_loose, get_args(kind)))
-    if parts == get_args(kind):
-        return kind
-    return reduce(or_, parts) if get_origin(kind) in _UNIONS else get_origin(kind)[parts]
-
-
-def _strict(value: Any, kind: Any, path: str, left_out: LeftOut) -> Any:
-    """``value``, of the type ``_loose(kind)``, as ``kind``. Raises _StrangeWord."""
+def _without_strange_words(value: Any, kind: Any, path: str, left_out: LeftOut) -> Any:
+    """``value``, plain JSON that is to become a ``kind``. Raises _StrangeWord where a word is needed."""
     origin, args = get_origin(kind), get_args(kind)
-    if origin is Literal and value not in args:
+    if origin is Literal and isinstance(value, str) and value not in args:
         raise _StrangeWord(value)
-    if is_dataclass(kind) and isinstance(kind, type):
-        return kind(**_strict_fields(value, kind, path, left_out))
-    if origin is list:
-        kept = []
+    if origin in _UNIONS:
+        return _without_strange_words(value, next(arg for arg in args if arg is not NoneType), path, left_out)
+    if origin is list and isinstance(value, list):
+        usable = []
         for entry in value:
             try:
-                kept.append(_strict(entry, args[0], path, left_out))
+                usable.append(_without_strange_words(entry, args[0], path, left_out))
             except _StrangeWord as word:
                 left_out.value(path, word)
-        return kept
-    if origin in _UNIONS and value is not None:
-        return _strict(value, next(arg for arg in args if arg is not NoneType), path, left_out)
+        return usable
+    if is_dataclass(kind) and isinstance(value, dict):
+        return _record_without_strange_words(value, cast("type", kind), path, left_out)
     return value
 
 
-def _strict_fields(value: Any, kind: type, path: str, left_out: LeftOut) -> dict[str, Any]:
-    kept = dict(vars(value))
+def _record_without_strange_words(record: dict[str, Any], kind: type, path: str, left_out: LeftOut) -> dict[str, Any]:
     for name, hint, default in _worded_fields(kind):
-        if name not in kept:  # it was not sent
+        if name not in record:
             continue
+        field_path = f"{path}.{name}".lstrip(".")
         try:
-            kept[name] = _strict(kept[name], hint, f"{path}.{name}".lstrip("."), left_out)
+            record[name] = _without_strange_words(record[name], hint, field_path, left_out)
         except _StrangeWord as word:
             if default is MISSING:
                 raise
-            left_out.value(f"{path}.{name}".lstrip("."), word)
-            kept[name] = default
-    return kept
+            left_out.value(field_path, word)
+            record[name] = default
+    return record
 
 
 @cache
@@ -233,8 +202,16 @@ def _worded_fields(kind: type) -> list[tuple[str, Any, Any]]:
     return [
         (item.name, types[item.name], _INSTEAD.get((kind, item.name), item.default))
         for item in fields(kind)
-        if _loose(types[item.name]) != types[item.name]
+        if _is_worded(types[item.name])
     ]
+
+
+def _is_worded(kind: Any) -> bool:
+    if get_origin(kind) is Literal:
+        return True
+    if is_dataclass(kind):
+        return bool(_worded_fields(cast("type", kind)))
+    return any(map(_is_worded, get_args(kind)))
 
 
 def _add_old_codes(sample: Sample) -> None:
@@ -284,7 +261,7 @@ _CALLED = {
 
 
 def sift(sample: Sample) -> list[Gap]:
-    """Take values of hardware that cannot be out of a sample, in place. Returns a gap for each.
+    """Takes values of hardware that cannot be out of a sample, in place. Returns a gap for each.
 
     An agent sifts what its own driver answers (collect/nvml) by the same table.
     """
@@ -346,17 +323,17 @@ def _sift_pairs(gpu: GpuSample, sieve: _Sieve) -> None:
 
 
 class _Sieve:
-    """For what belongs to ``item`` of ``source``, as in Gap."""
+    """Takes out what cannot be of ``item`` of ``source``, as in Gap."""
 
     def __init__(self, gaps: list[Gap], source: str, item: str = "") -> None:
         self._gaps, self._source, self._item = gaps, source, item
 
-    def record(self, record: Any, known: _Fields, prefix: str = "", of: str = "") -> None:
+    def record(self, record: Any, ranges: _Fields, prefix: str = "", of: str = "") -> None:
         """``of``: which of several it is, for the reason. Identities (an index, a pid) cannot be None: receipt.py sees
         to them.
         """
         values = vars(record)
-        for name, limits in known:
+        for name, limits in ranges:
             # Of a field that was not sent there is no value; a comparison costs a fifth of what ``holds`` does.
             value = values.get(name)
             if value is None or (limits.only is None and limits.low <= value <= limits.high) or limits.holds(value):
@@ -384,11 +361,11 @@ class _Sieve:
             self._implausible(name, f"{of}{key} {limits.shown(table[key])}", limits)
         return _without(table, bad)
 
-    def _implausible(self, name: str, said: str, limits: Range) -> None:
-        self.say(name, said, f"{limits.between} are plausible")
+    def _implausible(self, name: str, value: str, limits: Range) -> None:
+        self.say(name, value, f"{limits.between} are plausible")
 
-    def say(self, name: str, said: str, why: str) -> None:
-        why = f"it says {said}, which cannot be: {why}"
+    def say(self, name: str, value: str, reason: str) -> None:
+        why = f"it says {value}, which cannot be: {reason}"
         self._gaps.append(Gap.about(self._source, name, item=self._item, why=why, code="implausible"))
 
 

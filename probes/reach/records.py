@@ -34,7 +34,7 @@ SKEW_FORGETS = 0.02  # per sample: the clocks may drift apart or be set
 NEWEST = "its newest sample"
 
 
-class Kept(NamedTuple):
+class HistoryFrame(NamedTuple):
     """A sample's frame as received ``at``, and the "slow" frame that holds the rest of it, which others share."""
 
     at: float
@@ -66,17 +66,17 @@ class NodeRecord:
     received: Received | None = None
     refused: str = ""  # why the newest sample could not be taken
     taken_at: float | None = None  # when the last one came that could
-    history: deque[Kept] = field(default_factory=deque)
+    history: deque[HistoryFrame] = field(default_factory=deque)
     history_bytes: int = 0
 
     def take(self, payload: bytes, now: float, budget_bytes: int) -> None:
-        """A sample arrived; ``budget_bytes`` is this node's share of the history."""
+        """Keeps a sample that arrived; ``budget_bytes`` is this node's share of the history."""
         self.newest, self.received_at = payload, now
         self.phase, self.why, self.fix = "live", "", ""
         shared = bool(self.history) and self.history[-1].slow is self.slow
-        kept = Kept(now, payload, self.slow, len(payload) + (0 if shared else len(self.slow)))
-        self.history.append(kept)
-        self.history_bytes += kept.size_bytes
+        newest = HistoryFrame(now, payload, self.slow, len(payload) + (0 if shared else len(self.slow)))
+        self.history.append(newest)
+        self.history_bytes += newest.size_bytes
         while self.history and (
             now - self.history[0].at > HISTORY_S
             or len(self.history) > MOST_KEPT
@@ -102,7 +102,8 @@ class NodeRecord:
 
 
 class Records:
-    """Samples are kept as they came. A view decodes a glance at the newest ones, in its caller's thread.
+    """What is kept of all nodes. Samples stay as they came; a view decodes a glance at the newest ones, in its caller's
+    thread.
 
     Whole samples are decoded when somebody asks for them; of a node whose last one was asked for, with the view.
     """
@@ -116,9 +117,6 @@ class Records:
         self._slow_samples: dict[str, tuple[bytes, Sample | None, list[Gap]]] = {}
         self._stale: set[str] = set()
         self.serial = 0
-
-    def __contains__(self, node: object) -> bool:
-        return node in self._nodes
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -143,7 +141,7 @@ class Records:
         self.set_phase(node, self._nodes[node].phase, why)
 
     def connected(self, node: str, via: Via, connect_s: float, restarts: int) -> None:
-        """Its agent said hello."""
+        """Notes that its agent said hello."""
         self._nodes[node].skew_s = None
         self.set_connection(node, via=via, connect_s=connect_s, restarts=restarts, clock_skew_s=None)
 
@@ -157,7 +155,7 @@ class Records:
         return self._nodes[node].connection
 
     def take(self, node: str, payload: bytes, sampled_at: float, now: float) -> None:
-        """A sample arrived: its whole frame. ``now`` is monotonic."""
+        """Keeps a sample that arrived: its whole frame. ``now`` is monotonic."""
         record = self._nodes[node]
         record.skew_s = newer_skew(record.skew_s, sampled_at - time.time())
         with self._lock:
@@ -165,7 +163,7 @@ class Records:
             record.take(payload, now, self._share_bytes)
 
     def refuse(self, node: str, why: str) -> None:
-        """A sample arrived that is not even kept: the last good one stands, and ages."""
+        """Notes that a sample arrived that is not even kept: the last good one stands, and ages."""
         record = self._nodes[node]
         with self._lock:
             if record.refused != why:
@@ -173,11 +171,11 @@ class Records:
                 self.serial += 1
 
     def take_slow(self, node: str, payload: bytes) -> None:
-        """What rarely changes, for the samples that follow."""
+        """Keeps what rarely changes, for the samples that follow."""
         self._nodes[node].slow = payload
 
     def tick(self, now: float) -> None:
-        """Nodes go stale by themselves."""
+        """Counts nodes that went stale, which they do by themselves, as a change."""
         stale = {record.node for record in self._nodes.values() if record.is_stale(now)}
         if stale != self._stale:
             self._stale = stale
@@ -204,38 +202,35 @@ class Records:
         Of a node that shows thousands of ranks, or tells a lot: the newest of them.
         """
         with self._lock:
-            kept = [sample_frame for sample_frame in self._nodes[node].history if after < sample_frame.at <= until]
+            frames = [frame for frame in self._nodes[node].history if after < frame.at <= until]
         samples: list[Sample] = []
         remembered = size_bytes = 0
-        for sample_frame in reversed(kept):
+        for frame in reversed(frames):
             with contextlib.suppress(Exception):  # the view says so of the newest one
-                sample = self._sample(node, sample_frame.payload, sample_frame.slow)
+                sample = self._sample(node, frame.payload, frame.slow)
                 if sample is not None:
                     samples.append(sample)
                     remembered += len(sample.ranks) + len(sample.gpus)
-            size_bytes += sample_frame.size_bytes
+            size_bytes += frame.size_bytes
             if remembered > MOST_REMEMBERED or size_bytes > MOST_REMEMBERED_BYTES:
                 break
         return samples[::-1]
 
     def _view(self, record: NodeRecord, now: float) -> NodeView:
-        return NodeView(record.state(now), record.received, known_connection(record))
+        return NodeView(record.state(now), record.received, connection_now(record))
 
     def _look(self, records: Iterable[NodeRecord]) -> None:
-        """At what came since the last look."""
+        """Decodes what came since the last look, without the hub's thread waiting for that."""
         with self._looking:
             with self._lock:
-                wanted = [
+                unseen = [
                     (record, record.newest, record.slow, record.received_at)
                     for record in records
                     if record.newest is not record.looked_at
                 ]
-            looked_at = [
-                (record, payload, received_at, self._received(record, payload, slow))
-                for record, payload, slow, received_at in wanted
-            ]
+            decoded = [self._received(record, payload, slow) for record, payload, slow, _ in unseen]
             with self._lock:
-                for record, payload, received_at, received in looked_at:
+                for (record, payload, _, received_at), received in zip(unseen, decoded, strict=True):
                     record.looked_at = payload
                     if isinstance(received, str):
                         record.refused = received
@@ -243,7 +238,7 @@ class Records:
                         record.received, record.taken_at, record.refused = received, received_at, ""
 
     def _received(self, record: NodeRecord, payload: bytes, slow: bytes) -> Received | str:
-        """Or why it cannot be taken."""
+        """What views take of a sample's frame, or why it cannot be taken."""
         try:
             glance = glance_of_frame(payload)
         except Exception as error:  # noqa: BLE001 - whatever a sample finds costs its own node
@@ -264,7 +259,7 @@ class Records:
             return None
 
     def _sample(self, node: str, payload: bytes, slow: bytes) -> Sample | None:
-        """Raises UNREADABLE."""
+        """The whole sample of a frame. Raises UNREADABLE."""
         sample, left_out = sample_of_frame(payload)
         if sample is not None:
             sample.node = node
@@ -282,18 +277,16 @@ class Records:
         return decoded[1:]
 
 
-def known_connection(record: NodeRecord) -> Connection:
-    """With the clock skew of now, to a precision that leaves most connections as they were."""
-    known_s, now_s = record.connection.clock_skew_s, record.skew_s
-    if known_s is not None and (now_s is None or abs(now_s - known_s) < SKEW_PRECISION_S):
-        return record.connection
-    if now_s is not None:
-        record.connection = replace(record.connection, clock_skew_s=now_s)
+def connection_now(record: NodeRecord) -> Connection:
+    """The connection with the clock skew of now, to a precision that leaves most connections as they were."""
+    shown_s, skew_s = record.connection.clock_skew_s, record.skew_s
+    if skew_s is not None and (shown_s is None or abs(skew_s - shown_s) >= SKEW_PRECISION_S):
+        record.connection = replace(record.connection, clock_skew_s=skew_s)
     return record.connection
 
 
-def newer_skew(known_s: float | None, seen_s: float) -> float:
+def newer_skew(skew_s: float | None, seen_s: float) -> float:
     """The node's clock minus ours: a sample's way only makes it look smaller, so the largest is nearest."""
-    if known_s is None or seen_s > known_s:
+    if skew_s is None or seen_s > skew_s:
         return seen_s
-    return known_s + (seen_s - known_s) * SKEW_FORGETS
+    return skew_s + (seen_s - skew_s) * SKEW_FORGETS

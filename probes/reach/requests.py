@@ -6,7 +6,7 @@ import itertools
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -18,7 +18,6 @@ from mltop.probes.model.receipt import MOST_RANKS, Refused, admit_stacks, said
 from mltop.probes.model.text import plain_text
 from mltop.probes.model.units import duration_words, size_words
 from mltop.probes.reach.channel import Channel, Ending
-from mltop.probes.reach.poller import Poller
 from mltop.probes.reach.receiving import UNREADABLE
 from mltop.probes.reach.records import Records
 from mltop.probes.reach.stream import Misnamed, Reaper, Stream
@@ -34,7 +33,7 @@ ONE_SHOT_SILENCE_S = 60.0  # without any frame; whoever asked has usually cancel
 
 @dataclass(frozen=True)
 class Answer:
-    """One frame of an answer, and the node that sent it. ``size_bytes``: of its JSON, 0 of our own."""
+    """One frame of an answer, and the node that sent it. ``size_bytes``: of its JSON, 0 for one of our own."""
 
     node: str
     message: Message
@@ -42,18 +41,24 @@ class Answer:
 
 
 class Pending:
-    """Answers to one request of ``nodes``. ``open_nodes`` have not finished yet; ``failed`` say why they never will."""
+    """The answers of ``nodes`` to what they were asked. ``open_nodes`` have not finished yet; ``failed`` (node → why)
+    never will.
+    """
 
-    def __init__(self, nodes: tuple[str, ...], cancel: Callable[[], None]) -> None:
-        self.nodes = nodes
+    def __init__(self, nodes: Iterable[str], cancel: Callable[[], None]) -> None:
         self._queue: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         self._open = set(nodes)
         self._failed: dict[str, str] = {}
         self._lock = threading.Lock()
         self._cancel = cancel
 
+    def expect(self, nodes: Iterable[str]) -> None:
+        """These nodes are asked, too, or something more."""
+        with self._lock:
+            self._open.update(nodes)
+
     def put(self, node: str, message: Message, size_bytes: int = 0) -> None:
-        """Called by the hub's thread. Its error and fix, a node's own words, are made fit for a terminal."""
+        """Called by the hub's thread. The node's own words, error and fix, are made fit for a terminal."""
         message.error, message.fix = plain_text(message.error, MOST_ERROR), plain_text(message.fix)
         with self._lock:
             if message.kind in ("done", "error"):
@@ -63,7 +68,7 @@ class Pending:
         self._queue.put(Answer(node, message, size_bytes))
 
     def fail_all(self, reason: str) -> None:
-        """Nobody will answer any more."""
+        """Ends the wait for every open node."""
         for node in self.open_nodes:
             self.put(node, Message("error", node=node, error=reason))
 
@@ -78,7 +83,7 @@ class Pending:
             return dict(self._failed)
 
     def answers(self, timeout_s: float) -> Iterator[Answer]:
-        """Answers until every node finished or nothing came for ``timeout_s``."""
+        """Yields answers until every node has finished or nothing came for ``timeout_s``."""
         while True:
             try:
                 yield self._queue.get(timeout=timeout_s if self._open else 0.0)
@@ -94,7 +99,7 @@ class Pending:
 
 
 @dataclass
-class Ask:
+class NodeRequest:
     """One request to one node. ``sent`` False: it waits for the node's hello. ``parts``, ``bytes``: received so far."""
 
     id: int
@@ -111,7 +116,7 @@ class Ask:
         return Request("request", id=self.id, op=self.op, node=self.node, args=self.args)
 
     def admit(self, message: Message) -> None:
-        """Bring a frame of the answer within bounds. Raises Refused."""
+        """Brings a frame of the answer within bounds. Raises Refused."""
         if self.parts > MOST_PARTS or self.bytes > MOST_ANSWER_BYTES:
             raise Refused(f"{self.parts} parts of {size_words(self.bytes)} in all, and no end")
         if message.stacks is not None:
@@ -124,7 +129,7 @@ class Ask:
 
 
 class Line(Protocol):
-    """A link, as far as requests need it."""
+    """A link, as far as requests need it (a link needs them, too)."""
 
     channel: Channel
 
@@ -134,15 +139,14 @@ class Line(Protocol):
 
 @dataclass
 class Requests:
-    """All that are on their way, in the hub's thread."""
+    """All requests that are on their way, in the hub's thread."""
 
     records: Records
     files: Files
-    poller: Poller
     reaper: Reaper
-    line_of: Callable[[str], Line]
+    line_of: Mapping[str, Line]  # by node
     _ids: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
-    _asks: dict[int, Ask] = field(default_factory=dict)
+    _asks: dict[int, NodeRequest] = field(default_factory=dict)
     _of_node: dict[str, set[int]] = field(default_factory=dict)
     _one_shots: list[OneShot] = field(default_factory=list)
 
@@ -150,17 +154,17 @@ class Requests:
     def is_busy(self) -> bool:
         return bool(self._asks)
 
-    def ask(self, pending: Pending, op: str, args: dict[str, Any]) -> None:
-        """One request to each of ``pending.nodes``."""
-        apart: dict[Channel, list[Ask]] = {}
-        for node in pending.nodes:
-            ask = Ask(next(self._ids), node, pending, op, dict(args))
+    def ask(self, pending: Pending, nodes: Iterable[str], op: str, args: dict[str, Any]) -> None:
+        """Sends one request to each of these nodes, now or when it is ready."""
+        apart: dict[Channel, list[NodeRequest]] = {}
+        for node in nodes:
+            ask = NodeRequest(next(self._ids), node, pending, op, dict(args))
             self._asks[ask.id] = ask
             self._of_node.setdefault(node, set()).add(ask.id)
             if self.records.phase(node) in ("lost", "refused"):
                 self.fail(ask, self.records.reason(node))
                 continue
-            channel = self.line_of(node).channel
+            channel = self.line_of[node].channel
             if channel.takes_requests:
                 self._send(ask)
             elif channel.one_shot is None:
@@ -171,24 +175,24 @@ class Requests:
             self._ask_apart(channel, asks)
 
     def node_ready(self, node: str) -> None:
-        """Its agent said hello: what waits for that is sent."""
+        """Sends what waits for the node: its agent said hello."""
         for number in tuple(self._of_node.get(node, ())):
             if not self._asks[number].sent:
                 self._send(self._asks[number])
 
     def node_lost(self, node: str, reason: str) -> None:
-        """Nothing that it was asked on its line will be answered."""
+        """Fails everything that the node was asked on its line."""
         for number in tuple(self._of_node.get(node, ())):
             if self._asks[number].one_shot is None:
                 self.fail(self._asks[number], reason)
 
     def answer(self, node: str, message: Message, size_bytes: int = 0) -> None:
-        """A part, done or error frame that came from ``node``."""
+        """Takes in a part, done or error frame that came from ``node``."""
         ask = self._asks.get(message.id)
         if ask is not None and ask.node == node:
             self.deliver(ask, message, size_bytes)
 
-    def deliver(self, ask: Ask, message: Message, size_bytes: int = 0) -> None:
+    def deliver(self, ask: NodeRequest, message: Message, size_bytes: int = 0) -> None:
         ask.parts, ask.bytes = ask.parts + 1, ask.bytes + size_bytes
         try:
             ask.admit(message)
@@ -210,14 +214,14 @@ class Requests:
             else:
                 self._end(ask)
 
-    def fail(self, ask: Ask, reason: str) -> None:
+    def fail(self, ask: NodeRequest, reason: str) -> None:
         self._finish(ask, Message("error", error=reason))
 
-    def is_open(self, ask: Ask) -> bool:
+    def is_open(self, ask: NodeRequest) -> bool:
         return ask.id in self._asks
 
     def tick(self, now: float) -> None:
-        """A few times a second: deadlines."""
+        """Looks at deadlines; called a few times a second."""
         for one_shot in self._one_shots:
             one_shot.tick(now)
         self._one_shots = [one_shot for one_shot in self._one_shots if not one_shot.ended]
@@ -228,14 +232,14 @@ class Requests:
         for one_shot in self._one_shots:
             one_shot.end()
 
-    def _end(self, ask: Ask) -> None:
-        """Ask the node to end what it does for this request. A one-shot process may serve other nodes, too."""
-        if ask.one_shot is None and self.line_of(ask.node).is_ready(ask.node):
-            self.line_of(ask.node).send(encode(Request("cancel", id=ask.id, node=ask.node)))
+    def _end(self, ask: NodeRequest) -> None:
+        """Asks the node to end what it does for this request. A one-shot process may serve other nodes, too."""
+        if ask.one_shot is None and self.line_of[ask.node].is_ready(ask.node):
+            self.line_of[ask.node].send(encode(Request("cancel", id=ask.id, node=ask.node)))
 
-    def _send(self, ask: Ask) -> None:
-        """Now, or when the node is ready."""
-        line = self.line_of(ask.node)
+    def _send(self, ask: NodeRequest) -> None:
+        """Sends a request now, or leaves it until the node is ready."""
+        line = self.line_of[ask.node]
         if not line.is_ready(ask.node):
             return
         ask.sent = True
@@ -245,15 +249,15 @@ class Requests:
         else:
             line.send(encode(ask.request()))
 
-    def _send_stacks(self, ask: Ask, line: Line, py_spy_sha256: str | Exception) -> None:
+    def _send_stacks(self, ask: NodeRequest, line: Line, py_spy_sha256: str | Exception) -> None:
         if isinstance(py_spy_sha256, Exception):
             self.fail(ask, f"cannot look for py-spy here: {py_spy_sha256}")
-        elif self.is_open(ask) and self.line_of(ask.node) is line and line.is_ready(ask.node):
+        elif self.is_open(ask) and self.line_of[ask.node] is line and line.is_ready(ask.node):
             ask.args["py_spy"] = py_spy_sha256
             line.send(encode(ask.request()))
 
-    def _ask_apart(self, channel: Channel, asks: list[Ask]) -> None:
-        """By a process of its own, which carries the answers and then ends."""
+    def _ask_apart(self, channel: Channel, asks: list[NodeRequest]) -> None:
+        """Asks by a process of its own, which carries the answers and then ends."""
         assert channel.one_shot is not None
         by_node = {ask.node: ask for ask in asks}
         one_shot = OneShot(channel.one_shot(tuple(by_node), replace(asks[0].request(), node="")), by_node, self)
@@ -261,7 +265,7 @@ class Requests:
         for ask in asks:
             ask.sent, ask.one_shot = True, one_shot
 
-    def _finish(self, ask: Ask, message: Message, size_bytes: int = 0) -> None:
+    def _finish(self, ask: NodeRequest, message: Message, size_bytes: int = 0) -> None:
         if self._asks.pop(ask.id, None) is not None:
             self._of_node[ask.node].discard(ask.id)
             ask.pending.put(ask.node, message, size_bytes)
@@ -270,20 +274,15 @@ class Requests:
 class OneShot:
     """A process that carries the answers to ``asks`` (by node) and then ends: those without one get the reason then."""
 
-    def __init__(self, channel: Channel, asks: dict[str, Ask], requests: Requests) -> None:
-        self._channel, self._asks, self._requests = channel, asks, requests
+    def __init__(self, channel: Channel, asks: dict[str, NodeRequest], requests: Requests) -> None:
+        self._asks, self._requests = asks, requests
         self._messages = msgspec.json.Decoder(Message)
         self._heard_at = time.monotonic()
         self.ended = False
         self._stream: Stream | None = None
         try:
             self._stream = Stream(
-                channel,
-                requests.poller,
-                requests.reaper,
-                on_frame=self._take,
-                on_end=self._on_end,
-                on_node_end=self._on_node_end,
+                channel, requests.reaper, on_frame=self._take, on_end=self._on_end, on_node_end=self._on_node_end
             )
         except OSError as error:
             self.ended = True
@@ -301,33 +300,32 @@ class OneShot:
     def _take(self, payload: bytes, label: str) -> None:
         try:
             message = self._messages.decode(payload)
-            node = self._node_of(label, message.node)
+            assert self._stream is not None
+            node = self._stream.node_of(label, message.node, self._asks)
         except UNREADABLE:
             return
         except Misnamed as forged:
             self._on_node_end(forged.node, Ending(f"{forged}: refused"))
             return
         self._heard_at = time.monotonic()
-        ask = self._asks.get(node)
-        if ask is None or message.kind not in ("part", "done", "error") or not self._requests.is_open(ask):
+        if (
+            node is None
+            or message.kind not in ("part", "done", "error")
+            or not self._requests.is_open(self._asks[node])
+        ):
             return
-        self._requests.deliver(ask, message, len(payload))
+        self._requests.deliver(self._asks[node], message, len(payload))
         if not any(self._requests.is_open(ask) for ask in self._asks.values()):
             self.end()
 
-    def _node_of(self, label: str, named: str) -> str:
-        if self._channel.speakers is not None and self._stream is not None:
-            return self._stream.speaker(label, named) or ""
-        return named if named in self._asks or len(self._asks) != 1 else next(iter(self._asks))
-
     def _on_end(self, code: int | None) -> None:
+        assert self._stream is not None
         self.ended = True
-        self._fail(str(self._channel.ending(code, "" if self._stream is None else self._stream.last_words())))
+        self._fail(str(self._stream.channel.ending(code, self._stream.last_output())))
 
     def _on_node_end(self, node: str, ending: Ending) -> None:
-        ask = self._asks.get(node)
-        if ask is not None:
-            self._requests.fail(ask, str(ending))
+        if node in self._asks:
+            self._requests.fail(self._asks[node], str(ending))
 
     def _fail(self, reason: str) -> None:
         for ask in self._asks.values():

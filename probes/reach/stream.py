@@ -15,12 +15,13 @@ import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from mltop.probes.model.text import plain_text
 from mltop.probes.reach.channel import Channel, Ending
 from mltop.probes.reach.framing import NOISE_BYTES, FrameReader
 from mltop.probes.reach.poller import Poller
+from mltop.probes.reach.programs import run_program
 from mltop.probes.system.spawn import die_with_parent
 
 STDERR_BYTES = 65_536
@@ -31,7 +32,7 @@ NOISE_BURST_BYTES = 262_144
 # A byte of a frame counts as so many of noise: a node that sends samples as fast as it can must not cost a core
 # either. 256 nodes of one pdsh send 8 MB/s, and a burst of stacks comes at 30.
 FRAME_COST = 0.2
-MOST_NAME = 80  # characters of a node's name that a node made up
+MOST_NAME_CHARS = 80  # of a node's name that a node made up
 REAP_POLL_S = 0.01
 KILLED_GRACE_S = 0.5  # for a process to go after SIGKILL; one stuck in the kernel is left behind
 _SETPRIV_S = 5.0
@@ -41,14 +42,15 @@ class Misnamed(Exception):
     """A frame of ``node`` names another one."""
 
     def __init__(self, node: str, named: str) -> None:
-        super().__init__(f"it sends frames in the name of {plain_text(named, MOST_NAME)}")
+        super().__init__(f"it sends frames in the name of {plain_text(named, MOST_NAME_CHARS)}")
         self.node = node
 
 
 class Reaper:
-    """Streams that are ending: asked to, then killed, then released."""
+    """The streams that are ending: asked to, then killed, then released. ``poller``: what they are all watched by."""
 
-    def __init__(self, grace_s: float) -> None:
+    def __init__(self, poller: Poller, grace_s: float) -> None:
+        self.poller = poller
         self._grace_s = grace_s
         self._ending: list[tuple[Stream, float]] = []
 
@@ -59,9 +61,9 @@ class Reaper:
         self._ending.append((stream, time.monotonic() + self._grace_s))
 
     def look(self, now: float) -> None:
-        """Call it every REAP_POLL_S while there are any."""
-        looked_at, self._ending = self._ending, []  # an end may lead to others
-        for stream, deadline in looked_at:
+        """To be called every REAP_POLL_S while there are any."""
+        due, self._ending = self._ending, []  # an end may lead to others
+        for stream, deadline in due:
             if stream.has_ended() or now > deadline + KILLED_GRACE_S:
                 stream.finish()
                 continue
@@ -70,22 +72,21 @@ class Reaper:
             self._ending.append((stream, deadline))
 
     def hurry(self, now: float, grace_s: float) -> None:
-        """Nobody gets longer than ``grace_s`` from now on."""
+        """No stream gets longer than ``grace_s`` from now on."""
         self._ending = [(stream, min(deadline, now + grace_s)) for stream, deadline in self._ending]
 
 
 class Stream:
-    """Starts ``channel``; raises OSError when it cannot.
+    """The process of ``channel``, started. Raises OSError when it cannot be.
 
-    ``on_frame(payload, label)`` for every frame until the end, ``label`` as in Frame (``speaker`` says whose it is);
-    ``on_end(exit code or None)`` once, when the process is gone, whoever began its end;
+    ``on_frame(payload, label)`` is called for every frame until the end, ``label`` as in Frame (``node_of`` says whose
+    it is); ``on_end(exit code or None)`` once, when the process is gone, whoever began its end;
     ``on_node_end(node, ending)`` for what ``channel.node_ending`` finds.
     """
 
     def __init__(
         self,
         channel: Channel,
-        poller: Poller,
         reaper: Reaper,
         *,
         on_frame: Callable[[bytes, str], None],
@@ -93,7 +94,7 @@ class Stream:
         on_node_end: Callable[[str, Ending], None],
     ) -> None:
         self.channel = channel
-        self._poller, self._reaper = poller, reaper
+        self._poller, self._reaper = reaper.poller, reaper
         self._on_frame, self._on_end, self._on_node_end = on_frame, on_end, on_node_end
         self._process = start(channel)
         assert self._process.stdin and self._process.stdout and self._process.stderr
@@ -101,41 +102,32 @@ class Stream:
         self._stdin, self._stdout, self._stderr = (pipe.fileno() for pipe in self._pipes)
         self._speakers = channel.speakers() if channel.speakers is not None else None
         self._frames = FrameReader(labelled=channel.speakers is not None)
-        self._said = bytearray()  # on stderr
+        self._errors = bytearray()  # the newest of stderr
         self._stderr_line = b""  # not ended yet
         self._outgoing: deque[memoryview] = deque()
         self._noise_debt = self._noise_at = 0.0
-        self._ending = self._killed = False
+        self.is_ending = self._killed = False
         for fd in (self._stdin, self._stdout, self._stderr):
             os.set_blocking(fd, False)
-        poller.watch(self._stdout, self._read_stdout)
-        poller.watch(self._stderr, self._read_stderr)
+        self._poller.watch(self._stdout, self._read_stdout)
+        self._poller.watch(self._stderr, self._read_stderr)
         if channel.opening:
             self.send(channel.opening)
 
     # Out.
 
     def send(self, data: bytes) -> None:
-        """Queue bytes for its stdin. What cannot be written any more is dropped: the end of stdout follows."""
-        if self._ending:
-            return
-        self._outgoing.append(memoryview(data))
-        if len(self._outgoing) == 1:
-            self._flush()
-        if self._outgoing and not self._poller.watches(self._stdin):
-            self._poller.watch(self._stdin, self._write_stdin, selectors.EVENT_WRITE)
+        """Queues bytes for its stdin. What cannot be written any more is dropped: the end of stdout follows."""
+        if not self.is_ending:
+            self._outgoing.append(memoryview(data))
+            self._write()
 
     @property
     def unsent_bytes(self) -> int:
         return sum(len(part) for part in self._outgoing)
 
-    def _write_stdin(self) -> None:
-        self._flush()
-        if not self._outgoing:
-            self._poller.unwatch(self._stdin)
-
-    def _flush(self) -> None:
-        """Write what waits, as far as the pipe takes it."""
+    def _write(self) -> None:
+        """Writes what waits, as far as the pipe takes it; the rest when it takes more."""
         try:
             while self._outgoing:
                 head = self._outgoing[0]
@@ -148,27 +140,32 @@ class Stream:
             pass
         except OSError:  # its other end is closed
             self._outgoing.clear()
+        if not self._outgoing:
+            self._poller.unwatch(self._stdin)
+        elif not self._poller.watches(self._stdin):
+            self._poller.watch(self._stdin, self._write, selectors.EVENT_WRITE)
 
     # In.
 
-    def speaker(self, label: str, named: str) -> str | None:
-        """Whose a frame is that came behind ``label`` and names the node ``named``.
+    def node_of(self, label: str, named: str, nodes: Collection[str]) -> str | None:
+        """Which of ``nodes`` sent a frame that came behind ``label`` and names the node ``named``; None for no one.
 
-        By the label, where the channel has labels; None for nobody's. Raises Misnamed for one that names another node.
+        The label decides where the channel has labels, else the frame, unless there is a single node. Raises Misnamed
+        for a frame that names another node than its label.
         """
         if self._speakers is None:
-            return named
+            return named if named in nodes else next(iter(nodes)) if len(nodes) == 1 else None
         node = self._speakers.node_of(label)
         if node is None:
             self._read_all_stderr()  # what says who speaks is written before the first line of who does
             node = self._speakers.node_of(label) or self._speakers.claim(label, named)
         if node is not None and named not in ("", node):
             raise Misnamed(node, named)
-        return node
+        return node if node in nodes else None
 
-    def last_words(self) -> str:
-        """The last lines of stderr if it said any, or of what was not a frame: usually why the process ended."""
-        for text in (self._said.decode("utf-8", "replace"), self.noise):
+    def last_output(self) -> str:
+        """The last lines of stderr if there are any, or of what was not a frame: usually why the process ended."""
+        for text in (self._errors.decode("utf-8", "replace"), self.noise):
             lines = ["".join(filter(str.isprintable, line)).strip() for line in text.splitlines()]
             if any(lines):
                 return "\n".join(line for line in lines if line)
@@ -193,10 +190,10 @@ class Stream:
         noise = self._frames.noise_bytes - noise_before
         self._noise_debt += noise + FRAME_COST * max(0, count - noise)
         for frame in frames:
-            if self._ending:
+            if self.is_ending:
                 return
             self._on_frame(frame.payload, frame.label)
-        if not self._ending:
+        if not self.is_ending:
             self._pause(self._stdout)
 
     def _read_stderr(self) -> None:
@@ -213,15 +210,15 @@ class Stream:
                     return
 
     def _take_stderr(self) -> bytes | None:
-        """What the process says there now; None at its end. The newest is kept."""
+        """Reads what is there now; None at its end. The newest is kept."""
         try:
             output = os.read(self._stderr, STDERR_BYTES)
         except BlockingIOError:
             return b""
         if not output:
             return None
-        self._said += output[-NOISE_BYTES:]
-        del self._said[:-NOISE_BYTES]
+        self._errors += output[-NOISE_BYTES:]
+        del self._errors[:-NOISE_BYTES]
         self._noise_debt += len(output)
         node_ending = self.channel.node_ending
         if node_ending is None and self._speakers is None:
@@ -238,7 +235,7 @@ class Stream:
         return output
 
     def _pause(self, fd: int) -> None:
-        """Not to be read for a while, because of the noise it makes."""
+        """Leaves ``fd`` unread for a while, because of the noise it makes."""
         if not self._noise_debt:
             return
         now = time.monotonic()
@@ -249,20 +246,16 @@ class Stream:
 
     # Its end.
 
-    @property
-    def is_ending(self) -> bool:
-        return self._ending
-
     def watch(self) -> None:
-        """Its process may be gone although something that it started still holds the pipes."""
+        """Ends the stream when its process is gone although something that it started still holds the pipes."""
         if self.has_ended():
             self.end()
 
     def end(self) -> None:
-        """Close its stdin, which ends an agent and ssh; what does not hang on stdin gets SIGTERM."""
-        if self._ending:
+        """Closes its stdin, which ends an agent and ssh; what does not hang on stdin gets SIGTERM."""
+        if self.is_ending:
             return
-        self._ending = True
+        self.is_ending = True
         self._poller.unwatch(self._stdout)
         self._poller.unwatch(self._stdin)
         self._outgoing.clear()
@@ -273,7 +266,7 @@ class Stream:
         self._reaper.add(self)
 
     def kill(self) -> None:
-        """The whole process group: a launcher may have started others (ProxyCommand, pdsh's ssh)."""
+        """Kills the whole process group: a launcher may have started others (ProxyCommand, pdsh's ssh)."""
         if self._process.returncode is None:
             self._killed = True
             self._signal(signal.SIGKILL)
@@ -290,10 +283,8 @@ class Stream:
         return True
 
     def finish(self) -> None:
-        """For the reaper: the process is gone. Its exit code is None when only our SIGKILL ended it."""
-        for _ in range(STDERR_READS):
-            if not self._take_stderr():
-                break
+        """Called by the reaper when the process is gone. The exit code is None when only our SIGKILL ended it."""
+        self._read_all_stderr()
         self._poller.unwatch(self._stderr)
         for pipe in self._pipes:
             with contextlib.suppress(OSError):
@@ -306,7 +297,7 @@ class Stream:
 
 
 def start(channel: Channel) -> subprocess.Popen[bytes]:
-    """Its process, leader of a group of its own. Raises OSError."""
+    """The channel's process, leader of a group of its own. Raises OSError."""
     if shutil.which(channel.argv[0]) is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), channel.argv[0])
     setpriv = dying_with_us() if channel.dies_with_us else ()
@@ -324,8 +315,8 @@ def start(channel: Channel) -> subprocess.Popen[bytes]:
 
 @functools.cache
 def dying_with_us() -> tuple[str, ...]:
-    """What to write before a command so that the kernel kills it when we die (prctl(2), PR_SET_PDEATHSIG): setpriv(1)
-    of util-linux 2.33 or newer; empty where there is none.
+    """The words before a command by which the kernel kills it when we die (prctl(2), PR_SET_PDEATHSIG): setpriv(1) of
+    util-linux 2.33 or newer; empty where there is none.
 
     The other way, Python's preexec_fn, costs a fork(2), which copies our page tables: 9 ms of a process with 150 MB,
     where this takes 1 ms. The signal comes when the thread that started the process ends.
@@ -334,9 +325,7 @@ def dying_with_us() -> tuple[str, ...]:
     if program is None:
         return ()
     try:
-        done = subprocess.run(
-            [program, "--help"], stdin=subprocess.DEVNULL, capture_output=True, timeout=_SETPRIV_S, check=False
-        )
+        usage = run_program((program, "--help"), _SETPRIV_S).stdout
     except (OSError, subprocess.TimeoutExpired):
         return ()
-    return (program, "--pdeathsig", "KILL", "--") if b"--pdeathsig" in done.stdout else ()
+    return (program, "--pdeathsig", "KILL", "--") if "--pdeathsig" in usage else ()

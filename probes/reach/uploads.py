@@ -27,28 +27,27 @@ Make = Callable[[], Any]
 
 
 class Files:
-    """For the hub's thread: what is called back runs where ``post`` says. One file is made at a time."""
+    """Makes files, one at a time. For the hub's thread: what is called back runs where ``post`` says."""
 
     def __init__(self, post: Post, file_for: FileFor | None = None, py_spy_for: PySpyFor | None = None) -> None:
         self._post = post
-        self._file_for = file_for or bundled_file
-        self._py_spy_for = py_spy_for or bundled_py_spy
-        self._known: dict[Key, Any] = {}
+        self._file_for, self._py_spy_for = file_for, py_spy_for
+        self._files: dict[Key, Any] = {}
         self._waiting: dict[Key, list[Callable[[Any], None]]] = {}
         self._to_make: deque[tuple[Key, Make]] = deque()
         self._making = False
 
     def frame(self, name: str, machine: str, then: Callable[[bytes], None]) -> None:
-        """The whole frame that carries this file, or the error why there is none."""
+        """Calls ``then`` with the whole frame that carries this file, or the error why there is none."""
         self._want((name, machine), lambda: encode(self._request(name, machine)), then)
 
     def py_spy_sha256(self, machine: str, then: Callable[[str | Exception], None]) -> None:
-        """The empty text when there is none for this machine; an exception when that cannot be found out."""
+        """Calls ``then`` with "" when there is none for this machine, an exception when that cannot be found out."""
         self._want(("", machine), lambda: self._sha256(machine), then)
 
     def _want(self, key: Key, make: Make, then: Callable[[Any], None]) -> None:
-        if key in self._known:
-            then(self._known[key])
+        if key in self._files:
+            then(self._files[key])
         elif key in self._waiting:
             self._waiting[key].append(then)
         else:
@@ -62,42 +61,34 @@ class Files:
             threading.Thread(target=self._make, args=self._to_make.popleft(), name="mltop-files", daemon=True).start()
 
     def _make(self, key: Key, make: Make) -> None:
-        made = make()
-        self._post(lambda: self._made(key, made))
+        file = make()
+        self._post(lambda: self._hand_out(key, file))
 
-    def _made(self, key: Key, made: Any) -> None:
-        self._known[key] = made
-        while len(self._known) > MOST_KEPT:
-            del self._known[next(iter(self._known))]
+    def _hand_out(self, key: Key, file: Any) -> None:
+        self._files[key] = file
+        while len(self._files) > MOST_KEPT:
+            del self._files[next(iter(self._files))]
         self._making = False
         self._make_next()
         for then in self._waiting.pop(key):
-            then(made)
+            then(file)
 
     def _sha256(self, machine: str) -> str | Exception:
         try:
-            return self._py_spy_for(machine)
+            from mltop.probes.reach import bundle  # hashes and compresses: only where a node asks for it
+
+            return (self._py_spy_for or bundle.py_spy_sha256)(machine)
         except Exception as error:  # noqa: BLE001 - whoever asked for stacks is told
             return error
 
     def _request(self, name: str, machine: str) -> Request:
         try:
-            return self._file_for(name, machine)
+            from mltop.probes.reach import bundle
+
+            return (self._file_for or bundle.file_for)(name, machine)
         except Exception as error:  # noqa: BLE001 - the node is told, and its state says so
             reason = plain_text(f"cannot make {name} for {machine}: {type(error).__name__}: {error}")
             return Request("file", op=name, args={"error": reason})
-
-
-def bundled_file(name: str, machine: str) -> Request:
-    from mltop.probes.reach.bundle import file_for  # hashes and compresses: only where a node asks for it
-
-    return file_for(name, machine)
-
-
-def bundled_py_spy(machine: str) -> str:
-    from mltop.probes.reach.bundle import py_spy_sha256
-
-    return py_spy_sha256(machine)
 
 
 class TooManyFilesError(Exception):
@@ -105,7 +96,7 @@ class TooManyFilesError(Exception):
 
 
 class Uploads:
-    """Of one running channel, in the hub's thread. ``until``: when what was sent has arrived over a slow link."""
+    """The files sent on one running channel, in the hub's thread. ``until``: when they arrived over a slow link."""
 
     def __init__(self, files: Files, stream: Stream, on_sent: Callable[[int], None]) -> None:
         """``on_sent(bytes)`` when a file begins to go out, while the channel is the one that runs."""
@@ -116,7 +107,7 @@ class Uploads:
         self.until = 0.0
 
     def needs(self, node: str, name: str, boot: Boot | None, again: bool) -> None:
-        """Only an agent that installed itself asks, and gets what is for the machine that its bootstrap saw.
+        """Sends a file: only an agent that installed itself asks, and gets what is for the machine its bootstrap saw.
 
         ``again``: also when it was sent on this stream before. Raises TooManyFilesError.
         """
@@ -130,21 +121,21 @@ class Uploads:
         self._send(name, boot.machine)
 
     def arrived(self, now: float) -> None:
-        """The node tells how far it is: nothing has to be guessed."""
+        """Ends the guess when the files arrive: the node says how far it is."""
         self.until = min(self.until, now)
 
     def _send(self, name: str, machine: str) -> None:
         """Where the stream reaches several nodes, what is under way for one is for all of them. A node that asks when
         it has gone by needs it again: who did not wait for it dropped it.
         """
-        wanted = (name, machine)
-        if wanted in self._being_made or (wanted in self._sent and self._stream.unsent_bytes > 0):
+        file = (name, machine)
+        if file in self._being_made or (file in self._sent and self._stream.unsent_bytes > 0):
             return
-        self._sent.add(wanted)
-        self._being_made.add(wanted)
+        self._sent.add(file)
+        self._being_made.add(file)
 
         def send(frame: bytes) -> None:
-            self._being_made.discard(wanted)
+            self._being_made.discard(file)
             if not self._stream.is_ending:
                 self.until = max(time.monotonic(), self.until) + len(frame) / SLOW_BYTES_PER_S
                 self._stream.send(frame)

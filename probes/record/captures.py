@@ -13,19 +13,19 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, make_dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import msgspec
 
-from mltop.probes.model import Frame, NodeState, RankStacks, Sample, all_fields, to_json, well_formed
+from mltop.probes.model import NodeState, RankStacks, Sample, all_fields, to_json, well_formed
 from mltop.probes.model.receipt import admit_stacks
 from mltop.probes.model.text import clean
 from mltop.probes.reach.view import Connection
 from mltop.probes.record import decoding
-from mltop.probes.record.decoding import BadRecording, decode, told
+from mltop.probes.record.decoding import BadRecording, decode, failing_at
 from mltop.probes.record.recordings import Budget, StoredSamples, check_format, read_samples, recording, sentence
 from mltop.probes.system.files import BadFile, Folder
 from mltop.probes.version import __version__
@@ -64,13 +64,13 @@ class CaptureWriter:
         return problems
 
     def problem(self, sentence: str) -> None:
-        """Something that will be missing from this capture."""
+        """Notes something that will be missing from this capture."""
         with self._lock:
             self.problems.append(clean(sentence))
             self._write_manifest()
 
     def nodes(self, states: Iterable[NodeState], connections: Mapping[str, Connection] | None = None) -> None:
-        """The state of every node, and how it was reached (``connection``: the fields of `Connection`)."""
+        """Writes the state of every node, and how it was reached (``connection``: the fields of `Connection`)."""
         entries: list[dict[str, Any]] = []
         for state in states:
             connection = (connections or {}).get(state.node)
@@ -80,7 +80,7 @@ class CaptureWriter:
             self._write_manifest()
 
     def add(self, name: str, data: bytes) -> None:
-        """One file, ``name`` relative to the directory; a failure is noted and the rest goes on."""
+        """Writes one file, ``name`` relative to the directory; a failure is noted and the rest goes on."""
         try:
             self._write(name, data)
         except (OSError, BadFile) as error:
@@ -95,7 +95,7 @@ class CaptureWriter:
         self.add(f"{SAMPLES}/{safe_name(node)}.jsonl.gz", gzip.compress(recording(samples), 6))
 
     def add_dumps(self, dumps: list[RankStacks]) -> None:
-        """One file per process, holding all its rounds."""
+        """Writes one file per process, holding all its rounds."""
         by_process: dict[tuple[str, int], list[RankStacks]] = {}
         for dump in dumps:
             by_process.setdefault((dump.node, dump.pid), []).append(dump)
@@ -104,7 +104,7 @@ class CaptureWriter:
             self.add(f"{DUMPS}/{safe_name(node)}/rank-{rank}-pid-{pid}.json", to_json(rounds).encode())
 
     def finish(self) -> None:
-        """Everything that could be written is there."""
+        """Marks the capture as finished: everything that could be written is there."""
         with self._lock:
             self._manifest.update(finished_at=time.time(), complete=not self.problems)
             self._write_manifest()
@@ -167,12 +167,12 @@ class _Verdict(msgspec.Struct):
 def _without_raw() -> type[Any]:
     """RankStacks as it is read: py-spy's JSON is most of it, and any tree of values."""
     types = get_type_hints(RankStacks)
-    kept = (item for item in fields(RankStacks) if item.name != "raw")
     return make_dataclass(
         "RankStacks",
         [
             (item.name, types[item.name], field(default=item.default, default_factory=item.default_factory))
-            for item in kept
+            for item in fields(RankStacks)
+            if item.name != "raw"
         ],
     )
 
@@ -190,7 +190,7 @@ def read_capture(directory: Path, share: Callable[[RankStacks], None] = lambda _
 
 
 def read_raw(directory: Path) -> Iterator[RankStacks]:
-    """Every dump as py-spy saw it (``raw``), a file at a time. Raises BadRecording."""
+    """Yields every dump as py-spy saw it (``raw``), a file at a time. Raises BadRecording."""
     try:
         with Folder.open(directory) as folder:
             reader = _Reader(folder)
@@ -207,21 +207,20 @@ class _Reader:
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
-        self._found: set[str] = set()
+        self._files: set[str] = set()  # that were seen
 
     def read(self, share: Callable[[RankStacks], None]) -> Capture:
         manifest = self.manifest()
-        made = Capture(nodes=manifest.nodes)
-        made.problems += _told(manifest.problems or [])
+        capture = Capture(manifest.nodes, problems=_shortened(manifest.problems or []))
         if manifest.finished_at is None:
-            made.problems.append("the capture was cut off before it was finished")
-        self._found.update(self._folder.names(decoding.MOST_FILES))
-        cut_off = self._samples(made.samples)
-        made.dumps = self._dumps(share)
-        made.problems += _missing([name for name in manifest.files or [] if name not in self._found])
-        made.problems += cut_off
-        made.not_answered = self._not_answered()
-        return made
+            capture.problems.append("the capture was cut off before it was finished")
+        self._files.update(self._folder.names(decoding.MOST_FILES))
+        cut_off = self._samples(capture.samples)
+        capture.dumps = self._dumps(share)
+        capture.problems += _missing([name for name in manifest.files or [] if name not in self._files])
+        capture.problems += cut_off
+        capture.not_answered = self._not_answered()
+        return capture
 
     def manifest(self) -> _Manifest:
         path = self._folder.path / MANIFEST
@@ -234,16 +233,16 @@ class _Reader:
         return manifest
 
     def _samples(self, into: StoredSamples) -> list[str]:
-        """Sentences about what is cut off."""
+        """Reads all samples. Returns sentences about what is cut off."""
         budget, cut_off = Budget(), []
-        for folder, name in self._files(self._folder, SAMPLES, lambda name: ".jsonl" in name):
+        for folder, name in self._names(self._folder, SAMPLES, lambda name: ".jsonl" in name):
             fd, path = folder.open_file(name), folder.path / name
             try:
                 if read_samples(fd, path, into, budget):
                     cut_off.append(f"{SAMPLES}/{name} is cut off")
             finally:
                 os.close(fd)
-            self._found.add(f"{SAMPLES}/{name}")
+            self._files.add(f"{SAMPLES}/{name}")
         into.finish(str(self._folder.path))
         return cut_off
 
@@ -255,7 +254,7 @@ class _Reader:
             data = folder.read(name, decoding.MOST_DUMP_BYTES)
             for read in decode(data, list[kind], where, decoding.MOST_DUMP_OBJECTS):  # type: ignore[valid-type]
                 dump = RankStacks(**vars(read))
-                with told(where):
+                with failing_at(where):
                     admit_stacks(dump)
                 share(dump)
                 parts.add(dump, where)
@@ -269,27 +268,27 @@ class _Reader:
         with self._folder.folder(DUMPS) as nodes:
             for node, kind in nodes.names(decoding.MOST_FILES).items():
                 if kind != stat.S_IFREG and not node.startswith("."):
-                    for folder, name in self._files(nodes, node, lambda name: name.endswith(".json")):
-                        self._found.add(f"{DUMPS}/{node}/{name}")
+                    for folder, name in self._names(nodes, node, lambda name: name.endswith(".json")):
+                        self._files.add(f"{DUMPS}/{node}/{name}")
                         yield folder, name
 
-    def _files(self, above: Folder, inner: str, wanted: Callable[[str], bool]) -> Iterator[tuple[Folder, str]]:
-        """Names with a leading dot are temporary files of a capture that was killed."""
+    def _names(self, above: Folder, inner: str, is_wanted: Callable[[str], bool]) -> Iterator[tuple[Folder, str]]:
+        """The (folder, name) of files in ``above/inner``. A leading dot is a temporary file's, of a capture killed."""
         if above is self._folder and self._is_missing(inner):
             return
         with above.folder(inner) as folder:
             for name in folder.names(decoding.MOST_FILES):
-                if len(self._found) > decoding.MOST_FILES:
+                if len(self._files) > decoding.MOST_FILES:
                     raise BadFile(f"{self._folder.path}: holds more than {decoding.MOST_FILES:,} files")
-                if wanted(name) and not name.startswith("."):
+                if is_wanted(name) and not name.startswith("."):
                     yield folder, name
 
     def _is_missing(self, name: str) -> bool:
-        """As in a capture that was cut off, or whose directory could not be written."""
+        """Whether it is, as in a capture that was cut off, or whose directory could not be written."""
         return name not in self._folder.names(decoding.MOST_FILES)
 
     def _not_answered(self) -> list[NodeState]:
-        """From the saved verdict; [] for a capture that was cut off before its verdict."""
+        """The nodes of the saved verdict; [] for a capture that was cut off before its verdict."""
         where = str(self._folder.path / VERDICT)
         try:
             data = self._folder.read(VERDICT, decoding.MOST_VERDICT_BYTES)
@@ -312,19 +311,15 @@ class _Parts:
         for digest in dump.digests:
             if id(digest.frames) not in self._frames:
                 self._frames.add(id(digest.frames))
-                self._count += _parts_of(digest.frames)
+                self._count += len(digest.frames) + sum(len(frame.ints) for frame in digest.frames)
         if self._count > decoding.MOST_DUMP_PARTS:
             raise BadRecording(f"{where}: more stacks than mltop can keep in memory")
 
 
-def _parts_of(frames: Sequence[Frame]) -> int:
-    return len(frames) + sum(len(frame.ints) for frame in frames)
-
-
-def _told(problems: Collection[str]) -> list[str]:
-    told: list[str] = [clean(problem, _MOST_CHARS) for problem in list(problems)[: decoding.MOST_PROBLEMS]]
-    more = len(problems) - len(told)
-    return [*told, f"and {more:,} more problems stand in its {MANIFEST}"] if more else told
+def _shortened(problems: Sequence[str]) -> list[str]:
+    first: list[str] = [clean(problem, _MOST_CHARS) for problem in problems[: decoding.MOST_PROBLEMS]]
+    more = len(problems) - len(first)
+    return [*first, f"and {more:,} more problems stand in its {MANIFEST}"] if more else first
 
 
 def _missing(names: Sequence[str]) -> list[str]:

@@ -57,14 +57,14 @@ def decode(data: bytes, kind: type[Kind], where: str, most_objects: int) -> Kind
     ``most_objects``: of so many, text is not decoded at all. Whoever hides brackets in strings is refused earlier.
     """
     _refuse_many(data, where, most_objects)
-    with told(where, data):
+    with failing_at(where, data):
         return msgspec.json.decode(data, type=kind)
 
 
 def decode_sample(line: bytes, where: str) -> Sample:
     """One sample, whole and checked: every sample that comes from a file passes here. Raises BadRecording."""
     _refuse_many(line, where, MOST_SAMPLE_OBJECTS)
-    with told(where, line):
+    with failing_at(where, line):
         sample = sample_of_line(line)
     if len(sample.node) > MOST_NODE_CHARS:
         raise BadRecording(f"{where}: a node's name has {len(sample.node):,} characters")
@@ -78,20 +78,14 @@ def _refuse_many(data: bytes, where: str, most_objects: int) -> None:
 
 
 @contextlib.contextmanager
-def told(where: str, data: bytes = b"") -> Iterator[None]:
-    """What decoding and receiving raise becomes a BadRecording that begins with ``where``."""
+def failing_at(where: str, data: bytes = b"") -> Iterator[None]:
+    """Turns what decoding and receiving raise into a BadRecording that begins with ``where``."""
     try:
         yield
     except (msgspec.ValidationError, Refused) as error:
         raise BadRecording(f"{where}: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
-        raise BadRecording(f"{where}: {_encoding(data) or error}") from None
+        encoding = next((name for mark, name in _MARKS.items() if data.startswith(mark)), "")
+        raise BadRecording(f"{where}: {f'is {encoding}, not plain UTF-8' if encoding else error}") from None
     except RecursionError:
         raise BadRecording(f"{where}: brackets within brackets, too deep to be read") from None
-
-
-def _encoding(data: bytes) -> str:
-    for mark, name in _MARKS.items():
-        if data.startswith(mark):
-            return f"is {name}, not plain UTF-8"
-    return ""

@@ -68,7 +68,7 @@ class NodeSamples:
         self.all_bytes += len(line)
 
     def pack(self) -> int:
-        """Returns the bytes that this takes."""
+        """Packs what is open. Returns the bytes that this takes."""
         if not self._open:
             return 0
         packed = zlib.compress(b"\n".join(self._open), 1)
@@ -78,7 +78,7 @@ class NodeSamples:
 
     @property
     def newest(self) -> Sample:
-        """Of equal times the last one in the file."""
+        """The newest sample; of equal times the last one in the file."""
         when = self._times[self._newest]
         *_, (_, line) = (timed for timed in self._lines(when) if timed[0] == when)
         return decode_sample(line, "sample")
@@ -91,7 +91,7 @@ class NodeSamples:
         return self.since(float("-inf"))
 
     def since(self, when: float) -> Iterator[Sample]:
-        """Those of ``when`` (unix s) and later."""
+        """The samples of ``when`` (unix s) and later, in the order of time."""
         timed_lines: Iterable[tuple[float, bytes]] = (timed for timed in self._lines(when) if timed[0] >= when)
         if not self.in_order:
             timed_lines = sorted(timed_lines, key=itemgetter(0))
@@ -126,14 +126,14 @@ class StoredSamples(Mapping[str, NodeSamples]):
 
     def add(self, sample: Sample, line: bytes, where: str) -> None:
         """``line``: the sample's JSON."""
-        own = self._nodes.get(sample.node)
-        if own is None:
-            own = self._nodes[sample.node] = NodeSamples()
-        own.add(sample.sampled_at, line)
+        samples = self._nodes.get(sample.node)
+        if samples is None:
+            samples = self._nodes[sample.node] = NodeSamples()
+        samples.add(sample.sampled_at, line)
         self._count += 1
         self._open_bytes += len(line)
-        if own.open_bytes > self._piece_bytes():
-            self._pack([own])
+        if samples.open_bytes > self._piece_bytes():
+            self._pack([samples])
         if self._open_bytes > _UNPACKED_BYTES:
             self._pack(self._nodes.values())
         if self._count > MOST_SAMPLES:
@@ -144,33 +144,33 @@ class StoredSamples(Mapping[str, NodeSamples]):
             raise BadRecording(f"{where}: more samples than mltop can keep in {MOST_PACKED_BYTES >> 20} MiB of memory")
 
     def _piece_bytes(self) -> int:
-        """Small for many nodes: who reads them in the order of time has a piece of each in hand."""
+        """How large a piece grows: small for many nodes, as reading in the order of time holds a piece of each."""
         least, most = _PIECE_BYTES
         return max(least, min(most, _UNPACKED_BYTES // len(self._nodes)))
 
     def _pack(self, nodes: Iterable[NodeSamples]) -> None:
-        for own in nodes:
-            self._open_bytes -= own.open_bytes
-            self._packed_bytes += own.pack()
+        for samples in nodes:
+            self._open_bytes -= samples.open_bytes
+            self._packed_bytes += samples.pack()
 
     def finish(self, where: str) -> None:
-        """All are added. Raises BadRecording."""
-        for node, own in self._nodes.items():
-            if own.all_bytes > MOST_DISORDERED_BYTES and not own.in_order:
+        """To be called when all are added. Raises BadRecording."""
+        for node, samples in self._nodes.items():
+            if samples.all_bytes > MOST_DISORDERED_BYTES and not samples.in_order:
                 raise BadRecording(f"{where}: the samples of {node} do not stand in the order of time")
 
     def by_time(self) -> Iterator[Sample]:
-        """Those of all nodes, the oldest first."""
+        """The samples of all nodes, the oldest first."""
         return heapq.merge(*self._nodes.values(), key=lambda sample: sample.sampled_at)
 
     @property
     def newest(self) -> list[Sample]:
         """The last one of every node."""
-        return [own.newest for own in self._nodes.values()]
+        return [samples.newest for samples in self._nodes.values()]
 
     def oldest(self) -> list[Sample]:
         """The first one of every node."""
-        return [next(iter(own)) for own in self._nodes.values()]
+        return [next(iter(samples)) for samples in self._nodes.values()]
 
 
 def header_line(started_at: float) -> str:
@@ -203,29 +203,29 @@ def read_recording(path: Path) -> Recording:
         fd = open_regular(path)
     except (OSError, BadFile) as error:
         raise BadRecording(sentence(error)) from None
-    made = Recording()
+    recorded = Recording()
     try:
-        made.cut_off = read_samples(fd, path, made.samples)
+        recorded.cut_off = read_samples(fd, path, recorded.samples)
     finally:
         os.close(fd)
-    made.samples.finish(str(path))
-    return made
+    recorded.samples.finish(str(path))
+    return recorded
 
 
 def sentence(error: OSError | BadFile) -> str:
-    """ "PATH: No such file or directory"."""
+    """The error in one line: "PATH: No such file or directory"."""
     return f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
 
 
 def read_samples(fd: int, path: Path, into: StoredSamples, budget: Budget | None = None) -> bool:
-    """Whether the file, which begins at ``fd``, is cut off. Raises BadRecording."""
+    """Adds the samples of a file, which begins at ``fd``. Returns whether it is cut off. Raises BadRecording."""
     lines = _Lines(fd, path, budget or Budget())
     header = next(iter(lines), b"")
     try:
-        made_by = decode(header, _Header, "its first line", 100).mltop_recording
+        number = decode(header, _Header, "its first line", 100).mltop_recording
     except BadRecording as problem:
         raise BadRecording(f"{path} is not an mltop recording ({problem})") from None
-    check_format(made_by, FORMAT, f"{path} is a recording")
+    check_format(number, FORMAT, f"{path} is a recording")
     for number, line in enumerate(lines, 2):
         if line.isspace() or not line:
             continue
@@ -234,11 +234,11 @@ def read_samples(fd: int, path: Path, into: StoredSamples, budget: Budget | None
     return lines.cut_off
 
 
-def check_format(found: int, known: int, what: str) -> None:
-    """Raises BadRecording."""
-    if found != known:
-        newer = "of a newer mltop" if found > known else "of a kind that never was"
-        raise BadRecording(f"{what} {newer} (format {found}, this mltop reads {known})")
+def check_format(number: int, ours: int, what: str) -> None:
+    """Raises BadRecording for a format that this mltop does not read."""
+    if number != ours:
+        newer = "of a newer mltop" if number > ours else "of a kind that never was"
+        raise BadRecording(f"{what} {newer} (format {number}, this mltop reads {ours})")
 
 
 class Budget:
@@ -336,7 +336,7 @@ class _Inflate:
 
 
 def _up_to_the_damage(member: Any, block: bytes) -> Iterator[bytes]:
-    """zlib gives nothing of a block that is damaged somewhere."""
+    """Yields what comes before the damage, as zlib gives nothing of a block that is damaged somewhere."""
     with contextlib.suppress(zlib.error):
         for at in range(len(block)):
             yield member.decompress(block[at : at + 1])

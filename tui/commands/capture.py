@@ -35,7 +35,7 @@ def run(options: TargetOptions, directory: str) -> int:
         to = Path(directory) if directory else None
         running = machines.session.capture(done.put, to, options.timeout_s, so_far.take)
         try:
-            while not running.finished.wait(LOOK_S):
+            while not running.wait(LOOK_S):
                 machines.beside.failures(machines.session.view().nodes)
                 so_far.show()
             result = done.get()

@@ -57,7 +57,7 @@ def _refusal_of(data: Mapping[str, Any]) -> _Refusal:
 
 
 class Board:
-    """Lives in the run's thread; what it hands out is frozen or copied."""
+    """What the nodes of one run have said. It lives in the run's thread; what it hands out is frozen or copied."""
 
     def __init__(self) -> None:
         self._devices: dict[tuple[str, str], DeviceProgress] = {}
@@ -76,10 +76,10 @@ class Board:
         return tuple(self._devices.values())
 
     def kinds(self, node: str) -> set[str]:
-        """gpu | mig | cpu: what this node measures with; empty while unknown."""
-        found = self.pythons.get(node, {}).get("devices", ())
-        devices = found if isinstance(found, list) else ()
-        return {str(device.get("kind", "")) for device in devices if isinstance(device, dict)}
+        """What this node measures with: gpu | mig | cpu; empty while unknown."""
+        devices = self.pythons.get(node, {}).get("devices", ())
+        described = devices if isinstance(devices, list) else ()
+        return {str(device.get("kind", "")) for device in described if isinstance(device, dict)}
 
     def take(self, node: str, event: ProbeEvent) -> None:
         if event.event == "devices":
@@ -100,13 +100,13 @@ class Board:
     def fail(self, node: str, event: ProbeEvent) -> None:
         if event.device and (node, event.device) not in self._devices:
             self._take_devices_of(node, [event.data.get("device")])  # refused before the devices are told
-        known = self._devices.get((node, event.device))
+        device = self._devices.get((node, event.device))
         if self._count("failure", node):
             self.failures.append(
                 ProbeFailure(
                     node,
                     event.why or "it did not say why",
-                    gpu=known.gpu if known else None,
+                    gpu=device.gpu if device else None,
                     rank=event.rank,
                     stage=event.stage,
                     fix=event.fix,
@@ -117,7 +117,7 @@ class Board:
         self._update(node, event, problem=event.why, fraction=None)
 
     def fail_node(self, node: str, why: str, fix: str = "", stage: str = "") -> None:
-        """All of it: it could not be asked, or did not answer."""
+        """The whole node has failed: it could not be asked, or did not answer."""
         self.failures.append(ProbeFailure(node, why, stage=stage, fix=fix))
         for key, device in self._devices.items():
             if key[0] == node and device.result is None and not device.problem:
@@ -131,9 +131,9 @@ class Board:
         self._take_devices_of(node, data.get("devices", ()))
 
     def _take_devices_of(self, node: str, described: Any) -> None:
-        for found in described if isinstance(described, list) else ():
+        for description in described if isinstance(described, list) else ():
             try:
-                device = msgspec.convert(found, ProbeDevice)
+                device = msgspec.convert(description, ProbeDevice)
                 admit_result(device)
             except (msgspec.ValidationError, Refused):
                 continue
@@ -149,7 +149,7 @@ class Board:
         return self._counts[what, node] <= MOST_OF_A_NODE
 
     def _update(self, node: str, event: ProbeEvent, **changed: Any) -> None:
-        """The line of the event's device; of one that speaks for the node, all of the node's that still run."""
+        """Changes the line of the event's device; of an event for the whole node, all of its lines that still run."""
         keys = [(node, event.device)] if event.device else [key for key in self._devices if key[0] == node]
         if event.device:
             self._line_of(node, event.device, None, rank=event.rank)

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from mltop.probes.investigate.probing.context import END_S, Asking, Setting
-from mltop.probes.investigate.probing.member import Member, heard, joined_sentence, ready
+from mltop.probes.investigate.probing.context import END_S, Context, NodeRequests
+from mltop.probes.investigate.probing.member import Member, endpoint_of, joined_sentence, readiness_of
 from mltop.probes.investigate.probing.wanted import PAIR_BUDGET_S, pair_size
 from mltop.probes.judge.probes.collective import merge_times
 from mltop.probes.judge.probes.pairs import PairSearch
@@ -54,40 +54,42 @@ class RoundResult:
 
 
 class Collective:
-    """``assemble``, then any number of ``measure``, then ``end``; all from one thread."""
+    """The launchers of one run: ``assemble``, then any number of ``measure``, then ``end``; all from one thread."""
 
-    def __init__(self, setting: Setting) -> None:
-        self._setting, self._wanted, self._nodes = setting, setting.wanted, setting.nodes
-        self._board, self._stop, self._key = setting.board, setting.stop, setting.key
-        self._asking = Asking(setting.hub, self._take, self._ended)
+    def __init__(self, context: Context) -> None:
+        self._context, self._wanted, self._nodes = context, context.wanted, context.nodes
+        self._board, self._stop = context.board, context.stop
+        self._requests = NodeRequests(context, self._take, self._ended)
         self._round = 0
         self._times: list[RankTimes] = []
-        self._heard: dict[str, Any] = {}
+        self._endpoint: dict[str, Any] = {}  # of the leader
         self.members: dict[str, Member] = {}
 
     def assemble(self, tell: Tell) -> tuple[str, ...]:
-        """The nodes that joined, in the order they were named."""
+        """Starts the launchers. Returns the nodes that joined, in the order they were named."""
         leader = self._find_leader(tell)
         if leader is None:
             return ()
         others = [node for node in self._nodes if node not in self.members]
         for node in others:
             self.members[node] = Member(node)
-        self._asking.ask(self._args(leader), others)
+        self._requests.ask(self._options(leader), others)
         until = time.monotonic() + min(JOIN_S + READY_S, self._stop.left_s)
-        told: set[str] = set()
+        given_up: set[str] = set()
         while self._waiting() and time.monotonic() < until and not self._stop.now:
-            self._asking.step()
-            self._go_without(leader, told)
+            self._requests.step()
+            self._go_without(leader, given_up)
             tell(self._joined())
         if self._waiting() and not self._stop.cancelled.is_set():
             sentence = self._joined()
             for member in self._waiting():
                 self._fail(member, sentence, stage=member.stage or "join")
-        return self._usable()
+        return tuple(node for node in self._nodes if node in self.members and self.members[node].usable)
 
     def measure(self, wanted: Round, tell: Tell) -> RoundResult:
-        """One round. Ranks that died or did not come to the end are told in ``failures``; the others' times stand."""
+        """Has one round measured. Nodes whose ranks died or did not come to the end are in ``failures``; the others'
+        times stand.
+        """
         self._round += 1
         self._times = []
         involved = [node for group in wanted.groups for node in group]
@@ -103,35 +105,35 @@ class Collective:
             "budget_s": wanted.budget_s,
             "work": wanted.work,
         }
-        self._asking.tell(self._key, line, [node for node in self.members if self.members[node].usable])
+        self._requests.tell(line, [node for node in self.members if self.members[node].usable])
         until = time.monotonic() + min(wanted.most_s, self._stop.left_s)
         while self._measuring(involved) and time.monotonic() < until and not self._stop.cancelled.is_set():
-            self._asking.step()
+            self._requests.step()
             tell(self._measured(involved))
         return RoundResult(self._times, self._why_not(involved, wanted))
 
     def end(self) -> None:
-        """Every launcher is ended, also one that hangs."""
+        """Ends every launcher, also one that hangs."""
         usable = [node for node, member in self.members.items() if member.usable]
         if usable and not self._stop.now:
-            self._asking.tell(self._key, {"tell": "end"}, usable)
+            self._requests.tell({"tell": "end"}, usable)
             until = time.monotonic() + END_S
-            while self._asking.open_nodes & set(usable) and time.monotonic() < until:
-                self._asking.step()
-        self._asking.cancel(END_S)
+            while self._requests.open_nodes & set(usable) and time.monotonic() < until:
+                self._requests.step()
+        self._requests.cancel(END_S)
 
     # Before the first round.
 
     def _find_leader(self, tell: Tell) -> str | None:
-        """The first node that listens; those that cannot are told as failed, each by its own reason."""
+        """The first node that listens; those that cannot have failed, each by its own reason."""
         for node in self._nodes:
             member = self.members[node] = Member(node)
-            self._asking.ask(self._args(node), [node])
+            self._requests.ask(self._options(node), [node])
             until = time.monotonic() + min(LISTEN_S, self._stop.left_s)
-            while member.waiting and not self._heard and time.monotonic() < until and not self._stop.now:
-                self._asking.step()
+            while member.waiting and not self._endpoint and time.monotonic() < until and not self._stop.now:
+                self._requests.step()
                 tell(f"{node} prepares" if len(self._nodes) > 1 else "preparing")
-            if self._heard:
+            if self._endpoint:
                 return node
             if self._stop.now:
                 break
@@ -140,29 +142,26 @@ class Collective:
                 self._fail(member, f"did not listen within {LISTEN_S:.0f} s: {where}", stage="listen")
         return None
 
-    def _go_without(self, leader: str, told: set[str]) -> None:
-        """Who cannot come is not waited for: the leader is told as soon as it is known."""
-        out = {node for node in self.members if self._is_out(node)} - told - {leader}
+    def _go_without(self, leader: str, given_up: set[str]) -> None:
+        """A node that cannot come is not waited for: the leader is told as soon as it is known, once."""
+        out = {node for node in self.members if self._is_out(node)} - given_up - {leader}
         if out:
-            told |= out
-            self._asking.tell(self._key, {"tell": "without", "nodes": sorted(out)}, [leader])
+            given_up |= out
+            self._requests.tell({"tell": "without", "nodes": sorted(out)}, [leader])
 
-    def _args(self, leader: str) -> dict[str, object]:
+    def _options(self, leader: str) -> dict[str, object]:
         wanted = self._wanted
-        first = not self._heard
-        ranks = wanted.ranks or (0 if len(self._nodes) == 1 else 1)
-        options: dict[str, object] = {
+        return {
             "backend": wanted.backend,
             "ranks": wanted.ranks,
-            "cpu_ranks": ranks,
-            "leader": first,
+            "cpu_ranks": wanted.ranks or (0 if len(self._nodes) == 1 else 1),
+            "leader": not self._endpoint,
             "leader_node": leader,
-            "addresses": [] if first else self._heard["addresses"],
-            "port": 0 if first else self._heard["port"],
+            "addresses": self._endpoint.get("addresses", []),
+            "port": self._endpoint.get("port", 0),
             "nodes": [node for node in self._nodes if not self._is_out(node)],
             "join_s": JOIN_S,
         }
-        return self._setting.args(options)
 
     def _is_out(self, node: str) -> bool:
         return node in self.members and bool(self.members[node].failed or self.members[node].ended)
@@ -170,14 +169,10 @@ class Collective:
     def _waiting(self) -> list[Member]:
         return [member for member in self.members.values() if member.waiting]
 
-    def _usable(self) -> tuple[str, ...]:
-        return tuple(node for node in self._nodes if node in self.members and self.members[node].usable)
-
     def _joined(self) -> str:
-        now = time.monotonic()
-        hub = self._setting.hub
-        waited = [member.waited(hub.node(member.node).state.state, now) for member in self.members.values()]
-        return joined_sentence(waited, now - min(member.asked_at for member in self.members.values()))
+        now, hub, members = time.monotonic(), self._context.hub, self.members.values()
+        nodes = [member.joining(hub.node(member.node).state.state, now) for member in members]
+        return joined_sentence(nodes, now - min(member.asked_at for member in members))
 
     # While a round runs.
 
@@ -191,26 +186,26 @@ class Collective:
 
     def _why_not(self, involved: Sequence[str], wanted: Round) -> dict[str, str]:
         """Of every node that did not finish: its own reason, or where its ranks were when the time was over."""
-        found = {}
+        reasons = {}
         for node in involved:
             member = self.members[node]
             if member.failed_ranks:
-                found[node] = "; ".join(dict.fromkeys(member.failed_ranks.values()))
+                reasons[node] = "; ".join(dict.fromkeys(member.failed_ranks.values()))
             elif member.failed or member.ended:
-                found[node] = member.failed or "its probe ended"
+                reasons[node] = member.failed or "its probe ended"
             elif self._round not in member.rounds:
                 stages = ", ".join(f"rank {rank}: {stage}" for rank, stage in sorted(member.rank_stages.items()))
-                found[node] = f"not done within {wanted.most_s:.0f} s ({stages or 'no rank began'})"
-        return found
+                reasons[node] = f"not done within {wanted.most_s:.0f} s ({stages or 'no rank began'})"
+        return reasons
 
     # What arrives.
 
     def _take(self, node: str, event: ProbeEvent) -> None:
         member = self.members[node]
         if event.event == "listening":
-            self._heard = self._heard or heard(event.data, alone=len(self._nodes) == 1)
+            self._endpoint = self._endpoint or endpoint_of(event.data, alone=len(self._nodes) == 1)
         elif event.event == "ready":
-            member.ready = ready(event.data)
+            member.ready = readiness_of(event.data)
         elif event.event == "round":
             member.rounds.add(int(event.data.get("round", 0)))
         elif event.event == "times":
@@ -268,10 +263,10 @@ class Collective:
 
 
 def search(
-    collective: Collective, setting: Setting, nodes: Sequence[str], on_cpu: bool, tell: Tell
+    collective: Collective, context: Context, nodes: Sequence[str], on_cpu: bool, tell: Tell
 ) -> list[PairResult]:
     """Rounds of pairs until the judge knows enough; what was measured until then when it has to end early."""
-    wanted, stop = setting.wanted, setting.stop
+    wanted, stop = context.wanted, context.stop
     choice = PairSearch(tuple(nodes), round_robin=wanted.round_robin)
     size = pair_size(wanted, on_cpu)
     results: list[PairResult] = []
@@ -297,14 +292,14 @@ def pair_results(
     of_pair: dict[int, list[RankTimes]] = {}
     for times in measured.times:
         of_pair.setdefault(times.group, []).append(times)
-    found = []
+    results = []
     for group, pair in enumerate(pairs):
         why = "; ".join(f"{node}: {measured.failures[node]}" for node in pair if measured.failures.get(node))
         merged = merge_times(of_pair.get(group, []), "")
         busbw = merged[0].busbw_bytes_per_s if merged and not why else None
         if merged and merged[0].wrong:
             why = f"{merged[0].wrong} wrong results"
-        found.append(
+        results.append(
             PairResult(number, list(pair), size_bytes, busbw, why or ("" if busbw else "nothing was measured"))
         )
-    return found
+    return results

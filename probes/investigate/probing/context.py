@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -10,39 +9,16 @@ from dataclasses import dataclass, field
 from mltop.probes.agent.protocol import Message
 from mltop.probes.investigate.probing.board import Board, event_of
 from mltop.probes.investigate.probing.wanted import ProbeWanted
+from mltop.probes.investigate.progress import Stop
 from mltop.probes.model.probe import ProbeEvent
 from mltop.probes.model.probe_kinds import PROBE_OF
 from mltop.probes.reach.hub import Hub
 from mltop.probes.reach.requests import Pending
 
 
-class Stop:
-    """``deadline``: monotonic s. ``cancel`` may be called from any thread."""
-
-    def __init__(self, deadline_s: float) -> None:
-        self.began = time.monotonic()
-        self.deadline_s = deadline_s
-        self.cancelled = threading.Event()
-
-    def cancel(self) -> None:
-        self.cancelled.set()
-
-    @property
-    def elapsed_s(self) -> float:
-        return time.monotonic() - self.began
-
-    @property
-    def left_s(self) -> float:
-        return self.deadline_s - self.elapsed_s
-
-    @property
-    def now(self) -> bool:
-        return self.cancelled.is_set() or self.left_s <= 0
-
-
 @dataclass
-class Setting:
-    """``nodes``: those that are asked, in order; ``key``: names this run on every node."""
+class Context:
+    """One probe run. ``nodes``: those that are asked, in order; ``key``: names this run on every node."""
 
     hub: Hub
     wanted: ProbeWanted
@@ -52,7 +28,7 @@ class Setting:
     board: Board = field(default_factory=Board)
 
     def args(self, options: dict[str, object]) -> dict[str, object]:
-        """Of the request "probe"."""
+        """The arguments of the request "probe"."""
         return {
             "key": self.key,
             "kind": PROBE_OF[self.wanted.kind].child,
@@ -71,58 +47,54 @@ OnEvent = Callable[[str, ProbeEvent], None]
 OnEnd = Callable[[str, str, str], None]  # node, why ("" when it ended by itself), fix
 
 
-@dataclass
-class _Request:
-    """``open``: its nodes whose last frame we have not read yet."""
+class NodeRequests:
+    """Requests to several nodes, one to each: all that comes goes to one function.
 
-    pending: Pending
-    open: set[str]
+    ``on_end`` is called once for every node whose request is over.
+    """
 
-
-class Asking:
-    """Requests to several nodes: what comes goes to one function, whichever request it answers.
-
-    ``on_end`` is told once of every node whose request is over."""
-
-    def __init__(self, hub: Hub, on_event: OnEvent, on_end: OnEnd) -> None:
-        self._hub, self._on_event, self._on_end = hub, on_event, on_end
-        self._requests: list[_Request] = []
+    def __init__(self, context: Context, on_event: OnEvent, on_end: OnEnd) -> None:
+        self._context, self._on_event, self._on_end = context, on_event, on_end
+        self._pending: Pending | None = None
+        self._open: set[str] = set()
 
     @property
     def open_nodes(self) -> set[str]:
-        return {node for request in self._requests for node in request.open}
+        """The nodes whose last frame was not read yet."""
+        return set(self._open)
 
-    def ask(self, args: dict[str, object], nodes: Iterable[str]) -> None:
-        wanted = tuple(nodes)
-        if wanted:
-            self._requests.append(_Request(self._hub.request("probe", args, wanted), set(wanted)))
+    def ask(self, options: dict[str, object], nodes: Iterable[str]) -> None:
+        """Starts the probe on these nodes; ``options`` are those of its kind."""
+        names = tuple(nodes)
+        if names:
+            args = self._context.args(options)
+            self._pending = self._context.hub.request("probe", args, names, self._pending)
+            self._open.update(names)
 
-    def tell(self, key: str, line: dict[str, object], nodes: Iterable[str]) -> None:
-        """To the stdin of the running probe; whether it was taken shows in what the probe says next."""
-        wanted = tuple(nodes)
-        if wanted:
-            self._hub.request("probe_tell", {"key": key, "line": line}, wanted)
+    def tell(self, line: dict[str, object], nodes: Iterable[str]) -> None:
+        """Writes a line to the stdin of the running probe, whose next events show whether it was taken."""
+        names = tuple(nodes)
+        if names:
+            self._context.hub.request("probe_tell", {"key": self._context.key, "line": line}, names)
 
     def step(self) -> None:
-        """Take in what has come; returns within a fraction of a second."""
-        for number, request in enumerate(self._requests):
-            last = number == len(self._requests) - 1
-            for answer in request.pending.answers(WAIT_S if last and request.open else 0.0):
-                self._take(request, answer.node, answer.message)
-        if not self._requests:
+        """Takes in what has come; returns within a fraction of a second."""
+        if self._pending is None or not self._open:
             time.sleep(WAIT_S)
-        self._requests = [request for request in self._requests if request.open]
+            return
+        for answer in self._pending.answers(WAIT_S):
+            self._take(answer.node, answer.message)
 
     def cancel(self, most_s: float) -> None:
-        """End them, and take in their last words for at most ``most_s``."""
-        for request in self._requests:
-            request.pending.cancel()
+        """Ends them, and takes in their last words for at most ``most_s``."""
+        if self._pending is not None:
+            self._pending.cancel()
         until = time.monotonic() + most_s
-        while self._requests and time.monotonic() < until:
+        while self._open and time.monotonic() < until:
             self.step()
 
-    def _take(self, request: _Request, node: str, message: Message) -> None:
-        if node not in request.open:
+    def _take(self, node: str, message: Message) -> None:
+        if node not in self._open:
             return  # its words could not be read before: it takes no part any more
         if message.kind == "part":
             try:
@@ -130,10 +102,10 @@ class Asking:
                 if event is not None:
                     self._on_event(node, event)
             except Exception as error:  # noqa: BLE001 - what a node says costs itself, not the others' probe
-                request.open.discard(node)
+                self._open.discard(node)
                 why = f"what it says of its probe cannot be read: {type(error).__name__}: {error}"
                 self._on_end(node, why, "the same version of mltop on all nodes")
         elif message.kind in ("done", "error"):
-            request.open.discard(node)
+            self._open.discard(node)
             why = "" if message.kind == "done" else message.error or "it did not say why"
             self._on_end(node, why, message.fix)

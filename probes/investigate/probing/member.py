@@ -1,4 +1,4 @@
-"""One node of a collective probe, as its launcher told; who has joined and whom the others wait for in one sentence."""
+"""One node of a collective probe, as its launcher says; who has joined and whom the others wait for in one sentence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mltop.probes.model import NodePhase
 from mltop.probes.model.receipt import MOST_PROBE_RANKS
 from mltop.probes.model.units import counted
 
-# A launcher's stages as what it is busy with. None was said: its agent has not started it, or cannot.
+# A launcher's stages as what it is busy with. Before the first its agent has not started it, or cannot.
 _STAGES = {
     "start python": "starting Python",
     "import torch": "torch import",
@@ -27,8 +27,9 @@ SAME_S = 5.0  # nodes that are in one stage for times so close are told together
 
 
 @dataclass(frozen=True)
-class Waited:
-    """One node. ``stage``: the launcher's, "" before it said any; ``seconds``: in it. ``failed``: it will not come.
+class Joining:
+    """One node on its way. ``stage``: the launcher's, "" before the first; ``seconds``: in it. ``failed``: why it will
+    not come, "" while it may.
 
     ``reached``: its agent answers; None: unknown.
     """
@@ -41,20 +42,20 @@ class Waited:
     reached: bool | None = None
 
 
-def joined_sentence(waited: Sequence[Waited], elapsed_s: float) -> str:
+def joined_sentence(nodes: Sequence[Joining], elapsed_s: float) -> str:
     """``14 of 16 nodes joined within 12 s; waiting for node-07: ssh fine, torch import 22 s so far``.
 
     Nodes in one stage are told together, as ``node-[07-09]``; those that failed with their reason.
     """
-    joined = sum(node.joined for node in waited)
-    count = counted(len(waited), "node")
-    if joined == len(waited):
+    joined = sum(node.joined for node in nodes)
+    count = counted(len(nodes), "node")
+    if joined == len(nodes):
         return f"all {count} joined within {_seconds(elapsed_s)}" if joined > 1 else f"{count} joined"
-    if len(waited) == 1 and not waited[0].failed:  # this machine, or one node: nobody else to wait for
-        return f"not ready within {_seconds(elapsed_s)}: {_state(waited)}"
+    if len(nodes) == 1 and not nodes[0].failed:  # this machine, or one node: nobody else to wait for
+        return f"not ready within {_seconds(elapsed_s)}: {_state(nodes)}"
     parts = [f"{joined} of {count} joined within {_seconds(elapsed_s)}"]
-    parts += _grouped("waiting for ", _by_stage([node for node in waited if not node.joined and not node.failed]))
-    parts += _grouped("", _by_reason([node for node in waited if node.failed and not node.joined]))
+    parts += _grouped("waiting for ", _by_stage([node for node in nodes if not node.joined and not node.failed]))
+    parts += _grouped("", _by_reason([node for node in nodes if node.failed and not node.joined]))
     return "; ".join(parts)
 
 
@@ -66,35 +67,32 @@ def _grouped(before: str, groups: Sequence[tuple[Sequence[str], str]]) -> list[s
     return first + ([f"{before}{len(left)} more: {folded(left)}"] if left else [])
 
 
-def _by_stage(waiting: Sequence[Waited]) -> list[tuple[list[str], str]]:
-    groups: list[list[Waited]] = []
-    for waited in sorted(waiting, key=lambda waited: (waited.stage, str(waited.reached), waited.seconds)):
+def _by_stage(waiting: Sequence[Joining]) -> list[tuple[list[str], str]]:
+    groups: list[list[Joining]] = []
+    for node in sorted(waiting, key=lambda node: (node.stage, str(node.reached), node.seconds)):
         first = groups[-1][0] if groups else None
-        same = first is not None and (first.stage, first.reached) == (waited.stage, waited.reached)
-        if first is not None and same and waited.seconds - first.seconds <= SAME_S:
-            groups[-1].append(waited)
+        same = first is not None and (first.stage, first.reached) == (node.stage, node.reached)
+        if first is not None and same and node.seconds - first.seconds <= SAME_S:
+            groups[-1].append(node)
         else:
-            groups.append([waited])
-    return [([waited.node for waited in group], _reach(group[0]) + _state(group)) for group in groups]
+            groups.append([node])
+    # A stage was said, so its agent is reached.
+    reach = ["ssh fine, " if group[0].stage or group[0].reached else "" for group in groups]
+    return [([node.node for node in group], ssh + _state(group)) for group, ssh in zip(groups, reach, strict=True)]
 
 
-def _by_reason(failed: Sequence[Waited]) -> list[tuple[list[str], str]]:
+def _by_reason(failed: Sequence[Joining]) -> list[tuple[list[str], str]]:
     groups: dict[str, list[str]] = {}
-    for waited in failed:
-        groups.setdefault(waited.failed, []).append(waited.node)
+    for node in failed:
+        groups.setdefault(node.failed, []).append(node.node)
     return [(nodes, reason) for reason, nodes in groups.items()]
 
 
-def _state(group: Sequence[Waited]) -> str:
-    first, seconds = group[0], _seconds(max(waited.seconds for waited in group))
+def _state(group: Sequence[Joining]) -> str:
+    first, seconds = group[0], _seconds(max(node.seconds for node in group))
     if first.stage:
         return f"{_STAGES.get(first.stage, first.stage)} {seconds} so far"
     return f"{'not reached' if first.reached is False else 'no word of its probe'} for {seconds}"
-
-
-def _reach(waited: Waited) -> str:
-    """A stage was said, so its agent is reached."""
-    return "ssh fine, " if waited.stage or waited.reached else ""
 
 
 def _seconds(seconds: float) -> str:
@@ -108,9 +106,8 @@ _SCOPE = re.compile(r"[A-Za-z0-9_.-]{1,32}")  # of fe80::1%eth0
 
 @dataclass
 class Member:
-    """``ready``: what the launcher said when it had joined, {} before. ``failed``: why it takes no part (any more).
-
-    ``rounds``: those it has finished. Times are monotonic s.
+    """One node's launcher. ``ready``: what it said when it had joined, {} before. ``failed``: why it takes no part (any
+    more). ``rounds``: those it has finished. Times are monotonic s.
     """
 
     node: str
@@ -130,7 +127,7 @@ class Member:
 
     @property
     def waiting(self) -> bool:
-        """It may still join."""
+        """Whether it may still join."""
         return not self.ready and not self.failed and not self.ended
 
     @property
@@ -138,10 +135,10 @@ class Member:
         ranks: int = self.ready.get("ranks", 0)
         return ranks
 
-    def waited(self, phase: NodePhase, now: float) -> Waited:
-        """``phase``: of the stream from its agent."""
+    def joining(self, phase: NodePhase, now: float) -> Joining:
+        """How far it is; ``phase``: of the stream from its agent."""
         reached = phase in ("live", "stale")
-        return Waited(self.node, bool(self.ready), self.stage, now - self.stage_at, self.failed, reached)
+        return Joining(self.node, bool(self.ready), self.stage, now - self.stage_at, self.failed, reached)
 
     def enter(self, stage: str) -> None:
         if stage != self.stage:
@@ -151,32 +148,32 @@ class Member:
 # What a launcher says goes to other nodes, and into a command that the user is shown: it is read, or refused.
 
 
-def heard(said: Mapping[str, Any], alone: bool = False) -> dict[str, Any]:
+def endpoint_of(data: Mapping[str, Any], alone: bool = False) -> dict[str, Any]:
     """Where the leader listens: {"addresses": [IP, ...], "port": number}. Raises ValueError for anything else.
 
     ``alone``: there are no other nodes, and nothing is opened for them: no addresses, port 0.
     """
-    told, port = said.get("addresses"), said.get("port")
-    if alone and told == [] and port == 0:
+    entries, port = data.get("addresses"), data.get("port")
+    if alone and entries == [] and port == 0:
         return {"addresses": [], "port": 0}
-    if not isinstance(told, list) or not 0 < len(told) <= MOST_ADDRESSES or not isinstance(port, int):
+    if not isinstance(entries, list) or not 0 < len(entries) <= MOST_ADDRESSES or not isinstance(port, int):
         raise ValueError("it does not say where it listens")
-    addresses = [_address(entry["address"]) for entry in told]
+    addresses = [_address(entry["address"]) for entry in entries]
     if not 0 < port < 65_536:
         raise ValueError(f"it listens on port {port}")
     return {"addresses": addresses, "port": port}
 
 
-def ready(said: Mapping[str, Any]) -> dict[str, Any]:
+def readiness_of(data: Mapping[str, Any]) -> dict[str, Any]:
     """What it has joined with: {"ranks": number, "backend": nccl | gloo, "address": IP or ""}. Raises ValueError."""
-    ranks, backend, address = said.get("ranks", 0), said.get("backend") or "", said.get("address") or ""
+    ranks, backend, address = data.get("ranks", 0), data.get("backend") or "", data.get("address") or ""
     if not isinstance(ranks, int) or not 0 <= ranks <= MOST_PROBE_RANKS or backend not in ("", *BACKENDS):
         raise ValueError(f"it joined with {ranks!r:.40} ranks by {backend!r:.40}")
-    return {**said, "ranks": ranks, "backend": backend, "address": _address(address) if address else ""}
+    return {**data, "ranks": ranks, "backend": backend, "address": _address(address) if address else ""}
 
 
-def _address(said: object) -> str:
-    address, percent, scope = str(said).partition("%")
+def _address(text: object) -> str:
+    address, percent, scope = str(text).partition("%")
     if percent and not _SCOPE.fullmatch(scope):
         raise ValueError("its address has a scope that is no interface")
     return str(ipaddress.ip_address(address)) + percent + scope

@@ -45,7 +45,9 @@ PORT = 29400  # torchrun's own default
 
 
 def torchrun_command(wanted: ProbeWanted, members: Mapping[str, Member], results: Sequence[object]) -> str:
-    """To be run on every node. ``mltop probe all-reduce --script`` prints the file it names."""
+    """The same measurement by torchrun, to be run on every node. ``mltop probe all-reduce --script`` prints the file
+    that it names.
+    """
     joined = [member for member in members.values() if member.ready]
     if not joined:
         return ""
@@ -63,7 +65,7 @@ def torchrun_command(wanted: ProbeWanted, members: Mapping[str, Member], results
 
 
 def script() -> str:
-    """A file of its own that needs torch and nothing else."""
+    """The text of a program that needs torch and nothing else."""
     return files("mltop.probes.active.all_reduce").joinpath("plain_bench.py").read_text(encoding="utf-8")
 
 
@@ -86,6 +88,7 @@ class Measured:
 def judged(
     wanted: ProbeWanted, measured: Measured, past: Sequence[PastResult] = (), cancelled: bool = False
 ) -> ProbeReport:
+    """The report on all that was measured, compared with ``past`` results."""
     report = ProbeReport(wanted.kind, 0.0, failures=measured.board.failures, simulated=measured.board.simulated)
     if wanted.kind == "matmul":
         results = [with_efficiency(result) for result in _converted(MatmulResult, measured.board)]
@@ -121,8 +124,8 @@ def disturbed(board: Board) -> set[str]:
 
 
 def _converted(kind: type[Result], board: Board) -> list[Result]:
-    """What nodes sent, checked; what is no such result is a failure of its node."""
-    found = []
+    """The results that nodes sent, checked; what is no such result is a failure of its node."""
+    results = []
     for node, data in board.results:
         try:
             result = msgspec.convert(data, kind)
@@ -132,9 +135,9 @@ def _converted(kind: type[Result], board: Board) -> list[Result]:
             continue
         result.node = node
         result.uuid = _NO_UUID.sub("_", result.uuid)[:MOST_UUID_CHARS]  # sentences to copy name it
-        found.append(result)
+        results.append(result)
     order = {node: number for number, node in enumerate(dict.fromkeys(node for node, _ in board.results))}
-    return sorted(found, key=lambda result: (order[result.node], -1 if result.gpu is None else result.gpu))
+    return sorted(results, key=lambda result: (order[result.node], -1 if result.gpu is None else result.gpu))
 
 
 def _joined(measured: Measured) -> list[str]:
@@ -151,23 +154,23 @@ def _judge_collective(report: ProbeReport, measured: Measured, past: Sequence[Pa
 
 
 def _backend(measured: Measured) -> str:
-    """What the launchers took; they say so when they are ready."""
+    """The backend that the launchers took; they say so when they are ready."""
     members = measured.collective.members.values() if measured.collective else ()
     return next((str(member.ready["backend"]) for member in members if member.ready.get("backend")), "gloo")
 
 
 def _expect(result: CollectiveResult, board: Board) -> CollectiveResult:
-    """With the figure of this hardware at the same size, where all GPUs are of one model."""
+    """The result with the figure of this hardware at the same size, where all GPUs are of one model."""
     nodes = max(1, len(result.nodes))
     model = _model(board)
     if model is None or result.backend != "nccl":
         return result
-    found = expected_busbw(model, result.ranks // nodes, nodes, result.size_bytes, result.collective)
-    return with_expected(result, found)
+    expected = expected_busbw(model, result.ranks // nodes, nodes, result.size_bytes, result.collective)
+    return with_expected(result, expected)
 
 
 def _expected_of_pairs(measured: Measured) -> Expected | None:
-    """Of two such nodes. None where they measure with their processors."""
+    """The figure of two such nodes. None where they measure with their processors."""
     model, size = _model(measured.board), max((pair.size_bytes for pair in measured.pairs), default=0)
     if model is None or measured.collective is None or _backend(measured) != "nccl":
         return None
@@ -183,18 +186,18 @@ def _model(board: Board) -> str | None:
 def _say_settings(report: ProbeReport, measured: Measured) -> None:
     lines = [line for _, line in measured.board.notes]
     report.settings = settings(lines)
-    found = (translate(line) for line in lines)
-    for meaning, action in dict.fromkeys(words for words in found if words is not None):
+    for meaning, action in dict.fromkeys(filter(None, map(translate, lines))):
         report.verdict.details.append(f"{meaning} ({action})" if action else meaning)
 
 
 def nothing_measured(wanted: ProbeWanted, failures: Sequence[ProbeFailure], cancelled: bool) -> ProbeVerdict:
-    """The reasons, those that are equal together."""
+    """The verdict where there is no result: the reasons, those that are equal together."""
     if cancelled:
         return ProbeVerdict("cancelled: nothing was measured")
     by_reason: dict[str, list[str]] = {}
     for failure in failures:
         by_reason.setdefault(failure.why, []).append(failure.node)
-    said = [f"{folded(dict.fromkeys(nodes))}: {why}" for why, nodes in by_reason.items()]
-    why = said[0] if said else "fewer than two ranks took part" if wanted.kind != "matmul" else "no device was found"
-    return ProbeVerdict(f"nothing was measured: {why}", details=said[1:])
+    reasons = [f"{folded(dict.fromkeys(nodes))}: {why}" for why, nodes in by_reason.items()]
+    if not reasons:
+        reasons = ["fewer than two ranks took part" if wanted.kind != "matmul" else "no device was found"]
+    return ProbeVerdict(f"nothing was measured: {reasons[0]}", details=reasons[1:])

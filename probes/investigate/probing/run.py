@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 import os
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from mltop.probes.investigate.probing import report as reports
 from mltop.probes.investigate.probing.collective import Collective, Round, search
-from mltop.probes.investigate.probing.context import END_S, Asking, Setting, Stop
+from mltop.probes.investigate.probing.context import END_S, Context, NodeRequests
 from mltop.probes.investigate.probing.wanted import (
     BUDGET_S,
     SWEEP_BUDGET_S,
@@ -20,6 +19,7 @@ from mltop.probes.investigate.probing.wanted import (
     ProbeWanted,
     sizes_of,
 )
+from mltop.probes.investigate.progress import End, Run
 from mltop.probes.judge.probes.compare import past_of
 from mltop.probes.judge.probes.hardware.peaks import PEAKS
 from mltop.probes.judge.probes.pairs import PairSearch
@@ -71,20 +71,19 @@ def best_shapes(dtype: str) -> list[list[int]]:
 class LocalProbe:
     """What every node does by itself, all at once. ``run`` returns when every node has answered or ``stop`` says so."""
 
-    def __init__(self, setting: Setting) -> None:
-        self._setting, self._nodes, self._board, self._stop = setting, setting.nodes, setting.board, setting.stop
-        self._asking = Asking(setting.hub, self._take, self._end)
+    def __init__(self, context: Context) -> None:
+        self._context, self._nodes, self._board, self._stop = context, context.nodes, context.board, context.stop
+        self._requests = NodeRequests(context, self._take, self._end)
         self._stages: dict[str, str] = {}
 
     def run(self, tell: Callable[[str], None]) -> None:
-        wanted = self._setting.wanted
-        self._asking.ask(self._setting.args(options_of(wanted)), self._nodes)
-        while self._asking.open_nodes and not self._stop.now:
-            self._asking.step()
+        self._requests.ask(options_of(self._context.wanted), self._nodes)
+        while self._requests.open_nodes and not self._stop.now:
+            self._requests.step()
             tell(self._text())
-        late = self._asking.open_nodes
+        late = self._requests.open_nodes
         if late:
-            self._asking.cancel(END_S)
+            self._requests.cancel(END_S)
             if not self._stop.cancelled.is_set():
                 self._too_late(late)
 
@@ -106,8 +105,8 @@ class LocalProbe:
                 self._board.fail_node(node, why, stage=stage)
 
     def _text(self) -> str:
-        done = len(self._nodes) - len(self._asking.open_nodes)
-        stages = sorted({stage for node, stage in self._stages.items() if node in self._asking.open_nodes})
+        done = len(self._nodes) - len(self._requests.open_nodes)
+        stages = sorted({stage for node, stage in self._stages.items() if node in self._requests.open_nodes})
         of = f"{done} of {len(self._nodes)} nodes done" if len(self._nodes) > 1 else ""
         return ", ".join(part for part in (of, " / ".join(stages[:3])) if part) or "starting"
 
@@ -116,11 +115,13 @@ TELL_S = 0.2
 _numbers = itertools.count(1)
 
 
-class ProbeRun:
-    """``report`` is final when ``wait`` returns True; ``error`` is one sentence when the run itself failed.
+class ProbeRun(Run):
+    """A running probe. ``report`` is final when ``wait`` returns True.
 
     ``memory``: earlier results for comparison; the new ones are kept there, unless they are simulated.
     """
+
+    name = "probe"
 
     def __init__(
         self,
@@ -129,52 +130,32 @@ class ProbeRun:
         on_progress: Callable[[ProbeProgress], None],
         memory: ProbeMemory | None = None,
     ) -> None:
-        self._wanted, self._on_progress, self._memory = wanted, on_progress, memory
         nodes = wanted.nodes or tuple(view.node for view in hub.view().nodes)
+        super().__init__(wanted.deadline_s or deadline_s(wanted, nodes))
+        self._wanted, self._on_progress, self._memory = wanted, on_progress, memory
         key = f"{os.uname().nodename}-{os.getpid()}-{next(_numbers)}"
-        self._setting = Setting(hub, wanted, nodes, Stop(wanted.deadline_s or deadline_s(wanted, nodes)), key)
-        self._board, self._stop = self._setting.board, self._setting.stop
-        self._finished = threading.Event()
+        self._context = Context(hub, wanted, nodes, self._stop, key)
+        self._board = self._context.board
         self._told_at = 0.0
         self._text = ""
         self._pairs: list[PairResult] = []
         self._times: list[RankTimes] = []
         self._collective: Collective | None = None
         self._started_at = time.time()
-        self.error = ""
         self.report: ProbeReport | None = None
 
-    def start(self) -> ProbeRun:
-        threading.Thread(target=self._run, name="mltop-probe", daemon=True).start()
-        return self
+    def _work(self) -> None:
+        self._measure()
+        self.report = self._judged()
 
-    def cancel(self) -> None:
-        self._stop.cancel()
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        return self._finished.wait(timeout_s)
-
-    @property
-    def cancelled(self) -> bool:
-        return self._stop.cancelled.is_set()
-
-    def _run(self) -> None:
-        try:
-            self._measure()
-            self.report = self._judged()
-        except Exception as error:  # noqa: BLE001 - a thread of its own: the caller must hear of it
-            self.error = f"the probe failed: {type(error).__name__}: {error}"
-            self._tell("failed", self.error)
-        else:
-            self._tell("cancelled" if self.cancelled else "done", "")
-        finally:
-            self._finished.set()
+    def _tell_end(self, end: End) -> None:
+        self._tell(end, self.error)
 
     def _measure(self) -> None:
         if PROBE_OF[self._wanted.kind].one_gpu:
-            LocalProbe(self._setting).run(self._say)
+            LocalProbe(self._context).run(self._say)
             return
-        self._collective = Collective(self._setting)
+        self._collective = Collective(self._context)
         try:
             self._collect(self._collective)
         finally:
@@ -185,7 +166,7 @@ class ProbeRun:
         on_cpu = bool(joined) and self._on_cpu(joined)
         if self._wanted.kind == "pairs":
             if len(joined) > 1:
-                self._pairs = search(collective, self._setting, joined, on_cpu, self._say)
+                self._pairs = search(collective, self._context, joined, on_cpu, self._say)
             return
         if sum(collective.members[node].ranks for node in joined) < 2:
             return
@@ -202,7 +183,7 @@ class ProbeRun:
         return self._wanted.backend == "gloo" or any("cpu" in self._board.kinds(node) for node in nodes)
 
     def _judged(self) -> ProbeReport:
-        measured = reports.Measured(self._board, self._collective, self._times, self._pairs, self._setting.nodes)
+        measured = reports.Measured(self._board, self._collective, self._times, self._pairs, self._context.nodes)
         disturbed = reports.disturbed(self._board)
         past = [result for result in (self._memory.past() if self._memory else ()) if result.uuid not in disturbed]
         report = reports.judged(self._wanted, measured, past, self.cancelled)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from mltop.probes.investigate.progress import FINISHED
+from mltop.probes.investigate.progress import FINISHED, End
 from mltop.probes.model import ProbeKind
 from mltop.probes.model.probe import ProbeFailure, ProbeReport
 
-ProbePhase = Literal["connecting", "running", "done", "cancelled", "failed"]
+ProbePhase = Literal["connecting", "running"] | End
 
 
 @dataclass(frozen=True)

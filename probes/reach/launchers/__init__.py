@@ -10,7 +10,8 @@ A launcher only describes processes (``reach/channel.py``): it starts nothing, a
 - No agent stays behind: where the end of our process is not seen on the node as the end of stdin or stdout, the agent
   gets ``--silence`` and ends without the hub's pings.
 - ``ending`` turns the exit code and the last words into one sentence, and says whether trying again can help.
-- What cannot work at all (a missing program, an option it has no use for) is a ``UsageProblem``.
+- What cannot work at all (a missing program, an option it has no use for) is a ``UsageProblem``, a word that cannot be
+  passed on a ``ValueError``.
 """
 
 from __future__ import annotations
@@ -18,13 +19,16 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
+from mltop.probes.reach import UsageProblem
+
 if TYPE_CHECKING:  # the command line reads the table before it knows whether it needs any of this
     from mltop.probes.model import Via
     from mltop.probes.reach.channel import Channel, LaunchOptions
 
 
 class Launcher(NamedTuple):
-    """``program``: what it needs on this machine, and the Debian ``package`` that has it; "" for nothing.
+    """A way to reach nodes. ``program``: what it needs on this machine, and the Debian ``package`` that has it; "" for
+    nothing.
 
     ``logs_in``: a login name means something to it. ``tells_agents``: what runs on a node can be told more while it
     runs: probes over several nodes need that.
@@ -37,8 +41,14 @@ class Launcher(NamedTuple):
     tells_agents: bool = True
 
     def launch(self, nodes: tuple[str, ...], options: LaunchOptions) -> list[Channel]:
-        """The processes for these nodes; only this launcher's file is imported. Raises UsageProblem."""
-        channels: list[Channel] = import_module(f"{__name__}.{self.name}").launch(nodes, options)
+        """The processes for these nodes; only this launcher's file is imported.
+
+        Raises UsageProblem, also for words that not every login shell takes.
+        """
+        try:
+            channels: list[Channel] = import_module(f"{__name__}.{self.name}").launch(nodes, options)
+        except ValueError as error:
+            raise UsageProblem(f"--via {self.name}", str(error)) from None
         return channels
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 
@@ -37,49 +37,42 @@ _LINES_KEPT = 20  # per node: a changed host key needs a dozen
 
 @dataclass(eq=False)
 class NodeEndings:
-    """Call it with every line of stderr, in order. Hashable, as part of a Channel."""
+    """Is called with every line of stderr, in order. Hashable, as part of a Channel."""
 
     nodes: tuple[str, ...]
     python: str = ""
     user: str = ""
-    _said: dict[str, list[str]] = field(default_factory=dict)
+    _lines: dict[str, list[str]] = field(default_factory=dict)
 
     def __call__(self, line: str) -> tuple[str, Ending] | None:
-        """The node that this line ends, and why; what its ssh said before makes the reason."""
+        """The node that this line ends, and why: by what its ssh wrote before."""
         exited = _EXITED.match(line)
         if exited and exited["node"] in self.nodes:
             code = int(exited["code"]) if exited["code"] else -int(exited["signal"])
-            words = "\n".join(self._said.pop(exited["node"], ()))
-            return exited["node"], node_ended(exited["node"], code, words, self.python, self.user)
-        node, colon, words = line.partition(": ")
+            return exited["node"], self._ending(exited["node"], code, "\n".join(self._lines.pop(exited["node"], ())))
+        node, colon, text = line.partition(": ")
         if colon and node in self.nodes:
-            said = self._said.setdefault(node, [])
-            said.append(words)
-            del said[:-_LINES_KEPT]
+            lines = self._lines.setdefault(node, [])
+            lines.append(text)
+            del lines[:-_LINES_KEPT]
         return None
 
+    def _ending(self, node: str, code: int, output: str) -> Ending:
+        """The end of one node's ssh; ``code`` is negative for a signal."""
+        if code == NO_AGENT_EXIT:
+            return Ending(MISSING, MISSING_FIX.format(node=node))
+        if code == ENDED_EXIT:
+            return Ending("the agent ended")
+        return ssh_ended(code, output, host=node, python=self.python, user=self.user)
 
-def node_ended(node: str, code: int, words: str, python: str = "", user: str = "") -> Ending:
-    """The end of one node's ssh; ``code`` is negative for a signal."""
-    if code == NO_AGENT_EXIT:
-        return Ending(MISSING, MISSING_FIX.format(node=node))
-    if code == ENDED_EXIT:
-        return Ending("the agent ended")
-    return ssh_ended(code, words, host=node, python=python, user=user)
 
-
-def pdsh_ending(nodes: tuple[str, ...], python: str = "", user: str = "") -> Callable[[int | None, str], Ending]:
-    """For ``Channel.ending``: of one node it is what its ssh said, of several that all of them are gone."""
-
-    def ending(code: int | None, words: str) -> Ending:
-        endings = NodeEndings(nodes, python, user)
-        endings_told = [ended[1] for ended in map(endings, words.splitlines()) if ended]
-        if endings_told and len(nodes) == 1:
-            return endings_told[-1]
-        last = (words.strip().splitlines() or [""])[-1]
-        return Ending(f"pdsh ended ({exit_words(code)})" + (f": {last}" if last else ""))
-
-    return ending
+def pdsh_ended(code: int | None, output: str, *, nodes: tuple[str, ...], python: str = "", user: str = "") -> Ending:
+    """The end of a pdsh: of one node by what its ssh wrote, of several that all of them are gone."""
+    endings = [ended[1] for ended in map(NodeEndings(nodes, python, user), output.splitlines()) if ended]
+    if endings and len(nodes) == 1:
+        return endings[-1]
+    last = (output.strip().splitlines() or [""])[-1]
+    return Ending(f"pdsh ended ({exit_words(code)})" + (f": {last}" if last else ""))
 
 
 NODES_PER_PDSH = 256  # a thread, two sockets and an ssh each
@@ -94,25 +87,25 @@ class Speakers:
     """pdsh writes "NAME: " before each line: the target as it was given, mostly without its domain."""
 
     def __init__(self, nodes: tuple[str, ...]) -> None:
-        self._meant: dict[str, list[str]] = {}
+        self._targets: dict[str, list[str]] = {}  # by label
         for node in nodes:
             for label in dict.fromkeys((node, node.partition(".")[0])):
-                self._meant.setdefault(label, []).append(node)
+                self._targets.setdefault(label, []).append(node)
 
     def node_of(self, label: str) -> str | None:
-        meant = self._meant.get(label, ())
-        return meant[0] if len(meant) == 1 else None
+        targets = self._targets.get(label, ())
+        return targets[0] if len(targets) == 1 else None
 
     def claim(self, label: str, named: str) -> str | None:
-        """Where several targets have this name before their domain."""
-        return named if named in self._meant.get(label, ()) else None
+        """Several targets may have one name before their domain."""
+        return named if named in self._targets.get(label, ()) else None
 
     def hear(self, line: str) -> None:
         """Nothing there tells more."""
 
 
 def launch(nodes: tuple[str, ...], options: LaunchOptions) -> list[Channel]:
-    """One channel per 256 nodes. UsageProblem when this machine has no pdsh, or the options cannot be passed on."""
+    """One channel per 256 nodes. Raises UsageProblem when this machine has no pdsh."""
     if shutil.which("pdsh") is None:
         raise UsageProblem("--via pdsh", "pdsh is not installed here", "apt install pdsh, or --via ssh")
     for node in nodes:
@@ -123,47 +116,30 @@ def launch(nodes: tuple[str, ...], options: LaunchOptions) -> list[Channel]:
     return [stream(options, group) for group in groups]
 
 
-def stream(options: LaunchOptions, nodes: tuple[str, ...]) -> Channel:
-    """Samples of these nodes for as long as pdsh runs."""
-    args = ("--unattended", "--interval", f"{options.interval_s:g}")
+def stream(options: LaunchOptions, nodes: tuple[str, ...], request: Request | None = None) -> Channel:
+    """The samples of these nodes for as long as pdsh runs, or their answers to one request."""
+    agent_args: tuple[str, ...]
+    if request is None:
+        agent_args = ("--unattended", "--interval", f"{options.interval_s:g}")
+    else:
+        agent_args = ("--op", request.op, "--args", plain_json({**request.args, "py_spy": py_spy_hashes()}))
     return Channel(
-        argv=pdsh(nodes, options, args),
+        argv=pdsh(nodes, options, agent_args, one_shot=request is not None),
         nodes=nodes,
         via="pdsh",
         speakers=partial(Speakers, nodes),
         takes_requests=False,
-        one_shot=partial(one_shot, options),
+        one_shot=partial(stream, options),
         rejoin=partial(stream, options),
-        ending=pdsh_ending(nodes, options.python, options.user),
+        ending=partial(pdsh_ended, nodes=nodes, python=options.python, user=options.user),
         node_ending=NodeEndings(nodes, options.python, options.user),
-        dies_with_us=True,
     )
 
 
-def one_shot(options: LaunchOptions, nodes: tuple[str, ...], request: Request) -> Channel:
-    """The answers of these nodes to one request."""
-    args = ("--op", request.op, "--args", plain_json({**request.args, "py_spy": py_spy_hashes()}))
-    return Channel(
-        argv=pdsh(nodes, options, args, one_shot=True),
-        nodes=nodes,
-        via="pdsh",
-        speakers=partial(Speakers, nodes),
-        takes_requests=False,
-        ending=pdsh_ending(nodes, options.python, options.user),
-        node_ending=NodeEndings(nodes, options.python, options.user),
-        dies_with_us=True,
-    )
-
-
-def pdsh(
-    nodes: Sequence[str], options: LaunchOptions, agent_args: Sequence[str], one_shot: bool = False
-) -> tuple[str, ...]:
+def pdsh(nodes: Sequence[str], options: LaunchOptions, agent_args: Sequence[str], one_shot: bool) -> tuple[str, ...]:
     """The command line: one pdsh that reaches all of ``nodes`` at once."""
     words = ["--node", _NODE, "--text", "--frame-bytes", str(FRAME_BYTES), *agent_args]
-    try:
-        line = installed_agent(_NODE, words, agent_hashes(), loader=loader(), python=options.python, one_shot=one_shot)
-    except ValueError as error:
-        raise UsageProblem("--via pdsh", str(error)) from None
+    line = installed_agent(_NODE, words, agent_hashes(), loader=loader(), python=options.python, one_shot=one_shot)
     return (
         "env",
         f"PDSH_SSH_ARGS_APPEND={ssh_arguments(options)}",

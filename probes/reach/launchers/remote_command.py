@@ -80,6 +80,7 @@ _SCRIPT = (
 )
 _PLAIN = re.compile(r"[A-Za-z0-9_./:,@%+-]+")  # "=" alone is special at a word's start in zsh
 _UNQUOTABLE = re.compile(r"['!\\\x00-\x1f]")
+_NOT_IN_JSON = re.compile(r"['!\x00-\x1f]|\\(?!u)")
 
 
 def remote_command(agent_args: Sequence[str], python: str = "") -> str:
@@ -94,7 +95,8 @@ def remote_command(agent_args: Sequence[str], python: str = "") -> str:
     script = _SCRIPT.replace("@size@", str(len(head) + len(middle) + len(tail)))
     script = script.replace("for p in $a;", 'for p in "$a";') if python else script
     words = [script, head, middle, tail, python or " ".join(CANDIDATES), *agent_args]
-    return " ".join(["exec /bin/sh -c", *map(_quoted, words)])
+    quoted = (word if _PLAIN.fullmatch(word) else _quoted(word, _UNQUOTABLE) for word in words)
+    return " ".join(["exec /bin/sh -c", *quoted])
 
 
 def no_python(python: str = "") -> tuple[str, str]:
@@ -110,10 +112,8 @@ def _json(text: str) -> str:
     return json.dumps(re.sub(r"[^ -~]|[\"'!\\]", "?", text))
 
 
-def _quoted(word: str) -> str:
-    if _PLAIN.fullmatch(word):
-        return word
-    odd = _UNQUOTABLE.search(word)
+def _quoted(word: str, unquotable: re.Pattern[str]) -> str:
+    odd = unquotable.search(word)
     if odd:
         raise ValueError(f"{word!r}: has {odd.group()!r}, which not every login shell takes (leave it out)")
     return f"'{word}'"
@@ -181,21 +181,14 @@ def installed_agent(
     by_machine = " ".join(":".join((machine, *both)) for machine, both in hashes.items())
     start = run_text(loader) + _START
     words = [_INSTALLED_SCRIPT + end, plain_json(missing), by_machine, python or "python3", " ".join(CANDIDATES), start]
-    return " ".join(["exec /bin/sh -c", *map(_quoted_words, [*words, *agent_args])])
+    return " ".join(["exec /bin/sh -c", *(_quoted(word, _NOT_IN_JSON) for word in (*words, *agent_args))])
 
 
 def plain_json(value: object) -> str:
     """JSON without a character that any login shell treats specially inside single quotes."""
-    text = re.sub(r'\\(["\\bfnrt])', lambda found: _code(json.loads(f'"{found[0]}"')), json.dumps(value))
+    text = re.sub(r'\\(["\\bfnrt])', lambda escape: _code(json.loads(f'"{escape[0]}"')), json.dumps(value))
     return text.replace("'", _code("'")).replace("!", _code("!"))
 
 
 def _code(character: str) -> str:
     return f"\\u{ord(character):04x}"
-
-
-def _quoted_words(word: str) -> str:
-    odd = re.search(r"['!\x00-\x1f]|\\(?!u)", word)
-    if odd:
-        raise ValueError(f"{word!r}: has {odd.group()!r}, which not every login shell takes (leave it out)")
-    return f"'{word}'"

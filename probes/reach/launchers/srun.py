@@ -5,8 +5,8 @@ labelled: of lines up to 1,024 bytes all stay whole that way, longer ones are cu
 ``--unbuffered`` lines of several tasks are mixed (measured with Slurm 22.05, 4 nodes). When srun ends, however it
 ends, slurmstepd ends the tasks at once. ``rejoin`` is a step of its own beside it.
 
-What srun's last words mean: they are Slurm's (slurm_errno.c, srun's launch.c and allocate.c). Exit codes tell little:
-srun's own failures and those of its tasks have the same.
+What srun's last output means: the words are Slurm's (slurm_errno.c, srun's launch.c and allocate.c). Exit codes tell
+little: srun's own failures and those of its tasks have the same.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Mapping
 
 from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.bundle import opening
-from mltop.probes.reach.channel import SILENCE_S, Channel, Ending, LaunchOptions, Meaning, agent_ended, meant
+from mltop.probes.reach.channel import SILENCE_S, Channel, Ending, LaunchOptions, Meaning, agent_ended, ending_by
 from mltop.probes.reach.launchers.remote_command import NO_PYTHON_EXIT, no_python, remote_command
 
 _MEANINGS = (
@@ -51,11 +51,10 @@ _STEP_ENDS = re.compile(r"CANCELLED|DUE TO|[Ll]aunch failed|Job step aborted|For
 _TASK_ENDED = re.compile(r"^srun: error: ([^\s:\[\],]+): task \d+: ((?:Exited with exit code (\d+)|.*\S))")
 
 
-def srun_ended(code: int | None, words: str, *, job: str, python: str = "") -> Ending:
+def srun_ended(code: int | None, output: str, *, job: str, python: str = "") -> Ending:
     """The end of an srun that ran agents inside of ``job``."""
-    lines = [line for line in words.splitlines() if not _NOISE.search(line)]
-    of_srun = "\n".join(line for line in map(_of_srun, lines) if line)
-    ending = meant(_MEANINGS, of_srun, job=job)
+    lines = [line for line in output.splitlines() if not _NOISE.search(line)]
+    ending = ending_by(_MEANINGS, "\n".join(filter(None, map(_of_srun, lines))), job=job)
     if ending is not None:
         return ending
     if code == NO_PYTHON_EXIT:
@@ -71,7 +70,7 @@ def _of_srun(line: str) -> str:
 
 
 class NodeEndings:
-    """``Channel.node_ending`` of an srun for several nodes: "srun: error: gpu02: task 1: Killed".
+    """The ``Channel.node_ending`` of an srun for several nodes: "srun: error: gpu02: task 1: Killed".
 
     Where the whole step is cancelled, srun says the same of every task: that is the channel's end, not the nodes', and
     from then on nothing is found: the hub's own deadlines remain.
@@ -149,19 +148,16 @@ class Speakers:
 
 
 def launch(nodes: tuple[str, ...], options: LaunchOptions) -> list[Channel]:
-    """One channel for all nodes, which must be of the job ``options.job``. UsageProblem where srun cannot be used."""
+    """One channel for all nodes, which must be of the job ``options.job``. Raises UsageProblem without it or srun."""
     if not options.job:
         raise UsageProblem("--via srun", "needs a Slurm job to run inside of", "--job ID, or run mltop in the job")
     if shutil.which("srun") is None:
         raise UsageProblem("--via srun", "Slurm's srun is not on this machine", "--via ssh")
-    try:
-        return [stream(options, nodes)]
-    except ValueError as error:
-        raise UsageProblem("--via srun", str(error)) from None
+    return [stream(options, nodes)]
 
 
 def stream(options: LaunchOptions, nodes: tuple[str, ...]) -> Channel:
-    """Samples of these nodes, and requests to them, by one srun."""
+    """The samples of these nodes, and requests to them, by one srun."""
     return Channel(
         argv=command(nodes, options),
         nodes=nodes,

@@ -51,7 +51,7 @@ _EMPTY = {
 
 
 def options_from(given: Mapping[str, Any]) -> TargetOptions:
-    """Of the options that were typed, by field. UsageProblem names one with an empty value."""
+    """The options that were typed, by field. UsageProblem names one with an empty value."""
     for name, why in _EMPTY.items():
         if given.get(name) == "":
             raise UsageProblem(f"--{name} ''", why, "is a variable empty?")
@@ -84,7 +84,9 @@ LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1", "localhost.localdomain
 
 @dataclass(frozen=True)
 class Route:
-    """``job``: the Slurm job to run inside of, for srun: "123", or "123+1" in a heterogeneous one."""
+    """Nodes that are reached in one way. ``job``: the Slurm job to run inside of, for srun: "123", or "123+1" in a
+    heterogeneous one.
+    """
 
     via: Via
     nodes: tuple[str, ...]
@@ -103,7 +105,8 @@ def routes_for(
     allocations: Sequence[Allocation],
     environ: Mapping[str, str] = os.environ,
 ) -> tuple[Route, ...]:
-    """``via`` "": this machine without any network, nodes of the job that we are inside of by srun, others by ssh.
+    """How each node is reached. ``via`` "": this machine without any network, nodes of the job that we are inside of by
+    srun, others by ssh.
 
     ``allocations``: the Slurm jobs that were asked for. UsageProblem when srun cannot reach a node.
     """
@@ -111,9 +114,9 @@ def routes_for(
         return _by_srun(nodes, allocations or allocations_here(environ))
     if via:
         return (Route(via, tuple(nodes)),)
-    own = own_names(environ)
-    local = [node for node in nodes if node in own]
-    rest = [node for node in nodes if node not in own]
+    here = own_names(environ)
+    local = [node for node in nodes if node in here]
+    rest = [node for node in nodes if node not in here]
     ours = allocations_here(environ) if rest and shutil.which("srun", path=environ.get("PATH")) else []
     reached = {node for allocation in ours for node in allocation.nodes}
     routes = [Route("local", tuple(local))] if local else []
@@ -144,7 +147,7 @@ THIS_MACHINE = "this machine"
 
 @dataclass(frozen=True)
 class Targets:
-    """What was meant: node names, or a recording instead of nodes.
+    """What is to be looked at: node names, or a recording instead of nodes.
 
     ``job``: the Slurm job whose ranks are looked at, "" for all ranks; ``routes``: how each node is reached;
     ``user``: the login name, "" for the default.
@@ -164,7 +167,7 @@ class Targets:
 
 
 @dataclass
-class _Meant:
+class _Selection:
     names: dict[str, None] = field(default_factory=dict)
     titles: list[str] = field(default_factory=list)
     users: list[str] = field(default_factory=list)
@@ -185,47 +188,47 @@ class _Meant:
 
 
 def resolve(options: TargetOptions, environ: Mapping[str, str] = os.environ) -> Targets:
-    """UsageProblem names the bad part in one line."""
+    """What the options mean. UsageProblem names the bad part in one line."""
     check_numbers(options)
     check_words(options)
     if options.recording:
         if options.nodes or options.hostfile:
             raise UsageProblem("--recording", "is looked at instead of machines", "without -w and --hostfile")
         return Targets((), options.recording, options.job, Path(options.recording))
-    meant = _typed(options)
-    if not meant.names and options.via != "local":
-        _from_environment(meant, environ)
-    if not meant.names:
-        meant.add([platform.node() or "localhost"], THIS_MACHINE)
-    nodes = tuple(meant.names)
+    selection = _typed(options)
+    if not selection.names and options.via != "local":
+        _from_environment(selection, environ)
+    if not selection.names:
+        selection.add([platform.node() or "localhost"], THIS_MACHINE)
+    nodes = tuple(selection.names)
     if len(nodes) > MOST_NODES:
         raise UsageProblem("targets", f"{len(nodes):,} nodes, more than the {MOST_NODES:,} that mltop takes")
-    user = one_user([options.user, *meant.users])
-    routes = routes_for(nodes, options.via, meant.allocations, environ)
+    user = one_user([options.user, *selection.users])
+    routes = routes_for(nodes, options.via, selection.allocations, environ)
     _check_against(routes, user, options.python)
-    return Targets(nodes, " + ".join(meant.titles), meant.job, None, routes, user)
+    return Targets(nodes, " + ".join(selection.titles), selection.job, None, routes, user)
 
 
-def _typed(options: TargetOptions) -> _Meant:
-    meant = _Meant()
+def _typed(options: TargetOptions) -> _Selection:
+    selection = _Selection()
     for text in options.nodes:
         user, rest = split_user(text)
-        meant.users.append(user)
-        meant.add(expand(rest), text.strip())
+        selection.users.append(user)
+        selection.add(expand(rest), text.strip())
     if options.hostfile:
-        meant.add(read_hostfile(Path(options.hostfile)), Path(options.hostfile).name)
+        selection.add(read_hostfile(Path(options.hostfile)), Path(options.hostfile).name)
     if options.job:
-        meant.add_job(allocations_of(options.job), f"job {options.job}")
-    return meant
+        selection.add_job(allocations_of(options.job), f"job {options.job}")
+    return selection
 
 
-def _from_environment(meant: _Meant, environ: Mapping[str, str]) -> None:
+def _from_environment(selection: _Selection, environ: Mapping[str, str]) -> None:
     allocations = allocations_here(environ)
     if allocations:
-        meant.add_job(allocations, f"job {allocations[0].carried}")
+        selection.add_job(allocations, f"job {allocations[0].carried}")
     elif environ.get("WCOLL"):
         try:
-            meant.add(read_hostfile(Path(environ["WCOLL"]), "WCOLL"), "WCOLL")
+            selection.add(read_hostfile(Path(environ["WCOLL"]), "WCOLL"), "WCOLL")
         except UsageProblem as problem:
             raise UsageProblem(str(problem), "it names the nodes", "unset WCOLL, or mltop --via local") from None
 
@@ -244,9 +247,10 @@ def _check_against(routes: tuple[Route, ...], user: str, python: str) -> None:
 
 
 def channels(targets: Targets, options: TargetOptions) -> list[Channel]:
-    """What the hub is to start. ``options`` are those that ``targets`` were resolved from."""
+    """The channels that the hub is to start. ``options`` are those that ``targets`` were resolved from."""
     launch_options = LaunchOptions(options.interval_s, options.python, targets.user, options.accept_new)
-    found: list[Channel] = []
-    for route in targets.routes:
-        found += LAUNCHERS[route.via].launch(route.nodes, replace(launch_options, job=route.job))
-    return found
+    return [
+        channel
+        for route in targets.routes
+        for channel in LAUNCHERS[route.via].launch(route.nodes, replace(launch_options, job=route.job))
+    ]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from mltop.probes.model.units import duration_words
 from mltop.probes.reach import UsageProblem
+from mltop.probes.reach.programs import run_program
 from mltop.probes.reach.targets.nodesets import expand
 
 SQUEUE_TIMEOUT_S = 10.0
@@ -81,7 +82,7 @@ def allocations_here(environ: Mapping[str, str]) -> list[Allocation]:
 
 
 def with_nodes(what: str, rows: list[JobRow]) -> list[JobRow]:
-    """Those of the rows that run somewhere; UsageProblem when none does."""
+    """The rows that run somewhere. Raises UsageProblem when none does."""
     running = [row for row in rows if row.state in _HAS_NODES and row.nodes]
     if running:
         return running
@@ -104,37 +105,28 @@ def _nodes_of_step(what: str, job: str, step: str) -> str:
     steps = dict(line.partition("|")[::2] for line in _squeue(what, "-s", "-j", job, "-o", "%i|%N"))
     nodes = steps.get(f"{job}.{step}", "")
     if not nodes:
-        there = ", ".join(steps) or "none"
-        raise UsageProblem(what, "no such step of the running job", f"its steps are: {there}")
+        raise UsageProblem(what, "no such step of the running job", f"its steps are: {', '.join(steps) or 'none'}")
     return nodes
 
 
 def _squeue(what: str, *options: str) -> list[str]:
-    """The lines that squeue prints."""
-    squeue = shutil.which("squeue")
-    if squeue is None:
+    """The lines that squeue prints. Raises UsageProblem."""
+    program = shutil.which("squeue")
+    if program is None:
         raise UsageProblem(what, "Slurm's squeue is not on this machine", "run mltop on a login node of the cluster")
     try:
-        done = subprocess.run(
-            [squeue, "-h", *options],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=SQUEUE_TIMEOUT_S,
-            check=False,
-        )
+        squeue = run_program((program, "-h", *options), SQUEUE_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         fix = "does Slurm's controller run? `scontrol ping`"
         raise UsageProblem(what, f"squeue did not answer within {duration_words(SQUEUE_TIMEOUT_S)}", fix) from None
     except OSError as error:
-        raise UsageProblem(what, f"cannot start {squeue}: {error.strerror}") from None
-    if done.returncode == 0:
-        return done.stdout.splitlines()
-    words = (done.stderr.strip().splitlines() or [f"squeue ended with {done.returncode}"])[-1].strip()
-    if "Invalid job id" in words:
+        raise UsageProblem(what, f"cannot start {program}: {error.strerror}") from None
+    if squeue.returncode == 0:
+        return squeue.stdout.splitlines()
+    error_line = (squeue.stderr.strip().splitlines() or [f"squeue ended with {squeue.returncode}"])[-1].strip()
+    if "Invalid job id" in error_line:
         raise UsageProblem(what, "no such job", "it may have ended long ago: `sacct -j`")
-    raise UsageProblem(what, f"squeue failed: {words}")
+    raise UsageProblem(what, f"squeue failed: {error_line}")
 
 
 def _number(text: str) -> int:

@@ -11,8 +11,8 @@ import pytest
 from mltop.probes.agent.protocol import Request
 from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.channel import LaunchOptions
-from mltop.probes.reach.launchers import pdsh
-from mltop.probes.reach.launchers.pdsh import NodeEndings, pdsh_ending
+from mltop.probes.reach.launchers import LAUNCHERS, pdsh
+from mltop.probes.reach.launchers.pdsh import NodeEndings, pdsh_ended
 from mltop.probes.reach.launchers.remote_command import installed_agent, plain_json
 
 NASTY = """it's "quoted"! \\ \\\\ $HOME `id` 100% %h \n\t é | & ; * ? {a,b} ~ # <x> !! \\' \\" ^"""
@@ -89,7 +89,7 @@ def test_nodes_that_were_lost_get_the_same_command(with_pdsh: None) -> None:
 
 def test_an_interpreter_that_no_shell_takes_is_refused(with_pdsh: None) -> None:
     with pytest.raises(UsageProblem, match="not every login shell takes"):
-        pdsh.launch(("h01",), LaunchOptions(python="/opt/o'neill/python"))
+        LAUNCHERS["pdsh"].launch(("h01",), LaunchOptions(python="/opt/o'neill/python"))
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -177,5 +177,5 @@ def test_the_end_of_one_node_among_others(lines: list[str], reason: str, retry: 
 
 def test_the_end_of_the_whole_pdsh() -> None:
     words = "h02: ssh: connect to host h02 port 22: Connection refused\npdsh@login: h02: ssh exited with exit code 255"
-    assert str(pdsh_ending(("h02",))(0, words)) == "connection refused: no sshd is listening"
-    assert str(pdsh_ending(("h01", "h02"))(-9, "")) == "pdsh ended (killed by signal 9)"
+    assert str(pdsh_ended(0, words, nodes=("h02",))) == "connection refused: no sshd is listening"
+    assert str(pdsh_ended(-9, "", nodes=("h01", "h02"))) == "pdsh ended (killed by signal 9)"

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from mltop.probes.investigate.probing.board import MOST_OF_A_NODE, Board, event_of
-from mltop.probes.investigate.probing.member import Member, heard, ready
+from mltop.probes.investigate.probing.member import Member, endpoint_of, readiness_of
 from mltop.probes.investigate.probing.report import Measured, judged, torchrun_command
 from mltop.probes.investigate.probing.wanted import ProbeWanted
 from mltop.probes.judge.kernel_lines import MOST_LINES, merge
@@ -127,14 +127,14 @@ def test_what_is_refused_of_a_result_is_said() -> None:
 )
 def test_where_a_leader_listens_is_an_address_or_nothing(said: dict[str, Any]) -> None:
     with pytest.raises((ValueError, TypeError, KeyError)):
-        heard(said, alone=False)
+        endpoint_of(said, alone=False)
 
 
 def test_a_node_alone_opens_nothing_for_others() -> None:
     said = {"addresses": [], "port": 0}
-    assert heard(said, alone=True) == said
+    assert endpoint_of(said, alone=True) == said
     with pytest.raises(ValueError, match="where it listens"):
-        heard(said)
+        endpoint_of(said)
 
 
 def test_what_goes_into_a_command_is_what_it_may_be() -> None:
@@ -148,12 +148,12 @@ def test_what_goes_into_a_command_is_what_it_may_be() -> None:
         {"ranks": "8"},
     ):
         with pytest.raises(ValueError, match=r".+"):
-            ready({"ranks": 8, **said})
-    member = Member("h01", ready=ready({"ranks": 8, "backend": "nccl", "address": "fe80::1%eth0"}))
+            readiness_of({"ranks": 8, **said})
+    member = Member("h01", ready=readiness_of({"ranks": 8, "backend": "nccl", "address": "fe80::1%eth0"}))
     line = torchrun_command(ProbeWanted("all-reduce"), {"h01": member, "h02": member}, [])
     assert "--rdzv-endpoint=fe80::1%eth0:29400" in line
-    assert heard({"addresses": [], "port": 0}, alone=True) == {"addresses": [], "port": 0}
-    assert heard({"addresses": [{"address": "10.0.0.1", "interface": "eth0"}], "port": 5}, alone=False) == {
+    assert endpoint_of({"addresses": [], "port": 0}, alone=True) == {"addresses": [], "port": 0}
+    assert endpoint_of({"addresses": [{"address": "10.0.0.1", "interface": "eth0"}], "port": 5}, alone=False) == {
         "addresses": ["10.0.0.1"],
         "port": 5,
     }

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from mltop.probes.investigate.probing.member import Member, Waited, joined_sentence
+from mltop.probes.investigate.probing.member import Joining, Member, joined_sentence
 from mltop.probes.judge.probes.arrival import arrivals, find_late
 from mltop.probes.judge.probes.collective import busbw_factor, judge_collective, merge_times, with_expected
 from mltop.probes.judge.probes.hardware.peaks import Expected
@@ -277,43 +277,43 @@ def test_failures_are_told() -> None:
     assert judge_collective([], absent).text == "no collective was measured: h[10-11]: no Python with torch"
 
 
-def nodes(count: int, joined: int, *others: Waited) -> list[Waited]:
-    return [Waited(f"node-{number:02}", True) for number in range(count - len(others)) if number < joined] + list(
+def nodes(count: int, joined: int, *others: Joining) -> list[Joining]:
+    return [Joining(f"node-{number:02}", True) for number in range(count - len(others)) if number < joined] + list(
         others
     )
 
 
-def sentences() -> Iterator[tuple[list[Waited], float, str]]:
+def sentences() -> Iterator[tuple[list[Joining], float, str]]:
     yield nodes(16, 16), 4.2, "all 16 nodes joined within 4 s"
     yield (
-        nodes(16, 15, Waited("node-97", False, "import torch", 22.3)),
+        nodes(16, 15, Joining("node-97", False, "import torch", 22.3)),
         12.0,
         "15 of 16 nodes joined within 12 s; waiting for node-97: ssh fine, torch import 22 s so far",
     )
     yield (
-        nodes(16, 13, *(Waited(f"node-9{number}", False, "import torch", 20.0 + number) for number in range(3))),
+        nodes(16, 13, *(Joining(f"node-9{number}", False, "import torch", 20.0 + number) for number in range(3))),
         12.0,
         "13 of 16 nodes joined within 12 s; waiting for node-[90-92]: ssh fine, torch import 22 s so far",
     )
     yield (
-        nodes(4, 2, Waited("h3", False, "", 12.0), Waited("h4", False, "", 12.0, "no Python with torch")),
+        nodes(4, 2, Joining("h3", False, "", 12.0), Joining("h4", False, "", 12.0, "no Python with torch")),
         12.0,
         "2 of 4 nodes joined within 12 s; waiting for h3: no word of its probe for 12 s; h4: no Python with torch",
     )
     yield (
-        nodes(2, 1, Waited("h3", False, "", 12.0, reached=False)),
+        nodes(2, 1, Joining("h3", False, "", 12.0, reached=False)),
         12.0,
         "1 of 2 nodes joined within 12 s; waiting for h3: not reached for 12 s",
     )
 
 
 @pytest.mark.parametrize(("waited", "elapsed_s", "sentence"), list(sentences()))
-def test_whom_the_others_wait_for(waited: list[Waited], elapsed_s: float, sentence: str) -> None:
+def test_whom_the_others_wait_for(waited: list[Joining], elapsed_s: float, sentence: str) -> None:
     assert joined_sentence(waited, elapsed_s) == sentence
 
 
 def test_many_nodes_in_many_states_stay_one_line() -> None:
-    waited = [Waited(f"h{number:03}", False, f"stage {number % 7}", 10.0 * number) for number in range(400)]
+    waited = [Joining(f"h{number:03}", False, f"stage {number % 7}", 10.0 * number) for number in range(400)]
     assert len(joined_sentence(waited, 30.0)) < 500
 
 
@@ -325,5 +325,5 @@ def test_whether_a_silent_node_is_reached_is_told_by_its_stream() -> None:
         ("connecting", "not reached for 12 s"),
         ("lost", "not reached for 12 s"),
     ):
-        waited = [Waited("h1", True), member.waited(phase, member.stage_at + 12.0)]
+        waited = [Joining("h1", True), member.joining(phase, member.stage_at + 12.0)]
         assert joined_sentence(waited, 12.0) == f"1 of 2 nodes joined within 12 s; waiting for h3: {words}"
