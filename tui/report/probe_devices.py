@@ -84,12 +84,9 @@ def _brief(kind: str) -> list[Column]:
     return [_CLOCK if column.key == "clock" else column for column in BRIEF[kind]]
 
 
-def _clock(line: Line) -> str:
-    phase = load_phase(line.result) if line.result is not None else None
-    return number(None if phase is None else phase.sm_clock_mhz)
-
-
-_CLOCK = Column("clock", "MHZ", 4, right=True, priority=2, cell=_clock)
+_CLOCK = Column(
+    "clock", "MHZ", 4, True, 2, cell=lambda line: number(None if line.phase is None else line.phase.sm_clock_mhz)
+)
 
 
 def _kind(result: DeviceResult) -> str:

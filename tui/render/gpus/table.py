@@ -226,10 +226,13 @@ def pcie_cell(pcie: Pcie) -> Cell:
 
 def pcie_link(pcie: Pcie) -> Cell:
     """ "5x16"; "5x8!" where it is narrower than it could be."""
-    if pcie.gen is None and pcie.width is None:
-        return Cell(UNKNOWN)
     narrow = pcie.width is not None and pcie.width_max is not None and pcie.width < pcie.width_max
-    return Cell(f"{number(pcie.gen)}x{number(pcie.width)}{'!' * narrow}", "warn" if narrow else "")
+    return Cell(pcie_text(pcie.gen, pcie.width) + "!" * narrow, "warn" if narrow else "")
+
+
+def pcie_text(gen: int | None, width: int | None) -> str:
+    """ "5x16"; "–" where neither is known."""
+    return UNKNOWN if gen is None and width is None else f"{number(gen)}x{number(width)}"
 
 
 def _sm(gpu: GpuSample) -> Cell:
