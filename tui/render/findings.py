@@ -51,7 +51,7 @@ def untold_subject(finding: Finding) -> str:
 
 
 def of_gravity(finding: Finding) -> int:
-    """For sorting: the gravest first."""
+    """The key by which the gravest come first."""
     return gravity(finding.severity)
 
 
@@ -99,7 +99,7 @@ class Problem:
 
     @property
     def message(self) -> str:
-        """What is explained by one finding is counted."""
+        """What happened, on how many nodes; of a single finding also how many others it explains."""
         first = self.first
         if len(self.findings) == 1:
             message = first.message + (f" (explains {len(first.folded)} more)" if first.folded else "")
@@ -172,7 +172,7 @@ def _groups(findings: Sequence[Finding]) -> list[list[Finding]]:
 
 @lru_cache(maxsize=64)
 def folded_names(names: tuple[str, ...]) -> str:
-    """``node[03-10,12]``."""
+    """The names as one node set: ``node[03-10,12]``."""
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 
     return str(NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP))

@@ -134,7 +134,7 @@ def _is_usual(result: DeviceResult, usual: float | None, compared: Compared) -> 
 def _alike_sentence(group: Sequence[DeviceResult], more: bool) -> list[Cell]:
     """ "56 GPUs alike on h[01-07] (NVIDIA H100): burst 781-799T, ..."."""
     what = {"cpu": "nodes", "mig": "MIG slices"}.get(group[0].kind, "GPUs")
-    gpus = sorted({result.gpu for result in group if result.gpu is not None})
+    gpus = {result.gpu for result in group if result.gpu is not None}
     nodes = folded(result.node for result in group)
     is_one_node = len({result.node for result in group}) == 1
     where = f" GPU {ranges(gpus)}" if is_one_node and gpus else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from mltop.probes.model import GpuGaps, GpuSample
 from mltop.probes.model.units import (
@@ -38,7 +39,7 @@ LABEL_WIDTH = 16
 
 @dataclass(frozen=True)
 class Fact:
-    """``why``: why it is unknown, said in its place."""
+    """One line of a block. ``why``: the reason of what is unknown, which stands in its place."""
 
     label: str
     text: str
@@ -54,27 +55,24 @@ class Block:
 
 def block_lines(blocks: Sequence[Block], width: int) -> list[list[Cell]]:
     """All blocks that have facts; each goes below the shortest column so far, a blank line between two."""
-    count = max(1, (width + 1) // COLUMN_WIDTH)
-    each = width // count
-    columns: list[list[list[Cell]]] = [[] for _ in range(count)]
+    number_of_columns = max(1, (width + 1) // COLUMN_WIDTH)
+    each = width // number_of_columns
+    columns: list[list[list[Cell]]] = [[] for _ in range(number_of_columns)]
     for block in blocks:
         if block.facts:
             column = min(columns, key=len)
             column += [[]] if column else []
             column += [[Cell(clip(block.title, each - 1), "title")]]
             column += [_fact_line(fact, each - 1) for fact in block.facts]
-    height = max(map(len, columns))
-    return [
-        _line_of_columns([column[row] if row < len(column) else [] for column in columns], each)
-        for row in range(height)
-    ]
+    return side_by_side(columns, each)
 
 
 def side_by_side(panels: Sequence[Sequence[Sequence[Cell]]], width: int) -> list[list[Cell]]:
-    """Panels of lines beside each other, each ``width`` cells wide."""
-    height = max(map(len, panels), default=0)
+    """Panels of lines beside each other, each ``width`` cells wide; the last one is not filled up."""
+    rows: Iterable[Sequence[Sequence[Cell]]] = zip_longest(*panels, fillvalue=())
     return [
-        _line_of_columns([panel[row] if row < len(panel) else [] for panel in panels], width) for row in range(height)
+        [*(cell for part in left for cell in (*part, Cell(" " * (width - line_width(part))))), *last]
+        for *left, last in rows
     ]
 
 
@@ -84,16 +82,6 @@ def _fact_line(fact: Fact, width: int) -> list[Cell]:
     if not fact.why:
         return [Cell(f" {label}", "dim"), Cell(clip(fact.text, room).rstrip(), fact.style)]
     return [Cell(f" {label}", "dim"), Cell(clip(f"{fact.text} {fact.why}", room).rstrip(), "dim")]
-
-
-def _line_of_columns(parts: Sequence[Sequence[Cell]], width: int) -> list[Cell]:
-    line: list[Cell] = []
-    for place, part in enumerate(parts):
-        line += part
-        missing = width - line_width(part)
-        if place < len(parts) - 1 and missing > 0:
-            line.append(Cell(" " * missing))
-    return line
 
 
 J_PER_KWH = 3.6e6

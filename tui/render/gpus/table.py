@@ -42,7 +42,7 @@ class GpuLine(NamedTuple):
 
 
 class InstanceLine(NamedTuple):
-    """What the row of an instance of a GPU in MIG mode is about."""
+    """What the row of an instance of a GPU in MIG mode is about. ``gpu``: whose instance it is."""
 
     gpu: GpuSample
     instance: MigInstance
@@ -78,46 +78,37 @@ _OF_INSTANCES = frozenset(field.name for field in fields(MigInstance))
 def _rank(name: str, title: str, width: int, cell: Callable[[str], Cell | str] = str, **layout: Any) -> Column:
     """A column about the first rank that uses the GPU: its field ``name``; blank where no rank does."""
     get: Callable[[RankSample], str] = attrgetter(name)
+
+    def show(line: GpuLine) -> Cell | str:
+        return cell(get(line.ranks[0]) or UNKNOWN) if line.ranks else ""
+
     return Column(
-        name,
-        title,
-        width,
-        cell=lambda line: cell(get(line.ranks[0]) or UNKNOWN) if line.ranks else "",
-        value=lambda line: get(line.ranks[0]) if line.ranks else None,
-        **layout,
+        name, title, width, cell=show, value=lambda line: get(line.ranks[0]) if line.ranks else None, **layout
     )
 
 
 def flags(gpu: GpuSample) -> list[tuple[str, str]]:
     """(text, style), the gravest first: "remap failed", "ecc 2", "remap!", "row 512", "corr 12k"."""
-    ecc, remap = gpu.ecc, gpu.remap
-    found: list[tuple[str, str]] = []
-    if remap.failed:
-        found.append(("remap failed", "crit"))
-    if ecc.sram_threshold_exceeded:
-        found.append(("sram!", "crit"))
-    if ecc.uncorrected_volatile:
-        found.append((f"ecc {count(ecc.uncorrected_volatile)}", "crit"))
-    if gpu.recovery_action not in (None, "none"):
-        found.append((f"wants {(gpu.recovery_action or '').replace('_', ' ')}", "crit"))
-    if remap.pending or remap.repair_pending or gpu.retired_pages_pending:
-        found.append(("remap!", "warn"))
-    if remap.banks.none:
-        found.append((f"bank {count(remap.banks.none)}", "warn"))
+    ecc, remap, action = gpu.ecc, gpu.remap, gpu.recovery_action
     rows = (remap.uncorrected or 0) + (remap.corrected or 0)
-    if rows:
-        found.append((f"row {count(rows)}", ""))
-    if gpu.retired_pages:
-        found.append((f"page {count(gpu.retired_pages)}", ""))
-    if ecc.corrected_volatile:
-        found.append((f"corr {count(ecc.corrected_volatile)}", ""))
-    return found
+    possible = (
+        (remap.failed, "remap failed", "crit"),
+        (ecc.sram_threshold_exceeded, "sram!", "crit"),
+        (ecc.uncorrected_volatile, f"ecc {count(ecc.uncorrected_volatile)}", "crit"),
+        (action not in (None, "none"), f"wants {(action or '').replace('_', ' ')}", "crit"),
+        (remap.pending or remap.repair_pending or gpu.retired_pages_pending, "remap!", "warn"),
+        (remap.banks.none, f"bank {count(remap.banks.none)}", "warn"),
+        (rows, f"row {count(rows)}", ""),
+        (gpu.retired_pages, f"page {count(gpu.retired_pages)}", ""),
+        (ecc.corrected_volatile, f"corr {count(ecc.corrected_volatile)}", ""),
+    )
+    return [(text, style) for holds, text, style in possible if holds]
 
 
 def flags_cell(gpu: GpuSample) -> Cell:
     """All flags in the style of the gravest; blank: none."""
-    found = flags(gpu)
-    return Cell(" ".join(text for text, _ in found), found[0][1] if found else "")
+    raised = flags(gpu)
+    return Cell(" ".join(text for text, _ in raised), raised[0][1] if raised else "")
 
 
 def nvlink_cell(nvlink: Nvlink) -> Cell:
@@ -163,7 +154,7 @@ def growth(grown: int | None) -> str:
 
 
 class NvlinkLine(NamedTuple):
-    """``grown``: by how much each counter grew since it is watched."""
+    """What a row of LINK_COLUMNS is about. ``grown``: by how much each counter grew since the pane was opened."""
 
     link: NvlinkLink
     grown: Mapping[str, int]
@@ -207,12 +198,8 @@ def memory_text(used: int | None, total: int | None) -> str:
     return of(_whole(bytes_text(used)), _whole(bytes_text(total)))
 
 
-def _memory(gpu: GpuSample) -> str:
-    return memory_text(gpu.memory_used_bytes, gpu.memory_total_bytes)
-
-
-def _instance_memory(line: InstanceLine) -> str:
-    return memory_text(line.instance.memory_used_bytes, line.instance.memory_total_bytes)
+def _memory(device: GpuSample | MigInstance) -> str:
+    return memory_text(device.memory_used_bytes, device.memory_total_bytes)
 
 
 def pcie_cell(pcie: Pcie) -> Cell:
@@ -242,7 +229,7 @@ def _sm(gpu: GpuSample) -> Cell:
 
 
 def _whole(text: str) -> str:
-    """74.2G is 74G; 7.4G stays."""
+    """Without decimals where there are two digits or more before the point: 74.2G is 74G, 7.4G stays."""
     whole, point, rest = text.partition(".")
     return whole + rest[1:] if point and len(whole) > 1 else text
 
@@ -266,9 +253,7 @@ def _memory_heat(gpu: GpuSample) -> Cell:
 
 def _pids(line: GpuLine) -> Cell:
     """Who is on this GPU: its ranks, or else whatever process holds it."""
-    if line.ranks:
-        return Cell(_first_and_more([rank.pid for rank in line.ranks]))
-    return _processes_cell(line.gpu.processes)
+    return Cell(_first_and_more(line.ranks)) if line.ranks else _processes_cell(line.gpu.processes)
 
 
 def _pids_of_instance(line: InstanceLine) -> Cell:
@@ -277,9 +262,7 @@ def _pids_of_instance(line: InstanceLine) -> Cell:
 
 
 def _processes_cell(processes: Sequence[GpuProcess] | None) -> Cell:
-    if processes is None:
-        return Cell(UNKNOWN)
-    return Cell(_first_and_more([process.pid for process in processes]), "dim")
+    return Cell(UNKNOWN) if processes is None else Cell(_first_and_more(processes), "dim")
 
 
 def _first_pid(line: GpuLine) -> int | None:
@@ -295,16 +278,8 @@ def _branch(line: InstanceLine) -> Cell:
     return Cell(f"{'`' if GLYPHS.ascii_only else '└'}{line.instance.index}", "dim")
 
 
-def _mig_word(_: InstanceLine) -> Cell:
-    return Cell("MIG", "dim")
-
-
 def _profile(line: InstanceLine) -> Cell:
     return Cell(line.instance.name or UNKNOWN, "dim")
-
-
-def _gauge(gpu: GpuSample) -> Cell:
-    return Cell(bar(gpu.busy, GAUGE_WIDTH), "dim")
 
 
 def _clock(gpu: GpuSample) -> str:
@@ -313,14 +288,6 @@ def _clock(gpu: GpuSample) -> str:
 
 def _power(gpu: GpuSample) -> str:
     return of(watts(gpu.power_w), watts(gpu.power_limit_w))
-
-
-def _nvlink(gpu: GpuSample) -> Cell:
-    return nvlink_cell(gpu.nvlink)
-
-
-def _pcie(gpu: GpuSample) -> Cell:
-    return pcie_cell(gpu.pcie)
 
 
 def _bus(gpu: GpuSample) -> str:
@@ -336,10 +303,10 @@ def _name(line: GpuLine) -> str:
     return f"SIMULATED {name}" if line.simulated else name
 
 
-def _first_and_more(pids: Sequence[int]) -> str:
-    if len(pids) < 2:
-        return str(pids[0]) if pids else ""
-    return f"{pids[0]}+{len(pids) - 1}"
+def _first_and_more(owners: Sequence[RankSample | GpuProcess]) -> str:
+    """The first one's pid, and how many others there are: "8120+3"; "" of none."""
+    more = f"+{len(owners) - 1}" if len(owners) > 1 else ""
+    return f"{owners[0].pid}{more}" if owners else ""
 
 
 def _banner(gpu: GpuSample, ranks: Sequence[RankSample]) -> Cell:
@@ -350,55 +317,55 @@ def _banner(gpu: GpuSample, ranks: Sequence[RankSample]) -> Cell:
     if gpu.last_seen_at is not None:
         text += f" since {clock_time(gpu.last_seen_at)}"
     if ranks:
-        text += f", rank {ranks_text(ranks)} pid {_first_and_more([rank.pid for rank in ranks])}"
+        text += f", rank {ranks_text(ranks)} pid {_first_and_more(ranks)}"
     elif gpu.processes:
-        text += f", held by pid {_first_and_more([process.pid for process in gpu.processes])}"
+        text += f", held by pid {_first_and_more(gpu.processes)}"
     text += f" {GLYPHS.dash} {gpu.error or 'no reason given by NVML'}"
     if gpu.error_code == "needs_reset":
         text += f"; {gpu_reset(gpu.index).action}"
     return Cell(text, "warn" if gpu.error_code == "no_permission" else "crit")
 
 
+_GPU_UTIL = "NVML's GPU-Util"
 _TREND: dict[str, Any] = {"right": True, "priority": 8, "stretch": True, "most": TREND_WIDTH, "tail": True}
+_CLOCK: dict[str, Any] = {"right": True, "field": "mhz", "meaning": "SM clock"}
+_TEMPERATURE: dict[str, Any] = {"right": True, "field": "temp", "meaning": "temperature"}
 _MEMORY: dict[str, Any] = {"right": True, "field": "mem_used", "meaning": "memory in use"}
 _MODEL: dict[str, Any] = {"field": "model", "meaning": "its product name"}
+_THROTTLE: dict[str, Any] = {"stretch": True, "most": 20}
 _RATE: dict[str, Any] = {"right": True, "optional": True}
+_NVLINK, _PCIE = _RATE | {"priority": 5}, _RATE | {"priority": 6}
 
+_of = Column.of
 GPU_COLUMNS = (
     _gpu("gpu", "GPU", 3, "index", COUNT, right=True, part=_branch, field="gpu", meaning="the GPU's index"),
-    _gpu("busy", "BUSY", 4, "busy", right=True, part=_mig_word, field="busy", meaning="NVML's GPU-Util"),
-    _gpu("gauge", "", GAUGE_WIDTH, "busy", cell=_gauge, priority=15),
+    _gpu("busy", "BUSY", 4, "busy", right=True, part=lambda _: Cell("MIG", "dim"), field="busy", meaning=_GPU_UTIL),
+    _gpu("gauge", "", GAUGE_WIDTH, "busy", cell=lambda gpu: Cell(bar(gpu.busy, GAUGE_WIDTH), "dim"), priority=15),
     Column("trend", "TREND", 7, cell=_trend, value=lambda line: line.gpu.busy, **_TREND),
     _gpu("sm", "SM", 4, "sm_active", right=True, cell=_sm, field="sm", meaning="SMs that were active"),
     _gpu("tensor", "TC", 4, "tensor_active", right=True, priority=2, field="tensor", meaning="tensor cores active"),
     _gpu("dram", "DRAM", 4, "dram_active", right=True, priority=4, field="dram", meaning="memory interface active"),
-    _gpu(
-        "clock",
-        "MHZ/MAX",
-        9,
-        "sm_clock_mhz",
-        MEGAHERTZ,
-        right=True,
-        cell=_clock,
-        part=_profile,
-        field="mhz",
-        meaning="SM clock",
-    ),
-    _gpu(
-        "temperature", "TEMP", 4, "temperature_c", CELSIUS, right=True, cell=_heat, field="temp", meaning="temperature"
-    ),
+    _gpu("clock", "MHZ/MAX", 9, "sm_clock_mhz", MEGAHERTZ, cell=_clock, part=_profile, **_CLOCK),
+    _gpu("temperature", "TEMP", 4, "temperature_c", CELSIUS, cell=_heat, **_TEMPERATURE),
     _gpu("hbm", "HBM", 4, "memory_temperature_c", CELSIUS, priority=7, cell=_memory_heat, **_RATE),
     _gpu("margin", "HEADROOM", 8, "temperature_margin_c", CELSIUS, priority=10, **_RATE),
     _gpu("power", "PWR/LIM", 8, "power_w", WATTS, right=True, cell=_power, field="power", meaning="what it draws"),
-    _gpu("memory", "MEMORY", 8, "memory_used_bytes", BYTES, cell=_memory, part=_instance_memory, **_MEMORY),
-    # Words sort upwards, and the worst is to come first.
     _gpu(
-        "throttle", "THROTTLE", 10, cell=gpu_throttle_cell, value=lambda gpu: -worst_share(gpu), stretch=True, most=20
+        "memory",
+        "MEMORY",
+        8,
+        "memory_used_bytes",
+        BYTES,
+        cell=_memory,
+        part=lambda line: _memory(line.instance),
+        **_MEMORY,
     ),
+    # Words sort upwards, and the worst is to come first.
+    _gpu("throttle", "THROTTLE", 10, cell=gpu_throttle_cell, value=lambda gpu: -worst_share(gpu), **_THROTTLE),
     _gpu("flags", "FLAGS", 8, cell=flags_cell, value=lambda gpu: -float(len(flags(gpu))), optional=True),
-    _gpu("nvlink", "NVLINK", 12, cell=_nvlink, value=lambda gpu: rate_of(gpu.nvlink), priority=5, **_RATE),
-    _gpu("pcie", "PCIE", 11, cell=_pcie, value=lambda gpu: rate_of(gpu.pcie), priority=6, **_RATE),
-    Column("rank", "RANK", 4, right=True, cell=lambda line: ranks_text(line.ranks), value=_first_rank),
+    _of("nvlink", "NVLINK", 12, "gpu.nvlink", nvlink_cell, value=lambda line: rate_of(line.gpu.nvlink), **_NVLINK),
+    _of("pcie", "PCIE", 11, "gpu.pcie", pcie_cell, value=lambda line: rate_of(line.gpu.pcie), **_PCIE),
+    _of("rank", "RANK", 4, "ranks", ranks_text, right=True, value=_first_rank),
     Column("pid", "PID", 7, right=True, priority=3, cell=_pids, value=_first_pid, part=_pids_of_instance),
     _rank("user", "USER", 8, priority=9),
     _rank("state", "STATE", 12, state_cell, priority=11),
@@ -433,7 +400,7 @@ def mig_row(gpu: GpuSample, instance: MigInstance) -> Row:
 
 
 def gpu_value(column: str, gpu: GpuSample, ranks: Sequence[RankSample]) -> Value:
-    """What a row is sorted by. None: unknown, or a GPU that does not answer. An instance is sorted with its GPU."""
+    """The value that a row is sorted by. None: unknown, or a GPU that does not answer. Instances go with their GPU."""
     answers = gpu.state == "ok" or column == "gpu"
     return _BY_KEY[column].sorts_by(GpuLine(gpu, ranks)) if answers else None
 
