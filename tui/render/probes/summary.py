@@ -143,7 +143,7 @@ def failure_lines(
 ) -> list[Line]:
     """What was not measured, failures of one reason together: stage, why, what would help.
 
-    ``most``: so many reasons are named, None: all. ``each``: every failure by itself. ``whole``: as in ``verdict_parts``.
+    ``most``: so many reasons are named, None: all. ``each``: no failures together. ``whole``: as in ``verdict_parts``.
     """
     groups = [[failure] for failure in failures] if each else _by_reason(failures)
     lines: list[Line] = [[Cell("Not measured", "title")]] if groups else []
