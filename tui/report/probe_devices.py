@@ -47,19 +47,15 @@ def print_devices(report: ProbeReport, past: Sequence[PastResult], page: Page, v
     results = [result for result in report.results if isinstance(result, DeviceResult)]
     kind = _kind(results[0])
     earlier: dict[str, list[PastResult]] = {}
-    for earlier_result in past:
-        earlier.setdefault(earlier_result.uuid, []).append(earlier_result)
+    for result in past:
+        earlier.setdefault(result.uuid, []).append(result)
     compared = Compared(report.probe, results, earlier, report.started_at)
     groups = [] if verbose else _alike(results, report.verdict.suspects, compared)
     folded_away = {id(result) for group in groups for result in group}
     single = [result for result in results if id(result) not in folded_away]
     if single:
-        names = [place_of(result.node, result.gpu) for result in single]
-        width = min(MOST_FIRST, max(8, *map(len, names)))
-        lines = [
-            Line(_progress(result), name, result, compared.of, compared.values)
-            for result, name in zip(single, names, strict=True)
-        ]
+        lines = [_line(result, compared) for result in single]
+        width = min(MOST_FIRST, max(8, *(len(line.name) for line in lines)))
         table = _brief(kind) if page.width < WIDE else TABLES[kind]
         title = "NODE/GPU" if any(result.gpu is not None for result in single) else "NODE"
         columns = columns_of(table, width, title)
@@ -71,6 +67,11 @@ def print_devices(report: ProbeReport, past: Sequence[PastResult], page: Page, v
     _how(results, page)
     if verbose:
         page.paragraph(Cell(LEGENDS[kind], "dim"))
+
+
+def _line(result: DeviceResult, compared: Compared) -> Line:
+    progress = DeviceProgress(result.node, result.gpu, result.uuid, result.name, result=result)
+    return Line(progress, place_of(result.node, result.gpu), result, compared.of, compared.values)
 
 
 def _brief(kind: str) -> list[Column]:
@@ -85,10 +86,6 @@ _CLOCK = Column(
 
 def _kind(result: DeviceResult) -> str:
     return "matmul" if isinstance(result, MatmulResult) else "memory" if isinstance(result, MemoryResult) else "copies"
-
-
-def _progress(result: DeviceResult) -> DeviceProgress:
-    return DeviceProgress(result.node, result.gpu, result.uuid, result.name, result=result)
 
 
 # Which are alike.

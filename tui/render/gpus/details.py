@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -21,6 +21,7 @@ from mltop.probes.model.units import (
     watts,
 )
 from mltop.tui.render.cells import Cell, clip, line_width
+from mltop.tui.render.fleet.heat import ratio
 from mltop.tui.render.gpus.table import (
     COARSE,
     decimal_rate,
@@ -85,6 +86,7 @@ def _fact_line(fact: Fact, width: int) -> list[Cell]:
 
 
 J_PER_KWH = 3.6e6
+LITTLE_HEADROOM_C = 5.0
 
 FactOf = Callable[..., Fact]
 
@@ -130,7 +132,7 @@ def _activity(gpu: GpuSample, fact: FactOf) -> list[Fact]:
 
 
 def _clocks(gpu: GpuSample, fact: FactOf) -> list[Fact]:
-    share = _ratio(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz)
+    share = percent(ratio(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz))
     sm = _of_most(mhz(gpu.sm_clock_mhz), mhz(gpu.sm_clock_max_mhz))
     state = UNKNOWN if gpu.performance_state is None else f"P{gpu.performance_state}"
     memory = _of_most(mhz(gpu.memory_clock_mhz), mhz(gpu.memory_clock_max_mhz))
@@ -153,11 +155,12 @@ def _power(gpu: GpuSample, fact: FactOf) -> list[Fact]:
 
 
 def _heat(gpu: GpuSample, fact: FactOf) -> list[Fact]:
-    left = celsius(gpu.temperature_margin_c)
+    left = gpu.temperature_margin_c
+    little = left is not None and known(left) and left <= LITTLE_HEADROOM_C
     return [
         fact("GPU", celsius(gpu.temperature_c), "temperature_c"),
         fact("slows down at", celsius(gpu.temperature_slowdown_c), "temperature_slowdown_c"),
-        fact("headroom", left, "temperature_margin_c", "warn" if _at_most(gpu.temperature_margin_c, 5.0) else ""),
+        fact("headroom", celsius(left), "temperature_margin_c", "warn" if little else ""),
         fact(
             "HBM",
             _of_most(celsius(gpu.memory_temperature_c), celsius(gpu.memory_temperature_max_c)),
@@ -250,9 +253,10 @@ def _pcie(gpu: GpuSample, before: GpuSample, fact: FactOf) -> list[Fact]:
         fact("out", decimal_rate(pcie.tx_bytes_per_s), "pcie.tx_bytes_per_s"),
         fact("replays", _counter(pcie.replay_count, old.replay_count), "pcie.replay_count"),
     ]
-    for name, value in _not_zero(pcie.errors):
+    for name, value in pcie.errors.items():
         grown = value - old.errors.get(name, value)
-        facts.append(Fact(name.replace("_", " "), f"{count(value)}{growth(grown)}", "warn" if grown > 0 else ""))
+        if value:
+            facts.append(Fact(name.replace("_", " "), f"{count(value)}{growth(grown)}", "warn" if grown > 0 else ""))
     return facts
 
 
@@ -313,17 +317,5 @@ def _of_most(part: str, whole: str) -> str:
     return part if whole == UNKNOWN else of(part, whole)
 
 
-def _ratio(part: float | None, whole: float | None) -> str:
-    return UNKNOWN if part is None or not whole else percent(part / whole)
-
-
 def _yes_no(value: bool | None, yes: str) -> str:
     return UNKNOWN if value is None else yes if value else "no"
-
-
-def _at_most(value: float | None, most: float) -> bool:
-    return value is not None and known(value) and value <= most
-
-
-def _not_zero(counters: Mapping[str, int]) -> Iterable[tuple[str, int]]:
-    return ((name, value) for name, value in counters.items() if value)

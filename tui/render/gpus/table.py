@@ -48,31 +48,28 @@ class InstanceLine(NamedTuple):
     instance: MigInstance
 
 
+_OF_INSTANCES = frozenset(field.name for field in fields(MigInstance))
+
+
 def _gpu(
     key: str,
     title: str,
     width: int,
-    name: str = "",
+    name: str,
     unit: Unit = SHARE,
     *,
     cell: Callable[[GpuSample], Cell | str] | None = None,
-    value: Callable[[GpuSample], Value] | None = None,
     **layout: Any,
 ) -> Column:
-    """A column about the GPU itself: the field ``name`` of GpuSample as it is, unless ``cell`` or ``value`` say else.
+    """A figure of the GPU itself: the field ``name`` of GpuSample, as ``unit`` shows it where there is no ``cell``.
 
     Of an instance its own field, where MigInstance has one of this name.
     """
-    get: Callable[[Any], Any] = attrgetter(name) if name else lambda _: None
-    show, compare = cell or (lambda gpu: unit.show(get(gpu))), value or get
+    if cell is not None:
+        layout["cell"] = lambda line: cell(line.gpu)
     if name in _OF_INSTANCES:
-        layout.setdefault("part", lambda line: unit.show(get(line.instance)))
-    return Column(
-        key, title, width, cell=lambda line: show(line.gpu), value=lambda line: compare(line.gpu), unit=unit, **layout
-    )
-
-
-_OF_INSTANCES = frozenset(field.name for field in fields(MigInstance))
+        layout.setdefault("part", lambda line: unit.show(getattr(line.instance, name)))
+    return Column.of(key, title, width, f"gpu.{name}", unit=unit, right=True, **layout)
 
 
 def _rank(name: str, title: str, width: int, cell: Callable[[str], Cell | str] = str, **layout: Any) -> Column:
@@ -270,10 +267,6 @@ def _first_pid(line: GpuLine) -> int | None:
     return owners[0].pid if owners else None
 
 
-def _first_rank(line: GpuLine) -> int | None:
-    return line.ranks[0].rank if line.ranks else None
-
-
 def _branch(line: InstanceLine) -> Cell:
     return Cell(f"{'`' if GLYPHS.ascii_only else '└'}{line.instance.index}", "dim")
 
@@ -290,8 +283,8 @@ def _power(gpu: GpuSample) -> str:
     return of(watts(gpu.power_w), watts(gpu.power_limit_w))
 
 
-def _bus(gpu: GpuSample) -> str:
-    return (gpu.pci_bus_id or UNKNOWN).removeprefix("00000000:")
+def _bus(pci_bus_id: str | None) -> str:
+    return (pci_bus_id or UNKNOWN).removeprefix("00000000:")
 
 
 def _trend(line: GpuLine) -> Cell:
@@ -326,51 +319,41 @@ def _banner(gpu: GpuSample, ranks: Sequence[RankSample]) -> Cell:
     return Cell(text, "warn" if gpu.error_code == "no_permission" else "crit")
 
 
-_GPU_UTIL = "NVML's GPU-Util"
 _TREND: dict[str, Any] = {"right": True, "priority": 8, "stretch": True, "most": TREND_WIDTH, "tail": True}
-_CLOCK: dict[str, Any] = {"right": True, "field": "mhz", "meaning": "SM clock"}
-_TEMPERATURE: dict[str, Any] = {"right": True, "field": "temp", "meaning": "temperature"}
-_MEMORY: dict[str, Any] = {"right": True, "field": "mem_used", "meaning": "memory in use"}
-_MODEL: dict[str, Any] = {"field": "model", "meaning": "its product name"}
+_USED = {"field": "mem_used", "meaning": "memory in use"}
 _THROTTLE: dict[str, Any] = {"stretch": True, "most": 20}
 _RATE: dict[str, Any] = {"right": True, "optional": True}
-_NVLINK, _PCIE = _RATE | {"priority": 5}, _RATE | {"priority": 6}
 
 _of = Column.of
 GPU_COLUMNS = (
-    _gpu("gpu", "GPU", 3, "index", COUNT, right=True, part=_branch, field="gpu", meaning="the GPU's index"),
-    _gpu("busy", "BUSY", 4, "busy", right=True, part=lambda _: Cell("MIG", "dim"), field="busy", meaning=_GPU_UTIL),
+    _gpu("gpu", "GPU", 3, "index", COUNT, part=_branch, field="gpu", meaning="the GPU's index"),
+    _gpu("busy", "BUSY", 4, "busy", part=lambda _: Cell("MIG", "dim"), field="busy", meaning="NVML's GPU-Util"),
     _gpu("gauge", "", GAUGE_WIDTH, "busy", cell=lambda gpu: Cell(bar(gpu.busy, GAUGE_WIDTH), "dim"), priority=15),
     Column("trend", "TREND", 7, cell=_trend, value=lambda line: line.gpu.busy, **_TREND),
-    _gpu("sm", "SM", 4, "sm_active", right=True, cell=_sm, field="sm", meaning="SMs that were active"),
-    _gpu("tensor", "TC", 4, "tensor_active", right=True, priority=2, field="tensor", meaning="tensor cores active"),
-    _gpu("dram", "DRAM", 4, "dram_active", right=True, priority=4, field="dram", meaning="memory interface active"),
-    _gpu("clock", "MHZ/MAX", 9, "sm_clock_mhz", MEGAHERTZ, cell=_clock, part=_profile, **_CLOCK),
-    _gpu("temperature", "TEMP", 4, "temperature_c", CELSIUS, cell=_heat, **_TEMPERATURE),
-    _gpu("hbm", "HBM", 4, "memory_temperature_c", CELSIUS, priority=7, cell=_memory_heat, **_RATE),
-    _gpu("margin", "HEADROOM", 8, "temperature_margin_c", CELSIUS, priority=10, **_RATE),
-    _gpu("power", "PWR/LIM", 8, "power_w", WATTS, right=True, cell=_power, field="power", meaning="what it draws"),
+    _gpu("sm", "SM", 4, "sm_active", cell=_sm, field="sm", meaning="SMs that were active"),
+    _gpu("tensor", "TC", 4, "tensor_active", priority=2, field="tensor", meaning="tensor cores active"),
+    _gpu("dram", "DRAM", 4, "dram_active", priority=4, field="dram", meaning="memory interface active"),
+    _gpu("clock", "MHZ/MAX", 9, "sm_clock_mhz", MEGAHERTZ, cell=_clock, part=_profile, field="mhz", meaning="SM clock"),
+    _gpu("temperature", "TEMP", 4, "temperature_c", CELSIUS, cell=_heat, field="temp", meaning="temperature"),
+    _gpu("hbm", "HBM", 4, "memory_temperature_c", CELSIUS, priority=7, cell=_memory_heat, optional=True),
+    _gpu("margin", "HEADROOM", 8, "temperature_margin_c", CELSIUS, priority=10, optional=True),
+    _gpu("power", "PWR/LIM", 8, "power_w", WATTS, cell=_power, field="power", meaning="what it draws"),
     _gpu(
-        "memory",
-        "MEMORY",
-        8,
-        "memory_used_bytes",
-        BYTES,
-        cell=_memory,
-        part=lambda line: _memory(line.instance),
-        **_MEMORY,
+        "memory", "MEMORY", 8, "memory_used_bytes", BYTES, cell=_memory, part=lambda of: _memory(of.instance), **_USED
     ),
     # Words sort upwards, and the worst is to come first.
-    _gpu("throttle", "THROTTLE", 10, cell=gpu_throttle_cell, value=lambda gpu: -worst_share(gpu), **_THROTTLE),
-    _gpu("flags", "FLAGS", 8, cell=flags_cell, value=lambda gpu: -float(len(flags(gpu))), optional=True),
-    _of("nvlink", "NVLINK", 12, "gpu.nvlink", nvlink_cell, value=lambda line: rate_of(line.gpu.nvlink), **_NVLINK),
-    _of("pcie", "PCIE", 11, "gpu.pcie", pcie_cell, value=lambda line: rate_of(line.gpu.pcie), **_PCIE),
-    _of("rank", "RANK", 4, "ranks", ranks_text, right=True, value=_first_rank),
+    _of("throttle", "THROTTLE", 10, "gpu", gpu_throttle_cell, value=lambda line: -worst_share(line.gpu), **_THROTTLE),
+    _of("flags", "FLAGS", 8, "gpu", flags_cell, value=lambda line: -float(len(flags(line.gpu))), optional=True),
+    _of(
+        "nvlink", "NVLINK", 12, "gpu.nvlink", nvlink_cell, value=lambda of: rate_of(of.gpu.nvlink), priority=5, **_RATE
+    ),
+    _of("pcie", "PCIE", 11, "gpu.pcie", pcie_cell, value=lambda line: rate_of(line.gpu.pcie), priority=6, **_RATE),
+    _of("rank", "RANK", 4, "ranks", ranks_text, right=True, value=lambda of: of.ranks[0].rank if of.ranks else None),
     Column("pid", "PID", 7, right=True, priority=3, cell=_pids, value=_first_pid, part=_pids_of_instance),
     _rank("user", "USER", 8, priority=9),
     _rank("state", "STATE", 12, state_cell, priority=11),
-    Column("name", "MODEL", 24, cell=_name, value=lambda line: line.gpu.name, priority=12, **_MODEL),
-    _gpu("bus", "BUS ID", 12, "pci_bus_id", cell=_bus, priority=14),
+    _of("name", "MODEL", 24, "gpu.name", cell=_name, priority=12, field="model", meaning="its product name"),
+    _of("bus", "BUS ID", 12, "gpu.pci_bus_id", _bus, priority=14),
     _rank("command", "COMMAND", 24, priority=13, stretch=True),
 )
 _BY_KEY = {column.key: column for column in GPU_COLUMNS}

@@ -63,10 +63,6 @@ def _share(result: CollectiveResult) -> Cell:
     return Cell(percent(share), "warn" if share is not None and share < LITTLE_OF_EXPECTED else "")
 
 
-def _wrong(result: CollectiveResult) -> Cell:
-    return Cell(f"{result.wrong} WRONG", "crit") if result.wrong else Cell("none", "dim")
-
-
 def _lag_of_last(result: CollectiveResult) -> float | None:
     return max((arrival.lag_s for arrival in result.arrivals), default=None)
 
@@ -89,7 +85,7 @@ SIZE_COLUMNS = (
     _of("busbw", "BUSBW", 8, "busbw_bytes_per_s", lambda rate: Cell(bandwidth(rate), "bold"), right=True),
     _of("expected", "EXPECTED", 8, "expected_busbw_bytes_per_s", _expected, right=True, priority=2, optional=True),
     Column("share", "SHARE", 5, right=True, priority=1, optional=True, cell=_share, value=share_of_expected),
-    _of("wrong", "WRONG", 7, "wrong", cell=_wrong),
+    _of("wrong", "WRONG", 7, "wrong", lambda wrong: Cell(f"{wrong} WRONG", "crit") if wrong else Cell("none", "dim")),
     Column("last", "LAST TO COME", 24, stretch=True, most=40, cell=_last, value=_lag_of_last),
     _of("ranks", "RANKS", 5, "ranks", str, right=True, priority=6),
     _of("iterations", "TIMES", 5, "iterations", str, right=True, priority=7),
@@ -119,15 +115,13 @@ def _lag_bar(line: ArrivalLine) -> Cell:
     return Cell(bar(share, BAR_WIDTH), line.style or "dim")
 
 
-def _lag(line: ArrivalLine) -> Cell:
-    return Cell(short_time(line.arrival.lag_s), line.style)
-
-
 RANK_COLUMNS = (
     _of("rank", "RANK", 5, "arrival.rank", str, right=True),
     _of("node", "NODE", 12, "arrival.node", str),
     _of("gpu", "GPU", 3, "arrival.gpu", lambda gpu: "" if gpu is None else str(gpu), right=True),
-    _of("lag", "LAG", 8, "arrival.lag_s", cell=_lag, right=True),
+    _of(
+        "lag", "LAG", 8, "arrival.lag_s", cell=lambda line: Cell(short_time(line.arrival.lag_s), line.style), right=True
+    ),
     _of("gauge", "", BAR_WIDTH, "arrival.lag_s", cell=_lag_bar, priority=2),
     _of("median", "WAITS", 8, "arrival.median_s", short_time, right=True),
     _of("work", "OWN WORK", 8, "arrival.work_s", short_time, right=True, optional=True),
