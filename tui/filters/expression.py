@@ -12,22 +12,14 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial, reduce
 from math import isfinite
+from typing import Literal
 
-from mltop.tui.filters.fields import (
-    Field,
-    Subject,
-    field_named,
-    has_no_rank,
-    parts_of,
-    value_of,
-    with_gpus,
-    with_ranks,
-    words_of,
-)
+from mltop.tui.filters.fields import Field, Subject, field_named, has_no_rank, parts_of, value_of, words_of
 from mltop.tui.render.units import FilterProblem, Unit
 
 Test = Callable[[Subject], bool]
@@ -45,20 +37,20 @@ _ORDER: dict[str, Callable[[float, float], bool]] = {
 
 
 def word(text: str, wanted: bool) -> Test:
-    """Whether the subject's text contains a word, or does not when it is not ``wanted``."""
+    """The test whether a subject's text contains a word, or does not when it is not ``wanted``."""
     sought = text.casefold()
 
     def test(subject: Subject) -> bool:
-        found = words_of(subject) if subject.text is None else subject.text
-        return (sought in found.casefold()) is wanted
+        text = words_of(subject) if subject.text is None else subject.text
+        return (sought in text.casefold()) is wanted
 
     return test
 
 
 def joins_unit(name: str, written: str, unit: str) -> bool:
     """Whether ``unit`` after a blank belongs to the number before it: ``power>300 W``."""
-    known = field_named(name).unit
-    return unit.casefold() in known.factors and known.is_bare(written)
+    of_field = field_named(name).unit
+    return unit.casefold() in of_field.factors and of_field.is_bare(written)
 
 
 def comparison(name: str, sign: str, written: str, wanted: bool) -> tuple[Field, Test, bool]:
@@ -101,7 +93,7 @@ def _test(field: Field, compare: Callable[..., bool], wanted: bool, excludes: bo
 
 
 def _number(unit: Unit, sign: str, written: str) -> tuple[Callable[[float], bool], bool]:
-    """How to compare one value, and whether that is wanted or its opposite."""
+    """The comparison of one value, and whether it is wanted or its opposite."""
     if sign == "~":
         raise FilterProblem("it is a number: = != < <= > >=")
     if unit.ranges and sign in ("=", "!=") and _RANGES.fullmatch(written):
@@ -114,7 +106,7 @@ def _number(unit: Unit, sign: str, written: str) -> tuple[Callable[[float], bool
 
 
 def _in_ranges(written: str) -> Callable[[float], bool]:
-    """ "0-3,7", in brackets or not."""
+    """The comparison with "0-3,7", which may stand in brackets."""
     ranges = []
     for part in written.strip("[]").split(","):
         first, _, last = part.partition("-")
@@ -149,7 +141,7 @@ _PIECE = re.compile(r"\[\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*\]|\*+|\?|[^*?\[]+|\[")
 
 
 def glob(pattern: str) -> Callable[[str], bool]:
-    """Whether a text is like ``pattern`` as a whole. Raises FilterProblem for a range that is too long."""
+    """The test whether a whole text is like ``pattern``. Raises FilterProblem for a range that is too long."""
     segments: list[str] = [""]
     for piece in _PIECE.findall(pattern):
         if piece.startswith("*"):
@@ -159,8 +151,8 @@ def glob(pattern: str) -> Callable[[str], bool]:
         else:
             numbers = _RANGE.fullmatch(piece)
             segments[-1] += _numbers(numbers.group(1)) if numbers else re.escape(piece)
-    found = re.compile(_pattern(segments), re.IGNORECASE | re.DOTALL).fullmatch
-    return lambda text: found(text) is not None
+    match = re.compile(_pattern(segments), re.IGNORECASE | re.DOTALL).fullmatch
+    return lambda text: match(text) is not None
 
 
 def _pattern(segments: list[str]) -> str:
@@ -191,7 +183,8 @@ def _numbers(ranges: str) -> str:
     return f"(?:{'|'.join(written)})"
 
 
-Split = Callable[[Subject], Iterable[Subject]]
+Level = Literal["node", "gpu", "rank"]  # what a row is
+LEVELS: tuple[Level, ...] = ("node", "gpu", "rank")
 
 
 @dataclass(frozen=True)
@@ -215,79 +208,57 @@ class Group:
 Tree = Term | Group
 
 
-def test_of_node(tree: Tree) -> Test:
-    return _of_row(tree, _split_node)
+def test_of(tree: Tree, level: Level) -> Test:
+    """The test of a row: a node, a GPU, or a rank."""
+    if not _asks_parts(tree, level):
+        return _test_of_part(tree)
+    gpus, ranks = _needs(tree)
+    of_part = partial(test_of, level="gpu") if level == "node" and gpus else _test_of_part
+    if isinstance(tree, Group) and not _go_together(tree, level):
+        return _joined([test_of(member, level) for member in tree.members], tree.either)
+    test, quantifier = of_part(tree), all if _excludes(tree) else any
+    return lambda subject: quantifier(map(test, parts_of(subject, gpus, ranks)))
 
 
-def test_of_gpu(tree: Tree) -> Test:
-    return _of_row(tree, _split_gpu)
-
-
-def test_of_rank(tree: Tree) -> Test:
-    return _of_row(tree, _split_rank)
-
-
-def test_of_part(tree: Tree) -> Test:
+def _test_of_part(tree: Tree) -> Test:
     """The test of a subject without parts.
 
     In pairs: of thousands of GPUs, a generator for every one would cost more than the terms themselves.
     """
     if isinstance(tree, Term):
         return tree.test
-    return _joined([test_of_part(member) for member in tree.members], tree.either)
+    return _joined([_test_of_part(member) for member in tree.members], tree.either)
 
 
-# How rows come apart: the parts that fields ask for and the test of one of them, None when there are none.
-
-_Splitter = Callable[[bool, bool], "tuple[Split, Callable[[Tree], Test]] | None"]
-
-
-def _split_node(gpus: bool, ranks: bool) -> tuple[Split, Callable[[Tree], Test]] | None:
-    if not gpus and not ranks:
-        return None
-    return (lambda subject: parts_of(subject, gpus, ranks)), (test_of_gpu if gpus else test_of_part)
+def _asks_parts(tree: Tree, level: Level) -> bool:
+    """Whether it has fields of what a row of this level has as its parts."""
+    gpus, ranks = _needs(tree)
+    return gpus if level == "rank" else ranks if level == "gpu" else gpus or ranks
 
 
-def _split_gpu(_: bool, ranks: bool) -> tuple[Split, Callable[[Tree], Test]] | None:
-    return (with_ranks, test_of_part) if ranks else None
+def _excludes(tree: Tree) -> bool:
+    return tree.negated if isinstance(tree, Term) else tree.opposite
 
 
-def _split_rank(gpus: bool, _: bool) -> tuple[Split, Callable[[Tree], Test]] | None:
-    return (with_gpus, test_of_part) if gpus else None
-
-
-def _of_row(tree: Tree, splitter: _Splitter) -> Test:
-    needed = _needs(tree)
-    found = splitter(*needed)
-    if found is None:
-        return test_of_part(tree)
-    split, of_one = found
-    if isinstance(tree, Term):
-        return _every(split, of_one(tree)) if tree.negated else _any(split, of_one(tree))
-    if not _go_together(tree, splitter):
-        return _joined([_of_row(member, splitter) for member in tree.members], tree.either)
-    return _every(split, of_one(tree)) if tree.opposite else _any(split, of_one(tree))
-
-
-def _go_together(tree: Group, splitter: _Splitter) -> bool:
+def _go_together(tree: Group, level: Level) -> bool:
     """Whether these are terms side by side of which one asks for something of a part, rather than excludes it.
 
     What stands in brackets is asked by itself where all else is about the row: ``node=n1 (sm<0.2 | !user=ada)``.
     """
     if tree.either and not tree.opposite:
         return False
-    about_parts = [member for member in tree.members if splitter(*_needs(member)) is not None]
+    about_parts = [member for member in tree.members if _asks_parts(member, level)]
     if len(about_parts) == 1 and isinstance(about_parts[0], Group):
         return False
-    return any(_asks(member, tree.opposite, splitter) for member in about_parts)
+    return any(_asks(member, tree.opposite, level) for member in about_parts)
 
 
-def _asks(tree: Tree, opposite: bool, splitter: _Splitter) -> bool:
-    """``opposite``: what asked is negated now."""
+def _asks(tree: Tree, opposite: bool, level: Level) -> bool:
+    """Whether it asks for something of a part. ``opposite``: what asked is negated now."""
     if isinstance(tree, Term):
-        return tree.negated is opposite and splitter(*_needs(tree)) is not None
+        return tree.negated is opposite and _asks_parts(tree, level)
     excludes = tree.opposite and not opposite
-    return not excludes and any(_asks(member, opposite, splitter) for member in tree.members)
+    return not excludes and any(_asks(member, opposite, level) for member in tree.members)
 
 
 def _needs(tree: Tree) -> tuple[bool, bool]:
@@ -304,14 +275,6 @@ def _fields(tree: Tree) -> Iterator[Field]:
         yield tree.field
 
 
-def _any(split: Split, test: Test) -> Test:
-    return lambda subject: any(map(test, split(subject)))
-
-
-def _every(split: Split, test: Test) -> Test:
-    return lambda subject: all(map(test, split(subject)))
-
-
 def grouped(members: Sequence[Tree], either: bool, opposite: bool = False) -> Tree:
     """One member stands for itself; terms side by side in brackets join those around them."""
     if len(members) == 1:
@@ -325,10 +288,7 @@ def grouped(members: Sequence[Tree], either: bool, opposite: bool = False) -> Tr
 
 
 def _joined(tests: Sequence[Test], either: bool) -> Test:
-    first, *rest = tests
-    for test in rest:
-        first = _either(first, test) if either else _both(first, test)
-    return first
+    return reduce(_either if either else _both, tests)
 
 
 def _either(left: Test, right: Test) -> Test:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, NamedTuple
@@ -67,40 +67,33 @@ def gpus_of(view: NodeView, rank: RankSample) -> list[GpuSample]:
     return [gpu for gpu in gpus if gpu.index in rank.gpus]
 
 
-def with_ranks(subject: Subject) -> Iterator[Subject]:
-    """A GPU once with each of its ranks, alone when it has none."""
-    users = users_of(subject.view, subject.gpu) if subject.gpu is not None else []
-    yield from (subject._replace(rank=rank) for rank in users)
-    if not users:
-        yield subject
+def parts_of(subject: Subject, gpus: bool, ranks: bool) -> Iterable[Subject]:
+    """A row once with each of its parts, as far as ``gpus`` and ``ranks`` ask for them; alone when it has none.
 
-
-def with_gpus(subject: Subject) -> Iterator[Subject]:
-    """A rank once with each of its GPUs, alone when it has none."""
-    used = gpus_of(subject.view, subject.rank) if subject.rank is not None else []
-    yield from (subject._replace(gpu=gpu) for gpu in used)
-    if not used:
-        yield subject
-
-
-def parts_of(subject: Subject, gpus: bool, ranks: bool) -> Iterator[Subject]:
-    """A node once with each of its GPUs and ranks, as far as ``gpus`` and ``ranks`` ask for them.
-
-    A GPU comes with each of its ranks; a GPU without ranks, and a rank without a GPU, come alone.
+    A GPU comes with each of its ranks, a rank with each of its GPUs; a node with each GPU and its ranks, and with each
+    rank that has no GPU.
     """
-    sample = subject.view.sample
-    found = False
+    if subject.gpu is not None:
+        users = users_of(subject.view, subject.gpu) if ranks else []
+        return [subject._replace(rank=rank) for rank in users] or (subject,)
+    if subject.rank is not None:
+        used = gpus_of(subject.view, subject.rank) if gpus else []
+        return [subject._replace(gpu=gpu) for gpu in used] or (subject,)
+    return _parts_of_node(subject, gpus, ranks)
+
+
+def _parts_of_node(subject: Subject, gpus: bool, ranks: bool) -> Iterator[Subject]:
+    sample, alone = subject.view.sample, True
     if sample is not None and gpus:
         for gpu in sample.gpus:
-            found = True
-            part = subject._replace(gpu=gpu)
-            yield from with_ranks(part) if ranks else (part,)
+            alone = False
+            yield from parts_of(subject._replace(gpu=gpu), gpus, ranks)
     if sample is not None and ranks:
         for rank in sample.ranks:
             if not gpus or not gpus_of(subject.view, rank):
-                found = True
+                alone = False
                 yield subject._replace(rank=rank)
-    if not found:
+    if alone:
         yield subject
 
 
@@ -188,7 +181,7 @@ def _host_memory(host: HostSample) -> float | None:
 
 
 def _known(value: Value) -> Value:
-    """A rank's text that is blank is not known."""
+    """The value of a rank's field: blank text is not known."""
     return None if value == "" else value
 
 
@@ -215,7 +208,9 @@ _ALL: tuple[Field, ...] = (
     Field("memory", "gpu", SHARE, "of its memory, in use", _gpu(memory)),
     Field("clock", "gpu", SHARE, "SM clock, of its maximum", _gpu(clock)),
     Field("throttle", "gpu", TEXT, "why it is slowed down: hw_thermal, …, none", _gpu(_throttle)),
-    Field("ecc", "gpu", COUNT, "uncorrected errors since reset", _gpu(lambda gpu: gpu.ecc.uncorrected_volatile)),
+    Field(
+        "ecc", "gpu", COUNT, "uncorrectable errors since the last reset", _gpu(lambda gpu: gpu.ecc.uncorrected_volatile)
+    ),
     *_of_columns(RANK_COLUMNS, "rank", lambda value: _rank(lambda rank: _known(value(RankLine("", rank))))),
     Field("pid", "rank", COUNT, "its process, or one that holds the GPU", _pids),
     Field("severity", "finding", SEVERITY, "of the worst finding", _severity),

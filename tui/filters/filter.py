@@ -21,35 +21,22 @@ from functools import cached_property
 from mltop.probes.model import Finding, GpuSample, NodeState, RankSample
 from mltop.probes.reach.view import NodeView
 from mltop.tui.filters.expression import (
+    LEVELS,
     OPERATORS,
+    Level,
     Term,
     Test,
     Tree,
     comparison,
     grouped,
     joins_unit,
-    test_of_gpu,
-    test_of_node,
-    test_of_rank,
+    test_of,
     word,
 )
-from mltop.tui.filters.fields import (
-    ALIASES,
-    FIELDS,
-    Field,
-    Subject,
-    gpu_of,
-    has_no_rank,
-    of_gpu,
-    parts_of,
-    value_of,
-    with_gpus,
-    with_ranks,
-)
+from mltop.tui.filters.fields import ALIASES, FIELDS, Field, Subject, gpu_of, has_no_rank, of_gpu, parts_of, value_of
 from mltop.tui.render.units import FilterProblem
 
 MOST_DEPTH = 30
-_BLANKS = re.compile(r"\s*")
 _QUOTED = re.compile(r'"([^"]*)"')
 _WORD = re.compile(r'(?:[^\s()&|!=<>~"]|!(?!=))+')
 _VALUE = re.compile(r'[^\s()&|"]+')
@@ -155,26 +142,25 @@ class Parser:
 
     def _next(self) -> str:
         """The next character after blanks, or the sign that the next word stands for; "" at the end."""
-        self._at = _end(_BLANKS, self._text, self._at)
-        found = _WORD.match(self._text, self._at)
-        if found is not None and found.group().casefold() in _NAMED and not self._is_field(found.end()):
-            return _NAMED[found.group().casefold()]
+        self._at = _after_blanks(self._text, self._at)
+        match = _WORD.match(self._text, self._at)
+        if match is not None and match.group().casefold() in _NAMED and not self._is_field(match.end()):
+            return _NAMED[match.group().casefold()]
         return self._text[self._at : self._at + 1]
 
     def _is_field(self, at: int) -> bool:
-        return _SIGN.match(self._text, _end(_BLANKS, self._text, at)) is not None
+        return _SIGN.match(self._text, _after_blanks(self._text, at)) is not None
 
     def _match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        """Pass what ``pattern`` finds after blanks."""
-        at = _end(_BLANKS, self._text, self._at)
-        found = pattern.match(self._text, at)
-        self._at = found.end() if found is not None else at
-        return found
+        """What ``pattern`` finds after blanks, which is passed with it."""
+        at = _after_blanks(self._text, self._at)
+        match = pattern.match(self._text, at)
+        self._at = match.end() if match is not None else at
+        return match
 
 
-def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
-    found = pattern.match(text, at)
-    return at if found is None else found.end()
+def _after_blanks(text: str, at: int) -> int:
+    return len(text) - len(text[at:].lstrip())
 
 
 MOST_TEXT = 500
@@ -198,25 +184,15 @@ class Filter:
     words: tuple[str, ...] = ()
     _tree: Tree | None = field(default=None, repr=False, compare=False)
 
-    # Asked thousands of times a frame: what the fields need is found out once.
+    # Asked thousands of times a frame: what the expression needs is found out once.
 
     @cached_property
-    def _gpus(self) -> bool:
-        return any(field_.needs_gpus for field_ in self.fields)
-
-    @cached_property
-    def _ranks(self) -> bool:
-        return any(field_.needs_ranks for field_ in self.fields)
-
-    @cached_property
-    def _findings(self) -> bool:
+    def _needs_findings(self) -> bool:
         return bool(self.words) or any(field_.of == "finding" for field_ in self.fields)
 
     @cached_property
-    def _tests(self) -> tuple[Test, Test, Test]:
-        """Of a node, of a GPU, of a rank."""
-        assert self._tree is not None
-        return test_of_node(self._tree), test_of_gpu(self._tree), test_of_rank(self._tree)
+    def _tests(self) -> dict[Level, Test]:
+        return {} if self._tree is None else {level: test_of(self._tree, level) for level in LEVELS}
 
     @property
     def empty(self) -> bool:
@@ -239,29 +215,31 @@ class Filter:
 
     def row(self, text: str) -> bool:
         """A line of text without fields: the words only, and everything when the expression has fields."""
-        return self._tree is None or bool(self.fields) or self._tests[0](Subject(_NOBODY, text=text))
+        return self._tree is None or bool(self.fields) or self._tests["node"](Subject(_NOBODY, text=text))
 
     def keeps(self, subject: Subject) -> bool:
         """Whether the subject fulfils the expression, by itself or by its parts."""
         if self._tree is None:
             return True
-        subject = self._with_own_findings(subject)
-        node, gpu, rank = self._tests
-        test = gpu if subject.gpu is not None else rank if subject.rank is not None else node
-        return test(subject)
+        level: Level = "gpu" if subject.gpu is not None else "rank" if subject.rank is not None else "node"
+        return self._tests[level](self._with_own_findings(subject))
 
     def nowhere_known(self, subjects: Iterable[Subject]) -> tuple[str, ...]:
         """The names of fields whose value is unknown of every subject: why nothing is shown."""
+        gpus, ranks = (
+            any(field_.needs_gpus for field_ in self.fields),
+            any(field_.needs_ranks for field_ in self.fields),
+        )
         missing = {field_.name: field_ for field_ in self.fields}
         for subject in subjects:
-            for part in self._parts(self._with_own_findings(subject)):
-                missing = {name: one for name, one in missing.items() if _is_unknown(one, part)}
+            for part in parts_of(self._with_own_findings(subject), gpus, ranks):
+                missing = {name: field_ for name, field_ in missing.items() if _is_unknown(field_, part)}
                 if not missing:
                     return ()
         return tuple(missing)
 
     def _with_own_findings(self, subject: Subject) -> Subject:
-        if not subject.findings or not self._findings:
+        if not subject.findings or not self._needs_findings:
             return subject
         node = subject.view.node
         own: Sequence[Finding] = [finding for finding in subject.findings if finding.node == node]
@@ -269,17 +247,9 @@ class Filter:
             own = of_gpu(subject.gpu, own)
         return subject._replace(findings=own)
 
-    def _parts(self, subject: Subject) -> Iterable[Subject]:
-        gpus, ranks = self._gpus, self._ranks
-        if subject.gpu is not None:
-            return with_ranks(subject) if ranks else (subject,)
-        if subject.rank is not None:
-            return with_gpus(subject) if gpus else (subject,)
-        return parts_of(subject, gpus, ranks) if gpus or ranks else (subject,)
 
-
-def _is_unknown(one: Field, part: Subject) -> bool:
-    return value_of(one, part) is None and not has_no_rank(one, part)
+def _is_unknown(field_: Field, part: Subject) -> bool:
+    return value_of(field_, part) is None and not has_no_rank(field_, part)
 
 
 def parse(text: str) -> Filter:
@@ -320,11 +290,11 @@ def meanwhile(last: Filter, draft: Filter, fields: bool = False) -> Filter:
 
 def _without_half_field(draft: Filter) -> Filter:
     """Without its last word, when that begins the name of a field, or is one and a sign may follow."""
-    found = _OPEN_WORD.search(draft.text)
-    if found is None or draft.words[-1:] != (found.group(1),):
+    match = _OPEN_WORD.search(draft.text)
+    if match is None or draft.words[-1:] != (match.group(1),):
         return draft
-    word, names = found.group(1).casefold(), (*FIELDS, *ALIASES)
-    if word in names or (not found.group(2) and any(name.startswith(word) for name in names)):
+    word, names = match.group(1).casefold(), (*FIELDS, *ALIASES)
+    if word in names or (not match.group(2) and any(name.startswith(word) for name in names)):
         shorter = parse(_LAST_WORD.sub("", draft.text))
         return draft if shorter.problem else shorter
     return draft

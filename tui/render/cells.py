@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, overload
 
 from rich.cells import cell_len, set_cell_size
@@ -65,8 +66,28 @@ class Column:
     field: str = ""
     meaning: str = ""
 
+    @classmethod
+    def of(
+        cls,
+        key: str,
+        title: str,
+        width: int,
+        path: str,
+        show: Callable[[Any], Cell | str] | None = None,
+        *,
+        unit: Unit = TEXT,
+        **others: Any,
+    ) -> Column:
+        """A column about the attribute ``path`` ("rank.pid") of an item: ``show`` or ``unit`` makes its cell of it.
+
+        ``others``: of the fields of a column; ``cell`` and ``value`` take the item itself.
+        """
+        get, text = attrgetter(path), show or unit.show
+        others = {"cell": lambda item: text(get(item)), "value": get, **others}
+        return cls(key, title, width, unit=unit, **others)
+
     def sorts_by(self, item: Any) -> Value:
-        """``value``, as it is compared: case does not count, nor does what is no number."""
+        """The ``value`` as it is compared: case does not count, nor does what is no number."""
         value = self.value(item)
         if isinstance(value, str):
             return value.casefold() or None
@@ -95,14 +116,14 @@ class Row:
 
 
 def with_widths(columns: Sequence[Column], **widths: int) -> tuple[Column, ...]:
-    """``columns``, those that are named with another width."""
+    """The ``columns``, those that are named in ``widths`` with another width."""
     return tuple(replace(column, width=widths.get(column.key, column.width)) for column in columns)
 
 
 def row_of(columns: Sequence[Column], item: Any, key: str, banner: Cell | None = None, part: bool = False) -> Row:
     """The row of one item: a cell for every column. ``part``: it is something below an item."""
-    made = [column.part(item) if part else column.cell(item) for column in columns]
-    return Row(key, tuple([Cell(cell) if isinstance(cell, str) else cell for cell in made]), banner)
+    cells = [column.part(item) if part else column.cell(item) for column in columns]
+    return Row(key, tuple([Cell(cell) if isinstance(cell, str) else cell for cell in cells]), banner)
 
 
 def aged(row: Row) -> Row:
@@ -122,10 +143,7 @@ class LazyRows(Sequence[Row]):
     """
 
     def __init__(
-        self,
-        keys: Sequence[str],
-        make: Callable[[int], Row],
-        value: Callable[[str, int], Value] = lambda *_: None,
+        self, keys: Sequence[str], make: Callable[[int], Row], value: Callable[[str, int], Value] = lambda *_: None
     ) -> None:
         self.keys = keys
         self.value = value
@@ -157,19 +175,19 @@ class LazyRows(Sequence[Row]):
 
 
 def item_rows(columns: Sequence[Column], items: Sequence[Any], key: Callable[[Any], str]) -> LazyRows:
-    """A row of each of ``items``."""
+    """One row for each of ``items``, made when it is looked at."""
     keys = [key(item) for item in items]
     return LazyRows(keys, lambda at: row_of(columns, items[at], keys[at]), values_of(columns, items))
 
 
 def values_of(columns: Sequence[Column], items: Sequence[Any]) -> Callable[[str, int], Value]:
-    """For ``LazyRows``: what the row of each of ``items`` is sorted by."""
+    """The ``value`` of ``LazyRows`` whose rows are those of ``items``."""
     by_key = {column.key: column for column in columns}
     return lambda key, index: by_key[key].sorts_by(items[index])
 
 
 def failed_row(key: str, error: Exception) -> Row:
-    """In place of one that could not be made."""
+    """The row in place of one that could not be made: its key, and that this is a bug."""
     sentence = MISHAPS.take("this row", error)
     return Row(key, (Cell(key, "crit"), *[Cell("")] * MOST_COLUMNS), Cell(sentence, "crit"))
 
@@ -354,16 +372,24 @@ def _append(line: list[Cell], text: str, style: str) -> None:
 
 def flow(parts: Sequence[tuple[int, Sequence[Cell]]], width: int, gap: str = "  ") -> list[Cell]:
     """(priority, cells) parts of one status line, in order; the highest priorities go until the rest fits."""
-    kept = [index for index, (_, cells) in enumerate(parts) if cells]
+    shown = [(priority, place, cells) for place, (priority, cells) in enumerate(parts) if cells]
+    while True:
+        line = [cell for part in shown for cell in (Cell(gap), *part[2])][1:]
+        if len(shown) < 2 or line_width(line) <= width:
+            return line
+        shown.remove(max(shown, key=lambda part: part[:2]))
 
-    def total() -> int:
-        return sum(line_width(parts[index][1]) for index in kept) + len(gap) * (len(kept) - 1)
 
-    while len(kept) > 1 and total() > width:
-        kept.remove(max(kept, key=lambda index: (parts[index][0], index)))
-    line: list[Cell] = []
-    for index in kept:
-        if line:
-            line.append(Cell(gap))
-        line.extend(parts[index][1])
-    return line
+def styled(text: str, styles: Sequence[str]) -> list[Cell]:
+    """The ``text`` as cells, ``styles`` being those of its characters: neighbours of one style are one cell.
+
+    A blank belongs to whatever stands before it.
+    """
+    cells: list[Cell] = []
+    start, style = 0, ""
+    for at, (char, own) in enumerate(zip(text, styles, strict=True)):
+        if own != style and char != " ":
+            if at > start:
+                cells.append(Cell(text[start:at], style))
+            start, style = at, own
+    return [*cells, Cell(text[start:], style)] if text else []

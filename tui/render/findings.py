@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from operator import attrgetter
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -30,7 +29,7 @@ def worst(findings: Iterable[Finding]) -> Finding | None:
 
 
 def of_gravity(finding: Finding) -> int:
-    """For sorting: the gravest first."""
+    """The key by which the gravest come first."""
     return gravity(finding.severity)
 
 
@@ -63,10 +62,6 @@ class Problem:
         return min((finding.since for finding in self.findings if finding.since is not None), default=None)
 
     @property
-    def severity(self) -> Cell:
-        return severity_cell(self.first.severity)
-
-    @property
     def where(self) -> str:
         shown = tuple([self.names.get(node, node) for node in self.nodes])
         return (folded_names(shown) if len(shown) > 1 else shown[0]) or UNKNOWN
@@ -81,7 +76,7 @@ class Problem:
 
     @property
     def message(self) -> str:
-        """What is explained by one finding is counted."""
+        """What happened, on how many nodes; of a single finding also how many others it explains."""
         first = self.first
         if len(self.findings) == 1:
             message = first.message + (f" (explains {len(first.folded)} more)" if first.folded else "")
@@ -91,13 +86,14 @@ class Problem:
         return f"{len(self.nodes)} nodes: {first.message}{example}"
 
 
+_of = Column.of
 FINDING_COLUMNS = (
-    Column("severity", "SEV", 4, cell=attrgetter("severity"), value=lambda problem: gravity(problem.first.severity)),
-    Column("since", "SINCE", 8, priority=2, cell=lambda problem: clock_time(problem.since), value=attrgetter("since")),
-    Column("node", "NODE", 12, cell=attrgetter("where"), value=attrgetter("where")),
-    Column("subject", "WHAT", 10, cell=attrgetter("subject"), value=attrgetter("subject")),
-    Column("message", "MESSAGE", 24, stretch=True, cell=attrgetter("message"), value=attrgetter("message")),
-    Column("action", "DO", 30, priority=1, stretch=True, cell=attrgetter("first.action")),
+    _of("severity", "SEV", 4, "first.severity", severity_cell, value=lambda problem: of_gravity(problem.first)),
+    _of("since", "SINCE", 8, "since", clock_time, priority=2),
+    _of("node", "NODE", 12, "where", str),
+    _of("subject", "WHAT", 10, "subject", str),
+    _of("message", "MESSAGE", 24, "message", str, stretch=True),
+    Column("action", "DO", 30, priority=1, stretch=True, cell=lambda problem: problem.first.action),
 )
 
 
@@ -160,7 +156,7 @@ def _alike(finding: Finding) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def folded_names(names: tuple[str, ...]) -> str:
-    """``node[03-10,12]``."""
+    """The names as one node set: ``node[03-10,12]``."""
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 
     return str(NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP))
@@ -234,30 +230,18 @@ class EventLine(NamedTuple):
     event: Happening
     now: float
 
-
-def _ago(line: EventLine) -> Cell:
-    return Cell(seconds(max(0.0, line.now - line.event.at)), "dim")
-
-
-def _node(line: EventLine) -> str:
-    return line.event.node or UNKNOWN
-
-
-def _kind(line: EventLine) -> Cell:
-    return Cell(line.event.kind, line.event.style)
-
-
-def _subject(line: EventLine) -> Cell:
-    return Cell(line.event.subject or UNKNOWN, "bold")
+    @property
+    def age_s(self) -> float:
+        return self.now - self.event.at
 
 
 EVENT_COLUMNS = (
-    Column("at", "TIME", 8, cell=lambda line: clock_time(line.event.at), value=lambda line: line.event.at),
-    Column("ago", "AGO", 6, right=True, priority=2, cell=_ago, value=lambda line: line.now - line.event.at),
-    Column("node", "NODE", 12, priority=1, stretch=True, most=24, cell=_node, value=lambda line: line.event.node),
-    Column("kind", "KIND", 9, cell=_kind, value=lambda line: line.event.kind),
-    Column("subject", "WHAT", 14, priority=1, cell=_subject, value=lambda line: line.event.subject),
-    Column("text", "TEXT", 30, stretch=True, cell=lambda line: line.event.text, value=lambda line: line.event.text),
+    _of("at", "TIME", 8, "event.at", clock_time),
+    _of("ago", "AGO", 6, "age_s", lambda age_s: Cell(seconds(max(0.0, age_s)), "dim"), right=True, priority=2),
+    _of("node", "NODE", 12, "event.node", priority=1, stretch=True, most=24),
+    _of("kind", "KIND", 9, "event.kind", cell=lambda line: Cell(line.event.kind, line.event.style)),
+    _of("subject", "WHAT", 14, "event.subject", lambda subject: Cell(subject or UNKNOWN, "bold"), priority=1),
+    _of("text", "TEXT", 30, "event.text", str, stretch=True),
 )
 
 
@@ -268,11 +252,13 @@ def event_row(event: Happening, now: float) -> Row:
 def happenings(
     firing: Iterable[Finding], ended: Iterable[Finding], events: Iterable[tuple[str, KernelEvent]], node: str = ""
 ) -> list[Happening]:
-    """All of ``node`` ("": of all nodes), the newest first; what began at an unknown time is left out."""
-    all_of_them = [_begun(finding) for finding in (*firing, *ended) if finding.since is not None]
-    all_of_them += [_over(finding) for finding in ended if finding.until is not None]
-    all_of_them += [_reported(name, event) for name, event in events]
-    here = [event for event in all_of_them if node in ("", event.node)]
+    """All that happened on ``node`` ("": on all nodes), the newest first; what began at an unknown time is left out."""
+    listed = [
+        *(_begun(finding) for finding in (*firing, *ended) if finding.since is not None),
+        *(_over(finding) for finding in ended if finding.until is not None),
+        *(_reported(name, event) for name, event in events),
+    ]
+    here = [event for event in listed if node in ("", event.node)]
     return sorted(here, key=lambda event: (-event.at, event.node, event.key))[:MOST]
 
 

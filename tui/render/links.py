@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from operator import attrgetter
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from mltop.probes.model import LinkSample, PciDevice
-from mltop.probes.model.units import UNKNOWN, bytes_text, count, known
+from mltop.probes.model.units import UNKNOWN, bytes_text, count, known, number
 from mltop.tui.render.cells import Cell, Column
 
 _KINDS = {"infiniband": "IB", "roce": "RoCE", "ethernet": "eth", "efa": "EFA"}
@@ -35,19 +34,19 @@ class Counted(NamedTuple):
 
     @property
     def grown(self) -> dict[str, int]:
-        """Errors, by how many there are more of them now."""
+        """By how much each counter of errors has grown, the most first."""
         counters = self.about.aer if isinstance(self.about, PciDevice) else self.about.counters
         return {name: by for name, by in grown(counters, self.first).items() if name not in _FLAPS}
 
 
 def grown(now: Mapping[str, int], first: Mapping[str, int]) -> dict[str, int]:
-    """What has grown, the most first; a counter that started anew has grown by what it shows."""
-    found = {}
+    """By how much each counter of errors has grown, the most first; one that started anew by what it shows."""
+    growths = {}
     for name, value in now.items():
         before = first.get(name, value)
         if value != before and not _counts_no_error(name):
-            found[name] = value - before if value > before else value
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+            growths[name] = value - before if value > before else value
+    return dict(sorted(growths.items(), key=lambda growth: -growth[1]))
 
 
 def _counts_no_error(name: str) -> bool:
@@ -101,12 +100,12 @@ def _growth_cell(by_name: Mapping[str, int], counted: bool, style: str = "warn")
     return Cell(", ".join(f"{name} +{count(by)}" for name, by in by_name.items()), style)
 
 
-def _gigabits(bits_per_s: float) -> str:
-    return f"{bits_per_s / 1e9:g}G" if known(bits_per_s) else UNKNOWN
+def _gigabits(bits_per_s: float | None) -> str:
+    return f"{bits_per_s / 1e9:g}G" if bits_per_s is not None and known(bits_per_s) else UNKNOWN
 
 
-def _per_s(value: float) -> str:
-    return f"{bytes_text(value)}/s"
+def _per_s(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{bytes_text(value)}/s"
 
 
 def _part(now: float | None, most: float | None, sign: str) -> Cell:
@@ -123,10 +122,6 @@ def _aer(line: Counted) -> Cell:
     return _growth_cell(line.grown, bool(line.about.aer), "crit" if grave else "warn")
 
 
-def _driver(line: Counted) -> Cell:
-    return Cell(line.about.driver or "none", "" if line.about.driver else "warn")
-
-
 def _speed(line: Counted) -> Cell:
     return _part(line.about.link_speed_gt_per_s, line.about.link_speed_max_gt_per_s, "")
 
@@ -135,37 +130,33 @@ def _width(line: Counted) -> Cell:
     return _part(line.about.link_width, line.about.link_width_max, "x")
 
 
-def _of(key: str, title: str, width: int, name: str, show: Callable[[Any], str] = str, **layout: Any) -> Column:
-    """A column about the field ``name``."""
-    get = attrgetter(f"about.{name}")
-    layout.setdefault("cell", lambda line: UNKNOWN if get(line) in (None, "") else show(get(line)))
-    return Column(key, title, width, value=get, **layout)
+def _all_errors(line: Counted) -> int:
+    return sum(line.grown.values())
 
 
+_of = Column.of
 LINK_COLUMNS = (
-    _of("device", "DEVICE", 9, "device", cell=lambda line: Cell(link_name(line.about), line.alarm)),
-    _of("kind", "KIND", 5, "kind", lambda kind: _KINDS.get(kind, kind)),
+    _of("device", "DEVICE", 9, "about.device", cell=lambda line: Cell(link_name(line.about), line.alarm)),
+    _of("kind", "KIND", 5, "about.kind", lambda kind: _KINDS.get(kind, kind) or UNKNOWN),
     Column("state", "STATE", 8, cell=_state, value=lambda line: _state(line).text),
-    _of("rate", "RATE", 6, "rate_bits_per_s", _gigabits, right=True),
-    _of("rx", "RX", 7, "rx_bytes_per_s", _per_s, right=True),
-    _of("tx", "TX", 7, "tx_bytes_per_s", _per_s, right=True),
+    _of("rate", "RATE", 6, "about.rate_bits_per_s", _gigabits, right=True),
+    _of("rx", "RX", 7, "about.rx_bytes_per_s", _per_s, right=True),
+    _of("tx", "TX", 7, "about.tx_bytes_per_s", _per_s, right=True),
     Column("downed", "FLAPS", 6, right=True, cell=_flaps, value=_new_flaps),
-    Column(
-        "errors", "ERRORS SINCE OPENED", 20, stretch=True, cell=_errors, value=lambda line: sum(line.grown.values())
-    ),
-    _of("netdev", "NETDEV", 8, "netdev", priority=3, optional=True),
-    _of("numa", "NUMA", 4, "numa_node", right=True, priority=4, optional=True),
-    _of("pci", "PCI", 12, "pci_bus_id", priority=5, optional=True),
-    _of("firmware", "FIRMWARE", 12, "firmware", priority=6, optional=True),
+    Column("errors", "ERRORS SINCE OPENED", 20, stretch=True, cell=_errors, value=_all_errors),
+    _of("netdev", "NETDEV", 8, "about.netdev", priority=3, optional=True),
+    _of("numa", "NUMA", 4, "about.numa_node", number, right=True, priority=4, optional=True),
+    _of("pci", "PCI", 12, "about.pci_bus_id", priority=5, optional=True),
+    _of("firmware", "FIRMWARE", 12, "about.firmware", priority=6, optional=True),
 )
 
 PCI_COLUMNS = (
-    _of("bus", "PCI", 12, "bus_id", cell=lambda line: Cell(line.about.bus_id, line.alarm)),
-    _of("kind", "KIND", 8, "kind"),
-    _of("driver", "DRIVER", 10, "driver", cell=_driver),
-    _of("speed", "GT/S", 9, "link_speed_gt_per_s", right=True, cell=_speed),
-    _of("width", "WIDTH", 7, "link_width", right=True, cell=_width),
-    Column("errors", "AER SINCE OPENED", 20, stretch=True, cell=_aer, value=lambda line: sum(line.grown.values())),
-    _of("numa", "NUMA", 4, "numa_node", right=True, priority=2, optional=True),
-    _of("cpus", "NEAR CPUS", 14, "local_cpus", priority=3, optional=True),
+    _of("bus", "PCI", 12, "about.bus_id", cell=lambda line: Cell(line.about.bus_id, line.alarm)),
+    _of("kind", "KIND", 8, "about.kind"),
+    _of("driver", "DRIVER", 10, "about.driver", lambda driver: driver or Cell("none", "warn")),
+    _of("speed", "GT/S", 9, "about.link_speed_gt_per_s", right=True, cell=_speed),
+    _of("width", "WIDTH", 7, "about.link_width", right=True, cell=_width),
+    Column("errors", "AER SINCE OPENED", 20, stretch=True, cell=_aer, value=_all_errors),
+    _of("numa", "NUMA", 4, "about.numa_node", number, right=True, priority=2, optional=True),
+    _of("cpus", "NEAR CPUS", 14, "about.local_cpus", priority=3, optional=True),
 )

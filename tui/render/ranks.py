@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 from mltop.probes.model import RankSample
@@ -12,7 +11,7 @@ from mltop.probes.model.units import UNKNOWN, known, rate
 from mltop.tui.render.cells import Column, Row, row_of
 from mltop.tui.render.states import state_cell
 from mltop.tui.render.trends import EarlierRank
-from mltop.tui.render.units import BYTES, CORES, COUNT, TEXT, Unit
+from mltop.tui.render.units import BYTES, CORES, COUNT
 
 
 class RankLine(NamedTuple):
@@ -31,24 +30,23 @@ class RankLine(NamedTuple):
             return None
         return (now - before) / elapsed_s
 
+    @property
+    def switches_per_s(self) -> float | None:
+        return self.per_s(lambda rank: rank.voluntary_switches)
 
-def _switches(line: RankLine) -> float | None:
-    return line.per_s(lambda rank: rank.voluntary_switches)
+    @property
+    def syscalls_per_s(self) -> float | None:
+        return self.per_s(_syscalls)
 
 
-def _syscalls(line: RankLine) -> float | None:
-    return line.per_s(syscalls_of)
-
-
-def syscalls_of(rank: RankSample) -> int | None:
+def _syscalls(rank: RankSample) -> int | None:
     """How often it has read or written so far."""
-    if rank.read_syscalls is None or rank.write_syscalls is None:
-        return None
-    return rank.read_syscalls + rank.write_syscalls
+    reads, writes = rank.read_syscalls, rank.write_syscalls
+    return None if reads is None or writes is None else reads + writes
 
 
 def short_command(command: str) -> str:
-    """The command line without the folders of the program and of its script: "python3 train.py --config x"."""
+    """The command line without the folders of the program and its script: "python3 train.py --config x"."""
     words = command.split(" ")
     for index, word in enumerate(words[:3]):
         if word.startswith("/"):
@@ -56,66 +54,49 @@ def short_command(command: str) -> str:
     return " ".join(words)
 
 
+def _command(command: str) -> str:
+    return short_command(command) or UNKNOWN
+
+
+def _indexes(gpus: Sequence[int]) -> str:
+    return ",".join(map(str, gpus))
+
+
 def rank_number(rank: int | None) -> str:
-    """The number of a rank, "?" where it is lost: of a dead one."""
+    """The number of a rank, "?" of a dead one whose number is lost."""
     return "?" if rank is None else str(rank)
 
 
-def _command(line: RankLine) -> str:
-    return short_command(line.rank.command) or UNKNOWN
-
-
-def _rank(key: str, title: str, width: int, name: str, unit: Unit = TEXT, **layout: Any) -> Column:
-    """A column about the field ``name`` of RankSample."""
-    get = attrgetter(name)
-    layout = {"cell": lambda line: unit.show(get(line.rank)), "value": lambda line: get(line.rank), **layout}
-    return Column(key, title, width, unit=unit, **layout)
-
-
+_of = Column.of
 RANK_COLUMNS = (
-    _rank(
-        "rank",
-        "RANK",
-        4,
-        "rank",
-        COUNT,
+    _of("rank", "RANK", 4, "rank.rank", rank_number, unit=COUNT, right=True, field="rank", meaning="the rank's number"),
+    _of("node", "NODE", 12, "node", priority=1),
+    _of("gpus", "GPU", 3, "rank.gpus", _indexes, right=True, value=lambda line: min(line.rank.gpus, default=None)),
+    _of("pid", "PID", 7, "rank.pid", str, right=True),
+    _of("state", "STATE", 11, "rank.state", state_cell, field="rank_state", meaning="R S D T Z as the kernel says"),
+    _of("cpu", "CPU", 5, "rank.cpu_fraction", unit=CORES, right=True, field="rank_cpu", meaning="CPU that it uses"),
+    _of(
+        "rss",
+        "RSS",
+        5,
+        "rank.rss_bytes",
+        unit=BYTES,
         right=True,
-        cell=lambda line: rank_number(line.rank.rank),
-        field="rank",
-        meaning="the rank's number",
+        priority=3,
+        field="rss",
+        meaning="its resident memory",
     ),
-    Column("node", "NODE", 12, priority=1, cell=lambda line: line.node, value=lambda line: line.node),
-    Column(
-        "gpus",
-        "GPU",
-        3,
-        right=True,
-        cell=lambda line: ",".join(map(str, line.rank.gpus)),
-        value=lambda line: min(line.rank.gpus, default=None),
-    ),
-    _rank("pid", "PID", 7, "pid", right=True, cell=lambda line: str(line.rank.pid)),
-    _rank(
-        "state",
-        "STATE",
-        11,
-        "state",
-        cell=lambda line: state_cell(line.rank.state),
-        field="rank_state",
-        meaning="R S D T Z as the kernel says",
-    ),
-    _rank("cpu", "CPU", 5, "cpu_fraction", CORES, right=True, field="rank_cpu", meaning="CPU that it uses"),
-    _rank("rss", "RSS", 5, "rss_bytes", BYTES, right=True, priority=3, field="rss", meaning="its resident memory"),
-    Column("switches", "SWITCH/S", 8, True, 2, cell=lambda line: rate(_switches(line)), value=_switches),
-    Column("syscalls", "SYSCALL/S", 9, True, 4, cell=lambda line: rate(_syscalls(line)), value=_syscalls),
-    _rank("job", "JOB", 16, "job", priority=7, field="job", meaning="its job"),
-    _rank("launcher", "LAUNCHER", 10, "launcher", priority=8),
-    _rank("user", "USER", 8, "user", priority=6, field="user", meaning="whose process it is"),
-    _rank(
+    _of("switches", "SWITCH/S", 8, "switches_per_s", rate, right=True, priority=2),
+    _of("syscalls", "SYSCALL/S", 9, "syscalls_per_s", rate, right=True, priority=4),
+    _of("job", "JOB", 16, "rank.job", priority=7, field="job", meaning="its job"),
+    _of("launcher", "LAUNCHER", 10, "rank.launcher", priority=8),
+    _of("user", "USER", 8, "rank.user", priority=6, field="user", meaning="whose process it is"),
+    _of(
         "command",
         "COMMAND",
         21,
-        "command",
-        cell=_command,
+        "rank.command",
+        _command,
         priority=5,
         stretch=True,
         field="command",

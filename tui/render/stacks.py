@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from mltop.probes.investigate.advice import advised, to_do
 from mltop.probes.model import Culprit, Frame, Gap, JobReport, StackClass, StackDigest, Verdict, Waiting
 from mltop.probes.model.ranks import ranks_text
-from mltop.probes.model.units import UNKNOWN
-from mltop.tui.render.cells import Cell, Column, Row, clip, line_width, wrap
+from mltop.probes.model.units import UNKNOWN, counted
+from mltop.tui.render.cells import Cell, Column, Row, clip, line_width, row_of, wrap
 from mltop.tui.render.glyphs import GLYPHS
-from mltop.tui.render.states import STATE_STYLE, state_word
+from mltop.tui.render.ranks import rank_number
+from mltop.tui.render.states import state_cell
 
 if TYPE_CHECKING:
     from mltop.probes.judge.hang.classes import TreeLine
@@ -52,12 +53,10 @@ def job_words(report: JobReport, reports: Sequence[JobReport] = ()) -> str:
 
 
 def jobs_left_out(reports: Sequence[JobReport]) -> str:
-    """Of those that are not shown: how many, and what is said of them."""
+    """How many ``reports`` are not shown, and of which verdicts."""
     kinds = Counter("could not be judged" if report.error else report.verdict.kind for report in reports)
-    said = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
-    return (
-        f"and {len(reports)} more {'job' if len(reports) == 1 else 'jobs'}: {said} (--job NAME for one, --json for all)"
-    )
+    verdicts = ", ".join(f"{amount} {kind}" for kind, amount in kinds.most_common())
+    return f"and {counted(len(reports), 'more job')}: {verdicts} (--job NAME for one, --json for all)"
 
 
 def headline(report: JobReport) -> list[Cell]:
@@ -131,79 +130,52 @@ def _point(text: str, width: int, style: str = "") -> list[list[Cell]]:
     return wrap([Cell(f"  {bullet} ", "dim"), Cell(text, style)], width, indent=INDENT + 2)
 
 
-__all__ = [
-    "CLASS_COLUMNS",
-    "DIGEST_COLUMNS",
-    "class_row",
-    "digest_row",
-    "place",
-    "stack_lines",
-    "tree_lines",
-    "verdict_lines",
-]
-
 MOST_INDENT = 24  # cells: deep trees stay readable at 80 columns
 RANKS_WIDTH = 24
 
-CLASS_COLUMNS = (
-    Column("count", "RANKS", 5, right=True),
-    Column("ranks", "WHICH", 20),
-    Column("waiting", "WAITS IN", 14),
-    Column("leaf", "AT", 28, stretch=True),
-)
-
-DIGEST_COLUMNS = (
-    Column("rank", "RANK", 4, right=True),
-    Column("node", "NODE", 12, priority=1),
-    Column("pid", "PID", 7, right=True),
-    Column("thread", "THREAD", 12, priority=3),
-    Column("state", "STATE", 11),
-    Column("waiting", "WAITS IN", 14, priority=2),
-    Column("leaf", "AT", 28, stretch=True),
-)
-
-
-def place(frame: Frame) -> str:
-    """function (file:line)"""
-    return f"{frame.function} ({spot(frame.file, frame.line)})"
-
 
 def spot(file: str, line: int) -> str:
-    """file:line; of a native frame the line may not be known"""
+    """The ``file:line`` of a frame; of a native one the line may not be known."""
     return f"{file}:{line}" if line else file
 
 
 def _leaf(frames: Sequence[Frame]) -> str:
-    """The innermost Python frame, which --native does not change"""
+    """Where the innermost Python frame stands, which --native does not change: "function (file:line)"."""
     frame = next((frame for frame in frames if not frame.native), frames[0] if frames else None)
-    return place(frame) if frame else UNKNOWN
+    return f"{frame.function} ({spot(frame.file, frame.line)})" if frame else UNKNOWN
 
 
-def class_row(index: int, made: StackClass) -> Row:
+def _leaf_or_error(digest: StackDigest) -> Cell:
+    """Why there is no stack stands in place of the leaf."""
+    return Cell(_leaf(digest.frames)) if digest.frames else Cell(digest.error or UNKNOWN, "warn")
+
+
+_of = Column.of
+CLASS_COLUMNS = (
+    _of("count", "RANKS", 5, "count", str, right=True),
+    _of("ranks", "WHICH", 20, "ranks", lambda ranks: str(ranks) or UNKNOWN),
+    _of("waiting", "WAITS IN", 14, "waiting_in", lambda collective: collective or ""),
+    _of("leaf", "AT", 28, "frames", _leaf, stretch=True),
+)
+DIGEST_COLUMNS = (
+    _of("rank", "RANK", 4, "rank", rank_number, right=True),
+    _of("node", "NODE", 12, "node", priority=1),
+    _of("pid", "PID", 7, "pid", str, right=True),
+    _of("thread", "THREAD", 12, "thread", str, priority=3),
+    _of("state", "STATE", 11, "state", state_cell),
+    _of("waiting", "WAITS IN", 14, "waiting_in", lambda collective: collective or "", priority=2),
+    Column("leaf", "AT", 28, stretch=True, cell=_leaf_or_error),
+)
+
+
+def class_row(index: int, stack_class: StackClass) -> Row:
     """One row of CLASS_COLUMNS, key: the index of the class as text."""
-    cells = (
-        Cell(str(made.count)),
-        Cell(str(made.ranks) or UNKNOWN),
-        Cell(made.waiting_in or ""),
-        Cell(_leaf(made.frames)),
-    )
-    return Row(str(index), cells)
+    return row_of(CLASS_COLUMNS, stack_class, str(index))
 
 
 def digest_row(digest: StackDigest) -> Row:
-    """One row of DIGEST_COLUMNS, key "node/pid/thread". Why there is no stack stands in place of the leaf."""
-    state = Cell(state_word(digest.state), STATE_STYLE.get(digest.state[:1], ""))
-    leaf = Cell(_leaf(digest.frames)) if digest.frames else Cell(digest.error or UNKNOWN, "warn")
-    cells = (
-        Cell("?" if digest.rank is None else str(digest.rank)),
-        Cell(digest.node or UNKNOWN),
-        Cell(str(digest.pid)),
-        Cell(digest.thread),
-        state,
-        Cell(digest.waiting_in or ""),
-        leaf,
-    )
-    return Row(f"{digest.node}/{digest.pid}/{digest.thread}", cells)
+    """One row of DIGEST_COLUMNS, key "node/pid/thread"."""
+    return row_of(DIGEST_COLUMNS, digest, f"{digest.node}/{digest.pid}/{digest.thread}")
 
 
 def tree_lines(lines: Sequence[TreeLine], width: int, world_size: int | None = None) -> list[list[Cell]]:
@@ -265,7 +237,7 @@ def stack_lines(digest: StackDigest, width: int, root_first: bool = False) -> li
 
 
 def _stack_title(digest: StackDigest) -> list[Cell]:
-    who = f"rank {'?' if digest.rank is None else digest.rank}"
+    who = f"rank {rank_number(digest.rank)}"
     if digest.node:
         who += f" on {digest.node}"
     who += f" pid {digest.pid}"
@@ -273,7 +245,7 @@ def _stack_title(digest: StackDigest) -> list[Cell]:
         who += f" (child of {digest.child_of})"
     cells = [Cell(who, "title"), Cell(f"  {digest.thread}")]
     if digest.state:
-        cells.append(Cell(f"  {state_word(digest.state)}", STATE_STYLE.get(digest.state[:1], "")))
+        cells += [Cell("  "), state_cell(digest.state)]
     if digest.wchan:
         cells.append(Cell(f"  kernel: {digest.wchan}", "dim"))
     if digest.waiting_in:

@@ -69,11 +69,12 @@ class Trends:
     def previous_rank(self, node: str, pid: int) -> EarlierRank | None:
         """The same process one sample ago; None when it was not there or another process had its pid."""
         history = self._nodes.get(node)
-        earlier = _of_pid(history.ranks_before, pid) if history is not None else None
-        if history is None or earlier is None:
+        if history is None:
             return None
-        now = _of_pid(history.ranks, pid)
-        if now is not None and now.started_at != earlier.started_at:
+        earlier, now = (
+            next((rank for rank in ranks if rank.pid == pid), None) for ranks in (history.ranks_before, history.ranks)
+        )
+        if earlier is None or (now is not None and now.started_at != earlier.started_at):
             return None
         return EarlierRank(
             pid=pid,
@@ -133,10 +134,6 @@ def _widen(history: _Node, stride: int) -> None:
     history.stride = stride
     for gpu in range(before):
         history.ring[gpu::stride] = old[gpu::before]
-
-
-def _of_pid(ranks: Sequence[RankGlance], pid: int) -> RankGlance | None:
-    return next((rank for rank in ranks if rank.pid == pid), None)
 
 
 def _missed(elapsed_s: float, interval_s: float) -> int:

@@ -8,22 +8,11 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from mltop.probes.model.units import (
-    UNKNOWN,
-    bytes_text,
-    celsius,
-    count,
-    known,
-    mhz,
-    number,
-    percent,
-    seconds,
-    watts,
-)
+from mltop.probes.model.units import UNKNOWN, bytes_text, celsius, count, known, mhz, number, percent, seconds, watts
 
 
 class FilterProblem(ValueError):
-    """``str()`` is the sentence."""
+    """What is wrong with a filter that somebody writes; ``str()`` is the sentence."""
 
 
 _NUMBER = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d{1,3})?)\s*(.*)", re.IGNORECASE)
@@ -52,7 +41,9 @@ class Unit:
     def amount(self, written: str) -> float:
         """The number that ``written`` means; raises FilterProblem."""
         if self.words:
-            return self._named(written)
+            if written.casefold() not in self.words:
+                raise FilterProblem(f"{written!r} is none of {', '.join(self.words)}")
+            return self.words[written.casefold()]
         match = _NUMBER.fullmatch(written)
         if match is None or (match.group(2) and not self.factors):
             raise FilterProblem(f"{written!r} is no number{self._example()}")
@@ -69,11 +60,6 @@ class Unit:
         """Whether it is a number without a unit."""
         match = _NUMBER.fullmatch(written)
         return match is not None and not match.group(2)
-
-    def _named(self, written: str) -> float:
-        if written.casefold() in self.words:
-            return self.words[written.casefold()]
-        raise FilterProblem(f"{written!r} is none of {', '.join(self.words)}")
 
     def _example(self) -> str:
         if self.ranges:
@@ -102,16 +88,7 @@ YES_NO = Unit(number, "yes, no", words={"yes": 1.0, "no": 0.0, "true": 1.0, "fal
 SEVERITY = Unit(
     number,
     "none < info < warning < critical",
-    words={
-        "none": 0.0,
-        "info": 1.0,
-        "warning": 2.0,
-        "critical": 3.0,
-        "warn": 2.0,
-        "wrn": 2.0,
-        "crit": 3.0,
-        "bad": 3.0,
-    },
+    words={"none": 0.0, "info": 1.0, "warning": 2.0, "critical": 3.0, "warn": 2.0, "wrn": 2.0, "crit": 3.0, "bad": 3.0},
 )
 _STATES = ("live", "connecting", "stale", "lost", "refused")
 STATE = Unit(written=", ".join(_STATES), is_text=True, choices=_STATES)
@@ -121,7 +98,9 @@ STATE = Unit(written=", ".join(_STATES), is_text=True, choices=_STATES)
 
 
 def heights(values: Sequence[float]) -> list[float]:
-    """For a sparkline, 0..1: from the lowest to the highest, but a tenth of that at least, so that noise stays flat."""
+    """The heights 0..1 of a sparkline from the lowest value to the highest, which are a tenth of it apart at least:
+    noise stays flat.
+    """
     most = max(values, default=0.0)
     span = max(most - min(values, default=0.0), most / 10)
     return [1 - (most - value) / span if span else 0.0 for value in values]
@@ -129,5 +108,5 @@ def heights(values: Sequence[float]) -> list[float]:
 
 def middle(values: Iterable[float | None], least: int = 1) -> float | None:
     """The median of what is known; None of fewer than ``least``."""
-    found = [value for value in values if value is not None and known(value)]
-    return median(found) if len(found) >= max(1, least) else None
+    figures = [value for value in values if value is not None and known(value)]
+    return median(figures) if len(figures) >= max(1, least) else None

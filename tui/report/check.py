@@ -17,7 +17,7 @@ from mltop.probes.model import Finding, NodeState, Unknown
 from mltop.probes.model.units import UNKNOWN, clock_time, count, counted, seconds
 from mltop.tui.render.cells import Cell, Column, Row, columns_line, header_line, layout, line_width
 from mltop.tui.render.findings import severity_cell
-from mltop.tui.report.page import print_action, print_fix, print_lines, print_not_well, print_sentence
+from mltop.tui.report.page import Page
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -50,26 +50,27 @@ class Checked:
 
 def print_check(checked: Checked, console: Console, verbose: bool = False) -> None:
     """``verbose``: what is only worth knowing, evidence, and what each finding explains, too."""
-    print_not_well(checked.unreached, console)
+    page = Page(console)
+    page.not_well(checked.unreached)
     for finding in checked.findings:
         if verbose or finding.severity != "info":
-            _finding(finding, console, verbose)
+            _finding(finding, page, verbose)
     missed = [unknown for unknown in checked.unknown if verbose or unknown.severity != "info"]
     for unknown, nodes in _by_reason(missed):
-        _unknown(unknown, nodes, console, verbose)
+        _unknown(unknown, nodes, page, verbose)
     if verbose and checked.exit == EXIT_FINE and not checked.findings:
-        print_sentence([Cell("ok   ", "ok"), Cell(f"{counted(len(checked.nodes), 'node')}: nothing found")], console)
+        page.sentence(Cell("ok   ", "ok"), Cell(f"{counted(len(checked.nodes), 'node')}: nothing found"))
 
 
-def _finding(finding: Finding, console: Console, verbose: bool) -> None:
+def _finding(finding: Finding, page: Page, verbose: bool) -> None:
     severity = severity_cell(finding.severity)
     span = "" if finding.until is None else f" ({clock_time(finding.since)} to {clock_time(finding.until)})"
     cells = [severity, Cell(f" {finding.node}: ", "bold"), Cell(finding.message), Cell(span, "dim")]
-    print_sentence(cells, console, indent=5)
+    page.sentence(*cells, indent=5)
     if verbose:
         for text in (*finding.evidence, *(f"explains {name}" for name in finding.folded)):
-            print_sentence([Cell("    ", ""), Cell(text, "dim")], console, indent=4)
-    print_action(finding.action, console)
+            page.sentence(Cell("    ", ""), Cell(text, "dim"), indent=4)
+    page.action(finding.action)
 
 
 def _by_reason(missed: Sequence[Unknown]) -> list[tuple[Unknown, list[str]]]:
@@ -80,7 +81,7 @@ def _by_reason(missed: Sequence[Unknown]) -> list[tuple[Unknown, list[str]]]:
     return list(alike.values())
 
 
-def _unknown(unknown: Unknown, nodes: list[str], console: Console, verbose: bool) -> None:
+def _unknown(unknown: Unknown, nodes: list[str], page: Page, verbose: bool) -> None:
     rules = ", ".join(unknown.rules) if verbose or len(unknown.rules) <= 3 else f"{len(unknown.rules)} rules"
     cells = [
         Cell("?   ", "dim" if unknown.severity == "info" else "warn"),
@@ -88,8 +89,8 @@ def _unknown(unknown: Unknown, nodes: list[str], console: Console, verbose: bool
         Cell(unknown.why),
         Cell(f" (not judged: {rules})" if rules else "", "dim"),
     ]
-    print_sentence(cells, console, indent=5)
-    print_fix(unknown.fix, console)
+    page.sentence(*cells, indent=5)
+    page.fix(unknown.fix)
 
 
 _STYLE = {"ok": "ok", "info": "dim", "warning": "warn", "missing": "crit"}
@@ -111,14 +112,15 @@ class _Line:
 
 def print_doctor(rows: Sequence[Mapping[str, str]], console: Console) -> None:
     """Checks with the keys node, name, state (ok | info | warning | missing), why and fix (a command or "")."""
-    _print_heading(_DOCTOR_COLUMNS, "WHY", console)
+    page = Page(console)
+    _print_heading(_DOCTOR_COLUMNS, "WHY", page)
     for line in sorted(_folded(rows), key=lambda line: _ORDER.get(line.state, 0)):
         why = _one_of(line.whys)
         why = why if len(line.nodes) == 1 else nameless(why, line.nodes[0])
         cells = {"name": Cell(line.name), "state": Cell(line.state, _STYLE.get(line.state, "warn"))}
-        _print_line(_DOCTOR_COLUMNS, line.nodes, cells, why, console)
+        _print_line(_DOCTOR_COLUMNS, line.nodes, cells, why, page)
         # A command that names its node is given for the first one: "the node" cannot be typed.
-        print_fix(line.fix, console, example=len(line.nodes) > 1 and nameless(line.fix, line.nodes[0]) != line.fix)
+        page.fix(line.fix, example=len(line.nodes) > 1 and nameless(line.fix, line.nodes[0]) != line.fix)
 
 
 def _folded(rows: Iterable[Mapping[str, str]]) -> list[_Line]:
@@ -153,14 +155,15 @@ def print_kernel(
     lines: Sequence[KernelLine], shown: Sequence[KernelLine], console: Console, *, most: int, nodes: int, now: float
 ) -> None:
     """``lines``: all that ``nodes`` nodes have; of ``shown`` the first ``most`` are listed; ``now``: unix s."""
+    page = Page(console)
     shown, hidden = shown[:most], len(shown) - most
     if shown:
-        _print_heading(_KERNEL_COLUMNS, "LINE", console)
+        _print_heading(_KERNEL_COLUMNS, "LINE", page)
         for line in shown:
-            _print_line(_KERNEL_COLUMNS, line.nodes, _kernel_cells(line, now), line.example, console)
+            _print_line(_KERNEL_COLUMNS, line.nodes, _kernel_cells(line, now), line.example, page)
     if hidden > 0:
-        print_lines([[Cell(f"and {hidden} more (--all shows them)", "dim")]], console)
-    print_lines([[Cell(summary(lines, nodes))]], console)
+        page.line(Cell(f"and {hidden} more (--all shows them)", "dim"))
+    page.line(Cell(summary(lines, nodes)))
 
 
 def summary(lines: Sequence[KernelLine], nodes: int) -> str:
@@ -181,20 +184,20 @@ def _kernel_cells(line: KernelLine, now: float) -> dict[str, Cell]:
 # Rows of many nodes, with a text of any length.
 
 
-def _print_heading(columns: Sequence[Column], title: str, console: Console) -> None:
-    print_lines([[*header_line(columns, layout(columns, console.width)), Cell(f" {title}", "title")]], console)
+def _print_heading(columns: Sequence[Column], title: str, page: Page) -> None:
+    page.line(*header_line(columns, layout(columns, page.width)), Cell(f" {title}", "title"))
 
 
 def _print_line(
-    columns: Sequence[Column], nodes: Sequence[str], cells: Mapping[str, Cell], text: str, console: Console
+    columns: Sequence[Column], nodes: Sequence[str], cells: Mapping[str, Cell], text: str, page: Page
 ) -> None:
     """``cells`` by column, without that of the nodes; folded names that are too long for it get a line of their own."""
     names = folded(nodes)
     if len(names) > WIDE_NAMES:
-        print_sentence([Cell(names)], console)
+        page.sentence(Cell(names))
         blank = "" if columns[0].key in cells else "  "
         names = f"{blank}{len(nodes)} nodes" if len(nodes) > 1 else ""
     row = Row("", tuple(cells.get(column.key, Cell(names)) for column in columns))
-    start = columns_line(columns, row, layout(columns, console.width))
+    start = columns_line(columns, row, layout(columns, page.width))
     indent = line_width(start) + 1
-    print_sentence([*start, Cell(f" {text}")], console, indent if indent < console.width * 2 // 3 else 4)
+    page.sentence(*start, Cell(f" {text}"), indent=indent if indent < page.width * 2 // 3 else 4)

@@ -38,67 +38,74 @@ _RICH_STYLE = {
 }
 
 
-def print_lines(lines: Iterable[Iterable[Cell]], console: Console) -> None:
-    """Lines of cells, as they are: no markup, no highlighting, no wrapping, no blanks at the end."""
-    from rich.text import Text
+class Page:
+    """A page on a rich console."""
 
-    for line in lines:
-        text = Text(no_wrap=True, overflow="ignore", end="")
-        for cell in line:
-            text.append(printable(cell.text), _RICH_STYLE.get(cell.style, ""))
-        text.rstrip()
-        console.print(text, crop=False, highlight=False, soft_wrap=True)
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self.width = console.width
 
+    def lines(self, lines: Iterable[Iterable[Cell]]) -> None:
+        """Lines of cells, as they are: no markup, no highlighting, no wrapping, no blanks at the end."""
+        from rich.text import Text
 
-def print_sentence(cells: Iterable[Cell], console: Console, indent: int = 2) -> None:
-    """Broken between words where it is too long."""
-    print_lines(wrap(cells, console.width, indent), console)
+        for line in lines:
+            text = Text(no_wrap=True, overflow="ignore", end="")
+            for cell in line:
+                text.append(printable(cell.text), _RICH_STYLE.get(cell.style, ""))
+            text.rstrip()
+            self._console.print(text, crop=False, highlight=False, soft_wrap=True)
 
+    def line(self, *cells: Cell) -> None:
+        self.lines([cells])
 
-def print_title(title: str, console: Console) -> None:
-    print_lines([[], [Cell(title, "title")]], console)
+    def sentence(self, *cells: Cell, indent: int = 2) -> None:
+        """One line, broken between words where it is too long."""
+        self.lines(wrap(cells, self.width, indent))
 
+    def paragraph(self, *cells: Cell) -> None:
+        """A sentence, apart from what stands before it."""
+        self.line()
+        self.sentence(*cells)
 
-def print_table(title: str, columns: Sequence[Column], rows: Sequence[Row], console: Console) -> None:
-    shown = layout(columns, console.width, unknown_columns(columns, rows))
-    heading = [[], [Cell(title, "title")]] if title else [[]]
-    body = [columns_line(columns, row, shown) for row in rows]
-    print_lines([*heading, header_line(columns, shown), *body], console)
+    def title(self, title: str) -> None:
+        self.lines([[], [Cell(title, "title")]])
 
+    def table(self, columns: Sequence[Column], rows: Sequence[Row], title: str = "") -> None:
+        shown = layout(columns, self.width, unknown_columns(columns, rows))
+        heading = [[], [Cell(title, "title")]] if title else [[]]
+        body = [columns_line(columns, row, shown) for row in rows]
+        self.lines([*heading, header_line(columns, shown), *body])
 
-def print_action(action: str, console: Console) -> None:
-    """What would help, in mltop's own words: on one line however long, so that it can be copied."""
-    if action:
-        print_lines([[Cell("    do: ", "dim"), Cell(action, "accent")]], console)
+    def whole_table(self, columns: Sequence[Column], rows: Sequence[Row]) -> None:
+        """As ``table``; the columns for which there was no room are named below it."""
+        self.table(columns, rows)
+        hidden = unknown_columns(columns, rows)
+        shown = {index for index, _ in layout(columns, self.width, hidden)} | hidden
+        left_out = [column.title for index, column in enumerate(columns) if index not in shown and column.title]
+        if left_out:
+            self.sentence(Cell(f"not shown at this width: {', '.join(left_out)} (--json has everything)", "dim"))
 
+    def action(self, action: str) -> None:
+        """What would help, in mltop's own words: on one line however long, so that it can be copied."""
+        if action:
+            self.line(Cell("    do: ", "dim"), Cell(action, "accent"))
 
-def print_fix(fix: str, console: Console, example: bool = False) -> None:
-    """Likewise what a node or a recording advises. ``example``: for one of several nodes."""
-    label, text = to_do(fix, example)
-    if text:
-        print_lines([[Cell(f"    {label}", "dim"), Cell(text, "accent")]], console)
+    def fix(self, fix: str, example: bool = False) -> None:
+        """Likewise what a node or a recording advises. ``example``: for one of several nodes."""
+        label, text = to_do(fix, example)
+        if text:
+            self.line(Cell(f"    {label}", "dim"), Cell(text, "accent"))
 
-
-def print_not_well(states: Iterable[NodeState], console: Console) -> None:
-    """Nodes that did not, or not fully, answer: one sentence for each reason."""
-    for state, reason, nodes in by_reason(states):
-        text = f"{folded(nodes)} {state}" + (f": {reason}" if reason else "")
-        many = f"{len(nodes)} nodes: " if len(nodes) > 1 else ""
-        print_sentence([Cell(many + text, NODE_STYLE.get(state, "warn") if state != "live" else "warn")], console)
+    def not_well(self, states: Iterable[NodeState]) -> None:
+        """Nodes that did not, or not fully, answer: one sentence for each reason."""
+        for state, reason, nodes in by_reason(states):
+            text = f"{folded(nodes)} {state}" + (f": {reason}" if reason else "")
+            many = f"{len(nodes)} nodes: " if len(nodes) > 1 else ""
+            self.sentence(Cell(many + text, NODE_STYLE.get(state, "warn") if state != "live" else "warn"))
 
 
 _UNIT = re.compile(r"[^\d.]*$")
-
-
-def print_whole_table(title: str, columns: Sequence[Column], rows: Sequence[Row], console: Console) -> None:
-    """As ``print_table``; the columns for which there was no room are named below it."""
-    print_table(title, columns, rows, console)
-    hidden = unknown_columns(columns, rows)
-    shown = {index for index, _ in layout(columns, console.width, hidden)} | hidden
-    left_out = [column.title for index, column in enumerate(columns) if index not in shown and column.title]
-    if left_out:
-        text = f"not shown at this width: {', '.join(left_out)} (--json has everything)"
-        print_sentence([Cell(text, "dim")], console)
 
 
 def span(values: Iterable[float | None], text: Callable[[float], str]) -> str:

@@ -35,14 +35,7 @@ from mltop.tui.render.probes.collectives import (
 )
 from mltop.tui.render.probes.kinds import LEGENDS
 from mltop.tui.render.probes.summary import failure_lines, listed, verdict_parts
-from mltop.tui.report.page import (
-    print_lines,
-    print_not_well,
-    print_sentence,
-    print_title,
-    print_whole_table,
-    span,
-)
+from mltop.tui.report.page import Page, span
 from mltop.tui.report.probe_devices import print_devices
 
 if TYPE_CHECKING:
@@ -57,28 +50,25 @@ _COLUMNS = tuple(replace(column, priority=_PRIORITIES.get(column.key, column.pri
 
 
 def print_collectives(
-    results: Sequence[CollectiveResult], suspects: Sequence[Suspect], console: Console, verbose: bool
+    results: Sequence[CollectiveResult], suspects: Sequence[Suspect], page: Page, verbose: bool
 ) -> None:
     for collective in dict.fromkeys(result.collective for result in results):
         of_kind = [result for result in results if result.collective == collective]
         first = of_kind[0]
         nodes = f"{len(first.nodes)} nodes, {folded(first.nodes)}" if len(first.nodes) > 1 else folded(first.nodes)
         ranks = max(result.ranks for result in of_kind)
-        print_lines([[]], console)
+        page.line()
         where = f" of {ranks} ranks on {nodes}, {first.path or first.backend}"
-        print_sentence([Cell(collective, "title"), Cell(where)], console)
-        print_whole_table("", _COLUMNS, [size_row(result) for result in of_kind], console)
-        _sources(of_kind, console)
+        page.sentence(Cell(collective, "title"), Cell(where))
+        page.whole_table(_COLUMNS, [size_row(result) for result in of_kind])
+        _sources(of_kind, page)
         if verbose or any(suspect.rank is not None for suspect in suspects):
-            _ranks(of_kind, suspects, console, verbose)
+            _ranks(of_kind, suspects, page, verbose)
     if verbose:
-        print_lines([[]], console)
-        print_sentence(
-            [Cell(f"{LEGENDS['sizes'].removesuffix(' Enter: all ranks.')} {LEGENDS['ranks']}", "dim")], console
-        )
+        page.paragraph(Cell(f"{LEGENDS['sizes'].removesuffix(' Enter: all ranks.')} {LEGENDS['ranks']}", "dim"))
 
 
-def _sources(results: Sequence[CollectiveResult], console: Console) -> None:
+def _sources(results: Sequence[CollectiveResult], page: Page) -> None:
     """Whose figures are expected."""
     sizes: dict[str, list[str]] = {}
     for result in results:
@@ -86,10 +76,10 @@ def _sources(results: Sequence[CollectiveResult], console: Console) -> None:
             sizes.setdefault(result.expected_source, []).append(size_text(result.size_bytes))
     for source, of_source in sizes.items():
         at = f" at {', '.join(of_source)}" if len(sizes) > 1 else ""
-        print_sentence([Cell(f"expected{at}: {source}", "dim")], console)
+        page.sentence(Cell(f"expected{at}: {source}", "dim"))
 
 
-def _ranks(results: Sequence[CollectiveResult], suspects: Sequence[Suspect], console: Console, verbose: bool) -> None:
+def _ranks(results: Sequence[CollectiveResult], suspects: Sequence[Suspect], page: Page, verbose: bool) -> None:
     """Who comes last first, at the size at which the accused's lag is the largest part of the collective's time."""
     accused = {suspect.rank for suspect in suspects if suspect.rank is not None}
     result = max(results, key=lambda result: _worst_share(result, accused))
@@ -99,15 +89,14 @@ def _ranks(results: Sequence[CollectiveResult], suspects: Sequence[Suspect], con
     )
     if not shown:
         return
-    print_lines([[]], console)
-    print_sentence([Cell(f"ranks at {size_text(result.size_bytes)}", "title"), Cell(", who comes last first")], console)
+    page.paragraph(Cell(f"ranks at {size_text(result.size_bytes)}", "title"), Cell(", who comes last first"))
     width = max(len("NODE"), *(len(arrival.node) for arrival in shown))
     columns = with_widths(RANK_COLUMNS, node=width)
-    print_whole_table("", columns, [rank_row(arrival, result) for arrival in shown], console)
+    page.whole_table(columns, [rank_row(arrival, result) for arrival in shown])
     rest = [arrival for arrival in ranks if arrival not in shown]
     if rest:
         most = short_time(max(arrival.lag_s for arrival in rest))
-        print_lines([[Cell(f"and {len(rest)} more ranks, at most {most} after the first", "dim")]], console)
+        page.line(Cell(f"and {len(rest)} more ranks, at most {most} after the first", "dim"))
 
 
 def _worst_share(result: CollectiveResult, accused: set[int]) -> float:
@@ -118,7 +107,7 @@ def _worst_share(result: CollectiveResult, accused: set[int]) -> float:
     return lag_s / result.time_s if result.time_s else 0.0
 
 
-def print_pairs(pairs: Sequence[PairResult], console: Console, verbose: bool) -> None:
+def print_pairs(pairs: Sequence[PairResult], page: Page, verbose: bool) -> None:
     """The bad pairs, the worst first, and a sentence of the good ones."""
     levels = Levels(sorted({node for pair in pairs for node in pair.nodes}), pairs)
     bad = [pair for pair in pairs if pair.why or len(pair.nodes) != 2 or not levels.is_good(*pair.nodes)]
@@ -128,19 +117,19 @@ def print_pairs(pairs: Sequence[PairResult], console: Console, verbose: bool) ->
     if shown:
         width = max(len("NODE"), *(len(node) for pair in shown for node in pair.nodes))
         columns = with_widths(_PAIR_COLUMNS, first=width, second=width)
-        print_whole_table("", columns, [pair_row(pair, usual, most, columns) for pair in shown], console)
+        page.whole_table(columns, [pair_row(pair, usual, most, columns) for pair in shown])
         for why, of_pairs in failed_pairs(shown).items():  # in whole, and once: the table has no room for it
             more = f" (and {len(of_pairs) - 1} more pairs)" if len(of_pairs) > 1 else ""
-            print_sentence([Cell(f"{' and '.join(of_pairs[0])}{more}: ", "bold"), Cell(why)], console)
+            page.sentence(Cell(f"{' and '.join(of_pairs[0])}{more}: ", "bold"), Cell(why))
     if len(shown) < len(listed):
-        print_lines([[Cell(f"and {len(listed) - len(shown)} more bad pairs (--verbose shows them)", "warn")]], console)
-    _good_pairs(pairs, bad, console)
+        page.line(Cell(f"and {len(listed) - len(shown)} more bad pairs (--verbose shows them)", "warn"))
+    _good_pairs(pairs, bad, page)
     if verbose:
-        print_lines([[], *pair_matrix(pairs, console.width)], console)
-        print_sentence([Cell(LEGENDS["pairs"], "dim")], console)
+        page.lines([[], *pair_matrix(pairs, page.width)])
+        page.sentence(Cell(LEGENDS["pairs"], "dim"))
 
 
-def _good_pairs(pairs: Sequence[PairResult], bad: Sequence[PairResult], console: Console) -> None:
+def _good_pairs(pairs: Sequence[PairResult], bad: Sequence[PairResult], page: Page) -> None:
     set_apart = {id(pair) for pair in bad}
     good = [pair for pair in pairs if id(pair) not in set_apart]
     rounds = len({pair.round for pair in pairs})
@@ -148,8 +137,7 @@ def _good_pairs(pairs: Sequence[PairResult], bad: Sequence[PairResult], console:
     rates = span((pair.busbw_bytes_per_s for pair in good), bandwidth)
     figures = f": {rates} at {sizes}" if rates else ""
     text = f"{len(good)} of {len(pairs)} pairs are good{figures}, measured in {rounds} round{'s' * (rounds != 1)}"
-    print_lines([[]], console)
-    print_sentence([Cell(text)], console)
+    page.paragraph(Cell(text))
 
 
 MOST_SUSPECTS = 20
@@ -167,30 +155,31 @@ def print_probe(
 
     ``verbose``: every device, suspect and failure by itself, and what the columns mean.
     """
-    _headline(report, console)
-    width = console.width
+    page = Page(console)
+    _headline(report, page)
+    width = page.width
     for lines in verdict_parts(report.verdict, width, None if verbose else MOST_SUSPECTS, whole=True):
-        print_lines(lines, console)
-    print_not_well([state for state in nodes if state.state != "live"], console)
+        page.lines(lines)
+    page.not_well([state for state in nodes if state.state != "live"])
     if any(isinstance(result, DeviceResult) for result in report.results):
-        print_devices(report, past, console, verbose)
+        print_devices(report, past, page, verbose)
     sizes = [result for result in report.results if isinstance(result, CollectiveResult)]
     if sizes:
-        print_collectives(sizes, report.verdict.suspects, console, verbose)
+        print_collectives(sizes, report.verdict.suspects, page, verbose)
     pairs = [result for result in report.results if isinstance(result, PairResult)]
     if pairs:
-        print_pairs(pairs, console, verbose)
+        print_pairs(pairs, page, verbose)
     most = None if verbose else MOST_FAILURES
     failed = failure_lines(report.failures, width, most, each=verbose, whole=True)
-    print_lines([[], *failed] if failed else [], console)
+    page.lines([[], *failed] if failed else [])
     if report.settings:
-        print_lines([[], *listed("Settings", report.settings, width)], console)
+        page.lines([[], *listed("Settings", report.settings, width)])
     if report.command:
-        print_title("The same without mltop", console)
-        print_lines([[Cell(report.command)]], console)
+        page.title("The same without mltop")
+        page.line(Cell(report.command))
 
 
-def _headline(report: ProbeReport, console: Console) -> None:
+def _headline(report: ProbeReport, page: Page) -> None:
     cells = [Cell("SIMULATED  ", "warn")] if report.simulated else []
     took = f", {seconds(report.took_s)}" if report.took_s else ""
-    print_sentence([*cells, Cell(report.probe, "title"), Cell(took, "dim")], console)
+    page.sentence(*cells, Cell(report.probe, "title"), Cell(took, "dim"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from mltop.probes.investigate.probing.wanted import DeviceProgress
 from mltop.probes.judge.nodes import folded
@@ -35,10 +34,7 @@ from mltop.tui.render.probes.devices import (
 from mltop.tui.render.probes.kinds import LEGENDS
 from mltop.tui.render.probes.summary import ranges
 from mltop.tui.render.units import middle
-from mltop.tui.report.page import print_lines, print_sentence, print_whole_table, span
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from mltop.tui.report.page import Page, span
 
 WIDE = 110  # columns of the terminal: below, cells say less
 FEW = 8  # alike results: so many are shown one by one
@@ -46,37 +42,36 @@ LEAST_SHARE = 0.005  # of the time: less throttling is none
 MOST_FIRST = 40  # cells of the first column
 
 
-def print_devices(report: ProbeReport, past: Sequence[PastResult], console: Console, verbose: bool) -> None:
+def print_devices(report: ProbeReport, past: Sequence[PastResult], page: Page, verbose: bool) -> None:
     """The report's results of devices, all of one kind, in the order of nodes and GPUs."""
     results = [result for result in report.results if isinstance(result, DeviceResult)]
     kind = _kind(results[0])
     earlier: dict[str, list[PastResult]] = {}
-    for earlier_result in past:
-        earlier.setdefault(earlier_result.uuid, []).append(earlier_result)
+    for result in past:
+        earlier.setdefault(result.uuid, []).append(result)
     compared = Compared(report.probe, results, earlier, report.started_at)
     groups = [] if verbose else _alike(results, report.verdict.suspects, compared)
     folded_away = {id(result) for group in groups for result in group}
     single = [result for result in results if id(result) not in folded_away]
     if single:
-        names = [place_of(result.node, result.gpu) for result in single]
-        width = min(MOST_FIRST, max(8, *map(len, names)))
-        lines = [
-            Line(_progress(result), name, result, compared.of, compared.values)
-            for result, name in zip(single, names, strict=True)
-        ]
-        table = _brief(kind) if console.width < WIDE else TABLES[kind]
+        lines = [_line(result, compared) for result in single]
+        width = min(MOST_FIRST, max(8, *(len(line.name) for line in lines)))
+        table = _brief(kind) if page.width < WIDE else TABLES[kind]
         title = "NODE/GPU" if any(result.gpu is not None for result in single) else "NODE"
         columns = columns_of(table, width, title)
-        print_whole_table("", columns, [device_row(columns, line, line.name) for line in lines], console)
+        page.whole_table(columns, [device_row(columns, line, line.name) for line in lines])
     for group in groups:
-        print_lines([[]], console)
-        print_sentence(_alike_sentence(group, more=bool(single)), console)
+        page.paragraph(*_alike_sentence(group, more=bool(single)))
     if kind == "copies":
-        _peers([result for result in results if isinstance(result, CopiesResult)], console, verbose)
-    _how(results, console)
+        _peers([result for result in results if isinstance(result, CopiesResult)], page, verbose)
+    _how(results, page)
     if verbose:
-        print_lines([[]], console)
-        print_sentence([Cell(LEGENDS[kind], "dim")], console)
+        page.paragraph(Cell(LEGENDS[kind], "dim"))
+
+
+def _line(result: DeviceResult, compared: Compared) -> Line:
+    progress = DeviceProgress(result.node, result.gpu, result.uuid, result.name, result=result)
+    return Line(progress, place_of(result.node, result.gpu), result, compared.of, compared.values)
 
 
 def _brief(kind: str) -> list[Column]:
@@ -84,20 +79,13 @@ def _brief(kind: str) -> list[Column]:
     return [_CLOCK if column.key == "clock" else column for column in BRIEF[kind]]
 
 
-def _clock(line: Line) -> str:
-    phase = load_phase(line.result) if line.result is not None else None
-    return number(None if phase is None else phase.sm_clock_mhz)
-
-
-_CLOCK = Column("clock", "MHZ", 4, right=True, priority=2, cell=_clock)
+_CLOCK = Column(
+    "clock", "MHZ", 4, True, 2, cell=lambda line: number(None if line.phase is None else line.phase.sm_clock_mhz)
+)
 
 
 def _kind(result: DeviceResult) -> str:
     return "matmul" if isinstance(result, MatmulResult) else "memory" if isinstance(result, MemoryResult) else "copies"
-
-
-def _progress(result: DeviceResult) -> DeviceProgress:
-    return DeviceProgress(result.node, result.gpu, result.uuid, result.name, result=result)
 
 
 # Which are alike.
@@ -137,7 +125,7 @@ def _is_usual(result: DeviceResult, usual: float | None, compared: Compared) -> 
 def _alike_sentence(group: Sequence[DeviceResult], more: bool) -> list[Cell]:
     """ "56 GPUs alike on h[01-07] (NVIDIA H100): burst 781-799T, ..."."""
     what = {"cpu": "nodes", "mig": "MIG slices"}.get(group[0].kind, "GPUs")
-    gpus = sorted({result.gpu for result in group if result.gpu is not None})
+    gpus = {result.gpu for result in group if result.gpu is not None}
     nodes = folded(result.node for result in group)
     is_one_node = len({result.node for result in group}) == 1
     where = f" GPU {ranges(gpus)}" if is_one_node and gpus else ""
@@ -179,7 +167,7 @@ def _named(name: str, text: str) -> str:
 # Copies between the GPUs of a node.
 
 
-def _peers(results: Sequence[CopiesResult], console: Console, verbose: bool) -> None:
+def _peers(results: Sequence[CopiesResult], page: Page, verbose: bool) -> None:
     """The square of every node that has something to show; of the others one sentence."""
     of_node: dict[str, list[CopiesResult]] = {}
     for result in results:
@@ -190,14 +178,13 @@ def _peers(results: Sequence[CopiesResult], console: Console, verbose: bool) -> 
     plain = {node: members for node, members in of_node.items() if not alone and _are_alike(members, usual)}
     for node, members in of_node.items():
         if node not in plain:
-            lines = peer_matrix(members, console.width)
+            lines = peer_matrix(members, page.width)
             too_wide = [Cell(f"{node}: copies between its GPUs do not fit into this width (--json has them)", "warn")]
-            print_lines([[], *(lines or [too_wide])], console)
+            page.lines([[], *(lines or [too_wide])])
     if plain:
         rates = [peer.bytes_per_s for members in plain.values() for result in members for peer in result.peers]
         text = f"{len(rates)} copies between GPUs alike on {folded(plain)}: {span(rates, bandwidth)}, direct"
-        print_lines([[]], console)
-        print_sentence([Cell(text)], console)
+        page.paragraph(Cell(text))
 
 
 def _are_alike(results: Sequence[CopiesResult], usual: float | None) -> bool:
@@ -211,15 +198,15 @@ def _are_alike(results: Sequence[CopiesResult], usual: float | None) -> bool:
 # How it was measured.
 
 
-def _how(results: Sequence[DeviceResult], console: Console) -> None:
+def _how(results: Sequence[DeviceResult], page: Page) -> None:
     """Versions and shapes, those that are equal together; what is not known, and why."""
     ways: dict[str, list[DeviceResult]] = {}
     for result in results:
         ways.setdefault(_way(result), []).append(result)
-    print_lines([[]], console)
+    page.line()
     for way, members in ways.items():
         whose = f"{folded(result.node for result in members)}: " if len(ways) > 1 else ""
-        print_sentence([Cell(f"{whose}{way}", "dim")], console)
+        page.sentence(Cell(f"{whose}{way}", "dim"))
     gaps: dict[tuple[str, str], list[DeviceResult]] = {}
     for result in results:
         for what, why in result.gaps.items():
@@ -230,7 +217,7 @@ def _how(results: Sequence[DeviceResult], console: Console) -> None:
             if len(members) == 1
             else folded(result.node for result in members)
         )
-        print_sentence([Cell(f"{who}: {what} is not known: ", "warn"), Cell(why)], console)
+        page.sentence(Cell(f"{who}: {what} is not known: ", "warn"), Cell(why))
 
 
 def _way(result: DeviceResult) -> str:

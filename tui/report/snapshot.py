@@ -17,15 +17,7 @@ from mltop.tui.render.fleet.header import header_cells
 from mltop.tui.render.fleet.nodes import NODE_COLUMNS, node_row
 from mltop.tui.render.gpus.table import GPU_COLUMNS, gpu_row
 from mltop.tui.render.ranks import RATES, rank_columns, rank_row
-from mltop.tui.report.page import (
-    print_action,
-    print_fix,
-    print_lines,
-    print_not_well,
-    print_sentence,
-    print_table,
-    print_title,
-)
+from mltop.tui.report.page import Page
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,40 +27,40 @@ MOST_JOBS = 20
 MOST_SIZES = 4  # that processes of one job claim
 
 
-def print_fleet(view: FleetView, findings: Sequence[Finding], console: Console) -> None:
+def print_fleet(view: FleetView, findings: Sequence[Finding], page: Page) -> None:
     """Nodes without a sample are not in the table: the page says before it who they are, and why."""
     nodes = [node for node in view.nodes if node.sample is not None]
-    print_table("", NODE_COLUMNS, [node_row(node, findings) for node in nodes], console)
+    page.table(NODE_COLUMNS, [node_row(node, findings) for node in nodes])
     live = [node for node in nodes if node.state.state == "live"]
-    _problems(fleet_problems(live, findings, view.taken_at), console)
-    _jobs(nodes, console)
-    _fleet_gaps(nodes, console)
-    print_lines([[], *header_cells(view, "all nodes", width=console.width)], console)
+    _problems(fleet_problems(live, findings, view.taken_at), page)
+    _jobs(nodes, page)
+    _fleet_gaps(nodes, page)
+    page.lines([[], *header_cells(view, "all nodes", width=page.width)])
 
 
-def _problems(problems: Sequence[Problem], console: Console) -> None:
+def _problems(problems: Sequence[Problem], page: Page) -> None:
     if problems:
-        print_title("findings", console)
+        page.title("findings")
     for problem in problems[:MOST_PROBLEMS]:
         first = problem.findings[0]
         times = f" ({len(problem.findings)} times)" if len(problem.findings) > len(problem.nodes) else ""
         text = first.message or first.id
         text += f" (this on {first.node})" if len({finding.message for finding in problem.findings}) > 1 else ""
         where = Cell(f" {folded(problem.nodes)}{times}: ", "bold")
-        print_sentence([severity_cell(first.severity), where, Cell(text)], console, indent=5)
-        print_action(first.action, console)
+        page.sentence(severity_cell(first.severity), where, Cell(text), indent=5)
+        page.action(first.action)
     if len(problems) > MOST_PROBLEMS:
         rest = f"and {len(problems) - MOST_PROBLEMS} more findings: mltop snapshot --json has all"
-        print_lines([[Cell(rest, "warn")]], console)
+        page.line(Cell(rest, "warn"))
 
 
-def _jobs(nodes: Sequence[NodeView], console: Console) -> None:
+def _jobs(nodes: Sequence[NodeView], page: Page) -> None:
     """A line per job: which ranks are on which nodes."""
     jobs: dict[JobKey, list[tuple[str, RankSample]]] = {}
     for node in nodes:
         for rank in node.sample.ranks if node.sample is not None else ():
             jobs.setdefault(rank.job_key, []).append((node.node, rank))
-    print_lines([[], [Cell("jobs", "title") if jobs else Cell("no training ranks found", "dim")]], console)
+    page.lines([[], [Cell("jobs", "title") if jobs else Cell("no training ranks found", "dim")]])
     namesakes = Counter(job.name for job in jobs)
     for job, ranks in sorted(jobs.items(), key=lambda entry: -len(entry[1]))[:MOST_JOBS]:
         sizes = {rank.world_size for _, rank in ranks if rank.world_size}
@@ -77,14 +69,14 @@ def _jobs(nodes: Sequence[NodeView], console: Console) -> None:
         missing = Ranges.below(max(sizes)).without(seen) if len(sizes) == 1 else Ranges()
         whose = f" of {ranks[0][1].user}" if namesakes[job.name] > 1 else ""
         text = f"  {job.name or '(unnamed)'}{whose}: {len(ranks)} ranks{world} on {folded(node for node, _ in ranks)}"
-        print_sentence([Cell(text)], console, indent=4)
+        page.sentence(Cell(text), indent=4)
         if missing:
-            print_sentence([Cell(f"    not seen: ranks {missing}", "warn")], console, indent=6)
+            page.sentence(Cell(f"    not seen: ranks {missing}", "warn"), indent=6)
     if len(jobs) > MOST_JOBS:
-        print_lines([[Cell(f"and {len(jobs) - MOST_JOBS} more jobs", "dim")]], console)
+        page.line(Cell(f"and {len(jobs) - MOST_JOBS} more jobs", "dim"))
 
 
-def _fleet_gaps(nodes: Sequence[NodeView], console: Console) -> None:
+def _fleet_gaps(nodes: Sequence[NodeView], page: Page) -> None:
     """What could not be read, once for all nodes where it is the same."""
     groups: dict[tuple[str, str, str], list[str]] = {}
     for node in nodes:
@@ -92,11 +84,11 @@ def _fleet_gaps(nodes: Sequence[NodeView], console: Console) -> None:
         for gap in merged_gaps(missed):
             groups.setdefault((gap.what, gap.why, gap.fix), []).append(node.node)
     if groups:
-        print_title("not known", console)
+        page.title("not known")
     for (what, why, fix), names in groups.items():
         whose = "all nodes" if len(names) == len(nodes) else folded(names)
-        print_sentence([Cell(f"  {whose}: {what}: "), Cell(why, "warn")], console, indent=4)
-        print_fix(fix, console)
+        page.sentence(Cell(f"  {whose}: {what}: "), Cell(why, "warn"), indent=4)
+        page.fix(fix)
 
 
 FEW = 4  # nodes: of so many every GPU is shown
@@ -108,62 +100,61 @@ def print_snapshot(
     samples: Sequence[Sample], findings: Sequence[Finding], nodes: Sequence[NodeState], console: Console
 ) -> None:
     """Totals, who did not answer, nodes (when there are several), findings, GPUs, ranks, what could not be read."""
+    page = Page(console)
     by_node = {sample.node: sample for sample in samples}
     taken_at = max((sample.sampled_at for sample in samples), default=time.time())
     view = FleetView(taken_at, tuple(NodeView(state, by_node.get(state.node)) for state in nodes))
-    print_lines(header_cells(view, "mltop snapshot", width=console.width), console)
-    print_not_well([state for state in nodes if state.state != "live"], console)
+    page.lines(header_cells(view, "mltop snapshot", width=page.width))
+    page.not_well([state for state in nodes if state.state != "live"])
     if len(nodes) > FEW:
-        print_fleet(view, findings, console)
+        print_fleet(view, findings, page)
         return
     if len(nodes) > 1:
-        print_table("", NODE_COLUMNS, [node_row(node, findings) for node in view.nodes], console)
+        page.table(NODE_COLUMNS, [node_row(node, findings) for node in view.nodes])
     if findings:
-        print_title("findings", console)
+        page.title("findings")
     for finding in findings:
-        _finding(finding, console)
+        _finding(finding, page)
     for sample in samples:
-        _gpus_of(sample, console, many=len(samples) > 1)
-    _ranks_of(samples, console)
+        _gpus_of(sample, page, many=len(samples) > 1)
+    _ranks_of(samples, page)
     for sample in samples:
-        _gaps(f"not known on {sample.node}", sample.gaps, console)
+        _gaps(f"not known on {sample.node}", sample.gaps, page)
 
 
-def _gpus_of(sample: Sample, console: Console, many: bool) -> None:
+def _gpus_of(sample: Sample, page: Page, many: bool) -> None:
     rows = []
     for gpu in sample.gpus:
         ranks = [rank for rank in sample.ranks if gpu.index in rank.gpus]
         rows.append(gpu_row(gpu, ranks, simulated=sample.simulated, columns=_SNAPSHOT_GPUS))
     title = "GPUs" + (f" of {sample.node}" if many else "") + (" (SIMULATED)" if sample.simulated else "")
     if rows:
-        print_table(title, _SNAPSHOT_GPUS, rows, console)
+        page.table(_SNAPSHOT_GPUS, rows, title)
 
 
-def _ranks_of(samples: Sequence[Sample], console: Console) -> None:
+def _ranks_of(samples: Sequence[Sample], page: Page) -> None:
     ranks = [(sample.node, rank) for sample in samples for rank in sample.ranks]
     if not ranks:
-        print_lines([[], [Cell("no training ranks found", "dim")]], console)
+        page.lines([[], [Cell("no training ranks found", "dim")]])
         return
     columns = rank_columns(len({rank.job_key for _, rank in ranks}), len({node for node, _ in ranks}))
     kept = [column for column in columns if column.key not in RATES]
-    print_table("ranks", kept, [rank_row(node, rank, columns=kept) for node, rank in ranks], console)
+    page.table(kept, [rank_row(node, rank, columns=kept) for node, rank in ranks], "ranks")
 
 
-def _gaps(title: str, gaps: Sequence[Gap], console: Console) -> None:
+def _gaps(title: str, gaps: Sequence[Gap], page: Page) -> None:
     missed = [gap for gap in gaps if is_missed(gap)]
     if missed:
-        print_title(title, console)
+        page.title(title)
     for gap in merged_gaps(missed):
-        print_sentence([Cell(f"  {gap.what}: "), Cell(gap.why, "warn")], console, indent=4)
-        print_fix(gap.fix, console)
+        page.sentence(Cell(f"  {gap.what}: "), Cell(gap.why, "warn"), indent=4)
+        page.fix(gap.fix)
     absent = merged_gaps([Gap(gap.what, "") for gap in gaps if gap.kind == "unsupported"])
     for gap in absent:
-        print_sentence([Cell(f"  not supported here: {gap.what}", "dim")], console, indent=4)
+        page.sentence(Cell(f"  not supported here: {gap.what}", "dim"), indent=4)
 
 
-def _finding(finding: Finding, console: Console) -> None:
+def _finding(finding: Finding, page: Page) -> None:
     severity = severity_cell(finding.severity)
-    print_sentence(
-        [severity, Cell(f" {finding.node}: ", "bold"), Cell(finding.message or finding.id)], console, indent=5
-    )
-    print_action(finding.action, console)
+    page.sentence(severity, Cell(f" {finding.node}: ", "bold"), Cell(finding.message or finding.id), indent=5)
+    page.action(finding.action)

@@ -18,7 +18,7 @@ from mltop.tui.render.stacks import (
     tree_lines,
     verdict_lines,
 )
-from mltop.tui.report.page import print_lines, print_not_well, print_table
+from mltop.tui.report.page import Page
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,15 +36,16 @@ def print_reports(
     nodes: Collection[NodeState] = (),
 ) -> None:
     """Who did not answer first: it says how much the rest is worth. ``nodes``: all that were asked, where known."""
-    print_not_well(not_answered, console)
+    page = Page(console)
+    page.not_well(not_answered)
     if not reports:
-        print_lines([[Cell(_nothing(len(not_answered), len(nodes)), "dim")]], console)
+        page.line(Cell(_nothing(len(not_answered), len(nodes)), "dim"))
     answered = {state.node for state in nodes} - {state.node for state in not_answered}
     for report in reports[:MOST_JOBS]:
         shown = _without_nodes(report, answered) if not_answered else report
-        _report(shown, job_words(report, reports), console)
+        _report(shown, job_words(report, reports), page)
     if reports[MOST_JOBS:]:
-        print_lines([[Cell(jobs_left_out(reports[MOST_JOBS:]), "warn")]], console)
+        page.line(Cell(jobs_left_out(reports[MOST_JOBS:]), "warn"))
 
 
 def _nothing(silent: int, asked: int) -> str:
@@ -59,23 +60,23 @@ def _without_nodes(report: JobReport, answered: Collection[str]) -> JobReport:
     return replace(report, verdict=replace(report.verdict, gaps=gaps))
 
 
-def _report(report: JobReport, job: str, console: Console) -> None:
-    width = console.width
+def _report(report: JobReport, job: str, page: Page) -> None:
+    width = page.width
     world = "" if report.world_size is None else f", world size {report.world_size}"
-    print_lines([[Cell(f"{job}{world}", "title")]], console)
-    print_lines(verdict_lines(report, width), console)
+    page.line(Cell(f"{job}{world}", "title"))
+    page.lines(verdict_lines(report, width))
     if report.classes:
-        print_lines([[], *tree_lines(merged_tree(report.classes, MOST_TREE_LINES), width)], console)
+        page.lines([[], *tree_lines(merged_tree(report.classes, MOST_TREE_LINES), width)])
         rows = [class_row(index, made) for index, made in enumerate(report.classes[:MOST_CLASSES])]
-        print_table("", CLASS_COLUMNS, rows, console)
-        _more(len(report.classes) - MOST_CLASSES, "classes", console)
+        page.table(CLASS_COLUMNS, rows)
+        _more(len(report.classes) - MOST_CLASSES, "classes", page)
     unread = [digest for digest in report.digests if not digest.frames]
     for digest in unread[:MOST_UNREADABLE]:
-        print_lines([[], *stack_lines(digest, width)], console)
-    _more(len(unread) - MOST_UNREADABLE, "stacks that could not be read", console)
-    print_lines([[]], console)
+        page.lines([[], *stack_lines(digest, width)])
+    _more(len(unread) - MOST_UNREADABLE, "stacks that could not be read", page)
+    page.line()
 
 
-def _more(number: int, what: str, console: Console) -> None:
+def _more(number: int, what: str, page: Page) -> None:
     if number > 0:
-        print_lines([[Cell(f"and {number} more {what}", "warn")]], console)
+        page.line(Cell(f"and {number} more {what}", "warn"))

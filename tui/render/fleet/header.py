@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 
 from mltop.probes.model import SEVERITIES, Finding
-from mltop.probes.model.units import UNKNOWN, celsius, clock_time, known, of, percent, seconds, watts
+from mltop.probes.model.units import UNKNOWN, celsius, clock_time, counted, known, of, percent, seconds, watts
 from mltop.probes.reach.view import FleetView, GpuGlance, NodeView
 from mltop.tui.render.cells import Cell, clip, flow, line_width
 from mltop.tui.render.fleet.map import short_names
@@ -36,9 +36,7 @@ def labelled(label: str, value: str, style: str = "") -> list[Cell]:
 
 def live_nodes(nodes: Sequence[NodeView]) -> list[Cell]:
     """How many nodes are live, when all are: otherwise a mark says it."""
-    if any(node.state.state != "live" for node in nodes):
-        return []
-    return [Cell(f"{len(nodes)}/{len(nodes)} {'node' if len(nodes) == 1 else 'nodes'} live")]
+    return [Cell(f"{len(nodes)}/{counted(len(nodes), 'node')} live")] if all(map(_is_live, nodes)) else []
 
 
 def gpu_states(totals: Totals, brief: bool) -> list[Cell]:
@@ -47,15 +45,11 @@ def gpu_states(totals: Totals, brief: bool) -> list[Cell]:
     if not seen:
         return [Cell("no GPU seen" if heard else "GPUs unknown", "dim")]
     if not live:
-        return [Cell(f"{seen} {gpu_word(seen)} unknown", "warn")]
+        return [Cell(f"{counted(seen, 'GPU')} unknown", "warn")]
     unknown = seen - live
     style = "crit" if ok < live else "warn" if unknown else ""
     more = f", {unknown} unknown" if unknown and not brief else ""
-    return [Cell(f"{ok}/{seen if brief else live} {gpu_word(seen)} ok{more}", style)]
-
-
-def gpu_word(number: int) -> str:
-    return "GPU" if number == 1 else "GPUs"
+    return [Cell(f"{ok}/{seen if brief else live} GPU{'s' * (seen != 1)} ok{more}", style)]
 
 
 def rank_counts(ranks: int, jobs: int, live: int, nodes: int) -> list[Part]:
@@ -67,13 +61,13 @@ def rank_counts(ranks: int, jobs: int, live: int, nodes: int) -> list[Part]:
 
 @dataclass
 class Sum:
-    """A sum of what is known, and of how many."""
+    """A sum of what is known, and how many values it is of."""
 
     value: float = 0.0
     count: int = 0
 
     def add(self, values: Sequence[float | None]) -> None:
-        """Of 4,096 GPUs a second: what is not finite is looked for only where a sum shows that there is some."""
+        """What is not finite is left out; it is looked for only where a sum shows it: 4,096 GPUs come every second."""
         numbers = [value for value in values if value is not None]
         value = sum(numbers)
         if not isfinite(value):
@@ -109,6 +103,7 @@ class Totals:
 
 
 def totals_of(view: FleetView) -> Totals:
+    """The totals of all nodes; only live ones say what their GPUs do now."""
     totals = Totals()
     for node in view.nodes:
         glance = node.glance
@@ -166,12 +161,12 @@ def _of_fleet(totals: Totals, nodes: int, names: Mapping[str, str]) -> list[Part
 def problem_counts(findings: Sequence[Finding]) -> tuple[str, str, str]:
     """ "CRIT 2 WARN 7", the worst of it, and its style; findings that only inform count when there is nothing else."""
     counts = Counter(finding.severity for finding in findings)
-    found = [(*SEVERITY[severity], counts[severity]) for severity in SEVERITIES if counts[severity]]
-    found = [count for count in found if count[0] != "INFO"] or found
-    if not found:
+    found = [severity for severity in SEVERITIES if counts[severity]]
+    shown = found if found == ["info"] else [severity for severity in found if severity != "info"]
+    if not shown:
         return f"{len(findings)} findings", f"{len(findings)} findings", ""
-    texts = [f"{word} {count}" for word, _, count in found]
-    return " ".join(texts), texts[0], found[0][1]
+    texts = [f"{SEVERITY[severity][0]} {counts[severity]}" for severity in shown]
+    return " ".join(texts), texts[0], SEVERITY[shown[0]][1]
 
 
 WIDE = 100  # from here on there is room for everything
@@ -188,7 +183,7 @@ def header_cells(
     findings: Sequence[Finding] = (),
     marked: int = 0,
 ) -> list[list[Cell]]:
-    """Two lines of at most ``width`` cells; what matters least is dropped first.
+    """The two lines, at most ``width`` cells each; what matters least is dropped first.
 
     ``shorter``: what may stand in place of ``title`` where it does not fit, long ones first. That the picture is
     simulated or paused, or that a node is not well, is never dropped. ``findings`` are counted, and the user's
@@ -224,19 +219,15 @@ def _is_live(node: NodeView) -> bool:
     return node.state.state == "live"
 
 
-def _first_line(
-    titles: Sequence[str], marks: Sequence[Mark], rest: Sequence[tuple[int, list[Cell]]], width: int
-) -> list[Cell]:
+def _first_line(titles: Sequence[str], marks: Sequence[Mark], rest: Sequence[Part], width: int) -> list[Cell]:
     """The longest title that fits beside all marks, whose words grow shorter only after the title has."""
-    written = [[Cell(mark.text, mark.style) for mark in marks]]
-    for at in range(len(marks) - 1, -1, -1):
-        written.append([*written[-1][:at], Cell(marks[at].brief, marks[at].style), *written[-1][at + 1 :]])
-    for cells in written:
+    for whole in range(len(marks), -1, -1):  # so many marks, from the left, keep their text
+        cells = [Cell(mark.text if at < whole else mark.brief, mark.style) for at, mark in enumerate(marks)]
         for title in titles:
             parts = [(0, [Cell(title, "title")]), *((0, [cell]) for cell in cells)]
             if line_width(flow(parts, 10**6)) <= width:
                 return flow([*parts, *rest], width)
-    line = flow([(0, [cell]) for cell in written[-1]], width, gap=" ")
+    line = flow([(0, [cell]) for cell in cells], width, gap=" ")
     room = width - line_width(line) - bool(line)
     if room < MIN_TITLE and line:
         return line
@@ -274,20 +265,20 @@ def _power(gpus: Sequence[GpuGlance], seen: int) -> list[Cell]:
     summed = both or [gpu for gpu in gpus if known(gpu.power_w)]
     limit = watts(total([gpu.power_limit_w for gpu in both]))
     drawn = watts(total([gpu.power_w for gpu in summed]))
-    few = f" of {len(summed)} {gpu_word(len(summed))}" if 0 < len(summed) < seen else ""
+    few = f" of {counted(len(summed), 'GPU')}" if 0 < len(summed) < seen else ""
     return labelled("power", (of(drawn, limit) if both else drawn) + few)
 
 
 def _hottest(gpus: Sequence[GpuGlance]) -> list[Cell]:
     """The hottest GPU and which one it is."""
-    found = [(gpu.temperature_c, gpu.index) for gpu in gpus if known(gpu.temperature_c)]
-    if not found:
+    temperatures = [(gpu.temperature_c, gpu.index) for gpu in gpus if known(gpu.temperature_c)]
+    if not temperatures:
         return labelled("hot", UNKNOWN)
-    temperature, index = max(found)
+    temperature, index = max(temperatures)
     return labelled("hot", f"{celsius(temperature)} gpu{index}")
 
 
-def _age(nodes: Sequence[NodeView]) -> tuple[int, list[Cell]]:
+def _age(nodes: Sequence[NodeView]) -> Part:
     """How old the oldest sample is; it stays longer when that sample is not a live node's."""
     with_sample = [node.state for node in nodes if node.sample is not None and node.state.age_s is not None]
     oldest = max(with_sample, key=lambda state: state.age_s or 0.0, default=None)

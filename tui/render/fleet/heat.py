@@ -7,6 +7,7 @@ value near a border does not flicker, and ``WorstFirst``, which moves a node onl
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -58,7 +59,7 @@ def memory(gpu: AnyGpu) -> float | None:
 
 
 def ratio(part: float | None, whole: float | None) -> float | None:
-    """A share of something; None where either is not known, or nothing is the whole."""
+    """The share that ``part`` is of ``whole``; None where either is not known, or the whole is 0."""
     return None if part is None or not whole else part / whole
 
 
@@ -76,13 +77,7 @@ METRICS = (
     ),
     Metric("power", "power of its limit", "0%", "100%", power, lambda gpu: watts(gpu.power_w)),
     Metric(
-        "memory",
-        "memory used",
-        "0%",
-        "100%",
-        memory,
-        lambda gpu: bytes_text(gpu.memory_used_bytes),
-        low_is_bad=False,
+        "memory", "memory used", "0%", "100%", memory, lambda gpu: bytes_text(gpu.memory_used_bytes), low_is_bad=False
     ),
 )
 
@@ -119,21 +114,15 @@ class WorstFirst:
 
     def ordered(self, nodes: Iterable[tuple[str, str]], now_s: float) -> list[tuple[str, int]]:
         """(name, rank) of ``nodes``, pairs of (name, status); ``now_s`` grows from call to call."""
-        names = []
-        for name, status in nodes:
-            names.append(name)
-            self._update(name, RANKS.get(status, FINE_RANK), now_s)
-        ranks = self._ranks
-        return [(name, ranks[name]) for name in sorted(names, key=lambda name: (ranks[name], natural(name)))]
+        ranked = [(name, self._rank(name, RANKS.get(status, FINE_RANK), now_s)) for name, status in nodes]
+        return sorted(ranked, key=lambda node: (node[1], natural(node[0])))
 
-    def _update(self, name: str, rank: int, now_s: float) -> None:
-        held = self._ranks.get(name)
-        if held is None or rank <= held:
-            self._ranks[name] = rank
+    def _rank(self, name: str, deserved: int, now_s: float) -> int:
+        rank = self._ranks.get(name, FINE_RANK)
+        if deserved <= rank or now_s - self._better_since.setdefault(name, now_s) >= BETTER_FOR_S:
             self._better_since.pop(name, None)
-        elif now_s - self._better_since.setdefault(name, now_s) >= BETTER_FOR_S:
-            self._ranks[name] = rank
-            del self._better_since[name]
+            self._ranks[name] = rank = deserved
+        return rank
 
 
 def by_name(names: Iterable[str]) -> list[str]:
@@ -226,7 +215,7 @@ class Heats:
     def of(
         self, view: NodeView, trouble: Trouble = FINE, matches: Callable[[NodeView, GpuSample], bool] | None = None
     ) -> NodeHeat:
-        """``matches``: GPUs that it lets not through are dim."""
+        """The heat of one node. ``matches``: GPUs for which it is False are dim."""
         name, state, glance = view.state.node, view.state.state, view.glance
         why = (state, trouble, matches)
         of = (glance.sampled_at if glance is not None else None, *why)
@@ -252,23 +241,18 @@ class Heats:
             del self._heats[name], self._made[name]
 
     def _make(
-        self,
-        view: NodeView,
-        trouble: Trouble,
-        matches: Callable[[NodeView, GpuSample], bool] | None,
-        codes: bytes,
+        self, view: NodeView, trouble: Trouble, matches: Callable[[NodeView, GpuSample], bool] | None, codes: bytes
     ) -> NodeHeat:
-        state = view.state.state
-        glance = view.glance
+        state, glance = view.state.state, view.glance
         if state != "live" or glance is None:
             status = status_of_state(state, trouble)
             return NodeHeat(view.node, state, status, b"", (), letter(state), NODE_STYLE.get(state, "warn"))
         if trouble is FINE and matches is None and max(codes, default=UNKNOWN_CODE) < LEVELS:
             styles = _same("ok", len(codes))
         else:
-            kept = _kept(view, matches) if matches is not None else None
+            matching = _matching(view, matches) if matches is not None else None
             styles = tuple(
-                "dim" if kept is not None and gpu.index not in kept else _gpu_style(gpu, code, trouble)
+                "dim" if matching is not None and gpu.index not in matching else _gpu_style(gpu, code, trouble)
                 for gpu, code in zip(glance.gpus, codes, strict=True)
             )
         gone = max(codes, default=0) > UNKNOWN_CODE
@@ -318,7 +302,7 @@ def status_of_state(state: str, trouble: Trouble = FINE) -> str:
     return trouble.node if _GRAVITY.get(trouble.node, 3) < _GRAVITY.get(own, 2) else own
 
 
-def _kept(view: NodeView, matches: Callable[[NodeView, GpuSample], bool]) -> set[int]:
+def _matching(view: NodeView, matches: Callable[[NodeView, GpuSample], bool]) -> set[int]:
     """Indexes of the GPUs that a filter lets through, which may ask for anything that is known of one."""
     return {gpu.index for gpu in view.sample.gpus if matches(view, gpu)} if view.sample is not None else set()
 
@@ -336,9 +320,6 @@ def _same(style: str, count: int) -> tuple[str, ...]:
     return (style,) * count
 
 
-def statuses(heats: Sequence[NodeHeat]) -> dict[str, int]:
+def statuses(heats: Sequence[NodeHeat]) -> Counter[str]:
     """How many nodes have which status."""
-    found: dict[str, int] = {}
-    for heat in heats:
-        found[heat.status] = found.get(heat.status, 0) + 1
-    return found
+    return Counter(heat.status for heat in heats)

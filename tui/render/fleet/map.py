@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
+from operator import itemgetter
 from types import MappingProxyType
 
 from mltop.probes.model import Finding
+from mltop.probes.model.units import counted
 from mltop.probes.reach.view import NodeView
-from mltop.tui.render.cells import Cell, clip, flow
+from mltop.tui.render.cells import Cell, clip, flow, styled
 from mltop.tui.render.findings import severity_cell, worst
 from mltop.tui.render.fleet.heat import (
     ERROR,
@@ -97,11 +101,8 @@ class Grid:
         """(line, column) of a node; (0, 0) on an empty map."""
         if not self.rows:
             return 0, 0
-        low, high = 0, len(self.rows)
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.rows[middle][0] <= index else (low, middle)
-        return low, index - self.rows[low][0]
+        line = bisect_right(self.rows, index, key=itemgetter(0)) - 1
+        return line, index - self.rows[line][0]
 
     def at(self, line: int, column: int) -> int | None:
         """The node there, the last of a line that is shorter; None below the last line."""
@@ -128,13 +129,12 @@ def fitting(
     height: int,
     names: Mapping[str, str] = MappingProxyType({}),
 ) -> Grid:
-    """The most detailed grid that shows all nodes in ``height`` lines; cells, scrolling, when none does."""
-    made = make_grid(heats, ranks, width, NAMED, names)
-    for density in DENSITIES[1:]:
-        if len(made.rows) <= height:
+    """The most detailed grid that shows all nodes in ``height`` lines; the densest, which scrolls, when none does."""
+    for density in DENSITIES:
+        grid = make_grid(heats, ranks, width, density, names)
+        if len(grid.rows) <= height:
             break
-        made = make_grid(heats, ranks, width, density, names)
-    return made
+    return grid
 
 
 def make_grid(
@@ -165,33 +165,27 @@ def make_grid(
 
 
 def _rows(count: int, ranks: Sequence[int] | None, per_row: int) -> tuple[tuple[int, int], ...]:
-    """Full lines, a new one at the start of every rank."""
-    rows: list[tuple[int, int]] = []
-    first = 0
-    while first < count:
-        end = min(first + per_row, count)
-        if ranks is not None:
-            end = next((at for at in range(first, end) if ranks[at] != ranks[first]), end)
-        rows.append((first, end))
-        first = end
-    return tuple(rows)
+    """Full lines, a new one at the start of every rank: first and last + 1 node of each."""
+    starts = [at for at in range(1, count) if ranks[at] != ranks[at - 1]] if ranks is not None else []
+    sections = pairwise([0, *starts, count])
+    return tuple((at, min(at + per_row, end)) for start, end in sections for at in range(start, end, per_row))
 
 
 def _labels(heats: Sequence[NodeHeat], ranks: Sequence[int], rows: Sequence[tuple[int, int]]) -> tuple[Cell, ...]:
     """A section is named after the worst that is in it now: a node that recovers stays in it for a while."""
     all_fine = all(heat.status == "ok" for heat, rank in zip(heats, ranks, strict=True) if rank == FINE_RANK)
-    now: dict[int, int] = {}
+    worst_now: dict[int, int] = {}
     for heat, rank in zip(heats, ranks, strict=True):
-        now[rank] = min(now.get(rank, FINE_RANK), RANKS.get(heat.status, FINE_RANK))
+        worst_now[rank] = min(worst_now.get(rank, FINE_RANK), RANKS.get(heat.status, FINE_RANK))
     labels = []
     for first, _ in rows:
         rank = ranks[first]
-        word, style = SECTIONS[now[rank]]
+        word, style = SECTIONS[worst_now[rank]]
         if first > 0 and ranks[first - 1] == rank:
             word = ""
-        elif rank < FINE_RANK and now[rank] == FINE_RANK:
+        elif rank < FINE_RANK and worst_now[rank] == FINE_RANK:
             word = EASED
-        elif now[rank] == FINE_RANK and not all_fine:
+        elif worst_now[rank] == FINE_RANK and not all_fine:
             word = NOT_ALL_FINE
         labels.append(Cell(clip(word, SECTION_WIDTH), style))
     return tuple(labels)
@@ -202,23 +196,21 @@ def line_cells(
 ) -> list[Cell]:
     """One line of the map. The node ``cursor`` has styles that begin with "at-"."""
     first, end = grid.rows[line]
-    cells: list[Cell] = []
-    if grid.labels:
-        cells.append(grid.labels[line])
+    cells: list[Cell] = [grid.labels[line]] if grid.labels else []
     if grid.density != NAMED:
         cells.append(Cell(_name(grid, heats[first].node) + " ", "dim"))
     for index in range(first, end):
         heat = heats[index]
         if grid.density == CELLS:
-            made = [Cell(MARK if heat.node in marks else heat.cell, heat.cell_style)]
+            of_node = [Cell(MARK if heat.node in marks else heat.cell, heat.cell_style)]
             if index > first and (index - first) % CELL_GROUP == 0:
                 cells.append(Cell(" "))
         else:
-            made = [_sign(heat, heat.node in marks)]
+            of_node = [_sign(heat, heat.node in marks)]
             if grid.density == NAMED:
-                made.append(Cell(_name(grid, heat.node) + " ", _name_style(heat)))
-            made += gpu_cells(heat, grid.gpu_width)
-        cells += [Cell(cell.text, AT + cell.style) for cell in made] if index == cursor else made
+                of_node.append(Cell(_name(grid, heat.node) + " ", heat.status if heat.status in SIGN_OF else ""))
+            of_node += gpu_cells(heat, grid.gpu_width)
+        cells += [Cell(cell.text, AT + cell.style) for cell in of_node] if index == cursor else of_node
         if grid.density == NAMED and index + 1 < end:
             cells.append(Cell(" "))
     return _merged(cells)
@@ -231,16 +223,8 @@ def gpu_cells(heat: NodeHeat, width: int) -> list[Cell]:
         fits = len(word) <= width or width >= USUAL_GPUS
         style = NODE_STYLE.get(heat.state, "warn") if heat.state != "live" else "dim"
         return [Cell(clip(word, width) if fits else letter(word) * width, style)]
-    cells: list[Cell] = []
-    text, styles = "".join([SIGNS[code] for code in heat.codes]), heat.styles
-    start = 0
-    for at in range(1, len(styles) + 1):
-        if at == len(styles) or styles[at] != styles[start]:
-            cells.append(Cell(text[start:at], styles[start]))
-            start = at
-    if len(text) < width:
-        cells.append(Cell(" " * (width - len(text))))
-    return cells
+    cells = styled("".join([SIGNS[code] for code in heat.codes]), heat.styles)
+    return [*cells, Cell(" " * (width - len(heat.codes)))] if len(heat.codes) < width else cells
 
 
 def _sign(heat: NodeHeat, marked: bool) -> Cell:
@@ -252,30 +236,16 @@ def _name(grid: Grid, node: str) -> str:
     return clip(grid.names.get(node, node), grid.name_width, tail=True, marked=True)
 
 
-def _name_style(heat: NodeHeat) -> str:
-    return heat.status if heat.status in SIGN_OF else ""
-
-
 def _merged(cells: list[Cell]) -> list[Cell]:
     """Neighbours of one style as one cell, blanks with what stands before them: every change costs 40 bytes."""
-    merged: list[Cell] = []
-    style: str | None = None
-    texts: list[str] = []
+    runs: list[tuple[str, list[str]]] = []
     for cell in cells:
-        joins = cell.style == style or (style is not None and _is_bare(cell) and not style.startswith(AT))
-        if not joins:
-            if texts:
-                merged.append(Cell("".join(texts), style or ""))
-            style, texts = cell.style, []
-        texts.append(cell.text)
-    if texts:
-        merged.append(Cell("".join(texts), style or ""))
-    return merged
-
-
-def _is_bare(cell: Cell) -> bool:
-    """A blank whose style is not seen."""
-    return not cell.style.startswith(AT) and cell.text.isspace()
+        bare = not cell.style.startswith(AT) and cell.text.isspace()  # its style is not seen
+        if runs and (cell.style == runs[-1][0] or (bare and not runs[-1][0].startswith(AT))):
+            runs[-1][1].append(cell.text)
+        else:
+            runs.append((cell.style, [cell.text]))
+    return [Cell("".join(texts), style) for style, texts in runs]
 
 
 Part = tuple[int, Sequence[Cell]]
@@ -330,19 +300,19 @@ def list_legend(legend: Legend, width: int) -> list[Cell]:
     return flow([*legend.scale(), *legend.nodes(), *bars, *ways], width)
 
 
-def counts(found: Mapping[str, int]) -> list[Part]:
+def counts(by_status: Mapping[str, int]) -> list[Part]:
     """``! 2 nodes CRIT  ~ 1 WARN  61 fine``: how many nodes have which colour, in words."""
     parts: list[Part] = []
-    for place, (status, word) in enumerate((("crit", "CRIT"), ("warn", "WARN"))):
-        number = found.get(status, 0)
-        if number:
-            nodes = "" if parts else "node " if number == 1 else "nodes "
-            parts.append((place, [Cell(f"{SIGN_OF[status]} {number} {nodes}{word}", status)]))
-    if found.get("connecting"):
-        parts.append((1, [Cell(f"{found['connecting']} connecting", NODE_STYLE["connecting"])]))
-    if found.get("unknown"):
-        parts.append((1, [Cell(f"{found['unknown']} without GPU", "dim")]))
-    fine = found.get("ok", 0)
+    for priority, (status, word) in enumerate((("crit", "CRIT"), ("warn", "WARN"))):
+        amount = by_status.get(status, 0)
+        if amount:
+            text = f"{amount}" if parts else counted(amount, "node")
+            parts.append((priority, [Cell(f"{SIGN_OF[status]} {text} {word}", status)]))
+    if by_status.get("connecting"):
+        parts.append((1, [Cell(f"{by_status['connecting']} connecting", NODE_STYLE["connecting"])]))
+    if by_status.get("unknown"):
+        parts.append((1, [Cell(f"{by_status['unknown']} without GPU", "dim")]))
+    fine = by_status.get("ok", 0)
     if fine or not parts:
         parts.append((1, [Cell(f"{fine} fine", "ok" if fine else "dim")]))
     return parts
@@ -355,20 +325,13 @@ def _marked(marked: int) -> list[Part]:
 
 def _ways(worst_first: bool, other: str) -> list[Part]:
     order = "worst first" if worst_first else "by name"
-    return [
-        (4, [Cell("o", "accent"), Cell(f" {order}", "dim")]),
-        (4, [Cell("v", "accent"), Cell(f" {other}", "dim")]),
-    ]
+    return [(4, [Cell("o", "accent"), Cell(f" {order}", "dim")]), (4, [Cell("v", "accent"), Cell(f" {other}", "dim")])]
 
 
 def _signs(heats: Sequence[NodeHeat], density: str) -> list[Part]:
-    """What the signs mean that stand on the map now."""
-    codes: set[int] = set()
-    states: set[str] = set()
-    for heat in heats:
-        codes.update(heat.codes)
-        if heat.state != "live":
-            states.add(heat.state)
+    """Which of its signs stand on the map now, and what they mean."""
+    codes: set[int] = set().union(*[heat.codes for heat in heats])
+    states = {heat.state for heat in heats}
     words = {UNKNOWN_CODE: ("unknown", "dim"), LOST: ("GPU lost", "crit"), ERROR: ("GPU error", "crit")}
     parts: list[Part] = [
         (3, [Cell(f"{SIGNS[code]} {word}", style)]) for code, (word, style) in words.items() if code in codes

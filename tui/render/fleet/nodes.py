@@ -68,10 +68,10 @@ class NodeLine(NamedTuple):
 
 
 def _figure(key: str, title: str, width: int, show: Callable[[Any], str], name: str, **layout: Any) -> Column:
-    """The property ``name`` of NodeLine. What a node that is not live said last is dim."""
+    """A column about the property ``name`` of NodeLine. What a node that is not live said last is dim."""
     get = attrgetter(name)
-    return Column(
-        key, title, width, right=True, cell=lambda line: Cell(show(get(line)), _aged(line)), value=get, **layout
+    return Column.of(
+        key, title, width, name, right=True, cell=lambda line: Cell(show(get(line)), _aged(line)), **layout
     )
 
 
@@ -111,8 +111,8 @@ def _numbers(values: Iterable[float | None]) -> list[float]:
 
 def _power(line: NodeLine) -> Cell:
     """The draw of all GPUs; "≥2218W" when not all report theirs."""
-    known_ones = len(_numbers(gpu.power_w for gpu in line.gpus))
-    return Cell(("≥" if 0 < known_ones < len(line.gpus) else "") + watts(line.power_w), _aged(line))
+    reporting = len(_numbers(gpu.power_w for gpu in line.gpus))
+    return Cell(("≥" if 0 < reporting < len(line.gpus) else "") + watts(line.power_w), _aged(line))
 
 
 def gpus_per_glyph(gpus: int) -> int:
@@ -167,7 +167,7 @@ def _name(line: NodeLine) -> str:
 
 
 def _gravity(line: NodeLine) -> int | None:
-    """The nodes with the gravest state or finding first."""
+    """For sorting: the nodes with the gravest state or finding first."""
     if line.view.state.state != "live":
         return -1
     return None if line.worst is None else gravity(line.worst.severity)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, is_dataclass
+from itertools import zip_longest
 from operator import attrgetter
 
 from mltop.probes.model import GpuGaps, GpuSample
@@ -21,6 +22,7 @@ from mltop.probes.model.units import (
     watts,
 )
 from mltop.tui.render.cells import Cell, clip, line_width
+from mltop.tui.render.fleet.heat import ratio
 from mltop.tui.render.gpus.table import (
     COARSE,
     decimal_rate,
@@ -40,7 +42,7 @@ LABEL_WIDTH = 16
 
 @dataclass(frozen=True)
 class Fact:
-    """``why``: why it is unknown, said in its place."""
+    """One line of a block. ``why``: the reason of what is unknown, which stands in its place."""
 
     label: str
     text: str
@@ -56,27 +58,24 @@ class Block:
 
 def block_lines(blocks: Sequence[Block], width: int) -> list[list[Cell]]:
     """All blocks that have facts; each goes below the shortest column so far, a blank line between two."""
-    count = max(1, (width + 1) // COLUMN_WIDTH)
-    each = width // count
-    columns: list[list[list[Cell]]] = [[] for _ in range(count)]
+    number_of_columns = max(1, (width + 1) // COLUMN_WIDTH)
+    each = width // number_of_columns
+    columns: list[list[list[Cell]]] = [[] for _ in range(number_of_columns)]
     for block in blocks:
         if block.facts:
             column = min(columns, key=len)
             column += [[]] if column else []
             column += [[Cell(clip(block.title, each - 1), "title")]]
             column += [_fact_line(fact, each - 1) for fact in block.facts]
-    height = max(map(len, columns))
-    return [
-        _line_of_columns([column[row] if row < len(column) else [] for column in columns], each)
-        for row in range(height)
-    ]
+    return side_by_side(columns, each)
 
 
 def side_by_side(panels: Sequence[Sequence[Sequence[Cell]]], width: int) -> list[list[Cell]]:
-    """Panels of lines beside each other, each ``width`` cells wide."""
-    height = max(map(len, panels), default=0)
+    """Panels of lines beside each other, each ``width`` cells wide; the last one is not filled up."""
+    rows: Iterable[Sequence[Sequence[Cell]]] = zip_longest(*panels, fillvalue=())
     return [
-        _line_of_columns([panel[row] if row < len(panel) else [] for panel in panels], width) for row in range(height)
+        [*(cell for part in left for cell in (*part, Cell(" " * (width - line_width(part))))), *last]
+        for *left, last in rows
     ]
 
 
@@ -88,17 +87,8 @@ def _fact_line(fact: Fact, width: int) -> list[Cell]:
     return [Cell(f" {label}", "dim"), Cell(clip(f"{fact.text} {fact.why}", room).rstrip(), "dim")]
 
 
-def _line_of_columns(parts: Sequence[Sequence[Cell]], width: int) -> list[Cell]:
-    line: list[Cell] = []
-    for place, part in enumerate(parts):
-        line += part
-        missing = width - line_width(part)
-        if place < len(parts) - 1 and missing > 0:
-            line.append(Cell(" " * missing))
-    return line
-
-
 J_PER_KWH = 3.6e6
+LITTLE_HEADROOM_C = 5.0
 
 FactOf = Callable[..., Fact]
 
@@ -144,7 +134,7 @@ def _activity(gpu: GpuSample, fact: FactOf) -> list[Fact]:
 
 
 def _clocks(gpu: GpuSample, fact: FactOf) -> list[Fact]:
-    share = _share(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz)
+    share = ratio(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz)
     sm = _of_most(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz, mhz)
     state = UNKNOWN if gpu.performance_state is None else f"P{gpu.performance_state}"
     memory = _of_most(gpu.memory_clock_mhz, gpu.memory_clock_max_mhz, mhz)
@@ -167,11 +157,12 @@ def _power(gpu: GpuSample, fact: FactOf) -> list[Fact]:
 
 
 def _heat(gpu: GpuSample, fact: FactOf) -> list[Fact]:
-    left = celsius(gpu.temperature_margin_c)
+    left = gpu.temperature_margin_c
+    little = left is not None and known(left) and left <= LITTLE_HEADROOM_C
     return [
         fact("GPU", celsius(gpu.temperature_c), "temperature_c"),
         fact("slows down at", celsius(gpu.temperature_slowdown_c), "temperature_slowdown_c"),
-        fact("headroom", left, "temperature_margin_c", "warn" if _at_most(gpu.temperature_margin_c, 5.0) else ""),
+        fact("headroom", celsius(left), "temperature_margin_c", "warn" if little else ""),
         fact(
             "HBM",
             _of_most(gpu.memory_temperature_c, gpu.memory_temperature_max_c, celsius),
@@ -264,9 +255,10 @@ def _pcie(gpu: GpuSample, before: GpuSample, fact: FactOf) -> list[Fact]:
         fact("out", decimal_rate(pcie.tx_bytes_per_s), "pcie.tx_bytes_per_s"),
         fact("replays", _counter(pcie.replay_count, old.replay_count), "pcie.replay_count"),
     ]
-    for name, value in _not_zero(pcie.errors):
+    for name, value in pcie.errors.items():
         grown = value - old.errors.get(name, value)
-        facts.append(Fact(name.replace("_", " "), f"{count(value)}{growth(grown)}", "warn" if grown > 0 else ""))
+        if value:
+            facts.append(Fact(name.replace("_", " "), f"{count(value)}{growth(grown)}", "warn" if grown > 0 else ""))
     return facts
 
 
@@ -327,10 +319,6 @@ def _of_most(part: float | None, whole: float | None, text: Callable[[float | No
     return of(text(part), text(whole)) if known(whole) else text(part)
 
 
-def _share(part: float | None, whole: float | None) -> float | None:
-    return None if part is None or not whole else part / whole
-
-
 def _is_unknown(value: object) -> bool:
     """Of a group of values: all of them."""
     if is_dataclass(value):
@@ -340,11 +328,3 @@ def _is_unknown(value: object) -> bool:
 
 def _yes_no(value: bool | None, yes: str) -> str:
     return UNKNOWN if value is None else yes if value else "no"
-
-
-def _at_most(value: float | None, most: float) -> bool:
-    return value is not None and known(value) and value <= most
-
-
-def _not_zero(counters: Mapping[str, int]) -> Iterable[tuple[str, int]]:
-    return ((name, value) for name, value in counters.items() if value)

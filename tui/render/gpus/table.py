@@ -53,82 +53,70 @@ class GpuLine(NamedTuple):
 
 
 class InstanceLine(NamedTuple):
-    """What the row of an instance of a GPU in MIG mode is about."""
+    """What the row of an instance of a GPU in MIG mode is about. ``gpu``: whose instance it is."""
 
     gpu: GpuSample
     instance: MigInstance
+
+
+_OF_INSTANCES = frozenset(field.name for field in fields(MigInstance))
 
 
 def _gpu(
     key: str,
     title: str,
     width: int,
-    name: str = "",
+    name: str,
     unit: Unit = SHARE,
     *,
     cell: Callable[[GpuSample], Cell | str] | None = None,
-    value: Callable[[GpuSample], Value] | None = None,
     **layout: Any,
 ) -> Column:
-    """A column about the GPU itself: the field ``name`` of GpuSample as it is, unless ``cell`` or ``value`` say else.
+    """A figure of the GPU itself: the field ``name`` of GpuSample, as ``unit`` shows it where there is no ``cell``.
 
     Of an instance its own field, where MigInstance has one of this name.
     """
-    get: Callable[[Any], Any] = attrgetter(name) if name else lambda _: None
-    show, compare = cell or (lambda gpu: unit.show(get(gpu))), value or get
+    if cell is not None:
+        layout["cell"] = lambda line: cell(line.gpu)
     if name in _OF_INSTANCES:
-        layout.setdefault("part", lambda line: unit.show(get(line.instance)))
-    return Column(
-        key, title, width, cell=lambda line: show(line.gpu), value=lambda line: compare(line.gpu), unit=unit, **layout
-    )
-
-
-_OF_INSTANCES = frozenset(field.name for field in fields(MigInstance))
+        layout.setdefault("part", lambda line: unit.show(getattr(line.instance, name)))
+    return Column.of(key, title, width, f"gpu.{name}", unit=unit, right=True, **layout)
 
 
 def _rank(name: str, title: str, width: int, cell: Callable[[str], Cell | str] = str, **layout: Any) -> Column:
     """A column about the first rank that uses the GPU: its field ``name``; blank where no rank does."""
     get: Callable[[RankSample], str] = attrgetter(name)
+
+    def show(line: GpuLine) -> Cell | str:
+        return cell(get(line.ranks[0]) or UNKNOWN) if line.ranks else ""
+
     return Column(
-        name,
-        title,
-        width,
-        cell=lambda line: cell(get(line.ranks[0]) or UNKNOWN) if line.ranks else "",
-        value=lambda line: get(line.ranks[0]) if line.ranks else None,
-        **layout,
+        name, title, width, cell=show, value=lambda line: get(line.ranks[0]) if line.ranks else None, **layout
     )
 
 
 def flags(gpu: GpuSample) -> list[tuple[str, str]]:
     """(text, style), the gravest first: "remap failed", "ecc 2", "remap!", "row 512", "corr 12k"."""
-    ecc, remap = gpu.ecc, gpu.remap
-    found: list[tuple[str, str]] = []
-    if remap.failed:
-        found.append(("remap failed", "crit"))
-    if ecc.sram_threshold_exceeded:
-        found.append(("sram!", "crit"))
-    if ecc.uncorrected_volatile:
-        found.append((f"ecc {count(ecc.uncorrected_volatile)}", "crit"))
-    if gpu.recovery_action not in (None, "none"):
-        found.append((f"wants {(gpu.recovery_action or '').replace('_', ' ')}", "crit"))
-    if remap.pending or remap.repair_pending or gpu.retired_pages_pending:
-        found.append(("remap!", "warn"))
-    if remap.banks.none:
-        found.append((f"bank {count(remap.banks.none)}", "warn"))
+    ecc, remap, action = gpu.ecc, gpu.remap, gpu.recovery_action
     rows = (remap.uncorrected or 0) + (remap.corrected or 0)
-    if rows:
-        found.append((f"row {count(rows)}", ""))
-    if gpu.retired_pages:
-        found.append((f"page {count(gpu.retired_pages)}", ""))
-    if ecc.corrected_volatile:
-        found.append((f"corr {count(ecc.corrected_volatile)}", ""))
-    return found
+    possible = (
+        (remap.failed, "remap failed", "crit"),
+        (ecc.sram_threshold_exceeded, "sram!", "crit"),
+        (ecc.uncorrected_volatile, f"ecc {count(ecc.uncorrected_volatile)}", "crit"),
+        (action not in (None, "none"), f"wants {(action or '').replace('_', ' ')}", "crit"),
+        (remap.pending or remap.repair_pending or gpu.retired_pages_pending, "remap!", "warn"),
+        (remap.banks.none, f"bank {count(remap.banks.none)}", "warn"),
+        (rows, f"row {count(rows)}", ""),
+        (gpu.retired_pages, f"page {count(gpu.retired_pages)}", ""),
+        (ecc.corrected_volatile, f"corr {count(ecc.corrected_volatile)}", ""),
+    )
+    return [(text, style) for holds, text, style in possible if holds]
 
 
 def flags_cell(gpu: GpuSample) -> Cell:
     """All flags in the style of the gravest; blank: none."""
-    found = flags(gpu)
-    return Cell(" ".join(text for text, _ in found), found[0][1] if found else "")
+    raised = flags(gpu)
+    return Cell(" ".join(text for text, _ in raised), raised[0][1] if raised else "")
 
 
 def nvlink_cell(nvlink: Nvlink) -> Cell:
@@ -178,7 +166,7 @@ def growth(grown: int | None) -> str:
 
 
 class NvlinkLine(NamedTuple):
-    """``grown``: by how much each counter grew since it is watched."""
+    """What a row of LINK_COLUMNS is about. ``grown``: by how much each counter grew since the pane was opened."""
 
     link: NvlinkLink
     grown: Mapping[str, int]
@@ -222,12 +210,8 @@ def memory_text(used: int | None, total: int | None) -> str:
     return of(whole_bytes_text(used), whole_bytes_text(total))
 
 
-def _memory(gpu: GpuSample) -> str:
-    return memory_text(gpu.memory_used_bytes, gpu.memory_total_bytes)
-
-
-def _instance_memory(line: InstanceLine) -> str:
-    return memory_text(line.instance.memory_used_bytes, line.instance.memory_total_bytes)
+def _memory(device: GpuSample | MigInstance) -> str:
+    return memory_text(device.memory_used_bytes, device.memory_total_bytes)
 
 
 def pcie_cell(pcie: Pcie) -> Cell:
@@ -245,10 +229,13 @@ def tells_link(pcie: Pcie) -> bool:
 
 def pcie_link(pcie: Pcie) -> Cell:
     """ "5x16"; "5x8!" where it is narrower than it could be."""
-    if not tells_link(pcie):
-        return Cell(UNKNOWN)
     narrow = pcie.width is not None and pcie.width_max is not None and pcie.width < pcie.width_max
-    return Cell(f"{number(pcie.gen)}x{number(pcie.width)}{'!' * narrow}", "warn" if narrow else "")
+    return Cell(pcie_text(pcie.gen, pcie.width) + "!" * narrow, "warn" if narrow else "")
+
+
+def pcie_text(gen: int | None, width: int | None) -> str:
+    """ "5x16"; "–" where neither is known."""
+    return UNKNOWN if gen is None and width is None else f"{number(gen)}x{number(width)}"
 
 
 def _sm(gpu: GpuSample) -> Cell:
@@ -276,9 +263,7 @@ def _memory_heat(gpu: GpuSample) -> Cell:
 
 def _pids(line: GpuLine) -> Cell:
     """Who is on this GPU: its ranks, or else whatever process holds it."""
-    if line.ranks:
-        return Cell(_first_and_more([rank.pid for rank in line.ranks]))
-    return _processes_cell(line.gpu.processes)
+    return Cell(_first_and_more(line.ranks)) if line.ranks else _processes_cell(line.gpu.processes)
 
 
 def _pids_of_instance(line: InstanceLine) -> Cell:
@@ -287,9 +272,7 @@ def _pids_of_instance(line: InstanceLine) -> Cell:
 
 
 def _processes_cell(processes: Sequence[GpuProcess] | None) -> Cell:
-    if processes is None:
-        return Cell(UNKNOWN)
-    return Cell(_first_and_more([process.pid for process in processes]), "dim")
+    return Cell(UNKNOWN) if processes is None else Cell(_first_and_more(processes), "dim")
 
 
 def _first_pid(line: GpuLine) -> int | None:
@@ -297,24 +280,12 @@ def _first_pid(line: GpuLine) -> int | None:
     return owners[0].pid if owners else None
 
 
-def _first_rank(line: GpuLine) -> int | None:
-    return line.ranks[0].rank if line.ranks else None
-
-
 def _branch(line: InstanceLine) -> Cell:
     return Cell(f"{'`' if GLYPHS.ascii_only else '└'}{line.instance.index}", "dim")
 
 
-def _mig_word(_: InstanceLine) -> Cell:
-    return Cell("MIG", "dim")
-
-
 def _profile(line: InstanceLine) -> Cell:
     return Cell(line.instance.name or UNKNOWN, "dim")
-
-
-def _gauge(gpu: GpuSample) -> Cell:
-    return Cell(bar(gpu.busy, GAUGE_WIDTH), "dim")
 
 
 def _clock(gpu: GpuSample) -> str:
@@ -325,16 +296,8 @@ def _power(gpu: GpuSample) -> str:
     return of(watts(gpu.power_w), watts(gpu.power_limit_w))
 
 
-def _nvlink(gpu: GpuSample) -> Cell:
-    return nvlink_cell(gpu.nvlink)
-
-
-def _pcie(gpu: GpuSample) -> Cell:
-    return pcie_cell(gpu.pcie)
-
-
-def _bus(gpu: GpuSample) -> str:
-    return (gpu.pci_bus_id or UNKNOWN).removeprefix("00000000:")
+def _bus(pci_bus_id: str | None) -> str:
+    return (pci_bus_id or UNKNOWN).removeprefix("00000000:")
 
 
 def _trend(line: GpuLine) -> Cell:
@@ -346,10 +309,10 @@ def _name(line: GpuLine) -> str:
     return f"SIMULATED {name}" if line.simulated else name
 
 
-def _first_and_more(pids: Sequence[int]) -> str:
-    if len(pids) < 2:
-        return str(pids[0]) if pids else ""
-    return f"{pids[0]}+{len(pids) - 1}"
+def _first_and_more(owners: Sequence[RankSample | GpuProcess]) -> str:
+    """The first one's pid, and how many others there are: "8120+3"; "" of none."""
+    more = f"+{len(owners) - 1}" if len(owners) > 1 else ""
+    return f"{owners[0].pid}{more}" if owners else ""
 
 
 def _banner(gpu: GpuSample, ranks: Sequence[RankSample]) -> Cell:
@@ -360,9 +323,9 @@ def _banner(gpu: GpuSample, ranks: Sequence[RankSample]) -> Cell:
     if gpu.last_seen_at is not None:
         text += f" since {clock_time(gpu.last_seen_at)}"
     if ranks:
-        text += f", rank {ranks_text(ranks)} pid {_first_and_more([rank.pid for rank in ranks])}"
+        text += f", rank {ranks_text(ranks)} pid {_first_and_more(ranks)}"
     elif gpu.processes:
-        text += f", held by pid {_first_and_more([process.pid for process in gpu.processes])}"
+        text += f", held by pid {_first_and_more(gpu.processes)}"
     text += f" {GLYPHS.dash} {gpu.error or 'no reason given by NVML'}"
     if gpu.error_code == "needs_reset":
         text += f"; {gpu_reset(gpu.index).action}"
@@ -370,50 +333,40 @@ def _banner(gpu: GpuSample, ranks: Sequence[RankSample]) -> Cell:
 
 
 _TREND: dict[str, Any] = {"right": True, "priority": 8, "stretch": True, "most": TREND_WIDTH, "tail": True}
-_MEMORY: dict[str, Any] = {"right": True, "field": "mem_used", "meaning": "memory in use"}
-_MODEL: dict[str, Any] = {"field": "model", "meaning": "its product name"}
+_USED = {"field": "mem_used", "meaning": "memory in use"}
+_THROTTLE: dict[str, Any] = {"stretch": True, "most": 20}
 _RATE: dict[str, Any] = {"right": True, "optional": True}
 
+_of = Column.of
 GPU_COLUMNS = (
-    _gpu("gpu", "GPU", 3, "index", COUNT, right=True, part=_branch, field="gpu", meaning="the GPU's index"),
-    _gpu("busy", "BUSY", 4, "busy", right=True, part=_mig_word, field="busy", meaning="NVML's GPU-Util"),
-    _gpu("gauge", "", GAUGE_WIDTH, "busy", cell=_gauge, priority=15),
+    _gpu("gpu", "GPU", 3, "index", COUNT, part=_branch, field="gpu", meaning="the GPU's index"),
+    _gpu("busy", "BUSY", 4, "busy", part=lambda _: Cell("MIG", "dim"), field="busy", meaning="NVML's GPU-Util"),
+    _gpu("gauge", "", GAUGE_WIDTH, "busy", cell=lambda gpu: Cell(bar(gpu.busy, GAUGE_WIDTH), "dim"), priority=15),
     Column("trend", "TREND", 7, cell=_trend, value=lambda line: line.gpu.busy, **_TREND),
-    _gpu("sm", "SM", 4, "sm_active", right=True, cell=_sm, field="sm", meaning="SMs that were active"),
-    _gpu("tensor", "TC", 4, "tensor_active", right=True, priority=2, field="tensor", meaning="tensor cores active"),
-    _gpu("dram", "DRAM", 4, "dram_active", right=True, priority=4, field="dram", meaning="memory interface active"),
+    _gpu("sm", "SM", 4, "sm_active", cell=_sm, field="sm", meaning="SMs that were active"),
+    _gpu("tensor", "TC", 4, "tensor_active", priority=2, field="tensor", meaning="tensor cores active"),
+    _gpu("dram", "DRAM", 4, "dram_active", priority=4, field="dram", meaning="memory interface active"),
+    _gpu("clock", "MHZ/MAX", 9, "sm_clock_mhz", MEGAHERTZ, cell=_clock, part=_profile, field="mhz", meaning="SM clock"),
+    _gpu("temperature", "TEMP", 4, "temperature_c", CELSIUS, cell=_heat, field="temp", meaning="temperature"),
+    _gpu("hbm", "HBM", 4, "memory_temperature_c", CELSIUS, priority=7, cell=_memory_heat, optional=True),
+    _gpu("margin", "HEADROOM", 8, "temperature_margin_c", CELSIUS, priority=10, optional=True),
+    _gpu("power", "PWR/LIM", 8, "power_w", WATTS, cell=_power, field="power", meaning="what it draws"),
     _gpu(
-        "clock",
-        "MHZ/MAX",
-        9,
-        "sm_clock_mhz",
-        MEGAHERTZ,
-        right=True,
-        cell=_clock,
-        part=_profile,
-        field="mhz",
-        meaning="SM clock",
+        "memory", "MEMORY", 8, "memory_used_bytes", BYTES, cell=_memory, part=lambda of: _memory(of.instance), **_USED
     ),
-    _gpu(
-        "temperature", "TEMP", 4, "temperature_c", CELSIUS, right=True, cell=_heat, field="temp", meaning="temperature"
-    ),
-    _gpu("hbm", "HBM", 4, "memory_temperature_c", CELSIUS, priority=7, cell=_memory_heat, **_RATE),
-    _gpu("margin", "HEADROOM", 8, "temperature_margin_c", CELSIUS, priority=10, **_RATE),
-    _gpu("power", "PWR/LIM", 8, "power_w", WATTS, right=True, cell=_power, field="power", meaning="what it draws"),
-    _gpu("memory", "MEMORY", 8, "memory_used_bytes", BYTES, cell=_memory, part=_instance_memory, **_MEMORY),
     # Words sort upwards, and the worst is to come first.
-    _gpu(
-        "throttle", "THROTTLE", 10, cell=gpu_throttle_cell, value=lambda gpu: -worst_share(gpu), stretch=True, most=20
+    _of("throttle", "THROTTLE", 10, "gpu", gpu_throttle_cell, value=lambda line: -worst_share(line.gpu), **_THROTTLE),
+    _of("flags", "FLAGS", 8, "gpu", flags_cell, value=lambda line: -float(len(flags(line.gpu))), optional=True),
+    _of(
+        "nvlink", "NVLINK", 12, "gpu.nvlink", nvlink_cell, value=lambda of: rate_of(of.gpu.nvlink), priority=5, **_RATE
     ),
-    _gpu("flags", "FLAGS", 8, cell=flags_cell, value=lambda gpu: -float(len(flags(gpu))), optional=True),
-    _gpu("nvlink", "NVLINK", 12, cell=_nvlink, value=lambda gpu: rate_of(gpu.nvlink), priority=5, **_RATE),
-    _gpu("pcie", "PCIE", 11, cell=_pcie, value=lambda gpu: rate_of(gpu.pcie), priority=6, **_RATE),
-    Column("rank", "RANK", 4, right=True, cell=lambda line: ranks_text(line.ranks), value=_first_rank),
+    _of("pcie", "PCIE", 11, "gpu.pcie", pcie_cell, value=lambda line: rate_of(line.gpu.pcie), priority=6, **_RATE),
+    _of("rank", "RANK", 4, "ranks", ranks_text, right=True, value=lambda of: of.ranks[0].rank if of.ranks else None),
     Column("pid", "PID", 7, right=True, priority=3, cell=_pids, value=_first_pid, part=_pids_of_instance),
     _rank("user", "USER", 8, priority=9),
     _rank("state", "STATE", 12, state_cell, priority=11),
-    Column("name", "MODEL", 24, cell=_name, value=lambda line: line.gpu.name, priority=12, **_MODEL),
-    _gpu("bus", "BUS ID", 12, "pci_bus_id", cell=_bus, priority=14),
+    _of("name", "MODEL", 24, "gpu.name", cell=_name, priority=12, field="model", meaning="its product name"),
+    _of("bus", "BUS ID", 12, "gpu.pci_bus_id", _bus, priority=14),
     _rank("command", "COMMAND", 24, priority=13, stretch=True),
 )
 _BY_KEY = {column.key: column for column in GPU_COLUMNS}
@@ -443,7 +396,7 @@ def mig_row(gpu: GpuSample, instance: MigInstance) -> Row:
 
 
 def gpu_value(column: str, gpu: GpuSample, ranks: Sequence[RankSample]) -> Value:
-    """What a row is sorted by. None: unknown, or a GPU that does not answer. An instance is sorted with its GPU."""
+    """The value that a row is sorted by. None: unknown, or a GPU that does not answer. Instances go with their GPU."""
     answers = gpu.state == "ok" or column == "gpu"
     return _BY_KEY[column].sorts_by(GpuLine(gpu, ranks)) if answers else None
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import cast
 
 from mltop.probes.model import GpuSample
 from mltop.probes.model.units import clock_time, number, percent
 from mltop.tui.app.history import Track, has
-from mltop.tui.render.cells import Cell, clip
+from mltop.tui.render.cells import Cell, clip, styled
 from mltop.tui.render.fleet.heat import COLDEST_C, HOTTEST_C
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.gpus.throttle import ALARMING, BADGES, style_of
@@ -61,15 +61,13 @@ class Grid:
 
     def reduced(self, values: Sequence[Value], reduce: Reduce) -> list[Value]:
         """One value per column; None where nothing is known."""
-        found: list[Value] = []
         if None not in values:
             whole = cast("Sequence[float]", values)
-            found = [reduce(whole[start:end]) for start, end in self.spans]
-            return found if self.repeated == 1 else [value for value in found for _ in range(self.repeated)]
-        for start, end in self.spans:
-            known = [value for value in values[start:end] if value is not None]
-            found.extend([reduce(known) if known else None] * self.repeated)
-        return found
+            reduced: list[Value] = [reduce(whole[start:end]) for start, end in self.spans]
+        else:
+            parts = [[value for value in values[start:end] if value is not None] for start, end in self.spans]
+            reduced = [reduce(part) if part else None for part in parts]
+        return reduced if self.repeated == 1 else [value for value in reduced for _ in range(self.repeated)]
 
     def began(self, index: int) -> int:
         """Columns before the one that holds the value ``index``: nothing was watched there."""
@@ -103,22 +101,13 @@ def _level(share: Value, steps: int) -> int:
 
 
 def _row(levels: Sequence[int], styles: Sequence[str], above: int, steps: int) -> list[Cell]:
-    """The line with ``above`` lines below it; runs of one style are one cell, blanks belong to any."""
+    """The line with ``above`` lines below it."""
     height = len(GLYPHS.ramp)
     ground = height * above
     glyphs = [" " if level < ground else GLYPHS.ramp[min(level - ground, height - 1)] for level in range(steps)]
     glyphs += [" ", GLYPHS.unknown if above == 0 else " "]  # at the places of _BLANK and _UNKNOWN, from the end
     text = "".join([glyphs[level] for level in levels])
-    if len(set(styles)) == 1:
-        return [Cell(text, styles[0])]
-    cells: list[Cell] = []
-    start, now = 0, ""
-    for column, (glyph, style) in enumerate(zip(text, styles, strict=True)):
-        if style != now and glyph != " ":
-            if text[start:column]:
-                cells.append(Cell(text[start:column], now))
-            start, now = column, style
-    return [*cells, Cell(text[start:], now)]
+    return [Cell(text, styles[0])] if len(set(styles)) == 1 else styled(text, styles)
 
 
 def axis(grid: Grid, step_s: float, until: float, label_width: int) -> list[Cell]:
@@ -186,7 +175,7 @@ def compact_title(track: Track, width: int) -> list[Cell]:
 
 
 def compact_lines(track: Track | None, gpu: GpuSample, width: int, rows: int) -> list[list[Cell]]:
-    """The same in one or two lines: the clock coloured by what holds it down, then what the SMs do."""
+    """The same of one GPU in one or two lines: the clock coloured by what holds it down, then what the SMs do."""
     if track is None:
         return [[Cell(f"{gpu.index:>3} ", "bold"), Cell(gpu.error or "nothing known of it", "crit")]]
     grid = _compact_grid(track, width)
@@ -274,11 +263,11 @@ def _lane(
     scale: Scale | None,
     styles: Sequence[str] | None = None,
 ) -> Lane:
-    found = [value for value in values if value is not None]
-    to_share = scale or _of(max(found, default=0.0)) or (lambda _: 0.0)
+    seen = [value for value in values if value is not None]
+    to_share = scale or _of(max(seen, default=0.0)) or (lambda _: 0.0)
     shares = [None if value is None else to_share(value) for value in grid.reduced(values, reduce)]
     newest = values[-1] if values else None
-    figures = (number(min(found, default=None)), number(max(found, default=None)), number(newest))
+    figures = (number(min(seen, default=None)), number(max(seen, default=None)), number(newest))
     return Lane(kind, label, shares, styles or ["dim"] * len(shares), figures)
 
 
@@ -289,8 +278,8 @@ def _percent_lane(kind: str, label: str, values: Sequence[Value], grid: Grid) ->
 
 def _reason_lane(track: Track, reason: str, grid: Grid) -> Lane:
     """Which part of each column's time the reason held; blank where it did not."""
-    held: dict[int | None, Value] = {bits: float(bool(has(bits, reason))) for bits in track.reasons_seen}
-    shares = grid.reduced([held.get(bits) for bits in track.reasons], mean)
+    shares_of: dict[int | None, Value] = {bits: float(bool(has(bits, reason))) for bits in track.reasons_seen}
+    shares = grid.reduced([shares_of.get(bits) for bits in track.reasons], mean)
     badge = BADGES[reason]
     note = f"{percent(track.share(reason))} of time"
     return Lane("reason", badge.text, shares, [badge.style] * len(shares), note=note, zero=False)
@@ -308,24 +297,22 @@ def _shown_reasons(track: Track) -> list[str]:
 
 def _held_by(track: Track, grid: Grid, reasons: Sequence[str]) -> list[str]:
     """Per column the style of the worst of these reasons that held in it."""
-    styles: list[str] = []
-    known: dict[frozenset[int | None], str] = {}
-    for start, end in grid.spans:
-        seen = frozenset(track.reasons[start:end])
-        if seen not in known:
-            known[seen] = style_of([reason for reason in reasons if any(has(bits, reason) for bits in seen)]) or "dim"
-        styles += [known[seen]] * grid.repeated
-    return styles
+
+    @cache
+    def worst_of(seen: frozenset[int | None]) -> str:
+        return style_of([reason for reason in reasons if any(has(bits, reason) for bits in seen)]) or "dim"
+
+    columns = [worst_of(frozenset(track.reasons[start:end])) for start, end in grid.spans]
+    return [style for style in columns for _ in range(grid.repeated)]
 
 
 def _grown(lanes: list[Lane], room: int) -> list[Lane]:
     """The lanes with the lines that are left shared out, at most MOST_ROWS to each."""
     rows = [1] * len(lanes)
-    growing = [place for kind in GROWTH for place, lane in enumerate(lanes) if lane.kind == kind]
-    while sum(rows) < room and any(rows[place] < MOST_ROWS for place in growing):
-        for place in growing:
-            if sum(rows) < room and rows[place] < MOST_ROWS:
-                rows[place] += 1
+    growing = [index for kind in GROWTH for index, lane in enumerate(lanes) if lane.kind == kind]
+    for _ in range(MOST_ROWS - 1):
+        for index in growing:
+            rows[index] += sum(rows) < room
     return [replace(lane, rows=count) for lane, count in zip(lanes, rows, strict=True)]
 
 

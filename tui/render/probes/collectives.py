@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from operator import attrgetter
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from mltop.probes.model.probe import CollectiveResult, CopiesResult, PairResult, RankArrival
 from mltop.probes.model.units import UNKNOWN, bandwidth, digits, percent, short_time, signed_percent, size_text
-from mltop.tui.render.cells import Cell, Column, Row, row_of
+from mltop.tui.render.cells import Cell, Column, Row, row_of, styled
 from mltop.tui.render.glyphs import GLYPHS, bar
 from mltop.tui.render.units import middle
 
@@ -39,7 +38,7 @@ def is_late(arrival: RankArrival, result: CollectiveResult) -> bool:
 
 
 def _last(result: CollectiveResult) -> Cell:
-    """ "rank 5 +30.1ms node02/1"; of one node "rank 5 +30.1ms GPU 1"."""
+    """Who comes last: "rank 5 +30.1ms node02/1"; of one node "rank 5 +30.1ms GPU 1"."""
     arrival = last_rank(result)
     if arrival is None:
         return Cell(UNKNOWN, "dim")
@@ -59,47 +58,37 @@ def by_lag(result: CollectiveResult) -> list[RankArrival]:
     return sorted(result.arrivals, key=lambda arrival: -arrival.lag_s)
 
 
-def _size(
-    key: str, title: str, width: int, name: str, show: Callable[[Any], str], *, style: str = "", **layout: Any
-) -> Column:
-    """A column about the field ``name`` of a CollectiveResult."""
-    get = attrgetter(name)
-    return Column(
-        key, title, width, right=True, cell=lambda result: Cell(show(get(result)), style), value=get, **layout
-    )
-
-
 def _share(result: CollectiveResult) -> Cell:
     share = share_of_expected(result)
     return Cell(percent(share), "warn" if share is not None and share < LITTLE_OF_EXPECTED else "")
 
 
-def _wrong(result: CollectiveResult) -> Cell:
-    return Cell(f"{result.wrong} WRONG", "crit") if result.wrong else Cell("none", "dim")
-
-
 def _lag_of_last(result: CollectiveResult) -> float | None:
-    arrival = last_rank(result)
-    return None if arrival is None else arrival.lag_s
+    return max((arrival.lag_s for arrival in result.arrivals), default=None)
 
 
 def _path(result: CollectiveResult) -> str:
     return result.path or result.backend
 
 
+def _expected(bytes_per_s: float | None) -> Cell:
+    return Cell(bandwidth(bytes_per_s), "dim")
+
+
+_of = Column.of
 SIZE_COLUMNS = (
-    _size("size", "SIZE", 5, "size_bytes", size_text),
-    _size("time", "TIME", 7, "time_s", short_time),
-    _size("p95", "P95", 7, "p95_s", short_time, priority=3),
-    _size("best", "BEST", 7, "best_s", short_time, priority=5),
-    _size("algbw", "ALGBW", 8, "algbw_bytes_per_s", bandwidth, priority=4),
-    _size("busbw", "BUSBW", 8, "busbw_bytes_per_s", bandwidth, style="bold"),
-    _size("expected", "EXPECTED", 8, "expected_busbw_bytes_per_s", bandwidth, style="dim", priority=2, optional=True),
+    _of("size", "SIZE", 5, "size_bytes", size_text, right=True),
+    _of("time", "TIME", 7, "time_s", short_time, right=True),
+    _of("p95", "P95", 7, "p95_s", short_time, right=True, priority=3),
+    _of("best", "BEST", 7, "best_s", short_time, right=True, priority=5),
+    _of("algbw", "ALGBW", 8, "algbw_bytes_per_s", bandwidth, right=True, priority=4),
+    _of("busbw", "BUSBW", 8, "busbw_bytes_per_s", lambda rate: Cell(bandwidth(rate), "bold"), right=True),
+    _of("expected", "EXPECTED", 8, "expected_busbw_bytes_per_s", _expected, right=True, priority=2, optional=True),
     Column("share", "SHARE", 5, right=True, priority=1, optional=True, cell=_share, value=share_of_expected),
-    Column("wrong", "WRONG", 7, cell=_wrong, value=lambda result: result.wrong),
+    _of("wrong", "WRONG", 7, "wrong", lambda wrong: Cell(f"{wrong} WRONG", "crit") if wrong else Cell("none", "dim")),
     Column("last", "LAST TO COME", 24, stretch=True, most=40, cell=_last, value=_lag_of_last),
-    _size("ranks", "RANKS", 5, "ranks", str, priority=6),
-    _size("iterations", "TIMES", 5, "iterations", str, priority=7),
+    _of("ranks", "RANKS", 5, "ranks", str, right=True, priority=6),
+    _of("iterations", "TIMES", 5, "iterations", str, right=True, priority=7),
     Column("path", "OVER", 16, priority=8, stretch=True, cell=lambda result: Cell(_path(result), "dim"), value=_path),
 )
 
@@ -126,24 +115,16 @@ def _lag_bar(line: ArrivalLine) -> Cell:
     return Cell(bar(share, BAR_WIDTH), line.style or "dim")
 
 
-def _arrival(
-    key: str, title: str, width: int, name: str, cell: Callable[[ArrivalLine], Cell | str], **layout: Any
-) -> Column:
-    """A column sorted by the field ``name`` of RankArrival."""
-    get = attrgetter(name)
-    return Column(key, title, width, cell=cell, value=lambda line: get(line.arrival), **layout)
-
-
 RANK_COLUMNS = (
-    _arrival("rank", "RANK", 5, "rank", lambda line: str(line.arrival.rank), right=True),
-    _arrival("node", "NODE", 12, "node", lambda line: line.arrival.node),
-    _arrival(
-        "gpu", "GPU", 3, "gpu", lambda line: "" if line.arrival.gpu is None else str(line.arrival.gpu), right=True
+    _of("rank", "RANK", 5, "arrival.rank", str, right=True),
+    _of("node", "NODE", 12, "arrival.node", str),
+    _of("gpu", "GPU", 3, "arrival.gpu", lambda gpu: "" if gpu is None else str(gpu), right=True),
+    _of(
+        "lag", "LAG", 8, "arrival.lag_s", cell=lambda line: Cell(short_time(line.arrival.lag_s), line.style), right=True
     ),
-    _arrival("lag", "LAG", 8, "lag_s", lambda line: Cell(short_time(line.arrival.lag_s), line.style), right=True),
-    _arrival("gauge", "", BAR_WIDTH, "lag_s", _lag_bar, priority=2),
-    _arrival("median", "WAITS", 8, "median_s", lambda line: short_time(line.arrival.median_s), right=True),
-    _arrival("work", "OWN WORK", 8, "work_s", lambda line: short_time(line.arrival.work_s), right=True, optional=True),
+    _of("gauge", "", BAR_WIDTH, "arrival.lag_s", cell=_lag_bar, priority=2),
+    _of("median", "WAITS", 8, "arrival.median_s", short_time, right=True),
+    _of("work", "OWN WORK", 8, "arrival.work_s", short_time, right=True, optional=True),
 )
 
 
@@ -189,8 +170,8 @@ class PairLine(NamedTuple):
             return "crit"
         return "warn" if self.share is not None and self.share < SLOW_PAIR else ""
 
-    def node(self, place: int) -> str:
-        return self.pair.nodes[place] if place < len(self.pair.nodes) else ""
+    def node(self, index: int) -> str:
+        return self.pair.nodes[index] if index < len(self.pair.nodes) else ""
 
 
 def _busbw(line: PairLine) -> Cell:
@@ -207,22 +188,15 @@ def _against(line: PairLine) -> Cell:
     return Cell(UNKNOWN if line.share is None else f"{signed_percent(line.share - 1)} median", line.style)
 
 
-def _busbw_value(line: PairLine) -> float | None:
-    return line.pair.busbw_bytes_per_s
-
-
-def _why(line: PairLine) -> Cell:
-    return Cell(line.pair.why, "crit" if line.pair.why else "")
-
-
+_BUSBW = "pair.busbw_bytes_per_s"
 PAIR_COLUMNS = (
-    Column("round", "ROUND", 5, True, 2, cell=lambda line: str(line.pair.round), value=lambda line: line.pair.round),
+    _of("round", "ROUND", 5, "pair.round", str, right=True, priority=2),
     Column("first", "NODE", 14, cell=lambda line: line.node(0), value=lambda line: line.node(0)),
     Column("second", "NODE", 14, cell=lambda line: line.node(1), value=lambda line: line.node(1)),
-    Column("busbw", "BUSBW", 8, right=True, cell=_busbw, value=_busbw_value),
-    Column("gauge", "", BAR_WIDTH, priority=3, cell=_busbw_bar, value=_busbw_value),
-    Column("against", "AGAINST", 11, right=True, priority=1, cell=_against, value=_busbw_value),
-    Column("why", "WHY", 20, stretch=True, optional=True, cell=_why, value=lambda line: line.pair.why),
+    _of("busbw", "BUSBW", 8, _BUSBW, cell=_busbw, right=True),
+    _of("gauge", "", BAR_WIDTH, _BUSBW, cell=_busbw_bar, priority=3),
+    _of("against", "AGAINST", 11, _BUSBW, cell=_against, right=True, priority=1),
+    _of("why", "WHY", 20, "pair.why", lambda why: Cell(why, "crit" if why else ""), stretch=True, optional=True),
 )
 
 
@@ -234,9 +208,9 @@ def pair_row(
 
 
 def usual_busbw(pairs: Sequence[PairResult]) -> tuple[float | None, float | None]:
-    """Median and fastest."""
-    found = [pair.busbw_bytes_per_s for pair in pairs if pair.busbw_bytes_per_s is not None]
-    return middle(found), max(found, default=None)
+    """The bus bandwidth of all ``pairs`` that did not fail: its median, and the fastest."""
+    rates = [pair.busbw_bytes_per_s for pair in pairs if pair.busbw_bytes_per_s is not None]
+    return middle(rates), max(rates, default=None)
 
 
 MATRIX_LABEL = 14
@@ -244,7 +218,10 @@ PEER_WIDTH = 7
 
 
 def pair_matrix(pairs: Sequence[PairResult], width: int) -> list[list[Cell]]:
-    """Node by node, how fast each pair was: the height of a glyph is the share of the fastest. Nothing if too wide."""
+    """A square, node by node, of how fast each pair was: the height of a glyph is the share of the fastest.
+
+    Nothing where it is too wide, or has fewer than three nodes.
+    """
     nodes = sorted({node for pair in pairs for node in pair.nodes}, key=lambda node: (len(node), node))
     label = min(MATRIX_LABEL, max(map(len, nodes), default=0))
     each = 2 if label + 1 + 2 * len(nodes) <= width else 1
@@ -256,21 +233,19 @@ def pair_matrix(pairs: Sequence[PairResult], width: int) -> list[list[Cell]]:
     for row in nodes:
         cells = [Cell(f"{row[-label:]:<{label}} ")]
         for column in nodes:
-            glyph, style = _pair_glyph(of_pair.get(frozenset((row, column))), row == column, usual, most)
+            pair = of_pair.get(frozenset((row, column)))
+            glyph, style = (" ", "") if row == column else _pair_glyph(pair, usual, most)
             cells.append(Cell(glyph.ljust(each), style))
         lines.append(cells)
     return lines
 
 
-def _pair_glyph(pair: PairResult | None, same: bool, usual: float | None, most: float | None) -> tuple[str, str]:
-    if same:
-        return " ", ""
+def _pair_glyph(pair: PairResult | None, usual: float | None, most: float | None) -> tuple[str, str]:
     if pair is None:
         return GLYPHS.unknown, "dim"
     if pair.busbw_bytes_per_s is None or not usual or not most:
         return GLYPHS.lost, "crit"
-    slow = pair.busbw_bytes_per_s < SLOW_PAIR * usual
-    return GLYPHS.height(pair.busbw_bytes_per_s / most), "warn" if slow else ""
+    return GLYPHS.height(pair.busbw_bytes_per_s / most), PairLine(pair, usual, most).style
 
 
 def _matrix_legend(most: float | None) -> str:
@@ -330,7 +305,9 @@ def curve_lines(results: Sequence[CollectiveResult], width: int, height: int) ->
     if len(expected) >= 2:
         source = f" ({expected[-1].expected_source})" if expected[-1].expected_source else ""
         title += [Cell(f"   {EXPECTED * 3} expected{source}", "dim")]
-    return [title, *(_styled(line) for line in _drawn(points, expected, width, height))]
+    # The measured curve stands out from frame, labels and what was expected.
+    drawn = _drawn(points, expected, width, height)
+    return [title, *(styled(line, ["accent" if _is_curve(char) else "dim" for char in line]) for line in drawn)]
 
 
 def _drawn(
@@ -374,18 +351,6 @@ def round_steps(most: float, count: int) -> list[float]:
     power = 10.0 ** math.floor(math.log10(most / count))
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor * count >= most)
     return [step * number for number in range(math.ceil(most / step - 1e-9) + 1)]
-
-
-def _styled(line: str) -> list[Cell]:
-    """The measured curve stands out from frame, labels and what was expected."""
-    cells: list[Cell] = []
-    for char in line:
-        style = "accent" if _is_curve(char) else "dim"
-        if cells and (cells[-1].style == style or char == " "):
-            cells[-1] = Cell(cells[-1].text + char, cells[-1].style)
-        else:
-            cells.append(Cell(char, style))
-    return cells
 
 
 def _is_curve(char: str) -> bool:

@@ -33,7 +33,7 @@ NOT_KNOWN = Cell(UNKNOWN, "dim")
 
 
 def main_value(result: DeviceResult) -> float | None:
-    """What devices are ordered by: TFLOP/s of GEMMs without a pause, bytes/s of copies; higher is better."""
+    """The figure that devices are ordered by: TFLOP/s of GEMMs without a pause, bytes/s of copies; higher is better."""
     if isinstance(result, MatmulResult):
         return result.burst_tflops if result.sustained_tflops is None else result.sustained_tflops
     if isinstance(result, MemoryResult):
@@ -72,13 +72,10 @@ class Compared:
 
     def earlier(self, of: str) -> list[PastResult]:
         """Of one device (``past.subject``), the oldest first, without what this run itself has left."""
-        kept = self._past.get(of, ())
-        return [
-            earlier_result for earlier_result in kept if self._began_at is None or earlier_result.at < self._began_at
-        ]
+        return [past for past in self._past.get(of, ()) if self._began_at is None or past.at < self._began_at]
 
     def of(self, result: DeviceResult) -> Against | None:
-        """None while nothing is there to compare it with."""
+        """The comparison that says most; None while nothing is there to compare it with."""
         key = (result.node, result.uuid)
         if key not in self._made:
             self._made[key] = self._compare(result, key)
@@ -90,14 +87,12 @@ class Compared:
         for comparison, of in ((own, "own"), (peers, "peers")):
             if comparison is not None and comparison.slow is not None and comparison.share is not None:
                 return Against(comparison.share, of, comparison.slow)
-        if own is not None and own.share is not None:
-            return Against(own.share, "own")
-        of_table = _share_of_table(result)
-        if of_table is not None:
-            return Against(of_table, "table")
-        if peers is not None and peers.share is not None and peers.count > 1:
-            return Against(peers.share, "peers")
-        return None
+        shares = {
+            "own": None if own is None else own.share,
+            "table": _share_of_table(result),
+            "peers": peers.share if peers is not None and peers.count > 1 else None,
+        }
+        return next((Against(share, of) for of, share in shares.items() if share is not None), None)
 
     def _own(self, result: DeviceResult) -> Comparison | None:
         earlier, now = self.earlier(subject(result)), self._main_as_past(result)
@@ -107,13 +102,13 @@ class Compared:
         """Its own earlier main values, the oldest first, whatever the versions were."""
         earlier = self.earlier(subject(result))
         now = self._main_as_past(result) if earlier else None
-        return [earlier_result.value for earlier_result in earlier if now is not None and earlier_result.key == now.key]
+        return [past.value for past in earlier if now is not None and past.key == now.key]
 
     def _main_as_past(self, result: DeviceResult) -> PastResult | None:
         """The main value as it is kept: it has its key and versions."""
         value = main_value(result)
-        found = past_of(ProbeReport(self._probe, 0.0, results=[result])) if value is not None else []
-        return next((candidate for candidate in found if candidate.value == value), None)
+        values = past_of(ProbeReport(self._probe, 0.0, results=[result])) if value is not None else []
+        return next((past for past in values if past.value == value), None)
 
 
 def _kind_of(result: DeviceResult) -> tuple[str, ...]:
@@ -124,8 +119,8 @@ def _kind_of(result: DeviceResult) -> tuple[str, ...]:
 
 def _share_of_table(result: DeviceResult) -> float | None:
     """Of what others measured on this model with the same method: bursts. None where the table has nothing certain."""
-    peak = peak_of(result.name, result.pci_device) if isinstance(result, MatmulResult) else None
-    if peak is None or not peak.certain or not isinstance(result, MatmulResult) or result.burst_tflops is None:
+    if not isinstance(result, MatmulResult) or result.burst_tflops is None:
         return None
-    usual = peak.mamf_tflops.get(result.dtype)
+    peak = peak_of(result.name, result.pci_device)
+    usual = peak.mamf_tflops.get(result.dtype) if peak is not None and peak.certain else None
     return result.burst_tflops / usual if usual else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
+from functools import partial
 from typing import Any
 
 from mltop.probes.investigate.probing.wanted import DeviceProgress
@@ -23,6 +23,7 @@ from mltop.probes.model.units import (
 )
 from mltop.tui.render.cells import Cell, Column, Row, Value, row_of
 from mltop.tui.render.glyphs import bar, sparkline
+from mltop.tui.render.gpus.table import pcie_text
 from mltop.tui.render.gpus.throttle import ALARMING, throttle_cell
 from mltop.tui.render.probes.comparison import NOT_KNOWN, Against, main_value
 from mltop.tui.render.units import heights, middle
@@ -46,10 +47,17 @@ class Line:
     past: Callable[[DeviceResult], Sequence[float]] = lambda _: ()
     refused: bool = False
 
+    @property
+    def compared(self) -> Against | None:
+        return None if self.result is None else self.against(self.result)
+
+    @property
+    def phase(self) -> Phase | None:
+        return None if self.result is None else load_phase(self.result)
+
 
 def columns_of(table: Sequence[Column], first_width: int, first_title: str) -> tuple[Column, ...]:
-    right = first_title == "GPU"
-    return (Column("gpu", first_title, first_width, right=right, cell=lambda line: line.name), *table)
+    return (Column.of("gpu", first_title, first_width, "name", right=first_title == "GPU"), *table)
 
 
 def device_row(columns: Sequence[Column], line: Line, key: str) -> Row:
@@ -103,54 +111,47 @@ def _of(
     key: str,
     title: str,
     width: int,
-    cell: Callable[[Any], Cell | str],
+    show: Callable[[Any], Cell | str],
     value: Callable[[Any], Value] | None = None,
     **layout: Any,
 ) -> Column:
     """A column about a result of the table's kind; without ``value`` it is sorted by the words of its cell."""
-    words: Callable[[Any], Value] = lambda result: _text(cell(result)) or None  # noqa: E731 - the default of value
-    compare = value or words
-    return Column(key, title, width, cell=lambda row: cell(row.result), value=lambda row: compare(row.result), **layout)
 
+    def words(result: DeviceResult) -> Value:
+        cell = show(result)
+        return (cell if isinstance(cell, str) else cell.text) or None
 
-def _text(cell: Cell | str) -> str:
-    return cell if isinstance(cell, str) else cell.text
+    return Column.of(key, title, width, "result", show, value=lambda line: (value or words)(line.result), **layout)
 
 
 def _figure(key: str, title: str, width: int, name: str, show: Callable[[Any], str], **layout: Any) -> Column:
-    """A field of the result."""
-    get = attrgetter(name)
-    return _of(key, title, width, lambda result: show(get(result)), get, right=True, **layout)
+    """A column about the field ``name`` of the result."""
+    return Column.of(key, title, width, f"result.{name}", show, right=True, **layout)
 
 
 def _of_phase(
-    key: str, title: str, width: int, name: str, cell: Callable[[Phase], Cell | str], **layout: Any
+    key: str, title: str, width: int, name: str, show: Callable[[Phase], Cell | str], **layout: Any
 ) -> Column:
-    """What the GPU was like under load, sorted by the field ``name`` of the phase."""
+    """A column about the GPU under load, sorted by the field ``name`` of the phase."""
 
-    def show(result: DeviceResult) -> Cell | str:
-        phase = load_phase(result)
-        return UNKNOWN if phase is None else cell(phase)
+    def cell(line: Line) -> Cell | str:
+        return UNKNOWN if line.phase is None else show(line.phase)
 
-    def value(result: DeviceResult) -> Value:
-        phase = load_phase(result)
-        measured: float | None = getattr(phase, name) if phase is not None else None
-        return measured
+    def value(line: Line) -> Value:
+        return getattr(line.phase, name, None)
 
-    return _of(key, title, width, show, value, right=True, optional=True, **layout)
+    return Column(key, title, width, right=True, optional=True, cell=cell, value=value, **layout)
 
 
 # Columns that all kinds share.
 
 
 def _against(line: Line) -> Cell:
-    against = line.against(line.result) if line.result is not None else None
-    return NOT_KNOWN if against is None else against.cell
+    return NOT_KNOWN if line.compared is None else line.compared.cell
 
 
 def _against_value(line: Line) -> Value:
-    against = line.against(line.result) if line.result is not None else None
-    return None if against is None else against.share
+    return None if line.compared is None else line.compared.share
 
 
 def _history(line: Line) -> Cell:
@@ -158,7 +159,7 @@ def _history(line: Line) -> Cell:
     if line.result is None:
         return Cell("")
     now = main_value(line.result)
-    values = [*line.past(line.result), *([now] if now is not None else [])][-HISTORY_WIDTH:]
+    values = [*line.past(line.result), *([] if now is None else [now])][-HISTORY_WIDTH:]
     return Cell(sparkline(heights(values), HISTORY_WIDTH) if len(values) > 1 else "", "dim")
 
 
@@ -225,26 +226,17 @@ def _efficiency_value(result: MatmulResult) -> Value:
     return result.sustained_efficiency or result.burst_efficiency
 
 
-def _checked(result: MatmulResult) -> Cell:
-    """Whether every GEMM had the bits of the first."""
-    if result.corrupt_iterations:
-        return Cell(f"{result.corrupt_iterations} WRONG of {result.checked_iterations}", "crit")
+def _checked(result: MatmulResult, brief: bool = False) -> Cell:
+    """Whether every GEMM had the bits of the first; ``brief``: in a few letters, "0 in 3.1P"."""
+    wrong, checked = result.corrupt_iterations, result.checked_iterations
+    if wrong:
+        return Cell(f"{wrong} of {checked}!" if brief else f"{wrong} WRONG of {checked}", "crit")
     if result.upload_intact is False:
-        return Cell("UPLOAD DAMAGED", "crit")
-    if not result.checked_iterations:
+        return Cell("UPLOAD!" if brief else "UPLOAD DAMAGED", "crit")
+    if not checked:
         return NOT_KNOWN
-    return Cell(f"no error in {work_done(result.checked_pflop)}")
-
-
-def _wrong(result: MatmulResult) -> Cell:
-    """The same in a few letters: "0 in 3.1P"."""
-    if result.corrupt_iterations:
-        return Cell(f"{result.corrupt_iterations} of {result.checked_iterations}!", "crit")
-    if result.upload_intact is False:
-        return Cell("UPLOAD!", "crit")
-    if not result.checked_iterations:
-        return NOT_KNOWN
-    return Cell(f"0 in {work_done(result.checked_pflop).removesuffix('FLOP').replace(' ', '')}")
+    work = work_done(result.checked_pflop)
+    return Cell(f"0 in {work.removesuffix('FLOP').replace(' ', '')}" if brief else f"no error in {work}")
 
 
 def _wrong_value(result: MatmulResult) -> Value:
@@ -288,9 +280,7 @@ MEMORY = (
 
 def _pcie(result: CopiesResult) -> str:
     phase = load_phase(result)
-    if phase is None or (phase.pcie_gen is None and phase.pcie_width is None):
-        return UNKNOWN
-    return f"{number(phase.pcie_gen)}x{number(phase.pcie_width)}"
+    return UNKNOWN if phase is None else pcie_text(phase.pcie_gen, phase.pcie_width)
 
 
 def _slowest_peer(result: CopiesResult) -> float | None:
@@ -323,7 +313,7 @@ COPIES = (
 # While ranks start: nothing of their own is shown beside how far they are.
 STAGES = (Column("stage", "STAGE", 20, stretch=True, value=lambda line: line.progress.stage),)
 _BRIEF = {
-    "checked": _of("checked", "WRONG", 9, _wrong, _wrong_value, right=True),
+    "checked": _of("checked", "WRONG", 9, partial(_checked, brief=True), _wrong_value, right=True),
     "throttle": replace(_THROTTLE, width=9),
 }
 TABLES: Mapping[str, Sequence[Column]] = {"matmul": MATMUL, "memory": MEMORY, "copies": COPIES, "stages": STAGES}

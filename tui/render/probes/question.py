@@ -28,8 +28,8 @@ class Choice:
     chosen: int
 
 
-# (field of ProbeWanted, label, options, the kinds that ask for it: none are all)
-_ASKED: tuple[tuple[str, str, tuple[str, ...], tuple[ProbeKind, ...]], ...] = (
+# (field of ProbeWanted, label, options, the kinds that have this choice: none are all)
+_CHOICES: tuple[tuple[str, str, tuple[str, ...], tuple[ProbeKind, ...]], ...] = (
     ("kind", "probe", tuple(PROBE_OF), ()),
     ("dtype", "type", tuple(DTYPE_OF), ("matmul",)),
     ("collective", "what", COLLECTIVES, ("all-reduce",)),
@@ -41,23 +41,23 @@ _ASKED: tuple[tuple[str, str, tuple[str, ...], tuple[ProbeKind, ...]], ...] = (
 def choices_of(wanted: ProbeWanted) -> list[Choice]:
     """The kind first, then what this kind asks."""
     choices = []
-    for name, label, options, kinds in _ASKED:
+    for name, label, options, kinds in _CHOICES:
         if not kinds or wanted.kind in kinds:
             value = getattr(wanted, name)
-            place = int(value) if isinstance(value, bool) else options.index(value)
-            choices.append(Choice(name, label, options, place))
+            index = int(value) if isinstance(value, bool) else options.index(value)
+            choices.append(Choice(name, label, options, index))
     return choices
 
 
-def chosen(wanted: ProbeWanted, name: str, place: int) -> ProbeWanted:
-    """With option ``place`` of the choice ``name``."""
-    options = next(options for field, _, options, _ in _ASKED if field == name)
-    value: Any = bool(place) if isinstance(getattr(wanted, name), bool) else options[place]
+def chosen(wanted: ProbeWanted, name: str, index: int) -> ProbeWanted:
+    """The probe with another option of the choice ``name``: the one with this index."""
+    options = next(options for field, _, options, _ in _CHOICES if field == name)
+    value: Any = bool(index) if isinstance(getattr(wanted, name), bool) else options[index]
     return replace(wanted, **{name: value})
 
 
 def why_not(wanted: ProbeWanted, scope: ProbeScope) -> str:
-    """What speaks against starting it, "" nothing."""
+    """The reason why it cannot start; "" where it can."""
     if wanted.kind == "pairs" and len(scope.names) < 2:
         return "pairs need two nodes or more"
     if len(scope.silent) == len(scope.names):
@@ -66,34 +66,33 @@ def why_not(wanted: ProbeWanted, scope: ProbeScope) -> str:
 
 
 def question_lines(
-    wanted: ProbeWanted, scope: ProbeScope, at: int, width: int, said: str = ""
+    wanted: ProbeWanted, scope: ProbeScope, at: int, width: int, notice: str = ""
 ) -> tuple[list[Line], dict[int, list[tuple[int, int]]]]:
     """The lines, and by line number which (start, end) cells each option has, for the mouse.
 
-    ``at``: which choice the keys change; ``said``: a sentence for the user that stands last.
+    ``at``: which choice the keys change; ``notice``: a sentence for the user that stands last.
     """
     lines: list[Line] = []
     spots: dict[int, list[tuple[int, int]]] = {}
-    for place, choice in enumerate(choices_of(wanted)):
+    for index, choice in enumerate(choices_of(wanted)):
         spots[len(lines)] = _spots(choice)
-        lines.append(_choice_line(choice, place == at))
+        lines.append(_choice_line(choice, index == at))
     lines.append([])
     lines += wrap([Cell(DOES[wanted.kind])], width)
     lines.append([])
     for label, cells in _facts(wanted, scope):
         indent = LABEL if label else 0
         lines += wrap([Cell(f"{label:<{indent}}", "dim"), *cells], width, indent)
-    if said:
-        lines += [[], *wrap([Cell(said, "warn")], width)]
+    if notice:
+        lines += [[], *wrap([Cell(notice, "warn")], width)]
     return lines, spots
 
 
 def _choice_line(choice: Choice, here: bool) -> Line:
     """ "> type     [bf16]  fp8   fp16": brackets are seen without colours."""
     cells = [Cell("> " if here else "  ", "accent"), Cell(f"{choice.label:<{LABEL}}", "bold" if here else "dim")]
-    for place, option in enumerate(choice.options):
-        is_it = place == choice.chosen
-        cells.append(Cell(f"[{option}]" if is_it else f" {option} ", "title" if is_it else ""))
+    for index, option in enumerate(choice.options):
+        cells.append(Cell(f"[{option}]", "title") if index == choice.chosen else Cell(f" {option} "))
     return cells
 
 
@@ -107,6 +106,7 @@ def _spots(choice: Choice) -> list[tuple[int, int]]:
 
 
 def _facts(wanted: ProbeWanted, scope: ProbeScope) -> list[tuple[str, Line]]:
+    """(label, text) of where it runs, without whom, how long, and what happens to GPUs in use."""
     facts: list[tuple[str, Line]] = [("on", [Cell(scope.words, "bold"), Cell(f", {_how_many(scope)}")])]
     if scope.silent and len(scope.silent) < len(scope.names):
         text = f"{counted(len(scope.silent), 'node')} that {'does' if len(scope.silent) == 1 else 'do'} not answer"
@@ -117,7 +117,7 @@ def _facts(wanted: ProbeWanted, scope: ProbeScope) -> list[tuple[str, Line]]:
 
 
 def _how_many(scope: ProbeScope) -> str:
-    """ "8 GPUs", "on its processors: no GPU is known there"."""
+    """ "8 GPUs", "8 GPUs, those of 2 nodes not known yet", "no GPUs: on the processors"."""
     if scope.seen_gpus == 0:
         return "how many GPUs is not known yet" if scope.unseen else "no GPUs: on the processors"
     more = f", those of {counted(scope.unseen, 'node')} not known yet" if scope.unseen else ""
@@ -132,10 +132,10 @@ def _in_use(wanted: ProbeWanted, scope: ProbeScope) -> Line:
     cells = [Cell("GPUs in use are left alone")]
     if scope.in_use:
         all_of_them = scope.in_use == scope.seen_gpus
-        number = f"all {scope.in_use}" if all_of_them and scope.in_use > 1 else str(scope.in_use)
-        number += "" if all_of_them else f" of {scope.seen_gpus}"
-        said = f"; {number} {'is' if scope.in_use == 1 else 'are'} in use now"
-        cells.append(Cell(said + (": nothing would be measured" if all_of_them else ""), "warn"))
+        amount = f"all {scope.in_use}" if all_of_them and scope.in_use > 1 else str(scope.in_use)
+        amount += "" if all_of_them else f" of {scope.seen_gpus}"
+        text = f"; {amount} {'is' if scope.in_use == 1 else 'are'} in use now"
+        cells.append(Cell(text + (": nothing would be measured" if all_of_them else ""), "warn"))
     return cells
 
 

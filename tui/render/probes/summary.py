@@ -33,11 +33,7 @@ BULLET = "-" if GLYPHS.ascii_only else "•"
 
 
 def headline(
-    progress: ProbeProgress,
-    cancelling: bool,
-    width: int,
-    run: tuple[int, int] = (1, 1),
-    everybody: Sequence[str] = (),
+    progress: ProbeProgress, cancelling: bool, width: int, run: tuple[int, int] = (1, 1), everybody: Sequence[str] = ()
 ) -> list[Line]:
     """What runs where and how far it is; below it what happens now.
 
@@ -69,18 +65,18 @@ def headline(
 
 
 def _nodes_of(progress: ProbeProgress) -> tuple[str, ...]:
-    """Those it turned out to be."""
-    found = [device.node for device in progress.devices]
+    """The nodes it turned out to be."""
+    nodes = [device.node for device in progress.devices]
     for result in progress.report.results if progress.report is not None else ():
-        found += getattr(result, "nodes", None) or [getattr(result, "node", "")]
-    return tuple(dict.fromkeys(filter(None, found)))
+        nodes += getattr(result, "nodes", None) or [getattr(result, "node", "")]
+    return tuple(dict.fromkeys(filter(None, nodes)))
 
 
 def _share(progress: ProbeProgress) -> float | None:
     """How much is done: of all devices together, where they tell; else None."""
-    told = [1.0 if device.result is not None or device.problem else device.fraction for device in progress.devices]
-    known = [share for share in told if share is not None]
-    return sum(known) / len(told) if known else None
+    shares = [1.0 if device.result is not None or device.problem else device.fraction for device in progress.devices]
+    reported = [share for share in shares if share is not None]
+    return sum(reported) / len(shares) if reported else None
 
 
 def verdict_parts(
@@ -88,7 +84,7 @@ def verdict_parts(
 ) -> list[list[Line]]:
     """The sentence, then each suspect with why and what to do, then what else is worth saying; each some lines.
 
-    ``most`` suspects are named, None: all. ``whole``: what to do stays on one line, so that it can be copied.
+    ``most``: so many suspects are named, None: all. ``whole``: what to do stays on one line, so that it can be copied.
     """
     if not verdict.text and not verdict.suspects:
         return []
@@ -141,27 +137,22 @@ def suspect_name(suspect: Suspect) -> str:
 
 
 def failure_lines(
-    failures: Sequence[ProbeFailure],
-    width: int,
-    most: int | None = None,
-    *,
-    each: bool = False,
-    whole: bool = False,
+    failures: Sequence[ProbeFailure], width: int, most: int | None = None, *, each: bool = False, whole: bool = False
 ) -> list[Line]:
-    """What was not measured, those of one reason together: stage, why, what would help.
+    """What was not measured, failures of one reason together: stage, why, what would help.
 
-    ``most`` reasons are told, None: all. ``each``: every failure by itself. ``whole``: as in ``verdict_parts``.
+    ``most``: so many reasons are named, None: all. ``each``: no failures together. ``whole``: as in ``verdict_parts``.
     """
     groups = [[failure] for failure in failures] if each else _by_reason(failures)
     lines: list[Line] = [[Cell("Not measured", "title")]] if groups else []
     shown = groups[:most]
-    for place, alike in enumerate(shown):
+    for index, alike in enumerate(shown):
         first = alike[0]
         word = Cell("LEFT OUT ", "warn") if first.refused else Cell("FAILED ", "crit")
         stage = f"{first.stage}: " if first.stage and not first.refused else ""
         cells = [Cell("  "), word, Cell(f"{_who(alike)}: ", "bold"), Cell(stage + _why_of(alike))]
         lines += wrap(cells, width, indent=4)
-        if place + 1 == len(shown) or shown[place + 1][0].fix != first.fix:
+        if index + 1 == len(shown) or shown[index + 1][0].fix != first.fix:
             lines += _to_do(*to_do(first.fix), width, whole)
     if len(shown) < len(groups):
         more = sum(map(len, groups[len(shown) :]))
@@ -192,17 +183,17 @@ def _who(failures: Sequence[ProbeFailure]) -> str:
     """ "node[01-03]", "node01 GPU 0-3", "node01 rank 5"; of several nodes with GPUs "88 GPUs on node[02-12]"."""
     nodes = folded(failure.node for failure in failures)
     devices = {(failure.node, failure.gpu) for failure in failures if failure.gpu is not None}
-    ranks = sorted({failure.rank for failure in failures if failure.rank is not None})
+    ranks = {failure.rank for failure in failures if failure.rank is not None}
     if len({failure.node for failure in failures}) > 1:
         return f"{len(devices)} GPUs on {nodes}" if devices else nodes
-    gpus = sorted(gpu for _, gpu in devices if gpu is not None)
+    gpus = [gpu for _, gpu in devices if gpu is not None]
     return nodes + (f" GPU {ranges(gpus)}" if gpus else "") + (f" rank {ranges(ranks)}" if ranks else "")
 
 
-def ranges(numbers: Sequence[int]) -> str:
-    """ "0-2,4" of [0, 1, 2, 4]."""
+def ranges(numbers: Iterable[int]) -> str:
+    """The distinct numbers as "0-2,4". Unlike ``fold`` it takes negative ones: a node may send any."""
     parts: list[list[int]] = []
-    for number in numbers:
+    for number in sorted(set(numbers)):
         if parts and number == parts[-1][-1] + 1:
             parts[-1][1:] = [number]
         else:
@@ -227,9 +218,9 @@ def command_lines(report: ProbeReport, width: int) -> list[Line]:
 
 
 def shell_lines(command: str, width: int) -> list[str]:
-    """At most ``width`` cells each, all but the last ending in a backslash; words are never cut."""
+    """The command in lines of at most ``width`` cells, all but the last ending in a backslash; words are never cut."""
     try:
-        words = [shlex.quote(word) if not _plain(word) else word for word in shlex.split(command)]
+        words = [word if _is_plain(word) else shlex.quote(word) for word in shlex.split(command)]
     except ValueError:  # an open quote: as it stands
         words = command.split()
     lines = [""]
@@ -242,23 +233,29 @@ def shell_lines(command: str, width: int) -> list[str]:
     return lines
 
 
-def _plain(word: str) -> bool:
-    """A variable's setting, or a word, that a shell takes as it stands."""
+def _is_plain(word: str) -> bool:
+    """Whether a shell takes it as it stands: a word, or a variable's setting."""
     name, equals, value = word.partition("=")
     return shlex.quote(word) == word or bool(equals and shlex.quote(value) == value and shlex.quote(name) == name)
 
 
 def empty_lines(can_probe: str, width: int) -> list[Line]:
     """What the keys do, while no probe has run; ``can_probe``: why none can, "" where one can."""
-    lines: list[Line] = [[Cell("no probe has run yet", "dim")], []]
+    first: list[Line] = [[Cell("no probe has run yet", "dim")], []]
     if can_probe:
-        lines += wrap([Cell(can_probe, "warn")], width, indent=2)
-        return lines
-    lines += _kind_lines("M", "matmul", width) + _kind_lines("A", "all-reduce", width)
-    lines += [[], [Cell("Both ask before anything starts. There you can also choose")]]
-    others: tuple[ProbeKind, ...] = ("memory", "copies", "pairs")
-    lines += [line for kind in others for line in _kind_lines(" ", kind, width)]
-    return [*lines, [], *wrap([Cell(WHERE, "dim")], width)]
+        return [*first, *wrap([Cell(can_probe, "warn")], width, indent=2)]
+    return [
+        *first,
+        *_kind_lines("M", "matmul", width),
+        *_kind_lines("A", "all-reduce", width),
+        [],
+        [Cell("Both ask before anything starts. There you can also choose")],
+        *_kind_lines(" ", "memory", width),
+        *_kind_lines(" ", "copies", width),
+        *_kind_lines(" ", "pairs", width),
+        [],
+        *wrap([Cell(WHERE, "dim")], width),
+    ]
 
 
 def _kind_lines(key: str, kind: ProbeKind, width: int) -> list[Line]:
@@ -276,25 +273,29 @@ RATE_AT_LEAST = 1e6  # TFLOP/s are below, bytes/s above
 
 
 def history_lines(who: str, past: Sequence[PastResult], probe: str, width: int, newest: int = 3) -> list[list[Cell]]:
-    """``past``: of the device or group, the oldest first; only of ``probe``, a key's first word. Nothing of none."""
-    of_probe = [earlier_result for earlier_result in past if earlier_result.key.split(" ")[0] == probe]
+    """Earlier results of ``probe`` (a key's first word), by key, and the ``newest`` of them with their versions.
+
+    ``past``: of the device or group, the oldest first.
+    """
+    of_probe = [result for result in past if result.key.split(" ")[0] == probe]
     by_key: dict[str, list[PastResult]] = {}
-    for earlier_result in of_probe:
-        by_key.setdefault(earlier_result.key, []).append(earlier_result)
+    for result in of_probe:
+        by_key.setdefault(result.key, []).append(result)
     if not by_key:
         return []
     lines: list[list[Cell]] = [[Cell("Earlier", "title"), Cell(f"  {who}", "dim")]]
     name_width = max(len(key_text(key)) for key in by_key)
     for key, results in by_key.items():
         lines.append(_key_line(key_text(key).ljust(name_width), results, width))
-    lines += [_result_line(earlier, of_probe, width) for earlier in reversed(of_probe[-newest:])]
+    lines += [_result_line(result, len(by_key) > 1, width) for result in reversed(of_probe[-newest:])]
     return lines
 
 
 def _key_line(key: str, results: Sequence[PastResult], width: int) -> list[Cell]:
     values = [result.value for result in results]
     newest = heights(values[-GLYPHS_MOST:])
-    span = _day(results[0].at) if len(results) == 1 else f"{_day(results[0].at)} to {_day(results[-1].at)}"
+    first, last = (_time("%Y-%m-%d", result.at) for result in (results[0], results[-1]))
+    span = first if len(results) == 1 else f"{first} to {last}"
     parts = [
         (0, [Cell(f"  {key}")]),
         (1, [Cell(sparkline(newest, len(newest)), "accent")]),
@@ -305,13 +306,13 @@ def _key_line(key: str, results: Sequence[PastResult], width: int) -> list[Cell]
     return flow(parts, width)
 
 
-def _result_line(earlier: PastResult, all_of_it: Sequence[PastResult], width: int) -> list[Cell]:
-    """One earlier result and with which versions."""
-    versions = ", ".join(f"{name} {version}" for name, version in sorted(earlier.versions.items()))
-    name = f"{key_text(earlier.key)}  " if len({other.key for other in all_of_it}) > 1 else ""
+def _result_line(result: PastResult, named: bool, width: int) -> list[Cell]:
+    """One earlier result and with which versions. ``named``: with its key, which tells it from others."""
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(result.versions.items()))
+    name = f"{key_text(result.key)}  " if named else ""
     parts = [
-        (0, [Cell(f"  {_minute(earlier.at)}", "dim")]),
-        (0, [Cell(f"{name}{value_text(earlier.value)}")]),
+        (0, [Cell(f"  {_time('%Y-%m-%d %H:%M', result.at)}", "dim")]),
+        (0, [Cell(f"{name}{value_text(result.value)}")]),
         (1, [Cell(versions, "dim")] if versions else []),
     ]
     return flow(parts, width)
@@ -327,14 +328,6 @@ def value_text(value: float | None) -> str:
     if value is None:
         return UNKNOWN
     return bandwidth(value) if value >= RATE_AT_LEAST else flops(value)
-
-
-def _day(at: float) -> str:
-    return _time("%Y-%m-%d", at)
-
-
-def _minute(at: float) -> str:
-    return _time("%Y-%m-%d %H:%M", at)
 
 
 def _time(form: str, at: float) -> str:
