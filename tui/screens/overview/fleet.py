@@ -1,4 +1,4 @@
-"""The first pane. One node: its GPUs, its ranks and what is wrong. Several: the fleet as a heatmap or a list."""
+"""The first pane where several nodes are watched: all of them as a map or as a list, and what is wrong."""
 
 from __future__ import annotations
 
@@ -31,62 +31,18 @@ from mltop.tui.render.fleet.heat import (
 )
 from mltop.tui.render.fleet.map import Legend, list_legend, map_legend, name_width, node_lines, short_names
 from mltop.tui.render.fleet.nodes import MARKED_NODE_COLUMNS, NodeLine
-from mltop.tui.screens.lines import gaps_of, host_cells, problem_lines
+from mltop.tui.screens.overview.heatmap import Heatmap
 from mltop.tui.screens.pane import Pane, TextLines
 from mltop.tui.screens.rows import SubjectRows, by_node
-from mltop.tui.screens.tables import GpuTable, RankTable, gpu_rows, gpu_table_height, rank_rows, why_no_ranks
+from mltop.tui.screens.tables import GpuTable, gpu_rows, gpu_table_height
 from mltop.tui.widgets.cell_view import CursorView
-from mltop.tui.widgets.heatmap import Heatmap
 from mltop.tui.widgets.line_table import LineTable
 
-MIN_RANK_LINES = 4
 PROBLEMS = "problems"
 NODE_WIDTHS = (14, 12)  # cells at least, in the list and in the table of problems
 MIN_ROOM = 8  # lines: below, the map stands alone
 TALL_ROOM = 12  # from here on the node under the cursor has two lines
 MIN_PROBLEMS = 6  # lines that stay for problems when the GPUs of the node under the cursor are shown
-
-
-class OverviewScreen(Pane):
-    """The overview of one node."""
-
-    DEFAULT_CSS = "OverviewScreen RankTable { height: 1fr; }"
-
-    def body(self) -> Iterable[Widget]:
-        yield TextLines(id="host")
-        yield GpuTable(classes="gap-above")
-        yield TextLines(id="problems", classes="gap-above")
-        yield RankTable(classes="gap-above")
-
-    def node_at_cursor(self) -> str:
-        nodes = self.mltop.session.view().nodes
-        return nodes[0].node if nodes else ""
-
-    def on_line_table_selected(self, event: LineTable.Selected) -> None:
-        if isinstance(event.control, RankTable):
-            self.open_rank(event.key)
-        else:
-            self.mltop.drill(Location("node", self.node_at_cursor()))
-
-    def fill(self, picture: Picture) -> None:
-        if not picture.view.nodes:
-            return
-        node = picture.view.nodes[0]
-        host, gpus, ranks = self.query_one("#host", TextLines), self.query_one(GpuTable), self.query_one(RankTable)
-        self.part("the host line", lambda: host.set_lines([host_cells(node, self.size.width)]))
-        self.part("the GPUs", lambda: self.put(gpus, *gpu_rows(node, self.mltop.trends)))
-        self.part("the ranks", lambda: self.put(ranks, *rank_rows([node], self.mltop.trends), why_no_ranks([node])))
-        room = self.size.height - self.chrome_height() - host.display
-        rank_lines, gpu_lines = 1 + max(1, ranks.row_count), gpu_table_height(node)
-        problems = spared("the problems", lambda: self._show_problems(picture, room, room - rank_lines - gpu_lines), 0)
-        height = min(gpu_lines, max(2, room - problems - min(rank_lines, MIN_RANK_LINES)))
-        ranks.display = room - problems - height > 1
-        self.limit_height(gpus, height if ranks.display else min(gpu_lines, max(2, room - problems)))
-
-    def _show_problems(self, picture: Picture, room: int, free: int) -> int:
-        """The worst, in what is ``free`` or a small part of the ``room``; returns how many lines they take."""
-        most = max(room // 7, free)
-        return self.set_part("#problems", problem_lines(picture.findings, gaps_of(picture.view), self.size.width, most))
 
 
 class FleetScreen(Pane):
