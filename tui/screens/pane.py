@@ -279,10 +279,10 @@ class Pane(Unbroken, Screen[None]):
             self._sort(table, table.sort.reversed())
 
     def on_line_table_header_clicked(self, event: LineTable.HeaderClicked) -> None:
-        table = event.control
+        table = event.view
         if isinstance(table, LineTable) and table.sortable:
-            again = table.sort is not None and table.sort.column == event.key
-            self._sort(table, table.sort.reversed() if table.sort and again else first_sort(table.columns, event.key))
+            again = table.sort if table.sort is not None and table.sort.column == event.key else None
+            self._sort(table, again.reversed() if again is not None else first_sort(table.columns, event.key))
 
     def _sort(self, table: LineTable, sort: Sort | None) -> None:
         table.set_sort(sort)

@@ -44,12 +44,6 @@ class LineTable(CursorView, can_focus=True):
 
     HEADER: ClassVar[int] = 1
 
-    class Selected(CursorView.Selected):
-        """Enter or a double click on the row ``key``."""
-
-    class Highlighted(CursorView.Highlighted):
-        """The cursor is now on the row ``key``."""
-
     class HeaderClicked(CursorView.OfItem):
         """A click on the title of column ``key``."""
 

@@ -22,6 +22,7 @@ from mltop.tui.screens.lines import all_problem_lines, state_lines
 from mltop.tui.screens.pane import Pane, TextLines
 from mltop.tui.screens.tables import NO_SAMPLE, GpuTable, gpu_rows
 from mltop.tui.widgets.cell_lines import CellLines
+from mltop.tui.widgets.cell_view import CursorView
 
 LEAST_DETAILS = 5  # lines
 MOST_TIMELINE = 28  # lines
@@ -106,7 +107,9 @@ class GpuScreen(Pane):
         self.mltop.trail.replace(gpu_location(node.node, indexes[(at + step) % len(indexes)]))
         self.draw()
 
-    def on_cell_lines_selected(self) -> None:
+    def on_cursor_view_selected(self, event: CursorView.Selected) -> None:
+        if not isinstance(event.view, Details):
+            return
         node, gpu = self._node(), self._gpu()
         users = users_of(node, gpu) if node is not None and gpu is not None else []
         if node is not None and users:

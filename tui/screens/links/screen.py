@@ -76,5 +76,5 @@ class LinksScreen(OneNodePane):
     def _pci_since(self, node: str, device: PciDevice) -> Counters:
         return self._first.setdefault((node, device.bus_id), dict(device.aer))
 
-    def on_line_table_selected(self, _: LineTable.Selected) -> None:
+    def on_cursor_view_selected(self) -> None:
         self.mltop.drill(Location("node", self.node_at_cursor()))

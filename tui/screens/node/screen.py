@@ -30,7 +30,7 @@ from mltop.tui.screens.tables import (
     why_no_ranks,
 )
 from mltop.tui.widgets.cell_lines import CellLines
-from mltop.tui.widgets.line_table import LineTable
+from mltop.tui.widgets.cell_view import CursorView
 
 if TYPE_CHECKING:
     pass
@@ -109,17 +109,11 @@ class NodeScreen(OneNodePane):
         if had_focus and now.display:
             now.focus()
 
-    def on_line_table_selected(self, event: LineTable.Selected) -> None:
-        if isinstance(event.control, RankTable):
+    def on_cursor_view_selected(self, event: CursorView.Selected) -> None:
+        if isinstance(event.view, RankTable):
             self.open_rank(event.key)
         else:
-            self._open_gpu(event.key)
-
-    def on_cell_lines_selected(self, event: CellLines.Selected) -> None:
-        self._open_gpu(event.key)
-
-    def _open_gpu(self, key: str) -> None:
-        self.mltop.drill(gpu_location(self.node_at_cursor(), gpu_of_row(key)))
+            self.mltop.drill(gpu_location(self.node_at_cursor(), gpu_of_row(event.key)))
 
     def _problems(self, picture: Picture, node: NodeView) -> list[list[Cell]]:
         own = (finding for finding in picture.findings if finding.node == node.node)

@@ -285,11 +285,8 @@ class FleetScreen(Pane):
             self._show_node()
             self._show_gpus(self._left)
 
-    def on_heatmap_selected(self, event: Heatmap.Selected) -> None:
-        self.mltop.drill(Location("node", event.key))
-
-    def on_line_table_selected(self, event: LineTable.Selected) -> None:
-        node = self.node_at_cursor() if isinstance(event.control, GpuTable) else event.key.partition("/")[0]
+    def on_cursor_view_selected(self, event: CursorView.Selected) -> None:
+        node = self.node_at_cursor() if isinstance(event.view, GpuTable) else event.key.partition("/")[0]
         self.mltop.drill(Location("node", node))
 
     def action_metric(self) -> None:

@@ -12,7 +12,7 @@ from mltop.tui.app.navigation import Location
 from mltop.tui.screens.lines import gaps_of, host_cells, problem_lines
 from mltop.tui.screens.pane import Pane, TextLines
 from mltop.tui.screens.tables import GpuTable, RankTable, gpu_rows, gpu_table_height, rank_rows, why_no_ranks
-from mltop.tui.widgets.line_table import LineTable
+from mltop.tui.widgets.cell_view import CursorView
 
 MIN_RANK_LINES = 4
 
@@ -32,8 +32,8 @@ class OverviewScreen(Pane):
         nodes = self.mltop.session.view().nodes
         return nodes[0].node if nodes else ""
 
-    def on_line_table_selected(self, event: LineTable.Selected) -> None:
-        if isinstance(event.control, RankTable):
+    def on_cursor_view_selected(self, event: CursorView.Selected) -> None:
+        if isinstance(event.view, RankTable):
             self.open_rank(event.key)
         else:
             self.mltop.drill(Location("node", self.node_at_cursor()))

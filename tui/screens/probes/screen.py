@@ -19,6 +19,7 @@ from mltop.tui.screens.pane import Pane, TextLines
 from mltop.tui.screens.probes.details import Lines, at_cursor, joined, lasting
 from mltop.tui.screens.probes.tables import NAMES, ResultTables, Shown
 from mltop.tui.widgets.cell_lines import CellLines
+from mltop.tui.widgets.cell_view import CursorView
 from mltop.tui.widgets.line_table import LineTable
 
 Made = TypeVar("Made")
@@ -105,11 +106,11 @@ class ProbesScreen(Pane):
         text = "copied, if this terminal lets programs do that" if command else "there is no command to copy"
         self.mltop.tell(Notice(text, "accent" if command else "warn"))
 
-    def on_line_table_highlighted(self) -> None:
+    def on_cursor_view_highlighted(self) -> None:
         """Below the table stands what is known of the device under the cursor."""
         self.draw()
 
-    def on_line_table_selected(self, event: LineTable.Selected) -> None:
+    def on_cursor_view_selected(self, event: CursorView.Selected) -> None:
         shown = self._shown
         if shown is None:
             return

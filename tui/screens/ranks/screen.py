@@ -15,7 +15,7 @@ from mltop.tui.render.stacks import stack_lines
 from mltop.tui.screens.pane import Pane, TextLines, ranks_of
 from mltop.tui.screens.tables import RankTable, rank_rows, why_no_ranks
 from mltop.tui.widgets.cell_lines import CellLines
-from mltop.tui.widgets.line_table import LineTable
+from mltop.tui.widgets.cell_view import CursorView
 
 
 class RanksScreen(Pane):
@@ -41,7 +41,7 @@ class RanksScreen(Pane):
     def _mark(self, node: str) -> str:
         return MARK if node in self.mltop.selection else ""
 
-    def on_line_table_selected(self, event: LineTable.Selected) -> None:
+    def on_cursor_view_selected(self, event: CursorView.Selected) -> None:
         self.open_rank(event.key)
 
 
@@ -83,10 +83,6 @@ class RankScreen(Pane):
             if digest.taken_at is not None:
                 lines.append([Cell(f"  taken {clock_time(digest.taken_at)}", "dim")])
         return lines
-
-    def on_line_table_selected(self, event: LineTable.Selected) -> None:
-        """Nothing lies below a rank."""
-        event.stop()
 
 
 def about_lines(rank: RankSample, width: int) -> list[list[Cell]]:

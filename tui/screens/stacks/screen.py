@@ -20,6 +20,7 @@ from mltop.tui.render.cells import Cell, columns_line, header_line, layout, wrap
 from mltop.tui.render.stacks import CLASS_COLUMNS, class_row, job_words, jobs_left_out, tree_lines, verdict_lines
 from mltop.tui.screens.pane import Pane
 from mltop.tui.widgets.cell_lines import CellLines
+from mltop.tui.widgets.cell_view import CursorView
 
 MAX_TREE_LINES = 60
 MOST_JOBS = 32
@@ -66,7 +67,7 @@ class StacksScreen(Pane):
         self._targets = {target.key: target for _, target in lines if target is not None}
         report.set_lines([line for line, _ in lines], [target.key if target else None for _, target in lines])
 
-    def on_cell_lines_selected(self, event: CellLines.Selected) -> None:
+    def on_cursor_view_selected(self, event: CursorView.Selected) -> None:
         """One rank opens its stack, several the rank table."""
         result = self.mltop.investigation.result
         target = self._targets.get(event.key)
