@@ -53,6 +53,9 @@ class PaneEntry:
         screen: type[Screen[Any]] = getattr(import_module(f"mltop.tui.screens.{module}"), name)
         return screen
 
+    def make(self, several: bool) -> Screen[Any]:
+        return self.load(several)()
+
 
 PANES = (
     PaneEntry(
@@ -125,13 +128,12 @@ def key_names(binding: Binding) -> str:
 
 def help_rows(bindings: Iterable[Binding]) -> list[tuple[str, str]]:
     """(keys, what they do) for every binding, those of one action on one line, in the order given."""
-    rows: dict[str, tuple[str, str]] = {}
+    by_action: dict[str, list[Binding]] = {}
     for binding in bindings:
-        if binding.system:
-            continue
-        keys, what = rows.get(binding.action, ("", binding.tooltip or binding.description))
-        rows[binding.action] = (f"{keys} {key_names(binding)}".strip(), what)
-    return list(rows.values())
+        if not binding.system:
+            by_action.setdefault(binding.action, []).append(binding)
+    groups = by_action.values()
+    return [(" ".join(map(key_names, group)), group[0].tooltip or group[0].description) for group in groups]
 
 
 def first_keys(bindings: Iterable[Binding]) -> list[Binding]:

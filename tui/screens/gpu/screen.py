@@ -19,8 +19,8 @@ from mltop.tui.render.cells import Cell, plain
 from mltop.tui.render.gpus.timelines import timeline_lines
 from mltop.tui.screens.gpu.details import WatchedGpus, details
 from mltop.tui.screens.lines import all_problem_lines, state_lines
-from mltop.tui.screens.pane import Pane, TextLines
-from mltop.tui.screens.tables import NO_SAMPLE, GpuTable, gpu_rows
+from mltop.tui.screens.pane import Lines, Memo, Pane, TextLines
+from mltop.tui.screens.tables import NO_SAMPLE, GpuTable, gpu_of, gpu_rows, gpus_of, is_live
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import CursorView
 
@@ -53,8 +53,7 @@ class GpuScreen(Pane):
         super().__init__()
         self._history = ShownHistory()
         self._watched = WatchedGpus()
-        self._drawn: tuple[object, ...] = ()
-        self._timeline: list[list[Cell]] = []
+        self._timeline = Memo[Lines]()
 
     def body(self) -> Iterable[Widget]:
         yield TextLines(id="state")
@@ -76,7 +75,9 @@ class GpuScreen(Pane):
         if node is None or node.sample is None or gpu is None:
             self.set_part("#problems", [])
             self.set_part("#timeline", [])
-            self.query_one(Details).set_lines([[Cell(self._why_nothing(node), "dim")]])
+            unknown = node is None or node.sample is None
+            why = NO_SAMPLE.format("GPUs") if unknown else f"{self.mltop.trail.here.title} is not in the newest sample"
+            self.query_one(Details).set_lines([[Cell(why, "dim")]])
             return
         sample = node.sample
         room -= spared("the GPU's row", lambda: self._fill_row(table, node, gpu), 0)
@@ -86,7 +87,7 @@ class GpuScreen(Pane):
         self.part("the GPU's details", lambda: self._fill_details(sample, gpu))
 
     def _fill_row(self, table: GpuTable, node: NodeView, gpu: GpuSample) -> int:
-        columns, rows = gpu_rows(node, self.mltop.trends)
+        columns, rows, _ = gpu_rows(node, self.mltop.trends)
         own = [row for row in rows if gpu_of_row(row.key) == gpu.index]
         table.set_table(columns, own)
         table.styles.height = 1 + len(own)
@@ -100,12 +101,11 @@ class GpuScreen(Pane):
     def action_neighbour(self, step: int) -> None:
         """From the last GPU of the node on to the first."""
         node, gpu = self._node(), self._gpu()
-        if node is None or node.sample is None or not node.sample.gpus:
-            return
-        indexes = [other.index for other in node.sample.gpus]
-        at = indexes.index(gpu.index) if gpu is not None else -step
-        self.mltop.trail.replace(gpu_location(node.node, indexes[(at + step) % len(indexes)]))
-        self.draw()
+        indexes = [other.index for other in gpus_of(node)]
+        if node is not None and indexes:
+            at = indexes.index(gpu.index) if gpu is not None else -step
+            self.mltop.trail.replace(gpu_location(node.node, indexes[(at + step) % len(indexes)]))
+            self.draw()
 
     def on_cursor_view_selected(self, event: CursorView.Selected) -> None:
         if not isinstance(event.view, Details):
@@ -117,15 +117,16 @@ class GpuScreen(Pane):
 
     def _fill_timeline(self, node: NodeView, gpu: GpuSample, room: int) -> int:
         """Made anew only when time went on: a key need not wait for it."""
-        width, room = self.size.width, min(room, MOST_TIMELINE)
+        width, room, paused = self.size.width, min(room, MOST_TIMELINE), self.mltop.paused
+
+        def make() -> Lines:
+            track = self._history.track(self.mltop.history, paused, node, gpu.index)
+            return timeline_lines(track, gpu, width, room) if track is not None else []
+
         sampled_at = node.sample.sampled_at if node.sample is not None else 0.0
-        age_s = None if node.state.state == "live" else node.state.age_s
-        now = (node.node, gpu.index, sampled_at, age_s, self.mltop.paused, width, room)
-        if now != self._drawn:
-            self._drawn = now
-            track = self._history.track(self.mltop.history, self.mltop.paused, node, gpu.index)
-            self._timeline = timeline_lines(track, gpu, width, room) if track is not None else []
-        return self.set_part("#timeline", self._timeline)
+        age_s = None if is_live(node) else node.state.age_s
+        source = (node.node, gpu.index, sampled_at, age_s, paused, width, room)
+        return self.set_part("#timeline", self._timeline.get(source, make))
 
     def _fill_details(self, sample: Sample, gpu: GpuSample) -> None:
         first = self._watched.first(sample.node, gpu, sample.sampled_at)
@@ -138,11 +139,4 @@ class GpuScreen(Pane):
         return self.node_view(self.mltop.trail.here.node)
 
     def _gpu(self) -> GpuSample | None:
-        node, index = self._node(), self.mltop.trail.here.gpu
-        gpus = node.sample.gpus if node is not None and node.sample is not None else ()
-        return next((gpu for gpu in gpus if gpu.index == index), None)
-
-    def _why_nothing(self, node: NodeView | None) -> str:
-        if node is None or node.sample is None:
-            return NO_SAMPLE.format("GPUs")
-        return f"{self.mltop.trail.here.title} is not in the newest sample"
+        return gpu_of(self._node(), self.mltop.trail.here.gpu)

@@ -19,16 +19,7 @@ from mltop.tui.render.cells import Cell
 from mltop.tui.screens.lines import all_problem_lines, connection_cells, host_cells, state_lines
 from mltop.tui.screens.node.timelines import GpuTimelines
 from mltop.tui.screens.pane import OneNodePane, TextLines
-from mltop.tui.screens.tables import (
-    NO_SAMPLE,
-    GpuTable,
-    RankTable,
-    gpu_rows,
-    gpu_table_height,
-    is_live,
-    rank_rows,
-    why_no_ranks,
-)
+from mltop.tui.screens.tables import GpuTable, RankTable, gpu_rows, gpu_table_height, is_live, rank_rows
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import CursorView
 
@@ -66,8 +57,8 @@ class NodeScreen(OneNodePane):
         host.display = node.sample is not None and not self.has_class("-low")
         live = replace(node, state=NodeState(node.node, "live"))  # its state stands above
         self.part("the host line", lambda: host.set_lines([host_cells(live, self.size.width)]))
-        self.part("the GPUs", lambda: self.put(gpus, *gpu_rows(node, self.mltop.trends), NO_SAMPLE.format("GPUs")))
-        self.part("the ranks", lambda: self.put(ranks, *rank_rows([node], self.mltop.trends), why_no_ranks([node])))
+        self.part("the GPUs", lambda: self.put(gpus, *gpu_rows(node, self.mltop.trends)))
+        self.part("the ranks", lambda: self.put(ranks, *rank_rows([node], self.mltop.trends)))
         room = self.size.height - self.chrome_height() - host.display - top
         problems: list[list[Cell]] = spared("the problems", lambda: self._problems(picture, node), [])
         gpu_room = room - min(len(problems), MIN_PROBLEM_LINES) - 2

@@ -11,7 +11,7 @@ from mltop.tui.app.mishaps import spared
 from mltop.tui.app.navigation import Location
 from mltop.tui.screens.lines import gaps_of, host_cells, problem_lines
 from mltop.tui.screens.pane import Pane, TextLines
-from mltop.tui.screens.tables import GpuTable, RankTable, gpu_rows, gpu_table_height, rank_rows, why_no_ranks
+from mltop.tui.screens.tables import GpuTable, RankTable, gpu_rows, gpu_table_height, rank_rows
 from mltop.tui.widgets.cell_view import CursorView
 
 MIN_RANK_LINES = 4
@@ -45,7 +45,7 @@ class OverviewScreen(Pane):
         host, gpus, ranks = self.query_one("#host", TextLines), self.query_one(GpuTable), self.query_one(RankTable)
         self.part("the host line", lambda: host.set_lines([host_cells(node, self.size.width)]))
         self.part("the GPUs", lambda: self.put(gpus, *gpu_rows(node, self.mltop.trends)))
-        self.part("the ranks", lambda: self.put(ranks, *rank_rows([node], self.mltop.trends), why_no_ranks([node])))
+        self.part("the ranks", lambda: self.put(ranks, *rank_rows([node], self.mltop.trends)))
         room = self.size.height - self.chrome_height() - host.display
         rank_lines, gpu_lines = 1 + max(1, ranks.row_count), gpu_table_height(node)
         problems = spared("the problems", lambda: self._show_problems(picture, room, room - rank_lines - gpu_lines), 0)
