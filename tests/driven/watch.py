@@ -68,7 +68,7 @@ class Watcher:
             if isinstance(newest, Received) and (not kept or kept[-1].payload is not newest.payload):
                 skew_s = node.connection.clock_skew_s
                 kept.append(Frame(node.node, newest.glance.sampled_at, newest.payload, newest.slow, skew_s))
-        self.fired.add((*self._health.findings(view), *self._health.ended()))
+        self.fired.add((*self._health.findings(view), *self._health.ended))
 
     def until(self, done: Callable[[], bool], most_s: float, each: Callable[[], object] = lambda: None) -> bool:
         """Look on until ``done``; False: it was not within ``most_s``. ``each``: after every look."""

@@ -11,7 +11,7 @@ from mltop.tui.filters import FIELDS, Subject, parse
 from mltop.tui.render.cells import LazyRows, Row, plain
 from mltop.tui.render.glyphs import ASCII
 from mltop.tui.screens.bars import FilterBox, FilterHistory, filter_line, typing_line
-from mltop.tui.screens.help import EXAMPLES, HelpScreen, drawable
+from mltop.tui.screens.help.screen import EXAMPLES, HelpScreen, drawable
 from mltop.tui.screens.rows import Sort, SubjectRows, narrowed
 from tests.tui import fake_views
 from tests.tui.fake_session import FakeSession

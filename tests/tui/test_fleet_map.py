@@ -10,9 +10,9 @@ import pytest
 from mltop.probes.model import NodeState
 from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.render.fleet.heat import MARK
-from mltop.tui.screens.overview import FleetScreen
+from mltop.tui.screens.overview.fleet import FleetScreen
+from mltop.tui.screens.overview.heatmap import Heatmap
 from mltop.tui.screens.tables import GpuTable
-from mltop.tui.widgets.heatmap import Heatmap
 from mltop.tui.widgets.line_table import LineTable
 from tests.tui import fake_views
 from tests.tui.fake_session import FakeSession

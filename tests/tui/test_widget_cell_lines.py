@@ -30,11 +30,11 @@ class LinesApp(App):
     def view(self):
         return self.query_one(CountingLines)
 
-    def on_cell_lines_selected(self, message):
-        assert message.control is self.view
+    def on_cursor_view_selected(self, message):
+        assert message.view is self.view
         self.messages.append(("selected", message.key))
 
-    def on_cell_lines_highlighted(self, message):
+    def on_cursor_view_highlighted(self, message):
         self.messages.append(("highlighted", message.key))
 
 

@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 from mltop.probes.model import GpuSample, NodeState, Sample
 from mltop.probes.reach.view import NodeView
 from mltop.tui.render.fleet.heat import METRICS, Heats, NodeHeat
-from mltop.tui.widgets.heatmap import Heatmap
+from mltop.tui.screens.overview.heatmap import Heatmap
 
 NODES = 60
 

@@ -55,11 +55,11 @@ class TableApp(App):
     def table(self):
         return self.query_one(CountingTable)
 
-    def on_line_table_selected(self, message):
+    def on_cursor_view_selected(self, message):
         self.messages.append(("selected", message.key))
-        assert message.control is self.table
+        assert message.view is self.table
 
-    def on_line_table_highlighted(self, message):
+    def on_cursor_view_highlighted(self, message):
         self.messages.append(("highlighted", message.key))
 
     def on_line_table_header_clicked(self, message):

@@ -14,7 +14,7 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rich.console import Console
 from textual.actions import ActionError
@@ -27,7 +27,7 @@ from textual.theme import BUILTIN_THEMES
 
 from mltop.tui.app.feed import Feed, Picture
 from mltop.tui.app.history import History
-from mltop.tui.app.keys import APP_BINDINGS, PANES, PaneEntry, PaneScreen, first_keys
+from mltop.tui.app.keys import APP_BINDINGS, PANES, PaneScreen, first_keys
 from mltop.tui.app.mishaps import MISHAPS, spared
 from mltop.tui.app.navigation import Location, Trail
 from mltop.tui.app.output import say, say_crash
@@ -73,10 +73,6 @@ class Fresh(Message):
         return isinstance(message, Fresh)
 
 
-class Failed(Message):
-    """Something failed that nothing draws by itself."""
-
-
 class MltopApp(Unbroken, App[None]):
     """Shows a session. ``read_only`` refuses what touches a process or writes a file (``t``, ``c``, ``M``, ``A``).
 
@@ -101,7 +97,7 @@ class MltopApp(Unbroken, App[None]):
             self.theme = TERMINAL_THEME.name
         several = len(session.view().nodes) > 1  # that are asked for: this does not change
         for entry in PANES:
-            self.add_mode(entry.name, partial(_made, entry, several))
+            self.add_mode(entry.name, partial(entry.make, several))
         self.session = session
         self.read_only = read_only
         self.investigation = Investigation(session, self._post)
@@ -117,7 +113,7 @@ class MltopApp(Unbroken, App[None]):
         self.since = StatesSince()
         self.filter_history = FilterHistory()
         self._mouse = mouse
-        self._feed = Feed(session, lambda picture: self._post(Fresh(picture)))
+        self._feed = Feed(session, lambda picture: self.post_message(Fresh(picture)))
         self._live_trends = self.trends
         self._retrying = False
         self._closer: threading.Thread | None = None
@@ -125,9 +121,7 @@ class MltopApp(Unbroken, App[None]):
     @property
     def pane(self) -> PaneScreen:
         """The pane of the current mode, also while the command palette lies over it."""
-        screen: Any = self.screen_stack[0]
-        pane: PaneScreen = screen
-        return pane
+        return cast(PaneScreen, self.screen_stack[0])
 
     def run(self, **options: Any) -> None:
         """As ``App.run``, then waits at most ``CLOSE_S`` for the session to close.
@@ -152,7 +146,7 @@ class MltopApp(Unbroken, App[None]):
         self._close_messages_no_wait()
 
     def on_mount(self) -> None:
-        MISHAPS.listen(lambda: self.post_message(Failed()))
+        MISHAPS.listen(lambda: self.call_later(self.redraw))  # also of what nothing draws by itself
         self._feed.start()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP):
@@ -161,7 +155,7 @@ class MltopApp(Unbroken, App[None]):
                 loop.add_signal_handler(number, self._leave, number)
 
     def _leave(self, number: int) -> None:
-        """By a signal. A terminal that is gone takes nothing any more: Textual's writer may wait for it for ever."""
+        """End by a signal. A terminal that is gone takes nothing more: Textual's writer may wait for it for ever."""
         if number == signal.SIGHUP:
             at_last = threading.Timer(HUNG_UP_S, os._exit, (128 + number,))
             at_last.daemon = True
@@ -181,7 +175,7 @@ class MltopApp(Unbroken, App[None]):
     # What arrives.
 
     def _post(self, message: Message) -> None:
-        """From any thread."""
+        """May be called from any thread."""
         self.post_message(message)
 
     def on_fresh(self, message: Fresh) -> None:
@@ -218,11 +212,8 @@ class MltopApp(Unbroken, App[None]):
         self.probing.take_past(message)
         self.redraw()
 
-    def on_failed(self) -> None:
-        self.redraw()
-
     def on_key(self, event: Key) -> None:
-        """A key that nothing below has taken: a letter that was typed right after "/" belongs to the filter."""
+        """Handles what no widget has: a letter that was typed right after "/" belongs to the filter."""
         if isinstance(self.focused, TypedBox) and self.focused.take(event):
             event.prevent_default()
 
@@ -248,12 +239,11 @@ class MltopApp(Unbroken, App[None]):
 
     def tell_mishaps(self) -> None:
         """What has failed since the last time: once, in the line of notices of the pane that is being drawn."""
-        sentence = MISHAPS.unsaid()
-        if sentence:
+        if sentence := MISHAPS.unsaid():
             self.notice = Notice(sentence, "crit")
 
     async def run_action(self, *action: Any, **options: Any) -> bool:
-        """A key whose action fails costs what it was to do."""
+        """As ``App.run_action``; what fails costs the key what it was to do."""
         try:
             return await super().run_action(*action, **options)
         except ActionError:
@@ -271,11 +261,11 @@ class MltopApp(Unbroken, App[None]):
         self._arrive()
 
     def action_pane(self, name: str) -> None:
-        self.trail.jump(Location(name, self._node_meant() if name in ("node", "links") else ""))
+        self.trail.jump(Location(name, self._node_looked_at() if name in ("node", "links") else ""))
         self._arrive()
 
-    def _node_meant(self) -> str:
-        """The node the user looks at: the one shown, that under the cursor, or the first."""
+    def _node_looked_at(self) -> str:
+        """The node that is shown, that under the cursor, or the first."""
         nodes = self.picture.view.nodes if self.picture is not None else ()
         return self.trail.here.node or self.pane.node_at_cursor() or (nodes[0].node if nodes else "")
 
@@ -302,7 +292,7 @@ class MltopApp(Unbroken, App[None]):
         self.call_later(self._show_here)
 
     async def _show_here(self) -> None:
-        """Looks where the user is only now: several keys may have come since this call was asked for."""
+        """Show the pane where the user is now: several keys may have come since this call was made."""
         if self.current_mode != self.trail.here.pane:
             await self.switch_mode(self.trail.here.pane)
         else:
@@ -311,7 +301,7 @@ class MltopApp(Unbroken, App[None]):
     # What the user starts.
 
     def action_pause(self) -> None:
-        """The frozen picture keeps its history, whatever arrives meanwhile."""
+        """Freeze the picture, which keeps its history whatever arrives meanwhile; or go on."""
         self.paused = not self.paused
         if self.paused:
             self.trends = deepcopy(self._live_trends)
@@ -365,12 +355,11 @@ class MltopApp(Unbroken, App[None]):
         else:
             from mltop.tui.screens.probes.question import ConfirmProbe
 
-            here = self.trail.here
+            self.push_screen(ConfirmProbe(kind, self._probe_scope), self._start_probe)
 
-            def scope_of(kind: ProbeKind) -> ProbeScope:
-                return probe_scope(self.newest_view(), self.selection, kind, here.node, here.gpu)
-
-            self.push_screen(ConfirmProbe(kind, scope_of), self._start_probe)
+    def _probe_scope(self, kind: ProbeKind) -> ProbeScope:
+        here = self.trail.here
+        return probe_scope(self.newest_view(), self.selection, kind, here.node, here.gpu)
 
     def _start_probe(self, wanted: ProbeWanted | None) -> None:
         if wanted is None or self.probing.running is not None:
@@ -407,10 +396,6 @@ class MltopApp(Unbroken, App[None]):
         return self.newest.view if self.newest is not None else self.session.view()
 
 
-def _made(entry: PaneEntry, several: bool) -> Screen[Any]:
-    return entry.load(several)()
-
-
 def few_colours() -> bool:
     """Whether only the terminal's own 16 colours, or none, can be told apart.
 
@@ -426,8 +411,6 @@ def terminal_busy(app: App[Any]) -> bool:
     Textual's writer thread holds at most 30 writes and then blocks the whole loop, and no public API tells
     how many wait (``textual.drivers._writer_thread``). Where that thread does not exist, the answer is False.
     """
-    driver = getattr(app, "_driver", None)
-    writer = getattr(driver, "_writer_thread", None)
-    queue = getattr(writer, "_queue", None)
-    waiting = getattr(queue, "qsize", None)
-    return bool(waiting is not None and waiting() > 0)
+    writer = getattr(getattr(app, "_driver", None), "_writer_thread", None)
+    queue_size = getattr(getattr(writer, "_queue", None), "qsize", None)
+    return queue_size is not None and queue_size() > 0

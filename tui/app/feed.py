@@ -9,7 +9,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from operator import itemgetter
@@ -72,13 +72,13 @@ class StateWatch:
         self._findings: tuple[Finding, ...] = ()
 
     def with_states(self, view: FleetView, health: tuple[Finding, ...]) -> tuple[Finding, ...]:
-        """A single node's state is on its screen already."""
+        """Returns the findings, of several nodes also those of their states: one node's is on its screen already."""
         self._look(view)
         if len(view.nodes) < 2:
             return health
         # A finding keeps its ``since``: ages are rounded by when the view was taken.
         made: dict[tuple[str, str, str], Finding] = {}
-        for finding in state_findings(self._told(view), view.taken_at):
+        for finding in state_findings([node for node in view.nodes if not self._is_starting(node)], view.taken_at):
             key = finding.node, finding.id, finding.message
             made[key] = self._made.get(key, finding)
         if health is not self._health or made.keys() != self._made.keys():
@@ -94,18 +94,11 @@ class StateWatch:
         answered = (node.node for node in view.nodes if node.state.age_s is not None)
         self._answered_at = {node: self._answered_at.get(node, now) for node in answered}
 
-    def _told(self, view: FleetView) -> Iterator[NodeView]:
-        """All but nodes that are silent only since they, or mltop, began."""
-        awake_s = self._looked_at - self._awake_since
-        for node in view.nodes:
-            if node.state.state == "stale":
-                silent_s = min(node.state.age_s or 0.0, awake_s)
-                if silent_s < (AWAKE_S if self._has_settled(node.node) else SETTLING_S):
-                    continue
-            yield node
-
-    def _has_settled(self, node: str) -> bool:
-        return self._looked_at - self._answered_at.get(node, self._looked_at) >= SETTLING_S
+    def _is_starting(self, node: NodeView) -> bool:
+        """Whether it is silent only since it, or mltop, began."""
+        silent_s = min(node.state.age_s or 0.0, self._looked_at - self._awake_since)
+        known_s = self._looked_at - self._answered_at.get(node.node, self._looked_at)
+        return node.state.state == "stale" and silent_s < (AWAKE_S if known_s >= SETTLING_S else SETTLING_S)
 
 
 @dataclass
@@ -128,12 +121,12 @@ class HealthWatch:
 
     def __init__(self) -> None:
         self._health: Health | None = None
+        self.ended: tuple[Finding, ...] = ()  # findings that are over since less than an hour, the newest first
+        self.events: tuple[tuple[str, KernelEvent], ...] = ()  # of the last 24 hours, with the node's name
         self._no_lemons = ""  # why the list cannot be read
         self._turns: dict[str, _Turn] = {}
         self._of_jobs: tuple[Finding, ...] = ()
         self._firing: tuple[Finding, ...] = ()
-        self._ended: tuple[Finding, ...] = ()
-        self._events: tuple[tuple[str, KernelEvent], ...] = ()
         self._allowed_s = BURST_S
         self._asked_at = time.monotonic()
 
@@ -143,32 +136,24 @@ class HealthWatch:
         self._save_up()
         changed = self._forget(health, {node.node for node in view.nodes})
         least_s = max(0.0, self._allowed_s - ONE_CALL_S)
-        for due in self._due(view):
+        for node in self._due(view):
             if self._allowed_s <= least_s:
                 break
             began = time.thread_time()  # what others do meanwhile is not this thread's share
-            newest = due.sample_in_turn()
+            newest = node.sample_in_turn()
             if newest is not None:
-                take_skew(due, newest)
-                judge = partial(self._judge, health, due.node, newest)
-                changed = spared(f"judging {due.node}", judge, False) or changed
+                take_skew(node, newest)
+                judge = partial(self._judge, health, node.node, newest)
+                changed = spared(f"judging {node.node}", judge, False) or changed
             self._allowed_s -= time.thread_time() - began
-        untold = bool(self._no_lemons) and not self._firing
-        if changed or untold or health.of_jobs() is not self._of_jobs:
+        lemons_unsaid = bool(self._no_lemons) and not self._firing
+        if changed or lemons_unsaid or health.of_jobs() is not self._of_jobs:
             self._of_jobs = health.of_jobs()
             self._gather()
         return self._firing
 
-    def ended(self) -> tuple[Finding, ...]:
-        """What ended within the last hour, the newest first."""
-        return self._ended
-
-    def events(self) -> tuple[tuple[str, KernelEvent], ...]:
-        """What the kernels of the nodes reported in the last 24 hours, with the node's name."""
-        return self._events
-
     def not_judged(self) -> frozenset[str]:
-        """Nodes of the last view of which a sample is there that the rules have not seen, nor any before it."""
+        """The nodes of the last view that have a sample, of which the rules have seen none so far."""
         return frozenset([name for name, turn in self._turns.items() if not turn.judged_at])
 
     def _begin(self) -> Health:
@@ -192,7 +177,7 @@ class HealthWatch:
         return again or (Finding(FAILED, "warning", name, "health rules", text, "please report this", since=now),)
 
     def _without_lemons(self) -> list[Finding]:
-        """That the list of bad GPUs cannot be used is told once, of the first node."""
+        """That the list of bad GPUs cannot be used is a finding of the first node."""
         if not self._no_lemons or not self._turns:
             return []
         text = f"known bad GPUs cannot be told: {self._no_lemons}"
@@ -201,10 +186,10 @@ class HealthWatch:
     def _gather(self) -> None:
         findings = [finding for turn in self._turns.values() for finding in turn.findings]
         findings += [*self._of_jobs, *self._without_lemons()]
-        self._events = tuple((name, event) for name, turn in self._turns.items() for event in turn.events)
+        self.events = tuple((name, event) for name, turn in self._turns.items() for event in turn.events)
         self._firing = tuple(sorted([finding for finding in findings if finding.until is None], key=_gravest_first))
         ended = [finding for finding in findings if finding.until is not None]
-        self._ended = tuple(sorted(ended, key=lambda finding: -(finding.until or 0.0)))
+        self.ended = tuple(sorted(ended, key=lambda finding: -(finding.until or 0.0)))
 
     def _save_up(self) -> None:
         now = time.monotonic()
@@ -212,24 +197,22 @@ class HealthWatch:
         self._asked_at = now
 
     def _forget(self, health: Health, present: set[str]) -> bool:
-        """Drop nodes that are not ``present``; True when one of them had findings."""
-        names = self._turns.keys() - present
-        gone = [self._turns.pop(name) for name in names]
-        for name in names:
+        """Drop nodes that are not ``present``; True when one of them had findings or events."""
+        gone = {name: self._turns.pop(name) for name in self._turns.keys() - present}
+        for name in gone:
             health.forget(name)
-        return any(turn.findings or turn.events for turn in gone)
+        return any(turn.findings or turn.events for turn in gone.values())
 
     def _due(self, view: FleetView) -> list[NodeView]:
         """Nodes with a sample not yet judged, in the order of their turns."""
         due: list[tuple[bool, float, NodeView]] = []
-        for view_of_node in view.nodes:
-            glance = view_of_node.glance
-            if glance is None:
+        for node in view.nodes:
+            if (glance := node.glance) is None:
                 continue
-            turn = self._turns.setdefault(view_of_node.node, _Turn())
+            turn = self._turns.setdefault(node.node, _Turn())
             if glance.sampled_at != turn.judged_at:
-                due.append((not _other_states(turn, glance), turn.judged_at, view_of_node))
-        return [view_of_node for _, _, view_of_node in sorted(due, key=itemgetter(0, 1))]
+                due.append((not _other_states(turn, glance), turn.judged_at, node))
+        return [node for _, _, node in sorted(due, key=itemgetter(0, 1))]
 
     def _judge(self, health: Health, name: str, newest: Sample) -> bool:
         """Whether the findings of this node are other ones now."""
@@ -284,7 +267,7 @@ class Feed:
         self._stopped = threading.Event()
         self._health = HealthWatch()
         self._states = StateWatch()
-        self._judged: tuple[Finding, ...] = ()
+        self._judged: tuple[Finding, ...] = ()  # by the health rules, when they last did not fail
 
     def start(self) -> None:
         sys.setswitchinterval(SWITCH_S)
@@ -322,7 +305,7 @@ class Feed:
         view = self._session.view()
         self._judged = spared("the health rules", lambda: self._health.findings(view), self._judged)
         findings = spared("the nodes' states", lambda: self._states.with_states(view, self._judged), self._judged)
-        return Picture(view, findings, self._health.not_judged(), self._health.ended(), self._health.events())
+        return Picture(view, findings, self._health.not_judged(), self._health.ended, self._health.events)
 
 
 def frame_s(nodes: int) -> float:

@@ -44,7 +44,7 @@ Values = Sequence["float | None"]
 
 
 def _lane(lane: int) -> cached_property[Values]:
-    """The values of one lane of a track, worked out when they are asked for."""
+    """The values of one lane of a track, worked out when they are first used."""
     return cached_property(lambda track: _known(track.raw[lane]))
 
 
@@ -83,14 +83,14 @@ class Track:
 
     @cached_property
     def reasons_seen(self) -> Mapping[int, int]:
-        """Every combination that was seen, and how often: few, however long the track is."""
+        """Every combination of bits that was seen, and how often: few, however long the track is."""
         return {bits: count for bits, count in Counter(self.reasons).items() if bits is not None}
 
     def share(self, reason: str) -> float | None:
-        """Of the time that is known, the part in which this reason held; None when nothing is known."""
-        known = sum(self.reasons_seen.values())
-        held = sum(count for bits, count in self.reasons_seen.items() if bits & _BIT[reason])
-        return held / known if known else None
+        """The part of the time in which this reason held; None when nothing is known."""
+        known_steps = sum(self.reasons_seen.values())
+        steps = sum(count for bits, count in self.reasons_seen.items() if bits & _BIT[reason])
+        return steps / known_steps if known_steps else None
 
     def seen_reasons(self) -> list[str]:
         """Those that held at least once, in the order of REASONS."""
@@ -98,7 +98,7 @@ class Track:
 
 
 def has(bits: int | None, reason: str) -> bool | None:
-    """Whether a value of ``Track.reasons`` holds this reason, False of one that is not in REASONS; None: unknown."""
+    """Whether a value of ``Track.reasons`` has this reason, never one that is not in REASONS; None: unknown."""
     return None if bits is None else bool(bits & _BIT.get(reason, 0))
 
 
@@ -116,8 +116,8 @@ class NodeHistory:
         self._at = -math.inf
 
     def take(self, glance: Glance) -> None:
-        """A sample; one of a slot that is there already changes nothing. Time may go back (a replay): what was later
-        is forgotten then.
+        """Take a sample; one of a slot that is there already changes nothing. Where time goes back (a replay), what was
+        later is forgotten.
         """
         slot = self._slot_of(glance.sampled_at)
         if slot == self._slot:
@@ -138,9 +138,9 @@ class NodeHistory:
         self._slot, self._at = slot, glance.sampled_at
 
     def track(self, gpu: int, until: float) -> Track | None:
-        """Up to ``until`` (unix s); where the newest sample is much older, what lies between is unknown.
+        """The last ten minutes up to ``until`` (unix s), None for a GPU never seen.
 
-        None of a GPU never seen.
+        Where the newest sample is much older than ``until``, what lies between is unknown.
         """
         if gpu >= self._gpus:
             return None
@@ -152,7 +152,7 @@ class NodeHistory:
         return Track(until, self.step_s, began, newest, raw)
 
     def copy(self) -> NodeHistory:
-        """One that stands still while this one goes on."""
+        """A history that stands still while this one goes on."""
         copied = NodeHistory(self.step_s)
         copied._gpus, copied._ring = self._gpus, self._ring[:]
         copied._slot, copied._began, copied._at = self._slot, self._began, self._at
@@ -215,16 +215,13 @@ class History:
         self._turn = (self._turn + 1) % turns
         nodes = self._nodes
         for node in view.nodes[self._turn :: turns]:
-            glance = node.glance
-            if glance is None:
+            if (glance := node.glance) is None:
                 continue
-            history = nodes.get(node.node)
-            if history is None:
-                history = nodes[node.node] = NodeHistory(float(max(turns, round(glance.interval_s))))
-            spared("the history of a node", partial(history.take, glance), None)
-        if len(nodes) > len(view.nodes):
-            for gone in nodes.keys() - {node.node for node in view.nodes}:
-                del nodes[gone]
+            if node.node not in nodes:
+                nodes[node.node] = NodeHistory(float(max(turns, round(glance.interval_s))))
+            spared("the history of a node", partial(nodes[node.node].take, glance), None)
+        for gone in nodes.keys() - {node.node for node in view.nodes}:
+            del nodes[gone]
 
     def of(self, node: str) -> NodeHistory | None:
         """None of a node without any sample so far."""
@@ -232,46 +229,18 @@ class History:
 
 
 def _row(gpus: Sequence[AnyGpu], count: int) -> array[float]:
-    """All lanes of ``count`` GPUs. Runs for every GPU of a fleet: kept short."""
-    values: list[float | None] = []
-    for position, gpu in enumerate(gpus):
-        if gpu.index != position or gpu.state != "ok":
-            return _row_with_holes(gpus, count)
-        values += (
-            gpu.sm_clock_mhz,
-            gpu.power_w,
-            gpu.temperature_c,
-            gpu.busy,
-            gpu.sm_active,
-            gpu.tensor_active,
-            0.0 if gpu.throttle_reasons == () else _bits(gpu.throttle_reasons),
-        )
-    row = _array(values)
-    return row if len(gpus) == count else row + _NOTHING * (count - len(gpus))
-
-
-def _row_with_holes(gpus: Sequence[AnyGpu], count: int) -> array[float]:
-    """Where a GPU is lost or hidden."""
+    """All lanes of ``count`` GPUs, unknown where one is lost or hidden."""
     row = _NOTHING * count
     for gpu in gpus:
         if gpu.state == "ok" and 0 <= gpu.index < count:
             values = (gpu.sm_clock_mhz, gpu.power_w, gpu.temperature_c, gpu.busy, gpu.sm_active, gpu.tensor_active)
-            start = gpu.index * _LANES
-            row[start : start + _LANES] = _array([*values, _bits(gpu.throttle_reasons)])
+            lanes = [_UNKNOWN if value is None else value for value in (*values, _bits(gpu.throttle_reasons))]
+            row[gpu.index * _LANES : (gpu.index + 1) * _LANES] = array("f", lanes)
     return row
 
 
-def _array(values: Sequence[float | None]) -> array[float]:
-    try:
-        return array("f", values)  # type: ignore[arg-type]  # nearly always all are known
-    except TypeError:
-        return array("f", [_UNKNOWN if value is None else value for value in values])
-
-
 def _bits(reasons: Sequence[str] | None) -> float | None:
-    if not reasons:
-        return None if reasons is None else 0.0
-    return float(sum([_BIT.get(reason, 0) for reason in reasons]))
+    return None if reasons is None else float(sum([_BIT.get(reason, 0) for reason in reasons]))
 
 
 def _known(values: array[float]) -> Values:
@@ -282,19 +251,19 @@ def _known(values: array[float]) -> Values:
 
 
 class ShownHistory:
-    """Of one pane: tracks that stand still while the screen is paused, however long that is."""
+    """The tracks that one pane shows: they stand still while the screen is paused, however long that is."""
 
     def __init__(self) -> None:
-        self._held: dict[str, NodeHistory] = {}
+        self._frozen: dict[str, NodeHistory] = {}
 
     def track(self, live: History, paused: bool, node: NodeView, gpu: int) -> Track | None:
         """None of a GPU of which nothing has been kept yet."""
         sample = node.sample
         history = live.of(node.node)
         if paused and history is not None:
-            history = self._held.setdefault(node.node, history.copy())
+            history = self._frozen.setdefault(node.node, history.copy())
         elif not paused:
-            self._held.clear()
+            self._frozen.clear()
         if sample is None or history is None:
             return None
         silent_s = 0.0 if node.state.state == "live" else node.state.age_s or 0.0

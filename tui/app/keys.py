@@ -38,8 +38,8 @@ class PaneScreen(Protocol):
 
 @dataclass(frozen=True)
 class PaneEntry:
-    """``key`` is empty for panes that are only drilled into. ``screen`` is ``module:Class``, ``of_several`` what stands
-    in its place where several nodes are watched.
+    """``key`` is empty for panes that are only drilled into. ``screen`` is ``module:Class`` in tui/screens,
+    ``of_several`` what stands in its place where several nodes are watched.
     """
 
     name: str
@@ -50,67 +50,44 @@ class PaneEntry:
 
     def load(self, several: bool) -> type[Screen[Any]]:
         module, _, name = ((several and self.of_several) or self.screen).partition(":")
-        screen: type[Screen[Any]] = getattr(import_module(module), name)
+        screen: type[Screen[Any]] = getattr(import_module(f"mltop.tui.screens.{module}"), name)
         return screen
+
+    def make(self, several: bool) -> Screen[Any]:
+        return self.load(several)()
 
 
 PANES = (
     PaneEntry(
-        "overview",
-        "1",
-        "GPUs and ranks, or all nodes",
-        "mltop.tui.screens.overview:OverviewScreen",
-        of_several="mltop.tui.screens.overview:FleetScreen",
+        "overview", "1", "GPUs and ranks, or all nodes", "overview.screen:OverviewScreen", "overview.fleet:FleetScreen"
     ),
-    PaneEntry("node", "2", "one node in detail", "mltop.tui.screens.node:NodeScreen"),
-    PaneEntry("ranks", "3", "all training ranks", "mltop.tui.screens.ranks:RanksScreen"),
-    PaneEntry("stacks", "4", "stacks of all ranks and the verdict", "mltop.tui.screens.stacks:StacksScreen"),
-    PaneEntry("links", "5", "network ports and PCI links of a node", "mltop.tui.screens.links:LinksScreen"),
-    PaneEntry("events", "6", "what happened: findings and kernel messages", "mltop.tui.screens.events:EventsScreen"),
-    PaneEntry("probes", "7", "active probes: how fast the hardware is", "mltop.tui.screens.probes.screen:ProbesScreen"),
-    PaneEntry("gpu", "", "one GPU in detail", "mltop.tui.screens.gpu:GpuScreen"),
-    PaneEntry("rank", "", "the stack of one rank", "mltop.tui.screens.ranks:RankScreen"),
-    PaneEntry("help", "", "all keys", "mltop.tui.screens.help:HelpScreen"),
+    PaneEntry("node", "2", "one node in detail", "node.screen:NodeScreen"),
+    PaneEntry("ranks", "3", "all training ranks", "ranks.screen:RanksScreen"),
+    PaneEntry("stacks", "4", "stacks of all ranks and the verdict", "stacks.screen:StacksScreen"),
+    PaneEntry("links", "5", "network ports and PCI links of a node", "links.screen:LinksScreen"),
+    PaneEntry("events", "6", "what happened: findings and kernel messages", "events.screen:EventsScreen"),
+    PaneEntry("probes", "7", "active probes: how fast the hardware is", "probes.screen:ProbesScreen"),
+    PaneEntry("gpu", "", "one GPU in detail", "gpu.screen:GpuScreen"),
+    PaneEntry("rank", "", "the stack of one rank", "ranks.screen:RankScreen"),
+    PaneEntry("help", "", "all keys", "help.screen:HelpScreen"),
 )
 
-
+ASKS = "; asks before it starts"
+LEAVES = "leave; nothing on the machines is touched"
 APP_BINDINGS = [
     *(Binding(pane.key, f"pane('{pane.name}')", pane.name, tooltip=pane.what) for pane in PANES if pane.key),
     Binding("t", "dump", "dump", tooltip="dump marked nodes, or all, and judge them; again: cancel"),
     Binding("c", "capture", "capture", tooltip="write a capture directory of everything known"),
-    Binding(
-        "M",
-        "probe('matmul')",
-        "matmul",
-        tooltip="measure GEMMs on what is looked at, marked or all; asks before it starts",
-    ),
-    Binding(
-        "A",
-        "probe('all-reduce')",
-        "all-reduce",
-        tooltip="measure collectives and find slow ranks; asks before it starts",
-    ),
+    Binding("M", "probe('matmul')", "matmul", tooltip=f"measure GEMMs on what is looked at, marked or all{ASKS}"),
+    Binding("A", "probe('all-reduce')", "all-reduce", tooltip=f"measure collectives and find slow ranks{ASKS}"),
     Binding("p", "pause", "pause", tooltip="freeze the screen; again: go on"),
-    Binding(
-        "r,f5",
-        "refresh_now",
-        "refresh",
-        show=False,
-        tooltip="take the newest state and draw everything again",
-    ),
+    Binding("r,f5", "refresh_now", "refresh", show=False, tooltip="take the newest state and draw everything again"),
     Binding("R", "retry", "retry", show=False, tooltip="try nodes again that are lost or refused, now"),
     Binding("escape", "go_back", "back", show=False, tooltip="cancel, clear the filter, go back, or clear marks"),
     Binding("colon,ctrl+p", "command_palette", "command", show=False, tooltip="all actions by name"),
     Binding("question_mark,f1,h", "help", "help", tooltip="all keys"),
-    Binding("q", "quit", "quit", tooltip="leave; nothing on the machines is touched"),
-    Binding(
-        "f10,ctrl+c,ctrl+q",
-        "quit",
-        "quit",
-        show=False,
-        priority=True,
-        tooltip="leave; nothing on the machines is touched",
-    ),
+    Binding("q", "quit", "quit", tooltip=LEAVES),
+    Binding("f10,ctrl+c,ctrl+q", "quit", "quit", show=False, priority=True, tooltip=LEAVES),
 ]
 
 PANE_BINDINGS = [
@@ -125,35 +102,24 @@ PANE_BINDINGS = [
 
 _NAMES = {
     "escape": "Esc",
-    "enter": "Enter",
     "colon": ":",
     "slash": "/",
     "question_mark": "?",
-    "space": "Space",
     "asterisk": "*",
     "left_square_bracket": "[",
     "right_square_bracket": "]",
-    "up": "Up",
-    "down": "Down",
-    "left": "Left",
-    "right": "Right",
     "pageup": "PgUp",
     "pagedown": "PgDn",
-    "home": "Home",
-    "end": "End",
-    "tab": "Tab",
 }
 
 
 def key_name(key: str) -> str:
-    """How a key is written for people: ``ctrl+c`` is ``^C``, ``f10`` is ``F10``."""
+    """How a key is written for people: ``ctrl+c`` is ``^C``, ``shift+tab`` is ``Shift+Tab``."""
     if key.startswith("ctrl+"):
         return "^" + key[5:].upper()
     if key.startswith("shift+"):
         return "Shift+" + key_name(key[6:])
-    if len(key) > 1 and key[0] == "f" and key[1:].isdigit():
-        return key.upper()
-    return _NAMES.get(key, key)
+    return _NAMES.get(key) or (key.capitalize() if len(key) > 1 else key)
 
 
 def key_names(binding: Binding) -> str:
@@ -162,13 +128,12 @@ def key_names(binding: Binding) -> str:
 
 def help_rows(bindings: Iterable[Binding]) -> list[tuple[str, str]]:
     """(keys, what they do) for every binding, those of one action on one line, in the order given."""
-    rows: dict[str, tuple[str, str]] = {}
+    by_action: dict[str, list[Binding]] = {}
     for binding in bindings:
-        if binding.system:
-            continue
-        keys, what = rows.get(binding.action, ("", binding.tooltip or binding.description))
-        rows[binding.action] = (f"{keys} {key_names(binding)}".strip(), what)
-    return list(rows.values())
+        if not binding.system:
+            by_action.setdefault(binding.action, []).append(binding)
+    groups = by_action.values()
+    return [(" ".join(map(key_names, group)), group[0].tooltip or group[0].description) for group in groups]
 
 
 def first_keys(bindings: Iterable[Binding]) -> list[Binding]:

@@ -15,11 +15,11 @@ Result = TypeVar("Result")
 
 
 class Mishaps:
-    """From any thread. One is told from another by where it happened, not by whose row it was."""
+    """What has failed so far, by where it happened, not by whose row it was. May be used from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._said: dict[object, tuple[str, Exception]] = {}  # by whose part it is, and where it failed
+        self._by_place: dict[object, tuple[str, Exception]] = {}
         self._unsaid: list[str] = []
         self._listener: Callable[[], object] = lambda: None
 
@@ -28,21 +28,21 @@ class Mishaps:
         self._listener = listener
 
     def take(self, what: str, error: Exception) -> str:
-        """Returns the sentence, for the place of what failed."""
+        """Returns a sentence to be shown in place of what failed."""
         sentence = f"{what} failed: {type(error).__name__}: {error} (please report)"
         frames = traceback.extract_tb(error.__traceback__)
         place = tuple((frame.filename, frame.lineno) for frame in (*frames[:2], *frames[-1:]))
         with self._lock:
-            is_new = place not in self._said
+            is_new = place not in self._by_place
             if is_new:
-                self._said[place] = sentence, error
+                self._by_place[place] = sentence, error
                 self._unsaid.append(sentence)
         if is_new:
             self._listener()
         return sentence
 
     def unsaid(self) -> str:
-        """The first one that was not told yet, and that there are more; "" when there is none."""
+        """The first sentence that was not shown yet, and how many more there are; "" when there is none."""
         with self._lock:
             sentences, self._unsaid = self._unsaid, []
         more = f"; and {len(sentences) - 1} more" if len(sentences) > 1 else ""
@@ -51,11 +51,11 @@ class Mishaps:
     def all(self) -> list[tuple[str, Exception]]:
         """Each once, for the end of the program."""
         with self._lock:
-            return list(self._said.values())
+            return list(self._by_place.values())
 
     def forget(self) -> None:
         with self._lock:
-            self._said.clear()
+            self._by_place.clear()
             self._unsaid.clear()
             self._listener = lambda: None
 

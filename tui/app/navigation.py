@@ -1,4 +1,4 @@
-"""Where the user is, and the way back: a pane and what it was opened for."""
+"""Where the user is, a pane and what it was opened for, and the way back."""
 
 from __future__ import annotations
 

@@ -9,11 +9,11 @@ from mltop.probes.model.gpu import IN_USE_BUSY, IN_USE_BYTES
 from mltop.probes.model.probe_kinds import PROBE_OF
 from mltop.probes.model.units import counted
 from mltop.probes.model.vocabulary import ProbeKind
-from mltop.probes.reach.view import FleetView, GpuGlance, NodeView
+from mltop.probes.reach.view import FleetView, GpuGlance
 
 
 class Selection:
-    """Lives in the UI loop only. Order of marking does not matter; nodes that are gone are simply not asked."""
+    """The marked nodes, in no order; those that are gone are simply left out. Lives in the UI loop only."""
 
     def __init__(self) -> None:
         self._nodes: set[str] = set()
@@ -46,14 +46,14 @@ TRIED_AGAIN = ("lost", "refused")
 
 @dataclass(frozen=True)
 class Scope:
-    """``nodes``: none means all. ``words``: what to say of it, "" when all is what anybody expects."""
+    """The nodes of an action, none means all. ``words`` describe them, "" when all is what anybody expects."""
 
     nodes: tuple[str, ...] = ()
     words: str = ""
 
 
 def dump_scope(view: FleetView, selection: Selection, filtered: bool) -> Scope:
-    """The marked nodes that are still watched; a filter hides rows, it does not narrow a dump, and that is said."""
+    """The marked nodes that are still watched. A filter hides rows, it does not narrow a dump, and ``words`` say so."""
     watched = [node.node for node in view.nodes]
     marked = tuple(node for node in watched if node in selection)
     if marked and len(marked) < len(watched):
@@ -63,11 +63,11 @@ def dump_scope(view: FleetView, selection: Selection, filtered: bool) -> Scope:
 
 
 def retry_scope(view: FleetView, selection: Selection) -> Scope:
-    """The marked nodes, or all, as far as they are lost or refused; nothing to try again: no nodes, and why."""
+    """The marked nodes, or all, as far as they are lost or refused; where there are none, ``words`` say so."""
     marked = [node for node in view.nodes if node.node in selection]
-    again = tuple(node.node for node in marked or view.nodes if node.state.state in TRIED_AGAIN)
-    if again:
-        return Scope(again, f"trying {counted(len(again), 'node')} again: {first_of(again)}")
+    failed = tuple(node.node for node in marked or view.nodes if node.state.state in TRIED_AGAIN)
+    if failed:
+        return Scope(failed, f"trying {counted(len(failed), 'node')} again: {first_of(failed)}")
     return Scope((), f"no {'marked ' if marked else ''}node is lost or refused: nothing to try again")
 
 
@@ -93,7 +93,7 @@ def probe_scope(
     view: FleetView, selection: Selection, kind: ProbeKind, node: str = "", gpu: int | None = None
 ) -> ProbeScope:
     """``node`` and ``gpu``: what the user looks at; pairs of nodes go to the marked nodes, or all, all the same."""
-    watched = {node_view.node: node_view for node_view in view.nodes}
+    watched = {each.node: each for each in view.nodes}
     marked = tuple(name for name in watched if name in selection)
     only: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
@@ -106,23 +106,19 @@ def probe_scope(
     else:
         names = tuple(watched)
         words = names[0] if len(names) == 1 else f"all {len(names)} nodes: {first_of(names)}"
-    meant = [watched[name] for name in only] or list(view.nodes)
-    seen = [one_gpu for each in meant for one_gpu in _gpus_of(each, gpus)]
+    views = [watched[name] for name in only] or view.nodes
+    glances = [each.glance for each in views if each.glance is not None]
+    seen_gpus = [seen for glance in glances for seen in glance.gpus if not gpus or str(seen.index) in gpus]
     return ProbeScope(
         words,
-        tuple(node_view.node for node_view in meant),
-        only if len(only) < len(watched) else (),
-        gpus,
-        len(seen),
-        sum(map(_in_use, seen)),
-        tuple(node_view.node for node_view in meant if node_view.state.state not in ("live", "stale")),
-        sum(node_view.glance is None for node_view in meant),
+        names=tuple(each.node for each in views),
+        nodes=only if len(only) < len(watched) else (),
+        gpus=gpus,
+        seen_gpus=len(seen_gpus),
+        in_use=sum(map(_in_use, seen_gpus)),
+        silent=tuple(each.node for each in views if each.state.state not in ("live", "stale")),
+        unseen=len(views) - len(glances),
     )
-
-
-def _gpus_of(node: NodeView, only: Sequence[str]) -> list[GpuGlance]:
-    gpus = node.glance.gpus if node.glance is not None else ()
-    return [gpu for gpu in gpus if not only or str(gpu.index) in only]
 
 
 def _in_use(gpu: GpuGlance) -> bool:

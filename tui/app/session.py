@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mltop.probes.model.probe import PastResult
 
 
-MOST_KEPT = 20  # runs of probes
+MOST_RUNS = 20  # of probes, to look back at
 
 Report = TypeVar("Report")
 
@@ -113,7 +113,7 @@ class PastRead(Message):
 class DumpResult:
     """The reports of one dump. ``partial``: cancelled, failed or still running. ``taken_at``: unix s.
 
-    ``nodes``: those that were asked, none: all that are watched.
+    ``nodes``: those that were dumped, none: all that are watched.
     """
 
     reports: tuple[JobReport, ...]
@@ -137,7 +137,7 @@ class Investigation:
         self._complete: DumpResult | None = None
         self._latest: DumpResult | None = None
         self.progress: StackProgress | None = None
-        self.nodes: tuple[str, ...] = ()  # that the last dump asked; none: all
+        self.nodes: tuple[str, ...] = ()  # that are dumped; none: all
         self.scope = ""  # the same in words, where it needs saying
 
     @property
@@ -150,7 +150,7 @@ class Investigation:
 
     @property
     def result(self) -> DumpResult | None:
-        """What to show: what the running dump has so far, else the last complete dump, else a partial one."""
+        """What the running dump has so far, else the last complete dump, else a partial one; None before the first."""
         if self.dumping and self._latest is not None and self._latest.reports:
             return self._latest
         return self._complete or self._latest
@@ -213,7 +213,7 @@ class Probing:
         self._probe: Cancellable | None = None
         self._runs: list[ProbeProgress] = []
         self._looked_at = -1  # in _runs, from the end
-        self._past_asked = False
+        self._past_wanted = False
         self.cancelling = False
         self.past: Mapping[str, Sequence[PastResult]] = {}
 
@@ -243,7 +243,7 @@ class Probing:
         assert isinstance(self._session, Probes) and self._probe is None
         self._run += 1
         run = self._run
-        self._runs = [*self._runs[-MOST_KEPT + 1 :], ProbeProgress(wanted, "connecting")]
+        self._runs = [*self._runs[-MOST_RUNS + 1 :], ProbeProgress(wanted, "connecting")]
         self._looked_at, self.cancelling = -1, False
         self._probe = self._session.run_probe(wanted, lambda progress: self._post(ProbeMoved(run, progress)))
 
@@ -266,8 +266,8 @@ class Probing:
 
     def want_past(self) -> None:
         """Have earlier results read, once; ``PastRead`` brings them."""
-        if not self._past_asked:
-            self._past_asked = True
+        if not self._past_wanted:
+            self._past_wanted = True
             self._read_past()
 
     def take_past(self, message: PastRead) -> None:
@@ -280,5 +280,6 @@ class Probing:
         """In a thread of its own: it reads files."""
         session = self._session
         if isinstance(session, RemembersProbes):
-            reads = session.past
-            threading.Thread(target=lambda: self._post(PastRead(reads())), name="past-probes", daemon=True).start()
+            threading.Thread(
+                target=lambda: self._post(PastRead(session.past())), name="past-probes", daemon=True
+            ).start()

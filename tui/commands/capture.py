@@ -14,7 +14,7 @@ from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions
 from mltop.tui.app.output import OutputFailed, flush, put, say
 from mltop.tui.commands.live import EXIT_INTERRUPTED, EXIT_UNREACHABLE, LOOK_S, Machines, live_targets
-from mltop.tui.commands.stacks import SoFar
+from mltop.tui.commands.stacks import DumpProgress
 
 EXIT_INCOMPLETE = 1
 
@@ -28,24 +28,25 @@ def run(options: TargetOptions, directory: str) -> int:
         raise UsageProblem(f"-o {directory}", "has characters that cannot be printed", "another name")
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup: it goes on
-            signal.signal(number, interrupted)
+            signal.signal(number, raise_interrupt)
     with Machines(targets, options, "capture") as machines:
         done: queue.SimpleQueue[CaptureResult] = queue.SimpleQueue()
-        so_far = SoFar(machines.beside)
+        progress = DumpProgress(machines.stderr)
         to = Path(directory) if directory else None
-        running = machines.session.capture(done.put, to, options.timeout_s, so_far.take)
+        running = machines.session.capture(done.put, to, options.timeout_s, progress.take)
         try:
             while not running.wait(LOOK_S):
-                machines.beside.failures(machines.session.view().nodes)
-                so_far.show()
+                machines.stderr.failures(machines.session.view().nodes)
+                progress.show()
             result = done.get()
         except KeyboardInterrupt:
             running.cancel()
             result = done.get()
-    return told(result)
+    return report(result)
 
 
-def told(result: CaptureResult) -> int:
+def report(result: CaptureResult) -> int:
+    """Say what was written and what is missing; returns the exit code."""
     if result.error:
         say(f"capture: {result.error}")
         return EXIT_UNREACHABLE
@@ -64,5 +65,5 @@ def told(result: CaptureResult) -> int:
     return EXIT_INCOMPLETE if result.problems else 0
 
 
-def interrupted(_number: int, _frame: FrameType | None) -> None:
+def raise_interrupt(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt

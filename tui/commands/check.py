@@ -15,7 +15,6 @@ from mltop.probes.judge.health.gpu.driver import OF_NVML
 from mltop.probes.judge.health.unknowns import GROWTH, growth_unknown
 from mltop.probes.model import SCHEMA, NodeState, Sample, Unknown
 from mltop.probes.model.sample import Reads
-from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, Targets, resolve
 from mltop.probes.reach.view import NodeView
 from mltop.probes.record import StoredSamples
@@ -23,7 +22,7 @@ from mltop.tui.app.feed import take_skew
 from mltop.tui.app.output import put_json, say
 from mltop.tui.commands.live import Complete, Machines, saved, unreached
 from mltop.tui.report.check import Checked
-from mltop.tui.state import BadState, NotOurs
+from mltop.tui.state import NotOurs, usage_problems
 from mltop.tui.state.lists import known_lemons
 
 BETWEEN_SAMPLES_S = 0.5
@@ -50,15 +49,13 @@ def run(
         unknown for unknown in checked.unknown if not any(fnmatchcase(unknown.what, glob) for glob in allowed_unknown)
     ]
     if as_json:
-        put_json(
-            {
-                "schema": SCHEMA,
-                "nodes": checked.nodes,
-                "findings": checked.findings,
-                "unknown": checked.unknown,
-                "exit": checked.exit,
-            }
-        )
+        answer = {
+            "nodes": checked.nodes,
+            "findings": checked.findings,
+            "unknown": checked.unknown,
+            "exit": checked.exit,
+        }
+        put_json({"schema": SCHEMA, **answer})
     else:
         from rich.console import Console
 
@@ -69,13 +66,12 @@ def run(
 
 
 def lemons() -> dict[str, str]:
-    try:
-        return known_lemons()
-    except NotOurs as problem:
-        say(f"known bad GPUs cannot be told: {problem}")
-        return {}
-    except BadState as problem:
-        raise UsageProblem("lemon list", str(problem)) from None
+    with usage_problems("lemon list"):
+        try:
+            return known_lemons()
+        except NotOurs as problem:
+            say(f"known bad GPUs cannot be told: {problem}")
+            return {}
 
 
 def live(targets: Targets, options: TargetOptions, expectations: Expectations) -> Checked:
@@ -94,20 +90,17 @@ def live(targets: Targets, options: TargetOptions, expectations: Expectations) -
 
 
 def judged(health: Health, nodes: list[NodeState]) -> Checked:
-    """What the rules say. A rule that failed has not judged: that is no finding here."""
+    """What the rules say. A rule that failed has not judged: that is no finding here, but something unknown."""
     everything = health.findings()
-    failed = [
-        Unknown(finding.node, finding.subject, finding.message, finding.action)
-        for finding in everything
-        if finding.id == FAILED
-    ]
     findings = [finding for finding in everything if finding.id != FAILED]
+    failed = [finding for finding in everything if finding.id == FAILED]
     unknowns = health.unknowns(at_the_end=True)
-    why_no_nvml = {finding.node for finding in findings if finding.id in OF_NVML and finding.severity == "critical"}
+    without_nvml = {finding.node for finding in findings if finding.id in OF_NVML and finding.severity == "critical"}
     for unknown in unknowns:
-        if unknown.what == "nvml" and unknown.node in why_no_nvml:
-            unknown.severity = "info"  # the finding has told it, with what to do
-    return Checked(nodes, findings, [*failed, *unknowns])
+        if unknown.what == "nvml" and unknown.node in without_nvml:
+            unknown.severity = "info"  # the finding says it, with what to do
+    unjudged = [Unknown(finding.node, finding.subject, finding.message, finding.action) for finding in failed]
+    return Checked(nodes, findings, [*unjudged, *unknowns])
 
 
 class Gathered(Complete):
@@ -127,11 +120,11 @@ class Gathered(Complete):
         sample = view.sample
         if sample is None:
             return super().__call__(view)
-        own = self.samples.setdefault(view.node, [])
+        samples = self.samples.setdefault(view.node, [])
         reads = self._reads.setdefault(view.node, Reads())
-        if not own or sample.sampled_at > own[-1].sampled_at:
+        if not samples or sample.sampled_at > samples[-1].sampled_at:
             take_skew(view, sample)
-            own.append(sample)
+            samples.append(sample)
             reads.see(sample)
         if not super().__call__(view):
             return False
@@ -142,11 +135,11 @@ class Gathered(Complete):
 
 
 def recorded(path: Path, expectations: Expectations) -> Checked:
-    held = saved(path)
-    checked = judged(health_of(held.samples, expectations), held.nodes)
+    content = saved(path)
+    checked = judged(health_of(content.samples, expectations), content.nodes)
     for unknown in checked.unknown:
         unknown.fix = "" if unknown.what.startswith(GROWTH) else unknown.fix  # it cannot be looked at again
-    if not held.samples:
+    if not content.samples:
         checked.unknown.append(Unknown("", "recording", f"{path}: no samples in it"))
     return checked
 

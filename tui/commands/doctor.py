@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from mltop.probes.agent.protocol import VERSION, Message
 from mltop.probes.investigate.advice import is_known
-from mltop.probes.model import SCHEMA, Sample
+from mltop.probes.model import SCHEMA, GpuGaps, Sample
 from mltop.probes.model.units import counted
 from mltop.probes.reach.launchers import LAUNCHERS
 from mltop.probes.reach.targets import TargetOptions, Targets
@@ -20,6 +20,7 @@ from mltop.probes.reach.view import Connection, NodeView
 from mltop.probes.version import __version__
 from mltop.tui.app.output import put_json
 from mltop.tui.commands.live import EXIT_UNREACHABLE, Complete, Machines, live_targets, unreached
+from mltop.tui.commands.screen import NO_CURSOR
 
 Check: TypeAlias = dict[str, str]
 
@@ -39,14 +40,14 @@ def check(name: str, state: str, why: str, fix: str = "") -> Check:
 
 
 def answer_of(message: Message | None) -> list[Check] | str:
-    """What a node's agent found itself, or why that is not known."""
+    """The checks of a node's agent, or why they are not known."""
     if message is None:
         return f"did not answer within {ANSWER_S:g} s"
     return message.error if message.kind == "error" else checks_of(message.data)
 
 
 def checks_of(data: Mapping[str, object]) -> list[Check] | str:
-    """What an agent answered, or why it is no answer."""
+    """The checks in an agent's answer, or why it is no answer."""
     entries = data.get("checks")
     if not isinstance(entries, list) or len(entries) > MOST_CHECKS:
         return "its answer cannot be read"
@@ -60,7 +61,7 @@ def checks_of(data: Mapping[str, object]) -> list[Check] | str:
 
 
 def node_checks(view: NodeView, answers: Mapping[str, list[Check] | str]) -> list[Check]:
-    """``answers``: what the agents found, or why they did not say, by node; none for nodes that were not asked."""
+    """``answers``: the agents' checks, or why they are not known, by node; none for nodes that were not asked."""
     if view.sample is None:
         return [reach_check(view)]
     answer = answers.get(view.node, "was not asked")
@@ -72,7 +73,7 @@ def node_checks(view: NodeView, answers: Mapping[str, list[Check] | str]) -> lis
         *clock_checks(view.connection),
         nvml_check(view.sample),
         # Only the demo needs torch, and only where mltop is installed.
-        *(found for found in abilities if found.get("name") != "torch" or view.connection.boot is None),
+        *(ability for ability in abilities if ability.get("name") != "torch" or view.connection.boot is None),
     ]
 
 
@@ -112,12 +113,12 @@ def version_checks(connection: Connection) -> list[Check]:
     hello = connection.hello
     if hello is None:
         return []
+    fix = f"install mltop {__version__} on the node, or use --via ssh"
     if hello.protocol != VERSION:
         why = f"speaks protocol {hello.protocol} (mltop {hello.version}), this mltop {VERSION} ({__version__})"
-        return [check("agent", "missing", why, f"install mltop {__version__} on the node, or use --via ssh")]
+        return [check("agent", "missing", why, fix)]
     if hello.version != __version__:
-        why = f"mltop {hello.version}, this is {__version__}"
-        return [check("agent", "warning", why, f"install mltop {__version__} on the node, or use --via ssh")]
+        return [check("agent", "warning", f"mltop {hello.version}, this is {__version__}", fix)]
     return [check("agent", "ok", f"mltop {hello.version}, {hello.machine}")]
 
 
@@ -143,16 +144,10 @@ def nvml_check(sample: Sample) -> Check:
     if not bad:
         return check("nvml", "ok", f"answers for {counted(len(sample.gpus), 'GPU')}")
     first, answering = bad[0], len(sample.gpus) - len(bad)
-    fix = next(
-        (
-            gap.fix
-            for gap in sample.gaps
-            if gap.source == "gpu" and gap.item in ("*", str(first.index)) and not gap.fields
-        ),
-        "",
-    )
+    gap_of_gpu = GpuGaps(sample.gaps, first.index).of("")
     why = f"GPU {first.index}: {first.error or first.state}"
-    return check("nvml", "missing", f"answers for {answering} of {counted(len(sample.gpus), 'GPU')}; {why}", fix)
+    answers = f"answers for {answering} of {counted(len(sample.gpus), 'GPU')}; {why}"
+    return check("nvml", "missing", answers, gap_of_gpu.fix if gap_of_gpu is not None else "")
 
 
 # (program, what it is for, the package that has it)
@@ -172,7 +167,7 @@ def terminal_check() -> Check:
     term = os.environ.get("TERM", "")
     if not sys.stdout.isatty():
         return check("terminal", "ok", "output is not a terminal: text and --json only")
-    if term in ("", "dumb", "unknown"):
+    if term in NO_CURSOR:
         return check("terminal", "warning", f"TERM={term} cannot show the screen", "export TERM=xterm-256color")
     if size.columns < 80 or size.lines < 24:
         return check("terminal", "warning", f"{size.columns}x{size.lines} is small (80x24 holds 8 GPUs)", "enlarge it")

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from mltop.probes.agent.protocol import Message
-from mltop.probes.investigate.advice import advised
 from mltop.probes.investigate.patience import REACHED
 from mltop.probes.judge.kernel_lines import KernelLine, merge
 from mltop.probes.judge.nodes import folded
 from mltop.probes.model import SCHEMA, NodeState
-from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, Targets
-from mltop.probes.reach.view import NodeView
 from mltop.tui.app.output import put_json, say
-from mltop.tui.commands.live import EXIT_UNREACHABLE, Machines, live_targets, unreached
-from mltop.tui.state import BadState, NoHome, NotOurs, state_file
+from mltop.tui.commands.live import EXIT_UNREACHABLE, Machines, live_targets, say_gap, unreached
+from mltop.tui.state import NoHome, NotOurs, state_file, usage_problems
 from mltop.tui.state.lists import KERNEL_LINES, learn, read_known
 
 OP = "kernel_lines"
@@ -37,7 +35,7 @@ class Answers:
 
 
 def run(options: TargetOptions, as_json: bool, do_learn: bool = False, everything: bool = False) -> int:
-    """Exit 0; 3: a node could not be reached, or its log not (or not all of it) be read.
+    """Exit 0: all was read; 3: a node could not be reached, or its log could not (or not all of it) be read.
 
     ``do_learn``: from now on the lines found are known; ``everything``: also those that are known or common.
     """
@@ -61,24 +59,20 @@ def run(options: TargetOptions, as_json: bool, do_learn: bool = False, everythin
 def live(targets: Targets, options: TargetOptions) -> Answers:
     """Ask every node that can be reached within the timeout."""
     with Machines(targets, options, "kernel") as machines:
-        views = machines.await_nodes(_has_said_something)
+        views = machines.await_nodes(lambda view: view.sample is not None and view.state.state in REACHED)
         reached = [view.node for view in views if view.sample is not None]
         answers = Answers()
         for node, message in machines.ask(OP, reached, ANSWER_S).items():
             _take(answers, node, message)
         views = machines.views()
         answers.nodes, answers.unreached = [view.state for view in views], unreached(views)
-        machines.beside.last_failures(answers.unreached)
+        machines.stderr.last_failures(answers.unreached)
     _say_gaps(answers.gaps)
     return answers
 
 
-def _has_said_something(view: NodeView) -> bool:
-    return view.sample is not None and view.state.state in REACHED
-
-
 def _take(answers: Answers, node: str, message: Message | None) -> None:
-    """One node's answer, or why there is none."""
+    """Note one node's answer, or why there is none."""
     data = message.data if message is not None else {}
     gap = data.get("gap")
     if message is None:
@@ -94,33 +88,30 @@ def _take(answers: Answers, node: str, message: Message | None) -> None:
 
 def _say_gaps(gaps: Sequence[Mapping[str, str]]) -> None:
     """A line for each reason."""
-    nodes: dict[tuple[str, str], list[str]] = {}
+    nodes = defaultdict[tuple[str, str], list[str]](list)
     for gap in gaps:
-        nodes.setdefault((gap["why"], gap["fix"]), []).append(gap["node"])
+        nodes[gap["why"], gap["fix"]].append(gap["node"])
     for (why, fix), names in nodes.items():
-        say(f"{folded(names)}: {why}" + (f" ({advised(fix)})" if fix else ""))
+        say_gap(folded(names), why, fix)
 
 
 def _known(needed: bool) -> dict[str, float]:
-    """``needed``: they will be written."""
-    try:
-        return read_known()
-    except NotOurs as problem:
-        if needed:
-            raise UsageProblem("kernel lines", str(problem)) from None
-        if not isinstance(problem, NoHome):
-            say(f"no line is known: {problem}")
-        return {}
-    except BadState as problem:
-        raise UsageProblem("kernel lines", str(problem)) from None
+    """The lines that were learned. ``needed``: they will be written."""
+    with usage_problems("kernel lines"):
+        try:
+            return read_known()
+        except NotOurs as problem:
+            if needed:
+                raise
+            if not isinstance(problem, NoHome):
+                say(f"no line is known: {problem}")
+            return {}
 
 
 def _learn(lines: Sequence[KernelLine], known: Mapping[str, float]) -> None:
-    """Also what most of the nodes have: alone, a machine has no peers that say so."""
-    try:
+    """Learn also what most of the nodes have: alone, a machine has no peers that say so."""
+    with usage_problems("kernel lines"):
         learn((line.pattern for line in lines), time.time(), known)
-    except BadState as problem:
-        raise UsageProblem("kernel lines", str(problem)) from None
     say(f"learned {sum(not line.known for line in lines)} kinds of lines (in {state_file(KERNEL_LINES)})")
 
 

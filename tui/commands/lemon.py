@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from mltop.probes.model.text import clean
 from mltop.probes.reach import UsageProblem
 from mltop.tui.app.output import put
-from mltop.tui.state import BadState
+from mltop.tui.state import usage_problems
 from mltop.tui.state.lists import Lemon, change_lemons, read_lemons
 
 
 def listed() -> int:
     """Every entry on a line."""
-    for lemon in _read().values():
+    with usage_problems("lemon list"):
+        lemons = read_lemons()
+    for lemon in lemons.values():
         put(f"{lemon.gpu}  {lemon.words}")
     return 0
 
@@ -25,7 +26,8 @@ def add(gpu: str, text: str) -> int:
     if not gpu or " " in gpu or clean(gpu) != gpu:
         raise UsageProblem("lemon add", f"{gpu!r} is no UUID or serial number (mltop snapshot --json has them)")
     added = Lemon(gpu, clean(" ".join(text.split())), time.time())
-    _change(lambda lemons: lemons.update({gpu: added}))
+    with usage_problems("lemon list"):
+        change_lemons(lambda lemons: lemons.update({gpu: added}))
     return 0
 
 
@@ -34,19 +36,6 @@ def remove(gpu: str) -> int:
         if lemons.pop(gpu, None) is None:
             raise UsageProblem("lemon remove", f"{gpu} is not on the list (mltop lemon shows it)")
 
-    _change(take_off)
+    with usage_problems("lemon list"):
+        change_lemons(take_off)
     return 0
-
-
-def _read() -> dict[str, Lemon]:
-    try:
-        return read_lemons()
-    except BadState as problem:
-        raise UsageProblem("lemon list", str(problem)) from None
-
-
-def _change(change: Callable[[dict[str, Lemon]], None]) -> None:
-    try:
-        change_lemons(change)
-    except BadState as problem:
-        raise UsageProblem("lemon list", str(problem)) from None

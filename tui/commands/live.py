@@ -1,4 +1,4 @@
-"""What the commands share: the machines of one command, what is said on stderr meanwhile, recordings in their place."""
+"""What the commands share: their machines, what is said on stderr meanwhile, and recordings in place of machines."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mltop.probes.agent.protocol import Message
+from mltop.probes.investigate.advice import advised
 from mltop.probes.investigate.capture import Saved, load
 from mltop.probes.investigate.patience import FAILED, REACHED, Arrivals, Patience, waited
 from mltop.probes.investigate.session import LiveSession
@@ -43,8 +44,8 @@ ALL_NODES = Patience(connecting_s=FOREVER, lost_s=3.0, live_s=FOREVER)
 GATHER_S = 0.4
 
 
-class Beside:
-    """What is said on stderr: a line that is written over, on a terminal only, and lines that stay."""
+class Stderr:
+    """What a command says while it works: a line that is written over, on a terminal only, and lines that stay."""
 
     def __init__(self) -> None:
         self._terminal = sys.stderr.isatty()
@@ -95,15 +96,20 @@ class Beside:
 
 
 def columns() -> int:
-    """Of the terminal that stderr is."""
+    """The width of the terminal that stderr is, in cells."""
     try:
         return os.get_terminal_size(sys.stderr.fileno()).columns or 80
     except (OSError, ValueError):
         return 80
 
 
+def say_gap(where: str, why: str, fix: str) -> None:
+    """On stderr: what is not known, and what would help."""
+    say(f"{where}: {why}" + (f" ({advised(fix)})" if fix else ""))
+
+
 def live_targets(options: TargetOptions, why: str, fix: str = "") -> Targets:
-    """Of a command that looks at machines only; ``why`` it does not look at a recording."""
+    """The targets of a command that looks at machines only; ``why`` it does not look at a recording."""
     targets = resolve(options)
     if targets.recording is not None:
         raise UsageProblem("--recording", why, fix)
@@ -125,7 +131,7 @@ class Machines:
         memory: ProbeMemory | None = None,
         most_interval_s: float = FOREVER,
     ) -> None:
-        self.beside = Beside()
+        self.stderr = Stderr()
         self.began = time.monotonic()
         self.deadline = self.began + options.timeout_s
         self._what = what
@@ -143,7 +149,7 @@ class Machines:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.beside.clear()
+        self.stderr.clear()
         self.session.close()
 
     def await_nodes(self, ready: Callable[[NodeView], bool]) -> tuple[NodeView, ...]:
@@ -159,14 +165,14 @@ class Machines:
             now = time.monotonic()
             views = self.session.view().nodes
             arrivals.look(views, now)
-            self.beside.failures(views)
+            self.stderr.failures(views)
             done_before, done = len(done), {view.node for view in views if ready(view)}
             arrivals.news_at = now if len(done) != done_before else arrivals.news_at
             waiting = arrivals.awaited(views, done, now, ALL_NODES)
             if not waiting or now >= self.deadline:
-                self.beside.clear()
+                self.stderr.clear()
                 return self._in_time(views)
-            self.beside.show(f"{self._what}: {len(done)} of {len(views)} nodes, {waiting_text(waiting)}")
+            self.stderr.show(f"{self._what}: {len(done)} of {len(views)} nodes, {waiting_text(waiting)}")
             changed.wait(min(LOOK_S, self.deadline - now))
             time.sleep(SOONEST_S)
             changed.clear()
@@ -177,7 +183,7 @@ class Machines:
         waiting, until = set(nodes), time.monotonic() + answer_s
         pending = self.session.hub.request(op, nodes=nodes) if nodes else None
         while pending is not None and waiting and time.monotonic() < until:
-            self.beside.show(f"{self._what}: {len(nodes) - len(waiting)} of {len(nodes)} nodes have answered")
+            self.stderr.show(f"{self._what}: {len(nodes) - len(waiting)} of {len(nodes)} nodes have answered")
             for answer in pending.answers(min(LOOK_S, max(0.0, until - time.monotonic()))):
                 if answer.message.kind in ("done", "error"):
                     waiting.discard(answer.node)
@@ -207,13 +213,13 @@ def waiting_text(views: list[NodeView]) -> str:
 
 
 class Complete:
-    """Whether a node has said all that a single look needs: NVML is up, and a second sample, for rates.
+    """Whether a node has said all that a single look needs: NVML is up, and there is a second sample, for rates.
 
     What else comes with a later sample (activity, a long kernel log) is waited for two seconds.
     """
 
     def __init__(self, nvml_deadline: float) -> None:
-        self._nvml_deadline = nvml_deadline  # monotonic s: from here on it counts as never starting
+        self._nvml_deadline = nvml_deadline  # monotonic s: from then on NVML counts as never starting
         self._first_at: dict[str, float] = {}
         self._settled_by: dict[str, float] = {}
 
@@ -231,13 +237,13 @@ class Complete:
 
 
 def unreached(views: tuple[NodeView, ...]) -> list[NodeState]:
-    """The nodes that have not said anything yet."""
+    """The states of the nodes that have not said anything yet."""
     return [view.state for view in views if view.sample is None]
 
 
 @contextmanager
 def of_recording() -> Iterator[None]:
-    """What is no recording is bad usage."""
+    """Raises UsageProblem for what is no recording."""
     try:
         yield
     except BadRecording as error:
@@ -247,10 +253,10 @@ def of_recording() -> Iterator[None]:
 def saved(path: Path) -> Saved:
     """What a capture or a recording holds; what it lacks is said."""
     with of_recording():
-        held = load(path)
-    for gap in held.gaps:
+        content = load(path)
+    for gap in content.gaps:
         say(f"{gap.what}: {gap.why}")
-    return held
+    return content
 
 
 def verdict_text(reports: list[JobReport]) -> str:

@@ -12,6 +12,7 @@ from mltop.probes.model.probe_kinds import COLLECTIVES, DTYPE_OF, DTYPES
 from mltop.probes.model.vocabulary import ProbeKind
 from mltop.probes.reach import INTERVAL_S, TIMEOUT_S
 from mltop.probes.reach.launchers import LAUNCHERS
+from mltop.tui.app.output import put_lines
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)i?b?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -161,9 +162,10 @@ def run_probe(context: click.Context, kind: ProbeKind, values: dict[str, Any]) -
     from mltop.probes.investigate.probing.wanted import ProbeWanted
 
     if values.pop("script", False):
-        from mltop.tui.commands.probe import print_script
+        from mltop.probes.investigate.probing.report import script
 
-        return print_script()
+        put_lines(script())
+        return 0
     timeout_s = values.get("timeout_s") or (context.obj or {}).get("timeout_s")
     names = set(ProbeWanted.__dataclass_fields__) - {"nodes", "python"}  # these are target options, too
     own = {name: value for name in names & values.keys() if (value := values.pop(name)) is not None}

@@ -5,19 +5,18 @@ The result is on stdout; what happens meanwhile and what fails is on stderr.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
 from dataclasses import asdict, replace
-from typing import Any
 
 from mltop.probes.investigate.probing.wanted import ProbeProgress, ProbeWanted
 from mltop.probes.judge.nodes import folded
-from mltop.probes.model import SCHEMA, NodeState
-from mltop.probes.model.probe import PastResult, ProbeReport
+from mltop.probes.model import SCHEMA
+from mltop.probes.model.probe import ProbeReport
 from mltop.probes.model.probe_kinds import PROBE_OF
 from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.launchers import LAUNCHERS
 from mltop.probes.reach.targets import TargetOptions
-from mltop.tui.app.output import ask, put_json, put_lines, say
+from mltop.tui.app.output import ask, put_json, say
 from mltop.tui.commands.live import EXIT_INTERRUPTED, EXIT_UNREACHABLE, Machines, live_targets
 from mltop.tui.state.probe_history import HistoryFile
 
@@ -36,12 +35,12 @@ def run(options: TargetOptions, wanted: ProbeWanted, as_json: bool, verbose: boo
         _check(wanted, nodes, options)
         if wanted.force:
             _confirm(nodes)
-        newest = _Newest()
-        run = machines.session.run_probe(replace(wanted, nodes=tuple(nodes)), newest.take)
+        newest = deque[ProbeProgress](maxlen=1)  # filled in the run's thread
+        run = machines.session.run_probe(replace(wanted, nodes=tuple(nodes)), newest.append)
         interrupted = False
         try:
             while not run.wait(LOOK_S):
-                machines.beside.show(newest.line())
+                machines.stderr.show(progress_line(newest[0]) if newest else "probe: connecting")
         except KeyboardInterrupt:
             interrupted = True
             run.cancel()
@@ -54,9 +53,13 @@ def run(options: TargetOptions, wanted: ProbeWanted, as_json: bool, verbose: boo
         return EXIT_INTERRUPTED if interrupted else EXIT_UNREACHABLE
     code = exit_code(run.report, interrupted)
     if as_json:
-        put_json(probe_object(run.report, states, code))
+        put_json({"schema": SCHEMA, "nodes": states, **asdict(run.report), "exit": code})
     else:
-        _print(run.report, states, verbose, memory.before)
+        from rich.console import Console
+
+        from mltop.tui.report.probe import print_probe
+
+        print_probe(run.report, states, Console(), verbose, memory.before)
     return code
 
 
@@ -68,28 +71,13 @@ def exit_code(report: ProbeReport, interrupted: bool = False) -> int:
     return EXIT_UNREACHABLE if report.failures or not report.results else 0
 
 
-def probe_object(report: ProbeReport, nodes: list[NodeState], code: int) -> dict[str, Any]:
-    return {"schema": SCHEMA, "nodes": nodes, **asdict(report), "exit": code}
-
-
-class _Newest:
-    """``take`` comes from the run's thread, ``line`` is called in the command's."""
-
-    def __init__(self) -> None:
-        self._progress: ProbeProgress | None = None
-
-    def take(self, progress: ProbeProgress) -> None:
-        self._progress = progress
-
-    def line(self) -> str:
-        progress = self._progress
-        if progress is None:
-            return "probe: connecting"
-        return f"{progress.wanted.kind}: {progress.text or progress.phase}, {progress.elapsed_s:.0f} s"
+def progress_line(progress: ProbeProgress) -> str:
+    """ "matmul: node01: warming up, 3 s"."""
+    return f"{progress.wanted.kind}: {progress.text or progress.phase}, {progress.elapsed_s:.0f} s"
 
 
 def _check(wanted: ProbeWanted, nodes: list[str], options: TargetOptions) -> None:
-    """What can be known before anything is started."""
+    """Raises UsageProblem for what can be refused before anything is started."""
     if wanted.kind == "pairs" and len(nodes) < 2:
         raise UsageProblem("probe pairs", "needs at least two nodes (-w node[01-16])")
     if wanted.kind == "memory" and wanted.sizes_bytes and wanted.sizes_bytes[0] < LEAST_COPY_BYTES:
@@ -101,23 +89,7 @@ def _check(wanted: ProbeWanted, nodes: list[str], options: TargetOptions) -> Non
 
 
 def _confirm(nodes: list[str]) -> None:
-    """Load beside somebody's job: only a person may want that, and types the name of what is hit."""
+    """Load on GPUs that a job uses: only a person may want that, and types the name of what is hit."""
     name = folded(nodes)
     if ask(f"--force also takes GPUs that are in use. Type {name} to go on: ") != name:
         raise UsageProblem("--force", f"the name {name} was not typed; nothing was started")
-
-
-def _print(report: ProbeReport, states: list[NodeState], verbose: bool, past: Sequence[PastResult]) -> None:
-    from rich.console import Console
-
-    from mltop.tui.report.probe import print_probe
-
-    print_probe(report, states, Console(), verbose, past)
-
-
-def print_script() -> int:
-    """The file that the torchrun command runs."""
-    from mltop.probes.investigate.probing.report import script
-
-    put_lines(script())
-    return 0

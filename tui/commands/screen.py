@@ -11,6 +11,8 @@ from mltop.probes.reach.targets import TargetOptions, channels, resolve
 from mltop.tui.commands.live import verdict_text
 from mltop.tui.state.probe_history import HistoryFile
 
+NO_CURSOR = ("", "dumb", "unknown")  # values of TERM
+
 
 def run(options: TargetOptions, no_mouse: bool, read_only: bool) -> int:
     targets = resolve(options)
@@ -36,16 +38,17 @@ def run(options: TargetOptions, no_mouse: bool, read_only: bool) -> int:
 def require_terminal() -> None:
     """The screen needs a terminal that can move its cursor."""
     fix = "use mltop snapshot or mltop stacks, both with --json"
-    input_, output, error_output = sys.stdin.isatty(), sys.stdout.isatty(), sys.stderr.isatty()
-    for is_terminal, name in (
-        (input_, "input"),
-        (output, "output"),
-        (error_output, "error output, where it is drawn,"),
-    ):
+    terminals = {
+        "input": sys.stdin.isatty(),
+        "output": sys.stdout.isatty(),
+        "error output, where it is drawn,": sys.stderr.isatty(),
+    }
+    for name, is_terminal in terminals.items():
         if not is_terminal:
             raise UsageProblem("the screen", f"its {name} is not a terminal", fix)
-    if os.environ.get("TERM", "") in ("", "dumb", "unknown"):
-        raise UsageProblem("the screen", f"TERM={os.environ.get('TERM', '')!s} cannot move the cursor", fix)
+    term = os.environ.get("TERM", "")
+    if term in NO_CURSOR:
+        raise UsageProblem("the screen", f"TERM={term} cannot move the cursor", fix)
 
 
 def show(session: LiveSession, mouse: bool = True, read_only: bool = False) -> int:

@@ -15,8 +15,8 @@ def run(options: TargetOptions, as_json: bool) -> int:
     """Exit 0: every node answered; 3: some did not."""
     targets = resolve(options)
     if targets.recording is not None:
-        held = saved(targets.recording)
-        nodes, samples = held.nodes, held.newest
+        content = saved(targets.recording)
+        nodes, samples = content.nodes, content.newest
         if not samples:
             say(f"{targets.recording}: no samples in it")
     else:
@@ -36,5 +36,5 @@ def run(options: TargetOptions, as_json: bool) -> int:
 def live(targets: Targets, options: TargetOptions) -> tuple[list[NodeState], list[Sample]]:
     with Machines(targets, options, "samples", most_interval_s=FIRST_LOOK_S) as machines:
         views = machines.await_nodes(Complete(machines.deadline))
-        machines.beside.last_failures(unreached(views))
+        machines.stderr.last_failures(unreached(views))
     return [view.state for view in views], [view.sample for view in views if view.sample is not None]

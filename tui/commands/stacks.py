@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from mltop.probes.investigate.advice import advised
 from mltop.probes.investigate.capture import rejudge, stacks_object
 from mltop.probes.investigate.material import Material, nodes_by_gap
 from mltop.probes.investigate.patience import waited
@@ -23,7 +22,7 @@ from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, Targets, resolve
 from mltop.probes.record import read_raw
 from mltop.tui.app.output import put_json, say
-from mltop.tui.commands.live import EXIT_INTERRUPTED, EXIT_UNREACHABLE, Beside, Machines, of_recording
+from mltop.tui.commands.live import EXIT_INTERRUPTED, EXIT_UNREACHABLE, Machines, Stderr, of_recording, say_gap
 from mltop.tui.render.stacks import job_words
 
 LOOK_S = 0.15
@@ -51,7 +50,8 @@ def run(options: TargetOptions, *, samples: int | None, native: bool, locals_: s
     )
     interrupted, failed = False, ""
     if targets.recording is not None:
-        material, reports = recorded(targets.recording, targets.job)
+        with of_recording():
+            material, reports = rejudge(targets.recording, targets.job or None)
     else:
         material, reports, interrupted, failed = live(targets, options, request)
     note_gaps(material)
@@ -63,7 +63,11 @@ def run(options: TargetOptions, *, samples: int | None, native: bool, locals_: s
     elif as_json:
         put_json(stacks_object(material, reports))
     elif reports or not failed:  # after a failure, that there is no report does not mean that there are no ranks
-        print_text(material, reports)
+        from rich.console import Console
+
+        from mltop.tui.report import print_reports
+
+        print_reports(reports, material.not_answered, Console(), material.nodes)
     is_empty = targets.recording is not None and not material.dumps and not material.samples
     if is_empty:
         say(f"{targets.recording}: neither stacks nor samples in it")
@@ -81,15 +85,15 @@ def exit_code(material: Material, reports: list[JobReport], interrupted: bool, f
 def live(
     targets: Targets, options: TargetOptions, request: StackRequest
 ) -> tuple[Material, list[JobReport], bool, str]:
-    """Also whether the user ended it early, and why the dump failed ("": it did not)."""
+    """What was dumped and judged, whether the user ended it early, and why the dump failed ("": it did not)."""
     interrupted, failed = False, ""
     with Machines(targets, options, "stacks") as machines:
-        so_far = SoFar(machines.beside)
+        so_far = DumpProgress(machines.stderr)
         run = machines.session.dump_stacks(None, so_far.take, request)
         give_up_at = time.monotonic() + request.deadline_s + LATE_S
         try:
             while not run.wait(LOOK_S) and time.monotonic() < give_up_at:
-                machines.beside.failures(machines.session.view().nodes)
+                machines.stderr.failures(machines.session.view().nodes)
                 so_far.show()
         except KeyboardInterrupt:
             interrupted = True
@@ -97,18 +101,13 @@ def live(
             run.cancel()
             if not run.wait(CANCEL_S):
                 failed = "judging did not end within the time: --job or -w for a part of it, or a longer --timeout"
-        machines.beside.last_failures(run.material.not_answered)
+        machines.stderr.last_failures(run.material.not_answered)
     failed = run.error or failed
     if failed:
         say(failed)
     elif targets.job and not run.reports and not run.material.not_answered and not interrupted:
         raise UsageProblem(f"--job {targets.job}", "no rank of this job was found on its nodes")
     return run.material, run.reports, interrupted, failed
-
-
-def recorded(path: Path, job: str) -> tuple[Material, list[JobReport]]:
-    with of_recording():
-        return rejudge(path, job or None)
 
 
 def raw_of(path: Path) -> Iterator[RankStacks]:
@@ -125,40 +124,30 @@ def print_raw(dumps: Iterable[RankStacks]) -> None:
             put_json({**of_file, "node": dump.node, "rank": dump.rank})
         for digest in dump.digests:
             if digest.error:
-                say(
-                    f"rank {digest.rank} pid {digest.pid}: {digest.error}"
-                    + (f" ({advised(digest.fix)})" if digest.fix else "")
-                )
-
-
-def print_text(material: Material, reports: list[JobReport]) -> None:
-    from rich.console import Console
-
-    from mltop.tui.report import print_reports
-
-    print_reports(reports, material.not_answered, Console(), material.nodes)
+                say_gap(f"rank {digest.rank} pid {digest.pid}", digest.error, digest.fix)
 
 
 def note_gaps(material: Material) -> None:
     """On stderr, in every form of output: what may hide ranks, and what a capture lacks."""
     for gap, nodes in nodes_by_gap(material):
-        say(f"{folded(nodes)}: {gap.why}" + (f" ({advised(gap.fix)})" if gap.fix else ""))
+        say_gap(folded(nodes), gap.why, gap.fix)
     for gap in material.gaps:
         say(f"{gap.what}: {gap.why}")
 
 
-# A running dump on stderr: a progress line, and who seems to hang as soon as somebody can be named.
-
 _VERBS = {"connecting": "connecting", "dumping": "dumping stacks", "watching": "watching for progress"}
 
 
-class SoFar:
-    """``take`` comes from the dump's thread, ``show`` is called in the command's."""
+class DumpProgress:
+    """A running dump on stderr: a progress line, and who seems to hang as soon as somebody can be named.
 
-    def __init__(self, beside: Beside) -> None:
-        self._beside = beside
+    ``take`` is called in the dump's thread, ``show`` in the command's.
+    """
+
+    def __init__(self, stderr: Stderr) -> None:
+        self._stderr = stderr
         self._newest = StackProgress("connecting")
-        self._said: set[tuple[str, ...]] = set()
+        self._named: set[tuple[str, ...]] = set()  # those of whom a line was said
 
     def take(self, progress: StackProgress) -> None:
         self._newest = progress
@@ -167,23 +156,23 @@ class SoFar:
         progress = self._newest
         if not progress.finished:
             for report in progress.reports:
-                self._say(report, progress)
-            self._beside.show(progress_line(progress))
+                self._name(report, progress)
+            self._stderr.show(progress_line(progress))
 
-    def _say(self, report: JobReport, progress: StackProgress) -> None:
+    def _name(self, report: JobReport, progress: StackProgress) -> None:
         """A line for every new name that there is some evidence for; one that only grows surer is not said again."""
         verdict = report.verdict
-        named = verdict.culprits or verdict.stragglers
-        who = (report.job, verdict.kind, *(f"{culprit.node} {culprit.rank} {culprit.pid}" for culprit in named))
-        if verdict.kind not in ("hang", "straggler") or verdict.confidence == "low" or who in self._said:
+        culprits = verdict.culprits or verdict.stragglers
+        names = (report.job, verdict.kind, *(f"{culprit.node} {culprit.rank} {culprit.pid}" for culprit in culprits))
+        if verdict.kind not in ("hang", "straggler") or verdict.confidence == "low" or names in self._named:
             return
-        self._said.add(who)
+        self._named.add(names)
         from mltop.tui.render.cells import plain
         from mltop.tui.render.stacks import headline
 
         of = f"{progress.nodes_answered} of {progress.nodes_total} nodes, " if progress.nodes_total > 1 else ""
         text = plain(headline(report))
-        self._beside.note(f"so far ({of}{waited(progress.elapsed_s)}, confidence {verdict.confidence}): {text}")
+        self._stderr.note(f"so far ({of}{waited(progress.elapsed_s)}, confidence {verdict.confidence}): {text}")
 
 
 def progress_line(progress: StackProgress) -> str:

@@ -54,13 +54,13 @@ def notice_line(notice: Notice, width: int) -> list[Cell]:
     return [Cell(part, notice.style) for part in parts if part]
 
 
-def waiting_for(progress: StackProgress, view: FleetView, asked: Sequence[str] = ()) -> str:
+def waiting_for(progress: StackProgress, view: FleetView, dumped: Sequence[str] = ()) -> str:
     """ "waiting for node07 (stale) and 2 more": nodes that are not live and not yet given up; "": there are none.
 
-    ``asked``: the nodes that the dump is of, none given: all.
+    ``dumped``: the nodes that the dump is of, none given: all.
     """
     given_up = {node.node for node in progress.not_answered}
-    nodes = [node.state for node in view.nodes if not asked or node.node in asked]
+    nodes = [node.state for node in view.nodes if not dumped or node.node in dumped]
     silent = [state for state in nodes if state.state != "live" and state.node not in given_up]
     if not silent or progress.phase == "judging":
         return ""
@@ -95,13 +95,13 @@ def typing_line(draft: Filter, refused: bool, width: int) -> list[Cell]:
     return flow([(priority, [Cell(text, "dim")]) for priority, text in keys], width)
 
 
-def filter_line(keep: Filter, width: int, kept: tuple[int, int] | None, lines_are: str = "") -> list[Cell]:
-    """The filter in force and how many rows it keeps, or why it is not asked: ``lines_are`` have no fields."""
+def filter_line(keep: Filter, width: int, counts: tuple[int, int] | None, lines_are: str = "") -> list[Cell]:
+    """The filter in force and how many rows of how many it keeps, or why none: ``lines_are`` have no fields."""
     text = [Cell("filter: ", "dim"), Cell(keep.text, "accent")]
     if lines_are and keep.fields:
         why = f"not asked: {lines_are} have no field {keep.fields[0].name!r}, only words"
         return flow([(1, text), (0, [Cell(why, "warn")]), (2, [Cell("Esc clears", "dim")])], width)
-    count = [Cell(f"shows {kept[0]} of {kept[1]}", "dim")] if kept is not None and not lines_are else []
+    count = [Cell(f"shows {counts[0]} of {counts[1]}", "dim")] if counts is not None and not lines_are else []
     return flow([(0, text), (2, count), (1, [Cell("Esc clears", "dim")])], width)
 
 
@@ -197,14 +197,14 @@ class FilterHistory:
 
     def add(self, text: str) -> None:
         if text.strip():
-            self._texts = [*(known for known in self._texts if known != text), text][-MOST_KEPT:]
+            self._texts = [*(earlier for earlier in self._texts if earlier != text), text][-MOST_KEPT:]
 
     def __len__(self) -> int:
         return len(self._texts)
 
-    def __getitem__(self, place: int) -> str:
+    def __getitem__(self, age: int) -> str:
         """0 is the newest."""
-        return self._texts[len(self._texts) - 1 - place]
+        return self._texts[-1 - age]
 
 
 class FilterBox(TypedBox):
@@ -219,22 +219,22 @@ class FilterBox(TypedBox):
     def __init__(self, history: FilterHistory, **options: Any) -> None:
         super().__init__(placeholder=PLACEHOLDER, compact=True, **options)
         self._history = history
-        self._place = -1  # in the history; -1: what is being typed
+        self._age = -1  # of what is shown, in the history; -1: what is being typed
         self._typed = ""
 
     def open_with(self, text: str) -> None:
-        self._place, self.value, self.display = -1, text, True
+        self._age, self.value, self.display = -1, text, True
         self.cursor_position = len(text)
 
     def action_recall(self, step: int) -> None:
         """Go to an earlier filter, or back towards what was being typed."""
-        place = self._place + step
-        if not -1 <= place < len(self._history):
+        age = self._age + step
+        if not -1 <= age < len(self._history):
             return
-        if self._place == -1:
+        if self._age == -1:
             self._typed = self.value
-        self._place = place
-        self.value = self._typed if place == -1 else self._history[place]
+        self._age = age
+        self.value = self._typed if age == -1 else self._history[age]
         self.cursor_position = len(self.value)
 
 
@@ -257,26 +257,21 @@ class KeyBar(CellView, can_focus=False):
 
     def shown(self) -> tuple[list[Binding], bool]:
         """The hints that fit, and whether the panes (which go together) stand close and short."""
-        kept = list(self._hints)
-        for kind in LOST_FIRST:
-            if self._width(kept) <= self.size.width:
-                return kept, False
-            kept = _without(kept, kind)
-        if self._width(kept) <= self.size.width:
-            return kept, False
-        if self._width(kept, close=True) <= self.size.width:
-            return kept, True
-        kept = _without(kept, "pane")
-        while kept and self._width(kept) > self.size.width:
-            kept.pop(0)
-        return kept, False
+        hints = list(self._hints)
+        for lost in range(len(LOST_FIRST) + 1):
+            hints = [hint for hint in self._hints if _kind(hint) not in LOST_FIRST[:lost]]
+            if self._width(hints) <= self.size.width:
+                return hints, False
+        if self._width(hints, close=True) <= self.size.width:
+            return hints, True
+        hints = [hint for hint in hints if _kind(hint) != "pane"]
+        while hints and self._width(hints) > self.size.width:
+            hints.pop(0)
+        return hints, False
 
     def render_line(self, y: int) -> Strip:
-        cells: list[Cell] = []
         hints, close = self.shown() if y == 0 else ([], False)
-        for hint in hints:
-            cells += self._cells(hint, close)
-        return self.strip(cells, self.size.width)
+        return self.strip([cell for hint in hints for cell in self._cells(hint, close)], self.size.width)
 
     async def on_click(self, event: events.Click) -> None:
         end = 0
@@ -292,7 +287,7 @@ class KeyBar(CellView, can_focus=False):
         key = key_name(hint.key.split(",")[0])
         active, is_pane = hint.action == self._active, _kind(hint) == "pane"
         name = SHORT.get(hint.description, hint.description) if close else hint.description
-        last_pane = is_pane and hint.action == [other.action for other in self._hints if _kind(other) == "pane"][-1]
+        last_pane = [other.action for other in self._hints if _kind(other) == "pane"][-1:] == [hint.action]
         gap = NARROW_GAP if close and is_pane and not last_pane else GAP
         return [Cell(key, "accent"), Cell(f" {name}", "title" if active else "dim"), Cell(gap)]
 
@@ -302,7 +297,3 @@ class KeyBar(CellView, can_focus=False):
 
 def _kind(hint: Binding) -> str:
     return hint.action.partition("(")[0]
-
-
-def _without(hints: Sequence[Binding], kind: str) -> list[Binding]:
-    return [hint for hint in hints if _kind(hint) != kind]

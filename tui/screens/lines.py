@@ -26,11 +26,7 @@ def gaps_of(view: FleetView) -> list[tuple[str, Gap]]:
 
 
 def problem_lines(
-    findings: Sequence[Finding],
-    gaps: Sequence[tuple[str, Gap]],
-    width: int,
-    room: int,
-    name_nodes: bool = False,
+    findings: Sequence[Finding], gaps: Sequence[tuple[str, Gap]], width: int, room: int, name_nodes: bool = False
 ) -> list[list[Cell]]:
     """At most ``room`` lines: wrapped where that fits, else one per problem, else the worst of them.
 

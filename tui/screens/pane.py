@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar, cast
 
 from textual import events
 from textual.app import ComposeResult
@@ -11,7 +11,6 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widget import Widget
 
-from mltop.probes.model import RankSample
 from mltop.probes.reach.view import NodeView
 from mltop.tui.app.keys import APP_BINDINGS, PANE_BINDINGS, first_keys
 from mltop.tui.app.mishaps import spared
@@ -31,6 +30,7 @@ from mltop.tui.screens.bars import (
     waiting_for,
 )
 from mltop.tui.screens.rows import by_node, first_sort, narrowed, next_sort, why_empty
+from mltop.tui.screens.tables import rank_of
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import MOVES, Unbroken
 from mltop.tui.widgets.line_table import LineTable, Sort
@@ -45,6 +45,24 @@ LOW_HEIGHT = 10  # below it the second header line goes
 ROOMY_HEIGHT = 30  # from here on blank lines separate tables
 
 Lines = list[list[Cell]]
+Made = TypeVar("Made")
+
+
+class Memo(Generic[Made]):
+    """What was made last: made anew only when what it is made from is something else."""
+
+    def __init__(self) -> None:
+        self._last: tuple[tuple[object, ...], Made] | None = None
+
+    def get(self, source: tuple[object, ...], make: Callable[[], Made]) -> Made:
+        """``source``: figures, names and tuples of them are compared by value; other objects are the same or not."""
+        if self._last is None or not all(map(_same, source, self._last[0])):
+            self._last = source, make()
+        return self._last[1]
+
+
+def _same(new: object, old: object) -> bool:
+    return new is old or (isinstance(new, (int, float, str, tuple)) and new == old)
 
 
 class TextLines(CellLines, can_focus=False):
@@ -74,7 +92,7 @@ class Pane(Unbroken, Screen[None]):
     def __init__(self) -> None:
         super().__init__()
         self.filter = Filter()  # what holds now
-        self.kept: tuple[int, int] | None = None  # rows of the table that was filled first: shown, and all
+        self.counts: tuple[int, int] | None = None  # rows of the table that was filled first: shown, and all
         self._draft = self.filter  # what is being typed
         self._refused = False  # Enter was pressed on a draft that is no filter
         self._focus_moved = False  # by the user
@@ -111,7 +129,7 @@ class Pane(Unbroken, Screen[None]):
     def open_rank(self, key: str) -> None:
         """Drill into the stack of a rank; ``key`` is "node/pid" as in the rank table."""
         node, _, pid = key.partition("/")
-        rank = next((rank for rank in ranks_of(self.node_view(node)) if rank.pid == int(pid)), None)
+        rank = rank_of(self.node_view(node), int(pid))
         number = "?" if rank is None or rank.rank is None else str(rank.rank)
         self.mltop.drill(Location("rank", node, pid=int(pid), label=f"rank {number}"))
 
@@ -166,7 +184,7 @@ class Pane(Unbroken, Screen[None]):
         self.query_one("#head", CellLines).set_lines(spared("the header", lambda: self._head_lines(picture), failed))
         self.query_one(KeyBar).set_hints(self.hints(), f"pane('{self.mltop.trail.here.pane}')")
         if picture is not None:
-            self.kept = None
+            self.counts = None
             self.part("", lambda: self.fill(picture))
         self.mltop.tell_mishaps()
         spared("the status line", self._draw_status, None)  # how many rows the filter keeps is known only now
@@ -222,7 +240,7 @@ class Pane(Unbroken, Screen[None]):
         if app.notice is not None:
             return notice_line(app.notice, width)
         if not self.filter.empty:
-            return filter_line(self.filter, width, self.kept, self.lines_are)
+            return filter_line(self.filter, width, self.counts, self.lines_are)
         return connecting_line(app.picture.view, width) if app.picture is not None else None
 
     # Tables.
@@ -243,8 +261,8 @@ class Pane(Unbroken, Screen[None]):
         findings = by_node(self.mltop.picture.findings) if self.mltop.picture is not None else {}
         shown = narrowed(rows, self.filter, table.sort, findings)
         nothing_left = rows and not shown
-        if self.kept is None and rows:
-            self.kept = (len(shown), len(rows))
+        if self.counts is None and rows:
+            self.counts = (len(shown), len(rows))
         table.set_table(columns, shown, why_empty(rows, self.filter, findings) if nothing_left else empty_text)
 
     def limit_height(self, table: LineTable, height: int) -> int:
@@ -279,10 +297,10 @@ class Pane(Unbroken, Screen[None]):
             self._sort(table, table.sort.reversed())
 
     def on_line_table_header_clicked(self, event: LineTable.HeaderClicked) -> None:
-        table = event.control
+        table = event.view
         if isinstance(table, LineTable) and table.sortable:
-            again = table.sort is not None and table.sort.column == event.key
-            self._sort(table, table.sort.reversed() if table.sort and again else first_sort(table.columns, event.key))
+            again = table.sort if table.sort is not None and table.sort.column == event.key else None
+            self._sort(table, again.reversed() if again is not None else first_sort(table.columns, event.key))
 
     def _sort(self, table: LineTable, sort: Sort | None) -> None:
         table.set_sort(sort)
@@ -315,14 +333,11 @@ class Pane(Unbroken, Screen[None]):
 
     def hints(self) -> list[Binding]:
         """What the key bar shows, in its order."""
-        everywhere = Binding.make_bindings(APP_BINDINGS)
         here = Binding.make_bindings([*MOVES, *self.pane_bindings()])
-        panes: list[Binding] = []
-        rest: list[Binding] = []
-        for binding in (binding for binding in everywhere if binding.show):
-            (panes if binding.action.startswith("pane(") else rest).append(binding)
+        everywhere = [binding for binding in Binding.make_bindings(APP_BINDINGS) if binding.show]
+        panes = [binding for binding in everywhere if binding.action.startswith("pane(")]
         own = [binding for binding in here if binding.show or binding.action == "select"]
-        return first_keys([*panes, *own, *rest])
+        return first_keys([*panes, *own, *everywhere])
 
     async def perform(self, action: str) -> None:
         """Run the action of a binding wherever it belongs: the focused widget, this pane, or the app."""
@@ -379,11 +394,6 @@ class Pane(Unbroken, Screen[None]):
         if tables:
             tables[0].focus()
         self.draw()
-
-
-def ranks_of(node: NodeView | None) -> Sequence[RankSample]:
-    """None where nothing is known of the node."""
-    return node.sample.ranks if node is not None and node.sample is not None else ()
 
 
 class OneNodePane(Pane):

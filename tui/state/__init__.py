@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from mltop.probes.reach import UsageProblem
 from mltop.probes.system import files
 from mltop.probes.system.files import BadFile, Folder, blocks, ensure_own, kind_of, named, open_own, state_folder
 from mltop.probes.system.writable import user_name
@@ -35,6 +36,15 @@ class NoHome(NotOurs):
     """There never was any state, and there will be none."""
 
 
+@contextlib.contextmanager
+def usage_problems(what: str) -> Iterator[None]:
+    """A command that needs the list ``what`` cannot go on where it is bad: raises UsageProblem for BadState."""
+    try:
+        yield
+    except BadState as problem:
+        raise UsageProblem(what, str(problem)) from None
+
+
 def state_file(name: str) -> Path:
     """Raises NoHome."""
     folder = state_folder()
@@ -43,41 +53,40 @@ def state_file(name: str) -> Path:
     return folder / name
 
 
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[int | None]:
+    """The descriptor of a file of ours, None where there is none. Raises BadState, also for what goes wrong inside."""
+    with bad_state(path), contextlib.ExitStack() as opened:
+        folder = open_own(path.parent)
+        fd = open_file(opened.enter_context(folder), path.name, os.O_RDONLY) if folder is not None else None
+        yield opened.enter_context(closing(fd)) if fd is not None else None
+
+
 def read_state(path: Path, most_bytes: int) -> bytes | None:
     """None where there is none. Raises BadState."""
-    with told(path):
-        folder = open_own(path.parent)
-        if folder is None:
-            return None
-        with folder:
-            fd = open_file(folder, path.name, os.O_RDONLY)
-            if fd is None:
-                return None
-            with closing(fd):
-                return b"".join(blocks(fd, most_bytes, path))
+    with reading(path) as fd:
+        return b"".join(blocks(fd, most_bytes, path)) if fd is not None else None
 
 
 def write_state(path: Path, text: str) -> None:
     """Appears whole or not at all, 0600. Raises BadState."""
-    with told(path, "cannot be written: "), ensure_own(path.parent) as folder:
+    with bad_state(path, "cannot be written: "), ensure_own(path.parent) as folder:
         folder.write(path.name, text.encode())
 
 
 @contextlib.contextmanager
 def alone(path: Path) -> Iterator[None]:
     """For who reads the file and writes it anew: nobody else does meanwhile (where the file server has locks)."""
-    with told(path, "cannot be written: "):
-        folder = ensure_own(path.parent)
-        with folder:
-            lock = open_lock(folder, path.name)
+    with bad_state(path, "cannot be written: "), ensure_own(path.parent) as folder:
+        lock = open_lock(folder, path.name)
     with closing(lock):
-        locked(lock, time.monotonic() + LOCK_S)
+        locked(lock)
         yield
 
 
 @contextlib.contextmanager
-def told(path: Path, what: str = "") -> Iterator[None]:
-    """What goes wrong in here is a BadState."""
+def bad_state(path: Path, what: str = "") -> Iterator[None]:
+    """What goes wrong with files in here is a BadState."""
     try:
         yield
     except files.NotOurs as problem:
@@ -105,11 +114,10 @@ def open_file(folder: Folder, name: str, flags: int) -> int | None:
     With O_CREAT it is made, 0600.
     """
     path = folder.path / name
+    flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
         with named(path):
-            fd = os.open(
-                name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o600, dir_fd=folder.fd
-            )
+            fd = os.open(name, flags, 0o600, dir_fd=folder.fd)
     except FileNotFoundError:
         return None
     except OSError:
@@ -118,14 +126,14 @@ def open_file(folder: Folder, name: str, flags: int) -> int | None:
             raise BadState(f"{path}: is {kind}, not a regular file") from None
         raise
     try:
-        found = os.fstat(fd)
-        if kind_of(found.st_mode):
-            raise BadState(f"{path}: is {kind_of(found.st_mode)}, not a regular file")
-        if found.st_uid != os.geteuid():
-            raise NotOurs(f"{path} belongs to {user_name(found.st_uid)}, not to {user_name(os.geteuid())}")
-        if found.st_nlink > 1:
-            raise BadState(f"{path}: has {found.st_nlink} names (hard links): one of them may be somebody else's")
-        if flags & os.O_CREAT and stat.S_IMODE(found.st_mode) != 0o600:
+        status = os.fstat(fd)
+        if kind := kind_of(status.st_mode):
+            raise BadState(f"{path}: is {kind}, not a regular file")
+        if status.st_uid != os.geteuid():
+            raise NotOurs(f"{path} belongs to {user_name(status.st_uid)}, not to {user_name(os.geteuid())}")
+        if status.st_nlink > 1:
+            raise BadState(f"{path}: has {status.st_nlink} names (hard links): one of them may be somebody else's")
+        if flags & os.O_CREAT and stat.S_IMODE(status.st_mode) != 0o600:
             os.fchmod(fd, 0o600)
     except BaseException:
         os.close(fd)
@@ -133,15 +141,21 @@ def open_file(folder: Folder, name: str, flags: int) -> int | None:
     return fd
 
 
-def open_lock(folder: Folder, name: str) -> int:
-    """On a file of its own, as the file itself is replaced when it is written anew."""
-    fd = open_file(folder, f".{name}.lock", os.O_RDWR | os.O_CREAT)
+def create_file(folder: Folder, name: str, flags: int = 0) -> int:
+    """As ``open_file``, to read and write; made where there is none."""
+    fd = open_file(folder, name, os.O_RDWR | os.O_CREAT | flags)
     assert fd is not None
     return fd
 
 
-def locked(lock: int, deadline: float) -> bool:
-    """Whether nobody else has it until ``deadline`` (monotonic s); False, too, on a file server without locks."""
+def open_lock(folder: Folder, name: str) -> int:
+    """On a file of its own, as the file itself is replaced when it is written anew."""
+    return create_file(folder, f".{name}.lock")
+
+
+def locked(lock: int) -> bool:
+    """Whether nobody else has it, after at most ``LOCK_S``; False, too, on a file server without locks."""
+    deadline = time.monotonic() + LOCK_S
     while True:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -24,10 +24,10 @@ MOST_KERNEL_BYTES = 64 << 20
 # A colon behind every entry, and some within: entries are counted before they are made.
 _MOST_COLONS = 4 * MOST
 
-Held = TypeVar("Held")
+Content = TypeVar("Content")
 
 
-def _read(path: Path, most_bytes: int, kind: type[Held], what: str) -> Held | None:
+def _read(path: Path, most_bytes: int, kind: type[Content], what: str) -> Content | None:
     """None where there is no file. Raises BadState for one that is not ``what``."""
     import msgspec
 
@@ -56,7 +56,8 @@ class Lemon:
     @property
     def words(self) -> str:
         """E.g. "Xid 79, noted 3 Nov 2026"."""
-        return ", ".join(filter(None, (self.note, f"noted {day}" if (day := _day(self.added_at)) else "")))
+        day = _day(self.added_at)
+        return ", ".join(filter(None, (self.note, day and f"noted {day}")))
 
 
 @dataclass
@@ -66,8 +67,8 @@ class _Lemons:
 
 def read_lemons(path: Path | None = None) -> dict[str, Lemon]:
     """All entries by UUID or serial. Raises BadState for a file that is not a lemon list."""
-    held = _read(path or state_file(LEMONS), MOST_LEMON_BYTES, _Lemons, "a lemon list")
-    return {lemon.gpu: lemon for lemon in held.lemons} if held is not None else {}
+    content = _read(path or state_file(LEMONS), MOST_LEMON_BYTES, _Lemons, "a lemon list")
+    return {lemon.gpu: lemon for lemon in content.lemons} if content is not None else {}
 
 
 def change_lemons(change: Callable[[dict[str, Lemon]], None], path: Path | None = None) -> None:
@@ -110,8 +111,8 @@ class _KernelLines:
 
 def read_known(path: Path | None = None) -> dict[str, float]:
     """When each pattern was learned (unix s). Raises BadState for a file that is not such a list."""
-    held = _read(path or state_file(KERNEL_LINES), MOST_KERNEL_BYTES, _KernelLines, "a list of kernel lines")
-    return held.patterns if held is not None else {}
+    content = _read(path or state_file(KERNEL_LINES), MOST_KERNEL_BYTES, _KernelLines, "a list of kernel lines")
+    return content.patterns if content is not None else {}
 
 
 def learn(patterns: Iterable[str], now: float, known: Mapping[str, float], path: Path | None = None) -> None:

@@ -1,9 +1,7 @@
 """What probes measured before, kept for comparison: one JSON line per result, behind a header line.
 
 ``PastResult.uuid`` is a GPU's UUID, wherever the GPU is put; processors and groups of nodes have none and are named by
-``judge.active.past``.
-
-The user's history of probe results as a probe run takes it: what goes wrong is told, and stops nothing.
+``judge.probes.compare``.
 """
 
 from __future__ import annotations
@@ -12,14 +10,14 @@ import contextlib
 import json
 import math
 import os
-import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from mltop.probes.model.probe import PastResult
-from mltop.probes.system.files import BadFile, Folder, blocks, ensure_own, open_own, write_all
-from mltop.tui.state import LOCK_S, BadState, NotOurs, closing, locked, open_file, open_lock, state_file, told
+from mltop.probes.system.files import BadFile, Folder, blocks, ensure_own, write_all
+from mltop.tui.state import BadState, NotOurs, bad_state, closing, create_file, locked, open_lock, reading, state_file
 
 FILE = "probe-results.jsonl"
 MOST_PER_KEY = 50  # of each uuid and key
@@ -38,24 +36,11 @@ class History:
     damaged: int = 0
 
 
-def read_past(uuids: Collection[str] | None = None, path: Path | None = None) -> list[PastResult]:
-    """Earlier results of these devices (None: of all), the oldest first. Raises BadState."""
-    return read_history(uuids, path).results
-
-
-def read_history(uuids: Collection[str] | None = None, path: Path | None = None) -> History:
-    """As ``read_past``, with the number of damaged lines. Raises BadState for a file that cannot be read."""
+def read_history(path: Path | None = None) -> History:
+    """All earlier results. Raises BadState for a file that cannot be read."""
     path = path or state_file(FILE)
-    with told(path):
-        folder = open_own(path.parent)
-        if folder is None:
-            return History()
-        with folder:
-            file = open_file(folder, path.name, os.O_RDONLY)
-            if file is None:
-                return History()
-            with closing(file):
-                return _read(_lines(file, path), None if uuids is None else frozenset(uuids))
+    with reading(path) as file:
+        return _read(_lines(file, path)) if file is not None else History()
 
 
 def remember(past: Sequence[PastResult], path: Path | None = None) -> None:
@@ -68,11 +53,11 @@ def remember(past: Sequence[PastResult], path: Path | None = None) -> None:
         return
     path = path or state_file(FILE)
     with (
-        told(path, "cannot be written: "),
+        bad_state(path, "cannot be written: "),
         ensure_own(path.parent) as folder,
         closing(open_lock(folder, path.name)) as lock,
     ):
-        alone = locked(lock, time.monotonic() + LOCK_S)
+        alone = locked(lock)
         size = _append(folder, path.name, lines.encode(), alone)
         if alone:
             # What fails here, the next one tries again: the results are written.
@@ -105,9 +90,7 @@ def _append(folder: Folder, name: str, data: bytes, alone: bool) -> int:
 
 
 def _open_for_adding(folder: Folder, name: str) -> int:
-    file = open_file(folder, name, os.O_RDWR | os.O_APPEND | os.O_CREAT)
-    assert file is not None
-    return file
+    return create_file(folder, name, os.O_APPEND)
 
 
 def _is_named(folder: Folder, name: str, file: os.stat_result) -> bool:
@@ -137,9 +120,9 @@ def _write_anew(folder: Folder, name: str, size: int) -> None:
         if size <= 2 * _kept_bytes(old) + _GROWN_BYTES:
             return
         text = "".join(_line(past) for past in newest(_read(_lines(old, folder.path / name)).results))
-        seen = _whole_lines(old, os.lseek(old, 0, os.SEEK_CUR))
+        read_bytes = _whole_lines(old, os.lseek(old, 0, os.SEEK_CUR))
         folder.write(name, (_header(len(text)) + text).encode())
-        _take_over(folder, name, old, seen)
+        _take_over(folder, name, old, read_bytes)
 
 
 def _whole_lines(file: int, end: int) -> int:
@@ -149,9 +132,9 @@ def _whole_lines(file: int, end: int) -> int:
     return end if newline < 0 else start + newline + 1
 
 
-def _take_over(folder: Folder, name: str, old: int, seen: int) -> None:
+def _take_over(folder: Folder, name: str, old: int, read_bytes: int) -> None:
     """Whole lines that came to the old file after it was read. Who writes there later sees that it has no name."""
-    late = os.pread(old, _MOST_LATE_BYTES, seen)
+    late = os.pread(old, _MOST_LATE_BYTES, read_bytes)
     late = late[: late.rfind(b"\n") + 1]
     if late:
         with closing(_open_for_adding(folder, name)) as new:
@@ -160,18 +143,18 @@ def _take_over(folder: Folder, name: str, old: int, seen: int) -> None:
 
 def newest(results: Iterable[PastResult]) -> list[PastResult]:
     """The last MOST_PER_KEY of each uuid and key, at most MOST in all; the oldest first."""
-    kept: list[PastResult] = []
-    counts: dict[tuple[str, str], int] = {}
+    last: list[PastResult] = []
+    counts: Counter[tuple[str, str]] = Counter()
     # Of equal times the last one in the file is the newest.
     by_time = sorted(results, key=lambda result: result.at)
     for past in by_time[::-1]:
-        count = counts[past.uuid, past.key] = counts.get((past.uuid, past.key), 0) + 1
-        if count <= MOST_PER_KEY:
-            kept.append(past)
-    return kept[:MOST][::-1]
+        counts[past.uuid, past.key] += 1
+        if counts[past.uuid, past.key] <= MOST_PER_KEY:
+            last.append(past)
+    return last[:MOST][::-1]
 
 
-def _read(lines: Iterable[bytes], wanted: Collection[str] | None = None) -> History:
+def _read(lines: Iterable[bytes]) -> History:
     """Headers are passed over: who makes the file at the same moment as somebody else adds a second one."""
     import msgspec
 
@@ -184,16 +167,19 @@ def _read(lines: Iterable[bytes], wanted: Collection[str] | None = None) -> Hist
         except (msgspec.MsgspecError, ValueError, RecursionError):
             history.damaged += bool(line) and b'"mltop_probe_results"' not in line
             continue
-        same = (past.uuid, past.key, past.at, past.value)
-        if same in seen or (wanted is not None and past.uuid not in wanted):
+        if _identity(past) in seen:
             continue
-        seen.add(same)
+        seen.add(_identity(past))
         history.results.append(past)
         if len(history.results) > 2 * MOST:
             history.results = newest(history.results)
-            seen = {(result.uuid, result.key, result.at, result.value) for result in history.results}
+            seen = set(map(_identity, history.results))
     history.results.sort(key=lambda past: past.at)
     return history
+
+
+def _identity(past: PastResult) -> tuple[str, str, float, float]:
+    return past.uuid, past.key, past.at, past.value
 
 
 def _lines(file: int, path: Path) -> Iterator[bytes]:
@@ -211,7 +197,10 @@ def _lines(file: int, path: Path) -> Iterator[bytes]:
 
 
 class HistoryFile:
-    """``problems``: sentences for the user. ``before``: what the newest run was compared with."""
+    """The file as a probe run uses it: what goes wrong stops nothing.
+
+    ``problems``: sentences for the user. ``before``: what the newest run was compared with.
+    """
 
     def __init__(self) -> None:
         self.problems: list[str] = []

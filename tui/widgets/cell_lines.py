@@ -19,12 +19,6 @@ class CellLines(CursorView, can_focus=True):
     Lines that are too long are cut: break them with ``render.cells.wrap`` before.
     """
 
-    class Selected(CursorView.Selected):
-        """Enter or a double click on the line ``key``."""
-
-    class Highlighted(CursorView.Highlighted):
-        """The cursor is now on the line ``key``."""
-
     def __init__(self, **widget_options: Any) -> None:
         super().__init__(**widget_options)
         self._lines: Sequence[Sequence[Cell]] = ()

@@ -180,10 +180,6 @@ class CursorView(CellView, can_focus=True):
             self.view = view
             self.key = key
 
-        @property
-        def control(self) -> CursorView:
-            return self.view
-
     class Selected(OfItem):
         """Enter or a double click on the item ``key``."""
 

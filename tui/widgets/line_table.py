@@ -10,16 +10,7 @@ from textual.cache import LRUCache
 from textual.geometry import Size
 from textual.strip import Strip
 
-from mltop.tui.render.cells import (
-    Cell,
-    Column,
-    Row,
-    columns_line,
-    header_line,
-    layout,
-    row_keys,
-    unknown_columns,
-)
+from mltop.tui.render.cells import Cell, Column, Row, columns_line, header_line, layout, row_keys, unknown_columns
 from mltop.tui.widgets.cell_view import CursorView
 
 _KEPT_STRIPS = 512  # a few screens
@@ -43,12 +34,6 @@ class LineTable(CursorView, can_focus=True):
     """
 
     HEADER: ClassVar[int] = 1
-
-    class Selected(CursorView.Selected):
-        """Enter or a double click on the row ``key``."""
-
-    class Highlighted(CursorView.Highlighted):
-        """The cursor is now on the row ``key``."""
 
     class HeaderClicked(CursorView.OfItem):
         """A click on the title of column ``key``."""

@@ -8,15 +8,20 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from mltop.probes.model.probe import PastResult
 from mltop.tui.state import BadState, probe_history
-from mltop.tui.state.probe_history import MOST_PER_KEY, newest, read_history, read_past, remember
+from mltop.tui.state.probe_history import MOST_PER_KEY, newest, read_history, remember
 
 ROOT = str(Path(probe_history.__file__).parents[3])
+
+
+def read_past(uuids: Sequence[str] | None = None, path: Path | None = None) -> list[PastResult]:
+    return [result for result in read_history(path).results if uuids is None or result.uuid in uuids]
 
 
 def past(at: float, uuid: str = "GPU-a", key: str = "matmul bf16", value: float = 700.0) -> PastResult:
@@ -140,6 +145,7 @@ WRITER = """
 import sys
 from mltop.probes.model.probe import PastResult
 from mltop.tui.state.probe_history import remember
+from collections.abc import Sequence
 from pathlib import Path
 name = sys.argv[2]
 for run in range(60):
@@ -174,6 +180,7 @@ IMPATIENT_WRITER = """
 import sys
 from mltop.probes.model.probe import PastResult
 from mltop.tui.state import probe_history
+from collections.abc import Sequence
 from pathlib import Path
 probe_history.LOCK_S, probe_history._GROWN_BYTES = 0.0, 0
 name = sys.argv[2]

@@ -31,7 +31,7 @@ def write_lemon() -> None:
 READ: dict[str, Callable[[], object]] = {
     lists.LEMONS: lambda: read_lemons(),
     lists.KERNEL_LINES: lambda: lists.read_known(),
-    probe_history.FILE: lambda: probe_history.read_past(),
+    probe_history.FILE: lambda: probe_history.read_history().results,
 }
 WRITE: dict[str, Callable[[], object]] = {
     lists.LEMONS: write_lemon,

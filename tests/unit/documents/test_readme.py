@@ -16,9 +16,9 @@ from mltop.tui.app.keys import APP_BINDINGS, PANE_BINDINGS, PANES
 from mltop.tui.commands import capture, live, probe
 from mltop.tui.filters import parse
 from mltop.tui.report.check import EXIT_CRITICAL, EXIT_UNKNOWN, EXIT_WARNINGS
-from mltop.tui.screens.help import own_bindings
+from mltop.tui.screens.help.screen import own_bindings
+from mltop.tui.screens.overview.heatmap import Heatmap
 from mltop.tui.widgets.cell_view import MOVES
-from mltop.tui.widgets.heatmap import Heatmap
 from tests.documents import README, ROOT, codes, fenced_lines, links, table, text_of
 
 TEXT = text_of(README)

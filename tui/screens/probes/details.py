@@ -12,9 +12,9 @@ from mltop.tui.render.cells import Cell, wrap
 from mltop.tui.render.probes.collectives import curve_lines, failed_pairs, pair_matrix, peer_matrix
 from mltop.tui.render.probes.kinds import LEGENDS
 from mltop.tui.render.probes.summary import command_lines, failure_lines, history_lines, listed
+from mltop.tui.screens.pane import Lines
 from mltop.tui.screens.probes.tables import Shown
 
-Lines = list[list[Cell]]
 MOST_PAIRS = 6  # named of one reason
 
 
@@ -37,11 +37,7 @@ def lasting(progress: ProbeProgress, shown: Shown, size: tuple[int, int]) -> tup
 
 
 def at_cursor(
-    progress: ProbeProgress,
-    shown: Shown,
-    cursor: str | None,
-    past: Mapping[str, Sequence[PastResult]],
-    width: int,
+    progress: ProbeProgress, shown: Shown, cursor: str | None, past: Mapping[str, Sequence[PastResult]], width: int
 ) -> list[Lines]:
     """Of the device under the cursor: the GPUs it copies to, and its history. ``cursor``: the key of its row."""
     lines: list[Lines] = []
@@ -77,11 +73,7 @@ def _failed_pairs(pairs: Sequence[PairResult]) -> list[str]:
 
 
 def _history(
-    progress: ProbeProgress,
-    shown: Shown,
-    cursor: str | None,
-    past: Mapping[str, Sequence[PastResult]],
-    width: int,
+    progress: ProbeProgress, shown: Shown, cursor: str | None, past: Mapping[str, Sequence[PastResult]], width: int
 ) -> Lines:
     """Of the device under the cursor, or of the nodes that took part: what was there before this run."""
     report = progress.report

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from typing import ClassVar, TypeVar
+from collections.abc import Iterable
+from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
@@ -15,13 +15,13 @@ from mltop.tui.app.navigation import Location, gpu_location
 from mltop.tui.app.session import Probes
 from mltop.tui.render.probes.summary import empty_lines, headline, split_verdict
 from mltop.tui.screens.bars import Notice
-from mltop.tui.screens.pane import Pane, TextLines
-from mltop.tui.screens.probes.details import Lines, at_cursor, joined, lasting
-from mltop.tui.screens.probes.tables import NAMES, ResultTables, Shown
+from mltop.tui.screens.pane import Lines, Memo, Pane, TextLines
+from mltop.tui.screens.probes.details import at_cursor, joined, lasting
+from mltop.tui.screens.probes.tables import NAMES, NO_TABLE, Device, ResultTables, Shown
 from mltop.tui.widgets.cell_lines import CellLines
+from mltop.tui.widgets.cell_view import CursorView
 from mltop.tui.widgets.line_table import LineTable
 
-Made = TypeVar("Made")
 LEAST_BELOW = 4  # lines
 PAUSE = 8  # times as long as a table of thousands takes to make passes before the next is made of what goes on
 WIDE = 100  # from here on there is room for whole sentences in cells
@@ -39,8 +39,8 @@ class ProbesScreen(Pane):
     def __init__(self) -> None:
         super().__init__()
         self._tables = ResultTables()
-        self._shown: Shown | None = None
-        self._kept: dict[str, tuple[tuple[object, ...], object]] = {}  # what was made, and from what
+        self._shown = NO_TABLE
+        self._head, self._table, self._fixed = Memo[Lines](), Memo[Shown](), Memo[tuple[list[Lines], list[Lines]]]()
         self._wanted: ProbeWanted | None = None  # by the run whose table is shown
         self._next_at = 0.0  # monotonic s: not before then is a table made of what goes on
         self._waits = False
@@ -64,7 +64,7 @@ class ProbesScreen(Pane):
         width, room = self.size.width, self.size.height - self.chrome_height()
         everybody = [node.node for node in picture.view.nodes]
         basis = (self._cancels(progress), width, probing.looked_at, tuple(everybody))
-        head = self._once("head", (progress, *basis), lambda: headline(progress, *basis))
+        head = self._head.get((progress, *basis), lambda: headline(progress, *basis))
         room -= self.set_part("#what", head[: room // 4 + 1])
         report = progress.report
         above: Lines = []
@@ -87,10 +87,10 @@ class ProbesScreen(Pane):
 
     def nodes_shown(self) -> list[str]:
         """The nodes of the rows that the filter lets through."""
-        shown, table = self._shown, self._table()
-        if shown is None or table is None:
+        about = self._shown.about
+        if self._shown is NO_TABLE:
             return super().nodes_shown()
-        return list(dict.fromkeys(shown.about[key][0] for key in table.keys if key in shown.about))
+        return list(dict.fromkeys(about[key][0] for key in self.tables()[0].keys if key in about))
 
     def action_run(self, step: int) -> None:
         self.mltop.probing.look(step)
@@ -105,16 +105,14 @@ class ProbesScreen(Pane):
         text = "copied, if this terminal lets programs do that" if command else "there is no command to copy"
         self.mltop.tell(Notice(text, "accent" if command else "warn"))
 
-    def on_line_table_highlighted(self) -> None:
+    def on_cursor_view_highlighted(self) -> None:
         """Below the table stands what is known of the device under the cursor."""
         self.draw()
 
-    def on_line_table_selected(self, event: LineTable.Selected) -> None:
+    def on_cursor_view_selected(self, event: CursorView.Selected) -> None:
         shown = self._shown
-        if shown is None:
-            return
         if shown.name == "sizes":
-            label = next(row.cells[0].text for row in map(shown.make, range(len(shown.keys))) if row.key == event.key)
+            label = shown.make(list(shown.keys).index(event.key)).cells[0].text
             self.mltop.drill(Location("probes", collective=event.key, label=f"ranks at {label}"))
             return
         node, gpu = self._about_cursor()
@@ -132,14 +130,11 @@ class ProbesScreen(Pane):
         brief = self.size.width < WIDE
         began = time.monotonic()
         same_run = self._wanted is progress.wanted and not progress.finished
-        if self._shown is not None and same_run and began < self._next_at:
+        if same_run and began < self._next_at:
             self._draw_later(self._next_at - began)
             return self._shown
-        shown = self._once(
-            "table",
-            (progress, past, collective, brief),
-            lambda: self._tables.table(progress, past, collective, brief),
-        )
+        source = (progress, past, collective, brief)
+        shown = self._table.get(source, lambda: self._tables.table(progress, past, collective, brief))
         self._wanted = progress.wanted
         if shown is not self._shown:
             self._next_at = time.monotonic() + PAUSE * (time.monotonic() - began)
@@ -157,17 +152,8 @@ class ProbesScreen(Pane):
     def _below(self, progress: ProbeProgress, shown: Shown, cursor: str | None, left: Lines) -> Lines:
         """``left``: of the verdict."""
         size = (self.size.width - 1, self.size.height - 4)
-        before, after = self._once("below", (progress, shown, size), lambda: lasting(progress, shown, size))
+        before, after = self._fixed.get((progress, shown, size), lambda: lasting(progress, shown, size))
         return joined([left, *before, *at_cursor(progress, shown, cursor, self.mltop.probing.past, size[0]), *after])
-
-    def _once(self, name: str, key: tuple[object, ...], make: Callable[[], Made]) -> Made:
-        """What ``make`` gave the last time, as long as it comes from the same objects."""
-        kept = self._kept.get(name)
-        same = kept is not None and all(new is old or _equal(new, old) for new, old in zip(key, kept[0], strict=True))
-        if kept is None or not same:
-            kept = self._kept[name] = (key, make())
-        made: Made = kept[1]  # type: ignore[assignment]
-        return made
 
     def _show_table(self, name: str) -> LineTable:
         """Only this one; it gets the focus from the one before."""
@@ -182,22 +168,13 @@ class ProbesScreen(Pane):
     def _show_nothing(self) -> None:
         for part in ("#what", "#verdict"):
             self.set_part(part, [])
-        self._shown = None
+        self._shown = NO_TABLE
         for table in self.query(LineTable):
             table.display = False
         cannot = "" if isinstance(self.mltop.session, Probes) else "what is shown here cannot be probed"
         cannot = "probes are off (started with --read-only)" if self.mltop.read_only else cannot
         self.query_one("#more", CellLines).set_lines(empty_lines(cannot, self.size.width - 1))
 
-    def _table(self) -> LineTable | None:
-        return next((table for table in self.query(LineTable) if table.display), None)
-
-    def _about_cursor(self) -> tuple[str, int | None]:
-        table, shown = self._table(), self._shown
-        key = table.cursor_key if table is not None else None
-        return shown.about.get(key, ("", None)) if shown is not None and key is not None else ("", None)
-
-
-def _equal(new: object, old: object) -> bool:
-    """Of what is compared by value: figures, names, sizes; anything else is the same object or it is not."""
-    return isinstance(new, (bool, int, str, tuple)) and new == old
+    def _about_cursor(self) -> Device:
+        tables = self.tables()
+        return self._shown.about.get((tables[0].cursor_key if tables else None) or "", ("", None))

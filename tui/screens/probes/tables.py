@@ -38,7 +38,9 @@ from mltop.tui.render.probes.collectives import (
 from mltop.tui.render.probes.comparison import Compared
 from mltop.tui.render.probes.devices import BRIEF, TABLES, Line, columns_of, device_row, slowest_first
 from mltop.tui.screens.rows import SubjectRows
+from mltop.tui.screens.tables import gpu_of
 
+Device = tuple[str, "int | None"]  # node and GPU, None: none of its GPUs
 RESULTS: Mapping[str, type[DeviceResult]] = {"matmul": MatmulResult, "memory": MemoryResult, "copies": CopiesResult}
 NAMES = (*TABLES, "sizes", "ranks", "pairs")  # of the tables; the screen has a widget for each
 
@@ -53,7 +55,7 @@ class Shown:
     make: Callable[[int], Row]
     value: Callable[[str, int], Value]
     lines: Mapping[str, Line] = field(default_factory=dict)
-    about: Mapping[str, tuple[str, int | None]] = field(default_factory=dict)
+    about: Mapping[str, Device] = field(default_factory=dict)
 
     def rows(self, view: FleetView) -> SubjectRows:
         """As a table takes them; fields of a filter are asked of the newest view."""
@@ -62,18 +64,19 @@ class Shown:
         def subject(index: int) -> Subject:
             name, gpu = self.about[self.keys[index]]
             node = nodes.get(name) or NodeView(NodeState(name, "lost"))
-            sample = node.sample
-            gpus = sample.gpus if sample is not None else []
-            return Subject(node, next((candidate for candidate in gpus if candidate.index == gpu), None))
+            return Subject(node, gpu_of(node, gpu))
 
         return SubjectRows(self.keys, self.make, subject, self.value)
 
 
+NO_TABLE = Shown("", (), (), lambda _: Row("", ()), lambda *_: None)
+
+
 class ResultTables:
-    """Makes tables from progress; what a node sent is read once, however often progress comes."""
+    """Makes tables from progress; what a node sent is decoded once, however often progress comes."""
 
     def __init__(self) -> None:
-        self._read: dict[tuple[str, str], tuple[object, DeviceResult | None]] = {}
+        self._results: dict[tuple[str, str], tuple[object, DeviceResult | None]] = {}  # as sent, and decoded
 
     def table(
         self,
@@ -105,33 +108,25 @@ class ResultTables:
         short = short_names(tuple(dict.fromkeys(device.node for device in devices.values())))
         several = len(short) > 1
         refused = {(failure.node, failure.gpu) for failure in progress.failures if failure.refused}
-        lines = {
-            _key(device): Line(
-                device,
-                _name(device, short, several),
-                results[key],
-                compared.of,
-                compared.values,
-                (device.node, device.gpu) in refused,
-            )
-            for key, device in devices.items()
-        }
+        lines = {}
+        for key, device in devices.items():
+            name, is_refused = _name(device, short, several), (device.node, device.gpu) in refused
+            lines[_key(device)] = Line(device, name, results[key], compared.of, compared.values, is_refused)
         return devices_table(kind, lines, "NODE/GPU" if several else "GPU", brief)
 
     def _result(self, kind: str, key: tuple[str, str], device: DeviceProgress) -> DeviceResult | None:
-        given = device.result
-        if given is None or isinstance(given, DeviceResult):
-            return given
-        kept = self._read.get(key)
-        if kept is None or kept[0] is not given:
-            kept = self._read[key] = (given, _read(kind, given))
-        return kept[1]
+        raw = device.result
+        if raw is None or isinstance(raw, DeviceResult):
+            return raw
+        if key not in self._results or self._results[key][0] is not raw:
+            self._results[key] = raw, _decoded(kind, raw)
+        return self._results[key][1]
 
 
-def _read(kind: str, given: Any) -> DeviceResult | None:
+def _decoded(kind: str, raw: Any) -> DeviceResult | None:
     """A result as a node sent it; None of what is none."""
     try:
-        return msgspec.convert(given, RESULTS[kind]) if kind in RESULTS else None
+        return msgspec.convert(raw, RESULTS[kind]) if kind in RESULTS else None
     except msgspec.ValidationError:
         return None
 
@@ -190,38 +185,36 @@ def devices_table(kind: str, lines: Mapping[str, Line], first_title: str, brief:
 
 
 def sizes_table(results: Sequence[CollectiveResult]) -> Shown:
-    """In the order of the report."""
-    keys = [size_key(result) for result in results]
-    first_nodes = {
-        key: (result.nodes[0] if result.nodes else "", None) for key, result in zip(keys, results, strict=True)
-    }
-    return _shown("sizes", SIZE_COLUMNS, keys, results, first_nodes)
+    """The sizes in the order of the report."""
+    first_nodes = [(result.nodes[0] if result.nodes else "", None) for result in results]
+    return _table("sizes", SIZE_COLUMNS, results, [size_key(result) for result in results], first_nodes)
 
 
 def ranks_table(result: CollectiveResult) -> Shown:
-    """Who comes last first."""
+    """The ranks of a collective, who comes last first."""
     lines = [ArrivalLine(arrival, result) for arrival in by_lag(result)]
     keys = [str(line.arrival.rank) for line in lines]
-    about = {str(line.arrival.rank): (line.arrival.node, line.arrival.gpu) for line in lines}
-    return _shown("ranks", RANK_COLUMNS, keys, lines, about)
+    return _table("ranks", RANK_COLUMNS, lines, keys, [(line.arrival.node, line.arrival.gpu) for line in lines])
 
 
 def pairs_table(pairs: Sequence[PairResult]) -> Shown:
     """What failed, then the slowest."""
     usual, most = usual_busbw(pairs)
     lines = [PairLine(pair, usual, most) for pair in worst_first(pairs)]
-    keys = [pair_key(line.pair) for line in lines]
-    return _shown("pairs", PAIR_COLUMNS, keys, lines, {pair_key(line.pair): (line.node(0), None) for line in lines})
+    return _table(
+        "pairs", PAIR_COLUMNS, lines, [pair_key(line.pair) for line in lines], [(line.node(0), None) for line in lines]
+    )
 
 
-def _shown(
-    name: str,
-    columns: Sequence[Column],
-    keys: Sequence[str],
-    items: Sequence[Any],
-    about: Mapping[str, tuple[str, int | None]],
+def _table(
+    name: str, columns: Sequence[Column], items: Sequence[Any], keys: Sequence[str], about: Sequence[Device]
 ) -> Shown:
-    def make(index: int) -> Row:
-        return row_of(columns, items[index], keys[index])
-
-    return Shown(name, columns, keys, make, values_of(columns, items), about=about)
+    """A row of each of ``items``, with its key and what it is about."""
+    return Shown(
+        name,
+        columns,
+        keys,
+        lambda index: row_of(columns, items[index], keys[index]),
+        values_of(columns, items),
+        about=dict(zip(keys, about, strict=True)),
+    )

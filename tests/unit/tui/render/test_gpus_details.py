@@ -11,7 +11,15 @@ from mltop.probes.model import Gap, GpuProcess, GpuSample, KernelEvent, MigInsta
 from mltop.tui.app.navigation import gpu_location, gpu_of_row
 from mltop.tui.render.cells import line_width, plain
 from mltop.tui.render.gpus.details import Block, Fact, GpuGaps, block_lines, blocks_of
-from mltop.tui.screens.gpu import First, WatchedGpus, details, event_lines, link_lines, process_lines, same_device
+from mltop.tui.screens.gpu.details import (
+    First,
+    WatchedGpus,
+    details,
+    event_lines,
+    link_lines,
+    process_lines,
+    same_device,
+)
 
 NO_GAPS = GpuGaps([], 3)
 

@@ -42,7 +42,7 @@ class EventsScreen(Pane):
         )
         self.put(self.query_one(LineTable), EVENT_COLUMNS, rows)
 
-    def on_line_table_selected(self, _: LineTable.Selected) -> None:
+    def on_cursor_view_selected(self) -> None:
         node = self.node_at_cursor()
         if node:
             self.mltop.drill(Location("node", node))

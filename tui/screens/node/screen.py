@@ -13,68 +13,20 @@ from textual.widget import Widget
 from mltop.probes.model import NodeState
 from mltop.probes.reach.view import NodeView
 from mltop.tui.app.feed import Picture
-from mltop.tui.app.history import ShownHistory, Track
 from mltop.tui.app.mishaps import spared
 from mltop.tui.app.navigation import gpu_location, gpu_of_row
 from mltop.tui.render.cells import Cell
-from mltop.tui.render.gpus.timelines import compact_axis, compact_lines, compact_title
 from mltop.tui.screens.lines import all_problem_lines, connection_cells, host_cells, state_lines
+from mltop.tui.screens.node.timelines import GpuTimelines
 from mltop.tui.screens.pane import OneNodePane, TextLines
-from mltop.tui.screens.tables import (
-    NO_SAMPLE,
-    GpuTable,
-    RankTable,
-    gpu_rows,
-    gpu_table_height,
-    is_live,
-    rank_rows,
-    why_no_ranks,
-)
+from mltop.tui.screens.tables import GpuTable, RankTable, gpu_rows, gpu_table_height, is_live, rank_rows
 from mltop.tui.widgets.cell_lines import CellLines
-from mltop.tui.widgets.line_table import LineTable
+from mltop.tui.widgets.cell_view import CursorView
 
 if TYPE_CHECKING:
-    from mltop.tui.app.app import MltopApp
+    pass
 
 MIN_PROBLEM_LINES = 4
-REDRAWN_S = 2.0  # 600 values of 8 GPUs take some 10 ms to draw, and a column stands for several seconds
-
-
-class GpuTimelines(CellLines):
-    """A line of clocks per GPU, coloured by what holds them down; where there is room, one of its activity too."""
-
-    def __init__(self, **options: str) -> None:
-        super().__init__(**options)
-        self._history = ShownHistory()
-        self._drawn: tuple[object, ...] = ()
-        self._height = 0
-
-    def show(self, app: MltopApp, node: NodeView, width: int, room: int) -> int:
-        """How many lines it takes, at most ``room``; none when nothing has been kept of this node."""
-        sample = node.sample
-        if sample is None or not sample.gpus:
-            return 0
-        age_s = None if node.state.state == "live" else node.state.age_s
-        now = (node.node, sample.sampled_at // REDRAWN_S, age_s, app.paused, width, room)
-        if now == self._drawn:
-            return self._height
-        tracks = [(gpu, self._history.track(app.history, app.paused, node, gpu.index)) for gpu in sample.gpus]
-        newest: Track | None = next((track for _, track in tracks if track is not None), None)
-        if newest is None:
-            return 0
-        rows = 2 if 2 * len(tracks) + 2 <= room else 1
-        lines: list[list[Cell]] = []
-        keys: list[str | None] = []
-        for gpu, track in tracks:
-            drawn = compact_lines(track, gpu, width, rows)
-            lines += drawn
-            keys += [str(gpu.index), *[None] * (len(drawn) - 1)]
-        if len(lines) + 2 <= room:  # what scrolls has neither
-            lines = [compact_title(newest, width), *lines, compact_axis(newest, width)]
-            keys = [None, *keys, None]
-        self.set_lines(lines, keys)
-        self._drawn, self._height = now, min(len(lines), max(2, room))
-        return self._height
 
 
 class NodeScreen(OneNodePane):
@@ -105,8 +57,8 @@ class NodeScreen(OneNodePane):
         host.display = node.sample is not None and not self.has_class("-low")
         live = replace(node, state=NodeState(node.node, "live"))  # its state stands above
         self.part("the host line", lambda: host.set_lines([host_cells(live, self.size.width)]))
-        self.part("the GPUs", lambda: self.put(gpus, *gpu_rows(node, self.mltop.trends), NO_SAMPLE.format("GPUs")))
-        self.part("the ranks", lambda: self.put(ranks, *rank_rows([node], self.mltop.trends), why_no_ranks([node])))
+        self.part("the GPUs", lambda: self.put(gpus, *gpu_rows(node, self.mltop.trends)))
+        self.part("the ranks", lambda: self.put(ranks, *rank_rows([node], self.mltop.trends)))
         room = self.size.height - self.chrome_height() - host.display - top
         problems: list[list[Cell]] = spared("the problems", lambda: self._problems(picture, node), [])
         gpu_room = room - min(len(problems), MIN_PROBLEM_LINES) - 2
@@ -148,17 +100,11 @@ class NodeScreen(OneNodePane):
         if had_focus and now.display:
             now.focus()
 
-    def on_line_table_selected(self, event: LineTable.Selected) -> None:
-        if isinstance(event.control, RankTable):
+    def on_cursor_view_selected(self, event: CursorView.Selected) -> None:
+        if isinstance(event.view, RankTable):
             self.open_rank(event.key)
         else:
-            self._open_gpu(event.key)
-
-    def on_cell_lines_selected(self, event: CellLines.Selected) -> None:
-        self._open_gpu(event.key)
-
-    def _open_gpu(self, key: str) -> None:
-        self.mltop.drill(gpu_location(self.node_at_cursor(), gpu_of_row(key)))
+            self.mltop.drill(gpu_location(self.node_at_cursor(), gpu_of_row(event.key)))
 
     def _problems(self, picture: Picture, node: NodeView) -> list[list[Cell]]:
         own = (finding for finding in picture.findings if finding.node == node.node)

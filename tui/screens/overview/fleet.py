@@ -1,4 +1,4 @@
-"""The first pane. One node: its GPUs, its ranks and what is wrong. Several: the fleet as a heatmap or a list."""
+"""The first pane where several nodes are watched: all of them as a map or as a list, and what is wrong."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
 from mltop.probes.model import Finding
-from mltop.probes.reach.view import NodeView
+from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.mishaps import spared
 from mltop.tui.app.navigation import Location
@@ -31,62 +31,18 @@ from mltop.tui.render.fleet.heat import (
 )
 from mltop.tui.render.fleet.map import Legend, list_legend, map_legend, name_width, node_lines, short_names
 from mltop.tui.render.fleet.nodes import MARKED_NODE_COLUMNS, NodeLine
-from mltop.tui.screens.lines import gaps_of, host_cells, problem_lines
+from mltop.tui.screens.overview.heatmap import Heatmap
 from mltop.tui.screens.pane import Pane, TextLines
 from mltop.tui.screens.rows import SubjectRows, by_node
-from mltop.tui.screens.tables import GpuTable, RankTable, gpu_rows, gpu_table_height, rank_rows, why_no_ranks
+from mltop.tui.screens.tables import GpuTable, gpu_rows, gpu_table_height
 from mltop.tui.widgets.cell_view import CursorView
-from mltop.tui.widgets.heatmap import Heatmap
 from mltop.tui.widgets.line_table import LineTable
 
-MIN_RANK_LINES = 4
 PROBLEMS = "problems"
 NODE_WIDTHS = (14, 12)  # cells at least, in the list and in the table of problems
 MIN_ROOM = 8  # lines: below, the map stands alone
 TALL_ROOM = 12  # from here on the node under the cursor has two lines
 MIN_PROBLEMS = 6  # lines that stay for problems when the GPUs of the node under the cursor are shown
-
-
-class OverviewScreen(Pane):
-    """The overview of one node."""
-
-    DEFAULT_CSS = "OverviewScreen RankTable { height: 1fr; }"
-
-    def body(self) -> Iterable[Widget]:
-        yield TextLines(id="host")
-        yield GpuTable(classes="gap-above")
-        yield TextLines(id="problems", classes="gap-above")
-        yield RankTable(classes="gap-above")
-
-    def node_at_cursor(self) -> str:
-        nodes = self.mltop.session.view().nodes
-        return nodes[0].node if nodes else ""
-
-    def on_line_table_selected(self, event: LineTable.Selected) -> None:
-        if isinstance(event.control, RankTable):
-            self.open_rank(event.key)
-        else:
-            self.mltop.drill(Location("node", self.node_at_cursor()))
-
-    def fill(self, picture: Picture) -> None:
-        if not picture.view.nodes:
-            return
-        node = picture.view.nodes[0]
-        host, gpus, ranks = self.query_one("#host", TextLines), self.query_one(GpuTable), self.query_one(RankTable)
-        self.part("the host line", lambda: host.set_lines([host_cells(node, self.size.width)]))
-        self.part("the GPUs", lambda: self.put(gpus, *gpu_rows(node, self.mltop.trends)))
-        self.part("the ranks", lambda: self.put(ranks, *rank_rows([node], self.mltop.trends), why_no_ranks([node])))
-        room = self.size.height - self.chrome_height() - host.display
-        rank_lines, gpu_lines = 1 + max(1, ranks.row_count), gpu_table_height(node)
-        problems = spared("the problems", lambda: self._show_problems(picture, room, room - rank_lines - gpu_lines), 0)
-        height = min(gpu_lines, max(2, room - problems - min(rank_lines, MIN_RANK_LINES)))
-        ranks.display = room - problems - height > 1
-        self.limit_height(gpus, height if ranks.display else min(gpu_lines, max(2, room - problems)))
-
-    def _show_problems(self, picture: Picture, room: int, free: int) -> int:
-        """The worst, in what is ``free`` or a small part of the ``room``; returns how many lines they take."""
-        most = max(room // 7, free)
-        return self.set_part("#problems", problem_lines(picture.findings, gaps_of(picture.view), self.size.width, most))
 
 
 class FleetScreen(Pane):
@@ -112,12 +68,12 @@ class FleetScreen(Pane):
         self._order = WorstFirst()
         self._worst_first = True
         self._as_list = False
-        self._picture: Picture | None = None
-        self._views: dict[str, NodeView] = {}
-        self._findings: tuple[Finding, ...] | None = None
+        self._picture = Picture(FleetView(0.0, ()))
+        self._views: dict[str, NodeView] = {}  # of the nodes that the filter shows
         self._findings_of: Mapping[str, Sequence[Finding]] = {}
         self._troubles = troubles(())
         self._names: Mapping[str, str] = {}
+        self._node_height = 0  # lines about the node under the cursor
         self._left: int | None = None  # lines below the map at the last draw; None: the list stands there
 
     def body(self) -> Iterable[Widget]:
@@ -139,40 +95,35 @@ class FleetScreen(Pane):
     # Drawing.
 
     def fill(self, picture: Picture) -> None:
-        self._picture = picture
-        if picture.findings is not self._findings:
-            self._findings = picture.findings
+        if picture.findings is not self._picture.findings:
             self._findings_of, self._troubles = by_node(picture.findings), troubles(picture.findings)
+        self._picture = picture
         self._names = short_names(tuple([view.node for view in picture.view.nodes]))
         self._left = None
-        shown = self._shown(picture)
+        keep, findings = self.filter, self._findings_of
+        shown = [view for view in picture.view.nodes if keep.empty or keep.node(view, findings.get(view.node, ()))]
         self._views = {view.node: view for view in shown}
-        self.kept = (len(shown), len(picture.view.nodes))
-        heats, ranks = self._heats_in_order(shown, picture)
+        self.counts = (len(shown), len(picture.view.nodes))
+        heats, ranks = self._heats_in_order()
         room = self._room()
         if self._as_list:
             self._show_list(heats, room)
         else:
             self._show_map(heats, ranks, room)
 
-    def _shown(self, picture: Picture) -> list[NodeView]:
-        keep = self.filter
-        if keep.empty:
-            return list(picture.view.nodes)
-        return [view for view in picture.view.nodes if keep.node(view, self._findings_of.get(view.node, ()))]
-
-    def _heats_in_order(self, shown: list[NodeView], picture: Picture) -> tuple[list[NodeHeat], list[int] | None]:
+    def _heats_in_order(self) -> tuple[list[NodeHeat], list[int] | None]:
+        """The nodes that are shown, and where they are ordered by what is wrong, the rank of each."""
         keep = self.filter
         matches = keep.gpu if any(field.needs_gpus for field in keep.fields) else None
         heats = {
-            view.node: spared(
+            name: spared(
                 "a node of the map",
-                partial(self._heats.of, view, self._troubles.get(view.node, FINE), matches),
-                NodeHeat(view.node, view.state.state, "unknown", b"", (), "?", "crit"),
+                partial(self._heats.of, view, self._troubles.get(name, FINE), matches),
+                NodeHeat(name, view.state.state, "unknown", b"", (), "?", "crit"),
             )
-            for view in shown
+            for name, view in self._views.items()
         }
-        self._heats.keep_only(view.node for view in picture.view.nodes)
+        self._heats.keep_only(view.node for view in self._picture.view.nodes)
         if not self._worst_first:
             return [heats[name] for name in by_name(heats)], None
         placed = self._order.ordered(((heat.node, heat.status) for heat in heats.values()), time.monotonic())
@@ -187,32 +138,30 @@ class FleetScreen(Pane):
     def _show_map(self, heats: list[NodeHeat], ranks: list[int] | None, room: int) -> None:
         legend, lines = room >= MIN_ROOM // 2, (0 if room < MIN_ROOM else 1 if room < TALL_ROOM else 2)
         reserved = 0 if room < MIN_ROOM else max(2, room // 4)
-        heatmap = self.query_one(Heatmap)
+        heatmap, node_lines = self.query_one(Heatmap), self.query_one("#node-lines")
         heatmap.empty_text = self._why_empty()
         map_room = max(1, room - legend - lines - reserved)
-        marks = self.mltop.selection.nodes
-        grid = heatmap.set_map(heats, ranks, marks, map_room, self._names)
+        grid = heatmap.set_map(heats, ranks, self.mltop.selection.nodes, map_room, self._names)
         heatmap.styles.height = height = max(1, min(len(grid.rows), map_room))
-        self.part("the legend", lambda: self._show_legend(legend, heats, grid.density, len(marks)))
-        self.query_one("#node-lines").display = lines > 0
-        self.query_one("#node-lines").styles.height = lines
+        self.part("the legend", lambda: self._show_legend(legend, heats, grid.density))
+        node_lines.display = lines > 0
+        node_lines.styles.height = self._node_height = lines
         self._left = left = room - legend - lines - height
         self.part("the GPUs of the node under the cursor", lambda: self._show_gpus(left))
         self.part("the problems", lambda: self._show_problems(reserved > 0))
         self.part("the node under the cursor", self._show_node)
 
-    def _show_legend(self, shown: bool, heats: list[NodeHeat], density: str, marked: int) -> None:
-        legend = self.query_one("#legend", TextLines)
-        legend.display = shown
-        width = self.size.width
-        metric = self._heats.metric
+    def _show_legend(self, shown: bool, heats: list[NodeHeat], density: str = "") -> None:
+        line = self.query_one("#legend", TextLines)
+        line.display = shown
+        metric, marked, width = self._heats.metric, len(self.mltop.selection), self.size.width
         source = ""
         if metric is METRICS[0]:
-            live = (view.glance for view in self._views.values() if view.glance is not None)
-            source = activity_source(gpu for glance in live for gpu in glance.gpus[:1])  # one speaks for its node
+            glances = (view.glance for view in self._views.values() if view.glance is not None)
+            source = activity_source(gpu for glance in glances for gpu in glance.gpus[:1])  # one speaks for its node
         sorted_by = self._sorted_by() if self._as_list else ""
-        said = Legend(heats, metric, source, self._worst_first, marked, self._not_judged(), sorted_by)
-        legend.set_lines([list_legend(said, width) if self._as_list else map_legend(said, density, width)])
+        legend = Legend(heats, metric, source, self._worst_first, marked, self._not_judged(), sorted_by)
+        line.set_lines([list_legend(legend, width) if self._as_list else map_legend(legend, density, width)])
 
     def _sorted_by(self) -> str:
         """The title of the list's column that the user sorted by."""
@@ -222,7 +171,7 @@ class FleetScreen(Pane):
 
     def _not_judged(self) -> int:
         """How many of the nodes that are shown."""
-        return len(self._picture.not_judged & self._views.keys()) if self._picture is not None else 0
+        return len(self._picture.not_judged & self._views.keys())
 
     def _show_gpus(self, left: int) -> None:
         """The GPUs of the node under the cursor, where there is room for all of them."""
@@ -230,12 +179,10 @@ class FleetScreen(Pane):
         view = self._views.get(self.node_at_cursor())
         wanted = gpu_table_height(view) if view is not None else 0
         gap = self.has_class("-roomy")
-        if view is None or not wanted or left - wanted - gap < MIN_PROBLEMS:
-            gpus.display = False
-            return
-        gpus.display = True
-        gpus.styles.height = wanted
-        self.put(gpus, *gpu_rows(view, self.mltop.trends))
+        gpus.display = wanted > 0 and left - wanted - gap >= MIN_PROBLEMS
+        if view is not None and gpus.display:
+            gpus.styles.height = wanted
+            self.put(gpus, *gpu_rows(view, self.mltop.trends))
 
     def _show_node(self) -> None:
         view = self._views.get(self.node_at_cursor())
@@ -243,11 +190,9 @@ class FleetScreen(Pane):
         if view is None:
             lines.set_lines([])
             return
-        findings = self._findings_of.get(view.node, ())
-        judged = self._picture is None or view.node not in self._picture.not_judged
-        made = node_lines(view, findings, self._heats.metric, self.size.width, judged)
-        height = lines.styles.height
-        lines.set_lines(made[: round(height.value) if height is not None else 2])
+        findings, judged = self._findings_of.get(view.node, ()), view.node not in self._picture.not_judged
+        about = node_lines(view, findings, self._heats.metric, self.size.width, judged)
+        lines.set_lines(about[: self._node_height])
 
     def _show_list(self, heats: list[NodeHeat], room: int) -> None:
         selection, metric, names = self.mltop.selection, self._heats.metric, self._names
@@ -269,41 +214,39 @@ class FleetScreen(Pane):
             text=lambda index: f"{views[index].node} {rows[index].text}",  # the row has the short name
         )
         self.put(table, columns, rows, self._why_empty())
-        self.kept = (table.row_count, len(self._picture.view.nodes) if self._picture is not None else 0)
+        self.counts = (table.row_count, len(self._picture.view.nodes))
         legend = room >= MIN_ROOM // 2
-        self.part("the legend", lambda: self._show_legend(legend, heats, "", len(selection)))
+        self.part("the legend", lambda: self._show_legend(legend, heats))
         self.query_one(GpuTable).display = False
-        found = spared("the problems", lambda: self._show_problems(room >= MIN_ROOM), 0)
-        problems = min(1 + max(1, found), max(2, room // 3)) if room >= MIN_ROOM else 0
+        count = spared("the problems", lambda: self._show_problems(room >= MIN_ROOM), 0)
+        problems = min(1 + max(1, count), max(2, room // 3)) if room >= MIN_ROOM else 0
         table.styles.height = max(1, room - legend - problems)
 
     def _show_problems(self, shown: bool) -> int:
         """How many there are."""
         table = self.query_one(f"#{PROBLEMS}", LineTable)
         table.display = shown
-        if self._picture is None or not shown:
+        if not shown:
             return 0
-        found = problems_of(self._views, self._findings or (), self._names)
+        problems = problems_of(self._views, self._picture.findings, self._names)
         rows = SubjectRows(
-            [problem.row.key for problem in found],
-            lambda index: found[index].row,
-            lambda index: Subject(self._views[found[index].nodes[0]], findings=found[index].findings),
-            values_of(FINDING_COLUMNS, found),
-            text=lambda index: " ".join([found[index].row.text, *found[index].nodes]),
+            [problem.row.key for problem in problems],
+            lambda index: problems[index].row,
+            lambda index: Subject(self._views[problems[index].nodes[0]], findings=problems[index].findings),
+            values_of(FINDING_COLUMNS, problems),
+            text=lambda index: " ".join([problems[index].row.text, *problems[index].nodes]),
         )
-        kept = self.kept
-        self.put(
-            table, with_widths(FINDING_COLUMNS, node=name_width(self._names, NODE_WIDTHS[1])), rows, self._no_problems()
-        )
-        self.kept = kept  # the filter's figures are about nodes
-        return len(found)
+        columns = with_widths(FINDING_COLUMNS, node=name_width(self._names, NODE_WIDTHS[1]))
+        counts = self.counts
+        self.put(table, columns, rows, self._no_problems())
+        self.counts = counts  # the filter's figures are about nodes
+        return len(problems)
 
     def _no_problems(self) -> str:
-        everyone = len(self._picture.view.nodes) if self._picture is not None else 0
         number, not_judged = len(self._views), self._not_judged()
         if not number:
             return self._why_empty()
-        whose = " of the nodes that the filter shows" if number < everyone else ""
+        whose = " of the nodes that the filter shows" if number < len(self._picture.view.nodes) else ""
         waiting = sum(view.glance is None for view in self._views.values())
         if waiting:
             return f"no problems known{whose}; nothing is known yet of {waiting} of {number} nodes"
@@ -325,15 +268,12 @@ class FleetScreen(Pane):
 
     def _moved(self, node: str) -> None:
         """The cursor is on another node: say all about it."""
-        if self._left is not None and node in self._views:  # while the map itself is drawn, what is left comes later
+        if self._left is not None and node in self._views:  # while the map itself is drawn, the rest comes later
             self._show_node()
             self._show_gpus(self._left)
 
-    def on_heatmap_selected(self, event: Heatmap.Selected) -> None:
-        self.mltop.drill(Location("node", event.key))
-
-    def on_line_table_selected(self, event: LineTable.Selected) -> None:
-        node = self.node_at_cursor() if isinstance(event.control, GpuTable) else event.key.partition("/")[0]
+    def on_cursor_view_selected(self, event: CursorView.Selected) -> None:
+        node = self.node_at_cursor() if isinstance(event.view, GpuTable) else event.key.partition("/")[0]
         self.mltop.drill(Location("node", node))
 
     def action_metric(self) -> None:

@@ -37,9 +37,6 @@ class Heatmap(CursorView, can_focus=True):
         Binding("right,l", "aside(1)", "right", show=False, tooltip="to the next node"),
     ]
 
-    class Selected(CursorView.Selected):
-        """Enter or a double click on the node ``key``."""
-
     def __init__(self, on_move: Callable[[str], None] | None = None, **widget_options: Any) -> None:
         """``on_move(node)`` is called when the cursor goes to another node: at once, so that what it draws comes in
         the same frame as the cursor, which the handler of a message would miss.

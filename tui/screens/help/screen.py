@@ -1,12 +1,10 @@
-"""What "/" takes, for the help. Pure functions.
-
-All keys, made from the bindings themselves.
-"""
+"""All keys, made from the bindings themselves, and what "/" takes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 
 from textual.binding import Binding
 from textual.widget import Widget
@@ -47,11 +45,8 @@ def filter_lines(width: int) -> list[Line]:
     if width < WIDE:
         return lines + [_field(field, width) for field in fields]
     half, column = -(-len(fields) // 2), width // 2
-    left, right = fields[:half], fields[half:]
-    for at, field in enumerate(left):
-        beside = _field(right[at], column) if at < len(right) else []
-        lines.append([*_filled(_field(field, column), column), *beside])
-    return lines
+    drawn = [_field(field, column) for field in fields]
+    return lines + _side_by_side(drawn[:half], drawn[half:], column)
 
 
 def _field(field: Field, width: int) -> Line:
@@ -68,9 +63,10 @@ def _field(field: Field, width: int) -> Line:
 _OF = {"node": "node: ", "gpu": "GPU: ", "rank": "rank: ", "finding": "problem: "}
 
 
-def _filled(line: Line, width: int) -> Line:
-    used = sum(len(cell.text) for cell in line)
-    return [*line, Cell(" " * max(0, width - used))]
+def _side_by_side(left: Sequence[Line], right: Sequence[Line], width: int) -> list[Line]:
+    """``width``: of the left column, in cells."""
+    pairs = zip_longest(left, right, fillvalue=Line())
+    return [[*first, Cell(" " * max(0, width - len(plain(first)))), *second] for first, second in pairs]
 
 
 KEYS_WIDTH = 16
@@ -94,7 +90,7 @@ class HelpScreen(Pane):
             lines = [line for line in drawable(self._lines()) if self.filter.empty or self.keeps(plain(line))]
             self.query_one("#keys-list", CellLines).set_lines(lines)
 
-    def _lines(self) -> list[list[Cell]]:
+    def _lines(self) -> list[Line]:
         """Keys, in two columns where there is room and no filter looks for single ones; then the filter's fields."""
         width = self.size.width
         blocks = [_block(title, Binding.make_bindings(bindings)) for title, bindings in SECTIONS]
@@ -104,37 +100,25 @@ class HelpScreen(Pane):
         longest = max(len(line[-1].text) for block in (*blocks, *own) for line in block)
         if half < KEYS_WIDTH + longest or not self.filter.empty:
             return [line for block in (*blocks, *own) for line in [*block, []]] + filters
-        left, right = blocks[0], [line for block in own for line in [[], *block]]
-        left, right = [*left, *right], blocks[1]
-        height = max(len(left), len(right))
-        left, right = ([*block, *[[Cell("")]] * (height - len(block))] for block in (left, right))
-        both = [[*_padded(first, half), *second] for first, second in zip(left, right, strict=True)]
-        return [*both, [], *filters]
+        left = [*blocks[0], *(line for block in own for line in [[], *block])]
+        return [*_side_by_side(left, blocks[1], half), [], *filters]
 
 
-def drawable(lines: Iterable[list[Cell]], glyphs: GlyphSet = GLYPHS) -> list[list[Cell]]:
+def drawable(lines: Iterable[Line], glyphs: GlyphSet = GLYPHS) -> list[Line]:
     """What tooltips leave out is marked with the sign of the glyphs in use: an ASCII terminal has no "…"."""
     return [[replace(cell, text=cell.text.replace("…", glyphs.ellipsis)) for cell in line] for line in lines]
 
 
 def own_bindings() -> list[tuple[str, list[Binding]]]:
     """The panes that have keys of their own, and these."""
-    found = []
+    shared = {binding.key for binding in Binding.make_bindings(PANE_BINDINGS)}
+    own = []
     for entry in PANES:
-        own = Binding.make_bindings(entry.load(several=True).__dict__.get("BINDINGS", []))
-        known = {binding.key for binding in Binding.make_bindings(PANE_BINDINGS)}
-        new = [binding for binding in own if binding.key not in known]
-        found += [(entry.name, new)] if new else []
-    return found
+        bindings = Binding.make_bindings(entry.load(several=True).__dict__.get("BINDINGS", []))
+        own.append((entry.name, [binding for binding in bindings if binding.key not in shared]))
+    return [(name, bindings) for name, bindings in own if bindings]
 
 
-def _block(title: str, bindings: Iterable[Binding]) -> list[list[Cell]]:
-    lines = [[Cell(title, "title")]]
-    for keys, what in help_rows(bindings):
-        lines.append([Cell(f"  {keys:<{KEYS_WIDTH}}", "accent"), Cell(what)])
-    return lines
-
-
-def _padded(line: list[Cell], width: int) -> list[Cell]:
-    used = sum(len(cell.text) for cell in line)
-    return [*line, Cell(" " * max(0, width - used))]
+def _block(title: str, bindings: Iterable[Binding]) -> list[Line]:
+    rows = help_rows(bindings)
+    return [[Cell(title, "title")], *([Cell(f"  {keys:<{KEYS_WIDTH}}", "accent"), Cell(what)] for keys, what in rows)]

@@ -15,12 +15,12 @@ def test_nodes_that_fail_one_after_the_other_are_few_lines(
 ) -> None:
     now = 0.0
     monkeypatch.setattr("time.monotonic", lambda: now)
-    beside = live.Beside()
+    stderr = live.Stderr()
     states = [NodeState(f"h{number:04d}", "lost", "unknown host name") for number in range(1, 1002)]
     for number in range(0, 1001, 10):
         now += 0.18
-        beside.failures(NodeView(state) for state in states[: number + 1])
-    beside.last_failures(states)
+        stderr.failures(NodeView(state) for state in states[: number + 1])
+    stderr.last_failures(states)
     lines = capsys.readouterr().err.splitlines()
     assert 1 < len(lines) < 9
     assert lines[0].startswith("mltop: h[0001-")

@@ -9,7 +9,7 @@ from textual.widget import Widget
 from mltop.probes.model import LinkSample, PciDevice
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.navigation import Location
-from mltop.tui.render.cells import Cell, LazyRows, item_rows
+from mltop.tui.render.cells import Cell, item_rows
 from mltop.tui.render.findings import severity_cell
 from mltop.tui.render.links import LINK_COLUMNS, PCI_COLUMNS, Counted, link_name
 from mltop.tui.screens.lines import all_problem_lines
@@ -50,31 +50,23 @@ class LinksScreen(OneNodePane):
         alarms = {finding.subject: severity_cell(finding.severity).style for finding in reversed(own)}
         gaps = [gap for gap in sample.gaps if gap.source in ("links", "pci")] if sample is not None else []
         lines = all_problem_lines(own, [(view.node, gap) for gap in gaps if gap.kind == "unknown"], self.size.width)
-        lines = self._fleet_line(picture, view.node) + lines[: max(1, self.size.height // 4)]
+        lines = lines[: max(1, self.size.height // 4)]
+        if len(picture.view.nodes) > 1:
+            lines = [[Cell(view.node, "bold"), Cell("  n N: other nodes", "dim")], *lines]
         self.set_part("#findings", lines)
         unknown = NO_SAMPLE.format("ports") if sample is None else ""
-        self.put(ports, LINK_COLUMNS, self._port_rows(view.node, links, alarms), unknown)
-        self.put(pci, PCI_COLUMNS, self._pci_rows(view.node, devices, alarms))
+        port_lines = [self._counted(view.node, link, link_name(link), link.counters, alarms) for link in links]
+        self.put(ports, LINK_COLUMNS, item_rows(LINK_COLUMNS, port_lines, lambda line: link_name(line.about)), unknown)
+        pci_lines = [self._counted(view.node, device, device.bus_id, device.aer, alarms) for device in devices]
+        self.put(pci, PCI_COLUMNS, item_rows(PCI_COLUMNS, pci_lines, lambda line: line.about.bus_id))
         room = self.size.height - self.chrome_height() - len(lines)
         self.limit_height(ports, min(1 + max(1, len(links)), max(3, room * 2 // 3)))
 
-    def _port_rows(self, node: str, links: list[LinkSample], alarms: dict[str, str]) -> LazyRows:
-        lines = [Counted(link, self._since(node, link), alarms.get(link_name(link), "")) for link in links]
-        return item_rows(LINK_COLUMNS, lines, lambda line: link_name(line.about))
+    def _counted(
+        self, node: str, about: LinkSample | PciDevice, name: str, counters: Counters, alarms: dict[str, str]
+    ) -> Counted:
+        """A port or device with its counters of when it was first shown."""
+        return Counted(about, self._first.setdefault((node, name), dict(counters)), alarms.get(name, ""))
 
-    def _pci_rows(self, node: str, devices: list[PciDevice], alarms: dict[str, str]) -> LazyRows:
-        lines = [Counted(device, self._pci_since(node, device), alarms.get(device.bus_id, "")) for device in devices]
-        return item_rows(PCI_COLUMNS, lines, lambda line: line.about.bus_id)
-
-    def _fleet_line(self, picture: Picture, node: str) -> list[list[Cell]]:
-        """Of several nodes, which one this is."""
-        return [[Cell(node, "bold"), Cell("  n N: other nodes", "dim")]] if len(picture.view.nodes) > 1 else []
-
-    def _since(self, node: str, link: LinkSample) -> Counters:
-        return self._first.setdefault((node, link_name(link)), dict(link.counters))
-
-    def _pci_since(self, node: str, device: PciDevice) -> Counters:
-        return self._first.setdefault((node, device.bus_id), dict(device.aer))
-
-    def on_line_table_selected(self, _: LineTable.Selected) -> None:
+    def on_cursor_view_selected(self) -> None:
         self.mltop.drill(Location("node", self.node_at_cursor()))

@@ -1,4 +1,4 @@
-"""`python -m mltop.tui.app.screenshots [DIR]`: the README's pictures, made from simulated nodes.
+"""`python -m tests.screenshots [DIR]`: the README's pictures, made from simulated nodes.
 
 SVG always, PNG too where ``rsvg-convert`` is installed. Two runs give the same pictures.
 """
@@ -93,7 +93,7 @@ class StillSession:
 
     def dump_stacks(
         self,
-        nodes: Sequence[str] | None,  # noqa: ARG002  (the protocol's)
+        nodes: Sequence[str] | None,
         on_progress: Callable[[StackProgress], None],
     ) -> Cancellable:
         world = self._job.world_size

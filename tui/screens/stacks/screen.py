@@ -16,10 +16,11 @@ from mltop.tui.app.feed import Picture
 from mltop.tui.app.navigation import Location
 from mltop.tui.app.selection import first_of
 from mltop.tui.app.session import DumpResult
-from mltop.tui.render.cells import Cell, columns_line, header_line, layout, wrap
+from mltop.tui.render.cells import Cell, columns_line, header_line, layout, plain, wrap
 from mltop.tui.render.stacks import CLASS_COLUMNS, class_row, job_words, jobs_left_out, tree_lines, verdict_lines
 from mltop.tui.screens.pane import Pane
 from mltop.tui.widgets.cell_lines import CellLines
+from mltop.tui.widgets.cell_view import CursorView
 
 MAX_TREE_LINES = 60
 MOST_JOBS = 32
@@ -66,7 +67,7 @@ class StacksScreen(Pane):
         self._targets = {target.key: target for _, target in lines if target is not None}
         report.set_lines([line for line, _ in lines], [target.key if target else None for _, target in lines])
 
-    def on_cell_lines_selected(self, event: CellLines.Selected) -> None:
+    def on_cursor_view_selected(self, event: CursorView.Selected) -> None:
         """One rank opens its stack, several the rank table."""
         result = self.mltop.investigation.result
         target = self._targets.get(event.key)
@@ -100,8 +101,7 @@ def result_lines(result: DumpResult, width: int, keep: Keep) -> list[KeyedLine]:
 
 def _dump_title(result: DumpResult) -> list[Cell]:
     ranks = sum(len({digest.rank for digest in report.digests if digest.frames}) for report in result.reports)
-    jobs = len(result.reports)
-    text = f"{ranks} ranks of {jobs} {'job' if jobs == 1 else 'jobs'}, dumped {clock_time(result.taken_at)}"
+    text = f"{ranks} ranks of {counted(len(result.reports), 'job')}, dumped {clock_time(result.taken_at)}"
     title = [Cell(f"{text} in {max(result.took_s, 0.1):.1f} s", "dim")]
     return [*title, Cell("  partial", "warn")] if result.partial else title
 
@@ -123,7 +123,7 @@ def _report_lines(at: int, report: JobReport, job: str, width: int, keep: Keep) 
         lines += [([], None), ([Cell("Merged stacks, root first", "title")], None)]
         cells = tree_lines(tree, width, report.world_size)
         for number, (line, drawn) in enumerate(zip(tree, cells, strict=True)):
-            lines += [(drawn, Target(at, line.ranks, f"tree{number}"))] if keep(_text(drawn)) else []
+            lines += [(drawn, Target(at, line.ranks, f"tree{number}"))] if keep(plain(drawn)) else []
     lines += _class_lines(at, report, width, keep)
     unread = [digest for digest in report.digests if not digest.frames]
     if unread:
@@ -141,7 +141,7 @@ def _class_lines(at: int, report: JobReport, width: int, keep: Keep) -> list[Key
     lines: list[KeyedLine] = [([], None), (header_line(CLASS_COLUMNS, shown), None)]
     for index, made in enumerate(report.classes):
         drawn = columns_line(CLASS_COLUMNS, class_row(index, made), shown)
-        lines += [(drawn, Target(at, made.ranks, f"class{index}"))] if keep(_text(drawn)) else []
+        lines += [(drawn, Target(at, made.ranks, f"class{index}"))] if keep(plain(drawn)) else []
     return lines
 
 
@@ -163,7 +163,3 @@ def _silent_lines(nodes: Sequence[NodeState], width: int) -> list[list[Cell]]:
         why = f"{state}, no full answer" + (f": {reason}" if reason else "")
         lines += wrap([Cell(f"{folded(names)}: ", "bold"), Cell(why, "warn")], width, indent=4)
     return lines
-
-
-def _text(line: Sequence[Cell]) -> str:
-    return "".join(cell.text for cell in line)

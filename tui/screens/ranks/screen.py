@@ -12,10 +12,10 @@ from mltop.tui.app.feed import Picture
 from mltop.tui.render.cells import Cell, wrap
 from mltop.tui.render.fleet.heat import MARK
 from mltop.tui.render.stacks import stack_lines
-from mltop.tui.screens.pane import Pane, TextLines, ranks_of
-from mltop.tui.screens.tables import RankTable, rank_rows, why_no_ranks
+from mltop.tui.screens.pane import Pane, TextLines
+from mltop.tui.screens.tables import RankTable, rank_of, rank_rows
 from mltop.tui.widgets.cell_lines import CellLines
-from mltop.tui.widgets.line_table import LineTable
+from mltop.tui.widgets.cell_view import CursorView
 
 
 class RanksScreen(Pane):
@@ -31,8 +31,7 @@ class RanksScreen(Pane):
         here = self.mltop.trail.here
         nodes = [node for node in picture.view.nodes if here.node in ("", node.node)]
         only = (here.job, set(here.ranks)) if here.job is not None and here.ranks is not None else None
-        table = self.query_one(RankTable)
-        self.put(table, *rank_rows(nodes, self.mltop.trends, only, self._mark), empty_text=why_no_ranks(nodes))
+        self.put(self.query_one(RankTable), *rank_rows(nodes, self.mltop.trends, only, self._mark))
 
     def nodes_shown(self) -> list[str]:
         """The nodes of the ranks that are shown."""
@@ -41,7 +40,7 @@ class RanksScreen(Pane):
     def _mark(self, node: str) -> str:
         return MARK if node in self.mltop.selection else ""
 
-    def on_line_table_selected(self, event: LineTable.Selected) -> None:
+    def on_cursor_view_selected(self, event: CursorView.Selected) -> None:
         self.open_rank(event.key)
 
 
@@ -62,18 +61,20 @@ class RankScreen(Pane):
 
     def fill(self, picture: Picture) -> None:  # noqa: ARG002 - as it is shown
         here, node = self.mltop.trail.here, self.node_view(self.mltop.trail.here.node)
-        columns, rows = rank_rows([node] if node is not None else [], self.mltop.trends)
+        columns, rows, _ = rank_rows([node] if node is not None else [], self.mltop.trends)
         this_rank = [row for row in rows if row.key == f"{here.node}/{here.pid}"]
         self.put(self.query_one(RankTable), columns, this_rank, empty_text=f"pid {here.pid} is gone")
-        rank = next((rank for rank in ranks_of(node) if rank.pid == here.pid), None)
+        rank = rank_of(node, here.pid)
         self.set_part("#about", about_lines(rank, self.size.width) if rank is not None else [])
         self.query_one("#stack", CellLines).set_lines(self._stack_lines(self.size.width - 1))
 
     def _digests(self) -> list[StackDigest]:
         """Of the rank itself and of its children, as the last dump brought them."""
         here, result = self.mltop.trail.here, self.mltop.investigation.result
-        found = [digest for report in result.reports for digest in report.digests] if result else []
-        return [d for d in found if d.node in (here.node, "") and here.pid in (d.pid, d.child_of)]
+        digests = [digest for report in result.reports for digest in report.digests] if result else []
+        return [
+            digest for digest in digests if digest.node in (here.node, "") and here.pid in (digest.pid, digest.child_of)
+        ]
 
     def _stack_lines(self, width: int) -> list[list[Cell]]:
         lines: list[list[Cell]] = []
@@ -83,10 +84,6 @@ class RankScreen(Pane):
             if digest.taken_at is not None:
                 lines.append([Cell(f"  taken {clock_time(digest.taken_at)}", "dim")])
         return lines
-
-    def on_line_table_selected(self, event: LineTable.Selected) -> None:
-        """Nothing lies below a rank."""
-        event.stop()
 
 
 def about_lines(rank: RankSample, width: int) -> list[list[Cell]]:

@@ -1,37 +1,21 @@
-"""One GPU: what is wrong with it, its last ten minutes, and everything that is known of it."""
+"""Everything that is known of one GPU, below its timeline. Pure functions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
-
-from textual.binding import Binding, BindingType
-from textual.widget import Widget
 
 from mltop.probes.model import GpuGaps, GpuProcess, GpuSample, KernelEvent, RankSample, Sample
 from mltop.probes.model.units import UNKNOWN, bytes_text, clock_time, number, seconds
-from mltop.probes.reach.view import NodeView
-from mltop.tui.app.feed import Picture
-from mltop.tui.app.history import ShownHistory
-from mltop.tui.app.mishaps import spared
-from mltop.tui.app.navigation import gpu_location, gpu_of_row
-from mltop.tui.filters.fields import of_gpu, users_of
-from mltop.tui.render.cells import Cell, Column, Row, columns_line, header_line, layout, plain, wrap
+from mltop.tui.render.cells import Cell, Column, Row, columns_line, header_line, layout, wrap
 from mltop.tui.render.gpus.details import block_lines, blocks_of, side_by_side
 from mltop.tui.render.gpus.table import LINK_COLUMNS, link_row
-from mltop.tui.render.gpus.timelines import timeline_lines
 from mltop.tui.render.ranks import short_command
 from mltop.tui.render.states import STATE_STYLE, state_word
-from mltop.tui.screens.lines import all_problem_lines, gap_cells, state_lines
-from mltop.tui.screens.pane import Pane, TextLines
-from mltop.tui.screens.tables import NO_SAMPLE, GpuTable, gpu_rows
-from mltop.tui.widgets.cell_lines import CellLines
+from mltop.tui.screens.lines import gap_cells
 
 LINK_PANEL = 60  # cells: wider screens show links in several panels
 MOST_EVENTS = 8
-LEAST_DETAILS = 5  # lines
-MOST_TIMELINE = 28  # lines
 
 
 @dataclass(frozen=True)
@@ -187,121 +171,3 @@ def _links_title(watched_s: float) -> str:
 
 def _section(lines: list[list[Cell]], title: str) -> list[list[Cell]]:
     return [[], [Cell(title, "title")], *lines] if lines else []
-
-
-class Details(CellLines):
-    """Enter opens the rank that uses this GPU; left and right, which have nothing to scroll, go to the next GPU."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left", "screen.neighbour(-1)", "GPU before", show=False),
-        Binding("right", "screen.neighbour(1)", "next GPU", show=False),
-    ]
-
-    def action_select(self) -> None:
-        self.post_message(self.Selected(self, ""))
-
-
-class GpuScreen(Pane):
-    AUTO_FOCUS = "#details"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("n,right", "neighbour(1)", "next GPU", tooltip="to the next GPU of this node"),
-        Binding("N,left", "neighbour(-1)", "GPU before", show=False, tooltip="to the GPU before"),
-    ]
-    DEFAULT_CSS = "GpuScreen #details { height: 1fr; }"
-    lines_are = "lines of the GPU's details"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._history = ShownHistory()
-        self._watched = WatchedGpus()
-        self._drawn: tuple[object, ...] = ()
-        self._timeline: list[list[Cell]] = []
-
-    def body(self) -> Iterable[Widget]:
-        yield TextLines(id="state")
-        yield GpuTable(id="gpu-row", sortable=False)
-        yield TextLines(id="problems")
-        yield TextLines(id="timeline", classes="gap-above")
-        yield Details(id="details", classes="gap-above", empty_text="no line matches")
-
-    def node_at_cursor(self) -> str:
-        return self.mltop.trail.here.node
-
-    def fill(self, picture: Picture) -> None:
-        node, gpu = self._node(), self._gpu()
-        room, since = self.size.height - self.chrome_height(), self.mltop.since
-        state = state_lines(node, picture.view.taken_at, since.of(node.node), self.size.width) if node else []
-        room -= self.set_part("#state", state[: room // 3])
-        table = self.query_one(GpuTable)
-        table.display = gpu is not None
-        if node is None or node.sample is None or gpu is None:
-            self.set_part("#problems", [])
-            self.set_part("#timeline", [])
-            self.query_one(Details).set_lines([[Cell(self._why_nothing(node), "dim")]])
-            return
-        sample = node.sample
-        room -= spared("the GPU's row", lambda: self._fill_row(table, node, gpu), 0)
-        room -= spared("the GPU's problems", lambda: self._fill_problems(picture, node, gpu, room), 0)
-        height = min(room - LEAST_DETAILS, room * 3 // 5)
-        spared("the GPU's timeline", lambda: self._fill_timeline(node, gpu, height), 0)
-        self.part("the GPU's details", lambda: self._fill_details(sample, gpu))
-
-    def _fill_row(self, table: GpuTable, node: NodeView, gpu: GpuSample) -> int:
-        columns, rows = gpu_rows(node, self.mltop.trends)
-        own = [row for row in rows if gpu_of_row(row.key) == gpu.index]
-        table.set_table(columns, own)
-        table.styles.height = 1 + len(own)
-        return 1 + len(own)
-
-    def _fill_problems(self, picture: Picture, node: NodeView, gpu: GpuSample, room: int) -> int:
-        findings = of_gpu(gpu, [finding for finding in picture.findings if finding.node == node.node])
-        problems = all_problem_lines(findings, [], self.size.width)
-        return self.set_part("#problems", problems[: max(1, room // 4)])
-
-    def action_neighbour(self, step: int) -> None:
-        """From the last GPU of the node on to the first."""
-        node, gpu = self._node(), self._gpu()
-        if node is None or node.sample is None or not node.sample.gpus:
-            return
-        indexes = [other.index for other in node.sample.gpus]
-        at = indexes.index(gpu.index) if gpu is not None else -step
-        self.mltop.trail.replace(gpu_location(node.node, indexes[(at + step) % len(indexes)]))
-        self.draw()
-
-    def on_cell_lines_selected(self) -> None:
-        node, gpu = self._node(), self._gpu()
-        users = users_of(node, gpu) if node is not None and gpu is not None else []
-        if node is not None and users:
-            self.open_rank(f"{node.node}/{users[0].pid}")
-
-    def _fill_timeline(self, node: NodeView, gpu: GpuSample, room: int) -> int:
-        """Made anew only when time went on: a key need not wait for it."""
-        width, room = self.size.width, min(room, MOST_TIMELINE)
-        sampled_at = node.sample.sampled_at if node.sample is not None else 0.0
-        age_s = None if node.state.state == "live" else node.state.age_s
-        now = (node.node, gpu.index, sampled_at, age_s, self.mltop.paused, width, room)
-        if now != self._drawn:
-            self._drawn = now
-            track = self._history.track(self.mltop.history, self.mltop.paused, node, gpu.index)
-            self._timeline = timeline_lines(track, gpu, width, room) if track is not None else []
-        return self.set_part("#timeline", self._timeline)
-
-    def _fill_details(self, sample: Sample, gpu: GpuSample) -> None:
-        first = self._watched.first(sample.node, gpu, sample.sampled_at)
-        lines = details(sample, gpu, first, self.size.width - 1)
-        if not self.filter.empty:
-            lines = [line for line in lines if line and self.keeps(plain(line))]
-        self.query_one(Details).set_lines(lines)
-
-    def _node(self) -> NodeView | None:
-        return self.node_view(self.mltop.trail.here.node)
-
-    def _gpu(self) -> GpuSample | None:
-        node, index = self._node(), self.mltop.trail.here.gpu
-        gpus = node.sample.gpus if node is not None and node.sample is not None else ()
-        return next((gpu for gpu in gpus if gpu.index == index), None)
-
-    def _why_nothing(self, node: NodeView | None) -> str:
-        if node is None or node.sample is None:
-            return NO_SAMPLE.format("GPUs")
-        return f"{self.mltop.trail.here.title} is not in the newest sample"

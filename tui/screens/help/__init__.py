@@ -1,0 +1,1 @@
+"""The pane of all keys and of what a filter takes."""

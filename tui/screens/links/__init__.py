@@ -1,0 +1,1 @@
+"""The pane of network ports and PCI links."""

@@ -1,0 +1,1 @@
+"""The first pane: one node, or the fleet as a map and as a list."""

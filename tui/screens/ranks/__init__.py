@@ -1,0 +1,1 @@
+"""The panes of all training ranks, and of one."""
