@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -100,7 +100,11 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("lanes of tests/run")
     group.addoption("--lane", choices=[*MARKED, OTHERS], help="of the selected tests those of one lane only")
-    group.addoption("--count-lanes", metavar="FILE", help='write how many are selected of each, as in "jobs 3"')
+    group.addoption("--write-lanes", metavar="FILE", help='write which are selected, as in "jobs path of the file"')
+    group.addoption("--read-lanes", metavar="FILE", help="what --write-lanes wrote: other files are not imported")
+
+
+FILES = pytest.StashKey[set[str]]()
 
 
 def lane_of(item: pytest.Item) -> str:
@@ -112,14 +116,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if lane_of(item) != OTHERS and item.path.is_relative_to(PURE):
             raise pytest.UsageError(f"{item.nodeid}: tests/unit is one lane, what has a mark belongs to tests/system")
-    lane = config.getoption("lane")
-    if lane is not None:
+    if (lane := config.getoption("lane")) is not None:
         config.hook.pytest_deselected(items=[item for item in items if lane_of(item) != lane])
         items[:] = [item for item in items if lane_of(item) == lane]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    counted = session.config.getoption("count_lanes")
-    if counted is not None:
-        counts = Counter(map(lane_of, session.items))
-        Path(counted).write_text("".join(f"{lane} {count}\n" for lane, count in counts.items()))
+    # What is there by now stays: to look through it for garbage after each 700 new objects takes a tenth of all time.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+    written = session.config.getoption("write_lanes")
+    if written is not None:
+        Path(written).write_text("".join(f"{lane_of(item)} {item.path}\n" for item in session.items))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """To import all files takes seconds, in each process of each lane."""
+    if config.stash.get(FILES, None) is None:
+        read, lane = config.getoption("read_lanes"), config.getoption("lane")
+        lines = Path(read).read_text().splitlines() if read is not None and lane is not None else []
+        config.stash[FILES] = {path for of, _, path in (line.partition(" ") for line in lines) if of == lane}
+    files = config.stash[FILES]
+    return True if files and collection_path.suffix == ".py" and str(collection_path) not in files else None

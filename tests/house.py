@@ -43,16 +43,29 @@ class Module:
     def folder(self) -> str:
         return self.path.parent.relative_to(ROOT).as_posix()
 
+    @cached_property
+    def statements(self) -> list[ast.stmt]:
+        """All of them, however deep; expressions, which hold none, are most of a tree."""
+        found: list[ast.stmt] = []
+        open_nodes: list[ast.AST] = [self.tree]
+        while open_nodes:
+            node = open_nodes.pop()
+            for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+                inside = getattr(node, name, ())
+                open_nodes += inside
+                found += (one for one in inside if isinstance(one, ast.stmt))
+        return found
+
     def functions(self) -> Iterator[tuple[str, int]]:
         """Names and lengths in lines, from ``def`` to the last line."""
-        for node in ast.walk(self.tree):
+        for node in self.statements:
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
 
     def imports(self, names: frozenset[str], *, whenever: bool = True) -> set[str]:
         """The modules of ours that it imports; ``whenever``: also those that are imported when they are needed."""
         found: set[str] = set()
-        for node in ast.walk(self.tree) if whenever else self.tree.body:
+        for node in self.statements if whenever else self.tree.body:
             if isinstance(node, ast.Import):
                 found |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom):

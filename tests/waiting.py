@@ -10,11 +10,16 @@ T = TypeVar("T")
 
 
 def wait_until(predicate: Callable[[], T], timeout_s: float = 30.0, what: str = "condition") -> T:
-    """The first truthy value of ``predicate``, polled every 10 ms; AssertionError naming ``what`` at the deadline."""
+    """The first truthy value of ``predicate``, polled every 10 ms; AssertionError naming ``what`` at the deadline.
+
+    One that takes long, as to look through all processes, is polled less often: what is waited for needs the CPU.
+    """
     deadline = time.monotonic() + timeout_s
     while True:
+        began = time.monotonic()
         value = predicate()
         if value:
             return value
-        assert time.monotonic() < deadline, f"{what} did not happen within {timeout_s:g} s"
-        time.sleep(0.01)
+        now = time.monotonic()
+        assert now < deadline, f"{what} did not happen within {timeout_s:g} s"
+        time.sleep(min(0.25, max(0.01, 2 * (now - began))))

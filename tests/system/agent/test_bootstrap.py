@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from mltop.probes.agent.protocol import Request, encode
-from mltop.probes.reach.bundle import file_for, opening
-from tests.bootstrapping import Bootstrapped, command, environment, processes_of, running
+from mltop.probes.reach.bundle import opening
+from tests.bootstrapping import Bootstrapped, bundle_sha256, command, environment, file_here, processes_of, running
 from tests.waiting import wait_until
 
 SHELLS = ("bash", "dash", "zsh", "tcsh", "fish")
@@ -64,7 +64,7 @@ def test_every_login_shell(shell: str, home: Path) -> None:
         assert node.booted.cached
         assert node.sent_bytes == len(opening())
     wait_until(lambda: not processes_of(home), 30, "the end of every process")
-    assert cache_of(home) == [file_for("bundle", os.uname().machine).args["sha256"]]
+    assert cache_of(home) == [bundle_sha256()]
 
 
 @pytest.mark.parametrize(("shell", "file"), [("bash", ".bashrc"), ("zsh", ".zshenv"), ("tcsh", ".tcshrc")])
@@ -165,8 +165,8 @@ def test_end_of_file_before_the_bundle(home: Path) -> None:
 def test_end_of_file_within_the_bundle(home: Path) -> None:
     with running(command(), environment(home)) as node:
         node.send(opening())
-        boot = node.next("boot").boot
-        node.send_frame(file_for("bundle", boot.machine), share=0.6)
+        node.next("boot")
+        node.send_frame(file_here(), share=0.6)
         ends_cleanly(node, home)
     assert cache_of(home) == []
 
@@ -174,8 +174,8 @@ def test_end_of_file_within_the_bundle(home: Path) -> None:
 def test_end_of_file_before_the_hello_is_read(home: Path) -> None:
     with running(command(), environment(home)) as node:
         node.send(opening())
-        boot = node.next("boot").boot
-        node.send(file_for("bundle", boot.machine))
+        node.next("boot")
+        node.send(file_here())
         ends_cleanly(node, home)
         assert node.process.returncode == 0
 
@@ -192,7 +192,8 @@ def test_what_arrives_slowly_is_told(home: Path) -> None:
     """Each part is sent when the one before is known to have come."""
     with running(command(), environment(home)) as node:
         node.send(opening())
-        frame = encode(file_for("bundle", node.next("boot").boot.machine))
+        node.next("boot")
+        frame = encode(file_here())
         parts = [frame[at : at + 20_000] for at in range(0, len(frame), 20_000)]
         for part in parts[:-1]:
             node.send(part)
@@ -214,13 +215,13 @@ def test_a_caller_that_never_sends_the_bundle(home: Path) -> None:
 def test_other_frames_and_noise_before_the_bundle(home: Path) -> None:
     with running(command(), environment(home)) as node:
         node.send(opening())
-        boot = node.next("boot").boot
+        node.next("boot")
         node.send(b"what a shell says\n" + bytes(range(256)) * 300 + b"\n")
         node.send(Request("ping"))
         node.send(Request("file", op="bundle", node="another", args={"error": "not for this node"}))
         node.send(Request("request", id=7, op="doctor"))
         node.send(Request("file", op="bundle", args={"sha256": "0" * 64, "data": "for another machine type"}))
-        node.send(file_for("bundle", boot.machine))
+        node.send(file_here())
         assert node.next("hello").kind == "hello"
         assert node.next("done").id == 7  # asked before there was an agent, answered by it
 

@@ -12,10 +12,10 @@ import psutil
 import pytest
 
 from mltop.probes.agent.protocol import Message, Request
-from mltop.probes.reach.bundle import file_for
 from tests.bootstrapping import (
     SCRATCH,
     Bootstrapped,
+    bundle_sha256,
     command,
     environment,
     in_mounts,
@@ -29,7 +29,7 @@ from tests.fakes.silent_fuse import needs_fuse
 from tests.waiting import wait_until
 
 DAY_S = 86400.0
-SHA256 = file_for("bundle", os.uname().machine).args["sha256"]
+SHA256 = bundle_sha256()
 
 
 @pytest.fixture

@@ -12,12 +12,21 @@ import psutil
 import pytest
 
 from mltop.probes.agent.protocol import Request
-from mltop.probes.reach.bundle import compiled_key, file_for, opening
+from mltop.probes.reach.bundle import compiled_key, opening
 from mltop.probes.version import __version__
-from tests.bootstrapping import Bootstrapped, command, environment, in_mounts, installed, running, start_once
+from tests.bootstrapping import (
+    Bootstrapped,
+    bundle_sha256,
+    command,
+    environment,
+    in_mounts,
+    installed,
+    running,
+    start_once,
+)
 from tests.waiting import wait_until
 
-SHA256 = file_for("bundle", os.uname().machine).args["sha256"]
+SHA256 = bundle_sha256()
 HEADER_BYTES = 64 + 1  # the hash in hex, a newline
 
 

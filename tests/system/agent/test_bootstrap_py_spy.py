@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from mltop.probes.agent.protocol import Message, Request
-from mltop.probes.reach.bundle import file_for, py_spy_sha256
-from tests.bootstrapping import Bootstrapped, command, environment, in_mounts, nowhere_to_write, running
+from mltop.probes.reach.bundle import py_spy_sha256
+from tests.bootstrapping import Bootstrapped, command, environment, file_here, in_mounts, nowhere_to_write, running
 from tests.waiting import wait_until
 
 MACHINE = os.uname().machine
@@ -102,7 +102,7 @@ def test_sent_once_and_kept(home: Path) -> None:
     with running(node_command(), bare(home)) as node:
         ask(ready(node), 4)
         assert needed(node).id == 4
-        node.send(file_for("py-spy", MACHINE))
+        node.send(file_here("py-spy"))
         assert answer(node) == "train_step"
         ask(node, 5)
         assert answer(node) == "train_step"
@@ -118,7 +118,7 @@ def test_two_requests_at_once_send_for_it_once(home: Path) -> None:
         ask(ready(node), 1)
         ask(node, 2)
         needed(node)
-        node.send(file_for("py-spy", MACHINE))
+        node.send(file_here("py-spy"))
         done: list[int] = []
         while len(done) < 2:
             message = node.next("done", "need")
@@ -135,7 +135,7 @@ def test_a_damaged_one_in_the_cache_is_sent_anew(home: Path) -> None:
     with running(node_command(), bare(home)) as node:
         ask(ready(node))
         needed(node)
-        node.send(file_for("py-spy", MACHINE))
+        node.send(file_here("py-spy"))
         assert answer(node) == "train_step"
     assert path.stat().st_size > 1_000_000
 
@@ -144,18 +144,18 @@ def test_one_that_is_not_the_announced_one_is_refused(home: Path) -> None:
     with running(node_command(), bare(home)) as node:
         ask(ready(node))
         needed(node)
-        node.send(Request("file", op="py-spy", args=file_for("bundle", MACHINE).args))
+        node.send(Request("file", op="py-spy", args=file_here().args))
         assert answer(node) == "the py-spy that came is not the one that was announced (try again)"
         assert programs(home) == []
         ask(node, 2)
         needed(node)
-        node.send(file_for("py-spy", MACHINE))
+        node.send(file_here("py-spy"))
         assert answer(node) == "train_step"
 
 
 def test_what_was_not_asked_for_is_not_kept(home: Path) -> None:
     with running(node_command(), bare(home)) as node:
-        ready(node).send(file_for("py-spy", MACHINE))
+        ready(node).send(file_here("py-spy"))
         node.send(Request("request", id=1, op="doctor"))
         node.next("done")
     assert programs(home) == []
@@ -195,7 +195,7 @@ def test_a_cache_where_nothing_may_be_executed(home: Path) -> None:
     with running(argv, bare(home)) as node:
         ask(ready(node))
         needed(node)
-        node.send(file_for("py-spy", MACHINE))
+        node.send(file_here("py-spy"))
         assert answer(node) == "train_step"
         ask(node, 2)
         assert answer(node) == "train_step"
@@ -206,7 +206,7 @@ def test_memory_only() -> None:
         ask(ready(node))
         assert node.booted.root == ""
         needed(node)
-        node.send(file_for("py-spy", MACHINE))
+        node.send(file_here("py-spy"))
         assert answer(node) == "train_step"
 
 
@@ -214,7 +214,7 @@ def test_use_keeps_it_in_the_cache(home: Path) -> None:
     with running(node_command(), bare(home)) as node:
         ask(ready(node))
         needed(node)
-        node.send(file_for("py-spy", MACHINE))
+        node.send(file_here("py-spy"))
         assert answer(node) == "train_step"
         path = home / f".cache/mltop/py-spy-{SHA256}"
         os.utime(path, times=(0, 0))

@@ -5,16 +5,14 @@ from __future__ import annotations
 import base64
 import os
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from mltop.probes.agent.protocol import Request
-from mltop.probes.reach.bundle import file_for, opening
-from tests.bootstrapping import Bootstrapped, command, environment, running
-
-BUNDLE = file_for("bundle", os.uname().machine)
-SHA256 = BUNDLE.args["sha256"]
+from mltop.probes.reach.bundle import opening
+from tests.bootstrapping import Bootstrapped, bundle_sha256, command, environment, file_here, running
 
 
 @pytest.fixture
@@ -24,32 +22,32 @@ def home(tmp_path: Path) -> Path:
     return folder
 
 
-def changed(data: bytes) -> Request:
+def tampered() -> dict[str, str]:
     """The bundle with other bytes inside, sent as the real one."""
-    content = zlib.decompress(base64.b64decode(BUNDLE.args["data"]), 31)
-    packed = zlib.compress(content + data, wbits=31)
-    return Request("file", op="bundle", args={**BUNDLE.args, "data": base64.b64encode(packed).decode()})
+    whole = file_here().args
+    content = zlib.decompress(base64.b64decode(whole["data"]), 31)
+    return {**whole, "data": packed(content + b"x")}
 
 
 def packed(content: bytes) -> str:
     return base64.b64encode(zlib.compress(content, wbits=31)).decode()
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [
-        pytest.param(changed(b"x"), id="tampered"),
-        pytest.param(Request("file", op="bundle", args={"data": packed(b"")}), id="empty"),
-        pytest.param(Request("file", op="bundle", args={"data": "no base64 at all"}), id="no base64"),
-        pytest.param(Request("file", op="bundle", args={"data": "AAAA"}), id="no gzip"),
-        pytest.param(Request("file", op="bundle", args={"sha256": SHA256}), id="no data"),
-        pytest.param(Request("file", op="bundle", args={**BUNDLE.args, "data": BUNDLE.args["data"][:4000]}), id="cut"),
-        pytest.param(Request("file", op="bundle", args={"data": packed(b"0" * 80_000_000)}), id="a bomb"),
-    ],
-)
-def test_a_bundle_that_is_not_the_announced_one_is_refused(sent: Request, home: Path) -> None:
+SENT: dict[str, Callable[[], dict[str, str]]] = {
+    "tampered": tampered,
+    "empty": lambda: {"data": packed(b"")},
+    "no base64": lambda: {"data": "no base64 at all"},
+    "no gzip": lambda: {"data": "AAAA"},
+    "no data": lambda: {"sha256": bundle_sha256()},
+    "cut": lambda: {**file_here().args, "data": file_here().args["data"][:4000]},
+    "a bomb": lambda: {"data": packed(b"0" * 80_000_000)},
+}
+
+
+@pytest.mark.parametrize("what", SENT)
+def test_a_bundle_that_is_not_the_announced_one_is_refused(what: str, home: Path) -> None:
     with running(command(), environment(home)) as node:
-        refusal = node.boot(lambda boot: sent)
+        refusal = node.boot(lambda boot: Request("file", op="bundle", args=SENT[what]()))
         assert refusal.kind == "error"
         assert refusal.id == 0
         assert refusal.error.startswith("the agent's files arrived damaged: ")
@@ -60,7 +58,7 @@ def test_a_frame_that_lost_bytes_is_refused(home: Path) -> None:
     with running(command(), environment(home)) as node:
         node.send(opening())
         node.next("boot")
-        node.send_frame(BUNDLE, share=0.5)
+        node.send_frame(file_here(), share=0.5)
         node.send(b"\n")
         assert node.next("error").error.startswith("a frame arrived damaged: ")
         assert_ended_without_remains(node, home)

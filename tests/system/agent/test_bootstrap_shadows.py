@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 from mltop.probes.agent.protocol import Request
-from mltop.probes.reach.bundle import compiled_key, file_for, opening
-from tests.bootstrapping import Bootstrapped, command, environment, installed, running, start_once
+from mltop.probes.reach.bundle import compiled_key, opening
+from tests.bootstrapping import Bootstrapped, bundle_sha256, command, environment, installed, running, start_once
 from tests.fakes.probes import modules_variable
 
-SHA256 = file_for("bundle", os.uname().machine).args["sha256"]
+SHA256 = bundle_sha256()
 Plant = Callable[[Path, str], None]  # into the bundle's folder, this code
 
 

@@ -13,16 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from mltop.probes.reach.bundle import file_for
 from tests import strangers
-from tests.bootstrapping import command, environment, in_mounts, installed, running, start_once
+from tests.bootstrapping import bundle_sha256, command, environment, in_mounts, installed, running, start_once
 from tests.probing import MLTOP, probe
 from tests.strangers import STRANGER, give, needs_root, script, setuid_copy, spy
 from tests.waiting import wait_until
 
 pytestmark = needs_root
 public = strangers.public
-SHA256 = file_for("bundle", os.uname().machine).args["sha256"]
+SHA256 = bundle_sha256()
 # What mltop, its agents and their shells start by name.
 PROGRAMS = (
     *("python3", "python", "py-spy", "dcgmi", "journalctl", "systemctl", "nvidia-smi", "setpriv", "squeue", "srun"),

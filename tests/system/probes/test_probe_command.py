@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,11 +13,10 @@ import pytest
 from mltop.probes.active.child import Order
 from mltop.probes.active.supervisor.pythons import probe_command, probe_of
 from mltop.probes.agent.protocol import Message, Request
-from mltop.probes.reach.bundle import file_for
-from tests.bootstrapping import Bootstrapped, command, environment, in_mounts, nowhere_to_write, running
+from tests.bootstrapping import Bootstrapped, bundle_sha256, command, environment, in_mounts, nowhere_to_write, running
 from tests.fakes.probes import modules_variable, torch_python
 
-SHA256 = file_for("bundle", os.uname().machine).args["sha256"]
+SHA256 = bundle_sha256()
 OLDEST = (3, 9)
 _VERSIONS = Path("~/.pyenv/versions").expanduser()
 OTHERS = [

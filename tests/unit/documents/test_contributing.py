@@ -13,6 +13,7 @@ import pytest
 from mltop.probes.agent import protocol
 from mltop.probes.model import gpu, sample, verdict
 from mltop.probes.reach import bundle
+from tests import house
 from tests.documents import CONTRIBUTING, README, ROOT, codes, table, text_of
 from tests.system.cases.launch import CASES
 
@@ -152,8 +153,8 @@ def test_the_number_of_hanging_jobs() -> None:
 def imported(folder: str) -> set[str]:
     """Parts of probes/ that the modules of one of them import, other than themselves."""
     found: set[str] = set()
-    for path in (ROOT / "probes" / folder).rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for module in house.modules():
+        for node in module.statements if module.path.is_relative_to(ROOT / "probes" / folder) else ():
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and not node.level:

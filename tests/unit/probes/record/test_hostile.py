@@ -7,7 +7,6 @@ import json
 import os
 import socket
 import zlib
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -110,18 +109,21 @@ def test_what_is_no_file_is_not_read(tmp_path: Path, kind: str) -> None:
     refused(path)
 
 
-def packed(path: Path, pieces: Iterable[bytes]) -> Path:
-    packer = zlib.compressobj(6, wbits=31)
-    with path.open("wb") as file:
-        for piece in pieces:
-            file.write(packer.compress(piece))
-        file.write(packer.flush())
-    return path
-
-
 def test_a_line_without_an_end_is_given_up_early(tmp_path: Path) -> None:
-    path = packed(tmp_path / "r.jsonl.gz", [HEADER, *[bytes(1 << 20)] * 300])
+    path = tmp_path / "r.jsonl.gz"
+    packer = zlib.compressobj(wbits=31)
+    begin = packer.compress(HEADER) + packer.flush(zlib.Z_FULL_FLUSH)
+    mib = packer.compress(bytes(1 << 20)) + packer.flush(zlib.Z_FULL_FLUSH)
+    path.write_bytes(begin + mib * 300)
     assert "has a line of more than 16 MiB" in refused(path)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    samples = [Sample(f"n{number % 20}", float(number), boot_id=os.urandom(20).hex()) for number in range(20_000)]
+    path = tmp_path_factory.mktemp("large") / "r.jsonl.gz"
+    path.write_bytes(gzip.compress(recording(samples), 1))
+    return path
 
 
 @pytest.mark.parametrize(
@@ -134,12 +136,11 @@ def test_a_line_without_an_end_is_given_up_early(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_too_much_in_all_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, most: int, words: str
+    large: Path, monkeypatch: pytest.MonkeyPatch, limit: str, most: int, words: str
 ) -> None:
     monkeypatch.setattr(f"mltop.probes.record.recordings.{limit}", most)
     monkeypatch.setattr("mltop.probes.record.recordings._UNPACKED_BYTES", 1 << 16)
-    samples = [Sample(f"n{number % 20}", float(number), boot_id=os.urandom(20).hex()) for number in range(20_000)]
-    assert words in refused(packed(tmp_path / "r.jsonl.gz", [recording(samples)]))
+    assert words in refused(large)
 
 
 def test_many_small_gzip_files_are_given_up(tmp_path: Path) -> None:

@@ -159,18 +159,25 @@ def test_a_value_that_is_not_there_is_unknown_although_no_gap_says_why(rule_id: 
 @pytest.mark.parametrize(("rule_id", "need"), CASES)
 def test_a_gap_makes_it_unknown_and_one_that_is_not_missed_does_not(rule_id: str, need: str) -> None:
     for names in gaps_about(need):
-        found = {}
-        for kind in ("unknown", "starting", "unsupported"):
-            sample = whole()
-            for one, name in zip(alternatives(need), names, strict=True):
-                if is_told_by_values(one):
-                    take_away(sample, one, only=not name.startswith(("gpu.*", "host.", "ranks", "nvml")))
-                sample.gaps.append(Gap(name, "because", "sudo", kind))
-            found[kind] = telling(unknowns_of(sample), rule_id)
+        found = {kind: telling(unknowns, rule_id) for kind, unknowns in unknowns_by_kind(need, *names).items()}
         assert found["unknown"], names
         assert {(one.why, one.fix) for one in found["unknown"]} == {("because", "sudo")}
         assert found["starting"] == []
         assert [one for one in found["unsupported"] if one.severity != "info"] == []
+
+
+@cache
+def unknowns_by_kind(need: str, *names: str) -> dict[str, list[Unknown]]:
+    """Of all rules, by the kind of the gaps of these names; once for all rules that need it."""
+    sample = whole()
+    for one, name in zip(alternatives(need), names, strict=True):
+        if is_told_by_values(one):
+            take_away(sample, one, only=not name.startswith(("gpu.*", "host.", "ranks", "nvml")))
+    found = {}
+    for kind in ("unknown", "starting", "unsupported"):
+        sample.gaps = [Gap(name, "because", "sudo", kind) for name in names]
+        found[kind] = unknowns_of(sample)
+    return found
 
 
 def gaps_about(need: str) -> Iterator[list[str]]:

@@ -7,6 +7,7 @@ import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,8 @@ import pytest
 from mltop.probes.judge.health import RULES, folding
 from mltop.probes.judge.health.folding import fold_findings
 from mltop.probes.judge.health.rule import Rule
-from mltop.probes.model import REMEDIES, Finding, Remedy
-from tests.builders.health_samples import judged, node_h100, xid
+from mltop.probes.model import REMEDIES, Finding, Remedy, Sample
+from tests.builders.health_samples import changed, judged, node_h100, xid
 
 NOW = 100_000.0
 # What may not stand beside the word before it, in the words of the actions.
@@ -85,6 +86,14 @@ BROKEN = {
 }
 
 
+@cache
+def broken(action: str, state: str) -> list[Sample]:
+    """A minute and more of a node with one GPU whose remapping failed; the cases below add what its kernel logs."""
+    unreadable = {"state": "error", "error": "Unknown Error"} if state == "error" else {}
+    bad = {**BROKEN, **unreadable, "recovery_action": action}
+    return [node_h100(NOW + at, {3: bad}) for at in range(0, 80, 5)]
+
+
 @pytest.mark.parametrize(
     "action", ["none", "gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset", "bus_reset", "system_reboot"]
 )
@@ -94,11 +103,9 @@ BROKEN = {
 def test_whose_remapping_failed_is_never_told_to_be_reset(code: int | None, action: str) -> None:
     """Whatever else happens to the GPU, and whichever of it becomes the headline."""
     events = [] if code is None else [xid(NOW - 100 * number, code) for number in range(6, 0, -1)]
-    for state in ({}, {"state": "error", "error": "Unknown Error"}):
-        bad = {**BROKEN, **state, "recovery_action": action}
-        found = judged(
-            [node_h100(NOW + at, {3: bad}, kernel_events=events) for at in range(0, 80, 5)], "gpu.", "nvlink."
-        )
+    for state in ("ok", "error"):
+        logging = [changed(sample, {"kernel_events": events}) for sample in broken(action, state)]
+        found = judged(logging, "gpu.", "nvlink.")
         about = [one for one in found if one.subject == "GPU 3" and one.until is None]
         assert "gpu.remap.failed" in str([(one.id, one.folded) for one in about])
         assert [one.action for one in about if RESET.search(one.action) or RESTART.search(one.action)] == []
