@@ -38,7 +38,7 @@ WRITTEN_BY_OTHERS: dict[str, str] = {
     "probes/judge/nodes.py": "ssh and pdsh, which name the host",
     "probes/reach/launchers/srun.py": "srun, whose lines begin with the task",
     "tui/filters/filter.py": "the user",
-    "tui/screens/help.py": "bindings, whose words an ASCII terminal cannot draw",
+    "tui/screens/help/screen.py": "bindings, whose words an ASCII terminal cannot draw",
 }
 
 
