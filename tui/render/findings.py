@@ -8,6 +8,7 @@ from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
+from mltop.probes.judge.nodes import nameless
 from mltop.probes.model import Finding, Gap, KernelEvent, NodePhase, Severity
 from mltop.probes.model.gap import subject_text
 from mltop.probes.model.ranks import fold
@@ -98,8 +99,9 @@ FINDING_COLUMNS = (
 
 
 FOLD_FROM = 6  # nodes with one and the same problem
-# Whose rules are about GPUs and ports, of which every node has several alike: which one it is does not matter then.
-_OF_DEVICES = ("gpu.", "nvlink.", "pcie.", "ib.", "roce.", "efa.", "eth.")
+# What is about GPUs and ports, of which every node has several alike, or about a node: which one does not matter then,
+# but of what kind it is (the finding's key).
+_BY_KIND = ("gpu.", "nvlink.", "pcie.", "ib.", "roce.", "efa.", "eth.", "node.")
 _SEVERITY_OF_STATE: dict[NodePhase, Severity] = {"lost": "critical", "refused": "critical", "stale": "warning"}
 
 
@@ -113,7 +115,8 @@ def state_findings(nodes: Iterable[NodeView], taken_at: float) -> list[Finding]:
             continue
         since = None if state.age_s is None else taken_at - state.age_s
         text = f"{state.state}: {state.reason}" if state.reason else state.state
-        findings.append(Finding(f"node.{state.state}", severity, view.node, "node", text, since=since))
+        kind = nameless(state.why, view.node)
+        findings.append(Finding(f"node.{state.state}", severity, view.node, "node", text, since=since, key=kind))
     return findings
 
 
@@ -150,8 +153,8 @@ def _groups(findings: Sequence[Finding]) -> list[list[Finding]]:
 
 
 def _alike(finding: Finding) -> tuple[str, ...]:
-    of_device = finding.id.startswith(_OF_DEVICES)
-    return finding.severity, finding.id, finding.action, finding.key if of_device else finding.subject
+    by_kind = finding.id.startswith(_BY_KIND)
+    return finding.severity, finding.id, finding.action, finding.key if by_kind else finding.subject
 
 
 @lru_cache(maxsize=64)
