@@ -53,8 +53,8 @@ def merge(by_node: Mapping[str, Sequence[Mapping[str, Any]]], known: Collection[
     that are not of that form are skipped. ``known``: patterns of the allow-list.
     """
     merged: dict[str, KernelLine] = {}
-    for node, found in by_node.items():
-        for entry in found[:MOST_LINES]:
+    for node, lines in by_node.items():
+        for entry in lines[:MOST_LINES]:
             _add(merged, node, entry)
     for line in merged.values():
         line.known = line.pattern in known

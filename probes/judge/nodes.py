@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from mltop.probes.judge.values import grouped
 from mltop.probes.model import NodePhase, NodeState
 
 MOST_CHARS = 200  # of names that do not fold
@@ -29,11 +30,10 @@ def folded(names: Iterable[str], most_chars: int = MOST_CHARS) -> str:
 def _cut(text: str, names: list[str], most_chars: int) -> str:
     if len(text) <= most_chars:
         return text
-    kept: list[str] = []
-    while len(kept) < len(names) and len(",".join([*kept, names[len(kept)]])) <= most_chars:
-        kept.append(names[len(kept)])
-    kept = kept or names[:1]
-    return ",".join(kept) + f" and {len(names) - len(kept)} more"
+    count = 1
+    while count < len(names) and len(",".join(names[: count + 1])) <= most_chars:
+        count += 1
+    return ",".join(names[:count]) + f" and {len(names) - count} more"
 
 
 def natural(name: str) -> list[tuple[bool, int, str]]:
@@ -43,13 +43,10 @@ def natural(name: str) -> list[tuple[bool, int, str]]:
 
 def by_reason(states: Iterable[NodeState]) -> list[tuple[NodePhase, str, list[str]]]:
     """(state, reason, nodes) of nodes with one state, reason and fix each; the largest groups first."""
-    groups: dict[tuple[NodePhase, str, str], list[NodeState]] = {}
-    for state in states:
-        key = (state.state, nameless(state.why, state.node), nameless(state.fix, state.node))
-        groups.setdefault(key, []).append(state)
+    groups = grouped(states, lambda node: (node.state, nameless(node.why, node.node), nameless(node.fix, node.node)))
     ordered = sorted(groups.items(), key=lambda group: (-len(group[1]), group[1][0].node))
     return [
-        (phase, members[0].reason if len(members) == 1 else _of_several(why, members), [one.node for one in members])
+        (phase, members[0].reason if len(members) == 1 else _of_several(why, members), [node.node for node in members])
         for (phase, why, _), members in ordered
     ]
 
@@ -69,6 +66,5 @@ def nameless(sentence: str, node: str) -> str:
 
 def sentences(states: Iterable[NodeState]) -> list[str]:
     """ "h[03,07] lost: connection refused": one for each reason."""
-    return [
-        f"{folded(nodes)} {state}" + (f": {reason}" if reason else "") for state, reason, nodes in by_reason(states)
-    ]
+    reasons = by_reason(states)
+    return [f"{folded(nodes)} {state}" + (f": {reason}" if reason else "") for state, reason, nodes in reasons]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
@@ -25,8 +24,10 @@ def known(values: Iterable[Entry | None]) -> list[Entry]:
 
 def median_of(values: Iterable[float | None]) -> float | None:
     """The median of what is known of them; None when nothing is."""
+    from statistics import median  # takes a while to import, which names of nodes do without
+
     numbers = known(values)
-    return statistics.median(numbers) if numbers else None
+    return median(numbers) if numbers else None
 
 
 def median_without(ordered: Sequence[float], left_out: float) -> float | None:
@@ -35,4 +36,4 @@ def median_without(ordered: Sequence[float], left_out: float) -> float | None:
     if not count:
         return None
     middle = [count // 2] if count % 2 else [count // 2 - 1, count // 2]
-    return statistics.fmean(ordered[at + (at >= place)] for at in middle)
+    return sum(ordered[at + (at >= place)] for at in middle) / len(middle)

@@ -28,8 +28,8 @@ else:
         from importlib import import_module
 
         for module in () if name.startswith("_") else _MODULES:
-            found = vars(import_module(f"{__name__}.{module}"))
-            if name in found:
-                globals()[name] = found[name]
-                return found[name]
+            names = vars(import_module(f"{__name__}.{module}"))
+            if name in names:
+                globals()[name] = names[name]
+                return names[name]
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

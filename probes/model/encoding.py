@@ -36,7 +36,7 @@ def _plain(value: Any) -> Any:
 
 def well_formed(text: str) -> str:
     """JSON text without lone surrogates (paths that are no UTF-8, as Python reads them): no decoder takes those."""
-    return _ESCAPE.sub(lambda found: r"\ufffd" if found["lone"] else found[0], text) if "\\ud" in text else text
+    return _ESCAPE.sub(lambda match: r"\ufffd" if match["lone"] else match[0], text) if "\\ud" in text else text
 
 
 def all_fields(record: Any) -> dict[str, Any]:

@@ -82,60 +82,43 @@ _PCIE_SPEED = Range(2.5, 256, "GT/s", "PCIe speed", "2.5 is generation 1, 256 ge
 _PCIE_RATE = Range(0, 1e12, "bytes/s", source="generation 7 with 16 lanes moves 0.25e12 in a direction")
 _NVLINK_RATE = Range(0, 1e13, "bytes/s", source="all links of NVLink 6 together move 1.8e12 in a direction")
 _PORT_RATE = Range(0, 1.25e12, "bytes/s", "rate", "several times what a port of 1.6 Tb/s moves")
+_GPU_INSTANCE = Range(0, 255, "", "GPU instance", "a GPU has at most seven")
 _TIME_NS = Range(0, 10 * 365 * 86_400 * 10**9, "ns", "time", "ten years with one load of the driver")
 
+
+def _each(range_: Range, paths: str, below: str = "") -> dict[str, Range]:
+    return {f"{below}{path}": range_ for path in paths.split()}
+
+
+_ACTIVITY = "sm_active sm_occupancy tensor_active dram_active"
 # By path of GpuSample, in its units.
 GPU: dict[str, Range] = {
-    "busy": _FRACTION,
-    "sm_active": _FRACTION,
-    "sm_occupancy": _FRACTION,
-    "tensor_active": _FRACTION,
-    "dram_active": _FRACTION,
-    "fp64_active": _FRACTION,
-    "fp32_active": _FRACTION,
-    "fp16_active": _FRACTION,
+    **_each(_FRACTION, f"busy {_ACTIVITY} fp64_active fp32_active fp16_active"),
     "memory_used_bytes": _MEMORY,
     "memory_total_bytes": Range(1, 8 * _TIB, "bytes", source="a GPU has memory"),
-    "temperature_c": _HEAT,
-    "memory_temperature_c": _HEAT,
-    "temperature_margin_c": _LEFT,
-    "memory_temperature_margin_c": _LEFT,
-    "temperature_slowdown_c": _HEAT_LIMIT,
-    "memory_temperature_max_c": _HEAT_LIMIT,
+    **_each(_HEAT, "temperature_c memory_temperature_c"),
+    **_each(_LEFT, "temperature_margin_c memory_temperature_margin_c"),
+    **_each(_HEAT_LIMIT, "temperature_slowdown_c memory_temperature_max_c"),
     "power_w": _POWER,
-    "power_limit_w": _POWER_LIMIT,
-    "power_limit_default_w": _POWER_LIMIT,
+    **_each(_POWER_LIMIT, "power_limit_w power_limit_default_w"),
     "energy_j": Range(0, 2e12, "J", source="5 kW for ten years"),
     "sm_clock_mhz": _SM_CLOCK,
-    "sm_clock_max_mhz": Range(1, 10_000, "MHz", source=_SM_CLOCK.source),
+    "sm_clock_max_mhz": _SM_CLOCK._replace(low=1),
     "memory_clock_mhz": _MEMORY_CLOCK,
-    "memory_clock_max_mhz": Range(1, 30_000, "MHz", source=_MEMORY_CLOCK.source),
+    "memory_clock_max_mhz": _MEMORY_CLOCK._replace(low=1),
     "throttle_ns.*": _TIME_NS,
     "throttle_share.*": _FRACTION,
-    "ecc.corrected_volatile": _COUNT,
-    "ecc.uncorrected_volatile": _COUNT,
-    "ecc.corrected_aggregate": _COUNT,
-    "ecc.uncorrected_aggregate": _COUNT,
+    **_each(_COUNT, "corrected_volatile uncorrected_volatile corrected_aggregate uncorrected_aggregate", "ecc."),
     "ecc.sram_uncorrected_aggregate": _COUNT,
-    "remap.corrected": _ROWS,
-    "remap.uncorrected": _ROWS,
-    "remap.banks.max": _BANKS,
-    "remap.banks.high": _BANKS,
-    "remap.banks.partial": _BANKS,
-    "remap.banks.low": _BANKS,
-    "remap.banks.none": _BANKS,
-    "retired_pages": _PAGES,
-    "retired_pages_double_bit": _PAGES,
-    "pcie.gen": _PCIE_GEN,
-    "pcie.gen_max": _PCIE_GEN,
-    "pcie.width": _PCIE_WIDTH,
-    "pcie.width_max": _PCIE_WIDTH,
+    **_each(_ROWS, "corrected uncorrected", "remap."),
+    **_each(_BANKS, "max high partial low none", "remap.banks."),
+    **_each(_PAGES, "retired_pages retired_pages_double_bit"),
+    **_each(_PCIE_GEN, "gen gen_max", "pcie."),
+    **_each(_PCIE_WIDTH, "width width_max", "pcie."),
     "pcie.replay_count": _COUNT,
-    "pcie.rx_bytes_per_s": _PCIE_RATE,
-    "pcie.tx_bytes_per_s": _PCIE_RATE,
+    **_each(_PCIE_RATE, "rx_bytes_per_s tx_bytes_per_s", "pcie."),
     "pcie.errors.*": _COUNT,
-    "nvlink.rx_bytes_per_s": _NVLINK_RATE,
-    "nvlink.tx_bytes_per_s": _NVLINK_RATE,
+    **_each(_NVLINK_RATE, "rx_bytes_per_s tx_bytes_per_s", "nvlink."),
     "nvlink.links.*.index": Range(0, 71, "", "link", "nvml.h NVML_NVLINK_MAX_LINKS and GPM's metrics: 72 links"),
     "nvlink.links.*.version": Range(1, 16, "", "NVLink version", "6 is the newest that nvml.h names"),
     "nvlink.links.*.speed_bytes_per_s": Range(0, 1e12, "bytes/s", "speed", "a link of NVLink 5 moves 53e9"),
@@ -144,24 +127,19 @@ GPU: dict[str, Range] = {
     "performance_state": Range(0, 15, "", "performance state", "nvml.h NVML_PSTATE_0 to NVML_PSTATE_15"),
     "processes.*.pid": Range(1, 1 << 22, "", "process", "the kernel's PID_MAX_LIMIT"),
     "processes.*.memory_bytes": _MEMORY,
-    "processes.*.gpu_instance": Range(0, 255, "", "GPU instance", "a GPU has at most seven"),
+    "processes.*.gpu_instance": _GPU_INSTANCE,
     "mig_instances.*.index": Range(0, 15, "", "MIG device", "a GPU has at most seven"),
-    "mig_instances.*.gpu_instance": Range(0, 255, "", "GPU instance", "a GPU has at most seven"),
+    "mig_instances.*.gpu_instance": _GPU_INSTANCE,
     "mig_instances.*.compute_instance": Range(0, 255, "", "compute instance", "a GPU instance has at most seven"),
     "mig_instances.*.memory_used_bytes": _MEMORY,
     "mig_instances.*.memory_total_bytes": Range(1, 8 * _TIB, "bytes", source="an instance has memory"),
-    "mig_instances.*.sm_active": _FRACTION,
-    "mig_instances.*.sm_occupancy": _FRACTION,
-    "mig_instances.*.tensor_active": _FRACTION,
-    "mig_instances.*.dram_active": _FRACTION,
+    **_each(_FRACTION, _ACTIVITY, "mig_instances.*."),
 }
 
 # By field of PciDevice, in its units.
 PCI: dict[str, Range] = {
-    "link_speed_gt_per_s": _PCIE_SPEED,
-    "link_speed_max_gt_per_s": _PCIE_SPEED,
-    "link_width": _PCIE_WIDTH,
-    "link_width_max": _PCIE_WIDTH,
+    **_each(_PCIE_SPEED, "link_speed_gt_per_s link_speed_max_gt_per_s"),
+    **_each(_PCIE_WIDTH, "link_width link_width_max"),
     "aer.*": _COUNT,
 }
 

@@ -51,32 +51,18 @@ MANY_NODES, MANY_NODES_DEADLINE_S = 64, 120.0
 # Import torch alone may take 30 s on a cold disk.
 PROBES = (
     ProbeRow(
-        name="matmul",
-        child="matmul",
-        stages_s={**_BEGIN_S, "scan": 15.0, "burst": 15.0, "sustained": 15.0, "check": 10.0},
-        deadline_s=120.0,
-        about_s=20.0,
-        per_device=True,
+        "matmul", "matmul", {**_BEGIN_S, "scan": 15.0, "burst": 15.0, "sustained": 15.0, "check": 10.0},
+        deadline_s=120.0, about_s=20.0, per_device=True,
     ),
     _LAUNCHER,
+    ProbeRow("memory", "memory", {**_BEGIN_S, "copy": 20.0}, deadline_s=90.0, about_s=15.0, per_device=True),
     ProbeRow(
-        name="memory",
-        child="memory",
-        stages_s={**_BEGIN_S, "copy": 20.0},
-        deadline_s=90.0,
-        about_s=15.0,
-        per_device=True,
-    ),
-    ProbeRow(
-        name="copies",
-        child="copies",
-        stages_s={**_BEGIN_S, "to device": 20.0, "to host": 20.0, "together": 30.0, "peers": 60.0},
-        deadline_s=180.0,
-        about_s=30.0,
+        "copies", "copies", {**_BEGIN_S, "to device": 20.0, "to host": 20.0, "together": 30.0, "peers": 60.0},
+        deadline_s=180.0, about_s=30.0,
         not_on_mig="CUDA shows a process one MIG instance at a time, and there are no copies between instances",
     ),
     _LAUNCHER._replace(name="pairs", deadline_s=90.0, about_s=60.0),
-)
+)  # fmt: skip
 PROBE_OF: dict[ProbeKind, ProbeRow] = {row.name: row for row in PROBES}
 CHILDREN = {row.child: row for row in PROBES if row.name != "pairs"}  # which are many all-reduces
 
@@ -87,11 +73,8 @@ def stage_deadline_s(child: str, stage: str, ordered_s: Mapping[str, float]) -> 
     """
     limits_s = {**_BEGIN_S, **(CHILDREN[child].stages_s if child in CHILDREN else {}), **ordered_s}
     words = stage.split(" ")
-    for count in range(len(words), 0, -1):
-        limit_s = limits_s.get(" ".join(words[:count]))
-        if limit_s is not None:
-            return limit_s
-    return UNKNOWN_STAGE_S
+    names = (" ".join(words[:count]) for count in range(len(words), 0, -1))
+    return next((limits_s[name] for name in names if name in limits_s), UNKNOWN_STAGE_S)
 
 
 def total_s(child: str, ordered_s: Mapping[str, float]) -> float:

@@ -26,13 +26,13 @@ class Ranges:
         ordered = sorted(set(numbers))
         if ordered and ordered[0] < 0:
             raise ValueError(f"cannot fold a negative number: {ordered[0]}")
-        found: list[tuple[int, int]] = []
+        ranges: list[tuple[int, int]] = []
         for number in ordered:
-            if found and number == found[-1][1] + 1:
-                found[-1] = (found[-1][0], number)
+            if ranges and number == ranges[-1][1] + 1:
+                ranges[-1] = (ranges[-1][0], number)
             else:
-                found.append((number, number))
-        return cls(found)
+                ranges.append((number, number))
+        return cls(ranges)
 
     def __bool__(self) -> bool:
         return bool(self._ranges)
@@ -59,7 +59,7 @@ class Ranges:
         return sum(last - first + 1 for first, last in self._ranges)
 
     def without(self, others: Ranges) -> Ranges:
-        found: list[tuple[int, int]] = []
+        ranges: list[tuple[int, int]] = []
         taken = iter(others._ranges)
         gap = next(taken, None)
         for first, last in self._ranges:
@@ -68,14 +68,14 @@ class Ranges:
                 gap = next(taken, None)
             while gap is not None and gap[0] <= last:
                 if gap[0] > at:
-                    found.append((at, gap[0] - 1))
+                    ranges.append((at, gap[0] - 1))
                 at = gap[1] + 1
                 if at > last:  # the next range may begin within the same gap
                     break
                 gap = next(taken, None)
             if at <= last:
-                found.append((at, last))
-        return Ranges(found)
+                ranges.append((at, last))
+        return Ranges(ranges)
 
     def within(self, others: Ranges) -> Ranges:
         return self.without(self.without(others))

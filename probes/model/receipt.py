@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
+from operator import attrgetter
 from typing import Any, Callable, TypeVar
 
 from mltop.probes.model.gap import Gap
@@ -40,9 +41,9 @@ _MOST: dict[type, dict[str, int]] = {
     GpuSample: {
         "processes": 4096,
         "mig_instances": 64,
-        "throttle_reasons": 32,
         "throttle_ns": 32,
         "throttle_share": 32,
+        "throttle_reasons": 32,
     },
     Nvlink: {"links": 256},
     Gap: {"fields": 256},
@@ -60,16 +61,11 @@ _PARTS: dict[type, tuple[str, ...]] = {
     StackDigest: ("frames",),
 }
 # Whose own numbers are looked at in every sample, and below which fields of a sample they are.
-_LOOKED_AT: tuple[tuple[str, ...], ...] = (
-    ("host",),
-    ("host", "pressure"),
-    ("host", "filesystems"),
-    ("host", "cgroups"),
-)
-_LOOKED_AT += (("host", "blocked"), ("gpus",), ("ranks",), ("links",), ("pci",), ("kernel_events",))
+_OF_HOST = ("host", "host.pressure", "host.filesystems", "host.cgroups", "host.blocked")
+_LOOKED_AT = tuple(map(attrgetter, (*_OF_HOST, "gpus", "ranks", "links", "pci", "kernel_events")))
 _numbers_of: dict[type, tuple[str, ...]] = {}
 
-Kept = TypeVar("Kept")
+Entry = TypeVar("Entry")
 
 
 class Refused(ValueError):
@@ -198,10 +194,10 @@ def _is_time(at: float, what: str, left_out: LeftOut) -> bool:
 
 
 def _distinct(
-    entries: Iterable[Kept], what: str, number_of: Callable[[Kept], int], most: int, left_out: LeftOut
-) -> list[Kept]:
+    entries: Iterable[Entry], what: str, number_of: Callable[[Entry], int], most: int, left_out: LeftOut
+) -> list[Entry]:
     """Those whose number can be, each number once: rows, cells and histories are found by it."""
-    by_number: dict[int, Kept] = {}
+    by_number: dict[int, Entry] = {}
     for entry in entries:
         number = number_of(entry)
         if not 0 <= number < most:
@@ -228,10 +224,7 @@ def _cut(record: Any, left_out: LeftOut) -> None:
 
 def _is_suspect(sample: Sample) -> bool:
     """A quick look: this runs for every sample."""
-    for path in _LOOKED_AT:
-        part: Any = sample
-        for name in path:
-            part = getattr(part, name)
+    for part in (part_of(sample) for part_of in _LOOKED_AT):
         if any(map(_has_suspect, part)) if isinstance(part, list) else _has_suspect(part):
             return True
     return any(not -MOST_NUMBER <= cost_s <= MOST_NUMBER for cost_s in sample.cost_s.values())
@@ -254,13 +247,12 @@ def _walk(record: Any, path: str, left_out: LeftOut) -> None:
     """Every value below ``record``: in place of one that cannot be, what the field holds when nothing is known."""
     for item in fields(record):
         value = getattr(record, item.name)
-        if _can_be(value):
-            kept = _below(value, f"{path}{item.name}", left_out)
+        if _is_kept(value, f"{path}{item.name}", left_out):
+            admitted = _below(value, f"{path}{item.name}", left_out)
         else:
-            left_out.value(f"{path}{item.name}", value)
-            kept = _default(item)
-        if kept is not value:
-            setattr(record, item.name, kept)
+            admitted = item.default if item.default is not MISSING else 0
+        if admitted is not value:
+            setattr(record, item.name, admitted)
 
 
 def _below(value: Any, path: str, left_out: LeftOut) -> Any:
@@ -270,23 +262,15 @@ def _below(value: Any, path: str, left_out: LeftOut) -> Any:
     if is_dataclass(value):
         _walk(value, f"{path}.", left_out)
     elif isinstance(value, list):
-        return [_below(entry, path, left_out) for entry in value if _kept(entry, path, left_out)]
+        return [_below(entry, path, left_out) for entry in value if _is_kept(entry, path, left_out)]
     elif isinstance(value, dict):
-        kept = {name: entry for name, entry in value.items() if _kept(entry, f"{path}.{name[:80]}", left_out)}
-        return {name[:256]: _below(entry, path, left_out) for name, entry in kept.items()}
+        entries = {name: entry for name, entry in value.items() if _is_kept(entry, f"{path}.{name[:80]}", left_out)}
+        return {name[:256]: _below(entry, path, left_out) for name, entry in entries.items()}
     return value
 
 
-def _kept(value: Any, path: str, left_out: LeftOut) -> bool:
-    if _can_be(value):
+def _is_kept(value: Any, path: str, left_out: LeftOut) -> bool:
+    if not isinstance(value, (int, float)) or abs(value) <= MOST_NUMBER:
         return True
     left_out.value(path, value)
     return False
-
-
-def _can_be(value: Any) -> bool:
-    return not isinstance(value, (int, float)) or abs(value) <= MOST_NUMBER
-
-
-def _default(item: Field[Any]) -> Any:
-    return item.default if item.default is not MISSING else 0

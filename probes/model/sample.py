@@ -317,7 +317,7 @@ class NodeState:
 
 
 APART_S = 0.5  # two readings this far apart are two
-UNTOLD_S = 30.0  # of samples that do not say when they were read: by then everything was read twice
+UNDATED_S = 30.0  # of samples that do not say when they were read: by then everything was read twice
 
 
 @dataclass
@@ -336,7 +336,7 @@ class Reads:
             return
         now = sample.sampled_at
         self._began_at = now if self._began_at is None else self._began_at
-        if not sample.counters_read_at and now - self._began_at >= UNTOLD_S:
+        if not sample.counters_read_at and now - self._began_at >= UNDATED_S:
             self._twice.update(COUNTER_KINDS)
         for kind in COUNTER_KINDS:
             read_at = sample.counters_read_at.get(kind)

@@ -30,27 +30,14 @@ GapKind = Literal["unknown", "unsupported", "starting"]
 
 # Why NVML, or a GPU, or a value of it does not answer (GpuSample.error_code, Gap.code; NVML's numbers in brackets).
 # Of the whole node: no_driver (12), no_bindings (nvidia-ml-py is missing), library_broken (it cannot be loaded),
-# driver_not_loaded (9), driver_mismatch (18: upgraded underneath), no_permission (4), failed (any other),
-# stuck (a call does not return), crashed (the reader process died), stale (values are shown that are old).
-# Of one GPU: lost (15, or its handle cannot be had), needs_reset (16), vanished (NVML lists fewer), no_permission,
-# failed, stuck, crashed, and those of the node while all of NVML is down.
+# driver_not_loaded (9), driver_mismatch (18: upgraded underneath), stale (values are shown that are old).
+_NodeFault = Literal["no_driver", "no_bindings", "library_broken", "driver_not_loaded", "driver_mismatch", "stale"]
+# Of the node or one GPU: no_permission (4), failed (any other), stuck (a call does not return), crashed (the reader
+# process died). Of one GPU also lost (15, or its handle cannot be had), needs_reset (16), vanished (NVML lists fewer),
+# and those of the node while all of NVML is down.
+_GpuFault = Literal["no_permission", "failed", "stuck", "crashed", "lost", "needs_reset", "vanished"]
 # Of one value: no_permission, implausible (it was told, and cannot be).
-Fault = Literal[
-    "no_driver",
-    "no_bindings",
-    "library_broken",
-    "driver_not_loaded",
-    "driver_mismatch",
-    "no_permission",
-    "failed",
-    "stuck",
-    "crashed",
-    "stale",
-    "lost",
-    "needs_reset",
-    "vanished",
-    "implausible",
-]
+Fault = Literal[_NodeFault, _GpuFault, "implausible"]
 FaultCode = Literal[Fault, ""]
 # Of a value also left_out (a node told what cannot be, or more than any has); of a verdict unwatched (ranks that no
 # watched node has), no_answer (of a node), duplicate (ranks that exist twice, a machine that is named twice). "" where
@@ -91,7 +78,7 @@ CONFIDENCES: tuple[Confidence, ...] = get_args(Confidence)
 
 # The probes, by the names of the command line, and what they measure.
 ProbeKind = Literal["matmul", "all-reduce", "pairs", "memory", "copies"]
-PROBE_KINDS: tuple[ProbeKind, ...] = get_args(ProbeKind)
+
 DeviceKind = Literal["gpu", "mig", "cpu"]
 # Why a device is not measured.
 RefusalCode = Literal[

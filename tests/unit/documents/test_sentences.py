@@ -31,6 +31,7 @@ WRITTEN_BY_OTHERS: dict[str, str] = {
     "probes/judge/health/gpu/xids.py": "the kernel and its drivers",
     "probes/judge/health/host/memory.py": "the kernel and its drivers",
     "probes/judge/health/link/infiniband.py": "the kernel and its drivers",
+    "probes/judge/health/link/pcie.py": "the kernel and its drivers",
     "probes/reach/receiving.py": "older versions of mltop, which gave words instead of codes",
     "probes/model/units.py": "its own numbers, of which two have one unit",
     "probes/model/verdict.py": "older versions of mltop, which gave words instead of codes",

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import lru_cache, partial
 
 from mltop.probes.judge.health.gpu.temperature import NEAR_C, heat_matters
-from mltop.probes.judge.health.names import clock_and_heat
+from mltop.probes.judge.health.names import clock_and_heat, named_gpus
 from mltop.probes.judge.health.peers import NODES_AT_LEAST, Fact
 from mltop.probes.judge.health.rule import HOLD, THROTTLE, Hit, Moment, once_per_moment, rule
 from mltop.probes.model import GpuSample, Sample
@@ -124,10 +124,8 @@ def _throttled(moment: Moment, reason: str) -> Iterator[GpuSample]:
         held_ns = gpu.throttle_ns.get(reason)
         if held_ns and number < len(before) and before[number].throttle_ns.get(reason) == held_ns:
             continue  # what most GPUs are at most times
-        if held_ns or gpu.throttle_share:
-            share = _share(moment, gpu, reason)
-            if share is not None and share > HELD_SHARE:
-                yield gpu
+        if (held_ns or gpu.throttle_share) and (_share(moment, gpu, reason) or 0.0) > HELD_SHARE:
+            yield gpu
 
 
 def _share(moment: Moment, gpu: GpuSample, reason: str) -> float | None:
@@ -261,23 +259,21 @@ def user_clocks(moment: Moment) -> Iterator[Hit]:
 )
 def low_limit(moment: Moment) -> Iterator[Hit]:
     """What a whole fleet has is a decision that somebody made."""
-    for gpu in moment.now.gpus:
-        limit, default, name = gpu.power_limit_w, gpu.power_limit_default_w, gpu_name(gpu.index)
-        if limit is None:
-            continue
+    for gpu, name in named_gpus(moment):
+        limit, default = gpu.power_limit_w, gpu.power_limit_default_w
         usual = moment.peers.median(LIMIT, gpu.name or "", PEERS_AT_LEAST)
-        of_all = False
+        back = default if default is not None else usual
+        if limit is None or back is None:
+            continue
+        action = f"sudo nvidia-smi -i {gpu.index} -pl {back:.0f}"
         if usual is not None and limit <= LOWER_LIMIT * usual:
-            text = f"{name} capped at {watts_words(limit)}, peers {watts_words(usual)}"
+            yield Hit(name, f"{name} capped at {watts_words(limit)}, peers {watts_words(usual)}", action=action)
         elif default is not None and limit <= LOWER_LIMIT * default:
             text = f"{name} capped at {watts_words(limit)}, default {watts_words(default)}"
-            of_all = usual is not None and moment.peers.nodes >= NODES_AT_LEAST
-        else:
-            continue
-        back = default if default is not None else usual
-        action = f"sudo nvidia-smi -i {gpu.index} -pl {back:.0f}"
-        evidence = ("as most GPUs of its model",) if of_all else ()
-        yield Hit(name, text, evidence, severity="info" if of_all else None, action=action)
+            if usual is not None and moment.peers.nodes >= NODES_AT_LEAST:
+                yield Hit(name, text, ("as most GPUs of its model",), "info", action)
+            else:
+                yield Hit(name, text, action=action)
 
 
 def facts(sample: Sample) -> Iterator[Fact]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from mltop.probes.judge.health.names import is_of_nvml
 from mltop.probes.judge.health.peers import NODES_AT_LEAST, Fact
 from mltop.probes.judge.health.rule import DRIVER, Hit, Moment, rule
+from mltop.probes.judge.values import grouped
 from mltop.probes.model import Gap, GpuSample, Remedy, Sample
 from mltop.probes.model.units import counted
 from mltop.probes.model.verdict import gpu_name
@@ -61,11 +62,10 @@ def refusal(sample: Sample) -> Gap | None:
 )
 def stuck(moment: Moment) -> Iterator[Hit]:
     """One hit per node; a stuck driver is most often one GPU that is about to be lost."""
-    gaps = moment.now.gaps
-    whys = [gap.why for gap in gaps if is_of_nvml(gap) and gap.code == "stuck"]
+    whys = [gap.why for gap in moment.now.gaps if is_of_nvml(gap) and gap.code == "stuck"]
     if whys:
         # Without persistence mode the driver first wakes every GPU, which takes seconds for each.
-        starts = any(is_of_nvml(gap, "starting") for gap in gaps)
+        starts = any(is_of_nvml(gap, "starting") for gap in moment.now.gaps)
         yield Hit("NVML", whys[0], tuple(whys[1:]), hold_s=START_S if starts else None)
 
 
@@ -114,12 +114,10 @@ def _versions(sample: Sample) -> set[Versions]:
 
 def _unlike_siblings(gpus: list[GpuSample]) -> Iterator[Hit]:
     """The few of a model in one node that have another version than most."""
-    by_name: dict[str | None, list[GpuSample]] = {}
-    for gpu in gpus:
-        by_name.setdefault(gpu.name, []).append(gpu)
+    by_model = grouped(gpus, lambda gpu: gpu.name)
     for field, _, called in _FIELDS:
-        for own in by_name.values():
-            versions = {gpu.index: getattr(gpu, field) for gpu in own if getattr(gpu, field)}
+        for alike in by_model.values():
+            versions = {gpu.index: getattr(gpu, field) for gpu in alike if getattr(gpu, field)}
             if len(versions) < SIBLINGS_AT_LEAST:
                 continue
             ((usual, count),) = Counter(versions.values()).most_common(1)

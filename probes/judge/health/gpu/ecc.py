@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mltop.probes.judge.health.names import gpu_key
+from mltop.probes.judge.health.names import gpu_key, named_gpus
 from mltop.probes.judge.health.rule import HOUR_S, MEMORY_ERRORS, WEEK_S, Hit, Moment, rule
 from mltop.probes.judge.health.trails import Counted
-from mltop.probes.model import Sample
+from mltop.probes.model import Ecc, Sample
 from mltop.probes.model.units import counted
-from mltop.probes.model.verdict import gpu_name
 from mltop.probes.model.vocabulary import Severity
 
 CORRECTED_PER_HOUR = 100
@@ -25,21 +24,24 @@ DOUBLE_BIT_PAGES, MORE_IN_A_WEEK = 15, 2
 _OFF_AS_SOLD = ("GeForce", "RTX")
 
 CORRECTED, CORRECTED_VOLATILE, DOUBLE_BIT = "ecc.corrected", "ecc.corrected_volatile", "pages.double_bit"
-
-
 _RMA = "take the node out of the pool; return the GPU (RMA)"
 _WITH_ITS_XIDS = ("gpu.xid.warn", "gpu.recovery")
 
 
 def counters(sample: Sample) -> Iterator[Counted]:
     for gpu in sample.gpus:
-        corrected = gpu.ecc.corrected_aggregate
-        if corrected is not None:
-            yield gpu_key(gpu), CORRECTED, corrected
-        elif gpu.ecc.corrected_volatile is not None:
-            yield gpu_key(gpu), CORRECTED_VOLATILE, gpu.ecc.corrected_volatile
+        count, counter = _corrected(gpu.ecc)
+        if count is not None:
+            yield gpu_key(gpu), counter, count
         if gpu.retired_pages_double_bit is not None:
             yield gpu_key(gpu), DOUBLE_BIT, gpu.retired_pages_double_bit
+
+
+def _corrected(ecc: Ecc) -> tuple[int | None, str]:
+    """Over the board's life; since the reset where that is not known."""
+    if ecc.corrected_aggregate is not None:
+        return ecc.corrected_aggregate, CORRECTED
+    return ecc.corrected_volatile, CORRECTED_VOLATILE
 
 
 @rule(
@@ -55,10 +57,9 @@ def counters(sample: Sample) -> Iterator[Counted]:
     explains=("gpu.remap.pending", "gpu.pages.retired", *_WITH_ITS_XIDS),
 )
 def dbe_volatile(moment: Moment) -> Iterator[Hit]:
-    for gpu in moment.now.gpus:
+    for gpu, name in named_gpus(moment):
         count = gpu.ecc.uncorrected_volatile
         if count:
-            name = gpu_name(gpu.index)
             text = f"{name}: {counted(count, 'uncorrectable memory error')} since its last reset"
             yield Hit(name, text, action=f"end its job, then: sudo nvidia-smi -r -i {gpu.index}; check row remapping")
 
@@ -76,9 +77,8 @@ def dbe_volatile(moment: Moment) -> Iterator[Hit]:
     explains=("gpu.ecc.sram_aggregate",),
 )
 def sram_threshold(moment: Moment) -> Iterator[Hit]:
-    for gpu in moment.now.gpus:
+    for gpu, name in named_gpus(moment):
         if gpu.ecc.sram_threshold_exceeded:
-            name = gpu_name(gpu.index)
             yield Hit(name, f"{name}: SRAM errors passed NVIDIA's RMA limit")
 
 
@@ -93,13 +93,15 @@ def sram_threshold(moment: Moment) -> Iterator[Hit]:
     remedy="watch",
 )
 def sram_aggregate(moment: Moment) -> Iterator[Hit]:
-    for gpu in moment.now.gpus:
+    for gpu, name in named_gpus(moment):
         count = gpu.ecc.sram_uncorrected_aggregate
         if count:
-            name = gpu_name(gpu.index)
-            severity: Severity = "warning" if count > SRAM_RMA else "info"
-            action = "" if count > SRAM_RMA else f"none; more than {SRAM_RMA} make it a candidate for RMA"
-            yield Hit(name, f"{name}: {counted(count, 'lifetime SRAM error')}", severity=severity, action=action)
+            text = f"{name}: {counted(count, 'lifetime SRAM error')}"
+            if count > SRAM_RMA:
+                yield Hit(name, text)
+            else:
+                action = f"none; more than {SRAM_RMA} make it a candidate for RMA"
+                yield Hit(name, text, severity="info", action=action)
 
 
 @rule(
@@ -115,15 +117,12 @@ def sram_aggregate(moment: Moment) -> Iterator[Hit]:
     eager=False,
 )
 def sbe_rate(moment: Moment) -> Iterator[Hit]:
-    for gpu in moment.now.gpus:
-        count, counter = gpu.ecc.corrected_aggregate, CORRECTED
-        if count is None:
-            count, counter = gpu.ecc.corrected_volatile, CORRECTED_VOLATILE
+    for gpu, name in named_gpus(moment):
+        count, counter = _corrected(gpu.ecc)
         if count is None or count <= CORRECTED_PER_HOUR:
             continue
         grown = moment.increase(gpu_key(gpu), counter, HOUR_S)
         if grown.amount > CORRECTED_PER_HOUR:
-            name = gpu_name(gpu.index)
             text = f"Correctable errors climbing on {name}: {grown.amount:.0f} in {max(1.0, grown.over_s / 60):.0f} min"
             yield Hit(name, text, (f"{count} {'over its life' if counter == CORRECTED else 'since its reset'}",))
 
@@ -140,20 +139,16 @@ def sbe_rate(moment: Moment) -> Iterator[Hit]:
     whole_node=("ECC is off or about to change on all {count} GPUs", "sudo nvidia-smi -e 1, then reset the GPUs"),
 )
 def ecc_off(moment: Moment) -> Iterator[Hit]:
-    for gpu in moment.now.gpus:
+    for gpu, name in named_gpus(moment):
         now, pending = gpu.ecc.enabled, gpu.ecc.enabled_pending
         if now is not False and (pending is None or pending == now):
             continue
-        name = gpu_name(gpu.index)
         if now is False and pending is not True:
-            as_sold = any(word in (gpu.name or "") for word in _OFF_AS_SOLD)
+            severity: Severity | None = "info" if any(word in (gpu.name or "") for word in _OFF_AS_SOLD) else None
             action = f"sudo nvidia-smi -i {gpu.index} -e 1, then reset the GPU"
-            yield Hit(
-                name, f"ECC is off on {name}", severity="info" if as_sold else None, action=action, remedy="reset"
-            )
+            yield Hit(name, f"ECC is off on {name}", severity=severity, action=action)
         elif pending:
-            action = f"sudo nvidia-smi -r -i {gpu.index}"
-            yield Hit(name, f"ECC of {name} goes on at its next reset", action=action, remedy="reset")
+            yield Hit(name, f"ECC of {name} goes on at its next reset", action=f"sudo nvidia-smi -r -i {gpu.index}")
         elif now is not None:
             action = f"to keep it: sudo nvidia-smi -i {gpu.index} -e 1"
             yield Hit(name, f"ECC of {name} goes off at its next reset", action=action, remedy="none")
@@ -172,10 +167,9 @@ def ecc_off(moment: Moment) -> Iterator[Hit]:
     explains=("gpu.xid.warn",),
 )
 def remap_pending(moment: Moment) -> Iterator[Hit]:
-    for gpu in moment.now.gpus:
+    for gpu, name in named_gpus(moment):
         remap = gpu.remap
         if remap.pending or remap.repair_pending:
-            name = gpu_name(gpu.index)
             what = "Row remap" if remap.pending else "Repair of a memory channel or TPC"
             action = f"finish the job, then: sudo nvidia-smi -r -i {gpu.index}"
             yield Hit(name, f"{what} pending on {name}", action=action)
@@ -194,9 +188,8 @@ def remap_pending(moment: Moment) -> Iterator[Hit]:
     explains=("gpu.remap.pending", "gpu.remap.banks", "gpu.remap.count", *_WITH_ITS_XIDS),
 )
 def remap_failed(moment: Moment) -> Iterator[Hit]:
-    for gpu in moment.now.gpus:
+    for gpu, name in named_gpus(moment):
         if gpu.remap.failed:
-            name = gpu_name(gpu.index)
             yield Hit(name, f"Row remap failed on {name}: memory cannot be repaired")
 
 
@@ -210,16 +203,13 @@ def remap_failed(moment: Moment) -> Iterator[Hit]:
     needs=("gpu.*.remap.banks.none", "gpu.*.remap.banks.low"),
 )
 def remap_banks(moment: Moment) -> Iterator[Hit]:
-    for gpu in moment.now.gpus:
+    for gpu, name in named_gpus(moment):
         none, low = gpu.remap.banks.none, gpu.remap.banks.low
-        if not none and not low:
-            continue
-        name, rest = gpu_name(gpu.index), f"{low} more with few" if low and none else ""
         if none:
             text = f"{name}: {counted(none, 'memory bank')} without spare rows"
-            yield Hit(name, text, (rest,) if rest else (), severity="critical")
-        else:
-            yield Hit(name, f"{name}: {counted(low or 0, 'memory bank')} with few spare rows", severity="warning")
+            yield Hit(name, text, (f"{low} more with few",) if low else (), "critical")
+        elif low:
+            yield Hit(name, f"{name}: {counted(low, 'memory bank')} with few spare rows")
 
 
 @rule(
@@ -233,10 +223,9 @@ def remap_banks(moment: Moment) -> Iterator[Hit]:
     remedy="replace",
 )
 def remap_count(moment: Moment) -> Iterator[Hit]:
-    for gpu in moment.now.gpus:
+    for gpu, name in named_gpus(moment):
         rows = gpu.remap.uncorrected
         if rows is not None and rows >= REMAPPED_ROWS:
-            name = gpu_name(gpu.index)
             yield Hit(name, f"{name}: {counted(rows, 'row')} remapped for uncorrectable errors")
 
 
@@ -255,11 +244,8 @@ def remap_count(moment: Moment) -> Iterator[Hit]:
 )
 def pages_retired(moment: Moment) -> Iterator[Hit]:
     """Pre-Ampere boards retire pages where newer ones remap rows."""
-    for gpu in moment.now.gpus:
+    for gpu, name in named_gpus(moment):
         pages, double_bit = gpu.retired_pages, gpu.retired_pages_double_bit
-        if not pages and not double_bit and not gpu.retired_pages_pending:
-            continue
-        name = gpu_name(gpu.index)
         if pages is not None and pages >= RETIRED_PAGES:
             yield Hit(name, f"{name}: {counted(pages, 'page')} retired", severity="critical", key="retired")
         elif double_bit is not None and double_bit > DOUBLE_BIT_PAGES:
@@ -269,5 +255,4 @@ def pages_retired(moment: Moment) -> Iterator[Hit]:
                 yield Hit(name, text, severity="critical", key="retired")
         if gpu.retired_pages_pending:
             action = f"finish the job, then: sudo nvidia-smi -r -i {gpu.index}"
-            text = f"{name}: page retirement pending"
-            yield Hit(name, text, severity="warning", action=action, key="pending", remedy="reset")
+            yield Hit(name, f"{name}: page retirement pending", action=action, key="pending", remedy="reset")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from mltop.probes.judge.health.gpu.driver import refusal
 from mltop.probes.judge.health.gpu.xid_catalog import gpu_reset
-from mltop.probes.judge.health.names import in_slots, is_of_nvml, is_replaced, listed, slot, slots
+from mltop.probes.judge.health.names import in_slots, is_of_nvml, is_replaced, listed, named_gpus, slot, slots
 from mltop.probes.judge.health.rule import DRIVER, GPU_LOST, Hit, Moment, rule
 from mltop.probes.model import GpuSample, PciDevice, Sample
 from mltop.probes.model.units import counted, utc_words
@@ -71,12 +71,9 @@ def _lost(gpu: GpuSample, why: str) -> Hit:
 def _is_mute(moment: Moment, gpu: GpuSample) -> bool:
     """Two samples in a row without any value, while others of the node have theirs."""
     before = moment.gpu_before(gpu)
-    return (
-        before is not None
-        and _has_no_values(gpu)
-        and _has_no_values(before)
-        and any(other.temperature_c is not None and other.power_w is not None for other in moment.now.gpus)
-    )
+    if before is None or not _has_no_values(gpu) or not _has_no_values(before):
+        return False
+    return any(other.temperature_c is not None and other.power_w is not None for other in moment.now.gpus)
 
 
 def _has_no_values(gpu: GpuSample) -> bool:
@@ -85,8 +82,8 @@ def _has_no_values(gpu: GpuSample) -> bool:
 
 
 def _identity(gpu: GpuSample) -> tuple[str, ...]:
-    known = [part for part in (gpu.name, gpu.uuid, gpu.pci_bus_id) if part]
-    return (", ".join(known),) if known else ()
+    names = ", ".join(filter(None, (gpu.name, gpu.uuid, gpu.pci_bus_id)))
+    return (names,) if names else ()
 
 
 @rule(
@@ -108,10 +105,9 @@ def _identity(gpu: GpuSample) -> tuple[str, ...]:
 def failing(moment: Moment) -> Iterator[Hit]:
     """What ails all of NVML is told once, by gpu.driver; what we may not read is not known to be broken."""
     whole = refusal(moment.now)
-    for gpu in moment.now.gpus:
+    for gpu, name in named_gpus(moment):
         told_once = gpu.error_code == "no_permission" or (whole is not None and gpu.error_code == whole.code)
         if gpu.state == "error" and not told_once and not is_replaced(moment, gpu):
-            name = gpu_name(gpu.index)
             yield Hit(name, f"{name}: {gpu.error or 'NVML reports an error for it'}", _identity(gpu))
 
 
@@ -200,12 +196,11 @@ def _evidence(moment: Moment, absent: list[PciDevice]) -> Iterator[str]:
 )
 def lemon(moment: Moment) -> Iterator[Hit]:
     lemons = moment.expectations.lemons
-    for gpu in moment.now.gpus if lemons else ():
-        identity = next((name for name in (gpu.uuid, gpu.serial) if name and name in lemons), None)
-        if identity is not None:
-            name, why = gpu_name(gpu.index), lemons[identity]
-            text = f"{name}: you had this broken GPU before" + (f" ({why})" if why else "")
-            yield Hit(name, text, (identity,))
+    for gpu, name in named_gpus(moment) if lemons else ():
+        identity = next((identity for identity in (gpu.uuid, gpu.serial) if identity in lemons), None)
+        if identity:
+            why = f" ({lemons[identity]})" if lemons[identity] else ""
+            yield Hit(name, f"{name}: you had this broken GPU before{why}", (identity,))
 
 
 @rule(
@@ -219,11 +214,10 @@ def lemon(moment: Moment) -> Iterator[Hit]:
     whole_node=("Persistence off on all {count} GPUs: slow start, lost counters", "sudo nvidia-smi -pm 1"),
 )
 def persistence(moment: Moment) -> Iterator[Hit]:
-    for gpu in moment.now.gpus:
+    for gpu, name in named_gpus(moment):
         if gpu.persistence is False:
-            name = gpu_name(gpu.index)
-            action = f"sudo nvidia-smi -i {gpu.index} -pm 1"
-            yield Hit(name, f"Persistence off on {name}: slow start, lost counters", action=action)
+            text = f"Persistence off on {name}: slow start, lost counters"
+            yield Hit(name, text, action=f"sudo nvidia-smi -i {gpu.index} -pm 1")
 
 
 @rule(
@@ -237,11 +231,10 @@ def persistence(moment: Moment) -> Iterator[Hit]:
     whole_node=("All {count} GPUs are in Prohibited compute mode: no job can start", "sudo nvidia-smi -c DEFAULT"),
 )
 def prohibited(moment: Moment) -> Iterator[Hit]:
-    for gpu in moment.now.gpus:
+    for gpu, name in named_gpus(moment):
         if gpu.compute_mode == "prohibited":
-            name = gpu_name(gpu.index)
-            action = f"sudo nvidia-smi -i {gpu.index} -c DEFAULT"
-            yield Hit(name, f"{name} is in Prohibited compute mode: no job can start on it", action=action)
+            text = f"{name} is in Prohibited compute mode: no job can start on it"
+            yield Hit(name, text, action=f"sudo nvidia-smi -i {gpu.index} -c DEFAULT")
 
 
 @rule(
@@ -256,9 +249,8 @@ def prohibited(moment: Moment) -> Iterator[Hit]:
 )
 def mig(moment: Moment) -> Iterator[Hit]:
     """Some GPUs in MIG mode beside others that are not is what many sites want: only a change that waits is told."""
-    for gpu in moment.now.gpus:
+    for gpu, name in named_gpus(moment):
         own, pending = gpu.mig_enabled, gpu.mig_pending
         if own is not None and pending is not None and pending != own:
-            name = gpu_name(gpu.index)
             to = "goes into" if pending else "leaves"
             yield Hit(name, f"{name} {to} MIG mode at its next reset", action=f"sudo nvidia-smi -r -i {gpu.index}")

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mltop.probes.judge.health.names import listed
+from mltop.probes.judge.health.names import listed, named_gpus
 from mltop.probes.judge.health.rule import HOLD, Hit, Moment, rule
+from mltop.probes.judge.values import known
 from mltop.probes.model import GpuProcess, GpuSample, Sample
 from mltop.probes.model.units import duration_words, percent_words, size_words
-from mltop.probes.model.verdict import gpu_name
 
 GHOST_BYTES = 500 * 1024**2
 IDLE_SM = 0.01
@@ -22,16 +22,7 @@ NAMED = 3  # in one line; all are in its evidence
 # As the kernel cuts names: 15 characters. What serves everybody is root's; a user's own MPS daemon is a part of a job.
 SERVICES = ("nvidia-cuda-mps", "nvidia-persiste", "nv-hostengine", "nv-fabricmanage", "dcgm")
 DISPLAYS = (
-    "Xorg",
-    "Xwayland",
-    "Xvfb",
-    "gnome-shell",
-    "kwin_",
-    "plasmashell",
-    "mutter",
-    "sddm",
-    "gdm",
-    "lightdm",
+    *("Xorg", "Xwayland", "Xvfb", "gnome-shell", "kwin_", "plasmashell", "mutter", "sddm", "gdm", "lightdm"),
     "weston",
 )
 
@@ -51,10 +42,10 @@ DISPLAYS = (
     explains=("gpu.ghost_mem",),
 )
 def orphan(moment: Moment) -> Iterator[Hit]:
-    for gpu in moment.now.gpus:
+    for gpu, name in named_gpus(moment):
         dead = _dead(gpu, moment.now)
         if dead:
-            yield _of_dead(gpu, dead, moment.now)
+            yield _of_dead(gpu, name, dead, moment.now)
 
 
 @rule(
@@ -99,18 +90,15 @@ def _dead(gpu: GpuSample, now: Sample) -> list[GpuProcess]:
 def _live_hits(moment: Moment) -> Iterator[Hit]:
     now = moment.now
     ranks = {pid for rank in now.ranks for pid in (rank.pid, *rank.children)}
-    for gpu in now.gpus:
+    for gpu, name in named_gpus(moment):
         dead = {process.pid for process in _dead(gpu, now)}
         # What a job starts beside its ranks (a server of rollouts, a monitor) belongs to it.
-        users = {rank.user for rank in now.ranks if gpu.index in rank.gpus}
-        left = [
-            process
-            for process in gpu.processes or ()
-            if process.pid not in ranks | dead and not (process.user and process.user in users)
-            if _may_be_left(process, gpu) and _is_idle(gpu, moment.gpu_before(gpu), process)
-        ]
+        users = {rank.user for rank in now.ranks if gpu.index in rank.gpus} - {""}
+        others = (process for process in gpu.processes or () if process.pid not in ranks | dead)
+        strangers = [process for process in others if process.user not in users and _may_be_left(process, gpu)]
+        left = [process for process in strangers if _is_idle(gpu, moment.gpu_before(gpu), process)]
         if left:
-            yield _of_live(gpu, left, now)
+            yield _of_live(name, left, now)
 
 
 def _may_be_left(process: GpuProcess, gpu: GpuSample) -> bool:
@@ -137,8 +125,7 @@ def _does_nothing(gpu: GpuSample, process: GpuProcess) -> bool | None:
     return (gpu.sm_active is not None and gpu.sm_active < IDLE_SM) or gpu.busy == 0
 
 
-def _of_dead(gpu: GpuSample, dead: Sequence[GpuProcess], now: Sample) -> Hit:
-    name = gpu_name(gpu.index)
+def _of_dead(gpu: GpuSample, name: str, dead: Sequence[GpuProcess], now: Sample) -> Hit:
     who = "Dead process holds" if len(dead) == 1 else f"{len(dead)} dead processes hold"
     names = [_named(process, now) for process in dead if process.name]
     message = f"{who} {_memory(dead) or 'memory'} on {name}" + (f": {listed(names, NAMED)}" if names else "")
@@ -149,19 +136,17 @@ def _of_dead(gpu: GpuSample, dead: Sequence[GpuProcess], now: Sample) -> Hit:
 def _end_of_dead(gpu: GpuSample, dead: Sequence[GpuProcess]) -> str:
     """A zombie holds memory until its parent collects it; for what is gone altogether only the driver can."""
     reset = f"sudo nvidia-smi -r -i {gpu.index}"
-    here = (process.ppid for process in dead if process.absent != "ended")
-    parents = sorted({parent for parent in here if parent is not None and parent > 1})
+    parents = sorted({pid for pid in known(process.ppid for process in dead if process.absent != "ended") if pid > 1})
     if gpu.remap.failed:
         return "take the node out of the pool: no reset repairs this GPU"
     if parents:
         whose = "its parent" if len(dead) == 1 else "the parents"
         return f"sudo kill {_pids(parents)} ({whose}); if the memory stays: {reset}"
-    known = all(process.state or process.absent for process in dead)
-    return f"sudo fuser -v /dev/nvidia{gpu.index}; if nobody holds it: {reset}" if known else ""
+    is_told = all(process.state or process.absent for process in dead)
+    return f"sudo fuser -v /dev/nvidia{gpu.index}; if nobody holds it: {reset}" if is_told else ""
 
 
-def _of_live(gpu: GpuSample, left: Sequence[GpuProcess], now: Sample) -> Hit:
-    name = gpu_name(gpu.index)
+def _of_live(name: str, left: Sequence[GpuProcess], now: Sample) -> Hit:
     holds = "holds" if len(left) == 1 else "hold"
     who = listed([_named(process, now) for process in left], NAMED)
     message = f"{name} is idle, but {who} {holds} {_memory(left) or 'some'} of its memory"
@@ -174,8 +159,8 @@ def _of_live(gpu: GpuSample, left: Sequence[GpuProcess], now: Sample) -> Hit:
 
 def _memory(processes: Sequence[GpuProcess]) -> str:
     """``66 GiB``; "" when it is not known."""
-    known = [process.memory_bytes for process in processes if process.memory_bytes is not None]
-    return size_words(sum(known)) if known else ""
+    sizes = known(process.memory_bytes for process in processes)
+    return size_words(sum(sizes)) if sizes else ""
 
 
 def _pids(pids: Sequence[int]) -> str:
@@ -195,11 +180,11 @@ def _named(process: GpuProcess, now: Sample) -> str:
 
 def _evidence(process: GpuProcess, now: Sample) -> str:
     """``state Z (zombie): python (pid 4242 of ada, 2 h old), 66 GiB, parent 4000``"""
-    is_zombie = process.state == "Z" or any(rank.pid == process.pid and rank.state == "Z" for rank in now.ranks)
+    head = f"state {process.state}: " if process.state else ""
     if process.absent == "ended":
         head = "ended, and the driver still lists it: "
-    else:
-        head = "state Z (zombie): " if is_zombie else f"state {process.state}: " if process.state else ""
+    elif process.state == "Z" or any(rank.pid == process.pid and rank.state == "Z" for rank in now.ranks):
+        head = "state Z (zombie): "
     parts = [_named(process, now)]
     if process.name and process.memory_bytes is not None:
         parts.append(size_words(process.memory_bytes))
@@ -225,11 +210,7 @@ def ghost_mem(moment: Moment) -> Iterator[Hit]:
     now = moment.now
     if now.simulated or now.host.is_confined:
         return
-    for gpu in now.gpus:
-        used = gpu.memory_used_bytes
-        if gpu.processes or gpu.processes is None or used is None or used <= GHOST_BYTES:
-            continue
-        if gpu.mig_enabled or gpu.state != "ok":
-            continue
-        name = gpu_name(gpu.index)
-        yield Hit(name, f"{size_words(used)} on {name} used by no visible process")
+    for gpu, name in named_gpus(moment):
+        used = gpu.memory_used_bytes or 0
+        if gpu.processes == [] and used > GHOST_BYTES and gpu.state == "ok" and not gpu.mig_enabled:
+            yield Hit(name, f"{size_words(used)} on {name} used by no visible process")

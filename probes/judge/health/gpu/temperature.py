@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from operator import itemgetter
 from statistics import median
 
+from mltop.probes.judge.health.names import named_gpus
 from mltop.probes.judge.health.rule import HOLD, Hit, Moment, rule
+from mltop.probes.judge.values import grouped, known
 from mltop.probes.model import GpuSample
 from mltop.probes.model.units import celsius_words, percent_words, watts_words
 from mltop.probes.model.verdict import gpu_name
@@ -32,8 +34,8 @@ _MEMORY_LIMITS = "gpu.*.memory_temperature_max_c | gpu.*.memory_temperature_marg
 
 def heat_matters(gpu: GpuSample, near_c: float = NEAR_C) -> bool:
     """Its clock is held down, or it is near a limit. What cannot be known speaks neither for nor against it."""
-    held, hot = _is_held(gpu), _is_hot(gpu, near_c)
-    return bool(held or hot) or (held is None and hot is None)
+    signs = (_is_held(gpu), _is_hot(gpu, near_c))
+    return True in signs or signs == (None, None)
 
 
 def _is_held(gpu: GpuSample) -> bool | None:
@@ -52,9 +54,7 @@ def _is_hot(gpu: GpuSample, near_c: float) -> bool | None:
         (gpu.memory_temperature_c, gpu.memory_temperature_max_c),
     )
     left = [limit - now for now, limit in pairs if now is not None and limit is not None]
-    left += [gpu.memory_temperature_margin_c] if gpu.memory_temperature_margin_c is not None else []
-    of_gpu = _left_c(gpu)
-    left += [of_gpu[0]] if of_gpu is not None else []
+    left += known((gpu.memory_temperature_margin_c, *(_left_c(gpu) or ())[:1]))
     return min(left) <= near_c if left else None
 
 
@@ -90,12 +90,10 @@ def _left_c(gpu: GpuSample) -> tuple[float, str] | None:
 )
 def margin(moment: Moment) -> Iterator[Hit]:
     """Near its slowdown temperature for a while; above it at once."""
-    for gpu in moment.now.gpus:
-        left = _left_c(gpu)
-        if left is None or left[0] > NARROW_C:
+    for gpu, name in named_gpus(moment):
+        left_c, source = _left_c(gpu) or (float("inf"), "")
+        if left_c > NARROW_C:
             continue
-        left_c, source = left
-        name = gpu_name(gpu.index)
         now = "" if gpu.temperature_c is None else f" at {celsius_words(gpu.temperature_c)}"
         where = f"{celsius_words(left_c)} below slowdown"
         if left_c <= 0:
@@ -118,8 +116,8 @@ def margin(moment: Moment) -> Iterator[Hit]:
     whole_node=("Memory of all {count} GPUs above its temperature limit", _CHECK_FANS),
 )
 def memory(moment: Moment) -> Iterator[Hit]:
-    for gpu in moment.now.gpus:
-        name, now, limit = gpu_name(gpu.index), gpu.memory_temperature_c, gpu.memory_temperature_max_c
+    for gpu, name in named_gpus(moment):
+        now, limit = gpu.memory_temperature_c, gpu.memory_temperature_max_c
         margin_c = gpu.memory_temperature_margin_c
         if now is not None and limit is not None and now > limit:
             yield Hit(name, f"{name}: HBM at {celsius_words(now)}, its limit is {celsius_words(limit)}")
@@ -143,15 +141,13 @@ def memory(moment: Moment) -> Iterator[Hit]:
 )
 def hotter_than_siblings(moment: Moment) -> Iterator[Hit]:
     """Siblings that draw much less than this GPU have a reason to be cooler and do not count."""
-    by_name: dict[str, list[tuple[float, float, GpuSample]]] = {}
-    for gpu in moment.now.gpus:
-        if gpu.temperature_c is not None and gpu.power_w is not None:
-            by_name.setdefault(gpu.name or "", []).append((gpu.power_w, gpu.temperature_c, gpu))
-    for alike in by_name.values():
-        coolest = min(celsius for _, celsius, _ in alike)
-        hot = [entry for entry in alike if entry[1] - coolest >= HOTTER_C][:MOST_HOT]
-        for watts, celsius, gpu in hot if len(alike) > SIBLINGS_AT_LEAST else ():
-            siblings = [other for power, other, sibling in alike if sibling is not gpu and power >= SAME_POWER * watts]
+    measured = [gpu for gpu in moment.now.gpus if gpu.temperature_c is not None and gpu.power_w is not None]
+    for alike in grouped(measured, lambda gpu: gpu.name).values():
+        heats = [(gpu.power_w or 0.0, gpu.temperature_c or 0.0, gpu) for gpu in alike]
+        coolest = min(celsius for _, celsius, _ in heats)
+        hot = [entry for entry in heats if entry[1] - coolest >= HOTTER_C][:MOST_HOT]
+        for watts, celsius, gpu in hot if len(heats) > SIBLINGS_AT_LEAST else ():
+            siblings = [other for power, other, sibling in heats if sibling is not gpu and power >= SAME_POWER * watts]
             usual = median(siblings) if len(siblings) >= SIBLINGS_AT_LEAST else celsius
             if celsius - usual >= HOTTER_C and heat_matters(gpu, HOT_C):
                 name = gpu_name(gpu.index)

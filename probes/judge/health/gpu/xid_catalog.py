@@ -28,6 +28,11 @@ class Xid(NamedTuple):
     what: str
     do: str = ""
 
+    @property
+    def action(self) -> str:
+        """A key of ACTIONS."""
+        return self.do or self.bucket
+
 
 # What these come to; all others do nothing to the hardware.
 _REMEDIES: dict[str, Remedy] = {
@@ -165,33 +170,12 @@ def lookup(code: int) -> Xid:
 
 def advice(code: int, index: int | None) -> str:
     """What to do about this Xid; ``index``: the GPU's, None where NVML does not list it."""
-    entry = lookup(code)
-    return ACTIONS[entry.do or entry.bucket].format(index="N" if index is None else index)
+    return ACTIONS[lookup(code).action].format(index="N" if index is None else index)
 
 
 def remedy(code: int) -> Remedy:
     """What that comes to."""
-    entry = lookup(code)
-    return _REMEDIES.get(entry.do or entry.bucket, "none")
-
-
-# What the driver asks for (field 230 by its numbers; the text of Xid 154 has them): by name (words, action, remedy).
-RECOVERY_NAMES = dict(
-    enumerate(
-        ("gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset", "imex_restart", "bus_reset", "system_reboot"), 1
-    )
-)
-_REBOOT = "drain and reboot the node"
-_RESET = "sudo nvidia-smi -r -i {index}"
-_RECOVERY: dict[str, tuple[str, str, Remedy]] = {
-    "gpu_reset": ("GPU reset", f"end its job, then: {_RESET}", "reset"),
-    "node_reboot": ("node reboot", _REBOOT, "reboot"),
-    "drain_p2p": ("drain of peer-to-peer traffic", "end the jobs that use this GPU together with others", "none"),
-    "drain_and_reset": ("drain and GPU reset", f"end the jobs on this GPU, then: {_RESET}", "reset"),
-    "imex_restart": ("IMEX recovery", "restart nvidia-imex on all nodes of the NVLink domain", "none"),
-    "bus_reset": ("bus reset", "end the jobs on this GPU, then reset it or reboot the node", "reset"),
-    "system_reboot": ("system reboot", _REBOOT, "reboot"),
-}
+    return _REMEDIES.get(lookup(code).action, "none")
 
 
 class Recovery(NamedTuple):
@@ -201,16 +185,32 @@ class Recovery(NamedTuple):
     action: str
     remedy: Remedy
 
+    def of(self, index: int | None) -> Recovery:
+        """With the GPU's index in its command."""
+        return self._replace(action=self.action.format(index="N" if index is None else index))
+
+
+_REBOOT = "drain and reboot the node"
+_RESET = "sudo nvidia-smi -r -i {index}"
+# What the driver asks for, by name, in the order of the numbers that field 230 and the text of Xid 154 have.
+_RECOVERY = {
+    "gpu_reset": Recovery("GPU reset", f"end its job, then: {_RESET}", "reset"),
+    "node_reboot": Recovery("node reboot", _REBOOT, "reboot"),
+    "drain_p2p": Recovery(
+        "drain of peer-to-peer traffic", "end the jobs that use this GPU together with others", "none"
+    ),
+    "drain_and_reset": Recovery("drain and GPU reset", f"end the jobs on this GPU, then: {_RESET}", "reset"),
+    "imex_restart": Recovery("IMEX recovery", "restart nvidia-imex on all nodes of the NVLink domain", "none"),
+    "bus_reset": Recovery("bus reset", "end the jobs on this GPU, then reset it or reboot the node", "reset"),
+    "system_reboot": Recovery("system reboot", _REBOOT, "reboot"),
+}
+RECOVERY_NAMES = dict(enumerate(_RECOVERY, 1))
+
 
 def recovery_of(wanted: str | None, index: int | None) -> Recovery | None:
     """By the action's name; None for "none", and for one that we do not know."""
-    return _recovery(wanted, index) if wanted is not None and wanted in _RECOVERY else None
+    return _RECOVERY[wanted].of(index) if wanted in _RECOVERY else None
 
 
 def gpu_reset(index: int) -> Recovery:
-    return _recovery("gpu_reset", index)
-
-
-def _recovery(wanted: str, index: int | None) -> Recovery:
-    words, action, remedy = _RECOVERY[wanted]
-    return Recovery(words, action.format(index="N" if index is None else index), remedy)
+    return _RECOVERY["gpu_reset"].of(index)

@@ -12,25 +12,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from mltop.probes.judge.health.gpu.xid_catalog import (
-    ADVICE,
-    APP,
-    HW,
-    NVLINK5,
-    QUIET,
-    RECOVERY_NAMES,
-    WARN,
-    advice,
-    lookup,
-    numbers,
-    recovery_of,
-    remedy,
-)
+from mltop.probes.judge.health.gpu import xid_catalog as catalog
+from mltop.probes.judge.health.gpu.xid_catalog import ADVICE, APP, HW, NVLINK5, QUIET, WARN, lookup, numbers
 from mltop.probes.judge.health.names import links_of, slot, slots
 from mltop.probes.judge.health.rule import DAY_S, DRIVER, EVENT_LISTED_S, FABRIC, Hit, Moment, once_per_moment, rule
+from mltop.probes.judge.values import grouped, known
 from mltop.probes.model import GpuSample, KernelEvent, Sample
 from mltop.probes.model.units import counted, utc_words
 from mltop.probes.model.verdict import gpu_name
+from mltop.probes.model.vocabulary import Severity
 
 CHAIN_S = 60.0  # so close together on one GPU they are one incident
 MOST_OPEN = 64  # incidents of one GPU that may still grow
@@ -79,8 +69,8 @@ class Incident:
         self._codes.add(xid.code)
 
     @property
-    def told(self) -> SeenXid:
-        """The gravest, of equals the first."""
+    def gravest(self) -> SeenXid:
+        """Of equals the first."""
         return min(self.xids, key=lambda xid: _GRAVITY[xid.tier])
 
     @property
@@ -208,42 +198,38 @@ def applications(moment: Moment) -> Iterator[Hit]:
 
 def _of_tier(moment: Moment, *tiers: str) -> Iterator[Hit]:
     for incident in _listed_incidents(moment) if moment.now.kernel_events else ():
-        if incident.told.tier in tiers:
+        if incident.gravest.tier in tiers:
             yield _incident_hit(moment, incident)
 
 
 def _incident_hit(moment: Moment, incident: Incident) -> Hit:
-    told, first = incident.told, incident.xids[0]
-    same = [xid for xid in incident.xids if xid.code == told.code]
-    what = lookup(told.code).what
-    head = f"Xid {told.code}" if "{gpu}" in what else f"Xid {told.code} on {told.subject}"
+    xid, first = incident.gravest, incident.xids[0]
+    same = [other for other in incident.xids if other.code == xid.code]
+    what = lookup(xid.code).what
+    head = f"Xid {xid.code}" if "{gpu}" in what else f"Xid {xid.code} on {xid.subject}"
     # Each link that fails has a line of its own.
-    links = links_of(xid.text for xid in same) if "NVLink" in what else ""
-    text = f"{head}: {what.format(gpu=told.subject)}{links}"
-    if told.tier == APP and told.pid is not None:
-        text += f" by pid {told.pid} ({told.process})" if told.process else f" by pid {told.pid}"
+    links = links_of(other.text for other in same) if "NVLink" in what else ""
+    text = f"{head}: {what.format(gpu=xid.subject)}{links}"
+    if xid.tier == APP and xid.pid is not None:
+        text += f" by pid {xid.pid} ({xid.process})" if xid.process else f" by pid {xid.pid}"
     if len(same) > 1:
         text += f", {len(same)} times since {utc_words(first.at)}"
-    if told.tier == APP and told.code != CLEANUP:
+    if xid.tier == APP and xid.code != CLEANUP:
         text += " – probably your code"
-    gpu = _by_index(moment).get(told.index)
-    asked = recovery_of(gpu.recovery_action, gpu.index) if gpu is not None and told.tier == HW else None
-    return Hit(
-        told.subject,
-        text,
-        (*_lines(incident), *(_state(gpu) if gpu is not None else ())),
-        action=asked.action if asked is not None else advice(told.code, told.index),
-        since=told.at,
-        key=str(first.code),
-        remedy=asked.remedy if asked is not None else remedy(told.code),
-    )
+    gpu = _by_index(moment).get(xid.index)
+    wanted = catalog.recovery_of(gpu.recovery_action, gpu.index) if gpu is not None and xid.tier == HW else None
+    action, remedy = catalog.advice(xid.code, xid.index), catalog.remedy(xid.code)
+    if wanted is not None:
+        action, remedy = wanted.action, wanted.remedy
+    evidence = (*_lines(incident), *(_state(gpu) if gpu is not None else ()))
+    return Hit(xid.subject, text, evidence, None, action, xid.at, str(first.code), remedy)
 
 
 def _lines(incident: Incident) -> Iterator[str]:
-    told = incident.told
-    if told.text:
-        yield told.text
-    others = dict.fromkeys(xid.code for xid in incident.xids if xid.code != told.code)
+    gravest = incident.gravest
+    if gravest.text:
+        yield gravest.text
+    others = dict.fromkeys(xid.code for xid in incident.xids if xid.code != gravest.code)
     if others:
         yield "with it: " + ", ".join(f"Xid {code} ({lookup(code).what.format(gpu='GPU')})" for code in others)
 
@@ -278,21 +264,17 @@ def repeat(moment: Moment) -> Iterator[Hit]:
     if len(moment.now.kernel_events) < PAGE_FAULT_TIMES:
         return
     since = moment.now.sampled_at - REPEAT_S
-    fatal: dict[str, list[SeenXid]] = {}
-    faults: dict[str, list[SeenXid]] = {}
-    for xid in _seen_xids(moment):
-        if xid.at >= since and xid.tier == HW:
-            fatal.setdefault(xid.subject, []).append(xid)
-        elif xid.at >= since and xid.code == PAGE_FAULT:
-            faults.setdefault(xid.subject, []).append(xid)
+    lately = [xid for xid in _seen_xids(moment) if xid.at >= since]
+    fatal = grouped((xid for xid in lately if xid.tier == HW), lambda xid: xid.subject)
+    faults = grouped((xid for xid in lately if xid.code == PAGE_FAULT), lambda xid: xid.subject)
     for subject, xids in fatal.items():
         times = _occurrences(xids)
         if len(times) >= FATAL_TIMES:
-            codes = ", ".join(str(code) for code in sorted({xid.code for xid in xids}))
+            codes = ", ".join(map(str, sorted({xid.code for xid in xids})))
             text = f"{subject}: {len(times)} fatal Xids in 24 h ({codes}): suspect the hardware"
             yield Hit(subject, text, _times(times), "critical", since=times[FATAL_TIMES - 1].at, key="fatal")
     for subject, xids in faults.items():
-        pids = {xid.pid for xid in xids if xid.pid is not None}
+        pids = set(known(xid.pid for xid in xids))
         # A program's own fault shows on any GPU that runs it.
         if len(pids) >= PAGE_FAULT_TIMES and len(faults) == 1:
             programs = f"{len(pids)} programs within 24 h, on no other GPU"
@@ -338,22 +320,16 @@ def recovery(moment: Moment) -> Iterator[Hit]:
     newest = {xid.subject: xid for xid in _seen_xids(moment) if xid.tier == ADVICE}
     for xid in newest.values():
         number = _CHANGED_TO.search(xid.text)
-        wanted = RECOVERY_NAMES.get(int(number[1], 0)) if number else None
+        wanted = catalog.RECOVERY_NAMES.get(int(number[1], 0)) if number else None
         if wanted is not None and xid.index not in readable and xid.at >= since:
             yield _recovery(xid.index, xid.subject, wanted, xid.text, xid.at)
 
 
 def _recovery(index: int | None, subject: str, wanted: str, evidence: str, since: float | None) -> Hit:
-    known = recovery_of(wanted, index)
-    return Hit(
-        subject,
-        f"{subject}: the driver asks for: {known.words if known is not None else wanted.replace('_', ' ')}",
-        (evidence,),
-        severity="warning" if wanted == "drain_p2p" else "critical",
-        action=known.action if known is not None else "",
-        since=since,
-        remedy=known.remedy if known is not None else "none",
-    )
+    step = catalog.recovery_of(wanted, index) or catalog.Recovery(wanted.replace("_", " "), "", "none")
+    text = f"{subject}: the driver asks for: {step.words}"
+    severity: Severity = "warning" if wanted == "drain_p2p" else "critical"
+    return Hit(subject, text, (evidence,), severity, step.action, since, remedy=step.remedy)
 
 
 @rule(
@@ -370,15 +346,16 @@ def _recovery(index: int | None, subject: str, wanted: str, evidence: str, since
 def nvswitch(moment: Moment) -> Iterator[Hit]:
     """Lines with data and instance numbers follow each one and say nothing of their own."""
     since = _listed_since(moment.now)
-    alike: dict[tuple[str, int | None, str], list[KernelEvent]] = {}
-    for event in moment.now.kernel_events:
-        if event.kind == "sxid" and event.at >= since and event.severity:
-            alike.setdefault((event.subject, event.code, event.severity), []).append(event)
-    for (switch, code, severity), events in alike.items():
-        yield _nvswitch(moment, switch, code, severity == "fatal", events)
+    sxids = (event for event in moment.now.kernel_events if event.kind == "sxid" and event.at >= since)
+    alike = grouped(
+        (event for event in sxids if event.severity), lambda event: (event.subject, event.code, event.severity)
+    )
+    yield from (_nvswitch(moment, events) for events in alike.values())
 
 
-def _nvswitch(moment: Moment, switch: str, code: int | None, fatal: bool, events: list[KernelEvent]) -> Hit:
+def _nvswitch(moment: Moment, events: list[KernelEvent]) -> Hit:
+    """``events``: of one switch, code and severity."""
+    switch, code, fatal = events[0].subject, events[0].code, events[0].severity == "fatal"
     where = links_of(event.text for event in events)
     times = f", {len(events)} times" if len(events) > 1 else ""
     evidence = [events[-1].text] if events[-1].text else []

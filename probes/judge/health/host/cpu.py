@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mltop.probes.judge.health.rule import DRIVER, HOLD, Hit, Moment, once_per_moment, rule
-from mltop.probes.model import BlockedProcess, KernelEvent, Sample
+from mltop.probes.model import KernelEvent, Sample
 from mltop.probes.model.units import duration_words, percent_words
-from mltop.probes.model.vocabulary import Severity
 
 MOST_LOAD_PER_CORE = 2
 MOST_CPU_PRESSURE = 0.20
@@ -91,8 +90,10 @@ def governor(moment: Moment) -> Iterator[Hit]:
 def stuck_processes(moment: Moment) -> Iterator[Hit]:
     for process in moment.now.host.blocked:
         ours = process.rank is not None or process.name.startswith("nvidia-")
-        if process.blocked_s < (RANK_BLOCKED_S if ours else OTHERS_BLOCKED_S) or _has_moved(moment, process):
+        if process.blocked_s < (RANK_BLOCKED_S if ours else OTHERS_BLOCKED_S):
             continue
+        if moment.increase(f"pid {process.pid}", "switches", RANK_BLOCKED_S).amount > 0:
+            continue  # a rank that writes a checkpoint is in state D at every look, and moves in between
         where = f" in {process.wchan}" if process.wchan else ""
         name = f"rank {process.rank}" if process.rank is not None else process.name or "process"
         text = f"{name} (pid {process.pid}) stuck in the kernel for {duration_words(process.blocked_s)}{where}"
@@ -100,13 +101,7 @@ def stuck_processes(moment: Moment) -> Iterator[Hit]:
         if process.name.startswith("nvidia-"):
             action = "reboot: the driver does not come back"
         since = moment.now.sampled_at - process.blocked_s
-        severity: Severity = "critical" if ours else "warning"
-        yield Hit(name, text, severity=severity, action=action, since=since, key=str(process.pid))
-
-
-def _has_moved(moment: Moment, process: BlockedProcess) -> bool:
-    """A rank that writes a checkpoint is in state D at every look, and moves in between."""
-    return moment.increase(f"pid {process.pid}", "switches", RANK_BLOCKED_S).amount > 0
+        yield Hit(name, text, (), "critical" if ours else "warning", action, since, str(process.pid))
 
 
 @rule(
@@ -121,32 +116,23 @@ def _has_moved(moment: Moment, process: BlockedProcess) -> bool:
 )
 def hung(moment: Moment) -> Iterator[Hit]:
     """What has gone on since is over: the kernel says nothing of that, but a file server does, and so does the task."""
-    newest = {
-        (event.kind, event.subject or event.process, event.pid): event
-        for event in moment.events("hung_task", "soft_lockup")
-    }
-    for (kind, name, pid), event in newest.items():
-        lockup = kind == "soft_lockup"
-        if not lockup and _went_on(moment, event):
-            continue
-        what = "a CPU is locked up in the kernel" if lockup else "blocked in the kernel for minutes"
-        subject = name or "kernel"
-        stack = f"see its stack: mltop stacks, or sudo cat /proc/{pid}/stack" if pid is not None and not lockup else ""
-        yield Hit(
-            subject,
-            f"{subject}{f' (pid {pid})' if pid is not None else ''}: {what}",
-            (event.text,),
-            severity="critical" if lockup else "warning",
-            action=stack,
-            since=event.at,
-            key=kind if pid is None else f"{kind} {pid}",
-        )
+    events = moment.events("hung_task", "soft_lockup")
+    newest = {(event.kind, event.subject or event.process or "kernel", event.pid): event for event in events}
+    for (kind, subject, pid), event in newest.items():
+        who, key = (subject, kind) if pid is None else (f"{subject} (pid {pid})", f"{kind} {pid}")
+        if kind == "soft_lockup":
+            text = f"{who}: a CPU is locked up in the kernel"
+            yield Hit(subject, text, (event.text,), "critical", since=event.at, key=key)
+        elif not _went_on(moment, event):
+            stack = f"see its stack: mltop stacks, or sudo cat /proc/{pid}/stack" if pid is not None else ""
+            text = f"{who}: blocked in the kernel for minutes"
+            yield Hit(subject, text, (event.text,), action=stack, since=event.at, key=key)
 
 
 def _went_on(moment: Moment, event: KernelEvent) -> bool:
     """Whether the task is seen to be blocked no more, or the NFS server that was silent when it hung has answered."""
     pid = event.pid
-    if pid is not None and pid in _blocked(moment):
+    if pid in _blocked(moment):
         return False
     if pid is not None and (moment.has_seen(f"task {pid}", _BLOCKED) or pid in _awake(moment)):
         return True

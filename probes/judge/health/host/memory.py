@@ -31,15 +31,15 @@ CORRECTED_A_DAY = 9
 def pressure(moment: Moment) -> Iterator[Hit]:
     host, waits = moment.now.host, moment.now.host.pressure
     available, total = host.memory_available_bytes, host.memory_total_bytes
-    is_known = available is not None and total
-    short = bool(is_known) and (available or 0) / (total or 1) < LEAST_AVAILABLE
-    full = (waits.memory_full or 0.0) > FULL_PRESSURE
-    if not full and not short and (waits.memory_some or 0.0) <= SOME_PRESSURE:
-        return
-    parts = [f"{size_words(available or 0)} of {size_words(total or 0)} available"] if is_known else []
+    grave = (waits.memory_full or 0.0) > FULL_PRESSURE
+    parts = []
+    if available is not None and total:
+        grave |= available / total < LEAST_AVAILABLE
+        parts.append(f"{size_words(available)} of {size_words(total)} available")
     if waits.memory_some is not None:
         parts.append(f"tasks waited for memory {percent_words(waits.memory_some)} of the time")
-    yield Hit("host", f"node short of memory: {', '.join(parts)}", severity="critical" if full or short else "warning")
+    if grave or (waits.memory_some or 0.0) > SOME_PRESSURE:
+        yield Hit("host", f"node short of memory: {', '.join(parts)}", severity="critical" if grave else "warning")
 
 
 @rule(
@@ -58,7 +58,7 @@ def swap(moment: Moment) -> Iterator[Hit]:
         return
     moved = (host.swap_in_bytes_per_s or 0.0) + (host.swap_out_bytes_per_s or 0.0)
     if moved > 0:
-        yield Hit("host", f"training is swapping: {rate_words(moved)}", severity="warning")
+        yield Hit("host", f"training is swapping: {rate_words(moved)}")
     elif host.swap_used_bytes:
         yield Hit("host", f"swap is on, {size_words(host.swap_used_bytes)} of it in use", severity="info", key="on")
 
@@ -96,12 +96,11 @@ def _counted_kills(moment: Moment) -> Iterator[Hit]:
     # A cgroup's counter (memory.events) also counts what was killed in those below it.
     outermost = [path for path in inside if not any(path.startswith(f"{other}/") for other in inside)]
     kills = max(of_host, sum(inside[path] for path in outermost))
-    if kills <= 0:
-        return
-    times = "a process" if kills == 1 else f"{kills:.0f} processes"
-    where = f" in cgroup{'s' if len(inside) > 1 else ''} {', '.join(inside)}" if inside else ""
-    evidence = tuple(f"{path}: oom_kill +{amount:.0f}" for path, amount in inside.items())
-    yield Hit("host", f"kernel killed {times} for lack of memory{where} within the hour", evidence)
+    if kills > 0:
+        times = "a process" if kills == 1 else f"{kills:.0f} processes"
+        where = f" in cgroup{'s' if len(inside) > 1 else ''} {', '.join(inside)}" if inside else ""
+        evidence = tuple(f"{path}: oom_kill +{amount:.0f}" for path, amount in inside.items())
+        yield Hit("host", f"kernel killed {times} for lack of memory{where} within the hour", evidence)
 
 
 @rule(
@@ -115,12 +114,10 @@ def _counted_kills(moment: Moment) -> Iterator[Hit]:
     needs=("host.shm",),
 )
 def shared_memory(moment: Moment) -> Iterator[Hit]:
-    used, total = moment.now.host.shm_used_bytes, moment.now.host.shm_total_bytes
-    if used is None or not total:
-        return
-    share = used / total
+    used, total = moment.now.host.shm_used_bytes or 0, moment.now.host.shm_total_bytes
+    share = used / total if total else 0.0
     if share > SHM_WARNING:
-        text = f"/dev/shm {percent_words(share)} full ({size_words(used)} of {size_words(total)})"
+        text = f"/dev/shm {percent_words(share)} full ({size_words(used)} of {size_words(total or 0)})"
         severity: Severity = "critical" if share > SHM_CRITICAL else "warning"
         yield Hit("/dev/shm", f"{text}: data loader workers get SIGBUS once it is full", severity=severity)
 
@@ -161,8 +158,7 @@ def memory_errors(moment: Moment) -> Iterator[Hit]:
         yield Hit("host", text, severity="critical" if grow else "warning", key="ue")
     corrected = moment.increase("host", "memory_errors_corrected", DAY_S).amount
     if corrected > CORRECTED_A_DAY:
-        text = f"{corrected:.0f} corrected host memory errors while watched"
-        yield Hit("host", text, severity="warning", key="ce")
+        yield Hit("host", f"{corrected:.0f} corrected host memory errors while watched", key="ce")
 
 
 def counters(sample: Sample) -> Iterator[tuple[str, str, float]]:

@@ -42,8 +42,7 @@ def full(moment: Moment) -> Iterator[Hit]:
             continue
         left_s = _left_s(moment, filesystem)
         if left_s is not None and left_s < FULL_WITHIN_S:
-            text = f"{mount} full in {duration_words(left_s)} at this rate"
-            yield Hit(mount, text, severity="warning", key="slope")
+            yield Hit(mount, f"{mount} full in {duration_words(left_s)} at this rate", key="slope")
 
 
 def _used(total: int | None, free: int | None) -> float | None:
@@ -78,10 +77,9 @@ def _left_s(moment: Moment, filesystem: FilesystemSample) -> float | None:
 def read_only(moment: Moment) -> Iterator[Hit]:
     """A mount that could be written to when it was first looked at, or of which the kernel says so."""
     for filesystem in moment.now.host.filesystems:
-        if filesystem.read_only:
-            series = moment.series(filesystem.mount, "read_only")
-            if series is not None and min(series.values) == 0:
-                yield Hit(filesystem.mount, f"{filesystem.mount} went read-only")
+        series = moment.series(filesystem.mount, "read_only") if filesystem.read_only else None
+        if series is not None and min(series.values) == 0:
+            yield Hit(filesystem.mount, f"{filesystem.mount} went read-only")
     for device, event in _newest(moment, "remount_ro").items():
         text = f"{device or 'a filesystem'} was remounted read-only"
         yield Hit(device or "disk", text, (event.text,), since=event.at)

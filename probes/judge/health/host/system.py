@@ -79,9 +79,7 @@ def gauges(sample: Sample) -> Iterator[tuple[str, str, float, float]]:
     needs=("host.ptrace_scope", "ranks"),
 )
 def ptrace(moment: Moment) -> Iterator[Hit]:
-    scope = moment.now.host.ptrace_scope
-    if scope is None or not moment.now.ranks:
-        return
+    scope = moment.now.host.ptrace_scope if moment.now.ranks else None
     if scope == PTRACE_NOBODY:
         yield Hit("host", "stacks cannot be read at all here (ptrace_scope 3, until the next boot)")
     elif scope == PTRACE_ROOT_ONLY:
@@ -103,7 +101,7 @@ def locked_memory(moment: Moment) -> Iterator[Hit]:
         return
     enough = (moment.now.host.memory_total_bytes or UNLIMITED) / 2
     limits = ((rank.memlock_limit_bytes, rank) for rank in moment.now.ranks)
-    low = [(limit, rank) for limit, rank in limits if limit is not None and limit != UNLIMITED and limit < enough]
+    low = [(limit, rank) for limit, rank in limits if limit is not None and limit < min(enough, UNLIMITED)]
     if low:
         least = min(limit for limit, _ in low)
         text = f"locked memory is limited to {size_words(least)}: RDMA registration will fail"
@@ -154,13 +152,10 @@ def _files(subject: str, whose: str, used: int, limit: int, key: str = "") -> It
     needs=("host.clocksource",),
 )
 def clocksource(moment: Moment) -> Iterator[Hit]:
-    name = moment.now.host.clocksource
-    if not name:
-        return
-    usual = moment.peers.common("host.clocksource", "")
+    name, usual = moment.now.host.clocksource, moment.peers.common("host.clocksource", "")
     if name in SLOW_CLOCKS:
         yield Hit("host", f"clock source {name}: reading the clock is slow")
-    elif usual is not None and usual.value != name:
+    elif name and usual is not None and usual.value != name:
         yield Hit("host", f"clock source {name}, {usual.count} other nodes have {usual.value}")
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from mltop.probes.judge.health.names import bus_id, kernel_list, rank_name
 from mltop.probes.judge.health.rule import Hit, Moment, once_per_moment, rule
-from mltop.probes.model import PciDevice, RankSample, Sample
+from mltop.probes.judge.values import grouped
+from mltop.probes.model import RankSample, Sample
 from mltop.probes.model.units import duration_words, size_words
 
 GROWTH_KEEP_S, GROWTH_SPAN_S = 7200.0, 900.0
@@ -41,12 +43,8 @@ def affinity(moment: Moment) -> Iterator[Hit]:
     ranks = [rank for rank in moment.now.ranks if rank.cpus_allowed and rank.state != "Z"]
     if (moment.now.host.cpu_count or 0) < 2 * max(1, len(ranks)):
         return
-    one_core: dict[int, list[RankSample]] = {}
-    for rank in ranks:
-        cores = kernel_list(rank.cpus_allowed)
-        if len(cores) == 1:
-            one_core.setdefault(next(iter(cores)), []).append(rank)
-    for core, pinned in sorted(one_core.items()):
+    on_one_core = (rank for rank in ranks if len(kernel_list(rank.cpus_allowed)) == 1)
+    for core, pinned in sorted(grouped(on_one_core, lambda rank: min(kernel_list(rank.cpus_allowed))).items()):
         if len(pinned) > 1:
             of = "all " if len(pinned) == len(ranks) else ""
             yield Hit(f"core {core}", f"{of}{len(pinned)} ranks pinned to core {core}", severity="critical")
@@ -76,13 +74,10 @@ def numa(moment: Moment) -> Iterator[Hit]:
         for index in rank.gpus:
             device = gpus.get(index)
             if allowed and device is not None and not allowed & kernel_list(device.local_cpus):
-                yield Hit(rank_name(rank), _far(rank, index, device), key=str(rank.pid))
+                where = f" (NUMA node {device.numa_node})" if device.numa_node is not None else ""
+                far = f"runs on cores {rank.cpus_allowed}, its GPU {index}{where} is near {device.local_cpus}"
+                yield Hit(rank_name(rank), f"{rank_name(rank)} {far}", key=str(rank.pid))
                 break
-
-
-def _far(rank: RankSample, index: int, device: PciDevice) -> str:
-    where = f" (NUMA node {device.numa_node})" if device.numa_node is not None else ""
-    return f"{rank_name(rank)} runs on cores {rank.cpus_allowed}, its GPU {index}{where} is near {device.local_cpus}"
 
 
 @rule(
@@ -120,12 +115,9 @@ def memory_growth(moment: Moment) -> Iterator[Hit]:
     available = moment.now.host.memory_available_bytes
     if available is None or not _may_run_out(moment, available):
         return
-    growing: list[tuple[float, RankSample]] = []
-    for rank in moment.now.ranks:
-        series = moment.series(f"pid {rank.pid}", "rss_bytes")
-        slope = series.steady_slope_per_s(GROWTH_SPAN_S) if series is not None else None
-        if slope is not None:
-            growing.append((slope, rank))
+    all_series = ((rank, moment.series(f"pid {rank.pid}", "rss_bytes")) for rank in moment.now.ranks)
+    slopes = ((rank, series.steady_slope_per_s(GROWTH_SPAN_S)) for rank, series in all_series if series is not None)
+    growing = [(slope, rank) for rank, slope in slopes if slope is not None]
     total = sum(slope for slope, _ in growing)
     if total <= 0 or available / total > GROWTH_WITHIN_S:
         return
@@ -157,13 +149,11 @@ def _may_run_out(moment: Moment, available: int) -> bool:
 )
 def bad_settings(moment: Moment) -> Iterator[Hit]:
     """What slows this job down, here: a setting that changes nothing on this machine is nobody's trouble."""
-    ranks_with: dict[tuple[int | None, str, str], list[RankSample]] = {}
-    for rank in moment.now.ranks:
-        for name, value in rank.settings.items():
-            if name in BAD_SETTINGS and is_on(name, value):
-                ranks_with.setdefault((rank.uid, rank.job, name), []).append(rank)
-    for (uid, job, name), ranks in ranks_with.items():
-        here = [rank for rank in moment.now.ranks if (rank.uid, rank.job) == (uid, job)] if job else ranks
+    settings = ((rank, name, value) for rank in moment.now.ranks for name, value in rank.settings.items())
+    bad = ((rank, name) for rank, name, value in settings if name in BAD_SETTINGS and is_on(name, value))
+    for (job, name), entries in grouped(bad, lambda entry: (entry[0].job_key, entry[1])).items():
+        ranks = [rank for rank, _ in entries]
+        here = [rank for rank in moment.now.ranks if rank.job_key == job] if job.name else ranks
         if not _is_harmless(moment.now, name, here):
             subject = _job_name(moment, ranks[0])
             text = f"{subject}: {name}={ranks[0].settings[name]} is set: {BAD_SETTINGS[name]}"
@@ -199,32 +189,25 @@ def _is_harmless(sample: Sample, name: str, ranks: list[RankSample]) -> bool:
 def _job_name(moment: Moment, rank: RankSample) -> str:
     if not rank.job:
         return rank_name(rank)
-    owners = _owners(moment).get(rank.job, set())
-    return f"job {rank.job}" + (f" of {rank.user or rank.uid}" if len(owners) > 1 else "")
+    owner = f" of {rank.user or rank.uid}" if _owners(moment)[rank.job] > 1 else ""
+    return f"job {rank.job}{owner}"
 
 
 @once_per_moment
-def _owners(moment: Moment) -> dict[str, set[int | None]]:
-    """By the name of a job whose it is: two users may have one of the same name."""
-    owners: dict[str, set[int | None]] = {}
-    for rank in moment.now.ranks:
-        owners.setdefault(rank.job, set()).add(rank.uid)
-    return owners
+def _owners(moment: Moment) -> Counter[str]:
+    """By the name of a job of how many users it is one."""
+    return Counter(job.name for job in {rank.job_key for rank in moment.now.ranks})
 
 
 def _without_infiniband(moment: Moment) -> Iterator[Hit]:
     """Virtual machines have a RoCE port for their everyday network: NCCL is rightly kept off it."""
     kinds = ("infiniband", "roce") if moment.now.host.is_virtual is False else ("infiniband",)
     active = sum(link.kind in kinds and link.state == "ACTIVE" for link in moment.now.links)
-    told: set[str] = set()
-    for rank in moment.now.ranks if active else ():
-        if not is_on("NCCL_IB_DISABLE", rank.settings.get("NCCL_IB_DISABLE", "")):
-            continue
-        subject = _job_name(moment, rank)
-        if subject not in told and (rank.world_size or 0) > (rank.local_world_size or 0) > 0:
-            told.add(subject)
-            text = f"{subject}: NCCL_IB_DISABLE is set: NCCL uses sockets beside {active} active InfiniBand ports"
-            yield Hit(subject, text, key="NCCL_IB_DISABLE")
+    over_nodes = (rank for rank in moment.now.ranks if (rank.world_size or 0) > (rank.local_world_size or 0) > 0)
+    without = (rank for rank in over_nodes if is_on("NCCL_IB_DISABLE", rank.settings.get("NCCL_IB_DISABLE", "")))
+    for subject in dict.fromkeys(_job_name(moment, rank) for rank in without) if active else ():
+        text = f"{subject}: NCCL_IB_DISABLE is set: NCCL uses sockets beside {active} active InfiniBand ports"
+        yield Hit(subject, text, key="NCCL_IB_DISABLE")
 
 
 def gauges(sample: Sample) -> Iterator[tuple[str, str, float, float]]:

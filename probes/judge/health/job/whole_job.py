@@ -15,6 +15,7 @@ from typing import NamedTuple
 from mltop.probes.judge.health.names import rank_name
 from mltop.probes.judge.health.rule import HOLD, Hit, Moment, rule
 from mltop.probes.judge.health.trails import Series
+from mltop.probes.judge.values import known
 from mltop.probes.model import GpuSample, RankSample, Sample
 from mltop.probes.model.gpu import SPINNING_BUSY, SPINNING_TENSOR
 from mltop.probes.model.units import duration_words, percent_words, rate_words, watts_words
@@ -144,7 +145,7 @@ def hang(moment: JobMoment) -> Iterator[Hit]:
     traffic = [facts.traffic_bytes_per_s for facts in ranks]
     if any(sent is not None and sent > QUIET_BYTES_PER_S for sent in traffic):
         return
-    powers = [facts.gpu.power_w for facts in ranks if facts.gpu is not None and facts.gpu.power_w is not None]
+    powers = known(facts.gpu.power_w for facts in ranks if facts.gpu is not None)
     at = f" at {watts_words(median(powers))}" if powers else ""
     silent = "" if None in traffic else ", no traffic"
     text = f'{moment.name}: {len(ranks)} GPUs 100 % "busy"{at}{silent}: they wait in a collective'
@@ -174,8 +175,8 @@ def odd_rank(moment: JobMoment) -> Iterator[Hit]:
             text = f"{subject} {doing} while {spinning} others wait: a checkpoint, or data only it prepares?"
             yield Hit(subject, text, facts.disk_evidence, "info" if facts.moves == "io" else "warning", node=facts.node)
             continue
-        why = "leaves its GPU idle" if facts.gpu is not None else "holds no GPU"
-        why = "is in state D" if facts.rank.state == "D" else why
+        idle = "leaves its GPU idle" if facts.gpu is not None else "holds no GPU"
+        why = "is in state D" if facts.rank.state == "D" else idle
         text = f"{subject} {why} while {spinning} others wait: it never reached the collective"
         yield Hit(subject, text, node=facts.node)
 
@@ -194,9 +195,8 @@ def odd_rank(moment: JobMoment) -> Iterator[Hit]:
 def straggler(moment: JobMoment) -> Iterator[Hit]:
     """By its clock; without that by its power, which stays level while that of those who wait for it dips."""
     working = [(facts.gpu, facts) for facts in moment.ranks if facts.gpu is not None and (facts.gpu.busy or 0.0) > 0.5]
-    clocks = [
-        (gpu.sm_clock_mhz, facts) for gpu, facts in working if gpu.sm_clock_mhz is not None and gpu.sm_clock_max_mhz
-    ]
+    rated = ((gpu.sm_clock_mhz, facts) for gpu, facts in working if gpu.sm_clock_max_mhz)
+    clocks = [(clock, facts) for clock, facts in rated if clock is not None]
     if len(clocks) < 4:
         return
     usual = median(clock for clock, _ in clocks)
@@ -252,16 +252,12 @@ def starved(moment: JobMoment) -> Iterator[Hit]:
         how = f"tasks wait for disks {percent_words(median(waits))} of the time"
     else:
         return
-    evidence = tuple(
-        text
-        for facts in list(waiting.values())[:MOST_NODES]
-        for text in (
-            f"some task of {facts.node} waited for disks {percent_words(facts.io_wait or 0.0)} of the time",
-            *facts.disk_evidence,
-        )
-    )
+    evidence: list[str] = []
+    for facts in list(waiting.values())[:MOST_NODES]:
+        waited = percent_words(facts.io_wait or 0.0)
+        evidence += [f"some task of {facts.node} waited for disks {waited} of the time", *facts.disk_evidence]
     text = f"{moment.name}: GPUs wait for data {percent_words(share)} of the time: {how}"
-    yield Hit(moment.name, text, evidence, node=ranks[0].node)
+    yield Hit(moment.name, text, tuple(evidence), node=ranks[0].node)
 
 
 @rule(
@@ -290,9 +286,8 @@ def facts_of_ranks(moment: Moment, histories: dict[int, History] | None = None) 
     sample = moment.now
     gpus = {gpu.index: gpu for gpu in sample.gpus if gpu.state == "ok"}
     before = {rank.pid: rank for rank in moment.before.ranks} if moment.before is not None else {}
-    fabric = _sum(
-        *(_sum(link.rx_bytes_per_s, link.tx_bytes_per_s) for link in sample.links if link.kind in _FABRIC_KINDS)
-    )
+    ports = (link for link in sample.links if link.kind in _FABRIC_KINDS)
+    fabric = _sum(*(rate for link in ports for rate in (link.rx_bytes_per_s, link.tx_bytes_per_s)))
     share = fabric / len(sample.ranks) if fabric is not None and sample.ranks else None
     disk = _sum(sample.host.disk_read_bytes_per_s, sample.host.disk_write_bytes_per_s)
     of_gpus: dict[int, History] = {}
@@ -345,8 +340,8 @@ def _is_idle(busy: float) -> bool:
 
 
 def _sum(*values: float | None) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
+    numbers = known(values)
+    return sum(numbers) if numbers else None
 
 
 def _begins(series: Series, holds: Callable[[float], bool]) -> int:

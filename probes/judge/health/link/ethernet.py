@@ -38,12 +38,12 @@ def errors(moment: Moment) -> Iterator[Hit]:
         return
     for link, names in _interfaces(moment.now):
         port = port_name(link)
-        told = [f"{name} {count:.0f}/min" for name, count in _growing(moment, port, names).items()]
+        troubles = [f"{name} {count:.0f}/min" for name, count in _growing(moment, port, names).items()]
         changes = moment.grown(port, names["carrier_changes"], HOUR_S).per(HOUR_S)
         if changes > CARRIER_CHANGES:
-            told.append(f"carrier changed {changes:.0f} times in the last hour")
-        if told:
-            yield Hit(port, f"{_interface(link)}: {', '.join(told)}")
+            troubles.append(f"carrier changed {changes:.0f} times in the last hour")
+        if troubles:
+            yield Hit(port, f"{_interface(link)}: {', '.join(troubles)}")
 
 
 @rule(
@@ -131,12 +131,8 @@ def facts(sample: Sample) -> Iterator[Fact]:
 
 def _interfaces(sample: Sample) -> Iterator[tuple[LinkSample, dict[str, str]]]:
     """With the names that its counters have."""
-    for link in sample.links:
-        if link.error is None:
-            if link.kind == "ethernet":
-                yield link, _PLAIN
-            elif link.kind == "roce":
-                yield link, _MERGED
+    names = {"ethernet": _PLAIN, "roce": _MERGED}
+    return ((link, names[link.kind]) for link in sample.links if link.error is None and link.kind in names)
 
 
 def _interface(link: LinkSample) -> str:
@@ -158,13 +154,11 @@ def _growing(moment: Moment, port: str, names: dict[str, str]) -> dict[str, floa
 
 
 def _down(moment: Moment, link: LinkSample, of_like: str) -> Iterator[Hit]:
-    usual = moment.peers.common(_STATE, of_like)
-    name = port_name(link)
+    usual, name, state = moment.peers.common(_STATE, of_like), port_name(link), f"operstate {link.state}"
     if _was_up(moment, name):
-        yield Hit(name, f"{name} is down, it was up before", (f"operstate {link.state}",), key="state")
+        yield Hit(name, f"{name} is down, it was up before", (state,), key="state")
     elif usual is not None and usual.value:
-        evidence = (f"operstate {link.state}", f"up on {usual}")
-        yield Hit(name, f"{name} is down", evidence, key="state")
+        yield Hit(name, f"{name} is down", (state, f"up on {usual}"), key="state")
 
 
 def _slower(moment: Moment, link: LinkSample, of_like: str) -> Iterator[Hit]:
@@ -179,8 +173,7 @@ def _slower(moment: Moment, link: LinkSample, of_like: str) -> Iterator[Hit]:
             yield Hit(port, f"{name} at {own / 1e9:g} of {full / 1e9:g} Gb/s", (why,), key="rate")
     usual = moment.peers.common(_MTU, of_like) if mtu else None
     if usual is not None and mtu is not None and mtu < usual.value:
-        text = f"{name} has an MTU of {mtu}, like nodes {usual.value}"
-        why = f"{usual} have {usual.value}"
+        text, why = f"{name} has an MTU of {mtu}, like nodes {usual.value}", f"{usual} have {usual.value}"
         yield Hit(port, text, (why,), action="set the same MTU everywhere", key="mtu")
 
 
@@ -191,11 +184,9 @@ def _earlier_rate(moment: Moment, port: str, own: float) -> float:
 
 def _carrier_lost(moment: Moment, link: LinkSample) -> bool:
     """The port's own state is always ACTIVE on AWS: where it is not, or its interface is down, it is lost."""
-    own = _ethernet_ports(moment).get(link.netdev or "")
-    down = link.state is not None and not is_up(link)
-    if own is not None and own.state is not None and not is_up(own):
-        return _was_up(moment, port_name(own))
-    return down and _was_up(moment, port_name(link))
+    interface = _ethernet_ports(moment).get(link.netdev or "", link)
+    lost = interface if interface.state is not None and not is_up(interface) else link
+    return lost.state is not None and not is_up(lost) and _was_up(moment, port_name(lost))
 
 
 @once_per_moment

@@ -89,11 +89,14 @@ def manager(moment: Moment) -> Iterator[Hit]:
     if status is None or _is_booting(now) or (status == "active" and stops < RESTARTS):
         return
     switches, fabric = _has_switches(now), _leads_to_switches(now)
-    waits = any(_waits(gpu) for gpu in now.gpus)
+    waits = any(gpu.state == "ok" and gpu.fabric.state in _NOT_JOINED for gpu in now.gpus)
     if (status == "failed" and (switches or fabric)) or (status == "inactive" and (switches or (fabric and waits))):
-        yield Hit("Fabric Manager", f"Fabric Manager is down ({status})", (_links_of(now),))
-    elif status == "failed":
-        yield _not_needed()
+        joined = sum(gpu.fabric.state == "completed" for gpu in now.gpus)
+        evidence = (f"{joined} of {len(now.gpus)} GPUs are in the fabric",)
+        yield Hit("Fabric Manager", f"Fabric Manager is down ({status})", evidence)
+    elif status == "failed":  # as wherever an image that has it finds no NVSwitch
+        text = "Fabric Manager has failed; this machine has no NVSwitch, and needs none"
+        yield Hit("Fabric Manager", text, (), "info", "sudo systemctl disable nvidia-fabricmanager")
     elif not switches:
         return
     elif status == "absent" and not now.host.is_confined and waits:
@@ -102,16 +105,6 @@ def manager(moment: Moment) -> Iterator[Hit]:
     elif status == "active":
         text = f"Fabric Manager stopped {stops:.0f} times in {duration_words(RESTARTS_OVER_S)}"
         yield Hit("Fabric Manager", text, action="read its log: journalctl -u nvidia-fabricmanager")
-
-
-def _not_needed() -> Hit:
-    """It fails wherever an image that has it finds no NVSwitch."""
-    return Hit(
-        "Fabric Manager",
-        "Fabric Manager has failed; this machine has no NVSwitch, and needs none",
-        severity="info",
-        action="sudo systemctl disable nvidia-fabricmanager",
-    )
 
 
 @rule(
@@ -178,19 +171,10 @@ def _has_partners(sample: Sample, gpu: GpuSample) -> bool:
     return len(sample.gpus) > 1 or _has_switches(sample) or active_count(gpu.nvlink.links) > 0
 
 
-def _waits(gpu: GpuSample) -> bool:
-    return gpu.state == "ok" and gpu.fabric.state in _NOT_JOINED
-
-
 def _has_domain(gpu: GpuSample) -> bool:
     """Only racks have an NVLink domain of several nodes; elsewhere the cluster's UUID is all zeros."""
-    known = (gpu.fabric.cluster_uuid or "").strip("0-") != ""
-    return known and gpu.fabric.state not in (None, "not_supported")
-
-
-def _links_of(sample: Sample) -> str:
-    joined = sum(gpu.fabric.state == "completed" for gpu in sample.gpus)
-    return f"{joined} of {len(sample.gpus)} GPUs are in the fabric"
+    has_cluster = (gpu.fabric.cluster_uuid or "").strip("0-") != ""
+    return has_cluster and gpu.fabric.state not in (None, "not_supported")
 
 
 def _identity(gpu: GpuSample) -> tuple[str, ...]:

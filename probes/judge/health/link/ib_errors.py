@@ -91,9 +91,9 @@ def recovery(moment: Moment) -> Iterator[Hit]:
 def integrity(moment: Moment) -> Iterator[Hit]:
     for name in _with_errors(moment, HOUR_S):
         counts = {counter: moment.grown(name, counter, HOUR_S).amount for counter in INTEGRITY}
-        told = tuple(f"{counter} +{count:.0f}" for counter, count in counts.items() if count)
-        if told:
-            yield Hit(name, f"{name} passed the cap that its hardware sets on errors", told)
+        evidence = tuple(f"{counter} +{count:.0f}" for counter, count in counts.items() if count)
+        if evidence:
+            yield Hit(name, f"{name} passed the cap that its hardware sets on errors", evidence)
 
 
 def _too_fast(rule_id: str, counter: str, most_per_s: float, text: str, **words: Any) -> Rule:
@@ -155,8 +155,7 @@ def waits(moment: Moment) -> Iterator[Hit]:
 
 
 def _is_busy(link: LinkSample) -> bool:
-    sent, rate = link.tx_bytes_per_s, link.rate_bits_per_s
-    return bool(sent and rate) and 8 * (sent or 0.0) >= BUSY_SHARE * (rate or 0.0)
+    return bool(link.rate_bits_per_s) and 8 * (link.tx_bytes_per_s or 0.0) >= BUSY_SHARE * (link.rate_bits_per_s or 0.0)
 
 
 def _ticks_per_word(moment: Moment, name: str) -> float | None:
@@ -178,16 +177,17 @@ def _ticks_per_word(moment: Moment, name: str) -> float | None:
 def transport(moment: Moment) -> Iterator[Hit]:
     reordered = _reordered_everywhere(moment)
     for name in _with_errors(moment, HOUR_S):
-        told = []
-        for counter, most in TRANSPORT_PER_S.items():
-            per_s = moment.per_second(name, counter)
-            if per_s >= most and not (counter == "out_of_sequence" and reordered):
-                told.append(f"{counter} {rate_text(per_s)}")
+        rates = {counter: moment.per_second(name, counter) for counter in TRANSPORT_PER_S}
+        if reordered:
+            del rates["out_of_sequence"]
         lost = {counter: moment.grown(name, counter, HOUR_S).amount for counter in GAVE_UP}
-        told += [f"{counter} +{count:.0f} in the last hour" for counter, count in lost.items() if count]
-        if told:
+        evidence = [
+            f"{counter} {rate_text(rate)}" for counter, rate in rates.items() if rate >= TRANSPORT_PER_S[counter]
+        ]
+        evidence += [f"{counter} +{count:.0f} in the last hour" for counter, count in lost.items() if count]
+        if evidence:
             severity: Severity = "critical" if lost["rnr_nak_retry_err"] else "warning"
-            yield Hit(name, f"peers are not answering {name} as they should", tuple(told), severity)
+            yield Hit(name, f"peers are not answering {name} as they should", tuple(evidence), severity)
 
 
 slow_restart = _too_fast(

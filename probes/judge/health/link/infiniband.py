@@ -9,21 +9,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import lru_cache
+from typing import NamedTuple
 
-from mltop.probes.judge.health.names import (
-    NETDEV,
-    RDMA,
-    Port,
-    board,
-    bus_id,
-    group,
-    port_name,
-    rdma_ports,
-)
+from mltop.probes.judge.health.names import NETDEV, RDMA, Port, board, bus_id, group, port_name, rdma_ports
 from mltop.probes.judge.health.peers import NODES_AT_LEAST, Fact
 from mltop.probes.judge.health.rule import DRIVER, HOLD, HOUR_S, LINK_DOWN, Hit, Moment, once_per_moment, rule
+from mltop.probes.judge.values import grouped
 from mltop.probes.model import KernelEvent, LinkSample, Sample
 from mltop.probes.model.units import counted
 from mltop.probes.model.vocabulary import Severity
@@ -130,10 +123,9 @@ def complaints(moment: Moment) -> Iterator[Hit]:
 
 
 def _complaint(text: str) -> int | None:
-    for number, (needle, *_) in enumerate(_COMPLAINTS):
-        if needle in text and (needle != "High Temperature" or _HOT.search(text)):
-            return number
-    return None
+    """The number of the row that the line is."""
+    numbers = (number for number, (needle, *_) in enumerate(_COMPLAINTS) if needle in text)
+    return next((at for at in numbers if _COMPLAINTS[at][0] != "High Temperature" or _HOT.search(text)), None)
 
 
 def _port_of(sample: Sample, event: KernelEvent) -> str:
@@ -171,16 +163,13 @@ def without_device_file(moment: Moment) -> Iterator[Hit]:
 # Ports
 
 
-@dataclass(frozen=True)
-class _Wanted:
-    """Whether a port that is down is missed (``yes``), and why: most nodes have ports that nothing is plugged into.
-    ``unused``: like nodes have it down too, there is nothing to tell. ``with_all``: only because no port of its kind
-    has a link.
+class _Wanted(NamedTuple):
+    """Whether a port that is down is ``missed``, and why: most nodes have ports that nothing is plugged into.
+    ``with_all``: only because no port of its kind has a link.
     """
 
-    yes: bool
+    missed: bool
     why: str
-    unused: bool = False
     with_all: bool = False
 
 
@@ -212,16 +201,12 @@ def down(moment: Moment) -> Iterator[Hit]:
                 yield Hit(name, text, severity="warning", action="check the subnet manager (sminfo)")
             continue
         wanted = _wanted(moment, link)
-        if wanted.unused:
+        if wanted is None:
             continue
-        text, evidence = (
-            f"{name} is down ({link.physical_state or link.state})",
-            (wanted.why, *_flaps_told(moment, link)),
-        )
-        if wanted.yes:
-            hit = Hit(name, text, evidence, severity="critical")
-        else:
-            hit = Hit(name, text, evidence, severity="info", action="nothing, if nothing is plugged in")
+        text = f"{name} is down ({link.physical_state or link.state})"
+        hit = Hit(name, text, (wanted.why, *_flap_evidence(moment, link)))
+        if not wanted.missed:
+            hit = replace(hit, severity="info", action="nothing, if nothing is plugged in")
         if wanted.with_all:
             together.setdefault(link.kind, []).append(hit)
         else:
@@ -241,8 +226,8 @@ def _of_all(kind: str, hits: list[Hit]) -> Hit:
     )
 
 
-def _wanted(moment: Moment, link: LinkSample) -> _Wanted:
-    """What speaks for a port that is down now."""
+def _wanted(moment: Moment, link: LinkSample) -> _Wanted | None:
+    """What speaks for a port that is down now; None: like nodes have it down too, there is nothing to tell."""
     if moment.has_seen(port_name(link), _SEEN_UP):
         return _Wanted(True, "it was up since it is watched")
     if link.counters.get(f"{NETDEV}carrier_up_count", 0) > 0 and link.physical_state != "Disabled":
@@ -250,9 +235,7 @@ def _wanted(moment: Moment, link: LinkSample) -> _Wanted:
     usual = moment.peers.common(_STATE, group(board(moment.now), port_name(link)))
     if usual is not None and usual.value == "ACTIVE":
         return _Wanted(True, f"ACTIVE on {usual}")
-    if usual is not None and usual.value == "DOWN":
-        return _Wanted(False, f"DOWN on {usual} too", unused=True)
-    return _wanted_by_count(moment, link)
+    return None if usual is not None and usual.value == "DOWN" else _wanted_by_count(moment, link)
 
 
 def _wanted_by_count(moment: Moment, link: LinkSample) -> _Wanted:
@@ -281,12 +264,10 @@ def _models(moment: Moment) -> dict[str, Model]:
 def _of_kinds(moment: Moment) -> dict[str, tuple[int, int, Model | None]]:
     """By kind how many ports there are, how many are up, and what model most of these are (None: not known of all)."""
     of_kinds: dict[str, tuple[int, int, Model | None]] = {}
-    ports = rdma_ports(moment.now)
-    for kind, count in Counter(port.link.kind for port in ports).items():
-        active = [port.link for port in ports if port.up and port.link.kind == kind]
-        models = Counter(_models(moment).get(bus_id(link.pci_bus_id)) for link in active)
+    for kind, ports in grouped(rdma_ports(moment.now), lambda port: port.link.kind).items():
+        models = Counter(_models(moment).get(bus_id(port.link.pci_bus_id)) for port in ports if port.up)
         most = models.most_common(1)[0][0] if models and None not in models else None
-        of_kinds[kind] = count, len(active), most
+        of_kinds[kind] = len(ports), models.total(), most
     return of_kinds
 
 
@@ -318,12 +299,13 @@ def flap(moment: Moment) -> Iterator[Hit]:
         if lately < 1 and often < FLAPS:
             continue
         severity: Severity = "warning" if often >= FLAPS or moment.now.ranks else "info"
+        count, span = lately, "the last hour"
         if lately >= FLAPS:
             severity = "critical"
-        in_the_hour = lately >= FLAPS or often < FLAPS
-        count, span = (lately, "the last hour") if in_the_hour else (often, f"{FLAPS_OVER_S / HOUR_S:.0f} hours")
+        elif often >= FLAPS:
+            count, span = often, f"{FLAPS_OVER_S / HOUR_S:.0f} hours"
         times = "once" if count == 1 else counted(count, "time")
-        yield Hit(name, f"{name} flapped {times} in {span}", _flaps_told(moment, link), severity=severity)
+        yield Hit(name, f"{name} flapped {times} in {span}", _flap_evidence(moment, link), severity=severity)
 
 
 def _flaps(moment: Moment, link: LinkSample, over_s: float) -> int:
@@ -338,13 +320,12 @@ def _flap_counters(link: LinkSample) -> tuple[str, ...]:
     return (_DOWNED, _WENT_DOWN, _CARRIER) if stuck else (_DOWNED, _WENT_DOWN)
 
 
-def _flaps_told(moment: Moment, link: LinkSample) -> tuple[str, ...]:
+def _flap_evidence(moment: Moment, link: LinkSample) -> tuple[str, ...]:
     name = port_name(link)
     counts = {counter: moment.grown(name, counter, FLAPS_OVER_S).amount for counter in _flap_counters(link)}
-    told = [f"{counter.removeprefix(NETDEV)} +{count:.0f}" for counter, count in counts.items() if count]
-    if _DOWNED in _stuck(link):
-        told.append("link_downed is stuck at its maximum")
-    return (", ".join(told),) if told else ()
+    parts = [f"{counter.removeprefix(NETDEV)} +{count:.0f}" for counter, count in counts.items() if count]
+    parts += ["link_downed is stuck at its maximum"] if _DOWNED in _stuck(link) else []
+    return (", ".join(parts),) if parts else ()
 
 
 def _stuck(link: LinkSample) -> list[str]:
@@ -370,11 +351,11 @@ def saturated(moment: Moment) -> Iterator[Hit]:
     for link, name, up in rdma_ports(moment.now):
         stuck = _stuck(link)
         if stuck and (up or moment.has_seen(name, _SEEN_UP)):
-            told = ", ".join(
-                f"{counter} stuck at {link.counters.get(counter, NARROW.get(counter))}" for counter in stuck
+            at = ((counter, link.counters.get(counter, NARROW.get(counter))) for counter in stuck)
+            text = f"{name}: {', '.join(f'{counter} stuck at {value}' for counter, value in at)}"
+            yield Hit(
+                name, f"{text}, it cannot count any further", ("flaps are counted from the port's state instead",)
             )
-            why = "flaps are counted from the port's state instead"
-            yield Hit(name, f"{name}: {told}, it cannot count any further", (why,))
 
 
 @rule(
@@ -414,13 +395,10 @@ def _most_have(ports: list[Port]) -> dict[tuple[str, str | None], float]:
     """By kind of card (which the firmware tells) the rate that all but a few ports have; {} where all have one."""
     if len({port.link.rate_bits_per_s for port in ports}) < 2:
         return {}
-    rates: dict[tuple[str, str | None], Counter[float]] = {}
-    for port in ports:
-        rates.setdefault((port.link.kind, port.link.firmware), Counter())[port.link.rate_bits_per_s or 0.0] += 1
-    most_have = {}
-    for card, counts in rates.items():
-        ((most, count),) = counts.most_common(1)
-        if count >= _MOST_OF * max(counts.total() - count, 1):
+    most_have: dict[tuple[str, str | None], float] = {}
+    for card, alike in grouped(ports, lambda port: (port.link.kind, port.link.firmware)).items():
+        ((most, count),) = Counter(port.link.rate_bits_per_s or 0.0 for port in alike).most_common(1)
+        if count >= _MOST_OF * max(len(alike) - count, 1):
             most_have[card] = most
     return most_have
 

@@ -60,7 +60,8 @@ class _Node(NamedTuple):
     best: dict[str | None, Linked]
 
 
-def _read(sample: Sample) -> _Node:
+@OfNewest
+def _node(sample: Sample) -> _Node:
     gpus = [
         Linked(gpu, gpu_key(gpu), active_count(gpu.nvlink.links))
         for gpu in sample.gpus
@@ -71,9 +72,6 @@ def _read(sample: Sample) -> _Node:
         if linked.gpu.name not in best or linked.up > best[linked.gpu.name].up:
             best[linked.gpu.name] = linked
     return _Node(gpus, best)
-
-
-_node = OfNewest(_read)
 
 
 def active_count(links: list[NvlinkLink]) -> int:
@@ -186,8 +184,8 @@ def _speeds(links: list[NvlinkLink]) -> tuple[float | None, float]:
     speeds = [link.speed_bytes_per_s for link in links]
     if speeds and speeds.count(speeds[0]) == len(speeds):
         return speeds[0] or None, speeds[0] or 0.0
-    known = [bytes_per_s for bytes_per_s in speeds if bytes_per_s]
-    return (min(known), max(known)) if known else (None, 0.0)
+    rated = [bytes_per_s for bytes_per_s in speeds if bytes_per_s]
+    return (min(rated), max(rated)) if rated else (None, 0.0)
 
 
 @rule(
@@ -216,10 +214,10 @@ def replay(moment: Moment) -> Iterator[Hit]:
             continue
         xid = _xid(moment, gpu) if hurt >= 1 else ""
         grave = hurt >= MOST_REPLAYS_PER_MIN or counts["recovery_failed"] or xid
-        told = ", ".join(f"{name} {count:.0f}" for name, count in sorted(counts.items()) if count)
+        growing = ", ".join(f"{name} {count:.0f}" for name, count in sorted(counts.items()) if count)
         by_link = _by_link(moment, gpu, counts)
-        text = f"NVLink recovery errors growing on {_of(by_link, gpu)}, per minute: {told}"
-        evidence = (*_each(by_link), *([xid] if xid else []))
+        text = f"NVLink recovery errors growing on {_of(by_link, gpu)}, per minute: {growing}"
+        evidence = (*_each(by_link), *filter(None, (xid,)))
         yield Hit(gpu_name(gpu.index), text, evidence, severity="critical" if grave else "warning")
 
 
@@ -261,9 +259,8 @@ def _by_link(moment: Moment, gpu: GpuSample, names: Collection[str]) -> dict[int
     by_link = {}
     for link, before in zip(gpu.nvlink.links, old, strict=True):
         more = {name: link.errors.get(name, 0) - before.get(name, 0) for name in names}
-        told = ", ".join(f"{name} +{count}" for name, count in sorted(more.items()) if count > 0)
-        if told:
-            by_link[link.index] = told
+        if any(count > 0 for count in more.values()):
+            by_link[link.index] = ", ".join(f"{name} +{count}" for name, count in sorted(more.items()) if count > 0)
     return by_link
 
 
@@ -274,17 +271,14 @@ def _of(links: Collection[int], gpu: GpuSample) -> str:
 
 
 def _each(by_link: dict[int, str]) -> tuple[str, ...]:
-    return tuple(f"link {number}: {told}" for number, told in by_link.items())
+    return tuple(f"link {number}: {errors}" for number, errors in by_link.items())
 
 
 def _xid(moment: Moment, gpu: GpuSample) -> str:
     """The newest NVLink Xid of this GPU within the hour."""
-    own = [
-        event
-        for event in moment.events("xid")
-        if event.code in XIDS and bus_id(event.subject) == bus_id(gpu.pci_bus_id)
-    ]
-    return f"Xid {own[-1].code}: {own[-1].text}" if own else ""
+    of_gpu = (event for event in moment.events("xid") if bus_id(event.subject) == bus_id(gpu.pci_bus_id))
+    texts = [f"Xid {event.code}: {event.text}" for event in of_gpu if event.code in XIDS]
+    return texts[-1] if texts else ""
 
 
 def counters(sample: Sample) -> Iterator[tuple[str, str, float]]:
@@ -312,11 +306,8 @@ def _sums(errors: list[dict[str, int]]) -> list[tuple[str, int, int]]:
     first, links = errors[0], len(errors)
     if errors.count(first) == links:
         return [(name, links, value * links) for name, value in first.items() if name in JUDGED]
-    sums = []
-    for name in JUDGED.intersection({name for of_link in errors for name in of_link}):
-        counts = [of_link[name] for of_link in errors if name in of_link]
-        sums.append((name, len(counts), sum(counts)))
-    return sums
+    counts = {name: [of_link[name] for of_link in errors if name in of_link] for name in JUDGED}
+    return [(name, len(of_links), sum(of_links)) for name, of_links in counts.items() if of_links]
 
 
 @lru_cache(maxsize=1024)

@@ -12,6 +12,7 @@ from functools import lru_cache
 from mltop.probes.judge.health.names import board, bus_id, gpu_key, group, listed, owners, rdma_ports
 from mltop.probes.judge.health.peers import Fact
 from mltop.probes.judge.health.rule import HOLD, HOUR_S, MINUTE_S, Hit, Moment, once_per_moment, rule
+from mltop.probes.judge.values import grouped
 from mltop.probes.model import GpuSample, KernelEvent, PciDevice, Sample
 from mltop.probes.model.verdict import gpu_name
 from mltop.probes.model.vocabulary import Severity
@@ -85,19 +86,13 @@ def _narrow_nics(moment: Moment) -> Iterator[Hit]:
         speed, top = device.link_speed_gt_per_s, device.link_speed_max_gt_per_s
         if device.kind != "nic" or (width == most and speed == top):
             continue
-        is_narrow = width and most and width < most <= _WIDEST
-        is_slow = speed and top and speed < top and bus_id(device.bus_id) in _busy_nics(moment)
-        if not (is_narrow or is_slow) or _is_built_so(moment, device):
-            continue
-        if is_narrow:
+        usual = moment.peers.common(_NIC_LINK, _position(device.bus_id, device.vendor_id, device.device_id))
+        if usual is not None and usual.value == _linked(device):
+            continue  # it is built so
+        if width and most and width < most <= _WIDEST:
             yield _nic_hit(moment, device, f"x{width} of x{most}", "width")
-        if is_slow:
+        if speed and top and speed < top and bus_id(device.bus_id) in _busy_nics(moment):
             yield _nic_hit(moment, device, f"{speed:g} of {top:g} GT/s while busy", "speed")
-
-
-def _is_built_so(moment: Moment, device: PciDevice) -> bool:
-    usual = moment.peers.common(_NIC_LINK, _place(device.bus_id, device.vendor_id, device.device_id))
-    return usual is not None and usual.value == _linked(device)
 
 
 def _nic_hit(moment: Moment, device: PciDevice, what: str, key: str) -> Hit:
@@ -106,8 +101,8 @@ def _nic_hit(moment: Moment, device: PciDevice, what: str, key: str) -> Hit:
     links = _links_by_model(moment)[_model_of(device)]
     if len(links) < 2 or len(set(links)) > 1:
         return Hit(name, text, evidence, key=key)
-    evidence = (*evidence, f"all {len(links)} NICs of this model are linked like this: the slots may be built this way")
-    return Hit(name, text, evidence, severity="info", key=key)
+    alike = f"all {len(links)} NICs of this model are linked like this: the slots may be built this way"
+    return Hit(name, text, (*evidence, alike), severity="info", key=key)
 
 
 def _is_busy(gpu: GpuSample) -> bool:
@@ -123,10 +118,7 @@ def _busy_nics(moment: Moment) -> set[str]:
 @once_per_moment
 def _links_by_model(moment: Moment) -> dict[Model, list[Linked]]:
     """How the devices of each model are linked."""
-    links: dict[Model, list[Linked]] = {}
-    for device in moment.now.pci:
-        links.setdefault(_model_of(device), []).append(_linked(device))
-    return links
+    return {model: [*map(_linked, devices)] for model, devices in grouped(moment.now.pci, _model_of).items()}
 
 
 def _model_of(device: PciDevice) -> Model:
@@ -138,7 +130,7 @@ def _linked(device: PciDevice) -> Linked:
 
 
 @lru_cache(maxsize=65_536)
-def _place(address: str, vendor: int | None, device: int | None) -> str:
+def _position(address: str, vendor: int | None, device: int | None) -> str:
     """The same model in the same place of another node."""
     return f"{address} {vendor or 0:04x}:{device or 0:04x}"
 
@@ -161,11 +153,11 @@ def limited(moment: Moment) -> Iterator[Hit]:
     events = _limited_events(moment.now)
     if not events:
         return
-    told: set[str] = set()
+    reported: set[str] = set()
     names, model_at = owners(moment), {bus_id(device.bus_id): _model_of(device) for device in moment.now.pci}
     for address, event in events.items():
         model = model_at.get(address)
-        if model is None or model[0] not in ("gpu", "nic") or address in told:
+        if model is None or model[0] not in ("gpu", "nic") or address in reported:
             continue
         alike = [other for other in model_at if model_at[other] == model]
         limited_too = [other for other in alike if other in events]
@@ -179,18 +171,13 @@ def limited(moment: Moment) -> Iterator[Hit]:
             name = names.get(address, address)
             yield Hit(name, f"{name}: less PCIe bandwidth than it could use", (event.text,), since=event.at)
             continue
-        told.update(limited_too)
+        reported.update(limited_too)
         named = tuple(names.get(other, other) for other in limited_too)
-        text, evidence = f"{listed([*named])}: less PCIe bandwidth than they could use", (event.text, why)
-        yield Hit(
-            named[0],
-            text,
-            evidence,
-            severity="info",
-            action="check whether the machine is designed this way",
-            since=event.at,
-            about=named,
+        text, action = (
+            f"{listed([*named])}: less PCIe bandwidth than they could use",
+            "check whether the machine is designed this way",
         )
+        yield Hit(named[0], text, (event.text, why), "info", action, event.at, about=named)
 
 
 def _limited_events(sample: Sample) -> dict[str, KernelEvent]:
@@ -200,13 +187,9 @@ def _limited_events(sample: Sample) -> dict[str, KernelEvent]:
     return {
         bus_id(event.subject): event
         for event in sample.kernel_events
-        if event.kind == "pcie_limited" and event.at >= booted_at and not _was_asleep(event.text)
+        if event.kind == "pcie_limited" and event.at >= booted_at
+        if not ((limit := _LIMITED_BY.search(event.text)) and float(limit[1]) <= _IDLE_GT_PER_S)
     }
-
-
-def _was_asleep(text: str) -> bool:
-    limit = _LIMITED_BY.search(text)
-    return limit is not None and float(limit[1]) <= _IDLE_GT_PER_S
 
 
 @dataclass
@@ -325,19 +308,19 @@ def peermem(moment: Moment) -> Iterator[Hit]:
         text = "nvidia-peermem reports an invalid context: GPUDirect RDMA may be off"
         yield Hit("host", text, (failed[-1].text,), action=action, since=failed[-1].at)
         return
-    modules = now.host.modules
+    modules, version = now.host.modules, _VERSION.match(now.host.kernel)
     if modules.get("nvidia_peermem") is not False or modules.get("nv_peer_mem") or not now.gpus:
         return
-    version = _VERSION.match(now.host.kernel)
     if version is None or (int(version[1]), int(version[2])) >= DMA_BUF_KERNEL:
         return
     # Virtual machines have a RoCE port for their everyday network.
     kinds = ("infiniband", "roce") if now.host.is_virtual is False else ("infiniband",)
     ports = [port for port in rdma_ports(now) if port.up and port.link.kind in kinds]
     if ports:
+        came_with = f"it came with {'.'.join(map(str, DMA_BUF_KERNEL))}"
         evidence = (
             "the module nvidia_peermem is not loaded",
-            f"kernel {now.host.kernel} has no RDMA over DMA-BUF (it came with {'.'.join(map(str, DMA_BUF_KERNEL))})",
+            f"kernel {now.host.kernel} has no RDMA over DMA-BUF ({came_with})",
             f"{len(ports)} RDMA ports are active",
         )
         yield Hit("host", "GPUDirect RDMA may be off: network traffic goes through host memory", evidence)
@@ -364,7 +347,7 @@ def facts(sample: Sample) -> Iterator[Fact]:
     yield from ((_GPU_WIDTH, name, width) for name, width in widest.items())
     for device in sample.pci:
         if device.kind == "nic" and device.link_width:
-            yield _NIC_LINK, _place(device.bus_id, device.vendor_id, device.device_id), _linked(device)
+            yield _NIC_LINK, _position(device.bus_id, device.vendor_id, device.device_id), _linked(device)
     if sample.kernel_events:
         events = _limited_events(sample)
         models = Counter(_model_of(device) for device in sample.pci if bus_id(device.bus_id) in events)
