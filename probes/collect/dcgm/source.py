@@ -37,7 +37,7 @@ class Lack(NamedTuple):
 
 
 def needs_dcgm(reason: str, fix: str) -> Lack:
-    """``reason``: e.g. "nothing listens on 127.0.0.1:9400"."""
+    """The lack of a DCGM; ``reason``: e.g. "nothing listens on 127.0.0.1:9400"."""
     return Lack(f"needs GPM (Hopper) or a running DCGM: {reason}", fix)
 
 
@@ -115,7 +115,7 @@ def with_values(instance: MigInstance, parts: dict[int, Row]) -> MigInstance:
 
 
 def gaps_of(fields_of: dict[int, list[str]], gpus: list[GpuSample], lack: Lack) -> list[Gap]:
-    """For one reason: one gap where all readable GPUs lack the same fields, otherwise one for each that lacks some."""
+    """One reason's gaps: one where all readable GPUs lack the same fields, otherwise one for each that lacks some."""
     everyone = {gpu.index for gpu in gpus if gpu.state == "ok"}
     if fields_of and fields_of.keys() == everyone and len({tuple(fields) for fields in fields_of.values()}) == 1:
         by_item = {"*": next(iter(fields_of.values()))}

@@ -98,8 +98,8 @@ def _pages_of_default_size(root: str) -> list[tuple[int, int | None, int | None]
 
 
 def read_memory_errors(root: str) -> Reading:
-    """Of the machine's own memory modules: sums over all memory controllers; one that cannot be read leaves the sum
-    unknown. Source: EDAC, /sys/devices/system/edac/mc/mc*/{ce,ue}_count.
+    """Errors of the machine's own memory modules, summed over all memory controllers; one that cannot be read leaves
+    the sum unknown. Source: EDAC, /sys/devices/system/edac/mc/mc*/{ce,ue}_count.
     """
     folder = f"{root}/sys/devices/system/edac/mc"
     names = [name for name in names_in(folder) if name[:2] == "mc" and name[2:].isdigit()]

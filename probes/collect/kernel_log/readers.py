@@ -54,13 +54,13 @@ class LogFiles:
         return now - time.monotonic() if self.boot_at is None else self.boot_at
 
     def unreadable(self, tried: list[str]) -> Gap:
-        """``tried``: "/dev/kmsg: operation not permitted" and so on, in the order of trying."""
+        """The gap where nothing can be read; ``tried``: "/dev/kmsg: operation not permitted" …, in order."""
         why = f"kernel log unreadable ({'; '.join(tried)}): Xid history before start unknown"
         return Gap.about("kernel_log", why=why, fix=_JOIN_ADM if _is_log(self.kmsg) else _ON_HOST)
 
 
 def _journalctl() -> str:
-    """Its name, which starting it looks for; "" for one that others could change where we are root."""
+    """The program's name, looked for when it is started; "" where we are root and others could change it."""
     import shutil
 
     return "journalctl" if shutil.which("journalctl") is None or as_root.find_program("journalctl") else ""
@@ -101,7 +101,8 @@ def open_kmsg(path: str) -> tuple[Reader | None, str]:
 
 
 class Reader(ABC):
-    """``is_current``: everything that there is has been read. ``lost``: lines that nobody can read any more.
+    """A log that is read as it grows. ``is_current``: everything that there is has been read. ``lost``: lines that
+    nobody can read any more.
 
     ``first_seq``: the kernel's number of the first line that was there, ``first_line``.
     """

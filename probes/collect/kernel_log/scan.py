@@ -110,7 +110,7 @@ class Patterns:
         self._kinds[pattern] = _Kind(1, record.at, record.at, level, example)
 
     def lines(self) -> list[dict[str, Any]]:
-        """``pattern``, ``count``, ``first_at`` and ``last_at`` (unix s or None), ``level`` (0 to 7), ``example``."""
+        """Each: ``pattern``, ``count``, ``first_at``, ``last_at`` (unix s or None), ``level`` (0 to 7), ``example``."""
         return [{"pattern": pattern, **vars(kind)} for pattern, kind in self._kinds.items()]
 
 

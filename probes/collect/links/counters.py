@@ -59,7 +59,7 @@ class ByteMeter:
         return rates
 
     def gaps(self, port: str) -> list[Gap]:
-        """Of the newest rates, but for a first sample's and where the counters' own gaps say it."""
+        """Why there are no newest rates, but for a first sample's and where the counters' own gaps say it."""
         if self.is_implausible:
             return [Gap.about("links", "rates", item=port, why=self.why, code="implausible")]
         if self.why == STARTED_ANEW:
@@ -76,7 +76,8 @@ class Refused(Exception):
 
 
 class CounterFiles:
-    """``paths``: by what a counter is called, its file. ``unreadable``: by counter, why it has no value now.
+    """Files of counters. ``paths``: by counter, its file; ``values`` and ``unreadable``: by counter, why it has no
+    value now.
 
     ``stops``: whether EIO, EINVAL and their like raise ``Refused``, as they must on RDMA ports.
     """
@@ -88,7 +89,7 @@ class CounterFiles:
         self.unreadable: dict[str, str] = {}
 
     def read(self) -> None:
-        """All of them. Raises Refused."""
+        """Reads all of them. Raises Refused."""
         values: dict[str, int] = {}
         self.unreadable = {}
         pread = os.pread
@@ -130,7 +131,7 @@ class CounterFiles:
 
 
 class Counters:
-    """Those named ``often`` are read at each look, all others seldom. ``refused``: why they are not read any more."""
+    """Those named ``often`` are read at each look, others seldom. ``refused``: why they are not read any more."""
 
     def __init__(self, paths: dict[str, str], often: Collection[str], open_files: OpenFiles, stops: bool) -> None:
         """``paths``, ``stops``: as in CounterFiles."""
@@ -211,7 +212,7 @@ class Port(ABC):
 
     @abstractmethod
     def read(self, now: float) -> LinkSample:
-        """Never raises; ``now`` is monotonic, s."""
+        """Reads the port. Never raises; ``now`` is monotonic, s."""
 
     @abstractmethod
     def vanished(self) -> LinkSample:

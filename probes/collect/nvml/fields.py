@@ -74,7 +74,7 @@ class FieldRequest:
         self._last: tuple[list[tuple[Any, ...]], FieldValues] | None = None
 
     def read(self, device: Device) -> FieldValues:
-        """The same object as before while nothing changes.
+        """Reads the batch; returns the same object as before while nothing changes.
 
         Raises NvmlError only when the GPU or the library is gone.
         """

@@ -114,7 +114,7 @@ class KnownGpu:
         return with_fields(GpuSample, fields)
 
     def calm(self) -> Calm:
-        """Of all tiers but the last ones."""
+        """What all tiers but the last ones say."""
         if self._calm is None:
             values = merged(self.values)
             values.pop("nvlink.remotes", None)
@@ -124,7 +124,7 @@ class KnownGpu:
         return self._calm
 
     def quick(self) -> Quick:
-        """Of the last tiers."""
+        """What the last tiers say."""
         if self._quick is None:
             values: dict[str, Any] = {}
             for tier in LAST_TIERS:
@@ -133,7 +133,7 @@ class KnownGpu:
         return self._quick
 
     def all_problems(self) -> dict[str, Reason]:
-        """By field, of all tiers; a field that some tier knows is no problem. Parts that do not exist are one.
+        """All tiers' problems by field; a field that some tier knows is no problem. Parts that do not exist are one.
 
         The same object as before while nothing changes.
         """
@@ -224,7 +224,7 @@ class Registry:
         self._gaps: list[Gap] = []
 
     def merge(self, entries: list[dict[str, Any]], at: float, skipped: frozenset[int]) -> None:
-        """One answer. GPUs that it leaves out although they were not skipped have vanished."""
+        """Takes in one answer. GPUs that it leaves out although they were not skipped have vanished."""
         answered: list[KnownGpu] = []
         uuids = {gpu.uuid for gpu in self.gpus}
         # Those that are known choose first, then those with a UUID: a board in the place of one that moved is new.
@@ -318,7 +318,7 @@ class Registry:
 
 
 def is_same(problems: Problems, before: Problems) -> bool:
-    """Of the same GPUs the same objects: an object that was made anew may hold the same, but that is rare."""
+    """Whether the objects are the same: one that was made anew may hold the same, but that is rare."""
     return len(problems) == len(before) and all(
         index == index_before and by_field is by_field_before
         for (index, by_field), (index_before, by_field_before) in zip(problems, before)
@@ -326,7 +326,7 @@ def is_same(problems: Problems, before: Problems) -> bool:
 
 
 def gaps_of(problems: Problems) -> list[Gap]:
-    """One for all GPUs where all lack a field for the same reason, otherwise one for each."""
+    """Returns one gap for all GPUs where all lack a field for the same reason, otherwise one for each."""
     lacking: dict[tuple[str, Reason], list[int]] = {}
     for index, by_field in problems:
         for name, reason in by_field.items():

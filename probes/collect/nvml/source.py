@@ -274,7 +274,7 @@ class NvmlSource:
         return gaps + self._registry.gaps()
 
     def _starting_gaps(self, at_s: float) -> list[Gap]:
-        """Until the first poll is answered, or until children have ended so often that none may ever be."""
+        """The gap until the first poll is answered, or until children have ended so often that none may ever be."""
         if self._has_answered or self._restarts.exhausted:
             return []
         where = self._where(self._worker) if self._worker else ""

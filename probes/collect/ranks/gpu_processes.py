@@ -27,7 +27,7 @@ _LARGEST_PID = 1 << 22  # PID_MAX_LIMIT of the kernel
 
 @dataclass
 class _Look:
-    """``start_ticks`` None: it was never seen here. ``known``: fields of GpuProcess."""
+    """One look at a process. ``start_ticks`` None: it was never seen here. ``known``: fields of GpuProcess."""
 
     at: float
     start_ticks: int | None

@@ -125,7 +125,7 @@ def read_memory_temperature(batch: FieldValues) -> float:
 
 
 def read_throttle_reasons(device: Device) -> list[str]:
-    """The same bits under a new name since driver 535; the old name goes away with CUDA 14 (pynvml)."""
+    """Why clocks are low; the call has a new name since driver 535; the old name goes away with CUDA 14 (pynvml)."""
     bits = first_supported(
         partial(device.ulonglong, "nvmlDeviceGetCurrentClocksEventReasons"),
         partial(device.ulonglong, "nvmlDeviceGetCurrentClocksThrottleReasons"),
