@@ -18,6 +18,7 @@ from mltop.probes.model import Gap
 from mltop.probes.system import as_root, paths
 from mltop.probes.system.spawn import end_child, start_child
 
+KINDS = ("kmsg", "journal", "kern_log")  # the best first
 KMSG_DEVICE = os.makedev(1, 11)  # Documentation/admin-guide/devices.txt
 RECORD_BYTES = 16 * 1024  # a record of /dev/kmsg has at most 8 KB
 CHUNK_BYTES = 64 * 1024
@@ -92,11 +93,20 @@ def open_log(path: str) -> tuple[int | None, str]:
         return None, (error.strerror or str(error)).lower()
 
 
-def open_kmsg(path: str) -> tuple[Reader | None, str]:
-    """A reader of the kernel's own device or of what stands in for it, or None and why not."""
+def open_reader(files: LogFiles, kind: str, since: float | None = None) -> tuple[Reader | None, str]:
+    """A reader of one of ``KINDS``, or None and why not ("" where there is no such log); ``since``: as in Journal."""
+    if kind == "journal":
+        try:
+            return (Journal(files.journalctl, since) if files.journalctl else None), ""
+        except OSError as error:
+            return None, f"{files.journalctl}: {(error.strerror or str(error)).lower()}"
+    path = files.kmsg if kind == "kmsg" else files.kern_log
     fd, why = open_log(path)
     if fd is None:
-        return None, why
+        return None, f"{path}: {why}"
+    if kind == "kern_log":
+        return SyslogFile(fd, path), ""
+    # What stands in for the kernel's own device may be a file.
     return (KmsgDevice if stat.S_ISCHR(os.fstat(fd).st_mode) else GrowingFile)(fd), ""
 
 
