@@ -93,12 +93,12 @@ class Worker(PolledChild):
         # Not in our own folder: it must not keep anything from being unmounted.
         super().__init__("mltop.probes.collect.filesystems.child", stderr=subprocess.DEVNULL, cwd="/")
         self._received = b""
-        self._asked: list[str] = []
+        self._paths: list[str] = []
         self.inside: tuple[str, float] | None = None
         self.has_answered = False
 
     def ask(self, paths: list[str]) -> None:
-        self._asked = paths
+        self._paths = paths
         self.send(b"".join(os.fsencode(path) + b"\0" for path in paths) + b"\0")
 
     def answers(self) -> list[list[Any]]:
@@ -115,7 +115,7 @@ class Worker(PolledChild):
                 self.asked_s = self.inside = None
                 self.has_answered = True
                 continue
-            path = self._asked[int(words[0])]
+            path = self._paths[int(words[0])]
             if kind == "in":
                 self.inside = (path, float(words[1]))
             else:

@@ -278,7 +278,7 @@ class Journal(Reader):
         self._program = program
         self._since = () if since is None else (f"--since=@{since:.0f}",)
         self.is_permitted = False
-        self._said = b""
+        self._errors = b""
         self._began_s = time.monotonic()
         self._has_lines = False
         self.refused = ""
@@ -324,9 +324,9 @@ class Journal(Reader):
     def _has_ended(self) -> bool:
         assert self._process.stderr
         with contextlib.suppress(BlockingIOError):
-            self._said = (self._said + os.read(self._process.stderr.fileno(), 4096))[-4096:]
+            self._errors = (self._errors + os.read(self._process.stderr.fileno(), 4096))[-4096:]
         return self._out.has_ended and self._process.poll() is not None
 
     def _refuse(self, why: str) -> None:
-        words = "" if self._said.startswith(b"Hint:") else self._said.decode("utf-8", "replace").strip()
+        words = "" if self._errors.startswith(b"Hint:") else self._errors.decode("utf-8", "replace").strip()
         self.refused = why + (f": {words.splitlines()[-1][:100]}" if words else "")

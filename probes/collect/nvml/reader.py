@@ -38,12 +38,12 @@ class Schedule:
 
     def __init__(self) -> None:
         self._due_s: dict[str, float] = {}
-        self._told: dict[str, Reading] = {}
+        self._newest: dict[str, Reading] = {}
 
     def forget(self) -> None:
         """Everything is due again, and news."""
         self._due_s.clear()
-        self._told.clear()
+        self._newest.clear()
 
     def is_due(self, tier: str, every_s: float, offset: int, at_s: float) -> bool:
         """Whether to read a tier now; also plans the next time. ``offset``: a number of its own for each GPU and tier.
@@ -66,8 +66,8 @@ class Schedule:
 
     def is_news(self, tier: str, reading: Reading) -> bool:
         """Whether it differs from what was told before: the agent keeps what it is not told again."""
-        before = self._told.get(tier)
-        self._told[tier] = reading
+        before = self._newest.get(tier)
+        self._newest[tier] = reading
         if before is None or before is reading:
             return before is None
         return before.values != reading.values or before.problems != reading.problems

@@ -68,13 +68,15 @@ class KnownGpu:
     problems: dict[str, dict[str, Reason]] = field(default_factory=dict)  # tier -> field -> problem
     _slow: SlowTiers | None = None
     _fast: FastTiers | None = None
-    _told: tuple[tuple[Any, ...], dict[str, Reason]] | None = None  # the newest problems and what they were made of
+    _merged_problems: tuple[tuple[Any, ...], dict[str, Reason]] | None = (
+        None  # the newest problems and what they were made of
+    )
 
     def read(self, tiers: dict[str, Any], at: float) -> None:
         """Tiers that were read again take the place of what they said before."""
         for tier, reading in tiers.items():
             self.values[tier] = reading["values"] if tier in LAST_TIERS else with_objects(reading["values"])
-            self.problems[tier] = {name: reason_of(told) for name, told in reading["problems"].items()}
+            self.problems[tier] = {name: reason_of(fields) for name, fields in reading["problems"].items()}
         self._fast = None
         if not tiers.keys() <= set(LAST_TIERS):
             self._slow = None
@@ -142,13 +144,17 @@ class KnownGpu:
         named = {**slow.problems, **last[0], **last[1]}
         solved = [name for name in named if fast.get(name) not in _NOTHING]
         made_of = (slow, solved, *last)
-        if self._told is not None and self._told[0][0] is slow and self._told[0][1:] == made_of[1:]:
-            return self._told[1]
+        if (
+            self._merged_problems is not None
+            and self._merged_problems[0][0] is slow
+            and self._merged_problems[0][1:] == made_of[1:]
+        ):
+            return self._merged_problems[1]
         with_value = {name for values in (slow.values, fast) for name, value in values.items() if value not in _NOTHING}
         problems = {name: problem for name, problem in named.items() if name not in with_value}
         for part in PARTS:
             problems = as_one(part, problems, with_value)
-        self._told = (made_of, problems)
+        self._merged_problems = (made_of, problems)
         return problems
 
 
