@@ -76,8 +76,7 @@ class Refused(Exception):
 
 
 class CounterFiles:
-    """Files of counters. ``paths``: by counter, its file; ``values`` and ``unreadable``: by counter, why it has no
-    value now.
+    """Files of counters. ``paths``: by counter, its file. ``unreadable``: by counter, why it has no value now.
 
     ``stops``: whether EIO, EINVAL and their like raise ``Refused``, as they must on RDMA ports.
     """
