@@ -14,7 +14,7 @@ _EARLY_S = 0.25  # looks come once a second, some a little early: what is due ev
 Counts = TypeVar("Counts")
 
 
-class Looks(Generic[Counts]):
+class LastLook(Generic[Counts]):
     """The newest look at counters from which rates are made."""
 
     def __init__(self) -> None:

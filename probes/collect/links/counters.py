@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 
 from mltop.probes.collect.links.discovery import NetFacts, PortFacts
 from mltop.probes.collect.sysfile import LINE_BYTES, REFUSED, KeptFile, OpenFiles, names_in, number
-from mltop.probes.collect.timing import FIRST_LOOK, Looks, Pace
+from mltop.probes.collect.timing import FIRST_LOOK, LastLook, Pace
 from mltop.probes.model import Gap, LinkSample
 from mltop.probes.model.plausible import LINKS
 from mltop.probes.model.vocabulary import GapKind
@@ -32,16 +32,16 @@ class ByteMeter:
         self.why = FIRST_LOOK
         self.is_implausible = False
         self._unit_bytes = unit_bytes
-        self._looks: Looks[tuple[int, int]] = Looks()
+        self._last_look: LastLook[tuple[int, int]] = LastLook()
 
     def rates(self, now: float, received: int | None, sent: int | None) -> tuple[float | None, float | None]:
         """Since the look before. A counter that went back gives no rate: it was reset, it cannot wrap (64 bits)."""
         self.is_implausible = False
         if received is None or sent is None:
-            self._looks.forget()
+            self._last_look.forget()
             self.why = "the byte counters cannot be read"
             return None, None
-        before = self._looks.since(now, (received, sent))
+        before = self._last_look.since(now, (received, sent))
         if before is None:
             self.why = FIRST_LOOK
             return None, None
