@@ -74,7 +74,7 @@ class Outbox:
         threading.Thread(target=self._run, name="mltop-outbox", daemon=True).start()
 
     def put_newest(self, kind: str, frame: bytes) -> None:
-        """One that waits is replaced."""
+        """Puts a frame in the place of one of its kind that waits."""
         with self._wake:
             self._newest.pop(kind, None)  # what was put last goes out last
             self._newest[kind] = frame

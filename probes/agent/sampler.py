@@ -152,22 +152,22 @@ class Holders:
 
     def __init__(self) -> None:
         # By the GPU's index; a process has the time that it started at, as its pid may be another's later.
-        self._held: dict[int, list[tuple[GpuProcess, int | None]]] = {}
+        self._by_gpu: dict[int, list[tuple[GpuProcess, int | None]]] = {}
 
     def keep(self, gpus: list[GpuSample]) -> None:
         """Note who holds those that answer; give those that do not the processes that are still there."""
         for gpu in gpus:
             if gpu.processes is not None:
-                holders = self._held.get(gpu.index, [])
+                holders = self._by_gpu.get(gpu.index, [])
                 if [process for process, _ in holders] != gpu.processes:
-                    self._held[gpu.index] = [(process, started(process.pid)) for process in gpu.processes]
-            elif gpu.state != "ok" and gpu.index in self._held:
-                self._held[gpu.index] = [
+                    self._by_gpu[gpu.index] = [(process, started(process.pid)) for process in gpu.processes]
+            elif gpu.state != "ok" and gpu.index in self._by_gpu:
+                self._by_gpu[gpu.index] = [
                     (process, at)
-                    for process, at in self._held[gpu.index]
+                    for process, at in self._by_gpu[gpu.index]
                     if at is not None and started(process.pid) == at
                 ]
-                gpu.processes = [process for process, _ in self._held[gpu.index]] or None
+                gpu.processes = [process for process, _ in self._by_gpu[gpu.index]] or None
 
 
 def started(pid: int) -> int | None:

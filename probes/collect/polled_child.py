@@ -34,7 +34,7 @@ class PolledChild:
         self.killed_s: float | None = None
 
     def send(self, request: bytes) -> None:
-        """Only when nothing is under way. A child that is gone or stuck is found by looking at it, not here."""
+        """Asks it, when nothing is under way. A child that is gone or stuck is found by looking at it, not here."""
         self.asked_s = time.monotonic()
         with contextlib.suppress(BrokenPipeError, BlockingIOError):
             os.write(self._requests.fileno(), request)
@@ -50,7 +50,7 @@ class PolledChild:
         return os.read(self._answers.fileno(), _CHUNK_BYTES) if self.has_spoken(wait_s) else b""
 
     def exit_code(self) -> int | None:
-        """None while it runs; negative: killed by that signal."""
+        """Its exit code, None while it runs; negative: killed by that signal."""
         return self._process.poll()
 
     def has_ended(self, wait_s: float = 0.0) -> bool:
@@ -67,7 +67,7 @@ class PolledChild:
         self.terminated_s = time.monotonic()
 
     def kill(self) -> None:
-        """It may outlive this for as long as the kernel holds it (state D)."""
+        """Sends SIGKILL. It may outlive this for as long as the kernel holds it (state D)."""
         self._process.send_signal(signal.SIGKILL)
         self.killed_s = time.monotonic()
 

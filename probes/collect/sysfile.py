@@ -216,5 +216,5 @@ def sysfs_bus_id(text: str) -> str | None:
 
 def same_bus(first: str, second: str) -> bool:
     """Whether two bus ids name the same PCI function, whatever the width of the domain and the case."""
-    known = sysfs_bus_id(first)
-    return known is not None and known == sysfs_bus_id(second)
+    bus_id = sysfs_bus_id(first)
+    return bus_id is not None and bus_id == sysfs_bus_id(second)

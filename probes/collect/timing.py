@@ -14,7 +14,7 @@ _EARLY_S = 0.25  # looks come once a second, some a little early: what is due ev
 Counts = TypeVar("Counts")
 
 
-class Looks(Generic[Counts]):
+class LastLook(Generic[Counts]):
     """The newest look at counters from which rates are made."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Pace:
         self._pauses_s = pauses_s
 
     def is_due(self, now: float) -> bool:
-        """Also when the clock went back."""
+        """Whether it is; also when the clock went back."""
         return self.done_at is None or not self.done_at <= now < self.due_at
 
     def done(self, now: float) -> None:
@@ -56,7 +56,8 @@ class Pace:
 
 
 class Backoff:
-    """At once for the first ``free`` failures, then after ``first_s``, twice as long each time, at last ``longest_s``.
+    """When to try again: at once for the first ``free`` failures, then after ``first_s``, twice as long each time, at
+    last ``longest_s``.
 
     Failures are forgotten when it ``worked``, or when the newest is older than ``forget_s``.
     """
@@ -76,7 +77,7 @@ class Backoff:
         return self._failures > self._free
 
     def failed(self, at_s: float, free: int | None = None) -> None:
-        """``free``: in place of the usual number."""
+        """Notes a failure; ``free``: in place of the usual number."""
         if at_s - self._last_failure_s > self._forget_s:
             self._failures = 0
         doublings = self._failures - (self._free if free is None else free)

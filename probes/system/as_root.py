@@ -109,7 +109,7 @@ def why_not_python(python: str, search: str | None = None) -> str:
 
 
 def _program(python: str, search: str | None) -> str:
-    """ "" when it is not on PATH. Relative paths begin at /, where probes run."""
+    """The program's path, "" when it is not on PATH. Relative paths begin at /, where probes run."""
     import shutil
 
     return os.path.join("/", python) if "/" in python else shutil.which(python, path=search) or ""
@@ -152,7 +152,7 @@ class Look:
         return why_not_python(program) or self._loaded(_folders_of(program))
 
     def _loaded(self, folders: Iterable[str]) -> str | None:
-        """None when there was no time for all of it."""
+        """As ``why_not_loaded``; None when there was no time for all of it."""
         for folder in folders:
             why = why_not(folder)
             writer = None if why or _is_ours(folder) else self._writer_below(folder)

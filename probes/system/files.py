@@ -150,7 +150,7 @@ class Folder:
         return folder
 
     def folder(self, name: str, only_through: bool = False) -> Folder:
-        """One that is there and no link. Raises OSError, and BadFile for what is no folder."""
+        """Opens one in it that is there and no link. Raises OSError, and BadFile for what is no folder."""
         path, flags = self.path / name, _FOLDER_FLAGS | os.O_NOFOLLOW | (os.O_PATH if only_through else 0)
         try:
             with named(path):
@@ -168,7 +168,7 @@ class Folder:
             return ""
 
     def ensure_folder(self, name: str, only_through: bool = False) -> Folder:
-        """One that is there, or a new one; of several who make it at once, all have the first one's. Raises as both."""
+        """Opens one in it, or makes it; of several who make it at once, all have the first one's. Raises as both."""
         try:
             return self.folder(name, only_through)
         except FileNotFoundError:
@@ -252,7 +252,7 @@ class NotOurs(BadFile):
 
 
 def home_folder(kind: str) -> Path | None:
-    """``kind``: "state" or "data", as XDG has them. None where there is no home directory."""
+    """mltop's folder; ``kind``: "state" or "data", as XDG has them. None where there is no home directory."""
     import platformdirs
 
     dirs = platformdirs.PlatformDirs("mltop")
@@ -270,7 +270,7 @@ def state_folder() -> Path | None:
 
 
 def open_own(path: Path) -> Folder | None:
-    """None where there is none. Raises NotOurs, BadFile and OSError."""
+    """Opens a folder of the user's own, None for none. Raises NotOurs, BadFile and OSError."""
     try:
         with _above(path, make=False) as above:
             return _checked(above.folder(path.name))
@@ -279,7 +279,7 @@ def open_own(path: Path) -> Folder | None:
 
 
 def ensure_own(path: Path) -> Folder:
-    """Made, 0700, with all that is missing above it. Raises NotOurs, BadFile and OSError."""
+    """Opens one, made with 0700 as all that is missing above it. Raises NotOurs, BadFile and OSError."""
     with _above(path, make=True) as above:
         return _checked(above.ensure_folder(path.name))
 

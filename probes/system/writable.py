@@ -158,7 +158,7 @@ def whose_file_system(device: int) -> str:
 
 
 def name_of_user(uid: int) -> str:
-    """ "" where the system knows none."""
+    """The user's name, "" where the system knows none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

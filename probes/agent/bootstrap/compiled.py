@@ -151,7 +151,7 @@ def keyed(key: str, content: bytes) -> bytes:
 
 
 def unmarshalled(content: bytes) -> "dict[str, bytes]":
-    """{} for anything else than code by name."""
+    """The code by name; {} for anything else."""
     try:
         codes = marshal.loads(content)
     except (EOFError, ValueError, TypeError):

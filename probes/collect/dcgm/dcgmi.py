@@ -156,7 +156,7 @@ def parse_discovery(text: str) -> dict[int, Row]:
 
 
 def parse_row(line: str, gpus: dict[int, Row]) -> Row | None:
-    """One line of ``dcgmi dmon``; None for headers, errors, MIG entities and GPUs that are not known."""
+    """The values in one line of ``dcgmi dmon``; None for headers, errors, MIG entities and GPUs that are not known."""
     match = _ROW.fullmatch(line)
     gpu = gpus.get(int(match[1])) if match else None
     if match is None or gpu is None:

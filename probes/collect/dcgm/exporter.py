@@ -29,7 +29,7 @@ def is_of_dcgm(text: str) -> bool:
 
 
 def parse(text: str, now: float, now_s: float) -> list[Row]:
-    """One row per GPU and GPU instance. ``now``: unix s, for lines that carry a time; ``now_s``: monotonic."""
+    """Returns a row for each GPU and GPU instance. ``now``: unix s, for lines with a time; ``now_s``: monotonic."""
     rows: dict[tuple[str, str, str, str], Row] = {}
     for name, labels, value, at in _samples(text):
         # "uuid" is the label in the exporter's old namespace (--use-old-namespace).
@@ -95,7 +95,7 @@ class Exporter:
                 self._wrong = "an address is http://HOST:PORT/metrics"
 
     def scrape(self) -> Snapshot | Silence:
-        """Never raises for anything that a server may do."""
+        """Returns what the exporter says now. Never raises, whatever a server does."""
         if self._wrong:
             return Silence(f"{masked(self._url)!r} is no address of an exporter ({self._wrong})")
         refused = self._refused()

@@ -53,7 +53,7 @@ class Row:
             self.garbage[name] = value
 
     def is_of(self, gpu: GpuSample) -> bool:
-        """By UUID, else by PCI address; by index only where the row says neither."""
+        """Whether the row is of this GPU: by UUID, else by PCI address, by index only where it names neither."""
         if self.uuid and gpu.uuid:
             return self.uuid.lower() == gpu.uuid.lower()
         if self.bus_id and gpu.pci_bus_id:

@@ -37,7 +37,7 @@ class Lack(NamedTuple):
 
 
 def needs_dcgm(reason: str, fix: str) -> Lack:
-    """``reason``: e.g. "nothing listens on 127.0.0.1:9400"."""
+    """The lack of a DCGM; ``reason``: e.g. "nothing listens on 127.0.0.1:9400"."""
     return Lack(f"needs GPM (Hopper) or a running DCGM: {reason}", fix)
 
 
@@ -87,7 +87,7 @@ class Filling:
             self._lack(gpu, MAIN_FIELDS, Lack(f"{where} says nothing of this GPU"))
 
     def _fill_whole(self, gpu: GpuSample, row: Row, where: str) -> None:
-        for name, value in known(row, FIELDS).items():
+        for name, value in fractions(row, FIELDS).items():
             setattr(gpu, name, value)
             gpu.activity_source = "dcgm"
         for name in MAIN_FIELDS:
@@ -103,7 +103,7 @@ class Filling:
         self._unknown.setdefault(lack, {}).setdefault(gpu.index, []).extend(names)
 
 
-def known(row: Row, names: tuple[str, ...]) -> dict[str, Any]:
+def fractions(row: Row, names: tuple[str, ...]) -> dict[str, Any]:
     """The fractions that there are, by field name."""
     return {name: value for name in names if (value := row.values.get(name)) is not None}
 
@@ -111,11 +111,11 @@ def known(row: Row, names: tuple[str, ...]) -> dict[str, Any]:
 def with_values(instance: MigInstance, parts: dict[int, Row]) -> MigInstance:
     """The same instance, with what DCGM says of its GPU instance."""
     row = None if instance.gpu_instance is None else parts.get(instance.gpu_instance)
-    return instance if row is None else replace(instance, **known(row, INSTANCE_FIELDS))
+    return instance if row is None else replace(instance, **fractions(row, INSTANCE_FIELDS))
 
 
 def gaps_of(fields_of: dict[int, list[str]], gpus: list[GpuSample], lack: Lack) -> list[Gap]:
-    """For one reason: one gap where all readable GPUs lack the same fields, otherwise one for each that lacks some."""
+    """One reason's gaps: one where all readable GPUs lack the same fields, otherwise one for each that lacks some."""
     everyone = {gpu.index for gpu in gpus if gpu.state == "ok"}
     if fields_of and fields_of.keys() == everyone and len({tuple(fields) for fields in fields_of.values()}) == 1:
         by_item = {"*": next(iter(fields_of.values()))}
@@ -266,18 +266,18 @@ class DcgmSource:
         """One round: the exporter, or dcgmi for as long as it lasts. False when neither is of use."""
         answer = self._exporter.scrape()
         if isinstance(answer, Snapshot):
-            self._found(answer)
+            self._use(answer)
             return True
         if not self._is_lasting:
             return False
         started_s = time.monotonic()
         try:
-            self._dcgmi.watch(self._found, self._is_wanted)
+            self._dcgmi.watch(self._use, self._is_wanted)
         except DcgmiError as error:
             self._explain(answer, error)
         return time.monotonic() - started_s > self._patience.retry_longest_s
 
-    def _found(self, snapshot: Snapshot) -> None:
+    def _use(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._lack = None
 

@@ -100,7 +100,7 @@ _BACKLOG_AT = {"tcp": 9, "rdma": 9, "udp": 6}
 
 
 def parse_counters(text: str) -> dict[str, dict[str, int]]:
-    """By mount point: ``operations``, ``retrans`` (sent again), ``timeouts`` (given up for now) and ``backlog``.
+    """NFS's counters by mount: ``operations``, ``retrans`` (sent again), ``timeouts`` (given up for now), ``backlog``.
 
     All grow from the mount on. ``backlog`` sums up, for each request sent, how many were waiting for a slot then.
     """

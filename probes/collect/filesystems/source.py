@@ -55,7 +55,7 @@ class WatchedMount:
         return now >= self.due_at if self.stalled_since_s is None else at_s >= self.retries.next_s
 
     def answered(self, answer: list[Any], now: float) -> None:
-        """``answer`` as of ``Worker.answers``: it is not stalled (any more), though it may refuse."""
+        """Takes an answer, as of ``Worker.answers``: it is not stalled (any more), though it may refuse."""
         self.stalled_since_s = None
         self.retries.worked()
         self.due_at = now + (NETWORK_EVERY_S if self.mount.is_network else LOCAL_EVERY_S)
@@ -93,12 +93,12 @@ class Worker(PolledChild):
         # Not in our own folder: it must not keep anything from being unmounted.
         super().__init__("mltop.probes.collect.filesystems.child", stderr=subprocess.DEVNULL, cwd="/")
         self._received = b""
-        self._asked: list[str] = []
+        self._paths: list[str] = []
         self.inside: tuple[str, float] | None = None
         self.has_answered = False
 
     def ask(self, paths: list[str]) -> None:
-        self._asked = paths
+        self._paths = paths
         self.send(b"".join(os.fsencode(path) + b"\0" for path in paths) + b"\0")
 
     def answers(self) -> list[list[Any]]:
@@ -115,7 +115,7 @@ class Worker(PolledChild):
                 self.asked_s = self.inside = None
                 self.has_answered = True
                 continue
-            path = self._asked[int(words[0])]
+            path = self._paths[int(words[0])]
             if kind == "in":
                 self.inside = (path, float(words[1]))
             else:
@@ -169,7 +169,7 @@ class FilesystemSource:
         return self._newest, self._newest_gaps
 
     def _note_idle(self, now: float) -> None:
-        """Until when nothing is to be done or looked after."""
+        """Notes until when nothing is to be done or looked after."""
         waiting = self._hung or any(watched.stalled_since_s is not None for watched in self._mounts.values())
         if waiting or self._worker is None or self._worker.asked_s is not None:
             self._idle_until = now

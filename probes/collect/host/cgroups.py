@@ -37,7 +37,7 @@ class CgroupFolder:
     path: str
 
     def and_above(self) -> list[str]:
-        """Its own folder first, then all above up to the hierarchy's root as it is seen here."""
+        """The cgroup's own folder first, then all above up to the hierarchy's root as it is seen here."""
         parts = [part for part in self.path.split("/") if part]
         return [self.base + "".join(f"/{part}" for part in parts[:depth]) for depth in range(len(parts), -1, -1)]
 
@@ -61,7 +61,7 @@ USUAL = (
 
 
 def parse_mounts(mountinfo: str) -> list[Hierarchy]:
-    """All mounted hierarchies; of several mounts of one the first."""
+    """Returns all mounted hierarchies; of several mounts of one the first."""
     hierarchies: list[Hierarchy] = []
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
@@ -76,7 +76,7 @@ def parse_mounts(mountinfo: str) -> list[Hierarchy]:
 
 
 def folder_of(controller: str, paths: dict[str, str], hierarchies: list[Hierarchy]) -> CgroupFolder | None:
-    """Where the controller's files of a process with these paths are; None where they are not visible here."""
+    """Returns where the controller's files of a process with these paths are; None where they are not visible here."""
     version = 1 if controller in paths else 2
     path = paths.get(controller, paths.get(UNIFIED))
     if path is None or "/.." in path:  # outside of our own cgroup namespace
@@ -116,7 +116,7 @@ class _Memory:
         return min(int(text), _V1_UNLIMITED) if text is not None and text.isdigit() else None
 
     def used_bytes(self) -> int | None:
-        """In use and not simply dropped by the kernel: without page cache that is not in use (as kubelet counts)."""
+        """What the kernel cannot simply drop: without page cache that is not in use (as kubelet counts)."""
         folder = self._root + (self._own if self.limit_bytes is None else self.limit_folder)
         used = read_number(f"{folder}/{self._files['used']}")
         stat = read_known(f"{folder}/memory.stat")

@@ -189,7 +189,7 @@ def read_modules(root: str) -> Reading:
 
 
 def driver_version(text: str) -> str | None:
-    """Out of /proc/driver/nvidia/version."""
+    """The version in the text of /proc/driver/nvidia/version, None without one."""
     match = _VERSION.search(text.partition("\n")[0] + " ")
     return match.group(1) if match else None
 
@@ -251,7 +251,7 @@ def read_surroundings(root: str) -> Reading:
 
 
 def is_virtual(root: str) -> bool | None:
-    """By the processors' hypervisor flag (cpuid leaf 1) and DMI. None where nothing tells."""
+    """Whether it is one, by the processors' hypervisor flag (cpuid leaf 1) and DMI; None where neither tells."""
     if read_text(f"{root}/sys/hypervisor/type"):
         return True
     dmi = " ".join(read_text(f"{root}/sys/class/dmi/id/{name}") or "" for name in _DMI).strip()
@@ -277,7 +277,7 @@ def in_container(root: str) -> bool:
 
 
 def _processor_flags(root: str) -> list[str]:
-    """Of the first processor; [] on machines whose processors have no such line (ARM calls it Features)."""
+    """The flags of the first processor; [] on machines whose processors have no such line (ARM calls it Features)."""
     for line in (read_text(f"{root}/proc/cpuinfo") or "").splitlines():
         name, _, flags = line.partition(":")
         if name.strip() == "flags":

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from mltop.probes.collect.host.part import Reading, kept_file
 from mltop.probes.collect.host.psutil_loading import UNREADABLE, Psutil
 from mltop.probes.collect.sysfile import names_in, number_after, read_known, read_number
-from mltop.probes.collect.timing import Looks
+from mltop.probes.collect.timing import LastLook
 from mltop.probes.model import RankSample
 
 HUGE_PAGES = ("huge_pages_total_bytes", "huge_pages_free_bytes")
@@ -98,8 +98,8 @@ def _pages_of_default_size(root: str) -> list[tuple[int, int | None, int | None]
 
 
 def read_memory_errors(root: str) -> Reading:
-    """Of the machine's own memory modules: sums over all memory controllers; one that cannot be read leaves the sum
-    unknown. Source: EDAC, /sys/devices/system/edac/mc/mc*/{ce,ue}_count.
+    """Errors of the machine's own memory modules, summed over all memory controllers; one that cannot be read leaves
+    the sum unknown. Source: EDAC, /sys/devices/system/edac/mc/mc*/{ce,ue}_count.
     """
     folder = f"{root}/sys/devices/system/edac/mc"
     names = [name for name in names_in(folder) if name[:2] == "mc" and name[2:].isdigit()]
@@ -128,7 +128,7 @@ class Swapping:
 
     def __init__(self, root: str) -> None:
         self._file = kept_file(root, "/proc/vmstat", in_pieces=True)
-        self._looks: Looks[tuple[int, int]] = Looks()  # pages in and out
+        self._last_look: LastLook[tuple[int, int]] = LastLook()  # pages in and out
 
     def read(self, now: float, _ranks: Sequence[RankSample]) -> Reading:
         try:
@@ -142,7 +142,7 @@ class Swapping:
         pages_in, pages_out = number_after(content, b"pswpin "), number_after(content, b"pswpout ")
         if pages_in is None or pages_out is None:
             return reading.lack(*self.RATES, why="this kernel was built without swap space", kind="unsupported")
-        look_before = self._looks.since(now, (pages_in, pages_out))
+        look_before = self._last_look.since(now, (pages_in, pages_out))
         if look_before is None:
             return reading.lack(*self.RATES, why="first look: rates need two", kind="starting")
         passed_s, pages_before = look_before

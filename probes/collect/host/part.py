@@ -15,7 +15,7 @@ _JITTER_S = 0.25  # a tick may come a little early: a tier of five seconds must 
 
 @dataclass
 class Reading:
-    """``values``: fields of HostSample by name; they stand in all samples up to the next reading: never changed."""
+    """``values``: fields of HostSample; they stand in all samples up to the part's next reading: change none."""
 
     values: dict[str, Any] = field(default_factory=dict)
     gaps: list[Gap] = field(default_factory=list)
@@ -26,7 +26,7 @@ class Reading:
         return self
 
     def lack_unreadable(self, *fields: str, error: Exception) -> Reading:
-        """As ``lack``, with what the system said."""
+        """As ``lack``, with the system's words for the error."""
         reason = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
         return self.lack(*fields, why=f"cannot be read: {reason}")
 

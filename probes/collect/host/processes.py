@@ -30,7 +30,7 @@ _PF_KTHREAD = 0x00200000  # linux/sched.h
 
 
 class ProcessStates:
-    """``zombies`` is of the newest whole round, ``denied`` are those that hidepid keeps from us."""
+    """All processes' states. ``zombies`` is of the newest whole round, ``denied``: those that hidepid keeps from us."""
 
     def __init__(self, root: str) -> None:
         self._proc = root + "/proc"
@@ -47,7 +47,7 @@ class ProcessStates:
         self.denied: set[int] = set()
 
     def look(self, now: float) -> list[int]:
-        """As much of a round as its time has passed, before the first one all at once: the pids found in state D.
+        """Looks at as much of a round as its time has passed, at the first all at once; returns the pids in state D.
 
         ``now``: seconds of any one clock. Raises OSError when processes cannot be listed.
         """

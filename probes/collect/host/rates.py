@@ -14,7 +14,7 @@ from typing import Any, Callable, TypeVar
 from mltop.probes.collect.host.part import Reading, kept_file
 from mltop.probes.collect.host.psutil_loading import UNREADABLE, Psutil
 from mltop.probes.collect.sysfile import MALFORMED, finite, names_in
-from mltop.probes.collect.timing import FIRST_LOOK, Looks
+from mltop.probes.collect.timing import FIRST_LOOK, LastLook
 from mltop.probes.model import Pressure, RankSample
 
 _DEVICES_KEPT_S = 30.0
@@ -32,7 +32,7 @@ class Cpu:
 
     def __init__(self, psutil: Psutil) -> None:
         self._psutil = psutil
-        self._looks: Looks[tuple[float, float]] = Looks()  # seconds busy and in all
+        self._last_look: LastLook[tuple[float, float]] = LastLook()  # seconds busy and in all
 
     def read(self, now: float, _ranks: Sequence[RankSample]) -> Reading:
         module = self._psutil.module()
@@ -41,9 +41,9 @@ class Cpu:
         reading = Reading()
         seconds = _guarded("cpu", lambda: _cpu_seconds(module), reading)
         if seconds is None:
-            self._looks.forget()
+            self._last_look.forget()
             return reading
-        look_before = self._looks.since(now, seconds)
+        look_before = self._last_look.since(now, seconds)
         if look_before is None:
             return reading.lack("cpu", why=FIRST_LOOK, kind="starting")
         busy_s, passed_s = (after - before for after, before in zip(seconds, look_before[1]))
@@ -60,7 +60,7 @@ class Traffic:
     def __init__(self, root: str, psutil: Psutil) -> None:
         self._root = root
         self._psutil = psutil
-        self._looks: Looks[tuple[_Totals, _Totals]] = Looks()
+        self._last_look: LastLook[tuple[_Totals, _Totals]] = LastLook()
         self._physical: dict[str, tuple[float, frozenset[str]]] = {}
 
     def read(self, now: float, _ranks: Sequence[RankSample]) -> Reading:
@@ -70,7 +70,7 @@ class Traffic:
         reading = Reading()
         network = _devices("network", lambda: self._network_bytes(module, now), reading)
         disks = _devices("disk", lambda: self._disk_bytes(module, now), reading)
-        before = self._looks.since(now, (network, disks))
+        before = self._last_look.since(now, (network, disks))
         if before is None:
             return reading.lack("network", "disk", why=FIRST_LOOK, kind="starting")
         elapsed_s, (network_before, disks_before) = before

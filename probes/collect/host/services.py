@@ -78,7 +78,7 @@ class _Query:
         self._deadline_s = time.monotonic() + _DEADLINE_S
 
     def answer(self) -> Reading | None:
-        """None while it runs and has time left. Its few hundred bytes wait in the pipe."""
+        """The states that it tells; None while it runs and has time left. Its few hundred bytes wait in the pipe."""
         code = self._process.poll()
         if code is None:
             if time.monotonic() < self._deadline_s:

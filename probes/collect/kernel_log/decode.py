@@ -63,7 +63,7 @@ def xid(match: re.Match[str], _: str) -> Fields | None:
 
 
 def oom_kill(match: re.Match[str], text: str) -> Fields | None:
-    """Of the kernel's summary of one kill shortened: paths of cgroups can be longer than all that is kept."""
+    """The killed process, with the kernel's summary shortened: paths of cgroups can be longer than all that is kept."""
     fields = of_process(match, text) or {}
     if "constraint" not in match.groupdict():
         return fields
@@ -251,7 +251,7 @@ _BEGUN_LINES = 3
 
 
 class Decoder:
-    """From raw lines of one log to events: cheap for the many that say nothing, and across lines that belong together.
+    """Makes events of one log's raw lines: cheap for the many that say nothing, and across lines that belong together.
 
     Feed it the lines in order. ``source``: as in KernelEvent. ``boot_at``: unix s, may be set anew."""
 
@@ -263,7 +263,7 @@ class Decoder:
         self._begun_lines = 0
 
     def feed(self, batch: Sequence[bytes], now: float) -> Iterator[KernelEvent]:
-        """``now``: unix s, for lines that do not say when they were written."""
+        """The events in some lines; ``now``: unix s, for lines that do not say when they were written."""
         together = b"\n".join(batch)
         needles = [needle for needle in _ANY if needle in together]
         before, self._before = self._before, batch[-1] if batch else self._before

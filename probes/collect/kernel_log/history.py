@@ -38,7 +38,7 @@ class History:
             self._drop(least_missed(self._events))
 
     def events(self, now: float) -> list[KernelEvent]:
-        """Those of the last 24 hours before ``now`` (unix s), and what is said once of this boot."""
+        """The events of the last 24 hours before ``now`` (unix s), and what is said once of this boot."""
         oldest = now - KEPT_S
         for index in range(len(self._events) - 1, -1, -1):
             if self._events[index].at < oldest and self._events[index].kind not in SAID_ONCE:
@@ -46,7 +46,7 @@ class History:
         return list(self._events)
 
     def _has_room(self, event: KernelEvent) -> bool:
-        """Of one device the newest is kept."""
+        """Whether it may be kept: of one device the newest is, of others only so many."""
         of_kind = [index for index, other in enumerate(self._events) if other.kind == event.kind]
         same = [index for index in of_kind if gpu_key(self._events[index].subject) == gpu_key(event.subject)]
         for index in reversed(same):
@@ -68,7 +68,7 @@ class History:
 
 
 def with_nvml_events(events: list[KernelEvent], nvml: list[KernelEvent]) -> list[KernelEvent]:
-    """``events`` and those of NVML's Xids that the log does not have; ordered by time, the newest last."""
+    """Returns ``events`` and those of NVML's Xids that the log does not have; ordered by time, the newest last."""
     if not nvml:
         return events
     logged = [(event.code, gpu_key(event.subject), event.at) for event in events if event.kind == "xid"]
@@ -89,7 +89,7 @@ def with_nvml_events(events: list[KernelEvent], nvml: list[KernelEvent]) -> list
 
 
 def gpu_key(subject: str) -> str:
-    """The same for every way to write one PCI address ("0000:9b:00", "00000000:9B:00.0"); else the subject."""
+    """The same key for every way to write one PCI address ("0000:9b:00", "00000000:9B:00.0"); else the subject."""
     address = sysfs_bus_id(subject)
     return subject if address is None else address.rpartition(".")[0]
 

@@ -18,6 +18,7 @@ from mltop.probes.model import Gap
 from mltop.probes.system import as_root, paths
 from mltop.probes.system.spawn import end_child, start_child
 
+KINDS = ("kmsg", "journal", "kern_log")  # the best first
 KMSG_DEVICE = os.makedev(1, 11)  # Documentation/admin-guide/devices.txt
 RECORD_BYTES = 16 * 1024  # a record of /dev/kmsg has at most 8 KB
 CHUNK_BYTES = 64 * 1024
@@ -54,13 +55,13 @@ class LogFiles:
         return now - time.monotonic() if self.boot_at is None else self.boot_at
 
     def unreadable(self, tried: list[str]) -> Gap:
-        """``tried``: "/dev/kmsg: operation not permitted" and so on, in the order of trying."""
+        """The gap where nothing can be read; ``tried``: "/dev/kmsg: operation not permitted" …, in order."""
         why = f"kernel log unreadable ({'; '.join(tried)}): Xid history before start unknown"
         return Gap.about("kernel_log", why=why, fix=_JOIN_ADM if _is_log(self.kmsg) else _ON_HOST)
 
 
 def _journalctl() -> str:
-    """Its name, which starting it looks for; "" for one that others could change where we are root."""
+    """The program's name, looked for when it is started; "" where we are root and others could change it."""
     import shutil
 
     return "journalctl" if shutil.which("journalctl") is None or as_root.find_program("journalctl") else ""
@@ -92,16 +93,26 @@ def open_log(path: str) -> tuple[int | None, str]:
         return None, (error.strerror or str(error)).lower()
 
 
-def open_kmsg(path: str) -> tuple[Reader | None, str]:
-    """A reader of the kernel's own device or of what stands in for it, or None and why not."""
+def open_reader(files: LogFiles, kind: str, since: float | None = None) -> tuple[Reader | None, str]:
+    """A reader of one of ``KINDS``, or None and why not ("" where there is no such log); ``since``: as in Journal."""
+    if kind == "journal":
+        try:
+            return (Journal(files.journalctl, since) if files.journalctl else None), ""
+        except OSError as error:
+            return None, f"{files.journalctl}: {(error.strerror or str(error)).lower()}"
+    path = files.kmsg if kind == "kmsg" else files.kern_log
     fd, why = open_log(path)
     if fd is None:
-        return None, why
+        return None, f"{path}: {why}"
+    if kind == "kern_log":
+        return SyslogFile(fd, path), ""
+    # What stands in for the kernel's own device may be a file.
     return (KmsgDevice if stat.S_ISCHR(os.fstat(fd).st_mode) else GrowingFile)(fd), ""
 
 
 class Reader(ABC):
-    """``is_current``: everything that there is has been read. ``lost``: lines that nobody can read any more.
+    """A log that is read as it grows. ``is_current``: everything that there is has been read. ``lost``: lines that
+    nobody can read any more.
 
     ``first_seq``: the kernel's number of the first line that was there, ``first_line``.
     """
@@ -267,7 +278,7 @@ class Journal(Reader):
         self._program = program
         self._since = () if since is None else (f"--since=@{since:.0f}",)
         self.is_permitted = False
-        self._said = b""
+        self._errors = b""
         self._began_s = time.monotonic()
         self._has_lines = False
         self.refused = ""
@@ -313,9 +324,9 @@ class Journal(Reader):
     def _has_ended(self) -> bool:
         assert self._process.stderr
         with contextlib.suppress(BlockingIOError):
-            self._said = (self._said + os.read(self._process.stderr.fileno(), 4096))[-4096:]
+            self._errors = (self._errors + os.read(self._process.stderr.fileno(), 4096))[-4096:]
         return self._out.has_ended and self._process.poll() is not None
 
     def _refuse(self, why: str) -> None:
-        words = "" if self._said.startswith(b"Hint:") else self._said.decode("utf-8", "replace").strip()
+        words = "" if self._errors.startswith(b"Hint:") else self._errors.decode("utf-8", "replace").strip()
         self.refused = why + (f": {words.splitlines()[-1][:100]}" if words else "")

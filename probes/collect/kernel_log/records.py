@@ -38,7 +38,7 @@ _DAY_S = 86400.0
 
 
 class Record(NamedTuple):
-    """``at``: unix s, None where the line does not say. ``level``: 0 (emergency) to 7 (debug).
+    """One line of a log. ``at``: unix s, None where the line does not say. ``level``: 0 (emergency) to 7 (debug).
 
     ``seq``: the kernel's own number of the line. ``by_user``: a program wrote it into the log, not the kernel;
     what programs say in a syslog file has no text here.
@@ -52,7 +52,7 @@ class Record(NamedTuple):
 
 
 def parse(line: bytes, boot_at: float, now: float) -> Record:
-    """``boot_at``: unix s of the kernel's time 0; ``now``: unix s, for times without a year. Never raises."""
+    """Reads a line; never raises. ``boot_at``: unix s of the kernel's time 0; ``now``: for times without a year."""
     if line[:1].isdigit():
         record = _kmsg(line, boot_at)
         if record is not None:
@@ -65,7 +65,7 @@ def parse(line: bytes, boot_at: float, now: float) -> Record:
 
 
 def seq_of(line: bytes) -> int | None:
-    """Of a /dev/kmsg record, without parsing the rest."""
+    """The number of a /dev/kmsg record, without parsing the rest; None for other lines."""
     if not line[:1].isdigit():
         return None
     try:

@@ -19,8 +19,8 @@ from mltop.probes.collect.kernel_log.readers import (
     LogFiles,
     Reader,
     command,
-    open_kmsg,
     open_log,
+    open_reader,
 )
 from mltop.probes.collect.kernel_log.records import Record, parse, shown
 from mltop.probes.model import Gap
@@ -110,7 +110,7 @@ class Patterns:
         self._kinds[pattern] = _Kind(1, record.at, record.at, level, example)
 
     def lines(self) -> list[dict[str, Any]]:
-        """``pattern``, ``count``, ``first_at`` and ``last_at`` (unix s or None), ``level`` (0 to 7), ``example``."""
+        """Each: ``pattern``, ``count``, ``first_at``, ``last_at`` (unix s or None), ``level`` (0 to 7), ``example``."""
         return [{"pattern": pattern, **vars(kind)} for pattern, kind in self._kinds.items()]
 
 
@@ -151,10 +151,10 @@ def _of_this_boot(raw: Iterator[bytes], boot_at: float, now: float) -> Iterator[
 
 
 def _raw_lines(files: LogFiles, tried: list[str]) -> Iterator[bytes] | None:
-    reader, why = open_kmsg(files.kmsg)
+    reader, why = open_reader(files, "kmsg")
     if reader is not None:
         return _all_of(reader)
-    tried.append(f"{files.kmsg}: {why}")
+    tried.append(why)
     if files.journalctl:
         lines = _journal_lines(files.journalctl, tried)
         if lines:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from mltop.probes.collect.kernel_log.decode import Decoder
 from mltop.probes.collect.kernel_log.history import KEPT_S, SAID_ONCE, History
 from mltop.probes.collect.kernel_log.readers import (
+    KINDS,
     Journal,
     KmsgDevice,
     LogFiles,
     Reader,
     SyslogFile,
-    open_kmsg,
-    open_log,
+    open_reader,
 )
 from mltop.probes.collect.kernel_log.records import parse
 from mltop.probes.model import Gap, KernelEvent
@@ -51,10 +52,10 @@ class KernelLogSource:
         """
         if not self._is_open:
             self._is_open = True
-            self._open_kmsg(now)
+            self._open(now, KINDS)
         elif self._journal_due_s is not None and time.monotonic() >= self._journal_due_s:
             self._journal_due_s = None
-            self._open_journal(now)
+            self._open(now, KINDS[1:])
         if self._reader is not None:
             self._take(self._reader, now)
         return self._history.events(now), self._gaps(now)
@@ -91,7 +92,7 @@ class KernelLogSource:
         journal.close()
         if not journal.is_permitted:
             self._tried.append(f"journal: {journal.refused}")
-            self._open_kern_log(now)
+            self._open(now, KINDS[2:])
             return
         why = f"{journal.refused}; it is started again"
         self._failure = Gap.about("kernel_log", why=why, fix="systemctl status systemd-journald")
@@ -105,36 +106,16 @@ class KernelLogSource:
         if reader.first_seq and self._starts_at is None:
             self._starts_at = parse(reader.first_line, decoder.boot_at, now).at
 
-    def _open_kmsg(self, now: float) -> None:
-        path = self._files.kmsg
-        reader, why = open_kmsg(path)
-        if reader is None:
-            self._tried.append(f"{path}: {why}")
-            self._open_journal(now)
-        else:
-            self._use("kmsg", reader, now)
-
-    def _open_journal(self, now: float) -> None:
-        if self._files.journalctl:
-            try:
-                return self._use("journal", Journal(self._files.journalctl, self._journal_from), now)
-            except OSError as error:
-                self._tried.append(f"{self._files.journalctl}: {(error.strerror or str(error)).lower()}")
-        return self._open_kern_log(now)
-
-    def _open_kern_log(self, now: float) -> None:
-        path = self._files.kern_log
-        fd, why = open_log(path)
-        if fd is not None:
-            return self._use("kern_log", SyslogFile(fd, path), now)
-        self._tried.append(f"{path}: {why}")
+    def _open(self, now: float, kinds: Sequence[str]) -> None:
+        """Read the first of these logs that can be read."""
+        for kind in kinds:
+            reader, why = open_reader(self._files, kind, self._journal_from)
+            if reader is not None:
+                self._reader, self._failure, self._current_at = reader, None, None
+                self._decoder = Decoder(kind, self._files.boot_time(now))
+                return
+            self._tried += [why] if why else []
         self._failure = self._files.unreadable(self._tried)
-        return None
-
-    def _use(self, kind: str, reader: Reader, now: float) -> None:
-        self._reader, self._failure = reader, None
-        self._decoder = Decoder(kind, self._files.boot_time(now))
-        self._current_at = None
 
     def _gaps(self, now: float) -> list[Gap]:
         if self._failure is not None:

@@ -10,7 +10,7 @@ from functools import partial
 
 from mltop.probes.collect.links.discovery import NetFacts, PortFacts
 from mltop.probes.collect.sysfile import LINE_BYTES, REFUSED, KeptFile, OpenFiles, names_in, number
-from mltop.probes.collect.timing import Looks, Pace
+from mltop.probes.collect.timing import LastLook, Pace
 from mltop.probes.model import Gap, LinkSample
 from mltop.probes.model.plausible import LINKS
 from mltop.probes.model.vocabulary import GapKind
@@ -33,15 +33,15 @@ class ByteMeter:
         self.is_first = True
         self._gap: partial[Gap] | None = None
         self._unit_bytes = unit_bytes
-        self._looks: Looks[tuple[int, int]] = Looks()
+        self._last_look: LastLook[tuple[int, int]] = LastLook()
 
     def rates(self, now: float, received: int | None, sent: int | None) -> tuple[float | None, float | None]:
         """Since the look before. A counter that went back gives no rate: it was reset, it cannot wrap (64 bits)."""
         self.is_first, self._gap = False, None
         if received is None or sent is None:
-            self._looks.forget()
+            self._last_look.forget()
             return None, None
-        before = self._looks.since(now, (received, sent))
+        before = self._last_look.since(now, (received, sent))
         if before is None:
             self.is_first = True
             return None, None
@@ -58,7 +58,7 @@ class ByteMeter:
         return rates
 
     def gaps(self, port: str) -> list[Gap]:
-        """Of the newest rates, but for a first sample's and where the counters' own gaps say it."""
+        """Why there are no newest rates, but for a first sample's and where the counters' own gaps say it."""
         return [] if self._gap is None else [self._gap("links", "rates", item=port)]
 
 
@@ -71,7 +71,7 @@ class Refused(Exception):
 
 
 class CounterFiles:
-    """``paths``: by what a counter is called, its file. ``unreadable``: by counter, why it has no value now.
+    """Files of counters. ``paths``: by counter, its file. ``unreadable``: by counter, why it has no value now.
 
     ``stops``: whether EIO, EINVAL and their like raise ``Refused``, as they must on RDMA ports.
     """
@@ -83,7 +83,7 @@ class CounterFiles:
         self.unreadable: dict[str, str] = {}
 
     def read(self) -> None:
-        """All of them. Raises Refused."""
+        """Reads all of them. Raises Refused."""
         values: dict[str, int] = {}
         self.unreadable = {}
         pread = os.pread
@@ -125,7 +125,7 @@ class CounterFiles:
 
 
 class Counters:
-    """Those named ``often`` are read at each look, all others seldom. ``refused``: why they are not read any more."""
+    """Those named ``often`` are read at each look, others seldom. ``refused``: why they are not read any more."""
 
     def __init__(self, paths: dict[str, str], often: Collection[str], open_files: OpenFiles, stops: bool) -> None:
         """``paths``, ``stops``: as in CounterFiles."""
@@ -206,7 +206,7 @@ class Port(ABC):
 
     @abstractmethod
     def read(self, now: float) -> LinkSample:
-        """Never raises; ``now`` is monotonic, s."""
+        """Reads the port. Never raises; ``now`` is monotonic, s."""
 
     @abstractmethod
     def vanished(self) -> LinkSample:

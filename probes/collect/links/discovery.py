@@ -163,7 +163,7 @@ def _kind(folder: str, device: str, port: int) -> LinkKind:
 
 
 def _numa_node(root: str, device: str) -> int | None:
-    """None where the firmware names none (the kernel then shows -1)."""
+    """The NUMA node of a device; None where the firmware names none (the kernel then shows -1)."""
     node = read_number(f"{device}/numa_node")
     if node is None:
         address = last_pci_address(os.path.realpath(device))

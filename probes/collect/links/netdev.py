@@ -78,7 +78,7 @@ class MergedInterface:
         self._bond: dict[str, int] = {}
 
     def read(self) -> None:
-        """Never raises."""
+        """Reads it anew. Never raises."""
         before = self._mtu
         try:
             self._mtu = number(self._mtu_file.read())
@@ -189,7 +189,7 @@ class NetDevice(Port):
 
 
 def _physical_state(flags: bytes | None, carrier: bytes | None) -> str | None:
-    """In the words of InfiniBand: LinkUp, LinkDown (no carrier) or Disabled (switched off by hand)."""
+    """The state in the words of InfiniBand: LinkUp, LinkDown (no carrier) or Disabled (switched off by hand)."""
     bits = number(flags, 16)
     if bits is None:
         return None

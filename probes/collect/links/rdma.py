@@ -121,7 +121,7 @@ class RdmaPort(Port):
         self.meter = ByteMeter(self._counters.unit_bytes)
 
     def adopt(self, netdev: MergedInterface | None) -> None:
-        """Its interface from now on."""
+        """Takes another interface as its own from now on."""
         if self.netdev is not None:
             self.netdev.close()
         self.netdev = netdev

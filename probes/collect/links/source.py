@@ -41,7 +41,7 @@ class Ports(Generic[_Key, _Port]):
         self._forget_lost(keys)
 
     def _forget_lost(self, keys: Sequence[_Key]) -> None:
-        """Those that are back, that have another name now, and virtual functions: these come and go."""
+        """Forgets those that are back, that have another name now, and virtual functions: these come and go."""
         slots = {port.slot for port in self.present.values() if port.slot[0]}
         for key, port in list(self.lost.items()):
             if key in keys or port.slot in slots or port.is_virtual_function:

@@ -40,7 +40,7 @@ class LoadedLibrary:
 
     @classmethod
     def find(cls) -> LoadedLibrary | None:
-        """None where it is not loaded."""
+        """Returns the library that this process has loaded, None for none."""
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
             for line in maps:
                 path = line.rstrip("\n").partition("/")[2]
@@ -104,7 +104,7 @@ class Poller:
         self._reinit: Backoff | None = None  # while GPUs are lost
 
     def poll(self, request: dict[str, Any]) -> dict[str, Any]:
-        """One answer."""
+        """Answers one request."""
         try:
             if self._reinit_is_due():
                 self._shut_down()

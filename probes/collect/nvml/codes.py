@@ -108,7 +108,7 @@ Reason = Union[Failure, Problem]
 
 
 def reason_of(fields: Sequence[Any]) -> Reason:
-    """As the child wrote it, through JSON: which of the two it is, its length tells."""
+    """The reason as the child wrote it, through JSON: which of the two it is, its length tells."""
     return Failure(*fields) if len(fields) == len(Failure._fields) else Problem(*fields)
 
 
@@ -118,7 +118,7 @@ def unsupported(why: str) -> Problem:
 
 
 def starting(why: str) -> Problem:
-    """It comes with one of the next samples."""
+    """The value comes with one of the next samples."""
     return Problem(why, kind="starting")
 
 

@@ -47,7 +47,7 @@ class Reading:
             self.problems.update(dict.fromkeys(fields, error.reason))
 
     def take(self, field: str, *readers: Callable[[], Any], divisor: int = 1) -> None:
-        """One field by the first of ``readers`` that is supported, in units of which there are ``divisor`` in ours."""
+        """Reads a field by the first supported one of ``readers``, in units of which there are ``divisor`` in ours."""
 
         def read() -> dict[str, Any]:
             value = first_supported(*readers)
@@ -99,7 +99,7 @@ class Device:
             self.forget(kind)
 
     def call(self, name: str, *args: Any, part: str = "") -> None:
-        """``part``: what support is remembered for where it depends on an argument."""
+        """Calls a function on this GPU; ``part``: what support is remembered for where it depends on an argument."""
         key = name + part
         if key in self._unsupported:
             code, until_s = self._unsupported[key]
@@ -113,7 +113,7 @@ class Device:
             raise NvmlError(name, code)
 
     def code(self, name: str, *args: Any) -> int:
-        """As ``call``, for callers that tell the codes apart."""
+        """As ``call``, returning NVML's code, for callers that tell the codes apart."""
         try:
             self.call(name, *args)
         except NvmlError as failure:
@@ -203,7 +203,7 @@ MEMORY = Structure("nvmlDeviceGetMemoryInfo", "c_nvmlMemory_t")  # used and tota
 
 
 def bus_id_of(info: Any) -> str:
-    """Of an nvmlPciInfo_t, as NVML prints it, with an eight-digit domain ("00000000:18:00.0")."""
+    """The bus id in an nvmlPciInfo_t, as NVML prints it, with an eight-digit domain ("00000000:18:00.0")."""
     bus_id = info.busId
     return bus_id.decode("ascii", "replace") if isinstance(bus_id, bytes) else str(bus_id)
 

@@ -19,7 +19,7 @@ GPM_PERMISSION = "sudo mltop; in a container: start it with --privileged, or --c
 
 
 def starting_gap(waited_s: float, call: str) -> Gap:
-    """``call``: the one that NVML's reader process is in, or ""."""
+    """Why there are no values yet; ``call``: the one that NVML's reader process is in, or ""."""
     now_in = f", now in {call}" if call else ""
     why = f"GPUs not read yet: no answer from NVML since {waited_s:.1f} s{now_in}"
     return Gap.about("nvml", "starting", why=why, kind="starting")
@@ -75,7 +75,7 @@ def down_gap(down: dict[str, Any]) -> Gap:
 
 
 def down_fault(down: dict[str, Any]) -> Fault:
-    """The same as data."""
+    """Why there is no NVML, as data."""
     if down["kind"] == "nvml":
         return codes.fault(down["code"])
     return "no_bindings" if down["kind"] == "pynvml" else "library_broken"
@@ -117,7 +117,7 @@ def lost_error(failure: Failure, gone: bool, last_seen_at: float | None) -> str:
 
 
 def lost_fault(code: int, gone: bool) -> Fault:
-    """The same as data. A handle that cannot be had is a lost GPU, whatever the code."""
+    """The lost GPU's fault as data. A handle that cannot be had is a lost GPU, whatever the code."""
     fault = codes.fault(code)
     return "lost" if gone and fault == "failed" else fault
 

@@ -19,7 +19,7 @@ from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.calls import GarbageError, NvmlError, UnreadError
 from mltop.probes.collect.nvml.codes import Failure, Reason, starting
 from mltop.probes.collect.nvml.device import ASK_AGAIN_S, Device, Readers, Reading, as_flag, not_blank
-from mltop.probes.collect.timing import Looks
+from mltop.probes.collect.timing import LastLook
 
 CALL = "nvmlDeviceGetFieldValues"
 ALL_LINKS = 0xFFFFFFFF  # the scope of NVLink counters that sums all links
@@ -74,7 +74,7 @@ class FieldRequest:
         self._last: tuple[list[tuple[Any, ...]], FieldValues] | None = None
 
     def read(self, device: Device) -> FieldValues:
-        """The same object as before while nothing changes.
+        """Reads the batch; returns the same object as before while nothing changes.
 
         Raises NvmlError only when the GPU or the library is gone.
         """
@@ -188,11 +188,11 @@ class Meter:
     """The newest value of every counter of one GPU."""
 
     def __init__(self) -> None:
-        self._looks: defaultdict[str, Looks[int]] = defaultdict(Looks)
+        self._last_looks: defaultdict[str, LastLook[int]] = defaultdict(LastLook)
 
     def per_s(self, name: str, value: int, at_s: float) -> float:
         """Increase per second since the call before. Raises UnreadError the first time, and after a reset."""
-        before = self._looks[name].since(at_s, value)
+        before = self._last_looks[name].since(at_s, value)
         if before is None:
             raise UnreadError(FIRST_SAMPLE)
         passed_s, value_before = before

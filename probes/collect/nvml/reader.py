@@ -34,19 +34,19 @@ _STEPS = 5
 
 
 class Schedule:
-    """Of one GPU. Times are the requests' clock."""
+    """When which tier of one GPU is read, and what was said of it. Times are the requests' clock."""
 
     def __init__(self) -> None:
         self._due_s: dict[str, float] = {}
-        self._told: dict[str, Reading] = {}
+        self._newest: dict[str, Reading] = {}
 
     def forget(self) -> None:
         """Everything is due again, and news."""
         self._due_s.clear()
-        self._told.clear()
+        self._newest.clear()
 
     def is_due(self, tier: str, every_s: float, offset: int, at_s: float) -> bool:
-        """Also plans the next time. ``offset``: a number of its own for each GPU and tier.
+        """Whether to read a tier now; also plans the next time. ``offset``: a number of its own for each GPU and tier.
 
         Everything is due at the first poll. The second time comes early, by the offset, so that from then on GPUs and
         tiers take turns.
@@ -61,13 +61,13 @@ class Schedule:
         return True
 
     def put_off(self, tier: str, due_s: float) -> None:
-        """It is due then, and not before."""
+        """Makes a tier due then, and not before."""
         self._due_s[tier] = due_s
 
     def is_news(self, tier: str, reading: Reading) -> bool:
         """Whether it differs from what was told before: the agent keeps what it is not told again."""
-        before = self._told.get(tier)
-        self._told[tier] = reading
+        before = self._newest.get(tier)
+        self._newest[tier] = reading
         if before is None or before is reading:
             return before is None
         return before.values != reading.values or before.problems != reading.problems
@@ -111,7 +111,7 @@ class Reader:
     def read(
         self, at_s: float, skip: frozenset[int], again: bool = False, with_activity: bool = True, twice: bool = False
     ) -> list[dict[str, Any]]:
-        """One entry per GPU that is not skipped. ``at_s``: the time of the request, of any one clock.
+        """Returns one entry for each GPU that is not skipped. ``at_s``: the time of the request, of any one clock.
 
         ``again``: everything, whether or not it is due or has changed. ``with_activity``: call GPM, too. ``twice``:
         look at what rates are made of a second time, a tenth of a second later, so that this first poll has rates.

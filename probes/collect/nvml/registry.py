@@ -35,7 +35,7 @@ _Kind = TypeVar("_Kind")
 
 
 @dataclass
-class Calm:
+class SlowTiers:
     """What the tiers that are read now and then say together: kept until one of them says something else."""
 
     values: dict[str, Any]
@@ -44,7 +44,7 @@ class Calm:
 
 
 @dataclass
-class Quick:
+class FastTiers:
     """What the last tiers say together, up to the next poll."""
 
     values: dict[str, Any]
@@ -66,21 +66,23 @@ class KnownGpu:
     last_seen_at: float | None = None
     values: dict[str, dict[str, Any]] = field(default_factory=dict)  # tier -> field -> value
     problems: dict[str, dict[str, Reason]] = field(default_factory=dict)  # tier -> field -> problem
-    _calm: Calm | None = None
-    _quick: Quick | None = None
-    _told: tuple[tuple[Any, ...], dict[str, Reason]] | None = None  # the newest problems and what they were made of
+    _slow: SlowTiers | None = None
+    _fast: FastTiers | None = None
+    _merged_problems: tuple[tuple[Any, ...], dict[str, Reason]] | None = (
+        None  # the newest problems and what they were made of
+    )
 
     def read(self, tiers: dict[str, Any], at: float) -> None:
         """Tiers that were read again take the place of what they said before."""
         for tier, reading in tiers.items():
             self.values[tier] = reading["values"] if tier in LAST_TIERS else with_objects(reading["values"])
-            self.problems[tier] = {name: reason_of(told) for name, told in reading["problems"].items()}
-        self._quick = None
+            self.problems[tier] = {name: reason_of(fields) for name, fields in reading["problems"].items()}
+        self._fast = None
         if not tiers.keys() <= set(LAST_TIERS):
-            self._calm = None
+            self._slow = None
         remotes = self.values.get("static", {}).get("nvlink.remotes")
         if remotes and ("nvlink" in tiers or "nvlink_calls" in tiers):
-            for link in self.calm().values.get("nvlink.links", ()):
+            for link in self.slow().values.get("nvlink.links", ()):
                 link.remote = remotes[link.index] if link.index < len(remotes) else None
         self.state, self.error, self.error_code, self.denied, self.last_seen_at = "ok", None, None, None, at
 
@@ -90,7 +92,7 @@ class KnownGpu:
         static = self.values.get("static", {})
         self.values = {"static": {name: static[name] for name in IDENTITY if name in static}}
         self.problems = {}
-        self._calm = self._quick = None
+        self._slow = self._fast = None
 
     @property
     def pci_bus_id(self) -> str | None:
@@ -99,9 +101,9 @@ class KnownGpu:
 
     def sample(self) -> GpuSample:
         """Objects of slow tiers are the same in every sample until they are read again: nobody changes them."""
-        base, quick = self.calm().fields, self.quick()
-        fields = {**base, **quick.whole}
-        for part, added in quick.inner.items():
+        base, fast = self.slow().fields, self.fast()
+        fields = {**base, **fast.whole}
+        for part, added in fast.inner.items():
             fields[part] = with_fields(PARTS[part], {**vars(base[part]), **added})
         fields.update(
             index=self.index,
@@ -113,44 +115,46 @@ class KnownGpu:
         )
         return with_fields(GpuSample, fields)
 
-    def calm(self) -> Calm:
-        """Of all tiers but the last ones."""
-        if self._calm is None:
+    def slow(self) -> SlowTiers:
+        """What all tiers but the last ones say."""
+        if self._slow is None:
             values = merged(self.values)
             values.pop("nvlink.remotes", None)
             whole, inner = in_parts(values)
             parts = {part: PARTS[part](**fields) for part, fields in inner.items()}
-            self._calm = Calm(values, vars(GpuSample(self.index, **whole, **parts)), merged(self.problems))
-        return self._calm
+            self._slow = SlowTiers(values, vars(GpuSample(self.index, **whole, **parts)), merged(self.problems))
+        return self._slow
 
-    def quick(self) -> Quick:
-        """Of the last tiers."""
-        if self._quick is None:
+    def fast(self) -> FastTiers:
+        """What the last tiers say."""
+        if self._fast is None:
             values: dict[str, Any] = {}
             for tier in LAST_TIERS:
                 values.update(self.values.get(tier, {}))
-            self._quick = Quick(values, *in_parts(values))
-        return self._quick
+            self._fast = FastTiers(values, *in_parts(values))
+        return self._fast
 
     def all_problems(self) -> dict[str, Reason]:
-        """By field, of all tiers; a field that some tier knows is no problem. Parts that do not exist are one.
+        """All tiers' problems by field; a field that some tier knows is no problem. Parts that do not exist are one.
 
         The same object as before while nothing changes.
         """
-        calm, quick = self.calm(), self.quick().values
+        slow, fast = self.slow(), self.fast().values
         last = [self.problems.get(tier, {}) for tier in LAST_TIERS]
-        named = {**calm.problems, **last[0], **last[1]}
-        solved = [name for name in named if quick.get(name) not in _NOTHING]
-        made_of = (calm, solved, *last)
-        if self._told is not None and self._told[0][0] is calm and self._told[0][1:] == made_of[1:]:
-            return self._told[1]
-        with_value = {
-            name for values in (calm.values, quick) for name, value in values.items() if value not in _NOTHING
-        }
+        named = {**slow.problems, **last[0], **last[1]}
+        solved = [name for name in named if fast.get(name) not in _NOTHING]
+        made_of = (slow, solved, *last)
+        if (
+            self._merged_problems is not None
+            and self._merged_problems[0][0] is slow
+            and self._merged_problems[0][1:] == made_of[1:]
+        ):
+            return self._merged_problems[1]
+        with_value = {name for values in (slow.values, fast) for name, value in values.items() if value not in _NOTHING}
         problems = {name: problem for name, problem in named.items() if name not in with_value}
         for part in PARTS:
             problems = as_one(part, problems, with_value)
-        self._told = (made_of, problems)
+        self._merged_problems = (made_of, problems)
         return problems
 
 
@@ -224,7 +228,7 @@ class Registry:
         self._gaps: list[Gap] = []
 
     def merge(self, entries: list[dict[str, Any]], at: float, skipped: frozenset[int]) -> None:
-        """One answer. GPUs that it leaves out although they were not skipped have vanished."""
+        """Takes in one answer. GPUs that it leaves out although they were not skipped have vanished."""
         answered: list[KnownGpu] = []
         uuids = {gpu.uuid for gpu in self.gpus}
         # Those that are known choose first, then those with a UUID: a board in the place of one that moved is new.
@@ -318,7 +322,7 @@ class Registry:
 
 
 def is_same(problems: Problems, before: Problems) -> bool:
-    """Of the same GPUs the same objects: an object that was made anew may hold the same, but that is rare."""
+    """Whether the objects are the same: one that was made anew may hold the same, but that is rare."""
     return len(problems) == len(before) and all(
         index == index_before and by_field is by_field_before
         for (index, by_field), (index_before, by_field_before) in zip(problems, before)
@@ -326,7 +330,7 @@ def is_same(problems: Problems, before: Problems) -> bool:
 
 
 def gaps_of(problems: Problems) -> list[Gap]:
-    """One for all GPUs where all lack a field for the same reason, otherwise one for each."""
+    """Returns one gap for all GPUs where all lack a field for the same reason, otherwise one for each."""
     lacking: dict[tuple[str, Reason], list[int]] = {}
     for index, by_field in problems:
         for name, reason in by_field.items():

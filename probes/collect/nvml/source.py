@@ -44,7 +44,7 @@ class NvmlSource:
         self._asked_skip: frozenset[int] = frozenset()
         self._events: deque[KernelEvent] = deque(maxlen=MAX_KERNEL_EVENTS)
         self._asked_without: frozenset[str] = frozenset()
-        self._seen_in: object = None
+        self._look_before: object = None
         self._has_forgotten = False  # values that the child would not tell again
         self._silent_since_s: float | None = None
         self._down: Gap | None = None
@@ -176,8 +176,8 @@ class NvmlSource:
         waited_s = at_s - worker.asked_s
         note = worker.note()
         look = (worker.asked_s, note, worker.received_s)
-        if look != self._seen_in:  # one look is not enough: we may have been stopped ourselves meanwhile
-            self._seen_in = look
+        if look != self._look_before:  # one look is not enough: we may have been stopped ourselves meanwhile
+            self._look_before = look
             return False
         if worker.received_s is not None:
             return at_s - worker.received_s > self._kill_after_s
@@ -274,7 +274,7 @@ class NvmlSource:
         return gaps + self._registry.gaps()
 
     def _starting_gaps(self, at_s: float) -> list[Gap]:
-        """Until the first poll is answered, or until children have ended so often that none may ever be."""
+        """The gap until the first poll is answered, or until children have ended so often that none may ever be."""
         if self._has_answered or self._restarts.exhausted:
             return []
         where = self._where(self._worker) if self._worker else ""

@@ -72,7 +72,7 @@ class Skips(Generic[Key]):
         skip.backoff.failed(at_s)
 
     def now(self, at_s: float) -> frozenset[Key]:
-        """Those not to be touched at this moment."""
+        """The keys not to be touched at this moment."""
         return frozenset(key for key, skip in self._by_key.items() if at_s < skip.backoff.next_s)
 
     def answered(self, keys: set[Key]) -> None:

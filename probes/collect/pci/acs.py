@@ -37,7 +37,7 @@ class AcsReader:
     """Remembers each bridge: several devices share one."""
 
     def __init__(self) -> None:
-        self._known: dict[str, bool | None] = {}
+        self._by_port: dict[str, bool | None] = {}
 
     def is_on(self, ports: Iterable[str]) -> bool | None:
         """Whether one of the bridges validates sources; None when none is known to and not all can be read."""
@@ -45,12 +45,12 @@ class AcsReader:
         return True if True in answers else None if None in answers else False
 
     def _look(self, port: str) -> bool | None:
-        if port not in self._known:
+        if port not in self._by_port:
             try:
-                self._known[port] = source_validation(f"{port}/config")
+                self._by_port[port] = source_validation(f"{port}/config")
             except Unreadable:
-                self._known[port] = None
-        return self._known[port]
+                self._by_port[port] = None
+        return self._by_port[port]
 
 
 def source_validation(path: str) -> bool:

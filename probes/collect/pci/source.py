@@ -44,7 +44,9 @@ def kind_of(vendor_id: int | None, pci_class: int | None) -> PciKind | None:
 
 
 class Listing:
-    """``folder``: /sys/bus/pci/devices. Remembers what the others are: a look costs one listing of the folder."""
+    """Which devices matter. ``folder``: /sys/bus/pci/devices. Remembers what the others are: a look costs one listing
+    of the folder.
+    """
 
     def __init__(self, folder: str) -> None:
         self._folder = folder

@@ -41,7 +41,7 @@ class CpuMeter:
         self._last: dict[tuple[int, int], tuple[float, int, float | None]] = {}
 
     def fraction(self, pid: int, stat: procfs.Stat, now: float) -> float | None:
-        """None at the first reading of a process and after a minute's pause; ``now``: s of one clock."""
+        """The share since the reading before; None at the first and after a minute's pause. ``now``: s of a clock."""
         key = (pid, stat.start_ticks)
         before = self._last.get(key)
         if before is not None and 0 <= now - before[0] < _MIN_INTERVAL_S:

@@ -91,13 +91,13 @@ def cgroup_paths(text: str) -> dict[str, str]:
 
 
 def cgroup_of(text: str) -> str:
-    """Its path, below /sys/fs/cgroup or, in version 1, below /sys/fs/cgroup/memory; "/" when the text names none."""
+    """Its path below /sys/fs/cgroup or, in version 1, below /sys/fs/cgroup/memory; "/" when the text names none."""
     paths = cgroup_paths(text)
     return next((paths[name] for name in _FIRST_CHOICES if name in paths), "/")
 
 
 def soft_limit(data: bytes, label: bytes) -> int | None:
-    """Out of /proc/PID/limits: a number, UNLIMITED, or None when the line is missing or not as expected."""
+    """A limit in /proc/PID/limits: a number, UNLIMITED, or None when the line is missing or not as expected."""
     at = (b"\n" + data).find(label)
     if at < 0:
         return None
@@ -108,7 +108,7 @@ def soft_limit(data: bytes, label: bytes) -> int | None:
 
 
 def missing_details(samples: Sequence[RankSample]) -> list[Gap]:
-    """One line for each of these that some living rank lacks."""
+    """One gap for each of these details that some living rank lacks."""
     gaps = []
     for name, words in _FIELDS.items():
         without = [sample for sample in samples if getattr(sample, name) is None and sample.state not in ("Z", "X")]

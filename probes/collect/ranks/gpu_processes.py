@@ -27,11 +27,11 @@ _LARGEST_PID = 1 << 22  # PID_MAX_LIMIT of the kernel
 
 @dataclass
 class _Look:
-    """``start_ticks`` None: it was never seen here. ``known``: fields of GpuProcess."""
+    """One look at a process. ``start_ticks`` None: it was never seen here. ``fields``: of GpuProcess."""
 
     at: float
     start_ticks: int | None
-    known: dict[str, Any]
+    fields: dict[str, Any]
 
 
 class GpuProcesses:
@@ -60,7 +60,7 @@ class GpuProcesses:
         for gpu in gpus:
             if gpu.processes:
                 gpu.processes = [
-                    replace(process, **looks[process.pid].known) if process.pid in looks else process
+                    replace(process, **looks[process.pid].fields) if process.pid in looks else process
                     for process in gpu.processes
                 ]
         left = len(listed) - len(looks)
@@ -74,7 +74,7 @@ class GpuProcesses:
             return self._absent(pid, before, now)
         except PermissionError:
             return _Look(now, None, {"user": self._owner(pid), "absent": "hidden"})
-        lasting = before.known if before is not None and before.start_ticks == stat.start_ticks else None
+        lasting = before.fields if before is not None and before.start_ticks == stat.start_ticks else None
         absent = "" if stat.state in ("Z", "X") else self._closed(pid)
         moving = {"name": shown_text(stat.comm), "state": stat.state, "ppid": stat.ppid, "absent": absent}
         return _Look(now, stat.start_ticks, {**(lasting or self._identity(pid, stat)), **moving})
@@ -93,7 +93,7 @@ class GpuProcesses:
     def _absent(self, pid: int, before: _Look | None, now: float) -> _Look:
         """There is nothing below /proc."""
         if before is not None and before.start_ticks is not None:
-            return _Look(now, before.start_ticks, {**before.known, "state": "", "absent": "ended"})
+            return _Look(now, before.start_ticks, {**before.fields, "state": "", "absent": "ended"})
         if self._root == "/proc" and _exists(pid):
             return _Look(now, None, {"absent": "hidden"})
         return _Look(now, None, {"absent": "ended" if in_first_namespace(self._root) else "elsewhere"})

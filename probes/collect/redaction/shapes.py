@@ -135,11 +135,11 @@ def _bits(text: str) -> float:
 
 def is_plain(value: str) -> bool:
     """Whether a value of unknown meaning may be shown. "" is."""
-    return _known(value) if len(value) <= _REMEMBERED else _is_plain(value)
+    return _is_plain_cached(value) if len(value) <= _REMEMBERED else _is_plain(value)
 
 
 @lru_cache(maxsize=4096)  # ranks have the same ones
-def _known(value: str) -> bool:
+def _is_plain_cached(value: str) -> bool:
     return _is_plain(value)
 
 

@@ -63,7 +63,7 @@ _WORKER_WAIT_FILES = (*_WAIT_FILES, "multiprocessing/synchronize.py", "selectors
 
 
 def places(thread: dict[str, Any]) -> list[tuple[str, str]]:
-    """(short file, last part of the function's name) of each Python frame, leaf first."""
+    """Returns (short file, last part of the function's name) of each Python frame, leaf first."""
     return [(shorten(frame["filename"]), last_name(frame["name"])) for frame in python_frames(thread["frames"])]
 
 

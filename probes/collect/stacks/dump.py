@@ -114,7 +114,7 @@ class _DumpJob:
         return self._cancelled.is_set() or self.abort.is_set()
 
     def dump_rank(self, rank: RankSample) -> RankStacks | None:
-        """None when it was cancelled on the way."""
+        """Dumps one rank; None when it was cancelled on the way."""
         if self.stopped():
             return None
         began, taken_at = time.monotonic(), time.time()

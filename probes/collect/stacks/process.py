@@ -49,7 +49,7 @@ class TaskFacts:
 
 
 def read_facts(pid: int) -> ProcessFacts:
-    """Never raises: a process that is gone has state ""."""
+    """What /proc says of a process. Never raises: one that is gone has state ""."""
     fields = _status(pid)
     if not fields:
         return ProcessFacts(pid)

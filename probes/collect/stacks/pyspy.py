@@ -104,7 +104,7 @@ class Dump:
         return not self.cancelled and (self.timed_out or any(sign in self.stderr for sign in passing))
 
     def failure(self, facts: ProcessFacts, deadline_s: float) -> Failure:
-        """``facts`` were read after it failed."""
+        """Why there are no threads; ``facts`` were read after it failed."""
         return deadline(facts, deadline_s) if self.timed_out else classify(self.stderr, facts)
 
 
@@ -122,7 +122,7 @@ def dump(py_spy: str, pid: int, options: list[str], deadline_s: float, cancelled
 
 
 def _collect(child: subprocess.Popen[bytes], until_s: float, cancelled: Callable[[], bool]) -> Dump:
-    """``until_s``: monotonic."""
+    """What the child says, by ``until_s`` (monotonic)."""
     while True:
         try:
             output, errors = child.communicate(timeout=_POLL_S)
@@ -154,7 +154,7 @@ def hopeless(facts: ProcessFacts) -> Failure | None:
 
 
 def classify(stderr: str, facts: ProcessFacts) -> Failure:
-    """One failed py-spy run. ``facts`` were read after it failed."""
+    """Why one run of py-spy failed. ``facts`` were read after it failed."""
     dead = hopeless(facts)
     if dead:
         return dead

@@ -28,7 +28,7 @@ class Modes:
 
 
 def read_static(device: Device, system: Reading) -> Reading:
-    """``system``: what was read once for all GPUs."""
+    """What a GPU is, and its maxima; ``system``: what was read once for all GPUs."""
     reading = Reading()
     reading.values.update(system.values)
     reading.problems.update(system.problems)
@@ -85,7 +85,7 @@ def read_modes(device: Device) -> Reading:
 
 
 def read_compute_mode(device: Device) -> str:
-    """Who may start to compute: anybody, one process, nobody."""
+    """Who may start to compute on the GPU: anybody, one process, nobody."""
     mode = device.uint("nvmlDeviceGetComputeMode")
     if mode >= len(COMPUTE_MODES):
         raise GarbageError(f"nvmlDeviceGetComputeMode answered {mode}")

@@ -95,8 +95,8 @@ def read_memory(device: Device) -> dict[str, Any]:
 
 def read_fields(device: Device, reading: Reading) -> None:
     """The batch: power, energy, memory temperature, throttle time, and NVLink's traffic."""
-    kept, links = device.state(Batch), device.state(nvlink.Links)
-    batch = kept.request(device).read(device)
+    state, links = device.state(Batch), device.state(nvlink.Links)
+    batch = state.request(device).read(device)
     at_s = time.monotonic()
     reading.take(  # averaged over a second where the driver has it, like nvmlDeviceGetPowerUsage on most GPUs
         "power_w",
@@ -114,7 +114,7 @@ def read_fields(device: Device, reading: Reading) -> None:
     reading.take("memory_temperature_c", partial(read_memory_temperature, batch))
     reading.attempt(("throttle_ns",), partial(read_throttle_ns, device, batch, reading))
     if links.count:
-        links.counts_traffic = nvlink.read_traffic(kept.meter, batch, at_s, reading)
+        links.counts_traffic = nvlink.read_traffic(state.meter, batch, at_s, reading)
 
 
 def read_memory_temperature(batch: FieldValues) -> float:
@@ -125,7 +125,7 @@ def read_memory_temperature(batch: FieldValues) -> float:
 
 
 def read_throttle_reasons(device: Device) -> list[str]:
-    """The same bits under a new name since driver 535; the old name goes away with CUDA 14 (pynvml)."""
+    """Why clocks are low; the call has a new name since driver 535; the old name goes away with CUDA 14 (pynvml)."""
     bits = first_supported(
         partial(device.ulonglong, "nvmlDeviceGetCurrentClocksEventReasons"),
         partial(device.ulonglong, "nvmlDeviceGetCurrentClocksThrottleReasons"),

@@ -30,8 +30,8 @@ LARGEST_CREDIT = 30.0
 FIRST_CREDIT = 60.0  # the first look may cost more: it is not repeated
 RENEW_S = 0.5  # no instance is renewed more often, however often it is asked for
 RELIST_S = 20.0  # a new instance shows up within this time; one that is gone at once
-# "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "MIG 1c.3g.20gb+me"
 _ATTRIBUTES = Structure("nvmlDeviceGetAttributes_v2", "c_nvmlDeviceAttributes")
+# "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "MIG 1c.3g.20gb+me"
 _PROFILE = re.compile(r"MIG\s+((?:\d+c\.)?\d+g\.\d+gb\S*)")
 
 
