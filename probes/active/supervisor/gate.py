@@ -36,11 +36,11 @@ class Holder:
 
     def __str__(self) -> str:
         if self.probe:
-            return f"{a_probe(self.probe)} (pid {self.pid}{_of(self.user)}) runs here"
+            of_user = f" of {self.user}" if self.user else ""
+            return f"{a_probe(self.probe)} (pid {self.pid}{of_user}) runs here"
         if not self.is_visible:
             return f"pid {self.pid}, which is not seen here (in another container, or it has just ended)"
-        job = f", job {self.job}" if self.job else ""
-        return f"{self.user or 'somebody'}: {self.command or 'unknown command'} (pid {self.pid}{job})"
+        return _in_words(self.user, self.command, f"pid {self.pid}", self.job)
 
 
 def a_probe(kind: str) -> str:
@@ -79,13 +79,12 @@ def refusal(
 
 def unknowns(gpu: GpuSample, recent: Sequence[GpuSample], instance: MigInstance | None = None) -> list[str]:
     """What the decision about a free GPU had to do without."""
-    of = gpu if instance is None else instance
-    is_told = {
+    is_known = {
         "who uses it": gpu.processes is not None,
-        "its memory use": of.memory_used_bytes is not None,
+        "its memory use": (instance or gpu).memory_used_bytes is not None,
         "how busy it is": any(value is not None for value in _activity(recent, instance)),
     }
-    return [f"of GPU {gpu.index} is not known: {what}" for what, told in is_told.items() if not told]
+    return [f"of GPU {gpu.index} is not known: {what}" for what, is_there in is_known.items() if not is_there]
 
 
 def cpu_refusal(samples: Sequence[Sample], others: Sequence[Holder], *, force: bool = False) -> Refusal | None:
@@ -124,10 +123,8 @@ def _held(name: str, processes: Sequence[GpuProcess], holders: Mapping[int, Hold
         return None
     first = holders[pids[0]]
     who = str(first) if first.probe else f"{name} is in use by {first}"
-    return (
-        f"{who}{_more(len(pids) - 1, 'process')}",
-        _FORCE if first.is_visible else "try again in some seconds, or --force",
-    )
+    fix = _FORCE if first.is_visible else "try again in some seconds, or --force"
+    return f"{who}{_more(len(pids) - 1, 'process')}", fix
 
 
 def _processes(gpu: GpuSample, instance: MigInstance | None) -> list[GpuProcess]:
@@ -157,7 +154,7 @@ def _activity(recent: Sequence[GpuSample], instance: MigInstance | None) -> list
 
 
 def _full(name: str, gpu: GpuSample, instance: MigInstance | None) -> Refusal | None:
-    used = (gpu if instance is None else instance).memory_used_bytes
+    used = (instance or gpu).memory_used_bytes
     if used is None or used <= IN_USE_BYTES:
         return None
     why = f"{size_words(used)} of {name} are in use, though no process is seen that uses it"
@@ -180,22 +177,20 @@ def _broken(gpu: GpuSample) -> Refusal | None:
 
 
 def _unclear(name: str, gpu: GpuSample, instance: MigInstance | None) -> Refusal | None:
-    used = (gpu if instance is None else instance).memory_used_bytes
-    if gpu.processes is None and used is None:
+    if gpu.processes is None and (instance or gpu).memory_used_bytes is None:
         return f"whether {name} is free is not known: neither its processes nor its memory can be read", "--force"
     return None
 
 
 def _rank(rank: RankSample) -> str:
     number = "" if rank.rank is None else f"rank {rank.rank}, "
-    job = f", job {rank.job}" if rank.job else ""
-    return f"{rank.user or 'somebody'}: {rank.command or 'unknown command'} ({number}pid {rank.pid}{job})"
+    return _in_words(rank.user, rank.command, f"{number}pid {rank.pid}", rank.job)
+
+
+def _in_words(user: str, command: str, pid: str, job: str) -> str:
+    return f"{user or 'somebody'}: {command or 'unknown command'} ({pid}{f', job {job}' if job else ''})"
 
 
 def _more(count: int, noun: str) -> str:
     plural = noun + ("es" if noun.endswith("s") else "s")
     return f" and {count} more {noun if count == 1 else plural}" if count > 0 else ""
-
-
-def _of(user: str) -> str:
-    return f" of {user}" if user else ""

@@ -16,7 +16,8 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import IO
 
 from mltop.probes.active.child import Lines
 from mltop.probes.active.host import stat_fields
@@ -61,21 +62,22 @@ class ProbeProcess:
         finally:
             os.close(far_end)
         self._limit(memory_bytes)
-        process = self._process
-        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-        self._in, self.out, self.err = process.stdin.fileno(), process.stdout.fileno(), process.stderr.fileno()
+        self._in, self.out, self.err = (file.fileno() for file in self._files())
         for fd in (self._in, self.out, self.err):
             os.set_blocking(fd, False)
         self.open = {self.out, self.err}  # what can still be read
         self.received_bytes = 0
         self._lines = Lines()
-        self._said = b""
+        self._errors = b""
         self._untold = bytearray()
         self._tell_lock = threading.Lock()
         self._closed = False
         if first_line:
             with contextlib.suppress(Untold):  # it has ended already: whoever watches it will say why
                 self.tell(first_line)
+
+    def _files(self) -> Iterator[IO[bytes]]:
+        return filter(None, (self._process.stdin, self._process.stdout, self._process.stderr))
 
     def _start_guard(self, far_end: int) -> subprocess.Popen[bytes]:
         nothing = subprocess.DEVNULL
@@ -98,7 +100,7 @@ class ProbeProcess:
 
     def receive(self) -> list[bytes]:
         """The whole lines of stdout that have come. Also empties stderr."""
-        self._said = (self._said + self._read(self.err))[-STDERR_BYTES:]
+        self._errors = (self._errors + self._read(self.err))[-STDERR_BYTES:]
         return self._lines.take(self._read(self.out))
 
     def _read(self, fd: int) -> bytes:
@@ -122,9 +124,9 @@ class ProbeProcess:
         """Nothing can come from it any more."""
         return self.out not in self.open
 
-    def said(self) -> str:
+    def last_output(self) -> str:
         """The end of its stderr."""
-        return self._said.decode("utf-8", "replace")
+        return self._errors.decode("utf-8", "replace")
 
     def tell(self, line: bytes) -> None:
         """A line for its stdin, from any thread; it waits here while the process does not read. Raises Untold."""
@@ -164,13 +166,9 @@ class ProbeProcess:
 
     def others(self) -> list[int]:
         """Living processes of its group but itself. Looks at every process of the machine."""
-        pids = []
-        for name in os.listdir("/proc"):  # noqa: PTH208 - thousands of them
-            if name.isdigit() and int(name) != self.pid:
-                fields = stat_fields(int(name))
-                if fields and fields[2] == str(self.pid) and fields[0] not in "ZX":
-                    pids.append(int(name))
-        return pids
+        pids = (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208 - thousands of them
+        stats = ((pid, stat_fields(pid)) for pid in pids if pid != self.pid)
+        return [pid for pid, fields in stats if fields and fields[2] == str(self.pid) and fields[0] not in "ZX"]
 
     def reap(self) -> int:
         """Its exit code once it has ended; negative: killed by that signal."""
@@ -191,10 +189,9 @@ class ProbeProcess:
                 return
             self._closed = True
         self._process.poll()
-        for file in (self._process.stdin, self._process.stdout, self._process.stderr):
-            if file is not None:
-                with contextlib.suppress(OSError):
-                    file.close()
+        for file in self._files():
+            with contextlib.suppress(OSError):
+                file.close()
         os.close(self._lifeline)
         try:
             self._guard.wait(_KILLED_S)

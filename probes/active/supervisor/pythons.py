@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import mltop.probes
@@ -90,8 +90,8 @@ class TorchPython:
     cuda: str | None
     hip: str | None
     origin: str
-    environ: dict[str, str] = field(default_factory=dict)
-    left_out: dict[str, str] = field(default_factory=dict)
+    environ: dict[str, str]
+    left_out: dict[str, str]
 
 
 class NoTorch(Exception):
@@ -158,10 +158,12 @@ def candidates(named: str, jobs: Sequence[JobProcess]) -> list[Candidate]:
         if path:
             job_of = {candidate.path: candidate.job for candidate in reversed(of_jobs)}
             return [Candidate(path, origin, job_of.get(path))]
-    in_order = list(of_jobs)
-    in_order += [Candidate(f"{folder}/bin/python", _ACTIVATED_HERE) for folder in activated_here()]
-    in_order += [Candidate(sys.executable, "the agent's own")] if sys.executable else []
-    in_order.append(Candidate("python3", "on PATH"))
+    in_order = [
+        *of_jobs,
+        *(Candidate(f"{folder}/bin/python", _ACTIVATED_HERE) for folder in activated_here()),
+        *([Candidate(sys.executable, "the agent's own")] if sys.executable else []),
+        Candidate("python3", "on PATH"),
+    ]
     first_of_path: dict[str, Candidate] = {}
     for candidate in in_order:
         first_of_path.setdefault(candidate.path, candidate)
@@ -217,7 +219,7 @@ def _answer(process: ProbeProcess, cancelled: threading.Event, ask_s: float) -> 
                 answer: dict[str, Any] = json.loads(line[len(_ANSWER) :])
                 return answer
         if ended:
-            words = endings.last_words(process.said())
+            words = endings.last_words(process.last_output())
             return words or f"ended with exit code {process.reap()} and no answer"
         if time.monotonic() - process.started_s > ask_s:
             return f"did not answer within {ask_s:g} s"

@@ -134,16 +134,16 @@ class Supervisor:
                 started = self._started(turn, facts, group, python, emit)
                 watched += [started] if started is not None else []
         finally:
-            self._watch(watched, cancelled, turn.request.total_s)
+            try:
+                watch(watched, cancelled, turn.request.total_s)
+            finally:
+                self._remember(watched)
 
-    def _watch(self, watched: Sequence[Watched], cancelled: threading.Event, total_s: float) -> None:
-        try:
-            watch(watched, cancelled, total_s)
-        finally:
-            with self._lock:
-                for ended in watched:
-                    self._stuck += ended.stuck
-                    self._ended_s[ended.process.pid] = time.monotonic()
+    def _remember(self, watched: Sequence[Watched]) -> None:
+        with self._lock:
+            for ended in watched:
+                self._stuck += ended.stuck
+                self._ended_s[ended.process.pid] = time.monotonic()
 
     def _admitted(self, request: ProbeRequest, facts: Facts, emit: Emit) -> list[Target]:
         """The devices that may be measured; why others may not is said."""
@@ -151,14 +151,14 @@ class Supervisor:
         self._stuck = [stuck for stuck in self._stuck if stuck.is_there()]
         events, admitted = list(choice.refused), []
         for target in choice.targets:
-            why = self._refusal(target, request, facts)
-            if why is not None:
-                events.append(refused(target.device, *why))
-            else:
+            refusal = self._refusal(target, request, facts)
+            if refusal is None:
                 admitted.append(target)
+            else:
+                events.append(refused(target.device, *refusal))
         if request.kind == "all_reduce" and events and admitted:  # with fewer devices it would be another measurement
-            why_all = f"not started, because another device of this node is refused: {events[0].why}"
-            events += [refused(target.device, why_all, "choose the devices: --gpus") for target in admitted]
+            why = f"not started, because another device of this node is refused: {events[0].why}"
+            events += [refused(target.device, why, "choose the devices: --gpus") for target in admitted]
             admitted = []
         for event in events:
             emit(event)
@@ -174,13 +174,8 @@ class Supervisor:
                 return why, "reset the GPU, or reboot the node" if target.gpu is not None else "reboot the node"
         if target.gpu is None:
             return gate.cpu_refusal(facts.samples, facts.other_probes, force=request.force)
-        return gate.refusal(
-            target.gpu,
-            _recent(target.gpu, facts.samples),
-            facts.holders,
-            force=request.force,
-            instance=target.instance,
-        )
+        recent = _recent(target.gpu, facts.samples)
+        return gate.refusal(target.gpu, recent, facts.holders, force=request.force, instance=target.instance)
 
     def _started(
         self, turn: _Turn, facts: Facts, group: Sequence[Target], python: TorchPython, emit: Emit
