@@ -136,7 +136,7 @@ class Fleet:
         if request.op == "doctor":
             yield Message("done", node=request.node, id=request.id, data={"checks": CHECKS})
         elif request.op == "stacks":
-            chosen = [(node, rank) for node in nodes for rank in node.ranks if wanted(rank, request.args)]
+            chosen = [(node, rank) for node in nodes for rank in node.ranks if is_wanted(rank, request.args)]
             expected = len(chosen)
             yield Message("part", node=request.node, id=request.id, expected=expected, data={"expected": expected})
             for node, rank in chosen:
@@ -219,7 +219,7 @@ def machine_of(node: SimulatedNode) -> ProbeMachine:
     )
 
 
-def wanted(rank: int, args: dict[str, Any]) -> bool:
+def is_wanted(rank: int, args: dict[str, Any]) -> bool:
     job, pids = args.get("job"), args.get("pids")
     return (not job or job == JOB) and (pids is None or FIRST_PID + rank in pids)
 

@@ -35,7 +35,7 @@ from mltop.probes.model import Gap, GpuSample, HostSample, KernelEvent, PciDevic
 OF_GPUS = "nvidia"  # services and modules
 
 
-def only_own(pids: Callable[[], list[int]]) -> Collectors:
+def own_collectors(pids: Callable[[], list[int]]) -> Collectors:
     """``pids``: the ranks' processes, as they are when it is called."""
     return Collectors(NoDcgm(), HostWithoutOthers(), RankSource(only=pids), pci=NoPci(), kernel_log=NoKernelLog())
 
@@ -89,7 +89,7 @@ class DemoAgent(Agent):
         probes: SimulatedProbes,
         pids: Callable[[], list[int]],
     ) -> None:
-        super().__init__(node, gpu_source, interval_s, collectors=only_own(pids))
+        super().__init__(node, gpu_source, interval_s, collectors=own_collectors(pids))
         self._probe_thread = ProbeThread(probes, self._caller.send)
 
     def _handle(self, request: Request) -> None:

@@ -127,8 +127,8 @@ def accused(cannot: Unreached, addresses: Mapping[str, str]) -> dict[str, str]:
     sentences: dict[str, str] = {}
     while left:
         node = _worst(list(left))
-        mine = {pair: why for pair, why in left.items() if node in pair}
-        sentences[node] = _sentence(node, mine, addresses)
+        explained = {pair: why for pair, why in left.items() if node in pair}
+        sentences[node] = _sentence(node, explained, addresses)
         left = {pair: why for pair, why in left.items() if node not in pair}
     return sentences
 
@@ -143,8 +143,8 @@ def named(names: Sequence[str], most: int = 4) -> str:
 def _worst(pairs: Sequence[tuple[str, str]]) -> str:
     """The node of most failed connections; of several the one that most could not reach, then by name."""
     into = Counter(target for _, target in pairs)
-    both = into + Counter(source for source, _ in pairs)
-    return min(both, key=lambda node: (-both[node], -into[node], node))
+    failed = into + Counter(source for source, _ in pairs)
+    return min(failed, key=lambda node: (-failed[node], -into[node], node))
 
 
 def _sentence(node: str, pairs: Mapping[tuple[str, str], str], addresses: Mapping[str, str]) -> str:

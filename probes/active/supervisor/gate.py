@@ -68,7 +68,7 @@ def refusal(
         return f"GPU {gpu.index} cannot be read: {gpu.error or gpu.state}", "look at the kernel log"
     name = f"GPU {gpu.index}" if instance is None else f"MIG instance {instance.index} of GPU {gpu.index}"
     return (
-        _held(name, _processes(gpu, instance), holders)
+        _in_use(name, _processes(gpu, instance), holders)
         or _busy(name, recent, instance)
         or _full(name, gpu, instance)
         or _shut(name, gpu.compute_mode)
@@ -117,7 +117,7 @@ def cpu_remark(samples: Sequence[Sample]) -> str:
     return ""
 
 
-def _held(name: str, processes: Sequence[GpuProcess], holders: Mapping[int, Holder]) -> Refusal | None:
+def _in_use(name: str, processes: Sequence[GpuProcess], holders: Mapping[int, Holder]) -> Refusal | None:
     pids = sorted({process.pid for process in processes if process.pid in holders})
     if not pids:
         return None

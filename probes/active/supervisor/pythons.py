@@ -46,24 +46,24 @@ _FIX_ROOT = "run the probe as the user whose Python it is, or name one that only
 _QUESTION = """
 import ast, json, sys
 sys.path[:] = [entry for entry in sys.path if entry]
-said = {"python": "%d.%d.%d" % sys.version_info[:3], "path": sys.executable, "folders": sys.path}
+answer = {"python": "%d.%d.%d" % sys.version_info[:3], "path": sys.executable, "folders": sys.path}
 try:
     from importlib.util import find_spec
     spec = find_spec("torch")
     if spec is not None and spec.origin:
-        place, names = spec.origin.rpartition("/")[0], {}
-        said["folders"] = sys.path + [place]
-        for line in ast.parse(open(place + "/version.py").read()).body:
+        folder, names = spec.origin.rpartition("/")[0], {}
+        answer["folders"] = sys.path + [folder]
+        for line in ast.parse(open(folder + "/version.py").read()).body:
             target = line.targets[0] if isinstance(line, ast.Assign) else getattr(line, "target", None)
             if isinstance(target, ast.Name):
                 try:
                     names[target.id] = ast.literal_eval(line.value)
                 except ValueError:
                     pass
-        said.update(torch=str(names["__version__"]), cuda=names.get("cuda"), hip=names.get("hip"))
+        answer.update(torch=str(names["__version__"]), cuda=names.get("cuda"), hip=names.get("hip"))
 except Exception as error:
-    said["error"] = "%s: %s" % (type(error).__name__, error)
-print("\\n" + "ANSWER" + json.dumps(said))
+    answer["error"] = "%s: %s" % (type(error).__name__, error)
+print("\\n" + "ANSWER" + json.dumps(answer))
 """.replace("ANSWER", _ANSWER.decode())
 
 
@@ -119,9 +119,9 @@ def find_torch(
     reasons: list[str] = []
     fix = _FIX
     for candidate in candidates(named, jobs):
-        odd = why_no_program(candidate.path)  # in the environment of this node may stand anything
-        if odd:
-            reasons.append(f"{candidate.path[:100]!r} ({candidate.origin}) {odd}")
+        why = why_no_program(candidate.path)  # in the environment of this node may stand anything
+        if why:
+            reasons.append(f"{candidate.path[:100]!r} ({candidate.origin}) {why}")
             continue
         environ, left_out = with_job(candidate.job or (jobs[0] if jobs else None), candidate.job is not None)
         look = as_root.Look(cancelled.is_set, LOOK_S)
@@ -219,7 +219,7 @@ def _answer(process: ProbeProcess, cancelled: threading.Event, ask_s: float) -> 
                 answer: dict[str, Any] = json.loads(line[len(_ANSWER) :])
                 return answer
         if ended:
-            words = endings.last_words(process.last_output())
+            words = endings.last_words(process.stderr_end())
             return words or f"ended with exit code {process.reap()} and no answer"
         if time.monotonic() - process.started_s > ask_s:
             return f"did not answer within {ask_s:g} s"

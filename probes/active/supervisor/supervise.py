@@ -14,7 +14,7 @@ from mltop.probes.active.supervisor import gate
 from mltop.probes.active.supervisor.devices import CPU, Target, choose, cpu_device, refused
 from mltop.probes.active.supervisor.environment import JobProcess, NotTaken, with_devices
 from mltop.probes.active.supervisor.gate import Holder
-from mltop.probes.active.supervisor.process import ProbeProcess, Untold
+from mltop.probes.active.supervisor.process import CannotTell, ProbeProcess
 from mltop.probes.active.supervisor.pythons import NoTorch, TorchPython, find_torch, probe_command
 from mltop.probes.active.supervisor.request import ProbeRequest, modules
 from mltop.probes.active.supervisor.watch import Emit, Stuck, Watched, watch
@@ -99,7 +99,7 @@ class Supervisor:
         for process in processes:
             try:
                 process.tell(data)
-            except Untold as why:
+            except CannotTell as why:
                 return f"the probe (pid {process.pid}) cannot be told: {why}"
         return ""
 

@@ -67,7 +67,7 @@ class Watched:
         self._due_s: float | None = None  # monotonic
         self._events = 0
         self._failure: tuple[str, str] | None = None  # told when the process is gone: why, fix
-        self._asked_s: float | None = None  # SIGTERM
+        self._terminated_s: float | None = None  # SIGTERM
         self._killed_s: float | None = None
         self._silent_s: float | None = None
         self._garbage = ""
@@ -86,8 +86,8 @@ class Watched:
         elif self._killed_s is not None:
             if now - self._killed_s > KILL_S:
                 self._give_up()
-        elif self._asked_s is not None:
-            if now - self._asked_s > TERM_S:
+        elif self._terminated_s is not None:
+            if now - self._terminated_s > TERM_S:
                 self._kill(now)
         elif self._due_s is not None and now > self._due_s:
             self._too_late(now)
@@ -97,9 +97,9 @@ class Watched:
 
     def end(self, failure: tuple[str, str] | None = None) -> None:
         """SIGTERM, and all that follows. ``failure``: why and fix, to be told once it is gone."""
-        if self._asked_s is None:
+        if self._terminated_s is None:
             self._failure = failure
-            self._asked_s = time.monotonic()
+            self._terminated_s = time.monotonic()
             self.process.signal_group(signal.SIGTERM)
             self.process.signal_group(signal.SIGCONT)
 
@@ -121,7 +121,7 @@ class Watched:
             event = event_of(line)
             if event is None:
                 self._garbage = line[-4096:].decode("utf-8", "replace") if line.strip() else self._garbage
-            elif self._asked_s is None:
+            elif self._terminated_s is None:
                 self._take(event)
 
     def _take(self, event: ProbeEvent) -> None:
@@ -181,16 +181,16 @@ class Watched:
         """It has ended; what it started must, too."""
         self.process.signal_group(signal.SIGKILL)
         deadline_s = time.monotonic() + KILL_S
-        others = self.process.others()
+        others = self.process.other_members()
         while others and time.monotonic() < deadline_s:
             time.sleep(0.01)
-            others = self.process.others()
+            others = self.process.other_members()
         code = self.process.reap()
         for pid in others:
             self._remember(pid)
         if not others and self._failure is not None:
             self._fail(*self._failure)
-        elif not others and self._asked_s is None and self._killed_s is None:
+        elif not others and self._terminated_s is None and self._killed_s is None:
             self._say_end(code)
         self._close()
 
@@ -198,9 +198,9 @@ class Watched:
         launched = self._is_launcher and (code == 0 or self._failed)
         if self._missing and not launched:
             oom_killed = self._oom_kills is not None and (oom_kills() or 0) > self._oom_kills
-            self._fail(*endings.died(code, self.stage, self.process.last_output() or self._garbage, oom_killed))
+            self._fail(*endings.died(code, self.stage, self.process.stderr_end() or self._garbage, oom_killed))
         elif code != 0 and not self._failed:
-            words = endings.died(code, self.stage, self.process.last_output(), False)[0]
+            words = endings.died(code, self.stage, self.process.stderr_end(), False)[0]
             self._emit(ProbeEvent("note", device=self._name, text=f"after its result it {words}"))
 
     def _give_up(self) -> None:
