@@ -211,6 +211,7 @@ def _integral(shape: Shape, t: float, activity: str) -> float:
 HOT_GPU = 1
 CONTEXT_BYTES = 600 * 1024**2  # held by the driver beside the process's own memory
 NVLINKS, NVLINK_BYTES_PER_S = 18, 26.562e9  # of an H100, per direction
+SEED = 0  # of SimulatedGpus: what makes them differ from other nodes'
 UPTIME_S = 5_000.0  # the counters of SimulatedGpus begin as if the node had been up this long
 
 Ranks = Sequence[tuple[int, int]]
@@ -315,14 +316,12 @@ class SimulatedGpus:
         hung_since: Callable[[], float | None],
         *,
         culprit_gpu: int | None = None,
-        seed: int = 0,
         problem: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._count = count
         self._ranks = ranks
         self._hung_since = hung_since
         self._culprit_gpu = culprit_gpu
-        self._seed = seed
         self._problem = problem
         self._zero = time.time() - UPTIME_S
 
@@ -335,7 +334,7 @@ class SimulatedGpus:
         gpus = simulate(
             now - self._zero,
             self._count,
-            self._seed,
+            SEED,
             self._ranks(),
             None if hung is None else hung - self._zero,
             culprit_gpu=self._culprit_gpu,

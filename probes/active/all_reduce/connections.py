@@ -83,20 +83,18 @@ async def connect(address: str, port: int) -> Link:
         raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)) from None
 
 
-async def why_unreached(address: str, port: int) -> str:
-    """ "" if a TCP connection opens, else the reason in words."""
-    try:
-        link = await connect(address, port)
-    except OSError as error:
-        return reason(error)
-    link.close()
-    return ""
-
-
 async def unreached(others: Mapping[str, tuple[str, int]]) -> dict[str, str]:
     """Name -> reason of those (name -> address, port) to which no connection opens; all are tried at once."""
-    reasons = await asyncio.gather(*(why_unreached(address, port) for address, port in others.values()))
-    return {name: why for name, why in zip(others, reasons) if why}
+    tries = (connect(address, port) for address, port in others.values())
+    reasons = {}
+    for name, outcome in zip(others, await asyncio.gather(*tries, return_exceptions=True)):
+        if isinstance(outcome, Link):
+            outcome.close()
+        elif isinstance(outcome, OSError):
+            reasons[name] = reason(outcome)
+        else:
+            raise outcome
+    return reasons
 
 
 def reason(error: OSError) -> str:

@@ -107,7 +107,6 @@ def find_torch(
     jobs: Sequence[JobProcess],
     for_gpus: bool,
     cancelled: threading.Event,
-    ask_s: float = ASK_S,
     *,
     not_taken: Sequence[NotTaken] = (),
 ) -> TorchPython | None:
@@ -126,7 +125,7 @@ def find_torch(
         environ, left_out = with_job(candidate.job or (jobs[0] if jobs else None), candidate.job is not None)
         look = as_root.Look(cancelled.is_set, LOOK_S)
         why = look.why_not_python(candidate.path, environ.get("PATH"))
-        answer = {} if why else ask(candidate.path, environ, cancelled, ask_s)
+        answer = {} if why else ask(candidate.path, environ, cancelled)
         # A script has become the interpreter, which finds modules where it likes.
         if answer and isinstance(answer, dict):
             why = look.why_not_python(str(answer.get("path"))) or look.why_not_loaded(answer.get("folders", ()))
@@ -197,7 +196,9 @@ def unfit(answer: Mapping[str, Any], for_gpus: bool) -> str:
     return ""
 
 
-def ask(path: str, environ: Mapping[str, str], cancelled: threading.Event, ask_s: float) -> dict[str, Any] | str:
+def ask(
+    path: str, environ: Mapping[str, str], cancelled: threading.Event, ask_s: float = ASK_S
+) -> dict[str, Any] | str:
     """What a Python says of itself, or why it says nothing. Does not wait for what hangs in the kernel."""
     try:
         process = ProbeProcess([*_start_words(path), _QUESTION], environ)
