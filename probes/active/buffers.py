@@ -28,10 +28,10 @@ class Options:
     warm_s: float = 0.5
 
 
-def options_of(told: dict[str, Any]) -> Options:
+def options_of(options: dict[str, Any]) -> Options:
     """Raises ValueError with a sentence."""
-    size, iterations = _count(told, "size_bytes"), _count(told, "iterations")
-    warm_s = told.get("warm_s", Options.warm_s)
+    size, iterations = _count(options, "size_bytes"), _count(options, "iterations")
+    warm_s = options.get("warm_s", Options.warm_s)
     if size and size < LEAST_ASKED_BYTES:
         raise ValueError(f"size_bytes is {size}: at least {LEAST_ASKED_BYTES}")
     if not 1 <= iterations <= 10_000:
@@ -41,8 +41,8 @@ def options_of(told: dict[str, Any]) -> Options:
     return Options(size, iterations, float(warm_s))
 
 
-def _count(told: dict[str, Any], name: str) -> int:
-    value = told.get(name, getattr(Options, name))
+def _count(options: dict[str, Any], name: str) -> int:
+    value = options.get(name, getattr(Options, name))
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ValueError(f"{name} must be a count, not {value!r}")
     return value

@@ -58,11 +58,11 @@ def end_with_stdin(on_line: Callable[[dict[str, Any]], None] = lambda _: None) -
     def read() -> None:
         for line in sys.stdin:
             try:
-                told = json.loads(line)
+                message = json.loads(line)
             except ValueError:
                 continue
-            if isinstance(told, dict):
-                on_line(told)
+            if isinstance(message, dict):
+                on_line(message)
         os.killpg(os.getpgid(0), signal.SIGKILL)
 
     threading.Thread(target=read, name="stdin", daemon=True).start()

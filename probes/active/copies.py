@@ -149,7 +149,7 @@ class Buffers:
         self.source = torch.zeros(words, dtype=torch.int64, device=where)
         self.received = torch.zeros(words, dtype=torch.int64, device=where)
 
-    def of(self, way: str) -> tuple[Any, Any]:
+    def ends(self, way: str) -> tuple[Any, Any]:
         """(source, target)"""
         return (self.sent, self.source) if way == "to_device" else (self.source, self.returned)
 
@@ -170,15 +170,15 @@ class CudaGpus:
             torch.cuda.synchronize(number)
 
     def start(self, gpu: int, way: str, copies: int) -> CudaTimer:
-        return self._start(gpu, *self._buffers[gpu].of(way), copies)
+        return self._start(gpu, *self._buffers[gpu].ends(way), copies)
 
     def arrived(self, gpu: int, way: str) -> bool:
         """Whether the last copies that way moved every bit."""
-        target = self._buffers[gpu].of(way)[1]
-        whole = buffers.is_filled(self._torch, target)
+        target = self._buffers[gpu].ends(way)[1]
+        intact = buffers.is_filled(self._torch, target)
         if way == "to_host":
             target.zero_()
-        return whole
+        return intact
 
     def reaches(self, source: int, target: int) -> bool:
         """Whether a GPU can write to another one's memory."""
@@ -190,10 +190,10 @@ class CudaGpus:
     def peer_arrived(self, target: int) -> bool:
         """Whether the last copies to it moved every bit; the next ones start from zeros."""
         received = self._buffers[target].received
-        whole = buffers.is_filled(self._torch, received)
+        intact = buffers.is_filled(self._torch, received)
         received.zero_()
         self._torch.cuda.synchronize(target)
-        return whole
+        return intact
 
     def _start(self, gpu: int, source: Any, target: Any, copies: int) -> CudaTimer:
         """torch puts a copy between devices on the current stream of the source's device, where the events are, too."""
@@ -233,18 +233,18 @@ class Timed:
 Begin = Callable[[int], CudaTimer]
 
 
-def timed(begins: Sequence[Begin], plan: Plan, look: Callable[[], None] = lambda: None) -> list[Timed]:
+def timed(begins: Sequence[Begin], plan: Plan, on_poll: Callable[[], None] = lambda: None) -> list[Timed]:
     """What each of several copies takes while all of them run; ``begin(count)`` begins some. Raises Stalled.
 
-    ``look`` is called again and again while they run.
+    ``on_poll`` is called again and again while they run.
     """
-    wait([begin(WARM_COPIES) for begin in begins], plan.stall_s, look)
+    wait([begin(WARM_COPIES) for begin in begins], plan.stall_s, on_poll)
     timings = [Timed() for _ in begins]
     began, done = time.monotonic(), 0
     while done < plan.iterations and (done == 0 or time.monotonic() - began < plan.budget_s):
         count = min(BATCH, plan.iterations - done)
         running = [begin(count) for begin in begins]
-        wait(running, plan.stall_s, look)
+        wait(running, plan.stall_s, on_poll)
         for timing, copies in zip(timings, running):
             timing.copies += count
             timing.seconds += copies.seconds()
@@ -252,14 +252,14 @@ def timed(begins: Sequence[Begin], plan: Plan, look: Callable[[], None] = lambda
     return timings
 
 
-def wait(running: Sequence[CudaTimer], stall_s: float, look: Callable[[], None]) -> None:
+def wait(running: Sequence[CudaTimer], stall_s: float, on_poll: Callable[[], None]) -> None:
     deadline_s = time.monotonic() + stall_s
-    look()
+    on_poll()
     while not all(copies.done() for copies in running):
         if time.monotonic() > deadline_s:
             raise Stalled(f"a copy did not end within {stall_s:g} s")
         time.sleep(POLL_S)
-        look()
+        on_poll()
 
 
 class Measurement:
@@ -299,11 +299,11 @@ class Measurement:
             self._progress(name, position / len(self._results))
             link = Link()
 
-            def look(uuid: str = result.uuid) -> None:
+            def on_poll(uuid: str = result.uuid) -> None:
                 nonlocal link
                 link = link.best(self._links.now(uuid))
 
-            timings = self._try([position], way, name, look)
+            timings = self._try([position], way, name, on_poll)
             if timings is None:
                 continue
             (timing,) = timings
@@ -339,8 +339,8 @@ class Measurement:
             copy.direct = self._gpus.reaches(source, target)
             (timing,) = timed([lambda count: self._gpus.start_peer(source, target, count)], plan)
             copy.bytes_per_s = timing.rate(plan.size_bytes)
-            whole = self._gpus.peer_arrived(target)
-            copy.intact = whole if self._results[source].intact else None  # else what is sent may be wrong already
+            intact = self._gpus.peer_arrived(target)
+            copy.intact = intact if self._results[source].intact else None  # else what is sent may be wrong already
         except RuntimeError as error:
             copy.why = first_line(error)
         except Stalled as error:
@@ -348,14 +348,15 @@ class Measurement:
             raise Stalled(f"{error} (GPU {self._index(source)} to GPU {copy.to_gpu})") from None
 
     def _try(
-        self, positions: Sequence[int], way: str, stage: str, look: Callable[[], None] = lambda: None
+        self, positions: Sequence[int], way: str, stage: str, on_poll: Callable[[], None] = lambda: None
     ) -> list[Timed] | None:
         """Of each; None when one of them failed. Raises Stalled."""
         positions = [position for position in positions if position not in self._broken]
         if not positions:
             return None
         try:
-            return timed([partial(self._gpus.start, position, way) for position in positions], self._plans[stage], look)
+            begins = [partial(self._gpus.start, position, way) for position in positions]
+            return timed(begins, self._plans[stage], on_poll)
         except RuntimeError as error:
             self._leave_gap(positions, stage, first_line(error))
             self._broken.update(positions if len(positions) == 1 else ())

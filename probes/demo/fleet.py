@@ -22,6 +22,7 @@ from mltop.probes.agent.protocol import MARK, VERSION, Hello, Message, Request, 
 from mltop.probes.demo.probes.replay import ProbeMachine
 from mltop.probes.demo.probes.requests import SimulatedProbes
 from mltop.probes.demo.simulated import FIRST_PID, JOB, LOST_GPU, RAN_S, SimulatedJob, SimulatedNode, rank_stacks
+from mltop.probes.system.files import write_all
 from mltop.probes.version import __version__
 
 SLOTS = 20  # the samples of an interval are spread over this many moments
@@ -68,23 +69,14 @@ def build(
 
 
 class Fleet:
-    """Frames of all ``nodes`` to ``out_fd``; requests from ``in_fd``."""
+    """Frames of all ``nodes`` to stdout; requests from stdin."""
 
-    def __init__(
-        self,
-        nodes: list[SimulatedNode],
-        interval_s: float,
-        in_fd: int = 0,
-        out_fd: int = 1,
-        *,
-        probe_speed: float = 1.0,
-    ) -> None:
+    def __init__(self, nodes: list[SimulatedNode], interval_s: float, probe_speed: float) -> None:
         self._nodes = {node.name: node for node in nodes}
         self._probes = SimulatedProbes(self._machine, probe_speed)
         self._slots = [nodes[start::SLOTS] for start in range(min(SLOTS, len(nodes)))]
         self._slot_s = interval_s / len(self._slots)
         self._whole_at: dict[str, float] = {}
-        self._in_fd, self._out_fd = in_fd, out_fd
         self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._replies: deque[tuple[int, Iterator[Message]]] = deque()
 
@@ -144,7 +136,7 @@ class Fleet:
         if request.op == "doctor":
             yield Message("done", node=request.node, id=request.id, data={"checks": CHECKS})
         elif request.op == "stacks":
-            chosen = [(node, rank) for node in nodes for rank in node.ranks if wanted(rank, request.args)]
+            chosen = [(node, rank) for node in nodes for rank in node.ranks if is_wanted(rank, request.args)]
             expected = len(chosen)
             yield Message("part", node=request.node, id=request.id, expected=expected, data={"expected": expected})
             for node, rank in chosen:
@@ -178,14 +170,12 @@ class Fleet:
         yield light_frame(node, now)
 
     def _write(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self._out_fd, view) :]
+        write_all(1, data)
 
     def _read(self) -> None:
         buffer = b""
         while True:
-            data = os.read(self._in_fd, 65536)
+            data = os.read(0, 65536)
             if not data:
                 break
             *lines, buffer = (buffer + data).split(b"\n")
@@ -229,7 +219,7 @@ def machine_of(node: SimulatedNode) -> ProbeMachine:
     )
 
 
-def wanted(rank: int, args: dict[str, Any]) -> bool:
+def is_wanted(rank: int, args: dict[str, Any]) -> bool:
     job, pids = args.get("job"), args.get("pids")
     return (not job or job == JOB) and (pids is None or FIRST_PID + rank in pids)
 
@@ -257,7 +247,7 @@ def main(argv: list[str] | None = None) -> None:
     nodes = build(
         options.nodes, options.first, options.gpus, options.interval, options.hang_after, spares=options.spares
     )
-    Fleet(nodes, options.interval, probe_speed=options.probe_speed).run()
+    Fleet(nodes, options.interval, options.probe_speed).run()
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 from mltop.probes.demo.machine import HEALTHY, gpu_bus
 from mltop.probes.model import (
@@ -37,7 +37,23 @@ SLOWDOWN_C: float = _FIXED["temperature_slowdown_c"]
 MEMORY_TOTAL_BYTES: int = _FIXED["memory_total_bytes"]
 
 TRAINING, WAITING, STARVED, IDLE = "training", "waiting", "starved", "idle"
-_MEAN_W = {TRAINING: 545.0, WAITING: 131.0, STARVED: 112.0, IDLE: 69.0}
+
+
+class _Load(NamedTuple):
+    """What an activity does to a GPU; shares are 0..1."""
+
+    mean_w: float
+    busy: float = 0.0
+    sm_active: float = 0.0
+    sm_occupancy: float = 0.0
+
+
+_LOADS = {
+    TRAINING: _Load(545.0, 0.97, 0.74, 0.31),
+    WAITING: _Load(131.0, 1.0, 0.11, 0.05),
+    STARVED: _Load(112.0),
+    IDLE: _Load(69.0),
+}
 _WAVES = ((47.0, 60.0), (11.0, 35.0), (3.1, 20.0))  # period in s, amplitude in W: epochs, steps, noise
 _SMALL = 0.05  # of those amplitudes when nothing is computed
 _CAP_FROM_W = 640.0  # above this the power cap begins to take clocks away
@@ -80,9 +96,9 @@ def move(shape: Shape, t: float, activity: str, since: float) -> dict[str, Any]:
     trained_s = t if training else since
     reasons, clock = _clock(activity, throttled, power)
     return {
-        "busy": round(_BUSY[activity] + (0.03 * wave if training else 0.0), 2),  # NVML gives whole percents
-        "sm_active": round(_SM_ACTIVE[activity] * (1 + 0.08 * wave), 4),
-        "sm_occupancy": round(_OCCUPANCY[activity] * (1 + 0.08 * wave), 4),
+        "busy": round(_LOADS[activity].busy + (0.03 * wave if training else 0.0), 2),  # NVML gives whole percents
+        "sm_active": round(_LOADS[activity].sm_active * (1 + 0.08 * wave), 4),
+        "sm_occupancy": round(_LOADS[activity].sm_occupancy * (1 + 0.08 * wave), 4),
         "tensor_active": round(0.46 * (1 + 0.15 * wave), 4) if training else 0.0,
         "dram_active": round(0.55 * (1 + 0.12 * wave), 4) if training else 0.0,
         "fp64_active": 0.0,
@@ -113,11 +129,6 @@ def _shares(shape: Shape, t: float, activity: str, reasons: list[str]) -> dict[s
     return shares
 
 
-_BUSY = {TRAINING: 0.97, WAITING: 1.0, STARVED: 0.0, IDLE: 0.0}
-_SM_ACTIVE = {TRAINING: 0.74, WAITING: 0.11, STARVED: 0.0, IDLE: 0.0}
-_OCCUPANCY = {TRAINING: 0.31, WAITING: 0.05, STARVED: 0.0, IDLE: 0.0}
-
-
 def in_episode(t: float) -> bool:
     return t % EPISODE_PERIOD_S >= EPISODE_PERIOD_S - EPISODE_S
 
@@ -135,7 +146,7 @@ def _power(shape: Shape, t: float, activity: str) -> float:
     waves = sum(
         amplitude * math.sin(math.tau * t / period + phase) for (period, amplitude), phase in zip(_WAVES, shape.phases)
     )
-    return _MEAN_W[activity] + scale * (shape.offset_w + waves)
+    return _LOADS[activity].mean_w + scale * (shape.offset_w + waves)
 
 
 def _clock(activity: str, throttled: bool, power_w: float) -> tuple[list[str], int]:
@@ -159,8 +170,8 @@ def _temperature(shape: Shape, t: float, activity: str, since: float) -> float:
     if activity == TRAINING:
         return _training_c(shape, t)
     if activity == IDLE:
-        return _settled_c(_MEAN_W[IDLE])
-    settled = _settled_c(_MEAN_W[activity])
+        return _settled_c(_LOADS[IDLE].mean_w)
+    settled = _settled_c(_LOADS[activity].mean_w)
     return settled + (_training_c(shape, since) - settled) * math.exp(-max(0.0, t - since) / _COOLING_S)
 
 
@@ -172,7 +183,7 @@ def _training_c(shape: Shape, t: float) -> float:
     # The slow wave arrives late, the fast ones hardly at all: the heat sink is a low pass.
     (period, amplitude), phase = _WAVES[0], shape.phases[0]
     slow = amplitude * 0.8 * math.sin(math.tau * (t - 6) / period + phase)
-    return _settled_c(_MEAN_W[TRAINING] + shape.offset_w + slow)
+    return _settled_c(_LOADS[TRAINING].mean_w + shape.offset_w + slow)
 
 
 def _energy(shape: Shape, t: float, activity: str, since: float) -> float:
@@ -182,7 +193,7 @@ def _energy(shape: Shape, t: float, activity: str, since: float) -> float:
     trained_s = t if activity == TRAINING else since
     energy = _integral(shape, trained_s, TRAINING)
     if shape.hot:
-        energy -= episode_seconds(trained_s) * (_MEAN_W[TRAINING] + shape.offset_w - _EPISODE_W)
+        energy -= episode_seconds(trained_s) * (_LOADS[TRAINING].mean_w + shape.offset_w - _EPISODE_W)
     if activity != TRAINING:
         energy += _integral(shape, t, activity) - _integral(shape, since, activity)
     return energy
@@ -194,12 +205,13 @@ def _integral(shape: Shape, t: float, activity: str) -> float:
         amplitude * period / math.tau * (math.cos(phase) - math.cos(math.tau * t / period + phase))
         for (period, amplitude), phase in zip(_WAVES, shape.phases)
     )
-    return (_MEAN_W[activity] + scale * shape.offset_w) * t + scale * waves
+    return (_LOADS[activity].mean_w + scale * shape.offset_w) * t + scale * waves
 
 
 HOT_GPU = 1
 CONTEXT_BYTES = 600 * 1024**2  # held by the driver beside the process's own memory
 NVLINKS, NVLINK_BYTES_PER_S = 18, 26.562e9  # of an H100, per direction
+SEED = 0  # of SimulatedGpus: what makes them differ from other nodes'
 UPTIME_S = 5_000.0  # the counters of SimulatedGpus begin as if the node had been up this long
 
 Ranks = Sequence[tuple[int, int]]
@@ -304,14 +316,12 @@ class SimulatedGpus:
         hung_since: Callable[[], float | None],
         *,
         culprit_gpu: int | None = None,
-        seed: int = 0,
         problem: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._count = count
         self._ranks = ranks
         self._hung_since = hung_since
         self._culprit_gpu = culprit_gpu
-        self._seed = seed
         self._problem = problem
         self._zero = time.time() - UPTIME_S
 
@@ -324,7 +334,7 @@ class SimulatedGpus:
         gpus = simulate(
             now - self._zero,
             self._count,
-            self._seed,
+            SEED,
             self._ranks(),
             None if hung is None else hung - self._zero,
             culprit_gpu=self._culprit_gpu,

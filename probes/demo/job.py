@@ -22,15 +22,8 @@ from mltop.probes.system.spawn import end_child, signal_group, start_child
 
 # Set by launchers; in a rank's environment they would make it look like a part of the job we were started in.
 LAUNCHER_PREFIXES = (
-    "SLURM_",
-    "OMPI_",
-    "PMI_",
-    "PMIX_",
-    "TORCHELASTIC_",
-    "ROLE_",
-    "GROUP_",
-    "TORCH_NCCL_",
-    "NCCL_",
+    *("SLURM_", "OMPI_", "PMI_", "PMIX_", "TORCHELASTIC_"),
+    *("ROLE_", "GROUP_", "TORCH_NCCL_", "NCCL_"),
 )
 
 
@@ -134,7 +127,7 @@ class DemoJob:
         pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(self.ranks)]
         port = free_port()
         try:
-            for rank in range(self.ranks):
+            for rank, (inbox, _) in enumerate(pairs):
                 setup = RankSetup(
                     rank=rank,
                     world_size=self.ranks,
@@ -142,7 +135,7 @@ class DemoJob:
                     step_s=self._step_s,
                     hung_fd=self._hung_fd,
                     store_fd=store_fd,
-                    inbox_fd=pairs[rank][0].fileno(),
+                    inbox_fd=inbox.fileno(),
                     outbox_fds=[outbox.fileno() for _, outbox in pairs],
                     stuck_from=time.monotonic() + self._healthy_s if rank == self.culprit else None,
                     may_fall_back=self._may_fall_back,

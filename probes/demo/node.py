@@ -35,11 +35,6 @@ from mltop.probes.model import Gap, GpuSample, HostSample, KernelEvent, PciDevic
 OF_GPUS = "nvidia"  # services and modules
 
 
-def only_own(pids: Callable[[], list[int]]) -> Collectors:
-    """``pids``: the ranks' processes, as they are when it is called."""
-    return Collectors(NoDcgm(), HostWithoutOthers(), RankSource(only=pids), pci=NoPci(), kernel_log=NoKernelLog())
-
-
 class HostWithoutOthers(HostSource):
     """Without the names of others' processes, and without the services of GPUs that the simulated ones do not need."""
 
@@ -79,7 +74,9 @@ SLOW_GPU = 6  # where no node of a fleet has one
 
 
 class DemoAgent(Agent):
-    """The agent, but it sees only the processes of ``pids``, and what probes put load on is simulated."""
+    """The agent, but it sees only the processes of ``pids``, the ranks' as they are when it is called, and what probes
+    put load on is simulated.
+    """
 
     def __init__(
         self,
@@ -89,7 +86,9 @@ class DemoAgent(Agent):
         probes: SimulatedProbes,
         pids: Callable[[], list[int]],
     ) -> None:
-        super().__init__(node, gpu_source, interval_s, collectors=only_own(pids))
+        ranks = RankSource(only=pids)
+        collectors = Collectors(NoDcgm(), HostWithoutOthers(), ranks, pci=NoPci(), kernel_log=NoKernelLog())
+        super().__init__(node, gpu_source, interval_s, collectors=collectors)
         self._probe_thread = ProbeThread(probes, self._caller.send)
 
     def _handle(self, request: Request) -> None:

@@ -83,20 +83,18 @@ async def connect(address: str, port: int) -> Link:
         raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)) from None
 
 
-async def why_unreached(address: str, port: int) -> str:
-    """ "" if a TCP connection opens, else the reason in words."""
-    try:
-        link = await connect(address, port)
-    except OSError as error:
-        return reason(error)
-    link.close()
-    return ""
-
-
 async def unreached(others: Mapping[str, tuple[str, int]]) -> dict[str, str]:
     """Name -> reason of those (name -> address, port) to which no connection opens; all are tried at once."""
-    reasons = await asyncio.gather(*(why_unreached(address, port) for address, port in others.values()))
-    return {name: why for name, why in zip(others, reasons) if why}
+    tries = (connect(address, port) for address, port in others.values())
+    reasons = {}
+    for name, outcome in zip(others, await asyncio.gather(*tries, return_exceptions=True)):
+        if isinstance(outcome, Link):
+            outcome.close()
+        elif isinstance(outcome, OSError):
+            reasons[name] = reason(outcome)
+        else:
+            raise outcome
+    return reasons
 
 
 def reason(error: OSError) -> str:
@@ -127,8 +125,8 @@ def accused(cannot: Unreached, addresses: Mapping[str, str]) -> dict[str, str]:
     sentences: dict[str, str] = {}
     while left:
         node = _worst(list(left))
-        mine = {pair: why for pair, why in left.items() if node in pair}
-        sentences[node] = _sentence(node, mine, addresses)
+        explained = {pair: why for pair, why in left.items() if node in pair}
+        sentences[node] = _sentence(node, explained, addresses)
         left = {pair: why for pair, why in left.items() if node not in pair}
     return sentences
 
@@ -143,8 +141,8 @@ def named(names: Sequence[str], most: int = 4) -> str:
 def _worst(pairs: Sequence[tuple[str, str]]) -> str:
     """The node of most failed connections; of several the one that most could not reach, then by name."""
     into = Counter(target for _, target in pairs)
-    both = into + Counter(source for source, _ in pairs)
-    return min(both, key=lambda node: (-both[node], -into[node], node))
+    failed = into + Counter(source for source, _ in pairs)
+    return min(failed, key=lambda node: (-failed[node], -into[node], node))
 
 
 def _sentence(node: str, pairs: Mapping[tuple[str, str], str], addresses: Mapping[str, str]) -> str:

@@ -303,24 +303,28 @@ class Joining:
     ``store``: the socket for the store's server, on the leader only. ``limit_s``: most seconds of ``join()``."""
 
     def __init__(self, options: Options, sockets: Sockets) -> None:
-        """``sockets``: they listen already."""
+        """``sockets``: they listen already. Within a running loop."""
         self._options = options
         self._sockets = sockets
         self.store = sockets.store
         # All come, all try to reach each other, the leader sums up.
-        self.limit_s = options.limit_s("join") + 3 * LIMIT_S
+        join_s = options.limit_s("join")
+        self.limit_s = join_s + 3 * LIMIT_S
         self._leader: Leader | None = None
+        if self.store is not None:
+            store = (sockets.address.address, self.store.getsockname()[1])
+            self._leader = Leader(options.nodes, options.key, join_s, store, self._came)
         self._server: asyncio.Server | None = None
-        self._absent: list[str] = []  # told before the meeting was open
         self._tasks = Tasks()
 
     async def join(self) -> Meeting:
         """Raises NotJoined."""
         options = self._options
-        if options.leader:
+        if self._leader is not None:
+            link = await self._open_meeting(self._leader)
             # Port 0: nobody needs to try whether it reaches us, all others are connected already.
-            hello = Hello(options.node, options.key, options.ranks, 0)
-            return await join(await self._open_meeting(hello), options.node, self.limit_s)
+            link.send(Hello(options.node, options.key, options.ranks, 0).message())
+            return await join(link, options.node, self.limit_s)
         link = await find_leader(options.leader_node, options.addresses, options.port, options.key)
         try:
             own = listen(link.own_address())
@@ -333,7 +337,6 @@ class Joining:
 
     def without(self, names: list[str]) -> None:
         """The caller knows that they will not come: nobody waits for them."""
-        self._absent += names
         if self._leader is not None:
             self._leader.without(names)
 
@@ -342,16 +345,11 @@ class Joining:
         if self._leader is not None:
             self._leader.end()
 
-    async def _open_meeting(self, hello: Hello) -> Link:
-        options = self._options
-        assert self.store is not None
-        store = (self._sockets.address.address, self.store.getsockname()[1])
-        leader = self._leader = Leader(options.nodes, options.key, options.limit_s("join"), store, self._came)
-        leader.without(self._absent)
+    async def _open_meeting(self, leader: Leader) -> Link:
+        """The own launcher's link to it."""
         if self._sockets.meeting is not None:  # open until the end: who comes too late is told so
             self._server = await asyncio.start_server(leader.accept, sock=self._sockets.meeting, limit=LINE_LIMIT_BYTES)
         link, other = await local_pair()
-        link.send(hello.message())
         self._tasks.start(leader.attend(other))
         self._tasks.start(self._lead(leader))
         return link

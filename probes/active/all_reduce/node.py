@@ -153,7 +153,7 @@ class Node:
 
     async def serve(self) -> None:
         while True:
-            line = await self._next()
+            line = await self._unless_lost("init", self._lines.get())
             if line.get("tell") == "end":
                 return
             if line.get("tell") == "round":
@@ -164,14 +164,10 @@ class Node:
                     child.failed(str(error), stage="init", data=where)
                     child.say(ProbeEvent("round", data={**where, "failed": True}))
 
-    async def _next(self) -> dict[str, Any]:
-        """Told by the caller. A leader that was told to end is no failure: our caller will tell us the same."""
-        if self._ended_by_leader:
-            return await self._lines.get()
-        return await self._unless_lost("init", self._lines.get())
-
     async def _unless_lost(self, stage: str, work: Awaitable[T]) -> T:
-        """What ``work`` gives; Failed as soon as the leader is gone."""
+        """What ``work`` gives; Failed as soon as the leader is gone. One that was told to end is no failure: our caller
+        will tell us the same.
+        """
         waiting = asyncio.ensure_future(work)
         both: list[asyncio.Future[Any]] = [waiting, self._lost]
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)

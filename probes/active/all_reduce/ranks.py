@@ -85,9 +85,9 @@ class Importer:
             return
         reply = json.loads(packet)
         if "imported" in reply:
-            self._settle(reply["imported"])
+            self.imported.set_result(reply["imported"])
         elif "failed" in reply:
-            self._settle(ImportFailed(reply["failed"]))
+            self.imported.set_exception(ImportFailed(reply["failed"]))
         else:
             self.on_child(reply)
 
@@ -95,7 +95,9 @@ class Importer:
         await asyncio.wait([self._reading], timeout=LAST_WORDS_S)
         words = endings.last_words("\n".join(self.lines))
         how = ", ".join(word for word in (self._ending(), words) if word)
-        self._settle(ImportFailed(f"the process that imports torch died: {how or 'it said nothing'}"))
+        if not self.imported.done():
+            why = f"the process that imports torch died: {how or 'it said nothing'}"
+            self.imported.set_exception(ImportFailed(why))
 
     def _ending(self) -> str:
         """How it ended, "" when it only closed its socket; ``end()`` reaps it."""
@@ -105,14 +107,6 @@ class Importer:
         if ended.si_code == os.CLD_EXITED:
             return f"exit code {ended.si_status}"
         return f"killed by {endings.signal_name(ended.si_status)}"
-
-    def _settle(self, outcome: dict[str, Any] | ImportFailed) -> None:
-        if self.imported.done():
-            return
-        if isinstance(outcome, ImportFailed):
-            self.imported.set_exception(outcome)
-        else:
-            self.imported.set_result(outcome)
 
 
 class LocalRank:

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Callable
+from typing import Any, Callable
 
 from mltop.probes.active.device import Device, Timer
 from mltop.probes.active.matmul.corruption import EVERY, Checker
@@ -38,18 +38,9 @@ class Rates:
 def rates(flop: float, times_s: Sequence[float]) -> Rates:
     """Of at least one time. ``p5`` is the nearest rank."""
     slowest_first = sorted(times_s, reverse=True)
-    nearest = max(1, math.ceil(0.05 * len(times_s))) - 1
-
-    def tflops(seconds: float) -> float:
-        return flop / seconds / 1e12
-
-    return Rates(
-        len(times_s),
-        tflops(statistics.fmean(times_s)),
-        tflops(statistics.median(times_s)),
-        tflops(slowest_first[nearest]),
-        tflops(slowest_first[-1]),
-    )
+    p5_s = slowest_first[max(1, math.ceil(0.05 * len(times_s))) - 1]
+    seconds = (statistics.fmean(times_s), statistics.median(times_s), p5_s, slowest_first[-1])
+    return Rates(len(times_s), *(flop / time_s / 1e12 for time_s in seconds))
 
 
 class Burst:
@@ -69,7 +60,7 @@ class Burst:
 
     def times(self, count: int) -> list[float]:
         """Seconds of each of ``count`` GEMMs; the device is waited for at the end, not between them."""
-        timers = [self._one() for _ in range(count)]
+        timers = [self._start() for _ in range(count)]
         self._device.wait()
         return [timer.seconds() for timer in timers]
 
@@ -89,14 +80,11 @@ class Burst:
                 return times_s
             batch = next_batch(len(times_s) / passed, batch)
 
-    def _one(self) -> Timer:
+    def _start(self) -> Timer:
         self._device.flush()
         if self._operands.fresh is not None:
             self._operands.c.copy_(self._operands.fresh)
-        timer = self._device.timer()
-        timer.start()
-        output = self._run(self._operands)
-        timer.stop()
+        timer, output = _group(self._device, self._run, self._operands, 1)
         if self._checker is not None and self._done % EVERY == 0:
             self._checker.check(output)
         self._done += 1
@@ -156,16 +144,22 @@ class Sustained:
         return self.gemms * flop / self.seconds / 1e12
 
 
+def _group(device: Device, run: Run, operands: Operands, count: int) -> tuple[Timer, Any]:
+    """``count`` GEMMs enqueued, timed as a whole, and the output of the last."""
+    timer, output = device.timer(), None
+    timer.start()
+    for _ in range(count):
+        output = run(operands)
+    timer.stop()
+    return timer, output
+
+
 def warm(device: Device, run: Run, operands: Operands, seconds: float, tell: Callable[[float], None]) -> float:
     """Full load for so long. Returns seconds of one GEMM, the best of any batch."""
     started = time.perf_counter()
     batch, best_s, done = 1, float("inf"), 0
     while True:
-        timer = device.timer()
-        timer.start()
-        for _ in range(batch):
-            run(operands)
-        timer.stop()
+        timer, _ = _group(device, run, operands, batch)
         timer.wait()
         best_s = min(best_s, timer.seconds() / batch)
         done += batch
@@ -201,11 +195,7 @@ def sustain(
         done.seconds += timer.seconds()
 
     while not (done.gemms or waiting) or time.perf_counter() - started < seconds:
-        timer = device.timer()
-        timer.start()
-        for _ in range(EVERY):
-            output = run(operands)
-        timer.stop()
+        timer, output = _group(device, run, operands, EVERY)
         checker.check(output)
         waiting.append(timer)
         if len(waiting) > _AHEAD:

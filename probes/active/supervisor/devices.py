@@ -97,10 +97,8 @@ def _add_instances(choice: Choice, kind: str, sample: Sample, gpu: GpuSample, in
         fix = f"sudo nvidia-smi mig -i {gpu.index} -cgi PROFILE -C"
         choice.refuse(parent, "in MIG mode and has no instance", fix)
     for instance in instances:
-        name = f"{gpu.name or 'GPU'} MIG {instance.name or instance.index}"
-        device = ProbeDevice(
-            instance.uuid or "", gpu.index, name, "mig", parent.pci_device, instance.memory_total_bytes
-        )
+        name, total_bytes = f"{gpu.name or 'GPU'} MIG {instance.name or instance.index}", instance.memory_total_bytes
+        device = ProbeDevice(instance.uuid or "", gpu.index, name, "mig", parent.pci_device, total_bytes)
         if instance.uuid:
             choice.targets.append(Target(device, gpu, instance))
         else:
@@ -108,9 +106,8 @@ def _add_instances(choice: Choice, kind: str, sample: Sample, gpu: GpuSample, in
 
 
 def _device(gpu: GpuSample, sample: Sample) -> ProbeDevice:
-    return ProbeDevice(
-        gpu.uuid or "", gpu.index, gpu.name or "", "gpu", _pci_device(gpu, sample), gpu.memory_total_bytes
-    )
+    pci_device = _pci_device(gpu, sample)
+    return ProbeDevice(gpu.uuid or "", gpu.index, gpu.name or "", "gpu", pci_device, gpu.memory_total_bytes)
 
 
 def _pci_device(gpu: GpuSample, sample: Sample) -> str:

@@ -27,15 +27,9 @@ _OF_THE_CLUSTER = ("NCCL_", "GLOO_", "CUDA_")
 # What a job set to be debugged or profiled, what names its files or its rendezvous, and what is ours to choose.
 _NOT_TAKEN = frozenset(
     (
-        "CUDA_VISIBLE_DEVICES",
-        "CUDA_DEVICE_ORDER",
-        "CUDA_LAUNCH_BLOCKING",
-        "CUDA_INJECTION64_PATH",
-        "CUDA_ENABLE_COREDUMP_ON_EXCEPTION",
-        "NCCL_COMM_ID",
-        "NCCL_DEBUG_FILE",
-        "NCCL_TOPO_DUMP_FILE",
-        "NCCL_GRAPH_DUMP_FILE",
+        *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUDA_INJECTION64_PATH"),
+        *("CUDA_ENABLE_COREDUMP_ON_EXCEPTION", "NCCL_COMM_ID"),
+        *("NCCL_DEBUG_FILE", "NCCL_TOPO_DUMP_FILE", "NCCL_GRAPH_DUMP_FILE"),
     )
 )
 # Would make a foreign Python another one, or a rank of somebody's job.
@@ -137,10 +131,8 @@ def _uids(folder: int) -> list[int]:
 
 def _witness(pid: int, folder: int) -> JobProcess:
     program = os.stat("exe", dir_fd=folder)
-    variables = {}
-    for item in _read(folder, "environ").split(b"\0"):
-        name, _, value = os.fsdecode(item).partition("=")
-        variables[name] = value
+    items = (os.fsdecode(item).partition("=") for item in _read(folder, "environ").split(b"\0"))
+    variables = {name: value for name, _, value in items}
     argv0 = os.fsdecode(_read(folder, "cmdline").split(b"\0", 1)[0])
     return JobProcess(
         pid=pid,
@@ -183,8 +175,8 @@ def with_job(job: JobProcess | None, is_its_python: bool) -> tuple[dict[str, str
     for name, value in job.variables.items() if job is not None else ():
         if is_its_python or name not in _OF_ITS_PYTHON:
             environ[name] = value
-    kept, left_out = as_root.cleaned(environ)
-    return kept, {**as_root.LEFT_OUT, **left_out}
+    cleaned, left_out = as_root.cleaned(environ)
+    return cleaned, {**as_root.LEFT_OUT, **left_out}
 
 
 def with_devices(environ: Mapping[str, str], devices: Sequence[ProbeDevice]) -> dict[str, str]:

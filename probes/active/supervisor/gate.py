@@ -48,15 +48,15 @@ class Holder:
 
     def __str__(self) -> str:
         if self.probe:
-            return f"{a_probe(self.probe)} (pid {self.pid}{_of(self.user)}) runs here"
+            of_user = f" of {self.user}" if self.user else ""
+            return f"{a_probe(self.probe)} (pid {self.pid}{of_user}) runs here"
         if not self.is_visible:
             return f"pid {self.pid}, which is not seen here (in another container, or it has just ended)"
-        job = f", job {self.job}" if self.job else ""
-        return f"{self.who} (pid {self.pid}{job})"
+        return f"{self.who} ({_pid_and_job(self.pid, self.job)})"
 
     @property
     def who(self) -> str:
-        return f"{self.user or 'somebody'}: {self.command or 'unknown command'}"
+        return _who(self.user, self.command)
 
 
 def of_all(why: str) -> Refusal:
@@ -88,7 +88,7 @@ def refusal(
     if gpu.state != "ok":
         return Refusal(f"cannot be read: {gpu.error or gpu.state}", "look at the kernel log", "unreadable")
     found = (
-        _held(_processes(gpu, instance), holders)
+        _in_use(_processes(gpu, instance), holders)
         or _busy(recent, instance)
         or _full(gpu, instance)
         or _shut(gpu.compute_mode)
@@ -102,13 +102,12 @@ def refusal(
 
 def unknowns(gpu: GpuSample, recent: Sequence[GpuSample], instance: MigInstance | None = None) -> list[str]:
     """What the decision about a free GPU had to do without."""
-    of = gpu if instance is None else instance
-    is_told = {
+    is_known = {
         "who uses it": gpu.processes is not None,
-        "its memory use": of.memory_used_bytes is not None,
+        "its memory use": (instance or gpu).memory_used_bytes is not None,
         "how busy it is": any(value is not None for value in _activity(recent, instance)),
     }
-    return [f"of GPU {gpu.index} is not known: {what}" for what, told in is_told.items() if not told]
+    return [f"of GPU {gpu.index} is not known: {what}" for what, is_there in is_known.items() if not is_there]
 
 
 def cpu_refusal(samples: Sequence[Sample], others: Sequence[Holder], *, force: bool = False) -> Refusal | None:
@@ -142,7 +141,7 @@ def cpu_remark(samples: Sequence[Sample]) -> str:
     return ""
 
 
-def _held(processes: Sequence[GpuProcess], holders: Mapping[int, Holder]) -> Refusal | None:
+def _in_use(processes: Sequence[GpuProcess], holders: Mapping[int, Holder]) -> Refusal | None:
     pids = sorted({process.pid for process in processes if process.pid in holders})
     if not pids:
         return None
@@ -183,7 +182,7 @@ def _activity(recent: Sequence[GpuSample], instance: MigInstance | None) -> list
 
 
 def _full(gpu: GpuSample, instance: MigInstance | None) -> Refusal | None:
-    used = (gpu if instance is None else instance).memory_used_bytes
+    used = (instance or gpu).memory_used_bytes
     if used is None or used <= IN_USE_BYTES:
         return None
     why = f"{size_words(used)} of its memory are in use, though no process is seen that uses it"
@@ -206,8 +205,7 @@ def _broken(gpu: GpuSample) -> Refusal | None:
 
 
 def _unclear(gpu: GpuSample, instance: MigInstance | None) -> Refusal | None:
-    used = (gpu if instance is None else instance).memory_used_bytes
-    if gpu.processes is None and used is None:
+    if gpu.processes is None and (instance or gpu).memory_used_bytes is None:
         why = "whether it is free is not known: neither its processes nor its memory can be read"
         return Refusal(why, "--force", "unknown")
     return None
@@ -215,14 +213,17 @@ def _unclear(gpu: GpuSample, instance: MigInstance | None) -> Refusal | None:
 
 def _rank(rank: RankSample) -> str:
     number = "" if rank.rank is None else f"rank {rank.rank}, "
-    job = f", job {rank.job}" if rank.job else ""
-    return f"{rank.user or 'somebody'}: {rank.command or 'unknown command'} ({number}pid {rank.pid}{job})"
+    return f"{_who(rank.user, rank.command)} ({number}{_pid_and_job(rank.pid, rank.job)})"
+
+
+def _who(user: str, command: str) -> str:
+    return f"{user or 'somebody'}: {command or 'unknown command'}"
+
+
+def _pid_and_job(pid: int, job: str) -> str:
+    return f"pid {pid}, job {job}" if job else f"pid {pid}"
 
 
 def _more(count: int, noun: str) -> str:
     plural = noun + ("es" if noun.endswith("s") else "s")
     return f" and {count} more {noun if count == 1 else plural}" if count > 0 else ""
-
-
-def _of(user: str) -> str:
-    return f" of {user}" if user else ""

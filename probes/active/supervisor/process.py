@@ -16,7 +16,8 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import IO
 
 from mltop.probes.active.child import Lines
 from mltop.probes.active.host import stat_fields
@@ -28,11 +29,11 @@ _READ_BYTES = 65_536
 _READS_AT_ONCE = 8  # then the other processes have their turn
 _KILLED_S = 0.5
 _GUARD = ("/bin/sh", "-c", "read _")
-_MOST_UNTOLD_BYTES = 1_000_000
+_MOST_UNSENT_BYTES = 1_000_000
 _OOM_SCORE_ADJ = b"1000"  # when memory runs out the kernel ends the probe, not the training (proc(5))
 
 
-class Untold(Exception):
+class CannotTell(Exception):
     """Why a line cannot be given to the process."""
 
 
@@ -61,21 +62,22 @@ class ProbeProcess:
         finally:
             os.close(far_end)
         self._limit(memory_bytes)
-        process = self._process
-        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-        self._in, self.out, self.err = process.stdin.fileno(), process.stdout.fileno(), process.stderr.fileno()
+        self._in, self.out, self.err = (file.fileno() for file in self._files())
         for fd in (self._in, self.out, self.err):
             os.set_blocking(fd, False)
         self.open = {self.out, self.err}  # what can still be read
         self.received_bytes = 0
         self._lines = Lines()
-        self._said = b""
-        self._untold = bytearray()
+        self._errors = b""
+        self._unsent = bytearray()
         self._tell_lock = threading.Lock()
         self._closed = False
         if first_line:
-            with contextlib.suppress(Untold):  # it has ended already: whoever watches it will say why
+            with contextlib.suppress(CannotTell):  # it has ended already: whoever watches it will say why
                 self.tell(first_line)
+
+    def _files(self) -> Iterator[IO[bytes]]:
+        return filter(None, (self._process.stdin, self._process.stdout, self._process.stderr))
 
     def _start_guard(self, far_end: int) -> subprocess.Popen[bytes]:
         nothing = subprocess.DEVNULL
@@ -98,7 +100,7 @@ class ProbeProcess:
 
     def receive(self) -> list[bytes]:
         """The whole lines of stdout that have come. Also empties stderr."""
-        self._said = (self._said + self._read(self.err))[-STDERR_BYTES:]
+        self._errors = (self._errors + self._read(self.err))[-STDERR_BYTES:]
         return self._lines.take(self._read(self.out))
 
     def _read(self, fd: int) -> bytes:
@@ -122,36 +124,36 @@ class ProbeProcess:
         """Nothing can come from it any more."""
         return self.out not in self.open
 
-    def said(self) -> str:
+    def stderr_end(self) -> str:
         """The end of its stderr."""
-        return self._said.decode("utf-8", "replace")
+        return self._errors.decode("utf-8", "replace")
 
     def tell(self, line: bytes) -> None:
-        """A line for its stdin, from any thread; it waits here while the process does not read. Raises Untold."""
+        """A line for its stdin, from any thread; it waits here while the process does not read. Raises CannotTell."""
         with self._tell_lock:
             if self._closed:
-                raise Untold("it has ended")
-            if len(self._untold) + len(line) > _MOST_UNTOLD_BYTES:
-                raise Untold("it does not read what it is told")
-            self._untold += line
+                raise CannotTell("it has ended")
+            if len(self._unsent) + len(line) > _MOST_UNSENT_BYTES:
+                raise CannotTell("it does not read what it is told")
+            self._unsent += line
             self._flush()
 
     def flush(self) -> None:
         """Some more of what it has not read yet."""
-        with self._tell_lock, contextlib.suppress(Untold):
+        with self._tell_lock, contextlib.suppress(CannotTell):
             if not self._closed:
                 self._flush()
 
     def _flush(self) -> None:
-        while self._untold:
+        while self._unsent:
             try:
-                written = os.write(self._in, self._untold[:_READ_BYTES])
+                written = os.write(self._in, self._unsent[:_READ_BYTES])
             except BlockingIOError:
                 return
             except OSError as error:
-                self._untold.clear()
-                raise Untold(f"it takes nothing any more ({error.strerror})") from error
-            del self._untold[:written]
+                self._unsent.clear()
+                raise CannotTell(f"it takes nothing any more ({error.strerror})") from error
+            del self._unsent[:written]
 
     def has_ended(self) -> bool:
         """Leaves it a zombie, so that its group's number stays its own until ``close``."""
@@ -162,15 +164,11 @@ class ProbeProcess:
     def signal_group(self, number: int) -> None:
         signal_group(self._process, number)
 
-    def others(self) -> list[int]:
+    def other_members(self) -> list[int]:
         """Living processes of its group but itself. Looks at every process of the machine."""
-        pids = []
-        for name in os.listdir("/proc"):  # noqa: PTH208 - thousands of them
-            if name.isdigit() and int(name) != self.pid:
-                fields = stat_fields(int(name))
-                if fields and fields[2] == str(self.pid) and fields[0] not in "ZX":
-                    pids.append(int(name))
-        return pids
+        pids = (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208 - thousands of them
+        stats = ((pid, stat_fields(pid)) for pid in pids if pid != self.pid)
+        return [pid for pid, fields in stats if fields and fields[2] == str(self.pid) and fields[0] not in "ZX"]
 
     def reap(self) -> int:
         """Its exit code once it has ended; negative: killed by that signal."""
@@ -191,10 +189,9 @@ class ProbeProcess:
                 return
             self._closed = True
         self._process.poll()
-        for file in (self._process.stdin, self._process.stdout, self._process.stderr):
-            if file is not None:
-                with contextlib.suppress(OSError):
-                    file.close()
+        for file in self._files():
+            with contextlib.suppress(OSError):
+                file.close()
         os.close(self._lifeline)
         try:
             self._guard.wait(_KILLED_S)

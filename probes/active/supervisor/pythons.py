@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import mltop.probes
@@ -46,24 +46,24 @@ _FIX_ROOT = "run the probe as the user whose Python it is, or name one that only
 _QUESTION = """
 import ast, json, sys
 sys.path[:] = [entry for entry in sys.path if entry]
-said = {"python": "%d.%d.%d" % sys.version_info[:3], "path": sys.executable, "folders": sys.path}
+answer = {"python": "%d.%d.%d" % sys.version_info[:3], "path": sys.executable, "folders": sys.path}
 try:
     from importlib.util import find_spec
     spec = find_spec("torch")
     if spec is not None and spec.origin:
-        place, names = spec.origin.rpartition("/")[0], {}
-        said["folders"] = sys.path + [place]
-        for line in ast.parse(open(place + "/version.py").read()).body:
+        folder, names = spec.origin.rpartition("/")[0], {}
+        answer["folders"] = sys.path + [folder]
+        for line in ast.parse(open(folder + "/version.py").read()).body:
             target = line.targets[0] if isinstance(line, ast.Assign) else getattr(line, "target", None)
             if isinstance(target, ast.Name):
                 try:
                     names[target.id] = ast.literal_eval(line.value)
                 except ValueError:
                     pass
-        said.update(torch=str(names["__version__"]), cuda=names.get("cuda"), hip=names.get("hip"))
+        answer.update(torch=str(names["__version__"]), cuda=names.get("cuda"), hip=names.get("hip"))
 except Exception as error:
-    said["error"] = "%s: %s" % (type(error).__name__, error)
-print("\\n" + "ANSWER" + json.dumps(said))
+    answer["error"] = "%s: %s" % (type(error).__name__, error)
+print("\\n" + "ANSWER" + json.dumps(answer))
 """.replace("ANSWER", _ANSWER.decode())
 
 
@@ -90,8 +90,8 @@ class TorchPython:
     cuda: str | None
     hip: str | None
     origin: str
-    environ: dict[str, str] = field(default_factory=dict)
-    left_out: dict[str, str] = field(default_factory=dict)
+    environ: dict[str, str]
+    left_out: dict[str, str]
 
 
 class NoTorch(Exception):
@@ -107,7 +107,6 @@ def find_torch(
     jobs: Sequence[JobProcess],
     for_gpus: bool,
     cancelled: threading.Event,
-    ask_s: float = ASK_S,
     *,
     not_taken: Sequence[NotTaken] = (),
 ) -> TorchPython | None:
@@ -119,14 +118,14 @@ def find_torch(
     reasons: list[str] = []
     fix = _FIX
     for candidate in candidates(named, jobs):
-        odd = why_no_program(candidate.path)  # in the environment of this node may stand anything
-        if odd:
-            reasons.append(f"{candidate.path[:100]!r} ({candidate.origin}) {odd}")
+        why = why_no_program(candidate.path)  # in the environment of this node may stand anything
+        if why:
+            reasons.append(f"{candidate.path[:100]!r} ({candidate.origin}) {why}")
             continue
         environ, left_out = with_job(candidate.job or (jobs[0] if jobs else None), candidate.job is not None)
         look = as_root.Look(cancelled.is_set, LOOK_S)
         why = look.why_not_python(candidate.path, environ.get("PATH"))
-        answer = {} if why else ask(candidate.path, environ, cancelled, ask_s)
+        answer = {} if why else ask(candidate.path, environ, cancelled)
         # A script has become the interpreter, which finds modules where it likes.
         if answer and isinstance(answer, dict):
             why = look.why_not_python(str(answer.get("path"))) or look.why_not_loaded(answer.get("folders", ()))
@@ -158,10 +157,12 @@ def candidates(named: str, jobs: Sequence[JobProcess]) -> list[Candidate]:
         if path:
             job_of = {candidate.path: candidate.job for candidate in reversed(of_jobs)}
             return [Candidate(path, origin, job_of.get(path))]
-    in_order = list(of_jobs)
-    in_order += [Candidate(f"{folder}/bin/python", _ACTIVATED_HERE) for folder in activated_here()]
-    in_order += [Candidate(sys.executable, "the agent's own")] if sys.executable else []
-    in_order.append(Candidate("python3", "on PATH"))
+    in_order = [
+        *of_jobs,
+        *(Candidate(f"{folder}/bin/python", _ACTIVATED_HERE) for folder in activated_here()),
+        *([Candidate(sys.executable, "the agent's own")] if sys.executable else []),
+        Candidate("python3", "on PATH"),
+    ]
     first_of_path: dict[str, Candidate] = {}
     for candidate in in_order:
         first_of_path.setdefault(candidate.path, candidate)
@@ -195,7 +196,9 @@ def unfit(answer: Mapping[str, Any], for_gpus: bool) -> str:
     return ""
 
 
-def ask(path: str, environ: Mapping[str, str], cancelled: threading.Event, ask_s: float) -> dict[str, Any] | str:
+def ask(
+    path: str, environ: Mapping[str, str], cancelled: threading.Event, ask_s: float = ASK_S
+) -> dict[str, Any] | str:
     """What a Python says of itself, or why it says nothing. Does not wait for what hangs in the kernel."""
     try:
         process = ProbeProcess([*_start_words(path), _QUESTION], environ)
@@ -217,7 +220,7 @@ def _answer(process: ProbeProcess, cancelled: threading.Event, ask_s: float) -> 
                 answer: dict[str, Any] = json.loads(line[len(_ANSWER) :])
                 return answer
         if ended:
-            words = endings.last_words(process.said())
+            words = endings.last_words(process.stderr_end())
             return words or f"ended with exit code {process.reap()} and no answer"
         if time.monotonic() - process.started_s > ask_s:
             return f"did not answer within {ask_s:g} s"

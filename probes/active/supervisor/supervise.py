@@ -14,7 +14,7 @@ from mltop.probes.active.supervisor import gate
 from mltop.probes.active.supervisor.devices import CPU, Target, choose, cpu_device, refused
 from mltop.probes.active.supervisor.environment import JobProcess, NotTaken, with_devices
 from mltop.probes.active.supervisor.gate import Holder
-from mltop.probes.active.supervisor.process import ProbeProcess, Untold
+from mltop.probes.active.supervisor.process import CannotTell, ProbeProcess
 from mltop.probes.active.supervisor.pythons import NoTorch, TorchPython, find_torch, probe_command
 from mltop.probes.active.supervisor.request import ProbeRequest, modules
 from mltop.probes.active.supervisor.watch import Emit, Stuck, Watched, watch
@@ -99,7 +99,7 @@ class Supervisor:
         for process in processes:
             try:
                 process.tell(data)
-            except Untold as why:
+            except CannotTell as why:
                 return f"the probe (pid {process.pid}) cannot be told: {why}"
         return ""
 
@@ -134,16 +134,16 @@ class Supervisor:
                 started = self._started(turn, facts, group, python, emit)
                 watched += [started] if started is not None else []
         finally:
-            self._watch(watched, cancelled, turn.request.total_s)
+            try:
+                watch(watched, cancelled, turn.request.total_s)
+            finally:
+                self._remember(watched)
 
-    def _watch(self, watched: Sequence[Watched], cancelled: threading.Event, total_s: float) -> None:
-        try:
-            watch(watched, cancelled, total_s)
-        finally:
-            with self._lock:
-                for ended in watched:
-                    self._stuck += ended.stuck
-                    self._ended_s[ended.process.pid] = time.monotonic()
+    def _remember(self, watched: Sequence[Watched]) -> None:
+        with self._lock:
+            for ended in watched:
+                self._stuck += ended.stuck
+                self._ended_s[ended.process.pid] = time.monotonic()
 
     def _admitted(self, request: ProbeRequest, facts: Facts, emit: Emit) -> list[Target]:
         """The devices that may be measured; why others may not is said."""
@@ -152,10 +152,10 @@ class Supervisor:
         events, admitted = list(choice.refused), []
         for target in choice.targets:
             refusal = self._refusal(target, request, facts)
-            if refusal is not None:
-                events.append(refused(target.device, refusal))
-            else:
+            if refusal is None:
                 admitted.append(target)
+            else:
+                events.append(refused(target.device, refusal))
         if request.kind == "all_reduce" and events and admitted:  # with fewer devices it would be another measurement
             refusal = gate.of_all(events[0].why)
             events += [refused(target.device, refusal) for target in admitted]
@@ -175,13 +175,8 @@ class Supervisor:
                 return gate.Refusal(why, fix, "stuck")
         if target.gpu is None:
             return gate.cpu_refusal(facts.samples, facts.other_probes, force=request.force)
-        return gate.refusal(
-            target.gpu,
-            _recent(target.gpu, facts.samples),
-            facts.holders,
-            force=request.force,
-            instance=target.instance,
-        )
+        recent = _recent(target.gpu, facts.samples)
+        return gate.refusal(target.gpu, recent, facts.holders, force=request.force, instance=target.instance)
 
     def _started(
         self, turn: _Turn, facts: Facts, group: Sequence[Target], python: TorchPython, emit: Emit

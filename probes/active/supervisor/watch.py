@@ -44,7 +44,7 @@ class Stuck:
 
 
 class Watched:
-    """One process. ``stuck`` is filled when it cannot be ended; ``done`` once there is nothing more to do."""
+    """One process, in ``stage``. ``stuck`` is filled when it cannot be ended; ``done``: there is nothing more to do."""
 
     def __init__(
         self,
@@ -62,12 +62,12 @@ class Watched:
         self._name = devices[0].uuid if len(devices) == 1 and not self._is_launcher else ""
         self._missing = {device.uuid for device in devices}  # without result or failure
         self._failed = False
-        self._stage = ""
+        self.stage = ""
         self._limit_s: float | None = None
         self._due_s: float | None = None  # monotonic
         self._events = 0
         self._failure: tuple[str, str] | None = None  # told when the process is gone: why, fix
-        self._asked_s: float | None = None  # SIGTERM
+        self._terminated_s: float | None = None  # SIGTERM
         self._killed_s: float | None = None
         self._silent_s: float | None = None
         self._garbage = ""
@@ -80,13 +80,14 @@ class Watched:
         self._hear()
         now = time.monotonic()
         if ended:
-            self._hear_the_rest()
+            for _ in range(4):  # at most what the pipes held: others of its group may write until they are killed
+                self._hear()
             self._finish()
         elif self._killed_s is not None:
             if now - self._killed_s > KILL_S:
                 self._give_up()
-        elif self._asked_s is not None:
-            if now - self._asked_s > TERM_S:
+        elif self._terminated_s is not None:
+            if now - self._terminated_s > TERM_S:
                 self._kill(now)
         elif self._due_s is not None and now > self._due_s:
             self._too_late(now)
@@ -96,9 +97,9 @@ class Watched:
 
     def end(self, failure: tuple[str, str] | None = None) -> None:
         """SIGTERM, and all that follows. ``failure``: why and fix, to be told once it is gone."""
-        if self._asked_s is None:
+        if self._terminated_s is None:
             self._failure = failure
-            self._asked_s = time.monotonic()
+            self._terminated_s = time.monotonic()
             self.process.signal_group(signal.SIGTERM)
             self.process.signal_group(signal.SIGCONT)
 
@@ -108,10 +109,6 @@ class Watched:
             self.process.end_now()
             self.done = True
 
-    @property
-    def stage(self) -> str:
-        return self._stage
-
     def _kill(self, now: float) -> None:
         self.process.signal_group(signal.SIGKILL)
         self._killed_s = now
@@ -119,40 +116,36 @@ class Watched:
     def _hear(self) -> None:
         lines = self.process.receive()
         if self.process.received_bytes > _MOST_BYTES:
-            self.end((f"it wrote more than {_MOST_BYTES // 1_000_000} MB in stage '{self._stage}'", ""))
+            self.end((f"it wrote more than {_MOST_BYTES // 1_000_000} MB in stage '{self.stage}'", ""))
         for line in lines:
             event = event_of(line)
             if event is None:
                 self._garbage = line[-4096:].decode("utf-8", "replace") if line.strip() else self._garbage
-            elif self._asked_s is None:
+            elif self._terminated_s is None:
                 self._take(event)
-
-    def _hear_the_rest(self) -> None:
-        """At most what the pipes held: others of the group may go on writing until they are killed."""
-        for _ in range(4):
-            self._hear()
 
     def _take(self, event: ProbeEvent) -> None:
         self._events += 1
         if self._events > _MOST_EVENTS:
-            self.end((f"it said more than {_MOST_EVENTS} things in stage '{self._stage}'", ""))
+            self.end((f"it said more than {_MOST_EVENTS} things in stage '{self.stage}'", ""))
             return
         event.device = event.device or self._name
         if event.event == "stage":
             self._begin(event, time.monotonic())
             return
         if event.event in _WAITS:
-            self._due_s, self._stage = None, ""
+            self._due_s, self.stage = None, ""
         if event.event in ("result", "failed", "refused"):
             self._settle(event)
         self._emit(event)
 
     def _begin(self, event: ProbeEvent, now: float) -> None:
         """The stage that it is in already is progress, not a new deadline."""
-        if event.stage != self._stage or self._limit_s is None:
-            self._stage = event.stage
-            told_s = event.deadline_s
-            self._limit_s = stage_deadline_s(self._kind, event.stage, self._deadlines_s) if told_s is None else told_s
+        if event.stage != self.stage or self._limit_s is None:
+            self.stage = event.stage
+            self._limit_s = event.deadline_s
+            if self._limit_s is None:
+                self._limit_s = stage_deadline_s(self._kind, event.stage, self._deadlines_s)
             self._due_s = now + self._limit_s
         event.device = event.device or self._name
         event.deadline_s = self._limit_s
@@ -160,7 +153,7 @@ class Watched:
 
     def _settle(self, event: ProbeEvent) -> None:
         self._failed = self._failed or event.event != "result"
-        event.stage = event.stage or ("" if event.event == "result" else self._stage)
+        event.stage = event.stage or ("" if event.event == "result" else self.stage)
         if self._is_launcher:
             return
         if event.device:
@@ -175,44 +168,39 @@ class Watched:
             self._kill(now)  # it has done its work; only its end is late
             return
         state = kernel_state(self.process.pid)
-        self.end((endings.too_late(self._stage, self._limit_s or 0.0, state), ""))
+        self.end((endings.too_late(self.stage, self._limit_s or 0.0, state), ""))
 
     def _silence(self, now: float) -> None:
         """It closed its output: it has to end, for nothing can be heard of it."""
         if self._silent_s is None:
             self._silent_s = now
         elif now - self._silent_s > SILENT_S:
-            self.end((f"closed its output in stage '{self._stage}' without ending", "") if self._missing else None)
+            self.end((f"closed its output in stage '{self.stage}' without ending", "") if self._missing else None)
 
     def _finish(self) -> None:
         """It has ended; what it started must, too."""
         self.process.signal_group(signal.SIGKILL)
         deadline_s = time.monotonic() + KILL_S
-        others = self.process.others()
+        others = self.process.other_members()
         while others and time.monotonic() < deadline_s:
             time.sleep(0.01)
-            others = self.process.others()
+            others = self.process.other_members()
         code = self.process.reap()
-        self._tell(code, others)
-        self._close()
-
-    def _tell(self, code: int, others: list[int]) -> None:
         for pid in others:
             self._remember(pid)
-        if others:
-            return
-        if self._failure is not None:
+        if not others and self._failure is not None:
             self._fail(*self._failure)
-        elif self._asked_s is None and self._killed_s is None:
-            self._tell_end(code)
+        elif not others and self._terminated_s is None and self._killed_s is None:
+            self._say_end(code)
+        self._close()
 
-    def _tell_end(self, code: int) -> None:
+    def _say_end(self, code: int) -> None:
         launched = self._is_launcher and (code == 0 or self._failed)
         if self._missing and not launched:
             oom_killed = self._oom_kills is not None and (oom_kills() or 0) > self._oom_kills
-            self._fail(*endings.died(code, self._stage, self.process.said() or self._garbage, oom_killed))
+            self._fail(*endings.died(code, self.stage, self.process.stderr_end() or self._garbage, oom_killed))
         elif code != 0 and not self._failed:
-            words = endings.died(code, self._stage, self.process.said(), False)[0]
+            words = endings.died(code, self.stage, self.process.stderr_end(), False)[0]
             self._emit(ProbeEvent("note", device=self._name, text=f"after its result it {words}"))
 
     def _give_up(self) -> None:
@@ -225,11 +213,11 @@ class Watched:
         why = endings.stuck(pid, is_gpu, kernel_state(pid))
         first = self._failure[0] + ", " if self._failure is not None and not self.stuck else ""
         fix = "the driver has to let go of it: reset the GPU, or reboot the node" if is_gpu else ""
-        self._emit(ProbeEvent("failed", device=self._name, stage=self._stage, why=first + why, fix=fix))
+        self._emit(ProbeEvent("failed", device=self._name, stage=self.stage, why=first + why, fix=fix))
         self.stuck += [Stuck(device.uuid, pid, start_ticks(pid)) for device in self.devices]
 
     def _fail(self, why: str, fix: str) -> None:
-        self._emit(ProbeEvent("failed", device=self._name, stage=self._stage, why=why, fix=fix))
+        self._emit(ProbeEvent("failed", device=self._name, stage=self.stage, why=why, fix=fix))
 
     def _close(self) -> None:
         self.process.close()

@@ -45,11 +45,11 @@ class Member:
     @classmethod
     def of(cls, machine: ProbeMachine, gpu: int) -> Member:
         share = speed_share(machine, gpu)
-        return cls(machine.name, gpu, round(WORK_S * _own(machine.uuid(gpu)) / share, 6), machine.slow_nic)
+        return cls(machine.name, gpu, round(WORK_S * _work_factor(machine.uuid(gpu)) / share, 6), machine.slow_nic)
 
 
 @lru_cache(maxsize=8192)
-def _own(uuid: str) -> float:
+def _work_factor(uuid: str) -> float:
     """How a GPU's work differs from that of its model."""
     return random.Random(f"{uuid} work").gauss(1.0, 0.004)
 
@@ -70,8 +70,8 @@ def collective_times(
     for _ in range(ITERATIONS):
         arrivals = [late_s + abs(source.gauss(0.0, JITTER_S)) for late_s in late]
         last, took = max(arrivals), together_s * max(0.9, source.gauss(1.0, NOISE))
-        for mine, arrival in zip(times, arrivals):
-            mine.append(round(took + last - arrival, 9))
+        for of_rank, arrival in zip(times, arrivals):
+            of_rank.append(round(took + last - arrival, 9))
     return tuple(map(tuple, times))
 
 

@@ -186,9 +186,9 @@ class Timeline:
         at = (self._began if since is None else since) + after_s / self._speed
         heapq.heappush(self._planned, (at, next(self._numbers), event))
 
-    def _plan_stage(self, after_s: float, stage: str, device: str = "", since: float | None = None) -> None:
+    def _plan_stage(self, after_s: float, stage: str, since: float | None = None) -> None:
         limit_s = stage_deadline_s(self.request.kind, stage, self.request.deadlines_s)
-        event = ProbeEvent("stage", device=device, stage=stage, fraction=0.0, deadline_s=limit_s)
+        event = ProbeEvent("stage", stage=stage, fraction=0.0, deadline_s=limit_s)
         self._plan(after_s, event, since)
 
     def _take_devices(self) -> list[int]:
