@@ -13,7 +13,6 @@ from typing import Any, Protocol
 import msgspec
 
 from mltop.probes.agent.protocol import Message, Request, encode
-from mltop.probes.model import NodeState
 from mltop.probes.model.receipt import MOST_RANKS, Refused, admit_stacks, said
 from mltop.probes.model.text import plain_text
 from mltop.probes.model.units import duration_words, size_words
@@ -41,16 +40,13 @@ class Answer:
 
 
 class Pending:
-    """The answers of ``nodes`` to what they were asked. ``open_nodes`` have not finished yet; ``failed`` (node → why)
-    never will.
-    """
+    """The answers of ``nodes`` to what they were asked. ``open_nodes`` have not finished yet."""
 
     def __init__(self, nodes: Iterable[str], cancel: Callable[[], None]) -> None:
         self._queue: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         self._open = set(nodes)
-        self._failed: dict[str, str] = {}
         self._lock = threading.Lock()
-        self._cancel = cancel
+        self.cancel = cancel
 
     def expect(self, nodes: Iterable[str]) -> None:
         """These nodes are asked, too, or something more."""
@@ -60,11 +56,9 @@ class Pending:
     def put(self, node: str, message: Message, size_bytes: int = 0) -> None:
         """Called by the hub's thread. The node's own words, error and fix, are made fit for a terminal."""
         message.error, message.fix = plain_text(message.error, MOST_ERROR), plain_text(message.fix)
-        with self._lock:
-            if message.kind in ("done", "error"):
+        if message.kind in ("done", "error"):
+            with self._lock:
                 self._open.discard(node)
-            if message.kind == "error":
-                self._failed[node] = message.error
         self._queue.put(Answer(node, message, size_bytes))
 
     def fail_all(self, reason: str) -> None:
@@ -77,11 +71,6 @@ class Pending:
         with self._lock:
             return tuple(sorted(self._open))
 
-    @property
-    def failed(self) -> dict[str, str]:
-        with self._lock:
-            return dict(self._failed)
-
     def answers(self, timeout_s: float) -> Iterator[Answer]:
         """Yields answers until every node has finished or nothing came for ``timeout_s``."""
         while True:
@@ -89,13 +78,6 @@ class Pending:
                 yield self._queue.get(timeout=timeout_s if self._open else 0.0)
             except queue.Empty:
                 return
-
-    def cancel(self) -> None:
-        self._cancel()
-
-    def not_answered(self) -> list[NodeState]:
-        states = [NodeState(node, "lost", reason) for node, reason in sorted(self.failed.items())]
-        return states + [NodeState(node, "stale", "no answer before the deadline") for node in self.open_nodes]
 
 
 @dataclass
