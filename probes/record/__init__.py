@@ -28,16 +28,16 @@ Beside these: the machine's GPUs, ports, PCI devices, mounts and services, and l
 well-known shapes are hidden in all texts that users and their programs choose (`collect/shapes.py`).
 """
 
-from mltop.probes.record.captures import Capture, CaptureWriter, read_capture, read_raw, safe_name
+from mltop.probes.record.captures import CaptureWriter, Saved, read_capture, read_raw, safe_name
 from mltop.probes.record.decoding import BadRecording
 from mltop.probes.record.recordings import NodeSamples, Recording, StoredSamples, header_line, read_recording, recording
 
 __all__ = [
     "BadRecording",
-    "Capture",
     "CaptureWriter",
     "NodeSamples",
     "Recording",
+    "Saved",
     "StoredSamples",
     "header_line",
     "read_capture",

@@ -20,7 +20,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from mltop.probes.model import NodeState, RankStacks, Sample, all_fields, to_json, well_formed
+from mltop.probes.model import Gap, NodeState, RankStacks, Sample, all_fields, to_json, well_formed
 from mltop.probes.model.receipt import admit_stacks
 from mltop.probes.model.text import clean
 from mltop.probes.reach.view import Connection
@@ -138,8 +138,8 @@ def safe_name(node: str) -> str:
 
 
 @dataclass
-class Capture:
-    """What a capture directory holds. ``problems``: what it lacks, by its own manifest and by looking.
+class Saved:
+    """What a capture or a recording (samples only) holds. ``gaps``: what it lacks, by its own manifest and by looking.
 
     ``dumps`` come without py-spy's JSON (``raw``), which `read_raw` has.
     """
@@ -148,7 +148,12 @@ class Capture:
     samples: StoredSamples = field(default_factory=StoredSamples)
     dumps: list[RankStacks] = field(default_factory=list)
     not_answered: list[NodeState] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+
+    @property
+    def newest(self) -> list[Sample]:
+        """The last sample of every node that has one."""
+        return self.samples.newest
 
 
 @dataclass
@@ -177,7 +182,7 @@ def _without_raw() -> type[Any]:
     )
 
 
-def read_capture(directory: Path, share: Callable[[RankStacks], None] = lambda _: None) -> Capture:
+def read_capture(directory: Path, share: Callable[[RankStacks], None] = lambda _: None) -> Saved:
     """A capture; BadRecording says why it is none. Fields of newer versions are ignored.
 
     ``share`` is called with every dump as it is read, to replace parts by equal ones of others.
@@ -209,18 +214,17 @@ class _Reader:
         self._folder = folder
         self._files: set[str] = set()  # that were seen
 
-    def read(self, share: Callable[[RankStacks], None]) -> Capture:
-        manifest = self.manifest()
-        capture = Capture(manifest.nodes, problems=_shortened(manifest.problems or []))
+    def read(self, share: Callable[[RankStacks], None]) -> Saved:
+        manifest, samples = self.manifest(), StoredSamples()
+        problems = _shortened(manifest.problems or [])
         if manifest.finished_at is None:
-            capture.problems.append("the capture was cut off before it was finished")
+            problems.append("the capture was cut off before it was finished")
         self._files.update(self._folder.names(decoding.MOST_FILES))
-        cut_off = self._samples(capture.samples)
-        capture.dumps = self._dumps(share)
-        capture.problems += _missing([name for name in manifest.files or [] if name not in self._files])
-        capture.problems += cut_off
-        capture.not_answered = self._not_answered()
-        return capture
+        cut_off = self._samples(samples)
+        dumps = self._dumps(share)
+        problems += _missing([name for name in manifest.files or [] if name not in self._files]) + cut_off
+        gaps = [Gap("capture", problem) for problem in problems]
+        return Saved(manifest.nodes, samples, dumps, self._not_answered(), gaps)
 
     def manifest(self) -> _Manifest:
         path = self._folder.path / MANIFEST
