@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from mltop.probes.investigate.advice import advised
-from mltop.probes.investigate.material import Material, Shared, judge, nodes_by_gap, rank_gaps
+from mltop.probes.investigate.material import Interner, Material, judge, nodes_by_gap, rank_gaps
 from mltop.probes.judge.nodes import by_reason, folded
 from mltop.probes.model import SCHEMA, Gap, JobReport, NodeState, Sample, to_json
 from mltop.probes.reach.records import HISTORY_S
@@ -101,7 +101,7 @@ def load(path: Path) -> Saved:
             raise BadRecording(f"{path} does not exist") from None
         raise BadRecording(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     if is_folder:
-        return read_capture(path, Shared().stacks)
+        return read_capture(path, Interner().stacks)
     recording = read_recording(path)
     gaps = [Gap("recording", f"{path.name} is cut off")] if recording.cut_off else []
     return Saved([NodeState(node, "live") for node in recording.samples], recording.samples, gaps=gaps)
@@ -109,10 +109,10 @@ def load(path: Path) -> Saved:
 
 def material_of(saved: Saved) -> Material:
     """What a verdict is made from: as in a live session, the last minutes before each node's newest sample."""
-    shared, minutes = Shared(), {}
+    interner, minutes = Interner(), {}
     for node, samples in saved.samples.items():
         *earlier, newest = samples.since(samples.newest_at - HISTORY_S)
-        minutes[node] = [*map(shared.ranks_of, earlier), newest]
+        minutes[node] = [*map(interner.ranks_of, earlier), newest]
     return Material(saved.nodes, minutes, saved.dumps, saved.not_answered, saved.gaps)
 
 

@@ -251,8 +251,10 @@ class _Reader:
         return cut_off
 
     def _dumps(self, share: Callable[[RankStacks], None]) -> list[RankStacks]:
-        kind, parts = _without_raw(), _Parts()
+        kind = _without_raw()
         dumps: list[RankStacks] = []
+        frames_seen: set[int] = set()
+        parts = 0  # kept in memory; equal ones that are shared count once
         for folder, name in self.dump_files():
             where = str(folder.path / name)
             data = folder.read(name, decoding.MOST_DUMP_BYTES)
@@ -261,8 +263,13 @@ class _Reader:
                 with failing_at(where):
                     admit_stacks(dump)
                 share(dump)
-                parts.add(dump, where)
                 dumps.append(dump)
+                parts += 3 + len(dump.digests)
+                for frames in (digest.frames for digest in dump.digests if id(digest.frames) not in frames_seen):
+                    frames_seen.add(id(frames))
+                    parts += len(frames) + sum(len(frame.ints) for frame in frames)
+                if parts > decoding.MOST_DUMP_PARTS:
+                    raise BadRecording(f"{where}: more stacks than mltop can keep in memory")
         return dumps
 
     def dump_files(self) -> Iterator[tuple[Folder, str]]:
@@ -301,23 +308,6 @@ class _Reader:
         # The rest of it, which may be large, is passed over.
         silent = bytes(decode(data, _Verdict, where, len(data)).not_answered)
         return decode(silent, list[NodeState], where, decoding.MOST_MANIFEST_OBJECTS)
-
-
-class _Parts:
-    """Counts what the dumps of a capture keep in memory; equal parts that are shared count once."""
-
-    def __init__(self) -> None:
-        self._frames: set[int] = set()
-        self._count = 0
-
-    def add(self, dump: RankStacks, where: str) -> None:
-        self._count += 3 + len(dump.digests)
-        for digest in dump.digests:
-            if id(digest.frames) not in self._frames:
-                self._frames.add(id(digest.frames))
-                self._count += len(digest.frames) + sum(len(frame.ints) for frame in digest.frames)
-        if self._count > decoding.MOST_DUMP_PARTS:
-            raise BadRecording(f"{where}: more stacks than mltop can keep in memory")
 
 
 def _shortened(problems: Sequence[str]) -> list[str]:
