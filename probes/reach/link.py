@@ -18,7 +18,7 @@ from mltop.probes.reach.receiving import UNREADABLE, Envelope, sample_of_frame, 
 from mltop.probes.reach.records import Records
 from mltop.probes.reach.requests import Requests
 from mltop.probes.reach.stream import Misnamed, Reaper, Stream
-from mltop.probes.reach.uploads import Files, TooManyFilesError, Uploads
+from mltop.probes.reach.uploads import Files, Uploads
 
 PING = encode(Request("ping"))
 QUIET_S = 2.0  # without a frame: time to see whether the process is still there
@@ -262,15 +262,11 @@ class Link:
         self._needs(node, "bundle", boot, again=False)
 
     def _needs(self, node: str, name: str, boot: Boot | None, again: bool) -> None:
-        if self._run.uploads is None:
-            return
-        try:
-            self._run.uploads.needs(node, name, boot, again)
-        except TooManyFilesError as error:
-            if len(self.members) == 1:
-                self._give_up(Ending(str(error)))
-            else:
-                self._node_failed(node, Ending(str(error)))
+        why_not = self._run.uploads.needs(node, name, boot, again) if self._run.uploads is not None else ""
+        if why_not and len(self.members) == 1:
+            self._give_up(Ending(why_not))
+        elif why_not:
+            self._node_failed(node, Ending(why_not))
 
     def _file_goes_out(self, size_bytes: int) -> None:
         self._run.progress_at = time.monotonic()

@@ -7,7 +7,7 @@ A capture is a directory (0700):
   stacks/NODE/rank-R-pid-P.json   every dump of that rank: counters, digests, py-spy's JSON
 
 Of processes it holds pids, names, users, states, counters and cgroups, of ranks also:
-* the command line as `collect/ranks/command_line.py` shows it: of values and paths the plain ones, no secrets, and at
+* the command line as `collect/redaction/process.py` shows it: of values and paths the plain ones, no secrets, and at
   most 200 characters; the path of the Python;
 * out of the environment the rank's place (RANK, WORLD_SIZE and what other launchers call them) and its job's name
   (SLURM_JOB_ID, TORCHELASTIC_RUN_ID, MASTER_ADDR with MASTER_PORT, or PMIX_NAMESPACE);
@@ -25,7 +25,7 @@ Of processes it holds pids, names, users, states, counters and cgroups, of ranks
 * of stacks the names of threads, functions and files, lines' numbers, and of local variables integers that are small
   or count steps, turns, sizes or ranks (`collect/stacks/redact.py`).
 Beside these: the machine's GPUs, ports, PCI devices, mounts and services, and lines of its kernel log. Tokens of
-well-known shapes are hidden in all texts that users and their programs choose (`collect/shapes.py`).
+well-known shapes are hidden in all texts that users and their programs choose (`collect/redaction/shapes.py`).
 """
 
 from mltop.probes.record.captures import CaptureWriter, Saved, read_capture, read_raw, safe_name

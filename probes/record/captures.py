@@ -6,6 +6,7 @@ lays into it, changes nothing. It is read within the limits of `decoding.py`.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import json
@@ -112,16 +113,10 @@ class CaptureWriter:
     def _write(self, name: str, data: bytes) -> None:
         *above, last = name.split("/")
         folder = self._folder
-        try:
+        with contextlib.ExitStack() as opened:
             for part in above:
-                inner = folder.ensure_folder(part)
-                if folder is not self._folder:
-                    folder.close()
-                folder = inner
+                folder = opened.enter_context(folder.ensure_folder(part))
             folder.write(last, data)
-        finally:
-            if folder is not self._folder:
-                folder.close()
 
     def _write_manifest(self) -> None:
         text = well_formed(json.dumps(self._manifest, indent=1, default=all_fields))
