@@ -23,7 +23,7 @@ Of processes it holds pids, names, users, states, counters and cgroups, of ranks
   TORCH_ALLOW_TF32_CUBLAS_OVERRIDE, TORCH_CPP_LOG_LEVEL, TORCH_DISTRIBUTED_DEBUG, TORCH_LOGS, TORCH_NCCL_*,
   TORCH_SHOW_CPP_STACKTRACES, TORCH_USE_CUDA_DSA, TP_SOCKET_IFNAME, UCX_*;
 * of stacks the names of threads, functions and files, lines' numbers, and of local variables integers that are small
-  or count steps, turns, sizes or ranks (`collect/stacks/redact.py`).
+  or count steps, turns, sizes or ranks (`collect/stacks/frames.py`).
 Beside these: the machine's GPUs, ports, PCI devices, mounts and services, and lines of its kernel log. Tokens of
 well-known shapes are hidden in all texts that users and their programs choose (`collect/redaction/shapes.py`).
 """
