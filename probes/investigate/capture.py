@@ -8,15 +8,15 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 
 from mltop.probes.investigate.advice import advised
-from mltop.probes.investigate.material import Material, Shared, judge, nodes_by_gap, rank_gaps
+from mltop.probes.investigate.material import Interner, Material, judge, nodes_by_gap, rank_gaps
 from mltop.probes.judge.nodes import by_reason, folded
-from mltop.probes.model import SCHEMA, Gap, JobReport, NodeState, RankStacks, Sample, to_json
+from mltop.probes.model import SCHEMA, Gap, JobReport, NodeState, Sample, to_json
 from mltop.probes.reach.records import HISTORY_S
-from mltop.probes.record import BadRecording, CaptureWriter, StoredSamples, read_capture, read_recording
+from mltop.probes.record import BadRecording, CaptureWriter, Saved, read_capture, read_recording
 
 Describe = Callable[[list[JobReport]], str]
 NodeSamples = Iterable[tuple[str, list[Sample]]]
@@ -92,30 +92,6 @@ def finish_capture(
     writer.finish()
 
 
-@dataclass
-class Saved:
-    """What a capture or a recording (samples only) holds; ``gaps``: what it lacks."""
-
-    nodes: list[NodeState] = field(default_factory=list)
-    samples: StoredSamples = field(default_factory=StoredSamples)
-    dumps: list[RankStacks] = field(default_factory=list)
-    not_answered: list[NodeState] = field(default_factory=list)
-    gaps: list[Gap] = field(default_factory=list)
-
-    @property
-    def newest(self) -> list[Sample]:
-        """The last sample of every node that has one."""
-        return self.samples.newest
-
-    def material(self) -> Material:
-        """What a verdict is made from: as in a live session, the last minutes before each node's newest sample."""
-        shared, minutes = Shared(), {}
-        for node, samples in self.samples.items():
-            *earlier, newest = samples.since(samples.newest_at - HISTORY_S)
-            minutes[node] = [*map(shared.ranks_of, earlier), newest]
-        return Material(self.nodes, minutes, self.dumps, self.not_answered, self.gaps)
-
-
 def load(path: Path) -> Saved:
     """Reads a capture directory, or a recording file. Raises BadRecording, which says what is wrong with it."""
     try:
@@ -125,15 +101,22 @@ def load(path: Path) -> Saved:
             raise BadRecording(f"{path} does not exist") from None
         raise BadRecording(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     if is_folder:
-        capture = read_capture(path, Shared().stacks)
-        gaps = [Gap("capture", problem) for problem in capture.problems]
-        return Saved(capture.nodes, capture.samples, capture.dumps, capture.not_answered, gaps)
+        return read_capture(path, Interner().stacks)
     recording = read_recording(path)
     gaps = [Gap("recording", f"{path.name} is cut off")] if recording.cut_off else []
     return Saved([NodeState(node, "live") for node in recording.samples], recording.samples, gaps=gaps)
 
 
+def material_of(saved: Saved) -> Material:
+    """What a verdict is made from: as in a live session, the last minutes before each node's newest sample."""
+    interner, minutes = Interner(), {}
+    for node, samples in saved.samples.items():
+        *earlier, newest = samples.since(samples.newest_at - HISTORY_S)
+        minutes[node] = [*map(interner.ranks_of, earlier), newest]
+    return Material(saved.nodes, minutes, saved.dumps, saved.not_answered, saved.gaps)
+
+
 def rejudge(path: Path, job: str | None = None) -> tuple[Material, list[JobReport]]:
     """What a capture holds, and its verdict made anew from that. Raises BadRecording."""
-    material = load(path).material()
+    material = material_of(load(path))
     return material, judge(material, job)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mltop.probes.judge.hang.evidence import JobEvidence
 
 
-class Shared:
+class Interner:
     """Replaces parts of what it is given by equal ones seen before. They are never changed after they arrived.
 
     16 rounds of 4,096 ranks repeat the same stacks, commands and lists.

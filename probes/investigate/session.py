@@ -15,7 +15,6 @@ from mltop.probes.investigate.stacks import StackRequest, StackRun
 from mltop.probes.model import Sample
 from mltop.probes.reach.channel import Channel
 from mltop.probes.reach.hub import Hub
-from mltop.probes.reach.view import FleetView
 
 if TYPE_CHECKING:  # a capture's and a probe's modules are imported when they begin: they would delay the first paint
     from mltop.probes.investigate.capture import Describe
@@ -50,6 +49,7 @@ class LiveSession:
     ) -> None:
         self.title = title
         self.hub = Hub(channels, interval_s)
+        self.view, self.subscribe, self.retry = self.hub.view, self.hub.subscribe, self.hub.retry
         self.describe, self.job = describe, job
         self._memory = memory
         gc.set_threshold(*COLLECT_AFTER)
@@ -57,12 +57,6 @@ class LiveSession:
         self._dumped_at = 0.0
         self._capture: CaptureRun | None = None
         self.hub.start()
-
-    def view(self) -> FleetView:
-        return self.hub.view()
-
-    def subscribe(self, on_change: Callable[[], None]) -> None:
-        self.hub.subscribe(on_change)
 
     def dump_stacks(
         self,
@@ -105,10 +99,6 @@ class LiveSession:
     def past(self) -> Sequence[PastResult]:
         """Results of earlier probes, () where none are remembered. Reads a file: not for the screen's loop."""
         return self._memory.past() if self._memory is not None else ()
-
-    def retry(self, nodes: Sequence[str] = ()) -> None:
-        """Try these lost or refused nodes (none given: all of them) again now."""
-        self.hub.retry(nodes)
 
     def close(self) -> None:
         if self._capture is not None and not self._capture.wait(0.0):

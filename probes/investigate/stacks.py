@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from mltop.probes.investigate.material import Material, Shared, judge
+from mltop.probes.investigate.material import Interner, Material, judge
 from mltop.probes.investigate.patience import Arrivals, Patience
 from mltop.probes.investigate.progress import FINISHED, End, Run, StackPhase, StackProgress
 from mltop.probes.investigate.rounds import STUCK_GAPS_S, TAIL_ROUNDS, Plan, Round, judge_due, next_pause, random_unit
@@ -86,7 +86,7 @@ class StackRun(Run):
         self._round_starts: list[int] = []  # where each round begins in the material's dumps
         self._aside: list[RankStacks] = []  # rounds from before the job stopped
         self._rounds_aside = self._raw_after = 0
-        self._shared = Shared()
+        self._interner = Interner()
         self._seen: dict[JobKey, set[int]] = {}  # ranks dumped
         self._sizes: dict[JobKey, int] = {}  # world sizes
         self._bytes_of: dict[str, int] = {}  # node → of its dumps
@@ -192,7 +192,7 @@ class StackRun(Run):
         self._bytes_of[stacks.node] = self._bytes_of.get(stacks.node, 0) + size_bytes
         if self._is_too_much(stacks.node):
             return
-        self._shared.stacks(stacks)
+        self._interner.stacks(stacks)
         self.material.dumps.append(stacks)
         sample = stacks.before
         if sample is not None and sample.world_size and sample.rank is not None:
@@ -234,7 +234,7 @@ class StackRun(Run):
         """Reads what the last minutes say of the ranks: once for each node, in the time that others need to answer."""
         until = None if most_s is None else time.monotonic() + most_s
         for node in self._arrivals.reached - self.material.samples.keys():
-            self.material.samples[node] = [self._shared.ranks_of(sample) for sample in self._hub.history(node)]
+            self.material.samples[node] = [self._interner.ranks_of(sample) for sample in self._hub.history(node)]
             if until is not None and time.monotonic() > until:
                 return
 
@@ -246,7 +246,7 @@ class StackRun(Run):
         if samples and samples[-1].sampled_at >= sample.sampled_at:
             samples.pop()
         elif samples:
-            samples[-1] = self._shared.ranks_of(samples[-1])
+            samples[-1] = self._interner.ranks_of(samples[-1])
         samples.append(sample)
 
     @property

@@ -23,7 +23,7 @@ class Frame(NamedTuple):
 
 
 class FrameReader:
-    """``feed`` it what arrives. ``noise_bytes`` counts what was not a frame, by what it costs.
+    """Cuts what it is fed into frames. ``noise_bytes`` counts what was not a frame, by what it costs.
 
     ``labelled``: the carrier writes "LABEL: " before each line (pdsh, srun). Pieces of a frame are put together per
     label: the key that stands in them is their sender's choice.
@@ -33,13 +33,13 @@ class FrameReader:
         self._labelled = labelled
         self._line_bytes = LINE_BYTES + LABEL_BYTES if labelled else LINE_BYTES
         self._buffer = bytearray()
-        self._wanted = self._line_bytes  # how long the unfinished line may grow
+        self._most_bytes = self._line_bytes  # how long the unfinished line may grow
         self._assemblers: dict[bytes, Assembler] = {b"": Assembler()}
         self._noise = bytearray()
         self.noise_bytes = 0
 
     def feed(self, data: bytes) -> list[Frame]:
-        """All frames that are complete now."""
+        """Takes in what arrived. Returns all frames that are complete now."""
         if not self._buffer and data.startswith(MARK) and not self._labelled:
             size = frame_size(data, len(MARK))
             if size is not None and sum(size) + 1 == len(data) and data.endswith(b"\n"):  # nearly always
@@ -50,7 +50,7 @@ class FrameReader:
             return []
         whole, _, rest = (bytes(self._buffer) + data if self._buffer else data).rpartition(b"\n")
         self._buffer = bytearray(rest)
-        self._wanted = self._line_bytes
+        self._most_bytes = self._line_bytes
         self._bound()
         if EVERY_MARK not in whole:
             self._keep(whole + b"\n")
@@ -77,27 +77,26 @@ class FrameReader:
         return (label.strip(), words) if end and len(label) <= LABEL_BYTES else (b"", b"")
 
     def _assembler(self, label: bytes) -> Assembler:
-        assembler = self._assemblers.get(label)
-        if assembler is None:
+        if label not in self._assemblers:
             if len(self._assemblers) > MOST_LABELS:
                 del self._assemblers[next(iter(self._assemblers))]
-            assembler = self._assemblers[label] = Assembler(MAX_FRAME_BYTES)
-        return assembler
+            self._assemblers[label] = Assembler(MAX_FRAME_BYTES)
+        return self._assemblers[label]
 
     @property
     def noise(self) -> str:
         """The newest of what was not a frame, an unfinished line included."""
-        unfinished = bytes(self._buffer[-NOISE_BYTES:]) if self._wanted == self._line_bytes else b""
+        unfinished = bytes(self._buffer[-NOISE_BYTES:]) if self._most_bytes == self._line_bytes else b""
         return (bytes(self._noise) + unfinished)[-NOISE_BYTES:].decode("utf-8", "replace")
 
     def _bound(self) -> None:
-        """Drop an unfinished line that grew too long, up to where a frame may have begun in it."""
-        if len(self._buffer) <= self._wanted:
+        """Drops an unfinished line that grew too long, up to where a frame may have begun in it."""
+        if len(self._buffer) <= self._most_bytes:
             return
         start = self._frame_start()
         if start is None:
             start = len(self._buffer) - max(len(MARK), len(TEXT_MARK), len(PIECE_MARK)) - 10
-            self._wanted = self._line_bytes
+            self._most_bytes = self._line_bytes
         self._keep(bytes(self._buffer[:start]))
         del self._buffer[:start]
 
@@ -108,7 +107,7 @@ class FrameReader:
             while start >= 0:
                 size = frame_size(self._buffer, start + len(mark))
                 if size is not None and size[0] <= MAX_FRAME_BYTES and sum(size) >= len(self._buffer):
-                    self._wanted = sum(size) - start
+                    self._most_bytes = sum(size) - start
                     return start
                 start = self._buffer.find(mark, start + 1)
         return None

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from mltop.probes.model import Sample
 from mltop.probes.reach import INTERVAL_S
 from mltop.probes.reach.channel import Channel
-from mltop.probes.reach.link import Link, Shared, Stage
+from mltop.probes.reach.link import Link, LinkContext, Stage
 from mltop.probes.reach.pacing import Limits, Pacer
 from mltop.probes.reach.poller import Poller
 from mltop.probes.reach.records import Records
@@ -53,7 +53,7 @@ class Hub:
         files = Files(self._poller.post, file_for, py_spy_for)
         self._link_of: dict[str, Link] = {}
         self._requests = requests = Requests(self._records, files, self._reaper, self._link_of)
-        self._shared = Shared(
+        self._context = LinkContext(
             self._limits,
             interval_s,
             self._reaper,
@@ -64,7 +64,7 @@ class Hub:
             down=self._down,
             rejoin=self._rejoin,
         )
-        self._links = [Link(channel, self._shared) for channel in channels]
+        self._links = [Link(channel, self._context) for channel in channels]
         self._link_of.update((node, link) for link in self._links for node in link.channel.nodes)
         self._retries: list[tuple[float, int, Link]] = []
         self._rejoining: dict[Link, Link] = {}  # a stream, and where those of its nodes go that were lost last
@@ -218,7 +218,7 @@ class Hub:
             waiting.members.add(node)
             self._link_of[node] = waiting
             return
-        new_link = self._link_of[node] = Link(rejoin((node,)), self._shared)
+        new_link = self._link_of[node] = Link(rejoin((node,)), self._context)
         new_link.stage = Stage.DOWN
         self._links.append(new_link)
         if retry:

@@ -18,7 +18,7 @@ from mltop.probes.reach.receiving import UNREADABLE, Envelope, sample_of_frame, 
 from mltop.probes.reach.records import Records
 from mltop.probes.reach.requests import Requests
 from mltop.probes.reach.stream import Misnamed, Reaper, Stream
-from mltop.probes.reach.uploads import Files, TooManyFilesError, Uploads
+from mltop.probes.reach.uploads import Files, Uploads
 
 PING = encode(Request("ping"))
 QUIET_S = 2.0  # without a frame: time to see whether the process is still there
@@ -33,7 +33,7 @@ class Stage(Enum):
 
 
 @dataclass(frozen=True)
-class Shared:
+class LinkContext:
     """What all links of a hub have in common.
 
     ``up(link)``: it gives back its place; ``down(link, retry)``: it ended; ``rejoin(link, node, retry)``: this one of
@@ -81,13 +81,13 @@ class _Run:
 class Link:
     """A channel, started again and again. Everything happens in the hub's thread."""
 
-    def __init__(self, channel: Channel, shared: Shared) -> None:
+    def __init__(self, channel: Channel, context: LinkContext) -> None:
         self.channel = channel
         self.members = set(channel.nodes)  # without those that went to a channel of their own
-        self.backoff = Backoff(shared.limits.retry_first_s, shared.limits.retry_most_s)
+        self.backoff = Backoff(context.limits.retry_first_s, context.limits.retry_most_s)
         self.stage = Stage.WAITING
-        self._shared = shared
-        self._records = shared.records
+        self._context = context
+        self._records = context.records
         self._run = _Run(0.0, 0.0, 0.0, 0.0)
         self._envelopes = msgspec.json.Decoder(Envelope)
         self._messages = msgspec.json.Decoder(Message)
@@ -109,7 +109,7 @@ class Link:
         try:
             stream = Stream(
                 channel,
-                self._shared.reaper,
+                self._context.reaper,
                 on_frame=self._take,
                 on_end=lambda code: self._ended(stream, code),
                 on_node_end=self._member_ended,
@@ -118,7 +118,7 @@ class Link:
             self._down(Ending(f"cannot start {channel.argv[0]}: {error.strerror or error}"))
             return
         run.stream = stream
-        run.uploads = Uploads(self._shared.files, stream, self._file_goes_out)
+        run.uploads = Uploads(self._context.files, stream, self._file_goes_out)
 
     @property
     def is_new(self) -> bool:
@@ -140,7 +140,7 @@ class Link:
 
     def tick(self, now: float) -> None:
         """Looks at deadlines and sends pings; called a few times a second."""
-        run, limits = self._run, self._shared.limits
+        run, limits = self._run, self._context.limits
         if run.stream is not None and now - run.frame_at > QUIET_S:
             run.stream.watch()
         if self.stage is Stage.STARTING or self.stage is Stage.UP:
@@ -151,7 +151,7 @@ class Link:
             self.backoff.reset()
         silence_s = limits.silence_s
         if not run.ponged:
-            silence_s = max(silence_s, SILENT_INTERVALS * self._shared.interval_s)
+            silence_s = max(silence_s, SILENT_INTERVALS * self._context.interval_s)
         if now - max(run.frame_at, run.uploading_until) > silence_s:
             words = duration_words(silence_s)
             self._give_up(Ending(f"nothing arrived for {words}: the link or the node is dead"))
@@ -224,7 +224,7 @@ class Link:
         elif message.kind == "error" and message.id == 0:
             self._node_failed(node, Ending(message.error, message.fix))
         elif message.kind in ("part", "done", "error"):
-            self._shared.requests.answer(node, message, len(payload))
+            self._context.requests.answer(node, message, len(payload))
 
     def _first_sample(self, node: str, payload: bytes) -> bool:
         """Whether the node's first sample can be read whole: one of another version is not taken for a live node."""
@@ -248,8 +248,8 @@ class Link:
             run.ready.add(node)
         if self.stage is Stage.STARTING:
             self.stage = Stage.UP
-            self._shared.up(self)
-        self._shared.requests.node_ready(node)
+            self._context.up(self)
+        self._context.requests.node_ready(node)
 
     def _boot(self, node: str, boot: Boot) -> None:
         self._run.progress_at = time.monotonic()
@@ -262,15 +262,11 @@ class Link:
         self._needs(node, "bundle", boot, again=False)
 
     def _needs(self, node: str, name: str, boot: Boot | None, again: bool) -> None:
-        if self._run.uploads is None:
-            return
-        try:
-            self._run.uploads.needs(node, name, boot, again)
-        except TooManyFilesError as error:
-            if len(self.members) == 1:
-                self._give_up(Ending(str(error)))
-            else:
-                self._node_failed(node, Ending(str(error)))
+        why_not = self._run.uploads.needs(node, name, boot, again) if self._run.uploads is not None else ""
+        if why_not and len(self.members) == 1:
+            self._give_up(Ending(why_not))
+        elif why_not:
+            self._node_failed(node, Ending(why_not))
 
     def _file_goes_out(self, size_bytes: int) -> None:
         self._run.progress_at = time.monotonic()
@@ -291,7 +287,7 @@ class Link:
             return
         if run.stream is not None and run.stream.unsent_bytes != run.unsent_bytes:
             run.unsent_bytes, run.progress_at = run.stream.unsent_bytes, now
-        is_late = now - max(run.progress_at, run.uploading_until) > self._shared.limits.hello_s
+        is_late = now - max(run.progress_at, run.uploading_until) > self._context.limits.hello_s
         missing = self.members - run.ready - set(run.endings)
         if not missing or not is_late or run.stream is None:
             if not run.ready and run.endings and is_late:
@@ -300,13 +296,13 @@ class Link:
         if not run.ready:
             self._nobody_came(self._no_hello(run.stream), missing)
             return
-        within = duration_words(self._shared.limits.hello_s)
+        within = duration_words(self._context.limits.hello_s)
         for node in missing:
             self._member_lost(node, Ending(f"no hello from this node within {within}"))
 
     def _no_hello(self, stream: Stream) -> Ending:
         """Why nobody said hello; decides whether the next start is the channel's second way in."""
-        within, output = duration_words(self._shared.limits.hello_s), " ".join(stream.last_output().split())
+        within, output = duration_words(self._context.limits.hello_s), " ".join(stream.last_output().split())
         if len(output) > MOST_SAID:
             output = "…" + output[-MOST_SAID:]  # what it waits for stands at the end
         self._falls_back = self.channel.fallback is not None and not self._run.booted and not self._falls_back
@@ -349,7 +345,7 @@ class Link:
         self._node_failed(node, ending)
         if self.channel.rejoin is None:
             return
-        self._shared.rejoin(self, node, ending.retry)
+        self._context.rejoin(self, node, ending.retry)
         if not self.members:
             self._give_up(ending)
 
@@ -357,7 +353,7 @@ class Link:
         """Notes the end of one node of the stream; the others go on."""
         self._run.endings[node] = ending
         self._records.set_phase(node, "lost" if ending.retry else "refused", ending.reason, ending.fix)
-        self._shared.requests.node_lost(node, str(ending))
+        self._context.requests.node_lost(node, str(ending))
 
     # Its own end.
 
@@ -388,7 +384,7 @@ class Link:
         self.stage = Stage.DOWN
         for node in tuple(self.members):
             self._node_failed(node, self._run.endings.get(node, ending))
-        self._shared.down(self, any(self._run.endings[node].retry for node in self.members))
+        self._context.down(self, any(self._run.endings[node].retry for node in self.members))
 
     def _say(self, reason: str, node: str = "") -> None:
         """Sets the reason of the nodes that connect; a lost one keeps its own until it is back."""

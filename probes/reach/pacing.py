@@ -69,14 +69,14 @@ class Pacer(Generic[Key]):
     _turn: deque[str] = field(default_factory=deque)  # gates with somebody waiting, the next one first
 
     def wait(self, key: Key, gate: str) -> None:
-        """Queue for a place."""
+        """Queues ``key`` for a place."""
         queue = self._waiting.setdefault(gate, deque())
         if not queue:
             self._turn.append(gate)
         queue.append(key)
 
     def done(self, key: Key) -> None:
-        """Give the place back, if it still has one."""
+        """Gives the place of ``key`` back, if it still has one."""
         self._holding.pop(key, None)
 
     def admit(self, now: float) -> list[Key]:
@@ -104,7 +104,7 @@ class Pacer(Generic[Key]):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether anybody has no place yet."""
+        """Whether somebody has no place yet."""
         return bool(self._turn)
 
     def next_s(self, now: float) -> float | None:

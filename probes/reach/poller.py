@@ -16,7 +16,7 @@ BUFFER_BYTES = 65_536  # a pipe's capacity
 
 
 class Poller:
-    """All methods but ``post`` are for the thread that takes the turns."""
+    """Waits and calls back. All methods but ``post`` are for the thread that takes the turns."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -32,12 +32,12 @@ class Poller:
         self.watch(self._wake_read, self._take_posted)
 
     def watch(self, fd: int, call: Call, events: int = selectors.EVENT_READ) -> None:
-        """``call`` runs whenever ``fd`` is ready, until ``unwatch``."""
+        """Runs ``call`` whenever ``fd`` is ready, until ``unwatch``."""
         self._calls[fd] = call
         self._selector.register(fd, events, call)
 
     def unwatch(self, fd: int) -> None:
-        """Unknown descriptors are fine. Call it before ``fd`` is closed."""
+        """Ends ``watch``, to be called before ``fd`` is closed. Unknown descriptors are fine."""
         if self._calls.pop(fd, None) is not None and fd in self._selector.get_map():
             self._selector.unregister(fd)
 
@@ -45,12 +45,12 @@ class Poller:
         return fd in self._calls
 
     def pause(self, fd: int, seconds: float) -> None:
-        """Do not look at ``fd`` for a while."""
+        """Leaves ``fd`` alone for a while."""
         self._selector.unregister(fd)
         heapq.heappush(self._paused, (time.monotonic() + seconds, fd, self._calls[fd]))
 
     def post(self, call: Call) -> None:
-        """From any thread: ``call`` runs in this one, soon; once it is closed, in the caller's."""
+        """Has ``call`` run in this thread, soon; once it is closed, in the caller's. For any thread."""
         with self._posting:
             if not self._closed:
                 self._posted.append(call)
@@ -60,7 +60,7 @@ class Poller:
         call()
 
     def turn(self, timeout_s: float) -> None:
-        """Wait for something at most ``timeout_s`` and run what it calls for."""
+        """Waits for something at most ``timeout_s`` and runs what it calls for."""
         if self._paused:
             timeout_s = min(timeout_s, max(0.0, self._paused[0][0] - time.monotonic()))
         for key, _ in self._selector.select(timeout_s):

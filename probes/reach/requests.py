@@ -13,7 +13,6 @@ from typing import Any, Protocol
 import msgspec
 
 from mltop.probes.agent.protocol import Message, Request, encode
-from mltop.probes.model import NodeState
 from mltop.probes.model.receipt import MOST_RANKS, Refused, admit_stacks, said
 from mltop.probes.model.text import plain_text
 from mltop.probes.model.units import duration_words, size_words
@@ -41,16 +40,13 @@ class Answer:
 
 
 class Pending:
-    """The answers of ``nodes`` to what they were asked. ``open_nodes`` have not finished yet; ``failed`` (node → why)
-    never will.
-    """
+    """The answers of ``nodes`` to what they were asked. ``open_nodes`` have not finished yet."""
 
     def __init__(self, nodes: Iterable[str], cancel: Callable[[], None]) -> None:
         self._queue: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         self._open = set(nodes)
-        self._failed: dict[str, str] = {}
         self._lock = threading.Lock()
-        self._cancel = cancel
+        self.cancel = cancel
 
     def expect(self, nodes: Iterable[str]) -> None:
         """These nodes are asked, too, or something more."""
@@ -60,11 +56,9 @@ class Pending:
     def put(self, node: str, message: Message, size_bytes: int = 0) -> None:
         """Called by the hub's thread. The node's own words, error and fix, are made fit for a terminal."""
         message.error, message.fix = plain_text(message.error, MOST_ERROR), plain_text(message.fix)
-        with self._lock:
-            if message.kind in ("done", "error"):
+        if message.kind in ("done", "error"):
+            with self._lock:
                 self._open.discard(node)
-            if message.kind == "error":
-                self._failed[node] = message.error
         self._queue.put(Answer(node, message, size_bytes))
 
     def fail_all(self, reason: str) -> None:
@@ -77,11 +71,6 @@ class Pending:
         with self._lock:
             return tuple(sorted(self._open))
 
-    @property
-    def failed(self) -> dict[str, str]:
-        with self._lock:
-            return dict(self._failed)
-
     def answers(self, timeout_s: float) -> Iterator[Answer]:
         """Yields answers until every node has finished or nothing came for ``timeout_s``."""
         while True:
@@ -89,13 +78,6 @@ class Pending:
                 yield self._queue.get(timeout=timeout_s if self._open else 0.0)
             except queue.Empty:
                 return
-
-    def cancel(self) -> None:
-        self._cancel()
-
-    def not_answered(self) -> list[NodeState]:
-        states = [NodeState(node, "lost", reason) for node, reason in sorted(self.failed.items())]
-        return states + [NodeState(node, "stale", "no answer before the deadline") for node in self.open_nodes]
 
 
 @dataclass
@@ -128,7 +110,7 @@ class NodeRequest:
             raise Refused(f"it expects {said(message.expected)} parts")
 
 
-class Line(Protocol):
+class NodeLink(Protocol):
     """A link, as far as requests need it (a link needs them, too)."""
 
     channel: Channel
@@ -144,7 +126,7 @@ class Requests:
     records: Records
     files: Files
     reaper: Reaper
-    line_of: Mapping[str, Line]  # by node
+    link_of: Mapping[str, NodeLink]
     _ids: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
     _asks: dict[int, NodeRequest] = field(default_factory=dict)
     _of_node: dict[str, set[int]] = field(default_factory=dict)
@@ -164,7 +146,7 @@ class Requests:
             if self.records.phase(node) in ("lost", "refused"):
                 self.fail(ask, self.records.reason(node))
                 continue
-            channel = self.line_of[node].channel
+            channel = self.link_of[node].channel
             if channel.takes_requests:
                 self._send(ask)
             elif channel.one_shot is None:
@@ -181,7 +163,7 @@ class Requests:
                 self._send(self._asks[number])
 
     def node_lost(self, node: str, reason: str) -> None:
-        """Fails everything that the node was asked on its line."""
+        """Fails everything that the node was asked over its link."""
         for number in tuple(self._of_node.get(node, ())):
             if self._asks[number].one_shot is None:
                 self.fail(self._asks[number], reason)
@@ -234,27 +216,27 @@ class Requests:
 
     def _end(self, ask: NodeRequest) -> None:
         """Asks the node to end what it does for this request. A one-shot process may serve other nodes, too."""
-        if ask.one_shot is None and self.line_of[ask.node].is_ready(ask.node):
-            self.line_of[ask.node].send(encode(Request("cancel", id=ask.id, node=ask.node)))
+        if ask.one_shot is None and self.link_of[ask.node].is_ready(ask.node):
+            self.link_of[ask.node].send(encode(Request("cancel", id=ask.id, node=ask.node)))
 
     def _send(self, ask: NodeRequest) -> None:
         """Sends a request now, or leaves it until the node is ready."""
-        line = self.line_of[ask.node]
-        if not line.is_ready(ask.node):
+        link = self.link_of[ask.node]
+        if not link.is_ready(ask.node):
             return
         ask.sent = True
         boot = self.records.connection(ask.node).boot
         if ask.op == "stacks" and boot is not None:  # its agent has no py-spy but what we send
-            self.files.py_spy_sha256(boot.machine, lambda sha256: self._send_stacks(ask, line, sha256))
+            self.files.py_spy_sha256(boot.machine, lambda sha256: self._send_stacks(ask, link, sha256))
         else:
-            line.send(encode(ask.request()))
+            link.send(encode(ask.request()))
 
-    def _send_stacks(self, ask: NodeRequest, line: Line, py_spy_sha256: str | Exception) -> None:
+    def _send_stacks(self, ask: NodeRequest, link: NodeLink, py_spy_sha256: str | Exception) -> None:
         if isinstance(py_spy_sha256, Exception):
             self.fail(ask, f"cannot look for py-spy here: {py_spy_sha256}")
-        elif self.is_open(ask) and self.line_of[ask.node] is line and line.is_ready(ask.node):
+        elif self.is_open(ask) and self.link_of[ask.node] is link and link.is_ready(ask.node):
             ask.args["py_spy"] = py_spy_sha256
-            line.send(encode(ask.request()))
+            link.send(encode(ask.request()))
 
     def _ask_apart(self, channel: Channel, asks: list[NodeRequest]) -> None:
         """Asks by a process of its own, which carries the answers and then ends."""

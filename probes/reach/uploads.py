@@ -91,10 +91,6 @@ class Files:
             return Request("file", op=name, args={"error": reason})
 
 
-class TooManyFilesError(Exception):
-    """A node asks again and again."""
-
-
 class Uploads:
     """The files sent on one running channel, in the hub's thread. ``until``: when they arrived over a slow link."""
 
@@ -106,19 +102,21 @@ class Uploads:
         self._asked_at: dict[str, deque[float]] = {}
         self.until = 0.0
 
-    def needs(self, node: str, name: str, boot: Boot | None, again: bool) -> None:
+    def needs(self, node: str, name: str, boot: Boot | None, again: bool) -> str:
         """Sends a file: only an agent that installed itself asks, and gets what is for the machine its bootstrap saw.
 
-        ``again``: also when it was sent on this stream before. Raises TooManyFilesError.
+        ``again``: also when it was sent on this stream before. Returns why the node is not served any more, "" while it
+        is.
         """
         if name not in FILES or boot is None or (not again and (name, boot.machine) in self._sent):
-            return
+            return ""
         now = time.monotonic()
         asked_at = self._asked_at.setdefault(node, deque(maxlen=FILES_A_MINUTE))
         if len(asked_at) == FILES_A_MINUTE and now - asked_at[0] <= 60.0:
-            raise TooManyFilesError(f"it asked for more than {FILES_A_MINUTE} files within a minute")
+            return f"it asked for more than {FILES_A_MINUTE} files within a minute"
         asked_at.append(now)
         self._send(name, boot.machine)
+        return ""
 
     def arrived(self, now: float) -> None:
         """Ends the guess when the files arrive: the node says how far it is."""

@@ -53,7 +53,7 @@ class RankGlance(msgspec.Struct, frozen=True, gc=False):
 
 
 class GapGlance(msgspec.Struct, frozen=True, gc=False):
-    """That there is one; ``kind`` as in Gap."""
+    """That there is a gap; ``kind`` as in Gap."""
 
     kind: GapKind = "unknown"
 
@@ -68,15 +68,15 @@ class Glance(msgspec.Struct, frozen=True, gc=False):
     gaps: tuple[GapGlance, ...] = ()
 
     def admitted(self) -> Glance:
-        """Itself when all of it can be, else what of it is left, as ``receipt.admit`` does it. Raises Refused."""
+        """The glance itself when all of it can be, else what is left of it, as by ``receipt.admit``. Raises Refused."""
         if not 0 <= self.sampled_at <= MOST_TIME_S:
             raise Refused(f"its sampled_at, {said(self.sampled_at)}, is no time")
         gpus, ranks = self.gpus, self.ranks
         if [gpu.index for gpu in gpus] != list(range(len(gpus))) or len(gpus) > MOST_GPUS:
             by_index = {gpu.index: gpu for gpu in reversed(gpus) if 0 <= gpu.index < MOST_GPUS}
             gpus = tuple(gpu for gpu in gpus if by_index.get(gpu.index) is gpu)
-        if any(rank.rank is not None and not 0 <= rank.rank <= MOST_RANK_NUMBERS for rank in ranks):
-            can_be = [rank.rank is None or 0 <= rank.rank <= MOST_RANK_NUMBERS for rank in ranks]
+        can_be = [rank.rank is None or 0 <= rank.rank <= MOST_RANK_NUMBERS for rank in ranks]
+        if not all(can_be):
             ranks = tuple(
                 rank if fine else msgspec.structs.replace(rank, rank=None)
                 for rank, fine in zip(ranks, can_be, strict=True)
@@ -97,7 +97,7 @@ AnyGpu = GpuGlance | GpuSample
 
 
 def glance_of(sample: Sample) -> Glance:
-    """Of a sample that is already whole."""
+    """The glance at a sample that is already whole."""
     return Glance(
         sample.sampled_at,
         sample.node,
@@ -118,7 +118,7 @@ _DECODING = threading.Lock()  # for a moment, and rarely by two: one for all
 
 
 class Received:
-    """``glance`` is there at once; the whole sample when it is asked for, decoded once. For any thread."""
+    """A received sample: ``glance`` is there at once, the whole when it is asked for, decoded once. For any thread."""
 
     __slots__ = ("_decode", "_decoded", "_sample", "asked", "glance", "payload", "slow")
 
@@ -141,7 +141,7 @@ class Received:
         return self.decoded()
 
     def decoded(self) -> Sample | None:
-        """As ``sample``, for who does not look at it but knows that somebody will."""
+        """The sample, for a caller that does not look at it but knows that somebody will."""
         if not self._decoded:
             with _DECODING:
                 if not self._decoded:
@@ -170,7 +170,7 @@ class Connection:
 class NodeView:
     """One node: its connection state and its newest sample (kept when the node is lost).
 
-    Who looks at all nodes takes ``glance``: ``sample`` is decoded when it is first asked for, in the asker's thread.
+    What looks at all nodes takes ``glance``: ``sample`` is decoded when it is first asked for, in the asker's thread.
     """
 
     state: NodeState
@@ -188,7 +188,7 @@ class NodeView:
         return newest.sample() if isinstance(newest, Received) else newest
 
     def sample_in_turn(self) -> Sample | None:
-        """As ``sample``, for who takes nodes in turns: of those asked, the next sample comes decoded with its view."""
+        """As ``sample``, but the next one does not come decoded with its view: for callers that take nodes in turns."""
         newest = self.newest
         return newest.decoded() if isinstance(newest, Received) else newest
 

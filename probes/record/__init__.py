@@ -7,7 +7,7 @@ A capture is a directory (0700):
   stacks/NODE/rank-R-pid-P.json   every dump of that rank: counters, digests, py-spy's JSON
 
 Of processes it holds pids, names, users, states, counters and cgroups, of ranks also:
-* the command line as `collect/ranks/command_line.py` shows it: of values and paths the plain ones, no secrets, and at
+* the command line as `collect/redaction/process.py` shows it: of values and paths the plain ones, no secrets, and at
   most 200 characters; the path of the Python;
 * out of the environment the rank's place (RANK, WORLD_SIZE and what other launchers call them) and its job's name
   (SLURM_JOB_ID, TORCHELASTIC_RUN_ID, MASTER_ADDR with MASTER_PORT, or PMIX_NAMESPACE);
@@ -23,21 +23,21 @@ Of processes it holds pids, names, users, states, counters and cgroups, of ranks
   TORCH_ALLOW_TF32_CUBLAS_OVERRIDE, TORCH_CPP_LOG_LEVEL, TORCH_DISTRIBUTED_DEBUG, TORCH_LOGS, TORCH_NCCL_*,
   TORCH_SHOW_CPP_STACKTRACES, TORCH_USE_CUDA_DSA, TP_SOCKET_IFNAME, UCX_*;
 * of stacks the names of threads, functions and files, lines' numbers, and of local variables integers that are small
-  or count steps, turns, sizes or ranks (`collect/stacks/redact.py`).
+  or count steps, turns, sizes or ranks (`collect/stacks/frames.py`).
 Beside these: the machine's GPUs, ports, PCI devices, mounts and services, and lines of its kernel log. Tokens of
-well-known shapes are hidden in all texts that users and their programs choose (`collect/shapes.py`).
+well-known shapes are hidden in all texts that users and their programs choose (`collect/redaction/shapes.py`).
 """
 
-from mltop.probes.record.captures import Capture, CaptureWriter, read_capture, read_raw, safe_name
+from mltop.probes.record.captures import CaptureWriter, Saved, read_capture, read_raw, safe_name
 from mltop.probes.record.decoding import BadRecording
 from mltop.probes.record.recordings import NodeSamples, Recording, StoredSamples, header_line, read_recording, recording
 
 __all__ = [
     "BadRecording",
-    "Capture",
     "CaptureWriter",
     "NodeSamples",
     "Recording",
+    "Saved",
     "StoredSamples",
     "header_line",
     "read_capture",

@@ -6,6 +6,7 @@ lays into it, changes nothing. It is read within the limits of `decoding.py`.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import json
@@ -20,7 +21,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from mltop.probes.model import NodeState, RankStacks, Sample, all_fields, to_json, well_formed
+from mltop.probes.model import Gap, NodeState, RankStacks, Sample, all_fields, to_json, well_formed
 from mltop.probes.model.receipt import admit_stacks
 from mltop.probes.model.text import clean
 from mltop.probes.reach.view import Connection
@@ -112,16 +113,10 @@ class CaptureWriter:
     def _write(self, name: str, data: bytes) -> None:
         *above, last = name.split("/")
         folder = self._folder
-        try:
+        with contextlib.ExitStack() as opened:
             for part in above:
-                inner = folder.ensure_folder(part)
-                if folder is not self._folder:
-                    folder.close()
-                folder = inner
+                folder = opened.enter_context(folder.ensure_folder(part))
             folder.write(last, data)
-        finally:
-            if folder is not self._folder:
-                folder.close()
 
     def _write_manifest(self) -> None:
         text = well_formed(json.dumps(self._manifest, indent=1, default=all_fields))
@@ -138,8 +133,8 @@ def safe_name(node: str) -> str:
 
 
 @dataclass
-class Capture:
-    """What a capture directory holds. ``problems``: what it lacks, by its own manifest and by looking.
+class Saved:
+    """What a capture or a recording (samples only) holds. ``gaps``: what it lacks, by its own manifest and by looking.
 
     ``dumps`` come without py-spy's JSON (``raw``), which `read_raw` has.
     """
@@ -148,7 +143,12 @@ class Capture:
     samples: StoredSamples = field(default_factory=StoredSamples)
     dumps: list[RankStacks] = field(default_factory=list)
     not_answered: list[NodeState] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+
+    @property
+    def newest(self) -> list[Sample]:
+        """The last sample of every node that has one."""
+        return self.samples.newest
 
 
 @dataclass
@@ -177,7 +177,7 @@ def _without_raw() -> type[Any]:
     )
 
 
-def read_capture(directory: Path, share: Callable[[RankStacks], None] = lambda _: None) -> Capture:
+def read_capture(directory: Path, share: Callable[[RankStacks], None] = lambda _: None) -> Saved:
     """A capture; BadRecording says why it is none. Fields of newer versions are ignored.
 
     ``share`` is called with every dump as it is read, to replace parts by equal ones of others.
@@ -209,18 +209,17 @@ class _Reader:
         self._folder = folder
         self._files: set[str] = set()  # that were seen
 
-    def read(self, share: Callable[[RankStacks], None]) -> Capture:
-        manifest = self.manifest()
-        capture = Capture(manifest.nodes, problems=_shortened(manifest.problems or []))
+    def read(self, share: Callable[[RankStacks], None]) -> Saved:
+        manifest, samples = self.manifest(), StoredSamples()
+        problems = _shortened(manifest.problems or [])
         if manifest.finished_at is None:
-            capture.problems.append("the capture was cut off before it was finished")
+            problems.append("the capture was cut off before it was finished")
         self._files.update(self._folder.names(decoding.MOST_FILES))
-        cut_off = self._samples(capture.samples)
-        capture.dumps = self._dumps(share)
-        capture.problems += _missing([name for name in manifest.files or [] if name not in self._files])
-        capture.problems += cut_off
-        capture.not_answered = self._not_answered()
-        return capture
+        cut_off = self._samples(samples)
+        dumps = self._dumps(share)
+        problems += _missing([name for name in manifest.files or [] if name not in self._files]) + cut_off
+        gaps = [Gap("capture", problem) for problem in problems]
+        return Saved(manifest.nodes, samples, dumps, self._not_answered(), gaps)
 
     def manifest(self) -> _Manifest:
         path = self._folder.path / MANIFEST
@@ -247,8 +246,10 @@ class _Reader:
         return cut_off
 
     def _dumps(self, share: Callable[[RankStacks], None]) -> list[RankStacks]:
-        kind, parts = _without_raw(), _Parts()
+        kind = _without_raw()
         dumps: list[RankStacks] = []
+        frames_seen: set[int] = set()
+        parts = 0  # kept in memory; equal ones that are shared count once
         for folder, name in self.dump_files():
             where = str(folder.path / name)
             data = folder.read(name, decoding.MOST_DUMP_BYTES)
@@ -257,8 +258,13 @@ class _Reader:
                 with failing_at(where):
                     admit_stacks(dump)
                 share(dump)
-                parts.add(dump, where)
                 dumps.append(dump)
+                parts += 3 + len(dump.digests)
+                for frames in (digest.frames for digest in dump.digests if id(digest.frames) not in frames_seen):
+                    frames_seen.add(id(frames))
+                    parts += len(frames) + sum(len(frame.ints) for frame in frames)
+                if parts > decoding.MOST_DUMP_PARTS:
+                    raise BadRecording(f"{where}: more stacks than mltop can keep in memory")
         return dumps
 
     def dump_files(self) -> Iterator[tuple[Folder, str]]:
@@ -297,23 +303,6 @@ class _Reader:
         # The rest of it, which may be large, is passed over.
         silent = bytes(decode(data, _Verdict, where, len(data)).not_answered)
         return decode(silent, list[NodeState], where, decoding.MOST_MANIFEST_OBJECTS)
-
-
-class _Parts:
-    """Counts what the dumps of a capture keep in memory; equal parts that are shared count once."""
-
-    def __init__(self) -> None:
-        self._frames: set[int] = set()
-        self._count = 0
-
-    def add(self, dump: RankStacks, where: str) -> None:
-        self._count += 3 + len(dump.digests)
-        for digest in dump.digests:
-            if id(digest.frames) not in self._frames:
-                self._frames.add(id(digest.frames))
-                self._count += len(digest.frames) + sum(len(frame.ints) for frame in digest.frames)
-        if self._count > decoding.MOST_DUMP_PARTS:
-            raise BadRecording(f"{where}: more stacks than mltop can keep in memory")
 
 
 def _shortened(problems: Sequence[str]) -> list[str]:

@@ -23,7 +23,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from mltop.probes.investigate.capture import finish_capture, load
+from mltop.probes.investigate.capture import finish_capture, load, material_of
 from mltop.probes.investigate.material import Material
 from mltop.probes.model import Frame, Gap, GpuSample, NodeState, RankSample, RankStacks, Sample, StackDigest, to_json
 from mltop.probes.model.probe import PastResult
@@ -198,7 +198,7 @@ def look_at(path: Path) -> None:
     saved = load(path)
     assert len(list(saved.samples.by_time())) == sum(map(len, saved.samples.values()))
     assert len(saved.newest) == len(saved.samples.oldest()) == len(saved.samples)
-    saved.material()
+    material_of(saved)
 
 
 def captures(place: Path) -> Callable[[st.DataObject], None]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from mltop.probes.agent.protocol import Message
 from mltop.probes.investigate.advice import advised
-from mltop.probes.investigate.capture import Saved, load
+from mltop.probes.investigate.capture import load
 from mltop.probes.investigate.patience import FAILED, REACHED, Arrivals, Patience, waited
 from mltop.probes.investigate.session import LiveSession
 from mltop.probes.judge.nodes import sentences
@@ -22,7 +22,7 @@ from mltop.probes.model import Gap, JobReport, NodeState
 from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, Targets, channels, resolve
 from mltop.probes.reach.view import NodeView
-from mltop.probes.record import BadRecording
+from mltop.probes.record import BadRecording, Saved
 from mltop.tui.app.output import say, write_over
 from mltop.tui.app.selection import first_of
 

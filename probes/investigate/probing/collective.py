@@ -7,7 +7,7 @@ search for bad nodes and links by pairs the judge says who measures with whom, t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +26,6 @@ JOIN_S = 12.0  # for the launchers to meet; they do not need torch for it
 READY_S = 30.0  # beyond that: for trying who reaches whom, and for importing torch
 INIT_S = 10.0
 SIZE_EXTRA_S = 5.0  # per size, beyond three times its budget
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -65,9 +64,9 @@ class Collective:
         self._endpoint: dict[str, Any] = {}  # of the leader
         self.members: dict[str, Member] = {}
 
-    def assemble(self, tell: Tell) -> tuple[str, ...]:
+    def assemble(self) -> tuple[str, ...]:
         """Starts the launchers. Returns the nodes that joined, in the order they were named."""
-        leader = self._find_leader(tell)
+        leader = self._find_leader()
         if leader is None:
             return ()
         others = [node for node in self._nodes if node not in self.members]
@@ -79,14 +78,14 @@ class Collective:
         while self._waiting() and time.monotonic() < until and not self._stop.now:
             self._requests.step()
             self._go_without(leader, given_up)
-            tell(self._joined())
+            self._context.say(self._joined())
         if self._waiting() and not self._stop.cancelled.is_set():
             sentence = self._joined()
             for member in self._waiting():
                 self._fail(member, sentence, stage=member.stage or "join")
         return tuple(node for node in self._nodes if node in self.members and self.members[node].usable)
 
-    def measure(self, wanted: Round, tell: Tell) -> RoundResult:
+    def measure(self, wanted: Round) -> RoundResult:
         """Has one round measured. Nodes whose ranks died or did not come to the end are in ``failures``; the others'
         times stand.
         """
@@ -109,7 +108,7 @@ class Collective:
         until = time.monotonic() + min(wanted.most_s, self._stop.left_s)
         while self._measuring(involved) and time.monotonic() < until and not self._stop.cancelled.is_set():
             self._requests.step()
-            tell(self._measured(involved))
+            self._context.say(self._measured(involved))
         return RoundResult(self._times, self._why_not(involved, wanted))
 
     def end(self) -> None:
@@ -124,7 +123,7 @@ class Collective:
 
     # Before the first round.
 
-    def _find_leader(self, tell: Tell) -> str | None:
+    def _find_leader(self) -> str | None:
         """The first node that listens; those that cannot have failed, each by its own reason."""
         for node in self._nodes:
             member = self.members[node] = Member(node)
@@ -132,7 +131,7 @@ class Collective:
             until = time.monotonic() + min(LISTEN_S, self._stop.left_s)
             while member.waiting and not self._endpoint and time.monotonic() < until and not self._stop.now:
                 self._requests.step()
-                tell(f"{node} prepares" if len(self._nodes) > 1 else "preparing")
+                self._context.say(f"{node} prepares" if len(self._nodes) > 1 else "preparing")
             if self._endpoint:
                 return node
             if self._stop.now:
@@ -262,9 +261,7 @@ class Collective:
         self._board.fail_node(member.node, why, fix, stage=stage or member.stage)
 
 
-def search(
-    collective: Collective, context: Context, nodes: Sequence[str], on_cpu: bool, tell: Tell
-) -> list[PairResult]:
+def search(collective: Collective, context: Context, nodes: Sequence[str], on_cpu: bool) -> list[PairResult]:
     """Rounds of pairs until the judge knows enough; what was measured until then when it has to end early."""
     wanted, stop = context.wanted, context.stop
     choice = PairSearch(tuple(nodes), round_robin=wanted.round_robin)
@@ -276,9 +273,9 @@ def search(
         if not pairs:
             break
         number += 1
-        tell(f"round {number}: {len(pairs)} pair{'s' * (len(pairs) != 1)}")
+        context.say(f"round {number}: {len(pairs)} pair{'s' * (len(pairs) != 1)}")
         wanted_round = Round(tuple(pairs), ("all-reduce",), (size,), PAIR_BUDGET_S, work=False)
-        measured = collective.measure(wanted_round, tell)
+        measured = collective.measure(wanted_round)
         if stop.cancelled.is_set():
             break
         results.extend(pair_results(number, pairs, size, measured))

@@ -18,13 +18,16 @@ from mltop.probes.reach.requests import Pending
 
 @dataclass
 class Context:
-    """One probe run. ``nodes``: those that are asked, in order; ``key``: names this run on every node."""
+    """One probe run. ``nodes``: those that are asked, in order; ``key``: names this run on every node; ``say``: tells
+    the user in one line what happens now.
+    """
 
     hub: Hub
     wanted: ProbeWanted
     nodes: tuple[str, ...]
     stop: Stop
     key: str
+    say: Callable[[str], None]
     board: Board = field(default_factory=Board)
 
     def args(self, options: dict[str, object]) -> dict[str, object]:

@@ -76,11 +76,11 @@ class LocalProbe:
         self._requests = NodeRequests(context, self._take, self._end)
         self._stages: dict[str, str] = {}
 
-    def run(self, tell: Callable[[str], None]) -> None:
+    def run(self) -> None:
         self._requests.ask(options_of(self._context.wanted), self._nodes)
         while self._requests.open_nodes and not self._stop.now:
             self._requests.step()
-            tell(self._text())
+            self._context.say(self._text())
         late = self._requests.open_nodes
         if late:
             self._requests.cancel(END_S)
@@ -134,7 +134,7 @@ class ProbeRun(Run):
         super().__init__(wanted.deadline_s or deadline_s(wanted, nodes))
         self._wanted, self._on_progress, self._memory = wanted, on_progress, memory
         key = f"{os.uname().nodename}-{os.getpid()}-{next(_numbers)}"
-        self._context = Context(hub, wanted, nodes, self._stop, key)
+        self._context = Context(hub, wanted, nodes, self._stop, key, self._say)
         self._board = self._context.board
         self._told_at = 0.0
         self._text = ""
@@ -153,7 +153,7 @@ class ProbeRun(Run):
 
     def _measure(self) -> None:
         if PROBE_OF[self._wanted.kind].one_gpu:
-            LocalProbe(self._context).run(self._say)
+            LocalProbe(self._context).run()
             return
         self._collective = Collective(self._context)
         try:
@@ -162,18 +162,18 @@ class ProbeRun(Run):
             self._collective.end()
 
     def _collect(self, collective: Collective) -> None:
-        joined = collective.assemble(self._say)
+        joined = collective.assemble()
         on_cpu = bool(joined) and self._on_cpu(joined)
         if self._wanted.kind == "pairs":
             if len(joined) > 1:
-                self._pairs = search(collective, self._context, joined, on_cpu, self._say)
+                self._pairs = search(collective, self._context, joined, on_cpu)
             return
         if sum(collective.members[node].ranks for node in joined) < 2:
             return
         wanted = self._wanted
         sizes = sizes_of(wanted, on_cpu)
         budget_s = SWEEP_BUDGET_S if wanted.sweep else BUDGET_S
-        measured = collective.measure(Round((joined,), (wanted.collective,), sizes, budget_s), self._say)
+        measured = collective.measure(Round((joined,), (wanted.collective,), sizes, budget_s))
         self._times = measured.times
         for node, why in measured.failures.items():
             if not self._board.has_failed(node) and not self.cancelled:

@@ -63,7 +63,7 @@ class Archive:
 
 
 def pack(files: Mapping[str, bytes]) -> Archive:
-    """``files`` by their names in the zip. Stored, because it travels gzipped as a whole and is imported as it is."""
+    """A zip of ``files``, by their names. Stored, because it travels gzipped as a whole and is imported as it is."""
     manifest = "".join(f"{sha256(files[name])} {name}\n" for name in sorted(files)).encode()
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
@@ -82,25 +82,18 @@ def sha256(data: bytes) -> str:
 
 @cache
 def bundle(machine: str) -> Archive:
-    """For ``machine`` (platform.machine() of the node), "" for one that no psutil is at hand for."""
-    files = {
-        compiled.LOADER: loader(),
-        "mltop/__init__.py": b"",
-        **_our_files(),
-        **_pynvml(),
-    }
-    if machine:
-        files.update(wheels.psutil_files(machine))
-    return pack(files)
+    """The bundle for ``machine`` (platform.machine() of the node), "" for one that no psutil is at hand for."""
+    psutil = wheels.psutil_files(machine) if machine else {}
+    return pack({compiled.LOADER: loader(), "mltop/__init__.py": b"", **_our_files(), **_pynvml(), **psutil})
 
 
 def loader() -> bytes:
-    """What imports from a bundle that lies in a cache folder. It stands in command lines."""
+    """The code that imports from a bundle in a cache folder. It stands in command lines."""
     return without_docstrings(Path(compiled.__file__).read_text(encoding="utf-8")).encode()
 
 
 def without_docstrings(text: str) -> str:
-    """A quarter of what would be sent."""
+    """Python source without its docstrings: a quarter of what would be sent."""
     left_out: set[int] = set()
     for node in ast.walk(ast.parse(text)):
         body = getattr(node, "body", None)
@@ -113,11 +106,6 @@ def without_docstrings(text: str) -> str:
                 left_out.update(range(entry.lineno, (entry.end_lineno or entry.lineno) + 1))
     lines = enumerate(text.splitlines(keepends=True), 1)
     return "".join(line for number, line in lines if number not in left_out and line.strip())
-
-
-def machines() -> list[str]:
-    """The machine types that have a bundle with psutil."""
-    return wheels.machines_with_psutil()
 
 
 def _our_files() -> dict[str, bytes]:
@@ -146,7 +134,7 @@ def _pynvml() -> dict[str, bytes]:
 
 @cache
 def compiled_key() -> str:
-    """In hex; "" where it cannot be kept: nodes then compile what they use at every start, for 0.2 s."""
+    """The user's key in hex; "" where it cannot be kept: nodes then compile what they use at every start, for 0.2 s."""
     path = state_folder()
     if path is None:
         return ""
@@ -156,22 +144,22 @@ def compiled_key() -> str:
 
 
 def _made_key(folder: Folder) -> str:
-    """Several at once make one: the first link stands."""
-    beside, fd = folder.new_file()
+    """A new key, kept from now on. Several at once make one: the first link stands."""
+    temporary, fd = folder.new_file()
     try:
         try:
             write_all(fd, secrets.token_hex(_KEY_BYTES).encode())
         finally:
             os.close(fd)
         with contextlib.suppress(FileExistsError):
-            os.link(beside, _KEY_NAME, src_dir_fd=folder.fd, dst_dir_fd=folder.fd)
+            os.link(temporary, _KEY_NAME, src_dir_fd=folder.fd, dst_dir_fd=folder.fd)
     finally:
-        os.unlink(beside, dir_fd=folder.fd)
+        os.unlink(temporary, dir_fd=folder.fd)
     return _kept_key(folder)
 
 
 def _kept_key(folder: Folder) -> str:
-    """ "" for none, and for a file that others may know or have put there."""
+    """The key in the folder; "" for none, and for a file that others may know or have put there."""
     try:
         fd = folder.open_file(_KEY_NAME)
     except FileNotFoundError:
@@ -207,7 +195,7 @@ def opening() -> bytes:
 
 
 def source() -> str:
-    """Stage 1's text."""
+    """The text of stage 1."""
     folder = Path(bootstrap.__file__).parent
     parts = [Path(writable.__file__), *(folder / part for part in bootstrap.PARTS)]
     return "".join(without_docstrings(_LEFT_OUT.sub("", part.read_text(encoding="utf-8"))) for part in parts)
@@ -215,7 +203,7 @@ def source() -> str:
 
 def table() -> dict[str, list[str]]:
     """Machine type, "" for any other, to the bundle's sha256 and its MANIFEST's."""
-    archives = {machine: bundle(machine) for machine in ("", *machines())}
+    archives = {machine: bundle(machine) for machine in ("", *wheels.machines_with_psutil())}
     return {machine: [archive.sha256, archive.manifest_sha256] for machine, archive in archives.items()}
 
 
@@ -228,7 +216,7 @@ def file_for(name: str, machine: str) -> Request:
     if name not in ("bundle", "py-spy"):
         return Request("file", op=name, args={"error": f"there is no file {name!r}"})
     if name == "bundle":
-        content, level = bundle(machine if machine in machines() else "").content, _BEST
+        content, level = bundle(machine if machine in wheels.machines_with_psutil() else "").content, _BEST
     else:
         program, level = wheels.py_spy(machine), _QUICK
         if program is None:
@@ -242,6 +230,6 @@ def file_for(name: str, machine: str) -> Request:
 
 @cache
 def py_spy_sha256(machine: str) -> str:
-    """Of the py-spy that ``file_for`` has for this machine type, "" when it has none."""
+    """The SHA-256 of the py-spy that ``file_for`` has for this machine type, "" when it has none."""
     program = wheels.py_spy(machine)
     return sha256(program) if program else ""

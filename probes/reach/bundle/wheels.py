@@ -28,7 +28,7 @@ def here() -> str:
 
 
 def wheel_folder() -> Path | None:
-    """None where there is no home directory."""
+    """Where wheels are laid; None where there is no home directory."""
     data = home_folder("data")
     return data and data / "wheels"
 
@@ -45,8 +45,8 @@ def how_to_get(machine: str) -> str:
 
 
 def machines_with_psutil() -> list[str]:
-    """This computer's own, and those of the wheels."""
-    machines = {here()} if here() and _installed_psutil() else set()
+    """The machine types that psutil is at hand for: this computer's own, and those of the wheels."""
+    machines = {here()} if any(map(_is_needed, _installed_files("psutil"))) else set()
     for wheel in _wheels("psutil"):
         machines |= set(map(_machine_of, _tags(wheel)))
     return sorted(machines - {""})
@@ -55,9 +55,9 @@ def machines_with_psutil() -> list[str]:
 def psutil_files(machine: str) -> dict[str, bytes]:
     """psutil's files by their import path, {} when there are none for this machine."""
     if machine == here():
-        files = _installed_psutil()
-        if files:
-            return files
+        installed = {name: path for name, path in _installed_files("psutil").items() if _is_needed(name)}
+        if installed:
+            return {name: path.read_bytes() for name, path in installed.items()}
     for wheel in _fitting("psutil", machine):
         with zipfile.ZipFile(wheel) as archive:
             return {name: archive.read(name) for name in archive.namelist() if _is_needed(name)}
@@ -80,16 +80,11 @@ def py_spy(machine: str) -> bytes | None:
 
 
 def elf_machine(program: bytes) -> str:
-    """What a program is built for, "" when it is none (a script)."""
+    """The machine type that a program is built for, "" for what is none (a script)."""
     if program[:4] != b"\x7fELF" or len(program) < 20:
         return ""
     order = "little" if program[5] == 1 else "big"
     return _ELF_MACHINES.get(int.from_bytes(program[18:20], order), "")  # type: ignore[arg-type]
-
-
-def _installed_psutil() -> dict[str, bytes]:
-    names = _installed_files("psutil")
-    return {name: path.read_bytes() for name, path in names.items() if _is_needed(name)}
 
 
 def _is_needed(name: str) -> bool:
@@ -114,7 +109,7 @@ def _installed_py_spy() -> list[Path]:
 
 
 def _wheels(name: str) -> list[Path]:
-    """Newest first, as far as their names tell; only those that serve every Python."""
+    """The wheels that serve every Python, newest first, as far as their names tell."""
     folder = wheel_folder()
     if folder is None or not _may_be_sent(folder):
         return []

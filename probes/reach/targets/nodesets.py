@@ -46,7 +46,7 @@ def expand(text: str, source: str = "-w") -> list[str]:
     UsageProblem names ``source`` and the part that is wrong.
     """
     words = words_of(text)
-    at = _Place(source, text.strip())
+    at = _Source(source, text.strip())
     if not words:
         raise at.problem(text, "names no node", EXAMPLE)
     if _SET_OPERATORS.intersection(text):
@@ -79,20 +79,20 @@ def one_user(users: Iterable[str]) -> str:
 
 
 def words_of(text: str) -> list[str]:
-    """The parts between commas and blanks, brackets kept whole."""
+    """The parts of a list between commas and blanks, brackets kept whole."""
     return [word for word in _BETWEEN_WORDS.split(text.strip()) if word]
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Source:
     """Where a list was typed, for what is said of its parts."""
 
-    source: str
+    name: str
     text: str
 
     def problem(self, part: str, why: str, fix: str = EXAMPLE) -> UsageProblem:
         named = "" if part.strip() == self.text else f"{shown(part)} "
-        return UsageProblem(f"{self.source} {shown(self.text)}", named + why, fix)
+        return UsageProblem(f"{self.name} {shown(self.text)}", named + why, fix)
 
     def refuse_too_many(self, part: str, count: int) -> None:
         if count > MOST_NODES:
@@ -103,7 +103,7 @@ class _Place:
             raise self.problem(part, f"has a name of more than {MOST_NAME_CHARS} characters", "")
 
 
-def _names(word: str, at: _Place) -> list[str]:
+def _names(word: str, at: _Source) -> list[str]:
     address = _ADDRESS.fullmatch(word)
     if address or NAME.fullmatch(word):  # most lists are plain names: ClusterShell is not even imported
         name = address.group(1) if address else word
@@ -123,13 +123,13 @@ def _names(word: str, at: _Place) -> list[str]:
     return names
 
 
-def _check(name: str, at: _Place) -> None:
+def _check(name: str, at: _Source) -> None:
     at.refuse_too_long(name)
     if not NAME.fullmatch(name):
         raise at.problem(name, "is not a host name", "--user NAME" if "@" in name else EXAMPLE)
 
 
-def _by_clustershell(word: str, at: _Place) -> list[str]:
+def _by_clustershell(word: str, at: _Source) -> list[str]:
     from ClusterShell.NodeSet import NodeSet, NodeSetException
     from ClusterShell.NodeUtils import GroupResolverError, GroupResolverSourceError, GroupSourceError
 

@@ -46,7 +46,7 @@ for line in sys.stdin:
                 for a in parts if a.message.stacks
             },
             "done": {a.node: a.message.data for a in parts if a.message.kind == "done"},
-            "failed": pending.failed,
+            "failed": {a.node: a.message.error for a in parts if a.message.kind == "error"},
         }
     print(json.dumps(said), flush=True)
 hub.close()

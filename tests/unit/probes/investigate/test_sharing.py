@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mltop.probes.investigate.material import Shared
+from mltop.probes.investigate.material import Interner
 from mltop.probes.model import Frame, GpuSample, RankSample, RankStacks, Sample, StackDigest, to_json
 
 
@@ -14,7 +14,7 @@ def dump(rank: int, step: int) -> RankStacks:
 
 
 def test_equal_stacks_are_one_and_different_locals_are_not() -> None:
-    shared, dumps = Shared(), [dump(0, 7), dump(1, 7), dump(2, 8)]
+    shared, dumps = Interner(), [dump(0, 7), dump(1, 7), dump(2, 8)]
     before = [to_json(one) for one in dumps]
     for one in dumps:
         shared.stacks(one)
@@ -27,7 +27,7 @@ def test_equal_stacks_are_one_and_different_locals_are_not() -> None:
 
 def test_of_the_past_only_the_ranks_are_kept() -> None:
     sample = Sample("h1", 5.0, "boot", 2.0, gpus=[GpuSample(0)], ranks=[RankSample(1, 0, job="j")])
-    kept = Shared().ranks_of(sample)
+    kept = Interner().ranks_of(sample)
     assert (kept.node, kept.sampled_at, kept.interval_s) == ("h1", 5.0, 2.0)
     assert kept.ranks == sample.ranks
     assert kept.gpus == []
