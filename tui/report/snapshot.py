@@ -42,17 +42,13 @@ def _problems(problems: Sequence[Problem], page: Page) -> None:
     if problems:
         page.title("findings")
     for problem in problems[:MOST_PROBLEMS]:
-        first = problem.findings[0]
-        subjects = {finding.subject for finding in problem.findings}
-        subject = first.subject if len(subjects) == 1 else f"{len(problem.findings)} times"
-        text = first.message or first.id
-        text += f" (this on {first.node})" if len({finding.message for finding in problem.findings}) > 1 else ""
+        first, findings = problem.first, problem.findings
+        subject = first.subject if len({finding.subject for finding in findings}) == 1 else f"{len(findings)} times"
+        example = f" (this on {first.node})" if len({finding.message for finding in findings}) > 1 else ""
         where = Cell(f" {folded(problem.nodes)} {subject}: ", "bold")
-        page.sentence(severity_cell(first.severity), where, Cell(text), indent=5)
+        page.sentence(severity_cell(first.severity), where, Cell((first.message or first.id) + example), indent=5)
         page.action(first.action)
-    if len(problems) > MOST_PROBLEMS:
-        rest = f"and {len(problems) - MOST_PROBLEMS} more findings: mltop snapshot --json has all"
-        page.line(Cell(rest, "warn"))
+    page.more(len(problems) - MOST_PROBLEMS, "findings: mltop snapshot --json has all")
 
 
 def _jobs(nodes: Sequence[NodeView], page: Page) -> None:
@@ -73,8 +69,7 @@ def _jobs(nodes: Sequence[NodeView], page: Page) -> None:
         page.sentence(Cell(text), indent=4)
         if missing:
             page.sentence(Cell(f"    not seen: ranks {missing}", "warn"), indent=6)
-    if len(jobs) > MOST_JOBS:
-        page.line(Cell(f"and {len(jobs) - MOST_JOBS} more jobs", "dim"))
+    page.more(len(jobs) - MOST_JOBS, "jobs", "dim")
 
 
 def _fleet_gaps(nodes: Sequence[NodeView], page: Page) -> None:
@@ -115,7 +110,7 @@ def print_snapshot(
     if findings:
         page.title("findings")
     for finding in findings:
-        _finding(finding, page)
+        page.finding(finding)
     for sample in samples:
         _gpus_of(sample, page, many=len(samples) > 1)
     _ranks_of(samples, page)
@@ -153,11 +148,3 @@ def _gaps(title: str, gaps: Sequence[Gap], page: Page) -> None:
     absent = merged_gaps([Gap(gap.what, "") for gap in gaps if gap.kind == "unsupported"])
     for gap in absent:
         page.sentence(Cell(f"  not supported here: {gap.what}", "dim"), indent=4)
-
-
-def _finding(finding: Finding, page: Page) -> None:
-    severity = severity_cell(finding.severity)
-    message = finding.message or finding.id
-    subject = f" {finding.node}: " if message.startswith(finding.subject) else f" {finding.node} {finding.subject}: "
-    page.sentence(severity, Cell(subject, "bold"), Cell(message), indent=5)
-    page.action(finding.action)
