@@ -12,6 +12,7 @@ from mltop.probes.model.units import (
     celsius,
     clock_time,
     count,
+    digits,
     known,
     mhz,
     number,
@@ -30,6 +31,7 @@ from mltop.tui.render.gpus.table import (
     memory_text,
     nvlink_cell,
     pcie_link,
+    pcie_text,
     spins,
 )
 from mltop.tui.render.gpus.throttle import BADGES
@@ -146,7 +148,7 @@ def _clocks(gpu: GpuSample, fact: FactOf) -> list[Fact]:
 def _power(gpu: GpuSample, fact: FactOf) -> list[Fact]:
     limit, default = gpu.power_limit_w, gpu.power_limit_default_w
     lowered = limit is not None and default is not None and limit < default
-    energy = UNKNOWN if gpu.energy_j is None else f"{gpu.energy_j / J_PER_KWH:.2f} kWh so far"
+    energy = UNKNOWN if gpu.energy_j is None else f"{digits(gpu.energy_j / J_PER_KWH)} kWh since start"
     return [
         fact("draw", _of_most(watts(gpu.power_w), watts(limit)), "power_w"),
         fact("default limit", watts(default), "power_limit_default_w", "warn" if lowered else ""),
@@ -246,7 +248,7 @@ def _pcie(gpu: GpuSample, before: GpuSample, fact: FactOf) -> list[Fact]:
     pcie, old = gpu.pcie, before.pcie
     link, most = pcie_link(pcie), ""
     if link.text != UNKNOWN and pcie.gen_max is not None and pcie.width_max is not None:
-        most = f" of {pcie.gen_max}x{pcie.width_max}"
+        most = f" of {pcie_text(pcie.gen_max, pcie.width_max)}"
     facts = [
         fact("link", link.text + most, "pcie.gen", link.style),
         fact("in", decimal_rate(pcie.rx_bytes_per_s), "pcie.rx_bytes_per_s"),
