@@ -26,7 +26,7 @@ GAP = 1  # blank cells between two columns
 
 @dataclass(frozen=True)
 class Cell:
-    """``style`` is one of STYLES. A blank text is "known: nothing"; UNKNOWN is "not known"."""
+    """A text in one ``style`` of STYLES. A blank text is "known: nothing"; UNKNOWN is "not known"."""
 
     text: str
     style: str = ""
@@ -248,7 +248,7 @@ _IN_ASCII = str.maketrans({UNICODE.dash: ASCII.dash, UNICODE.ellipsis: ASCII.ell
 
 
 def printable(text: str) -> Clean:
-    """``text`` cleaned, and where the terminal takes no more than ASCII, without what it cannot show."""
+    """The ``text`` cleaned, and where the terminal takes no more than ASCII, without what it cannot show."""
     cleaned = clean(text)
     if not GLYPHS.ascii_only:
         return cleaned
@@ -256,7 +256,7 @@ def printable(text: str) -> Clean:
 
 
 def clip(text: str, width: int, right: bool = False, tail: bool = False, marked: bool = False) -> str:
-    """``text`` in exactly ``width`` terminal cells (a wide character is two): padded or cut with an ellipsis.
+    """The ``text`` in exactly ``width`` terminal cells (a wide character is two): padded or cut with an ellipsis.
 
     ``tail`` keeps the end instead, with an ellipsis where ``marked``.
     """

@@ -48,7 +48,7 @@ class Checked:
 
 
 def print_check(checked: Checked, console: Console, verbose: bool = False) -> None:
-    """``verbose``: what is only worth knowing, evidence, and what each finding explains, too."""
+    """The findings, and what is unknown. ``verbose``: also what is only worth knowing, evidence, what findings explain."""
     page = Page(console)
     page.not_well(checked.unreached)
     for finding in checked.findings:

@@ -88,23 +88,23 @@ class Page:
             self.sentence(Cell(f"not shown at this width: {', '.join(left_out)} (--json has everything)", "dim"))
 
     def more(self, number: int, what: str, style: str = "warn") -> None:
-        """How many of something are not listed; nothing where all are."""
+        """The number of those that are not listed; nothing where all are."""
         if number > 0:
             self.line(Cell(f"and {number} more {what}", style))
 
     def action(self, action: str) -> None:
-        """What would help, in mltop's own words: on one line however long, so that it can be copied."""
+        """The remedy in mltop's own words: on one line however long, so that it can be copied."""
         if action:
             self.line(Cell("    do: ", "dim"), Cell(action, "accent"))
 
     def fix(self, fix: str, example: bool = False) -> None:
-        """Likewise what a node or a recording advises. ``example``: for one of several nodes."""
+        """The remedy that a node or a recording advises. ``example``: for one of several nodes."""
         label, text = to_do(fix, example)
         if text:
             self.line(Cell(f"    {label}", "dim"), Cell(text, "accent"))
 
     def finding(self, finding: Finding, verbose: bool = False) -> None:
-        """What is wrong, and what to do. ``verbose``: with its evidence, and what it explains."""
+        """One finding: what is wrong, and what to do. ``verbose``: with its evidence, and what it explains."""
         where = " ".join(filter(None, (finding.node, untold_subject(finding))))
         span = "" if finding.until is None else f" ({clock_time(finding.since)} to {clock_time(finding.until)})"
         message = Cell(finding.message or finding.id)

@@ -147,7 +147,7 @@ def print_probe(
     verbose: bool = False,
     past: Sequence[PastResult] = (),
 ) -> None:
-    """``nodes``: all that were asked. ``past``: earlier results, for the column AGAINST.
+    """The whole report. ``nodes``: all that were asked. ``past``: earlier results, for the column AGAINST.
 
     ``verbose``: every device, suspect and failure by itself, and what the columns mean.
     """

@@ -35,7 +35,7 @@ def labelled(label: str, value: str, style: str = "") -> list[Cell]:
 
 
 def live_nodes(nodes: Sequence[NodeView]) -> list[Cell]:
-    """How many nodes are live, when all are: otherwise a mark says it."""
+    """The number of nodes when all are live: otherwise a mark says it."""
     return [Cell(f"{len(nodes)}/{counted(len(nodes), 'node')} live")] if all(map(_is_live, nodes)) else []
 
 
@@ -53,7 +53,7 @@ def gpu_states(totals: Totals, brief: bool) -> list[Cell]:
 
 
 def rank_counts(ranks: int, jobs: int, live: int, nodes: int) -> list[Part]:
-    """How many ranks and jobs; "≥12" when not every node says, unknown when none does."""
+    """The numbers of ranks and jobs; "≥12" when not every node says, unknown when none does."""
     least = "≥" if live < nodes else ""
     texts = [f"{least}{number}" if live else UNKNOWN for number in (ranks, jobs)]
     return [(1, labelled("ranks", texts[0])), (2, labelled("jobs", texts[1]))]
@@ -83,7 +83,7 @@ class Sum:
 
 @dataclass
 class Totals:
-    """``gpus``, ``ok`` and ``ranks`` are those of live nodes; ``seen``: all GPUs that ever were, of ``heard`` nodes.
+    """Sums. ``gpus``, ``ok`` and ``ranks`` are those of live nodes; ``seen``: all GPUs that ever were, of ``heard`` nodes.
 
     ``lag_s``: the age of the oldest live sample. ``hottest``: temperature, node, index.
     """

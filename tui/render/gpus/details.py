@@ -57,7 +57,7 @@ class Block:
 
 
 def block_lines(blocks: Sequence[Block], width: int) -> list[list[Cell]]:
-    """All blocks that have facts; each goes below the shortest column so far, a blank line between two."""
+    """The lines of all blocks that have facts; each goes below the shortest column so far, a blank line between two."""
     number_of_columns = max(1, (width + 1) // COLUMN_WIDTH)
     each = width // number_of_columns
     columns: list[list[list[Cell]]] = [[] for _ in range(number_of_columns)]
@@ -94,7 +94,7 @@ FactOf = Callable[..., Fact]
 
 
 def blocks_of(gpu: GpuSample, gaps: GpuGaps, first: GpuSample | None = None) -> list[Block]:
-    """``first``: the same GPU when it was first looked at; counters say by how much they grew since."""
+    """All blocks of a GPU. ``first``: the same GPU when it was first looked at; counters say how much they grew since."""
     before = first or gpu
 
     def fact(label: str, text: str, field: str, style: str = "") -> Fact:

@@ -33,7 +33,7 @@ _BANNERS = {"needs_reset": "NEEDS RESET", "no_permission": "NO PERMISSION"}
 
 
 class GpuLine(NamedTuple):
-    """What a row is about. ``ranks`` are those that use the GPU, ``trend`` its busy values, the oldest first."""
+    """What a row of GPU_COLUMNS is about. ``ranks`` use the GPU, ``trend`` are its busy values, the oldest first."""
 
     gpu: GpuSample
     ranks: Sequence[RankSample] = ()
@@ -129,7 +129,7 @@ def rate_of(link: Nvlink | Pcie) -> float | None:
 
 
 def decimal_rate(bytes_per_s: float | None) -> str:
-    """As link speeds are given, in powers of 1000: 26.6G/s."""
+    """A rate in powers of 1000, as link speeds are given: 26.6G/s."""
     text = count(bytes_per_s)
     return text if text == UNKNOWN else f"{text}/s"
 

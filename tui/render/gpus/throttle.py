@@ -12,7 +12,7 @@ from mltop.tui.render.cells import Cell
 
 @dataclass(frozen=True)
 class Badge:
-    """``words``: for who does not know the badge."""
+    """A reason in few letters. ``words``: for who does not know the badge."""
 
     text: str
     style: str
@@ -58,7 +58,7 @@ def throttle_cell(reasons: Sequence[str] | None, shares: Mapping[str, float] | N
 
 
 def gpu_throttle_cell(gpu: GpuSample) -> Cell:
-    """Of a table's row: without what another badge says already."""
+    """The badges of one GPU, without what another badge says already."""
     reasons = gpu.throttle_reasons
     if reasons is not None and any(cause in reasons for cause in _SLOWDOWN_CAUSES):
         reasons = [reason for reason in reasons if reason != "hw_slowdown"]

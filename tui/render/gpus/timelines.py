@@ -206,7 +206,7 @@ def _compact_grid(track: Track, width: int) -> Grid:
 
 
 def lanes_of(track: Track, gpu: GpuSample, grid: Grid) -> list[Lane]:
-    """Those of which anything is known, the clock and what holds it down first."""
+    """The lanes of which anything is known, the clock and what holds it down first."""
     activity = activity_lane(track, grid)
     heat = _held_by(track, grid, _THERMAL)
     lanes = [
