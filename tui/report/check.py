@@ -48,7 +48,7 @@ class Checked:
 
 
 def print_check(checked: Checked, console: Console, verbose: bool = False) -> None:
-    """The findings, and what is unknown. ``verbose``: also what is only worth knowing, evidence, what findings explain."""
+    """The findings, and what is unknown. ``verbose``: also what is only worth knowing, evidence, what is explained."""
     page = Page(console)
     page.not_well(checked.unreached)
     for finding in checked.findings:

@@ -83,7 +83,7 @@ class Sum:
 
 @dataclass
 class Totals:
-    """Sums. ``gpus``, ``ok`` and ``ranks`` are those of live nodes; ``seen``: all GPUs that ever were, of ``heard`` nodes.
+    """Sums. ``gpus``, ``ok`` and ``ranks`` are of live nodes; ``seen``: all GPUs that ever were, of ``heard`` nodes.
 
     ``lag_s``: the age of the oldest live sample. ``hottest``: temperature, node, index.
     """
@@ -280,8 +280,8 @@ def _hottest(gpus: Sequence[GpuGlance]) -> list[Cell]:
 
 def _age(nodes: Sequence[NodeView]) -> Part:
     """How old the oldest sample is; it stays longer when that sample is not a live node's."""
-    with_sample = [node.state for node in nodes if node.sample is not None and node.state.age_s is not None]
-    oldest = max(with_sample, key=lambda state: state.age_s or 0.0, default=None)
+    states = [node.state for node in nodes if node.sample is not None and node.state.age_s is not None]
+    oldest = max(states, key=lambda state: state.age_s or 0.0, default=None)
     if oldest is None:
         return 6, labelled("age", UNKNOWN)
     well = oldest.state == "live"

@@ -144,7 +144,7 @@ def make_grid(
     density: str,
     names: Mapping[str, str] = MappingProxyType({}),
 ) -> Grid:
-    """The grid of ``heats``, in their order. ``ranks``: each one's, ascending, when a rank begins on a line of its own."""
+    """The grid of ``heats``, in their order. ``ranks``: each one's, ascending, when a rank begins on its own line."""
     name_width = min(NAME_MOST, max((len(names.get(heat.node, heat.node)) for heat in heats), default=1))
     gpu_width = max((len(heat.codes) for heat in heats), default=0) or USUAL_GPUS
     margin = SECTION_WIDTH if ranks is not None else 0
