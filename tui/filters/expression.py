@@ -189,7 +189,7 @@ LEVELS: tuple[Level, ...] = ("node", "gpu", "rank")
 
 @dataclass(frozen=True)
 class Term:
-    """A word (without ``field``) or a comparison. ``negated``: it excludes (``!sm<0.2``, ``rank!=3``), so does ``test``."""
+    """A word (without ``field``) or a comparison. ``negated``: its ``test`` excludes (``!sm<0.2``, ``rank!=3``)."""
 
     test: Test
     field: Field | None = None

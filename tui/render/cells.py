@@ -7,7 +7,7 @@ machine is cleaned (``model.text``) when it is measured, cut or drawn: a command
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, overload
@@ -170,9 +170,6 @@ class LazyRows(Sequence[Row]):
                 self._made[index] = failed_row(self.keys[index], error)
         return self._made[index]
 
-    def __iter__(self) -> Iterator[Row]:
-        return (self[i] for i in range(len(self.keys)))
-
 
 def item_rows(columns: Sequence[Column], items: Sequence[Any], key: Callable[[Any], str]) -> LazyRows:
     """One row for each of ``items``, made when it is looked at."""
@@ -197,12 +194,12 @@ def row_keys(rows: Sequence[Row]) -> Sequence[str]:
     return rows.keys if isinstance(rows, LazyRows) else [row.key for row in rows]
 
 
-def fit(columns: Sequence[Column], width: int) -> list[int]:
+def fit(columns: Sequence[Column], width: int, hidden: Iterable[int] = ()) -> list[int]:
     """Indexes of the columns that fit into ``width`` cells; among equal priorities the rightmost goes first.
 
     Columns of priority 0 stay even when they do not fit: the line is then cut at its right end.
     """
-    shown = list(range(len(columns)))
+    shown = sorted(set(range(len(columns))).difference(hidden))
     while shown and _width(columns, shown) > width:
         last = max(shown, key=lambda index: (columns[index].priority, index))
         if columns[last].priority == 0:
@@ -217,9 +214,7 @@ def _width(columns: Sequence[Column], shown: Sequence[int]) -> int:
 
 def layout(columns: Sequence[Column], width: int, hidden: Iterable[int] = ()) -> list[tuple[int, int]]:
     """(column index, width in cells) of what is shown, in order; stretching columns share what is left."""
-    left_out = set(hidden)
-    candidates = [index for index in range(len(columns)) if index not in left_out]
-    shown = [candidates[i] for i in fit([columns[index] for index in candidates], width)]
+    shown = fit(columns, width, hidden)
     widths = {index: columns[index].width for index in shown}
     spare = max(0, width - _width(columns, shown))
     # Those with an upper limit first: what they cannot take goes to the others.
