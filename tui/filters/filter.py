@@ -199,7 +199,7 @@ class Filter:
         return self._tree is None
 
     def node(self, view: NodeView, findings: Sequence[Finding] = (), text: str | None = None) -> bool:
-        """Whether a node passes; others' ``findings`` are ignored. ``text``: where words look, not in the node's own."""
+        """Whether a node passes; others' ``findings`` are ignored. ``text``: where words look, in place of its own."""
         return self.keeps(Subject(view, findings=findings, text=text))
 
     def gpu(self, view: NodeView, gpu: GpuSample, findings: Sequence[Finding] = (), text: str | None = None) -> bool:

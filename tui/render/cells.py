@@ -367,7 +367,7 @@ def _append(line: list[Cell], text: str, style: str) -> None:
 
 def flow(parts: Sequence[tuple[int, Sequence[Cell]]], width: int, gap: str = "  ") -> list[Cell]:
     """(priority, cells) parts of one status line, in order; the highest priorities go until the rest fits."""
-    shown = [(priority, place, cells) for place, (priority, cells) in enumerate(parts) if cells]
+    shown = [(priority, index, cells) for index, (priority, cells) in enumerate(parts) if cells]
     while True:
         line = [cell for part in shown for cell in (Cell(gap), *part[2])][1:]
         if len(shown) < 2 or line_width(line) <= width:

@@ -15,7 +15,6 @@ from mltop.probes.model.probe import (
     PairResult,
     PastResult,
     ProbeReport,
-    RankArrival,
     Suspect,
 )
 from mltop.probes.model.units import bandwidth, seconds, short_time, size_text
@@ -97,11 +96,8 @@ def _ranks(results: Sequence[CollectiveResult], suspects: Sequence[Suspect], pag
 
 
 def _worst_share(result: CollectiveResult, accused: set[int]) -> float:
-    def counts(arrival: RankArrival) -> bool:
-        return not accused or arrival.rank in accused
-
-    lag_s = max((arrival.lag_s for arrival in result.arrivals if counts(arrival)), default=0.0)
-    return lag_s / result.time_s if result.time_s else 0.0
+    lags_s = (arrival.lag_s for arrival in result.arrivals if not accused or arrival.rank in accused)
+    return max(lags_s, default=0.0) / result.time_s if result.time_s else 0.0
 
 
 def print_pairs(pairs: Sequence[PairResult], page: Page, verbose: bool) -> None:

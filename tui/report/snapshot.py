@@ -134,8 +134,8 @@ def _ranks_of(samples: Sequence[Sample], page: Page) -> None:
         page.lines([[], [Cell("no training ranks found", "dim")]])
         return
     columns = rank_columns(len({rank.job_key for _, rank in ranks}), len({node for node, _ in ranks}))
-    kept = [column for column in columns if column.key not in RATES]
-    page.table(kept, [rank_row(node, rank, columns=kept) for node, rank in ranks], "ranks")
+    without_rates = [column for column in columns if column.key not in RATES]
+    page.table(without_rates, [rank_row(node, rank, columns=without_rates) for node, rank in ranks], "ranks")
 
 
 def _gaps(title: str, gaps: Sequence[Gap], page: Page) -> None:

@@ -161,8 +161,8 @@ def _of_fleet(totals: Totals, nodes: int, names: Mapping[str, str]) -> list[Part
 def problem_counts(findings: Sequence[Finding]) -> tuple[str, str, str]:
     """ "CRIT 2 WARN 7", the worst of it, and its style; findings that only inform count when there is nothing else."""
     counts = Counter(finding.severity for finding in findings)
-    found = [severity for severity in SEVERITIES if counts[severity]]
-    shown = found if found == ["info"] else [severity for severity in found if severity != "info"]
+    present = [severity for severity in SEVERITIES if counts[severity]]
+    shown = [severity for severity in present if severity != "info"] or present
     if not shown:
         return f"{len(findings)} findings", f"{len(findings)} findings", ""
     texts = [f"{SEVERITY[severity][0]} {counts[severity]}" for severity in shown]
