@@ -189,7 +189,7 @@ LEVELS: tuple[Level, ...] = ("node", "gpu", "rank")
 
 @dataclass(frozen=True)
 class Term:
-    """``field``: None of a word. ``negated``: it excludes (``!sm<0.2``, ``rank!=3``); ``test`` has that in it."""
+    """A word (without ``field``) or a comparison. ``negated``: its ``test`` excludes (``!sm<0.2``, ``rank!=3``)."""
 
     test: Test
     field: Field | None = None
@@ -198,7 +198,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Group:
-    """``either``: one of its members suffices. ``opposite``: of terms side by side, so of one part as a whole."""
+    """Several terms. ``either``: one suffices. ``opposite``: of terms side by side, so of one part as a whole."""
 
     members: Sequence[Tree]
     either: bool

@@ -19,7 +19,7 @@ from mltop.tui.render.units import COUNT, NUMBER, SECONDS, SEVERITY, SHARE, STAT
 
 
 class Subject(NamedTuple):
-    """``findings`` are those of the subject alone: of the GPU when ``gpu`` is set, else of the node.
+    """What is asked. ``findings`` are those of the subject alone: of the GPU when ``gpu`` is set, else of the node.
 
     ``text`` is what plain words look for; made from the rest where it is None.
     """
@@ -44,7 +44,7 @@ def words_of(subject: Subject) -> str:
 
 
 def of_gpu(gpu: GpuSample, findings: Sequence[Finding]) -> list[Finding]:
-    """Those of a node's findings that are about this GPU, or about all of them."""
+    """The findings of a node that are about this GPU, or about all of them."""
     return [finding for finding in findings if finding.gpu == gpu.index or finding.is_of_all_gpus]
 
 

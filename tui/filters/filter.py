@@ -199,18 +199,18 @@ class Filter:
         return self._tree is None
 
     def node(self, view: NodeView, findings: Sequence[Finding] = (), text: str | None = None) -> bool:
-        """``findings`` of other nodes are ignored; ``text`` is what words look for in place of the node's own."""
+        """Whether a node passes; others' ``findings`` are ignored. ``text``: where words look, in place of its own."""
         return self.keeps(Subject(view, findings=findings, text=text))
 
     def gpu(self, view: NodeView, gpu: GpuSample, findings: Sequence[Finding] = (), text: str | None = None) -> bool:
-        """``findings`` about something else are ignored."""
+        """Whether a GPU passes. ``findings`` about something else are ignored."""
         return self.keeps(Subject(view, gpu, findings=findings, text=text))
 
     def rank(self, view: NodeView, rank: RankSample, text: str | None = None) -> bool:
         return self.keeps(Subject(view, rank=rank, text=text))
 
     def finding(self, view: NodeView, finding: Finding, text: str | None = None) -> bool:
-        """A finding with the node and, when it is about one, the GPU that it is about."""
+        """Whether a finding passes, with the node and, when it is about one, the GPU that it is about."""
         return self.keeps(Subject(view, gpu_of(finding, view), findings=(finding,), text=text))
 
     def row(self, text: str) -> bool:
@@ -267,7 +267,7 @@ def parse(text: str) -> Filter:
 
 
 def meanwhile(last: Filter, draft: Filter, fields: bool = False) -> Filter:
-    """What holds while ``draft`` is typed: itself, or the ``last`` filter that made sense.
+    """The filter that holds while ``draft`` is typed: itself, or the ``last`` filter that made sense.
 
     Of ``last``, a word that turns out to be the name of a field (``sm`` of ``sm<``) is left out. ``fields``: rows
     have fields, so that a last word that may become the name of one (``s``, ``sm``) waits for what follows.

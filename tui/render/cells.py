@@ -7,7 +7,7 @@ machine is cleaned (``model.text``) when it is measured, cut or drawn: a command
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, overload
@@ -26,7 +26,7 @@ GAP = 1  # blank cells between two columns
 
 @dataclass(frozen=True)
 class Cell:
-    """``style`` is one of STYLES. A blank text is "known: nothing"; UNKNOWN is "not known"."""
+    """A text in one ``style`` of STYLES. A blank text is "known: nothing"; UNKNOWN is "not known"."""
 
     text: str
     style: str = ""
@@ -170,9 +170,6 @@ class LazyRows(Sequence[Row]):
                 self._made[index] = failed_row(self.keys[index], error)
         return self._made[index]
 
-    def __iter__(self) -> Iterator[Row]:
-        return (self[i] for i in range(len(self.keys)))
-
 
 def item_rows(columns: Sequence[Column], items: Sequence[Any], key: Callable[[Any], str]) -> LazyRows:
     """One row for each of ``items``, made when it is looked at."""
@@ -197,12 +194,12 @@ def row_keys(rows: Sequence[Row]) -> Sequence[str]:
     return rows.keys if isinstance(rows, LazyRows) else [row.key for row in rows]
 
 
-def fit(columns: Sequence[Column], width: int) -> list[int]:
+def fit(columns: Sequence[Column], width: int, hidden: Iterable[int] = ()) -> list[int]:
     """Indexes of the columns that fit into ``width`` cells; among equal priorities the rightmost goes first.
 
     Columns of priority 0 stay even when they do not fit: the line is then cut at its right end.
     """
-    shown = list(range(len(columns)))
+    shown = sorted(set(range(len(columns))).difference(hidden))
     while shown and _width(columns, shown) > width:
         last = max(shown, key=lambda index: (columns[index].priority, index))
         if columns[last].priority == 0:
@@ -217,9 +214,7 @@ def _width(columns: Sequence[Column], shown: Sequence[int]) -> int:
 
 def layout(columns: Sequence[Column], width: int, hidden: Iterable[int] = ()) -> list[tuple[int, int]]:
     """(column index, width in cells) of what is shown, in order; stretching columns share what is left."""
-    left_out = set(hidden)
-    candidates = [index for index in range(len(columns)) if index not in left_out]
-    shown = [candidates[i] for i in fit([columns[index] for index in candidates], width)]
+    shown = fit(columns, width, hidden)
     widths = {index: columns[index].width for index in shown}
     spare = max(0, width - _width(columns, shown))
     # Those with an upper limit first: what they cannot take goes to the others.
@@ -248,7 +243,7 @@ _IN_ASCII = str.maketrans({UNICODE.dash: ASCII.dash, UNICODE.ellipsis: ASCII.ell
 
 
 def printable(text: str) -> Clean:
-    """``text`` cleaned, and where the terminal takes no more than ASCII, without what it cannot show."""
+    """The ``text`` cleaned, and where the terminal takes no more than ASCII, without what it cannot show."""
     cleaned = clean(text)
     if not GLYPHS.ascii_only:
         return cleaned
@@ -256,7 +251,7 @@ def printable(text: str) -> Clean:
 
 
 def clip(text: str, width: int, right: bool = False, tail: bool = False, marked: bool = False) -> str:
-    """``text`` in exactly ``width`` terminal cells (a wide character is two): padded or cut with an ellipsis.
+    """The ``text`` in exactly ``width`` terminal cells (a wide character is two): padded or cut with an ellipsis.
 
     ``tail`` keeps the end instead, with an ellipsis where ``marked``.
     """
@@ -372,7 +367,7 @@ def _append(line: list[Cell], text: str, style: str) -> None:
 
 def flow(parts: Sequence[tuple[int, Sequence[Cell]]], width: int, gap: str = "  ") -> list[Cell]:
     """(priority, cells) parts of one status line, in order; the highest priorities go until the rest fits."""
-    shown = [(priority, place, cells) for place, (priority, cells) in enumerate(parts) if cells]
+    shown = [(priority, index, cells) for index, (priority, cells) in enumerate(parts) if cells]
     while True:
         line = [cell for part in shown for cell in (Cell(gap), *part[2])][1:]
         if len(shown) < 2 or line_width(line) <= width:

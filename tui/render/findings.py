@@ -54,7 +54,7 @@ class Problem:
 
     @cached_property
     def row(self) -> Row:
-        """Its key begins with the first node's name and a slash."""
+        """A row of FINDING_COLUMNS, whose key begins with the first node's name and a slash."""
         about = self.first.subject if len(self.findings) == 1 else "many"
         return row_of(FINDING_COLUMNS, self, f"{self.first.node}/{self.first.id}/{about}")
 
@@ -228,7 +228,7 @@ class Happening:
 
 
 class EventLine(NamedTuple):
-    """What a row is about. ``now``: unix s."""
+    """What a row of EVENT_COLUMNS is about. ``now``: unix s."""
 
     event: Happening
     now: float
@@ -255,7 +255,7 @@ def event_row(event: Happening, now: float) -> Row:
 def happenings(
     firing: Iterable[Finding], ended: Iterable[Finding], events: Iterable[tuple[str, KernelEvent]], node: str = ""
 ) -> list[Happening]:
-    """All that happened on ``node`` ("": on all nodes), the newest first; what began at an unknown time is left out."""
+    """Everything that happened on ``node`` ("": anywhere), the newest first; without what began at an unknown time."""
     listed = [
         *(_begun(finding) for finding in (*firing, *ended) if finding.since is not None),
         *(_over(finding) for finding in ended if finding.until is not None),

@@ -15,7 +15,7 @@ from mltop.tui.render.units import BYTES, CORES, COUNT
 
 
 class RankLine(NamedTuple):
-    """What a row is about. ``before``: the same rank one sample ago, if that is known: rates are made of both."""
+    """What a row of RANK_COLUMNS is about. ``before``: the same rank one sample ago, if known: rates need both."""
 
     node: str
     rank: RankSample

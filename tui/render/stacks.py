@@ -53,7 +53,7 @@ def job_words(report: JobReport, reports: Sequence[JobReport] = ()) -> str:
 
 
 def jobs_left_out(reports: Sequence[JobReport]) -> str:
-    """How many ``reports`` are not shown, and of which verdicts."""
+    """The number of ``reports`` that are not shown, by their verdicts."""
     kinds = Counter("could not be judged" if report.error else report.verdict.kind for report in reports)
     verdicts = ", ".join(f"{amount} {kind}" for kind, amount in kinds.most_common())
     return f"and {counted(len(reports), 'more job')}: {verdicts} (--job NAME for one, --json for all)"

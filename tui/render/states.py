@@ -33,7 +33,7 @@ def gravity(severity: str) -> int:
 
 def gravest(states: Iterable[str]) -> str:
     """The gravest node state; "live" when all are, and of no nodes at all. A state of another name counts most."""
-    order = {state: place for place, state in enumerate(_GRAVEST_FIRST)}
+    order = {state: index for index, state in enumerate(_GRAVEST_FIRST)}
     return min((state for state in states if state != "live"), key=lambda state: order.get(state, -1), default="live")
 
 

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 from mltop.probes.judge.kernel_lines import KernelLine
 from mltop.probes.judge.nodes import folded, nameless
 from mltop.probes.model import Finding, NodeState, Unknown
-from mltop.probes.model.units import UNKNOWN, clock_time, count, counted, seconds
+from mltop.probes.model.units import UNKNOWN, count, counted, seconds
 from mltop.tui.render.cells import Cell, Column, Row, columns_line, header_line, layout, line_width
-from mltop.tui.render.findings import severity_cell
 from mltop.tui.report.page import Page
 
 if TYPE_CHECKING:
@@ -49,28 +48,17 @@ class Checked:
 
 
 def print_check(checked: Checked, console: Console, verbose: bool = False) -> None:
-    """``verbose``: what is only worth knowing, evidence, and what each finding explains, too."""
+    """The findings, and what is unknown. ``verbose``: also what is only worth knowing, evidence, what is explained."""
     page = Page(console)
     page.not_well(checked.unreached)
     for finding in checked.findings:
         if verbose or finding.severity != "info":
-            _finding(finding, page, verbose)
+            page.finding(finding, verbose)
     missed = [unknown for unknown in checked.unknown if verbose or unknown.severity != "info"]
     for unknown, nodes in _by_reason(missed):
         _unknown(unknown, nodes, page, verbose)
     if verbose and checked.exit == EXIT_FINE and not checked.findings:
         page.sentence(Cell("ok   ", "ok"), Cell(f"{counted(len(checked.nodes), 'node')}: nothing found"))
-
-
-def _finding(finding: Finding, page: Page, verbose: bool) -> None:
-    severity = severity_cell(finding.severity)
-    span = "" if finding.until is None else f" ({clock_time(finding.since)} to {clock_time(finding.until)})"
-    cells = [severity, Cell(f" {finding.node}: ", "bold"), Cell(finding.message), Cell(span, "dim")]
-    page.sentence(*cells, indent=5)
-    if verbose:
-        for text in (*finding.evidence, *(f"explains {name}" for name in finding.folded)):
-            page.sentence(Cell("    ", ""), Cell(text, "dim"), indent=4)
-    page.action(finding.action)
 
 
 def _by_reason(missed: Sequence[Unknown]) -> list[tuple[Unknown, list[str]]]:
@@ -161,17 +149,15 @@ def print_kernel(
         _print_heading(_KERNEL_COLUMNS, "LINE", page)
         for line in shown:
             _print_line(_KERNEL_COLUMNS, line.nodes, _kernel_cells(line, now), line.example, page)
-    if hidden > 0:
-        page.line(Cell(f"and {hidden} more (--all shows them)", "dim"))
+    page.more(hidden, "(--all shows them)", "dim")
     page.line(Cell(summary(lines, nodes)))
 
 
 def summary(lines: Sequence[KernelLine], nodes: int) -> str:
-    """ "2 of 1216 kinds of lines are new (1200 known, 14 on most of 32 nodes)"."""
+    """ "2 of 1216 kinds of lines new (1200 known, 14 on most of 32 nodes)"."""
     new, known = sum(line.is_new for line in lines), sum(line.known for line in lines)
-    others = [f"{known} known"] if known else []
     common = len(lines) - new - known
-    others += [f"{common} on most of {nodes} nodes"] if common else []
+    others = [f"{known} known"] * bool(known) + [f"{common} on most of {nodes} nodes"] * bool(common)
     return f"{new or 'none'} of {len(lines)} kinds of lines new" + (f" ({', '.join(others)})" if others else "")
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from mltop.probes.investigate.advice import to_do
 from mltop.probes.judge.nodes import by_reason, folded
-from mltop.probes.model import NodeState
-from mltop.probes.model.units import known
+from mltop.probes.model import Finding, NodeState
+from mltop.probes.model.units import clock_time, known
 from mltop.tui.render.cells import (
     Cell,
     Column,
@@ -21,6 +21,7 @@ from mltop.tui.render.cells import (
     unknown_columns,
     wrap,
 )
+from mltop.tui.render.findings import severity_cell
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.states import NODE_STYLE
 
@@ -86,16 +87,32 @@ class Page:
         if left_out:
             self.sentence(Cell(f"not shown at this width: {', '.join(left_out)} (--json has everything)", "dim"))
 
+    def more(self, number: int, what: str, style: str = "warn") -> None:
+        """The number of those that are not listed; nothing where all are."""
+        if number > 0:
+            self.line(Cell(f"and {number} more {what}", style))
+
     def action(self, action: str) -> None:
-        """What would help, in mltop's own words: on one line however long, so that it can be copied."""
+        """The remedy in mltop's own words: on one line however long, so that it can be copied."""
         if action:
             self.line(Cell("    do: ", "dim"), Cell(action, "accent"))
 
     def fix(self, fix: str, example: bool = False) -> None:
-        """Likewise what a node or a recording advises. ``example``: for one of several nodes."""
+        """The remedy that a node or a recording advises. ``example``: for one of several nodes."""
         label, text = to_do(fix, example)
         if text:
             self.line(Cell(f"    {label}", "dim"), Cell(text, "accent"))
+
+    def finding(self, finding: Finding, verbose: bool = False) -> None:
+        """One finding: what is wrong, and what to do. ``verbose``: with its evidence, and what it explains."""
+        span = "" if finding.until is None else f" ({clock_time(finding.since)} to {clock_time(finding.until)})"
+        message = Cell(finding.message or finding.id)
+        self.sentence(
+            severity_cell(finding.severity), Cell(f" {finding.node}: ", "bold"), message, Cell(span, "dim"), indent=5
+        )
+        for text in (*finding.evidence, *(f"explains {name}" for name in finding.folded)) if verbose else ():
+            self.sentence(Cell("    "), Cell(text, "dim"), indent=4)
+        self.action(finding.action)
 
     def not_well(self, states: Iterable[NodeState]) -> None:
         """Nodes that did not, or not fully, answer: one sentence for each reason."""
@@ -110,12 +127,11 @@ _UNIT = re.compile(r"[^\d.]*$")
 
 def span(values: Iterable[float | None], text: Callable[[float], str]) -> str:
     """ "655-682T" of 655.1 to 681.7; "" where nothing is known."""
-    found = [value for value in values if value is not None and known(value)]
-    if not found:
+    figures = [value for value in values if value is not None and known(value)]
+    if not figures:
         return ""
-    least, most = text(min(found)), text(max(found))
+    least, most = text(min(figures)), text(max(figures))
     if least == most:
         return least
     unit = _UNIT.search(most)
-    end = unit.group() if unit is not None else ""
-    return f"{least.removesuffix(end) if end else least}{GLYPHS.dash}{most}"
+    return f"{least.removesuffix(unit.group() if unit else '')}{GLYPHS.dash}{most}"

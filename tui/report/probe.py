@@ -15,7 +15,6 @@ from mltop.probes.model.probe import (
     PairResult,
     PastResult,
     ProbeReport,
-    RankArrival,
     Suspect,
 )
 from mltop.probes.model.units import bandwidth, seconds, short_time, size_text
@@ -84,9 +83,7 @@ def _ranks(results: Sequence[CollectiveResult], suspects: Sequence[Suspect], pag
     accused = {suspect.rank for suspect in suspects if suspect.rank is not None}
     result = max(results, key=lambda result: _worst_share(result, accused))
     ranks = by_lag(result)
-    shown = (
-        ranks if verbose else [late for place, late in enumerate(ranks) if place < MOST_RANKS or late.rank in accused]
-    )
+    shown = [late for at, late in enumerate(ranks) if verbose or at < MOST_RANKS or late.rank in accused]
     if not shown:
         return
     page.paragraph(Cell(f"ranks at {size_text(result.size_bytes)}", "title"), Cell(", who comes last first"))
@@ -94,17 +91,13 @@ def _ranks(results: Sequence[CollectiveResult], suspects: Sequence[Suspect], pag
     columns = with_widths(RANK_COLUMNS, node=width)
     page.whole_table(columns, [rank_row(arrival, result) for arrival in shown])
     rest = [arrival for arrival in ranks if arrival not in shown]
-    if rest:
-        most = short_time(max(arrival.lag_s for arrival in rest))
-        page.line(Cell(f"and {len(rest)} more ranks, at most {most} after the first", "dim"))
+    most = short_time(max((arrival.lag_s for arrival in rest), default=None))
+    page.more(len(rest), f"ranks, at most {most} after the first", "dim")
 
 
 def _worst_share(result: CollectiveResult, accused: set[int]) -> float:
-    def counts(arrival: RankArrival) -> bool:
-        return not accused or arrival.rank in accused
-
-    lag_s = max((arrival.lag_s for arrival in result.arrivals if counts(arrival)), default=0.0)
-    return lag_s / result.time_s if result.time_s else 0.0
+    lags_s = (arrival.lag_s for arrival in result.arrivals if not accused or arrival.rank in accused)
+    return max(lags_s, default=0.0) / result.time_s if result.time_s else 0.0
 
 
 def print_pairs(pairs: Sequence[PairResult], page: Page, verbose: bool) -> None:
@@ -121,8 +114,7 @@ def print_pairs(pairs: Sequence[PairResult], page: Page, verbose: bool) -> None:
         for why, of_pairs in failed_pairs(shown).items():  # in whole, and once: the table has no room for it
             more = f" (and {len(of_pairs) - 1} more pairs)" if len(of_pairs) > 1 else ""
             page.sentence(Cell(f"{' and '.join(of_pairs[0])}{more}: ", "bold"), Cell(why))
-    if len(shown) < len(listed):
-        page.line(Cell(f"and {len(listed) - len(shown)} more bad pairs (--verbose shows them)", "warn"))
+    page.more(len(listed) - len(shown), "bad pairs (--verbose shows them)")
     _good_pairs(pairs, bad, page)
     if verbose:
         page.lines([[], *pair_matrix(pairs, page.width)])
@@ -151,7 +143,7 @@ def print_probe(
     verbose: bool = False,
     past: Sequence[PastResult] = (),
 ) -> None:
-    """``nodes``: all that were asked. ``past``: earlier results, for the column AGAINST.
+    """The whole report. ``nodes``: all that were asked. ``past``: earlier results, for the column AGAINST.
 
     ``verbose``: every device, suspect and failure by itself, and what the columns mean.
     """

@@ -178,13 +178,12 @@ def _peers(results: Sequence[CopiesResult], page: Page, verbose: bool) -> None:
     plain = {node: members for node, members in of_node.items() if not alone and _are_alike(members, usual)}
     for node, members in of_node.items():
         if node not in plain:
-            lines = peer_matrix(members, page.width)
-            too_wide = [Cell(f"{node}: copies between its GPUs do not fit into this width (--json has them)", "warn")]
-            page.lines([[], *(lines or [too_wide])])
+            too_wide = Cell(f"{node}: copies between its GPUs do not fit into this width (--json has them)", "warn")
+            page.lines([[], *(peer_matrix(members, page.width) or [[too_wide]])])
     if plain:
         rates = [peer.bytes_per_s for members in plain.values() for result in members for peer in result.peers]
-        text = f"{len(rates)} copies between GPUs alike on {folded(plain)}: {span(rates, bandwidth)}, direct"
-        page.paragraph(Cell(text))
+        alike = f"{len(rates)} copies between GPUs alike on {folded(plain)}"
+        page.paragraph(Cell(f"{alike}: {span(rates, bandwidth)}, direct"))
 
 
 def _are_alike(results: Sequence[CopiesResult], usual: float | None) -> bool:
@@ -212,11 +211,8 @@ def _how(results: Sequence[DeviceResult], page: Page) -> None:
         for what, why in result.gaps.items():
             gaps.setdefault((what, why), []).append(result)
     for (what, why), members in gaps.items():
-        who = (
-            place_of(members[0].node, members[0].gpu)
-            if len(members) == 1
-            else folded(result.node for result in members)
-        )
+        alone = place_of(members[0].node, members[0].gpu)
+        who = alone if len(members) == 1 else folded(result.node for result in members)
         page.sentence(Cell(f"{who}: {what} is not known: ", "warn"), Cell(why))
 
 

@@ -42,16 +42,13 @@ def _problems(problems: Sequence[Problem], page: Page) -> None:
     if problems:
         page.title("findings")
     for problem in problems[:MOST_PROBLEMS]:
-        first = problem.findings[0]
-        times = f" ({len(problem.findings)} times)" if len(problem.findings) > len(problem.nodes) else ""
-        text = first.message or first.id
-        text += f" (this on {first.node})" if len({finding.message for finding in problem.findings}) > 1 else ""
+        first, findings = problem.first, problem.findings
+        times = f" ({len(findings)} times)" if len(findings) > len(problem.nodes) else ""
+        example = f" (this on {first.node})" if len({finding.message for finding in findings}) > 1 else ""
         where = Cell(f" {folded(problem.nodes)}{times}: ", "bold")
-        page.sentence(severity_cell(first.severity), where, Cell(text), indent=5)
+        page.sentence(severity_cell(first.severity), where, Cell((first.message or first.id) + example), indent=5)
         page.action(first.action)
-    if len(problems) > MOST_PROBLEMS:
-        rest = f"and {len(problems) - MOST_PROBLEMS} more findings: mltop snapshot --json has all"
-        page.line(Cell(rest, "warn"))
+    page.more(len(problems) - MOST_PROBLEMS, "findings: mltop snapshot --json has all")
 
 
 def _jobs(nodes: Sequence[NodeView], page: Page) -> None:
@@ -72,8 +69,7 @@ def _jobs(nodes: Sequence[NodeView], page: Page) -> None:
         page.sentence(Cell(text), indent=4)
         if missing:
             page.sentence(Cell(f"    not seen: ranks {missing}", "warn"), indent=6)
-    if len(jobs) > MOST_JOBS:
-        page.line(Cell(f"and {len(jobs) - MOST_JOBS} more jobs", "dim"))
+    page.more(len(jobs) - MOST_JOBS, "jobs", "dim")
 
 
 def _fleet_gaps(nodes: Sequence[NodeView], page: Page) -> None:
@@ -114,7 +110,7 @@ def print_snapshot(
     if findings:
         page.title("findings")
     for finding in findings:
-        _finding(finding, page)
+        page.finding(finding)
     for sample in samples:
         _gpus_of(sample, page, many=len(samples) > 1)
     _ranks_of(samples, page)
@@ -138,8 +134,8 @@ def _ranks_of(samples: Sequence[Sample], page: Page) -> None:
         page.lines([[], [Cell("no training ranks found", "dim")]])
         return
     columns = rank_columns(len({rank.job_key for _, rank in ranks}), len({node for node, _ in ranks}))
-    kept = [column for column in columns if column.key not in RATES]
-    page.table(kept, [rank_row(node, rank, columns=kept) for node, rank in ranks], "ranks")
+    without_rates = [column for column in columns if column.key not in RATES]
+    page.table(without_rates, [rank_row(node, rank, columns=without_rates) for node, rank in ranks], "ranks")
 
 
 def _gaps(title: str, gaps: Sequence[Gap], page: Page) -> None:
@@ -152,9 +148,3 @@ def _gaps(title: str, gaps: Sequence[Gap], page: Page) -> None:
     absent = merged_gaps([Gap(gap.what, "") for gap in gaps if gap.kind == "unsupported"])
     for gap in absent:
         page.sentence(Cell(f"  not supported here: {gap.what}", "dim"), indent=4)
-
-
-def _finding(finding: Finding, page: Page) -> None:
-    severity = severity_cell(finding.severity)
-    page.sentence(severity, Cell(f" {finding.node}: ", "bold"), Cell(finding.message or finding.id), indent=5)
-    page.action(finding.action)

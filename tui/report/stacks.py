@@ -48,8 +48,9 @@ def print_reports(
         page.line(Cell(jobs_left_out(reports[MOST_JOBS:]), "warn"))
 
 
-def _nothing(silent: int, asked: int) -> str:
-    if silent and silent == asked:
+def _nothing(silent: int, nodes: int) -> str:
+    """Why there is nothing to report. ``silent``: how many of the ``nodes`` did not answer."""
+    if silent and silent == nodes:
         return "no node answered: nothing could be dumped"
     return "no training ranks found: nothing to dump" + (" on the nodes that answered" if silent else "")
 
@@ -69,14 +70,9 @@ def _report(report: JobReport, job: str, page: Page) -> None:
         page.lines([[], *tree_lines(merged_tree(report.classes, MOST_TREE_LINES), width)])
         rows = [class_row(index, made) for index, made in enumerate(report.classes[:MOST_CLASSES])]
         page.table(CLASS_COLUMNS, rows)
-        _more(len(report.classes) - MOST_CLASSES, "classes", page)
+        page.more(len(report.classes) - MOST_CLASSES, "classes")
     unread = [digest for digest in report.digests if not digest.frames]
     for digest in unread[:MOST_UNREADABLE]:
         page.lines([[], *stack_lines(digest, width)])
-    _more(len(unread) - MOST_UNREADABLE, "stacks that could not be read", page)
+    page.more(len(unread) - MOST_UNREADABLE, "stacks that could not be read")
     page.line()
-
-
-def _more(number: int, what: str, page: Page) -> None:
-    if number > 0:
-        page.line(Cell(f"and {number} more {what}", "warn"))

@@ -35,7 +35,7 @@ def labelled(label: str, value: str, style: str = "") -> list[Cell]:
 
 
 def live_nodes(nodes: Sequence[NodeView]) -> list[Cell]:
-    """How many nodes are live, when all are: otherwise a mark says it."""
+    """The number of nodes when all are live: otherwise a mark says it."""
     return [Cell(f"{len(nodes)}/{counted(len(nodes), 'node')} live")] if all(map(_is_live, nodes)) else []
 
 
@@ -53,7 +53,7 @@ def gpu_states(totals: Totals, brief: bool) -> list[Cell]:
 
 
 def rank_counts(ranks: int, jobs: int, live: int, nodes: int) -> list[Part]:
-    """How many ranks and jobs; "≥12" when not every node says, unknown when none does."""
+    """The numbers of ranks and jobs; "≥12" when not every node says, unknown when none does."""
     least = "≥" if live < nodes else ""
     texts = [f"{least}{number}" if live else UNKNOWN for number in (ranks, jobs)]
     return [(1, labelled("ranks", texts[0])), (2, labelled("jobs", texts[1]))]
@@ -83,7 +83,7 @@ class Sum:
 
 @dataclass
 class Totals:
-    """``gpus``, ``ok`` and ``ranks`` are those of live nodes; ``seen``: all GPUs that ever were, of ``heard`` nodes.
+    """Sums. ``gpus``, ``ok`` and ``ranks`` are of live nodes; ``seen``: all GPUs that ever were, of ``heard`` nodes.
 
     ``lag_s``: the age of the oldest live sample. ``hottest``: temperature, node, index.
     """
@@ -161,8 +161,8 @@ def _of_fleet(totals: Totals, nodes: int, names: Mapping[str, str]) -> list[Part
 def problem_counts(findings: Sequence[Finding]) -> tuple[str, str, str]:
     """ "CRIT 2 WARN 7", the worst of it, and its style; findings that only inform count when there is nothing else."""
     counts = Counter(finding.severity for finding in findings)
-    found = [severity for severity in SEVERITIES if counts[severity]]
-    shown = found if found == ["info"] else [severity for severity in found if severity != "info"]
+    present = [severity for severity in SEVERITIES if counts[severity]]
+    shown = [severity for severity in present if severity != "info"] or present
     if not shown:
         return f"{len(findings)} findings", f"{len(findings)} findings", ""
     texts = [f"{SEVERITY[severity][0]} {counts[severity]}" for severity in shown]
@@ -280,8 +280,8 @@ def _hottest(gpus: Sequence[GpuGlance]) -> list[Cell]:
 
 def _age(nodes: Sequence[NodeView]) -> Part:
     """How old the oldest sample is; it stays longer when that sample is not a live node's."""
-    with_sample = [node.state for node in nodes if node.sample is not None and node.state.age_s is not None]
-    oldest = max(with_sample, key=lambda state: state.age_s or 0.0, default=None)
+    states = [node.state for node in nodes if node.sample is not None and node.state.age_s is not None]
+    oldest = max(states, key=lambda state: state.age_s or 0.0, default=None)
     if oldest is None:
         return 6, labelled("age", UNKNOWN)
     well = oldest.state == "live"

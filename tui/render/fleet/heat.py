@@ -87,7 +87,7 @@ def next_metric(now: Metric) -> Metric:
 
 
 def activity_source(gpus: Iterable[AnyGpu]) -> str:
-    """Which of the two activities these GPUs report: "SM active", "GPU-Util", "SM active or GPU-Util", or ""."""
+    """The name of the activity that these GPUs report: "SM active", "GPU-Util", "SM active or GPU-Util", or ""."""
     words = {"SM active" if gpu.sm_active is not None else "GPU-Util" for gpu in gpus if known(activity(gpu))}
     return " or ".join(sorted(words, reverse=True))
 
@@ -321,5 +321,5 @@ def _same(style: str, count: int) -> tuple[str, ...]:
 
 
 def statuses(heats: Sequence[NodeHeat]) -> Counter[str]:
-    """How many nodes have which status."""
+    """The number of nodes by status."""
     return Counter(heat.status for heat in heats)

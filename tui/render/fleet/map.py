@@ -144,7 +144,7 @@ def make_grid(
     density: str,
     names: Mapping[str, str] = MappingProxyType({}),
 ) -> Grid:
-    """``heats`` in their order. ``ranks``: each node's, ascending, when every rank begins on a line of its own."""
+    """The grid of ``heats``, in their order. ``ranks``: each one's, ascending, when a rank begins on its own line."""
     name_width = min(NAME_MOST, max((len(names.get(heat.node, heat.node)) for heat in heats), default=1))
     gpu_width = max((len(heat.codes) for heat in heats), default=0) or USUAL_GPUS
     margin = SECTION_WIDTH if ranks is not None else 0
@@ -278,7 +278,7 @@ class Legend:
 
 
 def map_legend(legend: Legend, density: str, width: int) -> list[Cell]:
-    """What matters least is dropped where the line is too short."""
+    """The line above the map; what matters least is dropped where it is too short."""
     which = ("lowest " if legend.metric.low_is_bad else "highest ") if density == CELLS else ""
     parts = [*legend.scale(which), *legend.nodes()]
     if density == CELLS:

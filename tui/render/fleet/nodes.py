@@ -20,7 +20,7 @@ GLYPHS_PER_NODE = 8
 
 
 class NodeLine(NamedTuple):
-    """What a row is about. ``findings`` of other nodes are ignored; ``name`` stands for the node's.
+    """What a row of NODE_COLUMNS is about. ``findings`` of other nodes are ignored; ``name`` stands for the node's.
 
     With ``heat`` and ``metric`` its GPUs are shown as on the map.
     """

@@ -13,6 +13,7 @@ from mltop.probes.model.units import (
     celsius,
     clock_time,
     count,
+    digits,
     known,
     mhz,
     number,
@@ -31,6 +32,7 @@ from mltop.tui.render.gpus.table import (
     memory_text,
     nvlink_cell,
     pcie_link,
+    pcie_text,
     spins,
     tells_link,
 )
@@ -57,7 +59,7 @@ class Block:
 
 
 def block_lines(blocks: Sequence[Block], width: int) -> list[list[Cell]]:
-    """All blocks that have facts; each goes below the shortest column so far, a blank line between two."""
+    """The lines of all blocks that have facts; each goes below the shortest column so far, a blank line between two."""
     number_of_columns = max(1, (width + 1) // COLUMN_WIDTH)
     each = width // number_of_columns
     columns: list[list[list[Cell]]] = [[] for _ in range(number_of_columns)]
@@ -89,12 +91,13 @@ def _fact_line(fact: Fact, width: int) -> list[Cell]:
 
 J_PER_KWH = 3.6e6
 LITTLE_HEADROOM_C = 5.0
+RESET = "yes: needs a reset"
 
 FactOf = Callable[..., Fact]
 
 
 def blocks_of(gpu: GpuSample, gaps: GpuGaps, first: GpuSample | None = None) -> list[Block]:
-    """``first``: the same GPU when it was first looked at; counters say by how much they grew since."""
+    """All blocks of a GPU. ``first``: the same GPU when it was first looked at: counters say how they grew since."""
     before = first or gpu
 
     def fact(label: str, text: str, field: str, style: str = "") -> Fact:
@@ -148,7 +151,7 @@ def _clocks(gpu: GpuSample, fact: FactOf) -> list[Fact]:
 def _power(gpu: GpuSample, fact: FactOf) -> list[Fact]:
     limit, default = gpu.power_limit_w, gpu.power_limit_default_w
     lowered = limit is not None and default is not None and limit < default
-    energy = UNKNOWN if gpu.energy_j is None else f"{gpu.energy_j / J_PER_KWH:.2f} kWh so far"
+    energy = UNKNOWN if gpu.energy_j is None else f"{digits(gpu.energy_j / J_PER_KWH)} kWh since start"
     return [
         fact("draw", _of_most(gpu.power_w, limit, watts), "power_w"),
         fact("default limit", watts(default), "power_limit_default_w", "warn" if lowered else ""),
@@ -159,15 +162,12 @@ def _power(gpu: GpuSample, fact: FactOf) -> list[Fact]:
 def _heat(gpu: GpuSample, fact: FactOf) -> list[Fact]:
     left = gpu.temperature_margin_c
     little = left is not None and known(left) and left <= LITTLE_HEADROOM_C
+    memory = _of_most(gpu.memory_temperature_c, gpu.memory_temperature_max_c, celsius)
     return [
         fact("GPU", celsius(gpu.temperature_c), "temperature_c"),
         fact("slows down at", celsius(gpu.temperature_slowdown_c), "temperature_slowdown_c"),
         fact("headroom", celsius(left), "temperature_margin_c", "warn" if little else ""),
-        fact(
-            "HBM",
-            _of_most(gpu.memory_temperature_c, gpu.memory_temperature_max_c, celsius),
-            "memory_temperature_c",
-        ),
+        fact("HBM", memory, "memory_temperature_c"),
     ]
 
 
@@ -199,22 +199,14 @@ def _throttle(gpu: GpuSample, before: GpuSample, gaps: GpuGaps) -> list[Fact]:
 
 def _memory(gpu: GpuSample, before: GpuSample, fact: FactOf) -> list[Fact]:
     ecc, old = gpu.ecc, before.ecc
-    mode = {True: "on", False: "OFF", None: UNKNOWN}[ecc.enabled]
-    if ecc.enabled_pending is not None and ecc.enabled_pending != ecc.enabled:
-        mode += f", {'on' if ecc.enabled_pending else 'off'} after a reset"
     sram = _counter(ecc.sram_uncorrected_aggregate, old.sram_uncorrected_aggregate)
     if ecc.sram_threshold_exceeded:
         sram += ", past the RMA limit"
-    uncorrected = "crit" if ecc.uncorrected_volatile else ""
+    volatile, off = _counter(ecc.uncorrected_volatile, old.uncorrected_volatile), ecc.enabled is False
     return [
         fact("used", memory_text(gpu.memory_used_bytes, gpu.memory_total_bytes), "memory_used_bytes"),
-        fact("ECC", mode, "ecc.enabled", "warn" if ecc.enabled is False else ""),
-        fact(
-            "uncorrectable",
-            _counter(ecc.uncorrected_volatile, old.uncorrected_volatile),
-            "ecc.uncorrected_volatile",
-            uncorrected,
-        ),
+        fact("ECC", _switch(ecc.enabled, ecc.enabled_pending, "OFF"), "ecc.enabled", "warn" if off else ""),
+        fact("uncorrectable", volatile, "ecc.uncorrected_volatile", "crit" if ecc.uncorrected_volatile else ""),
         fact("   ever", _counter(ecc.uncorrected_aggregate, old.uncorrected_aggregate), "ecc.uncorrected_aggregate"),
         fact("corrected", _counter(ecc.corrected_volatile, old.corrected_volatile), "ecc.corrected_volatile"),
         fact("   ever", _counter(ecc.corrected_aggregate, old.corrected_aggregate), "ecc.corrected_aggregate"),
@@ -224,18 +216,16 @@ def _memory(gpu: GpuSample, before: GpuSample, fact: FactOf) -> list[Fact]:
 
 def _remap(gpu: GpuSample, before: GpuSample, fact: FactOf) -> list[Fact]:
     remap, old = gpu.remap, before.remap
-    pending = _yes_no(remap.pending, "yes: needs a reset")
-    failed = _yes_no(remap.failed, "YES: replace the board")
-    banks = remap.banks
-    spare = [(name, getattr(banks, name)) for name in ("max", "high", "partial", "low", "none")]
-    text = ", ".join(f"{number(value)} {name}" for name, value in spare if value) or UNKNOWN
+    failed, banks = _yes_no(remap.failed, "YES: replace the board"), remap.banks
+    spares = [(name, getattr(banks, name)) for name in ("max", "high", "partial", "low", "none")]
+    text = ", ".join(f"{number(value)} {name}" for name, value in spares if value) or UNKNOWN
     action = (gpu.recovery_action or UNKNOWN).replace("_", " ")
     facts = [
         fact("for corrected", _counter(remap.corrected, old.corrected), "remap.corrected"),
         fact("for uncorr.", _counter(remap.uncorrected, old.uncorrected), "remap.uncorrected"),
-        fact("pending", pending, "remap.pending", "warn" if remap.pending else ""),
+        fact("pending", _yes_no(remap.pending, RESET), "remap.pending", "warn" if remap.pending else ""),
         fact("failed", failed, "remap.failed", "crit" if remap.failed else ""),
-        fact("repair waits", _yes_no(remap.repair_pending, "yes: needs a reset"), "remap.repair_pending"),
+        fact("repair waits", _yes_no(remap.repair_pending, RESET), "remap.repair_pending"),
         fact("banks' spares", text, "remap.banks", "warn" if banks.low or banks.none else ""),
         fact("recovery action", action, "recovery_action", "" if action in (UNKNOWN, "none") else "crit"),
     ]
@@ -248,7 +238,7 @@ def _pcie(gpu: GpuSample, before: GpuSample, fact: FactOf) -> list[Fact]:
     pcie, old = gpu.pcie, before.pcie
     link, most = pcie_link(pcie), ""
     if tells_link(pcie) and pcie.gen_max is not None and pcie.width_max is not None:
-        most = f" of {pcie.gen_max}x{pcie.width_max}"
+        most = f" of {pcie_text(pcie.gen_max, pcie.width_max)}"
     facts = [
         fact("link", link.text + most, "pcie.gen", link.style),
         fact("in", decimal_rate(pcie.rx_bytes_per_s), "pcie.rx_bytes_per_s"),
@@ -281,10 +271,7 @@ def _fabric(gpu: GpuSample, fact: FactOf) -> list[Fact]:
 
 
 def _mig(gpu: GpuSample, fact: FactOf) -> list[Fact]:
-    mode = {True: "on", False: "off", None: UNKNOWN}[gpu.mig_enabled]
-    if gpu.mig_pending is not None and gpu.mig_pending != gpu.mig_enabled:
-        mode += f", {'on' if gpu.mig_pending else 'off'} after a reset"
-    facts = [fact("mode", mode, "mig_enabled")]
+    facts = [fact("mode", _switch(gpu.mig_enabled, gpu.mig_pending), "mig_enabled")]
     for instance in gpu.mig_instances:
         activity = f"SM {percent(instance.sm_active)} TC {percent(instance.tensor_active)}"
         memory = memory_text(instance.memory_used_bytes, instance.memory_total_bytes)
@@ -293,7 +280,6 @@ def _mig(gpu: GpuSample, fact: FactOf) -> list[Fact]:
 
 
 def _board(gpu: GpuSample, fact: FactOf) -> list[Fact]:
-    persistence = {True: "on", False: "off", None: UNKNOWN}[gpu.persistence]
     return [
         fact("model", gpu.name or UNKNOWN, "name"),
         fact("UUID", gpu.uuid or UNKNOWN, "uuid"),
@@ -303,10 +289,16 @@ def _board(gpu: GpuSample, fact: FactOf) -> list[Fact]:
         fact("CUDA up to", gpu.cuda or UNKNOWN, "cuda"),
         fact("VBIOS", gpu.vbios or UNKNOWN, "vbios"),
         fact("GSP firmware", gpu.gsp_firmware or UNKNOWN, "gsp_firmware"),
-        fact("persistence", persistence, "persistence"),
+        fact("persistence", _switch(gpu.persistence), "persistence"),
         fact("compute mode", (gpu.compute_mode or UNKNOWN).replace("_", " "), "compute_mode"),
         fact("last seen", clock_time(gpu.last_seen_at), "last_seen_at"),
     ]
+
+
+def _switch(now: bool | None, pending: bool | None = None, off: str = "off") -> str:
+    """ "on", "off", "off, on after a reset"."""
+    mode = {True: "on", False: off, None: UNKNOWN}[now]
+    return mode if pending in (None, now) else f"{mode}, {'on' if pending else 'off'} after a reset"
 
 
 def _counter(value: int | None, before: int | None) -> str:

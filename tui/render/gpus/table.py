@@ -44,7 +44,7 @@ _BANNERS = {"needs_reset": "NEEDS RESET", "no_permission": "NO PERMISSION"}
 
 
 class GpuLine(NamedTuple):
-    """What a row is about. ``ranks`` are those that use the GPU, ``trend`` its busy values, the oldest first."""
+    """What a row of GPU_COLUMNS is about. ``ranks`` use the GPU, ``trend`` are its busy values, the oldest first."""
 
     gpu: GpuSample
     ranks: Sequence[RankSample] = ()
@@ -96,7 +96,7 @@ def _rank(name: str, title: str, width: int, cell: Callable[[str], Cell | str] =
 
 
 def flags(gpu: GpuSample) -> list[tuple[str, str]]:
-    """(text, style), the gravest first: "remap failed", "ecc 2", "remap!", "row 512", "corr 12k"."""
+    """(text, style), the gravest first: "remap failed", "ecc 2", "remap!", "1 remapped row", "corr 12k"."""
     ecc, remap, action = gpu.ecc, gpu.remap, gpu.recovery_action
     rows = (remap.uncorrected or 0) + (remap.corrected or 0)
     possible = (
@@ -106,8 +106,8 @@ def flags(gpu: GpuSample) -> list[tuple[str, str]]:
         (action not in (None, "none"), f"wants {(action or '').replace('_', ' ')}", "crit"),
         (remap.pending or remap.repair_pending or gpu.retired_pages_pending, "remap!", "warn"),
         (remap.banks.none, f"bank {count(remap.banks.none)}", "warn"),
-        (rows, f"row {count(rows)}", ""),
-        (gpu.retired_pages, f"page {count(gpu.retired_pages)}", ""),
+        (rows, f"{count(rows)} remapped row{'s' * (rows != 1)}", ""),
+        (gpu.retired_pages, f"{count(gpu.retired_pages)} retired page{'s' * (gpu.retired_pages != 1)}", ""),
         (ecc.corrected_volatile, f"corr {count(ecc.corrected_volatile)}", ""),
     )
     return [(text, style) for holds, text, style in possible if holds]
@@ -145,7 +145,7 @@ def rate_of(link: Nvlink | Pcie) -> float | None:
 
 
 def decimal_rate(bytes_per_s: float | None) -> str:
-    """As link speeds are given, in powers of 1000: 26.6G/s."""
+    """A rate in powers of 1000, as link speeds are given: 26.6G/s."""
     return f"{count(bytes_per_s)}/s" if bytes_per_s is not None and known(bytes_per_s) else UNKNOWN
 
 
@@ -219,7 +219,7 @@ def pcie_cell(pcie: Pcie) -> Cell:
 
     Idle links run at a low generation: only the width tells something on its own.
     """
-    link, rate = pcie_link(pcie), rate_of(pcie)
+    link, rate = pcie_link(pcie, brief=True), rate_of(pcie)
     return link if rate is None or not tells_link(pcie) else Cell(f"{link.text} {decimal_rate(rate)}", link.style)
 
 
@@ -227,15 +227,17 @@ def tells_link(pcie: Pcie) -> bool:
     return pcie.gen is not None or pcie.width is not None
 
 
-def pcie_link(pcie: Pcie) -> Cell:
-    """ "5x16"; "5x8!" where it is narrower than it could be."""
+def pcie_link(pcie: Pcie, brief: bool = False) -> Cell:
+    """ "Gen5 x16"; "Gen5 x8!" where it is narrower than it could be; ``brief``: as ``pcie_text``."""
     narrow = pcie.width is not None and pcie.width_max is not None and pcie.width < pcie.width_max
-    return Cell(pcie_text(pcie.gen, pcie.width) + "!" * narrow, "warn" if narrow else "")
+    return Cell(pcie_text(pcie.gen, pcie.width, brief) + "!" * narrow, "warn" if narrow else "")
 
 
-def pcie_text(gen: int | None, width: int | None) -> str:
-    """ "5x16"; "–" where neither is known."""
-    return UNKNOWN if gen is None and width is None else f"{number(gen)}x{number(width)}"
+def pcie_text(gen: int | None, width: int | None, brief: bool = False) -> str:
+    """ "Gen5 x16", ``brief`` "5x16"; "–" where neither is known."""
+    if gen is None and width is None:
+        return UNKNOWN
+    return f"{number(gen)}x{number(width)}" if brief else f"Gen{number(gen)} x{number(width)}"
 
 
 def _sm(gpu: GpuSample) -> Cell:
@@ -335,6 +337,7 @@ def _banner(gpu: GpuSample, ranks: Sequence[RankSample]) -> Cell:
 _TREND: dict[str, Any] = {"right": True, "priority": 8, "stretch": True, "most": TREND_WIDTH, "tail": True}
 _USED = {"field": "mem_used", "meaning": "memory in use"}
 _THROTTLE: dict[str, Any] = {"stretch": True, "most": 20}
+_FLAGS = _THROTTLE | {"optional": True}
 _RATE: dict[str, Any] = {"right": True, "optional": True}
 
 _of = Column.of
@@ -356,7 +359,7 @@ GPU_COLUMNS = (
     ),
     # Words sort upwards, and the worst is to come first.
     _of("throttle", "THROTTLE", 10, "gpu", gpu_throttle_cell, value=lambda line: -worst_share(line.gpu), **_THROTTLE),
-    _of("flags", "FLAGS", 8, "gpu", flags_cell, value=lambda line: -float(len(flags(line.gpu))), optional=True),
+    _of("flags", "FLAGS", 8, "gpu", flags_cell, value=lambda line: -float(len(flags(line.gpu))), **_FLAGS),
     _of(
         "nvlink", "NVLINK", 12, "gpu.nvlink", nvlink_cell, value=lambda of: rate_of(of.gpu.nvlink), priority=5, **_RATE
     ),

@@ -12,7 +12,7 @@ from mltop.tui.render.cells import Cell
 
 @dataclass(frozen=True)
 class Badge:
-    """``words``: for who does not know the badge."""
+    """A reason in few letters. ``words``: for who does not know the badge."""
 
     text: str
     style: str
@@ -45,20 +45,21 @@ def throttle_cell(reasons: Sequence[str] | None, shares: Mapping[str, float] | N
     ``shares``: of the time since the sample before; a reason that held then is shown also when it does not hold now:
     "HW-TH 34%".
     """
-    told = {reason: share for reason, share in (shares or {}).items() if reason in BADGES and share >= _LEAST_SHARE}
-    if reasons is None and not told:
+    shown_shares = {reason: share for reason, share in (shares or {}).items() if share >= _LEAST_SHARE}
+    earlier = [reason for reason in shown_shares if reason in BADGES and reason not in (reasons or ())]
+    if reasons is None and not earlier:
         return Cell(UNKNOWN)
-    held = [*(reasons or ()), *(reason for reason in told if reason not in (reasons or ()))]
-    ordered = [reason for reason in BADGES if reason in held]
+    shown = [*(reasons or ()), *earlier]
+    ordered = [reason for reason in BADGES if reason in shown]
     if len(ordered) > 1 and "gpu_idle" in ordered:
         ordered.remove("gpu_idle")
-    texts = [_text(BADGES[reason].text, told.get(reason)) for reason in ordered]
-    texts += [reason for reason in held if reason not in BADGES]
+    texts = [_text(BADGES[reason].text, shown_shares.get(reason)) for reason in ordered]
+    texts += [reason for reason in shown if reason not in BADGES]
     return Cell(" ".join(texts), style_of(ordered))
 
 
 def gpu_throttle_cell(gpu: GpuSample) -> Cell:
-    """Of a table's row: without what another badge says already."""
+    """The badges of one GPU, without what another badge says already."""
     reasons = gpu.throttle_reasons
     if reasons is not None and any(cause in reasons for cause in _SLOWDOWN_CAUSES):
         reasons = [reason for reason in reasons if reason != "hw_slowdown"]

@@ -203,7 +203,7 @@ def _compact_grid(track: Track, width: int) -> Grid:
 
 
 def lanes_of(track: Track, gpu: GpuSample, grid: Grid) -> list[Lane]:
-    """Those of which anything is known, the clock and what holds it down first."""
+    """The lanes of which anything is known, the clock and what holds it down first."""
     heat = _held_by(track, grid, _THERMAL)
     lanes = [
         clock_lane(track, gpu, grid),

@@ -29,7 +29,7 @@ def share_of_expected(result: CollectiveResult) -> float | None:
 
 
 def last_rank(result: CollectiveResult) -> RankArrival | None:
-    """Who comes last: whose own collective is the shortest."""
+    """The arrival of the rank that comes last: its own collective is the shortest."""
     return max(result.arrivals, key=lambda arrival: arrival.lag_s, default=None)
 
 
@@ -54,7 +54,7 @@ def place_of(node: str, gpu: int | None) -> str:
 
 
 def by_lag(result: CollectiveResult) -> list[RankArrival]:
-    """Who comes last first."""
+    """The arrivals, the latest first."""
     return sorted(result.arrivals, key=lambda arrival: -arrival.lag_s)
 
 
@@ -134,7 +134,7 @@ def rank_row(arrival: RankArrival, result: CollectiveResult) -> Row:
 
 
 def worst_first(pairs: Sequence[PairResult]) -> list[PairResult]:
-    """What failed, then the slowest."""
+    """The pairs that failed, then the slowest."""
     return sorted(pairs, key=lambda pair: -1.0 if pair.busbw_bytes_per_s is None else pair.busbw_bytes_per_s)
 
 
@@ -160,7 +160,7 @@ class PairLine(NamedTuple):
 
     @property
     def share(self) -> float | None:
-        """Of what is usual."""
+        """The pair's part of what is usual."""
         busbw = self.pair.busbw_bytes_per_s
         return busbw / self.usual if busbw is not None and self.usual else None
 

@@ -17,7 +17,7 @@ MUCH = 0.15  # slower than this is shown as gravely slow
 
 @dataclass(frozen=True)
 class Against:
-    """``share``: of what is usual there, 0.88 for 12 % less. ``of``: own | peers | table."""
+    """A result beside others. ``share``: of what is usual there, 0.88 for 12 % less. ``of``: own | peers | table."""
 
     share: float
     of: str
@@ -71,7 +71,7 @@ class Compared:
             self._peers |= slower_than_peers(values)
 
     def earlier(self, of: str) -> list[PastResult]:
-        """Of one device (``past.subject``), the oldest first, without what this run itself has left."""
+        """The results of one device (``past.subject``), the oldest first, without what this run itself has left."""
         return [past for past in self._past.get(of, ()) if self._began_at is None or past.at < self._began_at]
 
     def of(self, result: DeviceResult) -> Against | None:

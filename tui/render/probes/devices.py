@@ -304,7 +304,7 @@ COPIES = (
     _figure("to_host_together", "TO HOST", 8, "to_host_together_bytes_per_s", bandwidth, priority=4),
     _AGAINST,
     _INTACT,
-    _of("pcie", "PCIE", 5, _pcie, priority=3),
+    _of("pcie", "PCIE", 8, _pcie, priority=3),
     _of("peers", "SLOWEST PEER", 13, _peers, _slowest_peer, right=True, priority=2, optional=True),
     _SIZE,
     *_LAST,

@@ -35,7 +35,7 @@ BULLET = "-" if GLYPHS.ascii_only else "•"
 def headline(
     progress: ProbeProgress, cancelling: bool, width: int, run: tuple[int, int] = (1, 1), everybody: Sequence[str] = ()
 ) -> list[Line]:
-    """What runs where and how far it is; below it what happens now.
+    """The lines above a probe: what runs where and how far it is, and what happens now.
 
     ``run``: which of how many of this session; ``everybody``: the nodes that are meant by all.
     """
@@ -101,7 +101,7 @@ def verdict_parts(
 def split_verdict(
     verdict: ProbeVerdict, width: int, room: int, failures: Sequence[ProbeFailure] = ()
 ) -> tuple[list[Line], list[Line]]:
-    """What fits into ``room`` lines, the sentence at least in part; and what is left, under a title of its own.
+    """(what fits into ``room`` lines, the sentence at least in part; what is left, under a title of its own).
 
     Details about ``failures`` are left out: those stand together below.
     """
@@ -139,7 +139,7 @@ def suspect_name(suspect: Suspect) -> str:
 def failure_lines(
     failures: Sequence[ProbeFailure], width: int, most: int | None = None, *, each: bool = False, whole: bool = False
 ) -> list[Line]:
-    """What was not measured, failures of one reason together: stage, why, what would help.
+    """The lines of what was not measured, failures of one reason together: stage, why, what would help.
 
     ``most``: so many reasons are named, None: all. ``each``: no failures together. ``whole``: as in ``verdict_parts``.
     """
@@ -240,7 +240,7 @@ def _is_plain(word: str) -> bool:
 
 
 def empty_lines(can_probe: str, width: int) -> list[Line]:
-    """What the keys do, while no probe has run; ``can_probe``: why none can, "" where one can."""
+    """The keys and what they do, while no probe has run; ``can_probe``: why none can, "" where one can."""
     first: list[Line] = [[Cell("no probe has run yet", "dim")], []]
     if can_probe:
         return [*first, *wrap([Cell(can_probe, "warn")], width, indent=2)]

@@ -39,7 +39,7 @@ def test_of_a_healthy_gpu_everything_is_known() -> None:
     assert found["activity"]["read by"].text == "GPM"
     assert found["clocks"]["SM"].text == "1980/1980MHz, 100%"
     assert found["heat"]["slows down at"].text == "87C" and found["heat"]["HBM"].text.endswith("/95C")
-    assert found["PCIe"]["link"].text == "5x16 of 5x16"
+    assert found["PCIe"]["link"].text == "Gen5 x16 of Gen5 x16"
     assert found["NVLink and fabric"]["links up"].text == "18/18"
     assert found["board"]["serial"].text.startswith("SIMULATED")
     styles = {fact.style for block in found.values() for fact in block.values()}
