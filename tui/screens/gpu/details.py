@@ -60,7 +60,7 @@ def details(sample: Sample, gpu: GpuSample, first: First, width: int) -> list[li
     lines += [[], *block_lines(blocks_of(gpu, gaps, first.gpu), width)]
     lines += _section(link_lines(gpu, first.gpu, width), _links_title(sample.sampled_at - first.at))
     lines += _section(event_lines(sample.kernel_events, gpu, width), "kernel log")
-    why = [line for gap in gaps.distinct() for line in wrap(gap_cells("", gap), width, 5)]
+    why = [line for gap in gaps.distinct() for line in wrap(gap_cells(gap), width, 5)]
     return lines + _section(why, "not known of this GPU")
 
 

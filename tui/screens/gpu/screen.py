@@ -99,7 +99,7 @@ class GpuScreen(Pane):
         return self.set_part("#problems", problems[: max(1, room // 4)])
 
     def action_neighbour(self, step: int) -> None:
-        """From the last GPU of the node on to the first."""
+        """Go to the next GPU, from the last one of the node to the first."""
         node, gpu = self._node(), self._gpu()
         indexes = [other.index for other in gpus_of(node)]
         if node is not None and indexes:

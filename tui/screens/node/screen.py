@@ -19,7 +19,7 @@ from mltop.tui.render.cells import Cell
 from mltop.tui.screens.lines import all_problem_lines, connection_cells, host_cells, state_lines
 from mltop.tui.screens.node.timelines import GpuTimelines
 from mltop.tui.screens.pane import OneNodePane, TextLines
-from mltop.tui.screens.tables import GpuTable, RankTable, gpu_rows, gpu_table_height, is_live, rank_rows
+from mltop.tui.screens.tables import GpuTable, RankTable, gaps_of, gpu_rows, gpu_table_height, is_live, rank_rows
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import CursorView
 
@@ -109,8 +109,7 @@ class NodeScreen(OneNodePane):
     def _problems(self, picture: Picture, node: NodeView) -> list[list[Cell]]:
         own = (finding for finding in picture.findings if finding.node == node.node)
         findings = [finding for finding in own if not finding.id.startswith("node.")]  # its state stands above already
-        gaps = [(node.node, gap) for gap in node.sample.gaps] if node.sample is not None else []
-        lines = all_problem_lines(findings, gaps, self.size.width)
+        lines = all_problem_lines(findings, gaps_of(node), self.size.width)
         return lines or [[Cell(_without_problems(node), "dim")]]
 
 

@@ -39,13 +39,16 @@ def lasting(progress: ProbeProgress, shown: Shown, size: tuple[int, int]) -> tup
 def at_cursor(
     progress: ProbeProgress, shown: Shown, cursor: str | None, past: Mapping[str, Sequence[PastResult]], width: int
 ) -> list[Lines]:
-    """Of the device under the cursor: the GPUs it copies to, and its history. ``cursor``: the key of its row."""
-    lines: list[Lines] = []
-    if shown.name == "copies":
-        node = shown.about[cursor][0] if cursor is not None and cursor in shown.about else ""
-        results = [line.result for line in shown.lines.values() if line.progress.node == node]
-        lines.append(peer_matrix([result for result in results if isinstance(result, CopiesResult)], width))
-    return [*lines, _history(progress, shown, cursor, past, width)]
+    """The sections about the device under the cursor: the GPUs it copies to, and its history.
+
+    ``cursor``: the key of its row.
+    """
+    history = _history(progress, shown, cursor, past, width)
+    if shown.name != "copies":
+        return [history]
+    node, _ = shown.about.get(cursor or "", ("", None))
+    results = [line.result for line in shown.lines.values() if line.progress.node == node]
+    return [peer_matrix([result for result in results if isinstance(result, CopiesResult)], width), history]
 
 
 def joined(sections: Sequence[Lines]) -> Lines:
@@ -67,7 +70,7 @@ def _pictures(progress: ProbeProgress, shown: Shown, size: tuple[int, int]) -> l
 
 
 def _failed_pairs(pairs: Sequence[PairResult]) -> list[str]:
-    """Those of one reason on one line."""
+    """A line for each reason."""
     reasons = failed_pairs(pairs).items()
     return [f"{first_of([' - '.join(nodes) for nodes in of_pairs], MOST_PAIRS)}: {why}" for why, of_pairs in reasons]
 
@@ -75,7 +78,7 @@ def _failed_pairs(pairs: Sequence[PairResult]) -> list[str]:
 def _history(
     progress: ProbeProgress, shown: Shown, cursor: str | None, past: Mapping[str, Sequence[PastResult]], width: int
 ) -> Lines:
-    """Of the device under the cursor, or of the nodes that took part: what was there before this run."""
+    """The results before this run, of the device under the cursor or of the nodes that took part."""
     report = progress.report
     of, who, probe = "", "", str(progress.wanted.kind)
     line = shown.lines.get(cursor or "")
