@@ -63,7 +63,7 @@ TERMINAL_THEME = replace(BUILTIN_THEMES["ansi-dark"], name="terminal", primary="
 
 
 class Fresh(Message):
-    """The newest picture; of several that wait, only the last is handled."""
+    """Brings the newest picture; of several that wait, only the last is handled."""
 
     def __init__(self, picture: Picture) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ class MltopApp(Unbroken, App[None]):
             say(f"the screen failed: {type(crash).__name__}: {crash} (please report)")
 
     def _fatal_error(self) -> None:
-        """Textual's own prints every local variable, which may hold the user's data; ``run`` says it without."""
+        """Textual's own prints every local variable, which may hold the user's data; ``run`` prints it without."""
         self._close_messages_no_wait()
 
     def on_mount(self) -> None:
@@ -238,7 +238,7 @@ class MltopApp(Unbroken, App[None]):
         self.redraw()
 
     def tell_mishaps(self) -> None:
-        """What has failed since the last time: once, in the line of notices of the pane that is being drawn."""
+        """Put what has failed since the last time into the line of notices of the pane that is being drawn, once."""
         if sentence := MISHAPS.unsaid():
             self.notice = Notice(sentence, "crit")
 
@@ -273,7 +273,7 @@ class MltopApp(Unbroken, App[None]):
         self.drill(Location("help"))
 
     def action_go_back(self) -> None:
-        """One step: close the filter's line, cancel, clear a filter, go back; marks, used from other panes, go last."""
+        """Take one step back: close the filter's line, cancel, clear it, leave; marks, which other panes use, last."""
         if self.pane.typing:
             self.pane.clear_filter()
         elif self.cancel_work():
@@ -344,7 +344,7 @@ class MltopApp(Unbroken, App[None]):
         self.tell(Notice("capturing: stacks, samples and verdict (Esc cancels)", "accent"))
 
     def action_probe(self, kind: ProbeKind) -> None:
-        """Ask what exactly, and whether; one probe at a time."""
+        """Ask what exactly to measure, and whether; one probe at a time."""
         if self.probing.running is not None:
             self._show_probes()
             self.tell(Notice("a probe runs already, one at a time: Esc cancels it", "warn"))
@@ -386,7 +386,7 @@ class MltopApp(Unbroken, App[None]):
         return True
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:  # noqa: ARG002
-        """Every action that has a key here, and the themes."""
+        """The palette has every action that has a key here, and the themes."""
         for binding in first_keys(Binding.make_bindings([*self.pane.pane_bindings(), *APP_BINDINGS])):
             if binding.action != "command_palette":
                 yield SystemCommand(binding.description, binding.tooltip, partial(self.pane.perform, binding.action))

@@ -74,7 +74,7 @@ class RemembersProbes(Protocol):
     """A session that keeps the results of probes."""
 
     def past(self) -> Sequence[PastResult]:
-        """All of them. May read files: it is called from a thread of its own."""
+        """All results. May read files: it is called from a thread of its own."""
 
 
 class _OfRun(Message, Generic[Report]):
@@ -87,7 +87,7 @@ class _OfRun(Message, Generic[Report]):
 
 
 class DumpProgress(_OfRun[StackProgress]):
-    """Of a stack dump."""
+    """Progress of a stack dump."""
 
 
 class Captured(_OfRun[CaptureResult]):
@@ -190,7 +190,7 @@ class Investigation:
         self._capture = self._session.capture(lambda result: self._post(Captured(run, result)))
 
     def cancel_capture(self) -> None:
-        """It still reports: what was known is written."""
+        """A cancelled capture still reports: what is known is written."""
         if self._capture is not None:
             self._capture.cancel()
             self._capture = None
@@ -229,7 +229,7 @@ class Probing:
 
     @property
     def looked_at(self) -> tuple[int, int]:
-        """Which run that is, counted from 1, and how many there are."""
+        """The number of the run that ``shown`` is, from 1, and how many there are."""
         return len(self._runs) + self._looked_at + 1, len(self._runs)
 
     def look(self, step: int) -> None:
@@ -237,7 +237,7 @@ class Probing:
         self._looked_at = min(-1, max(-len(self._runs), self._looked_at + step)) if self._runs else -1
 
     def start(self, wanted: ProbeWanted) -> None:
-        """Call it only while none runs, of a session that can run probes."""
+        """To be called only while none runs, of a session that can run probes."""
         from mltop.probes.investigate.probing.wanted import ProbeProgress
 
         assert isinstance(self._session, Probes) and self._probe is None
@@ -248,7 +248,7 @@ class Probing:
         self._probe = self._session.run_probe(wanted, lambda progress: self._post(ProbeMoved(run, progress)))
 
     def cancel(self) -> bool:
-        """False when nothing runs, or it is being cancelled already."""
+        """Cancel what runs; False where nothing does, or it is being cancelled already."""
         if self._probe is None or self.cancelling:
             return False
         self.cancelling = True
@@ -277,7 +277,7 @@ class Probing:
         self.past = by_device
 
     def _read_past(self) -> None:
-        """In a thread of its own: it reads files."""
+        """Have them read in a thread of its own: this may read files."""
         session = self._session
         if isinstance(session, RemembersProbes):
             threading.Thread(

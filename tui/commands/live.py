@@ -56,7 +56,7 @@ class Stderr:
         self._gather_s = GATHER_S
 
     def show(self, text: str) -> None:
-        """In place of what stood there."""
+        """Show ``text`` in place of what stood there."""
         if self._terminal:
             write_over(text, max(1, columns() - 1))
             self._shown = True
@@ -83,7 +83,7 @@ class Stderr:
             self._say_failures()
 
     def last_failures(self, states: Iterable[NodeState]) -> None:
-        """At the end: of these nodes, those of which nothing was said yet."""
+        """Say at the end which of these nodes failed, as far as that was not said yet."""
         unsaid = {state.node for state in self._unsaid}
         self._unsaid = [state for state in states if state.node not in self._failed or state.node in unsaid]
         self._failed.update(state.node for state in self._unsaid)
@@ -104,7 +104,7 @@ def columns() -> int:
 
 
 def say_gap(where: str, why: str, fix: str) -> None:
-    """On stderr: what is not known, and what would help."""
+    """Say on stderr what is not known, and what would help."""
     say(f"{where}: {why}" + (f" ({advised(fix)})" if fix else ""))
 
 
@@ -199,7 +199,7 @@ class Machines:
 
 
 def in_time(view: NodeView, waited_s: float) -> NodeView:
-    """At the end of the command: one that still connects was not reached, and what it waits for is the reason."""
+    """A node at the end of the command: one that still connects was not reached, for what it waits for."""
     state = view.state
     if state.state != "connecting":
         return view

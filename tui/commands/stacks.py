@@ -75,7 +75,7 @@ def run(options: TargetOptions, *, samples: int | None, native: bool, locals_: s
 
 
 def exit_code(material: Material, reports: list[JobReport], interrupted: bool, failed: str) -> int:
-    """As ``run`` says; ``failed``: why the dump as a whole did."""
+    """The exit code, as ``run`` says it; ``failed``: why the dump as a whole did."""
     if interrupted:
         return EXIT_INTERRUPTED
     unjudged = bool(failed) or any(report.error for report in reports)
@@ -111,7 +111,7 @@ def live(
 
 
 def raw_of(path: Path) -> Iterator[RankStacks]:
-    """Nothing of a recording, which has no stacks."""
+    """The stacks in a capture; a recording has none."""
     with of_recording():
         yield from read_raw(path) if path.is_dir() else ()
 
@@ -128,7 +128,7 @@ def print_raw(dumps: Iterable[RankStacks]) -> None:
 
 
 def note_gaps(material: Material) -> None:
-    """On stderr, in every form of output: what may hide ranks, and what a capture lacks."""
+    """Say on stderr, for every form of output, what may hide ranks and what a capture lacks."""
     for gap, nodes in nodes_by_gap(material):
         say_gap(folded(nodes), gap.why, gap.fix)
     for gap in material.gaps:
@@ -160,7 +160,7 @@ class DumpProgress:
             self._stderr.show(progress_line(progress))
 
     def _name(self, report: JobReport, progress: StackProgress) -> None:
-        """A line for every new name that there is some evidence for; one that only grows surer is not said again."""
+        """Say who seems to hang, once there is some evidence; not again when it only grows."""
         verdict = report.verdict
         culprits = verdict.culprits or verdict.stragglers
         names = (report.job, verdict.kind, *(f"{culprit.node} {culprit.rank} {culprit.pid}" for culprit in culprits))

@@ -145,7 +145,7 @@ def _used_memory(host: HostSample) -> int | None:
 
 
 def _known_loads(host: HostSample) -> list[float | None]:
-    """Over 1, 5 and 15 minutes, as far as they are known; one unknown when none is."""
+    """The loads over 1, 5 and 15 minutes that are known; one unknown when none is."""
     loads = [load for load in (host.load_1m, host.load_5m, host.load_15m) if load is not None]
     return [*loads] or [None]
 

@@ -32,7 +32,7 @@ def first_sort(columns: Sequence[Column], key: str) -> Sort:
 
 
 def sorted_indexes(indexes: Iterable[int], order: Callable[[int], Any], reverse: bool) -> list[int]:
-    """Indexes by what ``order`` says of each, None last either way; equals keep their order."""
+    """Indexes by what ``order`` returns for each, None last either way; equals keep their order."""
     values = [(spared("sorting", partial(order, index), None), index) for index in indexes]
     known = [pair for pair in values if pair[0] is not None]
     known.sort(key=itemgetter(0), reverse=reverse)
@@ -94,7 +94,7 @@ def _keeps(keep: Filter, rows: SubjectRows, findings: FindingsOf, index: int) ->
 
 
 def why_empty(rows: Sequence[Row], keep: Filter, findings: FindingsOf) -> str:
-    """What to say when no row is left: which field is unknown of all of them, when that is why."""
+    """What an empty table says where a filter left no row: which field is unknown of all rows, if that is why."""
     text = f"no row matches {keep.text.strip()!r}"
     if not keep.fields or not isinstance(rows, SubjectRows):
         return text

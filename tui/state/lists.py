@@ -28,7 +28,7 @@ Content = TypeVar("Content")
 
 
 def _read(path: Path, most_bytes: int, kind: type[Content], what: str) -> Content | None:
-    """None where there is no file. Raises BadState for one that is not ``what``."""
+    """The content of a file, None where there is none. Raises BadState for one that is not ``what``."""
     import msgspec
 
     data = read_state(path, most_bytes)
@@ -72,7 +72,7 @@ def read_lemons(path: Path | None = None) -> dict[str, Lemon]:
 
 
 def change_lemons(change: Callable[[dict[str, Lemon]], None], path: Path | None = None) -> None:
-    """Read, changed and written while no other mltop does. Raises BadState, and whatever ``change`` raises."""
+    """Read, change and write them while no other mltop does. Raises BadState, and whatever ``change`` raises."""
     path = path or state_file(LEMONS)
     with alone(path):
         lemons = read_lemons(path)
@@ -87,7 +87,7 @@ def write_lemons(lemons: Mapping[str, Lemon], path: Path | None = None) -> None:
 
 
 def known_lemons() -> dict[str, str]:
-    """For the rule gpu.lemon. Raises BadState."""
+    """What the rule gpu.lemon needs: notes by UUID or serial number. Raises BadState."""
     with contextlib.suppress(NoHome):
         return {gpu: lemon.words for gpu, lemon in read_lemons().items()}
     return {}

@@ -114,7 +114,7 @@ class CellView(Unbroken, ScrollView):
         return self._styles_by_name[key]
 
     def _difference(self, component: str) -> Style:
-        """Only what the component's CSS sets itself: its colour, its background, its text style."""
+        """What the component's CSS itself sets: its colour, its background, its text style."""
         rules, full = self.get_component_styles(component), self.get_component_rich_style(component)
         color = full.color if rules.has_rule("color") else None
         return Style(color=color, bgcolor=full.bgcolor if rules.has_rule("background") else None) + rules.text_style
@@ -257,7 +257,7 @@ class CursorView(CellView, can_focus=True):
                 self.tell_moved(key)
 
     def tell_moved(self, key: str) -> None:
-        """The cursor is on another item."""
+        """Tell others that the cursor is on another item."""
         self.post_message(self.Highlighted(self, key))
 
     def move_to(self, index: int) -> None:

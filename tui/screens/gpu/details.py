@@ -27,7 +27,7 @@ class First:
 
 
 class WatchedGpus:
-    """By node and index. Another board in the place, or a time that goes back (a replay), starts anew."""
+    """The GPUs that were looked at. Another board in the place, or a time that goes back (a replay), starts anew."""
 
     def __init__(self) -> None:
         self._first: dict[tuple[str, int], First] = {}
@@ -54,7 +54,7 @@ PROCESS_COLUMNS = (
 
 
 def details(sample: Sample, gpu: GpuSample, first: First, width: int) -> list[list[Cell]]:
-    """Everything below the timeline."""
+    """All lines below the timeline."""
     gaps = GpuGaps(sample.gaps, gpu.index)
     lines = [*process_lines(gpu, sample.ranks, gaps, width, sample.sampled_at)]
     lines += [[], *block_lines(blocks_of(gpu, gaps, first.gpu), width)]

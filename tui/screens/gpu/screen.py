@@ -116,7 +116,7 @@ class GpuScreen(Pane):
             self.open_rank(f"{node.node}/{users[0].pid}")
 
     def _fill_timeline(self, node: NodeView, gpu: GpuSample, room: int) -> int:
-        """Made anew only when time went on: a key need not wait for it."""
+        """The timeline is made anew only when time went on: a key need not wait for it."""
         width, room, paused = self.size.width, min(room, MOST_TIMELINE), self.mltop.paused
 
         def make() -> Lines:

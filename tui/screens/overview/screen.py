@@ -54,7 +54,7 @@ class OverviewScreen(Pane):
         self.limit_height(gpus, height if ranks.display else min(gpu_lines, max(2, room - problems)))
 
     def _show_problems(self, picture: Picture, room: int, free: int) -> int:
-        """The worst, in what is ``free`` or a small part of the ``room``; returns how many lines they take."""
+        """Show the worst, in what is ``free`` or a small part of the ``room``; returns how many lines they take."""
         most = max(room // 7, free)
         lines = problem_lines(picture.findings, gaps_of(picture.view.nodes[0]), self.size.width, most)
         return self.set_part("#problems", lines)

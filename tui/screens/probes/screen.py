@@ -97,7 +97,7 @@ class ProbesScreen(Pane):
         self.draw()
 
     def action_copy(self) -> None:
-        """By the terminal (OSC 52): over ssh it reaches the user's own clipboard, where the terminal allows it."""
+        """The terminal copies it (OSC 52): over ssh that is the user's own clipboard, where the terminal allows it."""
         progress = self.mltop.probing.shown
         command = progress.report.command if progress is not None and progress.report is not None else ""
         if command:
@@ -125,7 +125,7 @@ class ProbesScreen(Pane):
         return self.mltop.probing.cancelling and progress is self.mltop.probing.running
 
     def _table_of(self, progress: ProbeProgress) -> Shown:
-        """Made anew only when there is news: a key need not wait for it."""
+        """The table is made anew only when there is news: a key need not wait for it."""
         collective, past = self.mltop.trail.here.collective, self.mltop.probing.past
         brief = self.size.width < WIDE
         began = time.monotonic()
@@ -150,13 +150,13 @@ class ProbesScreen(Pane):
         self.draw()
 
     def _below(self, progress: ProbeProgress, shown: Shown, cursor: str | None, left: Lines) -> Lines:
-        """``left``: of the verdict."""
+        """All that stands below the table. ``left``: what is left of the verdict."""
         size = (self.size.width - 1, self.size.height - 4)
         before, after = self._fixed.get((progress, shown, size), lambda: lasting(progress, shown, size))
         return joined([left, *before, *at_cursor(progress, shown, cursor, self.mltop.probing.past, size[0]), *after])
 
     def _show_table(self, name: str) -> LineTable:
-        """Only this one; it gets the focus from the one before."""
+        """Show only this table, which gets the focus from the one before."""
         wanted = self.query_one(f"#table-{name}", LineTable)
         had_focus = self.focused is None or (isinstance(self.focused, LineTable) and self.focused is not wanted)
         for table in self.query(LineTable):

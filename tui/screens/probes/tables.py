@@ -47,7 +47,7 @@ NAMES = (*TABLES, "sizes", "ranks", "pairs")  # of the tables; the screen has a 
 
 @dataclass(frozen=True)
 class Shown:
-    """One table. ``lines``: of devices, by key; ``about``: (node, GPU) of each row, by key."""
+    """A table as it is shown. ``lines``: of devices, by key; ``about``: (node, GPU) of each row, by key."""
 
     name: str
     columns: Sequence[Column]
@@ -58,7 +58,7 @@ class Shown:
     about: Mapping[str, Device] = field(default_factory=dict)
 
     def rows(self, view: FleetView) -> SubjectRows:
-        """As a table takes them; fields of a filter are asked of the newest view."""
+        """The rows; a filter's fields are those of the newest view."""
         nodes = {node.node: node for node in view.nodes}
 
         def subject(index: int) -> Subject:
@@ -132,7 +132,7 @@ def _decoded(kind: str, raw: Any) -> DeviceResult | None:
 
 
 def _all_devices(progress: ProbeProgress) -> dict[tuple[str, str], DeviceProgress]:
-    """By node and uuid: those under way with the report's results, and those that only the report knows."""
+    """By node and uuid: devices under way with the report's results, and those that only the report knows."""
     devices = {(device.node, device.uuid or f"{device.gpu}/{device.rank}"): device for device in progress.devices}
     for result in progress.report.results if progress.report is not None else ():
         if isinstance(result, DeviceResult):
