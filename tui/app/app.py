@@ -33,11 +33,11 @@ from mltop.tui.app.navigation import Location, Trail
 from mltop.tui.app.output import say, say_crash
 from mltop.tui.app.selection import ProbeScope, Selection, dump_scope, probe_scope, retry_scope
 from mltop.tui.app.session import (
-    Captured,
-    DumpProgress,
+    CaptureDone,
+    DumpProgressed,
     Investigation,
-    PastRead,
-    ProbeMoved,
+    PastResultsRead,
+    ProbeProgressed,
     Probes,
     Probing,
     Retries,
@@ -46,7 +46,7 @@ from mltop.tui.app.session import (
 from mltop.tui.render.trends import Trends
 from mltop.tui.screens.bars import FilterHistory, Notice, TypedBox, end_of_capture, end_of_dump, end_of_probe
 from mltop.tui.screens.lines import StatesSince
-from mltop.tui.widgets.cell_view import Unbroken
+from mltop.tui.widgets.cell_view import FailSafe
 
 if TYPE_CHECKING:
     from mltop.probes.investigate.probing.wanted import ProbeWanted
@@ -62,7 +62,7 @@ CANNOT_PROBE = Notice("probes need live nodes: what is shown here cannot run any
 TERMINAL_THEME = replace(BUILTIN_THEMES["ansi-dark"], name="terminal", primary="ansi_cyan")
 
 
-class Fresh(Message):
+class NewPicture(Message):
     """Brings the newest picture; of several that wait, only the last is handled."""
 
     def __init__(self, picture: Picture) -> None:
@@ -70,10 +70,10 @@ class Fresh(Message):
         self.picture = picture
 
     def can_replace(self, message: Message) -> bool:
-        return isinstance(message, Fresh)
+        return isinstance(message, NewPicture)
 
 
-class MltopApp(Unbroken, App[None]):
+class MltopApp(FailSafe, App[None]):
     """Shows a session. ``read_only`` refuses what touches a process or writes a file (``t``, ``c``, ``M``, ``A``).
 
     At most one dump, one capture and one probe run at a time; what they bring arrives as messages.
@@ -113,7 +113,7 @@ class MltopApp(Unbroken, App[None]):
         self.since = StatesSince()
         self.filter_history = FilterHistory()
         self._mouse = mouse
-        self._feed = Feed(session, lambda picture: self.post_message(Fresh(picture)))
+        self._feed = Feed(session, lambda picture: self.post_message(NewPicture(picture)))
         self._live_trends = self.trends
         self._retrying = False
         self._closer: threading.Thread | None = None
@@ -178,7 +178,7 @@ class MltopApp(Unbroken, App[None]):
         """May be called from any thread."""
         self.post_message(message)
 
-    def on_fresh(self, message: Fresh) -> None:
+    def on_new_picture(self, message: NewPicture) -> None:
         self.newest, view = message.picture, message.picture.view
         spared("the trends", lambda: self._live_trends.feed(view), None)
         spared("the history", lambda: self.history.feed(view), None)
@@ -187,28 +187,24 @@ class MltopApp(Unbroken, App[None]):
             self.picture = message.picture
             self.redraw()
 
-    def on_dump_progress(self, message: DumpProgress) -> None:
-        was_dumping = self.investigation.dumping
+    def on_dump_progressed(self, message: DumpProgressed) -> None:
         taken_at = self.newest.view.taken_at if self.newest else 0.0
-        self.investigation.take_progress(message, taken_at)
-        if was_dumping and not self.investigation.dumping:
+        if self.investigation.take_progress(message, taken_at):
             self.tell(end_of_dump(message.report))
         else:
             self.redraw()
 
-    def on_captured(self, message: Captured) -> None:
+    def on_capture_done(self, message: CaptureDone) -> None:
         self.investigation.take_capture(message)
         self.tell(end_of_capture(message.report))
 
-    def on_probe_moved(self, message: ProbeMoved) -> None:
-        was_running = self.probing.running is not None
-        self.probing.take(message)
-        if was_running and self.probing.running is None and self.trail.here.pane != "probes":
+    def on_probe_progressed(self, message: ProbeProgressed) -> None:
+        if self.probing.take(message) and self.trail.here.pane != "probes":
             self.tell(end_of_probe(message.report))
         else:
             self.redraw()
 
-    def on_past_read(self, message: PastRead) -> None:
+    def on_past_results_read(self, message: PastResultsRead) -> None:
         self.probing.take_past(message)
         self.redraw()
 

@@ -116,6 +116,12 @@ def live_targets(options: TargetOptions, why: str, fix: str = "") -> Targets:
     return targets
 
 
+def live_session(targets: Targets, options: TargetOptions, memory: ProbeMemory | None = None) -> LiveSession:
+    """The nodes' agents start now. ``memory``: of probe results."""
+    nodes, job = channels(targets, options), targets.job or None
+    return LiveSession(targets.title, nodes, options.interval_s, verdict_text, job, memory=memory)
+
+
 class Machines:
     """Live machines for one command, which is ``what`` on the progress line. Its agents are ended on the way out.
 
@@ -135,15 +141,8 @@ class Machines:
         self.began = time.monotonic()
         self.deadline = self.began + options.timeout_s
         self._what = what
-        options = replace(options, interval_s=min(options.interval_s, most_interval_s))
-        self.session = LiveSession(
-            targets.title,
-            channels(targets, options),
-            options.interval_s,
-            verdict_text,
-            targets.job or None,
-            memory=memory,
-        )
+        interval_s = min(options.interval_s, most_interval_s)
+        self.session = live_session(targets, replace(options, interval_s=interval_s), memory)
 
     def __enter__(self) -> Machines:
         return self
@@ -242,7 +241,7 @@ def unreached(views: tuple[NodeView, ...]) -> list[NodeState]:
 
 
 @contextmanager
-def of_recording() -> Iterator[None]:
+def recording_problems() -> Iterator[None]:
     """Raises UsageProblem for what is no recording."""
     try:
         yield
@@ -252,7 +251,7 @@ def of_recording() -> Iterator[None]:
 
 def saved(path: Path) -> Saved:
     """What a capture or a recording holds; what it lacks is said."""
-    with of_recording():
+    with recording_problems():
         content = load(path)
     for gap in content.gaps:
         say(f"{gap.what}: {gap.why}")

@@ -22,7 +22,7 @@ from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, Targets, resolve
 from mltop.probes.record import read_raw
 from mltop.tui.app.output import put_json, say
-from mltop.tui.commands.live import EXIT_INTERRUPTED, EXIT_UNREACHABLE, Machines, Stderr, of_recording, say_gap
+from mltop.tui.commands.live import EXIT_INTERRUPTED, EXIT_UNREACHABLE, Machines, Stderr, recording_problems, say_gap
 from mltop.tui.render.stacks import job_words
 
 LOOK_S = 0.15
@@ -50,7 +50,7 @@ def run(options: TargetOptions, *, samples: int | None, native: bool, locals_: s
     )
     interrupted, failed = False, ""
     if targets.recording is not None:
-        with of_recording():
+        with recording_problems():
             material, reports = rejudge(targets.recording, targets.job or None)
     else:
         material, reports, interrupted, failed = live(targets, options, request)
@@ -112,7 +112,7 @@ def live(
 
 def raw_of(path: Path) -> Iterator[RankStacks]:
     """The stacks in a capture; a recording has none."""
-    with of_recording():
+    with recording_problems():
         yield from read_raw(path) if path.is_dir() else ()
 
 

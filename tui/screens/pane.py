@@ -32,7 +32,7 @@ from mltop.tui.screens.bars import (
 from mltop.tui.screens.rows import FindingsOf, by_node, first_sort, narrowed, next_sort, why_empty
 from mltop.tui.screens.tables import rank_of
 from mltop.tui.widgets.cell_lines import CellLines
-from mltop.tui.widgets.cell_view import MOVES, Unbroken
+from mltop.tui.widgets.cell_view import MOVES, FailSafe
 from mltop.tui.widgets.line_table import LineTable, Sort
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class TextLines(CellLines, can_focus=False):
     """Lines that are only read: Tab goes past them."""
 
 
-class Pane(Unbroken, Screen[None]):
+class Pane(FailSafe, Screen[None]):
     """Subclasses compose ``body`` and fill it in ``fill``, tables through ``put``: filter and sort act on them."""
 
     BINDINGS: ClassVar[list[BindingType]] = PANE_BINDINGS  # type: ignore[assignment]

@@ -75,7 +75,7 @@ def write_state(path: Path, text: str) -> None:
 
 
 @contextlib.contextmanager
-def alone(path: Path) -> Iterator[None]:
+def exclusive(path: Path) -> Iterator[None]:
     """While this is open, nobody else reads the file to write it anew (where the file server has locks)."""
     with bad_state(path, "cannot be written: "), ensure_own(path.parent) as folder:
         lock = open_lock(folder, path.name)

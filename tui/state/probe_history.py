@@ -57,9 +57,9 @@ def remember(past: Sequence[PastResult], path: Path | None = None) -> None:
         ensure_own(path.parent) as folder,
         closing(open_lock(folder, path.name)) as lock,
     ):
-        alone = locked(lock)
-        size = _append(folder, path.name, lines.encode(), alone)
-        if alone:
+        is_locked = locked(lock)
+        size = _append(folder, path.name, lines.encode(), is_locked)
+        if is_locked:
             # What fails here, the next one tries again: the results are written.
             with contextlib.suppress(BadState, BadFile, OSError):
                 _write_anew(folder, path.name, size)
@@ -69,11 +69,11 @@ def _line(past: PastResult) -> str:
     return json.dumps(asdict(past), separators=(",", ":"), allow_nan=False) + "\n"
 
 
-def _append(folder: Folder, name: str, data: bytes, alone: bool) -> int:
-    """At the end, in one write, so that lines of two processes never mix. Returns the file's new size.
+def _append(folder: Folder, name: str, data: bytes, is_locked: bool) -> int:
+    """Add ``data`` at the end, in one write, so that lines of two processes never mix. Returns the file's new size.
 
-    Not ``alone``, somebody may have written the file anew meanwhile: then what was added to the old one is added to the
-    new one. Whoever wrote it anew takes over what came before that (``_take_over``), so that it may stand there twice.
+    Without the lock, somebody may have written the file anew meanwhile: then what was added to the old one is added to
+    the new one. Whoever wrote it anew takes over what came before (``_take_over``), so that it may stand there twice.
     """
     while True:
         with closing(_open_for_adding(folder, name)) as file:
@@ -85,7 +85,7 @@ def _append(folder: Folder, name: str, data: bytes, alone: bool) -> int:
                 added = b"\n" + data  # somebody was killed while writing: only that line is lost
             write_all(file, added)
             written = os.fstat(file)
-        if alone or _is_named(folder, name, written):
+        if is_locked or _is_named(folder, name, written):
             return written.st_size
 
 

@@ -19,7 +19,7 @@ from mltop.tui.app.mishaps import MISHAPS
 from mltop.tui.render.cells import STYLES, Cell, clip, printable
 
 
-class Unbroken(MessagePump):
+class FailSafe(MessagePump):
     """A part of the screen whose handlers may fail: Textual would end the program at the first one."""
 
     async def _dispatch_message(self, message: Any) -> None:
@@ -40,7 +40,7 @@ MOVES: list[BindingType] = [
 ]
 
 
-class CellView(Unbroken, ScrollView):
+class CellView(FailSafe, ScrollView):
     """Draws lines of cells. Subclasses say in ``paint_line`` which line of cells stands at each screen line."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"cell--{name}" for name in STYLES if name} | {

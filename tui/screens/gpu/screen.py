@@ -17,7 +17,7 @@ from mltop.tui.app.navigation import gpu_location, gpu_of_row
 from mltop.tui.filters.fields import of_gpu, users_of
 from mltop.tui.render.cells import Cell, plain
 from mltop.tui.render.gpus.timelines import timeline_lines
-from mltop.tui.screens.gpu.details import WatchedGpus, details
+from mltop.tui.screens.gpu.details import Baselines, details
 from mltop.tui.screens.lines import all_problem_lines, state_lines
 from mltop.tui.screens.pane import Lines, Memo, Pane, TextLines
 from mltop.tui.screens.tables import NO_SAMPLE, GpuTable, gpu_of, gpu_rows, gpus_of, is_live
@@ -52,7 +52,7 @@ class GpuScreen(Pane):
     def __init__(self) -> None:
         super().__init__()
         self._history = ShownHistory()
-        self._watched = WatchedGpus()
+        self._baselines = Baselines()
         self._timeline = Memo[Lines]()
 
     def body(self) -> Iterable[Widget]:
@@ -129,8 +129,8 @@ class GpuScreen(Pane):
         return self.set_part("#timeline", self._timeline.get(source, make))
 
     def _fill_details(self, sample: Sample, gpu: GpuSample) -> None:
-        first = self._watched.first(sample.node, gpu, sample.sampled_at)
-        lines = details(sample, gpu, first, self.size.width - 1)
+        baseline = self._baselines.of(sample.node, gpu, sample.sampled_at)
+        lines = details(sample, gpu, baseline, self.size.width - 1)
         if not self.filter.empty:
             lines = [line for line in lines if line and self.keeps(plain(line))]
         self.query_one(Details).set_lines(lines)

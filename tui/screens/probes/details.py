@@ -13,12 +13,12 @@ from mltop.tui.render.probes.collectives import curve_lines, failed_pairs, pair_
 from mltop.tui.render.probes.kinds import LEGENDS
 from mltop.tui.render.probes.summary import command_lines, failure_lines, history_lines, listed
 from mltop.tui.screens.pane import Lines
-from mltop.tui.screens.probes.tables import Shown
+from mltop.tui.screens.probes.tables import ProbeTable
 
 MOST_PAIRS = 6  # named of one reason
 
 
-def lasting(progress: ProbeProgress, shown: Shown, size: tuple[int, int]) -> tuple[list[Lines], list[Lines]]:
+def lasting(progress: ProbeProgress, shown: ProbeTable, size: tuple[int, int]) -> tuple[list[Lines], list[Lines]]:
     """The sections that do not depend on the cursor: those before the ones that do, and those after.
 
     ``size``: most cells and lines. They are made once per report of progress: drawing a curve takes a while.
@@ -37,7 +37,7 @@ def lasting(progress: ProbeProgress, shown: Shown, size: tuple[int, int]) -> tup
 
 
 def at_cursor(
-    progress: ProbeProgress, shown: Shown, cursor: str | None, past: Mapping[str, Sequence[PastResult]], width: int
+    progress: ProbeProgress, shown: ProbeTable, cursor: str | None, past: Mapping[str, Sequence[PastResult]], width: int
 ) -> list[Lines]:
     """The sections about the device under the cursor: the GPUs it copies to, and its history.
 
@@ -59,7 +59,7 @@ def joined(sections: Sequence[Lines]) -> Lines:
     return lines
 
 
-def _pictures(progress: ProbeProgress, shown: Shown, size: tuple[int, int]) -> list[Lines]:
+def _pictures(progress: ProbeProgress, shown: ProbeTable, size: tuple[int, int]) -> list[Lines]:
     results = progress.report.results if progress.report is not None else []
     if shown.name == "sizes":
         return [curve_lines([result for result in results if isinstance(result, CollectiveResult)], *size)]
@@ -76,7 +76,7 @@ def _failed_pairs(pairs: Sequence[PairResult]) -> list[str]:
 
 
 def _history(
-    progress: ProbeProgress, shown: Shown, cursor: str | None, past: Mapping[str, Sequence[PastResult]], width: int
+    progress: ProbeProgress, shown: ProbeTable, cursor: str | None, past: Mapping[str, Sequence[PastResult]], width: int
 ) -> Lines:
     """The results before this run, of the device under the cursor or of the nodes that took part."""
     report = progress.report

@@ -17,7 +17,7 @@ from mltop.tui.render.probes.summary import empty_lines, headline, split_verdict
 from mltop.tui.screens.bars import Notice
 from mltop.tui.screens.pane import Lines, Memo, Pane, TextLines
 from mltop.tui.screens.probes.details import at_cursor, joined, lasting
-from mltop.tui.screens.probes.tables import NAMES, NO_TABLE, Device, ResultTables, Shown
+from mltop.tui.screens.probes.tables import NAMES, NO_TABLE, Device, ProbeTable, ResultTables
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import CursorView
 from mltop.tui.widgets.line_table import LineTable
@@ -40,7 +40,11 @@ class ProbesScreen(Pane):
         super().__init__()
         self._tables = ResultTables()
         self._shown = NO_TABLE
-        self._head, self._table, self._fixed = Memo[Lines](), Memo[Shown](), Memo[tuple[list[Lines], list[Lines]]]()
+        self._head, self._table, self._fixed = (
+            Memo[Lines](),
+            Memo[ProbeTable](),
+            Memo[tuple[list[Lines], list[Lines]]](),
+        )
         self._wanted: ProbeWanted | None = None  # by the run whose table is shown
         self._next_at = 0.0  # monotonic s: not before then is a table made of what goes on
         self._waits = False
@@ -124,7 +128,7 @@ class ProbesScreen(Pane):
     def _cancels(self, progress: ProbeProgress) -> bool:
         return self.mltop.probing.cancelling and progress is self.mltop.probing.running
 
-    def _table_of(self, progress: ProbeProgress) -> Shown:
+    def _table_of(self, progress: ProbeProgress) -> ProbeTable:
         """The table is made anew only when there is news: a key need not wait for it."""
         collective, past = self.mltop.trail.here.collective, self.mltop.probing.past
         brief = self.size.width < WIDE
@@ -149,7 +153,7 @@ class ProbesScreen(Pane):
         self._waits = False
         self.draw()
 
-    def _below(self, progress: ProbeProgress, shown: Shown, cursor: str | None, left: Lines) -> Lines:
+    def _below(self, progress: ProbeProgress, shown: ProbeTable, cursor: str | None, left: Lines) -> Lines:
         """All that stands below the table. ``left``: what is left of the verdict."""
         size = (self.size.width - 1, self.size.height - 4)
         before, after = self._fixed.get((progress, shown, size), lambda: lasting(progress, shown, size))
