@@ -157,7 +157,7 @@ class HealthWatch:
         return frozenset([name for name, turn in self._turns.items() if not turn.judged_at])
 
     def _begin(self) -> Health:
-        """The rules are imported here, in the feed's thread, so that this delays no key."""
+        """Imported here: in the feed's thread, so that loading the rules delays no key."""
         from mltop.probes.judge.health import Asked, Health
         from mltop.tui.state import BadState
         from mltop.tui.state.lists import known_lemons

@@ -141,7 +141,7 @@ def recorded(path: Path, asked: Asked) -> Checked:
 
 
 def health_of(samples: StoredSamples, asked: Asked) -> Health:
-    """Judges as ``evaluate`` does, but samples that are too many to be held at a time."""
+    """As ``evaluated``, of samples that are too many to be held at a time."""
     alone = frozenset(node for node, own in samples.items() if len(own) == 1)
     health = Health(asked, eager=alone, keep_s=None)
     health.compare(samples.oldest())
