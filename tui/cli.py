@@ -77,7 +77,7 @@ def cli(context: click.Context, /, **values: Any) -> int:
 
 
 def _looks_at_machines(command: click.Command) -> bool:
-    """Those that do say themselves what a recording is to them."""
+    """Whether it takes nodes: such a command says itself what a recording is to it."""
     below = command.commands.values() if isinstance(command, click.Group) else ()
     return any(option.name == "nodes" for each in (command, *below) for option in each.params)
 

@@ -59,7 +59,7 @@ def test_trail_goes_back_and_starts_anew() -> None:
 def test_problems_wrap_where_there_is_room_and_are_counted_where_not() -> None:
     findings = [Finding(f"id{at}", "warning", "n1", f"GPU {at}", "word " * 20) for at in range(4)]
     findings.append(Finding("worst", "critical", "n1", "GPU 9", "GPU 9 lost", "reseat it"))
-    gaps = [("n1", Gap("gpu.1.power_w", "not supported")), ("n1", Gap("nvml", "no driver", "install it"))]
+    gaps = [Gap("gpu.1.power_w", "not supported"), Gap("nvml", "no driver", "install it")]
     lines = [plain(line) for line in problem_lines(findings, gaps, 80, 3)]
     assert len(lines) == 3
     assert lines[0].startswith("CRIT GPU 9 lost"), "the worst first, its subject once"
@@ -214,7 +214,7 @@ def test_a_lemon_list_that_cannot_be_read_is_a_finding(tmp_path: Path, monkeypat
 def test_what_a_finding_tells_in_the_same_words_is_no_gap_beside_it() -> None:
     why = "the driver was upgraded while the old one is loaded (NVML error 18)"
     told = Finding("gpu.driver", "critical", "n1", "driver", why[:1].upper() + why[1:])
-    gaps = [("n1", Gap("nvml", why)), ("n2", Gap("nvml", why)), ("n1", Gap("kernel_log", "not readable"))]
-    for lines in (problem_lines([told], gaps, 200, 9, name_nodes=True), all_problem_lines([told], gaps, 200)):
+    gaps = [Gap("nvml", why), Gap("links", "not readable"), Gap("kernel_log", "not readable")]
+    for lines in (problem_lines([told], gaps, 200, 9), all_problem_lines([told], gaps, 200)):
         heads = ["".join(cell.text for cell in line).split()[0] for line in lines]
         assert heads == ["CRIT", "GAP", "GAP"]

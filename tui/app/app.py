@@ -33,11 +33,11 @@ from mltop.tui.app.navigation import Location, Trail
 from mltop.tui.app.output import say, say_crash
 from mltop.tui.app.selection import ProbeScope, Selection, dump_scope, probe_scope, retry_scope
 from mltop.tui.app.session import (
-    Captured,
-    DumpProgress,
+    CaptureDone,
+    DumpProgressed,
     Investigation,
-    PastRead,
-    ProbeMoved,
+    PastResultsRead,
+    ProbeProgressed,
     Probes,
     Probing,
     Retries,
@@ -46,7 +46,7 @@ from mltop.tui.app.session import (
 from mltop.tui.render.trends import Trends
 from mltop.tui.screens.bars import FilterHistory, Notice, TypedBox, end_of_capture, end_of_dump, end_of_probe
 from mltop.tui.screens.lines import StatesSince
-from mltop.tui.widgets.cell_view import Unbroken
+from mltop.tui.widgets.cell_view import FailSafe
 
 if TYPE_CHECKING:
     from mltop.probes.investigate.probing.wanted import ProbeWanted
@@ -62,18 +62,18 @@ CANNOT_PROBE = Notice("probes need live nodes: what is shown here cannot run any
 TERMINAL_THEME = replace(BUILTIN_THEMES["ansi-dark"], name="terminal", primary="ansi_cyan")
 
 
-class Fresh(Message):
-    """The newest picture; of several that wait, only the last is handled."""
+class NewPicture(Message):
+    """Brings the newest picture; of several that wait, only the last is handled."""
 
     def __init__(self, picture: Picture) -> None:
         super().__init__()
         self.picture = picture
 
     def can_replace(self, message: Message) -> bool:
-        return isinstance(message, Fresh)
+        return isinstance(message, NewPicture)
 
 
-class MltopApp(Unbroken, App[None]):
+class MltopApp(FailSafe, App[None]):
     """Shows a session. ``read_only`` refuses what touches a process or writes a file (``t``, ``c``, ``M``, ``A``).
 
     At most one dump, one capture and one probe run at a time; what they bring arrives as messages.
@@ -113,7 +113,7 @@ class MltopApp(Unbroken, App[None]):
         self.since = StatesSince()
         self.filter_history = FilterHistory()
         self._mouse = mouse
-        self._feed = Feed(session, lambda picture: self.post_message(Fresh(picture)))
+        self._feed = Feed(session, lambda picture: self.post_message(NewPicture(picture)))
         self._live_trends = self.trends
         self._retrying = False
         self._closer: threading.Thread | None = None
@@ -142,7 +142,7 @@ class MltopApp(Unbroken, App[None]):
             say(f"the screen failed: {type(crash).__name__}: {crash} (please report)")
 
     def _fatal_error(self) -> None:
-        """Textual's own prints every local variable, which may hold the user's data; ``run`` says it without."""
+        """Textual's own prints every local variable, which may hold the user's data; ``run`` prints it without."""
         self._close_messages_no_wait()
 
     def on_mount(self) -> None:
@@ -178,7 +178,7 @@ class MltopApp(Unbroken, App[None]):
         """May be called from any thread."""
         self.post_message(message)
 
-    def on_fresh(self, message: Fresh) -> None:
+    def on_new_picture(self, message: NewPicture) -> None:
         self.newest, view = message.picture, message.picture.view
         spared("the trends", lambda: self._live_trends.feed(view), None)
         spared("the history", lambda: self.history.feed(view), None)
@@ -187,28 +187,24 @@ class MltopApp(Unbroken, App[None]):
             self.picture = message.picture
             self.redraw()
 
-    def on_dump_progress(self, message: DumpProgress) -> None:
-        was_dumping = self.investigation.dumping
+    def on_dump_progressed(self, message: DumpProgressed) -> None:
         taken_at = self.newest.view.taken_at if self.newest else 0.0
-        self.investigation.take_progress(message, taken_at)
-        if was_dumping and not self.investigation.dumping:
+        if self.investigation.take_progress(message, taken_at):
             self.tell(end_of_dump(message.report))
         else:
             self.redraw()
 
-    def on_captured(self, message: Captured) -> None:
+    def on_capture_done(self, message: CaptureDone) -> None:
         self.investigation.take_capture(message)
         self.tell(end_of_capture(message.report))
 
-    def on_probe_moved(self, message: ProbeMoved) -> None:
-        was_running = self.probing.running is not None
-        self.probing.take(message)
-        if was_running and self.probing.running is None and self.trail.here.pane != "probes":
+    def on_probe_progressed(self, message: ProbeProgressed) -> None:
+        if self.probing.take(message) and self.trail.here.pane != "probes":
             self.tell(end_of_probe(message.report))
         else:
             self.redraw()
 
-    def on_past_read(self, message: PastRead) -> None:
+    def on_past_results_read(self, message: PastResultsRead) -> None:
         self.probing.take_past(message)
         self.redraw()
 
@@ -238,7 +234,7 @@ class MltopApp(Unbroken, App[None]):
         self.redraw()
 
     def tell_mishaps(self) -> None:
-        """What has failed since the last time: once, in the line of notices of the pane that is being drawn."""
+        """Put what has failed since the last time into the line of notices of the pane that is being drawn, once."""
         if sentence := MISHAPS.unsaid():
             self.notice = Notice(sentence, "crit")
 
@@ -273,7 +269,7 @@ class MltopApp(Unbroken, App[None]):
         self.drill(Location("help"))
 
     def action_go_back(self) -> None:
-        """One step: close the filter's line, cancel, clear a filter, go back; marks, used from other panes, go last."""
+        """Take one step back: close the filter's line, cancel, clear it, leave; marks, which other panes use, last."""
         if self.pane.typing:
             self.pane.clear_filter()
         elif self.cancel_work():
@@ -344,7 +340,7 @@ class MltopApp(Unbroken, App[None]):
         self.tell(Notice("capturing: stacks, samples and verdict (Esc cancels)", "accent"))
 
     def action_probe(self, kind: ProbeKind) -> None:
-        """Ask what exactly, and whether; one probe at a time."""
+        """Ask what exactly to measure, and whether; one probe at a time."""
         if self.probing.running is not None:
             self._show_probes()
             self.tell(Notice("a probe runs already, one at a time: Esc cancels it", "warn"))
@@ -386,7 +382,7 @@ class MltopApp(Unbroken, App[None]):
         return True
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:  # noqa: ARG002
-        """Every action that has a key here, and the themes."""
+        """The palette has every action that has a key here, and the themes."""
         for binding in first_keys(Binding.make_bindings([*self.pane.pane_bindings(), *APP_BINDINGS])):
             if binding.action != "command_palette":
                 yield SystemCommand(binding.description, binding.tooltip, partial(self.pane.perform, binding.action))

@@ -95,7 +95,7 @@ class StateWatch:
         self._answered_at = {node: self._answered_at.get(node, now) for node in answered}
 
     def _is_starting(self, node: NodeView) -> bool:
-        """Whether it is silent only since it, or mltop, began."""
+        """Whether a node is silent only since it, or mltop, began."""
         silent_s = min(node.state.age_s or 0.0, self._looked_at - self._awake_since)
         known_s = self._looked_at - self._answered_at.get(node.node, self._looked_at)
         return node.state.state == "stale" and silent_s < (AWAKE_S if known_s >= SETTLING_S else SETTLING_S)
@@ -131,7 +131,7 @@ class HealthWatch:
         self._asked_at = time.monotonic()
 
     def findings(self, view: FleetView) -> tuple[Finding, ...]:
-        """What holds now, the gravest first; the same tuple as before when nothing changed."""
+        """All findings that hold now, the gravest first; the same tuple as before when nothing changed."""
         health = self._health = self._health or self._begin()
         self._save_up()
         changed = self._forget(health, {node.node for node in view.nodes})
@@ -204,7 +204,7 @@ class HealthWatch:
         return any(turn.findings or turn.events for turn in gone.values())
 
     def _due(self, view: FleetView) -> list[NodeView]:
-        """Nodes with a sample not yet judged, in the order of their turns."""
+        """The nodes with a sample not yet judged, in the order of their turns."""
         due: list[tuple[bool, float, NodeView]] = []
         for node in view.nodes:
             if (glance := node.glance) is None:
@@ -215,7 +215,7 @@ class HealthWatch:
         return [node for _, _, node in sorted(due, key=itemgetter(0, 1))]
 
     def _judge(self, health: Health, name: str, newest: Sample) -> bool:
-        """Whether the findings of this node are other ones now."""
+        """Judge a node anew; returns whether its findings or events are others than before."""
         turn = self._turns[name]
         try:
             health.see(newest)
@@ -258,7 +258,7 @@ def _gravest_first(finding: Finding) -> tuple[int, str, str, str]:
 
 
 class Feed:
-    """Takes views outside the UI loop. Health rules import and run here, so they never delay a key."""
+    """Takes views outside the UI loop and has them judged there, so that neither delays a key."""
 
     def __init__(self, session: Session, post: Callable[[Picture], object]) -> None:
         self._session = session
@@ -309,5 +309,5 @@ class Feed:
 
 
 def frame_s(nodes: int) -> float:
-    """How long a picture stands at least."""
+    """How long a picture stands at least, in seconds."""
     return next(seconds for most, seconds in FRAMES if nodes <= most)

@@ -93,7 +93,7 @@ class Track:
         return steps / known_steps if known_steps else None
 
     def seen_reasons(self) -> list[str]:
-        """Those that held at least once, in the order of REASONS."""
+        """The reasons that held at least once, in the order of REASONS."""
         return [reason for reason in REASONS if any(bits & _BIT[reason] for bits in self.reasons_seen)]
 
 
@@ -162,7 +162,7 @@ class NodeHistory:
         return int(at // self.step_s)
 
     def _start(self, slot: int) -> None:
-        """Nothing is known of before."""
+        """Begin anew at ``slot``: of what came before nothing is known."""
         self._ring = _NOTHING * (self._gpus * self.length)
         self._began = slot
 
@@ -177,7 +177,7 @@ class NodeHistory:
         self._ring[start : start + width] = row
 
     def _widen(self, gpus: int) -> None:
-        """Room for more GPUs, unknown up to now."""
+        """Make room for more GPUs, of which nothing is known up to now."""
         if gpus <= self._gpus:
             return
         old, before = self._ring, self._gpus * _LANES
@@ -200,7 +200,7 @@ class NodeHistory:
 
 
 class History:
-    """All nodes. Fed with every view; of many nodes, some are looked at each time, in turns."""
+    """The histories of all nodes. Fed with every view; of many nodes, some are looked at each time, in turns."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, NodeHistory] = {}
@@ -224,7 +224,7 @@ class History:
             del nodes[gone]
 
     def of(self, node: str) -> NodeHistory | None:
-        """None of a node without any sample so far."""
+        """The history of a node; None where no sample has come so far."""
         return self._nodes.get(node)
 
 
@@ -257,7 +257,7 @@ class ShownHistory:
         self._frozen: dict[str, NodeHistory] = {}
 
     def track(self, live: History, paused: bool, node: NodeView, gpu: int) -> Track | None:
-        """None of a GPU of which nothing has been kept yet."""
+        """The track of a GPU; None where nothing has been kept of it yet."""
         sample = node.sample
         history = live.of(node.node)
         if paused and history is not None:

@@ -49,7 +49,7 @@ class Mishaps:
         return sentences[0] + more if sentences else ""
 
     def all(self) -> list[tuple[str, Exception]]:
-        """Each once, for the end of the program."""
+        """All sentences and errors, each once, for the end of the program."""
         with self._lock:
             return list(self._by_place.values())
 

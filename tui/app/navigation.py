@@ -57,7 +57,7 @@ class Trail:
             self._locations.append(location)
 
     def replace(self, location: Location) -> None:
-        """Go beside: Esc goes back to where it would have gone from here."""
+        """Go to a neighbour: Esc goes back to where it would have gone from here."""
         self._locations[1:] = [*self._locations[1:-1], location]
 
     def jump(self, location: Location) -> None:
@@ -65,7 +65,7 @@ class Trail:
         self._locations = [first] if location.pane == first.pane else [first, location]
 
     def back(self) -> bool:
-        """False when there is nothing to go back to."""
+        """Go back one step; False where there is none."""
         if len(self._locations) == 1:
             return False
         self._locations.pop()

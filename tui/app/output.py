@@ -39,18 +39,18 @@ class OutputFailed(Exception):
 
 
 def put(line: str) -> None:
-    """One line of data."""
+    """Print one line of data."""
     _write(sys.stdout, clean(line), _END)
 
 
 def put_lines(text: str) -> None:
-    """Our own text of several lines."""
+    """Print our own text of several lines."""
     for line in text.splitlines():
         put(line)
 
 
 def put_json(value: object) -> None:
-    """One object on one line, in ASCII: what a terminal would obey stands there as \\uXXXX."""
+    """Print one object on one line, in ASCII: what a terminal would obey stands there as \\uXXXX."""
     import json
 
     from mltop.probes.model import all_fields, to_json
@@ -63,12 +63,12 @@ def put_json(value: object) -> None:
 
 
 def say(sentence: str) -> None:
-    """One line beside the data."""
+    """Print one line on standard error."""
     _write(sys.stderr, Clean("mltop: "), Clean(" ".join(clean(sentence).split())), _END)
 
 
 def ask(question: str) -> str:
-    """What is typed at the question, "" for nothing."""
+    """Ask on standard error; returns what is typed, "" for nothing."""
     _write(sys.stderr, Clean("mltop: "), clean(question))
     sys.stderr.flush()
     typed = sys.stdin.readline().strip()
@@ -78,7 +78,7 @@ def ask(question: str) -> str:
 
 
 def write_over(text: str, columns: int) -> None:
-    """On the terminal that standard error is: in place of the line that stands there; "" takes it away."""
+    """Put ``text`` in place of the last line of the terminal that standard error is; "" takes that away."""
     from rich.cells import set_cell_size
 
     line = clean(text, 4 * columns)
@@ -87,7 +87,7 @@ def write_over(text: str, columns: int) -> None:
 
 
 def say_crash(error: BaseException) -> None:
-    """Where it happened, without the values of variables. What the errors say are lines that nobody can break."""
+    """Print where it happened, without the values of variables; what the errors say are lines that nobody can break."""
     import traceback
 
     chain: list[BaseException] = []
@@ -103,7 +103,7 @@ def say_crash(error: BaseException) -> None:
 
 
 def in_a_line(error: BaseException) -> str:
-    """Of an error that nobody expected: what it is, and the last place of ours that it came through."""
+    """What an unexpected error is, and the last place of ours that it came through."""
     import traceback
 
     frames = traceback.extract_tb(error.__traceback__)
@@ -168,7 +168,7 @@ class _Guarded:
 
 
 class _Bytes(io.BufferedIOBase):
-    """What writes bytes (click, of completions) comes by the guard, too."""
+    """Whoever writes bytes (click, for completions) passes the guard, too."""
 
     def __init__(self, guard: _Guarded) -> None:
         self._guard = guard
@@ -189,7 +189,7 @@ class _Bytes(io.BufferedIOBase):
 
 
 def open_streams() -> None:
-    """Guards before standard output and error. A closed stream (``<&-``) becomes /dev/null: Python leaves it None."""
+    """Guard standard output and error. A closed stream (``<&-``) becomes /dev/null: Python leaves it None."""
     for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         stream = getattr(sys, name)
         was_closed = stream is None
@@ -203,12 +203,12 @@ def open_streams() -> None:
 
 
 def flush() -> None:
-    """All that was printed is out, or OutputEnded or OutputFailed says why not."""
+    """Have all that was printed written. Raises OutputEnded and OutputFailed where it cannot be."""
     sys.stdout.flush()
 
 
 def finish() -> None:
-    """All is said: the interpreter flushes the streams once more at its end, and nothing comes of that."""
+    """End quietly: the interpreter flushes the streams once more, and nothing comes of that."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, _Guarded):
             stream.finish()
@@ -222,7 +222,7 @@ def _to_nowhere(fd: int) -> None:
 
 
 def one_line_for_crashes() -> None:
-    """What Python itself would print of an error in a thread or in a finalizer is a line, and clean."""
+    """Make what Python itself prints of an error in a thread or in a finalizer one clean line."""
     sys.excepthook = _unexpected
     threading.excepthook = _in_a_thread
     sys.unraisablehook = _unraisable

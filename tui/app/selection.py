@@ -35,7 +35,7 @@ class Selection:
         self._nodes.update(nodes)
 
     def clear(self) -> bool:
-        """False when nothing was marked."""
+        """Unmark all nodes; False where none was marked."""
         had_some = bool(self._nodes)
         self._nodes.clear()
         return had_some
@@ -92,7 +92,7 @@ class ProbeScope:
 def probe_scope(
     view: FleetView, selection: Selection, kind: ProbeKind, node: str = "", gpu: int | None = None
 ) -> ProbeScope:
-    """``node`` and ``gpu``: what the user looks at; pairs of nodes go to the marked nodes, or all, all the same."""
+    """``node`` and ``gpu``: what the user looks at; pairs are measured of the marked nodes, or all, all the same."""
     watched = {each.node: each for each in view.nodes}
     marked = tuple(name for name in watched if name in selection)
     only: tuple[str, ...] = ()
@@ -122,7 +122,7 @@ def probe_scope(
 
 
 def _in_use(gpu: GpuGlance) -> bool:
-    """As the nodes themselves decide before they start a probe, as far as it can be seen from here."""
+    """Decides as the nodes do before they start a probe, as far as it can be seen from here."""
     return (gpu.busy or 0.0) > IN_USE_BUSY or (gpu.memory_used_bytes or 0) > IN_USE_BYTES
 
 

@@ -74,10 +74,10 @@ class RemembersProbes(Protocol):
     """A session that keeps the results of probes."""
 
     def past(self) -> Sequence[PastResult]:
-        """All of them. May read files: it is called from a thread of its own."""
+        """All results. May read files: it is called from a thread of its own."""
 
 
-class _OfRun(Message, Generic[Report]):
+class _RunMessage(Message, Generic[Report]):
     """What run number ``run`` reports, posted from the session's thread."""
 
     def __init__(self, run: int, report: Report) -> None:
@@ -86,22 +86,22 @@ class _OfRun(Message, Generic[Report]):
         self.report = report
 
 
-class DumpProgress(_OfRun[StackProgress]):
-    """Of a stack dump."""
+class DumpProgressed(_RunMessage[StackProgress]):
+    """Progress of a stack dump."""
 
 
-class Captured(_OfRun[CaptureResult]):
+class CaptureDone(_RunMessage[CaptureResult]):
     """The end of a capture."""
 
 
-class ProbeMoved(_OfRun["ProbeProgress"]):
+class ProbeProgressed(_RunMessage["ProbeProgress"]):
     """Progress of a probe; of several that wait the last is enough."""
 
     def can_replace(self, message: Message) -> bool:
-        return isinstance(message, ProbeMoved)
+        return isinstance(message, ProbeProgressed)
 
 
-class PastRead(Message):
+class PastResultsRead(Message):
     """What probes measured before."""
 
     def __init__(self, past: Sequence[PastResult]) -> None:
@@ -163,17 +163,17 @@ class Investigation:
         self.progress = StackProgress(phase="dumping")
         self._latest = None
         self._dump = self._session.dump_stacks(
-            self.nodes or None, lambda progress: self._post(DumpProgress(run, progress))
+            self.nodes or None, lambda progress: self._post(DumpProgressed(run, progress))
         )
 
     def cancel_dump(self) -> None:
         if self._dump is not None:
             self._dump.cancel()
 
-    def take_progress(self, message: DumpProgress, now: float) -> None:
-        """``now`` is the unix time of the newest view. The last report of a dump ends it."""
+    def take_progress(self, message: DumpProgressed, now: float) -> bool:
+        """True for the last report of a dump, which ends it. ``now`` is the unix time of the newest view."""
         if message.run != self._run or not self.dumping:
-            return
+            return False
         progress = self.progress = message.report
         if progress.reports or progress.phase == "done":
             self._latest = DumpResult(
@@ -183,19 +183,20 @@ class Investigation:
             self._dump = None
         if progress.phase == "done":
             self._complete = self._latest
+        return progress.finished
 
     def start_capture(self) -> None:
         self._capture_run += 1
         run = self._capture_run
-        self._capture = self._session.capture(lambda result: self._post(Captured(run, result)))
+        self._capture = self._session.capture(lambda result: self._post(CaptureDone(run, result)))
 
     def cancel_capture(self) -> None:
-        """It still reports: what was known is written."""
+        """A cancelled capture still reports: what is known is written."""
         if self._capture is not None:
             self._capture.cancel()
             self._capture = None
 
-    def take_capture(self, message: Captured) -> None:
+    def take_capture(self, message: CaptureDone) -> None:
         if message.run == self._capture_run:
             self._capture = None
 
@@ -229,7 +230,7 @@ class Probing:
 
     @property
     def looked_at(self) -> tuple[int, int]:
-        """Which run that is, counted from 1, and how many there are."""
+        """The number of the run that ``shown`` is, from 1, and how many there are."""
         return len(self._runs) + self._looked_at + 1, len(self._runs)
 
     def look(self, step: int) -> None:
@@ -237,7 +238,7 @@ class Probing:
         self._looked_at = min(-1, max(-len(self._runs), self._looked_at + step)) if self._runs else -1
 
     def start(self, wanted: ProbeWanted) -> None:
-        """Call it only while none runs, of a session that can run probes."""
+        """To be called only while none runs, of a session that can run probes."""
         from mltop.probes.investigate.probing.wanted import ProbeProgress
 
         assert isinstance(self._session, Probes) and self._probe is None
@@ -245,41 +246,42 @@ class Probing:
         run = self._run
         self._runs = [*self._runs[-MOST_RUNS + 1 :], ProbeProgress(wanted, "connecting")]
         self._looked_at, self.cancelling = -1, False
-        self._probe = self._session.run_probe(wanted, lambda progress: self._post(ProbeMoved(run, progress)))
+        self._probe = self._session.run_probe(wanted, lambda progress: self._post(ProbeProgressed(run, progress)))
 
     def cancel(self) -> bool:
-        """False when nothing runs, or it is being cancelled already."""
+        """Cancel what runs; False where nothing does, or it is being cancelled already."""
         if self._probe is None or self.cancelling:
             return False
         self.cancelling = True
         self._probe.cancel()
         return True
 
-    def take(self, message: ProbeMoved) -> None:
-        """The last report of a probe ends it."""
+    def take(self, message: ProbeProgressed) -> bool:
+        """True for the last report of a probe, which ends it."""
         if message.run != self._run or self._probe is None:
-            return
+            return False
         self._runs[-1] = message.report
         if message.report.finished:
             self._probe, self.cancelling = None, False
             self._read_past()
+        return message.report.finished
 
     def want_past(self) -> None:
-        """Have earlier results read, once; ``PastRead`` brings them."""
+        """Have earlier results read, once; ``PastResultsRead`` brings them."""
         if not self._past_wanted:
             self._past_wanted = True
             self._read_past()
 
-    def take_past(self, message: PastRead) -> None:
+    def take_past(self, message: PastResultsRead) -> None:
         by_device: dict[str, list[PastResult]] = {}
         for result in sorted(message.past, key=lambda result: result.at):
             by_device.setdefault(result.uuid, []).append(result)
         self.past = by_device
 
     def _read_past(self) -> None:
-        """In a thread of its own: it reads files."""
+        """Have them read in a thread of its own: this may read files."""
         session = self._session
         if isinstance(session, RemembersProbes):
             threading.Thread(
-                target=lambda: self._post(PastRead(session.past())), name="past-probes", daemon=True
+                target=lambda: self._post(PastResultsRead(session.past())), name="past-probes", daemon=True
             ).start()

@@ -76,7 +76,7 @@ def lemons() -> dict[str, str]:
 
 def live(targets: Targets, options: TargetOptions, expectations: Expectations) -> Checked:
     with Machines(targets, options, "check", most_interval_s=BETWEEN_SAMPLES_S) as machines:
-        gathered = Gathered(machines.deadline)
+        gathered = CountersReadTwice(machines.deadline)
         views = machines.await_nodes(gathered)
     health = Health(replace(expectations, vacated=True), eager=True)
     samples = sorted(chain.from_iterable(gathered.samples.values()), key=lambda sample: sample.sampled_at)
@@ -103,7 +103,7 @@ def judged(health: Health, nodes: list[NodeState]) -> Checked:
     return Checked(nodes, findings, [*unjudged, *unknowns])
 
 
-class Gathered(Complete):
+class CountersReadTwice(Complete):
     """As ``Complete``, and all counters of errors were read twice: of one reading nobody can say that they do not grow.
 
     Keeps every sample that it has seen on the way.

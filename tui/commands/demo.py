@@ -26,7 +26,7 @@ def run(options: TargetOptions, node_count: int) -> int:
 
 
 def demo_channels(node_count: int, interval_s: float) -> list[Channel]:
-    """This machine with the job, and one process that speaks for all simulated nodes."""
+    """Channels to this machine with the job, and to one process that speaks for all simulated nodes."""
     here = platform.node() or "localhost"
     common = ("--gpus", str(GPUS_PER_NODE), "--interval", str(interval_s))
     alike = ("--fleet", str(node_count - 1), "--spares", str(SPARES))  # both speak of one and the same fleet

@@ -35,7 +35,7 @@ MOST_CHECKS = 256  # of one agent, which knows of some ten
 
 
 def check(name: str, state: str, why: str, fix: str = "") -> Check:
-    """``state``: ok | info | warning | missing; ``fix``: a command or ""."""
+    """A line of the answer. ``state``: ok | info | warning | missing; ``fix``: a command or ""."""
     return {"name": name, "state": state, "why": why, "fix": fix}
 
 
@@ -191,7 +191,7 @@ def program_check(program: str, option: str, package: str, via: Collection[str])
 
 
 def ssh_version(path: str) -> str:
-    """ "OpenSSH_9.2p1" of what `ssh -V` says on stderr."""
+    """E.g. "OpenSSH_9.2p1", which `ssh -V` says on stderr."""
     try:
         done = subprocess.run([path, "-V"], capture_output=True, text=True, timeout=VERSION_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -40,7 +40,7 @@ def run(options: TargetOptions, as_json: bool, do_learn: bool = False, everythin
     ``do_learn``: from now on the lines found are known; ``everything``: also those that are known or common.
     """
     targets = live_targets(options, "has no kernel logs in it (mltop kernel looks at machines)")
-    known = _known(do_learn)
+    known = _learned(do_learn)
     answers = live(targets, options)
     lines = merge(answers.by_node, known)
     shown = [line for line in lines if everything or line.is_new]
@@ -95,7 +95,7 @@ def _say_gaps(gaps: Sequence[Mapping[str, str]]) -> None:
         say_gap(folded(names), why, fix)
 
 
-def _known(needed: bool) -> dict[str, float]:
+def _learned(needed: bool) -> dict[str, float]:
     """The lines that were learned. ``needed``: they will be written."""
     with usage_problems("kernel lines"):
         try:

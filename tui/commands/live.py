@@ -56,7 +56,7 @@ class Stderr:
         self._gather_s = GATHER_S
 
     def show(self, text: str) -> None:
-        """In place of what stood there."""
+        """Show ``text`` in place of what stood there."""
         if self._terminal:
             write_over(text, max(1, columns() - 1))
             self._shown = True
@@ -83,7 +83,7 @@ class Stderr:
             self._say_failures()
 
     def last_failures(self, states: Iterable[NodeState]) -> None:
-        """At the end: of these nodes, those of which nothing was said yet."""
+        """Say at the end which of these nodes failed, as far as that was not said yet."""
         unsaid = {state.node for state in self._unsaid}
         self._unsaid = [state for state in states if state.node not in self._failed or state.node in unsaid]
         self._failed.update(state.node for state in self._unsaid)
@@ -104,7 +104,7 @@ def columns() -> int:
 
 
 def say_gap(where: str, why: str, fix: str) -> None:
-    """On stderr: what is not known, and what would help."""
+    """Say on stderr what is not known, and what would help."""
     say(f"{where}: {why}" + (f" ({advised(fix)})" if fix else ""))
 
 
@@ -114,6 +114,12 @@ def live_targets(options: TargetOptions, why: str, fix: str = "") -> Targets:
     if targets.recording is not None:
         raise UsageProblem("--recording", why, fix)
     return targets
+
+
+def live_session(targets: Targets, options: TargetOptions, memory: ProbeMemory | None = None) -> LiveSession:
+    """The nodes' agents start now. ``memory``: of probe results."""
+    nodes, job = channels(targets, options), targets.job or None
+    return LiveSession(targets.title, nodes, options.interval_s, verdict_text, job, memory=memory)
 
 
 class Machines:
@@ -135,15 +141,8 @@ class Machines:
         self.began = time.monotonic()
         self.deadline = self.began + options.timeout_s
         self._what = what
-        options = replace(options, interval_s=min(options.interval_s, most_interval_s))
-        self.session = LiveSession(
-            targets.title,
-            channels(targets, options),
-            options.interval_s,
-            verdict_text,
-            targets.job or None,
-            memory=memory,
-        )
+        interval_s = min(options.interval_s, most_interval_s)
+        self.session = live_session(targets, replace(options, interval_s=interval_s), memory)
 
     def __enter__(self) -> Machines:
         return self
@@ -199,7 +198,7 @@ class Machines:
 
 
 def in_time(view: NodeView, waited_s: float) -> NodeView:
-    """At the end of the command: one that still connects was not reached, and what it waits for is the reason."""
+    """A node at the end of the command: one that still connects was not reached, for what it waits for."""
     state = view.state
     if state.state != "connecting":
         return view
@@ -242,7 +241,7 @@ def unreached(views: tuple[NodeView, ...]) -> list[NodeState]:
 
 
 @contextmanager
-def of_recording() -> Iterator[None]:
+def recording_problems() -> Iterator[None]:
     """Raises UsageProblem for what is no recording."""
     try:
         yield
@@ -252,7 +251,7 @@ def of_recording() -> Iterator[None]:
 
 def saved(path: Path) -> Saved:
     """What a capture or a recording holds; what it lacks is said."""
-    with of_recording():
+    with recording_problems():
         content = load(path)
     for gap in content.gaps:
         say(f"{gap.what}: {gap.why}")

@@ -28,7 +28,7 @@ Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def sizes(text: str) -> tuple[int, ...]:
-    """ "1M,256M,1G": binary units, at least 4 bytes each."""
+    """The bytes of e.g. "1M,256M,1G": binary units, at least 4 bytes each. Raises BadParameter."""
     sizes_bytes = []
     for part in text.split(","):
         match = _SIZE.fullmatch(part.strip())
@@ -40,7 +40,7 @@ def sizes(text: str) -> tuple[int, ...]:
 
 
 def gpus(text: str) -> tuple[str, ...]:
-    """ "0,3" or UUIDs."""
+    """The parts of e.g. "0,3", indexes or UUIDs. Raises BadParameter."""
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     for name in names:
         if not _GPU.fullmatch(name):
@@ -49,7 +49,7 @@ def gpus(text: str) -> tuple[str, ...]:
 
 
 def program(word: str) -> str:
-    """A program on the nodes: a full path, or a name to be found on PATH there."""
+    """``word``, a program on the nodes: a full path, or a name to be found on PATH there. Raises BadParameter."""
     from mltop.probes.system.spawn import why_no_program
 
     why = why_no_program(word)

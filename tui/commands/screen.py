@@ -7,8 +7,8 @@ import sys
 
 from mltop.probes.investigate.session import LiveSession
 from mltop.probes.reach import UsageProblem
-from mltop.probes.reach.targets import TargetOptions, channels, resolve
-from mltop.tui.commands.live import verdict_text
+from mltop.probes.reach.targets import TargetOptions, resolve
+from mltop.tui.commands.live import live_session
 from mltop.tui.state.probe_history import HistoryFile
 
 NO_CURSOR = ("", "dumb", "unknown")  # values of TERM
@@ -24,14 +24,7 @@ def run(options: TargetOptions, no_mouse: bool, read_only: bool) -> int:
         )
     require_terminal()
     # The agents start before Textual is imported: NVML is ready when the screen is.
-    session = LiveSession(
-        targets.title,
-        channels(targets, options),
-        options.interval_s,
-        verdict_text,
-        targets.job or None,
-        memory=HistoryFile(),
-    )
+    session = live_session(targets, options, HistoryFile())
     return show(session, mouse=not no_mouse, read_only=read_only)
 
 

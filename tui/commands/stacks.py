@@ -22,7 +22,7 @@ from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, Targets, resolve
 from mltop.probes.record import read_raw
 from mltop.tui.app.output import put_json, say
-from mltop.tui.commands.live import EXIT_INTERRUPTED, EXIT_UNREACHABLE, Machines, Stderr, of_recording, say_gap
+from mltop.tui.commands.live import EXIT_INTERRUPTED, EXIT_UNREACHABLE, Machines, Stderr, recording_problems, say_gap
 from mltop.tui.render.stacks import job_words
 
 LOOK_S = 0.15
@@ -50,7 +50,7 @@ def run(options: TargetOptions, *, samples: int | None, native: bool, locals_: s
     )
     interrupted, failed = False, ""
     if targets.recording is not None:
-        with of_recording():
+        with recording_problems():
             material, reports = rejudge(targets.recording, targets.job or None)
     else:
         material, reports, interrupted, failed = live(targets, options, request)
@@ -75,7 +75,7 @@ def run(options: TargetOptions, *, samples: int | None, native: bool, locals_: s
 
 
 def exit_code(material: Material, reports: list[JobReport], interrupted: bool, failed: str) -> int:
-    """As ``run`` says; ``failed``: why the dump as a whole did."""
+    """The exit code, as ``run`` says it; ``failed``: why the dump as a whole did."""
     if interrupted:
         return EXIT_INTERRUPTED
     unjudged = bool(failed) or any(report.error for report in reports)
@@ -111,8 +111,8 @@ def live(
 
 
 def raw_of(path: Path) -> Iterator[RankStacks]:
-    """Nothing of a recording, which has no stacks."""
-    with of_recording():
+    """The stacks in a capture; a recording has none."""
+    with recording_problems():
         yield from read_raw(path) if path.is_dir() else ()
 
 
@@ -128,7 +128,7 @@ def print_raw(dumps: Iterable[RankStacks]) -> None:
 
 
 def note_gaps(material: Material) -> None:
-    """On stderr, in every form of output: what may hide ranks, and what a capture lacks."""
+    """Say on stderr, for every form of output, what may hide ranks and what a capture lacks."""
     for gap, nodes in nodes_by_gap(material):
         say_gap(folded(nodes), gap.why, gap.fix)
     for gap in material.gaps:
@@ -160,7 +160,7 @@ class DumpProgress:
             self._stderr.show(progress_line(progress))
 
     def _name(self, report: JobReport, progress: StackProgress) -> None:
-        """A line for every new name that there is some evidence for; one that only grows surer is not said again."""
+        """Say who seems to hang, once there is some evidence; not again when it only grows."""
         verdict = report.verdict
         culprits = verdict.culprits or verdict.stragglers
         names = (report.job, verdict.kind, *(f"{culprit.node} {culprit.rank} {culprit.pid}" for culprit in culprits))

@@ -46,7 +46,7 @@ class Notice:
 
 
 def notice_line(notice: Notice, width: int) -> list[Cell]:
-    """Where it is too long, the path loses its beginning and keeps at least MIN_PATH cells; then the end is cut."""
+    """Where the line is too long, the path loses its beginning, down to MIN_PATH cells; then the end is cut."""
     parts = [notice.text, notice.path, notice.more]
     room = max(MIN_PATH, width - line_width([Cell(notice.text), Cell(notice.more)]))
     if line_width([Cell(notice.path)]) > room:
@@ -88,7 +88,7 @@ def dump_line(progress: StackProgress, width: int, waiting: str = "", scope: str
 
 
 def typing_line(draft: Filter, refused: bool, width: int) -> list[Cell]:
-    """While a filter is typed: what it lacks, else the keys. ``refused``: Enter was pressed all the same."""
+    """What a filter that is typed lacks, else the keys. ``refused``: Enter was pressed all the same."""
     if draft.problem:
         return flow([(0, [Cell(draft.problem, "warn" if refused else "dim")])], width)
     keys = [(0, "Enter keeps"), (1, "Esc clears"), (2, "Up recalls"), (3, "sm=? finds what is unknown")]
@@ -178,11 +178,11 @@ class TypedBox(Input):
     """Give it the focus by ``Screen.set_focus``: it is there at once then, ``focus()`` comes too late for the Enter."""
 
     def validate_value(self, value: str) -> str:
-        """What is pasted is cleaned as all that is drawn."""
+        """Cleans what is pasted, as all that is drawn."""
         return clean(value)
 
     def take(self, event: Key) -> bool:
-        """A key that went elsewhere because it was typed before this line had the focus; False: it is no text."""
+        """Take a key that went elsewhere as it was typed before this line had the focus; False where it is no text."""
         if event.is_printable and event.character is not None:
             self.insert_text_at_cursor(event.character)
             return True
@@ -208,7 +208,7 @@ class FilterHistory:
 
 
 class FilterBox(TypedBox):
-    """What is typed goes where Input sends it: ``Changed`` and ``Submitted``."""
+    """The line in which a filter is typed; Up and Down bring earlier ones."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "recall(1)", "earlier", show=False),
@@ -283,7 +283,7 @@ class KeyBar(CellView, can_focus=False):
                 return
 
     def _cells(self, hint: Binding, close: bool) -> list[Cell]:
-        """With the gap behind it."""
+        """One hint, with the gap behind it."""
         key = key_name(hint.key.split(",")[0])
         active, is_pane = hint.action == self._active, _kind(hint) == "pane"
         name = SHORT.get(hint.description, hint.description) if close else hint.description

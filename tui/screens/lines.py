@@ -18,24 +18,15 @@ from mltop.tui.render.glyphs import GLYPHS
 INDENT = 5
 
 
-def gaps_of(view: FleetView) -> list[tuple[str, Gap]]:
-    """(node, gap) of all nodes: what concerns a whole node first, single values last."""
-    samples = [(node.node, node.sample) for node in view.nodes if node.sample is not None]
-    gaps = [(node, gap) for node, sample in samples for gap in sample.gaps if is_missed(gap)]
-    return sorted(gaps, key=lambda pair: _is_detail(pair[1]))
-
-
-def problem_lines(
-    findings: Sequence[Finding], gaps: Sequence[tuple[str, Gap]], width: int, room: int, name_nodes: bool = False
-) -> list[list[Cell]]:
-    """At most ``room`` lines: wrapped where that fits, else one per problem, else the worst of them.
+def problem_lines(findings: Sequence[Finding], gaps: Sequence[Gap], width: int, room: int) -> list[list[Cell]]:
+    """A node's problems in at most ``room`` lines: wrapped where that fits, else one for each, else the worst.
 
     Single values that are not known are only counted.
     """
-    entries = [finding_cells(finding, name_nodes) for finding in sorted(findings, key=of_gravity)]
-    gaps = _untold(gaps, findings)
-    entries += [gap_cells(node if name_nodes else "", gap) for node, gap in gaps if not _is_detail(gap)]
-    details = sum(_is_detail(gap) for _, gap in gaps)
+    gaps = [gap for gap in _beside(findings, gaps) if is_missed(gap)]
+    entries = [finding_cells(finding) for finding in sorted(findings, key=of_gravity)]
+    entries += [gap_cells(gap) for gap in gaps if not _is_detail(gap)]
+    details = sum(map(_is_detail, gaps))
     if details:
         values = "value is" if details == 1 else "values are"
         entries.append([Cell(f"{details} {values} not known: 2 shows why", "dim")])
@@ -48,39 +39,37 @@ def problem_lines(
     return [*entries[: room - 1], [Cell(f"{hidden} more: 2 shows all", "dim")]] if room > 0 else []
 
 
-def all_problem_lines(findings: Sequence[Finding], gaps: Sequence[tuple[str, Gap]], width: int) -> list[list[Cell]]:
-    """Everything, wrapped at ``width``."""
+def all_problem_lines(findings: Sequence[Finding], gaps: Sequence[Gap], width: int) -> list[list[Cell]]:
+    """Everything that is wrong with a node, wrapped at ``width``."""
     entries = [finding_cells(finding) for finding in sorted(findings, key=of_gravity)]
-    entries += [gap_cells("", gap) for _, gap in _untold(gaps, findings) if is_missed(gap)]
-    absent = [gap.what for _, gap in gaps if gap.kind == "unsupported"]
+    entries += [gap_cells(gap) for gap in _beside(findings, gaps) if is_missed(gap)]
+    absent = [gap.what for gap in gaps if gap.kind == "unsupported"]
     if absent:
         entries.append([Cell(f"{'':<{INDENT}}"), Cell(f"not supported here: {', '.join(absent)}", "dim")])
     return [line for entry in entries for line in wrap(entry, width, INDENT)]
 
 
-def finding_cells(finding: Finding, name_node: bool = False) -> list[Cell]:
-    """E.g. ``CRIT gpu3 hot: 91 C - check the airflow``."""
+def finding_cells(finding: Finding) -> list[Cell]:
+    """E.g. ``CRIT GPU 3 throttled by HW thermal slowdown — check the airflow``."""
     severity = severity_cell(finding.severity)
     action = f" {GLYPHS.dash} {finding.action}" if finding.action else ""
     return [
         Cell(f"{severity.text:<{INDENT}}", severity.style),
-        Cell(f"{finding.node} " if name_node else "", "bold"),
         Cell(finding.message),
         Cell(action, "accent"),
     ]
 
 
-def gap_cells(node: str, gap: Gap) -> list[Cell]:
+def gap_cells(gap: Gap) -> list[Cell]:
     """E.g. ``GAP  nvml: no driver - install it``."""
     fix = f" {GLYPHS.dash} {advised(gap.fix)}" if gap.fix else ""
-    where = " ".join(filter(None, (node, gap.what)))
-    return [Cell(f"{'GAP':<{INDENT}}", "dim"), Cell(f"{where}: ", "bold"), Cell(gap.why), Cell(fix, "accent")]
+    return [Cell(f"{'GAP':<{INDENT}}", "dim"), Cell(f"{gap.what}: ", "bold"), Cell(gap.why), Cell(fix, "accent")]
 
 
-def _untold(gaps: Sequence[tuple[str, Gap]], findings: Sequence[Finding]) -> list[tuple[str, Gap]]:
-    """Without what a finding tells as well: that there is no driver, or that it does not answer."""
-    without_nvml = {finding.node for finding in findings if finding.id in OF_NVML and finding.severity == "critical"}
-    return [(node, gap) for node, gap in gaps if not (node in without_nvml and is_of_nvml(gap))]
+def _beside(findings: Sequence[Finding], gaps: Sequence[Gap]) -> list[Gap]:
+    """The gaps without those that a finding tells as well: that there is no driver, or that it does not answer."""
+    without_nvml = any(finding.id in OF_NVML and finding.severity == "critical" for finding in findings)
+    return [gap for gap in gaps if not (without_nvml and is_of_nvml(gap))]
 
 
 def _is_detail(gap: Gap) -> bool:
@@ -104,12 +93,12 @@ class StatesSince:
                 self._since[node.node] = (node.state.state, view.taken_at)
 
     def of(self, node: str) -> float | None:
-        """Unix s; None of a node that was never seen."""
+        """Unix s; None for a node that was never seen."""
         return self._since[node][1] if node in self._since else None
 
 
 def state_lines(node: NodeView, taken_at: float, since: float | None, width: int) -> list[list[Cell]]:
-    """Why a node is not live, in full, since when, and when it was last heard of; nothing of a live one."""
+    """Why a node is not live, in full, since when, and when it was last heard of; [] for a live one."""
     state = node.state.state
     if state == "live":
         return []
@@ -157,7 +146,7 @@ def _used_memory(host: HostSample) -> int | None:
 
 
 def _known_loads(host: HostSample) -> list[float | None]:
-    """Over 1, 5 and 15 minutes, as far as they are known; one unknown when none is."""
+    """The loads over 1, 5 and 15 minutes that are known; one unknown when none is."""
     loads = [load for load in (host.load_1m, host.load_5m, host.load_15m) if load is not None]
     return [*loads] or [None]
 
@@ -173,7 +162,7 @@ def _per_s(value: float | None) -> str:
 def connection_cells(connection: Connection, width: int) -> list[Cell]:
     """E.g. ``via ssh  connected in 0.8s  python 3.11.7 at /usr/bin/python3  agent in ~/.cache/mltop``.
 
-    Nothing of a node of which nothing but "local" is known.
+    [] for a node of which nothing but "local" is known.
     """
     boot, hello = connection.boot, connection.hello
     if boot is None and hello is None and connection.connect_s is None and connection.via == "local":

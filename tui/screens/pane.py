@@ -29,10 +29,10 @@ from mltop.tui.screens.bars import (
     typing_line,
     waiting_for,
 )
-from mltop.tui.screens.rows import by_node, first_sort, narrowed, next_sort, why_empty
+from mltop.tui.screens.rows import FindingsOf, by_node, first_sort, narrowed, next_sort, why_empty
 from mltop.tui.screens.tables import rank_of
 from mltop.tui.widgets.cell_lines import CellLines
-from mltop.tui.widgets.cell_view import MOVES, Unbroken
+from mltop.tui.widgets.cell_view import MOVES, FailSafe
 from mltop.tui.widgets.line_table import LineTable, Sort
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class TextLines(CellLines, can_focus=False):
     """Lines that are only read: Tab goes past them."""
 
 
-class Pane(Unbroken, Screen[None]):
+class Pane(FailSafe, Screen[None]):
     """Subclasses compose ``body`` and fill it in ``fill``, tables through ``put``: filter and sort act on them."""
 
     BINDINGS: ClassVar[list[BindingType]] = PANE_BINDINGS  # type: ignore[assignment]
@@ -92,7 +92,7 @@ class Pane(Unbroken, Screen[None]):
     def __init__(self) -> None:
         super().__init__()
         self.filter = Filter()  # what holds now
-        self.counts: tuple[int, int] | None = None  # rows of the table that was filled first: shown, and all
+        self.counts: tuple[int, int] | None = None  # rows of the table that was filled first: shown, all
         self._draft = self.filter  # what is being typed
         self._refused = False  # Enter was pressed on a draft that is no filter
         self._focus_moved = False  # by the user
@@ -114,7 +114,7 @@ class Pane(Unbroken, Screen[None]):
         raise NotImplementedError
 
     def fill(self, picture: Picture) -> None:
-        """Show a picture."""
+        """Show this picture in them."""
         raise NotImplementedError
 
     def node_at_cursor(self) -> str:
@@ -122,9 +122,13 @@ class Pane(Unbroken, Screen[None]):
         return ""
 
     def node_view(self, name: str) -> NodeView | None:
-        """A node as it is shown; None of one that is not watched."""
-        picture = self.mltop.picture
-        return next((node for node in picture.view.nodes if node.node == name), None) if picture is not None else None
+        """A node as it is shown; None for one that is not watched."""
+        return next((node for node in self.nodes if node.node == name), None)
+
+    @property
+    def nodes(self) -> Sequence[NodeView]:
+        """All nodes as they are shown."""
+        return self.mltop.picture.view.nodes if self.mltop.picture is not None else ()
 
     def open_rank(self, key: str) -> None:
         """Drill into the stack of a rank; ``key`` is "node/pid" as in the rank table."""
@@ -136,14 +140,14 @@ class Pane(Unbroken, Screen[None]):
     # Marks.
 
     def action_mark(self) -> None:
-        """Of one watched node there is nothing to choose."""
+        """Where one node is watched there is nothing to choose."""
         node = self.node_at_cursor()
-        if node and self._is_fleet():
+        if node and len(self.nodes) > 1:
             self.mltop.selection.toggle(node)
             self.draw()
 
     def action_mark_shown(self) -> None:
-        if self._is_fleet():
+        if len(self.nodes) > 1:
             self.mltop.selection.mark(self.nodes_shown())
             self.draw()
 
@@ -153,14 +157,11 @@ class Pane(Unbroken, Screen[None]):
 
     def nodes_shown(self) -> list[str]:
         """The nodes that the filter of this pane lets through."""
-        picture = self.mltop.picture
-        if picture is None:
-            return []
-        findings = by_node(picture.findings)
-        return [view.node for view in picture.view.nodes if self.filter.node(view, findings.get(view.node, ()))]
+        findings = self._findings_by_node()
+        return [view.node for view in self.nodes if self.filter.node(view, findings.get(view.node, ()))]
 
-    def _is_fleet(self) -> bool:
-        return self.mltop.picture is not None and len(self.mltop.picture.view.nodes) > 1
+    def _findings_by_node(self) -> FindingsOf:
+        return by_node(self.mltop.picture.findings) if self.mltop.picture is not None else {}
 
     # Drawing.
 
@@ -176,7 +177,7 @@ class Pane(Unbroken, Screen[None]):
         return self.app.is_running and self.is_mounted and bool(self.query("#keys"))
 
     def draw(self) -> None:
-        """Everything from the app's picture; called once per frame and on every arrival."""
+        """Draw everything from the app's picture; called once per frame and on every arrival."""
         if not self.is_composed:
             return
         picture = self.mltop.picture
@@ -228,13 +229,12 @@ class Pane(Unbroken, Screen[None]):
         self.set_part("#status", [line] if line is not None else [])
 
     def _status_line(self) -> list[Cell] | None:
-        app, width = self.mltop, self.size.width
+        app, dump, width = self.mltop, self.mltop.investigation, self.size.width
         if self.typing:
             return typing_line(self._draft, self._refused, width)
-        if app.investigation.dumping and app.investigation.progress is not None:
-            nodes = app.investigation.nodes
-            waiting = waiting_for(app.investigation.progress, app.newest.view, nodes) if app.newest is not None else ""
-            return dump_line(app.investigation.progress, width, waiting, app.investigation.scope)
+        if dump.dumping and dump.progress is not None:
+            waiting = waiting_for(dump.progress, app.newest.view, dump.nodes) if app.newest is not None else ""
+            return dump_line(dump.progress, width, waiting, dump.scope)
         if app.probing.running is not None and app.trail.here.pane != "probes":
             return probe_line(app.probing.running, app.probing.cancelling, width)
         if app.notice is not None:
@@ -250,7 +250,7 @@ class Pane(Unbroken, Screen[None]):
         return [table for table in self.query(LineTable) if table.display]
 
     def put(self, table: LineTable, columns: Sequence[Column], rows: Sequence[Row], empty_text: str = "") -> None:
-        """Filtered and sorted rows into a table of this pane; lazy rows stay lazy where nothing is asked of them.
+        """Put filtered and sorted rows into a table of this pane; lazy ones stay lazy where nothing is asked of them.
 
         An expression with fields is asked of ``SubjectRows`` only: other rows have no fields, and all stay.
         ``empty_text`` stands in an empty table in place of the table's own text.
@@ -258,12 +258,11 @@ class Pane(Unbroken, Screen[None]):
         spared(f"a table of {self.mltop.trail.here.title}", lambda: self._put(table, columns, rows, empty_text), None)
 
     def _put(self, table: LineTable, columns: Sequence[Column], rows: Sequence[Row], empty_text: str) -> None:
-        findings = by_node(self.mltop.picture.findings) if self.mltop.picture is not None else {}
+        findings = self._findings_by_node()
         shown = narrowed(rows, self.filter, table.sort, findings)
-        nothing_left = rows and not shown
         if self.counts is None and rows:
             self.counts = (len(shown), len(rows))
-        table.set_table(columns, shown, why_empty(rows, self.filter, findings) if nothing_left else empty_text)
+        table.set_table(columns, shown, why_empty(rows, self.filter, findings) if rows and not shown else empty_text)
 
     def limit_height(self, table: LineTable, height: int) -> int:
         """Give a table ``height`` lines, hide it at 0; returns the height.
@@ -279,7 +278,7 @@ class Pane(Unbroken, Screen[None]):
         return height
 
     def set_part(self, selector: str, lines: Lines) -> int:
-        """Lines into a part that is as high as they are, and hidden where there are none; returns how many."""
+        """Put lines into a part, which is as high as they are and hidden where there are none; returns how many."""
         part = self.query_one(selector, CellLines)
         part.display = bool(lines)
         part.styles.height = len(lines)
@@ -350,7 +349,7 @@ class Pane(Unbroken, Screen[None]):
     # The filter.
 
     def keeps(self, text: str) -> bool:
-        """Whether the filter lets this line of text through; of fields a line knows nothing."""
+        """Whether the filter lets this line of text, which has no fields, through."""
         return self.filter.row(text)
 
     @property
@@ -359,7 +358,7 @@ class Pane(Unbroken, Screen[None]):
         return self.is_composed and bool(self.query_one(FilterBox).display)
 
     def action_filter(self) -> None:
-        """At once, so that what is typed right after the key is not taken for keys."""
+        """Open the filter's line at once, so that what is typed right after the key is not taken for keys."""
         self._draft, self._refused = self.filter, False
         box = self.query_one(FilterBox)
         box.open_with(self.filter.text)
@@ -405,20 +404,17 @@ class OneNodePane(Pane):
     ]
 
     def node_here(self) -> NodeView | None:
-        """The node that was asked for, or the first one."""
-        picture = self.mltop.picture
-        nodes = picture.view.nodes if picture is not None else ()
-        return self.node_view(self.mltop.trail.here.node) or (nodes[0] if nodes else None)
+        """The node that the pane was opened for, or the first one."""
+        return self.node_view(self.mltop.trail.here.node) or next(iter(self.nodes), None)
 
     def node_at_cursor(self) -> str:
         node = self.node_here()
         return node.node if node is not None else ""
 
     def action_neighbour(self, step: int) -> None:
-        """From the last node on to the first."""
-        picture, here = self.mltop.picture, self.node_here()
-        if picture is not None and here is not None:
-            names = [node.node for node in picture.view.nodes]
-            to = names[(names.index(here.node) + step) % len(names)]
-            self.mltop.trail.replace(Location(self.mltop.trail.here.pane, to))
+        """Go to the next node, from the last one to the first."""
+        names = [node.node for node in self.nodes]
+        if names:
+            name = names[(names.index(self.node_at_cursor()) + step) % len(names)]
+            self.mltop.trail.replace(Location(self.mltop.trail.here.pane, name))
             self.draw()

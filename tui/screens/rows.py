@@ -32,17 +32,11 @@ def first_sort(columns: Sequence[Column], key: str) -> Sort:
 
 
 def sorted_indexes(indexes: Iterable[int], order: Callable[[int], Any], reverse: bool) -> list[int]:
-    """Indexes by what ``order`` says of each, None last either way; equals keep their order."""
-    known: list[tuple[Any, int]] = []
-    unknown: list[int] = []
-    for index in indexes:
-        value = spared("sorting", partial(order, index), None)
-        if value is None:
-            unknown.append(index)
-        else:
-            known.append((value, index))
+    """Indexes by what ``order`` returns for each, None last either way; equals keep their order."""
+    values = [(spared("sorting", partial(order, index), None), index) for index in indexes]
+    known = [pair for pair in values if pair[0] is not None]
     known.sort(key=itemgetter(0), reverse=reverse)
-    return [index for _, index in known] + unknown
+    return [index for _, index in known] + [index for value, index in values if value is None]
 
 
 class SubjectRows(LazyRows):
@@ -63,7 +57,7 @@ class SubjectRows(LazyRows):
         self.subject = subject
         self.text = text or (lambda index: self[index].text)
 
-    def asked(self, index: int, needs_text: bool, findings: FindingsOf) -> Subject:
+    def subject_with(self, index: int, findings: FindingsOf, needs_text: bool = False) -> Subject:
         """The subject as a filter wants it: with its findings and, for words, its text."""
         subject = self.subject(index)
         own = subject.findings or findings.get(subject.view.node, ())
@@ -80,13 +74,13 @@ def by_node(findings: Sequence[Finding]) -> FindingsOf:
 
 
 def narrowed(rows: Sequence[Row], keep: Filter, sort: Sort | None, findings: FindingsOf) -> Sequence[Row]:
-    """The rows that ``keep`` keeps, as ``sort`` says. Rows without subjects have only words."""
+    """The rows that ``keep`` keeps, ordered by ``sort``. Rows without subjects have only words."""
     if keep.empty and sort is None:
         return rows
     indexes: Sequence[int] = range(len(rows))
     if isinstance(rows, SubjectRows) and not keep.empty:
-        kept = partial(_kept, keep, rows, bool(keep.words), findings)
-        indexes = [index for index in indexes if spared("the filter", partial(kept, index), True)]
+        keeps = partial(_keeps, keep, rows, findings)
+        indexes = [index for index in indexes if spared("the filter", partial(keeps, index), True)]
     elif not keep.empty:
         indexes = [index for index in indexes if keep.row(rows[index].text)]
     if sort is not None and isinstance(rows, LazyRows):
@@ -95,14 +89,14 @@ def narrowed(rows: Sequence[Row], keep: Filter, sort: Sort | None, findings: Fin
     return LazyRows([keys[index] for index in indexes], lambda at: rows[indexes[at]])
 
 
-def _kept(keep: Filter, rows: SubjectRows, words: bool, findings: FindingsOf, index: int) -> bool:
-    return keep.keeps(rows.asked(index, words, findings))
+def _keeps(keep: Filter, rows: SubjectRows, findings: FindingsOf, index: int) -> bool:
+    return keep.keeps(rows.subject_with(index, findings, needs_text=bool(keep.words)))
 
 
 def why_empty(rows: Sequence[Row], keep: Filter, findings: FindingsOf) -> str:
-    """What to say when no row is left: which field is unknown of all of them, when that is why."""
-    said = f"no row matches {keep.text.strip()!r}"
+    """What an empty table says where a filter left no row: which field is unknown of all rows, if that is why."""
+    text = f"no row matches {keep.text.strip()!r}"
     if not keep.fields or not isinstance(rows, SubjectRows):
-        return said
-    unknown = keep.nowhere_known(rows.asked(index, False, findings) for index in range(len(rows)))
-    return f"{said}: {', '.join(unknown)} {'is' if len(unknown) == 1 else 'are'} not known here" if unknown else said
+        return text
+    unknown = keep.nowhere_known(rows.subject_with(index, findings) for index in range(len(rows)))
+    return f"{text}: {', '.join(unknown)} {'is' if len(unknown) == 1 else 'are'} not known here" if unknown else text

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mltop.probes.model import GpuSample, JobKey, RankSample
+from mltop.probes.model import Gap, GpuSample, JobKey, RankSample
 from mltop.probes.model.units import bytes_text, percent
 from mltop.probes.reach.view import NodeView
 from mltop.tui.filters import Subject
@@ -150,6 +150,10 @@ def gpus_of(node: NodeView | None) -> Sequence[GpuSample]:
 
 def gpu_of(node: NodeView | None, index: int | None) -> GpuSample | None:
     return next((gpu for gpu in gpus_of(node) if gpu.index == index), None)
+
+
+def gaps_of(node: NodeView | None) -> Sequence[Gap]:
+    return node.sample.gaps if node is not None and node.sample is not None else ()
 
 
 def ranks_of(node: NodeView | None) -> Sequence[RankSample]:

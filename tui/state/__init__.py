@@ -46,7 +46,7 @@ def usage_problems(what: str) -> Iterator[None]:
 
 
 def state_file(name: str) -> Path:
-    """Raises NoHome."""
+    """The path of a file in the state folder. Raises NoHome."""
     folder = state_folder()
     if folder is None:
         raise NoHome("there is no home directory to remember anything in (set MLTOP_STATE_DIR)")
@@ -63,20 +63,20 @@ def reading(path: Path) -> Iterator[int | None]:
 
 
 def read_state(path: Path, most_bytes: int) -> bytes | None:
-    """None where there is none. Raises BadState."""
+    """The content of a file of ours, None where there is none. Raises BadState."""
     with reading(path) as fd:
         return b"".join(blocks(fd, most_bytes, path)) if fd is not None else None
 
 
 def write_state(path: Path, text: str) -> None:
-    """Appears whole or not at all, 0600. Raises BadState."""
+    """The file appears whole or not at all, 0600. Raises BadState."""
     with bad_state(path, "cannot be written: "), ensure_own(path.parent) as folder:
         folder.write(path.name, text.encode())
 
 
 @contextlib.contextmanager
-def alone(path: Path) -> Iterator[None]:
-    """For who reads the file and writes it anew: nobody else does meanwhile (where the file server has locks)."""
+def exclusive(path: Path) -> Iterator[None]:
+    """While this is open, nobody else reads the file to write it anew (where the file server has locks)."""
     with bad_state(path, "cannot be written: "), ensure_own(path.parent) as folder:
         lock = open_lock(folder, path.name)
     with closing(lock):
@@ -142,19 +142,19 @@ def open_file(folder: Folder, name: str, flags: int) -> int | None:
 
 
 def create_file(folder: Folder, name: str, flags: int = 0) -> int:
-    """As ``open_file``, to read and write; made where there is none."""
+    """As ``open_file``, for reading and writing, made where there is none."""
     fd = open_file(folder, name, os.O_RDWR | os.O_CREAT | flags)
     assert fd is not None
     return fd
 
 
 def open_lock(folder: Folder, name: str) -> int:
-    """On a file of its own, as the file itself is replaced when it is written anew."""
+    """The lock is a file of its own, as the file itself is replaced when it is written anew."""
     return create_file(folder, f".{name}.lock")
 
 
 def locked(lock: int) -> bool:
-    """Whether nobody else has it, after at most ``LOCK_S``; False, too, on a file server without locks."""
+    """Take the lock; False where others have it for ``LOCK_S``, or on a file server without locks."""
     deadline = time.monotonic() + LOCK_S
     while True:
         try:

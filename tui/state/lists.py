@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from mltop.tui.state import BadState, NoHome, alone, read_state, state_file, write_state
+from mltop.tui.state import BadState, NoHome, exclusive, read_state, state_file, write_state
 
 LEMONS = "lemons.json"
 MOST_LEMON_BYTES = 4 << 20  # 20,000 GPUs with a line each
@@ -28,7 +28,7 @@ Content = TypeVar("Content")
 
 
 def _read(path: Path, most_bytes: int, kind: type[Content], what: str) -> Content | None:
-    """None where there is no file. Raises BadState for one that is not ``what``."""
+    """The content of a file, None where there is none. Raises BadState for one that is not ``what``."""
     import msgspec
 
     data = read_state(path, most_bytes)
@@ -72,9 +72,9 @@ def read_lemons(path: Path | None = None) -> dict[str, Lemon]:
 
 
 def change_lemons(change: Callable[[dict[str, Lemon]], None], path: Path | None = None) -> None:
-    """Read, changed and written while no other mltop does. Raises BadState, and whatever ``change`` raises."""
+    """Read, change and write them while no other mltop does. Raises BadState, and whatever ``change`` raises."""
     path = path or state_file(LEMONS)
-    with alone(path):
+    with exclusive(path):
         lemons = read_lemons(path)
         change(lemons)
         write_lemons(lemons, path)
@@ -87,7 +87,7 @@ def write_lemons(lemons: Mapping[str, Lemon], path: Path | None = None) -> None:
 
 
 def known_lemons() -> dict[str, str]:
-    """For the rule gpu.lemon. Raises BadState."""
+    """What the rule gpu.lemon needs: notes by UUID or serial number. Raises BadState."""
     with contextlib.suppress(NoHome):
         return {gpu: lemon.words for gpu, lemon in read_lemons().items()}
     return {}
@@ -121,7 +121,7 @@ def learn(patterns: Iterable[str], now: float, known: Mapping[str, float], path:
     Of too many those are forgotten that were learned, again and again, the longest ago.
     """
     path = path or state_file(KERNEL_LINES)
-    with alone(path):
+    with exclusive(path):
         # Another mltop may have learned since ``known`` was read.
         learned = {**known, **read_known(path), **dict.fromkeys(patterns, now)}
         newest = sorted(learned.items(), key=lambda entry: -entry[1])[:MOST]

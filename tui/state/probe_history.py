@@ -57,9 +57,9 @@ def remember(past: Sequence[PastResult], path: Path | None = None) -> None:
         ensure_own(path.parent) as folder,
         closing(open_lock(folder, path.name)) as lock,
     ):
-        alone = locked(lock)
-        size = _append(folder, path.name, lines.encode(), alone)
-        if alone:
+        is_locked = locked(lock)
+        size = _append(folder, path.name, lines.encode(), is_locked)
+        if is_locked:
             # What fails here, the next one tries again: the results are written.
             with contextlib.suppress(BadState, BadFile, OSError):
                 _write_anew(folder, path.name, size)
@@ -69,11 +69,11 @@ def _line(past: PastResult) -> str:
     return json.dumps(asdict(past), separators=(",", ":"), allow_nan=False) + "\n"
 
 
-def _append(folder: Folder, name: str, data: bytes, alone: bool) -> int:
-    """At the end, in one write, so that lines of two processes never mix. Returns the file's new size.
+def _append(folder: Folder, name: str, data: bytes, is_locked: bool) -> int:
+    """Add ``data`` at the end, in one write, so that lines of two processes never mix. Returns the file's new size.
 
-    Not ``alone``, somebody may have written the file anew meanwhile: then what was added to the old one is added to the
-    new one. Whoever wrote it anew takes over what came before that (``_take_over``), so that it may stand there twice.
+    Without the lock, somebody may have written the file anew meanwhile: then what was added to the old one is added to
+    the new one. Whoever wrote it anew takes over what came before (``_take_over``), so that it may stand there twice.
     """
     while True:
         with closing(_open_for_adding(folder, name)) as file:
@@ -85,7 +85,7 @@ def _append(folder: Folder, name: str, data: bytes, alone: bool) -> int:
                 added = b"\n" + data  # somebody was killed while writing: only that line is lost
             write_all(file, added)
             written = os.fstat(file)
-        if alone or _is_named(folder, name, written):
+        if is_locked or _is_named(folder, name, written):
             return written.st_size
 
 
@@ -115,7 +115,7 @@ def _kept_bytes(file: int) -> int:
 
 
 def _write_anew(folder: Folder, name: str, size: int) -> None:
-    """With the newest results only, once much was added. Only those who gave up the lock add something meanwhile."""
+    """Keep the newest results only, once much was added. Who adds meanwhile has given up the lock."""
     with closing(_open_for_adding(folder, name)) as old:
         if size <= 2 * _kept_bytes(old) + _GROWN_BYTES:
             return
@@ -133,7 +133,7 @@ def _whole_lines(file: int, end: int) -> int:
 
 
 def _take_over(folder: Folder, name: str, old: int, read_bytes: int) -> None:
-    """Whole lines that came to the old file after it was read. Who writes there later sees that it has no name."""
+    """Add the whole lines that came to the old file after it was read; later writers see that it has no name."""
     late = os.pread(old, _MOST_LATE_BYTES, read_bytes)
     late = late[: late.rfind(b"\n") + 1]
     if late:
@@ -155,7 +155,7 @@ def newest(results: Iterable[PastResult]) -> list[PastResult]:
 
 
 def _read(lines: Iterable[bytes]) -> History:
-    """Headers are passed over: who makes the file at the same moment as somebody else adds a second one."""
+    """Headers are skipped: who makes the file at the same moment as somebody else adds a second one."""
     import msgspec
 
     decoder = msgspec.json.Decoder(PastResult)
@@ -183,7 +183,7 @@ def _identity(past: PastResult) -> tuple[str, str, float, float]:
 
 
 def _lines(file: int, path: Path) -> Iterator[bytes]:
-    """From the file's beginning. One that is too long is cut off, and so damaged. Raises BadFile for too much."""
+    """All lines of a file. One that is too long is cut off, and so damaged. Raises BadFile for too much."""
     rest = b""
     os.lseek(file, 0, os.SEEK_SET)
     for block in blocks(file, MOST_BYTES, path):

@@ -19,7 +19,7 @@ from mltop.tui.app.mishaps import MISHAPS
 from mltop.tui.render.cells import STYLES, Cell, clip, printable
 
 
-class Unbroken(MessagePump):
+class FailSafe(MessagePump):
     """A part of the screen whose handlers may fail: Textual would end the program at the first one."""
 
     async def _dispatch_message(self, message: Any) -> None:
@@ -40,7 +40,7 @@ MOVES: list[BindingType] = [
 ]
 
 
-class CellView(Unbroken, ScrollView):
+class CellView(FailSafe, ScrollView):
     """Draws lines of cells. Subclasses say in ``paint_line`` which line of cells stands at each screen line."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"cell--{name}" for name in STYLES if name} | {
@@ -114,16 +114,10 @@ class CellView(Unbroken, ScrollView):
         return self._styles_by_name[key]
 
     def _difference(self, component: str) -> Style:
-        """Only what the component's CSS sets itself: its colour, its background, its text style."""
-        rules = self.get_component_styles(component)
-        full = self.get_component_rich_style(component)
-        return (
-            Style(
-                color=full.color if rules.has_rule("color") else None,
-                bgcolor=full.bgcolor if rules.has_rule("background") else None,
-            )
-            + rules.text_style
-        )
+        """What the component's CSS itself sets: its colour, its background, its text style."""
+        rules, full = self.get_component_styles(component), self.get_component_rich_style(component)
+        color = full.color if rules.has_rule("color") else None
+        return Style(color=color, bgcolor=full.bgcolor if rules.has_rule("background") else None) + rules.text_style
 
     def paint_line(self, y: int) -> Strip:
         """Screen line ``y``, 0 is the top of the widget."""
@@ -156,8 +150,7 @@ class CellView(Unbroken, ScrollView):
         Textual sends every region from the widget's left edge (textual#5625), so narrower ones cost more.
         """
         width = self.size.width
-        regions: Sequence[Region] = [Region(0, y, width, 1) for y in lines]
-        if regions:
+        if regions := [Region(0, y, width, 1) for y in lines]:
             self.refresh(*regions)
 
 
@@ -264,7 +257,7 @@ class CursorView(CellView, can_focus=True):
                 self.tell_moved(key)
 
     def tell_moved(self, key: str) -> None:
-        """The cursor is on another item."""
+        """Tell others that the cursor is on another item."""
         self.post_message(self.Highlighted(self, key))
 
     def move_to(self, index: int) -> None:
@@ -293,7 +286,7 @@ class CursorView(CellView, can_focus=True):
         spot = event.get_content_offset(self)
         if spot is None or spot.y < self.HEADER:
             return
-        index = self.item_at(spot.x, spot.y - self.HEADER + round(self.scroll_y))
+        index = self.item_at(spot.x, self.content_line(spot.y))
         if index is not None:
             self.move_to(index)
             if event.chain == 2:
@@ -331,9 +324,8 @@ class CursorView(CellView, can_focus=True):
         self.refresh_screen_lines([y for y, painted in self._painted.items() if painted != self.content(y)])
 
     def on_resize(self) -> None:
-        """This comes after the new size was painted: what is painted is known and must stay so."""
-        height = self.size.height
-        self._painted = {y: painted for y, painted in self._painted.items() if y < height}
+        """Runs after the new size was painted: what is painted is known and must stay so."""
+        self._painted = {y: painted for y, painted in self._painted.items() if y < self.size.height}
         self.scroll_to_cursor()
 
     def on_focus(self) -> None:

@@ -78,7 +78,7 @@ class LineTable(CursorView, can_focus=True):
 
     @property
     def keys(self) -> Sequence[str]:
-        """Of the rows that are shown, in order."""
+        """The keys of the rows that are shown, in order."""
         return self._keys
 
     @property
@@ -86,7 +86,7 @@ class LineTable(CursorView, can_focus=True):
         return len(self._rows)
 
     def on_click(self, event: events.Click) -> None:
-        """On the header; clicks on rows are the cursor's."""
+        """Handles clicks on the header; those on rows move the cursor."""
         spot = event.get_content_offset(self)
         if spot is None or spot.y >= self.HEADER:
             return

@@ -19,24 +19,24 @@ MOST_EVENTS = 8
 
 
 @dataclass(frozen=True)
-class First:
+class Baseline:
     """A GPU as it was when it was first looked at (``at``: unix s): counters are worth what they grew by since."""
 
     at: float
     gpu: GpuSample
 
 
-class WatchedGpus:
-    """By node and index. Another board in the place, or a time that goes back (a replay), starts anew."""
+class Baselines:
+    """The GPUs that were looked at. Another board in the place, or a time that goes back (a replay), starts anew."""
 
     def __init__(self) -> None:
-        self._first: dict[tuple[str, int], First] = {}
+        self._baselines: dict[tuple[str, int], Baseline] = {}
 
-    def first(self, node: str, gpu: GpuSample, at: float) -> First:
-        first = self._first.get((node, gpu.index))
-        if first is None or first.gpu.uuid != gpu.uuid or at < first.at:
-            first = self._first[node, gpu.index] = First(at, gpu)
-        return first
+    def of(self, node: str, gpu: GpuSample, at: float) -> Baseline:
+        baseline = self._baselines.get((node, gpu.index))
+        if baseline is None or baseline.gpu.uuid != gpu.uuid or at < baseline.at:
+            baseline = self._baselines[node, gpu.index] = Baseline(at, gpu)
+        return baseline
 
 
 PROCESS_COLUMNS = (
@@ -53,14 +53,14 @@ PROCESS_COLUMNS = (
 )
 
 
-def details(sample: Sample, gpu: GpuSample, first: First, width: int) -> list[list[Cell]]:
-    """Everything below the timeline."""
+def details(sample: Sample, gpu: GpuSample, baseline: Baseline, width: int) -> list[list[Cell]]:
+    """All lines below the timeline."""
     gaps = GpuGaps(sample.gaps, gpu.index)
     lines = [*process_lines(gpu, sample.ranks, gaps, width, sample.sampled_at)]
-    lines += [[], *block_lines(blocks_of(gpu, gaps, first.gpu), width)]
-    lines += _section(link_lines(gpu, first.gpu, width), _links_title(sample.sampled_at - first.at))
+    lines += [[], *block_lines(blocks_of(gpu, gaps, baseline.gpu), width)]
+    lines += _section(link_lines(gpu, baseline.gpu, width), _links_title(sample.sampled_at - baseline.at))
     lines += _section(event_lines(sample.kernel_events, gpu, width), "kernel log")
-    why = [line for gap in gaps.distinct() for line in wrap(gap_cells("", gap), width, 5)]
+    why = [line for gap in gaps.distinct() for line in wrap(gap_cells(gap), width, 5)]
     return lines + _section(why, "not known of this GPU")
 
 
@@ -122,12 +122,12 @@ def _command_cell(rank: RankSample | None, process: GpuProcess | None) -> Cell:
     return Cell(f"{process.probe} probe of mltop" if process.probe else process.name, "dim")
 
 
-def link_lines(gpu: GpuSample, first: GpuSample, width: int) -> list[list[Cell]]:
+def link_lines(gpu: GpuSample, earlier: GpuSample, width: int) -> list[list[Cell]]:
     """A line per NVLink, in as many panels as fit beside each other."""
     links = gpu.nvlink.links
     if not links:
         return []
-    before = {link.index: link.errors for link in first.nvlink.links}
+    before = {link.index: link.errors for link in earlier.nvlink.links}
     panels = max(1, min(3, width // LINK_PANEL))
     each = width // panels
     shown = layout(LINK_COLUMNS, each - 2)
@@ -136,25 +136,24 @@ def link_lines(gpu: GpuSample, first: GpuSample, width: int) -> list[list[Cell]]
         old = before.get(link.index, {})
         grown = {name: value - old[name] for name, value in link.errors.items() if name in old and value > old[name]}
         drawn.append(columns_line(LINK_COLUMNS, link_row(link, grown), shown))
-    rows = -(-len(drawn) // panels)
-    cut = [drawn[start : start + rows] for start in range(0, len(drawn), rows)]
-    return side_by_side([[header_line(LINK_COLUMNS, shown), *part] for part in cut], each)
+    rows, header = -(-len(drawn) // panels), header_line(LINK_COLUMNS, shown)
+    return side_by_side([[header, *drawn[start : start + rows]] for start in range(0, len(drawn), rows)], each)
 
 
 def event_lines(events: Sequence[KernelEvent], gpu: GpuSample, width: int) -> list[list[Cell]]:
     """What the kernel log said of this GPU, the newest first."""
-    own = [event for event in events if gpu.pci_bus_id and same_device(event.subject, gpu.pci_bus_id)]
+    of_gpu = [event for event in events if gpu.pci_bus_id and same_device(event.subject, gpu.pci_bus_id)]
     lines = []
-    for event in reversed(own[-MOST_EVENTS:]):
+    for event in reversed(of_gpu[-MOST_EVENTS:]):
         what = event.kind if event.code is None else f"{event.kind.capitalize()} {event.code}"
         cells = [Cell(f"{clock_time(event.at)}  ", "dim"), Cell(f"{what}  ", "bold"), Cell(event.text)]
         lines += wrap(cells, width, 10)
     return lines
 
 
-def same_device(one: str, other: str) -> bool:
+def same_device(bus_id: str, other: str) -> bool:
     """Whether two PCI bus ids are of one device: "0000:1b:00" in the log is "00000000:1B:00.0" in NVML."""
-    return bool(one) and _device(one) == _device(other)
+    return bool(bus_id) and _device(bus_id) == _device(other)
 
 
 def _device(bus_id: str) -> tuple[int, str, str] | None:

@@ -17,7 +17,7 @@ from mltop.tui.app.navigation import gpu_location, gpu_of_row
 from mltop.tui.filters.fields import of_gpu, users_of
 from mltop.tui.render.cells import Cell, plain
 from mltop.tui.render.gpus.timelines import timeline_lines
-from mltop.tui.screens.gpu.details import WatchedGpus, details
+from mltop.tui.screens.gpu.details import Baselines, details
 from mltop.tui.screens.lines import all_problem_lines, state_lines
 from mltop.tui.screens.pane import Lines, Memo, Pane, TextLines
 from mltop.tui.screens.tables import NO_SAMPLE, GpuTable, gpu_of, gpu_rows, gpus_of, is_live
@@ -52,7 +52,7 @@ class GpuScreen(Pane):
     def __init__(self) -> None:
         super().__init__()
         self._history = ShownHistory()
-        self._watched = WatchedGpus()
+        self._baselines = Baselines()
         self._timeline = Memo[Lines]()
 
     def body(self) -> Iterable[Widget]:
@@ -99,7 +99,7 @@ class GpuScreen(Pane):
         return self.set_part("#problems", problems[: max(1, room // 4)])
 
     def action_neighbour(self, step: int) -> None:
-        """From the last GPU of the node on to the first."""
+        """Go to the next GPU, from the last one of the node to the first."""
         node, gpu = self._node(), self._gpu()
         indexes = [other.index for other in gpus_of(node)]
         if node is not None and indexes:
@@ -116,7 +116,7 @@ class GpuScreen(Pane):
             self.open_rank(f"{node.node}/{users[0].pid}")
 
     def _fill_timeline(self, node: NodeView, gpu: GpuSample, room: int) -> int:
-        """Made anew only when time went on: a key need not wait for it."""
+        """The timeline is made anew only when time went on: a key need not wait for it."""
         width, room, paused = self.size.width, min(room, MOST_TIMELINE), self.mltop.paused
 
         def make() -> Lines:
@@ -129,8 +129,8 @@ class GpuScreen(Pane):
         return self.set_part("#timeline", self._timeline.get(source, make))
 
     def _fill_details(self, sample: Sample, gpu: GpuSample) -> None:
-        first = self._watched.first(sample.node, gpu, sample.sampled_at)
-        lines = details(sample, gpu, first, self.size.width - 1)
+        baseline = self._baselines.of(sample.node, gpu, sample.sampled_at)
+        lines = details(sample, gpu, baseline, self.size.width - 1)
         if not self.filter.empty:
             lines = [line for line in lines if line and self.keeps(plain(line))]
         self.query_one(Details).set_lines(lines)

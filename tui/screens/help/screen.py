@@ -64,7 +64,7 @@ _OF = {"node": "node: ", "gpu": "GPU: ", "rank": "rank: ", "finding": "problem: 
 
 
 def _side_by_side(left: Sequence[Line], right: Sequence[Line], width: int) -> list[Line]:
-    """``width``: of the left column, in cells."""
+    """Two columns of lines; ``width`` of the left one, in cells."""
     pairs = zip_longest(left, right, fillvalue=Line())
     return [[*first, Cell(" " * max(0, width - len(plain(first)))), *second] for first, second in pairs]
 

@@ -14,7 +14,7 @@ from mltop.tui.render.findings import severity_cell
 from mltop.tui.render.links import LINK_COLUMNS, PCI_COLUMNS, Counted, link_name
 from mltop.tui.screens.lines import all_problem_lines
 from mltop.tui.screens.pane import OneNodePane, TextLines
-from mltop.tui.screens.tables import NO_SAMPLE
+from mltop.tui.screens.tables import NO_SAMPLE, gaps_of
 from mltop.tui.widgets.line_table import LineTable
 
 Counters = dict[str, int]
@@ -48,8 +48,8 @@ class LinksScreen(OneNodePane):
         of_links = (finding for finding in picture.findings if finding.id.startswith(LINK_FINDINGS))
         own = [finding for finding in of_links if finding.node == view.node]
         alarms = {finding.subject: severity_cell(finding.severity).style for finding in reversed(own)}
-        gaps = [gap for gap in sample.gaps if gap.source in ("links", "pci")] if sample is not None else []
-        lines = all_problem_lines(own, [(view.node, gap) for gap in gaps if gap.kind == "unknown"], self.size.width)
+        gaps = [gap for gap in gaps_of(view) if gap.source in ("links", "pci") and gap.kind == "unknown"]
+        lines = all_problem_lines(own, gaps, self.size.width)
         lines = lines[: max(1, self.size.height // 4)]
         if len(picture.view.nodes) > 1:
             lines = [[Cell(view.node, "bold"), Cell("  n N: other nodes", "dim")], *lines]

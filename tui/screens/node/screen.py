@@ -19,7 +19,7 @@ from mltop.tui.render.cells import Cell
 from mltop.tui.screens.lines import all_problem_lines, connection_cells, host_cells, state_lines
 from mltop.tui.screens.node.timelines import GpuTimelines
 from mltop.tui.screens.pane import OneNodePane, TextLines
-from mltop.tui.screens.tables import GpuTable, RankTable, gpu_rows, gpu_table_height, is_live, rank_rows
+from mltop.tui.screens.tables import GpuTable, RankTable, gaps_of, gpu_rows, gpu_table_height, is_live, rank_rows
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import CursorView
 
@@ -69,7 +69,7 @@ class NodeScreen(OneNodePane):
         self.query_one("#problems", CellLines).set_lines(problems)
 
     def _show_gpus(self, node: NodeView, table_height: int, room: int) -> int:
-        """As a table or as timelines; returns the lines that this takes."""
+        """Show the GPUs as a table or as timelines; returns how many lines that takes."""
         gpus, timelines = self.query_one(GpuTable), self.query_one(GpuTimelines)
         show = partial(timelines.show, self.mltop, node, self.size.width, room)
         height = spared("the timelines", show, 0) if self._as_timelines else 0
@@ -81,14 +81,14 @@ class NodeScreen(OneNodePane):
         return height
 
     def _show_state(self, node: NodeView, taken_at: float) -> int:
-        """What is wrong with the node itself, and how it was reached; returns the lines that this takes."""
+        """Show what is wrong with the node itself and how it was reached; returns how many lines that takes."""
         lines = state_lines(node, taken_at, self.mltop.since.of(node.node), self.size.width)
         reached = [] if self.has_class("-low") else connection_cells(node.connection, self.size.width)
         lines += [reached] if reached else []
         return self.set_part("#state", lines[: max(1, self.size.height // 3)])
 
     def action_timelines(self) -> None:
-        """The cursor stays on its GPU."""
+        """Change between table and timelines; the cursor stays on its GPU."""
         table, timelines = self.query_one(GpuTable), self.query_one(GpuTimelines)
         had_focus = self.focused in (None, table, timelines)
         at = (timelines if self._as_timelines else table).cursor_key
@@ -109,13 +109,12 @@ class NodeScreen(OneNodePane):
     def _problems(self, picture: Picture, node: NodeView) -> list[list[Cell]]:
         own = (finding for finding in picture.findings if finding.node == node.node)
         findings = [finding for finding in own if not finding.id.startswith("node.")]  # its state stands above already
-        gaps = [(node.node, gap) for gap in node.sample.gaps] if node.sample is not None else []
-        lines = all_problem_lines(findings, gaps, self.size.width)
+        lines = all_problem_lines(findings, gaps_of(node), self.size.width)
         return lines or [[Cell(_without_problems(node), "dim")]]
 
 
 def _without_problems(node: NodeView) -> str:
-    """Nothing bad is known: that means little of a node that does not answer."""
+    """That nothing bad is known means little for a node that does not answer."""
     if node.sample is None:
         return f"nothing is known of it: {node.state.state}"
     return "no problems found, everything could be read" if is_live(node) else "no problems when last heard of"

@@ -26,7 +26,7 @@ class GpuTimelines(CellLines):
         self._height = 0
 
     def show(self, app: MltopApp, node: NodeView, width: int, room: int) -> int:
-        """How many lines it takes, at most ``room``; none when nothing has been kept of this node."""
+        """Returns how many lines it takes, at most ``room``; none when nothing has been kept of this node."""
         sample = node.sample
         if sample is None or not sample.gpus:
             return 0

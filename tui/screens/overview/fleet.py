@@ -130,7 +130,7 @@ class FleetScreen(Pane):
         return [heats[name] for name, _ in placed], [rank for _, rank in placed]
 
     def _room(self) -> int:
-        """Lines of this part without the blank ones between its widgets."""
+        """The lines of this part without the blank ones between its widgets."""
         gpus = self.query_one(GpuTable)
         hidden_gap = bool(gpus.display) and self.has_class("-roomy")
         return self.size.height - self.chrome_height() + hidden_gap
@@ -170,11 +170,11 @@ class FleetScreen(Pane):
         return titles[sort.column] if sort is not None else ""
 
     def _not_judged(self) -> int:
-        """How many of the nodes that are shown."""
+        """How many of the nodes that are shown the health rules have not judged yet."""
         return len(self._picture.not_judged & self._views.keys())
 
     def _show_gpus(self, left: int) -> None:
-        """The GPUs of the node under the cursor, where there is room for all of them."""
+        """Show the GPUs of the node under the cursor, where there is room for all of them."""
         gpus = self.query_one(GpuTable)
         view = self._views.get(self.node_at_cursor())
         wanted = gpu_table_height(view) if view is not None else 0
@@ -223,7 +223,7 @@ class FleetScreen(Pane):
         table.styles.height = max(1, room - legend - problems)
 
     def _show_problems(self, shown: bool) -> int:
-        """How many there are."""
+        """Returns how many problems there are."""
         table = self.query_one(f"#{PROBLEMS}", LineTable)
         table.display = shown
         if not shown:
@@ -267,7 +267,7 @@ class FleetScreen(Pane):
     # Keys and mouse.
 
     def _moved(self, node: str) -> None:
-        """The cursor is on another node: say all about it."""
+        """Show all about the node that the cursor is on now."""
         if self._left is not None and node in self._views:  # while the map itself is drawn, the rest comes later
             self._show_node()
             self._show_gpus(self._left)
@@ -285,14 +285,14 @@ class FleetScreen(Pane):
         self.draw()
 
     def action_sort(self) -> None:
-        """On the map, the order of the nodes."""
+        """Change what orders the nodes: on the map worst or name, in the list a column."""
         if isinstance(self.focused, Heatmap):
             self.action_order()
         else:
             super().action_sort()
 
     def action_view(self) -> None:
-        """The same node stays under the cursor."""
+        """Change between map and list; the same node stays under the cursor."""
         node, had_focus = self.node_at_cursor(), self.main.has_focus
         self.main.display = False
         self._as_list = not self._as_list

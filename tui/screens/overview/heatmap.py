@@ -144,11 +144,8 @@ class Heatmap(CursorView, can_focus=True):
 
     def cell_style(self, name: str, over: str = "") -> Any:
         """Styles that begin with "at-" are those of the cursor."""
-        return (
-            super().cell_style(name[len(AT) :], self.cursor_style)
-            if name.startswith(AT)
-            else super().cell_style(name, over)
-        )
+        at_cursor = name.startswith(AT)
+        return super().cell_style(name.removeprefix(AT), self.cursor_style if at_cursor else over)
 
     def _lay_out(self) -> None:
         """Where every node stands; everything is drawn again only when that changed."""

@@ -9,9 +9,9 @@ from textual.widget import Widget
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.mishaps import spared
 from mltop.tui.app.navigation import Location
-from mltop.tui.screens.lines import gaps_of, host_cells, problem_lines
+from mltop.tui.screens.lines import host_cells, problem_lines
 from mltop.tui.screens.pane import Pane, TextLines
-from mltop.tui.screens.tables import GpuTable, RankTable, gpu_rows, gpu_table_height, rank_rows
+from mltop.tui.screens.tables import GpuTable, RankTable, gaps_of, gpu_rows, gpu_table_height, rank_rows
 from mltop.tui.widgets.cell_view import CursorView
 
 MIN_RANK_LINES = 4
@@ -54,6 +54,7 @@ class OverviewScreen(Pane):
         self.limit_height(gpus, height if ranks.display else min(gpu_lines, max(2, room - problems)))
 
     def _show_problems(self, picture: Picture, room: int, free: int) -> int:
-        """The worst, in what is ``free`` or a small part of the ``room``; returns how many lines they take."""
+        """Show the worst, in what is ``free`` or a small part of the ``room``; returns how many lines they take."""
         most = max(room // 7, free)
-        return self.set_part("#problems", problem_lines(picture.findings, gaps_of(picture.view), self.size.width, most))
+        lines = problem_lines(picture.findings, gaps_of(picture.view.nodes[0]), self.size.width, most)
+        return self.set_part("#problems", lines)

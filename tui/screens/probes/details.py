@@ -13,12 +13,12 @@ from mltop.tui.render.probes.collectives import curve_lines, failed_pairs, pair_
 from mltop.tui.render.probes.kinds import LEGENDS
 from mltop.tui.render.probes.summary import command_lines, failure_lines, history_lines, listed
 from mltop.tui.screens.pane import Lines
-from mltop.tui.screens.probes.tables import Shown
+from mltop.tui.screens.probes.tables import ProbeTable
 
 MOST_PAIRS = 6  # named of one reason
 
 
-def lasting(progress: ProbeProgress, shown: Shown, size: tuple[int, int]) -> tuple[list[Lines], list[Lines]]:
+def lasting(progress: ProbeProgress, shown: ProbeTable, size: tuple[int, int]) -> tuple[list[Lines], list[Lines]]:
     """The sections that do not depend on the cursor: those before the ones that do, and those after.
 
     ``size``: most cells and lines. They are made once per report of progress: drawing a curve takes a while.
@@ -37,15 +37,18 @@ def lasting(progress: ProbeProgress, shown: Shown, size: tuple[int, int]) -> tup
 
 
 def at_cursor(
-    progress: ProbeProgress, shown: Shown, cursor: str | None, past: Mapping[str, Sequence[PastResult]], width: int
+    progress: ProbeProgress, shown: ProbeTable, cursor: str | None, past: Mapping[str, Sequence[PastResult]], width: int
 ) -> list[Lines]:
-    """Of the device under the cursor: the GPUs it copies to, and its history. ``cursor``: the key of its row."""
-    lines: list[Lines] = []
-    if shown.name == "copies":
-        node = shown.about[cursor][0] if cursor is not None and cursor in shown.about else ""
-        results = [line.result for line in shown.lines.values() if line.progress.node == node]
-        lines.append(peer_matrix([result for result in results if isinstance(result, CopiesResult)], width))
-    return [*lines, _history(progress, shown, cursor, past, width)]
+    """The sections about the device under the cursor: the GPUs it copies to, and its history.
+
+    ``cursor``: the key of its row.
+    """
+    history = _history(progress, shown, cursor, past, width)
+    if shown.name != "copies":
+        return [history]
+    node, _ = shown.about.get(cursor or "", ("", None))
+    results = [line.result for line in shown.lines.values() if line.progress.node == node]
+    return [peer_matrix([result for result in results if isinstance(result, CopiesResult)], width), history]
 
 
 def joined(sections: Sequence[Lines]) -> Lines:
@@ -56,7 +59,7 @@ def joined(sections: Sequence[Lines]) -> Lines:
     return lines
 
 
-def _pictures(progress: ProbeProgress, shown: Shown, size: tuple[int, int]) -> list[Lines]:
+def _pictures(progress: ProbeProgress, shown: ProbeTable, size: tuple[int, int]) -> list[Lines]:
     results = progress.report.results if progress.report is not None else []
     if shown.name == "sizes":
         return [curve_lines([result for result in results if isinstance(result, CollectiveResult)], *size)]
@@ -67,15 +70,15 @@ def _pictures(progress: ProbeProgress, shown: Shown, size: tuple[int, int]) -> l
 
 
 def _failed_pairs(pairs: Sequence[PairResult]) -> list[str]:
-    """Those of one reason on one line."""
+    """A line for each reason."""
     reasons = failed_pairs(pairs).items()
     return [f"{first_of([' - '.join(nodes) for nodes in of_pairs], MOST_PAIRS)}: {why}" for why, of_pairs in reasons]
 
 
 def _history(
-    progress: ProbeProgress, shown: Shown, cursor: str | None, past: Mapping[str, Sequence[PastResult]], width: int
+    progress: ProbeProgress, shown: ProbeTable, cursor: str | None, past: Mapping[str, Sequence[PastResult]], width: int
 ) -> Lines:
-    """Of the device under the cursor, or of the nodes that took part: what was there before this run."""
+    """The results before this run, of the device under the cursor or of the nodes that took part."""
     report = progress.report
     of, who, probe = "", "", str(progress.wanted.kind)
     line = shown.lines.get(cursor or "")

@@ -31,20 +31,18 @@ class Question(CellLines, can_focus=False):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.spots: dict[int, list[tuple[int, int]]] = {}  # by line, where each option is written
+        self.spots: dict[int, list[tuple[int, int]]] = {}  # by line, the columns of each option
 
     def on_click(self, event: events.Click) -> None:
         spot = event.get_content_offset(self)
-        if spot is None:
-            return
-        for place, (line, options) in enumerate(self.spots.items()):
+        for choice, (line, options) in enumerate(self.spots.items()):
             for option, (start, end) in enumerate(options):
-                if line == spot.y + round(self.scroll_y) and start <= spot.x < end:
-                    cast("ConfirmProbe", self.screen).choose(place, option)
+                if spot is not None and line == self.content_line(spot.y) and start <= spot.x < end:
+                    cast("ConfirmProbe", self.screen).choose(choice, option)
 
 
 class ConfirmProbe(ModalScreen[ProbeWanted | None]):
-    """Dismissed with what is wanted, or None. ``node`` and ``gpu``: what the user looks at, "" and None: nothing."""
+    """Dismissed with what is wanted, or None. ``scope_of``: where a probe of a kind would run, as of now."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter,y", "start", "start"),
@@ -76,7 +74,7 @@ class ConfirmProbe(ModalScreen[ProbeWanted | None]):
         self._wanted = ProbeWanted(kind)
         self._scope_of = scope_of
         self._at = 1  # of the choices: not the kind, the key that was pressed said that
-        self._said = ""
+        self._note = ""  # what the last key came to
 
     def compose(self) -> ComposeResult:
         with Vertical(id="box"):
@@ -110,7 +108,7 @@ class ConfirmProbe(ModalScreen[ProbeWanted | None]):
         box.styles.width = outer
         width, scope = outer - FRAME, self._scope
         self._at = min(self._at, len(choices_of(self._wanted)) - 1)
-        lines, question.spots = question_lines(self._wanted, scope, self._at, width, self._said)
+        lines, question.spots = question_lines(self._wanted, scope, self._at, width, self._note)
         roomy = self.size.height >= len(lines) + 5
         self.set_class(roomy, "-roomy")
         question.styles.height = max(1, min(len(lines), self.size.height - 3 - roomy - self._typing))
@@ -119,13 +117,13 @@ class ConfirmProbe(ModalScreen[ProbeWanted | None]):
 
     # Choosing.
 
-    def choose(self, place: int, option: int) -> None:
-        choice = choices_of(self._wanted)[place]
+    def choose(self, at: int, option: int) -> None:
+        choice = choices_of(self._wanted)[at]
         self._wanted = chosen(self._wanted, choice.name, option % len(choice.options))
         if choice.name == "kind" and len(self._scope.names) != 1:
             self._wanted = replace(self._wanted, force=False)
-        self._at, self._said = place, ""
-        self.draw()
+        self._at = at
+        self._say("")
 
     def action_option(self, step: int) -> None:
         self.choose(self._at, choices_of(self._wanted)[self._at].chosen + step)
@@ -140,19 +138,17 @@ class ConfirmProbe(ModalScreen[ProbeWanted | None]):
     # Forcing: the name of the node has to be typed.
 
     def action_force(self) -> None:
-        scope = self._scope
+        names = self._scope.names
         if self._wanted.force:
             self._wanted = replace(self._wanted, force=False)
-        elif len(scope.names) != 1:
+            self._say("")
+        elif len(names) != 1:
             self._say("force works on one node at a time: open its pane, or mark it alone")
-            return
         else:
             host = self.query_one("#host", TypedBox)
             host.display, host.value = True, ""
             self.set_focus(host)
-            self._say(f"type {scope.names[0]} and Enter to load GPUs that are in use, too")
-            return
-        self._say("")
+            self._say(f"type {names[0]} and Enter to load GPUs that are in use, too")
 
     def on_input_submitted(self, event: TypedBox.Submitted) -> None:
         event.stop()
@@ -177,12 +173,11 @@ class ConfirmProbe(ModalScreen[ProbeWanted | None]):
 
     def action_start(self) -> None:
         scope = self._scope
-        why = why_not(self._wanted, scope)
-        if why:
+        if why := why_not(self._wanted, scope):
             self._say(why)
         else:
             self.dismiss(replace(self._wanted, nodes=scope.nodes, gpus=scope.gpus))
 
     def _say(self, text: str) -> None:
-        self._said = text
+        self._note = text
         self.draw()

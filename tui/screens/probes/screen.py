@@ -17,7 +17,7 @@ from mltop.tui.render.probes.summary import empty_lines, headline, split_verdict
 from mltop.tui.screens.bars import Notice
 from mltop.tui.screens.pane import Lines, Memo, Pane, TextLines
 from mltop.tui.screens.probes.details import at_cursor, joined, lasting
-from mltop.tui.screens.probes.tables import NAMES, NO_TABLE, Device, ResultTables, Shown
+from mltop.tui.screens.probes.tables import NAMES, NO_TABLE, Device, ProbeTable, ResultTables
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import CursorView
 from mltop.tui.widgets.line_table import LineTable
@@ -40,7 +40,11 @@ class ProbesScreen(Pane):
         super().__init__()
         self._tables = ResultTables()
         self._shown = NO_TABLE
-        self._head, self._table, self._fixed = Memo[Lines](), Memo[Shown](), Memo[tuple[list[Lines], list[Lines]]]()
+        self._head, self._table, self._fixed = (
+            Memo[Lines](),
+            Memo[ProbeTable](),
+            Memo[tuple[list[Lines], list[Lines]]](),
+        )
         self._wanted: ProbeWanted | None = None  # by the run whose table is shown
         self._next_at = 0.0  # monotonic s: not before then is a table made of what goes on
         self._waits = False
@@ -97,7 +101,7 @@ class ProbesScreen(Pane):
         self.draw()
 
     def action_copy(self) -> None:
-        """By the terminal (OSC 52): over ssh it reaches the user's own clipboard, where the terminal allows it."""
+        """The terminal copies it (OSC 52): over ssh that is the user's own clipboard, where the terminal allows it."""
         progress = self.mltop.probing.shown
         command = progress.report.command if progress is not None and progress.report is not None else ""
         if command:
@@ -124,8 +128,8 @@ class ProbesScreen(Pane):
     def _cancels(self, progress: ProbeProgress) -> bool:
         return self.mltop.probing.cancelling and progress is self.mltop.probing.running
 
-    def _table_of(self, progress: ProbeProgress) -> Shown:
-        """Made anew only when there is news: a key need not wait for it."""
+    def _table_of(self, progress: ProbeProgress) -> ProbeTable:
+        """The table is made anew only when there is news: a key need not wait for it."""
         collective, past = self.mltop.trail.here.collective, self.mltop.probing.past
         brief = self.size.width < WIDE
         began = time.monotonic()
@@ -149,14 +153,14 @@ class ProbesScreen(Pane):
         self._waits = False
         self.draw()
 
-    def _below(self, progress: ProbeProgress, shown: Shown, cursor: str | None, left: Lines) -> Lines:
-        """``left``: of the verdict."""
+    def _below(self, progress: ProbeProgress, shown: ProbeTable, cursor: str | None, left: Lines) -> Lines:
+        """All that stands below the table. ``left``: what is left of the verdict."""
         size = (self.size.width - 1, self.size.height - 4)
         before, after = self._fixed.get((progress, shown, size), lambda: lasting(progress, shown, size))
         return joined([left, *before, *at_cursor(progress, shown, cursor, self.mltop.probing.past, size[0]), *after])
 
     def _show_table(self, name: str) -> LineTable:
-        """Only this one; it gets the focus from the one before."""
+        """Show only this table, which gets the focus from the one before."""
         wanted = self.query_one(f"#table-{name}", LineTable)
         had_focus = self.focused is None or (isinstance(self.focused, LineTable) and self.focused is not wanted)
         for table in self.query(LineTable):

@@ -46,8 +46,8 @@ NAMES = (*TABLES, "sizes", "ranks", "pairs")  # of the tables; the screen has a 
 
 
 @dataclass(frozen=True)
-class Shown:
-    """One table. ``lines``: of devices, by key; ``about``: (node, GPU) of each row, by key."""
+class ProbeTable:
+    """A table as it is shown. ``lines``: of devices, by key; ``about``: (node, GPU) of each row, by key."""
 
     name: str
     columns: Sequence[Column]
@@ -58,7 +58,7 @@ class Shown:
     about: Mapping[str, Device] = field(default_factory=dict)
 
     def rows(self, view: FleetView) -> SubjectRows:
-        """As a table takes them; fields of a filter are asked of the newest view."""
+        """The rows; a filter's fields are those of the newest view."""
         nodes = {node.node: node for node in view.nodes}
 
         def subject(index: int) -> Subject:
@@ -69,7 +69,7 @@ class Shown:
         return SubjectRows(self.keys, self.make, subject, self.value)
 
 
-NO_TABLE = Shown("", (), (), lambda _: Row("", ()), lambda *_: None)
+NO_TABLE = ProbeTable("", (), (), lambda _: Row("", ()), lambda *_: None)
 
 
 class ResultTables:
@@ -84,7 +84,7 @@ class ResultTables:
         past: Mapping[str, Sequence[PastResult]],
         collective: str = "",
         brief: bool = False,
-    ) -> Shown:
+    ) -> ProbeTable:
         """``collective``: the key of the one whose ranks are looked at, "" none; ``brief``: short words in cells."""
         report = progress.report
         results = report.results if report is not None else []
@@ -99,7 +99,7 @@ class ResultTables:
             return pairs_table(pairs)
         return self._devices(progress, past, brief)
 
-    def _devices(self, progress: ProbeProgress, past: Mapping[str, Sequence[PastResult]], brief: bool) -> Shown:
+    def _devices(self, progress: ProbeProgress, past: Mapping[str, Sequence[PastResult]], brief: bool) -> ProbeTable:
         kind, report = progress.wanted.kind, progress.report
         devices = _all_devices(progress)
         results = {key: self._result(kind, key, device) for key, device in devices.items()}
@@ -132,7 +132,7 @@ def _decoded(kind: str, raw: Any) -> DeviceResult | None:
 
 
 def _all_devices(progress: ProbeProgress) -> dict[tuple[str, str], DeviceProgress]:
-    """By node and uuid: those under way with the report's results, and those that only the report knows."""
+    """By node and uuid: devices under way with the report's results, and those that only the report knows."""
     devices = {(device.node, device.uuid or f"{device.gpu}/{device.rank}"): device for device in progress.devices}
     for result in progress.report.results if progress.report is not None else ():
         if isinstance(result, DeviceResult):
@@ -156,7 +156,7 @@ def _name(device: DeviceProgress, short: Mapping[str, str], several: bool) -> st
     return f"{short[device.node]}/{own}" if own and own != "cpu" else short[device.node]
 
 
-def devices_table(kind: str, lines: Mapping[str, Line], first_title: str, brief: bool = False) -> Shown:
+def devices_table(kind: str, lines: Mapping[str, Line], first_title: str, brief: bool = False) -> ProbeTable:
     """``kind``: of a probe; one whose results are not those of devices shows how far they are."""
     kind = kind if kind in TABLES else "stages"
     shown = BRIEF.get(kind, TABLES[kind]) if brief else TABLES[kind]
@@ -173,7 +173,7 @@ def devices_table(kind: str, lines: Mapping[str, Line], first_title: str, brief:
             return position[order[index]]
         return by_key[column].sorts_by(line) if line.result is not None else None
 
-    return Shown(
+    return ProbeTable(
         kind,
         columns,
         order,
@@ -184,20 +184,20 @@ def devices_table(kind: str, lines: Mapping[str, Line], first_title: str, brief:
     )
 
 
-def sizes_table(results: Sequence[CollectiveResult]) -> Shown:
+def sizes_table(results: Sequence[CollectiveResult]) -> ProbeTable:
     """The sizes in the order of the report."""
     first_nodes = [(result.nodes[0] if result.nodes else "", None) for result in results]
     return _table("sizes", SIZE_COLUMNS, results, [size_key(result) for result in results], first_nodes)
 
 
-def ranks_table(result: CollectiveResult) -> Shown:
+def ranks_table(result: CollectiveResult) -> ProbeTable:
     """The ranks of a collective, who comes last first."""
     lines = [ArrivalLine(arrival, result) for arrival in by_lag(result)]
     keys = [str(line.arrival.rank) for line in lines]
     return _table("ranks", RANK_COLUMNS, lines, keys, [(line.arrival.node, line.arrival.gpu) for line in lines])
 
 
-def pairs_table(pairs: Sequence[PairResult]) -> Shown:
+def pairs_table(pairs: Sequence[PairResult]) -> ProbeTable:
     """What failed, then the slowest."""
     usual, most = usual_busbw(pairs)
     lines = [PairLine(pair, usual, most) for pair in worst_first(pairs)]
@@ -208,9 +208,9 @@ def pairs_table(pairs: Sequence[PairResult]) -> Shown:
 
 def _table(
     name: str, columns: Sequence[Column], items: Sequence[Any], keys: Sequence[str], about: Sequence[Device]
-) -> Shown:
+) -> ProbeTable:
     """A row of each of ``items``, with its key and what it is about."""
-    return Shown(
+    return ProbeTable(
         name,
         columns,
         keys,

@@ -69,7 +69,7 @@ class RankScreen(Pane):
         self.query_one("#stack", CellLines).set_lines(self._stack_lines(self.size.width - 1))
 
     def _digests(self) -> list[StackDigest]:
-        """Of the rank itself and of its children, as the last dump brought them."""
+        """The stacks of the rank itself and of its children, as the last dump brought them."""
         here, result = self.mltop.trail.here, self.mltop.investigation.result
         digests = [digest for report in result.reports for digest in report.digests] if result else []
         return [

@@ -31,7 +31,7 @@ Keep = Callable[[str], bool]
 
 @dataclass(frozen=True)
 class Target:
-    """What a line opens: ``ranks`` of the report ``at`` this place. ``line`` tells it from others of these ranks."""
+    """What a line opens: ``ranks`` of report number ``at``. ``line`` tells it from others of these ranks."""
 
     at: int
     ranks: Ranges
@@ -77,14 +77,13 @@ class StacksScreen(Pane):
         if ranks.count != 1:
             self.mltop.drill(Location("ranks", job=JobKey(report.job, report.uid), ranks=ranks, label=f"ranks {ranks}"))
             return
-        for digest in report.digests:
-            if digest.rank == ranks.first and digest.child_of is None:
-                self.open_rank(f"{digest.node}/{digest.pid}")
-                return
+        of_rank = (digest for digest in report.digests if digest.rank == ranks.first and digest.child_of is None)
+        if digest := next(of_rank, None):
+            self.open_rank(f"{digest.node}/{digest.pid}")
 
 
 def result_lines(result: DumpResult, width: int, keep: Keep) -> list[KeyedLine]:
-    """Everything a dump found, with keys of lines that can be opened; ``keep`` filters tree and classes."""
+    """All that a dump found, and what its lines open; ``keep`` filters tree and classes."""
     lines: list[KeyedLine] = [(_dump_title(result), None)]
     if result.nodes:
         lines += [(line, None) for line in wrap(_scope_line(result.nodes), width, indent=4)]
@@ -107,7 +106,7 @@ def _dump_title(result: DumpResult) -> list[Cell]:
 
 
 def _scope_line(nodes: Sequence[str]) -> list[Cell]:
-    """Of marked nodes only: who is missing there may be waited for elsewhere."""
+    """Says that only marked nodes were dumped: who is missing there may be waited for elsewhere."""
     marked = f"of {counted(len(nodes), 'marked node')} ({first_of(nodes)}): "
     return [Cell(marked, "warn"), Cell("the verdict does not know ranks elsewhere, t without marks dumps all")]
 
@@ -139,9 +138,9 @@ def _class_lines(at: int, report: JobReport, width: int, keep: Keep) -> list[Key
         return []
     shown = layout(CLASS_COLUMNS, width)
     lines: list[KeyedLine] = [([], None), (header_line(CLASS_COLUMNS, shown), None)]
-    for index, made in enumerate(report.classes):
-        drawn = columns_line(CLASS_COLUMNS, class_row(index, made), shown)
-        lines += [(drawn, Target(at, made.ranks, f"class{index}"))] if keep(plain(drawn)) else []
+    for index, stack_class in enumerate(report.classes):
+        drawn = columns_line(CLASS_COLUMNS, class_row(index, stack_class), shown)
+        lines += [(drawn, Target(at, stack_class.ranks, f"class{index}"))] if keep(plain(drawn)) else []
     return lines
 
 
@@ -157,7 +156,7 @@ def _unread_line(digest: StackDigest, width: int) -> list[list[Cell]]:
 
 
 def _silent_lines(nodes: Sequence[NodeState], width: int) -> list[list[Cell]]:
-    """Those that did not answer in full, alike ones on one line."""
+    """The nodes that did not answer in full, those of one reason on one line."""
     lines: list[list[Cell]] = []
     for state, reason, names in by_reason(nodes):
         why = f"{state}, no full answer" + (f": {reason}" if reason else "")

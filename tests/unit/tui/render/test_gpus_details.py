@@ -12,8 +12,8 @@ from mltop.tui.app.navigation import gpu_location, gpu_of_row
 from mltop.tui.render.cells import line_width, plain
 from mltop.tui.render.gpus.details import Block, Fact, GpuGaps, block_lines, blocks_of
 from mltop.tui.screens.gpu.details import (
-    First,
-    WatchedGpus,
+    Baseline,
+    Baselines,
     details,
     event_lines,
     link_lines,
@@ -77,7 +77,7 @@ def test_what_is_unknown_says_why_in_its_place(what: str, group: str, label: str
 def test_reasons_stand_in_place_and_all_of_them_below() -> None:
     sample = Sample("n1", 100.0, gpus=[GpuSample(3)])
     sample.gaps = [Gap("gpu.3.ecc", "needs root", "sudo mltop"), Gap("gpu.1.ecc", "other", ""), Gap("host.x", "else")]
-    text = "\n".join(plain(line) for line in details(sample, sample.gpus[0], First(100.0, sample.gpus[0]), 120))
+    text = "\n".join(plain(line) for line in details(sample, sample.gpus[0], Baseline(100.0, sample.gpus[0]), 120))
     assert "– needs root" in text and "not known of this GPU" in text
     assert "GAP  gpu.3.ecc: needs root – sudo mltop" in text
     assert "other" not in text and "else" not in text
@@ -185,13 +185,13 @@ def test_the_kernel_log_of_this_gpu_alone_newest_first() -> None:
 
 
 def test_counters_are_watched_anew_for_another_board_or_an_earlier_time() -> None:
-    watched = WatchedGpus()
+    baselines = Baselines()
     board, other = GpuSample(3, uuid="a"), GpuSample(3, uuid="b")
-    assert watched.first("n1", board, 10.0) == First(10.0, board)
-    assert watched.first("n1", GpuSample(3, uuid="a"), 20.0).gpu is board
-    assert watched.first("n2", board, 30.0).at == 30.0
-    assert watched.first("n1", other, 40.0).gpu is other
-    assert watched.first("n1", other, 5.0).at == 5.0
+    assert baselines.of("n1", board, 10.0) == Baseline(10.0, board)
+    assert baselines.of("n1", GpuSample(3, uuid="a"), 20.0).gpu is board
+    assert baselines.of("n2", board, 30.0).at == 30.0
+    assert baselines.of("n1", other, 40.0).gpu is other
+    assert baselines.of("n1", other, 5.0).at == 5.0
 
 
 def test_places_of_gpus_differ() -> None:
