@@ -32,7 +32,7 @@ FIRST_SAMPLES = 3
 HEALTHY_SAMPLES = 11  # all counters have been read twice
 BROKEN_SAMPLES = 22
 MORE_SAMPLES = 10
-MOST_S = 120.0
+MOST_S = 300.0
 MOVE_S = 0.5
 HEAD = """# Which rules have fired
 
