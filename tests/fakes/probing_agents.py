@@ -47,7 +47,7 @@ def one_round(node, line):
     if how == "hangs in a round":
         return event(node, id, event="stage", rank=0, stage="measure 64 KiB")
     if how == "leaves":
-        event(node, id, event="failed", rank=0, stage="init", why="rank 0 died: killed (SIGKILL)")
+        event(node, id, event="failed", rank=0, stage="init", why="died: killed (SIGKILL)")
         return done(node, id)
     for number, group in enumerate(line["groups"]):
         if node in group:

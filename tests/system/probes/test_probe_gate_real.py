@@ -108,9 +108,9 @@ def test_a_gpu_that_somebody_uses_is_refused_and_the_other_measured(
 @pytest.mark.parametrize(
     ("key", "value", "field", "why"),
     [
-        ("gpu.0.busy_percent", 40, "busy", "GPU 0 is busy: 40 %"),
-        ("gpu.0.memory_used_bytes", 3 * GIB, "memory_used_bytes", "3 GiB of GPU 0 are in use"),
-        ("gpu.0.remap_pending", 1, "remap.pending", "GPU 0 waits for a reset"),
+        ("gpu.0.busy_percent", 40, "busy", "busy: 40 %"),
+        ("gpu.0.memory_used_bytes", 3 * GIB, "memory_used_bytes", "3 GiB of its memory are in use"),
+        ("gpu.0.remap_pending", 1, "remap.pending", "waits for a reset"),
     ],
 )
 def test_other_signs_of_use(key: str, value: int, field: str, why: str, hub: Hub, fake: FakeNvml) -> None:
@@ -135,7 +135,7 @@ def test_instances_of_a_gpu_in_mig_mode_are_measured_by_themselves(fake: FakeNvm
         results = of(ask(hub, "measure", gpus=["0"]), "result")
         (refusal,) = of(ask(hub, "measure", gpus=["0"], kind="all_reduce"), "refused")
     assert sorted(event["data"]["seen"]["CUDA_VISIBLE_DEVICES"] for event in results) == ["MIG-first", "MIG-second"]
-    assert refusal["why"] == "GPU 0 is in MIG mode: NCCL does not work between MIG instances"
+    assert refusal["why"] == "in MIG mode: NCCL does not work between MIG instances"
 
 
 def test_without_a_torch_anywhere_every_place_is_named(hub: Hub, tmp_path: Path) -> None:
