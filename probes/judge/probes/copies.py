@@ -21,7 +21,6 @@ from mltop.probes.judge.probes.devices import (
     doubt,
     first_sentences,
     looks,
-    span,
     suspect,
     unknown_past,
 )
@@ -29,7 +28,7 @@ from mltop.probes.judge.probes.hardware.links import host_copy, uses_pcie
 from mltop.probes.judge.probes.hardware.peaks import Expected
 from mltop.probes.judge.values import grouped, known
 from mltop.probes.model.probe import CopiesResult, PastResult, ProbeVerdict
-from mltop.probes.model.units import percent_span_words, percent_words, rate_words
+from mltop.probes.model.units import percent_span_words, percent_words, rate_words, span
 
 _RESEAT = "reseat the card, check slot, riser and BIOS settings; lspci -vv shows LnkSta and LnkCap"
 

@@ -7,7 +7,7 @@ others have measured on such hardware is only told.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -16,7 +16,7 @@ from mltop.probes.judge.probes.compare import PEER_GAP, Comparison, against_past
 from mltop.probes.judge.values import grouped, known
 from mltop.probes.model.probe import DeviceResult, PastResult, Suspect
 from mltop.probes.model.ranks import fold
-from mltop.probes.model.units import counted, percent_words, rate_words
+from mltop.probes.model.units import counted, percent_words, rate_words, span
 
 SENTENCES = 4  # about what is slow: then only how many more there are
 LISTED = 3
@@ -152,16 +152,6 @@ def plural(results: Sequence[DeviceResult]) -> str:
     kinds = {result.kind for result in results}
     word = "MIG slice" if kinds == {"mig"} else "CPU node" if kinds == {"cpu"} else "GPU"
     return counted(len(results), word)
-
-
-def span(values: Iterable[float], words: Words) -> str:
-    """``2890–2960 GB/s``, or one figure when both ends read alike."""
-    ordered = sorted(values)
-    least, most = words(ordered[0]), words(ordered[-1])
-    if least == most:
-        return most
-    unit = " " + most.partition(" ")[2]
-    return f"{least.removesuffix(unit)}–{most}"
 
 
 def listed(items: Sequence[str]) -> str:

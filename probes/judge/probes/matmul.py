@@ -39,8 +39,8 @@ from mltop.probes.model.units import (
     counted,
     percent_span_words,
     percent_words,
+    span,
     span_words,
-    tflops_span_words,
     tflops_words,
 )
 
@@ -366,4 +366,4 @@ def _against_table(results: Sequence[MatmulResult]) -> Iterator[str]:
         share = percent_span_words(rate / best for rate in rates)
         of = f"{share} of mamf-finder's {tflops_words(best)} on {peak.name}"
         note = doubt(rates, best, peak.is_sure(f"mamf.{first.dtype}"), "versions of driver, torch and cuBLAS alone")
-        yield f"burst: {tflops_span_words(rates)}, {of}{note}"
+        yield f"burst: {span(rates, tflops_words)}, {of}{note}"

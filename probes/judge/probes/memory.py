@@ -13,7 +13,6 @@ from mltop.probes.judge.probes.devices import (
     doubt,
     first_sentences,
     looks,
-    span,
     suspect,
     unknown_past,
 )
@@ -21,7 +20,7 @@ from mltop.probes.judge.probes.hardware.peaks import COPY_SOURCE, peak_of
 from mltop.probes.judge.probes.reasons import Throttle, other_versions, throttle_of, throttle_words
 from mltop.probes.judge.values import grouped
 from mltop.probes.model.probe import MemoryResult, PastResult, Phase, ProbeVerdict, Suspect
-from mltop.probes.model.units import percent_span_words, rate_words
+from mltop.probes.model.units import percent_span_words, rate_words, span
 
 _LOOK = "nvidia-smi -q -d CLOCK,ECC,ROW_REMAPPER, mltop check; if it stays: dcgmi diag -r 3"
 _LOOK_CPU = "look for other load, missing memory channels (dmidecode -t memory) and the power profile"
