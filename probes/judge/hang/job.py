@@ -268,7 +268,7 @@ class JobView:
 
     @property
     def watched(self) -> str:
-        """Of ranks that "did not move": ``for 5.0 s (quiet for 3 min 20 s before that)``.
+        """How long ranks "did not move": ``for 5.0 s (quiet for 3 min 20 s before that)``.
 
         One look alone shows no standstill: then the samples before it do, or nothing does.
         """

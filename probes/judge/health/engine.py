@@ -286,7 +286,7 @@ def evaluate(
 def evaluated(
     samples: Iterable[Sample], rules: Sequence[Rule] = RULES, expectations: Expectations = NO_EXPECTATIONS
 ) -> Health:
-    """As ``evaluate``: for who also asks what is unknown."""
+    """The state behind ``evaluate``, for callers that also ask what is unknown."""
     ordered = sorted(samples, key=lambda sample: sample.sampled_at)
     counts = Counter(sample.node for sample in ordered)
     alone = frozenset(node for node, count in counts.items() if count == 1)

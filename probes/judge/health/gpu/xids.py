@@ -69,7 +69,7 @@ class Incident:
 
     @property
     def gravest(self) -> SeenXid:
-        """Of equals the first."""
+        """The gravest Xid, of equals the first."""
         return min(self.xids, key=lambda xid: _GRAVITY[xid.tier])
 
     @property
