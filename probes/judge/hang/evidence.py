@@ -217,10 +217,8 @@ def _gone(newest: Mapping[str, Sample], history: History, rounds: Rounds, living
 
 def _dumped_since(dumped: list[RankStacks] | None, sample: Sample) -> bool:
     """A dump with frames that is newer than the sample proves that the process still lives."""
-    return any(
-        stacks.taken_at > sample.sampled_at and any(digest.frames for digest in stacks.digests)
-        for stacks in dumped or ()
-    )
+    later = (stacks for stacks in dumped or () if stacks.taken_at > sample.sampled_at)
+    return any(digest.frames for stacks in later for digest in stacks.digests)
 
 
 def _only_dumped(rounds: Rounds, seen: set[Process]) -> list[RankSeen]:

@@ -137,13 +137,11 @@ def _groups(results: Sequence[MatmulResult], past: Sequence[PastResult]) -> list
     limits: dict[int, int | None] = {}
     for members in grouped(results, _key).values():
         limits |= _limits(members)
-    every = compared(
-        results,
-        rate_of,
-        lambda result: (_key(result), limits[id(result)]),
-        lambda result: matmul_key(result, _load(result)),
-        past,
-    )
+
+    def alike_by(result: MatmulResult) -> tuple[object, ...]:
+        return (_key(result), limits[id(result)])
+
+    every = compared(results, rate_of, alike_by, lambda result: matmul_key(result, _load(result)), past)
     groups = map(_judged, grouped(every, lambda rated: _key(rated.result)).values())
     return sorted(groups, key=lambda group: -len(group.members))
 

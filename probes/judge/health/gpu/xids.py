@@ -346,10 +346,8 @@ def nvswitch(moment: Moment) -> Iterator[Hit]:
     """Lines with data and instance numbers follow each one and say nothing of their own."""
     since = _listed_since(moment.now)
     sxids = (event for event in moment.now.kernel_events if event.kind == "sxid" and event.at >= since)
-    alike = grouped(
-        (event for event in sxids if event.severity), lambda event: (event.subject, event.code, event.severity)
-    )
-    yield from (_nvswitch(moment, events) for events in alike.values())
+    alike = grouped(sxids, lambda event: (event.subject, event.code, event.severity))
+    yield from (_nvswitch(moment, events) for events in alike.values() if events[0].severity)
 
 
 def _nvswitch(moment: Moment, events: list[KernelEvent]) -> Hit:
