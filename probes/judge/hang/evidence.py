@@ -313,13 +313,13 @@ def _without_twins(rounds: Rounds, twins: Mapping[str, str]) -> Rounds:
 
     Two agents that dump one process at the same moment keep each other out.
     """
-    kept = {process: dumped for process, dumped in rounds.items() if process[0] not in twins}
+    distinct = {process: dumped for process, dumped in rounds.items() if process[0] not in twins}
     for (node, pid), dumped in rounds.items():
         if node in twins:
             process = (twins[node], pid)
-            if _readable(dumped) > _readable(kept.get(process, [])):
-                kept[process] = [_renamed(stacks, twins[node]) for stacks in dumped]
-    return kept
+            if _readable(dumped) > _readable(distinct.get(process, [])):
+                distinct[process] = [_renamed(stacks, twins[node]) for stacks in dumped]
+    return distinct
 
 
 def _twin_gap(node: str, first: str) -> Gap:
