@@ -97,7 +97,7 @@ _GROUPS = {"activity": _ACTIVITY | _FLOATING, "activity_source": _ACTIVITY | _FL
 
 
 class GpuGaps:
-    """Of all gaps of a node those of one GPU."""
+    """Those of a node's gaps that are about one GPU."""
 
     def __init__(self, gaps: Iterable[Gap], index: int) -> None:
         self.gaps: list[tuple[str, Gap]] = []  # (field, gap); field "" is the whole GPU
@@ -113,10 +113,10 @@ class GpuGaps:
         return None
 
     def why(self, field: str) -> str:
-        """In words, "" when nobody says."""
+        """Why ``field`` is unknown, "" when nobody says."""
         gap = self.of(field)
         return gap.why if gap is not None else ""
 
     def distinct(self) -> list[Gap]:
-        """Each once, as they came."""
+        """Each gap once, as they came."""
         return list({id(gap): gap for _, gap in self.gaps}.values())

@@ -160,7 +160,7 @@ class CopiesResult(DeviceResult):
 
 @dataclass
 class PeerCopy:
-    """From this device to another of the same node. ``direct``: over NVLink or PCIe without host memory.
+    """A copy from this device to another of the same node. ``direct``: over NVLink or PCIe without host memory.
 
     ``why``: it was not measured, or did not end. ``intact``: what arrived is what was sent.
     """

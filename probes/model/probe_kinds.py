@@ -68,8 +68,8 @@ CHILDREN = {row.child: row for row in PROBES if row.name != "pairs"}  # which ar
 
 
 def stage_deadline_s(child: str, stage: str, ordered_s: Mapping[str, float]) -> float:
-    """Of one stage; "measure 256 MiB" takes that of "measure" where it has none of its own. ``ordered_s``: by the
-    order, which is stronger.
+    """The deadline of one stage; "measure 256 MiB" takes that of "measure" where it has none of its own. ``ordered_s``:
+    the order's deadlines, which are stronger.
     """
     limits_s = {**_BEGIN_S, **(CHILDREN[child].stages_s if child in CHILDREN else {}), **ordered_s}
     words = stage.split(" ")
@@ -78,7 +78,7 @@ def stage_deadline_s(child: str, stage: str, ordered_s: Mapping[str, float]) -> 
 
 
 def total_s(child: str, ordered_s: Mapping[str, float]) -> float:
-    """Of all stages together."""
+    """The most seconds of all stages together."""
     row = CHILDREN[child]
     return sum({**row.stages_s, **ordered_s}.values()) if row.total_s is None else row.total_s
 

@@ -34,17 +34,12 @@ LONGEST_TEXT = 16_384  # characters of one value
 LARGE_BYTES = 256 * 1024  # a sample's JSON: 8 GPUs and as many ranks make 80 KB
 MOST_SAID = 8  # values left out that have a gap of their own; the rest is counted
 
+_THROTTLE = ("throttle_reasons", "throttle_ns", "throttle_share")
 # How much of what may repeat is taken.
 _MOST: dict[type, dict[str, int]] = {
     Sample: {"links": 1024, "pci": 4096, "gaps": 4096, "cost_s": 64},
     HostSample: {"blocked": 4096, "cgroups": 8192, "filesystems": 4096, "services": 256, "modules": 256},
-    GpuSample: {
-        "processes": 4096,
-        "mig_instances": 64,
-        "throttle_ns": 32,
-        "throttle_share": 32,
-        "throttle_reasons": 32,
-    },
+    GpuSample: {"processes": 4096, "mig_instances": 64, **dict.fromkeys(_THROTTLE, 32)},
     Nvlink: {"links": 256},
     Gap: {"fields": 256},
     RankSample: {"children": 65_536, "settings": 512},

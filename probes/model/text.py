@@ -48,7 +48,7 @@ def clean(text: str, most: int = MOST_LINE) -> Clean:
 
 
 def _seen(text: str) -> str:
-    kept: list[str] = []
+    chars: list[str] = []
     marks = MOST_MARKS  # one that has no letter before it would sit on somebody else's
     for char in text:
         if char in _INVISIBLE:
@@ -57,18 +57,18 @@ def _seen(text: str) -> str:
         if category in ("Mn", "Me"):
             marks += 1
             if marks <= MOST_MARKS:
-                kept.append(char)
+                chars.append(char)
             continue
         if char.isprintable():
-            kept.append(char)
+            chars.append(char)
         elif char.isspace():
-            kept.append(" ")
+            chars.append(" ")
         elif category == "Cs":  # a byte that was no UTF-8
-            kept.append("\ufffd")
+            chars.append("\ufffd")
         else:
             continue
         marks = 0 if char.isprintable() else MOST_MARKS
-    return "".join(kept)
+    return "".join(chars)
 
 
 def plain_text(text: str, most: int = MOST_SAID) -> str:

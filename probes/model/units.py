@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 UNKNOWN = "–"  # in place of a value; whoever draws on an ASCII terminal draws "-" for it
 _BINARY = ("B", "K", "M", "G", "T", "P", "E")
@@ -24,42 +24,43 @@ def known(value: float | None) -> bool:
 # Cells.
 
 
-def _scaled(value: float, base: int, units: tuple[str, ...], most_digits: int = 3) -> str:
-    """Three significant digits and a unit: 74.2G, 980M, 0B; with two more than 10 is cut, not rounded, to a whole."""
-    size, sign = abs(value), "-" if value < 0 else ""
+def _scaled(value: float, base: int, limit: float, units: tuple[str, ...]) -> tuple[float, str]:
+    """The value in the unit in which it is below ``limit``: 999.5 would print as 1000, the next unit starts there."""
     step = 0
-    # 999.5 would print as 1000: the next unit starts there.
-    while size >= 999.5 and step < len(units) - 1:
-        size /= base
+    while abs(value) >= limit and step < len(units) - 1:
+        value /= base
         step += 1
-    digits = 0 if step == 0 or size >= 99.95 else 1
-    if digits and most_digits == 2 and size >= 9.95:
-        size, digits = math.floor(round(size, 1)), 0
-    return f"{sign}{size:.{digits}f}{units[step]}"
+    return value, units[step]
+
+
+def _short(value: float, base: int, units: tuple[str, ...], digits: int = 3) -> str:
+    """That many significant digits (with 2 the third is cut off) and a unit: 74.2G, 980M, 0B."""
+    size, unit = _scaled(abs(value), base, 999.5, units)
+    decimals = 0 if unit == units[0] or size >= 99.95 else 1
+    if decimals and digits == 2 and size >= 9.95:
+        size, decimals = math.floor(round(size, 1)), 0
+    return f"{'-' if value < 0 else ''}{size:.{decimals}f}{unit}"
 
 
 def bytes_text(n: float | None) -> str:
     """Powers of 1024: 74.2G."""
-    return UNKNOWN if n is None or not known(n) else _scaled(n, 1024, _BINARY)
+    return UNKNOWN if n is None or not known(n) else _short(n, 1024, _BINARY)
 
 
 def whole_bytes_text(n: float | None) -> str:
     """Powers of 1024, two digits where that is less than ten: 74G, 7.4G."""
-    return UNKNOWN if n is None or not known(n) else _scaled(n, 1024, _BINARY, most_digits=2)
+    return UNKNOWN if n is None or not known(n) else _short(n, 1024, _BINARY, digits=2)
 
 
 def size_text(size_bytes: int) -> str:
     """A size that somebody chose, powers of 1024: 256M, 1G, 1.5G."""
-    value, step = float(size_bytes), 0
-    while value >= 1024 and step < len(_BINARY) - 1:
-        value /= 1024
-        step += 1
-    return f"{value:.0f}{_BINARY[step]}" if value == int(value) else f"{value:.1f}{_BINARY[step]}"
+    value, unit = _scaled(size_bytes, 1024, 1024, _BINARY)
+    return f"{value:.0f}{unit}" if value == int(value) else f"{value:.1f}{unit}"
 
 
 def count(n: float | None) -> str:
     """Powers of 1000: 950, 12.3k."""
-    return UNKNOWN if n is None or not known(n) else _scaled(n, 1000, _DECIMAL)
+    return UNKNOWN if n is None or not known(n) else _short(n, 1000, _DECIMAL)
 
 
 def rate(per_s: float | None) -> str:
@@ -179,13 +180,10 @@ def digits(value: float) -> str:
 
 def size_words(size_bytes: float) -> str:
     """Memory and files, powers of 1024: ``71.2 GiB``, ``1.5 GiB``, ``256 MiB``, ``17 B``."""
-    value, step = abs(size_bytes), 0
-    while value >= 1023.5 and step < len(_BINARY_WORDS) - 1:
-        value /= 1024
-        step += 1
+    value, unit = _scaled(abs(size_bytes), 1024, 1023.5, _BINARY_WORDS)
     text = digits(value)
     text = text.rstrip("0").rstrip(".") if "." in text else text
-    return f"{'-' if size_bytes < 0 else ''}{text} {_BINARY_WORDS[step]}"
+    return f"{'-' if size_bytes < 0 else ''}{text} {unit}"
 
 
 def rate_words(bytes_per_s: float) -> str:
@@ -261,24 +259,20 @@ def counted(amount: int, noun: str) -> str:
     return f"{amount} {noun}" if amount == 1 else f"{amount} {noun}s"
 
 
-def span_words(values: Iterable[float], unit: str) -> str:
-    """``61–66 °C``, or ``61 °C`` when all are one; "" for none. Whole numbers."""
+def span(values: Iterable[float], words: Callable[[float], str]) -> str:
+    """``2890–2960 GB/s``, or one figure when both ends read alike; "" for none. ``words``: of one value."""
     ordered = sorted(values)
     if not ordered:
         return ""
-    least, most = f"{ordered[0]:.0f}", f"{ordered[-1]:.0f}"
-    return f"{least} {unit}" if least == most else f"{least}–{most} {unit}"
+    least, most = words(ordered[0]), words(ordered[-1])
+    return most if least == most else f"{least.removesuffix(' ' + most.partition(' ')[2])}–{most}"
+
+
+def span_words(values: Iterable[float], unit: str) -> str:
+    """``61–66 °C``, or ``61 °C`` when all are one; "" for none. Whole numbers."""
+    return span(values, lambda value: f"{value:.0f} {unit}")
 
 
 def percent_span_words(shares: Iterable[float]) -> str:
     """``15–21 %``."""
     return span_words((100 * share for share in shares), "%")
-
-
-def tflops_span_words(values: Iterable[float]) -> str:
-    """``698–720 TFLOPS``, or one figure when both ends read alike."""
-    ordered = sorted(values)
-    least, most = tflops_words(ordered[0]), tflops_words(ordered[-1])
-    if least == most:
-        return most
-    return f"{least.split()[0]}–{most}" if least.split()[1] == most.split()[1] else f"{least}–{most}"

@@ -196,7 +196,7 @@ class Verdict:
 
     @property
     def stands_still(self) -> bool:
-        """It accuses, or would if it knew whom."""
+        """Whether it accuses, or would if it knew whom."""
         return self.kind in ("hang", "suspect")
 
 

@@ -155,7 +155,7 @@ def _members(indexes: tuple[int, ...], classes: Sequence[StackClass]) -> tuple[R
 
 
 def _cut(lines: list[TreeLine], classes: Sequence[StackClass], max_lines: int) -> list[TreeLine]:
-    kept, left = lines[: max_lines - 1], lines[max_lines - 1 :]
+    shown, left = lines[: max_lines - 1], lines[max_lines - 1 :]
     indexes = tuple(sorted({index for line in left for index in line.class_indexes}))
     ranks, count = _members(indexes, classes)
-    return [*kept, TreeLine(left[0].depth, "", "", 0, ranks, count, None, len(left), indexes)]
+    return [*shown, TreeLine(left[0].depth, "", "", 0, ranks, count, None, len(left), indexes)]

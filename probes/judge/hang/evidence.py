@@ -217,10 +217,8 @@ def _gone(newest: Mapping[str, Sample], history: History, rounds: Rounds, living
 
 def _dumped_since(dumped: list[RankStacks] | None, sample: Sample) -> bool:
     """A dump with frames that is newer than the sample proves that the process still lives."""
-    return any(
-        stacks.taken_at > sample.sampled_at and any(digest.frames for digest in stacks.digests)
-        for stacks in dumped or ()
-    )
+    later = (stacks for stacks in dumped or () if stacks.taken_at > sample.sampled_at)
+    return any(digest.frames for stacks in later for digest in stacks.digests)
 
 
 def _only_dumped(rounds: Rounds, seen: set[Process]) -> list[RankSeen]:
@@ -315,13 +313,13 @@ def _without_twins(rounds: Rounds, twins: Mapping[str, str]) -> Rounds:
 
     Two agents that dump one process at the same moment keep each other out.
     """
-    kept = {process: dumped for process, dumped in rounds.items() if process[0] not in twins}
+    distinct = {process: dumped for process, dumped in rounds.items() if process[0] not in twins}
     for (node, pid), dumped in rounds.items():
         if node in twins:
             process = (twins[node], pid)
-            if _readable(dumped) > _readable(kept.get(process, [])):
-                kept[process] = [_renamed(stacks, twins[node]) for stacks in dumped]
-    return kept
+            if _readable(dumped) > _readable(distinct.get(process, [])):
+                distinct[process] = [_renamed(stacks, twins[node]) for stacks in dumped]
+    return distinct
 
 
 def _twin_gap(node: str, first: str) -> Gap:

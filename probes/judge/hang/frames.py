@@ -57,9 +57,8 @@ def last_name(frame: Frame) -> str:
 
 def key_of(digest: StackDigest) -> str:
     """What equal stacks have in common; the digest's own key when the node made one."""
-    return digest.key or "\n".join(
-        f"{frame.function}\t{frame.file}:{frame.line}" for frame in python_frames(digest.frames)
-    )
+    frames = () if digest.key else python_frames(digest.frames)
+    return digest.key or "\n".join(f"{frame.function}\t{frame.file}:{frame.line}" for frame in frames)
 
 
 def is_internal(frame: Frame) -> bool:

@@ -268,7 +268,7 @@ class JobView:
 
     @property
     def watched(self) -> str:
-        """Of ranks that "did not move": ``for 5.0 s (quiet for 3 min 20 s before that)``.
+        """How long ranks "did not move": ``for 5.0 s (quiet for 3 min 20 s before that)``.
 
         One look alone shows no standstill: then the samples before it do, or nothing does.
         """
@@ -384,10 +384,8 @@ def waiting_lines(views: Iterable[RankView]) -> list[Waiting]:
 
 def _unreadable_gaps(views: Sequence[RankView]) -> list[Gap]:
     """One gap per reason."""
-    reasons = grouped(
-        views, lambda view: (view.error.error, view.error.fix) if view.error else ("no stack was taken", "")
-    )
-    return [
-        Gap.about("stacks", item=fold(_numbers(alike)) or alike[0].name, why=why or "", fix=fix)
-        for (why, fix), alike in reasons.items()
-    ]
+    gaps = []
+    for alike in grouped(views, lambda view: (view.error.error, view.error.fix) if view.error else None).values():
+        why, fix = (alike[0].error.error or "", alike[0].error.fix) if alike[0].error else ("no stack was taken", "")
+        gaps.append(Gap.about("stacks", item=fold(_numbers(alike)) or alike[0].name, why=why, fix=fix))
+    return gaps

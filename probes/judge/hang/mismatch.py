@@ -138,10 +138,8 @@ def by_loop_counter(job: JobView, differences: list[Difference]) -> Verdict | No
     best = min(counters, key=lambda local: (local.split, local.urgency, not local.small), default=None)
     if best is None:
         return None
-    evidence = [
-        f"every rank waits in {job.waiters[0].waiting_in} at the same line, and none moved {job.watched}",
-        _text(best, job.waiters),
-    ]
+    stand = f"every rank waits in {job.waiters[0].waiting_in} at the same line, and none moved {job.watched}"
+    evidence = [stand, _text(best, job.waiters)]
     by_value = best.by_value(job.waiters)
     if best.split:
         sides = [(f"turn {best.name} = {value}", views) for value, views in sorted(by_value.items())]

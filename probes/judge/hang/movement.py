@@ -110,7 +110,7 @@ def _hits(view: RankView) -> int:
 
 
 def chance_of_at_most(hits: int, tries: int, all_hits: int, all_tries: int) -> float:
-    """That ``tries`` drawn from ``all_tries``, of which ``all_hits`` are hits, hold at most ``hits``.
+    """The chance that ``tries`` drawn from ``all_tries``, of which ``all_hits`` are hits, hold at most ``hits``.
 
     The hypergeometric tail: Fisher's exact test of one rank's dumps against those of all others.
     """

@@ -45,7 +45,7 @@ def report(evidence: JobEvidence) -> JobReport:
 
 
 def failed_report(evidence: JobEvidence, why: str) -> JobReport:
-    """Of a job that could not be judged: whatever is wrong with it is its own, the others have their verdicts."""
+    """The report of a job that could not be judged: what is wrong with it is its own, the others have verdicts."""
     verdict = Verdict("unclear", evidence=[why])
     return JobReport(evidence.job, None, verdict, uid=evidence.uid, user=evidence.user, error=why)
 

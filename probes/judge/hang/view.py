@@ -91,7 +91,7 @@ class RankView:
 
     @property
     def window_s(self) -> float:
-        """From the first to the last readable dump."""
+        """The time from the first to the last readable dump."""
         return self.times[-1] - self.times[0] if self.times else 0.0
 
     @property
@@ -121,7 +121,7 @@ class RankView:
 
     @property
     def stopped(self) -> bool:
-        """By a signal or a debugger, whenever it was looked at: whatever its counters say, others moved them."""
+        """Whether a signal or a debugger held it at every look: whatever its counters say, others moved them."""
         return all(state in STOPPED for state in self.states)
 
     @property

@@ -10,7 +10,7 @@ from mltop.probes.judge.health.job.whole_job import History, JobMoment, RankFact
 from mltop.probes.judge.health.names import is_of_nvml, slot
 from mltop.probes.judge.health.peers import NO_PEERS, PeerBook, Peers
 from mltop.probes.judge.health.registry import COUNTERS, FACTS, GAUGES, JOB_RULES, RULES, VALUES
-from mltop.probes.judge.health.rule import EVENT_LISTED_S, NO_EXPECTATIONS, Expectations, Moment, Rule
+from mltop.probes.judge.health.rule import EVENT_LISTED_S, NO_EXPECTATIONS, Expectations, Hit, Moment, Rule
 from mltop.probes.judge.health.spans import MOST_HITS, Spans, first_hits, first_of_each
 from mltop.probes.judge.health.trails import MOST_TRAILS, Counters, Gauges, Trails, Values
 from mltop.probes.judge.health.unknowns import growth_unknown, touches, unknowns_of
@@ -84,11 +84,7 @@ class NodeHealth:
 
     def _check(self, rule: Rule, moment: Moment) -> None:
         now = moment.now.sampled_at
-        try:
-            hits = list(rule.check(moment))
-        except Exception as error:  # noqa: BLE001 - said as a finding, and the other rules go on
-            self.spans.fail(f"rule {rule.id}", error, now)
-            return
+        hits = _hits(rule, moment, self.spans, now)
         if hits:
             first = self.newest is None or _was_starting(rule, self.newest)
             for hit in first_hits(rule, hits, lambda hit: self.spans.is_open((rule.id, hit.subject, hit.key))):
@@ -104,6 +100,14 @@ class NodeHealth:
                 if gpu.pci_bus_id and by_slot.get(slot(gpu.pci_bus_id), index) != index:
                     del self._known_gpus[index]
         self._known_gpus.update(working)
+
+
+def _hits(rule: Rule, moment: Moment | JobMoment, spans: Spans, now: float, node: str = "") -> list[Hit]:
+    try:
+        return list(rule.check(moment))
+    except Exception as error:  # noqa: BLE001 - said as a finding, and the other rules and jobs are judged
+        spans.fail(f"rule {rule.id}", error, now, node)
+        return []
 
 
 def _module_of(read: object) -> str:
@@ -187,12 +191,7 @@ class JobHealth:
             self._findings = findings
 
     def _check(self, rule: Rule, job: Job, moment: JobMoment) -> None:
-        try:
-            hits = list(rule.check(moment))
-        except Exception as error:  # noqa: BLE001 - said as a finding, and the other rules and jobs are judged
-            self._spans.fail(f"rule {rule.id}", error, moment.at, moment.ranks[0].node)
-            return
-        for hit in hits[:MOST_HITS]:
+        for hit in _hits(rule, moment, self._spans, moment.at, moment.ranks[0].node)[:MOST_HITS]:
             self._spans.take((rule.id, job, hit.node, hit.subject), rule, hit, moment.at)
 
 
@@ -287,7 +286,7 @@ def evaluate(
 def evaluated(
     samples: Iterable[Sample], rules: Sequence[Rule] = RULES, expectations: Expectations = NO_EXPECTATIONS
 ) -> Health:
-    """As ``evaluate``: for who also asks what is unknown."""
+    """The state behind ``evaluate``, for callers that also ask what is unknown."""
     ordered = sorted(samples, key=lambda sample: sample.sampled_at)
     counts = Counter(sample.node for sample in ordered)
     alone = frozenset(node for node, count in counts.items() if count == 1)

@@ -33,7 +33,7 @@ def named_gpus(moment: Moment) -> list[tuple[GpuSample, str]]:
 
 
 def gpu_key(gpu: GpuSample) -> str:
-    """Of what is remembered: indexes shift when a GPU is lost, another board counts anew."""
+    """The key of what is remembered of a GPU: indexes shift when a GPU is lost, another board counts anew."""
     return gpu.uuid or gpu_name(gpu.index)
 
 
@@ -53,7 +53,7 @@ def rank_name(rank: RankSample) -> str:
 
 @lru_cache(maxsize=65_536)
 def bus_id(text: str | None) -> str:
-    """As in sysfs: ``0000:9b:00.0`` of "00000000:9B:00.0" and of "0000:9b:00"; what is no address stays."""
+    """The address as in sysfs: ``0000:9b:00.0`` of "00000000:9B:00.0" and of "0000:9b:00"; what is no address stays."""
     address = _PCI_ADDRESS.fullmatch((text or "").strip().lower())
     if address is None:
         return text or ""
@@ -79,7 +79,7 @@ def kernel_list(text: str | None) -> frozenset[int]:
 
 
 def is_up(link: LinkSample) -> bool:
-    """It can carry traffic. Drivers without an operstate (UNKNOWN) are asked for their carrier."""
+    """Whether the port can carry traffic. Drivers without an operstate (UNKNOWN) are asked for their carrier."""
     if link.state in ("ACTIVE", "UP"):
         return link.physical_state not in NOT_LINKED
     return link.state == "UNKNOWN" and link.physical_state == "LinkUp"
@@ -107,7 +107,7 @@ def board(sample: Sample) -> str:
 
 @lru_cache(maxsize=65_536)
 def group(board_name: str, thing: str) -> str:
-    """Of facts that are compared between nodes of one kind."""
+    """The group in which facts are compared between nodes of one kind."""
     return f"{board_name}|{thing}"
 
 
@@ -162,7 +162,7 @@ def _add_nameless(sample: Sample, indexes: dict[str, int]) -> None:
 
 @once_per_moment
 def owners(moment: Moment) -> dict[str, str]:
-    """By PCI address (as in sysfs) the GPU or port that people know by name."""
+    """The name that people know a GPU or port by, by its PCI address (as in sysfs)."""
     names = {bus_id(link.pci_bus_id): port_name(link) for link in moment.now.links if link.pci_bus_id}
     return names | {bus_id(address): gpu_name(index) for address, index in slots(moment).items()}
 

@@ -44,7 +44,7 @@ class Peers:
     _commons: dict[tuple[str, str], Typical | None] = field(default_factory=dict)  # with three values or more
 
     def median(self, topic: str, group: str, at_least: int) -> float | None:
-        """Of numbers; None with fewer than ``at_least`` of them."""
+        """The lower median of numbers; None with fewer than ``at_least`` of them."""
         key = (topic, group)
         values = self._values.get(key, ())
         if len(values) < at_least:

@@ -25,7 +25,7 @@ MODULES: tuple[ModuleType, ...] = (*_OF_GPUS, *_OF_LINKS, *_OF_HOSTS, ranks, who
 
 
 def rules_of(*modules: ModuleType) -> tuple[Rule, ...]:
-    """In the order in which they stand in their files."""
+    """The rules of the modules, in the order in which they stand in their files."""
     every = (entry for module in modules for entry in vars(module).values() if isinstance(entry, Rule))
     return tuple(dict.fromkeys(every))
 

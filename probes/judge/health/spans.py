@@ -71,8 +71,8 @@ class Span:
 
 
 class Spans:
-    """Of the rules about one ``node``, or (their hits name theirs) about all jobs. ``take`` all hits of one time, then
-    ``close`` it. ``most_open``: of one rule; more are not taken.
+    """The spans of the rules about one ``node``, or (their hits name it) about all jobs. ``take`` all hits of one time,
+    then ``close`` it. ``most_open``: of one rule; more are not taken.
     """
 
     def __init__(self, node: str = "", most_open: float = 2 * MOST_HITS) -> None:

@@ -76,7 +76,7 @@ class Series:
         return slope if (self.values[-1] - self.values[half]) / passed_s > STEADY * slope else None
 
     def share(self, holds: Callable[[float], bool]) -> float:
-        """Of the values, those that ``holds`` is true of: 0..1."""
+        """The share of the values that ``holds`` is true of: 0..1."""
         return sum(map(holds, self.values)) / len(self.values) if self.values else 0.0
 
 
@@ -136,14 +136,13 @@ class _Value:
             self.changes.popleft()
 
     def at(self, at: float) -> Any:
-        """Before the first change its value."""
+        """The value at this time; before the first change that one's."""
         return next((value for since, value in reversed(self.changes) if since <= at), self.changes[0][1])
 
 
 class Trails:
-    """Of one node since it is watched, or since its reboot. ``failed``: readers that raised an exception lately.
-
-    ``changed_at``: when a counter of a reader has changed last.
+    """What is remembered of one node since it is watched, or since its reboot. ``failed``: readers that raised an
+    exception lately; ``changed_at``: when a counter of a reader has changed last.
     """
 
     def __init__(self) -> None:

@@ -226,7 +226,7 @@ class _SampleValues:
         return ", ".join(ways[0].name for ways in unsaid[:_MOST_NAMED])
 
     def is_unsupported(self, need: str, rule_id: str) -> bool:
-        """As ``missing``, where gaps of the kind "unsupported" say why, and only such."""
+        """Whether gaps of the kind "unsupported", and only such, say why a thing lacks all of the ways."""
         lacking, _ = self._lacking(need, rule_id)
         return any(all(self._has_gap(*way[:3], only_unsupported=True) for way in ways) for ways in lacking)
 

@@ -47,7 +47,7 @@ class LateRank:
 
     @property
     def slow_at_work(self) -> bool:
-        """That tells why it is late: it takes up much of the lag."""
+        """Whether its slower work tells why it is late: it takes up much of the lag."""
         return self.slower_at_work and (self.work_s or 0.0) - (self.usual_work_s or 0.0) >= EXPLAINS * self.late_s
 
 
@@ -56,7 +56,7 @@ def common_iterations(times: Sequence[RankTimes]) -> int:
 
 
 def arrivals(times: Sequence[RankTimes]) -> list[RankArrival]:
-    """Of the ranks of one collective of one size, in their order; over the iterations that all of them have.
+    """How the ranks of one collective of one size arrive, in their order; over the iterations that all of them have.
 
     With one rank nobody is waited for: its lag is 0.
     """

@@ -73,7 +73,7 @@ def merge_times(times: Sequence[RankTimes], backend: str) -> list[CollectiveResu
 
 
 def busbw_factor(collective: str, ranks: int) -> float:
-    """By which algbw is multiplied: what one link carries, so that figures for different ranks compare."""
+    """The factor from algbw to busbw: what one link carries, so that figures for different ranks compare."""
     if collective in _TWICE:
         return 2 * (ranks - 1) / ranks
     return (ranks - 1) / ranks if collective in _ONCE else 1.0

@@ -14,14 +14,13 @@ from operator import attrgetter
 from mltop.probes.judge.probes.compare import COPY_WAYS, copies_key
 from mltop.probes.judge.probes.copies_peers import judge_peers
 from mltop.probes.judge.probes.devices import (
-    Look,
+    Rated,
     alike,
+    compared,
     device_name,
     devices_name,
     doubt,
     first_sentences,
-    looks,
-    span,
     suspect,
     unknown_past,
 )
@@ -29,14 +28,14 @@ from mltop.probes.judge.probes.hardware.links import host_copy, uses_pcie
 from mltop.probes.judge.probes.hardware.peaks import Expected
 from mltop.probes.judge.values import grouped, known
 from mltop.probes.model.probe import CopiesResult, PastResult, ProbeVerdict
-from mltop.probes.model.units import percent_span_words, percent_words, rate_words
+from mltop.probes.model.units import percent_span_words, percent_words, rate_words, span
 
 _RESEAT = "reseat the card, check slot, riser and BIOS settings; lspci -vv shows LnkSta and LnkCap"
 
 
 @dataclass(frozen=True)
 class PcieState:
-    """Of a link while it copied. None: unknown."""
+    """The state of a link while it copied. None: unknown."""
 
     gen: int | None = None
     width: int | None = None
@@ -66,7 +65,7 @@ def degraded(result: CopiesResult) -> str:
 
 
 def built_so(results: Sequence[CopiesResult]) -> list[CopiesResult]:
-    """Those whose link is below its best exactly as that of all others of the model: no fault of one."""
+    """The GPUs whose link is below its best exactly as that of all others of the model: no fault of one."""
     models = grouped(results, lambda result: result.name).values()
     alike = (members for members in models if len(members) > 1 and len(set(map(degraded, members))) == 1)
     return [result for members in alike for result in members if degraded(result)]
@@ -118,11 +117,11 @@ _DAMAGED = "what is copied to it and back arrives damaged"
 
 
 @dataclass
-class GpuLook:
+class RatedGpu:
     """One GPU: its rates by way, and the reason when it is accused. ``slow``: the ways that are."""
 
     result: CopiesResult
-    rates: dict[str, Look[CopiesResult]] = field(default_factory=dict)
+    rates: dict[str, Rated[CopiesResult]] = field(default_factory=dict)
     why: str = ""
     action: str = ""
 
@@ -137,7 +136,7 @@ class GpuLook:
 
 def judge_copies(results: Sequence[CopiesResult], past: Sequence[PastResult] = ()) -> ProbeVerdict:
     """One sentence, who is accused and why, and the rest as details."""
-    gpus = _looks(results, past)
+    gpus = _rated(results, past)
     by_design = built_so(results)
     for gpu in gpus:
         if gpu.slow or (degraded(gpu.result) and not any(gpu.result is result for result in by_design)):
@@ -158,8 +157,8 @@ def judge_copies(results: Sequence[CopiesResult], past: Sequence[PastResult] = (
     return ProbeVerdict("; ".join(parts) or "nothing was measured", [*suspects, *peers.suspects], details)
 
 
-def _looks(results: Sequence[CopiesResult], past: Sequence[PastResult]) -> list[GpuLook]:
-    gpus = {id(result): GpuLook(result) for result in results}
+def _rated(results: Sequence[CopiesResult], past: Sequence[PastResult]) -> list[RatedGpu]:
+    gpus = {id(result): RatedGpu(result) for result in results}
     on_node = Counter(result.node for result in results)
 
     def alike_by(way: str, result: CopiesResult) -> tuple[object, ...]:
@@ -168,12 +167,12 @@ def _looks(results: Sequence[CopiesResult], past: Sequence[PastResult]) -> list[
 
     for way in COPY_WAYS:
         past_key = partial(copies_key, way=way)
-        for look in looks(results, attrgetter(f"{way}_bytes_per_s"), partial(alike_by, way), past_key, past):
-            gpus[id(look.result)].rates[way] = look
+        for rated in compared(results, attrgetter(f"{way}_bytes_per_s"), partial(alike_by, way), past_key, past):
+            gpus[id(rated.result)].rates[way] = rated
     return list(gpus.values())
 
 
-def _sentence(gpu: GpuLook) -> str:
+def _sentence(gpu: RatedGpu) -> str:
     """``75 % slower than its peers (13.0 GB/s against 51.6 GB/s) both ways: PCIe gen 4 x8 instead of gen 5 x16``"""
     if not gpu.slow:
         return f"copies over {gpu.why}"
@@ -185,7 +184,7 @@ def _sentence(gpu: GpuLook) -> str:
     return f"{gpu.rates[worst].against()} {where}: {gpu.why}"
 
 
-def _headlines(gpus: Sequence[GpuLook]) -> Iterator[str]:
+def _headlines(gpus: Sequence[RatedGpu]) -> Iterator[str]:
     """``8 GPUs alike at 51.3 GB/s to the GPU and 50.1 GB/s to the host``, for each model."""
     models = grouped(gpus, lambda gpu: gpu.result.name)
     for model, members in models.items():
@@ -194,7 +193,7 @@ def _headlines(gpus: Sequence[GpuLook]) -> Iterator[str]:
         for way in _ALONE:
             beside = [gpu.rates[way] for gpu in rest if way in gpu.rates]
             if beside and texts:
-                texts.append(f"{span((look.rate for look in beside), rate_words)} {COPY_WAYS[way]}")
+                texts.append(f"{span((rated.rate for rated in beside), rate_words)} {COPY_WAYS[way]}")
             elif beside:
                 texts.append(f"{alike(beside, [gpu.result for gpu in members], rate_words)} {COPY_WAYS[way]}")
         if texts:
@@ -202,7 +201,7 @@ def _headlines(gpus: Sequence[GpuLook]) -> Iterator[str]:
             yield f"{f'{model}: ' if len(models) > 1 and model else ''}{' and '.join(texts)}{alone}"
 
 
-def _details(gpus: Sequence[GpuLook], by_design: Sequence[CopiesResult]) -> Iterator[str]:
+def _details(gpus: Sequence[RatedGpu], by_design: Sequence[CopiesResult]) -> Iterator[str]:
     for words, alike_ones in sorted(grouped(by_design, degraded).items()):
         yield f"{devices_name(alike_ones)}: {words}, all alike: the machine may be built or set so"
     for gpu in gpus:
@@ -213,10 +212,10 @@ def _details(gpus: Sequence[GpuLook], by_design: Sequence[CopiesResult]) -> Iter
     yield from _against_table(gpus)
 
 
-def _one_sided(gpu: GpuLook) -> Iterator[str]:
+def _one_sided(gpu: RatedGpu) -> Iterator[str]:
     """Where nobody is there to compare it with, the two directions are compared with each other."""
     rates = {way: gpu.rates[way] for way in _ALONE if way in gpu.rates}
-    if len(rates) < 2 or any(look.peers.slow is not None for look in rates.values()):
+    if len(rates) < 2 or any(rated.peers.slow is not None for rated in rates.values()):
         return
     slow, fast = sorted(rates, key=lambda way: rates[way].rate)
     share = rates[slow].rate / rates[fast].rate if rates[fast].rate else 1.0
@@ -225,16 +224,16 @@ def _one_sided(gpu: GpuLook) -> Iterator[str]:
         yield f"{device_name(gpu.result)}: {text}, with the same lanes"
 
 
-def _against_table(gpus: Sequence[GpuLook]) -> Iterator[str]:
+def _against_table(gpus: Sequence[RatedGpu]) -> Iterator[str]:
     """What good machines reach with this link, for information."""
     rates_beside: dict[tuple[str, Expected], list[float]] = {}
     for gpu in gpus:
         state = under_load(gpu.result)
         for way in _ALONE:
-            look = gpu.rates.get(way)
+            rated = gpu.rates.get(way)
             good = host_copy(gpu.result.name, gpu.result.pci_device, way, state.gen, state.width)
-            if look is not None and good is not None:
-                rates_beside.setdefault((way, good), []).append(look.rate)
+            if rated is not None and good is not None:
+                rates_beside.setdefault((way, good), []).append(rated.rate)
     for (way, good), rates in rates_beside.items():
         share = percent_span_words(rate / good.bytes_per_s for rate in rates)
         of = f"{share} of {rate_words(good.bytes_per_s)} ({good.source})"

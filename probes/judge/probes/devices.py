@@ -7,7 +7,7 @@ others have measured on such hardware is only told.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -16,7 +16,7 @@ from mltop.probes.judge.probes.compare import PEER_GAP, Comparison, against_past
 from mltop.probes.judge.values import grouped, known
 from mltop.probes.model.probe import DeviceResult, PastResult, Suspect
 from mltop.probes.model.ranks import fold
-from mltop.probes.model.units import counted, percent_words, rate_words
+from mltop.probes.model.units import counted, percent_words, rate_words, span
 
 SENTENCES = 4  # about what is slow: then only how many more there are
 LISTED = 3
@@ -27,7 +27,7 @@ Words = Callable[[float], str]
 
 
 @dataclass
-class Look(Generic[Result]):
+class Rated(Generic[Result]):
     """One result's rate. Slow is who was faster before, or is slow among its peers."""
 
     result: Result
@@ -41,62 +41,62 @@ class Look(Generic[Result]):
 
     @property
     def slower(self) -> float:
-        """By how much, of what it is slow by: 0.21 for 21 %."""
+        """How much slower it is than what shows it: 0.21 for 21 %."""
         return self.peers.slower if self.peers.slow else self.history.slower
 
     def against(self) -> str:
-        """Of bytes/s: ``21 % slower than its peers (2310 GB/s against 2930 GB/s)``"""
+        """For rates in bytes/s: ``21 % slower than its peers (2310 GB/s against 2930 GB/s)``"""
         than = "its peers" if self.peers.slow else f"its own last {counted(self.history.count, 'result')}"
         usual = self.peers.usual if self.peers.slow else self.history.usual
         figures = "" if usual is None else f" ({rate_words(self.rate)} against {rate_words(usual)})"
         return f"{percent_words(self.slower)} slower than {than}{figures}"
 
 
-def looks(
+def compared(
     results: Sequence[Result],
     rate_of: Callable[[Result], float | None],
     peer_key: Callable[[Result], Hashable],
     past_key: Callable[[Result], str],
     past: Sequence[PastResult],
-) -> list[Look[Result]]:
-    """Of each result that has a rate, in their order. Peers have the same key; ``past_key``: under which name a result
-    is kept.
+) -> list[Rated[Result]]:
+    """Each result that has a rate, rated, in their order. Peers have the same key; ``past_key``: the name a result is
+    kept under.
     """
     rates = {id(result): rate for result in results if (rate := rate_of(result)) is not None}
-    rated = [result for result in results if id(result) in rates]
+    with_rate = [result for result in results if id(result) in rates]
     peers: dict[int, Comparison] = {}
-    for alike in grouped(rated, peer_key).values():
+    for alike in grouped(with_rate, peer_key).values():
         peers |= slower_than_peers({id(result): rates[id(result)] for result in alike})
     earlier = grouped(past, lambda past_result: past_result.uuid)
 
-    def look(result: Result) -> Look[Result]:
+    def rated_of(result: Result) -> Rated[Result]:
         rate, uuid = rates[id(result)], subject(result)
         history = against_past(uuid, past_key(result), rate, result.versions, earlier.get(uuid, ()))
-        return Look(result, rate, history, peers[id(result)])
+        return Rated(result, rate, history, peers[id(result)])
 
-    return [look(result) for result in rated]
+    return [rated_of(result) for result in with_rate]
 
 
-def are_alike(group: Sequence[Look[Result]]) -> bool:
-    rates = [look.rate for look in group]
+def are_alike(group: Sequence[Rated[Result]]) -> bool:
+    rates = [rated.rate for rated in group]
     return min(rates) >= (1 - PEER_GAP) * statistics.median(rates)
 
 
-def alike(rest: Sequence[Look[Result]], everyone: Sequence[Result], words: Words) -> str:
+def alike(rest: Sequence[Rated[Result]], everyone: Sequence[Result], words: Words) -> str:
     """``7 of 8 GPUs alike at 2930 GB/s``: ``rest``, those of ``everyone`` that are not slow."""
     who = plural(everyone)
     if len(rest) < len(everyone):
         who = f"{len(rest)} of {who}"
-    rates = [look.rate for look in rest]
+    rates = [rated.rate for rated in rest]
     if not are_alike(rest):
         return f"{who} at {span(rates, words)}"
     return f"{who}{' alike' if len(rest) > 1 else ''} at {words(statistics.median(rates))}"
 
 
-def unknown_past(look: Look[Result]) -> str:
+def unknown_past(rated: Rated[Result]) -> str:
     """What one device alone could be compared with."""
-    if look.history.slow is False:
-        return f", as in its last {counted(look.history.count, 'result')}"
+    if rated.history.slow is False:
+        return f", as in its last {counted(rated.history.count, 'result')}"
     return ", nothing to compare it with"
 
 
@@ -152,16 +152,6 @@ def plural(results: Sequence[DeviceResult]) -> str:
     kinds = {result.kind for result in results}
     word = "MIG slice" if kinds == {"mig"} else "CPU node" if kinds == {"cpu"} else "GPU"
     return counted(len(results), word)
-
-
-def span(values: Iterable[float], words: Words) -> str:
-    """``2890–2960 GB/s``, or one figure when both ends read alike."""
-    ordered = sorted(values)
-    least, most = words(ordered[0]), words(ordered[-1])
-    if least == most:
-        return most
-    unit = " " + most.partition(" ")[2]
-    return f"{least.removesuffix(unit)}–{most}"
 
 
 def listed(items: Sequence[str]) -> str:

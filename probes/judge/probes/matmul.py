@@ -13,13 +13,13 @@ from mltop.probes.judge.probes.compare import PEER_GAP, Comparison, matmul_key
 from mltop.probes.judge.probes.corruption import clean_text, corrupt, unlike
 from mltop.probes.judge.probes.devices import (
     SENTENCES,
-    Look,
+    Rated,
     alike,
     are_alike,
+    compared,
     device_name,
     devices_name,
     doubt,
-    looks,
     suspect,
 )
 from mltop.probes.judge.probes.hardware.peaks import Peak, peak_of, peak_tflops
@@ -39,8 +39,8 @@ from mltop.probes.model.units import (
     counted,
     percent_span_words,
     percent_words,
+    span,
     span_words,
-    tflops_span_words,
     tflops_words,
 )
 
@@ -51,7 +51,7 @@ SOME_OTHERS = 64  # of thousands, enough to tell what is usual
 
 
 @dataclass
-class MatmulLook(Look[MatmulResult]):
+class RatedMatmul(Rated[MatmulResult]):
     """``others``: its rate against all of its group, whatever their power limits; ``reason``: why it is accused."""
 
     others: Comparison
@@ -71,19 +71,19 @@ class MatmulLook(Look[MatmulResult]):
 class Group:
     """Results that may be compared: one model, type, shape; of CPUs one code path and number of threads."""
 
-    looks: list[MatmulLook]
+    members: list[RatedMatmul]
 
     @property
     def results(self) -> list[MatmulResult]:
-        return [look.result for look in self.looks]
+        return [rated.result for rated in self.members]
 
     @property
-    def accused(self) -> list[MatmulLook]:
-        return [look for look in self.looks if look.reason is not None]
+    def accused(self) -> list[RatedMatmul]:
+        return [rated for rated in self.members if rated.reason is not None]
 
     @property
-    def rest(self) -> list[MatmulLook]:
-        return [look for look in self.looks if look.reason is None]
+    def rest(self) -> list[RatedMatmul]:
+        return [rated for rated in self.members if rated.reason is None]
 
 
 def judge_matmul(results: Sequence[MatmulResult], past: Sequence[PastResult] = ()) -> ProbeVerdict:
@@ -94,13 +94,13 @@ def judge_matmul(results: Sequence[MatmulResult], past: Sequence[PastResult] = (
     wrong = corrupt(measured)
     differing, notes = unlike(measured)
     groups = _groups(measured, past)
-    several = len({group.looks[0].result.name for group in groups}) > 1
+    several = len({group.members[0].result.name for group in groups}) > 1
     parts = [_wrong_sentence(accused) for accused in [*wrong, *differing]]
     for group in groups:
         parts += [_headline(group, several), *_slow_sentences(group)]
     clean = clean_text(measured)
     parts += [clean] if clean and not differing else []
-    suspects = [*wrong, *differing, *(_suspect(look) for group in groups for look in group.accused)]
+    suspects = [*wrong, *differing, *(_suspect(rated) for group in groups for rated in group.accused)]
     details = [*(line for group in groups for line in _details(group)), *notes]
     if clean:
         count = sum(result.checked_iterations for result in measured)
@@ -137,15 +137,13 @@ def _groups(results: Sequence[MatmulResult], past: Sequence[PastResult]) -> list
     limits: dict[int, int | None] = {}
     for members in grouped(results, _key).values():
         limits |= _limits(members)
-    compared = looks(
-        results,
-        rate_of,
-        lambda result: (_key(result), limits[id(result)]),
-        lambda result: matmul_key(result, _load(result)),
-        past,
-    )
-    groups = map(_judged, grouped(compared, lambda look: _key(look.result)).values())
-    return sorted(groups, key=lambda group: -len(group.looks))
+
+    def alike_by(result: MatmulResult) -> tuple[object, ...]:
+        return (_key(result), limits[id(result)])
+
+    every = compared(results, rate_of, alike_by, lambda result: matmul_key(result, _load(result)), past)
+    groups = map(_judged, grouped(every, lambda rated: _key(rated.result)).values())
+    return sorted(groups, key=lambda group: -len(group.members))
 
 
 def _key(result: MatmulResult) -> tuple[object, ...]:
@@ -166,15 +164,15 @@ def _limits(members: Sequence[MatmulResult]) -> dict[int, int | None]:
     return {key: usual[0][0] if limit is None and usual else limit for key, limit in classes.items()}
 
 
-def _judged(members: Sequence[Look[MatmulResult]]) -> Group:
-    ordered = sorted(look.rate for look in members)
-    neighbours = _Neighbours([look.result for look in members])
+def _judged(members: Sequence[Rated[MatmulResult]]) -> Group:
+    ordered = sorted(rated.rate for rated in members)
+    neighbours = _Neighbours([rated.result for rated in members])
     group = Group([])
-    for look in members:
-        others = Comparison(look.rate, median_without(ordered, look.rate), len(ordered) - 1)
-        judged = MatmulLook(look.result, look.rate, look.history, look.peers, others)
+    for rated in members:
+        others = Comparison(rated.rate, median_without(ordered, rated.rate), len(ordered) - 1)
+        judged = RatedMatmul(rated.result, rated.rate, rated.history, rated.peers, others)
         judged.reason = _accusation(judged, neighbours)
-        group.looks.append(judged)
+        group.members.append(judged)
     return group
 
 
@@ -195,17 +193,17 @@ def _limit_w(result: MatmulResult) -> float | None:
     return None if phase is None else phase.power_limit_w
 
 
-def _accusation(look: MatmulLook, neighbours: _Neighbours) -> Reason | None:
+def _accusation(rated: RatedMatmul, neighbours: _Neighbours) -> Reason | None:
     """Beside a comparison: a limit that was lowered on this one, and where nobody can compare, a fault that shows."""
-    below, alone = look.others.slower > PEER_GAP, look.others.usual is None
-    if not look.slow and not below and not alone:
+    below, alone = rated.others.slower > PEER_GAP, rated.others.usual is None
+    if not rated.slow and not below and not alone:
         return None
-    others = neighbours.of(look.result)
-    lowered = lowered_limit(load_phase(look.result), known(map(load_phase, others)))
-    if look.slow or (below and lowered is not None and _limit_differs(look.result, others)):
-        return explain(look.result, others)
-    fault = hardware_fault(look.result, others) if look.peers.slow is None else None
-    return explain(look.result, others) if fault is not None and fault.fault else None
+    others = neighbours.of(rated.result)
+    lowered = lowered_limit(load_phase(rated.result), known(map(load_phase, others)))
+    if rated.slow or (below and lowered is not None and _limit_differs(rated.result, others)):
+        return explain(rated.result, others)
+    fault = hardware_fault(rated.result, others) if rated.peers.slow is None else None
+    return explain(rated.result, others) if fault is not None and fault.fault else None
 
 
 def _limit_differs(result: MatmulResult, others: list[MatmulResult]) -> bool:
@@ -215,11 +213,11 @@ def _limit_differs(result: MatmulResult, others: list[MatmulResult]) -> bool:
     return limit is not None and 2 * sum(watts > limit for watts in limits) > len(limits)
 
 
-def _suspect(look: MatmulLook) -> Suspect:
+def _suspect(rated: RatedMatmul) -> Suspect:
     """``21 % slower than its peers: held at 1215 MHz by …``."""
-    reason = look.reason or Reason("", "")
-    how_much = f"{percent_words(look.slower)} slower than {_than(look)}: " if look.slower > 0 else ""
-    return suspect(look.result, how_much + reason.text, reason.action)
+    reason = rated.reason or Reason("", "")
+    how_much = f"{percent_words(rated.slower)} slower than {_than(rated)}: " if rated.slower > 0 else ""
+    return suspect(rated.result, how_much + reason.text, reason.action)
 
 
 # In words.
@@ -232,10 +230,10 @@ def _wrong_sentence(accused: Suspect) -> str:
 
 def _headline(group: Group, several: bool) -> str:
     """Those that are not accused: ``7 of 8 GPUs alike at 712 TFLOPS bf16 sustained``."""
-    rest = group.rest or group.looks
+    rest = group.rest or group.members
     first = rest[0].result
     model = f"{first.name}: " if several and first.name else ""
-    if len(group.looks) == 1:
+    if len(group.members) == 1:
         state = "" if group.accused else _alone(rest[0])
         return f"{model}{device_name(first)}: {tflops_words(rest[0].rate)} {_what(first)}{state}"
     every = "" if group.rest else "all "
@@ -248,22 +246,22 @@ def _headline(group: Group, several: bool) -> str:
 def _slow_sentences(group: Group) -> list[str]:
     """One for each node and kind of reason: ``GPU 5 on n03 is 21 % slower: held at 1215 MHz by …``."""
     same_reason = grouped(
-        group.accused, lambda look: (look.result.node, look.reason.kind if look.reason else "", look.by_history)
+        group.accused, lambda rated: (rated.result.node, rated.reason.kind if rated.reason else "", rated.by_history)
     )
-    ordered = sorted(same_reason.values(), key=lambda members: -max(look.slower for look in members))
-    sentences = [_slow_sentence(members, len(group.looks) == 1) for members in ordered[:SENTENCES]]
+    ordered = sorted(same_reason.values(), key=lambda members: -max(rated.slower for rated in members))
+    sentences = [_slow_sentence(members, len(group.members) == 1) for members in ordered[:SENTENCES]]
     left = sum(len(members) for members in ordered[SENTENCES:])
     return sentences + ([f"and {left} more are slow"] if left else [])
 
 
-def _slow_sentence(members: list[MatmulLook], alone: bool) -> str:
+def _slow_sentence(members: list[RatedMatmul], alone: bool) -> str:
     """``alone``: the headline has named it already."""
-    worst = max(members, key=lambda look: look.slower)
+    worst = max(members, key=lambda rated: rated.slower)
     why = worst.reason.text if worst.reason else ""
-    who = "it" if alone else devices_name([look.result for look in members])
+    who = "it" if alone else devices_name([rated.result for rated in members])
     if worst.slower <= 0:  # nothing to compare with: the fault alone
         return why if alone else f"{who}: {why}"
-    much = percent_span_words(look.slower for look in members)
+    much = percent_span_words(rated.slower for rated in members)
     than = f" than {_than(worst, len(members) > 1)}" if worst.by_history else ""
     verb = "are" if len(members) > 1 or (worst.result.kind == "cpu" and not alone) else "is"
     also = ""
@@ -272,14 +270,14 @@ def _slow_sentence(members: list[MatmulLook], alone: bool) -> str:
     return f"{who} {verb} {much} slower{than}{also}: {why}"
 
 
-def _than(look: MatmulLook, several: bool = False) -> str:
+def _than(rated: RatedMatmul, several: bool = False) -> str:
     whose = "their" if several else "its"
-    if not look.by_history:
+    if not rated.by_history:
         return f"{whose} peers"
     if several:
         return "their own last results"
-    usual = f" ({tflops_words(look.history.usual)})" if look.history.usual is not None else ""
-    return f"its own last {look.history.count} results{usual}"
+    usual = f" ({tflops_words(rated.history.usual)})" if rated.history.usual is not None else ""
+    return f"its own last {rated.history.count} results{usual}"
 
 
 def _what(result: MatmulResult) -> str:
@@ -288,20 +286,20 @@ def _what(result: MatmulResult) -> str:
     return f"{result.dtype} {_load(result)}"
 
 
-def _alone(look: MatmulLook) -> str:
+def _alone(rated: RatedMatmul) -> str:
     """What can be said of a single device."""
-    phase = load_phase(look.result)
+    phase = load_phase(rated.result)
     state = condition(phase)
     text = f" at {state}" if state else ""
     text += " (held by its power limit, normal at full load)" if at_power_limit(phase) else ""
-    if look.history.slow is False:
-        return f"{text}, as in its last {counted(look.history.count, 'result')}"
-    return f"{text}, {'no figure' if look.result.kind == 'cpu' else 'nothing'} to compare it with"
+    if rated.history.slow is False:
+        return f"{text}, as in its last {counted(rated.history.count, 'result')}"
+    return f"{text}, {'no figure' if rated.result.kind == 'cpu' else 'nothing'} to compare it with"
 
 
 def _software(group: Group) -> str:
     """All alike and all low at a normal clock: not the hardware."""
-    first = group.looks[0].result
+    first = group.members[0].result
     peak = peak_of(first.name, first.pci_device)
     shares = _sustained_shares(group)
     judgeable = peak is not None and peak.is_sure(f"tflops.{first.dtype}") and first.dtype in _EFFICIENT
@@ -316,28 +314,28 @@ def _sustained_shares(group: Group) -> list[float]:
     return known(result.sustained_efficiency for result in group.results)
 
 
-def _slowest(rest: Sequence[MatmulLook]) -> str:
+def _slowest(rest: Sequence[RatedMatmul]) -> str:
     """Too few to accuse anybody, but the difference and its cause are worth a word."""
-    last = min(rest, key=lambda look: look.rate)
-    reason = explain(last.result, [look.result for look in rest if look is not last])
+    last = min(rest, key=lambda rated: rated.rate)
+    reason = explain(last.result, [rated.result for rated in rest if rated is not last])
     return f", the slowest {device_name(last.result)} ({reason.text})"
 
 
 def _details(group: Group) -> Iterator[str]:
     results = group.results
-    if len(results) > 1 and all(look.peers.slow is None for look in group.looks):
-        yield group.looks[0].peers.why
+    if len(results) > 1 and all(rated.peers.slow is None for rated in group.members):
+        yield group.members[0].peers.why
     yield from _power_limits(results)
     shares = _sustained_shares(group)
     if shares:
         yield f"sustained: {percent_span_words(shares)} of what the multiprocessors can do at the clock they had"
-    yield from _against_table([look.result for look in group.rest] or results)
+    yield from _against_table([rated.result for rated in group.rest] or results)
     heating = [result for result in results if result.still_heating]
     if heating:
         yield f"{devices_name(heating)}: still heating up, its clock fell during the warm-up: later it will be slower"
-    with_history = sum(look.history.slow is not None for look in group.looks)
+    with_history = sum(rated.history.slow is not None for rated in group.members)
     if with_history:
-        as_fast = sum(look.history.slow is False for look in group.looks)
+        as_fast = sum(rated.history.slow is False for rated in group.members)
         yield f"{as_fast} of {with_history} as fast as in their earlier results"
 
 
@@ -366,4 +364,4 @@ def _against_table(results: Sequence[MatmulResult]) -> Iterator[str]:
         share = percent_span_words(rate / best for rate in rates)
         of = f"{share} of mamf-finder's {tflops_words(best)} on {peak.name}"
         note = doubt(rates, best, peak.is_sure(f"mamf.{first.dtype}"), "versions of driver, torch and cuBLAS alone")
-        yield f"burst: {tflops_span_words(rates)}, {of}{note}"
+        yield f"burst: {span(rates, tflops_words)}, {of}{note}"

@@ -29,7 +29,7 @@ PairKey = frozenset[str]
 
 
 class Levels:
-    """Of each pair the best measurement counts (of the largest size): a slow one may have been disturbed.
+    """The best measurement of each pair (of the largest size): a slow one may have been disturbed.
 
     ``values``: busbw by pair, None where it failed; ``results``: what they come from; ``measured``: how often;
     ``reference``: None when nothing worked.
@@ -65,7 +65,7 @@ class Levels:
         return [value for key, value in self._all if key == pair and value]
 
     def works(self, node: str) -> bool:
-        """With somebody: then it is slow at most, which may be noise; a failure is not."""
+        """Whether it worked with anybody: then it is slow at most, which may be noise; a failure is not."""
         return self.best[node] > 0
 
     def partners(self, node: str) -> list[str]:

@@ -277,7 +277,7 @@ def low_limit(moment: Moment) -> Iterator[Hit]:
 
 
 def facts(sample: Sample) -> Iterator[Fact]:
-    """Of GPUs that are at work: clock and power, by model and job; of all: the power limit, by model."""
+    """Clock and power of GPUs at work, by model and job; the power limit of all, by model."""
     jobs: dict[int, str] | None = None
     for gpu in sample.gpus:
         if gpu.state != "ok":

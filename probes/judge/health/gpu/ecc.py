@@ -7,6 +7,7 @@ about the life itself (SRAM errors, remapped rows, retired pages).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from mltop.probes.judge.health.names import gpu_key, named_gpus
 from mltop.probes.judge.health.rule import HOUR_S, MEMORY_ERRORS, WEEK_S, Hit, Moment, rule
@@ -24,7 +25,7 @@ DOUBLE_BIT_PAGES, MORE_IN_A_WEEK = 15, 2
 _OFF_AS_SOLD = ("GeForce", "RTX")
 
 CORRECTED, CORRECTED_VOLATILE, DOUBLE_BIT = "ecc.corrected", "ecc.corrected_volatile", "pages.double_bit"
-_RMA = "take the node out of the pool; return the GPU (RMA)"
+_rma_rule = partial(rule, action="take the node out of the pool; return the GPU (RMA)", remedy="replace")
 _WITH_ITS_XIDS = ("gpu.xid.warn", "gpu.recovery")
 
 
@@ -64,15 +65,13 @@ def dbe_volatile(moment: Moment) -> Iterator[Hit]:
             yield Hit(name, text, action=f"end its job, then: sudo nvidia-smi -r -i {gpu.index}; check row remapping")
 
 
-@rule(
+@_rma_rule(
     "gpu.ecc.sram_threshold",
     "critical",
     meaning="the GPU's caches have had so many errors that NVIDIA takes it back",
     threshold="bThresholdExceeded",
     source="nvmlDeviceGetSramEccErrorStatus (root)",
-    action=_RMA,
     needs=("gpu.*.ecc.sram_threshold_exceeded",),
-    remedy="replace",
     precedence=MEMORY_ERRORS,
     explains=("gpu.ecc.sram_aggregate",),
 )
@@ -175,15 +174,13 @@ def remap_pending(moment: Moment) -> Iterator[Hit]:
             yield Hit(name, f"{what} pending on {name}", action=action)
 
 
-@rule(
+@_rma_rule(
     "gpu.remap.failed",
     "critical",
     meaning="a bad memory row could not be replaced",
     threshold="failure",
     source="nvmlDeviceGetRemappedRows",
-    action=_RMA,
     needs=("gpu.*.remap.failed",),
-    remedy="replace",
     precedence=MEMORY_ERRORS,
     explains=("gpu.remap.pending", "gpu.remap.banks", "gpu.remap.count", *_WITH_ITS_XIDS),
 )
@@ -212,15 +209,13 @@ def remap_banks(moment: Moment) -> Iterator[Hit]:
             yield Hit(name, f"{name}: {counted(low, 'memory bank')} with few spare rows")
 
 
-@rule(
+@_rma_rule(
     "gpu.remap.count",
     "warning",
     meaning="so many rows were replaced that the next failure is near",
     threshold=f"≥ {REMAPPED_ROWS} rows for uncorrectable errors",
     source="nvmlDeviceGetRemappedRows; DCGM health",
-    action=_RMA,
     needs=("gpu.*.remap.uncorrected",),
-    remedy="replace",
 )
 def remap_count(moment: Moment) -> Iterator[Hit]:
     for gpu, name in named_gpus(moment):
@@ -229,16 +224,14 @@ def remap_count(moment: Moment) -> Iterator[Hit]:
             yield Hit(name, f"{name}: {counted(rows, 'row')} remapped for uncorrectable errors")
 
 
-@rule(
+@_rma_rule(
     "gpu.pages.retired",
     "warning",
     meaning="memory pages are retired (GPUs before Ampere)",
     threshold=f"pending: warning; ≥ {RETIRED_PAGES}, or > {DOUBLE_BIT_PAGES} for double bit errors and "
     f"{MORE_IN_A_WEEK} more within a week: critical",
     source="nvmlDeviceGetRetiredPages; DCGM health",
-    action=_RMA,
     needs=("gpu.*.retired_pages", "gpu.*.retired_pages_double_bit", "gpu.*.retired_pages_pending"),
-    remedy="replace",
     precedence=MEMORY_ERRORS,
     explains=("gpu.xid.warn",),
 )

@@ -49,12 +49,11 @@ def _is_held(gpu: GpuSample) -> bool | None:
 
 def _is_hot(gpu: GpuSample, near_c: float) -> bool | None:
     """Whether the GPU or its memory is near a limit of its own, by any of them; None where no limit is known."""
-    pairs = (
-        (gpu.temperature_c, gpu.temperature_slowdown_c),
-        (gpu.memory_temperature_c, gpu.memory_temperature_max_c),
-    )
-    left = [limit - now for now, limit in pairs if now is not None and limit is not None]
-    left += known((gpu.memory_temperature_margin_c, *(_left_c(gpu) or ())[:1]))
+    left = known((gpu.memory_temperature_margin_c, *(_left_c(gpu) or ())[:1]))
+    if gpu.temperature_c is not None and gpu.temperature_slowdown_c is not None:
+        left.append(gpu.temperature_slowdown_c - gpu.temperature_c)
+    if gpu.memory_temperature_c is not None and gpu.memory_temperature_max_c is not None:
+        left.append(gpu.memory_temperature_max_c - gpu.memory_temperature_c)
     return min(left) <= near_c if left else None
 
 

@@ -164,7 +164,7 @@ def numbers(*tiers: str) -> str:
 
 
 def lookup(code: int) -> Xid:
-    """Also for numbers that no catalog has."""
+    """The entry of a number, also of one that no catalog has."""
     return CATALOG.get(code, _NOT_IN_CATALOG)
 
 
@@ -174,7 +174,7 @@ def advice(code: int, index: int | None) -> str:
 
 
 def remedy(code: int) -> Remedy:
-    """What that comes to."""
+    """What the advice for this Xid comes to."""
     return _REMEDIES.get(lookup(code).action, "none")
 
 
@@ -186,7 +186,7 @@ class Recovery(NamedTuple):
     remedy: Remedy
 
     def of(self, index: int | None) -> Recovery:
-        """With the GPU's index in its command."""
+        """The recovery with the GPU's index in its command."""
         return self._replace(action=self.action.format(index="N" if index is None else index))
 
 
@@ -208,7 +208,7 @@ RECOVERY_NAMES = dict(enumerate(_RECOVERY, 1))
 
 
 def recovery_of(wanted: str | None, index: int | None) -> Recovery | None:
-    """By the action's name; None for "none", and for one that we do not know."""
+    """The recovery of this name; None for "none", and for one that we do not know."""
     return _RECOVERY[wanted].of(index) if wanted in _RECOVERY else None
 
 

@@ -70,7 +70,7 @@ class Incident:
 
     @property
     def gravest(self) -> SeenXid:
-        """Of equals the first."""
+        """The gravest Xid, of equals the first."""
         return min(self.xids, key=lambda xid: _GRAVITY[xid.tier])
 
     @property
@@ -347,10 +347,8 @@ def nvswitch(moment: Moment) -> Iterator[Hit]:
     """Lines with data and instance numbers follow each one and say nothing of their own."""
     since = _listed_since(moment.now)
     sxids = (event for event in moment.now.kernel_events if event.kind == "sxid" and event.at >= since)
-    alike = grouped(
-        (event for event in sxids if event.severity), lambda event: (event.subject, event.code, event.severity)
-    )
-    yield from (_nvswitch(moment, events) for events in alike.values())
+    alike = grouped(sxids, lambda event: (event.subject, event.code, event.severity))
+    yield from (_nvswitch(moment, events) for events in alike.values() if events[0].severity)
 
 
 def _nvswitch(moment: Moment, events: list[KernelEvent]) -> Hit:

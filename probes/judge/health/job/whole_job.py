@@ -40,7 +40,7 @@ _FABRIC_KINDS = ("infiniband", "roce", "efa")
 
 @dataclass(frozen=True)
 class History:
-    """Of one rank and its GPU, over the last five minutes at most (``watched_s``).
+    """What one rank and its GPU did over the last five minutes at most (``watched_s``).
 
     ``idle_share`` (GPU busy < 20 %), ``dips`` (how often that began), ``power_spread`` (standard deviation over mean),
     ``pauses``: dips while the rank's own thread took a whole core and no worker ran.

@@ -353,9 +353,8 @@ def saturated(moment: Moment) -> Iterator[Hit]:
         if stuck and (up or moment.has_seen(name, _SEEN_UP)):
             at = ((counter, link.counters.get(counter, NARROW.get(counter))) for counter in stuck)
             text = f"{name}: {', '.join(f'{counter} stuck at {value}' for counter, value in at)}"
-            yield Hit(
-                name, f"{text}, it cannot count any further", ("flaps are counted from the port's state instead",)
-            )
+            why = "flaps are counted from the port's state instead"
+            yield Hit(name, f"{text}, it cannot count any further", (why,))
 
 
 @rule(

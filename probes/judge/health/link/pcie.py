@@ -173,10 +173,8 @@ def limited(moment: Moment) -> Iterator[Hit]:
             continue
         reported.update(limited_too)
         named = tuple(names.get(other, other) for other in limited_too)
-        text, action = (
-            f"{listed([*named])}: less PCIe bandwidth than they could use",
-            "check whether the machine is designed this way",
-        )
+        text = f"{listed([*named])}: less PCIe bandwidth than they could use"
+        action = "check whether the machine is designed this way"
         yield Hit(named[0], text, (event.text, why), "info", action, event.at, about=named)
 
 

@@ -11,7 +11,7 @@ AZ = "Azure health checks"
 
 @dataclass(frozen=True)
 class PcieGeneration:
-    """Of 16 lanes. ``measured``: lowest and highest of good machines; ``floor``: least that a field check accepts."""
+    """Rates of 16 lanes. ``measured``: lowest and highest of good machines; ``floor``: what a field check accepts."""
 
     wire: float
     measured: tuple[float, float] | None

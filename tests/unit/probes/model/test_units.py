@@ -56,5 +56,5 @@ def test_ranges_and_counts() -> None:
     assert units.span_words([61.2, 60.9], "°C") == "61 °C"
     assert units.span_words([], "°C") == ""
     assert units.percent_span_words([0.15, 0.21]) == "15–21 %"
-    assert units.tflops_span_words([698, 720]) == "698–720 TFLOPS"
+    assert units.span([698, 720], units.tflops_words) == "698–720 TFLOPS"
     assert [units.counted(count, "GPU") for count in (0, 1, 8)] == ["0 GPUs", "1 GPU", "8 GPUs"]
