@@ -113,8 +113,9 @@ def test_a_proc_that_cannot_be_listed_leaves_the_rest_and_is_tried_again(tmp_pat
         assert sample.ranks == []
         assert sample.host.shm_total_bytes
         assert "nvml.starting" in gaps_of(sample) or "nvml" in gaps_of(sample)
-        tree = ProcTree(tmp_path)
+        tree = ProcTree(tmp_path / "made")  # at once: a process that is half there for a moment would be no rank
         tree.python(500, "train.py", environ={"RANK": "3", "WORLD_SIZE": "8", "MASTER_ADDR": "n1", "MASTER_PORT": "1"})
+        (tmp_path / "made" / "proc").rename(tmp_path / "proc")
         deadline = time.monotonic() + 30
         found = next(sample for sample in stream if sample.ranks or time.monotonic() > deadline)
         assert [rank.rank for rank in found.ranks] == [3]
