@@ -138,7 +138,7 @@ def _say(results: list[CopiesResult], stopped: str) -> None:
 
 
 class Buffers:
-    """The buffers of a GPU (``where``: torch's name). ``sent``, ``returned``: on the host; ``source``, ``received``: its own."""
+    """Of a GPU (``where``: torch's name). ``sent``, ``returned``: on the host; ``source``, ``received``: its own."""
 
     def __init__(self, torch: Any, where: str, size_bytes: int, affinity: Affinity, pinned: bool = True) -> None:
         words = size_bytes // buffers.WORD_BYTES
@@ -263,8 +263,8 @@ def wait(running: Sequence[CudaTimer], stall_s: float, on_poll: Callable[[], Non
 
 
 class Measurement:
-    """Copies to device, to host, together, from GPU to GPU. ``results``: one for each of ``gpus``, in order; they are filled
-    in. ``plans``: by stage. ``progress``: told a stage and the share of it that is done.
+    """Copies to device, to host, together, from GPU to GPU. ``results``: one for each of ``gpus``, in order, to be
+    filled in. ``plans``: by stage. ``progress``: told a stage and the share of it that is done.
 
     A device that fails is left out from then on, its reason is in its result's gaps. A copy that hangs ends everything:
     nothing that is asked of these GPUs afterwards may be expected to answer.

@@ -63,7 +63,7 @@ def cpu_info(field: str) -> str:
 
 
 def last_level_cache_bytes() -> int | None:
-    """The last-level caches of all processors that this process may use, shared ones once. Source: sysfs cpu/cacheinfo."""
+    """The last-level caches of the processors that this process may use, each once. Source: sysfs cpu/cacheinfo."""
     caches: dict[tuple[int, str], int] = {}
     for cpu in sorted(os.sched_getaffinity(0)):
         for level, shared, size in _data_caches(cpu):
@@ -75,7 +75,7 @@ def last_level_cache_bytes() -> int | None:
 
 @dataclass(frozen=True)
 class Affinity:
-    """Which processors are beside a GPU: host memory of a copy has to be beside it, or the link between sockets is measured.
+    """Which processors are beside a GPU: a copy's host memory has to be, or the link between sockets is measured.
 
     ``cpus``: of this process's own that are beside the GPU; ``near`` None: nobody knows where the GPU is.
     """

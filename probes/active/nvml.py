@@ -225,7 +225,7 @@ class Link:
 
 
 class PcieLinks:
-    """The PCIe links of GPUs by UUID, read while they copy: an idle link trains down, so no other moment tells anything.
+    """The PCIe links of GPUs by UUID, read while they copy: an idle link trains down, no other moment tells anything.
 
     ``why``: why nothing can be read, "" when it can.
     """

@@ -84,7 +84,7 @@ class _Trace:
             self.problems.setdefault("temperature_c", too_short)
 
     def _throttle_share(self, ended: _Counters) -> dict[str, float]:
-        """The share of each reason, 0..1. A counter that gains more than time has passed, or loses, is none of nanoseconds."""
+        """Shares by reason, 0..1. A counter that gains more than time has passed, or loses, is none of nanoseconds."""
         shares, before, seconds = {}, self._began.throttle_ns, ended.at_s - self._began.at_s
         for reason in (reason for reason in ended.throttle_ns if reason in before):
             gain_s = (ended.throttle_ns[reason] - before[reason]) / 1e9

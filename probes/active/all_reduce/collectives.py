@@ -211,8 +211,8 @@ def _loop(collective: Collective, under: Conditions, count: int) -> Measured:
 
 
 def _timed(call: Callable[[], None], timer: Timer, paced: bool = True) -> Timer:
-    """``timer``, with the call timed by the device's own clock: on a GPU the time on the stream, the wait for other ranks
-    within. ``paced``: wait for it, so that it is known which one hangs.
+    """Returns ``timer`` with the call's time, by the device's own clock: on a GPU the time on the stream, the wait for
+    other ranks within. ``paced``: wait for it, so that it is known which one hangs.
     """
     timer.start()
     call()

@@ -69,8 +69,8 @@ def chosen(environ: Mapping[str, str], backend: str, node: str, addresses: Seque
 
 
 def wanted_interfaces(names: str) -> Callable[[str], bool]:
-    """What asks whether an interface is in NCCL's list (its user guide, NCCL_SOCKET_IFNAME), which gloo's is a part of: beginnings of names, "=" exact
-    ones, "^" none of these.
+    """Whether an interface is in NCCL's list (its user guide, NCCL_SOCKET_IFNAME), which gloo's is a part of:
+    beginnings of names, "=" exact ones, "^" none of these.
     """
     exact, none_of = names.startswith("="), names.startswith("^")
     parts = [part for part in names.lstrip("^=").split(",") if part]

@@ -72,7 +72,7 @@ class Leader:
         await self.attend(link)
 
     async def attend(self, link: Link) -> None:
-        """Listens to a launcher until its link ends. The leader's own launcher comes here with one that has no address."""
+        """Listens to a launcher until its link ends. The leader's own comes here with one that has no address."""
         hello = await link.receive()
         name = str(hello.get("name")) if hello is not None else ""
         why = self._why_not(hello, name)
@@ -227,7 +227,7 @@ class Meeting:
     missing: list[str]
 
     def first_rank(self, nodes: Sequence[str], node: str) -> int:
-        """The node's first rank among all ranks of all ``nodes``, in their order; a node that did not come counts as many as the largest."""
+        """The node's first rank of all ranks of ``nodes``; one that did not come counts as many as the largest."""
         before = nodes[: nodes.index(node)]
         return sum(self.ranks.get(name, max(self.ranks.values())) for name in before)
 

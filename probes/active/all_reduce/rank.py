@@ -302,7 +302,7 @@ def takes_device_id(version: str) -> bool:
 
 
 def first_line(text: str) -> str:
-    """The first line; of NCCL's errors the reason, which comes last; without the source position that gloo puts first."""
+    """The first line, without gloo's source position; of NCCL's errors the reason, which comes last."""
     reason = text.rpartition(_NCCL_REASON)[2].strip() if _NCCL_REASON in text else ""
     if reason and "Unknown NCCL Error" not in reason:
         text = f"NCCL: {reason}"

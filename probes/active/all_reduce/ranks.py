@@ -64,7 +64,7 @@ class Importer:
         socket.send_fds(self._control, [json.dumps(order).encode()], list(descriptors))
 
     async def end(self) -> None:
-        """Waits for its end, as it ends its children first; SIGKILL after END_S, or at once while it imports, which ends them too."""
+        """Waits while it ends its children; SIGKILL after END_S, or at once while it imports, ends them, too."""
         asyncio.get_running_loop().remove_reader(self._control)
         self._control.close()
         for _ in range(int(END_S / 0.01) if self.imported.done() else 0):

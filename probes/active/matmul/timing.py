@@ -65,7 +65,7 @@ class Burst:
         return [timer.seconds() for timer in timers]
 
     def times_for(self, seconds: float, least: int, tell: Callable[[float, Sequence[float]], None]) -> list[float]:
-        """Seconds of at least ``least`` GEMMs, and more until ``seconds`` have passed; never much longer than four times that.
+        """Times of ``least`` GEMMs, more until ``seconds`` have passed; never much longer than four times that.
 
         ``tell``: (fraction, times so far).
         """
