@@ -105,7 +105,7 @@ class RoundRun:
     # What happens to it.
 
     def event(self, local: int, event: ProbeEvent) -> None:
-        """Takes what one of its ranks says."""
+        """Of one of its ranks."""
         status, rank = self._statuses[local], self._ranks.first_rank + local
         if event.event == "stage":
             status.stage, limit_s = event.stage, event.deadline_s or 0.0
