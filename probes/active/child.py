@@ -46,7 +46,7 @@ def to_line(fields: dict[str, Any]) -> str:
 
 
 def read_order() -> Order:
-    """From the first line of stdin. Raises ValueError for anything else than an order."""
+    """The order in the first line of stdin. Raises ValueError for anything else."""
     fields = json.loads(sys.stdin.readline())
     devices = [ProbeDevice(**device) for device in fields.pop("devices", [])]
     return Order(devices=devices, **fields)
@@ -86,7 +86,7 @@ def failed(why: str, device: str = "", stage: str = "", fix: str = "", **rest: A
 
 
 def fields_of(event: ProbeEvent) -> dict[str, Any]:
-    """As it travels: without what holds its default."""
+    """The event's fields as they travel: without those that hold their default."""
     return {name: value for name, value in vars(event).items() if name == "event" or value != _DEFAULTS[name]}
 
 

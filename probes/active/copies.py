@@ -138,7 +138,7 @@ def _say(results: list[CopiesResult], stopped: str) -> None:
 
 
 class Buffers:
-    """Of one GPU (``where``: torch's name). ``sent``, ``returned``: host memory; ``source``, ``received``: its own."""
+    """Of a GPU (``where``: torch's name). ``sent``, ``returned``: on the host; ``source``, ``received``: its own."""
 
     def __init__(self, torch: Any, where: str, size_bytes: int, affinity: Affinity, pinned: bool = True) -> None:
         words = size_bytes // buffers.WORD_BYTES
@@ -263,8 +263,8 @@ def wait(running: Sequence[CudaTimer], stall_s: float, on_poll: Callable[[], Non
 
 
 class Measurement:
-    """To device, to host, together, from GPU to GPU. ``results``: one for each of ``gpus``, in order; they are filled
-    in. ``plans``: by stage. ``progress``: told a stage and the share of it that is done.
+    """Copies to device, to host, together, from GPU to GPU. ``results``: one for each of ``gpus``, in order, to be
+    filled in. ``plans``: by stage. ``progress``: told a stage and the share of it that is done.
 
     A device that fails is left out from then on, its reason is in its result's gaps. A copy that hangs ends everything:
     nothing that is asked of these GPUs afterwards may be expected to answer.
@@ -313,7 +313,7 @@ class Measurement:
             self._check(position, way)
 
     def _together(self) -> None:
-        """At the same time: shared switches, sockets and host memory show only then."""
+        """All GPUs copy at the same time: shared switches, sockets and host memory show only then."""
         if len(self._results) < 2:
             return
         plan = self._plans["together"]
@@ -350,7 +350,7 @@ class Measurement:
     def _try(
         self, positions: Sequence[int], way: str, stage: str, on_poll: Callable[[], None] = lambda: None
     ) -> list[Timed] | None:
-        """Of each; None when one of them failed. Raises Stalled."""
+        """The timing of each; None when one of them failed. Raises Stalled."""
         positions = [position for position in positions if position not in self._broken]
         if not positions:
             return None

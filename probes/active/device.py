@@ -15,7 +15,7 @@ _WORKSPACE_BYTES = 512 << 20  # for cuBLAS, comparisons and what the allocator r
 
 
 class CpuTimer:
-    """Of one stretch of work, which is done when the calls return."""
+    """Times one stretch of work, which is done when the calls return."""
 
     def __init__(self) -> None:
         self._started = self._stopped = 0.0
@@ -51,7 +51,7 @@ class CudaTimer:
         return bool(self._to.query())
 
     def wait(self) -> None:
-        """Until the work before ``stop`` is done; then it has ``seconds``."""
+        """Waits until the work before ``stop`` is done; then there are ``seconds``."""
         self._to.synchronize()
 
     def seconds(self) -> float:
@@ -112,7 +112,7 @@ class Cuda:
         self._flushed.zero_()
 
     def wait(self) -> None:
-        """Until all work is done."""
+        """Waits until all work is done."""
         self.torch.cuda.synchronize()
 
     def free_bytes(self) -> int:
@@ -132,6 +132,6 @@ Device = Union[Cpu, Cuda]
 
 
 def cap_memory(torch: Any, cap_bytes: int, index: int = 0) -> None:
-    """From now on this process takes no more than so much of this GPU's memory."""
+    """Limits what this process takes of this GPU's memory from now on."""
     total_bytes = torch.cuda.get_device_properties(index).total_memory
     torch.cuda.set_per_process_memory_fraction(min(1.0, cap_bytes / total_bytes), index)

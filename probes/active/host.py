@@ -63,7 +63,7 @@ def cpu_info(field: str) -> str:
 
 
 def last_level_cache_bytes() -> int | None:
-    """Of all processors that this process may use: one for each group that shares one. Source: sysfs cpu/cacheinfo."""
+    """The last-level caches of the processors that this process may use, each once. Source: sysfs cpu/cacheinfo."""
     caches: dict[tuple[int, str], int] = {}
     for cpu in sorted(os.sched_getaffinity(0)):
         for level, shared, size in _data_caches(cpu):
@@ -75,7 +75,7 @@ def last_level_cache_bytes() -> int | None:
 
 @dataclass(frozen=True)
 class Affinity:
-    """Of a GPU to processors: host memory of a copy has to be beside it, or the link between sockets is measured.
+    """Which processors are beside a GPU: a copy's host memory has to be, or the link between sockets is measured.
 
     ``cpus``: of this process's own that are beside the GPU; ``near`` None: nobody knows where the GPU is.
     """
@@ -86,7 +86,7 @@ class Affinity:
 
 
 def affinity_of(pci_address: str) -> Affinity:
-    """Of the GPU at this address. Sources: sysfs numa_node and local_cpulist of the device."""
+    """The affinity of the GPU at this address. Sources: sysfs numa_node and local_cpulist of the device."""
     if not pci_address:
         return Affinity()
     folder = paths.sys("bus", "pci", "devices", pci_address)
@@ -188,7 +188,7 @@ def _cpu_list(text: str) -> frozenset[int]:
 
 
 def _number(path: str, name: str) -> int | None:
-    """Of a line "name number" or "name: number kB"."""
+    """The number in a line "name number" or "name: number kB"."""
     for line in read_text(path).splitlines():
         words = line.split()
         if len(words) >= 2 and words[0].rstrip(":") == name and words[1].isdigit():

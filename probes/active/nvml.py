@@ -91,7 +91,7 @@ class Nvml:
             raise NvmlError(name, code, self._meaning(code))
 
     def gpu(self, uuid: str) -> Gpu:
-        """By GPU-UUID; by MIG-UUID the GPU that has the instance: clocks and power are its own alone."""
+        """The GPU of a GPU-UUID; of a MIG-UUID the one that has the instance: clocks and power are its own alone."""
         return Gpu(self, self._parent_of(uuid) if uuid.startswith("MIG-") else self._by_uuid(uuid))
 
     def _text(self, name: str, *arguments: Any) -> str:
@@ -192,7 +192,7 @@ class Gpu:
         return self._unsigned("nvmlDeviceGetMaxPcieLinkWidth")
 
     def pci_address(self) -> str:
-        """As sysfs has it: ``0000:9b:00.0``."""
+        """The PCI address as sysfs has it: ``0000:9b:00.0``."""
         info = _PciInfo()
         self._nvml.call("nvmlDeviceGetPciInfo_v3", self._handle, byref(info))
         function = info.busId.decode("ascii", "replace").rpartition(".")[2]
@@ -204,7 +204,7 @@ class Gpu:
         return value.value
 
     def _fields(self, names: dict[int, str]) -> dict[str, int]:
-        """Those that are supported. One entry more than asked for: NVML may write past the end."""
+        """The fields that are supported. One entry more than asked for: NVML may write past the end."""
         values = (_FieldValue * (len(names) + 1))()
         for value, field in zip(values, names):
             value.field = field
@@ -225,7 +225,7 @@ class Link:
 
 
 class PcieLinks:
-    """Of GPUs by their UUID, read while they copy: an idle link trains down, so no other moment tells anything.
+    """The PCIe links of GPUs by UUID, read while they copy: an idle link trains down, no other moment tells anything.
 
     ``why``: why nothing can be read, "" when it can.
     """
@@ -247,7 +247,7 @@ class PcieLinks:
         return Link(self._value(uuid, Gpu.pcie_gen_max), self._value(uuid, Gpu.pcie_width_max))
 
     def address(self, uuid: str) -> str:
-        """As sysfs has it, "" when unknown."""
+        """The PCI address as sysfs has it, "" when unknown."""
         return self._value(uuid, Gpu.pci_address) or ""
 
     def _value(self, uuid: str, read: Callable[[Gpu], T]) -> T | None:

@@ -33,7 +33,7 @@ _LEAST_FOR_HEATING = 6  # samples of a trace
 
 
 class _Counters(NamedTuple):
-    """At one end of a phase."""
+    """The counters at one end of a phase."""
 
     at_s: float
     energy_mj: int | None
@@ -84,7 +84,7 @@ class _Trace:
             self.problems.setdefault("temperature_c", too_short)
 
     def _throttle_share(self, ended: _Counters) -> dict[str, float]:
-        """By reason, 0..1. A counter that gains more than time has passed, or loses, is none of nanoseconds."""
+        """Shares by reason, 0..1. A counter that gains more than time has passed, or loses, is none of nanoseconds."""
         shares, before, seconds = {}, self._began.throttle_ns, ended.at_s - self._began.at_s
         for reason in (reason for reason in ended.throttle_ns if reason in before):
             gain_s = (ended.throttle_ns[reason] - before[reason]) / 1e9
@@ -150,7 +150,7 @@ class PhaseMeter:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Also a phase that raises is kept."""
+        """Measures what is done within; a phase that raises is kept, too."""
         self._ready.wait(max(0.0, self._starts_until_s - time.monotonic()))
         is_begun = self._ask(name) is not None
         started_s = time.monotonic()
@@ -170,7 +170,7 @@ class PhaseMeter:
             self.phases.append(phase)
 
     def still_heating(self, name: str) -> bool | None:
-        """Of a phase that is over; None where its clock is not known."""
+        """Whether the clock still fell in a phase that is over; None where it is not known."""
         return still_heating(self._clocks_mhz.get(name, ()))
 
     def close(self) -> None:

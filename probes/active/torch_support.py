@@ -101,7 +101,7 @@ def versions(torch: Any, driver: str = "", **libraries: str | None) -> dict[str,
 
 
 def gemm_versions(torch: Any, driver: str) -> dict[str, str]:
-    """Of what a GEMM on a GPU depends on: results are compared only between equal ones. Copies depend on no library."""
+    """The versions that a GEMM on a GPU depends on: results are compared between equal ones. Copies need no library."""
     try:
         cudnn = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
     except RuntimeError:  # another cuDNN than torch was built with: no GEMM needs it
@@ -111,7 +111,7 @@ def gemm_versions(torch: Any, driver: str) -> dict[str, str]:
 
 
 def cublas_version(path: str) -> str:
-    """Of the library that this process has loaded (cublasGetProperty: major, minor, patch), "" without it."""
+    """The version of the library that this process has loaded (cublasGetProperty: major, minor, patch), or ""."""
     if not path:
         return ""
     try:

@@ -81,7 +81,7 @@ class Fleet:
         self._replies: deque[tuple[int, Iterator[Message]]] = deque()
 
     def run(self) -> None:
-        """Until the caller closes our stdin or its end of our stdout."""
+        """Serves until the caller closes our stdin or its end of our stdout."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-c in the caller's terminal is the caller's to handle
         threading.Thread(target=self._read, name="mltop-requests", daemon=True).start()
         try:

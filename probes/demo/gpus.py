@@ -121,7 +121,7 @@ def move(shape: Shape, t: float, activity: str, since: float) -> dict[str, Any]:
 
 
 def _shares(shape: Shape, t: float, activity: str, reasons: list[str]) -> dict[str, float]:
-    """Of the last second, as far as it is not 0."""
+    """The throttle shares of the last second, as far as they are not 0."""
     shares = {"sw_power_cap": 1.0} if "sw_power_cap" in reasons else {}
     if activity == TRAINING and shape.hot:
         hot = round(episode_seconds(t) - episode_seconds(t - 1.0), 2)

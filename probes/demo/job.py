@@ -1,7 +1,7 @@
 """A real distributed job on this machine's CPU in which one rank stops making progress.
 
 It leaves nothing behind: no temporary file, no listening port on an outside interface, no process
-(see lifeline.py for what happens when the owner is killed).
+(see training.py for what happens when the owner is killed).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class DemoJob:
 
     @property
     def pids(self) -> list[int]:
-        """In rank order; empty before start and after close."""
+        """The ranks' pids in rank order; empty before start and after close."""
         return [process.pid for process in self._processes]
 
     def on_gpus(self) -> list[tuple[int, int]]:

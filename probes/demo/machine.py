@@ -22,7 +22,7 @@ XID_AGO_S = 3300.0  # about an hour: events are listed for one
 
 
 def gpu_bus(index: int) -> str:
-    """As sysfs names it."""
+    """The GPU's PCI address as sysfs names it."""
     return f"0000:{0x1B + 0x18 * index:02x}:00.0"
 
 
@@ -76,7 +76,7 @@ def _device(bus_id: str, kind: PciKind, numa_node: int) -> PciDevice:
 
 
 def kernel_events(now: float) -> list[KernelEvent]:
-    """Of the faulty node at ``now`` (unix s): a memory error on one GPU, contained, about an hour ago."""
+    """The faulty node's kernel log at ``now`` (unix s): a memory error on one GPU, contained, about an hour ago."""
     bus = gpu_bus(XID_GPU).rpartition(".")[0]
     text = f"NVRM: Xid (PCI:{bus}): 94, pid=268911, name=python, Contained: SM (0x1). RST: No, D-RST: No (SIMULATED)"
     return [KernelEvent(now - XID_AGO_S, "xid", bus, 94, text, pid=268_911, process="python")]

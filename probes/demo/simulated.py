@@ -272,7 +272,7 @@ class SimulatedNode:
 
     @cached_property
     def _fixed_links(self) -> str:
-        """With a place for every value that moves, in the order of MOVING."""
+        """The ports, with a place for every value that moves, in the order of MOVING."""
         texts = []
         for link in self._links:
             text = to_json(link)

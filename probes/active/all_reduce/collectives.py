@@ -211,8 +211,8 @@ def _loop(collective: Collective, under: Conditions, count: int) -> Measured:
 
 
 def _timed(call: Callable[[], None], timer: Timer, paced: bool = True) -> Timer:
-    """By the device's own clock: on a GPU the time on the stream, the wait for other ranks within. ``paced``: wait for
-    it, so that it is known which one hangs.
+    """Returns ``timer`` with the call's time, by the device's own clock: on a GPU the time on the stream, the wait for
+    other ranks within. ``paced``: wait for it, so that it is known which one hangs.
     """
     timer.start()
     call()
@@ -227,7 +227,7 @@ GPU_SIZE = 4096  # 137 GFLOP: about 0.2 ms of an H100
 
 
 class OwnWork:
-    """Of a rank between two collectives: one small GEMM, so that a slow rank is named by what it does alone."""
+    """What a rank does between two collectives: one small GEMM, so that a slow rank is named by what it does alone."""
 
     def __init__(self, device: Any) -> None:
         """Raises RuntimeError when memory does not suffice."""

@@ -22,7 +22,7 @@ Unreached = Mapping[str, Mapping[str, str]]
 
 
 class Tasks(set["asyncio.Future[Any]"]):
-    """Those that run: the loop alone does not keep them."""
+    """The tasks that run: the loop alone does not keep them."""
 
     def start(self, work: Awaitable[Any]) -> None:
         task = asyncio.ensure_future(work)
@@ -62,7 +62,7 @@ class Link:
 
 
 def _host(name: Any) -> str:
-    """Of a socket's name as asyncio gives it, without what marks it as IPv6's."""
+    """The address in a socket's name as asyncio gives it, without what marks it as IPv6's."""
     return plain(str(name[0])) if isinstance(name, tuple) else ""
 
 
@@ -108,7 +108,7 @@ def reason(error: OSError) -> str:
 
 
 def targets(names: Sequence[str], own: str) -> list[str]:
-    """To whom ``own`` connects: everyone; in a big job the next, the 2nd, 4th, 8th … next, so log2 N each."""
+    """The nodes to which ``own`` connects: all; in a big job the next, the 2nd, 4th, 8th … next, so log2 N each."""
     if len(names) <= ALL_PAIRS_UP_TO:
         return [name for name in names if name != own]
     at, count = names.index(own), len(names)

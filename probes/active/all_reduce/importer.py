@@ -135,7 +135,7 @@ class _Importer:
         self._say({"forked": order["fork"], "pid": pid})
 
     def _become(self, order: dict[str, Any], descriptors: list[int], parent: int, private: tuple[int, int]) -> NoReturn:
-        """In the new child: a rank or the store, until its end."""
+        """Makes the new child a rank or the store, until its end."""
         code = 1
         try:
             signal.set_wakeup_fd(-1)

@@ -45,7 +45,7 @@ def listen(address: str) -> socket.socket:
 
 
 def listen_alone() -> tuple[str, socket.socket]:
-    """For this machine alone: a loopback address, and a socket there. Raises OSError."""
+    """A loopback address, and a socket there, for this machine alone. Raises OSError."""
     try:
         return "127.0.0.1", listen("127.0.0.1")
     except OSError:
@@ -69,8 +69,8 @@ def chosen(environ: Mapping[str, str], backend: str, node: str, addresses: Seque
 
 
 def wanted_interfaces(names: str) -> Callable[[str], bool]:
-    """Of NCCL's list (its user guide, NCCL_SOCKET_IFNAME), which gloo's is a part of: beginnings of names, "=" exact
-    ones, "^" none of these.
+    """Whether an interface is in NCCL's list (its user guide, NCCL_SOCKET_IFNAME), which gloo's is a part of:
+    beginnings of names, "=" exact ones, "^" none of these.
     """
     exact, none_of = names.startswith("="), names.startswith("^")
     parts = [part for part in names.lstrip("^=").split(",") if part]
@@ -125,12 +125,12 @@ def interface_of(address: str, addresses: Iterable[Address]) -> str:
 
 
 def plain(address: str) -> str:
-    """As IPv4 where it is IPv4 seen by an IPv6 socket, without an IPv6 zone."""
+    """The address as IPv4 where it is IPv4 seen by an IPv6 socket, without an IPv6 zone."""
     return (address[7:] if address.lower().startswith("::ffff:") and "." in address else address).partition("%")[0]
 
 
 def local_addresses() -> list[Address]:
-    """Of interfaces that are up, from getifaddrs(3); IPv6 link-local ones are left out. Raises OSError."""
+    """The addresses of interfaces that are up, without IPv6 link-local ones. Source: getifaddrs(3). Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     first = ctypes.POINTER(_IfAddrs)()
     if libc.getifaddrs(ctypes.byref(first)) != 0:

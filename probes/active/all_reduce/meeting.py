@@ -72,7 +72,7 @@ class Leader:
         await self.attend(link)
 
     async def attend(self, link: Link) -> None:
-        """Until this link ends. The leader's own launcher comes here with one that has no address."""
+        """Listens to a launcher until its link ends. The leader's own comes here with one that has no address."""
         hello = await link.receive()
         name = str(hello.get("name")) if hello is not None else ""
         why = self._why_not(hello, name)
@@ -109,7 +109,7 @@ class Leader:
         return missing
 
     def without(self, names: Iterable[str]) -> None:
-        """Those of them that are not here will not come: nobody waits for them."""
+        """Waits no longer for those of them that are not here."""
         self._absent |= set(names) - self._links.keys()
         if not self._missing():
             self._all_here.set()
@@ -227,7 +227,7 @@ class Meeting:
     missing: list[str]
 
     def first_rank(self, nodes: Sequence[str], node: str) -> int:
-        """Of all ranks of all ``nodes``, in their order; a node that did not come counts as many as the largest."""
+        """The node's first rank of all ranks of ``nodes``; one that did not come counts as many as the largest."""
         before = nodes[: nodes.index(node)]
         return sum(self.ranks.get(name, max(self.ranks.values())) for name in before)
 
@@ -245,7 +245,7 @@ async def find_leader(leader: str, addresses: Sequence[str], port: int, key: str
 
 
 async def _try(address: str, port: int, key: str) -> Link | str:
-    """Who answers is the leader if it says our key: on the same address another machine may listen. Or why not."""
+    """A link to the leader, or why there is none. It says our key: on the same address another machine may listen."""
     try:
         link = await connections.connect(address, port)
     except OSError as error:
@@ -261,7 +261,7 @@ async def _try(address: str, port: int, key: str) -> Link | str:
 
 
 async def join(link: Link, name: str, limit_s: float) -> Meeting:
-    """Until all nodes have come and have tried to reach each other. Raises NotJoined."""
+    """Returns when all nodes have come and have tried to reach each other. Raises NotJoined."""
     try:
         return await asyncio.wait_for(_join(link, name), limit_s)
     except asyncio.TimeoutError:

@@ -258,7 +258,7 @@ class Node:
         return run if is_it else None
 
     def _states(self, number: int) -> list[dict[str, Any]]:
-        """Of a round that our ranks have done already, or that they have not begun."""
+        """The states in a round that our ranks have done already, or that they have not begun."""
         kind = "done" if number in self._past else "absent"
         first = self._ranks.first_rank
         return [vars(RankState(first + local, self._options.node, kind)) for local in range(len(self._ranks))]

@@ -99,17 +99,17 @@ class NodeRound(Round):
 
     @property
     def nodes(self) -> list[str]:
-        """Those of the group."""
+        """The nodes of the group."""
         return self.groups[self.group]
 
     @property
     def where(self) -> dict[str, Any]:
-        """As events name it."""
+        """What names the round in events."""
         return {"round": self.round, "group": self.group}
 
 
 def prepare() -> None:
-    """In the process that forks the ranks: what each of them would otherwise do for the first time. No threads."""
+    """Does in the process that forks the ranks what each of them would do for the first time. It makes no threads."""
     import torch
 
     torch.set_num_threads(1)
@@ -117,7 +117,7 @@ def prepare() -> None:
 
 
 def serve(channel: socket.socket, progress: Progress, setup: Setup) -> None:
-    """Until the launcher closes the channel, or kills us after a failed round."""
+    """Measures until the launcher closes the channel, or kills us after a failed round."""
     try:
         device, store = _open_device(setup), _open_store(setup)
     except (RuntimeError, OSError) as error:
@@ -295,14 +295,14 @@ _NCCL_REASON = "Last error:"  # ProcessGroupNCCL's messages end with it and nccl
 
 
 def takes_device_id(version: str) -> bool:
-    """From 2.3 on init_process_group(device_id=...) connects at once; some versions hang with it."""
+    """Whether init_process_group(device_id=...) connects at once: from 2.3 on, but some versions hang with it."""
     number = tuple(int(part) for part in version.partition("+")[0].split(".")[:3] if part.isdigit())
     after, before = DEVICE_ID_HANGS
     return number >= (2, 3) and not after < number < before
 
 
 def first_line(text: str) -> str:
-    """Of NCCL's errors the reason, which comes last; without the source position that gloo puts before its own."""
+    """The first line, without gloo's source position; of NCCL's errors the reason, which comes last."""
     reason = text.rpartition(_NCCL_REASON)[2].strip() if _NCCL_REASON in text else ""
     if reason and "Unknown NCCL Error" not in reason:
         text = f"NCCL: {reason}"

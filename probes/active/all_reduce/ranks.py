@@ -64,7 +64,7 @@ class Importer:
         socket.send_fds(self._control, [json.dumps(order).encode()], list(descriptors))
 
     async def end(self) -> None:
-        """It ends its children first; SIGKILL after END_S, or at once while it imports, which ends them too."""
+        """Waits while it ends its children; SIGKILL after END_S, or at once while it imports, ends them, too."""
         asyncio.get_running_loop().remove_reader(self._control)
         self._control.close()
         for _ in range(int(END_S / 0.01) if self.imported.done() else 0):
@@ -127,7 +127,7 @@ class LocalRank:
         self.readers: list[Awaitable[None]] = []
 
     def state(self) -> str:
-        """Of proc(5): R S D T t Z, "" when it is gone."""
+        """The process's state (proc(5)): R S D T t Z, "" when it is gone."""
         return next(iter(stat_fields(self.pid)), "")
 
 
@@ -256,7 +256,7 @@ class Ranks:
 
 
 async def read_lines(descriptor: int, on_line: Callable[[str], None]) -> None:
-    """Until its end. What is not UTF-8 is replaced."""
+    """Gives ``on_line`` each line until the end. What is not UTF-8 is replaced."""
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     pipe = os.fdopen(descriptor, "rb", 0)

@@ -48,7 +48,7 @@ class Checker:
         return self.checked * self._flop / 1e15
 
     def checksum(self) -> str:
-        """Of the reference, "" when nothing was checked; waits for the device."""
+        """The checksum of the reference, "" when nothing was checked; waits for the device."""
         return "" if self._reference is None else checksum(self._torch, self._reference)
 
 

@@ -150,7 +150,7 @@ def _too_old(row: DType, capability: tuple[int, int], name: str) -> tuple[str, s
 
 
 def _multiplies_fp8(torch: Any) -> bool:
-    """Until 2.4 _scaled_mm gave a second output (amax), and took two."""
+    """Whether torch has an FP8 GEMM with one output: until 2.4 _scaled_mm gave a second one (amax), and took two."""
     if hasattr(torch, "_scaled_mm"):
         return len(torch.ops.aten._scaled_mm.default._schema.returns) == 1
     return hasattr(torch.nn.functional, "scaled_mm")

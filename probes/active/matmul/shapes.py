@@ -77,7 +77,7 @@ def known(first_shapes: Iterable[Sequence[int]], room: Room) -> list[Shape]:
 
 
 def affordable(shapes: Iterable[Shape], flop_per_s: float, each_s: float) -> list[Shape]:
-    """Those of which one GEMM takes at most ``each_s`` at a rate that was measured."""
+    """The shapes of which one GEMM takes at most ``each_s`` at a rate that was measured."""
     return [shape for shape in shapes if shape.flop <= flop_per_s * each_s]
 
 
@@ -97,7 +97,7 @@ def next_cube(side: int, took_s: float) -> int | None:
 
 
 def most_numbers(tried: Iterable[Shape]) -> int:
-    """Of one operand of any of these shapes."""
+    """The most numbers that an operand of any of these shapes has."""
     return max(max(shape.m * shape.k, shape.k * shape.n, shape.m * shape.n) for shape in tried)
 
 

@@ -36,7 +36,7 @@ class Rates:
 
 
 def rates(flop: float, times_s: Sequence[float]) -> Rates:
-    """Of at least one time. ``p5`` is the nearest rank."""
+    """The rates of at least one time. ``p5`` is the nearest rank."""
     slowest_first = sorted(times_s, reverse=True)
     p5_s = slowest_first[max(1, math.ceil(0.05 * len(times_s))) - 1]
     seconds = (statistics.fmean(times_s), statistics.median(times_s), p5_s, slowest_first[-1])
@@ -65,7 +65,7 @@ class Burst:
         return [timer.seconds() for timer in timers]
 
     def times_for(self, seconds: float, least: int, tell: Callable[[float, Sequence[float]], None]) -> list[float]:
-        """At least ``least`` GEMMs, and more until ``seconds`` have passed; never much longer than four times that.
+        """Times of ``least`` GEMMs, more until ``seconds`` have passed; never much longer than four times that.
 
         ``tell``: (fraction, times so far).
         """

@@ -155,7 +155,7 @@ def _in_use(processes: Sequence[GpuProcess], holders: Mapping[int, Holder]) -> R
 
 
 def _processes(gpu: GpuSample, instance: MigInstance | None) -> list[GpuProcess]:
-    """Those that compute; of an instance also those of which is not known in which instance they are."""
+    """The processes that compute; of an instance also those whose instance is not known."""
     return [
         process
         for process in gpu.processes or ()

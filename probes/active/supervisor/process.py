@@ -90,7 +90,7 @@ class ProbeProcess:
             fcntl.fcntl(far_end, fcntl.F_SETFL, fcntl.fcntl(far_end, fcntl.F_GETFL) | os.O_ASYNC)
 
     def _limit(self, memory_bytes: int | None) -> None:
-        """From outside: the less runs between fork and exec, the better."""
+        """Sets its limits from outside: the less runs between fork and exec, the better."""
         limits = [(resource.RLIMIT_CORE, 0), *([(resource.RLIMIT_DATA, memory_bytes)] if memory_bytes else [])]
         for which, value in limits:
             with contextlib.suppress(OSError, ValueError):  # it has ended, or its limit is lower already

@@ -151,7 +151,7 @@ def find_torch(
 
 
 def candidates(named: str, jobs: Sequence[JobProcess]) -> list[Candidate]:
-    """In the order in which they are asked, each once."""
+    """The Pythons in the order in which they are asked, each once."""
     of_jobs = [candidate for job in jobs for candidate in _of_job(job)]
     for path, origin in ((named, "named for this probe"), (os.environ.get(VARIABLE), f"{VARIABLE} on this node")):
         if path:

@@ -33,7 +33,7 @@ class ProbeRequest:
 
 
 def request_from(args: Mapping[str, Any]) -> ProbeRequest:
-    """From a request's ``args``. ValueError says what is wrong with them."""
+    """Returns what a request's ``args`` ask for. ValueError says what is wrong with them."""
     kind, key = str(args.get("kind", "")), str(args.get("key", ""))
     if kind not in CHILDREN:
         raise ValueError(f"unknown probe {kind!r} (there are {', '.join(CHILDREN)})")

@@ -171,14 +171,14 @@ class Watched:
         self.end((endings.too_late(self.stage, self._limit_s or 0.0, state), ""))
 
     def _silence(self, now: float) -> None:
-        """It closed its output: it has to end, for nothing can be heard of it."""
+        """The process closed its output: it has to end, for nothing can be heard of it."""
         if self._silent_s is None:
             self._silent_s = now
         elif now - self._silent_s > SILENT_S:
             self.end((f"closed its output in stage '{self.stage}' without ending", "") if self._missing else None)
 
     def _finish(self) -> None:
-        """It has ended; what it started must, too."""
+        """The process has ended; what it started must, too."""
         self.process.signal_group(signal.SIGKILL)
         deadline_s = time.monotonic() + KILL_S
         others = self.process.other_members()
@@ -225,7 +225,7 @@ class Watched:
 
 
 def watch(watched: Sequence[Watched], cancelled: threading.Event, total_s: float) -> None:
-    """Until all have ended or were given up. In the thread that started them."""
+    """Returns when all have ended or were given up. For the thread that started them."""
     began_s = time.monotonic()
     try:
         while True:
@@ -247,7 +247,7 @@ def watch(watched: Sequence[Watched], cancelled: threading.Event, total_s: float
 
 
 def _wait(watched: Sequence[Watched]) -> None:
-    """Until one of them says something, some milliseconds at most: ends and deadlines make no sound."""
+    """Waits until one of them says something, ``_POLL_MS`` at most: ends and deadlines make no sound."""
     poller = select.poll()
     for probe in watched:
         if not probe.done:

@@ -56,7 +56,7 @@ class ProbeMachine:
         return f"10.0.{self.number // 250}.{self.number % 250 + 1}"
 
     def uuid(self, index: int) -> str:
-        """As in the node's samples."""
+        """The GPU's UUID as in the node's samples."""
         return f"GPU-SIMULATED-{self.number:04d}-{index:02d}"
 
     def condition(self, index: int) -> str:
@@ -88,7 +88,7 @@ class ProbeMachine:
         return ProbeDevice(self.uuid(index), index, NAME, "gpu", "2330", MEMORY_TOTAL_BYTES)
 
     def devices_data(self, indexes: Sequence[int]) -> dict[str, Any]:
-        """Of the event "devices"."""
+        """The data of the event "devices"."""
         return {
             "simulated": True,
             "python": PYTHON,
@@ -104,7 +104,7 @@ Recorded = tuple[float, dict[str, Any]]  # s after the start, the event's fields
 
 @lru_cache(maxsize=1)
 def _recordings() -> dict[tuple[str, str, str], list[Recorded]]:
-    """By condition, kind and data type ("" where it has none)."""
+    """The recorded events by condition, kind and data type ("" where it has none)."""
     recordings: dict[tuple[str, str, str], list[Recorded]] = {}
     for line in EVENTS.read_text(encoding="utf-8").splitlines():
         fields = json.loads(line)
@@ -114,7 +114,7 @@ def _recordings() -> dict[tuple[str, str, str], list[Recorded]]:
 
 
 def speed_share(machine: ProbeMachine, index: int) -> float:
-    """Of what a healthy GPU computes."""
+    """The share of a healthy GPU's TFLOPS that this one reaches."""
     (_, mine), (_, healthy) = (
         _recordings()[condition, "matmul", DTYPES[0].name][-1] for condition in (machine.condition(index), "healthy")
     )

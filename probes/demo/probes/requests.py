@@ -113,7 +113,7 @@ class ProbeThread:
         self._started = False
 
     def take(self, request: Request) -> bool:
-        """As SimulatedProbes'."""
+        """Takes a request or cancel; False when it is not for a probe."""
         with self._changed:
             taken = self._probes.take(request, time.monotonic())
             if taken and not self._started:
