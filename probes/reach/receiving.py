@@ -235,7 +235,7 @@ _Fields = tuple[tuple[str, Range], ...]
 
 
 def _fields_of(table: dict[str, Range], prefix: str) -> _Fields:
-    """Of one record: the rows "prefix.NAME", without what is deeper."""
+    """The rows "prefix.NAME" of one record, without what is deeper."""
     below = ((path[len(prefix) :], limits) for path, limits in table.items() if path.startswith(prefix))
     return tuple((name, limits) for name, limits in below if "." not in name and name != "*")
 
@@ -281,7 +281,7 @@ def sift(sample: Sample) -> list[Gap]:
 
 
 def _sift_host(host: HostSample, sieve: _Sieve) -> None:
-    """Of a machine everything is counted from 0 on."""
+    """Takes out what is negative: of a machine everything is counted from 0 on."""
     sieve.counts(host, "")
     sieve.counts(host.pressure, "pressure.")
     for group in host.cgroups:
