@@ -221,7 +221,7 @@ class Collective:
             self._board.take(node, event)
 
     def _take_failure(self, member: Member, event: ProbeEvent) -> None:
-        """Notes a failure: of a rank, of nodes that did not come or cannot speak for themselves, or of the node itself."""
+        """Notes the failure of a rank, of nodes that did not come or cannot speak for themselves, or of the node."""
         if isinstance(event.data.get("missing"), list):
             self._take_missing(event)
             return
