@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -115,6 +115,6 @@ class CaptureResult:
     """
 
     directory: Path
-    problems: tuple[str, ...] = field(default=())
+    problems: tuple[str, ...] = ()
     cancelled: bool = False
     error: str = ""

@@ -194,7 +194,7 @@ class Round:
         return replace(state, reason=why + (f" ({state.fix})" if state.fix else ""))
 
     def _too_slow(self, state: NodeState, asked_s: float) -> str:
-        """Of a node that was asked ``asked_s`` ago and has not answered in full."""
+        """Why a node that was asked ``asked_s`` ago has not answered in full."""
         if asked_s < SOON_S and state.state in REACHED:
             return f"reached only {waited(asked_s)} before the end (a longer --timeout)"
         node = state.node

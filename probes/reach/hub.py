@@ -67,7 +67,7 @@ class Hub:
         self._links = [Link(channel, self._context) for channel in channels]
         self._link_of.update((node, link) for link in self._links for node in link.channel.nodes)
         self._retries: list[tuple[float, int, Link]] = []
-        self._rejoining: dict[Link, Link] = {}  # a stream, and where those of its nodes go that were lost last
+        self._rejoining: dict[Link, Link] = {}  # link → the one that its nodes go to that were lost last
         self._order = itertools.count()
         self._listeners: list[Callable[[], None]] = []
         self._told_serial, self._told_at = 0, 0.0
@@ -84,9 +84,11 @@ class Hub:
         self._listeners.append(listener)
 
     def view(self) -> FleetView:
+        """The newest state of every node."""
         return self._records.view()
 
     def node(self, name: str) -> NodeView:
+        """The newest state of one node."""
         return self._records.node(name)
 
     def history(self, node: str, after: float = 0.0, until: float = math.inf) -> list[Sample]:
@@ -100,7 +102,7 @@ class Hub:
         nodes: Iterable[str] = (),
         pending: Pending | None = None,
     ) -> Pending:
-        """Ask these nodes (none given: all); the answers come through the returned Pending: ``pending``, if given.
+        """Ask these nodes (none given: all); answers come through the returned Pending: ``pending``, if given.
 
         A node that connects is asked when it is there; one that is lost fails at once, with the reason.
         """

@@ -79,7 +79,7 @@ class _Run:
 
 
 class Link:
-    """A channel, started again and again. Everything happens in the hub's thread."""
+    """The life of a channel, which is started again and again. Everything happens in the hub's thread."""
 
     def __init__(self, channel: Channel, context: LinkContext) -> None:
         self.channel = channel

@@ -8,7 +8,6 @@ hardware that cannot be, are left out with a gap: the node may be hostile, the r
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
@@ -29,6 +28,7 @@ MOST_SAMPLE_BYTES = 4 * 1024 * 1024  # of JSON: fifty times what a node of 8 GPU
 # What decoding raises; of JSON nested too deep and of bytes that are no UTF-8, msgspec does not make errors of its own.
 UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, Refused)
 MOST_LOOSE_BYTES = 512 * 1024  # of JSON with strange words: six times a node of 8 GPUs
+MOST_ALIKE = 8  # values of one table that cannot be: so many have a gap
 MANY_OBJECTS = 4096  # 8 GPUs with their ports make 1,000
 _MOST_OF = {"gpus": MOST_GPUS, "ranks": MOST_RANKS, "links": 4096, "pci": 16_384, "kernel_events": 4096, "gaps": 16_384}
 
@@ -235,7 +235,7 @@ _Fields = tuple[tuple[str, Range], ...]
 
 
 def _fields_of(table: dict[str, Range], prefix: str) -> _Fields:
-    """Of one record: the rows "prefix.NAME", without what is deeper."""
+    """The rows "prefix.NAME" of one record, without what is deeper."""
     below = ((path[len(prefix) :], limits) for path, limits in table.items() if path.startswith(prefix))
     return tuple((name, limits) for name, limits in below if "." not in name and name != "*")
 
@@ -271,17 +271,17 @@ def sift(sample: Sample) -> list[Gap]:
     for device in sample.pci:
         sieve = _Sieve(gaps, "pci", device.bus_id)
         sieve.record(device, _PCI)
-        device.aer = sieve.counters(device.aer, PCI["aer.*"], "aer")
+        device.aer = sieve.table(device.aer, PCI["aer.*"], "aer", whole=True)
     _sift_host(sample.host, _Sieve(gaps, "host"))
     for link in sample.links:
         sieve = _Sieve(gaps, "links", link.device)
         sieve.record(link, _PORT)
-        link.counters = sieve.counters(link.counters, LINKS["counters.*"], "counters")
+        link.counters = sieve.table(link.counters, LINKS["counters.*"], "counters", whole=True)
     return gaps
 
 
 def _sift_host(host: HostSample, sieve: _Sieve) -> None:
-    """Of a machine everything is counted from 0 on."""
+    """Takes out what is negative: of a machine everything is counted from 0 on."""
     sieve.counts(host, "")
     sieve.counts(host.pressure, "pressure.")
     for group in host.cgroups:
@@ -301,7 +301,7 @@ def _sift_gpu(gpu: GpuSample, sieve: _Sieve) -> None:
     for link in gpu.nvlink.links:
         of = f"of link {link.index} "
         sieve.record(link, _LINK, "nvlink.", of)
-        link.errors = sieve.counters(link.errors, GPU["nvlink.links.*.errors.*"], "nvlink.errors", of)
+        link.errors = sieve.table(link.errors, GPU["nvlink.links.*.errors.*"], "nvlink.errors", of, whole=True)
     for instance in gpu.mig_instances:
         sieve.record(instance, _INSTANCE, f"mig_instances.{instance.index}.")
     for process in gpu.processes or ():
@@ -348,18 +348,23 @@ class _Sieve:
                 self.say(f"{prefix}{name}", str(value), "it is counted from 0 on")
                 setattr(record, name, None)
 
-    def table(self, table: dict[str, Any], limits: Range, name: str) -> dict[str, Any]:
-        bad = _implausible(table, limits)
-        for key in _first(bad):
-            self._implausible(f"{name}.{key}", limits.shown(table[key]), limits)
-        return _without(table, bad)
+    def table(
+        self, table: dict[str, Any], limits: Range, name: str, of: str = "", *, whole: bool = False
+    ) -> dict[str, Any]:
+        """Returns a table of counters without those that cannot be.
 
-    def counters(self, table: dict[str, Any], limits: Range, name: str, of: str = "") -> dict[str, Any]:
-        """As ``table``, of what rules need as a whole: a single counter that is missing is missed."""
-        bad = _implausible(table, limits)
-        for key in _first(bad):
-            self._implausible(name, f"{of}{key} {limits.shown(table[key])}", limits)
-        return _without(table, bad)
+        ``whole``: rules need all of it, so a counter that is missing is the whole table's gap.
+        """
+        if not table or (limits.low <= min(table.values()) and max(table.values()) <= limits.high):
+            return table
+        bad = {name for name, value in table.items() if not limits.holds(value)}
+        for key in sorted(bad)[:MOST_ALIKE]:
+            value = limits.shown(table[key])
+            if whole:
+                self._implausible(name, f"{of}{key} {value}", limits)
+            else:
+                self._implausible(f"{name}.{key}", value, limits)
+        return {key: value for key, value in table.items() if key not in bad}
 
     def _implausible(self, name: str, value: str, limits: Range) -> None:
         self.say(name, value, f"{limits.between} are plausible")
@@ -367,19 +372,3 @@ class _Sieve:
     def say(self, name: str, value: str, reason: str) -> None:
         why = f"it says {value}, which cannot be: {reason}"
         self._gaps.append(Gap.about(self._source, name, item=self._item, why=why, code="implausible"))
-
-
-def _implausible(table: dict[str, Any], limits: Range) -> list[str]:
-    if not table or (limits.low <= min(table.values()) and max(table.values()) <= limits.high):
-        return []
-    return [name for name, value in table.items() if not limits.holds(value)]
-
-
-def _without(table: dict[str, Any], names: list[str]) -> dict[str, Any]:
-    left_out = set(names)
-    return {name: value for name, value in table.items() if name not in left_out} if names else table
-
-
-def _first(names: Iterable[str], most: int = 8) -> list[str]:
-    """Of many alike, some are told."""
-    return sorted(names)[:most]

@@ -61,7 +61,7 @@ class Reaper:
         self._ending.append((stream, time.monotonic() + self._grace_s))
 
     def look(self, now: float) -> None:
-        """To be called every REAP_POLL_S while there are any."""
+        """Kills and releases what is due; called every REAP_POLL_S while there are any."""
         due, self._ending = self._ending, []  # an end may lead to others
         for stream, deadline in due:
             if stream.has_ended() or now > deadline + KILLED_GRACE_S:

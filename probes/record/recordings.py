@@ -109,7 +109,7 @@ class NodeSamples:
 
 
 class StoredSamples(Mapping[str, NodeSamples]):
-    """By node, within the limits of `decoding.py`: ``add`` raises BadRecording beyond them."""
+    """Samples by node, within the limits of `decoding.py`: ``add`` raises BadRecording beyond them."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, NodeSamples] = {}
@@ -154,7 +154,7 @@ class StoredSamples(Mapping[str, NodeSamples]):
             self._packed_bytes += samples.pack()
 
     def finish(self, where: str) -> None:
-        """To be called when all are added. Raises BadRecording."""
+        """Checks the order of time, when all samples are added. Raises BadRecording."""
         for node, samples in self._nodes.items():
             if samples.all_bytes > MOST_DISORDERED_BYTES and not samples.in_order:
                 raise BadRecording(f"{where}: the samples of {node} do not stand in the order of time")

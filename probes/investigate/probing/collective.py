@@ -184,7 +184,7 @@ class Collective:
         return f"round {self._round}, {newest}" if len(self._nodes) > 1 and self._round > 1 else newest
 
     def _why_not(self, involved: Sequence[str], wanted: Round) -> dict[str, str]:
-        """Of every node that did not finish: its own reason, or where its ranks were when the time was over."""
+        """Node → why it did not finish: its own reason, or where its ranks were when the time was over."""
         reasons = {}
         for node in involved:
             member = self.members[node]
@@ -221,7 +221,7 @@ class Collective:
             self._board.take(node, event)
 
     def _take_failure(self, member: Member, event: ProbeEvent) -> None:
-        """Of a rank, of nodes that did not come or cannot speak for themselves, or of the node that says it."""
+        """Notes the failure of a rank, of nodes that did not come or cannot speak for themselves, or of the node."""
         if isinstance(event.data.get("missing"), list):
             self._take_missing(event)
             return

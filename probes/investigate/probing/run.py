@@ -44,7 +44,7 @@ PAIR_ROUND_S = 3.0
 
 
 def deadline_s(wanted: ProbeWanted, nodes: Sequence[str]) -> float:
-    """For the whole run: what the kind needs on these nodes; of pairs with a round that is repeated."""
+    """The time for a whole run: what the kind needs on these nodes; of pairs with a round that is repeated."""
     row = PROBE_OF[wanted.kind]
     if wanted.kind == "pairs":
         return row.deadline_s + PAIR_ROUND_S * (PairSearch(nodes, wanted.round_robin).most_rounds() + 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from mltop.probes.investigate.progress import FINISHED, End
@@ -66,7 +66,7 @@ class ProbeProgress:
     devices: tuple[DeviceProgress, ...] = ()
     failures: tuple[ProbeFailure, ...] = ()
     report: ProbeReport | None = None
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
     @property
     def finished(self) -> bool:
@@ -76,8 +76,8 @@ class ProbeProgress:
 KI, MI, GI = 1 << 10, 1 << 20, 1 << 30
 GPU_SIZES = (MI, 256 * MI, GI)  # latency; two of which figures are known (96 % of the 16 GiB value on H200)
 CPU_SIZES = (MI, 16 * MI, 64 * MI)
-GPU_SWEEP = tuple(KI << step for step in range(5, 24, 1))  # 32 KiB to 4 GiB
-CPU_SWEEP = tuple(KI << step for step in range(5, 17, 1))  # 32 KiB to 64 MiB
+GPU_SWEEP = tuple(KI << step for step in range(5, 24))  # 32 KiB to 4 GiB
+CPU_SWEEP = tuple(KI << step for step in range(5, 17))  # 32 KiB to 64 MiB
 PAIR_GPU_SIZE, PAIR_CPU_SIZE = 256 * MI, 8 * MI
 BUDGET_S, SWEEP_BUDGET_S, PAIR_BUDGET_S = 0.6, 0.25, 0.4
 

@@ -108,7 +108,7 @@ def no_python(python: str = "") -> tuple[str, str]:
 
 
 def _json(text: str) -> str:
-    """Without what no shell would keep, and without backslashes."""
+    """JSON of a text, without what no shell would keep, and without backslashes."""
     return json.dumps(re.sub(r"[^ -~]|[\"'!\\]", "?", text))
 
 

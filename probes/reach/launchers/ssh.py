@@ -143,7 +143,7 @@ _NO_ACCOUNT = re.compile(r"[Tt]his account is (?:currently )?not available")  # 
 
 
 def login_ended(code: int | None, output: str, *, host: str, python: str = "", user: str = "") -> Ending:
-    """As ``ssh_ended``, where neither the bootstrap nor the agent was heard: exit codes are the login shell's."""
+    """The end of an ssh process of which neither bootstrap nor agent was heard: the code is the login shell's."""
     if code is None or code < 0 or code in (SSH_FAILED, NO_PYTHON_EXIT):
         return ssh_ended(code, output, host=host, python=python, user=user)
     login = f"-l {user} {host}" if user else host

@@ -85,7 +85,7 @@ def words_of(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class _Source:
-    """Where a list was typed, for what is said of its parts."""
+    """Where a node list was typed, for what is said of its parts."""
 
     name: str
     text: str
