@@ -44,6 +44,9 @@ class Opened:
             await self.pilot.pause(0.01)
         await self.pilot.pause()
 
+    async def has_lines(self, count: int) -> None:
+        await self.until(lambda: len(self.lines()) == count, f"{count} lines")
+
     async def shows(self, *words: str) -> str:
         """Waits until all words stand on the screen."""
         await self.until(lambda: all(word in self.text() for word in words), f"{words} on the screen")

@@ -209,7 +209,7 @@ async def test_timelines_follow_the_node_and_fit_small_terminals() -> None:
         await screen.until(lambda: screen.lines()[0] != first and " MHz " in screen.text(), "another node's timelines")
         for size in ((20, 5), (16, 4), (10, 2), (120, 40)):
             await screen.pilot.resize_terminal(*size)
-            assert len(screen.lines()) == size[1]
+            await screen.has_lines(size[1])
         await screen.shows("THROTTLED BY")
 
 

@@ -140,7 +140,7 @@ def test_this_machines_own_clock_is_never_off(via: str, boot_id: str, accused: b
 
 
 def test_a_node_with_a_lost_gpu_is_judged_first_and_those_not_judged_are_known() -> None:
-    watch = HealthWatch()
+    watch = HealthWatch(clock=lambda: 0.0)
     watch._allowed_s = -1.0  # none yet
     assert watch.findings(fleet(nodes=9)) == ()
     assert len(watch.not_judged()) == 9

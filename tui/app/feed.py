@@ -116,10 +116,11 @@ class HealthWatch:
 
     The nodes take turns: first those with a GPU that is in another state than when the node was judged, then those
     judged longest ago, as many as the time saved up allows. A rule that has to hold for a while is looked at less
-    often on a large fleet, and fires as late as its node's next turn.
+    often on a large fleet, and fires as late as its node's next turn. ``clock``: monotonic, s.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._health: Health | None = None
         self.ended: tuple[Finding, ...] = ()  # findings that are over since less than an hour, the newest first
         self.events: tuple[tuple[str, KernelEvent], ...] = ()  # of the last 24 hours, with the node's name
@@ -128,7 +129,7 @@ class HealthWatch:
         self._of_jobs: tuple[Finding, ...] = ()
         self._firing: tuple[Finding, ...] = ()
         self._allowed_s = BURST_S
-        self._asked_at = time.monotonic()
+        self._asked_at = clock()
 
     def findings(self, view: FleetView) -> tuple[Finding, ...]:
         """All findings that hold now, the gravest first; the same tuple as before when nothing changed."""
@@ -192,7 +193,7 @@ class HealthWatch:
         self.ended = tuple(sorted(ended, key=lambda finding: -(finding.until or 0.0)))
 
     def _save_up(self) -> None:
-        now = time.monotonic()
+        now = self._clock()
         self._allowed_s = min(BURST_S, self._allowed_s + (now - self._asked_at) * MOST_OF_A_CORE)
         self._asked_at = now
 

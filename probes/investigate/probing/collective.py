@@ -128,17 +128,20 @@ class Collective:
         for node in self._nodes:
             member = self.members[node] = Member(node)
             self._requests.ask(self._options(node), [node])
-            until = time.monotonic() + min(LISTEN_S, self._stop.left_s)
+            limit_s = max(0.0, min(LISTEN_S, self._stop.left_s))
+            until = time.monotonic() + limit_s
             while member.waiting and not self._endpoint and time.monotonic() < until and not self._stop.now:
                 self._requests.step()
                 self._context.say(f"{node} prepares" if len(self._nodes) > 1 else "preparing")
             if self._endpoint:
                 return node
-            if self._stop.now:
+            if self._stop.cancelled.is_set():
                 break
             if not member.failed:
                 where = f"it is in stage '{member.stage}'" if member.stage else "nothing was heard of its probe"
-                self._fail(member, f"did not listen within {LISTEN_S:.0f} s: {where}", stage="listen")
+                self._fail(member, f"did not listen within {limit_s:.0f} s: {where}", stage="listen")
+            if self._stop.now:
+                break
         return None
 
     def _go_without(self, leader: str, given_up: set[str]) -> None:
