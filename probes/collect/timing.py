@@ -15,15 +15,16 @@ Counts = TypeVar("Counts")
 
 
 class LastLook(Generic[Counts]):
-    """The newest look at counters from which rates are made."""
+    """The newest look at counters from which rates are made; no rate is made over ``shortest_s`` or less."""
 
-    def __init__(self) -> None:
+    def __init__(self, shortest_s: float = _SHORTEST_S) -> None:
+        self._shortest_s = shortest_s
         self._newest: tuple[float, Counts] | None = None
 
     def since(self, now: float, counts: Counts) -> tuple[float, Counts] | None:
         """Seconds since the look before, and what it counted; None where there was none, or only just now."""
         before, self._newest = self._newest, (now, counts)
-        if before is None or now - before[0] < _SHORTEST_S:
+        if before is None or now - before[0] <= self._shortest_s:
             return None
         return now - before[0], before[1]
 

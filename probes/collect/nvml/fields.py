@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable
 from ctypes import byref, c_int
+from functools import partial
 from typing import Any, Callable
 
 import pynvml
@@ -188,7 +189,7 @@ class Meter:
     """The newest value of every counter of one GPU."""
 
     def __init__(self) -> None:
-        self._last_looks: defaultdict[str, LastLook[int]] = defaultdict(LastLook)
+        self._last_looks: defaultdict[str, LastLook[int]] = defaultdict(partial(LastLook, shortest_s=0.0))
 
     def per_s(self, name: str, value: int, at_s: float) -> float:
         """Increase per second since the call before. Raises UnreadError the first time, and after a reset."""
