@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Any, NoReturn
 
 import pytest
@@ -39,11 +40,15 @@ def told(found: Iterable[Finding]) -> list[tuple[str, str, str]]:
     return [(one.id, one.subject, one.message) for one in found]
 
 
+@cache
+def two_nodes() -> list[Sample]:
+    return [node_h100(1000.0 + at, DBE, node=node) for at in range(20) for node in ("n1", "n2")]
+
+
 @pytest.mark.parametrize("check", [broken, in_the_middle])
 @pytest.mark.parametrize("rule_id", [rule.id for rule in RULES[::7]])
 def test_one_rule_that_fails_costs_its_own_answer(rule_id: str, check: Any) -> None:
-    nodes = [node_h100(1000.0 + at, DBE, node=node) for at in range(20) for node in ("n1", "n2")]
-    found = evaluate(nodes, failing(rule_id, check))
+    found = evaluate(two_nodes(), failing(rule_id, check))
     failed = [one for one in found if one.id == FAILED]
     assert [(one.node, one.subject, one.severity, one.since) for one in failed] == [
         ("n1", f"rule {rule_id}", "warning", 1000.0),
