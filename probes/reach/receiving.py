@@ -20,7 +20,7 @@ from mltop.probes.model import Fault, FaultCode, Gap, GpuSample, HostSample, Lin
 from mltop.probes.model.plausible import CLOCK_OVER_MAX, GPU, LINKS, PCI, Range
 from mltop.probes.model.receipt import LARGE_BYTES, MOST_GPUS, MOST_RANKS, LeftOut, Refused, admit
 from mltop.probes.model.units import size_words
-from mltop.probes.reach.view import Glance, SampleFrame, glance_of
+from mltop.probes.reach.view import SampleFrame, SampleSummary, summary_of
 
 Decoded = TypeVar("Decoded")
 
@@ -52,7 +52,7 @@ _shapes: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Shape)
 _shapes_of_frames: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_ShapeFrame)
 _samples = msgspec.json.Decoder(Sample)
 _messages = msgspec.json.Decoder(Message)
-_glances = msgspec.json.Decoder(SampleFrame)
+_summaries = msgspec.json.Decoder(SampleFrame)
 
 
 def sample_of_frame(payload: bytes) -> tuple[Sample | None, list[Gap]]:
@@ -73,15 +73,15 @@ def sample_of_line(line: bytes) -> Sample:
     return sample
 
 
-def glance_of_frame(payload: bytes) -> Glance | None:
+def summary_of_frame(payload: bytes) -> SampleSummary | None:
     """What views of all nodes need of a frame, None when it has no sample. Raises UNREADABLE."""
     _bound_frame(payload)
     try:
-        glance = _glances.decode(payload).sample
+        summary = _summaries.decode(payload).sample
     except msgspec.ValidationError:  # for a strange word all of it is decoded
         sample, _ = sample_of_frame(payload)
-        return None if sample is None else glance_of(sample)
-    return None if glance is None else glance.admitted()
+        return None if sample is None else summary_of(sample)
+    return None if summary is None else summary.admitted()
 
 
 def _received(sample: Sample, payload: bytes, left_out: LeftOut) -> list[Gap]:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from mltop.probes.agent.light import complete
 from mltop.probes.model import Gap, NodePhase, NodeState, Sample, Via
 from mltop.probes.model.units import duration_words
-from mltop.probes.reach.receiving import glance_of_frame, sample_of_frame, why_unreadable
+from mltop.probes.reach.receiving import sample_of_frame, summary_of_frame, why_unreadable
 from mltop.probes.reach.view import Connection, FleetView, NodeView, Received
 
 HISTORY_S = 600.0
@@ -102,7 +102,7 @@ class NodeRecord:
 
 
 class Records:
-    """What is kept of all nodes. Samples stay as they came; a view decodes a glance at the newest ones, in its caller's
+    """What is kept of all nodes. Samples stay as they came; a view decodes a summary at the newest ones, in its caller's
     thread.
 
     Whole samples are decoded when somebody asks for them; of a node whose last one was asked for, with the view.
@@ -240,12 +240,12 @@ class Records:
     def _received(self, record: NodeRecord, payload: bytes, slow: bytes) -> Received | str:
         """What views take of a sample's frame, or why it cannot be taken."""
         try:
-            glance = glance_of_frame(payload)
+            summary = summary_of_frame(payload)
         except Exception as error:  # noqa: BLE001 - whatever a sample finds costs its own node
             return f"{NEWEST} is {why_unreadable(error)}"
-        if glance is None:
+        if summary is None:
             return f"{NEWEST} is empty"
-        received = Received(payload, glance, self._whole[record.node], slow)
+        received = Received(payload, summary, self._whole[record.node], slow)
         is_asked_for = record.received is not None and record.received.asked
         return received if not is_asked_for or received.decoded() is not None else record.refused
 

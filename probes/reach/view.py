@@ -1,6 +1,6 @@
 """What the hub knows at one moment: frozen, cheap to hand to the screen, safe across threads.
 
-Of samples the part that views of all nodes need (``Glance``), which takes an eighth of the time to decode; the whole
+Of samples the part that views of all nodes need (``SampleSummary``), which takes an eighth of the time to decode; the whole
 when somebody asks for it.
 """
 
@@ -21,7 +21,7 @@ from mltop.probes.model.receipt import MOST_GPUS, MOST_RANK_NUMBERS, MOST_RANKS,
 # need not look at some ten thousand objects a second (gc=False).
 
 
-class GpuGlance(msgspec.Struct, frozen=True, gc=False):
+class GpuSummary(msgspec.Struct, frozen=True, gc=False):
     index: int
     state: GpuState = "ok"
     busy: float | None = None
@@ -37,7 +37,7 @@ class GpuGlance(msgspec.Struct, frozen=True, gc=False):
     throttle_reasons: tuple[str, ...] | None = None
 
 
-class RankGlance(msgspec.Struct, frozen=True, gc=False):
+class RankSummary(msgspec.Struct, frozen=True, gc=False):
     pid: int
     rank: int | None = None
     job: str = ""
@@ -52,23 +52,23 @@ class RankGlance(msgspec.Struct, frozen=True, gc=False):
         return JobKey(self.job, self.uid)
 
 
-class GapGlance(msgspec.Struct, frozen=True, gc=False):
+class GapSummary(msgspec.Struct, frozen=True, gc=False):
     """That there is a gap; ``kind`` as in Gap."""
 
     kind: GapKind = "unknown"
 
 
-class Glance(msgspec.Struct, frozen=True, gc=False):
+class SampleSummary(msgspec.Struct, frozen=True, gc=False):
     sampled_at: float
     node: str = ""
     interval_s: float = 1.0
     simulated: bool = False
-    gpus: tuple[GpuGlance, ...] = ()
-    ranks: tuple[RankGlance, ...] = ()
-    gaps: tuple[GapGlance, ...] = ()
+    gpus: tuple[GpuSummary, ...] = ()
+    ranks: tuple[RankSummary, ...] = ()
+    gaps: tuple[GapSummary, ...] = ()
 
-    def admitted(self) -> Glance:
-        """The glance itself when all of it can be, else what is left of it, as by ``receipt.admit``. Raises Refused."""
+    def admitted(self) -> SampleSummary:
+        """The summary itself when all of it can be, else what is left of it, as by ``receipt.admit``. Raises Refused."""
         if not 0 <= self.sampled_at <= MOST_TIME_S:
             raise Refused(f"its sampled_at, {said(self.sampled_at)}, is no time")
         gpus, ranks = self.gpus, self.ranks
@@ -88,24 +88,24 @@ class Glance(msgspec.Struct, frozen=True, gc=False):
 
 
 class SampleFrame(msgspec.Struct):
-    """As much of an agent's frame as a glance takes."""
+    """As much of an agent's frame as a summary takes."""
 
-    sample: Glance | None = None
-
-
-AnyGpu = GpuGlance | GpuSample
+    sample: SampleSummary | None = None
 
 
-def glance_of(sample: Sample) -> Glance:
-    """The glance at a sample that is already whole."""
-    return Glance(
+AnyGpu = GpuSummary | GpuSample
+
+
+def summary_of(sample: Sample) -> SampleSummary:
+    """The summary at a sample that is already whole."""
+    return SampleSummary(
         sample.sampled_at,
         sample.node,
         sample.interval_s,
         sample.simulated,
-        tuple(GpuGlance(**_fields(gpu, GpuGlance)) for gpu in sample.gpus),
-        tuple(RankGlance(**_fields(rank, RankGlance)) for rank in sample.ranks),
-        tuple(GapGlance(gap.kind) for gap in sample.gaps),
+        tuple(GpuSummary(**_fields(gpu, GpuSummary)) for gpu in sample.gpus),
+        tuple(RankSummary(**_fields(rank, RankSummary)) for rank in sample.ranks),
+        tuple(GapSummary(gap.kind) for gap in sample.gaps),
     )
 
 
@@ -118,19 +118,19 @@ _DECODING = threading.Lock()  # for a moment, and rarely by two: one for all
 
 
 class Received:
-    """A received sample: ``glance`` is there at once, the whole when it is asked for, decoded once. For any thread."""
+    """A received sample: ``summary`` is there at once, the whole when it is asked for, decoded once. For any thread."""
 
-    __slots__ = ("_decode", "_decoded", "_sample", "asked", "glance", "payload", "slow")
+    __slots__ = ("_decode", "_decoded", "_sample", "asked", "payload", "slow", "summary")
 
     def __init__(
-        self, payload: bytes, glance: Glance, decode: Callable[[bytes, bytes], Sample | None], slow: bytes = b""
+        self, payload: bytes, summary: SampleSummary, decode: Callable[[bytes, bytes], Sample | None], slow: bytes = b""
     ) -> None:
         """``slow``: the "slow" frame that holds the rest of it. ``decode`` is given both and returns None when the
         sample cannot be decoded; it sees to it that the user learns of it.
         """
         self.payload = payload
         self.slow = slow
-        self.glance = glance
+        self.summary = summary
         self.asked = False  # somebody wanted the whole sample
         self._decode = decode
         self._decoded = False
@@ -170,7 +170,7 @@ class Connection:
 class NodeView:
     """One node: its connection state and its newest sample (kept when the node is lost).
 
-    What looks at all nodes takes ``glance``: ``sample`` is decoded when it is first asked for, in the asker's thread.
+    What looks at all nodes takes ``summary``: ``sample`` is decoded when it is first asked for, in the asker's thread.
     """
 
     state: NodeState
@@ -193,12 +193,12 @@ class NodeView:
         return newest.decoded() if isinstance(newest, Received) else newest
 
     @property
-    def glance(self) -> Glance | None:
+    def summary(self) -> SampleSummary | None:
         """The little of ``sample`` that views of many nodes need; None before the first."""
         newest = self.newest
         if isinstance(newest, Received):
-            return newest.glance
-        return None if newest is None else glance_of(newest)
+            return newest.summary
+        return None if newest is None else summary_of(newest)
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ class Watcher:
             newest, kept = node.newest, self.frames.setdefault(node.node, [])
             if isinstance(newest, Received) and (not kept or kept[-1].payload is not newest.payload):
                 skew_s = node.connection.clock_skew_s
-                kept.append(Frame(node.node, newest.glance.sampled_at, newest.payload, newest.slow, skew_s))
+                kept.append(Frame(node.node, newest.summary.sampled_at, newest.payload, newest.slow, skew_s))
         self.fired.add((*self._health.findings(view), *self._health.ended))
 
     def until(self, done: Callable[[], bool], most_s: float, each: Callable[[], object] = lambda: None) -> bool:

@@ -28,7 +28,6 @@ from textual.theme import BUILTIN_THEMES
 from mltop.tui.app.feed import Feed, Picture
 from mltop.tui.app.history import History
 from mltop.tui.app.keys import APP_BINDINGS, PANES, PaneScreen, first_keys
-from mltop.tui.app.mishaps import MISHAPS, spared
 from mltop.tui.app.navigation import Location, Trail
 from mltop.tui.app.output import say, say_crash
 from mltop.tui.app.selection import ProbeScope, Selection, dump_scope, probe_scope, retry_scope
@@ -43,6 +42,7 @@ from mltop.tui.app.session import (
     Retries,
     Session,
 )
+from mltop.tui.render.guarded import FAILURES, guarded
 from mltop.tui.render.trends import Trends
 from mltop.tui.screens.bars import FilterHistory, Notice, TypedBox, end_of_capture, end_of_dump, end_of_probe
 from mltop.tui.screens.lines import StatesSince
@@ -129,12 +129,12 @@ class MltopApp(FailSafe, App[None]):
         A bug in the screen costs the row or the part that it is in; standard error says it once more at the end. One
         that ends the program nevertheless makes ``return_code`` 1.
         """
-        MISHAPS.forget()
+        FAILURES.forget()
         try:
             super().run(mouse=self._mouse, **options)
         finally:
             self._close_session().join(CLOSE_S)
-        for sentence, error in MISHAPS.all():
+        for sentence, error in FAILURES.all():
             say_crash(error)
             say(sentence)
         if (crash := self._exception) is not None:
@@ -146,7 +146,7 @@ class MltopApp(FailSafe, App[None]):
         self._close_messages_no_wait()
 
     def on_mount(self) -> None:
-        MISHAPS.listen(lambda: self.call_later(self.redraw))  # also of what nothing draws by itself
+        FAILURES.listen(lambda: self.call_later(self.redraw))  # also of what nothing draws by itself
         self._feed.start()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP):
@@ -180,9 +180,9 @@ class MltopApp(FailSafe, App[None]):
 
     def on_new_picture(self, message: NewPicture) -> None:
         self.newest, view = message.picture, message.picture.view
-        spared("the trends", lambda: self._live_trends.feed(view), None)
-        spared("the history", lambda: self.history.feed(view), None)
-        spared("the states", lambda: self.since.feed(view), None)
+        guarded("the trends", lambda: self._live_trends.feed(view), None)
+        guarded("the history", lambda: self.history.feed(view), None)
+        guarded("the states", lambda: self.since.feed(view), None)
         if not self.paused:
             self.picture = message.picture
             self.redraw()
@@ -233,9 +233,9 @@ class MltopApp(FailSafe, App[None]):
         self.notice = notice
         self.redraw()
 
-    def tell_mishaps(self) -> None:
+    def tell_failures(self) -> None:
         """Put what has failed since the last time into the line of notices of the pane that is being drawn, once."""
-        if sentence := MISHAPS.unsaid():
+        if sentence := FAILURES.unsaid():
             self.notice = Notice(sentence, "crit")
 
     async def run_action(self, *action: Any, **options: Any) -> bool:
@@ -245,7 +245,7 @@ class MltopApp(FailSafe, App[None]):
         except ActionError:
             raise
         except Exception as error:  # noqa: BLE001 - likewise
-            MISHAPS.take("this key", error)
+            FAILURES.take("this key", error)
             self.redraw()
             return True
 

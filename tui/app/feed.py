@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 from mltop.probes.model import Finding, KernelEvent, Sample
 from mltop.probes.model.vocabulary import gravity
-from mltop.probes.reach.view import FleetView, Glance, NodeView
+from mltop.probes.reach.view import FleetView, NodeView, SampleSummary
 from mltop.probes.system.paths import proc
-from mltop.tui.app.mishaps import spared
 from mltop.tui.render.findings import state_findings
+from mltop.tui.render.guarded import guarded
 
 if TYPE_CHECKING:
     from mltop.probes.judge.health import Health
@@ -145,7 +145,7 @@ class HealthWatch:
             if newest is not None:
                 take_skew(node, newest)
                 judge = partial(self._judge, health, node.node, newest)
-                changed = spared(f"judging {node.node}", judge, False) or changed
+                changed = guarded(f"judging {node.node}", judge, False) or changed
             self._allowed_s -= time.thread_time() - began
         lemons_unsaid = bool(self._no_lemons) and not self._firing
         if changed or lemons_unsaid or health.of_jobs() is not self._of_jobs:
@@ -208,11 +208,11 @@ class HealthWatch:
         """The nodes with a sample not yet judged, in the order of their turns."""
         due: list[tuple[bool, float, NodeView]] = []
         for node in view.nodes:
-            if (glance := node.glance) is None:
+            if (summary := node.summary) is None:
                 continue
             turn = self._turns.setdefault(node.node, _Turn())
-            if glance.sampled_at != turn.judged_at:
-                due.append((not _other_states(turn, glance), turn.judged_at, node))
+            if summary.sampled_at != turn.judged_at:
+                due.append((not _other_states(turn, summary), turn.judged_at, node))
         return [node for _, _, node in sorted(due, key=itemgetter(0, 1))]
 
     def _judge(self, health: Health, name: str, newest: Sample) -> bool:
@@ -248,9 +248,9 @@ def own_boot_id() -> str:
         return ""
 
 
-def _other_states(turn: _Turn, glance: Glance) -> bool:
+def _other_states(turn: _Turn, summary: SampleSummary) -> bool:
     """Whether a GPU is in another state than when the node was judged; at first: whether one is not well."""
-    now = [gpu.state for gpu in glance.gpus]
+    now = [gpu.state for gpu in summary.gpus]
     return list(turn.gpu_states) != now if turn.judged_at else any(state != "ok" for state in now)
 
 
@@ -288,7 +288,7 @@ class Feed:
         nodes = 1
         while not self._stopped.is_set():
             self._changed.clear()
-            picture = spared("taking a view", self._picture, None)
+            picture = guarded("taking a view", self._picture, None)
             if picture is not None:
                 nodes = len(picture.view.nodes)
                 self._post(picture)
@@ -304,8 +304,8 @@ class Feed:
 
     def _picture(self) -> Picture:
         view = self._session.view()
-        self._judged = spared("the health rules", lambda: self._health.findings(view), self._judged)
-        findings = spared("the nodes' states", lambda: self._states.with_states(view, self._judged), self._judged)
+        self._judged = guarded("the health rules", lambda: self._health.findings(view), self._judged)
+        findings = guarded("the nodes' states", lambda: self._states.with_states(view, self._judged), self._judged)
         return Picture(view, findings, self._health.not_judged(), self._health.ended, self._health.events)
 
 

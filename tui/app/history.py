@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
-from mltop.probes.reach.view import AnyGpu, FleetView, Glance, NodeView
-from mltop.tui.app.mishaps import spared
+from mltop.probes.reach.view import AnyGpu, FleetView, NodeView, SampleSummary
+from mltop.tui.render.guarded import guarded
 
 SPAN_S = 600.0
 NODES_PER_S = 64  # of so many the GPUs are taken in per second: of more nodes, values are kept less often
@@ -115,27 +115,27 @@ class NodeHistory:
         self._slot = self._began = 0
         self._at = -math.inf
 
-    def take(self, glance: Glance) -> None:
+    def take(self, summary: SampleSummary) -> None:
         """Take a sample; one of a slot that is there already changes nothing. Where time goes back (a replay), what was
         later is forgotten.
         """
-        slot = self._slot_of(glance.sampled_at)
+        slot = self._slot_of(summary.sampled_at)
         if slot == self._slot:
             return
-        gpus = glance.gpus
+        gpus = summary.gpus
         if gpus and (len(gpus) > self._gpus or gpus[-1].index >= self._gpus):
             self._widen(1 + max([gpu.index for gpu in gpus if gpu.index < MOST_GPUS], default=-1))
         row = _row(gpus, self._gpus)
-        elapsed_s = glance.sampled_at - self._at
+        elapsed_s = summary.sampled_at - self._at
         if not 0 < elapsed_s < SPAN_S:
             self._go_back(slot) if -SPAN_S < elapsed_s < 0 else self._start(slot)
         else:
-            seamless = elapsed_s <= TOLERANCE * max(glance.interval_s, self.step_s)
+            seamless = elapsed_s <= TOLERANCE * max(summary.interval_s, self.step_s)
             between = row if seamless else _NOTHING * self._gpus
             for missed in range(self._slot + 1, slot):
                 self._put(missed, between)
         self._put(slot, row)
-        self._slot, self._at = slot, glance.sampled_at
+        self._slot, self._at = slot, summary.sampled_at
 
     def track(self, gpu: int, until: float) -> Track | None:
         """The last ten minutes up to ``until`` (unix s), None for a GPU never seen.
@@ -215,11 +215,11 @@ class History:
         self._turn = (self._turn + 1) % turns
         nodes = self._nodes
         for node in view.nodes[self._turn :: turns]:
-            if (glance := node.glance) is None:
+            if (summary := node.summary) is None:
                 continue
             if node.node not in nodes:
-                nodes[node.node] = NodeHistory(float(max(turns, round(glance.interval_s))))
-            spared("the history of a node", partial(nodes[node.node].take, glance), None)
+                nodes[node.node] = NodeHistory(float(max(turns, round(summary.interval_s))))
+            guarded("the history of a node", partial(nodes[node.node].take, summary), None)
         for gone in nodes.keys() - {node.node for node in view.nodes}:
             del nodes[gone]
 

@@ -9,7 +9,7 @@ from mltop.probes.model.gpu import IN_USE_BUSY, IN_USE_BYTES
 from mltop.probes.model.probe_kinds import PROBE_OF
 from mltop.probes.model.units import counted
 from mltop.probes.model.vocabulary import ProbeKind
-from mltop.probes.reach.view import FleetView, GpuGlance
+from mltop.probes.reach.view import FleetView, GpuSummary
 
 
 class Selection:
@@ -107,8 +107,8 @@ def probe_scope(
         names = tuple(watched)
         words = names[0] if len(names) == 1 else f"all {len(names)} nodes: {first_of(names)}"
     views = [watched[name] for name in only] or view.nodes
-    glances = [each.glance for each in views if each.glance is not None]
-    seen_gpus = [seen for glance in glances for seen in glance.gpus if not gpus or str(seen.index) in gpus]
+    summaries = [each.summary for each in views if each.summary is not None]
+    seen_gpus = [seen for summary in summaries for seen in summary.gpus if not gpus or str(seen.index) in gpus]
     return ProbeScope(
         words,
         names=tuple(each.node for each in views),
@@ -117,11 +117,11 @@ def probe_scope(
         seen_gpus=len(seen_gpus),
         in_use=sum(map(_in_use, seen_gpus)),
         silent=tuple(each.node for each in views if each.state.state not in ("live", "stale")),
-        unseen=len(views) - len(glances),
+        unseen=len(views) - len(summaries),
     )
 
 
-def _in_use(gpu: GpuGlance) -> bool:
+def _in_use(gpu: GpuSummary) -> bool:
     """Decides as the nodes do before they start a probe, as far as it can be seen from here."""
     return (gpu.busy or 0.0) > IN_USE_BUSY or (gpu.memory_used_bytes or 0) > IN_USE_BYTES
 

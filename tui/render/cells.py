@@ -16,8 +16,8 @@ from rich.cells import cell_len, set_cell_size
 
 from mltop.probes.model.text import Clean, clean
 from mltop.probes.model.units import UNKNOWN, known
-from mltop.tui.app.mishaps import MISHAPS
 from mltop.tui.render.glyphs import ASCII, GLYPHS, UNICODE
+from mltop.tui.render.guarded import FAILURES
 from mltop.tui.render.units import TEXT, Unit
 
 STYLES = ("", "dim", "ok", "warn", "crit", "accent", "title", "bold")
@@ -185,7 +185,7 @@ def values_of(columns: Sequence[Column], items: Sequence[Any]) -> Callable[[str,
 
 def failed_row(key: str, error: Exception) -> Row:
     """The row in place of one that could not be made: its key, and that this is a bug."""
-    sentence = MISHAPS.take("this row", error)
+    sentence = FAILURES.take("this row", error)
     return Row(key, (Cell(key, "crit"), *[Cell("")] * MOST_COLUMNS), Cell(sentence, "crit"))
 
 

@@ -11,8 +11,8 @@ from functools import partial
 
 from mltop.probes.model import RankSample
 from mltop.probes.model.units import known
-from mltop.probes.reach.view import FleetView, Glance, RankGlance
-from mltop.tui.app.mishaps import spared
+from mltop.probes.reach.view import FleetView, RankSummary, SampleSummary
+from mltop.tui.render.guarded import guarded
 
 LENGTH = 60  # samples
 MOST_GPUS = 256  # per node; what claims a higher index is not remembered
@@ -35,8 +35,8 @@ class _Node:
     elapsed_s: float = 0.0
     stride: int = 0
     ring: bytearray = field(default_factory=bytearray)
-    ranks: Sequence[RankGlance] = ()
-    ranks_before: Sequence[RankGlance] = ()
+    ranks: Sequence[RankSummary] = ()
+    ranks_before: Sequence[RankSummary] = ()
 
 
 class Trends:
@@ -47,14 +47,14 @@ class Trends:
 
     def feed(self, view: FleetView) -> None:
         for node in view.nodes:
-            glance = node.glance
-            if glance is None:
+            summary = node.summary
+            if summary is None:
                 continue
             history = self._nodes.get(node.node)
             if history is None:
                 history = self._nodes[node.node] = _Node()
-            if glance.sampled_at != history.sampled_at:
-                spared("the trends of a node", partial(_take, history, glance), None)
+            if summary.sampled_at != history.sampled_at:
+                guarded("the trends of a node", partial(_take, history, summary), None)
         for gone in self._nodes.keys() - {node.node for node in view.nodes}:
             del self._nodes[gone]
 
@@ -94,7 +94,7 @@ class Trends:
         return copied
 
 
-def _take(history: _Node, sample: Glance) -> None:
+def _take(history: _Node, sample: SampleSummary) -> None:
     elapsed_s = sample.sampled_at - history.sampled_at if history.sampled_at else 0.0
     now = _row(sample, history.stride)
     if now is None:
@@ -111,7 +111,7 @@ def _take(history: _Node, sample: Glance) -> None:
     history.sampled_at, history.elapsed_s = sample.sampled_at, elapsed_s
 
 
-def _row(sample: Glance, stride: int) -> bytearray | None:
+def _row(sample: SampleSummary, stride: int) -> bytearray | None:
     """One byte per GPU; None when ``stride`` is too small. Runs for every sample of a fleet: kept short."""
     row = bytearray(b"\xff" * stride)
     for gpu in sample.gpus:

@@ -20,6 +20,7 @@ from mltop.tui.app.selection import first_of
 from mltop.tui.filters import Filter
 from mltop.tui.render.cells import Cell, clip, flow, line_width
 from mltop.tui.render.glyphs import bar
+from mltop.tui.render.probes.summary import elapsed_text
 from mltop.tui.widgets.cell_view import CellView
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def connecting_line(view: FleetView, width: int) -> list[Cell] | None:
     waiting = [node.node for node in view.nodes if node.state.state == "connecting"]
     if not waiting or len(view.nodes) < 2:
         return None
-    answered = sum(node.glance is not None for node in view.nodes)
+    answered = sum(node.summary is not None for node in view.nodes)
     parts = [
         (0, [Cell("connecting: ", "dim"), Cell(f"{answered} of {len(view.nodes)} nodes have answered", "accent")]),
         (1, [Cell(f"waiting for {first_of(waiting)}", "dim")]),
@@ -142,12 +143,6 @@ def probe_line(progress: ProbeProgress, cancelling: bool, width: int) -> list[Ce
         (4, [] if cancelling else [Cell("Esc cancels", "dim")]),
     ]
     return flow(parts, width)
-
-
-def elapsed_text(progress: ProbeProgress) -> str:
-    """ "12.3 s of 125 s at most"."""
-    most = f" of {progress.deadline_s:.0f} s at most" if progress.deadline_s and not progress.finished else ""
-    return f"{progress.elapsed_s:.1f} s{most}"
 
 
 def end_of_probe(progress: ProbeProgress) -> Notice:

@@ -13,11 +13,11 @@ from textual.widget import Widget
 
 from mltop.probes.reach.view import NodeView
 from mltop.tui.app.keys import APP_BINDINGS, PANE_BINDINGS, first_keys
-from mltop.tui.app.mishaps import spared
 from mltop.tui.app.navigation import Location
 from mltop.tui.filters import Filter, meanwhile, parse
 from mltop.tui.render.cells import Cell, Column, Row, line_width
 from mltop.tui.render.fleet.header import header_cells
+from mltop.tui.render.guarded import guarded
 from mltop.tui.screens.bars import (
     FilterBox,
     KeyBar,
@@ -182,17 +182,17 @@ class Pane(FailSafe, Screen[None]):
             return
         picture = self.mltop.picture
         failed = [[Cell(self.mltop.trail.crumbs(), "title")], [Cell("the totals could not be made", "crit")]]
-        self.query_one("#head", CellLines).set_lines(spared("the header", lambda: self._head_lines(picture), failed))
+        self.query_one("#head", CellLines).set_lines(guarded("the header", lambda: self._head_lines(picture), failed))
         self.query_one(KeyBar).set_hints(self.hints(), f"pane('{self.mltop.trail.here.pane}')")
         if picture is not None:
             self.counts = None
             self.part("", lambda: self.fill(picture))
-        self.mltop.tell_mishaps()
-        spared("the status line", self._draw_status, None)  # how many rows the filter keeps is known only now
+        self.mltop.tell_failures()
+        guarded("the status line", self._draw_status, None)  # how many rows the filter keeps is known only now
 
     def part(self, name: str, draw: Callable[[], object]) -> None:
         """Draw a part of this pane: when that fails, the others are drawn nevertheless."""
-        spared(f"{name or 'a part'} of the pane {self.mltop.trail.here.pane}", draw, None)
+        guarded(f"{name or 'a part'} of the pane {self.mltop.trail.here.pane}", draw, None)
 
     def on_screen_resume(self) -> None:
         self.draw()
@@ -255,7 +255,7 @@ class Pane(FailSafe, Screen[None]):
         An expression with fields is asked of ``SubjectRows`` only: other rows have no fields, and all stay.
         ``empty_text`` stands in an empty table in place of the table's own text.
         """
-        spared(f"a table of {self.mltop.trail.here.title}", lambda: self._put(table, columns, rows, empty_text), None)
+        guarded(f"a table of {self.mltop.trail.here.title}", lambda: self._put(table, columns, rows, empty_text), None)
 
     def _put(self, table: LineTable, columns: Sequence[Column], rows: Sequence[Row], empty_text: str) -> None:
         findings = self._findings_by_node()

@@ -8,9 +8,9 @@ from operator import itemgetter
 from typing import Any
 
 from mltop.probes.model import Finding
-from mltop.tui.app.mishaps import spared
 from mltop.tui.filters import Filter, Subject
 from mltop.tui.render.cells import Column, LazyRows, Row, Value, layout, row_keys
+from mltop.tui.render.guarded import guarded
 from mltop.tui.widgets.line_table import Sort
 
 FindingsOf = Mapping[str, Sequence[Finding]]
@@ -33,7 +33,7 @@ def first_sort(columns: Sequence[Column], key: str) -> Sort:
 
 def sorted_indexes(indexes: Iterable[int], order: Callable[[int], Any], reverse: bool) -> list[int]:
     """Indexes by what ``order`` returns for each, None last either way; equals keep their order."""
-    values = [(spared("sorting", partial(order, index), None), index) for index in indexes]
+    values = [(guarded("sorting", partial(order, index), None), index) for index in indexes]
     known = [pair for pair in values if pair[0] is not None]
     known.sort(key=itemgetter(0), reverse=reverse)
     return [index for _, index in known] + [index for value, index in values if value is None]
@@ -80,7 +80,7 @@ def narrowed(rows: Sequence[Row], keep: Filter, sort: Sort | None, findings: Fin
     indexes: Sequence[int] = range(len(rows))
     if isinstance(rows, SubjectRows) and not keep.empty:
         keeps = partial(_keeps, keep, rows, findings)
-        indexes = [index for index in indexes if spared("the filter", partial(keeps, index), True)]
+        indexes = [index for index in indexes if guarded("the filter", partial(keeps, index), True)]
     elif not keep.empty:
         indexes = [index for index in indexes if keep.row(rows[index].text)]
     if sort is not None and isinstance(rows, LazyRows):

@@ -15,8 +15,8 @@ from textual.message_pump import MessagePump
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from mltop.tui.app.mishaps import MISHAPS
 from mltop.tui.render.cells import STYLES, Cell, clip, printable
+from mltop.tui.render.guarded import FAILURES
 
 
 class FailSafe(MessagePump):
@@ -26,7 +26,7 @@ class FailSafe(MessagePump):
         try:
             await super()._dispatch_message(message)
         except Exception as error:  # noqa: BLE001 - likewise
-            MISHAPS.take(f"{type(self).__name__} at {type(message).__name__}", error)
+            FAILURES.take(f"{type(self).__name__} at {type(message).__name__}", error)
 
 
 MOVES: list[BindingType] = [
@@ -127,7 +127,7 @@ class CellView(FailSafe, ScrollView):
         try:
             return self.paint_line(y)
         except Exception as error:  # noqa: BLE001 - one line is lost, not the screen
-            sentence = MISHAPS.take("this line", error)
+            sentence = FAILURES.take("this line", error)
             return self.strip([Cell(sentence, "crit")], self.scrollable_content_region.width)
 
     def strip(self, cells: Iterable[Cell], width: int, over: str = "") -> Strip:

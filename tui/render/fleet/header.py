@@ -12,7 +12,7 @@ from math import isfinite
 
 from mltop.probes.model import SEVERITIES, Finding
 from mltop.probes.model.units import UNKNOWN, celsius, clock_time, counted, known, of, percent, seconds, watts
-from mltop.probes.reach.view import FleetView, GpuGlance, NodeView
+from mltop.probes.reach.view import FleetView, GpuSummary, NodeView
 from mltop.tui.render.cells import Cell, clip, flow, line_width
 from mltop.tui.render.fleet.map import short_names
 from mltop.tui.render.fleet.nodes import total
@@ -106,23 +106,23 @@ def totals_of(view: FleetView) -> Totals:
     """The totals of all nodes; only live ones say what their GPUs do now."""
     totals = Totals()
     for node in view.nodes:
-        glance = node.glance
-        if glance is None:
+        summary = node.summary
+        if summary is None:
             continue
         totals.heard += 1
-        totals.seen += len(glance.gpus)
+        totals.seen += len(summary.gpus)
         if node.state.state != "live":
             continue
         totals.live += 1
-        totals.ranks += len(glance.ranks)
-        totals.jobs.update([(rank.job, rank.uid) for rank in glance.ranks])
+        totals.ranks += len(summary.ranks)
+        totals.jobs.update([(rank.job, rank.uid) for rank in summary.ranks])
         if node.state.age_s is not None:
             totals.lag_s = max(node.state.age_s, totals.lag_s or 0.0)
-        _add(totals, node.node, glance.gpus)
+        _add(totals, node.node, summary.gpus)
     return totals
 
 
-def _add(totals: Totals, node: str, gpus: Sequence[GpuGlance]) -> None:
+def _add(totals: Totals, node: str, gpus: Sequence[GpuSummary]) -> None:
     totals.gpus += len(gpus)
     totals.ok += sum([gpu.state == "ok" for gpu in gpus])
     totals.busy.add([gpu.busy for gpu in gpus])
@@ -205,7 +205,7 @@ def header_cells(
 
 
 def _of_one_node(view: FleetView, totals: Totals) -> list[Part]:
-    gpus = [gpu for node in view.nodes if node.glance is not None and _is_live(node) for gpu in node.glance.gpus]
+    gpus = [gpu for node in view.nodes if node.summary is not None and _is_live(node) for gpu in node.summary.gpus]
     return [
         (0, labelled("busy", percent(totals.busy.mean))),
         (4, _power(gpus, totals.seen)),
@@ -235,7 +235,7 @@ def _first_line(titles: Sequence[str], marks: Sequence[Mark], rest: Sequence[Par
 
 
 def _marks(view: FleetView, paused: bool, width: int) -> list[Mark]:
-    simulated = any(node.glance.simulated for node in view.nodes if node.glance is not None)
+    simulated = any(node.summary.simulated for node in view.nodes if node.summary is not None)
     marks = [Mark("SIMULATED", "SIM", "warn")] if simulated else []
     marks += [Mark("PAUSED", "PAUSED", "warn")] if paused else []
     worst = gravest(node.state.state for node in view.nodes)
@@ -259,7 +259,7 @@ def _node_states(nodes: Sequence[NodeView], worst: str, brief: bool) -> str:
     return ", ".join([first, *(f"{states[state]} {state}" for state in named)])
 
 
-def _power(gpus: Sequence[GpuGlance], seen: int) -> list[Cell]:
+def _power(gpus: Sequence[GpuSummary], seen: int) -> list[Cell]:
     """Draw and limit over the same GPUs: those that report both; how many they are when not all do."""
     both = [gpu for gpu in gpus if known(gpu.power_w) and known(gpu.power_limit_w)]
     summed = both or [gpu for gpu in gpus if known(gpu.power_w)]
@@ -269,7 +269,7 @@ def _power(gpus: Sequence[GpuGlance], seen: int) -> list[Cell]:
     return labelled("power", (of(drawn, limit) if both else drawn) + few)
 
 
-def _hottest(gpus: Sequence[GpuGlance]) -> list[Cell]:
+def _hottest(gpus: Sequence[GpuSummary]) -> list[Cell]:
     """The hottest GPU and which one it is."""
     temperatures = [(gpu.temperature_c, gpu.index) for gpu in gpus if known(gpu.temperature_c)]
     if not temperatures:

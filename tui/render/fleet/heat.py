@@ -216,16 +216,16 @@ class Heats:
         self, view: NodeView, trouble: Trouble = FINE, matches: Callable[[NodeView, GpuSample], bool] | None = None
     ) -> NodeHeat:
         """The heat of one node. ``matches``: GPUs for which it is False are dim."""
-        name, state, glance = view.state.node, view.state.state, view.glance
+        name, state, summary = view.state.node, view.state.state, view.summary
         why = (state, trouble, matches)
-        of = (glance.sampled_at if glance is not None else None, *why)
+        of = (summary.sampled_at if summary is not None else None, *why)
         before, of_before = self._heats.get(name), self._made.get(name, ())
         if before is not None and of_before == of:
             return before
         self._made[name] = of
         codes = b""
-        if state == "live" and glance is not None:
-            codes = codes_of(glance.gpus, self.metric, before.codes if before is not None else b"")
+        if state == "live" and summary is not None:
+            codes = codes_of(summary.gpus, self.metric, before.codes if before is not None else b"")
             # The styles of a fine node follow from its codes; from second to second most often no level is another.
             if before is not None and before.codes == codes and of_before[1:] == why == ("live", FINE, None):
                 return before
@@ -243,8 +243,8 @@ class Heats:
     def _make(
         self, view: NodeView, trouble: Trouble, matches: Callable[[NodeView, GpuSample], bool] | None, codes: bytes
     ) -> NodeHeat:
-        state, glance = view.state.state, view.glance
-        if state != "live" or glance is None:
+        state, summary = view.state.state, view.summary
+        if state != "live" or summary is None:
             status = status_of_state(state, trouble)
             return NodeHeat(view.node, state, status, b"", (), letter(state), NODE_STYLE.get(state, "warn"))
         if trouble is FINE and matches is None and max(codes, default=UNKNOWN_CODE) < LEVELS:
@@ -253,7 +253,7 @@ class Heats:
             matching = _matching(view, matches) if matches is not None else None
             styles = tuple(
                 "dim" if matching is not None and gpu.index not in matching else _gpu_style(gpu, code, trouble)
-                for gpu, code in zip(glance.gpus, codes, strict=True)
+                for gpu, code in zip(summary.gpus, codes, strict=True)
             )
         gone = max(codes, default=0) > UNKNOWN_CODE
         status = "crit" if gone else trouble.node or ("ok" if codes else "unknown")

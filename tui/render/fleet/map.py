@@ -352,16 +352,16 @@ def node_lines(
 
 def _figures(view: NodeView, metric: Metric, width: int) -> list[Cell]:
     parts: list[Part] = [(0, [Cell(view.node, "bold")]), (0, [node_state(view)])]
-    glance = view.glance
-    if glance is None:
+    summary = view.summary
+    if summary is None:
         return flow(parts, width)
-    if not glance.gpus:
+    if not summary.gpus:
         return flow([*parts, (1, [Cell("no GPU seen", "dim")])], width)
     live = view.state.state == "live"
     own = metric is METRICS[0]
-    source = activity_source(glance.gpus) if own else metric.title
+    source = activity_source(summary.gpus) if own else metric.title
     parts.append((3, [Cell(source or metric.title, "dim")]))
-    for gpu in glance.gpus:
+    for gpu in summary.gpus:
         text, style = (metric.text(gpu), "") if gpu.state == "ok" else (gpu.state.upper(), "crit")
         parts.append((2, [Cell(text, style if live else "dim")]))
     return flow(parts, width)

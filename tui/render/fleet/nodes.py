@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from mltop.probes.model import Finding
 from mltop.probes.model.units import UNKNOWN, celsius, known, number, percent, seconds, watts
-from mltop.probes.reach.view import GpuGlance, NodeView
+from mltop.probes.reach.view import GpuSummary, NodeView
 from mltop.tui.render.cells import Cell, Column, Row, row_of
 from mltop.tui.render.findings import severity_cell, worst
 from mltop.tui.render.fleet.heat import MARK, SIGNS, Metric, NodeHeat, codes_of, worst_code
@@ -33,8 +33,8 @@ class NodeLine(NamedTuple):
     metric: Metric | None = None
 
     @property
-    def gpus(self) -> Sequence[GpuGlance]:
-        return self.view.glance.gpus if self.view.glance is not None else ()
+    def gpus(self) -> Sequence[GpuSummary]:
+        return self.view.summary.gpus if self.view.summary is not None else ()
 
     @property
     def busy(self) -> float | None:
@@ -60,7 +60,7 @@ class NodeLine(NamedTuple):
 
     @property
     def ranks(self) -> int | None:
-        return None if self.view.glance is None else len(self.view.glance.ranks)
+        return None if self.view.summary is None else len(self.view.summary.ranks)
 
     @property
     def worst(self) -> Finding | None:
@@ -121,7 +121,7 @@ def gpus_per_glyph(gpus: int) -> int:
 
 def metric_glyphs(view: NodeView, heat: NodeHeat, metric: Metric) -> Cell:
     """One glyph per GPU; with more than eight, one per group (its worst GPU). Dim: what the node said last."""
-    gpus = view.glance.gpus if view.glance is not None else ()
+    gpus = view.summary.gpus if view.summary is not None else ()
     if not gpus:
         return Cell(UNKNOWN)
     codes = heat.codes or codes_of(gpus, metric)
@@ -144,7 +144,7 @@ def _glyphs(line: NodeLine) -> Cell:
     return Cell(text, "crit" if any(gpu.state != "ok" for gpu in gpus) else "dim")
 
 
-def _group_glyph(gpus: Sequence[GpuGlance]) -> str:
+def _group_glyph(gpus: Sequence[GpuSummary]) -> str:
     if any(gpu.state != "ok" for gpu in gpus):
         return GLYPHS.lost
     values = _numbers(gpu.busy for gpu in gpus)

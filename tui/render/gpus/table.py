@@ -23,10 +23,10 @@ from mltop.probes.model.units import (
     watts,
     whole_bytes_text,
 )
-from mltop.tui.app.mishaps import spared
 from mltop.tui.render.cells import Cell, Column, Row, Value, row_of
 from mltop.tui.render.glyphs import GLYPHS, bar, sparkline
 from mltop.tui.render.gpus.throttle import gpu_throttle_cell, throttle_cell, worst_share
+from mltop.tui.render.guarded import guarded
 from mltop.tui.render.states import state_cell
 from mltop.tui.render.units import BYTES, CELSIUS, COUNT, MEGAHERTZ, SHARE, WATTS, Unit
 
@@ -415,7 +415,7 @@ def gpu_columns(gpus: Sequence[GpuSample]) -> tuple[Column, ...]:
         changed = {"gauge": replace(_BY_KEY["gauge"], title=COARSE, priority=0)}
         changed |= {key: replace(_BY_KEY[key], priority=7) for key in ("tensor", "dram")}
     none: list[tuple[str, str]] = []
-    if not any(style for gpu in gpus for _, style in spared("a GPU's flags", partial(flags, gpu), none)):
+    if not any(style for gpu in gpus for _, style in guarded("a GPU's flags", partial(flags, gpu), none)):
         changed["flags"] = replace(_BY_KEY["flags"], priority=7)
     return tuple(changed.get(column.key, column) for column in GPU_COLUMNS)
 

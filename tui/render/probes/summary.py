@@ -20,7 +20,6 @@ from mltop.tui.render.cells import Cell, flow, wrap
 from mltop.tui.render.glyphs import GLYPHS, bar, sparkline
 from mltop.tui.render.probes.kinds import DOES, title_of, where_text
 from mltop.tui.render.units import heights, middle
-from mltop.tui.screens.bars import elapsed_text
 
 if TYPE_CHECKING:
     from mltop.probes.investigate.probing.wanted import ProbeProgress
@@ -30,6 +29,12 @@ Line = list[Cell]
 PHASE_STYLE = {"connecting": "accent", "running": "accent", "done": "ok", "cancelled": "warn", "failed": "crit"}
 BAR_WIDTH = 12
 BULLET = "-" if GLYPHS.ascii_only else "•"
+
+
+def elapsed_text(progress: ProbeProgress) -> str:
+    """ "12.3 s of 125 s at most"."""
+    most = f" of {progress.deadline_s:.0f} s at most" if progress.deadline_s and not progress.finished else ""
+    return f"{progress.elapsed_s:.1f} s{most}"
 
 
 def headline(

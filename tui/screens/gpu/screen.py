@@ -12,11 +12,11 @@ from mltop.probes.model import GpuSample, Sample
 from mltop.probes.reach.view import NodeView
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.history import ShownHistory
-from mltop.tui.app.mishaps import spared
 from mltop.tui.app.navigation import gpu_location, gpu_of_row
 from mltop.tui.filters.fields import of_gpu, users_of
 from mltop.tui.render.cells import Cell, plain
 from mltop.tui.render.gpus.timelines import timeline_lines
+from mltop.tui.render.guarded import guarded
 from mltop.tui.screens.gpu.details import Baselines, details
 from mltop.tui.screens.lines import all_problem_lines, state_lines
 from mltop.tui.screens.pane import Lines, Memo, Pane, TextLines
@@ -80,10 +80,10 @@ class GpuScreen(Pane):
             self.query_one(Details).set_lines([[Cell(why, "dim")]])
             return
         sample = node.sample
-        room -= spared("the GPU's row", lambda: self._fill_row(table, node, gpu), 0)
-        room -= spared("the GPU's problems", lambda: self._fill_problems(picture, node, gpu, room), 0)
+        room -= guarded("the GPU's row", lambda: self._fill_row(table, node, gpu), 0)
+        room -= guarded("the GPU's problems", lambda: self._fill_problems(picture, node, gpu, room), 0)
         height = min(room - LEAST_DETAILS, room * 3 // 5)
-        spared("the GPU's timeline", lambda: self._fill_timeline(node, gpu, height), 0)
+        guarded("the GPU's timeline", lambda: self._fill_timeline(node, gpu, height), 0)
         self.part("the GPU's details", lambda: self._fill_details(sample, gpu))
 
     def _fill_row(self, table: GpuTable, node: NodeView, gpu: GpuSample) -> int:

@@ -13,9 +13,9 @@ from textual.widget import Widget
 from mltop.probes.model import NodeState
 from mltop.probes.reach.view import NodeView
 from mltop.tui.app.feed import Picture
-from mltop.tui.app.mishaps import spared
 from mltop.tui.app.navigation import gpu_location, gpu_of_row
 from mltop.tui.render.cells import Cell
+from mltop.tui.render.guarded import guarded
 from mltop.tui.screens.lines import all_problem_lines, connection_cells, host_cells, state_lines
 from mltop.tui.screens.node.timelines import GpuTimelines
 from mltop.tui.screens.pane import OneNodePane, TextLines
@@ -53,14 +53,14 @@ class NodeScreen(OneNodePane):
         if node is None:
             return
         host, gpus, ranks = self.query_one("#host", TextLines), self.query_one(GpuTable), self.query_one(RankTable)
-        top = spared("the node's state", lambda: self._show_state(node, picture.view.taken_at), 0)
+        top = guarded("the node's state", lambda: self._show_state(node, picture.view.taken_at), 0)
         host.display = node.sample is not None and not self.has_class("-low")
         live = replace(node, state=NodeState(node.node, "live"))  # its state stands above
         self.part("the host line", lambda: host.set_lines([host_cells(live, self.size.width)]))
         self.part("the GPUs", lambda: self.put(gpus, *gpu_rows(node, self.mltop.trends)))
         self.part("the ranks", lambda: self.put(ranks, *rank_rows([node], self.mltop.trends)))
         room = self.size.height - self.chrome_height() - host.display - top
-        problems: list[list[Cell]] = spared("the problems", lambda: self._problems(picture, node), [])
+        problems: list[list[Cell]] = guarded("the problems", lambda: self._problems(picture, node), [])
         gpu_room = room - min(len(problems), MIN_PROBLEM_LINES) - 2
         unknown = 2 if node.sample is None and gpu_room > 2 else 0  # lines: that they are
         table_height = unknown or min(gpu_table_height(node), max(2, gpu_room))
@@ -72,7 +72,7 @@ class NodeScreen(OneNodePane):
         """Show the GPUs as a table or as timelines; returns how many lines that takes."""
         gpus, timelines = self.query_one(GpuTable), self.query_one(GpuTimelines)
         show = partial(timelines.show, self.mltop, node, self.size.width, room)
-        height = spared("the timelines", show, 0) if self._as_timelines else 0
+        height = guarded("the timelines", show, 0) if self._as_timelines else 0
         timelines.display = height > 0
         timelines.styles.height = height
         if not height:

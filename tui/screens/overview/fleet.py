@@ -13,7 +13,6 @@ from textual.widget import Widget
 from mltop.probes.model import Finding
 from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.app.feed import Picture
-from mltop.tui.app.mishaps import spared
 from mltop.tui.app.navigation import Location
 from mltop.tui.filters import Subject
 from mltop.tui.render.cells import row_of, values_of, with_widths
@@ -31,6 +30,7 @@ from mltop.tui.render.fleet.heat import (
 )
 from mltop.tui.render.fleet.map import Legend, list_legend, map_legend, name_width, node_lines, short_names
 from mltop.tui.render.fleet.nodes import MARKED_NODE_COLUMNS, NodeLine
+from mltop.tui.render.guarded import guarded
 from mltop.tui.screens.overview.heatmap import Heatmap
 from mltop.tui.screens.pane import Pane, TextLines
 from mltop.tui.screens.rows import SubjectRows, by_node
@@ -116,7 +116,7 @@ class FleetScreen(Pane):
         keep = self.filter
         matches = keep.gpu if any(field.needs_gpus for field in keep.fields) else None
         heats = {
-            name: spared(
+            name: guarded(
                 "a node of the map",
                 partial(self._heats.of, view, self._troubles.get(name, FINE), matches),
                 NodeHeat(name, view.state.state, "unknown", b"", (), "?", "crit"),
@@ -157,8 +157,10 @@ class FleetScreen(Pane):
         metric, marked, width = self._heats.metric, len(self.mltop.selection), self.size.width
         source = ""
         if metric is METRICS[0]:
-            glances = (view.glance for view in self._views.values() if view.glance is not None)
-            source = activity_source(gpu for glance in glances for gpu in glance.gpus[:1])  # one speaks for its node
+            summaries = (view.summary for view in self._views.values() if view.summary is not None)
+            source = activity_source(
+                gpu for summary in summaries for gpu in summary.gpus[:1]
+            )  # one speaks for its node
         sorted_by = self._sorted_by() if self._as_list else ""
         legend = Legend(heats, metric, source, self._worst_first, marked, self._not_judged(), sorted_by)
         line.set_lines([list_legend(legend, width) if self._as_list else map_legend(legend, density, width)])
@@ -218,7 +220,7 @@ class FleetScreen(Pane):
         legend = room >= MIN_ROOM // 2
         self.part("the legend", lambda: self._show_legend(legend, heats))
         self.query_one(GpuTable).display = False
-        count = spared("the problems", lambda: self._show_problems(room >= MIN_ROOM), 0)
+        count = guarded("the problems", lambda: self._show_problems(room >= MIN_ROOM), 0)
         problems = min(1 + max(1, count), max(2, room // 3)) if room >= MIN_ROOM else 0
         table.styles.height = max(1, room - legend - problems)
 
@@ -247,7 +249,7 @@ class FleetScreen(Pane):
         if not number:
             return self._why_empty()
         whose = " of the nodes that the filter shows" if number < len(self._picture.view.nodes) else ""
-        waiting = sum(view.glance is None for view in self._views.values())
+        waiting = sum(view.summary is None for view in self._views.values())
         if waiting:
             return f"no problems known{whose}; nothing is known yet of {waiting} of {number} nodes"
         if not_judged:
@@ -256,8 +258,8 @@ class FleetScreen(Pane):
             return f"no problems in {judged} of {number} nodes{shown}, {not_judged} not judged yet"
         if whose:
             return f"no problems{whose}"
-        glances = [view.glance for view in self._views.values() if view.glance]
-        gaps = sum(gap.kind == "unknown" for glance in glances for gap in glance.gaps)
+        summaries = [view.summary for view in self._views.values() if view.summary]
+        gaps = sum(gap.kind == "unknown" for summary in summaries for gap in summary.gaps)
         return f"no problems found; {gaps} gaps: 2 shows those of a node" if gaps else "no problems found"
 
     def _why_empty(self) -> str:

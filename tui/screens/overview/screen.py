@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from textual.widget import Widget
 
 from mltop.tui.app.feed import Picture
-from mltop.tui.app.mishaps import spared
 from mltop.tui.app.navigation import Location
+from mltop.tui.render.guarded import guarded
 from mltop.tui.screens.lines import host_cells, problem_lines
 from mltop.tui.screens.pane import Pane, TextLines
 from mltop.tui.screens.tables import GpuTable, RankTable, gaps_of, gpu_rows, gpu_table_height, rank_rows
@@ -48,7 +48,7 @@ class OverviewScreen(Pane):
         self.part("the ranks", lambda: self.put(ranks, *rank_rows([node], self.mltop.trends)))
         room = self.size.height - self.chrome_height() - host.display
         rank_lines, gpu_lines = 1 + max(1, ranks.row_count), gpu_table_height(node)
-        problems = spared("the problems", lambda: self._show_problems(picture, room, room - rank_lines - gpu_lines), 0)
+        problems = guarded("the problems", lambda: self._show_problems(picture, room, room - rank_lines - gpu_lines), 0)
         height = min(gpu_lines, max(2, room - problems - min(rank_lines, MIN_RANK_LINES)))
         ranks.display = room - problems - height > 1
         self.limit_height(gpus, height if ranks.display else min(gpu_lines, max(2, room - problems)))

@@ -13,12 +13,12 @@ from mltop.probes.model.receipt import MOST_GPUS, MOST_RANK_NUMBERS, MOST_RANKS,
 from mltop.probes.reach.receiving import (
     MOST_SAMPLE_BYTES,
     UNREADABLE,
-    glance_of_frame,
     sample_of_frame,
     sample_of_line,
+    summary_of_frame,
 )
 from mltop.probes.reach.records import MOST_KEPT, NodeRecord, Records
-from mltop.probes.reach.view import GpuGlance, RankGlance, glance_of
+from mltop.probes.reach.view import GpuSummary, RankSummary, summary_of
 
 NOW = 1_763_640_000.0
 HEAD = f'{{"kind":"sample","sample":{{"node":"n1","sampled_at":{NOW},'
@@ -41,7 +41,7 @@ def test_a_sample_that_can_be_is_left_as_it_is() -> None:
     before = json.dumps(whole, default=vars)
     assert admit(whole) == []
     assert json.dumps(whole, default=vars) == before
-    assert glance_of(whole).admitted() == glance_of(whole)
+    assert summary_of(whole).admitted() == summary_of(whole)
 
 
 @pytest.mark.parametrize("index", [-1, -(2**40), MOST_GPUS, 10**30])
@@ -69,28 +69,28 @@ def test_numbers_that_no_rank_has_are_unknown_and_said(name: str, value: int) ->
     assert gap.what == f"rank.7.{name}"
 
 
-def test_glances_are_bounded_as_samples_are() -> None:
+def test_summaries_are_bounded_as_samples_are() -> None:
     whole = sample(
         gpus=[GpuSample(index) for index in (3, -1, 3, 10**9)],
         ranks=[RankSample(1, -5), RankSample(2, 2)],
         interval_s=-1.0,
     )
-    glance = glance_of(whole).admitted()
-    assert [gpu.index for gpu in glance.gpus] == [3]
-    assert [rank.rank for rank in glance.ranks] == [None, 2]
-    assert glance.interval_s == 1.0
+    summary = summary_of(whole).admitted()
+    assert [gpu.index for gpu in summary.gpus] == [3]
+    assert [rank.rank for rank in summary.ranks] == [None, 2]
+    assert summary.interval_s == 1.0
 
 
-def test_the_glance_of_too_many_is_cut() -> None:
+def test_the_summary_of_too_many_is_cut() -> None:
     import msgspec
 
-    glance = msgspec.structs.replace(
-        glance_of(sample()),
-        gpus=tuple(GpuGlance(index) for index in range(100_000)),
-        ranks=tuple(RankGlance(pid) for pid in range(20_000)),
+    summary = msgspec.structs.replace(
+        summary_of(sample()),
+        gpus=tuple(GpuSummary(index) for index in range(100_000)),
+        ranks=tuple(RankSummary(pid) for pid in range(20_000)),
     ).admitted()
-    assert len(glance.gpus) == MOST_GPUS
-    assert len(glance.ranks) == MOST_RANKS
+    assert len(summary.gpus) == MOST_GPUS
+    assert len(summary.ranks) == MOST_RANKS
 
 
 @pytest.mark.parametrize("at", [-1.0, 1e12, 1e308])
@@ -98,7 +98,7 @@ def test_a_sample_of_no_time_is_refused(at: float) -> None:
     with pytest.raises(Refused, match="time"):
         admit(Sample("n1", at))
     with pytest.raises(Refused, match="time"):
-        glance_of(Sample("n1", at)).admitted()
+        summary_of(Sample("n1", at)).admitted()
 
 
 def test_events_and_starts_of_no_time_are_left_out() -> None:
@@ -153,7 +153,7 @@ def test_a_dump_is_bounded_or_refused() -> None:
 )
 def test_what_would_take_gigabytes_is_refused_before_it_is_decoded(text: str) -> None:
     payload = frame(text)
-    for decode in (sample_of_frame, glance_of_frame):
+    for decode in (sample_of_frame, summary_of_frame):
         with pytest.raises(Refused):
             decode(payload)
     with pytest.raises(Refused):
@@ -176,7 +176,7 @@ def test_what_would_take_gigabytes_is_refused_before_it_is_decoded(text: str) ->
     ],
 )
 def test_what_is_no_sample_raises_only_what_is_expected(payload: bytes) -> None:
-    for decode in (sample_of_frame, glance_of_frame, sample_of_line):
+    for decode in (sample_of_frame, summary_of_frame, sample_of_line):
         with pytest.raises(UNREADABLE):
             decode(payload)
 

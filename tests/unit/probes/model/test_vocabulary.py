@@ -22,7 +22,7 @@ from mltop.probes.model import (
     to_json,
 )
 from mltop.probes.model.gap import subject_text
-from mltop.probes.reach.receiving import UNREADABLE, glance_of_frame, sample_of_frame, sample_of_line
+from mltop.probes.reach.receiving import UNREADABLE, sample_of_frame, sample_of_line, summary_of_frame
 from mltop.probes.record import read_recording
 from tests.documents import ROOT
 
@@ -124,9 +124,9 @@ def test_a_strange_word_costs_its_own_value_and_is_said() -> None:
 def test_a_gpu_whose_state_is_a_strange_word_is_not_fine() -> None:
     line = told(gpus__1__state="splendid")
     assert [gpu.state for gpu in sample_of_line(line).gpus] == ["ok", "error"]
-    glance = glance_of_frame(b'{"kind":"sample","sample":' + line + b"}")
-    assert glance is not None
-    assert [gpu.state for gpu in glance.gpus] == ["ok", "error"]
+    summary = summary_of_frame(b'{"kind":"sample","sample":' + line + b"}")
+    assert summary is not None
+    assert [gpu.state for gpu in summary.gpus] == ["ok", "error"]
 
 
 def test_a_port_of_a_strange_kind_is_left_out() -> None:

@@ -12,7 +12,7 @@ import msgspec
 from mltop.probes.agent.protocol import Message, encode, encode_light, payload_of
 from mltop.probes.model import Ecc, Gap, GpuSample, LinkSample, NodeState, RankSample, Sample
 from mltop.probes.reach.records import NodeRecord, Records, newer_skew
-from mltop.probes.reach.view import NodeView, Received, SampleFrame, glance_of
+from mltop.probes.reach.view import NodeView, Received, SampleFrame, summary_of
 
 
 def payload(node: str, at: float) -> bytes:
@@ -74,7 +74,7 @@ def test_a_whole_sample_is_decoded_when_it_is_asked_for_and_ahead_while_somebody
     def newest(at: float, node: str = "n1") -> Received:
         records.take(node, payload("", at), at, time.monotonic())
         received = records.node(node).newest
-        assert isinstance(received, Received) and received.glance.sampled_at == at
+        assert isinstance(received, Received) and received.summary.sampled_at == at
         decoded.append(received._decoded)
         return received
 
@@ -86,11 +86,11 @@ def test_a_whole_sample_is_decoded_when_it_is_asked_for_and_ahead_while_somebody
     assert decoded == [False, False, True, False]
 
 
-def test_a_sample_of_which_only_a_glance_is_known_says_so() -> None:
+def test_a_sample_of_which_only_a_summary_is_known_says_so() -> None:
     records = Records(["n1"], 1.0)
     records.take("n1", b'{"kind":"sample","sample":{"sampled_at":6.0,"host":7}}', 6.0, time.monotonic())
     view = records.node("n1")
-    assert view.glance is not None and view.state.reason == ""
+    assert view.summary is not None and view.state.reason == ""
     assert view.sample is None and view.sample is None
     assert "another version" in records.node("n1").state.reason
 
@@ -108,7 +108,7 @@ def test_many_threads_get_one_and_the_same_sample() -> None:
         assert len(set(pool.map(look, range(8)))) == 1
 
 
-def test_a_glance_has_the_values_of_the_sample() -> None:
+def test_a_summary_has_the_values_of_the_sample() -> None:
     gpus = [
         GpuSample(0, busy=0.5, power_w=610.5, sm_clock_mhz=1755, throttle_reasons=["hw_thermal"], uuid="GPU-1"),
         GpuSample(1, state="lost", error="gone"),
@@ -116,7 +116,7 @@ def test_a_glance_has_the_values_of_the_sample() -> None:
     ranks = [RankSample(8120, 3, job="77", started_at=1.5, voluntary_switches=9, read_syscalls=0)]
     sample = Sample("n1", 5.0, interval_s=2.0, simulated=True, gpus=gpus, ranks=ranks, gaps=[Gap("nvml", "why")])
     decoded = msgspec.json.decode(encoded(sample), type=SampleFrame).sample
-    assert decoded == glance_of(sample) == NodeView(NodeState("n1", "live"), sample).glance
+    assert decoded == summary_of(sample) == NodeView(NodeState("n1", "live"), sample).summary
     assert decoded is not None and decoded.gpus[0].throttle_reasons == ("hw_thermal",)
     for part, whole in ((decoded.gpus[1], gpus[1]), (decoded.ranks[0], ranks[0])):
         for name in part.__struct_fields__:

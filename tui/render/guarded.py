@@ -14,7 +14,7 @@ from typing import TypeVar
 Result = TypeVar("Result")
 
 
-class Mishaps:
+class Failures:
     """What has failed so far, by where it happened, not by whose row it was. May be used from any thread."""
 
     def __init__(self) -> None:
@@ -60,13 +60,13 @@ class Mishaps:
             self._listener = lambda: None
 
 
-MISHAPS = Mishaps()
+FAILURES = Failures()
 
 
-def spared(what: str, make: Callable[[], Result], instead: Result) -> Result:
+def guarded(what: str, make: Callable[[], Result], instead: Result) -> Result:
     """What ``make`` returns, or ``instead`` of it when it fails."""
     try:
         return make()
     except Exception as error:  # noqa: BLE001 - the screen says so, and goes on
-        MISHAPS.take(what, error)
+        FAILURES.take(what, error)
         return instead

@@ -13,9 +13,9 @@ import pytest
 
 from mltop.probes.judge.health import FAILED, evaluate
 from mltop.probes.model import GpuSample, KernelEvent, LinkSample, PciDevice, Sample
-from mltop.probes.reach.view import FleetView, NodeView, Received, glance_of
-from mltop.tui.app.mishaps import MISHAPS, Mishaps, spared
+from mltop.probes.reach.view import FleetView, NodeView, Received, summary_of
 from mltop.tui.render.cells import Cell, LazyRows, Row
+from mltop.tui.render.guarded import FAILURES, Failures, guarded
 from tests.tui import fake_views
 from tests.tui.fake_session import FakeSession
 from tests.tui.opened import Opened, opened
@@ -26,7 +26,7 @@ IDENTITIES = ("index", "pid", "uuid", "state", "node", "sampled_at", "interval_s
 
 @pytest.fixture(autouse=True)
 def _none_from_before() -> None:
-    MISHAPS.forget()
+    FAILURES.forget()
 
 
 def spoil(record: Any) -> None:
@@ -76,9 +76,9 @@ def spoilt(view: FleetView, node: int, spoiled: Callable[[Sample], None]) -> Fle
     nodes = list(view.nodes)
     sample = nodes[node].sample
     assert sample is not None
-    glance = glance_of(sample)
+    summary = summary_of(sample)
     spoiled(sample)
-    nodes[node] = replace(nodes[node], newest=Received(b"", glance, lambda *_: sample))
+    nodes[node] = replace(nodes[node], newest=Received(b"", summary, lambda *_: sample))
     return replace(view, nodes=tuple(nodes))
 
 
@@ -114,7 +114,7 @@ async def test_no_pane_ends_the_screen(make: Callable[[int], FleetView], spoiled
         await screen.shows("mltop")
         assert screen.app.is_running
         assert screen.app._exception is None
-    assert MISHAPS.all() or a_rule_failed(make, spoiled), "nothing failed: this test tests nothing"
+    assert FAILURES.all() or a_rule_failed(make, spoiled), "nothing failed: this test tests nothing"
 
 
 def a_rule_failed(make: Callable[[int], FleetView], spoiled: Callable[[Sample], None]) -> bool:
@@ -161,7 +161,7 @@ async def test_a_view_that_cannot_be_taken_leaves_the_last_one(capsys: pytest.Ca
         await screen.step()
         screen.session._at = 2
         screen.app._feed.poke()
-        await screen.until(MISHAPS.all, "the mishap")
+        await screen.until(FAILURES.all, "the failure")
         await screen.shows("node01")
         screen.session._at = 2
         await screen.step()
@@ -191,25 +191,25 @@ def test_a_row_that_fails_is_a_row_that_says_so() -> None:
 
 
 def test_what_fails_at_one_place_is_said_once() -> None:
-    mishaps = Mishaps()
+    failures = Failures()
 
     def fail(number: int) -> None:
         try:
             raise ValueError(number)
         except ValueError as error:
-            mishaps.take(f"row {number}", error)
+            failures.take(f"row {number}", error)
 
     for number in range(3):
         fail(number)
-    assert mishaps.unsaid() == "row 0 failed: ValueError: 0 (please report)"
-    assert mishaps.unsaid() == ""
-    assert len(mishaps.all()) == 1
+    assert failures.unsaid() == "row 0 failed: ValueError: 0 (please report)"
+    assert failures.unsaid() == ""
+    assert len(failures.all()) == 1
 
 
 def test_spared_gives_what_stands_for_it() -> None:
-    assert spared("a part", lambda: 1, 2) == 1
-    assert spared("a part", lambda: int("x"), 2) == 2
-    assert "a part failed: ValueError" in MISHAPS.unsaid()
+    assert guarded("a part", lambda: 1, 2) == 1
+    assert guarded("a part", lambda: int("x"), 2) == 2
+    assert "a part failed: ValueError" in FAILURES.unsaid()
 
 
 def test_what_is_used() -> None:
