@@ -14,7 +14,7 @@ from mltop.probes.collect.links import LinkSource
 from mltop.probes.judge.health import RULES, Health, evaluated
 from mltop.probes.judge.health.unknowns import growth_unknown
 from mltop.probes.model import Sample, Unknown
-from mltop.probes.model.sample import UNTOLD_S, Reads
+from mltop.probes.model.sample import UNDATED_S, Reads
 from mltop.probes.model.vocabulary import COUNTER_KINDS
 from tests.builders.health_samples import node_h100
 from tests.fakes.proctree import ProcTree
@@ -66,7 +66,7 @@ def test_what_is_not_there_cannot_grow() -> None:
 
 
 def test_samples_of_versions_that_do_not_say_it_are_given_half_a_minute() -> None:
-    old = [node_h100(1000.0 + at) for at in range(0, int(UNTOLD_S) + 1, 5)]
+    old = [node_h100(1000.0 + at) for at in range(0, int(UNDATED_S) + 1, 5)]
     assert growth(*old) == {}
     assert set(growth(*old[:-1])) == {"growth.gpus", "growth.links", "growth.pci", "growth.host"}
 
