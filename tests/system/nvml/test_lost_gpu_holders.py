@@ -116,8 +116,8 @@ def test_processes_that_are_not_there_are_not_kept() -> None:
     holders.keep([lost])
     assert [process.pid for process in lost.processes or ()] == [own]
     assert started(4_194_303) is None
-    held = holders._held[0]
-    holders._held[0] = [(process, -1) for process, _ in held]  # as if the pid were another's by now
+    held = holders._by_gpu[0]
+    holders._by_gpu[0] = [(process, -1) for process, _ in held]  # as if the pid were another's by now
     lost = gpu("lost")
     holders.keep([lost])
     assert lost.processes is None
