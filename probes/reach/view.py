@@ -1,7 +1,7 @@
 """What the hub knows at one moment: frozen, cheap to hand to the screen, safe across threads.
 
-Of samples the part that views of all nodes need (``SampleSummary``), which takes an eighth of the time to decode; the whole
-when somebody asks for it.
+Of samples the part that views of all nodes need (``SampleSummary``), which takes an eighth of the time to decode; the
+whole when somebody asks for it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class SampleSummary(msgspec.Struct, frozen=True, gc=False):
     gaps: tuple[GapSummary, ...] = ()
 
     def admitted(self) -> SampleSummary:
-        """The summary itself when all of it can be, else what is left of it, as by ``receipt.admit``. Raises Refused."""
+        """The summary itself when all of it can be, else what is left, as by ``receipt.admit``. Raises Refused."""
         if not 0 <= self.sampled_at <= MOST_TIME_S:
             raise Refused(f"its sampled_at, {said(self.sampled_at)}, is no time")
         gpus, ranks = self.gpus, self.ranks
@@ -97,7 +97,7 @@ AnyGpu = GpuSummary | GpuSample
 
 
 def summary_of(sample: Sample) -> SampleSummary:
-    """The summary at a sample that is already whole."""
+    """The summary of a sample that is already whole."""
     return SampleSummary(
         sample.sampled_at,
         sample.node,

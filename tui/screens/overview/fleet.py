@@ -157,10 +157,11 @@ class FleetScreen(Pane):
         metric, marked, width = self._heats.metric, len(self.mltop.selection), self.size.width
         source = ""
         if metric is METRICS[0]:
+            # One GPU speaks for its node.
             summaries = (view.summary for view in self._views.values() if view.summary is not None)
             source = activity_source(
                 gpu for summary in summaries for gpu in summary.gpus[:1]
-            )  # one speaks for its node
+            )
         sorted_by = self._sorted_by() if self._as_list else ""
         legend = Legend(heats, metric, source, self._worst_first, marked, self._not_judged(), sorted_by)
         line.set_lines([list_legend(legend, width) if self._as_list else map_legend(legend, density, width)])
