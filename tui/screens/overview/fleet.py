@@ -159,9 +159,7 @@ class FleetScreen(Pane):
         if metric is METRICS[0]:
             # One GPU speaks for its node.
             summaries = (view.summary for view in self._views.values() if view.summary is not None)
-            source = activity_source(
-                gpu for summary in summaries for gpu in summary.gpus[:1]
-            )
+            source = activity_source(gpu for summary in summaries for gpu in summary.gpus[:1])
         sorted_by = self._sorted_by() if self._as_list else ""
         legend = Legend(heats, metric, source, self._worst_first, marked, self._not_judged(), sorted_by)
         line.set_lines([list_legend(legend, width) if self._as_list else map_legend(legend, density, width)])
