@@ -102,7 +102,7 @@ class NodeRecord:
 
 
 class Records:
-    """What is kept of all nodes. Samples stay as they came; a view decodes summaries of the newest ones, in its caller's
+    """What is kept of all nodes. Samples stay as they came; a view decodes summaries of the newest, in its caller's
     thread.
 
     Whole samples are decoded when somebody asks for them; of a node whose last one was asked for, with the view.
