@@ -108,6 +108,9 @@ class Speakers(Protocol):
         """Takes in a line of the carrier's own stderr."""
 
 
+NodeEnding = Callable[[str], "tuple[str, Ending] | None"]
+
+
 @dataclass(frozen=True)
 class Channel:
     """One process to start, and how to talk through it.
@@ -127,8 +130,8 @@ class Channel:
     ``login_ending``: as ``ending``, for an end before any frame came; None: it is the same;
     ``ending(exit code or None, output)``: why it ended, in words; ``output``: the last lines of stderr, or of what was
     no frame on stdout;
-    ``node_ending(line)``: which one of its nodes a line of stderr says is gone, and why, while the others go on; None
-    for every other line. It gets all lines in order;
+    ``node_endings()``: of one start, a function of a line of stderr: which one of its nodes that says is gone, and why,
+    while the others go on; None for every other line. It gets all lines in order;
     ``dies_with_us``: the kernel kills it when we die. The end of its stdin would not do: a login that hangs does not
     read it, and ssh waits for that.
     """
@@ -147,5 +150,5 @@ class Channel:
     fallback_fix: str = ""
     login_ending: Callable[[int | None, str], Ending] | None = None
     ending: Callable[[int | None, str], Ending] = agent_ended
-    node_ending: Callable[[str], tuple[str, Ending] | None] | None = None
+    node_endings: Callable[[], NodeEnding] | None = None
     dies_with_us: bool = True

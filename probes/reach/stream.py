@@ -81,7 +81,7 @@ class Stream:
 
     ``on_frame(payload, label)`` is called for every frame until the end, ``label`` as in Frame (``node_of`` says whose
     it is); ``on_end(exit code or None)`` once, when the process is gone, whoever began its end;
-    ``on_node_end(node, ending)`` for what ``channel.node_ending`` finds.
+    ``on_node_end(node, ending)`` for what ``channel.node_endings`` finds.
     """
 
     def __init__(
@@ -101,6 +101,7 @@ class Stream:
         self._pipes = (self._process.stdin, self._process.stdout, self._process.stderr)
         self._stdin, self._stdout, self._stderr = (pipe.fileno() for pipe in self._pipes)
         self._speakers = channel.speakers() if channel.speakers is not None else None
+        self._node_ending = channel.node_endings() if channel.node_endings is not None else None
         self._frames = FrameReader(labelled=channel.speakers is not None)
         self._errors = bytearray()  # the newest of stderr
         self._stderr_line = b""  # not ended yet
@@ -220,8 +221,7 @@ class Stream:
         self._errors += output[-NOISE_BYTES:]
         del self._errors[:-NOISE_BYTES]
         self._noise_debt += len(output)
-        node_ending = self.channel.node_ending
-        if node_ending is None and self._speakers is None:
+        if self._node_ending is None and self._speakers is None:
             return output
         *lines, rest = (self._stderr_line + output).split(b"\n")
         self._stderr_line = rest[-NOISE_BYTES:]
@@ -229,7 +229,7 @@ class Stream:
             text = line[:NOISE_BYTES].decode("utf-8", "replace")
             if self._speakers is not None:
                 self._speakers.hear(text)
-            ended = node_ending(text) if node_ending is not None else None
+            ended = self._node_ending(text) if self._node_ending is not None else None
             if ended is not None:
                 self._on_node_end(*ended)
         return output

@@ -132,7 +132,7 @@ def stream(options: LaunchOptions, nodes: tuple[str, ...], request: Request | No
         one_shot=partial(stream, options),
         rejoin=partial(stream, options),
         ending=partial(pdsh_ended, nodes=nodes, python=options.python, user=options.user),
-        node_ending=NodeEndings(nodes, options.python, options.user),
+        node_endings=partial(NodeEndings, nodes, options.python, options.user),
     )
 
 

@@ -70,7 +70,7 @@ def _of_srun(line: str) -> str:
 
 
 class NodeEndings:
-    """The ``Channel.node_ending`` of an srun for several nodes: "srun: error: gpu02: task 1: Killed".
+    """The ``Channel.node_endings`` of an srun for several nodes: "srun: error: gpu02: task 1: Killed".
 
     Where the whole step is cancelled, srun says the same of every task: that is the channel's end, not the nodes', and
     from then on nothing is found: the hub's own deadlines remain.
@@ -167,7 +167,7 @@ def stream(options: LaunchOptions, nodes: tuple[str, ...]) -> Channel:
         rejoin=functools.partial(stream, options),
         all_or_none=True,
         ending=functools.partial(srun_ended, job=options.job, python=options.python),
-        node_ending=NodeEndings(nodes, options.python),
+        node_endings=functools.partial(NodeEndings, nodes, options.python),
     )
 
 

@@ -136,7 +136,7 @@ hang()
         "n1",
         "n2",
         "n3",
-        node_ending=ended,
+        node_endings=lambda: ended,
         rejoin=lambda nodes: replace(well_behaved(node=nodes[0]), nodes=nodes),
     )
     with opened(channel, limits=patient(retry_first_s=0.5)) as hub:

@@ -156,7 +156,9 @@ def test_nodes_that_are_lost_together_come_back_together() -> None:
     lines = "".join(f"n{number}: Connection closed\\n" for number in range(2, 6)) + "n6: denied"
     code = f"hello('n1'); beat('n1')\nprint('{lines}', file=sys.stderr, flush=True)\nhang()"
     nodes = [f"n{number}" for number in range(1, 7)]
-    with opened(program(code, *nodes, node_ending=ended, rejoin=rejoined), limits=patient(retry_first_s=0.2)) as hub:
+    with opened(
+        program(code, *nodes, node_endings=lambda: ended, rejoin=rejoined), limits=patient(retry_first_s=0.2)
+    ) as hub:
         for node in nodes[1:5]:
             await_state(hub, "live", node)
             assert hub.node(node).connection.via == "rejoin of 4"

@@ -8,7 +8,7 @@ import pytest
 
 from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.channel import Ending, LaunchOptions
-from mltop.probes.reach.launchers.srun import NodeEndings, command, launch, srun_ended
+from mltop.probes.reach.launchers.srun import NodeEndings, command, launch, srun_ended, stream
 
 
 def test_one_srun_beside_the_steps_of_the_job() -> None:
@@ -112,3 +112,11 @@ def test_one_node_that_ends_is_told_from_the_end_of_all() -> None:
     assert ended("slurmstepd-gpu01: error: *** STEP 1.0 ON gpu01 CANCELLED AT 2026-11-20T14:54:17 ***") is None
     assert ended("srun: error: gpu02: task 1: Killed") is None
     assert NodeEndings(("gpu01",))("srun: error: gpu01: task 0: Killed") is None
+
+
+def test_a_start_after_a_cancelled_step_hears_its_nodes_end_again() -> None:
+    channel = stream(LaunchOptions(job="3"), ("gpu01", "gpu02"))
+    assert channel.node_endings is not None
+    cancelled, again = channel.node_endings(), channel.node_endings()
+    assert cancelled("slurmstepd-gpu01: error: *** STEP 1.0 ON gpu01 CANCELLED AT 2026-11-20T14:54:17 ***") is None
+    assert again("srun: error: gpu02: task 1: Killed") == ("gpu02", Ending("the agent ended (killed)"))
