@@ -56,7 +56,7 @@ def tick_until(
         answer = tick(source)
         return answer if wanted(answer) else None
 
-    return wait_until(step, timeout_s, what)
+    return wait_until(step, timeout_s, what, pause_s=0.01)
 
 
 def hurry(source: NvmlSource, kill_after_s: float) -> None:

@@ -10,16 +10,15 @@ import pytest
 
 from mltop.probes.collect.dcgm import DcgmSource, Patience, without_filled
 from mltop.probes.collect.nvml.source import NvmlSource
-from mltop.probes.model import Gap, GpuSample
+from mltop.probes.model import Gap
+from tests import nvml_sources
 from tests.fakes.dcgm_exporter import PROFILING, FakeExporter, gpu_lines
 from tests.fakes.nvml.counts import calls_on_gpu, read_counts
 from tests.fakes.nvml.readers import start as start_readers
 from tests.fakes.nvml.scenario import FakeNvml
-from tests.nvml_sources import fake_here
+from tests.nvml_sources import Answer, Start, fake_here, starter
 from tests.waiting import wait_until
 
-Start = Callable[..., NvmlSource]
-Answer = tuple[list[GpuSample], list[Gap]]
 # GPM's metric ids by field (nvml.h).
 IDS = {
     "sm_active": 2,
@@ -41,29 +40,14 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
 
 @pytest.fixture
 def start(fake: FakeNvml) -> Iterator[Start]:
-    sources: list[NvmlSource] = []
-
-    def make(stuck_after_s: float = 5.0, kill_after_s: float = 10.0) -> NvmlSource:
-        fake.write()
-        sources.append(NvmlSource(stuck_after_s, kill_after_s))
-        return sources[-1]
-
-    yield make
-    for source in sources:
-        source.close()
+    yield from starter(fake)
     misuse = {name: count for name, count in read_counts(fake.counts_path).items() if name.startswith("misuse")}
     assert not misuse, "samples are taken by one thread, more than 100 ms apart"
 
 
 def tick_until(source: NvmlSource, wanted: Callable[[Answer], object], what: str, timeout_s: float = 30) -> Answer:
-    """Ticks as the agent does, until an answer is as wanted."""
-
-    def step() -> Answer | None:
-        source.request(time.time())
-        answer = source.collect(time.time(), 0.05)
-        return answer if answer[0] and wanted(answer) else None
-
-    return wait_until(step, timeout_s, what)
+    """Ticks until an answer with GPUs is as wanted."""
+    return nvml_sources.tick_until(source, lambda answer: answer[0] and wanted(answer), what, timeout_s)
 
 
 def all_known(answer: Answer) -> bool:

@@ -173,7 +173,7 @@ def test_a_node_that_is_not_told_of_the_round_is_named(hurried: Launchers) -> No
     hurried["h01"].tell(told)
     data = hurried["h01"].wait("round", round=number)["data"]
     assert {cause["node"] for cause in data["causes"]} == {"h02"}
-    assert {cause["why"] for cause in data["causes"]} == {"h02 has not begun the round"}
+    assert {cause["why"] for cause in data["causes"]} == {"its node has not begun the round"}
     hurried["h02"].tell(told)
     assert "gave round" in hurried["h02"].wait("failed", round=number)["why"]
     _goes_on(hurried)

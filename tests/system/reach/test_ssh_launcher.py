@@ -264,7 +264,7 @@ def test_a_python_with_a_strange_name_is_told_as_far_as_it_can() -> None:
 def state_of(ending: Ending) -> tuple[str, str]:
     """What the hub makes of it: why, and the fix."""
     records = Records(["gpu7"], 1.0)
-    records.set_phase("gpu7", "lost", str(ending), ending.fix)
+    records.set_phase("gpu7", "lost", ending.reason, ending.fix)
     state = records.node("gpu7").state
     assert state.reason == str(ending)
     return state.why, state.fix

@@ -251,8 +251,8 @@ def test_what_ends_in_very_many_places_is_bounded_too() -> None:
     node = NodeHealth([Rule("test.rule", "warning", 0.0, "act", check)])
     for second in range(100):
         node.see(Sample("n1", NOW + second))
-    assert len(node.ended) == 257
-    assert node.ended[0].message == "… and 5,684 more that have ended"
+    assert len(node.spans.ended) == 257
+    assert node.spans.ended[0].message == "… and 5,684 more that have ended"
 
 
 def test_a_node_that_names_ever_new_counters_says_so() -> None:
