@@ -117,14 +117,20 @@ def _has_type(name: str, value: Any) -> bool:
 
 
 class Lines:
-    """Whole lines out of a stream. Of a line that is too long nothing is kept."""
+    """Whole lines out of a stream. Of a line that is too long nothing is kept, or its end (``keeps_end``)."""
 
-    def __init__(self) -> None:
+    def __init__(self, keeps_end: bool = False) -> None:
+        self._keeps_end = keeps_end
         self._rest = bytearray()
         self._skips = False  # until the next newline
 
     def take(self, data: bytes) -> list[bytes]:
         *ended, rest = data.split(b"\n")
+        if self._keeps_end:
+            ended = [bytes(self._rest + ended[0]), *ended[1:]] if ended else []
+            self._rest = bytearray(rest) if ended else self._rest + rest
+            del self._rest[:-MOST_LINE_BYTES]
+            return [line[-MOST_LINE_BYTES:] for line in ended]
         lines = []
         for line in ended:
             if not self._skips and len(self._rest) + len(line) <= MOST_LINE_BYTES:

@@ -155,7 +155,9 @@ class Buffers:
 
 
 class CudaGpus:
-    """The GPUs of a node with their buffers, by their position in CUDA_VISIBLE_DEVICES. Everything raises RuntimeError.
+    """The GPUs of a node with their buffers, by their position in CUDA_VISIBLE_DEVICES.
+
+    Every call may raise RuntimeError.
 
     ``way``: a key of WAYS.
     """

@@ -101,7 +101,9 @@ def versions(torch: Any, driver: str = "", **libraries: str | None) -> dict[str,
 
 
 def gemm_versions(torch: Any, driver: str) -> dict[str, str]:
-    """The versions that a GEMM on a GPU depends on: results are compared between equal ones. Copies need no library."""
+    """The versions that a GEMM on a GPU depends on: only results with equal ones are compared. Copies
+    need no library.
+    """
     try:
         cudnn = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
     except RuntimeError:  # another cuDNN than torch was built with: no GEMM needs it

@@ -34,7 +34,7 @@ class PolledChild:
         self.killed_s: float | None = None
 
     def send(self, request: bytes) -> None:
-        """Asks it, when nothing is under way. A child that is gone or stuck is found by looking at it, not here."""
+        """Asks it; only when nothing is under way. A child that is gone or stuck is found by looking, not here."""
         self.asked_s = time.monotonic()
         with contextlib.suppress(BrokenPipeError, BlockingIOError):
             os.write(self._requests.fileno(), request)

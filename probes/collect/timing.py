@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 FIRST_LOOK = "first sample: rates need two"
 _SHORTEST_S = 0.05  # over less the clock's own steps show
-_EARLY_S = 0.25  # looks come once a second, some a little early: what is due every 5 s must not become every 6
+_EARLY_S = 0.5  # looks come once a second, some a little early: what is due every 5 s must not become every 6
 
 Counts = TypeVar("Counts")
 

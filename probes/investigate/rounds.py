@@ -191,7 +191,7 @@ class Round:
         why = state.why or "it could not be asked"
         if state.state == "connecting":
             why = f"not reached within {waited(now - self._arrivals.began_at)} ({why})"
-        return replace(state, reason=why + (f" ({state.fix})" if state.fix else ""))
+        return NodeState.because(node, state.state, why, state.fix, state.age_s)
 
     def _too_slow(self, state: NodeState, asked_s: float) -> str:
         """Why a node that was asked ``asked_s`` ago has not answered in full."""

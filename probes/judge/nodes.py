@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from mltop.probes.judge.values import grouped
 from mltop.probes.model import NodePhase, NodeState
 
 MOST_CHARS = 200  # of names that do not fold
+_NUMBERS = re.compile(r"\d+(?:\.\d+)*")
 
 
 def folded(names: Iterable[str], most_chars: int = MOST_CHARS) -> str:
@@ -61,7 +63,15 @@ def _of_several(why: str, members: Sequence[NodeState]) -> str:
 
 def nameless(sentence: str, node: str) -> str:
     """What ssh says often names the host: sentences of several nodes are alike without it."""
-    return re.sub(rf"(?<![\w.-]){re.escape(node)}(?![\w-])", "the node", sentence) if node else sentence
+    if not node or node not in sentence:
+        return sentence
+    return re.sub(rf"(?<![\w.-]){re.escape(node)}(?![\w-])", "the node", sentence)
+
+
+@lru_cache(maxsize=4096)
+def kind_of_reason(why: str, node: str) -> str:
+    """What is alike in the reasons of several nodes: ssh names addresses and ports, torch sizes, drivers pids."""
+    return _NUMBERS.sub("#", nameless(why, node))
 
 
 def sentences(states: Iterable[NodeState]) -> list[str]:

@@ -308,7 +308,7 @@ class NodeState:
     why: str = ""
 
     def __post_init__(self) -> None:
-        if not self.why:
+        if self.reason != (f"{self.why} ({self.fix})" if self.fix else self.why):  # it was given, or replaced, alone
             self.why, self.fix = self.reason, ""
 
     @classmethod

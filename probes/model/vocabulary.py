@@ -38,6 +38,13 @@ _NodeFault = Literal["no_driver", "no_bindings", "library_broken", "driver_not_l
 _GpuFault = Literal["no_permission", "failed", "stuck", "crashed", "lost", "needs_reset", "vanished"]
 # Of one value: no_permission, implausible (it was told, and cannot be).
 Fault = Literal[_NodeFault, _GpuFault, "implausible"]
+# Faults that all of NVML is refused with. A call that hangs is none: the other GPUs answer.
+REFUSALS = frozenset(
+    {
+        *("no_driver", "no_bindings", "library_broken", "driver_not_loaded", "driver_mismatch", "no_permission"),
+        *("lost", "needs_reset", "failed"),
+    }
+)
 FaultCode = Literal[Fault, ""]
 # Of a value also left_out (a node told what cannot be, or more than any has); of a verdict unwatched (ranks that no
 # watched node has), no_answer (of a node), duplicate (ranks that exist twice, a machine that is named twice). "" where
@@ -81,6 +88,4 @@ ProbeKind = Literal["matmul", "all-reduce", "pairs", "memory", "copies"]
 
 DeviceKind = Literal["gpu", "mig", "cpu"]
 # Why a device is not measured.
-RefusalCode = Literal[
-    "in_use", "probe", "job", "busy", "full", "exclusive", "broken", "unknown", "lost", "unreadable", "stuck", ""
-]
+RefusalCode = Literal["in_use", "probe", "job", "busy", "full", "broken", "unknown", "stuck", ""]

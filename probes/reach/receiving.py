@@ -108,7 +108,7 @@ def too_large(payload: bytes) -> str:
 
 def _may_be_too_much(payload: bytes) -> bool:
     """Whether a look that costs little says so: usual samples need not be gone through twice."""
-    return len(payload) > LARGE_BYTES or payload.count(b"{") > MANY_OBJECTS
+    return len(payload) > LARGE_BYTES or payload.count(b"{") + payload.count(b"[") > MANY_OBJECTS
 
 
 def _bound_frame(payload: bytes) -> None:

@@ -132,7 +132,7 @@ class Records:
 
     def set_phase(self, node: str, phase: NodePhase, why: str, fix: str = "") -> None:
         record = self._nodes[node]
-        if (record.phase, record.why) != (phase, why):
+        if (record.phase, record.why, record.fix) != (phase, why, fix):
             with self._lock:
                 record.phase, record.why, record.fix = phase, why, fix
                 self.serial += 1

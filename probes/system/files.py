@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from mltop.probes.model.units import size_words
-from mltop.probes.system.writable import is_trusted, user_name
+from mltop.probes.system.writable import user_name
 
 _BLOCK_BYTES = 1 << 18
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -279,7 +279,7 @@ def open_own(path: Path) -> Folder | None:
 
 
 def ensure_own(path: Path) -> Folder:
-    """Opens one, made with 0700 as all that is missing above it. Raises NotOurs, BadFile and OSError."""
+    """Opens one; makes it, and all that is missing above it, with 0700. Raises NotOurs, BadFile and OSError."""
     with _above(path, make=True) as above:
         return _checked(above.ensure_folder(path.name))
 
@@ -298,7 +298,7 @@ def _trusted(folder: Folder) -> Folder:
     if os.geteuid() != 0:
         return folder
     status = os.fstat(folder.fd)
-    if not is_trusted(status.st_uid):
+    if status.st_uid != 0 and not _is_root_outside(status.st_uid):
         return _refused(folder, f"belongs to {user_name(status.st_uid)}, and this is root")
     if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
         return _refused(folder, "everybody may write to it, and this is root")
@@ -317,3 +317,16 @@ def _checked(folder: Folder) -> Folder:
 def _refused(folder: Folder, why: str) -> NoReturn:
     folder.close()
     raise NotOurs(f"{folder.path}: {why}")
+
+
+def _is_root_outside(uid: int) -> bool:
+    """In a user namespace that does not know the machine's root, what is root's belongs to the overflow uid.
+
+    Wider than ``writable.is_trusted``, which says whose programs may run: the folders above ours are only gone through.
+    """
+    try:
+        overflow = int(Path("/proc/sys/kernel/overflowuid").read_text(encoding="ascii"))
+        mapped = Path("/proc/self/uid_map").read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return False
+    return uid == overflow and mapped[:3] != ["0", "0", "4294967295"]

@@ -211,10 +211,11 @@ def test_a_lemon_list_that_cannot_be_read_is_a_finding(tmp_path: Path, monkeypat
     assert not [one for one in HealthWatch().findings(one_node()) if one.id == "state.lemons"]
 
 
-def test_what_a_finding_tells_in_the_same_words_is_no_gap_beside_it() -> None:
+def test_what_a_finding_was_made_of_is_no_gap_beside_it() -> None:
     why = "the driver was upgraded while the old one is loaded (NVML error 18)"
     told = Finding("gpu.driver", "critical", "n1", "driver", why[:1].upper() + why[1:])
-    gaps = [Gap("nvml", why), Gap("links", "not readable"), Gap("kernel_log", "not readable")]
+    refused = Gap("nvml", why, code="driver_mismatch")
+    gaps = [refused, Gap("nvml", "another reason"), Gap("kernel_log", "not readable")]
     for lines in (problem_lines([told], gaps, 200, 9), all_problem_lines([told], gaps, 200)):
         heads = ["".join(cell.text for cell in line).split()[0] for line in lines]
         assert heads == ["CRIT", "GAP", "GAP"]

@@ -146,7 +146,7 @@ class MltopApp(FailSafe, App[None]):
         self._close_messages_no_wait()
 
     def on_mount(self) -> None:
-        FAILURES.listen(lambda: self.call_later(self.redraw))  # also of what nothing draws by itself
+        FAILURES.listen(lambda: self.call_later(self.redraw))  # also for what no pane draws
         self._feed.start()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP):

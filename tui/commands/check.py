@@ -11,7 +11,6 @@ from itertools import chain
 from pathlib import Path
 
 from mltop.probes.judge.health import FAILED, RULES, Expectations, Health
-from mltop.probes.judge.health.gpu.driver import OF_NVML
 from mltop.probes.judge.health.unknowns import GROWTH, growth_unknown
 from mltop.probes.model import SCHEMA, NodeState, Sample, Unknown
 from mltop.probes.model.sample import Reads
@@ -27,6 +26,7 @@ from mltop.tui.state.lists import known_lemons
 
 BETWEEN_SAMPLES_S = 0.5
 IN_A_FILE = 10_000  # columns: a line for each thing, as logs of prologs are searched
+NO_NVML = ("gpu.driver", "nvml.stuck")  # the rules about NVML as a whole
 GROWTH_S = 20.0  # a node's counters are read a second time within six seconds, if it is not very busy
 
 
@@ -95,7 +95,7 @@ def judged(health: Health, nodes: list[NodeState]) -> Checked:
     findings = [finding for finding in everything if finding.id != FAILED]
     failed = [finding for finding in everything if finding.id == FAILED]
     unknowns = health.unknowns(at_the_end=True)
-    without_nvml = {finding.node for finding in findings if finding.id in OF_NVML and finding.severity == "critical"}
+    without_nvml = {finding.node for finding in findings if finding.id in NO_NVML and finding.severity == "critical"}
     for unknown in unknowns:
         if unknown.what == "nvml" and unknown.node in without_nvml:
             unknown.severity = "info"  # the finding says it, with what to do

@@ -203,7 +203,8 @@ def in_time(view: NodeView, waited_s: float) -> NodeView:
     if state.state != "connecting":
         return view
     step = f" ({state.reason})" if state.reason else ""
-    return replace(view, state=replace(state, reason=f"not reached within {waited(waited_s)}{step}"))
+    late = NodeState.because(state.node, state.state, f"not reached within {waited(waited_s)}{step}", age_s=state.age_s)
+    return replace(view, state=late)
 
 
 def waiting_text(views: list[NodeView]) -> str:

@@ -208,9 +208,7 @@ _ALL: tuple[Field, ...] = (
     Field("memory", "gpu", SHARE, "of its memory, in use", _gpu(memory)),
     Field("clock", "gpu", SHARE, "SM clock, of its maximum", _gpu(clock)),
     Field("throttle", "gpu", TEXT, "why it is slowed down: hw_thermal, …, none", _gpu(_throttle)),
-    Field(
-        "ecc", "gpu", COUNT, "uncorrectable errors since the last reset", _gpu(lambda gpu: gpu.ecc.uncorrected_volatile)
-    ),
+    Field("ecc", "gpu", COUNT, "uncorrectable errors since reset", _gpu(lambda gpu: gpu.ecc.uncorrected_volatile)),
     *_of_columns(RANK_COLUMNS, "rank", lambda value: _rank(lambda rank: _known(value(RankLine("", rank))))),
     Field("pid", "rank", COUNT, "its process, or one that holds the GPU", _pids),
     Field("severity", "finding", SEVERITY, "of the worst finding", _severity),

@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
-from mltop.probes.judge.nodes import nameless
+from mltop.probes.judge.nodes import kind_of_reason
 from mltop.probes.model import Finding, Gap, KernelEvent, NodePhase, Severity
 from mltop.probes.model.gap import subject_text
 from mltop.probes.model.ranks import fold
@@ -100,8 +100,9 @@ FINDING_COLUMNS = (
 
 FOLD_FROM = 6  # nodes with one and the same problem
 # What is about GPUs and ports, of which every node has several alike, or about a node: which one does not matter then,
-# but of what kind it is (the finding's key).
-_BY_KIND = ("gpu.", "nvlink.", "pcie.", "ib.", "roce.", "efa.", "eth.", "node.")
+# but of what kind it is (the finding's key). About ranks and processes nothing tells one from the other.
+_BY_KIND = ("gpu.", "nvlink.", "pcie.", "fabric.", "ib.", "roce.", "efa.", "eth.", "node.")
+_BY_ID = ("job.numa", "job.affinity", "job.mem_growth", "cpu.dstate", "mem.oom")
 _SEVERITY_OF_STATE: dict[NodePhase, Severity] = {"lost": "critical", "refused": "critical", "stale": "warning"}
 
 
@@ -115,7 +116,7 @@ def state_findings(nodes: Iterable[NodeView], taken_at: float) -> list[Finding]:
             continue
         since = None if state.age_s is None else taken_at - state.age_s
         text = f"{state.state}: {state.reason}" if state.reason else state.state
-        kind = nameless(state.why, view.node)
+        kind = kind_of_reason(state.why, view.node)
         findings.append(Finding(f"node.{state.state}", severity, view.node, "node", text, since=since, key=kind))
     return findings
 
@@ -153,8 +154,10 @@ def _groups(findings: Sequence[Finding]) -> list[list[Finding]]:
 
 
 def _alike(finding: Finding) -> tuple[str, ...]:
+    if finding.id in _BY_ID:
+        return finding.severity, finding.id
     by_kind = finding.id.startswith(_BY_KIND)
-    return finding.severity, finding.id, finding.action, finding.key if by_kind else finding.subject
+    return finding.severity, finding.id, finding.remedy, finding.key if by_kind else finding.subject
 
 
 @lru_cache(maxsize=64)

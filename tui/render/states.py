@@ -1,12 +1,16 @@
-"""Process and node states in words."""
+"""States of processes, nodes and probes in words."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from mltop.probes.model import SEVERITIES
 from mltop.probes.model.units import UNKNOWN
 from mltop.tui.render.cells import Cell
+
+if TYPE_CHECKING:
+    from mltop.probes.investigate.probing.wanted import ProbeProgress
 
 # proc_pid_stat(5), field 3.
 _WORDS = {
@@ -47,3 +51,9 @@ def state_word(state: str) -> str:
 def state_cell(state: str) -> Cell:
     """A process's state in words and its colour."""
     return Cell(state_word(state), STATE_STYLE.get(state[:1], ""))
+
+
+def elapsed_text(progress: ProbeProgress) -> str:
+    """ "12.3 s of 125 s at most"."""
+    most = f" of {progress.deadline_s:.0f} s at most" if progress.deadline_s and not progress.finished else ""
+    return f"{progress.elapsed_s:.1f} s{most}"

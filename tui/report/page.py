@@ -107,9 +107,8 @@ class Page:
         """One finding: what is wrong, and what to do. ``verbose``: with its evidence, and what it explains."""
         span = "" if finding.until is None else f" ({clock_time(finding.since)} to {clock_time(finding.until)})"
         message = Cell(finding.message or finding.id)
-        self.sentence(
-            severity_cell(finding.severity), Cell(f" {finding.node}: ", "bold"), message, Cell(span, "dim"), indent=5
-        )
+        where = f" {finding.node}: " if finding.node else " "
+        self.sentence(severity_cell(finding.severity), Cell(where, "bold"), message, Cell(span, "dim"), indent=5)
         for text in (*finding.evidence, *(f"explains {name}" for name in finding.folded)) if verbose else ():
             self.sentence(Cell("    "), Cell(text, "dim"), indent=4)
         self.action(finding.action)

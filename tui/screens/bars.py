@@ -20,7 +20,7 @@ from mltop.tui.app.selection import first_of
 from mltop.tui.filters import Filter
 from mltop.tui.render.cells import Cell, clip, flow, line_width
 from mltop.tui.render.glyphs import bar
-from mltop.tui.render.probes.summary import elapsed_text
+from mltop.tui.render.states import elapsed_text
 from mltop.tui.widgets.cell_view import CellView
 
 if TYPE_CHECKING:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mltop.probes.investigate.advice import advised
-from mltop.probes.judge.health.gpu.driver import OF_NVML
-from mltop.probes.judge.health.names import is_of_nvml
 from mltop.probes.model import Finding, Gap, HostSample
 from mltop.probes.model.units import bytes_text, clock_time, number, of, percent, seconds
+from mltop.probes.model.vocabulary import REFUSALS
 from mltop.probes.reach.view import Connection, FleetView, NodeView
 from mltop.tui.render.cells import Cell, flow, wrap
 from mltop.tui.render.findings import is_missed, of_gravity, severity_cell
@@ -67,9 +66,12 @@ def gap_cells(gap: Gap) -> list[Cell]:
 
 
 def _beside(findings: Sequence[Finding], gaps: Sequence[Gap]) -> list[Gap]:
-    """The gaps without those that a finding tells as well: that there is no driver, or that it does not answer."""
-    without_nvml = any(finding.id in OF_NVML and finding.severity == "critical" for finding in findings)
-    return [gap for gap in gaps if not (without_nvml and is_of_nvml(gap))]
+    """The gaps without those that findings were made of: that the driver is gone, or does not answer."""
+    found = {finding.id for finding in findings if finding.severity == "critical"}
+    codes = {*(REFUSALS if "gpu.driver" in found else ()), *(("stuck",) if "nvml.stuck" in found else ())}
+    of_nvml = [gap for gap in gaps if gap.source == "nvml" and not gap.fields and gap.code in codes]
+    told = {gap.code: gap for gap in reversed(of_nvml)}.values()  # of several with one code the first
+    return [gap for gap in gaps if not any(gap is other for other in told)]
 
 
 def _is_detail(gap: Gap) -> bool:

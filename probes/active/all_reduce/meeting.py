@@ -233,7 +233,7 @@ class Meeting:
 
 
 async def find_leader(leader: str, addresses: Sequence[str], port: int, key: str) -> Link:
-    """A link to the leader, at the first of its addresses (it has one) that answers. Raises NotJoined."""
+    """A link to the leader, at the first of its addresses that answers. Raises NotJoined."""
     reasons = []
     for address in addresses:
         answer = await _try(address, port, key)

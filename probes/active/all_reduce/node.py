@@ -29,7 +29,8 @@ class Failed(Exception):
 
 
 async def run(options: Options, progress: Progress, importer: Importer, sockets: Sockets, began: float) -> int:
-    """A launcher until its end: its exit code. Everything that was started has ended. ``began``: with its import."""
+    """A launcher until its end: its exit code. Everything that was started has ended. ``began``: when the import of
+    torch did (monotonic, s)."""
     loop = asyncio.get_running_loop()
     joining = Joining(options, sockets)
     lines: asyncio.Queue[dict[str, Any]] = asyncio.Queue()

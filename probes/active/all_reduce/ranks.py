@@ -256,12 +256,12 @@ class Ranks:
 
 
 async def read_lines(descriptor: int, on_line: Callable[[str], None]) -> None:
-    """Gives ``on_line`` each line until the end. What is not UTF-8 is replaced."""
+    """Gives ``on_line`` each line until the end, of an endless one its end. What is not UTF-8 is replaced."""
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     pipe = os.fdopen(descriptor, "rb", 0)
     transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
-    lines = child.Lines()
+    lines = child.Lines(keeps_end=True)
     try:
         while chunk := await reader.read(1 << 16):
             for line in lines.take(chunk):

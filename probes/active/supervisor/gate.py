@@ -56,12 +56,14 @@ class Holder:
 
     @property
     def who(self) -> str:
-        return _who(self.user, self.command)
+        """Whose process it is, without its number."""
+        return f"{a_probe(self.probe)} of {self.user}" if self.probe else _who(self.user, self.command)
 
 
-def of_all(why: str) -> Refusal:
-    """Of the others on a node where a collective, which takes all devices or none, was refused one."""
-    return Refusal(f"not started, because another device of this node is refused: {why}", "choose the devices: --gpus")
+def of_all(gpu: int | None, why: str) -> Refusal:
+    """Of the others on a node where a collective, which takes all devices or none, was refused ``gpu``."""
+    which = "another device of this node" if gpu is None else f"GPU {gpu} of this node"
+    return Refusal(f"not started, because {which} is refused: {why}", "choose the devices: --gpus")
 
 
 def a_probe(kind: str) -> str:
@@ -82,22 +84,22 @@ def refusal(
     process list that is foreign. ``force`` passes all but a GPU that is lost.
     """
     if gpu.state == "lost":
-        return Refusal(f"lost: {gpu.error or 'it does not answer'}", "reboot the node", "lost")
+        return Refusal(f"lost: {gpu.error or 'it does not answer'}", "reboot the node")
     if force:
         return None
     if gpu.state != "ok":
-        return Refusal(f"cannot be read: {gpu.error or gpu.state}", "look at the kernel log", "unreadable")
+        return Refusal(f"cannot be read: {gpu.error or gpu.state}", "look at the kernel log")
     found = (
         _in_use(_processes(gpu, instance), holders)
         or _busy(recent, instance)
         or _full(gpu, instance)
         or _shut(gpu.compute_mode)
-        or _broken(gpu)
         or _unclear(gpu, instance)
     )
-    if found is None or instance is None:
-        return found
-    return replace(found, why=f"MIG instance {instance.index}: {found.why}")
+    if found is not None and instance is not None:
+        found = replace(found, why=f"MIG instance {instance.index}: {found.why}")
+    broken = _broken(gpu)
+    return broken if broken is not None and (found is None or found.code == "unknown") else found
 
 
 def unknowns(gpu: GpuSample, recent: Sequence[GpuSample], instance: MigInstance | None = None) -> list[str]:
@@ -117,11 +119,11 @@ def cpu_refusal(samples: Sequence[Sample], others: Sequence[Holder], *, force: b
     if force:
         return None
     if others:
-        return Refusal(str(others[0]), "wait until it is over, or --force", "probe")
+        return Refusal(str(others[0]), "wait until it is over, or --force", "probe", others[0].who)
     running = [rank for rank in samples[-1].ranks if rank.state not in ("T", "Z")]
     if running:
         why = f"a training job runs here: {_rank(running[0])}{_more(len(running) - 1, 'rank')}"
-        return Refusal(why, _FORCE, "job")
+        return Refusal(why, _FORCE, "job", _who(running[0].user, running[0].command))
     return None
 
 
@@ -149,7 +151,7 @@ def _in_use(processes: Sequence[GpuProcess], holders: Mapping[int, Holder]) -> R
     fix = _FORCE if first.is_visible else "try again in some seconds, or --force"
     more = _more(len(pids) - 1, "process")
     if first.probe:
-        return Refusal(f"{first}{more}", fix, "probe")
+        return Refusal(f"{first}{more}", fix, "probe", first.who)
     who = first.who if first.is_visible else ""
     return Refusal(f"in use by {first}{more}", fix, "in_use", who, tuple(pids))
 
@@ -191,7 +193,7 @@ def _full(gpu: GpuSample, instance: MigInstance | None) -> Refusal | None:
 
 def _shut(compute_mode: str | None) -> Refusal | None:
     word = _SHUT.get(compute_mode or "")
-    return Refusal(f"in {word} compute mode", "sudo nvidia-smi -c DEFAULT, or --force", "exclusive") if word else None
+    return Refusal(f"in {word} compute mode", "sudo nvidia-smi -c DEFAULT, or --force") if word else None
 
 
 def _broken(gpu: GpuSample) -> Refusal | None:

@@ -157,7 +157,7 @@ class Supervisor:
             else:
                 events.append(refused(target.device, refusal))
         if request.kind == "all_reduce" and events and admitted:  # with fewer devices it would be another measurement
-            refusal = gate.of_all(events[0].why)
+            refusal = gate.of_all(events[0].data["device"]["index"], events[0].why)
             events += [refused(target.device, refusal) for target in admitted]
             admitted = []
         for event in events:

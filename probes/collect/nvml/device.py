@@ -284,7 +284,7 @@ class Devices:
         return lost
 
     def release(self) -> None:
-        """Drop all handles, before the library is shut down."""
+        """Drop all handles: before the library is shut down, and when the number of GPUs has changed."""
         for index in list(self._by_index):
             self._drop(index)
 

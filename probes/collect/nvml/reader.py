@@ -165,7 +165,9 @@ class Reader:
             device.state(Limits).learn(static)
             if has_passing_problem(static):
                 schedule.put_off("static", at_s + SELDOM_S)
-        tiers["fast"] = vars(self._read_fast(device))
+        fast = self._read_fast(device)
+        raise_if_nothing_answers(fast)
+        tiers["fast"] = vars(fast)
         # Which traffic it tells depends on the counters, so it comes after them.
         tiers["activity"] = vars(sieve.sift(self._activity.read(device) if with_activity else left_out()))
         for number, (name, every_s, read) in enumerate(self._tiers):
@@ -177,7 +179,6 @@ class Reader:
 
     def _read_fast(self, device: Device) -> Reading:
         fast = read_fast(device)
-        raise_if_nothing_answers(fast)
         device.state(Limits).add_to(device.state(Sieve).sift(fast))
         return fast
 

@@ -178,12 +178,11 @@ class PciSource:
         return gaps + self._acs_gaps(alive)
 
     def _acs_gaps(self, alive: Iterable[PciDevice]) -> list[Gap]:
-        behind_bridges = [device for device in alive if device.kind in ("gpu", "nic")]
-        unknown = [device.bus_id for device in behind_bridges if device.acs is None]
+        gpus_and_nics = [device for device in alive if device.kind in ("gpu", "nic")]
+        unknown = [device.bus_id for device in gpus_and_nics if device.acs is None]
         if any(self._watched[bus_id].reader.upstream for bus_id in unknown):
             return [Gap.about("pci", "acs", why="PCI config space needs root", fix="sudo lspci -vvv | grep ACSCtl")]
-        if unknown and len(unknown) == len(
-            behind_bridges
-        ):  # a NIC that is built into the processor has no bridge either
+        # A NIC that is built into the processor has no bridge either.
+        if unknown and len(unknown) == len(gpus_and_nics):
             return [Gap.about("pci", "acs", why=NO_BRIDGE, kind="unsupported")]
         return []

@@ -78,7 +78,7 @@ class ProbeMachine:
     def refusal(self, index: int, force: bool) -> Refusal | None:
         """Why this GPU is not measured, as an agent says it; None when it can be."""
         if index in self.lost:
-            return Refusal("lost: it fell off the bus", "reboot the node", "lost")
+            return Refusal("lost: it fell off the bus", "reboot the node")
         owner = self.owners.get(index)
         if owner is not None and not force:
             return Refusal(f"in use by {owner}", "wait until it is free, or --force", "in_use", owner.who, (owner.pid,))
@@ -197,12 +197,12 @@ class Timeline:
         chosen, unknown = machine.chosen(request.gpus)
         self._plan(0.0, ProbeEvent("devices", data=machine.devices_data(chosen)))
         for name in unknown:
-            there_are = f"no GPU {name} on this node (there are 0-{machine.gpus - 1})"
-            self._refuse(ProbeDevice(name), Refusal(there_are))
+            why = f"no GPU {name} on this node (there are 0-{machine.gpus - 1})"
+            self._refuse(ProbeDevice(name), Refusal(why))
         refusals = {index: machine.refusal(index, request.force) for index in chosen}
-        first = next(filter(None, refusals.values()), None)
+        first = next(((index, refusal.why) for index, refusal in refusals.items() if refusal is not None), None)
         if request.kind == "all_reduce" and first is not None:
-            refusals = {index: refusal or of_all(first.why) for index, refusal in refusals.items()}
+            refusals = {index: refusal or of_all(*first) for index, refusal in refusals.items()}
         for index, refusal in refusals.items():
             if refusal is not None:
                 self._refuse(machine.device(index), refusal)

@@ -7,7 +7,7 @@ search for bad nodes and links by pairs the judge says who measures with whom, t
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,9 @@ from mltop.probes.investigate.probing.member import Member, endpoint_of, joined_
 from mltop.probes.investigate.probing.wanted import PAIR_BUDGET_S, pair_size
 from mltop.probes.judge.probes.collective import merge_times
 from mltop.probes.judge.probes.pairs import PairSearch
+from mltop.probes.judge.values import grouped
 from mltop.probes.model.probe import PairResult, ProbeEvent, RankTimes
+from mltop.probes.model.ranks import ranks_text
 from mltop.probes.model.receipt import Refused, admit_result
 
 LISTEN_S = 20.0  # for the first node to listen: its agent is there, and a Python with torch is looked for
@@ -124,7 +126,7 @@ class Collective:
     # Before the first round.
 
     def _find_leader(self) -> str | None:
-        """The first node that listens; those that cannot have failed, each by its own reason."""
+        """The first node that listens; those that cannot are noted as failed, each for its own reason."""
         for node in self._nodes:
             member = self.members[node] = Member(node)
             self._requests.ask(self._options(node), [node])
@@ -192,7 +194,7 @@ class Collective:
         for node in involved:
             member = self.members[node]
             if member.failed_ranks:
-                reasons[node] = "; ".join(dict.fromkeys(member.failed_ranks.values()))
+                reasons[node] = _of_ranks(member.failed_ranks)
             elif member.failed or member.ended:
                 reasons[node] = member.failed or "its probe ended"
             elif self._round not in member.rounds:
@@ -303,3 +305,9 @@ def pair_results(
             PairResult(number, list(pair), size_bytes, busbw, why or ("" if busbw else "nothing was measured"))
         )
     return results
+
+
+def _of_ranks(whys: Mapping[int, str]) -> str:
+    """ "ranks 3, 5: died: killed (SIGKILL); rank 4: stopped …"; of rank -1, which is nobody's, the reason alone."""
+    by_why = grouped(whys, whys.__getitem__)
+    return "; ".join(why if -1 in ranks else f"{ranks_text(ranks)}: {why}" for why, ranks in by_why.items())

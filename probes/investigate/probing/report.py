@@ -16,7 +16,7 @@ from mltop.probes.investigate.probing.collective import Collective
 from mltop.probes.investigate.probing.member import Member
 from mltop.probes.investigate.probing.wanted import ProbeWanted
 from mltop.probes.judge.nodes import folded
-from mltop.probes.judge.probes.collective import judge_collective, merge_times, with_expected
+from mltop.probes.judge.probes.collective import judge_collective, merge_times, who_failed, with_expected
 from mltop.probes.judge.probes.compare import cpu_subject
 from mltop.probes.judge.probes.copies import judge_copies
 from mltop.probes.judge.probes.hardware.busbw import expected_busbw
@@ -25,6 +25,7 @@ from mltop.probes.judge.probes.matmul import judge_matmul, with_efficiency
 from mltop.probes.judge.probes.memory import judge_memory
 from mltop.probes.judge.probes.nccl import settings, translate
 from mltop.probes.judge.probes.pairs import judge_pairs
+from mltop.probes.judge.values import grouped
 from mltop.probes.model.probe import (
     CollectiveResult,
     CopiesResult,
@@ -194,10 +195,8 @@ def nothing_measured(wanted: ProbeWanted, failures: Sequence[ProbeFailure], canc
     """The verdict where there is no result: the reasons, those that are equal together."""
     if cancelled:
         return ProbeVerdict("cancelled: nothing was measured")
-    by_reason: dict[str, list[str]] = {}
-    for failure in failures:
-        by_reason.setdefault(failure.why, []).append(failure.node)
-    reasons = [f"{folded(dict.fromkeys(nodes))}: {why}" for why, nodes in by_reason.items()]
+    by_reason = grouped(failures, lambda failure: failure.why)
+    reasons = [f"{who_failed(alike)}: {why}" for why, alike in by_reason.items()]
     if not reasons:
         reasons = ["fewer than two ranks took part" if wanted.kind != "matmul" else "no device was found"]
     return ProbeVerdict(f"nothing was measured: {reasons[0]}", details=reasons[1:])

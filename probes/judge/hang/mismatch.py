@@ -62,7 +62,7 @@ def _different_lines(job: JobView) -> Verdict | None:
     leaves = {lines[:1] for lines, _ in sides}
     least = 1 if len(leaves) == len(sides) else None  # else the callers differ, not the line itself
     named = [(f"{views[0].waiting_in} from {' < '.join(lines[:least]) or '?'}", views) for lines, views in sides]
-    return _suspect(job, named, "in one operation, but at different places of the script", (), says_where=True)
+    return _suspect(job, named, "in one operation, but at different places of the script", ())
 
 
 def _split(views: list[RankView], by: Callable[[RankView], Side]) -> list[tuple[Side, list[RankView]]]:
@@ -76,7 +76,7 @@ def _describe(sides: Sides) -> list[str]:
     return lines + ([f"and {len(sides) - len(shown)} more sides"] if len(sides) > len(shown) else [])
 
 
-def _suspect(job: JobView, sides: Sides, how: str, caps: tuple[Confidence, ...], says_where: bool = False) -> Verdict:
+def _suspect(job: JobView, sides: Sides, how: str, caps: tuple[Confidence, ...]) -> Verdict:
     evidence = [f"every rank waits, {how}, and none moved {job.watched}", *_describe(sides)]
     (usual, majority), *others = sides
     if len(majority) == len(others[0][1]):
@@ -84,7 +84,7 @@ def _suspect(job: JobView, sides: Sides, how: str, caps: tuple[Confidence, ...],
     if len(majority) < limit.MAJORITY_FIRM * len(job.waiters):
         caps = (*caps, "low")
     most = f"while {names(majority)} in {usual}"
-    culprits = [view.culprit(f"in {text}, {most}", in_reason=says_where) for text, views in others for view in views]
+    culprits = [view.culprit(f"in {text}, {most}") for text, views in others for view in views]
     return job.hang(evidence, job.confidence("medium", *caps), culprits)
 
 

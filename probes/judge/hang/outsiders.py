@@ -149,7 +149,7 @@ def _thread(view: RankView, threads: list[list[StackDigest]]) -> Accusation:
     thread = threads[0][-1]
     what = "which stands in" if _stable(threads[0]) else "which is busy in"
     reason = f"waits for its thread {thread.thread}, {what} {where(thread)}{_more(threads)}"
-    culprit = view.culprit(reason, where(thread), in_reason=True)
+    culprit = view.culprit(reason, where(thread))
     return Accusation(culprit, computes=_computes(threads[0]), stacks=(view.now, thread))
 
 
@@ -157,7 +157,7 @@ def _child(view: RankView, suspects: list[list[StackDigest]]) -> Accusation:
     child = suspects[0][-1]
     reason = f"waits for its {_kind(view)[0]} {child.pid}, {_child_text(suspects[0])}{_more(suspects)}"
     stack = child if child.frames else view.now
-    culprit = view.culprit(reason, where(stack), child.pid, in_reason=bool(child.frames))
+    culprit = view.culprit(reason, where(stack), child.pid)
     return Accusation(culprit, computes=_computes(suspects[0]), stacks=(view.now, child))
 
 

@@ -163,14 +163,10 @@ class RankView:
         pids = dict.fromkeys(digest.pid for digest in of_rounds[-1]) if of_rounds else ()
         return [mains[pid] for pid in pids if pid in mains]
 
-    def culprit(
-        self, reason: str, place: str | None = None, pid: int | None = None, in_reason: bool = False
-    ) -> Culprit:
-        """The rank accused. ``place``: where it stands, None: by its newest stack, and whether ``reason`` says it;
-        ``pid``: of a child.
-        """
+    def culprit(self, reason: str, place: str | None = None, pid: int | None = None) -> Culprit:
+        """The rank accused. ``place``: where it stands, None: by its newest stack; ``pid``: of a child."""
         place = where(self.now) if place is None else place
-        return Culprit(self.rank, self.node, self.pid if pid is None else pid, reason, place, in_reason)
+        return Culprit(self.rank, self.node, self.pid if pid is None else pid, reason, place, place in reason)
 
 
 def view_of(seen: RankSeen, rounds: list[RankStacks], users: UserFrames) -> RankView:

@@ -17,7 +17,7 @@ from mltop.probes.judge.probes.devices import NEAR_FIGURE, first_sentences, list
 from mltop.probes.judge.probes.hardware.peaks import Expected
 from mltop.probes.judge.values import grouped, known
 from mltop.probes.model.probe import CollectiveResult, PastResult, ProbeFailure, ProbeVerdict, RankTimes, Suspect
-from mltop.probes.model.ranks import ranks_text
+from mltop.probes.model.ranks import fold, ranks_text
 from mltop.probes.model.units import counted, percent_words, rate_words, size_words, time_words
 
 JITTER = 3.0  # p95 over the median
@@ -204,7 +204,7 @@ def _failed(failures: Sequence[ProbeFailure]) -> list[Suspect]:
 def _failure_sentences(failures: Sequence[ProbeFailure]) -> list[str]:
     """Those with one reason together."""
     by_reason = grouped(failures, lambda failure: failure.why)
-    return first_sentences([f"{_who(alike)}: {why}" for why, alike in by_reason.items()], "and {} more failures")
+    return first_sentences([f"{who_failed(alike)}: {why}" for why, alike in by_reason.items()], "and {} more failures")
 
 
 def _details(results: Sequence[CollectiveResult], late: Sequence[LateRank], early: Sequence[int]) -> Iterator[str]:
@@ -273,9 +273,12 @@ def _late_who(group: Sequence[LateRank]) -> str:
     return f"rank {late.rank} ({where})" if where else f"rank {late.rank}"
 
 
-def _who(alike: Sequence[ProbeFailure]) -> str:
-    ranks = known(failure.rank for failure in alike)
+def who_failed(alike: Sequence[ProbeFailure]) -> str:
+    """ "rank 3 (h02)", "h[01-03]", "h01 GPU 0-3": those that failed for one reason."""
+    ranks, gpus = known(failure.rank for failure in alike), known(failure.gpu for failure in alike)
     nodes = folded(failure.node for failure in alike if failure.node)
     if len(ranks) == len(alike):
         return f"{ranks_text(ranks)} ({nodes})" if nodes else ranks_text(ranks)
+    if len(gpus) == len(alike) and len({failure.node for failure in alike}) == 1:
+        return f"{nodes} GPU {fold(gpus)}"
     return nodes or "the probe"

@@ -138,8 +138,9 @@ def judge_copies(results: Sequence[CopiesResult], past: Sequence[PastResult] = (
     """One sentence, who is accused and why, and the rest as details."""
     gpus = _rated(results, past)
     by_design = built_so(results)
+    fit = set(map(id, by_design))
     for gpu in gpus:
-        if gpu.slow or (degraded(gpu.result) and not any(gpu.result is result for result in by_design)):
+        if gpu.slow or (degraded(gpu.result) and id(gpu.result) not in fit):
             like = [other for other in results if other.name == gpu.result.name and other is not gpu.result]
             gpu.why, gpu.action = reason(gpu.result, like, bool(gpu.slow) and not set(_ALONE) & set(gpu.slow))
     peers = judge_peers(results)

@@ -36,7 +36,7 @@ WRITTEN_BY_OTHERS: dict[str, str] = {
     "probes/model/units.py": "its own numbers, of which two have one unit",
     "probes/model/verdict.py": "older versions of mltop, which gave words instead of codes",
     "probes/investigate/advice.py": "nodes and recordings, which say what would fix it: nobody's word is pasted unseen",
-    "probes/judge/nodes.py": "ssh and pdsh, which name the host",
+    "probes/judge/nodes.py": "ssh, torch and drivers, which put names, addresses and sizes into what they say",
     "probes/reach/launchers/srun.py": "srun, whose lines begin with the task",
     "tui/filters/filter.py": "the user",
     "tui/screens/help/screen.py": "bindings, whose words an ASCII terminal cannot draw",

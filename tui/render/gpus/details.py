@@ -86,7 +86,12 @@ def _fact_line(fact: Fact, width: int) -> list[Cell]:
     room = max(1, width - LABEL_WIDTH - 1)
     if not fact.why:
         return [Cell(f" {label}", "dim"), Cell(clip(fact.text, room).rstrip(), fact.style)]
-    return [Cell(f" {label}", "dim"), Cell(clip(f"{fact.text} {fact.why}", room).rstrip(), "dim")]
+    text = clip(fact.text, room).rstrip()
+    return [
+        Cell(f" {label}", "dim"),
+        Cell(text, fact.style or "dim"),
+        Cell(clip(f" {fact.why}", room - len(text)), "dim"),
+    ]
 
 
 J_PER_KWH = 3.6e6

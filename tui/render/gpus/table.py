@@ -80,7 +80,8 @@ def _gpu(
         layout["cell"] = lambda line: cell(line.gpu)
     if name in _OF_INSTANCES:
         layout.setdefault("part", lambda line: unit.show(getattr(line.instance, name)))
-    return Column.of(key, title, width, f"gpu.{name}", unit=unit, right=True, **layout)
+    layout.setdefault("right", True)
+    return Column.of(key, title, width, f"gpu.{name}", unit=unit, **layout)
 
 
 def _rank(name: str, title: str, width: int, cell: Callable[[str], Cell | str] = str, **layout: Any) -> Column:
@@ -96,7 +97,7 @@ def _rank(name: str, title: str, width: int, cell: Callable[[str], Cell | str] =
 
 
 def flags(gpu: GpuSample) -> list[tuple[str, str]]:
-    """(text, style), the gravest first: "remap failed", "ecc 2", "remap!", "1 remapped row", "corr 12k"."""
+    """(text, style), the gravest first: "remap failed", "ecc 2", "remap!", "row 1", "corr 12k"."""
     ecc, remap, action = gpu.ecc, gpu.remap, gpu.recovery_action
     rows = (remap.uncorrected or 0) + (remap.corrected or 0)
     possible = (
@@ -106,8 +107,8 @@ def flags(gpu: GpuSample) -> list[tuple[str, str]]:
         (action not in (None, "none"), f"wants {(action or '').replace('_', ' ')}", "crit"),
         (remap.pending or remap.repair_pending or gpu.retired_pages_pending, "remap!", "warn"),
         (remap.banks.none, f"bank {count(remap.banks.none)}", "warn"),
-        (rows, f"{count(rows)} remapped row{'s' * (rows != 1)}", ""),
-        (gpu.retired_pages, f"{count(gpu.retired_pages)} retired page{'s' * (gpu.retired_pages != 1)}", ""),
+        (rows, f"row {count(rows)}", ""),
+        (gpu.retired_pages, f"page {count(gpu.retired_pages)}", ""),
         (ecc.corrected_volatile, f"corr {count(ecc.corrected_volatile)}", ""),
     )
     return [(text, style) for holds, text, style in possible if holds]
@@ -166,7 +167,7 @@ def growth(grown: int | None) -> str:
 
 
 class NvlinkLine(NamedTuple):
-    """What a row of LINK_COLUMNS is about. ``grown``: by how much each counter grew since the pane was opened."""
+    """What a row of LINK_COLUMNS is about. ``grown``: by how much each counter grew since it was first looked at."""
 
     link: NvlinkLink
     grown: Mapping[str, int]
@@ -337,14 +338,18 @@ def _banner(gpu: GpuSample, ranks: Sequence[RankSample]) -> Cell:
 _TREND: dict[str, Any] = {"right": True, "priority": 8, "stretch": True, "most": TREND_WIDTH, "tail": True}
 _USED = {"field": "mem_used", "meaning": "memory in use"}
 _THROTTLE: dict[str, Any] = {"stretch": True, "most": 20}
-_FLAGS = _THROTTLE | {"optional": True}
 _RATE: dict[str, Any] = {"right": True, "optional": True}
+
+
+def _gauge(gpu: GpuSample) -> Cell:
+    return Cell(bar(gpu.busy, GAUGE_WIDTH), "dim")
+
 
 _of = Column.of
 GPU_COLUMNS = (
     _gpu("gpu", "GPU", 3, "index", COUNT, part=_branch, field="gpu", meaning="the GPU's index"),
     _gpu("busy", "BUSY", 4, "busy", part=lambda _: Cell("MIG", "dim"), field="busy", meaning="NVML's GPU-Util"),
-    _gpu("gauge", "", GAUGE_WIDTH, "busy", cell=lambda gpu: Cell(bar(gpu.busy, GAUGE_WIDTH), "dim"), priority=15),
+    _gpu("gauge", "", GAUGE_WIDTH, "busy", cell=_gauge, right=False, priority=15),
     Column("trend", "TREND", 7, cell=_trend, value=lambda line: line.gpu.busy, **_TREND),
     _gpu("sm", "SM", 4, "sm_active", cell=_sm, field="sm", meaning="SMs that were active"),
     _gpu("tensor", "TC", 4, "tensor_active", priority=2, field="tensor", meaning="tensor cores active"),
@@ -359,7 +364,7 @@ GPU_COLUMNS = (
     ),
     # Words sort upwards, and the worst is to come first.
     _of("throttle", "THROTTLE", 10, "gpu", gpu_throttle_cell, value=lambda line: -worst_share(line.gpu), **_THROTTLE),
-    _of("flags", "FLAGS", 8, "gpu", flags_cell, value=lambda line: -float(len(flags(line.gpu))), **_FLAGS),
+    _of("flags", "FLAGS", 8, "gpu", flags_cell, value=lambda line: -float(len(flags(line.gpu))), optional=True),
     _of(
         "nvlink", "NVLINK", 12, "gpu.nvlink", nvlink_cell, value=lambda of: rate_of(of.gpu.nvlink), priority=5, **_RATE
     ),

@@ -12,13 +12,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mltop.probes.investigate.advice import to_do
-from mltop.probes.judge.nodes import folded, nameless
+from mltop.probes.judge.nodes import folded, kind_of_reason
 from mltop.probes.model.probe import PastResult
 from mltop.probes.model.units import UNKNOWN, bandwidth, clock_time, flops, size_text
 from mltop.probes.model.vocabulary import ProbeKind
 from mltop.tui.render.cells import Cell, flow, wrap
 from mltop.tui.render.glyphs import GLYPHS, bar, sparkline
 from mltop.tui.render.probes.kinds import DOES, title_of, where_text
+from mltop.tui.render.states import elapsed_text
 from mltop.tui.render.units import heights, middle
 
 if TYPE_CHECKING:
@@ -29,12 +30,6 @@ Line = list[Cell]
 PHASE_STYLE = {"connecting": "accent", "running": "accent", "done": "ok", "cancelled": "warn", "failed": "crit"}
 BAR_WIDTH = 12
 BULLET = "-" if GLYPHS.ascii_only else "•"
-
-
-def elapsed_text(progress: ProbeProgress) -> str:
-    """ "12.3 s of 125 s at most"."""
-    most = f" of {progress.deadline_s:.0f} s at most" if progress.deadline_s and not progress.finished else ""
-    return f"{progress.elapsed_s:.1f} s{most}"
 
 
 def headline(
@@ -166,10 +161,13 @@ def failure_lines(
 
 
 def _by_reason(failures: Iterable[ProbeFailure]) -> list[list[ProbeFailure]]:
-    """What failed before what was left out, otherwise in the order they came; numbers make no other reason."""
+    """What failed before what was left out, otherwise in the order they came; numbers make no other reason: torch and
+    drivers, of whose errors nothing else is known, put addresses and sizes into them.
+    """
     alike: dict[tuple[bool, str, str, str], list[ProbeFailure]] = {}
     for failure in failures:
-        reason = f"{failure.code} {failure.who}" if failure.code else nameless(failure.why, failure.node)
+        others = kind_of_reason(failure.why, failure.node)
+        reason = f"{failure.code} {failure.who}" if failure.code else others
         alike.setdefault((failure.refused, failure.stage, reason, failure.fix), []).append(failure)
     return [alike[key] for key in sorted(alike, key=lambda key: key[0])]
 

@@ -12,14 +12,8 @@ from mltop.probes.judge.values import grouped
 from mltop.probes.model import Gap, GpuSample, Remedy, Sample
 from mltop.probes.model.units import counted
 from mltop.probes.model.verdict import gpu_name
+from mltop.probes.model.vocabulary import REFUSALS
 
-# Faults that all of NVML is refused with. A call that hangs is none: the other GPUs answer.
-REFUSALS = frozenset(
-    {
-        *("no_driver", "no_bindings", "library_broken", "driver_not_loaded", "driver_mismatch", "no_permission"),
-        *("lost", "needs_reset", "failed"),
-    }
-)
 # Without these no GPU was ever seen here, or nobody says that it is gone.
 _NO_FAULT = ("no_permission", "no_bindings")
 # NVML itself speaks of a GPU here, and of what it needs.
@@ -35,9 +29,6 @@ _FIELDS = (
 )
 
 Versions = tuple[str, tuple["str | None", ...]]
-
-
-OF_NVML = ("gpu.driver", "nvml.stuck")  # the rules that tell why NVML as a whole is not there
 
 
 def refusal(sample: Sample) -> Gap | None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mltop.probes.active.supervisor.devices import choose
-from mltop.probes.active.supervisor.gate import Holder, cpu_refusal, cpu_remark, refusal, unknowns
+from mltop.probes.active.supervisor.gate import Holder, cpu_refusal, cpu_remark, of_all, refusal, unknowns
 from mltop.probes.active.supervisor.request import ProbeRequest, request_from
 from mltop.probes.agent.probing import slurm_job_in
 from mltop.probes.model import Gap, GpuProcess, GpuSample, HostSample, MigInstance, PciDevice, RankSample, Remap, Sample
@@ -256,3 +256,28 @@ def test_what_cannot_be_asked(args: dict[str, Any], why: str) -> None:
 def test_without_a_limit_of_its_own_a_probe_may_take_what_its_stages_may() -> None:
     assert request_from({"key": "k", "kind": "memory"}).total_s == 10 + 30 + 40 + 10 + 20
     assert request_from({"key": "k", "kind": "memory", "deadlines_s": {"copy": 60}}).total_s == 150
+
+
+def test_reasons_of_different_people_and_faults_are_told_apart() -> None:
+    def of(**fields: Any) -> tuple[str, str]:
+        sample = gpu(3, **fields)
+        found = refusal(sample, [sample] * 3, HOLDERS)
+        assert found is not None
+        return found.code, found.who
+
+    assert of(**on(4711)) == ("in_use", "alice: python train.py")
+    assert of(**on(12)) == ("probe", "a matmul probe of mltop of bob")
+    assert of(state="error", error="no permission") == of(state="error", error="stuck") == ("", "")
+    jobs = [Sample("n1", 1.0, ranks=[RankSample(7, 0, user=user, command="t.py")]) for user in ("ada", "bob")]
+    assert [found.who for job in jobs if (found := cpu_refusal([job], []))] == ["ada: t.py", "bob: t.py"]
+
+
+def test_a_fault_of_the_whole_gpu_is_no_instance_s() -> None:
+    sample = gpu(3, mig_enabled=True, mig_instances=[mig()], remap=Remap(failed=True), busy=None)
+    found = refusal(sample, [sample] * 3, {}, instance=mig())
+    assert found is not None and found.why.startswith("could not repair its memory")
+
+
+def test_of_a_collective_the_refused_gpu_is_named() -> None:
+    assert "GPU 0 of this node is refused: in use by ada" in of_all(0, "in use by ada").why
+    assert "another device of this node is refused: no GPU 9" in of_all(None, "no GPU 9").why

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from mltop.probes.investigate.material import Material, judge
@@ -108,3 +110,10 @@ def test_ranks_that_a_lost_node_named_before_are_said() -> None:
     gaps = {gap.what: gap.why for gap in verdict.gaps}
     assert gaps["node.h[02-03]"] == "lost: no route; their ranks (ranks 2-5) are unknown"
     assert "ranks 2-5 on h02, h03 gave no stack" in " ".join(verdict.evidence)
+
+
+def test_a_reason_that_is_replaced_alone_is_the_whole_why() -> None:
+    states = [NodeState.because(f"h{n}", "stale", "no sample for 8 s", "wait", 8.0) for n in range(3)]
+    late = [replace(state, reason="answered 3 of 8 ranks within 30 s", fix="") for state in states]
+    assert sentences(late) == ["h[0-2] stale: answered 3 of 8 ranks within 30 s"]
+    assert [(state.why, state.fix) for state in late] == [("answered 3 of 8 ranks within 30 s", "")] * 3

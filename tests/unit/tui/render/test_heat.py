@@ -9,7 +9,7 @@ import pytest
 from mltop.probes.model import Finding, GpuSample, NodeState, Sample
 from mltop.probes.reach.view import NodeView
 from mltop.tui.render.cells import line_width, plain
-from mltop.tui.render.findings import FOLD_FROM, fleet_problems, folded_names
+from mltop.tui.render.findings import FOLD_FROM, fleet_problems, folded_names, problems_of
 from mltop.tui.render.fleet.heat import (
     BETTER_FOR_S,
     FINE,
@@ -453,6 +453,39 @@ def test_worst_first_and_connecting_is_no_problem():
     problems = fleet_problems(views, [finding("b", severity="info"), finding("b")], 10.0)
     assert [problem.row.cells[0].text for problem in problems] == ["CRIT", "CRIT", "WARN", "INFO"]
     assert not any("c" in problem.nodes for problem in problems)
+
+
+@pytest.mark.parametrize(
+    ("rule", "subject", "action"),
+    [
+        ("job.numa", "rank {}", "bind it"),
+        ("cpu.dstate", "pid {}", ""),
+        ("fabric.state", "GPU {}", ""),
+        ("gpu.persistence", "GPU {}", "sudo nvidia-smi -i {} -pm 1"),
+    ],
+)
+def test_what_differs_only_in_its_subject_folds(rule, subject, action):
+    findings = [
+        Finding(rule, "warning", f"n{node:02d}", subject.format(node), "so", action.format(node)) for node in range(24)
+    ]
+    assert [len(problem.nodes) for problem in problems_of([f.node for f in findings], findings)] == [24]
+
+
+def test_different_filesystems_are_different_problems():
+    findings = [
+        Finding("fs.full", "warning", f"n{node:02d}", mount, f"{mount} is full")
+        for node in range(8)
+        for mount in ("/ckpt", "/scratch")
+    ]
+    assert [len(problem.nodes) for problem in problems_of([f.node for f in findings], findings)] == [8, 8]
+
+
+def test_nodes_lost_for_one_reason_fold_whatever_address_ssh_names():
+    nodes = [
+        NodeView(NodeState.because(f"n{n:02d}", "lost", f"Connection closed by 10.0.0.{n} port 22")) for n in range(9)
+    ]
+    nodes += [NodeView(NodeState.because("m1", "lost", "no route to host"))]
+    assert [len(problem.nodes) for problem in fleet_problems(nodes, [], 100.0)] == [9, 1]
 
 
 def test_names_fold_whatever_they_are():
