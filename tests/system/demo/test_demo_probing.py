@@ -259,7 +259,7 @@ def test_launchers_that_cannot_join_say_why(hub: Hub) -> None:
     (failed,) = events_of(rest(start(hub, "all_reduce", HEALTHY, options={"leader": True, "ranks": 9})), "failed")
     assert "9 ranks" in failed["why"]
     refused = events_of(rest(start(hub, "all_reduce", LOST_GPU_NODE, options={"leader": True})), "refused")
-    assert len(refused) == 8 and sum("another device" in event["why"] for event in refused) == 7
+    assert len(refused) == 8 and sum("GPU 3 of this node is refused" in event["why"] for event in refused) == 7
 
 
 def test_the_demos_own_node_and_its_fleet_measure_together() -> None:
