@@ -19,7 +19,8 @@ from tests.probing import MLTOP, probe
 from tests.strangers import STRANGER, give, needs_root, script, setuid_copy, spy
 from tests.waiting import wait_until
 
-pytestmark = needs_root
+# Forced probes take over the environment of a job that runs here: of ours, not of tests beside these.
+pytestmark = [needs_root, pytest.mark.jobs]
 public = strangers.public
 SHA256 = bundle_sha256()
 # What mltop, its agents and their shells start by name.
@@ -69,7 +70,7 @@ def test_a_setuid_program_that_plays_a_rank(public: Path, tmp_path: Path) -> Non
         )
         assert f'"pid":{rank.pid},' in listed.stdout.replace(" ", ""), "it is taken for a rank"
         done = probe(tmp_path, "matmul", "--via", "local")
-        assert done.report["results"], done.report
+        assert done.report["results"], (done.report["verdict"], done.report["failures"])
     finally:
         rank.kill()
         rank.wait()
@@ -98,7 +99,7 @@ def test_an_import_path_of_somebody_elses(public: Path, tmp_path: Path) -> None:
         script(theirs / name, trace + "__version__ = '2.9'\n")
     give(theirs)
     done = probe(tmp_path, "matmul", "--via", "local", PYTHONPATH=str(theirs))
-    assert done.report["results"], done.report
+    assert done.report["results"], (done.report["verdict"], done.report["failures"])
 
 
 @pytest.mark.parametrize("how", ["everybody", "owner"])
