@@ -101,8 +101,8 @@ FINDING_COLUMNS = (
 FOLD_FROM = 6  # nodes with one and the same problem
 # What is about GPUs and ports, of which every node has several alike, or about a node: which one does not matter then,
 # but of what kind it is (the finding's key). About ranks and processes nothing tells one from the other.
-_BY_KIND = ("gpu.", "nvlink.", "pcie.", "fabric.", "ib.", "roce.", "efa.", "eth.", "node.")
-_BY_ID = ("job.numa", "job.affinity", "job.mem_growth", "cpu.dstate", "mem.oom")
+_BY_KIND = ("gpu.", "nvlink.", "pcie.", "fabric.", "ib.", "roce.", "efa", "eth.", "node.")
+_BY_ID = ("job.numa", "job.affinity", "job.mem_growth", "job.odd_rank", "cpu.dstate", "cpu.hung", "mem.oom")
 _SEVERITY_OF_STATE: dict[NodePhase, Severity] = {"lost": "critical", "refused": "critical", "stale": "warning"}
 
 

@@ -6,8 +6,10 @@ import itertools
 
 import pytest
 
+from mltop.probes.judge.health.registry import ALL_RULES
 from mltop.probes.model import Finding, GpuSample, NodeState, Sample
 from mltop.probes.reach.view import NodeView
+from mltop.tui.render import findings as findings_of_screen
 from mltop.tui.render.cells import line_width, plain
 from mltop.tui.render.findings import FOLD_FROM, fleet_problems, folded_names, problems_of
 from mltop.tui.render.fleet.heat import (
@@ -461,6 +463,7 @@ def test_worst_first_and_connecting_is_no_problem():
         ("job.numa", "rank {}", "bind it"),
         ("cpu.dstate", "pid {}", ""),
         ("fabric.state", "GPU {}", ""),
+        ("efa", "rdmap{}s27", ""),
         ("gpu.persistence", "GPU {}", "sudo nvidia-smi -i {} -pm 1"),
     ],
 )
@@ -469,6 +472,13 @@ def test_what_differs_only_in_its_subject_folds(rule, subject, action):
         Finding(rule, "warning", f"n{node:02d}", subject.format(node), "so", action.format(node)) for node in range(24)
     ]
     assert [len(problem.nodes) for problem in problems_of([f.node for f in findings], findings)] == [24]
+
+
+def test_what_folds_are_rules_that_there_are():
+    ids = {rule.id for rule in ALL_RULES}
+    assert not set(findings_of_screen._BY_ID) - ids
+    prefixes = [prefix for prefix in findings_of_screen._BY_KIND if prefix != "node."]  # states of nodes: no rule
+    assert all(any(rule_id.startswith(prefix) for rule_id in ids) for prefix in prefixes)
 
 
 def test_different_filesystems_are_different_problems():
