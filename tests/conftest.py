@@ -5,18 +5,23 @@ from __future__ import annotations
 import gc
 import os
 import re
+import shlex
 import signal
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from execnet import XSpec
 
 # What a test may do to others decides with whom it runs (markers in pyproject.toml): the first that it has, or OTHERS.
-MARKED = ("jobs", "hosts", "serial")
+MARKED = ("jobs", "hosts", "machine", "serial")
 OTHERS = "others"
+# Of those one begins first that takes minutes, most of which it waits: at the end everybody would wait for it.
+FIRST = ("test_rules_driven.py", "test_motion.py")
 
 # What is pure has a lane of its own, for which nothing but Python packages is installed.
 PURE = Path(__file__).parent / "unit"
@@ -47,6 +52,7 @@ def _state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
     """Whatever mltop keeps for its user is not kept for ours."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         yield
 
 
@@ -107,6 +113,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 FILES = pytest.StashKey[set[str]]()
 
 
+def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[XSpec]) -> None:
+    """Root's tests that run side by side do not see each other's processes: who asks what runs on this machine is told
+    what the test itself has started. The first process of each worker's namespace reaps what is left behind.
+    """
+    if config.getoption("lane") not in (None, OTHERS) or os.geteuid() != 0:
+        return  # who is not root would need a user namespace, in which sshd and the kernel take him for another
+    unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    tried = subprocess.run([*unshare, "true"], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        raise pytest.UsageError(f"root may not make process namespaces here: {tried.stderr.strip()}")
+    for spec in specs:
+        spec.python = shlex.join([*unshare, "bash", "-c", '"$@"; exit $?', "-", sys.executable])
+
+
 def lane_of(item: pytest.Item) -> str:
     return next((mark for mark in MARKED if item.get_closest_marker(mark)), OTHERS)
 
@@ -119,6 +139,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if (lane := config.getoption("lane")) is not None:
         config.hook.pytest_deselected(items=[item for item in items if lane_of(item) != lane])
         items[:] = [item for item in items if lane_of(item) == lane]
+    items.sort(key=lambda item: item.path.name not in FIRST)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

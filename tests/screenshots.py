@@ -1,152 +1,36 @@
-"""`python -m tests.screenshots [DIR]`: the README's pictures, made from simulated nodes.
+"""`python -m tests.screenshots [DIR]`: the README's pictures. `--scenes [NAME ...]`: every state that the first screen
+is judged in, at three sizes, in every kind of terminal.
 
-SVG always, PNG too where ``rsvg-convert`` is installed. Two runs give the same pictures.
+SVG always, PNG too where ``rsvg-convert`` is installed, of scenes also the text. Two runs give the same pictures.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mltop.probes.active.supervisor.devices import refused
-from mltop.probes.investigate.probing.wanted import ProbeProgress, ProbeWanted
-from mltop.probes.investigate.progress import CaptureResult, StackProgress
-from mltop.probes.model import GpuSample, JobReport, NodeState
-from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.app.output import say
-from mltop.tui.app.session import Cancellable
+from tests.scenes import SCENES, Scene, shown, svg_of, text_of, watched
 
-NOW = 1_763_640_000.0  # 2025-11-20 12:00 UTC
-RAN_S = 7_195.0
-HOT_SEED = 2
-HISTORY_S = 600
-TRENDS_S = 30
-GPUS = 8
-
-
-class Done:
-    """A dump that is over before it can be cancelled."""
-
-    def cancel(self) -> None:
-        """Nothing is left to stop."""
-
-
-class StillSession:
-    """Simulated nodes at one moment; rank 5 of their job has hung for ``hung_s`` (negative: not yet)."""
-
-    def __init__(self, nodes: int, hung_s: float) -> None:
-        from mltop.probes.demo.simulated import SimulatedJob, SimulatedNode
-
-        self.title = "demo"
-        names = tuple(f"node{number:02d}" for number in range(1, nodes + 1))
-        started = NOW - RAN_S
-        self._hung_s = hung_s
-        of_job = names[:-1] or names
-        self._job = SimulatedJob(of_job, GPUS, 5, started, NOW - hung_s)
-        self._nodes = [
-            SimulatedNode(
-                name=name,
-                number=position + 1,
-                gpus=GPUS,
-                interval_s=1.0,
-                job=self._job,
-                ranks=range(position * GPUS, (position + 1) * GPUS) if name in of_job else range(0),
-                began_at=started,
-                lost_gpu=position == nodes - 1 > 0,
-                braked=position == nodes // 3 > 0,
-            )
-            for position, name in enumerate(names)
-        ]
-
-    def view(self) -> FleetView:
-        return self.view_at(NOW)
-
-    def view_at(self, now: float) -> FleetView:
-        import msgspec
-
-        from mltop.probes.model import Sample
-
-        decoder = msgspec.json.Decoder(Sample)
-        samples = [decoder.decode(node.sample_json(now)) for node in self._nodes]
-        if len(samples) == 1:
-            samples[0].gpus = self._gpus_with_a_hot_one(now)
-        live = [NodeView(NodeState(sample.node, "live", "", 0.4), sample) for sample in samples]
-        return FleetView(now + 0.4, tuple(live), int(now))
-
-    def _gpus_with_a_hot_one(self, now: float) -> list[GpuSample]:
-        from mltop.probes.demo.gpus import simulate
-        from mltop.probes.demo.simulated import FIRST_PID
-
-        ranks = [(FIRST_PID + gpu, gpu) for gpu in range(GPUS)]
-        zero = self._job.started_at
-        return simulate(now - zero, GPUS, HOT_SEED, ranks, self._job.hung_at - zero, culprit_gpu=5)
-
-    def subscribe(self, on_change: Callable[[], None]) -> None:
-        """Nothing ever changes here."""
-
-    def dump_stacks(
-        self,
-        nodes: Sequence[str] | None,
-        on_progress: Callable[[StackProgress], None],
-    ) -> Cancellable:
-        world = self._job.world_size
-        on_progress(StackProgress("done", 3, 3, world, world, 2.4, (self._report(),)))
-        return Done()
-
-    def _report(self) -> JobReport:
-        """Three rounds of stacks, a second apart, through the real judge."""
-        from mltop.probes.demo.simulated import JOB, rank_sample, rank_stacks
-        from mltop.probes.judge.hang.evidence import JobEvidence, RankSeen
-        from mltop.probes.judge.hang.verdict import report
-
-        ranks = range(self._job.world_size)
-        roster = [
-            RankSeen(self._job.nodes[rank // GPUS], rank_sample(self._job, rank, NOW), quiet_s=self._hung_s)
-            for rank in ranks
-        ]
-        dumps = [rank_stacks(self._job, rank, NOW - ago) for ago in (2.0, 1.0, 0.0) for rank in ranks]
-        return report(JobEvidence(JOB, roster, dumps))
-
-    def capture(self, on_done: Callable[[CaptureResult], None]) -> Cancellable:
-        on_done(CaptureResult(Path(), error="not in a picture"))
-        return Done()
-
-    def run_probe(self, wanted: ProbeWanted, on_progress: Callable[[ProbeProgress], None]) -> Cancellable:
-        """Over at once: simulated figures of all nodes, through the real judge."""
-        from mltop.probes.demo.probes.replay import ProbeMachine, device_result
-        from mltop.probes.demo.simulated import LOST_GPU
-        from mltop.probes.investigate.probing.board import Board
-        from mltop.probes.investigate.probing.report import Measured, judged
-        from mltop.probes.model.probe import ProbeEvent
-
-        board = Board()
-        for node in self._nodes:
-            hot, lost = 5 if node is self._nodes[1] else None, (LOST_GPU,) if node.lost_gpu else ()
-            machine = ProbeMachine(node.name, node.number, GPUS, lost=lost, hot_gpu=hot)
-            measured = machine.usable((), force=False)
-            board.take(node.name, ProbeEvent("devices", data=machine.devices_data(measured)))
-            for gpu in lost:
-                refusal = machine.refusal(gpu, force=False)
-                if refusal is not None:
-                    board.take(node.name, refused(machine.device(gpu), refusal))
-            for gpu in measured:
-                data = device_result(machine, gpu, "matmul", "picture", dtype=wanted.dtype)
-                board.take(node.name, ProbeEvent("result", device=machine.uuid(gpu), data=data))
-        names = [node.name for node in self._nodes]
-        report = judged(wanted, Measured(board, None, (), (), names))
-        report.started_at, report.took_s = NOW - 12.0, 10.4
-        on_progress(ProbeProgress(wanted, "done", "", 10.4, 120.0, board.devices(), tuple(board.failures), report))
-        return Done()
-
-    def close(self) -> None:
-        """Nothing is open."""
+SIZES = ((80, 24), (120, 40), (200, 60))
+# What the environment says of each kind of terminal.
+TERMINALS = {
+    "dark": {},
+    "light": {"COLORFGBG": "0;15"},
+    "256": {"COLORTERM": "", "TERM": "xterm-256color"},
+    "16": {"COLORTERM": "", "TERM": "xterm"},
+    "nocolor": {"NO_COLOR": "1"},
+    "ascii": {"NO_COLOR": "1", "PYTHONIOENCODING": "ascii"},
+}
+CHILD = "MLTOP_SCENES_OF_ONE_TERMINAL"
 
 
 @dataclass(frozen=True)
@@ -154,47 +38,31 @@ class Picture:
     """What to press before the picture is taken."""
 
     name: str
-    nodes: int
-    keys: tuple[str, ...]
-    hung_s: float
+    scene: Scene
+    keys: tuple[str, ...] = ()
     size: tuple[int, int] = (120, 36)
 
 
+HUNG = Scene(hung_s=95.0)
 PICTURES = (
-    Picture("overview", 1, (), hung_s=-60.0, size=(120, 30)),
-    Picture("ranks", 1, ("3",), hung_s=95.0, size=(120, 16)),
-    Picture("stacks", 1, ("t",), hung_s=95.0, size=(120, 30)),
-    Picture("gpu", 1, ("2", "j", "enter"), hung_s=-60.0, size=(120, 40)),
-    Picture("links", 8, ("2", "n", "n", "n", "n", "n", "5"), hung_s=-60.0, size=(120, 32)),
-    Picture("help", 1, ("question_mark",), hung_s=95.0, size=(120, 30)),
-    Picture("fleet", 24, (), hung_s=-60.0),
-    Picture("probes", 3, ("M", "enter"), hung_s=-60.0),
+    Picture("overview", SCENES["hung"], size=(120, 40)),
+    Picture("fine", SCENES["fine"], size=(120, 36)),
+    Picture("ranks", HUNG, ("3",), size=(120, 16)),
+    Picture("stacks", HUNG, ("t",), size=(120, 30)),
+    Picture("gpu", SCENES["throttled"], ("2", "j", "enter"), size=(120, 40)),
+    Picture("links", Scene(nodes=8), ("2", "n", "n", "n", "n", "n", "5"), size=(120, 32)),
+    Picture("help", HUNG, ("question_mark",), size=(120, 30)),
+    Picture("fleet", SCENES["hung-64"], size=(120, 40)),
+    Picture("probes", Scene(nodes=3), ("M", "enter")),
 )
 
 
-async def take(picture: Picture) -> str:
-    """The SVG text of one picture."""
-    from mltop.tui.app.app import MltopApp
-
-    session = StillSession(picture.nodes, picture.hung_s)
-    app = MltopApp(session)
-    app.theme = "textual-dark"
-    for ago in range(HISTORY_S, 0, -1):
-        view = session.view_at(NOW - ago)
-        app.history.feed(view)
-        if ago <= TRENDS_S:
-            app.trends.feed(view)
-    async with app.run_test(size=picture.size) as pilot:
-        while app.picture is None:
-            await pilot.pause(0.01)
-        for key in picture.keys:
-            await pilot.press(key)
-        await pilot.pause()
-        app.redraw()
-        await pilot.pause()
-        svg = app.export_screenshot(title="mltop")
-    # Without this, converters drop the blanks that columns are aligned with.
-    return svg.replace("<svg ", '<svg xml:space="preserve" ', 1)
+async def take(scene: Scene, keys: Sequence[str], size: tuple[int, int]) -> tuple[str, str]:
+    """The SVG and the text of one picture."""
+    app = watched(scene)
+    async with app.run_test(size=size) as pilot:
+        await shown(app, pilot, keys)
+        return svg_of(app), text_of(app)
 
 
 def write_png(svg: Path) -> bool:
@@ -206,20 +74,54 @@ def write_png(svg: Path) -> bool:
     return True
 
 
-def main(arguments: Sequence[str]) -> None:
-    # The pictures must not depend on where or in which terminal they are made.
+def in_terminal(**environment: str) -> None:
+    """Pictures must not depend on where or in which terminal they are made."""
     os.environ.update(TZ="UTC", TERM="xterm-256color", COLORTERM="truecolor")
-    os.environ.pop("NO_COLOR", None)
+    for name in ("NO_COLOR", "COLORFGBG"):
+        os.environ.pop(name, None)
+    os.environ.update(environment)
     time.tzset()
-    directory = Path(arguments[0] if arguments else "screenshots")
-    directory.mkdir(parents=True, exist_ok=True)
-    converted = True
-    for picture in PICTURES:
-        svg = directory / f"{picture.name}.svg"
-        svg.write_text(asyncio.run(take(picture)), encoding="utf-8")
-        converted = write_png(svg) and converted
-    if not converted:
-        say("screenshots: no PNG files: rsvg-convert is not installed (librsvg2-bin)")
+
+
+def write(svg: str, path: Path) -> None:
+    path.write_text(svg, encoding="utf-8")
+    if not write_png(path):
+        say(f"screenshots: no {path.stem}.png: rsvg-convert is not installed (librsvg2-bin)")
+
+
+def scenes(directory: Path, names: Sequence[str], sizes: Sequence[tuple[int, int]], terminal: str) -> None:
+    """Those of one kind of terminal: which glyphs and colours there are is decided once in a process."""
+    in_terminal(**TERMINALS[terminal])
+    for name in names:
+        for size in sizes:
+            svg, text = asyncio.run(take(SCENES[name], (), size))
+            path = directory / f"{name}-{size[0]}x{size[1]}-{terminal}.svg"
+            write(svg, path)
+            path.with_suffix(".txt").write_text(text + "\n", encoding="utf-8")
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.screenshots", description=__doc__)
+    parser.add_argument("directory", nargs="?", type=Path, default=Path("screenshots"))
+    parser.add_argument("--scenes", nargs="*", metavar="NAME", help=f"of {', '.join(SCENES)}; none: all")
+    parser.add_argument("--terminal", choices=TERMINALS, help="of scenes: this kind only")
+    asked = parser.parse_args(arguments)
+    asked.directory.mkdir(parents=True, exist_ok=True)
+    if asked.scenes is None:
+        in_terminal()
+        for picture in PICTURES:
+            svg, _ = asyncio.run(take(picture.scene, picture.keys, picture.size))
+            write(svg, asked.directory / f"{picture.name}.svg")
+        return
+    names = asked.scenes or list(SCENES)
+    if os.environ.get(CHILD):
+        scenes(asked.directory, names, SIZES, asked.terminal)
+        return
+    for terminal in [asked.terminal] if asked.terminal else TERMINALS:
+        variables = {**TERMINALS[terminal], CHILD: "1"}
+        command = [sys.executable, "-m", "tests.screenshots", str(asked.directory), "--terminal", terminal]
+        environment = {name: value for name, value in {**os.environ, **variables}.items() if value}
+        subprocess.run([*command, "--scenes", *names], check=True, env=environment)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ KEPT = {
     "activity_source",
     "remote",
     "launcher",
+    "identified_by",
+    "how",
     "phase",
     "confidence",
     "uuid",

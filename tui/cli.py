@@ -10,7 +10,7 @@ starting.end_quietly_on_interrupt(only_as="mltop")
 
 import sys
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,6 +19,7 @@ from mltop.probes.system import as_root
 from mltop.probes.version import __version__
 from mltop.tui.app import output
 from mltop.tui.commands.options import (
+    ASCII,
     BACKEND,
     COLLECTIVE,
     DTYPE,
@@ -26,54 +27,93 @@ from mltop.tui.commands.options import (
     JSON,
     OF_PROBES,
     RANKS,
+    READ_ONLY,
     SIZE,
     SIZES,
     TARGETS,
     TARGETS_OR_RECORDING,
+    TYPED,
     command,
     run_command,
     taken,
+    targets_named,
     with_options,
 )
+from mltop.tui.config.effective import effective
+
+if TYPE_CHECKING:
+    from mltop.probes.reach.targets import TargetOptions
 
 EXIT_USAGE = 2
 EXIT_BUG = 70  # EX_SOFTWARE of sysexits.h: none of the codes that a command means something with
 
 EPILOG = """\b
 TARGETS:  -w node[01-16,20]  --hostfile FILE  --job SLURM_ID  (several add up)
-          snapshot, check and stacks also take --recording PATH: a capture or a recording instead
+          the screen, snapshot, check and stacks also take --recording PATH: a capture or a recording instead
           none: the Slurm job that mltop runs in, else the hosts in $WCOLL, else this machine
           (always this machine: --via local).
+          @NAME: targets that the configuration file names (mltop config).
           -w takes ClusterShell's node sets and groups: node[1-8/2], @rack4, node[1-9]!node5, user@node1.
 Nothing needs to be installed on the nodes but Python 3.9 or newer; with --via pdsh, the agent.
 Shell completion:  eval "$(_MLTOP_COMPLETE=bash_source mltop)"   (or zsh_source, fish_source)
 """
 
 
+class MltopGroup(click.Group):
+    """`mltop @prod` and `mltop @prod check`: what the configuration names stands where commands do, as a group that is
+    like the whole.
+    """
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if not cmd_name.startswith("@"):
+            return super().get_command(ctx, cmd_name)
+        alike = MltopGroup(cmd_name, self.commands, invoke_without_command=True, params=self.params)
+        alike.callback = self.callback
+        return alike
+
+
 @click.group(
+    cls=MltopGroup,
     invoke_without_command=True,
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.version_option(__version__, prog_name="mltop", message="%(prog)s %(version)s")
 @partial(with_options, options=TARGETS)
-@click.option("--recording", hidden=True)  # before a command that takes it; the screen does not
+@click.option("--recording", metavar="PATH", help="Show a capture or a recording instead of machines.")
+@ASCII
 @click.option("--no-mouse", is_flag=True, help="Leave the mouse to the terminal.")
-@click.option("--read-only", is_flag=True, help="No key may put load on a machine.")
+@click.option("--capture-on-hang", default="", metavar="DIR", help="Save a capture there when a job stands still.")
 @click.pass_context
 def cli(context: click.Context, /, **values: Any) -> int:
     """Watch GPU training nodes live and find the rank that hangs a distributed job.
 
     Without a command: the screen.
     """
-    if context.invoked_subcommand is None:
-        return run_command(context, "screen", values)
-    context.obj = taken(values)
-    if "recording" in context.obj and not _looks_at_machines(cli.commands[context.invoked_subcommand]):
-        raise UsageProblem(
-            "--recording", f"is nothing to mltop {context.invoked_subcommand} (check, snapshot and stacks take it)"
-        )
+    word = context.invoked_subcommand
+    named = (context.info_name or "")[1:] if context.parent is not None else ""
+    if named:
+        of_names = targets_named([named], effective().targets)
+        nodes = (*(context.obj or {}).get("nodes", ()), *of_names.get("nodes", ()))
+        context.obj = {**(context.obj or {}), **of_names, **({"nodes": nodes} if nodes else {})}
+    typed = context.meta[TYPED] = {**context.meta.get(TYPED, {}), **{key: values[key] for key in OWN if values[key]}}
+    if word is None and (values["recording"] or (context.obj or {}).get("recording")):
+        if values.pop("capture_on_hang"):
+            raise UsageProblem("--capture-on-hang", "is nothing to a recording")
+        return run_command(context, "replay", {**values, **typed})
+    if word is None:
+        return run_command(context, "screen", {**values, **typed})
+    context.obj = {**(context.obj or {}), **taken(values)}
+    if word.startswith("@"):
+        return 0
+    if "capture_on_hang" in typed:
+        raise UsageProblem("--capture-on-hang", f"is nothing to mltop {word}: it is the screen's")
+    if "recording" in context.obj and not _looks_at_machines(cli.commands[word]):
+        raise UsageProblem("--recording", f"is nothing to mltop {word} (check, snapshot and stacks take it)")
     return 0
+
+
+OWN = ("ascii_only", "no_mouse", "capture_on_hang")  # options that are no targets
 
 
 def _looks_at_machines(command: click.Command) -> bool:
@@ -112,6 +152,7 @@ def check() -> None:
     cli,
     *TARGETS_OR_RECORDING,
     click.option("--samples", type=click.IntRange(1, 100), metavar="N", help="Dump N times (default: until sure)."),
+    click.option("--pid", "pids", metavar="PID[,PID]", help="These processes of one node, of a job or of none."),
     click.option("--native", is_flag=True, help="C frames too (slower, stops each process for ~20 ms)."),
     click.option(
         "--locals", "locals_", type=click.Choice(["ints", "none"]), default="ints", help="Integer locals, or none."
@@ -126,10 +167,36 @@ def stacks() -> None:
 @command(
     cli,
     *TARGETS,
-    click.option("-o", "directory", default="", metavar="DIR", help="Where to (default: mltop-capture-TIME here)."),
+    click.option(
+        "-o",
+        "directory",
+        default="",
+        metavar="PATH",
+        help="A new directory or .tar.gz (default: mltop-capture-TIME here).",
+    ),
+    click.option("--tar", "packed", is_flag=True, help="One file to send: .tar.gz."),
 )
 def capture() -> None:
-    """Save everything needed to explain a hang later, in one directory."""
+    """Save everything needed to explain a hang later, in one directory or .tar.gz."""
+
+
+@command(
+    cli,
+    *TARGETS,
+    click.option("-o", "path", required=True, metavar="FILE", help="A new file, .jsonl or .jsonl.gz."),
+    click.option(
+        "--for", "duration_s", type=click.FloatRange(1.0), metavar="S", help="For so long; else until Ctrl-C."
+    ),
+)
+def record() -> None:
+    """Write samples into a file as they come, for mltop replay."""
+
+
+@command(
+    cli, click.argument("path", metavar="PATH"), click.option("--job", metavar="ID", help="Stacks of this job only.")
+)
+def replay() -> None:
+    """Show a recording or a capture on the screen: play, pause, step, jump to what happened."""
 
 
 @command(
@@ -138,9 +205,15 @@ def capture() -> None:
         "--nodes", "node_count", type=click.IntRange(1, 4096), default=1, metavar="N", help="Simulate a fleet."
     ),
     INTERVAL,
+    READ_ONLY,
 )
 def demo() -> None:
     """Show mltop without a GPU: a real CPU job that hangs, simulated GPUs."""
+
+
+@command(cli, JSON)
+def config() -> None:
+    """The configuration that holds, as a file, and where each value comes from."""
 
 
 @command(cli, *TARGETS, JSON)
@@ -179,7 +252,7 @@ def add(gpu: str, why: tuple[str, ...]) -> int:
     """Note a GPU by its UUID or serial number, and why."""
     from mltop.tui.commands.lemon import add
 
-    return add(gpu, " ".join(why))
+    return add(lemon_options(), gpu, " ".join(why))
 
 
 @lemon.command()
@@ -188,7 +261,14 @@ def remove(gpu: str) -> int:
     """Take a GPU off the list."""
     from mltop.tui.commands.lemon import remove
 
-    return remove(gpu)
+    return remove(lemon_options(), gpu)
+
+
+def lemon_options() -> TargetOptions:
+    """What stood before the command."""
+    from mltop.probes.reach.targets import options_from
+
+    return options_from(click.get_current_context().find_root().obj or {})
 
 
 @cli.group()
@@ -246,6 +326,8 @@ def main() -> None:
         starting.interrupt_again()
         output.open_streams()
         output.one_line_for_crashes()
+        if output.wants_ascii():
+            output.only_ascii()
         as_root.clean_here()
         if as_root.LEFT_OUT:
             output.say(f"root takes nothing from its environment that others can change, not {as_root.in_words()}")
@@ -265,7 +347,9 @@ def main() -> None:
         output.say(output.in_a_line(error))
         code = EXIT_BUG
     output.finish()
-    sys.exit(code)
+    if code == EXIT_USAGE:
+        sys.exit(code)  # nothing was begun
+    starting.leave(code or 0)
 
 
 def complain(sentence: str) -> int:

@@ -95,6 +95,8 @@ def _what_matters(sample: Sample) -> tuple[object, ...]:
         [(gpu.uuid, gpu.state, gpu.recovery_action, gpu.mig_enabled) for gpu in sample.gpus],
         [gpu.remap for gpu in sample.gpus],
         [gpu.ecc.uncorrected_volatile for gpu in sample.gpus],
-        [rank.pid for rank in sample.ranks],
+        [(rank.pid, rank.rank, rank.job) for rank in sample.ranks],
+        [rank.pid for rank in sample.unassigned],
+        [(death.pid, death.at, death.how, death.error) for death in sample.deaths],
         [(gap.what, gap.kind) for gap in sample.gaps],
     )

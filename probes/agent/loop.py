@@ -39,12 +39,21 @@ class Agent:
         self._wire = wire or Wire(node)
         self._interval_s = interval_s
         self._whole = WholeSamples()
+        collectors = collectors or Collectors()
         self._sampler = Sampler(node, gpu_source, interval_s, collectors)
         self._recent = RecentSamples()
         self._newest_ranks: list[RankSample] = []
+        self._newest_unassigned: list[RankSample] = []
         self._have_ranks = threading.Event()
         self._caller = Caller(self._wire, terms, in_fd, out_fd)
-        self._requests = Requests(self._caller.send, self._roster, receives=terms.attended, samples=self._recent.wait)
+        self._requests = Requests(
+            self._caller.send,
+            self._roster,
+            receives=terms.attended,
+            samples=self._recent.wait,
+            unassigned=lambda: self._newest_unassigned,
+            process=collectors.ranks.process,
+        )
 
     def run(self) -> int:
         stop, outbox = self._caller.stop, self._caller.outbox
@@ -69,7 +78,7 @@ class Agent:
 
     def _sample(self) -> Sample:
         sample = self._sampler.sample(time.time())
-        self._newest_ranks = sample.ranks
+        self._newest_ranks, self._newest_unassigned = sample.ranks, sample.unassigned
         self._have_ranks.set()
         self._recent.add(sample)
         return sample

@@ -42,7 +42,15 @@ def answer(op: str, args: dict[str, Any], wire: Wire, out_fd: int = 1) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, lambda number, _: reply.give_up(128 + number))
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    requests = Requests(reply.send, roster, receives=False, samples=partial(samples, wire.node))
+    source = RankSource()
+    requests = Requests(
+        reply.send,
+        partial(roster, source),
+        receives=False,
+        samples=partial(samples, wire.node),
+        unassigned=lambda: source.unassigned,
+        process=source.process,
+    )
     requests.start(Request("request", op=op, args=args))
     reply.wait(time.monotonic() + total_s, Message("error", error=f"no answer within {total_s:g} s"))
     if not reply.complete.is_set():
@@ -51,9 +59,8 @@ def answer(op: str, args: dict[str, Any], wire: Wire, out_fd: int = 1) -> int:
     return reply.code
 
 
-def roster() -> list[RankSample]:
+def roster(source: RankSource) -> list[RankSample]:
     """The ranks now, read twice: shares of time need a span. Without NVML, which takes seconds to start."""
-    source = RankSource()
     source.read(time.monotonic(), {})
     time.sleep(SECOND_READ_S)
     return source.read(time.monotonic(), {})[0]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, Any, Callable
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from mltop.probes.agent.programs import Programs, Unavailable
 from mltop.probes.agent.protocol import Message, Operation, Request
@@ -23,20 +25,35 @@ if TYPE_CHECKING:
 
 Send = Callable[[Message], None]
 Answer = dict[str, Any]  # the data of the frame "done"
+Process = Callable[[int], Optional[RankSample]]
+
+
+def _none(pid: int) -> None:
+    """No process beside those that are given."""
 
 
 class Requests:
-    """Runs requests. ``ranks`` gives the newest roster, waiting for the first one if it must.
+    """Runs requests. ``ranks`` gives the newest roster, waiting for the first one if it must; ``unassigned`` afterwards
+    the processes of no job, ``process`` any one that this agent may look at.
 
     ``receives``: the caller can send us files. False where our stdin is not the caller's (pdsh).
     ``samples``: the newest ones, for probes.
     """
 
     def __init__(
-        self, send: Send, ranks: Callable[[], list[RankSample]], receives: bool = True, samples: Samples | None = None
+        self,
+        send: Send,
+        ranks: Callable[[], list[RankSample]],
+        *,
+        receives: bool = True,
+        samples: Samples | None = None,
+        unassigned: Callable[[], list[RankSample]] = list,
+        process: Process = _none,
     ) -> None:
         self._send = send
         self._ranks = ranks
+        self._unassigned = unassigned
+        self._process = process
         self._receives = receives
         self._samples = samples
         self._probing: Probing | None = None  # loaded when it is first needed: most agents never probe
@@ -49,6 +66,9 @@ class Requests:
             "doctor": lambda *_: {"checks": [vars(check) for check in abilities()]},
             "kernel_lines": lambda *_: kernel_lines(),
             "probe": self._probe,
+            "signal": self._signal,
+            "diagnose": self._diagnose,
+            "signal_facts": self._signal_facts,
             "probe_tell": self._probe_tell,
         }
 
@@ -87,7 +107,7 @@ class Requests:
                 self._cancels.pop(request.id, None)
 
     def _stacks(self, request: Request, cancelled: threading.Event) -> Answer:
-        ranks = chosen(self._ranks(), request.args)
+        ranks = chosen(self._ranks(), request.args, self._unassigned(), self._process)
         self._send(Message("part", id=request.id, expected=len(ranks)))
 
         def emit(stacks: RankStacks) -> None:
@@ -113,6 +133,23 @@ class Requests:
             os.environ.pop("MLTOP_PY_SPY", None)
             if not cancelled.is_set() and not find_py_spy():
                 raise
+
+    def _signal(self, request: Request, cancelled: threading.Event) -> Answer:
+        from mltop.probes.agent.signals import send_signals
+
+        return send_signals(request.args, self._ranks(), cancelled)
+
+    def _signal_facts(self, request: Request, cancelled: threading.Event) -> Answer:  # noqa: ARG002 - answers at once
+        from mltop.probes.agent.signals import signal_facts
+
+        return signal_facts(request.args, self._ranks())
+
+    def _diagnose(self, request: Request, cancelled: threading.Event) -> Answer:  # noqa: ARG002 - there is one kind
+        from mltop.probes.agent.diagnosis import diagnose
+
+        if self._samples is None:
+            raise Unavailable("this agent takes no samples, so it does not know whether the node is free")
+        return diagnose(self._ranks(), self._samples, cancelled)
 
     def _probe(self, request: Request, cancelled: threading.Event) -> Answer:
         from mltop.probes.active.child import fields_of
@@ -144,12 +181,22 @@ class Requests:
             return self._probing
 
 
-def chosen(ranks: list[RankSample], args: dict[str, Any]) -> list[RankSample]:
+def chosen(
+    ranks: list[RankSample], args: dict[str, Any], unassigned: Iterable[RankSample] = (), process: Process = _none
+) -> list[RankSample]:
     """The ranks a stacks request is about: ``job`` (one job's) and ``pids`` narrow it; dead ones have no stack.
 
-    The users take turns: a thousand processes of one that are slow to dump keep no other's waiting.
+    ``pids`` may be processes of no job, too, and any other that ``process`` gives; of no job are all wanted with
+    ``unassigned``: each is a job of its own. The users take turns: a thousand processes of one that are slow to dump
+    keep no other's waiting.
     """
     job, pids = args.get("job"), args.get("pids")
+    if pids is not None or args.get("unassigned"):
+        ranks = [*ranks, *map(as_job, unassigned)]
+    if pids is not None:
+        known = {rank.pid for rank in ranks}
+        others = [process(pid) for pid in pids if isinstance(pid, int) and pid not in known]
+        ranks = [*ranks, *(as_job(other) for other in others if other is not None)]
     turns: dict[Any, int] = {}
     with_turns = []
     for rank in ranks:
@@ -159,11 +206,17 @@ def chosen(ranks: list[RankSample], args: dict[str, Any]) -> list[RankSample]:
     return [rank for _, rank in sorted(with_turns, key=lambda turn_and_rank: turn_and_rank[0])]
 
 
+def as_job(process: RankSample) -> RankSample:
+    """A process of no job, as the only one of a job that is called as itself."""
+    return replace(process, job=f"pid {process.pid}")
+
+
 def stack_options(args: dict[str, Any]) -> StackOptions:
     usual = StackOptions()
     return StackOptions(
         native=bool(args.get("native", usual.native)),
         ints=bool(args.get("ints", usual.ints)),
         raw=bool(args.get("raw", usual.raw)),
+        tasks=bool(args.get("tasks", usual.tasks)),
         deadline_s=float(args.get("deadline_s", usual.deadline_s)),
     )

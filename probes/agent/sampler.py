@@ -18,6 +18,8 @@ from mltop.probes.collect.kernel_log import KernelLogSource, with_nvml_events
 from mltop.probes.collect.links import LinkSource
 from mltop.probes.collect.pci import PciSource
 from mltop.probes.collect.ranks import RankSource, procfs
+from mltop.probes.collect.ranks.ends.deaths import DeathSource
+from mltop.probes.collect.ranks.gpu_devices import GpuDevices
 from mltop.probes.collect.ranks.gpu_processes import GpuProcesses
 from mltop.probes.collect.redaction.values import shown_text
 from mltop.probes.collect.sysfile import read_text
@@ -29,9 +31,11 @@ from mltop.probes.model import (
     KernelEvent,
     LinkSample,
     PciDevice,
+    RankDeath,
     RankSample,
     Sample,
 )
+from mltop.probes.model.sample import traffic_of
 from mltop.probes.system.paths import proc
 
 Result = TypeVar("Result")
@@ -59,6 +63,8 @@ class Collectors:
     dcgm: DcgmSource = field(default_factory=DcgmSource)
     host: HostSource = field(default_factory=HostSource)
     ranks: RankSource = field(default_factory=RankSource)
+    rank_gpus: GpuDevices = field(default_factory=GpuDevices)
+    deaths: DeathSource = field(default_factory=DeathSource)
     processes: GpuProcesses = field(default_factory=lambda: GpuProcesses(probe_of=kind_of_probe))
     links: LinkSource = field(default_factory=LinkSource)
     pci: PciSource = field(default_factory=PciSource)
@@ -95,6 +101,7 @@ class Sampler:
         part("gpus", lambda: self._request_gpus(now), lambda: None)
         host = part("host", lambda: collectors.host.read(clock_s, self._newest_ranks), HostSample)
         links = part("links", lambda: collectors.links.read(clock_s), list[LinkSample])
+        host.ports_rx_bytes_per_s, host.ports_tx_bytes_per_s = traffic_of(links)
         pci = part("pci", lambda: collectors.pci.read(clock_s), list[PciDevice])
         events = part("kernel_log", lambda: collectors.kernel_log.read(now), list[KernelEvent])
         gpus = part("gpus", lambda: self._collect_gpus(now), list[GpuSample])
@@ -102,6 +109,8 @@ class Sampler:
         part("dcgm", lambda: (None, collectors.dcgm.fill(gpus, now)), lambda: None)
         part("processes", lambda: (None, collectors.processes.fill(gpus, clock_s)), lambda: None)
         ranks = part("ranks", lambda: collectors.ranks.read(clock_s, gpus_of_pid(gpus)), list[RankSample])
+        part("ranks", lambda: (None, collectors.rank_gpus.fill(ranks, gpus, clock_s)), lambda: None)
+        deaths = part("ranks", lambda: self._collect_deaths(clock_s, now, ranks, events), list[RankDeath])
         self._newest_ranks = ranks
         return Sample(
             node=self._node,
@@ -111,10 +120,12 @@ class Sampler:
             simulated=bool(getattr(self._gpus, "simulated", False)),
             gpus=gpus,
             ranks=ranks,
+            deaths=deaths,
+            unassigned=collectors.ranks.unassigned,
             host=host,
             links=links,
             pci=pci,
-            kernel_events=with_nvml_events(events, xids),
+            kernel_events=with_nvml_events(_of_ranks(events, ranks, deaths), xids),
             gaps=without_gpus(without_filled(gaps, gpus), pci),
             counters_read_at=self._counters_read_at(now - clock_s, gpus),
             cost_s=cost_s,
@@ -134,8 +145,14 @@ class Sampler:
         return read_at
 
     def close(self) -> None:
-        for source in (self._gpus, self._collectors.dcgm, self._collectors.host, self._collectors.kernel_log):
+        collectors = self._collectors
+        for source in (self._gpus, collectors.dcgm, collectors.host, collectors.kernel_log, collectors.deaths):
             source.close()
+
+    def _collect_deaths(
+        self, clock_s: float, now: float, ranks: list[RankSample], events: list[KernelEvent]
+    ) -> tuple[list[RankDeath], list[Gap]]:
+        return self._collectors.deaths.read(clock_s, now, ranks, self._collectors.ranks.launchers, events)
 
     def _request_gpus(self, now: float) -> tuple[None, list[Gap]]:
         self._gpus.request(now)
@@ -206,6 +223,14 @@ def without_gpus(gaps: list[Gap], pci: list[PciDevice]) -> list[Gap]:
         else gap
         for gap in gaps
     ]
+
+
+def _of_ranks(events: list[KernelEvent], ranks: list[RankSample], deaths: list[RankDeath]) -> list[KernelEvent]:
+    """Without the crashes of other programs, which are nobody's business here."""
+    if not any(event.kind == "segfault" for event in events):
+        return events
+    pids = {rank.pid for rank in ranks} | {death.pid for death in deaths}
+    return [event for event in events if event.kind != "segfault" or event.pid in pids]
 
 
 def gpus_of_pid(gpus: list[GpuSample]) -> dict[int, list[int]]:

@@ -143,7 +143,8 @@ class Fleet:
                 yield Message("part", node=node.name, id=request.id, stacks=rank_stacks(node.job, rank, time.time()))
             yield Message("done", node=request.node, id=request.id, data={"cancelled": False})
         else:
-            error = f"unknown operation {request.op!r}"
+            no_process = request.op in ("signal", "signal_facts")
+            error = "a simulated rank is no process" if no_process else f"unknown operation {request.op!r}"
             yield Message("error", node=request.node, id=request.id, error=error)
 
     def _write_replies(self) -> None:

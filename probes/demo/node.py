@@ -144,7 +144,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--ranks", type=int, default=4, metavar="N")
     parser.add_argument("--culprit", type=int, default=2, metavar="RANK")
     parser.add_argument("--torch", choices=sorted(USE_TORCH), default="auto")
-    parser.add_argument("--healthy", type=float, default=2.0, metavar="S", help="seconds until the culprit hangs")
+    parser.add_argument("--healthy", type=float, default=15.0, metavar="S", help="seconds until the culprit hangs")
     parser.add_argument("--interval", type=float, default=1.0, metavar="S")
     parser.add_argument("--fleet", type=int, default=0, metavar="N", help="simulated nodes beside this one")
     parser.add_argument("--spares", type=int, default=1, metavar="N", help="of the fleet, as told to it")

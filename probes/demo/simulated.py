@@ -228,13 +228,22 @@ class SimulatedNode:
     def _moving_host(self, now: float) -> dict[str, object]:
         load = 0.02 if not self.ranks or self.job.hung(now) else 0.31
         wave = 1 + 0.1 * math.sin(now / 9 + self.number)
+        received, sent = self._ports_traffic(now)
         return {
             "uptime_s": round(now - self.began_at + UPTIME_S, 1),
             "cpu_fraction": round(load * wave, 3),
             "load_1m": round(96 * load * wave, 2),
             "network_rx_bytes_per_s": round(load * 4e8 * wave),
             "network_tx_bytes_per_s": round(load * 3e7 * wave),
+            "ports_rx_bytes_per_s": round(received * wave),
+            "ports_tx_bytes_per_s": round(sent * wave),
         }
+
+    def _ports_traffic(self, now: float) -> tuple[int, int]:
+        """Bytes per second of all ports together, received and sent."""
+        per_port = len(MOVING)
+        values = self._traffic(now)
+        return sum(values[0::per_port]), sum(values[1::per_port])
 
     def _gpu(self, index: int, training: bool) -> GpuSample:
         pids = [FIRST_PID + self.ranks[index]] if index < len(self.ranks) else []

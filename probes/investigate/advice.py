@@ -14,9 +14,9 @@ from mltop.probes.model.text import plain_text
 MOST_CHARS = 300
 _YAMA = "echo 0 | sudo tee /proc/sys/kernel/yama/ptrace_scope"
 _SENTENCES = (
-    "wait (?:until|for)|try again|look at|have it|end (?:what|it)|fewer|allow|dump all|name (?:one|another|the|each)"
-    "|please|one of|add their|free memory|reboot the|reset the GPU|the (?:same|driver|network|job)|logged in"
-    "|IdentitiesOnly=|check (?:the|its|cable|NICs)|--[a-z]+(?:-[a-z]+)*"
+    "wait (?:until|for)|try again|look (?:at|again)|have it|end (?:what|it)|fewer|allow|dump all"
+    "|name (?:one|another|the|each)|please|one of|add their|free memory|reboot the|reset the GPU"
+    "|the (?:same|driver|network|job)|logged in|IdentitiesOnly=|check (?:the|its|cable|NICs)|--[a-z]+(?:-[a-z]+)*"
 )
 # What the collectors, the agent and the probes say, as regular expressions.
 _COMMANDS = (
@@ -25,6 +25,7 @@ _COMMANDS = (
     r"sudo usermod -aG adm \$USER   # and log in again",
     r"run mltop on the host(?:, or start the container with (?:--pid=host|--device /dev/kmsg --cap-add SYSLOG))?",
     r"start the container with --cap-add[ =]SYS_PTRACE",
+    rf"mltop stacks --pid \d+|{re.escape(_YAMA)}",
     r"sudo dmesg -T \| grep -i -e nvrm -e xid",
     r"end the jobs on the node, then: sudo nvidia-smi -r",
     r"give it more time: --timeout \d+",

@@ -4,34 +4,51 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from mltop.probes.investigate.advice import advised
+from mltop.probes.investigate.diagnosis import diagnosed
 from mltop.probes.investigate.material import Interner, Material, judge, nodes_by_gap, rank_gaps
 from mltop.probes.judge.nodes import by_reason, folded
-from mltop.probes.model import SCHEMA, Gap, JobReport, NodeState, Sample, to_json
+from mltop.probes.model import SCHEMA, Gap, Incident, JobReport, NodeState, Sample, to_json
+from mltop.probes.model.text import clean
 from mltop.probes.reach.records import HISTORY_S
 from mltop.probes.record import BadRecording, CaptureWriter, Saved, read_capture, read_recording
+from mltop.probes.record.archives import SUFFIXES, is_archive, is_archive_name, stem_of
+from mltop.probes.record.captures import FINDINGS, INCIDENTS, KERNEL_LINES
+from mltop.probes.record.decoding import decode_sample
+from mltop.probes.record.recordings import DecodeLine, sentence
+from mltop.probes.system.files import BadFile
 
 Describe = Callable[[list[JobReport]], str]
 NodeSamples = Iterable[tuple[str, list[Sample]]]
+MOST_JUDGED, LEAST_JUDGED = 2000, 2  # samples of all nodes, and of one: two tell whether a counter grows
 MOST_OF_ONE_SECOND = 1000  # captures beside each other
 
 
-def begin(directory: Path | None, now: float) -> CaptureWriter:
-    """A capture at ``directory``, which must be new, or at a name that is free. Raises OSError.
+def begin(path: Path | None, now: float, parent: Path | None = None) -> CaptureWriter:
+    """A capture at ``path``, which must be new, or at a name that is free. Raises OSError.
+
+    Of an archive (FILE.tar.gz) it is the folder beside it, which is packed at the end. ``parent``: of a chosen name.
 
     The default is mltop-capture-<local time> in the working directory, or in the temporary one when that takes no
     files; whatever stands there, a dangling link too, is passed by.
     """
-    if directory is not None:
-        return CaptureWriter(directory)
+    if path is not None and is_archive_name(path.name):
+        if os.path.lexists(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+        return _at_a_free_name(path.parent, stem_of(path))
+    if path is not None:
+        return CaptureWriter(path)
     name = time.strftime("mltop-capture-%Y%m%d-%H%M%S", time.localtime(now))
+    if parent is not None:
+        return _at_a_free_name(parent, name)
     with contextlib.suppress(OSError):  # it takes no files, or was removed
         return _at_a_free_name(Path.cwd(), name)
     return _at_a_free_name(Path(tempfile.gettempdir()), name)
@@ -46,14 +63,25 @@ def _at_a_free_name(parent: Path, name: str) -> CaptureWriter:
     )
 
 
-def stacks_object(material: Material, reports: list[JobReport]) -> dict[str, object]:
-    """The object `mltop stacks --json` prints; ``gaps``: ranks that may be missing from it, and what would help."""
+def pack(writer: CaptureWriter, path: Path | None) -> None:
+    """Makes one file of a finished capture: ``path``, else one named as its folder. Raises OSError and BadFile."""
+    writer.pack(path if path is not None else writer.directory.with_name(writer.directory.name + SUFFIXES[0]))
+
+
+def stacks_object(material: Material, reports: list[JobReport], incidents: Sequence[Incident]) -> dict[str, object]:
+    """The object `mltop stacks --json` prints; ``gaps``: ranks that may be missing from it, and what would help;
+    ``unassigned``: Python processes of no job.
+    """
     return {
         "schema": SCHEMA,
         "nodes": material.nodes,
+        "incidents": incidents,
         "jobs": reports,
         "not_answered": material.not_answered,
         "gaps": [{"node": node, **asdict(gap)} for node, gap in rank_gaps(material)],
+        "unassigned": [
+            {"node": sample.node, **asdict(process)} for sample in material.newest for process in sample.unassigned
+        ],
     }
 
 
@@ -74,10 +102,16 @@ def finish_capture(
     material: Material,
     reports: list[JobReport],
     describe: Describe,
+    *,
     samples: NodeSamples | None = None,
+    incidents: Sequence[Incident] = (),
 ) -> None:
-    """Writes everything else: the verdict and what is missing. ``samples`` as in ``write_round``."""
-    write_round(writer, material, samples)
+    """Writes everything else: the verdict, what is wrong with the nodes, and what is missing.
+
+    ``samples`` as in ``write_round``; ``incidents``: what is told of it all, where somebody watched it for longer.
+    """
+    recent = _Recent(len(material.nodes))
+    write_round(writer, material, recent.seeing(material.samples.items() if samples is None else samples))
     for state, reason, nodes in by_reason(material.not_answered):
         writer.problem(f"{folded(nodes)} did not answer: {reason or state}")
     for gap, nodes in nodes_by_gap(material):
@@ -87,24 +121,66 @@ def finish_capture(
             writer.problem(f"job {report.job or 'without a name'}: {report.error}")
     if not material.dumps and not writer.problems:
         writer.problem("no stack was dumped: no training rank was found")
-    writer.add("verdict.json", to_json(stacks_object(material, reports)).encode())
+    diagnosis = diagnosed(recent.samples)
+    incidents = incidents or diagnosis.incidents(reports)
+    writer.add("verdict.json", to_json(stacks_object(material, reports, incidents)).encode())
     writer.add("verdict.txt", describe(reports).encode())
+    writer.add(INCIDENTS, to_json(list(incidents)).encode())
+    writer.add(
+        FINDINGS, to_json([finding for finding in diagnosis.health.findings() if finding.until is None]).encode()
+    )
+    writer.add(KERNEL_LINES, recent.kernel_text().encode())
     writer.finish()
 
 
-def load(path: Path) -> Saved:
-    """Reads a capture directory, or a recording file. Raises BadRecording, which says what is wrong with it."""
+class _Recent:
+    """The last samples of each node, as many as can be judged within a second or two, of those that pass."""
+
+    def __init__(self, nodes: int) -> None:
+        self._most = max(LEAST_JUDGED, MOST_JUDGED // max(1, nodes))
+        self.samples: list[Sample] = []
+        self._newest: list[Sample] = []
+
+    def seeing(self, samples: NodeSamples) -> NodeSamples:
+        for node, of_node in samples:
+            self.samples += of_node[-self._most :]
+            self._newest += of_node[-1:]
+            yield node, of_node
+
+    def kernel_text(self) -> str:
+        """What the kernels said, by time: "2026-11-23T07:14:33Z node01 xid 79 NVRM: …"."""
+        events = [(event.at, sample.node, event) for sample in self._newest for event in sample.kernel_events]
+        lines = []
+        for at, node, event in sorted(events, key=lambda event: event[:2]):
+            when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
+            code = "" if event.code is None else f" {event.code}"
+            lines.append(f"{when} {clean(node)} {event.kind}{code} {clean(event.text)}\n")
+        return "".join(lines)
+
+
+def load(path: Path, decode_line: DecodeLine = decode_sample) -> Saved:
+    """Reads a capture (a directory or a .tar.gz), or a recording file. Raises BadRecording, which says what is wrong
+    with it. ``decode_line`` as of ``read_recording``.
+    """
     try:
         is_folder = stat.S_ISDIR(path.stat().st_mode)
     except (OSError, ValueError) as error:
         if isinstance(error, FileNotFoundError):
             raise BadRecording(f"{path} does not exist") from None
         raise BadRecording(f"{path}: {getattr(error, 'strerror', None) or error}") from None
-    if is_folder:
-        return read_capture(path, Interner().stacks)
-    recording = read_recording(path)
+    if is_folder or is_packed(path):
+        return read_capture(path, Interner().stacks, decode_line)
+    recording = read_recording(path, decode_line)
     gaps = [Gap("recording", f"{path.name} is cut off")] if recording.cut_off else []
     return Saved([NodeState(node, "live") for node in recording.samples], recording.samples, gaps=gaps)
+
+
+def is_packed(path: Path) -> bool:
+    """Whether a file is a capture in an archive. Raises BadRecording."""
+    try:
+        return is_archive(path)
+    except (OSError, BadFile) as error:
+        raise BadRecording(sentence(error)) from None
 
 
 def material_of(saved: Saved) -> Material:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from mltop.probes.model import (
     VERDICT_KINDS,
     Frame,
     Gap,
+    JobKey,
     JobReport,
     NodeState,
     RankSample,
@@ -22,6 +24,9 @@ from mltop.probes.reach.view import Connection
 
 if TYPE_CHECKING:
     from mltop.probes.judge.hang.evidence import JobEvidence
+
+
+_HIDES_RANKS = ("ranks", "ranks.environment")  # what gaps are about that may hide ranks
 
 
 class Interner:
@@ -41,7 +46,9 @@ class Interner:
             if rank is not None:
                 self.rank(rank)
         for digest in stacks.digests:
-            places = tuple([(frame.function, frame.file, frame.line, *frame.ints.items()) for frame in digest.frames])
+            places = tuple(
+                [(frame.function, frame.file, frame.line, frame.user, *frame.ints.items()) for frame in digest.frames]
+            )
             digest.frames = self._frames.setdefault(places, digest.frames)
             digest.key, digest.thread = self._text(digest.key), self._text(digest.thread)
             digest.job, digest.node = self._text(digest.job), self._text(digest.node)
@@ -78,7 +85,7 @@ class Material:
     the newest hold ranks only.
 
     ``dumps``: all rounds of all ranks. ``connections``: how each node was reached, by its name. ``partial``: not all
-    nodes that are watched were asked.
+    nodes that are watched were asked. ``rhythms``: how long a step of a job takes, s, where that is known.
     """
 
     nodes: list[NodeState] = field(default_factory=list)
@@ -88,6 +95,7 @@ class Material:
     gaps: list[Gap] = field(default_factory=list)
     connections: dict[str, Connection] = field(default_factory=dict)
     partial: bool = False
+    rhythms: Mapping[JobKey, float] = field(default_factory=dict)
 
     @property
     def newest(self) -> list[Sample]:
@@ -97,7 +105,7 @@ class Material:
 
 def rank_gaps(material: Material) -> list[tuple[str, Gap]]:
     """The (node, gap) of everything that may hide ranks: other users' processes, hidden ones."""
-    return [(sample.node, gap) for sample in material.newest for gap in sample.gaps if gap.what == "ranks"]
+    return [(sample.node, gap) for sample in material.newest for gap in sample.gaps if gap.what in _HIDES_RANKS]
 
 
 def nodes_by_gap(material: Material) -> list[tuple[Gap, list[str]]]:
@@ -130,6 +138,8 @@ def judge(material: Material, job: str | None = None, until: float = math.inf) -
     except Exception as error:  # noqa: BLE001 - no verdict is better than none that anybody hears of
         return [failed_report(JobEvidence(job or ""), f"the jobs could not be told apart: {_words(error)}")]
     evidences = [evidence for evidence in evidences if job is None or evidence.job == job]
+    for evidence in evidences:
+        evidence.rhythm_s = material.rhythms.get(JobKey(evidence.job, evidence.uid))
     evidences.sort(key=lambda evidence: -len(evidence.roster))
     return sorted((_judged(evidence, until) for evidence in evidences), key=_worst_first)
 

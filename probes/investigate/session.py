@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import math
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,18 +20,30 @@ from mltop.probes.reach.channel import Channel
 from mltop.probes.reach.hub import Hub
 
 if TYPE_CHECKING:  # a capture's and a probe's modules are imported when they begin: they would delay the first paint
+    from mltop.probes.investigate.acting import (
+        DiagnosisRun,
+        Facts,
+        FactsRun,
+        NativeRun,
+        RankProcess,
+        Results,
+        SignalRun,
+    )
     from mltop.probes.investigate.capture import Describe
     from mltop.probes.investigate.probing.run import ProbeMemory, ProbeRun
     from mltop.probes.investigate.probing.wanted import ProbeProgress, ProbeWanted
+    from mltop.probes.model import JobKey, JobMotion, JobReport, RankStacks
+    from mltop.probes.model.acts import DiagResult, SignalName
+    from mltop.probes.model.incident import Incident
     from mltop.probes.model.probe import PastResult
     from mltop.probes.record import CaptureWriter
 
 RECENT_DUMP_S = 60.0  # a capture uses the last dump when it is not older
 CLOSE_CAPTURE_S = 0.7  # at exit: for a running capture to write what it has
 WRITE_SHARE = 0.1  # of a dump's time at most goes into writing rounds to disk: the next round waits for it
-# Samples and dumps hold no cycles. Looking for some after every 700 new objects, as is the default, doubles the CPU
-# time of a dump of 4,096 ranks.
-COLLECT_AFTER = (100_000, 50, 100)
+# Samples and dumps hold no cycles. Looking for some among all objects, as is the default, doubles the CPU time of a
+# dump of 4,096 ranks, and halts every thread for seconds. What is new is looked at once, a little at a time.
+COLLECT_AFTER = (2_000, 1_000_000_000, 1_000_000_000)
 
 
 class LiveSession:
@@ -52,6 +67,9 @@ class LiveSession:
         self.view, self.subscribe, self.retry = self.hub.view, self.hub.subscribe, self.hub.retry
         self.describe, self.job = describe, job
         self._memory = memory
+        # What who watches for longer makes of stacks, and how the jobs get on; from any thread.
+        self.joined_with: Callable[[Sequence[JobReport]], Sequence[Incident]] = lambda _: ()
+        self.motions: Callable[[], Sequence[JobMotion]] = lambda: ()
         gc.set_threshold(*COLLECT_AFTER)
         self._newest_dump: StackRun | None = None
         self._dumped_at = 0.0
@@ -65,8 +83,13 @@ class LiveSession:
         request: StackRequest | None = None,
     ) -> StackRun:
         """Dump all ranks of these nodes (none given: all) and judge them; progress is reported until ``finished``."""
-        request = request or StackRequest(nodes=tuple(nodes or ()), job=self.job, raw=True)
+        request = request or StackRequest(nodes=tuple(nodes or ()), job=self.job, raw=True, rhythms=self.rhythms())
         return StackRun(self.hub, request, on_progress, self.keep_dump).start()
+
+    def rhythms(self) -> dict[JobKey, float]:
+        """How long a step of each job takes, in seconds, where that is known."""
+        motions = ((motion.job_key, motion.rhythm) for motion in self.motions())
+        return {key: rhythm.step_s for key, rhythm in motions if rhythm is not None}
 
     def keep_dump(self, dump: StackRun) -> None:
         """The newest dump is what the next capture saves."""
@@ -85,9 +108,18 @@ class LiveSession:
         directory: Path | None = None,
         deadline_s: float = 30.0,
         on_progress: Callable[[StackProgress], None] = lambda _: None,
+        *,
+        parent: Path | None = None,
+        packed: bool = False,
+        least_free_bytes: int = 0,
     ) -> CaptureRun:
-        """Write a capture; ``on_progress`` hears of the dump that it begins with."""
-        self._capture = CaptureRun(self, on_done, directory, deadline_s, on_progress)
+        """Write a capture; ``on_progress`` hears of the dump that it begins with.
+
+        ``directory``: a new folder, or a .tar.gz; None: a name that is free, in ``parent``. ``packed``: as one file.
+        ``least_free_bytes``: with less room in ``parent`` none begins.
+        """
+        place = Place(directory, parent, packed, least_free_bytes)
+        self._capture = CaptureRun(self, on_done, place, deadline_s, on_progress)
         return self._capture.start()
 
     def run_probe(self, wanted: ProbeWanted, on_progress: Callable[[ProbeProgress], None]) -> ProbeRun:
@@ -95,6 +127,32 @@ class LiveSession:
         from mltop.probes.investigate.probing.run import ProbeRun
 
         return ProbeRun(self.hub, wanted, on_progress, self._memory).start()
+
+    def signal_facts(self, processes: Sequence[RankProcess], on_done: Callable[[Facts], None]) -> FactsRun:
+        """Ask what these ranks would do with signals."""
+        from mltop.probes.investigate.acting import FactsRun
+
+        return FactsRun(self.hub, processes, on_done).start()
+
+    def send_signal(
+        self, signal: SignalName, processes: Sequence[RankProcess], on_done: Callable[[Results], None]
+    ) -> SignalRun:
+        """Send one to these ranks; ``on_done`` gets a result for each of them."""
+        from mltop.probes.investigate.acting import SignalRun
+
+        return SignalRun(self.hub, signal, processes, on_done).start()
+
+    def dump_native(self, process: RankProcess, on_done: Callable[[RankStacks | None, str], None]) -> NativeRun:
+        """One dump of this rank with the frames of C."""
+        from mltop.probes.investigate.acting import NativeRun
+
+        return NativeRun(self.hub, process, on_done).start()
+
+    def diagnose(self, node: str, on_done: Callable[[list[DiagResult], str], None]) -> DiagnosisRun:
+        """Run `dcgmi diag -r 1` there."""
+        from mltop.probes.investigate.acting import DiagnosisRun
+
+        return DiagnosisRun(self.hub, node, on_done).start()
 
     def past(self) -> Sequence[PastResult]:
         """Results of earlier probes, () where none are remembered. Reads a file: not for the screen's loop."""
@@ -107,6 +165,35 @@ class LiveSession:
         self.hub.close()
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a capture goes, as ``LiveSession.capture`` has it."""
+
+    path: Path | None = None
+    parent: Path | None = None
+    packed: bool = False
+    least_free_bytes: int = 0
+
+    def check_room(self) -> None:
+        """Raises OSError where ``parent``, or what is there of it, has too little."""
+        if self.parent is None or not self.least_free_bytes:
+            return
+        there = next(path for path in (self.parent, *self.parent.parents) if path.exists())
+        space = os.statvfs(there)
+        free_bytes = space.f_bavail * space.f_frsize
+        if free_bytes < self.least_free_bytes:
+            from mltop.probes.model.units import size_words
+
+            room = f"{size_words(free_bytes)} are free, it begins with {size_words(self.least_free_bytes)}"
+            raise OSError(errno.ENOSPC, room, str(self.parent))
+
+    @property
+    def is_archive(self) -> bool:
+        from mltop.probes.record.archives import is_archive_name
+
+        return self.packed or (self.path is not None and is_archive_name(self.path.name))
+
+
 class CaptureRun(Run):
     """A running capture; ``cancel`` ends its dump, what is known is still written."""
 
@@ -116,12 +203,12 @@ class CaptureRun(Run):
         self,
         session: LiveSession,
         on_done: Callable[[CaptureResult], None],
-        directory: Path | None,
+        place: Place,
         deadline_s: float,
         on_progress: Callable[[StackProgress], None],
     ) -> None:
         super().__init__(deadline_s)
-        self._session, self._directory = session, directory
+        self._session, self._place = session, place
         self._on_done, self._on_progress = on_done, on_progress
         self._dump: StackRun | None = None
         self._result: CaptureResult | None = None
@@ -140,25 +227,36 @@ class CaptureRun(Run):
             self.error = f"cannot write {error.filename or 'the capture'}: {error.strerror}"
 
     def _tell_end(self, end: End) -> None:  # noqa: ARG002 - the result says it
-        self._on_done(self._result or CaptureResult(self._directory or Path(), error=self.error))
+        self._on_done(self._result or CaptureResult(self._place.path or Path(), error=self.error))
 
     def _write(self) -> CaptureResult:
         """The directory first, so that one that cannot be written is known at once; then round by round."""
-        from mltop.probes.investigate.capture import begin, finish_capture
+        from mltop.probes.investigate.capture import begin, finish_capture, pack
+        from mltop.probes.system.files import BadFile
 
-        writer = begin(self._directory, time.time())
+        place = self._place
+        place.check_room()
+        writer = begin(place.path, time.time(), place.parent)
         dump = self._session.recent_dump()
         if dump is None:
             dump = self._dumped(writer)
         # What came later than the dump did not go into its verdict.
         samples = self._samples(until=dump.history_until or math.inf)
-        finish_capture(writer, dump.material, dump.reports, self._session.describe, samples)
+        incidents = self._session.joined_with(dump.reports)
+        describe = self._session.describe
+        finish_capture(writer, dump.material, dump.reports, describe, samples=samples, incidents=incidents)
+        if place.is_archive:
+            try:
+                pack(writer, place.path)
+            except (OSError, BadFile) as error:
+                why = getattr(error, "strerror", None) or error
+                writer.problem(f"it could not be packed into one file: {why}; it is a folder")
         return CaptureResult(writer.directory, tuple(writer.problems), cancelled=self.cancelled)
 
     def _dumped(self, writer: CaptureWriter) -> StackRun:
         """A dump, with the samples written while it runs."""
         session = self._session
-        request = StackRequest(job=session.job, raw=True, deadline_s=self._stop.deadline_s)
+        request = StackRequest(job=session.job, raw=True, deadline_s=self._stop.deadline_s, rhythms=session.rhythms())
         dump = self._dump = StackRun(session.hub, request, self._on_progress, partial(self._write_round, writer))
         if self.cancelled:
             dump.cancel()

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from mltop.probes.investigate.material import Interner, Material, judge
 from mltop.probes.investigate.patience import Arrivals, Patience
 from mltop.probes.investigate.progress import FINISHED, End, Run, StackPhase, StackProgress
+from mltop.probes.investigate.proofs import Proofs
 from mltop.probes.investigate.rounds import STUCK_GAPS_S, TAIL_ROUNDS, Plan, Round, judge_due, next_pause, random_unit
 from mltop.probes.model import JobKey, JobReport, NodeState, RankStacks
 from mltop.probes.reach.hub import Hub
@@ -38,7 +39,11 @@ MOST_OF_A_NODE_BYTES = 128 * 1024 * 1024  # of JSON, in all rounds: 16 of 8 rank
 
 @dataclass(frozen=True)
 class StackRequest:
-    """What to dump. ``job``: only this one; ``nodes`` empty: all. ``deadline_s`` is for the whole of it."""
+    """What to dump. ``job``: only this one; ``nodes`` empty: all. ``deadline_s`` is for the whole of it.
+
+    ``pids``: these processes of the nodes instead of all ranks. ``unassigned``: processes of no job, too, each as a job
+    of its own; a run that finds no rank goes over to them by itself. ``rhythms``: as of Material.
+    """
 
     nodes: tuple[str, ...] = ()
     job: str | None = None
@@ -46,7 +51,10 @@ class StackRequest:
     native: bool = False
     ints: bool = True
     raw: bool = False
+    pids: tuple[int, ...] = ()
+    unassigned: bool = False
     deadline_s: float = 30.0
+    rhythms: Mapping[JobKey, float] = field(default_factory=dict)
 
 
 def is_gone(state: NodeState) -> bool:
@@ -90,16 +98,20 @@ class StackRun(Run):
         self._seen: dict[JobKey, set[int]] = {}  # ranks dumped
         self._sizes: dict[JobKey, int] = {}  # world sizes
         self._bytes_of: dict[str, int] = {}  # node → of its dumps
+        self._proofs = Proofs(hub, request.ints)
         self.rounds_done = 0
         self.reports: list[JobReport] = []
         self.history_until = 0.0  # monotonic s: what the samples said up to here is in the material
-        self.material = Material()
+        self.material = Material(rhythms=request.rhythms)
 
     def _work(self) -> None:
         while True:
             self.rounds_done += 1
             self._round_starts.append(len(self.material.dumps))
             self._one_round()
+            if self._finds_only_unassigned():
+                self._request = replace(self._request, unassigned=True)
+                self._one_round()
             done = self.rounds_done - self._rounds_aside
             if self.cancelled or judge_due(self._request.plan, done, self.reports, self._judge_took_s):
                 self._tell("judging")
@@ -107,6 +119,7 @@ class StackRun(Run):
             self._on_round(self)
             if self.cancelled:
                 break
+            self._prove()
             pause = next_pause(self._request.plan, done, self.reports, random_unit())
             if pause is None and self._stopped_meanwhile():
                 pause = STUCK_GAPS_S[0]
@@ -130,6 +143,17 @@ class StackRun(Run):
             if time.monotonic() - self._told_at > TELL_S:
                 self._tell("dumping")
         turn.cancel()
+        self._proofs.cancel()
+
+    def _prove(self) -> None:
+        """Has ranks of which Python says nothing looked at below it, while the next round is waited for.
+
+        Whether a job moves is seen in the second round, or the samples before have told that it does not.
+        """
+        first = self.rounds_done == 1
+        reports = [report for report in self.reports if _stands_still(report) or not first]
+        if not self._request.native and self._request.plan.most_rounds > self.rounds_done:
+            self._proofs.ask(self.material.dumps[self._round_starts[-1] :], reports)
 
     def _stopped_meanwhile(self) -> bool:
         """Whether a job that moved stands still in the last rounds: it hung while it was watched.
@@ -155,16 +179,24 @@ class StackRun(Run):
 
     def _one_round(self) -> None:
         """Dumps every rank once and takes in the answers as they come."""
+        first = self.rounds_done == self._raw_after + 1
         args: dict[str, object] = {
             "native": self._request.native,
             "ints": self._request.ints,
-            "raw": self._request.raw and self.rounds_done == self._raw_after + 1,
+            "raw": self._request.raw and first,
+            "tasks": first or not self._answered.issuperset(self._nodes),
             "job": self._request.job or "",
         }
+        if self._request.pids:
+            args["pids"] = list(self._request.pids)
+        if self._request.unassigned:
+            args["unassigned"] = True
         nodes = [node for node in self._nodes if not self._is_too_much(node)]
         turn = self._now = Round(self._hub, nodes, args, self._arrivals, take=self._take, earlier=self._now)
+        self._proofs.take(self._take)
         while not self._stop.now:
             turn.step()
+            self._proofs.take(self._take)
             self._answered |= turn.done
             if not self._waits_for(turn):
                 break
@@ -174,6 +206,18 @@ class StackRun(Run):
                 self._tell("dumping")
             elif time.monotonic() - self._told_at > TELL_S:
                 self._tell("dumping" if self._arrivals.reached else "connecting")
+
+    def _finds_only_unassigned(self) -> bool:
+        """Whether no rank of any job was found where processes of no job run."""
+        request = self._request
+        if self.rounds_done > 1 or self.material.dumps or request.job or request.pids or request.unassigned:
+            return False
+        if self._stop.now:
+            return False
+        samples = [self._hub.node(node).sample for node in self._nodes]
+        return any(s.unassigned for s in samples if s is not None) and not any(
+            s.ranks for s in samples if s is not None
+        )
 
     def _waits_for(self, turn: Round) -> list[NodeView]:
         """The nodes to wait for. One that did not answer in the first round is asked again, but holds up nobody."""

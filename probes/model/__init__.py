@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from mltop.probes.model.encoding import *  # noqa: F403
     from mltop.probes.model.gap import *  # noqa: F403
     from mltop.probes.model.gpu import *  # noqa: F403
+    from mltop.probes.model.incident import *  # noqa: F403
     from mltop.probes.model.sample import *  # noqa: F403
     from mltop.probes.model.verdict import *  # noqa: F403
     from mltop.probes.model.vocabulary import *  # noqa: F403
 else:
-    _MODULES = ("gpu", "gap", "sample", "verdict", "vocabulary", "encoding")
+    _MODULES = ("gpu", "gap", "sample", "verdict", "incident", "vocabulary", "encoding")
 
     def __getattr__(name: str) -> Any:
         """A name of one of these modules, loaded when somebody asks for it (PEP 562): NVML's reader process, which has

@@ -164,6 +164,7 @@ class GpuSample:
     uuid: str | None = None
     name: str | None = slow(None)
     pci_bus_id: str | None = slow(None)
+    minor: int | None = slow(None)  # of its device file /dev/nvidiaN, which need not be its index
     state: GpuState = "ok"
     error: str | None = None
     error_code: FaultCode = ""

@@ -124,6 +124,7 @@ GPU: dict[str, Range] = {
     "nvlink.links.*.speed_bytes_per_s": Range(0, 1e12, "bytes/s", "speed", "a link of NVLink 5 moves 53e9"),
     "nvlink.links.*.errors.*": _COUNT_64,
     "fabric.clique_id": Range(0, 4_000_000_000, "", "clique", "all ones is no id"),
+    "minor": Range(0, 255, "", "minor number", "NV_MINOR_DEVICE_NUMBER_REGULAR_MAX is 247"),
     "performance_state": Range(0, 15, "", "performance state", "nvml.h NVML_PSTATE_0 to NVML_PSTATE_15"),
     "processes.*.pid": Range(1, 1 << 22, "", "process", "the kernel's PID_MAX_LIMIT"),
     "processes.*.memory_bytes": _MEMORY,

@@ -34,6 +34,18 @@ class Ranges:
                 ranges.append((number, number))
         return cls(ranges)
 
+    @classmethod
+    def parsed(cls, text: str) -> Ranges:
+        """What ``str`` made. ValueError for anything else."""
+        ranges: list[tuple[int, int]] = []
+        for part in text.split(",") if text else ():
+            first, dash, last = part.partition("-")
+            pair = int(first), int(last if dash else first)
+            if not (first + last).isdecimal() or pair[0] > pair[1] or (ranges and pair[0] <= ranges[-1][1]):
+                raise ValueError(f"no ranges of numbers: {part[:40]!r}")
+            ranges.append(pair)
+        return cls(ranges)
+
     def __bool__(self) -> bool:
         return bool(self._ranges)
 

@@ -15,11 +15,13 @@ from typing import Any, Callable, TypeVar
 
 from mltop.probes.model.gap import Gap
 from mltop.probes.model.gpu import GpuSample, Nvlink
-from mltop.probes.model.sample import MAX_KERNEL_EVENTS, HostSample, LinkSample, RankSample, Sample
-from mltop.probes.model.verdict import Frame, RankStacks, StackDigest
+from mltop.probes.model.sample import MAX_KERNEL_EVENTS, HostSample, LinkSample, RankDeath, RankSample, Sample
+from mltop.probes.model.verdict import Frame, RankStacks, StackDigest, TaskChain, Tasks
 
 MOST_GPUS = 256  # of one node: the largest have 16, and 72 behind one NVLink switch
 MOST_RANKS = 8192  # of one node: more than any has processors
+MOST_UNASSIGNED = 4096  # processes of one node that belong to no job
+MOST_DEATHS = 8192
 MOST_RANK_NUMBERS = 1 << 24  # of one job: more than any has processors
 MOST_PIDS = 1 << 32
 MOST_TIME_S = 1e11  # unix s: the year 5138; calendars end soon after
@@ -37,27 +39,40 @@ MOST_SAID = 8  # values left out that have a gap of their own; the rest is count
 _THROTTLE = ("throttle_reasons", "throttle_ns", "throttle_share")
 # How much of what may repeat is taken.
 _MOST: dict[type, dict[str, int]] = {
-    Sample: {"links": 1024, "pci": 4096, "gaps": 4096, "cost_s": 64},
+    Sample: {
+        "unassigned": MOST_UNASSIGNED,
+        "deaths": MOST_DEATHS,
+        "links": 1024,
+        "pci": 4096,
+        "gaps": 4096,
+        "cost_s": 64,
+    },
     HostSample: {"blocked": 4096, "cgroups": 8192, "filesystems": 4096, "services": 256, "modules": 256},
     GpuSample: {"processes": 4096, "mig_instances": 64, **dict.fromkeys(_THROTTLE, 32)},
     Nvlink: {"links": 256},
     Gap: {"fields": 256},
-    RankSample: {"children": 65_536, "settings": 512},
+    RankSample: {"children": 65_536, "settings": 512, "parallel": 32, "versions": 64},
     LinkSample: {"counters": 1024, "saturated": 64},
     RankStacks: {"digests": 4096, "raw": 4096},
-    StackDigest: {"frames": 1024},
+    StackDigest: {"frames": 1024, "holds": 64},
+    Tasks: {"chains": 256, "cycles": 256},
+    TaskChain: {"frames": 256, "names": 8},
     Frame: {"ints": 256},
 }
 # Below which fields such a record may be.
 _PARTS: dict[type, tuple[str, ...]] = {
-    Sample: ("host", "gpus", "ranks", "links", "gaps"),
+    Sample: ("host", "gpus", "ranks", "unassigned", "links", "gaps"),
     GpuSample: ("nvlink",),
     RankStacks: ("digests",),
-    StackDigest: ("frames",),
+    StackDigest: ("frames", "tasks"),
+    Tasks: ("chains",),
+    TaskChain: ("frames",),
 }
 # Whose own numbers are looked at in every sample, and below which fields of a sample they are.
 _OF_HOST = ("host", "host.pressure", "host.filesystems", "host.cgroups", "host.blocked")
-_LOOKED_AT = tuple(map(attrgetter, (*_OF_HOST, "gpus", "ranks", "links", "pci", "kernel_events")))
+_LOOKED_AT = tuple(
+    map(attrgetter, (*_OF_HOST, "gpus", "ranks", "unassigned", "deaths", "links", "pci", "kernel_events"))
+)
 _numbers_of: dict[type, tuple[str, ...]] = {}
 
 Entry = TypeVar("Entry")
@@ -105,8 +120,10 @@ def admit(sample: Sample, is_large: bool = True) -> list[Gap]:
     if len(sample.ranks) > MOST_RANKS:
         left_out.rest("ranks", len(sample.ranks), MOST_RANKS)
         del sample.ranks[MOST_RANKS:]
-    for rank in sample.ranks:
+    sample.unassigned = _distinct(sample.unassigned, "unassigned", lambda rank: rank.pid, MOST_PIDS, left_out)
+    for rank in (*sample.ranks, *sample.unassigned):
         _admit_rank(rank, left_out)
+    sample.deaths = [death for death in sample.deaths if _admit_death(death, left_out)]
     sample.kernel_events = [
         event for event in sample.kernel_events[-MAX_KERNEL_EVENTS:] if _is_time(event.at, "kernel_log", left_out)
     ]
@@ -173,8 +190,20 @@ def _admit_rank(rank: RankSample, left_out: LeftOut) -> None:
             setattr(rank, name, None)
     if rank.started_at is not None and not _is_time(rank.started_at, f"rank.{rank.pid}.started_at", left_out):
         rank.started_at = None
+    if any(not 0 <= place <= MOST_RANK_NUMBERS for place in rank.parallel.values()):
+        left_out.value(f"rank.{rank.pid}.parallel", next(iter(rank.parallel.values())))
+        rank.parallel = {}
     if any(not 0 <= index < MOST_GPUS for index in rank.gpus):
         rank.gpus = [index for index in rank.gpus if 0 <= index < MOST_GPUS]
+
+
+def _admit_death(death: RankDeath, left_out: LeftOut) -> bool:
+    """Whether it can be: of a process, at a time. Two deaths may have one pid: it was used again."""
+    death.rank = _rank_number(death.rank)
+    if not 0 <= death.pid < MOST_PIDS:
+        left_out.value("deaths", death.pid)
+        return False
+    return death.at is None or _is_time(death.at, f"deaths.{death.pid}.at", left_out)
 
 
 def _rank_number(number: int | None) -> int | None:
@@ -213,7 +242,7 @@ def _cut(record: Any, left_out: LeftOut) -> None:
             setattr(record, name, dict(list(value.items())[:most]) if isinstance(value, dict) else value[:most])
     for name in _PARTS.get(type(record), ()):
         part = getattr(record, name)
-        for entry in part if isinstance(part, list) else (part,):
+        for entry in part if isinstance(part, list) else () if part is None else (part,):
             _cut(entry, left_out)
 
 

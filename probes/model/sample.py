@@ -11,6 +11,8 @@ from mltop.probes.model.gpu import GpuSample
 from mltop.probes.model.vocabulary import (
     COUNTER_KINDS,
     CounterKind,
+    DeathKind,
+    IdentifiedBy,
     LinkFault,
     LinkKind,
     NodePhase,
@@ -26,6 +28,14 @@ class JobKey(NamedTuple):
 
     name: str
     uid: int | None
+
+
+class PlacedJob(NamedTuple):
+    """Which job: by its name and whose it is, and of one that meets at a loopback address also where (else "")."""
+
+    name: str
+    uid: int | None
+    node: str
 
 
 @dataclass
@@ -58,6 +68,7 @@ class RankSample:
     wchan: str | None = None
     started_at: float | None = None
     gpus: list[int] = field(default_factory=list)
+    gpus_by: str = slow("")  # how that is known: "nvml", "open devices", "environment"; "": it is not
     cpu_fraction: float | None = None
     rss_bytes: int | None = None
     voluntary_switches: int | None = None
@@ -74,10 +85,37 @@ class RankSample:
     open_files_limit: int | None = slow(None)
     cgroup: str | None = slow(None)  # path below /sys/fs/cgroup, "/" is the root
     settings: dict[str, str] = slow(factory=dict)
+    identified_by: IdentifiedBy = slow("")  # how its number is known; "": it has none
+    parallel: dict[str, int] = slow(factory=dict)  # its place, and the sizes: tp, pp, dp, tp_size, pp_size, dp_size …
+    versions: dict[str, str] = slow(factory=dict)  # of what it has loaded: python, torch, nccl, cuda …
 
     @property
     def job_key(self) -> JobKey:
         return JobKey(self.job, self.uid)
+
+
+@dataclass
+class RankDeath:
+    """How a rank's process ended, as far as the node can tell. ``at``: unix s, when it was seen at the latest.
+
+    ``code``: the exit code of "exit", the signal's number of "signal" and "oom", either of "stopped" (128 and more: an
+    exit code that stands for a signal). ``told_by``: what knows it, the first of these how it ended ("proc connector",
+    "zombie", "pidfd", "kernel log", "cgroup", "error file", "launcher"; "gone": nothing does), joined by ", ".
+    ``error``: what an error file says of it, one line.
+    """
+
+    pid: int
+    rank: int | None = None
+    job: str = ""
+    uid: int | None = None
+    how: DeathKind = "unknown"
+    code: int | None = None
+    at: float | None = None
+    told_by: str = ""
+    error: str = ""
+    dumped_core: bool | None = None
+    gpus: list[int] = field(default_factory=list)  # that it had
+    started_at: float | None = None
 
 
 @dataclass
@@ -162,6 +200,8 @@ class HostSample:
     shm_used_bytes: int | None = None
     network_rx_bytes_per_s: float | None = None
     network_tx_bytes_per_s: float | None = None
+    ports_rx_bytes_per_s: float | None = None  # of all ports in Sample.links together, what RDMA moves included
+    ports_tx_bytes_per_s: float | None = None
     disk_read_bytes_per_s: float | None = None
     disk_write_bytes_per_s: float | None = None
     pressure: Pressure = field(default_factory=Pressure)
@@ -189,6 +229,7 @@ class HostSample:
     nvidia_driver: str | None = slow(None)  # the loaded kernel module's version
     is_virtual: bool | None = slow(None)  # a virtual machine
     is_confined: bool | None = slow(None)  # a container or a job's cgroup: not all devices of the machine may show
+    sees_all_processes: bool | None = slow(None)  # not only those of a PID namespace of its own
 
 
 @dataclass
@@ -245,14 +286,22 @@ class LinkSample:
     counters: dict[str, int] = field(default_factory=dict)
 
 
+def traffic_of(links: list[LinkSample]) -> tuple[float | None, float | None]:
+    """Bytes per second, received and sent, of all ports whose rates are known; None where none is."""
+    received = [link.rx_bytes_per_s for link in links if link.rx_bytes_per_s is not None]
+    sent = [link.tx_bytes_per_s for link in links if link.tx_bytes_per_s is not None]
+    return sum(received) if received else None, sum(sent) if sent else None
+
+
 @dataclass
 class KernelEvent:
     """Something the kernel (or NVML) reported. ``at``: unix s.
 
-    ``kind``: xid | sxid | off_bus | oom | hung_task | soft_lockup | nfs | nfs_ok | mlx5 | link | remount_ro | disk_io |
-    pcie_limited | peermem | mce | aer. ``subject``: what it is about: a PCI bus id as the line has it, a device, a
-    server, a process name. ``code``: Xid or SXid number, of a link 0 down and 1 up; ``severity``: "fatal" | "nonfatal"
-    where the line says so. ``source``: kmsg | journal | kern_log | nvml.
+    ``kind``: xid | sxid | off_bus | oom | segfault | hung_task | soft_lockup | nfs | nfs_ok | mlx5 | link |
+    remount_ro | disk_io | pcie_limited | peermem | mce | aer. ``subject``: what it is about: a PCI bus id as the line
+    has it, a device, a server, a process name. ``code``: Xid or SXid number, of a link 0 down and 1 up, of a segfault
+    (or another crash of a rank; its ``pid`` is the thread's) the signal; ``severity``: "fatal" | "nonfatal" where the
+    line says so. ``source``: kmsg | journal | kern_log | nvml.
     """
 
     at: float
@@ -274,6 +323,8 @@ class Sample:
     sample misses no event; what the kernel says once while it finds the hardware (pcie_limited) for as long as it runs.
     ``clock_skew_s``: the node's clock minus the watcher's, known to who receives samples. ``counters_read_at``: by kind
     of error counters (CounterKind) a time (unix s) since which all of that kind have been read.
+    ``unassigned``: Python processes with torch or JAX loaded that belong to no job that we know (a notebook, a server).
+    ``deaths``: of ranks, of the last hour.
     """
 
     node: str
@@ -283,6 +334,8 @@ class Sample:
     simulated: bool = False  # True: the GPUs are made up (mltop demo) and every screen says so
     gpus: list[GpuSample] = field(default_factory=list)
     ranks: list[RankSample] = field(default_factory=list)
+    unassigned: list[RankSample] = slow(factory=list)
+    deaths: list[RankDeath] = slow(factory=list)
     host: HostSample = field(default_factory=HostSample)
     links: list[LinkSample] = slow(factory=list)
     pci: list[PciDevice] = slow(factory=list)

@@ -101,6 +101,13 @@ def watts(w: float | None) -> str:
     return f"{w / 1e3:.1f}kW" if abs(w) < 999_500 else f"{w / 1e6:.2f}MW"
 
 
+def kilowatts(w: float | None) -> str:
+    """As ``watts``, from a kilowatt on in these: 752W, 4.2kW, 319kW."""
+    if w is None or not known(w) or abs(w) < 999.5:
+        return watts(w)
+    return f"{w / 1000:.0f}kW" if abs(w) >= 99_950 else f"{w / 1000:.1f}kW"
+
+
 def mhz(value: float | None) -> str:
     """1755MHz."""
     return UNKNOWN if value is None or not known(value) else f"{value:.0f}MHz"
@@ -137,6 +144,16 @@ def seconds(s: float | None) -> str:
     if hours == 0:
         return f"{minutes}m{whole % 60:02d}s"
     return f"{hours}h{minutes % 60:02d}m" if days == 0 else f"{days}d{hours % 24:02d}h"
+
+
+def rough_time(s: float | None) -> str:
+    """A duration in one unit, rounded down: 48s, 6m, 2h, 4d."""
+    if s is None or not known(s):
+        return UNKNOWN
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if s >= size:
+            return f"{int(s // size)}{unit}"
+    return f"{int(max(s, 0.0))}s"
 
 
 def short_time(s: float | None) -> str:

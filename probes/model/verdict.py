@@ -9,8 +9,8 @@ from typing import Any
 
 from mltop.probes.model.gap import Gap
 from mltop.probes.model.ranks import Ranges
-from mltop.probes.model.sample import RankSample
-from mltop.probes.model.vocabulary import Confidence, Remedy, Severity, VerdictKind
+from mltop.probes.model.sample import JobKey, RankSample
+from mltop.probes.model.vocabulary import Confidence, CulpritKind, Remedy, Severity, VerdictKind
 
 # What a frame below Python is said to be in: a shared object, a C, C++, CUDA, Rust or Cython source, or nothing known
 # ("?", "[vdso]"). A program's own code has no line where there is no debugging information: "bin/python3.11", line 0.
@@ -38,6 +38,9 @@ class Finding:
     ``subject``: what it is about ("GPU 3", "mlx5_4", "host", "/ckpt"), for keys, columns and filters; ``message`` is a
     whole sentence without it. ``key`` tells several of one rule on one subject apart (two different Xids).
     ``remedy``: what ``action`` comes to; "none" where it does nothing to the hardware that it is about.
+    ``folded``: "id subject" of what it explains, ``explains``: the same, whole, without any of its own; of very many
+    alike not all. ``about``: other names of what it is about, ``server``: the file server that does not serve. Where it
+    is about a job, its ranks or a process: ``job`` of ``uid``, ``ranks``, ``pid``; no ranks are all of it.
     """
 
     id: str
@@ -52,12 +55,35 @@ class Finding:
     until: float | None = None
     remedy: Remedy = "none"
     key: str = ""
+    about: list[str] = field(default_factory=list)
+    server: str = ""
+    job: str = ""
+    uid: int | None = None
+    ranks: Ranges = field(default_factory=Ranges)
+    pid: int | None = None
+    explains: list[Finding] = field(default_factory=list)
 
     @property
     def gpu(self) -> int | None:
         """The index of the GPU that it is about, None: another subject."""
         match = _GPU.fullmatch(self.subject)
         return int(match[1]) if match else None
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Equal for copies of one finding, whatever they advise."""
+        return self.id, self.node, self.subject, self.key, self.job, self.uid, self.since, self.until
+
+    @property
+    def gpus(self) -> list[int]:
+        """The indexes of all GPUs that it is about."""
+        matches = map(_GPU.fullmatch, dict.fromkeys((self.subject, *self.about)))
+        return [int(match[1]) for match in matches if match]
+
+    @property
+    def job_key(self) -> JobKey | None:
+        """None where it is about no job that is known."""
+        return JobKey(self.job, self.uid) if self.job else None
 
     @property
     def is_of_all_gpus(self) -> bool:
@@ -83,6 +109,7 @@ class Unknown:
 @dataclass
 class Frame:
     """One frame. ``file`` is relative to site-packages or its last parts; ``ints`` are integer locals.
+    ``user``: the code of who runs the job, not of a library, the standard library or a generator.
 
     Those that the leaf called into below Python (``--native``) come first; of these ``line`` is 0 where unknown.
     """
@@ -91,6 +118,7 @@ class Frame:
     file: str
     line: int
     ints: dict[str, int] = field(default_factory=dict)
+    user: bool = False
 
     @property
     def native(self) -> bool:
@@ -105,6 +133,38 @@ def _is_native_file(file: str, no_line: bool) -> bool:
     return no_line or _NATIVE_FILE.search(file) is not None
 
 
+@dataclass
+class TaskChain:
+    """asyncio tasks that wait alike, ``count`` of them. ``frames``: the innermost task's coroutines, leaf first, then
+    those of the tasks that await it; ``names``: of some of the ``count``.
+    """
+
+    count: int = 1
+    frames: list[Frame] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+
+
+OLDEST_WITH_TASKS = (3, 14)  # Python that reads the tasks of another process: `python -m asyncio pstree PID`
+
+
+@dataclass
+class Tasks:
+    """The asyncio tasks of one process: ``count`` that are pending, those that wait alike together, the most first.
+
+    ``left_out``: tasks that wait in places without a chain here. ``cycles``: names of tasks of which each waits for the
+    next and the last is the first again; there are no chains then. ``error`` says in plain words why nothing is known,
+    ``fix`` what would help; ``python`` is the process's, where that is too old for it: 3.11.
+    """
+
+    count: int = 0
+    chains: list[TaskChain] = field(default_factory=list)
+    left_out: int = 0
+    cycles: list[list[str]] = field(default_factory=list)
+    error: str = ""
+    fix: str = ""
+    python: str = ""
+
+
 _NOT_PYTHON, _EXITED = "not Python: ", ("the process is gone", "zombie: ")
 
 
@@ -116,7 +176,10 @@ class StackDigest:
     is not Python, whose name is ``program``, it stays equal while that child does not run.
     ``child_of`` is the rank's pid when ``pid`` is one of its children (a dataloader worker).
     ``samples`` counts the dumps in which this same stack was seen in a row. ``error`` says in plain words why
-    there are no frames, ``fix`` what would help.
+    there are no frames, ``fix`` what would help. ``acquires``: the lock that its leaf's source line asks for
+    ("self.lock", of a file "flock" or "lockf"); ``holds``: those of the blocks that its user's frames stand in.
+    ``switches`` and ``cpu_s`` (on a CPU): so far, of a thread that is not the main one. ``tasks``: the process's,
+    where this thread is an event loop in which nothing runs and they were asked for.
     """
 
     rank: int | None
@@ -136,6 +199,11 @@ class StackDigest:
     taken_at: float | None = None
     program: str = ""  # of a child that is not Python, "" of Python processes
     dead: bool = False  # the process has exited
+    acquires: str = ""
+    holds: list[str] = field(default_factory=list)
+    switches: int | None = None
+    cpu_s: float | None = None
+    tasks: Tasks | None = None
 
     def __post_init__(self) -> None:
         """A capture of an older version has both in ``error`` alone."""
@@ -144,6 +212,25 @@ class StackDigest:
         if not self.program and self.error.startswith(_NOT_PYTHON):
             self.program = self.error[len(_NOT_PYTHON) :]
         self.dead = self.dead or self.error.startswith(_EXITED)
+
+
+EVENT_LOOPS = ("asyncio/", "uvloop/", "trio/", "anyio/")
+_LOOP_WAITS = frozenset(
+    {"select", "poll", "_poll", "_run_once", "run_forever", "run_until_complete", "run", "get_events"}
+)
+
+
+def idle_event_loop(digest: StackDigest) -> bool:
+    """True for an event loop that waits for the next event: a serving process without a request, no culprit."""
+    for frame in digest.frames:
+        if frame.native:
+            continue
+        is_loops = frame.file.startswith(EVENT_LOOPS)
+        if not (is_loops or frame.file == "selectors.py") or frame.function.rpartition(".")[2] not in _LOOP_WAITS:
+            return False
+        if is_loops:
+            return True
+    return False
 
 
 @dataclass
@@ -158,8 +245,10 @@ class StackClass:
 
 @dataclass
 class Culprit:
-    """``where`` is "function (file:line)" or the kernel function, ``in_reason`` whether ``reason`` says it, too;
-    ``pid`` may be a child of the rank.
+    """``where`` is "function (file:line)" of the user's, with what it called in brackets, or the kernel function;
+    ``in_reason``: whether ``reason`` says it, too. ``pid`` is the rank's own, ``child_pid`` its worker's where this
+    one is stuck, ``gpu`` is its first one.
+    ``rank`` None: a node, or a process without a number.
     """
 
     rank: int | None
@@ -168,6 +257,9 @@ class Culprit:
     reason: str
     where: str
     in_reason: bool = False
+    gpu: int | None = None
+    how: CulpritKind = ""
+    child_pid: int | None = None
 
 
 @dataclass
@@ -182,7 +274,9 @@ class Waiting:
 class Verdict:
     """Moving jobs accuse nobody. ``stragglers`` names their slow ranks: these are observations, not accusations.
 
-    ``ended``: every rank of the job is gone, and nothing is left to be judged.
+    ``ended``: every rank of the job is gone, and nothing is left to be judged. ``since``: unix s since when nothing is
+    known to have moved. ``circle``: ranks that wait for one another, each for the next; which of them is wrong nobody
+    can tell.
     """
 
     kind: VerdictKind
@@ -193,6 +287,8 @@ class Verdict:
     confidence: Confidence = "low"
     gaps: list[Gap] = field(default_factory=list)
     ended: bool = False
+    since: float | None = None
+    circle: list[int] = field(default_factory=list)
 
     @property
     def stands_still(self) -> bool:
@@ -237,3 +333,7 @@ class JobReport:
     uid: int | None = None
     user: str = ""
     error: str = ""
+
+    @property
+    def job_key(self) -> JobKey:
+        return JobKey(self.job, self.uid)

@@ -80,6 +80,15 @@ REMEDIES: tuple[Remedy, ...] = get_args(Remedy)
 # confidence, since they may be doing long work of their own.
 VerdictKind = Literal["hang", "suspect", "straggler", "moving", "unclear"]
 VERDICT_KINDS: tuple[VerdictKind, ...] = get_args(VerdictKind)
+# What who holds a job up does: stands in one place outside collectives; computes or loops alone; asks again and again
+# for something that does not come; waits elsewhere than the others; is a turn of a loop behind or ahead; is stopped by
+# a signal; is held by a debugger; does not come back from the kernel; has died; ended well before the others; works,
+# but slowly.
+CulpritKind = Literal[
+    "stands", "computes", "polls", "elsewhere", "behind", "stopped", "traced", "kernel", "dead", "left", "slow", ""
+]
+# What a process sleeps in (wchan) that waits for any child's end: os.waitpid and os.system have no Python frames.
+WAITS_FOR_CHILD = "do_wait"
 Confidence = Literal["high", "medium", "low"]
 CONFIDENCES: tuple[Confidence, ...] = get_args(Confidence)
 
@@ -89,3 +98,43 @@ ProbeKind = Literal["matmul", "all-reduce", "pairs", "memory", "copies"]
 DeviceKind = Literal["gpu", "mig", "cpu"]
 # Why a device is not measured.
 RefusalCode = Literal["in_use", "probe", "job", "busy", "full", "broken", "unknown", "stuck", ""]
+
+# How a rank's number is known: variables at its start or set since, the title that it gave itself, its arguments, or
+# only the place among its parent's children in the order of their starts, which is a guess.
+IdentifiedBy = Literal["environment", "live environment", "title", "arguments", "parent and order", ""]
+
+# How a process ended: by itself with an exit code, by a signal, killed by the kernel for want of memory, stopped from
+# outside (a time limit, scancel, an eviction).
+DeathKind = Literal["exit", "signal", "oom", "stopped", "unknown"]
+
+# What an incident is, in the order in which several of equal loss are told. "stopped": from outside (time limit,
+# cancel, Ctrl-C, eviction); "node": hardware or system trouble that no job is known to suffer from.
+IncidentKind = Literal["crash", "hang", "stopped", "straggler", "starved", "slow", "node"]
+INCIDENT_KINDS: tuple[IncidentKind, ...] = get_args(IncidentKind)
+EvidenceSource = Literal["samples", "stacks", "log", "flight_recorder", "ras", "kernel", "health", "probe", "launcher"]
+
+# How a job gets on, as seen from outside: it loads or compiles; it steps; nothing has moved for ten seconds; nothing
+# has moved for longer than it ever took; it cannot be told.
+MotionPhase = Literal["starting", "moving", "quiet", "stalled", "unknown"]
+
+# It works; it waits for others of its job in a collective; it is what the others wait for; its job stands still, and
+# who holds it up is not known; nothing of its job has moved for seconds only; it computes while the others wait; it
+# waits for data; its clock is held down; its job starts; there is a process and nothing to do; there is none; its
+# process is gone; NVML has lost it; NVML gives an error; it cannot be told.
+WorkState = Literal[
+    "works",
+    "waits",
+    "stands",
+    "stalled",
+    "quiet",
+    "alone",
+    "starved",
+    "throttled",
+    "starting",
+    "idle",
+    "no_process",
+    "ended",
+    "lost",
+    "error",
+    "unknown",
+]

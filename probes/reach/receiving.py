@@ -18,7 +18,16 @@ import msgspec
 from mltop.probes.agent.protocol import Message
 from mltop.probes.model import Fault, FaultCode, Gap, GpuSample, HostSample, LinkFault, LinkSample, Sample
 from mltop.probes.model.plausible import CLOCK_OVER_MAX, GPU, LINKS, PCI, Range
-from mltop.probes.model.receipt import LARGE_BYTES, MOST_GPUS, MOST_RANKS, LeftOut, Refused, admit
+from mltop.probes.model.receipt import (
+    LARGE_BYTES,
+    MOST_DEATHS,
+    MOST_GPUS,
+    MOST_RANKS,
+    MOST_UNASSIGNED,
+    LeftOut,
+    Refused,
+    admit,
+)
 from mltop.probes.model.units import size_words
 from mltop.probes.reach.view import SampleFrame, SampleSummary, summary_of
 
@@ -30,7 +39,16 @@ UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, Refused)
 MOST_LOOSE_BYTES = 512 * 1024  # of JSON with strange words: six times a node of 8 GPUs
 MOST_ALIKE = 8  # values of one table that cannot be: so many have a gap
 MANY_OBJECTS = 4096  # 8 GPUs with their ports make 1,000
-_MOST_OF = {"gpus": MOST_GPUS, "ranks": MOST_RANKS, "links": 4096, "pci": 16_384, "kernel_events": 4096, "gaps": 16_384}
+_MOST_OF = {
+    "gpus": MOST_GPUS,
+    "ranks": MOST_RANKS,
+    "unassigned": MOST_UNASSIGNED,
+    "deaths": MOST_DEATHS,
+    "links": 4096,
+    "pci": 16_384,
+    "kernel_events": 4096,
+    "gaps": 16_384,
+}
 
 
 class SampleHead(msgspec.Struct):
@@ -53,6 +71,7 @@ _shapes_of_frames: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_ShapeFrame)
 _samples = msgspec.json.Decoder(Sample)
 _messages = msgspec.json.Decoder(Message)
 _summaries = msgspec.json.Decoder(SampleFrame)
+_lines = msgspec.json.Decoder(SampleSummary)
 
 
 def sample_of_frame(payload: bytes) -> tuple[Sample | None, list[Gap]]:
@@ -82,6 +101,17 @@ def summary_of_frame(payload: bytes) -> SampleSummary | None:
         sample, _ = sample_of_frame(payload)
         return None if sample is None else summary_of(sample)
     return None if summary is None else summary.admitted()
+
+
+def summary_of_line(line: bytes) -> SampleSummary:
+    """What views of all nodes need of a line that ``sample_of_line`` has read. Raises UNREADABLE."""
+    try:
+        summary = _lines.decode(line)
+    except msgspec.ValidationError:
+        return summary_of(sample_of_line(line))
+    if summary.host.ports_rx_bytes_per_s is None:  # an older agent: its ports tell it
+        return summary_of(sample_of_line(line))
+    return summary.admitted()
 
 
 def _received(sample: Sample, payload: bytes, left_out: LeftOut) -> list[Gap]:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from mltop.probes.agent.light import complete
 from mltop.probes.model import Gap, NodePhase, NodeState, Sample, Via
 from mltop.probes.model.units import duration_words
+from mltop.probes.reach.courtesy import give_way
 from mltop.probes.reach.receiving import sample_of_frame, summary_of_frame, why_unreadable
 from mltop.probes.reach.view import Connection, FleetView, NodeView, Received
 
@@ -206,6 +207,7 @@ class Records:
         samples: list[Sample] = []
         remembered = size_bytes = 0
         for frame in reversed(frames):
+            give_way()
             with contextlib.suppress(Exception):  # the view says so of the newest one
                 sample = self._sample(node, frame.payload, frame.slow)
                 if sample is not None:

@@ -17,6 +17,7 @@ from mltop.probes.model.receipt import MOST_RANKS, Refused, admit_stacks, said
 from mltop.probes.model.text import plain_text
 from mltop.probes.model.units import duration_words, size_words
 from mltop.probes.reach.channel import Channel, Ending
+from mltop.probes.reach.courtesy import give_way
 from mltop.probes.reach.receiving import UNREADABLE
 from mltop.probes.reach.records import Records
 from mltop.probes.reach.stream import Misnamed, Reaper, Stream
@@ -40,30 +41,35 @@ class Answer:
 
 
 class Pending:
-    """The answers of ``nodes`` to what they were asked. ``open_nodes`` have not finished yet."""
+    """The answers of ``nodes`` to what they were asked. ``open_nodes``: whose last answer has not been read yet."""
 
     def __init__(self, nodes: Iterable[str], cancel: Callable[[], None]) -> None:
         self._queue: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         self._open = set(nodes)
+        self._unfinished = set(self._open)  # in the hub: what it has said may not have been read yet
         self._lock = threading.Lock()
         self.cancel = cancel
 
     def expect(self, nodes: Iterable[str]) -> None:
         """These nodes are asked, too, or something more."""
         with self._lock:
-            self._open.update(nodes)
+            names = tuple(nodes)
+            self._open.update(names)
+            self._unfinished.update(names)
 
     def put(self, node: str, message: Message, size_bytes: int = 0) -> None:
         """Called by the hub's thread. The node's own words, error and fix, are made fit for a terminal."""
         message.error, message.fix = plain_text(message.error, MOST_ERROR), plain_text(message.fix)
         if message.kind in ("done", "error"):
             with self._lock:
-                self._open.discard(node)
+                self._unfinished.discard(node)
         self._queue.put(Answer(node, message, size_bytes))
 
     def fail_all(self, reason: str) -> None:
         """Ends the wait for every open node."""
-        for node in self.open_nodes:
+        with self._lock:
+            unfinished = sorted(self._unfinished)
+        for node in unfinished:
             self.put(node, Message("error", node=node, error=reason))
 
     @property
@@ -75,9 +81,13 @@ class Pending:
         """Yields answers until every node has finished or nothing came for ``timeout_s``."""
         while True:
             try:
-                yield self._queue.get(timeout=timeout_s if self._open else 0.0)
+                answer = self._queue.get(timeout=timeout_s if self._open else 0.0)
             except queue.Empty:
                 return
+            if answer.message.kind in ("done", "error"):
+                with self._lock:
+                    self._open.discard(answer.node)
+            yield answer
 
 
 @dataclass
@@ -175,6 +185,7 @@ class Requests:
             self.deliver(ask, message, size_bytes)
 
     def deliver(self, ask: NodeRequest, message: Message, size_bytes: int = 0) -> None:
+        give_way()
         ask.parts, ask.bytes = ask.parts + 1, ask.bytes + size_bytes
         try:
             ask.admit(message)

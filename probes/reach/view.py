@@ -15,10 +15,18 @@ import msgspec
 
 from mltop.probes.agent.protocol import Boot, Hello
 from mltop.probes.model import GapKind, GpuSample, GpuState, JobKey, NodeState, Sample, Via
+from mltop.probes.model.gpu import Nvlink
 from mltop.probes.model.receipt import MOST_GPUS, MOST_RANK_NUMBERS, MOST_RANKS, MOST_TIME_S, Refused, said
+from mltop.probes.model.sample import traffic_of
+from mltop.probes.reach.courtesy import give_way
 
 # Field names, units and meanings are those of probes.model. Nothing here can be part of a cycle: the garbage collector
 # need not look at some ten thousand objects a second (gc=False).
+
+
+class NvlinkSummary(msgspec.Struct, frozen=True, gc=False):
+    rx_bytes_per_s: float | None = None
+    tx_bytes_per_s: float | None = None
 
 
 class GpuSummary(msgspec.Struct, frozen=True, gc=False):
@@ -27,6 +35,7 @@ class GpuSummary(msgspec.Struct, frozen=True, gc=False):
     busy: float | None = None
     sm_active: float | None = None
     tensor_active: float | None = None
+    dram_active: float | None = None
     memory_used_bytes: int | None = None
     memory_total_bytes: int | None = None
     temperature_c: float | None = None
@@ -35,6 +44,7 @@ class GpuSummary(msgspec.Struct, frozen=True, gc=False):
     sm_clock_mhz: int | None = None
     sm_clock_max_mhz: int | None = None
     throttle_reasons: tuple[str, ...] | None = None
+    nvlink: NvlinkSummary = NvlinkSummary()
 
 
 class RankSummary(msgspec.Struct, frozen=True, gc=False):
@@ -43,6 +53,7 @@ class RankSummary(msgspec.Struct, frozen=True, gc=False):
     job: str = ""
     uid: int | None = None
     started_at: float | None = None
+    gpus: tuple[int, ...] = ()
     voluntary_switches: int | None = None
     read_syscalls: int | None = None
     write_syscalls: int | None = None
@@ -50,6 +61,22 @@ class RankSummary(msgspec.Struct, frozen=True, gc=False):
     @property
     def job_key(self) -> JobKey:
         return JobKey(self.job, self.uid)
+
+
+class HostSummary(msgspec.Struct, frozen=True, gc=False):
+    cpu_fraction: float | None = None
+    network_rx_bytes_per_s: float | None = None
+    network_tx_bytes_per_s: float | None = None
+    ports_rx_bytes_per_s: float | None = None
+    ports_tx_bytes_per_s: float | None = None
+
+    @property
+    def all_network_bytes_per_s(self) -> float | None:
+        """In and out together, of all ports; of agents that do not tell it, of network interfaces (without RDMA)."""
+        received, sent = self.ports_rx_bytes_per_s, self.ports_tx_bytes_per_s
+        if received is None or sent is None:
+            received, sent = self.network_rx_bytes_per_s, self.network_tx_bytes_per_s
+        return None if received is None or sent is None else received + sent
 
 
 class GapSummary(msgspec.Struct, frozen=True, gc=False):
@@ -65,6 +92,7 @@ class SampleSummary(msgspec.Struct, frozen=True, gc=False):
     simulated: bool = False
     gpus: tuple[GpuSummary, ...] = ()
     ranks: tuple[RankSummary, ...] = ()
+    host: HostSummary = HostSummary()
     gaps: tuple[GapSummary, ...] = ()
 
     def admitted(self) -> SampleSummary:
@@ -105,13 +133,27 @@ def summary_of(sample: Sample) -> SampleSummary:
         sample.simulated,
         tuple(GpuSummary(**_fields(gpu, GpuSummary)) for gpu in sample.gpus),
         tuple(RankSummary(**_fields(rank, RankSummary)) for rank in sample.ranks),
+        _host_summary(sample),
         tuple(GapSummary(gap.kind) for gap in sample.gaps),
     )
 
 
+def _host_summary(sample: Sample) -> HostSummary:
+    fields = _fields(sample.host, HostSummary)
+    if fields["ports_rx_bytes_per_s"] is None:  # an older agent
+        fields["ports_rx_bytes_per_s"], fields["ports_tx_bytes_per_s"] = traffic_of(sample.links)
+    return HostSummary(**fields)
+
+
 def _fields(whole: object, part: type[msgspec.Struct]) -> dict[str, Any]:
     values = {name: getattr(whole, name) for name in part.__struct_fields__}
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    return {name: _frozen(value) for name, value in values.items()}
+
+
+def _frozen(value: object) -> object:
+    if isinstance(value, list):
+        return tuple(value)
+    return NvlinkSummary(value.rx_bytes_per_s, value.tx_bytes_per_s) if isinstance(value, Nvlink) else value
 
 
 _DECODING = threading.Lock()  # for a moment, and rarely by two: one for all
@@ -143,6 +185,7 @@ class Received:
     def decoded(self) -> Sample | None:
         """The sample, for a caller that does not look at it but knows that somebody will."""
         if not self._decoded:
+            give_way()
             with _DECODING:
                 if not self._decoded:
                     self._sample = self._decode(self.payload, self.slow)

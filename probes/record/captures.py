@@ -17,22 +17,34 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, make_dataclass
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 import msgspec
 
-from mltop.probes.model import Gap, NodeState, RankStacks, Sample, all_fields, to_json, well_formed
+from mltop.probes.model import Finding, Gap, NodeState, RankStacks, Sample, Tasks, all_fields, to_json, well_formed
+from mltop.probes.model.incident import Incident
 from mltop.probes.model.receipt import admit_stacks
 from mltop.probes.model.text import clean
 from mltop.probes.reach.view import Connection
 from mltop.probes.record import decoding
-from mltop.probes.record.decoding import BadRecording, decode, failing_at
-from mltop.probes.record.recordings import Budget, StoredSamples, check_format, read_samples, recording, sentence
+from mltop.probes.record.archives import capture_folder, empty, pack, stem_of
+from mltop.probes.record.decoding import BadRecording, decode, decode_sample, failing_at
+from mltop.probes.record.recordings import (
+    Budget,
+    DecodeLine,
+    StoredSamples,
+    check_format,
+    read_samples,
+    recording,
+    sentence,
+)
 from mltop.probes.system.files import BadFile, Folder
 from mltop.probes.version import __version__
 
 FORMAT = 1
+Told = TypeVar("Told")
 MANIFEST, VERDICT, SAMPLES, DUMPS = "manifest.json", "verdict.json", "samples", "stacks"
+INCIDENTS, FINDINGS, KERNEL_LINES = "incidents.json", "findings.json", "kernel.txt"
 _MOST_NAME_BYTES = 200  # of a file: file systems take 255, and there is a suffix
 _MOST_CHARS = 500  # of a problem that a manifest tells
 _NAMED = 3  # of the files that are missing
@@ -110,6 +122,15 @@ class CaptureWriter:
             self._manifest.update(finished_at=time.time(), complete=not self.problems)
             self._write_manifest()
 
+    def pack(self, archive: Path) -> None:
+        """Makes one file of it, and removes the folder. Raises OSError and BadFile: the folder stays then."""
+        with self._lock:
+            pack(self._folder, archive, stem_of(archive))
+            with contextlib.suppress(OSError, BadFile):
+                empty(self._folder)
+                self.directory.rmdir()
+            self.directory = archive
+
     def _write(self, name: str, data: bytes) -> None:
         *above, last = name.split("/")
         folder = self._folder
@@ -136,7 +157,8 @@ def safe_name(node: str) -> str:
 class Saved:
     """What a capture or a recording (samples only) holds. ``gaps``: what it lacks, by its own manifest and by looking.
 
-    ``dumps`` come without py-spy's JSON (``raw``), which `read_raw` has.
+    ``dumps`` come without py-spy's JSON (``raw``), which `read_raw` has; ``incidents`` and ``findings`` as they were
+    judged then.
     """
 
     nodes: list[NodeState] = field(default_factory=list)
@@ -144,6 +166,8 @@ class Saved:
     dumps: list[RankStacks] = field(default_factory=list)
     not_answered: list[NodeState] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
+    incidents: list[Incident] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
 
     @property
     def newest(self) -> list[Sample]:
@@ -177,22 +201,25 @@ def _without_raw() -> type[Any]:
     )
 
 
-def read_capture(directory: Path, share: Callable[[RankStacks], None] = lambda _: None) -> Saved:
-    """A capture; BadRecording says why it is none. Fields of newer versions are ignored.
+def read_capture(
+    path: Path, share: Callable[[RankStacks], None] = lambda _: None, decode_line: DecodeLine = decode_sample
+) -> Saved:
+    """A capture, a folder or an archive; BadRecording says why it is none. Fields of newer versions are ignored.
 
-    ``share`` is called with every dump as it is read, to replace parts by equal ones of others.
+    ``share`` is called with every dump as it is read, to replace parts by equal ones of others. ``decode_line`` as of
+    ``read_recording``.
     """
     try:
-        with Folder.open(directory) as folder:
-            return _Reader(folder).read(share)
+        with capture_folder(path) as folder:
+            return _Reader(folder, decode_line).read(share)
     except (OSError, BadFile) as error:
         raise BadRecording(sentence(error)) from None
 
 
-def read_raw(directory: Path) -> Iterator[RankStacks]:
+def read_raw(path: Path) -> Iterator[RankStacks]:
     """Yields every dump as py-spy saw it (``raw``), a file at a time. Raises BadRecording."""
     try:
-        with Folder.open(directory) as folder:
+        with capture_folder(path) as folder:
             reader = _Reader(folder)
             reader.manifest()
             for inner, name in reader.dump_files():
@@ -205,8 +232,8 @@ def read_raw(directory: Path) -> Iterator[RankStacks]:
 class _Reader:
     """One reading of one folder. Everything in it raises OSError, BadFile and BadRecording."""
 
-    def __init__(self, folder: Folder) -> None:
-        self._folder = folder
+    def __init__(self, folder: Folder, decode_line: DecodeLine = decode_sample) -> None:
+        self._folder, self._decode_line = folder, decode_line
         self._files: set[str] = set()  # that were seen
 
     def read(self, share: Callable[[RankStacks], None]) -> Saved:
@@ -217,9 +244,10 @@ class _Reader:
         self._files.update(self._folder.names(decoding.MOST_FILES))
         cut_off = self._samples(samples)
         dumps = self._dumps(share)
+        incidents, findings = self._told(INCIDENTS, Incident), self._told(FINDINGS, Finding)
         problems += _missing([name for name in manifest.files or [] if name not in self._files]) + cut_off
         gaps = [Gap("capture", problem) for problem in problems]
-        return Saved(manifest.nodes, samples, dumps, self._not_answered(), gaps)
+        return Saved(manifest.nodes, samples, dumps, self._not_answered(), gaps, incidents, findings)
 
     def manifest(self) -> _Manifest:
         path = self._folder.path / MANIFEST
@@ -237,7 +265,7 @@ class _Reader:
         for folder, name in self._names(self._folder, SAMPLES, lambda name: ".jsonl" in name):
             fd, path = folder.open_file(name), folder.path / name
             try:
-                if read_samples(fd, path, into, budget):
+                if read_samples(fd, path, into, budget, self._decode_line):
                     cut_off.append(f"{SAMPLES}/{name} is cut off")
             finally:
                 os.close(fd)
@@ -263,6 +291,8 @@ class _Reader:
                 for frames in (digest.frames for digest in dump.digests if id(digest.frames) not in frames_seen):
                     frames_seen.add(id(frames))
                     parts += len(frames) + sum(len(frame.ints) for frame in frames)
+                parts += sum(len(names) for tasks in _tasks(dump) for names in tasks.cycles)
+                parts += sum(1 + len(chain.frames) for tasks in _tasks(dump) for chain in tasks.chains)
                 if parts > decoding.MOST_DUMP_PARTS:
                     raise BadRecording(f"{where}: more stacks than mltop can keep in memory")
         return dumps
@@ -293,6 +323,13 @@ class _Reader:
         """Whether it is, as in a capture that was cut off, or whose directory could not be written."""
         return name not in self._folder.names(decoding.MOST_FILES)
 
+    def _told(self, name: str, kind: type[Told]) -> list[Told]:
+        """A list of what was judged then; [] in captures of versions that did not write it."""
+        if self._is_missing(name):
+            return []
+        data = self._folder.read(name, decoding.MOST_VERDICT_BYTES)
+        return decode(data, list[kind], str(self._folder.path / name), decoding.MOST_TOLD)  # type: ignore[valid-type]
+
     def _not_answered(self) -> list[NodeState]:
         """The nodes of the saved verdict; [] for a capture that was cut off before its verdict."""
         where = str(self._folder.path / VERDICT)
@@ -303,6 +340,10 @@ class _Reader:
         # The rest of it, which may be large, is passed over.
         silent = bytes(decode(data, _Verdict, where, len(data)).not_answered)
         return decode(silent, list[NodeState], where, decoding.MOST_MANIFEST_OBJECTS)
+
+
+def _tasks(dump: RankStacks) -> list[Tasks]:
+    return [digest.tasks for digest in dump.digests if digest.tasks is not None]
 
 
 def _shortened(problems: Sequence[str]) -> list[str]:

@@ -12,7 +12,8 @@ import os
 import time
 import zlib
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
@@ -28,6 +29,7 @@ from mltop.probes.record.decoding import (
     MOST_RECORDING_BYTES,
     MOST_SAMPLES,
     BadRecording,
+    SampleHead,
     decode,
     decode_sample,
 )
@@ -37,6 +39,7 @@ from mltop.probes.version import __version__
 _UNPACKED_BYTES = 64 << 20  # that wait to be packed, or are read at a time, of all nodes together
 _PIECE_BYTES = (16 << 10, 128 << 10)  # at least and at most
 FORMAT = 1
+DecodeLine = Callable[[bytes, str], "Sample | SampleHead"]
 _GZIP = b"\x1f\x8b"
 _MOST_MEMBERS = 10_000  # gzip files put together with cat
 _UNPACK_BYTES = 1 << 20  # at a time: 1 KB may hold 1 MB
@@ -53,6 +56,8 @@ class NodeSamples:
         self.open_bytes = 0
         self.all_bytes = 0
         self.in_order = True
+        self._order: Sequence[int] | None = None  # by time
+        self._unpacked: tuple[int, list[bytes]] | None = None  # a piece's number, and its lines
 
     def __len__(self) -> int:
         return len(self._times)
@@ -92,10 +97,36 @@ class NodeSamples:
 
     def since(self, when: float) -> Iterator[Sample]:
         """The samples of ``when`` (unix s) and later, in the order of time."""
-        timed_lines: Iterable[tuple[float, bytes]] = (timed for timed in self._lines(when) if timed[0] >= when)
-        if not self.in_order:
-            timed_lines = sorted(timed_lines, key=itemgetter(0))
-        return (decode_sample(line, "sample") for _, line in timed_lines)
+        return (decode_sample(line, "sample") for _, line in self.lines(when))
+
+    def lines(self, when: float = float("-inf")) -> Iterator[tuple[float, bytes]]:
+        """(time, JSON) of the samples of ``when`` and later, in the order of time."""
+        timed_lines = (timed for timed in self._lines(when) if timed[0] >= when)
+        return timed_lines if self.in_order else iter(sorted(timed_lines, key=itemgetter(0)))
+
+    @property
+    def oldest_at(self) -> float:
+        return min(self._times)
+
+    def at(self, when: float) -> tuple[float, bytes] | None:
+        """The newest sample that is not newer than ``when``: its time and its JSON; None before the first."""
+        if self._order is None or len(self._order) != len(self._times):
+            self._order = range(len(self)) if self.in_order else sorted(range(len(self)), key=self._times.__getitem__)
+        place = bisect_right(self._order, when, key=self._times.__getitem__) - 1
+        if place < 0:
+            return None
+        index = self._order[place]
+        return self._times[index], self._line(index)
+
+    def _line(self, index: int) -> bytes:
+        begin = 0
+        for number, (count, packed) in enumerate(self._pieces):
+            if index < begin + count:
+                if self._unpacked is None or self._unpacked[0] != number:
+                    self._unpacked = number, zlib.decompress(packed).split(b"\n")
+                return self._unpacked[1][index - begin]
+            begin += count
+        return self._open[index - begin]
 
     def _lines(self, when: float) -> Iterator[tuple[float, bytes]]:
         """(time, line) in the order of the file; pieces that are older than ``when`` as a whole are not unpacked."""
@@ -124,7 +155,7 @@ class StoredSamples(Mapping[str, NodeSamples]):
     def __len__(self) -> int:
         return len(self._nodes)
 
-    def add(self, sample: Sample, line: bytes, where: str) -> None:
+    def add(self, sample: Sample | SampleHead, line: bytes, where: str) -> None:
         """``line``: the sample's JSON."""
         samples = self._nodes.get(sample.node)
         if samples is None:
@@ -152,6 +183,10 @@ class StoredSamples(Mapping[str, NodeSamples]):
         for samples in nodes:
             self._open_bytes -= samples.open_bytes
             self._packed_bytes += samples.pack()
+
+    def lines_by_time(self) -> Iterator[tuple[float, bytes]]:
+        """(time, JSON) of the samples of all nodes, the oldest first."""
+        return heapq.merge(*(samples.lines() for samples in self._nodes.values()), key=itemgetter(0))
 
     def finish(self, where: str) -> None:
         """Checks the order of time, when all samples are added. Raises BadRecording."""
@@ -197,15 +232,18 @@ class _Header:
     mltop_recording: int
 
 
-def read_recording(path: Path) -> Recording:
-    """All samples of a recording; one that was cut off in the middle gives what is whole. Raises BadRecording."""
+def read_recording(path: Path, decode_line: DecodeLine = decode_sample) -> Recording:
+    """All samples of a recording; one that was cut off in the middle gives what is whole. Raises BadRecording.
+
+    ``decode_line``: ``decode_head`` leaves it to who looks at a sample to see whether all of it can be read.
+    """
     try:
         fd = open_regular(path)
     except (OSError, BadFile) as error:
         raise BadRecording(sentence(error)) from None
     recorded = Recording()
     try:
-        recorded.cut_off = read_samples(fd, path, recorded.samples)
+        recorded.cut_off = read_samples(fd, path, recorded.samples, decode_line=decode_line)
     finally:
         os.close(fd)
     recorded.samples.finish(str(path))
@@ -217,7 +255,9 @@ def sentence(error: OSError | BadFile) -> str:
     return f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
 
 
-def read_samples(fd: int, path: Path, into: StoredSamples, budget: Budget | None = None) -> bool:
+def read_samples(
+    fd: int, path: Path, into: StoredSamples, budget: Budget | None = None, decode_line: DecodeLine = decode_sample
+) -> bool:
     """Adds the samples of a file, which begins at ``fd``. Returns whether it is cut off. Raises BadRecording."""
     lines = _Lines(fd, path, budget or Budget())
     header = next(iter(lines), b"")
@@ -230,7 +270,7 @@ def read_samples(fd: int, path: Path, into: StoredSamples, budget: Budget | None
         if line.isspace() or not line:
             continue
         where = f"{path}: line {number}"
-        into.add(decode_sample(line, where), line, where)
+        into.add(decode_line(line, where), line, where)
     return lines.cut_off
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import base64
 import contextlib
 import ctypes
+import errno
 import os
 import signal
 import sys
+import time
 import zlib
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable, Literal
 
 if TYPE_CHECKING:
     import subprocess
@@ -19,10 +21,14 @@ if TYPE_CHECKING:
 _ODD = "'\"`\\!"
 _LONGEST_PATH = 4095  # PATH_MAX, limits.h
 _LOADER = "mltop_compiled.py"  # the bundle's file that imports from it
-_PR_SET_PDEATHSIG = 1  # prctl(2)
+_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38  # prctl(2)
+_KEYCTL_JOIN_SESSION_KEYRING = 1  # keyctl(2)
+_MOST_MEMORY_BYTES = 1 << 30
+_POLL_S = 0.02  # how late a cancel may be
 _MFD_EXEC = 0x10  # memfd_create(2), since Linux 6.3: wanted where vm.memfd_noexec is 1
 # By number, for Pythons that were built against a C library without it.
 _SYS_MEMFD_CREATE = {"x86_64": 319, "aarch64": 279, "ppc64le": 360}
+_SYS_KEYCTL = {"x86_64": 250, "aarch64": 219, "ppc64le": 271}
 # Loaded before any fork: loading a library between fork and exec could deadlock on another thread's lock.
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -109,11 +115,37 @@ def start_child(command: Sequence[str], **options: Any) -> subprocess.Popen[byte
     import subprocess
 
     usual = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "bufsize": 0}
-    return subprocess.Popen(
-        command,
-        preexec_fn=die_with_parent,  # noqa: PLW1509 - one prepared C call, which takes no lock
-        **{**usual, "start_new_session": True, **options},
-    )
+    # The preexec_fn: prepared C calls, which take no lock.
+    return subprocess.Popen(command, **{**usual, "start_new_session": True, "preexec_fn": die_with_parent, **options})
+
+
+def confined() -> dict[str, Any]:
+    """``start_child``'s options for a program that is not ours, with our rights and nothing else of ours.
+
+    It runs in "/" without our environment and our keys, gains no rights, starts nothing unless we are root (so that it
+    ends with its group) and stays below a gigabyte.
+    """
+    import resource
+
+    wanted = {resource.RLIMIT_NPROC: 0, resource.RLIMIT_AS: _MOST_MEMORY_BYTES, resource.RLIMIT_CORE: 0}
+    hard = {what: resource.getrlimit(what)[1] for what in wanted}  # which only root may raise
+    limits = [
+        (what, most if hard[what] == resource.RLIM_INFINITY else min(most, hard[what])) for what, most in wanted.items()
+    ]
+    keyctl = ctypes.c_long(_SYS_KEYCTL.get(os.uname().machine, -1))
+
+    def confine() -> None:
+        for what, most in limits:
+            resource.setrlimit(what, (most, most))
+        if _LIBC.prctl(_PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1), 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "prctl(PR_SET_NO_NEW_PRIVS)")
+        # Where there are no keys, or nobody here may use them, there is none of ours to be left behind.
+        without = _LIBC.syscall(keyctl, ctypes.c_long(_KEYCTL_JOIN_SESSION_KEYRING), ctypes.c_void_p(None)) >= 0
+        if not without and ctypes.get_errno() not in (errno.ENOSYS, errno.EPERM):
+            raise OSError(ctypes.get_errno(), "keyctl(KEYCTL_JOIN_SESSION_KEYRING)")
+        die_with_parent()
+
+    return {"cwd": "/", "env": {"LC_ALL": "C.UTF-8"}, "preexec_fn": confine}
 
 
 def signal_group(process: subprocess.Popen[bytes], number: int) -> None:
@@ -142,6 +174,36 @@ def end_child(process: subprocess.Popen[bytes], term_s: float = 0.0, kill_s: flo
             with contextlib.suppress(OSError):  # what it has not read
                 pipe.close()
     return process.returncode is not None
+
+
+class Unfinished(Exception):
+    """A child that was to be ended before it had said all: for its time, its size, or because of who waits for it."""
+
+    def __init__(self, cause: Literal["late", "large", "stopped"]) -> None:
+        super().__init__(cause)
+        self.cause = cause
+
+
+def output_of(
+    process: subprocess.Popen[bytes], until_s: float, stopped: Callable[[], bool], most_bytes: int
+) -> tuple[bytes, bytes]:
+    """All that a child of ``start_child`` prints, and its errors if they have a pipe, once it has ended. Raises
+    Unfinished: at ``until_s`` (monotonic), soon after ``stopped()`` or when it is too much; the child runs on then.
+    """
+    import subprocess
+
+    while True:
+        try:
+            output, errors = process.communicate(timeout=_POLL_S)
+        except subprocess.TimeoutExpired as unfinished:
+            if stopped():
+                raise Unfinished("stopped") from None
+            if time.monotonic() > until_s:
+                raise Unfinished("late") from None
+            if len(unfinished.stdout or b"") + len(unfinished.stderr or b"") > most_bytes:
+                raise Unfinished("large") from None
+        else:
+            return output, errors or b""
 
 
 def die_with_parent() -> None:

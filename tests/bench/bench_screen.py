@@ -1,6 +1,8 @@
-"""First paint, CPU of the screen and of the agent, NVML calls, bytes to the terminal: 8 fake GPUs at 1 Hz.
+"""First paint, CPU of the screen and of the agent, NVML calls: 8 fake GPUs at 1 Hz; beside other monitors; over fleets.
 
-CPU is a share of one core over the measured seconds. The agent's figure includes its NVML child.
+CPU is a share of one core over the measured seconds. The agent's figure includes its NVML child. The other monitors run
+on the same fake library at the same interval: `pip install nvitop gpustat`, `apt-get install nvtop`; what is not
+on PATH is left out, and said. Theirs and ours are the figures of all processes that they start.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.bench import bench_fleet, bench_monitors
 from tests.bench.table import Goal, print_table
 from tests.cpu import children_of, cpu_s, rss_mib
 from tests.fakes.nvml.counts import per_gpu
@@ -26,7 +29,8 @@ def main(quick: bool = False) -> None:
     with tempfile.TemporaryDirectory() as name:
         fake = FakeNvml(Path(name), count=8)
         fake.write()
-        first_paint(fake)  # as after an installation, compiled modules are there
+        if not quick:
+            first_paint(fake)  # as after an installation, compiled modules are there
         starts = [first_paint(fake) for _ in range(1 if quick else 7)]
         rows = [
             (
@@ -38,6 +42,10 @@ def main(quick: bool = False) -> None:
             *steady_state(fake, Path(name), 4.0 if quick else 30.0),
         ]
     print_table("screen and agent, 8 fake GPUs at 1 Hz, 120x40", rows)
+    bench_monitors.main(quick)
+    for nodes in (64,) if quick else (64, 512, 1000):
+        print_table(bench_fleet.title(nodes), bench_fleet.fast(nodes, 2.0 if quick else 30.0, 6 if quick else 60))
+    print_table("512 simulated nodes whose job hangs", [] if quick else bench_fleet.hung(512))
 
 
 def first_paint(fake: FakeNvml) -> tuple[float, float]:
@@ -45,13 +53,13 @@ def first_paint(fake: FakeNvml) -> tuple[float, float]:
     with Terminal(MLTOP, env=environment(fake)) as terminal:
         wait_until(lambda: "quit" in terminal.text().lower(), 15, "the footer")
         paint_s = time.monotonic() - terminal.started_at
-        wait_until(lambda: "1980" in terminal.text(), 15, "GPU values")
+        wait_until(lambda: "700W" in terminal.text(), 15, "GPU values")
         return paint_s, time.monotonic() - terminal.started_at
 
 
 def steady_state(fake: FakeNvml, directory: Path, seconds: float) -> list[tuple[str, float, Goal | None]]:
     with Terminal(MLTOP, env=environment(fake)) as terminal:
-        terminal.wait_for("1980")
+        terminal.wait_for("700W")
         agent = wait_until(
             lambda: next((pid for pid in children_of(terminal.pid) if "mltop.probes.agent" in command_of(pid)), 0)
         )

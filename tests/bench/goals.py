@@ -1,6 +1,12 @@
-"""What mltop may cost on a node at one sample a second: the benchmark of the agent and `bash tests/gpu` measure it."""
+"""What mltop may cost at one sample a second: on a node (`tests.bench agent`, `bash tests/gpu`) and in memory."""
 
 AGENT_CPU_PERCENT = 0.5  # of one core, all of its processes
 AGENT_PSS_MIB = 30.0
 NVML_CALLS = 12.0  # per GPU and second
 GEMM_PERCENT = 0.5  # of the rate of a GEMM that runs meanwhile
+
+# What the screen keeps of the past may cost: 512 nodes of 8 GPUs at one sample a second, four hours of them.
+PAST_CPU_PERCENT = 1.0  # of one core
+PAST_MIB = 150.0
+PAST_PICTURE_MS = 50.0  # of all of them a second after the one before, as a key that is held asks for it
+PAST_GRAPH_MS = 2.0  # of a job on all of them, to be drawn once a second

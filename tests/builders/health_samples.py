@@ -283,6 +283,7 @@ def host(at: float = 0.0, load: str = "training", **fields: Any) -> HostSample:
         nvidia_driver="570.124.06",
         is_virtual=False,
         is_confined=False,
+        sees_all_processes=True,
     )
     return changed(whole, fields)
 

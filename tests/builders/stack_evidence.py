@@ -7,7 +7,16 @@ from dataclasses import dataclass, field
 
 from mltop.probes.judge.hang.evidence import JobEvidence, RankSeen
 from mltop.probes.judge.hang.verdict import report
-from mltop.probes.model import Frame, NodeState, RankSample, RankStacks, StackDigest, Verdict
+from mltop.probes.model import (
+    Frame,
+    HostSample,
+    NodeState,
+    RankSample,
+    RankStacks,
+    Sample,
+    StackDigest,
+    Verdict,
+)
 
 C10D = "torch/distributed/distributed_c10d.py"
 DATALOADER = "torch/utils/data/dataloader.py"
@@ -103,6 +112,8 @@ class Thread:
     name: str
     stack: Stack | StackOf
     state: str = "S"
+    switches_per_s: float = 0.0
+    cpu_s_per_s: float = 0.0
 
 
 @dataclass
@@ -141,10 +152,13 @@ def evidence(
     launcher: str = "",
     nodes_missing: tuple[str, ...] = (),
     counters: bool = True,
+    sees_all: bool | None = True,
 ) -> JobEvidence:
-    """``rounds`` dumps ``gap_s`` apart of each of ``ranks`` (by rank number)."""
+    """``rounds`` dumps ``gap_s`` apart of each of ``ranks`` (by rank number). ``sees_all``: no container around us."""
     size = len(ranks) if world_size == -1 else world_size
     made = JobEvidence("job-1", not_answered=[NodeState(node, "lost") for node in nodes_missing])
+    host = HostSample(sees_all_processes=sees_all)
+    made.samples = {rank.node: Sample(rank.node, START, host=host) for rank in ranks.values()}
     for number, rank in ranks.items():
         sample = RankSample(
             pid=4000 + number,
@@ -187,7 +201,17 @@ def _dump(sample: RankSample, rank: Rank, turn: int, gap_s: float, counters: boo
     for thread in rank.threads:
         shown = thread.stack(turn) if callable(thread.stack) else thread.stack
         stacks.digests.append(
-            StackDigest(sample.rank, sample.pid, thread.name, thread.state, shown.frames, waiting_in=shown.waiting_in)
+            StackDigest(
+                sample.rank,
+                sample.pid,
+                thread.name,
+                thread.state,
+                shown.frames,
+                waiting_in=shown.waiting_in,
+                node=rank.node,
+                switches=7 + int(thread.switches_per_s * seconds),
+                cpu_s=1.0 + thread.cpu_s_per_s * seconds,
+            )
         )
     return stacks
 

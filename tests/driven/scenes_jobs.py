@@ -55,6 +55,28 @@ def _debugs(node: Node) -> None:
     node.proc.exec(node.pid(0), "/venv/bin/python", "train.py", environ=environ)
 
 
+def _starts_otherwise(node: Node) -> None:
+    environ = {**node.proc.processes[node.pid(7)].environ, "NCCL_ALGO": "Ring"}
+    node.proc.exec(node.pid(7), "/venv/bin/python", "train.py", environ=environ)
+
+
+def _has_loaded_another_nccl(node: Node) -> None:
+    """Each rank sees a root of its own, as in a container; a fresh program is looked at at once."""
+    for rank, version in ((3, "2.27.5"), (4, "2.26.2")):
+        own, pid = node.proc.root.parent / f"image-{rank}", node.pid(rank)
+        site = "/venv/lib/python3.11/site-packages"
+        (own / site.strip("/") / f"nvidia_nccl_cu12-{version}.dist-info").mkdir(parents=True)
+        node.proc.change(pid, libraries=(f"{site}/nvidia/nccl/lib/libnccl.so.2",))
+        (node.proc.root / str(pid) / "root").symlink_to(own)
+        node.proc.exec(pid, "/venv/bin/python", "train.py", environ=node.proc.processes[pid].environ)
+
+
+def _takes_anothers_gpu(node: Node) -> None:
+    node.set_gpu(6, processes="")
+    users = [(node.pid(rank), 30 * GIB, "compute") for rank in (5, 6)]
+    node.set_gpu(5, processes=users)
+
+
 def _shares_a_core(node: Node) -> None:
     for rank in range(2):
         node.allow_cpus(rank, "5")
@@ -120,6 +142,9 @@ JOBS = (
         apart_s=20,
         moves=_wait_for_data,
     ),
+    Scene("job.settings", "hang", "rank 7 is started again with NCCL_ALGO=Ring", _starts_otherwise),
+    Scene("job.versions", "hang", "rank 4 is started again with another NCCL than rank 3", _has_loaded_another_nccl),
+    Scene("job.devices", "hang", "rank 6 takes GPU 5", _takes_anothers_gpu),
     Scene("job.gc", "pauses", "one rank after the other pauses", lambda node: None, apart_s=20, moves=_pause_in_turn),
 )
 SCENES = (*RANKS, *JOBS)

@@ -28,8 +28,8 @@ def grows(device: str, **counters: int) -> partial[None]:
 
 
 def _carries_traffic(node: Node, seconds: float, _samples: int) -> None:
-    """All ports send alike; from ``act`` on mlx5_3 waits for credits."""
-    for index in range(8):
+    """All ports send alike; from ``act`` on mlx5_3 waits for credits, and mlx5_6 sends no more."""
+    for index in range(8) if seconds < 0 else (0, 1, 2, 3, 4, 5, 7):
         sent = int(WORDS_PER_S * node.uptime())
         waited = int(2 * WORDS_PER_S * max(0.0, seconds)) if index == 3 else 0
         waited += sent // 1000
@@ -72,6 +72,7 @@ IB = (
         apart_s=5,
         moves=_carries_traffic,
     ),
+    Scene("ib.still", "cloud", "mlx5_6 sends no more, the node's other ports do", lambda node: None, apart_s=5),
     Scene(
         "ib.driver",
         "log",

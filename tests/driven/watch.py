@@ -14,7 +14,7 @@ from mltop.probes.model import Finding
 from mltop.probes.reach.hub import Hub
 from mltop.probes.reach.records import Records
 from mltop.probes.reach.view import Received
-from mltop.tui.app.feed import HealthWatch
+from mltop.tui.app.judging import HealthWatch
 
 LOOK_S = 0.1
 

@@ -220,6 +220,7 @@ def xml_values(gpu: Gpu) -> dict[str, str]:
     action = field(230)
     found = {
         "uuid": ask("nvmlDeviceGetUUID") or "N/A",
+        "minor_number": shown(ask("nvmlDeviceGetMinorNumber")),
         "gsp_firmware_version": ask("nvmlDeviceGetGspFirmwareVersion") or "N/A",
         "gpu_recovery_action": "N/A" if action is None else ACTIONS[action],
         "pci/replay_counter": shown(ask("nvmlDeviceGetPcieReplayCounter")),

@@ -7,6 +7,8 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.fakes.process_memory import memory_with
+
 BOOT_TIME = 1_700_000_000
 FIRST_PID_NAMESPACE = 4026531836  # PROC_PID_INIT_INO, linux/proc_ns.h
 _CPU = "100 0 100 800 0 0 0 0 0 0"  # user nice system idle iowait irq softirq steal guest guest_nice
@@ -39,9 +41,16 @@ class FakeProcess:
     memlock: str = "unlimited"
     open_files_limit: str = "1024"
     open_files: int = 3
+    devices: list[str] = field(
+        default_factory=list
+    )  # files that it has open, beside those of which only the number counts
     cgroup: str = "0::/\n"
     user_ticks: int = 0  # of the main thread
     cpus: str = "0-7"
+    exit_status: int = 0
+    libraries: tuple[str, ...] = ()  # that are mapped
+    live: dict[str, str] | None = None  # the environment by now; None: its memory cannot be read
+    threads: tuple[str, ...] = ()  # names of those beside the main one
 
 
 class ProcTree:
@@ -96,9 +105,10 @@ class ProcTree:
         if environ is not None:
             self.change(pid, environ=environ)
 
-    def die(self, pid: int) -> None:
+    def die(self, pid: int, exit_status: int = 0) -> None:
         """To a zombie: everything that hung on its memory is gone. Its children go to init."""
-        self.change(pid, state="Z", argv=[], environ={}, environ_bytes=None, exe="", image=0)
+        gone = {"argv": [], "environ": {}, "environ_bytes": None, "exe": "", "image": 0}
+        self.change(pid, state="Z", exit_status=exit_status, **gone)
         for child in [p.pid for p in self.processes.values() if p.ppid == pid]:
             self.change(child, ppid=1)
 
@@ -115,7 +125,16 @@ class ProcTree:
         put(directory / "task" / str(process.pid) / "stat", _stat(process, process.user_ticks))
         put(directory / "limits", _limits(process))
         put(directory / "cgroup", process.cgroup)
-        self._write_descriptors(directory / "fd", process.open_files)
+        self._write_descriptors(directory / "fd", process.open_files, process.devices)
+        put(directory / "maps", "".join(f"7f00-7f01 r-xp 0 08:01 1    {path}\n" for path in process.libraries))
+        for number, name in enumerate(process.threads):
+            thread = directory / "task" / str(100_000 + 100 * process.pid + number)
+            thread.mkdir(exist_ok=True)
+            put(thread / "comm", f"{name}\n")
+            put(thread / "children", "")
+        if process.live is not None:
+            live = {**process.environ, **process.live}
+            memory_with([f"{name}={value}".encode() for name, value in live.items()]).write(directory)
         put(directory / "status", _status(process))
         put(directory / "io", f"rchar: 1\nwchar: 1\nsyscr: {process.reads}\nsyscw: {process.writes}\n")
         put(directory / "wchan", process.wchan)
@@ -129,9 +148,13 @@ class ProcTree:
         self._write_children(process.pid)
         self._write_children(process.ppid)
 
-    def _write_descriptors(self, directory: Path, count: int) -> None:
+    def _write_descriptors(self, directory: Path, count: int, devices: list[str]) -> None:
         directory.mkdir(exist_ok=True)
-        for number in range(max(count, len(list(directory.iterdir())))):
+        for link in [entry for entry in directory.iterdir() if entry.is_symlink()]:
+            link.unlink()
+        for number, device in enumerate(devices):
+            (directory / str(1000 + number)).symlink_to(device)
+        for number in range(max(count, len(list(directory.iterdir())) - len(devices))):
             if number < count:
                 (directory / str(number)).touch()
             else:
@@ -171,8 +194,10 @@ def _stat(process: FakeProcess, ticks: int | None = None) -> str:
     fields[0:4] = [process.state, str(process.ppid), str(process.pid), str(process.session)]
     fields[6] = str(_PF_KTHREAD if process.kernel_thread else 0)
     fields[11] = str(process.cpu_ticks if ticks is None else ticks)
+    fields[17] = str(1 + len(process.threads))
     fields[19] = str(process.start_ticks)
     fields[23:26] = [str(process.image), str(process.image + 1), str(process.image + 2)]
+    fields[49] = str(process.exit_status)
     return f"{process.pid} ({process.comm}) {' '.join(fields)}\n"
 
 

@@ -25,7 +25,19 @@ from hypothesis import strategies as st
 
 from mltop.probes.investigate.capture import finish_capture, load, material_of
 from mltop.probes.investigate.material import Material
-from mltop.probes.model import Frame, Gap, GpuSample, NodeState, RankSample, RankStacks, Sample, StackDigest, to_json
+from mltop.probes.model import (
+    Frame,
+    Gap,
+    GpuSample,
+    NodeState,
+    RankSample,
+    RankStacks,
+    Sample,
+    StackDigest,
+    TaskChain,
+    Tasks,
+    to_json,
+)
 from mltop.probes.model.probe import PastResult
 from mltop.probes.model.text import clean
 from mltop.probes.reach import UsageProblem
@@ -146,7 +158,8 @@ HOSTS = b"n01 slots=8\nn[02-04]:8 # a rack\n[2001:db8::1]:8\n\n"
 
 def good_capture(directory: Path) -> None:
     frames = [Frame("train", "t.py", 5, {"step": 3})]
-    digest = StackDigest(0, 10, state="S", frames=frames, node="n1", job="j")
+    tasks = Tasks(3, [TaskChain(2, frames, ["Task-1"])], 1, [["a", "b", "a"]], "why", "fix", "3.11")
+    digest = StackDigest(0, 10, state="S", frames=frames, node="n1", job="j", tasks=tasks)
     dump = RankStacks(10, 0, "j", node="n1", taken_at=1.0, digests=[digest], raw=[{"pid": 10, "threads": []}])
     writer = CaptureWriter(directory)
     states = [NodeState("n1", "live"), NodeState("n2", "lost", "gone", 4.0)]

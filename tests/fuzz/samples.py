@@ -15,21 +15,22 @@ from mltop.probes.judge.health import Health
 from mltop.probes.model import SCHEMA, Finding, GpuGaps, NodeState, Sample, Unknown, to_json
 from mltop.probes.reach.records import Records
 from mltop.probes.reach.view import FleetView
-from mltop.tui.app.history import History
+from mltop.tui.app.past.past import Past
 from mltop.tui.render.cells import row_of
-from mltop.tui.render.findings import event_row, fleet_problems, happenings
+from mltop.tui.render.findings import fleet_problems, happenings
 from mltop.tui.render.fleet.header import header_cells
 from mltop.tui.render.fleet.heat import METRICS, Heats
 from mltop.tui.render.fleet.map import node_lines
 from mltop.tui.render.gpus.details import blocks_of
-from mltop.tui.render.gpus.table import GPU_COLUMNS, gpu_row, gpu_value, mig_row
+from mltop.tui.render.gpus.lanes import lane_lines
+from mltop.tui.render.gpus.table import GPU_COLUMNS, GpuLine, gpu_row, gpu_value, mig_row
 from mltop.tui.render.gpus.table import link_row as nvlink_row
-from mltop.tui.render.gpus.timelines import timeline_lines
 from mltop.tui.render.links import LINK_COLUMNS, PCI_COLUMNS, Counted
-from mltop.tui.render.ranks import rank_row
+from mltop.tui.render.ranks import RankLine, rank_row
 from mltop.tui.render.trends import Trends
 from mltop.tui.report import print_snapshot
 from mltop.tui.report.check import Checked, print_check
+from mltop.tui.screens.events.lines import event_cells, page_of
 from tests.builders.health_samples import node_h100
 
 NODE = "n1"
@@ -122,7 +123,7 @@ class Watcher:
         self.records = Records([NODE], 1.0)
         self.health = Health(eager=True)
         self.taken = self.refused = 0
-        self.history, self.trends = History(), Trends()
+        self.history, self.trends = Past(), Trends()
 
     def take(self, payload: bytes, now: float) -> Sample | None:
         """As the hub takes a frame, and the screen and the commands its view."""
@@ -158,16 +159,16 @@ def pages(view: FleetView, sample: Sample, findings: list[Finding], unknown: lis
     many = FleetView(view.taken_at, view.nodes * 5, view.serial)
     print_snapshot([sample], findings, [one.state for one in many.nodes], console)
     fleet_problems(view.nodes, findings, view.taken_at)
-    node_lines(view.nodes[0], findings, METRICS[0], width)
+    node_lines(view.nodes[0], METRICS[0], width)
 
 
-def rows(view: FleetView, sample: Sample, findings: list[Finding], trends: Trends, history: History) -> None:
+def rows(view: FleetView, sample: Sample, findings: list[Finding], trends: Trends, history: Past) -> None:
     node = view.nodes[0]
     for metric in METRICS:
         Heats(metric).of(node)
     for gpu in sample.gpus:
         blocks_of(gpu, GpuGaps(sample.gaps, gpu.index), gpu)
-        gpu_row(gpu, [rank for rank in sample.ranks if gpu.index in rank.gpus], trends.busy(NODE, gpu.index))
+        gpu_row(GpuLine(gpu, [rank for rank in sample.ranks if gpu.index in rank.gpus]))
         for instance in gpu.mig_instances:
             mig_row(gpu, instance)
         for one in gpu.nvlink.links:
@@ -175,18 +176,19 @@ def rows(view: FleetView, sample: Sample, findings: list[Finding], trends: Trend
         own = history.of(NODE)
         track = own.track(gpu.index, sample.sampled_at) if own is not None else None
         if track is not None:
-            timeline_lines(track, gpu, 120, 20)
+            lane_lines(track, gpu, 120, 20)
     for column in GPU_COLUMNS:
         for gpu in sample.gpus:
-            gpu_value(column.key, gpu, sample.ranks[:1])
+            gpu_value(column.key, GpuLine(gpu, sample.ranks[:1]))
     for rank in sample.ranks[:64]:
-        rank_row(NODE, rank, trends.previous_rank(NODE, rank.pid))
+        rank_row(RankLine(NODE, rank, trends.previous_rank(NODE, rank.pid)))
     for link in sample.links[:64]:
         row_of(LINK_COLUMNS, Counted(link, link.counters), "")
     for device in sample.pci[:64]:
         row_of(PCI_COLUMNS, Counted(device, device.aer), "")
-    for happening in happenings(findings, (), [(NODE, event) for event in sample.kernel_events]):
-        event_row(happening, view.taken_at)
+    for happening in happenings(findings, (), [(NODE, event) for event in (*sample.kernel_events, *sample.deaths)]):
+        event_cells(happening, 8, 80)
+        page_of(happening, (), view.taken_at, 80)
 
 
 def run(seconds: float, seed: int) -> str:

@@ -44,7 +44,7 @@ def digest(rank: int, frames: list[Frame], waiting_in: str | None) -> StackDiges
         node="node01",
         job="llama-7b",
         wchan="hrtimer_nanosleep" if waiting_in is None else "0",
-        taken_at=1_763_640_000.0,
+        taken_at=1_763_640_009.0,
     )
 
 

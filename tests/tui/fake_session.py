@@ -79,6 +79,7 @@ class FakeSession:
         self.dumps: list[FakeDump] = []
         self.dumped_nodes: list[Sequence[str] | None] = []
         self.captures: list[FakeCapture] = []
+        self.captured_to: list[tuple[Path | None, int]] = []
         self.closed = threading.Event()
         self._views = list(views)
         self._received: dict[int, FleetView] = {}
@@ -107,7 +108,10 @@ class FakeSession:
         self.dumps.append(FakeDump(self._script, on_progress))
         return self.dumps[-1]
 
-    def capture(self, on_done: Callable[[CaptureResult], None]) -> FakeCapture:
+    def capture(
+        self, on_done: Callable[[CaptureResult], None], *, parent: Path | None = None, least_free_bytes: int = 0
+    ) -> FakeCapture:
+        self.captured_to.append((parent, least_free_bytes))
         self.captures.append(FakeCapture(on_done))
         return self.captures[-1]
 

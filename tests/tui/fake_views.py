@@ -145,6 +145,7 @@ def rank_sample(number: int, tick: int, gpus: list[int], world_size: int = 4) ->
         job="llama-7b",
         master_address="node01",
         launcher="torchrun",
+        identified_by="environment",
         user="ada",
         command="python3.11 -u train.py --config configs/llama.yaml",
         python="/opt/env/bin/python3.11",

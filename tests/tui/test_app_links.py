@@ -33,7 +33,7 @@ async def test_ports_and_what_they_count_since_the_pane_was_opened() -> None:
     script = [view(0, node(0)), view(1, node(1)), view(2, node(2, down=True))]
     async with opened(FakeSession(script), size=(120, 40)) as screen:
         await screen.press("5")
-        text = await screen.shows("mltop > links", "mlx5_4", "ACTIVE", "400G", "0000:1b:00.0", "x16")
+        text = await screen.shows("> links", "mlx5_4", "ACTIVE", "400G", "0000:1b:00.0", "x16")
         assert "n N: other nodes" not in text, "there is only one"
         await screen.step(1)
         await screen.shows("symbol_error +3")
@@ -51,7 +51,7 @@ async def test_to_the_next_node_and_to_its_gpus() -> None:
         await screen.press("n")
         await screen.shows("n2  n N: other nodes")
         await screen.press("enter")
-        await screen.shows("mltop > links > n2")
+        await screen.shows("> links > n2")
 
 
 async def test_a_node_without_links_says_so() -> None:
@@ -86,8 +86,41 @@ async def test_what_happened_newest_first_and_what_is_over() -> None:
         await screen.shows("CRIT", "mlx5_4 is down")
         await screen.step(1)
         await screen.shows("over after")
+        await screen.press("g", "enter")
+        text = await screen.shows("events > event", "rule ib.", "since")
+        assert "n1" in text
         await screen.press("enter")
-        await screen.shows("mltop > events > n1")
+        await screen.until(lambda: screen.app.trail.here.pane == "node", "its node")
+
+
+async def test_events_are_filtered_by_kind_node_and_severity() -> None:
+    events = [xid(AT - 4000, 31), KernelEvent(AT - 60, "oom", "python", text="Killed process 4003 (python)")]
+    session = FakeSession([view(0, node(0, kernel_events=events)), view(5, node(5, down=True, kernel_events=events))])
+    async with opened(session, size=(80, 24)) as screen:
+        await screen.press("6")
+        await screen.step(1)
+        await screen.shows("OOM", "XID 31", "mlx5_4 is down")
+        for typed, shown, hidden in (
+            ("kind=oom", ("OOM",), ("XID", "mlx5_4 is down")),
+            ("kind=xid*", ("XID 31",), ("OOM",)),
+            ("severity=critical node=n1", ("mlx5_4 is down", "OOM"), ()),
+            ("node=n2", ("no event matches",), ("OOM", "XID")),
+        ):
+            await screen.press("slash", *typed, "enter")
+            await screen.shows(*shown)
+            body = "\n".join(screen.lines()[2:-2])
+            assert not any(word in body for word in hidden), (typed, body)
+            await screen.press("escape")
+            await screen.shows("XID 31", "OOM")
+
+
+async def test_long_events_are_whole_at_80_columns() -> None:
+    text = " ".join(f"word{number}" for number in range(30))
+    session = FakeSession([view(0, node(0, kernel_events=[KernelEvent(AT - 60, "oom", "python", text=text)]))])
+    async with opened(session, size=(80, 24)) as screen:
+        await screen.press("6")
+        found = await screen.shows("word0", "word29")
+        assert all(f"word{number}" in found for number in range(30)) and "…" not in "\n".join(screen.lines()[:-1])
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
@@ -100,3 +133,38 @@ async def test_what_they_look_like(pane: str, size: tuple[int, int]) -> None:
         await screen.step(3)
         await screen.shows("Polling" if pane == "links" else "XID 94")
         await screen.is_golden(pane, size)
+
+
+def rail_nodes() -> FleetView:
+    """Three nodes; a port of the second is down, one of the third carries nothing."""
+    views = []
+    for number in range(3):
+        sample = node(0)
+        sample.node = f"n{number + 1}"
+        for port in sample.links:
+            port.state, port.physical_state, port.rx_bytes_per_s = "ACTIVE", "LinkUp", 12e9
+        if number == 1:
+            sample.links[0].state, sample.links[0].physical_state = "DOWN", "Polling"
+        if number == 2:
+            sample.links[1].rx_bytes_per_s = 0.0
+        views.append(NodeView(NodeState(sample.node, "live"), sample))
+    return FleetView(AT, tuple(views), serial=1)
+
+
+async def test_rails_over_all_nodes_who_differs_first() -> None:
+    async with opened(FakeSession([rail_nodes()]), size=(120, 40)) as screen:
+        await screen.press("5", "v")
+        await screen.shows("RAIL", "WHO DIFFERS")
+        rows = screen.lines()[next(at for at, line in enumerate(screen.lines()) if "WHO DIFFERS" in line) + 1 :]
+        assert "2 of 3" in rows[0] and "n2 Polling" in rows[0], "what is down is on top"
+        assert "n3 0B/s in" in rows[1] and "12.0GB/s" in rows[1] and "Gbit/s" in rows[1]
+        assert "nobody" in rows[2]
+        await screen.press("enter")
+        await screen.until(lambda: screen.app.trail.here.node == "n2", "the ports of the node that differs")
+        await screen.shows("Polling", "DEVICE")
+
+
+async def test_rails_need_several_nodes() -> None:
+    async with opened(FakeSession([view(0, node(0))]), size=(80, 24)) as screen:
+        await screen.press("5", "v")
+        await screen.shows("rails are compared over nodes")

@@ -69,7 +69,7 @@ async def test_esc_clears_the_filter_then_goes_back_then_clears_marks() -> None:
         await screen.shows_not("filter: node")
         assert marked(screen) == ("node001",)
         await screen.press("escape")
-        await screen.shows("mltop > overview", "1 marked")
+        await screen.shows("o by name", "1 marked")
         await screen.press("escape")
         assert marked(screen) == ()
 
@@ -159,10 +159,10 @@ async def test_from_node_to_node() -> None:
         for key in ("n", "n", "n", "N"):
             await screen.press(key)
             seen.append(screen.app.trail.here.node)
-            await screen.shows(f"mltop > {seen[-1]}")
+            await screen.shows(f"> {seen[-1]}")
         assert sorted(seen[:3]) == ["node001", "node002", "node003"] and seen[2] == start and seen[3] == seen[1]
         await screen.press("escape")
-        await screen.shows("mltop > overview")
+        await screen.shows("o by name")
 
 
 def refused_view() -> FleetView:
@@ -188,7 +188,7 @@ async def test_a_long_reason_leaves_room_in_small_terminals(size: tuple[int, int
     async with opened(FakeSession([refused_view()]), size=size) as screen:
         screen.app.trail.jump(replace(screen.app.trail.here, pane="node", node="node004"))
         await screen.app._show_here()
-        text = await screen.shows("REFUSED", "quit")
+        text = await screen.shows("REFUSED")
         assert all(len(line) <= size[0] for line in text.splitlines())
 
 
@@ -196,7 +196,9 @@ async def test_a_lost_node_keeps_what_it_said_and_when() -> None:
     async with opened(several(), size=(120, 40)) as screen:
         screen.app.trail.jump(replace(screen.app.trail.here, pane="node", node="node007"))
         await screen.app._show_here()
-        await screen.shows("LOST 41s: ssh: connection reset by peer", "last sample at 11:59:19, 41s ago", "cpu 31%")
+        await screen.shows(
+            "LOST 41s: ssh: connection reset by peer", "last sample at 11:59:19, 41s ago", "60 of 192 CPUs"
+        )
 
 
 REACHED = Connection(
@@ -215,7 +217,7 @@ async def test_how_a_node_was_reached() -> None:
         while screen.app.trail.here.node != "node001":
             await screen.press("n")
         await screen.shows(
-            "via ssh  connected in 0.8s  python 3.11.7 at /usr/bin/python3  agent in ~/.cache/mltop", "cpu 31%"
+            "via ssh  connected in 0.8s  python 3.11.7 at /usr/bin/python3  agent in ~/.cache/mltop", "60 of 192 CPUs"
         )
 
 

@@ -50,14 +50,15 @@ def styles_of(screen: Opened, word: str) -> set[str]:
 )
 async def test_a_node_that_went_says_so_and_why(state: tuple[str, str, float], sentence: str, width: int) -> None:
     async with opened(went(state), size=(width, 24)) as screen:
-        await screen.shows("1/1 node live", "cpu 31%")
-        busy, pid = styles_of(screen, "1755/1980"), styles_of(screen, "8122")
+        await screen.shows("1 not ok", "GPU 6")
+        sm, pid = styles_of(screen, "84%"), styles_of(screen, "8122")
         await screen.step()
-        text = await screen.shows(f"node {state[0]}", "8 GPUs unknown", "power –", "ranks –", sentence)
-        assert text.splitlines()[2].startswith(sentence)
-        assert f"age {state[2]:.1f}s" in text
-        assert not busy & styles_of(screen, "1755/1980"), "what the GPUs did last is dim"
+        text = await screen.shows(f"node01  {state[0]}")
+        assert "power" not in text.splitlines()[1], "what it said last is not what is now"
+        assert not sm & styles_of(screen, "84%"), "what the GPUs did last is dim"
         assert not pid & styles_of(screen, "8122"), "and so are the ranks"
+        if state[0] == "lost":
+            assert text.startswith(f"X LOST {state[2]:.1f}s"), "before all that was known of it"
         await screen.press("2")
         await screen.shows(sentence)
 
@@ -93,6 +94,8 @@ async def test_ranks_of_nodes_of_which_some_were_never_reached() -> None:
     for node in view.nodes:
         assert node.sample is not None
         node.sample.ranks.clear()
+        for gpu in node.sample.gpus:
+            gpu.processes = []
     session = FakeSession([replace(view, nodes=(*view.nodes, *never_reached().view().nodes[1:2]))])
     async with opened(session, size=(120, 40)) as screen:
         await screen.press("3")
@@ -113,15 +116,17 @@ async def test_what_must_be_seen_is_seen_in_narrow_terminals(size: tuple[int, in
     async with opened(went(LOST, simulated=True), size=size) as screen:
         await screen.step()
         await screen.press("p", "3", "enter")
-        await screen.shows("SIM", "PAUSED")
-        await screen.until(lambda: "lost" in screen.lines()[0].lower(), "the state of the node in the first line")
+        await screen.until(lambda: "lost" in "".join(screen.lines()[:2]).lower(), "the state of the node in the head")
+        if size[1] >= 10:
+            await screen.shows("SIMULATED", "12:00:00 (")
 
 
 async def test_long_crumbs_give_way_first() -> None:
     async with opened(went(LOST, simulated=True), size=(60, 24)) as screen:
         await screen.step()
-        await screen.press("p", "enter", "enter", "enter")
-        await screen.shows("rank 0  SIMULATED  PAUSED  node lost")
+        await screen.press("p", "3", "enter")
+        await screen.shows("rank 0  lost", "SIMULATED")
+        assert "node01 > ranks > rank 0" in screen.text() or "ranks > rank 0" in screen.text()
 
 
 async def test_gpus_that_come_late_get_the_cursor() -> None:
@@ -129,7 +134,10 @@ async def test_gpus_that_come_late_get_the_cursor() -> None:
         await screen.shows("8121")
         await screen.step()
         await screen.shows("LOST since")
-        await screen.until(lambda: screen.app.pane.focused is screen.app.pane.tables()[0], "the focus on the GPUs")
+        await screen.until(
+            lambda: screen.app.pane.focused in (screen.app.pane.tables()[0], screen.app.pane.query_one("#problems")),
+            "the focus on the first part",
+        )
         assert screen.app.pane.tables()[0].cursor_key == "0"
 
 
@@ -159,24 +167,25 @@ async def test_two_digits_in_one_write_end_in_the_second_pane() -> None:
     async with opened() as screen:
         for _ in range(2):  # the panes' first time, then again
             for first, second, crumb, has in (
-                ("3", "1", "overview", "GPU BUSY"),
-                ("4", "3", "ranks", "SWITCH/S"),
+                ("3", "1", "overview", "HOST "),
+                ("4", "3", "ranks", "> ranks"),
                 ("2", "4", "stacks", "no dump yet"),
             ):
                 for key in (first, second):
                     screen.app.post_message(events.Key(key, key))
-                await screen.shows(f"mltop > {crumb}", has)
+                await screen.shows(has)
+                await screen.until(lambda: screen.app.current_mode == crumb, crumb)  # noqa: B023
                 assert screen.app.current_mode == screen.app.trail.here.pane == crumb
 
 
-@pytest.mark.parametrize("keys", [(), ("2",), ("3",), ("tab", "enter")], ids=["overview", "node", "ranks", "rank"])
+@pytest.mark.parametrize("keys", [(), ("2",), ("3",), ("3", "enter")], ids=["overview", "node", "ranks", "rank"])
 async def test_a_click_on_a_title_sorts_every_table(keys: tuple[str, ...]) -> None:
     async with opened(size=(120, 40)) as screen:
         await screen.press(*keys)
         tables = screen.app.pane.tables()
         assert tables
         for table in tables:
-            await screen.pilot.click(table, offset=(2, 0))
+            await screen.pilot.click(table, offset=(3, 0))
             await screen.until(lambda: _sorted(screen, table), "the arrow of the sorted column")  # noqa: B023
 
 
@@ -190,8 +199,8 @@ async def test_a_click_on_a_title_in_a_fleet_sorts_both_tables() -> None:
 
 async def test_the_rank_pane_sorts_filters_and_reverses_without_harm() -> None:
     async with opened(size=(120, 40)) as screen:
-        await screen.press("tab", "enter")
-        await screen.shows("mltop > rank 0", "8120")
+        await screen.press("3", "enter")
+        await screen.shows("> rank 0", "8120")
         await screen.press("s", "S", "slash", *"nothing")
         await screen.shows("no row matches 'nothing'")
         await screen.press("escape")

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from mltop.probes.investigate.progress import StackProgress
 from mltop.probes.model import Finding, Gap, NodeState
 from mltop.probes.model.units import bytes_text
 from mltop.probes.reach.view import Connection
-from mltop.tui.app.feed import HealthWatch, StateWatch, own_boot_id
+from mltop.tui.app.judging import HealthWatch, StateWatch, own_boot_id
 from mltop.tui.app.navigation import Location, Trail
+from mltop.tui.app.session import Investigation
 from mltop.tui.filters import Filter
 from mltop.tui.render.cells import Column, item_rows, plain
+from mltop.tui.report.page import Page
 from mltop.tui.screens.bars import Notice, dump_line, end_of_dump, notice_line, waiting_for
 from mltop.tui.screens.lines import all_problem_lines, problem_lines
 from mltop.tui.screens.rows import Sort, narrowed, next_sort
+from tests.tui.fake_session import FakeSession
 from tests.tui.fake_views import fleet, one_node
 
 COLUMNS = (
@@ -45,14 +50,14 @@ def test_sorting_cycles_through_columns_back_to_none() -> None:
 
 def test_trail_goes_back_and_starts_anew() -> None:
     trail = Trail(Location("overview"))
-    assert trail.crumbs() == "mltop > overview"
+    assert trail.crumbs() == "overview"
     trail.drill(Location("node", "n1"))
     trail.drill(Location("ranks", "n1"))
     trail.drill(Location("ranks", "n1"))
-    assert trail.crumbs() == "mltop > n1 > ranks"
+    assert trail.crumbs() == "n1 > ranks"
     assert trail.back() and trail.here == Location("node", "n1")
     trail.jump(Location("stacks"))
-    assert trail.crumbs() == "mltop > stacks"
+    assert trail.crumbs() == "stacks"
     assert trail.back() and not trail.back()
 
 
@@ -78,6 +83,25 @@ def test_dump_line_fits_any_width() -> None:
     for width in range(30, 120):
         assert len(plain(dump_line(progress, width))) <= width
     assert "0/? ranks" in plain(dump_line(StackProgress("dumping"), 80))
+
+
+def test_a_cancelled_dump_says_so_before_it_is_over() -> None:
+    class Stubborn:
+        """Still judges what it has."""
+
+        def cancel(self) -> None: ...
+
+    session = FakeSession()
+    session.dump_stacks = lambda *_: Stubborn()  # type: ignore[method-assign]
+    investigation = Investigation(session, lambda _: None)
+    investigation.start_dump()
+    assert not investigation.cancelling
+    investigation.cancel_dump()
+    assert investigation.dumping and investigation.cancelling
+    line = plain(dump_line(StackProgress("judging"), 120, cancelling=investigation.cancelling))
+    assert "cancelling" in line and "Esc" not in line
+    investigation.start_dump()
+    assert not investigation.cancelling
     assert end_of_dump(StackProgress("done")) is None
 
 
@@ -155,14 +179,14 @@ def test_a_node_with_a_lost_gpu_is_judged_first_and_those_not_judged_are_known()
 def test_nodes_that_do_not_answer_are_findings_where_there_are_several() -> None:
     now = 100.0
     watch = StateWatch(lambda: now)
-    watch.with_states(fleet(0, nodes=9), ())
+    watch.states(fleet(0, nodes=9))
     for _ in range(20):
         now += 1.0
-        found = watch.with_states(fleet(0, nodes=9), ())
+        found = watch.states(fleet(0, nodes=9))
     assert [(one.node, one.id) for one in found] == [("node005", "node.stale"), ("node007", "node.lost")]
-    assert watch.with_states(fleet(1, nodes=9), ()) is found, "nothing else is wrong, and since when stays"
-    assert watch.with_states(fleet(2, nodes=6), ()) == found[:1]
-    assert StateWatch().with_states(one_node(), ()) == ()
+    assert watch.states(fleet(1, nodes=9)) is found, "nothing else is wrong, and since when stays"
+    assert watch.states(fleet(2, nodes=6)) == found[:1]
+    assert StateWatch().states(one_node()) == ()
 
 
 def test_a_pause_while_nodes_or_mltop_start_is_no_finding() -> None:
@@ -172,14 +196,14 @@ def test_a_pause_while_nodes_or_mltop_start_is_no_finding() -> None:
 
     def stale(age_s: float) -> set[str]:
         states = [replace(one, state=NodeState(one.node, "stale", "no sample", age_s)) for one in live.nodes]
-        return {one.id for one in watch.with_states(replace(live, nodes=tuple(states)), ())}
+        return {one.id for one in watch.states(replace(live, nodes=tuple(states)))}
 
-    assert watch.with_states(live, ()) == ()
+    assert watch.states(live) == ()
     now += 1.5
     assert stale(6.0) == set(), "they have just answered for the first time"
     for _ in range(12):
         now += 1.5
-        watch.with_states(live, ())
+        watch.states(live)
     assert stale(3.5) == {"node.stale"}
     now += 600.0
     assert stale(603.5) == set(), "mltop was stopped itself"
@@ -196,7 +220,7 @@ def test_a_node_that_is_silent_from_the_start_is_a_finding_in_the_end() -> None:
     for second in range(20):
         silent = fleet(0, nodes=4)
         states = [replace(one, state=NodeState(one.node, "stale", "", float(second))) for one in silent.nodes]
-        if watch.with_states(replace(silent, nodes=tuple(states)), ()):
+        if watch.states(replace(silent, nodes=tuple(states))):
             first.append(second)
         now += 1.0
     assert first[0] == 15
@@ -209,6 +233,29 @@ def test_a_lemon_list_that_cannot_be_read_is_a_finding(tmp_path: Path, monkeypat
     assert [one.subject for one in found if one.id == "state.lemons"] == ["lemon list"]
     (tmp_path / "lemons.json").unlink()
     assert not [one for one in HealthWatch().findings(one_node()) if one.id == "state.lemons"]
+
+
+def test_what_a_finding_explains_stands_below_it_where_there_is_room() -> None:
+    xid = Finding("gpu.xid.hw", "critical", "n1", "GPU 3", "Xid 79: GPU 3 fell off the bus")
+    lost = Finding("gpu.lost", "critical", "n1", "GPU 3", "GPU 3 lost", folded=["gpu.xid.hw GPU 3"], explains=[xid])
+    other = Finding("gpu.lost", "critical", "n1", "GPU 4", "GPU 4 lost")
+    lines = [plain(line).strip() for line in all_problem_lines([lost, other], [], 80)]
+    assert lines == ["CRIT GPU 3 lost", "explains Xid 79: GPU 3 fell off the bus", "CRIT GPU 4 lost"]
+    tight = [plain(line).strip() for line in all_problem_lines([lost, other], [], 80, 2)]
+    assert tight == ["CRIT GPU 3 lost", "CRIT GPU 4 lost"], "no finding gives way to what another one explains"
+
+
+def test_a_page_tells_what_a_finding_explains() -> None:
+    xid = Finding("gpu.xid.hw", "critical", "n1", "GPU 3", "Xid 79: GPU 3 fell off the bus")
+    lost = Finding("gpu.lost", "critical", "n1", "GPU 3", "GPU 3 lost", explains=[xid])
+    lost.folded = ["gpu.xid.hw GPU 3", "… and 12 more"]
+    printed = StringIO()
+    Page(Console(file=printed, width=120)).finding(lost, verbose=True)
+    assert "explains Xid 79: GPU 3 fell off the bus" in printed.getvalue()
+    assert "explains … and 12 more" in printed.getvalue() and "gpu.xid.hw" not in printed.getvalue()
+    lost.explains, lost.folded = [], ["gpu.xid.hw GPU 3"]
+    Page(Console(file=printed, width=120)).finding(lost, verbose=True)
+    assert "explains gpu.xid.hw GPU 3" in printed.getvalue(), "what an older version has told"
 
 
 def test_what_a_finding_was_made_of_is_no_gap_beside_it() -> None:

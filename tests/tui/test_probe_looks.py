@@ -90,4 +90,4 @@ async def test_any_size(name: str) -> None:
             lines = screen.lines()
             assert len(lines) == size[1] and all(len(line) <= size[0] for line in lines) and any(lines)
         await screen.pilot.resize_terminal(120, 40)
-        await screen.shows("q quit")
+        await screen.shows("? help")

@@ -37,7 +37,7 @@ def first_cells(screen: Opened) -> list[str]:
 async def test_before_any_probe_it_says_what_the_keys_do() -> None:
     async with opened(ProbeSession()) as screen:
         await screen.press("7")
-        text = await screen.shows("mltop > probes", "no probe has run yet")
+        text = await screen.shows("7 probes", "no probe has run yet")
         assert all(word in text for word in ("M  matmul", "A  all-reduce", "memory", "copies", "pairs"))
 
 
@@ -56,7 +56,7 @@ async def test_progress_then_results_then_the_verdict() -> None:
         assert first_cells(screen)[:4] == ["7", "3", "0", "1"], "wrong bits first, then the slowest"
         row = next(line for line in screen.lines() if line.startswith("  3 "))
         assert row.split()[:8] == ["3", "543T", "498T", "81/75%", "-31%", "peers", "1210/1980", "512/700W"]
-        assert "91C" in row and "HW-TH 62%" in row and "no error in 3.1 PFLOP" in row
+        assert "91C" in row and "too hot 62%" in row and "no error in 3.1 PFLOP" in row
         assert "3 WRONG of 64" in text
         assert "LEFT OUT node01 GPU 6: in use by ada" in text
 
@@ -70,7 +70,7 @@ async def test_results_as_nodes_send_them_are_shown_at_once() -> None:
         strange = replace(half.devices[1], result={"gpu": "many"})
         probe.say(replace(half, devices=(done, strange, *half.devices[2:]), report=None))
         text = await screen.shows("716T")
-        assert "1 measured" in text, "what cannot be read is not shown as nothing"
+        assert "1  measured" in text, "what cannot be read is not shown as nothing"
 
 
 async def test_esc_cancels_once_and_what_was_measured_stays() -> None:
@@ -83,7 +83,7 @@ async def test_esc_cancels_once_and_what_was_measured_stays() -> None:
         await screen.shows("cancelling")
         assert probe.cancelled == 1
         await screen.press("escape")  # it is cancelled already: Esc goes back
-        await screen.shows("mltop > overview", "matmul: cancelling")
+        await screen.shows("1 main", "matmul: cancelling")
         assert probe.cancelled == 1
         probe.end_cancelled()
         await screen.shows("matmul: cancelled, 7 shows what was measured")
@@ -96,7 +96,7 @@ async def test_one_at_a_time() -> None:
         probe = await start(screen)
         probe.advance()
         await screen.press("1", "A")
-        await screen.shows("a probe runs already", "mltop > probes")
+        await screen.shows("a probe runs already", "7 probes")
         assert len(screen.session.asked) == 1
         probe.finish()
         await screen.shows("SUSPECTS")
@@ -110,7 +110,7 @@ async def test_other_panes_show_it_and_its_end() -> None:
         probe.advance()
         probe.advance()
         await screen.press("1")
-        await screen.shows("mltop > overview", "matmul: running  9.4 s", "2/8 measured", "Esc cancels")
+        await screen.shows("1 main", "matmul: running  9.4 s", "2/8 measured", "Esc cancels")
         await screen.step(3)
         await screen.shows("12:00:03")
         probe.finish()
@@ -138,11 +138,11 @@ async def test_collectives_curve_and_ranks_by_lag() -> None:
         row = next(line for line in text.splitlines() if line.startswith(" 256M"))
         assert row.split()[1:10] == ["31.1ms", "37.3ms", "30.2ms", "8.63G/s", "15.1G/s", "423G/s", "4%", "none", "rank"]
         await screen.press("enter")
-        text = await screen.shows("mltop > probes > ranks at 1M", "OWN WORK")
+        text = await screen.shows("> ranks at 1M", "OWN WORK")
         table = text[text.index("OWN WORK") :].splitlines()
         assert [line.split()[0] for line in table[1:4]] == ["5", "7", "6"], "who comes last first"
         await screen.press("enter")
-        await screen.shows("mltop > probes > ranks at 1M > gpu 5")
+        await screen.shows("GPU 5")
         await screen.press("escape", "escape")
         await screen.shows("Bus bandwidth over size")
 
@@ -167,14 +167,14 @@ def _written(screen: Opened) -> str:
 
 async def test_pairs_are_shown_bad_ones_first_and_as_a_square() -> None:
     session = ProbeSession([fake_views.fleet(nodes=10)], script=fake_probes.script_of)
-    async with opened(session, size=(120, 60)) as screen:
+    async with opened(session, size=(120, 62)) as screen:
         (await start(screen, "A", "up", "right", "right", "right", "down", "right")).finish()
         text = await screen.shows("1 SUSPECT  node007", "Pairs that failed")
         lines = text.splitlines()
         top = next(y for y, line in enumerate(lines) if line.startswith("ROUND"))
         assert lines[top + 1].split()[1:4] == ["node002", "node005", "failed"]
         assert "node007" in lines[top + 2] and "-57% median" in lines[top + 2]
-        assert "connect timed out: a firewall, or no route" in lines[top + 1]
+        assert "connect timed out: a firewall, or no r" in lines[top + 1]
         square = next(y for y, line in enumerate(lines) if line.startswith("Pairs  "))
         assert "X" in lines[square + 2] and lines[square + 2].startswith("node002")
 
@@ -199,11 +199,11 @@ async def test_earlier_runs_of_this_session() -> None:
         await screen.until(lambda: len(screen.session.probes) == 2, "the second probe")
         screen.session.probes[1].finish()
         await screen.shows("1 SUSPECT  rank 5", "run 2 of 2")
-        await screen.press("left_square_bracket")
+        await screen.press("less_than_sign")
         await screen.shows("matmul bf16", "run 1 of 2", "2 SUSPECTS")
-        await screen.press("left_square_bracket")
+        await screen.press("less_than_sign")
         await screen.shows("run 1 of 2")
-        await screen.press("right_square_bracket")
+        await screen.press("greater_than_sign")
         await screen.shows("1 SUSPECT  rank 5")
 
 
@@ -217,7 +217,7 @@ async def test_sort_reverse_and_filters() -> None:
         assert first_cells(screen)[:3] == ["7", "5", "4"], "by burst, the largest first"
         await screen.press("S")
         assert first_cells(screen)[:2] == ["3", "0"]
-        await screen.press("slash", *"HW-TH", "enter")
+        await screen.press("slash", *"hot", "enter")
         await screen.shows("shows 1 of 8")
         await screen.press("escape", "slash", *"temp>85", "enter")
         await screen.shows("shows 1 of 8")
@@ -229,7 +229,7 @@ async def test_enter_opens_the_gpu() -> None:
         (await start(screen)).finish()
         await screen.shows("SUSPECTS")
         await screen.press("enter")
-        await screen.shows("mltop > probes > gpu 7")
+        await screen.shows("GPU 7")
         await screen.press("escape")
         await screen.shows("SUSPECTS")
 

@@ -7,7 +7,7 @@ from textual.app import App
 from textual.drivers._writer_thread import WriterThread
 from textual.drivers.linux_driver import LinuxDriver
 
-from mltop.tui.app.app import terminal_busy
+from mltop.tui.terminal.painting import terminal_busy
 from tests.waiting import wait_until
 
 

@@ -11,6 +11,7 @@ from textual.pilot import Pilot
 from mltop.probes.model import GpuSample, NodeState, Sample
 from mltop.probes.reach.view import NodeView
 from mltop.tui.render.fleet.heat import METRICS, Heats, NodeHeat
+from mltop.tui.render.fleet.map import Section
 from mltop.tui.screens.overview.heatmap import Heatmap
 
 NODES = 60
@@ -59,7 +60,7 @@ async def alone(fleet: Fleet, room: int = 30) -> AsyncIterator[tuple[Counting, P
     async with app.run_test(size=(100, 30)) as pilot:
         heatmap = app.query_one(Counting)
         heatmap.focus()
-        heatmap.set_map(fleet.heats(), None, (), room)
+        heatmap.set_map(fleet.heats(), (), (), room)
         await pilot.pause()
         heatmap.drawn.clear()
         yield heatmap, pilot
@@ -68,11 +69,11 @@ async def alone(fleet: Fleet, room: int = 30) -> AsyncIterator[tuple[Counting, P
 async def test_only_lines_that_changed_are_drawn_again() -> None:
     fleet = Fleet()
     async with alone(fleet) as (heatmap, pilot):
-        heatmap.set_map(fleet.heats(), None, (), 30)
+        heatmap.set_map(fleet.heats(), (), (), 30)
         await pilot.pause()
         assert heatmap.drawn == [], "new samples, the same levels"
         fleet.set("node33", 1.0)
-        heatmap.set_map(fleet.heats(), None, (), 30)
+        heatmap.set_map(fleet.heats(), (), (), 30)
         await pilot.pause()
         assert heatmap.drawn == [heatmap.grid.place(33)[0]]
 
@@ -87,7 +88,7 @@ async def test_the_cursor_repaints_the_lines_it_leaves_and_enters() -> None:
 async def test_marks_are_repainted() -> None:
     fleet = Fleet()
     async with alone(fleet) as (heatmap, pilot):
-        heatmap.set_map(fleet.heats(), None, {"node00"}, 30)
+        heatmap.set_map(fleet.heats(), (), {"node00"}, 30)
         await pilot.pause()
         assert heatmap.drawn == [0]
 
@@ -97,15 +98,15 @@ async def test_the_cursor_goes_with_its_node_and_stays_in_place_when_it_is_gone(
     async with alone(fleet) as (heatmap, pilot):
         assert heatmap.move_cursor("node20") and not heatmap.move_cursor("nowhere")
         fleet.names.reverse()
-        heatmap.set_map(fleet.heats(), None, (), 30)
+        heatmap.set_map(fleet.heats(), (), (), 30)
         assert heatmap.cursor_key == "node20"
         fleet.names.remove("node20")
-        heatmap.set_map(fleet.heats(), None, (), 30)
+        heatmap.set_map(fleet.heats(), (), (), 30)
         assert heatmap.cursor_key == "node19", "the one that now stands there"
-        heatmap.set_map([], None, (), 30)
+        heatmap.set_map([], (), (), 30)
         await pilot.press("down", "right", "end", "enter", "pagedown")
         assert heatmap.cursor_key is None
-        heatmap.set_map(fleet.heats(), None, (), 30)
+        heatmap.set_map(fleet.heats(), (), (), 30)
         assert heatmap.cursor_key is not None
 
 
@@ -113,8 +114,7 @@ async def test_up_and_down_keep_the_column_across_shorter_lines() -> None:
     fleet = Fleet()
     async with alone(fleet) as (heatmap, pilot):
         per_row = heatmap.grid.per_row
-        ranks = [0] * 2 + [1] * (NODES - 2)
-        heatmap.set_map(fleet.heats(), ranks, (), 30)
+        heatmap.set_map(fleet.heats(), [Section(0, ""), Section(2, "")], (), 30)
         heatmap.move_cursor(fleet.names[2 + per_row - 1 - 1])
         column = heatmap.grid.place(heatmap._cursor)[1]
         assert column > 1

@@ -9,28 +9,28 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from copy import deepcopy
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from rich.console import Console
 from textual.actions import ActionError
-from textual.app import App, SystemCommand
-from textual.binding import Binding
 from textual.events import Key
 from textual.message import Message
-from textual.screen import Screen
-from textual.theme import BUILTIN_THEMES
+from textual.theme import Theme
 
+from mltop.probes.model.text import clean
+from mltop.tui.app.acting import READ_ONLY, Acting
 from mltop.tui.app.feed import Feed, Picture
-from mltop.tui.app.history import History
-from mltop.tui.app.keys import APP_BINDINGS, PANES, PaneScreen, first_keys
+from mltop.tui.app.hands import HandsApp
+from mltop.tui.app.keys import APP_BINDINGS, PANES, PaneScreen
+from mltop.tui.app.looks import TERMINAL_LIGHT, TERMINAL_THEME, THEMES, draw_ascii, few_colours, is_light
 from mltop.tui.app.navigation import Location, Trail
-from mltop.tui.app.output import say, say_crash
-from mltop.tui.app.selection import ProbeScope, Selection, dump_scope, probe_scope, retry_scope
+from mltop.tui.app.output import say, say_crash, title_sequence
+from mltop.tui.app.past.past import Past
+from mltop.tui.app.past.travel import TICK_S, FeedsScreen, Recorded, TravellingApp
+from mltop.tui.app.selection import Looked, ProbeScope, Selection, dump_scope, probe_scope, retry_scope
 from mltop.tui.app.session import (
     CaptureDone,
     DumpProgressed,
@@ -41,39 +41,36 @@ from mltop.tui.app.session import (
     Probing,
     Retries,
     Session,
+    Watched,
 )
+from mltop.tui.app.shapes import Remember, Shapes
+from mltop.tui.app.stalls import StallAnswer, Stalls, StallWatch
+from mltop.tui.config.settings import DEFAULTS, Config
+from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.guarded import FAILURES, guarded
 from mltop.tui.render.trends import Trends
 from mltop.tui.screens.bars import FilterHistory, Notice, TypedBox, end_of_capture, end_of_dump, end_of_probe
 from mltop.tui.screens.lines import StatesSince
+from mltop.tui.terminal.painting import PaintingApp, terminal_busy
 from mltop.tui.widgets.cell_view import FailSafe
 
 if TYPE_CHECKING:
     from mltop.probes.investigate.probing.wanted import ProbeWanted
     from mltop.probes.model import ProbeKind
+    from mltop.probes.model.incident import JobMotion
     from mltop.probes.reach.view import FleetView
 
 HUNG_UP_S = 5.0  # from the loss of the terminal to the end, however that goes
-CLOSE_S = 1.0  # how long leaving waits for the session; its agents end anyway when their input does
+CLOSE_S, CLOSE_CAPTURE_S = 0.1, 1.0  # how long leaving waits: agents end by themselves, a capture is still written
 RETRY_S = 0.05  # between two looks whether the terminal has taken the last frame
-READ_ONLY = Notice("read-only: dumps, captures and probes are off (started with --read-only)", "warn")
 CANNOT_PROBE = Notice("probes need live nodes: what is shown here cannot run any", "warn")
-# Dark blue on black cannot be read; cyan can.
-TERMINAL_THEME = replace(BUILTIN_THEMES["ansi-dark"], name="terminal", primary="ansi_cyan")
 
 
 class NewPicture(Message):
-    """Brings the newest picture; of several that wait, only the last is handled."""
-
-    def __init__(self, picture: Picture) -> None:
-        super().__init__()
-        self.picture = picture
-
-    def can_replace(self, message: Message) -> bool:
-        return isinstance(message, NewPicture)
+    """There is a picture that has not been looked at."""
 
 
-class MltopApp(FailSafe, App[None]):
+class MltopApp(FailSafe, PaintingApp, TravellingApp, HandsApp):
     """Shows a session. ``read_only`` refuses what touches a process or writes a file (``t``, ``c``, ``M``, ``A``).
 
     At most one dump, one capture and one probe run at a time; what they bring arrives as messages.
@@ -86,15 +83,27 @@ class MltopApp(FailSafe, App[None]):
     CellView { scrollbar-color: $foreground 25%; scrollbar-background: $background; }
     CellView:ansi { scrollbar-color: ansi_bright_black; scrollbar-background: ansi_default; }
     """
+    ENABLE_COMMAND_PALETTE = False  # ":" is our own
     BINDINGS = APP_BINDINGS  # type: ignore[assignment]
     DEFAULT_MODE = "overview"
 
-    def __init__(self, session: Session, *, mouse: bool = True, read_only: bool = False) -> None:
+    def __init__(
+        self,
+        session: Session,
+        config: Config = DEFAULTS,
+        *,
+        read_only: bool = False,
+        stalls: Stalls | None = None,
+        remember: Remember = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``remember`` writes down what is chosen on the screen; may be called from the UI loop. ``clock``: the feed's,
+        monotonic s.
+        """
         few = few_colours()
         super().__init__(ansi_color=True if few else None)
-        if few:
-            self.register_theme(TERMINAL_THEME)
-            self.theme = TERMINAL_THEME.name
+        self._choose_theme(few, config.theme)
+        self.ramp = config.ramp
         several = len(session.view().nodes) > 1  # that are asked for: this does not change
         for entry in PANES:
             self.add_mode(entry.name, partial(entry.make, several))
@@ -102,21 +111,42 @@ class MltopApp(FailSafe, App[None]):
         self.read_only = read_only
         self.investigation = Investigation(session, self._post)
         self.probing = Probing(session, self._post)
+        self.acting = Acting(self._post)
+        self.stalls = StallWatch.of(self.investigation, stalls or Stalls())
         self.selection = Selection()
+        self.looked, self.unbound = Looked(), ""
         self.picture: Picture | None = None  # that is shown; None before the first
+        self._arrived: Picture | None = None  # the newest that the feed has brought
+        self._announced = False  # whether a NewPicture is under way
         self.newest: Picture | None = None  # the same, unless the screen is paused
         self.trends = Trends()
-        self.history = History()  # panes hold a copy of what they show while the screen is paused
+        self.history = Past()
         self.trail = Trail(Location("overview"))
-        self.paused = False
         self.notice: Notice | None = None
         self.since = StatesSince()
-        self.filter_history = FilterHistory()
-        self._mouse = mouse
-        self._feed = Feed(session, lambda picture: self.post_message(NewPicture(picture)))
+        self.filter_history, self.command_history = FilterHistory(), FilterHistory()
+        self.config, self.shapes = config, Shapes(config, remember)
+        self._terminal_title = ""
+        self.set_keymap(dict(config.keys))
+        self.feed = self._feed_of(session, clock)
         self._live_trends = self.trends
         self._retrying = False
         self._closer: threading.Thread | None = None
+
+    def _feed_of(self, session: Session, clock: Callable[[], float]) -> Feed | FeedsScreen:
+        def post(picture: Picture) -> None:
+            self._arrived = picture
+            if not self._announced:  # while the loop stands (a shell, a full terminal) one waits, not all
+                self._announced = True
+                self.post_message(NewPicture())
+
+        if isinstance(session, Recorded):
+            self.history, self.player = session.past, session.player
+            return session.feed(post, self._post, self.config.thresholds)
+        feed = Feed(session, post, self.config.thresholds, self.history.see, clock)
+        if isinstance(session, Watched):
+            session.joined_with, session.motions = feed.joined_with, feed.motions
+        return feed
 
     @property
     def pane(self) -> PaneScreen:
@@ -124,16 +154,16 @@ class MltopApp(FailSafe, App[None]):
         return cast(PaneScreen, self.screen_stack[0])
 
     def run(self, **options: Any) -> None:
-        """As ``App.run``, then waits at most ``CLOSE_S`` for the session to close.
+        """As ``App.run``, then waits a little for the session to close.
 
         A bug in the screen costs the row or the part that it is in; standard error says it once more at the end. One
         that ends the program nevertheless makes ``return_code`` 1.
         """
         FAILURES.forget()
         try:
-            super().run(mouse=self._mouse, **options)
+            super().run(mouse=self.config.mouse, **options)
         finally:
-            self._close_session().join(CLOSE_S)
+            self._close_session().join(CLOSE_CAPTURE_S if self.investigation.capturing else CLOSE_S)
         for sentence, error in FAILURES.all():
             say_crash(error)
             say(sentence)
@@ -147,7 +177,10 @@ class MltopApp(FailSafe, App[None]):
 
     def on_mount(self) -> None:
         FAILURES.listen(lambda: self.call_later(self.redraw))  # also for what no pane draws
-        self._feed.start()
+        self.feed.start()
+        if isinstance(self.session, Recorded):
+            self.show_recorded(self.session.first_moment)
+            self.set_interval(TICK_S, self.play)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP):
             # Outside the main thread nobody can catch signals; whoever runs the app there ends it by exit().
@@ -162,8 +195,13 @@ class MltopApp(FailSafe, App[None]):
             at_last.start()
         self.exit()
 
+    def exit(self, *arguments: Any, **options: Any) -> None:
+        self.on_unmount()  # the session closes while the screen is taken down
+        self.investigation.leave()
+        super().exit(*arguments, **options)
+
     def on_unmount(self) -> None:
-        self._feed.stop()
+        self.feed.stop()
         self._close_session()
 
     def _close_session(self) -> threading.Thread:
@@ -178,25 +216,33 @@ class MltopApp(FailSafe, App[None]):
         """May be called from any thread."""
         self.post_message(message)
 
-    def on_new_picture(self, message: NewPicture) -> None:
-        self.newest, view = message.picture, message.picture.view
+    def on_new_picture(self) -> None:
+        self._announced = False  # first: what comes from here on is announced anew
+        newest = self.newest = self._arrived
+        if newest is None:
+            return
+        view = newest.view
         guarded("the trends", lambda: self._live_trends.feed(view), None)
-        guarded("the history", lambda: self.history.feed(view), None)
         guarded("the states", lambda: self.since.feed(view), None)
+        guarded("what stands still", lambda: self.see_motions(newest.motions), None)
         if not self.paused:
-            self.picture = message.picture
-            self.redraw()
+            self.picture = newest
+        elif self.player is not None:
+            self._show_moment()  # the rules have gone on
+        self.redraw()
 
     def on_dump_progressed(self, message: DumpProgressed) -> None:
         taken_at = self.newest.view.taken_at if self.newest else 0.0
         if self.investigation.take_progress(message, taken_at):
+            self.feed.take_stacks(message.report.reports)
             self.tell(end_of_dump(message.report))
         else:
             self.redraw()
 
     def on_capture_done(self, message: CaptureDone) -> None:
         self.investigation.take_capture(message)
-        self.tell(end_of_capture(message.report))
+        by_itself, notice = self.stalls.end_of_capture(message.report)
+        self.tell(notice if by_itself else end_of_capture(message.report))
 
     def on_probe_progressed(self, message: ProbeProgressed) -> None:
         if self.probing.take(message) and self.trail.here.pane != "probes":
@@ -212,6 +258,8 @@ class MltopApp(FailSafe, App[None]):
         """Handles what no widget has: a letter that was typed right after "/" belongs to the filter."""
         if isinstance(self.focused, TypedBox) and self.focused.take(event):
             event.prevent_default()
+        else:
+            self.say_if_unbound(event)
 
     # What is shown.
 
@@ -228,6 +276,35 @@ class MltopApp(FailSafe, App[None]):
     def _retry(self) -> None:
         self._retrying = False
         self.redraw()
+
+    def _choose_theme(self, few: bool, wanted: str) -> None:
+        """``few``: colours, of which the user has chosen in the terminal's own settings."""
+        terminal = TERMINAL_LIGHT if is_light() else TERMINAL_THEME
+        for theme in (terminal, *([] if few else THEMES.values())):
+            self.register_theme(theme)
+        self.theme = terminal.name if few else wanted or ("light" if is_light() else "dark")
+        if GLYPHS.ascii_only:
+            draw_ascii()
+
+    @property
+    def available_themes(self) -> dict[str, Theme]:
+        """Textual's own were not made for what is drawn here; it wants them itself while it is being made."""
+        if not hasattr(self, "session"):
+            return super().available_themes
+        ours = {theme.name: theme for theme in (TERMINAL_THEME, TERMINAL_LIGHT, *THEMES.values())}
+        return {name: theme for name, theme in super().available_themes.items() if name in ours}
+
+    def set_terminal_title(self, title: str) -> None:
+        """As the window's or the tab's; what a node said is cleaned, and nothing is written that is there already."""
+        text = clean(f"mltop: {title}")
+        if (
+            self.config.terminal_title
+            and text != self._terminal_title
+            and self._driver is not None
+            and not self.is_headless
+        ):
+            self._terminal_title = text
+            self._driver.write(title_sequence(text))
 
     def tell(self, notice: Notice | None) -> None:
         self.notice = notice
@@ -254,6 +331,7 @@ class MltopApp(FailSafe, App[None]):
     def drill(self, location: Location) -> None:
         """Go deeper; Esc comes back here."""
         self.trail.drill(location)
+        self.look_at(location)
         self._arrive()
 
     def action_pane(self, name: str) -> None:
@@ -261,12 +339,17 @@ class MltopApp(FailSafe, App[None]):
         self._arrive()
 
     def _node_looked_at(self) -> str:
-        """The node that is shown, that under the cursor, or the first."""
-        nodes = self.picture.view.nodes if self.picture is not None else ()
-        return self.trail.here.node or self.pane.node_at_cursor() or (nodes[0].node if nodes else "")
+        """The node that is shown, that is looked at, that under the cursor, or the first."""
+        nodes = [view.node for view in self.picture.view.nodes] if self.picture is not None else []
+        looked = self.looked.node if self.looked.node in nodes else ""
+        return self.trail.here.node or looked or self.pane.node_at_cursor() or next(iter(nodes), "")
 
     def action_help(self) -> None:
-        self.drill(Location("help"))
+        """All keys; again: back to where the user was."""
+        if self.trail.here.pane == "help":
+            self.action_go_back()
+        else:
+            self.drill(Location("help"))
 
     def action_go_back(self) -> None:
         """Take one step back: close the filter's line, cancel, clear it, leave; marks, which other panes use, last."""
@@ -283,6 +366,9 @@ class MltopApp(FailSafe, App[None]):
         else:
             self.tell(None)
 
+    def arrive(self) -> None:
+        self._arrive()
+
     def _arrive(self) -> None:
         self.notice = None
         self.call_later(self._show_here)
@@ -296,21 +382,15 @@ class MltopApp(FailSafe, App[None]):
 
     # What the user starts.
 
-    def action_pause(self) -> None:
-        """Freeze the picture, which keeps its history whatever arrives meanwhile; or go on."""
-        self.paused = not self.paused
-        if self.paused:
-            self.trends = deepcopy(self._live_trends)
-        else:
-            self.picture, self.trends = self.newest, self._live_trends
-        self.redraw()
-
     def action_refresh_now(self) -> None:
-        self._feed.poke()
+        self.feed.poke()
+        self.forget_terminal()
         self.refresh(layout=True)
         self.redraw()
 
     def action_retry(self) -> None:
+        if self.player is not None and not self.only_now():
+            return
         scope = retry_scope(self.session.view(), self.selection)
         if scope.nodes and isinstance(self.session, Retries):
             self.session.retry(scope.nodes)
@@ -324,6 +404,8 @@ class MltopApp(FailSafe, App[None]):
         if self.read_only:
             self.tell(READ_ONLY)
             return
+        if not self.only_now():
+            return
         scope = dump_scope(self.newest_view(), self.selection, not self.pane.filter.empty)
         self.investigation.start_dump(scope.nodes, scope.words)
         if self.trail.here.pane not in ("stacks", "rank"):
@@ -335,6 +417,8 @@ class MltopApp(FailSafe, App[None]):
             return
         if self.read_only:
             self.tell(READ_ONLY)
+            return
+        if not self.only_now():
             return
         self.investigation.start_capture()
         self.tell(Notice("capturing: stacks, samples and verdict (Esc cancels)", "accent"))
@@ -348,10 +432,28 @@ class MltopApp(FailSafe, App[None]):
             self.tell(READ_ONLY)
         elif not isinstance(self.session, Probes):
             self.tell(CANNOT_PROBE)
-        else:
+        elif self.only_now():
             from mltop.tui.screens.probes.question import ConfirmProbe
 
             self.push_screen(ConfirmProbe(kind, self._probe_scope), self._start_probe)
+
+    def see_motions(self, motions: Sequence[JobMotion]) -> None:
+        """How the jobs get on, with every picture: one that stands still is dumped, captured, or asked about."""
+        if not self.read_only and (notice := self.stalls.see(motions)):
+            self.tell(notice)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
+        """The keys of the question only mean its answers while it is seen, and those out of the past only there."""
+        at_the_pane = len(self.screen_stack) == 1 and not self.pane.typing
+        if action in ("go_live", "go_first"):
+            return self.paused and at_the_pane
+        return action != "answer_stall" or (bool(self.stalls.stacks.asked) and at_the_pane and not self.paused)
+
+    def action_answer_stall(self, answer: StallAnswer) -> None:
+        notice = self.stalls.answer(answer)
+        if answer == "once" and notice is not None and self.trail.here.pane not in ("stacks", "rank"):
+            self.drill(Location("stacks"))
+        self.tell(self.notice if answer == "no" else notice if answer == "always" else None)
 
     def _probe_scope(self, kind: ProbeKind) -> ProbeScope:
         here = self.trail.here
@@ -372,6 +474,7 @@ class MltopApp(FailSafe, App[None]):
         """Cancel what runs, the dump first; False when nothing does, or the probe is being cancelled already."""
         if self.investigation.dumping:
             self.investigation.cancel_dump()
+            self.redraw()
         elif self.investigation.capturing:
             self.investigation.cancel_capture()
             self.tell(Notice("capture: cancelling, what is known is kept", "warn"))
@@ -381,32 +484,5 @@ class MltopApp(FailSafe, App[None]):
             return False
         return True
 
-    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:  # noqa: ARG002
-        """The palette has every action that has a key here, and the themes."""
-        for binding in first_keys(Binding.make_bindings([*self.pane.pane_bindings(), *APP_BINDINGS])):
-            if binding.action != "command_palette":
-                yield SystemCommand(binding.description, binding.tooltip, partial(self.pane.perform, binding.action))
-        yield SystemCommand("theme", "change the colours", self.action_change_theme)
-
     def newest_view(self) -> FleetView:
         return self.newest.view if self.newest is not None else self.session.view()
-
-
-def few_colours() -> bool:
-    """Whether only the terminal's own 16 colours, or none, can be told apart.
-
-    In 16 colours the other themes' warning and error become one and the same red; NO_COLOR leaves them grey.
-    """
-    console = Console(force_terminal=True, legacy_windows=False)
-    return console.no_color or console.color_system in (None, "standard")
-
-
-def terminal_busy(app: App[Any]) -> bool:
-    """True while output still waits to be written: drawing now would only delay what the next key shows.
-
-    Textual's writer thread holds at most 30 writes and then blocks the whole loop, and no public API tells
-    how many wait (``textual.drivers._writer_thread``). Where that thread does not exist, the answer is False.
-    """
-    writer = getattr(getattr(app, "_driver", None), "_writer_thread", None)
-    queue_size = getattr(getattr(writer, "_queue", None), "qsize", None)
-    return queue_size is not None and queue_size() > 0

@@ -5,15 +5,20 @@ Help, key bar and palette are made from bindings.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from textual.binding import Binding
 from textual.screen import Screen
 
 from mltop.tui.filters import Filter
+
+if TYPE_CHECKING:
+    from mltop.tui.app.resources import Scene
+    from mltop.tui.widgets.line_table import LineTable
 
 
 class PaneScreen(Protocol):
@@ -32,6 +37,12 @@ class PaneScreen(Protocol):
     def clear_filter(self) -> bool: ...
 
     def node_at_cursor(self) -> str: ...
+
+    def set_filter(self, text: str) -> None: ...
+
+    def table_at_cursor(self) -> LineTable | None: ...
+
+    def open_command_line(self, text: str, scene: Scene) -> None: ...
 
     async def perform(self, action: str) -> None: ...
 
@@ -67,38 +78,139 @@ PANES = (
     PaneEntry("links", "5", "network ports and PCI links of a node", "links.screen:LinksScreen"),
     PaneEntry("events", "6", "what happened: findings and kernel messages", "events.screen:EventsScreen"),
     PaneEntry("probes", "7", "active probes: how fast the hardware is", "probes.screen:ProbesScreen"),
+    PaneEntry("incidents", "8", "what is wrong, one line a cause", "incidents.screen:IncidentsScreen"),
     PaneEntry("gpu", "", "one GPU in detail", "gpu.screen:GpuScreen"),
     PaneEntry("rank", "", "the stack of one rank", "ranks.screen:RankScreen"),
     PaneEntry("help", "", "all keys", "help.screen:HelpScreen"),
 )
 
+
+def named(bindings: Iterable[Binding]) -> list[Binding]:
+    """Each with an id, by which the configuration gives it other keys: what it does, in a word ("mark_shown")."""
+    return [replace(binding, id=binding.id or re.sub(r"\W+", "_", binding.description)) for binding in bindings]
+
+
 ASKS = "; asks before it starts"
 LEAVES = "leave; nothing on the machines is touched"
-APP_BINDINGS = [
-    *(Binding(pane.key, f"pane('{pane.name}')", pane.name, tooltip=pane.what) for pane in PANES if pane.key),
-    Binding("t", "dump", "dump", tooltip="dump marked nodes, or all, and judge them; again: cancel"),
-    Binding("c", "capture", "capture", tooltip="write a capture directory of everything known"),
-    Binding("M", "probe('matmul')", "matmul", tooltip=f"measure GEMMs on what is looked at, marked or all{ASKS}"),
-    Binding("A", "probe('all-reduce')", "all-reduce", tooltip=f"measure collectives and find slow ranks{ASKS}"),
-    Binding("p", "pause", "pause", tooltip="freeze the screen; again: go on"),
-    Binding("r,f5", "refresh_now", "refresh", show=False, tooltip="take the newest state and draw everything again"),
-    Binding("R", "retry", "retry", show=False, tooltip="try nodes again that are lost or refused, now"),
-    Binding("escape", "go_back", "back", show=False, tooltip="cancel, clear the filter, go back, or clear marks"),
-    Binding("colon,ctrl+p", "command_palette", "command", show=False, tooltip="all actions by name"),
-    Binding("question_mark,f1,h", "help", "help", tooltip="all keys"),
-    Binding("q", "quit", "quit", tooltip=LEAVES),
-    Binding("f10,ctrl+c,ctrl+q", "quit", "quit", show=False, priority=True, tooltip=LEAVES),
-]
+STANDS = "a job stands still: "
 
-PANE_BINDINGS = [
-    Binding("slash", "filter", "filter", tooltip="show only rows that match"),
-    Binding("s,f6", "sort", "sort", tooltip="sort by the next column"),
-    Binding("tab", "next_table", "next table", show=False, tooltip="to the next table of this pane"),
-    Binding("S", "reverse", "reverse", show=False, tooltip="reverse the order"),
-    Binding("space", "mark", "mark", show=False, tooltip="mark the node under the cursor; again: unmark it"),
-    Binding("asterisk", "mark_shown", "mark shown", show=False, tooltip="mark all nodes that the filter shows"),
-    Binding("U", "unmark", "unmark", show=False, tooltip="unmark all nodes"),
-]
+
+def _key(keys: str, action: str, name: str, what: str, *, shown: bool = False, first: bool = False) -> Binding:
+    """``shown``: in the key bar; ``first``: it counts before what the focused widget does with the key."""
+    return Binding(keys, action, name, show=shown, priority=first, tooltip=what)
+
+
+APP_BINDINGS = named(
+    [
+        *(_key(pane.key, f"pane('{pane.name}')", pane.name, pane.what, shown=True) for pane in PANES if pane.key),
+        _key("t", "dump", "dump", "dump marked nodes, or all, and judge them; again: cancel", shown=True),
+        _key("c", "capture", "capture", "write a capture directory of everything known"),
+        _key("M", "probe('matmul')", "matmul", f"measure GEMMs on what is looked at, marked or all{ASKS}"),
+        _key("A", "probe('all-reduce')", "all-reduce", f"measure collectives and find slow ranks{ASKS}"),
+        _key("p", "pause", "pause", "stay at this moment, again: back to now; a recording: play, or stop"),
+        _key("plus,equals_sign", "speed(1)", "faster", "a recording: faster, up to 64 times"),
+        _key("minus", "speed(-1)", "slower", "a recording: slower, down to a quarter"),
+        _key(
+            "left_square_bracket",
+            "step_time(-1)",
+            "a moment back",
+            "a second back in time; held: more and more",
+            shown=True,
+        ),
+        _key("right_square_bracket", "step_time(1)", "a moment on", "a second on; held: more and more", shown=True),
+        _key("left_curly_bracket", "jump_event(-1)", "event before", "to what happened before this moment"),
+        _key("right_curly_bracket", "jump_event(1)", "next event", "to what happened next"),
+        _key("end", "go_live", "now", "in the past: back to now", first=True),
+        _key("home", "go_first", "first moment", "in the past: to the first moment that is kept", first=True),
+        _key("r,ctrl+r,ctrl+l", "refresh_now", "refresh", "take the newest state and draw all again"),
+        _key("R", "retry", "retry", "try nodes again that are lost or refused, now"),
+        _key("escape", "go_back", "back", "cancel, clear the filter, go back, or clear marks"),
+        _key("colon,ctrl+p", "command_line", "command", "by name: all keys, :node sim030, :sort temp, :theme"),
+        _key("question_mark,f1,h", "help", "help", "all keys; again: back", shown=True),
+        _key("q", "quit", "quit", LEAVES, shown=True),
+        _key("f10,ctrl+c,ctrl+q", "quit", "leave", LEAVES, first=True),
+        _key("y", "answer_stall('once')", "dump once", f"{STANDS}dump it", first=True),
+        _key("a", "answer_stall('always')", "always", f"{STANDS}dump it, and others from now on", first=True),
+        _key("n", "answer_stall('no')", "no dump", f"{STANDS}do not dump it", first=True),
+    ]
+)
+
+PANE_BINDINGS = named(
+    [
+        _key("slash,f3,f4", "filter", "filter", "show only rows that match", shown=True),
+        _key("n", "next_match(1)", "next match", "to the next row that the filter shows"),
+        _key("N", "next_match(-1)", "match before", "to the row before it"),
+        _key("s,f6", "sort", "sort", "sort by the next column"),
+        _key("S", "reverse", "reverse", "reverse the order"),
+        _key("f2", "columns", "columns", "which columns this table has, and their order"),
+        _key("f5", "tree", "tree", "processes as a tree"),
+        _key("tab", "next_table", "next table", "to the next table of this pane"),
+        _key("d", "describe", "describe", "all about what the cursor is on, as Enter"),
+        _key("y", "copy", "copy", "copy what the cursor is on, the whole text"),
+        _key("e", "export", "export", "write all of this pane into a JSON file here"),
+        _key("l", "log", "log", "the log of what the cursor is on"),
+        _key("exclamation_mark", "shell", "shell", f"a shell on this node{ASKS}"),
+        _key("space", "mark", "mark", "mark the node under the cursor; again: unmark it"),
+        _key("asterisk", "mark_shown", "mark shown", "mark all nodes that the filter shows"),
+        _key("U", "unmark", "unmark", "unmark all nodes"),
+        _key("D", "drain", "drain", "Slurm's drain line and exclude list of these nodes, to copy"),
+        _key("I,T", "no_signal", "no signal", "nvitop's keys to kill: say which key asks"),
+    ]
+)
+
+# Of the help: (title, kinds of actions). What is nowhere named belongs to its pane.
+GROUPS = (
+    ("Panes", ("pane", "command_line", "help", "go_back", "quit")),
+    ("Move", ("cursor", "page", "half", "edge", "select", "describe", "next_match", "next_table")),
+    ("Tables", ("filter", "sort", "reverse", "columns", "tree", "mark", "mark_shown", "unmark")),
+    ("Time", ("pause", "step_time", "jump_event", "go_live", "go_first", "speed")),
+    ("Act", ("dump", "capture", "probe", "drain", "shell", "retry", "answer_stall", "no_signal")),
+    ("Keep", ("copy", "export", "log", "refresh_now")),
+)
+
+
+def kind_of(binding: Binding) -> str:
+    """What it calls, without what it gives it."""
+    return binding.action.partition("(")[0]
+
+
+def action_names(bindings: Iterable[Binding]) -> dict[str, tuple[str, str]]:
+    """What can be asked for by name: the id of each action, what runs it, and what it does."""
+    wanted = [each for each in named(bindings) if kind_of(each) not in ("answer_stall", "command_line")]
+    return {each.id or "": (each.action, each.tooltip) for each in first_keys(wanted)}
+
+
+def with_user_keys(bindings: Iterable[Binding], keys: Mapping[str, str]) -> list[Binding]:
+    """The bindings with the keys that the configuration gives their actions."""
+    return [replace(binding, key=keys.get(binding.id or "", binding.key)) for binding in bindings]
+
+
+def grouped(bindings: Iterable[Binding]) -> list[tuple[str, list[Binding]]]:
+    """The bindings under the titles of GROUPS, in that order; what no group names stands in the last."""
+    of: dict[str, list[Binding]] = {title: [] for title, _ in GROUPS}
+    for binding in bindings:
+        kind = kind_of(binding)
+        of[next((title for title, kinds in GROUPS if kind in kinds), GROUPS[-1][0])].append(binding)
+    return list(of.items())
+
+
+def configurable() -> set[str]:
+    """The ids of all actions, also of those that only one pane has: all panes are loaded for it."""
+    own = (binding for entry in PANES for binding in entry.load(several=True).__dict__.get("BINDINGS", []))
+    return {binding.id or "" for binding in (*APP_BINDINGS, *PANE_BINDINGS, *own)}
+
+
+_KEY = re.compile(r"(?:(?:ctrl|alt|shift)\+)*(?:[a-z]\w*|\S)", re.ASCII | re.IGNORECASE)
+
+
+def wrong_key(action: str, keys: str) -> str:
+    """Why these cannot be the keys of an action; "" where they can. Ctrl-C leaves, whatever else does."""
+    words = keys.split(",")
+    bad = next((word for word in words if not _KEY.fullmatch(word)), None)
+    if bad is not None:
+        return f"{bad!r} is no key (a letter, f5, ctrl+t, slash)"
+    return "ctrl+c leaves mltop" if action != "quit" and "ctrl+c" in words else ""
+
 
 _NAMES = {
     "escape": "Esc",
@@ -106,8 +218,16 @@ _NAMES = {
     "slash": "/",
     "question_mark": "?",
     "asterisk": "*",
+    "exclamation_mark": "!",
+    "less_than_sign": "<",
+    "greater_than_sign": ">",
+    "plus": "+",
+    "minus": "-",
+    "equals_sign": "=",
     "left_square_bracket": "[",
     "right_square_bracket": "]",
+    "left_curly_bracket": "{",
+    "right_curly_bracket": "}",
     "pageup": "PgUp",
     "pagedown": "PgDn",
 }

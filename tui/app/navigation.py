@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from mltop.probes.model import JobKey
 from mltop.probes.model.ranks import Ranges
 
+HELP = "help"
+
 
 @dataclass(frozen=True)
 class Location:
     """``node`` narrows the node and ranks panes, ``gpu`` (NVML's index) to one of its GPUs, ``pid`` to a rank; ``job``
     and ``ranks`` to a class of stacks; ``collective`` (the key of its row among the sizes of a probe) to the ranks of
-    one collective.
+    one collective; ``incident`` is the id of the one to show, ``event`` the key of one; ``part``: what the
+    pane shows alone.
     """
 
     pane: str
@@ -22,6 +25,9 @@ class Location:
     pid: int = 0
     gpu: int | None = None
     collective: str = ""
+    incident: str = ""
+    event: str = ""
+    part: str = ""
     label: str = ""
 
     @property
@@ -48,11 +54,20 @@ class Trail:
     def here(self) -> Location:
         return self._locations[-1]
 
+    @property
+    def depth(self) -> int:
+        """1 where Esc goes nowhere."""
+        return len(self._locations)
+
     def crumbs(self) -> str:
-        """E.g. ``mltop > node01 > ranks``; the first location is only named while the user is there."""
-        return " > ".join(["mltop", *(location.title for location in self._locations[1:] or self._locations)])
+        """E.g. ``node01 > ranks``; the first is only named while the user is there, the help never beside others."""
+        places = [self.here] if self.here.pane == HELP else self._locations[1:] or self._locations
+        return " > ".join(location.title for location in places)
 
     def drill(self, location: Location) -> None:
+        """What is opened from the help starts where the user was before it."""
+        if self.here.pane == HELP and location.pane != HELP:
+            self.back()
         if location != self.here:
             self._locations.append(location)
 

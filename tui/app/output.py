@@ -7,11 +7,13 @@ reader left; what standard error does not take is lost, and nothing else with it
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import os
 import sys
 import threading
+from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
@@ -65,6 +67,11 @@ def put_json(value: object) -> None:
 def say(sentence: str) -> None:
     """Print one line on standard error."""
     _write(sys.stderr, Clean("mltop: "), Clean(" ".join(clean(sentence).split())), _END)
+
+
+def title_sequence(title: Clean) -> str:
+    """What makes ``title`` the title of the terminal's window (OSC 2)."""
+    return f"\x1b]2;{title}\x07"
 
 
 def ask(question: str) -> str:
@@ -202,16 +209,44 @@ def open_streams() -> None:
         setattr(sys, name, stream)
 
 
+_C = ("C", "POSIX")
+_LEFT_BY_PYTHON = ("", "C.UTF-8", "C.utf8", "UTF-8")  # in LC_CTYPE, in place of C (PEP 538)
+
+
+def wants_ascii(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether the user's locale has no characters but ASCII. Python itself makes UTF-8 of it, so its streams do not
+    tell. Where nothing is set, as in containers, nothing is asked for.
+    """
+    if forced := environ.get("LC_ALL"):
+        return forced in _C
+    return environ.get("LANG") in _C and environ.get("LC_CTYPE", "") in (*_C, *_LEFT_BY_PYTHON)
+
+
+def only_ascii() -> None:
+    """From here on nothing above 127 is written to standard output and error. Before anything that draws is imported:
+    ``render.glyphs`` chooses what is drawn by these streams.
+    """
+    streams = [cast(io.TextIOWrapper, stream) for stream in (sys.stdout, sys.stderr)]
+    for stream in streams:
+        stream.reconfigure(encoding="ascii", errors="backslashreplace")
+    from mltop.tui.render.glyphs import REPLACED
+
+    for stream in streams:
+        stream.reconfigure(errors=REPLACED)
+
+
 def flush() -> None:
     """Have all that was printed written. Raises OutputEnded and OutputFailed where it cannot be."""
     sys.stdout.flush()
 
 
 def finish() -> None:
-    """End quietly: the interpreter flushes the streams once more, and nothing comes of that."""
+    """End quietly: what the streams still hold is written, and nothing comes of it where it cannot be."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, _Guarded):
             stream.finish()
+        with contextlib.suppress(OutputEnded, OutputFailed, OSError, ValueError):
+            stream.flush()
 
 
 def _to_nowhere(fd: int) -> None:

@@ -12,6 +12,15 @@ from mltop.probes.model.vocabulary import ProbeKind
 from mltop.probes.reach.view import FleetView, GpuSummary
 
 
+@dataclass(frozen=True)
+class Looked:
+    """The one thing that the user looks at, wherever: a node, one of its GPUs, or a process. "", None and 0: none."""
+
+    node: str = ""
+    gpu: int | None = None
+    pid: int = 0
+
+
 class Selection:
     """The marked nodes, in no order; those that are gone are simply left out. Lives in the UI loop only."""
 

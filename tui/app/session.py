@@ -14,15 +14,22 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, runtime_checkable
 from textual.message import Message
 
 from mltop.probes.investigate.progress import CaptureResult, StackProgress
-from mltop.probes.model import JobReport, NodeState
+from mltop.probes.model import Incident, JobMotion, JobReport, NodeState
+from mltop.probes.reach.courtesy import end_is_near
 from mltop.probes.reach.view import FleetView
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mltop.probes.investigate.acting import Facts, RankProcess, Results
     from mltop.probes.investigate.probing.wanted import ProbeProgress, ProbeWanted
+    from mltop.probes.model import RankStacks
+    from mltop.probes.model.acts import DiagResult, SignalName
     from mltop.probes.model.probe import PastResult
 
 
 MOST_RUNS = 20  # of probes, to look back at
+MOST_DUMPS = 4  # of stacks, likewise: they may be of thousands of ranks
 
 Report = TypeVar("Report")
 
@@ -46,11 +53,24 @@ class Session(Protocol):
     def dump_stacks(self, nodes: Sequence[str] | None, on_progress: Callable[[StackProgress], None]) -> Cancellable:
         """Dump all ranks of these nodes (None: all), judge them, report progress until ``finished``."""
 
-    def capture(self, on_done: Callable[[CaptureResult], None]) -> Cancellable:
-        """Write a capture directory of everything known, dumping stacks first when there is no recent dump."""
+    def capture(
+        self, on_done: Callable[[CaptureResult], None], *, parent: Path | None = None, least_free_bytes: int = 0
+    ) -> Cancellable:
+        """Write a capture directory of everything known, dumping stacks first when there is no recent dump.
+
+        ``parent``: where to; ``least_free_bytes``: with less room there, none begins.
+        """
 
     def close(self) -> None:
         """End every agent and connection; returns within a second."""
+
+
+@runtime_checkable
+class Watched(Protocol):
+    """A session that is told what the screen, which watches all the time, makes of stacks, and how the jobs get on."""
+
+    joined_with: Callable[[Sequence[JobReport]], Sequence[Incident]]
+    motions: Callable[[], Sequence[JobMotion]]
 
 
 @runtime_checkable
@@ -67,6 +87,25 @@ class Probes(Protocol):
 
     def run_probe(self, wanted: ProbeWanted, on_progress: Callable[[ProbeProgress], None]) -> Cancellable:
         """Measure, report progress at least once a second until ``finished``. Devices in use are refused."""
+
+
+@runtime_checkable
+class Acts(Protocol):
+    """A session whose ranks can be acted upon; a recording's cannot."""
+
+    def signal_facts(self, processes: Sequence[RankProcess], on_done: Callable[[Facts], None]) -> Cancellable:
+        """Ask what these would do with signals; at most some seconds."""
+
+    def send_signal(
+        self, signal: SignalName, processes: Sequence[RankProcess], on_done: Callable[[Results], None]
+    ) -> Cancellable:
+        """Send it; ``on_done`` gets a result for each of them."""
+
+    def dump_native(self, process: RankProcess, on_done: Callable[[RankStacks | None, str], None]) -> Cancellable:
+        """One dump of this rank with the frames of C: its stacks, or why there are none."""
+
+    def diagnose(self, node: str, on_done: Callable[[list[DiagResult], str], None]) -> Cancellable:
+        """Run `dcgmi diag -r 1` there: its results, or why there are none. A node that is in use refuses."""
 
 
 @runtime_checkable
@@ -124,6 +163,14 @@ class DumpResult:
     nodes: tuple[str, ...] = ()
 
 
+class RecordingRead(Message):
+    """What the stacks of a recording say, or what is wrong with it."""
+
+    def __init__(self, stacks: DumpResult | None = None, problem: str = "") -> None:
+        super().__init__()
+        self.stacks, self.problem = stacks, problem
+
+
 class Investigation:
     """At most one dump and one capture at a time; late progress of an earlier dump is dropped."""
 
@@ -132,6 +179,7 @@ class Investigation:
         self._post = post
         self._run = 0
         self._capture_run = 0
+        self._cancelled = False
         self._dump: Cancellable | None = None
         self._capture: Cancellable | None = None
         self._complete: DumpResult | None = None
@@ -139,10 +187,17 @@ class Investigation:
         self.progress: StackProgress | None = None
         self.nodes: tuple[str, ...] = ()  # that are dumped; none: all
         self.scope = ""  # the same in words, where it needs saying
+        self.moment: float | None = None  # of the past that the screen shows; None: now
+        self._earlier: list[DumpResult] = []  # complete ones
 
     @property
     def dumping(self) -> bool:
         return self._dump is not None
+
+    @property
+    def cancelling(self) -> bool:
+        """Whether the dump was cancelled, and what it has so far is still being judged."""
+        return self.dumping and self._cancelled
 
     @property
     def capturing(self) -> bool:
@@ -150,9 +205,12 @@ class Investigation:
 
     @property
     def result(self) -> DumpResult | None:
-        """What the running dump has so far, else the last complete dump, else a partial one; None before the first."""
-        if self.dumping and self._latest is not None and self._latest.reports:
-            return self._latest
+        """The last complete dump, else what one has so far that runs or was cancelled; None before the first. In the
+        past: the last one before that moment that is kept.
+        """
+        if self.moment is not None:
+            moment = self.moment
+            return next((dump for dump in reversed(self._earlier) if dump.taken_at <= moment), None)
         return self._complete or self._latest
 
     def start_dump(self, nodes: Sequence[str] = (), scope: str = "") -> None:
@@ -161,14 +219,21 @@ class Investigation:
         self.nodes, self.scope = tuple(nodes), scope
         run = self._run
         self.progress = StackProgress(phase="dumping")
-        self._latest = None
+        self._latest, self._cancelled = None, False
         self._dump = self._session.dump_stacks(
             self.nodes or None, lambda progress: self._post(DumpProgressed(run, progress))
         )
 
     def cancel_dump(self) -> None:
         if self._dump is not None:
+            self._cancelled = True
             self._dump.cancel()
+
+    def leave(self) -> None:
+        """The program ends: what runs for the screen is to stop. A capture is still written."""
+        if not self.capturing:
+            self.cancel_dump()
+            end_is_near()
 
     def take_progress(self, message: DumpProgressed, now: float) -> bool:
         """True for the last report of a dump, which ends it. ``now`` is the unix time of the newest view."""
@@ -183,12 +248,20 @@ class Investigation:
             self._dump = None
         if progress.phase == "done":
             self._complete = self._latest
+            if self._latest is not None:
+                self.keep(self._latest)
         return progress.finished
 
-    def start_capture(self) -> None:
+    def keep(self, complete: DumpResult) -> None:
+        """Remember a complete dump, for looks at the past."""
+        self._earlier = [*self._earlier[1 - MOST_DUMPS :], complete]
+
+    def start_capture(self, parent: Path | None = None, least_free_bytes: int = 0) -> None:
         self._capture_run += 1
         run = self._capture_run
-        self._capture = self._session.capture(lambda result: self._post(CaptureDone(run, result)))
+        self._capture = self._session.capture(
+            lambda result: self._post(CaptureDone(run, result)), parent=parent, least_free_bytes=least_free_bytes
+        )
 
     def cancel_capture(self) -> None:
         """A cancelled capture still reports: what is known is written."""

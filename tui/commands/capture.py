@@ -12,20 +12,24 @@ from mltop.probes.investigate.progress import CaptureResult
 from mltop.probes.model.text import clean
 from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions
+from mltop.probes.record.archives import is_archive_name
 from mltop.tui.app.output import OutputFailed, flush, put, say
-from mltop.tui.commands.live import EXIT_INTERRUPTED, EXIT_UNREACHABLE, LOOK_S, Machines, live_targets
+from mltop.tui.commands.live import EXIT_INTERRUPTED, EXIT_UNREACHABLE, LOOK_S, Machines, live_targets, refuse_read_only
 from mltop.tui.commands.stacks import DumpProgress
 
 EXIT_INCOMPLETE = 1
 
 
-def run(options: TargetOptions, directory: str) -> int:
+def run(options: TargetOptions, directory: str, packed: bool) -> int:
     """Exit 0: complete; 1: something is missing from it; 3: nothing could be written; 130: interrupted, but kept."""
+    refuse_read_only(options, "capture")
     targets = live_targets(options, "is a capture already", "mltop stacks --recording DIR")
     if directory and os.path.lexists(directory):
         raise UsageProblem(f"-o {directory}", "exists already", "a new directory name")
     if clean(directory) != directory:
         raise UsageProblem(f"-o {directory}", "has characters that cannot be printed", "another name")
+    if packed and directory and not is_archive_name(directory):
+        raise UsageProblem(f"-o {directory}", "with --tar it is a file", f"-o {directory}.tar.gz")
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup: it goes on
             signal.signal(number, raise_interrupt)
@@ -33,7 +37,7 @@ def run(options: TargetOptions, directory: str) -> int:
         done: queue.SimpleQueue[CaptureResult] = queue.SimpleQueue()
         progress = DumpProgress(machines.stderr)
         to = Path(directory) if directory else None
-        running = machines.session.capture(done.put, to, options.timeout_s, progress.take)
+        running = machines.session.capture(done.put, to, options.timeout_s, progress.take, packed=packed)
         try:
             while not running.wait(LOOK_S):
                 machines.stderr.failures(machines.session.view().nodes)

@@ -4,41 +4,46 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from itertools import chain
 from pathlib import Path
 
+from mltop.probes.investigate.diagnosis import Diagnosis
 from mltop.probes.judge.health import FAILED, RULES, Expectations, Health
+from mltop.probes.judge.health.folding import told_of_nvml
+from mltop.probes.judge.health.registry import ALL_RULES
 from mltop.probes.judge.health.unknowns import GROWTH, growth_unknown
 from mltop.probes.model import SCHEMA, NodeState, Sample, Unknown
 from mltop.probes.model.sample import Reads
 from mltop.probes.reach.targets import TargetOptions, Targets, resolve
 from mltop.probes.reach.view import NodeView
 from mltop.probes.record import StoredSamples
-from mltop.tui.app.feed import take_skew
+from mltop.tui.app.judging import take_skew
 from mltop.tui.app.output import put_json, say
 from mltop.tui.commands.live import Complete, Machines, saved, unreached
+from mltop.tui.config.settings import DEFAULTS, Config
 from mltop.tui.report.check import Checked
 from mltop.tui.state import NotOurs, usage_problems
 from mltop.tui.state.lists import known_lemons
 
 BETWEEN_SAMPLES_S = 0.5
 IN_A_FILE = 10_000  # columns: a line for each thing, as logs of prologs are searched
-NO_NVML = ("gpu.driver", "nvml.stuck")  # the rules about NVML as a whole
 GROWTH_S = 20.0  # a node's counters are read a second time within six seconds, if it is not very busy
 
 
 def run(
     options: TargetOptions,
+    *,
     as_json: bool,
     expect_gpus: int | None = None,
     allowed_unknown: Sequence[str] = (),
     verbose: bool = False,
+    config: Config = DEFAULTS,
 ) -> int:
     """Exit 0: fine; 1: warnings; 2: something critical; 3: something unreachable or unknown."""
-    expectations = Expectations(expect_gpus, lemons())
+    expectations = Expectations(expect_gpus, lemons(), thresholds=config.thresholds)
     targets = resolve(options)
     checked = (
         recorded(targets.recording, expectations)
@@ -51,18 +56,28 @@ def run(
     if as_json:
         answer = {
             "nodes": checked.nodes,
+            "incidents": checked.incidents,
             "findings": checked.findings,
             "unknown": checked.unknown,
             "exit": checked.exit,
         }
+        if own := changed(config.thresholds):
+            answer["thresholds"] = own
         put_json({"schema": SCHEMA, **answer})
     else:
         from rich.console import Console
 
         from mltop.tui.report.check import print_check
 
-        print_check(checked, Console(width=None if sys.stdout.isatty() else IN_A_FILE), verbose)
+        console = Console(width=None if sys.stdout.isatty() else IN_A_FILE)
+        print_check(checked, console, verbose, changed(config.thresholds))
     return checked.exit
+
+
+def changed(thresholds: Mapping[str, float]) -> list[dict[str, str]]:
+    """The rules that go by the user's thresholds: what these are and what they would be, in words."""
+    rules = [rule.at(thresholds) for rule in ALL_RULES]
+    return [{"rule": rule.id, "threshold": rule.usual, "default": rule.others} for rule in rules if rule.others]
 
 
 def lemons() -> dict[str, str]:
@@ -78,29 +93,34 @@ def live(targets: Targets, options: TargetOptions, expectations: Expectations) -
     with Machines(targets, options, "check", most_interval_s=BETWEEN_SAMPLES_S) as machines:
         gathered = CountersReadTwice(machines.deadline)
         views = machines.await_nodes(gathered)
-    health = Health(replace(expectations, vacated=True), eager=True)
+    diagnosis = Diagnosis(Health(replace(expectations, vacated=True), eager=True))
     samples = sorted(chain.from_iterable(gathered.samples.values()), key=lambda sample: sample.sampled_at)
-    health.compare(samples)
+    diagnosis.health.compare(samples)
     for sample in samples:
-        health.see(sample)
-    checked = judged(health, [view.state for view in views])
+        diagnosis.see(sample)
+    diagnosis.health.settle()
+    checked = judged(diagnosis, [view.state for view in views])
     checked.findings = [finding for finding in checked.findings if finding.until is None]
+    checked.incidents = [incident for incident in checked.incidents if incident.until is None]
     checked.unreached = unreached(views)
     return checked
 
 
-def judged(health: Health, nodes: list[NodeState]) -> Checked:
-    """What the rules say. A rule that failed has not judged: that is no finding here, but something unknown."""
+def judged(diagnosis: Diagnosis, nodes: list[NodeState]) -> Checked:
+    """What the rules say, and what that comes to. A rule that failed has not judged: that is no finding here, but
+    something unknown.
+    """
+    health = diagnosis.health
     everything = health.findings()
     findings = [finding for finding in everything if finding.id != FAILED]
     failed = [finding for finding in everything if finding.id == FAILED]
     unknowns = health.unknowns(at_the_end=True)
-    without_nvml = {finding.node for finding in findings if finding.id in NO_NVML and finding.severity == "critical"}
+    without_nvml = {finding.node for finding in findings if told_of_nvml((finding,))}
     for unknown in unknowns:
         if unknown.what == "nvml" and unknown.node in without_nvml:
             unknown.severity = "info"  # the finding says it, with what to do
     unjudged = [Unknown(finding.node, finding.subject, finding.message, finding.action) for finding in failed]
-    return Checked(nodes, findings, [*unjudged, *unknowns])
+    return Checked(nodes, findings, [*unjudged, *unknowns], incidents=diagnosis.incidents())
 
 
 class CountersReadTwice(Complete):
@@ -136,7 +156,7 @@ class CountersReadTwice(Complete):
 
 def recorded(path: Path, expectations: Expectations) -> Checked:
     content = saved(path)
-    checked = judged(health_of(content.samples, expectations), content.nodes)
+    checked = judged(diagnosis_of(content.samples, expectations), content.nodes)
     for unknown in checked.unknown:
         unknown.fix = "" if unknown.what.startswith(GROWTH) else unknown.fix  # it cannot be looked at again
     if not content.samples:
@@ -144,11 +164,12 @@ def recorded(path: Path, expectations: Expectations) -> Checked:
     return checked
 
 
-def health_of(samples: StoredSamples, expectations: Expectations) -> Health:
+def diagnosis_of(samples: StoredSamples, expectations: Expectations) -> Diagnosis:
     """As ``evaluated``, of samples that are too many to be held at a time."""
     alone = frozenset(node for node, own in samples.items() if len(own) == 1)
-    health = Health(expectations, eager=alone, keep_s=None)
-    health.compare(samples.oldest())
+    diagnosis = Diagnosis(Health(expectations, eager=alone, keep_s=None), whole_recording=True)
+    diagnosis.health.compare(samples.oldest())
     for sample in samples.by_time():
-        health.see(sample)
-    return health
+        diagnosis.see(sample)
+    diagnosis.health.settle()
+    return diagnosis

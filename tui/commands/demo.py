@@ -13,16 +13,17 @@ from mltop.probes.reach.targets import TargetOptions, check_numbers
 from mltop.probes.system.spawn import python_command
 from mltop.tui.commands.live import verdict_text
 from mltop.tui.commands.screen import require_terminal, show
+from mltop.tui.config.settings import Config
 
 GPUS_PER_NODE = 8
 SPARES = 6  # simulated nodes without a job, as probes need them; at most a third of all
 
 
-def run(options: TargetOptions, node_count: int) -> int:
+def run(options: TargetOptions, node_count: int, config: Config) -> int:
     check_numbers(options)
     require_terminal()
     session = LiveSession("demo", demo_channels(node_count, options.interval_s), options.interval_s, verdict_text)
-    return show(session)
+    return show(session, config, options.read_only)
 
 
 def demo_channels(node_count: int, interval_s: float) -> list[Channel]:

@@ -15,7 +15,7 @@ from mltop.probes.judge.nodes import folded
 from mltop.probes.model import SCHEMA, NodeState
 from mltop.probes.reach.targets import TargetOptions, Targets
 from mltop.tui.app.output import put_json, say
-from mltop.tui.commands.live import EXIT_UNREACHABLE, Machines, live_targets, say_gap, unreached
+from mltop.tui.commands.live import EXIT_UNREACHABLE, Machines, live_targets, refuse_read_only, say_gap, unreached
 from mltop.tui.state import NoHome, NotOurs, state_file, usage_problems
 from mltop.tui.state.lists import KERNEL_LINES, learn, read_known
 
@@ -39,6 +39,8 @@ def run(options: TargetOptions, as_json: bool, do_learn: bool = False, everythin
 
     ``do_learn``: from now on the lines found are known; ``everything``: also those that are known or common.
     """
+    if do_learn:
+        refuse_read_only(options, "kernel --learn")
     targets = live_targets(options, "has no kernel logs in it (mltop kernel looks at machines)")
     known = _learned(do_learn)
     answers = live(targets, options)

@@ -6,7 +6,9 @@ import time
 
 from mltop.probes.model.text import clean
 from mltop.probes.reach import UsageProblem
+from mltop.probes.reach.targets import TargetOptions
 from mltop.tui.app.output import put
+from mltop.tui.commands.live import refuse_read_only
 from mltop.tui.state import usage_problems
 from mltop.tui.state.lists import Lemon, change_lemons, read_lemons
 
@@ -20,8 +22,9 @@ def listed() -> int:
     return 0
 
 
-def add(gpu: str, text: str) -> int:
+def add(options: TargetOptions, gpu: str, text: str) -> int:
     """``gpu``: UUID or serial number; a second time replaces the note."""
+    refuse_read_only(options, "lemon add")
     gpu = gpu.strip()
     if not gpu or " " in gpu or clean(gpu) != gpu:
         raise UsageProblem("lemon add", f"{gpu!r} is no UUID or serial number (mltop snapshot --json has them)")
@@ -31,7 +34,9 @@ def add(gpu: str, text: str) -> int:
     return 0
 
 
-def remove(gpu: str) -> int:
+def remove(options: TargetOptions, gpu: str) -> int:
+    refuse_read_only(options, "lemon remove")
+
     def take_off(lemons: dict[str, Lemon]) -> None:
         if lemons.pop(gpu, None) is None:
             raise UsageProblem("lemon remove", f"{gpu} is not on the list (mltop lemon shows it)")

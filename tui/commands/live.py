@@ -23,6 +23,8 @@ from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, Targets, channels, resolve
 from mltop.probes.reach.view import NodeView
 from mltop.probes.record import BadRecording, Saved
+from mltop.probes.record.decoding import decode_sample
+from mltop.probes.record.recordings import DecodeLine
 from mltop.tui.app.output import say, write_over
 from mltop.tui.app.selection import first_of
 
@@ -114,6 +116,12 @@ def live_targets(options: TargetOptions, why: str, fix: str = "") -> Targets:
     if targets.recording is not None:
         raise UsageProblem("--recording", why, fix)
     return targets
+
+
+def refuse_read_only(options: TargetOptions, command: str) -> None:
+    """Raises UsageProblem for a command that touches a process, puts load on a machine or writes a file."""
+    if options.read_only:
+        raise UsageProblem(command, "off: --read-only", "without it and without MLTOP_READ_ONLY")
 
 
 def live_session(targets: Targets, options: TargetOptions, memory: ProbeMemory | None = None) -> LiveSession:
@@ -250,10 +258,10 @@ def recording_problems() -> Iterator[None]:
         raise UsageProblem("--recording", str(error)) from None
 
 
-def saved(path: Path) -> Saved:
-    """What a capture or a recording holds; what it lacks is said."""
+def saved(path: Path, decode_line: DecodeLine = decode_sample) -> Saved:
+    """What a capture or a recording holds; what it lacks is said. ``decode_line`` as of ``read_recording``."""
     with recording_problems():
-        content = load(path)
+        content = load(path, decode_line)
     for gap in content.gaps:
         say(f"{gap.what}: {gap.why}")
     return content

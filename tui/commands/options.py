@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, cast
 
 import click
+from click.shell_completion import CompletionItem
 
 from mltop.probes.model.probe_kinds import COLLECTIVES, DTYPE_OF, DTYPES
 from mltop.probes.model.vocabulary import ProbeKind
-from mltop.probes.reach import INTERVAL_S, TIMEOUT_S
+from mltop.probes.reach import INTERVAL_S, TIMEOUT_S, UsageProblem
 from mltop.probes.reach.launchers import LAUNCHERS
-from mltop.tui.app.output import put_lines
+from mltop.tui.app.output import only_ascii, put_lines, say
+from mltop.tui.config.effective import effective
+from mltop.tui.config.effective import with_options as settings_with
+from mltop.tui.config.settings import Config, Named
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)i?b?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -20,6 +25,8 @@ MOST_BYTES = 64 << 30
 _LONGEST_SIZE = 40  # more digits than any size has
 # nvidia-smi -L: an index, a UUID, and of older drivers "MIG-GPU-UUID/GI/CI".
 _GPU = re.compile(r"\d{1,4}|(?:GPU|MIG)-[\w/-]{1,100}", re.ASCII | re.IGNORECASE)
+
+TYPED = "mltop.typed"  # in the context: options before the command that are no targets
 
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -71,6 +78,13 @@ def _shown(word: str) -> str:
 INTERVAL_HELP = f"Between samples (default: {INTERVAL_S:g})."
 TIMEOUT_HELP = f"For the whole command (default: {TIMEOUT_S:g}; of probes: what they need; the screen has none)."
 INTERVAL = click.option("--interval", "interval_s", type=float, metavar="S", help=INTERVAL_HELP)
+READ_ONLY = click.option(
+    "--read-only",
+    is_flag=True,
+    envvar="MLTOP_READ_ONLY",
+    help="Touch no process, load no machine, write no file (or MLTOP_READ_ONLY=1).",
+)
+ASCII = click.option("--ascii", "ascii_only", is_flag=True, help="No character above 127 (also with LANG=C).")
 # Which machines are meant; given to nearly every command.
 TARGETS: tuple[Option, ...] = (
     click.option("-w", "nodes", multiple=True, metavar="NODES", help="Nodes, e.g. node[01-16,20] or @group."),
@@ -87,6 +101,7 @@ TARGETS: tuple[Option, ...] = (
     click.option("--timeout", "timeout_s", type=float, metavar="S", help=TIMEOUT_HELP),
     click.option("--user", metavar="NAME", help="Login name on the nodes."),
     click.option("--accept-new", is_flag=True, help="Accept host keys never seen before (ssh)."),
+    READ_ONLY,
 )
 # Of a command that can look at what was recorded as well.
 TARGETS_OR_RECORDING: tuple[Option, ...] = (
@@ -116,6 +131,27 @@ RANKS = click.option("--ranks", type=click.IntRange(0, 128), default=0, metavar=
 BACKEND = click.option("--backend", type=click.Choice(["nccl", "gloo"]), help="What the devices need.")
 
 
+class NamedTargets(click.Argument):
+    """ "@prod": targets that the configuration file names."""
+
+    def make_metavar(self, *_: Any, **__: Any) -> str:
+        return "[@NAME]"
+
+    def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
+        words = super().type_cast_value(ctx, value) or ()
+        for word in words:
+            if not word.startswith("@"):
+                raise click.UsageError(f"got unexpected extra argument ({word})", ctx)
+        return tuple(word[1:] for word in words)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:  # noqa: ARG002
+        names = [f"@{name}" for name in effective().targets]
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+NAMED: Option = click.argument("named", nargs=-1, cls=NamedTargets)
+
+
 # Running a command.
 
 
@@ -131,6 +167,8 @@ def command(group: click.Group, *options: Option) -> Callable[[Callable[[], None
     It runs ``commands.<name>``, in the group of probes ``commands.probe``.
     """
 
+    common = (ASCII, NAMED) if TARGETS[0] in options else (ASCII,)
+
     def add(function: Callable[[], None]) -> None:
         name = function.__name__.replace("_", "-")
 
@@ -141,7 +179,7 @@ def command(group: click.Group, *options: Option) -> Callable[[Callable[[], None
             return run_command(context, name, values)
 
         run.__doc__ = function.__doc__
-        group.command(name)(with_options(run, options))
+        group.command(name)(with_options(run, (*options, *common)))
 
     return add
 
@@ -152,10 +190,50 @@ def run_command(context: click.Context, module: str, values: dict[str, Any]) -> 
 
     from mltop.probes.reach.targets import options_from
 
-    options = options_from({**(context.obj or {}), **taken(values)})
+    config = settings(context, values, module)
+    named = targets_named(values.pop("named", ()), config.targets)
+    of_config = {"interval_s": config.interval_s} if config.source("interval").origin == "file" else {}
+    if config.read_only:
+        of_config["read_only"] = True
+    options = options_from({**of_config, **(context.obj or {}), **named, **taken(values)})
+    if module in CONFIGURED:
+        values["config"] = config
     code = import_module(f"mltop.tui.commands.{module}").run(options, **values)
     assert isinstance(code, int)
     return code
+
+
+CONFIGURED = ("screen", "replay", "demo", "check", "config", "snapshot", "stacks")
+SETTINGS_ONLY = ("ascii_only", "no_mouse")  # options that only change settings
+_ON_SCREEN = ("screen", "replay", "demo", "config")
+
+
+def settings(context: click.Context, values: dict[str, Any], module: str = "") -> Config:
+    """What holds for this command; mistakes in it are said. Also whether anything above 127 may be drawn."""
+    from mltop.tui.config.checks import check_rules, check_screen, check_tables
+
+    typed = {**context.meta.get(TYPED, {}), **{key: value for key, value in values.items() if value}}
+    config = settings_with(effective(), {**(context.obj or {}), **typed})
+    for option in SETTINGS_ONLY:
+        values.pop(option, None)
+    if config.ascii:
+        only_ascii()
+    config = check_rules(check_screen(config) if module in _ON_SCREEN else check_tables(config))
+    for mistake in config.mistakes:
+        say(mistake)
+    return config
+
+
+def targets_named(names: Sequence[str], targets: Mapping[str, Named]) -> dict[str, Any]:
+    """The target options of `@NAME`s, whose nodes add up. Raises UsageProblem."""
+    given: dict[str, Any] = {}
+    for name in names:
+        if name not in targets:
+            known = ", ".join(f"@{each}" for each in targets) or "none is named yet: [targets]"
+            raise UsageProblem(f"@{name}", f"the configuration names no such targets ({known})", "mltop config")
+        own = {key: value for key, value in asdict(targets[name]).items() if value}
+        given = {**given, **own, "nodes": (*given.get("nodes", ()), *own.get("nodes", ()))}
+    return {key: value for key, value in given.items() if value}
 
 
 def run_probe(context: click.Context, kind: ProbeKind, values: dict[str, Any]) -> int:

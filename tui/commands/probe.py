@@ -17,7 +17,7 @@ from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.launchers import LAUNCHERS
 from mltop.probes.reach.targets import TargetOptions
 from mltop.tui.app.output import ask, put_json, say
-from mltop.tui.commands.live import EXIT_INTERRUPTED, EXIT_UNREACHABLE, Machines, live_targets
+from mltop.tui.commands.live import EXIT_INTERRUPTED, EXIT_UNREACHABLE, Machines, live_targets, refuse_read_only
 from mltop.tui.state.probe_history import HistoryFile
 
 EXIT_SUSPECTS = 1
@@ -28,6 +28,7 @@ CANCEL_S = 8.0  # for probes that were cancelled to be gone
 
 def run(options: TargetOptions, wanted: ProbeWanted, as_json: bool, verbose: bool) -> int:
     """Exit 0: measured, nobody accused; 1: somebody is; 3: some of it was not measured; 130: interrupted."""
+    refuse_read_only(options, "probe")
     targets = live_targets(options, "a probe needs machines (mltop probe without it)")
     memory = HistoryFile()
     with Machines(targets, options, "probe", memory=memory) as machines:

@@ -2,30 +2,96 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import queue
 import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mltop.probes.investigate.session import LiveSession
+from mltop.probes.model.text import clean
 from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, resolve
 from mltop.tui.commands.live import live_session
+from mltop.tui.config.settings import Config
+from mltop.tui.state import BadState
+from mltop.tui.state.choices import Choices, change_choices
 from mltop.tui.state.probe_history import HistoryFile
 
+if TYPE_CHECKING:
+    from mltop.tui.app.stalls import CaptureOnHang, Stalls
+
+WRITTEN_S = 1.0
 NO_CURSOR = ("", "dumb", "unknown")  # values of TERM
 
 
-def run(options: TargetOptions, no_mouse: bool, read_only: bool) -> int:
+def run(options: TargetOptions, config: Config, capture_on_hang: str) -> int:
     targets = resolve(options)
-    if targets.recording is not None:
-        raise UsageProblem(
-            f"--recording {options.recording}",
-            "this version shows recordings without the screen",
-            "mltop stacks --recording DIR",
-        )
+    captures = captures_on_hang(options, capture_on_hang)
     require_terminal()
     # The agents start before Textual is imported: NVML is ready when the screen is.
     session = live_session(targets, options, HistoryFile())
-    return show(session, mouse=not no_mouse, read_only=read_only)
+    return show(session, config, options.read_only, captures)
+
+
+def captures_on_hang(options: TargetOptions, directory: str) -> CaptureOnHang | None:
+    """Raises UsageProblem for a directory that is none, or must not be written to."""
+    if not directory:
+        return None
+    from mltop.tui.app.stalls import CaptureOnHang
+
+    path = Path(directory).absolute()
+    if options.read_only:
+        raise UsageProblem("--capture-on-hang", "off: --read-only", "without one of them")
+    if clean(directory) != directory:
+        raise UsageProblem("--capture-on-hang", "the name has characters that cannot be printed", "another name")
+    if path.exists() and not (path.is_dir() and os.access(path, os.W_OK | os.X_OK)):
+        why = "cannot be written to" if path.is_dir() else "is no directory"
+        raise UsageProblem(f"--capture-on-hang {directory}", why)
+    return CaptureOnHang(path)
+
+
+def stalls(captures: CaptureOnHang | None, config: Config, memory: Memory) -> Stalls:
+    """With what the user has answered earlier; where that cannot be read, nothing is allowed."""
+    from mltop.tui.app.stalls import Stalls
+
+    always = partial(memory.remember, lambda choices: replace(choices, dump_stalled=True))
+    return Stalls(config.auto_dump, captures, always)
+
+
+class Memory:
+    """Writes what is chosen on the screen, in that order and in a thread of its own. What cannot be written comes again
+    with the next start.
+    """
+
+    def __init__(self) -> None:
+        self._changes: queue.Queue[Callable[[Choices], Choices]] = queue.Queue()
+        self._thread: threading.Thread | None = None
+
+    def remember(self, change: Callable[[Choices], Choices]) -> None:
+        self._changes.put(change)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._write, name="choices", daemon=True)
+            self._thread.start()
+
+    def finish(self) -> None:
+        """Wait a little for what is not written yet."""
+        deadline = time.monotonic() + WRITTEN_S
+        while self._changes.unfinished_tasks and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def _write(self) -> None:
+        while True:
+            change = self._changes.get()
+            with contextlib.suppress(BadState):
+                change_choices(change)
+            self._changes.task_done()
 
 
 def require_terminal() -> None:
@@ -44,13 +110,16 @@ def require_terminal() -> None:
         raise UsageProblem("the screen", f"TERM={term} cannot move the cursor", fix)
 
 
-def show(session: LiveSession, mouse: bool = True, read_only: bool = False) -> int:
+def show(session: LiveSession, config: Config, read_only: bool = False, captures: CaptureOnHang | None = None) -> int:
     """Run the screen until the user leaves; the session is closed whatever happens."""
     from mltop.tui.app.app import MltopApp
 
+    memory = Memory()
     try:
-        app = MltopApp(session, mouse=mouse, read_only=read_only)
+        wanted = stalls(captures, config, memory)
+        app = MltopApp(session, config, read_only=read_only, stalls=wanted, remember=memory.remember)
         app.run()
         return app.return_code or 0
     finally:
         session.close()
+        memory.finish()

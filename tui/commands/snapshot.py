@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from mltop.probes.judge.health import evaluate
+from mltop.probes.investigate.diagnosis import diagnosed
 from mltop.probes.model import SCHEMA, NodeState, Sample
 from mltop.probes.reach.targets import TargetOptions, Targets, resolve
 from mltop.tui.app.output import put_json, say
 from mltop.tui.commands.live import EXIT_UNREACHABLE, Complete, Machines, saved, unreached
+from mltop.tui.config.settings import DEFAULTS, Config
 
 FIRST_LOOK_S = 0.5  # between the two samples that rates are made of
 
 
-def run(options: TargetOptions, as_json: bool) -> int:
+def run(options: TargetOptions, as_json: bool, config: Config = DEFAULTS) -> int:
     """Exit 0: every node answered; 3: some did not."""
     targets = resolve(options)
     if targets.recording is not None:
@@ -21,9 +22,10 @@ def run(options: TargetOptions, as_json: bool) -> int:
             say(f"{targets.recording}: no samples in it")
     else:
         nodes, samples = live(targets, options)
-    findings = evaluate(samples)
+    diagnosis = diagnosed(samples, config.thresholds)
+    findings, incidents = diagnosis.health.findings(), diagnosis.incidents()
     if as_json:
-        put_json({"schema": SCHEMA, "nodes": nodes, "samples": samples, "findings": findings})
+        put_json({"schema": SCHEMA, "nodes": nodes, "samples": samples, "findings": findings, "incidents": incidents})
     else:
         from rich.console import Console
 

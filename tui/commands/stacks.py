@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
-from mltop.probes.investigate.capture import rejudge, stacks_object
+from mltop.probes.investigate.capture import is_packed, rejudge, stacks_object
+from mltop.probes.investigate.diagnosis import diagnosed
 from mltop.probes.investigate.material import Material, nodes_by_gap
 from mltop.probes.investigate.patience import waited
 from mltop.probes.investigate.progress import StackProgress
@@ -22,15 +24,34 @@ from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, Targets, resolve
 from mltop.probes.record import read_raw
 from mltop.tui.app.output import put_json, say
-from mltop.tui.commands.live import EXIT_INTERRUPTED, EXIT_UNREACHABLE, Machines, Stderr, recording_problems, say_gap
-from mltop.tui.render.stacks import job_words
+from mltop.tui.commands.live import (
+    EXIT_INTERRUPTED,
+    EXIT_UNREACHABLE,
+    Machines,
+    Stderr,
+    recording_problems,
+    refuse_read_only,
+    say_gap,
+)
+from mltop.tui.config.settings import DEFAULTS, Config
+from mltop.tui.render.stacks.verdict import job_words
 
 LOOK_S = 0.15
 CANCEL_S = 5.0  # for an interrupted dump to judge what it has
 LATE_S = 4.0  # after its deadline a dump has ended, unless it was given more than it can judge
 
 
-def run(options: TargetOptions, *, samples: int | None, native: bool, locals_: str, as_json: bool, raw: bool) -> int:
+def run(
+    options: TargetOptions,
+    *,
+    samples: int | None,
+    native: bool,
+    locals_: str,
+    as_json: bool,
+    raw: bool,
+    config: Config = DEFAULTS,
+    pids: str | None = None,
+) -> int:
     """Exit 0: every node answered; 3: some did not, or a job could not be judged, and the output says why; 130:
     interrupted.
     """
@@ -39,15 +60,11 @@ def run(options: TargetOptions, *, samples: int | None, native: bool, locals_: s
     targets = resolve(options)
     if targets.recording is not None and (samples is not None or native or locals_ != "ints"):
         raise UsageProblem("--recording", "holds what was dumped then", "--samples, --native and --locals dump anew")
-    request = StackRequest(
-        nodes=targets.nodes,
-        job=targets.job or None,
-        plan=Plan(rounds=1 if raw and samples is None else samples),
-        native=native,
-        ints=locals_ == "ints",
-        raw=raw,
-        deadline_s=options.timeout_s,
-    )
+    if targets.recording is None:
+        refuse_read_only(options, "stacks")
+    plan = Plan(rounds=1 if raw and samples is None else samples)
+    request = request_for(targets, StackRequest(plan=plan, native=native, ints=locals_ == "ints", raw=raw), pids)
+    request = replace(request, deadline_s=options.timeout_s)
     interrupted, failed = False, ""
     if targets.recording is not None:
         with recording_problems():
@@ -55,23 +72,43 @@ def run(options: TargetOptions, *, samples: int | None, native: bool, locals_: s
     else:
         material, reports, interrupted, failed = live(targets, options, request)
     note_gaps(material)
+    note_unassigned(material, request.pids)
     for report in reports:
         if report.error:
             say(f"{job_words(report, reports)}: {report.error}")
+    incidents = [] if raw else diagnosed(material.newest, config.thresholds).incidents(reports)
     if raw:
         print_raw(material.dumps if targets.recording is None else raw_of(targets.recording))
     elif as_json:
-        put_json(stacks_object(material, reports))
+        put_json(stacks_object(material, reports, incidents))
     elif reports or not failed:  # after a failure, that there is no report does not mean that there are no ranks
         from rich.console import Console
 
         from mltop.tui.report import print_reports
 
-        print_reports(reports, material.not_answered, Console(), material.nodes)
+        print_reports(reports, material.not_answered, Console(), material.nodes, incidents)
     is_empty = targets.recording is not None and not material.dumps and not material.samples
     if is_empty:
         say(f"{targets.recording}: neither stacks nor samples in it")
     return EXIT_UNREACHABLE if is_empty else exit_code(material, reports, interrupted, failed)
+
+
+def request_for(targets: Targets, request: StackRequest, pids: str | None) -> StackRequest:
+    """``request`` of the targets: of a job's ranks, of all, or of the processes that ``--pid`` names."""
+    named = () if pids is None else pids_of(pids, targets)
+    return replace(request, nodes=targets.nodes, pids=named, job=None if named else targets.job or None)
+
+
+def pids_of(text: str, targets: Targets) -> tuple[int, ...]:
+    """The processes that ``--pid`` names."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isascii() and word.isdigit() and 0 < int(word) < 1 << 22 for word in words):
+        raise UsageProblem(f"--pid {text}", "is no list of process ids", "--pid 1234 or --pid 1234,1240")
+    if targets.recording is not None:
+        raise UsageProblem("--pid", "dumps anew: what was dumped then is in the recording")
+    if len(targets.nodes) > 1:
+        raise UsageProblem("--pid", f"is of one node, and these are {len(targets.nodes)}", "name it: -w NODE")
+    return tuple(dict.fromkeys(map(int, words)))
 
 
 def exit_code(material: Material, reports: list[JobReport], interrupted: bool, failed: str) -> int:
@@ -103,6 +140,9 @@ def live(
                 failed = "judging did not end within the time: --job or -w for a part of it, or a longer --timeout"
         machines.stderr.last_failures(run.material.not_answered)
     failed = run.error or failed
+    missing = sorted({*request.pids} - {dump.pid for dump in run.material.dumps})
+    if missing and not run.material.not_answered and not interrupted:
+        raise UsageProblem(f"--pid {','.join(map(str, missing))}", "no such process there, or it has ended")
     if failed:
         say(failed)
     elif targets.job and not run.reports and not run.material.not_answered and not interrupted:
@@ -113,7 +153,7 @@ def live(
 def raw_of(path: Path) -> Iterator[RankStacks]:
     """The stacks in a capture; a recording has none."""
     with recording_problems():
-        yield from read_raw(path) if path.is_dir() else ()
+        yield from read_raw(path) if path.is_dir() or is_packed(path) else ()
 
 
 def print_raw(dumps: Iterable[RankStacks]) -> None:
@@ -133,6 +173,15 @@ def note_gaps(material: Material) -> None:
         say_gap(folded(nodes), gap.why, gap.fix)
     for gap in material.gaps:
         say(f"{gap.what}: {gap.why}")
+
+
+def note_unassigned(material: Material, named: tuple[int, ...]) -> None:
+    """Say what was dumped in place of ranks. ``named``: by ``--pid``, which nobody need be told."""
+    samples = material.newest
+    count = sum(len(sample.unassigned) for sample in samples)
+    if count and material.dumps and not named and not any(sample.ranks for sample in samples):
+        what = "a Python process" if count == 1 else f"{count} Python processes"
+        say(f"no training ranks found: these are stacks of {what} of no job")
 
 
 _VERBS = {"connecting": "connecting", "dumping": "dumping stacks", "watching": "watching for progress"}
@@ -168,7 +217,7 @@ class DumpProgress:
             return
         self._named.add(names)
         from mltop.tui.render.cells import plain
-        from mltop.tui.render.stacks import headline
+        from mltop.tui.render.stacks.verdict import headline
 
         of = f"{progress.nodes_answered} of {progress.nodes_total} nodes, " if progress.nodes_total > 1 else ""
         text = plain(headline(report))

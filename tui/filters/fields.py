@@ -11,6 +11,7 @@ from mltop.probes.model import Finding, GpuSample, HostSample, RankSample
 from mltop.probes.model.units import known
 from mltop.probes.reach.view import NodeView
 from mltop.tui.render.cells import Column
+from mltop.tui.render.findings import Happening
 from mltop.tui.render.fleet.heat import activity, clock, memory, ratio
 from mltop.tui.render.gpus.table import GPU_COLUMNS, GpuLine
 from mltop.tui.render.gpus.throttle import BADGES
@@ -21,7 +22,7 @@ from mltop.tui.render.units import COUNT, NUMBER, SECONDS, SEVERITY, SHARE, STAT
 class Subject(NamedTuple):
     """What is asked. ``findings`` are those of the subject alone: of the GPU when ``gpu`` is set, else of the node.
 
-    ``text`` is what plain words look for; made from the rest where it is None.
+    ``text`` is what plain words look for; made from the rest where it is None. ``happening``: of lines of events.
     """
 
     view: NodeView
@@ -29,6 +30,7 @@ class Subject(NamedTuple):
     rank: RankSample | None = None
     findings: Sequence[Finding] = ()
     text: str | None = None
+    happening: Happening | None = None
 
 
 def words_of(subject: Subject) -> str:
@@ -65,6 +67,17 @@ def gpus_of(view: NodeView, rank: RankSample) -> list[GpuSample]:
     if all(index < len(gpus) and gpus[index].index == index for index in rank.gpus):
         return [gpus[index] for index in rank.gpus]
     return [gpu for gpu in gpus if gpu.index in rank.gpus]
+
+
+def gpu_bytes_of(view: NodeView, rank: RankSample) -> int | None:
+    """GPU memory that a rank's process holds, on all its GPUs; None where NVML does not say."""
+    held = [
+        process.memory_bytes
+        for gpu in gpus_of(view, rank)
+        for process in gpu.processes or ()
+        if process.pid == rank.pid and process.memory_bytes is not None
+    ]
+    return sum(held) if held else None
 
 
 def parts_of(subject: Subject, gpus: bool, ranks: bool) -> Iterable[Subject]:
@@ -139,10 +152,6 @@ def _gpu(get: Callable[[GpuSample], Value]) -> Get:
     return lambda subject: None if subject.gpu is None else get(subject.gpu)
 
 
-def _rank(get: Callable[[RankSample], Value]) -> Get:
-    return lambda subject: None if subject.rank is None else get(subject.rank)
-
-
 def _count_of(name: str) -> Get:
     return lambda subject: None if subject.view.sample is None else len(getattr(subject.view.sample, name))
 
@@ -159,7 +168,14 @@ def _pids(subject: Subject) -> Value:
 def _severity(subject: Subject) -> Value:
     """The worst finding's; 0 ("none") without one."""
     order = SEVERITY.words
+    if subject.happening is not None:
+        return order.get(subject.happening.severity, 0.0)
     return max((order.get(finding.severity, 0.0) for finding in subject.findings), default=0.0)
+
+
+def _kind(subject: Subject) -> Value:
+    """The word of its line."""
+    return subject.happening.kind if subject.happening is not None else None
 
 
 def _findings(subject: Subject) -> Value:
@@ -178,6 +194,18 @@ def _throttle(gpu: GpuSample) -> Value:
 def _host_memory(host: HostSample) -> float | None:
     share_free = ratio(host.memory_available_bytes, host.memory_total_bytes)
     return None if share_free is None else 1.0 - share_free
+
+
+def _of_rank_line(value: Callable[[Any], Value]) -> Get:
+    """What stands in a column of ranks."""
+
+    def get(subject: Subject) -> Value:
+        rank = subject.rank
+        if rank is None:
+            return None
+        return _known(value(RankLine("", rank, gpu_bytes=gpu_bytes_of(subject.view, rank))))
+
+    return get
 
 
 def _known(value: Value) -> Value:
@@ -209,8 +237,9 @@ _ALL: tuple[Field, ...] = (
     Field("clock", "gpu", SHARE, "SM clock, of its maximum", _gpu(clock)),
     Field("throttle", "gpu", TEXT, "why it is slowed down: hw_thermal, …, none", _gpu(_throttle)),
     Field("ecc", "gpu", COUNT, "uncorrectable errors since reset", _gpu(lambda gpu: gpu.ecc.uncorrected_volatile)),
-    *_of_columns(RANK_COLUMNS, "rank", lambda value: _rank(lambda rank: _known(value(RankLine("", rank))))),
+    *_of_columns(RANK_COLUMNS, "rank", _of_rank_line),
     Field("pid", "rank", COUNT, "its process, or one that holds the GPU", _pids),
+    Field("kind", "finding", TEXT, "of an event: xid 79, oom, warn, over", _kind),
     Field("severity", "finding", SEVERITY, "of the worst finding", _severity),
     Field("finding", "finding", TEXT, "a finding's id or text", _findings),
 )

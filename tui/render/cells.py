@@ -1,6 +1,6 @@
 """What every renderer makes and every widget draws: rows of cells, without colours and without markup.
 
-A style is one of ``STYLES``; the widget or the printed report maps it to colours. Text that came from a
+A style is one of ``palette.STYLES``; the widget or the printed report maps it to colours. Text that came from a
 machine is cleaned (``model.text``) when it is measured, cut or drawn: a command line cannot send escape codes.
 """
 
@@ -16,20 +16,59 @@ from rich.cells import cell_len, set_cell_size
 
 from mltop.probes.model.text import Clean, clean
 from mltop.probes.model.units import UNKNOWN, known
-from mltop.tui.render.glyphs import ASCII, GLYPHS, UNICODE
+from mltop.tui.render.glyphs import ASCII, GLYPHS, UNICODE, in_ascii
 from mltop.tui.render.guarded import FAILURES
 from mltop.tui.render.units import TEXT, Unit
 
-STYLES = ("", "dim", "ok", "warn", "crit", "accent", "title", "bold")
-GAP = 1  # blank cells between two columns
+SEEN_IN_BLANKS = frozenset({"waits", "head"})  # backgrounds and underlines end with the word
+GAP = 2  # blank cells between two columns
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A text in one ``style`` of STYLES. A blank text is "known: nothing"; UNKNOWN is "not known"."""
+    """A text in one ``style`` of palette.STYLES. A blank text is "known: nothing"; UNKNOWN is "not known"."""
 
     text: str
     style: str = ""
+
+
+@dataclass(frozen=True)
+class FittedCell(Cell):
+    """One that is drawn for the width of its column, in more than one style."""
+
+    def fitted(self, width: int) -> list[Cell]:
+        """Cells that take exactly ``width``."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class PartsCell(FittedCell):
+    """Several styles in one cell; ``text`` is all of it. ``right``: against the right edge."""
+
+    parts: tuple[Cell, ...] = ()
+    right: bool = False
+
+    @classmethod
+    def of(cls, *parts: Cell, right: bool = False) -> PartsCell:
+        return cls("".join(part.text for part in parts), "", parts, right)
+
+    def fitted(self, width: int) -> list[Cell]:
+        blank = width - line_width(self.parts)
+        if blank < 0:
+            return [Cell(clip(self.text, width), self.parts[0].style)]
+        pad = [Cell(" " * blank)] if blank else []
+        return [*pad, *self.parts] if self.right else [*self.parts, *pad]
+
+
+@dataclass(frozen=True)
+class EitherCell(FittedCell):
+    """``short`` where ``text`` does not fit. The style ends with the words."""
+
+    short: str = ""
+
+    def fitted(self, width: int) -> list[Cell]:
+        text = self.text if len(self.text) <= width else clip(self.short, width).rstrip()
+        return [Cell(text, self.style), Cell(" " * max(0, width - len(text)))]
 
 
 Value = float | str | None
@@ -46,6 +85,8 @@ class Column:
     while none of their cells is known (``LineTable`` and the report do so). ``tail``: what is too long loses
     its beginning (a history whose newest value stands on the right); ``marked``: an ellipsis says so.
 
+    ``tight``: no gap behind it, as behind a mark. ``gap``: blank cells behind any other.
+
     ``field``: the name under which a filter asks for ``value``, which has this ``unit`` and ``meaning``; "" not at all.
     """
 
@@ -59,6 +100,8 @@ class Column:
     most: int = 0
     tail: bool = False
     marked: bool = False
+    tight: bool = False
+    gap: int = GAP
     cell: Callable[[Any], Cell | str] = lambda _: ""
     value: Callable[[Any], Value] = lambda _: None
     part: Callable[[Any], Cell | str] = lambda _: ""
@@ -186,7 +229,7 @@ def values_of(columns: Sequence[Column], items: Sequence[Any]) -> Callable[[str,
 def failed_row(key: str, error: Exception) -> Row:
     """The row in place of one that could not be made: its key, and that this is a bug."""
     sentence = FAILURES.take("this row", error)
-    return Row(key, (Cell(key, "crit"), *[Cell("")] * MOST_COLUMNS), Cell(sentence, "crit"))
+    return Row(key, (Cell(""), Cell(key, "crit"), *[Cell("")] * MOST_COLUMNS), Cell(sentence, "crit"))
 
 
 def row_keys(rows: Sequence[Row]) -> Sequence[str]:
@@ -209,7 +252,11 @@ def fit(columns: Sequence[Column], width: int, hidden: Iterable[int] = ()) -> li
 
 
 def _width(columns: Sequence[Column], shown: Sequence[int]) -> int:
-    return sum(columns[index].width for index in shown) + GAP * (len(shown) - 1)
+    return sum(columns[index].width for index in shown) + sum(gap_after(columns[index]) for index in shown[:-1])
+
+
+def gap_after(column: Column) -> int:
+    return 0 if column.tight else column.gap
 
 
 def layout(columns: Sequence[Column], width: int, hidden: Iterable[int] = ()) -> list[tuple[int, int]]:
@@ -226,6 +273,21 @@ def layout(columns: Sequence[Column], width: int, hidden: Iterable[int] = ()) ->
         widths[index] += share
         spare -= share
     return list(widths.items())
+
+
+def chosen_layout(
+    columns: Sequence[Column], width: int, hidden: Iterable[int], chosen: Sequence[str]
+) -> list[tuple[int, int]]:
+    """As ``layout``, of the columns ``chosen`` (keys), in that order; what does not fit is left out from the end. A
+    column without a title (a mark) stays where it is.
+    """
+    if not chosen:
+        return layout(columns, width, hidden)
+    at = {column.key: index for index, column in enumerate(columns)}
+    marks = [index for index, column in enumerate(columns) if not column.title]
+    order = [*marks, *dict.fromkeys(at[key] for key in chosen if key in at and at[key] not in marks)]
+    wanted = [replace(columns[index], priority=place, optional=False) for place, index in enumerate(order)]
+    return [(order[place], cells) for place, cells in layout(wanted, width)]
 
 
 def unknown_columns(columns: Sequence[Column], rows: Iterable[Row]) -> set[int]:
@@ -247,7 +309,7 @@ def printable(text: str) -> Clean:
     cleaned = clean(text)
     if not GLYPHS.ascii_only:
         return cleaned
-    return Clean(cleaned.translate(_IN_ASCII).encode("ascii", "replace").decode("ascii"))
+    return Clean(in_ascii(cleaned.translate(_IN_ASCII)))
 
 
 def clip(text: str, width: int, right: bool = False, tail: bool = False, marked: bool = False) -> str:
@@ -285,40 +347,55 @@ def plain(line: Iterable[Cell]) -> str:
     return "".join(cell.text for cell in line)
 
 
+_GAPS = {cells: Cell(" " * cells) for cells in range(GAP + 1)}
+
+
 def columns_line(columns: Sequence[Column], row: Row, shown: Sequence[tuple[int, int]]) -> list[Cell]:
     """One row as a line of cells, each exactly as wide as its column, with blank cells in between."""
-    blank = Cell(" " * GAP)
-    if row.banner is not None and len(shown) > 1:
-        index, width = shown[0]
-        rest = sum(w for _, w in shown[1:]) + GAP * (len(shown) - 2)
-        first = row.cells[index]
-        return [
-            Cell(clip(first.text, width, columns[index].right), first.style),
-            blank,
-            Cell(clip(row.banner.text, rest), row.banner.style),
-        ]
     line: list[Cell] = []
-    for index, width in shown:
-        if line:
-            line.append(blank)
+    for place, (index, width) in enumerate(shown):
+        if place:
+            line.append(_GAPS[gap_after(columns[shown[place - 1][0]])])
+        if row.banner is not None and place and not columns[shown[place - 1][0]].tight:
+            rest = shown[place:]
+            room = sum(cells for _, cells in rest) + sum(gap_after(columns[index]) for index, _ in rest[:-1])
+            return [*line, Cell(clip(row.banner.text, room), row.banner.style)]
         cell, column = row.cells[index], columns[index]
-        line.append(Cell(clip(cell.text, width, column.right, column.tail, column.marked), cell.style))
+        if row.banner is not None and not column.tight and not cell.text:
+            cell = row.cells[index + 1]  # of a row that failed: nobody knew which column names it
+        if isinstance(cell, FittedCell):
+            line += cell.fitted(width)
+            continue
+        text = clip(cell.text, width, column.right, column.tail, column.marked)
+        if cell.style not in SEEN_IN_BLANKS:
+            line.append(Cell(text, cell.style))
+            continue
+        left, right = len(text) - len(text.lstrip()), len(text) - len(text.rstrip())
+        line += [Cell(" " * left), Cell(text.strip(), cell.style), Cell(" " * right if text.strip() else "")]
     return line
 
 
 def header_line(
     columns: Sequence[Column], shown: Sequence[tuple[int, int]], sort: tuple[str, bool] | None = None
 ) -> list[Cell]:
-    """The titles; the sorted column carries an arrow (down: largest first)."""
-    cells = []
-    for column in columns:
-        title = column.title
-        if sort is not None and sort[0] == column.key:
-            arrow = GLYPHS.down if sort[1] else GLYPHS.up
-            room = max(0, column.width - 1)
-            title = title[:room] + arrow if not column.right else arrow + title[:room]
-        cells.append(Cell(title, "title"))
-    return columns_line(columns, Row("", tuple(cells)), shown)
+    """The titles; beside that of the sorted column stands an arrow (down: largest first), between two columns where the
+    title takes all of its own.
+    """
+    titles = Row("", tuple([Cell(column.title, "head") for column in columns]))
+    line = columns_line(columns, titles, shown)
+    at = next((place for place, (index, _) in enumerate(shown) if sort and columns[index].key == sort[0]), None)
+    if at is None or sort is None:
+        return line
+    text = plain(line)
+    column, width = columns[shown[at][0]], shown[at][1]
+    start = sum(cells + gap_after(columns[index]) for index, cells in shown[:at])
+    title = cell_len(clip(column.title, width).rstrip())
+    beside = (start + width - title - 1, start + width) if column.right else (start + title, start - 1)
+    blank = next((place for place in beside if 0 <= place < len(text) and text[place] == " "), None)
+    if blank is None:
+        return line
+    arrow = GLYPHS.down if sort[1] else GLYPHS.up
+    return [Cell(text[:blank] + arrow + text[blank + 1 :], "head")]
 
 
 _WORDS = re.compile(r"\s*\S+|\s+$")

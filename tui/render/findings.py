@@ -6,15 +6,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from types import MappingProxyType
-from typing import NamedTuple
 
+from mltop.probes.judge.deaths import end_of, is_own_fault
+from mltop.probes.judge.health.folding import alike
 from mltop.probes.judge.nodes import kind_of_reason
-from mltop.probes.model import Finding, Gap, KernelEvent, NodePhase, Severity
+from mltop.probes.judge.values import grouped
+from mltop.probes.model import Finding, Gap, KernelEvent, NodePhase, RankDeath, Severity
 from mltop.probes.model.gap import subject_text
 from mltop.probes.model.ranks import fold
-from mltop.probes.model.units import UNKNOWN, clock_time, seconds
+from mltop.probes.model.units import UNKNOWN, seconds
 from mltop.probes.reach.view import NodeView
-from mltop.tui.render.cells import Cell, Column, Row, row_of
+from mltop.tui.render.cells import Cell
 from mltop.tui.render.states import SEVERITY, gravity
 
 
@@ -29,6 +31,18 @@ def worst(findings: Iterable[Finding]) -> Finding | None:
     return min(findings, key=of_gravity, default=None)
 
 
+def explained_texts(finding: Finding) -> list[str]:
+    """What is told of what it explains, a line each: ``explains Xid 79: GPU 3 fell off the bus``."""
+    return [f"explains {text}" for text in explained(finding)]
+
+
+def explained(finding: Finding) -> list[str]:
+    """What it explains, a sentence each."""
+    texts = [one.message or f"{one.id} {one.subject}" for one in finding.explains]
+    # More than are kept whole, or an older version's: by their names.
+    return [*dict.fromkeys(texts), *finding.folded[len(texts) :]]
+
+
 def of_gravity(finding: Finding) -> int:
     """The key by which the gravest come first."""
     return gravity(finding.severity)
@@ -36,7 +50,7 @@ def of_gravity(finding: Finding) -> int:
 
 @dataclass(frozen=True)
 class Problem:
-    """One finding, or several of many nodes that say the same: a row of FINDING_COLUMNS.
+    """One finding, or several of many nodes that say the same.
 
     ``names``: what stands for the nodes' names.
     """
@@ -52,11 +66,11 @@ class Problem:
     def nodes(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(finding.node for finding in self.findings))
 
-    @cached_property
-    def row(self) -> Row:
-        """A row of FINDING_COLUMNS, whose key begins with the first node's name and a slash."""
+    @property
+    def key(self) -> str:
+        """Stays the same while it is told; begins with the first node's name and a slash."""
         about = self.first.subject if len(self.findings) == 1 else "many"
-        return row_of(FINDING_COLUMNS, self, f"{self.first.node}/{self.first.id}/{about}")
+        return f"{self.first.node}/{self.first.id}/{about}"
 
     @property
     def since(self) -> float | None:
@@ -87,22 +101,8 @@ class Problem:
         return f"{len(self.nodes)} nodes: {first.message}{example}"
 
 
-_of = Column.of
-FINDING_COLUMNS = (
-    _of("severity", "SEV", 4, "first.severity", severity_cell, value=lambda problem: of_gravity(problem.first)),
-    _of("since", "SINCE", 8, "since", clock_time, priority=2),
-    _of("node", "NODE", 12, "where", str),
-    _of("subject", "WHAT", 10, "subject", str),
-    _of("message", "MESSAGE", 24, "message", str, stretch=True),
-    Column("action", "DO", 30, priority=1, stretch=True, cell=lambda problem: problem.first.action),
-)
-
-
 FOLD_FROM = 6  # nodes with one and the same problem
-# What is about GPUs and ports, of which every node has several alike, or about a node: which one does not matter then,
-# but of what kind it is (the finding's key). About ranks and processes nothing tells one from the other.
-_BY_KIND = ("gpu.", "nvlink.", "pcie.", "fabric.", "ib.", "roce.", "efa", "eth.", "node.")
-_BY_ID = ("job.numa", "job.affinity", "job.mem_growth", "job.odd_rank", "cpu.dstate", "cpu.hung", "mem.oom")
+_SEE = "see at its console whether it is up"
 _SEVERITY_OF_STATE: dict[NodePhase, Severity] = {"lost": "critical", "refused": "critical", "stale": "warning"}
 
 
@@ -117,7 +117,9 @@ def state_findings(nodes: Iterable[NodeView], taken_at: float) -> list[Finding]:
         since = None if state.age_s is None else taken_at - state.age_s
         text = f"{state.state}: {state.reason}" if state.reason else state.state
         kind = kind_of_reason(state.why, view.node)
-        findings.append(Finding(f"node.{state.state}", severity, view.node, "node", text, since=since, key=kind))
+        findings.append(
+            Finding(f"node.{state.state}", severity, view.node, "node", text, state.fix or _SEE, since=since, key=kind)
+        )
     return findings
 
 
@@ -138,26 +140,17 @@ def problems_of(
 
 def _groups(findings: Sequence[Finding]) -> list[list[Finding]]:
     """Findings of at least FOLD_FROM nodes that say the same together, the others alone."""
-    alike: dict[tuple[str, ...], list[Finding]] = {}
-    for finding in findings:
-        alike.setdefault(_alike(finding), []).append(finding)
+    of_kinds = grouped(findings, alike)
     groups: list[list[Finding]] = []
     folded: set[int] = set()
     for finding in findings:
-        group = alike[_alike(finding)]
+        group = of_kinds[alike(finding)]
         if len({finding.node for finding in group}) < FOLD_FROM:
             groups.append([finding])
         elif id(group) not in folded:
             folded.add(id(group))
             groups.append(group)
     return groups
-
-
-def _alike(finding: Finding) -> tuple[str, ...]:
-    if finding.id in _BY_ID:
-        return finding.severity, finding.id
-    by_kind = finding.id.startswith(_BY_KIND)
-    return finding.severity, finding.id, finding.remedy, finding.key if by_kind else finding.subject
 
 
 @lru_cache(maxsize=64)
@@ -203,6 +196,7 @@ _KINDS = {
     "sxid": ("SXID", "crit"),
     "off_bus": ("OFF BUS", "crit"),
     "oom": ("OOM", "crit"),
+    "segfault": ("CRASH", "crit"),
     "hung_task": ("HUNG", "warn"),
     "soft_lockup": ("LOCKUP", "crit"),
     "nfs": ("NFS", "warn"),
@@ -219,7 +213,7 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Happening:
-    """One line: ``at`` unix s; ``key`` stays the same while it is listed."""
+    """One line: ``at`` unix s; ``key`` stays the same while it is listed. ``finding`` or ``event``: what it is of."""
 
     at: float
     node: str
@@ -228,38 +222,30 @@ class Happening:
     subject: str
     text: str
     key: str
-
-
-class EventLine(NamedTuple):
-    """What a row of EVENT_COLUMNS is about. ``now``: unix s."""
-
-    event: Happening
-    now: float
+    finding: Finding | None = field(default=None, compare=False)
+    event: KernelEvent | RankDeath | None = field(default=None, compare=False)
 
     @property
-    def age_s(self) -> float:
-        return self.now - self.event.at
-
-
-EVENT_COLUMNS = (
-    _of("at", "TIME", 8, "event.at", clock_time),
-    _of("ago", "AGO", 6, "age_s", lambda age_s: Cell(seconds(max(0.0, age_s)), "dim"), right=True, priority=2),
-    _of("node", "NODE", 12, "event.node", priority=1, stretch=True, most=24),
-    _of("kind", "KIND", 9, "event.kind", cell=lambda line: Cell(line.event.kind, line.event.style)),
-    _of("subject", "WHAT", 14, "event.subject", lambda subject: Cell(subject or UNKNOWN, "bold"), priority=1),
-    _of("text", "TEXT", 30, "event.text", str, stretch=True),
-)
-
-
-def event_row(event: Happening, now: float) -> Row:
-    return row_of(EVENT_COLUMNS, EventLine(event, now), event.key)
+    def severity(self) -> str:
+        """As filters ask for it: of what nobody has judged by the style of its word."""
+        if self.finding is not None:
+            return self.finding.severity
+        return {"crit": "critical", "warn": "warning"}.get(self.style, "info")
 
 
 def happenings(
-    firing: Iterable[Finding], ended: Iterable[Finding], events: Iterable[tuple[str, KernelEvent]], node: str = ""
+    firing: Iterable[Finding],
+    ended: Iterable[Finding],
+    events: Iterable[tuple[str, KernelEvent | RankDeath]],
+    node: str = "",
+    done: Iterable[Happening] = (),
 ) -> list[Happening]:
-    """Everything that happened on ``node`` ("": anywhere), the newest first; without what began at an unknown time."""
+    """Everything that happened on ``node`` ("": anywhere), the newest first; without what began at an unknown time.
+
+    ``done``: what the user has done.
+    """
     listed = [
+        *done,
         *(_begun(finding) for finding in (*firing, *ended) if finding.since is not None),
         *(_over(finding) for finding in ended if finding.until is not None),
         *(_reported(name, event) for name, event in events),
@@ -272,19 +258,30 @@ def _begun(finding: Finding) -> Happening:
     word = severity_cell(finding.severity)
     style = word.style if finding.until is None else "dim"
     key = f"+{finding.node}/{finding.id}/{finding.subject}/{finding.since}"
-    return Happening(finding.since or 0.0, finding.node, word.text, style, finding.subject, finding.message, key)
+    return Happening(
+        finding.since or 0.0, finding.node, word.text, style, finding.subject, finding.message, key, finding
+    )
 
 
 def _over(finding: Finding) -> Happening:
     lasted = seconds((finding.until or 0.0) - finding.since) if finding.since is not None else "some time"
     text = f"over after {lasted}: {finding.message}"
     key = f"-{finding.node}/{finding.id}/{finding.subject}/{finding.until}"
-    return Happening(finding.until or 0.0, finding.node, "over", "ok", finding.subject, text, key)
+    return Happening(finding.until or 0.0, finding.node, "over", "dim", finding.subject, text, key, finding)
 
 
-def _reported(node: str, event: KernelEvent) -> Happening:
+def _reported(node: str, event: KernelEvent | RankDeath) -> Happening:
+    if isinstance(event, RankDeath):
+        return _ended(node, event)
     kind, style = _KINDS.get(event.kind, (event.kind.upper(), "warn"))
     kind += f" {event.code}" if event.code is not None else ""
     subject = event.subject or event.process
     key = f"k{node}/{event.kind}/{event.subject}/{event.code}/{event.at}/{event.pid}"
-    return Happening(event.at, node, kind, style, subject, event.text, key)
+    return Happening(event.at, node, kind, style, subject, event.text, key, event=event)
+
+
+def _ended(node: str, death: RankDeath) -> Happening:
+    kind, style = ("DIED", "crit") if is_own_fault(death) else ("ended", "dim")
+    subject = f"rank {death.rank}" if death.rank is not None else f"pid {death.pid}"
+    key = f"d{node}/{death.pid}/{death.at}"
+    return Happening(death.at or 0.0, node, kind, style, subject, end_of(death), key, event=death)

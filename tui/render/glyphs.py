@@ -1,11 +1,13 @@
 """Characters that carry values: height glyphs, sparklines, gauges; and the signs for "unknown" and "cut off".
 
 Which set is used is decided once, when this module is imported: block elements where both output streams are
-UTF-8, plain ASCII elsewhere (a stream with another encoding prints ``\\u2585`` as six letters).
+UTF-8, plain ASCII elsewhere (`--ascii` makes the streams ASCII before this is imported). What is not of a set and gets
+into an ASCII stream all the same, text of a machine or of a library, is replaced there, cell by cell (``REPLACED``).
 """
 
 from __future__ import annotations
 
+import codecs
 import math
 import sys
 from collections.abc import Sequence
@@ -15,9 +17,12 @@ from typing import TextIO
 
 @dataclass(frozen=True)
 class GlyphSet:
-    """``ramp``: one glyph per level, lowest first. A blank is no level: it means "nothing is here"."""
+    """``ramp``: one glyph per level, lowest first; never the full block, so that lines of them stay apart. A blank is
+    no level: it means "nothing is here". ``eighths``: of a cell of a graph of several lines.
+    """
 
     ramp: str
+    eighths: str
     full: str
     half: str
     rest: str
@@ -26,7 +31,17 @@ class GlyphSet:
     ellipsis: str
     up: str
     down: str
+    alarm: str = "■"  # work has stopped
+    finding: str = "▲"
+    fine: str = "●"
+    arrow: str = "→"  # what to do
     lost: str = "X"
+    waits: str = "░"
+    fork: str = "├"
+    last_fork: str = "└"
+    chain: str = "│"
+    folded: str = "▸"
+    marker: str = "◄"
     ascii_only: bool = False
 
     def height(self, value: float | None) -> str:
@@ -51,8 +66,12 @@ class GlyphSet:
         return filled + self.rest * (width - len(filled))
 
 
-UNICODE = GlyphSet("▁▂▃▄▅▆▇█", "━", "╸", "─", "·", "–", "…", "▲", "▼")
-ASCII = GlyphSet(".:-=+*#@", "#", "=", "-", "?", "-", "~", "^", "v", ascii_only=True)
+UNICODE = GlyphSet("▁▂▃▄▅▆▇▇", "▁▂▃▄▅▆▇█", "━", "╸", "─", "·", "–", "…", "▲", "▼")
+ASCII = GlyphSet(
+    *("_.:-=+**", "_.:-=+*#", "=", "-", ".", "?", "-", "~", "^", "v"),
+    *("#", "!", "*", ">", "X", "w", "+", "\\", "|", ">", "<"),
+    ascii_only=True,
+)
 
 
 def is_utf8(stream: TextIO | None) -> bool:
@@ -60,6 +79,36 @@ def is_utf8(stream: TextIO | None) -> bool:
     encoding = getattr(stream, "encoding", None) or ""
     return encoding.lower().replace("-", "").replace("_", "").startswith("utf8")
 
+
+# Other characters that we, or a library, draw: what stands for each.
+_STAND_INS = str.maketrans(
+    UNICODE.eighths + "━╸╺─│┃├┤└┘┌┐╭╮╰╯┬┴┼╵◆■▲▼●→←◄►▸▾░▒▓≠≥≤≈±·•–—−×…‘’“”°",
+    ASCII.eighths + "=--.||++\\/++++\\/+++|%#!v*><<>>vw##!><~+?*---x~''\"\" ",
+)
+REPLACED = "mltop-ascii"
+
+
+def in_ascii(text: str) -> str:
+    """The ``text`` in ASCII, as wide as it was: what has no stand-in is a "?" for each cell."""
+    from rich.cells import cell_len
+
+    return "".join(
+        char
+        if char.isascii()
+        else stand_in
+        if (stand_in := char.translate(_STAND_INS)).isascii()
+        else "?" * cell_len(char)
+        for char in text
+    )
+
+
+def _replaced(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return in_ascii(error.object[error.start : error.end]), error.end
+
+
+codecs.register_error(REPLACED, _replaced)
 
 GLYPHS = UNICODE if is_utf8(sys.__stdout__) and is_utf8(sys.__stderr__) else ASCII
 

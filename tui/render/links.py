@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from mltop.probes.model import LinkSample, PciDevice
-from mltop.probes.model.units import UNKNOWN, bytes_text, count, known, number
+from mltop.probes.model.units import UNKNOWN, count, known, number
 from mltop.tui.render.cells import Cell, Column
 
 _KINDS = {"infiniband": "IB", "roce": "RoCE", "ethernet": "eth", "efa": "EFA"}
@@ -100,12 +100,12 @@ def _growth_cell(by_name: Mapping[str, int], counted: bool, style: str = "warn")
     return Cell(", ".join(f"{name} +{count(by)}" for name, by in by_name.items()), style)
 
 
-def _gigabits(bits_per_s: float | None) -> str:
-    return f"{bits_per_s / 1e9:g}G" if bits_per_s is not None and known(bits_per_s) else UNKNOWN
+def gigabits(bits_per_s: float | None) -> str:
+    return f"{bits_per_s / 1e9:g}Gbit/s" if bits_per_s is not None and known(bits_per_s) else UNKNOWN
 
 
-def _per_s(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{bytes_text(value)}/s"
+def bytes_per_s(value: float | None) -> str:
+    return UNKNOWN if value is None or not known(value) else f"{count(value)}B/s"
 
 
 def _part(now: float | None, most: float | None, sign: str) -> Cell:
@@ -139,9 +139,9 @@ LINK_COLUMNS = (
     _of("device", "DEVICE", 9, "about.device", cell=lambda line: Cell(link_name(line.about), line.alarm)),
     _of("kind", "KIND", 5, "about.kind", lambda kind: _KINDS.get(kind, kind) or UNKNOWN),
     Column("state", "STATE", 8, cell=_state, value=lambda line: _state(line).text),
-    _of("rate", "RATE", 6, "about.rate_bits_per_s", _gigabits, right=True),
-    _of("rx", "RX", 7, "about.rx_bytes_per_s", _per_s, right=True),
-    _of("tx", "TX", 7, "about.tx_bytes_per_s", _per_s, right=True),
+    _of("rate", "RATE", 9, "about.rate_bits_per_s", gigabits, right=True),
+    _of("rx", "RX", 8, "about.rx_bytes_per_s", bytes_per_s, right=True),
+    _of("tx", "TX", 8, "about.tx_bytes_per_s", bytes_per_s, right=True),
     Column("downed", "FLAPS", 6, right=True, cell=_flaps, value=_new_flaps),
     Column("errors", "ERRORS SINCE OPENED", 20, stretch=True, cell=_errors, value=_all_errors),
     _of("netdev", "NETDEV", 8, "about.netdev", priority=3, optional=True),

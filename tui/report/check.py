@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from mltop.probes.judge.kernel_lines import KernelLine
 from mltop.probes.judge.nodes import folded, nameless
-from mltop.probes.model import Finding, NodeState, Unknown
+from mltop.probes.model import Finding, Incident, NodeState, Unknown
 from mltop.probes.model.units import UNKNOWN, count, counted, seconds
 from mltop.tui.render.cells import Cell, Column, Row, columns_line, header_line, layout, line_width
 from mltop.tui.report.page import Page
@@ -35,11 +35,12 @@ class Checked:
     findings: list[Finding] = field(default_factory=list)
     unknown: list[Unknown] = field(default_factory=list)
     unreached: list[NodeState] = field(default_factory=list)
+    incidents: list[Incident] = field(default_factory=list)
 
     @property
     def exit(self) -> int:
         """What is known to be broken counts more than what is not known, and that more than a warning."""
-        severities = {finding.severity for finding in self.findings}
+        severities = {finding.severity for finding in self.findings} | {each.severity for each in self.incidents}
         if "critical" in severities:
             return EXIT_CRITICAL
         if any(unknown.severity != "info" for unknown in self.unknown) or self.unreached:
@@ -47,18 +48,29 @@ class Checked:
         return EXIT_WARNINGS if "warning" in severities else EXIT_FINE
 
 
-def print_check(checked: Checked, console: Console, verbose: bool = False) -> None:
-    """The findings, and what is unknown. ``verbose``: also what is only worth knowing, evidence, what is explained."""
+def print_check(
+    checked: Checked, console: Console, verbose: bool = False, thresholds: Sequence[Mapping[str, str]] = ()
+) -> None:
+    """The findings, and what is unknown. ``verbose``: also what is only worth knowing, evidence, what is explained.
+    ``thresholds``: those of the user (rule, threshold, default): said where anything is.
+    """
     page = Page(console)
     page.not_well(checked.unreached)
+    for incident in checked.incidents:
+        if verbose or incident.severity != "info":
+            page.incident(incident, verbose)
+    told = {finding.identity for incident in checked.incidents for finding in incident.findings}
     for finding in checked.findings:
-        if verbose or finding.severity != "info":
+        if finding.identity not in told and (verbose or finding.severity != "info"):
             page.finding(finding, verbose)
     missed = [unknown for unknown in checked.unknown if verbose or unknown.severity != "info"]
     for unknown, nodes in _by_reason(missed):
         _unknown(unknown, nodes, page, verbose)
     if verbose and checked.exit == EXIT_FINE and not checked.findings:
         page.sentence(Cell("ok   ", "ok"), Cell(f"{counted(len(checked.nodes), 'node')}: nothing found"))
+    if thresholds and (verbose or checked.exit != EXIT_FINE):
+        each = "; ".join(f"{one['rule']} {one['threshold']} (default {one['default']})" for one in thresholds)
+        page.sentence(Cell("set  ", "dim"), Cell(f"thresholds of your configuration: {each}", "dim"), indent=5)
 
 
 def _by_reason(missed: Sequence[Unknown]) -> list[tuple[Unknown, list[str]]]:

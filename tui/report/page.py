@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mltop.probes.investigate.advice import to_do
 from mltop.probes.judge.nodes import by_reason, folded
-from mltop.probes.model import Finding, NodeState
+from mltop.probes.model import Finding, Incident, NodeState
 from mltop.probes.model.units import clock_time, known
 from mltop.tui.render.cells import (
     Cell,
@@ -21,8 +21,9 @@ from mltop.tui.render.cells import (
     unknown_columns,
     wrap,
 )
-from mltop.tui.render.findings import severity_cell
+from mltop.tui.render.findings import explained_texts, severity_cell
 from mltop.tui.render.glyphs import GLYPHS
+from mltop.tui.render.incidents import evidence_words
 from mltop.tui.render.states import NODE_STYLE
 
 if TYPE_CHECKING:
@@ -34,6 +35,10 @@ _RICH_STYLE = {
     "warn": "yellow",
     "crit": "bold red",
     "accent": "cyan",
+    "key": "cyan",
+    "keys": "bold cyan",
+    "waits": "magenta",
+    "head": "dim",
     "title": "bold",
     "bold": "bold",
 }
@@ -109,9 +114,32 @@ class Page:
         message = Cell(finding.message or finding.id)
         where = f" {finding.node}: " if finding.node else " "
         self.sentence(severity_cell(finding.severity), Cell(where, "bold"), message, Cell(span, "dim"), indent=5)
-        for text in (*finding.evidence, *(f"explains {name}" for name in finding.folded)) if verbose else ():
+        for text in (*finding.evidence, *explained_texts(finding)) if verbose else ():
             self.sentence(Cell("    "), Cell(text, "dim"), indent=4)
         self.action(finding.action)
+
+    def incident(self, incident: Incident, verbose: bool = False) -> None:
+        """One incident: its headline and what to do, then each finding that the headline does not tell in full.
+
+        What is only a finding is shown as one. ``verbose``: with all evidence, and what would make it surer.
+        """
+        findings = incident.findings
+        if incident.kind == "node" and len(findings) == 1:
+            self.finding(findings[0], verbose)
+            return
+        until = "" if incident.until is None else f" (over since {clock_time(incident.until)})"
+        severity = severity_cell(incident.severity)
+        self.sentence(severity, Cell(f" {incident.headline}", "bold"), Cell(until, "dim"), indent=5)
+        self.action(incident.action)
+        for finding in findings:
+            where = f"{finding.node}: " if finding.node else ""
+            self.sentence(Cell("     "), severity_cell(finding.severity), Cell(f" {where}{finding.message}"), indent=10)
+            for text in (*finding.evidence, *explained_texts(finding)) if verbose else ():
+                self.sentence(Cell("          "), Cell(text, "dim"), indent=10)
+        for evidence in incident.evidence if verbose else ():
+            self.sentence(Cell(f"     {evidence_words(evidence)}", "dim"), indent=7)
+        if verbose and incident.next:
+            self.sentence(Cell("     to be surer: ", "dim"), Cell(incident.next, "accent"), indent=7)
 
     def not_well(self, states: Iterable[NodeState]) -> None:
         """Nodes that did not, or not fully, answer: one sentence for each reason."""

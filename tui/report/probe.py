@@ -35,7 +35,7 @@ from mltop.tui.render.probes.collectives import (
 from mltop.tui.render.probes.kinds import LEGENDS
 from mltop.tui.render.probes.summary import failure_lines, listed, verdict_parts
 from mltop.tui.report.page import Page, span
-from mltop.tui.report.probe_devices import print_devices
+from mltop.tui.report.probe_devices import WIDE, print_devices
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -59,7 +59,8 @@ def print_collectives(
         page.line()
         where = f" of {ranks} ranks on {nodes}, {first.path or first.backend}"
         page.sentence(Cell(collective, "title"), Cell(where))
-        page.whole_table(_COLUMNS, [size_row(result) for result in of_kind])
+        columns = _COLUMNS if page.width >= WIDE else tuple(replace(column, gap=1) for column in _COLUMNS)
+        page.whole_table(columns, [size_row(result) for result in of_kind])
         _sources(of_kind, page)
         if verbose or any(suspect.rank is not None for suspect in suspects):
             _ranks(of_kind, suspects, page, verbose)

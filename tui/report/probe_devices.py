@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from mltop.probes.investigate.probing.wanted import DeviceProgress
 from mltop.probes.judge.nodes import folded
@@ -59,6 +60,8 @@ def print_devices(report: ProbeReport, past: Sequence[PastResult], page: Page, v
         table = _brief(kind) if page.width < WIDE else TABLES[kind]
         title = "NODE/GPU" if any(result.gpu is not None for result in single) else "NODE"
         columns = columns_of(table, width, title)
+        if page.width < WIDE:
+            columns = tuple(replace(column, gap=1) for column in columns)
         page.whole_table(columns, [device_row(columns, line, line.name) for line in lines])
     for group in groups:
         page.paragraph(*_alike_sentence(group, more=bool(single)))

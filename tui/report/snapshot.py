@@ -7,16 +7,18 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from mltop.probes.judge.deaths import end_of, is_own_fault
 from mltop.probes.judge.nodes import folded
-from mltop.probes.model import Finding, Gap, JobKey, NodeState, RankSample, Sample
+from mltop.probes.model import Finding, Gap, JobKey, NodeState, RankDeath, RankSample, Sample
 from mltop.probes.model.ranks import Ranges
+from mltop.probes.model.units import clock_time, counted
 from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.findings import Problem, fleet_problems, is_missed, merged_gaps, severity_cell
 from mltop.tui.render.fleet.header import header_cells
 from mltop.tui.render.fleet.nodes import NODE_COLUMNS, node_row
-from mltop.tui.render.gpus.table import GPU_COLUMNS, gpu_row
-from mltop.tui.render.ranks import RATES, rank_columns, rank_row
+from mltop.tui.render.gpus.table import GPU_COLUMNS, GpuLine, gpu_row
+from mltop.tui.render.ranks import OF_NO_JOB, RATES, RankLine, rank_columns, rank_row
 from mltop.tui.report.page import Page
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 MOST_PROBLEMS = 30
 MOST_JOBS = 20
+MOST_ENDS = 20
 MOST_SIZES = 4  # that processes of one job claim
 
 
@@ -34,8 +37,9 @@ def print_fleet(view: FleetView, findings: Sequence[Finding], page: Page) -> Non
     live = [node for node in nodes if node.state.state == "live"]
     _problems(fleet_problems(live, findings, view.taken_at), page)
     _jobs(nodes, page)
+    _ends_of_ranks([node.sample for node in nodes if node.sample is not None], page)
     _fleet_gaps(nodes, page)
-    page.lines([[], *header_cells(view, "all nodes", width=page.width)])
+    page.lines([[], header_cells(view, [counted(len(view.nodes), "node")], page.width)])
 
 
 def _problems(problems: Sequence[Problem], page: Page) -> None:
@@ -58,6 +62,9 @@ def _jobs(nodes: Sequence[NodeView], page: Page) -> None:
         for rank in node.sample.ranks if node.sample is not None else ():
             jobs.setdefault(rank.job_key, []).append((node.node, rank))
     page.lines([[], [Cell("jobs", "title") if jobs else Cell("no training ranks found", "dim")]])
+    holders = [node.node for node in nodes if node.sample is not None and node.sample.unassigned]
+    if holders:
+        page.sentence(Cell(f"  {OF_NO_JOB} on {folded(holders)}"), indent=4)
     namesakes = Counter(job.name for job in jobs)
     for job, ranks in sorted(jobs.items(), key=lambda entry: -len(entry[1]))[:MOST_JOBS]:
         sizes = {rank.world_size for _, rank in ranks if rank.world_size}
@@ -87,9 +94,26 @@ def _fleet_gaps(nodes: Sequence[NodeView], page: Page) -> None:
         page.fix(fix)
 
 
+def _ends_of_ranks(samples: Sequence[Sample], page: Page) -> None:
+    """The first of them first: it is mostly the cause of the others."""
+    ends = sorted(((death.at or 0.0, sample.node, death) for sample in samples for death in sample.deaths), key=_when)
+    if ends:
+        page.title("ranks that ended within the last hour")
+    for at, node, death in ends[:MOST_ENDS]:
+        style = "crit" if is_own_fault(death) else "dim"
+        where = f" on {node}" if len(samples) > 1 else ""
+        job = f" of {death.job}" if death.job else ""
+        page.sentence(Cell(f"  {clock_time(at)} "), Cell(end_of(death), style), Cell(f"{job}{where}", "dim"), indent=11)
+    page.more(len(ends) - MOST_ENDS, "ends: mltop snapshot --json has all", "dim")
+
+
+def _when(end: tuple[float, str, RankDeath]) -> tuple[float, str, int]:
+    return end[0], end[1], end[2].pid
+
+
 FEW = 4  # nodes: of so many every GPU is shown
 # One sample has no history: neither a trend nor rates.
-_SNAPSHOT_GPUS = tuple(column for column in GPU_COLUMNS if column.key not in ("trend", "gauge"))
+_SNAPSHOT_GPUS = tuple(column for column in GPU_COLUMNS if column.key not in ("mark", "graph", "state"))
 
 
 def print_snapshot(
@@ -100,7 +124,8 @@ def print_snapshot(
     by_node = {sample.node: sample for sample in samples}
     taken_at = max((sample.sampled_at for sample in samples), default=time.time())
     view = FleetView(taken_at, tuple(NodeView(state, by_node.get(state.node)) for state in nodes))
-    page.lines(header_cells(view, "mltop snapshot", width=page.width))
+    of = f" of {counted(len(nodes), 'node')}" if len(nodes) > 1 else ""
+    page.lines([header_cells(view, [f"mltop snapshot{of}", "mltop snapshot"], page.width)])
     page.not_well([state for state in nodes if state.state != "live"])
     if len(nodes) > FEW:
         print_fleet(view, findings, page)
@@ -114,6 +139,7 @@ def print_snapshot(
     for sample in samples:
         _gpus_of(sample, page, many=len(samples) > 1)
     _ranks_of(samples, page)
+    _ends_of_ranks(samples, page)
     for sample in samples:
         _gaps(f"not known on {sample.node}", sample.gaps, page)
 
@@ -122,7 +148,7 @@ def _gpus_of(sample: Sample, page: Page, many: bool) -> None:
     rows = []
     for gpu in sample.gpus:
         ranks = [rank for rank in sample.ranks if gpu.index in rank.gpus]
-        rows.append(gpu_row(gpu, ranks, simulated=sample.simulated, columns=_SNAPSHOT_GPUS))
+        rows.append(gpu_row(GpuLine(gpu, ranks, sample.simulated), columns=_SNAPSHOT_GPUS))
     title = "GPUs" + (f" of {sample.node}" if many else "") + (" (SIMULATED)" if sample.simulated else "")
     if rows:
         page.table(_SNAPSHOT_GPUS, rows, title)
@@ -130,12 +156,19 @@ def _gpus_of(sample: Sample, page: Page, many: bool) -> None:
 
 def _ranks_of(samples: Sequence[Sample], page: Page) -> None:
     ranks = [(sample.node, rank) for sample in samples for rank in sample.ranks]
+    unassigned = [(sample.node, process) for sample in samples for process in sample.unassigned]
     if not ranks:
         page.lines([[], [Cell("no training ranks found", "dim")]])
+    _rank_table(ranks, "ranks", page)
+    _rank_table(unassigned, OF_NO_JOB, page)
+
+
+def _rank_table(ranks: Sequence[tuple[str, RankSample]], title: str, page: Page) -> None:
+    if not ranks:
         return
-    columns = rank_columns(len({rank.job_key for _, rank in ranks}), len({node for node, _ in ranks}))
-    without_rates = [column for column in columns if column.key not in RATES]
-    page.table(without_rates, [rank_row(node, rank, columns=without_rates) for node, rank in ranks], "ranks")
+    columns = rank_columns([rank for _, rank in ranks], len({node for node, _ in ranks}))
+    shown = [column for column in columns if column.key not in (*RATES, "mark", "state", "since", "gpumem")]
+    page.table(shown, [rank_row(RankLine(node, rank), shown) for node, rank in ranks], title)
 
 
 def _gaps(title: str, gaps: Sequence[Gap], page: Page) -> None:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mltop.probes.judge.hang.classes import merged_tree
-from mltop.probes.model import JobReport, NodeState
+from mltop.probes.model import Incident, JobReport, NodeState, Tasks
 from mltop.tui.render.cells import Cell
-from mltop.tui.render.stacks import (
+from mltop.tui.render.stacks.verdict import (
     CLASS_COLUMNS,
     class_row,
     job_words,
@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 MOST_JOBS = 32
+MOST_INCIDENTS = 8
 MOST_TREE_LINES = 40
 MOST_CLASSES = 30  # the rest is in the tree, as far as that goes
+MOST_LOOPS = 8  # event loops with what their tasks wait for
 MOST_UNREADABLE = 8  # stacks that could not be read: after these, only their number
 
 
@@ -34,10 +36,20 @@ def print_reports(
     not_answered: Sequence[NodeState],
     console: Console,
     nodes: Collection[NodeState] = (),
+    incidents: Sequence[Incident] = (),
 ) -> None:
-    """Who did not answer first: it says how much the rest is worth. ``nodes``: all that were asked, where known."""
+    """Who did not answer first: it says how much the rest is worth. ``nodes``: all that were asked, where known.
+
+    ``incidents``: those that more than stacks tell of stand before the stacks.
+    """
     page = Page(console)
     page.not_well(not_answered)
+    more_than_stacks = [incident for incident in incidents if incident.until is None and _adds(incident)]
+    for incident in more_than_stacks[:MOST_INCIDENTS]:
+        page.incident(incident)
+    page.more(len(more_than_stacks) - MOST_INCIDENTS, "incidents: mltop check")
+    if more_than_stacks:
+        page.line()
     if not reports:
         page.line(Cell(_nothing(len(not_answered), len(nodes)), "dim"))
     answered = {state.node for state in nodes} - {state.node for state in not_answered}
@@ -46,6 +58,11 @@ def print_reports(
         _report(shown, job_words(report, reports), page)
     if reports[MOST_JOBS:]:
         page.line(Cell(jobs_left_out(reports[MOST_JOBS:]), "warn"))
+
+
+def _adds(incident: Incident) -> bool:
+    """Whether it says what the verdict below does not: hardware and systems, deaths, what was seen from outside."""
+    return incident.severity != "info" and bool(incident.causes or incident.kind not in ("hang", "straggler"))
 
 
 def _nothing(silent: int, nodes: int) -> str:
@@ -61,6 +78,10 @@ def _without_nodes(report: JobReport, answered: Collection[str]) -> JobReport:
     return replace(report, verdict=replace(report.verdict, gaps=gaps))
 
 
+def _tells(tasks: Tasks) -> bool:
+    return bool(tasks.chains or tasks.cycles)
+
+
 def _report(report: JobReport, job: str, page: Page) -> None:
     width = page.width
     world = "" if report.world_size is None else f", world size {report.world_size}"
@@ -71,6 +92,10 @@ def _report(report: JobReport, job: str, page: Page) -> None:
         rows = [class_row(index, made) for index, made in enumerate(report.classes[:MOST_CLASSES])]
         page.table(CLASS_COLUMNS, rows)
         page.more(len(report.classes) - MOST_CLASSES, "classes")
+    loops = [digest for digest in report.digests if digest.tasks is not None and _tells(digest.tasks)]
+    for digest in loops[:MOST_LOOPS]:
+        page.lines([[], *stack_lines(digest, width)])
+    page.more(len(loops) - MOST_LOOPS, "event loops")
     unread = [digest for digest in report.digests if not digest.frames]
     for digest in unread[:MOST_UNREADABLE]:
         page.lines([[], *stack_lines(digest, width)])

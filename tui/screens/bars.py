@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from textual import events
 from textual.binding import Binding, BindingType
 from textual.events import Key
-from textual.strip import Strip
 from textual.widgets import Input
 
 from mltop.probes.investigate.progress import CaptureResult, StackProgress
 from mltop.probes.model.text import clean
 from mltop.probes.reach.view import FleetView
-from mltop.tui.app.keys import key_name
 from mltop.tui.app.selection import first_of
 from mltop.tui.filters import Filter
 from mltop.tui.render.cells import Cell, clip, flow, line_width
 from mltop.tui.render.glyphs import bar
 from mltop.tui.render.states import elapsed_text
-from mltop.tui.widgets.cell_view import CellView
 
 if TYPE_CHECKING:
     from mltop.probes.investigate.probing.wanted import ProbeProgress
 
 PLACEHOLDER = "filter: words, !word, node=gpu0*, sm<20% & power>300W"
 MOST_KEPT = 50
-GAP, NARROW_GAP = "  ", " "
-# What a narrow terminal loses first; quit and help, which come last, stay longest.
-LOST_FIRST = ("probe", "neighbour", "timelines", "reverse", "sort", "capture", "pause", "select", "filter")
-SHORT = {"overview": "main"}  # where all panes would not fit otherwise
 BAR_WIDTH = 12
 MIN_PATH = 24  # cells: the name of a capture's directory
 
@@ -68,7 +60,9 @@ def waiting_for(progress: StackProgress, view: FleetView, dumped: Sequence[str] 
     return f"waiting for {first_of([f'{state.node} ({state.state})' for state in silent], 1)}"
 
 
-def dump_line(progress: StackProgress, width: int, waiting: str = "", scope: str = "") -> list[Cell]:
+def dump_line(
+    progress: StackProgress, width: int, waiting: str = "", scope: str = "", *, cancelling: bool = False
+) -> list[Cell]:
     """E.g. ``stacks: dumping  2/4 ranks ━━━───  round 1/2  0.9 s  waiting for n3 (stale)  Esc cancels``.
 
     ``scope``: "of 3 marked nodes", where that is not all that is watched.
@@ -76,14 +70,15 @@ def dump_line(progress: StackProgress, width: int, waiting: str = "", scope: str
     expected = progress.ranks_expected
     count = f"{progress.ranks_done}/{'?' if expected is None else expected} ranks"
     share = progress.ranks_done / expected if expected else None
+    phase = Cell("cancelling", "warn") if cancelling else Cell(progress.phase, "accent")
     parts = [
-        (0, [Cell(f"stacks{scope and ' '}{scope}: ", "bold"), Cell(progress.phase, "accent")]),
+        (0, [Cell(f"stacks{scope and ' '}{scope}: ", "bold"), phase]),
         (0, [Cell(count)]),
         (5, [Cell(bar(share, BAR_WIDTH), "accent")] if share is not None else []),
         (3, [Cell(f"round {progress.round}/{progress.rounds}")] if progress.rounds else []),
         (1, [Cell(f"{progress.elapsed_s:.1f} s")]),
         (2, [Cell(waiting, "warn")] if waiting else []),
-        (4, [Cell("Esc cancels", "dim")]),
+        (4, [] if cancelling else [Cell("Esc cancels", "dim")]),
     ]
     return flow(parts, width)
 
@@ -184,6 +179,27 @@ class TypedBox(Input):
         return False
 
 
+class LineOfScreen(TypedBox):
+    """Enter is told to the screen at once: what is pressed next is a key again, not text."""
+
+    async def on_key(self, event: Key) -> None:
+        """Keys of this line count at once, not after the text that came behind them; what was still under way when the
+        line was closed goes on to those that it is for.
+        """
+        if not self.display:
+            event.prevent_default()
+            return
+        for binding in self._bindings.key_to_bindings.get(event.key, ()):
+            event.stop()
+            event.prevent_default()
+            await self.app.run_action(binding.action, self)
+
+    async def action_submit(self) -> None:
+        take = getattr(self.screen, "take_typed", None)
+        if take is not None:
+            take(self)
+
+
 class FilterHistory:
     """Filters that were kept with Enter, the newest last."""
 
@@ -202,7 +218,7 @@ class FilterHistory:
         return self._texts[-1 - age]
 
 
-class FilterBox(TypedBox):
+class FilterBox(LineOfScreen):
     """The line in which a filter is typed; Up and Down bring earlier ones."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -231,64 +247,3 @@ class FilterBox(TypedBox):
         self._age = age
         self.value = self._typed if age == -1 else self._history[age]
         self.cursor_position = len(self.value)
-
-
-class KeyBar(CellView, can_focus=False):
-    """One line of hints, as many as fit."""
-
-    DEFAULT_CSS = "KeyBar { height: 1; dock: bottom; }"
-
-    def __init__(self, perform: Callable[[str], Awaitable[None]], **widget_options: Any) -> None:
-        super().__init__(**widget_options)
-        self._perform = perform
-        self._hints: list[Binding] = []
-        self._active = ""
-
-    def set_hints(self, hints: Sequence[Binding], active: str = "") -> None:
-        """``active`` is the action of the pane the user is in."""
-        if (list(hints), active) != (self._hints, self._active):
-            self._hints, self._active = list(hints), active
-            self.refresh()
-
-    def shown(self) -> tuple[list[Binding], bool]:
-        """The hints that fit, and whether the panes (which go together) stand close and short."""
-        hints = list(self._hints)
-        for lost in range(len(LOST_FIRST) + 1):
-            hints = [hint for hint in self._hints if _kind(hint) not in LOST_FIRST[:lost]]
-            if self._width(hints) <= self.size.width:
-                return hints, False
-        if self._width(hints, close=True) <= self.size.width:
-            return hints, True
-        hints = [hint for hint in hints if _kind(hint) != "pane"]
-        while hints and self._width(hints) > self.size.width:
-            hints.pop(0)
-        return hints, False
-
-    def render_line(self, y: int) -> Strip:
-        hints, close = self.shown() if y == 0 else ([], False)
-        return self.strip([cell for hint in hints for cell in self._cells(hint, close)], self.size.width)
-
-    async def on_click(self, event: events.Click) -> None:
-        end = 0
-        hints, close = self.shown()
-        for hint in hints:
-            start, end = end, end + line_width(self._cells(hint, close))
-            if start <= event.x < end:
-                await self._perform(hint.action)
-                return
-
-    def _cells(self, hint: Binding, close: bool) -> list[Cell]:
-        """One hint, with the gap behind it."""
-        key = key_name(hint.key.split(",")[0])
-        active, is_pane = hint.action == self._active, _kind(hint) == "pane"
-        name = SHORT.get(hint.description, hint.description) if close else hint.description
-        last_pane = [other.action for other in self._hints if _kind(other) == "pane"][-1:] == [hint.action]
-        gap = NARROW_GAP if close and is_pane and not last_pane else GAP
-        return [Cell(key, "accent"), Cell(f" {name}", "title" if active else "dim"), Cell(gap)]
-
-    def _width(self, hints: Sequence[Binding], close: bool = False) -> int:
-        return sum(line_width(self._cells(hint, close)) for hint in hints) - len(GAP)
-
-
-def _kind(hint: Binding) -> str:
-    return hint.action.partition("(")[0]

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
+from operator import add
 
 from mltop.probes.investigate.advice import advised
+from mltop.probes.judge.health.folding import told_of_nvml
 from mltop.probes.model import Finding, Gap, HostSample
-from mltop.probes.model.units import bytes_text, clock_time, number, of, percent, seconds
-from mltop.probes.model.vocabulary import REFUSALS
+from mltop.probes.model.units import UNKNOWN, bytes_text, clock_time, counted, known, number, of, percent, seconds
 from mltop.probes.reach.view import Connection, FleetView, NodeView
-from mltop.tui.render.cells import Cell, flow, wrap
-from mltop.tui.render.findings import is_missed, of_gravity, severity_cell
+from mltop.tui.render.cells import Cell, clip, flow, wrap
+from mltop.tui.render.findings import explained_texts, is_missed, merged_gaps, of_gravity, severity_cell
+from mltop.tui.render.fleet.heat import ratio
 from mltop.tui.render.fleet.nodes import state_sentence
-from mltop.tui.render.glyphs import GLYPHS
+from mltop.tui.render.glyphs import GLYPHS, bar
+from mltop.tui.render.palette import RAMP_STEPS
 
 INDENT = 5
 
@@ -29,7 +33,7 @@ def problem_lines(findings: Sequence[Finding], gaps: Sequence[Gap], width: int, 
     if details:
         values = "value is" if details == 1 else "values are"
         entries.append([Cell(f"{details} {values} not known: 2 shows why", "dim")])
-    wrapped = [line for entry in entries for line in wrap(entry, width, INDENT)]
+    wrapped = _wrapped(entries, width)
     if len(wrapped) <= room:
         return wrapped
     if len(entries) <= room:
@@ -38,18 +42,70 @@ def problem_lines(findings: Sequence[Finding], gaps: Sequence[Gap], width: int, 
     return [*entries[: room - 1], [Cell(f"{hidden} more: 2 shows all", "dim")]] if room > 0 else []
 
 
-def all_problem_lines(findings: Sequence[Finding], gaps: Sequence[Gap], width: int) -> list[list[Cell]]:
-    """Everything that is wrong with a node, wrapped at ``width``."""
-    entries = [finding_cells(finding) for finding in sorted(findings, key=of_gravity)]
-    entries += [gap_cells(gap) for gap in _beside(findings, gaps) if is_missed(gap)]
+def unknown_line(gaps: Sequence[Gap], width: int) -> list[Cell]:
+    """ "12 values cannot be read: 2 shows why"; [] where all can be. Of a whole part that cannot be it says why."""
+    missed = [gap for gap in gaps if is_missed(gap)]
+    whole = next((gap for gap in missed if not _is_detail(gap)), None)
+    count = sum(max(1, len(gap.fields)) for gap in missed)
+    if not missed:
+        return []
+    first = f"{whole.what}: {whole.why}; " if whole is not None else ""
+    values = f"{counted(count, 'value')} unreadable: 2, then u shows them"
+    return [Cell(clip(f"  {first}{values}", width).rstrip() if first else f"  {values}", "dim")]
+
+
+def unreadable_count(gaps: Sequence[Gap]) -> int:
+    """How many values are missed: not what does not exist here."""
+    return sum(max(1, len(gap.fields)) for gap in gaps if is_missed(gap))
+
+
+def unreadable_part(gaps: Sequence[Gap]) -> str:
+    """The first whole part that could not be read, and why; "" of single values."""
+    whole = next((gap for gap in gaps if is_missed(gap) and not _is_detail(gap)), None)
+    return f"{whole.what}: {whole.why}" if whole is not None else ""
+
+
+def unreadable_lines(gaps: Sequence[Gap], width: int) -> list[list[Cell]]:
+    """What could not be read: which values, why, and what would help; below it what this hardware does not tell."""
+    missed = merged_gaps(gap for gap in gaps if is_missed(gap))
+    absent = [gap.what for gap in gaps if gap.kind == "unsupported"]
+    lines: list[list[Cell]] = []
+    for gap in missed:
+        lines += [[]] if lines else []
+        lines += wrap([Cell(gap.what, "title")], width, 2)
+        lines += wrap([Cell(f"  {gap.why}")], width, 2)
+        lines += wrap([Cell(f"  {GLYPHS.arrow} {advised(gap.fix)}", "key")], width, 4) if gap.fix else []
+    if absent:
+        lines += [[]] if lines else []
+        lines += wrap([Cell(f"not told by this hardware: {', '.join(absent)}", "dim")], width, 2)
+    return lines
+
+
+def all_problem_lines(
+    findings: Sequence[Finding], gaps: Sequence[Gap], width: int, room: int | None = None
+) -> list[list[Cell]]:
+    """Everything that is wrong with a node, wrapped at ``width``; below a finding what it explains, unless that leaves
+    no room (lines) for the others.
+    """
+    entries, details = [], []
+    for finding in sorted(findings, key=of_gravity):
+        entries.append([finding_cells(finding)])
+        details.append([[Cell(f"{'':<{INDENT}}"), Cell(text, "dim")] for text in explained_texts(finding)])
+    others = [gap_cells(gap) for gap in _beside(findings, gaps) if is_missed(gap)]
     absent = [gap.what for gap in gaps if gap.kind == "unsupported"]
     if absent:
-        entries.append([Cell(f"{'':<{INDENT}}"), Cell(f"not supported here: {', '.join(absent)}", "dim")])
+        others.append([Cell(f"{'':<{INDENT}}"), Cell(f"not supported here: {', '.join(absent)}", "dim")])
+    with_details = [*chain.from_iterable(map(add, entries, details)), *others]
+    lines = _wrapped(with_details, width)
+    return lines if room is None or len(lines) <= room else _wrapped([*chain.from_iterable(entries), *others], width)
+
+
+def _wrapped(entries: Sequence[list[Cell]], width: int) -> list[list[Cell]]:
     return [line for entry in entries for line in wrap(entry, width, INDENT)]
 
 
 def finding_cells(finding: Finding) -> list[Cell]:
-    """E.g. ``CRIT GPU 3 throttled by HW thermal slowdown — check the airflow``."""
+    """E.g. ``CRIT GPU 3 is too hot – check the airflow``."""
     severity = severity_cell(finding.severity)
     action = f" {GLYPHS.dash} {finding.action}" if finding.action else ""
     return [
@@ -67,8 +123,7 @@ def gap_cells(gap: Gap) -> list[Cell]:
 
 def _beside(findings: Sequence[Finding], gaps: Sequence[Gap]) -> list[Gap]:
     """The gaps without those that findings were made of: that the driver is gone, or does not answer."""
-    found = {finding.id for finding in findings if finding.severity == "critical"}
-    codes = {*(REFUSALS if "gpu.driver" in found else ()), *(("stuck",) if "nvml.stuck" in found else ())}
+    codes = told_of_nvml(findings)
     of_nvml = [gap for gap in gaps if gap.source == "nvml" and not gap.fields and gap.code in codes]
     told = {gap.code: gap for gap in reversed(of_nvml)}.values()  # of several with one code the first
     return [gap for gap in gaps if not any(gap is other for other in told)]
@@ -122,23 +177,67 @@ def _last_heard(node: NodeView, taken_at: float) -> str:
 
 
 def host_cells(node: NodeView, width: int) -> list[Cell]:
-    """E.g. ``cpu 31% of 192  memory 848G/2.0T  load 64 60 58``; first of all why what follows is not of now."""
+    """E.g. ``HOST  cpu ━━── 27 of 96 CPUs  memory ╸─── 148G/2.0T  net 107M/s in  8M/s out  disk 212M/s  shm 0%``; first
+    of all why what follows is not of now.
+    """
     state = [] if node.state.state == "live" else [state_sentence(node)]
     if node.sample is None:
         return [Cell(f"{node.node} ", "bold"), *state]
     host = node.sample.host
+    meter = 8 if width >= WIDE else 5
+    memory = ratio(_used_memory(host), host.memory_total_bytes)
+    shm = ratio(host.shm_used_bytes, host.shm_total_bytes)
     parts = [
+        (0, [Cell("HOST", "head")]),
         (0, state),
-        (0, _labelled("cpu", f"{percent(host.cpu_fraction)} of {number(host.cpu_count)}")),
-        (1, _labelled("memory", of(bytes_text(_used_memory(host)), bytes_text(host.memory_total_bytes)))),
-        (2, _labelled("load", " ".join(map(_load, _known_loads(host))))),
-        (3, _labelled("shm", of(bytes_text(host.shm_used_bytes), bytes_text(host.shm_total_bytes)))),
-        (4, _labelled("in", _per_s(host.network_rx_bytes_per_s))),
-        (4, _labelled("out", _per_s(host.network_tx_bytes_per_s))),
-        (5, _labelled("up", seconds(host.uptime_s))),
-        (6, _labelled("kernel", host.kernel)),
+        (1, metered("cpu", host.cpu_fraction, _cpus(host) if width >= WIDE else percent(host.cpu_fraction), meter)),
+        (2, metered("memory" if width >= WIDE else "mem", memory, _memory(host, memory, width), meter)),
+        (3, _labelled("net", _in_and_out(host, width))),
+        (4, _labelled("disk", _per_s(_sum(host.disk_read_bytes_per_s, host.disk_write_bytes_per_s)))),
+        (5, _labelled("shm", percent(shm)) if shm is not None else []),
+        (6, _labelled("load", " ".join(map(_load, _known_loads(host))))),
     ]
-    return flow(parts, width)
+    return flow(parts, width, "   ")
+
+
+WIDE = 110
+
+
+def metered(label: str, share: float | None, text: str, cells: int) -> list[Cell]:
+    """``cpu ━━╸── 27%``: what is, against what there is; the filled part in the colour of its height."""
+    if share is None or not known(share):
+        return [Cell(f"{label} ", "dim"), Cell(UNKNOWN)]
+    drawn = bar(share, cells)
+    filled = len(drawn.rstrip(GLYPHS.rest))
+    step = min(RAMP_STEPS - 1, int(max(share, 0.0) * RAMP_STEPS))
+    return [
+        Cell(f"{label} ", "dim"),
+        *([Cell(drawn[:filled], f"ramp-{step}")] if filled else []),
+        *([Cell(drawn[filled:], "track")] if filled < cells else []),
+        Cell(f" {text}"),
+    ]
+
+
+def _cpus(host: HostSample) -> str:
+    if host.cpu_count is None or host.cpu_fraction is None:
+        return percent(host.cpu_fraction)
+    return f"{round(host.cpu_fraction * host.cpu_count)} of {host.cpu_count} CPUs"
+
+
+def _memory(host: HostSample, share: float | None, width: int) -> str:
+    whole = of(bytes_text(_used_memory(host)), bytes_text(host.memory_total_bytes))
+    return whole if width >= WIDE else percent(share)
+
+
+def _in_and_out(host: HostSample, width: int) -> str:
+    received, sent = host.network_rx_bytes_per_s, host.network_tx_bytes_per_s
+    if width < WIDE:
+        return _per_s(_sum(received, sent))
+    return f"{_per_s(received)} in  {_per_s(sent)} out"
+
+
+def _sum(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one + other
 
 
 def _used_memory(host: HostSample) -> int | None:
@@ -158,7 +257,7 @@ def _load(value: float | None) -> str:
 
 
 def _per_s(value: float | None) -> str:
-    return f"{bytes_text(value)}/s"
+    return UNKNOWN if value is None else f"{bytes_text(value)}/s"
 
 
 def connection_cells(connection: Connection, width: int) -> list[Cell]:

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from mltop.probes.model import Gap, GpuSample, JobKey, RankSample
+from mltop.probes.judge.states import States
+from mltop.probes.model import Gap, GpuProcess, GpuSample, JobKey, RankSample
 from mltop.probes.model.units import bytes_text, percent
 from mltop.probes.reach.view import NodeView
 from mltop.tui.filters import Subject
 from mltop.tui.filters.fields import users_of
 from mltop.tui.render.cells import Cell, Column, Row, Value, aged
 from mltop.tui.render.glyphs import GLYPHS
-from mltop.tui.render.gpus.table import GPU_COLUMNS, gpu_columns, gpu_row, gpu_value, mig_row
-from mltop.tui.render.ranks import RANK_COLUMNS, RATES, RankLine, rank_columns, rank_row, short_command
+from mltop.tui.render.gpus.table import GPU_COLUMNS, free_row, gpu_columns, gpu_row, gpu_value, mig_row
+from mltop.tui.render.guarded import guarded
+from mltop.tui.render.ranks import (
+    NO_JOB,
+    RANK_COLUMNS,
+    RATES,
+    is_unassigned,
+    layout_cell,
+    rank_columns,
+    rank_number,
+    rank_row,
+    short_command,
+)
 from mltop.tui.render.states import state_word
-from mltop.tui.render.trends import Trends
+from mltop.tui.screens.row_context import RowContext
 from mltop.tui.screens.rows import SubjectRows
 from mltop.tui.widgets.line_table import LineTable
 
@@ -30,37 +43,48 @@ Marked = Callable[[str], str]  # of a node's name: what stands before it when th
 class RankTable(LineTable):
     """The ranks of some nodes: ``rank_rows``."""
 
+    about = "rank"
+
     def __init__(self, **options: Any) -> None:
         seen_by = f"(processes with RANK, SLURM_PROCID, {GLYPHS.ellipsis})"
-        super().__init__(empty_text=f"no training ranks seen {seen_by}", **options)
+        super().__init__(empty_text=f"no training ranks seen {seen_by}", kind="ranks", **options)
 
 
 def rank_rows(
-    nodes: Sequence[NodeView], trends: Trends, only: tuple[JobKey, set[int]] | None = None, marked: Marked | None = None
+    nodes: Sequence[NodeView],
+    context: RowContext,
+    only: tuple[JobKey, set[int] | None] | None = None,
+    marked: Marked | None = None,
+    *,
+    others: bool = False,
+    tree: bool = False,
 ) -> Table:
-    """All ranks, ordered by job and rank; ``only`` narrows to (job, ranks)."""
-    shown: list[RankOfNode] = [
-        (node, rank)
-        for node in nodes
-        for rank in ranks_of(node)
-        if only is None or (rank.job_key == only[0] and rank.rank in only[1])
-    ]
-    shown.sort(key=_by_job_and_rank)
+    """All ranks, ordered by job, what they do and rank, below them processes of no job; ``only`` narrows to (job,
+    ranks). ``others``: also those that hold GPU memory; ``tree``: children below their parents.
+    """
+    trends = context.trends
+    shown = _ranks_in_order(nodes, context.picture.states, only)
+    if only is None:
+        shown += [(node, process) for node in nodes for process in others_of(node)] if others else []
+        shown += [(node, process) for node in nodes for process in unassigned_of(node)]
+    shown, depths = in_tree(shown) if tree else (shown, [0] * len(shown))
 
     def make(index: int) -> Row:
         node, rank = shown[index]
-        row = rank_row(node.node, rank, trends.previous_rank(node.node, rank.pid))
+        line = context.rank_line(node, rank)._replace(before=trends.previous_rank(node.node, rank.pid))
+        row = rank_row(line, columns)
         row = row if is_live(node) else aged(row)
+        row = _indented(row, depths[index], columns) if depths[index] else row
         mark = marked(node.node) if marked is not None else ""
         return _with_mark(row, mark, columns) if mark else row
 
     def value(column: str, index: int) -> Value:
         node, rank = shown[index]
         before = trends.previous_rank(node.node, rank.pid) if column in RATES else None
-        return by_key[column].sorts_by(RankLine(node.node, rank, before))
+        return by_key[column].sorts_by(context.rank_line(node, rank)._replace(before=before))
 
     by_key = {column.key: column for column in RANK_COLUMNS}
-    columns = rank_columns(len({rank.job_key for _, rank in shown}), len({node.node for node, _ in shown}))
+    columns = rank_columns([rank for _, rank in shown], len({node.node for node, _ in shown}))
     rows = SubjectRows(
         [f"{node.node}/{rank.pid}" for node, rank in shown],
         make,
@@ -71,13 +95,26 @@ def rank_rows(
     return columns, rows, _why_no_ranks(nodes)
 
 
+def _ranks_in_order(
+    nodes: Sequence[NodeView], states: States, only: tuple[JobKey, set[int] | None] | None
+) -> list[RankOfNode]:
+    shown = [
+        (node, rank)
+        for node in nodes
+        for rank in ranks_of(node)
+        if only is None or (rank.job_key == only[0] and (only[1] is None or rank.rank in only[1]))
+    ]
+    return sorted(shown, key=lambda pair: _by_job_and_rank(pair, states))
+
+
 def words_of_rank(node: NodeView, rank: RankSample) -> str:
     """What words look for: what the row says, without its rates."""
-    number = "?" if rank.rank is None else rank.rank
+    number = "-" if is_unassigned(rank) else rank_number(rank.rank)
     gpus = ",".join(map(str, rank.gpus))
     return (
         f"{number} {node.node} {gpus} {rank.pid} {state_word(rank.state)} {percent(rank.cpu_fraction)} "
-        f"{bytes_text(rank.rss_bytes)} {rank.job} {rank.launcher} {rank.user} {short_command(rank.command)}"
+        f"{bytes_text(rank.rss_bytes)} {layout_cell(rank.parallel)} {rank.job or NO_JOB} {rank.launcher} {rank.user} "
+        f"{short_command(rank.command)}"
     )
 
 
@@ -88,9 +125,96 @@ def _with_mark(row: Row, mark: str, columns: Sequence[Column]) -> Row:
     return replace(row, cells=tuple(cells))
 
 
-def _by_job_and_rank(pair: RankOfNode) -> tuple[str, float, str, int]:
+def _indented(row: Row, depth: int, columns: Sequence[Column]) -> Row:
+    cells = list(row.cells)
+    at = [column.key for column in columns].index("command")
+    cells[at] = replace(cells[at], text=f"{'  ' * (depth - 1)}{GLYPHS.last_fork} {cells[at].text}")
+    return replace(row, cells=tuple(cells))
+
+
+def in_tree(shown: Sequence[RankOfNode]) -> tuple[list[RankOfNode], list[int]]:
+    """Each process followed by its children, and how deep each stands. Of children that have no row of their own only
+    the pid is known.
+    """
+    own = {(node.node, rank.pid): (node, rank) for node, rank in shown}
+    parents = _parents(shown)
+    below: dict[tuple[str, int], list[RankOfNode]] = {}
+    for (name, pid), parent in parents.items():
+        node, owner = own[name, parent]
+        child = own.get((name, pid)) or (node, RankSample(pid, user=owner.user, job=owner.job, uid=owner.uid))
+        below.setdefault((name, parent), []).append(child)
+    ordered: list[RankOfNode] = []
+    depths: list[int] = []
+    pending = [(pair, 0) for pair in reversed(shown) if (pair[0].node, pair[1].pid) not in parents]
+    while pending:
+        (node, rank), depth = pending.pop()
+        ordered.append((node, rank))
+        depths.append(depth)
+        pending += [(child, depth + 1) for child in reversed(below.get((node.node, rank.pid), []))]
+    return ordered, depths
+
+
+def _parents(shown: Sequence[RankOfNode]) -> dict[tuple[str, int], int]:
+    """Of processes (node, pid) the parent's pid, where that has a row; without circles, which a node may claim."""
+    own = {(node.node, rank.pid) for node, rank in shown}
+    parents: dict[tuple[str, int], int] = {}
+    for node, rank in shown:
+        for child in rank.children:
+            if child != rank.pid:
+                parents.setdefault((node.node, child), rank.pid)
+        for process in _on_gpus(node, rank):
+            if process.ppid is not None and process.ppid != rank.pid and (node.node, process.ppid) in own:
+                parents.setdefault((node.node, rank.pid), process.ppid)
+    return {key: parent for key, parent in parents.items() if not _comes_back(key, parents)}
+
+
+def _comes_back(key: tuple[str, int], parents: Mapping[tuple[str, int], int]) -> bool:
+    name, start = key
+    seen, pid = {start}, parents.get(key)
+    while pid is not None:
+        if pid in seen:
+            return True
+        seen.add(pid)
+        pid = parents.get((name, pid))
+    return False
+
+
+def _on_gpus(node: NodeView, rank: RankSample) -> list[GpuProcess]:
+    return [process for gpu in gpus_of(node) for process in gpu.processes or () if process.pid == rank.pid]
+
+
+def others_of(node: NodeView | None) -> list[RankSample]:
+    """What holds GPU memory and is neither a rank nor a Python process of no job: as far as NVML and /proc tell."""
+    listed = {rank.pid for rank in (*ranks_of(node), *unassigned_of(node))}
+    found: dict[int, RankSample] = {}
+    for gpu in gpus_of(node):
+        for process in gpu.processes or ():
+            if process.pid in listed:
+                continue
+            one = found.setdefault(process.pid, _as_rank(process))
+            one.gpus = [*one.gpus, gpu.index]
+    return [*found.values()]
+
+
+def _as_rank(process: GpuProcess) -> RankSample:
+    probe = f"{process.probe} probe of mltop" if process.probe else ""
+    return RankSample(
+        process.pid,
+        user=process.user,
+        command=probe or process.name or _ABSENT.get(process.absent, ""),
+        state="X" if process.is_dead else process.state,
+        started_at=process.started_at,
+    )
+
+
+_ABSENT = {"ended": "ended", "elsewhere": "in another namespace", "hidden": "hidden from mltop"}
+
+
+def _by_job_and_rank(pair: RankOfNode, states: States) -> tuple[str, bool, float, str, int]:
+    """Of a job those first that hold it up."""
     node, rank = pair
-    return rank.job, float("inf") if rank.rank is None else rank.rank, node.node, rank.pid
+    held_up_by = states.rank(node.node, rank, rank.state).state in ("stands", "alone", "ended")
+    return rank.job, not held_up_by, float("inf") if rank.rank is None else rank.rank, node.node, rank.pid
 
 
 def _why_no_ranks(nodes: Sequence[NodeView]) -> str:
@@ -106,35 +230,54 @@ def _why_no_ranks(nodes: Sequence[NodeView]) -> str:
 class GpuTable(LineTable):
     """All GPUs of one node: ``gpu_rows``."""
 
+    about = "gpu"
 
-def gpu_rows(node: NodeView, trends: Trends) -> Table:
-    """All GPUs; one in MIG mode is followed by its instances."""
+    def __init__(self, **options: Any) -> None:
+        super().__init__(kind="gpus", **options)
+
+
+def gpu_rows(node: NodeView, context: RowContext, width: int = 80, *, folded: bool = False) -> Table:
+    """All GPUs; one in MIG mode is followed by its instances. ``folded``: those that nobody uses are one line."""
     sample = node.sample
     if sample is None:
         return GPU_COLUMNS, (), NO_SAMPLE.format("GPUs")
-    lines = [(gpu, instance) for gpu in sample.gpus for instance in (None, *gpu.mig_instances)]
+    free = free_gpus(node, context) if folded else []
+    shown = [gpu for gpu in sample.gpus if gpu.index not in {gpu.index for gpu in free[1:]}]
+    lines = [(gpu, instance) for gpu in shown for instance in (None, *gpu.mig_instances)]
 
     def make(index: int) -> Row:
         gpu, instance = lines[index]
-        if instance is None:
-            row = gpu_row(gpu, users_of(node, gpu), trends.busy(node.node, gpu.index), simulated=sample.simulated)
+        if free and gpu is free[0]:
+            row = free_row(free)
+        elif instance is None:
+            row = gpu_row(context.gpu_line(node, gpu))
         else:
             row = mig_row(gpu, instance)
         return row if is_live(node) else aged(row)
 
     def value(column: str, index: int) -> Value:
-        gpu, _ = lines[index]
-        return gpu_value(column, gpu, users_of(node, gpu))
+        return gpu_value(column, context.gpu_line(node, lines[index][0], graph=False))
 
     keys = [str(gpu.index) if instance is None else f"{gpu.index}.{instance.index}" for gpu, instance in lines]
     rows = SubjectRows(keys, make, subject=lambda index: Subject(node, lines[index][0]), value=value)
-    return gpu_columns(sample.gpus), rows, ""
+    return gpu_columns(sample.gpus, width), rows, ""
 
 
-def gpu_table_height(node: NodeView) -> int:
+def gpu_table_height(table: GpuTable) -> int:
     """The lines of the whole table, none when there are no GPUs: the problems say why then."""
+    return 1 + table.row_count if table.row_count else 0
+
+
+def free_gpus(node: NodeView, context: RowContext) -> list[GpuSample]:
+    """Those that nobody uses and nothing is wrong with, where there are several and others are used."""
     gpus = gpus_of(node)
-    return 1 + sum(1 + len(gpu.mig_instances) for gpu in gpus) if gpus else 0
+    free = [gpu for gpu in gpus if guarded("a GPU", partial(_is_free, node, gpu, context), False)]
+    return free if 1 < len(free) < len(gpus) else []
+
+
+def _is_free(node: NodeView, gpu: GpuSample, context: RowContext) -> bool:
+    doing = context.doing_of_gpu(node, gpu, users_of(node, gpu))
+    return doing.state == "no_process" and not context.mark(node, gpu, doing) and not gpu.mig_instances
 
 
 def is_live(node: NodeView) -> bool:
@@ -160,5 +303,10 @@ def ranks_of(node: NodeView | None) -> Sequence[RankSample]:
     return node.sample.ranks if node is not None and node.sample is not None else ()
 
 
+def unassigned_of(node: NodeView | None) -> Sequence[RankSample]:
+    return node.sample.unassigned if node is not None and node.sample is not None else ()
+
+
 def rank_of(node: NodeView | None, pid: int) -> RankSample | None:
-    return next((rank for rank in ranks_of(node) if rank.pid == pid), None)
+    listed = next((rank for rank in (*ranks_of(node), *unassigned_of(node)) if rank.pid == pid), None)
+    return listed or next((process for process in others_of(node) if process.pid == pid), None)

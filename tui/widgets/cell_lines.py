@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from textual.geometry import Size
 from textual.strip import Strip
 
-from mltop.tui.render.cells import Cell
+from mltop.tui.render.cells import Cell, plain
 from mltop.tui.widgets.cell_view import CursorView
 
 
@@ -22,20 +24,26 @@ class CellLines(CursorView, can_focus=True):
     def __init__(self, **widget_options: Any) -> None:
         super().__init__(**widget_options)
         self._lines: Sequence[Sequence[Cell]] = ()
-        self._stops: list[int] = []  # lines that have a key
+        self._stops: list[int] = []  # the first line of each key
+        self._ends: list[int] = []  # and the line after its last
 
     def allow_focus(self) -> bool:
         """What can neither be selected nor scrolled is no stop for the Tab key, unless it is still empty."""
         return not self._lines or bool(self._stops) or self.max_scroll_y > 0
 
     def set_lines(self, lines: Sequence[Sequence[Cell]], keys: Sequence[str | None] | None = None) -> None:
-        """Show ``lines``. ``keys`` has one entry per line, None where nothing can be selected."""
+        """Show ``lines``. ``keys`` has one entry per line, None where nothing can be selected; neighbours of one
+        key are one item.
+        """
         keys = keys if keys is not None else [None] * len(lines)
         if len(keys) != len(lines):
             raise ValueError(f"{len(lines)} lines but {len(keys)} keys")
         lines_before, self._lines = len(self._lines), lines
-        self._stops = [index for index, key in enumerate(keys) if key is not None]
-        self.set_items([key for key in keys if key is not None])
+        runs = [(key, [at for at, _ in run]) for key, run in groupby(enumerate(keys), key=itemgetter(1))]
+        items = [(key, run) for key, run in runs if key is not None]
+        self._stops = [run[0] for _, run in items]
+        self._ends = [run[-1] + 1 for _, run in items]
+        self.set_items([key for key, _ in items])
         if lines_before != len(lines):
             self.virtual_size = Size(0, len(lines))
             self.refresh()
@@ -50,21 +58,35 @@ class CellLines(CursorView, can_focus=True):
         return self._stops[index]
 
     def item_at(self, x: int, line: int) -> int | None:  # noqa: ARG002
-        return self._stops.index(line) if line in self._stops else None
+        index = bisect_right(self._stops, line) - 1
+        return index if index >= 0 and line < self._ends[index] else None
 
     def action_cursor(self, step: int) -> None:
         if 0 <= self._cursor + step < len(self._stops):
             self.move_to(self._cursor + step)
-        else:
-            self._scroll_by(step)  # lines before the first and after the last key stay reachable
-
-    def action_page(self, step: int) -> None:
-        rows = step * max(1, self.page - 1)
-        if not self._stops:
-            self._scroll_by(rows)
             return
-        target = self._stops[self._cursor] + rows
-        self.move_to(bisect_left(self._stops, target) if step > 0 else bisect_right(self._stops, target) - 1)
+        top = round(self.scroll_y)
+        self._scroll_by(step)  # lines before the first and after the last key stay reachable
+        if self._stops and not 0 <= top + step <= self.max_scroll_y:
+            self.leave(step)
+
+    def by_lines(self, lines: int) -> None:
+        if not self._stops:
+            self._scroll_by(lines)
+            return
+        target = self._stops[self._cursor] + lines
+        self.move_to(bisect_left(self._stops, target) if lines > 0 else bisect_right(self._stops, target) - 1)
+
+    def text_at_cursor(self) -> str:
+        """The lines from the one under the cursor to the next that can be selected; all where none can be."""
+        if not self._stops:
+            return "\n".join(self.texts())
+        first = self._stops[self._cursor]
+        end = next((stop for stop in self._stops if stop > first), len(self._lines))
+        return "\n".join(self.texts()[first:end]).strip()
+
+    def texts(self) -> list[str]:
+        return [plain(line).rstrip() for line in self._lines]
 
     def action_edge(self, end: bool) -> None:
         super().action_edge(end)
@@ -78,7 +100,7 @@ class CellLines(CursorView, can_focus=True):
         line = self.content_line(y)
         if line >= len(self._lines):
             return None, "" if self._lines or y else self.empty_text
-        is_cursor = self._cursor_key is not None and line == self._stops[self._cursor]
+        is_cursor = self._cursor_key is not None and self.item_at(0, line) == self._cursor
         return self._lines[line], self.cursor_style if is_cursor else ""
 
     def draw(self, y: int, content: tuple[Sequence[Cell] | None, str]) -> Strip:  # noqa: ARG002

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
+from rich.cells import set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
+from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.geometry import Region
 from textual.message import Message
 from textual.message_pump import MessagePump
+from textual.screen import Screen
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from mltop.tui.render.cells import STYLES, Cell, clip, printable
+from mltop.tui.render.cells import Cell, printable
+from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.guarded import FAILURES
+from mltop.tui.render.palette import RAMP, Depth, Palette, palette
+
+About = Literal["", "node", "gpu", "rank"]
 
 
 class FailSafe(MessagePump):
@@ -32,23 +39,32 @@ class FailSafe(MessagePump):
 MOVES: list[BindingType] = [
     Binding("up,k", "cursor(-1)", "up", show=False, tooltip="one line up"),
     Binding("down,j", "cursor(1)", "down", show=False, tooltip="one line down"),
-    Binding("pageup", "page(-1)", "page up", show=False, tooltip="one page up"),
-    Binding("pagedown", "page(1)", "page down", show=False, tooltip="one page down"),
+    Binding("pageup,ctrl+b", "page(-1)", "page up", show=False, tooltip="one page up"),
+    Binding("pagedown,ctrl+f", "page(1)", "page down", show=False, tooltip="one page down"),
+    Binding("ctrl+u", "half(-1)", "half up", show=False, tooltip="half a page up"),
+    Binding("ctrl+d", "half(1)", "half down", show=False, tooltip="half a page down"),
     Binding("home,g", "edge(False)", "top", show=False, tooltip="to the first line"),
     Binding("end,G", "edge(True)", "end", show=False, tooltip="to the last line"),
     Binding("enter", "select", "open", show=False, tooltip="open what the cursor is on"),
 ]
 
 
+_GLYPH_OF_TINT = {"graph-waits": GLYPHS.waits, "graph-crit": GLYPHS.ramp[0]}
+
+
+def palette_of(app: App[Any]) -> Palette:
+    """What the terminal can show, and whether the theme is a dark one."""
+    depth: Depth = "true"
+    if app.native_ansi_color:
+        depth = "none" if app.no_color else "16"
+    elif app.console.color_system == "256":
+        depth = "256"
+    return palette(depth, app.current_theme.dark, getattr(app, "ramp", RAMP))
+
+
 class CellView(FailSafe, ScrollView):
     """Draws lines of cells. Subclasses say in ``paint_line`` which line of cells stands at each screen line."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {f"cell--{name}" for name in STYLES if name} | {
-        "cell--header",
-        "cell--cursor",
-        "cell--cursor-blurred",
-    }
-    # In ANSI themes a background may not be visible (NO_COLOR removes it): there the cursor is reversed.
     DEFAULT_CSS = """
     CellView {
         background: $background;
@@ -56,21 +72,6 @@ class CellView(FailSafe, ScrollView):
         overflow-x: hidden;
         overflow-y: auto;
         scrollbar-size-vertical: 1;
-        & > .cell--dim { color: $foreground 60%; }
-        & > .cell--ok { color: $text-success; }
-        & > .cell--warn { color: $text-warning; text-style: bold; }
-        & > .cell--crit { color: $text-error; text-style: bold; }
-        & > .cell--accent { color: $text-primary; }
-        & > .cell--title { text-style: bold; }
-        & > .cell--bold { text-style: bold; }
-        & > .cell--header { background: $panel; text-style: bold; }
-        & > .cell--cursor { background: $primary 35%; text-style: bold; }
-        & > .cell--cursor-blurred { background: $primary 15%; }
-        &:light > .cell--cursor { background: $primary 20%; }
-        &:ansi > .cell--dim { color: $foreground; text-style: dim; }
-        &:ansi > .cell--header { background: ansi_default; text-style: bold underline; }
-        &:ansi > .cell--cursor { background: ansi_default; text-style: reverse; }
-        &:ansi > .cell--cursor-blurred { background: ansi_default; text-style: bold; }
     }
     """
 
@@ -99,25 +100,20 @@ class CellView(FailSafe, ScrollView):
     def drop_strips(self) -> None:
         """Forget drawn lines; for subclasses that keep them."""
 
+    @property
+    def palette(self) -> Palette:
+        """The colours of this terminal and theme."""
+        return palette_of(self.app)
+
     def cell_style(self, name: str, over: str = "") -> Style:
         """The full style (foreground and background, so that a line paints its own background) of a cell.
 
-        ``over`` is a component on top: header, cursor or cursor-blurred. Unknown names draw like plain text.
+        ``over``: what lies over the line, of palette.OVERS. Unknown names draw like plain text.
         """
         key = (name, over)
         if key not in self._styles_by_name:
-            style = self.rich_style
-            for component in (name, over):
-                if component and f"cell--{component}" in self.COMPONENT_CLASSES:
-                    style += self._difference(f"cell--{component}")
-            self._styles_by_name[key] = style
+            self._styles_by_name[key] = self.rich_style + self.palette.style(name, over)
         return self._styles_by_name[key]
-
-    def _difference(self, component: str) -> Style:
-        """What the component's CSS itself sets: its colour, its background, its text style."""
-        rules, full = self.get_component_styles(component), self.get_component_rich_style(component)
-        color = full.color if rules.has_rule("color") else None
-        return Style(color=color, bgcolor=full.bgcolor if rules.has_rule("background") else None) + rules.text_style
 
     def paint_line(self, y: int) -> Strip:
         """Screen line ``y``, 0 is the top of the widget."""
@@ -137,12 +133,18 @@ class CellView(FailSafe, ScrollView):
         for cell in cells:
             if left <= 0:
                 break
-            segment = _segment(cell, left, self.cell_style(cell.style, over))
+            segment = _segment(self._without_tint(cell), left, self.cell_style(cell.style, over))
             left -= segment.cell_length
             segments.append(segment)
         if left > 0:
             segments.append(Segment(" " * left, self.cell_style("", over)))
         return Strip(segments, width)
+
+    def _without_tint(self, cell: Cell) -> Cell:
+        """Where there are no backgrounds, what a graph's background would say its glyphs say."""
+        if cell.style not in _GLYPH_OF_TINT or self.palette.tints:
+            return cell
+        return Cell("".join(" " if glyph == " " else _GLYPH_OF_TINT[cell.style] for glyph in cell.text), cell.style)
 
     def refresh_screen_lines(self, lines: Iterable[int]) -> None:
         """Repaint single lines (0 is the top of the widget), one region each, full width.
@@ -152,6 +154,25 @@ class CellView(FailSafe, ScrollView):
         width = self.size.width
         if regions := [Region(0, y, width, 1) for y in lines]:
             self.refresh(*regions)
+
+
+class CursorScreen(Screen[None]):
+    """A screen of several views with a cursor, of which one is seen: that of the view which had the focus last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.active_view: CursorView | None = None
+
+    def activate(self, view: CursorView) -> None:
+        before, self.active_view = self.active_view, view
+        if before is not None and before is not view:
+            before.repaint_changes()
+
+    def on_cursor_view_selected(self, event: CursorView.Selected) -> None:
+        """Enter or a double click."""
+
+    def cursor_moved(self, view: CursorView, key: str) -> None:
+        """The user, or the mouse, has put the cursor of ``view`` on this item."""
 
 
 class CursorView(CellView, can_focus=True):
@@ -164,6 +185,7 @@ class CursorView(CellView, can_focus=True):
 
     BINDINGS: ClassVar[list[BindingType]] = MOVES
     HEADER: ClassVar[int] = 0  # screen lines above those that scroll
+    about: About = ""  # what its items are
 
     class OfItem(Message):
         """About the item ``key`` of ``view``."""
@@ -220,8 +242,16 @@ class CursorView(CellView, can_focus=True):
         """Put the cursor on the item ``key``; False when there is none."""
         index = self.index_of(key)
         if index is not None:
-            self.move_to(index)
+            self.place_at(index)
         return index is not None
+
+    def text_at_cursor(self) -> str:
+        """All that the item under the cursor says, as it is copied; "" where there is none."""
+        return ""
+
+    def texts(self) -> list[str]:
+        """All lines, as they are exported."""
+        return []
 
     def index_of(self, key: str) -> int | None:
         """The place of ``key`` in the order; looks where the cursor is first."""
@@ -261,6 +291,17 @@ class CursorView(CellView, can_focus=True):
         self.post_message(self.Highlighted(self, key))
 
     def move_to(self, index: int) -> None:
+        """Where the user wants it."""
+        self.place_at(index)
+        if self._cursor_key is not None and self.is_attached and isinstance(self.screen, CursorScreen):
+            self.screen.cursor_moved(self, self._cursor_key)
+
+    def step_around(self, step: int) -> None:
+        """To the next item, from the last to the first."""
+        if self._keys:
+            self.move_to((self._cursor + step) % len(self._keys))
+
+    def place_at(self, index: int) -> None:
         if self._keys:
             self._cursor = min(max(index, 0), len(self._keys) - 1)
             self._notice_move()
@@ -270,17 +311,44 @@ class CursorView(CellView, can_focus=True):
     # Keys and mouse.
 
     def action_cursor(self, step: int) -> None:
-        self.move_to(self._cursor + step)
+        if 0 <= self._cursor + step < len(self._keys) or not self.leave(step):
+            self.move_to(self._cursor + step)
+
+    def leave(self, step: int) -> bool:
+        """Go on in the next part of the pane, beyond the first or the last item; False where there is none."""
+        parts = [part for part in self.screen.query(CursorView) if part.display and part.focusable and part._keys]
+        at = parts.index(self) + (1 if step > 0 else -1) if self in parts else -1
+        if not 0 <= at < len(parts):
+            return False
+        if (moved := getattr(self.screen, "user_moved", None)) is not None:
+            moved()
+        parts[at].move_to(0 if step > 0 else len(parts[at]._keys) - 1)
+        parts[at].focus(scroll_visible=False)
+        return True
 
     def action_page(self, step: int) -> None:
-        self.move_to(self._cursor + step * max(1, self.page - 1))
+        self.by_lines(step * max(1, self.page - 1))
+
+    def action_half(self, step: int) -> None:
+        self.by_lines(step * max(1, self.page // 2))
+
+    def by_lines(self, lines: int) -> None:
+        self.move_to(self._cursor + lines)
 
     def action_edge(self, end: bool) -> None:
         self.move_to(len(self._keys) - 1 if end else 0)
 
     def action_select(self) -> None:
         if self._cursor_key is not None:
-            self.post_message(self.Selected(self, self._cursor_key))
+            self.select(self._cursor_key)
+
+    def select(self, key: str) -> None:
+        """Have the screen open an item at once: what is pressed next may lead elsewhere."""
+        selected = self.Selected(self, key)
+        if isinstance(self.screen, CursorScreen):
+            self.screen.on_cursor_view_selected(selected)
+        else:
+            self.post_message(selected)
 
     def on_click(self, event: events.Click) -> None:
         spot = event.get_content_offset(self)
@@ -313,8 +381,11 @@ class CursorView(CellView, can_focus=True):
 
     @property
     def cursor_style(self) -> str:
-        """The component that lies over what the cursor is on."""
-        return "cursor" if self.has_focus else "cursor-blurred"
+        """The component that lies over what the cursor is on; none over that of a view in which the user is not."""
+        if self.has_focus:
+            return "cursor"
+        elsewhere = isinstance(self.screen, CursorScreen) and self.screen.active_view is not self
+        return "" if elsewhere else "cursor-blurred"
 
     def paint_line(self, y: int) -> Strip:
         content = self._painted[y] = self.content(y)
@@ -329,6 +400,8 @@ class CursorView(CellView, can_focus=True):
         self.scroll_to_cursor()
 
     def on_focus(self) -> None:
+        if isinstance(self.screen, CursorScreen):
+            self.screen.activate(self)
         self.repaint_changes()
 
     def on_blur(self) -> None:
@@ -338,4 +411,4 @@ class CursorView(CellView, can_focus=True):
 def _segment(cell: Cell, room: int, style: Style) -> Segment:
     text = printable(cell.text)
     segment = Segment(text, style)
-    return segment if segment.cell_length <= room else Segment(clip(text, room), style)
+    return segment if segment.cell_length <= room else Segment(set_cell_size(text, room), style)

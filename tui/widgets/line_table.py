@@ -10,7 +10,16 @@ from textual.cache import LRUCache
 from textual.geometry import Size
 from textual.strip import Strip
 
-from mltop.tui.render.cells import Cell, Column, Row, columns_line, header_line, layout, row_keys, unknown_columns
+from mltop.tui.render.cells import (
+    Cell,
+    Column,
+    Row,
+    chosen_layout,
+    columns_line,
+    header_line,
+    row_keys,
+    unknown_columns,
+)
 from mltop.tui.widgets.cell_view import CursorView
 
 _KEPT_STRIPS = 512  # a few screens
@@ -38,11 +47,16 @@ class LineTable(CursorView, can_focus=True):
     class HeaderClicked(CursorView.OfItem):
         """A click on the title of column ``key``."""
 
-    def __init__(self, *, sortable: bool = True, **widget_options: Any) -> None:
+    def __init__(self, *, sortable: bool = True, kind: str = "", **widget_options: Any) -> None:
+        """``kind``: its name in ``config.catalog``, "" where nothing of it can be chosen."""
         super().__init__(**widget_options)
+        self.kind = kind
+        if kind == "nodes":
+            self.about = "node"
         self.sortable = sortable
         self.sort: Sort | None = None  # by which column the user has sorted it; None: not at all
         self.columns: tuple[Column, ...] = ()
+        self.chosen: Sequence[str] = ()  # keys of the columns that the user wants, in that order; none: as they come
         self._why_empty = ""
         self._rows: Sequence[Row] = ()
         self._filled: set[int] = set()  # optional columns that were known once: they stay
@@ -71,10 +85,46 @@ class LineTable(CursorView, can_focus=True):
         self._lay_out()
         self.repaint_changes()
 
+    def choose(self, keys: Sequence[str]) -> None:
+        """Show these columns in this order; none: all, as they come."""
+        if tuple(keys) != tuple(self.chosen):
+            self.chosen = tuple(keys)
+            self._lay_out()
+
     def set_sort(self, sort: Sort | None) -> None:
         """Mark the column by which the caller sorts the rows."""
-        self.sort = sort
-        self.refresh_screen_lines([0])
+        if sort != self.sort:
+            self.sort = sort
+            self.refresh_screen_lines([0])
+
+    def text_at_cursor(self) -> str:
+        return self.text_of(self._rows[self._cursor]) if self._keys else ""
+
+    def texts(self) -> list[str]:
+        return [self.text_of(row) for row in self._rows]
+
+    def text_of(self, row: Row) -> str:
+        """A row with all its columns, also those that have no room: "GPU 3  SM 81%"."""
+        if row.banner is not None:
+            return f"{row.cells[0].text}  {row.banner.text}".strip()
+        named = zip(self.columns, row.cells, strict=False)
+        parts = (f"{column.title} {cell.text.strip()}".strip() for column, cell in named if cell.text.strip())
+        return "  ".join(parts)
+
+    def shown_keys(self) -> list[str]:
+        """The keys of the columns that are shown, in their order."""
+        return [self.columns[index].key for index, _ in self._shown if self.columns[index].title]
+
+    def as_data(self) -> list[dict[str, str]]:
+        """Every row, with what all its columns say by their keys."""
+        return [
+            {"key": row.key, **{column.key: cell.text.strip() for column, cell in self._named(row)}}
+            for row in self._rows
+        ]
+
+    def _named(self, row: Row) -> list[tuple[Column, Cell]]:
+        banner = [(Column("banner", "", 0), row.banner)] if row.banner is not None else []
+        return [*zip(self.columns, row.cells, strict=False), *banner]
 
     @property
     def keys(self) -> Sequence[str]:
@@ -124,7 +174,7 @@ class LineTable(CursorView, can_focus=True):
         hidden = unknown_columns(self.columns, visible) - self._filled
         if visible:
             self._filled |= {i for i, column in enumerate(self.columns) if column.optional} - hidden
-        shown = layout(self.columns, self.scrollable_content_region.width, hidden)
+        shown = chosen_layout(self.columns, self.scrollable_content_region.width, hidden, self.chosen)
         if shown != self._shown:
             self._shown = shown
             self._forget()

@@ -6,19 +6,14 @@ Of another process's environment only the names below are taken, whatever else s
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mltop.probes.model.probe import ProbeDevice
-from mltop.probes.system import as_root, paths
+from mltop.probes.system import as_root, owner
 from mltop.probes.system.writable import in_time, user_name
 
-_MOST_BYTES = 1 << 20
 _ANSWERS_S = 1.0
-_NAMESPACES = {"mnt": "mounts", "pid": "process numbers", "user": "users"}
-_PYTHON = re.compile(r"(?:python|pypy)[0-9.]*[a-z]*(?:-[0-9.]+)?(?:-dbg)?", re.ASCII)
-_DELETED = " (deleted)"  # proc(5)
 _ACTIVATED = ("VIRTUAL_ENV", "CONDA_PREFIX")
 # Belong to that job's Python.
 _OF_ITS_PYTHON = ("LD_LIBRARY_PATH", "PYTHONPATH")
@@ -78,16 +73,16 @@ def job_process(pid: int) -> JobProcess | NotTaken | None:
     environ, cmdline.
     """
     try:
-        folder = os.open(paths.proc(pid), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)  # this process, no later one
+        folder = owner.open_process(pid)
     except OSError:
         return None
     try:
         why = _why_not_ours(folder)
         if why:
             return NotTaken(pid, why)
-        before = _identity(folder)
+        before = owner.identity(folder)
         job = _witness(pid, folder)
-        return job if _identity(folder) == before else NotTaken(pid, "became another program meanwhile")
+        return job if owner.identity(folder) == before else NotTaken(pid, "became another program meanwhile")
     except (FileNotFoundError, ProcessLookupError):
         return None
     except OSError as error:
@@ -98,42 +93,18 @@ def job_process(pid: int) -> JobProcess | NotTaken | None:
 
 def _why_not_ours(folder: int) -> str:
     """``folder``: a descriptor of /proc/PID."""
-    uids = _uids(folder)
+    uids = owner.ids(folder, "Uid")
     others = [user_name(uid) for uid in uids if uid != os.geteuid()]
     if others or not uids:
         return f"is {others[0]}'s: run the probe as {others[0]} to use its torch" if others else "says not whose it is"
-    for name, what in _NAMESPACES.items():
-        if not os.path.samestat(os.stat(f"ns/{name}", dir_fd=folder), os.stat(f"/proc/self/ns/{name}")):  # noqa: PTH116
-            return f"runs in a container ({what} of its own), where paths mean other files"
-    if not os.path.samestat(os.stat("root", dir_fd=folder), os.stat("/")):  # noqa: PTH116
-        return "has another root directory, where paths mean other files"
-    program = os.readlink("exe", dir_fd=folder)
-    if not _PYTHON.fullmatch(program.removesuffix(_DELETED).rpartition("/")[2]):
-        return f"runs {program}, which is no Python"
-    if program.endswith(_DELETED):
-        return "runs a Python that was replaced or removed since"
-    return ""
-
-
-def _identity(folder: int) -> tuple[object, ...]:
-    """What changes when the process becomes another program or another user's."""
-    program = os.stat("exe", dir_fd=folder)
-    return (*_uids(folder), program.st_dev, program.st_ino)
-
-
-def _uids(folder: int) -> list[int]:
-    """Real, effective, saved and of the file system (proc(5))."""
-    for line in _read(folder, "status").splitlines():
-        if line.startswith(b"Uid:"):
-            return [int(word) for word in line.split()[1:]]
-    return []
+    return owner.why_no_python_of_ours(folder)
 
 
 def _witness(pid: int, folder: int) -> JobProcess:
     program = os.stat("exe", dir_fd=folder)
-    items = (os.fsdecode(item).partition("=") for item in _read(folder, "environ").split(b"\0"))
+    items = (os.fsdecode(item).partition("=") for item in owner.read(folder, "environ").split(b"\0"))
     variables = {name: value for name, _, value in items}
-    argv0 = os.fsdecode(_read(folder, "cmdline").split(b"\0", 1)[0])
+    argv0 = os.fsdecode(owner.read(folder, "cmdline").split(b"\0", 1)[0])
     return JobProcess(
         pid=pid,
         argv0=argv0 if _is(program, argv0) else "",
@@ -150,12 +121,6 @@ def _is(program: os.stat_result, path: str) -> bool:
     except OSError:
         return False
     return file is not None and os.path.samestat(program, file)
-
-
-def _read(folder: int, name: str) -> bytes:
-    file = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
-    with open(file, "rb") as opened:
-        return opened.read(_MOST_BYTES)
 
 
 def _may_be_taken(name: str) -> bool:

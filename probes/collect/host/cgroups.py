@@ -7,6 +7,7 @@ sched-bwc.rst of the kernel.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -93,6 +94,23 @@ def folder_of(controller: str, paths: dict[str, str], hierarchies: list[Hierarch
     return None
 
 
+def oom_kills_file(root: str, pid: int) -> str | None:
+    """Where the kernel counts the processes of this one's cgroup that it has killed for memory."""
+    paths = cgroup_paths(read_text(f"{root}/proc/{pid}/cgroup") or "")
+    mounts = read_long_known(f"{root}/proc/self/mountinfo").decode("utf-8", "replace")
+    folder = folder_of("memory", paths, parse_mounts(mounts) or list(USUAL))
+    if folder is None:
+        return None
+    files = [f"{root}{above}/{_MEMORY_FILES[folder.version]['killed']}" for above in folder.and_above()]
+    return next((file for file in files if os.path.exists(file)), None)
+
+
+def oom_kills_in(file: str) -> int | None:
+    """Of such a file."""
+    events = read_known(file)
+    return None if events is None else number_after(events, b"oom_kill ")
+
+
 class _Memory:
     """The memory controller's files of one cgroup. ``limit_folder``: whose limit is the lowest, of it and all above;
     ``limit_bytes`` None: there is none.
@@ -126,8 +144,7 @@ class _Memory:
 
     def oom_kills(self) -> int | None:
         """Processes of this cgroup that the kernel has killed for memory."""
-        events = read_known(f"{self._root}{self._own}/{self._files['killed']}")
-        return None if events is None else number_after(events, b"oom_kill ")
+        return oom_kills_in(f"{self._root}{self._own}/{self._files['killed']}")
 
 
 class _Cpu:

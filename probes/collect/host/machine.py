@@ -30,6 +30,7 @@ _VERSION = re.compile(r"Kernel Module\D.*?\s(\d+(?:\.\d+)+)\s")
 # The fixed inode numbers of the first namespaces (linux/proc_ns.h), and the marks that docker, podman and Kubernetes
 # leave.
 _FIRST_NAMESPACES = {"cgroup": "cgroup:[4026531835]", "pid": "pid:[4026531836]"}
+_PARENT, _FLAGS, _KERNEL_THREAD = 1, 6, 0x00200000  # in /proc/PID/stat behind the name; PF_KTHREAD
 _CONTAINER_FILES = ("/.dockerenv", "/run/.containerenv", "/.singularity.d")
 _CONTAINER = re.compile(
     r"/(docker|kubepods|lxc|libpod|garden|crio|containerd)[-/_.]|/(docker|libpod|crio)-[0-9a-f]{12,}"
@@ -233,7 +234,9 @@ def read_small_files(root: str) -> Reading:
 
 
 def read_surroundings(root: str) -> Reading:
-    """``is_virtual`` and ``is_confined`` (to a container or a job's cgroup); they do not change."""
+    """``is_virtual``, ``is_confined`` (to a container or a job's cgroup) and ``sees_all_processes``; they do not
+    change.
+    """
     reading = Reading()
     virtual = is_virtual(root)
     if virtual is None:
@@ -247,7 +250,30 @@ def read_surroundings(root: str) -> Reading:
         reading.lack("is_confined", why=f"{root}/proc/self/cgroup cannot be read")
     else:
         reading.values["is_confined"] = _JOB.search(own) is not None
+    shows_all = sees_all_processes(root)
+    if shows_all is None:
+        reading.lack("sees_all_processes", why=f"{root}/proc/self/ns/pid cannot be read")
+    else:
+        reading.values["sees_all_processes"] = shows_all
     return reading
+
+
+def sees_all_processes(root: str) -> bool | None:
+    """Whether /proc is that of the machine's first PID namespace; None where nothing tells. A host's /proc that is
+    mounted into a container shows all, too: the kernel's own threads are in no other one.
+    """
+    own = read_link(f"{root}/proc/self/ns/pid")
+    if own == _FIRST_NAMESPACES["pid"]:
+        return True
+    second = (read_text(f"{root}/proc/2/stat") or "").rpartition(")")[2].split()
+    if (
+        len(second) > _FLAGS
+        and second[_PARENT] == "0"
+        and second[_FLAGS].isdigit()
+        and int(second[_FLAGS]) & _KERNEL_THREAD
+    ):
+        return True
+    return None if own is None else False
 
 
 def is_virtual(root: str) -> bool | None:

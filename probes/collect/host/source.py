@@ -58,7 +58,9 @@ class HostSource:
             Scheduled(("modules", "nvidia_driver"), 30, of_root(machine.read_modules)),
             Scheduled(("clocksource", "ptrace_scope", "lustre_health"), 30, of_root(machine.read_small_files)),
             Scheduled(("governor",), 60, of_root(machine.read_governor)),
-            Scheduled(("is_virtual", "is_confined"), float("inf"), of_root(machine.read_surroundings)),
+            Scheduled(
+                ("is_virtual", "is_confined", "sees_all_processes"), float("inf"), of_root(machine.read_surroundings)
+            ),
         ]
 
     def read(self, now: float, ranks: Sequence[RankSample] = ()) -> tuple[HostSample, list[Gap]]:

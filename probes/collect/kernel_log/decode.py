@@ -8,6 +8,7 @@ hung_task.c, watchdog.c, nfs, md, nvme, pcie/aer.c, edac_mc.c, mce) and lines pu
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterator, Sequence
 from typing import Any, Callable, NamedTuple
 
@@ -22,6 +23,16 @@ _BDF = r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
 _FIRST_BDF = re.compile(rf"\b{_BDF}\b")
 _NO_DISK = re.compile(r"^(?:fd|sr|loop|nbd|zram)\d")  # floppy and optical drives that are not there, images
 _VIRTUAL = re.compile(r"^(?:veth|cali|cni|docker|br-|virbr|lxc|tap|tun|flannel|vnet|SATA$|NVLink$|PCIe$|PHY$)")
+# arch/x86/kernel/traps.c and what it sends then (arm64 writes no such lines unless it is told to).
+_TRAPS = {
+    "general protection": signal.SIGSEGV,
+    "divide error": signal.SIGFPE,
+    "invalid opcode": signal.SIGILL,
+    "int3": signal.SIGTRAP,
+    "stack segment": signal.SIGBUS,
+    "alignment check": signal.SIGBUS,
+}
+_IN_LIBRARY = re.compile(r" in ([^\s\[]+)\[")
 _SEVERITY = {
     "fatal": "fatal",
     "nonfatal": "nonfatal",
@@ -79,6 +90,16 @@ def of_process(match: re.Match[str], text: str) -> Fields | None:
     return {"subject": match["process"], "process": match["process"], "pid": int(match["pid"])}
 
 
+def crash(match: re.Match[str], text: str) -> Fields | None:
+    """A thread that crashed, with the signal that it got as ``code``; without the addresses."""
+    trap = match.groupdict().get("trap")
+    number = signal.SIGSEGV if trap is None else _TRAPS[trap]
+    library = _IN_LIBRARY.search(text, match.end())
+    where = f" in {library[1]}" if library else ""
+    said = f"{match['process']}[{match['pid']}]: {trap or 'segfault'}{where}"
+    return {**(of_process(match, text) or {}), "code": number.value, "text": said}
+
+
 def with_device(match: re.Match[str], text: str) -> Fields | None:
     """The first PCI address of the line is the device that the driver speaks of."""
     device = _FIRST_BDF.search(text) or re.search(r"\bmlx5_\d+\b", text)
@@ -119,6 +140,10 @@ EXPRESSIONS = {
     "oom": {
         "oom-kill:": r"oom-kill:constraint=(?P<constraint>\w+),.*\btask=(?P<process>.+),pid=(?P<pid>\d+)",
         "Killed process": (r"Killed process (?P<pid>\d+)(?:, UID \d+,)? \((?P<process>.+?)\)(?:[,.]|\s+total-vm|\s*$)"),
+    },
+    "segfault": {
+        "segfault at": r"\b(?P<process>\S.*)\[(?P<pid>\d+)\]: segfault at ",
+        "traps: ": rf"traps: (?P<process>.+)\[(?P<pid>\d+)\] (?:trap )?(?P<trap>{'|'.join(_TRAPS)})",
     },
     "hung_task": {
         "for more than": r"\btask (?P<process>\S.*):(?P<pid>\d+) (?:<[^>]*> )?blocked (?:in I/O wait )?"
@@ -197,6 +222,7 @@ EXPRESSIONS = {
 _BUILDS: dict[str, Callable[[re.Match[str], str], Fields | None]] = {
     "xid": xid,
     "oom": oom_kill,
+    "segfault": crash,
     "hung_task": of_process,
     "soft_lockup": of_process,
     "mlx5": with_device,

@@ -26,7 +26,7 @@ from mltop.probes.model import (
     RemapBanks,
 )
 
-IDENTITY = ("name", "pci_bus_id", "driver", "cuda", "gsp_firmware", "vbios", "serial")
+IDENTITY = ("name", "pci_bus_id", "minor", "driver", "cuda", "gsp_firmware", "vbios", "serial")
 # Read at every poll. A field in two tiers has the value of the later one: static, any other, these in this order.
 LAST_TIERS = ("fast", "activity")
 PARTS = {"ecc": Ecc, "remap": Remap, "pcie": Pcie, "nvlink": Nvlink, "fabric": Fabric}

@@ -7,9 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
 
+from mltop.probes.collect.ranks.layout import title_of
 from mltop.probes.collect.ranks.roles import looks_like_python
-from mltop.probes.collect.ranks.roster import MOST_RANKS_OF_A_USER, Rank
-from mltop.probes.collect.ranks.table import ProcessTable
+from mltop.probes.collect.ranks.roster import MOST_RANKS_OF_A_USER
+from mltop.probes.collect.ranks.table import Process, ProcessTable
+from mltop.probes.collect.ranks.tree import Rank
 from mltop.probes.collect.sysfile import read_link, read_long_known
 from mltop.probes.model import Gap
 from mltop.probes.model.units import counted
@@ -94,7 +96,7 @@ def _denied_gap(table: ProcessTable, gpu_pids: set[int], own_pid: int) -> Gap | 
 
 def _overwritten_gap(table: ProcessTable) -> Gap | None:
     count = sum(
-        p.access == "overwritten" and p.identity is None and looks_like_python([], p.exe, p.comm)
+        p.access == "overwritten" and p.identity is None and looks_like_python([], p.exe, p.comm) and _is_unread(p)
         for p in table.processes.values()
     )
     if count == 0:
@@ -102,6 +104,29 @@ def _overwritten_gap(table: ProcessTable) -> Gap | None:
     noun, verb = ("process", "has") if count == 1 else ("processes", "have")
     why = f"{count} Python {noun} {verb} written a title over the environment (setproctitle): rank unknown"
     return Gap.about("ranks", why=why, fix="export SPT_NOENV=1 in the job")
+
+
+def _is_unread(process: Process) -> bool:
+    """Whether what its environment is by now could not be read either, and it may be a rank."""
+    return not process.live and title_of(process.argv) is None and (bool(process.uses) or not process.is_known)
+
+
+def live_gaps(unassigned: Sequence[Rank], stuck: int) -> list[Gap]:
+    """About processes of no job that may be ranks, but do not let us read what they have set since their start."""
+    gaps = []
+    denied = [rank.process for rank in unassigned if rank.process.live_denied]
+    if denied:
+        who = _python_processes(len(denied)) + named(user_name(process.uid) for process in denied)
+        why = f"what {who} set after the start cannot be read (permission denied): whether they are ranks is unknown"
+        gaps.append(permission_gap("environment", why=why))
+    if stuck:
+        why = f"the memory of {_python_processes(stuck)} could not be read in time"
+        gaps.append(Gap.about("ranks", "environment", why=f"{why}: whether they are ranks is unknown"))
+    return gaps
+
+
+def _python_processes(count: int) -> str:
+    return "1 Python process" if count == 1 else f"{count} Python processes"
 
 
 def _foreign_gap(table: ProcessTable, gpu_pids: set[int]) -> Gap | None:

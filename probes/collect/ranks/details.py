@@ -1,4 +1,4 @@
-"""What changes seldom about a rank: its limits, open files, cgroup and settings. Read every half minute.
+"""What changes seldom about a rank: its limits, open files, cgroup, settings and versions. Read every half minute.
 
 Source: /proc/PID/{limits,fd,cgroup,environ} (proc_pid_limits(5) and its neighbours).
 """
@@ -14,6 +14,7 @@ from typing import Any
 from mltop.probes.collect.ranks import procfs
 from mltop.probes.collect.ranks.access import named, permission_gap
 from mltop.probes.collect.ranks.table import Process
+from mltop.probes.collect.ranks.versions import Versions
 from mltop.probes.collect.redaction.process import settings_of
 from mltop.probes.collect.redaction.shapes import without_tokens
 from mltop.probes.collect.sysfile import read_known, read_text
@@ -40,6 +41,7 @@ class Details:
         self._values: dict[str, Any] = {**dict.fromkeys(_FIELDS), "settings": {}}  # of fields of RankSample
         self._image: tuple[bytes, bytes, bytes] | None = None  # at the last look
         self._settings_of: tuple[bytes, bytes, bytes] | None = None  # the image that they were read of
+        self._versions = Versions(root, pid)
         # The second time at another moment for each, so that no tick reads them all.
         self._pace = Pace(RECHECK_S * (1 + pid % 30) / 30, RECHECK_S)
 
@@ -50,7 +52,8 @@ class Details:
             self._pace.done(now)
             if not process.dead:
                 self._read(process.pid)
-        vars(sample).update(self._values)
+                self._versions.look(process.image)
+        vars(sample).update(self._values, versions=self._versions.newest)
 
     def _read(self, pid: int) -> None:
         folder = f"{self._root}/{pid}"

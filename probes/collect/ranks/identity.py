@@ -4,7 +4,8 @@ To support one more launcher add one row to ``LAUNCHERS``. Rows are ordered from
 least: a launcher that was itself started by another one overrides what it inherited.
 
 Sources: torch.distributed.elastic (torchrun), deepspeed/launcher/launch.py, accelerate/utils/launch.py,
-Open MPI's mpirun(1) and MPICH's/Intel MPI's PMI variables, Slurm's srun(1) "OUTPUT ENVIRONMENT VARIABLES".
+Open MPI's mpirun(1), MPICH's/Intel MPI's PMI and MVAPICH's variables, Slurm's srun(1) "OUTPUT ENVIRONMENT VARIABLES",
+Lightning's subprocess_script launcher, horovod/runner/gloo_run.py, jax/_src/clusters.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import re
 from dataclasses import dataclass, replace
 
 from mltop.probes.model.receipt import MOST_RANK_NUMBERS
+from mltop.probes.model.vocabulary import IdentifiedBy
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class Identity:
 
     ``level`` says how specific the launcher is: of two identities on one branch of the process tree the one
     with the higher level is the rank, the other one is what started it. ``unbelieved``: variables ("NAME=value")
-    whose numbers no job has.
+    whose numbers no job has. ``node_rank``: where only that and the local rank are given; ``source``: what gave it.
     """
 
     launcher: str
@@ -34,6 +36,14 @@ class Identity:
     job: str = ""
     master_address: str | None = None
     unbelieved: tuple[str, ...] = ()
+    node_rank: int | None = None
+    source: IdentifiedBy = "environment"
+
+    @property
+    def key(self) -> tuple[int, str, int | None]:
+        """Which place of which job it is. Without the rank's number the local one tells them apart: below zero."""
+        without = None if self.local_rank is None else -1 - self.local_rank
+        return self.level, self.job, without if self.rank is None else self.rank
 
 
 @dataclass(frozen=True)
@@ -46,6 +56,8 @@ class Launcher:
 
     ``programs``: by these names it is started (console scripts, too), or starts others on its nodes; ``modules``: those
     of Python that do the same, run with -m or by their path.
+
+    ``by_node``: it gives no rank but the node's and the local one: of the first node they are the same.
     """
 
     name: str
@@ -57,6 +69,7 @@ class Launcher:
     marks: tuple[str, ...] = ()
     no_rank: tuple[tuple[str, str], ...] = ()
     generic: bool = False
+    by_node: bool = False
     programs: str = ""
     modules: tuple[str, ...] = ()
 
@@ -94,6 +107,17 @@ LAUNCHERS = (
         modules=("torch.distributed.run", "torch.distributed.launch"),
     ),
     Launcher("env", 2, marks=("WORLD_SIZE",), generic=True),
+    Launcher("lightning", 2, ("LOCAL_RANK",), marks=("NODE_RANK", "WORLD_SIZE", "MASTER_PORT"), by_node=True),
+    Launcher(
+        "horovod",
+        2,
+        ("HOROVOD_RANK",),
+        ("HOROVOD_SIZE",),
+        ("HOROVOD_LOCAL_RANK",),
+        ("HOROVOD_LOCAL_SIZE",),
+        programs="horovodrun",
+    ),
+    Launcher("jax", 2, ("JAX_PROCESS_ID",), ("JAX_NUM_PROCESSES",), (), ()),
     Launcher(
         "mpirun",
         1,
@@ -106,10 +130,10 @@ LAUNCHERS = (
     Launcher(
         "mpirun",
         1,
-        ("PMI_RANK", "PMIX_RANK"),
-        ("PMI_SIZE",),
-        ("MPI_LOCALRANKID",),
-        ("MPI_LOCALNRANKS",),
+        ("PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK"),
+        ("PMI_SIZE", "MV2_COMM_WORLD_SIZE"),
+        ("MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK"),
+        ("MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE"),
         generic=True,
         programs="mpiexec mpiexec.hydra mpirun_rsh hydra_pmi_proxy hydra_bstrap_proxy pmi_proxy",
     ),
@@ -125,9 +149,14 @@ LAUNCHERS = (
         no_rank=tuple(("SLURM_STEP_ID", step) for step in _SPECIAL_STEPS),
         programs="srun salloc sbatch slurmstepd slurmd slurm_script",
     ),
+    Launcher("tpu", 0, ("CLOUD_TPU_TASK_ID", "TPU_WORKER_ID"), ("TPU_WORKER_HOSTNAMES",), (), ()),
 )
 
-_JOB_NAMES = ("SLURM_JOB_ID", "SLURM_NODEID", "TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "PMIX_NAMESPACE")
+_JOB_NAMES = (
+    *("SLURM_JOB_ID", "SLURM_NODEID", "TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "PMIX_NAMESPACE"),
+    *("JAX_COORDINATOR_ADDRESS", "RANK"),
+)
+_LISTS = frozenset({"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "TPU_WORKER_HOSTNAMES"})  # numbers follow from
 _PREFIXES = tuple(mark[:-1] for row in LAUNCHERS for mark in row.marks if mark.endswith("*"))
 _NUMBERS = frozenset(name for row in LAUNCHERS for name in row.numbers)
 _NAMES = _NUMBERS | frozenset(name for row in LAUNCHERS for name in row.marks) | frozenset(_JOB_NAMES)
@@ -161,7 +190,7 @@ def identify(environ: dict[str, str]) -> Identity | None:
 def unbelieved(environ: dict[str, str]) -> tuple[str, ...]:
     """ "RANK=-5": variables of numbers that hold something that no rank and no job has."""
     assignments = []
-    for name in sorted(_NUMBERS & environ.keys()):
+    for name in sorted((_NUMBERS - _LISTS) & environ.keys()):
         value = environ[name]
         if _INTEGER.fullmatch(value) and _plausible(value) is None:
             assignments.append(f"{name}={value[:_MOST_SHOWN]}" + ("…" if len(value) > _MOST_SHOWN else ""))
@@ -169,9 +198,12 @@ def unbelieved(environ: dict[str, str]) -> tuple[str, ...]:
 
 
 def parse_environ(data: bytes) -> dict[str, str]:
-    """The variables that ``identify`` looks at, from /proc/PID/environ. Nothing else of it is kept."""
-    if not any(name in data for name in _RANK_NAMES):
-        return {}
+    """The variables that ``identify`` looks at, from /proc/PID/environ; none where none names a rank."""
+    return variables_of(data) if any(name in data for name in _RANK_NAMES) else {}
+
+
+def variables_of(data: bytes) -> dict[str, str]:
+    """The variables that tell of ranks and jobs. Nothing else is kept."""
     variables: dict[str, str] = {}
     for item in data.split(b"\0"):
         raw_name, separator, raw_value = item.partition(b"=")
@@ -185,19 +217,21 @@ def _read(row: Launcher, environ: dict[str, str]) -> Identity | None:
     rank = _number(environ, row.rank)
     if rank is None and not any(_INTEGER.fullmatch(environ.get(name, "")) for name in row.rank):
         return None
-    if not all(_marked(mark, environ) for mark in row.marks):
+    if not all(_marked(mark, environ) for mark in row.marks) or (row.by_node and "RANK" in environ):
         return None
     if any(environ.get(name) == value for name, value in row.no_rank):
         return None
+    node_rank = _plausible(environ["NODE_RANK"]) if row.by_node else None
     return Identity(
         launcher=row.name,
-        rank=rank,
+        rank=rank if node_rank == 0 or not row.by_node else None,
         level=row.level,
         world_size=_number(environ, row.world_size),
         local_rank=_number(environ, row.local_rank),
         local_world_size=_number(environ, row.local_world_size),
-        job=_job(environ)[:_LONGEST_NAME],
+        job=job_of(environ),
         master_address=environ.get("MASTER_ADDR", "")[:_LONGEST_NAME] or None,
+        node_rank=node_rank,
     )
 
 
@@ -212,6 +246,8 @@ def _number(environ: dict[str, str], names: tuple[str, ...]) -> int | None:
         value = environ.get(name, "")
         if name.endswith("TASKS_PER_NODE"):
             value = _tasks_here(value, environ.get("SLURM_NODEID", "0"))
+        elif name.endswith("HOSTNAMES") and value:
+            value = str(value.count(",") + 1)
         number = _plausible(value)
         if number is not None:
             return number
@@ -240,13 +276,15 @@ def _tasks_here(value: str, node_index: str) -> str:
     return ""
 
 
-def _job(environ: dict[str, str]) -> str:
+def job_of(environ: dict[str, str]) -> str:
+    """The job that these variables name, "" for none."""
     run_id, address = environ.get("TORCHELASTIC_RUN_ID", ""), environ.get("MASTER_ADDR", "")
     if run_id == "none":  # torchrun's default when no --rdzv-id is given
         run_id = ""
     if address and environ.get("MASTER_PORT"):
         address = f"{address}:{environ['MASTER_PORT']}"
-    return environ.get("SLURM_JOB_ID") or run_id or address or environ.get("PMIX_NAMESPACE", "")
+    names = (environ.get("SLURM_JOB_ID"), run_id, address, environ.get("JAX_COORDINATOR_ADDRESS"))
+    return (next(filter(None, names), None) or environ.get("PMIX_NAMESPACE", ""))[:_LONGEST_NAME]
 
 
 def _completed(identity: Identity, other: Identity) -> Identity:

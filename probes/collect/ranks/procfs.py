@@ -26,7 +26,9 @@ _ARGV_BYTES = 8192
 class Stat:
     """The fields of /proc/PID/stat in use. ``image`` changes with every exec, never otherwise.
 
-    ``cpu_ticks`` is user and system time of all threads, ``start_ticks`` counts from boot.
+    ``cpu_ticks`` is user and system time of all threads, ``start_ticks`` counts from boot. ``threads``: 1 of a zombie;
+    of a process whose first thread has ended before the others (it looks as a zombie) more. ``exit_status``: of a
+    zombie as of wait(2); 0 also where we may not know it.
     """
 
     comm: str
@@ -37,6 +39,12 @@ class Stat:
     cpu_ticks: int
     start_ticks: int
     image: tuple[bytes, bytes, bytes]
+    threads: int = 1
+    exit_status: int = 0
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state in ("Z", "X") and self.threads <= 1
 
 
 @dataclass
@@ -75,6 +83,8 @@ def parse_stat(data: bytes) -> Stat:
         start_ticks=int(fields[19]),
         # startcode, endcode, startstack: laid out anew by each exec; 0 or 1 without permission
         image=(fields[23], fields[24], fields[25]),
+        threads=int(fields[17]),
+        exit_status=int(fields[49]) if len(fields) > 49 else 0,
     )
 
 

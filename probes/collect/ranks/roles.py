@@ -7,13 +7,15 @@ from typing import Literal
 
 from mltop.probes.collect.ranks.identity import LAUNCHERS
 
-# python may be a rank; worker: Python's own helper processes, never a rank; launcher: starts ranks or wraps one; tool:
-# watches or edits, and carries a rank's variables only because it was started in its shell; other may be a rank when
-# no Python process is (an MPI program).
-Role = Literal["python", "worker", "launcher", "shell", "tool", "other"]
+# python may be a rank; spawned: started by multiprocessing, a rank only by what it has set itself; worker: Python's own
+# helper processes, never a rank; launcher: starts ranks; wrapper: stays above what it runs, be it one rank or all that
+# runs on the machine; tool: watches or edits, and carries a rank's variables only because it was started in its shell;
+# other may be a rank when no Python process is (an MPI program).
+Role = Literal["python", "spawned", "worker", "launcher", "wrapper", "shell", "tool", "other"]
 
 # The roles that a rank may have, best first.
-RANK_ROLES: tuple[Role, ...] = ("python", "other")
+RANK_ROLES: tuple[Role, ...] = ("python", "spawned", "other")
+PYTHON_ROLES: tuple[Role, ...] = ("python", "spawned")
 
 
 def _words(text: str) -> frozenset[str]:
@@ -26,10 +28,9 @@ _SHELLS = _words(
     """
 )
 
-# What stays above what it runs, and launchers that set no variables of their own.
 _WRAPPERS = _words(
     """
-    jsrun aprun flux pdsh ssh env numactl taskset nice ionice chrt timeout time stdbuf setsid nohup prlimit
+    pdsh ssh env numactl taskset nice ionice chrt timeout time stdbuf setsid nohup prlimit
     unshare nsenter chroot xargs parallel conda micromamba mamba pixi uv uvx poetry pipenv hatch
     singularity apptainer starter starter-suid enroot docker podman tini dumb-init docker-init
     catatonit systemd nsys nsys-launcher ncu strace ltrace perf valgrind
@@ -37,7 +38,7 @@ _WRAPPERS = _words(
 )
 _PYTHON_WRAPPERS = _words("composer colossalai horovodrun fabric conda conda-script.py mamba poetry pipenv hatch")
 _LAUNCHER_PROGRAMS = _words(" ".join(row.programs for row in LAUNCHERS))
-_LAUNCHERS = _LAUNCHER_PROGRAMS | _WRAPPERS
+_LAUNCHERS = _LAUNCHER_PROGRAMS | _words("jsrun aprun flux")  # these set no variables that we know
 _LAUNCHER_SCRIPTS = _LAUNCHER_PROGRAMS | _PYTHON_WRAPPERS
 _LAUNCHER_MODULES = (*(module for row in LAUNCHERS for module in row.modules), "composer.cli.launcher", "conda")
 
@@ -48,7 +49,12 @@ _TOOLS = _words(
     """
 )
 
-_PROGRAMS: tuple[tuple[Role, frozenset[str]], ...] = (("shell", _SHELLS), ("launcher", _LAUNCHERS), ("tool", _TOOLS))
+_PROGRAMS: tuple[tuple[Role, frozenset[str]], ...] = (
+    ("shell", _SHELLS),
+    ("launcher", _LAUNCHERS),
+    ("wrapper", _WRAPPERS),
+    ("tool", _TOOLS),
+)
 
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*[a-z]*(?:-[0-9.]+)?(?:-dbg)?", re.ASCII)
 
@@ -71,6 +77,8 @@ _TOOL_MODULES = (
     "pip",
 )
 _WORKER_MODULES = ("torch._inductor.compile_worker", "wandb", "multiprocessing")
+# multiprocessing/spawn.py get_command_line; multiprocess is its copy that pickles more
+_SPAWNED_CODE = ("from multiprocessing.spawn import spawn_main", "from multiprocess.spawn import spawn_main")
 _WORKER_CODE = ("from multiprocessing.", "from joblib.externals.loky", "from loky.")
 _WORKER_NAMES = ("pt_data_worker", "pt_data_pin")  # torch/utils/data/_utils/worker.py names its processes
 
@@ -145,6 +153,8 @@ def _python_role(argv: list[str], comm: str) -> Role:
 
 
 def _code_role(code: str) -> Role:
+    if code.startswith(_SPAWNED_CODE):
+        return "spawned"
     if code.startswith(_WORKER_CODE) or "torch._inductor" in code:
         return "worker"
     # The agent's first stage stands in a command line; the demo's ranks are ranks.

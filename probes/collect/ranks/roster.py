@@ -6,29 +6,29 @@ scripts) and are set in what starts it (``sh -c`` wrappers), so most processes t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Optional
 
-from mltop.probes.collect.ranks.identity import Identity
-from mltop.probes.collect.ranks.roles import RANK_ROLES
+from mltop.probes.collect.ranks.families import (
+    NodeRanks,
+    first_of_lightning,
+    ranks_by_arguments,
+    ranks_by_order,
+    ranks_of_jax,
+    titled_ranks,
+)
+from mltop.probes.collect.ranks.layout import parallel_of
+from mltop.probes.collect.ranks.roles import PYTHON_ROLES, RANK_ROLES, looks_like_python
 from mltop.probes.collect.ranks.table import Process
+from mltop.probes.collect.ranks.tree import NOBODY, Rank, Tree
 
 MOST_RANKS_OF_A_USER = 1024  # of one node; anybody may start processes that say they are ranks
-MOST_DEPTH = 64  # of a process below its first ancestor that is looked at
+MOST_UNASSIGNED_OF_A_USER = 64  # of one node: of a pool that serves models a few are enough
+_OWN_PROCESSES = 3  # the level of launchers that start each rank as a process of its own
+_LAUNCHERS_READ = 4  # above a rank: for its options
 
 _Key = tuple[int, str, Optional[int]]
-
-
-@dataclass
-class Rank:
-    """``process`` is the rank, ``top`` the topmost process with its variables: itself or a wrapper."""
-
-    process: Process
-    top: Process
-    identity: Identity
-    job: str
-    descendants: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -37,40 +37,6 @@ class DeadRank:
 
     process: Process
     sibling: Rank
-
-
-class Tree:
-    """Parents and children of a process table. Survives loops, which a table read bit by bit may hold."""
-
-    def __init__(self, processes: dict[int, Process]) -> None:
-        self.processes = processes
-        self._children: dict[int, list[int]] = {}
-        for process in processes.values():
-            self._children.setdefault(process.ppid, []).append(process.pid)
-
-    def ancestors(self, pid: int) -> Iterator[Process]:
-        """Parent first, at most MOST_DEPTH."""
-        seen = {pid}
-        process = self.processes.get(pid)
-        while process is not None and process.ppid not in seen and len(seen) <= MOST_DEPTH:
-            seen.add(process.ppid)
-            process = self.processes.get(process.ppid)
-            if process is not None:
-                yield process
-
-    def below(self, pid: int, passes: Callable[[Process], bool] = lambda _: True) -> dict[int, int]:
-        """All descendants with their depth (children: 1); what is below one that does not pass is left out with it."""
-        depths: dict[int, int] = {}
-        level, depth = [pid], 0
-        while level:
-            depth += 1
-            below = (child for parent in level for child in self._children.get(parent, ()))
-            level = [c for c in below if c not in depths and c != pid and passes(self.processes[c])]
-            depths.update(dict.fromkeys(level, depth))
-        return depths
-
-    def children(self, pid: int) -> list[Process]:
-        return [self.processes[child] for child in self._children.get(pid, ())]
 
 
 def find_ranks(
@@ -82,23 +48,92 @@ def find_ranks(
     """
     tree = Tree(processes)
     excluded = _own_processes(tree, own_pid)
-    tops = [p for p in processes.values() if p.identity is not None and p.pid not in excluded]
-    candidates = []
-    for top in tops:
-        if not any(_key(above) == _key(top) for above in tree.ancestors(top.pid)):
-            candidates += _rank_below(tree, top, excluded, gpu_pids)
+    candidates = titled_ranks(tree, excluded)
+    titled = {rank.process.pid for rank in candidates}
+    passed_over = excluded | titled | {process.pid for process in processes.values() if _only_sets(tree, process)}
+    for top in processes.values():
+        if top.identity is None or top.pid in passed_over:
+            continue
+        if not any(_key(above) == _key(top) and above.pid not in passed_over for above in tree.ancestors(top.pid)):
+            candidates += _rank_below(tree, top, passed_over, gpu_pids)
+    candidates += first_of_lightning(tree, candidates)
+    candidates += ranks_by_order(tree, excluded | titled, gpu_pids)
+    candidates += ranks_by_arguments(tree, excluded | {rank.process.pid for rank in candidates})
+    candidates += ranks_of_jax(tree, excluded | {rank.process.pid for rank in candidates})
     ranks = _without_repetitions(_without_nested(tree, _without_launchers(tree, candidates, gpu_pids)))
-    ranks = most_of_each_user(ranks, gpu_pids)
+    ranks = most_of_each_user(ranks, gpu_pids, MOST_RANKS_OF_A_USER)
+    node_ranks, pids = NodeRanks(tree, ranks), {rank.process.pid for rank in ranks}
     for rank in ranks:
+        node_ranks.complete(rank)
         rank.job = rank.process.job = rank.identity.job or rank.process.job or _job_by_tree(rank.top)
-        rank.descendants = sorted(tree.below(rank.process.pid))
+        rank.descendants = sorted(tree.below(rank.process.pid, lambda process: process.pid not in pids))
+        rank.parallel = rank.parallel or _parallel(tree, rank)
     ranks.sort(key=lambda rank: (rank.job, rank.identity.rank is None, rank.identity.rank or 0, rank.process.pid))
     return ranks, _dead_ranks(tree, ranks)
 
 
+def find_unassigned(
+    processes: dict[int, Process], ranks: Sequence[Rank], gpu_pids: set[int], own_pid: int = 0
+) -> list[Rank]:
+    """Python processes that have torch or JAX loaded, or a GPU, and belong to no job; what they started is theirs.
+
+    What started ranks belongs to their job; what it has started beside them too, if it computes itself (a driver, its
+    server) or is a launcher: a notebook's server or a test's runner has started ranks and strangers alike.
+    """
+    tree = Tree(processes)
+    taken = _own_processes(tree, own_pid)
+    above = {process.pid: process for rank in ranks for process in tree.ancestors(rank.process.pid)}
+    with_theirs = {
+        process.pid
+        for process in above.values()
+        if process.role == "launcher" or (process.role in PYTHON_ROLES and process.uses)
+    }
+    covered: set[int] = set()
+    for pid in with_theirs | {rank.process.pid for rank in ranks}:
+        if pid not in covered:
+            covered.add(pid)
+            covered.update(tree.below(pid, lambda process: process.pid not in covered))
+    taken |= above.keys() | covered
+    found = {
+        process.pid
+        for process in processes.values()
+        if process.pid not in taken and _computes(process, gpu_pids) and not process.dead
+    }
+    tops = [pid for pid in found if not any(above.pid in found for above in tree.ancestors(pid))]
+    unassigned = [Rank(processes[pid], processes[pid], NOBODY, "", sorted(tree.below(pid))) for pid in sorted(tops)]
+    return most_of_each_user(unassigned, gpu_pids, MOST_UNASSIGNED_OF_A_USER)
+
+
+def _computes(process: Process, gpu_pids: set[int]) -> bool:
+    if process.role not in PYTHON_ROLES or not (process.uses or process.pid in gpu_pids):
+        return False
+    return looks_like_python(process.argv, process.exe, process.comm)
+
+
+def is_doubtful(rank: Rank, tree: Tree, gpu_pids: Collection[int]) -> bool:
+    """Whether its number may be that of a task (srun's, a pod's) that has started the ranks proper: it is in no process
+    group and on no GPU, but there are other Python processes in the task.
+    """
+    process, identity = rank.process, rank.identity
+    if identity.source != "environment" or identity.level >= _OWN_PROCESSES or process.in_group or process.dead:
+        return False
+    if process.pid in gpu_pids or "gpu" in process.uses:
+        return False
+    return any(tree.processes[pid].role in PYTHON_ROLES for pid in tree.below(rank.top.pid) if pid != process.pid)
+
+
+def _parallel(tree: Tree, rank: Rank) -> dict[str, int]:
+    """Worked out once: a command line may have thousands of words."""
+    identity, process = rank.identity, rank.process
+    place = (identity.rank, identity.world_size, identity.launcher)
+    if process.layout is None or process.layout[0] != place:
+        above = zip(range(_LAUNCHERS_READ), tree.ancestors(process.pid))
+        process.layout = place, parallel_of([process.argv, *(launcher.argv for _, launcher in above)], *place)
+    return process.layout[1]
+
+
 def _key(process: Process) -> _Key | None:
-    identity = process.identity
-    return None if identity is None else (identity.level, identity.job, identity.rank)
+    return None if process.identity is None else process.identity.key
 
 
 def _own_processes(tree: Tree, own_pid: int) -> set[int]:
@@ -122,10 +157,34 @@ def _rank_below(tree: Tree, top: Process, excluded: set[int], gpu_pids: set[int]
         process = tree.processes[pid]
         if process.role not in RANK_ROLES or process.was_child or pid in excluded or _key(process) != _key(top):
             continue
+        if process.role == "spawned" and not _is_its_own(tree, process):
+            continue
         order = (RANK_ROLES.index(process.role), depth, pid not in gpu_pids, process.start_ticks, pid)
         if best is None or order < best[0]:
             best = (order, process)
     return [] if best is None else [Rank(best[1], top, top.identity, "")]
+
+
+def _is_its_own(tree: Tree, process: Process) -> bool:
+    """Whether what multiprocessing has started was given another rank than what started it. A worker that outlives its
+    rank still has the rank's variables.
+    """
+    parent = tree.processes.get(process.ppid)
+    if process.identity is not None and process.identity.source != "environment":
+        return True
+    if parent is None or parent.role not in PYTHON_ROLES:
+        return False
+    return _key(parent) != _key(process) or _only_sets(tree, parent)
+
+
+def _only_sets(tree: Tree, top: Process) -> bool:
+    """Whether it has set its own variables only for what it starts: one after the other its children got theirs."""
+    identity = top.identity
+    if identity is None or identity.source != "live environment":
+        return False
+    children = [child.identity for child in tree.children(top.pid) if child.identity is not None]
+    keys = {child.key for child in children if child.source == "environment" and child.job == identity.job}
+    return identity.key in keys and len(keys) > 1
 
 
 def _without_launchers(tree: Tree, candidates: list[Rank], gpu_pids: set[int]) -> list[Rank]:
@@ -135,16 +194,29 @@ def _without_launchers(tree: Tree, candidates: list[Rank], gpu_pids: set[int]) -
     """
     starts: set[int] = set()
     for rank in candidates:
+        is_leaf = rank.process.in_group and rank.identity.source != "environment"
         for above in tree.ancestors(rank.top.pid):
-            if above.identity is not None and above.identity.level < rank.identity.level:
+            is_less = above.identity is not None and above.identity.level < rank.identity.level
+            if is_less or (is_leaf and not above.in_group and rank.identity.launcher != "lightning"):
                 starts.add(above.pid)
     return [r for r in candidates if r.top.pid not in starts or r.process.pid in gpu_pids]
 
 
 def _without_nested(tree: Tree, candidates: list[Rank]) -> list[Rank]:
     """Drops what a rank started (an evaluation script with variables of its own): these are its children."""
-    pids = {rank.process.pid for rank in candidates}
-    return [r for r in candidates if not any(above.pid in pids for above in tree.ancestors(r.process.pid))]
+    by_pid = {rank.process.pid: rank for rank in candidates}
+
+    def is_started_by(rank: Rank, above: Process) -> bool:
+        outer = by_pid.get(above.pid)
+        return outer is not None and not _are_siblings(outer, rank)
+
+    return [r for r in candidates if not any(is_started_by(r, above) for above in tree.ancestors(r.process.pid))]
+
+
+def _are_siblings(first: Rank, second: Rank) -> bool:
+    """Lightning's first rank starts the others."""
+    one, other = first.identity, second.identity
+    return one.launcher == other.launcher == "lightning" and one.job == other.job and one.key != other.key
 
 
 def _without_repetitions(candidates: list[Rank]) -> list[Rank]:
@@ -152,29 +224,33 @@ def _without_repetitions(candidates: list[Rank]) -> list[Rank]:
 
     Of one user's claims: what another one sets takes nobody's rank away.
     """
-    best: dict[tuple[int | None, _Key | None], int] = {}
+    best: dict[tuple[int | None, _Key], int] = {}
     for rank in candidates:
-        claimed = (rank.process.uid, _key(rank.process))
-        best[claimed] = max(best.get(claimed, 0), _claim(rank))
-    return [rank for rank in candidates if _claim(rank) == best[rank.process.uid, _key(rank.process)]]
+        best[_claimed(rank)] = max(best.get(_claimed(rank), 0), _claim(rank))
+    return [rank for rank in candidates if _claim(rank) == best[_claimed(rank)]]
 
 
-def most_of_each_user(ranks: list[Rank], gpu_pids: set[int]) -> list[Rank]:
+def _claimed(rank: Rank) -> tuple[int | None, _Key]:
+    level, job, number = rank.identity.key
+    return rank.process.uid, (level, job, -rank.process.pid if number is None else number)
+
+
+def most_of_each_user(ranks: list[Rank], gpu_pids: set[int], most: int) -> list[Rank]:
     """Nobody's many take another's place: of each user those that hold a GPU, then the oldest."""
     by_user: dict[int | None, list[Rank]] = {}
     for rank in ranks:
         by_user.setdefault(rank.process.uid, []).append(rank)
-    if all(len(own) <= MOST_RANKS_OF_A_USER for own in by_user.values()):
+    if all(len(own) <= most for own in by_user.values()):
         return ranks
 
     def place(rank: Rank) -> tuple[bool, int, int]:
         return rank.process.pid not in gpu_pids, rank.process.start_ticks, rank.process.pid
 
-    return [rank for own in by_user.values() for rank in sorted(own, key=place)[:MOST_RANKS_OF_A_USER]]
+    return [rank for own in by_user.values() for rank in sorted(own, key=place)[:most]]
 
 
 def _claim(rank: Rank) -> int:
-    return 2 * (rank.process.role == "python") + (rank.top.ppid > 1)
+    return 2 * (rank.process.role in PYTHON_ROLES) + (rank.top.ppid > 1)
 
 
 def _job_by_tree(top: Process) -> str:

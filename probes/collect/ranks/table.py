@@ -8,7 +8,7 @@ exec; without one a process's environment cannot have changed and is not read ag
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Callable, Literal
 
 from mltop.probes.collect.ranks import procfs
@@ -29,7 +29,15 @@ Access = Literal["readable", "denied", "overwritten", "hidden"]
 class Process:
     """One process. ``identity`` survives its death as a zombie. ``was_child``: it was seen below a rank.
 
-    ``job`` is kept here for ranks whose environment names none, so that it stays when their launcher ends.
+    ``job`` is kept here for ranks whose environment names none, so that it stays when their launcher ends. Likewise
+    ``order``, its place among its parent's children, and ``family``, how many of its children were ranks at most (or
+    both as its own command line and those of its job told);
+    ``layout``: what command lines say of its place, and of which rank that was said.
+
+    ``variables``: those at its exec that tell of ranks. What a look into it told (``looks.py``): ``live``, those that
+    it has now; ``live_denied``: they cannot be read; ``uses``: "torch", "jax", "nccl", "gpu" (``is_known``: that was
+    told); ``in_group``: it talks with other ranks. ``looks``: how many there were, ``look_at``: when the next is due;
+    ``began_at``: when it was first seen to run its program.
     """
 
     pid: int
@@ -48,12 +56,44 @@ class Process:
     access: Access = "readable"
     was_child: bool = False
     job: str = ""
+    layout: tuple[object, dict[str, int]] | None = None
+    order: int | None = None
+    family: int = 0
+    variables: dict[str, str] = field(default_factory=dict)
+    live: dict[str, str] = field(default_factory=dict)
+    live_denied: bool = False
+    uses: frozenset[str] = frozenset()
+    is_known: bool = False
+    in_group: bool = False
+    looks: int = 0
+    look_at: float = 0.0
+    began_at: float = 0.0
     checks: int = 0
     due_at: float = 0.0
 
     @property
     def dead(self) -> bool:
         return self.state in ("Z", "X")
+
+    def identify(self) -> None:
+        """By what is known of its variables: those that it has now where they say something else."""
+        given = identify(self.variables)
+        self.identity = None if self.role == "spawned" and _is_alone(given) else given
+        live = identify(self.live)
+        live = None if _is_alone(live) else live
+        if live is not None and (self.identity is None or live.key != self.identity.key):
+            # Ray sets a variable of accelerate's, too.
+            is_ray = live.launcher in ("env", "accelerate") and bool(self.argv) and self.argv[0].startswith("ray::")
+            self.identity = replace(live, source="live environment", launcher="ray" if is_ray else live.launcher)
+
+
+def _is_alone(identity: Identity | None) -> bool:
+    """Rank 0 of 1, or of an unknown number, is what MPI calls a process that loads it without a launcher (mpi4py,
+    which Lightning loads to ask for one): it says nothing of who sets that in itself, nor of what that starts.
+    """
+    if identity is None or identity.launcher != "mpirun":
+        return False
+    return identity.rank == 0 and identity.world_size in (None, 1)
 
 
 class ProcessTable:
@@ -79,9 +119,9 @@ class ProcessTable:
         backwards = now < self._last_now
         due = [p.pid for p in self.processes.values() if p.due_at <= now or backwards]
         for pid in due:
-            self._examine(pid, now)
+            self.examine(pid, now)
         for pid in listed - self.processes.keys():
-            self._examine(pid, now)
+            self.examine(pid, now)
         self._last_now = now
 
     def forget(self, pids: Collection[int], now: float) -> None:
@@ -95,7 +135,8 @@ class ProcessTable:
             if process.ppid in ended:
                 process.due_at = now
 
-    def _examine(self, pid: int, now: float) -> None:
+    def examine(self, pid: int, now: float) -> None:
+        """Read what may have changed of a process, or that it is gone."""
         process = self.processes.get(pid)
         try:
             stat = procfs.read_stat(self.root, pid)
@@ -111,13 +152,13 @@ class ProcessTable:
         if process is None or process.start_ticks != stat.start_ticks:
             if process is not None:
                 self.forget((pid,), now)
-            process = self._new(pid, stat)
+            process = self._new(pid, stat, now)
         elif not process.dead and (stat.image != process.image or process.access != "readable"):
-            self._read_image(process, stat)
+            self._read_image(process, stat, now)
         self._note(process, stat)
         self._schedule(process, now)
 
-    def _new(self, pid: int, stat: procfs.Stat) -> Process:
+    def _new(self, pid: int, stat: procfs.Stat, now: float) -> Process:
         process = Process(
             pid=pid,
             start_ticks=stat.start_ticks,
@@ -127,11 +168,12 @@ class ProcessTable:
             state=stat.state,
             image=stat.image,
             kernel_thread=stat.kernel_thread,
+            began_at=now,
         )
         self.processes[pid] = process
         self.version += 1
         if not process.kernel_thread:
-            self._read_image(process, stat)
+            self._read_image(process, stat, now)
         return process
 
     def _note(self, process: Process, stat: procfs.Stat) -> None:
@@ -140,12 +182,15 @@ class ProcessTable:
         process.ppid, process.session, process.state = stat.ppid, stat.session, stat.state
         if process.comm != stat.comm:
             process.comm = stat.comm
+            if not process.dead:
+                process.argv = procfs.read_argv(self.root, process.pid) or process.argv  # a title comes with a name
             role = role_of(process.argv, process.exe, process.comm)
+            process.looks, process.look_at = 0, 0.0
             if role != process.role and not process.dead:
                 process.role = role
                 self.version += 1
 
-    def _read_image(self, process: Process, stat: procfs.Stat) -> None:
+    def _read_image(self, process: Process, stat: procfs.Stat, now: float) -> None:
         """Everything that an exec replaces. A zombie has lost it: what was known of it stays."""
         if stat.state in ("Z", "X"):
             if process.uid is None:
@@ -154,7 +199,13 @@ class ProcessTable:
         before = (process.identity, process.role, process.access, process.image)
         try:
             environ = procfs.read_environ(self.root, process.pid)
-            process.identity = identify(parse_environ(environ))
+            if process.image != stat.image:
+                process.layout = None
+                process.was_child, process.job, process.order, process.family = False, "", None, 0
+                process.live, process.live_denied, process.uses, process.in_group = {}, False, frozenset(), False
+                process.is_known = False
+                process.looks, process.look_at, process.began_at = 0, 0.0, now
+            process.variables = parse_environ(environ)
             process.access = "overwritten" if environ and not environ.strip(b"\0") else "readable"
             process.uid = procfs.read_status(self.root, process.pid).uid
         except PermissionError:
@@ -165,9 +216,8 @@ class ProcessTable:
         process.argv = procfs.read_argv(self.root, process.pid)
         process.exe = procfs.read_exe(self.root, process.pid)
         process.role = role_of(process.argv, process.exe, stat.comm)
-        if process.image != stat.image:
-            process.was_child, process.job = False, ""
         process.image, process.comm = stat.image, stat.comm
+        process.identify()
         if before != (process.identity, process.role, process.access, process.image):
             self.version += 1
 

@@ -8,17 +8,22 @@ from typing import Any
 from mltop.probes.collect.ranks import procfs
 from mltop.probes.collect.ranks.roles import is_python_name
 from mltop.probes.collect.stacks.digest import places
-from mltop.probes.collect.stacks.frames import is_user_code, python_frames
+from mltop.probes.collect.stacks.frames import FORKS, LOKY, python_frames
+from mltop.probes.collect.stacks.ownership import is_users
 from mltop.probes.collect.stacks.process import name_of, read_facts
 from mltop.probes.system import paths
 
 # multiprocessing's helpers: they never run user code, only their own children may.
-_HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "torch._inductor.compile_worker")
+_HELPERS = (
+    *(f"{name}.{helper}" for name in (*FORKS, "loky.backend") for helper in ("resource_tracker", "forkserver")),
+    "torch._inductor.compile_worker",
+)
 
 # (start of the file's path, functions or None for any): the parent waits for a child.
 CHILD_WAITS: tuple[tuple[str, frozenset[str] | None], ...] = (
     ("torch/utils/data/dataloader.py", frozenset({"_try_get_data", "_get_data", "_shutdown_workers"})),
-    ("multiprocessing/", None),
+    *((f"{name}/", None) for name in FORKS),
+    *((f"{name}/", None) for name in LOKY),
     ("subprocess.py", frozenset({"wait", "_wait", "_try_wait", "communicate", "_communicate"})),
     ("concurrent/futures/_base.py", frozenset({"result", "exception", "wait", "as_completed", "result_iterator"})),
     ("concurrent/futures/process.py", None),
@@ -28,7 +33,7 @@ CHILD_WAITS: tuple[tuple[str, frozenset[str] | None], ...] = (
 def waits_for_child(thread: dict[str, Any]) -> bool:
     """True when the library code above the user's leaf line waits for a child process."""
     for frame, (file, function) in zip(python_frames(thread["frames"]), places(thread)):
-        if is_user_code(frame["filename"]):
+        if is_users(frame):
             return False
         if any(file.startswith(start) and (names is None or function in names) for start, names in CHILD_WAITS):
             return True

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Any, Callable, Optional
+from typing import Any
 
 from mltop.probes.collect.redaction.values import shown_text
 from mltop.probes.collect.stacks.frames import (
+    FORKS,
+    LOKY,
     cut_at_child_root,
-    is_user_code,
     last_name,
     normalise,
     python_frames,
-    shorten,
     without_depth,
 )
+from mltop.probes.collect.stacks.locks import ReadLine, asked_lock, held_locks
+from mltop.probes.collect.stacks.ownership import is_users, short_file
 from mltop.probes.collect.stacks.process import TaskFacts
 from mltop.probes.collect.stacks.waiting import waiting_in
 from mltop.probes.model import Frame, StackDigest
@@ -42,10 +44,12 @@ BACKGROUND_NAMES = (
 # (start of the file's path, last part of the function's name or "*") of any frame of a housekeeping thread.
 BACKGROUND_FRAMES = (
     ("torch/utils/data/_utils/pin_memory.py", "_pin_memory_loop"),
-    ("multiprocessing/queues.py", "_feed"),
-    ("multiprocessing/pool.py", "_handle_*"),
-    ("multiprocessing/resource_sharer.py", "_serve"),
+    *((f"{name}/queues.py", "_feed") for name in FORKS),
+    *((f"{name}/pool.py", "_handle_*") for name in FORKS),
+    *((f"{name}/resource_sharer.py", "_serve") for name in FORKS),
+    ("billiard/pool.py", "body"),
     ("concurrent/futures/process.py", "wait_result_broken_or_wakeup"),
+    *((f"{name}/process_executor.py", "wait_result_broken_or_wakeup") for name in LOKY),
     ("tqdm/_monitor.py", "run"),
     ("tensorboard/summary/writer/event_file_writer.py", "*"),
     ("tensorboard/compat/*", "*"),
@@ -55,16 +59,26 @@ BACKGROUND_FRAMES = (
 )
 
 # Functions that are the bottom of an idle pool thread: everything above them is only the wait for work.
-_POOL_LOOPS = (("concurrent/futures/thread.py", "_worker"), ("multiprocessing/pool.py", "worker"))
-_WAIT_FILES = ("queue.py", "threading.py", "multiprocessing/queues.py", "multiprocessing/connection.py")
-_WORKER_LOOP = ("torch/utils/data/_utils/worker.py", "_worker_loop")
+_POOL_LOOPS = (("concurrent/futures/thread.py", "_worker"), *((f"{name}/pool.py", "worker") for name in FORKS))
+_WAIT_FILES = (
+    *("queue.py", "threading.py"),
+    *(f"{name}/{file}.py" for name in FORKS for file in ("queues", "connection")),
+)
+# The same in processes.
+_WORKER_LOOPS = (
+    ("torch/utils/data/_utils/worker.py", "_worker_loop"),
+    ("concurrent/futures/process.py", "_process_worker"),
+    *((f"{name}/process_executor.py", "_process_worker") for name in LOKY),
+    ("billiard/pool.py", "workloop"),
+    *_POOL_LOOPS,
+)
 # Waiting for the next index, and looking whether the parent is still there.
-_WORKER_WAIT_FILES = (*_WAIT_FILES, "multiprocessing/synchronize.py", "selectors.py")
+_WORKER_WAIT_FILES = (*_WAIT_FILES, *(f"{name}/synchronize.py" for name in FORKS), "selectors.py")
 
 
 def places(thread: dict[str, Any]) -> list[tuple[str, str]]:
     """Returns (short file, last part of the function's name) of each Python frame, leaf first."""
-    return [(shorten(frame["filename"]), last_name(frame["name"])) for frame in python_frames(thread["frames"])]
+    return [(short_file(frame), last_name(frame["name"])) for frame in python_frames(thread["frames"])]
 
 
 def is_background(thread: dict[str, Any], name: str) -> bool:
@@ -82,8 +96,8 @@ def is_background(thread: dict[str, Any], name: str) -> bool:
 
 
 def is_idle_worker(thread: dict[str, Any]) -> bool:
-    """True for a dataloader worker's main thread that waits for the next index."""
-    return _waits_for_work(places(thread), (_WORKER_LOOP,), _WORKER_WAIT_FILES)
+    """True for the main thread of a dataloader's or a pool's worker that waits for the next index or task."""
+    return _waits_for_work(places(thread), _WORKER_LOOPS, _WORKER_WAIT_FILES)
 
 
 def _waits_for_work(
@@ -117,22 +131,24 @@ class Origin:
 
 MAIN = "MainThread"
 
-# (file as py-spy names it, line) → the source text, or None.
-ReadLine = Callable[[str, int], Optional[str]]
-
 
 def digest_threads(threads: list[dict[str, Any]], origin: Origin, ints: bool, read_line: ReadLine) -> list[StackDigest]:
     """Digests of one process, the main thread first; background threads are left out."""
     main = main_thread(threads, origin.inner_pid)
-    digests = []
+    digests, of_threads = [], []
     if main is not None and main["frames"]:
         digests.append(_digest(main, MAIN, origin.digest, origin, ints=ints, read_line=read_line))
+        of_threads.append(main)
     for thread in threads:
         task = origin.tasks.get(thread.get("os_thread_id") or 0, TaskFacts())
         # Python's name, else the kernel's, else the id.
         name = str(thread.get("thread_name") or task.name or f"thread {thread.get('os_thread_id')}")
         if thread is not main and not is_background(thread, name):
             digests.append(_digest(thread, name, task, origin, ints=ints, read_line=read_line))
+            of_threads.append(thread)
+    if any(digest.acquires for digest in digests):
+        for digest, thread in zip(digests, of_threads):
+            digest.holds = held_locks(thread["frames"], read_line)
     return digests
 
 
@@ -142,14 +158,18 @@ def _digest(
     is_child = origin.digest.child_of is not None
     raw = cut_at_child_root(thread["frames"]) if is_child else thread["frames"]
     frames = normalise(raw, ints)
+    wait = waiting_in(frames, lambda: _leaf_text(raw, read_line), origin.uses_gpu)
+    counts = {} if isinstance(task, StackDigest) else {"switches": task.switches, "cpu_s": task.cpu_s}
     return replace(
         origin.digest,
         thread=shown_text(name),
         state=task.state,
         wchan=task.wchan,
         frames=without_depth(frames),
-        waiting_in=waiting_in(frames, lambda: _leaf_text(raw, read_line), origin.uses_gpu),
+        waiting_in=wait,
+        acquires="" if wait else asked_lock(raw, read_line),
         key=stack_key("thread" if name != MAIN else "child" if is_child else "main", frames),
+        **counts,  # type: ignore[arg-type]
     )
 
 
@@ -168,6 +188,6 @@ def stack_key(kind: str, frames: list[Frame]) -> str:
 
 def _leaf_text(raw: list[dict[str, Any]], read_line: ReadLine) -> str | None:
     leaf = next(iter(python_frames(raw)), None)
-    if leaf is None or not is_user_code(leaf["filename"]):
+    if leaf is None or not is_users(leaf):
         return None
     return read_line(leaf["filename"], leaf["line"])

@@ -22,7 +22,9 @@ from mltop.probes.collect.stacks.process import (
     read_tasks,
 )
 from mltop.probes.collect.stacks.pyspy import Failure
+from mltop.probes.collect.stacks.tasks import TaskReader
 from mltop.probes.model import RankSample, RankStacks, StackDigest
+from mltop.probes.model.vocabulary import WAITS_FOR_CHILD
 
 DEADLINE_S = 3.0  # of one py-spy run; a process whose symbols must be read takes 1 s
 _MAX_CHILDREN = 32  # dumped per rank: 16 dataloader workers of two loaders
@@ -34,7 +36,8 @@ Counters = Callable[[RankSample], Optional[RankSample]]
 @dataclass
 class StackOptions:
     """``native``: C frames of the leaf too (slower, pauses longer). ``ints``: integer locals. ``raw``: keep
-    py-spy's JSON (redacted). ``deadline_s`` is for one py-spy run; ``children``: look into a rank's workers.
+    py-spy's JSON (redacted). ``deadline_s`` is for one py-spy run, and for one look at tasks. ``children``: look
+    into a rank's workers; ``tasks``: ask event loops without work for what their tasks wait for.
     """
 
     native: bool = False
@@ -43,6 +46,7 @@ class StackOptions:
     deadline_s: float = DEADLINE_S
     parallel: int = 8
     children: bool = True
+    tasks: bool = True
 
 
 @dataclass
@@ -56,6 +60,12 @@ class _Read:
     @property
     def main(self) -> dict[str, Any] | None:
         return main_thread(self.threads or [], self.origin.inner_pid)
+
+    @property
+    def waits_for_child(self) -> bool:
+        if self.main is None:
+            return False
+        return self.origin.digest.wchan == WAITS_FOR_CHILD or waits_for_child(self.main)
 
     def failed(self, failure: Failure | None = None) -> StackDigest:
         """The digest that says why there is no other."""
@@ -109,6 +119,7 @@ class _DumpJob:
         self._cancelled = cancelled
         self._py_spy = pyspy.find_py_spy()
         self._source = SourceLines()
+        self._tasks = TaskReader(options.deadline_s, self.stopped)
 
     def stopped(self) -> bool:
         return self._cancelled.is_set() or self.abort.is_set()
@@ -130,7 +141,7 @@ class _DumpJob:
             after=self._counters(rank),
         )
         self._add(stacks, read)
-        if self.options.children and read.main is not None and waits_for_child(read.main):
+        if self.options.children and read.waits_for_child:
             self._add_children(rank, stacks)
         stacks.took_s = time.monotonic() - began
         return None if self.stopped() else stacks
@@ -146,6 +157,8 @@ class _DumpJob:
             read.failure = failure
             return read
         dump = self._run(pid, nonblocking=facts.must_not_block)
+        if dump.threads is None and dump.met_another and self.options.native:
+            dump = self._run(pid, nonblocking=facts.must_not_block)
         if dump.threads is None and dump.is_worth_a_retry and not pyspy.hopeless(read_facts(pid)):
             dump = self._run(pid, nonblocking=True)
         read.threads = dump.threads
@@ -171,14 +184,17 @@ class _DumpJob:
         pid, ints = read.origin.digest.pid, self.options.ints
         if digest and read.threads is None:
             stacks.digests.append(read.failed())
-        elif digest:
+        tree: list[str] = []
+        if digest and read.threads is not None:
             digests = digest_threads(
-                read.threads or [], read.origin, ints, lambda file, line: self._source.line(pid, file, line)
+                read.threads, read.origin, ints, lambda file, line: self._source.line(pid, file, line)
             )
+            tree = self._tasks.add_to(digests, read.threads) if self.options.tasks else []
             no_frame = Failure("no Python frame in any thread (starting up or exiting)")
             stacks.digests += digests or [read.failed(no_frame)]
         if self.options.raw and read.threads is not None:
-            stacks.raw.append({"pid": pid, "threads": redact_threads(read.threads, ints)})
+            tasks = {"tasks": tree} if tree else {}
+            stacks.raw.append({"pid": pid, "threads": redact_threads(read.threads, ints), **tasks})
 
     def _add_children(self, rank: RankSample, stacks: RankStacks) -> None:
         children = children_of(rank.pid, rank.children)

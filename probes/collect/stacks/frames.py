@@ -13,13 +13,9 @@ from typing import Any, Callable
 
 from mltop.probes.collect.redaction.shapes import without_tokens
 from mltop.probes.collect.redaction.values import is_harmless, mentions_secret, names_secret, shown_text
+from mltop.probes.collect.stacks.ownership import is_users, short_file
 from mltop.probes.model import Frame
 from mltop.probes.model.local_names import meaning_of
-
-_INSTALLED = re.compile(r"/(?:site|dist)-packages/(.+)$")
-_STDLIB = re.compile(r"/lib(?:64)?/python3(?:\.\d+t?)?/(?!(?:site|dist)-packages/)(.+)$")
-# A source checkout of torch (editable install) keeps the names that the rules match.
-_TORCH_CHECKOUT = re.compile(r"/(torch/(?:distributed|nn|utils|cuda|autograd|optim|_dynamo|_inductor)/.+)$")
 
 # (end of the file's path, last part of the function's name): frames that only pass a call on.
 # Names are the last part because py-spy prints qualified names from Python 3.11 on and bare ones before.
@@ -41,12 +37,18 @@ WRAPPERS = frozenset(
     }
 )
 
+# multiprocessing, and its copies: of pathos and Hugging Face datasets, of celery.
+FORKS = ("multiprocessing", "multiprocess", "billiard")
+LOKY = ("loky", "joblib/externals/loky")
+
 # A forked worker keeps its parent's frames below these: they say nothing about the worker.
 CHILD_ROOTS = frozenset(
     {
         ("torch/utils/data/_utils/worker.py", "_worker_loop"),
-        ("multiprocessing/process.py", "run"),
         ("concurrent/futures/process.py", "_process_worker"),
+        *((f"{name}/process_executor.py", "_process_worker") for name in LOKY),
+        ("billiard/pool.py", "workloop"),
+        *((f"{name}/process.py", "run") for name in FORKS),
     }
 )
 
@@ -77,22 +79,6 @@ def last_name(function: str) -> str:
     return function.rpartition(".")[2]
 
 
-def shorten(path: str) -> str:
-    """The file as a reader knows it: below site-packages or the standard library, else its last two parts."""
-    for pattern in (_INSTALLED, _STDLIB, _TORCH_CHECKOUT):
-        match = pattern.search(path)
-        if match:
-            return match.group(1)
-    return "/".join(path.rsplit("/", 2)[-2:]).lstrip("/")
-
-
-def is_user_code(path: str) -> bool:
-    """True when the file is neither an installed package nor the standard library nor generated."""
-    if path.startswith("<"):
-        return False
-    return not any(pattern.search(path) for pattern in (_INSTALLED, _STDLIB, _TORCH_CHECKOUT))
-
-
 def is_native(raw: dict[str, Any]) -> bool:
     """py-spy names the shared object of native frames in ``module`` and leaves it null for Python frames, and for
     addresses that belong to no file (compiled on the fly).
@@ -114,7 +100,7 @@ def native_leaf(raw: list[dict[str, Any]]) -> list[Frame]:
     """
     frames: list[Frame] = []
     for frame in takewhile(is_native, raw):
-        file = shorten(frame["filename"])
+        file = short_file(frame)
         leaf = Frame(symbol(frame["name"]), file, frame["line"])
         if not leaf.native:  # Cython's own Python files
             leaf.file = f"[{file}]"
@@ -143,7 +129,7 @@ def symbol(name: str) -> str:
 def cut_at_child_root(raw: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Leaf-first frames up to and including the worker's entry; all of them when there is none."""
     for index, frame in enumerate(raw):
-        if (shorten(frame["filename"]), last_name(frame["name"])) in CHILD_ROOTS:
+        if (short_file(frame), last_name(frame["name"])) in CHILD_ROOTS:
             return raw[: index + 1]
     return raw
 
@@ -155,9 +141,10 @@ def normalise(raw: list[dict[str, Any]], ints: bool) -> list[Frame]:
     frames = [
         Frame(
             function=without_tokens(frame["name"]),
-            file=without_tokens(shorten(frame["filename"])),
+            file=without_tokens(short_file(frame)),
             line=frame["line"],
             ints=integer_locals(frame.get("locals") or []) if ints else {},
+            user=is_users(frame),
         )
         for frame in python_frames(raw)
     ]

@@ -41,11 +41,15 @@ class ProcessFacts:
 
 @dataclass
 class TaskFacts:
-    """One thread: its kernel name (comm), state and kernel function it sleeps in."""
+    """One thread: its kernel name (comm), state and kernel function it sleeps in; its voluntary switches and seconds
+    on a CPU so far.
+    """
 
     name: str = ""
     state: str = ""
     wchan: str | None = None
+    switches: int | None = None
+    cpu_s: float | None = None
 
 
 def read_facts(pid: int) -> ProcessFacts:
@@ -95,10 +99,21 @@ def read_tasks(pid: int) -> dict[int, TaskFacts]:
         fields = _status(thread)
         if "NSpid" in fields:
             inner_tid = int(fields["NSpid"].split()[-1])
+            switches = fields.get("voluntary_ctxt_switches", "")
             tasks[inner_tid] = TaskFacts(
-                fields.get("Name", ""), fields.get("State", "")[:1], procfs.read_wchan(paths.proc(thread))
+                fields.get("Name", ""),
+                fields.get("State", "")[:1],
+                procfs.read_wchan(paths.proc(thread)),
+                int(switches) if switches.isdigit() else None,
+                _cpu_s(thread),
             )
     return tasks
+
+
+def _cpu_s(thread: str) -> float | None:
+    """Source: proc(5), task/TID/schedstat: ns on a CPU."""
+    first = (read_text(paths.proc(thread, "schedstat")) or "").partition(" ")[0]
+    return int(first) / 1e9 if first.isdigit() else None
 
 
 def activity(pid: int) -> str:

@@ -20,10 +20,9 @@ from mltop.probes.collect.redaction.values import shown_text
 from mltop.probes.collect.stacks.process import STOPPED, ProcessFacts, has_other_threads, name_of
 from mltop.probes.collect.sysfile import read_text
 from mltop.probes.system import as_root, paths
-from mltop.probes.system.spawn import end_child, start_child
+from mltop.probes.system.spawn import Unfinished, end_child, output_of, start_child
 from mltop.probes.system.writable import user_name
 
-_POLL_S = 0.02  # how late a cancel may be
 _MAX_OUTPUT_BYTES = 64 * 1024 * 1024
 _CAP_SYS_PTRACE = 19  # linux/capability.h
 _DENIED = ("Permission denied (os error 13)", "Permission Denied", "EPERM", "Operation not permitted")
@@ -103,6 +102,11 @@ class Dump:
         passing = ("Failed to get stack traces", "Failed to suspend")
         return not self.cancelled and (self.timed_out or any(sign in self.stderr for sign in passing))
 
+    @property
+    def met_another(self) -> bool:
+        """Whether somebody else stopped the process at this moment: a second engineer's mltop, for milliseconds."""
+        return not self.cancelled and "Failed to suspend" in self.stderr
+
     def failure(self, facts: ProcessFacts, deadline_s: float) -> Failure:
         """Why there are no threads; ``facts`` were read after it failed."""
         return deadline(facts, deadline_s) if self.timed_out else classify(self.stderr, facts)
@@ -123,17 +127,11 @@ def dump(py_spy: str, pid: int, options: list[str], deadline_s: float, cancelled
 
 def _collect(child: subprocess.Popen[bytes], until_s: float, cancelled: Callable[[], bool]) -> Dump:
     """What the child says, by ``until_s`` (monotonic)."""
-    while True:
-        try:
-            output, errors = child.communicate(timeout=_POLL_S)
-            break
-        except subprocess.TimeoutExpired as unfinished:
-            if cancelled():
-                return Dump(cancelled=True)
-            if time.monotonic() > until_s:
-                return Dump(timed_out=True)
-            if len(unfinished.stdout or b"") > _MAX_OUTPUT_BYTES:
-                return Dump(stderr="Error: the dump is larger than 64 MiB")
+    try:
+        output, errors = output_of(child, until_s, cancelled, _MAX_OUTPUT_BYTES)
+    except Unfinished as unfinished:
+        too_large = "Error: the dump is larger than 64 MiB" if unfinished.cause == "large" else ""
+        return Dump(stderr=too_large, timed_out=unfinished.cause == "late", cancelled=unfinished.cause == "stopped")
     if child.returncode != 0:
         return Dump(stderr=errors.decode(errors="replace") or f"Error: py-spy ended with code {child.returncode}")
     try:

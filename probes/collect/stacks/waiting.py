@@ -1,8 +1,10 @@
 """Where a thread waits for other ranks (or for the GPU): rules as data, matched on normalised frames.
 
 A frame of torch/distributed alone is not a wait: FSDP's and the pipeline schedules' forward, and the
-checkpoint writer, stand below user code for most of a step. Whether a source line that calls ``.wait(`` waits for other
-ranks is told by what the handle is called.
+checkpoint writer, stand below user code for most of a step. Nor is one that is called like a collective when it has
+called back: a checkpoint's ``all_reduce`` runs the storage's own code before it asks the other ranks. So only frames
+above the innermost work count: the user's code, what reads or writes. Whether a source line that calls ``.wait(`` waits
+for other ranks is told by what the handle is called.
 """
 
 from __future__ import annotations
@@ -28,6 +30,25 @@ COLLECTIVES = frozenset(
     ["all_reduce", "allreduce", "all_gather", "allgather", "reduce_scatter", "all_to_all", "alltoall", "barrier"]
 )
 _MPI = COLLECTIVES | frozenset(["broadcast", "broadcast_object", "allgather_object", "synchronize", "join"])
+
+# What is read, written or planned: a collective may have called it, and what stands below it is no wait then.
+_STORAGE = (
+    *(
+        "torch/distributed/checkpoint/",
+        "torch/serialization.py",
+        "torch/package/",
+        "torch/multiprocessing/reductions.py",
+    ),
+    *("safetensors/", "fsspec/", "s3fs/", "gcsfs/", "adlfs/", "boto3/", "botocore/", "s3transfer/", "google/cloud/"),
+    *("azure/", "pyarrow/", "h5py/", "zarr/", "tensorstore/", "orbax/", "webdataset/", "datasets/", "huggingface_hub/"),
+    *("pickle.py", "_compat_pickle.py", "dill/", "cloudpickle/", "json/", "shutil.py", "pathlib.py", "pathlib/"),
+    *("zipfile.py", "zipfile/", "tarfile.py", "gzip.py", "bz2.py", "lzma.py", "tempfile.py", "glob.py", "numpy/lib/"),
+    *("filelock/", "urllib3/", "requests/", "httpx/", "PIL/"),
+)
+_IO_WORDS = frozenset({
+    "read", "reads", "reader", "write", "writes", "writer", "save", "saves", "load", "loads", "dump", "open", "upload",
+    "download", "flush", "validate", "checkpoint",
+})  # fmt: skip
 
 # (start of the file's path, functions or None for any, name or None for the outermost function's own)
 FRAME_RULES: tuple[tuple[str, frozenset[str] | None, str | None], ...] = (
@@ -93,7 +114,34 @@ def waiting_in(frames: list[Frame], leaf_line: LineText, uses_gpu: bool) -> str 
     """
     python = [frame for frame in frames if not frame.native and not frame.file.startswith(NOT_COLLECTIVE)]
     native = [frame for frame in frames if frame.native]
-    return _by_c10d(python) or _by_frames(python) or _by_native(native) or _by_line(leaf_line, uses_gpu)
+    called = _above_work(python)
+    return _by_c10d(called) or _by_frames(called) or _by_native(native) or _by_line(leaf_line, uses_gpu)
+
+
+def _above_work(frames: list[Frame]) -> list[Frame]:
+    """The frames from the leaf to the innermost work, without it.
+
+    A collective of the user's own (a wrapper, a stand-in for torch's) is work, too: with the helpers that it calls in
+    its own file, as far as none of them reads or writes, it counts as what it is called.
+    """
+    for at, frame in enumerate(frames):
+        if frame.user:
+            return [*frames[:at], *_own_collective(frames[at:])]
+        if frame.file.startswith(_STORAGE):
+            return frames[:at]
+    return frames
+
+
+def _own_collective(frames: list[Frame]) -> list[Frame]:
+    """``frames`` (from the user's leaf-most one on) up to a collective in the same file; none, if there is no such."""
+    for at, frame in enumerate(frames):
+        name = last_name(frame.function)
+        words = {word.lower() for word in _WORDS.findall(name)}
+        if not frame.user or frame.file != frames[0].file or words & _IO_WORDS:
+            break
+        if name in COLLECTIVES:
+            return frames[: at + 1]
+    return []
 
 
 def _by_c10d(frames: list[Frame]) -> str | None:
@@ -110,9 +158,9 @@ def _by_frames(frames: list[Frame]) -> str | None:
             function = last_name(frame.function)
             if frame.file.startswith(prefix) and (functions is None or function in functions):
                 return name or function
-    # A leaf inside torch.distributed (a collective on its way, a checkpoint's planner) that no rule names.
+    # A leaf inside torch.distributed (a collective on its way) that no rule names.
     leaf = frames[0] if frames else None
-    if leaf and leaf.file.startswith("torch/distributed/") and "/checkpoint/" not in leaf.file:
+    if leaf and leaf.file.startswith("torch/distributed/"):
         return last_name(leaf.function)
     return None
 

@@ -5,10 +5,10 @@ So is the merged call tree: its cost does not grow with the job.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mltop.probes.judge.hang.frames import is_internal, key_of
+from mltop.probes.judge.hang.frames import called_by, is_internal, key_of
 from mltop.probes.judge.values import grouped, known
 from mltop.probes.model import Frame, StackClass, StackDigest
 from mltop.probes.model.ranks import Ranges
@@ -38,14 +38,20 @@ def _order(stack_class: StackClass) -> tuple[bool, int, int]:
     return (stack_class.waiting_in is not None, stack_class.count, -1 if first is None else first)
 
 
+REST = "rest"  # by which the lines are asked for that were too many
 _Key = tuple[str, str, int]
 
 
 @dataclass
 class TreeLine:
     """One line for the screen, root first. ``elided`` > 0: it stands for so many frames ("… 14 frames"), and
-    function, file and line are empty. ``waiting_in`` is set on the last line of a class that waits.
-    ``class_indexes`` point into the classes that the tree was made from.
+    function and line are empty, ``file`` is that of the last. ``waiting_in`` is set on the last line of a class.
+    ``class_indexes`` point into the classes that the tree was made from. ``called``: the library's function that the
+    user's line got to ("open, gzip.py:57"), whose frames have no line of their own.
+
+    ``rails``: of each fork above, whether another branch follows below this one; ``head``: it begins a branch of the
+    last of them; ``begins``: others ranks than on the line above. ``own``: the user's code; ``ints``: integer locals of
+    a line of one process. ``fold``: by which name the elided frames are asked for (``unfolded``).
     """
 
     depth: int
@@ -57,6 +63,13 @@ class TreeLine:
     waiting_in: str | None = None
     elided: int = 0
     class_indexes: tuple[int, ...] = ()
+    called: str = ""
+    rails: tuple[bool, ...] = ()
+    head: bool = False
+    begins: bool = False
+    own: bool = False
+    ints: Mapping[str, int] = field(default_factory=dict)
+    fold: str = ""
 
 
 @dataclass
@@ -67,18 +80,22 @@ class _Node:
     children: dict[_Key, _Node] = field(default_factory=dict)
 
 
-def merged_tree(classes: Sequence[StackClass], max_lines: int | None = None) -> list[TreeLine]:
+def merged_tree(
+    classes: Sequence[StackClass], max_lines: int | None = None, unfolded: Container[str] = ()
+) -> list[TreeLine]:
     """Prefix tree over the classes' frames in the order of ``classes``; long chains are elided.
 
-    Of each unbranched chain the first frame, the last one and the leaf-most line of user code stay. With
+    Of each unbranched chain the first frame, the last one and the leaf-most line of user code stay; where that chain
+    is the end of a stack, this line is its last, with what it called. With
     ``max_lines`` the deepest detail goes first: chains keep their last frame only, then the last lines are
-    folded into one (``elided`` counts the lines left out, ``class_indexes`` their classes).
+    folded into one (``elided`` counts the lines left out, ``class_indexes`` their classes). ``unfolded``: names of
+    elided frames that are to be there all the same.
     """
     roots = _build(classes)
-    lines = _written(roots, classes, short=False)
+    lines = _written(roots, classes, unfolded, short=False)
     if max_lines is not None and len(lines) > max_lines:
-        lines = _written(roots, classes, short=True)
-    if max_lines is not None and len(lines) > max_lines:
+        lines = _written(roots, classes, unfolded, short=True)
+    if max_lines is not None and len(lines) > max_lines and REST not in unfolded:
         lines = _cut(lines, classes, max_lines)
     return lines
 
@@ -96,42 +113,107 @@ def _build(classes: Sequence[StackClass]) -> list[_Node]:
     return list(roots.values())
 
 
-def _written(roots: list[_Node], classes: Sequence[StackClass], short: bool) -> list[TreeLine]:
+def _written(
+    roots: list[_Node], classes: Sequence[StackClass], unfolded: Container[str], short: bool
+) -> list[TreeLine]:
     """``short``: of each chain only the last frame."""
     lines: list[TreeLine] = []
+    marked = any(frame.user for each in classes for frame in each.frames)
     # A stack of our own: a deep recursion in the script must not become one here.
-    pending = [(node, 0) for node in reversed(roots)]
+    pending = [(node, 0, rails) for node, rails in _branches(roots, ())][::-1]
     while pending:
-        node, depth = pending.pop()
+        node, depth, rails = pending.pop()
         chain = _chain(node)
-        lines += _chain_lines(chain, depth, classes, short)
-        pending.extend((child, lines[-1].depth + 1) for child in reversed(list(chain[-1].children.values())))
+        of_chain = _chain_lines(chain, depth, classes, unfolded, short)
+        for line, own in of_chain:
+            line.rails = rails
+            line.own = own is not None and (own.frame.user if marked else not is_internal(own.frame))
+        of_chain[0][0].begins = True
+        lines += [line for line, _ in of_chain]
+        below = [*chain[-1].children.values()]
+        pending += [(child, lines[-1].depth + 1, further) for child, further in _branches(below, rails)][::-1]
+    _mark_heads(lines)
     return lines
 
 
-def _chain_lines(chain: list[_Node], depth: int, classes: Sequence[StackClass], short: bool) -> list[TreeLine]:
-    """Those of one unbranched chain, whose last frame always has one."""
+def _branches(nodes: list[_Node], rails: tuple[bool, ...]) -> list[tuple[_Node, tuple[bool, ...]]]:
+    """Only a fork indents."""
+    if len(nodes) < 2:
+        return [(node, rails) for node in nodes]
+    return [(node, (*rails, at < len(nodes) - 1)) for at, node in enumerate(nodes)]
+
+
+def _mark_heads(lines: list[TreeLine]) -> None:
+    """A branch begins where there is a rail more than above, or its last rail is another one's."""
+    depths: list[int] = []  # of each fork, the depth at which its branches begin
+    for line in lines:
+        if not line.begins:
+            continue
+        forks = len(line.rails)
+        if forks > len(depths):
+            depths.append(line.depth)
+            line.head = True
+        else:
+            depths = depths[:forks]
+            line.head = bool(depths) and depths[-1] == line.depth
+
+
+def _chain_lines(
+    chain: list[_Node], depth: int, classes: Sequence[StackClass], unfolded: Container[str], short: bool
+) -> list[tuple[TreeLine, _Node | None]]:
+    """Those of one unbranched chain, whose last frame always has one, or the user's line that called it."""
     indexes = tuple(chain[0].classes)
     ranks, count = _members(indexes, classes)
-    lines: list[TreeLine] = []
-    skipped = 0
-    for node, keep in zip(chain, _kept(chain, short), strict=True):
+    waits = next((classes[end].waiting_in for end in chain[-1].ends), None)
+    shown, called = _down_to_user(chain, waits)
+    lines: list[tuple[TreeLine, _Node | None]] = []
+    skipped: list[_Node] = []
+
+    def line_of(node: _Node) -> tuple[TreeLine, _Node]:
+        frame = node.frame
+        at = depth + len(lines)
+        line = TreeLine(at, frame.function, frame.file, frame.line, ranks, count, None, 0, indexes)
+        line.ints = frame.ints if count == 1 else {}
+        return line, node
+
+    for number, (node, keep) in enumerate(zip(shown, _kept(shown, short), strict=True)):
         if not keep:
-            skipped += 1
+            skipped.append(node)
             continue
         if skipped:
-            lines.append(TreeLine(depth + len(lines), "", "", 0, ranks, count, None, skipped, indexes))
-            skipped = 0
-        function, file, line = node.frame.function, node.frame.file, node.frame.line
-        waits = next((classes[end].waiting_in for end in node.ends), None)
-        lines.append(TreeLine(depth + len(lines), function, file, line, ranks, count, waits, 0, indexes))
+            fold = f"{indexes[0]}/{len(indexes)}/{depth}/{number}"
+            if fold in unfolded:
+                for each in skipped:
+                    lines.append(line_of(each))
+            else:
+                at, file, elided = depth + len(lines), skipped[-1].frame.file, len(skipped)
+                lines.append((TreeLine(at, "", file, 0, ranks, count, None, elided, indexes, fold=fold), None))
+            skipped = []
+        lines.append(line_of(node))
+    lines[-1][0].waiting_in, lines[-1][0].called = waits, called
     return lines
+
+
+def _down_to_user(chain: list[_Node], waits: str | None) -> tuple[list[_Node], str]:
+    """A chain that ends in a library without the library's frames, and what the user's line called; else all of it."""
+    user = _last_user(chain)
+    frames = [node.frame for node in reversed(chain)]
+    native = any(frame.native for frame in frames)
+    if user is None or user == len(chain) - 1 or chain[-1].children or (native and not waits):
+        return chain, ""
+    return chain[: user + 1], waits or called_by(frames, chain[user].frame)
+
+
+def _last_user(chain: list[_Node]) -> int | None:
+    """Where the leaf-most line of the user's is; of a library's, where no frame is marked as the user's."""
+    marked = [at for at, node in enumerate(chain) if node.frame.user]
+    users = marked or [at for at, node in enumerate(chain) if not is_internal(node.frame)]
+    return users[-1] if users else None
 
 
 def _kept(chain: list[_Node], short: bool) -> list[bool]:
     last = len(chain) - 1
-    users = [at for at, node in enumerate(chain) if not is_internal(node.frame)]
-    wanted = {last} if short else {0, last, *users[-1:]}
+    wanted = {last} if short else {0, last, _last_user(chain)}
     keep = [at in wanted for at in range(len(chain))]
     for at in range(1, 0 if short else last):
         if keep[at - 1] and keep[at + 1]:  # a line that says "1 frame" is no shorter than the frame
@@ -158,4 +240,4 @@ def _cut(lines: list[TreeLine], classes: Sequence[StackClass], max_lines: int) -
     shown, left = lines[: max_lines - 1], lines[max_lines - 1 :]
     indexes = tuple(sorted({index for line in left for index in line.class_indexes}))
     ranks, count = _members(indexes, classes)
-    return [*shown, TreeLine(left[0].depth, "", "", 0, ranks, count, None, len(left), indexes)]
+    return [*shown, TreeLine(left[0].depth, "", "", 0, ranks, count, None, len(left), indexes, begins=True, fold=REST)]

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from mltop.probes.judge.hang import thresholds as limit
 from mltop.probes.judge.values import grouped
-from mltop.probes.model import Gap, JobKey, NodeState, RankSample, RankStacks, Sample
+from mltop.probes.model import Gap, JobKey, NodeState, RankDeath, RankSample, RankStacks, Sample
 
 Number = TypeVar("Number", int, float)
 
@@ -27,13 +27,15 @@ class RankSeen:
     """One rank of the roster. ``gone``: it was seen before and its process no longer exists.
 
     ``quiet_s``: for how long before the dump its counters stood still, from the samples of the last minutes;
-    None when there is no such history.
+    None when there is no such history. ``polled_s``: the same of one that may wake up to poll (a process that does
+    next to nothing, and reads and writes nothing).
     """
 
     node: str
     sample: RankSample
     gone: bool = False
     quiet_s: float | None = None
+    polled_s: float | None = None
 
     @property
     def process(self) -> Process:
@@ -46,6 +48,8 @@ class JobEvidence:
 
     ``job`` and ``uid`` together say which (JobKey); ``user``: the name of ``uid``. ``not_answered``: nodes that were
     asked and did not answer (their ranks are unknown, not gone). ``partial``: not all watched nodes were asked.
+    ``samples``: the newest of the nodes that it runs on. ``deaths``: how ranks of it ended, with their nodes, in any
+    order. ``rhythm_s``: how long a step takes when it moves (`JobMotion.rhythm`), None: not known.
     """
 
     job: str
@@ -56,6 +60,9 @@ class JobEvidence:
     uid: int | None = None
     user: str = ""
     partial: bool = False
+    samples: dict[str, Sample] = field(default_factory=dict)
+    deaths: list[tuple[str, RankDeath]] = field(default_factory=list)
+    rhythm_s: float | None = None
 
 
 Process = tuple[str, int]  # node, pid
@@ -102,16 +109,11 @@ def evidence_by_job(
     seen = _living(newest, history, rounds)
     seen += _gone(newest, history, rounds, {rank.process for rank in seen})
     seen += _only_dumped(rounds, {rank.process for rank in seen})
-    bundles: dict[tuple[JobKey, str], JobEvidence] = {}
-    for rank in _named(seen):
-        job, uid = rank.sample.job_key
-        # Loopback addresses are equal on all machines: such a job is on one of them only.
-        machine = rank.node if is_loopback(rank.sample.master_address) else ""
-        new = JobEvidence(job, gaps=list(gaps), uid=uid, partial=partial)
-        bundle = bundles.setdefault((rank.sample.job_key, machine), new)
-        bundle.user = bundle.user or rank.sample.user
-        bundle.roster.append(rank)
-        bundle.dumps += rounds.get(rank.process, [])
+    bundles = _bundled(_named(seen), rounds, gaps, partial=partial)
+    if or_ended and not bundles:
+        bundles = _only_died(newest.values(), gaps)
+    for bundle in bundles.values():
+        _add_samples(bundle, newest)
     alive = [bundle for bundle in bundles.values() if bundle.dumps or any(not rank.gone for rank in bundle.roster)]
     alive = alive or (list(bundles.values()) if or_ended else [])
     for bundle in alive:
@@ -120,6 +122,59 @@ def evidence_by_job(
         bundle.gaps += [_twin_gap(node, twins[node]) for node, jobs in twin_jobs.items() if key in jobs]
     parts = (part for bundle in alive for part in _by_world_size(bundle))
     return sorted(parts, key=lambda part: (part.job, part.uid is None, part.uid or 0))
+
+
+def _bundled(
+    seen: Iterable[RankSeen], rounds: Rounds, gaps: Sequence[Gap], *, partial: bool
+) -> dict[tuple[JobKey, str], JobEvidence]:
+    """Ranks and dumps by job."""
+    bundles: dict[tuple[JobKey, str], JobEvidence] = {}
+    for rank in seen:
+        job, uid = rank.sample.job_key
+        machine = rank.node if is_here_only(rank.sample) else ""
+        new = JobEvidence(job, gaps=list(gaps), uid=uid, partial=partial)
+        bundle = bundles.setdefault((rank.sample.job_key, machine), new)
+        bundle.user = bundle.user or rank.sample.user
+        bundle.roster.append(rank)
+        bundle.dumps += rounds.get(rank.process, [])
+    return bundles
+
+
+def _add_samples(bundle: JobEvidence, newest: Mapping[str, Sample]) -> None:
+    """The newest samples of its nodes, and how ranks of it ended there, by the watcher's clock."""
+    nodes = dict.fromkeys([*(rank.node for rank in bundle.roster), *(node for node, _ in bundle.deaths)])
+    bundle.samples = {node: newest[node] for node in nodes if node in newest}
+    bundle.deaths = []
+    for node, sample in bundle.samples.items():
+        for death in sample.deaths:
+            if death.job == bundle.job and (death.uid is None or bundle.uid is None or death.uid == bundle.uid):
+                at = None if death.at is None else death.at - (sample.clock_skew_s or 0.0)
+                bundle.deaths.append((node, replace(death, at=at)))
+
+
+def _only_died(samples: Iterable[Sample], gaps: Sequence[Gap]) -> dict[tuple[JobKey, str], JobEvidence]:
+    """Jobs that nothing is left of but how their ranks ended."""
+    bundles: dict[tuple[JobKey, str], JobEvidence] = {}
+    for sample in samples:
+        for death in sample.deaths:
+            key = (JobKey(death.job, death.uid), sample.node if is_of_one_machine(death.job) else "")
+            if death.job:
+                new = JobEvidence(death.job, gaps=list(gaps), uid=death.uid)
+                bundles.setdefault(key, new).deaths.append((sample.node, death))
+    return bundles
+
+
+def is_here_only(rank: RankSample) -> bool:
+    """Whether its job is on its node only: loopback addresses and processes' numbers are equal on all machines."""
+    return is_loopback(rank.master_address) or is_of_one_machine(rank.job)
+
+
+def is_of_one_machine(job: str) -> bool:
+    """Whether a job is named by what every machine may have of its own: where it meets ("127.0.0.1:29500"), or a
+    process ("ppid:4711").
+    """
+    what, colon, _ = job.rpartition(":")
+    return bool(colon) and (what in ("ppid", "sid") or is_loopback(what.strip("[]")))
 
 
 def is_loopback(address: str | None) -> bool:
@@ -150,10 +205,11 @@ def grown(old: Number | None, new: Number | None) -> Number | None:
     return None if old is None or new is None or new < old else new - old
 
 
-def quiet_for(points: Sequence[tuple[float, RankSample]]) -> float | None:
+def quiet_for(points: Sequence[tuple[float, RankSample]], *, polls: bool = False) -> float | None:
     """Seconds at the end of ``points`` in which the counters stood still; None for fewer than two points.
 
-    Main-thread switches and read and write calls count; a DataLoader's poll every 5 s does not.
+    Main-thread switches and read and write calls count; a DataLoader's poll every 5 s does not, nor does, when it
+    ``polls``, a main thread that only wakes up.
     """
     if len(points) < 2:
         return None
@@ -161,14 +217,17 @@ def quiet_for(points: Sequence[tuple[float, RankSample]]) -> float | None:
     quiet_s = 0.0
     for (later_at, later), (earlier_at, earlier) in pairwise(reversed(points)):
         step_s = later_at - earlier_at
-        if not _still(earlier, later, step_s) or not _still(earlier, end, end_at - earlier_at):
+        if not _still(earlier, later, step_s, polls) or not _still(earlier, end, end_at - earlier_at, polls):
             break
         quiet_s = end_at - earlier_at
     return quiet_s
 
 
-def _still(earlier: RankSample, later: RankSample, seconds: float) -> bool:
+def _still(earlier: RankSample, later: RankSample, seconds: float, polls: bool) -> bool:
     allowed = max(1.0, 1.0 + limit.QUIET_RATE_PER_S * (seconds - 1.0))
+    if polls:
+        main_cpu_s, calls = grown(earlier.main_cpu_s, later.main_cpu_s), syscalls_between(earlier, later)
+        return main_cpu_s is not None and main_cpu_s < limit.POLL_CPU * seconds and (calls or 0) <= allowed
     if earlier.voluntary_switches is None or later.voluntary_switches is None:
         return False
     switches = later.voluntary_switches - earlier.voluntary_switches
@@ -182,14 +241,14 @@ def _living(newest: Mapping[str, Sample], history: History, rounds: Rounds) -> l
     for node, sample in newest.items():
         for rank in sample.ranks:
             process = (node, rank.pid)
-            quiet_s = _quiet_before_dump(history.get(process, ()), rank, rounds.get(process))
-            seen.append(RankSeen(node, rank, quiet_s=quiet_s))
+            before = _before_dump(history.get(process, ()), rank, rounds.get(process))
+            seen.append(RankSeen(node, rank, quiet_s=quiet_for(before), polled_s=quiet_for(before, polls=True)))
     return seen
 
 
-def _quiet_before_dump(
+def _before_dump(
     points: Sequence[tuple[float, RankSample]], now: RankSample, dumped: list[RankStacks] | None
-) -> float | None:
+) -> list[tuple[float, RankSample]]:
     """Up to the first dump: dumps move the counters of the process they stop."""
     usable = [(at, rank) for at, rank in points if _started_alike(rank, now) is not False]
     if dumped:
@@ -197,7 +256,7 @@ def _quiet_before_dump(
         usable = [(at, rank) for at, rank in usable if at < first.taken_at]
         if first.before is not None:
             usable.append((first.taken_at, first.before))
-    return quiet_for(usable)
+    return usable
 
 
 def _gone(newest: Mapping[str, Sample], history: History, rounds: Rounds, living: set[Process]) -> list[RankSeen]:
@@ -268,9 +327,12 @@ def _missed_by(bundle: JobEvidence, not_answered: Sequence[NodeState]) -> list[N
 
 
 def _by_world_size(bundle: JobEvidence) -> list[JobEvidence]:
-    """Jobs that share a name but not a size are told apart; processes without a size go to the largest."""
+    """Jobs that share a name but not a size are told apart; processes without a size go to the largest. What is gone of
+    a size that nobody has any more is of an earlier start.
+    """
     sizes = Counter(rank.sample.world_size for rank in bundle.roster if rank.sample.world_size and not rank.gone)
-    if len(sizes) < 2:
+    every = {rank.sample.world_size for rank in bundle.roster if rank.sample.world_size}
+    if len(sizes) < 2 and (not sizes or every == set(sizes)):
         return [bundle]
     largest = sizes.most_common(1)[0][0]
     parts = {size: replace(bundle, roster=[], dumps=[]) for size in sizes}

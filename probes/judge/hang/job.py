@@ -8,18 +8,32 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from mltop.probes.judge.deaths import Death, Deaths, kind_of_end, order_of
 from mltop.probes.judge.hang import thresholds as limit
+from mltop.probes.judge.hang.assumed import Assumed, assume_waits
 from mltop.probes.judge.hang.evidence import JobEvidence, RankSeen, is_loopback
-from mltop.probes.judge.hang.frames import UserFrames, key_of, where
+from mltop.probes.judge.hang.frames import UserFrames, called_from, key_of
+from mltop.probes.judge.hang.kernel import told_of_kernel
+from mltop.probes.judge.hang.leads import follow_training_threads
 from mltop.probes.judge.hang.view import BACKWARD, RankView, is_dead, known_waits, view_of, with_wait
 from mltop.probes.judge.nodes import by_reason, folded
 from mltop.probes.judge.values import grouped, known
-from mltop.probes.model import CONFIDENCES, Confidence, Culprit, Gap, RankSample, StackDigest, Verdict, Waiting
+from mltop.probes.model import (
+    CONFIDENCES,
+    Confidence,
+    Culprit,
+    Gap,
+    RankSample,
+    StackDigest,
+    Verdict,
+    Waiting,
+)
 from mltop.probes.model.ranks import Ranges, fold, ranks_text
 from mltop.probes.model.units import duration_words
+from mltop.probes.model.vocabulary import CulpritKind
 
 MOST_ON_ONE_MACHINE = 4096  # ranks: a job that claims to have more on one machine is not believed
 _DEAD_STATES = ("Z", "X")
@@ -27,12 +41,21 @@ _DEAD_STATES = ("Z", "X")
 
 @dataclass(frozen=True)
 class Absent:
-    """A rank that a watched machine should run and does not. ``pid`` None: never seen, or unclear which."""
+    """A rank that a watched machine should run and does not. ``pid`` None: never seen, or unclear which.
+
+    ``death``: how it ended, where its node tells.
+    """
 
     rank: int
     node: str
     pid: int | None
     reason: str
+    gpu: int | None = None
+    death: Death | None = None
+
+    def culprit(self) -> Culprit:
+        how: CulpritKind = "dead" if self.death is None else kind_of_end(self.death.told)
+        return Culprit(self.rank, self.node, self.pid, self.reason, "no process", True, self.gpu, how)
 
 
 @dataclass
@@ -45,6 +68,7 @@ class Roster:
     silent: list[RankView] = field(default_factory=list)
     unseen: Ranges = field(default_factory=Ranges)
     twice: list[int] = field(default_factory=list)
+    deaths: Deaths = field(default_factory=Deaths)  # of those that are gone
 
 
 def read_roster(evidence: JobEvidence) -> Roster:
@@ -65,7 +89,8 @@ def read_roster(evidence: JobEvidence) -> Roster:
     roster = Roster(world_size, _without_wrappers(alive), silent=silent)
     counts = Counter(view.rank for view in roster.views if view.rank is not None)
     roster.twice = sorted(rank for rank, count in counts.items() if count > 1)
-    _Search(roster, dead, samples, silent_nodes).run()
+    _Search(roster, dead, samples, silent_nodes, evidence).run()
+    roster.deaths = order_of([absent.death for absent in roster.gone if absent.death is not None])
     return roster
 
 
@@ -103,13 +128,21 @@ class _Search:
     """Looks for the numbers that no live process has, from the surest to the least sure reason."""
 
     def __init__(
-        self, roster: Roster, dead: list[RankView], samples: list[tuple[str, RankSample]], silent_nodes: set[str]
+        self,
+        roster: Roster,
+        dead: list[RankView],
+        samples: list[tuple[str, RankSample]],
+        silent_nodes: set[str],
+        evidence: JobEvidence,
     ) -> None:
         self.roster = roster
+        self.deaths = {(node, told.pid): Death(node, told) for node, told in evidence.deaths}
+        self.gpus = {(view.node, view.pid): next(iter(view.seen.sample.gpus), None) for view in dead}
         self.dead = dead
         self.samples = samples
         self.silent_nodes = silent_nodes
         self.nodes = list(dict.fromkeys(node for node, _ in samples if node not in silent_nodes))
+        self.whole = {node for node in self.nodes if _shows_all(evidence, node)}
         seen = (view.rank for view in [*roster.views, *roster.silent] if view.rank is not None)
         self.open = Ranges.below(roster.world_size or 0).without(Ranges.of(seen))
         self.replaced = {view.rank for view in roster.views}  # a restart took the dead one's number
@@ -119,9 +152,10 @@ class _Search:
         for view in self.dead:
             if view.rank is not None and view.rank not in self.replaced and view.node not in self.silent_nodes:
                 self._gone(Ranges.of([view.rank]), view.node, _how_it_went(view), view.pid)
+        self._told_dead()
         self._dead_without_number()
         for node in self.nodes:
-            numbers = self._expected(node)
+            numbers = self._expected(node) if node in self.whole else Ranges()
             self._gone(self.open.within(numbers), node, f"no process on {node}, which runs {ranks_text(numbers)}")
         self._all_on_one_machine()
         self.roster.unseen = self.open
@@ -129,7 +163,24 @@ class _Search:
     def _gone(self, ranks: Ranges, node: str, reason: str, pid: int | None = None) -> None:
         if ranks:
             self.open = self.open.without(ranks)
-            self.roster.gone += [Absent(rank, node, pid, f"gone: {reason}") for rank in ranks]
+            death = None if pid is None else self.deaths.get((node, pid))
+            if death is not None and death.rank is None and ranks.count == 1:  # its node never saw it alive
+                death = Death(node, replace(death.told, rank=ranks.first))
+            gpu = None if pid is None else self.gpus.get((node, pid))
+            why = reason if death is None or death.told.how == "unknown" else death.words()
+            self.roster.gone += [Absent(rank, node, pid, f"gone: {why}", gpu, death) for rank in ranks]
+
+    def _told_dead(self) -> None:
+        """Ranks that nothing is left of but what their node says of their end. The last end of a number counts."""
+        living = self.replaced | {view.rank for view in self.roster.silent} | {one.rank for one in self.roster.gone}
+        starts = known(view.seen.sample.started_at for view in self.roster.views)
+        begun = min(starts, default=0.0)  # before that ranks of an earlier attempt ended
+        last: dict[int, Death] = {}
+        for death in sorted(self.deaths.values(), key=lambda death: death.told.at or 0.0):
+            if death.rank is not None and death.rank not in living and (death.told.at or begun) >= begun:
+                last[death.rank] = death
+        for rank, death in last.items():
+            self._gone(Ranges.of([rank]), death.node, death.words(), death.told.pid)
 
     def _dead_without_number(self) -> None:
         dead_of = grouped((view for view in self.dead if view.rank is None), lambda view: view.node)
@@ -164,6 +215,8 @@ class _Search:
         if len(self.nodes) != 1 or self.silent_nodes or not 0 < missing <= MOST_ON_ONE_MACHINE:
             return
         node = self.nodes[0]
+        if node not in self.whole:
+            return  # a loopback address says that they run on this machine, not that they show
         masters = {sample.master_address for _, sample in self.samples if sample.master_address}
         sizes_known = any(sample.local_world_size for _, sample in self.samples)
         # One of two ranks missing is also the usual job of one rank per node: ask for a clear majority.
@@ -173,6 +226,12 @@ class _Search:
         mostly_here = not sizes_known and local and 2 * missing < len(self.roster.views)
         if (masters and all(map(is_loopback, masters))) or mostly_here:
             self._gone(self.open, node, f"no process on {node}, where the whole job runs")
+
+
+def _shows_all(evidence: JobEvidence, node: str) -> bool:
+    """Whether a process that its samples do not have is not there: in a container others may run beside ours."""
+    sample = evidence.samples.get(node)
+    return sample is not None and sample.host.sees_all_processes is True
 
 
 def _how_it_went(view: RankView) -> str:
@@ -203,9 +262,26 @@ def _unseen_gap(unseen: Ranges, evidence: JobEvidence) -> Gap:
         others = " or on nodes that were not dumped" if evidence.partial else ""
         why = f"{ranks_text(unseen)} {have} not answered: {they} may be on {silent}{others}"
         return Gap.about("rank", item=str(unseen), why=why, fix=undumped, code="unwatched")
+    confined = [rank.node for rank in evidence.roster if not _shows_all(evidence, rank.node)]
+    if confined and _may_be_beside(evidence):
+        why = (
+            f"{ranks_text(unseen)} {are} not seen from here: {folded(confined)} may show only one container's processes"
+        )
+        fix = "run mltop on the machine itself, outside of containers" + (f", or {undumped}" if undumped else "")
+        return Gap.about("rank", item=str(unseen), why=why, fix=fix, code="unwatched")
     where = "the nodes that were dumped" if evidence.partial else "the watched nodes"
     why = f"{ranks_text(unseen)} {are} not on {where}"
     return Gap.about("rank", item=str(unseen), why=why, fix=undumped or "add their nodes with -w", code="unwatched")
+
+
+def _may_be_beside(evidence: JobEvidence) -> bool:
+    """Whether the job says that more of its ranks run on the machines of those that are seen."""
+    samples = [rank.sample for rank in evidence.roster]
+    here = Counter(rank.node for rank in evidence.roster)
+    sizes = [(here[rank.node], rank.sample.local_world_size) for rank in evidence.roster]
+    return any(is_loopback(sample.master_address) for sample in samples) or any(
+        size is not None and seen < size for seen, size in sizes
+    )
 
 
 def _silent_gaps(roster: Roster, evidence: JobEvidence) -> list[Gap]:
@@ -229,6 +305,8 @@ class JobView:
     others: list[RankView] = field(default_factory=list)  # readable, and in no collective
     unreadable: list[RankView] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
+    assumed: Assumed | None = None  # what ``waiters`` wait in, when no rule but their number tells it
+    told: JobEvidence = field(default_factory=lambda: JobEvidence(""))
 
     @property
     def views(self) -> list[RankView]:
@@ -243,6 +321,12 @@ class JobView:
         """At least half of the ranks are stopped: whatever the others do, the job does not get on."""
         return bool(self.stopped) and 2 * len(self.stopped) >= len(self.views)
 
+    def kernel_says(self, view: RankView, wchan: str | None, pid: int | None = None) -> str:
+        """``: /data on server fs01 has not answered for 48 s``: what its node knows of where ``pid`` stands; or ""."""
+        sample = self.told.samples.get(view.node)
+        told = told_of_kernel(sample, view.pid if pid is None else pid, view.seen.sample.gpus, wchan)
+        return f": {'; '.join(told[: limit.KERNEL_PHRASES])}" if told else ""
+
     @cached_property
     def window_s(self) -> float:
         """How long the waiting ranks (or all, when none waits) were watched: what half of them reach."""
@@ -252,7 +336,7 @@ class JobView:
     @cached_property
     def quiet_s(self) -> float | None:
         """How long before the first dump the waiting ranks stood still; None when too few have a history."""
-        histories = [view.seen.quiet_s for view in self.waiters if view.seen.quiet_s is not None]
+        histories = [view.quiet_s for view in self.waiters if view.quiet_s is not None]
         return min(histories) if histories and 2 * len(histories) >= len(self.waiters) else None
 
     @cached_property
@@ -279,19 +363,25 @@ class JobView:
         return f"for {self.window_s:.1f} s" + (f" (quiet {quiet} before that)" if quiet else "")
 
     @property
+    def got_on(self) -> str:
+        """``and none got on for 5.0 s``."""
+        return f"and {'it did not get' if len(self.waiters) == 1 else 'none got'} on {self.watched}"
+
+    @property
     def enough_time(self) -> bool:
         return self.window_s >= limit.WINDOW_LEAST_S or (self.quiet_s or 0.0) >= limit.QUIET_SHORT_S
 
     def confidence(self, *caps: Confidence) -> Confidence:
         """How surely it stands still, and not more than any of ``caps``.
 
-        Lower when other threads of waiting ranks do I/O, when ranks are unseen or unreadable, or when a wait is a
-        guess (autograd).
+        Lower when other threads of waiting ranks do I/O or train, when ranks are unseen or unreadable, or when a wait
+        is a guess (autograd).
         """
         limits: list[Confidence] = [self.standstill, *caps]
         unknown = self.roster.unseen or self.roster.silent or self.unreadable
         guessed = any(view.waiting_in == BACKWARD for view in self.waiters)
-        if unknown or guessed or any(view.motion.calling() for view in self.waiters):
+        side = any(view.is_led or view.motion.calling() for view in self.waiters)
+        if unknown or guessed or side:
             limits.append("medium")
         return max(limits, key=CONFIDENCES.index)
 
@@ -320,8 +410,10 @@ class JobView:
 
 def read_job(evidence: JobEvidence) -> JobView:
     roster = read_roster(evidence)
-    job = JobView(roster)
+    job = JobView(roster, told=evidence)
+    follow_training_threads(roster.views)
     _share_waits(roster.views)
+    job.assumed = assume_waits([view for view in roster.views if view.readable and not view.stopped])
     for view in roster.views:
         if view.stopped:
             job.stopped.append(view)
@@ -336,15 +428,25 @@ def read_job(evidence: JobEvidence) -> JobView:
 
 
 def _share_waits(views: Sequence[RankView]) -> None:
-    """What native frames of one rank show holds for a rank at the same place that was read without them."""
-    if not any(_shows_native(view.now) for view in views if view.readable):
+    """What native frames of one rank show holds for a rank at the same place that was read without them: for one that
+    sleeps there as it does, or runs as it does. Not for one whose own native frames show no wait.
+    """
+    shown = [view for view in views if any(map(_shows_native, view.mains))]
+    if not shown:
         return
-    waits = known_waits(main for view in views for main in view.mains if _shows_native(main))
+    waits = {
+        spins: known_waits(main for view in shown if view.spins is spins for main in view.mains if _shows_native(main))
+        for spins in (False, True)
+    }
+    denied = {id(view): {key_of(main) for main in view.mains if _shows_native(main)} for view in shown}
     for view in views:
+        mine = denied.get(id(view), ())
         for at, main in enumerate(view.mains):
-            if not _shows_native(main):
-                view.mains[at] = with_wait(main, {} if main.waiting_in else waits)
-                view.waits[at] = view.waits[at] or view.mains[at].waiting_in
+            if main.waiting_in or key_of(main) in mine:
+                continue
+            view.mains[at] = with_wait(main, waits[view.spins])
+            if view.waits[at] in (None, BACKWARD):
+                view.waits[at] = view.mains[at].waiting_in or view.waits[at]
 
 
 def _shows_native(main: StackDigest) -> bool:
@@ -375,7 +477,7 @@ def waiting_lines(views: Iterable[RankView]) -> list[Waiting]:
         """``all_reduce, called from train (case.py:60)``."""
         key = (key_of(view.now), view.waiting_in)
         if key not in places:
-            places[key] = f"{view.waiting_in}, called from {where(view.now)}"
+            places[key] = f"{view.waiting_in}, called from {called_from(view.now)}"
         return places[key]
 
     fullest_first = sorted(grouped(views, text).items(), key=lambda place: -len(place[1]))

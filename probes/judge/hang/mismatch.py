@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from mltop.probes.judge.hang import thresholds as limit
 from mltop.probes.judge.hang.frames import UserFrames, is_internal, place, python_frames
+from mltop.probes.judge.hang.groups import axes_of, circles_of
 from mltop.probes.judge.hang.job import JobView, names
 from mltop.probes.judge.hang.view import BACKWARD, RankView
 from mltop.probes.judge.values import grouped, known
@@ -34,19 +35,28 @@ def mismatch(job: JobView) -> Verdict | None:
     if not job.waiters or job.others:
         return None
     sides = _split(job.waiters, lambda view: view.waiting_in or "")
+    if any(operation in POINT_TO_POINT for operation, _ in sides):
+        return _pipeline(job, sides)
     if len(sides) == 1:
         return _different_lines(job)
-    if any(operation in POINT_TO_POINT for operation, _ in sides):
-        evidence = ["every rank waits, some for a neighbour (pipeline): stacks do not tell who is behind"]
-        return job.hang(evidence + _describe(sides), "low")
     caps: tuple[Confidence, ...] = ("low",) if any(operation in _GENERIC for operation, _ in sides) else ()
     return _suspect(job, sides, "in different collectives", caps)
 
 
+def _pipeline(job: JobView, sides: Sides) -> Verdict:
+    """Some wait for a neighbour: nobody is named, whoever is in a circle may be there by another's mistake."""
+    circles = circles_of(job.waiters)
+    told = list(circles) or ["stacks do not tell who is behind"]
+    whom = "some for a neighbour" if len(sides) > 1 else "for a neighbour"
+    stand = f"every rank waits, {whom} (pipeline), and none moved {job.watched}"
+    evidence = [stand, *told, *_describe(sides)]
+    verdict = job.hang(evidence, job.confidence("medium") if circles else "low")
+    verdict.circle = next(iter(circles.values()), [])
+    return verdict
+
+
 def _different_lines(job: JobView) -> Verdict | None:
     """The same operation reached on different ways through the user's code."""
-    if job.waiters[0].waiting_in in POINT_TO_POINT:
-        return None
     places: dict[str, tuple[str, ...]] = {}
 
     def way(view: RankView) -> tuple[str, ...]:
@@ -77,14 +87,25 @@ def _describe(sides: Sides) -> list[str]:
 
 
 def _suspect(job: JobView, sides: Sides, how: str, caps: tuple[Confidence, ...]) -> Verdict:
-    evidence = [f"every rank waits, {how}, and none moved {job.watched}", *_describe(sides)]
+    unseen = job.roster.unseen.count + len(job.roster.silent)
+    whom = "every rank that was seen" if unseen else "every rank"
+    evidence = [f"{whom} waits, {how}, and none moved {job.watched}", *_describe(sides)]
     (usual, majority), *others = sides
     if len(majority) == len(others[0][1]):
         return job.hang(evidence, "low", _both_sides(sides))
-    if len(majority) < limit.MAJORITY_FIRM * len(job.waiters):
+    # Whoever was not seen may be on the other side, or be what all of these wait for.
+    if len(majority) < limit.MAJORITY_FIRM * (len(job.waiters) + unseen):
         caps = (*caps, "low")
+    axes = axes_of(job.waiters)
+    if len(axes) > 1:
+        caps = (*caps, "low")
+        if len(job.waiters) - len(majority) > 1:
+            groups = f"groups of several kinds ({', '.join(sorted(axes))})"
+            return job.hang(
+                [*evidence, f"{groups} may wait in different places: nobody is named"], job.confidence(*caps)
+            )
     most = f"while {names(majority)} in {usual}"
-    culprits = [view.culprit(f"in {text}, {most}") for text, views in others for view in views]
+    culprits = [view.culprit(f"in {text}, {most}", how="elsewhere") for text, views in others for view in views]
     return job.hang(evidence, job.confidence("medium", *caps), culprits)
 
 
@@ -93,7 +114,7 @@ def _both_sides(sides: Sides) -> list[Culprit]:
     small = sum(len(views) for _, views in sides) <= limit.LISTED_RANKS
     text = "; ".join(f"{names(views)} in {what}" for what, views in sides[: limit.EVIDENCE_PLACES])
     chosen = [view for _, views in sides for view in (views if small else views[:1])]
-    return [view.culprit(f"mismatch: {text}") for view in chosen]
+    return [view.culprit(f"mismatch: {text}", how="elsewhere") for view in chosen]
 
 
 @dataclass(frozen=True)
@@ -200,4 +221,5 @@ def _text(difference: Difference, views: list[RankView]) -> str:
 
 def _culprit(difference: Difference, value: int, view: RankView, others: str) -> Culprit:
     way = "behind" if value < difference.usual else "ahead of"
-    return view.culprit(f"{way} the others: {difference.name} is {value} here and {difference.usual} on {others}")
+    text = f"{way} the others: {difference.name} is {value} here and {difference.usual} on {others}"
+    return view.culprit(text, how="behind")

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from mltop.probes.judge.hang import thresholds as limit
+from mltop.probes.judge.hang.assumed import SLEEPS
 from mltop.probes.judge.hang.frames import where
 from mltop.probes.judge.hang.job import JobView, names
 from mltop.probes.judge.hang.view import RankView
@@ -31,6 +32,9 @@ def moving(job: JobView) -> Verdict | None:
     confidence: Confidence = "medium" if not stragglers or rounds >= limit.STRAGGLER_ROUNDS_FIRM else "low"
     if not stragglers and job.window_s >= limit.WINDOW_SHORT_S:
         confidence = "high"
+    if not stragglers and job.running and not job.unreadable and all(map(_only_sleeps, job.running)):
+        confidence = "low"
+        evidence.append("between their sleeps they do next to nothing: a poll looks the same; look again in a minute")
     return Verdict("straggler" if stragglers else "moving", [], [], stragglers, evidence, confidence)
 
 
@@ -55,7 +59,7 @@ def _why_it_moves(job: JobView) -> str | None:
     passing = [view for view in job.running if view.passes]
     if passing:
         return f"{_of(passing, job)} went in or out of a collective between dumps; {_counters(everyone)}"
-    restless = [view for view in job.waiters if view.motion.switching()]
+    restless = [view for view in job.waiters if view.switches]
     if restless and len(restless) > limit.RESTLESS_SHARE * len(job.waiters):
         return f"{_of(restless, job)} wait in the same place in every dump, but move: {_counters(everyone)}"
     if job.waiters:
@@ -64,6 +68,14 @@ def _why_it_moves(job: JobView) -> str | None:
     else:
         most_move = 2 * len(moved) >= len(everyone) > 0
     return f"{_of(moved, job)} move: {_counters(everyone)}" if most_move else None
+
+
+def _only_sleeps(view: RankView) -> bool:
+    """It sleeps in most dumps, reads and writes nothing, and hardly computes; what it counts may be its looks."""
+    motion, sleeps = view.motion, sum(main.wchan in SLEEPS for main in view.mains)
+    idle = motion.main_cpu_s is not None and motion.main_cpu_s < limit.POLL_CPU * motion.window_s
+    still = not view.passes and not any(view.waits) and motion.syscalls is not None and not motion.calling()
+    return idle and still and sleeps >= limit.POLL_PLACE_SHARE * len(view.mains)
 
 
 def _of(views: Sequence[RankView], job: JobView) -> str:
@@ -138,5 +150,5 @@ def _straggler(view: RankView, share: float, typical: float) -> Culprit:
     outside = Counter(where(main) for main, wait in zip(view.mains, view.waits, strict=True) if wait is None)
     place = max(outside, key=lambda text: outside[text], default=None)
     return view.culprit(
-        f"waits for others in {share:.0%} of {len(view.waits)} dumps, the others in {typical:.0%}", place
+        f"waits for others in {share:.0%} of {len(view.waits)} dumps, the others in {typical:.0%}", place, how="slow"
     )

@@ -16,6 +16,11 @@ MOVE_CPU_S_PER_S = 0.0004
 BUSY_CPU = 0.5  # of one core: above it a rank without system calls computes or loops
 BUSY_MAIN_CPU = 0.05  # of one core, of the main thread: the same on a machine with more ranks than cores
 BUSY_ROUNDS = 0.5  # of the dumps, more of them in state R: the same where no CPU time is known
+# Jobs that poll, measured: a sleep of 1 s, 0.1 s and 10 ms between two looks costs 0.1, 1 and 10 ms/s, one of 1 ms 28.
+POLL_CPU = 0.05  # of one core, of the main thread: what uses more does something between its sleeps
+POLL_ROUNDS = 3  # dumps, at least: fewer may meet any job between two steps
+POLL_PLACE_SHARE = 0.6  # of a rank's dumps show the sleep itself, the others the look
+POLL_SURE_S = 300.0  # from here on a poll that nobody knows by name is a hang, where no rhythm is known (idle servers)
 
 # Movement of the job
 MOVING_SHARE = 0.5  # of the ranks: more of them moving means that the job moves
@@ -34,13 +39,18 @@ QUIET_LONG_S = 30.0
 QUIET_RATE_PER_S = 0.25  # a counter that moves slower than this stands still (DataLoader poll)
 
 # A checkpoint or an evaluation on one rank looks like a hang: how long the standstill must be known (watched and
-# quiet before) until a rank that computes may be accused with medium and with high confidence, and until one that
-# stands still below such a function may be with high.
-WORK_MEDIUM_S = 30.0
+# quiet before) until a rank that computes may be accused with medium and with high confidence, and until one may be at
+# all that stands still below such a function, or is the first one while the others are where only it keeps them.
+WORK_MEDIUM_S = 60.0
 WORK_HIGH_S = 120.0
-SAVING_HIGH_S = 30.0
+SAVING_HIGH_S = 60.0
+# The same where it is known how long a step of the job takes: of all that looks like work.
+WORK_LEAST_S = 60.0
+WORK_STEPS = 10
 
+KERNEL_PHRASES = 3  # of what the node says of a kernel function
 KERNEL_ROUNDS = 2  # D in one round is normal, in all of at least so many it is stuck
+ALIKE_SHARE = 2 / 3  # of the ranks: so many that stand in one place wait for those who do not
 MAJORITY_FIRM = 2 / 3  # a mismatch against less than this share of the ranks is of low confidence
 
 # Straggler: shares of the rounds in which a rank waits for others

@@ -14,6 +14,7 @@ the standstill was watched for 5 s or the samples show it for 30 s before.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import takewhile
 
@@ -24,9 +25,10 @@ from mltop.probes.judge.hang.frames import key_of, where
 from mltop.probes.judge.hang.job import JobView, names, read_job, waiting_lines
 from mltop.probes.judge.hang.mismatch import by_loop_counter, harmless, local_differences, mismatch
 from mltop.probes.judge.hang.movement import moving
-from mltop.probes.judge.hang.outsiders import non_waiters, outside_lines
-from mltop.probes.judge.hang.view import RankView, main_digest
-from mltop.probes.model import Culprit, JobReport, StackDigest, Verdict
+from mltop.probes.judge.hang.outsiders import non_waiters, outside_lines, work_s
+from mltop.probes.judge.hang.view import MAIN, RankView, leading_digest
+from mltop.probes.judge.values import grouped
+from mltop.probes.model import Confidence, JobReport, StackDigest, Verdict
 from mltop.probes.model.ranks import ranks_text
 
 MOST_SILENT = 8  # nodes named: after these, only their number
@@ -39,8 +41,8 @@ def report(evidence: JobEvidence) -> JobReport:
     """
     job = read_job(evidence)
     views = [*job.views, *job.roster.silent]
-    classes = merge([view.now for view in views if view.readable])
-    digests = [digest for view in views for digest in _newest_digests(view)]
+    classes = merge([replace(view.now, thread=MAIN) if view.is_led else view.now for view in views if view.readable])
+    digests = [digest for view in views for digest in view.with_tasks(_newest_digests(view))]
     return JobReport(evidence.job, job.roster.world_size, _judge(job), classes, digests, evidence.uid, evidence.user)
 
 
@@ -56,7 +58,15 @@ def _judge(job: JobView) -> Verdict:
     if verdict.kind == "hang" and verdict.confidence == "low":
         _lower(job, verdict)
     verdict.gaps.extend(job.gaps)
+    if verdict.stands_still:
+        verdict.since = _still_since(job)
     return verdict
+
+
+def _still_since(job: JobView) -> float | None:
+    """Since when nothing is known to have moved, by the newest stacks of those who wait."""
+    newest = [view.times[-1] for view in job.waiters or job.running if view.times]
+    return max(newest) - job.known_s if newest else None
 
 
 def _lower(job: JobView, verdict: Verdict) -> None:
@@ -103,25 +113,56 @@ def _too_little(job: JobView) -> Verdict | None:
 
 
 def _by_stacks(job: JobView) -> Verdict:
-    verdict = non_waiters(job) or mismatch(job)
+    verdict = _all_poll(job) or non_waiters(job) or mismatch(job)
     if verdict:
         return verdict
     differences = local_differences(job)
     return by_loop_counter(job, differences) or _below_python(job, harmless(job, differences))
 
 
+def _all_poll(job: JobView) -> Verdict | None:
+    """Nobody is elsewhere who could end what the ranks look for: nobody is named. One may wait in a collective."""
+    if job.assumed is None or not job.assumed.polls or job.others:
+        return None
+    assumed = job.assumed
+    polling = [view for view in job.waiters if view.polls]
+    stand = f"{_everyone(job, polling)} polls at {assumed.place} {job.watched} and does not get on"
+    evidence = [stand, f"it polls for {assumed.poll.what}. {assumed.poll.advice}"] if assumed.poll else [stand]
+    evidence += [f"{names(here)} waits in {wait}" for wait, here in _in_collectives(job).items()]
+    sure_s = limit.POLL_SURE_S if job.told.rhythm_s is None else work_s(job)
+    known = assumed.poll is not None and assumed.sleeps
+    if not known and (job.known_s < sure_s or len(job.views) == 1):
+        return job.unclear(*evidence, "a slow step may look the same: look again in a minute")
+    return job.hang(evidence, job.confidence("medium"))
+
+
+def _everyone(job: JobView, views: list[RankView]) -> str:
+    if len(views) < len(job.views):
+        return f"each of {names(views)}"
+    return "every rank" if len(views) > 1 else "the only rank"
+
+
+def _in_collectives(job: JobView) -> dict[str, list[RankView]]:
+    return grouped((view for view in job.waiters if not view.polls), lambda view: view.waiting_in or "")
+
+
 def _nobody_alive(job: JobView) -> Verdict:
+    deaths = job.roster.deaths
     if job.roster.silent:
         text = "no watched node that runs this job answered"
-    elif job.roster.gone and job.roster.unseen:
-        text = "every rank on the watched nodes has ended: the first one's error file or log tells why"
     elif job.roster.gone:
-        text = "every rank of the job has ended: the first one's error file or log tells why"
+        whose = "on the watched nodes" if job.roster.unseen else "of the job"
+        text = f"every rank {whose} has ended"
+        if deaths.all_finished:
+            text += " with exit code 0"
+        elif not deaths.firsts:
+            text += ": the first one's error file or log tells why"
     else:
         text = "no rank of the job was found"
     evidence = [text, *system_facts(job)]
     ended = bool(job.roster.gone) and not job.roster.silent and not job.roster.unseen
-    return Verdict("unclear", evidence=evidence, confidence="high" if ended else "low", ended=ended)
+    firsts = [absent.culprit() for absent in job.roster.gone if deaths.sure and absent.death in deaths.firsts]
+    return Verdict("unclear", firsts, evidence=evidence, confidence="high" if ended else "low", ended=ended)
 
 
 def _unclear(job: JobView, why: str) -> Verdict:
@@ -145,7 +186,7 @@ def _newest_digests(view: RankView) -> list[StackDigest]:
     if not view.rounds:
         return []
     digests = view.rounds[-1].digests
-    main = main_digest(view.rounds[-1])
+    main = leading_digest(view.rounds[-1], view.thread)
     if main is None or (len(view.mains) < 2 and main is view.now):
         return digests
     same = (key_of(earlier) == key_of(main) for earlier in reversed(view.mains))
@@ -162,14 +203,23 @@ def gone_or_stopped(job: JobView) -> Verdict | None:
     waiters = [view for view in job.waiters if view not in kernel]
     if not waiters and not job.mostly_stopped:
         return None
-    gone = job.roster.gone
-    culprits = [Culprit(absent.rank, absent.node, absent.pid, absent.reason, "no process", True) for absent in gone]
-    culprits += [view.culprit(_how_stopped(view), _place(view)) for view in job.stopped]
-    culprits += [view.culprit(_how_in_kernel(view), _place(view)) for view in kernel]
+    deaths = job.roster.deaths
+    culprits = [absent.culprit() for absent in job.roster.gone if not deaths.is_consequence(absent.rank)]
+    culprits += [
+        view.culprit(_how_stopped(view), _place(view), how="traced" if view.states[-1] == "t" else "stopped")
+        for view in job.stopped
+    ]
+    culprits += [view.culprit(_how_in_kernel(job, view), _place(view), how="kernel") for view in kernel]
     if not culprits:
         return None
-    confidence = job.confidence() if waiters else "high"
+    caps: list[Confidence] = ["medium"] if deaths.firsts and not (deaths.sure and _all_told(job)) else []
+    confidence = job.confidence(*caps) if waiters else "high"
     return Verdict("hang", culprits, waiting_lines(waiters), [], system_facts(job), confidence)
+
+
+def _all_told(job: JobView) -> bool:
+    """Of each rank that is gone it is known how it ended."""
+    return all(absent.death is not None and absent.death.told.how != "unknown" for absent in job.roster.gone)
 
 
 def in_kernel(job: JobView) -> list[RankView]:
@@ -181,8 +231,10 @@ def in_kernel(job: JobView) -> list[RankView]:
 def system_facts(job: JobView) -> list[str]:
     """What is known without any stack, one line per fact."""
     facts = []
-    if job.roster.gone:
-        facts.append(f"{ranks_text(absent.rank for absent in job.roster.gone)} {job.roster.gone[0].reason}")
+    untold = [absent for absent in job.roster.gone if absent.death is None or absent.death.told.how == "unknown"]
+    if untold:
+        facts.append(f"{ranks_text(absent.rank for absent in untold)} {untold[0].reason}")
+    facts += job.roster.deaths.lines()
     traced = [view for view in job.stopped if view.states[-1] == "t"]
     signalled = [view for view in job.stopped if view.states[-1] == "T"]
     for views, how in ((signalled, "stopped by a signal (state T"), (traced, "held by a debugger (state t")):
@@ -191,7 +243,17 @@ def system_facts(job: JobView) -> list[str]:
     kernel = in_kernel(job)
     if kernel:
         facts.append(f"{names(kernel)} in the kernel (state D) in all of {len(kernel[0].states)} dumps")
-    return facts
+    return facts + _blocked_lines(job, kernel)
+
+
+def _blocked_lines(job: JobView, accused: Sequence[RankView]) -> list[str]:
+    """What stands behind ranks in the kernel that are not accused, because it is most of them."""
+    blocked = (view for view in job.views if view.states[-1] == "D" and view not in accused)
+    told = grouped(blocked, lambda view: (view.node, _wchan(view), job.kernel_says(view, _wchan(view), pid=0)))
+    lines = [
+        f"{names(here)} in the kernel on {node} in {wchan}{says}" for (node, wchan, says), here in told.items() if says
+    ]
+    return lines[: limit.EVIDENCE_PLACES]
 
 
 def _how_stopped(view: RankView) -> str:
@@ -200,10 +262,11 @@ def _how_stopped(view: RankView) -> str:
     return f"stopped by a signal (state T); to let it run on: kill -CONT {view.pid}"
 
 
-def _how_in_kernel(view: RankView) -> str:
+def _how_in_kernel(job: JobView, view: RankView) -> str:
     wchan = _wchan(view)
     inside = f" in {wchan}" if wchan else ""
-    return f"uninterruptible in the kernel{inside} (state D in all of {len(view.states)} dumps)"
+    seen = f"uninterruptible in the kernel{inside} (state D in all of {len(view.states)} dumps)"
+    return seen + job.kernel_says(view, wchan)
 
 
 def _wchan(view: RankView) -> str | None:

@@ -11,9 +11,11 @@ from mltop.probes.judge.hang import thresholds as limit
 from mltop.probes.judge.hang.evidence import RankSeen, add, grown, syscalls_between, works
 from mltop.probes.judge.hang.frames import UserFrames, in_backward, key_of, python_frames, waits_for_thread, where
 from mltop.probes.judge.values import grouped
-from mltop.probes.model import Culprit, RankStacks, StackDigest
+from mltop.probes.model import Culprit, RankStacks, StackDigest, Tasks
+from mltop.probes.model.vocabulary import CulpritKind
 
 STOPPED = ("T", "t")  # by a signal, by a debugger
+MAIN = "MainThread"
 BACKWARD = "backward (for gradients)"  # a wait that the stack does not prove: it may also compute
 
 
@@ -46,7 +48,8 @@ _NO_MOTION = Motion(0.0, None, None)
 class RankView:
     """A rank with a live process. ``mains``: its readable main-thread digests, one per round, oldest first.
 
-    ``waits`` (what it waits in) and ``times`` (unix s) go with them.
+    ``waits`` (what it waits in) and ``times`` (unix s) go with them. ``thread``: the one that trains, if it is not the
+    main one all of these, and ``motion``, are its.
     """
 
     seen: RankSeen
@@ -57,6 +60,8 @@ class RankView:
     states: list[str] = field(default_factory=list)  # the kernel's, one per round as its dump saw it
     motion: Motion = _NO_MOTION
     same_stack: bool = True  # one and the same stack and integer locals of user code in all dumps
+    thread: str = MAIN
+    polls: bool = False  # it wakes up to look whether it may go on (assumed.py): its switches are no movement
 
     @property
     def rank(self) -> int | None:
@@ -97,7 +102,19 @@ class RankView:
     @property
     def seen_to_stand(self) -> bool:
         """It was looked at more than once, or its counters stood still before that."""
-        return len(self.mains) > 1 or (self.seen.quiet_s or 0.0) >= limit.QUIET_SHORT_S
+        return len(self.mains) > 1 or (self.quiet_s or 0.0) >= limit.QUIET_SHORT_S
+
+    @property
+    def quiet_s(self) -> float | None:
+        """For how long before the first dump it stood still, as far as its counters tell."""
+        if self.is_led:
+            return None  # samples tell of main threads
+        return self.seen.polled_s if self.polls else self.seen.quiet_s
+
+    @property
+    def is_led(self) -> bool:
+        """Its training runs in another thread than the main one."""
+        return self.thread != MAIN
 
     @property
     def waiting_in(self) -> str | None:
@@ -127,7 +144,12 @@ class RankView:
     @property
     def calls(self) -> bool:
         """Its counters move: it goes in and out of the kernel."""
-        return not self.stopped and (self.motion.switching() or self.motion.calling())
+        return not self.stopped and (self.switches or self.motion.calling())
+
+    @property
+    def switches(self) -> bool:
+        """Its main thread goes to sleep and wakes up, and not in the rhythm of a poll."""
+        return not self.polls and self.motion.switching()
 
     @property
     def spins(self) -> bool:
@@ -148,12 +170,56 @@ class RankView:
         """Counters or the stack move. CPU time alone is not progress: a wait for the GPU may spin."""
         return self.calls or (self.readable and not self.same_stack and not self.stopped)
 
+    @property
+    def tasks(self) -> Tasks | None:
+        """Of its event loop, as they were last asked for."""
+        digests = self.with_tasks(self.rounds[-1].digests) if self.rounds else []
+        return next((each.tasks for each in digests if each.child_of is None and each.tasks is not None), None)
+
+    def with_tasks(self, newest: list[StackDigest]) -> list[StackDigest]:
+        """The digests of the last round, each event loop with the tasks that any round has asked for, if it has stood
+        there since.
+        """
+        every = [digest for stacks in self.rounds for digest in stacks.digests if digest.tasks is not None]
+        every.sort(key=lambda digest: not digest.tasks.error if digest.tasks else False)  # what is known, last
+        asked = {(each.pid, each.thread, key_of(each)): each.tasks for each in every}
+        if not asked:
+            return newest
+        return [replace(each, tasks=asked.get((each.pid, each.thread, key_of(each)))) for each in newest]
+
     def threads(self) -> list[list[StackDigest]]:
         """Its own other threads of the newest round: digests of all rounds, oldest first."""
         newest = self.rounds[-1].digests if self.rounds else []
-        every = (digest for stacks in self.rounds for digest in stacks.digests if _is_other_thread(digest))
+        every = (digest for stacks in self.rounds for digest in stacks.digests if self._is_other_thread(digest))
         by_name = grouped(every, lambda digest: digest.thread)
-        return [by_name[name] for name in dict.fromkeys(digest.thread for digest in newest if _is_other_thread(digest))]
+        names = dict.fromkeys(digest.thread for digest in newest if self._is_other_thread(digest))
+        return [by_name[name] for name in names]
+
+    def _is_other_thread(self, digest: StackDigest) -> bool:
+        """A thread of the rank itself that neither is its main one nor trains."""
+        return digest.child_of is None and digest.thread not in (MAIN, self.thread)
+
+    def digests_of(self, thread: str) -> list[StackDigest]:
+        """Of one of its own threads, oldest first."""
+        every = (digest for stacks in self.rounds for digest in stacks.digests if digest.child_of is None)
+        return [digest for digest in every if digest.thread == thread and digest.frames]
+
+    def follow(self, thread: str, users: UserFrames) -> None:
+        """Look at this thread from here on, where it was seen."""
+        self.thread, self.mains, self.waits, self.times = thread, [], [], []
+        self._read(users)
+        self.motion = _thread_motion(self.mains, self.times, self.motion)
+
+    def _read(self, users: UserFrames) -> None:
+        digests = [leading_digest(stacks, self.thread) for stacks in self.rounds]
+        waits = known_waits(digest for digest in digests if digest is not None) if len(digests) > 1 else {}
+        for stacks, digest in zip(self.rounds, digests, strict=True):
+            if digest is not None:
+                self.mains.append(with_wait(digest, waits))
+                self.times.append(stacks.taken_at)
+                self.waits.append(wait_of(self.now, stacks.digests))
+        if len(digests) > 1:
+            self.same_stack = _all_same(self.mains, users)
 
     def children(self) -> list[list[StackDigest]]:
         """Its children of the newest round with any: main-thread digests of all rounds, oldest first."""
@@ -163,30 +229,22 @@ class RankView:
         pids = dict.fromkeys(digest.pid for digest in of_rounds[-1]) if of_rounds else ()
         return [mains[pid] for pid in pids if pid in mains]
 
-    def culprit(self, reason: str, place: str | None = None, pid: int | None = None) -> Culprit:
-        """The rank accused. ``place``: where it stands, None: by its newest stack; ``pid``: of a child."""
+    def culprit(
+        self, reason: str, place: str | None = None, child_pid: int | None = None, how: CulpritKind = ""
+    ) -> Culprit:
+        """The rank accused. ``place``: where it stands, None: by its newest stack; ``child_pid``: of its child."""
         place = where(self.now) if place is None else place
-        return Culprit(self.rank, self.node, self.pid if pid is None else pid, reason, place, place in reason)
+        gpu = next(iter(self.seen.sample.gpus), None)
+        return Culprit(self.rank, self.node, self.pid, reason, place, place in reason, gpu, how, child_pid)
 
 
 def view_of(seen: RankSeen, rounds: list[RankStacks], users: UserFrames) -> RankView:
     """All that is asked of every rank is worked out here, once: jobs have thousands of them."""
     view = RankView(seen, sorted(rounds, key=attrgetter("taken_at")) if len(rounds) > 1 else rounds)
-    mains = [main_digest(stacks) for stacks in view.rounds]
-    waits = known_waits(main for main in mains if main is not None) if len(rounds) > 1 else {}
-    for stacks, main in zip(view.rounds, mains, strict=True):
-        if main is not None:
-            view.mains.append(with_wait(main, waits))
-            view.times.append(stacks.taken_at)
-            view.waits.append(wait_of(view.now, stacks.digests))
-        state = _state_of(stacks)
-        if state:
-            view.states.append(state)
-    if not view.states:
-        view.states.append(seen.sample.state)
+    view.states = [state for state in map(_state_of, view.rounds) if state] or [seen.sample.state]
+    view._read(users)
     if len(rounds) > 1:
         view.motion = motion_between(view.rounds)
-        view.same_stack = _all_same(view.mains, users)
     return view
 
 
@@ -207,10 +265,10 @@ def with_wait(main: StackDigest, waits: Mapping[str, str]) -> StackDigest:
     return main if wait is None or wait == main.waiting_in else replace(main, waiting_in=wait)
 
 
-def main_digest(stacks: RankStacks) -> StackDigest | None:
-    """The rank's own main thread with its frames, None when it could not be read."""
-    mains = (digest for digest in stacks.digests if digest.child_of is None and digest.frames and _is_main(digest))
-    return next(mains, None)
+def leading_digest(stacks: RankStacks, thread: str = MAIN) -> StackDigest | None:
+    """The rank's own main thread, or the one that trains, with its frames; None when it could not be read."""
+    own = (digest for digest in stacks.digests if digest.child_of is None and digest.frames)
+    return next((digest for digest in own if digest.thread == thread), None)
 
 
 def wait_of(main: StackDigest, digests: Sequence[StackDigest]) -> str | None:
@@ -241,13 +299,17 @@ def motion_between(rounds: Sequence[RankStacks]) -> Motion:
     return Motion(window_s, switches, syscalls, main_cpu_s)
 
 
+def _thread_motion(digests: Sequence[StackDigest], times: Sequence[float], of_process: Motion) -> Motion:
+    """Of one thread, by its own counters; system calls are counted for all threads together."""
+    if len(digests) < 2:
+        return _NO_MOTION
+    switches = grown(digests[0].switches, digests[-1].switches)
+    cpu_s = grown(digests[0].cpu_s, digests[-1].cpu_s)
+    return Motion(times[-1] - times[0], switches, of_process.syscalls, cpu_s)
+
+
 def runs_mostly(states: Sequence[str]) -> bool:
     return states.count("R") > limit.BUSY_ROUNDS * len(states)
-
-
-def _is_other_thread(digest: StackDigest) -> bool:
-    """A thread of the rank itself that is not its main one."""
-    return digest.child_of is None and not _is_main(digest)
 
 
 def is_dead(digest: StackDigest) -> bool:
@@ -276,4 +338,4 @@ def _all_same(mains: Sequence[StackDigest], users: UserFrames) -> bool:
 
 
 def _is_main(digest: StackDigest) -> bool:
-    return digest.thread == "MainThread"
+    return digest.thread == MAIN

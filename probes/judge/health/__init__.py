@@ -2,6 +2,6 @@
 
 from mltop.probes.judge.health.engine import Health, evaluate, evaluated
 from mltop.probes.judge.health.registry import RULES
-from mltop.probes.judge.health.rule import FAILED, Expectations
+from mltop.probes.judge.health.rule import FAILED, NO_EXPECTATIONS, Expectations
 
-__all__ = ["FAILED", "RULES", "Expectations", "Health", "evaluate", "evaluated"]
+__all__ = ["FAILED", "NO_EXPECTATIONS", "RULES", "Expectations", "Health", "evaluate", "evaluated"]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 
 from mltop.probes.judge.health.folding import fold_findings
 from mltop.probes.judge.health.job.whole_job import History, JobMoment, RankFacts, facts_of_ranks
-from mltop.probes.judge.health.names import is_of_nvml, slot
+from mltop.probes.judge.health.names import cards_of_ports, is_of_nvml, slot
 from mltop.probes.judge.health.peers import NO_PEERS, PeerBook, Peers
 from mltop.probes.judge.health.registry import COUNTERS, FACTS, GAUGES, JOB_RULES, RULES, VALUES
 from mltop.probes.judge.health.rule import EVENT_LISTED_S, NO_EXPECTATIONS, Expectations, Hit, Moment, Rule
@@ -71,7 +72,7 @@ class NodeHealth:
 
     def findings(self) -> list[Finding]:
         """What fires now, not folded, and what could not be judged."""
-        return [finding for finding, _ in self.spans.firing()]
+        return self.spans.firing()
 
     def _remember(self, sample: Sample) -> None:
         """What the readers of the rules' modules name. One that fails costs the rules that need it."""
@@ -104,7 +105,7 @@ class NodeHealth:
 
 def _hits(rule: Rule, moment: Moment | JobMoment, spans: Spans, now: float, node: str = "") -> list[Hit]:
     try:
-        return list(rule.check(moment))
+        return list(rule.hits(moment))
     except Exception as error:  # noqa: BLE001 - said as a finding, and the other rules and jobs are judged
         spans.fail(f"rule {rule.id}", error, now, node)
         return []
@@ -138,6 +139,7 @@ class JobHealth:
         self._judged_at = 0.0
         self._histories_at: dict[str, float] = {}
         self._turns: dict[str, tuple[float, float]] = {}  # node → (newest, seconds since the one before)
+        self._checked: dict[str, tuple[float, int]] = {}  # rule → (when, of how many ranks)
 
     def see(self, moment: Moment) -> None:
         # The nodes' clocks differ: by the watcher's, as far as it is known.
@@ -155,6 +157,12 @@ class JobHealth:
             self._judged_at = 0.0  # a clock was set back
         if self._by_node and abs(now - self._judged_at) >= JOBS_JUDGED_EVERY_S:
             self._judge(max(now, self._judged_at))
+
+    def settle(self) -> None:
+        """No sample comes after those that were seen: judge the jobs as they stand."""
+        newest = max((at for at, _ in self._turns.values()), default=0.0)
+        if self._by_node and newest >= self._judged_at:
+            self._judge(newest)
 
     def forget(self, node: str) -> None:
         for of_nodes in (self._by_node, self._histories_at, self._turns):
@@ -174,21 +182,29 @@ class JobHealth:
     def _judge(self, now: float) -> None:
         self._judged_at = now
         fresh = {node for node, (at, turn_s) in self._turns.items() if now - at < max(STALE_S, STALE_TURNS * turn_s)}
-        every = (facts for node in self._by_node if node in fresh for facts in self._by_node[node])
+        every = [facts for node in self._by_node if node in fresh for facts in self._by_node[node]]
+        due = [rule for rule in self.rules if self._is_due(rule, now, len(every))]
         jobs: dict[Job, list[RankFacts]] = grouped(every, lambda facts: (facts.rank.uid, facts.rank.job))
         namesakes = Counter(name for _, name in jobs)
         for job, of_job in jobs.items():
             owner = f" of {of_job[0].rank.user or of_job[0].rank.uid}" if namesakes[job[1]] > 1 else ""
             ordered = tuple(sorted(of_job, key=lambda facts: (facts.rank.rank is None, facts.rank.rank or 0)))
             moment = JobMoment(job[1], now, ordered, owner)
-            for rule in self.rules:
+            for rule in due:
                 self._check(rule, job, moment)
         self._spans.close(now)
         if self._keep_s is not None:
             self._spans.forget_ended(now - self._keep_s)
-        findings = (*first_of_each([finding for finding, _ in self._spans.firing()]), *self._spans.ended)
+        findings = (*first_of_each(self._spans.firing()), *self._spans.ended)
         if findings != self._findings:
             self._findings = findings
+
+    def _is_due(self, rule: Rule, now: float, ranks: int) -> bool:
+        at, of_ranks = self._checked.get(rule.id, (float("-inf"), -1))
+        due = abs(now - at) >= rule.every_s or ranks != of_ranks
+        if due:
+            self._checked[rule.id] = now, ranks
+        return due
 
     def _check(self, rule: Rule, job: Job, moment: JobMoment) -> None:
         for hit in _hits(rule, moment, self._spans, moment.at, moment.ranks[0].node)[:MOST_HITS]:
@@ -209,10 +225,11 @@ class Health:
         eager: bool | Collection[str] = False,
         keep_s: float | None = EVENT_LISTED_S,
     ) -> None:
-        self._expectations, self._rules, self._eager, self._keep_s = expectations, rules, eager, keep_s
+        self._expectations, self._eager, self._keep_s = expectations, eager, keep_s
+        self._rules = [rule.at(expectations.thresholds) for rule in rules]
         self._nodes: dict[str, NodeHealth] = {}
         self._book = PeerBook(FACTS)
-        self._jobs = JobHealth(keep_s=keep_s)
+        self._jobs = JobHealth([rule.at(expectations.thresholds) for rule in JOB_RULES], keep_s=keep_s)
         self._folded: dict[str, tuple[Finding, ...] | None] = {}  # None: to be made when somebody asks
 
     def compare(self, samples: Iterable[Sample]) -> None:
@@ -241,6 +258,10 @@ class Health:
         self._folded.pop(name, None)
         self._book.forget(name)
         self._jobs.forget(name)
+
+    def settle(self) -> None:
+        """No sample comes after those that were seen."""
+        self._jobs.settle()
 
     def of(self, name: str) -> tuple[Finding, ...]:
         """One node's own findings, firing and ended, folded; the same tuple until its next sample."""
@@ -294,6 +315,7 @@ def evaluated(
     health.compare({sample.node: sample for sample in reversed(ordered)}.values())
     for sample in ordered:
         health.see(sample)
+    health.settle()
     return health
 
 
@@ -308,6 +330,6 @@ def _folded(node: NodeHealth) -> tuple[Finding, ...]:
     assert node.newest is not None
     gpus = node.newest.gpus
     working = sum(gpu.state == "ok" for gpu in gpus)
-    findings = [*(finding for finding, _ in firing), *ended]
-    folded = fold_findings(findings, working, listed_gpus=len(gpus), about=firing)
+    cards = partial(cards_of_ports, node.newest)
+    folded = fold_findings([*firing, *ended], working, listed_gpus=len(gpus), cards=cards)
     return tuple(sorted(folded, key=gravest_first))

@@ -5,11 +5,13 @@ And no finding advises against another one about the same thing: who is told to 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 
-from mltop.probes.judge.health.registry import RULES
+from mltop.probes.judge.health.registry import RULE_OF, RULES
 from mltop.probes.judge.health.rule import Rule
 from mltop.probes.judge.health.spans import earliest, first_of_each
 from mltop.probes.judge.values import grouped, known
@@ -26,25 +28,27 @@ BEATS: dict[Remedy, frozenset[Remedy]] = {
 }
 # What ended so shortly before its cause began belongs to it: a GPU throttles, then it is lost.
 SLACK_S = 60.0
+_DISK = re.compile(r"(nvme\d+)(?:c\d+)?(?:n\d+(?:p\d+)?)?|((?:s|v|xv)d[a-z]{1,3})\d*")
 MOST_FOLDED = 64  # names in one finding
+MOST_HEADS = 8  # lines of one card or server, at different times: what it had beyond is told one by one
 
 
 @dataclass(eq=False)
 class _Line:
-    """A finding, the other names of what it is about, and what was folded into it with an advice of its own."""
+    """A finding, and what was folded into it with an advice of its own."""
 
     finding: Finding
-    about: tuple[str, ...]
     order: int
     advice: list[Finding] = field(default_factory=list)
 
     @property
     def subjects(self) -> tuple[str, ...]:
-        return (self.finding.subject, *self.about)
+        return (self.finding.subject, *self.finding.about)
 
     def fold(self, explained: _Line) -> None:
-        """Its name is kept, and its advice: of each remedy one will do."""
+        """It is kept whole, and its advice: of each remedy one will do."""
         self.finding.folded += [_name(explained.finding), *explained.finding.folded]
+        self.finding.explains += _flat(explained.finding)
         remedies = {finding.remedy for finding in self.advice}
         for finding in (explained.finding, *explained.advice):
             if finding.remedy not in remedies and finding.remedy != "none":
@@ -67,24 +71,39 @@ class _Lines:
         return [rule_id for rule_id in self.by_id if rule_id in patterns or rule_id.startswith(beginnings)]
 
 
+def alike(finding: Finding) -> tuple[str, ...]:
+    """Equal for findings of several nodes that say the same: see ``Rule.alike``."""
+    rule = RULE_OF.get(finding.id)
+    if rule is None:  # a node's state, or a rule that failed
+        return finding.severity, finding.id, finding.remedy, finding.subject, finding.key
+    if rule.alike == "rule":
+        return finding.severity, finding.id
+    return finding.severity, finding.id, finding.remedy, finding.key if rule.alike == "kind" else finding.subject
+
+
+def told_of_nvml(findings: Iterable[Finding]) -> set[str]:
+    """The codes of gaps of all of NVML that these, of one node, are made of."""
+    critical = {finding.id for finding in findings if finding.severity == "critical"}
+    return {code for rule_id in critical if rule_id in RULE_OF for code in RULE_OF[rule_id].tells_nvml}
+
+
 def fold_findings(
     findings: Sequence[Finding],
     working_gpus: int,
     rules: Sequence[Rule] = RULES,
     listed_gpus: int = 0,
-    about: Iterable[tuple[Finding, tuple[str, ...]]] = (),
+    cards: Callable[[], Mapping[str, str]] = dict,
 ) -> list[Finding]:
     """One node's ``findings`` without those that another one explains; its ``folded`` lists them as "id subject".
 
     Only findings whose times overlap (with a minute's slack) explain each other. What is left does not advise against
-    each other, and of very many alike most are one line. ``listed_gpus``: also those that do not work. ``about``: what
-    else some of the findings are about. The time it takes grows as their number.
+    each other, and of very many alike most are one line. ``listed_gpus``: also those that do not work. ``cards``:
+    by a port's name which network card it belongs to. The time it takes grows as their number.
     """
     by_id = {rule.id: rule for rule in rules}
-    others = {id(finding): names for finding, names in about if names}
     # Copies: an ended finding is folded anew with every sample.
     lines = _Lines(
-        _Line(replace(finding, folded=list(finding.folded)), others.get(id(finding), ()), order)
+        _Line(replace(finding, folded=[*finding.folded], explains=[*finding.explains]), order)
         for order, finding in enumerate(findings)
     )
     _fold_whole_node(lines, working_gpus, listed_gpus, by_id)
@@ -94,11 +113,14 @@ def fold_findings(
             _fold(lines, cause.id, cause.explains, same_subject=True)
         if cause.explains_node:
             _fold(lines, cause.id, cause.explains_node, same_subject=False)
+    _fold_parts(lines, by_id, cards)
     _agree(list(lines))
     folded = first_of_each([line.finding for line in lines])
     for finding in folded:
         if len(finding.folded) > MOST_FOLDED:
             finding.folded[MOST_FOLDED:] = [f"… and {len(finding.folded) - MOST_FOLDED:,} more"]
+        if len(finding.explains) > MOST_FOLDED:
+            finding.explains = _most_telling(finding.explains)
     return folded
 
 
@@ -114,8 +136,8 @@ def _fold_whole_node(lines: _Lines, working_gpus: int, listed_gpus: int, rules: 
             remedies = {line.finding.remedy for line in group}
             words = rule.words_of_all(*remedies) if len(remedies) == 1 else None
             if len(gpus) > 1 and len(gpus) in (working_gpus, listed_gpus) and words is not None:
-                of_all = _of_all([line.finding for line in group], words, len(gpus))
-                left.append(_Line(of_all, tuple(gpus), group[0].order))
+                of_all = _of_all([line.finding for line in group], words, list(gpus))
+                left.append(_Line(of_all, group[0].order))
             else:
                 left += group
         of_rule[:] = sorted(left, key=attrgetter("order"))
@@ -135,18 +157,71 @@ def _at_one_time(lines: list[_Line]) -> list[list[_Line]]:
     return [group for group in groups if group]
 
 
-def _of_all(findings: list[Finding], words: tuple[str, str], count: int) -> Finding:
-    message, action = words
+def _of_all(findings: list[Finding], words: tuple[str, str], gpus: list[str]) -> Finding:
+    (message, action), count = words, len(gpus)
     gravest = min(findings, key=lambda finding: gravity(finding.severity))
     return replace(
         gravest,
         subject=all_gpus_name(count),
-        message=message.format(count=count),
+        message=message.format(count=count, example=gravest.message),
         action=action,
         since=earliest(findings),
         until=None if gravest.until is None else max(finding.until or 0.0 for finding in findings),
         folded=[_name(finding) for finding in findings],
+        explains=[*findings],
+        about=gpus,
     )
+
+
+def _fold_parts(lines: _Lines, rules: Mapping[str, Rule], cards: Callable[[], Mapping[str, str]]) -> None:
+    """What several findings say of one card or server is told once, by the gravest; of equals by the one that is
+    nearest to the cause.
+    """
+    part_of = {rule_id: rules[rule_id].part_of for rule_id in lines.by_id if rule_id in rules}
+    parts = [line for line in lines if part_of.get(line.finding.id)]
+    if len(parts) < 2:
+        return
+    card_of = cards()
+
+    def whole(line: _Line) -> tuple[str, str]:
+        part = part_of[line.finding.id]
+        if part == "server":
+            return part, line.finding.server
+        if part == "disk":
+            return part, _disk_of(line.finding.subject)
+        return part, next((card_of[name] for name in line.subjects if name in card_of), "")
+
+    def order(line: _Line) -> tuple[bool, int, int, float, int]:
+        finding = line.finding
+        rank = gravity(finding.severity), rules[finding.id].precedence
+        return (finding.until is not None, *rank, finding.since or 0.0, line.order)
+
+    gone: set[int] = set()
+    for (_, name), of_whole in grouped(parts, whole).items():
+        left = sorted(of_whole, key=order) if name else []
+        for _ in range(MOST_HEADS):
+            if len(left) < 2:
+                break
+            head, *others = left
+            fitting = [line for line in others if _is_told_by(head.finding, line.finding)]
+            for line in fitting:
+                head.fold(line)
+            gone.update(map(id, fitting))
+            left = [line for line in others if id(line) not in gone]
+    if gone:
+        for rule_id, of_rule in lines.by_id.items():
+            lines.by_id[rule_id] = [line for line in of_rule if id(line) not in gone]
+
+
+def _disk_of(device: str) -> str:
+    """``nvme4`` of nvme4n1p1, ``sda`` of sda1; a name that is no disk's or partition's stays."""
+    disk = _DISK.fullmatch(device)
+    return device if disk is None else disk[1] or disk[2]
+
+
+def _is_told_by(head: Finding, finding: Finding) -> bool:
+    grave = gravity(head.severity) <= gravity(finding.severity)
+    return grave and (head.until is None or finding.until is not None) and _overlap(head, finding)
 
 
 def _fold(lines: _Lines, cause_id: str, explained: tuple[str, ...], same_subject: bool) -> None:
@@ -217,13 +292,13 @@ def _agree_with_neighbours(line: _Line, by_subject: dict[str, list[Finding]]) ->
         stronger = _strongest((finding for finding in by_subject[subject] if _overlap(finding, weak)), weak)
         if stronger is None:
             continue
-        if subject == weak.subject or len(line.about) < 2 or stronger.remedy == "reboot":
+        if subject == weak.subject or len(weak.about) < 2 or stronger.remedy == "reboot":
             _give_way(weak, stronger)
             return
         apart.setdefault(stronger.action, (stronger, []))[1].append(subject)
     if len(apart) == 1:
         ((stronger, subjects),) = apart.values()
-        if set(line.about) - {weak.subject} <= set(subjects):
+        if set(weak.about) - {weak.subject} <= set(subjects):
             _give_way(weak, stronger)
             return
     for stronger, subjects in apart.values():
@@ -255,5 +330,29 @@ def _overlap(cause: Finding, finding: Finding) -> bool:
     return later_start <= min(known((cause.until, finding.until)), default=float("inf")) + SLACK_S
 
 
+def _flat(finding: Finding) -> list[Finding]:
+    """The finding and what it explains, one beside the other."""
+    explains, finding.explains = finding.explains, []
+    return [finding, *explains]
+
+
+def _most_telling(explained: list[Finding]) -> list[Finding]:
+    """As many as are kept: of each rule the first ones, and the gravest before the others."""
+    nth: Counter[str] = Counter()
+    places = []
+    for order, finding in enumerate(explained):
+        places.append((nth[finding.id], gravity(finding.severity), order))
+        nth[finding.id] += 1
+    return [explained[order] for _, _, order in sorted(sorted(places)[:MOST_FOLDED], key=itemgetter(2))]
+
+
 def _name(finding: Finding) -> str:
     return f"{finding.id} {finding.subject}"
+
+
+def agreed(findings: Sequence[Finding]) -> list[Finding]:
+    """Copies of findings of any nodes, in their order, none of which advises against another about the same thing."""
+    lines = [_Line(replace(finding, evidence=list(finding.evidence)), order) for order, finding in enumerate(findings)]
+    for of_node in grouped(lines, lambda line: line.finding.node).values():
+        _agree(of_node)
+    return [line.finding for line in lines]

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 from mltop.probes.judge.health.rule import Moment, OfNewest, once_per_moment
-from mltop.probes.model import Gap, GpuSample, LinkSample, RankSample, Sample
+from mltop.probes.model import Gap, GpuSample, JobKey, LinkSample, RankSample, Sample
 from mltop.probes.model.ranks import fold
 from mltop.probes.model.units import celsius_words, clock_words
 from mltop.probes.model.verdict import gpu_name
@@ -49,6 +49,20 @@ def _port_name(device: str, port: int) -> str:
 
 def rank_name(rank: RankSample) -> str:
     return f"rank {rank.rank}" if rank.rank is not None else f"pid {rank.pid}"
+
+
+class OfRank(TypedDict):
+    """Fields of a Hit."""
+
+    job: JobKey | None
+    ranks: tuple[int, ...]
+    pid: int | None
+
+
+def of_rank(rank: RankSample) -> OfRank:
+    """What a hit about one rank says of it as data."""
+    job = rank.job_key if rank.job else None
+    return {"job": job, "ranks": () if rank.rank is None else (rank.rank,), "pid": rank.pid}
 
 
 @lru_cache(maxsize=65_536)
@@ -165,6 +179,16 @@ def owners(moment: Moment) -> dict[str, str]:
     """The name that people know a GPU or port by, by its PCI address (as in sysfs)."""
     names = {bus_id(link.pci_bus_id): port_name(link) for link in moment.now.links if link.pci_bus_id}
     return names | {bus_id(address): gpu_name(index) for address, index in slots(moment).items()}
+
+
+def cards_of_ports(sample: Sample) -> dict[str, str]:
+    """By the name of a port, its interface and its address, which card it is on: two ports, or functions, have one."""
+    cards: dict[str, str] = {}
+    for link in sample.links:
+        card = slot(link.pci_bus_id) if link.pci_bus_id else link.device
+        names = (port_name(link), link.netdev, link.pci_bus_id and bus_id(link.pci_bus_id))
+        cards.update((name, card) for name in names if name)
+    return cards
 
 
 def listed(names: list[str], most: int = MOST_LISTED) -> str:

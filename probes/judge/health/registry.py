@@ -7,21 +7,23 @@ trails.py) and ``facts`` (what to compare between nodes: peers.py); of several o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
 from mltop.probes.judge.health.gpu import clocks, driver, ecc, inventory, processes, temperature, xids
 from mltop.probes.judge.health.host import cpu, memory, storage, system
-from mltop.probes.judge.health.job import ranks, whole_job
-from mltop.probes.judge.health.link import ethernet, fabric, ib_errors, infiniband, nvlink, pcie
+from mltop.probes.judge.health.job import ranks, unlike, whole_job
+from mltop.probes.judge.health.link import ethernet, fabric, ib_errors, infiniband, nvlink, pcie, rails
 from mltop.probes.judge.health.peers import Facts
 from mltop.probes.judge.health.rule import Rule
 from mltop.probes.judge.health.trails import Counters, Gauges, Values
 
 _OF_GPUS = (driver, inventory, xids, ecc, clocks, temperature, processes)
-_OF_LINKS = (nvlink, fabric, pcie, infiniband, ib_errors, ethernet)
+_OF_LINKS = (nvlink, fabric, pcie, infiniband, ib_errors, rails, ethernet)
 _OF_HOSTS = (cpu, memory, storage, system)
-MODULES: tuple[ModuleType, ...] = (*_OF_GPUS, *_OF_LINKS, *_OF_HOSTS, ranks, whole_job)
+MODULES: tuple[ModuleType, ...] = (*_OF_GPUS, *_OF_LINKS, *_OF_HOSTS, ranks)
+_OF_JOBS = (whole_job, unlike)
 
 
 def rules_of(*modules: ModuleType) -> tuple[Rule, ...]:
@@ -40,10 +42,11 @@ def readers_of(kind: str, *modules: ModuleType) -> tuple[Any, ...]:
     )
 
 
-RULES: tuple[Rule, ...] = rules_of(*MODULES[:-1])
-JOB_RULES: tuple[Rule, ...] = rules_of(whole_job)
+RULES: tuple[Rule, ...] = rules_of(*MODULES)
+JOB_RULES: tuple[Rule, ...] = rules_of(*_OF_JOBS)
 ALL_RULES = (*RULES, *JOB_RULES)
-COUNTERS: tuple[Counters, ...] = readers_of("counters", *MODULES)
-GAUGES: tuple[Gauges, ...] = readers_of("gauges", *MODULES)
-VALUES: tuple[Values, ...] = readers_of("values", *MODULES)
-FACTS: tuple[Facts, ...] = readers_of("facts", *MODULES)
+RULE_OF: Mapping[str, Rule] = {rule.id: rule for rule in ALL_RULES}
+COUNTERS: tuple[Counters, ...] = readers_of("counters", *MODULES, *_OF_JOBS)
+GAUGES: tuple[Gauges, ...] = readers_of("gauges", *MODULES, *_OF_JOBS)
+VALUES: tuple[Values, ...] = readers_of("values", *MODULES, *_OF_JOBS)
+FACTS: tuple[Facts, ...] = readers_of("facts", *MODULES, *_OF_JOBS)

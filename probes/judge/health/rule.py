@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from mltop.probes.judge.health.peers import NO_PEERS, Peers
 from mltop.probes.judge.health.trails import Counters, Increase, Series, Trails
-from mltop.probes.model import CounterKind, GpuSample, KernelEvent, Remedy, Sample
+from mltop.probes.model import CounterKind, GpuSample, JobKey, KernelEvent, Remedy, Sample
+from mltop.probes.model.units import percent_words
 from mltop.probes.model.vocabulary import Severity
 
 CLEAR_AFTER_HOLDS = 3.0
@@ -18,10 +19,29 @@ FAILED = "health.failed"  # the id of what is said when a rule raises an excepti
 RATE_S = 10.0  # rates per second are taken over so long: a single burst is not a rate
 MINUTE_S, HOUR_S, DAY_S, WEEK_S = 60.0, 3600.0, 86_400.0, 7 * 86_400.0
 _EXACT_S = 120.0  # so far back the watching clock's points are all kept
-HOLD = "{hold}"  # in a rule's threshold: its hold time
+HOLD = "{hold}"  # in a rule's threshold: its hold time …
+LIMIT = "{limit}"  # … and its limit
+HOLD_KEY = ".hold_s"  # behind a rule's id: its hold time, among thresholds
 
 # One cause, one line: of findings that explain each other the one with the lowest number is told.
-GPU_LOST, DRIVER, FABRIC, LINK_DOWN, MEMORY_ERRORS, THROTTLE, SYMPTOM = range(1, 8)
+GPU_LOST, DRIVER, FABRIC, LINK_DOWN, MEMORY_ERRORS, LINK_ERRORS, THROTTLE, SYMPTOM = range(1, 9)
+
+# What befalls ranks and is no finding: a process has ended, ranks stand still, a job gets on more slowly than it did.
+RANK_ENDED, RANK_STALLED, RANK_SLOWED = "rank.ended", "rank.stalled", "rank.slowed"
+OF_RANKS = (RANK_ENDED, RANK_STALLED, RANK_SLOWED)
+# What relations to ranks and to peers often name: a fault that stops work, one that only slows it, and what ports on
+# other nodes complain of when their peer does not answer, or not in time.
+STOPS = (RANK_ENDED, RANK_STALLED, "job.hang", "job.odd_rank")
+SLOWS = (RANK_SLOWED, "job.straggler")
+SILENT_PEER = ("ib.transport",)
+SLOW_PEER = (*SILENT_PEER, "ib.discards", "ib.wait", "roce.slow")
+
+# Which findings of several nodes say the same: those about one subject; about one kind of thing (key and remedy), of
+# which every node has several alike, whichever it is; all of a rule: nothing tells one rank or process from the other.
+Alike = Literal["subject", "kind", "rule"]
+
+# Of what a finding tells one side: several of one network card, one disk or one file server are one line.
+Part = Literal["nic", "disk", "server", ""]
 
 T = TypeVar("T")
 Seen = TypeVar("Seen")
@@ -30,15 +50,37 @@ Seen = TypeVar("Seen")
 @dataclass(frozen=True)
 class Expectations:
     """What the user told us to expect. ``lemons``: UUID or serial of a GPU known to be bad → why; ``vacated``: nothing
-    of a job may be left on GPUs that do nothing (`mltop check`, which runs in prologs and epilogs).
+    of a job may be left on GPUs that do nothing (`mltop check`, which runs in prologs and epilogs). ``thresholds``: see
+    ``Rule.at``.
     """
 
     expect_gpus: int | None = None
     lemons: Mapping[str, str] = field(default_factory=dict)
     vacated: bool = False
+    thresholds: Mapping[str, float] = field(default_factory=dict)
 
 
 NO_EXPECTATIONS = Expectations()
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The one number that a rule compares with, and the user may set. ``shown``: it in words; ``unit``: of the number
+    itself; ``most``: larger ones make no sense.
+    """
+
+    value: float
+    shown: Callable[[float], str] = "{:g}".format
+    unit: str = ""
+    most: float = float("inf")
+
+    def __str__(self) -> str:
+        return self.shown(self.value)
+
+
+def share(value: float) -> Limit:
+    """A part of something, 0..1."""
+    return Limit(value, percent_words, "0..1", 1.0)
 
 
 @dataclass(frozen=True)
@@ -120,7 +162,8 @@ class Hit:
     ``severity``, ``action``, ``remedy`` and ``hold_s`` replace the rule's. ``since`` (unix s): it is known to hold
     since then. ``key`` tells several hits on one subject apart (two different Xids). ``about``: other names of what it
     is about, by which other rules may speak of it (the PCI addresses of missing GPUs). ``node``: whose, where the rule
-    is about a job: that of the rank it is about, or the job's first.
+    is about a job: that of the rank it is about, or the job's first. ``server``, ``job``, ``ranks``, ``pid``: as of a
+    Finding.
     """
 
     subject: str
@@ -134,6 +177,10 @@ class Hit:
     hold_s: float | None = None
     about: tuple[str, ...] = ()
     node: str = ""
+    server: str = ""
+    job: JobKey | None = None
+    ranks: tuple[int, ...] = ()
+    pid: int | None = None
 
 
 @dataclass(frozen=True)
@@ -145,38 +192,75 @@ class Rule:
 
     ``check``: takes a Moment, or of a rule about a whole job a JobMoment. ``action``: what to do, in a few words, and
     ``remedy`` what that comes to.
+    ``every_s``: a rule about jobs is judged so often, and when ranks come or go.
     ``needs``: what of a sample it is made of, as gaps name it with ``*`` for indexes: where one of these is unknown, so
     is the rule's answer (unknowns.py). ``decisive``: needs without which it is unknown even where the hardware tells no
     such thing. ``grows``: the kinds of counters that it has to see twice.
     ``explains``: ids (or "prefix.") on the same subject that this one is the cause of; ``explains_node``: on the whole
-    node. ``whole_node``: (message, action) where every GPU of the node has it ({count} in the message), and
-    ``whole_node_by`` where their remedy is another one than the rule's.
-    ``meaning``, ``threshold`` (HOLD in it is the hold time), ``source``: for the table of all rules.
+    node. ``explains_ranks``: ids of findings about ranks and jobs, and of OF_RANKS, that it is the cause of: of the
+    ranks on its GPU, or where it is not about a GPU of all ranks of its node, or of those that it names.
+    ``explains_peers``: on other nodes, of the ports of the same name, or where it is not about a port of any.
+    ``follows_ranks``: what of OF_RANKS it comes of itself. ``part_of``: what it tells one side of; where several do and
+    none explains the others, the gravest is told, and of equals the one with the lowest precedence. ``alike``: see
+    Alike. ``tells_nvml``: codes of the gap of all of NVML that its critical findings are made of.
+    ``whole_node``: (message, action) where every GPU of the node has it ({count} in the message, {example}: what is
+    said of one), and ``whole_node_by`` where their remedy is another one than the rule's.
+    ``limit``: the number that ``check`` gets beside the moment; None: it takes none.
+    ``meaning``, ``threshold`` (HOLD and LIMIT in it are these), ``source``: for the table of all rules.
+    ``others``: where a limit or hold was set, those of the rule itself, in words.
     """
 
     id: str
     severity: Severity
     hold_s: float
     action: str
-    check: Callable[[Any], Iterable[Hit]]
+    check: Callable[..., Iterable[Hit]]
     meaning: str = ""
     threshold: str = ""
     source: str = ""
+    limit: Limit | None = None
+    others: str = ""
     needs: tuple[str, ...] = ()
     decisive: tuple[str, ...] = ()
     grows: tuple[CounterKind, ...] = ()
     remedy: Remedy = "none"
     eager: bool = True
     clear_s: float | None = None
+    every_s: float = 0.0
     precedence: int = SYMPTOM
     explains: tuple[str, ...] = ()
     explains_node: tuple[str, ...] = ()
+    explains_ranks: tuple[str, ...] = ()
+    explains_peers: tuple[str, ...] = ()
+    follows_ranks: tuple[str, ...] = ()
+    part_of: Part = ""
+    alike: Alike = "subject"
+    tells_nvml: tuple[str, ...] = ()
     whole_node: tuple[str, str] | None = None
     whole_node_by: Mapping[Remedy, tuple[str, str]] = field(default_factory=dict, hash=False)
 
     @property
     def fires_when(self) -> str:
-        return self.threshold.replace(HOLD, f"{self.hold_s:g} s")
+        return self.threshold.replace(HOLD, f"{self.hold_s:g} s").replace(LIMIT, str(self.limit))
+
+    def hits(self, moment: Any) -> Iterable[Hit]:
+        """What it says of a moment."""
+        return self.check(moment) if self.limit is None else self.check(moment, self.limit.value)
+
+    def at(self, thresholds: Mapping[str, float]) -> Rule:
+        """This rule with the user's limit (by its id) and hold time (by its id and HOLD_KEY), as far as it has them."""
+        limit, hold_s = thresholds.get(self.id), thresholds.get(self.id + HOLD_KEY)
+        new_limit = self.limit and replace(self.limit, value=self.limit.value if limit is None else limit)
+        new_hold_s = self.hold_s if hold_s is None or not self.hold_s else hold_s
+        if (new_limit, new_hold_s) == (self.limit, self.hold_s):
+            return self
+        return replace(self, limit=new_limit, hold_s=new_hold_s, others=self.usual)
+
+    @property
+    def usual(self) -> str:
+        """Limit and hold time in words."""
+        held = f"for {self.hold_s:g} s" if self.hold_s else ""
+        return ", ".join(filter(None, (str(self.limit) if self.limit else "", held)))
 
     def words_of_all(self, remedy: Remedy) -> tuple[str, str] | None:
         """(message, action) where every GPU of the node has it with this remedy; None: each is told."""
@@ -199,10 +283,20 @@ def rule(
     action: str,
     needs: tuple[str, ...],
     **more: Any,
-) -> Callable[[Callable[[Any], Iterable[Hit]]], Rule]:
+) -> Callable[[Callable[..., Iterable[Hit]]], Rule]:
     """Stands above a check and makes it a ``Rule``; ``more``: its other fields."""
     words = partial(Rule, meaning=meaning, threshold=threshold, source=source, needs=needs, **more)
     return partial(words, id, severity, hold_s, action)
+
+
+def is_named(rule_id: str, patterns: tuple[str, ...]) -> bool:
+    """Whether an id is among those that a relation names, whole or by their beginning ("gpu.")."""
+    return rule_id in patterns or any(rule_id.startswith(pattern) for pattern in patterns if pattern.endswith("."))
+
+
+device_rule = partial(rule, alike="kind")  # about GPUs, ports, and what belongs to them
+port_rule = partial(device_rule, part_of="nic")
+rank_rule = partial(rule, alike="rule")  # about ranks and processes
 
 
 class OfNewest(Generic[Seen, T]):

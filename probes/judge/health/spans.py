@@ -12,12 +12,15 @@ from dataclasses import dataclass, field, replace
 from mltop.probes.judge.health.rule import FAILED, Hit, Rule
 from mltop.probes.judge.values import grouped, known
 from mltop.probes.model import Finding
+from mltop.probes.model.ranks import Ranges
 from mltop.probes.model.vocabulary import gravity
 
 MOST_HITS = 64  # of one rule on one node, or job, …
 MOST_ENDED = 256  # … and of those that have ended
 MORE = "more"  # the subject of what stands for the others
 FIRST_SIGHT = "already so in the first sample; for how long is unknown"
+
+NO_RANKS = Ranges()
 
 Key = tuple[object, ...]  # the rule's id first, then what it is about
 
@@ -55,6 +58,8 @@ class Span:
         evidence = list(hit.evidence)
         if self.at_first_sight and self.hold_s and self.seen - self.since < self.hold_s:
             evidence.append(FIRST_SIGHT)
+        if rule.others:
+            evidence.append(f"threshold set by you: {rule.usual} (default: {rule.others})")
         return Finding(
             id=rule.id,
             severity=hit.severity or rule.severity,
@@ -67,6 +72,12 @@ class Span:
             until=until,
             remedy=hit.remedy or rule.remedy,
             key=hit.key,
+            about=list(hit.about),
+            server=hit.server,
+            job=hit.job.name if hit.job is not None else "",
+            uid=hit.job.uid if hit.job is not None else None,
+            ranks=Ranges.of(rank for rank in hit.ranks if rank >= 0) if hit.ranks else NO_RANKS,
+            pid=hit.pid,
         )
 
 
@@ -116,10 +127,10 @@ class Spans:
         self._failures = {key: finding for key, finding in self._failures.items() if key in self._failed_now}
         self._failed_now = set()
 
-    def firing(self) -> list[tuple[Finding, tuple[str, ...]]]:
-        """What fires now, with the other names of what it is about, and what could not be judged."""
-        fired = [(span.finding(self._node, None), span.hit.about) for span in self._open.values() if span.fired]
-        return [*fired, *((finding, ()) for finding in self._failures.values())]
+    def firing(self) -> list[Finding]:
+        """What fires now, and what could not be judged."""
+        fired = [span.finding(self._node, None) for span in self._open.values() if span.fired]
+        return [*fired, *self._failures.values()]
 
     @property
     def ended(self) -> list[Finding]:
@@ -161,7 +172,8 @@ def one_for_all(rest: Sequence[Finding], text: str = "") -> Finding:
     """The gravest of many, that stands for them all."""
     gravest = min(rest, key=lambda finding: gravity(finding.severity))
     text = text or f"{len(rest):,} more, e.g. {gravest.message}"
-    return replace(gravest, subject=MORE, message=f"… and {text}", evidence=[], folded=[], since=earliest(rest))
+    alone = replace(gravest, evidence=[], folded=[], explains=[], about=[], ranks=NO_RANKS)
+    return replace(alone, subject=MORE, message=f"… and {text}", since=earliest(rest))
 
 
 def earliest(all_of: Iterable[Finding] | Iterable[Hit]) -> float | None:
@@ -188,7 +200,7 @@ def first_hits(rule: Rule, hits: list[Hit], is_open: Callable[[Hit], bool]) -> l
     chosen, rest = ([hits[at] for at in sorted(part)] for part in (ordered[:MOST_HITS], ordered[MOST_HITS:]))
     gravest = min(rest, key=lambda hit: _gravity(rule, hit))
     text = f"… and {len(rest):,} more, e.g. {gravest.message}"
-    more = replace(gravest, subject=MORE, key=MORE, message=text, evidence=(), since=earliest(rest), about=())
+    more = replace(gravest, subject=MORE, key=MORE, message=text, evidence=(), since=earliest(rest), about=(), ranks=())
     return [*chosen, more]
 
 

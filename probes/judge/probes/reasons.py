@@ -47,9 +47,9 @@ class Throttle:
 
 # The first one that held explains.
 THROTTLES = (
-    Throttle("hw_thermal", "thermal", "HW thermal slowdown", _COOLING, heat=True),
+    Throttle("hw_thermal", "thermal", "heat", _COOLING, heat=True),
     Throttle("sw_thermal", "thermal", "thermal slowdown", _COOLING, heat=True),
-    Throttle("power_brake", "power brake", "the external power brake", _SUPPLY, heat=False),
+    Throttle("power_brake", "power brake", "the PSU brake", _SUPPLY, heat=False),
     Throttle("board_limit", "board", "its board's limit", _SUPPLY, heat=False),
     Throttle("hw_slowdown", "hw slowdown", "HW slowdown, cause unstated", _SUPPLY, heat=True),
 )

@@ -26,7 +26,10 @@ from mltop.probes.system.spawn import why_no_program
 
 @dataclass(frozen=True)
 class TargetOptions:
-    """The TARGETS options as typed: () or "" where not given. ``via`` "": what suits each node."""
+    """The TARGETS options as typed: () or "" where not given. ``via`` "": what suits each node.
+
+    ``read_only``: what touches a process, puts load on a machine or writes a file is refused.
+    """
 
     nodes: tuple[str, ...] = ()
     hostfile: str = ""
@@ -38,6 +41,7 @@ class TargetOptions:
     timeout_s: float = TIMEOUT_S
     user: str = ""
     accept_new: bool = False
+    read_only: bool = False
 
 
 # An option with an empty value is most often a variable that is not set: it must not mean this machine.

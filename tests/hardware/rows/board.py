@@ -30,6 +30,8 @@ STATIC = (
     Row("uuid", "nvidia-smi uuid", query("uuid")),
     Row("uuid", "/proc/driver/nvidia GPU UUID", proc("GPU UUID"), suffix="proc"),
     Row("pci_bus_id", "nvidia-smi pci.bus_id", query("pci.bus_id", convert=bus_id), ours=bus_id),
+    Row("minor", "nvidia-smi -q minor_number", xml("minor_number"), ours=str),
+    Row("minor", "/proc/driver/nvidia Device Minor", proc("Device Minor"), ours=str, suffix="proc"),
     Row("serial", "nvidia-smi serial", query("serial")),
     Row("vbios", "nvidia-smi vbios_version", query("vbios_version", convert=str.upper), ours=str.upper),
     Row("driver", "nvidia-smi driver_version", query("driver_version")),

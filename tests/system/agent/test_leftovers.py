@@ -195,11 +195,10 @@ def test_the_screen_shows_who_it_is(nvml: FakeNvml, start: Callable[..., subproc
     nvml.write()
     name = Path(f"/proc/{live.pid}/comm").read_text().strip()
     with Terminal([*MLTOP], columns=160, lines=50, env={**os.environ, **nvml.env()}) as terminal:
+        terminal.wait_for("last 10 min", 60)
+        terminal.send("3")
         terminal.wait_for(str(live.pid), 60)
-        terminal.send("2")
-        wait_until(lambda: "overview" not in terminal.text().splitlines()[0], 60, "the node's pane")
-        terminal.send("\r")
-        terminal.wait_for("> gpu 0", 60)
+        terminal.send(":gpu 0\r")
         wait_until(lambda: "PARENT" in terminal.text() and name in terminal.text(), 60, "the GPU's processes")
         (words,) = [line.split() for line in terminal.text().splitlines() if line.split()[:1] == [str(live.pid)]]
         assert user_name(os.getuid())[:8] in words and str(os.getpid()) in words and words[-1] == name

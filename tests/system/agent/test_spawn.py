@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -57,3 +58,34 @@ def test_it_dies_with_the_thread_that_started_it() -> None:
     thread.join()
     assert started[0].wait(30) == -signal.SIGKILL
     end_child(started[0])
+
+
+# A session keyring of its own with a key in it, as root's login has one; where there are no keys nothing is lost.
+WITH_A_KEY = """
+import ctypes, os, sys
+from mltop.probes.system.spawn import confined, end_child, start_child
+add_key, keyctl = {"x86_64": (248, 250), "aarch64": (217, 219), "ppc64le": (269, 271)}[os.uname().machine]
+libc = ctypes.CDLL(None)
+libc.syscall(keyctl, 1, None)
+libc.syscall(add_key, b"user", b"mltop-secret", b"x", ctypes.c_size_t(1), -3)
+child = start_child(["/bin/sh", "-c", sys.argv[1]], **confined())
+print(child.communicate()[0].decode())
+end_child(child)
+"""
+
+
+def confined_says(commands: str) -> str:
+    """``commands`` of a shell."""
+    command = [sys.executable, "-c", WITH_A_KEY, commands]
+    environ = {**os.environ, "SECRET": "x"}
+    return subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout
+
+
+STATUS = 'while read -r line; do echo "$line"; done </proc/self/status'
+
+
+def test_what_is_not_ours_is_confined() -> None:
+    """No rights can be gained, nothing of the environment is there, no core is left."""
+    assert "NoNewPrivs:\t1\n" in confined_says(STATUS)
+    limits = confined_says('pwd; echo "secret $SECRET"; ulimit -c; ulimit -v')
+    assert limits.split("\n")[:4] == ["/", "secret ", "0", str(1 << 20)]

@@ -25,19 +25,27 @@ from mltop.probes.system.spawn import die_with_parent
 from tests.system.cases.forge import Forge, ForgedRank
 
 HERE = Path(__file__).parent
+_PACE_S = 0.2
 
 
 @dataclass(frozen=True)
 class Case:
     """``script`` next to this file; ``hangs`` is False for jobs that only move slowly.
 
-    ``kill_with``: the launcher sends this signal to the culprit.
+    ``kill_with``: the launcher sends this signal to the culprit. ``everyone``: nobody is the culprit, all ranks wait;
+    ``polls``: they wake up to look.
     """
 
     name: str
     script: str = "train.py"
     hangs: bool = True
     kill_with: signal.Signals | None = None
+    everyone: bool = False
+    polls: bool = False
+
+    @property
+    def uses_torch(self) -> bool:
+        return self.script != "standin.py"
 
 
 CASES = {
@@ -52,9 +60,25 @@ CASES = {
         Case("fifo_read"),  # Samples.read_shard
         Case("uninterruptible"),  # Samples.run_decoder, state D
         Case("skewed_steps"),  # all ranks in the same all_reduce line; train's step is one ahead on the culprit
+        Case("ddp_backward"),  # await_rows, while the others are in loss.backward() of DistributedDataParallel
+        Case("checkpoint"),  # upload_shard, called by the all_reduce of torch.distributed.checkpoint
         Case("healthy_slow", hangs=False),
         Case("straggler", hangs=False),  # the culprit takes 0.6 s longer in every step
         Case("gone", script="standin.py", kill_with=signal.SIGKILL),  # a zombie until reap_culprit()
+        Case("stale_baton", "waits.py", everyone=True, polls=True),
+        Case("stale_file_lock", "waits.py", everyone=True, polls=True),
+        Case("marker_of_nobody", "waits.py", everyone=True, polls=True),  # wait_for_marker
+        Case("marker", "waits.py", polls=True),  # the others in wait_for_marker, the culprit in read_blocked
+        Case("work_poll", "waits.py", polls=True),  # the others in poll_work
+        Case("native_wait", "waits.py"),  # the others in C below native_wait
+        Case("sleepy_steps", "waits.py", hangs=False),
+        Case("thread_lock", "waits.py"),  # Metrics.push waits for the thread metrics-pusher
+        Case("log_lock", "waits.py"),  # logging waits for the thread logger-thread
+        Case("pipeline", "waits.py"),  # recv and send from rank to rank
+        Case("deadlocked_pair", "waits.py", everyone=True),  # the culprit and the rank before it wait for each other
+        Case("crash", "waits.py", polls=True),  # a segmentation fault; nobody is left
+        Case("training_thread", "waits.py", polls=True),  # in train_in_thread; the main threads poll
+        Case("tensor_data", "waits.py"),  # groups of rows and of columns
     )
 }
 
@@ -111,6 +135,8 @@ class RunningJob:
         if not self.case.hangs or self.case.kill_with == signal.SIGSTOP:
             return [f"moving.{rank}" for rank in ranks]
         waiters = [rank for rank in ranks if rank != self.culprit]
+        if self.case.everyone:
+            return [f"waiting.{rank}" for rank in ranks]
         if self._waiters_pass_no_event():
             return ["hung"]
         return ["hung", *(f"waiting.{rank}" for rank in waiters)]
@@ -119,6 +145,8 @@ class RunningJob:
         return len(self.processes) == 1
 
     def _stands_still(self) -> bool:
+        if self.case.polls:
+            return True
         waiters = [pid for rank, pid in enumerate(self.pids) if rank != self.culprit]
         before = [_main_thread_switches(pid) for pid in waiters]
         time.sleep(0.2)  # the only way to see that something does not happen
@@ -192,10 +220,18 @@ def _environment(rank: int, ranks: int, port: int) -> dict[str, str]:
     }
 
 
-def start(case: str, directory: Path, ranks: int = 4, culprit: int = 2, *, forged: bool = True) -> RunningJob:
+def _healthy(seconds: float) -> dict[str, str]:
+    """Slow enough that a rank's first steps are not over before it is looked at."""
+    return {"CASE_PACE_S": str(_PACE_S), "CASE_HANG_STEP": str(round(seconds / _PACE_S))} if seconds else {}
+
+
+def start(
+    case: str, directory: Path, ranks: int = 4, culprit: int = 2, *, forged: bool = True, healthy_s: float = 0.0
+) -> RunningJob:
     """Start all ranks of ``case``; ``directory`` (created) takes their logs and event files.
 
     Ranks that import torch are ``forged``: they share one import, and the addresses of everything that was loaded.
+    ``healthy_s``: they step for at least so long before the hang.
 
     The kernel kills the ranks when the calling thread ends, so that an interrupted test run leaves nothing.
     KeyError: no such case.
@@ -206,7 +242,8 @@ def start(case: str, directory: Path, ranks: int = 4, culprit: int = 2, *, forge
     job = RunningJob(chosen, directory, culprit, f"127.0.0.1:{port}")
     try:
         for rank in range(ranks):
-            job.processes.append(_start_rank(job, rank, ranks, port, forged))
+            environment = _environment(rank, ranks, port) | _healthy(healthy_s)
+            job.processes.append(_start_rank(job, rank, environment, forged))
     except OSError:
         job.stop()
         raise
@@ -214,16 +251,16 @@ def start(case: str, directory: Path, ranks: int = 4, culprit: int = 2, *, forge
 
 
 def _start_rank(
-    job: RunningJob, rank: int, ranks: int, port: int, forged: bool
+    job: RunningJob, rank: int, environment: dict[str, str], forged: bool
 ) -> subprocess.Popen[bytes] | ForgedRank:
     command = [str(HERE / job.case.script), job.case.name, str(job.directory), str(job.culprit)]
     log_path = job.directory / f"rank{rank}.log"
-    if forged and job.case.script == "train.py":
-        return _forge().start(command, _environment(rank, ranks, port), log_path)
+    if forged and job.case.uses_torch:
+        return _forge().start(command, environment, log_path)
     with log_path.open("wb") as log:
         return subprocess.Popen(
             [sys.executable, *command],
-            env=_environment(rank, ranks, port),
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

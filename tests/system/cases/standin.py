@@ -13,7 +13,8 @@ import sys
 import time
 from pathlib import Path
 
-HANG_STEP = 3
+HANG_STEP = int(os.environ.get("CASE_HANG_STEP", "3"))
+PACE_S = float(os.environ.get("CASE_PACE_S", "0"))
 DIRECTORY = Path(sys.argv[2])
 CULPRIT = int(sys.argv[3])
 RANK = int(os.environ["RANK"])
@@ -68,6 +69,7 @@ def train(summation: Summation) -> None:
                 mark("hung")
                 time.sleep(3600)  # until it is killed
             mark(f"waiting.{RANK}")
+        time.sleep(PACE_S)
         loss = summation.all_reduce(loss) / WORLD_SIZE
 
 

@@ -19,7 +19,8 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 STEPS = 100_000
-HANG_STEP = 3
+HANG_STEP = int(os.environ.get("CASE_HANG_STEP", "3"))
+PACE_S = float(os.environ.get("CASE_PACE_S", "0"))  # of each step, for who wants to see it move before
 BATCH = 2
 
 CASE = sys.argv[1]
@@ -51,20 +52,20 @@ class Samples(Dataset):
     def read_blocked(self) -> None:
         if CASE == "sleep_in_dataset":
             mark("hung")
-            time.sleep(3600)
+            time.sleep(3600)  # FAULT sleep_in_dataset
         elif CASE == "fifo_read":
             self.read_shard(DIRECTORY / "shard.fifo")
         elif CASE == "uninterruptible":
             self.run_decoder(DIRECTORY / "shard.fifo")
         elif CASE == "worker_deadlock":
             mark("hung")
-            with self.lock:
+            with self.lock:  # FAULT worker_deadlock
                 return
 
     def read_shard(self, path: Path) -> bytes:
         os.mkfifo(path)
         mark("hung")
-        with path.open("rb") as shard:
+        with path.open("rb") as shard:  # FAULT fifo_read
             return shard.read()
 
     def run_decoder(self, path: Path) -> None:
@@ -73,7 +74,8 @@ class Samples(Dataset):
         """
         os.mkfifo(path)
         mark("hung")
-        os.posix_spawn("/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, path, os.O_RDONLY, 0)])
+        actions = [(os.POSIX_SPAWN_OPEN, 0, path, os.O_RDONLY, 0)]
+        os.posix_spawn("/bin/true", ["true"], {}, file_actions=actions)  # FAULT uninterruptible
 
 
 def all_reduce_grads(model: nn.Module, group: dist.ProcessGroup | None = None) -> None:
@@ -91,11 +93,17 @@ def descend(model: nn.Module) -> None:
 
 def sync_metrics(loss: torch.Tensor) -> None:
     mark("hung")
-    dist.broadcast(loss, src=0)
+    dist.broadcast(loss, src=0)  # FAULT mismatch
 
 
 def slow_validation(model: nn.Module) -> None:
     api_token = "sk-SECRET-in-validation"  # noqa: F841 (a stack dump must not show it)
+    mark("hung")
+    while True:
+        time.sleep(3600)  # FAULT slow_validation
+
+
+def await_rows() -> None:
     mark("hung")
     while True:
         time.sleep(3600)
@@ -105,7 +113,7 @@ def spin_forever() -> None:
     mark("hung")
     turns = 0
     while True:
-        turns += 1
+        turns += 1  # FAULT endless_loop
 
 
 def work_slowly(step: int) -> None:
@@ -126,10 +134,35 @@ def at_hang_step(model: nn.Module, loss: torch.Tensor) -> None:
         mark(f"waiting.{RANK}")
     elif CASE == "slow_validation":
         slow_validation(model)
+    elif CASE == "ddp_backward":
+        await_rows()
     elif CASE == "mismatch":
         sync_metrics(loss.detach())
     elif CASE == "endless_loop":
         spin_forever()
+    if CASE == "checkpoint":
+        save_checkpoint()
+
+
+def save_checkpoint() -> None:
+    """As torch's distributed checkpoint does it: its ``all_reduce`` calls the storage, then asks the other ranks.
+
+    Not ``dcp.save``: what it sends before that needs numpy.
+    """
+    from torch.distributed.checkpoint.utils import _DistWrapper
+
+    def write() -> str:
+        if IS_CULPRIT:
+            upload_shard()
+        return "written"
+
+    _DistWrapper(None, True, 0).all_reduce("write", write, len)
+
+
+def upload_shard() -> None:
+    mark("hung")
+    while True:
+        time.sleep(3600)
 
 
 def train(loader: DataLoader, model: nn.Module, groups: list[dist.ProcessGroup]) -> None:
@@ -140,10 +173,14 @@ def train(loader: DataLoader, model: nn.Module, groups: list[dist.ProcessGroup])
             step += IS_CULPRIT  # one rank believes that it has done this step already
         model.zero_grad()
         loss = model(batch).square().mean()
+        if step == HANG_STEP and CASE == "ddp_backward":
+            at_hang_step(model, loss)
         loss.backward()
         if step == HANG_STEP and CASE != "skewed_steps":
             at_hang_step(model, loss)
-        all_reduce_grads(model, groups[step % len(groups)])
+        time.sleep(PACE_S)
+        if CASE != "ddp_backward":
+            all_reduce_grads(model, groups[step % len(groups)])
         descend(model)
         if CASE in ("healthy_slow", "straggler"):
             work_slowly(step)
@@ -154,6 +191,14 @@ def train(loader: DataLoader, model: nn.Module, groups: list[dist.ProcessGroup])
             if step == HANG_STEP:
                 mark(f"moving.{RANK}")
         step += 1
+
+
+def made_parallel(model: nn.Module) -> nn.Module:
+    if CASE != "ddp_backward":
+        return model
+    from torch.nn.parallel import DistributedDataParallel  # imports torch's compiler: seconds of CPU
+
+    return DistributedDataParallel(model)
 
 
 def hold_while_forking(lock: threading.Lock) -> None:
@@ -180,7 +225,7 @@ def main() -> None:
     context = "fork" if workers else None
     # prefetch_factor 2: the worker reaches the row of the hang step before the loop does.
     loader = DataLoader(samples, batch_size=BATCH, num_workers=workers, multiprocessing_context=context)
-    train(loader, nn.Linear(4, 1), groups)
+    train(loader, made_parallel(nn.Linear(4, 1)), groups)
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ def fill_until(
         outcome = gpus, source.fill(gpus, time.time())
         return outcome if wanted(outcome) else None
 
-    return wait_until(step, 8, what)
+    return wait_until(step, what=what)
 
 
 def is_filled(outcome: Filled) -> bool:
@@ -124,7 +124,7 @@ def test_gpm_has_time_for_its_second_sample(start: Start, tmp_path: Path, export
     exporter.status = 404
     source = start(exporter.url, Patience(grace_s=0.8, retry_first_s=0.1))
     assert source.fill(a100s(), time.time()) == []
-    wait_until(lambda: exporter.requests, 5, "the exporter to be asked")
+    wait_until(lambda: exporter.requests, what="the exporter to be asked")
     assert source.fill(a100s(), time.time()) == []
     assert tool.calls() == []
     fill_until(source, a100s, is_filled, "dcgmi's values after the grace")

@@ -22,6 +22,8 @@ from mltop.probes.collect.host.part import Reading, Scheduled, folded
 from mltop.probes.model import Gap, HostSample, to_json
 
 RATES = {
+    "ports_rx_bytes_per_s",
+    "ports_tx_bytes_per_s",
     "cpu_fraction",
     "network_rx_bytes_per_s",
     "network_tx_bytes_per_s",
@@ -73,6 +75,7 @@ def test_every_value_is_of_its_type(source: HostSource) -> None:
 
 
 TREE = {
+    "proc/2/stat": "2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 1 0\n",
     "proc/sys/kernel/hostname": "gpu-17\n",
     "proc/sys/kernel/osrelease": "6.8.0-fake\n",
     "proc/uptime": "3600.50 7000.00\n",
@@ -217,6 +220,7 @@ def test_what_cannot_be_read_is_unknown_with_a_reason(tmp_path: Path) -> None:
         "host.clocksource",
         "host.is_virtual",
         "host.is_confined",
+        "host.sees_all_processes",
     }
     assert all(gap["why"] for gap in gaps)
     absent = [gap for gap in gaps if gap["kind"] == "unsupported"]

@@ -49,8 +49,9 @@ def test_a_healthy_node_is_quiet(machine: FakeMachine) -> None:
 
 def test_the_json_of_a_healthy_node(machine: FakeMachine) -> None:
     found = report(machine)
-    assert set(found) == {"schema", "nodes", "findings", "unknown", "exit"}
-    assert (found["schema"], found["exit"], found["unknown"], found["findings"]) == (1, 0, [], [])
+    assert set(found) == {"schema", "nodes", "incidents", "findings", "unknown", "exit"}
+    assert (found["schema"], found["exit"]) == (1, 0)
+    assert [found[what] for what in ("incidents", "unknown", "findings")] == [[], [], []]
     assert [node["state"] for node in found["nodes"]] == ["live"]
 
 

@@ -13,7 +13,6 @@ from typing import Any
 from mltop.probes.collect.ranks.access import user_name
 from tests.fakes.nvml.scenario import FakeNvml
 from tests.terminal import Terminal
-from tests.waiting import wait_until
 
 MLTOP = [sys.executable, "-m", "mltop"]
 
@@ -144,7 +143,7 @@ def test_a_gpu_lost_while_watching_stays_on_the_screen_with_when_it_was_seen(tmp
     fake = FakeNvml(tmp_path, count=8)
     fake.write()
     with Terminal(MLTOP, env=fake.env()) as terminal:
-        terminal.wait_for("1980")
+        terminal.wait_for("GHZ")
         fake.set("gpu.6.call.*", "error 15")
         fake.write()
         text = terminal.wait_for("LOST")
@@ -157,12 +156,12 @@ def test_a_call_that_blocks_for_ever_is_named_and_the_screen_lives(tmp_path: Pat
     fake = FakeNvml(tmp_path, count=8)
     fake.write()
     with Terminal(MLTOP, env=fake.env()) as terminal:
-        terminal.wait_for("1980")
+        terminal.wait_for("GHZ")
         fake.set("gpu.3.call.nvmlDeviceGetUtilizationRates", "block forever")
         fake.write()
         terminal.wait_for("nvmlDeviceGetUtilizationRates", 30.0)
         terminal.send("?")
-        wait_until(lambda: "nvmlDeviceGetUtilizationRates" not in terminal.text(), 30.0, "the help pane")
+        terminal.wait_for("Panes")  # the help pane; line 1 goes on naming the call once a rule has found it
         terminal.send("q")
         assert terminal.wait(30) == 0
 

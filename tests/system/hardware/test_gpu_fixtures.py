@@ -77,7 +77,7 @@ def test_a_run_agrees_again(saved: Path) -> None:
     } <= agreed
     assert {"throttle_reasons", "throttle_share.sw_power_cap", "sw_power_cap at the limit"} <= agreed
     not_tried = {check.name for check in checks if check.outcome == "not tried"}
-    told_by_files = {"name (proc)", "uuid (proc)", "driver (proc)", "gsp_firmware (proc)"}
+    told_by_files = {"name (proc)", "uuid (proc)", "minor (proc)", "driver (proc)", "gsp_firmware (proc)"}
     assert not_tried == {*told_by_files, "fabric.cluster_uuid", *dtypes.OTHERS}
 
 

@@ -19,7 +19,7 @@ from tests.fakes.gpu_machine import GpuMachine
 from tests.fakes.scripts import shell_script
 from tests.hardware.slices import LIMIT_S, SLICES, module_of
 from tests.hardware.sources import smi
-from tests.system.hardware.hardware_runs import CHANGES, HARMLESS, ROOT, nothing_was_changed, run
+from tests.system.hardware.hardware_runs import CHANGES, HARMLESS, ROOT, Done, nothing_was_changed, run
 from tests.waiting import wait_until
 
 
@@ -157,8 +157,14 @@ def test_ctrl_c_keeps_what_is_there(tmp_path: Path) -> None:
     assert {check["why"] for check in results["checks"]} == {"the run was interrupted"}
 
 
-def test_what_is_saved_tells_the_versions(tmp_path: Path) -> None:
-    done = run(GpuMachine(tmp_path), "--only", "values", env={"LC_ALL": "C"})
+@pytest.fixture(scope="module")
+def one_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[GpuMachine, Done]:
+    machine = GpuMachine(tmp_path_factory.mktemp("machine"))
+    return machine, run(machine, "--only", "values", env={"LC_ALL": "C"})
+
+
+def test_what_is_saved_tells_the_versions(one_run: tuple[GpuMachine, Done]) -> None:
+    _, done = one_run
     versions = done.results["versions"]
     assert {"mltop", "python", "kernel", "driver", "nvml", "cuda_driver", "torch", "cuda"} <= set(versions)
     assert (versions["driver"], versions["torch"], versions["cuda"]) == ("580.95.05", "2.9.0+cu128", "12.8")
@@ -168,9 +174,8 @@ def test_what_is_saved_tells_the_versions(tmp_path: Path) -> None:
     assert all(line.startswith(("agrees ", "differs ", "not tried ")) for line in lines)
 
 
-def test_a_run_that_changes_something_fails_its_test(tmp_path: Path) -> None:
-    machine = GpuMachine(tmp_path)
-    run(machine, "--only", "values")
+def test_a_run_that_changes_something_fails_its_test(one_run: tuple[GpuMachine, Done]) -> None:
+    machine, _ = one_run
     called = machine.nvml.counts_path.read_bytes()
     assert b"nvmlDeviceGetPowerUsage\0" in called
     machine.nvml.counts_path.write_bytes(called.replace(b"nvmlDeviceGetPowerUsage\0", b"nvmlDeviceSetPowerUsage\0"))

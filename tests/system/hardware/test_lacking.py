@@ -205,7 +205,7 @@ def test_what_is_saved_tells_of_no_user(tmp_path: Path, monkeypatch: pytest.Monk
 def test_the_end_of_a_job_waits_for_no_folder(tmp_path: Path) -> None:
     """What the driver holds may still write there."""
     job = Job(context(tmp_path), "healthy", [UUID])
-    wait_until(job.directory.exists, 5, "its folder")
+    wait_until(job.directory.exists, what="its folder")
     job.directory.rmdir()
     job.end()
     assert not job.directory.exists()

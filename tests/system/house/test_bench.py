@@ -22,6 +22,10 @@ TABLES = {
     "matmul": "matmul probe on CPUs",
     "all_reduce": "all-reduce with",
     "text": "cleaning text",
+    "incidents": "64 nodes, 100 jobs",
+    "who": "looks into processes",
+    "stall": "healthy jobs were said to stand",
+    "past": "64 nodes of 8 GPUs at 1 Hz",
 }
 
 

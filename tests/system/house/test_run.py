@@ -25,6 +25,7 @@ LANES = {
     "tests of all jobs of a machine": "jobs",
     "tests that measure": "serial",
     "tests on hosts of their own": "hosts",
+    "tests of the machine itself": "machine",
 }
 PLAIN = "def test_one(): pass\ndef test_two(): pass\n"
 MARKED = "import pytest\npytestmark = pytest.mark.{}\ndef test_it(): pass\n"
@@ -49,6 +50,7 @@ def checkout(tmp_path: Path) -> Path:
         "system/test_both.py": BOTH,
         "system/test_jobs.py": MARKED.format("jobs"),
         "system/test_hosts.py": MARKED.format("hosts"),
+        "system/test_machine.py": MARKED.format("machine"),
         "system/test_serial.py": MARKED.format("serial"),
     }.items():
         (root / "tests" / name).write_text(text)
@@ -92,7 +94,7 @@ def run(checkout: Path, *args: str, before: Sequence[str] = ()) -> tuple[int, di
     return done.returncode, passed, done.stdout
 
 
-ALL = {"pure": 2, "others": 1, "jobs": 1, "serial": 1, "hosts": 2}
+ALL = {"pure": 2, "others": 1, "jobs": 1, "serial": 1, "hosts": 2, "machine": 1}
 
 
 @pytest.mark.parametrize(
@@ -104,7 +106,7 @@ ALL = {"pure": 2, "others": 1, "jobs": 1, "serial": 1, "hosts": 2}
         (("tests/unit/test_plain.py::test_two",), {"others": 1}),
         (("tests/unit/test_plain.py", "-k", "one or nothing"), {"others": 1}),
         (("-k", "both"), {"others": 1, "hosts": 1}),
-        (("tests/system/test_hosts.py",), {"hosts": 1}),
+        (("tests/system/test_hosts.py", "tests/system/test_machine.py"), {"hosts": 1, "machine": 1}),
         (("tests/system/test_jobs.py", "tests/system/test_serial.py"), {"jobs": 1, "serial": 1}),
         (("-m", "serial and hosts", "-n", "2"), {"hosts": 1}),
     ],
@@ -138,6 +140,18 @@ def test_a_selection_that_is_none_fails(checkout: Path, args: tuple[str, ...], l
     assert any(line in one for one in said.splitlines()), said
     assert "test_plain.py::test_one" not in said
     assert said.splitlines()[-1] == "== FAILED: selecting tests"
+
+
+APART = "import os\ndef test_it(): assert sorted(filter(str.isdigit, os.listdir('/proc'))) == ['1', '2']\n"
+
+
+def test_workers_do_not_see_each_others_processes(checkout: Path) -> None:
+    """Root's: each is the second process of a namespace of its own, whose first one reaps."""
+    for name in ("one", "two"):
+        (checkout / f"tests/system/test_{name}.py").write_text(APART)
+    as_root = [] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user"]
+    code, ran, said = run(checkout, "tests/system/test_one.py", "tests/system/test_two.py", before=as_root)
+    assert (code, ran) == (0, {"others": 2}), said
 
 
 def test_a_test_that_fails_fails_the_run(checkout: Path) -> None:

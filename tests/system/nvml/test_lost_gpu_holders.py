@@ -14,7 +14,7 @@ import pytest
 from mltop.probes.agent.sampler import Holders, Sampler, started
 from mltop.probes.collect.nvml.source import NvmlSource
 from mltop.probes.model import GpuProcess, GpuSample, RankSample, Sample
-from mltop.tui.render.gpus.table import gpu_row
+from mltop.tui.render.gpus.table import GpuLine, gpu_row
 from tests.fakes.nvml.scenario import FakeNvml
 from tests.nvml_sources import DEADLINE_S, fake_here
 from tests.waiting import wait_until
@@ -76,7 +76,7 @@ def test_a_lost_gpu_keeps_its_rank_and_pid(fake: FakeNvml, sampler: Sampler, fai
             rank = rank_of(sample, process.pid)
             assert rank is not None and rank.gpus == [1]
             assert held(sample.gpus[1]) == [(process.pid, 2**30)]
-        banner = gpu_row(sample.gpus[1], [rank]).banner
+        banner = gpu_row(GpuLine(sample.gpus[1], [rank])).banner
         assert banner is not None and f", rank 5 pid {process.pid} – " in banner.text
     finally:
         process.kill()
@@ -133,7 +133,7 @@ def test_a_gpu_whose_list_cannot_be_read_while_it_answers_is_unknown() -> None:
 
 def test_a_process_that_is_no_rank_is_named_too() -> None:
     lost = GpuSample(3, state="lost", error="gone", error_code="lost", processes=[GpuProcess(41), GpuProcess(42)])
-    banner = gpu_row(lost, []).banner
+    banner = gpu_row(GpuLine(lost)).banner
     assert banner is not None and ", held by pid 41+1 – " in banner.text
 
 
@@ -147,6 +147,6 @@ def test_a_process_that_is_no_rank_is_named_too() -> None:
     ],
 )
 def test_the_row_of_a_gpu_that_does_not_answer_says_what_it_needs(code: str, start: str, style: str) -> None:
-    banner = gpu_row(GpuSample(3, state="lost", error="why", error_code=code), []).banner
+    banner = gpu_row(GpuLine(GpuSample(3, state="lost", error="why", error_code=code))).banner
     assert banner is not None and banner.text.startswith(start) and banner.style == style
     assert ("sudo nvidia-smi -r -i 3" in banner.text) is (code == "needs_reset")

@@ -214,7 +214,7 @@ def links_of(kind: str, index: int) -> list[NvlinkLink]:
 def expected(kind: str, driver: str, index: int) -> dict[str, Any]:
     values = {**COMMON, **({} if kind == "a100" else HOPPER_AND_NEWER), **OF_KIND[kind], **of_driver(kind, driver)}
     values = {path: value.format(i=index) if isinstance(value, str) else value for path, value in values.items()}
-    values["index"] = index
+    values["index"] = values["minor"] = index
     values["pci_bus_id"] = f"00000000:{0x1B + index:02X}:00.0"
     values["power_w"] = 300.0 + index
     values["nvlink.links"] = links_of(kind, index)

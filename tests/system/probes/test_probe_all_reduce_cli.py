@@ -15,10 +15,10 @@ from tests.probing import MLTOP, Probed, environment, probe, probe_processes, wa
 from tests.waiting import wait_until
 
 SMALL = ("all-reduce", "--via", "local", "--sizes", "64K,1M")
-BUSBW = {2: 1.0, 4: 1.5, 8: 1.75}  # 2(n-1)/n
+BUSBW = {2: 1.0, 8: 1.75}  # 2(n-1)/n
 
 
-@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("ranks", BUSBW)
 def test_bandwidth_time_and_correctness_of_every_size(tmp_path: Path, ranks: int) -> None:
     done = probe(tmp_path, *SMALL, "--ranks", str(ranks))
     assert done.report["failures"] == [], done.report["failures"]

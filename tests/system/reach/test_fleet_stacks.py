@@ -55,7 +55,7 @@ def test_the_rank_and_the_node_that_hang_are_named(hosts: Hosts, job: FleetJob) 
     (found,) = report["jobs"]
     assert found["world_size"] == 16
     verdict = found["verdict"]
-    assert verdict["kind"] == "hang"
+    assert verdict["kind"] in ("hang", "suspect")  # for a minute it may be a validation
     assert [(c["rank"], c["node"]) for c in verdict["culprits"]] == [(CULPRIT, "h12")]
     assert "slow_validation" in verdict["culprits"][0]["where"]
     waiting = [c for c in found["classes"] if c["waiting_in"] == "all_reduce"]
@@ -81,6 +81,6 @@ def test_a_node_that_does_not_answer_is_named_and_the_rest_is_judged(hosts: Host
     assert told["h03"]["state"] in ("connecting", "lost")
     assert told["h03"]["reason"]
     (found,) = report["jobs"]
-    assert found["verdict"]["kind"] == "hang"
+    assert found["verdict"]["kind"] in ("hang", "suspect")  # for a minute it may be a validation
     assert CULPRIT in [culprit["rank"] for culprit in found["verdict"]["culprits"]]
     assert any("0-1,3-10,12-15" in c["ranks"] for c in found["classes"])

@@ -28,7 +28,7 @@ from mltop.probes.model import (
 from tests.builders.health_samples import node_h100
 
 NOW = 100_000.0
-SMALL, LARGE = 500, 2000
+SMALL, LARGE = 250, 1000
 MOST_TIMES = 9.0  # what is linear takes 4 times as long, what is quadratic 16 times
 
 

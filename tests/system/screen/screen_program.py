@@ -1,6 +1,7 @@
 """Run by tests in a terminal of its own: the app over a scripted session that moves every 0.2 s.
 
-Arguments: ``node``, ``fleet`` or ``broken`` (its views fail after the first few), then how many seconds closing takes.
+Arguments: ``node``, ``fleet``, ``still`` (the same view again and again), ``clock`` (only the
+time goes on) or ``broken`` (its views fail after the first few), then how many seconds closing takes.
 """
 
 from __future__ import annotations
@@ -8,11 +9,18 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from dataclasses import replace
 
 from mltop.probes.reach.view import FleetView
 from mltop.tui.app.app import MltopApp
 from tests.tui.fake_session import FakeSession
 from tests.tui.fake_views import fleet, one_node
+
+STILL = one_node(0)
+
+
+def clock(tick: int) -> FleetView:
+    return replace(STILL, taken_at=STILL.taken_at + tick)
 
 
 class Slow(FakeSession):
@@ -32,8 +40,8 @@ class Slow(FakeSession):
 
 
 def main() -> None:
-    make = {"node": one_node, "fleet": fleet, "broken": one_node}[sys.argv[1]]
-    session = Slow([make(tick) for tick in range(5)])
+    make = {"node": one_node, "fleet": fleet, "broken": one_node, "still": lambda _: STILL, "clock": clock}[sys.argv[1]]
+    session = Slow([make(tick) for tick in range(500 if make is clock else 5)])
     session.close_s = float(sys.argv[2])
     if sys.argv[1] == "broken":
         session.breaks_after = 8

@@ -17,7 +17,9 @@ from pathlib import Path
 import pytest
 
 from mltop.probes.collect.stacks import StackOptions, dump_ranks, find_py_spy
+from mltop.probes.collect.stacks.process import read_facts
 from mltop.probes.model import RankSample, RankStacks, StackDigest, to_json
+from mltop.probes.model.vocabulary import WAITS_FOR_CHILD
 from tests.documents import ROOT
 from tests.processes import name_of, state_of
 from tests.waiting import wait_until
@@ -152,6 +154,20 @@ def test_zombie_worker_is_named(spawn):
     assert child.child_of == parent.pid
     assert child.error is not None
     assert child.error.startswith("zombie")
+
+
+def test_a_child_that_is_waited_for_by_the_kernels_word_alone_is_read(spawn):
+    """os.waitpid is no frame of Python's."""
+    parent = spawn(
+        sys.executable,
+        "-c",
+        "import os, time\nchild = os.fork()\nif child == 0:\n    time.sleep(600)\n"
+        "print('ready', flush=True)\nos.waitpid(child, 0)",
+    )
+    wait_until(lambda: read_facts(parent.pid).wchan == WAITS_FOR_CHILD, what="its wait")
+    main, child = dump(parent.pid)[0].digests
+    assert (main.wchan, child.child_of) == (WAITS_FOR_CHILD, parent.pid)
+    assert child.frames[0].line == 4
 
 
 def test_py_spy_missing(spawn, monkeypatch, tmp_path):

@@ -1,4 +1,4 @@
-"""`mltop stacks --json` beside real jobs that hang in ten ways, and beside two that do not."""
+"""`mltop stacks --json` beside real jobs that hang in twelve ways, and beside two that do not."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from tests.system.cases.launch import start
 
 CULPRIT = 2
+FIRST_PID_NAMESPACE = Path("pid:[4026531836]")  # linux/proc_ns.h
 
 # `mltop stacks` dumps every job of the machine and so moves the counters of jobs that other tests watch.
 pytestmark = pytest.mark.jobs
@@ -59,8 +60,8 @@ def test_the_culprit_is_named(case: str, words: str, tmp_path: Path) -> None:
         job.wait_hung()
         report = job_of(stacks(), job.pids)
         verdict = report["verdict"]
-        # A rank that computes may also save a checkpoint: after ten seconds nobody can tell.
-        computes = case == "endless_loop"
+        # A rank that computes, or stands below a validation, may be at work: after ten seconds nobody can tell.
+        computes = case in ("endless_loop", "slow_validation")
         assert verdict["kind"] == ("suspect" if computes else "hang"), verdict
         assert verdict["confidence"] in (("low",) if computes else ("high", "medium")), verdict
         assert [culprit["rank"] for culprit in verdict["culprits"]] == [CULPRIT], verdict
@@ -69,9 +70,39 @@ def test_the_culprit_is_named(case: str, words: str, tmp_path: Path) -> None:
         assert verdict["evidence"], verdict
         assert report["world_size"] == 4
         if case == "worker_deadlock":
-            assert culprit["pid"] not in job.pids, "the worker is to be named, not its parent"
+            pids = (culprit["pid"], culprit["child_pid"])
+            assert pids[0] == job.pids[CULPRIT], "the rank is to be named"
+            assert pids[1] not in (None, *job.pids), "and its worker"
     finally:
         job.stop()
+
+
+@pytest.mark.parametrize(
+    ("case", "at", "wait", "kind", "confidence"),
+    [
+        ("ddp_backward", "await_rows", "ddp.backward", "hang", "high"),
+        # a function below save_checkpoint: for a minute nobody can tell a slow storage from one that hangs
+        ("checkpoint", "upload_shard", "gather_object", "suspect", "low"),
+    ],
+)
+def test_what_torch_does_on_its_own_is_told(
+    case: str, at: str, wait: str, kind: str, confidence: str, tmp_path: Path
+) -> None:
+    """A wait in autograd, which only native frames show, and a collective that has called the user's code."""
+    job = start(case, tmp_path, ranks=4, culprit=CULPRIT)
+    try:
+        job.wait_hung(180.0)
+        report = job_of(stacks(), job.pids)
+    finally:
+        job.stop()
+    verdict = report["verdict"]
+    assert [culprit["rank"] for culprit in verdict["culprits"]] == [CULPRIT], verdict
+    assert verdict["culprits"][0]["where"].startswith(f"{at} ("), verdict
+    assert "cases/train.py:" in verdict["culprits"][0]["where"], verdict
+    assert [(group["ranks"], group["where"].split(",")[0]) for group in verdict["waiting"]] == [("0-1,3", wait)], (
+        verdict
+    )
+    assert (verdict["kind"], verdict["confidence"]) == (kind, confidence), verdict
 
 
 def test_native_frames_change_neither_the_verdict_nor_the_classes(tmp_path: Path) -> None:
@@ -112,6 +143,11 @@ def test_a_rank_that_vanished_without_a_trace_is_named(tmp_path: Path) -> None:
         job.wait_hung()
         job.reap_culprit()
         verdict = job_of(stacks(), job.pids)["verdict"]
+        if Path("/proc/self/ns/pid").readlink() != FIRST_PID_NAMESPACE:
+            # In a container it may just not be seen, and nobody else is to blame for that.
+            assert (verdict["kind"], verdict["confidence"]) == ("suspect", "low"), verdict
+            assert f"rank {CULPRIT} is not seen from here" in verdict["gaps"][0]["why"]
+            return
         assert verdict["kind"] == "hang", verdict
         assert [culprit["rank"] for culprit in verdict["culprits"]] == [CULPRIT], verdict
         assert "gone" in verdict["culprits"][0]["reason"]

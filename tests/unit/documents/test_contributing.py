@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mltop.probes.agent import protocol
-from mltop.probes.model import gpu, sample, verdict
+from mltop.probes.model import gpu, incident, sample, verdict
 from mltop.probes.reach import bundle
 from tests import house
 from tests.documents import CONTRIBUTING, README, ROOT, codes, table, text_of
@@ -89,7 +89,7 @@ def test_every_module_that_is_run_is_one(code: str) -> None:
 RECORDS = {
     **{
         name: record
-        for name, record in (found for part in (gpu, sample, verdict) for found in vars(part).items())
+        for name, record in (found for part in (gpu, incident, sample, verdict) for found in vars(part).items())
         if is_dataclass(record)
     },
     "Message": protocol.Message,
@@ -147,7 +147,8 @@ def test_the_marks_of_tests_are_those_of_the_project() -> None:
 def test_the_number_of_hanging_jobs() -> None:
     words = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
     (word,) = re.findall(r"jobs that hang in (\w+) ways", TEXT)
-    assert word == words[sum(case.hangs for case in CASES.values()) - 1]
+    ways = sum(case.hangs for case in CASES.values())
+    assert word == (words[ways - 1] if ways <= len(words) else str(ways))
 
 
 def imported(folder: str) -> set[str]:

@@ -21,7 +21,7 @@ PRINTERS = {
 }
 OPERATOR_SIDE = ("tui", "probes/reach", "probes/investigate", "probes/judge", "probes/model")
 STREAMS = {"sys.stdout", "sys.stderr", "sys.__stdout__", "sys.__stderr__"}
-ASKS = {"isatty", "fileno", "encoding"}  # of a stream: what may be asked anywhere
+ASKS = {"isatty", "fileno", "encoding", "flush"}  # of a stream: what may be asked anywhere
 PRINTING_CALLS = {"print", "print_exc", "print_exception", "print_stack", "print_tb", "echo", "secho", "warn"}
 # Methods that show a text, and classes of rich and Textual that hold one.
 SHOWING_CALLS = {"notify", "from_markup", "from_ansi"}

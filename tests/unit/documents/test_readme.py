@@ -79,7 +79,7 @@ def all_commands(command: click.Command = command_line.cli) -> list[click.Comman
 
 
 # Options of other programs in README's code.
-FOREIGN = {"--overlap", "--cap-add", "--fast"}
+FOREIGN = {"--exclude", "--overlap", "--cap-add", "--fast"}
 
 
 def test_every_option_that_is_named_exists() -> None:
@@ -136,9 +136,12 @@ def test_exit_codes() -> None:
 # Textual's names of keys that README calls otherwise.
 NAMED = {
     "arrows": ("up", "down", "left", "right"), "PgUp/PgDn": ("pageup", "pagedown"), "Enter": ("enter",),
-    "Esc": ("escape",), "Space": ("space",), "Tab": ("tab",), "F1": ("f1",), "F10": ("f10",), "ctrl-p": ("ctrl+p",),
-    "ctrl-c": ("ctrl+c",), "/": ("slash",), ":": ("colon",), "?": ("question_mark",), "*": ("asterisk",),
-    "[": ("left_square_bracket",), "]": ("right_square_bracket",),
+    "Esc": ("escape",), "Space": ("space",), "Tab": ("tab",), "F1": ("f1",), "F9": ("f9",), "F10": ("f10",),
+    "ctrl-p": ("ctrl+p",), "ctrl-c": ("ctrl+c",), "/": ("slash",), ":": ("colon",), "?": ("question_mark",),
+    "F2": ("f2",), "F3": ("f3",), "F4": ("f4",), "F5": ("f5",), "F6": ("f6",), "!": ("exclamation_mark",),
+    "ctrl-d": ("ctrl+d",), "ctrl-u": ("ctrl+u",), "Home": ("home",), "End": ("end",),
+    "{": ("left_curly_bracket",), "}": ("right_curly_bracket",), "<": ("less_than_sign",), ">": ("greater_than_sign",),
+    "*": ("asterisk",), "+": ("plus",), "-": ("minus",), "[": ("left_square_bracket",), "]": ("right_square_bracket",),
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The two lines above every screen: what is watched, and its totals.
+"""Line 2 of every screen: what is watched, its totals, and the time.
 
 Totals hold what live nodes say now; what other nodes said last is not mixed in.
 """
@@ -6,57 +6,23 @@ Totals hold what live nodes say now; what other nodes said last is not mixed in.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import isfinite
+from math import inf, isfinite
 
-from mltop.probes.model import SEVERITIES, Finding
-from mltop.probes.model.units import UNKNOWN, celsius, clock_time, counted, known, of, percent, seconds, watts
+from mltop.probes.model import JobMotion, Sample
+from mltop.probes.model.units import UNKNOWN, celsius, clock_time, counted, kilowatts, of, percent, rough_time, seconds
 from mltop.probes.reach.view import FleetView, GpuSummary, NodeView
 from mltop.tui.render.cells import Cell, clip, flow, line_width
+from mltop.tui.render.fleet.heat import is_used
 from mltop.tui.render.fleet.map import short_names
-from mltop.tui.render.fleet.nodes import total
-from mltop.tui.render.states import NODE_STYLE, SEVERITY, gravest
+from mltop.tui.render.states import NODE_STYLE, gravest, motion_words
 
 Part = tuple[int, list[Cell]]  # priority as in ``flow``
 
 
-@dataclass(frozen=True)
-class Mark:
-    """What must be seen at any width: ``brief`` where ``text`` does not fit."""
-
-    text: str
-    brief: str
-    style: str
-
-
 def labelled(label: str, value: str, style: str = "") -> list[Cell]:
     return [Cell(f"{label} ", "dim"), Cell(value, style)]
-
-
-def live_nodes(nodes: Sequence[NodeView]) -> list[Cell]:
-    """The number of nodes when all are live: otherwise a mark says it."""
-    return [Cell(f"{len(nodes)}/{counted(len(nodes), 'node')} live")] if all(map(_is_live, nodes)) else []
-
-
-def gpu_states(totals: Totals, brief: bool) -> list[Cell]:
-    """ "15/16 GPUs ok" of the live nodes' GPUs; of those seen elsewhere nothing is known now."""
-    ok, live, seen, heard = totals.ok, totals.gpus, totals.seen, totals.heard
-    if not seen:
-        return [Cell("no GPU seen" if heard else "GPUs unknown", "dim")]
-    if not live:
-        return [Cell(f"{counted(seen, 'GPU')} unknown", "warn")]
-    unknown = seen - live
-    style = "crit" if ok < live else "warn" if unknown else ""
-    more = f", {unknown} unknown" if unknown and not brief else ""
-    return [Cell(f"{ok}/{seen if brief else live} GPU{'s' * (seen != 1)} ok{more}", style)]
-
-
-def rank_counts(ranks: int, jobs: int, live: int, nodes: int) -> list[Part]:
-    """The numbers of ranks and jobs; "≥12" when not every node says, unknown when none does."""
-    least = "≥" if live < nodes else ""
-    texts = [f"{least}{number}" if live else UNKNOWN for number in (ranks, jobs)]
-    return [(1, labelled("ranks", texts[0])), (2, labelled("jobs", texts[1]))]
 
 
 @dataclass
@@ -66,15 +32,10 @@ class Sum:
     value: float = 0.0
     count: int = 0
 
-    def add(self, values: Sequence[float | None]) -> None:
-        """What is not finite is left out; it is looked for only where a sum shows it: 4,096 GPUs come every second."""
-        numbers = [value for value in values if value is not None]
-        value = sum(numbers)
-        if not isfinite(value):
-            numbers = [number for number in numbers if isfinite(number)]
-            value = sum(numbers)
-        self.value += value
-        self.count += len(numbers)
+    def add(self, value: float | None) -> None:
+        if value is not None and isfinite(value):
+            self.value += value
+            self.count += 1
 
     @property
     def mean(self) -> float | None:
@@ -85,7 +46,8 @@ class Sum:
 class Totals:
     """Sums. ``gpus``, ``ok`` and ``ranks`` are of live nodes; ``seen``: all GPUs that ever were, of ``heard`` nodes.
 
-    ``lag_s``: the age of the oldest live sample. ``hottest``: temperature, node, index.
+    ``busy`` and ``sm``: of GPUs that somebody uses. ``lag_s``: the age of the oldest live sample. ``hottest``:
+    temperature, node, index; of equals the first.
     """
 
     live: int = 0
@@ -96,6 +58,8 @@ class Totals:
     busy: Sum = field(default_factory=Sum)
     sm: Sum = field(default_factory=Sum)
     power: Sum = field(default_factory=Sum)
+    limit: Sum = field(default_factory=Sum)  # of those whose power is known
+    both: Sum = field(default_factory=Sum)  # power of those whose limit is known
     hottest: tuple[float, str, int] | None = None
     lag_s: float | None = None
     ranks: int = 0
@@ -123,166 +87,203 @@ def totals_of(view: FleetView) -> Totals:
 
 
 def _add(totals: Totals, node: str, gpus: Sequence[GpuSummary]) -> None:
+    """All of a node's in one go: 4,096 GPUs come every second."""
     totals.gpus += len(gpus)
-    totals.ok += sum([gpu.state == "ok" for gpu in gpus])
-    totals.busy.add([gpu.busy for gpu in gpus])
-    totals.sm.add([gpu.sm_active for gpu in gpus])
-    totals.power.add([gpu.power_w for gpu in gpus])
-    hottest = totals.hottest
+    hottest, hottest_c = totals.hottest, totals.hottest[0] if totals.hottest is not None else -inf
+    busy, sm, power, limit, both = totals.busy, totals.sm, totals.power, totals.limit, totals.both
     for gpu in gpus:
-        heat = gpu.temperature_c
-        if heat is not None and (hottest is None or heat > hottest[0]) and isfinite(heat):
-            totals.hottest = hottest = (heat, node, gpu.index)
+        totals.ok += gpu.state == "ok"
+        drawn, most, heat = gpu.power_w, gpu.power_limit_w, gpu.temperature_c
+        if is_used(gpu):
+            busy.add(gpu.busy)
+            sm.add(gpu.sm_active)
+        power.add(drawn)
+        if drawn is not None and most is not None and isfinite(drawn):
+            both.add(drawn)
+            limit.add(most)
+        if heat is not None and heat >= hottest_c + HOTTER_C and isfinite(heat):
+            hottest, hottest_c = (heat, node, gpu.index), heat
+    totals.hottest = hottest
 
 
-def _of_fleet(totals: Totals, nodes: int, names: Mapping[str, str]) -> list[Part]:
-    """``names``: what stands for the names of all nodes.
+HOTTER_C = 0.5  # what is hotter by less is as hot: of equals the first is named
 
-    E.g. ``sm 43%  busy 97%  power ≥41.2kW  hot 91C n3/gpu2  ranks ≥512  jobs ≥1  lag 1.2s``.
-    """
-    least = "≥" if totals.power.count < totals.seen or totals.live < nodes else ""
-    power = least + watts(totals.power.value) if totals.power.count else UNKNOWN
-    hot = UNKNOWN
+
+def _of_fleet(totals: Totals, view: FleetView) -> list[Part]:
+    """E.g. ``511 of 512 GPUs  jobs 2  ranks 496  sm 43%  power 81/358kW  hottest 91C n3 GPU 2  lag 4.2s``."""
+    nodes = len(view.nodes)
+    least = "≥" if totals.live < nodes else ""
+    parts: list[Part] = [
+        (1, gpu_count(totals)),
+        (3, _count("jobs", len(totals.jobs), totals, least)),
+        (2, _count("ranks", totals.ranks, totals, least)),
+        (5, labelled("sm", percent(totals.sm.mean)) if totals.sm.count else []),
+        (6, labelled("busy", percent(totals.busy.mean)) if totals.busy.count and not totals.sm.count else []),
+        (4, _power(totals, least)),
+    ]
     if totals.hottest is not None:
         temperature, node, index = totals.hottest
-        hot = f"{celsius(temperature)} {names.get(node, node)}/gpu{index}"
-    ranks, jobs = rank_counts(totals.ranks, len(totals.jobs), totals.live, nodes)
-    return [
-        (2, labelled("sm", percent(totals.sm.mean)) if totals.sm.count else []),
-        (0, labelled("busy", percent(totals.busy.mean))),
-        (4, labelled("power", power)),
-        (5, labelled("hot", hot)),
-        (3, ranks[1]),
-        (6, jobs[1]),
-        (1, labelled("lag", seconds(totals.lag_s))),
-    ]
+        names = short_names(tuple([node.node for node in view.nodes]))
+        parts.append((8, labelled("hottest", f"{celsius(temperature)} {names.get(node, node)} GPU {index}")))
+    return [*parts, (7, _lag(totals.lag_s))]
 
 
-def problem_counts(findings: Sequence[Finding]) -> tuple[str, str, str]:
-    """ "CRIT 2 WARN 7", the worst of it, and its style; findings that only inform count when there is nothing else."""
-    counts = Counter(finding.severity for finding in findings)
-    present = [severity for severity in SEVERITIES if counts[severity]]
-    shown = [severity for severity in present if severity != "info"] or present
-    if not shown:
-        return f"{len(findings)} findings", f"{len(findings)} findings", ""
-    texts = [f"{SEVERITY[severity][0]} {counts[severity]}" for severity in shown]
-    return " ".join(texts), texts[0], SEVERITY[shown[0]][1]
+def gpu_count(totals: Totals) -> list[Cell]:
+    """ "511 of 512 GPUs", in colour where some do not answer; of nodes that are away nothing is known now."""
+    if not totals.seen:
+        return [Cell("no GPU seen" if totals.heard else "GPUs unknown", "dim")]
+    if totals.ok == totals.seen:
+        return [Cell(counted(totals.seen, "GPU"))]
+    style = "crit" if totals.ok < totals.gpus else "warn"
+    return [Cell(f"{totals.ok} of {counted(totals.seen, 'GPU')}", style)]
 
 
-WIDE = 100  # from here on there is room for everything
-MIN_TITLE = 8  # cells of a title that is cut
+def _count(label: str, number: int, totals: Totals, least: str) -> list[Cell]:
+    """ "ranks ≥12" when not every node says, unknown when none does."""
+    return labelled(label, f"{least}{number}" if totals.live else UNKNOWN)
 
 
-def header_cells(
-    view: FleetView,
-    title: str,
-    paused: bool = False,
-    width: int = 80,
-    *,
-    shorter: Sequence[str] = (),
-    findings: Sequence[Finding] = (),
-    marked: int = 0,
-) -> list[list[Cell]]:
-    """The two lines, at most ``width`` cells each; what matters least is dropped first.
+_KILOWATTS = 1000.0  # from here on both are written in these
 
-    ``shorter``: what may stand in place of ``title`` where it does not fit, long ones first. That the picture is
-    simulated or paused, or that a node is not well, is never dropped. ``findings`` are counted, and the user's
-    ``marked`` nodes, where several nodes are watched.
-    """
-    marks, totals = _marks(view, paused, width), totals_of(view)
-    if len(view.nodes) > 1:
-        marks += [Mark(*problem_counts(findings))] if findings else []
-        second = _of_fleet(totals, len(view.nodes), short_names(tuple([node.node for node in view.nodes])))
-    else:
-        marked, second = 0, _of_one_node(view, totals)
-    rest: list[Part] = [
-        (2, [Cell(f"{marked} marked", "accent")] if marked else []),
-        (3, live_nodes(view.nodes)),
-        (4, gpu_states(totals, brief=width < WIDE)),
-        (5, [Cell(clock_time(view.taken_at), "dim")]),
-    ]
-    return [_first_line((title, *shorter), marks, rest, width), flow(second, width)]
+
+def _power(totals: Totals, least: str = "") -> list[Cell]:
+    """Draw and limit of the same GPUs, those that report both; else the draw alone."""
+    few = "≥" if totals.power.count < totals.seen else least
+    if totals.both.count and totals.both.count == totals.power.count:
+        drawn, limit = totals.both.value, totals.limit.value
+        in_kw = limit >= _KILOWATTS
+        text = f"{drawn / 1000:.1f}/{limit / 1000:.1f}kW" if in_kw else of(kilowatts(drawn), kilowatts(limit))
+        return labelled("power", few + text)
+    return labelled("power", few + kilowatts(totals.power.value) if totals.power.count else UNKNOWN)
+
+
+def _lag(lag_s: float | None) -> list[Cell]:
+    """Only where it is worth a look: what is always there and always moves nobody reads."""
+    return labelled("lag", seconds(lag_s), "warn") if lag_s is not None and lag_s >= LONG_LAG_S else []
+
+
+LONG_LAG_S = 4.0
 
 
 def _of_one_node(view: FleetView, totals: Totals) -> list[Part]:
-    gpus = [gpu for node in view.nodes if node.summary is not None and _is_live(node) for gpu in node.summary.gpus]
+    sample = view.nodes[0].sample if view.nodes else None
+    jobs = sorted({job for job, _ in totals.jobs if job})
+    uptime_s = sample.host.uptime_s if sample is not None else None
+    driver = next((gpu.driver for gpu in sample.gpus if gpu.driver), "") if sample is not None else ""
     return [
-        (0, labelled("busy", percent(totals.busy.mean))),
-        (4, _power(gpus, totals.seen)),
-        (5, _hottest(gpus)),
-        *rank_counts(totals.ranks, len(totals.jobs), totals.live, len(view.nodes)),
-        _age(view.nodes),
+        (1, _models(sample)),
+        (2, labelled("job", jobs[0]) if len(jobs) == 1 else labelled("jobs", str(len(jobs))) if jobs else []),
+        (3, labelled("ranks", str(totals.ranks)) if totals.ranks else []),
+        (4, labelled("sm", percent(totals.sm.mean)) if totals.sm.count else []),
+        (4, labelled("busy", percent(totals.busy.mean)) if totals.busy.count and not totals.sm.count else []),
+        (5, _power(totals) if totals.power.count else []),
+        (7, labelled("driver", driver) if driver else []),
+        (8, labelled("up", rough_time(uptime_s)) if uptime_s is not None else []),
+        (6, _lag(totals.lag_s)),
     ]
+
+
+def _models(sample: Sample | None) -> list[Cell]:
+    """ "8xH100": how many of which."""
+    if sample is None or not sample.gpus:
+        return [Cell("no GPU seen", "dim")] if sample is not None else []
+    models = Counter(short_model(gpu.name or "") for gpu in sample.gpus)
+    text = " + ".join(f"{count}x{model or 'GPU'}" for model, count in models.items())
+    lost = sum(gpu.state != "ok" for gpu in sample.gpus)
+    return [Cell(text), *([Cell(f" {lost} not ok", "crit")] if lost else [])]
+
+
+def short_model(name: str) -> str:
+    """ "H100" of "NVIDIA H100 80GB HBM3": the first word with a digit."""
+    words = name.replace("NVIDIA", "").replace("GeForce", "").split()
+    return next((word for word in words if any(char.isdigit() for char in word)), words[0] if words else "")
 
 
 def _is_live(node: NodeView) -> bool:
     return node.state.state == "live"
 
 
-def _first_line(titles: Sequence[str], marks: Sequence[Mark], rest: Sequence[Part], width: int) -> list[Cell]:
-    """The longest title that fits beside all marks, whose words grow shorter only after the title has."""
-    for whole in range(len(marks), -1, -1):  # so many marks, from the left, keep their text
-        cells = [Cell(mark.text if at < whole else mark.brief, mark.style) for at, mark in enumerate(marks)]
-        for title in titles:
-            parts = [(0, [Cell(title, "title")]), *((0, [cell]) for cell in cells)]
-            if line_width(flow(parts, 10**6)) <= width:
-                return flow([*parts, *rest], width)
-    line = flow([(0, [cell]) for cell in cells], width, gap=" ")
+MIN_TITLE = 8  # cells of a title that is cut
+
+
+def header_cells(
+    view: FleetView,
+    titles: Sequence[str],
+    width: int = 80,
+    *,
+    clock: Cell | None = None,
+    marked: int = 0,
+    motions: Sequence[JobMotion] = (),
+    totals: Totals | None = None,
+) -> list[Cell]:
+    """The line, at most ``width`` cells; what matters least is dropped first.
+
+    ``titles``: what is shown, long ones first. That the picture is simulated or of another time, or that a node is not
+    well, is what is dropped last. ``clock``: in place of the time of the picture. ``marked``: the user's nodes.
+    ``motions``: how jobs get on. ``totals``: of this view, where they are known.
+    """
+    several = len(view.nodes) != 1
+    totals = totals or totals_of(view)
+    parts = _of_fleet(totals, view) if several else _of_one_node(view, totals)
+    parts.append((9, motion_cells(motions)))
+    marks = _marks(view)
+    own: list[Part] = [(0, [Cell(f"{marked} marked", "key")])] if marked else []
+    right = [*([Cell("SIMULATED", "warn"), Cell("  ")] if _is_simulated(view) else [])]
+    right.append(clock or Cell(clock_time(view.taken_at), "dim"))
+    for title in titles:
+        fixed: list[Part] = [(0, [Cell(title, "title")]), *((0, [mark]) for mark in marks[:1])]
+        room = width - line_width(right) - 2
+        if sum(line_width(cells) + 2 for _, cells in fixed) - 2 <= room:
+            line = flow([*fixed, *own, *parts], room)
+            return [*line, Cell(" " * (width - line_width(line) - line_width(right))), *right]
+    return _short(titles[-1], marks, _is_simulated(view), clock, width)
+
+
+def _short(title: str, marks: Sequence[Cell], simulated: bool, clock: Cell | None, width: int) -> list[Cell]:
+    """Where there is no room for all that must be said: what fits whole, then of the title what fits."""
+    said: list[Sequence[Cell]] = [[Cell("SIM", "warn")] if simulated else [], [clock] if clock else [], marks]
+    line: list[Cell] = []
+    for ways in said:
+        room = width - line_width(line) - bool(line)
+        if (fits := _first(ways, room)) is not None:
+            line += [*([Cell(" ")] if line else []), fits]
     room = width - line_width(line) - bool(line)
     if room < MIN_TITLE and line:
         return line
-    return [*line, *([Cell(" ")] if line else []), Cell(clip(titles[-1], max(1, room)), "title")]
+    return [*line, *([Cell(" ")] if line else []), Cell(clip(title, room).rstrip(), "title")]
 
 
-def _marks(view: FleetView, paused: bool, width: int) -> list[Mark]:
-    simulated = any(node.summary.simulated for node in view.nodes if node.summary is not None)
-    marks = [Mark("SIMULATED", "SIM", "warn")] if simulated else []
-    marks += [Mark("PAUSED", "PAUSED", "warn")] if paused else []
+def _first(ways: Sequence[Cell], room: int) -> Cell | None:
+    """The first of them that fits."""
+    return next((cell for cell in ways if line_width([cell]) <= room), None)
+
+
+def motion_cells(motions: Sequence[JobMotion]) -> list[Cell]:
+    """ "step 2.1 s ± 3 %" of a single job, where that is known: that one stands still says line 1."""
+    if len(motions) != 1 or (motions[0].rhythm is None and motions[0].slowdown is None):
+        return []
+    return [Cell(motion_words(motions[0]))] if motions[0].phase == "moving" else []
+
+
+def _is_simulated(view: FleetView) -> bool:
+    return any(node.summary.simulated for node in view.nodes if node.summary is not None)
+
+
+def _marks(view: FleetView) -> list[Cell]:
+    """That nodes are not well, at length and, of several, in brief."""
     worst = gravest(node.state.state for node in view.nodes)
-    if worst != "live":
-        text = _node_states(view.nodes, worst, brief=width < WIDE)
-        marks.append(Mark(text, worst.upper(), NODE_STYLE.get(worst, "warn")))
-    return marks
+    if worst == "live":
+        return []
+    count = sum(node.state.state == worst for node in view.nodes)
+    texts = [_node_states(view.nodes, worst), *([f"{count} {worst}"] if len(view.nodes) > 1 else [])]
+    return [Cell(text, NODE_STYLE.get(worst, "warn")) for text in texts]
 
 
-def _node_states(nodes: Sequence[NodeView], worst: str, brief: bool) -> str:
-    """ "node lost", or "61/64 nodes live, 1 lost, 2 stale": all states where there is room, else the gravest.
-
-    While some connect: "connecting 41/64, 2 lost", live ones of all.
-    """
+def _node_states(nodes: Sequence[NodeView], worst: str) -> str:
+    """ "lost", or "1 lost, 2 stale", while some connect "connecting 41/64, 2 lost"."""
     if len(nodes) == 1:
-        return f"node {worst}"
+        return worst
     states: Counter[str] = Counter(node.state.state for node in nodes)
     live, connecting = states.pop("live", 0), states.pop("connecting", 0)
-    named = [worst] if brief and worst in states else sorted(states)
-    first = f"connecting {live}/{len(nodes)}" if connecting else f"{live}/{len(nodes)} nodes live"
-    return ", ".join([first, *(f"{states[state]} {state}" for state in named)])
-
-
-def _power(gpus: Sequence[GpuSummary], seen: int) -> list[Cell]:
-    """Draw and limit over the same GPUs: those that report both; how many they are when not all do."""
-    both = [gpu for gpu in gpus if known(gpu.power_w) and known(gpu.power_limit_w)]
-    summed = both or [gpu for gpu in gpus if known(gpu.power_w)]
-    limit = watts(total([gpu.power_limit_w for gpu in both]))
-    drawn = watts(total([gpu.power_w for gpu in summed]))
-    few = f" of {counted(len(summed), 'GPU')}" if 0 < len(summed) < seen else ""
-    return labelled("power", (of(drawn, limit) if both else drawn) + few)
-
-
-def _hottest(gpus: Sequence[GpuSummary]) -> list[Cell]:
-    """The hottest GPU and which one it is."""
-    temperatures = [(gpu.temperature_c, gpu.index) for gpu in gpus if known(gpu.temperature_c)]
-    if not temperatures:
-        return labelled("hot", UNKNOWN)
-    temperature, index = max(temperatures)
-    return labelled("hot", f"{celsius(temperature)} gpu{index}")
-
-
-def _age(nodes: Sequence[NodeView]) -> Part:
-    """How old the oldest sample is; it stays longer when that sample is not a live node's."""
-    states = [node.state for node in nodes if node.sample is not None and node.state.age_s is not None]
-    oldest = max(states, key=lambda state: state.age_s or 0.0, default=None)
-    if oldest is None:
-        return 6, labelled("age", UNKNOWN)
-    well = oldest.state == "live"
-    return (6 if well else 3), labelled("age", seconds(oldest.age_s), "" if well else NODE_STYLE.get(oldest.state, ""))
+    first = [f"connecting {live}/{len(nodes)}"] if connecting else []
+    return ", ".join([*first, *(f"{states[state]} {state}" for state in sorted(states))])

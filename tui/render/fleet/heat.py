@@ -1,20 +1,20 @@
 """The fleet as a heatmap: which metric, in which order nodes stand, and what one node is on it.
 
-Height of a glyph: the metric; colour: status, nothing else. Pure, but for ``Heats``, which remembers levels so that a
-value near a border does not flicker, and ``WorstFirst``, which moves a node only when its status changes.
+Height and colour of a glyph: the metric; what a hung job's GPUs do lies over it. Pure, but for ``Heats``, which
+remembers levels so that a value near a border does not flicker.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from mltop.probes.judge.states import HELD_BYTES, JobStates, holds_gpu
 from mltop.probes.model import Finding, GpuSample
 from mltop.probes.model.units import bytes_text, celsius, known, mhz, percent, watts
-from mltop.probes.reach.view import AnyGpu, NodeView
+from mltop.probes.reach.view import AnyGpu, NodeView, SampleSummary
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.states import NODE_STYLE
 
@@ -92,9 +92,6 @@ def activity_source(gpus: Iterable[AnyGpu]) -> str:
     return " or ".join(sorted(words, reverse=True))
 
 
-BETTER_FOR_S = 10.0  # a node that recovers stays among the problems for so long: what flaps does not jump
-RANKS = {"crit": 0, "warn": 1}
-FINE_RANK = 2  # connecting nodes stand among the good ones: at the start nothing moves when they answer
 _DIGITS = re.compile(r"(\d+)")
 
 
@@ -105,34 +102,15 @@ def natural(name: str) -> tuple[tuple[int, int, str], ...]:
     return tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts if part)
 
 
-class WorstFirst:
-    """Remembers which rank each node has and since when it would deserve a better one."""
-
-    def __init__(self) -> None:
-        self._ranks: dict[str, int] = {}
-        self._better_since: dict[str, float] = {}
-
-    def ordered(self, nodes: Iterable[tuple[str, str]], now_s: float) -> list[tuple[str, int]]:
-        """(name, rank) of ``nodes``, pairs of (name, status); ``now_s`` grows from call to call."""
-        ranked = [(name, self._rank(name, RANKS.get(status, FINE_RANK), now_s)) for name, status in nodes]
-        return sorted(ranked, key=lambda node: (node[1], natural(node[0])))
-
-    def _rank(self, name: str, deserved: int, now_s: float) -> int:
-        rank = self._ranks.get(name, FINE_RANK)
-        if deserved <= rank or now_s - self._better_since.setdefault(name, now_s) >= BETTER_FOR_S:
-            self._better_since.pop(name, None)
-            self._ranks[name] = rank = deserved
-        return rank
-
-
-def by_name(names: Iterable[str]) -> list[str]:
-    return sorted(names, key=natural)
-
-
 LEVELS = len(GLYPHS.ramp)
 MARGIN = 0.25  # of a level: how far past a border a value must be before its glyph changes
-UNKNOWN_CODE, LOST, ERROR = LEVELS, LEVELS + 1, LEVELS + 2  # codes above the levels
-SIGNS = GLYPHS.ramp + GLYPHS.unknown + GLYPHS.lost + "E"
+UNKNOWN_CODE, LOST, ERROR, WAITS, STANDS = range(LEVELS, LEVELS + 5)  # codes above the levels
+SIGNS = GLYPHS.ramp + GLYPHS.unknown + GLYPHS.lost + "E" + GLYPHS.ramp[0] + GLYPHS.alarm
+# The style of each code.
+STYLES_OF = (
+    *(f"ramp-{step}" for step in range(LEVELS)),
+    *("dim", "crit", "crit", "graph-waits", "stands"),
+)
 MARK = "%" if GLYPHS.ascii_only else "◆"
 LETTERS = {"lost": "L", "stale": "S", "refused": "R", "connecting": "c"}
 NO_GPU = "no GPU"
@@ -154,19 +132,23 @@ FINE = Trouble()
 
 @dataclass(frozen=True)
 class NodeHeat:
-    """One node: ``codes`` has one level or sign per GPU, ``styles`` the style of each.
+    """One node: ``codes`` has one level or sign per GPU, ``dim`` the GPUs that a filter leaves out.
 
-    ``status``: crit, warn, connecting, unknown (it has no GPU) or ok. ``state``: the node's; there are codes of live
-    ones only. ``cell`` and ``cell_style`` stand for the whole node: its worst GPU.
+    ``status``: stands (it holds a job up), crit, warn, connecting, unknown (it has no GPU) or ok. ``state``: the
+    node's; there are codes of live ones only. ``cell`` and ``cell_style`` stand for the whole node: its worst GPU.
     """
 
     node: str
     state: str
     status: str
     codes: bytes
-    styles: tuple[str, ...]
     cell: str
     cell_style: str
+    dim: frozenset[int] = frozenset()
+
+    def styles(self) -> list[str]:
+        """Of each GPU."""
+        return ["dim" if at in self.dim else STYLES_OF[code] for at, code in enumerate(self.codes)]
 
 
 def level(share: float | None, before: int = UNKNOWN_CODE) -> int:
@@ -210,25 +192,32 @@ class Heats:
     def __init__(self, metric: Metric) -> None:
         self.metric = metric
         self._made: dict[str, tuple[object, ...]] = {}  # what it was made of
+        self._levels: dict[str, bytes] = {}
         self._heats: dict[str, NodeHeat] = {}
 
     def of(
-        self, view: NodeView, trouble: Trouble = FINE, matches: Callable[[NodeView, GpuSample], bool] | None = None
+        self,
+        view: NodeView,
+        trouble: Trouble = FINE,
+        matches: Callable[[NodeView, GpuSample], bool] | None = None,
+        standing: JobStates | None = None,
     ) -> NodeHeat:
-        """The heat of one node. ``matches``: GPUs for which it is False are dim."""
+        """The heat of one node. ``matches``: GPUs for which it is False are dim. ``standing``: what its job does, where
+        that stands still.
+        """
         name, state, summary = view.state.node, view.state.state, view.summary
-        why = (state, trouble, matches)
+        why = (state, trouble, matches, standing)
         of = (summary.sampled_at if summary is not None else None, *why)
         before, of_before = self._heats.get(name), self._made.get(name, ())
-        if before is not None and of_before == of:
+        if before is not None and len(of) == len(of_before) and all(map(_same_thing, of, of_before)):
             return before
         self._made[name] = of
         codes = b""
         if state == "live" and summary is not None:
-            codes = codes_of(summary.gpus, self.metric, before.codes if before is not None else b"")
-            # The styles of a fine node follow from its codes; from second to second most often no level is another.
-            if before is not None and before.codes == codes and of_before[1:] == why == ("live", FINE, None):
-                return before
+            codes = codes_of(summary.gpus, self.metric, self._levels.get(name, b""))
+            self._levels[name] = codes
+            if standing is not None and self.metric is METRICS[0]:
+                codes = _with_states(codes, name, summary, standing)
         heat = self._make(view, trouble, matches, codes)
         if heat == before:
             return before
@@ -239,6 +228,7 @@ class Heats:
         """Forget all other nodes."""
         for name in self._heats.keys() - set(names):
             del self._heats[name], self._made[name]
+            self._levels.pop(name, None)
 
     def _make(
         self, view: NodeView, trouble: Trouble, matches: Callable[[NodeView, GpuSample], bool] | None, codes: bytes
@@ -246,20 +236,57 @@ class Heats:
         state, summary = view.state.state, view.summary
         if state != "live" or summary is None:
             status = status_of_state(state, trouble)
-            return NodeHeat(view.node, state, status, b"", (), letter(state), NODE_STYLE.get(state, "warn"))
-        if trouble is FINE and matches is None and max(codes, default=UNKNOWN_CODE) < LEVELS:
-            styles = _same("ok", len(codes))
-        else:
-            matching = _matching(view, matches) if matches is not None else None
-            styles = tuple(
-                "dim" if matching is not None and gpu.index not in matching else _gpu_style(gpu, code, trouble)
-                for gpu, code in zip(summary.gpus, codes, strict=True)
-            )
-        gone = max(codes, default=0) > UNKNOWN_CODE
-        status = "crit" if gone else trouble.node or ("ok" if codes else "unknown")
-        worst = worst_code(codes, self.metric)
-        cell_style = "dim" if status == "unknown" or (worst == UNKNOWN_CODE and status == "ok") else status
-        return NodeHeat(view.node, state, status, codes, styles, SIGNS[worst], cell_style)
+            return NodeHeat(view.node, state, status, b"", letter(state), NODE_STYLE.get(state, "warn"))
+        dim: frozenset[int] = frozenset()
+        if matches is not None:
+            matching = _matching(view, matches)
+            dim = frozenset([at for at, gpu in enumerate(summary.gpus) if gpu.index not in matching])
+        gone = LOST in codes or ERROR in codes
+        status = "stands" if STANDS in codes else "crit" if gone else trouble.node or ("ok" if codes else "unknown")
+        code = worst_code(_of_used(codes, summary.gpus), self.metric)
+        cell, style = SIGNS[code], STYLES_OF[code]
+        if status in ("crit", "warn") and code not in (LOST, ERROR):
+            cell, style = GLYPHS.finding, status
+        return NodeHeat(view.node, state, status, codes, cell, "dim" if status == "unknown" else style, dim)
+
+
+def _of_used(codes: bytes, gpus: Sequence[AnyGpu]) -> bytes:
+    """Those of GPUs that somebody uses, and of those that do not answer; all where none is used."""
+    used = [code for code, gpu in zip(codes, gpus, strict=True) if code >= LEVELS or is_used(gpu)]
+    return bytes(used) or codes
+
+
+def is_used(gpu: AnyGpu) -> bool:
+    """Whether somebody holds memory on it or anything runs; where neither is known it counts as used."""
+    held, busy = gpu.memory_used_bytes, gpu.busy
+    return held is None or held >= HELD_BYTES or busy is None or busy > 0
+
+
+def _same_thing(new: object, old: object) -> bool:
+    """Findings and states are other objects when they are others."""
+    return new is old or (isinstance(new, (float, str)) and new == old)
+
+
+# What a level becomes where its GPU waits; what is lost stays lost.
+_ALL_WAIT = bytes.maketrans(bytes(range(LEVELS + 1)), bytes([WAITS]) * (LEVELS + 1))
+
+
+def _with_states(codes: bytes, node: str, summary: SampleSummary, standing: JobStates) -> bytes:
+    """What the GPUs of a job that stands still do, in place of how much."""
+    gpus, ranks = summary.gpus, len(summary.ranks)
+    shown = bytearray(codes)
+    if standing.stands and ranks >= len(gpus):
+        shown = bytearray(codes.translate(_ALL_WAIT))
+    elif standing.stands:
+        for at, gpu in enumerate(gpus):
+            if codes[at] not in (LOST, ERROR) and holds_gpu(gpu, len(gpus), ranks):
+                shown[at] = WAITS
+    for (where, index), doing in standing.gpus.items():
+        if where == node and doing.state in ("stands", "alone"):
+            places = [at for at, gpu in enumerate(gpus) if gpu.index == index and codes[at] not in (LOST, ERROR)]
+            for place in places:
+                shown[place] = STANDS
+    return bytes(shown)
 
 
 def codes_of(gpus: Sequence[AnyGpu], metric: Metric, before: bytes = b"") -> bytes:
@@ -285,7 +312,7 @@ def worst_code(codes: bytes, metric: Metric) -> int:
     """Lost before error before unknown: what is not known may be the worst."""
     if not codes:
         return UNKNOWN_CODE
-    for sign in (LOST, ERROR, UNKNOWN_CODE):
+    for sign in (STANDS, LOST, ERROR, WAITS, UNKNOWN_CODE):
         if sign in codes:
             return sign
     return min(codes) if metric.low_is_bad else max(codes)
@@ -305,21 +332,3 @@ def status_of_state(state: str, trouble: Trouble = FINE) -> str:
 def _matching(view: NodeView, matches: Callable[[NodeView, GpuSample], bool]) -> set[int]:
     """Indexes of the GPUs that a filter lets through, which may ask for anything that is known of one."""
     return {gpu.index for gpu in view.sample.gpus if matches(view, gpu)} if view.sample is not None else set()
-
-
-def _gpu_style(gpu: AnyGpu, code: int, trouble: Trouble) -> str:
-    if code > UNKNOWN_CODE:
-        return "crit"
-    style = _graver(trouble.all_gpus, trouble.gpus.get(gpu.index, "")) if trouble is not FINE else ""
-    return style or ("dim" if code == UNKNOWN_CODE else "ok")
-
-
-@lru_cache(maxsize=256)
-def _same(style: str, count: int) -> tuple[str, ...]:
-    """Nearly all nodes look alike: their styles are one object."""
-    return (style,) * count
-
-
-def statuses(heats: Sequence[NodeHeat]) -> Counter[str]:
-    """The number of nodes by status."""
-    return Counter(heat.status for heat in heats)

@@ -10,27 +10,24 @@ from itertools import pairwise
 from operator import itemgetter
 from types import MappingProxyType
 
-from mltop.probes.model import Finding
-from mltop.probes.model.units import counted
+from mltop.probes.model.ranks import Ranges
 from mltop.probes.reach.view import NodeView
-from mltop.tui.render.cells import Cell, clip, flow, styled
-from mltop.tui.render.findings import severity_cell, worst
+from mltop.tui.render.cells import Cell, clip, flow, line_width, styled
 from mltop.tui.render.fleet.heat import (
     ERROR,
-    FINE_RANK,
     LETTERS,
     LOST,
     MARK,
     METRICS,
     NO_GPU,
-    RANKS,
     SIGNS,
+    STANDS,
+    STYLES_OF,
     UNKNOWN_CODE,
+    WAITS,
     Metric,
     NodeHeat,
-    activity_source,
     letter,
-    statuses,
 )
 from mltop.tui.render.fleet.nodes import gpus_per_glyph, node_state
 from mltop.tui.render.glyphs import GLYPHS
@@ -68,28 +65,40 @@ def _cut(name: str) -> str:
 
 
 NAMED, GROUPED, CELLS = "named", "grouped", "cells"  # name and GPUs; GPUs; one cell per node
-DENSITIES = (NAMED, GROUPED, CELLS)
 USUAL_GPUS = 8  # until a node has said how many it has
 CELL_GROUP = 8  # cells between two blanks
-SECTION_WIDTH = 6
-SECTIONS = (("CRIT", "crit"), ("WARN", "warn"), ("fine", "dim"))  # by rank
-NOT_ALL_FINE = "rest"
-EASED = "eased"  # nodes that stand here because of what they had a moment ago
+HEADED_FROM = 110  # cells of width: from there on a section's title has a line of its own
+LABEL_MOST = 12  # cells of a title that stands before its first line
+NAMED_GAPS = (2, 4)  # blanks between two nodes with names, at least and at most
 AT = "at-"  # begins the styles of the node under the cursor
-SIGN_OF = {"crit": "!", "warn": "~"}
+SIGN_OF = {"stands": GLYPHS.alarm, "crit": GLYPHS.finding, "warn": GLYPHS.finding}
+SIGN_STYLE = {"stands": "crit", "crit": "crit", "warn": "warn"}
+
+
+@dataclass(frozen=True)
+class Section:
+    """Nodes that belong together, from the node number ``first`` on: their job, and what it does."""
+
+    first: int
+    title: str
+    about: tuple[Cell, ...] = ()
+
+    def line(self) -> list[Cell]:
+        return [Cell(self.title, "title"), Cell("  "), *self.about]
 
 
 @dataclass(frozen=True)
 class Grid:
-    """``rows``: first and last + 1 node of every line. ``labels``: a section's word before its first line.
+    """``rows``: first and last + 1 node of every line; both are the same in the line of a title. ``labels``: what
+    stands before the first node of a line, or is the line.
 
-    ``margin``: blank cells and names before the first node; ``pitch``: cells from one node to the next.
+    ``margin``: blank cells, labels and names before the first node; ``pitch``: cells from one node to the next.
     ``names``: what stands for a node's name; one that is not in it stands for itself.
     """
 
     density: str
     rows: tuple[tuple[int, int], ...]
-    labels: tuple[Cell, ...]
+    labels: tuple[tuple[Cell, ...], ...]
     name_width: int
     gpu_width: int
     margin: int
@@ -105,11 +114,11 @@ class Grid:
         return line, index - self.rows[line][0]
 
     def at(self, line: int, column: int) -> int | None:
-        """The node there, the last of a line that is shorter; None below the last line."""
+        """The node there, the last of a line that is shorter; None below the last line and in that of a title."""
         if not 0 <= line < len(self.rows):
             return None
         first, end = self.rows[line]
-        return min(first + column, end - 1)
+        return min(first + column, end - 1) if end > first else None
 
     def column_of(self, x: int) -> int | None:
         """The column of nodes at cell ``x``, None left of all."""
@@ -124,14 +133,16 @@ class Grid:
 
 def fitting(
     heats: Sequence[NodeHeat],
-    ranks: Sequence[int] | None,
+    sections: Sequence[Section],
     width: int,
     height: int,
     names: Mapping[str, str] = MappingProxyType({}),
 ) -> Grid:
     """The most detailed grid that shows all nodes in ``height`` lines; the densest, which scrolls, when none does."""
-    for density in DENSITIES:
-        grid = make_grid(heats, ranks, width, density, names)
+    headed = [True, False] if width >= HEADED_FROM and sections else [False]
+    ways = [(density, head) for density in (NAMED, GROUPED, CELLS) for head in headed]
+    for density, head in ways:
+        grid = make_grid(heats, sections, width, density, names, headed=head)
         if len(grid.rows) <= height:
             break
     return grid
@@ -139,18 +150,20 @@ def fitting(
 
 def make_grid(
     heats: Sequence[NodeHeat],
-    ranks: Sequence[int] | None,
+    sections: Sequence[Section],
     width: int,
     density: str,
     names: Mapping[str, str] = MappingProxyType({}),
+    *,
+    headed: bool = False,
 ) -> Grid:
-    """The grid of ``heats``, in their order. ``ranks``: each one's, ascending, when a rank begins on its own line."""
+    """The grid of ``heats``, in their order. ``headed``: the title of a section has a line of its own."""
     name_width = min(NAME_MOST, max((len(names.get(heat.node, heat.node)) for heat in heats), default=1))
     gpu_width = max((len(heat.codes) for heat in heats), default=0) or USUAL_GPUS
-    margin = SECTION_WIDTH if ranks is not None else 0
+    label = 0 if headed or not sections else min(LABEL_MOST, max(len(section.title) for section in sections)) + 1
+    margin = label
     if density == NAMED:
-        pitch = 1 + name_width + 1 + gpu_width + 1
-        per_row = (width - margin + 1) // pitch
+        pitch, per_row = _named(width - margin, 1 + name_width + 1 + gpu_width)
     else:
         margin += name_width + 1
         pitch = 1 + gpu_width if density == GROUPED else 1
@@ -158,78 +171,86 @@ def make_grid(
         if density == CELLS:
             groups, rest = divmod(width - margin, CELL_GROUP + 1)
             per_row = groups * CELL_GROUP or min(rest, CELL_GROUP)
-    per_row = max(1, per_row)
-    rows = _rows(len(heats), ranks, per_row)
-    labels = _labels(heats, ranks, rows) if ranks is not None else ()
-    return Grid(density, rows, labels, name_width, gpu_width, margin, pitch, per_row, names)
+    rows, labels = _rows(len(heats), sections, max(1, per_row), label, headed)
+    return Grid(density, rows, labels, name_width, gpu_width, margin, pitch, max(1, per_row), names)
 
 
-def _rows(count: int, ranks: Sequence[int] | None, per_row: int) -> tuple[tuple[int, int], ...]:
-    """Full lines, a new one at the start of every rank: first and last + 1 node of each."""
-    starts = [at for at in range(1, count) if ranks[at] != ranks[at - 1]] if ranks is not None else []
-    sections = pairwise([0, *starts, count])
-    return tuple((at, min(at + per_row, end)) for start, end in sections for at in range(start, end, per_row))
+def _named(width: int, cells: int) -> tuple[int, int]:
+    """From one node of ``cells`` to the next, and how many fit."""
+    least, most = NAMED_GAPS
+    per_row = max(1, (width + least) // (cells + least))
+    return cells + max(least, min(most, (width - per_row * cells) // max(1, per_row - 1))), per_row
 
 
-def _labels(heats: Sequence[NodeHeat], ranks: Sequence[int], rows: Sequence[tuple[int, int]]) -> tuple[Cell, ...]:
-    """A section is named after the worst that is in it now: a node that recovers stays in it for a while."""
-    all_fine = all(heat.status == "ok" for heat, rank in zip(heats, ranks, strict=True) if rank == FINE_RANK)
-    worst_now: dict[int, int] = {}
-    for heat, rank in zip(heats, ranks, strict=True):
-        worst_now[rank] = min(worst_now.get(rank, FINE_RANK), RANKS.get(heat.status, FINE_RANK))
-    labels = []
-    for first, _ in rows:
-        rank = ranks[first]
-        word, style = SECTIONS[worst_now[rank]]
-        if first > 0 and ranks[first - 1] == rank:
-            word = ""
-        elif rank < FINE_RANK and worst_now[rank] == FINE_RANK:
-            word = EASED
-        elif worst_now[rank] == FINE_RANK and not all_fine:
-            word = NOT_ALL_FINE
-        labels.append(Cell(clip(word, SECTION_WIDTH), style))
-    return tuple(labels)
+Rows = tuple[tuple[int, int], ...]
+Labels = tuple[tuple[Cell, ...], ...]
+
+
+def _rows(count: int, sections: Sequence[Section], per_row: int, label: int, headed: bool) -> tuple[Rows, Labels]:
+    """Full lines, a new one at the start of every section: first and last + 1 node of each, and what stands before."""
+    starts = [section.first for section in sections] or [0]
+    rows: list[tuple[int, int]] = []
+    labels: list[tuple[Cell, ...]] = []
+    for place, (start, end) in enumerate(pairwise([*starts, count])):
+        section = sections[place] if sections else None
+        if headed and section is not None:
+            rows.append((start, start))
+            labels.append(tuple(section.line()))
+        for at in range(start, end, per_row):
+            title = section.title if section is not None and at == start else ""
+            rows.append((at, min(at + per_row, end)))
+            labels.append((Cell(clip(title, label - 1) + " ", "title"),) if label else ())
+    return tuple(rows), tuple(labels)
 
 
 def line_cells(
     grid: Grid, heats: Sequence[NodeHeat], line: int, marks: Collection[str], cursor: int | None = None
 ) -> list[Cell]:
-    """One line of the map. The node ``cursor`` has styles that begin with "at-"."""
+    """One line of the map. The name of the node ``cursor`` has styles that begin with "at-"."""
     first, end = grid.rows[line]
-    cells: list[Cell] = [grid.labels[line]] if grid.labels else []
+    cells: list[Cell] = [*grid.labels[line]]
+    if first == end:
+        return cells
     if grid.density != NAMED:
-        cells.append(Cell(_name(grid, heats[first].node) + " ", "dim"))
+        cells.append(Cell(_name(grid, heats[first].node) + ("" if grid.density == GROUPED else " "), "dim"))
     for index in range(first, end):
-        heat = heats[index]
+        heat, marked = heats[index], heats[index].node in marks
+        head: list[Cell] = []
         if grid.density == CELLS:
-            of_node = [Cell(MARK if heat.node in marks else heat.cell, heat.cell_style)]
+            body = [Cell(MARK if marked else heat.cell, heat.cell_style)]
             if index > first and (index - first) % CELL_GROUP == 0:
                 cells.append(Cell(" "))
+            if index == cursor:
+                head, body = body, head
         else:
-            of_node = [_sign(heat, heat.node in marks)]
+            head, body = [_sign(heat, marked)], gpu_cells(heat, grid.gpu_width)
             if grid.density == NAMED:
-                of_node.append(Cell(_name(grid, heat.node) + " ", heat.status if heat.status in SIGN_OF else ""))
-            of_node += gpu_cells(heat, grid.gpu_width)
-        cells += [Cell(cell.text, AT + cell.style) for cell in of_node] if index == cursor else of_node
+                head.append(Cell(_name(grid, heat.node), "title" if heat.status in SIGN_OF else "dim"))
+                body = [Cell(" "), *body]
+        cells += [Cell(cell.text, AT + cell.style) for cell in head] if index == cursor else head
+        cells += body
         if grid.density == NAMED and index + 1 < end:
-            cells.append(Cell(" "))
+            cells.append(Cell(" " * (grid.pitch - 2 - grid.name_width - grid.gpu_width)))
     return _merged(cells)
 
 
 def gpu_cells(heat: NodeHeat, width: int) -> list[Cell]:
     """A glyph per GPU, or the node's state as a word."""
     if heat.state != "live" or not heat.codes:
-        word = heat.state if heat.state != "live" else NO_GPU
+        word = _SHORT_STATES.get(heat.state, heat.state) if heat.state != "live" else NO_GPU
         fits = len(word) <= width or width >= USUAL_GPUS
         style = NODE_STYLE.get(heat.state, "warn") if heat.state != "live" else "dim"
         return [Cell(clip(word, width) if fits else letter(word) * width, style)]
-    cells = styled("".join([SIGNS[code] for code in heat.codes]), heat.styles)
+    cells = styled("".join([SIGNS[code] for code in heat.codes]), heat.styles())
     return [*cells, Cell(" " * (width - len(heat.codes)))] if len(heat.codes) < width else cells
 
 
+_SHORT_STATES = {"connecting": "connects"}
+
+
 def _sign(heat: NodeHeat, marked: bool) -> Cell:
-    style = heat.status if heat.status in SIGN_OF else ""
-    return Cell(MARK, style or "accent") if marked else Cell(SIGN_OF.get(heat.status, " "), style)
+    style = SIGN_STYLE.get(heat.status, "")
+    return Cell(MARK, style or "key") if marked else Cell(SIGN_OF.get(heat.status, " "), style)
 
 
 def _name(grid: Grid, node: str) -> str:
@@ -237,11 +258,10 @@ def _name(grid: Grid, node: str) -> str:
 
 
 def _merged(cells: list[Cell]) -> list[Cell]:
-    """Neighbours of one style as one cell, blanks with what stands before them: every change costs 40 bytes."""
+    """Neighbours of one style as one cell: every change costs bytes."""
     runs: list[tuple[str, list[str]]] = []
     for cell in cells:
-        bare = not cell.style.startswith(AT) and cell.text.isspace()  # its style is not seen
-        if runs and (cell.style == runs[-1][0] or (bare and not runs[-1][0].startswith(AT))):
+        if runs and cell.style == runs[-1][0]:
             runs[-1][1].append(cell.text)
         else:
             runs.append((cell.style, [cell.text]))
@@ -253,129 +273,94 @@ Part = tuple[int, Sequence[Cell]]
 
 @dataclass(frozen=True)
 class Legend:
-    """What stands above the nodes. ``source``: which activity the GPUs report; ``sorted_by``: the list's column."""
+    """What stands above the nodes. ``source``: which activity the GPUs report; ``by_job``: how they are ordered;
+    ``sorted_by``: the list's column.
+    """
 
     heats: Sequence[NodeHeat]
     metric: Metric
     source: str = ""
-    worst_first: bool = True
-    marked: int = 0
+    by_job: bool = True
     not_judged: int = 0
     sorted_by: str = ""
 
-    def scale(self, which: str = "") -> list[Part]:
+    def scale(self) -> list[Part]:
         metric = self.metric
-        title = f" {which}{metric.title}" + (f" ({self.source})" if metric is METRICS[0] and self.source else "")
-        ramp = GLYPHS.ramp
+        title = self.source if metric is METRICS[0] and self.source else metric.title
+        ramp = [Cell(GLYPHS.ramp[step], f"ramp-{step}") for step in range(len(GLYPHS.ramp))]
         return [
-            (0, [Cell("m", "accent"), Cell(title, "bold")]),
-            (1, [Cell(f"{ramp[0]} {metric.low} {ramp[-1]} {metric.high}", "dim")]),
+            (0, [Cell(title, "dim")]),
+            (1, [Cell(f"{metric.low} ", "dim"), *ramp, Cell(f" {metric.high}", "dim")]),
         ]
 
-    def nodes(self) -> list[Part]:
-        judged: list[Part] = [(2, [Cell(f"{self.not_judged} not judged yet", "dim")])] if self.not_judged else []
-        return [*counts(statuses(self.heats)), *judged, *_marked(self.marked)]
+    def signs(self) -> list[Part]:
+        """Those that are on the screen, and what they mean."""
+        codes: set[int] = set().union(*[heat.codes for heat in self.heats])
+        states = {heat.status for heat in self.heats}
+        parts: list[Part] = [
+            (2, [Cell(SIGNS[code], STYLES_OF[code]), Cell(f" {word}", "dim")])
+            for code, word in _WORDS_OF_CODES.items()
+            if code in codes
+        ]
+        for status in ("crit", "warn"):
+            if status in states:
+                parts.append((2, [Cell(GLYPHS.finding, status), Cell(" finding", "dim")]))
+                break
+        judged = [Cell(f"{self.not_judged} not judged yet", "dim")] if self.not_judged else []
+        return [*parts, (3, judged)]
+
+
+_WORDS_OF_CODES = {WAITS: "waits", STANDS: "stands", LOST: "lost", ERROR: "error", UNKNOWN_CODE: "unknown"}
 
 
 def map_legend(legend: Legend, density: str, width: int) -> list[Cell]:
     """The line above the map; what matters least is dropped where it is too short."""
-    which = ("lowest " if legend.metric.low_is_bad else "highest ") if density == CELLS else ""
-    parts = [*legend.scale(which), *legend.nodes()]
-    if density == CELLS:
-        parts.append((3, [Cell("1 cell = 1 node", "dim")]))
-    parts += _signs(legend.heats, density)
-    parts += _ways(legend.worst_first, "list")
-    return flow(parts, width)
+    states = {heat.state for heat in legend.heats} if density == CELLS else set()
+    more: list[Part] = [(3, [Cell("1 cell = 1 node", "dim")])] if density == CELLS else []
+    more += [(3, [Cell(f"{LETTERS[state]} {state} node", NODE_STYLE[state])]) for state in LETTERS if state in states]
+    order = "by name" if legend.by_job else "by job"
+    return _with_keys([*legend.scale(), *legend.signs(), *more], (("m", "metric"), ("o", order), ("v", "list")), width)
 
 
 def list_legend(legend: Legend, width: int) -> list[Cell]:
-    ways = _ways(legend.worst_first, "map")
-    if legend.sorted_by:
-        ways[0] = (2, [Cell("s", "accent"), Cell(f" sorted by {legend.sorted_by}", "dim")])
     groups = {gpus_per_glyph(len(heat.codes)) for heat in legend.heats if heat.codes}
     most = max(groups, default=1)
-    bars: list[Part] = []
+    more: list[Part] = []
     if most > 1:
-        bars.append((3, [Cell(f"1 bar = {'' if len(groups) == 1 else 'up to '}{most} GPUs", "dim")]))
-    return flow([*legend.scale(), *legend.nodes(), *bars, *ways], width)
+        more.append((3, [Cell(f"1 bar = {'' if len(groups) == 1 else 'up to '}{most} GPUs", "dim")]))
+    order = f"sorted by {legend.sorted_by}" if legend.sorted_by else "sort"
+    return _with_keys([*legend.scale(), *legend.signs(), *more], (("m", "metric"), ("s", order), ("v", "map")), width)
 
 
-def counts(by_status: Mapping[str, int]) -> list[Part]:
-    """``! 2 nodes CRIT  ~ 1 WARN  61 fine``: how many nodes have which colour, in words."""
-    parts: list[Part] = []
-    for priority, (status, word) in enumerate((("crit", "CRIT"), ("warn", "WARN"))):
-        amount = by_status.get(status, 0)
-        if amount:
-            text = f"{amount}" if parts else counted(amount, "node")
-            parts.append((priority, [Cell(f"{SIGN_OF[status]} {text} {word}", status)]))
-    if by_status.get("connecting"):
-        parts.append((1, [Cell(f"{by_status['connecting']} connecting", NODE_STYLE["connecting"])]))
-    if by_status.get("unknown"):
-        parts.append((1, [Cell(f"{by_status['unknown']} without GPU", "dim")]))
-    fine = by_status.get("ok", 0)
-    if fine or not parts:
-        parts.append((1, [Cell(f"{fine} fine", "ok" if fine else "dim")]))
-    return parts
+def _with_keys(parts: Sequence[Part], keys: Sequence[tuple[str, str]], width: int) -> list[Cell]:
+    """``keys`` stand at the right edge, as many as fit."""
+    line = flow(parts, width, "   ")
+    while keys:
+        right = [cell for key, word in keys for cell in (Cell(key, "key"), Cell(f" {word}  ", "dim"))]
+        right[-1] = Cell(right[-1].text.rstrip(), "dim")
+        blank = width - line_width(line) - line_width(right)
+        if blank >= 2:
+            return [*line, Cell(" " * blank), *right]
+        keys = keys[:-1]
+    return line
 
 
-def _marked(marked: int) -> list[Part]:
-    """How many are marked stands in the header."""
-    return [(2, [Cell(f"{MARK} marked", "accent")])] if marked else []
-
-
-def _ways(worst_first: bool, other: str) -> list[Part]:
-    order = "worst first" if worst_first else "by name"
-    return [(4, [Cell("o", "accent"), Cell(f" {order}", "dim")]), (4, [Cell("v", "accent"), Cell(f" {other}", "dim")])]
-
-
-def _signs(heats: Sequence[NodeHeat], density: str) -> list[Part]:
-    """Which of its signs stand on the map now, and what they mean."""
-    codes: set[int] = set().union(*[heat.codes for heat in heats])
-    states = {heat.state for heat in heats}
-    words = {UNKNOWN_CODE: ("unknown", "dim"), LOST: ("GPU lost", "crit"), ERROR: ("GPU error", "crit")}
-    parts: list[Part] = [
-        (3, [Cell(f"{SIGNS[code]} {word}", style)]) for code, (word, style) in words.items() if code in codes
-    ]
-    if density == CELLS:
-        parts += [
-            (3, [Cell(f"{letter} {state}", NODE_STYLE[state])]) for state, letter in LETTERS.items() if state in states
-        ]
-    return parts
-
-
-def node_lines(
-    view: NodeView, findings: Sequence[Finding], metric: Metric, width: int, judged: bool = True
-) -> list[list[Cell]]:
-    """The node under the cursor: its state and its GPUs in figures; then why it is not live, or what is wrong."""
-    return [_figures(view, metric, width), _why(view, findings, width, judged)]
-
-
-def _figures(view: NodeView, metric: Metric, width: int) -> list[Cell]:
-    parts: list[Part] = [(0, [Cell(view.node, "bold")]), (0, [node_state(view)])]
+def node_lines(view: NodeView, metric: Metric, width: int) -> list[list[Cell]]:
+    """The node under the cursor: its state, its ranks and its host in figures."""
+    parts: list[Part] = [(0, [Cell(view.node, "title")]), (0, [node_state(view)])]
+    if view.state.state != "live" and view.state.reason:
+        return [flow([*parts, (0, [Cell(view.state.reason, NODE_STYLE.get(view.state.state, "warn"))])], width)]
     summary = view.summary
     if summary is None:
-        return flow(parts, width)
+        return [flow(parts, width)]
     if not summary.gpus:
-        return flow([*parts, (1, [Cell("no GPU seen", "dim")])], width)
-    live = view.state.state == "live"
-    own = metric is METRICS[0]
-    source = activity_source(summary.gpus) if own else metric.title
-    parts.append((3, [Cell(source or metric.title, "dim")]))
-    for gpu in summary.gpus:
-        text, style = (metric.text(gpu), "") if gpu.state == "ok" else (gpu.state.upper(), "crit")
-        parts.append((2, [Cell(text, style if live else "dim")]))
-    return flow(parts, width)
-
-
-def _why(view: NodeView, findings: Sequence[Finding], width: int, judged: bool) -> list[Cell]:
-    state = view.state
-    if state.state != "live" and state.reason:
-        return flow([(0, [Cell(state.reason, NODE_STYLE.get(state.state, "warn"))])], width)
-    finding = worst(findings)
-    if finding is None:
-        fine = "no problems found" if judged else "not judged yet"
-        return [Cell(fine if state.state == "live" else "", "dim")]
-    severity = severity_cell(finding.severity)
-    more = f"  and {len(findings) - 1} more" if len(findings) > 1 else ""
-    action = f" {GLYPHS.dash} {finding.action}" if finding.action else ""
-    return [severity, Cell(f" {finding.message}"), Cell(more, "dim"), Cell(action, "accent")]
+        parts.append((1, [Cell("no GPU seen", "dim")]))
+    if numbers := [rank.rank for rank in summary.ranks if rank.rank is not None and rank.rank >= 0]:
+        parts.append((1, [Cell("ranks ", "dim"), Cell(str(Ranges.of(numbers)))]))
+    elif summary.gpus:
+        parts.append((1, [Cell("no ranks", "dim")]))
+    if metric is not METRICS[0]:
+        for gpu in summary.gpus:
+            text, style = (metric.text(gpu), "") if gpu.state == "ok" else (gpu.state.upper(), "crit")
+            parts.append((2, [Cell(text, style)]))
+    return [flow(parts, width)]

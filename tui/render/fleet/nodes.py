@@ -11,8 +11,7 @@ from mltop.probes.model.units import UNKNOWN, celsius, known, number, percent, s
 from mltop.probes.reach.view import GpuSummary, NodeView
 from mltop.tui.render.cells import Cell, Column, Row, row_of
 from mltop.tui.render.findings import severity_cell, worst
-from mltop.tui.render.fleet.heat import MARK, SIGNS, Metric, NodeHeat, codes_of, worst_code
-from mltop.tui.render.fleet.heat import UNKNOWN_CODE as NO_CODE
+from mltop.tui.render.fleet.heat import ERROR, LOST, MARK, SIGNS, Metric, NodeHeat, codes_of, worst_code
 from mltop.tui.render.glyphs import GLYPHS, height
 from mltop.tui.render.states import NODE_STYLE, gravity
 
@@ -127,7 +126,7 @@ def metric_glyphs(view: NodeView, heat: NodeHeat, metric: Metric) -> Cell:
     codes = heat.codes or codes_of(gpus, metric)
     group = gpus_per_glyph(len(codes))
     worst_ones = [worst_code(codes[start : start + group], metric) for start in range(0, len(codes), group)]
-    style = "crit" if view.state.state == "live" and max(codes) > NO_CODE else "dim"
+    style = "crit" if view.state.state == "live" and any(code in (LOST, ERROR) for code in codes) else "dim"
     return Cell("".join(SIGNS[code] for code in worst_ones), style)
 
 

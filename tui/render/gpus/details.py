@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from itertools import zip_longest
 from operator import attrgetter
+from types import MappingProxyType
 
 from mltop.probes.model import GpuGaps, GpuSample
 from mltop.probes.model.units import (
@@ -25,7 +26,6 @@ from mltop.probes.model.units import (
 from mltop.tui.render.cells import Cell, clip, line_width
 from mltop.tui.render.fleet.heat import ratio
 from mltop.tui.render.gpus.table import (
-    COARSE,
     decimal_rate,
     growth,
     links_up,
@@ -36,10 +36,11 @@ from mltop.tui.render.gpus.table import (
     spins,
     tells_link,
 )
-from mltop.tui.render.gpus.throttle import BADGES
+from mltop.tui.render.gpus.throttle import ALARMING, BADGES
 
 COLUMN_WIDTH = 40
 LABEL_WIDTH = 16
+FIRST_COLUMN, FIRST_LABEL = 29, 15  # of what is looked at first
 
 
 @dataclass(frozen=True)
@@ -58,17 +59,19 @@ class Block:
     facts: Sequence[Fact]
 
 
-def block_lines(blocks: Sequence[Block], width: int) -> list[list[Cell]]:
+def block_lines(
+    blocks: Sequence[Block], width: int, column_width: int = COLUMN_WIDTH, label: int = LABEL_WIDTH
+) -> list[list[Cell]]:
     """The lines of all blocks that have facts; each goes below the shortest column so far, a blank line between two."""
-    number_of_columns = max(1, (width + 1) // COLUMN_WIDTH)
+    number_of_columns = max(1, (width + 1) // column_width)
     each = width // number_of_columns
     columns: list[list[list[Cell]]] = [[] for _ in range(number_of_columns)]
     for block in blocks:
         if block.facts:
             column = min(columns, key=len)
             column += [[]] if column else []
-            column += [[Cell(clip(block.title, each - 1), "title")]]
-            column += [_fact_line(fact, each - 1) for fact in block.facts]
+            column += [[Cell(clip(block.title, each - 1), "head" if block.title.isupper() else "title")]]
+            column += [_fact_line(fact, each - 1, label) for fact in block.facts]
     return side_by_side(columns, each)
 
 
@@ -81,9 +84,9 @@ def side_by_side(panels: Sequence[Sequence[Sequence[Cell]]], width: int) -> list
     ]
 
 
-def _fact_line(fact: Fact, width: int) -> list[Cell]:
-    label = clip(fact.label, LABEL_WIDTH - 1) + " "
-    room = max(1, width - LABEL_WIDTH - 1)
+def _fact_line(fact: Fact, width: int, label_width: int) -> list[Cell]:
+    label = clip(fact.label, label_width - 1) + " "
+    room = max(1, width - label_width - 1)
     if not fact.why:
         return [Cell(f" {label}", "dim"), Cell(clip(fact.text, room).rstrip(), fact.style)]
     text = clip(fact.text, room).rstrip()
@@ -123,6 +126,80 @@ def blocks_of(gpu: GpuSample, gaps: GpuGaps, first: GpuSample | None = None) -> 
     ]
 
 
+NO_SHARES: Mapping[str, float] = MappingProxyType({})
+_ALWAYS = ("hw_thermal", "sw_power_cap", "power_brake")  # what is told also where it never held
+
+
+def first_blocks(gpu: GpuSample, gaps: GpuGaps, shares: Mapping[str, float] = NO_SHARES) -> list[Block]:
+    """What is looked at first, in four columns."""
+
+    def fact(label: str, text: str, field: str, style: str = "") -> Fact:
+        return Fact(label, text, style, gaps.why(field) if _is_unknown(attrgetter(field)(gpu)) else "")
+
+    left = gpu.temperature_margin_c
+    little = left is not None and known(left) and left <= LITTLE_HEADROOM_C
+    memory = _of_most(gpu.memory_temperature_c, gpu.memory_temperature_max_c, celsius)
+    return [
+        Block("ACTIVITY", [one for one in _activity(gpu, fact) if one.label in _FIRST_OF_ACTIVITY]),
+        Block(
+            "HEAT AND POWER",
+            [
+                fact("GPU", celsius(gpu.temperature_c), "temperature_c"),
+                fact("slows at", celsius(gpu.temperature_slowdown_c), "temperature_slowdown_c"),
+                fact("headroom", celsius(left), "temperature_margin_c", "warn" if little else ""),
+                fact("HBM", memory, "memory_temperature_c"),
+                fact("power", _of_most(gpu.power_w, gpu.power_limit_w, watts), "power_w"),
+            ],
+        ),
+        Block("THROTTLED BY, OF 10 MIN", _held_by(gpu, gaps, shares)),
+        Block("MEMORY AND LINKS", _memory_and_links(gpu, fact)),
+        Block("INSTANCES", _mig(gpu, fact) if gpu.mig_instances else ()),
+    ]
+
+
+_FIRST_OF_ACTIVITY = ("SM active", "SM occupancy", "tensor cores", "DRAM", "read by", "waiting?")
+
+
+def _held_by(gpu: GpuSample, gaps: GpuGaps, shares: Mapping[str, float]) -> list[Fact]:
+    """What holds the clock down now, and how much of the time it did."""
+    held = gpu.throttle_reasons
+    share = ratio(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz)
+    low = share is not None and share < 1.0 and any(reason in ALARMING for reason in held or ())
+    clock = _of_most(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz, mhz)
+    known_causes = any(reason in shares or reason in (held or ()) for reason in ("hw_thermal", "power_brake"))
+    facts = []
+    for reason, badge in BADGES.items():
+        now, of_time = reason in (held or ()), shares.get(reason)
+        if held is None or not (now or of_time or reason in _ALWAYS) or (reason == "gpu_idle" and not now):
+            continue
+        if reason == "hw_slowdown" and known_causes:
+            continue
+        words = f"{'now' if now else 'no'}, {percent(of_time)}" if of_time else "now" if now else "never"
+        facts.append(Fact(badge.text, words, badge.style if now and badge.style != "dim" else ""))
+    if held is None:
+        facts.append(Fact("now", UNKNOWN, why=gaps.why("throttle_reasons")))
+    facts.append(Fact("SM clock", clock, "warn" if low else ""))
+    return facts
+
+
+def _memory_and_links(gpu: GpuSample, fact: FactOf) -> list[Fact]:
+    ecc, remap, link = gpu.ecc, gpu.remap, pcie_link(gpu.pcie)
+    rows = None if remap.uncorrected is None else remap.uncorrected + (remap.corrected or 0)
+    return [
+        fact("used", memory_text(gpu.memory_used_bytes, gpu.memory_total_bytes), "memory_used_bytes"),
+        fact("corrected", number(ecc.corrected_volatile), "ecc.corrected_volatile"),
+        fact(
+            "uncorrectable",
+            number(ecc.uncorrected_volatile),
+            "ecc.uncorrected_volatile",
+            "crit" if ecc.uncorrected_volatile else "",
+        ),
+        fact("remapped rows", number(rows), "remap.uncorrected"),
+        fact("PCIe", link.text, "pcie.gen", link.style),
+        fact("NVLink", links_up(gpu.nvlink), "nvlink", nvlink_cell(gpu.nvlink).style),
+    ]
+
+
 def _activity(gpu: GpuSample, fact: FactOf) -> list[Fact]:
     facts = [
         fact("SM active", percent(gpu.sm_active), "sm_active"),
@@ -133,7 +210,7 @@ def _activity(gpu: GpuSample, fact: FactOf) -> list[Fact]:
         fact("FP32 pipe", percent(gpu.fp32_active), "fp32_active"),
         fact("FP16 pipe", percent(gpu.fp16_active), "fp16_active"),
         fact("read by", (gpu.activity_source or UNKNOWN).upper(), "activity_source"),
-        fact("GPU-Util", f"{percent(gpu.busy)} {COARSE}" if gpu.busy is not None else UNKNOWN, "busy"),
+        fact("GPU-Util", f"{percent(gpu.busy)} coarse" if gpu.busy is not None else UNKNOWN, "busy"),
     ]
     if spins(gpu):
         words = f"busy {percent(gpu.busy)} but SM {percent(gpu.sm_active)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from operator import attrgetter
@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 from mltop.probes.judge.health.gpu.xid_catalog import gpu_reset
 from mltop.probes.model import GpuProcess, GpuSample, MigInstance, Nvlink, NvlinkLink, Pcie, RankSample
 from mltop.probes.model.gpu import SPINNING_BUSY, SPINNING_TENSOR
+from mltop.probes.model.incident import UNKNOWN_DOING, Doing
+from mltop.probes.model.ranks import Ranges
 from mltop.probes.model.units import (
     UNKNOWN,
     celsius,
@@ -23,18 +25,18 @@ from mltop.probes.model.units import (
     watts,
     whole_bytes_text,
 )
-from mltop.tui.render.cells import Cell, Column, Row, Value, row_of
-from mltop.tui.render.glyphs import GLYPHS, bar, sparkline
-from mltop.tui.render.gpus.throttle import gpu_throttle_cell, throttle_cell, worst_share
+from mltop.tui.render.cells import Cell, Column, PartsCell, Row, Value, row_of
+from mltop.tui.render.glyphs import GLYPHS
+from mltop.tui.render.gpus.throttle import ALARMING, gpu_throttle_cell, throttle_cell, worst_share
 from mltop.tui.render.guarded import guarded
-from mltop.tui.render.states import state_cell
+from mltop.tui.render.ranks import ORDER_OF_STATES
+from mltop.tui.render.states import doing_cell, mark_cell
 from mltop.tui.render.units import BYTES, CELSIUS, COUNT, MEGAHERTZ, SHARE, WATTS, Unit
 
 __all__ = ["GPU_COLUMNS", "gpu_columns", "gpu_row", "mig_row", "ranks_text", "spins", "throttle_cell"]
 
-TREND_WIDTH = 60
-GAUGE_WIDTH = 6
-COARSE = "coarse"  # what GPU-Util is: the share of time in which any kernel was resident
+GRAPH_WIDTHS = ((160, 64), (110, 33), (0, 12))  # from which width of the screen on: cells
+COOL_C, HOT_C = 5.0, 1.0  # of headroom: with less it is warm, and too hot
 
 SPINS_SM = 0.25  # of the SMs: more of them work in real kernels
 SPINS_MARK = "!" if GLYPHS.ascii_only else "≠"
@@ -44,12 +46,17 @@ _BANNERS = {"needs_reset": "NEEDS RESET", "no_permission": "NO PERMISSION"}
 
 
 class GpuLine(NamedTuple):
-    """What a row of GPU_COLUMNS is about. ``ranks`` use the GPU, ``trend`` are its busy values, the oldest first."""
+    """What a row of GPU_COLUMNS is about. ``ranks`` use the GPU; ``doing``: what it does, at the time ``now`` (unix s);
+    ``mark``: the style of the gravest that is wrong with it; ``graph``: its activity over time.
+    """
 
     gpu: GpuSample
     ranks: Sequence[RankSample] = ()
-    trend: Sequence[float | None] = ()
     simulated: bool = False
+    doing: Doing = UNKNOWN_DOING
+    now: float = 0.0
+    mark: str = ""
+    graph: Cell = Cell("")
 
 
 class InstanceLine(NamedTuple):
@@ -121,11 +128,11 @@ def flags_cell(gpu: GpuSample) -> Cell:
 
 
 def nvlink_cell(nvlink: Nvlink) -> Cell:
-    """ "18/18 240G/s": links that are up, and both directions together; "–" where there is nothing to know."""
+    """ "240G/s", both directions together; "17/18" where a link is down; "–" where there is nothing to know."""
     rate = rate_of(nvlink)
-    parts = [links_up(nvlink)] if _says_links(nvlink) else []
-    parts += [decimal_rate(rate)] if rate is not None else []
-    return Cell(" ".join(parts) or UNKNOWN, "crit" if any(link.active is False for link in nvlink.links) else "")
+    if any(link.active is False for link in nvlink.links):
+        return Cell(f"{links_up(nvlink)} up", "crit")
+    return Cell(decimal_rate(rate) if rate is not None else links_up(nvlink))
 
 
 def links_up(nvlink: Nvlink) -> str:
@@ -241,21 +248,19 @@ def pcie_text(gen: int | None, width: int | None, brief: bool = False) -> str:
     return f"{number(gen)}x{number(width)}" if brief else f"Gen{number(gen)} x{number(width)}"
 
 
-def _sm(gpu: GpuSample) -> Cell:
-    """Marked where it contradicts BUSY: 100% ≠11%."""
-    text = percent(gpu.sm_active)
-    return Cell(f"{SPINS_MARK}{text}", "accent") if spins(gpu) else Cell(text)
+def _sm(gpu: GpuSample) -> str:
+    return percent(gpu.sm_active)
 
 
 def _heat(gpu: GpuSample) -> Cell:
-    """Coloured when the GPU itself says it is too hot: it slows down, or no margin is left."""
+    """Coloured by headroom, or when the GPU itself says that it is too hot."""
     text = celsius(gpu.temperature_c)
     reasons = gpu.throttle_reasons or []
     margin = gpu.temperature_margin_c
-    if "hw_thermal" in reasons:
+    if "hw_thermal" in reasons or (margin is not None and margin < HOT_C):
         return Cell(text, "crit")
-    too_hot = margin is not None and known(margin) and margin <= 0
-    return Cell(text, "warn" if too_hot or "sw_thermal" in reasons else "")
+    warm = margin is not None and margin < COOL_C
+    return Cell(text, "warn" if warm or "sw_thermal" in reasons else "")
 
 
 def _memory_heat(gpu: GpuSample) -> Cell:
@@ -291,20 +296,32 @@ def _profile(line: InstanceLine) -> Cell:
     return Cell(line.instance.name or UNKNOWN, "dim")
 
 
-def _clock(gpu: GpuSample) -> str:
-    return of(number(gpu.sm_clock_mhz), number(gpu.sm_clock_max_mhz))
+def _clock(gpu: GpuSample) -> Cell:
+    """In GHz; coloured where it is held down."""
+    if gpu.sm_clock_mhz is None or not known(gpu.sm_clock_mhz):
+        return Cell(UNKNOWN)
+    held = any(reason in ALARMING for reason in gpu.throttle_reasons or ())
+    return Cell(f"{gpu.sm_clock_mhz / 1000:.2f}", "warn" if held else "")
 
 
-def _power(gpu: GpuSample) -> str:
-    return of(watts(gpu.power_w), watts(gpu.power_limit_w))
+def _power(gpu: GpuSample) -> Cell:
+    """Coloured while the cap lowers the clock; the limit is dim."""
+    text = of(watts(gpu.power_w), watts(gpu.power_limit_w))
+    drawn, slash, limit = text.partition("/")
+    capped = "sw_power_cap" in (gpu.throttle_reasons or ()) and _below(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz)
+    return PartsCell.of(Cell(drawn, "warn" if capped else ""), Cell(slash + limit, "dim"), right=True)
+
+
+def _below(now: float | None, most: float | None) -> bool:
+    return now is not None and most is not None and now < most
 
 
 def _bus(pci_bus_id: str | None) -> str:
     return (pci_bus_id or UNKNOWN).removeprefix("00000000:")
 
 
-def _trend(line: GpuLine) -> Cell:
-    return Cell(sparkline(line.trend or [line.gpu.busy], TREND_WIDTH), "dim")
+def _doing(line: GpuLine) -> Cell:
+    return doing_cell(line.doing, line.now)
 
 
 def _name(line: GpuLine) -> str:
@@ -335,67 +352,104 @@ def _banner(gpu: GpuSample, ranks: Sequence[RankSample]) -> Cell:
     return Cell(text, "warn" if gpu.error_code == "no_permission" else "crit")
 
 
-_TREND: dict[str, Any] = {"right": True, "priority": 8, "stretch": True, "most": TREND_WIDTH, "tail": True}
+_GRAPH: dict[str, Any] = {"priority": 3, "stretch": True, "most": GRAPH_WIDTHS[0][1]}
 _USED = {"field": "mem_used", "meaning": "memory in use"}
-_THROTTLE: dict[str, Any] = {"stretch": True, "most": 20}
+_THROTTLE: dict[str, Any] = {"stretch": True, "most": 20, "priority": 8}
 _RATE: dict[str, Any] = {"right": True, "optional": True}
-
-
-def _gauge(gpu: GpuSample) -> Cell:
-    return Cell(bar(gpu.busy, GAUGE_WIDTH), "dim")
-
+STATE_WIDTHS = (9, 13)
 
 _of = Column.of
 GPU_COLUMNS = (
+    Column("mark", "", 1, cell=lambda line: mark_cell(line.mark), tight=True),
     _gpu("gpu", "GPU", 3, "index", COUNT, part=_branch, field="gpu", meaning="the GPU's index"),
-    _gpu("busy", "BUSY", 4, "busy", part=lambda _: Cell("MIG", "dim"), field="busy", meaning="NVML's GPU-Util"),
-    _gpu("gauge", "", GAUGE_WIDTH, "busy", cell=_gauge, right=False, priority=15),
-    Column("trend", "TREND", 7, cell=_trend, value=lambda line: line.gpu.busy, **_TREND),
     _gpu("sm", "SM", 4, "sm_active", cell=_sm, field="sm", meaning="SMs that were active"),
-    _gpu("tensor", "TC", 4, "tensor_active", priority=2, field="tensor", meaning="tensor cores active"),
-    _gpu("dram", "DRAM", 4, "dram_active", priority=4, field="dram", meaning="memory interface active"),
-    _gpu("clock", "MHZ/MAX", 9, "sm_clock_mhz", MEGAHERTZ, cell=_clock, part=_profile, field="mhz", meaning="SM clock"),
-    _gpu("temperature", "TEMP", 4, "temperature_c", CELSIUS, cell=_heat, field="temp", meaning="temperature"),
-    _gpu("hbm", "HBM", 4, "memory_temperature_c", CELSIUS, priority=7, cell=_memory_heat, optional=True),
-    _gpu("margin", "HEADROOM", 8, "temperature_margin_c", CELSIUS, priority=10, optional=True),
-    _gpu("power", "PWR/LIM", 8, "power_w", WATTS, cell=_power, field="power", meaning="what it draws"),
     _gpu(
-        "memory", "MEMORY", 8, "memory_used_bytes", BYTES, cell=_memory, part=lambda of: _memory(of.instance), **_USED
+        "busy",
+        "BUSY",
+        4,
+        "busy",
+        part=lambda _: Cell("MIG", "dim"),
+        priority=9,
+        field="busy",
+        meaning="NVML's GPU-Util",
     ),
+    Column("graph", "last 10 min", GRAPH_WIDTHS[-1][1], cell=lambda line: line.graph, **_GRAPH),
+    _gpu("tensor", "TC", 4, "tensor_active", priority=4, field="tensor", meaning="tensor cores active"),
+    _gpu("dram", "DRAM", 4, "dram_active", priority=5, field="dram", meaning="memory interface active"),
+    _gpu("clock", "GHZ", 4, "sm_clock_mhz", MEGAHERTZ, cell=_clock, priority=6, field="mhz", meaning="SM clock"),
+    _gpu("power", "POWER", 8, "power_w", WATTS, cell=_power, priority=1, field="power", meaning="what it draws"),
+    _gpu("temperature", "TEMP", 4, "temperature_c", CELSIUS, cell=_heat, field="temp", meaning="temperature"),
+    _gpu("hbm", "HBM", 4, "memory_temperature_c", CELSIUS, priority=12, cell=_memory_heat, optional=True),
+    _gpu("margin", "HEADROOM", 8, "temperature_margin_c", CELSIUS, priority=13, optional=True),
+    _gpu(
+        "memory",
+        "MEMORY",
+        8,
+        "memory_used_bytes",
+        BYTES,
+        cell=_memory,
+        part=lambda of: _memory(of.instance),
+        priority=2,
+        **_USED,
+    ),
+    _of("nvlink", "NVLINK", 8, "gpu.nvlink", nvlink_cell, value=lambda of: rate_of(of.gpu.nvlink), priority=7, **_RATE),
+    _of("pcie", "PCIE", 11, "gpu.pcie", pcie_cell, value=lambda line: rate_of(line.gpu.pcie), priority=11, **_RATE),
     # Words sort upwards, and the worst is to come first.
-    _of("throttle", "THROTTLE", 10, "gpu", gpu_throttle_cell, value=lambda line: -worst_share(line.gpu), **_THROTTLE),
-    _of("flags", "FLAGS", 8, "gpu", flags_cell, value=lambda line: -float(len(flags(line.gpu))), optional=True),
     _of(
-        "nvlink", "NVLINK", 12, "gpu.nvlink", nvlink_cell, value=lambda of: rate_of(of.gpu.nvlink), priority=5, **_RATE
+        "throttle", "THROTTLED BY", 12, "gpu", gpu_throttle_cell, value=lambda line: -worst_share(line.gpu), **_THROTTLE
     ),
-    _of("pcie", "PCIE", 11, "gpu.pcie", pcie_cell, value=lambda line: rate_of(line.gpu.pcie), priority=6, **_RATE),
+    _of("flags", "FLAGS", 8, "gpu", flags_cell, value=lambda line: -float(len(flags(line.gpu))), optional=True),
     _of("rank", "RANK", 4, "ranks", ranks_text, right=True, value=lambda of: of.ranks[0].rank if of.ranks else None),
-    Column("pid", "PID", 7, right=True, priority=3, cell=_pids, value=_first_pid, part=_pids_of_instance),
-    _rank("user", "USER", 8, priority=9),
-    _rank("state", "STATE", 12, state_cell, priority=11),
-    _of("name", "MODEL", 24, "gpu.name", cell=_name, priority=12, field="model", meaning="its product name"),
-    _of("bus", "BUS ID", 12, "gpu.pci_bus_id", _bus, priority=14),
-    _rank("command", "COMMAND", 24, priority=13, stretch=True),
+    Column(
+        "state",
+        "STATE",
+        STATE_WIDTHS[0],
+        cell=_doing,
+        value=lambda line: ORDER_OF_STATES.index(line.doing.state),
+        part=_profile,
+        stretch=True,
+        most=14,
+    ),
+    Column("pid", "PID", 7, right=True, priority=10, cell=_pids, value=_first_pid, part=_pids_of_instance),
+    _rank("user", "USER", 8, priority=14),
+    _of("name", "MODEL", 24, "gpu.name", cell=_name, priority=16, field="model", meaning="its product name"),
+    _of("bus", "BUS ID", 12, "gpu.pci_bus_id", _bus, priority=17),
+    _rank("command", "COMMAND", 24, priority=15, stretch=True),
 )
 _BY_KEY = {column.key: column for column in GPU_COLUMNS}
 
 
-def gpu_row(
-    gpu: GpuSample,
-    ranks: Sequence[RankSample],
-    trend: Sequence[float | None] = (),
-    *,
-    simulated: bool = False,
-    node: str = "",
-    columns: Sequence[Column] = GPU_COLUMNS,
-) -> Row:
-    """One row of GPU_COLUMNS, or of some of them; see GpuLine.
+def gpu_row(line: GpuLine, *, node: str = "", columns: Sequence[Column] = GPU_COLUMNS) -> Row:
+    """One row of GPU_COLUMNS, or of some of them.
 
     The key is the GPU's index, or "node/index" when ``node`` is given.
     """
-    key = f"{node}/{gpu.index}" if node else str(gpu.index)
-    banner = None if gpu.state == "ok" else _banner(gpu, ranks)
-    return row_of(columns, GpuLine(gpu, ranks, trend, simulated), key, banner)
+    key = f"{node}/{line.gpu.index}" if node else str(line.gpu.index)
+    banner = None if line.gpu.state == "ok" else _banner(line.gpu, line.ranks)
+    return row_of(columns, line, key, banner)
+
+
+def free_row(gpus: Sequence[GpuSample]) -> Row:
+    """One row for several that nobody uses: ``4-7  idle, no process; 0% SM, 66-72 W, 34C``."""
+    which = str(Ranges.of([gpu.index for gpu in gpus]))
+    sm = _range((None if gpu.sm_active is None else 100 * gpu.sm_active for gpu in gpus), "% SM")
+    power = _range((gpu.power_w for gpu in gpus), "W")
+    heat = _range((gpu.temperature_c for gpu in gpus), "C")
+    figures = ", ".join(filter(None, (sm, power, heat)))
+    text = "idle, no process" + (f"; {figures}" if figures else "")
+    place = _BY_KEY["gpu"].width
+    if len(which) > place:
+        which, text = "", f"{which}  {text}"
+    cells = [Cell(which, "dim") if column.key == "gpu" else Cell("") for column in GPU_COLUMNS]
+    return Row(str(gpus[0].index), tuple(cells), Cell(text, "dim"))
+
+
+def _range(values: Iterable[float | None], unit: str) -> str:
+    """ "66-72W", or "34C" when all are alike; "" when none is known."""
+    numbers = sorted(round(value) for value in values if value is not None and known(value))
+    if not numbers:
+        return ""
+    return f"{numbers[0]}{unit}" if numbers[0] == numbers[-1] else f"{numbers[0]}-{numbers[-1]}{unit}"
 
 
 def mig_row(gpu: GpuSample, instance: MigInstance) -> Row:
@@ -403,25 +457,28 @@ def mig_row(gpu: GpuSample, instance: MigInstance) -> Row:
     return row_of(GPU_COLUMNS, InstanceLine(gpu, instance), f"{gpu.index}.{instance.index}", part=True)
 
 
-def gpu_value(column: str, gpu: GpuSample, ranks: Sequence[RankSample]) -> Value:
+def gpu_value(column: str, line: GpuLine) -> Value:
     """The value that a row is sorted by. None: unknown, or a GPU that does not answer. Instances go with their GPU."""
-    answers = gpu.state == "ok" or column == "gpu"
-    return _BY_KEY[column].sorts_by(GpuLine(gpu, ranks)) if answers else None
+    answers = line.gpu.state == "ok" or column == "gpu"
+    return _BY_KEY[column].sorts_by(line) if answers else None
 
 
-def gpu_columns(gpus: Sequence[GpuSample]) -> tuple[Column, ...]:
-    """GPU_COLUMNS for these GPUs.
+def gpu_columns(gpus: Sequence[GpuSample], width: int = 80) -> tuple[Column, ...]:
+    """GPU_COLUMNS for these GPUs, in ``width`` cells: a wide screen has a wide graph before it has more columns.
 
-    Where only GPU-Util is known of what they do, its gauge says that it is coarse. Flags that are no alarm (a row of
-    memory that was repaired long ago) take no room from what moves.
+    Where only GPU-Util is known of what they do, it stands in the place of SM activity. Flags that are no alarm (a row
+    of memory that was repaired long ago) take no room from what moves.
     """
-    changed: dict[str, Column] = {}
+    graph = next(cells for least, cells in GRAPH_WIDTHS if width >= least)
+    state = STATE_WIDTHS[width >= GRAPH_WIDTHS[1][0]]
+    changed = {"graph": replace(_BY_KEY["graph"], width=graph), "state": replace(_BY_KEY["state"], width=state)}
     if not any(gpu.sm_active is not None or any_instance_known(gpu) for gpu in gpus):
-        changed = {"gauge": replace(_BY_KEY["gauge"], title=COARSE, priority=0)}
-        changed |= {key: replace(_BY_KEY[key], priority=7) for key in ("tensor", "dram")}
+        changed |= {key: replace(_BY_KEY[key], priority=18) for key in ("sm", "tensor", "dram")}
+        changed["busy"] = replace(_BY_KEY["busy"], priority=0)
+        changed["graph"] = replace(changed["graph"], title="busy, 10 min")
     none: list[tuple[str, str]] = []
     if not any(style for gpu in gpus for _, style in guarded("a GPU's flags", partial(flags, gpu), none)):
-        changed["flags"] = replace(_BY_KEY["flags"], priority=7)
+        changed["flags"] = replace(_BY_KEY["flags"], priority=12)
     return tuple(changed.get(column.key, column) for column in GPU_COLUMNS)
 
 

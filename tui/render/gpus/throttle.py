@@ -12,7 +12,7 @@ from mltop.tui.render.cells import Cell
 
 @dataclass(frozen=True)
 class Badge:
-    """A reason in few letters. ``words``: for who does not know the badge."""
+    """A reason in a word or two. ``words``: what it means."""
 
     text: str
     style: str
@@ -21,16 +21,16 @@ class Badge:
 
 # Worst first.
 BADGES = {
-    "hw_thermal": Badge("HW-TH", "crit", "too hot: the hardware cuts the clock"),
-    "power_brake": Badge("BRAKE", "crit", "PSU brake: the power supply cuts the clock"),
-    "hw_slowdown": Badge("HW-SL", "warn", "the hardware cuts the clock"),
-    "sw_thermal": Badge("SW-TH", "warn", "the driver lowers the clock to stay cool"),
-    "reliability": Badge("RELI", "warn", "voltage limit"),
-    "board_limit": Badge("BOARD", "warn", "power limit of the board"),
-    "sw_power_cap": Badge("PWR", "dim", "power cap: at its limit, normal under full load"),
-    "applications_clocks": Badge("APP", "dim", "clocks are set by hand"),
-    "sync_boost": Badge("SYNC", "dim", "follows another GPU's clock"),
-    "display_clocks": Badge("DISP", "dim", "clocks are set by the display"),
+    "hw_thermal": Badge("too hot", "crit", "the hardware cuts the clock"),
+    "power_brake": Badge("PSU brake", "crit", "the power supply cuts the clock"),
+    "hw_slowdown": Badge("HW slowdown", "warn", "the hardware cuts the clock"),
+    "sw_thermal": Badge("hot", "warn", "the driver lowers the clock to stay cool"),
+    "reliability": Badge("voltage", "warn", "at its voltage limit"),
+    "board_limit": Badge("board power", "warn", "at the power limit of the board"),
+    "sw_power_cap": Badge("power cap", "dim", "at its power limit, normal under full load"),
+    "applications_clocks": Badge("set clocks", "dim", "clocks are set by hand"),
+    "sync_boost": Badge("sync boost", "dim", "follows another GPU's clock"),
+    "display_clocks": Badge("display", "dim", "clocks are set by the display"),
     "gpu_idle": Badge("idle", "dim", "nothing runs"),
 }
 ALARMING = tuple(reason for reason, badge in BADGES.items() if badge.style in ("crit", "warn"))
@@ -43,7 +43,7 @@ def throttle_cell(reasons: Sequence[str] | None, shares: Mapping[str, float] | N
     """Badges of the reasons that hold now, worst first; blank: none. New reasons keep their name.
 
     ``shares``: of the time since the sample before; a reason that held then is shown also when it does not hold now:
-    "HW-TH 34%".
+    "too hot 34%".
     """
     shown_shares = {reason: share for reason, share in (shares or {}).items() if share >= _LEAST_SHARE}
     earlier = [reason for reason in shown_shares if reason in BADGES and reason not in (reasons or ())]
@@ -55,7 +55,7 @@ def throttle_cell(reasons: Sequence[str] | None, shares: Mapping[str, float] | N
         ordered.remove("gpu_idle")
     texts = [_text(BADGES[reason].text, shown_shares.get(reason)) for reason in ordered]
     texts += [reason for reason in shown if reason not in BADGES]
-    return Cell(" ".join(texts), style_of(ordered))
+    return Cell(", ".join(texts), style_of(ordered))
 
 
 def gpu_throttle_cell(gpu: GpuSample) -> Cell:
@@ -63,7 +63,8 @@ def gpu_throttle_cell(gpu: GpuSample) -> Cell:
     reasons = gpu.throttle_reasons
     if reasons is not None and any(cause in reasons for cause in _SLOWDOWN_CAUSES):
         reasons = [reason for reason in reasons if reason != "hw_slowdown"]
-    return throttle_cell(reasons, gpu.throttle_share)
+    cell = throttle_cell(reasons, gpu.throttle_share)
+    return Cell("") if reasons is not None and cell.text == BADGES["gpu_idle"].text else cell  # nothing holds it down
 
 
 def style_of(reasons: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""One GPU's last ten minutes as lanes: clock, throttle reasons, temperature, power and activity over one time axis.
+"""The last ten minutes of each of a node's GPUs in a line or two: its clock, what held it down, and its activity.
 
 A fixed number of columns, each for the same whole number of steps.
 """
@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import cast
 
 from mltop.probes.model import GpuSample
 from mltop.probes.model.units import clock_time, number, percent
-from mltop.tui.app.history import Track, has
+from mltop.tui.app.past.track import Track, has
 from mltop.tui.render.cells import Cell, clip, styled
-from mltop.tui.render.fleet.heat import COLDEST_C, HOTTEST_C
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.gpus.throttle import ALARMING, BADGES, style_of
 
@@ -127,11 +126,7 @@ def axis(grid: Grid, step_s: float, until: float, label_width: int) -> list[Cell
     return [Cell(" " * label_width + "".join(line), "dim")]
 
 
-LABEL_WIDTH = 9
 FIGURE_WIDTH = 5
-FIGURES = 3
-MOST_ROWS = 4  # of one lane
-GROWTH = ("clock", "temperature", "power", "activity")  # what gets the lines that are left, in turns
 COMPACT_LABEL = 8
 COMPACT_RIGHT = 20
 
@@ -148,23 +143,6 @@ class Lane:
     note: str = ""
     zero: bool = True
     rows: int = 1
-
-
-def timeline_lines(track: Track, gpu: GpuSample, width: int, room: int) -> list[list[Cell]]:
-    """Title, lanes and axis in ``width`` cells and at most ``room`` lines; nothing where not even the clock fits."""
-    if room < 3:
-        return []
-    left, right = LABEL_WIDTH + 1, 1 + FIGURES * FIGURE_WIDTH
-    grid = Grid.of(track.length, track.slot, width - left - right)
-    lanes = _grown(lanes_of(track, gpu, grid)[: room - 2], room - 2)
-    began = grid.began(track.began)
-    lines = [_title(track, grid, left)]
-    for lane in lanes:
-        drawn = plot(lane.shares, lane.styles, lane.rows, began, lane.zero)
-        for row, cells in enumerate(drawn):
-            label = Cell(clip(lane.label if row == 0 else "", LABEL_WIDTH) + " ", "dim")
-            lines.append([label, *_filled(cells, grid.columns), *(_figures(lane) if row == 0 else ())])
-    return [*lines, axis(grid, track.step_s, track.until, left)]
 
 
 def compact_title(track: Track, width: int) -> list[Cell]:
@@ -202,21 +180,6 @@ def _compact_grid(track: Track, width: int) -> Grid:
     return Grid.of(track.length, track.slot, width - COMPACT_LABEL - COMPACT_RIGHT - 1)
 
 
-def lanes_of(track: Track, gpu: GpuSample, grid: Grid) -> list[Lane]:
-    """The lanes of which anything is known, the clock and what holds it down first."""
-    heat = _held_by(track, grid, _THERMAL)
-    lanes = [
-        clock_lane(track, gpu, grid),
-        *(_reason_lane(track, reason, grid) for reason in _shown_reasons(track)),
-        _lane("temperature", "temp C", track.temperature_c, grid, reduce=max, scale=_heat_scale(gpu), styles=heat),
-        _lane("power", "power W", track.power_w, grid, reduce=mean, scale=_of(gpu.power_limit_w)),
-        activity_lane(track, grid),
-    ]
-    if _knows_sm(track):
-        lanes.append(_percent_lane("tensor", "tensor %", track.tensor_active, grid))
-    return lanes
-
-
 def clock_lane(track: Track, gpu: GpuSample, grid: Grid) -> Lane:
     """The lowest clock of each column, in the colour of what held it down."""
     styles = _held_by(track, grid, ALARMING)
@@ -238,19 +201,12 @@ def _knows_sm(track: Track) -> bool:
     return any(value is not None for value in track.sm_active)
 
 
-_THERMAL = ("hw_thermal", "sw_thermal")
 Scale = Callable[[float], float]
 
 
 def _of(most: float | None) -> Scale | None:
     """From 0 to ``most``; None: to the highest value that was seen."""
     return (lambda value: value / most) if most else None
-
-
-def _heat_scale(gpu: GpuSample) -> Scale:
-    slowdown = gpu.temperature_slowdown_c
-    hottest = slowdown if slowdown is not None and slowdown > COLDEST_C else HOTTEST_C
-    return lambda value: (value - COLDEST_C) / (hottest - COLDEST_C)
 
 
 def _lane(
@@ -276,15 +232,6 @@ def _percent_lane(kind: str, label: str, values: Sequence[Value], grid: Grid) ->
     return _lane(kind, label, hundreds, grid, reduce=mean, scale=lambda value: value / 100)
 
 
-def _reason_lane(track: Track, reason: str, grid: Grid) -> Lane:
-    """Which part of each column's time the reason held; blank where it did not."""
-    shares_of: dict[int | None, Value] = {bits: float(bool(has(bits, reason))) for bits in track.reasons_seen}
-    shares = grid.reduced([shares_of.get(bits) for bits in track.reasons], mean)
-    badge = BADGES[reason]
-    note = f"{percent(track.share(reason))} of time"
-    return Lane("reason", badge.text, shares, [badge.style] * len(shares), note=note, zero=False)
-
-
 def _shown_reasons(track: Track) -> list[str]:
     """Those that occurred; a slowdown only where it held without one of its causes."""
     seen = [reason for reason in track.seen_reasons() if reason != "gpu_idle"]
@@ -306,16 +253,6 @@ def _held_by(track: Track, grid: Grid, reasons: Sequence[str]) -> list[str]:
     return [style for style in columns for _ in range(grid.repeated)]
 
 
-def _grown(lanes: list[Lane], room: int) -> list[Lane]:
-    """The lanes with the lines that are left shared out, at most MOST_ROWS to each."""
-    rows = [1] * len(lanes)
-    growing = [index for kind in GROWTH for index, lane in enumerate(lanes) if lane.kind == kind]
-    for _ in range(MOST_ROWS - 1):
-        for index in growing:
-            rows[index] += sum(rows) < room
-    return [replace(lane, rows=count) for lane, count in zip(lanes, rows, strict=True)]
-
-
 def _filled(cells: Sequence[Cell], columns: int) -> list[Cell]:
     used = sum(len(cell.text) for cell in cells)
     return [*cells, Cell(" " * (columns - used))] if used < columns else list(cells)
@@ -327,10 +264,3 @@ def _title(track: Track, grid: Grid, left: int) -> list[Cell]:
     text = f"last {minutes} min, a column {every:.0f} s" if grid.repeated == 1 else f"last {minutes} min"
     heads = "".join(f"{head:>{FIGURE_WIDTH}}" for head in ("MIN", "MAX", "LAST"))
     return [Cell(clip(text, left + grid.columns + 1), "title"), Cell(heads, "title")]
-
-
-def _figures(lane: Lane) -> list[Cell]:
-    if lane.note:
-        return [Cell(" " + lane.note.rjust(FIGURES * FIGURE_WIDTH), lane.styles[-1] if lane.styles else "")]
-    lowest, highest, newest = (figure.rjust(FIGURE_WIDTH) for figure in lane.figures)
-    return [Cell(f" {lowest}{highest}", "dim"), Cell(newest)]

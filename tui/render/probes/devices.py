@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,7 @@ from mltop.probes.model.units import (
 from mltop.tui.render.cells import Cell, Column, Row, Value, row_of
 from mltop.tui.render.glyphs import bar, sparkline
 from mltop.tui.render.gpus.table import pcie_text
-from mltop.tui.render.gpus.throttle import ALARMING, throttle_cell
+from mltop.tui.render.gpus.throttle import ALARMING, BADGES, throttle_cell
 from mltop.tui.render.probes.comparison import NOT_KNOWN, Against, main_value
 from mltop.tui.render.units import heights, middle
 
@@ -170,12 +170,21 @@ def _power(phase: Phase) -> Cell:
     return Cell(of(watts(phase.power_w), watts(limit)) + "!" * lowered, "warn" if lowered else "")
 
 
-def _throttle(result: DeviceResult) -> Cell:
+def _throttle(result: DeviceResult, brief: bool = False) -> Cell:
+    """``brief``: the worst alone, and for how much of the time only where that fits."""
     phase = load_phase(result)
     if phase is None or (not phase.throttle_share and phase.sm_clock_mhz is None):
         return Cell(UNKNOWN)
     alarming = {reason: share for reason, share in phase.throttle_share.items() if reason in ALARMING and share > 0.01}
-    return throttle_cell([], alarming or phase.throttle_share)
+    shares = alarming or phase.throttle_share
+    worst = next((reason for reason in BADGES if reason in shares), "")
+    if not brief or not worst:
+        return throttle_cell([], shares)
+    cell = throttle_cell([], {worst: shares[worst]})
+    return cell if len(cell.text) <= BRIEF_WIDTH else throttle_cell([worst])
+
+
+BRIEF_WIDTH = 11  # cells of what throttles, on narrow terminals
 
 
 def _throttle_value(result: DeviceResult) -> Value:
@@ -314,7 +323,9 @@ COPIES = (
 STAGES = (Column("stage", "STAGE", 20, stretch=True, value=lambda line: line.progress.stage),)
 _BRIEF = {
     "checked": _of("checked", "WRONG", 9, partial(_checked, brief=True), _wrong_value, right=True),
-    "throttle": replace(_THROTTLE, width=9),
+    "throttle": _of(
+        "throttle", "THROTTLE", BRIEF_WIDTH, partial(_throttle, brief=True), _throttle_value, priority=4, optional=True
+    ),
 }
 TABLES: Mapping[str, Sequence[Column]] = {"matmul": MATMUL, "memory": MEMORY, "copies": COPIES, "stages": STAGES}
 # On narrow terminals.

@@ -1,48 +1,107 @@
-"""What happened on all nodes, or on one: findings as they come and go, and what the kernels said."""
+"""What happened on all nodes, or on one: findings as they come and go, what the kernels said; or all of one event."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from textual.widget import Widget
 
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.navigation import Location
 from mltop.tui.filters import Subject
-from mltop.tui.render.cells import values_of
-from mltop.tui.render.findings import EVENT_COLUMNS, EventLine, Happening, event_row, happenings
-from mltop.tui.screens.pane import Pane
-from mltop.tui.screens.rows import SubjectRows
-from mltop.tui.widgets.line_table import LineTable
+from mltop.tui.render.cells import Cell
+from mltop.tui.render.findings import Happening, happenings
+from mltop.tui.screens.events.lines import MOST_DRAWN, MOST_NAME, event_cells, event_head, page_of
+from mltop.tui.screens.incidents.page import Line
+from mltop.tui.screens.pane import Pane, TextLines
+from mltop.tui.widgets.cell_lines import CellLines
+from mltop.tui.widgets.cell_view import CursorView
+
+NOTHING = "nothing happened that mltop knows of"
 
 
 class EventsScreen(Pane):
-    DEFAULT_CSS = "EventsScreen LineTable { height: 1fr; }"
+    """``Location.event``: the key of the one that is shown whole; "": all, of ``Location.node`` or of all nodes."""
+
+    AUTO_FOCUS = "#events"
+    DEFAULT_CSS = """
+    EventsScreen #events { height: 1fr; }
+    EventsScreen #titles { height: 1; }
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self._shown: list[Happening] = []
+        self._events: Sequence[Happening] = ()
+        self._lines: Sequence[Line] = ()
+        self._last: Happening | None = None  # the one that is or was shown whole
+        self._was = ""
 
     def body(self) -> Iterable[Widget]:
-        yield LineTable(empty_text="nothing happened that mltop knows of")
+        yield TextLines(id="titles", classes="gap-above")
+        yield CellLines(id="events", empty_text=NOTHING)
 
     def node_at_cursor(self) -> str:
-        key = self.query_one(LineTable).cursor_key
-        return next((happening.node for happening in self._shown if happening.key == key), "")
+        if self.mltop.trail.here.event:
+            return self._last.node if self._last is not None else ""
+        key = self.query_one("#events", CellLines).cursor_key
+        return next((event.node for event in self._events if event.key == key), "")
+
+    # Drawing.
 
     def fill(self, picture: Picture) -> None:
         views = {view.node: view for view in picture.view.nodes}
-        everything = happenings(picture.findings, picture.ended, picture.events, self.mltop.trail.here.node)
-        shown = self._shown = [happening for happening in everything if happening.node in views]
-        rows = SubjectRows(
-            [happening.key for happening in shown],
-            lambda index: event_row(shown[index], picture.view.taken_at),
-            subject=lambda index: Subject(views[shown[index].node]),
-            value=values_of(EVENT_COLUMNS, [EventLine(happening, picture.view.taken_at) for happening in shown]),
+        here = self.mltop.trail.here
+        listed = happenings(picture.findings, picture.ended, picture.events, here.node, self.mltop.acting.said)
+        everything = [event for event in listed if event.node in views]
+        keep = self.filter
+        self._events = [
+            event
+            for event in everything
+            if keep.empty or keep.keeps(Subject(views[event.node], text=_words(event), happening=event))
+        ]
+        self.counts = (len(self._events), len(everything))
+        titles, text = self.query_one("#titles", TextLines), self.query_one("#events", CellLines)
+        titles.display = not here.event
+        self._lines = self._of_one(picture) if here.event else self._of_all(len(views), titles)
+        text.set_lines([line.cells for line in self._lines], [line.key for line in self._lines])
+        text.empty_text = (
+            f"no event matches {keep.text.strip()!r}" if everything else "nothing happened that mltop knows of"
         )
-        self.put(self.query_one(LineTable), EVENT_COLUMNS, rows)
+        if self._was != here.event:
+            self._was = here.event
+            if here.event:
+                text.action_edge(False)
 
-    def on_cursor_view_selected(self) -> None:
-        node = self.node_at_cursor()
-        if node:
-            self.mltop.drill(Location("node", node))
+    def _of_all(self, nodes: int, titles: TextLines) -> list[Line]:
+        width = self.size.width - 1
+        longest = max((len(event.node) for event in self._events[:MOST_DRAWN]), default=0)
+        column = min(MOST_NAME, max(4, longest)) if nodes > 1 and not self.mltop.trail.here.node else 0
+        titles.set_lines([event_head(column, width)])
+        lines = [
+            Line(cells, event.key) for event in self._events[:MOST_DRAWN] for cells in event_cells(event, column, width)
+        ]
+        left = len(self._events) - MOST_DRAWN
+        return lines + ([Line([Cell(f"{left} more are older: / looks for them", "dim")])] if left > 0 else [])
+
+    def _of_one(self, picture: Picture) -> list[Line]:
+        key = self.mltop.trail.here.event
+        found = next((event for event in self._events if event.key == key), None)
+        self._last = found or (self._last if self._last is not None and self._last.key == key else None)
+        if self._last is None:
+            return [Line([Cell("this is not listed any more", "dim")])]
+        return page_of(self._last, picture.incidents, picture.view.taken_at, self.size.width - 1)
+
+    # Keys.
+
+    def on_cursor_view_selected(self, event: CursorView.Selected) -> None:
+        """To all of it; from there to its GPU or node, or to the incident that it is part of."""
+        if self.mltop.trail.here.event:
+            opens = next((line.opens for line in self._lines if line.key == event.key and line.opens is not None), None)
+            if opens is not None:
+                self.mltop.drill(opens)
+        else:
+            self.mltop.drill(Location("events", self.mltop.trail.here.node, event=event.key, label="event"))
+
+
+def _words(event: Happening) -> str:
+    return f"{event.node} {event.kind} {event.subject} {event.text}"

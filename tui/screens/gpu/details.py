@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mltop.probes.model import GpuGaps, GpuProcess, GpuSample, KernelEvent, RankSample, Sample
 from mltop.probes.model.units import UNKNOWN, bytes_text, clock_time, number, seconds
 from mltop.tui.render.cells import Cell, Column, Row, columns_line, header_line, layout, wrap
-from mltop.tui.render.gpus.details import block_lines, blocks_of, side_by_side
+from mltop.tui.render.gpus.details import (
+    FIRST_COLUMN,
+    FIRST_LABEL,
+    NO_SHARES,
+    block_lines,
+    blocks_of,
+    first_blocks,
+    side_by_side,
+)
 from mltop.tui.render.gpus.table import LINK_COLUMNS, link_row
 from mltop.tui.render.ranks import short_command
 from mltop.tui.render.states import STATE_STYLE, state_word
@@ -53,10 +61,13 @@ PROCESS_COLUMNS = (
 )
 
 
-def details(sample: Sample, gpu: GpuSample, baseline: Baseline, width: int) -> list[list[Cell]]:
-    """All lines below the timeline."""
+def details(
+    sample: Sample, gpu: GpuSample, baseline: Baseline, width: int, shares: Mapping[str, float] = NO_SHARES
+) -> list[list[Cell]]:
+    """All lines below the timeline. ``shares``: of the timeline's time in which each reason held the clock down."""
     gaps = GpuGaps(sample.gaps, gpu.index)
-    lines = [*process_lines(gpu, sample.ranks, gaps, width, sample.sampled_at)]
+    lines = [*block_lines(first_blocks(gpu, gaps, shares), width, FIRST_COLUMN, FIRST_LABEL)]
+    lines += [[], *process_lines(gpu, sample.ranks, gaps, width, sample.sampled_at)]
     lines += [[], *block_lines(blocks_of(gpu, gaps, baseline.gpu), width)]
     lines += _section(link_lines(gpu, baseline.gpu, width), _links_title(sample.sampled_at - baseline.at))
     lines += _section(event_lines(sample.kernel_events, gpu, width), "kernel log")

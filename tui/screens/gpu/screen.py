@@ -9,23 +9,30 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
 from mltop.probes.model import GpuSample, Sample
+from mltop.probes.model.ranks import Ranges, ranks_text
+from mltop.probes.model.units import clock_time
 from mltop.probes.reach.view import NodeView
 from mltop.tui.app.feed import Picture
-from mltop.tui.app.history import ShownHistory
-from mltop.tui.app.navigation import gpu_location, gpu_of_row
-from mltop.tui.filters.fields import of_gpu, users_of
+from mltop.tui.app.navigation import Location, gpu_location
+from mltop.tui.app.past.track import Track
+from mltop.tui.filters.fields import users_of
 from mltop.tui.render.cells import Cell, plain
-from mltop.tui.render.gpus.timelines import timeline_lines
+from mltop.tui.render.gpus.lanes import lane_lines, shares_of
 from mltop.tui.render.guarded import guarded
+from mltop.tui.render.problems import Scope, Told, lines_of, told_of
+from mltop.tui.screens.bars import Notice
 from mltop.tui.screens.gpu.details import Baselines, details
-from mltop.tui.screens.lines import all_problem_lines, state_lines
-from mltop.tui.screens.pane import Lines, Memo, Pane, TextLines
-from mltop.tui.screens.tables import NO_SAMPLE, GpuTable, gpu_of, gpu_rows, gpus_of, is_live
+from mltop.tui.screens.lines import state_lines
+from mltop.tui.screens.pane import Memo, Pane, TextLines
+from mltop.tui.screens.row_context import RowContext
+from mltop.tui.screens.subjects import DIAGNOSE
+from mltop.tui.screens.tabled import Lines
+from mltop.tui.screens.tables import NO_SAMPLE, gpu_of, gpus_of, is_live
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import CursorView
 
-LEAST_DETAILS = 5  # lines
-MOST_TIMELINE = 28  # lines
+LEAST_DETAILS = 8  # lines
+MOST_TIMELINE = 22  # lines
 
 
 class Details(CellLines):
@@ -37,7 +44,7 @@ class Details(CellLines):
     ]
 
     def action_select(self) -> None:
-        self.post_message(self.Selected(self, ""))
+        self.select("")
 
 
 class GpuScreen(Pane):
@@ -45,33 +52,44 @@ class GpuScreen(Pane):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("n,right", "neighbour(1)", "next GPU", tooltip="to the next GPU of this node"),
         Binding("N,left", "neighbour(-1)", "GPU before", show=False, tooltip="to the GPU before"),
+        DIAGNOSE,
     ]
     DEFAULT_CSS = "GpuScreen #details { height: 1fr; }"
     lines_are = "lines of the GPU's details"
+    focus_follows = False
 
     def __init__(self) -> None:
         super().__init__()
-        self._history = ShownHistory()
         self._baselines = Baselines()
         self._timeline = Memo[Lines]()
 
     def body(self) -> Iterable[Widget]:
         yield TextLines(id="state")
-        yield GpuTable(id="gpu-row", sortable=False)
-        yield TextLines(id="problems")
+        yield CellLines(id="problems", classes="gap-above")
         yield TextLines(id="timeline", classes="gap-above")
         yield Details(id="details", classes="gap-above", empty_text="no line matches")
 
     def node_at_cursor(self) -> str:
         return self.mltop.trail.here.node
 
+    def titles(self, picture: Picture) -> list[str]:
+        """Which GPU, and whose it is."""
+        node, gpu = self._node(), self._gpu()
+        if node is None or gpu is None:
+            return super().titles(picture)
+        name = f"{node.node} GPU {gpu.index}"
+        users = users_of(node, gpu)
+        ranks = ranks_text(Ranges.of(rank.rank for rank in users if rank.rank is not None))
+        job = next((rank.job for rank in users if rank.job), "")
+        whose = "  ".join(filter(None, (ranks if users else "", f"job {job}" if job else "")))
+        model = gpu.name or ""
+        return [f"{name}  {whose}  {model}  serial {gpu.serial}" if gpu.serial else f"{name}  {whose}  {model}", name]
+
     def fill(self, picture: Picture) -> None:
         node, gpu = self._node(), self._gpu()
         room, since = self.size.height - self.chrome_height(), self.mltop.since
         state = state_lines(node, picture.view.taken_at, since.of(node.node), self.size.width) if node else []
         room -= self.set_part("#state", state[: room // 3])
-        table = self.query_one(GpuTable)
-        table.display = gpu is not None
         if node is None or node.sample is None or gpu is None:
             self.set_part("#problems", [])
             self.set_part("#timeline", [])
@@ -79,35 +97,43 @@ class GpuScreen(Pane):
             why = NO_SAMPLE.format("GPUs") if unknown else f"{self.mltop.trail.here.title} is not in the newest sample"
             self.query_one(Details).set_lines([[Cell(why, "dim")]])
             return
-        sample = node.sample
-        room -= guarded("the GPU's row", lambda: self._fill_row(table, node, gpu), 0)
+        sample, context = node.sample, self.context(picture)
         room -= guarded("the GPU's problems", lambda: self._fill_problems(picture, node, gpu, room), 0)
         height = min(room - LEAST_DETAILS, room * 3 // 5)
-        guarded("the GPU's timeline", lambda: self._fill_timeline(node, gpu, height), 0)
-        self.part("the GPU's details", lambda: self._fill_details(sample, gpu))
-
-    def _fill_row(self, table: GpuTable, node: NodeView, gpu: GpuSample) -> int:
-        columns, rows, _ = gpu_rows(node, self.mltop.trends)
-        own = [row for row in rows if gpu_of_row(row.key) == gpu.index]
-        table.set_table(columns, own)
-        table.styles.height = 1 + len(own)
-        return 1 + len(own)
+        self.part("the GPU's timeline", lambda: self._fill_timeline(node, gpu, context, height))
+        self.part("the GPU's details", lambda: self._fill_details(sample, gpu, context.track(node, gpu.index)))
 
     def _fill_problems(self, picture: Picture, node: NodeView, gpu: GpuSample, room: int) -> int:
-        findings = of_gpu(gpu, [finding for finding in picture.findings if finding.node == node.node])
-        problems = all_problem_lines(findings, [], self.size.width)
-        return self.set_part("#problems", problems[: max(1, room // 4)])
+        """What is told of this GPU, or of who uses it."""
+        told = told_of(picture.incidents, picture.findings, picture.states, Scope(one=True), (node.node,))
+        own = [one for one in told if _is_about(one, gpu, node.node)]
+        shown = lines_of(own, picture.view.taken_at, self.size.width, max(len(own), room // 4))
+        lines, keys = [*shown.lines], [*shown.keys]
+        if gpu.state != "ok":
+            since = f" since {clock_time(gpu.last_seen_at)}" if gpu.last_seen_at is not None else ""
+            lines.insert(0, [Cell(f"{gpu.state.upper()}{since}", "crit"), Cell(f"  {gpu.error or ''}")])
+            keys.insert(0, None)
+        part = self.query_one("#problems", CellLines)
+        part.display = bool(lines)
+        part.styles.height = len(lines)
+        part.set_lines(lines, keys)
+        return len(lines)
 
     def action_neighbour(self, step: int) -> None:
         """Go to the next GPU, from the last one of the node to the first."""
         node, gpu = self._node(), self._gpu()
         indexes = [other.index for other in gpus_of(node)]
-        if node is not None and indexes:
+        if node is not None and len(indexes) > 1:
             at = indexes.index(gpu.index) if gpu is not None else -step
-            self.mltop.trail.replace(gpu_location(node.node, indexes[(at + step) % len(indexes)]))
-            self.draw()
+            self.mltop.beside(gpu_location(node.node, indexes[(at + step) % len(indexes)]))
+        else:
+            self.mltop.tell(Notice("this node has no other GPU", "warn"))
 
     def on_cursor_view_selected(self, event: CursorView.Selected) -> None:
+        """From what is wrong to all of it, from the details to the rank that uses this GPU."""
+        if event.view.id == "problems":
+            self.mltop.drill(Location("incidents", incident=event.key, label="incident"))
+            return
         if not isinstance(event.view, Details):
             return
         node, gpu = self._node(), self._gpu()
@@ -115,22 +141,24 @@ class GpuScreen(Pane):
         if node is not None and users:
             self.open_rank(f"{node.node}/{users[0].pid}")
 
-    def _fill_timeline(self, node: NodeView, gpu: GpuSample, room: int) -> int:
+    def _fill_timeline(self, node: NodeView, gpu: GpuSample, context: RowContext, room: int) -> int:
         """The timeline is made anew only when time went on: a key need not wait for it."""
-        width, room, paused = self.size.width, min(room, MOST_TIMELINE), self.mltop.paused
+        width, room, moment = self.size.width, min(room, MOST_TIMELINE), self.mltop.moment
+        users = users_of(node, gpu)
+        waits = context.spans(context.doing_of_gpu(node, gpu, users), users)
 
         def make() -> Lines:
-            track = self._history.track(self.mltop.history, paused, node, gpu.index)
-            return timeline_lines(track, gpu, width, room) if track is not None else []
+            track = context.track(node, gpu.index)
+            return lane_lines(track, gpu, width, room, waits=waits, moment=moment) if track is not None else []
 
         sampled_at = node.sample.sampled_at if node.sample is not None else 0.0
         age_s = None if is_live(node) else node.state.age_s
-        source = (node.node, gpu.index, sampled_at, age_s, paused, width, room)
+        source = (node.node, gpu.index, sampled_at, age_s, moment, self.mltop.shown, waits, width, room)
         return self.set_part("#timeline", self._timeline.get(source, make))
 
-    def _fill_details(self, sample: Sample, gpu: GpuSample) -> None:
+    def _fill_details(self, sample: Sample, gpu: GpuSample, track: Track | None) -> None:
         baseline = self._baselines.of(sample.node, gpu, sample.sampled_at)
-        lines = details(sample, gpu, baseline, self.size.width - 1)
+        lines = details(sample, gpu, baseline, self.size.width - 1, shares_of(track))
         if not self.filter.empty:
             lines = [line for line in lines if line and self.keeps(plain(line))]
         self.query_one(Details).set_lines(lines)
@@ -140,3 +168,11 @@ class GpuScreen(Pane):
 
     def _gpu(self) -> GpuSample | None:
         return gpu_of(self._node(), self.mltop.trail.here.gpu)
+
+
+def _is_about(told: Told, gpu: GpuSample, node: str) -> bool:
+    incident = told.incident
+    findings = [*told.findings, *(incident.causes if incident is not None else ())]
+    if any(gpu.index in finding.gpus or finding.is_of_all_gpus for finding in findings if finding.node == node):
+        return True
+    return incident is not None and any((one.node, one.gpu) == (node, gpu.index) for one in incident.culprits)

@@ -10,9 +10,10 @@ from textual.binding import Binding
 from textual.widget import Widget
 
 from mltop.tui.app.feed import Picture
-from mltop.tui.app.keys import APP_BINDINGS, PANE_BINDINGS, PANES, help_rows
+from mltop.tui.app.keys import APP_BINDINGS, PANE_BINDINGS, PANES, grouped, help_rows, with_user_keys
+from mltop.tui.app.resources import RESOURCES
 from mltop.tui.filters import FIELDS, Field
-from mltop.tui.render.cells import Cell, plain
+from mltop.tui.render.cells import Cell, plain, wrap
 from mltop.tui.render.glyphs import GLYPHS, GlyphSet
 from mltop.tui.screens.pane import Pane
 from mltop.tui.widgets.cell_lines import CellLines
@@ -69,8 +70,8 @@ def _side_by_side(left: Sequence[Line], right: Sequence[Line], width: int) -> li
     return [[*first, Cell(" " * max(0, width - len(plain(first)))), *second] for first, second in pairs]
 
 
-KEYS_WIDTH = 16
-SECTIONS = (("Everywhere", APP_BINDINGS), ("In tables", [*PANE_BINDINGS, *MOVES]))
+KEYS_WIDTH, BLOCK_WIDTH = 18, 79  # cells: of the keys of a line, of the whole line
+SHARED = (*APP_BINDINGS, *PANE_BINDINGS, *Binding.make_bindings(MOVES))
 
 
 class HelpScreen(Pane):
@@ -93,15 +94,18 @@ class HelpScreen(Pane):
     def _lines(self) -> list[Line]:
         """Keys, in two columns where there is room and no filter looks for single ones; then the filter's fields."""
         width = self.size.width
-        blocks = [_block(title, Binding.make_bindings(bindings)) for title, bindings in SECTIONS]
-        own = [_block(f"In the {name} pane", bindings) for name, bindings in own_bindings()]
+        keys = self.mltop.config.keys
+        blocks = [_block(title, bindings) for title, bindings in grouped(with_user_keys(SHARED, keys))]
+        own = [_block(f"In the {name} pane", with_user_keys(bindings, keys)) for name, bindings in own_bindings()]
+        own.append(_typed_block())
         filters = filter_lines(width if self.filter.empty else min(width, WIDE - 1))
         half = width // 2
         longest = max(len(line[-1].text) for block in (*blocks, *own) for line in block)
         if half < KEYS_WIDTH + longest or not self.filter.empty:
-            return [line for block in (*blocks, *own) for line in [*block, []]] + filters
-        left = [*blocks[0], *(line for block in own for line in [[], *block])]
-        return [*_side_by_side(left, blocks[1], half), [], *filters]
+            narrow = [line for block in (*blocks, *own) for line in [*block, []]] + filters
+            return [part for line in narrow for part in (wrap(line, width - 1, KEYS_WIDTH + 2) if line else [line])]
+        left, right = _halves([*blocks, *own])
+        return [*_side_by_side(left, right, half), *filters]
 
 
 def drawable(lines: Iterable[Line], glyphs: GlyphSet = GLYPHS) -> list[Line]:
@@ -111,14 +115,44 @@ def drawable(lines: Iterable[Line], glyphs: GlyphSet = GLYPHS) -> list[Line]:
 
 def own_bindings() -> list[tuple[str, list[Binding]]]:
     """The panes that have keys of their own, and these."""
-    shared = {binding.key for binding in Binding.make_bindings(PANE_BINDINGS)}
+    shared = {(binding.key, binding.action) for binding in PANE_BINDINGS}
     own = []
     for entry in PANES:
         bindings = Binding.make_bindings(entry.load(several=True).__dict__.get("BINDINGS", []))
-        own.append((entry.name, [binding for binding in bindings if binding.key not in shared]))
-    return [(name, bindings) for name, bindings in own if bindings]
+        own.append((entry.name, [binding for binding in bindings if (binding.key, binding.action) not in shared]))
+    together: list[tuple[str, list[Binding]]] = []  # those that have the same keys
+    for name, bindings in own:
+        same = next((index for index, (_, known) in enumerate(together) if known == bindings), None)
+        if same is not None:
+            together[same] = f"{together[same][0]} or {name}", bindings
+        elif bindings:
+            together.append((name, bindings))
+    return together
+
+
+def _typed_block() -> list[Line]:
+    """What ":" takes."""
+    rows = [(" ".join(f":{name}" for name in resource.names[:2]), resource.meaning) for resource in RESOURCES]
+    return _rows_block("Typed", rows)
+
+
+def _halves(blocks: Sequence[Sequence[Line]]) -> tuple[list[Line], list[Line]]:
+    """Two columns of about one height, the blocks in their order from the top left to the bottom right."""
+    whole = sum(len(block) + 1 for block in blocks)
+    columns: tuple[list[Line], list[Line]] = [], []
+    at = 0
+    for block in blocks:
+        at += bool(at == 0 and len(columns[0]) + len(block) // 2 > whole / 2)
+        columns[at].extend([*block, []])
+    return columns
 
 
 def _block(title: str, bindings: Iterable[Binding]) -> list[Line]:
-    rows = help_rows(bindings)
-    return [[Cell(title, "title")], *([Cell(f"  {keys:<{KEYS_WIDTH}}", "accent"), Cell(what)] for keys, what in rows)]
+    return _rows_block(title, help_rows(bindings))
+
+
+def _rows_block(title: str, rows: Sequence[tuple[str, str]]) -> list[Line]:
+    lines = [[Cell(title, "title")]]
+    for keys, what in rows:
+        lines += wrap([Cell(f"  {keys:<{KEYS_WIDTH}}", "accent"), Cell(what)], BLOCK_WIDTH, KEYS_WIDTH + 2)
+    return lines

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import ClassVar
 
+from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
 from mltop.probes.model import LinkSample, PciDevice
@@ -12,9 +14,14 @@ from mltop.tui.app.navigation import Location
 from mltop.tui.render.cells import Cell, item_rows
 from mltop.tui.render.findings import severity_cell
 from mltop.tui.render.links import LINK_COLUMNS, PCI_COLUMNS, Counted, link_name
+from mltop.tui.screens.bars import Notice
 from mltop.tui.screens.lines import all_problem_lines
-from mltop.tui.screens.pane import OneNodePane, TextLines
+from mltop.tui.screens.links.rails import PortsOfNodes, Rail, rail_head, rail_lines, rails_of
+from mltop.tui.screens.pane import TextLines
+from mltop.tui.screens.subjects import OneNodePane
 from mltop.tui.screens.tables import NO_SAMPLE, gaps_of
+from mltop.tui.widgets.cell_lines import CellLines
+from mltop.tui.widgets.cell_view import CursorView
 from mltop.tui.widgets.line_table import LineTable
 
 Counters = dict[str, int]
@@ -22,22 +29,74 @@ LINK_FINDINGS = ("ib.", "eth.", "roce.", "efa", "pcie.", "gdr.", "fabric.", "nvl
 
 
 class LinksScreen(OneNodePane):
+    """The ports of one node, or of all nodes by rail."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *OneNodePane.BINDINGS,
+        Binding("v", "rails", "rails", tooltip="ports of one node, or by rail over all nodes, who differs first"),
+    ]
     lines_are = "ports"
     DEFAULT_CSS = """
     LinksScreen #findings { height: auto; }
     LinksScreen #pci { height: 1fr; }
+    LinksScreen #rail-titles { height: 1; display: none; }
+    LinksScreen #rails { height: 1fr; display: none; }
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._first: dict[tuple[str, str], Counters] = {}  # (node, port or device) → counters when first shown
+        self._as_rails = False
+        self._ports = PortsOfNodes()
+        self._rails: dict[str, Rail] = {}
 
     def body(self) -> Iterable[Widget]:
         yield TextLines(id="findings")
-        yield LineTable(id="ports", empty_text="no network ports found")
-        yield LineTable(id="pci", classes="gap-above", empty_text="no PCI devices found")
+        yield LineTable(id="ports", kind="ports", empty_text="no network ports found")
+        yield LineTable(id="pci", kind="pci", classes="gap-above", empty_text="no PCI devices found")
+        yield TextLines(id="rail-titles", classes="gap-above")
+        yield CellLines(id="rails", empty_text="no node has network ports")
 
     def fill(self, picture: Picture) -> None:
+        as_rails = self._as_rails and len(picture.view.nodes) > 1
+        for part in self.query("#findings, #ports, #pci"):
+            part.display = not as_rails
+        for part in self.query("#rails, #rail-titles"):
+            part.display = as_rails
+        if as_rails:
+            self._fill_rails(picture)
+        else:
+            self._fill_node(picture)
+
+    def _fill_rails(self, picture: Picture) -> None:
+        text, titles, width = (
+            self.query_one("#rails", CellLines),
+            self.query_one("#rail-titles", TextLines),
+            self.size.width,
+        )
+        views = picture.view.nodes
+        ports = self._ports.read(views)
+        rails = [rail for rail in rails_of(ports) if self.filter.empty or self.keeps(rail.name)]
+        drawn = [(rail.name, line) for rail in rails for line in rail_lines(rail, width - 1)]
+        titles.set_lines([rail_head(width - 1)])
+        lines: list[list[Cell]] = [line for _, line in drawn]
+        keys: list[str | None] = [name for name, _ in drawn]
+        if len(ports) < len(views):
+            lines.append([Cell(f"{len(ports)} of {len(views)} nodes read so far", "dim")])
+            keys.append(None)
+        self._rails = {rail.name: rail for rail in rails}
+        text.set_lines(lines, keys)
+
+    def action_rails(self) -> None:
+        if len(self.nodes) < 2:
+            self.mltop.tell(Notice("rails are compared over nodes: one is watched", "warn"))
+            return
+        self._as_rails = not self._as_rails
+        self.draw()
+        if self._as_rails:
+            self.query_one("#rails", CellLines).focus()
+
+    def _fill_node(self, picture: Picture) -> None:
         view = self.node_here()
         if view is None:
             return
@@ -49,10 +108,10 @@ class LinksScreen(OneNodePane):
         own = [finding for finding in of_links if finding.node == view.node]
         alarms = {finding.subject: severity_cell(finding.severity).style for finding in reversed(own)}
         gaps = [gap for gap in gaps_of(view) if gap.source in ("links", "pci") and gap.kind == "unknown"]
-        lines = all_problem_lines(own, gaps, self.size.width)
-        lines = lines[: max(1, self.size.height // 4)]
+        most = max(1, self.size.height // 4)
+        lines = all_problem_lines(own, gaps, self.size.width, most)[:most]
         if len(picture.view.nodes) > 1:
-            lines = [[Cell(view.node, "bold"), Cell("  n N: other nodes", "dim")], *lines]
+            lines = [[Cell(view.node, "bold"), Cell("  n N: other nodes   v: by rail", "dim")], *lines]
         self.set_part("#findings", lines)
         unknown = NO_SAMPLE.format("ports") if sample is None else ""
         port_lines = [self._counted(view.node, link, link_name(link), link.counters, alarms) for link in links]
@@ -68,5 +127,11 @@ class LinksScreen(OneNodePane):
         """A port or device with its counters of when it was first shown."""
         return Counted(about, self._first.setdefault((node, name), dict(counters)), alarms.get(name, ""))
 
-    def on_cursor_view_selected(self) -> None:
-        self.mltop.drill(Location("node", self.node_at_cursor()))
+    def on_cursor_view_selected(self, event: CursorView.Selected) -> None:
+        """From a rail to the ports of the node that differs most, from a port to its node."""
+        if event.view.id != "rails":
+            self.mltop.drill(Location("node", self.node_at_cursor()))
+        elif (rail := self._rails.get(event.key)) is not None and rail.outliers:
+            self._as_rails = False
+            self.mltop.drill(Location("links", rail.outliers[0].node, label=rail.outliers[0].node))
+            self.draw()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mltop.probes.reach.view import NodeView
-from mltop.tui.app.history import ShownHistory, Track
+from mltop.tui.app.past.track import ShownHistory, Track
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.gpus.timelines import compact_axis, compact_lines, compact_title
 from mltop.tui.widgets.cell_lines import CellLines
@@ -19,6 +19,8 @@ REDRAWN_S = 2.0  # 600 values of 8 GPUs take some 10 ms to draw, and a column st
 class GpuTimelines(CellLines):
     """A line of clocks per GPU, coloured by what holds them down; where there is room, one of its activity too."""
 
+    about = "gpu"
+
     def __init__(self, **options: str) -> None:
         super().__init__(**options)
         self._history = ShownHistory()
@@ -31,7 +33,7 @@ class GpuTimelines(CellLines):
         if sample is None or not sample.gpus:
             return 0
         age_s = None if node.state.state == "live" else node.state.age_s
-        now = (node.node, sample.sampled_at // REDRAWN_S, age_s, app.paused, width, room)
+        now = (node.node, sample.sampled_at // REDRAWN_S, age_s, app.shown, width, room)
         if now == self._drawn:
             return self._height
         tracks = [(gpu, self._history.track(app.history, app.paused, node, gpu.index)) for gpu in sample.gpus]

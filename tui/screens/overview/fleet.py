@@ -1,8 +1,7 @@
-"""The first pane where several nodes are watched: all of them as a map or as a list, and what is wrong."""
+"""The first pane where several nodes are watched: what is wrong, how it was going, and all nodes as a map or a list."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import ClassVar
@@ -13,25 +12,34 @@ from textual.widget import Widget
 from mltop.probes.model import Finding
 from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.app.feed import Picture
-from mltop.tui.app.navigation import Location
+from mltop.tui.app.navigation import Location, gpu_location, gpu_of_row
 from mltop.tui.filters import Subject
-from mltop.tui.render.cells import row_of, values_of, with_widths
-from mltop.tui.render.findings import FINDING_COLUMNS, problems_of
+from mltop.tui.render.cells import Cell, row_of, with_widths
 from mltop.tui.render.fleet.heat import (
     FINE,
     METRICS,
     Heats,
     NodeHeat,
-    WorstFirst,
     activity_source,
-    by_name,
     next_metric,
     troubles,
 )
-from mltop.tui.render.fleet.map import Legend, list_legend, map_legend, name_width, node_lines, short_names
+from mltop.tui.render.fleet.jobs import Group, Grouping
+from mltop.tui.render.fleet.map import Legend, Section, list_legend, map_legend, name_width, node_lines, short_names
 from mltop.tui.render.fleet.nodes import MARKED_NODE_COLUMNS, NodeLine
 from mltop.tui.render.guarded import guarded
+from mltop.tui.render.problems import Scope, Told, height_of, told_of
+from mltop.tui.screens.overview.fleet_graphs import (
+    FULL_ROWS,
+    MOST_ROWS,
+    brief_line,
+    brief_width,
+    drawn_of,
+    full_lines,
+    graph_width,
+)
 from mltop.tui.screens.overview.heatmap import Heatmap
+from mltop.tui.screens.overview.problems import Problems
 from mltop.tui.screens.pane import Pane, TextLines
 from mltop.tui.screens.rows import SubjectRows, by_node
 from mltop.tui.screens.tables import GpuTable, gpu_rows, gpu_table_height
@@ -39,50 +47,51 @@ from mltop.tui.widgets.cell_view import CursorView
 from mltop.tui.widgets.line_table import LineTable
 
 PROBLEMS = "problems"
-NODE_WIDTHS = (14, 12)  # cells at least, in the list and in the table of problems
-MIN_ROOM = 8  # lines: below, the map stands alone
-TALL_ROOM = 12  # from here on the node under the cursor has two lines
-MIN_PROBLEMS = 6  # lines that stay for problems when the GPUs of the node under the cursor are shown
+NODE_WIDTH = 14  # cells at least, in the list
+MIN_ROOM = 8  # lines: below, the map and one line for what is wrong stand alone
+ROOM_FOR_NODE = 16  # from here on the node under the cursor has a line
+LEAST_MAP = 3  # lines
 
 
 class FleetScreen(Pane):
     """The overview of several nodes. Which view, order and metric: the user's, kept here."""
 
-    AUTO_FOCUS = "Heatmap, LineTable"
+    AUTO_FOCUS = "#problems, Heatmap, LineTable"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("m", "metric", "metric", show=False, tooltip="map: the next metric (activity, clock, temperature, …)"),
-        Binding("o", "order", "order", show=False, tooltip="nodes: those with problems first, or by name"),
+        Binding("o", "order", "order", show=False, tooltip="nodes: grouped by job, or by name"),
         Binding("v", "view", "list/map", show=False, tooltip="nodes: as a map or as a list"),
     ]
     DEFAULT_CSS = """
     FleetScreen #legend { height: 1; }
     FleetScreen #nodes { display: none; }
-    FleetScreen #node-lines { height: 2; }
-    FleetScreen #problems { height: 1fr; }
+    FleetScreen #node-lines { height: 1; }
     FleetScreen GpuTable { display: none; }
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._heats = Heats(METRICS[0])
-        self._order = WorstFirst()
-        self._worst_first = True
+        self._grouping = Grouping()
+        self._by_job = True
         self._as_list = False
         self._picture = Picture(FleetView(0.0, ()))
         self._views: dict[str, NodeView] = {}  # of the nodes that the filter shows
         self._findings_of: Mapping[str, Sequence[Finding]] = {}
         self._troubles = troubles(())
         self._names: Mapping[str, str] = {}
-        self._node_height = 0  # lines about the node under the cursor
+        self._told: Sequence[Told] = ()
         self._left: int | None = None  # lines below the map at the last draw; None: the list stands there
+        self._groups: Sequence[Group] = ()
 
     def body(self) -> Iterable[Widget]:
-        yield TextLines(id="legend")
+        yield TextLines(id="graphs", classes="gap-above")
+        yield Problems(id=PROBLEMS, classes="gap-above")
+        yield TextLines(id="legend", classes="gap-above")
         yield Heatmap(self._moved, id="map", empty_text="no nodes")
-        yield LineTable(id="nodes", empty_text="no nodes")
-        yield TextLines(id="node-lines")
-        yield GpuTable(classes="gap-above")
-        yield LineTable(id=PROBLEMS, empty_text="no problems", classes="gap-above")
+        yield LineTable(id="nodes", kind="nodes", empty_text="no nodes")
+        yield TextLines(id="node-lines", classes="gap-above")
+        yield GpuTable()
 
     @property
     def main(self) -> CursorView:
@@ -90,7 +99,16 @@ class FleetScreen(Pane):
         return self.query_one("#nodes", LineTable) if self._as_list else self.query_one(Heatmap)
 
     def node_at_cursor(self) -> str:
+        """That of the line of a problem, where the cursor is on one."""
+        problems = self.query_one(Problems)
+        told = problems.at_cursor if problems.has_focus else None
+        if told is not None and told.nodes:
+            return told.nodes[0]
         return self.main.cursor_key or ""
+
+    def opens(self) -> tuple[str, str]:
+        on_it = self.mltop.moment is None and self.query_one(Problems).gravest_at_cursor
+        return ("Enter", "opens it") if on_it else super().opens()
 
     # Drawing.
 
@@ -104,64 +122,102 @@ class FleetScreen(Pane):
         shown = [view for view in picture.view.nodes if keep.empty or keep.node(view, findings.get(view.node, ()))]
         self._views = {view.node: view for view in shown}
         self.counts = (len(shown), len(picture.view.nodes))
-        heats, ranks = self._heats_in_order()
-        room = self._room()
+        self._told = guarded("the problems", self._problems, ())
+        heats, sections = self._heats_in_order()
+        room = self.size.height - 3 - bool(self.query_one("#status").display) + self.has_class("-low")
         if self._as_list:
             self._show_list(heats, room)
         else:
-            self._show_map(heats, ranks, room)
+            self._show_map(heats, sections, room)
 
-    def _heats_in_order(self) -> tuple[list[NodeHeat], list[int] | None]:
-        """The nodes that are shown, and where they are ordered by what is wrong, the rank of each."""
+    def _problems(self) -> Sequence[Told]:
+        picture = self._picture
+        shown = () if self.filter.empty else [*self._views]
+        if not self.filter.empty and not shown:
+            return ()
+        return told_of(picture.incidents, picture.findings, picture.states, Scope(self._names), shown)
+
+    def _heats_in_order(self) -> tuple[list[NodeHeat], list[Section]]:
+        """The nodes that are shown in their order, and which belong together."""
         keep = self.filter
         matches = keep.gpu if any(field.needs_gpus for field in keep.fields) else None
-        heats = {
-            name: guarded(
-                "a node of the map",
-                partial(self._heats.of, view, self._troubles.get(name, FINE), matches),
-                NodeHeat(name, view.state.state, "unknown", b"", (), "?", "crit"),
-            )
-            for name, view in self._views.items()
-        }
+        states = self._picture.states
+        groups = self._groups = self._grouping.of([*self._views.values()], states)
+        heats: list[NodeHeat] = []
+        sections: list[Section] = []
+        for group in groups if self._by_job else [self._grouping.all_by_name([*self._views.values()])]:
+            if self._by_job and (len(groups) > 1 or group.job is not None):
+                sections.append(Section(len(heats), group.title, group.about))
+            for view in group.nodes:
+                standing = self._grouping.standing(view, states)
+                make = partial(self._heats.of, view, self._troubles.get(view.node, FINE), matches, standing)
+                failed = NodeHeat(view.node, view.state.state, "unknown", b"", "?", "crit")
+                heats.append(guarded("a node of the map", make, failed))
         self._heats.keep_only(view.node for view in self._picture.view.nodes)
-        if not self._worst_first:
-            return [heats[name] for name in by_name(heats)], None
-        placed = self._order.ordered(((heat.node, heat.status) for heat in heats.values()), time.monotonic())
-        return [heats[name] for name, _ in placed], [rank for _, rank in placed]
+        return heats, sections
 
-    def _room(self) -> int:
-        """The lines of this part without the blank ones between its widgets."""
-        gpus = self.query_one(GpuTable)
-        hidden_gap = bool(gpus.display) and self.has_class("-roomy")
-        return self.size.height - self.chrome_height() + hidden_gap
-
-    def _show_map(self, heats: list[NodeHeat], ranks: list[int] | None, room: int) -> None:
-        legend, lines = room >= MIN_ROOM // 2, (0 if room < MIN_ROOM else 1 if room < TALL_ROOM else 2)
-        reserved = 0 if room < MIN_ROOM else max(2, room // 4)
-        heatmap, node_lines = self.query_one(Heatmap), self.query_one("#node-lines")
+    def _show_map(self, heats: list[NodeHeat], sections: list[Section], room: int) -> None:
+        heatmap, width = self.query_one(Heatmap), self.size.width
+        legend, node, graphs = room >= MIN_ROOM, room >= ROOM_FOR_NODE, int(room >= ROOM_FOR_NODE)
+        whole = height_of(self._told, self._picture.view.taken_at, width)
         heatmap.empty_text = self._why_empty()
-        map_room = max(1, room - legend - lines - reserved)
-        grid = heatmap.set_map(heats, ranks, self.mltop.selection.nodes, map_room, self._names)
-        heatmap.styles.height = height = max(1, min(len(grid.rows), map_room))
+        critical = sum(one.critical for one in self._told)
+        least = max(min(critical, room - legend - LEAST_MAP), min(len(self._told), max(1, room // 3)))
+        others = legend + node + graphs + max(least, min(whole, room // 3))
+        map_room = max(min(LEAST_MAP, room - 1), room - others)
+        grid = heatmap.set_map(heats, sections, self.mltop.selection.nodes, map_room, self._names)
+        height = max(1, min(len(grid.rows), map_room))
+        heatmap.styles.height = height
+        spare = room - legend - node - height - graphs
+        blanks = 3 + bool(whole)
+        roomy = spare - whole >= blanks
+        self.set_class(roomy, "-roomy")
+        lines = self._show_problems(spare)
+        left = spare - lines - blanks * roomy
+        left -= guarded("the graphs", lambda: self._show_graphs(graphs, left if roomy else 0), 0)
         self.part("the legend", lambda: self._show_legend(legend, heats, grid.density))
-        node_lines.display = lines > 0
-        node_lines.styles.height = self._node_height = lines
-        self._left = left = room - legend - lines - height
+        node_lines = self.query_one("#node-lines", TextLines)
+        node_lines.display = node
+        self._left = left
         self.part("the GPUs of the node under the cursor", lambda: self._show_gpus(left))
-        self.part("the problems", lambda: self._show_problems(reserved > 0))
         self.part("the node under the cursor", self._show_node)
+
+    def _show_graphs(self, least: int, more: int) -> int:
+        """In one line, or higher where ``more`` lines are left; returns how many of these they take."""
+        app, width = self.mltop, self.size.width
+        rows = min(MOST_ROWS, least + more)
+        is_full = rows >= FULL_ROWS
+        columns = (graph_width(width) if is_full else brief_width(width)) if least else 0
+        group = self._group_of_graphs()
+        drawn = drawn_of(app.history, group, columns, app.graphs_until, app.moment) if columns > 0 and group else None
+        lines: list[list[Cell]] = []
+        if drawn is not None:
+            lines = full_lines(drawn, width, rows) if is_full else [brief_line(drawn)]
+        self.set_part("#graphs", lines)
+        return len(lines) - least
+
+    def _group_of_graphs(self) -> Group | None:
+        """The job that stands still, else that of the most nodes."""
+        jobs = [group for group in self._groups if group.job is not None]
+        standing = [group for group in jobs if group.still_since is not None]
+        largest = max(standing or jobs, key=lambda group: len(group.nodes), default=None)
+        return largest or (Group("", (), tuple(self._views.values())) if self._views else None)
+
+    def _show_problems(self, room: int) -> int:
+        """Returns how many lines they take."""
+        return self.query_one(Problems).show(self._told, self._picture.view.taken_at, self.size.width, room)
 
     def _show_legend(self, shown: bool, heats: list[NodeHeat], density: str = "") -> None:
         line = self.query_one("#legend", TextLines)
         line.display = shown
-        metric, marked, width = self._heats.metric, len(self.mltop.selection), self.size.width
+        metric, width = self._heats.metric, self.size.width
         source = ""
         if metric is METRICS[0]:
             # One GPU speaks for its node.
             summaries = (view.summary for view in self._views.values() if view.summary is not None)
             source = activity_source(gpu for summary in summaries for gpu in summary.gpus[:1])
         sorted_by = self._sorted_by() if self._as_list else ""
-        legend = Legend(heats, metric, source, self._worst_first, marked, self._not_judged(), sorted_by)
+        legend = Legend(heats, metric, source, self._by_job, self._not_judged(), sorted_by)
         line.set_lines([list_legend(legend, width) if self._as_list else map_legend(legend, density, width)])
 
     def _sorted_by(self) -> str:
@@ -178,12 +234,13 @@ class FleetScreen(Pane):
         """Show the GPUs of the node under the cursor, where there is room for all of them."""
         gpus = self.query_one(GpuTable)
         view = self._views.get(self.node_at_cursor())
-        wanted = gpu_table_height(view) if view is not None else 0
-        gap = self.has_class("-roomy")
-        gpus.display = wanted > 0 and left - wanted - gap >= MIN_PROBLEMS
-        if view is not None and gpus.display:
-            gpus.styles.height = wanted
-            self.put(gpus, *gpu_rows(view, self.mltop.trends))
+        gpus.display = False
+        if view is None or left < 2:
+            return
+        self.put(gpus, *gpu_rows(view, self.context(self._picture), self.size.width, folded=True))
+        wanted = gpu_table_height(gpus)
+        gpus.display = 0 < wanted <= left
+        gpus.styles.height = wanted
 
     def _show_node(self) -> None:
         view = self._views.get(self.node_at_cursor())
@@ -191,9 +248,7 @@ class FleetScreen(Pane):
         if view is None:
             lines.set_lines([])
             return
-        findings, judged = self._findings_of.get(view.node, ()), view.node not in self._picture.not_judged
-        about = node_lines(view, findings, self._heats.metric, self.size.width, judged)
-        lines.set_lines(about[: self._node_height])
+        lines.set_lines(node_lines(view, self._heats.metric, self.size.width))
 
     def _show_list(self, heats: list[NodeHeat], room: int) -> None:
         selection, metric, names = self.mltop.selection, self._heats.metric, self._names
@@ -204,7 +259,7 @@ class FleetScreen(Pane):
             findings, name = self._findings_of.get(view.node, ()), names.get(view.node, view.node)
             return NodeLine(view, findings, name, view.node in selection, heats[index], metric)
 
-        columns = with_widths(MARKED_NODE_COLUMNS, node=name_width(names, NODE_WIDTHS[0]))
+        columns = with_widths(MARKED_NODE_COLUMNS, node=name_width(names, NODE_WIDTH))
         by_key = {column.key: column for column in columns}
         table = self.query_one("#nodes", LineTable)
         rows = SubjectRows(
@@ -216,50 +271,12 @@ class FleetScreen(Pane):
         )
         self.put(table, columns, rows, self._why_empty())
         self.counts = (table.row_count, len(self._picture.view.nodes))
-        legend = room >= MIN_ROOM // 2
+        legend = room >= MIN_ROOM
+        self.set_class(False, "-roomy")
         self.part("the legend", lambda: self._show_legend(legend, heats))
         self.query_one(GpuTable).display = False
-        count = guarded("the problems", lambda: self._show_problems(room >= MIN_ROOM), 0)
-        problems = min(1 + max(1, count), max(2, room // 3)) if room >= MIN_ROOM else 0
-        table.styles.height = max(1, room - legend - problems)
-
-    def _show_problems(self, shown: bool) -> int:
-        """Returns how many problems there are."""
-        table = self.query_one(f"#{PROBLEMS}", LineTable)
-        table.display = shown
-        if not shown:
-            return 0
-        problems = problems_of(self._views, self._picture.findings, self._names)
-        rows = SubjectRows(
-            [problem.row.key for problem in problems],
-            lambda index: problems[index].row,
-            lambda index: Subject(self._views[problems[index].nodes[0]], findings=problems[index].findings),
-            values_of(FINDING_COLUMNS, problems),
-            text=lambda index: " ".join([problems[index].row.text, *problems[index].nodes]),
-        )
-        columns = with_widths(FINDING_COLUMNS, node=name_width(self._names, NODE_WIDTHS[1]))
-        counts = self.counts
-        self.put(table, columns, rows, self._no_problems())
-        self.counts = counts  # the filter's figures are about nodes
-        return len(problems)
-
-    def _no_problems(self) -> str:
-        number, not_judged = len(self._views), self._not_judged()
-        if not number:
-            return self._why_empty()
-        whose = " of the nodes that the filter shows" if number < len(self._picture.view.nodes) else ""
-        waiting = sum(view.summary is None for view in self._views.values())
-        if waiting:
-            return f"no problems known{whose}; nothing is known yet of {waiting} of {number} nodes"
-        if not_judged:
-            judged = number - not_judged
-            shown = " that the filter shows" if whose else ""
-            return f"no problems in {judged} of {number} nodes{shown}, {not_judged} not judged yet"
-        if whose:
-            return f"no problems{whose}"
-        summaries = [view.summary for view in self._views.values() if view.summary]
-        gaps = sum(gap.kind == "unknown" for summary in summaries for gap in summary.gaps)
-        return f"no problems found; {gaps} gaps: 2 shows those of a node" if gaps else "no problems found"
+        lines = guarded("the problems", lambda: self._show_problems(room // 3), 0)
+        table.styles.height = max(1, room - legend - lines)
 
     def _why_empty(self) -> str:
         text = self.filter.text.strip()
@@ -274,19 +291,23 @@ class FleetScreen(Pane):
             self._show_gpus(self._left)
 
     def on_cursor_view_selected(self, event: CursorView.Selected) -> None:
-        node = self.node_at_cursor() if isinstance(event.view, GpuTable) else event.key.partition("/")[0]
-        self.mltop.drill(Location("node", node))
+        if isinstance(event.view, GpuTable):
+            self.mltop.drill(gpu_location(self.node_at_cursor(), gpu_of_row(event.key)))
+        elif event.view.id == PROBLEMS:
+            self.mltop.drill(Location("incidents", incident=event.key, label="incident"))
+        else:
+            self.mltop.drill(Location("node", event.key))
 
     def action_metric(self) -> None:
         self._heats = Heats(next_metric(self._heats.metric))
         self.draw()
 
     def action_order(self) -> None:
-        self._worst_first = not self._worst_first
+        self._by_job = not self._by_job
         self.draw()
 
     def action_sort(self) -> None:
-        """Change what orders the nodes: on the map worst or name, in the list a column."""
+        """Change what orders the nodes: on the map job or name, in the list a column."""
         if isinstance(self.focused, Heatmap):
             self.action_order()
         else:
@@ -306,4 +327,4 @@ class FleetScreen(Pane):
 
     def _close_filter(self) -> None:
         super()._close_filter()
-        self.main.focus()
+        self.set_focus(self.main)

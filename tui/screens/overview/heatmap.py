@@ -12,7 +12,7 @@ from textual.strip import Strip
 
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.fleet.heat import NodeHeat
-from mltop.tui.render.fleet.map import AT, Grid, fitting, line_cells
+from mltop.tui.render.fleet.map import AT, Grid, Section, fitting, line_cells
 from mltop.tui.widgets.cell_view import CursorView
 
 
@@ -23,15 +23,8 @@ class Heatmap(CursorView, can_focus=True):
     worst. When its node is gone, the cursor stays at its place in the order.
     """
 
-    # A full glyph hides its background: the cursor changes the foreground too.
-    DEFAULT_CSS = """
-    Heatmap {
-        & > .cell--cursor { background: $primary 70%; color: $foreground; text-style: bold; }
-        & > .cell--cursor-blurred { background: $primary 35%; color: $foreground; }
-        &:ansi > .cell--cursor { background: ansi_default; text-style: bold reverse; }
-        &:ansi > .cell--cursor-blurred { background: ansi_default; text-style: bold reverse; }
-    }
-    """
+    about = "node"
+
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h", "aside(-1)", "left", show=False, tooltip="to the node before"),
         Binding("right,l", "aside(1)", "right", show=False, tooltip="to the next node"),
@@ -44,29 +37,29 @@ class Heatmap(CursorView, can_focus=True):
         super().__init__(**widget_options)
         self._on_move = on_move
         self._heats: Sequence[NodeHeat] = ()
-        self._ranks: Sequence[int] | None = None
+        self._sections: Sequence[Section] = ()
         self._marks: Collection[str] = ()
         self._names: Mapping[str, str] = MappingProxyType({})
         self._room = 1
         self._untouched = True
         self._wanted_column = 0  # up and down keep to it across shorter lines
-        self._grid = fitting((), None, 1, 1)
+        self._grid = fitting((), (), 1, 1)
 
     def set_map(
         self,
         heats: Sequence[NodeHeat],
-        ranks: Sequence[int] | None,
+        sections: Sequence[Section],
         marks: Collection[str],
         room: int,
         names: Mapping[str, str] = MappingProxyType({}),
     ) -> Grid:
-        """Show ``heats`` in this order; ``ranks``, ascending, where each begins on a line of its own.
+        """Show ``heats`` in this order; each of ``sections`` begins on a line of its own.
 
         ``room``: lines that the map may take; returns the grid, whose rows are what it takes. ``names``: what stands
         for the nodes' names.
         """
         cursor_was_visible = self.cursor_is_visible()
-        self._heats, self._ranks, self._marks, self._room = heats, ranks, frozenset(marks), max(1, room)
+        self._heats, self._sections, self._marks, self._room = heats, sections, frozenset(marks), max(1, room)
         self._names = names
         self.set_items([heat.node for heat in heats])
         self._lay_out()
@@ -100,9 +93,9 @@ class Heatmap(CursorView, can_focus=True):
         first, end = self._grid.rows[line]
         return first + column if first + column < end else None
 
-    def move_to(self, index: int) -> None:
+    def place_at(self, index: int) -> None:
         self._untouched = False
-        super().move_to(index)
+        super().place_at(index)
         if self._heats:
             self._wanted_column = self._grid.place(self._cursor)[1]
 
@@ -110,14 +103,27 @@ class Heatmap(CursorView, can_focus=True):
         if not self._heats:
             return
         line, column = self._grid.place(self._cursor)[0], self._wanted_column
-        target = min(max(line + step, 0), len(self._grid.rows) - 1)
+        last, way = len(self._grid.rows) - 1, 1 if step > 0 else -1
+        if abs(step) == 1 and not 0 <= line + step <= last and self.leave(step):
+            return
+        target = min(max(line + step, 0), last)
+        while self._grid.at(target, column) is None and 0 < target < last:  # the line of a title
+            target += way
         index = self._grid.at(target, column)
+        if (index is None or target == line) and self.leave(step):
+            return
         if index is not None and target != line:
             self.move_to(index)
             self._wanted_column = column
 
-    def action_page(self, step: int) -> None:
-        self.action_cursor(step * max(1, self.page - 1))
+    def by_lines(self, lines: int) -> None:
+        self.action_cursor(lines)
+
+    def text_at_cursor(self) -> str:
+        return self.cursor_key or ""
+
+    def texts(self) -> list[str]:
+        return list(self._keys)
 
     def action_aside(self, step: int) -> None:
         self.move_to(self._cursor + step)
@@ -131,7 +137,7 @@ class Heatmap(CursorView, can_focus=True):
         first, end = self._grid.rows[line]
         heats = tuple(self._heats[first:end])
         marks = tuple(heat.node for heat in heats if heat.node in self._marks) if self._marks else ()
-        cursor = (self._cursor, self.has_focus) if first <= self._cursor < end else None
+        cursor = (self._cursor, self.cursor_style) if first <= self._cursor < end else None
         label = self._grid.labels[line] if self._grid.labels else None
         return heats, marks, cursor, label
 
@@ -150,10 +156,10 @@ class Heatmap(CursorView, can_focus=True):
     def _lay_out(self) -> None:
         """Where every node stands; everything is drawn again only when that changed."""
         width = self.container_size.width or self.size.width or 1
-        grid = fitting(self._heats, self._ranks, width, self._room, self._names)
+        grid = fitting(self._heats, self._sections, width, self._room, self._names)
         if len(grid.rows) > self._room:  # the scrollbar takes a column
             width -= self.styles.scrollbar_size_vertical
-            grid = fitting(self._heats, self._ranks, width, self._room, self._names)
+            grid = fitting(self._heats, self._sections, width, self._room, self._names)
         before, self._grid = self._grid, grid
         if len(grid.rows) != len(before.rows):
             self.virtual_size = Size(0, len(grid.rows))

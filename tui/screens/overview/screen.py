@@ -1,60 +1,157 @@
-"""The first pane where one node is watched: its GPUs, its ranks and what is wrong."""
+"""The first pane where one node is watched: what is wrong, its GPUs, its ranks, and how it was going."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
 
+from textual.binding import BindingType
 from textual.widget import Widget
 
+from mltop.probes.investigate.acting import RankProcess
+from mltop.probes.reach.view import NodeView
 from mltop.tui.app.feed import Picture
-from mltop.tui.app.navigation import Location
+from mltop.tui.app.navigation import Location, gpu_location, gpu_of_row
+from mltop.tui.render.answer import no_gpus
+from mltop.tui.render.cells import Cell
+from mltop.tui.render.graph import LABEL_WIDTH, stacked
 from mltop.tui.render.guarded import guarded
-from mltop.tui.screens.lines import host_cells, problem_lines
-from mltop.tui.screens.pane import Pane, TextLines
-from mltop.tui.screens.tables import GpuTable, RankTable, gaps_of, gpu_rows, gpu_table_height, rank_rows
+from mltop.tui.render.problems import Scope, Told, height_of, told_of, told_of_gap
+from mltop.tui.screens.lines import host_cells, unknown_line
+from mltop.tui.screens.overview.node_graphs import NodeGraphs
+from mltop.tui.screens.overview.problems import Problems
+from mltop.tui.screens.pane import TextLines
+from mltop.tui.screens.row_context import RowContext
+from mltop.tui.screens.subjects import RanksPane
+from mltop.tui.screens.tables import GpuTable, RankTable, gaps_of, gpu_rows, rank_rows
 from mltop.tui.widgets.cell_view import CursorView
 
-MIN_RANK_LINES = 4
+PROBLEMS = "problems"
+FEWEST_RANKS, FEWEST_GPUS = 4, 5  # lines that stay of these tables, as long as there is room for a word of each problem
+LEAST_GRAPHS = 4  # lines
 
 
-class OverviewScreen(Pane):
+class OverviewScreen(RanksPane):
     """The overview of one node."""
 
-    DEFAULT_CSS = "OverviewScreen RankTable { height: 1fr; }"
+    AUTO_FOCUS = "#problems, LineTable"
+    BINDINGS: ClassVar[list[BindingType]] = RanksPane.BINDINGS
+    DEFAULT_CSS = "OverviewScreen #problems { height: auto; }"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._told: Sequence[Told] = ()
+        self._graphs = NodeGraphs()
+        self._unfolded = False  # also the GPUs that nobody uses, a row each
 
     def body(self) -> Iterable[Widget]:
-        yield TextLines(id="host")
+        yield Problems(id=PROBLEMS, classes="gap-above")
         yield GpuTable(classes="gap-above")
-        yield TextLines(id="problems", classes="gap-above")
+        yield TextLines(id="host", classes="gap-above")
         yield RankTable(classes="gap-above")
+        yield TextLines(id="graphs", classes="gap-above")
 
     def node_at_cursor(self) -> str:
         nodes = self.mltop.session.view().nodes
         return nodes[0].node if nodes else ""
 
+    def ranks_selected(self) -> list[RankProcess]:
+        """None while the cursor is on the GPUs."""
+        table = self.query_one(RankTable)
+        return self.ranks_of_keys([table.cursor_key or ""] if table.has_focus else [])
+
     def on_cursor_view_selected(self, event: CursorView.Selected) -> None:
         if isinstance(event.view, RankTable):
             self.open_rank(event.key)
+        elif isinstance(event.view, GpuTable):
+            self.mltop.drill(gpu_location(self.node_at_cursor(), gpu_of_row(event.key)))
         else:
+            self.open_told(event.key)
+
+    def open_told(self, key: str) -> None:
+        """Open all of one thing that is wrong."""
+        if key.startswith("?"):  # what cannot be read
             self.mltop.drill(Location("node", self.node_at_cursor()))
+        else:
+            self.mltop.drill(Location("incidents", incident=key, label="incident"))
+
+    def opens(self) -> tuple[str, str]:
+        on_it = self.mltop.moment is None and self.query_one(Problems).gravest_at_cursor
+        return ("Enter", "opens it") if on_it else super().opens()
+
+    # Drawing.
 
     def fill(self, picture: Picture) -> None:
         if not picture.view.nodes:
             return
         node = picture.view.nodes[0]
+        context = self.context(picture)
         host, gpus, ranks = self.query_one("#host", TextLines), self.query_one(GpuTable), self.query_one(RankTable)
+        self._told = guarded("the problems", lambda: self._problems(picture), ())
         self.part("the host line", lambda: host.set_lines([host_cells(node, self.size.width)]))
-        self.part("the GPUs", lambda: self.put(gpus, *gpu_rows(node, self.mltop.trends)))
-        self.part("the ranks", lambda: self.put(ranks, *rank_rows([node], self.mltop.trends)))
-        room = self.size.height - self.chrome_height() - host.display
-        rank_lines, gpu_lines = 1 + max(1, ranks.row_count), gpu_table_height(node)
-        problems = guarded("the problems", lambda: self._show_problems(picture, room, room - rank_lines - gpu_lines), 0)
-        height = min(gpu_lines, max(2, room - problems - min(rank_lines, MIN_RANK_LINES)))
-        ranks.display = room - problems - height > 1
-        self.limit_height(gpus, height if ranks.display else min(gpu_lines, max(2, room - problems)))
+        folded, width = not self._unfolded and self.filter.empty, self.size.width
+        self.part("the GPUs", lambda: self.put(gpus, *gpu_rows(node, context, width, folded=folded)))
+        self.part("the ranks", lambda: self.put(ranks, *rank_rows([node], context)))
+        self._share_out(picture, node, context)
 
-    def _show_problems(self, picture: Picture, room: int, free: int) -> int:
-        """Show the worst, in what is ``free`` or a small part of the ``room``; returns how many lines they take."""
-        most = max(room // 7, free)
-        lines = problem_lines(picture.findings, gaps_of(picture.view.nodes[0]), self.size.width, most)
-        return self.set_part("#problems", lines)
+    def _problems(self, picture: Picture) -> Sequence[Told]:
+        scope = Scope(one=True)
+        told = told_of(picture.incidents, picture.findings, picture.states, scope)
+        sample = picture.view.nodes[0].sample
+        gap = no_gpus(sample) if sample is not None and not sample.gpus else None
+        return [*told, told_of_gap("GPUs", gap)] if gap is not None else told
+
+    def _share_out(self, picture: Picture, node: NodeView, context: RowContext) -> None:
+        """Give each part its lines: what has to give way is blank lines, healthy rows, then text."""
+        gpus, ranks, width = self.query_one(GpuTable), self.query_one(RankTable), self.size.width
+        now = picture.view.taken_at
+        unknown = unknown_line(gaps_of(node), width)
+        wanted = {
+            "problems": height_of(self._told, now, width) + bool(unknown),
+            "gpus": 1 + gpus.row_count if gpus.row_count or node.sample is None else 0,
+            "host": 1,
+            "ranks": 1 + max(1, ranks.row_count),
+        }
+        blocks = sum(lines > 0 for lines in wanted.values())
+        room = self.size.height - 3 - bool(self.query_one("#status").display) - self.filtering + self.has_class("-low")
+        roomy = sum(wanted.values()) + blocks <= room
+        self.set_class(roomy, "-roomy")
+        heights = wanted if roomy else _squeezed(wanted, room, len(self._told) + bool(unknown))
+        self.query_one(Problems).show(self._told, now, width, heights["problems"], unknown)
+        host = self.query_one("#host", TextLines)
+        host.display = heights["host"] > 0
+        self.limit_height(gpus, heights["gpus"])
+        self.limit_height(ranks, heights["ranks"])
+        spare = room - sum(heights.values()) - blocks * roomy
+        self.part("the graphs", lambda: self._show_graphs(node, context, spare - 1 if roomy else 0))
+
+    def _show_graphs(self, node: NodeView, context: RowContext, rows: int) -> None:
+        """In the lines that are left: SM activity, power."""
+        lines: list[list[Cell]] = []
+        if rows >= LEAST_GRAPHS:
+            drawn = self._graphs.of(node, context, self.size.width - LABEL_WIDTH)
+            if drawn is not None:
+                lines = stacked(drawn.series, drawn.scale, drawn.spans, drawn.events, rows)
+        self.set_part("#graphs", lines)
+
+
+def _squeezed(wanted: dict[str, int], room: int, least_problems: int) -> dict[str, int]:
+    """The lines of each part where there is not room for all."""
+    heights = dict(wanted)
+    steps = (
+        ("ranks", FEWEST_RANKS),
+        ("gpus", FEWEST_GPUS),
+        ("problems", least_problems),
+        ("host", 0),
+        ("ranks", 0),
+        ("gpus", 2),
+        ("problems", 1),
+    )
+    for part, least in steps:
+        over = sum(heights.values()) - room
+        if over <= 0:
+            break
+        heights[part] = max(min(least, heights[part]), heights[part] - over)
+    if 0 < heights["ranks"] < 2:
+        heights["ranks"] = 0
+    return heights

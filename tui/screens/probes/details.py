@@ -12,8 +12,8 @@ from mltop.tui.render.cells import Cell, wrap
 from mltop.tui.render.probes.collectives import curve_lines, failed_pairs, pair_matrix, peer_matrix
 from mltop.tui.render.probes.kinds import LEGENDS
 from mltop.tui.render.probes.summary import command_lines, failure_lines, history_lines, listed
-from mltop.tui.screens.pane import Lines
 from mltop.tui.screens.probes.tables import ProbeTable
+from mltop.tui.screens.tabled import Lines
 
 MOST_PAIRS = 6  # named of one reason
 

@@ -14,10 +14,10 @@ from mltop.tui.app.feed import Picture
 from mltop.tui.app.navigation import Location, gpu_location
 from mltop.tui.app.session import Probes
 from mltop.tui.render.probes.summary import empty_lines, headline, split_verdict
-from mltop.tui.screens.bars import Notice
-from mltop.tui.screens.pane import Lines, Memo, Pane, TextLines
+from mltop.tui.screens.pane import Memo, Pane, TextLines
 from mltop.tui.screens.probes.details import at_cursor, joined, lasting
 from mltop.tui.screens.probes.tables import NAMES, NO_TABLE, Device, ProbeTable, ResultTables
+from mltop.tui.screens.tabled import Lines
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import CursorView
 from mltop.tui.widgets.line_table import LineTable
@@ -30,9 +30,8 @@ WIDE = 100  # from here on there is room for whole sentences in cells
 class ProbesScreen(Pane):
     AUTO_FOCUS = ""  # which table there is depends on what runs
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y", "copy", "copy command", show=False, tooltip="copy the torchrun command that does the same"),
-        Binding("left_square_bracket", "run(-1)", "run before", show=False, tooltip="the probe run before this one"),
-        Binding("right_square_bracket", "run(1)", "run after", show=False, tooltip="the probe run after this one"),
+        Binding("less_than_sign", "run(-1)", "run before", show=False, tooltip="the probe run before this one"),
+        Binding("greater_than_sign", "run(1)", "run after", show=False, tooltip="the probe run after this one"),
     ]
     DEFAULT_CSS = "ProbesScreen #more { height: 1fr; }"
 
@@ -100,14 +99,11 @@ class ProbesScreen(Pane):
         self.mltop.probing.look(step)
         self.draw()
 
-    def action_copy(self) -> None:
-        """The terminal copies it (OSC 52): over ssh that is the user's own clipboard, where the terminal allows it."""
+    def copy_text(self) -> str:
+        """The torchrun command that does the same, where there is one."""
         progress = self.mltop.probing.shown
         command = progress.report.command if progress is not None and progress.report is not None else ""
-        if command:
-            self.mltop.copy_to_clipboard(command)
-        text = "copied, if this terminal lets programs do that" if command else "there is no command to copy"
-        self.mltop.tell(Notice(text, "accent" if command else "warn"))
+        return command or super().copy_text()
 
     def on_cursor_view_highlighted(self) -> None:
         """Below the table stands what is known of the device under the cursor."""
@@ -176,7 +172,7 @@ class ProbesScreen(Pane):
         for table in self.query(LineTable):
             table.display = False
         cannot = "" if isinstance(self.mltop.session, Probes) else "what is shown here cannot be probed"
-        cannot = "probes are off (started with --read-only)" if self.mltop.read_only else cannot
+        cannot = "probes are off: --read-only" if self.mltop.read_only else cannot
         self.query_one("#more", CellLines).set_lines(empty_lines(cannot, self.size.width - 1))
 
     def _about_cursor(self) -> Device:

@@ -3,23 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
+from typing import ClassVar
 
+from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
+from mltop.probes.investigate.acting import RankProcess
 from mltop.probes.model import RankSample, StackDigest
-from mltop.probes.model.units import clock_time
+from mltop.probes.model.units import bytes_text, clock_time
+from mltop.probes.reach.view import NodeView
 from mltop.tui.app.feed import Picture
+from mltop.tui.app.navigation import Location
 from mltop.tui.render.cells import Cell, wrap
 from mltop.tui.render.fleet.heat import MARK
-from mltop.tui.render.stacks import stack_lines
-from mltop.tui.screens.pane import Pane, TextLines
-from mltop.tui.screens.tables import RankTable, rank_of, rank_rows
+from mltop.tui.render.ranks import NO_JOB, layout_words
+from mltop.tui.render.stacks.verdict import stack_lines
+from mltop.tui.screens.bars import Notice
+from mltop.tui.screens.pane import TextLines
+from mltop.tui.screens.subjects import RanksPane
+from mltop.tui.screens.tables import RankTable, gpus_of, rank_of, rank_rows
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import CursorView
 
+ENVIRONMENT = "environment"
+SETTINGS = Binding("e", "environment", "environment", tooltip="its environment: what changes how it runs, no secrets")
 
-class RanksScreen(Pane):
+
+class RanksScreen(RanksPane):
+    """Ranks, others that hold GPU memory, and Python processes of no job."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*RanksPane.BINDINGS, SETTINGS]
     DEFAULT_CSS = "RanksScreen RankTable { height: 1fr; }"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._as_tree = False
 
     def body(self) -> Iterable[Widget]:
         yield RankTable()
@@ -30,12 +49,21 @@ class RanksScreen(Pane):
     def fill(self, picture: Picture) -> None:
         here = self.mltop.trail.here
         nodes = [node for node in picture.view.nodes if here.node in ("", node.node)]
-        only = (here.job, set(here.ranks)) if here.job is not None and here.ranks is not None else None
-        self.put(self.query_one(RankTable), *rank_rows(nodes, self.mltop.trends, only, self._mark))
+        only = (here.job, set(here.ranks) if here.ranks is not None else None) if here.job is not None else None
+        self.put(
+            self.query_one(RankTable),
+            *rank_rows(nodes, self.context(picture), only, self._mark, others=True, tree=self._as_tree),
+        )
 
     def nodes_shown(self) -> list[str]:
         """The nodes of the ranks that are shown."""
         return list(dict.fromkeys(key.partition("/")[0] for key in self.query_one(RankTable).keys))
+
+    def ranks_selected(self) -> list[RankProcess]:
+        """The shown ones that carry a mark, where there are some, else the one under the cursor."""
+        table = self.query_one(RankTable)
+        marked = [key for key in table.keys if key.rpartition("/")[0] in self.mltop.selection]
+        return self.ranks_of_keys(marked or [table.cursor_key or ""])
 
     def _mark(self, node: str) -> str:
         return MARK if node in self.mltop.selection else ""
@@ -43,9 +71,25 @@ class RanksScreen(Pane):
     def on_cursor_view_selected(self, event: CursorView.Selected) -> None:
         self.open_rank(event.key)
 
+    def action_tree(self) -> None:
+        """Children below their parents; again: as before."""
+        self._as_tree = not self._as_tree
+        self.draw()
 
-class RankScreen(Pane):
+    def action_environment(self) -> None:
+        node, _, pid = (self.query_one(RankTable).cursor_key or "").rpartition("/")
+        if pid.isdecimal():
+            self.mltop.drill(Location("rank", node, pid=int(pid), part=ENVIRONMENT, label=f"environment of {pid}"))
+        else:
+            self.mltop.tell(Notice("no process is under the cursor", "warn"))
+
+
+class RankScreen(RanksPane):
+    """``Location.part`` "environment": that of the process in place of its stacks."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*RanksPane.BINDINGS, SETTINGS]
     AUTO_FOCUS = "#stack"
+    focus_follows = False  # its row is only read
     DEFAULT_CSS = """
     RankScreen #stack { height: 1fr; }
     RankScreen RankTable { height: 2; }
@@ -59,14 +103,37 @@ class RankScreen(Pane):
     def node_at_cursor(self) -> str:
         return self.mltop.trail.here.node
 
-    def fill(self, picture: Picture) -> None:  # noqa: ARG002 - as it is shown
+    def fill(self, picture: Picture) -> None:
         here, node = self.mltop.trail.here, self.node_view(self.mltop.trail.here.node)
-        columns, rows, _ = rank_rows([node] if node is not None else [], self.mltop.trends)
+        columns, rows, _ = rank_rows([node] if node is not None else [], self.context(picture))
         this_rank = [row for row in rows if row.key == f"{here.node}/{here.pid}"]
         self.put(self.query_one(RankTable), columns, this_rank, empty_text=f"pid {here.pid} is gone")
         rank = rank_of(node, here.pid)
-        self.set_part("#about", about_lines(rank, self.size.width) if rank is not None else [])
-        self.query_one("#stack", CellLines).set_lines(self._stack_lines(self.size.width - 1))
+        self.set_part("#about", about_lines(rank, self.size.width, held_lines(node, rank)) if rank is not None else [])
+        width = self.size.width - 1
+        alone = here.part == ENVIRONMENT
+        lines = environment_lines(rank, width) if alone else self._stack_lines(width)
+        self.query_one("#stack", CellLines).set_lines(lines)
+
+    def action_environment(self) -> None:
+        here = self.mltop.trail.here
+        if here.part != ENVIRONMENT:
+            self.mltop.drill(replace(here, part=ENVIRONMENT, label=ENVIRONMENT))
+
+    def ranks_selected(self) -> list[RankProcess]:
+        return self.ranks_of_keys([f"{self.mltop.trail.here.node}/{self.mltop.trail.here.pid}"])
+
+    def _native_lines(self, width: int) -> list[list[Cell]]:
+        """The newest dump with the frames of C, or that it runs, or why there is none."""
+        dump = self.mltop.acting.natives.get((self.mltop.trail.here.node, self.mltop.trail.here.pid))
+        if dump is None:
+            return []
+        if dump.stacks is None:
+            return wrap([Cell(f"no C frames: {dump.error}" if dump.error else "dumping the C frames", "warn")], width)
+        lines: list[list[Cell]] = [[Cell(f"with the frames of C, taken {clock_time(dump.stacks.taken_at)}", "bold")]]
+        for digest in dump.stacks.digests:
+            lines += stack_lines(digest, width)
+        return lines
 
     def _digests(self) -> list[StackDigest]:
         """The stacks of the rank itself and of its children, as the last dump brought them."""
@@ -83,16 +150,46 @@ class RankScreen(Pane):
             lines += stack_lines(digest, width)
             if digest.taken_at is not None:
                 lines.append([Cell(f"  taken {clock_time(digest.taken_at)}", "dim")])
-        return lines
+        native = self._native_lines(width)
+        return [*native, *([[]] if native and lines else []), *lines]
 
 
-def about_lines(rank: RankSample, width: int) -> list[list[Cell]]:
-    """Job, launcher, place in the kernel and command, wrapped."""
+def held_lines(node: NodeView | None, rank: RankSample) -> str:
+    """ "GPU 0: 67.2G, GPU 1: 1.1G": what it holds, where that is known."""
+    held = [
+        f"GPU {gpu.index}: {bytes_text(process.memory_bytes)}"
+        for gpu in gpus_of(node)
+        for process in gpu.processes or ()
+        if process.pid == rank.pid
+    ]
+    return ", ".join(held)
+
+
+def environment_lines(rank: RankSample | None, width: int) -> list[list[Cell]]:
+    """What of its environment changes how it runs, and the versions of what it has loaded."""
+    if rank is None:
+        return []
+    if not rank.settings and not rank.versions:
+        return [[Cell("nothing of its environment is known that changes how a job runs", "dim")]]
+    lines: list[list[Cell]] = []
+    for title, values in (("ENVIRONMENT", rank.settings), ("VERSIONS", rank.versions)):
+        lines += [[]] if lines and values else []
+        lines += [[Cell(title, "head")]] if values else []
+        for name, value in sorted(values.items()):
+            lines += wrap([Cell(f"{name} ", "dim"), Cell(value)], width, 4)
+    return [*lines, [], [Cell("only what changes how a training job runs is read, never secrets", "dim")]]
+
+
+def about_lines(rank: RankSample, width: int, held: str = "") -> list[list[Cell]]:
+    """Job, launcher, place in the kernel and command, wrapped. ``held``: GPU memory, by GPU."""
     facts = {
-        "job": rank.job,
+        "job": rank.job or NO_JOB,
+        "rank known by": rank.identified_by,
+        "layout": layout_words(rank.parallel),
         "launcher": rank.launcher,
         "user": rank.user,
         "started": clock_time(rank.started_at),
+        "GPU memory": held,
         "kernel function": rank.wchan if rank.wchan not in (None, "", "0") else "",
         "cpus": rank.cpus_allowed,
         "children": str(len(rank.children)) if rank.children else "",
@@ -100,5 +197,5 @@ def about_lines(rank: RankSample, width: int) -> list[list[Cell]]:
     cells = []
     for label, value in facts.items():
         cells += [Cell(f"{label} ", "dim"), Cell(f"{value}  ")] if value else []
-    lines = wrap(cells, width) if cells else []
+    lines = wrap(cells, width, indent=2) if cells else []
     return [*lines, *wrap([Cell(rank.command, "dim")], width)[:2]] if rank.command else lines

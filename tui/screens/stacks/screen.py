@@ -1,53 +1,48 @@
-"""The stacks of all ranks: verdict on top, then the merged tree, the classes, and what could not be read."""
+"""The stacks of all ranks: whom they accuse and why on top, then the merged tree; or two ranks beside each other."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
 
+from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
-from mltop.probes.investigate.advice import to_do
+from mltop.probes.investigate.acting import RankProcess
 from mltop.probes.judge.nodes import by_reason, folded
-from mltop.probes.model import JobKey, JobReport, NodeState, StackDigest
+from mltop.probes.model import Incident, JobKey, JobReport, NodeState, StackDigest
 from mltop.probes.model.ranks import Ranges
 from mltop.probes.model.units import clock_time, counted
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.navigation import Location
 from mltop.tui.app.selection import first_of
 from mltop.tui.app.session import DumpResult
-from mltop.tui.render.cells import Cell, columns_line, header_line, layout, plain, wrap
-from mltop.tui.render.stacks import CLASS_COLUMNS, class_row, job_words, jobs_left_out, tree_lines, verdict_lines
+from mltop.tui.render.cells import Cell, wrap
+from mltop.tui.render.stacks.verdict import job_words, jobs_left_out
+from mltop.tui.screens.bars import Notice
+from mltop.tui.screens.job_graph import LEAST_ROWS, job_graph
 from mltop.tui.screens.pane import Pane
+from mltop.tui.screens.stacks.compare import compared_lines
+from mltop.tui.screens.stacks.report import Around, KeyedLine, ReportLines, Target, in_order
+from mltop.tui.screens.tables import rank_of
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import CursorView
 
-MAX_TREE_LINES = 60
 MOST_JOBS = 32
 NO_DUMP = "no dump yet: press t to dump the stacks of all ranks and judge them"
-
-Keep = Callable[[str], bool]
-
-
-@dataclass(frozen=True)
-class Target:
-    """What a line opens: ``ranks`` of report number ``at``. ``line`` tells it from others of these ranks."""
-
-    at: int
-    ranks: Ranges
-    line: str
-
-    @property
-    def key(self) -> str:
-        return f"{self.at}/{self.ranks}/{self.line}"
-
-
-KeyedLine = tuple[list[Cell], Target | None]
+NONE_THEN = "no stacks were dumped before this moment"
+NO_RANK = Notice("the cursor is on no rank", "warn")
 
 
 class StacksScreen(Pane):
-    """One scrolling text; the cursor goes over tree lines and classes, Enter shows their ranks."""
+    """One scrolling text; the cursor goes over who is named and the tree, Enter shows their ranks."""
 
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("x", "compare", "compare", tooltip="mark this rank; on another: both stacks side by side"),
+        Binding(
+            "C", "native", "C frames", show=False, tooltip="dump the selected rank once more, with the frames of C"
+        ),
+    ]
     lines_are = "lines of stacks"
     AUTO_FOCUS = "#report"
     DEFAULT_CSS = "StacksScreen #report { height: 1fr; }"
@@ -55,110 +50,196 @@ class StacksScreen(Pane):
     def __init__(self) -> None:
         super().__init__()
         self._targets: dict[str, Target] = {}
+        self._unfolded: set[str] = set()  # elided frames that were asked for
+        self._compared: tuple[JobKey, int] | None = None  # the rank that x has marked
+        self._was: Location | None = None
 
     def body(self) -> Iterable[Widget]:
-        yield CellLines(id="report", empty_text=NO_DUMP)
+        yield CellLines(id="report", classes="gap-above", empty_text=NO_DUMP)
 
-    def fill(self, picture: Picture) -> None:  # noqa: ARG002  (stacks are not part of a picture)
+    def titles(self, picture: Picture) -> list[str]:
         result = self.mltop.investigation.result
-        lines = result_lines(result, self.size.width - 1, self.keeps) if result is not None else []
-        report = self.query_one("#report", CellLines)
-        report.empty_text = "dumping the stacks" if self.mltop.investigation.dumping else NO_DUMP
-        self._targets = {target.key: target for _, target in lines if target is not None}
-        report.set_lines([line for line, _ in lines], [target.key if target else None for _, target in lines])
+        if result is None or self.mltop.trail.here.ranks is not None:
+            return super().titles(picture)
+        answered = sum(len({each.rank for each in report.digests if each.frames}) for report in result.reports)
+        expected = sum(_size(report) for report in result.reports)
+        first = f"stacks of {answered} of {counted(expected, 'rank')}"
+        partial = ", partial" if result.partial else ""
+        took = f"dumped {clock_time(result.taken_at)} in {max(result.took_s, 0.1):.1f} s{partial}"
+        return [f"{first} {took}", f"{first}{partial}", "stacks"]
+
+    # Drawing.
+
+    def fill(self, picture: Picture) -> None:
+        report, dump = self.query_one("#report", CellLines), self.mltop.investigation
+        here = self.mltop.trail.here
+        report.empty_text = NONE_THEN if self.mltop.paused else "" if dump.dumping else NO_DUMP
+        if here.ranks is not None and here.job is not None:
+            lines = [KeyedLine(line) for line in self._compared_lines(here.job, [*here.ranks][:2])]
+        else:
+            lines = [*self._collecting(), *(self._result_lines(dump.result, picture) if dump.result else [])]
+        self._targets = {line.target.key: line.target for line in lines if line.target is not None}
+        keys = [line.target.key if line.target else None for line in lines]
+        stays_first = report.at_top or self._was not in (None, here)
+        report.set_lines([line.cells for line in lines], keys)
+        if stays_first and report.cursor_key != next(filter(None, keys), None):
+            report.action_edge(False)
+        self._was = here
+
+    def _collecting(self) -> list[KeyedLine]:
+        """How far a dump is that still runs: what its first rounds say is no verdict."""
+        dump = self.mltop.investigation
+        if not dump.dumping or dump.progress is None:
+            return []
+        expected = dump.progress.ranks_expected
+        count = f"{dump.progress.ranks_done}/{'?' if expected is None else expected}"
+        cells = [Cell(f"collecting {count}", "title"), Cell("  the verdict comes with the last round", "dim")]
+        return [KeyedLine(cells), KeyedLine(())]
+
+    def _result_lines(self, result: DumpResult, picture: Picture) -> list[KeyedLine]:
+        width, reports = self.size.width - 1, result.reports
+        judged = not (self.mltop.investigation.dumping and result.partial)
+        lines = [KeyedLine(line) for line in _scope_lines(result, width)]
+        shown = in_order(reports)[:MOST_JOBS]
+        for place, at in enumerate(shown):
+            report = reports[at]
+            size = f", world size {report.world_size}" if report.world_size else ""
+            around = Around(
+                picture.view.taken_at,
+                _incident_of(report, picture.incidents),
+                len(picture.view.nodes) == 1,
+                f"{job_words(report, reports)}{size}" if len(reports) > 1 else "",
+                judged,
+                frozenset(self._unfolded),
+                self.keeps,
+            )
+            lines += [KeyedLine(())] if place else []
+            lines += ReportLines(at, report, around, width).lines()
+        left = [report for report in reports if not any(report is reports[at] for at in shown)]
+        lines += [KeyedLine(()), KeyedLine([Cell(jobs_left_out(left), "warn")])] if left else []
+        lines += [KeyedLine(line) for line in _silent_lines(result.not_answered, width)]
+        if not reports and not result.partial:
+            lines.append(KeyedLine([Cell("no training ranks found", "warn")]))
+        return [*lines, *self._graph(result, picture, self.size.height - 5 - len(lines))]
+
+    def _graph(self, result: DumpResult, picture: Picture, room: int) -> list[KeyedLine]:
+        if len(result.reports) != 1 or room < LEAST_ROWS + 1:
+            return []
+        report = result.reports[0]
+        incident = _incident_of(report, picture.incidents)
+        drawn = job_graph(self.mltop, report.job_key, incident, self.size.width - 1, room)
+        return [KeyedLine(()), *map(KeyedLine, drawn)] if drawn else []
+
+    def _compared_lines(self, job: JobKey, ranks: Sequence[int]) -> list[list[Cell]]:
+        digests = [self._digest(job, rank) for rank in ranks]
+        if len(digests) < 2 or digests[0] is None or digests[1] is None:
+            return [[Cell("the newest dump has no stacks of both ranks", "dim")]]
+        return compared_lines(digests[0], digests[1], self.size.width - 1)
+
+    def _digest(self, job: JobKey, rank: int) -> StackDigest | None:
+        """Its main thread's."""
+        result = self.mltop.investigation.result
+        reports = [report for report in result.reports if report.job_key == job] if result is not None else []
+        of_rank = [
+            digest
+            for report in reports
+            for digest in report.digests
+            if digest.rank == rank and digest.child_of is None and digest.thread == "MainThread"
+        ]
+        return next(iter(of_rank), None)
+
+    # Keys.
 
     def on_cursor_view_selected(self, event: CursorView.Selected) -> None:
-        """One rank opens its stack, several the rank table."""
-        result = self.mltop.investigation.result
+        """One rank opens its stack, several the rank table; elided frames come in place."""
+        report, ranks = self._selected(event.key)
         target = self._targets.get(event.key)
+        if target is not None and target.fold:
+            self._unfolded.add(target.fold)
+            self.draw()
+        elif report is not None and ranks.count > 1:
+            self.mltop.drill(Location("ranks", job=report.job_key, ranks=ranks, label=f"ranks {ranks}"))
+        elif key := self._rank_key(report, ranks):
+            self.open_rank(key)
+
+    def _selected(self, key: str | None) -> tuple[JobReport | None, Ranges]:
+        """The report and the ranks that a line is about."""
+        result, target = self.mltop.investigation.result, self._targets.get(key or "")
         if result is None or target is None or target.at >= len(result.reports):
+            return None, Ranges()
+        return result.reports[target.at], target.ranks
+
+    def _at_cursor(self) -> tuple[JobReport | None, Ranges]:
+        return self._selected(self.query_one("#report", CellLines).cursor_key)
+
+    def _rank_key(self, report: JobReport | None, ranks: Ranges) -> str:
+        """ "node/pid" where the line is about one rank, else ""."""
+        digests = report.digests if report is not None and ranks.count == 1 else ()
+        of_rank = (digest for digest in digests if digest.rank == ranks.first and digest.child_of is None)
+        return next((f"{digest.node}/{digest.pid}" for digest in of_rank), "")
+
+    def node_at_cursor(self) -> str:
+        """That of a line about one rank."""
+        return self._rank_key(*self._at_cursor()).rpartition("/")[0]
+
+    def culprits(self) -> tuple[list[str], str]:
+        """The nodes of the ranks that hold the others up."""
+        result = self.mltop.investigation.result
+        verdicts = [report.verdict for report in result.reports] if result is not None else []
+        accused = [culprit for verdict in verdicts for culprit in verdict.culprits]
+        nodes = list(dict.fromkeys(culprit.node for culprit in accused if culprit.node))
+        first = next((culprit for culprit in accused if culprit.node), None)
+        return nodes, f"rank {first.rank}: {first.reason}" if first is not None else ""
+
+    def action_compare(self) -> None:
+        """The first of a line's ranks; a second time, of the same job, shows both."""
+        report, ranks = self._at_cursor()
+        if report is None or ranks.first is None:
+            self.mltop.tell(NO_RANK)
             return
-        report, ranks = result.reports[target.at], target.ranks
-        if ranks.count != 1:
-            self.mltop.drill(Location("ranks", job=JobKey(report.job, report.uid), ranks=ranks, label=f"ranks {ranks}"))
+        rank, marked = ranks.first, self._compared
+        if marked is None or marked[0] != report.job_key or marked[1] == rank:
+            self._compared = report.job_key, rank
+            self.mltop.tell(Notice(f"rank {rank} is marked: x on another rank shows both side by side", "accent"))
             return
-        of_rank = (digest for digest in report.digests if digest.rank == ranks.first and digest.child_of is None)
-        if digest := next(of_rank, None):
-            self.open_rank(f"{digest.node}/{digest.pid}")
+        self._compared = None
+        both = Ranges.of([marked[1], rank])
+        label = f"ranks {min(both)} and {max(both)}"
+        self.mltop.drill(Location("stacks", job=report.job_key, ranks=both, label=label))
+
+    def action_native(self) -> None:
+        key = self._rank_key(*self._at_cursor())
+        node, _, pid = key.rpartition("/")
+        rank = rank_of(self.node_view(node), int(pid)) if key else None
+        if rank is not None:
+            self.mltop.dump_native(RankProcess.of(node, rank), self.open_rank)
+        else:
+            self.mltop.tell(Notice("C frames are dumped of one rank: put the cursor on a line of one", "warn"))
 
 
-def result_lines(result: DumpResult, width: int, keep: Keep) -> list[KeyedLine]:
-    """All that a dump found, and what its lines open; ``keep`` filters tree and classes."""
-    lines: list[KeyedLine] = [(_dump_title(result), None)]
-    if result.nodes:
-        lines += [(line, None) for line in wrap(_scope_line(result.nodes), width, indent=4)]
-    for at, report in enumerate(result.reports[:MOST_JOBS]):
-        lines += [([], None)] if at else []
-        lines += _report_lines(at, report, job_words(report, result.reports), width, keep)
-    if result.reports[MOST_JOBS:]:
-        lines += [([], None), ([Cell(jobs_left_out(result.reports[MOST_JOBS:]), "warn")], None)]
-    lines += [(line, None) for line in _silent_lines(result.not_answered, width)]
-    if not result.reports and not result.partial:
-        lines.append(([Cell("no training ranks found", "warn")], None))
-    return lines
+def _size(report: JobReport) -> int:
+    return report.world_size or len({digest.rank for digest in report.digests})
 
 
-def _dump_title(result: DumpResult) -> list[Cell]:
-    ranks = sum(len({digest.rank for digest in report.digests if digest.frames}) for report in result.reports)
-    text = f"{ranks} ranks of {counted(len(result.reports), 'job')}, dumped {clock_time(result.taken_at)}"
-    title = [Cell(f"{text} in {max(result.took_s, 0.1):.1f} s", "dim")]
-    return [*title, Cell("  partial", "warn")] if result.partial else title
+def _incident_of(report: JobReport, incidents: Sequence[Incident]) -> Incident | None:
+    """What its stacks are part of, while it lasts."""
+    own = (one for one in incidents if (one.job, one.uid) == (report.job, report.uid) and one.until is None)
+    return next(own, None)
 
 
-def _scope_line(nodes: Sequence[str]) -> list[Cell]:
+def _scope_lines(result: DumpResult, width: int) -> list[list[Cell]]:
     """Says that only marked nodes were dumped: who is missing there may be waited for elsewhere."""
-    marked = f"of {counted(len(nodes), 'marked node')} ({first_of(nodes)}): "
-    return [Cell(marked, "warn"), Cell("the verdict does not know ranks elsewhere, t without marks dumps all")]
-
-
-def _report_lines(at: int, report: JobReport, job: str, width: int, keep: Keep) -> list[KeyedLine]:
-    from mltop.probes.judge.hang.classes import merged_tree
-
-    size = f", world size {report.world_size}" if report.world_size else ""
-    lines: list[KeyedLine] = [([Cell(f"{job}{size}", "title")], None)]
-    lines += [(line, None) for line in verdict_lines(report, width)]
-    tree = merged_tree(report.classes, MAX_TREE_LINES)
-    if tree:
-        lines += [([], None), ([Cell("Merged stacks, root first", "title")], None)]
-        cells = tree_lines(tree, width, report.world_size)
-        for number, (line, drawn) in enumerate(zip(tree, cells, strict=True)):
-            lines += [(drawn, Target(at, line.ranks, f"tree{number}"))] if keep(plain(drawn)) else []
-    lines += _class_lines(at, report, width, keep)
-    unread = [digest for digest in report.digests if not digest.frames]
-    if unread:
-        lines += [([], None), ([Cell("Without a stack", "title")], None)]
-        for digest in unread:
-            ranks = Ranges() if digest.rank is None else Ranges.of([digest.rank])
-            lines += [(line, Target(at, ranks, str(digest.pid))) for line in _unread_line(digest, width)]
-    return lines
-
-
-def _class_lines(at: int, report: JobReport, width: int, keep: Keep) -> list[KeyedLine]:
-    if not report.classes:
+    if not result.nodes:
         return []
-    shown = layout(CLASS_COLUMNS, width)
-    lines: list[KeyedLine] = [([], None), (header_line(CLASS_COLUMNS, shown), None)]
-    for index, stack_class in enumerate(report.classes):
-        drawn = columns_line(CLASS_COLUMNS, class_row(index, stack_class), shown)
-        lines += [(drawn, Target(at, stack_class.ranks, f"class{index}"))] if keep(plain(drawn)) else []
-    return lines
-
-
-def _unread_line(digest: StackDigest, width: int) -> list[list[Cell]]:
-    """Why there is no stack, and what would help: one line, the rest is in the rank's own pane."""
-    who = "?" if digest.rank is None else str(digest.rank)
-    cells = [
-        Cell(f"  rank {who} pid {digest.pid}: ", "bold"),
-        Cell(digest.error or "the reason is not known", "warn"),
-        Cell(f" ({''.join(to_do(digest.fix))})" if digest.fix else "", "accent"),
-    ]
-    return wrap(cells, width, indent=4)[:1]
+    marked = f"of {counted(len(result.nodes), 'marked node')} ({first_of(result.nodes)}): "
+    said = "the verdict does not know ranks elsewhere, t without marks dumps all"
+    return [*wrap([Cell(marked, "warn"), Cell(said, "dim")], width, indent=4), []]
 
 
 def _silent_lines(nodes: Sequence[NodeState], width: int) -> list[list[Cell]]:
     """The nodes that did not answer in full, those of one reason on one line."""
-    lines: list[list[Cell]] = []
+    lines: list[list[Cell]] = [[]] if nodes else []
     for state, reason, names in by_reason(nodes):
         why = f"{state}, no full answer" + (f": {reason}" if reason else "")
-        lines += wrap([Cell(f"{folded(names)}: ", "bold"), Cell(why, "warn")], width, indent=4)
+        lines += wrap([Cell(f" {folded(names)}: ", "title"), Cell(why, "warn")], width, indent=4)
     return lines

@@ -38,6 +38,7 @@ def read_static(device: Device, system: Reading) -> Reading:
     # Of the GPU's system processor; NOT_SUPPORTED where the driver runs without it.
     reading.take("gsp_firmware", partial(device.text, "nvmlDeviceGetGspFirmwareVersion"))
     reading.take("pci_bus_id", lambda: bus_id_of(first_supported(*(partial(info.read, device) for info in PCI_INFO))))
+    reading.take("minor", partial(device.uint, "nvmlDeviceGetMinorNumber"))
     reading.take("sm_clock_max_mhz", partial(device.uint, "nvmlDeviceGetMaxClockInfo", CLOCK_SM))
     reading.take("memory_clock_max_mhz", partial(device.uint, "nvmlDeviceGetMaxClockInfo", CLOCK_MEMORY))
     default_limit = partial(device.uint, "nvmlDeviceGetPowerManagementDefaultLimit")

@@ -11,7 +11,17 @@ from functools import lru_cache, partial
 from mltop.probes.judge.health.gpu.temperature import NEAR_C, heat_matters
 from mltop.probes.judge.health.names import clock_and_heat, named_gpus
 from mltop.probes.judge.health.peers import NODES_AT_LEAST, Fact
-from mltop.probes.judge.health.rule import HOLD, THROTTLE, Hit, Moment, once_per_moment, rule
+from mltop.probes.judge.health.rule import (
+    HOLD,
+    LIMIT,
+    SLOWS,
+    THROTTLE,
+    Hit,
+    Moment,
+    device_rule,
+    once_per_moment,
+    share,
+)
 from mltop.probes.model import GpuSample, Sample
 from mltop.probes.model.units import clock_words, percent_words, watts_words
 from mltop.probes.model.verdict import gpu_name
@@ -24,11 +34,10 @@ PEERS_AT_LEAST = 4  # it is one of them
 # GPUs that wait in a collective are "busy" too, at full clock and little power. One that draws so much more than its
 # peers does other work, and its lower clock is the price of it.
 SAME_POWER = 1.3
-LOWER_LIMIT = 0.95
 # A reason that flickers between samples still shows in its counter: this share of the time counts as holding.
 HELD_SHARE = 0.05
 LEAST_SHARE = 0.005  # less is told as 0 %
-CLOCK, POWER, LIMIT = "gpu.sm_clock_mhz.busy", "gpu.power_w.busy", "gpu.power_limit_w"  # topics of facts
+CLOCK, POWER, POWER_LIMIT = "gpu.sm_clock_mhz.busy", "gpu.power_w.busy", "gpu.power_limit_w"  # topics of facts
 
 _CHECK_POWER = "check PSU, PDU and chassis power"
 _RESET_CLOCKS = "if nobody wants it: sudo nvidia-smi -rgc; sudo nvidia-smi -rac"
@@ -36,10 +45,10 @@ _REASONS = ("gpu.*.throttle_reasons",)
 _HEAT = (*_REASONS, "gpu.*.sm_clock_mhz | gpu.*.temperature_margin_c | gpu.*.temperature_slowdown_c")
 _LOAD = (*_REASONS, "gpu.*.busy", "gpu.*.sm_clock_mhz")
 _OF_PEERS = "compared with GPUs of the same model in the same job"
-_HELD = f"or > {percent_words(HELD_SHARE)} of the time, for {HOLD}"
+_HELD = f"or > {LIMIT} of the time, for {HOLD}"
 _AND_HOT = f"; its clock below the highest, or within {NEAR_C:.0f} °C* of a limit"
 
-_throttle_rule = partial(rule, precedence=THROTTLE)
+_throttle_rule = partial(device_rule, precedence=THROTTLE)
 
 
 @_throttle_rule(
@@ -48,18 +57,20 @@ _throttle_rule = partial(rule, precedence=THROTTLE)
     hold_s=5.0,
     meaning="the hardware halves the clock because of heat",
     threshold=f"bit 0x40 {_HELD}{_AND_HOT}",
+    limit=share(HELD_SHARE),
     source="nvmlClocksEventReasons, field 270",
     action="check fans, inlet temperature and neighbours; move the job if it stays",
     needs=_HEAT,
     explains=("gpu.throttle.sw_thermal", "gpu.throttle.hw_slowdown", "gpu.temp.", "gpu.clock.low_busy"),
     whole_node=(
-        "All {count} GPUs throttled by HW thermal slowdown",
+        "All {count} GPUs are too hot",
         "check the node's fans and inlet temperature; move the job if it stays",
     ),
+    explains_ranks=SLOWS,
 )
-def hw_thermal(moment: Moment) -> Iterator[Hit]:
-    for gpu in filter(heat_matters, _throttled(moment, "hw_thermal")):
-        yield _hit(moment, gpu, "hw_thermal", f"GPU {gpu.index} throttled by HW thermal slowdown")
+def hw_thermal(moment: Moment, limit: float) -> Iterator[Hit]:
+    for gpu in filter(heat_matters, _throttled(moment, "hw_thermal", limit)):
+        yield _hit(moment, gpu, "hw_thermal", f"GPU {gpu.index} is too hot")
 
 
 @_throttle_rule(
@@ -68,15 +79,17 @@ def hw_thermal(moment: Moment) -> Iterator[Hit]:
     hold_s=5.0,
     meaning="the power supply tells the GPU to slow down",
     threshold=f"bit 0x80 {_HELD}",
+    limit=share(HELD_SHARE),
     source="nvmlClocksEventReasons, field 271",
     action=_CHECK_POWER,
     needs=_REASONS,
     explains=("gpu.throttle.hw_slowdown", "gpu.clock.low_busy"),
-    whole_node=("External power brake on all {count} GPUs", _CHECK_POWER),
+    whole_node=("PSU brake on all {count} GPUs", _CHECK_POWER),
+    explains_ranks=SLOWS,
 )
-def power_brake(moment: Moment) -> Iterator[Hit]:
-    for gpu in _throttled(moment, "power_brake"):
-        yield _hit(moment, gpu, "power_brake", f"External power brake on GPU {gpu.index}")
+def power_brake(moment: Moment, limit: float) -> Iterator[Hit]:
+    for gpu in _throttled(moment, "power_brake", limit):
+        yield _hit(moment, gpu, "power_brake", f"PSU brake on GPU {gpu.index}")
 
 
 @_throttle_rule(
@@ -85,14 +98,16 @@ def power_brake(moment: Moment) -> Iterator[Hit]:
     hold_s=30.0,
     meaning="the driver lowers the clock to stay below a temperature limit",
     threshold=f"bit 0x20 {_HELD}{_AND_HOT}",
+    limit=share(HELD_SHARE),
     source="nvmlClocksEventReasons, field 269",
     action="improve the cooling",
     needs=_HEAT,
     explains=("gpu.temp.", "gpu.clock.low_busy"),
     whole_node=("All {count} GPUs slowing themselves to stay cool", "check the node's fans and inlet temperature"),
+    explains_ranks=SLOWS,
 )
-def sw_thermal(moment: Moment) -> Iterator[Hit]:
-    for gpu in filter(heat_matters, _throttled(moment, "sw_thermal")):
+def sw_thermal(moment: Moment, limit: float) -> Iterator[Hit]:
+    for gpu in filter(heat_matters, _throttled(moment, "sw_thermal", limit)):
         yield _hit(moment, gpu, "sw_thermal", f"GPU {gpu.index} slowing itself to stay cool")
 
 
@@ -107,6 +122,7 @@ def sw_thermal(moment: Moment) -> Iterator[Hit]:
     needs=_REASONS,
     explains=("gpu.clock.low_busy",),
     whole_node=("HW slowdown of all {count} GPUs, cause unstated", "look at the node's power and temperatures"),
+    explains_ranks=SLOWS,
 )
 def hw_slowdown(moment: Moment) -> Iterator[Hit]:
     """The general bit alone: with a thermal or power brake bit beside it, those say more."""
@@ -115,7 +131,7 @@ def hw_slowdown(moment: Moment) -> Iterator[Hit]:
             yield _hit(moment, gpu, "hw_slowdown", f"GPU {gpu.index}: HW slowdown, cause unstated")
 
 
-def _throttled(moment: Moment, reason: str) -> Iterator[GpuSample]:
+def _throttled(moment: Moment, reason: str, least_share: float = HELD_SHARE) -> Iterator[GpuSample]:
     before = moment.before.gpus if moment.before is not None else []
     for number, gpu in enumerate(moment.now.gpus):
         if gpu.throttle_reasons and reason in gpu.throttle_reasons:
@@ -124,7 +140,7 @@ def _throttled(moment: Moment, reason: str) -> Iterator[GpuSample]:
         held_ns = gpu.throttle_ns.get(reason)
         if held_ns and number < len(before) and before[number].throttle_ns.get(reason) == held_ns:
             continue  # what most GPUs are at most times
-        if (held_ns or gpu.throttle_share) and (_share(moment, gpu, reason) or 0.0) > HELD_SHARE:
+        if (held_ns or gpu.throttle_share) and (_share(moment, gpu, reason) or 0.0) > least_share:
             yield gpu
 
 
@@ -156,6 +172,7 @@ def _hit(moment: Moment, gpu: GpuSample, reason: str, text: str) -> Hit:
     needs=_LOAD,
     eager=False,
     explains=("gpu.clock.low_busy",),
+    explains_ranks=SLOWS,
 )
 def power_cap(moment: Moment) -> Iterator[Hit]:
     """At the power limit under load is what a GPU is made for, and says nothing: every busy node would have a line.
@@ -168,7 +185,7 @@ def power_cap(moment: Moment) -> Iterator[Hit]:
             yield from _slower_than_peers(moment, gpu, f"GPU {gpu.index} at {limit} runs")
 
 
-@rule(
+@device_rule(
     "gpu.clock.low_busy",
     "warning",
     hold_s=60.0,
@@ -183,6 +200,7 @@ def power_cap(moment: Moment) -> Iterator[Hit]:
         "All {count} GPUs slower than those of the other nodes in their job",
         "look at the node's power and cooling",
     ),
+    explains_ranks=SLOWS,
 )
 def low_clock(moment: Moment) -> Iterator[Hit]:
     for gpu in moment.now.gpus:
@@ -226,6 +244,7 @@ def _peer_clock(moment: Moment, gpu: GpuSample, share: float) -> float | None:
     needs=_LOAD,
     explains=("gpu.clock.low_busy", "gpu.throttle.power_cap"),
     whole_node=("Clocks pinned on all {count} GPUs", _RESET_CLOCKS),
+    explains_ranks=SLOWS,
 )
 def user_clocks(moment: Moment) -> Iterator[Hit]:
     """Clocks that a user set (applications clocks), or that the slowest GPU of a sync boost group sets."""
@@ -248,28 +267,29 @@ def user_clocks(moment: Moment) -> Iterator[Hit]:
     "gpu.power.limit_low",
     "warning",
     meaning="the GPU may draw less power than its default, or than its peers",
-    threshold=f"≥ {percent_words(1 - LOWER_LIMIT)}* below either; info where most GPUs of "
-    f"{NODES_AT_LEAST} or more nodes have it",
+    threshold=f"≥ {LIMIT}* below either; info where most GPUs of {NODES_AT_LEAST} or more nodes have it",
+    limit=share(0.05),
     source="nvmlDeviceGetEnforcedPowerLimit; compared with GPUs of the same model",
     action="sudo nvidia-smi -pl",
     needs=("gpu.*.power_limit_w",),
     clear_s=30.0,
     explains=("gpu.throttle.power_cap", "gpu.clock.low_busy"),
     whole_node=("The power limit of all {count} GPUs is lowered", "nvidia-smi -q -d POWER; sudo nvidia-smi -pl"),
+    explains_ranks=SLOWS,
 )
-def low_limit(moment: Moment) -> Iterator[Hit]:
+def low_limit(moment: Moment, limit: float) -> Iterator[Hit]:
     """What a whole fleet has is a decision that somebody made."""
     for gpu, name in named_gpus(moment):
-        limit, default = gpu.power_limit_w, gpu.power_limit_default_w
-        usual = moment.peers.median(LIMIT, gpu.name or "", PEERS_AT_LEAST)
+        capped, default = gpu.power_limit_w, gpu.power_limit_default_w
+        usual = moment.peers.median(POWER_LIMIT, gpu.name or "", PEERS_AT_LEAST)
         back = default if default is not None else usual
-        if limit is None or back is None:
+        if capped is None or back is None:
             continue
         action = f"sudo nvidia-smi -i {gpu.index} -pl {back:.0f}"
-        if usual is not None and limit <= LOWER_LIMIT * usual:
-            yield Hit(name, f"{name} capped at {watts_words(limit)}, peers {watts_words(usual)}", action=action)
-        elif default is not None and limit <= LOWER_LIMIT * default:
-            text = f"{name} capped at {watts_words(limit)}, default {watts_words(default)}"
+        if usual is not None and capped <= (1 - limit) * usual:
+            yield Hit(name, f"{name} capped at {watts_words(capped)}, peers {watts_words(usual)}", action=action)
+        elif default is not None and capped <= (1 - limit) * default:
+            text = f"{name} capped at {watts_words(capped)}, default {watts_words(default)}"
             if usual is not None and moment.peers.nodes >= NODES_AT_LEAST:
                 yield Hit(name, text, ("as most GPUs of its model",), "info", action)
             else:
@@ -283,7 +303,7 @@ def facts(sample: Sample) -> Iterator[Fact]:
         if gpu.state != "ok":
             continue
         if gpu.power_limit_w is not None:
-            yield LIMIT, gpu.name or "", gpu.power_limit_w
+            yield POWER_LIMIT, gpu.name or "", gpu.power_limit_w
         if gpu.busy is None or gpu.busy < BUSY or gpu.sm_clock_mhz is None:
             continue
         jobs = _jobs(sample) if jobs is None else jobs

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from mltop.probes.judge.health.names import is_of_nvml
 from mltop.probes.judge.health.peers import NODES_AT_LEAST, Fact
-from mltop.probes.judge.health.rule import DRIVER, Hit, Moment, rule
+from mltop.probes.judge.health.rule import DRIVER, GPU_LOST, SILENT_PEER, STOPS, Hit, Moment, device_rule, rule
 from mltop.probes.judge.values import grouped
 from mltop.probes.model import Gap, GpuSample, Remedy, Sample
 from mltop.probes.model.units import counted
@@ -48,8 +48,11 @@ def refusal(sample: Sample) -> Gap | None:
     remedy="reboot",
     eager=False,  # that mltop has just begun is no reason not to wait for it
     clear_s=10.0,
-    precedence=DRIVER,
+    precedence=GPU_LOST,  # what it explains goes with it where it is explained itself
     explains_node=("gpu.error", "gpu.missing"),
+    explains_ranks=STOPS,
+    explains_peers=SILENT_PEER,
+    tells_nvml=("stuck",),
 )
 def stuck(moment: Moment) -> Iterator[Hit]:
     """One hit per node; a stuck driver is most often one GPU that is about to be lost."""
@@ -60,7 +63,7 @@ def stuck(moment: Moment) -> Iterator[Hit]:
         yield Hit("NVML", whys[0], tuple(whys[1:]), hold_s=START_S if starts else None)
 
 
-@rule(
+@device_rule(
     "gpu.driver",
     "warning",
     meaning="the driver is gone or does not match its library; or driver, VBIOS or GSP firmware differ from the other "
@@ -73,6 +76,9 @@ def stuck(moment: Moment) -> Iterator[Hit]:
     needs=("gpu.*.driver", "gpu.*.vbios", "gpu.*.gsp_firmware"),
     precedence=DRIVER,
     explains_node=("gpu.error", "gpu.lost", "gpu.missing"),
+    explains_ranks=STOPS,
+    explains_peers=SILENT_PEER,
+    tells_nvml=tuple(sorted(REFUSALS)),
 )
 def driver(moment: Moment) -> Iterator[Hit]:
     yield from _refused(moment)

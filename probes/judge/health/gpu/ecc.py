@@ -10,22 +10,30 @@ from collections.abc import Iterator
 from functools import partial
 
 from mltop.probes.judge.health.names import gpu_key, named_gpus
-from mltop.probes.judge.health.rule import HOUR_S, MEMORY_ERRORS, WEEK_S, Hit, Moment, rule
+from mltop.probes.judge.health.rule import (
+    HOUR_S,
+    LIMIT,
+    MEMORY_ERRORS,
+    SILENT_PEER,
+    STOPS,
+    WEEK_S,
+    Hit,
+    Limit,
+    Moment,
+    device_rule,
+)
 from mltop.probes.judge.health.trails import Counted
 from mltop.probes.model import Ecc, Sample
 from mltop.probes.model.units import counted
 from mltop.probes.model.vocabulary import Severity
 
-CORRECTED_PER_HOUR = 100
-SRAM_RMA = 4  # more over a board's life make it a candidate for RMA
-REMAPPED_ROWS = 512
 RETIRED_PAGES = 63
 DOUBLE_BIT_PAGES, MORE_IN_A_WEEK = 15, 2
 # Cards that are sold with ECC switched off.
 _OFF_AS_SOLD = ("GeForce", "RTX")
 
 CORRECTED, CORRECTED_VOLATILE, DOUBLE_BIT = "ecc.corrected", "ecc.corrected_volatile", "pages.double_bit"
-_rma_rule = partial(rule, action="take the node out of the pool; return the GPU (RMA)", remedy="replace")
+_rma_rule = partial(device_rule, action="take the node out of the pool; return the GPU (RMA)", remedy="replace")
 _WITH_ITS_XIDS = ("gpu.xid.warn", "gpu.recovery")
 
 
@@ -45,7 +53,7 @@ def _corrected(ecc: Ecc) -> tuple[int | None, str]:
     return ecc.corrected_volatile, CORRECTED_VOLATILE
 
 
-@rule(
+@device_rule(
     "gpu.ecc.dbe_volatile",
     "critical",
     meaning="data in GPU memory were lost since the last reset",
@@ -56,6 +64,8 @@ def _corrected(ecc: Ecc) -> tuple[int | None, str]:
     remedy="reset",
     precedence=MEMORY_ERRORS,
     explains=("gpu.remap.pending", "gpu.pages.retired", *_WITH_ITS_XIDS),
+    explains_ranks=STOPS,
+    explains_peers=SILENT_PEER,
 )
 def dbe_volatile(moment: Moment) -> Iterator[Hit]:
     for gpu, name in named_gpus(moment):
@@ -81,33 +91,35 @@ def sram_threshold(moment: Moment) -> Iterator[Hit]:
             yield Hit(name, f"{name}: SRAM errors passed NVIDIA's RMA limit")
 
 
-@rule(
+@device_rule(
     "gpu.ecc.sram_aggregate",
     "warning",
     meaning="uncorrectable errors in the GPU's caches over its life",
-    threshold=f"1 to {SRAM_RMA}: info; > {SRAM_RMA}: warning",
+    threshold=f"1 to {LIMIT}: info; > {LIMIT}: warning",
+    limit=Limit(4, unit="errors over its life"),
     source="nvmlDeviceGetSramEccErrorStatus, else SRAM counters",
     action="a candidate for RMA: watch it",
     needs=("gpu.*.ecc.sram_uncorrected_aggregate",),
     remedy="watch",
 )
-def sram_aggregate(moment: Moment) -> Iterator[Hit]:
+def sram_aggregate(moment: Moment, limit: float) -> Iterator[Hit]:
     for gpu, name in named_gpus(moment):
         count = gpu.ecc.sram_uncorrected_aggregate
         if count:
             text = f"{name}: {counted(count, 'lifetime SRAM error')}"
-            if count > SRAM_RMA:
+            if count > limit:
                 yield Hit(name, text)
             else:
-                action = f"none; more than {SRAM_RMA} make it a candidate for RMA"
+                action = f"none; more than {limit:g} make it a candidate for RMA"
                 yield Hit(name, text, severity="info", action=action)
 
 
-@rule(
+@device_rule(
     "gpu.ecc.sbe_rate",
     "warning",
     meaning="the GPU corrects more and more memory errors",
-    threshold=f"> {CORRECTED_PER_HOUR}* in the last hour; Xid 92 is told by gpu.xid.warn",
+    threshold=f"> {LIMIT}* in the last hour; Xid 92 is told by gpu.xid.warn",
+    limit=Limit(100, unit="errors per hour"),
     source="nvmlDeviceGetTotalEccErrors(corrected, aggregate), growth only",
     action="watch it; when the node is free: dcgmi diag -r 3",
     needs=("gpu.*.ecc.corrected_aggregate | gpu.*.ecc.corrected_volatile",),
@@ -115,18 +127,18 @@ def sram_aggregate(moment: Moment) -> Iterator[Hit]:
     remedy="watch",
     eager=False,
 )
-def sbe_rate(moment: Moment) -> Iterator[Hit]:
+def sbe_rate(moment: Moment, limit: float) -> Iterator[Hit]:
     for gpu, name in named_gpus(moment):
         count, counter = _corrected(gpu.ecc)
-        if count is None or count <= CORRECTED_PER_HOUR:
+        if count is None or count <= limit:
             continue
         grown = moment.increase(gpu_key(gpu), counter, HOUR_S)
-        if grown.amount > CORRECTED_PER_HOUR:
+        if grown.amount > limit:
             text = f"Correctable errors climbing on {name}: {grown.amount:.0f} in {max(1.0, grown.over_s / 60):.0f} min"
             yield Hit(name, text, (f"{count} {'over its life' if counter == CORRECTED else 'since its reset'}",))
 
 
-@rule(
+@device_rule(
     "gpu.ecc.off",
     "warning",
     meaning="memory errors are not noticed, or ECC will change at the next reset",
@@ -153,7 +165,7 @@ def ecc_off(moment: Moment) -> Iterator[Hit]:
             yield Hit(name, f"ECC of {name} goes off at its next reset", action=action, remedy="none")
 
 
-@rule(
+@device_rule(
     "gpu.remap.pending",
     "warning",
     meaning="a bad memory row (channel, TPC) is replaced at the next reset; until then the job is safe",
@@ -183,6 +195,7 @@ def remap_pending(moment: Moment) -> Iterator[Hit]:
     needs=("gpu.*.remap.failed",),
     precedence=MEMORY_ERRORS,
     explains=("gpu.remap.pending", "gpu.remap.banks", "gpu.remap.count", *_WITH_ITS_XIDS),
+    explains_ranks=STOPS,
 )
 def remap_failed(moment: Moment) -> Iterator[Hit]:
     for gpu, name in named_gpus(moment):
@@ -190,7 +203,7 @@ def remap_failed(moment: Moment) -> Iterator[Hit]:
             yield Hit(name, f"Row remap failed on {name}: memory cannot be repaired")
 
 
-@rule(
+@device_rule(
     "gpu.remap.banks",
     "warning",
     meaning="memory banks have no or few spare rows left",
@@ -213,14 +226,15 @@ def remap_banks(moment: Moment) -> Iterator[Hit]:
     "gpu.remap.count",
     "warning",
     meaning="so many rows were replaced that the next failure is near",
-    threshold=f"≥ {REMAPPED_ROWS} rows for uncorrectable errors",
+    threshold=f"≥ {LIMIT} rows for uncorrectable errors",
+    limit=Limit(512, unit="rows"),
     source="nvmlDeviceGetRemappedRows; DCGM health",
     needs=("gpu.*.remap.uncorrected",),
 )
-def remap_count(moment: Moment) -> Iterator[Hit]:
+def remap_count(moment: Moment, limit: float) -> Iterator[Hit]:
     for gpu, name in named_gpus(moment):
         rows = gpu.remap.uncorrected
-        if rows is not None and rows >= REMAPPED_ROWS:
+        if rows is not None and rows >= limit:
             yield Hit(name, f"{name}: {counted(rows, 'row')} remapped for uncorrectable errors")
 
 

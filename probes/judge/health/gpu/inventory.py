@@ -7,7 +7,17 @@ from collections.abc import Iterator
 from mltop.probes.judge.health.gpu.driver import refusal
 from mltop.probes.judge.health.gpu.xid_catalog import gpu_reset
 from mltop.probes.judge.health.names import in_slots, is_of_nvml, is_replaced, listed, named_gpus, slot, slots
-from mltop.probes.judge.health.rule import DRIVER, GPU_LOST, Hit, Moment, rule
+from mltop.probes.judge.health.rule import (
+    DRIVER,
+    GPU_LOST,
+    RANK_ENDED,
+    SILENT_PEER,
+    SLOWS,
+    STOPS,
+    Hit,
+    Moment,
+    device_rule,
+)
 from mltop.probes.model import GpuSample, PciDevice, Sample
 from mltop.probes.model.units import counted, utc_words
 from mltop.probes.model.verdict import gpu_name
@@ -15,7 +25,7 @@ from mltop.probes.model.verdict import gpu_name
 NVIDIA = 0x10DE
 
 
-@rule(
+@device_rule(
     "gpu.lost",
     "critical",
     meaning="NVML has lost the GPU, it vanished from the list, or none of its values can be read",
@@ -32,6 +42,8 @@ NVIDIA = 0x10DE
         "look for what they share (power, PCIe switch, driver): dmesg; reboot the node",
     ),
     whole_node_by={"reset": ("All {count} GPUs need a reset", "end the jobs on the node, then: sudo nvidia-smi -r")},
+    explains_ranks=(*STOPS, *SLOWS),
+    explains_peers=SILENT_PEER,
 )
 def lost(moment: Moment) -> Iterator[Hit]:
     """NVML_ERROR_GPU_IS_LOST (15), NVML_ERROR_RESET_REQUIRED (16), a GPU that vanished from the list, or a mute one.
@@ -86,7 +98,7 @@ def _identity(gpu: GpuSample) -> tuple[str, ...]:
     return (names,) if names else ()
 
 
-@rule(
+@device_rule(
     "gpu.error",
     "critical",
     meaning="NVML answers for the GPU with an error",
@@ -101,6 +113,8 @@ def _identity(gpu: GpuSample) -> tuple[str, ...]:
         "NVML answers with an error for all {count} GPUs",
         "look for what they share: dmesg | grep -i nvrm",
     ),
+    explains_ranks=STOPS,
+    explains_peers=SILENT_PEER,
 )
 def failing(moment: Moment) -> Iterator[Hit]:
     """What ails all of NVML is told once, by gpu.driver; what we may not read is not known to be broken."""
@@ -111,7 +125,7 @@ def failing(moment: Moment) -> Iterator[Hit]:
             yield Hit(name, f"{name}: {gpu.error or 'NVML reports an error for it'}", _identity(gpu))
 
 
-@rule(
+@device_rule(
     "gpu.missing",
     "critical",
     meaning="the node has fewer GPUs than its PCI bus, or than you expect",
@@ -123,6 +137,8 @@ def failing(moment: Moment) -> Iterator[Hit]:
     remedy="reboot",
     precedence=GPU_LOST,
     explains=("gpu.xid.", "gpu.recovery", "pcie."),
+    explains_ranks=STOPS,
+    explains_peers=SILENT_PEER,
 )
 def missing(moment: Moment) -> Iterator[Hit]:
     """Fewer GPUs than the PCI bus has or than were asked for. Those that NVML has lost are told by gpu.lost.
@@ -184,7 +200,7 @@ def _evidence(moment: Moment, absent: list[PciDevice]) -> Iterator[str]:
     yield from (f"NVML: {gap.why}" for gap in moment.now.gaps if is_of_nvml(gap))
 
 
-@rule(
+@device_rule(
     "gpu.lemon",
     "warning",
     meaning="a GPU that you noted as broken is back",
@@ -203,7 +219,7 @@ def lemon(moment: Moment) -> Iterator[Hit]:
             yield Hit(name, f"{name}: you had this broken GPU before{why}", (identity,))
 
 
-@rule(
+@device_rule(
     "gpu.persistence",
     "info",
     meaning="without persistence the driver unloads between jobs: they start slowly and counters are lost",
@@ -220,7 +236,7 @@ def persistence(moment: Moment) -> Iterator[Hit]:
             yield Hit(name, text, action=f"sudo nvidia-smi -i {gpu.index} -pm 1")
 
 
-@rule(
+@device_rule(
     "gpu.compute_mode",
     "warning",
     meaning="somebody has forbidden to compute on a GPU: CUDA says that it is busy or not available",
@@ -229,6 +245,7 @@ def persistence(moment: Moment) -> Iterator[Hit]:
     action="sudo nvidia-smi -c DEFAULT",
     needs=("gpu.*.compute_mode",),
     whole_node=("All {count} GPUs are in Prohibited compute mode: no job can start", "sudo nvidia-smi -c DEFAULT"),
+    explains_ranks=(RANK_ENDED,),
 )
 def prohibited(moment: Moment) -> Iterator[Hit]:
     for gpu, name in named_gpus(moment):
@@ -237,7 +254,7 @@ def prohibited(moment: Moment) -> Iterator[Hit]:
             yield Hit(name, text, action=f"sudo nvidia-smi -i {gpu.index} -c DEFAULT")
 
 
-@rule(
+@device_rule(
     "gpu.mig",
     "warning",
     meaning="a GPU's MIG mode changes at the next reset",

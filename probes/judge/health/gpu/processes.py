@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from mltop.probes.judge.health.names import listed, named_gpus
-from mltop.probes.judge.health.rule import HOLD, Hit, Moment, rule
+from mltop.probes.judge.health.rule import HOLD, LIMIT, RANK_ENDED, SLOWS, Hit, Limit, Moment, device_rule
 from mltop.probes.judge.values import known
 from mltop.probes.model import GpuProcess, GpuSample, Sample
 from mltop.probes.model.units import duration_words, percent_words, size_words
 
-GHOST_BYTES = 500 * 1024**2
 IDLE_SM = 0.01
 NAMED = 3  # in one line; all are in its evidence
 # As the kernel cuts names: 15 characters. What serves everybody is root's; a user's own MPS daemon is a part of a job.
@@ -27,7 +26,7 @@ DISPLAYS = (
 )
 
 
-@rule(
+@device_rule(
     "gpu.orphan",
     "warning",
     hold_s=10.0,
@@ -40,6 +39,8 @@ DISPLAYS = (
     remedy="reset",
     eager=False,
     explains=("gpu.ghost_mem",),
+    explains_ranks=(RANK_ENDED, *SLOWS),
+    follows_ranks=(RANK_ENDED,),
 )
 def orphan(moment: Moment) -> Iterator[Hit]:
     for gpu, name in named_gpus(moment):
@@ -48,7 +49,7 @@ def orphan(moment: Moment) -> Iterator[Hit]:
             yield _of_dead(gpu, name, dead, moment.now)
 
 
-@rule(
+@device_rule(
     "gpu.idle_memory",
     "info",
     hold_s=60.0,
@@ -63,7 +64,7 @@ def idle_memory(moment: Moment) -> Iterator[Hit]:
         yield from _live_hits(moment)
 
 
-@rule(
+@device_rule(
     "gpu.leftover",
     "warning",
     meaning="a process that belongs to no job holds memory on a GPU that does nothing: the next job will miss it",
@@ -74,10 +75,12 @@ def idle_memory(moment: Moment) -> Iterator[Hit]:
     action="end what is left of the job; if the memory stays: reset the GPU",
     needs=("gpu.*.processes", "gpu.*.busy", "gpu processes", "ranks"),
     explains=("gpu.orphan", "gpu.ghost_mem"),
+    explains_ranks=(RANK_ENDED,),
+    follows_ranks=(RANK_ENDED,),
 )
 def leftover(moment: Moment) -> Iterator[Hit]:
     if moment.expectations.vacated:
-        yield from orphan.check(moment)
+        yield from orphan.hits(moment)
         yield from _live_hits(moment)
 
 
@@ -193,24 +196,26 @@ def _evidence(process: GpuProcess, now: Sample) -> str:
     return head + ", ".join(parts)
 
 
-@rule(
+@device_rule(
     "gpu.ghost_mem",
     "warning",
     hold_s=30.0,
     meaning="GPU memory is taken and no process is there that uses it",
-    threshold=f"> {size_words(GHOST_BYTES)}* used and no process listed for {HOLD}*; not in a container, a "
-    "job's cgroup or MIG mode",
+    threshold=f"> {LIMIT}* used and no process listed for {HOLD}*; not in a container, a job's cgroup or MIG mode",
+    limit=Limit(500 * 1024**2, lambda size: size_words(int(size)), "bytes"),
     source="nvmlDeviceGetMemoryInfo_v2 (without the driver's reserve); process lists",
     action="sudo fuser -v /dev/nvidia*; look for containers and other users' jobs; if nobody holds it: reset the GPU",
     needs=("gpu.*.processes", "gpu.*.memory_used_bytes"),
     remedy="reset",
+    explains_ranks=(RANK_ENDED,),
+    follows_ranks=(RANK_ENDED,),
 )
-def ghost_mem(moment: Moment) -> Iterator[Hit]:
+def ghost_mem(moment: Moment, limit: float) -> Iterator[Hit]:
     """In a container NVML may not see the processes of others, and under MIG it may not tell whose memory it is."""
     now = moment.now
     if now.simulated or now.host.is_confined:
         return
     for gpu, name in named_gpus(moment):
         used = gpu.memory_used_bytes or 0
-        if gpu.processes == [] and used > GHOST_BYTES and gpu.state == "ok" and not gpu.mig_enabled:
+        if gpu.processes == [] and used > limit and gpu.state == "ok" and not gpu.mig_enabled:
             yield Hit(name, f"{size_words(used)} on {name} used by no visible process")

@@ -10,19 +10,17 @@ from operator import itemgetter
 from statistics import median
 
 from mltop.probes.judge.health.names import named_gpus
-from mltop.probes.judge.health.rule import HOLD, Hit, Moment, rule
+from mltop.probes.judge.health.rule import HOLD, LIMIT, Hit, Limit, Moment, device_rule
 from mltop.probes.judge.values import grouped, known
 from mltop.probes.model import GpuSample
 from mltop.probes.model.units import celsius_words, percent_words, watts_words
 from mltop.probes.model.verdict import gpu_name
 
-NARROW_C = 5.0
 NEAR_C = 10.0  # of a limit: near enough for what the driver says of heat to be believed
 HOT_C = 15.0  # from its limit: a GPU that is hotter than its siblings and far from that has no trouble
 HOT_ANYWHERE_C = 80.0  # whatever its limits are
 HELD_BELOW = 0.97  # of its highest clock
 IDLE_BUSY = 0.05
-HOTTER_C = 12.0
 SIBLINGS_AT_LEAST = 3
 SAME_POWER = 0.8  # siblings that draw so much of this GPU's power work as hard as it does
 MOST_HOT = 64  # each is compared with all others
@@ -72,13 +70,14 @@ def _left_c(gpu: GpuSample) -> tuple[float, str] | None:
     return min(left, key=itemgetter(0), default=None)
 
 
-@rule(
+@device_rule(
     "gpu.temp.margin",
     "warning",
     hold_s=60.0,
     meaning="the GPU is about to slow itself down",
-    threshold=f"≤ {celsius_words(NARROW_C)}* for {HOLD}*; at or above it: at once; margins ≤ 0 count only with a "
+    threshold=f"≤ {LIMIT}* for {HOLD}*; at or above it: at once; margins ≤ 0 count only with a "
     f"thermal bit set, or from {celsius_words(HOT_ANYWHERE_C)}* on",
+    limit=Limit(5, celsius_words, "°C"),
     source="nvmlDeviceGetMarginTemperature, else temperature and slowdown threshold",
     action="improve the cooling: fans, inlet temperature, dust",
     needs=("gpu.*.temperature_c", _LIMITS),
@@ -87,11 +86,11 @@ def _left_c(gpu: GpuSample) -> tuple[float, str] | None:
     explains=("gpu.temp.peer",),
     whole_node=("All {count} GPUs close to their slowdown temperature", _CHECK_FANS),
 )
-def margin(moment: Moment) -> Iterator[Hit]:
+def margin(moment: Moment, limit: float) -> Iterator[Hit]:
     """Near its slowdown temperature for a while; above it at once."""
     for gpu, name in named_gpus(moment):
         left_c, source = _left_c(gpu) or (float("inf"), "")
-        if left_c > NARROW_C:
+        if left_c > limit:
             continue
         now = "" if gpu.temperature_c is None else f" at {celsius_words(gpu.temperature_c)}"
         where = f"{celsius_words(left_c)} below slowdown"
@@ -101,7 +100,7 @@ def margin(moment: Moment) -> Iterator[Hit]:
         yield Hit(name, f"{name}{now}: {where}", (f"source: {source}",), hold_s=None if left_c > 0 else 0.0)
 
 
-@rule(
+@device_rule(
     "gpu.temp.hbm",
     "warning",
     meaning="the GPU's memory is hotter than it may be",
@@ -125,30 +124,31 @@ def memory(moment: Moment) -> Iterator[Hit]:
             yield Hit(name, f"{name}: HBM{at} {celsius_words(-margin_c)} above its limit")
 
 
-@rule(
+@device_rule(
     "gpu.temp.peer",
     "warning",
     hold_s=60.0,
     meaning="the GPU is cooled worse than the GPUs beside it",
-    threshold=f"≥ {celsius_words(HOTTER_C)}* above the median of {SIBLINGS_AT_LEAST} or more siblings that draw ≥ "
+    threshold=f"≥ {LIMIT}* above the median of {SIBLINGS_AT_LEAST} or more siblings that draw ≥ "
     f"{percent_words(SAME_POWER)}* of its power, for {HOLD}*, and within {celsius_words(HOT_C)}* of a limit or below "
     "its highest clock",
+    limit=Limit(12, celsius_words, "°C"),
     source="nvmlDeviceGetTemperatureV of the node's GPUs",
     action="check its heatsink and thermal paste; reseat it at the next service",
     needs=("gpu.*.temperature_c", "gpu.*.power_w"),
     eager=False,
 )
-def hotter_than_siblings(moment: Moment) -> Iterator[Hit]:
+def hotter_than_siblings(moment: Moment, limit: float) -> Iterator[Hit]:
     """Siblings that draw much less than this GPU have a reason to be cooler and do not count."""
     measured = [gpu for gpu in moment.now.gpus if gpu.temperature_c is not None and gpu.power_w is not None]
     for alike in grouped(measured, lambda gpu: gpu.name).values():
         heats = [(gpu.power_w or 0.0, gpu.temperature_c or 0.0, gpu) for gpu in alike]
         coolest = min(celsius for _, celsius, _ in heats)
-        hot = [entry for entry in heats if entry[1] - coolest >= HOTTER_C][:MOST_HOT]
+        hot = [entry for entry in heats if entry[1] - coolest >= limit][:MOST_HOT]
         for watts, celsius, gpu in hot if len(heats) > SIBLINGS_AT_LEAST else ():
             siblings = [other for power, other, sibling in heats if sibling is not gpu and power >= SAME_POWER * watts]
             usual = median(siblings) if len(siblings) >= SIBLINGS_AT_LEAST else celsius
-            if celsius - usual >= HOTTER_C and heat_matters(gpu, HOT_C):
+            if celsius - usual >= limit and heat_matters(gpu, HOT_C):
                 name = gpu_name(gpu.index)
                 text = f"{name} runs {celsius_words(celsius - usual)} hotter than its siblings at the same load"
                 evidence = f"{celsius_words(celsius)} at {watts_words(watts)}, siblings {celsius_words(usual)}"

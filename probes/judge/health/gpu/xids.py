@@ -15,7 +15,20 @@ from functools import partial
 from mltop.probes.judge.health.gpu import xid_catalog as catalog
 from mltop.probes.judge.health.gpu.xid_catalog import ADVICE, APP, HW, NVLINK5, QUIET, WARN, lookup, numbers
 from mltop.probes.judge.health.names import links_of, slot, slots
-from mltop.probes.judge.health.rule import DAY_S, DRIVER, EVENT_LISTED_S, FABRIC, Hit, Moment, once_per_moment, rule
+from mltop.probes.judge.health.rule import (
+    DAY_S,
+    DRIVER,
+    EVENT_LISTED_S,
+    FABRIC,
+    RANK_ENDED,
+    SILENT_PEER,
+    SLOWS,
+    STOPS,
+    Hit,
+    Moment,
+    device_rule,
+    once_per_moment,
+)
 from mltop.probes.judge.values import grouped, known
 from mltop.probes.model import GpuSample, KernelEvent, Sample
 from mltop.probes.model.units import counted, utc_words
@@ -39,7 +52,7 @@ _GRAVITY = {HW: 0, WARN: 1, APP: 2, QUIET: 3, ADVICE: 4}
 _AFTER_SXID = frozenset({43, 45, 74, *NVLINK5})
 _NVLINK5 = f"{min(NVLINK5)} to {max(NVLINK5)}"
 
-_log_rule = partial(rule, source="NVIDIA Xid catalog; kernel log", needs=("kernel_log",))
+_log_rule = partial(device_rule, source="NVIDIA Xid catalog; kernel log", needs=("kernel_log",))
 
 
 @dataclass(frozen=True)
@@ -163,8 +176,21 @@ def _is_of_switch(xid: SeenXid, fatal_sxids: list[float]) -> bool:
     precedence=DRIVER,
     explains=(
         *("gpu.error", "gpu.recovery", "gpu.ecc.dbe_volatile", "gpu.remap.pending", "gpu.remap.failed"),
-        *("gpu.xid.warn", "gpu.xid.app", "nvlink."),
+        *("gpu.xid.warn", "gpu.xid.app", "nvlink.", "pcie."),
     ),
+    explains_node=("nvml.stuck",),
+    whole_node=(
+        "The driver reports faults of all {count} GPUs, e.g. {example}",
+        "look for what they share (power, PCIe switch, driver): dmesg; reboot the node",
+    ),
+    whole_node_by={
+        "reboot": (
+            "The driver reports faults of all {count} GPUs, e.g. {example}",
+            "look for what they share (power, PCIe switch, driver): dmesg; reboot the node",
+        ),
+    },
+    explains_ranks=(*STOPS, *SLOWS),
+    explains_peers=SILENT_PEER,
 )
 def hardware(moment: Moment) -> Iterator[Hit]:
     return _of_tier(moment, HW)
@@ -180,6 +206,8 @@ def hardware(moment: Moment) -> Iterator[Hit]:
     remedy="restart",
     precedence=DRIVER,
     explains=("gpu.ecc.sbe_rate",),
+    explains_ranks=(*STOPS, *SLOWS),
+    explains_peers=SILENT_PEER,
 )
 def warnings(moment: Moment) -> Iterator[Hit]:
     return _of_tier(moment, WARN)
@@ -191,6 +219,9 @@ def warnings(moment: Moment) -> Iterator[Hit]:
     meaning="the driver reports a fault that is most often the program's own",
     threshold=f"Xid {numbers(APP)}, engine exceptions, and those that NVIDIA says to ignore; listed for 1 h",
     action="debug the program",
+    explains_ranks=STOPS,
+    explains_peers=SILENT_PEER,
+    follows_ranks=(RANK_ENDED,),
 )
 def applications(moment: Moment) -> Iterator[Hit]:
     return _of_tier(moment, APP, QUIET)
@@ -222,7 +253,7 @@ def _incident_hit(moment: Moment, incident: Incident) -> Hit:
     if wanted is not None:
         action, remedy = wanted.action, wanted.remedy
     evidence = (*_lines(incident), *(_state(gpu) if gpu is not None else ()))
-    return Hit(xid.subject, text, evidence, None, action, xid.at, str(first.code), remedy)
+    return Hit(xid.subject, text, evidence, None, action, xid.at, str(first.code), remedy, pid=xid.pid)
 
 
 def _lines(incident: Incident) -> Iterator[str]:
@@ -259,6 +290,7 @@ def _by_index(moment: Moment) -> dict[int | None, GpuSample]:
     action="take the node out of the pool and run: dcgmi diag -r 3",
     precedence=DRIVER,
     remedy="service",
+    explains_ranks=STOPS,
 )
 def repeat(moment: Moment) -> Iterator[Hit]:
     if len(moment.now.kernel_events) < PAGE_FAULT_TIMES:
@@ -296,7 +328,7 @@ def _times(xids: list[SeenXid]) -> tuple[str, ...]:
     return ("at " + ", ".join(f"{utc_words(xid.at)} (Xid {xid.code})" for xid in xids[-8:]),)
 
 
-@rule(
+@device_rule(
     "gpu.recovery",
     "critical",
     meaning="the driver says what the GPU needs to work again",
@@ -306,6 +338,7 @@ def _times(xids: list[SeenXid]) -> tuple[str, ...]:
     needs=("gpu.*.recovery_action",),
     precedence=DRIVER,
     explains=("gpu.remap.pending",),
+    explains_ranks=STOPS,
 )
 def recovery(moment: Moment) -> Iterator[Hit]:
     """Field 230 is the driver's present word; the newest Xid 154 of the last hour speaks where it cannot be read."""
@@ -332,7 +365,7 @@ def _recovery(index: int | None, subject: str, wanted: str, evidence: str, since
     return Hit(subject, text, (evidence,), severity, step.action, since, remedy=step.remedy)
 
 
-@rule(
+@device_rule(
     "gpu.sxid",
     "critical",
     meaning="an NVSwitch reports an error",
@@ -342,6 +375,8 @@ def _recovery(index: int | None, subject: str, wanted: str, evidence: str, since
     needs=("kernel_log",),
     remedy="reset",
     precedence=FABRIC,
+    explains_ranks=(*STOPS, *SLOWS),
+    explains_peers=SILENT_PEER,
 )
 def nvswitch(moment: Moment) -> Iterator[Hit]:
     """Lines with data and instance numbers follow each one and say nothing of their own."""

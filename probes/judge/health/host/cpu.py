@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mltop.probes.judge.health.rule import DRIVER, HOLD, Hit, Moment, once_per_moment, rule
+from mltop.probes.judge.health.rule import (
+    DRIVER,
+    HOLD,
+    LIMIT,
+    RANK_SLOWED,
+    RANK_STALLED,
+    SLOWS,
+    Hit,
+    Moment,
+    once_per_moment,
+    rank_rule,
+    rule,
+    share,
+)
 from mltop.probes.model import KernelEvent, Sample
 from mltop.probes.model.units import duration_words, percent_words
+from mltop.probes.model.vocabulary import Severity
 
 MOST_LOAD_PER_CORE = 2
 MOST_CPU_PRESSURE = 0.20
-MOST_THROTTLED = 0.05
 RANK_BLOCKED_S, OTHERS_BLOCKED_S = 60.0, 300.0
 NFS_SILENT_S = 180.0  # major timeout: so long a server was silent already when the kernel says so
 _BLOCKED = "seen blocked"  # the counter that exists once a process has been seen so
@@ -27,6 +40,8 @@ _BLOCKED = "seen blocked"  # the counter that exists once a process has been see
     action="fewer data loader workers or threads",
     needs=("host.load", "host.cpu_count", "host.pressure.cpu"),
     eager=False,
+    explains_node=("job.threads",),
+    explains_ranks=(*SLOWS, "job.starved", "job.gc"),
 )
 def load(moment: Moment) -> Iterator[Hit]:
     host = moment.now.host
@@ -44,18 +59,20 @@ def load(moment: Moment) -> Iterator[Hit]:
     "warning",
     hold_s=10.0,
     meaning="the cgroup's quota stops the job's processes",
-    threshold=f"throttled in > {percent_words(MOST_THROTTLED)} of the periods*",
+    threshold=f"throttled in > {LIMIT} of the periods*",
+    limit=share(0.05),
     source="cgroup cpu.stat",
     action="raise the CPU quota",
     needs=("host.cgroups.cpu",),
     eager=False,
+    explains_ranks=(*SLOWS, "job.starved", "job.gc"),
 )
-def cgroup(moment: Moment) -> Iterator[Hit]:
+def cgroup(moment: Moment, limit: float) -> Iterator[Hit]:
     for group in moment.now.host.cgroups:
-        share = group.cpu_throttled_fraction
-        if share is not None and share > MOST_THROTTLED:
-            limit = f" (limit {group.cpu_limit_cores:g} cores)" if group.cpu_limit_cores else ""
-            text = f"cgroup throttled in {percent_words(share)} of its periods{limit}"
+        throttled = group.cpu_throttled_fraction
+        if throttled is not None and throttled > limit:
+            quota = f" (limit {group.cpu_limit_cores:g} cores)" if group.cpu_limit_cores else ""
+            text = f"cgroup throttled in {percent_words(throttled)} of its periods{quota}"
             yield Hit("host", text, (group.path,), key=group.path)
 
 
@@ -67,6 +84,7 @@ def cgroup(moment: Moment) -> Iterator[Hit]:
     source="cpufreq scaling_governor; gcm",
     action="sudo cpupower frequency-set -g performance",
     needs=("host.governor",),
+    explains_ranks=(*SLOWS, "job.starved"),
 )
 def governor(moment: Moment) -> Iterator[Hit]:
     """Only where GPUs wait for the CPU."""
@@ -75,7 +93,7 @@ def governor(moment: Moment) -> Iterator[Hit]:
         yield Hit("host", f"CPU frequency governor is {name}")
 
 
-@rule(
+@rank_rule(
     "cpu.dstate",
     "critical",
     meaning="a process does not come back from the kernel",
@@ -86,6 +104,7 @@ def governor(moment: Moment) -> Iterator[Hit]:
     needs=("host.blocked",),
     precedence=DRIVER,
     explains_node=("cpu.hung",),
+    explains_ranks=(RANK_STALLED, RANK_SLOWED, "job.hang", "job.odd_rank", "job.starved"),
 )
 def stuck_processes(moment: Moment) -> Iterator[Hit]:
     for process in moment.now.host.blocked:
@@ -101,10 +120,12 @@ def stuck_processes(moment: Moment) -> Iterator[Hit]:
         if process.name.startswith("nvidia-"):
             action = "reboot: the driver does not come back"
         since = moment.now.sampled_at - process.blocked_s
-        yield Hit(name, text, (), "critical" if ours else "warning", action, since, str(process.pid))
+        severity: Severity = "critical" if ours else "warning"
+        ranks = () if process.rank is None else (process.rank,)
+        yield Hit(name, text, (), severity, action, since, str(process.pid), ranks=ranks, pid=process.pid)
 
 
-@rule(
+@rank_rule(
     "cpu.hung",
     "warning",
     meaning="the kernel says that a task or a CPU hangs",
@@ -113,6 +134,7 @@ def stuck_processes(moment: Moment) -> Iterator[Hit]:
     source="kernel log; gpud",
     action="see what the kernel does: sudo dmesg -T",
     needs=("kernel_log",),
+    explains_ranks=(RANK_STALLED, RANK_SLOWED, "job.hang", "job.odd_rank", "job.starved"),
 )
 def hung(moment: Moment) -> Iterator[Hit]:
     """What has gone on since is over: the kernel says nothing of that, but a file server does, and so does the task."""
@@ -126,7 +148,7 @@ def hung(moment: Moment) -> Iterator[Hit]:
         elif not _went_on(moment, event):
             stack = f"see its stack: mltop stacks, or sudo cat /proc/{pid}/stack" if pid is not None else ""
             text = f"{who}: blocked in the kernel for minutes"
-            yield Hit(subject, text, (event.text,), action=stack, since=event.at, key=key)
+            yield Hit(subject, text, (event.text,), action=stack, since=event.at, key=key, pid=pid)
 
 
 def _went_on(moment: Moment, event: KernelEvent) -> bool:

@@ -4,16 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mltop.probes.judge.health.rule import DAY_S, EVENT_LISTED_S, HOLD, MEMORY_ERRORS, Hit, Moment, rule
+from mltop.probes.judge.health.rule import (
+    DAY_S,
+    EVENT_LISTED_S,
+    HOLD,
+    LIMIT,
+    MEMORY_ERRORS,
+    RANK_ENDED,
+    RANK_STALLED,
+    SILENT_PEER,
+    SLOWS,
+    STOPS,
+    Hit,
+    Limit,
+    Moment,
+    rank_rule,
+    rule,
+    share,
+)
 from mltop.probes.model import Sample
 from mltop.probes.model.units import percent_words, rate_words, size_words
 from mltop.probes.model.vocabulary import Severity
 
 SOME_PRESSURE, FULL_PRESSURE = 0.10, 0.05
 LEAST_AVAILABLE = 0.03
-SHM_WARNING, SHM_CRITICAL = 0.80, 0.95
-HUGE_PAGES_SHARE = 0.10
-CORRECTED_A_DAY = 9
+SHM_CRITICAL = 0.95
 
 
 @rule(
@@ -26,7 +41,8 @@ CORRECTED_A_DAY = 9
     source="/proc/pressure/memory, MemAvailable",
     action="look for a leak; fewer data loader workers",
     needs=("host.memory", "host.pressure.memory"),
-    explains_node=("mem.swap",),
+    explains_node=("mem.swap", "job.mem_growth"),
+    explains_ranks=(RANK_STALLED, *SLOWS, "job.starved"),
 )
 def pressure(moment: Moment) -> Iterator[Hit]:
     host, waits = moment.now.host, moment.now.host.pressure
@@ -51,6 +67,7 @@ def pressure(moment: Moment) -> Iterator[Hit]:
     source="/proc/vmstat; imbue, Azure",
     action="sudo swapoff -a",
     needs=("ranks", "host.swap", "host.swap_in_bytes_per_s", "host.swap_out_bytes_per_s"),
+    explains_ranks=(*SLOWS, "job.starved"),
 )
 def swap(moment: Moment) -> Iterator[Hit]:
     host = moment.now.host
@@ -63,7 +80,7 @@ def swap(moment: Moment) -> Iterator[Hit]:
         yield Hit("host", f"swap is on, {size_words(host.swap_used_bytes)} of it in use", severity="info", key="on")
 
 
-@rule(
+@rank_rule(
     "mem.oom",
     "critical",
     meaning="the kernel killed a process for lack of memory",
@@ -73,7 +90,9 @@ def swap(moment: Moment) -> Iterator[Hit]:
     needs=("kernel_log | host.oom_kills",),
     grows=("host",),
     precedence=MEMORY_ERRORS,
-    explains_node=("mem.pressure",),
+    explains_node=("mem.pressure", "mem.swap", "job.mem_growth"),
+    explains_ranks=STOPS,
+    explains_peers=SILENT_PEER,
 )
 def oom(moment: Moment) -> Iterator[Hit]:
     """By the log where it can be read; its counter tells as well, but not who."""
@@ -83,7 +102,7 @@ def oom(moment: Moment) -> Iterator[Hit]:
         pid = f" ({event.pid})" if event.pid is not None else ""
         limit = ", cgroup limit" if "CONSTRAINT_MEMCG" in event.text else ""
         text = f"kernel killed {who}{pid} for lack of memory{limit}"
-        yield Hit(who, text, (event.text,), since=event.at, key=str(event.pid))
+        yield Hit(who, text, (event.text,), since=event.at, key=str(event.pid), pid=event.pid)
     if not events:
         yield from _counted_kills(moment)
 
@@ -108,17 +127,19 @@ def _counted_kills(moment: Moment) -> Iterator[Hit]:
     "warning",
     hold_s=5.0,
     meaning="shared memory, through which workers hand over batches, runs out",
-    threshold=f"> {percent_words(SHM_WARNING)}; critical: > {percent_words(SHM_CRITICAL)}",
+    threshold=f"> {LIMIT}; critical: > {percent_words(SHM_CRITICAL)}",
+    limit=share(0.80),
     source="statvfs /dev/shm",
     action="bigger --shm-size, fewer workers, or remove what is left over there",
     needs=("host.shm",),
+    explains_ranks=(*STOPS, "job.starved"),
 )
-def shared_memory(moment: Moment) -> Iterator[Hit]:
+def shared_memory(moment: Moment, limit: float) -> Iterator[Hit]:
     used, total = moment.now.host.shm_used_bytes or 0, moment.now.host.shm_total_bytes
-    share = used / total if total else 0.0
-    if share > SHM_WARNING:
-        text = f"/dev/shm {percent_words(share)} full ({size_words(used)} of {size_words(total or 0)})"
-        severity: Severity = "critical" if share > SHM_CRITICAL else "warning"
+    full = used / total if total else 0.0
+    if full > limit:
+        text = f"/dev/shm {percent_words(full)} full ({size_words(used)} of {size_words(total or 0)})"
+        severity: Severity = "critical" if full > SHM_CRITICAL else "warning"
         yield Hit("/dev/shm", f"{text}: data loader workers get SIGBUS once it is full", severity=severity)
 
 
@@ -126,15 +147,16 @@ def shared_memory(moment: Moment) -> Iterator[Hit]:
     "mem.hugepages",
     "info",
     meaning="memory is reserved for huge pages and not used",
-    threshold=f"> {percent_words(HUGE_PAGES_SHARE)} of memory*",
+    threshold=f"> {LIMIT} of memory*",
+    limit=share(0.10),
     source="/proc/meminfo HugePages_Free",
     action="sudo sysctl vm.nr_hugepages=0",
     needs=("host.huge_pages_free_bytes", "host.memory"),
 )
-def huge_pages(moment: Moment) -> Iterator[Hit]:
+def huge_pages(moment: Moment, limit: float) -> Iterator[Hit]:
     host = moment.now.host
     unused = host.huge_pages_free_bytes
-    if unused and host.memory_total_bytes and unused > HUGE_PAGES_SHARE * host.memory_total_bytes:
+    if unused and host.memory_total_bytes and unused > limit * host.memory_total_bytes:
         yield Hit("host", f"{size_words(unused)} of memory locked in huge pages that nobody uses")
 
 
@@ -142,14 +164,16 @@ def huge_pages(moment: Moment) -> Iterator[Hit]:
     "mem.mce",
     "warning",
     meaning="host memory has errors",
-    threshold=f"uncorrected > 0 (critical while they grow); corrected > {CORRECTED_A_DAY} a day",
+    threshold=f"uncorrected > 0 (critical while they grow); corrected > {LIMIT} a day",
+    limit=Limit(9, unit="corrected errors a day"),
     source="EDAC ue_count, ce_count; NHC",
     action="have the DIMMs looked at by the vendor",
     needs=("host.memory_errors_corrected", "host.memory_errors_uncorrected"),
     grows=("host",),
     precedence=MEMORY_ERRORS,
+    explains_ranks=(RANK_ENDED,),
 )
-def memory_errors(moment: Moment) -> Iterator[Hit]:
+def memory_errors(moment: Moment, limit: float) -> Iterator[Hit]:
     """Uncorrected errors of before are told, as they do not go away; corrected ones only when they grow."""
     uncorrected = moment.now.host.memory_errors_uncorrected
     if uncorrected:
@@ -157,7 +181,7 @@ def memory_errors(moment: Moment) -> Iterator[Hit]:
         text = f"{uncorrected} uncorrected host memory errors since boot"
         yield Hit("host", text, severity="critical" if grow else "warning", key="ue")
     corrected = moment.increase("host", "memory_errors_corrected", DAY_S).amount
-    if corrected > CORRECTED_A_DAY:
+    if corrected > limit:
         yield Hit("host", f"{corrected:.0f} corrected host memory errors while watched", key="ce")
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mltop.probes.judge.health.rule import DAY_S, DRIVER, MINUTE_S, Hit, Moment, rule
+from mltop.probes.judge.health.rule import DAY_S, DRIVER, LIMIT, MINUTE_S, SLOWS, STOPS, Hit, Moment, rule, share
 from mltop.probes.model import FilesystemSample, KernelEvent, Sample
 from mltop.probes.model.units import duration_words, percent_words, size_words
 from mltop.probes.model.vocabulary import Severity
 
-WARNING_SHARE, CRITICAL_SHARE = 0.80, 0.95
+CRITICAL_SHARE = 0.95
 FULL_WITHIN_S = DAY_S
 SLOPE_KEEP_S, SLOPE_SPAN_S = 21_600.0, 1_800.0  # shorter ones are one checkpoint
 STALL_CRITICAL_S = 10.0
@@ -21,14 +21,16 @@ _OWN_RULE = ("/dev/shm",)
     "disk.full",
     "warning",
     meaning="a filesystem runs out of space or inodes",
-    threshold=f"{percent_words(WARNING_SHARE)}, critical {percent_words(CRITICAL_SHARE)} of bytes or inodes; full "
+    threshold=f"{LIMIT}, critical {percent_words(CRITICAL_SHARE)} of bytes or inodes; full "
     f"within {FULL_WITHIN_S / 3600:.0f} h at the rate of the last hours*",
+    limit=share(0.80),
     source="statvfs; NHC, imbue, gcm",
     action="clean up, or write elsewhere",
     needs=("host.filesystems",),
     clear_s=60.0,
+    explains_ranks=(*STOPS, *SLOWS),
 )
-def full(moment: Moment) -> Iterator[Hit]:
+def full(moment: Moment, limit: float) -> Iterator[Hit]:
     for filesystem in moment.now.host.filesystems:
         mount = filesystem.mount
         if filesystem.read_only or mount in _OWN_RULE:
@@ -36,13 +38,15 @@ def full(moment: Moment) -> Iterator[Hit]:
         used = _used(filesystem.total_bytes, filesystem.available_bytes)
         inodes = _used(filesystem.inodes_total, filesystem.inodes_free)
         worst = max(used or 0.0, inodes or 0.0)
-        if worst >= WARNING_SHARE:
+        if worst >= limit:
             severity: Severity = "critical" if worst >= CRITICAL_SHARE else "warning"
-            yield Hit(mount, _how_full(filesystem, used, inodes), severity=severity)
+            text = _how_full(filesystem, used, inodes)
+            yield Hit(mount, text, severity=severity, server=server_of(filesystem))
             continue
         left_s = _left_s(moment, filesystem)
         if left_s is not None and left_s < FULL_WITHIN_S:
-            yield Hit(mount, f"{mount} full in {duration_words(left_s)} at this rate", key="slope")
+            text = f"{mount} full in {duration_words(left_s)} at this rate"
+            yield Hit(mount, text, key="slope", server=server_of(filesystem))
 
 
 def _used(total: int | None, free: int | None) -> float | None:
@@ -73,6 +77,8 @@ def _left_s(moment: Moment, filesystem: FilesystemSample) -> float | None:
     action="fsck, or replace the disk",
     needs=("host.filesystems", "kernel_log"),
     precedence=DRIVER,
+    explains_ranks=STOPS,
+    part_of="disk",
 )
 def read_only(moment: Moment) -> Iterator[Hit]:
     """A mount that could be written to when it was first looked at, or of which the kernel says so."""
@@ -94,7 +100,9 @@ def read_only(moment: Moment) -> Iterator[Hit]:
     action="replace the disk",
     needs=("kernel_log",),
     precedence=DRIVER,
-    explains_node=("disk.ro",),
+    explains_node=("disk.ro", "cpu.dstate", "cpu.hung"),
+    explains_ranks=(*STOPS, *SLOWS, "job.starved"),
+    part_of="disk",
 )
 def failing(moment: Moment) -> Iterator[Hit]:
     for device, event in _newest(moment, "disk_io").items():
@@ -113,6 +121,8 @@ def failing(moment: Moment) -> Iterator[Hit]:
     grows=("host",),
     precedence=DRIVER,
     explains_node=("cpu.dstate", "cpu.hung"),
+    explains_ranks=(*STOPS, *SLOWS, "job.starved"),
+    part_of="server",
 )
 def stall(moment: Moment) -> Iterator[Hit]:
     now = moment.now.sampled_at
@@ -122,19 +132,31 @@ def stall(moment: Moment) -> Iterator[Hit]:
             kind = f"{filesystem.kind} " if filesystem.kind else ""
             text = f"{kind}{mount} ({filesystem.device}) has not answered for {duration_words(stalled_s)}"
             severity: Severity = "critical" if stalled_s >= STALL_CRITICAL_S else "warning"
-            yield Hit(mount, text, severity=severity, since=now - stalled_s)
+            yield Hit(mount, text, severity=severity, since=now - stalled_s, server=server_of(filesystem))
         repeated = moment.increase(mount, "retrans", MINUTE_S).amount
         if repeated > RETRANSMISSIONS_A_MINUTE:
             text = f"{mount}: {repeated:.0f} requests sent again within a minute"
-            yield Hit(mount, text, severity="warning", key="retrans")
+            yield Hit(mount, text, severity="warning", key="retrans", server=server_of(filesystem))
     answered = _newest(moment, "nfs_ok")
     for server, event in _newest(moment, "nfs").items():
         if server not in answered or answered[server].at <= event.at:
             text = f"NFS {server} not answering for {duration_words(now - event.at)}"
-            yield Hit(f"NFS {server}", text, (event.text,), since=event.at)
+            yield Hit(f"NFS {server}", text, (event.text,), since=event.at, server=server)
     lustre = moment.now.host.lustre_health
     if lustre and lustre != "healthy":
-        yield Hit("Lustre", f"Lustre says: {lustre}")
+        servers = {server_of(one) for one in moment.now.host.filesystems if one.kind == "lustre"}
+        yield Hit("Lustre", f"Lustre says: {lustre}", server=servers.pop() if len(servers) == 1 else "")
+
+
+def server_of(filesystem: FilesystemSample) -> str:
+    """``10.0.4.11`` of 10.0.4.11:/export, ``mgs@o2ib`` of mgs@o2ib:/scratch; "" of a local one, or without a name."""
+    device = filesystem.device
+    if not filesystem.is_network:
+        return ""
+    if device.startswith("["):  # an IPv6 address
+        return device[1:].partition("]")[0]
+    server, colon, _ = device.partition(":/")
+    return server if colon else ""
 
 
 def _newest(moment: Moment, kind: str) -> dict[str, KernelEvent]:

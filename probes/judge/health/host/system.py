@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from mltop.probes.judge.health.names import RDMA, rank_name
-from mltop.probes.judge.health.rule import Hit, Moment, rule
-from mltop.probes.model import UNLIMITED, Sample
+from mltop.probes.judge.health.names import RDMA, of_rank, rank_name
+from mltop.probes.judge.health.rule import LIMIT, SLOWS, STOPS, Hit, Limit, Moment, rule, share
+from mltop.probes.model import UNLIMITED, RankSample, Sample
 from mltop.probes.model.units import percent_words, size_words
 from mltop.probes.model.vocabulary import Severity
 
-CLOCK_WARNING_S, CLOCK_CRITICAL_S = 0.1, 1.0
+CLOCK_CRITICAL_S = 1.0
 SAMPLES_AGREE = 5
 SKEW_APART_S, SKEW_APART = 0.5, 0.2  # what samples that agree may differ by
-FILES_WARNING, FILES_CRITICAL = 0.80, 0.95
+FILES_CRITICAL = 0.95
 MOST_ZOMBIES = 1000
 # What is kept of the clock's skew, and for how long: one node's samples come every second, a large fleet's in turns.
 _SKEWS = {"clock_skew_s": 60.0, "clock_skew_s in turns": 3600.0}
@@ -25,21 +26,22 @@ PTRACE_ROOT_ONLY, PTRACE_NOBODY = 2, 3
     "time.sync",
     "warning",
     meaning="the node's clock is wrong: events of several nodes get into the wrong order",
-    threshold=f"not synchronized: info; off by > {1000 * CLOCK_WARNING_S:.0f} ms: warning; > {CLOCK_CRITICAL_S:.0f} s, "
+    threshold=f"not synchronized: info; off by > {LIMIT}: warning; > {CLOCK_CRITICAL_S:.0f} s, "
     f"or so far from the machine that watches in {SAMPLES_AGREE} samples* in a row: critical*",
+    limit=Limit(0.1, lambda seconds: f"{1000 * seconds:.0f} ms", "s"),
     source="adjtimex, the samples' times",
     action="sudo chronyc makestep",
     needs=("host.clock_synchronized", "host.clock_error_s"),
     clear_s=60.0,
 )
-def clock(moment: Moment) -> Iterator[Hit]:
+def clock(moment: Moment, limit: float) -> Iterator[Hit]:
     """The difference to who watches (it includes what a sample needs to arrive), and the kernel's own estimate."""
     skew_s, host = _agreed_skew_s(moment), moment.now.host
     if skew_s is not None and abs(skew_s) > CLOCK_CRITICAL_S:
         direction = "ahead of" if skew_s > 0 else "behind"
         text = f"clock {abs(skew_s):.1f} s {direction} the machine that watches"
         yield Hit("host", text, (f"the same in {SAMPLES_AGREE} samples or more",), severity="critical")
-    elif host.clock_error_s is not None and host.clock_error_s > CLOCK_WARNING_S:
+    elif host.clock_error_s is not None and host.clock_error_s > limit:
         severity: Severity = "critical" if host.clock_error_s > CLOCK_CRITICAL_S else "warning"
         yield Hit("host", f"clock may be off by {host.clock_error_s:.1f} s", severity=severity)
     elif host.clock_synchronized is False:
@@ -94,6 +96,7 @@ def ptrace(moment: Moment) -> Iterator[Hit]:
     source="/proc/PID/limits",
     action="ulimit -l unlimited (in the job's limits)",
     needs=("ranks", "ranks.memlock_limit_bytes", "links"),
+    explains_ranks=STOPS,
 )
 def locked_memory(moment: Moment) -> Iterator[Hit]:
     """A limit of most of the memory is as good as none."""
@@ -112,8 +115,8 @@ def locked_memory(moment: Moment) -> Iterator[Hit]:
     "host.fds",
     "warning",
     meaning="file descriptors run out, or process numbers",
-    threshold=f"> {percent_words(FILES_WARNING)}; critical: > {percent_words(FILES_CRITICAL)}; > "
-    f"{MOST_ZOMBIES}* zombies",
+    threshold=f"> {LIMIT}; critical: > {percent_words(FILES_CRITICAL)}; > {MOST_ZOMBIES}* zombies",
+    limit=share(0.80),
     source="/proc/sys/fs/file-nr, /proc/PID/{limits,fd,stat}; gpud",
     action="raise the limit (ulimit -n, fs.file-max), or find the leak",
     needs=(
@@ -121,25 +124,29 @@ def locked_memory(moment: Moment) -> Iterator[Hit]:
         *("ranks", "ranks.open_files", "ranks.open_files_limit"),
     ),
     clear_s=60.0,
+    explains_ranks=STOPS,
 )
-def files(moment: Moment) -> Iterator[Hit]:
+def files(moment: Moment, limit: float) -> Iterator[Hit]:
     host = moment.now.host
     if host.open_files is not None and host.open_files_max:
-        yield from _files("host", "of the machine's", host.open_files, host.open_files_max)
+        yield from _files("host", "of the machine's", host.open_files, host.open_files_max, limit)
     for rank in moment.now.ranks:
-        limit = rank.open_files_limit
-        if rank.open_files is not None and limit and limit != UNLIMITED:
-            yield from _files(rank_name(rank), "of its", rank.open_files, limit, str(rank.pid))
+        most = rank.open_files_limit
+        if rank.open_files is not None and most and most != UNLIMITED:
+            yield from _files(rank_name(rank), "of its", rank.open_files, most, limit, rank=rank)
     if host.zombies is not None and host.zombies > MOST_ZOMBIES:
         text = f"{host.zombies:,} dead processes wait for their parents: process numbers run out"
         yield Hit("host", text, action="end or restart the parents: ps -eo stat,ppid | grep ^Z", key="zombies")
 
 
-def _files(subject: str, whose: str, used: int, limit: int, key: str = "") -> Iterator[Hit]:
-    share = used / limit
-    if share > FILES_WARNING:
-        text = f"{subject}: {used} {whose} {limit} file descriptors are used"
-        yield Hit(subject, text, severity="critical" if share > FILES_CRITICAL else "warning", key=key)
+def _files(
+    subject: str, whose: str, used: int, most: int, limit: float, *, rank: RankSample | None = None
+) -> Iterator[Hit]:
+    part = used / most
+    if part > limit:
+        text = f"{subject}: {used} {whose} {most} file descriptors are used"
+        hit = Hit(subject, text, severity="critical" if part > FILES_CRITICAL else "warning")
+        yield hit if rank is None else replace(hit, key=str(rank.pid), **of_rank(rank))
 
 
 @rule(
@@ -150,6 +157,7 @@ def _files(subject: str, whose: str, used: int, limit: int, key: str = "") -> It
     source="/sys/devices/system/clocksource; gcm",
     action="look at the BIOS and the kernel log (tsc unstable?)",
     needs=("host.clocksource",),
+    explains_ranks=SLOWS,
 )
 def clocksource(moment: Moment) -> Iterator[Hit]:
     name, usual = moment.now.host.clocksource, moment.peers.common("host.clocksource", "")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from mltop.probes.judge.health.names import bus_id, kernel_list, rank_name
-from mltop.probes.judge.health.rule import Hit, Moment, once_per_moment, rule
-from mltop.probes.judge.values import grouped
+from mltop.probes.judge.health.names import bus_id, kernel_list, of_rank, rank_name
+from mltop.probes.judge.health.rule import RANK_STALLED, SLOWS, STOPS, Hit, Moment, once_per_moment, rank_rule, rule
+from mltop.probes.judge.values import grouped, known
 from mltop.probes.model import RankSample, Sample
+from mltop.probes.model.ranks import ranks_text
 from mltop.probes.model.units import duration_words, size_words
 
 GROWTH_KEEP_S, GROWTH_SPAN_S = 7200.0, 900.0
@@ -28,7 +29,7 @@ BAD_SETTINGS = {
 _NO_P2P = ("GeForce", "RTX 4", "RTX 5", "TITAN RTX")
 
 
-@rule(
+@rank_rule(
     "job.affinity",
     "critical",
     hold_s=10.0,
@@ -37,6 +38,8 @@ _NO_P2P = ("GeForce", "RTX 4", "RTX 5", "TITAN RTX")
     source="/proc/PID/status Cpus_allowed_list",
     action="srun --cpu-bind, taskset, or the launcher's binding",
     needs=("ranks", "ranks.cpus_allowed", "host.cpu_count"),
+    explains_node=("cpu.load",),
+    explains_ranks=(*SLOWS, "job.starved", "job.gc"),
 )
 def affinity(moment: Moment) -> Iterator[Hit]:
     """Only where there are cores to give: a container of one core has no choice."""
@@ -51,10 +54,10 @@ def affinity(moment: Moment) -> Iterator[Hit]:
         else:
             name = rank_name(pinned[0])
             text = f"{name} has core {core} only: its data loader workers and NCCL threads share it"
-            yield Hit(name, text, severity="warning", key=str(pinned[0].pid))
+            yield Hit(name, text, severity="warning", key=str(pinned[0].pid), **of_rank(pinned[0]))
 
 
-@rule(
+@rank_rule(
     "job.numa",
     "warning",
     hold_s=10.0,
@@ -63,6 +66,7 @@ def affinity(moment: Moment) -> Iterator[Hit]:
     source="Cpus_allowed_list, PCI local_cpulist; ml-engineering",
     action="bind the rank to its GPU's socket (numactl, --cpu-bind)",
     needs=("ranks", "ranks.cpus_allowed", "pci", "gpu.*.pci_bus_id"),
+    explains_ranks=(*SLOWS, "job.starved"),
 )
 def numa(moment: Moment) -> Iterator[Hit]:
     near = {bus_id(device.bus_id): device for device in moment.now.pci if device.kind == "gpu" and device.local_cpus}
@@ -76,7 +80,7 @@ def numa(moment: Moment) -> Iterator[Hit]:
             if allowed and device is not None and not allowed & kernel_list(device.local_cpus):
                 where = f" (NUMA node {device.numa_node})" if device.numa_node is not None else ""
                 far = f"runs on cores {rank.cpus_allowed}, its GPU {index}{where} is near {device.local_cpus}"
-                yield Hit(rank_name(rank), f"{rank_name(rank)} {far}", key=str(rank.pid))
+                yield Hit(rank_name(rank), f"{rank_name(rank)} {far}", key=str(rank.pid), **of_rank(rank))
                 break
 
 
@@ -89,6 +93,7 @@ def numa(moment: Moment) -> Iterator[Hit]:
     source="/proc/PID/status; ml-engineering",
     action="fewer data loader workers, or more CPUs per task",
     needs=("ranks", "ranks.cpus_allowed"),
+    explains_ranks=(*SLOWS, "job.starved", "job.gc"),
 )
 def threads(moment: Moment) -> Iterator[Hit]:
     ranks = [rank for rank in moment.now.ranks if rank.state != "Z"]
@@ -99,7 +104,7 @@ def threads(moment: Moment) -> Iterator[Hit]:
         yield Hit("host", f"{processes} processes of {len(ranks)} ranks on {len(allowed)} CPUs, {want} would be enough")
 
 
-@rule(
+@rank_rule(
     "job.mem_growth",
     "warning",
     hold_s=60.0,
@@ -109,6 +114,8 @@ def threads(moment: Moment) -> Iterator[Hit]:
     action="look for what is kept from step to step",
     needs=("ranks", "ranks.rss_bytes", "host.memory"),
     eager=False,
+    explains_node=("mem.pressure", "mem.swap"),
+    explains_ranks=STOPS,
 )
 def memory_growth(moment: Moment) -> Iterator[Hit]:
     """Per rank, against what the node has left for all that grow."""
@@ -124,7 +131,8 @@ def memory_growth(moment: Moment) -> Iterator[Hit]:
     slope, rank = max(growing, key=lambda pair: pair[0])
     name, others = rank_name(rank), f" and {len(growing) - 1} other ranks" if len(growing) > 1 else ""
     left = duration_words(available / total)
-    yield Hit(name, f"{name} grows by {size_words(slope * 3600)} an hour{others}: out of memory in {left}")
+    text = f"{name} grows by {size_words(slope * 3600)} an hour{others}: out of memory in {left}"
+    yield Hit(name, text, **of_rank(rank))
 
 
 def _may_run_out(moment: Moment, available: int) -> bool:
@@ -146,6 +154,7 @@ def _may_run_out(moment: Moment, available: int) -> bool:
     source="the ranks' environment; DCGM, ml-engineering",
     action="unset it",
     needs=("ranks",),
+    explains_ranks=(*SLOWS, RANK_STALLED, "job.starved"),
 )
 def bad_settings(moment: Moment) -> Iterator[Hit]:
     """What slows this job down, here: a setting that changes nothing on this machine is nobody's trouble."""
@@ -156,8 +165,10 @@ def bad_settings(moment: Moment) -> Iterator[Hit]:
         here = [rank for rank in moment.now.ranks if rank.job_key == job] if job.name else ranks
         if not _is_harmless(moment.now, name, here):
             subject = _job_name(moment, ranks[0])
-            text = f"{subject}: {name}={ranks[0].settings[name]} is set: {BAD_SETTINGS[name]}"
-            yield Hit(subject, text, key=name)
+            numbers = tuple(number for number in known(rank.rank for rank in ranks) if number >= 0)
+            only = f" on {ranks_text(numbers)} only" if numbers and len(ranks) < len(here) else ""
+            text = f"{subject}: {name}={ranks[0].settings[name]} is set{only}: {BAD_SETTINGS[name]}"
+            yield Hit(subject, text, key=name, job=job if job.name else None, ranks=numbers)
     yield from _without_infiniband(moment)
 
 
@@ -205,9 +216,9 @@ def _without_infiniband(moment: Moment) -> Iterator[Hit]:
     active = sum(link.kind in kinds and link.state == "ACTIVE" for link in moment.now.links)
     over_nodes = (rank for rank in moment.now.ranks if (rank.world_size or 0) > (rank.local_world_size or 0) > 0)
     without = (rank for rank in over_nodes if is_on("NCCL_IB_DISABLE", rank.settings.get("NCCL_IB_DISABLE", "")))
-    for subject in dict.fromkeys(_job_name(moment, rank) for rank in without) if active else ():
+    for subject, job in {_job_name(moment, rank): rank.job_key for rank in without}.items() if active else ():
         text = f"{subject}: NCCL_IB_DISABLE is set: NCCL uses sockets beside {active} active InfiniBand ports"
-        yield Hit(subject, text, key="NCCL_IB_DISABLE")
+        yield Hit(subject, text, key="NCCL_IB_DISABLE", job=job if job.name else None)
 
 
 def gauges(sample: Sample) -> Iterator[tuple[str, str, float, float]]:

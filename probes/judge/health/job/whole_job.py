@@ -7,18 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from math import sqrt
 from statistics import fmean, median
 from typing import NamedTuple
 
-from mltop.probes.judge.health.names import rank_name
-from mltop.probes.judge.health.rule import HOLD, Hit, Moment, rule
+from mltop.probes.judge.health.names import of_rank, rank_name
+from mltop.probes.judge.health.rule import HOLD, RANK_ENDED, RANK_SLOWED, RANK_STALLED, Hit, Moment, rank_rule, rule
 from mltop.probes.judge.health.trails import Series
 from mltop.probes.judge.values import known
-from mltop.probes.model import GpuSample, RankSample, Sample
+from mltop.probes.model import GpuSample, JobKey, RankSample, Sample
 from mltop.probes.model.gpu import SPINNING_BUSY, SPINNING_TENSOR
 from mltop.probes.model.units import duration_words, percent_words, rate_words, watts_words
+from mltop.probes.model.verdict import gpu_name
+from mltop.probes.model.vocabulary import Severity
 
 HISTORY_S = 300.0
 WATCHED_SHARE = 0.8  # of HISTORY_S: less tells nothing
@@ -61,7 +64,8 @@ class RankFacts(NamedTuple):
 
     ``moves``: since the sample before it read or wrote ("io") or took a core ("cpu"); "" neither.
     ``traffic_bytes_per_s``: NVLink of its GPU and its share of the node's fabric ports. ``io_wait``: share of the time
-    in which some task of its node waited for disks; ``disk_bytes_per_s``: what these read and write.
+    in which some task of its node waited for disks; ``disk_bytes_per_s``: what these read and write. ``visible_gpus``:
+    how many GPUs CUDA lets it see.
     """
 
     node: str
@@ -72,6 +76,7 @@ class RankFacts(NamedTuple):
     io_wait: float | None = None
     disk_bytes_per_s: float | None = None
     history: History = NO_HISTORY
+    visible_gpus: int | None = None
 
     @property
     def spins(self) -> bool:
@@ -82,6 +87,11 @@ class RankFacts(NamedTuple):
         if self.rank.state in ("D", "Z") or self.gpu is None:
             return True
         return self.gpu.busy is not None and self.gpu.busy < IDLE_BUSY
+
+    def hit(self, subject: str, text: str, evidence: tuple[str, ...] = (), severity: Severity | None = None) -> Hit:
+        """What is said of this one."""
+        rank, gpus = self.rank, tuple(map(gpu_name, self.rank.gpus))
+        return Hit(subject, text, evidence, severity, about=gpus, node=self.node, **of_rank(rank))
 
     @property
     def disk_evidence(self) -> tuple[str, ...]:
@@ -117,6 +127,10 @@ class JobMoment:
         return f"job {self.job}{self.owner}"
 
     @property
+    def key(self) -> JobKey:
+        return self.ranks[0].rank.job_key
+
+    @property
     def world_size(self) -> int:
         return max((facts.rank.world_size or 0 for facts in self.ranks), default=0)
 
@@ -130,12 +144,14 @@ class JobMoment:
     "job.hang",
     "critical",
     hold_s=120.0,
+    clear_s=30.0,
     meaning="all ranks wait in a collective",
     threshold=f"all busy >= {percent_words(SPINNING_BUSY)}, no tensor work or < {percent_words(SPINNING_POWER)} of the "
     f"power limit, no traffic, for {HOLD}*",
     source="NVML, ports; ml-engineering, ClusterMAX",
     action="t, or mltop stacks: the rank that differs is the suspect",
     needs=("ranks", "gpu.*.busy", "gpu.*.tensor_active | gpu.*.power_w"),
+    follows_ranks=(RANK_ENDED, RANK_STALLED),
 )
 def hang(moment: JobMoment) -> Iterator[Hit]:
     """All ranks spin and nothing is sent. Stacks tell who is to blame; this only says that it is time to look."""
@@ -149,18 +165,21 @@ def hang(moment: JobMoment) -> Iterator[Hit]:
     at = f" at {watts_words(median(powers))}" if powers else ""
     silent = "" if None in traffic else ", no traffic"
     text = f'{moment.name}: {len(ranks)} GPUs 100 % "busy"{at}{silent}: they wait in a collective'
-    yield Hit(moment.name, text, node=ranks[0].node)
+    yield Hit(moment.name, text, node=ranks[0].node, job=moment.key)
 
 
-@rule(
+@rank_rule(
     "job.odd_rank",
     "critical",
     hold_s=30.0,
+    clear_s=20.0,
     meaning="one rank never reached the collective in which the others wait",
     threshold=f"idle, without a GPU or in state D while all others spin, for {HOLD}*",
     source="Imbue, ml-engineering",
     action="mltop stacks, then look at that node",
     needs=("ranks", "gpu.*.busy", "gpu.*.tensor_active | gpu.*.power_w"),
+    explains_ranks=(RANK_STALLED, "job.hang"),
+    follows_ranks=(RANK_ENDED, RANK_STALLED),
 )
 def odd_rank(moment: JobMoment) -> Iterator[Hit]:
     ranks = [facts for facts in moment.ranks if facts.gpu is not None or facts.rank.state]
@@ -173,15 +192,16 @@ def odd_rank(moment: JobMoment) -> Iterator[Hit]:
         if facts.moves and facts.rank.state != "Z":
             doing = "reads or writes" if facts.moves == "io" else "takes a core"
             text = f"{subject} {doing} while {spinning} others wait: a checkpoint, or data only it prepares?"
-            yield Hit(subject, text, facts.disk_evidence, "info" if facts.moves == "io" else "warning", node=facts.node)
+            severity: Severity = "info" if facts.moves == "io" else "warning"
+            yield facts.hit(subject, text, facts.disk_evidence, severity)
             continue
         idle = "leaves its GPU idle" if facts.gpu is not None else "holds no GPU"
         why = "is in state D" if facts.rank.state == "D" else idle
         text = f"{subject} {why} while {spinning} others wait: it never reached the collective"
-        yield Hit(subject, text, node=facts.node)
+        yield facts.hit(subject, text)
 
 
-@rule(
+@rank_rule(
     "job.straggler",
     "warning",
     hold_s=SLOW_FOR_S,
@@ -191,6 +211,7 @@ def odd_rank(moment: JobMoment) -> Iterator[Hit]:
     source="cluster-health-scanner, Imbue",
     action="see what is wrong with that GPU",
     needs=("ranks", "gpu.*.busy", "gpu.*.sm_clock_mhz", "gpu.*.sm_clock_max_mhz"),
+    explains_ranks=(RANK_SLOWED,),
 )
 def straggler(moment: JobMoment) -> Iterator[Hit]:
     """By its clock; without that by its power, which stays level while that of those who wait for it dips."""
@@ -207,7 +228,7 @@ def straggler(moment: JobMoment) -> Iterator[Hit]:
     for clock, facts in slow:
         subject = rank_name(facts.rank) + moment.owner
         why = f"its GPU runs at {clock} MHz, the others at {usual:.0f}"
-        yield Hit(subject, f"{subject} keeps {len(clocks) - len(slow)} waiting: {why}", node=facts.node)
+        yield facts.hit(subject, f"{subject} keeps {len(clocks) - len(slow)} waiting: {why}")
 
 
 def _level_rank(ranks: Sequence[RankFacts], owner: str) -> Iterator[Hit]:
@@ -219,7 +240,7 @@ def _level_rank(ranks: Sequence[RankFacts], owner: str) -> Iterator[Hit]:
     if others[0][0] > SPREAD_OF_OTHERS and least < 0.5 * others[0][0]:
         subject = rank_name(facts.rank) + owner
         text = f"{subject} works steadily while the power of {len(others)} others dips: they seem to wait for it"
-        yield Hit(subject, text, node=facts.node)
+        yield facts.hit(subject, text)
 
 
 @rule(
@@ -233,6 +254,7 @@ def _level_rank(ranks: Sequence[RankFacts], owner: str) -> Iterator[Hit]:
     source="NVML, the ranks' children, /proc/pressure/io; ml-engineering",
     action="more or faster data loader workers (num_workers), faster storage",
     needs=("ranks", "gpu.*.busy", "ranks.children_blocked | host.pressure.io"),
+    explains_ranks=(RANK_SLOWED,),
 )
 def starved(moment: JobMoment) -> Iterator[Hit]:
     ranks = moment.watched()
@@ -257,7 +279,7 @@ def starved(moment: JobMoment) -> Iterator[Hit]:
         waited = percent_words(facts.io_wait or 0.0)
         evidence += [f"some task of {facts.node} waited for disks {waited} of the time", *facts.disk_evidence]
     text = f"{moment.name}: GPUs wait for data {percent_words(share)} of the time: {how}"
-    yield Hit(moment.name, text, tuple(evidence), node=ranks[0].node)
+    yield Hit(moment.name, text, tuple(evidence), node=ranks[0].node, job=moment.key)
 
 
 @rule(
@@ -269,6 +291,7 @@ def starved(moment: JobMoment) -> Iterator[Hit]:
     source="Imbue, ml-engineering",
     action="gc.disable(), and gc.collect() on all ranks at the same step",
     needs=("ranks", "gpu.*.busy", "ranks.cpu_fraction"),
+    explains_ranks=(RANK_SLOWED, "job.straggler"),
 )
 def garbage_collection(moment: JobMoment) -> Iterator[Hit]:
     ranks = moment.watched()
@@ -278,7 +301,8 @@ def garbage_collection(moment: JobMoment) -> Iterator[Hit]:
         names = ", ".join(rank_name(facts.rank) for facts in pausing[:3])
         text = f"single ranks pause in turn with a core at 100 % ({names}): looks like Python's garbage collector"
         text = f"{moment.name}: {text}"
-        yield Hit(moment.name, text, node=ranks[0].node)
+        numbers = known(facts.rank.rank for facts in pausing)
+        yield Hit(moment.name, text, node=ranks[0].node, job=moment.key, ranks=tuple(numbers))
 
 
 def facts_of_ranks(moment: Moment, histories: dict[int, History] | None = None) -> tuple[RankFacts, ...]:
@@ -291,13 +315,17 @@ def facts_of_ranks(moment: Moment, histories: dict[int, History] | None = None) 
     share = fabric / len(sample.ranks) if fabric is not None and sample.ranks else None
     disk = _sum(sample.host.disk_read_bytes_per_s, sample.host.disk_write_bytes_per_s)
     of_gpus: dict[int, History] = {}
+    # A MIG instance is a device of its own; without NVML nobody knows how many there are.
+    of_node = None if not sample.gpus or any(gpu.mig_enabled for gpu in sample.gpus) else len(sample.gpus)
     every = []
     for rank in sample.ranks:
         if not rank.job:
             continue
         gpu = next((gpus[index] for index in rank.gpus if index in gpus), None)
         moves = _moves(rank, before.get(rank.pid), moment.passed_s or 1.0)
-        facts = RankFacts(sample.node, rank, gpu, moves, None, sample.host.pressure.io_some, disk)
+        visible = visible_gpus(rank.settings.get("CUDA_VISIBLE_DEVICES"), of_node)
+        waits, here = sample.host.pressure.io_some, sample.node
+        facts = RankFacts(here, rank, gpu, moves, None, waits, disk, visible_gpus=visible)
         if gpu is not None:
             traffic = _sum(gpu.nvlink.rx_bytes_per_s, gpu.nvlink.tx_bytes_per_s, share)
             if histories is not None:
@@ -310,6 +338,16 @@ def facts_of_ranks(moment: Moment, histories: dict[int, History] | None = None) 
             facts = facts._replace(traffic_bytes_per_s=traffic, history=history)
         every.append(facts)
     return tuple(every)
+
+
+@lru_cache(maxsize=4096)
+def visible_gpus(setting: str | None, of_node: int | None) -> int | None:
+    """How many GPUs a process sees: of CUDA_VISIBLE_DEVICES those before the first that there is not."""
+    if setting is None or of_node is None:
+        return of_node
+    names = [name.strip() for name in setting.split(",")]
+    absent = (at for at, name in enumerate(names) if not name or name.startswith("-") or name == "NoDevFiles")
+    return min(next(absent, len(names)), of_node)
 
 
 def _moves(rank: RankSample, before: RankSample | None, passed_s: float) -> str:

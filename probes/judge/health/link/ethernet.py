@@ -7,13 +7,26 @@ from functools import lru_cache
 
 from mltop.probes.judge.health.names import NETDEV, board, group, is_up, port_name, rate_text
 from mltop.probes.judge.health.peers import Fact
-from mltop.probes.judge.health.rule import HOUR_S, LINK_DOWN, MINUTE_S, Hit, Moment, once_per_moment, rule
+from mltop.probes.judge.health.rule import (
+    HOUR_S,
+    LIMIT,
+    LINK_DOWN,
+    LINK_ERRORS,
+    MINUTE_S,
+    SLOW_PEER,
+    SLOWS,
+    STOPS,
+    Hit,
+    Limit,
+    Moment,
+    once_per_moment,
+    port_rule,
+)
 from mltop.probes.model import LinkSample, Sample
 
 # "At least one a minute" has to last, or to be several at once: a single damaged packet is no fault.
 ERRORS_IN_A_MINUTE, ERRORS_IN_FIVE_MINUTES = 3.0, 5.0
 CARRIER_CHANGES = 2.0  # in an hour; down and up are two
-EFA_DROPS_PER_S = 100.0
 _ERRORS = ("rx_crc_errors", "rx_errors", "tx_errors", "rx_missed_errors")
 _PLAIN = {name: name for name in (*_ERRORS, "carrier_changes")}
 _MERGED = {name: f"{NETDEV}{name}" for name in _PLAIN}
@@ -21,7 +34,7 @@ _SEEN_UP = "interface seen up"  # the counter that exists once one has been up
 _RATE, _MTU, _STATE = "eth.rate", "eth.mtu", "eth.state"
 
 
-@rule(
+@port_rule(
     "eth.errors",
     "warning",
     meaning="an Ethernet interface receives damaged packets, loses packets or its link",
@@ -32,6 +45,9 @@ _RATE, _MTU, _STATE = "eth.rate", "eth.mtu", "eth.state"
     needs=("links", "links.*.counters", *(f"links.*.{name}" for name in (*_PLAIN, *_MERGED.values()))),
     grows=("links",),
     clear_s=60.0,
+    explains_ranks=(*STOPS, *SLOWS),
+    explains_peers=SLOW_PEER,
+    precedence=LINK_ERRORS,
 )
 def errors(moment: Moment) -> Iterator[Hit]:
     if not moment.any_grew(counters, HOUR_S):
@@ -46,7 +62,7 @@ def errors(moment: Moment) -> Iterator[Hit]:
             yield Hit(port, f"{_interface(link)}: {', '.join(troubles)}")
 
 
-@rule(
+@port_rule(
     "eth.slow",
     "warning",
     hold_s=10.0,
@@ -56,6 +72,9 @@ def errors(moment: Moment) -> Iterator[Hit]:
     action="check cable and configuration of interface and switch",
     needs=("links", "links.*.state", "links.*.rate", "links.*.mtu"),
     explains=("eth.errors",),
+    explains_ranks=(*STOPS, *SLOWS),
+    explains_peers=SLOW_PEER,
+    precedence=LINK_ERRORS,
 )
 def slow(moment: Moment) -> Iterator[Hit]:
     """Like nodes know what is usual. Alone, an interface is compared with what it was."""
@@ -73,19 +92,22 @@ def slow(moment: Moment) -> Iterator[Hit]:
             yield from _slower(moment, link, of_like)
 
 
-@rule(
+@port_rule(
     "efa",
     "warning",
     meaning="an EFA adapter drops packets or does not answer",
-    threshold=f"rx_drops > {EFA_DROPS_PER_S:.0f}/s; critical: no_completion_cmds + 1, or no link",
+    threshold=f"rx_drops > {LIMIT}/s; critical: no_completion_cmds + 1, or no link",
+    limit=Limit(100, unit="packets per second"),
     source="EFA hw_counters; NVSentinel",
     action="reboot; let AWS replace the instance if it comes again",
     needs=("links", "links.*.state", "links.*.counters"),
     grows=("links",),
     clear_s=60.0,
     precedence=LINK_DOWN,
+    explains_ranks=(*STOPS, *SLOWS),
+    explains=("ib.still",),
 )
-def efa(moment: Moment) -> Iterator[Hit]:
+def efa(moment: Moment, limit: float) -> Iterator[Hit]:
     for link in moment.now.links:
         if link.kind != "efa" or link.error is not None:
             continue
@@ -97,7 +119,7 @@ def efa(moment: Moment) -> Iterator[Hit]:
             yield Hit(port, text, severity="critical")
         elif _carrier_lost(moment, link):
             yield Hit(port, f"EFA adapter {port} has no link ({link.state})", severity="critical")
-        elif drops > EFA_DROPS_PER_S:
+        elif drops > limit:
             yield Hit(port, f"EFA adapter {port} drops {rate_text(drops)} received packets")
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from mltop.probes.judge.health.link.nvlink import active_count
 from mltop.probes.judge.health.names import board
 from mltop.probes.judge.health.peers import Fact
-from mltop.probes.judge.health.rule import FABRIC, HOLD, Hit, Moment, rule
+from mltop.probes.judge.health.rule import FABRIC, HOLD, STOPS, Hit, Moment, device_rule
 from mltop.probes.model import GpuSample, Sample
 from mltop.probes.model.units import duration_words
 from mltop.probes.model.verdict import gpu_name
@@ -33,7 +33,7 @@ _PROBLEMS = {
 }
 
 
-@rule(
+@device_rule(
     "fabric.state",
     "critical",
     hold_s=60.0,
@@ -49,6 +49,7 @@ _PROBLEMS = {
         "The NVLink fabric is not ready on all {count} GPUs",
         "restart the Fabric Manager (in racks IMEX and NMX)",
     ),
+    explains_ranks=STOPS,
 )
 def state(moment: Moment) -> Iterator[Hit]:
     if _is_booting(moment.now):
@@ -67,7 +68,7 @@ def state(moment: Moment) -> Iterator[Hit]:
         yield Hit(gpu_name(gpu.index), text, _identity(gpu))
 
 
-@rule(
+@device_rule(
     "fabric.manager",
     "critical",
     hold_s=10.0,
@@ -80,6 +81,7 @@ def state(moment: Moment) -> Iterator[Hit]:
     needs=("host.services",),
     precedence=FABRIC,
     explains_node=("fabric.state", "nvlink."),
+    explains_ranks=STOPS,
 )
 def manager(moment: Moment) -> Iterator[Hit]:
     """A service that has failed was wanted. One that does not run may run elsewhere, unless the switches are here."""
@@ -107,7 +109,7 @@ def manager(moment: Moment) -> Iterator[Hit]:
         yield Hit("Fabric Manager", text, action="read its log: journalctl -u nvidia-fabricmanager")
 
 
-@rule(
+@device_rule(
     "fabric.imex",
     "critical",
     hold_s=10.0,
@@ -117,6 +119,7 @@ def manager(moment: Moment) -> Iterator[Hit]:
     action="sudo systemctl restart nvidia-imex; nvidia-imex-ctl -N shows the domain",
     needs=("host.services",),
     precedence=FABRIC,
+    explains_ranks=STOPS,
 )
 def imex(moment: Moment) -> Iterator[Hit]:
     """Some sites start it for each job: that it does not run matters when something runs, or when it ran before."""

@@ -9,12 +9,29 @@ from statistics import median_low
 from typing import Any
 
 from mltop.probes.judge.health.names import rate_text, rdma_ports
-from mltop.probes.judge.health.rule import HOLD, HOUR_S, MINUTE_S, RATE_S, Hit, Moment, Rule, rule
+from mltop.probes.judge.health.rule import (
+    HOLD,
+    HOUR_S,
+    LIMIT,
+    LINK_ERRORS,
+    MINUTE_S,
+    RANK_ENDED,
+    RANK_STALLED,
+    RATE_S,
+    SILENT_PEER,
+    SLOW_PEER,
+    SLOWS,
+    STOPS,
+    Hit,
+    Limit,
+    Moment,
+    Rule,
+    port_rule,
+)
 from mltop.probes.model import LinkSample, Sample
 from mltop.probes.model.vocabulary import Severity
 
-SYMBOLS_PER_S, SYMBOLS_PER_HOUR = 10.0, 120.0
-RECOVERIES_PER_MIN = 5.0
+SYMBOLS_PER_HOUR = 120.0
 INTEGRITY = ("local_link_integrity_errors", "excessive_buffer_overrun_errors")
 # Transport: errors per second from which on they are told.
 TRANSPORT_PER_S = {
@@ -28,7 +45,6 @@ GAVE_UP = ("req_transport_retries_exceeded", "rnr_nak_retry_err")  # each one co
 # of one node, which carry the same job's traffic. They come with a whole sample every five seconds: from one sample to
 # the next most of them stand still.
 OVER_S = 30.0
-TIMES_OTHERS = 3.0
 LEAST_TICKS_PER_WORD = 0.01  # below this nobody waits for long, whatever the others do
 BUSY_SHARE = 0.05  # of the port's rate
 LEAST_PORTS = 4
@@ -38,8 +54,8 @@ _OF_PORTS = (
     *(*TRANSPORT_PER_S, *GAVE_UP, "roce_slow_restart"),
 )
 
-_port_rule = partial(
-    rule,
+_counter_rule = partial(
+    port_rule,
     source="/sys/class/infiniband counters; NVSentinel",
     needs=("links", "links.*.counters"),
     grows=("links",),
@@ -47,39 +63,47 @@ _port_rule = partial(
 )
 
 
-@_port_rule(
+@_counter_rule(
     "ib.ber",
     "warning",
     meaning="bits arrive damaged",
-    threshold=f"symbol_error > {SYMBOLS_PER_S:.0f}/s; critical: > {SYMBOLS_PER_HOUR:.0f}/h",
+    threshold=f"symbol_error > {LIMIT}/s; critical: > {SYMBOLS_PER_HOUR:.0f}/h",
+    limit=Limit(10, unit="errors per second"),
     action="clean the fibre, then replace cable or transceiver",
     explains=("ib.rcv_errors", "ib.recovery"),
+    explains_ranks=(*STOPS, *SLOWS),
+    explains_peers=SLOW_PEER,
+    precedence=LINK_ERRORS,
 )
-def bit_errors(moment: Moment) -> Iterator[Hit]:
+def bit_errors(moment: Moment, limit: float) -> Iterator[Hit]:
     for name in _with_errors(moment, HOUR_S):
         hourly = moment.grown(name, "symbol_error", HOUR_S).per(HOUR_S)
         per_s = moment.per_second(name, "symbol_error") if hourly else 0.0
-        if hourly > SYMBOLS_PER_HOUR or per_s > SYMBOLS_PER_S:
+        if hourly > SYMBOLS_PER_HOUR or per_s > limit:
             severity: Severity = "critical" if hourly > SYMBOLS_PER_HOUR else "warning"
             evidence = (f"now {rate_text(per_s)}",) if per_s else ()
             yield Hit(name, f"bit errors on {name}: {hourly:.0f} in the last hour", evidence, severity)
 
 
-@_port_rule(
+@_counter_rule(
     "ib.recovery",
     "warning",
     meaning="a port trains its link again and again",
-    threshold=f"link_error_recovery > {RECOVERIES_PER_MIN:.0f}/min",
+    threshold=f"link_error_recovery > {LIMIT}/min",
+    limit=Limit(5, unit="per minute"),
     action="replace cable or transceiver",
+    explains_ranks=(*STOPS, *SLOWS),
+    explains_peers=SLOW_PEER,
+    precedence=LINK_ERRORS,
 )
-def recovery(moment: Moment) -> Iterator[Hit]:
+def recovery(moment: Moment, limit: float) -> Iterator[Hit]:
     for name in _with_errors(moment, MINUTE_S):
         count = moment.grown(name, "link_error_recovery", MINUTE_S).per(MINUTE_S)
-        if count > RECOVERIES_PER_MIN:
+        if count > limit:
             yield Hit(name, f"{name} retrains its link {count:.0f} times a minute")
 
 
-@_port_rule(
+@_counter_rule(
     "ib.integrity",
     "critical",
     meaning="so many errors in a row that the hardware gave up counting them as single ones",
@@ -87,6 +111,9 @@ def recovery(moment: Moment) -> Iterator[Hit]:
     action="replace the cable; then look at the ports on both ends",
     clear_s=None,
     explains=("ib.ber", "ib.recovery", "ib.rcv_errors"),
+    explains_ranks=(*STOPS, *SLOWS),
+    explains_peers=SLOW_PEER,
+    precedence=LINK_ERRORS,
 )
 def integrity(moment: Moment) -> Iterator[Hit]:
     for name in _with_errors(moment, HOUR_S):
@@ -99,13 +126,14 @@ def integrity(moment: Moment) -> Iterator[Hit]:
 def _too_fast(rule_id: str, counter: str, most_per_s: float, text: str, **words: Any) -> Rule:
     """A rule about one counter that grows by more than ``most_per_s``; ``text``: of {name} and {rate}."""
 
-    def check(moment: Moment) -> Iterator[Hit]:
+    def check(moment: Moment, limit: float) -> Iterator[Hit]:
         for name in _with_errors(moment, RATE_S):
             per_s = moment.per_second(name, counter)
-            if per_s > most_per_s:
+            if per_s > limit:
                 yield Hit(name, text.format(name=name, rate=rate_text(per_s)))
 
-    return _port_rule(rule_id, "warning", threshold=f"{counter} > {most_per_s:.0f}/s", **words)(check)
+    limit = Limit(most_per_s, unit="per second")
+    return _counter_rule(rule_id, "warning", threshold=f"{counter} > {LIMIT}/s", limit=limit, **words)(check)
 
 
 received_bad = _too_fast(
@@ -113,8 +141,11 @@ received_bad = _too_fast(
     "port_rcv_errors",
     10.0,
     "{name} receives {rate} malformed packets",
+    precedence=LINK_ERRORS,
     meaning="malformed packets arrive",
     action="replace cable or transceiver",
+    explains_ranks=(*STOPS, *SLOWS),
+    explains_peers=SLOW_PEER,
 )
 discards = _too_fast(
     "ib.discards",
@@ -123,23 +154,26 @@ discards = _too_fast(
     "{name} drops {rate} packets that it cannot send",
     meaning="packets wait too long to be sent and are dropped",
     action="look for congestion in the fabric, or a peer that is down",
+    explains_ranks=SLOWS,
+    explains_peers=SILENT_PEER,
 )
 
 
-@rule(
+@port_rule(
     "ib.wait",
     "info",
     hold_s=60.0,
     meaning="a port waits for the receiver's credits longer than others do",
-    threshold=f"{_WAITED} per {_SENT} in {OVER_S:.0f} s > {TIMES_OTHERS:.0f} x the median of the node's busy ports*, "
-    f"for {HOLD}",
+    threshold=f"{_WAITED} per {_SENT} in {OVER_S:.0f} s > {LIMIT} x the median of the node's busy ports*, for {HOLD}",
+    limit=Limit(3, unit="times as long"),
     source="/sys/class/infiniband counters",
     action="look for congestion behind this port",
     needs=("links", "links.*.counters", "links.*.rates"),
     grows=("links",),
     eager=False,
+    explains_ranks=SLOWS,
 )
-def waits(moment: Moment) -> Iterator[Hit]:
+def waits(moment: Moment, limit: float) -> Iterator[Hit]:
     """Its path through the fabric is congested."""
     busy = [port for port in rdma_ports(moment.now) if port.up and _is_busy(port.link)]
     if len(busy) < LEAST_PORTS:
@@ -149,7 +183,7 @@ def waits(moment: Moment) -> Iterator[Hit]:
         return
     usual = median_low(ratios.values())
     for name, ratio in ratios.items():
-        if ratio >= LEAST_TICKS_PER_WORD and ratio > TIMES_OTHERS * usual:
+        if ratio >= LEAST_TICKS_PER_WORD and ratio > limit * usual:
             evidence = (f"{ratio:.2g} ticks of waiting per word sent, {usual:.2g} on the node's other ports",)
             yield Hit(name, f"{name} waits for credits more than the other ports", evidence)
 
@@ -163,7 +197,7 @@ def _ticks_per_word(moment: Moment, name: str) -> float | None:
     return waited.amount / sent.amount if sent.amount > 0 and moment.has_seen(name, _WAITED) else None
 
 
-@_port_rule(
+@_counter_rule(
     "ib.transport",
     "warning",
     meaning="peers answer late, out of order or not at all",
@@ -173,6 +207,9 @@ def _ticks_per_word(moment: Moment, name: str) -> float | None:
     + f"* (the last not where all ports have it); retries exceeded + 1; critical: {GAVE_UP[1]} + 1",
     source="/sys/class/infiniband hw_counters; NVSentinel",
     action="find the peer that several nodes complain of",
+    explains_ranks=(*STOPS, *SLOWS),
+    follows_ranks=(RANK_ENDED, RANK_STALLED),
+    explains=("ib.still",),
 )
 def transport(moment: Moment) -> Iterator[Hit]:
     reordered = _reordered_everywhere(moment)
@@ -198,6 +235,7 @@ slow_restart = _too_fast(
     meaning="RoCE slows down because of congestion",
     source="/sys/class/infiniband hw_counters; NVSentinel",
     action="check PFC and ECN on NICs and switches",
+    explains_ranks=SLOWS,
 )
 
 

@@ -15,7 +15,20 @@ from typing import NamedTuple
 
 from mltop.probes.judge.health.names import NETDEV, RDMA, Port, board, bus_id, group, port_name, rdma_ports
 from mltop.probes.judge.health.peers import NODES_AT_LEAST, Fact
-from mltop.probes.judge.health.rule import DRIVER, HOLD, HOUR_S, LINK_DOWN, Hit, Moment, once_per_moment, rule
+from mltop.probes.judge.health.rule import (
+    DRIVER,
+    HOLD,
+    HOUR_S,
+    LINK_DOWN,
+    LINK_ERRORS,
+    SLOW_PEER,
+    SLOWS,
+    STOPS,
+    Hit,
+    Moment,
+    once_per_moment,
+    port_rule,
+)
 from mltop.probes.judge.values import grouped
 from mltop.probes.model import KernelEvent, LinkSample, Sample
 from mltop.probes.model.units import counted
@@ -48,7 +61,7 @@ _COMPLAINTS: tuple[tuple[str, str, str, Severity, str], ...] = (
     ("miss count", "", "firmware stopped answering", "critical", _REPLACE),
     ("unrecoverable hardware error", "", "reports an unrecoverable hardware error", "critical", _REPLACE),
     ("Will cause a leak of a command resource", "", "firmware does not finish a command", "critical", _REPLACE),
-    # These are no cause of what else the port may have: another subject, so that they hide nothing.
+    # Several of one card at a time: each has a subject of its own.
     ("Detected insufficient power", " power", "gets too little power from its slot", "warning", "check slot and cable"),
     ("High Temperature", " transceiver", "is too hot", "warning", "check airflow at the transceiver"),
 )
@@ -62,7 +75,7 @@ Model = tuple["int | None", "int | None"]  # vendor and device
 # Devices
 
 
-@rule(
+@port_rule(
     "ib.missing",
     "critical",
     hold_s=10.0,
@@ -73,6 +86,8 @@ Model = tuple["int | None", "int | None"]  # vendor and device
     needs=("links",),
     precedence=LINK_DOWN,
     explains=_OF_A_PORT,
+    explains_ranks=(*STOPS, *SLOWS),
+    explains_peers=SLOW_PEER,
 )
 def missing(moment: Moment) -> Iterator[Hit]:
     now = moment.now
@@ -99,7 +114,7 @@ def _is_partial(sample: Sample) -> bool:
     return bool(sample.host.is_confined) or any(gap.fields in ([], ["infiniband"]) for gap in of_lists)
 
 
-@rule(
+@port_rule(
     "ib.driver",
     "critical",
     meaning="the mlx5 driver reports that a NIC's firmware or hardware fails",
@@ -109,6 +124,8 @@ def _is_partial(sample: Sample) -> bool:
     needs=("kernel_log",),
     precedence=DRIVER,
     explains=_OF_A_PORT,
+    explains_ranks=(*STOPS, *SLOWS),
+    explains_peers=SLOW_PEER,
 )
 def complaints(moment: Moment) -> Iterator[Hit]:
     newest: dict[tuple[str, int], KernelEvent] = {}
@@ -119,7 +136,13 @@ def complaints(moment: Moment) -> Iterator[Hit]:
     for (port, number), event in newest.items():
         _, part, what, severity, action = _COMPLAINTS[number]
         subject = f"{port}{part}"
-        yield Hit(subject, f"{subject}: {what}", (event.text,), severity, action, since=event.at, key=str(number))
+        about = (port,) if part else ()
+        yield Hit(
+            *(subject, f"{subject}: {what}", (event.text,), severity, action),
+            since=event.at,
+            key=str(number),
+            about=about,
+        )
 
 
 def _complaint(text: str) -> int | None:
@@ -138,7 +161,7 @@ def _port_of(sample: Sample, event: KernelEvent) -> str:
     return event.subject or "mlx5"
 
 
-@rule(
+@port_rule(
     "ib.chardev",
     "critical",
     hold_s=10.0,
@@ -148,6 +171,9 @@ def _port_of(sample: Sample, event: KernelEvent) -> str:
     action="reload the driver (mlx5_ib, ib_uverbs) or restart openibd",
     needs=("links", "links.*.has_chardev"),
     precedence=DRIVER,
+    explains_ranks=(*STOPS, *SLOWS),
+    explains_peers=SLOW_PEER,
+    explains=("ib.still",),
 )
 def without_device_file(moment: Moment) -> Iterator[Hit]:
     """A container is not given all devices: there only the one that lacks it among others is a fault."""
@@ -173,7 +199,7 @@ class _Wanted(NamedTuple):
     with_all: bool = False
 
 
-@rule(
+@port_rule(
     "ib.down",
     "critical",
     meaning="a port of InfiniBand or RoCE has no link",
@@ -186,8 +212,10 @@ class _Wanted(NamedTuple):
     precedence=LINK_DOWN,
     explains=(
         *("ib.rate", "ib.ber", "ib.recovery", "ib.integrity", "ib.rcv_errors", "ib.discards", "ib.wait"),
-        *("ib.transport", "roce.", "eth."),
+        *("ib.transport", "ib.still", "roce.", "eth."),
     ),
+    explains_ranks=(*STOPS, *SLOWS),
+    explains_peers=SLOW_PEER,
 )
 def down(moment: Moment) -> Iterator[Hit]:
     """Of ports none of which was ever up, the cause is outside of them and told once."""
@@ -276,7 +304,7 @@ def _states_before(moment: Moment) -> dict[str, str | None]:
     return {port_name(link): link.state for link in moment.before.links} if moment.before is not None else {}
 
 
-@rule(
+@port_rule(
     "ib.flap",
     "warning",
     meaning="a port lost its link and got it again",
@@ -288,6 +316,9 @@ def _states_before(moment: Moment) -> dict[str, str | None]:
     grows=("links",),
     clear_s=60.0,
     precedence=LINK_DOWN,
+    explains_ranks=(*STOPS, *SLOWS),
+    explains_peers=SLOW_PEER,
+    explains=("ib.still",),
 )
 def flap(moment: Moment) -> Iterator[Hit]:
     """While a port is down, ib.down tells how often it was."""
@@ -338,7 +369,7 @@ def _stuck(link: LinkSample) -> list[str]:
     return [name for name, most in NARROW.items() if values.get(name) == most]
 
 
-@rule(
+@port_rule(
     "ib.saturated",
     "info",
     meaning="an error counter stands at its maximum and shows nothing new",
@@ -357,7 +388,7 @@ def saturated(moment: Moment) -> Iterator[Hit]:
             yield Hit(name, f"{text}, it cannot count any further", (why,))
 
 
-@rule(
+@port_rule(
     "ib.rate",
     "warning",
     hold_s=10.0,
@@ -366,6 +397,9 @@ def saturated(moment: Moment) -> Iterator[Hit]:
     source="/sys/class/infiniband/D/ports/N/rate; gpud, NHC, NVIDIA Health Validation",
     action="check cable and the switch port's configuration",
     needs=("links", "links.*.rate"),
+    explains_ranks=SLOWS,
+    explains_peers=SLOW_PEER,
+    precedence=LINK_ERRORS,
 )
 def rate(moment: Moment) -> Iterator[Hit]:
     """Like nodes know best how fast a port should be, then its own past, then the node's other ports."""

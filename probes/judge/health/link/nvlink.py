@@ -14,10 +14,22 @@ from typing import NamedTuple
 
 from mltop.probes.judge.health.names import bus_id, gpu_key, group, numbered, rate_text
 from mltop.probes.judge.health.peers import Fact
-from mltop.probes.judge.health.rule import LINK_DOWN, MINUTE_S, RATE_S, Hit, Moment, OfNewest, rule
+from mltop.probes.judge.health.rule import (
+    LIMIT,
+    LINK_DOWN,
+    MINUTE_S,
+    RATE_S,
+    SLOWS,
+    STOPS,
+    Hit,
+    Limit,
+    Moment,
+    OfNewest,
+    device_rule,
+    share,
+)
 from mltop.probes.judge.health.trails import Increase, Valued
 from mltop.probes.model import GpuSample, NvlinkLink, Sample
-from mltop.probes.model.units import percent_words
 from mltop.probes.model.verdict import gpu_name
 from mltop.probes.model.vocabulary import Severity
 
@@ -35,10 +47,9 @@ RECOVERED = ("recovery_ok", "recovery_failed")  # from Blackwell on; recovery_ev
 # counts about one in two minutes.
 AFTER_FEC = ("effective", "symbol")
 JUDGED = frozenset({*REPLAYS, *RECOVERED, "recovery_events", *AFTER_FEC, "crc"})
-MOST_REPLAYS_PER_MIN, MOST_AFTER_FEC_PER_MIN, MOST_CRC_PER_S = 10.0, 60.0, 100.0
+MOST_REPLAYS_PER_MIN, MOST_AFTER_FEC_PER_MIN = 10.0, 60.0
 # Data rate of one link in one direction, bytes/s, by generation. Not of generation 3: boards differ (14 and 25 GB/s).
 NOMINAL = {4: 26.562e9, 5: 53.125e9}
-SLOW = 0.9  # of it: drivers round differently
 XIDS = frozenset({74, *range(144, 151)})
 
 _ACTIVE, _BY_LINK = "nvlink.active", "errors by link"
@@ -118,7 +129,7 @@ def _peers_group(sample: Sample, model: str) -> str:
     return group(model, f"{len(sample.gpus)} GPUs")
 
 
-@rule(
+@device_rule(
     "nvlink.inactive",
     "critical",
     hold_s=10.0,
@@ -131,6 +142,7 @@ def _peers_group(sample: Sample, model: str) -> str:
     precedence=LINK_DOWN,
     explains=("nvlink.",),
     whole_node=("NVLinks are down on all {count} GPUs", f"check the Fabric Manager; {_SERVICE}"),
+    explains_ranks=(*STOPS, *SLOWS),
 )
 def inactive(moment: Moment) -> Iterator[Hit]:
     for linked in _node(moment.now).gpus:
@@ -145,20 +157,22 @@ def inactive(moment: Moment) -> Iterator[Hit]:
             yield Hit(name, text, (expected.why,), severity=expected.severity)
 
 
-@rule(
+@device_rule(
     "nvlink.speed",
     "warning",
     hold_s=10.0,
     meaning="NVLinks run slower than their generation",
-    threshold=f"< {percent_words(SLOW)}* of {NOMINAL[4] / 1e6:.0f} MB/s (NVLink 4), {NOMINAL[5] / 1e6:.0f} MB/s "
+    threshold=f"< {LIMIT}* of {NOMINAL[4] / 1e6:.0f} MB/s (NVLink 4), {NOMINAL[5] / 1e6:.0f} MB/s "
     "(NVLink 5), or of the node's fastest",
+    limit=share(0.9),  # drivers round differently
     source="NVML field 164; NVIDIA Health Validation",
     action="restart the OS; if it stays, service",
     needs=("gpu.*.nvlink.links", "gpu.*.nvlink.speed_bytes_per_s"),
     remedy="reboot",
     whole_node=("NVLinks are slow on all {count} GPUs", "restart the OS; if it stays, service"),
+    explains_ranks=SLOWS,
 )
-def speed(moment: Moment) -> Iterator[Hit]:
+def speed(moment: Moment, limit: float) -> Iterator[Hit]:
     """Against the generation's rate, or against the fastest link of the same model on this node."""
     fastest: dict[str | None, float] = {}
     slowest: list[tuple[GpuSample, float]] = []
@@ -171,9 +185,9 @@ def speed(moment: Moment) -> Iterator[Hit]:
             slowest.append((gpu, least))
     for gpu, least in slowest:
         full = fastest[gpu.name]
-        if least < SLOW * full:
+        if least < limit * full:
             active = [(link.index, link.speed_bytes_per_s) for link in gpu.nvlink.links if link.active]
-            slow = [index for index, bytes_per_s in active if bytes_per_s and bytes_per_s < SLOW * full]
+            slow = [index for index, bytes_per_s in active if bytes_per_s and bytes_per_s < limit * full]
             links_run = f"NVLink {slow[0]} runs" if len(slow) == 1 else f"NVLinks {numbered(slow)} run"
             text = f"{gpu_name(gpu.index)}: {links_run} at {least / 1e9:.1f} of {full / 1e9:.1f} GB/s"
             yield Hit(gpu_name(gpu.index), text)
@@ -188,7 +202,7 @@ def _speeds(links: list[NvlinkLink]) -> tuple[float | None, float]:
     return (min(rated), max(rated)) if rated else (None, 0.0)
 
 
-@rule(
+@device_rule(
     "nvlink.replay",
     "warning",
     meaning="packets on NVLink have to be sent again, or the link recovers from errors",
@@ -201,6 +215,7 @@ def _speeds(links: list[NvlinkLink]) -> tuple[float | None, float]:
     remedy="reset",
     clear_s=60.0,
     explains=("nvlink.crc",),
+    explains_ranks=(*STOPS, *SLOWS),
 )
 def replay(moment: Moment) -> Iterator[Hit]:
     if not moment.any_grew(counters, MINUTE_S):
@@ -221,26 +236,28 @@ def replay(moment: Moment) -> Iterator[Hit]:
         yield Hit(gpu_name(gpu.index), text, evidence, severity="critical" if grave else "warning")
 
 
-@rule(
+@device_rule(
     "nvlink.crc",
     "critical",
     meaning="damaged packets on NVLink",
-    threshold=f">= {MOST_CRC_PER_S:.0f}/s; info: >= 1/min",
+    threshold=f">= {LIMIT}/s; info: >= 1/min",
+    limit=Limit(100, unit="errors per second"),
     source="NVML field 163; DCGM",
     action="service if it comes again",
     needs=("gpu.*.nvlink.errors",),
     grows=("gpus",),
     remedy="watch",
     clear_s=60.0,
+    explains_ranks=(*STOPS, *SLOWS),
 )
-def crc(moment: Moment) -> Iterator[Hit]:
+def crc(moment: Moment, limit: float) -> Iterator[Hit]:
     if not moment.any_grew(counters, MINUTE_S):
         return
     for linked in _node(moment.now).gpus:
         lately = _growth(moment, linked, "crc", MINUTE_S).per(1.0)
         if lately:
             now = _growth(moment, linked, "crc", RATE_S).per(1.0)
-            grave = now >= MOST_CRC_PER_S
+            grave = now >= limit
             by_link = _by_link(moment, linked.gpu, ("crc",))
             text = f"NVLink CRC errors {rate_text(now if grave else lately)} on {_of(by_link, linked.gpu)}"
             yield Hit(gpu_name(linked.gpu.index), text, _each(by_link), severity="critical" if grave else "info")

@@ -11,7 +11,20 @@ from functools import lru_cache
 
 from mltop.probes.judge.health.names import board, bus_id, gpu_key, group, listed, owners, rdma_ports
 from mltop.probes.judge.health.peers import Fact
-from mltop.probes.judge.health.rule import HOLD, HOUR_S, MINUTE_S, Hit, Moment, once_per_moment, rule
+from mltop.probes.judge.health.rule import (
+    HOLD,
+    HOUR_S,
+    LINK_ERRORS,
+    MINUTE_S,
+    SLOW_PEER,
+    SLOWS,
+    STOPS,
+    Hit,
+    Moment,
+    device_rule,
+    once_per_moment,
+    rule,
+)
 from mltop.probes.judge.values import grouped
 from mltop.probes.model import GpuSample, KernelEvent, PciDevice, Sample
 from mltop.probes.model.verdict import gpu_name
@@ -41,7 +54,7 @@ def replay_limit_per_min(gt_per_s: float | None, lanes: int | None) -> int:
     return math.ceil(ERROR_RATE * (gt_per_s or _FASTEST_GT_PER_S) * MINUTE_S * (lanes or _MOST_LANES))
 
 
-@rule(
+@device_rule(
     "pcie.width",
     "warning",
     hold_s=10.0,
@@ -55,6 +68,10 @@ def replay_limit_per_min(gt_per_s: float | None, lanes: int | None) -> int:
         "PCIe links are narrower or slower than they could be on all {count} GPUs",
         "reboot; if it stays, service: riser, switch or slots",
     ),
+    explains_ranks=(*SLOWS, "job.starved"),
+    explains_peers=SLOW_PEER,
+    precedence=LINK_ERRORS,
+    part_of="nic",
 )
 def narrow(moment: Moment) -> Iterator[Hit]:
     """A GPU's width is judged at full speed or at work: some platforms lower both while nothing runs.
@@ -139,7 +156,7 @@ def _address(text: str | None) -> tuple[str, ...]:
     return (f"PCI {bus_id(text)}",) if text else ()
 
 
-@rule(
+@device_rule(
     "pcie.limited",
     "warning",
     meaning="the kernel found less PCIe bandwidth on the way to a GPU or NIC than it could use",
@@ -147,6 +164,9 @@ def _address(text: str | None) -> tuple[str, ...]:
     source="kernel log: available PCIe bandwidth, limited by; Imbue",
     action="check slot and riser, or the upstream switch",
     needs=("kernel_log", "pci"),
+    explains_ranks=(*SLOWS, "job.starved"),
+    precedence=LINK_ERRORS,
+    part_of="nic",
 )
 def limited(moment: Moment) -> Iterator[Hit]:
     """The kernel says it once, when it finds the device. Where all devices of a model have it, the machine is so."""
@@ -206,7 +226,7 @@ class _Trouble:
         self.evidence.append(evidence)
 
 
-@rule(
+@device_rule(
     "pcie.replay",
     "warning",
     meaning="PCIe packets are damaged and sent again, or lost",
@@ -217,6 +237,10 @@ class _Trouble:
     needs=("gpu.*.pcie.replay_count", "pci.*.aer"),
     grows=("gpus", "pci"),
     clear_s=60.0,
+    explains_ranks=(*STOPS, *SLOWS, "job.starved"),
+    explains_peers=SLOW_PEER,
+    precedence=LINK_ERRORS,
+    part_of="nic",
 )
 def errors(moment: Moment) -> Iterator[Hit]:
     troubles: dict[str, _Trouble] = {}
@@ -269,7 +293,7 @@ def _add_errors_of_devices(moment: Moment, troubles: dict[str, _Trouble]) -> Non
             trouble.evidence.append(f"aer_dev_* of {device.bus_id}")
 
 
-@rule(
+@device_rule(
     "pcie.acs",
     "warning",
     meaning="PCI access control sends traffic between GPUs and NICs through the CPU's root complex",
@@ -277,6 +301,7 @@ def _add_errors_of_devices(moment: Moment, troubles: dict[str, _Trouble]) -> Non
     source="PCI capability ACSCtl SrcValid; gpud",
     action="disable ACS (and the IOMMU) in the BIOS or with setpci",
     needs=("pci.acs", "host.is_virtual"),
+    explains_ranks=SLOWS,
 )
 def access_control(moment: Moment) -> Iterator[Hit]:
     now = moment.now
@@ -297,6 +322,7 @@ def access_control(moment: Moment) -> Iterator[Hit]:
     source="/sys/module/nvidia_peermem, kernel log; Imbue, gpud",
     action="sudo modprobe nvidia-peermem",
     needs=("host.modules", "host.kernel", "kernel_log"),
+    explains_ranks=SLOWS,
 )
 def peermem(moment: Moment) -> Iterator[Hit]:
     now = moment.now

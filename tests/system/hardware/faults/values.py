@@ -17,6 +17,8 @@ FAULTS: dict[str, Fault] = {
     "uuid": fault("query", "uuid", "GPU-0", "processes (memory)"),
     "uuid (proc)": fault("proc", "GPU UUID", "GPU-0"),
     "pci_bus_id": fault("query", "pci.bus_id", "00000000:FE:00.0"),
+    "minor": fault("xml", "minor_number", "7"),
+    "minor (proc)": fault("proc", "Device Minor", "7"),
     "serial": fault("query", "serial", "1"),
     "vbios": fault("query", "vbios_version", "1.2.3"),
     "driver": fault("query", "driver_version", "535.1"),

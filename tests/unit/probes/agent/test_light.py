@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from mltop.probes.agent.light import complete
+from mltop.probes.agent.light import WholeSamples, complete
 from mltop.probes.agent.protocol import Message, encode, encode_light, payload_of
 from mltop.probes.model import (
     BlockedProcess,
@@ -49,6 +49,19 @@ def test_values_zeros_and_unknowns_arrive_as_they_are() -> None:
     )
     sample.links, sample.gaps = [LinkSample("mlx5_0")], [Gap("a", "b"), Gap("c", "d", "e", "starting")]
     assert through_the_wire(sample) == sample
+
+
+def test_processes_of_no_job_come_with_whole_samples_and_at_once_when_they_change() -> None:
+    notebook = RankSample(7, command="python notebook.py", rss_bytes=5)
+    assert b"notebook" not in encode_light(Sample("n1", 1.0, unassigned=[notebook]))
+    assert through_the_wire(Sample("n1", 1.0, unassigned=[notebook])).unassigned == [notebook]
+    whole = WholeSamples()
+    assert whole.is_due(Sample("n1", 1.0))
+    assert not whole.is_due(Sample("n1", 2.0))
+    assert whole.is_due(Sample("n1", 3.0, unassigned=[notebook]))
+    assert not whole.is_due(Sample("n1", 4.0, unassigned=[notebook]))
+    assert whole.is_due(Sample("n1", 5.0, ranks=[RankSample(7, 0)]))
+    assert whole.is_due(Sample("n1", 6.0, ranks=[RankSample(7, 1)]))
 
 
 def test_a_sample_of_nothing_but_defaults() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mltop.probes.collect.host.machine import in_container, is_virtual, read_surroundings
+from mltop.probes.collect.host.machine import in_container, is_virtual, read_surroundings, sees_all_processes
 
 FLAGS = "processor : 0\nflags\t\t: fpu vme {} sse\n\nprocessor : 1\n"
 ID = "3f" * 32
@@ -88,10 +88,36 @@ def test_namespaces_of_its_own(tmp_path: Path, namespace: str, first: int) -> No
     assert in_container(str(tmp_path))
 
 
+KTHREADD = "2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0\n"
+
+
+@pytest.mark.parametrize(
+    ("namespace", "second", "sees_all"),
+    [
+        (4026531836, "", True),
+        (4026532999, "", False),
+        (4026532999, KTHREADD, True),  # the host's /proc, mounted into a container
+        (4026532999, "2 (kthreadd) S 1 0 0 0 -1 4194560 0 0 0\n", False),  # one that only calls itself so
+        (None, KTHREADD, True),
+        (None, "2 (x", None),
+        (None, "", None),
+    ],
+)
+def test_whether_all_processes_of_the_machine_show(
+    tmp_path: Path, namespace: int | None, second: str, sees_all: bool | None
+) -> None:
+    link = tmp_path / "proc/self/ns/pid"
+    link.parent.mkdir(parents=True)
+    if namespace is not None:
+        link.symlink_to(f"pid:[{namespace}]")
+    assert sees_all_processes(write(tmp_path, {"proc/2/stat": second})) is sees_all
+
+
 def test_where_nothing_tells_both_are_unknown(tmp_path: Path) -> None:
     reading = read_surroundings(str(tmp_path))
     assert reading.values == {}
     assert {gap.what: gap.kind for gap in reading.gaps} == {
         "host.is_virtual": "unknown",
         "host.is_confined": "unknown",
+        "host.sees_all_processes": "unknown",
     }

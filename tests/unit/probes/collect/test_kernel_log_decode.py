@@ -126,6 +126,40 @@ CASES: list[tuple[str, dict[str, Any]]] = [
         {"kind": "oom", "process": "Plex Media Server", "pid": 1234},
     ),
     ("Killed process 5 ((sd-pam)) total-vm:500000kB, anon-rss:4kB", {"kind": "oom", "process": "(sd-pam)", "pid": 5}),
+    # Crashes
+    (
+        "pt_main_thread[2536443]: segfault at 7f797fe00000 ip 00007f7c7ac69996 sp 00007f7c12fd7c30 error 4",
+        {
+            "kind": "segfault",
+            "process": "pt_main_thread",
+            "pid": 2536443,
+            "code": 11,
+            "subject": "pt_main_thread",
+            "text": "pt_main_thread[2536443]: segfault",
+        },
+    ),
+    (
+        "ray::Worker [x][71]: segfault at 0 ip 00007f80f5f85ad8 sp 00007fff5fa61318 error 4 in libc.so.6"
+        "[167ad8,7f80f5e44000+156000] likely on CPU 0 (core 0, socket 0)",
+        {
+            "kind": "segfault",
+            "process": "ray::Worker [x]",
+            "pid": 71,
+            "text": "ray::Worker [x][71]: segfault in libc.so.6",
+        },
+    ),
+    (
+        "traps: python[4711] general protection fault ip:7f2a41 sp:7ffd33 error:0 in libtorch_cpu.so[7f2a41+9000]",
+        {
+            "kind": "segfault",
+            "process": "python",
+            "pid": 4711,
+            "code": 11,
+            "text": "python[4711]: general protection in libtorch_cpu.so",
+        },
+    ),
+    ("traps: a[7] trap divide error ip:4 sp:7 error:0 in a[4+1]", {"kind": "segfault", "pid": 7, "code": 8}),
+    ("traps: a[7] trap invalid opcode ip:4 sp:7 error:0 in a[4+1]", {"kind": "segfault", "pid": 7, "code": 4}),
     # Hung tasks and lockups
     (
         "INFO: task jfsmount:136986 blocked for more than 120 seconds.",
@@ -321,7 +355,6 @@ HARMLESS = [
     "{1}[Hardware Error]: event severity: info",
     "ERST: Error Record Serialization Table (ERST) support is initialized.",
     "perf: interrupt took too long (2511 > 2500), lowering kernel.perf_event_max_sample_rate to 79500",
-    "pt_main_thread[2536443]: segfault at 7f797fe00000 ip 00007f7c7ac69996 sp 00007f7c12fd7c30 error 4",
 ]
 
 

@@ -8,8 +8,31 @@ from typing import Any
 
 import pytest
 
-from mltop.probes.model import BlockedProcess, Gap, GpuSample, KernelEvent, RankSample, RankStacks, Sample, StackDigest
-from mltop.probes.model.receipt import MOST_GPUS, MOST_RANK_NUMBERS, MOST_RANKS, Refused, admit, admit_stacks
+from mltop.probes.model import (
+    BlockedProcess,
+    Frame,
+    Gap,
+    GpuSample,
+    KernelEvent,
+    RankDeath,
+    RankSample,
+    RankStacks,
+    Sample,
+    StackDigest,
+    TaskChain,
+    Tasks,
+)
+from mltop.probes.model.receipt import (
+    LONGEST_TEXT,
+    MOST_DEATHS,
+    MOST_GPUS,
+    MOST_RANK_NUMBERS,
+    MOST_RANKS,
+    MOST_UNASSIGNED,
+    Refused,
+    admit,
+    admit_stacks,
+)
 from mltop.probes.reach.receiving import (
     MOST_SAMPLE_BYTES,
     UNREADABLE,
@@ -136,6 +159,16 @@ def test_a_dump_is_bounded_or_refused() -> None:
     assert dump.rank is None
     assert len(dump.digests) == 4096
     assert (dump.digests[0].rank, dump.digests[0].taken_at) == (None, None)
+    cycle, chain = ["a", "b", "a"], TaskChain(10**30, [Frame("f", "f.py", 1)] * 1000, ["x" * 99_999] * 100)
+    dump = RankStacks(
+        7, 0, taken_at=NOW, digests=[StackDigest(0, 7, tasks=Tasks(9, [chain] * 999, cycles=[cycle] * 999))]
+    )
+    admit_stacks(dump)
+    tasks = dump.digests[0].tasks
+    assert tasks is not None
+    assert (len(tasks.chains), len(tasks.cycles)) == (256, 256)
+    assert (tasks.chains[0].count, len(tasks.chains[0].frames), len(tasks.chains[0].names)) == (1, 256, 8)
+    assert len(tasks.chains[0].names[0]) == LONGEST_TEXT
     for hopeless in (RankStacks(-1, 0), RankStacks(10**30, 0), RankStacks(7, 0, taken_at=1e300)):
         with pytest.raises(Refused):
             admit_stacks(hopeless)
@@ -217,3 +250,41 @@ def test_a_sample_that_only_a_whole_look_refuses_is_not_live_either() -> None:
     for _ in range(2):
         records.take("n1", frame('"boot_id":5'), NOW, time.monotonic())
         assert records.node("n1").state.state == "stale"
+
+
+def test_processes_of_no_job_are_bounded_as_ranks_are() -> None:
+    many = [RankSample(pid) for pid in range(1, MOST_UNASSIGNED + 2)]
+    odd = [RankSample(-5), RankSample(7, parallel={"tp": -1, "tp_size": 4}), RankSample(7, started_at=1e30)]
+    whole = sample(unassigned=odd)
+    assert whats(admit(whole)) == ["unassigned", "unassigned", "rank.7.parallel"]
+    assert [(process.pid, process.parallel) for process in whole.unassigned] == [(7, {})]
+    whole = sample(unassigned=many)
+    assert whats(admit(whole)) == ["unassigned"]
+    assert len(whole.unassigned) == MOST_UNASSIGNED
+    wide = sample(unassigned=[RankSample(7, settings={str(n): "" for n in range(600)}, rss_bytes=10**40)])
+    assert sorted(whats(admit(wide))) == ["settings", "unassigned.rss_bytes"]
+    assert wide.unassigned[0].rss_bytes is None
+
+
+def test_deaths_are_bounded() -> None:
+    deaths = [RankDeath(7, rank=-1, at=NOW), RankDeath(-1), RankDeath(8, at=-5.0), RankDeath(9, code=10**40)]
+    whole = sample(deaths=deaths)
+    assert len(admit(whole)) == 3
+    assert [(death.pid, death.rank, death.code) for death in whole.deaths] == [(7, None, None), (9, None, None)]
+    whole = sample(deaths=[RankDeath(7)] * (MOST_DEATHS + 1))
+    assert whats(admit(whole)) == ["deaths"]
+    assert len(whole.deaths) == MOST_DEATHS
+
+
+@pytest.mark.parametrize("name", ["unassigned", "deaths"])
+def test_so_many_that_they_need_not_be_decoded(name: str) -> None:
+    entries = ",".join(['{"pid":1}'] * 9000)
+    with pytest.raises(Refused, match=name):
+        sample_of_frame(frame(f'"{name}":[{entries}]'))
+
+
+def test_how_a_rank_is_known_is_a_word_of_ours() -> None:
+    whole, gaps = sample_of_frame(frame('"ranks":[{"pid":7,"identified_by":"stars"}]'))
+    assert whole is not None
+    assert whole.ranks[0].identified_by == ""
+    assert whats(gaps) == ["sample.ranks.identified_by"]

@@ -10,9 +10,10 @@ from dataclasses import replace
 import msgspec
 
 from mltop.probes.agent.protocol import Message, encode, encode_light, payload_of
-from mltop.probes.model import Ecc, Gap, GpuSample, LinkSample, NodeState, RankSample, Sample
+from mltop.probes.model import Ecc, Gap, GpuSample, HostSample, LinkSample, NodeState, RankSample, Sample
+from mltop.probes.model.gpu import Nvlink
 from mltop.probes.reach.records import NodeRecord, Records, newer_skew
-from mltop.probes.reach.view import NodeView, Received, SampleFrame, summary_of
+from mltop.probes.reach.view import NodeView, NvlinkSummary, Received, SampleFrame, summary_of
 
 
 def payload(node: str, at: float) -> bytes:
@@ -88,7 +89,7 @@ def test_a_whole_sample_is_decoded_when_it_is_asked_for_and_ahead_while_somebody
 
 def test_a_sample_of_which_only_a_summary_is_known_says_so() -> None:
     records = Records(["n1"], 1.0)
-    records.take("n1", b'{"kind":"sample","sample":{"sampled_at":6.0,"host":7}}', 6.0, time.monotonic())
+    records.take("n1", b'{"kind":"sample","sample":{"sampled_at":6.0,"links":7}}', 6.0, time.monotonic())
     view = records.node("n1")
     assert view.summary is not None and view.state.reason == ""
     assert view.sample is None and view.sample is None
@@ -114,13 +115,29 @@ def test_a_summary_has_the_values_of_the_sample() -> None:
         GpuSample(1, state="lost", error="gone"),
     ]
     ranks = [RankSample(8120, 3, job="77", started_at=1.5, voluntary_switches=9, read_syscalls=0)]
+    gpus[0].nvlink = Nvlink(rx_bytes_per_s=1e9)
     sample = Sample("n1", 5.0, interval_s=2.0, simulated=True, gpus=gpus, ranks=ranks, gaps=[Gap("nvml", "why")])
+    sample.host = HostSample(cpu_fraction=0.25, ports_rx_bytes_per_s=2.0, ports_tx_bytes_per_s=3.0)
     decoded = msgspec.json.decode(encoded(sample), type=SampleFrame).sample
     assert decoded == summary_of(sample) == NodeView(NodeState("n1", "live"), sample).summary
     assert decoded is not None and decoded.gpus[0].throttle_reasons == ("hw_thermal",)
     for part, whole in ((decoded.gpus[1], gpus[1]), (decoded.ranks[0], ranks[0])):
         for name in part.__struct_fields__:
-            assert getattr(part, name) == getattr(whole, name), name
+            value = getattr(whole, name)
+            if name != "nvlink":
+                assert getattr(part, name) == (tuple(value) if isinstance(value, list) else value), name
+    assert decoded.gpus[0].nvlink == NvlinkSummary(1e9, None) and decoded.host.cpu_fraction == 0.25
+    assert decoded.host.all_network_bytes_per_s == 5.0
+
+
+def test_all_traffic_is_that_of_the_ports_where_it_is_known() -> None:
+    sample = Sample("n1", 5.0, host=HostSample(network_rx_bytes_per_s=1.0, network_tx_bytes_per_s=2.0))
+    assert summary_of(sample).host.all_network_bytes_per_s == 3.0, "an older agent without ports"
+    sample.links = [LinkSample("mlx5_0", rx_bytes_per_s=40.0, tx_bytes_per_s=50.0), LinkSample("mlx5_1")]
+    assert summary_of(sample).host.all_network_bytes_per_s == 90.0, "an older agent with ports"
+    sample.host.ports_rx_bytes_per_s = sample.host.ports_tx_bytes_per_s = 7.0
+    assert summary_of(sample).host.all_network_bytes_per_s == 14.0
+    assert summary_of(Sample("n1", 5.0)).host.all_network_bytes_per_s is None
 
 
 def test_the_serial_grows_with_changes_only() -> None:

@@ -25,6 +25,7 @@ GPU = GpuSample(
     sm_clock_max_mhz=1980,
     throttle_reasons=["hw_thermal", "hw_slowdown"],
     ecc=Ecc(uncorrected_volatile=2),
+    processes=[GpuProcess(8123, memory_bytes=39 * GIB)],
 )
 RANK = RankSample(
     8123,
@@ -56,7 +57,7 @@ TRUE = [
     *("mem_used>=40G", "mem_used=40GiB", "mem_used<41000M", "mem_used>1e9"),
     *("temp>85", "temp>85C", "temp=85", "temp=85°C", "power>300", "power>300W", "power>0.3kW", "power=310W"),
     *("mhz=1755MHz", "mhz>1.7GHz", "clock<90%", "clock=89%", "ecc>0", "ecc=2"),
-    *("throttle=hw_thermal", "throttle=HW-TH", "throttle=hw*", "throttle~therm", "throttle!=sw_power_cap"),
+    *("throttle=hw_thermal", 'throttle="too hot"', "throttle=hw*", "throttle~therm", "throttle!=sw_power_cap"),
     *("throttle!=none", "lost=no", "gpu=3", "gpu!=4", "gpu<=3", "model~h100", "model=*H100*"),
     *("node=gpu017", "node=GPU0*", "node=gpu[010-020]", "node=gpu[1-3,017]", "node=gpu01?", "node~17", "node!=gpu018"),
     *("state=live", "state!=stale", "state=l*", "age<1", "age<500ms", "age<1m", "gpus=2", "ranks>=1"),
@@ -71,7 +72,7 @@ TRUE = [
         "age<1 m | sm>1",
     ),
     *("rank=0-3", "rank=0,3", "rank=[1-3,7]", "rank!=0-2", "rank!=4,5", "gpu=2-4", "pid=8000-9000,1", "gpus=1-2"),
-    *("rank_state=s", "rank_cpu>1", "rank_cpu=150%", "rss=12G"),
+    *("rank_state=s", "rank_cpu>1", "rank_cpu=150%", "rss=12G", "rank_gpumem=39G", "rank_gpumem<40G"),
     *("severity=critical", "severity>=warning", "severity=crit", "severity!=none", "finding=gpu.throttle.*"),
     *("finding~345", "SM<0.2", "temperature>80", "util>.9", '"--lr=0.1" node~gpu'),
 ]

@@ -4,6 +4,7 @@ import pytest
 from rich.cells import cell_len
 
 from mltop.tui.render.cells import (
+    GAP,
     Cell,
     Column,
     LazyRows,
@@ -30,12 +31,12 @@ COLUMNS = (
 @pytest.mark.parametrize(
     ("width", "shown"),
     [
-        (21, [0, 1, 2, 3]),
-        (20, [0, 1, 2]),  # of two equal priorities the right one goes
-        (14, [0, 1, 2]),
-        (13, [0, 2]),
-        (8, [0, 2]),
-        (7, [0]),
+        (24, [0, 1, 2, 3]),
+        (23, [0, 1, 2]),  # of two equal priorities the right one goes
+        (16, [0, 1, 2]),
+        (15, [0, 2]),
+        (9, [0, 2]),
+        (8, [0]),
         (0, [0]),  # priority 0 stays even where it does not fit
     ],
 )
@@ -52,15 +53,15 @@ def test_no_columns_fit_anywhere():
 def test_stretching_columns_fill_the_line(width):
     columns = (*COLUMNS, Column("e", "E", 4, stretch=True), Column("f", "F", 4, stretch=True, most=9))
     shown = layout(columns, width)
-    used = sum(w for _, w in shown) + len(shown) - 1
-    assert used == max(width, 3 + 4 + 4 + 2)
+    used = sum(w for _, w in shown) + GAP * (len(shown) - 1)
+    assert used == max(width, 3 + 4 + 4 + 2 * GAP)
     assert dict(shown)[5] <= 9
 
 
 def test_hidden_columns_make_room():
-    assert layout(COLUMNS, 15) == [(0, 3), (1, 5), (2, 4)]
-    assert layout(COLUMNS, 15, hidden={1}) == [(0, 3), (2, 4), (3, 6)]
-    assert layout(COLUMNS, 14, hidden={1}) == [(0, 3), (2, 4)]
+    assert layout(COLUMNS, 17) == [(0, 3), (1, 5), (2, 4)]
+    assert layout(COLUMNS, 17, hidden={1}) == [(0, 3), (2, 4), (3, 6)]
+    assert layout(COLUMNS, 16, hidden={1}) == [(0, 3), (2, 4)]
 
 
 @pytest.mark.parametrize(
@@ -99,25 +100,52 @@ def test_what_a_machine_says_cannot_move_the_cursor(text):
 
 def test_a_line_is_as_wide_as_its_columns():
     row = Row("k", (Cell("1"), Cell("x" * 9, "warn"), Cell("[red]"), Cell("日本語日本語")))
-    line = columns_line(COLUMNS, row, layout(COLUMNS, 21))
-    assert plain(line) == "  1 xxxx… [re… 日本 …"
+    line = columns_line(COLUMNS, row, layout(COLUMNS, 24))
+    assert plain(line) == "  1  xxxx…  [re…  日本 …"
     assert [cell.style for cell in line if cell.text.strip()] == ["", "warn", "", ""]
 
 
 def test_a_banner_replaces_everything_after_the_first_column():
     row = Row("k", (Cell("7"), Cell("b"), Cell("c"), Cell("d")), Cell("LOST since 12:00:00 and so on", "crit"))
-    line = columns_line(COLUMNS, row, layout(COLUMNS, 21))
-    assert plain(line) == "  7 LOST since 12:00…"
+    line = columns_line(COLUMNS, row, layout(COLUMNS, 24))
+    assert plain(line) == "  7  LOST since 12:00:0…"
     assert line[-1].style == "crit"
     assert row.text == "7 b c d LOST since 12:00:00 and so on"
 
 
 @pytest.mark.parametrize(("reverse", "arrow"), [(True, "▼"), (False, "▲")])
 def test_the_sorted_column_is_marked(reverse, arrow):
-    shown = layout(COLUMNS, 21)
-    assert plain(header_line(COLUMNS, shown)) == "  A B     C    D     "
-    assert plain(header_line(COLUMNS, shown, ("a", reverse))) == f" {arrow}A B     C    D     "
-    assert plain(header_line(COLUMNS, shown, ("b", reverse))) == f"  A B{arrow}    C    D     "
+    shown = layout(COLUMNS, 24)
+    assert plain(header_line(COLUMNS, shown)) == "  A  B      C     D     "
+    assert plain(header_line(COLUMNS, shown, ("a", reverse))) == f" {arrow}A  B      C     D     "
+    assert plain(header_line(COLUMNS, shown, ("b", reverse))) == f"  A  B{arrow}     C     D     "
+    marked = (Column("mark", "", 1, tight=True), *COLUMNS)
+    shown = layout(marked, 25)
+    assert plain(header_line(marked, shown, ("b", reverse))) == f"   A  B{arrow}     C     D     ", "a mark has no gap"
+    assert plain(header_line(marked, shown, ("d", reverse))) == f"   A  B      C     D{arrow}    "
+
+
+def test_an_arrow_eats_no_title() -> None:
+    columns = tuple(Column(name, name.upper(), len(name), right=name == "gpu") for name in ("gpu", "sm", "power"))
+    shown = layout(columns, 80)
+    for column in columns:
+        text = plain(header_line(columns, shown, (column.key, True)))
+        assert text.replace("▼", " ").split() == ["GPU", "SM", "POWER"]
+        assert "▼" in text
+
+
+def test_a_background_ends_with_its_word():
+    columns = (Column("a", "A", 9), Column("b", "B", 5, right=True))
+    line = columns_line(columns, Row("", (Cell("waits", "waits"), Cell("7", "waits"))), layout(columns, 16))
+    assert plain(line) == "waits          7"
+    assert {cell.text for cell in line if cell.style == "waits"} == {"waits", "7"}
+
+
+def test_narrow_gaps_and_none():
+    columns = (Column("m", "", 1, tight=True), Column("a", "A", 2, gap=1), Column("b", "B", 2), Column("c", "C", 2))
+    row = Row("", tuple(Cell(text) for text in ("!", "aa", "bb", "cc")))
+    assert plain(columns_line(columns, row, layout(columns, 10))) == "!aa bb  cc"
+    assert fit(columns, 10) == [0, 1, 2, 3]
 
 
 def test_optional_columns_without_any_value_are_named():

@@ -15,7 +15,9 @@ def test_heights_grow_with_the_value(glyphs):
     assert ramp[0] == glyphs.ramp[0]
     assert ramp[-1] == glyphs.ramp[-1]
     assert [glyphs.ramp.index(glyph) for glyph in ramp] == sorted(glyphs.ramp.index(glyph) for glyph in ramp)
-    assert len(set(glyphs.ramp)) == 8
+    assert len(glyphs.ramp) == 8 and glyphs.ramp[-1] == glyphs.ramp[-2], "as high as the line below it allows"
+    assert len(set(glyphs.eighths)) == 8 and set(glyphs.ramp) < set(glyphs.eighths)
+    assert glyphs.alarm not in glyphs.ramp, "full is no alarm"
 
 
 @SETS
@@ -34,8 +36,8 @@ def test_values_outside_are_clamped(glyphs, value, level):
 
 
 def test_sparkline_shows_the_newest_values_on_the_right():
-    assert UNICODE.sparkline([0, 0.5, 1], 5) == "  ▁▅█"
-    assert UNICODE.sparkline([0, 0, None, 1], 2) == "·█"
+    assert UNICODE.sparkline([0, 0.5, 1], 5) == "  ▁▅▇"
+    assert UNICODE.sparkline([0, 0, None, 1], 2) == "·▇"
     assert UNICODE.sparkline([], 3) == "   "
     assert UNICODE.sparkline([1], 0) == ""
 

@@ -18,14 +18,27 @@ from mltop.probes.model import (
     RemapBanks,
     Sample,
 )
+from mltop.probes.model.incident import Doing
+from mltop.probes.model.vocabulary import WorkState
 from mltop.probes.reach.view import NodeView
 from mltop.tui.filters import FIELDS, Subject
-from mltop.tui.render.cells import Cell, Column, Row, columns_line, header_line, layout, plain, unknown_columns
+from mltop.tui.render.cells import (
+    Cell,
+    Column,
+    PartsCell,
+    Row,
+    columns_line,
+    header_line,
+    layout,
+    plain,
+    unknown_columns,
+)
 from mltop.tui.render.gpus.table import (
     GPU_COLUMNS,
     GpuLine,
     errors_cell,
     flags_cell,
+    free_row,
     gpu_columns,
     gpu_row,
     gpu_value,
@@ -71,58 +84,147 @@ def drawn(rows: list[Row], columns: tuple[Column, ...], width: int) -> tuple[str
 
 
 def titles(gpus: list[GpuSample], width: int) -> list[str]:
-    return drawn([gpu_row(one, [RANK]) for one in gpus], gpu_columns(gpus), width)[0].split()
+    return drawn([gpu_row(GpuLine(one, [RANK])) for one in gpus], gpu_columns(gpus, width), width)[0].split()
 
 
 def cell(one: GpuSample, key: str) -> Cell:
-    return gpu_row(one, []).cells[[column.key for column in GPU_COLUMNS].index(key)]
+    return row_cell(GpuLine(one), key)
 
 
-def test_80_columns_hold_the_essentials_and_the_users() -> None:
-    header, (line,) = drawn([gpu_row(gpu(), [RANK])], GPU_COLUMNS, 80)
+def row_cell(line: GpuLine, key: str) -> Cell:
+    return gpu_row(line).cells[[column.key for column in GPU_COLUMNS].index(key)]
+
+
+def test_80_columns_hold_the_essentials() -> None:
+    header, (line,) = drawn([gpu_row(GpuLine(gpu(), [RANK], doing=Doing("works")))], gpu_columns([gpu()]), 80)
     assert len(line) == 80
-    assert header.split() == [
-        "GPU",
-        "BUSY",
-        "SM",
-        "TC",
-        "DRAM",
-        "MHZ/MAX",
-        "TEMP",
-        "PWR/LIM",
-        "MEMORY",
-        "THROTTLE",
-        "RANK",
-        "PID",
-    ]
-    assert line.split() == ["0", "97%", "74%", "46%", "55%", "1755/1980", "64C", "652/700W", "74/80G", "3", "4711"]
+    assert " ".join(header.split()) == "GPU SM last 10 min TC DRAM POWER TEMP MEMORY RANK STATE"
+    assert line.split() == ["0", "74%", "46%", "55%", "652/700W", "64C", "74/80G", "3", "works"]
 
 
 @pytest.mark.parametrize(
     ("width", "more"),
     [
-        (120, {"HBM", "NVLINK", "PCIE"}),
-        (200, {"HBM", "NVLINK", "PCIE", "USER", "STATE", "MODEL", "TREND"}),
+        (120, {"GHZ", "NVLINK"}),
+        (200, {"GHZ", "NVLINK", "HBM", "PCIE", "THROTTLED", "BUSY", "PID"}),
     ],
 )
 def test_wider_terminals_show_more(width: int, more: set[str]) -> None:
     assert more <= set(titles([gpu()], width))
+    assert not more & set(titles([gpu()], 80))
 
 
-def test_an_alarm_of_the_memory_is_worth_more_than_a_pid_and_an_old_repair_is_not() -> None:
+@pytest.mark.parametrize(("width", "graph"), [(80, 12), (109, 12), (110, 33), (159, 33), (160, 64), (200, 64)])
+def test_a_wider_screen_has_a_wider_graph(width: int, graph: int) -> None:
+    columns = gpu_columns([gpu()], width)
+    shown = dict(layout(columns, width, unknown_columns(columns, [gpu_row(GpuLine(gpu()))])))
+    assert shown[[column.key for column in columns].index("graph")] >= graph
+
+
+def test_an_alarm_of_the_memory_is_worth_more_than_activity_of_parts_and_an_old_repair_is_not() -> None:
     alarm, old = gpu(remap=Remap(pending=True)), gpu(remap=Remap(corrected=1))
-    assert {"FLAGS", "SM", "TC"} <= set(titles([alarm], 80))
+    assert {"FLAGS", "SM"} <= set(titles([alarm], 80))
     assert "FLAGS" not in titles([old], 80) and "DRAM" in titles([old], 80)
-    assert "FLAGS" in titles([old], 140) and "FLAGS" not in titles([gpu()], 200)
+    assert "FLAGS" in titles([old], 240) and "FLAGS" not in titles([gpu()], 240)
 
 
-def test_where_activity_is_unknown_the_gauge_of_gpu_util_is_called_coarse() -> None:
+def test_where_only_gpu_util_is_known_it_stands_in_the_place_of_activity() -> None:
     unknown = gpu(sm_active=None, tensor_active=None, dram_active=None, activity_source=None)
     for width in (80, 120):
-        header, (line,) = drawn([gpu_row(unknown, [RANK])], gpu_columns([unknown]), width)
-        assert header.split()[:3] == ["GPU", "BUSY", "coarse"] and "SM" in header
-        assert "–" in line.split()
-    assert "coarse" not in titles([unknown, gpu(1)], 200), "of one GPU at least it is known"
+        header, (line,) = drawn([gpu_row(GpuLine(unknown, [RANK]))], gpu_columns([unknown], width), width)
+        assert header.split()[:3] == ["GPU", "BUSY", "busy,"] and "SM" not in header
+        assert line.split()[:2] == ["0", "97%"]
+    assert "SM" in titles([unknown, gpu(1)], 80), "of one GPU at least it is known"
+
+
+@pytest.mark.parametrize(
+    ("mark", "text", "style"),
+    [("", "", ""), ("warn", "▲", "warn"), ("crit", "▲", "crit"), ("stands", "■", "crit")],
+)
+def test_what_is_wrong_has_a_mark_in_the_gutter(mark: str, text: str, style: str) -> None:
+    row = gpu_row(GpuLine(gpu(), mark=mark))
+    assert row.cells[0] == Cell(text, style)
+    _, (line,) = drawn([row], GPU_COLUMNS, 80)
+    assert line.startswith(f"{text or ' '}  0"), "no gap behind it: the index has its own"
+
+
+@pytest.mark.parametrize(
+    ("doing", "text", "narrow", "style"),
+    [
+        (Doing("works"), "works", "works", ""),
+        (Doing("waits", 10.0, "all_reduce"), "waits 6m28s", "waits 6m", "waits"),
+        (Doing("waits", 380.0), "waits 18s", "waits 18s", "waits"),
+        (Doing("stands", 10.0), "stands 6m28s", "stands 6m", "crit"),
+        (Doing("alone", 10.0), "computes alone 6m28s", "alone 6m", "warn"),
+        (Doing("throttled", where="hw_thermal"), "throttled", "throttled", "warn"),
+        (Doing("starting", 10.0), "starting", "starting", ""),
+        (Doing("idle"), "idle", "idle", "dim"),
+        (Doing("unknown"), "–", "–", "dim"),
+    ],
+)
+def test_what_it_does_in_words(doing: Doing, text: str, narrow: str, style: str) -> None:
+    found = row_cell(GpuLine(gpu(), doing=doing, now=398.0), "state")
+    assert (found.text, found.style) == (text, style)
+    for cells, expected in ((20, text), (9, narrow)):
+        line = columns_line([Column("s", "S", cells)], Row("", (found,)), [(0, cells)])
+        assert plain(line) == expected.ljust(cells)
+        assert {cell.style for cell in line if cell.text.strip()} == {style}
+
+
+def test_the_gravest_state_sorts_first() -> None:
+    states: list[WorkState] = ["works", "unknown", "waits", "stands", "throttled", "idle"]
+    lines = [GpuLine(gpu(), doing=Doing(state)) for state in states]
+    ordered = sorted(lines, key=lambda line: gpu_value("state", line) or 0)
+    assert [line.doing.state for line in ordered] == ["stands", "throttled", "waits", "unknown", "idle", "works"]
+
+
+@pytest.mark.parametrize(
+    ("mhz", "reasons", "text", "style"),
+    [
+        (1755, [], "1.75", ""),
+        (1980, ["sw_power_cap"], "1.98", ""),
+        (345, ["hw_thermal"], "0.34", "warn"),
+        (1200, ["gpu_idle"], "1.20", ""),
+        (None, [], "–", ""),
+        (1755, None, "1.75", ""),
+    ],
+)
+def test_the_clock_is_in_ghz_and_coloured_where_it_is_held_down(
+    mhz: float | None, reasons: list[str] | None, text: str, style: str
+) -> None:
+    found = cell(gpu(sm_clock_mhz=mhz, throttle_reasons=reasons), "clock")
+    assert (found.text, found.style) == (text, style)
+
+
+@pytest.mark.parametrize(
+    ("fields", "styles"),
+    [
+        ({}, ["", "dim"]),
+        ({"throttle_reasons": ["sw_power_cap"]}, ["warn", "dim"]),
+        ({"throttle_reasons": ["sw_power_cap"], "sm_clock_mhz": 1980}, ["", "dim"]),  # it costs nothing
+        ({"throttle_reasons": ["sw_power_cap"], "sm_clock_mhz": None}, ["", "dim"]),
+    ],
+)
+def test_power_is_coloured_while_its_cap_lowers_the_clock(fields: dict[str, object], styles: list[str]) -> None:
+    found = cell(gpu(**fields), "power")
+    assert isinstance(found, PartsCell) and found.text == "652/700W"
+    assert [part.style for part in found.fitted(8)] == styles
+    assert plain(found.fitted(10)) == "  652/700W" and len(plain(found.fitted(5))) == 5
+
+
+def test_gpus_that_nobody_uses_are_one_row() -> None:
+    free = [
+        gpu(index, sm_active=0.0, power_w=watts, temperature_c=heat)
+        for index, watts, heat in ((4, 66.0, 34.0), (5, 72.4, 34.2), (7, 70.0, None))
+    ]
+    row = free_row(free)
+    _, (line,) = drawn([row], GPU_COLUMNS, 80)
+    assert row.key == "4" and len(line) == 80
+    assert line.rstrip() == "      4-5,7  idle, no process; 0% SM, 66-72W, 34C", "all of which, where they are many"
+    _, (line,) = drawn([free_row(free[:2])], GPU_COLUMNS, 80)
+    assert line.rstrip() == " 4-5  idle, no process; 0% SM, 66-72W, 34C"
+    bare = free_row([GpuSample(4), GpuSample(5)])
+    assert bare.banner == Cell("idle, no process", "dim"), "what is not known is not there"
 
 
 @pytest.mark.parametrize(
@@ -138,13 +240,11 @@ def test_where_activity_is_unknown_the_gauge_of_gpu_util_is_called_coarse() -> N
         (None, 0.11, 0.0, False),
     ],
 )
-def test_a_gpu_that_only_waits_is_marked_where_it_contradicts_itself(
+def test_a_gpu_that_only_waits_contradicts_itself(
     busy: float | None, sm: float | None, tensor: float | None, marked: bool
 ) -> None:
     one = gpu(busy=busy, sm_active=sm, tensor_active=tensor)
     assert spins(one) == marked
-    found = cell(one, "sm")
-    assert (found.text.startswith("≠"), found.style == "accent") == (marked, marked)
 
 
 @pytest.mark.parametrize(
@@ -152,15 +252,15 @@ def test_a_gpu_that_only_waits_is_marked_where_it_contradicts_itself(
     [
         (None, {}, "–", ""),
         ([], {}, "", ""),
-        (["sw_power_cap"], {"sw_power_cap": 1.0}, "PWR 100%", "dim"),
-        (["hw_thermal", "hw_slowdown"], {"hw_thermal": 0.34}, "HW-TH 34%", "crit"),
-        ([], {"hw_thermal": 0.34}, "HW-TH 34%", "crit"),  # held in between
+        (["sw_power_cap"], {"sw_power_cap": 1.0}, "power cap 100%", "dim"),
+        (["hw_thermal", "hw_slowdown"], {"hw_thermal": 0.34}, "too hot 34%", "crit"),
+        ([], {"hw_thermal": 0.34}, "too hot 34%", "crit"),  # held in between
         ([], {"hw_thermal": 0.001}, "", ""),
-        (["power_brake", "sw_power_cap"], {"power_brake": 1.2}, "BRAKE 100% PWR", "crit"),
-        (["hw_slowdown"], {}, "HW-SL", "warn"),
-        (["sw_thermal"], {}, "SW-TH", "warn"),
-        (["gpu_idle"], {"low_utilization": 1.0}, "idle", "dim"),
-        (None, {"hw_thermal": 0.5}, "HW-TH 50%", "crit"),
+        (["power_brake", "sw_power_cap"], {"power_brake": 1.2}, "PSU brake 100%, power cap", "crit"),
+        (["hw_slowdown"], {}, "HW slowdown", "warn"),
+        (["sw_thermal"], {}, "hot", "warn"),
+        (["gpu_idle"], {"low_utilization": 1.0}, "", ""),
+        (None, {"hw_thermal": 0.5}, "too hot 50%", "crit"),
         (["something_new"], {}, "something_new", ""),
     ],
 )
@@ -198,7 +298,7 @@ def test_flags_only_where_there_is_something(fields: dict[str, object], text: st
         (Nvlink(), "–", ""),
         (Nvlink(rx_bytes_per_s=1e9), "1.0G/s", ""),
         (Nvlink([NvlinkLink(0, True), NvlinkLink(1, True)]), "2/2", ""),
-        (Nvlink([NvlinkLink(0, True), NvlinkLink(1, False)], 0.0, 0.0), "1/2 0/s", "crit"),
+        (Nvlink([NvlinkLink(0, True), NvlinkLink(1, False)], 0.0, 0.0), "1/2 up", "crit"),
         (Nvlink([NvlinkLink(0), NvlinkLink(1)]), "–", ""),
         (Nvlink([NvlinkLink(0, True), NvlinkLink(1)]), "1/2", ""),  # unknown is not down
     ],
@@ -246,6 +346,8 @@ def test_pcie(pcie: Pcie, text: str, style: str) -> None:
 )
 def test_memory_in_few_letters(used: int | None, total: int | None, text: str) -> None:
     assert memory_text(used, total) == text
+    _, (line,) = drawn([gpu_row(GpuLine(gpu(memory_used_bytes=used, memory_total_bytes=total)))], GPU_COLUMNS, 80)
+    assert f" {text} " in line, "whole, also where it is narrow"
 
 
 def test_an_instance_has_its_own_memory_activity_and_processes() -> None:
@@ -254,19 +356,19 @@ def test_an_instance_has_its_own_memory_activity_and_processes() -> None:
     row = mig_row(gpu(3, processes=processes, mig_enabled=True), instance)
     text = {column.key: cell.text for column, cell in zip(GPU_COLUMNS, row.cells, strict=True)}
     assert row.key == "3.1"
-    assert (text["gpu"], text["clock"], text["memory"], text["pid"]) == ("└1", "1g.10gb", "1.0/10G", "22")
+    assert (text["gpu"], text["state"], text["memory"], text["pid"]) == ("└1", "1g.10gb", "1.0/10G", "22")
     assert (text["sm"], text["power"], text["temperature"]) == ("–", "", ""), "unknown is not: nothing to know"
 
 
 def test_every_column_can_be_sorted_by_a_value() -> None:
-    named = {column.key for column in GPU_COLUMNS if column.title}
+    named = {column.key for column in GPU_COLUMNS if column.title} - {"graph"}
     one = gpu(remap=Remap(pending=True), throttle_reasons=["hw_thermal"], memory_temperature_c=70.0, name="H100")
     one.temperature_margin_c, one.pci_bus_id = 9.0, "00000000:1B:00.0"
-    assert {key for key in named if gpu_value(key, one, [RANK]) is None} == set()
+    assert {key for key in named if gpu_value(key, GpuLine(one, [RANK])) is None} == set()
     lost = GpuSample(3, state="lost", busy=1.0)
-    assert gpu_value("busy", lost, []) is None and gpu_value("gpu", lost, []) == 3
-    assert gpu_value("throttle", one, []) < gpu_value("throttle", gpu(), []), "the worst comes first"
-    assert gpu_value("pid", gpu(processes=[GpuProcess(88)]), []) == 88
+    assert gpu_value("busy", GpuLine(lost)) is None and gpu_value("gpu", GpuLine(lost)) == 3
+    assert gpu_value("throttle", GpuLine(one)) < gpu_value("throttle", GpuLine(gpu())), "the worst comes first"
+    assert gpu_value("pid", GpuLine(gpu(processes=[GpuProcess(88)]))) == 88
 
 
 @pytest.mark.parametrize("column", [column for column in GPU_COLUMNS if column.field], ids=lambda column: column.key)

@@ -103,7 +103,7 @@ def test_counters_say_by_how_much_they_grew() -> None:
     assert found["PCIe"]["replays"].text == "4 (+4)"
     assert found["PCIe"]["l0 to recovery"].text == "9 (+4)" and found["PCIe"]["l0 to recovery"].style == "warn"
     assert found["PCIe"]["bad dllp"].text == "2" and found["PCIe"]["bad dllp"].style == ""
-    assert found["throttled by"]["HW-TH"].text == "now 34%, 12s in all (+12s)"
+    assert found["throttled by"]["too hot"].text == "now 34%, 12s in all (+12s)"
 
 
 @pytest.mark.parametrize(

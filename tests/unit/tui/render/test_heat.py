@@ -6,25 +6,25 @@ import itertools
 
 import pytest
 
-from mltop.probes.judge.health.registry import ALL_RULES
-from mltop.probes.model import Finding, GpuSample, NodeState, Sample
+from mltop.probes.judge.states import JobStates
+from mltop.probes.model import Finding, GpuSample, NodeState, RankSample, Sample
+from mltop.probes.model.incident import Doing
 from mltop.probes.reach.view import NodeView
-from mltop.tui.render import findings as findings_of_screen
-from mltop.tui.render.cells import line_width, plain
+from mltop.tui.render.cells import Cell, line_width, plain
 from mltop.tui.render.findings import FOLD_FROM, fleet_problems, folded_names, problems_of
 from mltop.tui.render.fleet.heat import (
-    BETTER_FOR_S,
     FINE,
     LEVELS,
     LOST,
     MARK,
     METRICS,
     SIGNS,
+    STANDS,
+    STYLES_OF,
     UNKNOWN_CODE,
+    WAITS,
     Heats,
-    WorstFirst,
     activity_source,
-    by_name,
     level,
     natural,
     next_metric,
@@ -32,12 +32,11 @@ from mltop.tui.render.fleet.heat import (
 )
 from mltop.tui.render.fleet.map import (
     CELLS,
-    DENSITIES,
     GROUPED,
     NAME_MOST,
     NAMED,
     Legend,
-    counts,
+    Section,
     fitting,
     line_cells,
     list_legend,
@@ -48,6 +47,7 @@ from mltop.tui.render.fleet.map import (
 )
 from mltop.tui.render.fleet.nodes import metric_glyphs
 
+DENSITIES = (NAMED, GROUPED, CELLS)
 ACTIVITY, CLOCK, TEMPERATURE, POWER, MEMORY = METRICS
 GIB = 2**30
 CLOCK_S = itertools.count(1.0)
@@ -77,7 +77,7 @@ def finding(node, subject="GPU 0", severity="critical", message="hot", **fields)
 
 
 def legend(heats, metric, width):
-    return map_legend(Legend(heats, metric, "GPU-Util", marked=2), CELLS, width)
+    return map_legend(Legend(heats, metric, "GPU-Util"), CELLS, width)
 
 
 # Levels
@@ -115,8 +115,11 @@ def test_a_value_near_a_border_does_not_flicker():
 
 
 def test_every_level_and_sign_has_its_own_glyph():
-    assert len(set(SIGNS)) == len(SIGNS) == LEVELS + 3
-    assert MARK not in SIGNS
+    assert len(SIGNS) == len(STYLES_OF) == LEVELS + 5
+    drawn = list(zip(SIGNS, STYLES_OF, strict=True))
+    assert len(set(drawn)) == len(drawn), "of two that look alike the colour differs"
+    assert len(set(SIGNS[:LEVELS])) == LEVELS - 1 and MARK not in SIGNS
+    assert len(set(SIGNS[LEVELS:]) - set(SIGNS[:LEVELS])) == 4, "a tint stands for waiting, else ░"
 
 
 # Nodes
@@ -125,7 +128,7 @@ def test_every_level_and_sign_has_its_own_glyph():
 def test_what_is_unknown_is_not_the_lowest_level_and_not_fine():
     heat = heats_of([view("n1", *busy(0.0, None, 1.0))])[0]
     assert list(heat.codes) == [0, UNKNOWN_CODE, LEVELS - 1]
-    assert heat.styles == ("ok", "dim", "ok")
+    assert heat.styles() == ["ramp-0", "dim", f"ramp-{LEVELS - 1}"]
     assert (heat.cell, heat.cell_style) == (SIGNS[UNKNOWN_CODE], "dim"), "what is not known may be the worst"
 
 
@@ -133,17 +136,26 @@ def test_a_lost_gpu_makes_its_node_critical_before_any_rule_says_so():
     gpus = [*busy(1.0), GpuSample(1, state="lost"), GpuSample(2, state="error")]
     heat = heats_of([view("n1", *gpus)])[0]
     assert heat.status == "crit" and heat.cell == SIGNS[LOST]
-    assert heat.styles == ("ok", "crit", "crit")
+    assert heat.styles() == [f"ramp-{LEVELS - 1}", "crit", "crit"]
 
 
-def test_findings_colour_the_gpus_they_are_about():
+def test_findings_mark_the_node_and_leave_the_value_its_colour():
     findings = [finding("n1", "GPU 1", "warning"), finding("n1", "GPU 1"), finding("n1", "GPU 2", "info")]
-    heat = heats_of([view("n1", *busy(1.0, 1.0, 1.0))], findings=findings)[0]
-    assert heat.styles == ("ok", "crit", "ok") and heat.status == "crit"
+    heat = heats_of([view("n1", *busy(1.0, 0.0, 1.0))], findings=findings)[0]
+    assert heat.styles() == ["ramp-7", "ramp-0", "ramp-7"] and heat.status == "crit"
+    assert (heat.cell, heat.cell_style) == ("▲", "crit"), "where a node is one cell, that says it"
     heat = heats_of([view("n1", *busy(1.0, 1.0))], findings=[finding("n1", "all 2 GPUs", "warning")])[0]
-    assert heat.styles == ("warn", "warn") and heat.status == "warn"
+    assert (heat.status, heat.cell, heat.cell_style) == ("warn", "▲", "warn")
     heat = heats_of([view("n1", *busy(1.0, 1.0))], findings=[finding("n1", "NVML")])[0]
-    assert heat.styles == ("ok", "ok") and heat.status == "crit", "the machine's own problem colours the node"
+    assert heat.status == "crit", "the machine's own problem marks the node"
+    heat = heats_of([view("n1", *busy(1.0))], findings=[finding("n1", severity="info")])[0]
+    assert heat.status == "ok" and heat.cell == SIGNS[LEVELS - 1], "what is only worth knowing marks nothing"
+
+
+def test_troubles_name_gpus_and_all_of_them():
+    findings = [finding("n1", "GPU 1", "warning"), finding("n1", "GPU 1"), finding("n1", "all 8 GPUs", "warning")]
+    (one,) = troubles(findings).values()
+    assert (one.node, one.all_gpus, one.gpus) == ("crit", "warn", {1: "crit"})
 
 
 def test_a_finding_that_is_over_colours_nothing():
@@ -179,21 +191,64 @@ def test_a_node_of_which_nothing_changed_keeps_its_object():
 
 def test_gpus_that_a_filter_leaves_out_are_dim():
     heat = Heats(ACTIVITY).of(view("n1", *busy(0.1, 0.9)), FINE, lambda _, gpu: gpu.busy > 0.5)
-    assert heat.styles == ("dim", "ok")
+    assert heat.styles() == ["dim", "ramp-7"]
 
 
 def test_a_new_sample_of_the_same_levels_shows_what_else_has_changed():
     heats = Heats(ACTIVITY)
     fine = heats.of(view("n1", *busy(0.1, 0.9)))
     filtered = heats.of(view("n1", *busy(0.1, 0.9)), FINE, lambda _, gpu: gpu.index == 1)
-    assert filtered.styles == ("dim", "ok")
+    assert filtered.styles() == ["dim", "ramp-7"]
     assert heats.of(view("n1", *busy(0.1, 0.9))) == fine
     hot = troubles([finding("n1", "GPU 1")])["n1"]
-    assert heats.of(view("n1", *busy(0.1, 0.9)), hot).styles == ("ok", "crit")
-    swapped = [GpuSample(1, busy=0.1), GpuSample(0, busy=0.9)]
-    assert heats.of(view("n1", *swapped), hot).styles == ("crit", "ok"), "the same levels, other GPUs"
+    assert heats.of(view("n1", *busy(0.1, 0.9)), hot).status == "crit"
     assert heats.of(view("n1", *busy(0.1, 0.9), state="lost"), hot).codes == b""
     assert heats.of(view("n1", *busy(0.1, 0.9))) == fine
+
+
+def hung(*culprits, usual="waits", gpus=8, held=80):
+    """A node of a job that stands still: its heat, with those GPUs as culprits."""
+    made = [
+        GpuSample(at, busy=1.0, sm_active=0.9, memory_used_bytes=(held << 30 if at < gpus else 0)) for at in range(8)
+    ]
+    ranks = [RankSample(100 + at, at, job="run", gpus=[at]) for at in range(gpus)]
+    node = NodeView(NodeState("n1", "live"), Sample("n1", next(CLOCK_S), gpus=made, ranks=ranks))
+    states = JobStates(Doing(usual, 5.0), gpus={("n1", at): Doing("stands", 5.0) for at in culprits})
+    return Heats(ACTIVITY).of(node, standing=states), node, states
+
+
+def test_a_hung_job_is_a_block_and_its_culprit_stands_out():
+    heat, *_ = hung(5)
+    assert list(heat.codes) == [WAITS] * 5 + [STANDS] + [WAITS] * 2
+    assert heat.styles() == ["graph-waits"] * 5 + ["stands"] + ["graph-waits"] * 2
+    assert (heat.status, heat.cell) == ("stands", "■")
+    heat, *_ = hung()
+    assert (heat.status, heat.cell, heat.cell_style) == ("ok", SIGNS[WAITS], "graph-waits")
+
+
+def test_gpus_of_a_hung_node_that_no_rank_uses_keep_their_value():
+    heat, *_ = hung(gpus=4)
+    assert set(heat.codes[:4]) == {WAITS} and set(heat.codes[4:]) == {LEVELS - 1}
+
+
+def test_a_job_that_works_again_shows_how_much():
+    heat, node, _ = hung(usual="works")
+    assert WAITS not in heat.codes and STANDS not in heat.codes
+    heats = Heats(ACTIVITY)
+    assert WAITS in heats.of(node, standing=hung()[2]).codes
+    assert WAITS not in heats.of(node).codes, "the same sample, another state"
+
+
+def test_another_metric_shows_its_values_during_a_hang():
+    _, node, states = hung(3)
+    assert set(Heats(MEMORY).of(node, standing=states).codes) <= {*range(LEVELS), UNKNOWN_CODE}
+
+
+def test_a_lost_gpu_of_a_hung_job_is_lost():
+    made = [GpuSample(0, state="lost"), GpuSample(1, sm_active=0.0, memory_used_bytes=80 << 30)]
+    ranks = [RankSample(1, 0, job="run", gpus=[0]), RankSample(2, 1, job="run", gpus=[1])]
+    node = NodeView(NodeState("n1", "live"), Sample("n1", next(CLOCK_S), gpus=made, ranks=ranks))
+    assert list(Heats(ACTIVITY).of(node, standing=JobStates(Doing("waits", 5.0))).codes) == [LOST, WAITS]
 
 
 # Metrics
@@ -233,28 +288,8 @@ def test_activity_says_where_it_comes_from():
 
 def test_names_with_numbers_are_in_natural_order():
     names = ["n10", "n9", "n1", "m2", "10.0.0.9", "10.0.0.10"]
-    assert by_name(names) == ["10.0.0.9", "10.0.0.10", "m2", "n1", "n9", "n10"]
+    assert sorted(names, key=natural) == ["10.0.0.9", "10.0.0.10", "m2", "n1", "n9", "n10"]
     assert natural("7") < natural("x")
-
-
-def test_problems_come_first_and_connecting_nodes_stand_where_they_will_stay():
-    order = WorstFirst()
-    nodes = [("n1", "ok"), ("n2", "warn"), ("n3", "connecting"), ("n10", "crit"), ("n4", "ok")]
-    assert order.ordered(nodes, 0.0) == [("n10", 0), ("n2", 1), ("n1", 2), ("n3", 2), ("n4", 2)]
-
-
-def test_what_flaps_does_not_jump():
-    order = WorstFirst()
-    places = []
-    for second in range(20):
-        status = "warn" if second % 2 else "ok"
-        placed = order.ordered([("n1", "ok"), ("n2", status)], float(second))
-        places.append([name for name, _ in placed])
-    assert places == [["n1", "n2"]] + [["n2", "n1"]] * 19
-    settled = order.ordered([("n1", "ok"), ("n2", "ok")], 20.0)
-    assert settled[0][0] == "n2"
-    settled = order.ordered([("n1", "ok"), ("n2", "ok")], 20.0 + BETTER_FOR_S)
-    assert settled[0][0] == "n1"
 
 
 # Places
@@ -262,12 +297,48 @@ def test_what_flaps_does_not_jump():
 
 def test_the_most_detailed_grid_that_fits():
     heats = heats_of(fleet(64))
-    assert fitting(heats, None, 200, 40).density == NAMED
-    assert fitting(heats, None, 80, 13).density == GROUPED
-    assert fitting(heats_of(fleet(512)), None, 80, 13).density == CELLS
-    assert fitting(heats_of(fleet(512)), None, 200, 30).density == GROUPED
-    scrolling = fitting(heats_of(fleet(1000)), None, 80, 4)
+    assert fitting(heats, (), 200, 40).density == NAMED
+    assert fitting(heats, (), 80, 13).density == GROUPED
+    assert fitting(heats_of(fleet(512)), (), 80, 13).density == CELLS
+    assert fitting(heats_of(fleet(512)), (), 200, 30).density == GROUPED
+    scrolling = fitting(heats_of(fleet(1000)), (), 80, 4)
     assert scrolling.density == CELLS and len(scrolling.rows) > 4, "never several nodes in one cell"
+
+
+@pytest.mark.parametrize("nodes", [4, 64, 512])
+@pytest.mark.parametrize(("width", "height"), [(80, 13), (120, 24), (200, 40)])
+@pytest.mark.parametrize("jobs", [0, 1, 3])
+def test_all_nodes_stand_on_the_screen(nodes, width, height, jobs):
+    heats = heats_of(fleet(nodes))
+    sections = [Section(at * nodes // 4, f"train-{at}", (Cell("3 ranks work", "dim"),)) for at in range(jobs)]
+    grid = fitting(heats, sections, width, height)
+    assert len(grid.rows) <= height
+    assert [index for first, end in grid.rows for index in range(first, end)] == list(range(nodes))
+    for line in range(len(grid.rows)):
+        assert line_width(line_cells(grid, heats, line, (), cursor=0)) <= width
+
+
+def test_a_title_has_a_line_where_there_is_room_and_stands_before_the_first_where_not():
+    heats = heats_of(fleet(16))
+    sections = [Section(0, "train-70b", (Cell("8 nodes"),)), Section(8, "an-evaluation-of-it")]
+    wide = fitting(heats, sections, 120, 30)
+    assert plain(line_cells(wide, heats, 0, ())) == "train-70b  8 nodes" and wide.rows[0] == (0, 0)
+    assert plain(line_cells(wide, heats, wide.place(8)[0] - 1, ())).startswith("an-evaluation-of-it")
+    narrow = fitting(heats, sections, 80, 30)
+    assert plain(line_cells(narrow, heats, 0, ())).startswith("train-70b ")
+    assert plain(line_cells(narrow, heats, narrow.place(8)[0], ())).startswith("an-evaluati… ")
+    tight = fitting(heats, sections, 120, 3)
+    assert all(end > first for first, end in tight.rows), "titles give way before nodes do"
+
+
+def test_the_cursor_steps_over_titles():
+    heats = heats_of(fleet(16))
+    sections = [Section(0, "a"), Section(8, "b")]
+    grid = make_grid(heats, sections, 120, NAMED, headed=True)
+    title = grid.place(8)[0] - 1
+    assert grid.rows[title] == (8, 8) and grid.at(title, 0) is None and grid.at(0, 3) is None
+    assert [grid.at(*grid.place(index)) for index in range(16)] == list(range(16))
+    assert [cell for cell in line_cells(grid, heats, title, (), cursor=8) if cell.style.startswith("at-")] == []
 
 
 @pytest.mark.parametrize("density", DENSITIES)
@@ -276,11 +347,11 @@ def test_the_most_detailed_grid_that_fits():
 def test_every_node_stands_once_within_the_width_and_is_found_there(density, width, ranked):
     views = fleet(77)
     heats = heats_of(views)
-    ranks = [0] * 3 + [1] * 9 + [2] * 65 if ranked else None
-    grid = make_grid(heats, ranks, width, density)
+    sections = [Section(0, "a"), Section(3, "b"), Section(12, "c")] if ranked else []
+    grid = make_grid(heats, sections, width, density)
     assert [index for first, end in grid.rows for index in range(first, end)] == list(range(77))
-    if ranks is not None:
-        assert all(len(set(ranks[first:end])) == 1 for first, end in grid.rows)
+    if sections:
+        assert not any(first < start < end for first, end in grid.rows for start in (3, 12)), "a job begins a line"
     for line, (first, end) in enumerate(grid.rows):
         cells = line_cells(grid, heats, line, ())
         assert line_width(cells) <= max(width, grid.margin + grid.pitch)
@@ -296,42 +367,32 @@ def test_every_node_stands_once_within_the_width_and_is_found_there(density, wid
     assert grid.at(len(grid.rows), 0) is None
 
 
-def test_lines_say_names_levels_states_marks_and_sections():
+def test_lines_say_names_levels_states_marks_and_jobs():
     views = [view("bad", *busy(1.0, 0.0)), view("gone", state="lost"), view("a-fine-one", *busy(0.5, None))]
     heats = heats_of(views, findings=[finding("bad", "GPU 1")])
-    grid = make_grid(heats, [0, 0, 2], 60, NAMED)
+    grid = make_grid(heats, [Section(0, "run"), Section(2, "no job")], 60, NAMED)
     top, bottom = SIGNS[LEVELS - 1], SIGNS[0]
-    assert plain(line_cells(grid, heats, 0, {"gone"})) == f"CRIT  !bad        {top}{bottom} {MARK}gone       LL"
-    assert plain(line_cells(grid, heats, 1, ())) == f"fine   a-fine-one {SIGNS[4]}{SIGNS[UNKNOWN_CODE]}"
-    grid = make_grid(heats, None, 60, CELLS)
-    assert plain(line_cells(grid, heats, 0, {"a-fine-one"})) == f"bad        {bottom}L{MARK}"
+    first = plain(line_cells(grid, heats, 0, {"gone"}))
+    assert first.split() == ["run", "▲bad", f"{top}{bottom}", f"{MARK}gone", "LL"]
+    assert plain(line_cells(grid, heats, 1, ())).split() == [
+        "no",
+        "job",
+        "a-fine-one",
+        f"{SIGNS[4]}{SIGNS[UNKNOWN_CODE]}",
+    ]
+    styles = {cell.text.strip(): cell.style for cell in line_cells(grid, heats, 0, {"gone"})}
+    assert styles[MARK] == "crit", "a mark does not hide that the node is lost"
+    assert styles["bad"] == "title" and styles["▲"] == "crit"
+    grid = make_grid(heats, (), 60, CELLS)
+    assert plain(line_cells(grid, heats, 0, {"a-fine-one"})) == f"bad        ▲L{MARK}"
     styles = [cell.style for cell in line_cells(grid, heats, 0, (), cursor=1)]
     assert styles == ["dim", "crit", "at-crit", "dim"]
 
 
 def test_a_state_is_a_word_where_it_fits():
     heats = heats_of([view("n1", *busy(*[1.0] * 8)), view("n2", state="connecting"), view("n3", state="refused")])
-    text = plain(line_cells(make_grid(heats, None, 80, GROUPED), heats, 0, ()))
+    text = plain(line_cells(make_grid(heats, (), 80, GROUPED), heats, 0, ()))
     assert "connect" in text and "refused" in text
-
-
-def test_nodes_that_still_connect_are_not_called_fine():
-    heats = heats_of([view("n1", *busy(1.0)), view("n2", state="connecting")])
-    assert make_grid(heats, [2, 2], 80, NAMED).labels[0].text.strip() == "rest"
-
-
-def test_a_section_is_named_after_the_worst_that_is_in_it_now():
-    findings = [finding("bad"), finding("warm", severity="warning")]
-    heats = heats_of([view(name, *busy(1.0)) for name in ("bad", "warm", "well")], findings=findings)
-    bad, warm, well = heats
-
-    def words(made, ranks):
-        return [label.text.strip() for label in make_grid(made, ranks, 80, NAMED).labels]
-
-    assert words([bad, warm, well], [0, 1, 2]) == ["CRIT", "WARN", "fine"]
-    assert words([bad, well], [0, 0]) == ["CRIT"]
-    assert words([warm, well], [0, 2]) == ["WARN", "fine"]
-    assert words([well, well], [1, 2]) == ["eased", "fine"]
 
 
 @pytest.mark.parametrize(
@@ -364,7 +425,7 @@ def test_the_list_shows_the_metric_of_the_map_and_says_how_many_gpus_a_bar_is():
         (heat,) = heats_of([one], metric)
         assert metric_glyphs(one, heat, metric).text == glyph * 8
     text = plain(list_legend(Legend([heat], POWER, sorted_by="POWER"), 200))
-    assert text.startswith("m power of its limit") and "1 bar = 2 GPUs" in text
+    assert text.startswith("power of its limit") and "1 bar = 2 GPUs" in text
     assert "sorted by POWER" in text and "worst first" not in text
     gone = view("n2", *busy(1.0), GpuSample(1, state="lost"), state="stale")
     cell = metric_glyphs(gone, heats_of([gone])[0], ACTIVITY)
@@ -375,56 +436,60 @@ def test_the_number_of_gpus_may_differ_and_be_odd():
     views = [view("n1", *busy(*[1.0] * 16)), view("n2", *busy(0.5)), view("n3")]
     heats = heats_of(views)
     for density in DENSITIES:
-        line = plain(line_cells(make_grid(heats, None, 120, density), heats, 0, ()))
+        line = plain(line_cells(make_grid(heats, (), 120, density), heats, 0, ()))
         assert "no GPU" in line or density == CELLS
     assert heats[2].cell == SIGNS[UNKNOWN_CODE] and heats[2].status == "unknown"
 
 
 def test_a_long_name_keeps_its_end():
     heats = heats_of([view("a-very-long-prefix-of-a-cluster-0017", *busy(1.0))])
-    assert "cluster-0017" in plain(line_cells(make_grid(heats, None, 80, NAMED), heats, 0, ()))
+    assert "cluster-0017" in plain(line_cells(make_grid(heats, (), 80, NAMED), heats, 0, ()))
 
 
 # The lines around the map
 
 
-def test_the_legend_says_metric_scale_and_counts_and_drops_the_rest_first():
+def test_the_legend_says_metric_and_scale_and_only_what_is_on_the_screen():
+    heat, *_ = hung(5)
     views = [*fleet(5), view("gone", state="lost"), view("new", state="connecting")]
     heats = heats_of(views, findings=[finding("node002", severity="warning")])
     whole = plain(legend(heats, ACTIVITY, 200))
     for words in (
-        "m lowest activity (GPU-Util)",
+        "GPU-Util",
         "0%",
         "100%",
-        "! 1 node CRIT",
-        "~ 1 WARN",
-        "4 fine",
-        "1 connecting",
-        f"{MARK} marked",
-        "L lost",
-        "o worst first",
+        "▲ finding",
+        "L lost node",
+        "c connecting node",
+        "1 cell = 1 node",
+        "o by name",
     ):
-        assert words in whole
-    narrow = plain(legend(heats, ACTIVITY, 60))
-    assert len(narrow) <= 60 and "lowest activity" in narrow and "CRIT" in narrow
+        assert words in whole, words
+    assert not any(word in whole for word in ("waits", "stands", "X lost", "refused", "unknown")), whole
+    hanging = plain(legend([heat], ACTIVITY, 200))
+    assert "waits" in hanging and "■ stands" in hanging and "finding" not in hanging
     assert "30C" in plain(legend(heats, TEMPERATURE, 200))
     assert "v map" in plain(list_legend(Legend(heats, ACTIVITY), 200))
-    assert plain(counts({})[0][1]) == "0 fine"
+
+
+@pytest.mark.parametrize("width", range(16, 200, 3))
+def test_a_legend_fits_and_says_the_metric_last_of_all(width):
+    heats = [*heats_of([*fleet(5), view("gone", state="lost")]), hung(5)[0]]
+    for line in (legend(heats, ACTIVITY, width), list_legend(Legend(heats, ACTIVITY, "GPU-Util"), width)):
+        assert line_width(line) <= width
+        assert plain(line).startswith("GPU-Util")
 
 
 def test_the_node_under_the_cursor_in_figures_and_why():
     gone = view("n1", *busy(0.97, None), state="stale", reason="no sample for 9 s", age_s=9.0)
-    figures, why = (plain(line) for line in node_lines(gone, (), ACTIVITY, 80))
-    assert figures == "n1  stale 9.0s  GPU-Util  97%  –"
-    assert why == "no sample for 9 s"
+    assert [plain(line) for line in node_lines(gone, ACTIVITY, 80)] == ["n1  stale 9.0s  no sample for 9 s"]
     bad = view("n2", *busy(1.0), GpuSample(1, state="lost"))
-    findings = [finding("n2", "GPU 1", "warning", "warm"), finding("n2", "GPU 1", message="GPU 1 lost")]
-    figures, why = (plain(line) for line in node_lines(bad, findings, POWER, 80))
-    assert figures.endswith("LOST")
-    assert why == "CRIT GPU 1 lost  and 1 more"
-    assert plain(node_lines(view("n3", state="connecting"), (), POWER, 80)[1]) != "no problems found"
-    assert plain(node_lines(view("n4", *busy(1.0)), (), POWER, 80)[1]) == "no problems found"
-    assert plain(node_lines(view("n4", *busy(1.0)), (), POWER, 80, judged=False)[1]) == "not judged yet"
+    (figures,) = (plain(line) for line in node_lines(bad, POWER, 80))
+    assert figures == "n2  live 0.5s  no ranks  –  LOST"
+    ranks = [RankSample(at, at, job="run") for at in (3, 4, 5, 9)]
+    some = NodeView(NodeState("n3", "live", age_s=0.5), Sample("n3", 1.0, gpus=busy(1.0), ranks=ranks))
+    assert plain(node_lines(some, ACTIVITY, 80)[0]) == "n3  live 0.5s  ranks 3-5,9"
+    assert plain(node_lines(view("n4", state="connecting"), POWER, 80)[0]) == "n4  connecting"
 
 
 # Problems
@@ -435,25 +500,25 @@ def test_one_problem_of_many_nodes_is_one_line():
     views += [view("node20", *busy(1.0))]
     problems = fleet_problems(views, [finding("node20"), finding("elsewhere")], 100.0)
     assert len(problems) == 2
-    texts = [problem.row.text for problem in problems]
+    texts = [f"{problem.where} {problem.message}" for problem in problems]
     assert "node[01-12]" in texts[0] and "12 nodes: lost: ssh: timed out" in texts[0]
     assert "node20" in texts[1]
-    assert problems[0].row.key.partition("/")[0] == "node01" and len(problems[0].nodes) == 12
+    assert problems[0].key.partition("/")[0] == "node01" and len(problems[0].nodes) == 12
 
 
 def test_messages_that_differ_in_figures_fold_and_few_do_not():
     findings = [finding(f"n{at}", message=f"GPU 0 hot, {60 + at} C") for at in range(FOLD_FROM)]
     views = [view(f"n{at}", *busy(1.0)) for at in range(FOLD_FROM)]
     (one,) = fleet_problems(views, findings, 1.0)
-    assert f"{FOLD_FROM} nodes: GPU 0 hot, 60 C (this on n0)" in one.row.text
+    assert f"{FOLD_FROM} nodes: GPU 0 hot, 60 C (this on n0)" in one.message
     assert len(fleet_problems(views, findings[1:], 1.0)) == FOLD_FROM - 1
-    assert len({problem.row.key for problem in fleet_problems(views, findings[1:], 1.0)}) == FOLD_FROM - 1
+    assert len({problem.key for problem in fleet_problems(views, findings[1:], 1.0)}) == FOLD_FROM - 1
 
 
 def test_worst_first_and_connecting_is_no_problem():
     views = [view("a", state="stale"), view("b", *busy(1.0)), view("c", state="connecting"), view("d", state="refused")]
     problems = fleet_problems(views, [finding("b", severity="info"), finding("b")], 10.0)
-    assert [problem.row.cells[0].text for problem in problems] == ["CRIT", "CRIT", "WARN", "INFO"]
+    assert [problem.first.severity for problem in problems] == ["critical", "critical", "warning", "info"]
     assert not any("c" in problem.nodes for problem in problems)
 
 
@@ -472,13 +537,6 @@ def test_what_differs_only_in_its_subject_folds(rule, subject, action):
         Finding(rule, "warning", f"n{node:02d}", subject.format(node), "so", action.format(node)) for node in range(24)
     ]
     assert [len(problem.nodes) for problem in problems_of([f.node for f in findings], findings)] == [24]
-
-
-def test_what_folds_are_rules_that_there_are():
-    ids = {rule.id for rule in ALL_RULES}
-    assert not set(findings_of_screen._BY_ID) - ids
-    prefixes = [prefix for prefix in findings_of_screen._BY_KIND if prefix != "node."]  # states of nodes: no rule
-    assert all(any(rule_id.startswith(prefix) for rule_id in ids) for prefix in prefixes)
 
 
 def test_different_filesystems_are_different_problems():

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from mltop.probes.model import Finding, KernelEvent, LinkSample, PciDevice
+from mltop.probes.model import Finding, Incident, KernelEvent, LinkSample, PciDevice
 from mltop.probes.model.units import UNKNOWN, clock_time
-from mltop.tui.render.cells import Row, row_of
-from mltop.tui.render.findings import EVENT_COLUMNS, event_row, happenings
+from mltop.tui.render.cells import Row, plain, row_of
+from mltop.tui.render.findings import happenings
 from mltop.tui.render.links import LINK_COLUMNS, PCI_COLUMNS, Counted, grown
+from mltop.tui.screens.events.lines import event_cells, page_of
 
 
 def cells(columns: tuple[object, ...], row: Row) -> dict[str, tuple[str, str]]:
@@ -111,9 +114,33 @@ def test_what_happened_on_one_node() -> None:
     assert happenings([Finding("a", "info", "n1", "x", "y")], [], []) == []
 
 
-def test_a_line_of_what_happened() -> None:
-    shown = cells(EVENT_COLUMNS, event_row(happenings([], [], [("n1", XID)])[0], 150.0))
-    assert shown["at"][0] == clock_time(90.0) and shown["ago"] == ("1m00s", "dim")
-    assert shown["kind"] == ("XID 79", "crit") and shown["subject"] == ("0000:9b:00", "bold")
+def test_a_line_of_what_happened():
+    (line,) = event_cells(happenings([], [], [("n1", XID)])[0], 0, 80)
+    assert line[0].text.strip() == clock_time(90.0)
+    assert (line[1].text.strip(), line[1].style) == ("XID 79", "crit")
+    assert plain(line).endswith("0000:9b:00: NVRM: Xid 79")
     unheard = KernelEvent(1.0, "brand_new", text="something")
-    assert cells(EVENT_COLUMNS, event_row(happenings([], [], [("n1", unheard)])[0], 1.0))["kind"][0] == "BRAND_NEW"
+    assert "BRAND_NEW" in plain(event_cells(happenings([], [], [("n1", unheard)])[0], 0, 80)[0])
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 120])
+def test_the_text_of_an_event_is_whole_at_every_width(width):
+    words = [f"word{number}" for number in range(40)]
+    event = happenings([], [], [("a-node", KernelEvent(1.0, "oom", "python", text=" ".join(words)))])[0]
+    lines = [plain(line) for line in event_cells(event, 6, width)]
+    assert all(len(line) <= width for line in lines)
+    assert [word for line in lines for word in line.split() if word.startswith("word")] == words
+
+
+def test_all_of_an_event():
+    cause = replace(ENDED, action="look at the fans", evidence=["90 C for 30 s"])
+    incident = Incident("i", "hang", "critical", "job x stands", causes=[cause])
+    began = happenings([], [cause], [])[1]
+    text = [plain(line.cells) for line in page_of(began, [incident], 100.0, 80)]
+    assert text[0].split(maxsplit=1) == ["what", "GPU 3 hot"]
+    for words in ("GPU 3", "n2", "it lasted 30s", "part of     job x stands", "→ look at the fans", "90 C for 30 s"):
+        assert any(words in line for line in text), words
+    lines = page_of(began, [incident], 100.0, 80)
+    assert {line.opens.pane for line in lines if line.opens is not None} == {"gpu", "incidents"}
+    told = page_of(happenings([], [], [("n1", XID)])[0], [incident], 100.0, 80)
+    assert not any("part of" in plain(line.cells) for line in told)

@@ -84,7 +84,7 @@ def test_load_is_that_of_the_phase_without_a_pause() -> None:
     assert cell(made, "clock") == ("1210/1980", "")
     assert cell(made, "power") == ("499/500W!", "warn"), "the limit was lowered"
     assert cell(made, "temperature")[0] == "91C"
-    assert cell(made, "throttle") == ("HW-TH 62%", "crit"), "what is normal under load goes where there is worse"
+    assert cell(made, "throttle") == ("too hot 62%", "crit"), "what is normal under load goes where there is worse"
     assert cell(result(phases=phases[:1]), "clock")[0] == "1980/1980"
     assert cell(result(), "clock")[0] == "–" and cell(result(), "throttle")[0] == "–"
     assert cell(result(phases=[replace(phases[0], throttle_share={})]), "throttle")[0] == "", "known: nothing"

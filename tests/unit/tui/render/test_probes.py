@@ -182,7 +182,7 @@ def test_pairs_bad_ones_first() -> None:
     assert rows[0][3] == "failed" and rows[0][6] == "no route"
     assert rows[1][5] == "-75% median"
     square = [plain(line) for line in pair_matrix(pairs, 80)]
-    assert square[1:] == ["a   █ ▃ · ", "b █   · █ ", "c ▃ ·   X ", "d · █ X   "]
+    assert square[1:] == ["a   ▇ ▃ · ", "b ▇   · ▇ ", "c ▃ ·   X ", "d · ▇ X   "]
     assert pair_matrix(pairs, 5) == [], "too wide"
     assert pair_matrix(pairs[:1], 80) == [], "two nodes are no square"
 

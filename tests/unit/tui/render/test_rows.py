@@ -14,17 +14,17 @@ from mltop.probes.model import (
     RankSample,
     Sample,
 )
+from mltop.probes.model.incident import Doing
 from mltop.probes.reach.view import NodeView
 from mltop.tui.render.cells import aged, columns_line, layout, plain, unknown_columns
 from mltop.tui.render.findings import (
-    FINDING_COLUMNS,
     Problem,
     merged_gaps,
     worst,
 )
 from mltop.tui.render.fleet.nodes import NODE_COLUMNS, node_row
-from mltop.tui.render.gpus.table import GPU_COLUMNS, gpu_row, throttle_cell
-from mltop.tui.render.ranks import RANK_COLUMNS, rank_columns, rank_row, short_command
+from mltop.tui.render.gpus.table import GPU_COLUMNS, GpuLine, gpu_row, throttle_cell
+from mltop.tui.render.ranks import RANK_COLUMNS, RankLine, rank_columns, rank_row, short_command
 from mltop.tui.render.trends import EarlierRank
 
 GIB = 2**30
@@ -78,49 +78,40 @@ def drawn(columns, row, width):
 
 
 def test_a_gpu_that_works():
-    cells = cells_of(GPU_COLUMNS, gpu_row(gpu(), [rank()], [0.0, 0.5, None, 1.0]))
+    line = GpuLine(gpu(), [rank()], doing=Doing("works"))
+    cells = cells_of(GPU_COLUMNS, gpu_row(line))
     text = {key: cell.text.strip() for key, cell in cells.items()}
     assert text["busy"] == "97%"
-    assert text["trend"] == "▁▅·█"
-    assert text["clock"] == "1755/1980"
+    assert text["clock"] == "1.75"
     assert text["temperature"] == "64C"
     assert text["power"] == "652/700W"
     assert text["memory"] == "74/80G"
-    assert text["throttle"] == ""
-    assert (text["rank"], text["pid"], text["state"], text["user"]) == ("3", "4714", "S sleeping", "anna")
+    assert text["throttle"] == text["mark"] == ""
+    assert (text["rank"], text["pid"], text["state"], text["user"]) == ("3", "4714", "works", "anna")
     assert text["name"] == "H100 80GB HBM3"
     assert {cell.style for cell in cells.values()} <= {"", "dim"}
 
 
-def test_eight_gpus_and_what_matters_fit_into_80_columns():
-    line = drawn(GPU_COLUMNS, gpu_row(gpu(), [rank()], [0.0, 1.0]), 80)
-    assert line.split() == ["0", "97%", "–", "–", "–", "1755/1980", "64C", "652/700W", "74/80G", "3", "4714"]
-    assert len(line) == 80
-    assert "HW-TH" in drawn(GPU_COLUMNS, gpu_row(gpu(throttle_reasons=["hw_thermal"]), []), 79)
-
-
 @pytest.mark.parametrize("width", [120, 200])
 def test_wider_terminals_show_more(width):
-    narrow, wide = drawn(GPU_COLUMNS, gpu_row(gpu(), [rank()]), width - 40), None
-    wide = drawn(GPU_COLUMNS, gpu_row(gpu(), [rank()]), width)
+    narrow, wide = (drawn(GPU_COLUMNS, gpu_row(GpuLine(gpu(), [rank()])), cells) for cells in (width - 40, width))
     assert len(wide.split()) > len(narrow.split())
 
 
 def test_a_gpu_of_which_nothing_is_known():
-    cells = cells_of(GPU_COLUMNS, gpu_row(GpuSample(4), []))
+    cells = cells_of(GPU_COLUMNS, gpu_row(GpuLine(GpuSample(4))))
     assert cells["gpu"].text == "4"
     for key in ("busy", "clock", "temperature", "power", "memory", "throttle", "pid", "name", "bus", "sm"):
         assert cells[key].text == "–", key
-    assert set(cells["gauge"].text) == {"·"}
-    assert cells["trend"].text.strip() == "·"
+    assert cells["state"].text == "–" and cells["graph"].text == ""
     assert not any(char.isdigit() for key, cell in cells.items() if key != "gpu" for char in cell.text)
 
 
 def test_columns_of_what_not_every_gpu_has_are_left_out_until_something_fills_them():
-    rows = [gpu_row(gpu(index), []) for index in range(8)]
+    rows = [gpu_row(GpuLine(gpu(index))) for index in range(8)]
     hidden = {GPU_COLUMNS[index].key for index in unknown_columns(GPU_COLUMNS, rows)}
     assert hidden == {"hbm", "margin", "flags", "nvlink", "pcie"}, "activity is not: that it is unknown is shown"
-    rows[5] = gpu_row(gpu(5, sm_active=0.61, pcie=Pcie(gen=5, width=16)), [])
+    rows[5] = gpu_row(GpuLine(gpu(5, sm_active=0.61, pcie=Pcie(gen=5, width=16))))
     assert {GPU_COLUMNS[index].key for index in unknown_columns(GPU_COLUMNS, rows)} == hidden - {"pcie"}
     assert cells_of(GPU_COLUMNS, rows[5])["pcie"].text == "5x16"
 
@@ -128,15 +119,15 @@ def test_columns_of_what_not_every_gpu_has_are_left_out_until_something_fills_th
 def test_a_lost_gpu_says_since_when_and_why():
     at = time.mktime((2026, 11, 20, 12, 41, 7, 0, 0, -1))
     lost = GpuSample(6, state="lost", error="GPU is lost", last_seen_at=at)
-    row = gpu_row(lost, [rank(), rank(4)])
+    row = gpu_row(GpuLine(lost, [rank(), rank(4)]))
     assert row.banner.text == "LOST since 12:41:07, rank 3,4 pid 4714+1 – GPU is lost"
     assert row.banner.style == "crit"
-    assert drawn(GPU_COLUMNS, row, 80).startswith("  6 LOST since 12:41:07, rank 3,4 pid 4714+1 – GPU is lost")
+    assert drawn(GPU_COLUMNS, row, 80).startswith("   6  LOST since 12:41:07, rank 3,4 pid 4714+1 – GPU is lost")
     assert "LOST" in row.text
 
 
 def test_a_gpu_with_an_error_and_no_reason():
-    row = gpu_row(GpuSample(1, state="error"), [])
+    row = gpu_row(GpuLine(GpuSample(1, state="error")))
     assert row.banner.text == "ERROR – no reason given by NVML"
 
 
@@ -153,7 +144,7 @@ def test_huge_and_negative_values_keep_the_columns_in_place():
         sm_clock_max_mhz=0,
     )
     for width in (20, 80, 120, 200):
-        normal, huge = (drawn(GPU_COLUMNS, gpu_row(one, [rank()]), width) for one in (gpu(), odd))
+        normal, huge = (drawn(GPU_COLUMNS, gpu_row(GpuLine(one, [rank()])), width) for one in (gpu(), odd))
         assert len(huge) == len(normal)
 
 
@@ -163,11 +154,11 @@ def test_huge_and_negative_values_keep_the_columns_in_place():
         (None, "–", ""),
         ([], "", ""),
         (["gpu_idle"], "idle", "dim"),
-        (["sw_power_cap"], "PWR", "dim"),
-        (["sw_power_cap", "hw_slowdown", "hw_thermal"], "HW-TH HW-SL PWR", "crit"),
-        (["power_brake"], "BRAKE", "crit"),
-        (["sw_thermal"], "SW-TH", "warn"),
-        (["gpu_idle", "sw_power_cap"], "PWR", "dim"),
+        (["sw_power_cap"], "power cap", "dim"),
+        (["sw_power_cap", "hw_slowdown", "hw_thermal"], "too hot, HW slowdown, power cap", "crit"),
+        (["power_brake"], "PSU brake", "crit"),
+        (["sw_thermal"], "hot", "warn"),
+        (["gpu_idle", "sw_power_cap"], "power cap", "dim"),
         (["something_new"], "something_new", ""),
     ],
 )
@@ -180,19 +171,21 @@ def test_throttle_badges(reasons, text, style):
     ("fields", "style"),
     [
         ({}, ""),
-        ({"temperature_margin_c": 4.0}, ""),
-        ({"temperature_margin_c": 0.0}, "warn"),
+        ({"temperature_margin_c": 5.0}, ""),
+        ({"temperature_margin_c": 4.0}, "warn"),
+        ({"temperature_margin_c": 1.0}, "warn"),
+        ({"temperature_margin_c": 0.0}, "crit"),
         ({"throttle_reasons": ["sw_thermal"]}, "warn"),
         ({"throttle_reasons": ["hw_thermal"]}, "crit"),
         ({"throttle_reasons": None}, ""),
     ],
 )
 def test_temperature_is_coloured_by_what_the_gpu_says_of_itself(fields, style):
-    assert cells_of(GPU_COLUMNS, gpu_row(gpu(**fields), []))["temperature"].style == style
+    assert cells_of(GPU_COLUMNS, gpu_row(GpuLine(gpu(**fields))))["temperature"].style == style
 
 
 def test_who_holds_a_gpu_that_no_rank_uses():
-    pid = lambda **fields: cells_of(GPU_COLUMNS, gpu_row(gpu(**fields), []))["pid"].text  # noqa: E731
+    pid = lambda **fields: cells_of(GPU_COLUMNS, gpu_row(GpuLine(gpu(**fields))))["pid"].text  # noqa: E731
     assert pid(processes=None) == "–"
     assert pid(processes=[]) == ""
     assert pid(processes=[GpuProcess(88)]) == "88"
@@ -200,10 +193,10 @@ def test_who_holds_a_gpu_that_no_rank_uses():
 
 
 def test_simulated_gpus_say_so_and_keys_tell_nodes_apart():
-    row = gpu_row(gpu(3), [], simulated=True, node="n1")
+    row = gpu_row(GpuLine(gpu(3), simulated=True), node="n1")
     assert "SIMULATED" in row.text
     assert row.key == "n1/3"
-    assert gpu_row(gpu(3), []).key == "3"
+    assert gpu_row(GpuLine(gpu(3))).key == "3"
 
 
 # Ranks
@@ -212,18 +205,23 @@ def test_simulated_gpus_say_so_and_keys_tell_nodes_apart():
 def test_a_rank_with_rates():
     before = EarlierRank(4714, voluntary_switches=100, read_syscalls=10, write_syscalls=5, elapsed_s=2.0)
     now = rank(voluntary_switches=400, read_syscalls=20, write_syscalls=6)
-    row = rank_row("n1", now, before)
+    row = rank_row(RankLine("n1", now, before, Doing("waits", 10.0, "all_reduce"), 398.0, 63 * GIB))
     text = {key: cell.text for key, cell in cells_of(RANK_COLUMNS, row).items()}
     assert text == {
+        "mark": "",
         "rank": "3",
         "node": "n1",
         "gpus": "0",
         "pid": "4714",
-        "state": "S sleeping",
+        "state": "waits in all_reduce",
+        "process": "S sleeping",
+        "gpumem": "63.0G",
+        "since": "6m28s",
         "cpu": "102%",
         "rss": "12.0G",
         "switches": "150",
         "syscalls": "5.5",
+        "layout": "–",
         "job": "77",
         "launcher": "torchrun",
         "user": "anna",
@@ -244,19 +242,32 @@ def test_a_rank_with_rates():
     ],
 )
 def test_a_rate_that_cannot_be_known_is_not_zero(before, after):
-    assert cells_of(RANK_COLUMNS, rank_row("n1", rank(**after), before))["switches"].text == "–"
+    assert cells_of(RANK_COLUMNS, rank_row(RankLine("n1", rank(**after), before)))["switches"].text == "–"
 
 
 def test_a_rank_that_stands_still_has_rate_zero():
     before = EarlierRank(4714, voluntary_switches=7, elapsed_s=1.0)
-    row = rank_row("n1", rank(voluntary_switches=7), before)
+    row = rank_row(RankLine("n1", rank(voluntary_switches=7), before))
     assert cells_of(RANK_COLUMNS, row)["switches"].text == "0"
 
 
 def test_a_rank_of_which_nothing_is_known():
-    cells = cells_of(RANK_COLUMNS, rank_row("n1", RankSample(12)))
+    cells = cells_of(RANK_COLUMNS, rank_row(RankLine("n1", RankSample(12, job="run"), now=5.0)))
     unknown = {key for key, cell in cells.items() if cell.text == "–"}
-    assert unknown >= {"state", "cpu", "rss", "switches", "syscalls", "job", "launcher", "user", "command"}
+    assert unknown >= {
+        "state",
+        "process",
+        "gpumem",
+        "since",
+        "cpu",
+        "rss",
+        "switches",
+        "syscalls",
+        "layout",
+        "launcher",
+        "user",
+        "command",
+    }
     assert cells["rank"].text == "?"
 
 
@@ -272,13 +283,13 @@ def test_a_rank_of_which_nothing_is_known():
     ],
 )
 def test_states_are_words(state, text, style):
-    cell = cells_of(RANK_COLUMNS, rank_row("n1", rank(state=state)))["state"]
+    cell = cells_of(RANK_COLUMNS, rank_row(RankLine("n1", rank(state=state))))["process"]
     assert (cell.text, cell.style) == (text, style)
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])
 def test_a_command_line_cannot_break_the_table(width):
-    row = rank_row("n1", rank(command="a\nb\x1b[31m[red]" + "日" * 200))
+    row = rank_row(RankLine("n1", rank(command="a\nb\x1b[31m[red]" + "日" * 200)))
     line = drawn(RANK_COLUMNS, row, width)
     assert line.isprintable()
 
@@ -307,7 +318,7 @@ def test_a_live_node():
     assert text == {
         "node": "n1",
         "state": "live 0.8s",
-        "gpus": "▁▅█",
+        "gpus": "▁▅▇",
         "busy": "50%",
         "clock": "25%",
         "hottest": "71C",
@@ -347,8 +358,8 @@ def test_power_that_not_all_gpus_report_is_a_least():
 
 def test_what_was_true_once_is_dim():
     for row in (
-        gpu_row(gpu(throttle_reasons=["hw_thermal"]), [rank(state="D")]),
-        gpu_row(GpuSample(1, state="lost"), []),
+        gpu_row(GpuLine(gpu(throttle_reasons=["hw_thermal"]), [rank(state="D")], mark="crit")),
+        gpu_row(GpuLine(GpuSample(1, state="lost"))),
     ):
         old = aged(row)
         assert {cell.style for cell in old.cells} == {"dim"} and old.text == row.text
@@ -366,25 +377,47 @@ def test_what_was_true_once_is_dim():
     ],
 )
 def test_the_job_tells_ranks_of_several_jobs_apart(nodes, width, shown, hidden):
-    columns = rank_columns(2, nodes)
+    ranks = [rank(job="run-of-somebody:29501"), rank(job="other")]
+    columns = rank_columns(ranks, nodes)
     found = {columns[index].key for index, _ in layout(columns, width)}
     assert found >= set(shown) and not found & set(hidden)
-    row = rank_row("n1", rank(job="run-of-somebody:29501"))
+    row = rank_row(RankLine("n1", ranks[0]), columns)
     assert ":29501" in plain(columns_line(columns, row, layout(columns, width)))
-    assert [column.key for column in columns] == [column.key for column in RANK_COLUMNS], "the cells stay in place"
-    assert rank_columns(1, nodes) == RANK_COLUMNS
+    known = tuple(column for column in RANK_COLUMNS if column.key != "layout")
+    assert [column.key for column in columns] == [column.key for column in known], "the cells stay in place"
+    alone = rank_columns(ranks[:1], nodes)
+    assert [column.key for column in alone] == [column.key for column in known]
+    named = "node" in {alone[index].key for index, _ in layout(alone, width)}
+    assert named == (nodes > 1) or width == 200, "one node needs no name"
+
+
+def test_the_layout_is_shown_where_it_is_known():
+    ranks = [rank(parallel={"tp": 1, "tp_size": 4, "pp": 0, "pp_size": 2}), rank()]
+    columns = rank_columns(ranks, 1)
+    assert [cells_of(columns, rank_row(RankLine("n1", one), columns))["layout"].text for one in ranks] == [
+        "tp1 pp0",
+        "–",
+    ]
+
+
+def test_a_process_of_no_job_is_no_rank_whose_number_is_lost():
+    notebook, dead = rank(rank=None, job=""), rank(rank=None, job="run", state="Z")
+    columns = rank_columns([notebook], 1)
+    assert [column.priority for column in columns if column.key == "job"] == [1]
+    cells = [cells_of(columns, rank_row(RankLine("n1", one), columns)) for one in (notebook, dead)]
+    assert [(cell["rank"].text, cell["job"].text) for cell in cells] == [("-", "no job"), ("?", "run")]
 
 
 def test_lost_and_unknown_gpus_are_not_idle():
     cell = cells_of(NODE_COLUMNS, node_row(node(gpus=[gpu(0), GpuSample(1, state="lost"), gpu(2, busy=None)])))["gpus"]
-    assert (cell.text, cell.style) == ("█X·", "crit")
+    assert (cell.text, cell.style) == ("▇X·", "crit")
 
 
 def test_more_than_eight_gpus_share_glyphs_and_the_least_busy_shows():
     gpus = [gpu(index, busy=0.0 if index == 5 else 1.0) for index in range(16)]
-    assert cells_of(NODE_COLUMNS, node_row(node(gpus=gpus)))["gpus"].text == "██▁█████"
+    assert cells_of(NODE_COLUMNS, node_row(node(gpus=gpus)))["gpus"].text == "▇▇▁▇▇▇▇▇"
     gpus[5].state = "lost"
-    assert cells_of(NODE_COLUMNS, node_row(node(gpus=gpus)))["gpus"].text == "██X█████"
+    assert cells_of(NODE_COLUMNS, node_row(node(gpus=gpus)))["gpus"].text == "▇▇X▇▇▇▇▇"
 
 
 def test_a_node_without_gpus():
@@ -396,23 +429,15 @@ def test_a_node_without_gpus():
 
 
 def test_a_finding_with_what_it_explains():
-    at = time.mktime((2026, 11, 20, 12, 41, 7, 0, 0, -1))
-    finding = Finding("gpu.x", "critical", "n1", "gpu 3", "hot [red]", "cool it", folded=["a", "b"], since=at)
-    cells = cells_of(FINDING_COLUMNS, Problem((finding,)).row)
-    assert [cell.text for cell in cells.values()] == [
-        "CRIT",
-        "12:41:07",
-        "n1",
-        "gpu 3",
-        "hot [red] (explains 2 more)",
-        "cool it",
-    ]
-    assert cells["severity"].style == "crit"
+    finding = Finding("gpu.x", "critical", "n1", "gpu 3", "hot [red]", "cool it", folded=["a", "b"], since=1.0)
+    told = Problem((finding,))
+    assert (told.where, told.subject, told.message) == ("n1", "gpu 3", "hot [red] (explains 2 more)")
+    assert (told.key, told.since) == ("n1/gpu.x/gpu 3", 1.0)
 
 
-def test_an_empty_finding_and_an_unknown_severity():
-    cells = cells_of(FINDING_COLUMNS, Problem((Finding("some.id", "odd", "", "", ""),)).row)
-    assert [cell.text for cell in cells.values()] == ["ODD", "–", "–", "–", "some.id", ""]
+def test_an_empty_finding():
+    told = Problem((Finding("some.id", "warning", "", "", ""),))
+    assert (told.where, told.subject, told.message) == ("–", "–", "some.id")
 
 
 def test_the_worst_finding():

@@ -7,10 +7,13 @@ import itertools
 import pytest
 
 from mltop.probes.model import GpuSample, NodeState, Sample
+from mltop.probes.model.units import clock_time
 from mltop.probes.reach.view import FleetView, NodeView
-from mltop.tui.app.history import History, Track
+from mltop.tui.app.past.past import Past
+from mltop.tui.app.past.track import Track
 from mltop.tui.render.cells import Cell, line_width, plain
 from mltop.tui.render.glyphs import GLYPHS
+from mltop.tui.render.gpus.lanes import lane_lines
 from mltop.tui.render.gpus.timelines import (
     Grid,
     axis,
@@ -19,8 +22,10 @@ from mltop.tui.render.gpus.timelines import (
     compact_title,
     mean,
     plot,
-    timeline_lines,
 )
+from mltop.tui.render.graph import Span
+
+LANES = ("SM clock", "temperature", "power", "SM active", "tensor")
 
 T0 = 1_763_640_000.0
 
@@ -44,7 +49,7 @@ def gpu(at: float = 0.0, **fields: object) -> GpuSample:
 
 
 def watched(seconds: int, missing: range = range(0), **fields: object) -> Track:
-    history = History()
+    history = Past()
     for at in range(seconds):
         if at not in missing:
             one = Sample("n1", T0 + at, gpus=[gpu(at, **fields)])
@@ -57,7 +62,7 @@ def watched(seconds: int, missing: range = range(0), **fields: object) -> Track:
 
 
 def lines(track: Track, width: int = 80, room: int = 12, **fields: object) -> list[str]:
-    return [plain(line) for line in timeline_lines(track, gpu(**fields), width, room)]
+    return [plain(line) for line in lane_lines(track, gpu(**fields), width, room)]
 
 
 @pytest.mark.parametrize("length", [1, 38, 75, 600])
@@ -91,24 +96,24 @@ def test_heights_grow_over_all_rows(rows: int) -> None:
         sum(GLYPHS.ramp.index(line[column]) + 1 for line in drawn if line[column] in GLYPHS.ramp)
         for column in range(41)
     ]
-    assert filled == sorted(filled) and filled[0] == 1 and filled[-1] == 8 * rows
+    assert filled == sorted(filled) and filled[0] == 1 and filled[-1] == 7 * rows
     assert drawn[-1][0] == GLYPHS.ramp[0], "nothing at all is still something known"
 
 
 def test_unknown_is_a_dot_on_the_ground_and_what_was_not_watched_is_blank() -> None:
     top, ground = (plain(line) for line in plot([None, None, 1.0, None, float("nan")], [""] * 5, 2, 1))
-    assert ground == " ·█··" and top == "  █  "
+    assert ground == " ·▇··" and top == "  ▇  "
 
 
 def test_styles_come_in_runs_and_blanks_do_not_break_them() -> None:
     cells = plot([1.0, 0.0, 1.0, 1.0], ["crit", "warn", "crit", "dim"], 1, 0, zero=False)[0]
-    assert cells == [Cell("█ █", "crit"), Cell("█", "dim")]
+    assert cells == [Cell("▇ ▇", "crit"), Cell("▇", "dim")]
 
 
 @pytest.mark.parametrize(("width", "room"), [(80, 9), (80, 12), (120, 20), (200, 28), (40, 9), (20, 5)])
 def test_everything_stays_in_its_place(width: int, room: int) -> None:
-    for line in timeline_lines(watched(300, range(100, 130)), gpu(), width, room):
-        assert line_width(line) <= max(width, 27)
+    for line in lane_lines(watched(300, range(100, 130)), gpu(), width, room):
+        assert line_width(line) <= width
     assert len(lines(watched(300), width, room)) <= room
 
 
@@ -116,48 +121,38 @@ def test_no_room_no_timeline() -> None:
     assert lines(watched(10), room=2) == []
 
 
-def test_lanes_say_what_held_the_clock_down_and_for_how_long() -> None:
-    found = timeline_lines(watched(600), gpu(), 120, 12)
-    text = [plain(line) for line in found]
-    assert text[0].startswith("last 10 min, a column 7 s") and text[0].endswith("MIN  MAX LAST")
-    clock = next(line for line in found if plain(line).startswith("clock MHz"))
-    assert plain(clock).split()[-3:] == ["1095", "1980", "1095"]
-    assert {cell.style for cell in clock} >= {"crit", "dim"}, "held down and free"
-    reason = next(line for line in text if line.startswith("HW-TH"))
-    assert reason.endswith("30% of time") and GLYPHS.ramp[-1] in reason and "   " in reason[12:60]
-    assert not any(line.startswith(("HW-SL", "PWR", "idle")) for line in text), "only what occurred, once"
-    assert [line.split()[0] for line in text[1:] if line[0] != " "] == [
-        "clock",
-        "HW-TH",
-        "temp",
-        "power",
-        "SM",
-        "tensor",
-    ]
+def test_lanes_say_what_is_now_and_of_what() -> None:
+    text = lines(watched(600), 120, 20)
+    assert text[0].split()[:3] == ["last", "10", "min,"] and text[0].endswith("NOW")
+    labels = [line[:14].strip() for line in text]
+    assert [label for label in labels if label in LANES] == [*LANES]
+    clock = next(line for line in text if line.startswith("SM clock"))
+    assert clock.endswith("1.09 GHz") and any(line.startswith("of 1.98 GHz") for line in text)
 
 
-def test_a_slowdown_without_a_cause_has_its_lane() -> None:
-    text = lines(watched(60, throttle_reasons=["hw_slowdown"]))
-    assert any(line.startswith("HW-SL") and line.endswith("100% of time") for line in text)
+def test_where_the_clock_was_held_down_it_is_a_warning_and_nowhere_else() -> None:
+    drawn = lane_lines(watched(600), gpu(), 120, 20)
+    clock = next(line for line in drawn if plain(line).startswith("SM clock"))
+    assert {cell.style for cell in clock} >= {"graph", "graph-warn"}
+    power = next(line for line in drawn if plain(line).startswith("power"))
+    assert "graph-warn" not in {cell.style for cell in power}
 
 
-def test_a_gap_is_seen_in_every_lane() -> None:
-    text = lines(watched(600, range(300, 340)), 120, 8)
-    lanes = [line for line in text[1:-1] if line[0] != " "]
-    assert lanes and all("··" in line for line in lanes)
+def test_a_hang_is_drawn_in_every_lane() -> None:
+    drawn = lane_lines(watched(600), gpu(), 120, 20, waits=[Span(T0 + 500.0, None, "graph-waits")])
+    for label in LANES:
+        line = next(line for line in drawn if plain(line).startswith(label))
+        assert {"graph-waits", "area-waits"} & {cell.style for cell in line}, label
+
+
+def test_the_moment_of_the_past_stands_where_now_stands() -> None:
+    drawn = lane_lines(watched(600), gpu(), 120, 20, moment=T0 + 599.0)
+    assert plain(drawn[0]).endswith(clock_time(T0 + 599.0)) and drawn[0][-1].style == "keys"
 
 
 def test_where_activity_is_unknown_the_coarse_one_is_shown() -> None:
-    text = lines(watched(60, sm_active=None, tensor_active=None))
-    assert any(line.startswith("busy %") for line in text)
-    assert not any(line.startswith(("SM", "tensor")) for line in text)
-
-
-def test_a_gpu_of_which_nothing_is_known_has_figures_that_say_so() -> None:
-    unknown = dict.fromkeys(("sm_clock_mhz", "temperature_c", "power_w", "busy", "sm_active", "tensor_active"))
-    text = lines(watched(60, **unknown, throttle_reasons=None))
-    clock = next(line for line in text if line.startswith("clock"))
-    assert clock.split()[-3:] == ["–", "–", "–"] and not any(glyph in clock for glyph in GLYPHS.ramp)
+    text = lines(watched(60, sm_active=None, tensor_active=None), 120, 20)
+    assert any(line.startswith("busy") for line in text) and not any(line.startswith("SM active") for line in text)
 
 
 def test_the_axis_counts_back_from_the_time_of_the_newest() -> None:
@@ -176,7 +171,7 @@ def test_compact_lines(rows: int) -> None:
     found = watched(600)
     drawn = [plain(line) for line in compact_lines(found, gpu(), 80, rows)]
     assert len(drawn) == rows and all(len(line) <= 80 for line in drawn)
-    assert drawn[0].startswith("  0 MHz ") and drawn[0].endswith("1095 HW-TH 30%")
+    assert drawn[0].startswith("  0 MHz ") and drawn[0].endswith("1095 too hot 30%")
     if rows == 2:
         assert drawn[1].startswith("    SM  ") and drawn[1].endswith(" 75%")
     assert len(plain(compact_title(found, 80))) <= 80 and len(plain(compact_axis(found, 80))) <= 80

@@ -61,6 +61,18 @@ def test_a_snapshot_prints_what_machines_say_as_it_is(width):
     assert not any(line != line.rstrip() for line in text.splitlines())
 
 
+def test_processes_of_no_job_stand_below_the_ranks():
+    out = console(120)
+    print_snapshot([sample(unassigned=[RankSample(99, state="S", command=NASTY)])], [], [NodeState("n1", "live")], out)
+    text = printed(out)
+    assert text.index("4711") < text.index("Python processes of no job") < text.index("   99 ")
+    assert "\x1b" not in text
+    out = console(120)
+    print_snapshot([sample(ranks=[], unassigned=[RankSample(99)])], [], [NodeState("n1", "live")], out)
+    assert "no training ranks found" in printed(out)
+    assert "Python processes of no job" in printed(out)
+
+
 def test_a_fix_stays_on_one_line_so_that_it_can_be_copied():
     out = console(40)
     print_snapshot([sample()], [], [NodeState("n1", "live")], out)
@@ -164,7 +176,7 @@ def test_a_fleet_is_one_line_per_node_with_totals_at_the_end(width):
     assert text.count("    do: reset it") == 1
     assert "n[001-064]" in text
     assert "all nodes: nvml.x: too old" in " ".join(text.split())
-    assert lines[-2].startswith("all nodes")
+    assert lines[-1].startswith("67 nodes")
 
 
 def test_a_fleet_says_which_ranks_of_a_job_it_has_not_seen():

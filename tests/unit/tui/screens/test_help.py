@@ -14,9 +14,10 @@ from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, expand, resolve
 from mltop.probes.reach.targets.nodesets import split_user
 from mltop.tui import cli as command_line
-from mltop.tui.commands.options import INTERVAL_HELP, TIMEOUT_HELP
+from mltop.tui.commands.options import INTERVAL_HELP, SETTINGS_ONLY, TIMEOUT_HELP
 
 TARGETS = set(TargetOptions.__dataclass_fields__)
+SETTINGS = {"named", *SETTINGS_ONLY}
 GROUP = command_line.cli
 PROBES = command_line.cli.commands["probe"]
 assert isinstance(PROBES, click.Group)
@@ -32,25 +33,33 @@ def offered(command: click.Command) -> set[str]:
 @pytest.mark.parametrize("name", OWN)
 def test_every_option_of_a_command_is_taken_by_what_it_runs(name: str) -> None:
     run = import_module(f"mltop.tui.commands.{name}").run
-    assert offered(GROUP.commands[name]) - TARGETS == set(inspect.signature(run).parameters) - {"options"}
+    assert offered(GROUP.commands[name]) - TARGETS - SETTINGS == set(inspect.signature(run).parameters) - {
+        "options",
+        "config",
+    }
 
 
 def test_every_option_of_the_screen_is_taken_by_it() -> None:
     run = import_module("mltop.tui.commands.screen").run
-    assert offered(GROUP) - TARGETS - {"version"} == set(inspect.signature(run).parameters) - {"options"}
+    assert offered(GROUP) - TARGETS - SETTINGS - {"version"} == set(inspect.signature(run).parameters) - {
+        "options",
+        "config",
+    }
 
 
 @pytest.mark.parametrize("name", PROBES.commands)
 def test_every_option_of_a_probe_is_one_of_what_is_wanted_or_said(name: str) -> None:
-    known = set(ProbeWanted.__dataclass_fields__) | TARGETS | {"as_json", "verbose", "torch_python", "script"}
+    known = (
+        set(ProbeWanted.__dataclass_fields__) | TARGETS | SETTINGS | {"as_json", "verbose", "torch_python", "script"}
+    )
     assert offered(PROBES.commands[name]) <= known
 
 
 def test_recordings_are_offered_where_they_can_be_looked_at() -> None:
     commands = {**GROUP.commands, **PROBES.commands, "": GROUP}
-    assert {name for name, command in commands.items() if "recording" in offered(command)} == RECORDED
+    assert {name for name, command in commands.items() if "recording" in offered(command)} == {*RECORDED, ""}
     (sentence,) = re.findall(r"\n\s+(.*) also take --recording", command_line.EPILOG)
-    assert set(re.findall(r"\w+", sentence)) - {"and"} == RECORDED
+    assert set(re.findall(r"\w+", sentence)) - {"and", "the", "screen"} == RECORDED
 
 
 def test_a_recording_is_not_looked_at_beside_machines() -> None:

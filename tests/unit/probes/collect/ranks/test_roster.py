@@ -112,6 +112,7 @@ def test_every_field_of_one_rank(tree: ProcTree) -> None:
         open_files_limit=1024,
         cgroup="/",
         settings={},
+        identified_by="environment",
     )
 
 

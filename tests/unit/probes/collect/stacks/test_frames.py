@@ -2,9 +2,7 @@ import pytest
 
 from mltop.probes.collect.stacks.frames import (
     cut_at_child_root,
-    is_user_code,
     normalise,
-    shorten,
     symbol,
     without_depth,
 )
@@ -12,33 +10,6 @@ from mltop.probes.collect.stacks.frames import (
 
 def raw(function, file, line=1, locals_=(), module=None):
     return {"name": function, "filename": file, "line": line, "locals": list(locals_), "module": module}
-
-
-@pytest.mark.parametrize(
-    ("path", "short", "users"),
-    [
-        (
-            "/opt/v/lib/python3.11/site-packages/torch/nn/modules/linear.py",
-            "torch/nn/modules/linear.py",
-            False,
-        ),
-        ("/usr/lib/python3/dist-packages/yaml/nodes.py", "yaml/nodes.py", False),
-        ("/usr/lib/python3.11/multiprocessing/queues.py", "multiprocessing/queues.py", False),
-        ("/usr/local/lib64/python3.14t/queue.py", "queue.py", False),
-        (
-            "/home/me/src/pytorch/torch/distributed/distributed_c10d.py",
-            "torch/distributed/distributed_c10d.py",
-            False,
-        ),
-        ("/home/me/project/training/train.py", "training/train.py", True),
-        ("train.py", "train.py", True),
-        ("/train.py", "train.py", True),
-        ("<string>", "<string>", False),
-    ],
-)
-def test_files_are_short_and_known_as_whose(path, short, users):
-    assert shorten(path) == short
-    assert is_user_code(path) is users
 
 
 def test_wrappers_and_interpreter_frames_are_dropped_but_called_native_frames_stay():

@@ -127,3 +127,50 @@ def test_the_source_is_not_read_when_frames_tell():
         raise AssertionError("read")
 
     assert waiting_in([Frame("all_reduce", C10D, 1)], read, False) == "all_reduce"
+
+
+def users(*places):
+    return [Frame(function, file, 1, user=file.startswith("proj/")) for function, file in places]
+
+
+DCP = "torch/distributed/checkpoint/"
+DIST_WRAPPER = [("_DistWrapper.all_reduce", DCP + "utils.py"), ("save", DCP + "state_dict_saver.py"), USER]
+
+
+@pytest.mark.parametrize(
+    "stack",
+    [
+        # a checkpoint's own all_reduce calls the storage back: the user's, torch's, a library's
+        [("Writer.write_data", "proj/storage.py"), ("write_data", DCP + "state_dict_saver.py"), *DIST_WRAPPER],
+        [("open", "pathlib.py"), ("Writer.write_data", "proj/storage.py"), *DIST_WRAPPER],
+        [("FileSystemWriter.write_data", DCP + "filesystem.py"), *DIST_WRAPPER],
+        [("save", "torch/serialization.py"), ("_write_item", DCP + "filesystem.py"), *DIST_WRAPPER],
+        [("AbstractFileSystem.open", "fsspec/spec.py"), *DIST_WRAPPER],
+        [("DefaultSavePlanner.create_local_plan", DCP + "default_planner.py"), *DIST_WRAPPER],
+        # an object that is sent is the user's, and reads when it is unpacked
+        [("Shard.__setstate__", "proj/data.py"), ("broadcast_object_list", C10D), USER],
+        # and so is a callback of any library's collective
+        [("on_step", "proj/log.py"), ("all_reduce", "somelib/comm.py"), USER],
+        [("read_shard", "proj/net.py"), ("all_reduce", "proj/net.py"), USER],
+        [("upload", "proj/s3.py"), ("barrier", "proj/net.py"), USER],
+    ],
+)
+def test_what_a_collective_has_called_back_is_no_wait(stack):
+    assert waiting_in(users(*stack), lambda: None, False) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "stack"),
+    [
+        ("gather_object", [("gather_object", C10D), ("_DistWrapper.gather_object", DCP + "utils.py"), *DIST_WRAPPER]),
+        # FSDP's hooks run above the user's forward; a hook of the user's below the collective that it calls
+        ("all_gather", [("all_gather", C10D), ("unshard", "torch/distributed/fsdp/_fsdp_param.py"), USER]),
+        ("all_reduce", [("all_reduce", C10D), ("comm_hook", "proj/hooks.py")]),
+        # the user's own
+        ("all_reduce", [("Net.receive", "proj/net.py"), ("Net.all_reduce", "proj/net.py"), USER]),
+        ("barrier", [("send", "redis/client.py"), ("barrier", "proj/net.py"), USER]),
+        ("all_reduce", [("all_reduce", C10D), ("all_reduce", "proj/net.py"), USER]),
+    ],
+)
+def test_waits_above_the_users_code(name, stack):
+    assert waiting_in(users(*stack), lambda: None, False) == name

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from mltop.probes.judge.hang.evidence import evidence_by_job, history_of, quiet_for
-from mltop.probes.model import Gap, NodeState, RankSample, RankStacks, Sample, StackDigest
+from mltop.probes.model import Gap, NodeState, RankDeath, RankSample, RankStacks, Sample, StackDigest
 from tests.builders.stack_evidence import all_reduce, dataset, judge_job
 
 LOST = [NodeState(node, "lost") for node in ("n2", "n9")]
@@ -205,3 +207,21 @@ def test_containers_on_one_host_are_not_one_machine() -> None:
         assert {seen.node for seen in made.roster} == {"c1", "c2"}
     (made,) = evidence_by_job([_machine("c1", ""), _machine("c2", "")], [])
     assert {seen.node for seen in made.roster} == {"c1", "c2"}
+
+
+def test_what_is_gone_of_an_earlier_start_with_more_ranks_is_not_missing() -> None:
+    earlier = _sample("n1", 90.0, *(_rank(number, 7 + number) for number in range(4)))
+    now = _sample("n1", 100.0, *(_rank(number, 17 + number, world_size=2) for number in range(2)))
+    (made,) = evidence_by_job([now], [], history_of([earlier, now]))
+    assert [(seen.sample.rank, seen.gone) for seen in made.roster] == [(0, False), (1, False)]
+    same = _sample("n1", 100.0, *(_rank(number, 17 + number) for number in range(2)))
+    (made,) = evidence_by_job([same], [], history_of([earlier, same]))
+    assert sum(seen.gone for seen in made.roster) == 4
+
+
+@pytest.mark.parametrize("job", ["127.0.0.1:29500", "[::1]:29500", "localhost:29500", "ppid:41", "sid:41"])
+def test_jobs_of_a_name_that_every_machine_may_have_are_jobs_of_their_nodes(job: str) -> None:
+    deaths = [RankDeath(7, 0, job, 0, "exit", 1, 99.0)]
+    samples = [Sample(node, 100.0, deaths=deaths) for node in ("n1", "n2")]
+    made = evidence_by_job(samples, [], or_ended=True)
+    assert [[node for node, _ in one.deaths] for one in made] == [["n1"], ["n2"]]

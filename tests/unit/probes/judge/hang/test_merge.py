@@ -11,7 +11,6 @@ from mltop.probes.judge.hang.verdict import report
 from mltop.probes.model import Frame, StackClass, StackDigest
 from mltop.probes.model.ranks import Ranges, fold, ranks_text
 from tests.builders.stack_evidence import (
-    C10D,
     Rank,
     all_reduce,
     dataset,
@@ -104,23 +103,33 @@ def test_the_tree_shares_what_the_classes_share() -> None:
         (4, "DS.__getitem__", "2", 1),
         (2, "train", "0-1,3", 3),
         (3, "all_reduce_grads", "0-1,3", 3),
-        (4, "all_reduce", "0-1,3", 3),
     ]
-    assert [line.waiting_in for line in lines if line.waiting_in] == ["all_reduce"]
+    assert [(line.waiting_in, line.called) for line in lines if line.waiting_in] == [("all_reduce", "all_reduce")]
     assert [line.class_indexes for line in lines[:3]] == [(0, 1), (0, 1), (0,)]
 
 
 def test_long_chains_are_elided_but_the_users_line_stays() -> None:
     inside = tuple((f"inner_{depth}", "torch/nn/modules/x.py", depth) for depth in range(14))
-    deep = stack(("all_reduce", C10D, 1), *inside, *main_frames(), waiting_in="all_reduce")
+    deep = stack(("forward", "job/net.py", 1), *inside, *main_frames(), waiting_in="all_reduce")
     lines = merged_tree(merge([_digest(0, deep)]))
-    assert [(line.function, line.elided) for line in lines] == [
-        ("<module>", 0),
-        ("main", 0),
-        ("train", 0),
-        ("", 14),
-        ("all_reduce", 0),
+    assert [(line.function, line.elided) for line in lines] == [("<module>", 0), ("", 16), ("forward", 0)]
+
+
+def test_a_stack_ends_at_the_users_line_with_what_it_called() -> None:
+    """Told by the mark: the library's own file looks like the user's."""
+    gzip = [Frame("GzipFile.__init__", "gzip.py", 174), Frame("open", "gzip.py", 57)]
+    shards = [Frame("read", "shards/reader.py", 9), Frame("DS.__getitem__", "job/data.py", 53, user=True)]
+    module = Frame("<module>", "job/train.py", 90, user=True)
+    made = [StackClass(Ranges.of([at]), 1, None, [*library, module]) for at, library in enumerate([gzip, shards])]
+    lines = merged_tree(made)
+    assert [(line.function, line.called) for line in lines] == [
+        ("<module>", ""),
+        ("open", ""),  # the line above it is the other rank's, too
+        ("GzipFile.__init__", ""),
+        ("DS.__getitem__", "read, shards/reader.py:9"),
     ]
+    alone = merged_tree(made[:1])
+    assert [(line.function, line.called) for line in alone] == [("<module>", "open, gzip.py:57")]
 
 
 def test_a_class_that_ends_inside_another_ones_path_keeps_its_line() -> None:

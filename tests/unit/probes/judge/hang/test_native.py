@@ -168,3 +168,36 @@ def test_frames_below_python(file: str, line: int) -> None:
 )
 def test_frames_of_python(file: str) -> None:
     assert not Frame("f", file, 1).native
+
+
+def proven(rank: int, native: Frame | None) -> Callable[[int], Stack]:
+    """In backward: of its third look native frames were taken, too."""
+
+    def at(turn: int) -> Stack:
+        made = backward()
+        if turn == 2 and native is not None:
+            made.frames.insert(0, native)
+            made.waiting_in = "ddp.backward" if "Reducer" in native.function else None
+        return made
+
+    return at
+
+
+REDUCER = Frame("c10d::Reducer::finalize_backward", TORCH, 0)
+
+
+def test_one_native_look_at_one_rank_proves_the_wait_of_all_that_sleep_there() -> None:
+    ranks = {number: Rank(proven(number, REDUCER if number == 0 else None)) for number in (0, 1, 3)}
+    guessed = judge_job(evidence({**{number: Rank(backward()) for number in (0, 1, 3)}, 2: Rank(dataset())}))
+    verdict = judge_job(evidence({**ranks, 2: Rank(dataset())}))
+    assert (guessed.confidence, verdict.confidence) == ("medium", "high")
+    assert [one.rank for one in verdict.culprits] == [2]
+    assert [one.where for one in verdict.waiting] == ["ddp.backward, called from train (job/case.py:60)"]
+
+
+def test_who_computes_in_backward_does_not_wait_because_others_there_do() -> None:
+    """Rank 2 was looked at below Python, and shows a kernel; or it was not, but has a core."""
+    ranks = {number: Rank(proven(number, REDUCER if number == 0 else None)) for number in (0, 1, 3)}
+    for native in (Frame("at::native::add_kernel", TORCH, 0), None):
+        busy = Rank(proven(2, native), cpu=1.0, state="R")
+        assert [one.rank for one in judge_job(evidence({**ranks, 2: busy})).culprits] == [2]

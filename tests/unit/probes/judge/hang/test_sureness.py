@@ -10,7 +10,7 @@ from mltop.probes.investigate.material import Material, judge
 from mltop.probes.judge.hang.verdict import report
 from mltop.probes.model import RankSample, Sample, Verdict
 from mltop.tui.render.cells import plain
-from mltop.tui.render.stacks import headline, verdict_lines
+from mltop.tui.render.stacks.verdict import headline, verdict_lines
 from tests.builders.stack_evidence import (
     START,
     Child,
@@ -36,7 +36,7 @@ def culprits(verdict: Verdict) -> list[int | None]:
 
 
 @pytest.mark.parametrize(
-    ("quiet_s", "kind", "confidence"), [(None, "suspect", "low"), (25.0, "hang", "medium"), (115.0, "hang", "high")]
+    ("quiet_s", "kind", "confidence"), [(None, "suspect", "low"), (56.0, "hang", "medium"), (115.0, "hang", "high")]
 )
 def test_a_rank_that_computes_is_suspected_before_it_is_accused(
     quiet_s: float | None, kind: str, confidence: str

@@ -60,6 +60,40 @@ def test_a_loopback_master_means_that_the_whole_job_is_here() -> None:
     assert _ranks(verdict) == [2]
 
 
+@pytest.mark.parametrize("sees_all", [False, None])
+def test_in_a_container_other_ranks_may_run_beside_it(sees_all: bool | None) -> None:
+    """A loopback address or a local size says where they run, not that they show."""
+    loopback = judge_job(evidence(waiters(2, 3), world_size=4, master="127.0.0.1", sees_all=sees_all))
+    assert (_ranks(loopback), loopback.confidence) == ([], "low")
+    seen = "ranks 0-1 are not seen from here: n1 may show only one container's processes"
+    assert f"{seen} [run mltop on the machine itself, outside of containers]" in _gap_text(loopback)
+    ranks = {number: Rank(all_reduce(), local_rank=number) for number in (2, 3)}
+    sized = judge_job(evidence(ranks, world_size=4, local_world_size=4, sees_all=sees_all))
+    assert (_ranks(sized), sized.confidence) == ([], "low")
+    assert seen in _gap_text(sized)
+    by_majority = judge_job(evidence(waiters(*range(7)), world_size=8, master="n1", sees_all=sees_all))
+    assert _ranks(by_majority) == []
+
+
+def test_one_of_few_that_waits_elsewhere_is_only_suspected_while_one_is_unseen() -> None:
+    """The unseen one may wait where it does, or be whom they all wait for. Of many the most are sure."""
+    few = evidence(
+        {number: Rank(all_reduce(61 if number == 0 else 60)) for number in range(3)}, world_size=4, master=None
+    )
+    many = evidence(
+        {number: Rank(all_reduce(61 if number == 0 else 60)) for number in range(40)}, world_size=44, master=None
+    )
+    for given, kind in ((few, "suspect"), (many, "hang")):
+        verdict = judge_job(given)
+        assert (verdict.kind, [culprit.rank for culprit in verdict.culprits]) == (kind, [0])
+        assert verdict.evidence[0].startswith("every rank that was seen waits, in one operation")
+
+
+def test_who_was_seen_before_has_died_in_a_container_too() -> None:
+    ranks = {**waiters(0, 1, 3), 2: Rank(None, gone=True)}
+    assert _ranks(judge_job(evidence(ranks, world_size=4, master="127.0.0.1", sees_all=False))) == [2]
+
+
 def test_one_of_two_ranks_may_well_be_on_another_node() -> None:
     assert _ranks(judge_job(evidence(waiters(0), world_size=2, master="n1"))) == []
 
@@ -255,9 +289,10 @@ def test_waiters_seen_in_one_place_but_with_running_counters_move() -> None:
 
 
 @pytest.mark.parametrize(("switches", "kind"), [(0.0, "unclear"), (5.0, "moving")])
-def test_without_a_waiter_nobody_is_accused(switches: float, kind: str) -> None:
-    ranks = {number: Rank(compute(), switches_per_s=switches) for number in range(3)}
-    verdict = judge_job(evidence({**ranks, 3: Rank(dataset(), switches_per_s=switches)}))
+def test_without_a_waiter_and_a_majority_nobody_is_accused(switches: float, kind: str) -> None:
+    ranks = {number: Rank(compute(), switches_per_s=switches) for number in range(2)}
+    rest = {number: Rank(dataset(), switches_per_s=switches) for number in (2, 3)}
+    verdict = judge_job(evidence({**ranks, **rest}))
     assert (verdict.kind, verdict.culprits) == (kind, [])
     assert verdict.evidence
 
@@ -331,7 +366,7 @@ def test_a_dead_worker_is_the_culprit_and_an_idle_one_is_not() -> None:
     dead = Child(4711, None, state="Z", error="zombie: it has exited and its parent has not collected it")
     children = [Child(4710, worker_idle()), dead]
     verdict = judge_job(evidence({**waiters(0, 1, 3), 2: Rank(loader_wait(), children=children)}))
-    assert [(one.rank, one.pid) for one in verdict.culprits] == [(2, 4711)]
+    assert [(one.rank, one.pid, one.child_pid) for one in verdict.culprits] == [(2, 4002, 4711)]
     assert "which has died" in verdict.culprits[0].reason
 
 

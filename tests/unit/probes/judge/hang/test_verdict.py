@@ -35,6 +35,7 @@ class Case:
     where: str
     reason: str
     pid: int | None = 4002
+    child_pid: int | None = None
     kind: str = "hang"
     confidence: tuple[str, ...] = ("high",)
 
@@ -65,12 +66,13 @@ HANGS = {
         (2,),
         "slow_validation (job/case.py:40)",
         "stands still",
-        confidence=("medium",),  # by its name it may be an evaluation
+        kind="suspect",
+        confidence=("low",),  # by its name it may be an evaluation
     ),
     "b mismatch": Case(
         evidence({**waiters(0, 1, 3), 2: Rank(broadcast())}),
         (2,),
-        "sync_metrics (job/case.py:33)",
+        "sync_metrics (job/case.py:33) [broadcast]",
         "in broadcast, while ranks 0-1,3 in all_reduce",
         confidence=("medium",),
     ),
@@ -78,7 +80,7 @@ HANGS = {
     "d stopped": Case(
         evidence({**waiters(0, 1, 3), 2: Rank(all_reduce(), state="T")}),
         (2,),
-        "all_reduce_grads (job/case.py:21)",
+        "all_reduce_grads (job/case.py:21) [all_reduce]",
         "kill -CONT 4002",
     ),
     "e lock in worker": Case(
@@ -86,7 +88,7 @@ HANGS = {
         (2,),
         "DS.__getitem__ (job/case.py:14)",
         "waits for its dataloader worker 4711, which is stuck in DS.__getitem__ (job/case.py:14)",
-        pid=4711,
+        child_pid=4711,
     ),
     "f endless loop": Case(
         evidence({**waiters(0, 1, 3), 2: Rank(spin, state="R", cpu=0.94)}),
@@ -94,7 +96,7 @@ HANGS = {
         "spin_forever (job/case.py:45)",
         "loops or computes",
         kind="suspect",
-        confidence=("low",),  # for 30 s it may be an evaluation
+        confidence=("low",),  # for a minute it may be an evaluation
     ),
     "g fifo": Case(
         evidence({**waiters(0, 1, 3), 2: Rank(dataset(17))}),
@@ -111,7 +113,7 @@ HANGS = {
     "h group skew": Case(
         evidence({0: _skewed(5), 1: _skewed(5), 2: _skewed(6), 3: _skewed(5)}),
         (2,),
-        "all_reduce_grads (job/case.py:21)",
+        "all_reduce_grads (job/case.py:21) [all_reduce]",
         "ahead of the others: step is 6 here and 5 on ranks 0-1,3",
         confidence=("medium",),
     ),
@@ -127,7 +129,7 @@ def test_a_hang_names_its_culprit(name: str) -> None:
     culprit = verdict.culprits[0]
     assert culprit.where == case.where
     assert case.reason in culprit.reason
-    assert culprit.pid == case.pid
+    assert (culprit.pid, culprit.child_pid) == (case.pid, case.child_pid)
     assert culprit.node == "n1"
     assert verdict.confidence in case.confidence
     assert verdict.evidence

@@ -48,7 +48,7 @@ BUSY = {
 @pytest.mark.parametrize("how", BUSY)
 @pytest.mark.parametrize(
     ("quiet_s", "confidence"),
-    [(None, "low"), (20.0, "low"), (25.0, "medium"), (110.0, "medium"), (115.0, "high")],
+    [(None, "low"), (50.0, "low"), (55.0, "medium"), (110.0, "medium"), (115.0, "high")],
 )
 def test_a_rank_that_computes_is_accused_by_and_by(how: str, quiet_s: float | None, confidence: str) -> None:
     verdict = judged(BUSY[how], quiet_s)
@@ -76,14 +76,35 @@ def test_a_rank_that_sleeps_is_accused_at_once() -> None:
         ("_write_item", "torch/distributed/checkpoint/filesystem.py"),
     ],
 )
-def test_one_that_sleeps_below_a_checkpoint_is_given_half_a_minute(function: str, file: str) -> None:
+def test_one_that_sleeps_below_a_checkpoint_is_given_a_minute(function: str, file: str) -> None:
+    """It may be the storage that is slow, and the job be well."""
     stuck = stack(("write", "job/io.py", 3), (function, file, 9), *main_frames(58))
-    early = judged(Rank(stuck))
-    assert early.confidence == "medium"
+    early = judged(Rank(stuck), quiet_s=40.0)
+    assert (early.kind, early.confidence) == ("suspect", "low")
     assert LOOK_AGAIN in early.evidence
-    late = judged(Rank(stuck), quiet_s=25.0)
-    assert late.confidence == "high"
+    late = judged(Rank(stuck), quiet_s=56.0)
+    assert (late.kind, late.confidence) == ("hang", "high")
     assert LOOK_AGAIN not in late.evidence
+
+
+def barrier(name: str = "barrier") -> Stack:
+    return stack((name, "torch/distributed/distributed_c10d.py", 9), *main_frames(58), waiting_in=name)
+
+
+@pytest.mark.parametrize("wait", ["barrier", "broadcast", "scatter_object_list"])
+def test_the_first_rank_that_keeps_the_others_in_a_barrier_is_given_a_minute(wait: str) -> None:
+    """Whatever it does there, all scripts let it do it: download, unpack, write, build."""
+
+    def of(culprit: int, quiet_s: float, held: str) -> Verdict:
+        ranks = {number: Rank(barrier(held), quiet_s=quiet_s) for number in range(4) if number != culprit}
+        verdict = judge_job(evidence({**ranks, culprit: Rank(stack(("unpack", "job/io.py", 3), *main_frames(57)))}))
+        assert [one.rank for one in verdict.culprits] == [culprit]
+        return verdict
+
+    early, late = of(0, 40.0, wait), of(0, 60.0, wait)
+    assert (early.kind, early.confidence, late.kind, late.confidence) == ("suspect", "low", "hang", "high")
+    assert LOOK_AGAIN in early.evidence
+    assert of(2, 40.0, wait).kind == of(0, 40.0, "all_reduce").kind == "hang"
 
 
 @pytest.mark.parametrize("function", ["retrieval", "invalidate_cache", "unsaved", "interval"])
@@ -137,7 +158,7 @@ def test_the_thread_that_a_rank_joins_is_named_and_its_children_are_not() -> Non
 def test_a_process_pool_leads_to_its_process_not_to_a_thread_beside_it() -> None:
     rank = Rank(future_wait(), threads=[Thread("metrics", own_thread())], children=[Child(4711, worker_stuck())])
     culprit = judged(rank).culprits[0]
-    assert culprit.pid == 4711
+    assert (culprit.pid, culprit.child_pid) == (4002, 4711)
     assert "waits for its child process 4711, which is stuck in DS.__getitem__" in culprit.reason
 
 
@@ -176,7 +197,8 @@ def test_a_program_that_a_rank_waits_for_is_named() -> None:
     verdict = judged(Rank(program_wait(), children=[older, sleeping]))
     culprit = verdict.culprits[0]
     assert culprit.reason == "waits for its child process 1234 (sleep, state S) (and 1 more)"
-    assert (culprit.pid, culprit.where, verdict.confidence) == (1234, "fetch (job/case.py:31)", "high")
+    where = "fetch (job/case.py:31) [run, subprocess.py:550]"
+    assert (culprit.child_pid, culprit.where, verdict.confidence) == (1234, where, "high")
 
 
 def test_a_program_that_runs_is_given_time() -> None:
@@ -188,7 +210,7 @@ def test_a_program_that_runs_is_given_time() -> None:
 
 def test_a_python_child_at_work_goes_before_programs() -> None:
     children = [Child(1234, None, error="not Python: sleep", key="k"), Child(4711, worker_stuck())]
-    assert judged(Rank(program_wait(), children=children)).culprits[0].pid == 4711
+    assert judged(Rank(program_wait(), children=children)).culprits[0].child_pid == 4711
 
 
 def test_programs_beside_the_loader_are_not_what_it_waits_for() -> None:
@@ -206,3 +228,117 @@ def test_ranks_that_share_a_core_compute_and_do_not_stand_still() -> None:
     verdict = judge_job(evidence({**ranks, 3: Rank(all_reduce())}))
     assert (verdict.kind, verdict.culprits) == ("unclear", [])
     assert "busy: a slow step looks the same" in verdict.evidence[1]
+
+
+def garbage() -> Stack:
+    native = (("gc_collect_main", "Modules/gcmodule.c", 1200), ("PyGC_Collect", "Modules/gcmodule.c", 2000))
+    return stack(*native, *main_frames(58))
+
+
+def test_a_garbage_collection_is_suspected_and_says_what_helps() -> None:
+    verdict = judged(Rank(garbage(), cpu=0.9))
+    assert (verdict.kind, verdict.confidence) == ("suspect", "low")
+    assert "collects garbage" in verdict.culprits[0].reason
+    assert "gc.collect()" in verdict.culprits[0].reason
+
+
+def event_loop() -> Stack:
+    loop = (("select", "selectors.py", 468), ("_run_once", "asyncio/base_events.py", 1900))
+    return stack(*loop, ("run_forever", "asyncio/base_events.py", 600), *main_frames(90))
+
+
+def test_an_idle_event_loop_is_no_culprit() -> None:
+    """The server of an inference engine, whose workers wait for it: no request has come."""
+    waiting = {number: Rank(all_reduce()) for number in (1, 2, 3)}
+    verdict = judge_job(evidence({**waiting, 0: Rank(event_loop())}))
+    assert (verdict.kind, verdict.culprits) == ("unclear", [])
+    assert any("an event loop without work" in line for line in verdict.evidence)
+    verdict = judge_job(evidence({**waiting, 0: Rank(event_loop()), 4: Rank(dataset())}))
+    assert [one.rank for one in verdict.culprits] == [4]
+    standing = {number: Rank(compute(), wchan="futex_do_wait") for number in (1, 2, 3, 4)}
+    verdict = judge_job(evidence({**standing, 0: Rank(event_loop(), wchan="ep_poll")}))
+    assert verdict.culprits == []
+
+
+def loop_below(function: str) -> Stack:
+    loop = (("select", "selectors.py", 468), ("_run_once", "asyncio/base_events.py", 1900))
+    return stack(*loop, ("run_forever", "asyncio/base_events.py", 600), (function, "job/case.py", 12), *main_frames(90))
+
+
+def test_an_event_loop_that_the_collectives_own_function_began_is_waited_for() -> None:
+    """It awaits something that does not come; a server's loop is none of that function's."""
+
+    def of(function: str, wait: str) -> Verdict:
+        waits = stack(
+            (wait, "torch/distributed/x.py", 9), ("step", "job/case.py", 20), *main_frames(90), waiting_in=wait
+        )
+        return judge_job(evidence({**{number: Rank(waits) for number in (0, 1, 3)}, 2: Rank(loop_below(function))}))
+
+    verdict = of("step", "all_reduce")
+    assert (verdict.kind, [one.rank for one in verdict.culprits]) == ("hang", [2])
+    assert verdict.culprits[0].where.startswith("step (job/case.py:12)")
+    assert of("serve", "all_reduce").culprits == of("step", "broadcast").culprits == []
+
+
+def test_an_event_loop_below_which_the_others_run_the_collective_in_a_thread_is_waited_for() -> None:
+    pool = (("run", "concurrent/futures/thread.py", 58), ("_worker", "concurrent/futures/thread.py", 83))
+    reduces = stack(
+        ("all_reduce", "torch/distributed/x.py", 9), ("step", "job/case.py", 3), *pool, waiting_in="all_reduce"
+    )
+    trains = {n: Rank(loop_below("run"), threads=[Thread("asyncio_0", reduces)]) for n in (0, 1, 3)}
+    verdict = judge_job(evidence({**trains, 2: Rank(loop_below("run"))}))
+    assert [one.rank for one in verdict.culprits] == [2]
+
+
+def prefetched() -> Stack:
+    above = (("Condition.wait", "threading.py", 327), ("Queue.get", "queue.py", 171))
+    return stack(*above, ("next_batch", "job/case.py", 31), *main_frames(55))
+
+
+def test_the_thread_that_has_to_fill_a_queue_is_named() -> None:
+    idle = stack(("Queue.get", "queue.py", 171), ("push", "job/metrics.py", 5), ("Thread.run", "threading.py", 975))
+    threads = [Thread("metrics", idle), Thread("prefetch", own_thread())]
+    verdict = judged(Rank(prefetched(), threads=threads))
+    assert verdict.culprits[0].reason == (
+        "waits at a queue; its thread prefetch stands in worker_fn (job/io.py:12) and may have to serve it"
+    )
+    assert (verdict.kind, verdict.confidence) == ("hang", "medium")
+    alone = judged(Rank(prefetched(), threads=[Thread("metrics", idle)]))
+    assert alone.culprits[0].reason.startswith("stands still outside any collective")
+
+
+def test_what_waits_in_the_kernel_for_a_child_waits_for_it_whoever_called() -> None:
+    """os.waitpid and os.system have no frames of their own."""
+    waits = stack(("convert", "job/case.py", 31), *main_frames(55))
+    verdict = judged(Rank(waits, wchan="do_wait", children=[Child(4711, worker_stuck())]))
+    assert verdict.culprits[0].child_pid == 4711
+    verdict = judged(Rank(waits, wchan="do_wait", children=[Child(1234, None, error="not Python: ffmpeg", key="k")]))
+    assert verdict.culprits[0].reason == "waits for its child process 1234 (ffmpeg, state S)"
+    verdict = judged(Rank(waits, wchan="do_wait"))
+    assert (verdict.confidence, verdict.culprits[0].reason[:12]) == ("high", "stands still")
+
+
+@pytest.mark.parametrize(
+    ("above", "wchan", "told"),
+    [
+        ((("lock", "job/io.py", 3),), "flock_lock_inode_wait", "a file lock. Look who holds it: `lslocks`"),
+        ((("cmdloop", "cmd.py", 126), ("interaction", "pdb.py", 463)), "n_tty_read", "somebody at a debugger's"),
+        ((("readinto", "socket.py", 706), ("urlopen", "urllib/request.py", 1)), None, "an answer over the network"),
+    ],
+)
+def test_what_one_rank_is_known_to_wait_for_is_told_with_its_advice(
+    above: tuple[tuple[str, str, int], ...], wchan: str | None, told: str
+) -> None:
+    verdict = judged(Rank(stack(*above, ("load", "job/case.py", 9), *main_frames(58)), wchan=wchan))
+    assert any(line.startswith(f"rank 2 waits for {told}") for line in verdict.evidence), verdict.evidence
+
+
+def test_one_that_polls_for_a_lock_is_not_said_to_work() -> None:
+    def asks(turn: int) -> Stack:
+        return stack(("acquire", "filelock/_api.py", 300 + turn % 2), ("prepare", "job/case.py", 9), *main_frames(58))
+
+    verdict = judged(Rank(asks, switches_per_s=20.0, main_cpu_s_per_s=0.01))
+    culprit = verdict.culprits[0]
+    assert (culprit.how, culprit.reason[:43]) == ("polls", "polls for a file lock while the others wait")
+    assert any(line.startswith("rank 2 waits for a file lock. Look who holds it") for line in verdict.evidence)
+    assert verdict.kind == "suspect"  # who holds it may be at work

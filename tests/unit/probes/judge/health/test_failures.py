@@ -9,13 +9,14 @@ from typing import Any, NoReturn
 
 import pytest
 
+from mltop.probes.investigate.diagnosis import Diagnosis
 from mltop.probes.judge.health import FAILED, RULES, Health, engine, evaluate
 from mltop.probes.judge.health.engine import JobHealth
 from mltop.probes.judge.health.registry import JOB_RULES
 from mltop.probes.judge.health.rule import Moment, Rule
 from mltop.probes.model import Finding, Sample
 from mltop.probes.reach.view import FleetView
-from mltop.tui.app.feed import HealthWatch
+from mltop.tui.app.judging import HealthWatch
 from mltop.tui.commands import check
 from tests.builders.health_samples import node_h100
 from tests.tui.fake_views import fleet
@@ -133,7 +134,7 @@ def test_a_check_with_a_rule_that_failed_is_not_fine() -> None:
     health = Health(rules=failing("gpu.lost"))
     health.see(node_h100(1000.0))
     health.see(node_h100(1001.0))
-    checked = check.judged(health, [])
+    checked = check.judged(Diagnosis(health), [])
     (failed,) = [one for one in checked.unknown if one.what == "rule gpu.lost"]
     assert (failed.why, failed.fix) == ("rule gpu.lost failed: KeyError: '7'", "please report this")
     assert checked.findings == []

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from mltop.probes.judge.health import RULES, Health
+from mltop.probes.judge.health.folding import MOST_FOLDED, fold_findings
 from mltop.probes.judge.health.unknowns import unknowns_of
-from mltop.probes.model import Finding, Gap, KernelEvent, NvlinkLink, Sample
+from mltop.probes.model import Finding, Gap, KernelEvent, NvlinkLink, Sample, to_json
 from tests.builders.health_samples import GPU_BUSES, gpu, judged, node_h100, sample, xid
 
 NOW = 100_000.0
@@ -49,7 +50,7 @@ def test_without_nvmls_word_the_xid_stands_alone() -> None:
 def test_a_power_brake_on_every_gpu_is_the_chassis() -> None:
     braked = {"throttle_reasons": ["hw_slowdown", "power_brake"], "sm_clock_mhz": 420}
     finding = _one_line([node_h100(NOW + at, dict.fromkeys(range(8), braked)) for at in range(0, 120, 5)])
-    assert (finding.subject, finding.message) == ("all 8 GPUs", "External power brake on all 8 GPUs")
+    assert (finding.subject, finding.message) == ("all 8 GPUs", "PSU brake on all 8 GPUs")
     assert len(finding.folded) == 8
 
 
@@ -62,7 +63,7 @@ def test_a_hot_node_is_one_line() -> None:
         "sm_clock_mhz": 900,
     }
     finding = _one_line([node_h100(NOW + at, dict.fromkeys(range(8), hot)) for at in range(0, 120, 5)])
-    assert finding.message == "All 8 GPUs throttled by HW thermal slowdown"
+    assert finding.message == "All 8 GPUs are too hot"
     alone = _one_line([node_h100(NOW + at, {3: hot}) for at in range(0, 120, 5)])
     assert (alone.id, alone.subject) == ("gpu.throttle.hw_thermal", "GPU 3")
     assert {one.split()[0] for one in alone.folded} >= {"gpu.clock.low_busy", "gpu.temp.margin", "gpu.temp.hbm"}
@@ -192,3 +193,58 @@ def test_exceptions_are_listed_in_order() -> None:
     bad = {index: {"ecc": {"enabled": False}, "remap": {"failed": index < 6}} for index in range(8)}
     (ecc,) = [one for one in judged([node_h100(NOW, bad)], "gpu.") if one.id == "gpu.ecc.off"]
     assert "not GPU 0, GPU 1, GPU 2, GPU 3, GPU 4, GPU 5: take the node" in ecc.action
+
+
+# What is folded is kept whole.
+
+
+def test_what_a_lost_gpu_explains_keeps_its_text() -> None:
+    slowed = {3: {"throttle_reasons": ["hw_thermal"], "sm_clock_mhz": 900}}
+    hot = [node_h100(NOW - 20 + at, slowed) for at in range(15)]
+    lost = [node_h100(NOW + at, {3: LOST}, kernel_events=[xid(NOW - 4, 79)]) for at in range(3)]
+    finding = _one_line([*hot, *lost])
+    assert len(finding.explains) == len(finding.folded)
+    told = {one.id: one for one in finding.explains}
+    assert told["gpu.xid.hw"].message.startswith("Xid 79") and told["gpu.xid.hw"].evidence
+    assert told["gpu.throttle.hw_thermal"].message.startswith("GPU 3 is too hot")
+    assert all(one.explains == [] for one in finding.explains)
+
+
+def test_all_gpus_keep_what_each_of_them_said() -> None:
+    """Also where all of them together are folded again."""
+    dead = {index: gpu(index, fabric={"state": "not_started"}) for index in range(8)}
+    for index, one in dead.items():
+        one.nvlink.links = [NvlinkLink(link, link >= 2 + index % 2) for link in range(18)]
+    samples = [node_h100(NOW + at, host={"services": {"nvidia-fabricmanager": "failed"}}) for at in range(0, 120, 5)]
+    for one in samples:
+        one.gpus = list(dead.values())
+    finding = _one_line(samples)
+    assert finding.id == "fabric.manager"
+    texts = [one.message for one in finding.explains]
+    assert "GPU 3: 15 of 18 NVLinks up (0-2 down)" in texts and "GPU 4: 16 of 18 NVLinks up (0-1 down)" in texts
+    assert len(texts) == len(finding.folded) == len({*finding.folded})
+
+
+def test_folding_anew_doubles_nothing() -> None:
+    """Ended findings are folded with every sample: they are not changed by it."""
+    health = Health(rules=RULES)
+    braked = {"throttle_reasons": ["hw_thermal"], "sm_clock_mhz": 900}
+    for at in range(0, 60, 5):
+        health.see(node_h100(NOW + at, dict.fromkeys(range(8), braked)))
+    for at in range(60, 200, 5):
+        health.see(node_h100(NOW + at))
+    first = [(one.folded, one.explains) for one in health.of("n1")]
+    health.see(node_h100(NOW + 200))
+    again = [(one.folded, one.explains) for one in health.of("n1")]
+    assert first == again and any(len(explains) >= 8 for _, explains in again)
+
+
+def test_of_very_many_every_kind_is_kept() -> None:
+    """A thousand lines of one kind push no other one out."""
+    many = [Finding("cpu.hung", "warning", "n1", f"task {at}", f"task {at} hangs", since=NOW) for at in range(200)]
+    other = Finding("cpu.dstate", "critical", "n1", "rank 3", "rank 3 is stuck", since=NOW)
+    cause = Finding("fs.stall", "critical", "n1", "/ckpt", "/ckpt does not answer", since=NOW)
+    (told,) = fold_findings([*many, other, cause], 8)
+    assert len(told.explains) == MOST_FOLDED == len(told.folded) - 1
+    assert other.message in [one.message for one in told.explains]
+    assert to_json(told).count("hangs") == MOST_FOLDED - 1

@@ -22,8 +22,8 @@ def _ids(findings: list[Finding]) -> list[str]:
 
 
 REASONS = {
-    "hw_thermal": ("critical", 5.0, "GPU 3 throttled by HW thermal slowdown, SM 1.10 of 1.98 GHz, 91 °C"),
-    "power_brake": ("critical", 5.0, "External power brake on GPU 3, SM 1.10 of 1.98 GHz, 91 °C"),
+    "hw_thermal": ("critical", 5.0, "GPU 3 is too hot, SM 1.10 of 1.98 GHz, 91 °C"),
+    "power_brake": ("critical", 5.0, "PSU brake on GPU 3, SM 1.10 of 1.98 GHz, 91 °C"),
     "sw_thermal": ("warning", 30.0, "GPU 3 slowing itself to stay cool, SM 1.10 of 1.98 GHz, 91 °C"),
     "hw_slowdown": ("warning", 5.0, "GPU 3: HW slowdown, cause unstated, SM 1.10 of 1.98 GHz, 91 °C"),
 }
@@ -127,7 +127,7 @@ def test_a_gpu_error_is_told() -> None:
 def test_a_power_brake_on_every_gpu_is_the_chassis() -> None:
     samples = [_sample(at, *(_gpu(index, "power_brake") for index in range(8))) for at in range(100, 110)]
     (finding,) = evaluate(samples)
-    assert (finding.subject, finding.message) == ("all 8 GPUs", "External power brake on all 8 GPUs")
+    assert (finding.subject, finding.message) == ("all 8 GPUs", "PSU brake on all 8 GPUs")
     assert len(finding.folded) == 8
 
 

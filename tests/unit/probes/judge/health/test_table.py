@@ -22,7 +22,7 @@ def test_every_rule_is_in_it_once_with_all_its_cells() -> None:
     assert len(set(names)) == len(names)
     for row in rows:
         cells = [cell.strip() for cell in row.replace("\\|", "").strip("|").split("|")]
-        assert len(cells) == 7 and all(cells), row
+        assert len(cells) == 8 and all(cells), row
 
 
 def test_what_a_rule_explains_exists() -> None:

@@ -77,7 +77,7 @@ _NONE = {"sw_power_cap": 0.0}
     [
         (
             {"share": 0.79, "sm_clock_mhz": 1115, "power_w": 540, "temperature_c": 87, "throttle_share": _HOT},
-            "GPU 5 on n03 is 21 % slower: held at 1115 MHz by HW thermal slowdown (87 °C, others 61–65 °C)",
+            "GPU 5 on n03 is 21 % slower: held at 1115 MHz by heat (87 °C, others 61–65 °C)",
         ),
         (
             {"share": 0.9, "sm_clock_mhz": 1270, "temperature_c": 84, "throttle_share": {"sw_thermal": 0.4}},
@@ -85,7 +85,7 @@ _NONE = {"sw_power_cap": 0.0}
         ),
         (
             {"share": 0.5, "sm_clock_mhz": 700, "power_w": 300, "throttle_share": {"power_brake": 1.0}},
-            "50 % slower: held at 700 MHz by the external power brake, drawing 300 W of its 700 W limit",
+            "50 % slower: held at 700 MHz by the PSU brake, drawing 300 W of its 700 W limit",
         ),
         (
             {"share": 0.5, "sm_clock_mhz": 700, "throttle_share": {"hw_slowdown": 1.0}},
@@ -176,7 +176,7 @@ def test_one_gpu_alone() -> None:
 def test_a_fault_that_shows_needs_no_peers() -> None:
     verdict = judge_matmul([gpu(0, share=0.6, sm_clock_mhz=800, temperature_c=90, throttle_share={"hw_thermal": 0.6})])
     assert verdict.text.startswith(
-        "GPU 0 on n03: 427 TFLOPS bf16 sustained; held at 800 MHz by HW thermal slowdown 60 % of the time (90 °C)"
+        "GPU 0 on n03: 427 TFLOPS bf16 sustained; held at 800 MHz by heat 60 % of the time (90 °C)"
     )
     assert [one.gpu for one in verdict.suspects] == [0]
 

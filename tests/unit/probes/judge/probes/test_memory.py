@@ -81,8 +81,8 @@ def test_what_a_report_keeps_is_what_the_next_run_is_compared_with() -> None:
 @pytest.mark.parametrize(
     ("reason", "words"),
     [
-        ("power_brake", "power brake 70 % of the time"),
-        ("hw_thermal", "HW thermal slowdown"),
+        ("power_brake", "PSU brake 70 % of the time"),
+        ("hw_thermal", "heat"),
         ("sw_thermal", "thermal slowdown"),
         ("hw_slowdown", "HW slowdown"),
     ],

@@ -33,7 +33,7 @@ CASES = [
     Case(
         "gpu.throttle.hw_thermal",
         "critical",
-        "GPU 3 throttled by HW thermal slowdown, SM 1.10 of 1.98 GHz, 81 °C",
+        "GPU 3 is too hot, SM 1.10 of 1.98 GHz, 81 °C",
         {"throttle_reasons": ["hw_thermal"], "sm_clock_mhz": 1100, "temperature_c": 81.0},
         [{"throttle_share": {"hw_thermal": 0.04}}, {"throttle_reasons": None}],
         hold_s=5.0,
@@ -41,7 +41,7 @@ CASES = [
     Case(
         "gpu.throttle.hw_thermal",
         "critical",
-        "GPU 3 throttled by HW thermal slowdown, SM 1.98 of 1.98 GHz, 78 °C",
+        "GPU 3 is too hot, SM 1.98 of 1.98 GHz, 78 °C",
         {"throttle_share": {"hw_thermal": 0.2}, "throttle_ns": {}, "temperature_c": 78.0},
         [
             {"throttle_share": {"sw_power_cap": 0.9}, "throttle_ns": {}},
@@ -60,7 +60,7 @@ CASES = [
     Case(
         "gpu.throttle.power_brake",
         "critical",
-        "External power brake on GPU 3, SM 0.42 of 1.98 GHz, 61 °C",
+        "PSU brake on GPU 3, SM 0.42 of 1.98 GHz, 61 °C",
         {"throttle_reasons": ["hw_slowdown", "power_brake"], "sm_clock_mhz": 420},
         [{"throttle_reasons": ["sw_power_cap"]}],
         hold_s=5.0,

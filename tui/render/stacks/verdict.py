@@ -7,12 +7,26 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mltop.probes.investigate.advice import advised, to_do
-from mltop.probes.model import Culprit, Frame, Gap, JobReport, StackClass, StackDigest, Verdict, Waiting
+from mltop.probes.judge.hang.frames import line_of
+from mltop.probes.judge.hang.polls import circle, why_no_tasks
+from mltop.probes.model import (
+    Culprit,
+    Frame,
+    Gap,
+    JobReport,
+    StackClass,
+    StackDigest,
+    TaskChain,
+    Tasks,
+    Verdict,
+    Waiting,
+)
 from mltop.probes.model.ranks import ranks_text
 from mltop.probes.model.units import UNKNOWN, counted
 from mltop.tui.render.cells import Cell, Column, Row, clip, line_width, row_of, wrap
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.ranks import rank_number
+from mltop.tui.render.stacks.frames import spot
 from mltop.tui.render.states import state_cell
 
 if TYPE_CHECKING:
@@ -20,7 +34,7 @@ if TYPE_CHECKING:
 
 KIND_STYLE = {"hang": "crit", "suspect": "warn", "straggler": "warn", "moving": "ok", "unclear": "warn"}
 CONFIDENCE_STYLE = {"high": "bold", "medium": "", "low": "dim"}
-_NOBODY = {
+NOBODY = {
     "moving": "the job makes progress; nobody is accused",
     "hang": "no rank can be named",
     "suspect": "no rank can be named",
@@ -34,7 +48,7 @@ def verdict_lines(report: JobReport, width: int) -> list[list[Cell]]:
     """The headline first (who, where, who waits, how sure), then other ranks, evidence, what is unknown."""
     verdict = report.verdict
     lines = _with_whole(wrap(headline(report), width, indent=INDENT), _confidence(verdict), width)
-    for culprit in _named(verdict)[1:]:
+    for culprit in named(verdict)[1:]:
         lines += _point(culprit_text(culprit), width, KIND_STYLE.get(verdict.kind, ""))
     for waiting in verdict.waiting:
         lines += _point(f"waiting: {ranks_text(waiting.ranks)} in {waiting.where}", width)
@@ -66,13 +80,13 @@ def headline(report: JobReport) -> list[Cell]:
         return [Cell("ENDED", "warn"), Cell("  the job has ended: no rank of it is left")]
     style = KIND_STYLE.get(verdict.kind, "")
     cells = [Cell(verdict.kind.upper(), style), Cell("  ")]
-    named = _named(verdict)
-    if named:
-        more = f"; {len(named) - 1} more named below" if len(named) > 1 else ""
-        cells.append(Cell(culprit_text(named[0]) + more, "bold"))
+    told = named(verdict)
+    if told:
+        more = f"; {len(told) - 1} more named below" if len(told) > 1 else ""
+        cells.append(Cell(culprit_text(told[0]) + more, "bold"))
     else:
-        cells.append(Cell(_NOBODY.get(verdict.kind, "nobody is accused")))
-    if verdict.waiting and named:
+        cells.append(Cell(NOBODY.get(verdict.kind, "nobody is accused")))
+    if verdict.waiting and told:
         cells.append(Cell(f"; {waiting_text(verdict.waiting)}"))
     return cells
 
@@ -120,7 +134,27 @@ def gap_text(gap: Gap) -> str:
     return f"not known: {gap.what}: {gap.why}" + (f" ({advised(gap.fix)})" if gap.fix else "")
 
 
-def _named(verdict: Verdict) -> list[Culprit]:
+_HOW = {
+    "computes": "computes alone",
+    "polls": "polls",
+    "elsewhere": "waits elsewhere",
+    "behind": "in another turn",
+    "stopped": "is stopped",
+    "traced": "held by a debugger",
+    "kernel": "in the kernel",
+    "dead": "died",
+    "left": "left",
+    "slow": "is slow",
+}
+
+
+def how_cell(culprit: Culprit, age: str = "") -> Cell:
+    """ "stands 1m12s": what it does, in a word or two."""
+    style = "warn" if culprit.how in ("computes", "polls", "slow") else "crit"
+    return Cell(f"{_HOW.get(culprit.how, 'stands')} {age}".rstrip(), style)
+
+
+def named(verdict: Verdict) -> list[Culprit]:
     """Whom the verdict names; a straggler is an observation, so only that kind of verdict names them."""
     return verdict.culprits or (verdict.stragglers if verdict.kind == "straggler" else [])
 
@@ -130,24 +164,19 @@ def _point(text: str, width: int, style: str = "") -> list[list[Cell]]:
     return wrap([Cell(f"  {bullet} ", "dim"), Cell(text, style)], width, indent=INDENT + 2)
 
 
+MOST_CHAINS, MOST_CHAIN_FRAMES = 12, 16  # of an event loop's tasks
 MOST_INDENT = 24  # cells: deep trees stay readable at 80 columns
 RANKS_WIDTH = 24
 
 
-def spot(file: str, line: int) -> str:
-    """The ``file:line`` of a frame; of a native one the line may not be known."""
-    return f"{file}:{line}" if line else file
+def _at(stack: StackClass | StackDigest) -> str:
+    """Where it stands, which --native does not change: "train (train.py:60) [all_reduce]"."""
+    return line_of(stack.frames, stack.waiting_in) or UNKNOWN
 
 
-def _leaf(frames: Sequence[Frame]) -> str:
-    """Where the innermost Python frame stands, which --native does not change: "function (file:line)"."""
-    frame = next((frame for frame in frames if not frame.native), frames[0] if frames else None)
-    return f"{frame.function} ({spot(frame.file, frame.line)})" if frame else UNKNOWN
-
-
-def _leaf_or_error(digest: StackDigest) -> Cell:
-    """Why there is no stack stands in place of the leaf."""
-    return Cell(_leaf(digest.frames)) if digest.frames else Cell(digest.error or UNKNOWN, "warn")
+def _at_or_error(digest: StackDigest) -> Cell:
+    """Why there is no stack stands in place of the line."""
+    return Cell(_at(digest)) if digest.frames else Cell(digest.error or UNKNOWN, "warn")
 
 
 _of = Column.of
@@ -155,7 +184,7 @@ CLASS_COLUMNS = (
     _of("count", "RANKS", 5, "count", str, right=True),
     _of("ranks", "WHICH", 20, "ranks", lambda ranks: str(ranks) or UNKNOWN),
     _of("waiting", "WAITS IN", 14, "waiting_in", lambda collective: collective or ""),
-    _of("leaf", "AT", 28, "frames", _leaf, stretch=True),
+    Column("leaf", "AT", 28, stretch=True, cell=_at),
 )
 DIGEST_COLUMNS = (
     _of("rank", "RANK", 4, "rank", rank_number, right=True),
@@ -164,7 +193,7 @@ DIGEST_COLUMNS = (
     _of("thread", "THREAD", 12, "thread", str, priority=3),
     _of("state", "STATE", 11, "state", state_cell),
     _of("waiting", "WAITS IN", 14, "waiting_in", lambda collective: collective or "", priority=2),
-    Column("leaf", "AT", 28, stretch=True, cell=_leaf_or_error),
+    Column("leaf", "AT", 28, stretch=True, cell=_at_or_error),
 )
 
 
@@ -194,11 +223,13 @@ def _tree_line(line: TreeLine, width: int, ranks_width: int, everybody: int) -> 
         left = [Cell(f"{indent}{GLYPHS.ellipsis} {line.elided} more", "dim")]
     else:
         left = [Cell(f"{indent}- ", "dim"), Cell(line.function, "accent" if line.waiting_in else "")]
-    if line.waiting_in:
+    if line.waiting_in and not line.called:
         same = line.waiting_in == line.function
         left.append(Cell("  waits" if same else f"  waits in {line.waiting_in}", "accent"))
-    if line.file:
+    if line.function:
         left.append(Cell(f"  {spot(line.file, line.line)}", "dim"))
+    if line.called:
+        left.append(Cell(f" [{line.called}]", "accent" if line.waiting_in else "dim"))
     right = f"{line.count} [{line.ranks}]" if line.ranks else str(line.count)
     room = max(0, width - ranks_width - 1)
     ranks = Cell(clip(right, ranks_width, right=True), "bold" if line.count < everybody else "dim")
@@ -233,7 +264,42 @@ def stack_lines(digest: StackDigest, width: int, root_first: bool = False) -> li
     frames = list(enumerate(digest.frames))  # the model's order: leaf first
     for number, frame in reversed(frames) if root_first else frames:
         lines += wrap(_frame(frame, leaf=number == 0), width, indent=6)
+    return lines + (task_lines(digest.tasks, width) if digest.tasks is not None else [])
+
+
+def task_lines(tasks: Tasks, width: int) -> list[list[Cell]]:
+    """What the tasks of an event loop wait for, below its stack: the places with the most of them, leaf first, through
+    the tasks that wait for these.
+    """
+    why = why_no_tasks(tasks)
+    if why:
+        lines = wrap([Cell(f"  {why}", "dim" if tasks.python else "warn")], width, indent=2)
+        label, text = to_do(tasks.fix)
+        return lines + (wrap([Cell(f"  {label}", "dim"), Cell(text, "accent")], width, indent=2) if text else [])
+    if tasks.cycles:
+        circles = [Cell(f"  {circle(names)}", "warn") for names in tasks.cycles[:MOST_CHAINS]]
+        return [line for cell in circles for line in wrap([cell], width, indent=2)]
+    if not tasks.chains:
+        return [[Cell("  no asyncio task waits", "dim")]]
+    lines = [[Cell(f"  {counted(tasks.count, 'asyncio task')}", "title")]]
+    for chain in tasks.chains[:MOST_CHAINS]:
+        lines += _chain_lines(chain, width)
+    left = sum(chain.count for chain in tasks.chains[MOST_CHAINS:]) + tasks.left_out
+    if left:
+        lines.append([Cell(f"  and {left} in other places", "dim")])
     return lines
+
+
+def _chain_lines(chain: TaskChain, width: int) -> list[list[Cell]]:
+    more = f" {GLYPHS.ellipsis}" if chain.count > len(chain.names) else ""
+    verb = ("waits" if chain.count == 1 else "wait") if chain.frames else "run" + "s" * (chain.count == 1)
+    names = [Cell(f"  {', '.join(chain.names)}{more}", "dim")] if chain.names else []
+    lines = wrap([Cell(f"  {chain.count} {verb}", "bold"), *names], width, indent=4)
+    shown = chain.frames[:MOST_CHAIN_FRAMES]
+    for number, frame in enumerate(shown):
+        lines += wrap([Cell("  "), *_frame(frame, leaf=number == 0)], width, indent=8)
+    left = len(chain.frames) - len(shown)
+    return lines + ([[Cell(f"        {GLYPHS.ellipsis} {left} more", "dim")]] if left else [])
 
 
 def _stack_title(digest: StackDigest) -> list[Cell]:

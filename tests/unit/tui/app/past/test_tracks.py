@@ -1,4 +1,4 @@
-"""Ten minutes of every GPU: gaps are gaps, time may go back, and many GPUs take little room."""
+"""Ten minutes of every GPU: gaps are gaps, time may go back, and old values come as those of ten seconds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 
 from mltop.probes.model import GpuSample, NodeState, Sample
 from mltop.probes.reach.view import FleetView, NodeView
-from mltop.tui.app.history import SPAN_S, History, Track, has
+from mltop.tui.app.past.past import Past
+from mltop.tui.app.past.track import SPAN_S, ShownHistory, Track, has
 
 T0 = 1_763_640_000.0
 
@@ -22,14 +23,14 @@ def view(*samples: Sample) -> FleetView:
     return FleetView(T0, tuple(NodeView(NodeState(one.node, "live"), one) for one in samples))
 
 
-def fed(*samples: Sample) -> History:
-    history = History()
+def fed(*samples: Sample) -> Past:
+    history = Past()
     for one in samples:
         history.feed(view(one))
     return history
 
 
-def track(history: History, until: float, gpu: int = 0, node: str = "n1") -> Track:
+def track(history: Past, until: float, gpu: int = 0, node: str = "n1") -> Track:
     found = history.of(node)
     assert found is not None
     taken = found.track(gpu, T0 + until)
@@ -56,7 +57,7 @@ def test_all_lanes_are_kept() -> None:
     )
     found = track(fed(one), 0)
     newest = (found.power_w, found.temperature_c, found.busy, found.sm_active, found.tensor_active)
-    assert [values[-1] for values in newest] == pytest.approx([612.5, -3.0, 0.97, 0.5, 0.25])
+    assert [values[-1] for values in newest] == pytest.approx([612.5, -3.0, 0.97, 0.5, 0.25], rel=1e-3)
     assert has(found.reasons[-1], "hw_thermal") and not has(found.reasons[-1], "power_brake")
     assert has(None, "hw_thermal") is None
     assert found.seen_reasons() == ["hw_thermal"] and found.share("hw_thermal") == 1.0
@@ -123,30 +124,18 @@ def test_more_than_ten_minutes_forget_the_oldest() -> None:
     assert found.clock_mhz[0] == 100 and found.clock_mhz[-1] == 699 and found.began == 0
 
 
-def test_a_copy_stands_still() -> None:
-    history = fed(sample(0, 1000))
-    live = history.of("n1")
-    assert live is not None
-    still = live.copy()
-    history.feed(view(sample(1, 1001)))
-    assert still.track(0, T0).clock_mhz[-1] == 1000
-    assert live.track(0, T0 + 1).clock_mhz[-1] == 1001
+def test_what_a_paused_pane_shows_stands_still() -> None:
+    history, shown = fed(sample(0, 1000)), ShownHistory()
+    then = view(sample(0, 1000)).nodes[0]
+    still = shown.track(history, True, then, 0)
+    for at in range(1, 3000):
+        history.feed(view(sample(at, 1001)))
+    assert still is not None and shown.track(history, True, then, 0) is still
+    assert still.clock_mhz[-1] == 1000 and still.power_w[-1] is None, "lanes looked at later are of then, too"
+    live = shown.track(history, False, view(sample(2999)).nodes[0], 0)
+    assert live is not None and live.clock_mhz[-1] == 1001
 
 
 def test_nodes_that_left_are_forgotten() -> None:
     history = fed(sample(0), sample(0, node="n2"))
     assert history.of("n1") is None and history.of("n2") is not None
-
-
-def test_a_fleet_is_kept_less_often_in_bounded_room_and_without_gaps() -> None:
-    history = History()
-    nodes = [f"n{number}" for number in range(512)]
-    for at in range(48):
-        gpus = [GpuSample(index, sm_clock_mhz=1000 + at) for index in range(8)]
-        history.feed(view(*(Sample(node, T0 + at, gpus=gpus) for node in nodes)))
-    rings = [history.of(node)._ring for node in nodes]
-    assert sum(len(ring) * ring.itemsize for ring in rings) < 30e6
-    for node in ("n0", "n511"):
-        found = track(history, 47, 7, node)
-        assert found.step_s == 8.0
-        assert None not in found.clock_mhz[-5:] and sorted(found.clock_mhz[-5:]) == list(found.clock_mhz[-5:])

@@ -1,0 +1,150 @@
+"""What a rank wrote of its own exception into torchelastic's error file, before it ended.
+
+The path is the rank's word and the file its user's, so it is opened only when it is a plain file of that user (a device
+or a pipe is never opened), a bounded part of it is read, and its message leaves the node without secrets. A file system
+that does not answer holds up a thread of its own and nothing else.
+
+Source: torch/distributed/elastic/multiprocessing/errors/error_handler.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import stat
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from mltop.probes.collect.redaction.shapes import clipped
+from mltop.probes.collect.redaction.values import shown_text
+from mltop.probes.collect.sysfile import read_long
+
+_VARIABLE = b"TORCHELASTIC_ERROR_FILE="
+_ENVIRON_BYTES = 256 * 1024
+_LONGEST_PATH = 4096
+_MOST_BYTES = 256 * 1024  # a traceback of a deep stack has some 20 KB
+_MOST_CHARACTERS = 300
+_MOST_WAITING = 1024
+_MOST_USERS = 8
+_SLACK_S = 2.0  # its timestamp is in whole seconds
+
+
+@dataclass(frozen=True)
+class ErrorFile:
+    """Where it would be, whose it must be, and since when (unix s)."""
+
+    path: str
+    uid: int
+    since: float
+
+
+@dataclass(frozen=True)
+class RankError:
+    """``text``: the last line of the message. ``at``: unix s."""
+
+    text: str
+    at: float | None
+
+
+def error_file_of(root: str, pid: int, uid: int | None, launcher: int, since: float | None) -> ErrorFile | None:
+    """Of a rank that lives. In a container it is found by way of its launcher, which may live longer."""
+    if uid is None or root != "/proc":
+        return None
+    try:
+        environ = read_long(f"{root}/{pid}/environ", _ENVIRON_BYTES)
+        is_ours = os.readlink(f"{root}/{pid}/ns/mnt") == os.readlink(f"{root}/self/ns/mnt")
+    except OSError:
+        return None
+    begin = 0 if environ.startswith(_VARIABLE) else environ.find(b"\0" + _VARIABLE) + 1
+    if begin == 0 and not environ.startswith(_VARIABLE):
+        return None
+    path = os.fsdecode(environ[begin + len(_VARIABLE) :].partition(b"\0")[0][: _LONGEST_PATH + 1])
+    if not path.startswith("/") or len(path) > _LONGEST_PATH or (not is_ours and launcher <= 1):
+        return None
+    return ErrorFile(path if is_ours else f"{root}/{launcher}/root{path}", uid, since or 0.0)
+
+
+def read_error_file(file: ErrorFile) -> RankError | None:
+    """None when there is none, or it is not what it should be."""
+    try:
+        descriptor = _opened(file)
+    except OSError:
+        return None
+    if descriptor is None:
+        return None
+    try:
+        changed_at = os.fstat(descriptor).st_mtime
+        data = os.read(descriptor, _MOST_BYTES)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    if changed_at < file.since - _SLACK_S:  # of an earlier process
+        return None
+    return _parsed(data, changed_at)
+
+
+def _opened(file: ErrorFile) -> int | None:
+    """Looked at before it is opened: opening alone sets off some devices, and waits for the other end of a pipe."""
+    place = os.open(file.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = os.fstat(place)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != file.uid:
+            return None
+        return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    finally:
+        os.close(place)
+
+
+def _parsed(data: bytes, changed_at: float) -> RankError | None:
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    message: Any = content.get("message") if isinstance(content, dict) else None
+    details = message if isinstance(message, dict) else {}
+    text = details.get("message") if details else message
+    if not isinstance(text, str):
+        return None
+    *_, last = text.strip().splitlines() or [""]
+    more = details.get("extraInfo")
+    said = str(more.get("timestamp", "")) if isinstance(more, dict) else ""
+    written_at = int(said) if said.isascii() and said.isdigit() and len(said) < 12 else None
+    # The file's time is finer, where it is the same.
+    fits = written_at is None or abs(changed_at - written_at) <= _SLACK_S
+    # Cut far behind what is shown, as half of a token does not look like one.
+    shown = clipped(shown_text(" ".join(last[: 4 * _MOST_CHARACTERS].split())), _MOST_CHARACTERS)
+    return RankError(shown, changed_at if fits else float(written_at or 0.0))
+
+
+class ErrorFiles:
+    """Reads them beside the agent's work: ``ask``, and ``answers`` of later looks. Each user's has a thread of its own:
+    whoever's file system does not answer holds up nobody else.
+    """
+
+    def __init__(self) -> None:
+        self._asked: dict[int, queue.Queue[tuple[object, ErrorFile]]] = {}  # by uid
+        self._answered: queue.Queue[tuple[object, RankError]] = queue.Queue()
+
+    def ask(self, key: object, file: ErrorFile) -> None:
+        asked = self._asked.get(file.uid)
+        if asked is None and len(self._asked) < _MOST_USERS:
+            asked = self._asked[file.uid] = queue.Queue(_MOST_WAITING)
+            threading.Thread(target=self._work, args=(asked,), name="error files", daemon=True).start()
+        if asked is not None and not asked.full():  # else the deaths are told without
+            asked.put((key, file))
+
+    def answers(self) -> list[tuple[object, RankError]]:
+        found = []
+        while not self._answered.empty():
+            found.append(self._answered.get())
+        return found
+
+    def _work(self, asked: queue.Queue[tuple[object, ErrorFile]]) -> None:
+        while True:
+            key, file = asked.get()
+            error = read_error_file(file)
+            if error is not None:
+                self._answered.put((key, error))

@@ -1,0 +1,51 @@
+"""All evidence of some samples and stacks, live or from a file, as incidents: the judges put together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from mltop.probes.judge.health import NO_EXPECTATIONS, Expectations, Health
+from mltop.probes.judge.incidents.watch import IncidentWatch
+from mltop.probes.judge.stall import JobMotions
+from mltop.probes.model import Incident, JobReport, Sample
+
+JUDGED_EVERY_S = 5.0  # of the samples' time: incidents of jobs that are over in a recording
+
+
+class Diagnosis:
+    """Runs the health rules and joins what they say; samples come in the order of time. ``health``: to be fed here."""
+
+    def __init__(self, health: Health, *, whole_recording: bool = False) -> None:
+        self.health = health
+        self.motions = JobMotions()
+        self._watch = IncidentWatch(keep_s=None) if whole_recording else IncidentWatch()
+        self._judged_at: float | None = None
+
+    def see(self, sample: Sample) -> None:
+        """Judges a sample; from time to time also what the jobs' ranks add up to."""
+        self.health.see(sample)
+        at = sample.sampled_at
+        self.motions.see(sample)
+        self._watch.see(sample, ())
+        if self._judged_at is None or at - self._judged_at >= JUDGED_EVERY_S:
+            self._judged_at = at
+            self.incidents()
+
+    def incidents(self, reports: Sequence[JobReport] = ()) -> list[Incident]:
+        """Those that hold at the newest sample, and those that are over, the gravest first."""
+        self._watch.take_stacks(reports)
+        for node in self._watch.nodes:
+            self._watch.update(node, self.health.of(node))
+        now = self._watch.incidents(self.health.of_jobs(), self.motions.motions())
+        return [*now, *reversed(self._watch.ended)]
+
+
+def diagnosed(samples: Iterable[Sample], thresholds: Mapping[str, float] = NO_EXPECTATIONS.thresholds) -> Diagnosis:
+    """Of ``samples``: the newest of each node, or all of the last minutes, in any order. ``thresholds``: the user's."""
+    ordered = sorted(samples, key=lambda sample: sample.sampled_at)
+    diagnosis = Diagnosis(Health(Expectations(thresholds=thresholds), eager=True))
+    diagnosis.health.compare({sample.node: sample for sample in reversed(ordered)}.values())
+    for sample in ordered:
+        diagnosis.see(sample)
+    diagnosis.health.settle()
+    return diagnosis

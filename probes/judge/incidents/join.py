@@ -1,0 +1,394 @@
+"""One cause, one incident: what a job lost is joined with what is wrong on its nodes, by the relations of the rules.
+
+Every finding but one that is only worth knowing is in one incident, as its cause or as one of its effects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+from mltop.probes.judge.health.folding import agreed
+from mltop.probes.judge.health.registry import ALL_RULES
+from mltop.probes.judge.health.rule import FAILED, RANK_ENDED, RANK_SLOWED, RANK_STALLED, SYMPTOM, Rule, is_named
+from mltop.probes.judge.incidents import words
+from mltop.probes.judge.incidents.causes import BY_ID, LOST, came_before, caused, follows, touched_by
+from mltop.probes.judge.incidents.loss import Loss, died, loss_of
+from mltop.probes.judge.incidents.scene import OF_STATES, JobScene, Scene
+from mltop.probes.judge.values import grouped, known
+from mltop.probes.model import CONFIDENCES, Confidence, Culprit, Evidence, Finding, Incident, Severity, Suffers
+from mltop.probes.model.ranks import Ranges
+from mltop.probes.model.vocabulary import INCIDENT_KINDS, CulpritKind, EvidenceSource, gravity
+
+MINORITY = 0.5  # of the ranks: a fault that more of them share accuses none of them
+_BEFALLS = {
+    "crash": (RANK_ENDED,),
+    "stopped": (RANK_ENDED,),
+    "hang": (RANK_STALLED, "job.hang", "job.odd_rank"),
+    "straggler": (RANK_SLOWED, "job.straggler"),
+    "starved": (RANK_SLOWED, "job.starved"),
+    "slow": (RANK_SLOWED,),
+    "node": (),
+}
+_SEVERITY: dict[str, Severity] = {"crash": "critical", "hang": "critical", "stopped": "info"}
+_OF_PORTS = ("ib.", "eth.", "roce.", "pcie.")
+_PEERS = frozenset(peers for rule in ALL_RULES for peers in rule.explains_peers)
+MOST_PEERS = 64  # causes: where more are broken at a time, no complaint is one's
+_KERNEL = ("gpu.xid.", "gpu.sxid", "mem.oom", "cpu.hung", "disk.io", "ib.driver", "mem.mce")
+
+
+@dataclass
+class _Case:
+    """A job, what it lost, and the findings that caused it or come of it."""
+
+    job: JobScene
+    loss: Loss
+    causes: list[Finding] = field(default_factory=list)
+    effects: list[Finding] = field(default_factory=list)
+
+    @property
+    def own(self) -> list[Finding]:
+        """Findings about the job itself."""
+        return [*self.loss.findings, *self.loss.others]
+
+    @property
+    def befalls(self) -> tuple[str, ...]:
+        dead = (RANK_ENDED,) if self.loss.deaths is not None else ()
+        stood = _BEFALLS["hang"] if self.loss.ended is not None else ()
+        return (*_BEFALLS[self.loss.kind], *dead, *stood, *(finding.id for finding in self.loss.others))
+
+
+def incidents_of(scene: Scene) -> list[Incident]:
+    """The incidents of a moment, those that stop the most work first. Pure."""
+    cases = [_Case(job, loss) for job in scene.jobs.values() if (loss := loss_of(job)) is not None]
+    used: set[int] = {id(finding) for case in cases for finding in case.own}
+    for case in cases:
+        _find_causes(case, scene)
+    used.update(id(cause) for case in cases for cause in case.causes)
+    for case in cases:
+        _take_effects(case, scene, used)
+        _accuse_by_cause(case)
+    incidents = _of_jobs(cases, scene)
+    incidents += _of_nodes(scene, used)
+    return sorted(incidents, key=by_work_stopped)
+
+
+def by_work_stopped(incident: Incident) -> tuple[bool, int, int, int, int, float, str]:
+    """For sorting: what goes on before what is over; then by the GPUs that stand, and how grave it is.
+
+    Of jobs the one that has waited longest comes first. Of nodes what is nearest to the hardware, and of that the
+    newest: old trouble they have had all along.
+    """
+    stopped = incident.suffers.gpus if incident.kind in ("crash", "hang") else 0
+    since = incident.since or 0.0
+    return (
+        incident.until is not None,
+        -stopped,
+        gravity(incident.severity),
+        INCIDENT_KINDS.index(incident.kind),
+        _nearest_to_the_hardware(incident.causes[0])[0] if incident.kind == "node" and incident.causes else 0,
+        -since if incident.kind == "node" else since,
+        incident.id,
+    )
+
+
+# What caused a job's loss.
+
+
+def _on_its_nodes(case: _Case, scene: Scene) -> Iterator[tuple[Finding, Rule]]:
+    for node in case.job.nodes:
+        for finding in scene.nodes[node].findings if node in scene.nodes else ():
+            rule = BY_ID.get(finding.id)
+            if rule is not None:
+                yield finding, rule
+
+
+def _find_causes(case: _Case, scene: Scene) -> None:
+    """On the job's nodes. What may be either and did not come before is no cause."""
+    job, loss, befalls = case.job, case.loss, case.befalls
+    for finding, rule in _on_its_nodes(case, scene):
+        if not came_before(finding, job, loss) and follows(finding, rule, job, loss, befalls):
+            continue
+        if caused(finding, rule, job, loss, befalls):
+            case.causes.append(finding)
+    case.causes.sort(key=_nearest_to_the_hardware)
+
+
+def _take_effects(case: _Case, scene: Scene, used: set[int]) -> None:
+    """What comes of the loss itself, and what is explained by what is known of it. Nobody's cause is an effect."""
+    for finding, rule in _on_its_nodes(case, scene):
+        if id(finding) not in used and follows(finding, rule, case.job, case.loss, case.befalls):
+            used.add(id(finding))
+            case.effects.append(finding)
+    for finding in case.own:
+        _take_symptoms(finding, case, scene, used)
+    complaints = [finding for finding, _ in _on_its_nodes(case, scene) if finding.id in _PEERS]
+    for finding in case.causes if complaints else ():
+        _take_peers(finding, complaints, case, used)
+    for server in dict.fromkeys(cause.server for cause in case.causes if cause.server):
+        told = [each for each in scene.of_servers[server] if id(each) not in used and each.until is None]
+        used.update(map(id, told))
+        case.effects += told
+    case.effects = [*case.own, *case.effects]
+
+
+def _take_symptoms(finding: Finding, case: _Case, scene: Scene, used: set[int]) -> None:
+    """What a finding about the job explains on the job's nodes."""
+    rule = BY_ID.get(finding.id)
+    patterns = (*rule.explains, *rule.explains_node) if rule is not None else ()
+    if not patterns:
+        return
+    nodes = [finding.node] if finding.node in scene.nodes else case.job.nodes
+    for node in nodes:
+        for other in scene.nodes[node].findings if node in scene.nodes else ():
+            if id(other) not in used and is_named(other.id, patterns):
+                used.add(id(other))
+                case.effects.append(other)
+
+
+def _take_peers(finding: Finding, complaints: Sequence[Finding], case: _Case, used: set[int]) -> None:
+    """What other nodes of the job complain of because of it."""
+    if not BY_ID[finding.id].explains_peers:
+        return
+    for other in complaints:
+        if id(other) not in used and _is_peers_complaint(other, finding):
+            used.add(id(other))
+            case.effects.append(other)
+
+
+def _is_peers_complaint(finding: Finding, cause: Finding) -> bool:
+    """Of another node, on the same rail where the cause is about a port."""
+    if finding.node == cause.node or not is_named(finding.id, BY_ID[cause.id].explains_peers):
+        return False
+    ports = {cause.subject, *cause.about}
+    return bool(ports & {finding.subject, *finding.about}) or not cause.id.startswith(_OF_PORTS)
+
+
+def _nearest_to_the_hardware(finding: Finding) -> tuple[int, int, float]:
+    """What no rule found (a node that does not answer, a rule that failed) comes last."""
+    precedence = BY_ID[finding.id].precedence if finding.id in BY_ID else SYMPTOM + 1
+    return precedence, gravity(finding.severity), finding.since or 0.0
+
+
+def _accuse_by_cause(case: _Case) -> None:
+    """A fault that a few ranks have names them, where nothing else does; one of a file server names the server."""
+    loss = case.loss
+    if loss.culprits or not case.causes:
+        return
+    cause = case.causes[0]
+    if cause.server or cause.id == LOST.id:  # nobody sees what ranks of a node do that does not answer
+        loss.culprits = [Culprit(None, cause.server or cause.node, None, cause.message, "", True)]
+        return
+    alike = [finding for finding in case.causes if finding.id == cause.id]
+    touched = list(
+        dict.fromkeys(place for finding in alike for place in touched_by(finding, BY_ID[finding.id], case.job))
+    )
+    if 1 < len(touched) > MINORITY * max(len(case.job.places), case.job.world_size or 0):
+        return
+    how: CulpritKind = "stands" if loss.stops else "slow"
+    dead = {(death.node, death.told.pid): death for death in (loss.deaths.all if loss.deaths is not None else ())}
+    loss.culprits = [
+        died(dead[place.node, place.pid])
+        if (place.node, place.pid) in dead
+        else Culprit(place.rank, place.node, place.pid, cause.message, "", True, next(iter(place.gpus), None), how)
+        for place in touched
+    ]
+    loss.waiting = loss.waiting.without(Ranges.of(known(place.rank for place in touched)))
+
+
+# Incidents of jobs.
+
+
+def _of_jobs(cases: Sequence[_Case], scene: Scene) -> list[Incident]:
+    """Jobs that suffer from one and the same fault are one incident, told of the largest."""
+    return [_of_job(largest, others, scene) for largest, *others in _sharing_causes(cases)]
+
+
+def _sharing_causes(cases: Sequence[_Case]) -> list[list[_Case]]:
+    """Groups of which each shares a cause with another one, the largest job first."""
+    told_by: dict[str, str] = {}  # of a cause another one, up to the one that stands for the group
+
+    def stands_for(name: str) -> str:
+        while (other := told_by.setdefault(name, name)) != name:
+            name = told_by[name] = told_by[other]
+        return name
+
+    for case in cases:
+        for cause in case.causes[1:]:
+            told_by[stands_for(_name(cause))] = stands_for(_name(case.causes[0]))
+    groups = grouped(cases, lambda case: stands_for(_name(case.causes[0])) if case.causes else _job_id(case.job))
+    return [
+        sorted(of_group, key=lambda case: (-len(case.job.gpus), -len(case.job.ranks), _job_id(case.job)))
+        for of_group in groups.values()
+    ]
+
+
+def _of_job(case: _Case, others: Sequence[_Case], scene: Scene) -> Incident:
+    """``others``: smaller jobs that suffer from the same."""
+    job, loss = case.job, case.loss
+    with_job, with_nodes = scene.several_jobs, len(scene.nodes) > 1
+    first = case.causes[0] if case.causes else None
+    if first is not None:
+        silent = {cause.node for cause in case.causes if cause.id == first.id == LOST.id} - {first.node}
+        headline = words.headline_of_cause(first, job, loss, len(silent), with_job=with_job, with_nodes=with_nodes)
+    else:
+        headline = words.headline_of_job(job, loss, with_job=with_job, with_nodes=with_nodes)
+    found, known_of = _once(cause for each in (case, *others) for cause in each.causes), [*case.effects]
+    known_of += [effect for each in others for effect in each.effects]
+    agreed_on = agreed([*found, *known_of])
+    causes, effects = agreed_on[: len(found)], agreed_on[len(found) :]
+    lost = [_suffers(each.job, each.loss) for each in (case, *others)]
+    advice = next((cause.action for cause in causes[:1] if cause.severity != "info"), "")
+    severity = "warning" if loss.kind == "stopped" and loss.ended is not None else _SEVERITY.get(loss.kind, "warning")
+    gravest = min((severity, *(finding.severity for finding in causes)), key=gravity)
+    return Incident(
+        id=_job_id(job),
+        kind=loss.kind,
+        severity=gravest,
+        headline=headline,
+        job=job.key.name,
+        uid=job.key.uid,
+        since=loss.since,
+        culprits=loss.culprits,
+        causes=causes,
+        effects=effects,
+        suffers=Suffers(lost[0].ranks, sum(each.gpus for each in lost), sum(each.gpu_hours for each in lost)),
+        evidence=[
+            *map(_evidence, causes),
+            *loss.evidence,
+            *(
+                Evidence("samples", words.headline_of_job(each.job, each.loss, with_job=True, with_nodes=with_nodes))
+                for each in others
+            ),
+        ],
+        confidence=_confidence(loss, first),
+        action=advice or words.action_of(loss, with_nodes=with_nodes),
+        next=loss.next,
+    )
+
+
+def _once(findings: Iterable[Finding]) -> list[Finding]:
+    return list({id(finding): finding for finding in findings}.values())
+
+
+def _suffers(job: JobScene, loss: Loss) -> Suffers:
+    """All ranks of the job: who holds it up gets nothing done either."""
+    ranks = Ranges.of(known(place.rank for place in job.places))
+    gpus = len({(place.node, gpu) for place in job.places for gpu in place.gpus})
+    passed_s = max(0.0, job.at - loss.since) if loss.since is not None else 0.0
+    share = 1.0
+    slowdown = job.motion.slowdown if job.motion is not None else None
+    if not loss.stops:
+        share = slowdown.share / (1.0 + slowdown.share) if slowdown is not None and slowdown.share > 0 else 0.0
+    if loss.gone:  # its GPUs are free
+        passed_s = max(0.0, (loss.ended or 0.0) - (loss.since or 0.0)) if loss.ended is not None else 0.0
+    return Suffers(ranks, gpus, gpus * passed_s * share / 3600.0)
+
+
+def _confidence(loss: Loss, cause: Finding | None) -> Confidence:
+    """A grave fault of just those whom stacks or counters name makes it surer by a step."""
+    if cause is None or cause.severity != "critical" or not loss.culprits or cause.id == LOST.id:
+        return loss.confidence
+    return CONFIDENCES[max(0, CONFIDENCES.index(loss.confidence) - 1)]
+
+
+def _evidence(finding: Finding) -> Evidence:
+    source: EvidenceSource = "kernel" if finding.id.startswith(_KERNEL) else "health"
+    return Evidence(source, finding.message, finding.since, finding.node)
+
+
+def _job_id(job: JobScene) -> str:
+    uid = "" if job.key.uid is None else job.key.uid
+    return f"job/{job.key.name}/{uid}" + (f"/{job.place}" if job.place else "")
+
+
+# Incidents of nodes, ports and servers.
+
+
+def _of_nodes(scene: Scene, used: set[int]) -> list[Incident]:
+    """What no job is known to suffer from: of a file server one for all nodes, of others one each."""
+    of_nodes = (finding for node in scene.nodes.values() for finding in node.findings)
+    of_jobs = (finding for job in scene.jobs.values() for finding in job.findings)
+    left = [
+        finding
+        for finding in chain(of_nodes, of_jobs)
+        if id(finding) not in used and finding.severity != "info" and finding.id != FAILED
+    ]
+    alike = grouped(left, _one_cause)
+    _join_peers(alike, scene)
+    return [_of_node(findings, scene) for findings in alike.values()]
+
+
+def _join_peers(groups: dict[str, list[Finding]], scene: Scene) -> None:
+    """What is said of a node's port because of a peer's, where they work on one job and one such peer is known."""
+    causes = [
+        (name, findings[0])
+        for name, findings in groups.items()
+        if findings[0].id in BY_ID and BY_ID[findings[0].id].explains_peers and findings[0].until is None
+    ]
+    complaints = [name for name, findings in groups.items() if findings[0].id in _PEERS and findings[0].until is None]
+    if not causes or not complaints or len(causes) > MOST_PEERS:
+        return
+    for name in complaints:
+        told = groups[name][0]
+        fitting = [
+            known_as
+            for known_as, cause in causes
+            if _is_peers_complaint(told, cause)
+            and _nearest_to_the_hardware(cause) < _nearest_to_the_hardware(told)
+            and scene.share_a_job(cause.node, told.node)
+        ]
+        if len(fitting) == 1 and fitting[0] in groups and fitting[0] != name:
+            groups[fitting[0]] += groups.pop(name)
+
+
+def _one_cause(finding: Finding) -> str:
+    if finding.server:
+        over = "over" if finding.until is not None else ""
+        return f"server/{finding.server}{over}"
+    if finding.id in OF_STATES:  # what keeps many nodes from answering is one thing
+        return f"{finding.id}/{finding.key}"
+    name = f"{finding.id}/{finding.node}" if _of_processes(finding) else _name(finding)
+    return name + ("" if finding.until is None else f"/{finding.until}")
+
+
+def _of_processes(finding: Finding) -> bool:
+    """Of which a node may have a hundred with one thing the matter, as all that the kernel killed in an hour."""
+    return finding.id in BY_ID and BY_ID[finding.id].alike == "rule" and not finding.job and not finding.server
+
+
+def _name(finding: Finding) -> str:
+    if finding.server:
+        return f"server/{finding.server}"
+    return f"{finding.id}/{finding.node}/{finding.subject}" + (f"/{finding.key}" if finding.key else "")
+
+
+def _of_node(findings: list[Finding], scene: Scene) -> Incident:
+    first = min(findings, key=_nearest_to_the_hardware)
+    each = [finding for finding in findings if _of_processes(finding) and finding.id == first.id] or [first]
+    first = max(each, key=lambda finding: finding.since or 0.0)
+    nodes = list(dict.fromkeys(finding.node for finding in findings))
+    others = [finding for finding in findings if finding is not first]
+    over = [finding.until for finding in findings]
+    gpus = sum(len(finding.gpus) for finding in findings)
+    culprit = Culprit(None, first.server or first.node, None, first.message, "", True, first.gpu)
+    return Incident(
+        id=_name(first),
+        kind="node",
+        severity=min((finding.severity for finding in findings), key=gravity),
+        headline=words.headline_of_node(
+            first, nodes, len(each) - 1, with_nodes=len(scene.nodes) > 1 or first.id in OF_STATES
+        ),
+        job=first.job,
+        uid=first.uid,
+        since=min(known(finding.since for finding in findings), default=None),
+        until=None if None in over else max(known(over), default=None),
+        culprits=[culprit],
+        causes=[first],
+        effects=others,
+        suffers=Suffers(gpus=gpus),
+        evidence=[*map(_evidence, findings), *(Evidence("health", text, None, first.node) for text in first.evidence)],
+        confidence="high",
+        action=first.action,
+    )

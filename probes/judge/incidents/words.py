@@ -1,0 +1,291 @@
+"""The sentences of incidents: a headline that needs no other line, what to do, and what would make it surer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from shlex import quote
+
+from mltop.probes.judge.incidents.loss import Loss
+from mltop.probes.judge.incidents.scene import JobScene
+from mltop.probes.judge.values import known
+from mltop.probes.model import Culprit, Finding
+from mltop.probes.model.ranks import Ranges, ranks_text
+from mltop.probes.model.units import clock_time, counted
+
+# What to do about who holds a job up, where no finding of its node says better. {ssh}: "ssh NODE " where the command
+# runs on one of several nodes; {pid}: of what stands, the rank's own or its worker's; {pids}: of all that are alike.
+_DO = {
+    "stands": "see what it waits for: mltop stacks, or {ssh}strace -p {pid}; to restart the job, end it",
+    "computes": "look again in a minute, it may work alone for a while: mltop stacks, or {ssh}py-spy dump -p {pid}",
+    "polls": "see what it asks for and who should provide it",
+    "elsewhere": "compare the two places in the code: the ranks took different branches",
+    "behind": "compare the two places in the code: a rank skipped or repeated a turn",
+    "stopped": "let it run on: {ssh}kill -CONT {pids}",
+    "traced": "detach the debugger; which one it is: {ssh}grep TracerPid /proc/{pid}/status",
+    "kernel": "look at the filesystem or driver below it: {ssh}dmesg, {ssh}cat /proc/{pid}/stack",
+    "dead": "see in its log or error file why it ended",
+    "left": "look why it came to its end before the others: less data, a return or an exit of its own",
+    "slow": "see what is wrong with its GPU and node: mltop check",
+}
+MOST_PIDS = 8
+MOST_NAME = 64  # characters
+_STANDS = {
+    "stands": "stands in {where}",
+    "computes": "computes alone in {where}",
+    "polls": "polls in {where}",
+    "elsewhere": "waits elsewhere, in {where}",
+    "behind": "is in another turn of the loop, in {where}",
+    "stopped": "is stopped",
+    "traced": "is held by a debugger",
+    "kernel": "does not come back from the kernel ({where})",
+    "dead": "died ({reason})",
+    "left": "left before the others ({reason})",
+    "slow": "is slow, the others wait for it",
+}
+_SHORT = {
+    "stands": "stands still",
+    "computes": "computes alone",
+    "polls": "polls",
+    "elsewhere": "waits elsewhere",
+    "behind": "is in another turn of the loop",
+    "stopped": "is stopped",
+    "traced": "is held by a debugger",
+    "kernel": "does not come back from the kernel",
+    "dead": "died",
+    "left": "left before the others",
+    "slow": "is slow",
+}
+_PLACELESS = ("stopped", "traced", "slow", "dead", "left")
+_PLURALS = {"stands": "stand", "computes": "compute", "polls": "poll", "waits": "wait", "is": "are", "does": "do"}
+_PAST = {
+    "stands": "stood",
+    "computes": "computed",
+    "polls": "polled",
+    "waits": "waited",
+    "is": "was",
+    "does": "did",
+    "stand": "stood",
+    "compute": "computed",
+    "poll": "polled",
+    "wait": "waited",
+    "are": "were",
+    "do": "did",
+}
+_NOWHERE = ("", "unknown", "no process")
+
+
+def headline_of_job(job: JobScene, loss: Loss, *, with_job: bool, with_nodes: bool) -> str:
+    """``with_job``: there are several; ``with_nodes``: several nodes are watched."""
+    who = culprits_words(loss.culprits, with_nodes, past=loss.ended is not None)
+    lost = f"{who}{_who_waits(loss)}" if who else _nobody(job, loss)
+    return (_prefix(job, lost, with_nodes=with_nodes) if with_job else "") + lost
+
+
+def headline_of_cause(
+    cause: Finding, job: JobScene, loss: Loss, more_nodes: int = 0, *, with_job: bool, with_nodes: bool
+) -> str:
+    """The physical cause first, then what the job lost: "node-17: GPU 4 fell off the bus; rank 4 died, 63 wait".
+
+    ``more_nodes``: that have it too.
+    """
+    where = cause.node + (f" and {counted(more_nodes, 'more node')}" if more_nodes else "")
+    where = f"{where}: " if with_nodes and cause.node and not cause.server else ""
+    who = _short(loss.culprits, past=loss.ended is not None)
+    lost = f"{who}{_who_waits(loss)}" if who else _nobody(job, loss, why=True)
+    whose = _prefix(job, lost, "job ", with_nodes=with_nodes) if with_job else ""
+    return f"{where}{cause.message}; {whose}{lost}"
+
+
+def _prefix(job: JobScene, told: str, title: str = "", *, with_nodes: bool) -> str:
+    """Whose loss it is, where that is not told yet. A name is as long as its user likes, and one that every node may
+    have is told with the node.
+    """
+    name = job.key.name if len(job.key.name) <= MOST_NAME else f"{job.key.name[: MOST_NAME - 1]}…"
+    place = f" on {job.place}" if job.place and with_nodes else ""
+    return "" if not name or told.startswith(f"job {name}") else f"{title}{name}{place}: "
+
+
+def headline_of_node(cause: Finding, nodes: Sequence[str], more: int, *, with_nodes: bool) -> str:
+    """Of what no job is known to suffer from. ``more``: findings of the same rule."""
+    told = cause.message + (f"; and {more} more" if more > 0 else "")
+    if len(nodes) > 1:
+        return f"{counted(len(nodes), 'node')}: {told}"
+    return f"{cause.node}: {told}" if with_nodes and cause.node else told
+
+
+def culprits_words(culprits: Sequence[Culprit], with_nodes: bool, *, past: bool = False) -> str:
+    """ "rank 229 (sim030 GPU 5) stands in ShardDataset.__getitem__ (data.py:53)", or ``past`` stood; how many more."""
+    if not culprits:
+        return ""
+    first = culprits[0]
+    alike = [culprit for culprit in culprits if _doing(culprit) == _doing(first)]
+    numbers = [culprit.rank for culprit in alike if culprit.rank is not None]
+    if len(alike) > 1 and len(numbers) == len(alike):
+        who = ranks_text(numbers) + _on(alike, with_nodes)
+    else:
+        who, alike = who_is(first, with_nodes), [first]
+    place = first.where if first.where not in _NOWHERE else ""
+    template = _STANDS.get(first.how, "") if place or first.how in _PLACELESS else ""
+    if not template:
+        shown = f" at {place}" if "(" in place and not first.in_reason else ""  # not the kernel's function
+        told = f"{who}{shown}: {first.reason}"
+    else:
+        verb = _of_several(template) if len(alike) > 1 else template
+        doing = (_in_past(verb) if past else verb).format(where=place, reason=first.reason)
+        told = f"{who} {doing}"
+    more = len(culprits) - len(alike)
+    return told + (f" (and {more} more)" if more else "")
+
+
+def _doing(culprit: Culprit) -> tuple[str, ...]:
+    """Equal for those that one sentence can name."""
+    placed = culprit.how in _STANDS and culprit.how not in ("dead", "left")
+    return culprit.how, culprit.where, "" if placed else culprit.reason
+
+
+def _of_several(doing: str) -> str:
+    """ "rank 3 stands still", "ranks 3-4 stand still"."""
+    verb, _, rest = doing.partition(" ")
+    return f"{_PLURALS.get(verb, verb)} {rest}".rstrip()
+
+
+def _in_past(doing: str) -> str:
+    """ "stands still", "stood still"."""
+    verb, _, rest = doing.partition(" ")
+    return f"{_PAST.get(verb, verb)} {rest}".rstrip()
+
+
+def who_is(culprit: Culprit, with_nodes: bool) -> str:
+    """ "rank 229 (sim030 GPU 5)", "rank 2 (GPU 2)", "node-17"."""
+    node = culprit.node if with_nodes else ""
+    gpu = f"GPU {culprit.gpu}" if culprit.gpu is not None else ""
+    place = " ".join(filter(None, (node, gpu)))
+    if culprit.rank is not None:
+        return f"rank {culprit.rank}" + (f" ({place})" if place else "")
+    if culprit.pid is not None:
+        return f"pid {culprit.pid}" + (f" ({place})" if place else "")
+    return culprit.node or "the node"
+
+
+def _on(culprits: Sequence[Culprit], with_nodes: bool) -> str:
+    nodes = dict.fromkeys(culprit.node for culprit in culprits)
+    if not with_nodes or not nodes:
+        return ""
+    return f" ({next(iter(nodes))})" if len(nodes) == 1 else f" ({counted(len(nodes), 'node')})"
+
+
+def _short(culprits: Sequence[Culprit], *, past: bool) -> str:
+    """ "rank 4 died", "ranks 4-7 stand still"."""
+    if not culprits:
+        return ""
+    first = culprits[0]
+    numbers = Ranges.of({each.rank for each in culprits if each.rank is not None and each.how == first.how})
+    if not numbers:
+        return ""
+    doing = _SHORT.get(first.how, "stands still")
+    doing = _of_several(doing) if numbers.count > 1 else doing
+    return f"{ranks_text(numbers)} {_in_past(doing) if past else doing}"
+
+
+def _nobody(job: JobScene, loss: Loss, *, why: bool = False) -> str:
+    """What the job lost where nobody is named for it. ``why``: it is known all the same."""
+    size = job.world_size or len(job.ranks)
+    at = f" at {clock_time(loss.since)}" if loss.since is not None else ""
+    if loss.ended is not None:
+        whom = _amount(loss.waiting.count or size, size)
+        did = f"waited in {loss.place}" if loss.place else "stood still"
+        return f"{whom} {did}{_since(loss)}{'' if why else ', nothing told who held them up'}{_until(loss)}"
+    if loss.kind == "stopped":
+        return f"the job was ended from outside{at}"
+    if loss.kind == "crash":
+        ended = len(loss.deaths.all) if loss.deaths is not None else 0
+        how = f", {_amount(ended, size)} ended" if ended else ""
+        return f"the job has died{at}{how}" + ("" if why else ", which of them first is not known" if ended > 1 else "")
+    if loss.kind == "hang":
+        return _stands_still(job, loss, size, why=why)
+    if loss.findings:
+        return loss.findings[0].message
+    return loss.evidence[0].text if loss.evidence else "the job is slow"
+
+
+def _stands_still(job: JobScene, loss: Loss, size: int, *, why: bool) -> str:
+    if loss.circle:
+        others = loss.waiting.without(loss.circle).count
+        rest = f", {counted(others, 'other rank')} {'waits' if others == 1 else 'wait'} for them" if others else ""
+        return f"{ranks_text(loss.circle)} wait for one another{rest}{_since(loss)}"
+    still = loss.waiting.count or len(job.ranks)
+    doing = f"wait in {loss.place}" if loss.place else "stand still"
+    return f"{_amount(still, size)} {doing}{_since(loss)}" + ("" if why else ", nothing tells who holds them up")
+
+
+def _amount(ranks: int, size: int) -> str:
+    """ "6 of 8 ranks", "all 8 ranks"."""
+    if size <= ranks:
+        return f"all {counted(ranks, 'rank')}" if ranks > 1 else counted(ranks, "rank")
+    return f"{ranks} of {counted(size, 'rank')}"
+
+
+def _since(loss: Loss) -> str:
+    return f" since {clock_time(loss.since)}" if loss.since is not None else ""
+
+
+def _until(loss: Loss) -> str:
+    """ ", until the job died at 08:10:06"."""
+    at = f" at {clock_time(loss.ended)}" if loss.ended is not None else ""
+    return f", until the job {'was ended from outside' if loss.kind == 'stopped' else 'died'}{at}"
+
+
+def _who_waits(loss: Loss) -> str:
+    """ ", 63 ranks wait in all_reduce since 08:00:06", of those who are named."""
+    if loss.ended is not None:
+        waited = f", {counted(loss.waiting.count, 'rank')} waited" if loss.waiting else ", the job stood still"
+        where = f" in {loss.waits_in}" if loss.waits_in and loss.waiting else ""
+        return f"{waited}{where}{_since(loss)}{_until(loss)}"
+    if loss.kind == "hang":
+        waiting = loss.waiting.count
+        if not waiting:
+            return f", the job stands still{_since(loss)}"
+        verb = "waits" if waiting == 1 else "wait"
+        where = f" in {loss.waits_in}" if loss.waits_in else ""
+        return f", {counted(waiting, 'rank')} {verb}{where}{_since(loss)}"
+    if loss.kind == "crash":
+        named = {(culprit.node, culprit.pid) for culprit in loss.culprits}
+        all_dead = loss.deaths.all if loss.deaths is not None else []
+        others = sum((death.node, death.told.pid) not in named for death in all_dead)
+        at = f" at {clock_time(loss.since)}" if loss.since is not None else ""
+        them = "it" if len(loss.culprits) == 1 else "them"
+        return (f", {counted(others, 'other rank')} went down with {them}" if others else ", the job has ended") + at
+    return ""
+
+
+def action_of(loss: Loss, *, with_nodes: bool) -> str:
+    """What to do about the one who holds the job up; where nobody is named, how to find out."""
+    if loss.ended is not None:
+        return _after(loss)
+    if loss.kind == "stopped":
+        return ""
+    if not loss.culprits:
+        if loss.circle:
+            return _DO["elsewhere"]
+        return "mltop stacks" if loss.kind == "hang" else "mltop check"
+    first = loss.culprits[0]
+    text = _DO.get(first.how, "")
+    pid = first.pid if first.child_pid is None else first.child_pid
+    if not text or (pid is None and "{pid" in text):
+        return "mltop stacks" if loss.kind == "hang" else "mltop check"
+    alike = [each for each in loss.culprits if (each.how, each.node) == (first.how, first.node)][:MOST_PIDS]
+    pids = known(each.pid if each.child_pid is None else each.child_pid for each in alike)
+    ssh = f"ssh {quote(first.node)} " if with_nodes and first.node else ""
+    return text.format(ssh=ssh, pid=pid, pids=" ".join(map(str, pids)))
+
+
+def _after(loss: Loss) -> str:
+    """What is left to do about a job that stood still until it ended: none of its processes can be asked any more."""
+    if not loss.culprits:
+        return "see in its log what it did last"
+    how = loss.culprits[0].how
+    return (
+        _DO[how]
+        if how in ("elsewhere", "behind", "dead", "left", "slow")
+        else "see in the code what it waits for there, and in its log what it said last"
+    )

@@ -1,0 +1,127 @@
+"""What keeping the past costs: `python -m tests.bench past [--quick]`.
+
+512 nodes of 8 GPUs at 1 Hz, noisy as training is: CPU of taking a second's samples, as a share of a core, memory for
+four hours, and how long a graph of a job, a track of a GPU and a picture of a moment take.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path[:0] = [str(Path(__file__).parents[2] / ".dev"), str(Path(__file__).parents[2])]
+
+from mltop.probes.model import JobKey, NodeState
+from mltop.probes.reach.view import (
+    FleetView,
+    GpuSummary,
+    HostSummary,
+    NodeView,
+    NvlinkSummary,
+    RankSummary,
+    Received,
+    SampleSummary,
+)
+from mltop.tui.app.feed import Picture
+from mltop.tui.app.past.past import Past
+from tests.bench.goals import PAST_CPU_PERCENT, PAST_GRAPH_MS, PAST_MIB, PAST_PICTURE_MS
+from tests.bench.table import Goal, print_table
+
+NODES, GPUS, SECONDS = 512, 8, 240
+KEPT_ROWS = 1260 + 1440  # of one node, when all is full
+MADE = 64  # different nodes: the others say the same
+T0 = 1_763_640_000.0
+JOB = JobKey("train-70b", 1000)
+
+
+def gpu(source: random.Random, index: int) -> GpuSummary:
+    return GpuSummary(
+        index,
+        busy=1.0,
+        sm_active=round(source.gauss(0.87, 0.02), 4),
+        tensor_active=round(source.gauss(0.5, 0.02), 4),
+        dram_active=round(source.gauss(0.55, 0.03), 4),
+        memory_used_bytes=67_000_000_000,
+        memory_total_bytes=85_000_000_000,
+        temperature_c=float(source.choice((61, 62, 63))),
+        power_w=round(source.gauss(640, 15), 3),
+        power_limit_w=700.0,
+        sm_clock_mhz=source.choice((1980, 1965, 1950)),
+        sm_clock_max_mhz=1980,
+        throttle_reasons=source.choice(((), (), (), ("sw_power_cap",))),
+        nvlink=NvlinkSummary(source.gauss(1.15e11, 4e9), source.gauss(1.15e11, 4e9)),
+    )
+
+
+def summary(source: random.Random, node: int, at: float) -> SampleSummary:
+    ranks = tuple(
+        RankSummary(1000 + index, GPUS * node + index, JOB.name, JOB.uid, T0, (index,)) for index in range(GPUS)
+    )
+    host = HostSummary(
+        source.uniform(0.2, 0.4), ports_rx_bytes_per_s=source.gauss(9e10, 2e9), ports_tx_bytes_per_s=9e10
+    )
+    return SampleSummary(
+        at, f"n{node}", gpus=tuple(gpu(source, index) for index in range(GPUS)), ranks=ranks, host=host
+    )
+
+
+def views(nodes: int, seconds: int) -> Sequence[Callable[[], FleetView]]:
+    """One for each second, made when it is asked for."""
+
+    def view(second: int) -> FleetView:
+        source, at = random.Random(second), T0 + second
+        made = [summary(source, node, at) for node in range(min(MADE, nodes))]
+        received = [Received(b"", made[node % len(made)], lambda *_: None) for node in range(nodes)]
+        return FleetView(at, tuple(NodeView(NodeState(f"n{node}", "live"), own) for node, own in enumerate(received)))
+
+    return [lambda second=second: view(second) for second in range(seconds)]  # type: ignore[misc]
+
+
+def milliseconds(call: Callable[[], object], times: int = 20) -> float:
+    began = time.thread_time()
+    for _ in range(times):
+        call()
+    return 1000 * (time.thread_time() - began) / times
+
+
+def main(quick: bool = False) -> None:
+    nodes, seconds = (64, 70) if quick else (NODES, SECONDS)
+    past, spent_s = Past(), 0.0
+    for make in views(nodes, seconds):
+        view = make()
+        began = time.thread_time()
+        past.see(Picture(view))
+        spent_s += time.thread_time() - began
+    until = T0 + seconds - 1
+    per_row = past.packed_bytes[0] / nodes / (seconds + seconds // 10)
+    print_table(
+        "past",
+        [
+            (f"{nodes} nodes of {GPUS} GPUs at 1 Hz: % of a core", 100 * spent_s / seconds, Goal(PAST_CPU_PERCENT)),
+            ("their values of four hours: MiB", per_row * nodes * KEPT_ROWS / (1 << 20), Goal(PAST_MIB)),
+            ("ten minutes of a job in 60 columns: ms", milliseconds(lambda: past.of_job(JOB, 60)), Goal(PAST_GRAPH_MS)),
+            (
+                f"a picture of a moment of {nodes} nodes, seen first: ms",
+                milliseconds(lambda: past.picture(until - 50.0), 1),
+                None,
+            ),
+            (
+                "the same, a second later: ms",
+                milliseconds(lambda: past.picture(until - 49.0), 1),
+                Goal(PAST_PICTURE_MS),
+            ),
+            (
+                "ten minutes of 8 GPUs' SM activity: ms",
+                milliseconds(lambda: [track.sm_active for track in past.tracks("n0", range(GPUS), until).values()]),
+                None,
+            ),
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main("--quick" in sys.argv)

@@ -1,0 +1,199 @@
+"""What breaks in a recording of tests/builders/fault_recordings.py, by the names that engineers call it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mltop.probes.model import Gap, GpuSample, KernelEvent, LinkSample, Sample
+from tests.builders.fault_recordings import BROKE_AT, Change, dies, ends, hangs, idle, logs, on, says
+from tests.builders.health_samples import GIB, changed
+
+ALWAYS_S = 1e9
+PORT, NIC = "mlx5_2", "0000:4f:00.0"
+NFS = "10.0.4.11"
+GPU_GONE = "GPU has fallen off the bus."
+ECC = "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered"
+ILLEGAL = "CUDA error: an illegal memory access was encountered"
+WORKER_KILLED = "RuntimeError: DataLoader worker (pid 10031) is killed by signal: Killed."
+NO_SPACE = "OSError: [Errno 28] No space left on device: '/scratch/checkpoint'"
+
+
+def gpus(*locals_: int, **fields: object) -> Change:
+    """These GPUs of node 0 (none named: all) tell something else from the fault on."""
+
+    def do(after_s: float, sample: Sample) -> None:
+        for at, each in enumerate(sample.gpus):
+            if each.index in locals_ or not locals_:
+                sample.gpus[at] = _throttled(changed(each, fields), after_s)
+
+    return on(0, do)
+
+
+def _throttled(each: GpuSample, after_s: float) -> GpuSample:
+    counted = dict.fromkeys(each.throttle_reasons or (), after_s * 1000000000.0)
+    each.throttle_ns = {name: int(ns + counted.get(name, 0.0)) for name, ns in (each.throttle_ns or {}).items()}
+    return each
+
+
+def port(number: int, *, until_s: float = ALWAYS_S, **fields: object) -> Change:
+    """``mlx5_2`` of a node."""
+
+    def do(_: float, sample: Sample) -> None:
+        for at, each in enumerate(sample.links):
+            if each.device == PORT:
+                sample.links[at] = changed(each, {"rx_bytes_per_s": 0.0, "tx_bytes_per_s": 0.0, **fields})
+
+    return on(number, do, until_s=until_s)
+
+
+def unanswered(number: int) -> Change:
+    """Peers of the node's ``mlx5_2`` do not answer."""
+
+    def do(after_s: float, sample: Sample) -> None:
+        for each in sample.links:
+            if each.device == PORT:
+                _add(each, local_ack_timeout_err=int(5 * after_s), packet_seq_err=int(3 * after_s))
+
+    return on(number, do)
+
+
+def _add(link: LinkSample, **more: int) -> None:
+    for name, amount in more.items():
+        link.counters[name] += amount
+
+
+def links_of(local: int, up: int) -> Change:
+    """Of a GPU of node 0 only so many NVLinks are up."""
+
+    def do(_: float, sample: Sample) -> None:
+        for each in sample.gpus:
+            if each.index == local and each.nvlink is not None:
+                each.nvlink.links = [replace(link, active=link.index < up) for link in each.nvlink.links]
+
+    return on(0, do)
+
+
+def kernel(kind: str, subject: str, text: str, node: int = 0, **fields: object) -> Change:
+    return says(changed(KernelEvent(BROKE_AT + 1.0, kind, subject, None, text), fields), node)
+
+
+def oom(pid: int) -> Change:
+    text = f"oom-kill:constraint=CONSTRAINT_MEMCG,task=python,pid={pid}"
+    return says(KernelEvent(BROKE_AT, "oom", "python", None, text, pid=pid, process="python"), 0)
+
+
+def nvml(code: str, why: str, fix: str = "") -> Change:
+    """NVML of node 0 tells nothing."""
+
+    def do(_: float, sample: Sample) -> None:
+        sample.gpus = []
+        sample.gaps = [*sample.gaps, Gap("nvml", why, fix, code=code)]
+
+    return on(0, do)
+
+
+def blocked(node: int, after_s: float, sample: Sample) -> None:
+    """All ranks are in D, in NFS."""
+    hangs()(node, after_s, sample)
+    for each in sample.ranks if after_s >= 0 else ():
+        each.state, each.wchan, each.cpu_fraction, each.main_cpu_s = "D", "rpc_wait_bit_killable", 0.0, BROKE_AT
+        idle(sample, each)
+
+
+def full_disk(_: float, sample: Sample) -> None:
+    sample.host.filesystems = [
+        replace(each, available_bytes=0) if each.mount == "/scratch" else each for each in sample.host.filesystems
+    ]
+
+
+def grows(node: int, after_s: float, sample: Sample) -> None:
+    """Memory, from the beginning on."""
+    if node == 0:
+        sample.host.memory_available_bytes = max(5 * GIB, int(1700 * GIB - max(0.0, after_s + 240.0) * 7 * GIB))
+
+
+LOST = gpus(3, state="lost", error="GPU is lost", error_code="gpu_is_lost", temperature_c=None, power_w=None, busy=None)
+HOT = gpus(
+    3, throttle_reasons=["hw_thermal"], temperature_c=89.0, sm_clock_mhz=1095, temperature_margin_c=-2.0, power_w=410.0
+)
+BRAKE = gpus(throttle_reasons=["power_brake"], sm_clock_mhz=600, power_w=250.0)
+SILENT_SERVER = tuple(kernel("nfs", NFS, f"nfs: server {NFS} not responding, still trying", at) for at in (0, 1))
+DOWN = port(0, state="DOWN", physical_state="Polling")
+
+# name: (the changes, kind, beginning of the headline (of the cause), of the loss, (rank, GPU) that is named or None)
+FAULTS: dict[str, tuple[tuple[Change, ...], str, str, str, int | None]] = {
+    "a GPU is lost, its rank dies": (
+        (dies(3, code=6), LOST, logs(79, text=GPU_GONE)),
+        *("hang", "n0: GPU 3 lost", "; rank 3 died, 15 ranks wait since", 3),
+    ),
+    "a GPU is lost, its rank hangs": (
+        (hangs(3), LOST, logs(79, text=GPU_GONE)),
+        *("hang", "n0: GPU 3 lost", "; rank 3 stands still, 15 ranks wait since", 3),
+    ),
+    "a GPU is lost, the job dies": (
+        (ends([3], how="signal", code=6), LOST, logs(79, text=GPU_GONE)),
+        *("crash", "n0: GPU 3 lost", "; rank 3 died, 15 other ranks went down with it at", 3),
+    ),
+    "Xid 48": (
+        (dies(3, code=6), logs(48, text="DBE"), gpus(3, ecc={"uncorrected_volatile": 1})),
+        *("hang", "n0: Xid 48 on GPU 3", "; rank 3 died, 15 ranks wait since", 3),
+    ),
+    "Xid 94": (
+        (dies(3, how="exit", code=1, error=ECC), logs(94, text="Contained")),
+        *("hang", "n0: Xid 94 on GPU 3", "; rank 3 died, 15 ranks wait since", 3),
+    ),
+    "Xid 31": (
+        (dies(3, how="exit", code=1, error=ILLEGAL), logs(31, text="MMU Fault")),
+        *("hang", f"rank 3 (n0 GPU 3) died (exited with code 1: {ILLEGAL})", ", 15 ranks wait since", 3),
+    ),
+    "Xid 43": (
+        (hangs(3), logs(43, text="Ch 00000008")),
+        *("hang", "n0: Xid 43 on GPU 3", "; rank 3 stands still, 15 ranks wait since", 3),
+    ),
+    "an NVLink is inactive": (
+        (hangs(3), links_of(3, up=16)),
+        *("hang", "n0: GPU 3: 16 of 18 NVLinks up", "; rank 3 stands still, 15 ranks wait since", 3),
+    ),
+    "a port is down, peers complain": (
+        (hangs(), DOWN, unanswered(1)),
+        *("hang", "n0: mlx5_2 is down", "; ranks 0-7 stand still, 8 ranks wait since", 0),
+    ),
+    "a driver of a NIC fails": (
+        (
+            hangs(),
+            port(0, state="DOWN", physical_state="Disabled"),
+            kernel("mlx5", NIC, f"mlx5_core {NIC}: health recovery failed, fatal error detected"),
+        ),
+        *("hang", "n0: mlx5_2", "; ranks 0-7 stand still, 8 ranks wait since", 0),
+    ),
+    "a file server is silent": (
+        (blocked, *SILENT_SERVER),
+        *("hang", f"NFS {NFS} not answering", "; all 16 ranks stand still since", None),
+    ),
+    "a rank is out of memory": (
+        (dies(3, how="oom", code=9), oom(4003)),
+        *("hang", "n0: kernel killed python (4003) for lack of memory", "; rank 3 died, 15 ranks wait since", 3),
+    ),
+    "a worker is out of memory": (
+        (dies(3, how="exit", code=1, error=WORKER_KILLED), oom(10031)),
+        *("hang", "n0: kernel killed python (10031) for lack of memory", "; rank 3 died, 15 ranks wait since", 3),
+    ),
+    "memory grows until a rank is killed": (
+        (grows, ends([3], how="oom", code=9), oom(4003)),
+        *("crash", "n0: kernel killed python (4003) for lack of memory", "; rank 3 died, 15 other ranks went down", 3),
+    ),
+    "the disk is full": (
+        (ends([3], how="exit", code=1, error=NO_SPACE), on(0, full_disk)),
+        *("crash", "n0: /scratch 100 % full", "; rank 3 died, 15 other ranks went down with it at", 3),
+    ),
+    "NVML is stuck": (
+        (hangs(3, state="D", wchan="nvidia_ioctl"), nvml("stuck", "NVML does not answer: stuck in nvmlInit for 12 s")),
+        *("hang", "n0: NVML does not answer", "; rank 3 does not come back from the kernel, ", 3),
+    ),
+    "the driver is gone": (
+        (hangs(3), nvml("driver_mismatch", "driver 570.124 does not match the library 570.133", "reboot the node")),
+        *("hang", "n0: Driver 570.124 does not match the library", "; ranks 0-7 stand still, 8 ranks wait since", 0),
+    ),
+    "a GPU is too hot": ((HOT,), "node", "n0: GPU 3 is too hot", "", None),
+    "the power supply brakes": ((BRAKE,), "node", "n0: PSU brake on all 8 GPUs", "", None),
+}

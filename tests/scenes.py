@@ -1,0 +1,237 @@
+"""Simulated nodes in every state that the first screen is judged in, and the app that shows one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from mltop.probes.active.supervisor.devices import refused
+from mltop.probes.demo.gpus import simulate
+from mltop.probes.demo.probes.replay import ProbeMachine, device_result
+from mltop.probes.demo.simulated import FIRST_PID, JOB, LOST_GPU, SimulatedJob, SimulatedNode, rank_sample, rank_stacks
+from mltop.probes.investigate.probing.board import Board
+from mltop.probes.investigate.probing.report import Measured, judged
+from mltop.probes.investigate.probing.wanted import ProbeProgress, ProbeWanted
+from mltop.probes.investigate.progress import CaptureResult, StackProgress
+from mltop.probes.judge.hang.evidence import JobEvidence, RankSeen
+from mltop.probes.judge.hang.verdict import report
+from mltop.probes.model import Gap, JobReport, NodeState, Sample
+from mltop.probes.model.probe import ProbeEvent
+from mltop.probes.reach.view import FleetView, NodeView
+from mltop.tui.app.session import Cancellable
+
+if TYPE_CHECKING:
+    from textual.pilot import Pilot
+
+    from mltop.tui.app.app import MltopApp
+
+NOW = 1_763_640_000.0  # 2025-11-20 12:00 UTC
+RAN_S = 7_195.0
+HOT_SEED = 2
+GPUS = 8
+JUDGING_S = 60.0  # that pass for the feed between two views: in these it may judge all nodes of a fleet
+
+
+@dataclass(frozen=True)
+class Scene:
+    """``nodes`` of 8 GPUs, whose job's rank 5 (or its last) has hung for ``hung_s`` (negative: not yet). ``ranks``: on
+    a single node. ``others``: so many of the nodes run a job that is well. ``watched_s``: how long mltop has looked.
+    """
+
+    nodes: int = 1
+    hung_s: float = -60.0
+    ranks: int = GPUS
+    others: int = 0
+    hot: bool = False
+    lost: bool = False
+    braked: bool = False
+    no_driver: bool = False
+    connecting: bool = False
+    watched_s: float = 600.0
+    step_s: float = 2.0
+    dumped: bool = True
+
+
+SCENES = {
+    "fine": Scene(),
+    "hung": Scene(hung_s=95.0, ranks=4),
+    "hung-64": Scene(nodes=64, hung_s=95.0, others=5, lost=True, braked=True, step_s=5.0),
+    "hung-512": Scene(nodes=512, hung_s=95.0, lost=True, step_s=40.0, watched_s=320.0),
+    "throttled": Scene(hot=True),
+    "lost": Scene(nodes=8, lost=True),
+    "two-jobs": Scene(nodes=8, hung_s=95.0, others=3),
+    "no-driver": Scene(ranks=0, no_driver=True, watched_s=60.0),
+    "starting": Scene(nodes=4, connecting=True, watched_s=0.0),
+    "after-5-s": Scene(watched_s=5.0, step_s=1.0),
+}
+
+
+class Done:
+    """A dump that is over before it can be cancelled."""
+
+    def cancel(self) -> None:
+        """Nothing is left to stop."""
+
+
+class StillSession:
+    """The nodes of a scene at one moment."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.title = "demo"
+        self.scene = scene
+        started = NOW - RAN_S
+        names = tuple(f"node{number:02d}" for number in range(1, scene.nodes + 1))
+        idle = int(scene.nodes > 1)
+        mine = names[: scene.nodes - scene.others - idle] or names
+        culprit = min(5, scene.ranks - 1)
+        self.job = SimulatedJob(mine, min(GPUS, scene.ranks) or GPUS, culprit, started, NOW - scene.hung_s)
+        other = SimulatedJob(names[len(mine) : len(mine) + scene.others] or names, GPUS, 5, started, NOW + 1e6)
+        self._others = set(other.nodes) if scene.others else set()
+        self._nodes = [self._node(name, at, other) for at, name in enumerate(names)]
+        self._decoder = msgspec.json.Decoder(Sample)
+
+    def _node(self, name: str, at: int, other: SimulatedJob) -> SimulatedNode:
+        scene, job = self.scene, other if name in self._others else self.job
+        count = job.ranks_per_node if name in job.nodes and scene.ranks else 0
+        first = job.nodes.index(name) * job.ranks_per_node if count else 0
+        return SimulatedNode(
+            name=name,
+            number=at + 1,
+            gpus=GPUS,
+            interval_s=1.0,
+            job=job,
+            ranks=range(first, first + count),
+            began_at=NOW - RAN_S,
+            lost_gpu=scene.lost and at == scene.nodes - 1,
+            braked=scene.braked and at == scene.nodes // 3,
+        )
+
+    def view(self) -> FleetView:
+        return self.view_at(NOW)
+
+    def view_at(self, now: float) -> FleetView:
+        if self.scene.connecting:
+            return FleetView(now, tuple(NodeView(NodeState(node.name, "connecting")) for node in self._nodes), int(now))
+        samples = [self._altered(self._decoder.decode(node.sample_json(now)), now) for node in self._nodes]
+        live = [NodeView(NodeState(sample.node, "live", "", 0.4), sample) for sample in samples]
+        return FleetView(now + 0.4, tuple(live), int(now))
+
+    def _altered(self, sample: Sample, now: float) -> Sample:
+        scene = self.scene
+        if sample.node in self._others:
+            sample.ranks = [replace(rank, job="eval-8b") for rank in sample.ranks]
+        if scene.hot:
+            zero = self.job.started_at
+            ranks = [(FIRST_PID + gpu, gpu) for gpu in range(scene.ranks)]
+            sample.gpus = simulate(now - zero, GPUS, HOT_SEED, ranks, self.job.hung_at - zero, culprit_gpu=5)
+        if scene.no_driver:
+            sample.gpus, sample.pci = [], []
+            why = "no NVIDIA driver on this machine (libnvidia-ml.so.1 not found)"
+            fix = "install the NVIDIA driver; in a container: start it with --gpus all"
+            sample.gaps = [Gap("nvml", why, fix, kind="unsupported", code="no_driver")]
+        return sample
+
+    def subscribe(self, on_change: Callable[[], None]) -> None:
+        """Nothing ever changes here."""
+
+    def dump_stacks(
+        self,
+        nodes: Sequence[str] | None,
+        on_progress: Callable[[StackProgress], None],
+    ) -> Cancellable:
+        world = self.job.world_size
+        on_progress(StackProgress("done", 3, 3, world, world, 2.4, (self.report(),)))
+        return Done()
+
+    def report(self) -> JobReport:
+        """Three rounds of stacks, a second apart, through the real judge."""
+        job, ranks = self.job, range(self.job.world_size)
+        roster = [
+            RankSeen(job.nodes[rank // job.ranks_per_node], rank_sample(job, rank, NOW), quiet_s=self.scene.hung_s)
+            for rank in ranks
+        ]
+        dumps = [rank_stacks(job, rank, NOW - ago) for ago in (2.0, 1.0, 0.0) for rank in ranks]
+        return report(JobEvidence(JOB, roster, dumps))
+
+    def capture(self, on_done: Callable[[CaptureResult], None], **_: Any) -> Cancellable:
+        on_done(CaptureResult(Path(), error="not in a picture"))
+        return Done()
+
+    def run_probe(self, wanted: ProbeWanted, on_progress: Callable[[ProbeProgress], None]) -> Cancellable:
+        """Over at once: simulated figures of all nodes, through the real judge."""
+        board = Board()
+        for node in self._nodes:
+            hot, lost = 5 if node is self._nodes[1] else None, (LOST_GPU,) if node.lost_gpu else ()
+            machine = ProbeMachine(node.name, node.number, GPUS, lost=lost, hot_gpu=hot)
+            measured = machine.usable((), force=False)
+            board.take(node.name, ProbeEvent("devices", data=machine.devices_data(measured)))
+            for gpu in lost:
+                refusal = machine.refusal(gpu, force=False)
+                if refusal is not None:
+                    board.take(node.name, refused(machine.device(gpu), refusal))
+            for gpu in measured:
+                data = device_result(machine, gpu, "matmul", "picture", dtype=wanted.dtype)
+                board.take(node.name, ProbeEvent("result", device=machine.uuid(gpu), data=data))
+        names = [node.name for node in self._nodes]
+        told = judged(wanted, Measured(board, None, (), (), names))
+        told.started_at, told.took_s = NOW - 12.0, 10.4
+        on_progress(ProbeProgress(wanted, "done", "", 10.4, 120.0, board.devices(), tuple(board.failures), told))
+        return Done()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@dataclass
+class Clock:
+    """Seconds that go on only when somebody says so."""
+
+    now_s: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def watched(scene: Scene) -> MltopApp:
+    """The app after it has watched a scene for a while; it runs from here on by itself."""
+    from mltop.tui.app.app import MltopApp
+
+    session, clock = StillSession(scene), Clock()
+    app = MltopApp(session, clock=clock)
+    times = [NOW - scene.watched_s + step * scene.step_s for step in range(round(scene.watched_s / scene.step_s))]
+    for now in [*times, NOW] if not scene.connecting else []:
+        view = session.view_at(now)
+        clock.now_s += JUDGING_S
+        app.trends.feed(view)
+        app.history.see(app.feed.see(view))
+    if scene.hung_s > 0 and scene.dumped:
+        app.feed.take_stacks([session.report()])
+        clock.now_s += JUDGING_S
+        app.feed.see(session.view())
+    return app
+
+
+async def shown(app: MltopApp, pilot: Pilot[None], keys: Sequence[str] = ()) -> None:
+    """Once the app shows a picture, and after these keys."""
+    while app.picture is None:
+        await pilot.pause(0.01)
+    for key in keys:
+        await pilot.press(key)
+    await pilot.pause()
+    app.redraw()
+    await pilot.pause()
+
+
+def svg_of(app: MltopApp) -> str:
+    """Without the attribute converters drop the blanks that columns are aligned with."""
+    return app.export_screenshot(title="mltop").replace("<svg ", '<svg xml:space="preserve" ', 1)
+
+
+def text_of(app: MltopApp) -> str:
+    """The screen as lines of text."""
+    strips = app.screen._compositor.render_strips()
+    return "\n".join("".join(segment.text for segment in strip).rstrip() for strip in strips)

@@ -1,0 +1,115 @@
+"""What the app writes has a terminal show what Textual's own way shows, whatever is pressed, resized and asked."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pyte
+import pytest
+from rich.color import ColorSystem
+from rich.console import Console, RenderableType
+from textual._compositor import ChopsUpdate, LayoutUpdate
+from textual.screen import Screen
+
+from mltop.probes.reach.view import FleetView
+from mltop.tui.app.app import MltopApp
+from mltop.tui.terminal.painting import Terminal
+from tests.shown import differences
+from tests.tui import fake_views
+from tests.tui.fake_session import FakeSession
+from tests.tui.opened import utc
+
+KEYS = [
+    *"123456789jkGgstpmvozc/ xMA?r+",
+    "tab",
+    "enter",
+    "enter",
+    "escape",
+    "escape",
+    "down",
+    "down",
+    "end",
+    "pagedown",
+]
+KEYS += ["ctrl+p", "f4", "space", "left", "right", "x", "backspace", "home"]
+SIZES = [(80, 24), (120, 40), (200, 60), (20, 5), (40, 12), (15, 3), (121, 33)]
+
+
+class TwoTerminals(Terminal):
+    """Every update goes to two emulators: Textual's own sequence to one, ours to the other."""
+
+    compared = bytes_ours = bytes_theirs = 0
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+
+    def begin(self, width: int, height: int) -> None:
+        super().begin(width, height)
+        self.ours, self.theirs = (pyte.Screen(max(1, width), max(1, height)) for _ in range(2))
+        for emulator in (self.ours, self.theirs):
+            pyte.Stream(emulator).feed("\x1b[?7l")
+
+    def sequence(self, update: LayoutUpdate | ChopsUpdate, cursor: tuple[int, int], colors: ColorSystem) -> str:
+        ours = super().sequence(update, cursor, colors)
+        theirs = update.render_segments(self._console)
+        pyte.Stream(self.ours).feed(ours)
+        pyte.Stream(self.theirs).feed(theirs)
+        self.bytes_ours += len(ours)
+        self.bytes_theirs += len(theirs)
+        self.compared += 1
+        assert differences(self.ours, self.theirs) == []
+        return ours
+
+
+class Compared(MltopApp):
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._terminal = TwoTerminals(self.console)
+
+    def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
+        if isinstance(renderable, LayoutUpdate | ChopsUpdate):  # tests have no terminal to write to
+            self.painted(screen, renderable)
+        super()._display(screen, renderable)
+
+
+TRUECOLOR, SIXTEEN = {"COLORTERM": "truecolor"}, {"COLORTERM": "", "TERM": "xterm"}
+NO_COLOR = {"NO_COLOR": "1"}
+
+
+@pytest.mark.parametrize(
+    ("make", "colours"),
+    [
+        (fake_views.one_node, TRUECOLOR),
+        (fake_views.fleet, TRUECOLOR),
+        (fake_views.fleet, SIXTEEN),
+        (fake_views.one_node, NO_COLOR),
+    ],
+    ids=["node", "fleet", "16-colours", "no-colour"],
+)
+async def test_both_show_the_same_whatever_is_pressed(
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[int], FleetView], colours: dict[str, str]
+) -> None:
+    for name in ("NO_COLOR", "COLORTERM", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in ({"TERM": "xterm-256color"} | colours).items():
+        monkeypatch.setenv(name, value)
+    dice = random.Random(str(colours))
+    session = FakeSession([make(tick) for tick in range(30)])
+    with utc():
+        app = Compared(session)
+        async with app.run_test(size=(120, 40)) as pilot:
+            for _ in range(60):
+                await pilot.press(dice.choice(KEYS))
+                if dice.random() < 0.15:
+                    await pilot.resize_terminal(*dice.choice(SIZES))
+                if dice.random() < 0.3:
+                    session.step()
+                for dump in session.dumps:
+                    dump.finish()
+            await pilot.pause(0.2)
+        terminal = app._terminal
+        assert isinstance(terminal, TwoTerminals) and terminal.compared > 30
+        assert terminal.bytes_ours < terminal.bytes_theirs / 2

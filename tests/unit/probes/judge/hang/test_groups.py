@@ -1,0 +1,125 @@
+"""Ranks that wait in groups of their own or for a neighbour: who waits for whom is told only where it is proven."""
+
+from __future__ import annotations
+
+import pytest
+
+from mltop.probes.model import Verdict
+from tests.builders.stack_evidence import (
+    C10D,
+    Rank,
+    Stack,
+    all_reduce,
+    broadcast,
+    dataset,
+    evidence,
+    judge_job,
+    main_frames,
+    stack,
+)
+
+
+def neighbour(way: str, peer: int | None, line: int = 60) -> Stack:
+    shown = stack((way, C10D, 2799), *main_frames(line), waiting_in=way)
+    if peer is not None:
+        shown.frames[0].ints["src" if way == "recv" else "dst"] = peer
+    return shown
+
+
+def tensor_reduce() -> Stack:
+    called = (("all_reduce", C10D, 2900), ("_reduce", "megatron/core/tensor_parallel/mappings.py", 30))
+    return stack(*called, *main_frames(40), waiting_in="all_reduce")
+
+
+def gradient_reduce() -> Stack:
+    called = (("reduce_scatter", C10D, 2900), ("finish", "megatron/core/distributed/param_and_grad_buffer.py", 9))
+    return stack(*called, *main_frames(70), waiting_in="reduce_scatter")
+
+
+def unnamed_wait() -> Stack:
+    """``x.wait()``: no rule takes it for a wait, and it is a victim."""
+    return stack(("exchange", "job/case.py", 33), *main_frames(61))
+
+
+def judged(ranks: dict[int, Rank], **sizes: int) -> Verdict:
+    """``sizes``: tp first, then dp."""
+    given = evidence(ranks)
+    tp = sizes.get("tp", 1)
+    for seen in given.roster if sizes else ():
+        rank = seen.sample.rank or 0
+        seen.sample.parallel = {"tp": rank % tp, "dp": rank // tp, "tp_size": tp, "dp_size": sizes["dp"]}
+    return judge_job(given)
+
+
+def named(verdict: Verdict) -> list[int | None]:
+    return [culprit.rank for culprit in verdict.culprits]
+
+
+def test_two_that_receive_from_each_other_are_told_and_nobody_is_accused() -> None:
+    ranks = {0: Rank(neighbour("recv", 1)), 1: Rank(neighbour("recv", 2)), 2: Rank(neighbour("recv", 1, 62))}
+    verdict = judged({**ranks, 3: Rank(neighbour("recv", 2))})
+    assert (verdict.kind, verdict.culprits) == ("hang", [])
+    circle = "ranks 1-2 wait for one another: rank 1 in recv from rank 2, rank 2 in recv from rank 1"
+    assert circle in verdict.evidence
+    assert verdict.circle == [1, 2]
+
+
+def test_a_sender_and_its_receiver_are_no_circle() -> None:
+    ranks = {0: Rank(neighbour("send", 1)), 1: Rank(neighbour("recv", 0)), 2: Rank(neighbour("recv", 1))}
+    verdict = judged(ranks)
+    assert verdict.culprits == []
+    assert not any("one another" in line for line in verdict.evidence)
+
+
+def test_a_pipeline_without_peers_names_nobody_whatever_its_counters() -> None:
+    ranks = {number: Rank(stack(("recv", C10D, 1), *main_frames(), waiting_in="recv", step=5)) for number in range(4)}
+    ranks[2] = Rank(stack(("recv", C10D, 1), *main_frames(), waiting_in="recv", step=4))
+    verdict = judged(ranks)
+    assert (verdict.culprits, verdict.kind) == ([], "hang")
+    assert "stacks do not tell who is behind" in verdict.evidence
+
+
+def test_a_stage_outside_is_accused_and_not_the_victim_that_no_rule_knows() -> None:
+    """Ranks 0 and 3 wait for rank 2, rank 1 waits in a way of its own; nobody waits for it."""
+    ranks = {0: Rank(neighbour("send", 2)), 3: Rank(neighbour("recv", 2)), 1: Rank(unnamed_wait()), 2: Rank(dataset())}
+    verdict = judged(ranks)
+    assert named(verdict) == [2]
+    assert any("nobody waits for it" in line for line in verdict.evidence)
+
+
+def test_where_a_peer_is_unknown_all_outside_stay_accused() -> None:
+    ranks = {0: Rank(neighbour("send", None)), 3: Rank(neighbour("recv", 2))}
+    assert named(judged({**ranks, 1: Rank(unnamed_wait()), 2: Rank(dataset())})) == [1, 2]
+
+
+def test_a_chain_leads_to_its_end() -> None:
+    ranks = {0: Rank(neighbour("send", 1)), 1: Rank(neighbour("send", 2)), 2: Rank(neighbour("send", 3))}
+    verdict = judged({**ranks, 3: Rank(dataset()), 4: Rank(unnamed_wait())})
+    assert named(verdict) == [3]
+
+
+def test_groups_of_two_axes_lead_to_the_rank_that_is_missing_in_both() -> None:
+    """Rank 3 is missing in the row of rank 2 and in the column of rank 1; rank 0 is missing nowhere."""
+    ranks = {1: Rank(gradient_reduce()), 2: Rank(tensor_reduce()), 3: Rank(dataset()), 0: Rank(unnamed_wait())}
+    # Rank 1's column are 1 and 3, rank 2's row are 2 and 3.
+    given = evidence(ranks)
+    for seen in given.roster:
+        rank = seen.sample.rank or 0
+        seen.sample.parallel = {"tp": rank % 2, "dp": rank // 2, "tp_size": 2, "dp_size": 2}
+    assert named(judge_job(given)) == [3]
+
+
+@pytest.mark.parametrize(("minority", "kind", "culprits"), [((1,), "suspect", [1]), ((2, 3), "unclear", [])])
+def test_in_groups_of_several_axes_a_minority_proves_little(
+    minority: tuple[int, ...], kind: str, culprits: list[int]
+) -> None:
+    ranks = {number: Rank(broadcast() if number in minority else all_reduce()) for number in range(8)}
+    verdict = judged(ranks, tp=2, dp=4)
+    assert named(verdict) == culprits
+    assert verdict.kind in (kind, "hang" if not culprits else kind)
+
+
+def test_one_axis_is_all_ranks() -> None:
+    ranks = {number: Rank(broadcast() if number == 2 else all_reduce()) for number in range(4)}
+    verdict = judged(ranks, tp=1, dp=4)
+    assert (verdict.kind, named(verdict)) == ("hang", [2])

@@ -1,0 +1,236 @@
+"""What is wrong, a line each: a critical one is never cut, no line is wider than the screen, who is not named twice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mltop.probes.judge.states import JobStates, States
+from mltop.probes.model import Culprit, Finding, Gap, Incident, Suffers
+from mltop.probes.model.incident import Doing
+from mltop.probes.model.ranks import Ranges
+from mltop.probes.model.sample import PlacedJob
+from mltop.probes.model.units import clock_time
+from mltop.probes.model.vocabulary import IncidentKind, Severity
+from mltop.tui.render.cells import Cell, line_width, plain
+from mltop.tui.render.problems import (
+    Scope,
+    Told,
+    height_of,
+    lines_of,
+    told_of,
+    told_of_gap,
+    without_subject,
+)
+
+NOW, SINCE = 1_763_640_390.0, 1_763_640_000.0
+CULPRIT = Culprit(229, "sim030", 42, "reads", "read_shard (data.py:53)", gpu=5, how="stands")
+WAITING = States({PlacedJob("run", 5, ""): JobStates(Doing("waits"), {0: Doing("waits", SINCE, "all_reduce")})})
+ONE, FLEET = Scope(one=True), Scope({"sim030.example.org": "sim030"})
+
+
+def incident(kind: IncidentKind = "hang", severity: Severity = "critical", **fields: object) -> Incident:
+    made = Incident(
+        "i1", kind, severity, "rank 229 never came", job="run", uid=5, since=SINCE, culprits=[CULPRIT],
+        suffers=Suffers(Ranges.of(range(456)), 456, 6.12), action="check the mount of /data",
+    )  # fmt: skip
+    return replace(made, **fields)  # type: ignore[arg-type]
+
+
+def finding(
+    node: str = "sim021", severity: Severity = "critical", message: str = "PSU brake", **fields: object
+) -> Finding:
+    made = Finding("gpu.brake", severity, node, "GPU 1", message, "check the PSU", since=SINCE + 260)
+    return replace(made, **fields)  # type: ignore[arg-type]
+
+
+def text_of(told: Told) -> str:
+    return plain([*told.what, Cell("; "), *told.more])
+
+
+def drawn(told: list[Told], width: int = 120, room: int = 40) -> list[str]:
+    return [plain(line) for line in lines_of(told, NOW, width, room).lines]
+
+
+def test_a_hang_says_who_stands_where_who_waits_what_was_lost_and_what_to_do() -> None:
+    (told,) = told_of([incident()], [], WAITING, FLEET)
+    assert (told.mark, told.who, told.word) == (Cell("■", "crit"), "rank 229", Cell("HUNG", "crit"))
+    assert plain(told.what) == "sim030 GPU 5, pid 42, stands in read_shard (data.py:53)"
+    assert Cell("stands", "crit") in told.what
+    assert plain(told.more) == (f"ranks 0-228,230-455 wait in all_reduce since {clock_time(SINCE)}; 6.1 GPU-hours lost")
+    assert Cell("wait in all_reduce", "waits") in told.more
+    assert told.action == "check the mount of /data" and told.key == "i1"
+    (alone,) = told_of([incident()], [], States(), ONE)
+    assert plain(alone.what).startswith("GPU 5, pid 42, stands"), "on one node it need not be named"
+    assert Cell("wait", "waits") in alone.more, "in what is not known"
+
+
+@pytest.mark.parametrize(
+    ("kind", "severity", "mark", "word"),
+    [
+        ("hang", "critical", Cell("■", "crit"), Cell("HUNG", "crit")),
+        ("crash", "critical", Cell("■", "crit"), Cell("DIED", "crit")),
+        ("straggler", "warning", Cell("▲", "warn"), Cell("SLOW", "warn")),
+        ("slow", "critical", Cell("▲", "crit"), Cell("SLOW", "crit")),
+        ("starved", "warning", Cell("▲", "warn"), Cell("STARVED", "warn")),
+    ],
+)
+def test_mark_and_word_say_what_became_of_the_job(
+    kind: IncidentKind, severity: Severity, mark: Cell, word: Cell
+) -> None:
+    (told,) = told_of([incident(kind, severity)], [], States(), FLEET)
+    assert (told.mark, told.word) == (mark, word)
+    assert told.critical == (severity == "critical"), "whatever becomes of the job"
+
+
+@pytest.mark.parametrize(
+    ("culprits", "who", "what"),
+    [
+        ([CULPRIT, replace(CULPRIT, rank=230)], "ranks 229-230", "sim030 GPU 5, pid 42, stands in read_shard"),
+        ([replace(CULPRIT, rank=None)], "sim030", "sim030 GPU 5, pid 42, stands in"),
+        ([replace(CULPRIT, how="dead", reason="was killed", where="")], "rank 229", "sim030 GPU 5, pid 42, was killed"),
+        ([replace(CULPRIT, in_reason=True)], "rank 229", "sim030 GPU 5, pid 42, reads"),
+        ([replace(CULPRIT, child_pid=77, gpu=None)], "rank 229", "sim030, pid 77, stands in"),
+        ([], "run", "rank 229 never came"),
+        ([Culprit(None, "nfs1", None, "does not answer", "", True)], "nfs1", "rank 229 never came"),
+    ],
+)
+def test_who_it_is(culprits: list[Culprit], who: str, what: str) -> None:
+    (told,) = told_of([incident(culprits=culprits)], [], States(), FLEET)
+    assert told.who == who and plain(told.what).startswith(what)
+
+
+def test_what_is_in_an_incident_is_not_told_twice() -> None:
+    cause, effect, other = finding(), finding(message="a symptom", id="x"), finding("n9", id="y", message="other")
+    explained = finding(id="z", message="explained")
+    of_job = incident(causes=[replace(cause, explains=[explained])], effects=[effect])
+    told = told_of([of_job], [of_job.causes[0], effect, explained, other], States(), FLEET)
+    assert told[0].key == "i1" and len(told) == 2
+    assert told[1].nodes == ("n9",)
+
+
+def test_an_incident_of_a_node_is_told_by_its_cause() -> None:
+    cause = finding()
+    of_node = incident("node", job="", culprits=[], causes=[cause], id="n1")
+    (told,) = told_of([of_node], [cause], States(), FLEET)
+    assert (told.key, told.who, told.word.text, told.action) == ("n1", "sim021", "CRIT", "check the PSU")
+    assert plain(told.what) == "PSU brake" and told.since == SINCE
+
+
+def test_what_is_over_or_only_worth_knowing_is_not_told() -> None:
+    quiet = [finding(severity="info"), finding(until=NOW)]
+    assert told_of([incident(until=NOW), incident("stopped", "info")], quiet, States(), FLEET) == []
+
+
+def test_only_what_is_about_the_nodes_that_are_asked_for() -> None:
+    told = told_of([incident()], [finding("n1"), finding("n2")], States(), FLEET, ["n2"])
+    assert [one.nodes for one in told] == [("n2",)]
+    assert len(told_of([incident()], [finding("n1")], States(), FLEET, ["sim030"])) == 1
+
+
+def test_one_problem_of_many_nodes_is_one_line() -> None:
+    findings = [finding(f"n{at:02d}") for at in range(12)]
+    (told,) = told_of([], findings, States(), FLEET)
+    assert len(told.findings) == 12 and "n[00-11]" in told.who + plain(told.what)
+
+
+@pytest.mark.parametrize("count", [3, 20])
+def test_an_incident_of_many_nodes_names_all_of_them(count: int) -> None:
+    lost = [finding(f"n{at:02d}", id="node.lost", message="lost: gone") for at in range(count)]
+    complaint = finding("n90", id="node.peer", message="a peer is gone")
+    of_all = incident("node", job="", culprits=[], causes=lost[:1], effects=[*lost[1:], lost[1], complaint], id="n1")
+    told = told_of([of_all], [*lost, complaint], States(), FLEET)
+    assert [node for one in told for node in one.nodes] == [one.node for one in lost]
+    assert len(told) == (1 if count == 20 else 3)
+    if count == 20:
+        assert told[0].who.startswith("n[00-19]") and "20 nodes" in plain(told[0].what)
+
+
+def test_on_one_node_the_subject_stands_before_the_sentence() -> None:
+    (told,) = told_of([], [finding(message="GPU 1 runs hot")], States(), ONE)
+    assert (told.who, plain(told.what)) == ("GPU 1", "runs hot")
+    assert without_subject("GPU 12 runs hot", "GPU 1") == "GPU 12 runs hot"
+    assert without_subject("GPU 1 ", "GPU 1") == "GPU 1 "
+
+
+def test_a_line_has_mark_who_what_action_and_at_its_end_the_word_and_age() -> None:
+    told = told_of([incident()], [finding()], WAITING, FLEET)
+    first, second, last = drawn(told, 120)
+    assert first.startswith("■ rank 229  sim030 GPU 5, pid 42, stands in read_shard (data.py:53)")
+    assert first.endswith("HUNG  6m30s") and len(first) == 120
+    assert second.strip().startswith("ranks 0-228,230-455 wait in all_reduce since")
+    assert second.index("ranks") == first.index("sim030") == 12, "text hangs under its own first word"
+    assert "→ check the mount of /data" in second
+    assert last.startswith("▲ sim021    PSU brake  → check the PSU") and last.endswith("CRIT  2m10s")
+    assert drawn(told, 16)[0] == "■ rank 229  HUNG"
+    narrow = drawn(told, 80)
+    assert narrow[0].index("sim030") == 12 and narrow[-1].endswith("CRIT  2m10s")
+    assert drawn(told, 60)[0].endswith("HUNG  6m") and drawn(told, 36)[0].endswith("HUNG")
+
+
+def test_text_gives_way_before_a_problem_does() -> None:
+    told = told_of(
+        [incident()], [finding(f"n{at}", message=f"fault {'abcdef'[at]}") for at in range(4)], WAITING, FLEET
+    )
+    assert height_of(told, NOW, 80) > len(told)
+    tight = lines_of(told, NOW, 80, len(told))
+    assert tight.keys == [one.key for one in told] and len(tight.lines) == len(told)
+    assert all("…" not in plain(line) for line in tight.lines)
+    roomy = lines_of(told, NOW, 80, height_of(told, NOW, 80))
+    assert len(roomy.lines) == height_of(told, NOW, 80)
+    more = lines_of(told, NOW, 80, len(told) + 1)
+    assert len(more.lines) <= len(told) + 1 and more.keys[0] == told[0].key
+
+
+def test_those_that_are_not_shown_are_counted() -> None:
+    told = told_of(
+        [], [finding(f"n{at}", "critical" if at % 2 else "warning", f"x{at}y") for at in range(5)], States(), FLEET
+    )
+    found = lines_of(told, NOW, 80, 3)
+    assert plain(found.lines[-1]) == "  3 WARN more: 8 lists all" and found.keys[-1] is None
+    assert [line[0].style for line in found.lines[:2]] == ["crit", "crit"]
+    found = lines_of(told, NOW, 80, 2)
+    assert found.keys == [one.key for one in told if one.critical], "a line that counts takes none from a critical one"
+    found = lines_of(told, NOW, 80, 1)
+    assert found.keys == [next(one.key for one in told if one.critical)], "a single line is better used for the gravest"
+    assert lines_of(told, NOW, 80, 0).lines == lines_of([], NOW, 80, 5).lines == []
+
+
+WORDS = st.text("abc de fg", min_size=1, max_size=70)
+TOLD = st.builds(
+    Told,
+    key=st.uuids().map(str),
+    mark=st.just(Cell("▲", "warn")),
+    who=st.text("n0123 ,-", min_size=1, max_size=30),
+    what=WORDS.map(lambda text: (Cell(text),)),
+    word=st.sampled_from([Cell("CRIT", "crit"), Cell("WARN", "warn"), Cell("STARVED", "warn"), Cell("HUNG", "crit")]),
+    more=st.one_of(st.just(()), WORDS.map(lambda text: (Cell(text, "waits"),))),
+    action=st.one_of(st.just(""), WORDS, st.just("日本語の長い説明")),
+    since=st.one_of(st.none(), st.floats(NOW - 1e7, NOW + 60)),
+)
+
+
+@given(st.lists(TOLD, max_size=12), st.integers(16, 200), st.integers(0, 20))
+def test_no_line_is_wider_than_the_screen_and_no_critical_one_is_cut(told: list[Told], width: int, room: int) -> None:
+    found = lines_of(told, NOW, width, room)
+    assert len(found.lines) == len(found.keys) <= room
+    for line in found.lines:
+        assert line_width(line) <= width, plain(line)
+    shown = set(found.keys)
+    critical = [one.key for one in told if one.critical]
+    assert len(shown.intersection(critical)) >= min(len(critical), max(1, room - (len(critical) > room))) or room == 0
+    if len(told) <= room:
+        assert shown == {one.key for one in told}
+    order = [key for key in dict.fromkeys(found.keys) if key is not None]
+    assert order == [one.key for one in told if one.key in shown], "in their own order"
+    whole = lines_of(told, NOW, width, height_of(told, NOW, width))
+    assert len(whole.lines) == height_of(told, NOW, width)
+
+
+def test_what_cannot_be_read_is_told_with_what_would_help() -> None:
+    told = told_of_gap("NVML", Gap("nvml", "the driver is not loaded", "modprobe nvidia"))
+    (line,) = drawn([told])
+    assert line.startswith("? NVML      the driver is not loaded  → modprobe nvidia") and not told.critical

@@ -1,0 +1,208 @@
+"""What the user has done to ranks from the screen: signals, native dumps of one rank; and what came of it."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from textual.app import App
+from textual.message import Message
+
+from mltop.probes.investigate.acting import RankProcess, Results
+from mltop.probes.model import RankStacks
+from mltop.probes.model.acts import SENT, DiagResult, SignalName
+from mltop.probes.reach.view import FleetView
+from mltop.tui.app.feed import Picture
+from mltop.tui.app.selection import first_of
+from mltop.tui.app.session import Acts, Session
+from mltop.tui.render.acts import diagnosis_words, event_words, results_words, tested_words, who
+from mltop.tui.render.findings import Happening
+from mltop.tui.screens.bars import Notice
+
+MOST_SAID = 500
+READ_ONLY = Notice("off: --read-only (no dump, capture, probe, signal or diagnosis)", "warn")
+CANNOT = Notice("this needs live nodes: what is shown here takes no orders", "warn")
+
+
+class SignalsSent(Message):
+    """The end of a ``SignalRun``."""
+
+    def __init__(self, name: SignalName, processes: Sequence[RankProcess], results: Results) -> None:
+        super().__init__()
+        self.name, self.processes, self.results = name, processes, results
+
+
+class NativeDumped(Message):
+    """The end of a ``NativeRun``."""
+
+    def __init__(self, process: RankProcess, stacks: RankStacks | None, error: str) -> None:
+        super().__init__()
+        self.process, self.stacks, self.error = process, stacks, error
+
+
+@dataclass(frozen=True)
+class NativeDump:
+    """The newest of one rank. ``stacks`` None: it runs, or failed (``error``)."""
+
+    stacks: RankStacks | None = None
+    error: str = ""
+
+
+class Diagnosed(Message):
+    """The end of a ``DiagnosisRun``."""
+
+    def __init__(self, node: str, results: Sequence[DiagResult], error: str) -> None:
+        super().__init__()
+        self.node, self.results, self.error = node, results, error
+
+
+class Acting:
+    """Lives in the UI loop. ``said``: what was done, for the events pane, the oldest first; ``natives``: by
+    ``RankProcess.key``.
+    """
+
+    def __init__(self, post: Callable[[Message], None]) -> None:
+        self._post = post
+        self._count = 0
+        self._diagnosing: set[str] = set()
+        self.said: deque[Happening] = deque(maxlen=MOST_SAID)
+        self.natives: dict[tuple[str, int], NativeDump] = {}
+
+    def send(self, session: Acts, name: SignalName, processes: Sequence[RankProcess]) -> Notice:
+        session.send_signal(name, processes, lambda results: self._post(SignalsSent(name, processes, results)))
+        whom = who(processes[0]) if len(processes) == 1 else f"{len(processes)} ranks"
+        return Notice(f"sending SIG{name} to {whom}", "accent")
+
+    def take_results(self, message: SignalsSent, now: float) -> Notice:
+        """``now``: unix s, of the newest view."""
+        for process in message.processes:
+            result = message.results[process.key]
+            style = "accent" if result.outcome in SENT else "warn"
+            text = event_words(message.name, result)
+            self.note(Happening(now, process.node, "SIGNAL", style, _subject(process), text, ""))
+        words, style = results_words(message.name, message.processes, message.results)
+        return Notice(words, style, more="" if len(message.processes) == 1 else "  6 shows each")
+
+    def dump_native(self, session: Acts, process: RankProcess) -> Notice:
+        """One at a time of each rank."""
+        if self.natives.get(process.key) != NativeDump():
+            self.natives[process.key] = NativeDump()
+            session.dump_native(process, lambda stacks, error: self._post(NativeDumped(process, stacks, error)))
+        return Notice(f"dumping the C frames of {who(process)}", "accent")
+
+    def take_native(self, message: NativeDumped) -> Notice | None:
+        self.natives[message.process.key] = NativeDump(message.stacks, message.error)
+        if message.stacks is None:
+            return Notice(f"no C frames of {who(message.process)}: {message.error}", "warn")
+        return None
+
+    def diagnose(self, session: Acts, node: str) -> Notice:
+        """One at a time on each node."""
+        if node not in self._diagnosing:
+            self._diagnosing.add(node)
+            session.diagnose(node, lambda results, error: self._post(Diagnosed(node, results, error)))
+        return Notice(f"dcgmi diag -r 1 runs on {node}", "accent")
+
+    def take_diagnosis(self, message: Diagnosed, now: float) -> Notice:
+        """``now``: unix s, of the newest view."""
+        self._diagnosing.discard(message.node)
+        words, style = diagnosis_words(message.results, message.error)
+        for result in message.results:
+            its_style = {"fail": "crit", "warn": "warn", "pass": "ok"}.get(result.status, "dim")
+            self.note(Happening(now, message.node, "DIAG", its_style, result.test, tested_words(result), ""))
+        return Notice(f"{message.node}: {words}", style, more="  6 shows each" if message.results else "")
+
+    def note(self, happening: Happening) -> None:
+        """Say something in the events pane; its key is made here."""
+        self._count += 1
+        self.said.append(replace(happening, key=f"done/{self._count}"))
+
+
+class ActingApp(App[None]):
+    """What the app does for the keys that act upon ranks and nodes."""
+
+    session: Session
+    read_only: bool
+    acting: Acting
+    picture: Picture | None
+
+    def tell(self, notice: Notice | None) -> None:
+        raise NotImplementedError
+
+    def newest_view(self) -> FleetView:
+        raise NotImplementedError
+
+    def only_now(self) -> bool:
+        raise NotImplementedError
+
+    def _acts(self) -> Acts | None:
+        """The session, where its ranks may be acted upon; else the reason is said."""
+        if self.read_only:
+            self.tell(READ_ONLY)
+        elif not isinstance(self.session, Acts):
+            self.tell(CANNOT)
+        elif self.only_now():
+            return self.session
+        return None
+
+    def ask_signal(self, processes: Sequence[RankProcess]) -> None:
+        """Ask which signal these ranks are to get, and whether."""
+        session = self._acts()
+        if session is None:
+            return
+        from mltop.tui.screens.questions import AskSignal
+
+        def send(name: SignalName | None) -> None:
+            if name is not None:
+                self.tell(self.acting.send(session, name, processes))
+
+        self.push_screen(AskSignal(session, processes), send)
+
+    def ask_diagnosis(self, node: str) -> None:
+        session = self._acts()
+        if session is None or not node:
+            return
+        from mltop.tui.screens.questions import AskDiagnosis
+
+        def run(yes: bool | None) -> None:
+            if yes:
+                self.tell(self.acting.diagnose(session, node))
+
+        self.push_screen(AskDiagnosis(node), run)
+
+    def show_slurm_lines(self, nodes: Sequence[str], reason: str) -> None:
+        """``reason``: where the health rules found nothing wrong with these nodes."""
+        if self.read_only:
+            self.tell(READ_ONLY)
+            return
+        from mltop.tui.render.slurm import reason_of, run_by_slurm, slurm_lines
+        from mltop.tui.screens.questions import SlurmBox
+
+        findings = self.picture.findings if self.picture is not None else ()
+        is_slurms = bool(getattr(self.session, "job", None)) or run_by_slurm(self.newest_view().nodes)
+        why = reason_of(findings, nodes) or reason
+        self.push_screen(
+            SlurmBox(slurm_lines(nodes, why, is_slurms, os.environ.get("SHELL", "")), f"{first_of(nodes)}: for Slurm")
+        )
+
+    def dump_native(self, process: RankProcess, show: Callable[[str], None]) -> None:
+        """``show`` goes to where it will be seen; it takes the rank's key."""
+        session = self._acts()
+        if session is not None:
+            show(f"{process.node}/{process.pid}")
+            self.tell(self.acting.dump_native(session, process))
+
+    def on_signals_sent(self, message: SignalsSent) -> None:
+        self.tell(self.acting.take_results(message, self.newest_view().taken_at))
+
+    def on_native_dumped(self, message: NativeDumped) -> None:
+        self.tell(self.acting.take_native(message))
+
+    def on_diagnosed(self, message: Diagnosed) -> None:
+        self.tell(self.acting.take_diagnosis(message, self.newest_view().taken_at))
+
+
+def _subject(process: RankProcess) -> str:
+    return f"pid {process.pid}" if process.rank is None else f"rank {process.rank}"

@@ -1,0 +1,242 @@
+"""What keys and typed orders do on every pane: where they lead, what they change, and that a key does nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from textual.events import Key
+
+from mltop.probes.reach.view import NodeView
+from mltop.probes.system.files import write_all
+from mltop.tui.app.acting import READ_ONLY, ActingApp
+from mltop.tui.app.keys import APP_BINDINGS, PaneScreen, action_names, key_name
+from mltop.tui.app.looks import theme_names
+from mltop.tui.app.navigation import Location, Trail
+from mltop.tui.app.resources import DEFAULT, Order, Scene
+from mltop.tui.app.selection import Looked
+from mltop.tui.app.shapes import Shapes, columns_of, sort_of
+from mltop.tui.screens.bars import FilterHistory, Notice, TypedBox
+
+if TYPE_CHECKING:
+    from mltop.tui.app.stalls import StallWatch
+    from mltop.tui.config.settings import Config
+
+MOST_OF_ONE_SECOND = 100  # files
+NOT_BOUND = "not bound here - ? help"
+
+
+class HandsApp(ActingApp):
+    """``looked``: the one thing that the user looks at, on whichever pane."""
+
+    config: Config
+    shapes: Shapes
+    trail: Trail
+    stalls: StallWatch
+    looked: Looked
+    command_history: FilterHistory
+    unbound: str  # the key that was said to do nothing last, until another one does something
+
+    @property
+    def here(self) -> PaneScreen:
+        """The pane that the user is in."""
+        return cast("PaneScreen", self.screen_stack[0])
+
+    def arrive(self) -> None:
+        raise NotImplementedError
+
+    # Where keys lead.
+
+    def beside(self, location: Location) -> None:
+        """Go to a neighbour of what is shown."""
+        self.trail.replace(location)
+        self.look_at(location)
+        self.here.draw()
+
+    def look_at(self, location: Location) -> None:
+        """Who goes somewhere looks at what that is about."""
+        if location.node:
+            same = location.node == self.looked.node
+            gpu = location.gpu if location.gpu is not None or not same else self.looked.gpu
+            self.looked = Looked(location.node, gpu, location.pid or (self.looked.pid if same else 0))
+
+    def say_if_unbound(self, event: Key) -> None:
+        """Say once that a key does nothing here; what is typed into a line is no key."""
+        if len(self.screen_stack) > 1 or isinstance(self.focused, TypedBox):
+            return
+        if event.key in self.active_bindings:
+            self.unbound = ""
+        elif event.key != self.unbound:
+            self.unbound = event.key
+            shown = event.character if event.is_printable and event.character else key_name(event.key)
+            self.tell(Notice(f"{shown}: {NOT_BOUND}", "dim"))
+
+    # Typed orders.
+
+    def action_command_line(self) -> None:
+        self.open_command_line("")
+
+    def open_command_line(self, text: str) -> None:
+        if len(self.screen_stack) == 1:
+            self.here.open_command_line(text, self.scene())
+
+    def scene(self) -> Scene:
+        table = self.here.table_at_cursor()
+        nodes = self.picture.view.nodes if self.picture is not None else ()
+        return Scene(
+            nodes,
+            self.here.node_at_cursor() or self.looked.node or (nodes[0].node if nodes else ""),
+            table.kind if table is not None else "",
+            table.columns if table is not None else (),
+            [name for name in theme_names() if name in self.available_themes],
+            action_names([*self.here.pane_bindings(), *APP_BINDINGS]),
+        )
+
+    def run_order(self, order: Order) -> None:
+        if order.place is not None:
+            self.trail.jump(order.place)
+            self.look_at(order.place)
+            self.arrive()
+        elif order.action:
+            self.call_later(self.here.perform, order.action)
+        else:
+            getattr(self, f"order_{order.verb}")(*order.words)
+
+    def order_quit(self) -> None:
+        self.exit()
+
+    def order_filter(self, *words: str) -> None:
+        self.here.set_filter(" ".join(words))
+
+    def order_sort(self, word: str) -> None:
+        table = self.here.table_at_cursor()
+        if table is not None and table.kind:
+            self.shapes.sort(table.kind, None if word == DEFAULT else sort_of(table.kind, word))
+            self.here.draw()
+
+    def order_columns(self, kind: str, *words: str) -> None:
+        self.shapes.choose(kind, () if DEFAULT in words else columns_of(kind, words))
+        self.here.draw()
+
+    def order_theme(self, name: str) -> None:
+        self.theme = name
+        self.shapes.chosen("theme", name)
+        self.tell(Notice(f"theme {name}, also from now on", "accent"))
+
+    def order_shell(self, node: str = "") -> None:
+        self.ask_shell(node or self.here.node_at_cursor() or self.looked.node)
+
+    # A file.
+
+    def export(self, content: Mapping[str, object]) -> None:
+        """Write what a pane shows, as JSON, 0600, where captures go; says where to, or why not."""
+        if self.read_only:
+            self.tell(READ_ONLY)
+            return
+        here, captures = self.trail.here, self.stalls.captures
+        about = {
+            "pane": here.pane,
+            "title": here.title,
+            "taken_at": self.picture.view.taken_at if self.picture else None,
+        }
+        text = json.dumps({"mltop_export": 1, **about, **content}, indent=1)
+        name = f"mltop-{here.pane}-{time.strftime('%Y%m%d-%H%M%S')}"
+        try:
+            path = _written((captures.directory if captures is not None else Path()).absolute(), name, text.encode())
+        except OSError as error:
+            self.tell(Notice(f"not exported: {error.strerror}", "crit"))
+        else:
+            self.tell(Notice("exported to ", "ok", str(path)))
+
+    # A shell.
+
+    def ask_shell(self, node: str) -> None:
+        """Ask, then leave the screen to a shell on this node until that ends."""
+        if self.read_only:
+            self.tell(READ_ONLY)
+            return
+        view = next((each for each in self.newest_view().nodes if each.node == node), None)
+        if view is None:
+            self.tell(Notice("no node is under the cursor for a shell", "warn"))
+            return
+        if (why := no_shell(view, getattr(self, "player", None) is not None)) is not None:
+            self.tell(Notice(why, "warn"))
+            return
+        command = shell_command(node, view.connection.via, os.environ)
+        from mltop.tui.screens.questions import AskShell
+
+        def run(yes: bool | None) -> None:
+            if yes:
+                self._run_shell(command)
+
+        self.push_screen(AskShell(node, command), run)
+
+    def _run_shell(self, command: list[str]) -> None:
+        from textual.app import SuspendNotSupported
+
+        before = signal.getsignal(signal.SIGINT)
+        try:
+            with self.suspend():
+                signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is the shell's, which does not inherit this
+                code = subprocess.run(command, check=False).returncode
+        except (OSError, SuspendNotSupported) as error:
+            self.tell(Notice(f"{command[0]}: {getattr(error, 'strerror', None) or 'cannot run here'}", "crit"))
+            return
+        finally:
+            signal.signal(signal.SIGINT, before)
+        self.tell(Notice(f"{' '.join(command)} ended with {code}", "warn") if code else None)
+
+
+def _written(folder: Path, name: str, data: bytes) -> Path:
+    """A new file; one that is there is never replaced. Raises OSError."""
+    for number in range(MOST_OF_ONE_SECOND):
+        path = folder / f"{name}{f'-{number}' * bool(number)}.json"
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except FileExistsError:
+            continue
+        try:
+            write_all(fd, data)
+        except OSError:
+            path.unlink(missing_ok=True)  # half a file is none
+            raise
+        finally:
+            os.close(fd)
+        return path
+    raise FileExistsError(0, "too many files of this name")
+
+
+# What ssh takes as a host, and nothing that a shell or ssh's own configuration would expand.
+_HOST = re.compile(r"[A-Za-z0-9_\[][\w.@:%\[\]-]*")
+
+
+def no_shell(view: NodeView, recorded: bool) -> str | None:
+    """Why there is no shell on this node: nobody may type into another machine than the one that is named."""
+    if recorded:
+        return "a recording has no machines: there is nothing to open a shell on"
+    summary = view.summary
+    if view.connection.via == "local" and summary is not None and summary.simulated:
+        return None if view.connection.hello is not None and is_own_name(view.node) else f"{view.node} is simulated"
+    if view.connection.via == "local" and view.connection.hello is None:
+        return f"{view.node} has not been reached yet"
+    return None if _HOST.fullmatch(view.node) else f"{view.node!r} is no name that ssh is given"
+
+
+def is_own_name(node: str) -> bool:
+    """Whether it is this machine's."""
+    return node == os.uname().nodename.partition(".")[0] or node == os.uname().nodename
+
+
+def shell_command(node: str, via: str, environ: Mapping[str, str]) -> list[str]:
+    """The user's shell for this machine, else ssh by the user's own configuration."""
+    if via == "local":
+        return [environ.get("SHELL") or "/bin/sh", "-l"]
+    return [shutil.which("ssh") or "ssh", "--", node]

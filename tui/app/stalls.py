@@ -1,0 +1,230 @@
+"""What is done when a job stands still: stacks, if the user has allowed it, and a capture where that was asked for."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from mltop.probes.investigate.progress import CaptureResult
+from mltop.probes.model import PlacedJob
+from mltop.probes.model.incident import JobMotion
+from mltop.probes.model.units import counted
+from mltop.probes.model.vocabulary import MotionPhase
+from mltop.tui.app.session import Investigation
+from mltop.tui.config.settings import AutoDump
+from mltop.tui.render.cells import Cell, flow
+from mltop.tui.screens.bars import Notice
+
+StallAnswer = Literal["once", "always", "no"]
+
+HOUR_S = 3600.0
+_GOES_ON = ("starting", "moving")  # phases after which standing still is a stall of its own
+
+
+class NewStalls:
+    """Tells each stall once: from when a job is in one of ``phases`` until it moves again, or is gone."""
+
+    def __init__(self, phases: Container[MotionPhase] = ("stalled",)) -> None:
+        self._phases = phases
+        self._stalled: set[PlacedJob] = set()
+
+    def see(self, motions: Sequence[JobMotion]) -> list[JobMotion]:
+        by_job = {motion.placed: motion for motion in motions}
+        self._stalled = {key for key in self._stalled if key in by_job and by_job[key].phase not in _GOES_ON}
+        new = [motion for key, motion in by_job.items() if motion.phase in self._phases and key not in self._stalled]
+        self._stalled.update(motion.placed for motion in new)
+        return new
+
+
+class AutoStacks:
+    """Whether the stacks of a job that stands still are dumped. ``always``: the user has allowed it, once and for all;
+    ``asked``: the jobs of the question that is open; ``never``: there is none.
+    """
+
+    def __init__(self, always: bool = False, never: bool = False) -> None:
+        self.always, self._never = always, never
+        self.asked: tuple[JobMotion, ...] = ()
+        self._stalls = NewStalls(("quiet", "stalled"))  # the sooner, the less has changed since it fell still
+        self._surely = NewStalls()
+        self._due: list[PlacedJob] = []
+        self._told: set[PlacedJob] = set()  # of those that are quiet, while they are
+        self._pauses: set[PlacedJob] = set()  # jobs that went on by themselves, or of which the user wanted nothing
+
+    def see(self, motions: Sequence[JobMotion], busy: bool = False) -> list[JobMotion]:
+        """The jobs to dump now; none while another dump runs (``busy``). A question about a job that goes on, or is
+        gone, is over.
+        """
+        standing = {motion.placed: motion for motion in motions if motion.phase not in _GOES_ON}
+        self.asked = tuple(standing[motion.placed] for motion in self.asked if motion.placed in standing)
+        new = [] if self._never else self._new(motions)
+        if self.always:
+            self._due += [motion.placed for motion in new]
+        else:
+            self.asked += tuple(new)
+        self._due = [key for key in dict.fromkeys(self._due) if key in standing]
+        if busy:
+            return []
+        due, self._due = self._due, []
+        return [standing[key] for key in due]
+
+    def _new(self, motions: Sequence[JobMotion]) -> list[JobMotion]:
+        """A job that has once gone on after it was quiet pauses so: from then on it is told when it is stalled."""
+        by_job = {motion.placed: motion for motion in motions}
+        self._pauses |= {key for key in self._told if key in by_job and by_job[key].phase in _GOES_ON}
+        self._told = {key for key in self._told if key in by_job and by_job[key].phase == "quiet"}
+        surely = {motion.placed for motion in self._surely.see(motions)}
+        new = [motion for motion in self._stalls.see(motions) if motion.placed not in self._pauses]
+        new += [by_job[key] for key in surely if key in self._pauses]
+        self._told |= {motion.placed for motion in new if motion.phase == "quiet"}
+        self._pauses &= by_job.keys()
+        return new
+
+    def answer(self, answer: StallAnswer, busy: bool = False) -> list[JobMotion]:
+        """The jobs to dump now; those of an answer during another dump come after it."""
+        jobs, self.asked = list(self.asked), ()
+        self.always = self.always or answer == "always"
+        if answer == "no":
+            self._pauses |= {job.placed for job in jobs}
+            return []
+        if busy:
+            self._due += [job.placed for job in jobs]
+            return []
+        return jobs
+
+
+@dataclass(frozen=True)
+class CaptureLimits:
+    """How often, and what must be free before one begins."""
+
+    most_per_hour: int = 4
+    least_free_bytes: int = 2 << 30
+
+
+class CaptureOnHang:
+    """Decides when a capture is written into ``directory``: once for each stall. ``clock``: monotonic s.
+
+    A capture is of all nodes: jobs that stand still at the same time are in one.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        limits: CaptureLimits | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.directory, self.limits = directory, limits or CaptureLimits()
+        self._clock = clock
+        self._stalls = NewStalls()
+        self._due: list[JobMotion] = []
+        self._began_at: deque[float] = deque()
+        self._said = ""  # the last complaint
+        self.complaint = ""  # to be said now
+
+    def see(self, motions: Sequence[JobMotion], busy: bool = False) -> list[JobMotion]:
+        """The jobs for which a capture is to begin now; none while something else runs (``busy``)."""
+        self._due += self._stalls.see(motions)
+        self.complaint = ""
+        if not self._due or busy:
+            return []
+        jobs, self._due = self._due, []
+        now = self._clock()
+        while self._began_at and now - self._began_at[0] >= HOUR_S:
+            self._began_at.popleft()
+        if len(self._began_at) >= self.limits.most_per_hour:
+            most = counted(self.limits.most_per_hour, "capture")
+            self._complain(f"no capture of {names_of(jobs)}: {most} within an hour are the most")
+            return []
+        self._began_at.append(now)
+        return jobs
+
+    def ended(self, result: CaptureResult) -> Notice | None:
+        """What to say of a capture's end; a failure that was said is not said again."""
+        if result.error:
+            self._complain(f"no capture of the stall: {result.error}")
+            return Notice(self.complaint, "crit") if self.complaint else None
+        self._said = ""
+        return Notice("capture saved: ", "warn" if result.problems else "ok", str(result.directory))
+
+    def _complain(self, sentence: str) -> None:
+        self.complaint = "" if sentence == self._said else sentence
+        self._said = sentence
+
+
+@dataclass(frozen=True)
+class Stalls:
+    """What the user wants when a job stands still. ``remember_always``: writes that down; may be slow."""
+
+    dump: AutoDump = "ask"
+    captures: CaptureOnHang | None = None
+    remember_always: Callable[[], None] = lambda: None
+
+
+class StallWatch:
+    """Both of them for the screen. ``remember`` is called when the user has allowed dumps for all time."""
+
+    def __init__(
+        self,
+        investigation: Investigation,
+        stacks: AutoStacks,
+        captures: CaptureOnHang | None,
+        remember: Callable[[], None],
+    ) -> None:
+        self.stacks, self.captures = stacks, captures
+        self._investigation, self._remember = investigation, remember
+        self._capturing = False
+
+    @classmethod
+    def of(cls, investigation: Investigation, wanted: Stalls) -> StallWatch:
+        stacks = AutoStacks(wanted.dump == "always", wanted.dump == "never")
+        return cls(investigation, stacks, wanted.captures, wanted.remember_always)
+
+    def see(self, motions: Sequence[JobMotion]) -> Notice | None:
+        """Starts what is to be started; what there is to say."""
+        notice = None
+        if dumps := self.stacks.see(motions, self._investigation.dumping):
+            notice = self._dump(dumps)
+        if self.captures is not None:
+            busy = self._investigation.dumping or self._investigation.capturing
+            if jobs := self.captures.see(motions, busy):
+                self._capturing = True
+                free = self.captures.limits.least_free_bytes
+                self._investigation.start_capture(self.captures.directory, free)
+                notice = Notice(f"{names_of(jobs)} stands still: capturing (Esc cancels)", "accent")
+            elif self.captures.complaint:
+                notice = Notice(self.captures.complaint, "warn")
+        return notice
+
+    def answer(self, answer: StallAnswer) -> Notice | None:
+        jobs = self.stacks.answer(answer, self._investigation.dumping)
+        if answer == "always":
+            self._remember()
+        return self._dump(jobs) if jobs else None
+
+    def end_of_capture(self, result: CaptureResult) -> tuple[bool, Notice | None]:
+        """Whether it was one of ours, and what to say of it."""
+        ours, self._capturing = self._capturing, False
+        return (True, self.captures.ended(result)) if ours and self.captures is not None else (False, None)
+
+    def _dump(self, jobs: Sequence[JobMotion]) -> Notice:
+        nodes = tuple(dict.fromkeys(node for job in jobs for node in job.nodes))
+        self._investigation.start_dump(nodes, f"of {names_of(jobs)}")
+        return Notice(f"{names_of(jobs)} stands still: stacks are dumped, 4 shows them", "accent")
+
+
+def names_of(jobs: Sequence[JobMotion]) -> str:
+    """ "train-70b", "train-70b and 2 more jobs"."""
+    name = jobs[0].job or "a job without a name"
+    return name if len(jobs) == 1 else f"{name} and {counted(len(jobs) - 1, 'more job')}"
+
+
+def question_line(jobs: Sequence[JobMotion], width: int) -> list[Cell]:
+    """ "train-70b stands still: dump stacks?  y once  a always  n no"."""
+    verb = "stands" if len(jobs) == 1 else "stand"
+    keys = (("y", "once"), ("a", "always"), ("n", "no"))
+    parts = [(0, [Cell(f"{names_of(jobs)} {verb} still: ", "bold"), Cell("dump stacks?", "warn")])]
+    parts += [(0, [Cell(key, "accent"), Cell(f" {what}", "dim")]) for key, what in keys]
+    return flow(parts, width)

@@ -1,0 +1,154 @@
+"""The settings that hold: of the command line, the environment, the screen's memory, the file, else the default.
+
+What was changed on the screen holds until the file says something else of it than it did then.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from mltop.tui.config.file import Unusable, Written, config_file, read
+from mltop.tui.config.settings import NOTHING, SECTIONS, SETTINGS, Config, Setting, Source, Wrong, flattened
+from mltop.tui.state import BadState, NoHome
+from mltop.tui.state.choices import read_choices
+
+OFF = ("", "0", "false", "no")  # of a variable that is a flag
+
+
+@dataclass
+class _Gathered:
+    """What has been found so far. Later sources replace earlier ones."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    sources: dict[str, Source] = field(default_factory=dict)
+    mistakes: list[str] = field(default_factory=list)
+    file_values: dict[str, object] = field(default_factory=dict)
+
+    def set(self, setting: Setting, value: object, source: Source) -> None:
+        self.values[setting.name] = value
+        self.sources[setting.key] = source
+
+    def put(self, section: str, key: str, value: object, source: Source) -> None:
+        self.values.setdefault(section, {})[key] = value
+        self.sources[f"{section}.{key}"] = source
+
+
+@cache
+def effective() -> Config:
+    """Of this process: file, memory and environment. Read once; never raises."""
+    return load(config_file(), os.environ)
+
+
+def load(path: Path | None, environ: Mapping[str, str] = NOTHING, remembers: bool = True) -> Config:
+    """``remembers``: with what was changed on the screen."""
+    gathered = _Gathered()
+    try:
+        written = read(path)
+    except Unusable as problem:
+        gathered.mistakes.append(str(problem))
+        written = None
+    if written is not None:
+        _take_file(gathered, written)
+    if remembers:
+        _take_memory(gathered)
+    for setting in SETTINGS:
+        if setting.variable and setting.variable in environ:
+            on = environ[setting.variable].strip().lower() not in OFF
+            gathered.set(setting, on, Source("environment", setting.variable))
+    return Config(
+        **gathered.values,
+        sources=gathered.sources,
+        mistakes=tuple(gathered.mistakes),
+        file_values=gathered.file_values,
+    )
+
+
+def _take_file(gathered: _Gathered, written: Written) -> None:
+    by_key = {setting.key: setting for setting in SETTINGS}
+    sections = {section.name: section for section in SECTIONS}
+    for key, value in written.values.items():
+        if key in sections:
+            _take_section(gathered, written, key, value)
+        elif key in by_key:
+            try:
+                taken = by_key[key].take(value)
+            except Wrong as why:
+                gathered.mistakes.append(f"{written.place(key)}: {key} {why}; the default holds")
+                continue
+            gathered.set(by_key[key], taken, Source("file", written.place(key)))
+            gathered.file_values[key] = value
+        else:
+            gathered.mistakes.append(
+                f"{written.place(key)}: there is no setting {key!r}{_near(key, [*by_key, *sections])}"
+            )
+
+
+def _take_section(gathered: _Gathered, written: Written, name: str, value: object) -> None:
+    section = next(section for section in SECTIONS if section.name == name)
+    if not isinstance(value, dict):
+        gathered.mistakes.append(f"{written.place(name)}: {name} must be a table: [{name}]; the default holds")
+        return
+    entries = flattened(value) if section.deep else {key: (part, (key,)) for key, part in value.items()}
+    for key, (part, path) in entries.items():
+        place = written.place(name, *path)
+        try:
+            gathered.put(name, key, section.take(part), Source("file", place))
+        except Wrong as why:
+            gathered.mistakes.append(f"{place}: {name}.{key} {why}; the default holds")
+            continue
+        gathered.file_values[f"{name}.{key}"] = part
+
+
+def _take_memory(gathered: _Gathered) -> None:
+    try:
+        choices = read_choices()
+    except NoHome:
+        return
+    except BadState as problem:
+        gathered.mistakes.append(f"what was chosen earlier is not known: {problem}")
+        return
+    for key, remembered in choices.screen.items():
+        if remembered.over == gathered.file_values.get(key):
+            _remember(gathered, key, remembered.value)
+    if choices.dump_stalled and "auto_dump" not in gathered.values:
+        _remember(gathered, "auto_dump", "always")
+
+
+def _remember(gathered: _Gathered, key: str, value: object) -> None:
+    """What does not suit any more is as if it had never been."""
+    source = Source("remembered")
+    section, _, name = key.partition(".")
+    try:
+        for setting in SETTINGS:
+            if setting.key == key:
+                gathered.set(setting, setting.take(value), source)
+        for each in SECTIONS:
+            if each.name == section and name:
+                gathered.put(section, name, each.take(value), source)
+    except Wrong:
+        return
+
+
+def with_options(config: Config, given: Mapping[str, Any]) -> Config:
+    """With what was typed on the command line; what was not given is None or False."""
+    values: dict[str, Any] = {}
+    sources = dict(config.sources)
+    for setting in SETTINGS:
+        typed = given.get(setting.option) if setting.option else None
+        if typed is None or typed is False:
+            continue
+        values[setting.name] = not typed if setting.flips else typed
+        sources[setting.key] = Source("command line")
+    return replace(config, **values, sources=sources)
+
+
+def _near(word: str, known: list[str]) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(word, known, 1)
+    return f", did you mean {close[0]}" if close else f" ({', '.join(sorted(known))})"

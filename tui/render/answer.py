@@ -1,0 +1,275 @@
+"""Line 1 of every screen: is something wrong, since when, who, and which key opens it; at any width.
+
+Never "fine" while something cannot be told: then it says what, and why.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mltop.probes.judge.states import is_working
+from mltop.probes.model import Finding, Gap, Incident, JobMotion, Sample
+from mltop.probes.model.ranks import Ranges
+from mltop.probes.model.units import clock_time, counted, rough_time, seconds
+from mltop.probes.reach.view import FleetView, NodeView
+from mltop.tui.render.cells import Cell, clip, line_width, wrap
+from mltop.tui.render.glyphs import GLYPHS
+from mltop.tui.render.incidents import KINDS, age_text, kind_cell
+from mltop.tui.render.states import SEVERITY
+
+MIN_HEADLINE = 16  # cells
+_STOPS_WORK = ("hang", "crash")
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What line 1 is made of. ``not_judged``: nodes that the rules have not seen yet; ``calm_since``: when the last
+    finding ended, None: there was none.
+    """
+
+    view: FleetView
+    incidents: Sequence[Incident] = ()
+    findings: Sequence[Finding] = ()
+    motions: Sequence[JobMotion] = ()
+    not_judged: int = 0
+    calm_since: float | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """``chip``: the state and its age, in ``style`` ("chip-crit", "chip-warn", "ok", ""); ``brief``: who, in a word;
+    ``headline``: who and what; ``aside``: at the right edge where no key stands. ``opens``: there is more to be seen.
+    """
+
+    mark: str
+    word: str
+    age: str
+    style: str
+    headline: str = ""
+    brief: str = ""
+    aside: str = ""
+    opens: bool = False
+
+    @property
+    def over(self) -> str:
+        """What lies over the whole line."""
+        return {"chip-crit": "line-crit", "chip-warn": "line-warn"}.get(self.style, "")
+
+    @property
+    def title(self) -> str:
+        """For the terminal's title."""
+        return " ".join(filter(None, (self.mark, self.word, self.age, self.headline)))
+
+    def line(self, width: int, key: str = "", does: str = "") -> list[Cell]:
+        """At most ``width`` cells. ``key`` and what it ``does``: how to see more."""
+        state = " ".join(filter(None, (self.mark, self.word, self.age)))
+        is_chip = self.style.startswith("chip")
+        room = width - len(state) - 2 - is_chip
+        if room < MIN_HEADLINE:
+            return [Cell(self._briefly(width), self.style)]
+        start = [Cell(f"{state} " if is_chip else state, self.style), Cell("  " if self.headline else "")]
+        right = self._right(room, key, does)
+        headline = fitted(self.headline, room - (line_width(right) + 2 if right else 0))
+        line = [*start, Cell(headline, "title" if is_chip else "")]
+        return [*line, Cell(" " * (width - line_width(line) - line_width(right))), *right] if right else line
+
+    def _briefly(self, width: int) -> str:
+        """ "■ HUNG r229 6m", or as much of it as fits."""
+        age = _FIRST_UNIT.match(self.age)
+        ways = ((self.word, self.brief, age and age[0]), (self.word, age and age[0]), (self.word,), ())
+        texts = [" ".join(filter(None, (self.mark, *way))) for way in ways]
+        return next((text for text in texts if text and line_width([Cell(text)]) <= width), clip(texts[-2], width))
+
+    def _right(self, room: int, key: str, does: str) -> list[Cell]:
+        if not self.opens:
+            aside = [Cell(self.aside, "dim")]
+            return aside if self.aside and _cells(self.headline) + 4 + _cells(self.aside) <= room else []
+        if not key:
+            return []
+        long = [Cell(key, "keys"), Cell(f" {does}")]
+        fits = _cells(self.headline) + 4 + line_width(long) <= room  # a word of who and what is worth more
+        return long if fits else [Cell(key, "keys")] if room > _ROOM_FOR_KEY else []
+
+
+_ROOM_FOR_KEY = 40
+_FIRST_UNIT = re.compile(r"[\d.]+[a-z]+")  # of an age
+
+
+def _cells(text: str) -> int:
+    return line_width([Cell(text)])
+
+
+def fitted(text: str, width: int) -> str:
+    """As many whole words as fit into ``width`` cells, up to the end of a clause where that is not far."""
+    if _cells(text) <= width:
+        return text
+    words = "".join(cell.text for cell in wrap([Cell(text)], max(1, width))[0])
+    clause = max(words.rfind(mark) for mark in (", ", "; "))
+    words = words[:clause] if clause > len(words) // 2 else words
+    if words.count("(") > words.count(")"):
+        words = words[: words.rfind("(")]
+    while (last := words.rstrip(" ,;:(").rpartition(" "))[2] in _LEADING and last[0]:
+        words = last[0]
+    return words.rstrip(" ,;:(")
+
+
+# What nothing may end with.
+_LEADING = frozenset(
+    ("in", "of", "on", "at", "the", "a", "and", "or", "for", "since", "to", "with", "by", "from", "is")
+)
+
+
+def answer_of(situation: Situation | None) -> Answer:
+    """None: nothing has come yet."""
+    if situation is None:
+        return Answer("", "starting", "", "", "waiting for the first sample")
+    nodes = situation.view.nodes
+    if len(nodes) == 1 and nodes[0].state.state in ("lost", "refused"):
+        return _one_away(nodes[0])  # all else is of before
+    firing = [one for one in situation.incidents if one.until is None and one.severity != "info"]
+    if firing and firing[0].kind in KINDS:
+        return _of_incident(firing, situation.view.taken_at)
+    if standing := [motion for motion in situation.motions if motion.phase in ("quiet", "stalled")]:
+        return _of_motion(standing, situation.view.taken_at)
+    joined = {finding.identity for incident in firing for finding in incident.findings}
+    others = [
+        one for one in situation.findings if one.severity != "info" and one.until is None and one.identity not in joined
+    ]
+    if firing or others:
+        return _of_findings(firing, others, situation.view.taken_at)
+    return _unknown(situation) or _fine(situation)
+
+
+def _of_incident(firing: Sequence[Incident], now: float) -> Answer:
+    first = firing[0]
+    word = kind_cell(first)
+    mark = GLYPHS.alarm if first.kind in _STOPS_WORK else GLYPHS.finding
+    more = f" (+{len(firing) - 1} more)" if len(firing) > 1 else ""
+    chip = "chip-crit" if word.style == "crit" else "chip-warn"
+    return Answer(mark, word.text, age_text(first, now), chip, first.headline + more, _brief(first), opens=True)
+
+
+def _brief(incident: Incident) -> str:
+    """ "r229", "r4-7", "n17"."""
+    numbers = [culprit.rank for culprit in incident.culprits if culprit.rank is not None]
+    if numbers:
+        return f"r{Ranges.of(numbers)}"
+    return incident.culprits[0].node if incident.culprits else ""
+
+
+def _of_motion(standing: Sequence[JobMotion], now: float) -> Answer:
+    """No incident tells of it yet: whether it is one shows in a moment."""
+    first = max(standing, key=lambda motion: (motion.phase == "stalled", motion.still_s))
+    still_s = max(0.0, now - first.since) if first.since is not None else first.still_s
+    age = seconds(float(int(still_s)))
+    job = f"job {first.job}: " if first.job else ""
+    ranks = counted(first.ranks_seen, "rank")
+    if first.phase == "stalled":
+        headline = f"{job}{ranks} stand still, and who holds them up is not known yet: t dumps their stacks"
+        return Answer(GLYPHS.alarm, "STALLED", age, "chip-crit", headline, opens=True)
+    return Answer(GLYPHS.finding, "STALLED?", age, "chip-warn", f"{job}nothing has moved in {ranks}", opens=True)
+
+
+def _of_findings(firing: Sequence[Incident], others: Sequence[Finding], now: float) -> Answer:
+    counts: Counter[str] = Counter([*(one.severity for one in firing), *(one.severity for one in others)])
+    words = [f"{counts[name]} {SEVERITY[name][0]}" for name in ("critical", "warning") if counts[name]]
+    first: Incident | Finding = firing[0] if firing else others[0]
+    headline = first.headline if isinstance(first, Incident) else _sentence(first)
+    age = rough_time(now - first.since) if sum(counts.values()) == 1 and first.since is not None else ""
+    style = "chip-crit" if counts["critical"] else "chip-warn"
+    return Answer(GLYPHS.finding, " ".join(words), age, style, headline, opens=True)
+
+
+def _sentence(finding: Finding) -> str:
+    return f"{finding.node}: {finding.message}" if finding.node else finding.message
+
+
+def _unknown(situation: Situation) -> Answer | None:
+    """What keeps it from being fine that is no finding."""
+    nodes = situation.view.nodes
+    states: Counter[str] = Counter(node.state.state for node in nodes)
+    away = len(nodes) - states["live"]
+    if len(nodes) == 1 and away:
+        return _one_away(nodes[0])
+    waiting = states["connecting"]
+    if waiting:
+        return Answer(
+            "", "connecting", "", "", f"{len(nodes) - waiting} of {counted(len(nodes), 'node')} have answered"
+        )
+    if away:
+        return Answer(GLYPHS.finding, f"{away} AWAY", "", "chip-warn", f"{away} of {len(nodes)} nodes do not answer")
+    if situation.not_judged:
+        judged = len(nodes) - situation.not_judged
+        return Answer("", "starting", "", "", f"the rules have seen {judged} of {counted(len(nodes), 'node')} so far")
+    return _unreadable(nodes) if len(nodes) == 1 else _all_blind(nodes)
+
+
+def _without_gpus(nodes: Sequence[NodeView]) -> int:
+    return sum(node.summary is not None and not node.summary.gpus for node in nodes)
+
+
+def _all_blind(nodes: Sequence[NodeView]) -> Answer | None:
+    """Several nodes, and no GPU on any."""
+    if not nodes or _without_gpus(nodes) < len(nodes):
+        return None
+    return Answer("?", "no GPU seen", "", "warn", f"on any of {len(nodes)} nodes: 2 shows why of one")
+
+
+def _blind(nodes: Sequence[NodeView]) -> str:
+    """Some nodes have no GPU, or it cannot be read: a fleet is fine with a login node, but it is said."""
+    blind = _without_gpus(nodes)
+    return f"no GPU seen on {counted(blind, 'node')}" if 0 < blind < len(nodes) else ""
+
+
+def _one_away(node: NodeView) -> Answer:
+    state = node.state
+    if state.state == "connecting":
+        return Answer("", "connecting", "", "", f"to {node.node}")
+    style = "chip-warn" if state.state == "stale" else "chip-crit"
+    why = f": {state.reason}" if state.reason else ""
+    age = seconds(state.age_s) if state.age_s is not None else ""
+    return Answer(GLYPHS.lost, state.state.upper(), age, style, f"{node.node} does not answer{why}", node.node)
+
+
+def _unreadable(nodes: Sequence[NodeView]) -> Answer | None:
+    """A single node whose GPUs cannot be read."""
+    sample = nodes[0].sample
+    if sample is None or sample.gpus:
+        return None
+    gap = no_gpus(sample)
+    if gap is None:
+        return None
+    return Answer("?", "no GPU seen", "", "warn", gap.why)
+
+
+def no_gpus(sample: Sample) -> Gap | None:
+    """Why no GPU is seen at all."""
+    return next((gap for gap in sample.gaps if gap.source == "nvml" and not gap.fields), None)
+
+
+def _fine(situation: Situation) -> Answer:
+    known = [is_working(gpu) for node in situation.view.nodes if node.summary is not None for gpu in node.summary.gpus]
+    works, unknown = known.count(True), known.count(None)
+    gpus = f"{works} of {counted(len(known), 'GPU')} work" if len(known) > unknown else ""
+    if unknown:
+        gpus = "; ".join(filter(None, (gpus, f"of {counted(unknown, 'GPU')} it is not known whether they work")))
+    text = "; ".join(filter(None, (gpus, _jobs(situation.motions), _blind(situation.view.nodes))))
+    calm = situation.calm_since
+    aside = f"no finding in {rough_time(situation.view.taken_at - calm)}" if calm is not None else ""
+    return Answer(GLYPHS.fine, "fine", "", "ok", text, aside=aside)
+
+
+def _jobs(motions: Sequence[JobMotion]) -> str:
+    if len(motions) != 1:
+        run = sum(motion.phase == "moving" for motion in motions)
+        of = "" if run == len(motions) else f"{run} of "
+        return f"{of}{len(motions)} jobs run" if motions else ""
+    motion = motions[0]
+    name = f"job {motion.job}" if motion.job else "one job"
+    if motion.phase == "starting":
+        return f"{name} starts"
+    since = f" since {clock_time(motion.since)} without a stop" if motion.since is not None else ""
+    return f"{name} runs{since}" if motion.phase == "moving" else name

@@ -1,0 +1,127 @@
+"""The nodes of a fleet by job, the gravest job first, inside it by name; and what each job does, in words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mltop.probes.judge.states import JobStates, States
+from mltop.probes.model import JobKey
+from mltop.probes.model.units import counted
+from mltop.probes.reach.view import NodeView
+from mltop.tui.render.cells import Cell
+from mltop.tui.render.fleet.heat import natural
+from mltop.tui.render.ranks import ORDER_OF_STATES
+from mltop.tui.render.states import DOING
+
+NO_JOB = "no job"
+
+
+@dataclass(frozen=True)
+class Group:
+    """``about``: how many nodes, and what its ranks do; ``still_since``: when the job fell still (unix s). ``job``:
+    None of nodes without one, and of all nodes.
+    """
+
+    title: str
+    about: tuple[Cell, ...]
+    nodes: tuple[NodeView, ...]
+    job: JobKey | None = None
+    still_since: float | None = None
+
+
+Key = tuple[str, "int | None", str]  # job, uid, place
+
+
+_UNHEARD: Key = ("", None, "?")  # nodes that have not answered yet
+
+
+class Grouping:
+    """Remembers the order of the groups while nodes, jobs and states are the same."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, tuple[float, Key | None]] = {}  # by node: of which sample, and its job
+
+    def of(self, views: Sequence[NodeView], states: States) -> list[Group]:
+        by_job: dict[Key | None, list[NodeView]] = {}
+        for view in views:
+            by_job.setdefault(self._job(view, states) if view.summary is not None else _UNHEARD, []).append(view)
+        named = sorted(by_job.items(), key=lambda pair: _gravest_first(pair[0], states))
+        return [_group(key, nodes, states) for key, nodes in named]
+
+    def all_by_name(self, views: Sequence[NodeView]) -> Group:
+        return Group("", (), _in_order(views))
+
+    def standing(self, view: NodeView, states: States) -> JobStates | None:
+        """What the job of a node does, where it stands still."""
+        key = self._job(view, states)
+        known = _states(key, states) if key is not None else None
+        return known if known is not None and (known.stands or known.gpus) else None
+
+    def _job(self, view: NodeView, states: States) -> Key | None:
+        """The job of the node's ranks; where there are several, of most."""
+        summary = view.summary
+        if summary is None or not summary.ranks:
+            return None
+        before = self._jobs.get(view.node)
+        if before is not None and before[0] == summary.sampled_at:
+            return before[1]
+        first, last = summary.ranks[0], summary.ranks[-1]
+        job, uid = first.job, first.uid
+        if (last.job, last.uid) != (job, uid):
+            (job, uid), _ = Counter((rank.job, rank.uid) for rank in summary.ranks).most_common(1)[0]
+        place = view.node if states.is_placed(view.node, job, uid) else ""
+        self._jobs[view.node] = summary.sampled_at, (job, uid, place)
+        return job, uid, place
+
+
+def _in_order(views: Sequence[NodeView]) -> tuple[NodeView, ...]:
+    return tuple(sorted(views, key=lambda view: natural(view.node)))
+
+
+def _states(key: Key | None, states: States) -> JobStates | None:
+    return states.job(key[2], key[0], key[1]) if key is not None else None
+
+
+def _gravest_first(key: Key | None, states: States) -> tuple[int, object]:
+    if key is None or key == _UNHEARD:
+        return len(ORDER_OF_STATES) + (key is not None), natural("")
+    known = _states(key, states)
+    state = "unknown" if known is None else "stands" if known.processes or known.gpus else known.usual.state
+    return ORDER_OF_STATES.index(state), natural(key[0])
+
+
+def _group(key: Key | None, views: Sequence[NodeView], states: States) -> Group:
+    nodes = Cell(f"{counted(len(views), 'node')}  ", "dim")
+    if key is None or key == _UNHEARD:
+        return Group(NO_JOB if key is None else "no answer", (nodes,), _in_order(views))
+    ranks = sum(len(view.summary.ranks) for view in views if view.summary is not None)
+    known = _states(key, states)
+    still_since = known.usual.since if known is not None and known.stands else None
+    about = (nodes, *_doing(ranks, known))
+    return Group(key[0] or "job", about, _in_order(views), JobKey(key[0], key[1]), still_since)
+
+
+def _doing(ranks: int, known: JobStates | None) -> tuple[Cell, ...]:
+    """ "455 ranks wait, 1 stands"."""
+    if known is None:
+        return (Cell(counted(ranks, "rank"), "dim"),)
+    word, style = _PLURALS.get(known.usual.state, DOING[known.usual.state])
+    accused = Counter(doing.state for doing in {**known.ranks}.values() if doing.state in ("stands", "alone", "ended"))
+    others = max(0, ranks - sum(accused.values()))
+    cells = [Cell(f"{counted(others, 'rank')} {word}", style or "dim")]
+    for state, count in accused.items():
+        cells += [Cell(", "), Cell(f"{count} {DOING[state][0]}", DOING[state][1])]
+    return tuple(cells)
+
+
+# What several ranks do.
+_PLURALS = {
+    "works": ("work", "dim"),
+    "waits": ("wait", "waits"),
+    "stalled": ("stand still", "waits"),
+    "quiet": ("have been still for seconds", "warn"),
+    "starting": ("start", "dim"),
+    "unknown": ("", "dim"),
+}

@@ -1,0 +1,206 @@
+"""One GPU's last ten minutes: clock, temperature, power and activity below each other, over one axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mltop.probes.model import GpuSample
+from mltop.probes.model.units import celsius, clock_time, clock_words, known, percent, seconds, watts, watts_words
+from mltop.tui.app.past.track import SPAN_S, Track, has
+from mltop.tui.render.cells import Cell, clip, line_width
+from mltop.tui.render.gpus.table import decimal_rate
+from mltop.tui.render.gpus.throttle import BADGES
+from mltop.tui.render.graph import Event, Scale, Span, Values, area, axis, line
+
+LABEL, NARROW_LABEL = 14, 9
+FIGURE = 8  # cells of the value at the right
+NARROW = 100
+MOST_ROWS = {"clock": 3, "temperature": 3, "power": 2, "activity": 2}  # others have one
+HELD_BY = ("hw_thermal", "power_brake", "sw_thermal", "hw_slowdown")  # what costs what the hardware could give
+LITTLE_HEADROOM_C = 5.0
+
+
+@dataclass(frozen=True)
+class Lane:
+    """``limit``: what its full height stands for, in words; ``values``: shares of that; ``now``: its value at the right
+    edge, in ``style``. ``bad``: where it is drawn as a warning.
+    """
+
+    kind: str
+    label: str
+    short: str
+    limit: str
+    values: Values
+    now: str
+    style: str = "title"
+    bad: tuple[Span, ...] = ()
+
+
+def held_spans(track: Track, reasons: Sequence[str] = HELD_BY) -> tuple[Span, ...]:
+    """When one of these reasons held the clock down."""
+    bad = {bits for bits in track.reasons_seen if any(has(bits, reason) for reason in reasons)}
+    return _spans(track, [bits in bad for bits in track.reasons]) if bad else ()
+
+
+def _spans(track: Track, holds: Sequence[bool]) -> tuple[Span, ...]:
+    spans: list[Span] = []
+    first: int | None = None
+    oldest = track.slot - track.length + 1
+    for at, is_bad in enumerate([*holds, False]):
+        if is_bad and first is None:
+            first = at
+        elif not is_bad and first is not None:
+            spans.append(Span((oldest + first) * track.step_s, (oldest + at - 1) * track.step_s, "graph-warn"))
+            first = None
+    return tuple(spans)
+
+
+def lanes_of(track: Track, gpu: GpuSample) -> list[Lane]:
+    """Those of which anything is known, the most telling first."""
+    lanes = [
+        _clock(track, gpu),
+        _temperature(track, gpu),
+        _power(track, gpu),
+        _activity(track),
+        _share("tensor", "tensor", "TC", track.tensor_active),
+        _share("dram", "DRAM", "DRAM", track.dram_active),
+        _nvlink(track, gpu),
+    ]
+    return [lane for lane in lanes if _any(lane.values) or lane.kind == "clock"]
+
+
+def _any(values: Values) -> bool:
+    return any(value is not None for value in values)
+
+
+def _last(values: Values) -> float | None:
+    return values[-1] if values else None
+
+
+def _clock(track: Track, gpu: GpuSample) -> Lane:
+    held, now = held_spans(track), _last(track.clock_mhz)
+    most = gpu.sm_clock_max_mhz
+    text = "–" if now is None else clock_words(now)
+    shares = _shares(track.clock_mhz, most)
+    holds = bool(track.reasons) and any(has(track.reasons[-1], reason) for reason in HELD_BY)
+    limit = f"of {clock_words(most)}" if most else ""
+    return Lane("clock", "SM clock", "clock", limit, shares, text, "warn" if holds else "title", held)
+
+
+def _temperature(track: Track, gpu: GpuSample) -> Lane:
+    slows, values = gpu.temperature_slowdown_c, track.temperature_c
+    near = slows - LITTLE_HEADROOM_C if slows is not None and known(slows) else None
+    hot = _spans(track, [near is not None and value is not None and value >= near for value in values])
+    now = _last(values)
+    style = "warn" if near is not None and now is not None and now >= near else "title"
+    limit = f"slows at {celsius(slows)}" if near is not None else ""
+    return Lane("temperature", "temperature", "temp", limit, _shares(values, slows), celsius(now), style, hot)
+
+
+def _power(track: Track, gpu: GpuSample) -> Lane:
+    values, most = track.power_w, gpu.power_limit_w
+    limit = f"of {watts_words(most)}" if most else ""
+    return Lane("power", "power", "W", limit, _shares(values, most), watts(_last(values)))
+
+
+def _nvlink(track: Track, gpu: GpuSample) -> Lane:
+    """In and out together."""
+    links = [link.speed_bytes_per_s for link in gpu.nvlink.links if link.speed_bytes_per_s is not None]
+    values, most = track.nvlink_bytes_per_s, 2 * sum(links)
+    limit = f"of {decimal_rate(most)}" if most else ""
+    return Lane("nvlink", "NVLink", "NVL", limit, _shares(values, most), decimal_rate(_last(values)))
+
+
+def _activity(track: Track) -> Lane:
+    """SM activity; where that was never known, what NVML calls busy, which says much less."""
+    if _any(track.sm_active):
+        return _share("activity", "SM active", "SM", track.sm_active)
+    return _share("activity", "busy", "busy", track.busy)
+
+
+def _share(kind: str, label: str, short: str, values: Values) -> Lane:
+    return Lane(kind, label, short, "", values, percent(_last(values)))
+
+
+def _shares(values: Values, most: float | None) -> Values:
+    """Of the limit; where that is not known of the highest value that was seen."""
+    whole = most or max((value for value in values if value is not None), default=0.0)
+    return [None if value is None else value / whole if whole else 0.0 for value in values]
+
+
+# Lines.
+
+
+def lane_lines(
+    track: Track, gpu: GpuSample, width: int, room: int, *, waits: Sequence[Span] = (), moment: float | None = None
+) -> list[list[Cell]]:
+    """Title, lanes and axis in at most ``room`` lines; nothing where not even the clock fits. ``waits``: when its job
+    stood still; ``moment``: that the user looks at, where that is in the past.
+    """
+    label = LABEL if width >= NARROW else NARROW_LABEL
+    columns = width - label - FIGURE - 2
+    if room < 3 or columns < 8:
+        return []
+    scale = Scale.of(track.slot, track.step_s, columns)
+    lanes = lanes_of(track, gpu)[: room - 2]
+    heights = _heights(lanes, room - 2)
+    gap = room - 2 - sum(heights) >= len(lanes) - 1 and max(heights, default=1) > 1
+    lines = [_title(scale, label, columns, moment)]
+    for number, (lane, height) in enumerate(zip(lanes, heights, strict=True)):
+        lines += [[]] if gap and number and max(height, heights[number - 1]) > 1 else []
+        lines += _drawn(lane, height, scale, waits, label)
+    return [*lines, [Cell(" " * label), *axis(scale, _events(lanes, scale, waits))]]
+
+
+def _heights(lanes: Sequence[Lane], room: int) -> list[int]:
+    """A line each, then what is left in turns."""
+    heights = [1] * len(lanes)
+    for _ in range(max(MOST_ROWS.values()) - 1):
+        for at, lane in enumerate(lanes):
+            if heights[at] < MOST_ROWS.get(lane.kind, 1) and sum(heights) < room:
+                heights[at] += 1
+    return heights
+
+
+def _drawn(lane: Lane, height: int, scale: Scale, waits: Sequence[Span], label: int) -> list[list[Cell]]:
+    means, styles = scale.means(lane.values), scale.styles([*lane.bad, *waits])
+    rows = area(means, styles, height) if height > 1 else [line(means, styles)]
+    narrow = label < LABEL
+    names = [Cell(lane.short if narrow else lane.label), Cell("" if narrow else lane.limit, "dim")]
+    if height == 1 and not narrow and lane.limit and len(f"{lane.label} {lane.limit}") < label:
+        names = [Cell(f"{lane.label} {lane.limit}")]
+    lines = []
+    for row, cells in enumerate(rows):
+        name = names[row] if row < len(names) else Cell("")
+        drawn = [Cell(clip(name.text, label - 1) + " ", name.style), *cells]
+        if not row:
+            blank = Cell(" " * (label + scale.width - line_width(drawn)))
+            drawn += [blank, Cell(f"  {lane.now:>{FIGURE}}", lane.style)]
+        lines.append(drawn)
+    return lines
+
+
+def _title(scale: Scale, label: int, columns: int, moment: float | None) -> list[Cell]:
+    minutes = SPAN_S / 60
+    text = f"last {minutes:.0f} min, a column {seconds(scale.column_s)}"
+    at = Cell("NOW", "head") if moment is None else Cell(clock_time(moment), "keys")
+    return [Cell(" " * label), Cell(clip(text, columns), "dim"), Cell(f"  {at.text:>{FIGURE}}", at.style)]
+
+
+def _events(lanes: Sequence[Lane], scale: Scale, waits: Sequence[Span]) -> list[Event]:
+    """When the clock was first held down, and when the job fell still."""
+    events = []
+    held = next((lane.bad for lane in lanes if lane.kind == "clock"), ())
+    begun = [span.since for span in held if scale.time_of(0) < span.since]
+    if begun:
+        events.append(Event(begun[0], f"{clock_time(begun[0])} slowed", "warn"))
+    return events + [Event(span.since, clock_time(span.since), "waits") for span in waits]
+
+
+def shares_of(track: Track | None) -> dict[str, float]:
+    """For how much of its time each reason held that ever did."""
+    if track is None:
+        return {}
+    shares = {reason: track.share(reason) for reason in BADGES if reason in track.seen_reasons()}
+    return {reason: share for reason, share in shares.items() if share}

@@ -1,0 +1,249 @@
+"""Graphs over time, as text: the newest on the right, empty before data begins, one colour or that of a state.
+
+Each column shows the mean of what is known of its time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from mltop.probes.model.units import clock_time, known
+from mltop.tui.render.cells import Cell, FittedCell, clip
+from mltop.tui.render.glyphs import GLYPHS
+
+SPAN_S = 600.0
+_EIGHTHS = 8
+# What a state is drawn in, over one line and over several.
+_AREA = {"graph-waits": "area-waits", "graph-crit": "area-crit"}
+
+Values = Sequence["float | None"]
+
+
+@dataclass(frozen=True)
+class Span:
+    """From ``since`` to ``until`` (unix s, None: till now) a graph's columns are drawn in ``style``."""
+
+    since: float
+    until: float | None
+    style: str
+
+
+@dataclass(frozen=True)
+class Event:
+    """A word below the axis at its time (unix s)."""
+
+    at: float
+    text: str
+    style: str
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Which time each of ``width`` columns stands for. ``slot``: the number of the newest value, which is of the time
+    slot x step_s; ``per``: values a column. ``moment``: of the past, which is looked at (unix s); None: now.
+
+    A column begins at a multiple of its own length: what is drawn moves a column at a time, and not every second.
+    """
+
+    slot: int
+    step_s: float
+    per: int
+    width: int
+    moment: float | None = None
+
+    @classmethod
+    def of(cls, slot: int, step_s: float, width: int, span_s: float = SPAN_S, moment: float | None = None) -> Scale:
+        """For ``span_s`` or a little more in ``width`` columns."""
+        return cls(slot, step_s, max(1, math.ceil(span_s / step_s / max(1, width))), width, moment)
+
+    @property
+    def first(self) -> int:
+        """The number of the first column, counted from time 0."""
+        return self.slot // self.per - self.width + 1
+
+    @property
+    def until(self) -> float:
+        """The time of the right edge, unix s."""
+        return self.time_of(self.width)
+
+    @property
+    def column_s(self) -> float:
+        return self.per * self.step_s
+
+    def time_of(self, column: int) -> float:
+        """When a column begins, unix s."""
+        return (self.first + column) * self.column_s
+
+    def column(self, at: float) -> int:
+        """The column of a time; left of all it is negative."""
+        return int(at // self.column_s) - self.first
+
+    @property
+    def looked_at(self) -> int:
+        """The column of the moment that is looked at, the newest for now."""
+        newest = self.width - 1
+        return newest if self.moment is None else max(0, min(newest, self.column(self.moment)))
+
+    def means(self, values: Values) -> list[float | None]:
+        """Of ``values``, the oldest first: of each column the mean of what is known, None where nothing is."""
+        oldest = self.slot - len(values) + 1
+        means: list[float | None] = []
+        for column in range(self.first, self.first + self.width):
+            start = column * self.per - oldest
+            part = [value for value in values[max(0, start) : max(0, start + self.per)] if value is not None]
+            means.append(sum(part) / len(part) if part else None)
+        return means
+
+    def styles(self, spans: Sequence[Span]) -> list[str]:
+        """The style of each column; a later span lies over an earlier one."""
+        styles = ["graph"] * self.width
+        for span in spans:
+            last = self.width - 1 if span.until is None else self.column(span.until)
+            for column in range(max(0, self.column(span.since)), min(self.width - 1, last) + 1):
+                styles[column] = span.style
+        if self.moment is not None and styles:
+            styles[self.looked_at] = "scrub"
+        return styles
+
+
+def line(values: Values, styles: Sequence[str]) -> list[Cell]:
+    """One line, of fractions 0..1."""
+    glyphs = ["" if value is None else GLYPHS.height(value) for value in values]
+    return runs([glyph or " " for glyph in glyphs], styles)
+
+
+def area(values: Values, styles: Sequence[str], rows: int) -> list[list[Cell]]:
+    """Several lines, the highest first, of fractions 0..1. What is known is seen: at least an eighth of a line."""
+    heights = [_height(value, rows) for value in values]
+    lines = []
+    for row in range(rows - 1, -1, -1):
+        glyphs = [_glyph(height, row) for height in heights]
+        drawn = [
+            _AREA.get(style, style) if height is not None else "" for height, style in zip(heights, styles, strict=True)
+        ]
+        lines.append(runs(glyphs, drawn))
+    return lines
+
+
+def _height(value: float | None, rows: int) -> int | None:
+    """In eighths of a line."""
+    if value is None or not known(value):
+        return None
+    return max(1, round(min(max(value, 0.0), 1.0) * rows * _EIGHTHS))
+
+
+def _glyph(height: int | None, row: int) -> str:
+    filled = 0 if height is None else min(_EIGHTHS, height - row * _EIGHTHS)
+    return GLYPHS.eighths[filled - 1] if filled > 0 else " "
+
+
+def runs(glyphs: Sequence[str], styles: Sequence[str]) -> list[Cell]:
+    """Neighbours of one style as one cell."""
+    pairs = zip(glyphs, styles, strict=True)
+    return [Cell("".join(glyph for glyph, _ in run), style) for style, run in groupby(pairs, key=lambda pair: pair[1])]
+
+
+def axis(scale: Scale, events: Sequence[Event] = ()) -> list[Cell]:
+    """The line below: when the graph begins, how long ago, ``now``; events in their places, which go first, and before
+    them the moment that is looked at.
+    """
+    width, minutes = scale.width, (8, 6, 4, 2) if scale.width >= _WITH_CLOCK else (5,)
+    texts, styles = [" "] * width, ["dim"] * width
+    now = scale.slot * scale.step_s
+    marks: list[tuple[int, str, str]] = []
+    if scale.moment is not None:
+        text = clock_time(scale.moment)
+        marks.append((max(0, min(scale.looked_at, width - len(text))), text, "key"))
+    for event in sorted(events, key=lambda event: -event.at):
+        at = scale.column(event.at)
+        if 0 <= at < width:
+            marks.append((min(at, max(0, width - len(event.text))), event.text, event.style))
+    marks.append((0, clock_time(scale.time_of(0)) if width >= _WITH_CLOCK else _ago(now - scale.time_of(0)), "dim"))
+    if scale.looked_at == width - 1 and scale.moment is not None:
+        now = scale.moment
+    else:
+        marks.append((width - len("now"), "now", "dim"))
+    marks += [(scale.column(now - 60.0 * ago), f"-{ago}m", "dim") for ago in minutes]
+    for at, text, style in marks:
+        _place(texts, styles, at, text, style)
+    return runs(texts, styles)
+
+
+def _ago(seconds: float) -> str:
+    return f"-{round(seconds / 60)}m"
+
+
+_WITH_CLOCK = 60  # cells
+
+
+def _place(texts: list[str], styles: list[str], at: int, text: str, style: str) -> None:
+    """Where nothing stands yet, and with a blank on either side."""
+    end = at + len(text)
+    if (
+        at < 0
+        or end > len(texts)
+        or any(texts[column] != " " for column in range(max(0, at - 1), min(len(texts), end + 1)))
+    ):
+        return
+    for column, char in enumerate(text, at):
+        texts[column], styles[column] = char, style
+
+
+@dataclass(frozen=True)
+class GraphCell(FittedCell):
+    """A graph in a column of a table. Two are the same while all but ``values`` is."""
+
+    slot: int = 0
+    step_s: float = 1.0
+    spans: tuple[Span, ...] = ()
+    moment: float | None = None
+    values: Values = field(default=(), compare=False, hash=False)
+
+    def fitted(self, width: int) -> list[Cell]:
+        scale = Scale.of(self.slot, self.step_s, width, moment=self.moment)
+        return line(scale.means(self.values), scale.styles(self.spans))
+
+
+@dataclass(frozen=True)
+class Series:
+    """One graph: ``name``, its value ``now`` and its scale (``of`` "5.6 kW") in words; ``values`` as shares of it."""
+
+    name: str
+    now: str
+    of: str
+    values: Values
+
+
+LABEL_WIDTH = 12
+_ROWS_MOST = 9  # of one graph
+_ROWS_LEAST = 2
+
+
+def stacked(
+    series: Sequence[Series], scale: Scale, spans: Sequence[Span], events: Sequence[Event], rows: int
+) -> list[list[Cell]]:
+    """Graphs one below the other, as many and as high as ``rows`` lines allow, with one axis; their names at the left.
+
+    ``scale`` is of what stands right of the names.
+    """
+    count = min(len(series), (rows - 1) // _ROWS_LEAST)
+    if count < 1:
+        return []
+    gap = int(rows - 1 >= count * (_ROWS_LEAST + 2) - 1)
+    height, more = divmod(rows - 1 - gap * (count - 1), count)
+    lines: list[list[Cell]] = []
+    styles = scale.styles(spans)
+    for place, one in enumerate(series[:count]):
+        high = min(_ROWS_MOST, height + (place < more))
+        labels = [Cell(one.name), Cell(one.now, "title"), Cell(one.of, "dim")]
+        if high < len(labels) and one.of:
+            labels = [Cell(f"{one.name}"), Cell(one.now, "title")]
+        if lines and gap:
+            lines.append([])
+        for row, drawn in enumerate(area(scale.means(one.values), styles, high)):
+            label = labels[row] if row < len(labels) else Cell("")
+            lines.append([Cell(clip(label.text, LABEL_WIDTH), label.style), *drawn])
+    return [*lines, [Cell(" " * LABEL_WIDTH), *axis(scale, events)]]

@@ -1,0 +1,1 @@
+"""Stacks and what the judge says of them."""

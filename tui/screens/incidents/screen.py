@@ -1,0 +1,164 @@
+"""What is wrong, the gravest first, and what is over; or all that is known of one, and what it was opened from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.widget import Widget
+
+from mltop.probes.model import Incident, JobKey, StackDigest
+from mltop.tui.app.feed import Picture
+from mltop.tui.app.navigation import Location
+from mltop.tui.render.cells import Cell, plain
+from mltop.tui.render.problems import Scope, Told, ended_of, lines_of, told_of
+from mltop.tui.screens.incidents.page import Known, Line, Page, incident_of
+from mltop.tui.screens.job_graph import LEAST_ROWS, job_graph
+from mltop.tui.screens.pane import Pane
+from mltop.tui.screens.tables import ranks_of
+from mltop.tui.widgets.cell_lines import CellLines
+from mltop.tui.widgets.cell_view import CursorView
+
+_ALL = 10_000  # lines, which are scrolled
+
+
+class IncidentsScreen(Pane):
+    """``Location.incident``: the one that is shown whole, by its id or its line's key; "": all, some lines each."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("n", "neighbour(1)", "next", show=False, tooltip="to the next incident"),
+        Binding("N", "neighbour(-1)", "before", show=False, tooltip="to the incident before"),
+    ]
+    lines_are = "lines of incidents"
+    AUTO_FOCUS = "#all"
+    DEFAULT_CSS = "IncidentsScreen #all { height: 1fr; }"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._told: Sequence[Told] = ()
+        self._lines: Sequence[Line] = ()
+        self._shown = ""  # Location.incident when it was last drawn
+        self._last: Incident | None = None  # the one that is or was shown whole
+
+    def body(self) -> Iterable[Widget]:
+        yield CellLines(id="all", classes="gap-above", empty_text="nothing is wrong that mltop knows of")
+
+    @property
+    def _here(self) -> str:
+        return self.mltop.trail.here.incident
+
+    def opens(self) -> tuple[str, str]:
+        if self.mltop.moment is not None:
+            return super().opens()
+        return ("Esc", "back") if self._here else ("Enter", "opens it")
+
+    def titles(self, picture: Picture) -> list[str]:
+        if not self._here or self._last is None:
+            return super().titles(picture)
+        keys = [one.key for one in self._told]
+        place = f"incident {keys.index(self._here) + 1} of {len(keys)}" if self._here in keys else "incident"
+        kind = self._last.kind if self._last.kind != "node" else "no job is known to suffer"
+        return [f"{place}: {kind}, confidence {self._last.confidence}", place, "incident"]
+
+    def node_at_cursor(self) -> str:
+        """That of what the cursor's line is about."""
+        key = self.query_one("#all", CellLines).cursor_key
+        if self._here:
+            line = next((line for line in self._lines if line.key == key and line.opens is not None), None)
+            if line is not None and line.opens is not None and line.opens.node:
+                return line.opens.node
+            return next((one.node for one in self._last.culprits if one.node), "") if self._last is not None else ""
+        told = next((one for one in self._told if one.key == key), None)
+        return told.nodes[0] if told is not None and told.nodes else ""
+
+    # Drawing.
+
+    def fill(self, picture: Picture) -> None:
+        scope = Scope(one=len(picture.view.nodes) == 1)
+        self._told = [
+            *told_of(picture.incidents, picture.findings, picture.states, scope),
+            *ended_of(picture.incidents, picture.states, scope),
+        ]
+        self._lines = self._of_one(picture) if self._here else self._of_all(picture)
+        shown = [line for line in self._lines if self.filter.empty or self.keeps(plain(line.cells))]
+        text = self.query_one("#all", CellLines)
+        text.set_lines([line.cells for line in shown], [line.key for line in shown])
+        if self._shown != self._here:
+            self._shown = self._here
+            text.action_edge(False)
+
+    def _of_all(self, picture: Picture) -> list[Line]:
+        now, width = picture.view.taken_at, self.size.width - 1
+        lines: list[Line] = []
+        firing = [one for one in self._told if one.until is None]
+        over = [one for one in self._told if one.until is not None]
+        for number, one in enumerate(firing):
+            told = lines_of([one], now, width, _ALL)
+            lines += [Line(())] if number else []
+            lines += [Line(line, one.key, _opened(one.key)) for line in told.lines]
+        if over:
+            lines += [Line(())] if lines else []
+            lines.append(Line([Cell("  OVER", "head")]))
+            told = lines_of(over, now, width, _ALL)
+            lines += [Line(line, key, _opened(key or "")) for line, key in zip(told.lines, told.keys, strict=True)]
+        return lines
+
+    def _of_one(self, picture: Picture) -> list[Line]:
+        told = next((one for one in self._told if one.key == self._here), None)
+        incident = incident_of(told) if told is not None else None
+        incident = incident or next((one for one in picture.incidents if one.id == self._here), None)
+        if incident is not None:
+            self._last = incident
+        if self._last is None or (incident is None and self._last.id != self._here):
+            return [Line([Cell("this is over, and nothing is kept of it", "dim")])]
+        known = self._known(picture, self._last)
+        lines = Page(self._last, known, self.size.width - 1).lines()
+        if incident is None:
+            lines = [Line([Cell("it is over; below is what was known of it last", "dim")]), Line(()), *lines]
+        job = JobKey(self._last.job, self._last.uid)
+        room = max(LEAST_ROWS + 1, self.size.height - 5 - len(lines))
+        graph = job_graph(self.mltop, job, self._last, self.size.width - 1, room) if job.name else []
+        return [*lines, *([Line(())] if graph else []), *(Line(line) for line in graph)]
+
+    def _known(self, picture: Picture, incident: Incident) -> Known:
+        accused = {one.node for one in incident.culprits if one.pid is not None}
+        views = [node for node in picture.view.nodes if node.node in accused]
+        users = {(node.node, rank.pid): rank.user for node in views for rank in ranks_of(node)}
+        explained = {finding.identity for finding in incident.findings}
+        apart = [
+            one
+            for one in self._told
+            if one.until is None and one.key not in (self._here, incident.id)
+            if not any(finding.identity in explained for finding in one.findings)
+        ]
+        here = frozenset(node.node for node in picture.view.nodes)
+        return Known(picture.view.taken_at, here, users, self._stacks(incident), apart)
+
+    def _stacks(self, incident: Incident) -> list[StackDigest]:
+        """Those of its job in the newest dump, main threads first."""
+        result = self.mltop.investigation.result
+        reports = result.reports if result is not None else ()
+        of_job = [report for report in reports if (report.job, report.uid) == (incident.job, incident.uid)]
+        digests = [digest for report in of_job for digest in report.digests]
+        return sorted(digests, key=lambda digest: digest.thread != "MainThread")
+
+    # Keys.
+
+    def on_cursor_view_selected(self, event: CursorView.Selected) -> None:
+        """To what the line is of: one incident, a rank, a GPU, a node, the stacks."""
+        opens = next((line.opens for line in self._lines if line.key == event.key and line.opens is not None), None)
+        if opens is not None:
+            self.mltop.drill(opens)
+
+    def action_neighbour(self, step: int) -> None:
+        """Of the one that is shown whole; from the last to the first."""
+        keys = [one.key for one in self._told]
+        if self._here and keys:
+            at = keys.index(self._here) if self._here in keys else -step
+            self.mltop.trail.replace(_opened(keys[(at + step) % len(keys)]))
+            self.draw()
+
+
+def _opened(key: str) -> Location:
+    return Location("incidents", incident=key, label="incident")

@@ -1,0 +1,168 @@
+"""The last line: where the user can go, at the left; what this pane can do, at the right."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from textual import events
+from textual.binding import Binding
+from textual.strip import Strip
+
+from mltop.tui.app.keys import APP_BINDINGS, key_name, kind_of, with_user_keys
+from mltop.tui.render.cells import Cell, line_width
+from mltop.tui.widgets.cell_view import MOVES, CellView
+
+GAP = "  "
+BETWEEN = 3  # cells at least between both halves
+ALL_PANES = 110  # from so many columns on all panes are named
+NAMES = {"overview": "main"}
+# What a narrow terminal loses first, by the kind of its action; what the pane alone can do goes after these.
+LOST_FIRST = ("step_time", "filter", "dump")  # the first not in the past
+SHORT = {"step_time": "time", "jump_event": "event", "go_live": "live"}
+OF_THE_PAST = ("step_time", "jump_event", "go_live")
+ON_LINE_1 = "pane('incidents')"  # which says how to get there
+NEVER_LOST = ("help", "quit", "go_back")
+
+
+@dataclass(frozen=True)
+class Hint:
+    """``keys``: as written; ``action``: what a click does."""
+
+    keys: str
+    name: str
+    action: str
+    active: bool = False
+    kind: str = ""
+
+    @property
+    def cells(self) -> list[Cell]:
+        return [Cell(self.keys, "key"), Cell(f" {self.name}", "title" if self.active else "dim")]
+
+
+def hints_of(own: Iterable[Binding], deeper: bool, past: bool, user_keys: Mapping[str, str]) -> list[Hint]:
+    """What stands at the right. ``own``: the bindings of the pane; ``deeper``: Esc leads back; ``past``: a moment of it
+    is shown, to which nothing can be done.
+    """
+    shown = [binding for binding in own if binding.show]
+    everywhere = [binding for binding in APP_BINDINGS if binding.show and not binding.action.startswith("pane(")]
+    leaving = ("quit",) if deeper else ("go_back",)
+    filters = [binding for binding in shown if binding.action == "filter"]
+    mine = [binding for binding in shown if binding.action != "filter"]
+    enter = [binding for binding in Binding.make_bindings(MOVES) if binding.action == "select"]
+    kinds = OF_THE_PAST if past else ()
+    works = [binding for binding in everywhere if binding.action not in NEVER_LOST and not past]
+    works = [binding for binding in APP_BINDINGS if kind_of(binding) in kinds] or works
+    ends = [binding for binding in everywhere if binding.action in NEVER_LOST]
+    ends += [binding for binding in APP_BINDINGS if binding.action == "go_back"] * deeper
+    time = [binding for binding in works if kind_of(binding) == "step_time" and not past]
+    mine = [] if past else mine
+    ordered = [*enter, *mine, *(each for each in works if each not in time), *filters, *time, *ends]
+    return _joined(with_user_keys([each for each in ordered if each.action not in leaving], user_keys))
+
+
+def _joined(bindings: Iterable[Binding]) -> list[Hint]:
+    """Neighbours of one name are one hint: "[ ] time"."""
+    hints: list[Hint] = []
+    for binding in bindings:
+        key, name = key_name(binding.key.split(",")[0]), SHORT.get(kind_of(binding), binding.description)
+        if hints and hints[-1].action == binding.action:
+            continue
+        if hints and hints[-1].name == name:
+            hints[-1] = replace(hints[-1], keys=f"{hints[-1].keys} {key}")
+        else:
+            hints.append(Hint(key, name, binding.action, kind=kind_of(binding)))
+    return hints
+
+
+def pane_hints(active: str, width: int, user_keys: Mapping[str, str]) -> list[Hint]:
+    """What stands at the left: all panes, or the one the user is in and how to get to the others."""
+    panes = [binding for binding in APP_BINDINGS if binding.action.startswith("pane(")]
+    hints = [
+        Hint(
+            key_name(pane.key.split(",")[0]),
+            NAMES.get(pane.description, pane.description),
+            pane.action,
+            pane.action == active,
+        )
+        for pane in with_user_keys(panes, user_keys)
+    ]
+    if width >= ALL_PANES:
+        return hints
+    others = Hint(f"{hints[0].keys}-{hints[-1].keys}", "panes", "command_line")
+    return [*(hint for hint in hints if hint.active), others]
+
+
+class KeyBar(CellView, can_focus=False):
+    """One line of hints, as many as fit."""
+
+    DEFAULT_CSS = "KeyBar { height: 1; dock: bottom; }"
+
+    def __init__(self, perform: Callable[[str], Awaitable[None]], **widget_options: Any) -> None:
+        super().__init__(**widget_options)
+        self._perform = perform
+        self._hints: list[Hint] = []
+        self._active = ""
+        self._user_keys: Mapping[str, str] = {}
+
+    def set_hints(self, hints: Sequence[Hint], active: str, user_keys: Mapping[str, str]) -> None:
+        """``active`` is the action of the pane the user is in."""
+        if (list(hints), active, user_keys) != (self._hints, self._active, self._user_keys):
+            self._hints, self._active, self._user_keys = list(hints), active, user_keys
+            self.refresh()
+
+    def shown(self) -> tuple[list[Hint], list[Hint]]:
+        """The hints that fit, of both halves."""
+        width = self.size.width
+        left, right = pane_hints(self._active, width, self._user_keys), list(self._hints)
+        while _width(left) + BETWEEN * bool(left) + _width(right) > width:
+            told = [hint for hint in left if hint.action == ON_LINE_1 and not hint.active]
+            if told and len(left) > 2:
+                left.remove(told[0])
+            elif lost := _first_lost(right):
+                right.remove(lost)
+            elif left:
+                left.pop(0 if len(left) > 1 else -1)
+            elif len(right) > 1:
+                right.pop(0)
+            else:
+                break
+        return left, right
+
+    def render_line(self, y: int) -> Strip:
+        if y:
+            return self.strip([], self.size.width)
+        left, right = self.shown()
+        middle = max(0, self.size.width - _width(left) - _width(right))
+        return self.strip([*_line(left), Cell(" " * middle), *_line(right)], self.size.width)
+
+    async def on_click(self, event: events.Click) -> None:
+        left, right = self.shown()
+        start = 0
+        for hints, begins in ((left, 0), (right, self.size.width - _width(right))):
+            start = begins
+            for hint in hints:
+                end = start + line_width(hint.cells)
+                if start <= event.x < end:
+                    await self._perform(hint.action)
+                    return
+                start = end + len(GAP)
+
+
+def _first_lost(hints: Sequence[Hint]) -> Hint | None:
+    """What gives way next: what all panes have, then what this one has, from its end; never how to get away."""
+    past = any(hint.kind == "jump_event" for hint in hints)
+    for kind in LOST_FIRST[past:]:
+        if found := [hint for hint in hints if hint.kind == kind]:
+            return found[0]
+    own = [hint for hint in hints if hint.kind not in NEVER_LOST]
+    return own[-1] if own else None
+
+
+def _line(hints: Sequence[Hint]) -> list[Cell]:
+    return [cell for hint in hints for cell in (Cell(GAP), *hint.cells)][1:]
+
+
+def _width(hints: Sequence[Hint]) -> int:
+    return line_width(_line(hints))

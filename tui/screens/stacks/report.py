@@ -1,0 +1,246 @@
+"""What a dump says of one job, as lines: who it is and why, then the merged stacks, other threads, what is unread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from mltop.probes.investigate.advice import to_do
+from mltop.probes.model import CONFIDENCES, Culprit, Incident, JobReport, StackDigest
+from mltop.probes.model.ranks import Ranges, ranks_text
+from mltop.probes.model.units import clock_time, seconds
+from mltop.tui.render.cells import Cell, line_width, plain, wrap
+from mltop.tui.render.glyphs import GLYPHS
+from mltop.tui.render.problems import WIDE, Scope, culprit_cells
+from mltop.tui.render.stacks.frames import own_frames, spot
+from mltop.tui.render.stacks.tree import COUNT, Odd, branch_lines, cut, tree_title
+from mltop.tui.render.stacks.verdict import CONFIDENCE_STYLE, KIND_STYLE, NOBODY, gap_text, how_cell, named
+from mltop.tui.render.states import state_word
+
+MOST_TREE_LINES, MOST_UNFOLDED = 60, 600
+MOST_SHOWN = 6  # frames of a library on the way to whom is named: more are only counted
+MOST_THREADS, MOST_NAMED, MOST_UNREAD = 8, 8, 40
+_KINDS = ("hang", "suspect", "straggler", "unclear", "moving")
+THREAD_WIDTH = 16
+
+Keep = Callable[[str], bool]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a line opens: ``ranks`` of report number ``at``, or the elided frames ``fold``. ``line`` tells it from other
+    lines of these ranks.
+    """
+
+    at: int
+    ranks: Ranges
+    line: str
+    fold: str = ""
+
+    @property
+    def key(self) -> str:
+        return f"{self.at}/{self.ranks}/{self.line}"
+
+
+class KeyedLine(NamedTuple):
+    cells: Sequence[Cell]
+    target: Target | None = None
+
+
+@dataclass(frozen=True)
+class Around:
+    """What is known beside the dump. ``incident``: of this job; ``one``: only one node is watched; ``title``: of the
+    job, where there are several; ``judged``: False while the dump still goes on. ``unfolded``: elided frames that the
+    user has asked for; ``keep``: his filter.
+    """
+
+    now: float
+    incident: Incident | None = None
+    one: bool = False
+    title: str = ""
+    judged: bool = True
+    unfolded: frozenset[str] = frozenset()
+    keep: Keep = field(default=lambda _: True)
+
+
+def in_order(reports: Sequence[JobReport]) -> list[int]:
+    """The numbers of the reports: those that accuse first, the surest first, then the largest."""
+
+    def order(at: int) -> tuple[int, int, int]:
+        report = reports[at]
+        kind = _KINDS.index(report.verdict.kind) if report.verdict.kind in _KINDS else len(_KINDS)
+        sure = CONFIDENCES.index(report.verdict.confidence) if report.verdict.confidence in CONFIDENCES else 9
+        return kind // 2, sure, -(report.world_size or len(report.digests))
+
+    return sorted(range(len(reports)), key=order)
+
+
+class ReportLines:
+    """Of report number ``at`` of a dump, at a width."""
+
+    def __init__(self, at: int, report: JobReport, around: Around, width: int) -> None:
+        self.at, self.report, self.around, self.width = at, report, around, width
+        self.named = named(report.verdict)
+
+    def lines(self) -> list[KeyedLine]:
+        lines: list[KeyedLine] = []
+        if self.around.title:
+            lines.append(KeyedLine([Cell(self.around.title, "title")]))
+        blocks = (self._verdict() if self.around.judged else [], self._tree(), self._threads(), self._unread())
+        for block in blocks:
+            lines += [KeyedLine(())] if block and len(lines) > bool(self.around.title) else []
+            lines += block
+        return lines
+
+    # The verdict.
+
+    def _verdict(self) -> list[KeyedLine]:
+        """Who, where and since when; why, as prose; what to do."""
+        verdict = self.report.verdict
+        shown = self.named[:MOST_NAMED]
+        whos = [_who(culprit) for culprit in shown] or [self.report.job or "job"]
+        start = min(max((10, 12)[self.width >= WIDE], max(map(len, whos)) + 4), max(6, self.width // 3))
+        lines: list[KeyedLine] = []
+        for number, who in enumerate(whos):
+            culprit = shown[number] if shown else None
+            lines += self._headline(who, culprit, start, first=not number)
+        if (left := len(self.named) - len(shown)) > 0:
+            lines += self._block([Cell(f"and {left} more", "dim")], start)
+        if (prose := self._prose()) and not verdict.ended:
+            lines += self._block(prose, start)
+        for gap in verdict.gaps:
+            lines += self._block([Cell(gap_text(gap), "warn")], start, 2)
+        if self.around.incident is not None and self.around.incident.action:
+            lines += self._block([Cell(f"{GLYPHS.arrow} {self.around.incident.action}", "key")], start, 2)
+        return lines
+
+    def _headline(self, who: str, culprit: Culprit | None, start: int, *, first: bool) -> list[KeyedLine]:
+        verdict = self.report.verdict
+        style = KIND_STYLE.get(verdict.kind, "")
+        if culprit is None:
+            what = [Cell("the job has ended: no rank of it is left" if verdict.ended else _nobody(self.report))]
+        else:
+            what = [*culprit_cells(culprit, Scope(one=self.around.one))]
+            since = self.around.incident.since if self.around.incident is not None else verdict.since
+            what += [Cell(f" since {clock_time(since)}")] if since is not None and first else []
+        mark = (GLYPHS.alarm if style == "crit" else GLYPHS.finding) if style in ("crit", "warn") else " "
+        right = self._right(style) if first else []
+        head = [Cell(mark, style), Cell(" "), Cell(f"{who:<{start - 2}}"[: start - 2], "title")]
+        room = max(8, self.width - start)
+        wrapped = wrap(what, max(8, room - (line_width(right) + 2 if right else 0)))
+        target = None if culprit is None or culprit.rank is None else Target(self.at, Ranges.of([culprit.rank]), "who")
+        lines = []
+        for row, line in enumerate(wrapped):
+            cells = [*([Cell(" " * start)] if row else head), *line]
+            if right and not row:
+                cells += [Cell(" " * max(1, self.width - line_width(cells) - line_width(right))), *right]
+            lines.append(KeyedLine(cells, target))
+        return lines
+
+    def _right(self, style: str) -> list[Cell]:
+        verdict = self.report.verdict
+        word = Cell("ENDED" if verdict.ended else verdict.kind.upper(), style)
+        if not verdict.confidence or verdict.ended or self.width < _WITH_CONFIDENCE:
+            return [word]
+        return [
+            word,
+            Cell("  confidence ", "dim"),
+            Cell(verdict.confidence, CONFIDENCE_STYLE.get(verdict.confidence, "")),
+        ]
+
+    def _prose(self) -> list[Cell]:
+        """Who waits where, then what was seen, up to a full stop."""
+        verdict = self.report.verdict
+        cells: list[Cell] = []
+        for waiting in verdict.waiting:
+            verb = "waits" if waiting.ranks.count == 1 else "wait"
+            cells += [Cell("; " if cells else ""), Cell(f"{ranks_text(waiting.ranks)} ")]
+            cells += [Cell(f"{verb} in {waiting.where}", "waits" if verdict.kind != "moving" else "")]
+        for text in verdict.evidence:
+            cells.append(Cell(f"{'; ' if cells else ''}{text}"))
+        return cells
+
+    def _block(self, cells: Iterable[Cell], start: int, indent: int = 0) -> list[KeyedLine]:
+        blank = Cell(" " * start)
+        return [KeyedLine([blank, *line]) for line in wrap(cells, max(8, self.width - start), indent)]
+
+    # The tree.
+
+    def _tree(self) -> list[KeyedLine]:
+        from mltop.probes.judge.hang.classes import merged_tree
+
+        odd = self._odd()
+        classes = sorted(self.report.classes, key=lambda one: not odd.has(one.ranks))
+        unfolded = self.around.unfolded
+        tree = merged_tree(classes, MOST_UNFOLDED if unfolded else MOST_TREE_LINES, unfolded)
+        of_odd = {line.fold for line in tree if 0 < line.elided <= MOST_SHOWN and odd.has(line.ranks)}
+        if of_odd:
+            tree = merged_tree(classes, MOST_UNFOLDED, {*unfolded, *of_odd})
+        lines = []
+        for number, (line, cells) in enumerate(zip(tree, branch_lines(tree, odd, self.width), strict=True)):
+            if self.around.keep(plain(cells)):
+                lines.append(KeyedLine(cells, Target(self.at, line.ranks, f"tree{number}", line.fold)))
+        return [KeyedLine(tree_title(self.width)), *lines] if lines else []
+
+    def _odd(self) -> Odd:
+        if not self.around.judged or self.report.verdict.kind == "moving":
+            return Odd()
+        incident, now = self.around.incident, self.around.now
+        age = seconds(max(0.0, now - incident.since)) if incident is not None and incident.since is not None else ""
+        ranks = [culprit for culprit in self.named if culprit.rank is not None]
+        doing = {culprit.rank or 0: how_cell(culprit, age) for culprit in ranks}
+        return Odd(Ranges.of(doing), doing, age)
+
+    # Threads, and what could not be read.
+
+    def _threads(self) -> list[KeyedLine]:
+        """Of the one that is named, beside its main thread; and of its children."""
+        if len(self.named) != 1 or not self.around.judged:
+            return []
+        culprit = self.named[0]
+        others = [
+            digest
+            for digest in self.report.digests
+            if digest.node in (culprit.node, "") and culprit.pid in (digest.pid, digest.child_of)
+            if digest.frames and (digest.thread != "MainThread" or digest.child_of is not None)
+        ]
+        if not others:
+            return []
+        target = Target(self.at, Ranges() if culprit.rank is None else Ranges.of([culprit.rank]), "threads")
+        lines = [KeyedLine([Cell(f" OTHER THREADS OF {_who(culprit).upper()}", "head")])]
+        return lines + [KeyedLine(self._thread(digest), target) for digest in others[:MOST_THREADS]]
+
+    def _thread(self, digest: StackDigest) -> list[Cell]:
+        own = own_frames(digest.frames)
+        frame = digest.frames[own.index(True) if True in own else 0]
+        name = digest.thread if digest.child_of is None else f"child {digest.pid}"
+        state = f"  {state_word(digest.state)}" if digest.state else ""
+        cells = [Cell(" " * (COUNT + 1)), Cell(f"{name:<{THREAD_WIDTH}}  ")]
+        return cut([*cells, Cell(frame.function), Cell(f"  {spot(frame.file, frame.line)}{state}", "dim")], self.width)
+
+    def _unread(self) -> list[KeyedLine]:
+        unread = [digest for digest in self.report.digests if not digest.frames]
+        if not unread:
+            return []
+        lines = [KeyedLine([Cell(" WITHOUT A STACK", "head")])]
+        for digest in unread[:MOST_UNREAD]:
+            ranks = Ranges() if digest.rank is None else Ranges.of([digest.rank])
+            who = "rank ?" if digest.rank is None else f"rank {digest.rank}"
+            cells = [Cell(f" {who} pid {digest.pid}: "), Cell(digest.error or "the reason is not known", "warn")]
+            cells += [Cell(f"  {GLYPHS.arrow} {''.join(to_do(digest.fix))}", "key")] if digest.fix else []
+            target = Target(self.at, ranks, str(digest.pid))
+            lines += [KeyedLine(line, target) for line in wrap(cells, self.width, 3)]
+        left = len(unread) - MOST_UNREAD
+        return lines + ([KeyedLine([Cell(f" and {left} more", "dim")])] if left > 0 else [])
+
+
+_WITH_CONFIDENCE = 60  # cells
+
+
+def _who(culprit: Culprit) -> str:
+    return f"rank {culprit.rank}" if culprit.rank is not None else culprit.node or "a rank"
+
+
+def _nobody(report: JobReport) -> str:
+    return NOBODY.get(report.verdict.kind, "nobody is accused")

@@ -1,0 +1,209 @@
+"""The tables of a pane: filtered, sorted, and which of them has the focus; and the line in which a filter is typed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+from mltop.tui.filters import Filter, meanwhile, parse
+from mltop.tui.render.cells import Cell, Column, Row
+from mltop.tui.render.guarded import guarded
+from mltop.tui.screens.bars import FilterBox, LineOfScreen, Notice
+from mltop.tui.screens.rows import FindingsOf, by_node, first_sort, narrowed, next_sort, why_empty
+from mltop.tui.widgets.cell_lines import CellLines
+from mltop.tui.widgets.cell_view import CursorScreen, CursorView, FailSafe
+from mltop.tui.widgets.line_table import LineTable, Sort
+
+if TYPE_CHECKING:
+    from mltop.tui.app.app import MltopApp
+
+Lines = list[list[Cell]]
+
+
+class TabledScreen(FailSafe, CursorScreen):
+    """Tables are filled through ``put``: filter and sort act on them."""
+
+    lines_are = ""  # what this pane shows where that has no fields: a filter looks for words only
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.filter = Filter()  # what holds now
+        self.counts: tuple[int, int] | None = None  # rows of the table that was filled first: shown, all
+        self._draft = self.filter  # what is being typed
+        self._refused = False  # Enter was pressed on a draft that is no filter
+        self._focus_moved = False  # by the user
+
+    @property
+    def mltop(self) -> MltopApp:
+        return cast("MltopApp", self.app)
+
+    @property
+    def is_composed(self) -> bool:
+        """Whether all parts are there: a picture may arrive while they are mounted, or removed at the app's end."""
+        return self.app.is_running and self.is_mounted and bool(self.query("#keys"))
+
+    def draw(self) -> None:
+        """Draw everything from the app's picture."""
+        raise NotImplementedError
+
+    def _findings_by_node(self) -> FindingsOf:
+        return by_node(self.mltop.picture.findings) if self.mltop.picture is not None else {}
+
+    # Tables.
+
+    def tables(self) -> Sequence[LineTable]:
+        """The tables that are shown, the main one first."""
+        return [table for table in self.query(LineTable) if table.display]
+
+    def put(self, table: LineTable, columns: Sequence[Column], rows: Sequence[Row], empty_text: str = "") -> None:
+        """Put filtered and sorted rows into a table of this pane; lazy ones stay lazy where nothing is asked of them.
+
+        An expression with fields is asked of ``SubjectRows`` only: other rows have no fields, and all stay.
+        ``empty_text`` stands in an empty table in place of the table's own text.
+        """
+        guarded(f"a table of {self.mltop.trail.here.title}", lambda: self._put(table, columns, rows, empty_text), None)
+
+    def _put(self, table: LineTable, columns: Sequence[Column], rows: Sequence[Row], empty_text: str) -> None:
+        findings = self._findings_by_node()
+        if table.kind:
+            table.set_sort(self.mltop.shapes.sorts.get(table.kind))
+            table.choose(self.mltop.shapes.columns.get(table.kind, ()))
+        shown = narrowed(rows, self.filter, table.sort, findings)
+        if self.counts is None and rows:
+            self.counts = (len(shown), len(rows))
+        table.set_table(columns, shown, why_empty(rows, self.filter, findings) if rows and not shown else empty_text)
+
+    def limit_height(self, table: LineTable, height: int) -> int:
+        """Give a table ``height`` lines, hide it at 0; returns the height.
+
+        The main table gets the focus when it comes late, unless the user has begun elsewhere.
+        """
+        came = height > 0 and not table.display
+        table.display = height > 0
+        table.styles.height = height
+        untouched = self.focused is None or (isinstance(self.focused, LineTable) and self.focused.at_top)
+        if came and untouched and not self._focus_moved and self.tables()[:1] == [table]:
+            table.focus()
+        return height
+
+    def set_part(self, selector: str, lines: Lines) -> int:
+        """Put lines into a part, which is as high as they are and hidden where there are none; returns how many."""
+        part = self.query_one(selector, CellLines)
+        part.display = bool(lines)
+        part.styles.height = len(lines)
+        part.set_lines(lines)
+        return len(lines)
+
+    def action_sort(self) -> None:
+        table = self._active_table()
+        if table is not None:
+            self._sort(table, next_sort(table.columns, table.size.width, table.sort))
+        else:
+            self.mltop.tell(Notice("no table here can be sorted", "warn"))
+
+    def action_reverse(self) -> None:
+        table = self._active_table()
+        if table is not None and table.sort is not None:
+            self._sort(table, table.sort.reversed())
+        else:
+            self.mltop.tell(Notice("not sorted yet: s sorts by the next column", "warn"))
+
+    def on_line_table_header_clicked(self, event: LineTable.HeaderClicked) -> None:
+        table = event.view
+        if isinstance(table, LineTable) and table.sortable:
+            again = table.sort if table.sort is not None and table.sort.column == event.key else None
+            self._sort(table, again.reversed() if again is not None else first_sort(table.columns, event.key))
+
+    def _sort(self, table: LineTable, sort: Sort | None) -> None:
+        if table.kind:
+            self.mltop.shapes.sort(table.kind, sort)
+        table.set_sort(sort)
+        self.draw()
+
+    def table_at_cursor(self) -> LineTable | None:
+        return self._active_table()
+
+    def set_filter(self, text: str) -> None:
+        """As if it had been typed and kept."""
+        self._draft = parse(text)
+        if self._draft.problem:
+            self.mltop.tell(Notice(self._draft.problem, "warn"))
+        else:
+            self.filter = self._draft
+            self.draw()
+
+    def _active_table(self) -> LineTable | None:
+        """The table with the focus, or the main one."""
+        tables = [table for table in self.tables() if table.sortable and table.columns]
+        return next((table for table in tables if table is self.focused), tables[0] if tables else None)
+
+    def user_moved(self) -> None:
+        """The focus stays where the user has brought it."""
+        self._focus_moved = True
+
+    def action_next_table(self) -> None:
+        self._focus_moved = True
+        if len([part for part in self.focus_chain if isinstance(part, CursorView)]) > 1:
+            self.focus_next()
+        else:
+            self.mltop.tell(Notice("there is nothing else here to go to", "warn"))
+
+    def on_click(self) -> None:
+        self._focus_moved = True
+
+    # The filter.
+
+    def keeps(self, text: str) -> bool:
+        """Whether the filter lets this line of text, which has no fields, through."""
+        return self.filter.row(text)
+
+    @property
+    def typing(self) -> bool:
+        """Whether what is pressed is text."""
+        return self.filtering
+
+    @property
+    def filtering(self) -> bool:
+        """Whether the filter's line is open."""
+        return self.is_composed and bool(self.query_one(FilterBox).display)
+
+    def action_filter(self) -> None:
+        """Open the filter's line at once, so that what is typed right after the key is not taken for keys."""
+        self._draft, self._refused = self.filter, False
+        box = self.query_one(FilterBox)
+        box.open_with(self.filter.text)
+        self.set_focus(box)
+        self.draw()
+
+    def on_input_changed(self, event: FilterBox.Changed) -> None:
+        """Until what is typed makes sense, the last filter that did stays in force."""
+        if not isinstance(event.input, FilterBox):
+            return
+        self._draft, self._refused = parse(event.value), False
+        self.filter = meanwhile(self.filter, self._draft, fields=not self.lines_are)
+        self.draw()
+
+    def take_typed(self, box: LineOfScreen) -> None:
+        """Enter in a line of this screen."""
+        self._draft = parse(box.value)  # the last letter may not have been told yet
+        self._refused = bool(self._draft.problem)
+        if not self._refused:
+            self.filter = self._draft  # also a word that might have become the name of a field
+            self.mltop.filter_history.add(self.filter.text)
+            self._close_filter()
+        self.draw()
+
+    def clear_filter(self) -> bool:
+        """Forget the filter and close its line; False when there was none."""
+        had_one = not self.filter.empty or self.filtering
+        self.filter = Filter()
+        if had_one:
+            self._close_filter()
+        return had_one
+
+    def _close_filter(self) -> None:
+        self.query_one(FilterBox).display = False
+        tables = self.tables()
+        if tables:
+            self.set_focus(tables[0])  # at once: what is pressed next is a key, not text
+        self.draw()
