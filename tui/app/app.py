@@ -123,6 +123,7 @@ class MltopApp(FailSafe, PaintingApp, TravellingApp, HandsApp):
         self.history = Past()
         self.trail = Trail(Location("overview"))
         self.notice: Notice | None = None
+        self.clock, self.told_at = clock, 0.0  # when a notice was told last
         self.since = StatesSince()
         self.filter_history, self.command_history = FilterHistory(), FilterHistory()
         self.config, self.shapes = config, Shapes(config, remember)
@@ -307,7 +308,7 @@ class MltopApp(FailSafe, PaintingApp, TravellingApp, HandsApp):
             self._driver.write(title_sequence(text))
 
     def tell(self, notice: Notice | None) -> None:
-        self.notice = notice
+        self.notice, self.told_at = notice, self.clock()
         self.redraw()
 
     def tell_failures(self) -> None:

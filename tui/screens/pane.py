@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 MIN_WIDTH, MIN_HEIGHT = 16, 4
 ONE_NODE = Notice("one node is watched: there is nothing to mark", "warn")
 LOW_HEIGHT = 10  # below it the second header line goes
+NOTICE_S = 5.0  # what a key did is said over a question for so long
 ROOMY_HEIGHT = 30  # from here on blank lines separate tables
 
 Made = TypeVar("Made")
@@ -337,7 +338,8 @@ class Pane(CommandedScreen):
             return dump_line(dump.progress, width, waiting, dump.scope, cancelling=dump.cancelling)
         if app.probing.running is not None and app.trail.here.pane != "probes":
             return probe_line(app.probing.running, app.probing.cancelling, width)
-        if (asked := app.stalls.stacks.asked) and app.moment is None:
+        just_told = app.notice is not None and app.clock() - app.told_at < NOTICE_S
+        if (asked := app.stalls.stacks.asked) and app.moment is None and not just_told:
             return question_line(asked, width)
         return self._quiet_line(width)
 
