@@ -377,7 +377,7 @@ class MltopApp(FailSafe, PaintingApp, TravellingApp, HandsApp):
     async def _show_here(self) -> None:
         """Show the pane where the user is now: several keys may have come since this call was made."""
         if self.current_mode != self.trail.here.pane:
-            await self.switch_mode(self.trail.here.pane)
+            await self.open_mode(self.trail.here.pane)
         else:
             self.redraw()
 
