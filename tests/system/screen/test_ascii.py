@@ -11,6 +11,7 @@ import pytest
 from tests.terminal import Terminal
 from tests.waiting import wait_until
 
+HOST = os.uname().nodename.partition(".")[0]  # of all nodes of the demo the one that is real
 # Keys, and what stands on the screen then: every pane, what opens over it, and what changes how it is drawn. No Esc:
 # what follows it too soon would be one key with it.
 TOUR = (
@@ -24,7 +25,13 @@ TOUR = (
         ("1", "1 main"),
         ("/x", "Esc clears"),
     ),
-    *(("\x7f\r", "[ ] time"), ("D", "Slurm"), ("q", "[ ] time"), ("!", "open a shell"), ("n", "[ ] time")),
+    *(
+        ("\x7f\r", "[ ] time"),
+        ("D", "Slurm"),
+        ("q", "[ ] time"),
+        (f":shell {HOST}\r", "open a shell"),
+        ("n", "[ ] time"),
+    ),
     *(("&", "not bound"), ("t", "4 stacks"), ("1", "1 main")),
 )
 ASKED = (

@@ -97,7 +97,7 @@ class NodeScreen(OneNodePane):
         none: list[list[Cell]] = []
         tips = guarded("the tips", lambda: self._tips(picture, node), none)[:MOST_TIPS]
         below = self._below(picture, node)
-        room = self.size.height - 3 - bool(self.query_one("#status").display) + self.has_class("-low")
+        room = self.size.height - 3 - self.status_height + self.has_class("-low")
         room -= host.display + top
         gpu_height = gpu_table_height(gpus) or (2 if node.sample is None else 0)
         rank_height = 1 + max(1, ranks.row_count)
