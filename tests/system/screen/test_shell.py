@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 from tests.terminal import Terminal
-from tests.waiting import wait_until
 
 
 def test_a_shell_and_back(tmp_path: Path) -> None:
@@ -19,7 +18,7 @@ def test_a_shell_and_back(tmp_path: Path) -> None:
         terminal.send("!")
         terminal.wait_for("open a shell?")
         terminal.send("\r")  # means No
-        terminal.wait_for("[ ] time")
+        terminal.wait_for_no("open a shell?")
         terminal.send("!")
         terminal.wait_for("open a shell?")
         terminal.send("y")
@@ -27,6 +26,6 @@ def test_a_shell_and_back(tmp_path: Path) -> None:
         terminal.send("abc\n")
         terminal.wait_for("shell -l ended with 3")
         terminal.wait_for("HOST")
-        wait_until(lambda: "this is a shell" not in terminal.text(), 30.0, "the whole screen")
+        terminal.wait_for_no("this is a shell")
         terminal.send("q")
         assert terminal.wait() == 0
