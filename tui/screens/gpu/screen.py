@@ -105,7 +105,7 @@ class GpuScreen(Pane):
 
     def _fill_problems(self, picture: Picture, node: NodeView, gpu: GpuSample, room: int) -> int:
         """What is told of this GPU, or of who uses it."""
-        told = told_of(picture.incidents, picture.findings, picture.states, Scope(one=True), (node.node,))
+        told = told_of(picture.incidents, picture.findings, Scope(one=True), (node.node,))
         own = [one for one in told if _is_about(one, gpu, node.node)]
         shown = lines_of(own, picture.view.taken_at, self.size.width, max(len(own), room // 4))
         lines, keys = [*shown.lines], [*shown.keys]

@@ -127,7 +127,7 @@ class NodeScreen(OneNodePane):
 
     def _problems(self, picture: Picture, node: NodeView) -> Sequence[Told]:
         """Those of this node; its own state stands above."""
-        told = told_of(picture.incidents, picture.findings, picture.states, Scope(one=True), (node.node,))
+        told = told_of(picture.incidents, picture.findings, Scope(one=True), (node.node,))
         states = {f"node.{node.state.state}"}
         return [one for one in told if not one.findings or one.findings[0].id not in states]
 

@@ -19,8 +19,8 @@ from mltop.tui.render.guarded import guarded
 from mltop.tui.render.problems import Scope, Told, height_of, told_of, told_of_gap
 from mltop.tui.screens.lines import host_cells, unknown_line
 from mltop.tui.screens.overview.node_graphs import NodeGraphs
-from mltop.tui.screens.overview.problems import Problems
 from mltop.tui.screens.pane import TextLines
+from mltop.tui.screens.problems import Problems
 from mltop.tui.screens.row_context import RowContext
 from mltop.tui.screens.subjects import RanksPane
 from mltop.tui.screens.tables import GpuTable, RankTable, gaps_of, gpu_rows, rank_rows
@@ -75,10 +75,6 @@ class OverviewScreen(RanksPane):
         else:
             self.mltop.drill(Location("incidents", incident=key, label="incident"))
 
-    def opens(self) -> tuple[str, str]:
-        on_it = self.mltop.moment is None and self.query_one(Problems).gravest_at_cursor
-        return ("Enter", "opens it") if on_it else super().opens()
-
     # Drawing.
 
     def fill(self, picture: Picture) -> None:
@@ -96,7 +92,7 @@ class OverviewScreen(RanksPane):
 
     def _problems(self, picture: Picture) -> Sequence[Told]:
         scope = Scope(one=True)
-        told = told_of(picture.incidents, picture.findings, picture.states, scope)
+        told = told_of(picture.incidents, picture.findings, scope)
         sample = picture.view.nodes[0].sample
         gap = no_gpus(sample) if sample is not None and not sample.gpus else None
         return [*told, told_of_gap("GPUs", gap)] if gap is not None else told

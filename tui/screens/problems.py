@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mltop.probes.model import Finding, Incident
 from mltop.tui.render.cells import Cell
-from mltop.tui.render.problems import Told, lines_of
+from mltop.tui.render.problems import Told, lines_of, tells_of
 from mltop.tui.widgets.cell_lines import CellLines
 
 
@@ -41,7 +42,7 @@ class Problems(CellLines):
     def at_cursor(self) -> Told | None:
         return next((one for one in self.told if one.key == self.cursor_key), None)
 
-    @property
-    def gravest_at_cursor(self) -> bool:
-        """Whether Enter opens what line 1 says."""
-        return self.has_focus and bool(self.told) and self.cursor_key == self.told[0].key
+    def is_at(self, subject: Incident | Finding | None) -> bool:
+        """Whether Enter opens this one."""
+        told = self.at_cursor if self.has_focus else None
+        return told is not None and subject is not None and tells_of(told, subject)
