@@ -11,6 +11,7 @@ from mltop.probes.model import CONFIDENCES, Culprit, Incident, JobReport, StackD
 from mltop.probes.model.ranks import Ranges, ranks_text
 from mltop.probes.model.units import clock_time, seconds
 from mltop.tui.render.cells import Cell, line_width, plain, wrap
+from mltop.tui.render.findings import Happening
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.problems import WIDE, Scope, culprit_cells
 from mltop.tui.render.stacks.frames import own_frames, spot
@@ -20,7 +21,7 @@ from mltop.tui.render.states import state_word
 
 MOST_TREE_LINES, MOST_UNFOLDED = 60, 600
 MOST_SHOWN = 6  # frames of a library on the way to whom is named: more are only counted
-MOST_THREADS, MOST_NAMED, MOST_UNREAD = 8, 8, 40
+MOST_THREADS, MOST_NAMED, MOST_UNREAD, MOST_BEFORE = 8, 8, 40, 6
 _KINDS = ("hang", "suspect", "straggler", "unclear", "moving")
 THREAD_WIDTH = 16
 
@@ -50,13 +51,14 @@ class KeyedLine(NamedTuple):
 
 @dataclass(frozen=True)
 class Around:
-    """What is known beside the dump. ``incident``: of this job; ``one``: only one node is watched; ``title``: of the
-    job, where there are several; ``judged``: False while the dump still goes on. ``unfolded``: elided frames that the
-    user has asked for; ``keep``: his filter.
+    """What is known beside the dump. ``incident``: of this job; ``happened``: shortly before it; ``one``: only one node
+    is watched; ``title``: of the job, where there are several; ``judged``: False while the dump still goes on.
+    ``unfolded``: elided frames that the user has asked for; ``keep``: his filter.
     """
 
     now: float
     incident: Incident | None = None
+    happened: Sequence[Happening] = ()
     one: bool = False
     title: str = ""
     judged: bool = True
@@ -87,7 +89,8 @@ class ReportLines:
         lines: list[KeyedLine] = []
         if self.around.title:
             lines.append(KeyedLine([Cell(self.around.title, "title")]))
-        blocks = (self._verdict() if self.around.judged else [], self._tree(), self._threads(), self._unread())
+        verdict = self._verdict() if self.around.judged else []
+        blocks = (verdict, self._tree(), self._threads(), self._before(), self._unread())
         for block in blocks:
             lines += [KeyedLine(())] if block and len(lines) > bool(self.around.title) else []
             lines += block
@@ -218,6 +221,21 @@ class ReportLines:
         state = f"  {state_word(digest.state)}" if digest.state else ""
         cells = [Cell(" " * (COUNT + 1)), Cell(f"{name:<{THREAD_WIDTH}}  ")]
         return cut([*cells, Cell(frame.function), Cell(f"  {spot(frame.file, frame.line)}{state}", "dim")], self.width)
+
+    def _before(self) -> list[KeyedLine]:
+        """What happened on the nodes of those that are named, the oldest first, and when the job last moved."""
+        incident = self.around.incident
+        if not self.named or not self.around.judged or incident is None or incident.since is None:
+            return []
+        nodes = {culprit.node for culprit in self.named}
+        told = [(one.at, one.node, one.text) for one in self.around.happened if one.node in nodes]
+        told.append((incident.since, "", "the job moved for the last time"))
+        lines: list[KeyedLine] = []
+        for at, node, text in sorted(set(told))[-MOST_BEFORE:]:
+            cells = [Cell(f"{clock_time(at)}  ", "dim")]
+            cells += [Cell(f"{node}: ", "dim")] if node and not self.around.one else []
+            lines += self._block([*cells, Cell(text)], COUNT + 1, len(clock_time(at)) + 2)
+        return [KeyedLine([Cell(" BEFORE THIS DUMP", "head")]), *lines]
 
     def _unread(self) -> list[KeyedLine]:
         unread = [digest for digest in self.report.digests if not digest.frames]

@@ -94,7 +94,7 @@ SAID = f"rank 2 (GPU 2) stands in ShardDataset.__getitem__ (job/data.py:53), 3 r
         (200, SAID),
         (120, f"rank 2 (GPU 2) stands still, 3 ranks wait in all_reduce since {SINCE}"),
         (90, "rank 2 (GPU 2) stands still, 3 ranks wait in all_reduce"),
-        (80, "rank 2 stands still, 3 ranks wait in all_reduce"),
+        (80, "rank 2 (GPU 2) stands still, 3 wait in all_reduce"),
         (62, "rank 2 stands still, 3 ranks wait"),
         (57, "rank 2 stands still, 3 wait"),
     ],
