@@ -98,7 +98,7 @@ async def test_a_lost_gpu_says_so_and_keeps_its_history() -> None:
         await screen.shows("node01 GPU 6", "last 10 min")
         await screen.step(3)
         await screen.shows("LOST since 11:58:25", "GPU 6")
-        assert timeline(screen, "clock").split()[-1] == "–"
+        assert timeline(screen, "SM clock").split()[-1] == "–"
 
 
 async def test_a_throttled_gpu_is_seen_at_a_glance_and_a_silent_second_is_a_gap() -> None:

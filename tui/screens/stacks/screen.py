@@ -20,12 +20,12 @@ from mltop.tui.app.session import DumpResult
 from mltop.tui.render.cells import Cell, wrap
 from mltop.tui.render.findings import happenings
 from mltop.tui.render.problems import Scope, lines_of, told_of
+from mltop.tui.render.stacks.report import Around, KeyedLine, ReportLines, Target, in_order
 from mltop.tui.render.stacks.verdict import job_words, jobs_left_out
 from mltop.tui.screens.bars import Notice
 from mltop.tui.screens.job_graph import LEAST_ROWS, job_graph
 from mltop.tui.screens.pane import Pane
 from mltop.tui.screens.stacks.compare import compared_lines
-from mltop.tui.screens.stacks.report import Around, KeyedLine, ReportLines, Target, in_order
 from mltop.tui.screens.tables import rank_of
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import CursorView

@@ -64,6 +64,7 @@ class Around:
     judged: bool = True
     unfolded: frozenset[str] = frozenset()
     keep: Keep = field(default=lambda _: True)
+    most_unread: int = MOST_UNREAD
 
 
 def in_order(reports: Sequence[JobReport]) -> list[int]:
@@ -242,15 +243,15 @@ class ReportLines:
         if not unread:
             return []
         lines = [KeyedLine([Cell(" WITHOUT A STACK", "head")])]
-        for digest in unread[:MOST_UNREAD]:
+        for digest in unread[: self.around.most_unread]:
             ranks = Ranges() if digest.rank is None else Ranges.of([digest.rank])
             who = "rank ?" if digest.rank is None else f"rank {digest.rank}"
             cells = [Cell(f" {who} pid {digest.pid}: "), Cell(digest.error or "the reason is not known", "warn")]
             cells += [Cell(f"  {GLYPHS.arrow} {''.join(to_do(digest.fix))}", "key")] if digest.fix else []
             target = Target(self.at, ranks, str(digest.pid))
             lines += [KeyedLine(line, target) for line in wrap(cells, self.width, 3)]
-        left = len(unread) - MOST_UNREAD
-        return lines + ([KeyedLine([Cell(f" and {left} more", "dim")])] if left > 0 else [])
+        left = len(unread) - self.around.most_unread
+        return lines + ([KeyedLine([Cell(f" and {left} more without a stack", "dim")])] if left > 0 else [])
 
 
 _WITH_CONFIDENCE = 60  # cells
