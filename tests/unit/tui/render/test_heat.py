@@ -472,6 +472,14 @@ def test_the_legend_says_metric_and_scale_and_only_what_is_on_the_screen():
     assert "v map" in plain(list_legend(Legend(heats, ACTIVITY), 200))
 
 
+def test_at_80_columns_every_letter_of_the_map_is_explained():
+    states = ("live", "lost", "stale", "refused")
+    made = [Heats(ACTIVITY).of(NodeView(NodeState(f"n{at}", state))) for at, state in enumerate(states)]
+    text = plain(legend(made, ACTIVITY, 80))
+    assert "L lost" in text and "S stale" in text and "R refused" in text
+    assert "c connecting" not in text, "only what is on the screen"
+
+
 @pytest.mark.parametrize("width", range(16, 200, 3))
 def test_a_legend_fits_and_says_the_metric_last_of_all(width):
     heats = [*heats_of([*fleet(5), view("gone", state="lost")]), hung(5)[0]]
