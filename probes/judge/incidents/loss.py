@@ -148,16 +148,17 @@ def _by_deaths(job: JobScene) -> Loss | None:
     if not deaths.all or deaths.all_finished:
         return None
     gone, stopped = not job.ranks, not deaths.firsts and all(death.strength == 3 for death in deaths.all)
-    if stopped and not gone:
+    if stopped and not gone and not _stalled(job):
         return None  # it is being ended
     first = (deaths.firsts or deaths.all)[0].told.at
     if first is None:  # a pidfd tells how a process ended and not when
         first = min(known(death.told.at for death in deaths.all), default=None)
     if not gone and _goes_on(job, first):
         return None
-    named = deaths.firsts or (deaths.all if len(deaths.all) == 1 and not stopped else [])
+    ended_alone = deaths.all if len(deaths.all) == 1 and not (stopped and gone) else []
+    named = deaths.firsts or ended_alone or (deaths.all if stopped and not gone else [])
     return Loss(
-        "stopped" if stopped else "crash" if gone else "hang",
+        "hang" if not gone else "stopped" if stopped else "crash",
         first,
         [died(death) for death in named],
         _numbers(job.ranks),

@@ -39,8 +39,8 @@ from mltop.tui.screens.overview.fleet_graphs import (
     graph_width,
 )
 from mltop.tui.screens.overview.heatmap import Heatmap
-from mltop.tui.screens.overview.problems import Problems
 from mltop.tui.screens.pane import Pane, TextLines
+from mltop.tui.screens.problems import Problems
 from mltop.tui.screens.rows import SubjectRows, by_node
 from mltop.tui.screens.tables import GpuTable, gpu_rows, gpu_table_height
 from mltop.tui.widgets.cell_view import CursorView
@@ -106,10 +106,6 @@ class FleetScreen(Pane):
             return told.nodes[0]
         return self.main.cursor_key or ""
 
-    def opens(self) -> tuple[str, str]:
-        on_it = self.mltop.moment is None and self.query_one(Problems).gravest_at_cursor
-        return ("Enter", "opens it") if on_it else super().opens()
-
     # Drawing.
 
     def fill(self, picture: Picture) -> None:
@@ -135,7 +131,7 @@ class FleetScreen(Pane):
         shown = () if self.filter.empty else [*self._views]
         if not self.filter.empty and not shown:
             return ()
-        return told_of(picture.incidents, picture.findings, picture.states, Scope(self._names), shown)
+        return told_of(picture.incidents, picture.findings, Scope(self._names), shown)
 
     def _heats_in_order(self) -> tuple[list[NodeHeat], list[Section]]:
         """The nodes that are shown in their order, and which belong together."""

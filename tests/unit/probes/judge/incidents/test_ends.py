@@ -339,3 +339,19 @@ def test_a_fault_that_stops_a_job_later_is_told_from_when_it_stands() -> None:
     watch.take_stacks([dumped(hang(2))])
     (hung,) = see(watch, nodes, stalled(nodes))
     assert (hung.kind, hung.id, hung.since) == ("hang", fault.id, STALLED_AT)
+
+
+def test_a_rank_that_was_asked_to_end_is_named_once_the_others_stand() -> None:
+    nodes = without_rank(fleet(), 3, how="signal", code=15)
+    assert incidents(nodes) == [], "the job may be on its way to its end"
+    (told,) = incidents(nodes, motions=(stalled(nodes),))
+    assert told.headline.startswith("rank 3 (n0 GPU 3) died (killed by SIGTERM), 15 ranks wait")
+    assert (str(told.suffers.ended), told.suffers.waiting.count) == ("3", 15)
+
+
+def test_who_is_gone_waits_for_nobody() -> None:
+    nodes = without_rank(without_rank(fleet(), 3, how="exit", code=1, error="boom"), 4, how="signal", code=6)
+    (told,) = incidents(nodes, motions=(stalled(nodes),))
+    assert (str(told.suffers.waiting), str(told.suffers.ended)) == ("0-2,5-15", "3-4")
+    (gone,) = incidents(ended(fleet(), how="exit", code=1, error="boom"))
+    assert not gone.suffers.waiting and gone.suffers.ended.count == 16
