@@ -136,7 +136,7 @@ class MltopApp(FailSafe, PaintingApp, TravellingApp, HandsApp):
     def _feed_of(self, session: Session, clock: Callable[[], float]) -> Feed | FeedsScreen:
         def post(picture: Picture) -> None:
             self._arrived = picture
-            if not self._announced:  # while the loop stands (a shell, a full terminal) one waits, not all
+            if not self._announced:  # while the loop is busy one waits, not all
                 self._announced = True
                 self.post_message(NewPicture())
 
@@ -188,16 +188,20 @@ class MltopApp(FailSafe, PaintingApp, TravellingApp, HandsApp):
                 loop.add_signal_handler(number, self._leave, number)
 
     def _leave(self, number: int) -> None:
-        """End by a signal. A terminal that is gone takes nothing more: Textual's writer may wait for it for ever."""
-        if number == signal.SIGHUP:
-            at_last = threading.Timer(HUNG_UP_S, os._exit, (128 + number,))
-            at_last.daemon = True
-            at_last.start()
+        """End by a signal, at last without what a terminal that takes nothing holds up."""
+        at_last = threading.Timer(HUNG_UP_S, os._exit, (128 + number,))
+        at_last.daemon = True
+        at_last.start()
         self.exit()
+
+    def on_terminal_gone(self) -> None:
+        self._leave(signal.SIGHUP)
 
     def exit(self, *arguments: Any, **options: Any) -> None:
         self.on_unmount()  # the session closes while the screen is taken down
         self.investigation.leave()
+        if self.guest is not None:
+            self.guest.hang_up()
         super().exit(*arguments, **options)
 
     def on_unmount(self) -> None:
@@ -265,8 +269,8 @@ class MltopApp(FailSafe, PaintingApp, TravellingApp, HandsApp):
 
     def redraw(self) -> None:
         """Draw the pane now, or a little later when the terminal still takes the last frame."""
-        if not self.is_running or not self.screen_stack:
-            return  # what arrives while the app starts or ends
+        if not self.is_running or not self.screen_stack or self.is_lent:
+            return  # what arrives while the app starts or ends, or a shell has the terminal
         if not terminal_busy(self):
             self.pane.draw()
         elif not self._retrying:
@@ -305,6 +309,10 @@ class MltopApp(FailSafe, PaintingApp, TravellingApp, HandsApp):
         ):
             self._terminal_title = text
             self._driver.write(title_sequence(text))
+
+    def forget_title(self) -> None:
+        """Others may have set another one."""
+        self._terminal_title = ""
 
     def tell(self, notice: Notice | None) -> None:
         self.notice = notice

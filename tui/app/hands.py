@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import shutil
-import signal
-import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,6 +24,7 @@ from mltop.tui.app.resources import DEFAULT, Order, Scene
 from mltop.tui.app.selection import Looked
 from mltop.tui.app.shapes import Shapes, columns_of, sort_of
 from mltop.tui.screens.bars import FilterHistory, Notice, TypedBox
+from mltop.tui.terminal.driver import Guest
 
 if TYPE_CHECKING:
     from mltop.tui.app.stalls import StallWatch
@@ -35,7 +35,7 @@ NOT_BOUND = "not bound here - ? help"
 
 
 class HandsApp(ActingApp):
-    """``looked``: the one thing that the user looks at, on whichever pane."""
+    """``looked``: the one thing that the user looks at, on whichever pane; ``guest``: a shell that has the terminal."""
 
     config: Config
     shapes: Shapes
@@ -43,6 +43,7 @@ class HandsApp(ActingApp):
     stalls: StallWatch
     looked: Looked
     command_history: FilterHistory
+    guest: Guest | None = None
     unbound: str  # the key that was said to do nothing last, until another one does something
 
     @property
@@ -51,6 +52,9 @@ class HandsApp(ActingApp):
         return cast("PaneScreen", self.screen_stack[0])
 
     def arrive(self) -> None:
+        raise NotImplementedError
+
+    def forget_title(self) -> None:
         raise NotImplementedError
 
     # Where keys lead.
@@ -175,24 +179,38 @@ class HandsApp(ActingApp):
 
         def run(yes: bool | None) -> None:
             if yes:
-                self._run_shell(command)
+                self.run_worker(self._shell(command), name="shell")
 
         self.push_screen(AskShell(node, command), run)
 
-    def _run_shell(self, command: list[str]) -> None:
+    async def _shell(self, command: list[str]) -> None:
+        """Leave the terminal to it until it ends. The program goes on meanwhile: who watches it captures hangs."""
         from textual.app import SuspendNotSupported
 
-        before = signal.getsignal(signal.SIGINT)
         try:
             with self.suspend():
-                signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is the shell's, which does not inherit this
-                code = subprocess.run(command, check=False).returncode
-        except (OSError, SuspendNotSupported) as error:
-            self.tell(Notice(f"{command[0]}: {getattr(error, 'strerror', None) or 'cannot run here'}", "crit"))
-            return
+                said = await self._guest_of(command)
+                if self._exit:
+                    raise asyncio.CancelledError  # nothing is drawn any more
+        except SuspendNotSupported:
+            said = Notice(f"{command[0]}: cannot run here", "crit")
+        self.forget_title()
+        self.tell(said)
+
+    async def _guest_of(self, command: list[str]) -> Notice | None:
+        """What there is to say of it when it has ended."""
+        try:
+            self.guest = Guest(command)
+        except OSError as error:
+            return Notice(f"{command[0]}: {error.strerror}", "crit")
+        try:
+            code = await self.guest.ended()
+        except asyncio.CancelledError:
+            self.guest.hang_up()
+            raise
         finally:
-            signal.signal(signal.SIGINT, before)
-        self.tell(Notice(f"{' '.join(command)} ended with {code}", "warn") if code else None)
+            self.guest = None
+        return Notice(f"{' '.join(command)} ended with {code}", "warn") if code else None
 
 
 def _written(folder: Path, name: str, data: bytes) -> Path:
