@@ -60,8 +60,8 @@ if TYPE_CHECKING:
     from mltop.probes.model.incident import JobMotion
     from mltop.probes.reach.view import FleetView
 
-HUNG_UP_S = 5.0  # from the loss of the terminal to the end, however that goes
-CLOSE_S, CLOSE_CAPTURE_S = 0.1, 1.0  # how long leaving waits: agents end by themselves, a capture is still written
+HUNG_UP_S = 6.0  # from the loss of the terminal to the end, however that goes
+CLOSE_S, CLOSE_CAPTURE_S = 0.5, 4.0  # how long leaving waits at most: for agents, for a capture that is being written
 RETRY_S = 0.05  # between two looks whether the terminal has taken the last frame
 CANNOT_PROBE = Notice("probes need live nodes: what is shown here cannot run any", "warn")
 
@@ -163,13 +163,21 @@ class MltopApp(FailSafe, PaintingApp, TravellingApp, HandsApp):
         try:
             super().run(mouse=self.config.mouse, **options)
         finally:
-            self._close_session().join(CLOSE_CAPTURE_S if self.investigation.capturing else CLOSE_S)
+            self._await_close()
         for sentence, error in FAILURES.all():
             say_crash(error)
             say(sentence)
         if (crash := self._exception) is not None:
             say_crash(crash)
             say(f"the screen failed: {type(crash).__name__}: {crash} (please report)")
+
+    def _await_close(self) -> None:
+        """No child may stay, and no file that is half there."""
+        closer = self._close_session()
+        closer.join(CLOSE_S)
+        if closer.is_alive() and self.investigation.writing:
+            say("the capture is still being written, for some seconds at most")
+            closer.join(CLOSE_CAPTURE_S)
 
     def _fatal_error(self) -> None:
         """Textual's own prints every local variable, which may hold the user's data; ``run`` prints it without."""
@@ -181,11 +189,10 @@ class MltopApp(FailSafe, PaintingApp, TravellingApp, HandsApp):
         if isinstance(self.session, Recorded):
             self.show_recorded(self.session.first_moment)
             self.set_interval(TICK_S, self.play)
-        loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP):
             # Outside the main thread nobody can catch signals; whoever runs the app there ends it by exit().
             with suppress(RuntimeError, ValueError):
-                loop.add_signal_handler(number, self._leave, number)
+                asyncio.get_running_loop().add_signal_handler(number, self._leave, number)
 
     def _leave(self, number: int) -> None:
         """End by a signal, at last without what a terminal that takes nothing holds up."""
@@ -309,10 +316,6 @@ class MltopApp(FailSafe, PaintingApp, TravellingApp, HandsApp):
         ):
             self._terminal_title = text
             self._driver.write(title_sequence(text))
-
-    def forget_title(self) -> None:
-        """Others may have set another one."""
-        self._terminal_title = ""
 
     def tell(self, notice: Notice | None) -> None:
         self.notice = notice

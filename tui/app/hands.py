@@ -44,6 +44,7 @@ class HandsApp(ActingApp):
     looked: Looked
     command_history: FilterHistory
     guest: Guest | None = None
+    _terminal_title: str
     unbound: str  # the key that was said to do nothing last, until another one does something
 
     @property
@@ -52,9 +53,6 @@ class HandsApp(ActingApp):
         return cast("PaneScreen", self.screen_stack[0])
 
     def arrive(self) -> None:
-        raise NotImplementedError
-
-    def forget_title(self) -> None:
         raise NotImplementedError
 
     # Where keys lead.
@@ -194,7 +192,7 @@ class HandsApp(ActingApp):
                     raise asyncio.CancelledError  # nothing is drawn any more
         except SuspendNotSupported:
             said = Notice(f"{command[0]}: cannot run here", "crit")
-        self.forget_title()
+        self._terminal_title = ""  # it may have set another one
         self.tell(said)
 
     async def _guest_of(self, command: list[str]) -> Notice | None:
