@@ -184,9 +184,13 @@ class StoredSamples(Mapping[str, NodeSamples]):
             self._open_bytes -= samples.open_bytes
             self._packed_bytes += samples.pack()
 
-    def lines_by_time(self) -> Iterator[tuple[float, bytes]]:
-        """(time, JSON) of the samples of all nodes, the oldest first."""
-        return heapq.merge(*(samples.lines() for samples in self._nodes.values()), key=itemgetter(0))
+    def lines_by_time(self) -> Iterator[tuple[float, bytes, str]]:
+        """(time, JSON, node) of the samples of all nodes, the oldest first."""
+
+        def of_node(node: str, samples: NodeSamples) -> Iterator[tuple[float, bytes, str]]:
+            return ((at, line, node) for at, line in samples.lines())
+
+        return heapq.merge(*(of_node(*item) for item in self._nodes.items()), key=itemgetter(0))
 
     def finish(self, where: str) -> None:
         """Checks the order of time, when all samples are added. Raises BadRecording."""
