@@ -34,6 +34,7 @@ from mltop.probes.record.recordings import (
     DecodeLine,
     StoredSamples,
     check_format,
+    left_out_words,
     read_samples,
     recording,
     sentence,
@@ -283,8 +284,7 @@ class _Reader:
             finally:
                 os.close(fd)
             self._files.add(f"{SAMPLES}/{name}")
-        into.finish(str(self._folder.path))
-        return cut_off
+        return cut_off + [left_out_words(*left_out) for left_out in into.left_out]
 
     def _dumps(self, share: Callable[[RankStacks], None]) -> list[RankStacks]:
         kind = _without_raw()
