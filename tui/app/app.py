@@ -339,15 +339,9 @@ class MltopApp(FailSafe, PaintingApp, TravellingApp, HandsApp):
 
     # Where the user goes.
 
-    def drill(self, location: Location) -> None:
-        """Go deeper; Esc comes back here."""
-        self.trail.drill(location)
-        self.look_at(location)
-        self._arrive()
-
     def action_pane(self, name: str) -> None:
         self.trail.jump(Location(name, self._node_looked_at() if name in ("node", "links") else ""))
-        self._arrive()
+        self.arrive()
 
     def _node_looked_at(self) -> str:
         """The node that is shown, that is looked at, that under the cursor, or the first."""
@@ -371,25 +365,11 @@ class MltopApp(FailSafe, PaintingApp, TravellingApp, HandsApp):
         elif self.pane.clear_filter():
             self.redraw()
         elif self.trail.back():
-            self._arrive()
+            self.arrive()
         elif self.selection.clear():
             self.redraw()
         else:
             self.tell(None)
-
-    def arrive(self) -> None:
-        self._arrive()
-
-    def _arrive(self) -> None:
-        self.notice = None
-        self.call_later(self._show_here)
-
-    async def _show_here(self) -> None:
-        """Show the pane where the user is now: several keys may have come since this call was made."""
-        if self.current_mode != self.trail.here.pane:
-            await self.switch_mode(self.trail.here.pane)
-        else:
-            self.redraw()
 
     # What the user starts.
 

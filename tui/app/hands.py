@@ -9,6 +9,7 @@ import re
 import shutil
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from mltop.tui.config.settings import Config
 
 MOST_OF_ONE_SECOND = 100  # files
+ARRIVED_S = 1.0  # a pane that takes longer to come is not waited for by the next key
 NOT_BOUND = "not bound here - ? help"
 
 
@@ -44,7 +46,9 @@ class HandsApp(ActingApp):
     looked: Looked
     command_history: FilterHistory
     guest: Guest | None = None
+    notice: Notice | None
     _terminal_title: str
+    _arriving = False  # whether the pane where the user is has not been shown yet
     unbound: str  # the key that was said to do nothing last, until another one does something
 
     @property
@@ -52,10 +56,42 @@ class HandsApp(ActingApp):
         """The pane that the user is in."""
         return cast("PaneScreen", self.screen_stack[0])
 
-    def arrive(self) -> None:
+    def redraw(self) -> None:
         raise NotImplementedError
 
     # Where keys lead.
+
+    def drill(self, location: Location) -> None:
+        """Go deeper; Esc comes back here."""
+        self.trail.drill(location)
+        self.look_at(location)
+        self.arrive()
+
+    def arrive(self) -> None:
+        """Show the pane where the user is now."""
+        self.notice, self._arriving = None, True
+        self.call_later(self._show_here)
+
+    async def _show_here(self) -> None:
+        """Several keys may have come since this call was made."""
+        self._arriving = False
+        if self.current_mode != self.trail.here.pane:
+            await self.switch_mode(self.trail.here.pane)
+        else:
+            self.redraw()
+
+    async def _check_bindings(self, key: str, priority: bool = False) -> bool:
+        """As ``App._check_bindings``. Of several keys that come in one go each means the pane that those before it lead
+        to, with its rows and its cursor.
+        """
+        if self._arriving and not priority:
+            await self._show_here()
+            resumed = asyncio.Event()
+            if self.screen.call_later(resumed.set):  # behind what gives the focus to a table
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(resumed.wait(), ARRIVED_S)
+            self.here.draw()
+        return await super()._check_bindings(key, priority)
 
     def beside(self, location: Location) -> None:
         """Go to a neighbour of what is shown."""
