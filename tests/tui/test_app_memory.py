@@ -1,4 +1,4 @@
-"""What the screen keeps: what no cell is made of any more is freed at once, for nobody looks for cycles (COLLECT_AFTER)."""
+"""What the screen keeps: nobody looks for cycles (COLLECT_AFTER), so what is not used any more must be in none."""
 
 from __future__ import annotations
 

@@ -55,6 +55,7 @@ class SubjectRows(LazyRows):
         make: Callable[[int], Row],
         subject: Callable[[int], Subject],
         value: Callable[[str, int], Value] = lambda *_: None,
+        *,
         text: Callable[[int], str] | None = None,
         full_name: Callable[[int], str] = lambda _: "",
     ) -> None:

@@ -126,8 +126,8 @@ def _was_starting(rule: Rule, sample: Sample) -> bool:
 
 
 class JobHealth:
-    """Keeps the newest facts of every node's ranks and judges the jobs as a whole every few seconds, less often the more
-    ranks there are: those of one are spread over nodes, and what one of them does means little alone.
+    """Keeps the newest facts of every node's ranks and judges the jobs as a whole every few seconds: the ranks of one
+    are spread over nodes, and what one of them does means little alone.
 
     A job is what one user calls by one name: two users' jobs of one name are two jobs. A rule that raises an exception
     costs its own answer about that job, which is said once. ``keep_s``: as of ``Health``.
@@ -216,7 +216,7 @@ class JobHealth:
 
 
 def jobs_judged_every_s(ranks: int) -> float:
-    """Judging all jobs costs as much as judging dozens of nodes: with every node's turn it would take the nodes' time."""
+    """Judging all jobs costs as much as judging dozens of nodes: done too often it would take these nodes' time."""
     return min(JOBS_JUDGED_AT_LATEST_S, max(JOBS_JUDGED_EVERY_S, ranks / RANKS_JUDGED_PER_S))
 
 
