@@ -120,7 +120,7 @@ class FleetScreen(Pane):
         self.counts = (len(shown), len(picture.view.nodes))
         self._told = guarded("the problems", self._problems, ())
         heats, sections = self._heats_in_order()
-        room = self.size.height - 3 - self.status_height + self.has_class("-low")
+        room = self.rows
         if self._as_list:
             self._show_list(heats, room)
         else:
