@@ -167,7 +167,8 @@ def _is_about(incident: Incident, motion: JobMotion) -> bool:
 
 def _of_job(motion: JobMotion, incidents: Sequence[Incident], report: JobReport | None) -> JobStates:
     hang = next((one for one in incidents if one.kind in ("hang", "crash")), None)
-    if motion.phase in ("quiet", "stalled") or (hang is not None and motion.phase != "moving"):
+    seen = report is not None and _is_of_now(report, motion)  # stacks know of a hang before the counters do
+    if motion.phase in ("quiet", "stalled") or (hang is not None and (seen or motion.phase != "moving")):
         return _standing(motion, hang, report)
     if motion.phase == "starting":
         return JobStates(Doing("starting", motion.since))

@@ -56,6 +56,14 @@ class Sums:
     def most_nodes(self) -> int:
         return max(self.nodes, default=0)
 
+    def whole(self, values: Values) -> list[float | None]:
+        """A column of sums in which fewer nodes told is scaled up: it is their silence, not a fall."""
+        most = self.most_nodes
+        return [
+            None if value is None or not nodes else value * most / nodes
+            for value, nodes in zip(values, self.nodes, strict=True)
+        ]
+
 
 class _Ring:
     """``length`` steps of _LANES; the newest step is ``newest``."""

@@ -14,7 +14,7 @@ from mltop.probes.model.units import clock_time
 from mltop.probes.reach.view import NodeView
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.navigation import Location, gpu_location
-from mltop.tui.app.past.track import Track
+from mltop.tui.app.past.track import DRAWN_S, Track
 from mltop.tui.filters.fields import users_of
 from mltop.tui.render.cells import Cell, plain
 from mltop.tui.render.gpus.lanes import lane_lines, shares_of
@@ -105,7 +105,7 @@ class GpuScreen(Pane):
 
     def _fill_problems(self, picture: Picture, node: NodeView, gpu: GpuSample, room: int) -> int:
         """What is told of this GPU, or of who uses it."""
-        told = told_of(picture.incidents, picture.findings, picture.states, Scope(one=True), (node.node,))
+        told = told_of(picture.incidents, picture.findings, Scope(one=True), (node.node,))
         own = [one for one in told if _is_about(one, gpu, node.node)]
         shown = lines_of(own, picture.view.taken_at, self.size.width, max(len(own), room // 4))
         lines, keys = [*shown.lines], [*shown.keys]
@@ -149,12 +149,23 @@ class GpuScreen(Pane):
 
         def make() -> Lines:
             track = context.track(node, gpu.index)
-            return lane_lines(track, gpu, width, room, waits=waits, moment=moment) if track is not None else []
+            if track is None:
+                return []
+            newest = self._newest_track(node, gpu) if moment is not None and not self.mltop.ahead_s else None
+            return lane_lines(track, gpu, width, room, waits=waits, moment=moment, newest=newest)
 
         sampled_at = node.sample.sampled_at if node.sample is not None else 0.0
         age_s = None if is_live(node) else node.state.age_s
         source = (node.node, gpu.index, sampled_at, age_s, moment, self.mltop.shown, waits, width, room)
         return self.set_part("#timeline", self._timeline.get(source, make))
+
+    def _newest_track(self, node: NodeView, gpu: GpuSample) -> Track | None:
+        """What graphs of a moment that is long past do not reach: now."""
+        newest = self.mltop.newest
+        view = next((one for one in newest.view.nodes if one.node == node.node), None) if newest is not None else None
+        if view is None or view.sample is None or self.mltop.player is not None:
+            return None
+        return self.mltop.history.track(node.node, gpu.index, view.sample.sampled_at, DRAWN_S)
 
     def _fill_details(self, sample: Sample, gpu: GpuSample, track: Track | None) -> None:
         baseline = self._baselines.of(sample.node, gpu, sample.sampled_at)

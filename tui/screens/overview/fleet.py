@@ -39,8 +39,8 @@ from mltop.tui.screens.overview.fleet_graphs import (
     graph_width,
 )
 from mltop.tui.screens.overview.heatmap import Heatmap
-from mltop.tui.screens.overview.problems import Problems
 from mltop.tui.screens.pane import Pane, TextLines
+from mltop.tui.screens.problems import Problems
 from mltop.tui.screens.rows import SubjectRows, by_node
 from mltop.tui.screens.tables import GpuTable, gpu_rows, gpu_table_height
 from mltop.tui.widgets.cell_view import CursorView
@@ -106,10 +106,6 @@ class FleetScreen(Pane):
             return told.nodes[0]
         return self.main.cursor_key or ""
 
-    def opens(self) -> tuple[str, str]:
-        on_it = self.mltop.moment is None and self.query_one(Problems).gravest_at_cursor
-        return ("Enter", "opens it") if on_it else super().opens()
-
     # Drawing.
 
     def fill(self, picture: Picture) -> None:
@@ -124,7 +120,7 @@ class FleetScreen(Pane):
         self.counts = (len(shown), len(picture.view.nodes))
         self._told = guarded("the problems", self._problems, ())
         heats, sections = self._heats_in_order()
-        room = self.size.height - 3 - bool(self.query_one("#status").display) + self.has_class("-low")
+        room = self.size.height - 3 - self.status_height + self.has_class("-low")
         if self._as_list:
             self._show_list(heats, room)
         else:
@@ -135,7 +131,7 @@ class FleetScreen(Pane):
         shown = () if self.filter.empty else [*self._views]
         if not self.filter.empty and not shown:
             return ()
-        return told_of(picture.incidents, picture.findings, picture.states, Scope(self._names), shown)
+        return told_of(picture.incidents, picture.findings, Scope(self._names), shown)
 
     def _heats_in_order(self) -> tuple[list[NodeHeat], list[Section]]:
         """The nodes that are shown in their order, and which belong together."""
@@ -234,8 +230,8 @@ class FleetScreen(Pane):
         """Show the GPUs of the node under the cursor, where there is room for all of them."""
         gpus = self.query_one(GpuTable)
         view = self._views.get(self.node_at_cursor())
-        gpus.display = False
         if view is None or left < 2:
+            gpus.display = False
             return
         self.put(gpus, *gpu_rows(view, self.context(self._picture), self.size.width, folded=True))
         wanted = gpu_table_height(gpus)
@@ -267,7 +263,7 @@ class FleetScreen(Pane):
             lambda index: row_of(columns, line(index), views[index].node),
             lambda index: Subject(views[index]),
             lambda column, index: by_key[column].sorts_by(line(index)),
-            text=lambda index: f"{views[index].node} {rows[index].text}",  # the row has the short name
+            full_name=lambda index: views[index].node,
         )
         self.put(table, columns, rows, self._why_empty())
         self.counts = (table.row_count, len(self._picture.view.nodes))

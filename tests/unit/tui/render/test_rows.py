@@ -16,7 +16,7 @@ from mltop.probes.model import (
 )
 from mltop.probes.model.incident import Doing
 from mltop.probes.reach.view import NodeView
-from mltop.tui.render.cells import aged, columns_line, layout, plain, unknown_columns
+from mltop.tui.render.cells import EitherCell, aged, columns_line, layout, plain, unknown_columns
 from mltop.tui.render.findings import (
     Problem,
     merged_gaps,
@@ -466,3 +466,21 @@ def test_gaps_with_one_reason_are_one():
 )
 def test_the_folders_of_program_and_script_are_left_out(command, shown):
     assert short_command(command) == shown
+
+
+@pytest.mark.parametrize(
+    ("command", "width", "shown"),
+    [
+        ("/usr/bin/python3 -u /job/train.py --lr 1", 40, "python3 -u train.py --lr 1"),
+        ("/usr/bin/python3 -u /job/train.py --lr 1", 14, "train.py --lr"),
+        ("python -m torch.distributed.run x.py", 14, "-m torch"),
+        ("/opt/serve --port 80", 10, "serve"),
+        ("python3", 14, "python3"),
+        ("", 14, "–"),
+    ],
+)
+def test_a_command_that_is_too_long_is_told_by_its_script(command: str, width: int, shown: str) -> None:
+    column = next(column for column in RANK_COLUMNS if column.key == "command")
+    cell = column.cell(RankLine("n1", RankSample(1, command=command), None))
+    assert isinstance(cell, EitherCell)
+    assert plain(cell.fitted(width)).rstrip() == shown
