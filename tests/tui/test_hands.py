@@ -264,6 +264,27 @@ async def test_the_key_after_a_filter_is_a_key() -> None:
             assert screen.app.focused.id != "command"
 
 
+@pytest.mark.parametrize(
+    ("keys", "pane", "row"),
+    [("3j", "ranks", 1), ("3jj2", "node", None), ("3jj", "ranks", 2), ("22", "node", None), ("38", "incidents", None)],
+)
+@pytest.mark.parametrize("again", [False, True])
+async def test_keys_in_one_burst_mean_the_pane_that_those_before_lead_to(
+    keys: str, pane: str, row: int | None, again: bool
+) -> None:
+    async with opened(size=(120, 40)) as screen:
+        if again:  # the pane is there already
+            await screen.press("3", "home", "1")
+        for key in keys:
+            screen.app.post_message(Key(key, key))
+        await screen.until(lambda: here(screen)[0] == pane and screen.app.current_mode == pane, pane)
+        await screen.pilot.pause()
+        if row is not None:
+            table = screen.app.focused
+            assert isinstance(table, LineTable)
+            await screen.until(lambda: table._cursor == row, f"the cursor on row {row}, not {table._cursor}")
+
+
 async def test_keys_that_are_under_way_with_enter_are_keys() -> None:
     """A terminal may bring several at once: all go to what had the focus when they came."""
     async with opened(size=(120, 40)) as screen:

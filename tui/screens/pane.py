@@ -133,6 +133,7 @@ class Pane(CommandedScreen):
         super().__init__()
         self._history = ShownHistory()
         self._totals: Memo[Totals] = Memo()
+        self.status_height = 0  # lines
 
     def __init_subclass__(cls, **options: Any) -> None:
         """A pane's own keys can be given to other keys by the configuration, too."""
@@ -229,8 +230,12 @@ class Pane(CommandedScreen):
     def chrome_height(self) -> int:
         """Lines that header, status line, key bar and blank lines take."""
         gaps = sum(part.display for part in self.query(".gap-above")) if self.has_class("-roomy") else 0
-        head = 1 if self.has_class("-low") else 2
-        return head + 1 + gaps + bool(self.query_one("#status").display) + self.filtering
+        return self.size.height - self.rows + gaps
+
+    @property
+    def rows(self) -> int:
+        """Lines that are left for what the pane is about."""
+        return self.size.height - 3 - self.status_height - self.filtering + self.has_class("-low")
 
     def draw(self) -> None:
         """Draw everything from the app's picture; called once per frame and on every arrival."""
@@ -246,10 +251,9 @@ class Pane(CommandedScreen):
             self.part("the cursor", self.place_cursors)
         guarded("the answer", lambda: self._show_answer(picture), None)  # which key opens it is known only now
         self.mltop.tell_failures()
-        status = self.query_one("#status")
-        had_status = status.display
+        height = self.status_height
         guarded("the status line", self._draw_status, None)  # how many rows the filter keeps is known only now
-        if picture is not None and status.display != had_status:
+        if picture is not None and self.status_height != height:
             self._fill(picture)  # in one line more or less
 
     def _show_answer(self, picture: Picture | None) -> None:
@@ -336,10 +340,14 @@ class Pane(CommandedScreen):
         return [f"{watched} > {crumbs}", crumbs, here] if crumbs != watched else [crumbs, here]
 
     def _draw_status(self) -> None:
-        line = self._status_line()
-        self.set_part("#status", [line] if line is not None else [])
+        app, doing = self.mltop, self._doing_line()
+        lines = [doing if doing is not None else self._quiet_line(self.size.width)]
+        if doing is not None and app.notice is not None and not self.filtering:
+            lines.append(notice_line(app.notice, self.size.width))  # the answer to a key is seen at once
+        self.status_height = self.set_part("#status", [line for line in lines if line is not None])
 
-    def _status_line(self) -> list[Cell] | None:
+    def _doing_line(self) -> list[Cell] | None:
+        """What is typed, runs or is asked."""
         app, dump, width = self.mltop, self.mltop.investigation, self.size.width
         if self.filtering:
             return typing_line(self._draft, self._refused, width)
@@ -350,7 +358,7 @@ class Pane(CommandedScreen):
             return probe_line(app.probing.running, app.probing.cancelling, width)
         if (asked := app.stalls.stacks.asked) and app.moment is None:
             return question_line(asked, width)
-        return self._quiet_line(width)
+        return None
 
     def _quiet_line(self, width: int) -> list[Cell] | None:
         """What stands in the status line while nothing runs and nothing is asked."""

@@ -134,7 +134,7 @@ class LinksScreen(OneNodePane):
         scope, now = Scope(one=True), picture.view.taken_at
         all_told = told_of(picture.incidents, picture.findings, scope, (view.node,))
         told = [one for one in all_told if _is_about_links(one)]
-        room = self.size.height - 3 - bool(self.query_one("#status").display) - self.filtering + self.has_class("-low")
+        room = self.rows
         room -= top
         problems = lines_for(told, height_of(told, now, width), room, LEAST_LINKS)
         wanted = problems + 2 + max(1, links) + max(1, devices)

@@ -120,7 +120,7 @@ class FleetScreen(Pane):
         self.counts = (len(shown), len(picture.view.nodes))
         self._told = guarded("the problems", self._problems, ())
         heats, sections = self._heats_in_order()
-        room = self.size.height - 3 - bool(self.query_one("#status").display) + self.has_class("-low")
+        room = self.rows
         if self._as_list:
             self._show_list(heats, room)
         else:
@@ -229,8 +229,8 @@ class FleetScreen(Pane):
         """Show the GPUs of the node under the cursor, where there is room for all of them."""
         gpus = self.query_one(GpuTable)
         view = self._views.get(self.node_at_cursor())
-        gpus.display = False
         if view is None or left < 2:
+            gpus.display = False
             return
         self.put(gpus, *gpu_rows(view, self.context(self._picture), self.size.width, folded=True))
         wanted = gpu_table_height(gpus)
@@ -262,7 +262,7 @@ class FleetScreen(Pane):
             lambda index: row_of(columns, line(index), views[index].node),
             lambda index: Subject(views[index]),
             lambda column, index: by_key[column].sorts_by(line(index)),
-            text=lambda index: f"{views[index].node} {rows[index].text}",  # the row has the short name
+            full_name=lambda index: views[index].node,
         )
         self.put(table, columns, rows, self._why_empty())
         self.counts = (table.row_count, len(self._picture.view.nodes))

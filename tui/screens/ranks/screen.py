@@ -75,7 +75,7 @@ class RanksScreen(RanksPane):
         told = guarded("the problems", lambda: told_of(picture.incidents, picture.findings, scope, nodes), none)
         of_job = [one for one in told if one.incident is not None and _is_of(one.incident, job)]
         told = [*of_job, *(one for one in told if one not in of_job)] if job is None else of_job
-        room = self.size.height - 3 - bool(self.query_one("#status").display) - self.filtering + self.has_class("-low")
+        room = self.rows
         wanted = {"problems": height_of(told, now, width), "ranks": 1 + max(1, table.row_count)}
         blocks = sum(lines > 0 for lines in wanted.values())
         roomy = sum(wanted.values()) + blocks <= room
