@@ -18,6 +18,7 @@ from mltop.tui.app.app import MltopApp
 from mltop.tui.app.hands import NOT_BOUND
 from mltop.tui.app.selection import Looked
 from mltop.tui.config.settings import Config
+from mltop.tui.screens.tables import GpuTable
 from mltop.tui.state.choices import Choices
 from mltop.tui.widgets.line_table import LineTable, Sort
 from tests.tui import fake_views
@@ -264,6 +265,20 @@ async def test_the_key_after_a_filter_is_a_key() -> None:
             assert screen.app.focused.id != "command"
 
 
+async def test_gpus_that_nobody_uses_are_one_row_until_they_are_opened() -> None:
+    async with opened(size=(120, 40)) as screen:
+        await screen.shows("4-5,7  idle, no process")
+        table = screen.app.pane.query_one(GpuTable)
+        screen.app.looked = Looked("node01", 7)
+        await screen.press("3", "1")
+        assert screen.app.focused is table and table.cursor_key == "4", "the row that GPU 7 is in"
+        await screen.press("enter")
+        assert list(table.keys) == [str(index) for index in range(8)] and here(screen)[0] == "overview"
+        assert table.cursor_key == "4"
+        await screen.press("down", "enter")
+        assert (here(screen)[0], screen.app.trail.here.gpu) == ("gpu", 5)
+
+
 @pytest.mark.parametrize(
     ("keys", "pane", "row"),
     [("3j", "ranks", 1), ("3jj2", "node", None), ("3jj", "ranks", 2), ("22", "node", None), ("38", "incidents", None)],
@@ -283,6 +298,21 @@ async def test_keys_in_one_burst_mean_the_pane_that_those_before_lead_to(
             table = screen.app.focused
             assert isinstance(table, LineTable)
             await screen.until(lambda: table._cursor == row, f"the cursor on row {row}, not {table._cursor}")
+
+
+async def test_moves_can_have_other_keys() -> None:
+    config = Config(keys={"up": "i,up", "down": "K,down", "dump": "k"})
+    async with opened(size=(120, 40), config=config) as screen:
+        await screen.press("3", "home", "K", "K", "i")
+        table = screen.app.focused
+        assert isinstance(table, LineTable) and table._cursor == 1
+        await screen.press("j")
+        assert table._cursor == 1 and notice(screen) == f"j: {NOT_BOUND}"
+        await screen.press("k")
+        assert screen.session.dumps
+        await screen.press("question_mark")
+        lines = [line.split() for line in screen.lines()]
+        assert any(words[:2] == ["i", "Up"] for words in lines), screen.text()
 
 
 async def test_keys_that_are_under_way_with_enter_are_keys() -> None:
@@ -309,7 +339,7 @@ SAYS = {
     "space": "nothing to mark",
     "asterisk": "nothing to mark",
     "U": "no node is marked",
-    "l": "no log",
+    "l": "mltop reads no logs yet",
     "f5": "no tree here",
     "I": "no signal was sent",
     "T": "no signal was sent",

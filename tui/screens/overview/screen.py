@@ -12,6 +12,7 @@ from mltop.probes.investigate.acting import RankProcess
 from mltop.probes.reach.view import NodeView
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.navigation import Location, gpu_location, gpu_of_row
+from mltop.tui.app.selection import Looked
 from mltop.tui.render.answer import no_gpus
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.graph import LABEL_WIDTH, stacked
@@ -23,7 +24,7 @@ from mltop.tui.screens.pane import TextLines
 from mltop.tui.screens.problems import Problems, squeezed
 from mltop.tui.screens.row_context import RowContext
 from mltop.tui.screens.subjects import RanksPane
-from mltop.tui.screens.tables import GpuTable, RankTable, gaps_of, gpu_rows, rank_rows
+from mltop.tui.screens.tables import GpuTable, RankTable, free_gpus, gaps_of, gpu_rows, rank_rows
 from mltop.tui.widgets.cell_view import CursorView
 
 PROBLEMS = "problems"
@@ -62,10 +63,25 @@ class OverviewScreen(RanksPane):
     def on_cursor_view_selected(self, event: CursorView.Selected) -> None:
         if isinstance(event.view, RankTable):
             self.open_rank(event.key)
+        elif event.key in self._folded_gpus()[:1] and isinstance(event.view, GpuTable):
+            self._unfolded = True
+            self.draw()
         elif isinstance(event.view, GpuTable):
             self.mltop.drill(gpu_location(self.node_at_cursor(), gpu_of_row(event.key)))
         else:
             self.open_told(event.key)
+
+    def _folded_gpus(self) -> list[str]:
+        """The keys of those that are one line, which has the first one's."""
+        picture = self.mltop.picture
+        if picture is None or not picture.view.nodes or self._unfolded or not self.filter.empty:
+            return []
+        return [str(gpu.index) for gpu in free_gpus(picture.view.nodes[0], self.context(picture))]
+
+    def key_looked_at(self, view: CursorView, looked: Looked) -> str:
+        key = super().key_looked_at(view, looked)
+        folded = self._folded_gpus() if isinstance(view, GpuTable) else []
+        return folded[0] if key in folded else key
 
     def open_told(self, key: str) -> None:
         """Open all of one thing that is wrong."""
