@@ -64,7 +64,7 @@ async def test_spare_rows_are_not_left_blank(keys: tuple[str, ...], size: tuple[
     async with hung(size, *keys) as screen:
         lines = (await screen.shows("HUNG")).splitlines()[1:-1]
         runs = [len(list(run)) for blank, run in groupby(lines, lambda line: not line.strip()) if blank]
-        assert max(runs, default=0) <= size[1] // 10, "\n".join(lines)
+        assert max(runs, default=0) <= size[1] // 8, "\n".join(lines)
 
 
 @pytest.mark.parametrize("keys", [*PANES.values(), ("t",), ("5",), ("6",), ("2", "j", "enter")], ids=str)
