@@ -13,6 +13,7 @@ import pytest
 
 from tests.documents import ROOT
 from tests.terminal import Terminal
+from tests.waiting import wait_until
 
 
 def a_shell(folder: Path, script: str) -> Path:
