@@ -22,6 +22,7 @@ from mltop.tui.screens.tables import GpuTable
 from mltop.tui.state.choices import Choices
 from mltop.tui.widgets.line_table import LineTable, Sort
 from tests.tui import fake_views
+from tests.tui.fake_acts import ActingSession
 from tests.tui.fake_session import FakeSession
 from tests.tui.opened import Opened, opened
 
@@ -206,19 +207,27 @@ async def test_keys_that_sort(key: str) -> None:
         assert screen.app.pane.tables()[0].sort is not None
 
 
-@pytest.mark.parametrize(("keys", "words"), [(["K"], "signal"), (["f9"], "signal"), (["exclamation_mark"], "shell")])
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        (["K"], "rank 0, pid 8120"),
+        (["f9"], "rank 0, pid 8120"),
+        (["H"], "dcgmi diag -r 1"),
+        (["exclamation_mark"], "open a shell"),
+    ],
+)
 async def test_keys_that_ask(keys: list[str], words: str) -> None:
+    """The question comes, and nothing is done where it is not answered with yes."""
     view = fake_views.one_node()
     reached = Connection("ssh", hello=Hello("1", 1, 7, "3.11", "node01", "x86_64"))
-    session = FakeSession([replace(view, nodes=tuple(replace(node, connection=reached) for node in view.nodes))])
+    session = ActingSession([replace(view, nodes=tuple(replace(node, connection=reached) for node in view.nodes))])
     async with opened(session, size=(120, 40)) as screen:
-        await screen.press("3", *keys)
-        if len(screen.app.screen_stack) > 1:
-            assert words in screen.text()
-            await screen.press("escape")
-        else:
-            assert "takes no orders" in notice(screen)  # a session whose ranks cannot be acted upon
+        await screen.press("2" if keys == ["H"] else "3", *keys)
+        await screen.shows(words)
+        assert len(screen.app.screen_stack) == 2, "a question lies over the pane"
+        await screen.press("escape")
         assert len(screen.app.screen_stack) == 1
+        assert session.signals == [] and session.diagnosed == []
 
 
 async def test_d_describes_as_enter_does() -> None:

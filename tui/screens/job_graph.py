@@ -9,6 +9,7 @@ from mltop.probes.model.units import clock_time, count, kilowatts, percent
 from mltop.tui.app.past.sums import Sums
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.graph import LABEL_WIDTH, Event, Scale, Series, Span, Values, stacked
+from mltop.tui.render.incidents import kind_cell
 
 if TYPE_CHECKING:
     from mltop.tui.app.app import MltopApp
@@ -33,7 +34,7 @@ def job_graph(app: MltopApp, job: JobKey | None, incident: Incident | None, widt
     if incident is not None and incident.since is not None:
         style = "waits" if incident.kind in _WAITS else "warn"
         spans = [Span(incident.since, incident.until, f"graph-{style}")]
-        events = [Event(incident.since, clock_time(incident.since), style)]
+        events = [Event(incident.since, f"{clock_time(incident.since)} {kind_cell(incident).text.lower()}", style)]
     return stacked(_series(sums, scale.looked_at + 1), scale, spans, events, room)
 
 
@@ -43,9 +44,9 @@ def _series(sums: Sums, end: int) -> list[Series]:
     series = [Series(f"{name} active" if name == "SM" else name, percent(_last(values[:end])), "10 min", values)]
     watts, rates = sums.whole(sums.power_w), sums.whole(sums.network_bytes_per_s)
     if (now := _last(watts[:end])) is not None and (most := _most(watts)):
-        series.append(Series("power", kilowatts(now), f"of {kilowatts(most)}", _shares(watts, most)))
+        series.append(Series("power", kilowatts(now), f"max {kilowatts(most)}", _shares(watts, most)))
     if (now := _last(rates[:end])) is not None and (most := _most(rates)):
-        series.append(Series("network", f"{count(now)}B/s", f"of {count(most)}B/s", _shares(rates, most)))
+        series.append(Series("network", f"{count(now)}B/s", f"max {count(most)}B/s", _shares(rates, most)))
     return series
 
 

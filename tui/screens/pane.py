@@ -230,8 +230,12 @@ class Pane(CommandedScreen):
     def chrome_height(self) -> int:
         """Lines that header, status line, key bar and blank lines take."""
         gaps = sum(part.display for part in self.query(".gap-above")) if self.has_class("-roomy") else 0
-        head = 1 if self.has_class("-low") else 2
-        return head + 1 + gaps + self.status_height + self.filtering
+        return self.size.height - self.rows + gaps
+
+    @property
+    def rows(self) -> int:
+        """Lines that are left for what the pane is about."""
+        return self.size.height - 3 - self.status_height - self.filtering + self.has_class("-low")
 
     def draw(self) -> None:
         """Draw everything from the app's picture; called once per frame and on every arrival."""

@@ -65,6 +65,15 @@ _STEPS = (
 )
 
 
+def lines_for(told: Sequence[Told], wanted: int, room: int, others: int) -> int:
+    """How many of ``room`` lines what is wrong has where it needs ``wanted`` and something else shares them: of which
+    healthy rows give way down to ``others`` lines before the text of a critical line does. Where nothing is critical
+    a third, and always a line of each, if there are so many.
+    """
+    most = room - others if any(one.critical for one in told) else room // 3
+    return max(0, min(wanted, max(most, min(len(told), room - others // 2))))
+
+
 def squeezed(wanted: Mapping[str, int], room: int, least_problems: int) -> dict[str, int]:
     """The lines of each part where there is not room for all. ``least_problems``: a line of each."""
     heights = dict(wanted)

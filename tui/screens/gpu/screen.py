@@ -19,11 +19,12 @@ from mltop.tui.filters.fields import users_of
 from mltop.tui.render.cells import Cell, plain
 from mltop.tui.render.gpus.lanes import lane_lines, shares_of
 from mltop.tui.render.guarded import guarded
-from mltop.tui.render.problems import Scope, Told, lines_of, told_of
+from mltop.tui.render.problems import Scope, Told, height_of, lines_of, told_of
 from mltop.tui.screens.bars import Notice
 from mltop.tui.screens.gpu.details import Baselines, details
 from mltop.tui.screens.lines import state_lines
 from mltop.tui.screens.pane import Memo, Pane, TextLines
+from mltop.tui.screens.problems import lines_for
 from mltop.tui.screens.row_context import RowContext
 from mltop.tui.screens.subjects import DIAGNOSE
 from mltop.tui.screens.tabled import Lines
@@ -32,6 +33,7 @@ from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import CursorView
 
 LEAST_DETAILS = 8  # lines
+LEAST_OF_GPU = 4  # lines of the timeline and the details
 MOST_TIMELINE = 22  # lines
 
 
@@ -107,7 +109,8 @@ class GpuScreen(Pane):
         """What is told of this GPU, or of who uses it."""
         told = told_of(picture.incidents, picture.findings, Scope(one=True), (node.node,))
         own = [one for one in told if _is_about(one, gpu, node.node)]
-        shown = lines_of(own, picture.view.taken_at, self.size.width, max(len(own), room // 4))
+        now, width = picture.view.taken_at, self.size.width
+        shown = lines_of(own, now, width, lines_for(own, height_of(own, now, width), room, LEAST_OF_GPU))
         lines, keys = [*shown.lines], [*shown.keys]
         if gpu.state != "ok":
             since = f" since {clock_time(gpu.last_seen_at)}" if gpu.last_seen_at is not None else ""

@@ -84,7 +84,7 @@ class IncidentsScreen(Pane):
             *told_of(picture.incidents, picture.findings, scope),
             *ended_of(picture.incidents, scope),
         ]
-        self._lines = self._of_one(picture) if self._here else self._of_all(picture)
+        self._lines = self._of_one(picture) if self._here else self._with_graph(self._of_all(picture))
         shown = [line for line in self._lines if self.filter.empty or self.keeps(plain(line.cells))]
         text = self.query_one("#all", CellLines)
         text.set_lines([line.cells for line in shown], [line.key for line in shown])
@@ -107,6 +107,14 @@ class IncidentsScreen(Pane):
             told = lines_of(over, now, width, _ALL)
             lines += [Line(line, key, _opened(key or "")) for line, key in zip(told.lines, told.keys, strict=True)]
         return lines
+
+    def _with_graph(self, lines: list[Line]) -> list[Line]:
+        """In the lines that all of them leave: how the job went that the gravest is of, else all nodes."""
+        first = next((one.incident for one in self._told if one.until is None and one.incident is not None), None)
+        job = JobKey(first.job, first.uid) if first is not None and first.job else None
+        room = self.size.height - 5 - len(lines) if lines else 0
+        graph = job_graph(self.mltop, job, first if job is not None else None, self.size.width - 1, room)
+        return [*lines, *([Line(()), *map(Line, graph)] if graph else [])]
 
     def _of_one(self, picture: Picture) -> list[Line]:
         told = next((one for one in self._told if one.key == self._here), None)

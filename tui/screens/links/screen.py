@@ -23,13 +23,14 @@ from mltop.tui.screens.job_graph import job_graph
 from mltop.tui.screens.lines import unknown_line
 from mltop.tui.screens.links.rails import PortsOfNodes, Rail, rail_head, rail_lines, rails_of
 from mltop.tui.screens.pane import TextLines
-from mltop.tui.screens.problems import Problems
+from mltop.tui.screens.problems import Problems, lines_for
 from mltop.tui.screens.subjects import OneNodePane
 from mltop.tui.screens.tables import NO_SAMPLE, gaps_of
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import CursorView
 from mltop.tui.widgets.line_table import LineTable
 
+LEAST_LINKS = 5  # lines of both tables
 Counters = dict[str, int]
 LINK_FINDINGS = ("ib.", "eth.", "roce.", "efa", "pcie.", "gdr.", "fabric.", "nvlink.")
 
@@ -133,9 +134,9 @@ class LinksScreen(OneNodePane):
         scope, now = Scope(one=True), picture.view.taken_at
         all_told = told_of(picture.incidents, picture.findings, scope, (view.node,))
         told = [one for one in all_told if _is_about_links(one)]
-        room = self.size.height - 3 - self.status_height - self.filtering + self.has_class("-low")
+        room = self.rows
         room -= top
-        problems = min(height_of(told, now, width), max(min(len(told), room // 2), room // 3))
+        problems = lines_for(told, height_of(told, now, width), room, LEAST_LINKS)
         wanted = problems + 2 + max(1, links) + max(1, devices)
         blocks = 2 + bool(told)
         roomy = wanted + blocks <= room

@@ -104,7 +104,7 @@ class NodeScreen(OneNodePane):
         none: list[list[Cell]] = []
         tips = guarded("the tips", lambda: self._tips(picture, node), none)[:MOST_TIPS]
         below = self._below(picture, node)
-        room = self.size.height - 3 - self.status_height + self.has_class("-low") - top
+        room = self.rows - top
         rows = gpu_rows(node, context, width)
         wanted = {
             "problems": height_of(self._told, now, width) + len(below),

@@ -124,7 +124,7 @@ class OverviewScreen(RanksPane):
             "ranks": 1 + max(1, ranks.row_count),
         }
         blocks = sum(lines > 0 for lines in wanted.values())
-        room = self.size.height - 3 - self.status_height - self.filtering + self.has_class("-low")
+        room = self.rows
         roomy = sum(wanted.values()) + blocks <= room
         self.set_class(roomy, "-roomy")
         heights = wanted if roomy else squeezed(wanted, room, len(self._told) + bool(unknown))

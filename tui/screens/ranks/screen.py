@@ -25,13 +25,14 @@ from mltop.tui.render.stacks.verdict import stack_lines
 from mltop.tui.screens.bars import Notice
 from mltop.tui.screens.job_graph import job_graph
 from mltop.tui.screens.pane import TextLines
-from mltop.tui.screens.problems import Problems
+from mltop.tui.screens.problems import Problems, lines_for
 from mltop.tui.screens.subjects import RanksPane
 from mltop.tui.screens.tables import RankTable, gpus_of, rank_of, rank_rows
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import CursorView
 
 ENVIRONMENT = "environment"
+LEAST_RANKS = 4  # lines of the table
 SETTINGS = Binding("e", "environment", "environment", tooltip="its environment: what changes how it runs, no secrets")
 
 
@@ -74,15 +75,15 @@ class RanksScreen(RanksPane):
         told = guarded("the problems", lambda: told_of(picture.incidents, picture.findings, scope, nodes), none)
         of_job = [one for one in told if one.incident is not None and _is_of(one.incident, job)]
         told = [*of_job, *(one for one in told if one not in of_job)] if job is None else of_job
-        room = self.size.height - 3 - self.status_height - self.filtering + self.has_class("-low")
+        room = self.rows
         wanted = {"problems": height_of(told, now, width), "ranks": 1 + max(1, table.row_count)}
         blocks = sum(lines > 0 for lines in wanted.values())
         roomy = sum(wanted.values()) + blocks <= room
         self.set_class(roomy, "-roomy")
-        heights = {**wanted, "problems": min(wanted["problems"], max(room // 3, min(len(told), room // 2)))}
+        heights = {**wanted, "problems": lines_for(told, wanted["problems"], room, LEAST_RANKS)}
         if not roomy:
             heights["ranks"] = max(2, min(wanted["ranks"], room - heights["problems"]))
-        shown = self.query_one(Problems).show(told, now, width, min(heights["problems"], max(0, room - 2)))
+        shown = self.query_one(Problems).show(told, now, width, heights["problems"])
         table.styles.height = heights["ranks"]
         spare = room - shown - heights["ranks"] - blocks * roomy - 1
         graph = partial(self._graph, job, of_job[0].incident if of_job else None, spare if roomy else 0)
