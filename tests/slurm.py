@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mltop.probes.system.spawn import die_with_parent
+from tests.ports import free_ports
 from tests.waiting import wait_until
 
 REPOSITORY = Path(__file__).parents[1]
@@ -262,12 +263,3 @@ def slurm_cluster(nodes: int = 4) -> Iterator[Slurm]:
     finally:
         slurm.stop()
         shutil.rmtree(directory)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on at this moment, all different."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]

@@ -87,6 +87,18 @@ class Terminal:
             raise AssertionError(f"{error}; the screen shows:\n{self.text()}") from None
         return self.text()
 
+    def wait_for_no(self, words: str, timeout_s: float = 30.0) -> None:
+        """Until they do not stand on the screen. What lies below a box may be seen all the time: it tells nothing."""
+        try:
+            wait_until(lambda: words not in self.text(), timeout_s, f"{words!r} leaving the screen")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; the screen shows:\n{self.text()}") from None
+
+    def is_cooked(self) -> bool:
+        """Whether it is as a shell's prompt wants it: lines, with echo."""
+        wanted = termios.ICANON | termios.ECHO
+        return termios.tcgetattr(self._fd)[3] & wanted == wanted
+
     def hang_up(self) -> None:
         """Close the terminal as a dying ssh does: the program gets SIGHUP."""
         if self._fd >= 0:

@@ -6,9 +6,11 @@ It leaves nothing behind: no temporary file, no listening port on an outside int
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import importlib.util
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -25,6 +27,9 @@ LAUNCHER_PREFIXES = (
     *("SLURM_", "OMPI_", "PMI_", "PMIX_", "TORCHELASTIC_"),
     *("ROLE_", "GROUP_", "TORCH_NCCL_", "NCCL_"),
 )
+# Which ports connections get: from the first number on; a kernel that nobody has told otherwise begins at the second.
+EPHEMERAL, LOWEST_EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range"), 32_768
+NOT_RESERVED = 1024
 
 
 class DemoJob:
@@ -188,7 +193,13 @@ def memory_file(name: str) -> int:
 
 
 def free_port() -> int:
-    """A port nobody listens on now. Only a name here: the ranks do not meet at it."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """One that nobody listens on, below those that the kernel gives to connections. Only a name: nobody meets there."""
+    try:
+        below = int(EPHEMERAL.read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        below = LOWEST_EPHEMERAL
+    while True:
+        port = random.randrange(NOT_RESERVED, max(below, 2 * NOT_RESERVED))
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port

@@ -16,11 +16,9 @@ import argparse
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, replace
@@ -31,11 +29,13 @@ from tests.bench.cases.data import CASES, Case
 from tests.bench.cases.judged import BAD, Row, judge
 from tests.bench.cases.stage import EXTENSIONS, Order, Seen
 from tests.bench.cases.words import line, markdown, summary
+from tests.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 APART = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 LONGEST_S = 600.0
 AS_ROOT = () if os.geteuid() == 0 else ("--user", "--map-root-user")
+PORTS = 50  # of one case: each of its launches begins ten further
 NODE_ADDRESS = "192.0.2.1"  # for documentation (RFC 5737): nobody has it
 
 
@@ -134,7 +134,7 @@ def lacking(case: Case, python: str) -> str:
 def play(case: Case, directory: Path, scratch: str, options: argparse.Namespace) -> Seen:
     (directory / "events").mkdir()
     python = str(Path(options.python).absolute())
-    order = Order(case.name, str(directory.absolute()), python, free_port(), options.watch, scratch=scratch)
+    order = Order(case.name, str(directory.absolute()), python, free_ports(PORTS)[0], options.watch, scratch=scratch)
     try:
         network = own_network() if case.apart else None
     except OSError as error:
@@ -202,14 +202,3 @@ def staged(order: Order, network: subprocess.Popen[bytes] | None) -> subprocess.
         return subprocess.Popen(
             command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=die_with_parent
         )
-
-
-def free_port() -> int:
-    """With some free ones behind it, as far as one look tells."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
-        if port < 60_000:
-            return port
-        time.sleep(0.01)

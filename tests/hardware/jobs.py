@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -18,6 +17,7 @@ from typing import IO, Literal
 from mltop.probes.system.spawn import die_with_parent
 from tests.hardware.checks import NotTriedError
 from tests.hardware.context import Context
+from tests.ports import free_port
 
 Case = Literal["healthy", "kernel", "dataloader", "collective"]
 Backend = Literal["nccl", "gloo", ""]
@@ -178,13 +178,6 @@ class Job:
             if time.monotonic() > until:
                 raise NotTriedError(f"the job {self.case} did not get going: {self.last_word(0)}")
             time.sleep(TURN_S)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 def longest_gap_s(steps: list[float], began_s: float, ended_s: float) -> float | None:

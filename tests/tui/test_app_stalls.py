@@ -77,6 +77,18 @@ async def test_no_and_the_keys_elsewhere() -> None:
         assert screen.session.dumps == []
 
 
+@pytest.mark.parametrize("size", SIZES)
+async def test_what_a_key_says_is_seen_beside_the_question(size: tuple[int, int]) -> None:
+    async with opened(size=size) as screen:
+        await see(screen, motion())
+        await screen.shows(QUESTION)
+        await screen.press("ampersand")
+        await screen.shows(QUESTION, "&: not bound here", "q quit")
+        await screen.press("n")
+        await screen.shows_not(QUESTION)
+        await screen.shows("&: not bound here", "q quit")
+
+
 async def test_allowed_earlier() -> None:
     async with opened(stalls=Stalls(dump="always")) as screen:
         await see(screen, motion())

@@ -40,7 +40,7 @@ class TabledScreen(FailSafe, CursorScreen):
     @property
     def is_composed(self) -> bool:
         """Whether all parts are there: a picture may arrive while they are mounted, or removed at the app's end."""
-        return self.app.is_running and self.is_mounted and bool(self.query("#keys"))
+        return self.app.is_running and self.is_mounted and self.query_one_optional("#keys") is not None
 
     def draw(self) -> None:
         """Draw everything from the app's picture."""

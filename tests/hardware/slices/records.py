@@ -23,8 +23,9 @@ from tests.hardware import anchors, ras
 from tests.hardware.anchors import Anchor
 from tests.hardware.checks import Check, NotTriedError, Told, compare, not_tried
 from tests.hardware.context import Context
-from tests.hardware.jobs import TURN_S, TWO_HOSTS, Backend, Job, free_port
+from tests.hardware.jobs import TURN_S, TWO_HOSTS, Backend, Job
 from tests.hardware.loads import free_gpus
+from tests.ports import free_port
 
 SHORT_S = 90.0  # with less time than this everything is shorter
 TIMEOUT_S, SHORT_TIMEOUT_S = 15.0, 1.5

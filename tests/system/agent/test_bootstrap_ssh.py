@@ -21,6 +21,7 @@ from tests.bootstrapping import running
 from tests.documents import ROOT
 from tests.fakes.scripts import shell_script
 from tests.hubs import DEADLINE_S, await_state, opened, patient, set_limits
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 # A caller that starts a channel as the hub does, and then does nothing until it is killed.
@@ -102,11 +103,6 @@ def start_sshd(folder: Path) -> tuple[int, subprocess.Popen[bytes]]:
             return port, process
         said = (folder / "log").read_text()
         assert "in use" in said, said
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def answers(port: int) -> bool:

@@ -14,7 +14,6 @@ import contextlib
 import functools
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mltop.probes.system.spawn import die_with_parent
+from tests.ports import free_ports
 from tests.system.cases.forge import Forge, ForgedRank
 
 HERE = Path(__file__).parent
@@ -33,7 +33,7 @@ class Case:
     """``script`` next to this file; ``hangs`` is False for jobs that only move slowly.
 
     ``kill_with``: the launcher sends this signal to the culprit. ``everyone``: nobody is the culprit, all ranks wait;
-    ``polls``: they wake up to look.
+    ``polls``: they wake up to look. ``ends``: the ranks die.
     """
 
     name: str
@@ -42,6 +42,7 @@ class Case:
     kill_with: signal.Signals | None = None
     everyone: bool = False
     polls: bool = False
+    ends: bool = False
 
     @property
     def uses_torch(self) -> bool:
@@ -76,7 +77,7 @@ CASES = {
         Case("log_lock", "waits.py"),  # logging waits for the thread logger-thread
         Case("pipeline", "waits.py"),  # recv and send from rank to rank
         Case("deadlocked_pair", "waits.py", everyone=True),  # the culprit and the rank before it wait for each other
-        Case("crash", "waits.py", polls=True),  # a segmentation fault; nobody is left
+        Case("crash", "waits.py", polls=True, ends=True),  # a segmentation fault; nobody is left
         Case("training_thread", "waits.py", polls=True),  # in train_in_thread; the main threads poll
         Case("tensor_data", "waits.py"),  # groups of rows and of columns
     )
@@ -157,8 +158,17 @@ class RunningJob:
 
     def _wait(self, predicate, what: str, deadline: float) -> None:  # type: ignore[no-untyped-def]
         while not predicate():
+            self.check_alive()
             assert time.monotonic() < deadline, f"{self.case.name}: no {what}\n{self.logs()}"
             time.sleep(0.02)
+
+    def check_alive(self) -> None:
+        """AssertionError with the logs when a rank has ended that was to go on: what is waited for will not come."""
+        if self.case.ends:
+            return
+        mortal = self.culprit if self.case.kill_with == signal.SIGKILL else None
+        ended = [rank for rank, pid in enumerate(self.pids) if rank != mortal and _state(pid) in ("Z", "X")]
+        assert not ended, f"{self.case.name}: of the ranks ended {ended}\n{self.logs()}"
 
     def logs(self) -> str:
         return "\n".join(f"{log.name}: {log.read_text()[-2000:]}" for log in sorted(self.directory.glob("*.log")))
@@ -175,26 +185,6 @@ def _main_thread_switches(pid: int) -> int:
 
 def _state(pid: int) -> str:
     return _status(pid)["State"][:1]
-
-
-def _free_ports(count: int) -> int:
-    """The first of ``count`` neighbouring ports that are free now, for TCP and UDP."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            first = int(probe.getsockname()[1])
-        if first + count < 65536 and all(_is_free(port) for port in range(first, first + count)):
-            return first
-
-
-def _is_free(port: int) -> bool:
-    try:
-        for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
-            with socket.socket(socket.AF_INET, kind) as probe:
-                probe.bind(("127.0.0.1", port))
-    except OSError:
-        return False
-    return True
 
 
 @functools.cache
@@ -238,7 +228,7 @@ def start(
     """
     chosen = CASES[case]
     (directory / "events").mkdir(parents=True, exist_ok=True)
-    port = _free_ports(ranks)
+    port = free_ports(ranks)[0]
     job = RunningJob(chosen, directory, culprit, f"127.0.0.1:{port}")
     try:
         for rank in range(ranks):

@@ -15,6 +15,7 @@ import pytest
 from mltop.probes.collect.dcgm import DcgmSource, Patience, without_filled
 from mltop.probes.model import Gap, GpuSample, MigInstance
 from tests.fakes.dcgm_exporter import PROFILING, FakeDcgmi, FakeExporter, gpu_lines
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 FAST = Patience(grace_s=0.0, scrape_every_s=0.05, retry_first_s=0.1, retry_longest_s=0.2, timeout_s=0.5)
@@ -51,9 +52,7 @@ def exporter() -> Iterator[FakeExporter]:
 
 @pytest.fixture
 def free_url() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{probe.getsockname()[1]}/metrics"
+    return f"http://127.0.0.1:{free_port()}/metrics"
 
 
 def a100s(count: int = 2) -> list[GpuSample]:

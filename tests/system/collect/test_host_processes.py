@@ -137,7 +137,8 @@ def held() -> Iterator[int]:
     try:
         assert shell.stdout is not None
         pid = int(shell.stdout.readline())
-        wait_until(lambda: state_of(pid) == "D", what="state D")
+        wait_until(lambda: Path(f"/proc/{pid}/task/{pid}/children").read_text(), what="its child")
+        wait_until(lambda: state_of(pid) == "D", what="state D")  # not that of a start that waits for the disk
         yield pid
     finally:
         os.killpg(shell.pid, signal.SIGKILL)

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 import pytest
 
-from tests.slurm import free_ports
+from tests.ports import free_port
 
 READER = """
 import json, sys, time
@@ -181,10 +181,10 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("kind", ["set", "plain"])
 def test_mp_spawn_with_torch(kind: str, tmp_path: Path) -> None:
-    (free_port,) = free_ports(1)
+    port = free_port()
     script = tmp_path / "train.py"
     script.write_text(MP_SPAWN)
-    with running([sys.executable, str(script), kind, str(free_port)]) as process, reader() as read:
+    with running([sys.executable, str(script), kind, str(port)]) as process, reader() as read:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         workers = sorted(map(int, children))[1:]  # the first is multiprocessing's resource tracker
         said = read_until(read, lambda said: len(of(said["ranks"], *workers)) == 2)
@@ -194,7 +194,7 @@ def test_mp_spawn_with_torch(kind: str, tmp_path: Path) -> None:
         assert [rank["pid"] for rank in ranks] == expected
         how = "parent and order" if kind == "plain" else "live environment"
         assert {rank["identified_by"] for rank in ranks} == {how}
-        assert {rank["job"] for rank in ranks} == {f"127.0.0.1:{free_port}"}
+        assert {rank["job"] for rank in ranks} == {f"127.0.0.1:{port}"}
         assert not of(said["unassigned"], process.pid, *workers)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 
 import pytest
@@ -135,6 +137,14 @@ def test_killed_rank_is_a_zombie_and_then_gone(tmp_path):
     assert dead.error.startswith("zombie")
     assert [digest.error for digest in gone[CULPRIT].digests] == ["the process is gone"]
     assert [main_digest(zombie[rank]).waiting_in for rank in WAITERS] == ["all_reduce"] * 3
+
+
+def test_a_rank_that_was_to_live_is_not_waited_for(tmp_path):
+    """Whatever it dies of: the test that waits fails at once, and with what it said."""
+    with start("gone", tmp_path) as job:
+        os.kill(job.pids[0], signal.SIGKILL)
+        with pytest.raises(AssertionError, match=r"of the ranks ended \[0\]\n(.|\n)*rank0.log: "):
+            job.wait_hung()
 
 
 @pytest.mark.parametrize("case", ["healthy_slow", "straggler"])

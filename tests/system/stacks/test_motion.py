@@ -37,6 +37,8 @@ class Watch:
     longest_gap_s: float = 0.0
 
     def look(self) -> None:
+        for job in self.jobs.values():
+            job.check_alive()
         if time.time() - self.last_at < SECOND_S / 2:
             return
         ranks, _ = self.source.read(time.monotonic(), {})

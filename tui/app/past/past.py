@@ -95,16 +95,17 @@ class Past:
         with self._lock:
             nodes = tuple(self._node_then(name, moment) for name in self._order)
             told = self._told
-            incidents, motions = told.incidents(moment), told.motions(moment)
+            incidents, motions, reports = told.incidents(moment), told.motions(moment), told.reports(moment)
             return Picture(
                 FleetView(moment, nodes, int(moment * 1000)),
                 told.findings(moment),
-                frozenset(),
+                told.not_judged(moment, self._order),
                 told.ended(moment),
                 told.events(moment),
                 incidents,
                 motions,
-                guarded("the states of ranks", lambda: states_of(motions, incidents), States()),
+                guarded("the states of ranks", lambda: states_of(motions, incidents, reports), States()),
+                reports,
             )
 
     def events(self) -> list[tuple[float, Happening]]:

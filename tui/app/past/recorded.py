@@ -17,6 +17,7 @@ from mltop.probes.reach.view import FleetView, NodeView, Received, summary_of
 from mltop.probes.record import StoredSamples
 from mltop.probes.record.decoding import BadRecording, decode_sample
 from mltop.tui.app.feed import Picture
+from mltop.tui.app.judging import happened_by
 from mltop.tui.app.past.past import Past
 from mltop.tui.render.findings import state_findings
 from mltop.tui.render.guarded import guarded
@@ -113,11 +114,12 @@ class RecordedPast(Past):
         step_s = SHORT_STEP_S if len(self._samples) <= FEW_NODES else LONG_STEP_S
         judging = Judging(diagnosis, self._order, step_s)
         told_at = 0.0
-        for _, line in self._samples.lines_by_time():
+        for _, line, node in self._samples.lines_by_time():
             if stopped.is_set():
                 return
             if (sample := self._decoded(line)) is None:
                 self.unreadable += 1
+                judging.passed_by(node)
                 continue
             with self._lock:
                 self._take(NodeView(NodeState(sample.node, "live")), summary_of(sample), sample.sampled_at)
@@ -160,6 +162,7 @@ class Judging:
         self._newest: dict[str, tuple[float, float]] = {}  # of each node the time, and the interval
         self._events: dict[str, tuple[KernelEvent | RankDeath, ...]] = {}
         self._incidents: tuple[Incident, ...] = ()
+        self._judged: set[str] = set()  # nodes of which the newest sample was
 
     def see(self, sample: Sample) -> Iterator[Picture]:
         """What was told until this sample came, if a step is over."""
@@ -168,10 +171,19 @@ class Judging:
         elif sample.sampled_at >= self._due_at:
             yield self.picture(self._due_at)
             self._due_at = max(self._due_at + self._step_s, sample.sampled_at)
-        guarded(f"judging {sample.node}", partial(self._diagnosis.see, sample), None)
+        judged = guarded(f"judging {sample.node}", partial(self._judge, sample), False)
+        (self._judged.add if judged else self._judged.discard)(sample.node)
         self._newest[sample.node] = sample.sampled_at, sample.interval_s
         if sample.kernel_events or sample.deaths:
-            self._events[sample.node] = (*sample.kernel_events, *sample.deaths)
+            self._events[sample.node] = tuple(happened_by(sample, self._events.get(sample.node, ())))
+
+    def _judge(self, sample: Sample) -> bool:
+        self._diagnosis.see(sample)
+        return True
+
+    def passed_by(self, node: str) -> None:
+        """A sample of it could not be read: what was wrong with it then is not known."""
+        self._judged.discard(node)
 
     def picture(self, at: float, reports: Sequence[JobReport] = ()) -> Picture:
         """What is told at this time; its nodes have no samples."""
@@ -188,4 +200,5 @@ class Judging:
         events = tuple((name, event) for name, own in self._events.items() for event in own)
         incidents = tuple(self._diagnosis.incidents(reports))
         motions = tuple(self._diagnosis.motions.motions())
-        return Picture(view, tuple(firing), frozenset(), ended, events, incidents, motions)
+        not_judged = frozenset([node.node for node in nodes if node.node not in self._judged])
+        return Picture(view, tuple(firing), not_judged, ended, events, incidents, motions, reports=tuple(reports))

@@ -39,8 +39,8 @@ from mltop.tui.screens.overview.fleet_graphs import (
     graph_width,
 )
 from mltop.tui.screens.overview.heatmap import Heatmap
-from mltop.tui.screens.overview.problems import Problems
 from mltop.tui.screens.pane import Pane, TextLines
+from mltop.tui.screens.problems import Problems, lines_for
 from mltop.tui.screens.rows import SubjectRows, by_node
 from mltop.tui.screens.tables import GpuTable, gpu_rows, gpu_table_height
 from mltop.tui.widgets.cell_view import CursorView
@@ -106,10 +106,6 @@ class FleetScreen(Pane):
             return told.nodes[0]
         return self.main.cursor_key or ""
 
-    def opens(self) -> tuple[str, str]:
-        on_it = self.mltop.moment is None and self.query_one(Problems).gravest_at_cursor
-        return ("Enter", "opens it") if on_it else super().opens()
-
     # Drawing.
 
     def fill(self, picture: Picture) -> None:
@@ -124,7 +120,7 @@ class FleetScreen(Pane):
         self.counts = (len(shown), len(picture.view.nodes))
         self._told = guarded("the problems", self._problems, ())
         heats, sections = self._heats_in_order()
-        room = self.size.height - 3 - bool(self.query_one("#status").display) + self.has_class("-low")
+        room = self.rows
         if self._as_list:
             self._show_list(heats, room)
         else:
@@ -135,7 +131,7 @@ class FleetScreen(Pane):
         shown = () if self.filter.empty else [*self._views]
         if not self.filter.empty and not shown:
             return ()
-        return told_of(picture.incidents, picture.findings, picture.states, Scope(self._names), shown)
+        return told_of(picture.incidents, picture.findings, Scope(self._names), shown)
 
     def _heats_in_order(self) -> tuple[list[NodeHeat], list[Section]]:
         """The nodes that are shown in their order, and which belong together."""
@@ -161,9 +157,8 @@ class FleetScreen(Pane):
         legend, node, graphs = room >= MIN_ROOM, room >= ROOM_FOR_NODE, int(room >= ROOM_FOR_NODE)
         whole = height_of(self._told, self._picture.view.taken_at, width)
         heatmap.empty_text = self._why_empty()
-        critical = sum(one.critical for one in self._told)
-        least = max(min(critical, room - legend - LEAST_MAP), min(len(self._told), max(1, room // 3)))
-        others = legend + node + graphs + max(least, min(whole, room // 3))
+        of_map = legend + node + graphs + LEAST_MAP
+        others = legend + node + graphs + lines_for(self._told, whole, room, min(max(of_map, room // 2), room - 1))
         map_room = max(min(LEAST_MAP, room - 1), room - others)
         grid = heatmap.set_map(heats, sections, self.mltop.selection.nodes, map_room, self._names)
         height = max(1, min(len(grid.rows), map_room))

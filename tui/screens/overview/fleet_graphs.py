@@ -65,7 +65,7 @@ def _activity(sums: Sums, group: Group, at: int, end: int) -> Graph:
 
 def _power(sums: Sums, group: Group, at: int, end: int) -> Graph:
     limits = [limit for view in group.nodes for limit in _limits(view)]
-    values = _whole(sums, sums.power_w)
+    values = sums.whole(sums.power_w)
     now, before = _last(values[:end]), _mean(values[: min(at, end)])
     most = sum(limits) or max((value for value in values if value is not None), default=0.0)
     about = f"of {kilowatts(most)}" if limits else ""
@@ -73,7 +73,7 @@ def _power(sums: Sums, group: Group, at: int, end: int) -> Graph:
 
 
 def _network(sums: Sums, at: int, end: int) -> Graph:
-    values = _whole(sums, sums.network_bytes_per_s)
+    values = sums.whole(sums.network_bytes_per_s)
     now, before = _last(values[:end]), _mean(values[: min(at, end)])
     most = max((value for value in values if value is not None), default=0.0)
     return Graph("network", "net", "", _rate(now), _fell(before, now, _rate), _shares(values, most / 0.9))
@@ -86,15 +86,6 @@ def _limits(view: NodeView) -> list[float]:
 
 def _rate(value: float | None) -> str:
     return f"{count(value)}B/s"
-
-
-def _whole(sums: Sums, values: Values) -> list[float | None]:
-    """A column in which fewer nodes told is scaled up: it is their silence, not a fall."""
-    whole = sums.most_nodes
-    return [
-        None if value is None or not nodes else value * whole / nodes
-        for value, nodes in zip(values, sums.nodes, strict=True)
-    ]
 
 
 def _shares(values: Values, most: float) -> list[float | None]:
