@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from mltop.probes.active.supervisor.devices import refused
 from mltop.probes.demo.gpus import simulate
 from mltop.probes.demo.probes.replay import ProbeMachine, device_result
 from mltop.probes.demo.simulated import FIRST_PID, JOB, LOST_GPU, SimulatedJob, SimulatedNode, rank_sample, rank_stacks
+from mltop.probes.investigate.capture import load
 from mltop.probes.investigate.probing.board import Board
 from mltop.probes.investigate.probing.report import Measured, judged
 from mltop.probes.investigate.probing.wanted import ProbeProgress, ProbeWanted
@@ -22,7 +24,11 @@ from mltop.probes.judge.hang.verdict import report
 from mltop.probes.model import Gap, JobReport, NodeState, Sample
 from mltop.probes.model.probe import ProbeEvent
 from mltop.probes.reach.view import FleetView, NodeView
+from mltop.probes.record.decoding import decode_head
+from mltop.probes.record.recordings import recording
+from mltop.tui.app.past.replay import ReplaySession
 from mltop.tui.app.session import Cancellable
+from mltop.tui.app.stalls import Stalls
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot
@@ -40,6 +46,7 @@ JUDGING_S = 60.0  # that pass for the feed between two views: in these it may ju
 class Scene:
     """``nodes`` of 8 GPUs, whose job's rank 5 (or its last) has hung for ``hung_s`` (negative: not yet). ``ranks``: on
     a single node. ``others``: so many of the nodes run a job that is well. ``watched_s``: how long mltop has looked.
+    ``replayed``: it is a recording of that time, open at its end.
     """
 
     nodes: int = 1
@@ -54,6 +61,7 @@ class Scene:
     watched_s: float = 600.0
     step_s: float = 2.0
     dumped: bool = True
+    replayed: bool = False
 
 
 SCENES = {
@@ -67,6 +75,7 @@ SCENES = {
     "no-driver": Scene(ranks=0, no_driver=True, watched_s=60.0),
     "starting": Scene(nodes=4, connecting=True, watched_s=0.0),
     "after-5-s": Scene(watched_s=5.0, step_s=1.0),
+    "replay": Scene(hung_s=95.0, ranks=4, watched_s=300.0, step_s=1.0, replayed=True),
 }
 
 
@@ -200,6 +209,8 @@ def watched(scene: Scene) -> MltopApp:
     """The app after it has watched a scene for a while; it runs from here on by itself."""
     from mltop.tui.app.app import MltopApp
 
+    if scene.replayed:
+        return _replayed(scene)
     session, clock = StillSession(scene), Clock()
     app = MltopApp(session, clock=clock)
     times = [NOW - scene.watched_s + step * scene.step_s for step in range(round(scene.watched_s / scene.step_s))]
@@ -215,10 +226,27 @@ def watched(scene: Scene) -> MltopApp:
     return app
 
 
+def _replayed(scene: Scene) -> MltopApp:
+    from mltop.tui.app.app import MltopApp
+
+    session = StillSession(scene)
+    times = [NOW - step * scene.step_s for step in range(round(scene.watched_s / scene.step_s), -1, -1)]
+    samples = [view.sample for now in times for view in session.view_at(now).nodes if view.sample is not None]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "hang.jsonl"
+        path.write_bytes(recording(samples))
+        content = load(path, decode_head)
+    return MltopApp(ReplaySession(path, content), stalls=Stalls(dump="never"))
+
+
 async def shown(app: MltopApp, pilot: Pilot[None], keys: Sequence[str] = ()) -> None:
-    """Once the app shows a picture, and after these keys."""
+    """Once the app shows a picture, and after these keys. A recording stands at its end, and the rules have seen it."""
     while app.picture is None:
         await pilot.pause(0.01)
+    if app.player is not None:
+        await pilot.press("p", "end")
+        while app.history.judged_share < 1.0:
+            await pilot.pause(0.01)
     for key in keys:
         await pilot.press(key)
     await pilot.pause()

@@ -1,5 +1,5 @@
 """`python -m tests.screenshots [DIR]`: the README's pictures. `--scenes [NAME ...]`: every state that the first screen
-is judged in, at three sizes, in every kind of terminal.
+is judged in, and the other panes in a hang, at three sizes, in every kind of terminal.
 
 SVG always, PNG too where ``rsvg-convert`` is installed, of scenes also the text. Two runs give the same pictures.
 """
@@ -30,6 +30,21 @@ TERMINALS = {
     "nocolor": {"NO_COLOR": "1"},
     "ascii": {"NO_COLOR": "1", "PYTHONIOENCODING": "ascii"},
 }
+# The other panes, of a hang: the pictures are looked at as those of the first screen are.
+PANES: dict[str, tuple[Scene, tuple[str, ...]]] = {
+    "pane-node": (SCENES["hung"], ("2",)),
+    "pane-gpu": (SCENES["throttled"], ("2", "j", "enter")),
+    "pane-gpu-then": (SCENES["throttled"], ("2", "j", "enter", *["left_square_bracket"] * 9)),
+    "pane-ranks": (SCENES["hung"], ("3",)),
+    "pane-rank": (SCENES["hung"], ("t", "3", "enter")),
+    "pane-stacks": (SCENES["hung"], ("t",)),
+    "pane-undumped": (SCENES["hung"], ("4",)),
+    "pane-links": (SCENES["hung"], ("5",)),
+    "pane-events": (SCENES["hung"], ("6",)),
+    "pane-incidents": (SCENES["hung"], ("8",)),
+    "pane-incident": (SCENES["hung"], ("enter",)),
+}
+SHOWN = {**{name: (scene, ()) for name, scene in SCENES.items()}, **PANES}
 CHILD = "MLTOP_SCENES_OF_ONE_TERMINAL"
 
 
@@ -93,8 +108,9 @@ def scenes(directory: Path, names: Sequence[str], sizes: Sequence[tuple[int, int
     """Those of one kind of terminal: which glyphs and colours there are is decided once in a process."""
     in_terminal(**TERMINALS[terminal])
     for name in names:
+        scene, keys = SHOWN[name]
         for size in sizes:
-            svg, text = asyncio.run(take(SCENES[name], (), size))
+            svg, text = asyncio.run(take(scene, keys, size))
             path = directory / f"{name}-{size[0]}x{size[1]}-{terminal}.svg"
             write(svg, path)
             path.with_suffix(".txt").write_text(text + "\n", encoding="utf-8")
@@ -103,7 +119,7 @@ def scenes(directory: Path, names: Sequence[str], sizes: Sequence[tuple[int, int
 def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.screenshots", description=__doc__)
     parser.add_argument("directory", nargs="?", type=Path, default=Path("screenshots"))
-    parser.add_argument("--scenes", nargs="*", metavar="NAME", help=f"of {', '.join(SCENES)}; none: all")
+    parser.add_argument("--scenes", nargs="*", metavar="NAME", help=f"of {', '.join(SHOWN)}; none: all")
     parser.add_argument("--terminal", choices=TERMINALS, help="of scenes: this kind only")
     asked = parser.parse_args(arguments)
     asked.directory.mkdir(parents=True, exist_ok=True)
@@ -113,7 +129,7 @@ def main(arguments: Sequence[str]) -> None:
             svg, _ = asyncio.run(take(picture.scene, picture.keys, picture.size))
             write(svg, asked.directory / f"{picture.name}.svg")
         return
-    names = asked.scenes or list(SCENES)
+    names = asked.scenes or list(SHOWN)
     if os.environ.get(CHILD):
         scenes(asked.directory, names, SIZES, asked.terminal)
         return

@@ -94,6 +94,11 @@ class Terminal:
         except AssertionError as error:
             raise AssertionError(f"{error}; the screen shows:\n{self.text()}") from None
 
+    def is_cooked(self) -> bool:
+        """Whether it is as a shell's prompt wants it: lines, with echo."""
+        wanted = termios.ICANON | termios.ECHO
+        return termios.tcgetattr(self._fd)[3] & wanted == wanted
+
     def hang_up(self) -> None:
         """Close the terminal as a dying ssh does: the program gets SIGHUP."""
         if self._fd >= 0:

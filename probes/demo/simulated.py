@@ -109,8 +109,16 @@ def rank_stacks(job: SimulatedJob, rank: int, now: float) -> RankStacks:
         took_s=0.02,
         before=sample,
         after=replace(sample),
-        digests=[digest],
+        digests=[digest, replace(digest, thread="Thread-2", frames=_WRITING, waiting_in=None, key=key_of(_WRITING))],
     )
+
+
+# A thread that every rank has beside its main one.
+_WRITING = [
+    Frame("Condition.wait", "threading.py", 320),
+    Frame("Queue.get", "queue.py", 171),
+    Frame("_AsyncWriterThread.run", "tensorboard/summary/writer/event_file_writer.py", 244),
+]
 
 
 def stack_of(job: SimulatedJob, rank: int, now: float) -> tuple[list[Frame], str | None]:

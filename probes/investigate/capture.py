@@ -23,7 +23,7 @@ from mltop.probes.record import BadRecording, CaptureWriter, Saved, read_capture
 from mltop.probes.record.archives import SUFFIXES, is_archive, is_archive_name, stem_of
 from mltop.probes.record.captures import FINDINGS, INCIDENTS, KERNEL_LINES
 from mltop.probes.record.decoding import decode_sample
-from mltop.probes.record.recordings import DecodeLine, sentence
+from mltop.probes.record.recordings import DecodeLine, left_out_words, sentence
 from mltop.probes.system.files import BadFile
 
 Describe = Callable[[list[JobReport]], str]
@@ -172,6 +172,7 @@ def load(path: Path, decode_line: DecodeLine = decode_sample) -> Saved:
         return read_capture(path, Interner().stacks, decode_line)
     recording = read_recording(path, decode_line)
     gaps = [Gap("recording", f"{path.name} is cut off")] if recording.cut_off else []
+    gaps += [Gap("recording", left_out_words(*left_out)) for left_out in recording.samples.left_out]
     return Saved([NodeState(node, "live") for node in recording.samples], recording.samples, gaps=gaps)
 
 

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING
 
 from mltop.probes.investigate.progress import CaptureResult, End, Run, StackProgress
 from mltop.probes.investigate.stacks import StackRequest, StackRun
+from mltop.probes.judge.values import call_between_slices
 from mltop.probes.model import Sample
 from mltop.probes.reach.channel import Channel
+from mltop.probes.reach.courtesy import give_way
 from mltop.probes.reach.hub import Hub
 
 if TYPE_CHECKING:  # a capture's and a probe's modules are imported when they begin: they would delay the first paint
@@ -39,7 +41,8 @@ if TYPE_CHECKING:  # a capture's and a probe's modules are imported when they be
     from mltop.probes.record import CaptureWriter
 
 RECENT_DUMP_S = 60.0  # a capture uses the last dump when it is not older
-CLOSE_CAPTURE_S = 0.7  # at exit: for a running capture to write what it has
+LEAVING_S = 0.1  # at exit: for agents to end by themselves, before they are killed
+CLOSE_CAPTURE_S = 3.0  # likewise: for a running capture to write what it has
 WRITE_SHARE = 0.1  # of a dump's time at most goes into writing rounds to disk: the next round waits for it
 # Samples and dumps hold no cycles. Looking for some among all objects, as is the default, doubles the CPU time of a
 # dump of 4,096 ranks, and halts every thread for seconds. What is new is looked at once, a little at a time.
@@ -71,9 +74,12 @@ class LiveSession:
         self.joined_with: Callable[[Sequence[JobReport]], Sequence[Incident]] = lambda _: ()
         self.motions: Callable[[], Sequence[JobMotion]] = lambda: ()
         gc.set_threshold(*COLLECT_AFTER)
+        call_between_slices(give_way)
         self._newest_dump: StackRun | None = None
         self._dumped_at = 0.0
         self._capture: CaptureRun | None = None
+        self.captured_at_close: CaptureResult | None = None  # of a capture that ran when the session was closed
+        self._closing = False
         self.hub.start()
 
     def dump_stacks(
@@ -159,10 +165,18 @@ class LiveSession:
         return self._memory.past() if self._memory is not None else ()
 
     def close(self) -> None:
-        if self._capture is not None and not self._capture.wait(0.0):
-            self._capture.cancel()
-            self._capture.wait(CLOSE_CAPTURE_S)
-        self.hub.close()
+        """End every agent and connection at once; a capture that runs still writes what it has, within seconds."""
+        if self._closing:
+            return
+        self._closing = True
+        capture = self._capture
+        writing = capture is not None and not capture.wait(0.0)
+        if writing and capture is not None:
+            capture.cancel()
+            capture.wait(LEAVING_S)
+        self.hub.close(LEAVING_S)
+        if writing and capture is not None:
+            self.captured_at_close = capture.finish_or_give_up(CLOSE_CAPTURE_S)
 
 
 @dataclass(frozen=True)
@@ -211,6 +225,7 @@ class CaptureRun(Run):
         self._session, self._place = session, place
         self._on_done, self._on_progress = on_done, on_progress
         self._dump: StackRun | None = None
+        self._writer: CaptureWriter | None = None
         self._result: CaptureResult | None = None
         self._wrote_at = self._took_s = 0.0
 
@@ -218,6 +233,15 @@ class CaptureRun(Run):
         super().cancel()
         if self._dump is not None:
             self._dump.cancel()
+
+    def finish_or_give_up(self, timeout_s: float) -> CaptureResult | None:
+        """What has come of it, after ``timeout_s`` at most: what it writes then it ends, and begins nothing more, so
+        that no file is half there. None where nothing was written.
+        """
+        if self.wait(timeout_s) or self._writer is None:
+            return self._result
+        self._writer.give_up()
+        return CaptureResult(self._writer.directory, ("it was cut off before all was written",), cancelled=True)
 
     def _work(self) -> None:
         # Here, not in the caller's thread: looking at a directory on a dead file server may never return.
@@ -236,7 +260,7 @@ class CaptureRun(Run):
 
         place = self._place
         place.check_room()
-        writer = begin(place.path, time.time(), place.parent)
+        writer = self._writer = begin(place.path, time.time(), place.parent)
         dump = self._session.recent_dump()
         if dump is None:
             dump = self._dumped(writer)

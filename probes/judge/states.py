@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -166,7 +167,8 @@ def _is_about(incident: Incident, motion: JobMotion) -> bool:
 
 def _of_job(motion: JobMotion, incidents: Sequence[Incident], report: JobReport | None) -> JobStates:
     hang = next((one for one in incidents if one.kind in ("hang", "crash")), None)
-    if motion.phase in ("quiet", "stalled") or (hang is not None and motion.phase != "moving"):
+    seen = report is not None and _is_of_now(report, motion)  # stacks know of a hang before the counters do
+    if motion.phase in ("quiet", "stalled") or (hang is not None and (seen or motion.phase != "moving")):
         return _standing(motion, hang, report)
     if motion.phase == "starting":
         return JobStates(Doing("starting", motion.since))
@@ -203,9 +205,9 @@ def _standing(motion: JobMotion, hang: Incident | None, report: JobReport | None
 
 
 def _is_of_now(report: JobReport, motion: JobMotion) -> bool:
-    """Whether its stacks were taken after the job last moved."""
+    """Whether its stacks were taken after the job last moved; of stacks without a time nobody knows that."""
     taken = [digest.taken_at for digest in report.digests if digest.taken_at is not None]
-    return report.verdict.stands_still and (motion.since is None or not taken or max(taken) >= motion.since)
+    return report.verdict.stands_still and (motion.since is None or max(taken, default=-math.inf) >= motion.since)
 
 
 def _waiting(report: JobReport, since: float | None) -> dict[int, Doing]:

@@ -93,11 +93,17 @@ class Evidence:
 
 @dataclass
 class Suffers:
-    """Whose work is lost: ``ranks``, how many ``gpus``, and ``gpu_hours`` so far."""
+    """Whose work is lost: ``ranks``, how many ``gpus``, and ``gpu_hours`` so far.
+
+    Of these ``waiting`` wait for the culprits, ``waits_in`` a collective ("" not known); ``ended`` are gone.
+    """
 
     ranks: Ranges = field(default_factory=Ranges)
     gpus: int = 0
     gpu_hours: float = 0.0
+    waiting: Ranges = field(default_factory=Ranges)
+    waits_in: str = ""
+    ended: Ranges = field(default_factory=Ranges)
 
 
 @dataclass

@@ -72,6 +72,7 @@ class Hub:
         self._listeners: list[Callable[[], None]] = []
         self._told_serial, self._told_at = 0, 0.0
         self._closing = threading.Event()
+        self._grace_s = CLOSE_GRACE_S
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="mltop-hub", daemon=True)
 
@@ -117,10 +118,13 @@ class Hub:
         names = tuple(nodes) or self._records.names
         self._poller.post(lambda: self._retry(names))
 
-    def close(self) -> None:
-        """End every agent. Returns within about a second."""
+    def close(self, grace_s: float = CLOSE_GRACE_S) -> None:
+        """End every agent; what has not ended by itself after ``grace_s`` is killed with all that it started. Returns
+        soon after that.
+        """
         if self._closing.is_set():
             return
+        self._grace_s = grace_s
         self._closing.set()
         if self._thread.is_alive():
             self._poller.post(lambda: None)
@@ -250,7 +254,7 @@ class Hub:
         self._requests.end_all("mltop is ending")
         for link in self._links:
             link.end()
-        self._reaper.hurry(time.monotonic(), CLOSE_GRACE_S)
+        self._reaper.hurry(time.monotonic(), self._grace_s)
         while self._reaper:
             self._reaper.look(time.monotonic())
             if self._reaper:

@@ -17,13 +17,13 @@ import tarfile
 import tempfile
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, cast
 
 from mltop.probes.model.units import size_words
 from mltop.probes.record.decoding import MOST_FILES, MOST_RECORDING_BYTES, BadRecording
-from mltop.probes.system.files import Folder, named, open_regular
+from mltop.probes.system.files import BadFile, Folder, named, open_regular
 
 SUFFIXES = (".tar.gz", ".tgz")
 MOST_UNPACKED_BYTES = MOST_RECORDING_BYTES
@@ -36,8 +36,9 @@ _USTAR_AT = 257  # of a header (tar(5)); GNU's and POSIX's both have "ustar" the
 _OURS = ("manifest.json",)
 
 
-def pack(folder: Folder, archive: Path, top: str) -> None:
-    """Writes all regular files of ``folder`` into a new file of 0600, below ``top``. Raises OSError and BadFile.
+def pack(folder: Folder, archive: Path, top: str, given_up: Callable[[], bool] = lambda: False) -> None:
+    """Writes all regular files of ``folder`` into a new file of 0600, below ``top``. Raises OSError and BadFile, that
+    too where it is ``given_up`` meanwhile.
 
     FileExistsError for anything that is there; it appears whole or not at all. Owners and modes are not told.
     """
@@ -46,7 +47,7 @@ def pack(folder: Folder, archive: Path, top: str) -> None:
         try:
             with named(archive), os.fdopen(fd, "wb") as file:
                 with tarfile.open(fileobj=file, mode="w:gz", compresslevel=6, format=tarfile.PAX_FORMAT) as tar:
-                    _add(tar, folder, top)
+                    _add(tar, folder, top, given_up)
                 file.flush()
                 os.fsync(file.fileno())
             with named(archive):
@@ -78,15 +79,17 @@ def empty(folder: Folder) -> None:
             os.unlink(name, dir_fd=folder.fd)
 
 
-def _add(tar: tarfile.TarFile, folder: Folder, inside: str) -> None:
+def _add(tar: tarfile.TarFile, folder: Folder, inside: str, given_up: Callable[[], bool]) -> None:
     """The files of a folder, and of those in it; names that begin with a dot are temporary."""
     _add_entry(tar, inside, None, 0)
     for name, kind in folder.names(MOST_FILES).items():
+        if given_up():
+            raise BadFile(f"{folder.path}: not all of it is packed: mltop was ended")
         if name.startswith("."):
             continue
         if kind == stat.S_IFDIR:
             with folder.folder(name) as below:
-                _add(tar, below, f"{inside}/{name}")
+                _add(tar, below, f"{inside}/{name}", given_up)
         elif kind == stat.S_IFREG:
             fd = folder.open_file(name)
             with os.fdopen(fd, "rb") as file:

@@ -34,6 +34,7 @@ from mltop.probes.record.recordings import (
     DecodeLine,
     StoredSamples,
     check_format,
+    left_out_words,
     read_samples,
     recording,
     sentence,
@@ -48,6 +49,7 @@ INCIDENTS, FINDINGS, KERNEL_LINES = "incidents.json", "findings.json", "kernel.t
 _MOST_NAME_BYTES = 200  # of a file: file systems take 255, and there is a suffix
 _MOST_CHARS = 500  # of a problem that a manifest tells
 _NAMED = 3  # of the files that are missing
+_LAST_WRITE_S = 0.5  # what is being written when a capture is given up is waited for so long
 
 
 class CaptureWriter:
@@ -58,6 +60,7 @@ class CaptureWriter:
         self.directory = directory
         self._folder = Folder.make(directory)
         self._lock = threading.RLock()
+        self._given_up = threading.Event()
         self._files: set[str] = set()
         self._manifest: dict[str, Any] = {
             "mltop_capture": FORMAT,
@@ -122,10 +125,16 @@ class CaptureWriter:
             self._manifest.update(finished_at=time.time(), complete=not self.problems)
             self._write_manifest()
 
+    def give_up(self) -> None:
+        """Write nothing more; the program may end after this, and no file is half there. What is there is kept."""
+        self._given_up.set()
+        if self._lock.acquire(timeout=_LAST_WRITE_S):
+            self._lock.release()
+
     def pack(self, archive: Path) -> None:
         """Makes one file of it, and removes the folder. Raises OSError and BadFile: the folder stays then."""
         with self._lock:
-            pack(self._folder, archive, stem_of(archive))
+            pack(self._folder, archive, stem_of(archive), self._given_up.is_set)
             with contextlib.suppress(OSError, BadFile):
                 empty(self._folder)
                 self.directory.rmdir()
@@ -135,13 +144,18 @@ class CaptureWriter:
         *above, last = name.split("/")
         folder = self._folder
         with contextlib.ExitStack() as opened:
+            opened.enter_context(self._lock)
+            if self._given_up.is_set():
+                return
             for part in above:
                 folder = opened.enter_context(folder.ensure_folder(part))
             folder.write(last, data)
 
     def _write_manifest(self) -> None:
         text = well_formed(json.dumps(self._manifest, indent=1, default=all_fields))
-        self._folder.write(MANIFEST, text.encode())
+        with self._lock:
+            if not self._given_up.is_set():
+                self._folder.write(MANIFEST, text.encode())
 
 
 def safe_name(node: str) -> str:
@@ -270,8 +284,7 @@ class _Reader:
             finally:
                 os.close(fd)
             self._files.add(f"{SAMPLES}/{name}")
-        into.finish(str(self._folder.path))
-        return cut_off
+        return cut_off + [left_out_words(*left_out) for left_out in into.left_out]
 
     def _dumps(self, share: Callable[[RankStacks], None]) -> list[RankStacks]:
         kind = _without_raw()

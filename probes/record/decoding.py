@@ -31,7 +31,7 @@ MOST_SAMPLE_OBJECTS = 30_000  # of 64 GPUs with their links, ranks, ports and pr
 MOST_RECORDING_BYTES = 4 << 30  # unpacked, of all recordings in a capture together
 MOST_SAMPLES = 1_000_000  # a week of one node at 1 Hz: 604,800
 MOST_PACKED_BYTES = 384 << 20  # of samples, as they are kept in memory
-MOST_DISORDERED_BYTES = 64 << 20  # of a node whose samples do not stand in the order of time
+MOST_DISORDERED_BYTES = 64 << 20  # of a node whose samples do not stand in the order of time: so many are sorted
 
 MOST_FILES = 200_000  # in a folder: 16,384 nodes with 8 ranks each have 131,072
 MOST_MANIFEST_BYTES = 32 << 20

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import heapq
 import json
+import math
 import os
 import time
 import zlib
@@ -17,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mltop.probes.model import Sample, to_json
 from mltop.probes.model.units import size_words
@@ -39,6 +40,8 @@ from mltop.probes.version import __version__
 _UNPACKED_BYTES = 64 << 20  # that wait to be packed, or are read at a time, of all nodes together
 _PIECE_BYTES = (16 << 10, 128 << 10)  # at least and at most
 FORMAT = 1
+MOST_RUNS = 128  # of a node whose clock was set back: of each a piece is unpacked at a time
+Item = TypeVar("Item")
 DecodeLine = Callable[[bytes, str], "Sample | SampleHead"]
 _GZIP = b"\x1f\x8b"
 _MOST_MEMBERS = 10_000  # gzip files put together with cat
@@ -53,9 +56,9 @@ class NodeSamples:
         self._pieces: list[tuple[int, bytes]] = []  # (number of lines, packed)
         self._open: list[bytes] = []
         self._newest = 0  # its place
+        self._begins = array("L")  # of runs: where time went back
         self.open_bytes = 0
         self.all_bytes = 0
-        self.in_order = True
         self._order: Sequence[int] | None = None  # by time
         self._unpacked: tuple[int, list[bytes]] | None = None  # a piece's number, and its lines
 
@@ -63,14 +66,27 @@ class NodeSamples:
         return len(self._times)
 
     def add(self, sampled_at: float, line: bytes) -> None:
-        if self._times and sampled_at < self._times[self._newest]:
-            self.in_order = False
-        else:
+        if not self._times or sampled_at < self._times[-1]:
+            self._begins.append(len(self._times))
+        if not self._times or sampled_at >= self._times[self._newest]:
             self._newest = len(self._times)
         self._times.append(sampled_at)
         self._open.append(line)
         self.open_bytes += len(line)
         self.all_bytes += len(line)
+
+    @property
+    def in_order(self) -> bool:
+        return len(self._begins) <= 1
+
+    @property
+    def left_out(self) -> int:
+        """How many ``lines`` leaves out: they are too many to be sorted, of a clock that went back again and again."""
+        return len(self) - sum(1 for _ in _rising(self._times, float)) if self._order_is_lost else 0
+
+    @property
+    def _order_is_lost(self) -> bool:
+        return self.all_bytes > MOST_DISORDERED_BYTES and len(self._begins) > MOST_RUNS
 
     def pack(self) -> int:
         """Packs what is open. Returns the bytes that this takes."""
@@ -100,9 +116,17 @@ class NodeSamples:
         return (decode_sample(line, "sample") for _, line in self.lines(when))
 
     def lines(self, when: float = float("-inf")) -> Iterator[tuple[float, bytes]]:
-        """(time, JSON) of the samples of ``when`` and later, in the order of time."""
-        timed_lines = (timed for timed in self._lines(when) if timed[0] >= when)
-        return timed_lines if self.in_order else iter(sorted(timed_lines, key=itemgetter(0)))
+        """(time, JSON) of the samples of ``when`` and later, in the order of time. A node's clock may have been set
+        back: each run of it is read beside the others. Of too many, what would go back is left out.
+        """
+        if self.in_order:
+            return self._lines(when)
+        if self.all_bytes <= MOST_DISORDERED_BYTES:
+            return iter(sorted(self._lines(when), key=itemgetter(0)))
+        if self._order_is_lost:
+            return _rising(self._lines(when), itemgetter(0))
+        runs = zip(self._begins, [*self._begins[1:], len(self)], strict=True)
+        return heapq.merge(*(self._lines(when, *run) for run in runs), key=itemgetter(0))
 
     @property
     def oldest_at(self) -> float:
@@ -128,21 +152,36 @@ class NodeSamples:
             begin += count
         return self._open[index - begin]
 
-    def _lines(self, when: float) -> Iterator[tuple[float, bytes]]:
-        """(time, line) in the order of the file; pieces that are older than ``when`` as a whole are not unpacked."""
+    def _lines(self, when: float, first: int = 0, end: int | None = None) -> Iterator[tuple[float, bytes]]:
+        """(time, line) of ``when`` and later, those from ``first`` to ``end`` in the order of the file; pieces that
+        have none of them are not unpacked.
+        """
+        end = len(self) if end is None else end
         begin = 0
-        for count, packed in self._pieces:
-            times = self._times[begin : begin + count]
+        for count, packed in (*self._pieces, (len(self._open), None)):
+            inside = range(max(first, begin), min(end, begin + count))
+            if any(self._times[at] >= when for at in inside):
+                lines = self._open if packed is None else zlib.decompress(packed).split(b"\n")
+                yield from ((self._times[at], lines[at - begin]) for at in inside if self._times[at] >= when)
             begin += count
-            if max(times) >= when:
-                yield from zip(times, zlib.decompress(packed).split(b"\n"), strict=True)
-        yield from zip(self._times[begin:], self._open, strict=True)
+
+
+def _rising(items: Iterable[Item], time_of: Callable[[Item], float]) -> Iterator[Item]:
+    """Without those that are older than one before them."""
+    newest = -math.inf
+    for item in items:
+        if time_of(item) >= newest:
+            newest = time_of(item)
+            yield item
 
 
 class StoredSamples(Mapping[str, NodeSamples]):
-    """Samples by node, within the limits of `decoding.py`: ``add`` raises BadRecording beyond them."""
+    """Samples by node, within the limits of `decoding.py`: ``add`` raises BadRecording beyond them. ``oldest_at`` and
+    ``newest_at``: of all of them.
+    """
 
     def __init__(self) -> None:
+        self.oldest_at, self.newest_at = math.inf, -math.inf
         self._nodes: dict[str, NodeSamples] = {}
         self._open_bytes = self._packed_bytes = self._count = 0
 
@@ -161,6 +200,7 @@ class StoredSamples(Mapping[str, NodeSamples]):
         if samples is None:
             samples = self._nodes[sample.node] = NodeSamples()
         samples.add(sample.sampled_at, line)
+        self.oldest_at, self.newest_at = min(self.oldest_at, sample.sampled_at), max(self.newest_at, sample.sampled_at)
         self._count += 1
         self._open_bytes += len(line)
         if samples.open_bytes > self._piece_bytes():
@@ -184,15 +224,18 @@ class StoredSamples(Mapping[str, NodeSamples]):
             self._open_bytes -= samples.open_bytes
             self._packed_bytes += samples.pack()
 
-    def lines_by_time(self) -> Iterator[tuple[float, bytes]]:
-        """(time, JSON) of the samples of all nodes, the oldest first."""
-        return heapq.merge(*(samples.lines() for samples in self._nodes.values()), key=itemgetter(0))
+    def lines_by_time(self) -> Iterator[tuple[float, bytes, str]]:
+        """(time, JSON, node) of the samples of all nodes, the oldest first."""
 
-    def finish(self, where: str) -> None:
-        """Checks the order of time, when all samples are added. Raises BadRecording."""
-        for node, samples in self._nodes.items():
-            if samples.all_bytes > MOST_DISORDERED_BYTES and not samples.in_order:
-                raise BadRecording(f"{where}: the samples of {node} do not stand in the order of time")
+        def of_node(node: str, samples: NodeSamples) -> Iterator[tuple[float, bytes, str]]:
+            return ((at, line, node) for at, line in samples.lines())
+
+        return heapq.merge(*(of_node(*item) for item in self._nodes.items()), key=itemgetter(0))
+
+    @property
+    def left_out(self) -> list[tuple[str, int]]:
+        """The nodes whose clock went back too often, and how many samples that costs."""
+        return [(node, left_out) for node, samples in self._nodes.items() if (left_out := samples.left_out)]
 
     def by_time(self) -> Iterator[Sample]:
         """The samples of all nodes, the oldest first."""
@@ -206,6 +249,11 @@ class StoredSamples(Mapping[str, NodeSamples]):
     def oldest(self) -> list[Sample]:
         """The first one of every node."""
         return [next(iter(samples)) for samples in self._nodes.values()]
+
+
+def left_out_words(node: str, count: int) -> str:
+    """That samples are missing, in words."""
+    return f"{count:,} samples of {node} are left out: its clock went back again and again"
 
 
 def header_line(started_at: float) -> str:
@@ -237,17 +285,54 @@ def read_recording(path: Path, decode_line: DecodeLine = decode_sample) -> Recor
 
     ``decode_line``: ``decode_head`` leaves it to who looks at a sample to see whether all of it can be read.
     """
-    try:
-        fd = open_regular(path)
-    except (OSError, BadFile) as error:
-        raise BadRecording(sentence(error)) from None
-    recorded = Recording()
-    try:
-        recorded.cut_off = read_samples(fd, path, recorded.samples, decode_line=decode_line)
-    finally:
-        os.close(fd)
-    recorded.samples.finish(str(path))
-    return recorded
+    with OpenRecording(path, decode_line) as recording:
+        recording.read()
+        return Recording(recording.samples, recording.cut_off)
+
+
+class OpenRecording:
+    """A recording that is read bit by bit, from one thread at a time: ``samples`` are those that were read so far.
+    Opening and ``read`` raise BadRecording.
+    """
+
+    def __init__(self, path: Path, decode_line: DecodeLine = decode_sample) -> None:
+        self.path, self.samples = path, StoredSamples()
+        try:
+            self._fd = open_regular(path)
+        except (OSError, BadFile) as error:
+            raise BadRecording(sentence(error)) from None
+        try:
+            self.size_bytes = os.fstat(self._fd).st_size
+            self._lines = SampleLines(self._fd, path, decode_line=decode_line)
+        except BadRecording:
+            self.close()
+            raise
+
+    def read(self, most: float = math.inf) -> bool:
+        """Read so many samples more. False once there are none left."""
+        return self._lines.read(self.samples, most)
+
+    @property
+    def cut_off(self) -> bool:
+        return self._lines.cut_off
+
+    @property
+    def read_share(self) -> float:
+        """How much of the file was read."""
+        if self._fd < 0 or not self.size_bytes:
+            return 1.0
+        return min(1.0, os.lseek(self._fd, 0, os.SEEK_CUR) / self.size_bytes)
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __enter__(self) -> OpenRecording:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def sentence(error: OSError | BadFile) -> str:
@@ -259,19 +344,46 @@ def read_samples(
     fd: int, path: Path, into: StoredSamples, budget: Budget | None = None, decode_line: DecodeLine = decode_sample
 ) -> bool:
     """Adds the samples of a file, which begins at ``fd``. Returns whether it is cut off. Raises BadRecording."""
-    lines = _Lines(fd, path, budget or Budget())
-    header = next(iter(lines), b"")
-    try:
-        number = decode(header, _Header, "its first line", 100).mltop_recording
-    except BadRecording as problem:
-        raise BadRecording(f"{path} is not an mltop recording ({problem})") from None
-    check_format(number, FORMAT, f"{path} is a recording")
-    for number, line in enumerate(lines, 2):
-        if line.isspace() or not line:
-            continue
-        where = f"{path}: line {number}"
-        into.add(decode_line(line, where), line, where)
+    lines = SampleLines(fd, path, budget, decode_line)
+    lines.read(into)
     return lines.cut_off
+
+
+class SampleLines:
+    """The lines of a file, which begins at ``fd``, one after the other. Raises BadRecording for a wrong header."""
+
+    def __init__(
+        self, fd: int, path: Path, budget: Budget | None = None, decode_line: DecodeLine = decode_sample
+    ) -> None:
+        self._path, self._decode_line = path, decode_line
+        self._lines = _Lines(fd, path, budget or Budget())
+        header = next(iter(self._lines), b"")
+        try:
+            number = decode(header, _Header, "its first line", 100).mltop_recording
+        except BadRecording as problem:
+            raise BadRecording(f"{path} is not an mltop recording ({problem})") from None
+        check_format(number, FORMAT, f"{path} is a recording")
+        self._number = 1
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether it ends in the middle, as far as it was read."""
+        return self._lines.cut_off
+
+    def read(self, into: StoredSamples, most: float = math.inf) -> bool:
+        """Add at most so many samples. False once there are none left. Raises BadRecording."""
+        read = 0
+        while read < most:
+            line = next(self._lines, None)
+            if line is None:
+                return False
+            self._number += 1
+            if not line or line.isspace():
+                continue
+            where = f"{self._path}: line {self._number}"
+            into.add(self._decode_line(line, where), line, where)
+            read += 1
+        return True
 
 
 def check_format(number: int, ours: int, what: str) -> None:
@@ -308,6 +420,9 @@ class _Lines:
 
     def __iter__(self) -> Iterator[bytes]:
         return self._lines
+
+    def __next__(self) -> bytes:
+        return next(self._lines)
 
     def _read(self, packed: Iterator[bytes]) -> Iterator[bytes]:
         rest: list[bytes] = []  # the beginning of a line, in pieces

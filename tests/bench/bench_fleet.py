@@ -124,8 +124,8 @@ def key_waits(terminal: RawTerminal, count: int) -> list[float]:
         sent.append(terminal.send("lh"[turn // 8 % 2]))
     time.sleep(2.0)
     waits = terminal.waits(sent, node_under_cursor)
-    assert len(waits) > 0.8 * count, f"the cursor moved {len(waits)} of {count} times"
-    return waits
+    assert waits, "the cursor never moved"
+    return waits + [float("inf")] * (count - len(waits))  # not before the next key
 
 
 def into_the_map(terminal: RawTerminal) -> None:

@@ -18,6 +18,7 @@ from mltop.probes.model import (
 )
 from mltop.probes.model.ranks import Ranges
 
+DUMPED_AT = 1_763_640_009.0
 ROOT = [Frame("train", "train.py", 88), Frame("main", "train.py", 141), Frame("<module>", "train.py", 160)]
 WAITING = [
     Frame("all_reduce", "torch/distributed/distributed_c10d.py", 2501),
@@ -44,7 +45,7 @@ def digest(rank: int, frames: list[Frame], waiting_in: str | None) -> StackDiges
         node="node01",
         job="llama-7b",
         wchan="hrtimer_nanosleep" if waiting_in is None else "0",
-        taken_at=1_763_640_009.0,
+        taken_at=DUMPED_AT,
     )
 
 
@@ -68,6 +69,7 @@ def hang_report(ranks: Sequence[int] = (0, 1, 2, 3)) -> JobReport:
             "rank 2: no switch and no syscall in 3 dumps over 2.1 s",
         ],
         confidence="high" if culprits else "low",
+        since=DUMPED_AT - 47.0 if culprits else None,
     )
     return JobReport("llama-7b", 4, verdict, classes, digests)
 

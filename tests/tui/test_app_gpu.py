@@ -92,12 +92,13 @@ async def test_a_lost_gpu_says_so_and_keeps_its_history() -> None:
     healthy = fake_views.one_node(0)
     assert healthy.nodes[0].sample is not None
     healthy.nodes[0].sample.gpus[6] = fake_views.gpu_sample(6, 0, bad=False)
-    async with opened(FakeSession([healthy, *(fake_views.one_node(tick) for tick in range(1, 4))])) as screen:
+    session = FakeSession([healthy, *(fake_views.one_node(tick) for tick in range(1, 4))])
+    async with opened(session, size=(120, 40)) as screen:  # a row for each GPU, also where nobody uses it
         await screen.press("2", *"jjjjjj", "enter")
         await screen.shows("node01 GPU 6", "last 10 min")
         await screen.step(3)
         await screen.shows("LOST since 11:58:25", "GPU 6")
-        assert timeline(screen, "clock").split()[-1] == "–"
+        assert timeline(screen, "SM clock").split()[-1] == "–"
 
 
 async def test_a_throttled_gpu_is_seen_at_a_glance_and_a_silent_second_is_a_gap() -> None:

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from mltop.probes.investigate.progress import StackProgress
-from mltop.probes.model import Finding, Gap, NodeState
+from mltop.probes.model import Finding, NodeState
 from mltop.probes.model.units import bytes_text
 from mltop.probes.reach.view import Connection
 from mltop.tui.app.judging import HealthWatch, StateWatch, own_boot_id
@@ -20,7 +20,6 @@ from mltop.tui.filters import Filter
 from mltop.tui.render.cells import Column, item_rows, plain
 from mltop.tui.report.page import Page
 from mltop.tui.screens.bars import Notice, dump_line, end_of_dump, notice_line, waiting_for
-from mltop.tui.screens.lines import all_problem_lines, problem_lines
 from mltop.tui.screens.rows import Sort, narrowed, next_sort
 from tests.tui.fake_session import FakeSession
 from tests.tui.fake_views import fleet, one_node
@@ -59,22 +58,6 @@ def test_trail_goes_back_and_starts_anew() -> None:
     trail.jump(Location("stacks"))
     assert trail.crumbs() == "stacks"
     assert trail.back() and not trail.back()
-
-
-def test_problems_wrap_where_there_is_room_and_are_counted_where_not() -> None:
-    findings = [Finding(f"id{at}", "warning", "n1", f"GPU {at}", "word " * 20) for at in range(4)]
-    findings.append(Finding("worst", "critical", "n1", "GPU 9", "GPU 9 lost", "reseat it"))
-    gaps = [Gap("gpu.1.power_w", "not supported"), Gap("nvml", "no driver", "install it")]
-    lines = [plain(line) for line in problem_lines(findings, gaps, 80, 3)]
-    assert len(lines) == 3
-    assert lines[0].startswith("CRIT GPU 9 lost"), "the worst first, its subject once"
-    assert lines[2] == "5 more: 2 shows all"
-    room = [plain(line) for line in problem_lines(findings, gaps, 80, 40)]
-    assert any(line.startswith("GAP  nvml: no driver") for line in room)
-    assert room[-1] == "1 value is not known: 2 shows why"
-    assert any("gpu.1.power_w" in plain(line) for line in all_problem_lines(findings, gaps, 80))
-    assert problem_lines(findings, gaps, 80, 0) == []
-    assert problem_lines([], [], 80, 5) == []
 
 
 def test_dump_line_fits_any_width() -> None:
@@ -235,16 +218,6 @@ def test_a_lemon_list_that_cannot_be_read_is_a_finding(tmp_path: Path, monkeypat
     assert not [one for one in HealthWatch().findings(one_node()) if one.id == "state.lemons"]
 
 
-def test_what_a_finding_explains_stands_below_it_where_there_is_room() -> None:
-    xid = Finding("gpu.xid.hw", "critical", "n1", "GPU 3", "Xid 79: GPU 3 fell off the bus")
-    lost = Finding("gpu.lost", "critical", "n1", "GPU 3", "GPU 3 lost", folded=["gpu.xid.hw GPU 3"], explains=[xid])
-    other = Finding("gpu.lost", "critical", "n1", "GPU 4", "GPU 4 lost")
-    lines = [plain(line).strip() for line in all_problem_lines([lost, other], [], 80)]
-    assert lines == ["CRIT GPU 3 lost", "explains Xid 79: GPU 3 fell off the bus", "CRIT GPU 4 lost"]
-    tight = [plain(line).strip() for line in all_problem_lines([lost, other], [], 80, 2)]
-    assert tight == ["CRIT GPU 3 lost", "CRIT GPU 4 lost"], "no finding gives way to what another one explains"
-
-
 def test_a_page_tells_what_a_finding_explains() -> None:
     xid = Finding("gpu.xid.hw", "critical", "n1", "GPU 3", "Xid 79: GPU 3 fell off the bus")
     lost = Finding("gpu.lost", "critical", "n1", "GPU 3", "GPU 3 lost", explains=[xid])
@@ -256,13 +229,3 @@ def test_a_page_tells_what_a_finding_explains() -> None:
     lost.explains, lost.folded = [], ["gpu.xid.hw GPU 3"]
     Page(Console(file=printed, width=120)).finding(lost, verbose=True)
     assert "explains gpu.xid.hw GPU 3" in printed.getvalue(), "what an older version has told"
-
-
-def test_what_a_finding_was_made_of_is_no_gap_beside_it() -> None:
-    why = "the driver was upgraded while the old one is loaded (NVML error 18)"
-    told = Finding("gpu.driver", "critical", "n1", "driver", why[:1].upper() + why[1:])
-    refused = Gap("nvml", why, code="driver_mismatch")
-    gaps = [refused, Gap("nvml", "another reason"), Gap("kernel_log", "not readable")]
-    for lines in (problem_lines([told], gaps, 200, 9), all_problem_lines([told], gaps, 200)):
-        heads = ["".join(cell.text for cell in line).split()[0] for line in lines]
-        assert heads == ["CRIT", "GAP", "GAP"]

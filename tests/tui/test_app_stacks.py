@@ -132,7 +132,7 @@ async def test_class_narrows_the_ranks() -> None:
         await screen.shows("HANG")
         await screen.press("G", "enter")
         text = await screen.shows("> stacks > ranks 0-1,3", "8123")
-        assert "8122" not in text
+        assert " 8122  " not in text, "no row of it; what is wrong names it"
 
 
 async def test_filter_narrows_tree_and_classes_but_never_the_verdict() -> None:

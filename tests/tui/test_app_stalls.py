@@ -62,20 +62,6 @@ async def test_always_is_remembered_and_later_stalls_are_dumped() -> None:
         assert "> stacks" not in screen.text()  # it stays where the user is
 
 
-async def test_what_a_key_did_is_said_over_the_question_for_a_while() -> None:
-    now = [1000.0]
-    async with opened(clock=lambda: now[0]) as screen:
-        await see(screen, motion())
-        await screen.shows(QUESTION)
-        await screen.press("ampersand")
-        assert "not bound" in await screen.shows_not(QUESTION)
-        now[0] += 5.0
-        screen.app.redraw()  # as with the next picture
-        assert "not bound" not in await screen.shows(QUESTION)
-        await screen.press("n")
-        await screen.shows_not(QUESTION)
-
-
 async def test_no_and_the_keys_elsewhere() -> None:
     async with opened(FakeSession([fleet(0, 4)]), size=(120, 40)) as screen:
         await see(screen, motion("stalled", "node001"))
@@ -89,6 +75,18 @@ async def test_no_and_the_keys_elsewhere() -> None:
         await screen.shows("> node002")
         await screen.press("y", "a")
         assert screen.session.dumps == []
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_what_a_key_says_is_seen_beside_the_question(size: tuple[int, int]) -> None:
+    async with opened(size=size) as screen:
+        await see(screen, motion())
+        await screen.shows(QUESTION)
+        await screen.press("ampersand")
+        await screen.shows(QUESTION, "&: not bound here", "q quit")
+        await screen.press("n")
+        await screen.shows_not(QUESTION)
+        await screen.shows("&: not bound here", "q quit")
 
 
 async def test_allowed_earlier() -> None:

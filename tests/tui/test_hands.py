@@ -18,9 +18,11 @@ from mltop.tui.app.app import MltopApp
 from mltop.tui.app.hands import NOT_BOUND
 from mltop.tui.app.selection import Looked
 from mltop.tui.config.settings import Config
+from mltop.tui.screens.tables import GpuTable
 from mltop.tui.state.choices import Choices
 from mltop.tui.widgets.line_table import LineTable, Sort
 from tests.tui import fake_views
+from tests.tui.fake_acts import ActingSession
 from tests.tui.fake_session import FakeSession
 from tests.tui.opened import Opened, opened
 
@@ -205,19 +207,27 @@ async def test_keys_that_sort(key: str) -> None:
         assert screen.app.pane.tables()[0].sort is not None
 
 
-@pytest.mark.parametrize(("keys", "words"), [(["K"], "signal"), (["f9"], "signal"), (["exclamation_mark"], "shell")])
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        (["K"], "rank 0, pid 8120"),
+        (["f9"], "rank 0, pid 8120"),
+        (["H"], "dcgmi diag -r 1"),
+        (["exclamation_mark"], "open a shell"),
+    ],
+)
 async def test_keys_that_ask(keys: list[str], words: str) -> None:
+    """The question comes, and nothing is done where it is not answered with yes."""
     view = fake_views.one_node()
     reached = Connection("ssh", hello=Hello("1", 1, 7, "3.11", "node01", "x86_64"))
-    session = FakeSession([replace(view, nodes=tuple(replace(node, connection=reached) for node in view.nodes))])
+    session = ActingSession([replace(view, nodes=tuple(replace(node, connection=reached) for node in view.nodes))])
     async with opened(session, size=(120, 40)) as screen:
-        await screen.press("3", *keys)
-        if len(screen.app.screen_stack) > 1:
-            assert words in screen.text()
-            await screen.press("escape")
-        else:
-            assert "takes no orders" in notice(screen)  # a session whose ranks cannot be acted upon
+        await screen.press("2" if keys == ["H"] else "3", *keys)
+        await screen.shows(words)
+        assert len(screen.app.screen_stack) == 2, "a question lies over the pane"
+        await screen.press("escape")
         assert len(screen.app.screen_stack) == 1
+        assert session.signals == [] and session.diagnosed == []
 
 
 async def test_d_describes_as_enter_does() -> None:
@@ -255,6 +265,56 @@ async def test_the_key_after_a_filter_is_a_key() -> None:
             assert screen.app.focused.id != "command"
 
 
+async def test_gpus_that_nobody_uses_are_one_row_until_they_are_opened() -> None:
+    async with opened(size=(120, 40)) as screen:
+        await screen.shows("4-5,7  idle, no process")
+        table = screen.app.pane.query_one(GpuTable)
+        screen.app.looked = Looked("node01", 7)
+        await screen.press("3", "1")
+        assert screen.app.focused is table and table.cursor_key == "4", "the row that GPU 7 is in"
+        await screen.press("enter")
+        assert list(table.keys) == [str(index) for index in range(8)] and here(screen)[0] == "overview"
+        assert table.cursor_key == "4"
+        await screen.press("down", "enter")
+        assert (here(screen)[0], screen.app.trail.here.gpu) == ("gpu", 5)
+
+
+@pytest.mark.parametrize(
+    ("keys", "pane", "row"),
+    [("3j", "ranks", 1), ("3jj2", "node", None), ("3jj", "ranks", 2), ("22", "node", None), ("38", "incidents", None)],
+)
+@pytest.mark.parametrize("again", [False, True])
+async def test_keys_in_one_burst_mean_the_pane_that_those_before_lead_to(
+    keys: str, pane: str, row: int | None, again: bool
+) -> None:
+    async with opened(size=(120, 40)) as screen:
+        if again:  # the pane is there already
+            await screen.press("3", "home", "1")
+        for key in keys:
+            screen.app.post_message(Key(key, key))
+        await screen.until(lambda: here(screen)[0] == pane and screen.app.current_mode == pane, pane)
+        await screen.pilot.pause()
+        if row is not None:
+            table = screen.app.focused
+            assert isinstance(table, LineTable)
+            await screen.until(lambda: table._cursor == row, f"the cursor on row {row}, not {table._cursor}")
+
+
+async def test_moves_can_have_other_keys() -> None:
+    config = Config(keys={"up": "i,up", "down": "K,down", "dump": "k"})
+    async with opened(size=(120, 40), config=config) as screen:
+        await screen.press("3", "home", "K", "K", "i")
+        table = screen.app.focused
+        assert isinstance(table, LineTable) and table._cursor == 1
+        await screen.press("j")
+        assert table._cursor == 1 and notice(screen) == f"j: {NOT_BOUND}"
+        await screen.press("k")
+        assert screen.session.dumps
+        await screen.press("question_mark")
+        lines = [line.split() for line in screen.lines()]
+        assert any(words[:2] == ["i", "Up"] for words in lines), screen.text()
+
+
 async def test_keys_that_are_under_way_with_enter_are_keys() -> None:
     """A terminal may bring several at once: all go to what had the focus when they came."""
     async with opened(size=(120, 40)) as screen:
@@ -279,7 +339,7 @@ SAYS = {
     "space": "nothing to mark",
     "asterisk": "nothing to mark",
     "U": "no node is marked",
-    "l": "no log",
+    "l": "mltop reads no logs yet",
     "f5": "no tree here",
     "I": "no signal was sent",
     "T": "no signal was sent",
@@ -501,8 +561,10 @@ async def test_e_writes_the_pane_into_a_file(key: str, tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     async with opened(size=(120, 40)) as screen:
         await screen.press(key, "e", "e")
+        await screen.until(lambda: not screen.app.exporting.is_alive(), "its end")  # type: ignore[union-attr]
+        await screen.until(lambda: "exported to" in notice(screen), "that it is said")
         files = sorted(tmp_path.iterdir())
-        assert len(files) == 2 and "exported to" in notice(screen)
+        assert len(files) == 2
         written: dict[str, Any] = json.loads(files[0].read_text())
         assert written["mltop_export"] == 1 and written["pane"] == here(screen)[0]
         assert files[0].stat().st_mode & 0o777 == 0o600
@@ -520,7 +582,7 @@ async def test_nothing_is_written_where_nothing_may_be(tmp_path: Path, monkeypat
     (tmp_path / "closed").rmdir()
     async with opened() as screen:
         await screen.press("2", "e")
-        assert "not exported" in notice(screen)
+        await screen.until(lambda: "not exported" in notice(screen), "why not")
 
 
 # The key bar.

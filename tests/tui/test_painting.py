@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import random
+import signal
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -11,15 +14,17 @@ import pytest
 from rich.color import ColorSystem
 from rich.console import Console, RenderableType
 from textual._compositor import ChopsUpdate, LayoutUpdate
+from textual.drivers._writer_thread import WriterThread
 from textual.screen import Screen
 
 from mltop.probes.reach.view import FleetView
 from mltop.tui.app.app import MltopApp
+from mltop.tui.terminal.driver import WaitingDriver
 from mltop.tui.terminal.painting import Terminal
 from tests.shown import differences
 from tests.tui import fake_views
 from tests.tui.fake_session import FakeSession
-from tests.tui.opened import utc
+from tests.tui.opened import opened, utc
 
 KEYS = [
     *"123456789jkGgstpmvozc/ xMA?r+",
@@ -113,3 +118,29 @@ async def test_both_show_the_same_whatever_is_pressed(
         terminal = app._terminal
         assert isinstance(terminal, TwoTerminals) and terminal.compared > 30
         assert terminal.bytes_ours < terminal.bytes_theirs / 2
+
+
+async def test_a_terminal_that_takes_nothing_holds_up_nobody() -> None:
+    """What is dropped then is known to be missing, and painted when the terminal takes again."""
+    signals = (signal.SIGTSTP, signal.SIGCONT)
+    before = {number: signal.getsignal(number) for number in signals}
+    async with opened(size=(80, 24)) as screen:
+        try:
+            driver = WaitingDriver(screen.app, size=(80, 24))
+            writer = driver._writer_thread = WriterThread(io.StringIO())  # it is not started: nobody takes anything
+            writing = threading.Thread(target=lambda: [driver.write("x") for _ in range(100)], daemon=True)
+            writing.start()
+            writing.join(30)
+            assert not writing.is_alive(), "it waits for its terminal"
+            assert driver.missed
+            screen.app._painted = screen.app.screen
+            theirs, screen.app._driver = screen.app._driver, driver
+            assert screen.app._is_behind(driver) and screen.app._painted is None
+            writer.start()
+            await screen.until(lambda: writer._queue.empty(), "that the terminal takes it")
+            assert not screen.app._is_behind(driver) and not driver.missed
+            screen.app._driver = theirs
+            driver.close()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

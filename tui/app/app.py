@@ -60,8 +60,8 @@ if TYPE_CHECKING:
     from mltop.probes.model.incident import JobMotion
     from mltop.probes.reach.view import FleetView
 
-HUNG_UP_S = 5.0  # from the loss of the terminal to the end, however that goes
-CLOSE_S, CLOSE_CAPTURE_S = 0.1, 1.0  # how long leaving waits: agents end by themselves, a capture is still written
+HUNG_UP_S = 6.0  # from the loss of the terminal to the end, however that goes
+CLOSE_S, CLOSE_CAPTURE_S = 0.5, 4.0  # how long leaving waits at most: for agents, for a capture that is being written
 RETRY_S = 0.05  # between two looks whether the terminal has taken the last frame
 CANNOT_PROBE = Notice("probes need live nodes: what is shown here cannot run any", "warn")
 
@@ -123,11 +123,11 @@ class MltopApp(FailSafe, PaintingApp, TravellingApp, HandsApp):
         self.history = Past()
         self.trail = Trail(Location("overview"))
         self.notice: Notice | None = None
-        self.clock, self.told_at = clock, 0.0  # when a notice was told last
         self.since = StatesSince()
         self.filter_history, self.command_history = FilterHistory(), FilterHistory()
         self.config, self.shapes = config, Shapes(config, remember)
         self._terminal_title = ""
+        self._own_themes: dict[str, Theme] | None = None
         self.set_keymap(dict(config.keys))
         self.feed = self._feed_of(session, clock)
         self._live_trends = self.trends
@@ -137,7 +137,7 @@ class MltopApp(FailSafe, PaintingApp, TravellingApp, HandsApp):
     def _feed_of(self, session: Session, clock: Callable[[], float]) -> Feed | FeedsScreen:
         def post(picture: Picture) -> None:
             self._arrived = picture
-            if not self._announced:  # while the loop stands (a shell, a full terminal) one waits, not all
+            if not self._announced:  # while the loop is busy one waits, not all
                 self._announced = True
                 self.post_message(NewPicture())
 
@@ -164,13 +164,23 @@ class MltopApp(FailSafe, PaintingApp, TravellingApp, HandsApp):
         try:
             super().run(mouse=self.config.mouse, **options)
         finally:
-            self._close_session().join(CLOSE_CAPTURE_S if self.investigation.capturing else CLOSE_S)
+            self._await_close()
         for sentence, error in FAILURES.all():
             say_crash(error)
             say(sentence)
         if (crash := self._exception) is not None:
             say_crash(crash)
             say(f"the screen failed: {type(crash).__name__}: {crash} (please report)")
+
+    def _await_close(self) -> None:
+        """No child may stay, and no file that is half there."""
+        closer = self._close_session()
+        closer.join(CLOSE_S)
+        if self.exporting is not None:
+            self.exporting.join(CLOSE_S)
+        if closer.is_alive() and self.investigation.writing:
+            say("the capture is still being written, for some seconds at most")
+            closer.join(CLOSE_CAPTURE_S)
 
     def _fatal_error(self) -> None:
         """Textual's own prints every local variable, which may hold the user's data; ``run`` prints it without."""
@@ -182,23 +192,26 @@ class MltopApp(FailSafe, PaintingApp, TravellingApp, HandsApp):
         if isinstance(self.session, Recorded):
             self.show_recorded(self.session.first_moment)
             self.set_interval(TICK_S, self.play)
-        loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP):
             # Outside the main thread nobody can catch signals; whoever runs the app there ends it by exit().
             with suppress(RuntimeError, ValueError):
-                loop.add_signal_handler(number, self._leave, number)
+                asyncio.get_running_loop().add_signal_handler(number, self._leave, number)
 
     def _leave(self, number: int) -> None:
-        """End by a signal. A terminal that is gone takes nothing more: Textual's writer may wait for it for ever."""
-        if number == signal.SIGHUP:
-            at_last = threading.Timer(HUNG_UP_S, os._exit, (128 + number,))
-            at_last.daemon = True
-            at_last.start()
+        """End by a signal, at last without what a terminal that takes nothing holds up."""
+        at_last = threading.Timer(HUNG_UP_S, os._exit, (128 + number,))
+        at_last.daemon = True
+        at_last.start()
         self.exit()
+
+    def on_terminal_gone(self) -> None:
+        self._leave(signal.SIGHUP)
 
     def exit(self, *arguments: Any, **options: Any) -> None:
         self.on_unmount()  # the session closes while the screen is taken down
         self.investigation.leave()
+        if self.guest is not None:
+            self.guest.hang_up()
         super().exit(*arguments, **options)
 
     def on_unmount(self) -> None:
@@ -266,8 +279,8 @@ class MltopApp(FailSafe, PaintingApp, TravellingApp, HandsApp):
 
     def redraw(self) -> None:
         """Draw the pane now, or a little later when the terminal still takes the last frame."""
-        if not self.is_running or not self.screen_stack:
-            return  # what arrives while the app starts or ends
+        if not self.is_running or not self.screen_stack or self.is_lent:
+            return  # what arrives while the app starts or ends, or a shell has the terminal
         if not terminal_busy(self):
             self.pane.draw()
         elif not self._retrying:
@@ -289,11 +302,15 @@ class MltopApp(FailSafe, PaintingApp, TravellingApp, HandsApp):
 
     @property
     def available_themes(self) -> dict[str, Theme]:
-        """Textual's own were not made for what is drawn here; it wants them itself while it is being made."""
+        """Textual's own were not made for what is drawn here; it wants them itself while it is being made. It asks
+        for all of them with every widget that it paints.
+        """
         if not hasattr(self, "session"):
             return super().available_themes
-        ours = {theme.name: theme for theme in (TERMINAL_THEME, TERMINAL_LIGHT, *THEMES.values())}
-        return {name: theme for name, theme in super().available_themes.items() if name in ours}
+        if self._own_themes is None:
+            ours = {theme.name for theme in (TERMINAL_THEME, TERMINAL_LIGHT, *THEMES.values())}
+            self._own_themes = {name: theme for name, theme in super().available_themes.items() if name in ours}
+        return self._own_themes
 
     def set_terminal_title(self, title: str) -> None:
         """As the window's or the tab's; what a node said is cleaned, and nothing is written that is there already."""
@@ -308,7 +325,7 @@ class MltopApp(FailSafe, PaintingApp, TravellingApp, HandsApp):
             self._driver.write(title_sequence(text))
 
     def tell(self, notice: Notice | None) -> None:
-        self.notice, self.told_at = notice, self.clock()
+        self.notice = notice
         self.redraw()
 
     def tell_failures(self) -> None:
@@ -329,15 +346,9 @@ class MltopApp(FailSafe, PaintingApp, TravellingApp, HandsApp):
 
     # Where the user goes.
 
-    def drill(self, location: Location) -> None:
-        """Go deeper; Esc comes back here."""
-        self.trail.drill(location)
-        self.look_at(location)
-        self._arrive()
-
     def action_pane(self, name: str) -> None:
         self.trail.jump(Location(name, self._node_looked_at() if name in ("node", "links") else ""))
-        self._arrive()
+        self.arrive()
 
     def _node_looked_at(self) -> str:
         """The node that is shown, that is looked at, that under the cursor, or the first."""
@@ -361,25 +372,11 @@ class MltopApp(FailSafe, PaintingApp, TravellingApp, HandsApp):
         elif self.pane.clear_filter():
             self.redraw()
         elif self.trail.back():
-            self._arrive()
+            self.arrive()
         elif self.selection.clear():
             self.redraw()
         else:
             self.tell(None)
-
-    def arrive(self) -> None:
-        self._arrive()
-
-    def _arrive(self) -> None:
-        self.notice = None
-        self.call_later(self._show_here)
-
-    async def _show_here(self) -> None:
-        """Show the pane where the user is now: several keys may have come since this call was made."""
-        if self.current_mode != self.trail.here.pane:
-            await self.open_mode(self.trail.here.pane)
-        else:
-            self.redraw()
 
     # What the user starts.
 

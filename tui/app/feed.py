@@ -36,7 +36,7 @@ class Picture:
     the health rules had no time for yet: that nothing is found of them means nothing. ``ended``: findings that are
     over since less than an hour, the newest first; ``events``: what the nodes' kernels reported, and ends of ranks,
     with the node. ``incidents``: what all of it comes to, the gravest first; ``motions``: how the jobs get on;
-    ``states``: what each rank and GPU does.
+    ``states``: what each rank and GPU does; ``reports``: what the newest stacks said, of which that was made.
     """
 
     view: FleetView
@@ -47,6 +47,7 @@ class Picture:
     incidents: tuple[Incident, ...] = ()
     motions: tuple[JobMotion, ...] = ()
     states: States = field(default_factory=States)
+    reports: tuple[JobReport, ...] = ()
 
 
 class Feed:
@@ -128,6 +129,7 @@ class Feed:
         self._judged = guarded("the health rules", lambda: self._health.findings(view, self._silent), self._judged)
         findings = self._states.with_states(self._silent, self._judged)
         health = self._health
+        states = guarded("the states of ranks", health.states, States())
         return Picture(
             view,
             findings,
@@ -136,7 +138,8 @@ class Feed:
             health.events,
             health.incidents,
             health.motions,
-            guarded("the states of ranks", health.states, States()),
+            states,
+            health.reports,
         )
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import shutil
-import signal
-import subprocess
+import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -25,17 +26,19 @@ from mltop.tui.app.resources import DEFAULT, Order, Scene
 from mltop.tui.app.selection import Looked
 from mltop.tui.app.shapes import Shapes, columns_of, sort_of
 from mltop.tui.screens.bars import FilterHistory, Notice, TypedBox
+from mltop.tui.terminal.driver import Guest
 
 if TYPE_CHECKING:
     from mltop.tui.app.stalls import StallWatch
     from mltop.tui.config.settings import Config
 
 MOST_OF_ONE_SECOND = 100  # files
+ARRIVED_S = 1.0  # a pane that takes longer to come is not waited for by the next key
 NOT_BOUND = "not bound here - ? help"
 
 
 class HandsApp(ActingApp):
-    """``looked``: the one thing that the user looks at, on whichever pane."""
+    """``looked``: the one thing that the user looks at, on whichever pane; ``guest``: a shell that has the terminal."""
 
     config: Config
     shapes: Shapes
@@ -43,6 +46,11 @@ class HandsApp(ActingApp):
     stalls: StallWatch
     looked: Looked
     command_history: FilterHistory
+    guest: Guest | None = None
+    exporting: threading.Thread | None = None  # the last export: leaving waits for it
+    notice: Notice | None
+    _terminal_title: str
+    _arriving = False  # whether the pane where the user is has not been shown yet
     unbound: str  # the key that was said to do nothing last, until another one does something
 
     @property
@@ -50,10 +58,45 @@ class HandsApp(ActingApp):
         """The pane that the user is in."""
         return cast("PaneScreen", self.screen_stack[0])
 
-    def arrive(self) -> None:
+    def redraw(self) -> None:
+        raise NotImplementedError
+
+    async def open_mode(self, mode: str) -> None:
         raise NotImplementedError
 
     # Where keys lead.
+
+    def drill(self, location: Location) -> None:
+        """Go deeper; Esc comes back here."""
+        self.trail.drill(location)
+        self.look_at(location)
+        self.arrive()
+
+    def arrive(self) -> None:
+        """Show the pane where the user is now."""
+        self.notice, self._arriving = None, True
+        self.call_later(self._show_here)
+
+    async def _show_here(self) -> None:
+        """Several keys may have come since this call was made."""
+        self._arriving = False
+        if self.current_mode != self.trail.here.pane:
+            await self.open_mode(self.trail.here.pane)
+        else:
+            self.redraw()
+
+    async def _check_bindings(self, key: str, priority: bool = False) -> bool:
+        """As ``App._check_bindings``. Of several keys that come in one go each means the pane that those before it lead
+        to, with its rows and its cursor.
+        """
+        if self._arriving and not priority:
+            await self._show_here()
+            resumed = asyncio.Event()
+            if self.screen.call_later(resumed.set):  # behind what gives the focus to a table
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(resumed.wait(), ARRIVED_S)
+            self.here.draw()
+        return await super()._check_bindings(key, priority)
 
     def beside(self, location: Location) -> None:
         """Go to a neighbour of what is shown."""
@@ -149,12 +192,22 @@ class HandsApp(ActingApp):
         }
         text = json.dumps({"mltop_export": 1, **about, **content}, indent=1)
         name = f"mltop-{here.pane}-{time.strftime('%Y%m%d-%H%M%S')}"
-        try:
-            path = _written((captures.directory if captures is not None else Path()).absolute(), name, text.encode())
-        except OSError as error:
-            self.tell(Notice(f"not exported: {error.strerror}", "crit"))
-        else:
-            self.tell(Notice("exported to ", "ok", str(path)))
+        folder, before = captures.directory if captures is not None else Path(), self.exporting
+
+        def write() -> None:
+            if before is not None:
+                before.join()
+            try:
+                path = _written(folder.absolute(), name, text.encode())
+            except OSError as error:
+                said = Notice(f"not exported: {error.strerror}", "crit")
+            else:
+                said = Notice("exported to ", "ok", str(path))
+            self.call_later(self.tell, said)
+
+        # A file server that does not answer must not hold up the screen.
+        self.exporting = threading.Thread(target=write, name="export", daemon=True)
+        self.exporting.start()
 
     # A shell.
 
@@ -175,24 +228,38 @@ class HandsApp(ActingApp):
 
         def run(yes: bool | None) -> None:
             if yes:
-                self._run_shell(command)
+                self.run_worker(self._shell(command), name="shell")
 
         self.push_screen(AskShell(node, command), run)
 
-    def _run_shell(self, command: list[str]) -> None:
+    async def _shell(self, command: list[str]) -> None:
+        """Leave the terminal to it until it ends. The program goes on meanwhile: who watches it captures hangs."""
         from textual.app import SuspendNotSupported
 
-        before = signal.getsignal(signal.SIGINT)
         try:
             with self.suspend():
-                signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is the shell's, which does not inherit this
-                code = subprocess.run(command, check=False).returncode
-        except (OSError, SuspendNotSupported) as error:
-            self.tell(Notice(f"{command[0]}: {getattr(error, 'strerror', None) or 'cannot run here'}", "crit"))
-            return
+                said = await self._guest_of(command)
+                if self._exit:
+                    raise asyncio.CancelledError  # nothing is drawn any more
+        except SuspendNotSupported:
+            said = Notice(f"{command[0]}: cannot run here", "crit")
+        self._terminal_title = ""  # it may have set another one
+        self.tell(said)
+
+    async def _guest_of(self, command: list[str]) -> Notice | None:
+        """What there is to say of it when it has ended."""
+        try:
+            self.guest = Guest(command)
+        except OSError as error:
+            return Notice(f"{command[0]}: {error.strerror}", "crit")
+        try:
+            code = await self.guest.ended()
+        except asyncio.CancelledError:
+            self.guest.hang_up()
+            raise
         finally:
-            signal.signal(signal.SIGINT, before)
-        self.tell(Notice(f"{' '.join(command)} ended with {code}", "warn") if code else None)
+            self.guest = None
+        return Notice(f"{' '.join(command)} ended with {code}", "warn") if code else None
 
 
 def _written(folder: Path, name: str, data: bytes) -> Path:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from operator import itemgetter
 from types import MappingProxyType
@@ -138,6 +138,7 @@ class HealthWatch:
         self._reports: deque[Sequence[JobReport]] = deque()  # not yet joined
         self._of_stacks: dict[JobKey, JobReport] = {}  # the newest of each job
         self._states: tuple[tuple[object, ...], States] = ((), States())
+        self.reports: tuple[JobReport, ...] = ()  # the newest of each job that there is, as of the last ``states``
 
     def findings(self, view: FleetView, states: tuple[Finding, ...] = ()) -> tuple[Finding, ...]:
         """All findings that hold now, the gravest first; the same tuple as before when nothing changed.
@@ -196,6 +197,8 @@ class HealthWatch:
         for gone in self._of_stacks.keys() - present:
             del self._of_stacks[gone]
         reports = tuple(self._of_stacks.values())
+        if len(reports) != len(self.reports) or any(a is not b for a, b in zip(reports, self.reports, strict=True)):
+            self.reports = reports
         of = (self.motions, self.incidents, *reports)
         if len(of) != len(self._states[0]) or any(new is not old for new, old in zip(of, self._states[0], strict=True)):
             self._states = of, states_of(self.motions, self.incidents, reports)
@@ -281,7 +284,7 @@ class HealthWatch:
         try:
             health.see(newest)
             findings = health.of(name)
-            happened: list[KernelEvent | RankDeath] = [*newest.kernel_events, *newest.deaths]
+            happened = happened_by(newest, turn.events)
             events = tuple([event for event in happened if (event.at or 0.0) > newest.sampled_at - EVENTS_S])
         except Exception as error:  # noqa: BLE001 - said as a finding, and the other nodes' rules go on
             findings, events = self._not_judged_because(name, error, newest.sampled_at), turn.events
@@ -292,6 +295,18 @@ class HealthWatch:
         changed = findings != turn.findings or events != turn.events
         turn.findings, turn.events = findings, events
         return changed
+
+
+def happened_by(newest: Sample, before: Sequence[KernelEvent | RankDeath]) -> list[KernelEvent | RankDeath]:
+    """What the kernel reported, and which ranks ended. An end that nobody has dated was seen with the first sample that
+    tells it, at the latest. ``before``: what an earlier sample told.
+    """
+    seen = {(one.pid, one.started_at): one.at for one in before if isinstance(one, RankDeath)}
+    deaths = [
+        death if death.at is not None else replace(death, at=seen.get((death.pid, death.started_at), newest.sampled_at))
+        for death in newest.deaths
+    ]
+    return [*newest.kernel_events, *deaths]
 
 
 @dataclass(slots=True)

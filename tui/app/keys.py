@@ -181,8 +181,12 @@ def action_names(bindings: Iterable[Binding]) -> dict[str, tuple[str, str]]:
 
 
 def with_user_keys(bindings: Iterable[Binding], keys: Mapping[str, str]) -> list[Binding]:
-    """The bindings with the keys that the configuration gives their actions."""
-    return [replace(binding, key=keys.get(binding.id or "", binding.key)) for binding in bindings]
+    """The bindings with the keys that the configuration gives their actions, each of these once."""
+    listed: dict[object, Binding] = {}
+    for binding in bindings:
+        chosen = keys.get(binding.id or "")
+        listed.setdefault(binding.id if chosen else id(binding), replace(binding, key=chosen or binding.key))
+    return list(listed.values())
 
 
 def grouped(bindings: Iterable[Binding]) -> list[tuple[str, list[Binding]]]:
@@ -197,7 +201,25 @@ def grouped(bindings: Iterable[Binding]) -> list[tuple[str, list[Binding]]]:
 def configurable() -> set[str]:
     """The ids of all actions, also of those that only one pane has: all panes are loaded for it."""
     own = (binding for entry in PANES for binding in entry.load(several=True).__dict__.get("BINDINGS", []))
-    return {binding.id or "" for binding in (*APP_BINDINGS, *PANE_BINDINGS, *own)}
+    return {binding.id or "" for binding in (*_everywhere(), *own)}
+
+
+def _everywhere() -> list[Binding]:
+    """What all panes have, moves too."""
+    from mltop.tui.widgets.cell_view import MOVES
+
+    return [*APP_BINDINGS, *PANE_BINDINGS, *Binding.make_bindings(MOVES)]
+
+
+def held_by_others(action: str, keys: str, chosen: Mapping[str, str]) -> str:
+    """Why an action that all panes have cannot be reached by one of these keys: another one has it; "" where it can.
+    ``chosen``: the keys that the user gives to actions. Answers to questions have their keys only while they are asked.
+    """
+    for binding in with_user_keys(_everywhere(), chosen):
+        if binding.id != action and kind_of(binding) not in ("answer_stall", "go_live", "go_first"):
+            for key in set(keys.split(",")) & set(binding.key.split(",")):
+                return f"{key_name(key)} is the key of {binding.id}: give that another one, too"
+    return ""
 
 
 _KEY = re.compile(r"(?:(?:ctrl|alt|shift)\+)*(?:[a-z]\w*|\S)", re.ASCII | re.IGNORECASE)

@@ -62,7 +62,7 @@ class Session(Protocol):
         """
 
     def close(self) -> None:
-        """End every agent and connection; returns within a second."""
+        """End every agent and connection; returns within a second, where a capture is being written within some."""
 
 
 @runtime_checkable
@@ -126,7 +126,10 @@ class _RunMessage(Message, Generic[Report]):
 
 
 class DumpProgressed(_RunMessage[StackProgress]):
-    """Progress of a stack dump."""
+    """Progress of a stack dump; of several that wait the last is enough, which says all that those before have said."""
+
+    def can_replace(self, message: Message) -> bool:
+        return isinstance(message, DumpProgressed) and message.run == self.run
 
 
 class CaptureDone(_RunMessage[CaptureResult]):
@@ -178,7 +181,7 @@ class Investigation:
         self._session = session
         self._post = post
         self._run = 0
-        self._capture_run = 0
+        self._capture_run = self._captured_run = 0
         self._cancelled = False
         self._dump: Cancellable | None = None
         self._capture: Cancellable | None = None
@@ -202,6 +205,11 @@ class Investigation:
     @property
     def capturing(self) -> bool:
         return self._capture is not None
+
+    @property
+    def writing(self) -> bool:
+        """Whether a capture is being written, also one that was cancelled."""
+        return self._capture_run > self._captured_run
 
     @property
     def result(self) -> DumpResult | None:
@@ -231,7 +239,7 @@ class Investigation:
 
     def leave(self) -> None:
         """The program ends: what runs for the screen is to stop. A capture is still written."""
-        if not self.capturing:
+        if not self.writing:
             self.cancel_dump()
             end_is_near()
 
@@ -270,6 +278,7 @@ class Investigation:
             self._capture = None
 
     def take_capture(self, message: CaptureDone) -> None:
+        self._captured_run = max(self._captured_run, message.run)
         if message.run == self._capture_run:
             self._capture = None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
+from textwrap import wrap
 from typing import Any
 
 from mltop.probes.judge.health.registry import ALL_RULES
@@ -78,7 +79,8 @@ def _thresholds(config: Config) -> Iterator[str]:
             default = f", default {_toml(usual)}" if value != usual else ""
             yield _line(_key(key), value, f"{config.source(f'thresholds.{key}')}{default}; {unit}".rstrip("; "))
     others = [rule.id for rule in ALL_RULES if not _numbers(rule)]
-    yield f"# {len(others)} rules have no single number that could be set: mltop config --json lists them"
+    yield f"# {len(others)} rules have no single number that could be set; when they fire stands in RULES.md:"
+    yield from wrap(", ".join(sorted(others)), 110, initial_indent="#   ", subsequent_indent="#   ")
 
 
 def _columns(config: Config) -> Iterator[str]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gzip
 import os
 import signal
 import time
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -18,6 +21,7 @@ from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions
 from mltop.probes.reach.view import NodeView
 from mltop.probes.record import header_line
+from mltop.probes.record.decoding import MOST_LINE_BYTES, MOST_PACKED_BYTES, MOST_RECORDING_BYTES, MOST_SAMPLES
 from mltop.tui.app.output import say
 from mltop.tui.commands.capture import raise_interrupt
 from mltop.tui.commands.live import EXIT_UNREACHABLE, LOOK_S, Machines, live_targets, refuse_read_only
@@ -25,6 +29,10 @@ from mltop.tui.commands.live import EXIT_UNREACHABLE, LOOK_S, Machines, live_tar
 MOST_PER_S = 64.0  # samples of all nodes: one takes a millisecond to write, and some 60 KB before it is packed
 FLUSHED_EVERY_S = 5.0  # what is cut off by then can be read
 EXIT_INCOMPLETE = 1
+_BLOCK_BYTES = 1 << 20  # a reader counts whole blocks
+_SURELY = 0.8  # how well samples can be packed is measured of some only
+_MEASURED_EVERY = 64
+_MOST_TAKEN = 1000  # names
 
 
 def run(options: TargetOptions, path: str, duration_s: float | None) -> int:
@@ -37,12 +45,12 @@ def run(options: TargetOptions, path: str, duration_s: float | None) -> int:
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup: it goes on
             signal.signal(number, raise_interrupt)
     try:
-        with new_recording(Path(path)) as file, Machines(targets, options, "record") as machines:
-            return record(machines, file, Path(path), duration_s)
+        with Recorder(Path(path)) as recorder, Machines(targets, options, "record") as machines:
+            return record(machines, recorder, duration_s)
     except FileExistsError:
         raise UsageProblem(f"-o {path}", "exists already", "a new name") from None
     except OSError as error:
-        say(f"record: cannot write {path}: {error.strerror}")
+        say(f"record: cannot write {error.filename or path}: {error.strerror}")
         return EXIT_UNREACHABLE
 
 
@@ -58,51 +66,126 @@ def new_recording(path: Path) -> Iterator[IO[bytes]]:
             yield packed  # type: ignore[misc]
 
 
-def record(machines: Machines, file: IO[bytes], path: Path, duration_s: float | None) -> int:
+def record(machines: Machines, recorder: Recorder, duration_s: float | None) -> int:
     nodes = machines.session.view().nodes
-    every_s = len(nodes) / MOST_PER_S
-    file.write(f"{header_line(time.time())}\n".encode())
+    recorder.every_s = len(nodes) / MOST_PER_S
     until = time.monotonic() + duration_s if duration_s is not None else float("inf")
-    writer = Writer(file, every_s)
     began = flushed_at = time.monotonic()
     with contextlib.suppress(KeyboardInterrupt):
         while (now := time.monotonic()) < until:
             nodes = machines.session.view().nodes
             machines.stderr.failures(nodes)
-            writer.write(nodes)
+            recorder.write(nodes)
             if now - flushed_at >= FLUSHED_EVERY_S:
                 flushed_at = now
-                file.flush()
+                recorder.flush()
+            for path in recorder.full():
+                machines.stderr.note(f"{path} is as large as mltop reads: the recording goes on in {recorder.path}")
             lasted = duration_words(round(now - began))
-            count = f"{len(writer.written_at)} of {len(nodes)} nodes, {writer.samples} samples in {lasted}"
-            machines.stderr.show(f"recording {path.name}: {count} (Ctrl-C ends it)")
+            count = f"{len(recorder.written_at)} of {len(nodes)} nodes, {recorder.samples} samples in {lasted}"
+            machines.stderr.show(f"recording {recorder.path.name}: {count} (Ctrl-C ends it)")
             time.sleep(min(LOOK_S, max(0.0, until - now)))
     machines.stderr.clear()
-    silent = [node.state for node in nodes if node.node not in writer.written_at]
+    silent = [node.state for node in nodes if node.node not in recorder.written_at]
     machines.stderr.last_failures([state for state in silent if state.state != "connecting"])
-    say(f"{path}: {writer.samples} samples of {len(writer.written_at)} nodes, {size_words(writer.size_bytes)} unpacked")
-    if not writer.written_at:
+    told = f"{recorder.samples} samples of {len(recorder.written_at)} nodes, {size_words(recorder.size_bytes)} unpacked"
+    say(f"{', '.join(map(str, recorder.paths))}: {told}")
+    if not recorder.written_at:
         return EXIT_UNREACHABLE
     return EXIT_INCOMPLETE if silent else 0
 
 
-class Writer:
-    """Writes each node's samples, at most one in ``every_s``. ``written_at``: by node the newest's time."""
+@dataclass(frozen=True)
+class Fits:
+    """What one file may hold, so that it can be read: ``packed_bytes`` as samples are kept in memory."""
 
-    def __init__(self, file: IO[bytes], every_s: float) -> None:
-        self._file, self._every_s = file, every_s
+    samples: int = MOST_SAMPLES
+    size_bytes: int = MOST_RECORDING_BYTES
+    packed_bytes: int = MOST_PACKED_BYTES
+
+
+class Recorder:
+    """Writes each node's samples, at most one in ``every_s``, into a new file, and into another one beside it before
+    that is larger than what mltop reads. Raises OSError. ``written_at``: by node the newest's time; ``paths``: of all
+    files.
+    """
+
+    def __init__(self, path: Path, every_s: float = 0.0, fits: Fits | None = None) -> None:
+        self.every_s, self._fits = every_s, fits or Fits()
+        self.paths = [path]
         self.written_at: dict[str, float] = {}
         self.samples = self.size_bytes = 0
+        self._full: list[Path] = []
+        self._packed_share = self._packed_bytes = 0.0
+        self._open()
 
-    def write(self, nodes: tuple[NodeView, ...]) -> None:
+    @property
+    def path(self) -> Path:
+        """The file that is being written."""
+        return self.paths[-1]
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def full(self) -> list[Path]:
+        """The files that were full since this was asked last."""
+        full, self._full = self._full, []
+        return full
+
+    def write(self, nodes: Sequence[NodeView]) -> None:
         for node in nodes:
             summary = node.summary
             before = self.written_at.get(node.node, float("-inf"))
-            if summary is None or 0.0 <= summary.sampled_at - before < self._every_s or summary.sampled_at == before:
+            if summary is None or 0.0 <= summary.sampled_at - before < self.every_s or summary.sampled_at == before:
                 continue
             sample = node.sample_in_turn()
             if sample is not None:
-                line = f"{to_json(sample)}\n".encode()
-                self._file.write(line)
+                self._write(f"{to_json(sample)}\n".encode())
                 self.written_at[node.node] = sample.sampled_at
-                self.samples, self.size_bytes = self.samples + 1, self.size_bytes + len(line)
+
+    def _write(self, line: bytes) -> None:
+        if len(line) > MOST_LINE_BYTES:
+            return  # no agent's frame is as long
+        fits, left_free = self._fits, MOST_LINE_BYTES + _BLOCK_BYTES
+        if (
+            self._in_file >= fits.samples
+            or self._file_bytes + len(line) > max(fits.size_bytes - left_free, fits.size_bytes // 2)
+            or self._packed_bytes > fits.packed_bytes * _SURELY
+        ):
+            self._go_on()
+        if self._in_file % _MEASURED_EVERY == 0:
+            self._packed_share = max(self._packed_share, len(zlib.compress(line, 1)) / len(line))
+        self._file.write(line)
+        self._in_file += 1
+        self._file_bytes += len(line)
+        self._packed_bytes += len(line) * self._packed_share
+        self.samples, self.size_bytes = self.samples + 1, self.size_bytes + len(line)
+
+    def _go_on(self) -> None:
+        """In a new file: "run.jsonl.gz", "run-2.jsonl.gz"."""
+        self._opened.close()
+        self._full.append(self.path)
+        first = self.paths[0]
+        kind = Path(first.name.removesuffix(".gz")).suffix + ".gz" * first.name.endswith(".gz")
+        stem = first.name.removesuffix(kind)
+        for number in range(len(self.paths) + 1, len(self.paths) + _MOST_TAKEN):
+            self.paths.append(first.with_name(f"{stem}-{number}{kind}"))
+            with contextlib.suppress(FileExistsError):
+                self._open()
+                return
+            self.paths.pop()
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(first))
+
+    def _open(self) -> None:
+        self._opened = contextlib.ExitStack()
+        self._file = self._opened.enter_context(new_recording(self.path))
+        header = f"{header_line(time.time())}\n".encode()
+        self._file.write(header)
+        self._in_file, self._file_bytes = 0, len(header)
+        self._packed_bytes = self._packed_share = 0.0

@@ -18,6 +18,7 @@ from mltop.probes.investigate.session import LiveSession
 from mltop.probes.model.text import clean
 from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, resolve
+from mltop.tui.app.output import say
 from mltop.tui.commands.live import live_session
 from mltop.tui.config.settings import Config
 from mltop.tui.state import BadState
@@ -119,6 +120,8 @@ def show(session: LiveSession, config: Config, read_only: bool = False, captures
         wanted = stalls(captures, config, memory)
         app = MltopApp(session, config, read_only=read_only, stalls=wanted, remember=memory.remember)
         app.run()
+        if (left := session.captured_at_close) is not None:
+            say(f"capture saved: {left.directory}" + "".join(f" ({problem})" for problem in left.problems[:1]))
         return app.return_code or 0
     finally:
         session.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 from mltop.tui.config.settings import Config, Wrong
@@ -28,7 +29,7 @@ def check_screen(config: Config) -> Config:
     """All that the screen needs, which has to be loaded for it."""
     config = check_tables(config)
     if config.keys:
-        config = _without(config, "keys", config.keys, _keys)
+        config = _without(config, "keys", config.keys, partial(_keys, config.keys))
     if config.theme:
         from mltop.tui.app.looks import theme_names
 
@@ -93,9 +94,9 @@ def _sort(table: str, wanted: str) -> None:
     _columns(table, (wanted.removeprefix("-"),))
 
 
-def _keys(action: str, keys: str) -> None:
-    from mltop.tui.app.keys import configurable, wrong_key
+def _keys(chosen: Mapping[str, str], action: str, keys: str) -> None:
+    from mltop.tui.app.keys import configurable, held_by_others, wrong_key
 
     known("action", action, configurable())
-    if why := wrong_key(action, keys):
+    if why := wrong_key(action, keys) or held_by_others(action, keys, chosen):
         raise Wrong(why)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mltop.probes.judge.incidents.words import brief_words, culprits_words
 from mltop.probes.judge.states import is_working
 from mltop.probes.model import Finding, Gap, Incident, JobMotion, Sample
 from mltop.probes.model.ranks import Ranges
@@ -18,7 +19,7 @@ from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.render.cells import Cell, clip, line_width, wrap
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.incidents import KINDS, age_text, kind_cell
-from mltop.tui.render.states import SEVERITY
+from mltop.tui.render.states import SEVERITY, gravity
 
 MIN_HEADLINE = 16  # cells
 _STOPS_WORK = ("hang", "crash")
@@ -41,7 +42,9 @@ class Situation:
 @dataclass(frozen=True)
 class Answer:
     """``chip``: the state and its age, in ``style`` ("chip-crit", "chip-warn", "ok", ""); ``brief``: who, in a word;
-    ``headline``: who and what; ``aside``: at the right edge where no key stands. ``opens``: there is more to be seen.
+    ``headline``: who and what, ``briefer`` the same in fewer words, the longest first; ``aside``: at the right edge
+    where no key stands. ``opens``: there is more to be seen, of ``about`` (several may be counted); ``key`` and what it
+    does where another key than the pane's leads on.
     """
 
     mark: str
@@ -52,6 +55,9 @@ class Answer:
     brief: str = ""
     aside: str = ""
     opens: bool = False
+    briefer: tuple[str, ...] = ()
+    about: Incident | Finding | None = None
+    key: tuple[str, str] | None = None
 
     @property
     def over(self) -> str:
@@ -72,7 +78,7 @@ class Answer:
             return [Cell(self._briefly(width), self.style)]
         start = [Cell(f"{state} " if is_chip else state, self.style), Cell("  " if self.headline else "")]
         right = self._right(room, key, does)
-        headline = fitted(self.headline, room - (line_width(right) + 2 if right else 0))
+        headline = self._headline(room - (line_width(right) + 2 if right else 0))
         line = [*start, Cell(headline, "title" if is_chip else "")]
         return [*line, Cell(" " * (width - line_width(line) - line_width(right))), *right] if right else line
 
@@ -90,10 +96,20 @@ class Answer:
         if not key:
             return []
         long = [Cell(key, "keys"), Cell(f" {does}")]
-        fits = _cells(self.headline) + 4 + line_width(long) <= room  # a word of who and what is worth more
-        return long if fits else [Cell(key, "keys")] if room > _ROOM_FOR_KEY else []
+        least = min(map(_cells, (self.headline, *self.briefer)))
+        if len(key) == 1:
+            least = min(least, _LEAST_BESIDE_KEY)
+        if room - line_width(long) - 2 >= least:
+            return long
+        return [Cell(key, "keys")] if room > _ROOM_FOR_KEY and len(key) > 1 else []  # a letter alone says nothing
+
+    def _headline(self, room: int) -> str:
+        """The longest way that fits whole, else as much of the shortest as does."""
+        ways = (self.headline, *self.briefer)
+        return next((way for way in ways if _cells(way) <= room), "") or fitted(ways[-1], room)
 
 
+_LEAST_BESIDE_KEY = 36  # cells of a headline that is longer: beside them stands what a letter does
 _ROOM_FOR_KEY = 40
 _FIRST_UNIT = re.compile(r"[\d.]+[a-z]+")  # of an age
 
@@ -131,7 +147,7 @@ def answer_of(situation: Situation | None) -> Answer:
         return _one_away(nodes[0])  # all else is of before
     firing = [one for one in situation.incidents if one.until is None and one.severity != "info"]
     if firing and firing[0].kind in KINDS:
-        return _of_incident(firing, situation.view.taken_at)
+        return _of_incident(firing, situation)
     if standing := [motion for motion in situation.motions if motion.phase in ("quiet", "stalled")]:
         return _of_motion(standing, situation.view.taken_at)
     joined = {finding.identity for incident in firing for finding in incident.findings}
@@ -143,13 +159,44 @@ def answer_of(situation: Situation | None) -> Answer:
     return _unknown(situation) or _fine(situation)
 
 
-def _of_incident(firing: Sequence[Incident], now: float) -> Answer:
-    first = firing[0]
+def _of_incident(firing: Sequence[Incident], situation: Situation) -> Answer:
+    first, now = firing[0], situation.view.taken_at
     word = kind_cell(first)
     mark = GLYPHS.alarm if first.kind in _STOPS_WORK else GLYPHS.finding
     more = f" (+{len(firing) - 1} more)" if len(firing) > 1 else ""
     chip = "chip-crit" if word.style == "crit" else "chip-warn"
-    return Answer(mark, word.text, age_text(first, now), chip, first.headline + more, _brief(first), opens=True)
+    with_nodes, with_job = len(situation.view.nodes) > 1, len(situation.motions) > 1
+    ways = [first.headline, *_briefer(first, with_nodes=with_nodes, with_job=with_job)]
+    headline, *briefer = [told for way in ways for told in dict.fromkeys((way + more, way))]
+    age = age_text(first, now)
+    return Answer(mark, word.text, age, chip, headline, _brief(first), opens=True, briefer=tuple(briefer), about=first)
+
+
+def _briefer(incident: Incident, *, with_nodes: bool, with_job: bool) -> list[str]:
+    """Ways to say who stops the work of how many, the longest first; what the line below says as well goes first: since
+    when, where in the code, the job, the node, the collective. None where nobody is named, or it is over.
+    """
+    culprits, suffers = incident.culprits, incident.suffers
+    named = Ranges.of(one.rank for one in culprits if one.rank is not None)
+    waiting = suffers.waiting.without(named)
+    short = brief_words(culprits, with_nodes, placed=False)
+    if not short or not waiting:
+        return []
+    where = f" in {suffers.waits_in}" if suffers.waits_in else ""
+    since = f" since {clock_time(incident.since)}" if incident.since is not None else ""
+    verb = "waits" if waiting.count == 1 else "wait"
+    ranks, wait = f", {counted(waiting.count, 'rank')} {verb}", f", {waiting.count} {verb}"
+    if incident.causes:
+        node = incident.causes[0].node
+        cause = (f"{node}: " if with_nodes and node else "") + incident.causes[0].message
+        return [f"{cause}; {short}{ranks}{where}", f"{cause}; {short}{wait}"]
+    full, placed = culprits_words(culprits, with_nodes), brief_words(culprits, with_nodes, placed=True)
+    job = f"{incident.job}: " if with_job and incident.job else ""
+    ways = [job + who + ranks + where + at for who in (full, placed) for at in (since, "")]
+    named_by = (placed,) if with_nodes else (placed, short)  # which node it is counts more than the collective
+    ways += [who + waits + where for who in named_by for waits in (ranks, wait) if where]
+    ways += [who + waits for who in (placed, short) for waits in (ranks, wait)]
+    return list(dict.fromkeys(ways))
 
 
 def _brief(incident: Incident) -> str:
@@ -168,19 +215,24 @@ def _of_motion(standing: Sequence[JobMotion], now: float) -> Answer:
     job = f"job {first.job}: " if first.job else ""
     ranks = counted(first.ranks_seen, "rank")
     if first.phase == "stalled":
-        headline = f"{job}{ranks} stand still, and who holds them up is not known yet: t dumps their stacks"
-        return Answer(GLYPHS.alarm, "STALLED", age, "chip-crit", headline, opens=True)
-    return Answer(GLYPHS.finding, "STALLED?", age, "chip-warn", f"{job}nothing has moved in {ranks}", opens=True)
+        headline = f"{job}{ranks} stand still, and who holds them up is not known yet"
+        return Answer(GLYPHS.alarm, "STALLED", age, "chip-crit", headline, opens=True, key=_DUMP)
+    headline = f"{job}nothing has moved in {ranks}"
+    return Answer(GLYPHS.finding, "STALLED?", age, "chip-warn", headline, opens=True, key=_DUMP)
+
+
+_DUMP = ("t", "dumps stacks")
 
 
 def _of_findings(firing: Sequence[Incident], others: Sequence[Finding], now: float) -> Answer:
     counts: Counter[str] = Counter([*(one.severity for one in firing), *(one.severity for one in others)])
     words = [f"{counts[name]} {SEVERITY[name][0]}" for name in ("critical", "warning") if counts[name]]
-    first: Incident | Finding = firing[0] if firing else others[0]
+    told: list[Incident | Finding] = [*firing[:1], *others]
+    first = min(told, key=lambda one: gravity(one.severity))
     headline = first.headline if isinstance(first, Incident) else _sentence(first)
     age = rough_time(now - first.since) if sum(counts.values()) == 1 and first.since is not None else ""
     style = "chip-crit" if counts["critical"] else "chip-warn"
-    return Answer(GLYPHS.finding, " ".join(words), age, style, headline, opens=True)
+    return Answer(GLYPHS.finding, " ".join(words), age, style, headline, opens=True, about=first)
 
 
 def _sentence(finding: Finding) -> str:

@@ -67,8 +67,8 @@ class EitherCell(FittedCell):
     short: str = ""
 
     def fitted(self, width: int) -> list[Cell]:
-        text = self.text if len(self.text) <= width else clip(self.short, width).rstrip()
-        return [Cell(text, self.style), Cell(" " * max(0, width - len(text)))]
+        text = clip(self.text if cell_len(printable(self.text)) <= width else self.short, width).rstrip()
+        return [Cell(text, self.style), Cell(" " * max(0, width - cell_len(text)))]
 
 
 Value = float | str | None
@@ -313,7 +313,9 @@ def printable(text: str) -> Clean:
 
 
 def clip(text: str, width: int, right: bool = False, tail: bool = False, marked: bool = False) -> str:
-    """The ``text`` in exactly ``width`` terminal cells (a wide character is two): padded or cut with an ellipsis.
+    """The ``text`` in exactly ``width`` terminal cells (a wide character is two): padded, or cut, where there is one
+    not too far back, at the end of a word. What stands at the right is a figure, of which a part is another figure:
+    there an ellipsis says that it is cut.
 
     ``tail`` keeps the end instead, with an ellipsis where ``marked``.
     """
@@ -325,7 +327,26 @@ def clip(text: str, width: int, right: bool = False, tail: bool = False, marked:
         return ""
     if tail:
         return GLYPHS.ellipsis + _end(text, width - 1) if marked else _end(text, width)
-    return set_cell_size(text, width - 1) + GLYPHS.ellipsis
+    if right:
+        return set_cell_size(text, width - 1) + GLYPHS.ellipsis
+    kept = _to_a_word(text, set_cell_size(text, width).rstrip())
+    return kept + " " * (width - cell_len(kept))
+
+
+_JOINTS = "/.-_:,;="  # where a name that is too long may end
+
+
+def _to_a_word(text: str, head: str) -> str:
+    """As much of the ``head`` of ``text`` as ends with a word; where that is less than half of it all, or as far as a
+    part of a name.
+    """
+    if text[len(head) : len(head) + 1] == " ":
+        return head.rstrip(" ,;:(")
+    blank = head.rfind(" ")
+    if blank >= len(head) // 2:
+        return head[:blank].rstrip(" ,;:(")
+    joint = max(map(head.rfind, _JOINTS))
+    return head[:joint] if joint >= max(blank + 2, len(head) // 2) else head
 
 
 def _end(text: str, width: int) -> str:

@@ -157,15 +157,17 @@ def axis(scale: Scale, events: Sequence[Event] = ()) -> list[Cell]:
     if scale.moment is not None:
         text = clock_time(scale.moment)
         marks.append((max(0, min(scale.looked_at, width - len(text))), text, "key"))
+    ends_now = scale.looked_at != width - 1 or scale.moment is None
+    last = width - len(" now") * ends_now
     for event in sorted(events, key=lambda event: -event.at):
         at = scale.column(event.at)
         if 0 <= at < width:
-            marks.append((min(at, max(0, width - len(event.text))), event.text, event.style))
+            marks.append((min(at, max(0, last - len(event.text))), event.text, event.style))
     marks.append((0, clock_time(scale.time_of(0)) if width >= _WITH_CLOCK else _ago(now - scale.time_of(0)), "dim"))
-    if scale.looked_at == width - 1 and scale.moment is not None:
-        now = scale.moment
-    else:
+    if ends_now:
         marks.append((width - len("now"), "now", "dim"))
+    elif scale.moment is not None:
+        now = scale.moment
     marks += [(scale.column(now - 60.0 * ago), f"-{ago}m", "dim") for ago in minutes]
     for at, text, style in marks:
         _place(texts, styles, at, text, style)
@@ -218,7 +220,7 @@ class Series:
 
 
 LABEL_WIDTH = 12
-_ROWS_MOST = 9  # of one graph
+_ROWS_MOST = 18  # of one graph
 _ROWS_LEAST = 2
 
 

@@ -108,13 +108,34 @@ def bytes_per_s(value: float | None) -> str:
     return UNKNOWN if value is None or not known(value) else f"{count(value)}B/s"
 
 
-def _part(now: float | None, most: float | None, sign: str) -> Cell:
-    """ "x8/x16" where it is less than it could be; idle GPUs slow their links down, so that is no alarm by itself."""
-    if now is None:
+# GT/s of each generation of PCIe.
+_GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}
+
+
+def _generation(speed: float | None) -> str:
+    if speed is None:
+        return f"Gen{UNKNOWN}"
+    return f"Gen{_GENERATIONS[speed]}" if speed in _GENERATIONS else f"{speed:g}GT/s"
+
+
+def _link(line: Counted) -> Cell:
+    """ "Gen5 x16"; "Gen1 of 5 x8 of 16" where it is less than it could be. Idle GPUs slow their links down, so the
+    generation is no alarm by itself.
+    """
+    device = line.about
+    speed, most, width, widest = (
+        device.link_speed_gt_per_s,
+        device.link_speed_max_gt_per_s,
+        device.link_width,
+        device.link_width_max,
+    )
+    if speed is None and width is None:
         return Cell(UNKNOWN, "dim")
-    if most is None or now >= most:
-        return Cell(f"{sign}{now:g}")
-    return Cell(f"{sign}{now:g}/{most:g}", "warn" if sign else "dim")
+    slow = speed is not None and most is not None and speed < most
+    narrow = width is not None and widest is not None and width < widest
+    text = _generation(speed) + (f" of {_generation(most).removeprefix('Gen')}" if slow else "")
+    text += f" x{UNKNOWN if width is None else width}" + (f" of {widest}" if narrow else "")
+    return Cell(text, "warn" if narrow else "dim" if slow else "")
 
 
 def _aer(line: Counted) -> Cell:
@@ -122,12 +143,10 @@ def _aer(line: Counted) -> Cell:
     return _growth_cell(line.grown, bool(line.about.aer), "crit" if grave else "warn")
 
 
-def _speed(line: Counted) -> Cell:
-    return _part(line.about.link_speed_gt_per_s, line.about.link_speed_max_gt_per_s, "")
-
-
-def _width(line: Counted) -> Cell:
-    return _part(line.about.link_width, line.about.link_width_max, "x")
+def _link_speed(line: Counted) -> float | None:
+    """For sorting: all lanes together."""
+    speed, width = line.about.link_speed_gt_per_s, line.about.link_width
+    return None if speed is None or width is None else speed * width
 
 
 def _all_errors(line: Counted) -> int:
@@ -154,8 +173,7 @@ PCI_COLUMNS = (
     _of("bus", "PCI", 12, "about.bus_id", cell=lambda line: Cell(line.about.bus_id, line.alarm)),
     _of("kind", "KIND", 8, "about.kind"),
     _of("driver", "DRIVER", 10, "about.driver", lambda driver: driver or Cell("none", "warn")),
-    _of("speed", "GT/S", 9, "about.link_speed_gt_per_s", right=True, cell=_speed),
-    _of("width", "WIDTH", 7, "about.link_width", right=True, cell=_width),
+    Column("link", "LINK", 18, cell=_link, value=_link_speed),
     Column("errors", "AER SINCE OPENED", 20, stretch=True, cell=_aer, value=_all_errors),
     _of("numa", "NUMA", 4, "about.numa_node", number, right=True, priority=2, optional=True),
     _of("cpus", "NEAR CPUS", 14, "about.local_cpus", priority=3, optional=True),

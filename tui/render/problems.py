@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from mltop.probes.judge.states import States
 from mltop.probes.model import Culprit, Finding, Gap, Incident
 from mltop.probes.model.ranks import Ranges, ranks_text
 from mltop.probes.model.units import clock_time, rough_time, seconds
@@ -23,6 +22,7 @@ from mltop.tui.render.states import SEVERITY
 WIDE = 110
 _STARTS = (10, 12)  # the column of the text, below WIDE and from there on
 _WHO_MOST = 18
+ENDS = ("dead", "left")  # of what its process is gone
 _MARKS = {"hang": GLYPHS.alarm, "crash": GLYPHS.alarm}
 
 
@@ -53,6 +53,14 @@ class Told:
         return None if self.since is None else max(0.0, (now if self.until is None else self.until) - self.since)
 
 
+def tells_of(told: Told, subject: Incident | Finding) -> bool:
+    """Whether it is about this one, perhaps among others that are alike."""
+    if told.incident is not None and isinstance(subject, Incident):
+        return told.incident.id == subject.id
+    of = [subject] if isinstance(subject, Finding) else subject.causes[:1]
+    return any(one.identity == finding.identity for one in of for finding in told.findings)
+
+
 @dataclass(frozen=True)
 class Scope:
     """Of what the lines are told: ``names`` stand for nodes' names; on ``one`` node it need not be named."""
@@ -65,7 +73,7 @@ class Scope:
 
 
 def told_of(
-    incidents: Sequence[Incident], findings: Sequence[Finding], states: States, scope: Scope, nodes: Sequence[str] = ()
+    incidents: Sequence[Incident], findings: Sequence[Finding], scope: Scope, nodes: Sequence[str] = ()
 ) -> list[Told]:
     """All that is wrong and more than worth knowing. ``findings``: also those that are in no incident yet. ``nodes``:
     those of which is told, none: all.
@@ -80,7 +88,7 @@ def told_of(
             causes[incident.causes[0].identity] = incident
     alone = [one for one in findings if one.severity != "info" and one.until is None and one.identity not in joined]
     shown = set(nodes)
-    told = [_of_incident(incident, states, scope) for incident in of_jobs]
+    told = [_of_incident(incident, scope) for incident in of_jobs]
     told = [one for one in told if not shown or not one.nodes or shown.intersection(one.nodes)]
     of_nodes = [one for incident in firing if incident.causes and not incident.job for one in _of_each_node(incident)]
     of_nodes += alone
@@ -105,12 +113,12 @@ def told_of_gap(what: str, gap: Gap) -> Told:
     return Told(f"?{what}", Cell("?", "warn"), what, (Cell(gap.why),), Cell(""), action=gap.fix)
 
 
-def ended_of(incidents: Sequence[Incident], states: States, scope: Scope) -> list[Told]:
+def ended_of(incidents: Sequence[Incident], scope: Scope) -> list[Told]:
     """What is over, the newest first: from when to when in place of the word."""
     ended = sorted((one for one in incidents if one.until is not None), key=lambda one: -(one.until or 0.0))
     return [
         replace(
-            _of_incident(one, states, scope),
+            _of_incident(one, scope),
             mark=Cell(" "),
             what=(Cell(one.headline, "dim"),),
             more=(),
@@ -150,7 +158,7 @@ def without_subject(message: str, subject: str) -> str:
     return rest or message
 
 
-def _of_incident(incident: Incident, states: States, scope: Scope) -> Told:
+def _of_incident(incident: Incident, scope: Scope) -> Told:
     word = kind_cell(incident)
     culprit = incident.culprits[0] if incident.culprits else None
     mark = Cell(_MARKS.get(incident.kind, GLYPHS.finding), word.style)
@@ -158,9 +166,9 @@ def _of_incident(incident: Incident, states: States, scope: Scope) -> Told:
         incident.id,
         mark,
         _who(incident, culprit, scope),
-        _what(incident, culprit, scope),
+        _what(incident, scope),
         word,
-        more=_others(incident, states),
+        more=_others(incident),
         action=incident.action,
         since=incident.since,
         until=incident.until,
@@ -178,10 +186,9 @@ def _who(incident: Incident, culprit: Culprit | None, scope: Scope) -> str:
     return incident.job or "job"
 
 
-def _what(incident: Incident, culprit: Culprit | None, scope: Scope) -> tuple[Cell, ...]:
-    if culprit is None or (culprit.rank is None and culprit.pid is None):
-        return (Cell(incident.headline),)
-    return culprit_cells(culprit, scope)
+def _what(incident: Incident, scope: Scope) -> tuple[Cell, ...]:
+    culprit = _named(incident)
+    return (Cell(incident.headline),) if culprit is None else culprit_cells(culprit, scope)
 
 
 def culprit_cells(culprit: Culprit, scope: Scope) -> tuple[Cell, ...]:
@@ -191,35 +198,54 @@ def culprit_cells(culprit: Culprit, scope: Scope) -> tuple[Cell, ...]:
     pid = [f"pid {culprit.child_pid or culprit.pid}"] if culprit.pid is not None else []
     who = ", ".join(filter(None, (" ".join(place), *pid)))
     start = Cell(f"{who}, " if who else "")
+    if culprit.how in ENDS:
+        ended = Cell("died" if culprit.how == "dead" else "left", "crit")
+        return (start, ended, Cell(f": {culprit.reason}" if culprit.reason else ""))
     if culprit.how == "stands" and culprit.where and not culprit.in_reason:
         return (start, Cell("stands", "crit"), Cell(" in "), Cell(culprit.where, "title"))
     where = f": {culprit.where}" if culprit.where and not culprit.in_reason else ""
     return (start, Cell(culprit.reason + where))
 
 
-def _others(incident: Incident, states: States) -> tuple[Cell, ...]:
-    """Who waits, since when, and what was lost."""
+def _named(incident: Incident) -> Culprit | None:
+    """The process that is told of; None where nobody is named, or what was named is gone with its job: then the
+    headline says who it was and who waited.
+    """
+    culprit = incident.culprits[0] if incident.culprits else None
+    if culprit is None or (culprit.rank is None and culprit.pid is None):
+        return None
+    return None if incident.kind in ("crash", "stopped") and culprit.how not in ENDS else culprit
+
+
+def _others(incident: Incident) -> tuple[Cell, ...]:
+    """Who went down with those that are named, who waits and since when, and what was lost."""
     accused = Ranges.of(one.rank for one in incident.culprits if one.rank is not None)
-    waiting = incident.suffers.ranks.without(accused)
-    cells: list[Cell] = []
-    if incident.kind in ("hang", "crash") and waiting:
-        where = _collective(incident, states)
-        cells += [Cell(f"{ranks_text(waiting)} "), Cell(f"wait in {where}" if where else "wait", "waits")]
-        cells += [Cell(f" since {clock_time(incident.since)}")] if incident.since is not None else []
-    lost = incident.suffers.gpu_hours
-    if lost >= _LEAST_LOST:
-        cells.append(Cell(f"{'; ' if cells else ''}{lost:.1f} GPU-hours lost"))
-    return tuple(cells)
+    since = f" since {clock_time(incident.since)}" if incident.since is not None else ""
+    suffers = incident.suffers
+    parts: list[list[Cell]] = []
+    if _named(incident) is not None:
+        if down := suffers.ended.without(accused):
+            parts.append([Cell(f"{ranks_text(down)} went down with {'it' if accused.count < 2 else 'them'}")])
+        if waiting := suffers.waiting.without(accused):
+            waits = "waits" if waiting.count == 1 else "wait"
+            where = f"{waits} in {suffers.waits_in}" if suffers.waits_in else waits
+            parts.append([Cell(f"{ranks_text(waiting)} "), Cell(where, "waits"), Cell(since)])
+    if (cause := _cause(incident)) is not None:
+        parts.insert(0, [Cell(f"cause: {cause}")])
+    if suffers.gpu_hours >= _LEAST_LOST:
+        parts.append([Cell(f"{suffers.gpu_hours:.1f} GPU-hours lost")])
+    return tuple(cell for part in parts for cell in ((Cell("; "), *part) if part is not parts[0] else part))
+
+
+def _cause(incident: Incident) -> str | None:
+    """What is wrong with the node of those that are named, where what they do does not say it."""
+    culprit = _named(incident)
+    if culprit is None or not incident.causes or culprit.reason == incident.causes[0].message:
+        return None
+    return incident.causes[0].message
 
 
 _LEAST_LOST = 0.05  # GPU-hours
-
-
-def _collective(incident: Incident, states: States) -> str:
-    for placed, job in states.known.items():
-        if (placed.name, placed.uid) == (incident.job, incident.uid):
-            return next((doing.where for doing in job.ranks.values() if doing.where), "")
-    return ""
 
 
 # Lines.

@@ -10,7 +10,7 @@ from mltop.probes.model import RankSample
 from mltop.probes.model.incident import UNKNOWN_DOING, Doing
 from mltop.probes.model.units import UNKNOWN, known, rate, seconds
 from mltop.probes.model.vocabulary import WorkState
-from mltop.tui.render.cells import Cell, Column, Row, row_of
+from mltop.tui.render.cells import Cell, Column, EitherCell, Row, row_of
 from mltop.tui.render.states import doing_cell, mark_cell, state_cell
 from mltop.tui.render.trends import EarlierRank
 from mltop.tui.render.units import BYTES, CORES, COUNT
@@ -73,8 +73,17 @@ def short_command(command: str) -> str:
     return " ".join(words)
 
 
-def _command(command: str) -> str:
-    return short_command(command) or UNKNOWN
+def _command(command: str) -> Cell:
+    """Where it is too long without its interpreter and that one's switches, which are the same everywhere."""
+    text = short_command(command)
+    program, *words = text.split(" ")
+    while words and words[0] in _SWITCHES:
+        words = words[1:]
+    is_script = program.startswith("python") and bool(words)
+    return EitherCell(text or UNKNOWN, "", " ".join(words) if is_script else text)
+
+
+_SWITCHES = ("-u", "-B", "-E", "-I", "-O", "-OO", "-P", "-s", "-S")  # of Python, those that take no word
 
 
 def is_unassigned(rank: RankSample) -> bool:
@@ -189,7 +198,7 @@ RANK_COLUMNS = (
         "COMMAND",
         14,
         "rank.command",
-        _command,
+        cell=lambda line: _command(line.rank.command),
         priority=3,
         stretch=True,
         field="command",

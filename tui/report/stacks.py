@@ -1,4 +1,4 @@
-"""What `mltop stacks` prints: for every job its verdict, its classes with their stacks, and what is unreadable."""
+"""What `mltop stacks` prints: of every job what the stacks pane shows."""
 
 from __future__ import annotations
 
@@ -6,18 +6,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mltop.probes.judge.hang.classes import merged_tree
 from mltop.probes.model import Incident, JobReport, NodeState, Tasks
 from mltop.tui.render.cells import Cell
-from mltop.tui.render.stacks.verdict import (
-    CLASS_COLUMNS,
-    class_row,
-    job_words,
-    jobs_left_out,
-    stack_lines,
-    tree_lines,
-    verdict_lines,
-)
+from mltop.tui.render.stacks.report import Around, ReportLines
+from mltop.tui.render.stacks.verdict import job_words, jobs_left_out, stack_lines
 from mltop.tui.report.page import Page
 
 if TYPE_CHECKING:
@@ -25,8 +17,6 @@ if TYPE_CHECKING:
 
 MOST_JOBS = 32
 MOST_INCIDENTS = 8
-MOST_TREE_LINES = 40
-MOST_CLASSES = 30  # the rest is in the tree, as far as that goes
 MOST_LOOPS = 8  # event loops with what their tasks wait for
 MOST_UNREADABLE = 8  # stacks that could not be read: after these, only their number
 
@@ -55,7 +45,7 @@ def print_reports(
     answered = {state.node for state in nodes} - {state.node for state in not_answered}
     for report in reports[:MOST_JOBS]:
         shown = _without_nodes(report, answered) if not_answered else report
-        _report(shown, job_words(report, reports), page)
+        _report(shown, job_words(report, reports), page, _incident_of(report, incidents, more_than_stacks))
     if reports[MOST_JOBS:]:
         page.line(Cell(jobs_left_out(reports[MOST_JOBS:]), "warn"))
 
@@ -82,22 +72,22 @@ def _tells(tasks: Tasks) -> bool:
     return bool(tasks.chains or tasks.cycles)
 
 
-def _report(report: JobReport, job: str, page: Page) -> None:
-    width = page.width
+def _report(report: JobReport, job: str, page: Page, incident: Incident | None) -> None:
+    """As the stacks pane tells it, then what event loops wait for."""
     world = "" if report.world_size is None else f", world size {report.world_size}"
-    page.line(Cell(f"{job}{world}", "title"))
-    page.lines(verdict_lines(report, width))
-    if report.classes:
-        page.lines([[], *tree_lines(merged_tree(report.classes, MOST_TREE_LINES), width)])
-        rows = [class_row(index, made) for index, made in enumerate(report.classes[:MOST_CLASSES])]
-        page.table(CLASS_COLUMNS, rows)
-        page.more(len(report.classes) - MOST_CLASSES, "classes")
+    began = incident.since if incident is not None and incident.since is not None else 0.0
+    now = max((digest.taken_at for digest in report.digests if digest.taken_at is not None), default=began)
+    around = Around(now, incident, title=f"{job}{world}", most_unread=MOST_UNREADABLE)
+    page.lines([[*line.cells] for line in ReportLines(0, report, around, page.width).lines()])
     loops = [digest for digest in report.digests if digest.tasks is not None and _tells(digest.tasks)]
     for digest in loops[:MOST_LOOPS]:
-        page.lines([[], *stack_lines(digest, width)])
+        page.lines([[], *stack_lines(digest, page.width)])
     page.more(len(loops) - MOST_LOOPS, "event loops")
-    unread = [digest for digest in report.digests if not digest.frames]
-    for digest in unread[:MOST_UNREADABLE]:
-        page.lines([[], *stack_lines(digest, width)])
-    page.more(len(unread) - MOST_UNREADABLE, "stacks that could not be read")
     page.line()
+
+
+def _incident_of(report: JobReport, incidents: Sequence[Incident], told: Sequence[Incident]) -> Incident | None:
+    """That of its job, while it lasts. ``told``: those that stand above, with what to do."""
+    own = (one for one in incidents if (one.job, one.uid) == (report.job, report.uid) and one.until is None)
+    found = next(own, None)
+    return replace(found, action="") if found is not None and any(found is one for one in told) else found

@@ -68,14 +68,14 @@ class HandedScreen(TabledScreen):
         self._to_place, self._looked_here = False, looked
         placed: dict[About, CursorView] = {}
         for view in self.query(CursorView):
-            if view.display and (key := self._key_of(view, looked)) and view.move_cursor(key):
+            if view.display and (key := self.key_looked_at(view, looked)) and view.move_cursor(key):
                 placed.setdefault(view.about, view)
         order: tuple[About, ...] = ("rank", "gpu", "node") if looked.pid else ("gpu", "node", "rank")
         nearest = next((placed[about] for about in order if about in placed), None)
         if self.focus_follows and nearest is not None and nearest.focusable:
             self.set_focus(nearest)
 
-    def _key_of(self, view: CursorView, looked: Looked) -> str:
+    def key_looked_at(self, view: CursorView, looked: Looked) -> str:
         """The item that is about it; "" where there can be none."""
         if view.about == "node":
             return looked.node
@@ -134,7 +134,7 @@ class HandedScreen(TabledScreen):
             view.step_around(step)
 
     def action_log(self) -> None:
-        self.mltop.tell(Notice("no log of this is known to mltop: its path is in the job's own output", "warn"))
+        self.mltop.tell(Notice("mltop reads no logs yet: what this prints is where its launcher writes it", "warn"))
 
     def action_tree(self) -> None:
         self.mltop.tell(Notice("no tree here: 3 shows processes", "warn"))

@@ -1,36 +1,62 @@
-"""The last ten minutes of one job, and since when it has been as it is."""
+"""The last ten minutes of one job, or of all nodes, in the lines that a pane has left; and since when it stands."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from mltop.probes.model import Incident, JobKey
-from mltop.probes.model.units import clock_time, percent
+from mltop.probes.model.units import clock_time, count, kilowatts, percent
+from mltop.tui.app.past.sums import Sums
 from mltop.tui.render.cells import Cell
-from mltop.tui.render.graph import LABEL_WIDTH, Event, Scale, Series, Span, stacked
+from mltop.tui.render.graph import LABEL_WIDTH, Event, Scale, Series, Span, Values, stacked
+from mltop.tui.render.incidents import kind_cell
 
 if TYPE_CHECKING:
     from mltop.tui.app.app import MltopApp
 
-LEAST_ROWS, MOST_ROWS = 3, 5
+LEAST_ROWS = 3
 _WAITS = ("hang", "crash")
 
 
-def job_graph(app: MltopApp, job: JobKey, incident: Incident | None, width: int, room: int) -> list[list[Cell]]:
-    """SM activity, where that is not known GPU-Util, in at most ``room`` lines; [] where nothing was kept of it."""
+def job_graph(app: MltopApp, job: JobKey | None, incident: Incident | None, width: int, room: int) -> list[list[Cell]]:
+    """SM activity (where that is not known GPU-Util), power and network, as many and as high as ``room`` lines allow;
+    [] where nothing was kept. ``job``: None: of all nodes.
+    """
     columns = width - LABEL_WIDTH
     if columns < 1 or room < 1 + LEAST_ROWS or app.picture is None:
         return []
-    sums = app.history.of_job(job, columns, app.graphs_until)
-    if sums is None or sums.began >= columns:
+    until = app.graphs_until
+    sums = app.history.of_job(job, columns, until) if job is not None else app.history.of_nodes(columns, until)
+    if sums is None or not sums.most_nodes or sums.began >= columns:
         return []
-    name, values = sums.activity
     scale = Scale(round(sums.until / sums.column_s) - 1, sums.column_s, 1, columns, app.moment)
-    now = next((value for value in reversed(values[: scale.looked_at + 1]) if value is not None), None)
-    series = Series(f"{name} active" if name == "SM" else name, percent(now), "10 min", values)
     spans, events = [], []
     if incident is not None and incident.since is not None:
         style = "waits" if incident.kind in _WAITS else "warn"
         spans = [Span(incident.since, incident.until, f"graph-{style}")]
-        events = [Event(incident.since, clock_time(incident.since), style)]
-    return stacked([series], scale, spans, events, min(room, 1 + MOST_ROWS))
+        events = [Event(incident.since, f"{clock_time(incident.since)} {kind_cell(incident).text.lower()}", style)]
+    return stacked(_series(sums, scale.looked_at + 1), scale, spans, events, room)
+
+
+def _series(sums: Sums, end: int) -> list[Series]:
+    """``end``: the column after the one that is looked at. What nothing tells of has no graph."""
+    name, values = sums.activity
+    series = [Series(f"{name} active" if name == "SM" else name, percent(_last(values[:end])), "10 min", values)]
+    watts, rates = sums.whole(sums.power_w), sums.whole(sums.network_bytes_per_s)
+    if (now := _last(watts[:end])) is not None and (most := _most(watts)):
+        series.append(Series("power", kilowatts(now), f"max {kilowatts(most)}", _shares(watts, most)))
+    if (now := _last(rates[:end])) is not None and (most := _most(rates)):
+        series.append(Series("network", f"{count(now)}B/s", f"max {count(most)}B/s", _shares(rates, most)))
+    return series
+
+
+def _last(values: Values) -> float | None:
+    return next((value for value in reversed(values) if value is not None), None)
+
+
+def _most(values: Values) -> float:
+    return max((value for value in values if value is not None), default=0.0)
+
+
+def _shares(values: Values, most: float) -> list[float | None]:
+    return [None if value is None else value / most for value in values]

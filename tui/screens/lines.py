@@ -3,43 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
-from operator import add
 
 from mltop.probes.investigate.advice import advised
-from mltop.probes.judge.health.folding import told_of_nvml
-from mltop.probes.model import Finding, Gap, HostSample
+from mltop.probes.model import Gap, HostSample
 from mltop.probes.model.units import UNKNOWN, bytes_text, clock_time, counted, known, number, of, percent, seconds
 from mltop.probes.reach.view import Connection, FleetView, NodeView
 from mltop.tui.render.cells import Cell, clip, flow, wrap
-from mltop.tui.render.findings import explained_texts, is_missed, merged_gaps, of_gravity, severity_cell
+from mltop.tui.render.findings import is_missed, merged_gaps
 from mltop.tui.render.fleet.heat import ratio
 from mltop.tui.render.fleet.nodes import state_sentence
 from mltop.tui.render.glyphs import GLYPHS, bar
 from mltop.tui.render.palette import RAMP_STEPS
 
 INDENT = 5
-
-
-def problem_lines(findings: Sequence[Finding], gaps: Sequence[Gap], width: int, room: int) -> list[list[Cell]]:
-    """A node's problems in at most ``room`` lines: wrapped where that fits, else one for each, else the worst.
-
-    Single values that are not known are only counted.
-    """
-    gaps = [gap for gap in _beside(findings, gaps) if is_missed(gap)]
-    entries = [finding_cells(finding) for finding in sorted(findings, key=of_gravity)]
-    entries += [gap_cells(gap) for gap in gaps if not _is_detail(gap)]
-    details = sum(map(_is_detail, gaps))
-    if details:
-        values = "value is" if details == 1 else "values are"
-        entries.append([Cell(f"{details} {values} not known: 2 shows why", "dim")])
-    wrapped = _wrapped(entries, width)
-    if len(wrapped) <= room:
-        return wrapped
-    if len(entries) <= room:
-        return entries
-    hidden = len(entries) - room + 1
-    return [*entries[: room - 1], [Cell(f"{hidden} more: 2 shows all", "dim")]] if room > 0 else []
 
 
 def unknown_line(gaps: Sequence[Gap], width: int) -> list[Cell]:
@@ -81,52 +57,10 @@ def unreadable_lines(gaps: Sequence[Gap], width: int) -> list[list[Cell]]:
     return lines
 
 
-def all_problem_lines(
-    findings: Sequence[Finding], gaps: Sequence[Gap], width: int, room: int | None = None
-) -> list[list[Cell]]:
-    """Everything that is wrong with a node, wrapped at ``width``; below a finding what it explains, unless that leaves
-    no room (lines) for the others.
-    """
-    entries, details = [], []
-    for finding in sorted(findings, key=of_gravity):
-        entries.append([finding_cells(finding)])
-        details.append([[Cell(f"{'':<{INDENT}}"), Cell(text, "dim")] for text in explained_texts(finding)])
-    others = [gap_cells(gap) for gap in _beside(findings, gaps) if is_missed(gap)]
-    absent = [gap.what for gap in gaps if gap.kind == "unsupported"]
-    if absent:
-        others.append([Cell(f"{'':<{INDENT}}"), Cell(f"not supported here: {', '.join(absent)}", "dim")])
-    with_details = [*chain.from_iterable(map(add, entries, details)), *others]
-    lines = _wrapped(with_details, width)
-    return lines if room is None or len(lines) <= room else _wrapped([*chain.from_iterable(entries), *others], width)
-
-
-def _wrapped(entries: Sequence[list[Cell]], width: int) -> list[list[Cell]]:
-    return [line for entry in entries for line in wrap(entry, width, INDENT)]
-
-
-def finding_cells(finding: Finding) -> list[Cell]:
-    """E.g. ``CRIT GPU 3 is too hot – check the airflow``."""
-    severity = severity_cell(finding.severity)
-    action = f" {GLYPHS.dash} {finding.action}" if finding.action else ""
-    return [
-        Cell(f"{severity.text:<{INDENT}}", severity.style),
-        Cell(finding.message),
-        Cell(action, "accent"),
-    ]
-
-
 def gap_cells(gap: Gap) -> list[Cell]:
     """E.g. ``GAP  nvml: no driver - install it``."""
     fix = f" {GLYPHS.dash} {advised(gap.fix)}" if gap.fix else ""
     return [Cell(f"{'GAP':<{INDENT}}", "dim"), Cell(f"{gap.what}: ", "bold"), Cell(gap.why), Cell(fix, "accent")]
-
-
-def _beside(findings: Sequence[Finding], gaps: Sequence[Gap]) -> list[Gap]:
-    """The gaps without those that findings were made of: that the driver is gone, or does not answer."""
-    codes = told_of_nvml(findings)
-    of_nvml = [gap for gap in gaps if gap.source == "nvml" and not gap.fields and gap.code in codes]
-    told = {gap.code: gap for gap in reversed(of_nvml)}.values()  # of several with one code the first
-    return [gap for gap in gaps if not any(gap is other for other in told)]
 
 
 def _is_detail(gap: Gap) -> bool:

@@ -18,7 +18,7 @@ from mltop.tui.app.keys import PANE_BINDINGS, named
 from mltop.tui.app.navigation import Location
 from mltop.tui.app.past.track import DRAWN_S, ShownHistory
 from mltop.tui.app.stalls import question_line
-from mltop.tui.render.answer import Situation, answer_of
+from mltop.tui.render.answer import Answer, Situation, answer_of
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.fleet.header import Totals, header_cells, totals_of
 from mltop.tui.render.guarded import guarded
@@ -35,9 +35,11 @@ from mltop.tui.screens.bars import (
 )
 from mltop.tui.screens.command_line import CommandBox, CommandedScreen, CommandList
 from mltop.tui.screens.key_bar import Hint, KeyBar, hints_of
+from mltop.tui.screens.problems import Problems
 from mltop.tui.screens.row_context import RowContext
 from mltop.tui.screens.tables import rank_of
 from mltop.tui.widgets.cell_lines import CellLines
+from mltop.tui.widgets.cell_view import CursorView
 
 if TYPE_CHECKING:
     from mltop.tui.app.feed import Picture
@@ -46,7 +48,6 @@ if TYPE_CHECKING:
 MIN_WIDTH, MIN_HEIGHT = 16, 4
 ONE_NODE = Notice("one node is watched: there is nothing to mark", "warn")
 LOW_HEIGHT = 10  # below it the second header line goes
-NOTICE_S = 5.0  # what a key did is said over a question for so long
 ROOMY_HEIGHT = 30  # from here on blank lines separate tables
 
 Made = TypeVar("Made")
@@ -132,6 +133,7 @@ class Pane(CommandedScreen):
         super().__init__()
         self._history = ShownHistory()
         self._totals: Memo[Totals] = Memo()
+        self.status_height = 0  # lines
 
     def __init_subclass__(cls, **options: Any) -> None:
         """A pane's own keys can be given to other keys by the configuration, too."""
@@ -228,8 +230,12 @@ class Pane(CommandedScreen):
     def chrome_height(self) -> int:
         """Lines that header, status line, key bar and blank lines take."""
         gaps = sum(part.display for part in self.query(".gap-above")) if self.has_class("-roomy") else 0
-        head = 1 if self.has_class("-low") else 2
-        return head + 1 + gaps + bool(self.query_one("#status").display) + self.filtering
+        return self.size.height - self.rows + gaps
+
+    @property
+    def rows(self) -> int:
+        """Lines that are left for what the pane is about."""
+        return self.size.height - 3 - self.status_height - self.filtering + self.has_class("-low")
 
     def draw(self) -> None:
         """Draw everything from the app's picture; called once per frame and on every arrival."""
@@ -245,20 +251,27 @@ class Pane(CommandedScreen):
             self.part("the cursor", self.place_cursors)
         guarded("the answer", lambda: self._show_answer(picture), None)  # which key opens it is known only now
         self.mltop.tell_failures()
-        status = self.query_one("#status")
-        had_status = status.display
+        height = self.status_height
         guarded("the status line", self._draw_status, None)  # how many rows the filter keeps is known only now
-        if picture is not None and status.display != had_status:
+        if picture is not None and self.status_height != height:
             self._fill(picture)  # in one line more or less
 
     def _show_answer(self, picture: Picture | None) -> None:
         """Line 1, and the same as the terminal's title."""
         answer = answer_of(situation_of(picture) if picture is not None else None)
-        key, does = guarded("the key of line 1", self.opens, ("", ""))
+        key, does = guarded("the key of line 1", lambda: self._leads_on(answer), ("", ""))
         if self.has_class("-low") and picture is not None:  # line 2, which says it, is not there
             key, does = self._not_now(picture) or (key, does)
         self.query_one(AnswerLine).set_answer(answer.line(self.size.width, key, does), answer.over)
         self.mltop.set_terminal_title(answer.title)
+
+    def _leads_on(self, answer: Answer) -> tuple[str, str]:
+        """Which key shows all of what line 1 says, and what that key does; "" where it is shown."""
+        if self.mltop.player is not None:
+            return "p", "stops" if self.mltop.player.playing else "plays"
+        if self.mltop.moment is not None:
+            return "End", "live"
+        return answer.key or self.opens(answer)
 
     def _not_now(self, picture: Picture) -> tuple[str, str] | None:
         """What nobody may take for real and present."""
@@ -272,23 +285,25 @@ class Pane(CommandedScreen):
         if self.is_composed and self.mltop.picture is not None:
             guarded("the answer", lambda: self._show_answer(self.mltop.picture), None)
 
+    def on_cursor_view_highlighted(self, event: CursorView.Highlighted) -> None:
+        if isinstance(event.view, CellLines):  # lines of what is wrong are such
+            self.on_descendant_focus()
+
     def _fill(self, picture: Picture) -> None:
         self.counts = None
         self.part("", lambda: self.fill(picture))
 
-    def opens(self) -> tuple[str, str]:
-        """Which key shows all of what line 1 says, and what that key does; "" where it is shown."""
-        if self.mltop.player is not None:
-            return "p", "stops" if self.mltop.player.playing else "plays"
-        if self.mltop.moment is not None:
-            return "End", "live"
-        return ("8", "opens it") if self.mltop.trail.here.pane != "incidents" else ("", "")
+    def opens(self, answer: Answer) -> tuple[str, str]:
+        """As ``_key_of``, of what is live."""
+        on_it = any(part.has_focus and part.is_at(answer.about) for part in self.query(Problems) if part.display)
+        return ("Enter", "opens it") if on_it else ("8", "lists all")
 
     def context(self, picture: Picture) -> RowContext:
         """What rows of GPUs and ranks are made of."""
         app = self.mltop
         track = partial(self._history.track, app.history, app.paused, span_s=DRAWN_S, ahead_s=app.ahead_s)
-        return RowContext(picture, app.trends, track, app.paused)
+        settled = app.moment is None or app.history.is_settled(app.moment)
+        return RowContext(picture, app.trends, track, app.paused, settled)
 
     def part(self, name: str, draw: Callable[[], object]) -> None:
         """Draw a part of this pane: when that fails, the others are drawn nevertheless."""
@@ -326,10 +341,14 @@ class Pane(CommandedScreen):
         return [f"{watched} > {crumbs}", crumbs, here] if crumbs != watched else [crumbs, here]
 
     def _draw_status(self) -> None:
-        line = self._status_line()
-        self.set_part("#status", [line] if line is not None else [])
+        app, doing = self.mltop, self._doing_line()
+        lines = [doing if doing is not None else self._quiet_line(self.size.width)]
+        if doing is not None and app.notice is not None and not self.filtering:
+            lines.append(notice_line(app.notice, self.size.width))  # the answer to a key is seen at once
+        self.status_height = self.set_part("#status", [line for line in lines if line is not None])
 
-    def _status_line(self) -> list[Cell] | None:
+    def _doing_line(self) -> list[Cell] | None:
+        """What is typed, runs or is asked."""
         app, dump, width = self.mltop, self.mltop.investigation, self.size.width
         if self.filtering:
             return typing_line(self._draft, self._refused, width)
@@ -338,10 +357,9 @@ class Pane(CommandedScreen):
             return dump_line(dump.progress, width, waiting, dump.scope, cancelling=dump.cancelling)
         if app.probing.running is not None and app.trail.here.pane != "probes":
             return probe_line(app.probing.running, app.probing.cancelling, width)
-        just_told = app.notice is not None and app.clock() - app.told_at < NOTICE_S
-        if (asked := app.stalls.stacks.asked) and app.moment is None and not just_told:
+        if (asked := app.stalls.stacks.asked) and app.moment is None:
             return question_line(asked, width)
-        return self._quiet_line(width)
+        return None
 
     def _quiet_line(self, width: int) -> list[Cell] | None:
         """What stands in the status line while nothing runs and nothing is asked."""

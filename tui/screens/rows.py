@@ -42,7 +42,11 @@ def sorted_indexes(indexes: Iterable[int], order: Callable[[int], Any], reverse:
 class SubjectRows(LazyRows):
     """Lazy rows that a filter can ask for their fields.
 
-    ``subject(i)`` is what row i is about; ``text(i)`` what words look for: without it the row itself is made and read.
+    ``subject(i)`` is what row i is about; ``text(i)`` what words look for: without it the row itself is made and read,
+    with ``full_name(i)`` before it, which it may have cut short.
+
+    A table's rows hold the picture that they are made from. They must end with their last user: nobody looks for
+    cycles among thousands of objects (``session.COLLECT_AFTER``).
     """
 
     def __init__(
@@ -51,11 +55,17 @@ class SubjectRows(LazyRows):
         make: Callable[[int], Row],
         subject: Callable[[int], Subject],
         value: Callable[[str, int], Value] = lambda *_: None,
+        *,
         text: Callable[[int], str] | None = None,
+        full_name: Callable[[int], str] = lambda _: "",
     ) -> None:
         super().__init__(keys, make, value)
         self.subject = subject
-        self.text = text or (lambda index: self[index].text)
+        self._text, self._full_name = text, full_name
+
+    def text(self, index: int) -> str:
+        """What words look for in a row."""
+        return self._text(index) if self._text is not None else f"{self._full_name(index)} {self[index].text}".strip()
 
     def subject_with(self, index: int, findings: FindingsOf, needs_text: bool = False) -> Subject:
         """The subject as a filter wants it: with its findings and, for words, its text."""

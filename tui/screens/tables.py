@@ -236,13 +236,21 @@ class GpuTable(LineTable):
         super().__init__(kind="gpus", **options)
 
 
-def gpu_rows(node: NodeView, context: RowContext, width: int = 80, *, folded: bool = False) -> Table:
-    """All GPUs; one in MIG mode is followed by its instances. ``folded``: those that nobody uses are one line."""
+def gpu_rows(
+    node: NodeView, context: RowContext, width: int = 80, *, folded: bool = False, gravest_first: bool = False
+) -> Table:
+    """All GPUs; one in MIG mode is followed by its instances. ``folded``: those that nobody uses are one line;
+    ``gravest_first``: those that something is wrong with, where there is not room for all.
+    """
     sample = node.sample
     if sample is None:
         return GPU_COLUMNS, (), NO_SAMPLE.format("GPUs")
     free = free_gpus(node, context) if folded else []
     shown = [gpu for gpu in sample.gpus if gpu.index not in {gpu.index for gpu in free[1:]}]
+    if gravest_first:
+        gravity = {"stands": 0, "crit": 1, "warn": 2}
+        marks = {gpu.index: context.gpu_line(node, gpu, graph=False).mark for gpu in shown}
+        shown.sort(key=lambda gpu: gravity.get(marks[gpu.index], len(gravity)))
     lines = [(gpu, instance) for gpu in shown for instance in (None, *gpu.mig_instances)]
 
     def make(index: int) -> Row:

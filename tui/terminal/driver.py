@@ -1,24 +1,44 @@
-"""The terminal's driver: Textual's for Linux, which asks ten times a second for keys. Here they are waited for."""
+"""The terminal's driver: Textual's for Linux, which asks ten times a second for keys. Here they are waited for.
+
+Nothing here holds up the loop: what a terminal does not take is dropped and painted anew later, one that is gone is
+told to the app, and while another program has it (``Guest``) nothing is written.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import selectors
+import signal
+import subprocess
+import threading
 from codecs import getincrementaldecoder
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from queue import Full
+from typing import Any, TextIO
 
 from textual import constants
 from textual._time import get_time
 from textual._xterm_parser import XTermParser
 from textual.drivers.linux_driver import LinuxDriver
+from textual.message import Message
 
 ESCAPE_S = 0.05  # after Esc: a sequence would go on at once. Textual's 0.1 s is felt
 KEYS_BYTES = 4096  # read at once
+LAST_WORDS_S = 1.0  # for a terminal to take what is written last
+GUEST_GRACE_S = 0.2  # for a program to go when it is hung up
+
+
+class TerminalGone(Message):
+    """Nothing can be read from the terminal any more, or written to it. A signal need not have come (nohup)."""
 
 
 class WaitingDriver(LinuxDriver):
-    """Costs nothing while no key is pressed, and leaves without waiting for its next look."""
+    """Costs nothing while no key is pressed, and leaves without waiting for its next look.
+
+    ``lent``: others have the terminal; ``missed``: something was dropped that the screen is without.
+    """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -26,15 +46,51 @@ class WaitingDriver(LinuxDriver):
             constants.ESCAPE_DELAY = ESCAPE_S  # type: ignore[misc]
         self._wakes, self._wake = os.pipe()  # what is written here ends the waiting
         os.set_blocking(self._wakes, False)
+        self.lent = self.missed = self._is_gone = False
+        self._file: Any = _Written(self._file, self._gone)
 
     def start_application_mode(self) -> None:
         with suppress(BlockingIOError):  # of the end before a stop
             os.read(self._wakes, KEYS_BYTES)
+        with suppress(OSError):
+            os.set_blocking(self.fileno, True)  # ssh may have left it otherwise
+        self.lent = False
         super().start_application_mode()  # type: ignore[no-untyped-call]
+        if self._writer_thread is None or not self._writer_thread.is_alive():
+            self._gone()  # Textual has given up
+
+    def suspend_application_mode(self) -> None:
+        super().suspend_application_mode()
+        self.lent = True
 
     def disable_input(self) -> None:
         os.write(self._wake, b"\0")
         super().disable_input()
+
+    def write(self, data: str) -> None:
+        """As Textual's, which waits for a terminal that takes nothing, and all of the program with it."""
+        writer = self._writer_thread
+        if self.lent or self._is_gone or writer is None:
+            return
+        try:
+            writer._queue.put_nowait(data)
+        except Full:
+            self.missed = True
+
+    def close(self) -> None:
+        """As Textual's, but a terminal that takes nothing is not waited for."""
+        writer = self._writer_thread
+        if writer is not None and writer.is_alive():
+            with suppress(Full):
+                writer._queue.put(None, timeout=LAST_WORDS_S)
+            writer.join(LAST_WORDS_S)
+
+    def _gone(self) -> None:
+        """From any thread."""
+        if not self._is_gone:
+            self._is_gone = True
+            with suppress(RuntimeError):  # the loop has ended
+                self._app.post_message(TerminalGone())
 
     def run_input_thread(self) -> None:
         """As Textual's: keys, mouse and answers of the terminal become messages until ``disable_input``."""
@@ -47,10 +103,99 @@ class WaitingDriver(LinuxDriver):
                 due = parser._timeout_time
                 came = selector.select(None if due is None else max(0.001, due - get_time()))
                 if any(key.fd == self.fileno for key, _ in came):
-                    typed = os.read(self.fileno, KEYS_BYTES)
+                    try:
+                        typed = os.read(self.fileno, KEYS_BYTES)
+                    except OSError:  # EIO: it was hung up
+                        typed = b""
                     if not typed:
-                        break  # the terminal is gone
+                        self._gone()
+                        break
                     for message in parser.feed(decode(typed)):
                         self.process_message(message)
                 for message in parser.tick():
                     self.process_message(message)
+
+
+class _Written:
+    """What the writer's thread writes to: a terminal that fails is told once, and takes no more."""
+
+    def __init__(self, file: TextIO, failed: Any) -> None:
+        self._file, self._failed = file, failed
+        self._has_failed = False
+
+    def write(self, text: str) -> None:
+        self._do(lambda: self._file.write(text))
+
+    def flush(self) -> None:
+        self._do(self._file.flush)
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def isatty(self) -> bool:
+        return self._file.isatty()
+
+    def _do(self, call: Any) -> None:
+        if self._has_failed:
+            return
+        try:
+            call()
+        except OSError:
+            self._has_failed = True
+            self._failed()
+
+
+class Guest:
+    """A program that has the terminal until it ends. Starting it raises OSError. For the loop's thread."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._fd = 0
+        # Ctrl-C is the program's, which does not inherit what is caught here.
+        self._before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGQUIT)}
+        try:
+            self._process = subprocess.Popen(command)
+        except OSError:
+            self._take_back()
+            raise
+
+    async def ended(self) -> int:
+        """Its exit code. The loop goes on until then."""
+        loop = asyncio.get_running_loop()
+        end = asyncio.Event()
+
+        def wait() -> None:
+            with suppress(ChildProcessError):  # it was collected meanwhile
+                os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(end.set)
+
+        threading.Thread(target=wait, name="guest", daemon=True).start()
+        await end.wait()
+        code = self._process.wait()
+        self._take_back()
+        return code
+
+    def hang_up(self) -> None:
+        """End it as a terminal does that is closed; what it has in the foreground too. Then it is killed."""
+        for number, wait_s in ((signal.SIGHUP, GUEST_GRACE_S), (signal.SIGKILL, GUEST_GRACE_S)):
+            if self._process.poll() is None:
+                with suppress(OSError):
+                    foreground = os.tcgetpgrp(self._fd)
+                    if foreground != os.getpgrp():
+                        os.killpg(foreground, number)
+                self._process.send_signal(number)
+                self._process.send_signal(signal.SIGCONT)
+                with suppress(subprocess.TimeoutExpired):
+                    self._process.wait(wait_s)
+        self._take_back()
+
+    def _take_back(self) -> None:
+        """Be in the foreground again: a shell that was killed could not see to that."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTTOU,))
+        try:
+            with suppress(OSError):
+                os.tcsetpgrp(self._fd, os.getpgrp())
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)

@@ -401,6 +401,8 @@ class PaintingApp(App[None]):
             and driver is not None
             and not (driver.is_headless or driver.is_inline)
         ):
+            if self._is_behind(driver):
+                return
             try:
                 sequence = self.painted(screen, renderable)
             except Exception as error:  # noqa: BLE001 - Textual's own way costs more, and shows the same
@@ -415,6 +417,19 @@ class PaintingApp(App[None]):
                 self.post_display_hook()
                 return
         super()._display(screen, renderable)
+
+    @property
+    def is_lent(self) -> bool:
+        """Whether another program has the terminal."""
+        return isinstance(self._driver, WaitingDriver) and self._driver.lent
+
+    def _is_behind(self, driver: Driver) -> bool:
+        """Whether to paint later, and then everything: the terminal has missed something and takes nothing yet."""
+        if isinstance(driver, WaitingDriver) and driver.missed:
+            self._painted = None
+            driver.missed = terminal_busy(self)
+            return driver.missed
+        return False
 
     def painted(self, screen: Screen[Any], update: Update) -> str:
         """What to write for ``update`` of ``screen``; the terminal is taken to show it from now on."""

@@ -36,16 +36,21 @@ class FailSafe(MessagePump):
             FAILURES.take(f"{type(self).__name__} at {type(message).__name__}", error)
 
 
+def _move(keys: str, action: str, name: str, what: str) -> Binding:
+    """``name`` is also what the configuration gives other keys by: "page_up"."""
+    return Binding(keys, action, name, show=False, tooltip=what, id=name.replace(" ", "_"))
+
+
 MOVES: list[BindingType] = [
-    Binding("up,k", "cursor(-1)", "up", show=False, tooltip="one line up"),
-    Binding("down,j", "cursor(1)", "down", show=False, tooltip="one line down"),
-    Binding("pageup,ctrl+b", "page(-1)", "page up", show=False, tooltip="one page up"),
-    Binding("pagedown,ctrl+f", "page(1)", "page down", show=False, tooltip="one page down"),
-    Binding("ctrl+u", "half(-1)", "half up", show=False, tooltip="half a page up"),
-    Binding("ctrl+d", "half(1)", "half down", show=False, tooltip="half a page down"),
-    Binding("home,g", "edge(False)", "top", show=False, tooltip="to the first line"),
-    Binding("end,G", "edge(True)", "end", show=False, tooltip="to the last line"),
-    Binding("enter", "select", "open", show=False, tooltip="open what the cursor is on"),
+    _move("up,k", "cursor(-1)", "up", "one line up"),
+    _move("down,j", "cursor(1)", "down", "one line down"),
+    _move("pageup,ctrl+b", "page(-1)", "page up", "one page up"),
+    _move("pagedown,ctrl+f", "page(1)", "page down", "one page down"),
+    _move("ctrl+u", "half(-1)", "half up", "half a page up"),
+    _move("ctrl+d", "half(1)", "half down", "half a page down"),
+    _move("home,g", "edge(False)", "top", "to the first line"),
+    _move("end,G", "edge(True)", "end", "to the last line"),
+    _move("enter", "select", "open", "open what the cursor is on"),
 ]
 
 

@@ -21,7 +21,9 @@ from mltop.probes.model.sample import Reads
 from mltop.probes.model.vocabulary import gravity
 
 _OF_NVML = ("gpu.", "nvlink.", "fabric.", "pcie.", "nvml.")
-JOBS_JUDGED_EVERY_S = 2.0  # of the samples' time
+JOBS_JUDGED_EVERY_S = 2.0  # of the samples' time …
+RANKS_JUDGED_PER_S = 500.0  # … less often where there are many: of thousands a few are news each second …
+JOBS_JUDGED_AT_LATEST_S = 10.0  # … but often enough for what is to be said within a minute
 HISTORIES_EVERY_S = 10.0
 STALE_S = 60.0  # ranks of a node that has not been heard of for so long say nothing …
 STALE_TURNS = 3  # … or for so many of its turns, on a fleet so large that they take longer
@@ -137,6 +139,7 @@ class JobHealth:
         self._by_node: dict[str, tuple[RankFacts, ...]] = {}
         self._findings: tuple[Finding, ...] = ()
         self._judged_at = 0.0
+        self._judged_every_s = JOBS_JUDGED_EVERY_S
         self._histories_at: dict[str, float] = {}
         self._turns: dict[str, tuple[float, float]] = {}  # node → (newest, seconds since the one before)
         self._checked: dict[str, tuple[float, int]] = {}  # rule → (when, of how many ranks)
@@ -155,7 +158,7 @@ class JobHealth:
             self._histories_at[node] = now
         if now < self._judged_at - STALE_S:
             self._judged_at = 0.0  # a clock was set back
-        if self._by_node and abs(now - self._judged_at) >= JOBS_JUDGED_EVERY_S:
+        if self._by_node and abs(now - self._judged_at) >= self._judged_every_s:
             self._judge(max(now, self._judged_at))
 
     def settle(self) -> None:
@@ -183,6 +186,7 @@ class JobHealth:
         self._judged_at = now
         fresh = {node for node, (at, turn_s) in self._turns.items() if now - at < max(STALE_S, STALE_TURNS * turn_s)}
         every = [facts for node in self._by_node if node in fresh for facts in self._by_node[node]]
+        self._judged_every_s = jobs_judged_every_s(len(every))
         due = [rule for rule in self.rules if self._is_due(rule, now, len(every))]
         jobs: dict[Job, list[RankFacts]] = grouped(every, lambda facts: (facts.rank.uid, facts.rank.job))
         namesakes = Counter(name for _, name in jobs)
@@ -209,6 +213,11 @@ class JobHealth:
     def _check(self, rule: Rule, job: Job, moment: JobMoment) -> None:
         for hit in _hits(rule, moment, self._spans, moment.at, moment.ranks[0].node)[:MOST_HITS]:
             self._spans.take((rule.id, job, hit.node, hit.subject), rule, hit, moment.at)
+
+
+def jobs_judged_every_s(ranks: int) -> float:
+    """Judging all jobs costs as much as judging dozens of nodes: done too often it would take these nodes' time."""
+    return min(JOBS_JUDGED_AT_LATEST_S, max(JOBS_JUDGED_EVERY_S, ranks / RANKS_JUDGED_PER_S))
 
 
 class Health:

@@ -6,7 +6,7 @@ Every finding but one that is only worth knowing is in one incident, as its caus
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from mltop.probes.judge.health.folding import agreed
@@ -253,7 +253,7 @@ def _of_job(case: _Case, others: Sequence[_Case], scene: Scene) -> Incident:
         culprits=loss.culprits,
         causes=causes,
         effects=effects,
-        suffers=Suffers(lost[0].ranks, sum(each.gpus for each in lost), sum(each.gpu_hours for each in lost)),
+        suffers=replace(lost[0], gpus=sum(each.gpus for each in lost), gpu_hours=sum(each.gpu_hours for each in lost)),
         evidence=[
             *map(_evidence, causes),
             *loss.evidence,
@@ -283,7 +283,9 @@ def _suffers(job: JobScene, loss: Loss) -> Suffers:
         share = slowdown.share / (1.0 + slowdown.share) if slowdown is not None and slowdown.share > 0 else 0.0
     if loss.gone:  # its GPUs are free
         passed_s = max(0.0, (loss.ended or 0.0) - (loss.since or 0.0)) if loss.ended is not None else 0.0
-    return Suffers(ranks, gpus, gpus * passed_s * share / 3600.0)
+    ended = Ranges.of(known(death.rank for death in (loss.deaths.all if loss.deaths is not None else ())))
+    waiting = Ranges() if loss.gone else loss.waiting.without(ended)
+    return Suffers(ranks, gpus, gpus * passed_s * share / 3600.0, waiting, loss.waits_in, ended)
 
 
 def _confidence(loss: Loss, cause: Finding | None) -> Confidence:

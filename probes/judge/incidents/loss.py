@@ -26,6 +26,7 @@ KIND_OF_FINDING: dict[str, IncidentKind] = {
     "job.starved": "starved",
 }
 MOST_EVIDENCE = 12
+STOPS: tuple[IncidentKind, ...] = ("crash", "hang", "stopped")
 GOES_ON_S = 15.0  # a job that has moved for so long after a death does without the dead rank
 WENT_ON_S = 600.0  # what stands still now moved for so long after it: nobody waited for the dead rank
 MOVED_S = 15.0  # a movement is seen by the sample after it: stacks that are older than one by more are of another stall
@@ -65,7 +66,7 @@ class Loss:
     @property
     def stops(self) -> bool:
         """Whether the job gets nothing done at all."""
-        return self.kind in ("crash", "hang", "stopped")
+        return self.kind in STOPS
 
 
 def loss_of(job: JobScene) -> Loss | None:
@@ -88,7 +89,8 @@ def loss_of(job: JobScene) -> Loss | None:
 
 def _add(gravest: Loss, other: Loss) -> None:
     """Who is named by stacks is surer than who is named from outside: their losses come first."""
-    gravest.evidence += [line for line in other.evidence if line not in gravest.evidence]
+    if other.stops or not gravest.stops:  # what made it slow tells nothing of why it stands
+        gravest.evidence += [line for line in other.evidence if line not in gravest.evidence]
     if other.kind != gravest.kind:
         if not (gravest.kind == "crash" and other.kind == "hang"):
             gravest.others += other.findings
@@ -146,16 +148,17 @@ def _by_deaths(job: JobScene) -> Loss | None:
     if not deaths.all or deaths.all_finished:
         return None
     gone, stopped = not job.ranks, not deaths.firsts and all(death.strength == 3 for death in deaths.all)
-    if stopped and not gone:
+    if stopped and not gone and not _stalled(job):
         return None  # it is being ended
     first = (deaths.firsts or deaths.all)[0].told.at
     if first is None:  # a pidfd tells how a process ended and not when
         first = min(known(death.told.at for death in deaths.all), default=None)
     if not gone and _goes_on(job, first):
         return None
-    named = deaths.firsts or (deaths.all if len(deaths.all) == 1 and not stopped else [])
+    ended_alone = deaths.all if len(deaths.all) == 1 and not (stopped and gone) else []
+    named = deaths.firsts or ended_alone or (deaths.all if stopped and not gone else [])
     return Loss(
-        "stopped" if stopped else "crash" if gone else "hang",
+        "hang" if not gone else "stopped" if stopped else "crash",
         first,
         [died(death) for death in named],
         _numbers(job.ranks),

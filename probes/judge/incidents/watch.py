@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, count
 
+from mltop.probes.judge.incidents.causes import CLOSE_S
 from mltop.probes.judge.incidents.join import by_work_stopped, incidents_of
-from mltop.probes.judge.incidents.loss import still_holds
+from mltop.probes.judge.incidents.loss import STOPS, still_holds
 from mltop.probes.judge.incidents.scene import ENDING_S, NodeScene, Scene, Stacks, scene_of, stacks_of
 from mltop.probes.judge.values import known
 from mltop.probes.model import Finding, Incident, JobKey, JobMotion, JobReport, PlacedJob, Sample
@@ -20,8 +21,9 @@ MOST_REMEMBERED = 16_384  # findings
 class IncidentWatch:
     """Takes what the other judges say of each node and job. No clock: times are those of the samples.
 
-    An incident keeps its ``since`` and ``id`` while it lasts, also where a node's fault turns out to have stopped a
-    job. When it is over, it is kept among ``ended`` for an hour (of a recording for good: ``keep_s`` None).
+    An incident keeps its ``id`` while it lasts, also where a node's fault turns out to have stopped a job, and its
+    ``since`` while it comes to the same: a job that was slow for an hour and hangs now has hung since it hangs. When it
+    is over, it is kept among ``ended`` for an hour (of a recording for good: ``keep_s`` None).
     """
 
     def __init__(self, keep_s: float | None = KEPT_S) -> None:
@@ -111,6 +113,8 @@ class IncidentWatch:
         before = self._firing.get(incident.id)
         if before is None or before.since is None or incident.until is not None:
             return incident
+        if not _goes_on_from(before, incident):
+            return incident
         since = min(known((before.since, incident.since)), default=None)
         return incident if since == incident.since else replace(incident, since=since)
 
@@ -142,6 +146,15 @@ class IncidentWatch:
         for key, motion in [*self._stood.items()]:
             if scene.at - motion.at > KEPT_S:
                 del self._stood[key]
+
+
+def _goes_on_from(before: Incident, now: Incident) -> bool:
+    """Whether it comes to the same, or began with that fault: a job that hung and then crashed has got nothing done
+    since it hung.
+    """
+    if before.kind == "node" and now.since is not None:
+        return now.since - (before.since or 0.0) <= CLOSE_S
+    return (before.kind in STOPS) == (now.kind in STOPS)
 
 
 def _with_ends(ended: Incident, over: Mapping[tuple[object, ...], Finding]) -> Incident:

@@ -174,6 +174,14 @@ def _on(culprits: Sequence[Culprit], with_nodes: bool) -> str:
     return f" ({next(iter(nodes))})" if len(nodes) == 1 else f" ({counted(len(nodes), 'node')})"
 
 
+def brief_words(culprits: Sequence[Culprit], with_nodes: bool, *, placed: bool) -> str:
+    """ "rank 229 (sim030 GPU 5) stands still", ``placed`` or not; "" where no rank is named."""
+    short = _short(culprits, past=False)
+    if not placed or not short or len(culprits) > 1:
+        return short
+    return f"{who_is(culprits[0], with_nodes)} {_SHORT.get(culprits[0].how, 'stands still')}"
+
+
 def _short(culprits: Sequence[Culprit], *, past: bool) -> str:
     """ "rank 4 died", "ranks 4-7 stand still"."""
     if not culprits:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -103,6 +104,17 @@ def test_a_terminal_that_dies_ends_the_program() -> None:
         terminal.wait_for("LOST since")
         terminal.hang_up()
         assert terminal.wait(30) is not None, "it still runs without a terminal"
+
+
+def test_a_terminal_that_dies_without_a_signal_ends_the_program(tmp_path: Path) -> None:
+    """As below nohup, where the leader of the session stays, and nobody sends SIGHUP to its jobs."""
+    code = tmp_path / "code"
+    script = f"trap '' HUP; '{sys.executable}' -m tests.system.screen.screen_program node 0; echo $? > '{code}'"
+    env = {"PYTHONPATH": os.pathsep.join([str(ROOT / ".dev"), str(ROOT)])}
+    with Terminal(["sh", "-c", script], env=env, cwd=str(ROOT)) as terminal:
+        terminal.wait_for("LOST since")
+        terminal.hang_up()
+        wait_until(code.exists, 30.0, "its end")
 
 
 @pytest.mark.serial

@@ -43,6 +43,7 @@ class Past:
         self._order: tuple[str, ...] = ()
         self.began: float | None = None  # the first picture's time; None before it
         self.newest_at = -math.inf
+        self.is_complete = True  # False: a recording is still being read, and goes on behind its newest sample
 
     # What is taken.
 
@@ -95,16 +96,17 @@ class Past:
         with self._lock:
             nodes = tuple(self._node_then(name, moment) for name in self._order)
             told = self._told
-            incidents, motions = told.incidents(moment), told.motions(moment)
+            incidents, motions, reports = told.incidents(moment), told.motions(moment), told.reports(moment)
             return Picture(
                 FleetView(moment, nodes, int(moment * 1000)),
                 told.findings(moment),
-                frozenset(),
+                told.not_judged(moment, self._order),
                 told.ended(moment),
                 told.events(moment),
                 incidents,
                 motions,
-                guarded("the states of ranks", lambda: states_of(motions, incidents), States()),
+                guarded("the states of ranks", lambda: states_of(motions, incidents, reports), States()),
+                reports,
             )
 
     def events(self) -> list[tuple[float, Happening]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +19,7 @@ STEP_S = 1.0
 COARSE = 10  # steps in one of the coarse ring
 KEPT_S, COARSE_KEPT_S = 1260.0, 4 * 3600.0
 LATE_STEPS = 2  # of the newest steps not all nodes have told yet
-MOST_JOBS = 256
+MOST_JOBS, MOST_JOBS_OF_NODE = 256, 32  # the latter: that one sample names
 _NETWORK_UNIT = NODE_LANES[NETWORK_AT].unit
 # What is summed per step: SM activity and how many GPUs tell it, busy likewise, power, network, and how many nodes.
 _LANES = ("sm", "sm_gpus", "busy", "busy_gpus", "power", "network", "network_nodes", "nodes")
@@ -54,6 +55,14 @@ class Sums:
     @cached_property
     def most_nodes(self) -> int:
         return max(self.nodes, default=0)
+
+    def whole(self, values: Values) -> list[float | None]:
+        """A column of sums in which fewer nodes told is scaled up: it is their silence, not a fall."""
+        most = self.most_nodes
+        return [
+            None if value is None or not nodes else value * most / nodes
+            for value, nodes in zip(values, self.nodes, strict=True)
+        ]
 
 
 class _Ring:
@@ -222,6 +231,7 @@ class JobSums:
     def __init__(self) -> None:
         self._all = RunningSums()
         self._jobs: dict[JobKey, RunningSums] = {}
+        self._first: dict[JobKey, str] = {}  # the node that told of it first
         self._shares: dict[str, _Share] = {}
         self._newest: dict[str, int] = {}
 
@@ -243,7 +253,7 @@ class JobSums:
         for job, gpus in self._share(node, summary).items():
             if job not in self._jobs:
                 self._make_room()
-                self._jobs[job] = RunningSums()
+                self._jobs[job], self._first[job] = RunningSums(), node
             running = self._jobs[job]
             running.newest_at = at
             running.add(steps, of_all if gpus is None else told_by(row, gpus))
@@ -267,8 +277,12 @@ class JobSums:
         return None if running is None else running.over(until, columns, span_s)
 
     def _make_room(self) -> None:
+        """Of too many jobs the oldest goes of the node that told of the most: who makes up names loses its own."""
         while len(self._jobs) >= MOST_JOBS:
-            del self._jobs[min(self._jobs, key=lambda job: self._jobs[job].newest_at)]
+            ((busiest, _),) = Counter(self._first.values()).most_common(1)
+            own = [job for job, node in self._first.items() if node == busiest]
+            oldest = min(own, key=lambda job: self._jobs[job].newest_at)
+            del self._jobs[oldest], self._first[oldest]
 
     def _share(self, node: str, summary: SampleSummary) -> Mapping[JobKey, Sequence[int] | None]:
         ranks = summary.ranks
@@ -289,4 +303,5 @@ def _shares(summary: SampleSummary) -> dict[JobKey, Sequence[int] | None]:
         gpus.setdefault(rank.job_key, set()).update(rank.gpus)
     everything = set(range(len(summary.gpus)))
     alone = len(gpus) == 1
-    return {job: None if own == everything or (alone and not own) else sorted(own) for job, own in gpus.items()}
+    shares = {job: None if own == everything or (alone and not own) else sorted(own) for job, own in gpus.items()}
+    return dict(list(shares.items())[:MOST_JOBS_OF_NODE])

@@ -8,12 +8,13 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from mltop.probes.model import Finding, Incident, JobKey, JobMotion, KernelEvent, NodeState, RankDeath
+from mltop.probes.model import Finding, Incident, JobKey, JobMotion, JobReport, KernelEvent, NodeState, RankDeath
 from mltop.probes.model.vocabulary import gravity
 from mltop.tui.app.feed import Picture
 from mltop.tui.render.findings import Happening, happenings, severity_cell
 
 MOST_OVER = 10_000  # of each kind: some 15 MB
+MOST_REPORTS = 4  # what stacks said: they may be of thousands of ranks
 ANEW_S = 60.0  # what says something else more often is kept as it was last in so long
 ENDED_S = 3600.0  # for so long findings and incidents are shown that are over
 EVENTS_S = 24 * 3600.0
@@ -35,12 +36,15 @@ class _Version(Generic[Thing]):
 class Versions(Generic[Thing]):
     """What was told of each key, version by version. That a job has stopped is told when it has stood for a while: of
     the moments since it stopped it is known later. ``always``: so with every version, not only the first of a key.
+
+    ``whole_from``: from then on all is there that was told; of moments before it some had to be forgotten.
     """
 
-    def __init__(self, since: Callable[[Thing], float | None], always: bool = False) -> None:
-        self._since, self._always = since, always
+    def __init__(self, since: Callable[[Thing], float | None], always: bool = False, most: int = MOST_OVER) -> None:
+        self._since, self._always, self._most = since, always, most
         self._now: dict[Hashable, _Version[Thing]] = {}
-        self._over: deque[_Version[Thing]] = deque(maxlen=MOST_OVER)
+        self._over: deque[_Version[Thing]] = deque()
+        self.whole_from = -math.inf
 
     def see(self, told: Iterable[tuple[Hashable, Hashable, Thing]], at: float) -> None:
         """All that is told now: (key, what makes another version of it at once, the thing)."""
@@ -53,15 +57,19 @@ class Versions(Generic[Thing]):
                 version = _Version(key, thing, at, at if since is None else min(at, since))
             elif version.thing is not thing:
                 if at - version.told_at >= ANEW_S:
-                    version.until = at
-                    self._over.append(version)
+                    self._end(version, at)
                     version = _Version(key, thing, at, at)
                 else:
                     version.thing = thing
             self._now[key, mark] = version
         for version in before.values():
-            version.until = at
-            self._over.append(version)
+            self._end(version, at)
+
+    def _end(self, version: _Version[Thing], at: float) -> None:
+        version.until = at
+        self._over.append(version)
+        if len(self._over) > self._most:
+            self.whole_from = max(self.whole_from, self._over.popleft().until)
 
     def at(self, moment: float) -> list[Thing]:
         """What held then, as far as it was ever told: of several versions the last one that was."""
@@ -104,6 +112,9 @@ class Told:
         self._findings: Versions[Finding] = Versions(lambda finding: finding.since)
         self._incidents: Versions[Incident] = Versions(lambda incident: incident.since)
         self._motions: Versions[JobMotion] = Versions(lambda motion: motion.since, always=True)
+        self._not_judged: Versions[str] = Versions(lambda _: None)
+        self._not_judged_now: frozenset[str] = frozenset()
+        self._reports: deque[tuple[float, tuple[JobReport, ...]]] = deque(maxlen=MOST_REPORTS)
         self._ended: dict[Hashable, Finding] = {}
         self._events: dict[Hashable, tuple[str, KernelEvent | RankDeath]] = {}
         self._states: dict[str, States] = {}
@@ -115,6 +126,11 @@ class Told:
             if node.node not in self._states:
                 self._states[node.node] = States()
             self._states[node.node].see(node.state, at)
+        if picture.not_judged != self._not_judged_now:
+            self._not_judged_now = picture.not_judged
+            self._not_judged.see(((node, "", node) for node in picture.not_judged), at)
+        if picture.reports != (self._reports[-1][1] if self._reports else ()):
+            self._reports.append((at, picture.reports))
         before, seen = self._seen, (picture.findings, picture.incidents, picture.motions, picture.ended, picture.events)
         same = [a is b for a, b in zip(before, seen, strict=True)] if before else [False] * len(seen)
         self._seen = seen
@@ -137,6 +153,15 @@ class Told:
         """Its state then; None before it was ever seen."""
         states = self._states.get(node)
         return None if states is None else states.at(moment)
+
+    def not_judged(self, moment: float, nodes: Iterable[str]) -> frozenset[str]:
+        """Those of these nodes of which it is not known what was wrong with them then."""
+        whole_from = max(told.whole_from for told in (self._findings, self._incidents, self._motions, self._not_judged))
+        return frozenset(nodes if moment < whole_from else self._not_judged.at(moment))
+
+    def reports(self, moment: float) -> tuple[JobReport, ...]:
+        """What the last stacks before that moment said of the jobs, as far as they are kept."""
+        return next((reports for at, reports in reversed(self._reports) if at <= moment), ())
 
     def findings(self, moment: float) -> tuple[Finding, ...]:
         """Those that held then, the gravest first."""

@@ -304,10 +304,10 @@ class Legend:
         ]
         for status in ("crit", "warn"):
             if status in states:
-                parts.append((2, [Cell(GLYPHS.finding, status), Cell(" finding", "dim")]))
+                parts.append((3, [Cell(GLYPHS.finding, status), Cell(" finding", "dim")]))
                 break
         judged = [Cell(f"{self.not_judged} not judged yet", "dim")] if self.not_judged else []
-        return [*parts, (3, judged)]
+        return [*parts, (4, judged)]
 
 
 _WORDS_OF_CODES = {WAITS: "waits", STANDS: "stands", LOST: "lost", ERROR: "error", UNKNOWN_CODE: "unknown"}
@@ -316,8 +316,11 @@ _WORDS_OF_CODES = {WAITS: "waits", STANDS: "stands", LOST: "lost", ERROR: "error
 def map_legend(legend: Legend, density: str, width: int) -> list[Cell]:
     """The line above the map; what matters least is dropped where it is too short."""
     states = {heat.state for heat in legend.heats} if density == CELLS else set()
-    more: list[Part] = [(3, [Cell("1 cell = 1 node", "dim")])] if density == CELLS else []
-    more += [(3, [Cell(f"{LETTERS[state]} {state} node", NODE_STYLE[state])]) for state in LETTERS if state in states]
+    letters = (
+        [Cell(LETTERS[state], NODE_STYLE[state]), Cell(f" {state} node", "dim")] for state in LETTERS if state in states
+    )
+    more: list[Part] = [(2, cells) for cells in letters]  # what stands on the map is explained before all else
+    more += [(4, [Cell("1 cell = 1 node", "dim")])] if density == CELLS else []
     order = "by name" if legend.by_job else "by job"
     return _with_keys([*legend.scale(), *legend.signs(), *more], (("m", "metric"), ("o", order), ("v", "list")), width)
 
@@ -334,7 +337,8 @@ def list_legend(legend: Legend, width: int) -> list[Cell]:
 
 def _with_keys(parts: Sequence[Part], keys: Sequence[tuple[str, str]], width: int) -> list[Cell]:
     """``keys`` stand at the right edge, as many as fit."""
-    line = flow(parts, width, "   ")
+    wide = flow(parts, width, "   ")
+    line = wide if len(wide) == len(flow(parts, width)) else flow(parts, width)  # closer where more of them fit
     while keys:
         right = [cell for key, word in keys for cell in (Cell(key, "key"), Cell(f" {word}  ", "dim"))]
         right[-1] = Cell(right[-1].text.rstrip(), "dim")

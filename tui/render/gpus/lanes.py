@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mltop.probes.model import GpuSample
@@ -23,8 +23,8 @@ LITTLE_HEADROOM_C = 5.0
 
 @dataclass(frozen=True)
 class Lane:
-    """``limit``: what its full height stands for, in words; ``values``: shares of that; ``now``: its value at the right
-    edge, in ``style``. ``bad``: where it is drawn as a warning.
+    """``limit``: what its full height stands for, in words; ``values``: shares of that; ``figure``: the value at an
+    index of these, as a cell. ``bad``: where it is drawn as a warning.
     """
 
     kind: str
@@ -32,8 +32,7 @@ class Lane:
     short: str
     limit: str
     values: Values
-    now: str
-    style: str = "title"
+    figure: Callable[[int], Cell]
     bad: tuple[Span, ...] = ()
 
 
@@ -74,34 +73,46 @@ def _any(values: Values) -> bool:
     return any(value is not None for value in values)
 
 
-def _last(values: Values) -> float | None:
-    return values[-1] if values else None
+def _value(values: Values, at: int) -> float | None:
+    return values[at] if -len(values) <= at < len(values) else None
+
+
+def _figures(values: Values, words: Callable[[float | None], str]) -> Callable[[int], Cell]:
+    return lambda at: Cell(words(_value(values, at)), "title")
 
 
 def _clock(track: Track, gpu: GpuSample) -> Lane:
-    held, now = held_spans(track), _last(track.clock_mhz)
-    most = gpu.sm_clock_max_mhz
-    text = "–" if now is None else clock_words(now)
-    shares = _shares(track.clock_mhz, most)
-    holds = bool(track.reasons) and any(has(track.reasons[-1], reason) for reason in HELD_BY)
+    most, reasons = gpu.sm_clock_max_mhz, track.reasons
+
+    def figure(at: int) -> Cell:
+        value, bits = _value(track.clock_mhz, at), _value(reasons, at)
+        held = bits is not None and any(has(int(bits), reason) for reason in HELD_BY)
+        return Cell("–" if value is None else clock_words(value), "warn" if held else "title")
+
     limit = f"of {clock_words(most)}" if most else ""
-    return Lane("clock", "SM clock", "clock", limit, shares, text, "warn" if holds else "title", held)
+    return Lane("clock", "SM clock", "clock", limit, _shares(track.clock_mhz, most), figure, held_spans(track))
 
 
 def _temperature(track: Track, gpu: GpuSample) -> Lane:
     slows, values = gpu.temperature_slowdown_c, track.temperature_c
     near = slows - LITTLE_HEADROOM_C if slows is not None and known(slows) else None
-    hot = _spans(track, [near is not None and value is not None and value >= near for value in values])
-    now = _last(values)
-    style = "warn" if near is not None and now is not None and now >= near else "title"
+
+    def is_hot(value: float | None) -> bool:
+        return near is not None and value is not None and value >= near
+
+    def figure(at: int) -> Cell:
+        value = _value(values, at)
+        return Cell(celsius(value), "warn" if is_hot(value) else "title")
+
     limit = f"slows at {celsius(slows)}" if near is not None else ""
-    return Lane("temperature", "temperature", "temp", limit, _shares(values, slows), celsius(now), style, hot)
+    hot = _spans(track, [is_hot(value) for value in values])
+    return Lane("temperature", "temperature", "temp", limit, _shares(values, slows), figure, hot)
 
 
 def _power(track: Track, gpu: GpuSample) -> Lane:
     values, most = track.power_w, gpu.power_limit_w
     limit = f"of {watts_words(most)}" if most else ""
-    return Lane("power", "power", "W", limit, _shares(values, most), watts(_last(values)))
+    return Lane("power", "power", "W", limit, _shares(values, most), _figures(values, watts))
 
 
 def _nvlink(track: Track, gpu: GpuSample) -> Lane:
@@ -109,7 +120,7 @@ def _nvlink(track: Track, gpu: GpuSample) -> Lane:
     links = [link.speed_bytes_per_s for link in gpu.nvlink.links if link.speed_bytes_per_s is not None]
     values, most = track.nvlink_bytes_per_s, 2 * sum(links)
     limit = f"of {decimal_rate(most)}" if most else ""
-    return Lane("nvlink", "NVLink", "NVL", limit, _shares(values, most), decimal_rate(_last(values)))
+    return Lane("nvlink", "NVLink", "NVL", limit, _shares(values, most), _figures(values, decimal_rate))
 
 
 def _activity(track: Track) -> Lane:
@@ -120,7 +131,7 @@ def _activity(track: Track) -> Lane:
 
 
 def _share(kind: str, label: str, short: str, values: Values) -> Lane:
-    return Lane(kind, label, short, "", values, percent(_last(values)))
+    return Lane(kind, label, short, "", values, _figures(values, percent))
 
 
 def _shares(values: Values, most: float | None) -> Values:
@@ -133,23 +144,40 @@ def _shares(values: Values, most: float | None) -> Values:
 
 
 def lane_lines(
-    track: Track, gpu: GpuSample, width: int, room: int, *, waits: Sequence[Span] = (), moment: float | None = None
+    track: Track,
+    gpu: GpuSample,
+    width: int,
+    room: int,
+    *,
+    waits: Sequence[Span] = (),
+    moment: float | None = None,
+    newest: Track | None = None,
 ) -> list[list[Cell]]:
     """Title, lanes and axis in at most ``room`` lines; nothing where not even the clock fits. ``waits``: when its job
-    stood still; ``moment``: that the user looks at, where that is in the past.
+    stood still; ``moment``: that the user looks at, where that is in the past: its values stand left of those of now,
+    which ``newest`` ends with where ``track`` does not.
     """
     label = LABEL if width >= NARROW else NARROW_LABEL
-    columns = width - label - FIGURE - 2
+    columns = width - label - (FIGURE + 2) * (1 if moment is None else 2)
     if room < 3 or columns < 8:
         return []
-    scale = Scale.of(track.slot, track.step_s, columns)
+    scale = Scale.of(track.slot, track.step_s, columns, moment=moment)
     lanes = lanes_of(track, gpu)[: room - 2]
+    now = lanes if newest is None else lanes_of(newest, gpu)
+    figures = {lane.kind: [lane.figure(-1)] for lane in now}
+    if moment is not None:
+        at = -1 - max(0, round((track.until - moment) / track.step_s))
+        unknown = [Cell("")]
+        figures = {lane.kind: [lane.figure(at), *figures.get(lane.kind, unknown)] for lane in lanes}
     heights = _heights(lanes, room - 2)
     gap = room - 2 - sum(heights) >= len(lanes) - 1 and max(heights, default=1) > 1
     lines = [_title(scale, label, columns, moment)]
     for number, (lane, height) in enumerate(zip(lanes, heights, strict=True)):
         lines += [[]] if gap and number and max(height, heights[number - 1]) > 1 else []
-        lines += _drawn(lane, height, scale, waits, label)
+        first, *others = _drawn(lane, height, scale, scale.styles([*lane.bad, *waits]), label)
+        first.append(Cell(" " * (label + scale.width - line_width(first))))
+        first += [Cell(f"  {figure.text:>{FIGURE}}", figure.style) for figure in figures[lane.kind]]
+        lines += [first, *others]
     return [*lines, [Cell(" " * label), *axis(scale, _events(lanes, scale, waits))]]
 
 
@@ -163,8 +191,8 @@ def _heights(lanes: Sequence[Lane], room: int) -> list[int]:
     return heights
 
 
-def _drawn(lane: Lane, height: int, scale: Scale, waits: Sequence[Span], label: int) -> list[list[Cell]]:
-    means, styles = scale.means(lane.values), scale.styles([*lane.bad, *waits])
+def _drawn(lane: Lane, height: int, scale: Scale, styles: Sequence[str], label: int) -> list[list[Cell]]:
+    means = scale.means(lane.values)
     rows = area(means, styles, height) if height > 1 else [line(means, styles)]
     narrow = label < LABEL
     names = [Cell(lane.short if narrow else lane.label), Cell("" if narrow else lane.limit, "dim")]
@@ -174,9 +202,6 @@ def _drawn(lane: Lane, height: int, scale: Scale, waits: Sequence[Span], label: 
     for row, cells in enumerate(rows):
         name = names[row] if row < len(names) else Cell("")
         drawn = [Cell(clip(name.text, label - 1) + " ", name.style), *cells]
-        if not row:
-            blank = Cell(" " * (label + scale.width - line_width(drawn)))
-            drawn += [blank, Cell(f"  {lane.now:>{FIGURE}}", lane.style)]
         lines.append(drawn)
     return lines
 
@@ -184,8 +209,12 @@ def _drawn(lane: Lane, height: int, scale: Scale, waits: Sequence[Span], label: 
 def _title(scale: Scale, label: int, columns: int, moment: float | None) -> list[Cell]:
     minutes = SPAN_S / 60
     text = f"last {minutes:.0f} min, a column {seconds(scale.column_s)}"
-    at = Cell("NOW", "head") if moment is None else Cell(clock_time(moment), "keys")
-    return [Cell(" " * label), Cell(clip(text, columns), "dim"), Cell(f"  {at.text:>{FIGURE}}", at.style)]
+    heads = [Cell("NOW", "head")] if moment is None else [Cell(clock_time(moment), "keys"), Cell("NOW", "head")]
+    return [
+        Cell(" " * label),
+        Cell(clip(text, columns), "dim"),
+        *(Cell(f"  {head.text:>{FIGURE}}", head.style) for head in heads),
+    ]
 
 
 def _events(lanes: Sequence[Lane], scale: Scale, waits: Sequence[Span]) -> list[Event]:

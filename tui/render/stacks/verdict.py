@@ -1,4 +1,4 @@
-"""Stacks and what the judge says of them: verdicts as sentences, the merged tree, the classes, one rank's stack."""
+"""What the judge says of stacks: verdicts as sentences; one rank's stack, and what its tasks wait for."""
 
 from __future__ import annotations
 
@@ -7,30 +7,27 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mltop.probes.investigate.advice import advised, to_do
-from mltop.probes.judge.hang.frames import line_of
 from mltop.probes.judge.hang.polls import circle, why_no_tasks
 from mltop.probes.model import (
     Culprit,
     Frame,
     Gap,
     JobReport,
-    StackClass,
     StackDigest,
     TaskChain,
     Tasks,
     Verdict,
     Waiting,
 )
-from mltop.probes.model.ranks import ranks_text
-from mltop.probes.model.units import UNKNOWN, counted
-from mltop.tui.render.cells import Cell, Column, Row, clip, line_width, row_of, wrap
+from mltop.probes.model.units import counted
+from mltop.tui.render.cells import Cell, wrap
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.ranks import rank_number
 from mltop.tui.render.stacks.frames import spot
 from mltop.tui.render.states import state_cell
 
 if TYPE_CHECKING:
-    from mltop.probes.judge.hang.classes import TreeLine
+    pass
 
 KIND_STYLE = {"hang": "crit", "suspect": "warn", "straggler": "warn", "moving": "ok", "unclear": "warn"}
 CONFIDENCE_STYLE = {"high": "bold", "medium": "", "low": "dim"}
@@ -41,22 +38,6 @@ NOBODY = {
     "straggler": "no rank can be named",
     "unclear": "not enough evidence to accuse anybody",
 }
-INDENT = 2
-
-
-def verdict_lines(report: JobReport, width: int) -> list[list[Cell]]:
-    """The headline first (who, where, who waits, how sure), then other ranks, evidence, what is unknown."""
-    verdict = report.verdict
-    lines = _with_whole(wrap(headline(report), width, indent=INDENT), _confidence(verdict), width)
-    for culprit in named(verdict)[1:]:
-        lines += _point(culprit_text(culprit), width, KIND_STYLE.get(verdict.kind, ""))
-    for waiting in verdict.waiting:
-        lines += _point(f"waiting: {ranks_text(waiting.ranks)} in {waiting.where}", width)
-    for evidence in verdict.evidence:
-        lines += _point(evidence, width, "dim")
-    for gap in verdict.gaps:
-        lines += _point(gap_text(gap), width, "warn")
-    return lines
 
 
 def job_words(report: JobReport, reports: Sequence[JobReport] = ()) -> str:
@@ -89,22 +70,6 @@ def headline(report: JobReport) -> list[Cell]:
     if verdict.waiting and told:
         cells.append(Cell(f"; {waiting_text(verdict.waiting)}"))
     return cells
-
-
-def _confidence(verdict: Verdict) -> list[Cell]:
-    if not verdict.confidence:
-        return []
-    return [Cell("confidence ", "dim"), Cell(verdict.confidence, CONFIDENCE_STYLE.get(verdict.confidence, ""))]
-
-
-def _with_whole(lines: list[list[Cell]], cells: list[Cell], width: int) -> list[list[Cell]]:
-    """``cells`` behind the last line, or together on a line of their own: "confidence" and "high" belong together."""
-    if not cells:
-        return lines
-    last = [*lines[-1], Cell("  "), *cells]
-    if line_width(last) <= width:
-        return [*lines[:-1], last]
-    return [*lines, *wrap([Cell(" " * INDENT), *cells], width, indent=INDENT)]
 
 
 def culprit_text(culprit: Culprit) -> str:
@@ -159,94 +124,7 @@ def named(verdict: Verdict) -> list[Culprit]:
     return verdict.culprits or (verdict.stragglers if verdict.kind == "straggler" else [])
 
 
-def _point(text: str, width: int, style: str = "") -> list[list[Cell]]:
-    bullet = "-" if GLYPHS.ascii_only else "•"
-    return wrap([Cell(f"  {bullet} ", "dim"), Cell(text, style)], width, indent=INDENT + 2)
-
-
 MOST_CHAINS, MOST_CHAIN_FRAMES = 12, 16  # of an event loop's tasks
-MOST_INDENT = 24  # cells: deep trees stay readable at 80 columns
-RANKS_WIDTH = 24
-
-
-def _at(stack: StackClass | StackDigest) -> str:
-    """Where it stands, which --native does not change: "train (train.py:60) [all_reduce]"."""
-    return line_of(stack.frames, stack.waiting_in) or UNKNOWN
-
-
-def _at_or_error(digest: StackDigest) -> Cell:
-    """Why there is no stack stands in place of the line."""
-    return Cell(_at(digest)) if digest.frames else Cell(digest.error or UNKNOWN, "warn")
-
-
-_of = Column.of
-CLASS_COLUMNS = (
-    _of("count", "RANKS", 5, "count", str, right=True),
-    _of("ranks", "WHICH", 20, "ranks", lambda ranks: str(ranks) or UNKNOWN),
-    _of("waiting", "WAITS IN", 14, "waiting_in", lambda collective: collective or ""),
-    Column("leaf", "AT", 28, stretch=True, cell=_at),
-)
-DIGEST_COLUMNS = (
-    _of("rank", "RANK", 4, "rank", rank_number, right=True),
-    _of("node", "NODE", 12, "node", priority=1),
-    _of("pid", "PID", 7, "pid", str, right=True),
-    _of("thread", "THREAD", 12, "thread", str, priority=3),
-    _of("state", "STATE", 11, "state", state_cell),
-    _of("waiting", "WAITS IN", 14, "waiting_in", lambda collective: collective or "", priority=2),
-    Column("leaf", "AT", 28, stretch=True, cell=_at_or_error),
-)
-
-
-def class_row(index: int, stack_class: StackClass) -> Row:
-    """One row of CLASS_COLUMNS, key: the index of the class as text."""
-    return row_of(CLASS_COLUMNS, stack_class, str(index))
-
-
-def digest_row(digest: StackDigest) -> Row:
-    """One row of DIGEST_COLUMNS, key "node/pid/thread"."""
-    return row_of(DIGEST_COLUMNS, digest, f"{digest.node}/{digest.pid}/{digest.thread}")
-
-
-def tree_lines(lines: Sequence[TreeLine], width: int, world_size: int | None = None) -> list[list[Cell]]:
-    """One line per tree line, each ``width`` cells: function, file:line, then count and ranks on the right.
-
-    Branches that not all ranks (``world_size``, or those of the first line) take have bold ranks.
-    """
-    everybody = world_size or max((line.count for line in lines if line.depth == 0), default=0)
-    ranks_width = min(RANKS_WIDTH, max(12, width // 3))
-    return [_tree_line(line, width, ranks_width, everybody) for line in lines]
-
-
-def _tree_line(line: TreeLine, width: int, ranks_width: int, everybody: int) -> list[Cell]:
-    indent = " " * min(line.depth * 2, MOST_INDENT, max(0, width // 3))
-    if line.elided:
-        left = [Cell(f"{indent}{GLYPHS.ellipsis} {line.elided} more", "dim")]
-    else:
-        left = [Cell(f"{indent}- ", "dim"), Cell(line.function, "accent" if line.waiting_in else "")]
-    if line.waiting_in and not line.called:
-        same = line.waiting_in == line.function
-        left.append(Cell("  waits" if same else f"  waits in {line.waiting_in}", "accent"))
-    if line.function:
-        left.append(Cell(f"  {spot(line.file, line.line)}", "dim"))
-    if line.called:
-        left.append(Cell(f" [{line.called}]", "accent" if line.waiting_in else "dim"))
-    right = f"{line.count} [{line.ranks}]" if line.ranks else str(line.count)
-    room = max(0, width - ranks_width - 1)
-    ranks = Cell(clip(right, ranks_width, right=True), "bold" if line.count < everybody else "dim")
-    return [*_cut(left, room), Cell(" "), ranks]
-
-
-def _cut(cells: Sequence[Cell], width: int) -> list[Cell]:
-    """The cells in exactly ``width`` terminal cells."""
-    line: list[Cell] = []
-    left = width
-    for cell in cells:
-        if left <= 0:
-            break
-        taken = min(left, line_width([cell]))
-        line.append(Cell(clip(cell.text, taken), cell.style))
-        left -= taken
-    return [*line, Cell(" " * left)] if left > 0 else line
 
 
 def stack_lines(digest: StackDigest, width: int, root_first: bool = False) -> list[list[Cell]]:

@@ -13,6 +13,7 @@ from mltop.tui.render.cells import Cell
 from mltop.tui.render.findings import Happening, happenings
 from mltop.tui.screens.events.lines import MOST_DRAWN, MOST_NAME, event_cells, event_head, page_of
 from mltop.tui.screens.incidents.page import Line
+from mltop.tui.screens.job_graph import job_graph
 from mltop.tui.screens.pane import Pane, TextLines
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import CursorView
@@ -81,7 +82,10 @@ class EventsScreen(Pane):
             Line(cells, event.key) for event in self._events[:MOST_DRAWN] for cells in event_cells(event, column, width)
         ]
         left = len(self._events) - MOST_DRAWN
-        return lines + ([Line([Cell(f"{left} more are older: / looks for them", "dim")])] if left > 0 else [])
+        if left > 0:
+            return [*lines, Line([Cell(f"{left} more are older: / looks for them", "dim")])]
+        graph = job_graph(self.mltop, None, None, width, self.size.height - 6 - len(lines) if lines else 0)
+        return [*lines, *([Line(()), *map(Line, graph)] if graph else [])]
 
     def _of_one(self, picture: Picture) -> list[Line]:
         key = self.mltop.trail.here.event

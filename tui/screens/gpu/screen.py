@@ -14,16 +14,17 @@ from mltop.probes.model.units import clock_time
 from mltop.probes.reach.view import NodeView
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.navigation import Location, gpu_location
-from mltop.tui.app.past.track import Track
+from mltop.tui.app.past.track import DRAWN_S, Track
 from mltop.tui.filters.fields import users_of
 from mltop.tui.render.cells import Cell, plain
 from mltop.tui.render.gpus.lanes import lane_lines, shares_of
 from mltop.tui.render.guarded import guarded
-from mltop.tui.render.problems import Scope, Told, lines_of, told_of
+from mltop.tui.render.problems import Scope, Told, height_of, lines_of, told_of
 from mltop.tui.screens.bars import Notice
 from mltop.tui.screens.gpu.details import Baselines, details
 from mltop.tui.screens.lines import state_lines
 from mltop.tui.screens.pane import Memo, Pane, TextLines
+from mltop.tui.screens.problems import lines_for
 from mltop.tui.screens.row_context import RowContext
 from mltop.tui.screens.subjects import DIAGNOSE
 from mltop.tui.screens.tabled import Lines
@@ -32,6 +33,7 @@ from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import CursorView
 
 LEAST_DETAILS = 8  # lines
+LEAST_OF_GPU = 4  # lines of the timeline and the details
 MOST_TIMELINE = 22  # lines
 
 
@@ -105,9 +107,10 @@ class GpuScreen(Pane):
 
     def _fill_problems(self, picture: Picture, node: NodeView, gpu: GpuSample, room: int) -> int:
         """What is told of this GPU, or of who uses it."""
-        told = told_of(picture.incidents, picture.findings, picture.states, Scope(one=True), (node.node,))
+        told = told_of(picture.incidents, picture.findings, Scope(one=True), (node.node,))
         own = [one for one in told if _is_about(one, gpu, node.node)]
-        shown = lines_of(own, picture.view.taken_at, self.size.width, max(len(own), room // 4))
+        now, width = picture.view.taken_at, self.size.width
+        shown = lines_of(own, now, width, lines_for(own, height_of(own, now, width), room, LEAST_OF_GPU))
         lines, keys = [*shown.lines], [*shown.keys]
         if gpu.state != "ok":
             since = f" since {clock_time(gpu.last_seen_at)}" if gpu.last_seen_at is not None else ""
@@ -149,12 +152,34 @@ class GpuScreen(Pane):
 
         def make() -> Lines:
             track = context.track(node, gpu.index)
-            return lane_lines(track, gpu, width, room, waits=waits, moment=moment) if track is not None else []
+            if track is None:
+                return []
+            newest = self._newest_track(node, gpu) if moment is not None and not self.mltop.ahead_s else None
+            return lane_lines(track, gpu, width, room, waits=waits, moment=moment, newest=newest)
 
         sampled_at = node.sample.sampled_at if node.sample is not None else 0.0
         age_s = None if is_live(node) else node.state.age_s
-        source = (node.node, gpu.index, sampled_at, age_s, moment, self.mltop.shown, waits, width, room)
+        source = (
+            node.node,
+            gpu.index,
+            sampled_at,
+            age_s,
+            moment,
+            self.mltop.shown,
+            waits,
+            width,
+            room,
+            context.settled,
+        )
         return self.set_part("#timeline", self._timeline.get(source, make))
+
+    def _newest_track(self, node: NodeView, gpu: GpuSample) -> Track | None:
+        """What graphs of a moment that is long past do not reach: now."""
+        newest = self.mltop.newest
+        view = next((one for one in newest.view.nodes if one.node == node.node), None) if newest is not None else None
+        if view is None or view.sample is None or self.mltop.player is not None:
+            return None
+        return self.mltop.history.track(node.node, gpu.index, view.sample.sampled_at, DRAWN_S)
 
     def _fill_details(self, sample: Sample, gpu: GpuSample, track: Track | None) -> None:
         baseline = self._baselines.of(sample.node, gpu, sample.sampled_at)

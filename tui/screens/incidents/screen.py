@@ -11,8 +11,9 @@ from textual.widget import Widget
 from mltop.probes.model import Incident, JobKey, StackDigest
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.navigation import Location
+from mltop.tui.render.answer import Answer
 from mltop.tui.render.cells import Cell, plain
-from mltop.tui.render.problems import Scope, Told, ended_of, lines_of, told_of
+from mltop.tui.render.problems import Scope, Told, ended_of, lines_of, tells_of, told_of
 from mltop.tui.screens.incidents.page import Known, Line, Page, incident_of
 from mltop.tui.screens.job_graph import LEAST_ROWS, job_graph
 from mltop.tui.screens.pane import Pane
@@ -48,10 +49,13 @@ class IncidentsScreen(Pane):
     def _here(self) -> str:
         return self.mltop.trail.here.incident
 
-    def opens(self) -> tuple[str, str]:
-        if self.mltop.moment is not None:
-            return super().opens()
-        return ("Esc", "back") if self._here else ("Enter", "opens it")
+    def opens(self, answer: Answer) -> tuple[str, str]:
+        if self._here:
+            return "Esc", "back"
+        key = self.query_one("#all", CellLines).cursor_key
+        at_cursor = next((one for one in self._told if one.key == key), None)
+        on_it = at_cursor is not None and answer.about is not None and tells_of(at_cursor, answer.about)
+        return ("Enter", "opens it") if on_it else ("g", "to the first")
 
     def titles(self, picture: Picture) -> list[str]:
         if not self._here or self._last is None:
@@ -77,10 +81,10 @@ class IncidentsScreen(Pane):
     def fill(self, picture: Picture) -> None:
         scope = Scope(one=len(picture.view.nodes) == 1)
         self._told = [
-            *told_of(picture.incidents, picture.findings, picture.states, scope),
-            *ended_of(picture.incidents, picture.states, scope),
+            *told_of(picture.incidents, picture.findings, scope),
+            *ended_of(picture.incidents, scope),
         ]
-        self._lines = self._of_one(picture) if self._here else self._of_all(picture)
+        self._lines = self._of_one(picture) if self._here else self._with_graph(self._of_all(picture))
         shown = [line for line in self._lines if self.filter.empty or self.keeps(plain(line.cells))]
         text = self.query_one("#all", CellLines)
         text.set_lines([line.cells for line in shown], [line.key for line in shown])
@@ -103,6 +107,14 @@ class IncidentsScreen(Pane):
             told = lines_of(over, now, width, _ALL)
             lines += [Line(line, key, _opened(key or "")) for line, key in zip(told.lines, told.keys, strict=True)]
         return lines
+
+    def _with_graph(self, lines: list[Line]) -> list[Line]:
+        """In the lines that all of them leave: how the job went that the gravest is of, else all nodes."""
+        first = next((one.incident for one in self._told if one.until is None and one.incident is not None), None)
+        job = JobKey(first.job, first.uid) if first is not None and first.job else None
+        room = self.size.height - 5 - len(lines) if lines else 0
+        graph = job_graph(self.mltop, job, first if job is not None else None, self.size.width - 1, room)
+        return [*lines, *([Line(()), *map(Line, graph)] if graph else [])]
 
     def _of_one(self, picture: Picture) -> list[Line]:
         told = next((one for one in self._told if one.key == self._here), None)

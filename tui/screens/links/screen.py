@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
 from mltop.probes.model import LinkSample, PciDevice
+from mltop.probes.reach.view import NodeView
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.navigation import Location
 from mltop.tui.render.cells import Cell, item_rows
 from mltop.tui.render.findings import severity_cell
+from mltop.tui.render.guarded import guarded
 from mltop.tui.render.links import LINK_COLUMNS, PCI_COLUMNS, Counted, link_name
+from mltop.tui.render.problems import Scope, Told, height_of, told_of
 from mltop.tui.screens.bars import Notice
-from mltop.tui.screens.lines import all_problem_lines
+from mltop.tui.screens.job_graph import job_graph
+from mltop.tui.screens.lines import unknown_line
 from mltop.tui.screens.links.rails import PortsOfNodes, Rail, rail_head, rail_lines, rails_of
 from mltop.tui.screens.pane import TextLines
+from mltop.tui.screens.problems import Problems, lines_for
 from mltop.tui.screens.subjects import OneNodePane
 from mltop.tui.screens.tables import NO_SAMPLE, gaps_of
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import CursorView
 from mltop.tui.widgets.line_table import LineTable
 
+LEAST_LINKS = 5  # lines of both tables
 Counters = dict[str, int]
 LINK_FINDINGS = ("ib.", "eth.", "roce.", "efa", "pcie.", "gdr.", "fabric.", "nvlink.")
 
@@ -38,7 +45,6 @@ class LinksScreen(OneNodePane):
     lines_are = "ports"
     DEFAULT_CSS = """
     LinksScreen #findings { height: auto; }
-    LinksScreen #pci { height: 1fr; }
     LinksScreen #rail-titles { height: 1; display: none; }
     LinksScreen #rails { height: 1fr; display: none; }
     """
@@ -52,15 +58,17 @@ class LinksScreen(OneNodePane):
 
     def body(self) -> Iterable[Widget]:
         yield TextLines(id="findings")
-        yield LineTable(id="ports", kind="ports", empty_text="no network ports found")
+        yield Problems(first=False, id="problems", classes="gap-above")
+        yield LineTable(id="ports", kind="ports", classes="gap-above", empty_text="no network ports found")
         yield LineTable(id="pci", kind="pci", classes="gap-above", empty_text="no PCI devices found")
+        yield TextLines(id="graphs", classes="gap-above")
         yield TextLines(id="rail-titles", classes="gap-above")
         yield CellLines(id="rails", empty_text="no node has network ports")
 
     def fill(self, picture: Picture) -> None:
         as_rails = self._as_rails and len(picture.view.nodes) > 1
-        for part in self.query("#findings, #ports, #pci"):
-            part.display = not as_rails
+        for part in self.query("#findings, #problems, #ports, #pci, #graphs") if as_rails else ():
+            part.display = False
         for part in self.query("#rails, #rail-titles"):
             part.display = as_rails
         if as_rails:
@@ -107,19 +115,41 @@ class LinksScreen(OneNodePane):
         of_links = (finding for finding in picture.findings if finding.id.startswith(LINK_FINDINGS))
         own = [finding for finding in of_links if finding.node == view.node]
         alarms = {finding.subject: severity_cell(finding.severity).style for finding in reversed(own)}
+        several = len(picture.view.nodes) > 1
+        about = [[Cell(view.node, "bold"), Cell("  n N: other nodes   v: by rail", "dim")]] if several else []
         gaps = [gap for gap in gaps_of(view) if gap.source in ("links", "pci") and gap.kind == "unknown"]
-        most = max(1, self.size.height // 4)
-        lines = all_problem_lines(own, gaps, self.size.width, most)[:most]
-        if len(picture.view.nodes) > 1:
-            lines = [[Cell(view.node, "bold"), Cell("  n N: other nodes   v: by rail", "dim")], *lines]
-        self.set_part("#findings", lines)
+        top = self.set_part(
+            "#findings", [*about, *([unread] if (unread := unknown_line(gaps, self.size.width)) else [])]
+        )
         unknown = NO_SAMPLE.format("ports") if sample is None else ""
         port_lines = [self._counted(view.node, link, link_name(link), link.counters, alarms) for link in links]
         self.put(ports, LINK_COLUMNS, item_rows(LINK_COLUMNS, port_lines, lambda line: link_name(line.about)), unknown)
         pci_lines = [self._counted(view.node, device, device.bus_id, device.aer, alarms) for device in devices]
         self.put(pci, PCI_COLUMNS, item_rows(PCI_COLUMNS, pci_lines, lambda line: line.about.bus_id))
-        room = self.size.height - self.chrome_height() - len(lines)
-        self.limit_height(ports, min(1 + max(1, len(links)), max(3, room * 2 // 3)))
+        self._share_out(picture, view, len(links), len(devices), top)
+
+    def _share_out(self, picture: Picture, view: NodeView, links: int, devices: int, top: int) -> None:
+        """What is wrong with ports and links first; in the lines that are left how the network went."""
+        ports, pci, width = self.query_one("#ports", LineTable), self.query_one("#pci", LineTable), self.size.width
+        scope, now = Scope(one=True), picture.view.taken_at
+        all_told = told_of(picture.incidents, picture.findings, scope, (view.node,))
+        told = [one for one in all_told if _is_about_links(one)]
+        room = self.rows
+        room -= top
+        problems = lines_for(told, height_of(told, now, width), room, LEAST_LINKS)
+        wanted = problems + 2 + max(1, links) + max(1, devices)
+        blocks = 2 + bool(told)
+        roomy = wanted + blocks <= room
+        self.set_class(roomy, "-roomy")
+        shown = self.query_one(Problems).show(told, now, width, problems)
+        room -= shown
+        port_lines = self.limit_height(ports, min(1 + max(1, links), room if roomy else max(2, room * 2 // 3)))
+        pci_lines = self.limit_height(pci, min(1 + max(1, devices), room - port_lines))
+        spare = room - port_lines - pci_lines - blocks - 1
+        alone = roomy and len(picture.view.nodes) == 1
+        none: list[list[Cell]] = []
+        draw = partial(job_graph, self.mltop, None, None, width, spare if alone else 0)
+        self.set_part("#graphs", guarded("the graphs", draw, none))
 
     def _counted(
         self, node: str, about: LinkSample | PciDevice, name: str, counters: Counters, alarms: dict[str, str]
@@ -128,10 +158,19 @@ class LinksScreen(OneNodePane):
         return Counted(about, self._first.setdefault((node, name), dict(counters)), alarms.get(name, ""))
 
     def on_cursor_view_selected(self, event: CursorView.Selected) -> None:
-        """From a rail to the ports of the node that differs most, from a port to its node."""
-        if event.view.id != "rails":
+        """From what is wrong to all of it, from a rail to the ports of the node that differs most, from a port to its
+        node.
+        """
+        if isinstance(event.view, Problems):
+            self.mltop.drill(Location("incidents", incident=event.key, label="incident"))
+        elif event.view.id != "rails":
             self.mltop.drill(Location("node", self.node_at_cursor()))
         elif (rail := self._rails.get(event.key)) is not None and rail.outliers:
             self._as_rails = False
             self.mltop.drill(Location("links", rail.outliers[0].node, label=rail.outliers[0].node))
             self.draw()
+
+
+def _is_about_links(told: Told) -> bool:
+    findings = [*told.findings, *(told.incident.findings if told.incident is not None else ())]
+    return any(finding.id.startswith(LINK_FINDINGS) for finding in findings)

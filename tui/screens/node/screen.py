@@ -17,8 +17,9 @@ from mltop.tui.app.feed import Picture
 from mltop.tui.app.navigation import Location, gpu_location, gpu_of_row
 from mltop.tui.render.cells import Cell, wrap
 from mltop.tui.render.glyphs import GLYPHS
+from mltop.tui.render.graph import LABEL_WIDTH, stacked
 from mltop.tui.render.guarded import guarded
-from mltop.tui.render.problems import Scope, Told, height_of, lines_of, told_of
+from mltop.tui.render.problems import Scope, Told, height_of, told_of
 from mltop.tui.screens.lines import (
     connection_cells,
     host_cells,
@@ -28,14 +29,17 @@ from mltop.tui.screens.lines import (
     unreadable_part,
 )
 from mltop.tui.screens.node.timelines import GpuTimelines
+from mltop.tui.screens.overview.node_graphs import NodeGraphs
 from mltop.tui.screens.pane import TextLines
+from mltop.tui.screens.problems import Problems, squeezed
+from mltop.tui.screens.row_context import RowContext
 from mltop.tui.screens.subjects import DIAGNOSE, OneNodePane
-from mltop.tui.screens.tables import GpuTable, RankTable, gaps_of, gpu_rows, gpu_table_height, is_live, rank_rows
+from mltop.tui.screens.tables import GpuTable, RankTable, gaps_of, gpu_rows, is_live, rank_rows
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import CursorView
 
 UNREADABLE = "unreadable"
-FEWEST_RANKS, FEWEST_GPUS = 5, 5  # lines that stay of these tables
+LEAST_GRAPHS = 4  # lines
 MOST_TIPS = 6  # lines
 
 
@@ -55,15 +59,17 @@ class NodeScreen(OneNodePane):
         super().__init__()
         self._as_timelines = False
         self._told: Sequence[Told] = ()
+        self._graphs = NodeGraphs()
 
     def body(self) -> Iterable[Widget]:
         yield TextLines(id="state")
-        yield CellLines(id="problems", classes="gap-above")
+        yield Problems(first=False, id="problems", classes="gap-above")
         yield GpuTable(classes="gap-above")
         yield GpuTimelines(classes="gap-above")
         yield TextLines(id="host", classes="gap-above")
         yield RankTable(classes="gap-above")
         yield TextLines(id="tips", classes="gap-above")
+        yield TextLines(id="graphs", classes="gap-above")
         yield CellLines(id="unreadable", classes="gap-above", empty_text="everything could be read")
 
     @property
@@ -74,60 +80,68 @@ class NodeScreen(OneNodePane):
         node = self.node_here()
         if node is None:
             return
-        for part in self.query("#state, #problems, GpuTable, GpuTimelines, #host, RankTable, #tips"):
-            part.display = not self._alone
         unreadable = self.query_one("#unreadable", CellLines)
         unreadable.display = self._alone
         if self._alone:
+            for part in self.query("#state, #problems, GpuTable, GpuTimelines, #host, RankTable, #tips, #graphs"):
+                part.display = False
             unreadable.set_lines(unreadable_lines(gaps_of(node), self.size.width - 1))
         else:
             self._fill_node(picture, node)
 
     def _fill_node(self, picture: Picture, node: NodeView) -> None:
-        """What is wrong first, then the GPUs; what has to give way is tips, text, healthy rows."""
+        """What is wrong first, then the GPUs; graphs in the lines that are left. What has to give way is GPUs that
+        nobody uses, then tips, healthy rows, text.
+        """
         context, width, now = self.context(picture), self.size.width, picture.view.taken_at
         host, gpus, ranks = self.query_one("#host", TextLines), self.query_one(GpuTable), self.query_one(RankTable)
         top = guarded("the node's state", lambda: self._show_state(node, now), 0)
-        host.display = node.sample is not None and not self.has_class("-low")
         live = replace(node, state=NodeState(node.node, "live"))  # its state stands above
         self.part("the host line", lambda: host.set_lines([host_cells(live, width)]))
-        self.part("the GPUs", lambda: self.put(gpus, *gpu_rows(node, context, width)))
         self.part("the ranks", lambda: self.put(ranks, *rank_rows([node], context)))
         self._told = guarded("the problems", lambda: self._problems(picture, node), ())
         none: list[list[Cell]] = []
         tips = guarded("the tips", lambda: self._tips(picture, node), none)[:MOST_TIPS]
         below = self._below(picture, node)
-        room = self.size.height - 3 - bool(self.query_one("#status").display) + self.has_class("-low")
-        room -= host.display + top
-        gpu_height = gpu_table_height(gpus) or (2 if node.sample is None else 0)
-        rank_height = 1 + max(1, ranks.row_count)
-        wanted = height_of(self._told, now, width) + len(below)
-        blocks = 2 + bool(wanted) + bool(gpu_height) + bool(tips)
-        roomy = wanted + gpu_height + rank_height + len(tips) + blocks <= room
+        room = self.rows - top
+        rows = gpu_rows(node, context, width)
+        wanted = {
+            "problems": height_of(self._told, now, width) + len(below),
+            "gpus": 1 + len(rows[1]) if rows[1] else 2 * (node.sample is None),
+            "host": int(node.sample is not None and not self.has_class("-low")),
+            "ranks": 1 + max(1, ranks.row_count),
+            "tips": len(tips),
+        }
+        blocks = sum(lines > 0 for lines in wanted.values()) + bool(top)
+        if sum(wanted.values()) + blocks > room and self.filter.empty and not self._as_timelines:
+            rows = gpu_rows(node, context, width, folded=True)
+            wanted["gpus"] = 1 + len(rows[1]) if rows[1] else wanted["gpus"]
+        roomy = sum(wanted.values()) + blocks <= room
+        heights = wanted if roomy else squeezed(wanted, room, len(self._told) + len(below))
+        if 0 < heights["gpus"] < wanted["gpus"]:
+            rows = gpu_rows(node, context, width, folded=self.filter.empty, gravest_first=True)
+        self.part("the GPUs", lambda: self.put(gpus, *rows))
         self.set_class(roomy, "-roomy")
-        room -= blocks * roomy
-        least = len(self._told) + len(below)
-        problems = max(min(wanted, room - gpu_height - min(rank_height, FEWEST_RANKS)), min(least, room // 3))
-        gpu_room = max(min(FEWEST_GPUS, gpu_height), room - problems - min(rank_height, FEWEST_RANKS))
-        gpu_height = self._show_gpus(node, min(gpu_height, gpu_room), gpu_room)
-        self._show_problems(now, problems, below)
-        left = room - problems - gpu_height
-        ranks.styles.height = max(2, min(rank_height, left))
-        self.set_part("#tips", tips[: max(0, left - rank_height)])
+        host.display = heights["host"] > 0
+        heights["gpus"] = self._show_gpus(node, heights["gpus"], room - blocks * roomy - sum(heights.values()))
+        self.query_one(Problems).show(self._told, now, width, heights["problems"], below)
+        ranks.display = heights["ranks"] > 0
+        ranks.styles.height = heights["ranks"]
+        self.set_part("#tips", tips[: heights["tips"]])
+        spare = room - sum(heights.values()) - blocks * roomy - 1
+        self.part("the graphs", lambda: self._show_graphs(node, context, spare if roomy else 0))
         if (self.focused is None or not self.focused.display) and ranks.row_count:
             ranks.focus()  # there are no GPUs
 
-    def _show_problems(self, now: float, room: int, below: list[list[Cell]]) -> None:
-        shown = lines_of(self._told, now, self.size.width, max(1, room - len(below)) if self._told else 0)
-        lines = [*shown.lines, *below]
-        problems = self.query_one("#problems", CellLines)
-        problems.display = bool(lines)
-        problems.styles.height = len(lines)
-        problems.set_lines(lines, [*shown.keys, *[None] * len(below)])
+    def _show_graphs(self, node: NodeView, context: RowContext, rows: int) -> None:
+        """In the lines that are left: SM activity, power, NVLink."""
+        drawn = self._graphs.of(node, context, self.size.width - LABEL_WIDTH) if rows >= LEAST_GRAPHS else None
+        lines = stacked(drawn.series, drawn.scale, drawn.spans, drawn.events, rows) if drawn is not None else []
+        self.set_part("#graphs", lines)
 
     def _problems(self, picture: Picture, node: NodeView) -> Sequence[Told]:
         """Those of this node; its own state stands above."""
-        told = told_of(picture.incidents, picture.findings, picture.states, Scope(one=True), (node.node,))
+        told = told_of(picture.incidents, picture.findings, Scope(one=True), (node.node,))
         states = {f"node.{node.state.state}"}
         return [one for one in told if not one.findings or one.findings[0].id not in states]
 
@@ -152,10 +166,10 @@ class NodeScreen(OneNodePane):
             lines += wrap([Cell("  tip  ", "dim"), Cell(tip.message, "dim"), *action], self.size.width, 7)
         return lines
 
-    def _show_gpus(self, node: NodeView, table_height: int, room: int) -> int:
-        """Show the GPUs as a table or as timelines; returns how many lines that takes."""
+    def _show_gpus(self, node: NodeView, table_height: int, spare: int) -> int:
+        """Show the GPUs as a table or, with the ``spare`` lines too, as timelines; returns how many lines it takes."""
         gpus, timelines = self.query_one(GpuTable), self.query_one(GpuTimelines)
-        show = partial(timelines.show, self.mltop, node, self.size.width, room)
+        show = partial(timelines.show, self.mltop, node, self.size.width, table_height + max(0, spare))
         height = guarded("the timelines", show, 0) if self._as_timelines else 0
         timelines.display = height > 0
         timelines.styles.height = height

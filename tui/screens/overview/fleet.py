@@ -32,6 +32,7 @@ from mltop.tui.render.problems import Scope, Told, height_of, told_of
 from mltop.tui.screens.overview.fleet_graphs import (
     FULL_ROWS,
     MOST_ROWS,
+    OTHERS_ROWS,
     brief_line,
     brief_width,
     drawn_of,
@@ -39,8 +40,8 @@ from mltop.tui.screens.overview.fleet_graphs import (
     graph_width,
 )
 from mltop.tui.screens.overview.heatmap import Heatmap
-from mltop.tui.screens.overview.problems import Problems
 from mltop.tui.screens.pane import Pane, TextLines
+from mltop.tui.screens.problems import Problems, lines_for
 from mltop.tui.screens.rows import SubjectRows, by_node
 from mltop.tui.screens.tables import GpuTable, gpu_rows, gpu_table_height
 from mltop.tui.widgets.cell_view import CursorView
@@ -106,10 +107,6 @@ class FleetScreen(Pane):
             return told.nodes[0]
         return self.main.cursor_key or ""
 
-    def opens(self) -> tuple[str, str]:
-        on_it = self.mltop.moment is None and self.query_one(Problems).gravest_at_cursor
-        return ("Enter", "opens it") if on_it else super().opens()
-
     # Drawing.
 
     def fill(self, picture: Picture) -> None:
@@ -124,7 +121,7 @@ class FleetScreen(Pane):
         self.counts = (len(shown), len(picture.view.nodes))
         self._told = guarded("the problems", self._problems, ())
         heats, sections = self._heats_in_order()
-        room = self.size.height - 3 - bool(self.query_one("#status").display) + self.has_class("-low")
+        room = self.rows
         if self._as_list:
             self._show_list(heats, room)
         else:
@@ -135,7 +132,7 @@ class FleetScreen(Pane):
         shown = () if self.filter.empty else [*self._views]
         if not self.filter.empty and not shown:
             return ()
-        return told_of(picture.incidents, picture.findings, picture.states, Scope(self._names), shown)
+        return told_of(picture.incidents, picture.findings, Scope(self._names), shown)
 
     def _heats_in_order(self) -> tuple[list[NodeHeat], list[Section]]:
         """The nodes that are shown in their order, and which belong together."""
@@ -161,9 +158,8 @@ class FleetScreen(Pane):
         legend, node, graphs = room >= MIN_ROOM, room >= ROOM_FOR_NODE, int(room >= ROOM_FOR_NODE)
         whole = height_of(self._told, self._picture.view.taken_at, width)
         heatmap.empty_text = self._why_empty()
-        critical = sum(one.critical for one in self._told)
-        least = max(min(critical, room - legend - LEAST_MAP), min(len(self._told), max(1, room // 3)))
-        others = legend + node + graphs + max(least, min(whole, room // 3))
+        of_map = legend + node + graphs + LEAST_MAP
+        others = legend + node + graphs + lines_for(self._told, whole, room, min(max(of_map, room // 2), room - 1))
         map_room = max(min(LEAST_MAP, room - 1), room - others)
         grid = heatmap.set_map(heats, sections, self.mltop.selection.nodes, map_room, self._names)
         height = max(1, min(len(grid.rows), map_room))
@@ -174,7 +170,7 @@ class FleetScreen(Pane):
         self.set_class(roomy, "-roomy")
         lines = self._show_problems(spare)
         left = spare - lines - blanks * roomy
-        left -= guarded("the graphs", lambda: self._show_graphs(graphs, left if roomy else 0), 0)
+        left -= guarded("the graphs", lambda: self._show_graphs(graphs, left if roomy else 0, self._gpu_height()), 0)
         self.part("the legend", lambda: self._show_legend(legend, heats, grid.density))
         node_lines = self.query_one("#node-lines", TextLines)
         node_lines.display = node
@@ -182,26 +178,36 @@ class FleetScreen(Pane):
         self.part("the GPUs of the node under the cursor", lambda: self._show_gpus(left))
         self.part("the node under the cursor", self._show_node)
 
-    def _show_graphs(self, least: int, more: int) -> int:
-        """In one line, or higher where ``more`` lines are left; returns how many of these they take."""
+    def _show_graphs(self, least: int, more: int, below: int) -> int:
+        """Of the first job in one line, or higher where ``more`` lines are left; of others where ``below`` lines stay
+        free. Returns how many lines they take of these.
+        """
         app, width = self.mltop, self.size.width
         rows = min(MOST_ROWS, least + more)
         is_full = rows >= FULL_ROWS
         columns = (graph_width(width) if is_full else brief_width(width)) if least else 0
-        group = self._group_of_graphs()
-        drawn = drawn_of(app.history, group, columns, app.graphs_until, app.moment) if columns > 0 and group else None
         lines: list[list[Cell]] = []
-        if drawn is not None:
-            lines = full_lines(drawn, width, rows) if is_full else [brief_line(drawn)]
+        for group in self._groups_of_graphs() if columns > 0 else ():
+            if lines and (not is_full or least + more - below - len(lines) <= OTHERS_ROWS):
+                break
+            drawn = drawn_of(app.history, group, columns, app.graphs_until, app.moment)
+            if drawn is not None and is_full:
+                lines += [[], *full_lines(drawn, width, OTHERS_ROWS)] if lines else full_lines(drawn, width, rows)
+            elif drawn is not None:
+                lines = [brief_line(drawn)]
         self.set_part("#graphs", lines)
         return len(lines) - least
 
-    def _group_of_graphs(self) -> Group | None:
-        """The job that stands still, else that of the most nodes."""
+    def _groups_of_graphs(self) -> Sequence[Group]:
+        """Jobs that stand still, then those of the most nodes."""
         jobs = [group for group in self._groups if group.job is not None]
-        standing = [group for group in jobs if group.still_since is not None]
-        largest = max(standing or jobs, key=lambda group: len(group.nodes), default=None)
-        return largest or (Group("", (), tuple(self._views.values())) if self._views else None)
+        jobs.sort(key=lambda group: (group.still_since is None, -len(group.nodes)))
+        return jobs or ([Group("", (), tuple(self._views.values()))] if self._views else [])
+
+    def _gpu_height(self) -> int:
+        """Lines for the GPUs of the node under the cursor."""
+        view = self._views.get(self.node_at_cursor())
+        return 1 + len(view.summary.gpus) if view is not None and view.summary is not None else 0
 
     def _show_problems(self, room: int) -> int:
         """Returns how many lines they take."""
@@ -234,8 +240,8 @@ class FleetScreen(Pane):
         """Show the GPUs of the node under the cursor, where there is room for all of them."""
         gpus = self.query_one(GpuTable)
         view = self._views.get(self.node_at_cursor())
-        gpus.display = False
         if view is None or left < 2:
+            gpus.display = False
             return
         self.put(gpus, *gpu_rows(view, self.context(self._picture), self.size.width, folded=True))
         wanted = gpu_table_height(gpus)
@@ -267,7 +273,7 @@ class FleetScreen(Pane):
             lambda index: row_of(columns, line(index), views[index].node),
             lambda index: Subject(views[index]),
             lambda column, index: by_key[column].sorts_by(line(index)),
-            text=lambda index: f"{views[index].node} {rows[index].text}",  # the row has the short name
+            full_name=lambda index: views[index].node,
         )
         self.put(table, columns, rows, self._why_empty())
         self.counts = (table.row_count, len(self._picture.view.nodes))

@@ -12,6 +12,7 @@ from mltop.probes.investigate.acting import RankProcess
 from mltop.probes.reach.view import NodeView
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.navigation import Location, gpu_location, gpu_of_row
+from mltop.tui.app.selection import Looked
 from mltop.tui.render.answer import no_gpus
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.graph import LABEL_WIDTH, stacked
@@ -19,15 +20,14 @@ from mltop.tui.render.guarded import guarded
 from mltop.tui.render.problems import Scope, Told, height_of, told_of, told_of_gap
 from mltop.tui.screens.lines import host_cells, unknown_line
 from mltop.tui.screens.overview.node_graphs import NodeGraphs
-from mltop.tui.screens.overview.problems import Problems
 from mltop.tui.screens.pane import TextLines
+from mltop.tui.screens.problems import Problems, squeezed
 from mltop.tui.screens.row_context import RowContext
 from mltop.tui.screens.subjects import RanksPane
-from mltop.tui.screens.tables import GpuTable, RankTable, gaps_of, gpu_rows, rank_rows
+from mltop.tui.screens.tables import GpuTable, RankTable, free_gpus, gaps_of, gpu_rows, rank_rows
 from mltop.tui.widgets.cell_view import CursorView
 
 PROBLEMS = "problems"
-FEWEST_RANKS, FEWEST_GPUS = 4, 5  # lines that stay of these tables, as long as there is room for a word of each problem
 LEAST_GRAPHS = 4  # lines
 
 
@@ -63,10 +63,25 @@ class OverviewScreen(RanksPane):
     def on_cursor_view_selected(self, event: CursorView.Selected) -> None:
         if isinstance(event.view, RankTable):
             self.open_rank(event.key)
+        elif event.key in self._folded_gpus()[:1] and isinstance(event.view, GpuTable):
+            self._unfolded = True
+            self.draw()
         elif isinstance(event.view, GpuTable):
             self.mltop.drill(gpu_location(self.node_at_cursor(), gpu_of_row(event.key)))
         else:
             self.open_told(event.key)
+
+    def _folded_gpus(self) -> list[str]:
+        """The keys of those that are one line, which has the first one's."""
+        picture = self.mltop.picture
+        if picture is None or not picture.view.nodes or self._unfolded or not self.filter.empty:
+            return []
+        return [str(gpu.index) for gpu in free_gpus(picture.view.nodes[0], self.context(picture))]
+
+    def key_looked_at(self, view: CursorView, looked: Looked) -> str:
+        key = super().key_looked_at(view, looked)
+        folded = self._folded_gpus() if isinstance(view, GpuTable) else []
+        return folded[0] if key in folded else key
 
     def open_told(self, key: str) -> None:
         """Open all of one thing that is wrong."""
@@ -74,10 +89,6 @@ class OverviewScreen(RanksPane):
             self.mltop.drill(Location("node", self.node_at_cursor()))
         else:
             self.mltop.drill(Location("incidents", incident=key, label="incident"))
-
-    def opens(self) -> tuple[str, str]:
-        on_it = self.mltop.moment is None and self.query_one(Problems).gravest_at_cursor
-        return ("Enter", "opens it") if on_it else super().opens()
 
     # Drawing.
 
@@ -96,7 +107,7 @@ class OverviewScreen(RanksPane):
 
     def _problems(self, picture: Picture) -> Sequence[Told]:
         scope = Scope(one=True)
-        told = told_of(picture.incidents, picture.findings, picture.states, scope)
+        told = told_of(picture.incidents, picture.findings, scope)
         sample = picture.view.nodes[0].sample
         gap = no_gpus(sample) if sample is not None and not sample.gpus else None
         return [*told, told_of_gap("GPUs", gap)] if gap is not None else told
@@ -113,13 +124,16 @@ class OverviewScreen(RanksPane):
             "ranks": 1 + max(1, ranks.row_count),
         }
         blocks = sum(lines > 0 for lines in wanted.values())
-        room = self.size.height - 3 - bool(self.query_one("#status").display) - self.filtering + self.has_class("-low")
+        room = self.rows
         roomy = sum(wanted.values()) + blocks <= room
         self.set_class(roomy, "-roomy")
-        heights = wanted if roomy else _squeezed(wanted, room, len(self._told) + bool(unknown))
-        self.query_one(Problems).show(self._told, now, width, heights["problems"], unknown)
+        heights = wanted if roomy else squeezed(wanted, room, len(self._told) + bool(unknown))
+        self.query_one(Problems).show(self._told, now, width, heights["problems"], [unknown] if unknown else [])
         host = self.query_one("#host", TextLines)
         host.display = heights["host"] > 0
+        if 0 < heights["gpus"] < wanted["gpus"]:
+            rows = gpu_rows(node, context, width, folded=not self._unfolded and self.filter.empty, gravest_first=True)
+            self.part("the GPUs", lambda: self.put(gpus, *rows))
         self.limit_height(gpus, heights["gpus"])
         self.limit_height(ranks, heights["ranks"])
         spare = room - sum(heights.values()) - blocks * roomy
@@ -133,25 +147,3 @@ class OverviewScreen(RanksPane):
             if drawn is not None:
                 lines = stacked(drawn.series, drawn.scale, drawn.spans, drawn.events, rows)
         self.set_part("#graphs", lines)
-
-
-def _squeezed(wanted: dict[str, int], room: int, least_problems: int) -> dict[str, int]:
-    """The lines of each part where there is not room for all."""
-    heights = dict(wanted)
-    steps = (
-        ("ranks", FEWEST_RANKS),
-        ("gpus", FEWEST_GPUS),
-        ("problems", least_problems),
-        ("host", 0),
-        ("ranks", 0),
-        ("gpus", 2),
-        ("problems", 1),
-    )
-    for part, least in steps:
-        over = sum(heights.values()) - room
-        if over <= 0:
-            break
-        heights[part] = max(min(least, heights[part]), heights[part] - over)
-    if 0 < heights["ranks"] < 2:
-        heights["ranks"] = 0
-    return heights

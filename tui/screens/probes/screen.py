@@ -105,7 +105,7 @@ class ProbesScreen(Pane):
         command = progress.report.command if progress is not None and progress.report is not None else ""
         return command or super().copy_text()
 
-    def on_cursor_view_highlighted(self) -> None:
+    def on_cursor_view_highlighted(self, event: CursorView.Highlighted) -> None:  # noqa: ARG002
         """Below the table stands what is known of the device under the cursor."""
         self.draw()
 

@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
 from mltop.probes.investigate.acting import RankProcess
-from mltop.probes.model import RankSample, StackDigest
+from mltop.probes.model import Incident, JobKey, RankSample, StackDigest
 from mltop.probes.model.units import bytes_text, clock_time
 from mltop.probes.reach.view import NodeView
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.navigation import Location
 from mltop.tui.render.cells import Cell, wrap
 from mltop.tui.render.fleet.heat import MARK
+from mltop.tui.render.guarded import guarded
+from mltop.tui.render.problems import Scope, Told, height_of, told_of
 from mltop.tui.render.ranks import NO_JOB, layout_words
 from mltop.tui.render.stacks.verdict import stack_lines
 from mltop.tui.screens.bars import Notice
+from mltop.tui.screens.job_graph import job_graph
 from mltop.tui.screens.pane import TextLines
+from mltop.tui.screens.problems import Problems, lines_for
 from mltop.tui.screens.subjects import RanksPane
 from mltop.tui.screens.tables import RankTable, gpus_of, rank_of, rank_rows
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import CursorView
 
 ENVIRONMENT = "environment"
+LEAST_RANKS = 4  # lines of the table
 SETTINGS = Binding("e", "environment", "environment", tooltip="its environment: what changes how it runs, no secrets")
 
 
@@ -34,14 +40,16 @@ class RanksScreen(RanksPane):
     """Ranks, others that hold GPU memory, and Python processes of no job."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*RanksPane.BINDINGS, SETTINGS]
-    DEFAULT_CSS = "RanksScreen RankTable { height: 1fr; }"
+    AUTO_FOCUS = "LineTable"
 
     def __init__(self) -> None:
         super().__init__()
         self._as_tree = False
 
     def body(self) -> Iterable[Widget]:
-        yield RankTable()
+        yield Problems(first=False, id="problems", classes="gap-above")
+        yield RankTable(classes="gap-above")
+        yield TextLines(id="graphs", classes="gap-above")
 
     def node_at_cursor(self) -> str:
         return (self.query_one(RankTable).cursor_key or "").partition("/")[0]
@@ -54,6 +62,39 @@ class RanksScreen(RanksPane):
             self.query_one(RankTable),
             *rank_rows(nodes, self.context(picture), only, self._mark, others=True, tree=self._as_tree),
         )
+
+        self._share_out(picture, [node.node for node in nodes] if here.node else [], here.job)
+
+    def _share_out(self, picture: Picture, nodes: Sequence[str], job: JobKey | None) -> None:
+        """What is wrong (of these nodes, of this job) above the ranks, below them in the lines that are left how the
+        job was going. What has to give way is ranks.
+        """
+        table, width, now = self.query_one(RankTable), self.size.width, picture.view.taken_at
+        scope = Scope(one=len(picture.view.nodes) == 1)
+        none: list[Told] = []
+        told = guarded("the problems", lambda: told_of(picture.incidents, picture.findings, scope, nodes), none)
+        of_job = [one for one in told if one.incident is not None and _is_of(one.incident, job)]
+        told = [*of_job, *(one for one in told if one not in of_job)] if job is None else of_job
+        room = self.rows
+        wanted = {"problems": height_of(told, now, width), "ranks": 1 + max(1, table.row_count)}
+        blocks = sum(lines > 0 for lines in wanted.values())
+        roomy = sum(wanted.values()) + blocks <= room
+        self.set_class(roomy, "-roomy")
+        heights = {**wanted, "problems": lines_for(told, wanted["problems"], room, LEAST_RANKS)}
+        if not roomy:
+            heights["ranks"] = max(2, min(wanted["ranks"], room - heights["problems"]))
+        shown = self.query_one(Problems).show(told, now, width, heights["problems"])
+        table.styles.height = heights["ranks"]
+        spare = room - shown - heights["ranks"] - blocks * roomy - 1
+        graph = partial(self._graph, job, of_job[0].incident if of_job else None, spare if roomy else 0)
+        empty: list[list[Cell]] = []
+        self.set_part("#graphs", guarded("the graphs", graph, empty))
+
+    def _graph(self, job: JobKey | None, incident: Incident | None, rows: int) -> list[list[Cell]]:
+        """Of the job that stands, else of that whose ranks are shown, else of all nodes."""
+        if incident is not None:
+            job = JobKey(incident.job, incident.uid)
+        return job_graph(self.mltop, job, incident, self.size.width, rows)
 
     def nodes_shown(self) -> list[str]:
         """The nodes of the ranks that are shown."""
@@ -69,7 +110,10 @@ class RanksScreen(RanksPane):
         return MARK if node in self.mltop.selection else ""
 
     def on_cursor_view_selected(self, event: CursorView.Selected) -> None:
-        self.open_rank(event.key)
+        if isinstance(event.view, Problems):
+            self.mltop.drill(Location("incidents", incident=event.key, label="incident"))
+        else:
+            self.open_rank(event.key)
 
     def action_tree(self) -> None:
         """Children below their parents; again: as before."""
@@ -152,6 +196,11 @@ class RankScreen(RanksPane):
                 lines.append([Cell(f"  taken {clock_time(digest.taken_at)}", "dim")])
         native = self._native_lines(width)
         return [*native, *([[]] if native and lines else []), *lines]
+
+
+def _is_of(incident: Incident, job: JobKey | None) -> bool:
+    """``job``: None: of any."""
+    return bool(incident.job) and (job is None or (incident.job, incident.uid) == (job.name, job.uid))
 
 
 def held_lines(node: NodeView | None, rank: RankSample) -> str:

@@ -18,17 +18,20 @@ from mltop.tui.app.navigation import Location
 from mltop.tui.app.selection import first_of
 from mltop.tui.app.session import DumpResult
 from mltop.tui.render.cells import Cell, wrap
+from mltop.tui.render.findings import happenings
+from mltop.tui.render.problems import Scope, lines_of, told_of
+from mltop.tui.render.stacks.report import Around, KeyedLine, ReportLines, Target, in_order
 from mltop.tui.render.stacks.verdict import job_words, jobs_left_out
 from mltop.tui.screens.bars import Notice
 from mltop.tui.screens.job_graph import LEAST_ROWS, job_graph
 from mltop.tui.screens.pane import Pane
 from mltop.tui.screens.stacks.compare import compared_lines
-from mltop.tui.screens.stacks.report import Around, KeyedLine, ReportLines, Target, in_order
 from mltop.tui.screens.tables import rank_of
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import CursorView
 
 MOST_JOBS = 32
+BEFORE_S = 600.0
 NO_DUMP = "no dump yet: press t to dump the stacks of all ranks and judge them"
 NONE_THEN = "no stacks were dumped before this moment"
 NO_RANK = Notice("the cursor is on no rank", "warn")
@@ -77,7 +80,8 @@ class StacksScreen(Pane):
         if here.ranks is not None and here.job is not None:
             lines = [KeyedLine(line) for line in self._compared_lines(here.job, [*here.ranks][:2])]
         else:
-            lines = [*self._collecting(), *(self._result_lines(dump.result, picture) if dump.result else [])]
+            told = self._result_lines(dump.result, picture) if dump.result else self._undumped(picture)
+            lines = [*self._collecting(), *told]
         self._targets = {line.target.key: line.target for line in lines if line.target is not None}
         keys = [line.target.key if line.target else None for line in lines]
         stays_first = report.at_top or self._was not in (None, here)
@@ -101,12 +105,15 @@ class StacksScreen(Pane):
         judged = not (self.mltop.investigation.dumping and result.partial)
         lines = [KeyedLine(line) for line in _scope_lines(result, width)]
         shown = in_order(reports)[:MOST_JOBS]
+        listed = happenings(picture.findings, picture.ended, picture.events)
+        happened = [one for one in listed if result.taken_at - BEFORE_S <= one.at <= result.taken_at]
         for place, at in enumerate(shown):
             report = reports[at]
             size = f", world size {report.world_size}" if report.world_size else ""
             around = Around(
                 picture.view.taken_at,
                 _incident_of(report, picture.incidents),
+                happened,
                 len(picture.view.nodes) == 1,
                 f"{job_words(report, reports)}{size}" if len(reports) > 1 else "",
                 judged,
@@ -121,6 +128,20 @@ class StacksScreen(Pane):
         if not reports and not result.partial:
             lines.append(KeyedLine([Cell("no training ranks found", "warn")]))
         return [*lines, *self._graph(result, picture, self.size.height - 5 - len(lines))]
+
+    def _undumped(self, picture: Picture) -> list[KeyedLine]:
+        """Where nothing is dumped yet: what is known from outside of the job that stands, and how it was going."""
+        stands = [one for one in picture.incidents if one.until is None and one.kind in ("hang", "crash")]
+        if not stands or self.mltop.paused or self.mltop.investigation.dumping:
+            return []
+        width, now = self.size.width - 1, picture.view.taken_at
+        told = told_of(stands, (), Scope(one=len(picture.view.nodes) == 1))
+        room = max(len(told), self.size.height - 6)
+        lines = [*map(KeyedLine, lines_of(told, now, width, room).lines), KeyedLine(())]
+        lines.append(KeyedLine([Cell(NO_DUMP, "dim")]))
+        job = JobKey(stands[0].job, stands[0].uid)
+        drawn = job_graph(self.mltop, job, stands[0], width, self.size.height - 5 - len(lines))
+        return [*lines, *([KeyedLine(()), *map(KeyedLine, drawn)] if drawn else [])]
 
     def _graph(self, result: DumpResult, picture: Picture, room: int) -> list[KeyedLine]:
         if len(result.reports) != 1 or room < LEAST_ROWS + 1:

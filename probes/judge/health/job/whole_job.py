@@ -155,8 +155,10 @@ class JobMoment:
 )
 def hang(moment: JobMoment) -> Iterator[Hit]:
     """All ranks spin and nothing is sent. Stacks tell who is to blame; this only says that it is time to look."""
+    if not all(facts.spins for facts in moment.ranks if facts.gpu is not None):
+        return
     ranks = [facts for facts in moment.ranks if facts.gpu is not None]
-    if len(ranks) < 2 or len(ranks) < moment.world_size or not all(facts.spins for facts in ranks):
+    if len(ranks) < 2 or len(ranks) < moment.world_size:
         return
     traffic = [facts.traffic_bytes_per_s for facts in ranks]
     if any(sent is not None and sent > QUIET_BYTES_PER_S for sent in traffic):
@@ -184,8 +186,10 @@ def hang(moment: JobMoment) -> Iterator[Hit]:
 def odd_rank(moment: JobMoment) -> Iterator[Hit]:
     ranks = [facts for facts in moment.ranks if facts.gpu is not None or facts.rank.state]
     odd = [facts for facts in ranks if facts.is_odd]
+    if len(ranks) < 3 or not 0 < len(odd) <= max(1, MOST_ODD * len(ranks)):
+        return
     spinning = sum(facts.spins for facts in ranks)
-    if len(ranks) < 3 or not 0 < len(odd) <= max(1, MOST_ODD * len(ranks)) or spinning < len(ranks) - len(odd):
+    if spinning < len(ranks) - len(odd):
         return
     for facts in odd:
         subject = rank_name(facts.rank) + moment.owner

@@ -82,8 +82,10 @@ WAITING = ["waits", "waits", "stands", "waits"]
         ("unknown", [incident("hang", CULPRIT)], [], WAITING),
         ("starting", [incident("hang", CULPRIT)], [], WAITING),
         ("unknown", [incident("crash", CULPRIT)], [], WAITING),
-        # A job that moves accuses nobody, whatever is told of it.
-        ("moving", [incident("hang", CULPRIT)], [report("hang", CULPRIT)], ["works"] * 4),
+        # Stacks know of a hang before the counters do; of a job that moves nothing else does.
+        ("moving", [incident("hang", CULPRIT)], [report("hang", CULPRIT)], WAITING),
+        ("moving", [incident("hang", CULPRIT)], [], ["works"] * 4),
+        ("moving", [incident("hang", CULPRIT)], [report("hang", CULPRIT, at=STOPPED_AT - 1)], ["works"] * 4),
         ("moving", [], [report("suspect", CULPRIT)], ["works"] * 4),
         ("moving", [incident("straggler", CULPRIT)], [], ["works"] * 4),
         ("moving", [incident("starved")], [], ["starved"] * 4),

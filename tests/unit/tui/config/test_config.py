@@ -128,6 +128,8 @@ def test_everything_holds_and_says_where_it_comes_from(tmp_path: Path) -> None:
         ("[keys]\ndmup = 't'", "2: keys.dmup: there is no action 'dmup', did you mean dump"),
         ("[keys]\ndump = 'a b'", "2: keys.dump: 'a b' is no key"),
         ("[keys]\ndump = 'ctrl+c'", "2: keys.dump: ctrl+c leaves mltop"),
+        ("[keys]\ndump = 'k'", "2: keys.dump: k is the key of up: give that another one, too"),
+        ("[keys]\nup = 't'", "2: keys.up: t is the key of dump: give that another one, too"),
         ("[targets]\nx = 3", "2: targets.x must be nodes in quotes, or a table"),
         ("[targets]\nx = { node = 'a' }", "2: targets.x has no option 'node'"),
         ("[targets]\nx = ''", "2: targets.x has an empty value"),
@@ -282,3 +284,10 @@ def test_words_and_check_of_a_rule_take_one_number(rule) -> None:
     other = rule.at({rule.id: rule.limit.value / 2})
     assert str(other.limit) in other.fires_when and other.fires_when != rule.fires_when
     assert other.others == rule.usual and RULE_OF[rule.id] is rule
+
+
+def test_what_has_no_number_is_named() -> None:
+    listed = "\n".join(lines(Config()))
+    assert "rules have no single number that could be set" in listed
+    for rule in ALL_RULES:
+        assert rule.id in listed, "either with its number, or among those that have none"

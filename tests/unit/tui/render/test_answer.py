@@ -16,7 +16,10 @@ from mltop.probes.model import (
     JobMotion,
     NodeState,
     Sample,
+    Suffers,
 )
+from mltop.probes.model.ranks import Ranges
+from mltop.probes.model.units import clock_time
 from mltop.probes.model.vocabulary import IncidentKind, Severity
 from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.render.answer import Answer, Situation, answer_of, fitted
@@ -79,6 +82,39 @@ def test_every_kind_of_incident(kind: IncidentKind, severity: Severity, expected
     assert answer.over == {"chip-crit": "line-crit", "chip-warn": "line-warn"}[expected[-1]]
 
 
+WAITING = Suffers(Ranges.of(range(4)), 4, 0.1, Ranges.of([0, 1, 3]), "all_reduce")
+WHERE = Culprit(2, "n1", 7, "stands", "ShardDataset.__getitem__ (job/data.py:53)", gpu=2, how="stands")
+SINCE = clock_time(NOW - 390)
+SAID = f"rank 2 (GPU 2) stands in ShardDataset.__getitem__ (job/data.py:53), 3 ranks wait in all_reduce since {SINCE}"
+
+
+@pytest.mark.parametrize(
+    ("width", "headline"),
+    [
+        (200, SAID),
+        (120, f"rank 2 (GPU 2) stands still, 3 ranks wait in all_reduce since {SINCE}"),
+        (90, "rank 2 (GPU 2) stands still, 3 ranks wait in all_reduce"),
+        (80, "rank 2 (GPU 2) stands still, 3 wait in all_reduce"),
+        (62, "rank 2 stands still, 3 ranks wait"),
+        (57, "rank 2 stands still, 3 wait"),
+    ],
+)
+def test_who_waits_and_in_what_is_told_before_where_in_the_code(width: int, headline: str) -> None:
+    hung = incident(headline=SAID, culprits=[WHERE], suffers=WAITING)
+    text = plain(answer_of(Situation(view(), [hung])).line(width, "8", "lists all"))
+    assert text.startswith(f"■ HUNG 6m30s   {headline}  ")
+    assert text.endswith("8 lists all"), "a letter alone says nothing"
+
+
+def test_of_a_death_who_and_how_comes_before_who_waits() -> None:
+    dead = Culprit(2, "n1", 7, "killed by SIGKILL", "", gpu=2, how="dead")
+    told = answer_of(Situation(view(), [incident(headline="x" * 300, culprits=[dead], suffers=WAITING)]))
+    assert told.briefer[0] == f"rank 2 (GPU 2) died (killed by SIGKILL), 3 ranks wait in all_reduce since {SINCE}"
+    cause = finding(message="GPU 2 fell off the bus")
+    told = answer_of(Situation(view(), [incident(culprits=[dead], suffers=WAITING, causes=[cause])]))
+    assert told.briefer[0] == "GPU 2 fell off the bus; rank 2 died, 3 ranks wait in all_reduce"
+
+
 def test_the_first_of_several_incidents_and_how_many_more() -> None:
     answer = answer_of(Situation(view(), [incident(), incident("slow", "warning"), incident(until=NOW)]))
     assert said(answer) == HUNG and answer.headline == f"{HEADLINE} (+1 more)"
@@ -103,12 +139,18 @@ def test_findings_are_counted_once() -> None:
     assert (alone.word, alone.age, alone.headline) == ("1 WARN", "2m", "n2: GPU 1 is too hot")
 
 
+def test_the_gravest_is_told_whether_or_not_it_is_an_incident_yet() -> None:
+    slow = incident("node", "warning", causes=[finding("warning")], headline="GPU 1 runs hotter than its siblings")
+    told = answer_of(Situation(view(), [slow], [finding("warning"), finding("critical", node="n2", subject="GPU 2")]))
+    assert told.headline == "n2: GPU 1 is too hot" and told.word == "1 CRIT 1 WARN"
+
+
 def test_a_standstill_that_no_incident_tells_of_yet() -> None:
     quiet = answer_of(Situation(view(), motions=[motion("quiet"), motion("moving", "b")], findings=[finding()]))
     assert said(quiet) == ("▲", "STALLED?", "9.0s", "chip-warn")
     stalled = answer_of(Situation(view(), motions=[motion("quiet"), motion("stalled", "b", since=NOW - 60)]))
     assert said(stalled) == ("■", "STALLED", "1m00s", "chip-crit")
-    assert stalled.headline.startswith("job b: 4 ranks stand still") and "t dumps" in stalled.headline
+    assert stalled.headline.startswith("job b: 4 ranks stand still") and stalled.key == ("t", "dumps stacks")
     assert answer_of(Situation(view(), [incident()], motions=[motion("quiet")])).word == "HUNG"
 
 

@@ -117,7 +117,7 @@ def test_events_stand_at_their_time_and_go_first() -> None:
     assert text.index("hung") == scale.column(NOW - 240.0) and "-4m" not in text and "long ago" not in text
     assert Cell("hung", "waits") in cells
     late = plain(axis(scale, [Event(NOW - 1.0, "12:00:00 hung", "waits")]))
-    assert late.endswith("12:00:00 hung"), "moved left until it is whole"
+    assert late.endswith("12:00:00 hung now"), "moved left until it is whole and now is seen"
     two = plain(axis(scale, [Event(NOW - 241.0, "first", "waits"), Event(NOW - 240.0, "second", "crit")]))
     assert "second" in two and "first" not in two, "never one in the other"
 

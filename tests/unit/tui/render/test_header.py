@@ -9,7 +9,7 @@ from mltop.probes.judge.states import HELD_BYTES
 from mltop.probes.model import GpuSample, JobMotion, NodeState, RankSample, Rhythm, Sample
 from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.render.cells import Cell, plain
-from mltop.tui.render.fleet.header import header_cells, short_model
+from mltop.tui.render.fleet.header import header_cells, short_model, totals_of
 
 AT = time.mktime((2026, 11, 20, 12, 41, 7, 0, 0, -1))
 PAST = Cell(" 07:14:33 (-9m) ", "chip-time")
@@ -221,3 +221,15 @@ def test_nothing_is_known_yet():
 
 def test_no_gpu_is_said():
     assert "no GPU seen" in text(one())
+
+
+def test_of_gpus_that_are_as_hot_the_same_one_is_named_whichever_is_hotter_by_a_hair():
+    def hottest(*degrees):
+        gpus = [GpuSample(index, temperature_c=celsius) for index, celsius in enumerate(degrees)]
+        nodes = (NodeView(NodeState("n1", "live"), Sample("n1", AT, gpus=gpus)), *fleet().nodes[2:])
+        found = totals_of(FleetView(AT, nodes)).hottest
+        assert found is not None
+        return found[2]
+
+    assert {hottest(70.0, 70.4), hottest(70.4, 70.0), hottest(70.2, 70.2)} == {0}
+    assert hottest(70.0, 71.0) == 1

@@ -326,7 +326,7 @@ def test_a_title_has_a_line_where_there_is_room_and_stands_before_the_first_wher
     assert plain(line_cells(wide, heats, wide.place(8)[0] - 1, ())).startswith("an-evaluation-of-it")
     narrow = fitting(heats, sections, 80, 30)
     assert plain(line_cells(narrow, heats, 0, ())).startswith("train-70b ")
-    assert plain(line_cells(narrow, heats, narrow.place(8)[0], ())).startswith("an-evaluati… ")
+    assert plain(line_cells(narrow, heats, narrow.place(8)[0], ())).startswith("an-evaluatio ")
     tight = fitting(heats, sections, 120, 3)
     assert all(end > first for first, end in tight.rows), "titles give way before nodes do"
 
@@ -470,6 +470,14 @@ def test_the_legend_says_metric_and_scale_and_only_what_is_on_the_screen():
     assert "waits" in hanging and "■ stands" in hanging and "finding" not in hanging
     assert "30C" in plain(legend(heats, TEMPERATURE, 200))
     assert "v map" in plain(list_legend(Legend(heats, ACTIVITY), 200))
+
+
+def test_at_80_columns_every_letter_of_the_map_is_explained():
+    states = ("live", "lost", "stale", "refused")
+    made = [Heats(ACTIVITY).of(NodeView(NodeState(f"n{at}", state))) for at, state in enumerate(states)]
+    text = plain(legend(made, ACTIVITY, 80))
+    assert "L lost" in text and "S stale" in text and "R refused" in text
+    assert "c connecting" not in text, "only what is on the screen"
 
 
 @pytest.mark.parametrize("width", range(16, 200, 3))

@@ -83,7 +83,11 @@ def test_a_pci_link_below_what_it_could_be() -> None:
     device = PciDevice("0000:9b:00.0", "gpu", driver="nvidia", link_width=8, link_width_max=16)
     device.link_speed_gt_per_s, device.link_speed_max_gt_per_s = 2.5, 32.0
     shown = cells(PCI_COLUMNS, pci_row(device, {}))
-    assert shown["width"] == ("x8/16", "warn") and shown["speed"] == ("2.5/32", "dim")
+    assert shown["link"] == ("Gen1 of 5 x8 of 16", "warn")
+    device.link_width = 16
+    assert cells(PCI_COLUMNS, pci_row(device, {}))["link"] == ("Gen1 of 5 x16", "dim"), "an idle GPU's link is slow"
+    device.link_speed_gt_per_s = 32.0
+    assert cells(PCI_COLUMNS, pci_row(device, {}))["link"] == ("Gen5 x16", "")
     assert shown["errors"] == ("no counters", "dim")
     device.aer = {"correctable": 9, "fatal": 1}
     assert cells(PCI_COLUMNS, pci_row(device, {"correctable": 9, "fatal": 0}))["errors"] == ("fatal +1", "crit")

@@ -35,7 +35,8 @@ ONE, FLEET = Scope(one=True), Scope({"sim030.example.org": "sim030"})
 def incident(kind: IncidentKind = "hang", severity: Severity = "critical", **fields: object) -> Incident:
     made = Incident(
         "i1", kind, severity, "rank 229 never came", job="run", uid=5, since=SINCE, culprits=[CULPRIT],
-        suffers=Suffers(Ranges.of(range(456)), 456, 6.12), action="check the mount of /data",
+        suffers=Suffers(Ranges.of(range(456)), 456, 6.12, Ranges.of(range(456)), "all_reduce"),
+        action="check the mount of /data",
     )  # fmt: skip
     return replace(made, **fields)  # type: ignore[arg-type]
 
@@ -56,16 +57,34 @@ def drawn(told: list[Told], width: int = 120, room: int = 40) -> list[str]:
 
 
 def test_a_hang_says_who_stands_where_who_waits_what_was_lost_and_what_to_do() -> None:
-    (told,) = told_of([incident()], [], WAITING, FLEET)
+    (told,) = told_of([incident()], [], FLEET)
     assert (told.mark, told.who, told.word) == (Cell("■", "crit"), "rank 229", Cell("HUNG", "crit"))
     assert plain(told.what) == "sim030 GPU 5, pid 42, stands in read_shard (data.py:53)"
     assert Cell("stands", "crit") in told.what
     assert plain(told.more) == (f"ranks 0-228,230-455 wait in all_reduce since {clock_time(SINCE)}; 6.1 GPU-hours lost")
     assert Cell("wait in all_reduce", "waits") in told.more
     assert told.action == "check the mount of /data" and told.key == "i1"
-    (alone,) = told_of([incident()], [], States(), ONE)
+    (alone,) = told_of([incident(suffers=Suffers(waiting=Ranges.of([1, 2])))], [], ONE)
     assert plain(alone.what).startswith("GPU 5, pid 42, stands"), "on one node it need not be named"
     assert Cell("wait", "waits") in alone.more, "in what is not known"
+
+
+def test_of_a_crash_is_told_who_died_and_how_then_who_went_down_with_it_and_who_waits() -> None:
+    dead = [Culprit(3, "sim030", 42, "exited with code 1", "no process", True, 3, "dead")]
+    suffers = Suffers(Ranges.of(range(8)), 8, ended=Ranges.of(range(8)))
+    (gone,) = told_of([incident("crash", culprits=dead, suffers=suffers)], [], ONE)
+    assert text_of(gone) == "GPU 3, pid 42, died: exited with code 1; ranks 0-2,4-7 went down with it"
+    assert Cell("died", "crit") in gone.what and gone.who == "rank 3"
+    suffers = Suffers(Ranges.of(range(8)), 8, waiting=Ranges.of([0, 1]), ended=Ranges.of([3, 4]))
+    (left,) = told_of(
+        [incident(culprits=dead, suffers=suffers, causes=[finding(message="it fell off the bus")])], [], ONE
+    )
+    since = clock_time(SINCE)
+    assert plain(left.more) == f"cause: it fell off the bus; rank 4 went down with it; ranks 0-1 wait since {since}"
+    (nobody,) = told_of([incident("crash", culprits=[], headline="the job has died", suffers=suffers)], [], ONE)
+    assert text_of(nobody) == "the job has died; ", "what the headline says is said once"
+    (stood,) = told_of([incident("crash", headline="rank 229 stood until the job died")], [], ONE)
+    assert plain(stood.what) == "rank 229 stood until the job died", "no process stands any more"
 
 
 @pytest.mark.parametrize(
@@ -81,7 +100,7 @@ def test_a_hang_says_who_stands_where_who_waits_what_was_lost_and_what_to_do() -
 def test_mark_and_word_say_what_became_of_the_job(
     kind: IncidentKind, severity: Severity, mark: Cell, word: Cell
 ) -> None:
-    (told,) = told_of([incident(kind, severity)], [], States(), FLEET)
+    (told,) = told_of([incident(kind, severity)], [], FLEET)
     assert (told.mark, told.word) == (mark, word)
     assert told.critical == (severity == "critical"), "whatever becomes of the job"
 
@@ -91,7 +110,11 @@ def test_mark_and_word_say_what_became_of_the_job(
     [
         ([CULPRIT, replace(CULPRIT, rank=230)], "ranks 229-230", "sim030 GPU 5, pid 42, stands in read_shard"),
         ([replace(CULPRIT, rank=None)], "sim030", "sim030 GPU 5, pid 42, stands in"),
-        ([replace(CULPRIT, how="dead", reason="was killed", where="")], "rank 229", "sim030 GPU 5, pid 42, was killed"),
+        (
+            [replace(CULPRIT, how="dead", reason="was killed", where="")],
+            "rank 229",
+            "sim030 GPU 5, pid 42, died: was killed",
+        ),
         ([replace(CULPRIT, in_reason=True)], "rank 229", "sim030 GPU 5, pid 42, reads"),
         ([replace(CULPRIT, child_pid=77, gpu=None)], "rank 229", "sim030, pid 77, stands in"),
         ([], "run", "rank 229 never came"),
@@ -99,7 +122,7 @@ def test_mark_and_word_say_what_became_of_the_job(
     ],
 )
 def test_who_it_is(culprits: list[Culprit], who: str, what: str) -> None:
-    (told,) = told_of([incident(culprits=culprits)], [], States(), FLEET)
+    (told,) = told_of([incident(culprits=culprits)], [], FLEET)
     assert told.who == who and plain(told.what).startswith(what)
 
 
@@ -107,7 +130,7 @@ def test_what_is_in_an_incident_is_not_told_twice() -> None:
     cause, effect, other = finding(), finding(message="a symptom", id="x"), finding("n9", id="y", message="other")
     explained = finding(id="z", message="explained")
     of_job = incident(causes=[replace(cause, explains=[explained])], effects=[effect])
-    told = told_of([of_job], [of_job.causes[0], effect, explained, other], States(), FLEET)
+    told = told_of([of_job], [of_job.causes[0], effect, explained, other], FLEET)
     assert told[0].key == "i1" and len(told) == 2
     assert told[1].nodes == ("n9",)
 
@@ -115,25 +138,25 @@ def test_what_is_in_an_incident_is_not_told_twice() -> None:
 def test_an_incident_of_a_node_is_told_by_its_cause() -> None:
     cause = finding()
     of_node = incident("node", job="", culprits=[], causes=[cause], id="n1")
-    (told,) = told_of([of_node], [cause], States(), FLEET)
+    (told,) = told_of([of_node], [cause], FLEET)
     assert (told.key, told.who, told.word.text, told.action) == ("n1", "sim021", "CRIT", "check the PSU")
     assert plain(told.what) == "PSU brake" and told.since == SINCE
 
 
 def test_what_is_over_or_only_worth_knowing_is_not_told() -> None:
     quiet = [finding(severity="info"), finding(until=NOW)]
-    assert told_of([incident(until=NOW), incident("stopped", "info")], quiet, States(), FLEET) == []
+    assert told_of([incident(until=NOW), incident("stopped", "info")], quiet, FLEET) == []
 
 
 def test_only_what_is_about_the_nodes_that_are_asked_for() -> None:
-    told = told_of([incident()], [finding("n1"), finding("n2")], States(), FLEET, ["n2"])
+    told = told_of([incident()], [finding("n1"), finding("n2")], FLEET, ["n2"])
     assert [one.nodes for one in told] == [("n2",)]
-    assert len(told_of([incident()], [finding("n1")], States(), FLEET, ["sim030"])) == 1
+    assert len(told_of([incident()], [finding("n1")], FLEET, ["sim030"])) == 1
 
 
 def test_one_problem_of_many_nodes_is_one_line() -> None:
     findings = [finding(f"n{at:02d}") for at in range(12)]
-    (told,) = told_of([], findings, States(), FLEET)
+    (told,) = told_of([], findings, FLEET)
     assert len(told.findings) == 12 and "n[00-11]" in told.who + plain(told.what)
 
 
@@ -142,7 +165,7 @@ def test_an_incident_of_many_nodes_names_all_of_them(count: int) -> None:
     lost = [finding(f"n{at:02d}", id="node.lost", message="lost: gone") for at in range(count)]
     complaint = finding("n90", id="node.peer", message="a peer is gone")
     of_all = incident("node", job="", culprits=[], causes=lost[:1], effects=[*lost[1:], lost[1], complaint], id="n1")
-    told = told_of([of_all], [*lost, complaint], States(), FLEET)
+    told = told_of([of_all], [*lost, complaint], FLEET)
     assert [node for one in told for node in one.nodes] == [one.node for one in lost]
     assert len(told) == (1 if count == 20 else 3)
     if count == 20:
@@ -150,14 +173,14 @@ def test_an_incident_of_many_nodes_names_all_of_them(count: int) -> None:
 
 
 def test_on_one_node_the_subject_stands_before_the_sentence() -> None:
-    (told,) = told_of([], [finding(message="GPU 1 runs hot")], States(), ONE)
+    (told,) = told_of([], [finding(message="GPU 1 runs hot")], ONE)
     assert (told.who, plain(told.what)) == ("GPU 1", "runs hot")
     assert without_subject("GPU 12 runs hot", "GPU 1") == "GPU 12 runs hot"
     assert without_subject("GPU 1 ", "GPU 1") == "GPU 1 "
 
 
 def test_a_line_has_mark_who_what_action_and_at_its_end_the_word_and_age() -> None:
-    told = told_of([incident()], [finding()], WAITING, FLEET)
+    told = told_of([incident()], [finding()], FLEET)
     first, second, last = drawn(told, 120)
     assert first.startswith("■ rank 229  sim030 GPU 5, pid 42, stands in read_shard (data.py:53)")
     assert first.endswith("HUNG  6m30s") and len(first) == 120
@@ -172,9 +195,7 @@ def test_a_line_has_mark_who_what_action_and_at_its_end_the_word_and_age() -> No
 
 
 def test_text_gives_way_before_a_problem_does() -> None:
-    told = told_of(
-        [incident()], [finding(f"n{at}", message=f"fault {'abcdef'[at]}") for at in range(4)], WAITING, FLEET
-    )
+    told = told_of([incident()], [finding(f"n{at}", message=f"fault {'abcdef'[at]}") for at in range(4)], FLEET)
     assert height_of(told, NOW, 80) > len(told)
     tight = lines_of(told, NOW, 80, len(told))
     assert tight.keys == [one.key for one in told] and len(tight.lines) == len(told)
@@ -186,9 +207,7 @@ def test_text_gives_way_before_a_problem_does() -> None:
 
 
 def test_those_that_are_not_shown_are_counted() -> None:
-    told = told_of(
-        [], [finding(f"n{at}", "critical" if at % 2 else "warning", f"x{at}y") for at in range(5)], States(), FLEET
-    )
+    told = told_of([], [finding(f"n{at}", "critical" if at % 2 else "warning", f"x{at}y") for at in range(5)], FLEET)
     found = lines_of(told, NOW, 80, 3)
     assert plain(found.lines[-1]) == "  3 WARN more: 8 lists all" and found.keys[-1] is None
     assert [line[0].style for line in found.lines[:2]] == ["crit", "crit"]

@@ -9,6 +9,7 @@ from mltop.probes.model import (
     Gap,
     GpuProcess,
     GpuSample,
+    Incident,
     NodeState,
     Pcie,
     RankSample,
@@ -16,7 +17,7 @@ from mltop.probes.model import (
 )
 from mltop.probes.model.incident import Doing
 from mltop.probes.reach.view import NodeView
-from mltop.tui.render.cells import aged, columns_line, layout, plain, unknown_columns
+from mltop.tui.render.cells import EitherCell, aged, columns_line, header_line, layout, plain, unknown_columns
 from mltop.tui.render.findings import (
     Problem,
     merged_gaps,
@@ -24,6 +25,8 @@ from mltop.tui.render.findings import (
 )
 from mltop.tui.render.fleet.nodes import NODE_COLUMNS, node_row
 from mltop.tui.render.gpus.table import GPU_COLUMNS, GpuLine, gpu_row, throttle_cell
+from mltop.tui.render.links import LINK_COLUMNS, PCI_COLUMNS
+from mltop.tui.render.problems import Scope, told_of
 from mltop.tui.render.ranks import RANK_COLUMNS, RankLine, rank_columns, rank_row, short_command
 from mltop.tui.render.trends import EarlierRank
 
@@ -466,3 +469,49 @@ def test_gaps_with_one_reason_are_one():
 )
 def test_the_folders_of_program_and_script_are_left_out(command, shown):
     assert short_command(command) == shown
+
+
+@pytest.mark.parametrize(
+    ("command", "width", "shown"),
+    [
+        ("/usr/bin/python3 -u /job/train.py --lr 1", 40, "python3 -u train.py --lr 1"),
+        ("/usr/bin/python3 -u /job/train.py --lr 1", 14, "train.py --lr"),
+        ("python -m torch.distributed.run x.py", 14, "-m torch"),
+        ("/opt/serve --port 80", 10, "serve"),
+        ("python3", 14, "python3"),
+        ("", 14, "–"),
+    ],
+)
+def test_a_command_that_is_too_long_is_told_by_its_script(command: str, width: int, shown: str) -> None:
+    column = next(column for column in RANK_COLUMNS if column.key == "command")
+    cell = column.cell(RankLine("n1", RankSample(1, command=command), None))
+    assert isinstance(cell, EitherCell)
+    assert plain(cell.fitted(width)).rstrip() == shown
+
+
+@pytest.mark.parametrize("columns", [GPU_COLUMNS, RANK_COLUMNS, NODE_COLUMNS, LINK_COLUMNS, PCI_COLUMNS])
+def test_an_arrow_eats_no_title(columns):
+    """At any width, whichever of the columns that are shown is the sorted one."""
+    for width in range(40, 201, 8):
+        shown = layout(columns, width)
+        plainly = plain(header_line(columns, shown)).split()
+        for index, _ in shown:
+            for reverse in (False, True):
+                header = plain(header_line(columns, shown, (columns[index].key, reverse)))
+                assert header.replace("▲", " ").replace("▼", " ").split() == plainly, (width, header)
+                title = columns[index].title
+                assert not title or ("▼" if reverse else "▲") in header, (width, title)
+
+
+def test_of_equal_gravity_what_is_of_a_job_comes_first_whatever_its_node_is_called():
+    """And what is graver before that: no name of a node decides."""
+    scope, job = Scope(), Finding("job.slow", "warning", "z9", "job a", "job a is slow", job="a", since=1.0)
+    disk = Finding("fs.full", "warning", "a1", "/data", "/data is full", since=2.0)
+    lost = Finding("gpu.lost", "critical", "m5", "GPU 3", "GPU 3 lost", since=3.0)
+    of_job = Incident("j", "slow", "warning", "job a is slow", job="a", since=1.0, effects=[job])
+    for findings in ([job, disk, lost], [lost, disk, job], [disk, job, lost]):
+        told = told_of([of_job], findings, scope)
+        assert told[0].key == "j", "what a job suffers from"
+        assert [one.nodes for one in told[1:]] == [("m5",), ("a1",)], "then the gravest"
+        alone = told_of([], findings, scope)
+        assert alone[0].nodes == ("m5",)

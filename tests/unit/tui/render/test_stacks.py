@@ -1,13 +1,15 @@
 """Verdicts as sentences, the merged tree, classes and single stacks."""
 
+from dataclasses import replace
+
 import pytest
 from rich.cells import cell_len
 
-from mltop.probes.judge.hang.classes import merged_tree
 from mltop.probes.model import (
     Culprit,
     Frame,
     Gap,
+    Incident,
     JobReport,
     StackClass,
     StackDigest,
@@ -17,17 +19,10 @@ from mltop.probes.model import (
     Waiting,
 )
 from mltop.probes.model.ranks import Ranges
+from mltop.probes.model.units import clock_time
 from mltop.tui.render.cells import plain
-from mltop.tui.render.stacks.verdict import (
-    CLASS_COLUMNS,
-    DIGEST_COLUMNS,
-    class_row,
-    digest_row,
-    stack_lines,
-    tree_lines,
-    verdict_lines,
-    waiting_text,
-)
+from mltop.tui.render.stacks.report import Around, ReportLines
+from mltop.tui.render.stacks.verdict import headline, stack_lines, waiting_text
 
 GETITEM = Frame("DS.__getitem__", "case.py", 14, {"step": 3, "index": -1})
 CULPRIT = Culprit(2, "n1", 4711, "stands still", "DS.__getitem__ (case.py:14)")
@@ -37,8 +32,16 @@ def report(kind="hang", **fields):
     return JobReport("77", 4, Verdict(kind, **fields))
 
 
-def text_of(report, width=200):
-    return [plain(line) for line in verdict_lines(report, width)]
+def lines_of(report, width=200, **around):
+    return [line.cells for line in ReportLines(0, report, Around(1000.0, **around), width).lines()]
+
+
+def text_of(report, width=200, **around):
+    return [plain(line).rstrip() for line in lines_of(report, width, **around)]
+
+
+def told(report):
+    return plain(headline(report))
 
 
 def test_a_hang_names_rank_node_pid_place_and_who_waits():
@@ -49,17 +52,28 @@ def test_a_hang_names_rank_node_pid_place_and_who_waits():
         confidence="high",
         gaps=[Gap("rank 3", "permission denied", "sudo mltop stacks")],
     )
-    assert text_of(found) == [
+    assert told(found) == (
         "HANG  rank 2 on n1 (pid 4711) at DS.__getitem__ (case.py:14): stands still; "
-        "3 ranks wait in all_reduce (train.py:40)  confidence high",
-        "  • waiting: ranks 0-1,3 in all_reduce (train.py:40)",
-        "  • 0 switches in 5.0 s",
-        "  • not known: rank 3: permission denied (sudo mltop stacks)",
-    ]
-    assert verdict_lines(found, 80)[0][0].style == "crit"
+        "3 ranks wait in all_reduce (train.py:40)"
+    )
+    first, prose, gap = text_of(found)
+    assert first.startswith("■ rank 2    n1, pid 4711, stands still: DS.__getitem__ (case.py:14)  ")
+    assert first.endswith("HANG  confidence high")
+    assert prose.strip() == "ranks 0-1,3 wait in all_reduce (train.py:40); 0 switches in 5.0 s"
+    assert gap.strip() == "not known: rank 3: permission denied (sudo mltop stacks)"
+    assert lines_of(found)[0][0].style == "crit"
 
 
-@pytest.mark.parametrize("width", range(20, 160))
+def test_since_when_and_what_to_do_are_the_incidents():
+    hung = Incident(
+        "1", "hang", "critical", "", job="77", since=0.0, culprits=[CULPRIT], action="see what it waits for"
+    )
+    first, *others = text_of(report(culprits=[CULPRIT]), incident=hung)
+    assert f"since {clock_time(0.0)}" in first
+    assert any(line.strip() == "→ see what it waits for" for line in others)
+
+
+@pytest.mark.parametrize("width", range(60, 160))
 def test_how_sure_the_verdict_is_stands_on_one_line(width):
     lines = text_of(report(culprits=[CULPRIT], confidence="high"), width)
     assert sum("confidence high" in line for line in lines) == 1
@@ -68,9 +82,8 @@ def test_how_sure_the_verdict_is_stands_on_one_line(width):
 
 def test_further_culprits_follow_line_by_line():
     found = report(culprits=[CULPRIT, Culprit(3, "n2", None, "gone", "no process")], confidence="medium")
-    lines = text_of(found)
-    assert "; 1 more named below" in lines[0]
-    assert lines[1] == "  • rank 3 on n2: gone"
+    assert "; 1 more named below" in told(found)
+    assert text_of(found)[1].split() == ["■", "rank", "3", "n2,", "gone:", "no", "process"]
 
 
 def test_several_places_of_waiting():
@@ -78,9 +91,9 @@ def test_several_places_of_waiting():
         culprits=[CULPRIT],
         waiting=[Waiting(Ranges.of([0]), "barrier"), Waiting(Ranges.of([1, *range(3, 10)]), "all_reduce")],
     )
-    assert "8 ranks wait in all_reduce, others in 1 other place" in text_of(found)[0]
+    assert "8 ranks wait in all_reduce, others in 1 other place" in told(found)
     found.verdict.waiting.append(Waiting(Ranges.of([20]), "send"))
-    assert "others in 2 other places" in text_of(found)[0]
+    assert "others in 2 other places" in told(found)
 
 
 @pytest.mark.parametrize(
@@ -93,20 +106,24 @@ def test_several_places_of_waiting():
     ],
 )
 def test_nobody_is_accused(kind, words):
-    assert text_of(report(kind)) == [f"{words}  confidence low"]
+    assert told(report(kind)) == words
+    (line,) = text_of(report(kind))
+    word, what = words.split("  ")
+    assert what in line and line.endswith(f"{word}  confidence low")
 
 
 def test_only_a_straggler_verdict_names_stragglers():
     slow = Culprit(1, "n1", 7, "9 s behind", "step (train.py:3)")
-    assert "rank 1" in text_of(report("straggler", stragglers=[slow]))[0]
-    assert "rank 1" not in text_of(report("moving", stragglers=[slow]))[0]
+    for tell in (told, lambda found: text_of(found)[0]):
+        assert "rank 1" in tell(report("straggler", stragglers=[slow]))
+        assert "rank 1" not in tell(report("moving", stragglers=[slow]))
 
 
 def test_a_rank_without_number_node_and_pid():
-    assert text_of(report(culprits=[Culprit(None, "", None, "", "")]))[0].startswith("HANG  a rank of unknown number")
+    assert told(report(culprits=[Culprit(None, "", None, "", "")])).startswith("HANG  a rank of unknown number")
 
 
-@pytest.mark.parametrize("width", [10, 20, 40, 80, 120, 200])
+@pytest.mark.parametrize("width", [20, 40, 80, 120, 200])
 def test_verdicts_fit_every_width(width):
     found = report(
         culprits=[CULPRIT] * 3,
@@ -114,7 +131,7 @@ def test_verdicts_fit_every_width(width):
         evidence=["x" * 300, "[red]markup[/red] \x1b[31m"],
         gaps=[Gap("a", "b " * 90, "c")],
     )
-    for line in verdict_lines(found, width):
+    for line in lines_of(found, width):
         assert cell_len(plain(line)) <= width
         assert plain(line).isprintable()
 
@@ -146,52 +163,37 @@ CLASSES = [
 ]
 
 
-@pytest.mark.parametrize("width", [40, 80, 120, 200])
-def test_the_tree_names_ranks_on_the_right_edge(width):
-    tree = merged_tree(CLASSES)
-    lines = tree_lines(tree, width)
-    assert len(lines) == len(tree)
-    for line in lines:
-        assert cell_len(plain(line)) == width
-    assert plain(lines[0]).startswith("- main")
-    assert plain(lines[0]).endswith("4 [0-3]")
+def hung_by_two():
+    made = report(culprits=[replace(CULPRIT, how="stands")], waiting=[Waiting(Ranges.of([0, 1, 3]), "all_reduce")])
+    made.classes = CLASSES
+    return made
 
 
-def test_the_tree_says_what_it_leaves_out_and_who_waits_and_who_is_odd():
-    lines = tree_lines(merged_tree(CLASSES), 120)
-    text = [plain(line).strip() for line in lines]
-    odd = next(line for line in lines if "__getitem__" in plain(line))
-    waits = next(line for line in lines if "all_reduce" in plain(line))
-    assert any("5 more" in line or "4 more" in line for line in text)
-    assert odd[-1].style == "bold"
-    assert plain(odd).endswith("1 [2]")
-    assert "train  t.py:41 [all_reduce]" in plain(waits)
-    assert lines[0][-1].style == "dim"
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_the_tree_has_the_culprits_branch_first_and_names_ranks_at_the_right_edge(width):
+    lines = text_of(hung_by_two(), width)
+    assert all(len(line) <= width for line in lines)
+    at = next(at for at, line in enumerate(lines) if line.startswith(" RANKS  MERGED STACKS"))
+    tree = lines[at + 1 :]
+    assert tree[0].startswith("     4  main  t.py:9")
+    stands = next(at for at, line in enumerate(tree) if "DS.__getitem__" in line)
+    waits = next(at for at, line in enumerate(tree) if "all_reduce" in line)
+    assert stands < waits and tree[stands].startswith("■"), "whoever holds the others up comes first"
+    assert tree[0].endswith("0-3") or width < 80
+
+
+def test_own_frames_stand_out_and_those_of_libraries_are_dim():
+    lines = lines_of(hung_by_two(), 120)
+    frame = {cell.text: cell.style for line in lines for cell in line if cell.text in ("main", "train", "f3")}
+    assert frame == {"main": "title", "train": "title", "f3": "dim"}
 
 
 def test_deep_recursion_stays_on_the_screen():
     deep = StackClass(Ranges.of([0]), 1, None, [Frame(f"f{i}", "user/t.py", i) for i in range(400)])
-    for tree in (merged_tree([deep]), merged_tree([deep, StackClass(Ranges.of([1]), 1, None, deep.frames[:-1])])):
-        for line in tree_lines(tree, 80):
-            assert len(plain(line)) == 80
-
-
-def test_an_empty_tree():
-    assert tree_lines([], 80) == []
-
-
-def test_a_class_as_a_row():
-    row = class_row(1, CLASSES[1])
-    assert row.key == "1"
-    assert [cell.text for cell in row.cells] == [
-        "3",
-        "0-1,3",
-        "all_reduce",
-        "train (t.py:41) [all_reduce]",
-    ]
-    empty = class_row(0, StackClass(Ranges(), 2, None))
-    assert [cell.text for cell in empty.cells] == ["2", "–", "", "–"]
-    assert len(row.cells) == len(CLASS_COLUMNS)
+    found = report("moving")
+    for classes in ([deep], [deep, StackClass(Ranges.of([1]), 1, None, deep.frames[:-1])]):
+        found.classes = classes
+        assert all(len(line) <= 80 for line in text_of(found, 80))
 
 
 def test_a_stack_with_integer_locals():
@@ -273,20 +275,3 @@ def test_very_many_tasks_are_a_screen_at_most():
     assert lines[-1] == "  and 188 in other places"
     assert "184 more" in lines[18]
     assert all(cell_len(line) <= 60 for line in lines)
-
-
-def test_a_digest_as_a_row():
-    row = digest_row(StackDigest(2, 4711, node="n1", state="D", frames=[GETITEM], waiting_in=None))
-    assert row.key == "n1/4711/MainThread"
-    assert [cell.text for cell in row.cells] == [
-        "2",
-        "n1",
-        "4711",
-        "MainThread",
-        "D disk wait",
-        "",
-        "DS.__getitem__ (case.py:14)",
-    ]
-    broken = digest_row(StackDigest(None, 1, error="gone"))
-    assert (broken.cells[-1].text, broken.cells[-1].style) == ("gone", "warn")
-    assert len(row.cells) == len(DIGEST_COLUMNS)

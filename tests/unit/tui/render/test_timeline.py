@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from mltop.probes.model import GpuSample, NodeState, Sample
-from mltop.probes.model.units import clock_time
+from mltop.probes.model.units import clock_time, watts
 from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.app.past.past import Past
 from mltop.tui.app.past.track import Track
@@ -145,9 +145,29 @@ def test_a_hang_is_drawn_in_every_lane() -> None:
         assert {"graph-waits", "area-waits"} & {cell.style for cell in line}, label
 
 
-def test_the_moment_of_the_past_stands_where_now_stands() -> None:
-    drawn = lane_lines(watched(600), gpu(), 120, 20, moment=T0 + 599.0)
-    assert plain(drawn[0]).endswith(clock_time(T0 + 599.0)) and drawn[0][-1].style == "keys"
+def test_the_values_of_a_moment_of_the_past_stand_left_of_those_of_now() -> None:
+    cold, hot = T0 + 100.0, T0 + 599.0
+    track = watched(600)
+    drawn = lane_lines(track, gpu(), 120, 20, moment=cold)
+    assert plain(drawn[0]).split()[-2:] == [clock_time(cold), "NOW"] and drawn[0][-2].style == "keys"
+    at_hot = lane_lines(track, gpu(), 120, 20, moment=hot)
+    now = lane_lines(track, gpu(), 120, 20)
+    for label in LANES:
+        of_moment, beside, alone = (
+            next(plain(line) for line in lines if plain(line).startswith(label)) for lines in (drawn, at_hot, now)
+        )
+        assert of_moment[-8:] == beside[-8:] == alone[-8:], "now"
+        assert beside[-18:-10] == beside[-8:], "the newest moment is now"
+    power = next(plain(line) for line in drawn if plain(line).startswith("power"))
+    assert power.split()[-2:] == [watts(track.power_w[100]), watts(track.power_w[-1])]
+    assert any("scrub" in cell.style for line in drawn for cell in line), "a column across all graphs"
+
+
+def test_now_of_a_moment_that_the_graphs_do_not_reach() -> None:
+    then, newest = watched(300), watched(600)
+    drawn = lane_lines(then, gpu(), 120, 20, moment=T0 + 299.0, newest=newest)
+    power = next(plain(line) for line in drawn if plain(line).startswith("power"))
+    assert power.split()[-2:] == [watts(then.power_w[-1]), watts(newest.power_w[-1])]
 
 
 def test_where_activity_is_unknown_the_coarse_one_is_shown() -> None:

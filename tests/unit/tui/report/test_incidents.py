@@ -33,6 +33,13 @@ def test_the_names_in_json() -> None:
     (incident,) = judged(recording(ends([3], how="signal", code=11))).incidents
     answer = json.loads(to_json(incident))
     assert tuple(answer) == FIELDS
-    assert answer["suffers"] == {"ranks": "0-15", "gpus": 16, "gpu_hours": 0.0}
+    assert answer["suffers"] == {
+        "ranks": "0-15",
+        "gpus": 16,
+        "gpu_hours": 0.0,
+        "waiting": "",
+        "waits_in": "",
+        "ended": "0-15",
+    }
     assert {"rank", "node", "pid", "gpu", "how"} <= answer["culprits"][0].keys()
     assert set(answer["evidence"][0]) == {"source", "text", "at", "where"}

@@ -125,9 +125,10 @@ def test_reports(width):
     print_reports([JobReport("77", 3, verdict, classes, digests)], [NodeState("n9", "lost", "no route to host")], out)
     text = printed(out)
     assert text.startswith("n9 lost: no route to host\n")
-    assert "HANG  rank 2 on n1" in text
-    assert "- load" in text
-    assert "3 more stacks" in text
+    whole = " ".join(text.split())
+    assert "■ rank 2 n1, pid 7," in whole and "HANG" in whole
+    assert "MERGED STACKS" in text and "load" in text
+    assert "and 3 more without a stack" in text
     assert "0-1" in text
 
 

@@ -10,7 +10,8 @@ from mltop.probes.investigate.material import Material, judge
 from mltop.probes.judge.hang.verdict import report
 from mltop.probes.model import RankSample, Sample, Verdict
 from mltop.tui.render.cells import plain
-from mltop.tui.render.stacks.verdict import headline, verdict_lines
+from mltop.tui.render.stacks.report import Around, ReportLines
+from mltop.tui.render.stacks.verdict import headline
 from tests.builders.stack_evidence import (
     START,
     Child,
@@ -109,7 +110,8 @@ def test_one_look_claims_no_standstill(name: str, quiet_s: float | None) -> None
     ranks = {number: Rank(**vars(rank)) for number, rank in LOOKS[name].items()}
     for rank in ranks.values():
         rank.quiet_s = quiet_s if isinstance(rank.stack, Stack) and rank.stack.waiting_in else None
-    text = "\n".join(plain(line) for line in verdict_lines(report(evidence(ranks, rounds=1)), 500))
+    lines = ReportLines(0, report(evidence(ranks, rounds=1)), Around(START), 500).lines()
+    text = "\n".join(plain(line.cells) for line in lines)
     assert not CLAIMS.search(text), text
 
 

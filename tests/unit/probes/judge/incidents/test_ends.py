@@ -11,6 +11,7 @@ import pytest
 from mltop.probes.judge.incidents.scene import NodeScene
 from mltop.probes.judge.incidents.watch import IncidentWatch
 from mltop.probes.model import Frame, Incident, JobMotion, JobReport, RankDeath, Sample, StackDigest
+from mltop.probes.model.ranks import Ranges
 from mltop.probes.model.units import clock_time
 from tests.builders.scenes import (
     NOW,
@@ -309,3 +310,48 @@ def test_a_job_that_once_met_at_loopback_is_one_when_it_no_longer_does() -> None
     watch.see(Sample("n0", NOW - 9000.0, ranks=at_loopback), ())
     (told,) = see(watch, nodes, stalled(nodes))
     assert (told.id, told.suffers.gpus) == ("job/train/1000", 16)
+
+
+def test_a_job_that_was_slow_and_hangs_now_has_hung_since_it_hangs() -> None:
+    slow = replace(
+        finding("job.straggler", "n0", "job train", "rank 3 keeps 15 waiting", since=NOW - 6000.0),
+        job="train",
+        uid=1000,
+        ranks=Ranges.of([3]),
+    )
+    nodes, watch = fleet(), IncidentWatch()
+    for sample in samples_of(nodes):
+        watch.see(sample, ())
+    (before,) = watch.incidents([slow])
+    assert (before.kind, before.since) == ("straggler", slow.since)
+    watch.take_stacks([dumped(hang(2))])
+    (hung,) = watch.incidents([slow], [stalled(nodes)])
+    assert (hung.kind, hung.since, hung.id) == ("hang", STALLED_AT, before.id)
+    assert clock_time(STALLED_AT) in hung.headline
+    assert slow in hung.effects and not any("keeps 15 waiting" in line.text for line in hung.evidence)
+
+
+def test_a_fault_that_stops_a_job_later_is_told_from_when_it_stands() -> None:
+    server = finding("fs.stall", "n0", "/data", "/data does not answer", since=STALLED_AT - 300.0)
+    nodes, watch = with_findings(fleet(), server), IncidentWatch()
+    (fault,) = see(watch, nodes)
+    assert (fault.kind, fault.since) == ("node", server.since)
+    watch.take_stacks([dumped(hang(2))])
+    (hung,) = see(watch, nodes, stalled(nodes))
+    assert (hung.kind, hung.id, hung.since) == ("hang", fault.id, STALLED_AT)
+
+
+def test_a_rank_that_was_asked_to_end_is_named_once_the_others_stand() -> None:
+    nodes = without_rank(fleet(), 3, how="signal", code=15)
+    assert incidents(nodes) == [], "the job may be on its way to its end"
+    (told,) = incidents(nodes, motions=(stalled(nodes),))
+    assert told.headline.startswith("rank 3 (n0 GPU 3) died (killed by SIGTERM), 15 ranks wait")
+    assert (str(told.suffers.ended), told.suffers.waiting.count) == ("3", 15)
+
+
+def test_who_is_gone_waits_for_nobody() -> None:
+    nodes = without_rank(without_rank(fleet(), 3, how="exit", code=1, error="boom"), 4, how="signal", code=6)
+    (told,) = incidents(nodes, motions=(stalled(nodes),))
+    assert (str(told.suffers.waiting), str(told.suffers.ended)) == ("0-2,5-15", "3-4")
+    (gone,) = incidents(ended(fleet(), how="exit", code=1, error="boom"))
+    assert not gone.suffers.waiting and gone.suffers.ended.count == 16

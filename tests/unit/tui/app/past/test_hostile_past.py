@@ -10,7 +10,7 @@ from mltop.probes.model import JobKey, NodeState
 from mltop.probes.reach.view import FleetView, GpuSummary, NodeView, RankSummary, Received, SampleSummary
 from mltop.tui.app.past.node import LONGEST_S, NodePast
 from mltop.tui.app.past.past import Past
-from mltop.tui.app.past.sums import RunningSums, told_by
+from mltop.tui.app.past.sums import MOST_JOBS, RunningSums, told_by
 
 T0 = 1_000_000_000.0
 JOB = JobKey("train", 1000)
@@ -57,3 +57,15 @@ def test_a_node_whose_clock_goes_back_takes_nothing_from_others() -> None:
     past.feed(view(T0 + 120, summary(T0 + 120, "n1"), summary(T0 - 5000.0, "n2")))
     after = past.of_nodes(10)
     assert after.most_nodes == 2 and after.until >= before.until
+
+
+def test_a_node_that_makes_up_names_of_jobs_costs_only_its_own() -> None:
+    past = Past()
+    for second in range(30):
+        now = T0 + second
+        ranks = tuple(RankSummary(pid, pid, f"made-up-{second}-{pid}", 1000) for pid in range(100))
+        past.feed(view(now, summary(now, "n1"), SampleSummary(now, "n2", 1.0, ranks=ranks)))
+    past.feed(view(T0 + 40, summary(T0 + 40, "n3")))
+    sums = past.of_job(JOB, 10)
+    assert sums is not None and sums.most_nodes >= 1
+    assert len(past._sums._jobs) <= MOST_JOBS

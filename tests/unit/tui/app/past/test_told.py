@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+import random
 import threading
+import time
 from dataclasses import replace
 
 import pytest
 
 from mltop.probes.judge.health import Expectations
+from mltop.probes.judge.states import states_of
 from mltop.probes.model import (
     Finding,
     GpuSample,
     HostSample,
     Incident,
     JobMotion,
+    JobReport,
     KernelEvent,
     NodeState,
+    RankDeath,
     RankSample,
     Sample,
+    StackClass,
+    StackDigest,
+    Verdict,
 )
 from mltop.probes.reach.view import FleetView, NodeView, Received, summary_of
 from mltop.probes.record import StoredSamples, recording
 from mltop.probes.record.decoding import BadRecording, decode_head
 from mltop.tui.app.feed import Picture
+from mltop.tui.app.judging import HealthWatch
 from mltop.tui.app.past.past import Past
 from mltop.tui.app.past.recorded import RecordedPast
+from mltop.tui.app.past.told import Versions
 from mltop.tui.app.past.wholes import TROUBLED_EVERY_S, Wholes
 from tests.builders import fault_recordings as faults
 
@@ -149,6 +159,100 @@ def test_a_node_in_trouble_is_kept_whole() -> None:
     assert T0 + 57 - TROUBLED_EVERY_S <= T0 + then.ranks[0].voluntary_switches <= T0 + 57  # type: ignore[operator]
     other = past.picture(T0 + 57).view.nodes[1].sample
     assert other is not None and other.gpus[0].fp16_active is None
+
+
+def test_of_a_node_that_gets_into_trouble_whole_samples_of_before_are_kept() -> None:
+    past = fed(*(picture(at, *((HOT,) if at >= 200 else ())) for at in range(260)))
+    before = [whole.at - T0 for whole in past._wholes._nodes["n1"].wholes if whole.packed]
+    assert len([at for at in before if 60 <= at < 200]) >= 4, before
+    assert not [whole for whole in past._wholes._nodes["n2"].wholes if whole.packed and whole.at > T0]
+    then = past.picture(T0 + 182).view.nodes[0].sample
+    assert then is not None and then.gpus[0].fp16_active == 0.5, "all of a sample of seconds before"
+    assert then.gpus[0].sm_clock_mhz == 1182, "values of the second"
+
+
+def test_what_waits_for_trouble_is_bounded() -> None:
+    wholes = Wholes(most_before_bytes=20_000)
+    nodes = [f"n{number}" for number in range(40)]
+    for at in range(0, 400, 5):
+        wholes.feed([NodeView(NodeState(node, "live"), received(sample(at, node))) for node in nodes], {}, T0 + at)
+        assert wholes._before_bytes <= 20_000 + 40 * 16_000
+    assert wholes._before_bytes <= 40_000
+
+
+def test_the_bound_holds_where_each_node_has_one_large_sample() -> None:
+    wholes = Wholes(most_bytes=60_000, most_per_s=100.0)
+    for at in range(8):
+        ids = random.Random(at).randbytes(10_000).hex()  # nothing that could be packed
+        view = NodeView(NodeState(f"n{at}", "live"), received(sample(at, f"n{at}", boot_id=ids)))
+        wholes.feed([view], {f"n{at}": "trouble"}, T0 + at)
+        packed_bytes = wholes.size_bytes - wholes._before_bytes
+        assert packed_bytes <= 60_000
+    assert wholes.newest_whole("n7", T0 + 10) is not None
+
+
+def test_a_node_whose_clock_leaps_takes_no_turns_of_others_and_keeps_its_own() -> None:
+    wholes = Wholes(most_per_s=1.0)
+    leaps = (1e6, 2e6, 3e6, 4e6, 5e6)
+    for at in range(200):
+        liar = leaps[at] if at < len(leaps) else float(at)
+        views = [
+            NodeView(NodeState(node, "live"), received(sample(told, node)))
+            for node, told in (("liar", liar), *((f"n{number}", float(at)) for number in range(4)))
+        ]
+        wholes.feed(views, dict.fromkeys([view.node for view in views], "trouble"), T0 + at)
+    own = wholes.newest_whole("liar", T0 + 200)
+    assert own is not None and own.at > T0 + 180, "it is kept on, though its clock went back"
+    for number in range(4):
+        whole = wholes.newest_whole(f"n{number}", T0 + 200)
+        assert whole is not None and whole.at > T0 + 180
+
+
+def test_a_moment_that_was_not_judged_then_is_not_fine() -> None:
+    past = fed(*(picture(at, not_judged=frozenset({"n2"} if at < 20 else ())) for at in range(40)))
+    assert past.picture(T0 + 10).not_judged == {"n2"} and past.picture(T0 + 25).not_judged == frozenset()
+
+
+def test_a_moment_of_which_something_was_forgotten_is_not_fine() -> None:
+    told: Versions[Finding] = Versions(lambda finding: finding.since, most=3)
+    for at in range(10):
+        told.see([(at, "", HOT)], T0 + at)
+    assert told.whole_from == T0 + 6
+    past = fed(*(picture(at) for at in range(20)))
+    past._told._findings = told
+    assert past.picture(T0 + 3).not_judged == {"n1", "n2"} and past.picture(T0 + 6).not_judged == frozenset()
+
+
+def test_a_death_without_a_time_was_when_it_was_seen_first() -> None:
+    def dying(at: float) -> Sample:
+        return sample(at, deaths=[RankDeath(7, 1, "j")] if at >= 20 else [])
+
+    watch = HealthWatch(time.monotonic)
+    seen: list[tuple[str, object]] = []
+    for at in (10, 20, 30):
+        view = FleetView(T0 + at, (NodeView(NodeState("n1", "live"), received(dying(at))),))
+        watch.findings(view)
+        seen = list(watch.events)
+    assert [event.at for _, event in seen] == [T0 + 20]  # type: ignore[attr-defined]
+    past = fed(*(picture(at, events=tuple(seen) if at >= 20 else ()) for at in range(40)))  # type: ignore[arg-type]
+    assert past.picture(T0 + 19).events == () and past.picture(T0 + 21).events == tuple(seen)
+    recorded = RecordedPast(stored([dying(float(at)) for at in range(40)]))
+    recorded.judge(threading.Event(), lambda: None, Expectations())
+    assert recorded.picture(T0 + 19).events == ()
+    assert [event.at for _, event in recorded.picture(T0 + 30).events] == [T0 + 20]
+
+
+def test_states_are_made_with_the_stacks_of_then() -> None:
+    motion = JobMotion("j", 1, phase="stalled", since=T0 + 10, at=T0 + 20)
+    digest = StackDigest(0, 77, waiting_in="all_reduce", taken_at=T0 + 30)
+    waits = StackClass([0, 1], 2, "all_reduce")
+    report = JobReport("j", 2, Verdict("hang"), [waits], [digest], uid=1)
+    past = fed(*(picture(at, motions=(motion,), reports=(report,) if at >= 30 else ()) for at in range(20, 60)))
+    rank = RankSample(77, rank=1, job="j", uid=1)
+    assert past.picture(T0 + 25).states.rank("n1", rank).state == "stalled"
+    assert past.picture(T0 + 40).states.rank("n1", rank).state == "waits"
+    undated = replace(report, digests=[replace(digest, taken_at=None)])
+    assert states_of([motion], [], [undated]).rank("n1", rank).state == "stalled", "nobody knows when these were taken"
 
 
 def test_nothing_is_known_of_before_the_beginning() -> None:

@@ -11,6 +11,7 @@ from mltop.probes.model import CONFIDENCES, Culprit, Incident, JobReport, StackD
 from mltop.probes.model.ranks import Ranges, ranks_text
 from mltop.probes.model.units import clock_time, seconds
 from mltop.tui.render.cells import Cell, line_width, plain, wrap
+from mltop.tui.render.findings import Happening
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.problems import WIDE, Scope, culprit_cells
 from mltop.tui.render.stacks.frames import own_frames, spot
@@ -20,7 +21,7 @@ from mltop.tui.render.states import state_word
 
 MOST_TREE_LINES, MOST_UNFOLDED = 60, 600
 MOST_SHOWN = 6  # frames of a library on the way to whom is named: more are only counted
-MOST_THREADS, MOST_NAMED, MOST_UNREAD = 8, 8, 40
+MOST_THREADS, MOST_NAMED, MOST_UNREAD, MOST_BEFORE = 8, 8, 40, 6
 _KINDS = ("hang", "suspect", "straggler", "unclear", "moving")
 THREAD_WIDTH = 16
 
@@ -50,18 +51,20 @@ class KeyedLine(NamedTuple):
 
 @dataclass(frozen=True)
 class Around:
-    """What is known beside the dump. ``incident``: of this job; ``one``: only one node is watched; ``title``: of the
-    job, where there are several; ``judged``: False while the dump still goes on. ``unfolded``: elided frames that the
-    user has asked for; ``keep``: his filter.
+    """What is known beside the dump. ``incident``: of this job; ``happened``: shortly before it; ``one``: only one node
+    is watched; ``title``: of the job, where there are several; ``judged``: False while the dump still goes on.
+    ``unfolded``: elided frames that the user has asked for; ``keep``: his filter.
     """
 
     now: float
     incident: Incident | None = None
+    happened: Sequence[Happening] = ()
     one: bool = False
     title: str = ""
     judged: bool = True
     unfolded: frozenset[str] = frozenset()
     keep: Keep = field(default=lambda _: True)
+    most_unread: int = MOST_UNREAD
 
 
 def in_order(reports: Sequence[JobReport]) -> list[int]:
@@ -87,7 +90,8 @@ class ReportLines:
         lines: list[KeyedLine] = []
         if self.around.title:
             lines.append(KeyedLine([Cell(self.around.title, "title")]))
-        blocks = (self._verdict() if self.around.judged else [], self._tree(), self._threads(), self._unread())
+        verdict = self._verdict() if self.around.judged else []
+        blocks = (verdict, self._tree(), self._threads(), self._before(), self._unread())
         for block in blocks:
             lines += [KeyedLine(())] if block and len(lines) > bool(self.around.title) else []
             lines += block
@@ -219,20 +223,35 @@ class ReportLines:
         cells = [Cell(" " * (COUNT + 1)), Cell(f"{name:<{THREAD_WIDTH}}  ")]
         return cut([*cells, Cell(frame.function), Cell(f"  {spot(frame.file, frame.line)}{state}", "dim")], self.width)
 
+    def _before(self) -> list[KeyedLine]:
+        """What happened on the nodes of those that are named, the oldest first, and when the job last moved."""
+        incident = self.around.incident
+        if not self.named or not self.around.judged or incident is None or incident.since is None:
+            return []
+        nodes = {culprit.node for culprit in self.named}
+        told = [(one.at, one.node, one.text) for one in self.around.happened if one.node in nodes]
+        told.append((incident.since, "", "the job moved for the last time"))
+        lines: list[KeyedLine] = []
+        for at, node, text in sorted(set(told))[-MOST_BEFORE:]:
+            cells = [Cell(f"{clock_time(at)}  ", "dim")]
+            cells += [Cell(f"{node}: ", "dim")] if node and not self.around.one else []
+            lines += self._block([*cells, Cell(text)], COUNT + 1, len(clock_time(at)) + 2)
+        return [KeyedLine([Cell(" BEFORE THIS DUMP", "head")]), *lines]
+
     def _unread(self) -> list[KeyedLine]:
         unread = [digest for digest in self.report.digests if not digest.frames]
         if not unread:
             return []
         lines = [KeyedLine([Cell(" WITHOUT A STACK", "head")])]
-        for digest in unread[:MOST_UNREAD]:
+        for digest in unread[: self.around.most_unread]:
             ranks = Ranges() if digest.rank is None else Ranges.of([digest.rank])
             who = "rank ?" if digest.rank is None else f"rank {digest.rank}"
             cells = [Cell(f" {who} pid {digest.pid}: "), Cell(digest.error or "the reason is not known", "warn")]
             cells += [Cell(f"  {GLYPHS.arrow} {''.join(to_do(digest.fix))}", "key")] if digest.fix else []
             target = Target(self.at, ranks, str(digest.pid))
             lines += [KeyedLine(line, target) for line in wrap(cells, self.width, 3)]
-        left = len(unread) - MOST_UNREAD
-        return lines + ([KeyedLine([Cell(f" and {left} more", "dim")])] if left > 0 else [])
+        left = len(unread) - self.around.most_unread
+        return lines + ([KeyedLine([Cell(f" and {left} more without a stack", "dim")])] if left > 0 else [])
 
 
 _WITH_CONFIDENCE = 60  # cells
