@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING
 
 from mltop.probes.investigate.progress import CaptureResult, End, Run, StackProgress
 from mltop.probes.investigate.stacks import StackRequest, StackRun
+from mltop.probes.judge.values import call_between_slices
 from mltop.probes.model import Sample
 from mltop.probes.reach.channel import Channel
+from mltop.probes.reach.courtesy import give_way
 from mltop.probes.reach.hub import Hub
 
 if TYPE_CHECKING:  # a capture's and a probe's modules are imported when they begin: they would delay the first paint
@@ -72,6 +74,7 @@ class LiveSession:
         self.joined_with: Callable[[Sequence[JobReport]], Sequence[Incident]] = lambda _: ()
         self.motions: Callable[[], Sequence[JobMotion]] = lambda: ()
         gc.set_threshold(*COLLECT_AFTER)
+        call_between_slices(give_way)
         self._newest_dump: StackRun | None = None
         self._dumped_at = 0.0
         self._capture: CaptureRun | None = None

@@ -127,6 +127,7 @@ class MltopApp(FailSafe, PaintingApp, TravellingApp, HandsApp):
         self.filter_history, self.command_history = FilterHistory(), FilterHistory()
         self.config, self.shapes = config, Shapes(config, remember)
         self._terminal_title = ""
+        self._own_themes: dict[str, Theme] | None = None
         self.set_keymap(dict(config.keys))
         self.feed = self._feed_of(session, clock)
         self._live_trends = self.trends
@@ -301,11 +302,15 @@ class MltopApp(FailSafe, PaintingApp, TravellingApp, HandsApp):
 
     @property
     def available_themes(self) -> dict[str, Theme]:
-        """Textual's own were not made for what is drawn here; it wants them itself while it is being made."""
+        """Textual's own were not made for what is drawn here; it wants them itself while it is being made. It asks
+        for all of them with every widget that it paints.
+        """
         if not hasattr(self, "session"):
             return super().available_themes
-        ours = {theme.name: theme for theme in (TERMINAL_THEME, TERMINAL_LIGHT, *THEMES.values())}
-        return {name: theme for name, theme in super().available_themes.items() if name in ours}
+        if self._own_themes is None:
+            ours = {theme.name for theme in (TERMINAL_THEME, TERMINAL_LIGHT, *THEMES.values())}
+            self._own_themes = {name: theme for name, theme in super().available_themes.items() if name in ours}
+        return self._own_themes
 
     def set_terminal_title(self, title: str) -> None:
         """As the window's or the tab's; what a node said is cleaned, and nothing is written that is there already."""

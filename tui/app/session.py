@@ -126,7 +126,10 @@ class _RunMessage(Message, Generic[Report]):
 
 
 class DumpProgressed(_RunMessage[StackProgress]):
-    """Progress of a stack dump."""
+    """Progress of a stack dump; of several that wait the last is enough, which says all that those before have said."""
+
+    def can_replace(self, message: Message) -> bool:
+        return isinstance(message, DumpProgressed) and message.run == self.run
 
 
 class CaptureDone(_RunMessage[CaptureResult]):

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import TypeVar
 
 from mltop.probes.judge.hang import thresholds as limit
-from mltop.probes.judge.values import grouped
+from mltop.probes.judge.values import grouped, in_slices
 from mltop.probes.model import Gap, JobKey, NodeState, RankDeath, RankSample, RankStacks, Sample
 
 Number = TypeVar("Number", int, float)
@@ -74,7 +74,7 @@ Rounds = dict[Process, list[RankStacks]]  # the dumps of each process, oldest fi
 def history_of(samples: Iterable[Sample]) -> dict[Process, list[tuple[float, RankSample]]]:
     """History from samples of any nodes in any order."""
     history: dict[Process, list[tuple[float, RankSample]]] = {}
-    for sample in sorted(samples, key=lambda sample: sample.sampled_at):
+    for sample in in_slices(sorted(samples, key=lambda sample: sample.sampled_at)):
         for rank in sample.ranks:
             history.setdefault((sample.node, rank.pid), []).append((sample.sampled_at, rank))
     return history
@@ -129,7 +129,7 @@ def _bundled(
 ) -> dict[tuple[JobKey, str], JobEvidence]:
     """Ranks and dumps by job."""
     bundles: dict[tuple[JobKey, str], JobEvidence] = {}
-    for rank in seen:
+    for rank in in_slices(seen):
         job, uid = rank.sample.job_key
         machine = rank.node if is_here_only(rank.sample) else ""
         new = JobEvidence(job, gaps=list(gaps), uid=uid, partial=partial)
@@ -238,11 +238,10 @@ def _still(earlier: RankSample, later: RankSample, seconds: float, polls: bool) 
 
 def _living(newest: Mapping[str, Sample], history: History, rounds: Rounds) -> list[RankSeen]:
     seen = []
-    for node, sample in newest.items():
-        for rank in sample.ranks:
-            process = (node, rank.pid)
-            before = _before_dump(history.get(process, ()), rank, rounds.get(process))
-            seen.append(RankSeen(node, rank, quiet_s=quiet_for(before), polled_s=quiet_for(before, polls=True)))
+    for node, rank in in_slices((node, rank) for node, sample in newest.items() for rank in sample.ranks):
+        process = (node, rank.pid)
+        before = _before_dump(history.get(process, ()), rank, rounds.get(process))
+        seen.append(RankSeen(node, rank, quiet_s=quiet_for(before), polled_s=quiet_for(before, polls=True)))
     return seen
 
 

@@ -20,7 +20,7 @@ from mltop.probes.judge.hang.kernel import told_of_kernel
 from mltop.probes.judge.hang.leads import follow_training_threads
 from mltop.probes.judge.hang.view import BACKWARD, RankView, is_dead, known_waits, view_of, with_wait
 from mltop.probes.judge.nodes import by_reason, folded
-from mltop.probes.judge.values import grouped, known
+from mltop.probes.judge.values import grouped, in_slices, known
 from mltop.probes.model import (
     CONFIDENCES,
     Confidence,
@@ -76,14 +76,14 @@ def read_roster(evidence: JobEvidence) -> Roster:
     views = _views(evidence)
     silent_nodes = {state.node for state in evidence.not_answered}
     alive, dead, silent = [], [], []
-    for view in views:
+    for view in in_slices(views):
         if _is_gone(view):
             dead.append(view)
         elif view.node in silent_nodes and not view.rounds:
             silent.append(view)
         else:
             alive.append(view)
-    samples = [(view.node, view.seen.sample) for view in views]
+    samples = [(view.node, view.seen.sample) for view in in_slices(views)]
     sizes = Counter(sample.world_size for _, sample in samples if sample.world_size)
     world_size = max(sizes, key=lambda size: sizes[size], default=None)
     roster = Roster(world_size, _without_wrappers(alive), silent=silent)
@@ -97,7 +97,7 @@ def read_roster(evidence: JobEvidence) -> Roster:
 def _views(evidence: JobEvidence) -> list[RankView]:
     dumps = grouped(evidence.dumps, lambda stacks: (stacks.node, stacks.pid))
     users = UserFrames()
-    views = [view_of(seen, dumps.pop((seen.node, seen.sample.pid), []), users) for seen in evidence.roster]
+    views = [view_of(seen, dumps.pop((seen.node, seen.sample.pid), []), users) for seen in in_slices(evidence.roster)]
     for (node, pid), rounds in dumps.items():
         sample = next((counters for stacks in rounds for counters in (stacks.after, stacks.before) if counters), None)
         views.append(view_of(RankSeen(node, sample or RankSample(pid, rounds[0].rank)), rounds, users))
@@ -414,7 +414,7 @@ def read_job(evidence: JobEvidence) -> JobView:
     follow_training_threads(roster.views)
     _share_waits(roster.views)
     job.assumed = assume_waits([view for view in roster.views if view.readable and not view.stopped])
-    for view in roster.views:
+    for view in in_slices(roster.views):
         if view.stopped:
             job.stopped.append(view)
         elif not view.readable:
@@ -431,7 +431,7 @@ def _share_waits(views: Sequence[RankView]) -> None:
     """What native frames of one rank show holds for a rank at the same place that was read without them: for one that
     sleeps there as it does, or runs as it does. Not for one whose own native frames show no wait.
     """
-    shown = [view for view in views if any(map(_shows_native, view.mains))]
+    shown = [view for view in in_slices(views) if any(map(_shows_native, view.mains))]
     if not shown:
         return
     waits = {

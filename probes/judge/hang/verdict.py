@@ -27,7 +27,7 @@ from mltop.probes.judge.hang.mismatch import by_loop_counter, harmless, local_di
 from mltop.probes.judge.hang.movement import moving
 from mltop.probes.judge.hang.outsiders import non_waiters, outside_lines, work_s
 from mltop.probes.judge.hang.view import MAIN, RankView, leading_digest
-from mltop.probes.judge.values import grouped
+from mltop.probes.judge.values import grouped, in_slices
 from mltop.probes.model import Confidence, JobReport, StackDigest, Verdict
 from mltop.probes.model.ranks import ranks_text
 
@@ -42,7 +42,7 @@ def report(evidence: JobEvidence) -> JobReport:
     job = read_job(evidence)
     views = [*job.views, *job.roster.silent]
     classes = merge([replace(view.now, thread=MAIN) if view.is_led else view.now for view in views if view.readable])
-    digests = [digest for view in views for digest in view.with_tasks(_newest_digests(view))]
+    digests = [digest for view in in_slices(views) for digest in view.with_tasks(_newest_digests(view))]
     return JobReport(evidence.job, job.roster.world_size, _judge(job), classes, digests, evidence.uid, evidence.user)
 
 

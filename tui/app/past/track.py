@@ -35,7 +35,7 @@ Values = Sequence["float | None"]
 
 def _lane(name: str, unit: float = 1.0) -> cached_property[Values]:
     """The values of one lane of a track, worked out when they are first used. ``unit``: what 1 in memory stands for."""
-    return cached_property(lambda track: known_values(track.read(name), unit))
+    return cached_property(lambda track: track.known(name, unit))
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,15 @@ class Track:
     nvlink_bytes_per_s = _lane("nvlink_bytes_per_s", 1e8)  # in and out together
     memory_used_bytes = _lane("memory_used_bytes", float(1 << 24))
 
+    def known(self, lane: str, unit: float = 1.0) -> Values:
+        """The values of a lane in the unit of its name. Of ten minutes mltop has watched the last few at first."""
+        values = self.read(lane)
+        return [*[None] * self.began, *known_values(values[self.began :], unit)]
+
     @cached_property
     def reasons(self) -> Sequence[int | None]:
         """Bits of REASONS."""
-        values = known_values(self.read("reasons"))  # below 0: the GPU did not answer
+        values = self.known("reasons")  # below 0: the GPU did not answer
         whole = {bits: None if bits is None or bits < 0 else int(bits) for bits in set(values)}
         return [whole[bits] for bits in values]
 
@@ -143,6 +148,10 @@ class ShownHistory:
             self._moment = sample.sampled_at
             self._frozen.clear()
         key = node.node, gpu
-        if key not in self._frozen or not live.is_settled(sample.sampled_at):
-            self._frozen[key] = live.track(node.node, gpu, sample.sampled_at + ahead_s, span_s)
+        if key not in self._frozen:
+            settled = live.is_settled(sample.sampled_at)  # before it is read: more may come meanwhile
+            track = live.track(node.node, gpu, sample.sampled_at + ahead_s, span_s)
+            if not settled:
+                return track
+            self._frozen[key] = track
         return self._frozen[key]

@@ -67,8 +67,8 @@ class LinksScreen(OneNodePane):
 
     def fill(self, picture: Picture) -> None:
         as_rails = self._as_rails and len(picture.view.nodes) > 1
-        for part in self.query("#findings, #problems, #ports, #pci, #graphs"):
-            part.display = not as_rails
+        for part in self.query("#findings, #problems, #ports, #pci, #graphs") if as_rails else ():
+            part.display = False
         for part in self.query("#rails, #rail-titles"):
             part.display = as_rails
         if as_rails:

@@ -80,11 +80,11 @@ class NodeScreen(OneNodePane):
         node = self.node_here()
         if node is None:
             return
-        for part in self.query("#state, #problems, GpuTable, GpuTimelines, #host, RankTable, #tips, #graphs"):
-            part.display = not self._alone
         unreadable = self.query_one("#unreadable", CellLines)
         unreadable.display = self._alone
         if self._alone:
+            for part in self.query("#state, #problems, GpuTable, GpuTimelines, #host, RankTable, #tips, #graphs"):
+                part.display = False
             unreadable.set_lines(unreadable_lines(gaps_of(node), self.size.width - 1))
         else:
             self._fill_node(picture, node)
@@ -96,7 +96,6 @@ class NodeScreen(OneNodePane):
         context, width, now = self.context(picture), self.size.width, picture.view.taken_at
         host, gpus, ranks = self.query_one("#host", TextLines), self.query_one(GpuTable), self.query_one(RankTable)
         top = guarded("the node's state", lambda: self._show_state(node, now), 0)
-        host.display = node.sample is not None and not self.has_class("-low")
         live = replace(node, state=NodeState(node.node, "live"))  # its state stands above
         self.part("the host line", lambda: host.set_lines([host_cells(live, width)]))
         self.part("the ranks", lambda: self.put(ranks, *rank_rows([node], context)))
@@ -109,7 +108,7 @@ class NodeScreen(OneNodePane):
         wanted = {
             "problems": height_of(self._told, now, width) + len(below),
             "gpus": 1 + len(rows[1]) if rows[1] else 2 * (node.sample is None),
-            "host": int(host.display),
+            "host": int(node.sample is not None and not self.has_class("-low")),
             "ranks": 1 + max(1, ranks.row_count),
             "tips": len(tips),
         }

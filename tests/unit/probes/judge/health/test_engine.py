@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 
 from mltop.probes.judge.health import Expectations, Health, evaluate
-from mltop.probes.judge.health.engine import NodeHealth
+from mltop.probes.judge.health.engine import JobHealth, NodeHealth
 from mltop.probes.judge.health.folding import fold_findings
+from mltop.probes.judge.health.job.whole_job import JobMoment
 from mltop.probes.judge.health.peers import PeerBook, Peers
 from mltop.probes.judge.health.rule import Hit, Moment, Rule
 from mltop.probes.judge.health.trails import Series, Trails
 from mltop.probes.judge.health.unknowns import touches, unknowns_of
-from mltop.probes.model import Finding, Gap, GpuSample, HostSample, Sample
+from mltop.probes.model import Finding, Gap, GpuSample, HostSample, RankSample, Sample
 
 
 def _sample(at: float, kills: int = 0, node: str = "n1", **more: object) -> Sample:
@@ -30,6 +32,29 @@ def _trails(*values: tuple[float, int]) -> Trails:
     for at, kills in values:
         trails.see(_sample(at, kills), [_counters], [])
     return trails
+
+
+# Jobs
+
+
+@pytest.mark.parametrize(("nodes", "most"), [(2, 50), (500, 11)])
+def test_the_larger_the_jobs_the_less_often_all_of_them_are_judged(nodes: int, most: int) -> None:
+    """Judging thousands of ranks costs as much as judging dozens of nodes, whose time it would take."""
+    judged: list[float] = []
+
+    def check(moment: JobMoment) -> Iterator[Hit]:
+        judged.append(moment.at)
+        yield from ()
+
+    health = JobHealth([Rule("job.seen", "info", 0.0, "look", check)])
+    for second in range(100):
+        for node in range(second % 10, nodes, 10) if nodes > 10 else range(nodes):
+            ranks = [RankSample(pid, 8 * node + pid, job="train", uid=1000) for pid in range(8)]
+            now = Sample(f"n{node}", 1000.0 + second + node / nodes, ranks=ranks)
+            health.see(Moment(now, None, {}, Trails()))
+    begun = [at for at in judged if at > 1010.0]  # the first samples tell how many there are
+    assert most / 2 <= len(begun) <= most, "in 90 seconds"
+    assert max(after - before for before, after in pairwise(begun)) <= 11.0
 
 
 # Counters

@@ -1,4 +1,8 @@
-"""What the screen keeps: nobody looks for cycles (COLLECT_AFTER), so what is not used any more must be in none."""
+"""What the screen keeps and does for every picture.
+
+Nobody looks for cycles (COLLECT_AFTER), so what is not used any more must be in none. Where everything is and how large
+it is, which Textual works out anew for the whole screen, does not change with a picture like the one before.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +43,19 @@ async def test_pictures_of_one_node_go_when_the_next_ones_come(keys: str) -> Non
 async def test_pictures_of_a_fleet_go_when_the_next_ones_come(keys: str) -> None:
     async with opened(FakeSession([fleet(tick, nodes=8) for tick in range(12)]), size=(120, 40)) as screen:
         await _goes(screen, keys)
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("keys", ["1", "2", "3", "5", "6", "8"])
+async def test_nothing_is_laid_out_anew_for_a_picture_like_the_one_before(keys: str, several: bool) -> None:
+    views = [fleet(tick, nodes=8) if several else one_node(tick) for tick in range(12)]
+    async with opened(FakeSession(views), size=(120, 40)) as screen:
+        await screen.press(*keys.split())
+        await screen.step(4)
+        laid_out: list[object] = []
+        screen.app.screen.screen_layout_refresh_signal.subscribe(screen.app.screen, laid_out.append, immediate=True)
+        await screen.step(PICTURES)
+        assert len(laid_out) < PICTURES / 2
 
 
 async def _goes(screen: Opened, keys: str) -> None:
