@@ -34,12 +34,21 @@ well-known shapes are hidden in all texts that users and their programs choose (
 
 from mltop.probes.record.captures import CaptureWriter, Saved, read_capture, read_raw, safe_name
 from mltop.probes.record.decoding import BadRecording
-from mltop.probes.record.recordings import NodeSamples, Recording, StoredSamples, header_line, read_recording, recording
+from mltop.probes.record.recordings import (
+    NodeSamples,
+    OpenRecording,
+    Recording,
+    StoredSamples,
+    header_line,
+    read_recording,
+    recording,
+)
 
 __all__ = [
     "BadRecording",
     "CaptureWriter",
     "NodeSamples",
+    "OpenRecording",
     "Recording",
     "Saved",
     "StoredSamples",

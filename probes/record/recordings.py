@@ -176,9 +176,12 @@ def _rising(items: Iterable[Item], time_of: Callable[[Item], float]) -> Iterator
 
 
 class StoredSamples(Mapping[str, NodeSamples]):
-    """Samples by node, within the limits of `decoding.py`: ``add`` raises BadRecording beyond them."""
+    """Samples by node, within the limits of `decoding.py`: ``add`` raises BadRecording beyond them. ``oldest_at`` and
+    ``newest_at``: of all of them.
+    """
 
     def __init__(self) -> None:
+        self.oldest_at, self.newest_at = math.inf, -math.inf
         self._nodes: dict[str, NodeSamples] = {}
         self._open_bytes = self._packed_bytes = self._count = 0
 
@@ -197,6 +200,7 @@ class StoredSamples(Mapping[str, NodeSamples]):
         if samples is None:
             samples = self._nodes[sample.node] = NodeSamples()
         samples.add(sample.sampled_at, line)
+        self.oldest_at, self.newest_at = min(self.oldest_at, sample.sampled_at), max(self.newest_at, sample.sampled_at)
         self._count += 1
         self._open_bytes += len(line)
         if samples.open_bytes > self._piece_bytes():
@@ -281,16 +285,54 @@ def read_recording(path: Path, decode_line: DecodeLine = decode_sample) -> Recor
 
     ``decode_line``: ``decode_head`` leaves it to who looks at a sample to see whether all of it can be read.
     """
-    try:
-        fd = open_regular(path)
-    except (OSError, BadFile) as error:
-        raise BadRecording(sentence(error)) from None
-    recorded = Recording()
-    try:
-        recorded.cut_off = read_samples(fd, path, recorded.samples, decode_line=decode_line)
-    finally:
-        os.close(fd)
-    return recorded
+    with OpenRecording(path, decode_line) as recording:
+        recording.read()
+        return Recording(recording.samples, recording.cut_off)
+
+
+class OpenRecording:
+    """A recording that is read bit by bit, from one thread at a time: ``samples`` are those that were read so far.
+    Opening and ``read`` raise BadRecording.
+    """
+
+    def __init__(self, path: Path, decode_line: DecodeLine = decode_sample) -> None:
+        self.path, self.samples = path, StoredSamples()
+        try:
+            self._fd = open_regular(path)
+        except (OSError, BadFile) as error:
+            raise BadRecording(sentence(error)) from None
+        try:
+            self.size_bytes = os.fstat(self._fd).st_size
+            self._lines = SampleLines(self._fd, path, decode_line=decode_line)
+        except BadRecording:
+            self.close()
+            raise
+
+    def read(self, most: float = math.inf) -> bool:
+        """Read so many samples more. False once there are none left."""
+        return self._lines.read(self.samples, most)
+
+    @property
+    def cut_off(self) -> bool:
+        return self._lines.cut_off
+
+    @property
+    def read_share(self) -> float:
+        """How much of the file was read."""
+        if self._fd < 0 or not self.size_bytes:
+            return 1.0
+        return min(1.0, os.lseek(self._fd, 0, os.SEEK_CUR) / self.size_bytes)
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __enter__(self) -> OpenRecording:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def sentence(error: OSError | BadFile) -> str:
@@ -302,19 +344,46 @@ def read_samples(
     fd: int, path: Path, into: StoredSamples, budget: Budget | None = None, decode_line: DecodeLine = decode_sample
 ) -> bool:
     """Adds the samples of a file, which begins at ``fd``. Returns whether it is cut off. Raises BadRecording."""
-    lines = _Lines(fd, path, budget or Budget())
-    header = next(iter(lines), b"")
-    try:
-        number = decode(header, _Header, "its first line", 100).mltop_recording
-    except BadRecording as problem:
-        raise BadRecording(f"{path} is not an mltop recording ({problem})") from None
-    check_format(number, FORMAT, f"{path} is a recording")
-    for number, line in enumerate(lines, 2):
-        if line.isspace() or not line:
-            continue
-        where = f"{path}: line {number}"
-        into.add(decode_line(line, where), line, where)
+    lines = SampleLines(fd, path, budget, decode_line)
+    lines.read(into)
     return lines.cut_off
+
+
+class SampleLines:
+    """The lines of a file, which begins at ``fd``, one after the other. Raises BadRecording for a wrong header."""
+
+    def __init__(
+        self, fd: int, path: Path, budget: Budget | None = None, decode_line: DecodeLine = decode_sample
+    ) -> None:
+        self._path, self._decode_line = path, decode_line
+        self._lines = _Lines(fd, path, budget or Budget())
+        header = next(iter(self._lines), b"")
+        try:
+            number = decode(header, _Header, "its first line", 100).mltop_recording
+        except BadRecording as problem:
+            raise BadRecording(f"{path} is not an mltop recording ({problem})") from None
+        check_format(number, FORMAT, f"{path} is a recording")
+        self._number = 1
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether it ends in the middle, as far as it was read."""
+        return self._lines.cut_off
+
+    def read(self, into: StoredSamples, most: float = math.inf) -> bool:
+        """Add at most so many samples. False once there are none left. Raises BadRecording."""
+        read = 0
+        while read < most:
+            line = next(self._lines, None)
+            if line is None:
+                return False
+            self._number += 1
+            if not line or line.isspace():
+                continue
+            where = f"{self._path}: line {self._number}"
+            into.add(self._decode_line(line, where), line, where)
+            read += 1
+        return True
 
 
 def check_format(number: int, ours: int, what: str) -> None:
@@ -351,6 +420,9 @@ class _Lines:
 
     def __iter__(self) -> Iterator[bytes]:
         return self._lines
+
+    def __next__(self) -> bytes:
+        return next(self._lines)
 
     def _read(self, packed: Iterator[bytes]) -> Iterator[bytes]:
         rest: list[bytes] = []  # the beginning of a line, in pieces

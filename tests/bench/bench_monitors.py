@@ -56,13 +56,13 @@ MONITORS = (
 
 
 def main(quick: bool = False) -> None:
-    seconds = 4.0 if quick else 30.0
+    seconds, keys = (1.0, 3) if quick else (30.0, 30)
     found = [monitor for monitor in MONITORS if shutil.which(monitor.argv[0])]
     with tempfile.TemporaryDirectory() as name:
         fake = FakeNvml(Path(name), count=8)
         fake.set("gpu.*.temperature_c", HEAT_C)
         fake.write()
-        measured = [measure(monitor, fake, seconds) for monitor in found]
+        measured = [measure(monitor, fake, seconds, keys) for monitor in found]
     nvitop = {monitor.name: one for monitor, one in zip(found, measured, strict=True)}.get("nvitop")
 
     def row(
@@ -96,12 +96,12 @@ def main(quick: bool = False) -> None:
         print(f"  not on PATH: {', '.join(missing)} (pip install nvitop gpustat; apt-get install nvtop)")
 
 
-def measure(monitor: Monitor, fake: FakeNvml, seconds: float) -> Measured:
+def measure(monitor: Monitor, fake: FakeNvml, seconds: float, keys: int) -> Measured:
     found = Measured()
     with RawTerminal(monitor.argv, env=fake.env()) as terminal:
         found.first_values_s = first_values_s(terminal)
         assert not terminal.ended, terminal.text()
-        time.sleep(SETTLED_S)  # a benchmark measures time: let start-up pass
+        time.sleep(min(SETTLED_S, seconds))  # a benchmark measures time: let start-up pass
         for number, node in enumerate((quiet, busy)):
             with node(fake):
                 time.sleep(2.0)
@@ -112,7 +112,7 @@ def measure(monitor: Monitor, fake: FakeNvml, seconds: float) -> Measured:
             found.cpu_percent[number], found.bytes_per_s[number] = 100 * cpu / wall_s, written / wall_s
         found.pss_mib = sum(map(pss_mib, [terminal.pid, *children_of(terminal.pid)]))
         if monitor.keys:
-            found.key_ms = key_ms(terminal, monitor.keys)
+            found.key_ms = key_ms(terminal, monitor.keys, keys)
     return found
 
 
@@ -125,11 +125,11 @@ def first_values_s(terminal: RawTerminal) -> float | None:
     return None
 
 
-def key_ms(terminal: RawTerminal, keys: tuple[str, ...]) -> float:
+def key_ms(terminal: RawTerminal, keys: tuple[str, ...], count: int) -> float:
     """Median ms from a key to the first output after it, at odd moments of the second."""
     dice = random.Random(1)
     waits = []
-    for turn in range(30):
+    for turn in range(count):
         time.sleep(dice.uniform(0.3, 0.8))
         read = terminal.bytes_read
         at = terminal.send(keys[turn % len(keys)])

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import textual.app
+import textual.pilot
+from textual._context import active_app
 from textual.css.stylesheet import Stylesheet
 
 _PARSED: dict[tuple[Any, ...], list[Any]] = {}
@@ -25,3 +29,45 @@ def _style_sheets_are_parsed_once() -> Iterator[None]:
     Stylesheet._parse_rules = parse_once  # type: ignore[method-assign]
     yield
     Stylesheet._parse_rules = parse  # type: ignore[method-assign]
+
+
+MOST_FRAMES = 20  # that one thing leads to
+
+
+async def nothing_ready(*_: float) -> None:
+    """Until the event loop has nothing to do but to wait, for time or for a thread."""
+    ready = asyncio.get_running_loop()._ready  # type: ignore[attr-defined]
+    await asyncio.sleep(0)
+    while ready:
+        await asyncio.sleep(0)
+
+
+async def all_drawn(*_: float) -> None:
+    """The same, and the frames are drawn that come of it."""
+    app = active_app.get()
+    for _frame in range(MOST_FRAMES):
+        await nothing_ready()
+        if not app._running or not app.screen_stack:
+            return
+        while app._batch_count:  # nothing is drawn yet, until a while after a pane was opened
+            await asyncio.sleep(0.001)
+            await nothing_ready()
+        if app._resize_timer is not None:  # it holds a new size back for a moment, as there may be another
+            app._check_resize()
+            continue
+        screen = app.screen
+        wants = (screen._layout_required, screen._scroll_required, screen._repaint_required, screen._dirty_widgets)
+        if not any(wants) and not screen._callbacks:
+            return
+        screen._on_timer_update()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _idle_is_when_nothing_is_ready() -> Iterator[None]:
+    """Textual's pilot waits after each key until the process has not used its CPU for 20 ms. That is slow, and on a
+    busy machine it means nothing: a process that is not let run is idle, too.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(textual.app, "wait_for_idle", nothing_ready)  # between two keys nothing need be drawn
+        patch.setattr(textual.pilot, "wait_for_idle", all_drawn)
+        yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -34,15 +35,16 @@ class Opened:
         return "\n".join(self.lines())
 
     async def press(self, *keys: str) -> None:
-        await self.pilot.press(*keys)
+        await self.app._press_keys(keys)
         await self.pilot.pause()
 
     async def until(self, predicate: Callable[[], Any], what: str) -> None:
         deadline = time.monotonic() + TIMEOUT_S
+        await self.pilot.pause()
         while not predicate():
             assert time.monotonic() < deadline, f"{what} did not happen; the screen shows:\n{self.text()}"
-            await self.pilot.pause(0.01)
-        await self.pilot.pause()
+            await asyncio.sleep(0.01)
+            await self.pilot.pause()
 
     async def has_lines(self, count: int) -> None:
         await self.until(lambda: len(self.lines()) == count, f"{count} lines")
@@ -52,8 +54,9 @@ class Opened:
         await self.until(lambda: all(word in self.text() for word in words), f"{words} on the screen")
         return self.text()
 
-    async def shows_not(self, words: str) -> None:
+    async def shows_not(self, words: str) -> str:
         await self.until(lambda: words not in self.text(), f"{words!r} leaving the screen")
+        return self.text()
 
     async def is_golden(self, name: str, size: tuple[int, int]) -> None:
         """The screen becomes, letter by letter, what the file of this name says; or that file is made from it."""

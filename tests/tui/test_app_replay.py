@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mltop.probes.investigate.capture import load
-from mltop.probes.record import recording
+from mltop.probes.record import OpenRecording, recording
 from mltop.probes.record.decoding import decode_head
 from mltop.tui.app.app import MltopApp
 from mltop.tui.app.past.replay import ReplaySession
@@ -21,7 +21,12 @@ from tests.unit.probes.record.test_record import hung_material, written
 
 @asynccontextmanager
 async def shown(path: Path, size: tuple[int, int] = (120, 40)) -> AsyncIterator[Opened]:
-    session = ReplaySession(path, load(path, decode_head))
+    async with shown_of(ReplaySession(path, load(path, decode_head)), size) as screen:
+        yield screen
+
+
+@asynccontextmanager
+async def shown_of(session: ReplaySession, size: tuple[int, int] = (120, 40)) -> AsyncIterator[Opened]:
     with utc():
         app = MltopApp(session, stalls=Stalls(dump="never"))
         async with app.run_test(size=size) as pilot:
@@ -122,3 +127,46 @@ async def test_a_recording_that_was_cut_off_shows_what_there_is(hang: Path, tmp_
         await screen.press("end")
         await screen.shows("n0")
         assert screen.app.ended is not None and screen.app.ended < faults.BROKE_AT
+
+
+async def test_a_recording_is_shown_before_all_of_it_is_read(hang: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first moment at once; it plays on as it is read, and the rules follow."""
+    monkeypatch.setattr("mltop.tui.app.past.replay.FIRST_S", 0.0)
+    session = ReplaySession.reading(OpenRecording(hang, decode_head))
+    first = session.past.newest_at
+    assert not session.past.is_complete and first < faults.BROKE_AT
+    assert session.past.picture(first).not_judged, "nothing is said to be fine that nobody has judged"
+    async with shown_of(session) as screen:
+        app = screen.app
+        await screen.until(lambda: session.past.is_complete, "all of it")
+        await judged(screen)
+        await screen.until(lambda: app.ended is not None and app.ended > faults.BROKE_AT, "the end of it")
+        await screen.press("end")
+        await screen.shows("HUNG")
+        assert app.player is not None and app.began == faults.BEGAN_AT
+
+
+async def test_it_waits_at_the_end_of_what_is_read(hang: Path) -> None:
+    session = ReplaySession(hang, load(hang, decode_head))
+    session.past.is_complete = False
+    async with shown_of(session) as screen:
+        app = screen.app
+        assert app.player is not None
+        app.player.speed = 64.0
+        await screen.until(lambda: app.moment == app.ended, "the end of what is read")
+        assert app.player.playing
+        session.past.is_complete = True
+        await screen.until(lambda: not app.player.playing, "the end")  # type: ignore[union-attr]
+
+
+async def test_what_is_wrong_further_on_is_said_and_the_rest_is_shown(
+    hang: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mltop.tui.app.past.replay.FIRST_S", 0.0)
+    lines = hang.read_bytes().splitlines(keepends=True)
+    path = tmp_path / "r.jsonl"
+    path.write_bytes(b"".join(lines[:150]) + b"7\n" + b"".join(lines[150:]))
+    session = ReplaySession.reading(OpenRecording(path, decode_head))
+    async with shown_of(session) as screen:
+        await screen.shows("line 151")
+        assert len(session.past.picture(session.past.newest_at).view.nodes) == 2

@@ -561,8 +561,10 @@ async def test_e_writes_the_pane_into_a_file(key: str, tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     async with opened(size=(120, 40)) as screen:
         await screen.press(key, "e", "e")
+        await screen.until(lambda: not screen.app.exporting.is_alive(), "its end")  # type: ignore[union-attr]
+        await screen.until(lambda: "exported to" in notice(screen), "that it is said")
         files = sorted(tmp_path.iterdir())
-        assert len(files) == 2 and "exported to" in notice(screen)
+        assert len(files) == 2
         written: dict[str, Any] = json.loads(files[0].read_text())
         assert written["mltop_export"] == 1 and written["pane"] == here(screen)[0]
         assert files[0].stat().st_mode & 0o777 == 0o600
@@ -580,7 +582,7 @@ async def test_nothing_is_written_where_nothing_may_be(tmp_path: Path, monkeypat
     (tmp_path / "closed").rmdir()
     async with opened() as screen:
         await screen.press("2", "e")
-        assert "not exported" in notice(screen)
+        await screen.until(lambda: "not exported" in notice(screen), "why not")
 
 
 # The key bar.

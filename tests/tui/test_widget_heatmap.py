@@ -81,6 +81,7 @@ async def test_only_lines_that_changed_are_drawn_again() -> None:
 async def test_the_cursor_repaints_the_lines_it_leaves_and_enters() -> None:
     async with alone(Fleet()) as (heatmap, pilot):
         await pilot.press("down")
+        await pilot.pause()
         assert sorted(set(heatmap.drawn)) == [0, 1]
         assert heatmap.moved[-1] == heatmap.cursor_key
 

@@ -220,6 +220,7 @@ async def test_moving_the_cursor_draws_two_rows():
         await pilot.pause()
         table.drawn.clear()
         await pilot.press("j")
+        await pilot.pause()
         assert sorted(table.drawn) == [1, 2]
 
 

@@ -176,6 +176,8 @@ class MltopApp(FailSafe, PaintingApp, TravellingApp, HandsApp):
         """No child may stay, and no file that is half there."""
         closer = self._close_session()
         closer.join(CLOSE_S)
+        if self.exporting is not None:
+            self.exporting.join(CLOSE_S)
         if closer.is_alive() and self.investigation.writing:
             say("the capture is still being written, for some seconds at most")
             closer.join(CLOSE_CAPTURE_S)

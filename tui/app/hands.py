@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -46,6 +47,7 @@ class HandsApp(ActingApp):
     looked: Looked
     command_history: FilterHistory
     guest: Guest | None = None
+    exporting: threading.Thread | None = None  # the last export: leaving waits for it
     notice: Notice | None
     _terminal_title: str
     _arriving = False  # whether the pane where the user is has not been shown yet
@@ -187,12 +189,22 @@ class HandsApp(ActingApp):
         }
         text = json.dumps({"mltop_export": 1, **about, **content}, indent=1)
         name = f"mltop-{here.pane}-{time.strftime('%Y%m%d-%H%M%S')}"
-        try:
-            path = _written((captures.directory if captures is not None else Path()).absolute(), name, text.encode())
-        except OSError as error:
-            self.tell(Notice(f"not exported: {error.strerror}", "crit"))
-        else:
-            self.tell(Notice("exported to ", "ok", str(path)))
+        folder, before = captures.directory if captures is not None else Path(), self.exporting
+
+        def write() -> None:
+            if before is not None:
+                before.join()
+            try:
+                path = _written(folder.absolute(), name, text.encode())
+            except OSError as error:
+                said = Notice(f"not exported: {error.strerror}", "crit")
+            else:
+                said = Notice("exported to ", "ok", str(path))
+            self.call_later(self.tell, said)
+
+        # A file server that does not answer must not hold up the screen.
+        self.exporting = threading.Thread(target=write, name="export", daemon=True)
+        self.exporting.start()
 
     # A shell.
 

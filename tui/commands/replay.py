@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mltop.probes.investigate.capture import is_packed
 from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, check_numbers
-from mltop.probes.record import BadRecording
+from mltop.probes.record import BadRecording, OpenRecording
 from mltop.probes.record.decoding import decode_head
-from mltop.tui.commands.live import Stderr, saved
+from mltop.tui.commands.live import Stderr, recording_problems, saved
 from mltop.tui.commands.screen import require_terminal
 from mltop.tui.config.settings import Config
 
@@ -28,10 +29,19 @@ def run(options: TargetOptions, config: Config, path: str = "") -> int:
     return replay(Path(path), config, options.job or None)
 
 
+def opened(path: Path) -> OpenRecording | None:
+    """A recording, of which nothing is read yet; None for what may be a capture. Raises BadRecording."""
+    return OpenRecording(path, decode_head) if path.is_file() and not is_packed(path) else None
+
+
 def replay_session(path: Path, job: str | None) -> ReplaySession:
     from mltop.tui.app.past.replay import ReplaySession
 
     try:
+        with recording_problems():
+            recording = opened(path)
+            if recording is not None:
+                return ReplaySession.reading(recording, job)
         return ReplaySession(path, saved(path, decode_head), job)
     except BadRecording as problem:
         raise UsageProblem(str(path), str(problem)) from None

@@ -19,7 +19,7 @@ from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.render.cells import Cell, clip, line_width, wrap
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.incidents import KINDS, age_text, kind_cell
-from mltop.tui.render.states import SEVERITY
+from mltop.tui.render.states import SEVERITY, gravity
 
 MIN_HEADLINE = 16  # cells
 _STOPS_WORK = ("hang", "crash")
@@ -227,7 +227,8 @@ _DUMP = ("t", "dumps stacks")
 def _of_findings(firing: Sequence[Incident], others: Sequence[Finding], now: float) -> Answer:
     counts: Counter[str] = Counter([*(one.severity for one in firing), *(one.severity for one in others)])
     words = [f"{counts[name]} {SEVERITY[name][0]}" for name in ("critical", "warning") if counts[name]]
-    first: Incident | Finding = firing[0] if firing else others[0]
+    told: list[Incident | Finding] = [*firing[:1], *others]
+    first = min(told, key=lambda one: gravity(one.severity))
     headline = first.headline if isinstance(first, Incident) else _sentence(first)
     age = rough_time(now - first.since) if sum(counts.values()) == 1 and first.since is not None else ""
     style = "chip-crit" if counts["critical"] else "chip-warn"

@@ -220,7 +220,7 @@ class Series:
 
 
 LABEL_WIDTH = 12
-_ROWS_MOST = 9  # of one graph
+_ROWS_MOST = 18  # of one graph
 _ROWS_LEAST = 2
 
 

@@ -25,9 +25,12 @@ Tracks = Callable[[NodeView, int], "Track | None"]
 class RowContext:
     """Of one picture. ``track``: the last ten minutes of a GPU, None where nothing was kept of it."""
 
-    def __init__(self, picture: Picture, trends: Trends, track: Tracks, past: bool = False) -> None:
-        """``past``: the picture is of a moment of the past."""
+    def __init__(
+        self, picture: Picture, trends: Trends, track: Tracks, past: bool = False, settled: bool = True
+    ) -> None:
+        """``past``: the picture is of a moment of the past; ``settled``: nothing more comes to be known of it."""
         self._past = past
+        self.settled = settled
         self.picture = picture
         self.trends = trends
         self.now = picture.view.taken_at

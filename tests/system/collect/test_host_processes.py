@@ -13,6 +13,7 @@ import pytest
 
 from mltop.probes.collect.host.processes import Processes
 from mltop.probes.model import BlockedProcess, RankSample
+from tests.cpu import children_of
 from tests.fakes.proctree import ProcTree
 from tests.processes import state_of
 from tests.waiting import wait_until
@@ -137,8 +138,8 @@ def held() -> Iterator[int]:
     try:
         assert shell.stdout is not None
         pid = int(shell.stdout.readline())
-        wait_until(lambda: Path(f"/proc/{pid}/task/{pid}/children").read_text(), what="its child")
-        wait_until(lambda: state_of(pid) == "D", what="state D")  # not that of a start that waits for the disk
+        # Not only while it is started: it is held as long as the child of its vfork lives.
+        wait_until(lambda: children_of(pid) and state_of(pid) == "D", what="state D")
         yield pid
     finally:
         os.killpg(shell.pid, signal.SIGKILL)

@@ -146,8 +146,8 @@ def test_a_check_that_is_too_short_to_see_growth_says_so(machine: FakeMachine) -
     assert "read once only" in growth["why"]
     assert growth["fix"]
     found = report(machine, "--timeout", "5", "--allow-unknown", "growth.*")
-    assert not any(one["what"].startswith("growth.") for one in found["unknown"])
-    assert found["exit"] == (3 if found["unknown"] else 0)  # of a slow machine other things may not be known by then
+    others = [one["what"] for one in found["unknown"]]  # on a busy machine 5 s may be too short for more than that
+    assert not any(what.startswith("growth") for what in others) and found["exit"] == (3 if others else 0), others
 
 
 def test_what_nobody_misses_is_told_on_demand(machine: FakeMachine) -> None:

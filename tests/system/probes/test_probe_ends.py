@@ -16,7 +16,7 @@ from tests.fakes.silent_fuse import needs_fuse
 from tests.processes import is_gone
 from tests.waiting import wait_until
 
-DEADLINE_S = 180
+DEADLINE_S = 240
 START = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])

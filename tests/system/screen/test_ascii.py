@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -35,31 +36,41 @@ TOUR = (
     ),
     *(("&", "not bound"), ("t", "4 stacks"), ("1", "1 main")),
 )
-ASKED = (
-    (["--ascii"], {}),
+OTHERWISE_ASKED: tuple[tuple[list[str], dict[str, str]], ...] = (
     ([], {"LC_ALL": "C"}),
     ([], {"LC_ALL": "", "LANG": "C", "LC_CTYPE": ""}),
 )
 
 
-@pytest.mark.parametrize(("words", "environ"), ASKED, ids=str)
+@pytest.mark.parametrize(("words", "environ"), OTHERWISE_ASKED, ids=str)
+def test_how_it_is_asked_for(words: list[str], environ: dict[str, str], tmp_path: Path) -> None:
+    assert drawn_in(words, environ, "1", TOUR[:3], tmp_path) == ""
+
+
 @pytest.mark.parametrize("nodes", ["1", "5"])
-def test_every_pane_is_drawn_in_ascii(words: list[str], environ: dict[str, str], nodes: str, tmp_path: Path) -> None:
+def test_every_pane_is_drawn_in_ascii(nodes: str, tmp_path: Path) -> None:
+    assert drawn_in(["--ascii"], {}, nodes, TOUR, tmp_path) == ""
+
+
+def drawn_in(
+    words: Sequence[str], environ: Mapping[str, str], nodes: str, tour: Sequence[tuple[str, str]], folder: Path
+) -> str:
+    """What is written about the first byte that is not ASCII; "" where there is none."""
     argv = [sys.executable, "-m", "mltop", *words, "demo", "--nodes", nodes]
-    state = {"MLTOP_STATE_DIR": str(tmp_path), "PYTHONIOENCODING": ""}
-    with Terminal(argv, 100, 30, env={**state, **environ}, cwd=str(tmp_path)) as terminal:
+    state = {"MLTOP_STATE_DIR": str(folder), "PYTHONIOENCODING": ""}
+    with Terminal(argv, 100, 30, env={**state, **environ}, cwd=str(folder)) as terminal:
         terminal.wait_for("q quit")
-        for keys, words in TOUR:
+        for keys, stands in tour:
             terminal.send(keys)
-            if words.startswith("-"):
-                terminal.wait_for_no(words[1:])
+            if stands.startswith("-"):
+                terminal.wait_for_no(stands[1:])
             else:
-                terminal.wait_for(words)
+                terminal.wait_for(stands)
         drawn = bytes(terminal.raw)
         terminal.send("\x03")
         terminal.wait()
-    above = sorted({byte for byte in drawn if byte > 127})
-    assert above == [], drawn[max(0, drawn.find(bytes(above[:1])) - 60) :][:120]
+    first = next((at for at, byte in enumerate(drawn) if byte > 127), None)
+    return "" if first is None else repr(drawn[max(0, first - 60) :][:120])
 
 
 def test_without_that_it_is_drawn_as_it_is(tmp_path: Path) -> None:

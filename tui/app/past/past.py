@@ -43,6 +43,7 @@ class Past:
         self._order: tuple[str, ...] = ()
         self.began: float | None = None  # the first picture's time; None before it
         self.newest_at = -math.inf
+        self.is_complete = True  # False: a recording is still being read, and goes on behind its newest sample
 
     # What is taken.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -11,10 +12,11 @@ from mltop.probes.investigate.diagnosis import Diagnosis
 from mltop.probes.judge.health import Expectations, Health
 from mltop.probes.model import Finding, Incident, JobReport, KernelEvent, NodeState, RankDeath, Sample
 from mltop.probes.model.units import duration_words
+from mltop.probes.reach.courtesy import give_way
 from mltop.probes.reach.receiving import UNREADABLE, summary_of_line, why_unreadable
 from mltop.probes.reach.records import STALE_INTERVALS, STALE_MIN_S
 from mltop.probes.reach.view import FleetView, NodeView, Received, summary_of
-from mltop.probes.record import StoredSamples
+from mltop.probes.record import OpenRecording, StoredSamples
 from mltop.probes.record.decoding import BadRecording, decode_sample
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.judging import happened_by
@@ -25,6 +27,7 @@ from mltop.tui.render.guarded import guarded
 FEW_NODES, SHORT_STEP_S, LONG_STEP_S = 8, 1.0, 5.0  # of recorded time between two looks at what is told
 BEGINS_WITHIN_S = 10.0
 TOLD_EVERY = 0.02  # of the whole: how often the screen hears how far it is
+AT_ONCE, READ_TOLD_S = 8, 0.5  # samples that are read between two looks of others, and how often the screen hears of it
 
 
 class RecordedPast(Past):
@@ -38,14 +41,37 @@ class RecordedPast(Past):
         super().__init__()
         if not samples:
             raise BadRecording("there are no samples in it")
-        self._samples = samples
+        self._samples, self._ended_at = samples, ended_at
         self._states = {state.node: state for state in states}
-        self._order = tuple(dict.fromkeys([*self._states, *samples]))
-        self.began = min(own.oldest_at for own in samples.values())
-        self.newest_at = max(ended_at, *(own.newest_at for own in samples.values()))
+        self._take_bounds()
         self._shown: dict[str, tuple[float, Received]] = {}  # what was looked at last
-        self.judged_until = self.began
+        self.judged_until = -math.inf
         self.unreadable = 0  # samples that the rules had to pass by
+
+    def _take_bounds(self) -> None:
+        samples = self._samples
+        self._order = tuple(dict.fromkeys([*self._states, *samples]))
+        self.began, self.newest_at = samples.oldest_at, max(self._ended_at, samples.newest_at)
+
+    def read_on(self, recording: OpenRecording, stopped: threading.Event, on_progress: Callable[[], object]) -> str:
+        """Read all that is still to be read, from one thread; others look at what is there meanwhile. Returns what is
+        wrong with it; what was read until then stays.
+        """
+        told_at, more, problem = time.monotonic(), True, ""
+        while more and not stopped.is_set():
+            give_way()
+            with self._lock:
+                try:
+                    more = recording.read(AT_ONCE)
+                except BadRecording as error:
+                    more, problem = False, str(error)
+                self._take_bounds()
+            if time.monotonic() - told_at > READ_TOLD_S:
+                told_at = time.monotonic()
+                on_progress()
+        self.is_complete = True
+        on_progress()
+        return problem or (f"{recording.path.name} is cut off" if recording.cut_off else "")
 
     @property
     def nodes(self) -> Sequence[str]:
@@ -62,7 +88,9 @@ class RecordedPast(Past):
     def judged_share(self) -> float:
         """How much of it the rules have gone over."""
         whole_s = self.newest_at - (self.began or 0.0)
-        return 1.0 if whole_s <= 0 else min(1.0, (self.judged_until - (self.began or 0.0)) / whole_s)
+        if self.judged_until >= self.newest_at:
+            return 1.0
+        return 0.0 if whole_s <= 0 else max(0.0, (self.judged_until - (self.began or 0.0)) / whole_s)
 
     def picture(self, moment: float) -> Picture:
         """As it was recorded; what the rules say is not known of what they have not gone over."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 
 from mltop.probes.investigate.capture import material_of
@@ -15,12 +15,15 @@ from mltop.probes.judge.health import Expectations
 from mltop.probes.model import Incident, JobMotion, JobReport, NodeState
 from mltop.probes.model.units import counted
 from mltop.probes.reach.view import FleetView
-from mltop.probes.record import Saved
+from mltop.probes.record import BadRecording, OpenRecording, Saved
+from mltop.probes.record.recordings import left_out_words
 from mltop.tui.app.feed import SWITCH_S, Picture
 from mltop.tui.app.past.recorded import RecordedPast
 from mltop.tui.app.past.travel import Player
 from mltop.tui.app.session import Cancellable, DumpResult, RecordingRead
 from mltop.tui.render.guarded import guarded
+
+FIRST_S = 0.2  # a recording is shown once so long was read of it
 
 
 class NoRun:
@@ -35,19 +38,35 @@ class ReplaySession:
     beginning, a capture, which was made because of its end, there.
     """
 
-    def __init__(self, path: Path, saved: Saved, job: str | None = None) -> None:
-        """Raises BadRecording for one without samples."""
+    def __init__(self, path: Path, saved: Saved, job: str | None = None, rest: OpenRecording | None = None) -> None:
+        """Raises BadRecording for one without samples. ``rest``: what is still to be read of a recording; ``saved`` has
+        its samples so far.
+        """
         self.title = path.name
+        self.rest = rest
+        self._view = FleetView(0.0, ())
         self._saved, self._job = saved, job
         stacks_at = max((dump.taken_at or 0.0 for dump in saved.dumps), default=0.0)
         self.past = RecordedPast(saved.samples, saved.nodes, stacks_at)
+        self.past.is_complete = rest is None
         self.is_capture = bool(saved.dumps or saved.incidents)
         self.player = Player(playing=not self.is_capture)
         self.stopped = threading.Event()
 
-    @cached_property
-    def _newest(self) -> FleetView:
-        return self.past.picture(self.past.newest_at).view
+    @classmethod
+    def reading(cls, recording: OpenRecording, job: str | None = None) -> ReplaySession:
+        """A recording whose first samples are read here, and the rest in the feed's thread. Raises BadRecording."""
+        try:
+            until, more = time.monotonic() + FIRST_S, True
+            while more and (time.monotonic() < until or not recording.samples):
+                more = recording.read(1)
+            if not recording.samples:
+                raise BadRecording(f"{recording.path}: there are no samples in it")
+            saved = Saved([NodeState(node, "live") for node in recording.samples], recording.samples)
+            return cls(recording.path, saved, job, recording)
+        except BadRecording:
+            recording.close()
+            raise
 
     @property
     def first_moment(self) -> float:
@@ -55,7 +74,10 @@ class ReplaySession:
         return self.past.newest_at if self.is_capture else self.past.all_seen_at
 
     def view(self) -> FleetView:
-        return self._newest
+        """Its end, as far as it is read; made anew when there are more nodes, for which it is asked."""
+        if len(self._view.nodes) != len(self.past.nodes):
+            self._view = self.past.picture(self.past.newest_at).view
+        return self._view
 
     def feed(
         self,
@@ -139,6 +161,14 @@ class ReplayFeed:
     def _run(self) -> None:
         past = self._session.past
         self._tell()
+        if (rest := self._session.rest) is not None:
+            with rest:
+                problem = guarded(
+                    "reading the recording", lambda: past.read_on(rest, self._session.stopped, self._tell), ""
+                )
+            problems = [problem] * bool(problem) + [left_out_words(*one) for one in rest.samples.left_out]
+            for problem in problems:
+                self._post_read(RecordingRead(problem=problem))
         guarded(
             "judging the recording",
             lambda: past.judge(

@@ -148,6 +148,10 @@ class ShownHistory:
             self._moment = sample.sampled_at
             self._frozen.clear()
         key = node.node, gpu
-        if key not in self._frozen or not live.is_settled(sample.sampled_at):
-            self._frozen[key] = live.track(node.node, gpu, sample.sampled_at + ahead_s, span_s)
+        if key not in self._frozen:
+            settled = live.is_settled(sample.sampled_at)  # before it is read: more may come meanwhile
+            track = live.track(node.node, gpu, sample.sampled_at + ahead_s, span_s)
+            if not settled:
+                return track
+            self._frozen[key] = track
         return self._frozen[key]

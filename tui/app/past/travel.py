@@ -157,7 +157,11 @@ class TravellingApp(App[None]):
         """Time goes on, as far as it is due; called a few times a second."""
         before, self._played_at = self._played_at, time.monotonic()
         if self.player is not None and self.player.playing and self.moment is not None:
-            self.go_to(self.moment + (self._played_at - before) * self.player.speed)
+            moment = self.moment + (self._played_at - before) * self.player.speed
+            if self.ended is not None and moment >= self.ended and not self.history.is_complete:
+                self._show_at(self.ended)  # it waits for what is being read
+            else:
+                self.go_to(moment)
 
     @property
     def ahead_s(self) -> float:

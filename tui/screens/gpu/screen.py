@@ -159,7 +159,18 @@ class GpuScreen(Pane):
 
         sampled_at = node.sample.sampled_at if node.sample is not None else 0.0
         age_s = None if is_live(node) else node.state.age_s
-        source = (node.node, gpu.index, sampled_at, age_s, moment, self.mltop.shown, waits, width, room)
+        source = (
+            node.node,
+            gpu.index,
+            sampled_at,
+            age_s,
+            moment,
+            self.mltop.shown,
+            waits,
+            width,
+            room,
+            context.settled,
+        )
         return self.set_part("#timeline", self._timeline.get(source, make))
 
     def _newest_track(self, node: NodeView, gpu: GpuSample) -> Track | None:

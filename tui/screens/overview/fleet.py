@@ -32,6 +32,7 @@ from mltop.tui.render.problems import Scope, Told, height_of, told_of
 from mltop.tui.screens.overview.fleet_graphs import (
     FULL_ROWS,
     MOST_ROWS,
+    OTHERS_ROWS,
     brief_line,
     brief_width,
     drawn_of,
@@ -169,7 +170,7 @@ class FleetScreen(Pane):
         self.set_class(roomy, "-roomy")
         lines = self._show_problems(spare)
         left = spare - lines - blanks * roomy
-        left -= guarded("the graphs", lambda: self._show_graphs(graphs, left if roomy else 0), 0)
+        left -= guarded("the graphs", lambda: self._show_graphs(graphs, left if roomy else 0, self._gpu_height()), 0)
         self.part("the legend", lambda: self._show_legend(legend, heats, grid.density))
         node_lines = self.query_one("#node-lines", TextLines)
         node_lines.display = node
@@ -177,26 +178,36 @@ class FleetScreen(Pane):
         self.part("the GPUs of the node under the cursor", lambda: self._show_gpus(left))
         self.part("the node under the cursor", self._show_node)
 
-    def _show_graphs(self, least: int, more: int) -> int:
-        """In one line, or higher where ``more`` lines are left; returns how many of these they take."""
+    def _show_graphs(self, least: int, more: int, below: int) -> int:
+        """Of the first job in one line, or higher where ``more`` lines are left; of others where ``below`` lines stay
+        free. Returns how many lines they take of these.
+        """
         app, width = self.mltop, self.size.width
         rows = min(MOST_ROWS, least + more)
         is_full = rows >= FULL_ROWS
         columns = (graph_width(width) if is_full else brief_width(width)) if least else 0
-        group = self._group_of_graphs()
-        drawn = drawn_of(app.history, group, columns, app.graphs_until, app.moment) if columns > 0 and group else None
         lines: list[list[Cell]] = []
-        if drawn is not None:
-            lines = full_lines(drawn, width, rows) if is_full else [brief_line(drawn)]
+        for group in self._groups_of_graphs() if columns > 0 else ():
+            if lines and (not is_full or least + more - below - len(lines) <= OTHERS_ROWS):
+                break
+            drawn = drawn_of(app.history, group, columns, app.graphs_until, app.moment)
+            if drawn is not None and is_full:
+                lines += [[], *full_lines(drawn, width, OTHERS_ROWS)] if lines else full_lines(drawn, width, rows)
+            elif drawn is not None:
+                lines = [brief_line(drawn)]
         self.set_part("#graphs", lines)
         return len(lines) - least
 
-    def _group_of_graphs(self) -> Group | None:
-        """The job that stands still, else that of the most nodes."""
+    def _groups_of_graphs(self) -> Sequence[Group]:
+        """Jobs that stand still, then those of the most nodes."""
         jobs = [group for group in self._groups if group.job is not None]
-        standing = [group for group in jobs if group.still_since is not None]
-        largest = max(standing or jobs, key=lambda group: len(group.nodes), default=None)
-        return largest or (Group("", (), tuple(self._views.values())) if self._views else None)
+        jobs.sort(key=lambda group: (group.still_since is None, -len(group.nodes)))
+        return jobs or ([Group("", (), tuple(self._views.values()))] if self._views else [])
+
+    def _gpu_height(self) -> int:
+        """Lines for the GPUs of the node under the cursor."""
+        view = self._views.get(self.node_at_cursor())
+        return 1 + len(view.summary.gpus) if view is not None and view.summary is not None else 0
 
     def _show_problems(self, room: int) -> int:
         """Returns how many lines they take."""

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mltop.probes.model.units import count, kilowatts, known, percent
+from mltop.probes.model.units import clock_time, count, kilowatts, known, percent
 from mltop.probes.reach.view import NodeView
 from mltop.tui.app.past.past import Past
 from mltop.tui.app.past.sums import Sums
 from mltop.tui.render.cells import Cell, line_width
 from mltop.tui.render.fleet.jobs import Group
 from mltop.tui.render.glyphs import GLYPHS
-from mltop.tui.render.graph import Scale, Span, Values, area, axis, line
+from mltop.tui.render.graph import Event, Scale, Span, Values, area, axis, line
 
 GAP = 3
 MOST_ROWS = 9
+OTHERS_ROWS = 6  # of further jobs
 FULL_ROWS = 4  # lines from which on the graphs have a title, rows and an axis of their own
 
 
@@ -38,6 +39,7 @@ class Drawn:
     graphs: tuple[Graph, ...]
     scale: Scale
     spans: tuple[Span, ...]
+    events: tuple[Event, ...] = ()
 
 
 def drawn_of(past: Past, group: Group, columns: int, until: float | None, moment: float | None = None) -> Drawn | None:
@@ -48,10 +50,11 @@ def drawn_of(past: Past, group: Group, columns: int, until: float | None, moment
         return None
     scale = Scale(round(sums.until / sums.column_s) - 1, sums.column_s, 1, columns, moment)
     spans = (Span(since, None, "graph-waits"),) if since is not None else ()
+    events = (Event(since, clock_time(since), "waits"),) if since is not None else ()
     at = scale.column(since) if since is not None else columns
     end = scale.looked_at + 1
     graphs = _activity(sums, group, at, end), _power(sums, group, at, end), _network(sums, at, end)
-    return Drawn(graphs, scale, spans)
+    return Drawn(graphs, scale, spans, events)
 
 
 def _activity(sums: Sums, group: Group, at: int, end: int) -> Graph:
@@ -116,7 +119,8 @@ def full_lines(drawn: Drawn, width: int, rows: int) -> list[list[Cell]]:
     cells = graph_width(width)
     styles = drawn.scale.styles(drawn.spans)
     blocks = [
-        [_title(graph, cells), *area(graph.values, styles, rows - 2), axis(drawn.scale)] for graph in drawn.graphs
+        [_title(graph, cells), *area(graph.values, styles, rows - 2), axis(drawn.scale, drawn.events)]
+        for graph in drawn.graphs
     ]
     gap = Cell(" " * GAP)
     return [

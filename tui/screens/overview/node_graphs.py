@@ -42,6 +42,7 @@ class NodeGraphs:
             context.picture.states,
             context.moment(node),
             context.picture.not_judged,
+            context.settled,
         )
         if self._last[0] != key:
             self._last = key, _drawn(node, context, width)

@@ -139,6 +139,12 @@ def test_findings_are_counted_once() -> None:
     assert (alone.word, alone.age, alone.headline) == ("1 WARN", "2m", "n2: GPU 1 is too hot")
 
 
+def test_the_gravest_is_told_whether_or_not_it_is_an_incident_yet() -> None:
+    slow = incident("node", "warning", causes=[finding("warning")], headline="GPU 1 runs hotter than its siblings")
+    told = answer_of(Situation(view(), [slow], [finding("warning"), finding("critical", node="n2", subject="GPU 2")]))
+    assert told.headline == "n2: GPU 1 is too hot" and told.word == "1 CRIT 1 WARN"
+
+
 def test_a_standstill_that_no_incident_tells_of_yet() -> None:
     quiet = answer_of(Situation(view(), motions=[motion("quiet"), motion("moving", "b")], findings=[finding()]))
     assert said(quiet) == ("▲", "STALLED?", "9.0s", "chip-warn")

@@ -139,3 +139,23 @@ def test_what_a_paused_pane_shows_stands_still() -> None:
 def test_nodes_that_left_are_forgotten() -> None:
     history = fed(sample(0), sample(0, node="n2"))
     assert history.of("n1") is None and history.of("n2") is not None
+
+
+def test_what_is_still_being_read_is_not_kept_as_all_that_there_is() -> None:
+    """The newest values of a recording may come between two looks, together with the word that this is all."""
+    past = fed(sample(0, 1000))
+
+    class Reading:
+        settled = False
+
+        def is_settled(self, moment: float) -> bool:
+            return self.settled
+
+        def track(self, node: str, gpu: int, until: float, span_s: float = SPAN_S) -> Track | None:
+            return past.track(node, gpu, until, span_s) if self.settled else None
+
+    reading, shown = Reading(), ShownHistory()
+    then = view(sample(0, 1000)).nodes[0]
+    assert shown.track(reading, True, then, 0) is None
+    reading.settled = True
+    assert shown.track(reading, True, then, 0) is not None
