@@ -49,9 +49,6 @@ async def all_drawn(*_: float) -> None:
         await nothing_ready()
         if not app._running or not app.screen_stack:
             return
-        while app._batch_count:  # nothing is drawn yet, until a while after a pane was opened
-            await asyncio.sleep(0.001)
-            await nothing_ready()
         if app._resize_timer is not None:  # it holds a new size back for a moment, as there may be another
             app._check_resize()
             continue

@@ -25,6 +25,15 @@ async def test_digits_switch_panes() -> None:
             await screen.shows(f"{key} {'main' if pane == 'overview' else pane}  1-8 panes")
 
 
+async def test_a_pane_is_drawn_as_soon_as_it_is_filled() -> None:
+    async with opened() as screen:
+        screen.app.delay_update()  # as Textual does then
+        assert screen.app._batch_count == 0, "nothing is drawn for a while"
+        for key, pane in (("2", "node"), ("3", "ranks"), ("2", "node")):
+            await screen.press(key)
+            assert f"{key} {pane}  1-8 panes" in screen.text() and "8120" in screen.text()
+
+
 @pytest.mark.parametrize("key", ["question_mark", "f1", "h"])
 async def test_help_lists_every_binding_and_esc_returns(key: str) -> None:
     async with opened(size=(80, 50)) as screen:

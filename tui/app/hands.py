@@ -61,6 +61,9 @@ class HandsApp(ActingApp):
     def redraw(self) -> None:
         raise NotImplementedError
 
+    async def open_mode(self, mode: str) -> None:
+        raise NotImplementedError
+
     # Where keys lead.
 
     def drill(self, location: Location) -> None:
@@ -78,7 +81,7 @@ class HandsApp(ActingApp):
         """Several keys may have come since this call was made."""
         self._arriving = False
         if self.current_mode != self.trail.here.pane:
-            await self.switch_mode(self.trail.here.pane)
+            await self.open_mode(self.trail.here.pane)
         else:
             self.redraw()
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -32,6 +33,8 @@ from mltop.tui.terminal.driver import WaitingDriver
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from textual.screen import Screen
+
+FILLED_S = 0.05  # the first frame of a screen does not wait for its content for longer
 
 # One cell everywhere: letters, lines, blocks, and the arrows, dashes and marks that are no emoji.
 _NARROW = frozenset(
@@ -373,6 +376,21 @@ class PaintingApp(App[None]):
 
     def on_resize(self, event: events.Resize) -> None:  # noqa: ARG002
         self.forget_terminal()
+
+    def delay_update(self, delay: float = 0.0) -> None:
+        """Textual draws nothing for 50 ms after a change of the mode. ``open_mode`` knows what it waits for."""
+
+    async def open_mode(self, mode: str) -> None:
+        """As ``switch_mode``, and drawn at once, in one frame: when its screen is filled, which it does when it is come
+        to.
+        """
+        with self.batch_update():
+            await self.switch_mode(mode)
+            filled = asyncio.Event()
+            if self.screen.call_later(filled.set):  # behind the message that it is come to
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(filled.wait(), FILLED_S)
+        self.screen.refresh()
 
     def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
         driver = self._driver

@@ -168,7 +168,8 @@ def test_on_a_whole_machine(tmp_path: Path) -> None:
         assert found["exit"] == done.returncode
         return found
 
-    assert report()["findings"] == [] and report()["exit"] == 0
+    found = report()
+    assert (found["findings"], found["exit"]) == ([], 0)
     machine.proc.add(777, argv=["/usr/bin/python3", "serve.py"], ppid=1)
     machine.nvml.set("gpu.5.processes", [(777, 30 * GIB, "compute")])
     machine.nvml.set("gpu.5.memory_used_bytes", 30 * GIB)

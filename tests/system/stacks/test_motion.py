@@ -64,7 +64,9 @@ class Watch:
         try:
             wait_until(reached, timeout_s, f"{phase} of all of {names}", pause_s=SECOND_S)
         except AssertionError as error:
-            raise AssertionError(f"{error}; said: { ({name: self.phases(name) for name in self.jobs}) }") from None
+            said = {name: self.phases(name) for name in self.jobs}
+            logs = "\n".join(f"{name}: {self.jobs[name].logs()}" for name in names if phase not in said[name])
+            raise AssertionError(f"{error}; said: {said}\n{logs}") from None
 
 
 @pytest.fixture(scope="module")
