@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mltop.probes.model import Gap
 from mltop.probes.reach.view import FleetView
+from mltop.tui.screens.tables import GpuTable
 from tests.tui import fake_views
 from tests.tui.fake_session import FakeSession
 from tests.tui.opened import opened
@@ -43,3 +44,18 @@ async def test_enter_on_what_is_wrong_opens_all_of_it() -> None:
         screen.app.screen.query_one("#problems").focus()
         await screen.press("enter")
         await screen.shows("incident", "evidence", "who ")
+
+
+async def test_the_row_of_idle_gpus_opens_into_its_gpus_here_too() -> None:
+    """At 80x24 they give way to what is wrong; Enter gives each a row."""
+    async with opened(size=(80, 24)) as screen:
+        await screen.press("2")
+        table = screen.app.pane.query_one(GpuTable)
+        await screen.until(lambda: table.row_count, "the GPUs")
+        assert "4" in table.keys and "5" not in table.keys
+        table.focus()
+        table.move_cursor("4")
+        await screen.press("enter")
+        assert screen.app.trail.here.pane == "node" and {"4", "5", "7"} <= {*table.keys}
+        await screen.press("enter")
+        assert screen.app.trail.here.gpu == 4

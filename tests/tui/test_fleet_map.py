@@ -10,6 +10,7 @@ import pytest
 from mltop.probes.model import NodeState
 from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.render.fleet.heat import MARK
+from mltop.tui.render.fleet.map import GROUPED
 from mltop.tui.screens.overview.fleet import FleetScreen
 from mltop.tui.screens.overview.heatmap import Heatmap
 from mltop.tui.screens.tables import GpuTable
@@ -316,3 +317,13 @@ async def test_one_node_has_no_map_and_its_keys_do_nothing() -> None:
         await screen.press("m", "o", "v")
         await screen.shows("v: not bound here")
         assert screen.text().splitlines()[3:12] == text.splitlines()[3:12]
+
+
+async def test_at_80x24_each_gpu_of_64_nodes_has_a_cell_and_every_critical_line_what_to_do() -> None:
+    """The node under the cursor and the graphs give way to both."""
+    async with opened(fleet(64), size=(80, 24)) as screen:
+        text = await screen.shows("node064")
+        assert screen.app.screen.query_one(Heatmap)._grid.density == GROUPED
+        marked = [line for line in text.splitlines() if line.endswith("s") and "CRIT" in line[60:]]
+        assert len(marked) == 3
+        assert sum(line.strip().startswith("→") for line in text.splitlines()) == 3, text

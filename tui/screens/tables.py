@@ -210,11 +210,14 @@ def _as_rank(process: GpuProcess) -> RankSample:
 _ABSENT = {"ended": "ended", "elsewhere": "in another namespace", "hidden": "hidden from mltop"}
 
 
-def _by_job_and_rank(pair: RankOfNode, states: States) -> tuple[str, bool, float, str, int]:
-    """Of a job those first that hold it up."""
+def _by_job_and_rank(pair: RankOfNode, states: States) -> tuple[bool, str, bool, float, str, int]:
+    """Jobs that stand before those that are well, of a job those first that hold it up."""
     node, rank = pair
     held_up_by = states.rank(node.node, rank, rank.state).state in ("stands", "alone", "ended")
-    return rank.job, not held_up_by, float("inf") if rank.rank is None else rank.rank, node.node, rank.pid
+    of_job = states.job(node.node, rank.job, rank.uid)
+    stands = of_job is not None and of_job.stands
+    number = float("inf") if rank.rank is None else rank.rank
+    return not stands, rank.job, not held_up_by, number, node.node, rank.pid
 
 
 def _why_no_ranks(nodes: Sequence[NodeView]) -> str:

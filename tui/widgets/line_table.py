@@ -22,7 +22,7 @@ from mltop.tui.render.cells import (
 )
 from mltop.tui.widgets.cell_view import CursorView
 
-_KEPT_STRIPS = 512  # a few screens
+_KEPT_STRIPS = 128  # more than a screen: what a row that changes every second was is not drawn again
 
 
 class Sort(NamedTuple):

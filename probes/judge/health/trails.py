@@ -7,7 +7,6 @@ yields (subject, name, value, keep_s), ``values(sample)`` as well, of what hardl
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -80,7 +79,7 @@ class Series:
         return sum(map(holds, self.values)) / len(self.values) if self.values else 0.0
 
 
-@dataclass
+@dataclass(slots=True)
 class _Counter:
     """``grown`` since it is watched; a counter that starts anew has grown by what it now shows."""
 
@@ -107,25 +106,25 @@ class _Counter:
         return changes[count - 1][1] if count else 0.0
 
 
-@dataclass
+@dataclass(slots=True)
 class _Gauge:
     step_s: float
-    points: deque[tuple[float, float]]
+    points: list[tuple[float, float]]  # a deque of two takes 700 bytes, and a node has hundreds of gauges
     newest: tuple[float, float] = (0.0, 0.0)
 
     def see(self, at: float, value: float, keep_s: float) -> None:
         if not self.points or at - self.points[-1][0] >= self.step_s:
             self.points.append((at, value))
             while self.points[0][0] < at - keep_s:
-                self.points.popleft()
+                del self.points[0]
         self.newest = (at, value)
 
 
-@dataclass
+@dataclass(slots=True)
 class _Value:
     """``changes``: (at, value from then on), one more than is needed to know what it was ``keep_s`` ago."""
 
-    changes: deque[tuple[float, Any]]
+    changes: list[tuple[float, Any]]
 
     def see(self, at: float, value: Any, keep_s: float) -> None:
         newest = self.changes[-1][1]
@@ -133,7 +132,7 @@ class _Value:
             return
         self.changes.append((at, value))
         while len(self.changes) > 2 and (self.changes[1][0] <= at - keep_s or len(self.changes) > SERIES_POINTS):
-            self.changes.popleft()
+            del self.changes[0]
 
     def at(self, at: float) -> Any:
         """The value at this time; before the first change that one's."""
@@ -195,7 +194,7 @@ class Trails:
         for subject, name, value, keep_s in read(sample):
             gauge = self._gauges.get((subject, name))
             if gauge is None and len(self._gauges) < MOST_TRAILS:
-                gauge = self._gauges[subject, name] = _Gauge(keep_s / SERIES_POINTS, deque())
+                gauge = self._gauges[subject, name] = _Gauge(keep_s / SERIES_POINTS, [])
             if gauge is not None:
                 gauge.see(at, value, keep_s)
 
@@ -205,7 +204,7 @@ class Trails:
             if trail is not None:
                 trail.see(at, value, keep_s)
             elif len(self._values) < MOST_TRAILS:
-                self._values[subject, name] = _Value(deque([(at, value)]))
+                self._values[subject, name] = _Value([(at, value)])
 
     def _forget_gone(self, present: set[Key]) -> None:
         """Processes and cgroups come and go: of those that are gone nothing is kept, nor of others when it is full."""

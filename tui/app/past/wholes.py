@@ -28,7 +28,7 @@ MOST_PER_S = 8.0  # of all nodes: packing one takes a millisecond
 MOST_BYTES = 40 << 20
 # Of nodes that are well the last ones stay as they came: that a job stands still is known after a minute or two. The
 # hub has the newest of them anyway.
-BEFORE, BEFORE_EVERY_S, MOST_BEFORE_BYTES = 4, 30.0, 24 << 20
+BEFORE, BEFORE_EVERY_S, MOST_BEFORE_BYTES = 4, 30.0, 14 << 20
 _RANK_AND_GPU_BYTES = 4000  # of a whole sample in memory
 GPU_BYTES, RANK_BYTES = 600, 250  # of a summary in memory
 FEW, TURNS = 16, 5  # beyond so many nodes, those that are well are looked at every fifth time
@@ -237,11 +237,12 @@ class Wholes:
             return
         if kept.before and now - kept.before[-1].seen_at < BEFORE_EVERY_S:
             return
-        if self._before_left <= 0:
-            kept.before.clear()
-            return
-        kept.before.append(_latest(node.newest, summary, now))
-        self._before_left -= kept.before[-1].size_bytes
+        one = _latest(node.newest, summary, now)
+        while kept.before and self._before_left < one.size_bytes:
+            self._before_left += kept.before.popleft().size_bytes
+        if self._before_left >= one.size_bytes:
+            kept.before.append(one)
+            self._before_left -= one.size_bytes
 
     def _bound(self, now: float) -> None:
         for kept in list(self._nodes.values())[self._turn :: TURNS]:

@@ -15,6 +15,7 @@ from mltop.probes.model.units import counted
 from mltop.probes.reach.view import NodeView
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.navigation import Location, gpu_location, gpu_of_row
+from mltop.tui.app.selection import Looked
 from mltop.tui.render.cells import Cell, wrap
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.graph import LABEL_WIDTH, stacked
@@ -34,7 +35,7 @@ from mltop.tui.screens.pane import TextLines
 from mltop.tui.screens.problems import Problems, squeezed
 from mltop.tui.screens.row_context import RowContext
 from mltop.tui.screens.subjects import DIAGNOSE, OneNodePane
-from mltop.tui.screens.tables import GpuTable, RankTable, gaps_of, gpu_rows, is_live, rank_rows
+from mltop.tui.screens.tables import GpuTable, RankTable, free_gpus, gaps_of, gpu_rows, is_live, rank_rows
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import CursorView
 
@@ -60,6 +61,8 @@ class NodeScreen(OneNodePane):
         self._as_timelines = False
         self._told: Sequence[Told] = ()
         self._graphs = NodeGraphs()
+        self._folded: Sequence[str] = ()  # the keys of the GPUs that are one line, which has the first one's
+        self._unfolded = ""  # the node of which each has a line nevertheless
 
     def body(self) -> Iterable[Widget]:
         yield TextLines(id="state")
@@ -113,13 +116,16 @@ class NodeScreen(OneNodePane):
             "tips": len(tips),
         }
         blocks = sum(lines > 0 for lines in wanted.values()) + bool(top)
-        if sum(wanted.values()) + blocks > room and self.filter.empty and not self._as_timelines:
+        folded = sum(wanted.values()) + blocks > room and self.filter.empty and not self._as_timelines
+        folded = folded and self._unfolded != node.node
+        self._folded = [str(gpu.index) for gpu in free_gpus(node, context)] if folded else []
+        if folded:
             rows = gpu_rows(node, context, width, folded=True)
             wanted["gpus"] = 1 + len(rows[1]) if rows[1] else wanted["gpus"]
         roomy = sum(wanted.values()) + blocks <= room
         heights = wanted if roomy else squeezed(wanted, room, len(self._told) + len(below))
         if 0 < heights["gpus"] < wanted["gpus"]:
-            rows = gpu_rows(node, context, width, folded=self.filter.empty, gravest_first=True)
+            rows = gpu_rows(node, context, width, folded=folded, gravest_first=True)
         self.part("the GPUs", lambda: self.put(gpus, *rows))
         self.set_class(roomy, "-roomy")
         host.display = heights["host"] > 0
@@ -203,11 +209,18 @@ class NodeScreen(OneNodePane):
         if node and not self._alone:
             self.mltop.drill(Location("node", node, part=UNREADABLE, label=UNREADABLE))
 
+    def key_looked_at(self, view: CursorView, looked: Looked) -> str:
+        key = super().key_looked_at(view, looked)
+        return self._folded[0] if isinstance(view, GpuTable) and key in self._folded else key
+
     def on_cursor_view_selected(self, event: CursorView.Selected) -> None:
         if isinstance(event.view, RankTable):
             self.open_rank(event.key)
         elif event.view.id == "problems":
             self.mltop.drill(Location("incidents", incident=event.key, label="incident"))
+        elif event.key in self._folded[:1] and isinstance(event.view, GpuTable):
+            self._unfolded = self.node_at_cursor()
+            self.draw()
         elif event.view.about == "gpu":
             self.mltop.drill(gpu_location(self.node_at_cursor(), gpu_of_row(event.key)))
 

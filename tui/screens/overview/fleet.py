@@ -25,7 +25,17 @@ from mltop.tui.render.fleet.heat import (
     troubles,
 )
 from mltop.tui.render.fleet.jobs import Group, Grouping
-from mltop.tui.render.fleet.map import Legend, Section, list_legend, map_legend, name_width, node_lines, short_names
+from mltop.tui.render.fleet.map import (
+    GROUPED,
+    Legend,
+    Section,
+    list_legend,
+    make_grid,
+    map_legend,
+    name_width,
+    node_lines,
+    short_names,
+)
 from mltop.tui.render.fleet.nodes import MARKED_NODE_COLUMNS, NodeLine
 from mltop.tui.render.guarded import guarded
 from mltop.tui.render.problems import Scope, Told, height_of, told_of
@@ -52,6 +62,7 @@ NODE_WIDTH = 14  # cells at least, in the list
 MIN_ROOM = 8  # lines: below, the map and one line for what is wrong stand alone
 ROOM_FOR_NODE = 16  # from here on the node under the cursor has a line
 LEAST_MAP = 3  # lines
+MOST_GROUPED = 256  # nodes, of which each GPU may have a cell of the map
 
 
 class FleetScreen(Pane):
@@ -159,7 +170,9 @@ class FleetScreen(Pane):
         whole = height_of(self._told, self._picture.view.taken_at, width)
         heatmap.empty_text = self._why_empty()
         of_map = legend + node + graphs + LEAST_MAP
-        others = legend + node + graphs + lines_for(self._told, whole, room, min(max(of_map, room // 2), room - 1))
+        text = lines_for(self._told, whole, room, min(max(of_map, room // 2), room - 1))
+        node, graphs, text = self._room_for_gpus(heats, sections, room - legend, (node, graphs, text))
+        others = legend + node + graphs + text
         map_room = max(min(LEAST_MAP, room - 1), room - others)
         grid = heatmap.set_map(heats, sections, self.mltop.selection.nodes, map_room, self._names)
         height = max(1, min(len(grid.rows), map_room))
@@ -177,6 +190,19 @@ class FleetScreen(Pane):
         self._left = left
         self.part("the GPUs of the node under the cursor", lambda: self._show_gpus(left))
         self.part("the node under the cursor", self._show_node)
+
+    def _room_for_gpus(
+        self, heats: list[NodeHeat], sections: list[Section], room: int, others: tuple[bool, int, int]
+    ) -> tuple[bool, int, int]:
+        """``others``: whether the node under the cursor has a line, how many the graphs and what is wrong have: these
+        give way, in this order, as far as each GPU gets a cell of the map for it.
+        """
+        node, graphs, text = others
+        if not 1 < len(heats) <= MOST_GROUPED:
+            return others
+        needed = len(make_grid(heats, sections, self.size.width, GROUPED, self._names, headed=False).rows)
+        ways = ((node, graphs, text), (False, graphs, text), (False, 0, text), (False, 0, min(text, room // 3)))
+        return next((way for way in ways if needed <= room - sum(way)), others)
 
     def _show_graphs(self, least: int, more: int, below: int) -> int:
         """Of the first job in one line, or higher where ``more`` lines are left; of others where ``below`` lines stay

@@ -67,6 +67,15 @@ def test_who_holds_a_job_up_stands_above_those_who_wait() -> None:
     assert cells(rows, columns, "since") == ["39s", "–", "40s", "40s"], "of one that ended it is not known"
 
 
+def test_a_job_that_stands_comes_before_those_that_are_well_whatever_it_is_called() -> None:
+    ranks = [RankSample(10, 0, job="a", uid=5, state="S"), RankSample(20, 0, job="z", uid=5, state="S")]
+    one = node(ranks=ranks)
+    hung = JobStates(Doing("waits", 60.0, "all_reduce"), {0: Doing("stands", 61.0)})
+    known = {PlacedJob("a", 5, ""): JobStates(Doing("works")), PlacedJob("z", 5, ""): hung}
+    columns, rows, _ = rank_rows([one], context(one, states=States(known)))
+    assert cells(rows, columns, "job") == ["z", "a"]
+
+
 def test_memory_is_the_processes_own_on_all_its_gpus() -> None:
     gpus = [
         GpuSample(0, processes=[GpuProcess(12, memory_bytes=3 << 30), GpuProcess(99, memory_bytes=9 << 30)]),
