@@ -58,7 +58,7 @@ class Scene:
     braked: bool = False
     no_driver: bool = False
     connecting: bool = False
-    watched_s: float = 600.0
+    watched_s: float = 800.0
     step_s: float = 2.0
     dumped: bool = True
     replayed: bool = False

@@ -84,6 +84,7 @@ async def hung(screen: Opened) -> None:
     await screen.press("t")
     screen.session.dumps[0].finish()
     await screen.shows("confidence high")
+    await screen.until(lambda: "HUNG" in screen.lines()[0], "the incident, which the feed makes of the stacks")
 
 
 async def test_stacks_make_an_incident_and_enter_goes_on_to_the_rank_that_it_accuses() -> None:

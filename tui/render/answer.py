@@ -163,7 +163,7 @@ def _of_incident(firing: Sequence[Incident], situation: Situation) -> Answer:
     first, now = firing[0], situation.view.taken_at
     word = kind_cell(first)
     mark = GLYPHS.alarm if first.kind in _STOPS_WORK else GLYPHS.finding
-    more = f" (+{len(firing) - 1} more)" if len(firing) > 1 else ""
+    more = f" (+{counted(len(firing) - 1, 'incident')})" if len(firing) > 1 else ""
     chip = "chip-crit" if word.style == "crit" else "chip-warn"
     with_nodes, with_job = len(situation.view.nodes) > 1, len(situation.motions) > 1
     ways = [first.headline, *_briefer(first, with_nodes=with_nodes, with_job=with_job)]

@@ -15,7 +15,7 @@ from mltop.probes.model.units import clock_time, counted
 # What to do about who holds a job up, where no finding of its node says better. {ssh}: "ssh NODE " where the command
 # runs on one of several nodes; {pid}: of what stands, the rank's own or its worker's; {pids}: of all that are alike.
 _DO = {
-    "stands": "see what it waits for: mltop stacks, or {ssh}strace -p {pid}; to restart the job, end it",
+    "stands": "see what it waits for: mltop stacks, or {ssh}strace -p {pid}; kill that process to restart the job",
     "computes": "look again in a minute, it may work alone for a while: mltop stacks, or {ssh}py-spy dump -p {pid}",
     "polls": "see what it asks for and who should provide it",
     "elsewhere": "compare the two places in the code: the ranks took different branches",

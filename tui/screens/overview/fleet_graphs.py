@@ -50,7 +50,7 @@ def drawn_of(past: Past, group: Group, columns: int, until: float | None, moment
         return None
     scale = Scale(round(sums.until / sums.column_s) - 1, sums.column_s, 1, columns, moment)
     spans = (Span(since, None, "graph-waits"),) if since is not None else ()
-    events = (Event(since, clock_time(since), "waits"),) if since is not None else ()
+    events = (Event(since, f"{clock_time(since)} hung", "waits"),) if since is not None else ()
     at = scale.column(since) if since is not None else columns
     end = scale.looked_at + 1
     graphs = _activity(sums, group, at, end), _power(sums, group, at, end), _network(sums, at, end)

@@ -117,7 +117,7 @@ def test_of_a_death_who_and_how_comes_before_who_waits() -> None:
 
 def test_the_first_of_several_incidents_and_how_many_more() -> None:
     answer = answer_of(Situation(view(), [incident(), incident("slow", "warning"), incident(until=NOW)]))
-    assert said(answer) == HUNG and answer.headline == f"{HEADLINE} (+1 more)"
+    assert said(answer) == HUNG and answer.headline == f"{HEADLINE} (+1 incident)"
     assert answer.title == f"■ HUNG 6m30s {answer.headline}"
 
 
