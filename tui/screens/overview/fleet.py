@@ -205,11 +205,13 @@ class FleetScreen(Pane):
         return next((way for way in ways if needed <= room - sum(way)), others)
 
     def _show_graphs(self, least: int, more: int, below: int) -> int:
-        """Of the first job in one line, or higher where ``more`` lines are left; of others where ``below`` lines stay
-        free. Returns how many lines they take of these.
+        """Of the first job in one line, or higher where ``more`` lines are left, but not where ``below`` lines would do
+        without; of others where these stay free. Returns how many lines they take of these.
         """
         app, width = self.mltop, self.size.width
         rows = min(MOST_ROWS, least + more)
+        if below and FULL_ROWS <= least + more - below < rows:
+            rows = least + more - below
         is_full = rows >= FULL_ROWS
         columns = (graph_width(width) if is_full else brief_width(width)) if least else 0
         lines: list[list[Cell]] = []
