@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from mltop.probes.model.incident import Doing
 from mltop.probes.model.units import clock_time, known
 from mltop.tui.render.cells import Cell, FittedCell, clip
 from mltop.tui.render.glyphs import GLYPHS
@@ -38,6 +39,23 @@ class Event:
     at: float
     text: str
     style: str
+
+
+def fell_still(doing: Doing) -> list[Event]:
+    """When a job that stands fell still: "11:58:23 hung"; it is not called hung before that is known."""
+    if doing.since is None:
+        return []
+    word = "still" if doing.state == "quiet" else "hung"
+    return [Event(doing.since, f"{clock_time(doing.since)} {word}", "waits")]
+
+
+def last_known(values: Values) -> float | None:
+    return next((value for value in reversed(values) if value is not None), None)
+
+
+def shares_of_most(values: Values, most: float) -> list[float | None]:
+    """Of a scale that ends at ``most``; where that is 0, all values are."""
+    return [None if value is None else value / most if most else 0.0 for value in values]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from mltop.probes.model import Incident, JobKey
 from mltop.probes.model.units import clock_time, count, kilowatts, percent
 from mltop.tui.app.past.sums import Sums
 from mltop.tui.render.cells import Cell
-from mltop.tui.render.graph import LABEL_WIDTH, Event, Scale, Series, Span, Values, stacked
+from mltop.tui.render.graph import LABEL_WIDTH, Event, Scale, Series, Span, Values, last_known, shares_of_most, stacked
 from mltop.tui.render.incidents import kind_cell
 
 if TYPE_CHECKING:
@@ -41,22 +41,14 @@ def job_graph(app: MltopApp, job: JobKey | None, incident: Incident | None, widt
 def _series(sums: Sums, end: int) -> list[Series]:
     """``end``: the column after the one that is looked at. What nothing tells of has no graph."""
     name, values = sums.activity
-    series = [Series(f"{name} active" if name == "SM" else name, percent(_last(values[:end])), "10 min", values)]
+    series = [Series(f"{name} active" if name == "SM" else name, percent(last_known(values[:end])), "10 min", values)]
     watts, rates = sums.whole(sums.power_w), sums.whole(sums.network_bytes_per_s)
-    if (now := _last(watts[:end])) is not None and (most := _most(watts)):
-        series.append(Series("power", kilowatts(now), f"max {kilowatts(most)}", _shares(watts, most)))
-    if (now := _last(rates[:end])) is not None and (most := _most(rates)):
-        series.append(Series("network", f"{count(now)}B/s", f"max {count(most)}B/s", _shares(rates, most)))
+    if (now := last_known(watts[:end])) is not None and (most := _most(watts)):
+        series.append(Series("power", kilowatts(now), f"max {kilowatts(most)}", shares_of_most(watts, most)))
+    if (now := last_known(rates[:end])) is not None and (most := _most(rates)):
+        series.append(Series("network", f"{count(now)}B/s", f"max {count(most)}B/s", shares_of_most(rates, most)))
     return series
-
-
-def _last(values: Values) -> float | None:
-    return next((value for value in reversed(values) if value is not None), None)
 
 
 def _most(values: Values) -> float:
     return max((value for value in values if value is not None), default=0.0)
-
-
-def _shares(values: Values, most: float) -> list[float | None]:
-    return [None if value is None else value / most for value in values]

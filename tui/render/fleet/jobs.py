@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from mltop.probes.judge.states import JobStates, States
 from mltop.probes.model import JobKey
+from mltop.probes.model.incident import Doing
 from mltop.probes.model.units import counted
 from mltop.probes.reach.view import NodeView
 from mltop.tui.render.cells import Cell
@@ -20,15 +21,20 @@ NO_JOB = "no job"
 
 @dataclass(frozen=True)
 class Group:
-    """``about``: how many nodes, and what its ranks do; ``still_since``: when the job fell still (unix s). ``job``:
-    None of nodes without one, and of all nodes.
+    """``about``: how many nodes, and what its ranks do; ``still``: how the job stands, and since when. ``job``: None of
+    nodes without one, and of all nodes.
     """
 
     title: str
     about: tuple[Cell, ...]
     nodes: tuple[NodeView, ...]
     job: JobKey | None = None
-    still_since: float | None = None
+    still: Doing | None = None
+
+    @property
+    def still_since(self) -> float | None:
+        """Unix s."""
+        return self.still.since if self.still is not None else None
 
 
 Key = tuple[str, "int | None", str]  # job, uid, place
@@ -98,9 +104,9 @@ def _group(key: Key | None, views: Sequence[NodeView], states: States) -> Group:
         return Group(NO_JOB if key is None else "no answer", (nodes,), _in_order(views))
     ranks = sum(len(view.summary.ranks) for view in views if view.summary is not None)
     known = _states(key, states)
-    still_since = known.usual.since if known is not None and known.stands else None
+    still = known.usual if known is not None and known.stands else None
     about = (nodes, *_doing(ranks, known))
-    return Group(key[0] or "job", about, _in_order(views), JobKey(key[0], key[1]), still_since)
+    return Group(key[0] or "job", about, _in_order(views), JobKey(key[0], key[1]), still)
 
 
 def _doing(ranks: int, known: JobStates | None) -> tuple[Cell, ...]:

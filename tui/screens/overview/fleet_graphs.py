@@ -5,14 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mltop.probes.model.units import clock_time, count, kilowatts, known, percent
+from mltop.probes.model.units import count, kilowatts, known, percent
 from mltop.probes.reach.view import NodeView
 from mltop.tui.app.past.past import Past
 from mltop.tui.app.past.sums import Sums
 from mltop.tui.render.cells import Cell, line_width
 from mltop.tui.render.fleet.jobs import Group
 from mltop.tui.render.glyphs import GLYPHS
-from mltop.tui.render.graph import Event, Scale, Span, Values, area, axis, line
+from mltop.tui.render.graph import (
+    Event,
+    Scale,
+    Span,
+    Values,
+    area,
+    axis,
+    fell_still,
+    last_known,
+    line,
+    shares_of_most,
+)
 
 GAP = 3
 MOST_ROWS = 9
@@ -50,7 +61,7 @@ def drawn_of(past: Past, group: Group, columns: int, until: float | None, moment
         return None
     scale = Scale(round(sums.until / sums.column_s) - 1, sums.column_s, 1, columns, moment)
     spans = (Span(since, None, "graph-waits"),) if since is not None else ()
-    events = (Event(since, f"{clock_time(since)} hung", "waits"),) if since is not None else ()
+    events = tuple(fell_still(group.still)) if group.still is not None else ()
     at = scale.column(since) if since is not None else columns
     end = scale.looked_at + 1
     graphs = _activity(sums, group, at, end), _power(sums, group, at, end), _network(sums, at, end)
@@ -59,7 +70,7 @@ def drawn_of(past: Past, group: Group, columns: int, until: float | None, moment
 
 def _activity(sums: Sums, group: Group, at: int, end: int) -> Graph:
     name, values = sums.activity
-    now, before = _last(values[:end]), _mean(values[: min(at, end)])
+    now, before = last_known(values[:end]), _mean(values[: min(at, end)])
     about = group.title if group.job is not None else ""
     return Graph(
         f"{name} active" if name == "SM" else name, name, about, percent(now), _fell(before, now, percent), values
@@ -69,17 +80,17 @@ def _activity(sums: Sums, group: Group, at: int, end: int) -> Graph:
 def _power(sums: Sums, group: Group, at: int, end: int) -> Graph:
     limits = [limit for view in group.nodes for limit in _limits(view)]
     values = sums.whole(sums.power_w)
-    now, before = _last(values[:end]), _mean(values[: min(at, end)])
+    now, before = last_known(values[:end]), _mean(values[: min(at, end)])
     most = sum(limits) or max((value for value in values if value is not None), default=0.0)
     about = f"of {kilowatts(most)}" if limits else ""
-    return Graph("power", "power", about, kilowatts(now), _fell(before, now, kilowatts), _shares(values, most))
+    return Graph("power", "power", about, kilowatts(now), _fell(before, now, kilowatts), shares_of_most(values, most))
 
 
 def _network(sums: Sums, at: int, end: int) -> Graph:
     values = sums.whole(sums.network_bytes_per_s)
-    now, before = _last(values[:end]), _mean(values[: min(at, end)])
+    now, before = last_known(values[:end]), _mean(values[: min(at, end)])
     most = max((value for value in values if value is not None), default=0.0)
-    return Graph("network", "net", "", _rate(now), _fell(before, now, _rate), _shares(values, most / 0.9))
+    return Graph("network", "net", "", _rate(now), _fell(before, now, _rate), shares_of_most(values, most / 0.9))
 
 
 def _limits(view: NodeView) -> list[float]:
@@ -89,14 +100,6 @@ def _limits(view: NodeView) -> list[float]:
 
 def _rate(value: float | None) -> str:
     return f"{count(value)}B/s"
-
-
-def _shares(values: Values, most: float) -> list[float | None]:
-    return [None if value is None else value / most if most else 0.0 for value in values]
-
-
-def _last(values: Values) -> float | None:
-    return next((value for value in reversed(values) if value is not None), None)
 
 
 def _mean(values: Values) -> float | None:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from mltop.probes.model import GpuSample
 from mltop.probes.model.incident import STANDING_STATES
-from mltop.probes.model.units import clock_time, count, counted, kilowatts, known, percent
+from mltop.probes.model.units import count, counted, kilowatts, known, percent
 from mltop.probes.reach.view import NodeView
 from mltop.tui.app.past.track import Track
 from mltop.tui.filters.fields import users_of
 from mltop.tui.render.gpus.table import rate_of
-from mltop.tui.render.graph import Event, Scale, Series, Span, Values
+from mltop.tui.render.graph import Event, Scale, Series, Span, Values, fell_still
 from mltop.tui.screens.row_context import RowContext
 
 Lane = Sequence["float | None"]
@@ -119,6 +119,5 @@ def _standing(node: NodeView, context: RowContext) -> tuple[tuple[Span, ...], tu
         states = context.picture.states.job(node.node, *job)
         if states is not None and states.usual.state in STANDING_STATES and states.usual.since is not None:
             spans.append(Span(states.usual.since, None, "graph-waits"))
-            word = "still" if states.usual.state == "quiet" else "hung"
-            events.append(Event(states.usual.since, f"{clock_time(states.usual.since)} {word}", "waits"))
+            events += fell_still(states.usual)
     return tuple(spans), tuple(events)

@@ -8,10 +8,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mltop.probes.model.incident import Doing
 from mltop.probes.model.units import clock_time
+from mltop.probes.model.vocabulary import WorkState
 from mltop.tui.render.cells import Cell, Column, Row, columns_line, line_width, plain
 from mltop.tui.render.glyphs import GLYPHS
-from mltop.tui.render.graph import LABEL_WIDTH, Event, GraphCell, Scale, Series, Span, area, axis, line, stacked
+from mltop.tui.render.graph import (
+    LABEL_WIDTH,
+    Event,
+    GraphCell,
+    Scale,
+    Series,
+    Span,
+    area,
+    axis,
+    fell_still,
+    line,
+    stacked,
+)
 
 NOW = 1_763_640_000
 
@@ -157,3 +171,10 @@ def test_graphs_take_the_lines_that_there_are(rows: int, count: int) -> None:
     assert bool(shown) == (rows >= 3), "one needs two lines and an axis"
     if rows >= 3:
         assert plain(lines[-1]).endswith("now")
+
+
+@pytest.mark.parametrize(("state", "word"), [("quiet", "still"), ("stalled", "hung"), ("waits", "hung")])
+def test_a_job_is_not_called_hung_before_that_is_known(state: WorkState, word: str) -> None:
+    (event,) = fell_still(Doing(state, NOW - 240.0))
+    assert (event.at, event.text) == (NOW - 240.0, f"{clock_time(NOW - 240.0)} {word}")
+    assert fell_still(Doing(state)) == []
