@@ -158,6 +158,9 @@ def test_the_fake_answers_as_it_was_recorded(kind: str, driver: str, tmp_path: P
 
 
 def polled() -> list[dict[str, Any]]:
+    """The GPUs of the first poll in which no value comes only with one of the next."""
     with Mltop() as mltop:
         mltop.poll()
-        return [{key: value for key, value in asdict(gpu).items() if key not in MOVES} for gpu in mltop.poll()]
+        while any(gap.kind == "starting" for gap in mltop.gaps):
+            mltop.poll()
+        return [{key: value for key, value in asdict(gpu).items() if key not in MOVES} for gpu in mltop.gpus]
