@@ -182,6 +182,21 @@ def capture() -> None:
 
 @command(
     cli,
+    click.argument("paths", metavar="[PATH]...", nargs=-1),
+    click.option("--job", metavar="ID", help="A Slurm job: sacct and scontrol say where its output is."),
+    JSON,
+    click.option("-v", "--verbose", is_flag=True, help="All quoted lines, and every way in which ranks ended."),
+)
+def explain() -> None:
+    """Who failed first in a job that is dead, from its logs: exit 0 ended well or from outside, 1 explained, 3 cannot tell.
+
+    PATH: log files, folders of them, Slurm's outputs, torchrun's log folder, error files; plain or compressed; - for
+    standard input. Nodes and rights are not needed.
+    """
+
+
+@command(
+    cli,
     *TARGETS,
     click.option("-o", "path", required=True, metavar="FILE", help="A new file, .jsonl or .jsonl.gz."),
     click.option(

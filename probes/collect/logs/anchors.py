@@ -1,0 +1,321 @@
+"""Single lines that tell of an end, as a table: an expression, and what it gives. Sources: c10d, gloo, NCCL, torchrun,
+Slurm and the kernel, of several releases each; none of them promises its wording, so fields are looked for loosely.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Callable
+
+from mltop.probes.model.evidence.logs import EventKind
+
+Fields = dict[str, Any]  # of LogEvent
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """``holds``: words without which the expression need not be tried."""
+
+    holds: str
+    expression: re.Pattern[str]
+    kind: EventKind
+    fields: Callable[[re.Match[str]], Fields] = lambda _: {}
+
+
+def _anchor(
+    holds: str, expression: str, kind: EventKind, fields: Callable[[re.Match[str]], Fields] | None = None
+) -> Anchor:
+    # A terminal that wrapped a line may have put blanks anywhere: where ours has one, any number may stand.
+    loose = re.compile(expression.replace(" ", r"\s*"))
+    return Anchor(holds, loose, kind, fields or (lambda _: {}))
+
+
+def _timeout(match: re.Match[str]) -> Fields:
+    sequence, op, numel_in, numel_out, _, ran = match.groups()
+    sizes = (int(numel_in), int(numel_out)) if numel_in and numel_out else None
+    return {"sequence": int(sequence), "op": op, "sizes": sizes, "ran_s": int(ran) / 1000 if ran else None}
+
+
+def _triple(match: re.Match[str]) -> Fields:
+    sequence, enqueued, started, op, completed = match.groups()
+    counts = {"enqueued": int(enqueued), "completed": int(completed), "started": int(started) if started else None}
+    return {"sequence": int(sequence), "op": op or "", **counts}
+
+
+def _older_triple(match: re.Match[str]) -> Fields:
+    return {"sequence": int(match[1]), "enqueued": int(match[2]), "completed": int(match[3])}
+
+
+def _dump(match: re.Match[str]) -> Fields:
+    source = match["source"] if "source" in match.re.groupindex else None
+    named = (int(source),) if source and int(source) >= 0 else ()
+    return {"enqueued": int(match["enq"]), "completed": int(match["done"]), "named": named}
+
+
+_MOST_NAMED = 4096
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """ "1, 2" or "0-2,5"."""
+    found: list[int] = []
+    for first, last in re.findall(r"(\d{1,8})(?: ?- ?(\d{1,8}))?", text):
+        found += range(int(first), min(int(last or first), int(first) + _MOST_NAMED) + 1)
+    return tuple(found[:_MOST_NAMED])
+
+
+def _peer(match: re.Match[str]) -> Fields:
+    return {"peer": match["peer"], "device": match["hca"] or "", "code": int(match["a"] or match["b"] or match["c"])}
+
+
+def _gone(match: re.Match[str]) -> Fields:
+    return {"peer": match[1] or ""}
+
+
+_SIGNALS_OF_SRUN = {
+    "Killed": 9,
+    "Segmentation fault": 11,
+    "Bus error": 7,
+    "Illegal instruction": 4,
+    "Floating point exception": 8,
+}
+
+
+def _task(match: re.Match[str]) -> Fields:
+    node, tasks, said = match["node"], match["tasks"], match["said"]
+    word = said.strip()
+    for name, number in _SIGNALS_OF_SRUN.items():
+        if word.startswith(name):
+            return {"node": node, "named": numbers(tasks), "how": "signal", "code": number}
+    if word.startswith("Out Of Memory"):
+        return {"node": node, "named": numbers(tasks), "how": "oom", "code": 9}
+    if word.startswith("Aborted"):
+        return {"node": node, "named": numbers(tasks), "how": "signal", "code": 6}
+    code = re.search(r"exit code (\d{1,3})", word)
+    if code:
+        return {"node": node, "named": numbers(tasks), "how": "exit", "code": int(code[1])}
+    return {"node": node, "named": numbers(tasks), "how": "stopped", "code": 15}
+
+
+_FATAL = {
+    "Segmentation fault": 11,
+    "Bus error": 7,
+    "Aborted": 6,
+    "Illegal instruction": 4,
+    "Floating point exception": 8,
+}
+
+ANCHORS: tuple[Anchor, ...] = (
+    _anchor(
+        "caught collective op",
+        r"caught collective operation timeout: ?WorkNCCL\(SeqNum=(\d+), ?OpType=(\w+)(?:, ?NumelIn=(\d+), ?NumelOut"
+        r"=(\d+))?(?:, ?\w[\w ]*=[^,()]*)*?, ?Timeout\(ms\)=(\d+)\)(?: ran for (\d+) milli)?",
+        "collective_timeout",
+        _timeout,
+    ),
+    _anchor(
+        "PG status",
+        r"at work sequence id: (\d+) PG status: last enqueued work: (-?\d+),(?: last started work: (-?\d+)"
+        r"(?: \((\w+)\))?,)? last completed work: (-?\d+)",
+        "counters",
+        _triple,
+    ),
+    _anchor(
+        "last enqueued NCCL work",
+        r"(?:by watchdog at work|Timeout at NCCL work): (\d+), last enqueued NCCL work: (-?\d+), "
+        r"last completed NCCL work: (-?\d+)",
+        "counters",
+        _older_triple,
+    ),
+    _anchor(
+        "dump signal",
+        r"Received a dump signal due to a collective timeout from (?:this local rank|rank (?P<source>-?\d+))"
+        r".{0,200}?Last enqueued NCCL work: (?P<enq>-?\d+), last completed NCCL work: (?P<done>-?\d+)",
+        "dump_signal",
+        _dump,
+    ),
+    _anchor(
+        "Received a global timeout",
+        r"Received a global timeout from another rank.{0,120}?"
+        r"Last enqueued NCCL work: (?P<enq>-?\d+), last completed NCCL work: (?P<done>-?\d+)",
+        "dump_signal",
+        _dump,
+    ),
+    _anchor("signal dumping", r"First PG on this rank to signal dumping", "first_to_dump"),
+    _anchor(
+        "watchdog got stuck",
+        r"watchdog got stuck for (\d+) seconds",
+        "stuck_watchdog",
+        lambda m: {"ran_s": float(m[1])},
+    ),
+    _anchor("acquire GIL", r"Could not acquire GIL within \d+ ms on exit", "gil_held"),
+    _anchor(
+        "remote error detected",
+        r"remote error detected from rank: (\d+)",
+        "remote_named",
+        lambda m: {"named": (int(m[1]),)},
+    ),
+    _anchor(
+        "to pass monitoredBarrier",
+        r"Ranks? (\d[\d, ]*) failed to pass monitoredBarrier in (\d+) ms",
+        "barrier_named",
+        lambda m: {"named": numbers(m[1]), "ran_s": int(m[2]) / 1000},
+    ),
+    _anchor(
+        "ranks",
+        r"ranks \[([\d, ]+)\] are the lagging ranks",
+        "desync_named",
+        lambda m: {"named": numbers(m[1])},
+    ),
+    _anchor(
+        "join collective",
+        r"\[(\d+)\] finished collective #(\d+), but didn't join collective #(\d+)",
+        "desync_named",
+        lambda m: {"named": (int(m[1]),), "sequence": int(m[3])},
+    ),
+    _anchor(
+        "heartbeat",
+        r"Did not get (?:initial|subsequent) heartbeat\. Waited ([\d.]+) seconds",
+        "heartbeat_named",
+        lambda m: {"ran_s": float(m[1])},
+    ),
+    _anchor(
+        "has been open for",
+        r"Section '?([\w.-]+)'? has been open for ([\d.]+) seconds\. Timeout is",
+        "heartbeat_named",
+        lambda m: {"op": m[1], "ran_s": float(m[2])},
+    ),
+    _anchor(
+        "waiting",
+        r"Timed out waiting (\d+) ?ms for (send|recv)",
+        "gloo_timeout",
+        lambda m: {"ran_s": int(m[1]) / 1000, "op": m[2]},
+    ),
+    _anchor(
+        "Got completion",
+        r"Got completion from peer (?P<peer>[\w.:\[\]-]+?)<\d+>.{0,60}?(?:error (?P<a>\d+)|"
+        r"status=(?:(?P<b>\d+)|\w+\((?P<c>\d+)\)))(?:.{0,300}?hca (?P<hca>[\w.-]+))?",
+        "network",
+        _peer,
+    ),
+    _anchor(
+        "onnection closed by",
+        r"Connection closed by (?:remote )?peer \[?([\w.:-]+?)(?:\]:\d+|<\d+>)",
+        "peer_lost",
+        _gone,
+    ),
+    _anchor("Read error", r"Read error \[([\w.:-]+)\]:\d+: Connection reset by peer", "peer_lost", _gone),
+    _anchor("onnectFullMesh failed", r"connectFullMesh failed", "peer_lost"),
+    _anchor(
+        "NCCL WARN Call to",
+        r"NCCL WARN Call to .{0,80}?(?:failed|returned).{0,40}?Connection (?:refused|reset)",
+        "peer_lost",
+    ),
+    _anchor(
+        "async", r"NET/IBP? ?: ([\w.-]+):\d+.{0,20}? async .{0,10}?(?:fatal )?event", "port", lambda m: {"device": m[1]}
+    ),
+    _anchor("taking the entire process down", r"taking the entire process down", "aborted"),
+    _anchor("watchdog thread terminated", r"[Ww]atchdog thread terminated with exception", "aborted"),
+    _anchor("communicator was aborted", r"NCCL communicator was aborted", "aborted"),
+    _anchor("Terminating the process after", r"Terminating the process after attempting to dump", "aborted"),
+    _anchor('"should dump" flag', r'Failed to check the "should dump" flag on TCPStore', "store"),
+    _anchor(
+        "Assertion",
+        r"\S+\.(?:cu|cuh|cpp|h):\d+:.{0,300}?block: \[[\d,]+\], thread: \[[\d,]+\] Assertion .{0,300}? failed",
+        "device_assert",
+    ),
+    _anchor(
+        "Fatal Python error",
+        r"Fatal Python error: (Segmentation fault|Bus error|Aborted|Illegal instruction|Floating point exception)",
+        "fatal_signal",
+        lambda m: {"how": "signal", "code": _FATAL[m[1]]},
+    ),
+    _anchor(
+        "srun: error: ", r"srun: error: (?P<node>[\w.-]+): tasks? (?P<tasks>[\d,\- ]+): (?P<said>.+)", "died", _task
+    ),
+    _anchor("oom", r"Detected \d+ oom[_-]kill event", "oom_kill", lambda _: {"how": "oom", "code": 9}),
+    _anchor(
+        "Out of memory: Killed process",
+        r"Out of memory: Killed process (\d+)",
+        "oom_kill",
+        lambda m: {"how": "oom", "code": 9, "pid": int(m[1])},
+    ),
+    _anchor(
+        "Killed process",
+        r"Memory cgroup out of memory: Killed process (\d+)",
+        "oom_kill",
+        lambda m: {"how": "oom", "code": 9, "pid": int(m[1])},
+    ),
+    _anchor(
+        "NVRM: Xid",
+        r"NVRM: Xid \((?:PCI:)?([\da-fA-F:.]+)\): (\d+)(?:, pid='?(\d+))?",
+        "xid",
+        lambda m: {"device": m[1], "code": int(m[2]), "pid": int(m[3]) if m[3] else None},
+    ),
+    _anchor(
+        "CANCELLED AT",
+        r"\*\*\* (?:STEP|JOB) ([\w.+]+) ON ([\w.-]+) CANCELLED AT \S+ DUE TO TIME LIMIT",
+        "time_limit",
+        lambda m: {"node": m[2]},
+    ),
+    _anchor(
+        "CANCELLED AT",
+        r"\*\*\* (?:STEP|JOB) ([\w.+]+) ON ([\w.-]+) CANCELLED AT \S+ DUE TO PREEMPTION",
+        "preempted",
+        lambda m: {"node": m[2]},
+    ),
+    _anchor(
+        "CANCELLED AT", r"\*\*\* (?:STEP|JOB) ([\w.+]+) ON ([\w.-]+) CANCELLED AT \S+ DUE TO NODE FAIL", "node_failure"
+    ),
+    _anchor(
+        "CANCELLED AT",
+        r"\*\*\* (?:STEP|JOB) ([\w.+]+) ON ([\w.-]+) CANCELLED AT \S+(?! ?DUE)",
+        "cancelled",
+        lambda m: {"node": m[2]},
+    ),
+    _anchor("Node failure", r"error: Node failure on ([\w.-]+)", "node_failure", lambda m: {"node": m[1]}),
+    _anchor("signal", r"Received (?:Signals\.SIG)?(?:SIGINT|2) death signal", "interrupted"),
+    _anchor("signal", r"Received (?:Signals\.SIG)?(?:SIGTERM|15|SIGHUP|1) death signal", "terminated"),
+    _anchor(
+        "closing signal", r"Sending process (\d+) closing signal (SIG\w+)", "terminated", lambda m: {"pid": int(m[1])}
+    ),
+    _anchor(
+        "failed (exitcode",
+        r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)",
+        "agent_failed",
+        lambda m: {"code": int(m[1]), "pid": int(m[3]), "named": (int(m[2]),)},
+    ),
+    _anchor(
+        "nranks", r"\brank (\d+) nranks (\d+)", "world", lambda m: {"group_rank": int(m[1]), "sequence": int(m[2])}
+    ),
+)
+THINNED = re.compile(r"\[repeated \d+x across cluster\]")
+_GROUP = re.compile(
+    r"\[PG(?: ID)? (?P<id>\d+)(?: PG GUID (?P<guid>[^\s(\]]+))?(?: ?\((?P<name>[^()\]]{0,80})\))? Rank (?P<rank>\d+)\]"
+)
+_OLD_RANK = re.compile(r"\[Rank (\d+)\]")
+
+
+def events_in(text: str) -> Iterator[tuple[Anchor, Fields]]:
+    """Each anchor once, in the order of the table; of Slurm's cancellations the most exact one."""
+    ended = False
+    for anchor in ANCHORS:
+        if anchor.holds not in text or (ended and anchor.holds == "CANCELLED AT"):
+            continue
+        match = anchor.expression.search(text)
+        if match is not None:
+            ended = ended or anchor.holds == "CANCELLED AT"
+            yield anchor, anchor.fields(match)
+
+
+def group_of(text: str) -> Fields:
+    """The process group of a line of c10d, and the rank in it."""
+    match = _GROUP.search(text)
+    if match is None:
+        old = _OLD_RANK.search(text)
+        return {"group_rank": int(old[1])} if old else {}
+    name = match["name"] or ""
+    is_default = name.startswith("default") or match["guid"] == "0" or (not name and match["id"] == "0")
+    key = "" if is_default else match["guid"] or f"id {match['id']}"
+    return {"group": key, "group_name": name, "group_rank": int(match["rank"])}

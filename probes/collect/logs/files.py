@@ -1,0 +1,241 @@
+"""One file of a job, opened and read: plain or compressed, a log or torchelastic's error file, and what its path says.
+
+A file is a stranger's: only plain files are opened, what is no text or cannot be unpacked is said, never guessed at.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import os
+import re
+import shutil
+import stat
+import subprocess
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO, Callable
+
+from mltop.probes.collect.logs.parser import LogParser, quoted
+from mltop.probes.collect.logs.prefixes import Clock, speaker_of, without_colours
+from mltop.probes.collect.logs.scanning import Scanner, blocks
+from mltop.probes.collect.logs.tracebacks import kind_of_exception
+from mltop.probes.model.evidence.logs import LogEvent, LogFile, Speaker
+from mltop.probes.model.gap import Gap
+
+Progress = Callable[[int], None]
+
+_EDGE = 64 * 1024  # of its beginning and its end all lines are looked at
+_MOST_ERROR_FILE = 4 << 20
+_RANK_FOLDER = re.compile(
+    r"(?:^|/)([^/]+)/attempt_(\d{1,6})/(\d{1,6})/(?:stdout\.log|stderr\.log|error\.json)(?:\.\w{2,4})?$"
+)
+_RANK_NAME = re.compile(r"(?:^|[^a-z])rank[_.-]?(\d{1,8})(?!\d)", re.IGNORECASE)
+_SLURM_NAME = re.compile(r"(?:^|/)(?:slurm|job)[-_](\d{1,12})(?:_\d+)?(?=[^\d/]*[^/]*$)")
+_PACKED = (".gz", ".bz2", ".xz", ".zst")
+_NUMBER = re.compile(r"(\d{1,8})(?!.*\d)")
+_STEP = re.compile(r"(?i)\b(?:iteration|global[_ ]step|step|iter)s?[ =:#\[]*(\d{1,10})")
+
+
+def described(path: str) -> LogFile:
+    """What a path says, before the file is opened."""
+    file = LogFile(path)
+    match = _RANK_FOLDER.search(path)
+    if match is not None:
+        file.run, file.attempt, file.local_rank = match[1], int(match[2]), int(match[3])
+        file.run_parent = path[: match.start(1)].rstrip("/")
+        file.is_error_file = "/error.json" in path
+    name = path.rpartition("/")[2]
+    rank = _RANK_NAME.search(name) if match is None else None
+    file.rank = int(rank[1]) if rank else None
+    stem = name
+    while stem.endswith((*_PACKED, ".log", ".out", ".err", ".txt")):
+        stem = stem.rpartition(".")[0]
+    number = _NUMBER.search(stem)
+    file.number = int(number[1]) if number else None
+    file.series = f"{path[: len(path) - len(name)]}{stem[: number.start(1)] if number else stem}"
+    job = _SLURM_NAME.search(path)
+    file.slurm_job = job[1] if job else ""
+    return file
+
+
+def read_log(path: str, progress: Progress | None = None) -> LogFile:
+    """Everything that the file tells. What cannot be read is a gap of it."""
+    file = described(path)
+    try:
+        with opened(path) as (stream, written_at, size_bytes):
+            file.size_bytes = size_bytes
+            _read(file, stream, written_at, progress)
+    except (OSError, EOFError, zlib.error, lzma.LZMAError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        file.gaps.append(Gap.about("log", item=path, why=f"cannot be read to its end: {why}"))
+    return file
+
+
+def read_stream(name: str, stream: BinaryIO, written_at: float, progress: Progress | None = None) -> LogFile:
+    """Of standard input."""
+    file = LogFile(name)
+    _read(file, stream, written_at, progress)
+    return file
+
+
+def _read(file: LogFile, stream: BinaryIO, written_at: float, progress: Progress | None) -> None:
+    clock = Clock(written_at)
+    if file.path.endswith((".json", ".json.gz")) and ("error" in file.path.rpartition("/")[2] or file.is_error_file):
+        data = stream.read(_MOST_ERROR_FILE)
+        if _error_file(file, data, written_at):
+            return
+        stream = io.BytesIO(data)
+    parser = LogParser(file, clock)
+    scanner = Scanner(parser)
+    last, before = b"", b""
+    for block in blocks(stream):
+        if not last:
+            if _is_binary(block):
+                file.gaps.append(Gap.about("log", item=file.path, why="is no text"))
+                return
+            _edge(file, block[:_EDGE], clock, is_end=False)
+        scanner.feed(block)
+        before, last = last, block
+        if progress is not None:
+            progress(len(block))
+    parser.finish()
+    file.lines = scanner.lines + (1 if last and not last.endswith(b"\n") else 0)
+    file.is_cut = bool(last) and not last.endswith((b"\n", b"\r"))
+    end = (before[-_EDGE:] + last)[-_EDGE:]
+    _edge(file, end, clock, is_end=True)
+
+
+def _is_binary(block: bytes) -> bool:
+    """More than a stray NUL: a pickle, an archive, a picture."""
+    head = block[:4096]
+    return head.startswith((b"\x80\x02", b"\x80\x04", b"\x80\x05")) or head.count(b"\0") > len(head) // 10
+
+
+def _edge(file: LogFile, data: bytes, clock: Clock, *, is_end: bool) -> None:
+    """Who writes at this end, and the last stamp and step there."""
+    lines = without_colours(data.decode("utf-8", "replace")).split("\n")
+    steps, stamped = [], []
+    for index, line in enumerate(lines):
+        for part in line.split("\r"):
+            speaker, rest = speaker_of(part[:300])
+            if speaker != Speaker() and len(file.speakers) < 8192:
+                file.speakers.add(speaker)
+            step = _STEP.search(rest)
+            if step is not None:
+                steps.append((index, int(step[1])))
+    for line in reversed(lines) if is_end else lines:
+        at = clock.stamp(line[:200])
+        if at is not None:
+            stamped.append(at)
+            break
+    if not is_end:
+        file.first_at = stamped[0] if stamped else None
+        return
+    file.last_at = stamped[0] if stamped else None
+    if steps:
+        index, file.last_step = steps[-1]
+        file.last_step_line = max(0, file.lines - (len(lines) - 1 - index) + (0 if file.is_cut else 1))
+
+
+def _error_file(file: LogFile, data: bytes, written_at: float) -> bool:
+    """torchelastic's ``error.json``; False when it is something else."""
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError):
+        return False
+    message: Any = content.get("message") if isinstance(content, dict) else None
+    details = message if isinstance(message, dict) else {}
+    text = details.get("message") if details else message
+    if not isinstance(text, str):
+        return False
+    more = details.get("extraInfo") if details else None
+    more = more if isinstance(more, dict) else {}
+    said = str(more.get("timestamp", ""))
+    at = float(said) if said.isascii() and said.isdigit() and len(said) < 12 else written_at
+    first, _, rest = text.strip().partition("\n")
+    first = f"{first} {rest[:300]}".replace("\n", " ").strip()
+    name, _, words = first.partition(": ")
+    kind = kind_of_exception(name, words) if re.fullmatch(r"[\w.]+", name) else "peer_exception"
+    event = LogEvent(kind, file.path, 1, quoted(first), at=at, is_dated=True, attempt=file.attempt or 0)
+    event.place = _place(str(more.get("py_callstack", "")))
+    _named_within(event, words)
+    file.events.append(event)
+    file.is_error_file, file.lines, file.last_at = True, 1, at
+    return True
+
+
+def _named_within(event: LogEvent, words: str) -> None:
+    from mltop.probes.collect.logs.anchors import events_in
+
+    for anchor, fields in events_in(words) if event.kind == "peer_exception" else ():
+        if anchor.kind in ("gloo_timeout", "barrier_named", "collective_timeout", "peer_lost"):
+            event.kind = anchor.kind
+            for name, value in fields.items():
+                setattr(event, name, value)
+            return
+
+
+def _place(callstack: str) -> str:
+    frames = re.findall(r'File "([^"]{1,500})", line (\d{1,9}), in (\S{1,200})', callstack)
+    own = [frame for frame in frames if "-packages/" not in frame[0] and "/lib/python3" not in frame[0]]
+    if not frames:
+        return ""
+    file, line, function = (own or frames)[-1]
+    return f"{function} ({file}:{line})"
+
+
+@contextmanager
+def opened(path: str) -> Iterator[tuple[BinaryIO, float, int]]:
+    """The unpacked bytes, when the file was last written, and its size on disk."""
+    place = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(place, "rb", buffering=0) as raw:
+        found = os.fstat(raw.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(0, "is no plain file")
+        head = raw.read(6) or b""
+        raw.seek(0)
+        if head.startswith(b"\x28\xb5\x2f\xfd"):
+            with _by_zstd(raw) as stream:
+                yield stream, found.st_mtime, found.st_size
+            return
+        yield _unpacking(raw, head), found.st_mtime, found.st_size
+
+
+def _unpacking(raw: BinaryIO, head: bytes) -> BinaryIO:
+    if head.startswith(b"\x1f\x8b"):
+        return gzip.GzipFile(fileobj=raw)  # type: ignore[return-value]
+    if head.startswith(b"BZh"):
+        return bz2.BZ2File(raw)  # type: ignore[return-value]
+    if head.startswith(b"\xfd7zXZ\0"):
+        return lzma.LZMAFile(raw)  # type: ignore[return-value]
+    return raw
+
+
+@contextmanager
+def _by_zstd(raw: BinaryIO) -> Iterator[BinaryIO]:
+    """Python's own module (3.14), or the program of that name."""
+    try:
+        from compression import zstd  # type: ignore[import-not-found,unused-ignore]
+
+        yield zstd.ZstdFile(raw)
+        return
+    except ImportError:
+        program = shutil.which("zstd")
+    if program is None:
+        raise OSError(0, "zstd is not on this machine: unpack it first")
+    child = subprocess.Popen([program, "-dc"], stdin=raw, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    try:
+        assert child.stdout is not None
+        yield child.stdout  # type: ignore[misc]
+        if child.wait() != 0:
+            raise OSError(0, "is no whole zstd file")
+    finally:
+        child.kill()
+        child.wait()
+        if child.stdout is not None:
+            child.stdout.close()

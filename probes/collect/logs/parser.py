@@ -1,0 +1,329 @@
+"""From the lines of one file that may matter to events: whose line it is, which anchor it has, which block it is in."""
+
+from __future__ import annotations
+
+import re
+import signal
+from dataclasses import dataclass, field, replace
+from typing import Any, Callable, Union
+
+from mltop.probes.collect.logs.anchors import THINNED, Anchor, events_in, group_of
+from mltop.probes.collect.logs.prefixes import Clock, pieces, speaker_of, without_colours
+from mltop.probes.collect.logs.tracebacks import (
+    LAUNCHERS,
+    TRACEBACK,
+    FailedRank,
+    StackBlock,
+    TorchrunBlock,
+    TracebackBlock,
+    kind_of_exception,
+)
+from mltop.probes.collect.redaction.shapes import clipped
+from mltop.probes.collect.redaction.values import shown_text
+from mltop.probes.model.evidence.logs import EventKind, LogEvent, LogFile, Speaker
+from mltop.probes.model.text import clean
+
+Block = Union[TracebackBlock, StackBlock, TorchrunBlock]
+
+MOST_QUOTED = 400  # characters
+MOST_SPEAKERS = 8192
+_MOST_ALIKE = 5  # of one kind of one writer: the first ones
+_MOST_RAISED = 4  # exceptions: also the last ones, as those that were handled come before the one that was not
+_MOST_JOINED = 3  # further lines in which a wrapped one may go on
+_SHORTEST_WRAPPED = 30
+_MOST_LINE = 16_384
+_STACK = re.compile(r"(?:Thread|Current thread) 0x[0-9a-f]+.*\(most recent call first\):")
+_RUN = re.compile(r"/([^/\s]{1,200}_[a-z0-9_]{8})/attempt_\d{1,6}/")
+_STEP_ID = re.compile(r"StepId=(\d{1,12})|(?:STEP|JOB) (\d{1,12})[ .]")
+_KILLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+@dataclass
+class _Wrapped:
+    """A line whose anchor is not complete: it may go on in the next ones."""
+
+    number: int
+    text: str
+    speaker: Speaker
+    at: float | None
+    tries: int = 0
+
+
+@dataclass
+class LogParser:
+    """``take`` the lines that may matter, in order; while ``wants_more`` also those after them."""
+
+    file: LogFile
+    clock: Clock
+    context: Callable[[], float | None] = lambda: None
+    _blocks: dict[Speaker, Block] = field(default_factory=dict)
+    _wrapped: _Wrapped | None = None
+    _counts: dict[tuple[object, ...], int] = field(default_factory=dict)
+    _attempt: int = 0
+    _gave_up: bool = False
+    _began: dict[Speaker, tuple[float | None, int]] = field(default_factory=dict)
+
+    @property
+    def wants_more(self) -> bool:
+        return bool(self._blocks) or self._wrapped is not None
+
+    def take(self, number: int, raw: bytes) -> None:
+        line = without_colours(raw[:_MOST_LINE].decode("utf-8", "replace").rstrip("\r\n"))
+        if "\r" in line:  # a progress bar that was written over: each state of it is a line
+            for part in line.split("\r"):
+                if part.strip():
+                    self._line(number, part)
+            return
+        self._line(number, line)
+
+    def _line(self, number: int, line: str) -> None:
+        outer, rest = speaker_of(line)
+        for index, piece in enumerate(pieces(rest)):
+            inner, text = speaker_of(piece) if index else (outer, piece)
+            if index:
+                inner = Speaker(
+                    inner.rank, outer.local_rank, outer.task, inner.node or outer.node, inner.pid or outer.pid
+                )
+            self._piece(number, text, inner, line if not index else piece)
+
+    def _piece(self, number: int, text: str, speaker: Speaker, whole: str) -> None:
+        if speaker != Speaker():
+            self._note(speaker)
+        if THINNED.search(text):
+            self.file.is_thinned = True
+        block = self._blocks.get(speaker)
+        if block is not None:
+            if block.take(text, number):
+                return
+            self._close(speaker, block)
+            if isinstance(block, TorchrunBlock):
+                return
+        if self._opens(number, text, speaker):
+            return
+        if self._wrapped is not None and self._joined(text, speaker):
+            return
+        self._anchored(number, text, speaker, whole)
+
+    def _note(self, speaker: Speaker) -> None:
+        if len(self.file.speakers) < MOST_SPEAKERS:
+            self.file.speakers.add(speaker)
+
+    def _opens(self, number: int, text: str, speaker: Speaker) -> bool:
+        stripped = text.strip()
+        block: Block | None = None
+        if stripped == TRACEBACK or (stripped.endswith(TRACEBACK) and "traceback :" not in stripped):
+            block = TracebackBlock(number)
+        elif _STACK.search(stripped):
+            block = StackBlock(number)
+        elif stripped == "Failures:" or stripped.startswith("Root Cause (first observed failure)"):
+            block = TorchrunBlock(number)
+            block.take(text, number)
+        if block is None:
+            return False
+        before = self._blocks.pop(speaker, None)
+        if before is not None:
+            self._close(speaker, before)
+        if len(self._blocks) < MOST_SPEAKERS:
+            self._blocks[speaker] = block
+            at = self.clock.stamp(text[:200])
+            self._began[speaker] = (at if at is not None else self.context(), self._attempt)
+        return True
+
+    def _anchored(self, number: int, text: str, speaker: Speaker, whole: str) -> None:
+        found = list(events_in(text))
+        at = self.clock.stamp(whole[:400])
+        for anchor, fields in found:
+            self._add(anchor.kind, number, text, speaker, fields, at=at)
+        is_half = any(anchor.kind == "collective_timeout" and fields["ran_s"] is None for anchor, fields in found)
+        if (not found or is_half) and len(whole) >= _SHORTEST_WRAPPED and _may_go_on(text):
+            self._wrapped = _Wrapped(number, text, speaker, at)
+
+    def _joined(self, text: str, speaker: Speaker) -> bool:
+        """Whether this line is the rest of the one before it."""
+        wrapped = self._wrapped
+        assert wrapped is not None
+        stamped = self.clock.stamp(text[:40]) is not None
+        if stamped or not text or (speaker not in (Speaker(), wrapped.speaker)):
+            wrapped.tries += 1  # another process's line may stand between
+            if wrapped.tries > _MOST_JOINED:
+                self._wrapped = None
+            return False
+        found: list[tuple[Anchor, dict[str, Any]]] = []
+        for joined in (wrapped.text + text, f"{wrapped.text} {text}"):
+            found = list(events_in(joined))
+            if found:
+                break
+        wrapped.text, wrapped.tries = wrapped.text + text, wrapped.tries + 1
+        is_half = any(anchor.kind == "collective_timeout" and fields["ran_s"] is None for anchor, fields in found)
+        if found and not is_half:
+            for anchor, fields in found:
+                self._add(anchor.kind, wrapped.number, wrapped.text, wrapped.speaker, fields, at=wrapped.at)
+            self._wrapped = None
+            return True
+        if wrapped.tries >= _MOST_JOINED:
+            self._wrapped = None
+        return False
+
+    def _close(self, speaker: Speaker, block: Block) -> None:
+        self._blocks.pop(speaker, None)
+        began, attempt = self._began.pop(speaker, (None, self._attempt))
+        of_attempt = {"attempt": attempt if self.file.attempt is None else self.file.attempt}
+        if isinstance(block, TorchrunBlock):
+            self._failed_ranks(block)
+        elif isinstance(block, StackBlock):
+            if block.frames:
+                self._add(
+                    "stack", block.line, block.frames[0], speaker, {"frames": tuple(block.frames[:40])}, None, began
+                )
+        elif block.chain and not LAUNCHERS.search(block.chain[-1].name):
+            kind, fields, words = block.fields()
+            self._add(
+                kind, block.last_line, words, speaker, {**fields, **of_attempt}, at=None, near=began, is_block=True
+            )
+
+    def _failed_ranks(self, block: TorchrunBlock) -> None:
+        self._gave_up = True
+        for entry in block.entries:
+            if entry.code is None or entry.rank is None:
+                continue
+            if entry.run:
+                self.file.mentions.add(entry.run)
+            attempt = entry.attempt if entry.attempt is not None else max(0, self._attempt - 1)
+            told = _fields_of(entry, attempt)
+            self._add("exit", entry.line, _words_of(entry), Speaker(), told, at=self._time(entry))
+            if entry.last:
+                name, _, message = entry.last.partition(": ")
+                kind = kind_of_exception(name, message)
+                found = next(((anchor.kind, more) for anchor, more in events_in(message)), None)
+                fields: dict[str, Any] = {
+                    "rank": entry.rank,
+                    "attempt": attempt,
+                    "node": told["node"],
+                    "by_launcher": True,
+                }
+                if kind == "peer_exception" and found is not None:
+                    kind, fields = found[0], {**fields, **found[1]}
+                self._add(kind, entry.line, entry.last, Speaker(entry.rank), fields, at=self._time(entry))
+
+    def _time(self, entry: FailedRank) -> float | None:
+        return self.clock.stamp(entry.time)
+
+    def _add(
+        self,
+        kind: EventKind,
+        number: int,
+        text: str,
+        speaker: Speaker,
+        fields: dict[str, Any],
+        *,
+        at: float | None,
+        near: float | None = None,
+        is_block: bool = False,
+    ) -> None:
+        if kind == "died":
+            kind, fields = _kind_of_task(fields)
+        if kind == "agent_failed":
+            self._attempt += 1
+        fields.setdefault("attempt", self._attempt if self.file.attempt is None else self.file.attempt)
+        if kind == "agent_failed":
+            fields["attempt"] = self._attempt - 1
+        if kind in ("collective_timeout", "counters", "stuck_watchdog", "network"):
+            fields = {**group_of(text), **fields}
+        key = (kind, speaker, fields.get("rank"), fields.get("group"), fields["attempt"])
+        count = self._counts[key] = self._counts.get(key, 0) + 1
+        if count > _MOST_ALIKE and kind != "exception":
+            self.file.left_out[kind] = self.file.left_out.get(kind, 0) + 1
+            return
+        self._mention(text)
+        dated = at is not None
+        event = LogEvent(
+            kind,
+            self.file.path,
+            number,
+            quoted(text),
+            speaker,
+            at=at if dated else near if is_block else self.context(),
+            is_dated=dated,
+            **{"rank": speaker.rank, "node": speaker.node, **fields},
+        )
+        self.file.events.append(event)
+        if kind == "exception" and count > _MOST_ALIKE + _MOST_RAISED:
+            self._forget_one(event)
+
+    def _forget_one(self, newest: LogEvent) -> None:
+        """An exception in the middle: neither the first nor one of the last."""
+        alike = [event for event in self.file.events if event.kind == "exception" and event.speaker == newest.speaker]
+        self.file.events.remove(alike[_MOST_ALIKE])
+        self.file.left_out["exception"] = self.file.left_out.get("exception", 0) + 1
+
+    def _mention(self, text: str) -> None:
+        for match in _RUN.finditer(text):
+            self.file.mentions.add(match[1])
+        job = _STEP_ID.search(text)
+        if job is not None:
+            self.file.mentions.add(f"job {job[1] or job[2]}")
+
+    def finish(self) -> None:
+        for speaker, block in list(self._blocks.items()):
+            self._close(speaker, block)
+        self._wrapped = None
+        if self._gave_up:  # what came after the last failure was of that attempt still
+            last = max(0, self._attempt - 1)
+            self.file.events = [
+                replace(event, attempt=last) if event.attempt > last and self.file.attempt is None else event
+                for event in self.file.events
+            ]
+
+
+def quoted(text: str) -> str:
+    """What may be shown of a line."""
+    return clipped(shown_text(clean(text.strip(), 4 * MOST_QUOTED)), MOST_QUOTED)
+
+
+_GOES_ON = (
+    "caught",
+    "watchdog",
+    "Watchdog",
+    "PG status",
+    "enqueued",
+    "dump signal",
+    "monitoredBarrier",
+    "completion from",
+)
+
+
+def _may_go_on(text: str) -> bool:
+    return any(word in text for word in _GOES_ON)
+
+
+def _kind_of_task(fields: dict[str, Any]) -> tuple[EventKind, dict[str, Any]]:
+    """What srun's word for the end of a task comes to."""
+    if fields["how"] == "oom":
+        return "oom_kill", fields
+    if fields["how"] == "signal" and fields["code"] not in (signal.SIGABRT, *_KILLED):
+        return "died", fields
+    return "exit", fields
+
+
+def _fields_of(entry: FailedRank, attempt: int) -> dict[str, Any]:
+    assert entry.code is not None
+    how = "exit" if entry.code >= 0 else "signal"
+    if entry.code == -signal.SIGTERM:
+        how = "stopped"
+    return {
+        "rank": entry.rank,
+        "node": "" if entry.host == "localhost" else entry.host,
+        "pid": entry.pid,
+        "how": how,
+        "code": abs(entry.code),
+        "attempt": attempt,
+        "is_first": entry.is_first,
+        "named": () if entry.local_rank is None else (entry.local_rank,),
+        "device": entry.run,
+    }
+
+
+def _words_of(entry: FailedRank) -> str:
+    assert entry.code is not None
+    ended = f"exitcode {entry.code}" if entry.code >= 0 else f"ended by signal {-entry.code}"
+    return f"rank {entry.rank} (local_rank {entry.local_rank}, pid {entry.pid}): {ended}"

@@ -1,0 +1,154 @@
+"""What stands in front of a line: who wrote it, and when. Launchers put theirs before the program's own, in any order.
+
+Stamps without a zone are of this machine's; those without a year are of the year in which they lie before the file's
+last change.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from calendar import timegm
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from mltop.probes.model.evidence.logs import Speaker
+
+_COLOUR = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|\x1b[()][0-9A-B]")
+_MONTHS = {
+    name: number
+    for number, name in enumerate(
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"], 1
+    )
+}
+_DAY_S = 86400.0
+MOST_RANK = 1 << 24
+
+# Severity, month, day, time of c10 and of torch's own Python loggers: "E1103 10:00:05.123456789", "W709 …".
+_C10 = re.compile(r"\[?([IWEF])(\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)(\.\d{1,9})?\b")
+_ISO = re.compile(
+    r"(?<!\d)(20\d\d)[-/](\d\d)[-/](\d\d)[T_ ](\d\d):(\d\d):(\d\d)([.,]\d{1,9})?(?: ?(Z|[+-]\d\d:?\d\d))?(?![\d:])"
+)
+_SYSLOG = re.compile(r"\b([JFMASOND][a-z]{2}) ([ \d]\d) (\d\d):(\d\d):(\d\d)(\.\d{1,9})?\b")
+
+_RANK = re.compile(r"\s*\[rank(\d{1,8})\]:? ?")
+_LOCAL = re.compile(r"\s*\[[A-Za-z_][\w-]{0,40}?(\d{1,4})\]: ?")
+_TASK = re.compile(r"\s*(\d{1,6}): ")
+# "(RayTrainWorker pid=811, ip=10.0.0.2)", "(Policy[rank=31] pid=7)", "(Worker_TP1 pid=12)"
+_ACTOR = re.compile(r"\s*\([\w:.\[\]=,-]{1,80}? ?pid=(\d{1,8})(?:, ip=([\w.:-]{1,60}))?[^)\n]{0,40}\) ?")
+_ACTOR_RANK = re.compile(r"\[rank=(\d{1,8})\]")
+_MONITOR = re.compile(r"\s*\[RankMonServer(\d{1,8})@([\w.-]{1,80}):(\d{1,8})\]:? ?")
+_NCCL = re.compile(r"\s*(?:\[[^\]\n]{8,40}\] )?([\w.-]{1,80}):(\d{1,8}):(\d{1,8}) \[(\d{1,3})\] ")
+_KERNEL = re.compile(r"\s*(?:\w{3} [ \d]\d [\d:.]+|[\dT:.+-]{19,35}) ([\w.-]{1,80}) kernel: ")
+_SPLIT = re.compile(r"(?<=[^\s:)\]])(?=\[rank\d{1,8}\]:)|(?<=\])(?=\[rank\d{1,8}\]:\[)")
+
+
+def without_colours(line: str) -> str:
+    return _COLOUR.sub("", line) if "\x1b" in line else line
+
+
+def pieces(line: str) -> list[str]:
+    """A line in which other processes' writes begin in the middle, cut where they do."""
+    return [piece for piece in _SPLIT.split(line) if piece] if "[rank" in line[1:] else [line]
+
+
+@dataclass(frozen=True)
+class Clock:
+    """How the stamps of one file are read: ``written_at``: its last change, unix s."""
+
+    written_at: float
+
+    def stamp(self, text: str) -> float | None:
+        """Of the first stamp in ``text``; unix s."""
+        match = _C10.search(text)
+        if match is not None and match.start() < 64:
+            _, month, day, *clock = match.groups()
+            return self._without_year(int(month), int(day), clock)
+        match = _ISO.search(text)
+        if match is not None:
+            year, month, day, hour, minute, second, part, zone = match.groups()
+            return _unix((int(year), int(month), int(day), int(hour), int(minute), int(second)), part, zone)
+        match = _SYSLOG.match(text)
+        if match is not None and match[1] in _MONTHS:
+            name, day, *clock = match.groups()
+            return self._without_year(_MONTHS[name], int(day), clock)
+        return None
+
+    def last_stamp(self, text: str) -> float | None:
+        """Of the last line of ``text`` that has one."""
+        for line in reversed(text.splitlines()):
+            at = self.stamp(line[:200])
+            if at is not None:
+                return at
+        return None
+
+    def _without_year(self, month: int, day: int, clock: list[str]) -> float | None:
+        year = time.localtime(self.written_at).tm_year
+        hour, minute, second, part = clock
+        for candidate in (year, year - 1):
+            at = _unix((candidate, month, day, int(hour), int(minute), int(second)), part, None)
+            if at is not None and at <= self.written_at + _DAY_S:
+                return at
+        return None
+
+
+def _unix(parts: tuple[int, int, int, int, int, int], fraction: str | None, zone: str | None) -> float | None:
+    try:
+        whole = datetime(*parts)  # checks the ranges
+    except ValueError:
+        return None
+    part = float("0." + fraction[1:]) if fraction else 0.0
+    if zone is None:
+        return time.mktime((*whole.timetuple()[:8], -1)) + part
+    offset = 0 if zone == "Z" else int(zone[1:3]) * 3600 + int(zone[-2:]) * 60
+    return timegm(whole.timetuple()) - (-offset if zone.startswith("-") else offset) + part
+
+
+def speaker_of(line: str) -> tuple[Speaker, str]:
+    """Who wrote a line, and what is left of it."""
+    speaker = Speaker()
+    rest = line
+    for _ in range(5):
+        found = _one_prefix(speaker, rest)
+        if found is None:
+            break
+        speaker, rest = found
+    return speaker, rest
+
+
+def _one_prefix(speaker: Speaker, rest: str) -> tuple[Speaker, str] | None:
+    head = rest.lstrip(" ")[:1]
+    if head == "[":
+        return _bracketed(speaker, rest)
+    if head == "(":
+        match = _ACTOR.match(rest)
+        if match is None:
+            return None
+        rank = _ACTOR_RANK.search(match[0])
+        node = match[2] or speaker.node
+        speaker = replace(speaker, pid=int(match[1]), node=node, rank=int(rank[1]) if rank else speaker.rank)
+        return speaker, rest[match.end() :]
+    match = _TASK.match(rest)
+    if match is not None and speaker.task is None:
+        return replace(speaker, task=int(match[1])), rest[match.end() :]
+    match = _NCCL.match(rest)
+    if match is not None:
+        return replace(speaker, node=match[1], pid=int(match[2])), rest[match.end() :]
+    match = _KERNEL.match(rest)
+    return (replace(speaker, node=match[1]), rest[match.end() :]) if match is not None else None
+
+
+def _bracketed(speaker: Speaker, rest: str) -> tuple[Speaker, str] | None:
+    match = _RANK.match(rest)
+    if match is not None:
+        return replace(speaker, rank=int(match[1])), rest[match.end() :]
+    match = _MONITOR.match(rest)
+    if match is not None:
+        return replace(speaker, pid=int(match[1]), node=match[2], rank=int(match[3])), rest[match.end() :]
+    match = _NCCL.match(rest)
+    if match is not None:
+        return replace(speaker, node=match[1], pid=int(match[2])), rest[match.end() :]
+    match = _LOCAL.match(rest)
+    if match is not None and speaker.local_rank is None:
+        return replace(speaker, local_rank=int(match[1])), rest[match.end() :]
+    return None

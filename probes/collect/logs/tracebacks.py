@@ -1,0 +1,255 @@
+"""Blocks of lines that belong together: tracebacks and what they end in, faulthandler's stacks, torchrun's table of who
+failed. Each takes the lines of one writer, without their prefixes, until it says that it is complete.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from mltop.probes.collect.logs.anchors import events_in
+from mltop.probes.model.evidence.logs import EventKind
+
+MOST_LINES = 2_000  # of one block: RecursionError's are long
+_AFTERWARDS = 4  # lines in which what belongs to an exception may still begin
+
+TRACEBACK = "Traceback (most recent call last):"
+_FRAME = re.compile(r'\s+File "([^"]{1,500})", line (\d{1,9}),? in (.{1,200})')
+_FINAL = re.compile(r"([A-Za-z_][\w.]{0,200})(?:: ?(.*))?$")
+_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
+_CHILD = re.compile(r"-- Process (\d{1,6}) terminated with the following error")
+_CHILD_ENDED = re.compile(r"process (\d{1,6}) terminated with (?:signal (SIG\w+)|exit code (\d+))")
+_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3|^<frozen|/bin/torchrun$")
+
+# Who raises these speaks of others: they are gone, or did not come.
+_OF_PEERS = re.compile(
+    r"(?:^|\.)(?:DistBackendError|DistNetworkError|DistStoreError|DistError|RendezvousTimeoutError|RendezvousConnectionError"
+    r"|RendezvousClosedError|RendezvousStateError|RendezvousGracefulExitError|ActorDiedError|RayActorError|WorkerCrashedError|NodeDiedError"
+    r"|BrokenPipeError|ConnectionResetError|ConnectionRefusedError|ConnectionAbortedError|EOFError|ProcessGroupDestroyedError"
+    r"|EngineDeadError|BrokenProcessPool|BrokenExecutor|CancelledError)$"
+)
+_SPEAKS_OF_PEERS = re.compile(
+    r"NCCL|gloo|Gloo|ncclRemoteError|ncclSystemError|ncclInternalError|TCPStore|ProcessGroup|[Ww]atchdog|c10d|monitoredBarrier"
+    r"|[Cc]onnection (?:was )?(?:closed|reset|refused)(?! error page)|by (?:remote )?peer|[Bb]roken pipe|rendezvous|process group"
+    r"|collective operation|recv operation|socket (?:has )?(?:timed out|closed)|[Tt]imed out (?:waiting|initializing|after)|Wait timeout|wait timeout"
+    r"|RPC call to|shared memory broadcast"
+)
+# A web service or a file server is nobody of the job, whatever its connections do.
+_OF_SERVICES = re.compile(
+    r"https?|HTTP|urllib3|botocore|boto|aiohttp|requests\.|[Ss]3|huggingface|Errno 28|Errno 5\b|Errno 116"
+)
+_TEARDOWN = re.compile(r"(?:^|\.)(?:KeyboardInterrupt|SystemExit|SignalException|GeneratorExit)$")
+LAUNCHERS = re.compile(r"(?:^|\.)(?:ChildFailedError|CalledProcessError|NCCLHangError)$")  # of theirs, of no rank's
+_CAUSE_OF_WATCHDOG = re.compile(r"CUDA error|device-side assert|illegal memory")
+
+
+def kind_of_exception(name: str, message: str) -> EventKind:
+    """What an exception tells of who raised it."""
+    if _TEARDOWN.search(name):
+        return "terminated"
+    if _CAUSE_OF_WATCHDOG.search(message) and "NCCL error" not in message:
+        return "exception"
+    if _OF_PEERS.search(name):
+        return "peer_exception"
+    whole = f"{name}: {message}"
+    if _OF_SERVICES.search(whole) and not re.search(r"NCCL|gloo|TCPStore", whole):
+        return "exception"
+    return "peer_exception" if _SPEAKS_OF_PEERS.search(whole) else "exception"
+
+
+@dataclass
+class Raised:
+    """One exception: ``place``: the innermost frame that is no library's, else the innermost."""
+
+    name: str
+    message: str
+    place: str = ""
+
+    @property
+    def kind(self) -> EventKind:
+        return kind_of_exception(self.name, self.message)
+
+    @property
+    def words(self) -> str:
+        return f"{self.name}: {self.message}" if self.message else self.name
+
+
+@dataclass
+class TracebackBlock:
+    """``chain``: the exceptions in the order in which they were raised. ``child``: whose it is, of a spawner's."""
+
+    line: int
+    chain: list[Raised] = field(default_factory=list)
+    child: int | None = None
+    last_line: int = 0
+    _frames: list[tuple[str, str, str]] = field(default_factory=list)
+    _in_frames: bool = True
+    _waits: int = 0
+    _count: int = 0
+    _nested: bool = False
+    _chained: bool = False
+
+    def take(self, text: str, number: int) -> bool:
+        """False when the line does not belong to it: it is complete."""
+        self._count += 1
+        if self._count > MOST_LINES:
+            return False
+        return self._in(text, number) if self._in_frames else self._after(text, number)
+
+    def _in(self, text: str, number: int) -> bool:
+        frame = _FRAME.match(text)
+        if frame is not None:
+            self._frames = [*self._frames[-40:], (frame[1], frame[2], frame[3])]
+            return True
+        if not text.strip() or text[0] in " \t" or text.startswith(("[Previous line repeated", "^", "~")):
+            return True
+        final = _FINAL.match(text)
+        if final is None or (not final[2] and "." not in final[1] and not final[1][0].isupper()):
+            return bool(self._frames) and self._count < 400 and not text.startswith("[")
+        raised = Raised(final[1], (final[2] or "").strip(), self._place())
+        if self._nested and self.chain:  # of a worker: its own words instead of "Caught … in DataLoader worker"
+            self.chain[-1] = raised
+        else:
+            self.chain.append(raised)
+        self._in_frames, self._waits, self.last_line, self._frames = False, 0, number, []
+        return True
+
+    def _after(self, text: str, number: int) -> bool:
+        stripped = text.strip()
+        self._waits += 1
+        child = _CHILD.match(stripped)
+        if child is not None:
+            self.child, self._waits = int(child[1]), 0
+        elif stripped.endswith(TRACEBACK) and ("Original" in stripped or self.child is not None):
+            self._in_frames, self._nested = True, True
+        elif stripped == TRACEBACK:
+            if not self._chained:
+                return False
+            self._in_frames, self._nested, self._chained = True, False, False
+        elif stripped.startswith(_CHAINED):
+            self._chained, self._waits = True, 0
+        elif stripped and self.chain and self._waits <= 2 and len(self.chain[-1].message) < 300:
+            # The rest of a message of several lines: gloo's reason stands there.
+            self.chain[-1] = replace(self.chain[-1], message=f"{self.chain[-1].message} {stripped}".strip())
+        return self._waits < _AFTERWARDS
+
+    def _place(self) -> str:
+        own = [frame for frame in self._frames if not _LIBRARY.search(frame[0])]
+        if not self._frames:
+            return ""
+        file, line, function = (own or self._frames)[-1]
+        return f"{function} ({file}:{line})"
+
+    def fields(self) -> tuple[EventKind, dict[str, Any], str]:
+        """Its kind, its fields, and its words."""
+        *_, last = self.chain
+        kind, told = last.kind, last
+        if kind == "terminated" and len(self.chain) > 1:
+            told = self.chain[0]
+            kind = told.kind
+        fields: dict[str, Any] = {"place": told.place}
+        ended = _CHILD_ENDED.search(last.message)
+        if self.child is not None or ended is not None:
+            fields["named"] = (self.child if self.child is not None else int(ended[1]) if ended else 0,)
+            if self.child is not None and kind != "exception":
+                return "peer_exception", {**fields, "named": ()}, told.words
+            return "child_named", fields, told.words
+        if kind == "peer_exception":
+            found = next(((anchor.kind, more) for anchor, more in events_in(told.message)), None)
+            if found is not None and found[0] in ("gloo_timeout", "barrier_named", "collective_timeout", "peer_lost"):
+                return found[0], {**fields, **found[1]}, told.words
+        return kind, fields, told.words
+
+
+@dataclass
+class StackBlock:
+    """faulthandler's stack of one thread, innermost first."""
+
+    line: int
+    frames: list[str] = field(default_factory=list)
+
+    def take(self, text: str, _number: int) -> bool:
+        frame = _FRAME.match(text)
+        if frame is None:
+            return False
+        self.frames.append(f"{frame[3]} ({frame[1]}:{frame[2]})")
+        return len(self.frames) < 100
+
+
+_ENTRY = re.compile(r"\s*\[(\d{1,6})\]:\s*$")
+_KEY = re.compile(r"\s*(time|host|rank|exitcode|error_file|traceback)\s*: ?(.*)")
+_RANK_OF = re.compile(r"(\d{1,8}) \(local_rank: (\d{1,6})\)")
+_CODE_OF = re.compile(r"(-?\d{1,5}) +\(pid: (\d{1,8})\)")
+_RUN_OF = re.compile(r"/([^/\s]{1,200}_[a-z0-9_]{8})/attempt_(\d{1,6})/(\d{1,6})/error\.json")
+RULE, THIN = "=" * 20, "-" * 20
+
+
+@dataclass
+class FailedRank:
+    """One entry of torchrun's table."""
+
+    line: int
+    is_first: bool = False
+    time: str = ""
+    host: str = ""
+    rank: int | None = None
+    local_rank: int | None = None
+    code: int | None = None
+    pid: int | None = None
+    run: str = ""
+    attempt: int | None = None
+    last: str = ""  # of its traceback
+
+
+@dataclass
+class TorchrunBlock:
+    """The table from "Failures:" on; the one that the agent saw first stands below "Root Cause"."""
+
+    line: int
+    entries: list[FailedRank] = field(default_factory=list)
+    _is_first: bool = False
+    _in_traceback: bool = False
+    _count: int = 0
+
+    def take(self, text: str, number: int) -> bool:
+        self._count += 1
+        stripped = text.strip()
+        if stripped.startswith(RULE) and self._count > 2:
+            return False
+        if stripped.startswith("Root Cause"):
+            self._is_first = True
+        elif _ENTRY.match(text):
+            self.entries.append(FailedRank(number, self._is_first))
+            self._in_traceback = False
+        elif self.entries and not stripped.startswith(THIN):
+            self._field(self.entries[-1], text, stripped)
+        return self._count < 100_000
+
+    def _field(self, entry: FailedRank, text: str, stripped: str) -> None:
+        match = _KEY.match(text)
+        if match is None or self._in_traceback:
+            if self._in_traceback and text[:2] == "  " and text[2:3].strip():
+                self._of_traceback(entry, stripped)
+            return
+        key, value = match[1], match[2].strip()
+        if key == "time":
+            entry.time = value
+        elif key == "host":
+            entry.host = value
+        elif key == "rank" and (rank := _RANK_OF.match(value)):
+            entry.rank, entry.local_rank = int(rank[1]), int(rank[2])
+        elif key == "exitcode" and (code := _CODE_OF.match(value)):
+            entry.code, entry.pid = int(code[1]), int(code[2])
+        elif key == "error_file" and (run := _RUN_OF.search(value)):
+            entry.run, entry.attempt = run[1], int(run[2])
+        elif key == "traceback":
+            self._in_traceback = value.startswith("Traceback")
+
+    def _of_traceback(self, entry: FailedRank, stripped: str) -> None:
+        """A line that is not indented beyond the block: what was raised, and the rest of what it says."""
+        final = _FINAL.match(stripped)
+        if final is not None and (final[2] or "." in final[1]):
+            entry.last = stripped
+        elif entry.last and len(entry.last) < 300:
+            entry.last = f"{entry.last} {stripped}"

@@ -1,0 +1,145 @@
+"""What became of a job that is dead, from the files that it left: they are found, read one after the other, and judged.
+
+A file is read once, as a stream; what is kept of it are the few lines that tell of an end.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mltop.probes.collect.logs.files import read_log, read_stream
+from mltop.probes.judge.evidence.answer import explained
+from mltop.probes.judge.evidence.jobs import JobFiles, jobs_of
+from mltop.probes.model.evidence.collectives import GroupProgress
+from mltop.probes.model.evidence.logs import ExplainedJob, LogFile
+from mltop.probes.model.gap import Gap
+
+STANDARD_INPUT = "-"
+# What training leaves beside logs: nothing of these is text that somebody wrote line by line.
+_NO_LOGS = frozenset((
+    ".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".npy", ".npz", ".py", ".pyc", ".so", ".png", ".jpg", ".svg",
+    ".parquet", ".arrow", ".tfevents", ".yaml", ".yml", ".toml", ".sh", ".md", ".html", ".tar", ".zip", ".whl", ".lock",
+    ".distcp", ".metadata", ".idx", ".h5", ".db", ".sqlite", ".pkl", ".pickle", ".csv",
+))  # fmt: skip
+_NO_FOLDERS = frozenset((".git", "__pycache__", "node_modules", ".venv", "wandb", ".cache"))
+
+
+@dataclass
+class Reading:
+    """How far it is. ``current``: the file that is being read."""
+
+    files_total: int = 0
+    files_done: int = 0
+    bytes_total: int = 0
+    bytes_done: int = 0
+    current: str = ""
+
+
+@dataclass
+class Explained:
+    """``is_whole``: everything was read, nobody interrupted it."""
+
+    jobs: list[ExplainedJob] = field(default_factory=list)
+    files: list[LogFile] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+    is_whole: bool = True
+
+    @property
+    def coverage(self) -> float | None:
+        """The share of all ranks that have any line; None: it is not known how many there are."""
+        told = [(job.coverage, len(job.ranks)) for job in self.jobs if job.coverage is not None]
+        total = sum(count for _, count in told)
+        return sum(share * count for share, count in told) / total if total else None
+
+
+def explain(
+    paths: Sequence[str], progress: Callable[[Reading], None], progress_of: ProgressOf | None = None
+) -> Explained:
+    """Judge what ``paths`` (files, folders, "-") tell. Ctrl-C ends the reading, and what is known by then is judged.
+    ``progress_of``: what recorders tell of a job beside its logs.
+    """
+    found = Explained()
+    names = list(files_below(paths, found.gaps))
+    reading = Reading(len(names), bytes_total=sum(size for _, size in names))
+    try:
+        for name, _ in names:
+            reading.current = name
+            progress(reading)
+            found.files.append(_read(name, reading, progress))
+            reading.files_done += 1
+    except KeyboardInterrupt:
+        found.is_whole = False
+    for job in jobs_of([file for file in found.files if _tells(file)]):
+        found.jobs.append(explained(job, progress_of(job) if progress_of is not None else ()))
+    found.jobs.sort(key=lambda job: (job.incident is None, job.incident is not None and job.incident.kind == "stopped"))
+    found.gaps += [gap for file in found.files if not _tells(file) for gap in file.gaps]
+    return found
+
+
+ProgressOf = Callable[[JobFiles], Sequence[GroupProgress]]
+
+
+def _read(name: str, reading: Reading, progress: Callable[[Reading], None]) -> LogFile:
+    def add(count: int) -> None:
+        reading.bytes_done += count
+        progress(reading)
+
+    if name == STANDARD_INPUT:
+        return read_stream("standard input", sys.stdin.buffer, time.time(), add)
+    return read_log(name, add)
+
+
+def _tells(file: LogFile) -> bool:
+    """Also an empty file does: a torchrun log of a rank that said nothing."""
+    return not (file.gaps and not file.events and not file.lines)
+
+
+def files_below(paths: Sequence[str], gaps: list[Gap]) -> Iterator[tuple[str, int]]:
+    """Names and sizes, each once; folders are walked."""
+    seen: set[str] = set()
+    for path in paths:
+        if path == STANDARD_INPUT:
+            yield path, 0
+        elif Path(path).is_dir():
+            yield from _walked(path, seen, gaps)
+        else:
+            name = os.path.realpath(path)
+            if name not in seen:
+                seen.add(name)
+                yield path, _size(path)
+
+
+def _walked(folder: str, seen: set[str], gaps: list[Gap]) -> Iterator[tuple[str, int]]:
+    def refused(error: OSError) -> None:
+        gaps.append(Gap.about("log", item=str(error.filename), why=error.strerror or "cannot be read"))
+
+    for place, folders, names in os.walk(folder, onerror=refused):
+        folders[:] = sorted(name for name in folders if name not in _NO_FOLDERS)
+        for name in sorted(names):
+            path = f"{place}/{name}" if place != "/" else f"/{name}"
+            whole = os.path.realpath(path)
+            if whole in seen or _is_no_log(name) or not os.path.isfile(path):
+                continue
+            seen.add(whole)
+            yield path, _size(path)
+
+
+def _is_no_log(name: str) -> bool:
+    stem, dot, ending = name.rpartition(".")
+    if f"{dot}{ending}" in (".gz", ".bz2", ".xz", ".zst"):
+        _, dot, ending = stem.rpartition(".")
+    if f"{dot}{ending}" == ".json":
+        return "error" not in name
+    return f"{dot}{ending}" in _NO_LOGS or "tfevents" in name
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0

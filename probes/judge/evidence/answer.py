@@ -1,0 +1,215 @@
+"""What became of a job: each of its attempts judged, one of them told as an incident, and how each rank ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mltop.probes.judge.evidence.first import First, first_of
+from mltop.probes.judge.evidence.jobs import JobFiles
+from mltop.probes.judge.evidence.scene import Attempt, attempts_of
+from mltop.probes.judge.evidence.words import action_for, headline, next_for, reason_of, settings_for
+from mltop.probes.model.evidence.collectives import GroupProgress
+from mltop.probes.model.evidence.logs import Death, ExplainedJob, LogEvent, RankEnd
+from mltop.probes.model.gap import Gap
+from mltop.probes.model.incident import Evidence, Incident, Suffers
+from mltop.probes.model.ranks import Ranges, fold
+from mltop.probes.model.verdict import Culprit
+from mltop.probes.model.vocabulary import CulpritKind, IncidentKind, Severity
+
+MOST_EVIDENCE = 12
+MOST_CULPRITS = 4096
+_KINDS: dict[str, IncidentKind] = {
+    "failed": "crash",
+    "alike": "crash",
+    "unordered": "crash",
+    "network": "crash",
+    "only victims": "crash",
+    "stopped": "stopped",
+}
+_DID: dict[str, CulpritKind] = {
+    "failed": "dead",
+    "alike": "dead",
+    "behind": "elsewhere",
+    "differs": "elsewhere",
+    "silent": "stands",
+    "named": "stands",
+    "sick": "stands",
+}
+
+
+def explained(job: JobFiles, progress: Sequence[GroupProgress] = ()) -> ExplainedJob:
+    """``progress``: of the same job, from recorders and from NCCL's RAS."""
+    attempts = attempts_of(job, progress)
+    firsts = [first_of(attempt) for attempt in attempts]
+    at = _told(attempts, firsts)
+    attempt, first = attempts[at], firsts[at]
+    told = ExplainedJob(job.name, attempt.world_size, attempts=len(attempts), files=[file.path for file in job.files])
+    told.ranks = rank_ends(attempt)
+    told.coverage = _coverage(attempt)
+    told.gaps = _gaps(job, attempt)
+    told.is_told = first.is_told or first.how in ("stopped", "nothing")
+    if first.how == "nothing" and not attempts[-1].has_trouble:
+        return told
+    told.incident = _incident(job, attempt, first)
+    told.incident.evidence += _other_attempts(attempts, firsts, at)
+    told.settings = settings_for(attempt, first)
+    told.incident.next = next_for(first, told.settings)
+    return told
+
+
+def _told(attempts: Sequence[Attempt], firsts: Sequence[First]) -> int:
+    """The first attempt whose failure is explained: those after it mostly fail for what it left. One that ended well
+    after others is what became of the job.
+    """
+    if not attempts[-1].has_trouble and firsts[-1].how == "nothing":
+        return len(attempts) - 1
+    for index, first in enumerate(firsts):
+        if first.is_told:
+            return index
+    return next((index for index, first in enumerate(firsts) if first.how != "nothing"), len(attempts) - 1)
+
+
+def _incident(job: JobFiles, attempt: Attempt, first: First) -> Incident:
+    waited = bool(attempt.of_class("timeout"))
+    kind = _KINDS.get(first.how, "hang")
+    if first.how in ("silent", "named", "no data", "nothing") and not waited and not attempt.of_class("named"):
+        kind = "crash"
+    severity: Severity = "info" if kind == "stopped" else "critical"
+    times = [event.at for event in first.events if event.at is not None]
+    begun = [event.at - event.ran_s for event in attempt.of_class("timeout") if event.at and event.ran_s]
+    known = attempt.ranks
+    others = [rank for rank in known if rank not in first.ranks]
+    ended = [end.rank for end in rank_ends(attempt) if end.death is not None]
+    incident = Incident(
+        id=f"explain:{job.name}:{first.how}:{fold(first.ranks) or ','.join(first.nodes)}",
+        kind=kind,
+        severity=severity,
+        headline=headline(attempt, first),
+        job=job.name,
+        since=min(begun) if kind == "hang" and begun else min(times, default=None),
+        until=max((event.at for event in attempt.events if event.at is not None), default=None),
+        culprits=_culprits(attempt, first),
+        suffers=Suffers(
+            ranks=Ranges.of(known),
+            waiting=Ranges.of(others) if kind == "hang" and first.is_told else Ranges(),
+            waits_in=first.op,
+            ended=Ranges.of(ended),
+        ),
+        evidence=_quotes(first.events),
+        confidence=first.confidence if first.is_told or first.how == "stopped" else "low",
+        action=action_for(first),
+    )
+    return incident
+
+
+def _culprits(attempt: Attempt, first: First) -> list[Culprit]:
+    if not first.is_told:
+        return []
+    how = _DID.get(first.how, "")
+    found = []
+    for rank in first.ranks[:MOST_CULPRITS]:
+        own = next((event for event in first.events if event.rank == rank), None)
+        node = attempt.nodes.get(rank, own.node if own is not None else "")
+        pid = next((event.pid for event in attempt.of_kind("exit") if event.rank == rank and event.pid), None)
+        where = own.place if own is not None and first.how in ("failed", "alike") else ""
+        found.append(Culprit(rank, node, pid, reason_of(first, own), where, how=how))
+    found += [Culprit(None, node, None, reason_of(first, first.events[0]), "", how=how) for node in first.nodes]
+    return found
+
+
+def _quotes(events: Sequence[LogEvent]) -> list[Evidence]:
+    """Each saying of a rank once: its error file and its launcher repeat what stands in its log, cut elsewhere."""
+    shown: dict[tuple[int | None, str], LogEvent] = {}
+    for event in events:
+        key = (event.rank, event.text[:60])
+        if key not in shown or (not shown[key].is_dated and event.is_dated and not event.by_launcher):
+            shown[key] = event
+    return [_evidence(event) for event in list(shown.values())[:MOST_EVIDENCE]]
+
+
+def _evidence(event: LogEvent) -> Evidence:
+    source = "launcher" if event.kind in ("exit", "died", "agent_failed") or event.by_launcher else "log"
+    who = f"rank {event.rank}: " if event.rank is not None and event.kind not in ("exit", "died") else ""
+    return Evidence("kernel" if event.kind == "xid" else source, f"{who}{event.text}", event.at, event.where)  # type: ignore[arg-type]
+
+
+def _other_attempts(attempts: Sequence[Attempt], firsts: Sequence[First], told: int) -> list[Evidence]:
+    return [
+        Evidence("log", f"attempt {attempt.number}: {headline(attempt, first)}")
+        for index, (attempt, first) in enumerate(zip(attempts, firsts))
+        if index != told and first.how != "nothing"
+    ][:4]
+
+
+def rank_ends(attempt: Attempt) -> list[RankEnd]:
+    """How each rank ended, as far as it or its launcher says."""
+    by_rank: dict[int, list[LogEvent]] = {rank: [] for rank in attempt.ranks}
+    for event in attempt.events:
+        if event.rank in by_rank:
+            by_rank[event.rank].append(event)
+    return [_end(rank, events, attempt) for rank, events in by_rank.items()]
+
+
+def _end(rank: int, events: Sequence[LogEvent], attempt: Attempt) -> RankEnd:
+    presence = attempt.presence.get(rank)
+    end = RankEnd(rank, attempt.nodes.get(rank, ""))
+    if presence is not None:
+        end.file, end.last_line_at = presence.file, presence.last_at
+    counts = [event for event in events if event.enqueued is not None and not event.group]
+    counts = counts or [event for event in events if event.enqueued is not None]
+    if counts:
+        end.enqueued = max(event.enqueued for event in counts if event.enqueued is not None)
+        end.completed = max((event.completed for event in counts if event.completed is not None), default=None)
+    own = [record for record in attempt.progress if record.rank == rank]
+    if own and end.enqueued is None:
+        end.enqueued, end.completed = own[0].enqueued, own[0].completed
+    end.death = _death(events)
+    if end.last_line_at is None:
+        end.last_line_at = max((event.at for event in events if event.at is not None and event.is_dated), default=None)
+    return end
+
+
+def _death(events: Sequence[LogEvent]) -> Death | None:
+    oom = next((event for event in events if event.kind == "oom_kill"), None)
+    told = next((event for event in events if event.kind in ("exit", "died")), None)
+    if oom is not None:
+        return Death("oom", oom.code, (told or oom).at)
+    if told is not None:
+        return Death(told.how, told.code, told.at)
+    fatal = next((event for event in events if event.kind == "fatal_signal"), None)
+    if fatal is not None:
+        return Death("signal", fatal.code, fatal.at)
+    raised = next((event for event in events if event.kind in ("exception", "peer_exception")), None)
+    if raised is not None:
+        return Death("exit", None, raised.at)
+    aborted = next((event for event in events if event.kind in ("aborted", "collective_timeout")), None)
+    return Death("unknown", None, aborted.at) if aborted is not None else None
+
+
+def _coverage(attempt: Attempt) -> float | None:
+    ranks = attempt.ranks
+    if not ranks:
+        return None
+    spoke = {event.rank for event in attempt.events if not event.by_launcher and event.kind != "exit"}
+    heard = [rank for rank in ranks if rank in spoke or (rank in attempt.presence and attempt.presence[rank].lines)]
+    return len(heard) / len(ranks)
+
+
+def _gaps(job: JobFiles, attempt: Attempt) -> list[Gap]:
+    gaps = [gap for file in job.files for gap in file.gaps][:64]
+    ranks = attempt.ranks
+    mute = [
+        rank
+        for rank in ranks
+        if not any(event.rank == rank and event.kind != "exit" for event in attempt.events)
+        and (rank not in attempt.presence or not attempt.presence[rank].lines)
+    ]
+    if mute:
+        gaps.append(Gap.about("ranks", item=fold(mute), why="no line of theirs is in these files"))
+    cut = [rank for rank, each in attempt.presence.items() if each.lines and not each.is_whole]
+    if cut:
+        gaps.append(Gap.about("ranks", item=fold(cut), why="their logs were cut off, or lines were left out of them"))
+    if attempt.is_thinned:
+        why = "Ray left out lines that it took for repeated ones"
+        gaps.append(Gap.about("log", why=why, fix="RAY_DEDUP_LOGS=0"))
+    return gaps

@@ -1,0 +1,183 @@
+"""Which collective a job stands in, from what each rank has launched and seen completed in each process group."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from mltop.probes.judge.evidence.scene import Attempt
+from mltop.probes.model.evidence.logs import LogEvent
+from mltop.probes.model.vocabulary import Confidence
+
+_SAME_SIZES = ("ALLREDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE", "BROADCAST", "ALLREDUCE_COALESCED", "REDUCE")
+_PAIRWISE = ("SEND", "RECV", "P2P", "COALESCED", "UNKNOWN")
+
+
+@dataclass
+class Standing:
+    """``how``: "behind": these ranks never launched what the others wait in; "differs": launched something else there;
+    "sides": neither side is the smaller; "launched": all have; "elsewhere": of a group whose members are not known;
+    "": nothing is counted. ``known``: whose counters are told; ``group``: not the default one.
+    """
+
+    how: Literal["behind", "differs", "sides", "launched", "elsewhere", ""] = ""
+    ranks: tuple[int, ...] = ()
+    sides: tuple[tuple[int, ...], ...] = ()
+    sequence: int | None = None
+    op: str = ""
+    group: str = ""
+    events: list[LogEvent] = field(default_factory=list)
+    known: frozenset[int | None] = frozenset()
+    confidence: Confidence = "high"
+
+
+@dataclass
+class _Counts:
+    """Of one rank in one group: the highest that was told."""
+
+    enqueued: int = -1
+    completed: int = -1
+    started: int | None = None
+    is_told: bool = False
+    events: list[LogEvent] = field(default_factory=list)
+    sequence: int | None = None  # that it timed out in
+    op: str = ""
+    sizes: tuple[int, int] | None = None
+    start: float | None = None
+
+
+def judge_counters(attempt: Attempt, timeouts: Sequence[LogEvent]) -> Standing:
+    groups = _groups(attempt)
+    waited = {group for group, ranks in groups.items() if any(each.sequence is not None for each in ranks.values())}
+    if not waited:
+        return Standing()
+    others = {group for group in {event.group for event in attempt.of_kind("collective_timeout", "counters")} if group}
+    for group in sorted(waited, key=lambda group: _began(groups[group])):
+        found = _of_group(group, groups, has_others=bool(others - {group}))
+        if found is not None:
+            found.group = group
+            return found
+    first = min(waited, key=lambda group: _began(groups[group]))
+    return _elsewhere(first, groups[first])
+
+
+def _elsewhere(group: str, ranks: dict[int, _Counts]) -> Standing:
+    events = [event for each in ranks.values() for event in each.events]
+    name = next((event.group_name for event in events if event.group_name), group)
+    waits = [each for each in ranks.values() if each.sequence is not None]
+    sequence, op = (waits[0].sequence, waits[0].op) if waits else (None, "")
+    return Standing("elsewhere", sequence=sequence, op=op, group=name or group, events=events[:4])
+
+
+def _groups(attempt: Attempt) -> dict[str, dict[int, _Counts]]:
+    groups: dict[str, dict[int, _Counts]] = {}
+    for event in attempt.of_kind("collective_timeout", "counters", "dump_signal"):
+        if event.rank is None:
+            continue
+        counts = groups.setdefault(event.group, {}).setdefault(event.rank, _Counts())
+        counts.events.append(event)
+        if event.enqueued is not None and event.completed is not None:
+            counts.is_told = True
+            counts.enqueued = max(counts.enqueued, event.enqueued)
+            counts.completed = max(counts.completed, event.completed)
+            counts.started = event.started if event.started is not None else counts.started
+        if event.kind == "collective_timeout" and (counts.sequence is None or (event.sequence or 0) < counts.sequence):
+            counts.sequence, counts.op, counts.sizes = event.sequence, event.op, event.sizes
+            if event.at is not None and event.ran_s is not None:
+                counts.start = event.at - event.ran_s
+    for record in attempt.progress:
+        if record.rank is None or record.enqueued is None or record.completed is None:
+            continue
+        is_default = record.group.description.startswith("default") or record.group.name in ("", "0")
+        key = "" if is_default else record.group.name
+        counts = groups.setdefault(key, {}).setdefault(record.rank, _Counts())
+        counts.is_told = True
+        counts.enqueued = max(counts.enqueued, record.enqueued)
+        counts.completed = max(counts.completed, record.completed)
+        counts.started = record.started if record.started is not None else counts.started
+        for operation in record.operations:
+            if counts.sequence is None and operation.sequence == record.completed + 1:
+                counts.sequence, counts.op = operation.sequence, operation.name
+    return groups
+
+
+def _began(ranks: dict[int, _Counts]) -> float:
+    return min((each.start for each in ranks.values() if each.start is not None), default=float("inf"))
+
+
+def _of_group(group: str, groups: dict[str, dict[int, _Counts]], *, has_others: bool) -> Standing | None:
+    """None: who is behind here waits in another group itself."""
+    ranks = groups[group]
+    known = {rank: each for rank, each in ranks.items() if each.is_told}
+    if group.startswith("id "):  # the number of a group within its own process
+        return None
+    if not known:
+        return _by_operation(ranks) or _uncounted(ranks)
+    at = min(each.completed for each in known.values()) + 1
+    op = next((each.op for each in ranks.values() if each.sequence == at and each.op), "")
+    behind = {rank for rank, each in known.items() if each.enqueued < at}
+    events = [event for rank in sorted(behind) for event in known[rank].events[:1]]
+    waiting = [rank for rank, each in ranks.items() if each.sequence is not None and rank not in behind]
+    events += [event for rank in sorted(waiting)[:2] for event in ranks[rank].events[:2]]
+    if not behind:
+        return _all_launched(ranks, known, at, op)
+    if not waiting:
+        return None
+    elsewhere = {rank for rank in behind if _waits_elsewhere(rank, group, groups)}
+    left = tuple(sorted(behind - elsewhere))
+    if not left:
+        return None
+    if len(behind) * 2 > len(known):
+        ahead = tuple(sorted(rank for rank in known if rank not in behind))
+        return Standing("sides", sides=(ahead, tuple(sorted(behind))), sequence=at, op=op, events=events[:6])
+    if len(left) > 1 and (has_others or group):
+        # One of them may wait for another in a group of theirs, whose timer has not run out.
+        return Standing("sides", sides=(left, tuple(sorted(waiting))), sequence=at, op=op, events=events[:6])
+    return Standing("behind", left, sequence=at, op=op, events=events[:6], known=frozenset(known))
+
+
+def _uncounted(ranks: dict[int, _Counts]) -> Standing:
+    told = Counter((each.sequence, each.op) for each in ranks.values() if each.sequence is not None)
+    (sequence, op), _ = told.most_common(1)[0] if told else ((None, ""), 0)
+    return Standing(sequence=sequence, op=op)
+
+
+def _waits_elsewhere(rank: int, group: str, groups: dict[str, dict[int, _Counts]]) -> bool:
+    return any(name != group and rank in ranks and ranks[rank].sequence is not None for name, ranks in groups.items())
+
+
+def _all_launched(ranks: dict[int, _Counts], known: dict[int, _Counts], at: int, op: str) -> Standing:
+    stopped = [rank for rank, each in known.items() if each.started is not None and each.started < at]
+    told = [rank for rank, each in known.items() if each.started is not None]
+    if stopped and len(stopped) * 2 < len(told):
+        events = [event for rank in stopped for event in known[rank].events[:2]]
+        return Standing("behind", tuple(sorted(stopped)), sequence=at, op=op, events=events, confidence="medium")
+    differs = _by_operation({rank: each for rank, each in ranks.items() if each.sequence == at})
+    if differs is not None:
+        return differs
+    events = [event for each in known.values() for event in each.events[:1]]
+    return Standing("launched", sequence=at, op=op, events=events[:4], known=frozenset(known))
+
+
+def _by_operation(ranks: dict[int, _Counts]) -> Standing | None:
+    """Ranks whose collective of one number is another than the others': the fewer of them."""
+    sequences = {each.sequence for each in ranks.values() if each.sequence is not None}
+    if len(sequences) != 1 or len(ranks) < 2:
+        return None
+    kinds: dict[object, list[int]] = {}
+    for rank, each in ranks.items():
+        if each.op in _PAIRWISE or not each.op or each.sizes is None:
+            return None  # releases that print no sizes number the collectives of all groups together
+        sizes = each.sizes if each.op in _SAME_SIZES and each.op != "REDUCE" else None
+        kinds.setdefault((each.op, sizes), []).append(rank)
+    if len(kinds) < 2:
+        return None
+    camps = sorted((tuple(sorted(camp)) for camp in kinds.values()), key=len)
+    events = [event for camp in camps for rank in camp[:2] for event in ranks[rank].events[:1]]
+    (sequence,) = sequences
+    op = ranks[camps[-1][0]].op
+    if len(camps) == 2 and len(camps[0]) * 2 < len(camps[1]) + len(camps[0]) and len(camps[0]) < len(camps[1]):
+        return Standing("differs", camps[0], sequence=sequence, op=op, events=events[:6])
+    return Standing("sides", sides=tuple(camps), sequence=sequence, op=op, events=events[:6])

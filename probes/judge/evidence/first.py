@@ -1,0 +1,323 @@
+"""Who failed first in one attempt of a job: the rule, step by step, each of which may say that it cannot tell.
+
+1. What can be a first failure (a traceback that speaks of no peer, a kill, an assertion on the GPU), before or while
+   others waited. 2. Whom somebody names (monitoredBarrier, a launcher's heartbeat). 3. Of ranks that timed out: the
+   counters. 4. Who is silent while all others complain. Otherwise nobody is named.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from mltop.probes.judge.evidence.counters import judge_counters
+from mltop.probes.judge.evidence.scene import Attempt
+from mltop.probes.judge.evidence.silence import silent_ranks
+from mltop.probes.model.evidence.logs import LogEvent
+from mltop.probes.model.vocabulary import Confidence
+
+# "alike": several failed in the same way, none of them for another. "unordered": several failed, each of its own, and
+# which was first is not known. "launched": all have launched what they wait in. "sides": two camps of one size.
+How = Literal[
+    "failed", "alike", "named", "behind", "differs", "silent", "sick", "network",
+    "stopped", "unordered", "launched", "sides", "no data", "elsewhere", "only victims", "nothing",
+]  # fmt: skip
+NAMING = ("failed", "alike", "named", "behind", "differs", "silent", "sick", "network")
+
+SAME_NODE_S, OTHER_NODE_S = 0.05, 2.0  # how far apart two stamps must be for their order to count
+ROUGH_S = 1.5  # where one of them is in whole seconds
+LATEST_S = 5.0  # after the first timeout a failure may still be written
+LONGEST_STEP_S = 1800.0  # a failure longer than this before anybody waited was survived
+_DIGITS = re.compile(r"0x[0-9a-f]+|\d+")
+_OWN_SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGSYS)
+
+
+@dataclass
+class First:
+    """``ranks``: the culprits; ``nodes``: where a node is all that is known. ``events``: what it rests on, the best
+    first; ``lacking``: ranks without whose word it cannot be told; ``sides``: camps that differ, the smaller first.
+    """
+
+    how: How
+    ranks: tuple[int, ...] = ()
+    nodes: tuple[str, ...] = ()
+    events: list[LogEvent] = field(default_factory=list)
+    confidence: Confidence = "medium"
+    lacking: tuple[int, ...] = ()
+    sides: tuple[tuple[int, ...], ...] = ()
+    sequence: int | None = None
+    op: str = ""
+    group: str = ""
+
+    @property
+    def is_told(self) -> bool:
+        return self.how in NAMING
+
+
+def first_of(attempt: Attempt) -> First:
+    roots = _roots(attempt)
+    outside = _outside(attempt, roots)
+    if outside is not None:
+        return outside
+    if roots:
+        return _earliest(attempt, roots)
+    named = _named(attempt)
+    if named is not None:
+        return named
+    timeouts = attempt.of_class("timeout")
+    if timeouts or attempt.progress:
+        return _of_waiting(attempt, timeouts)
+    return _of_victims(attempt)
+
+
+# 1. What can be a first failure.
+
+
+def _roots(attempt: Attempt) -> list[LogEvent]:
+    found = [event for event in attempt.of_class("root") if event.kind != "node_failure" or event.node]
+    found += [event for event in attempt.of_kind("exit") if _is_own_death(event, attempt)]
+    return [event for event in found if not _is_later(event, attempt) and not _is_survived(event, attempt)]
+
+
+def _is_own_death(event: LogEvent, attempt: Attempt) -> bool:
+    """By a signal that nobody sends who tears a job down, and first of those that its launcher saw."""
+    if event.how != "signal" or event.rank is None or not event.is_first:
+        return False
+    if event.code in _OWN_SIGNALS:
+        return True
+    if event.code != signal.SIGABRT:
+        return False
+    # A watchdog ends its rank so, too. Where nothing of one stands in that rank's own lines, it was something else.
+    heard = attempt.presence.get(event.rank)
+    waited = attempt.of_class("timeout") or attempt.of_kind("aborted", "counters", "peer_exception", "dump_signal")
+    return heard is not None and heard.is_whole and not waited
+
+
+def _is_later(event: LogEvent, attempt: Attempt) -> bool:
+    """After its own rank's complaint about others, or after those had given up waiting."""
+    for other in attempt.events:
+        if other.rank != event.rank or event.rank is None or other is event:
+            continue
+        if other.event_class not in ("timeout", "cascade", "teardown") or other.kind == "network":
+            continue
+        if other.file == event.file and not other.by_launcher and not event.by_launcher:
+            if other.line < event.line:
+                return True
+        elif _is_before(other, event) and not other.by_launcher:
+            return True
+    ends = [other.at for other in attempt.of_class("timeout") if other.at is not None and other.is_dated]
+    return bool(ends) and event.at is not None and event.is_dated and event.at > min(ends) + LATEST_S
+
+
+def _is_survived(event: LogEvent, attempt: Attempt) -> bool:
+    """An exception that was caught: its rank went on after it."""
+    if event.kind != "exception" or event.rank is None:
+        return False
+    own = attempt.presence.get(event.rank)
+    if own is not None and own.file == event.file and event.step_after:
+        return True
+    waits = [other for other in attempt.of_class("timeout") if other.rank == event.rank and not other.by_launcher]
+    if any(other.file == event.file and other.line > event.line for other in waits):
+        return True
+    starts = [start for other in attempt.of_class("timeout") if (start := _start(other)) is not None]
+    return bool(starts) and event.at is not None and event.at < min(starts) - LONGEST_STEP_S
+
+
+def _start(event: LogEvent) -> float | None:
+    """When it began to wait."""
+    if event.at is None or event.ran_s is None or not event.is_dated:
+        return None
+    return event.at - event.ran_s
+
+
+def _is_before(one: LogEvent, other: LogEvent) -> bool:
+    """Surely."""
+    if one.file == other.file and not one.by_launcher and not other.by_launcher and one.rank == other.rank:
+        return one.line < other.line
+    if one.at is None or other.at is None or not (one.is_dated and other.is_dated):
+        return False
+    whole = one.at == int(one.at) or other.at == int(other.at)
+    same = one.node == other.node and (bool(one.node) or one.file == other.file)
+    slack = max(ROUGH_S if whole else SAME_NODE_S, 0.0 if same else OTHER_NODE_S)
+    return other.at - one.at >= slack
+
+
+def _signature(event: LogEvent) -> tuple[object, ...]:
+    return event.kind if event.kind != "exit" else "died", event.code, _DIGITS.sub("#", event.text)[:120]
+
+
+def _earliest(attempt: Attempt, roots: list[LogEvent]) -> First:
+    known = [event for event in roots if event.rank is not None or event.node]
+    if not known:
+        return First("no data", events=roots[:4])
+    by_subject: dict[object, list[LogEvent]] = {}
+    for event in known:
+        by_subject.setdefault(event.rank if event.rank is not None else event.node, []).append(event)
+    by_subject = _without_covered(by_subject)
+    firsts = {subject: _best(events) for subject, events in by_subject.items()}
+    if len(firsts) > 1:
+        sure = [
+            event
+            for subject, event in firsts.items()
+            if all(_precedes(by_subject[subject], by_subject[other]) for other in firsts if other != subject)
+        ]
+        if len(sure) == 1:
+            return _failed(attempt, sure, by_subject)
+        if len({_signature(event) for event in firsts.values()}) == 1:
+            return _failed(attempt, list(firsts.values()), by_subject)
+        unordered = sorted(firsts.values(), key=lambda event: (event.at is None, event.at or 0.0))
+        return First("unordered", events=unordered[:6], ranks=())
+    return _failed(attempt, list(firsts.values()), by_subject)
+
+
+def _without_covered(by_subject: dict[object, list[LogEvent]]) -> dict[object, list[LogEvent]]:
+    """What is known of a node only is the same as what is known of a rank there: Slurm's word of an out-of-memory kill
+    beside the launcher's of SIGKILL.
+    """
+    nodes = {event.node for subject, events in by_subject.items() if isinstance(subject, int) for event in events}
+    kept = {
+        subject: events for subject, events in by_subject.items() if isinstance(subject, int) or subject not in nodes
+    }
+    return kept or by_subject
+
+
+def _best(events: Sequence[LogEvent]) -> LogEvent:
+    """The one that tells most: its own words before the launcher's."""
+    order = {"oom_kill": 0, "xid": 0, "device_assert": 0, "fatal_signal": 1, "exception": 1}
+    return min(events, key=lambda event: (event.by_launcher, order.get(event.kind, 3), not event.place, event.line))
+
+
+def _precedes(events: Sequence[LogEvent], others: Sequence[LogEvent]) -> bool:
+    return any(all(_is_before(event, other) for other in others) for event in events)
+
+
+def _failed(attempt: Attempt, events: list[LogEvent], by_subject: dict[object, list[LogEvent]]) -> First:
+    ranks = tuple(sorted({event.rank for event in events if event.rank is not None}))
+    nodes = tuple(sorted({event.node for event in events if event.rank is None}))
+    more = [other for event in events for other in by_subject[event.rank if event.rank is not None else event.node]]
+    rest = [event for event in more if all(event is not each for each in events)]
+    bare = all(event.kind in ("exit", "died") for event in events)
+    confidence: Confidence = "medium" if bare or len(events) > 1 or not ranks else "high"
+    return First("alike" if len(events) > 1 else "failed", ranks, nodes, [*events[:4], *rest[:4]], confidence)
+
+
+# The end came from outside.
+
+
+def _outside(attempt: Attempt, roots: Sequence[LogEvent]) -> First | None:
+    ends = attempt.of_class("outside")
+    troubles = [*roots, *attempt.of_class("named", "timeout", "cascade")]
+    failed = [event for event in attempt.of_kind("exit") if event.code and event.how != "stopped"]
+    if not ends:
+        asked = attempt.of_class("teardown")
+        ours = [event for event in asked if event.pid is None]  # not the launcher's word that it ends its own ranks
+        if ours and not troubles and not failed:
+            return First("stopped", events=ours[:3], confidence="low")
+        return None
+    first = min(ends, key=lambda event: (event.at is None, event.at or 0.0))
+    before = [event for event in troubles if not _follows(event, first)]
+    if first.kind in ("cancelled", "interrupted"):
+        before += [event for event in failed if not _follows(event, first)]
+    if before:
+        return None
+    return First("stopped", events=[first], confidence="high")
+
+
+def _follows(event: LogEvent, end: LogEvent) -> bool:
+    if event.file == end.file and not event.by_launcher:
+        return event.line > end.line
+    if event.at is None or end.at is None:
+        return event.event_class in ("cascade", "teardown")
+    return event.at >= end.at - (OTHER_NODE_S if event.is_dated else 0.0)
+
+
+# 2. Whom somebody names.
+
+
+def _named(attempt: Attempt) -> First | None:
+    events = [event for event in attempt.of_class("named") if event.named]
+    if not events:
+        return None
+    waiting = {event.rank for event in attempt.of_class("timeout")} - {event.rank for event in events}
+    names = [set(event.named) - waiting for event in events]
+    if not all(names):
+        return None  # it is contradicted: who is named waited as well
+    common = set.intersection(*names)
+    ranks = common or set().union(*names) if len({event.kind for event in events}) == 1 else common
+    if not ranks:
+        return First("unordered", events=events[:6])
+    return First("named", tuple(sorted(ranks)), events=events[:4], confidence="high")
+
+
+# 3. and 4. Who waited, and who did not.
+
+
+def _of_waiting(attempt: Attempt, timeouts: Sequence[LogEvent]) -> First:
+    found = judge_counters(attempt, timeouts)
+    told = [event for event in timeouts if not event.by_launcher] or list(timeouts)
+    if found.how in ("behind", "differs"):
+        return First(
+            found.how, found.ranks, events=found.events, confidence=found.confidence, sequence=found.sequence,
+            op=found.op, group=found.group,
+        )  # fmt: skip
+    if found.how == "sides":
+        return First("sides", events=found.events, sides=found.sides, sequence=found.sequence, op=found.op)
+    waiters = {event.rank for event in timeouts if event.rank is not None}
+    if found.how == "elsewhere":
+        return First("elsewhere", events=told[:4], group=found.group, sequence=found.sequence, op=found.op)
+    is_gloo = all(event.kind == "gloo_timeout" for event in timeouts)
+    silent = silent_ranks(attempt, waiters | found.known, most=1 if is_gloo else None)
+    if silent.ranks and not found.group:
+        return First("silent", silent.ranks, events=told[:3], confidence="medium", sequence=found.sequence, op=found.op)
+    sick = {event.rank for event in attempt.of_class("hint") if event.rank is not None and event.kind != "port"}
+    if len(sick) == 1:
+        hints = [event for event in attempt.of_class("hint") if event.rank in sick]
+        return First(
+            "sick", tuple(rank for rank in sick if rank is not None), events=[*hints[:2], *told[:2]], confidence="low"
+        )
+    network = _votes(attempt)
+    if network is not None:
+        return network
+    if found.how == "launched" and not silent.lacking:
+        return First("launched", events=told[:4], sequence=found.sequence, op=found.op, group=found.group)
+    return First("no data", events=told[:4], lacking=silent.lacking, sequence=found.sequence, op=found.op)
+
+
+def _votes(attempt: Attempt) -> First | None:
+    """The host that most of the others name, where there are enough of them."""
+    events = [event for event in attempt.of_kind("network") if event.code == _RETRIES_EXHAUSTED]
+    voters: dict[str, set[object]] = {}
+    for event in events:
+        voters.setdefault(event.peer, set()).add(event.node or event.rank)
+    ordered = sorted(voters, key=lambda peer: -len(voters[peer]))
+    if not ordered or len(voters[ordered[0]]) < 2:
+        return None
+    runner_up = len(voters[ordered[1]]) if len(ordered) > 1 else 0
+    if runner_up * 2 > len(voters[ordered[0]]):
+        return None
+    of_it = [event for event in events if event.peer == ordered[0]]
+    return First("network", nodes=(ordered[0],), events=of_it[:4], confidence="medium")
+
+
+_RETRIES_EXHAUSTED = 12
+
+
+def _of_victims(attempt: Attempt) -> First:
+    """All that is left are complaints about others, or bare exit codes."""
+    events = attempt.of_class("cascade")
+    exits = [event for event in attempt.of_kind("exit") if event.code and event.how != "stopped"]
+    if not events and not exits:
+        return First("nothing")
+    network = _votes(attempt)
+    if network is not None:
+        return network
+    if events and any(event.kind in ("peer_lost", "peer_exception") for event in events):
+        victims = {event.rank for event in events if event.rank is not None}
+        silent = silent_ranks(attempt, victims, most=1)
+        if silent.ranks:
+            return First("silent", silent.ranks, events=events[:4], confidence="medium")
+        return First("only victims", events=[*events[:3], *exits[:1]], lacking=silent.lacking)
+    return First("only victims", events=[*events[:2], *exits[:2]])

@@ -1,0 +1,172 @@
+"""Which files are of one job: several may lie in one folder, and one may lie in several."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from mltop.probes.model.evidence.logs import LogFile, Speaker
+
+_NUMBERS = re.compile(r"\d+")
+_ENDINGS = re.compile(r"\.(?:log|out|err|txt|stdout|stderr|gz|bz2|xz|zst)$")
+_STREAMS = re.compile(r"(?:^|[._-])(?:stdout|stderr|out|err|log)(?=[._-]|$)", re.IGNORECASE)
+_RUN_ID = re.compile(r"(.+)_[a-z0-9_]{8}$")
+
+
+@dataclass
+class JobFiles:
+    """``name``: Slurm's number or torchrun's run id where one is told, else the folder or file."""
+
+    name: str
+    files: list[LogFile] = field(default_factory=list)
+
+
+def jobs_of(files: Sequence[LogFile]) -> list[JobFiles]:
+    """The files of each job together; files that say nothing of whose they are go by their folder."""
+    joined = _Joined(len(files))
+    _join_told(files, joined)
+    by_folder: dict[str, list[int]] = {}
+    for index, file in enumerate(files):
+        if not file.run:
+            by_folder.setdefault(_folder(file), []).append(index)
+    for indexes in by_folder.values():
+        _join_folder(files, indexes, joined)
+    _join_runs(files, joined)
+    _join_single(files, joined)
+    groups: dict[int, list[LogFile]] = {}
+    for index, file in enumerate(files):
+        groups.setdefault(joined.top(index), []).append(file)
+    return [JobFiles(_name(group), group) for group in groups.values()]
+
+
+class _Joined:
+    """Sets of indexes that are merged."""
+
+    def __init__(self, count: int) -> None:
+        self._above = list(range(count))
+
+    def top(self, index: int) -> int:
+        while self._above[index] != index:
+            self._above[index] = self._above[self._above[index]]
+            index = self._above[index]
+        return index
+
+    def join(self, indexes: Iterable[int]) -> None:
+        tops = [self.top(index) for index in indexes]
+        for other in tops[1:]:
+            first, second = sorted((self.top(tops[0]), self.top(other)))
+            self._above[second] = first
+
+
+def _join_told(files: Sequence[LogFile], joined: _Joined) -> None:
+    """By torchrun's folder, whose name is in the launcher's output too, and by Slurm's number."""
+    by_name: dict[str, list[int]] = {}
+    for index, file in enumerate(files):
+        names = {file.run, f"job {file.slurm_job}" if file.slurm_job else "", *file.mentions} - {""}
+        for name in names:
+            by_name.setdefault(name, []).append(index)
+    for indexes in by_name.values():
+        joined.join(indexes)
+
+
+def ranks_in(file: LogFile) -> frozenset[int]:
+    own = {speaker.rank for speaker in file.speakers} | {file.rank}
+    told = {event.rank for event in file.events if event.kind == "exit"}
+    return frozenset(rank for rank in own | told if rank is not None)
+
+
+def _folder(file: LogFile) -> str:
+    return file.path.rpartition("/")[0]
+
+
+def _template(file: LogFile) -> str:
+    """Its name without numbers and endings."""
+    return _NUMBERS.sub("#", _stem(file))
+
+
+def _stem(file: LogFile) -> str:
+    """Its name without what tells stdout from stderr."""
+    name = file.path.rpartition("/")[2]
+    while _ENDINGS.search(name):
+        name = _ENDINGS.sub("", name)
+    return _STREAMS.sub("", name) or name
+
+
+def _join_folder(files: Sequence[LogFile], indexes: list[int], joined: _Joined) -> None:
+    """All of a folder, unless the same ranks speak in several: then only those that belong to each other."""
+    stems: dict[str, list[int]] = {}
+    for index in indexes:
+        stems.setdefault(_stem(files[index]), []).append(index)
+    for alike in stems.values():
+        joined.join(alike)
+    seen: list[tuple[frozenset[int], frozenset[str], int]] = []
+    groups: dict[int, list[int]] = {}
+    for index in indexes:
+        groups.setdefault(joined.top(index), []).append(index)
+    for members in groups.values():
+        ranks = frozenset().union(*(ranks_in(files[index]) for index in members))
+        lines = frozenset(
+            event.text for index in members for event in files[index].events if event.is_dated and not event.by_launcher
+        )
+        seen.append((ranks, lines, members[0]))
+    told = Counter(files[index].slurm_job for index in indexes if files[index].slurm_job)
+    clash = len(told) > 1 or any(
+        one[0] & other[0] and not one[1] & other[1] for at, one in enumerate(seen) for other in seen[:at]
+    )
+    if not clash:
+        joined.join(indexes)
+        return
+    by_template: dict[str, list[tuple[frozenset[int], frozenset[str], int]]] = {}
+    for group in seen:
+        by_template.setdefault(_template(files[group[2]]), []).append(group)
+    for alike_groups in by_template.values():
+        counts = Counter(rank for ranks, _, _ in alike_groups for rank in ranks)
+        if counts and max(counts.values()) == 1 and not any(files[group[2]].slurm_job for group in alike_groups):
+            joined.join(group[2] for group in alike_groups)
+
+
+def _join_runs(files: Sequence[LogFile], joined: _Joined) -> None:
+    """torchrun's folders side by side are the agents of one job, unless a rank is in two of them."""
+    by_parent: dict[tuple[str, str], dict[int, set[int]]] = {}
+    for index, file in enumerate(files):
+        if file.run:
+            run_id = _RUN_ID.match(file.run)
+            key = (file.run_parent, run_id[1] if run_id else file.run)
+            by_parent.setdefault(key, {}).setdefault(joined.top(index), set()).update(ranks_in(file))
+    for tops in by_parent.values():
+        counts = Counter(rank for ranks in tops.values() for rank in ranks)
+        if len(tops) > 1 and counts and max(counts.values()) == 1 and all(tops.values()):
+            joined.join(tops)
+
+
+def _join_single(files: Sequence[LogFile], joined: _Joined) -> None:
+    """What no rank speaks in belongs to the only job there is."""
+    tops = {joined.top(index) for index, file in enumerate(files) if ranks_in(file) or file.run}
+    loose = [index for index, file in enumerate(files) if joined.top(index) not in tops]
+    if len(tops) == 1:
+        told = {file.slurm_job for index, file in enumerate(files) if joined.top(index) in tops and file.slurm_job}
+        joined.join(
+            [*tops, *(index for index in loose if not files[index].slurm_job or files[index].slurm_job in told)]
+        )
+
+
+def _name(files: Sequence[LogFile]) -> str:
+    for file in files:
+        if file.slurm_job:
+            return file.slurm_job
+    mentioned = sorted({name[4:] for file in files for name in file.mentions if name.startswith("job ")})
+    if len(mentioned) == 1:
+        return mentioned[0]
+    for file in files:
+        run_id = _RUN_ID.match(file.run)
+        if run_id is not None:
+            return run_id[1] if run_id[1] != "none" else file.run
+    if len(files) == 1:
+        return files[0].path.rpartition("/")[2]
+    return _folder(files[0]).rpartition("/")[2] or _folder(files[0]) or files[0].path
+
+
+def has_speakers(file: LogFile) -> bool:
+    return any(speaker != Speaker() for speaker in file.speakers)

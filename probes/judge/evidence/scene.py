@@ -1,0 +1,295 @@
+"""Who wrote which line of a job: numbers in the whole job in place of local ones, tasks, pids and names of files."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from mltop.probes.judge.evidence.jobs import JobFiles, ranks_in
+from mltop.probes.model.evidence.collectives import GroupProgress
+from mltop.probes.model.evidence.logs import LogEvent, LogFile
+
+_NUMBERS = re.compile(r"\d+")
+_TROUBLE = ("root", "named", "timeout", "cascade")
+
+
+@dataclass
+class Presence:
+    """Where a rank's own lines stand, and whether that there are none of a kind means anything."""
+
+    file: str = ""
+    lines: int = 0
+    is_whole: bool = False  # it has lines, and nothing was cut off or left out
+    last_at: float | None = None
+    last_step: int | None = None
+
+
+@dataclass
+class Attempt:
+    """One start of a job. ``events``: with ranks and nodes, as far as they are known; ``world_size``: as told."""
+
+    number: int
+    events: list[LogEvent] = field(default_factory=list)
+    presence: dict[int, Presence] = field(default_factory=dict)
+    nodes: dict[int, str] = field(default_factory=dict)
+    world_size: int | None = None
+    is_thinned: bool = False
+    progress: list[GroupProgress] = field(default_factory=list)
+
+    @property
+    def ranks(self) -> list[int]:
+        """All that are known to exist."""
+        known = {rank for rank in self.presence} | {event.rank for event in self.events if event.rank is not None}
+        return sorted(known | set(range(self.world_size or 0)))
+
+    def of_class(self, *classes: str) -> list[LogEvent]:
+        return [event for event in self.events if event.event_class in classes]
+
+    def of_kind(self, *kinds: str) -> list[LogEvent]:
+        return [event for event in self.events if event.kind in kinds]
+
+    @property
+    def has_trouble(self) -> bool:
+        return any(
+            event.event_class in _TROUBLE or (event.kind == "exit" and event.code and event.how != "stopped")
+            for event in self.events
+        )
+
+
+def attempts_of(job: JobFiles, progress: Sequence[GroupProgress] = ()) -> list[Attempt]:
+    """Each start of the job by itself, the first one first. ``progress``: what recorders say, of the last one."""
+    ranks = _Ranks(job.files)
+    numbers = {event.attempt for file in job.files for event in file.events}
+    numbers |= {file.attempt for file in job.files if file.attempt is not None}
+    attempts = [_attempt(number, job.files, ranks) for number in sorted(numbers or {0})]
+    attempts[-1].progress = list(progress)
+    return attempts
+
+
+def _attempt(number: int, files: Sequence[LogFile], ranks: _Ranks) -> Attempt:
+    found = Attempt(number)
+    for file in files:
+        if file.attempt not in (None, number):
+            continue
+        events = [ranks.placed(event, file) for event in file.events if event.attempt == number]
+        found.events += events
+        found.is_thinned = found.is_thinned or file.is_thinned
+        _note_presence(found, file, ranks)
+    for event in found.events:
+        if event.rank is not None and event.node:
+            found.nodes.setdefault(event.rank, event.node)
+    told = [event.sequence for event in found.of_kind("world") if event.sequence]
+    found.world_size = max(told, default=None)
+    rows = {event.rank for event in found.of_kind("exit") if event.rank is not None}
+    if found.world_size is None and rows and rows == set(range(max(rows) + 1)):
+        found.world_size = max(rows) + 1
+    return found
+
+
+def _note_presence(attempt: Attempt, file: LogFile, ranks: _Ranks) -> None:
+    own = ranks.of_file(file)
+    for rank in {own} if own is not None else ranks_in(file) | ranks.tasks_in(file):
+        if rank is None:
+            continue
+        before = attempt.presence.get(rank)
+        spoke = own is not None or any(speaker.rank == rank or speaker.task == rank for speaker in file.speakers)
+        if file.is_error_file or not spoke:
+            attempt.presence.setdefault(rank, Presence(file.path))
+            continue
+        here = Presence(
+            file.path,
+            file.lines,
+            file.lines > 0 and not file.is_cut and not file.is_thinned and not file.gaps,
+            file.last_at if own is not None else None,
+            file.last_step if own is not None else None,
+        )
+        attempt.presence[rank] = here if before is None else _both(before, here)
+
+
+def _both(one: Presence, other: Presence) -> Presence:
+    """stdout and stderr."""
+    times = [each.last_at for each in (one, other) if each.last_at is not None]
+    steps = [each.last_step for each in (one, other) if each.last_step is not None]
+    fuller = one if one.lines >= other.lines else other
+    cut = any(each.lines and not each.is_whole for each in (one, other))
+    whole = (one.is_whole or other.is_whole) and not cut
+    return Presence(fuller.file, one.lines + other.lines, whole, max(times, default=None), max(steps, default=None))
+
+
+class _Ranks:
+    """Translates what prefixes, paths and the launcher say into ranks of the whole job."""
+
+    def __init__(self, files: Sequence[LogFile]) -> None:
+        self._offsets, self._run_nodes = _runs(files)
+        self._only_run = len({file.run for file in files if file.run}) == 1
+        self._by_pid = _by_pid(files)
+        self._tasks_are_ranks = _tasks_are_ranks(files)
+        self._by_number = _numbered(files)
+        self._local_size = 1 + max(
+            (speaker.local_rank for file in files for speaker in file.speakers if speaker.local_rank is not None),
+            default=0,
+        )
+        self._tee = _tee_files(files)
+        self._rank_nodes = _rank_nodes(files)
+
+    def of_file(self, file: LogFile) -> int | None:
+        """The one rank whose file it is."""
+        if file.local_rank is not None:
+            offset = self._offsets.get(file.run)
+            if offset is None and self._only_run:
+                offset = 0
+            return None if offset is None else offset + file.local_rank
+        named = {speaker.rank for speaker in file.speakers if speaker.rank is not None}
+        if any(event.kind in ("exit", "agent_failed") for event in file.events) or len(named) > 1:
+            return None
+        if any(speaker.local_rank is not None or speaker.task is not None for speaker in file.speakers):
+            return None
+        if len(named) == 1 and (file.rank is None or file.rank in named):
+            (only,) = named
+            return only if file.rank is not None or self._by_number.get(file.path) == only else None
+        return file.rank if file.rank is not None else self._by_number.get(file.path)
+
+    def tasks_in(self, file: LogFile) -> frozenset[int]:
+        if not self._tasks_are_ranks:
+            return frozenset()
+        return frozenset(speaker.task for speaker in file.speakers if speaker.task is not None)
+
+    def placed(self, event: LogEvent, file: LogFile) -> LogEvent:
+        """With its rank and node."""
+        rank = event.rank
+        speaker = event.speaker
+        if event.kind in ("exit", "died", "oom_kill") and event.named and rank is None:
+            if self._tasks_are_ranks and len(event.named) == 1:
+                rank = event.named[0]
+            return replace(event, rank=rank, node=event.node or self._node(rank, file))
+        if event.kind == "heartbeat_named" and rank is not None and not event.named:
+            event = replace(event, named=(rank,))
+        own = self.of_file(file)
+        if own is not None:
+            rank = own if rank is None else rank
+            event = replace(event, step_after=file.last_step_line > event.line)
+        if rank is None and speaker.task is not None and self._tasks_are_ranks:
+            rank = speaker.task
+        pid = event.pid if event.pid is not None else speaker.pid
+        if rank is None and pid is not None and event.kind != "terminated":
+            rank = self._by_pid.get(pid)
+        if rank is None and speaker.local_rank is not None:
+            rank = self._of_local(speaker.local_rank, file)
+        if rank is None and event.group == "" and event.group_rank is not None and event.kind != "world":
+            rank = event.group_rank  # of the default group's numbers, which are the job's
+        return replace(event, rank=rank, node=event.node or self._node(rank, file))
+
+    def _of_local(self, local_rank: int, file: LogFile) -> int | None:
+        offset = self._tee.get(file.path)
+        return None if offset is None else offset + local_rank
+
+    def _node(self, rank: int | None, file: LogFile) -> str:
+        if rank is not None and rank in self._rank_nodes:
+            return self._rank_nodes[rank]
+        return self._run_nodes.get(file.run, "") if file.run else ""
+
+
+def _runs(files: Sequence[LogFile]) -> tuple[dict[str, int], dict[str, str]]:
+    """Of each of torchrun's folders: its first rank, and its node."""
+    votes: dict[str, Counter[int]] = defaultdict(Counter)
+    nodes: dict[str, str] = {}
+    for file in files:
+        if file.run and file.local_rank is not None:
+            for rank in {speaker.rank for speaker in file.speakers if speaker.rank is not None}:
+                votes[file.run][rank - file.local_rank] += 1
+        for event in file.events:
+            if event.kind == "exit" and event.device and event.rank is not None and event.named:
+                votes[event.device][event.rank - event.named[0]] += 1
+                if event.node:
+                    nodes[event.device] = event.node
+    # A folder of which several first ranks are told is none of whose ranks anything is known.
+    return {run: next(iter(count)) for run, count in votes.items() if len(count) == 1}, nodes
+
+
+def _by_pid(files: Sequence[LogFile]) -> dict[int, int]:
+    found: dict[int, set[int]] = defaultdict(set)
+    for file in files:
+        for speaker in file.speakers:
+            if speaker.pid is not None and speaker.rank is not None:
+                found[speaker.pid].add(speaker.rank)
+        for event in file.events:
+            if event.kind == "exit" and event.pid is not None and event.rank is not None:
+                found[event.pid].add(event.rank)
+            if event.kind == "world" and event.speaker.pid is not None and event.group_rank is not None:
+                sizes = [other.sequence or 0 for other in file.events if other.kind == "world"]
+                if event.sequence == max(sizes):  # the largest communicator's ranks are the job's
+                    found[event.speaker.pid].add(event.group_rank)
+    return {pid: next(iter(ranks)) for pid, ranks in found.items() if len(ranks) == 1}
+
+
+def _tasks_are_ranks(files: Sequence[LogFile]) -> bool:
+    pairs = {
+        (speaker.task, speaker.rank)
+        for file in files
+        for speaker in (*file.speakers, *(event.speaker for event in file.events))
+        if speaker.rank is not None and speaker.task is not None
+    }
+    if pairs:
+        return all(task == rank for task, rank in pairs)
+    ranks = {rank for file in files for rank in ranks_in(file)}
+    tasks = {task for file in files for event in file.events if event.kind in ("exit", "died") for task in event.named}
+    local = any(speaker.local_rank is not None for file in files for speaker in file.speakers)
+    agents = any(event.kind == "agent_failed" for file in files for event in file.events)
+    return not local and not agents and (not ranks or not tasks or max(tasks) <= max(ranks))
+
+
+def _numbered(files: Sequence[LogFile]) -> dict[str, int]:
+    """Files that are numbered from 0 on, one for each rank; what their lines say must not differ."""
+    groups: dict[str, dict[int, list[LogFile]]] = defaultdict(lambda: defaultdict(list))
+    for file in files:
+        if not file.run and file.number is not None and file.rank is None:
+            groups[_NUMBERS.sub("#", file.series)][file.number].append(file)
+    found: dict[str, int] = {}
+    for numbered in groups.values():
+        if any(len({file.series for file in each}) > 1 for each in numbered.values()):
+            continue  # numbers of each node's own
+        contiguous = len(numbered) > 1 and set(numbered) == set(range(len(numbered)))
+        told = [
+            (number, {speaker.rank for speaker in file.speakers if speaker.rank is not None})
+            for number, each in numbered.items()
+            for file in each
+        ]
+        agree = all(not ranks or ranks == {number} for number, ranks in told)
+        some = any(ranks for _, ranks in told)
+        if agree and (contiguous or some):
+            found.update({file.path: number for number, each in numbered.items() for file in each})
+    return found
+
+
+def _tee_files(files: Sequence[LogFile]) -> dict[str, int]:
+    """Files with local ranks in front of lines, one for each node: the node's first rank, where it is told."""
+    found: dict[str, int] = {}
+    teed = [file for file in files if any(speaker.local_rank is not None for speaker in file.speakers)]
+    for file in teed:
+        offsets = {
+            speaker.rank - speaker.local_rank
+            for speaker in file.speakers
+            if speaker.rank is not None and speaker.local_rank is not None and speaker.task is None
+        }
+        offsets |= {
+            event.rank - event.named[0]
+            for event in file.events
+            if event.kind == "exit" and event.rank is not None and len(event.named) == 1 and event.speaker.task is None
+        }
+        if len(offsets) == 1:
+            found[file.path] = next(iter(offsets))
+    return found
+
+
+def _rank_nodes(files: Iterable[LogFile]) -> dict[int, str]:
+    found: dict[int, str] = {}
+    for file in files:
+        for event in file.events:
+            if event.kind == "exit" and event.rank is not None and event.node:
+                found.setdefault(event.rank, event.node)
+        for speaker in file.speakers:
+            if speaker.rank is not None and speaker.node:
+                found.setdefault(speaker.rank, speaker.node)
+    return found

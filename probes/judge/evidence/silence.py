@@ -1,0 +1,53 @@
+"""Who says nothing while all others complain. That a line is missing proves something only where it would be there."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass
+
+from mltop.probes.judge.evidence.scene import Attempt
+
+LEAST_COVERAGE = 0.95
+_MOST_STEPS_BEHIND = 3  # a file that ends earlier than the others' was cut off, or buffered
+
+
+@dataclass(frozen=True)
+class Silence:
+    """``ranks``: whose silence tells; ``lacking``: those of whom nothing can be told."""
+
+    ranks: tuple[int, ...] = ()
+    lacking: tuple[int, ...] = ()
+
+
+def silent_ranks(attempt: Attempt, complaining: Set[int | None], most: int | None = None) -> Silence:
+    """``most``: more of them at once tell nothing, as some may have been about to complain."""
+    ranks = attempt.ranks
+    silent = [rank for rank in ranks if rank not in complaining]
+    if not silent or not complaining or len(ranks) < 2:
+        return Silence()
+    lacking = tuple(rank for rank in silent if not _would_have_spoken(attempt, rank))
+    heard = [rank for rank in silent if rank not in lacking]
+    if lacking or attempt.is_thinned or not heard:
+        return Silence((), lacking or tuple(silent))
+    limit = most if most is not None else max(1, int(len(ranks) * (1 - LEAST_COVERAGE)))
+    nodes = {attempt.nodes.get(rank, "") for rank in silent}
+    of_one_node = most is None and len(nodes) == 1 and "" not in nodes and len(set(attempt.nodes.values())) > 2
+    whole_node = of_one_node and all(rank in silent for rank in ranks if attempt.nodes.get(rank, "") in nodes)
+    if len(silent) > limit and not whole_node:
+        return Silence((), tuple(silent))
+    return Silence(tuple(silent))
+
+
+def _would_have_spoken(attempt: Attempt, rank: int) -> bool:
+    """Its file is there, has lines, and was not cut off; or the launcher ended it while it was at work."""
+    own = attempt.presence.get(rank)
+    stopped = any(event.rank == rank and event.how == "stopped" for event in attempt.of_kind("exit"))
+    if own is None or own.lines == 0:
+        return stopped and any(
+            event.rank is not None and event.rank != rank and event.speaker.rank == event.rank
+            for event in attempt.of_class("timeout", "cascade")
+        )
+    if not own.is_whole:
+        return False
+    steps = [each.last_step for other, each in attempt.presence.items() if other != rank and each.last_step is not None]
+    return not (steps and own.last_step is not None and min(steps) - own.last_step > _MOST_STEPS_BEHIND)

@@ -1,0 +1,251 @@
+"""The sentences of a dead job: who failed first, why that cannot be told, and what would have shown it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mltop.probes.judge.deaths import signal_name
+from mltop.probes.judge.evidence.first import First
+from mltop.probes.judge.evidence.scene import Attempt
+from mltop.probes.model.evidence.logs import LogEvent
+from mltop.probes.model.ranks import fold, ranks_text
+from mltop.probes.model.units import clock_time, counted, duration_words
+
+_MOST_QUOTED = 160  # characters of a line in a headline
+_MOST_LISTED = 40  # characters of folded ranks
+RECORDER = "TORCH_FR_BUFFER_SIZE=2000 TORCH_FR_DUMP_ON_TIMEOUT=1 (before torch 2.10: TORCH_NCCL_TRACE_BUFFER_SIZE)"
+PER_RANK = "torchrun --log-dir DIR --redirects 3 --tee 3: a file for each rank, and each line with its rank"
+RECORD = "@record around main(): the exception of each rank, with its time, in an error file"
+FAULTS = "PYTHONFAULTHANDLER=1: where in the code a signal struck"
+BLOCKING = "CUDA_LAUNCH_BLOCKING=1, in a rerun only: the line at which a CUDA error arises"
+UNTHINNED = "RAY_DEDUP_LOGS=0: every rank's lines"
+LABELLED = "srun --label, or --output with %t: whose line it is"
+
+
+def headline(attempt: Attempt, first: First) -> str:
+    """One sentence that needs no other."""
+    if first.is_told:
+        return _told(attempt, first)
+    if first.how == "stopped":
+        return _stopped(attempt, first)
+    return f"cannot tell who failed first: {_why_not(attempt, first)}"
+
+
+def _told(attempt: Attempt, first: First) -> str:
+    event = first.events[0] if first.events else None
+    who = _who(attempt, first)
+    if first.how in ("failed", "alike") and event is not None:
+        every = len(first.ranks) > 1 and len(first.ranks) == len(attempt.ranks)
+        subject = f"all {len(first.ranks)} ranks" if every else who
+        order = "" if first.how == "alike" else " first"
+        alike = ", all alike" if first.how == "alike" and not every else ", alike" if every else ""
+        return (
+            f"{subject} {_failed(event)}{order if _has_others(attempt, first) else ''}{alike}{_after(attempt, first)}"
+        )
+    if first.how == "named":
+        by = f"rank {event.rank}" if event is not None and event.rank is not None else "another rank"
+        return f"{who} did not come: {by} names {_them(first)}{_quote(event)}"
+    if first.how == "behind":
+        return f"{who} never got to {_collective(first)}, in which {_waiters(attempt, first)} until it timed out"
+    if first.how == "differs":
+        return f"{who} launched something else than all others as {_collective(first)}{_quote(event)}"
+    if first.how == "sick":
+        return f"{who} is the only one whose own process was stuck while all waited{_quote(event)}"
+    if first.how == "network":
+        return f"the network at {who} failed: most of the others name it{_quote(event)}"
+    waited = bool(attempt.of_class("timeout"))
+    did = f"waited in vain{_in(first)}" if waited else "lost a connection"
+    they = "its log ends without a word" if len(first.ranks) == 1 else "their logs end without a word"
+    return f"{who} {'did not come' if waited else 'went away'}: all others {did}, {they}"
+
+
+def _who(attempt: Attempt, first: First) -> str:
+    if not first.ranks:
+        return ", ".join(first.nodes)
+    nodes = sorted({attempt.nodes[rank] for rank in first.ranks if attempt.nodes.get(rank)})
+    return _ranks(first.ranks) + (f" ({', '.join(nodes)})" if 0 < len(nodes) <= 2 else "")
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    text = ranks_text(ranks)
+    return text if len(text) <= _MOST_LISTED else f"{len(ranks)} ranks ({fold(ranks)[:_MOST_LISTED]}…)"
+
+
+def _them(first: First) -> str:
+    return "it" if len(first.ranks) == 1 else "them"
+
+
+def _failed(event: LogEvent, order: str = "") -> str:
+    """ "was killed by SIGSEGV first", "failed first: ValueError: …, in main (job.py:12)"."""
+    place = f", in {event.place}" if event.place else ""
+    if event.kind == "oom_kill":
+        return f"was killed{order} for want of memory"
+    if event.kind in ("exit", "died", "fatal_signal"):
+        return (
+            f"was killed{order} by {signal_name(event.code)}"
+            if event.how == "signal"
+            else f"exited{order} with code {event.code}"
+        )
+    if event.kind == "xid":
+        return f"had Xid {event.code} on GPU {event.device}"
+    if event.kind == "device_assert":
+        return f"failed{order} in a kernel on its GPU: {_cut(event.text)}"
+    if event.kind == "node_failure":
+        return "failed, as Slurm says"
+    return f"failed{order}: {_cut(event.text)}{place}"
+
+
+def _has_others(attempt: Attempt, first: First) -> bool:
+    return len(attempt.ranks) > len(first.ranks)
+
+
+def _after(attempt: Attempt, first: First) -> str:
+    """What became of the others."""
+    others = len(attempt.ranks) - len(first.ranks)
+    if others <= 0:
+        return ""
+    ranks = set(first.ranks)
+    waited = {event.rank for event in attempt.of_class("timeout") if event.rank is not None} - ranks
+    fell = {event.rank for event in attempt.of_class("cascade") if event.rank is not None} - ranks - waited
+    ended = {event.rank for event in attempt.of_kind("exit") if event.rank is not None} - ranks - waited - fell
+    parts = [f"{len(waited)} waited for it in vain"] if waited else []
+    parts += [f"{len(fell)} lost their connection to it"] if fell else []
+    parts += [f"{len(ended)} were ended by the launcher"] if ended else []
+    return f"; {', '.join(parts)}" if parts else ""
+
+
+def _collective(first: First) -> str:
+    number = "" if first.sequence is None else f" #{first.sequence}"
+    group = f" of group {first.group}" if first.group else ""
+    return f"{first.op or 'collective'}{number}{group}"
+
+
+def _in(first: First) -> str:
+    return f" in {_collective(first)}" if first.sequence is not None or first.op else ""
+
+
+def _waiters(attempt: Attempt, first: First) -> str:
+    count = len({event.rank for event in attempt.of_class("timeout")} - {None, *first.ranks})
+    return f"{counted(count, 'rank')} waited" if count else "the others waited"
+
+
+def _quote(event: LogEvent | None) -> str:
+    return f": {_cut(event.text)}" if event is not None else ""
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_QUOTED else f"{text[: _MOST_QUOTED - 1]}…"
+
+
+_ENDINGS = {
+    "time_limit": "Slurm's time limit ended it",
+    "preempted": "Slurm preempted it",
+    "cancelled": "it was cancelled",
+    "interrupted": "somebody interrupted it",
+}
+
+
+def _stopped(attempt: Attempt, first: First) -> str:
+    event = first.events[0]
+    how = _ENDINGS.get(event.kind, "its processes were told to end")
+    times = [each.last_at for each in attempt.presence.values() if each.last_at is not None]
+    quiet = event.at - max(times) if event.at is not None and times else 0.0
+    stood = f"; its ranks had written nothing for {duration_words(quiet)} then" if quiet >= 600 else ""
+    return f"stopped from outside: {how}{f' at {clock_time(event.at)}' if event.at is not None else ''}{stood}"
+
+
+def _why_not(attempt: Attempt, first: First) -> str:
+    if first.how == "unordered":
+        names = ", ".join(_subject(event) for event in first.events)
+        return f"{names} each failed on their own, and which was first is not known"
+    if first.how == "launched":
+        return f"all {len(attempt.ranks)} ranks launched {_collective(first)}: it failed below them, in a GPU or the network"
+    if first.how == "sides":
+        camps = " and ".join(_ranks(camp) for camp in first.sides[:2])
+        return f"{camps} stand in different places at {_collective(first)}"
+    if first.how == "elsewhere":
+        return f"{_collective(first)} timed out, and which ranks should have come there is not told"
+    if first.how == "no data":
+        if not first.lacking:
+            return (
+                f"ranks waited{_in(first)}, and no line tells for whom"
+                if attempt.of_class("timeout")
+                else (f"a failure is told, and not whose it was{_quote(first.events[0] if first.events else None)}")
+            )
+        return f"of {_ranks(first.lacking)} too little is in these files, and all others waited{_in(first)}"
+    if first.how == "only victims":
+        lacking = f", and of {_ranks(first.lacking)} there is too little in these files" if first.lacking else ""
+        return f"all that is told are losses of connections and exit codes{lacking}"
+    return "nothing tells why it ended"
+
+
+def _subject(event: LogEvent) -> str:
+    return f"rank {event.rank}" if event.rank is not None else event.node
+
+
+def reason_of(first: First, event: LogEvent | None) -> str:
+    """Of one culprit."""
+    if event is None or first.how in ("silent", "behind"):
+        return {
+            "behind": f"never launched {_collective(first)}",
+            "silent": f"did not come{_in(first)}",
+            "named": "did not come",
+        }.get(first.how, "failed like the others")
+    return _failed(event) if first.how in ("failed", "alike") else _cut(event.text)
+
+
+def action_for(first: First) -> str:
+    """What to do now."""
+    if not first.is_told:
+        return ""
+    event = first.events[0] if first.events else None
+    if first.how in ("failed", "alike") and event is not None:
+        if event.kind == "oom_kill":
+            return "give it more host memory, or use less: dataloader workers, pinned memory, the checkpoint's copy"
+        if event.kind == "xid":
+            return "see what the Xid means: mltop check on that node; drain it if it comes again"
+        if event.code == 9:
+            return "see who killed it: dmesg and the cgroup's memory.events of its node"
+        if event.kind in ("exit", "died", "fatal_signal"):
+            return "look for its core file, and rerun it with PYTHONFAULTHANDLER=1"
+        return ""
+    return {
+        "behind": "see what that rank did instead: its log's last lines, its data, its branch in the code",
+        "differs": "compare the code paths: that rank took another branch",
+        "silent": "see what that rank did last: the end of its log, and its node",
+        "named": "see what that rank did instead: the end of its log, and its node",
+        "sick": "check its GPU and node: mltop check",
+        "network": "check that host's ports and cables: mltop check",
+    }.get(first.how, "")
+
+
+def settings_for(attempt: Attempt, first: First) -> list[str]:
+    """What would have shown more, the most useful first."""
+    found = []
+    timed_out = attempt.of_kind("collective_timeout")
+    launched = attempt.of_kind("exit", "agent_failed")
+    if attempt.is_thinned:
+        found.append(UNTHINNED)
+    unattributed = any(event.rank is None for event in attempt.of_class("root", "timeout"))
+    if (first.lacking or unattributed or first.how in ("only victims", "no data")) and first.how != "stopped":
+        found.append(PER_RANK if launched or not attempt.of_kind("died") else LABELLED)
+    if any(event.kind == "exit" and event.how == "exit" and event.code for event in attempt.events) and not any(
+        event.by_launcher for event in attempt.events
+    ):
+        found.append(RECORD)
+    if timed_out and not attempt.progress and not first.how == "failed":
+        found.append(RECORDER)
+    if any(
+        event.kind in ("died", "fatal_signal") or (event.kind == "exit" and event.code == 11) for event in first.events
+    ):
+        found.append(FAULTS)
+    if any(event.kind == "device_assert" or "CUDA error" in event.text for event in first.events):
+        found.append(BLOCKING)
+    return found
+
+
+def next_for(first: First, settings: Sequence[str]) -> str:
+    """What would make it surer."""
+    if first.lacking:
+        return f"give the logs of {_ranks(first.lacking)} too"
+    return f"set next time: {settings[0]}" if settings and first.confidence != "high" else ""

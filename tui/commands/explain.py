@@ -1,0 +1,106 @@
+"""`mltop explain PATH…`: what became of a job that is dead, from the files that it left. No node is asked.
+
+The answer is on stdout, how far the reading is on stderr. Ctrl-C: what is known by then.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from mltop.probes.investigate.explain import STANDARD_INPUT, Explained, Reading, explain
+from mltop.probes.model import SCHEMA
+from mltop.probes.model.evidence.logs import LogFile
+from mltop.probes.model.units import bytes_text
+from mltop.probes.reach import UsageProblem
+from mltop.probes.reach.targets import TargetOptions
+from mltop.tui.app.output import put_json, say
+from mltop.tui.commands.live import EXIT_INTERRUPTED, Stderr
+
+EXIT_ENDED, EXIT_EXPLAINED, EXIT_CANNOT_TELL = 0, 1, 3
+_SHOW_S = 0.2
+
+
+def run(options: TargetOptions, *, paths: Sequence[str], as_json: bool, verbose: bool = False) -> int:
+    """Exit 0: it ended well, or was ended from outside; 1: explained; 3: it cannot be told; 130: interrupted."""
+    for given, option in ((options.nodes, "-w"), (options.hostfile, "--hostfile"), (options.recording, "--recording")):
+        if given:
+            raise UsageProblem(option, "is nothing to explain, which reads files", "mltop explain PATH…")
+    names = [*paths, *(_of_slurm(options.job) if options.job else ())]
+    if not names:
+        raise UsageProblem("explain", "needs files or folders of the job, or --job ID", "mltop explain slurm-123.out")
+    for name in names:
+        if name != STANDARD_INPUT and not Path(name).exists():
+            raise UsageProblem(name, "no such file or folder")
+    progress = _Progress()
+    try:
+        found = explain(names, progress)
+    finally:
+        progress.done()
+    if not any(file.lines or file.events or not file.gaps for file in found.files):
+        why = found.gaps[0].why if found.gaps else "there is no log in it"
+        raise UsageProblem(names[0] if len(names) == 1 else f"{len(names)} paths", why, "give log files of the job")
+    if not found.is_whole:
+        say("interrupted: this is what was read by then")
+    if as_json:
+        put_json(answer(found))
+    else:
+        from rich.console import Console
+
+        from mltop.tui.report.explain import print_explained
+
+        print_explained(found, Console(), verbose)
+    return EXIT_INTERRUPTED if not found.is_whole else exit_code(found)
+
+
+def exit_code(found: Explained) -> int:
+    """The gravest of its jobs."""
+    unwell = [job for job in found.jobs if job.incident is not None and job.incident.kind != "stopped"]
+    if not unwell:
+        return EXIT_ENDED
+    return EXIT_CANNOT_TELL if any(not job.is_told for job in unwell) else EXIT_EXPLAINED
+
+
+def answer(found: Explained) -> dict[str, object]:
+    """The JSON object."""
+    return {
+        "schema": SCHEMA,
+        "jobs": [job for job in found.jobs],
+        "files": [_file(file) for file in found.files],
+        "coverage": found.coverage,
+        "gaps": found.gaps,
+        "exit": exit_code(found),
+    }
+
+
+def _file(file: LogFile) -> dict[str, object]:
+    return {"file": file.path, "size_bytes": file.size_bytes, "lines": file.lines, "events": len(file.events)}
+
+
+def _of_slurm(job: str) -> tuple[str, ...]:
+    from mltop.probes.reach.targets.accounting import past_job
+
+    found = past_job(job)
+    nodes = f" on {found.nodes}" if found.nodes else ""
+    say(f"job {job}: {found.state.lower() or 'state unknown'}{nodes}, output: {', '.join(found.outputs)}")
+    return found.outputs
+
+
+class _Progress:
+    """On a terminal, where reading takes long."""
+
+    def __init__(self) -> None:
+        self._stderr = Stderr()
+        self._shown_at = time.monotonic()
+
+    def __call__(self, reading: Reading) -> None:
+        now = time.monotonic()
+        if now - self._shown_at < _SHOW_S:
+            return
+        self._shown_at = now
+        share = f"{bytes_text(reading.bytes_done)} of {bytes_text(reading.bytes_total)}"
+        self._stderr.show(f"reading: {reading.files_done}/{reading.files_total} files, {share}, {reading.current}")
+
+    def done(self) -> None:
+        self._stderr.clear()

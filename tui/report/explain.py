@@ -1,0 +1,112 @@
+"""What `mltop explain` prints: of each job one screen: who failed first and why, who fell for it, what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mltop.probes.investigate.explain import Explained
+from mltop.probes.model import Evidence, Incident
+from mltop.probes.model.evidence.logs import ExplainedJob, RankEnd
+from mltop.probes.model.ranks import fold, ranks_text
+from mltop.probes.model.units import clock_time, counted
+from mltop.tui.render.cells import Cell
+from mltop.tui.render.findings import severity_cell
+from mltop.tui.report.page import Page
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+MOST_JOBS = 16
+MOST_EVIDENCE = 6
+MOST_WAYS = 6
+MOST_SETTINGS = 3
+
+
+def print_explained(found: Explained, console: Console, verbose: bool = False) -> None:
+    page = Page(console)
+    for index, job in enumerate(found.jobs[:MOST_JOBS]):
+        if index:
+            page.line()
+        _job(job, page, verbose, alone=len(found.jobs) == 1)
+    page.more(len(found.jobs) - MOST_JOBS, "jobs (--json has them all)")
+    for gap in found.gaps if verbose else found.gaps[:2]:
+        page.sentence(Cell(f"{gap.what}: {gap.why}", "dim"))
+    if not verbose:
+        page.more(len(found.gaps) - 2, "files that tell nothing (-v)", "dim")
+
+
+def _job(job: ExplainedJob, page: Page, verbose: bool, *, alone: bool) -> None:
+    size = f", {counted(job.world_size or len(job.ranks), 'rank')}" if job.ranks else ""
+    started = f", started {job.attempts} times" if job.attempts > 1 else ""
+    page.line(Cell(f"job {job.job}", "title"), Cell(f"{size}{started}, {counted(len(job.files), 'file')}", "dim"))
+    incident = job.incident
+    if incident is None:
+        page.sentence(Cell("nothing in these files speaks of a failure", "ok"))
+    else:
+        page.sentence(severity_cell(incident.severity), Cell(f" {incident.headline}", "bold"), indent=5)
+        _evidence(incident, page, verbose)
+        if incident.confidence != "low" or job.is_told:
+            page.sentence(Cell("  confidence: ", "dim"), Cell(incident.confidence), indent=4)
+        page.action(incident.action)
+    _ways(job, page, incident, verbose)
+    _lacking(job, page, incident)
+
+
+def _evidence(incident: Incident, page: Page, verbose: bool) -> None:
+    shown = incident.evidence if verbose else incident.evidence[:MOST_EVIDENCE]
+    for evidence in shown:
+        page.sentence(Cell("  "), Cell(evidence.text), Cell(_source(evidence), "dim"), indent=4)
+    page.more(len(incident.evidence) - len(shown), "lines (-v)", "dim")
+
+
+def _source(evidence: Evidence) -> str:
+    at = f" at {clock_time(evidence.at)}" if evidence.at is not None else ""
+    return f"  [{evidence.where}{at}]" if evidence.where or at else ""
+
+
+def _ways(job: ExplainedJob, page: Page, incident: Incident | None, verbose: bool) -> None:
+    """How the ranks ended, those alike together."""
+    ways: dict[str, list[int]] = {}
+    culprits = {culprit.rank for culprit in incident.culprits} if incident is not None else set()
+    for end in job.ranks:
+        way = _way(end)
+        if way:
+            ways.setdefault(way, []).append(end.rank)
+    rows = sorted(ways.items(), key=lambda row: (culprits.isdisjoint(row[1]), len(row[1])))
+    for way, ranks in rows if verbose else rows[:MOST_WAYS]:
+        style = "warn" if not culprits.isdisjoint(ranks) else "dim"
+        page.sentence(Cell(f"  {_folded(ranks)}: ", style), Cell(way, "dim"), indent=4)
+    page.more(len(rows) - (len(rows) if verbose else MOST_WAYS), "ways to end (-v)", "dim")
+
+
+def _folded(ranks: Sequence[int]) -> str:
+    return ranks_text(ranks) if len(fold(ranks)) <= 60 else f"{len(ranks)} ranks"
+
+
+def _way(end: RankEnd) -> str:
+    parts = []
+    death = end.death
+    if death is not None:
+        parts.append(
+            {
+                "exit": "failed" if death.code is None else f"exited with code {death.code}",
+                "signal": f"was killed by signal {death.code}",
+                "oom": "was killed for want of memory",
+                "stopped": "was ended by its launcher",
+                "unknown": "gave up waiting, or was aborted",
+            }[death.how]
+        )
+    if end.enqueued is not None and end.completed is not None:
+        parts.append(f"launched collectives up to #{end.enqueued}, completed #{end.completed}")
+    return ", ".join(parts)
+
+
+def _lacking(job: ExplainedJob, page: Page, incident: Incident | None) -> None:
+    for gap in job.gaps[:3]:
+        page.sentence(Cell("  missing: ", "warn"), Cell(f"{gap.what}: {gap.why}"), indent=4)
+    page.more(len(job.gaps) - 3, "gaps (--json)", "dim")
+    if incident is not None and incident.next:
+        page.sentence(Cell("  to be surer: ", "dim"), Cell(incident.next, "accent"), indent=4)
+    for setting in job.settings[:MOST_SETTINGS]:
+        page.sentence(Cell("  set next time: ", "dim"), Cell(setting, "accent"), indent=4)
