@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO, Callable
 
-from mltop.probes.collect.logs.parser import LogParser, quoted
+from mltop.probes.collect.logs.parser import LogParser, quoted, step_in
 from mltop.probes.collect.logs.prefixes import Clock, speaker_of, without_colours
 from mltop.probes.collect.logs.scanning import Scanner, blocks
 from mltop.probes.collect.logs.tracebacks import kind_of_exception
@@ -38,7 +38,6 @@ _RANK_NAME = re.compile(r"(?:^|[^a-z])rank[_.-]?(\d{1,8})(?!\d)", re.IGNORECASE)
 _SLURM_NAME = re.compile(r"(?:^|/)(?:slurm|job)[-_](\d{1,12})(?:_\d+)?(?=[^\d/]*[^/]*$)")
 _PACKED = (".gz", ".bz2", ".xz", ".zst")
 _NUMBER = re.compile(r"(\d{1,8})(?!.*\d)")
-_STEP = re.compile(r"(?i)\b(?:iteration|global[_ ]step|step|iter)s?[ =:#\[]*(\d{1,10})")
 
 
 def described(path: str) -> LogFile:
@@ -125,9 +124,9 @@ def _edge(file: LogFile, data: bytes, clock: Clock, *, is_end: bool) -> None:
             speaker, rest = speaker_of(part[:300])
             if speaker != Speaker() and len(file.speakers) < 8192:
                 file.speakers.add(speaker)
-            step = _STEP.search(rest)
+            step = step_in(rest)
             if step is not None:
-                steps.append((index, int(step[1])))
+                steps.append((index, step))
     for line in reversed(lines) if is_end else lines:
         at = clock.stamp(line[:200])
         if at is not None:

@@ -49,19 +49,37 @@ class _Wrapped:
     tries: int = 0
 
 
+@dataclass(frozen=True)
+class _Began:
+    """When a block began, in which attempt, and after which step."""
+
+    at: float | None
+    attempt: int
+    step: int | None
+
+
+_STEP = re.compile(r"(?i)\b(?:iteration|global[_ ]step|step|iter)s?[ =:#\[]*(\d{1,10})")
+
+
+def step_in(text: str) -> int | None:
+    """The last step of training that it speaks of."""
+    steps = _STEP.findall(text)
+    return int(steps[-1]) if steps else None
+
+
 @dataclass
 class LogParser:
     """``take`` the lines that may matter, in order; while ``wants_more`` also those after them."""
 
     file: LogFile
     clock: Clock
-    context: Callable[[], float | None] = lambda: None
+    before: Callable[[], str] = lambda: ""  # the lines before the one that is being taken
     _blocks: dict[Speaker, Block] = field(default_factory=dict)
     _wrapped: _Wrapped | None = None
     _counts: dict[tuple[object, ...], int] = field(default_factory=dict)
     _attempt: int = 0
     _gave_up: bool = False
-    _began: dict[Speaker, tuple[float | None, int]] = field(default_factory=dict)
+    _began: dict[Speaker, _Began] = field(default_factory=dict)
 
     @property
     def wants_more(self) -> bool:
@@ -126,7 +144,9 @@ class LogParser:
         if len(self._blocks) < MOST_SPEAKERS:
             self._blocks[speaker] = block
             at = self.clock.stamp(text[:200])
-            self._began[speaker] = (at if at is not None else self.context(), self._attempt)
+            lines = self.before()
+            near = at if at is not None else self.clock.last_stamp(lines)
+            self._began[speaker] = _Began(near, self._attempt, step_in(lines))
         return True
 
     def _anchored(self, number: int, text: str, speaker: Speaker, whole: str) -> None:
@@ -166,19 +186,18 @@ class LogParser:
 
     def _close(self, speaker: Speaker, block: Block) -> None:
         self._blocks.pop(speaker, None)
-        began, attempt = self._began.pop(speaker, (None, self._attempt))
-        of_attempt = {"attempt": attempt if self.file.attempt is None else self.file.attempt}
+        began = self._began.pop(speaker, _Began(None, self._attempt, None))
+        of_block = {"attempt": began.attempt if self.file.attempt is None else self.file.attempt, "step": began.step}
         if isinstance(block, TorchrunBlock):
             self._failed_ranks(block)
         elif isinstance(block, StackBlock):
             if block.frames:
-                self._add(
-                    "stack", block.line, block.frames[0], speaker, {"frames": tuple(block.frames[:40])}, None, began
-                )
+                frames = tuple(block.frames[:40])
+                self._add("stack", block.line, frames[0], speaker, {"frames": frames}, at=began.at)
         elif block.chain and not LAUNCHERS.search(block.chain[-1].name):
             kind, fields, words = block.fields()
             self._add(
-                kind, block.last_line, words, speaker, {**fields, **of_attempt}, at=None, near=began, is_block=True
+                kind, block.last_line, words, speaker, {**fields, **of_block}, at=None, near=began.at, is_block=True
             )
 
     def _failed_ranks(self, block: TorchrunBlock) -> None:
@@ -242,7 +261,7 @@ class LogParser:
             number,
             quoted(text),
             speaker,
-            at=at if dated else near if is_block else self.context(),
+            at=at if dated else near if is_block else self.clock.last_stamp(self.before()),
             is_dated=dated,
             **{"rank": speaker.rank, "node": speaker.node, **fields},
         )

@@ -106,12 +106,11 @@ class Scanner:
         self.lines = 0
         self._block = b""
         self._at = 0
-        parser.context = self.context
+        parser.before = self.before
 
-    def context(self) -> float | None:
-        """The last stamp before the line that is being looked at."""
-        start = max(0, self._at - _LOOKED_BACK)
-        return self._parser.clock.last_stamp(self._block[start : self._at].decode("utf-8", "replace"))
+    def before(self) -> str:
+        """The lines before the one that is being looked at."""
+        return self._block[max(0, self._at - _LOOKED_BACK) : self._at].decode("utf-8", "replace")
 
     def feed(self, block: bytes) -> None:
         starts = hits(block)

@@ -31,8 +31,9 @@ _OF_PEERS = re.compile(
 )
 _SPEAKS_OF_PEERS = re.compile(
     r"NCCL|gloo|Gloo|ncclRemoteError|ncclSystemError|ncclInternalError|TCPStore|ProcessGroup|[Ww]atchdog|c10d|monitoredBarrier"
-    r"|[Cc]onnection (?:was )?(?:closed|reset|refused)(?! error page)|by (?:remote )?peer|[Bb]roken pipe|rendezvous|process group"
-    r"|collective operation|recv operation|socket (?:has )?(?:timed out|closed)|[Tt]imed out (?:waiting|initializing|after)|Wait timeout|wait timeout"
+    r"|[Cc]onnection (?:was )?(?:closed|reset|refused)|by (?:remote )?peer|[Bb]roken pipe|rendezvous|process group"
+    r"|collective operation|recv operation|socket (?:has )?(?:timed out|closed)|[Tt]imed out (?:waiting|initializing|after)"
+    r"|[Ww]ait timeout"
     r"|RPC call to|shared memory broadcast"
 )
 # A web service or a file server is nobody of the job, whatever its connections do.
@@ -95,7 +96,7 @@ class TracebackBlock:
         self._count += 1
         if self._count > MOST_LINES:
             return False
-        return self._in(text, number) if self._in_frames else self._after(text, number)
+        return self._in(text, number) if self._in_frames else self._after(text)
 
     def _in(self, text: str, number: int) -> bool:
         frame = _FRAME.match(text)
@@ -115,7 +116,7 @@ class TracebackBlock:
         self._in_frames, self._waits, self.last_line, self._frames = False, 0, number, []
         return True
 
-    def _after(self, text: str, number: int) -> bool:
+    def _after(self, text: str) -> bool:
         stripped = text.strip()
         self._waits += 1
         child = _CHILD.match(stripped)

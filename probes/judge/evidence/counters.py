@@ -54,13 +54,15 @@ def judge_counters(attempt: Attempt, timeouts: Sequence[LogEvent]) -> Standing:
     if not waited:
         return Standing()
     others = {group for group in {event.group for event in attempt.of_kind("collective_timeout", "counters")} if group}
-    for group in sorted(waited, key=lambda group: _began(groups[group])):
-        found = _of_group(group, groups, has_others=bool(others - {group}))
+    ordered = sorted(waited, key=lambda group: _began(groups[group]))
+    expected: set[int] = set()  # in the groups that began to wait first
+    for group in ordered:
+        found = _of_group(group, groups, expected, has_others=bool(others - {group}))
         if found is not None:
-            found.group = group
+            found.group = next((each.group_name for each in found.events if each.group == group), group)
             return found
-    first = min(waited, key=lambda group: _began(groups[group]))
-    return _elsewhere(first, groups[first])
+        expected |= set(_absent(groups[group]))
+    return _elsewhere(ordered[0], groups[ordered[0]])
 
 
 def _elsewhere(group: str, ranks: dict[int, _Counts]) -> Standing:
@@ -107,8 +109,46 @@ def _began(ranks: dict[int, _Counts]) -> float:
     return min((each.start for each in ranks.values() if each.start is not None), default=float("inf"))
 
 
-def _of_group(group: str, groups: dict[str, dict[int, _Counts]], *, has_others: bool) -> Standing | None:
-    """None: who is behind here waits in another group itself."""
+def _absent(ranks: dict[int, _Counts]) -> list[int]:
+    """Members of a group that are not heard of in it: of meshes each member's rank follows from its number in the group.
+
+    Only those between others: how many members there are nobody says.
+    """
+    pairs = sorted({(event.group_rank, rank) for rank, each in ranks.items() for event in each.events})
+    places = [(place, rank) for place, rank in pairs if place is not None]
+    if len(places) < 2:
+        return []
+    (first, first_rank), (last, last_rank) = places[0], places[-1]
+    stride, rest = divmod(last_rank - first_rank, last - first) if last > first else (0, 1)
+    if rest or stride < 1 or any(rank - first_rank != stride * (place - first) for place, rank in places):
+        return []
+    start = first_rank - first * stride
+    members = [start + place * stride for place in range(last + 1)] if start >= 0 else []
+    return [rank for rank in members if rank not in ranks]
+
+
+def _of_sub_group(group: str, groups: dict[str, dict[int, _Counts]]) -> Standing | None:
+    """All that are heard of have launched it: the one member between them that is not heard of, if there is one."""
+    ranks = groups[group]
+    absent = [rank for rank in _absent(ranks) if not _waits_elsewhere(rank, group, groups)]
+    if len(absent) != 1 or len(_absent(ranks)) != 1:
+        return None
+    told = next(each for each in ranks.values() if each.sequence is not None)
+    heard = groups.get("", {}).get(absent[0])
+    events = [
+        *(heard.events[:1] if heard is not None else []),
+        *(event for each in ranks.values() for event in each.events[:1]),
+    ]
+    return Standing(
+        "behind", (absent[0],), sequence=told.sequence, op=told.op, events=events[:6], known=frozenset(ranks),
+        confidence="medium",
+    )  # fmt: skip
+
+
+def _of_group(
+    group: str, groups: dict[str, dict[int, _Counts]], expected: set[int], *, has_others: bool
+) -> Standing | None:
+    """None: who is behind here waits in another group itself, or it is not known who belongs to it."""
     ranks = groups[group]
     known = {rank: each for rank, each in ranks.items() if each.is_told}
     if group.startswith("id "):  # the number of a group within its own process
@@ -122,7 +162,8 @@ def _of_group(group: str, groups: dict[str, dict[int, _Counts]], *, has_others: 
     waiting = [rank for rank, each in ranks.items() if each.sequence is not None and rank not in behind]
     events += [event for rank in sorted(waiting)[:2] for event in ranks[rank].events[:2]]
     if not behind:
-        return _all_launched(ranks, known, at, op)
+        found = _all_launched(ranks, known, at, op)
+        return found if not group or found.how != "launched" else _of_sub_group(group, groups)
     if not waiting:
         return None
     elsewhere = {rank for rank in behind if _waits_elsewhere(rank, group, groups)}
@@ -132,6 +173,8 @@ def _of_group(group: str, groups: dict[str, dict[int, _Counts]], *, has_others: 
     if len(behind) * 2 > len(known):
         ahead = tuple(sorted(rank for rank in known if rank not in behind))
         return Standing("sides", sides=(ahead, tuple(sorted(behind))), sequence=at, op=op, events=events[:6])
+    if len(left) > 1 and expected & set(left):
+        left = tuple(sorted(expected & set(left)))  # for these a group waited before
     if len(left) > 1 and (has_others or group):
         # One of them may wait for another in a group of theirs, whose timer has not run out.
         return Standing("sides", sides=(left, tuple(sorted(waiting))), sequence=at, op=op, events=events[:6])

@@ -63,7 +63,7 @@ def first_of(attempt: Attempt) -> First:
     if outside is not None:
         return outside
     if roots:
-        return _earliest(attempt, roots)
+        return _contradicted(attempt, roots) or _earliest(attempt, roots)
     named = _named(attempt)
     if named is not None:
         return named
@@ -116,8 +116,7 @@ def _is_survived(event: LogEvent, attempt: Attempt) -> bool:
     """An exception that was caught: its rank went on after it."""
     if event.kind != "exception" or event.rank is None:
         return False
-    own = attempt.presence.get(event.rank)
-    if own is not None and own.file == event.file and event.step_after:
+    if event.survived:
         return True
     waits = [other for other in attempt.of_class("timeout") if other.rank == event.rank and not other.by_launcher]
     if any(other.file == event.file and other.line > event.line for other in waits):
@@ -171,6 +170,24 @@ def _earliest(attempt: Attempt, roots: list[LogEvent]) -> First:
         unordered = sorted(firsts.values(), key=lambda event: (event.at is None, event.at or 0.0))
         return First("unordered", events=unordered[:6], ranks=())
     return _failed(attempt, list(firsts.values()), by_subject)
+
+
+def _contradicted(attempt: Attempt, roots: Sequence[LogEvent]) -> First | None:
+    """Exceptions of which nothing says when they were, nor that their ranks ended by them, while the counters say that
+    others never came: one of both was survived.
+    """
+    ended = {event.rank for event in attempt.of_kind("exit") if event.how != "stopped"}
+    if any(event.kind != "exception" or event.is_dated or event.rank in ended for event in roots):
+        return None
+    found = judge_counters(attempt, attempt.of_class("timeout"))
+    if found.how != "behind" or {event.rank for event in roots} & set(found.ranks):
+        return None
+    if all(event.rank in found.known for event in roots):
+        return First(
+            "behind", found.ranks, events=found.events, confidence="medium", sequence=found.sequence, op=found.op,
+            group=found.group,
+        )  # fmt: skip
+    return First("unordered", events=[*roots[:3], *found.events[:3]])
 
 
 def _without_covered(by_subject: dict[object, list[LogEvent]]) -> dict[object, list[LogEvent]]:
@@ -281,9 +298,12 @@ def _of_waiting(attempt: Attempt, timeouts: Sequence[LogEvent]) -> First:
     network = _votes(attempt)
     if network is not None:
         return network
-    if found.how == "launched" and not silent.lacking:
+    unheard = [rank for rank in attempt.ranks if rank not in found.known]
+    if found.how == "launched" and not unheard and not attempt.is_thinned:
         return First("launched", events=told[:4], sequence=found.sequence, op=found.op, group=found.group)
-    return First("no data", events=told[:4], lacking=silent.lacking, sequence=found.sequence, op=found.op)
+    return First(
+        "no data", events=told[:4], lacking=silent.lacking or tuple(unheard), sequence=found.sequence, op=found.op
+    )
 
 
 def _votes(attempt: Attempt) -> First | None:

@@ -11,6 +11,7 @@ from mltop.probes.judge.evidence.jobs import JobFiles, ranks_in
 from mltop.probes.model.evidence.collectives import GroupProgress
 from mltop.probes.model.evidence.logs import LogEvent, LogFile
 
+_STEPS_WITHOUT_IT = 2
 _NUMBERS = re.compile(r"\d+")
 _TROUBLE = ("root", "named", "timeout", "cascade")
 
@@ -40,9 +41,9 @@ class Attempt:
 
     @property
     def ranks(self) -> list[int]:
-        """All that are known to exist."""
+        """All that are known to exist: ranks are numbered from 0 on."""
         known = {rank for rank in self.presence} | {event.rank for event in self.events if event.rank is not None}
-        return sorted(known | set(range(self.world_size or 0)))
+        return list(range(max(self.world_size or 0, 1 + max(known, default=-1))))
 
     def of_class(self, *classes: str) -> list[LogEvent]:
         return [event for event in self.events if event.event_class in classes]
@@ -169,7 +170,10 @@ class _Ranks:
         own = self.of_file(file)
         if own is not None:
             rank = own if rank is None else rank
-            event = replace(event, step_after=file.last_step_line > event.line)
+        if event.kind == "exception" and file.last_step is not None and file.last_step_line > event.line:
+            # In one rank's own file any step tells that it went on; others go on for a step or two without it.
+            went_on = own is not None or (event.step is not None and file.last_step > event.step + _STEPS_WITHOUT_IT)
+            event = replace(event, survived=went_on)
         if rank is None and speaker.task is not None and self._tasks_are_ranks:
             rank = speaker.task
         pid = event.pid if event.pid is not None else speaker.pid

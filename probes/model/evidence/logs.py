@@ -138,7 +138,8 @@ class LogEvent:
     pid: int | None = None
     place: str = ""
     is_first: bool = False  # of "exit": the launcher says that it was the first that it saw
-    step_after: bool = False  # the file goes on with steps after it
+    step: int | None = None  # the last one before it
+    survived: bool = False  # the file goes on with steps after it
     by_launcher: bool = False  # the launcher's table repeats what a rank said
     frames: tuple[str, ...] = ()
 
