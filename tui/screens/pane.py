@@ -303,7 +303,7 @@ class Pane(CommandedScreen):
         app = self.mltop
         track = partial(self._history.track, app.history, app.paused, span_s=DRAWN_S, ahead_s=app.ahead_s)
         settled = app.moment is None or app.history.is_settled(app.moment)
-        return RowContext(picture, app.trends, track, app.paused, settled)
+        return RowContext(picture, app.earlier, track, app.paused, settled)
 
     def part(self, name: str, draw: Callable[[], object]) -> None:
         """Draw a part of this pane: when that fails, the others are drawn nevertheless."""
