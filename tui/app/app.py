@@ -53,6 +53,7 @@ from mltop.tui.screens.bars import FilterHistory, Notice, TypedBox, end_of_captu
 from mltop.tui.screens.lines import StatesSince
 from mltop.tui.terminal.painting import PaintingApp, terminal_busy
 from mltop.tui.widgets.cell_view import FailSafe
+from mltop.tui.widgets.steps import Steps
 
 if TYPE_CHECKING:
     from mltop.probes.investigate.probing.wanted import ProbeWanted
@@ -132,6 +133,7 @@ class MltopApp(FailSafe, PaintingApp, TravellingApp, HandsApp):
         self.feed = self._feed_of(session, clock)
         self._live_earlier = self.earlier
         self._retrying = False
+        self._drawing = Steps(self)
         self._closer: threading.Thread | None = None
 
     def _feed_of(self, session: Session, clock: Callable[[], float]) -> Feed | FeedsScreen:
@@ -243,7 +245,8 @@ class MltopApp(FailSafe, PaintingApp, TravellingApp, HandsApp):
             self.picture = newest
         elif self.player is not None:
             self._show_moment()  # the rules have gone on
-        self.redraw()
+        if self.picture is not None and self.is_running and self.screen_stack and not self.is_lent:
+            self._drawing.take("what is drawn next", self.pane.prepare(self.picture), self.redraw)
 
     def on_dump_progressed(self, message: DumpProgressed) -> None:
         taken_at = self.newest.view.taken_at if self.newest else 0.0
