@@ -98,5 +98,6 @@ def _what_matters(sample: Sample) -> tuple[object, ...]:
         [(rank.pid, rank.rank, rank.job) for rank in sample.ranks],
         [rank.pid for rank in sample.unassigned],
         [(death.pid, death.at, death.how, death.error) for death in sample.deaths],
+        [(line.at, line.where) for line in sample.log_lines[-1:]],
         [(gap.what, gap.kind) for gap in sample.gaps],
     )

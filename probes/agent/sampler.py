@@ -16,6 +16,7 @@ from mltop.probes.collect.dcgm import DcgmSource, without_filled
 from mltop.probes.collect.host import HostSource
 from mltop.probes.collect.kernel_log import KernelLogSource, with_nvml_events
 from mltop.probes.collect.links import LinkSource
+from mltop.probes.collect.logs.follow import LogFollower
 from mltop.probes.collect.pci import PciSource
 from mltop.probes.collect.ranks import RankSource, procfs
 from mltop.probes.collect.ranks.ends.deaths import DeathSource
@@ -30,6 +31,7 @@ from mltop.probes.model import (
     HostSample,
     KernelEvent,
     LinkSample,
+    LogLine,
     PciDevice,
     RankDeath,
     RankSample,
@@ -65,6 +67,7 @@ class Collectors:
     ranks: RankSource = field(default_factory=RankSource)
     rank_gpus: GpuDevices = field(default_factory=GpuDevices)
     deaths: DeathSource = field(default_factory=DeathSource)
+    logs: LogFollower = field(default_factory=LogFollower)
     processes: GpuProcesses = field(default_factory=lambda: GpuProcesses(probe_of=kind_of_probe))
     links: LinkSource = field(default_factory=LinkSource)
     pci: PciSource = field(default_factory=PciSource)
@@ -111,6 +114,7 @@ class Sampler:
         ranks = part("ranks", lambda: collectors.ranks.read(clock_s, gpus_of_pid(gpus)), list[RankSample])
         part("ranks", lambda: (None, collectors.rank_gpus.fill(ranks, gpus, clock_s)), lambda: None)
         deaths = part("ranks", lambda: self._collect_deaths(clock_s, now, ranks, events), list[RankDeath])
+        lines = part("logs", lambda: collectors.logs.read(now, ranks), list[LogLine])
         self._newest_ranks = ranks
         return Sample(
             node=self._node,
@@ -121,6 +125,7 @@ class Sampler:
             gpus=gpus,
             ranks=ranks,
             deaths=deaths,
+            log_lines=lines,
             unassigned=collectors.ranks.unassigned,
             host=host,
             links=links,
@@ -146,7 +151,14 @@ class Sampler:
 
     def close(self) -> None:
         collectors = self._collectors
-        for source in (self._gpus, collectors.dcgm, collectors.host, collectors.kernel_log, collectors.deaths):
+        for source in (
+            self._gpus,
+            collectors.dcgm,
+            collectors.host,
+            collectors.kernel_log,
+            collectors.deaths,
+            collectors.logs,
+        ):
             source.close()
 
     def _collect_deaths(

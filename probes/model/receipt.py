@@ -15,7 +15,16 @@ from typing import Any, Callable, TypeVar
 
 from mltop.probes.model.gap import Gap
 from mltop.probes.model.gpu import GpuSample, Nvlink
-from mltop.probes.model.sample import MAX_KERNEL_EVENTS, HostSample, LinkSample, RankDeath, RankSample, Sample
+from mltop.probes.model.sample import (
+    MAX_KERNEL_EVENTS,
+    MAX_LOG_LINES,
+    HostSample,
+    LinkSample,
+    LogLine,
+    RankDeath,
+    RankSample,
+    Sample,
+)
 from mltop.probes.model.verdict import Frame, RankStacks, StackDigest, TaskChain, Tasks
 
 MOST_GPUS = 256  # of one node: the largest have 16, and 72 behind one NVLink switch
@@ -58,10 +67,11 @@ _MOST: dict[type, dict[str, int]] = {
     Tasks: {"chains": 256, "cycles": 256},
     TaskChain: {"frames": 256, "names": 8},
     Frame: {"ints": 256},
+    LogLine: {"named": 256},
 }
 # Below which fields such a record may be.
 _PARTS: dict[type, tuple[str, ...]] = {
-    Sample: ("host", "gpus", "ranks", "unassigned", "links", "gaps"),
+    Sample: ("host", "gpus", "ranks", "unassigned", "log_lines", "links", "gaps"),
     GpuSample: ("nvlink",),
     RankStacks: ("digests",),
     StackDigest: ("frames", "tasks"),
@@ -71,7 +81,7 @@ _PARTS: dict[type, tuple[str, ...]] = {
 # Whose own numbers are looked at in every sample, and below which fields of a sample they are.
 _OF_HOST = ("host", "host.pressure", "host.filesystems", "host.cgroups", "host.blocked")
 _LOOKED_AT = tuple(
-    map(attrgetter, (*_OF_HOST, "gpus", "ranks", "unassigned", "deaths", "links", "pci", "kernel_events"))
+    map(attrgetter, (*_OF_HOST, "gpus", "ranks", "unassigned", "deaths", "log_lines", "links", "pci", "kernel_events"))
 )
 _numbers_of: dict[type, tuple[str, ...]] = {}
 
@@ -127,6 +137,7 @@ def admit(sample: Sample, is_large: bool = True) -> list[Gap]:
     sample.kernel_events = [
         event for event in sample.kernel_events[-MAX_KERNEL_EVENTS:] if _is_time(event.at, "kernel_log", left_out)
     ]
+    sample.log_lines = [line for line in sample.log_lines[-MAX_LOG_LINES:] if _admit_log_line(line, left_out)]
     _cut(sample, left_out)
     if is_large or _is_suspect(sample):
         _walk(sample, "", left_out)
@@ -204,6 +215,15 @@ def _admit_death(death: RankDeath, left_out: LeftOut) -> bool:
         left_out.value("deaths", death.pid)
         return False
     return death.at is None or _is_time(death.at, f"deaths.{death.pid}.at", left_out)
+
+
+def _admit_log_line(line: LogLine, left_out: LeftOut) -> bool:
+    line.rank = _rank_number(line.rank)
+    line.named = [rank for rank in line.named if _rank_number(rank) is not None]
+    if not 0 <= line.line <= MOST_NUMBER or (line.pid is not None and not 0 <= line.pid < MOST_PIDS):
+        left_out.value("log_lines", line.line)
+        return False
+    return _is_time(line.at, "log_lines", left_out)
 
 
 def _rank_number(number: int | None) -> int | None:

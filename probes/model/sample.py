@@ -15,12 +15,14 @@ from mltop.probes.model.vocabulary import (
     IdentifiedBy,
     LinkFault,
     LinkKind,
+    LogLineKind,
     NodePhase,
     PciKind,
 )
 
 UNLIMITED = (1 << 63) - 1  # of limits: there is none
 MAX_KERNEL_EVENTS = 100
+MAX_LOG_LINES = 64
 
 
 class JobKey(NamedTuple):
@@ -116,6 +118,33 @@ class RankDeath:
     dumped_core: bool | None = None
     gpus: list[int] = field(default_factory=list)  # that it had
     started_at: float | None = None
+
+
+@dataclass
+class LogLine:
+    """What stands in a file that ranks write to: one line, or the last one of a traceback.
+
+    ``text``: as it may be shown; ``file``, ``line``: where it stands, counted from where mltop began to read (0: not
+    from the file's beginning). ``at``: unix s, by the line's own stamp, else when it was read. ``pid``, ``rank``: who
+    wrote it, None where several write to one file and the line does not say. ``waited_s``: for how long a collective
+    had been waited for. ``named``: ranks that it accuses.
+    """
+
+    kind: LogLineKind
+    text: str
+    file: str
+    at: float
+    line: int = 0
+    job: str = ""
+    uid: int | None = None
+    pid: int | None = None
+    rank: int | None = None
+    waited_s: float | None = None
+    named: list[int] = field(default_factory=list)
+
+    @property
+    def where(self) -> str:
+        return f"{self.file}:{self.line}" if self.line else self.file
 
 
 @dataclass
@@ -324,7 +353,8 @@ class Sample:
     ``clock_skew_s``: the node's clock minus the watcher's, known to who receives samples. ``counters_read_at``: by kind
     of error counters (CounterKind) a time (unix s) since which all of that kind have been read.
     ``unassigned``: Python processes with torch or JAX loaded that belong to no job that we know (a notebook, a server).
-    ``deaths``: of ranks, of the last hour.
+    ``deaths``: of ranks, of the last hour. ``log_lines``: of their own logs that matter, of the last hour, the newest
+    last, at most MAX_LOG_LINES.
     """
 
     node: str
@@ -336,6 +366,7 @@ class Sample:
     ranks: list[RankSample] = field(default_factory=list)
     unassigned: list[RankSample] = slow(factory=list)
     deaths: list[RankDeath] = slow(factory=list)
+    log_lines: list[LogLine] = slow(factory=list)
     host: HostSample = field(default_factory=HostSample)
     links: list[LinkSample] = slow(factory=list)
     pci: list[PciDevice] = slow(factory=list)

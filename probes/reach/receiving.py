@@ -44,6 +44,7 @@ _MOST_OF = {
     "ranks": MOST_RANKS,
     "unassigned": MOST_UNASSIGNED,
     "deaths": MOST_DEATHS,
+    "log_lines": 4096,
     "links": 4096,
     "pci": 16_384,
     "kernel_events": 4096,

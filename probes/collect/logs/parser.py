@@ -282,6 +282,13 @@ class LogParser:
         if job is not None:
             self.file.mentions.add(f"job {job[1] or job[2]}")
 
+    def drain(self) -> list[LogEvent]:
+        """The events so far, which are forgotten, as is how many there were: for files that are followed."""
+        events, self.file.events = self.file.events, []
+        for told in (self._counts, self.file.mentions, self.file.left_out):
+            told.clear()
+        return events
+
     def finish(self) -> None:
         for speaker, block in list(self._blocks.items()):
             self._close(speaker, block)

@@ -13,7 +13,7 @@ from typing import Any
 
 from mltop.probes.judge.health.gpu import clocks, driver, ecc, inventory, processes, temperature, xids
 from mltop.probes.judge.health.host import cpu, memory, storage, system
-from mltop.probes.judge.health.job import ranks, unlike, whole_job
+from mltop.probes.judge.health.job import logs, ranks, unlike, whole_job
 from mltop.probes.judge.health.link import ethernet, fabric, ib_errors, infiniband, nvlink, pcie, rails
 from mltop.probes.judge.health.peers import Facts
 from mltop.probes.judge.health.rule import Rule
@@ -22,7 +22,7 @@ from mltop.probes.judge.health.trails import Counters, Gauges, Values
 _OF_GPUS = (driver, inventory, xids, ecc, clocks, temperature, processes)
 _OF_LINKS = (nvlink, fabric, pcie, infiniband, ib_errors, rails, ethernet)
 _OF_HOSTS = (cpu, memory, storage, system)
-MODULES: tuple[ModuleType, ...] = (*_OF_GPUS, *_OF_LINKS, *_OF_HOSTS, ranks)
+MODULES: tuple[ModuleType, ...] = (*_OF_GPUS, *_OF_LINKS, *_OF_HOSTS, ranks, logs)
 _OF_JOBS = (whole_job, unlike)
 
 

@@ -46,6 +46,7 @@ class Job:
         self._spins = False
         self._proven_at = 0.0
         self._is_new = False  # ranks that were not there at the last look
+        self._told_at: float | None = None  # when a log said that what ranks wait for does not come
 
     # What comes in
 
@@ -90,6 +91,18 @@ class Job:
         if not seen and death.at is not None and began_at is not None and death.at >= began_at:
             self.gone[key] = Gone(death.rank, death.pid, None, node, death.at, told=True)
             self._is_new = True
+
+    def take_log_line(self, at: float, waited_s: float | None) -> None:
+        """A log of one of its ranks says at ``at`` that it has waited in vain for ``waited_s``."""
+        if (self._told_at or 0.0) >= at or at < self.moved_at - limit.TELLING_S or (waited_s or 0.0) < limit.QUIET_S:
+            return
+        self._told_at = at
+        self.moved_at = min(self.moved_at, at - (waited_s or 0.0))
+
+    @property
+    def _is_told(self) -> bool:
+        """Whether it still stands as its log said."""
+        return self._told_at is not None and self.moved_at <= self._told_at and self.at - self._told_at <= limit.TOLD_S
 
     # What is made of it
 
@@ -163,6 +176,7 @@ class Job:
         if any(not self.gone[key].told for key in replaced):
             self.stepped, self._run = False, None
             self.moved_at = self.first_at = self.at
+            self._told_at = None
             self._pauses.clear()
             self.series.clear()
             self.pace.clear()
@@ -188,6 +202,11 @@ class Job:
             self._minority_at = worked_at if self._minority_at is None else self._minority_at
             self._minority_moves = worked_at > self.moved_at
             return
+        if (
+            self._told_at is not None
+            and self._told_at - limit.TELLING_S <= worked_at <= self._told_at + limit.TELLING_S
+        ):
+            return  # what ranks do when they tell it
         if worked_at > self.moved_at:
             pause_s = worked_at - self.moved_at
             if pause_s >= max(limit.PAUSE_LEAST_S, limit.WINDOW_SAMPLES * self._interval_s):
@@ -252,6 +271,8 @@ class Job:
         self.why = ""
         if self._is_ending():
             return "unknown"
+        if self._is_told:
+            return "stalled"
         if self.stepped and self.still_s < limit.QUIET_S - limit.SLACK_S:
             return "moving"
         quiet_s = self.quiet_s

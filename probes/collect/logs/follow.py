@@ -1,0 +1,254 @@
+"""The files that ranks write to, followed while they run: what torch says of a collective that times out is told while
+the processes are still there to be looked at.
+
+Files are those that a rank's standard output and error are. They are opened through /proc, so that those of containers
+are found, too, and only where they are regular files. All of it runs in a thread of its own: a file server that does
+not answer holds up nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+from mltop.probes.collect.logs.parser import LogParser
+from mltop.probes.collect.logs.prefixes import Clock
+from mltop.probes.collect.logs.scanning import Scanner
+from mltop.probes.collect.redaction.values import shown_text
+from mltop.probes.model import Gap, LogLine, RankSample
+from mltop.probes.model.evidence.logs import EventKind, LogEvent, LogFile
+from mltop.probes.model.sample import MAX_LOG_LINES
+from mltop.probes.model.text import clean
+from mltop.probes.model.vocabulary import LogLineKind
+from mltop.probes.system.paths import proc
+
+KEPT_S = 3600.0
+LOOK_S = 1.0
+BEFORE_BYTES = 256 * 1024  # that stand in a file when it is first seen
+BURST_BYTES = 8 * 1024 * 1024  # of one file in one look: what is beyond it is left out, and only the end is read
+MOST_FILES = 512
+STUCK_S = 10.0
+# A stamp is believed where it lies so shortly before the file's last change, or after it.
+RECENT_S, AHEAD_S = 900.0, 60.0
+_LONGEST_REST = 64 * 1024  # of a line that is not complete yet
+_KINDS: dict[EventKind, LogLineKind] = {
+    "collective_timeout": "timeout",
+    "gloo_timeout": "timeout",
+    "first_to_dump": "timeout",
+    "barrier_named": "names",
+    "desync_named": "names",
+    "heartbeat_named": "names",
+    "remote_named": "names",
+    "exception": "fault",
+    "fatal_signal": "fault",
+    "device_assert": "fault",
+}
+FileId = tuple[int, int]
+
+
+@dataclass
+class _Followed:
+    """``offset``: up to where it was read; ``rest``: a line that has no end yet. ``owners``: who writes to it."""
+
+    path: str
+    offset: int
+    parser: LogParser
+    scanner: Scanner
+    whole: bool  # read from its beginning
+    rest: bytes = b""
+    owners: dict[int, RankSample] = field(default_factory=dict)
+    fresh: bool = True
+
+
+class LogFollower:
+    """``read`` with every sample. It never waits: what it returns was read by the thread until then."""
+
+    def __init__(self) -> None:
+        self._lines: deque[LogLine] = deque(maxlen=MAX_LOG_LINES)
+        self._ranks: list[RankSample] = []
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._looking: tuple[float, str] | None = None  # since when (monotonic s) the thread waits for a file
+        self._unseen = 0
+        self._files: dict[FileId, _Followed] = {}
+
+    def read(self, now: float, ranks: list[RankSample]) -> tuple[list[LogLine], list[Gap]]:
+        """Lines of the last hour that matter, the newest last. ``now``: unix s."""
+        with self._lock:
+            self._ranks = ranks
+            lines = [line for line in self._lines if line.at >= now - KEPT_S]
+            looking, unseen = self._looking, self._unseen
+        if ranks and self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="mltop-logs", daemon=True)
+            self._thread.start()
+        self._wake.set()
+        gaps = []
+        if looking is not None and time.monotonic() - looking[0] > STUCK_S:
+            waited_s = time.monotonic() - looking[0]
+            gaps.append(Gap("logs", f"{shown_text(looking[1])} has not answered for {waited_s:.0f} s"))
+        if unseen:
+            text = f"the output of {unseen} ranks cannot be read"
+            gaps.append(Gap("logs", text, "run mltop as root, or as the job's user"))
+        return lines, gaps
+
+    def close(self) -> None:
+        self._closed.set()
+        self._wake.set()
+
+    # In the thread.
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            self._wake.wait()
+            self._wake.clear()
+            if self._closed.is_set():
+                return
+            began_s = time.monotonic()
+            with self._lock:
+                ranks = list(self._ranks)
+            self._look(ranks)
+            self._closed.wait(max(0.0, LOOK_S - (time.monotonic() - began_s)))
+
+    def _look(self, ranks: list[RankSample]) -> None:
+        unseen = 0
+        owners: dict[FileId, dict[int, RankSample]] = {}
+        paths: dict[FileId, str] = {}
+        for rank in ranks:
+            seen = [self._file_of(rank.pid, number) for number in (1, 2)]
+            unseen += seen == [None, None]
+            for found in seen:
+                if found is not None and found[0] is not None:
+                    owners.setdefault(found[0], {})[rank.pid] = rank
+                    paths[found[0]] = found[1]
+        for known, writers in list(owners.items())[:MOST_FILES]:
+            self._follow(known, paths[known], writers)
+        for gone in self._files.keys() - owners.keys():  # their last words
+            followed = self._files.pop(gone)
+            followed.parser.finish()
+            self._take(followed)
+        with self._lock:
+            self._unseen, self._looking = unseen, None
+
+    def _file_of(self, pid: int, number: int) -> tuple[FileId | None, str] | None:
+        """The regular file that a descriptor is, with the path to open it; None where that cannot be seen. A process
+        that is gone has none.
+        """
+        path = f"{proc()}/{pid}/fd/{number}"
+        self._waits_for(path)
+        try:
+            found = os.stat(path)
+        except FileNotFoundError:
+            return None, path
+        except OSError:
+            return None
+        return ((found.st_dev, found.st_ino) if stat.S_ISREG(found.st_mode) else None), path
+
+    def _waits_for(self, path: str) -> None:
+        with self._lock:
+            self._looking = time.monotonic(), path
+
+    def _follow(self, known: FileId, path: str, writers: dict[int, RankSample]) -> None:
+        followed = self._files.get(known)
+        if followed is None and (followed := self._opened(path)) is not None:
+            self._files[known] = followed
+        if followed is None:
+            return
+        followed.owners = writers
+        try:
+            content = self._read(followed, known, path)
+        except OSError:
+            return  # of a file that can be seen and not be read: its ranks tell as much by stacks
+        if content:
+            self._feed(followed, content)
+        elif followed.parser.wants_more:  # a block of lines that nothing follows is complete
+            followed.parser.finish()
+        self._take(followed)
+
+    def _opened(self, path: str) -> _Followed | None:
+        try:
+            name = os.readlink(path)
+            size, written_at = os.stat(path).st_size, os.stat(path).st_mtime
+        except OSError:
+            return None
+        self._waits_for(name)
+        parser = LogParser(LogFile(clean(name, 1024)), Clock(written_at))
+        offset = max(0, size - BEFORE_BYTES)
+        return _Followed(name, offset, parser, Scanner(parser), offset == 0)
+
+    def _read(self, followed: _Followed, known: FileId, path: str) -> bytes:
+        """What is new. A file that has become shorter was emptied: it is read from its beginning."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        try:
+            now = os.fstat(descriptor)
+            if (now.st_dev, now.st_ino) != known or not stat.S_ISREG(now.st_mode):
+                return b""  # another one since it was looked at
+            if now.st_size < followed.offset:
+                followed.offset, followed.rest, followed.whole = 0, b"", False
+            if now.st_size - followed.offset > BURST_BYTES:
+                followed.offset, followed.rest, followed.whole = now.st_size - BEFORE_BYTES, b"", False
+            followed.parser.clock = Clock(now.st_mtime)
+            content = os.pread(descriptor, now.st_size - followed.offset, followed.offset)
+        finally:
+            os.close(descriptor)
+        followed.offset += len(content)
+        return content
+
+    def _feed(self, followed: _Followed, content: bytes) -> None:
+        content = followed.rest + content
+        cut = content.rfind(b"\n") + 1
+        if cut == 0 and len(content) > _LONGEST_REST:
+            cut = len(content)
+        followed.rest = content[cut:]
+        if cut:
+            followed.scanner.feed(content[:cut])
+
+    def _take(self, followed: _Followed) -> None:
+        fresh, followed.fresh = followed.fresh, False
+        lines = [line for event in followed.parser.drain() if (line := _line(event, followed, fresh)) is not None]
+        with self._lock:
+            self._lines.extend(lines)
+
+
+def _line(event: LogEvent, followed: _Followed, fresh: bool) -> LogLine | None:
+    """None of what does not matter, and of what was there before the process that writes to the file now."""
+    kind = _KINDS.get(event.kind)
+    if kind is None:
+        return None
+    owner = _writer(event, followed.owners)
+    at = written_at = followed.parser.clock.written_at
+    if event.at is not None and event.at <= written_at + AHEAD_S:
+        if fresh and event.at < written_at - RECENT_S:
+            return None
+        at = event.at if event.at >= written_at - RECENT_S else at  # else of another time zone, as in a container
+    some = owner or next(iter(followed.owners.values()), None)
+    began = [rank.started_at for rank in followed.owners.values() if rank.started_at is not None]
+    if fresh and began and at < min(began):
+        return None
+    return LogLine(
+        kind,
+        event.text,
+        followed.parser.file.path,
+        at,
+        event.line if followed.whole else 0,
+        some.job if some is not None else "",
+        some.uid if some is not None else None,
+        owner.pid if owner is not None else None,
+        owner.rank if owner is not None else event.rank,
+        event.ran_s,
+        list(event.named),
+    )
+
+
+def _writer(event: LogEvent, owners: dict[int, RankSample]) -> RankSample | None:
+    """The rank that wrote a line: the only one that writes to the file, or the one whose number or pid the line has."""
+    if event.pid is not None and event.pid in owners:
+        return owners[event.pid]
+    if event.rank is not None:
+        return next((rank for rank in owners.values() if rank.rank == event.rank), None)
+    return next(iter(owners.values())) if len(owners) == 1 else None
