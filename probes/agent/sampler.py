@@ -16,7 +16,7 @@ from mltop.probes.collect.dcgm import DcgmSource, without_filled
 from mltop.probes.collect.host import HostSource
 from mltop.probes.collect.kernel_log import KernelLogSource, with_nvml_events
 from mltop.probes.collect.links import LinkSource
-from mltop.probes.collect.logs.follow import LogFollower
+from mltop.probes.collect.logs.follow import LogFollower, with_errors
 from mltop.probes.collect.pci import PciSource
 from mltop.probes.collect.ranks import RankSource, procfs
 from mltop.probes.collect.ranks.ends.deaths import DeathSource
@@ -124,7 +124,7 @@ class Sampler:
             simulated=bool(getattr(self._gpus, "simulated", False)),
             gpus=gpus,
             ranks=ranks,
-            deaths=deaths,
+            deaths=with_errors(deaths, lines),
             log_lines=lines,
             unassigned=collectors.ranks.unassigned,
             host=host,

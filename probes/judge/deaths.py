@@ -57,6 +57,11 @@ class Death:
             return 3
         return 0 if told.error else 1
 
+    @property
+    def is_in_vain(self) -> bool:
+        """It says itself that it waited for a peer, or lost one."""
+        return _is_of_a_peer(self.told)
+
     def words(self) -> str:
         """``killed by SIGKILL``; a text from an error file last."""
         return _with_error(self.told, _how(self.told))

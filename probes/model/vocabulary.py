@@ -107,9 +107,9 @@ IdentifiedBy = Literal["environment", "live environment", "title", "arguments", 
 # outside (a time limit, scancel, an eviction).
 DeathKind = Literal["exit", "signal", "oom", "stopped", "unknown"]
 
-# What a line of a rank's own log comes to while it runs: a collective timed out; other ranks are named as those that did
-# not come; something of its own failed. What only follows from a peer's end is not told.
-LogLineKind = Literal["timeout", "names", "fault"]
+# What a line of a rank's own log comes to: a collective timed out; other ranks are named as those that did not come;
+# something of its own failed; a peer has gone.
+LogLineKind = Literal["timeout", "names", "fault", "peer"]
 
 # What an incident is, in the order in which several of equal loss are told. "stopped": from outside (time limit,
 # cancel, Ctrl-C, eviction); "node": hardware or system trouble that no job is known to suffer from.

@@ -13,13 +13,13 @@ import stat
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mltop.probes.collect.logs.parser import LogParser
 from mltop.probes.collect.logs.prefixes import Clock
 from mltop.probes.collect.logs.scanning import Scanner
 from mltop.probes.collect.redaction.values import shown_text
-from mltop.probes.model import Gap, LogLine, RankSample
+from mltop.probes.model import Gap, LogLine, RankDeath, RankSample
 from mltop.probes.model.evidence.logs import EventKind, LogEvent, LogFile
 from mltop.probes.model.sample import MAX_LOG_LINES
 from mltop.probes.model.text import clean
@@ -27,7 +27,7 @@ from mltop.probes.model.vocabulary import LogLineKind
 from mltop.probes.system.paths import proc
 
 KEPT_S = 3600.0
-LOOK_S = 1.0
+LAST_WORDS_S = 0.2
 BEFORE_BYTES = 256 * 1024  # that stand in a file when it is first seen
 BURST_BYTES = 8 * 1024 * 1024  # of one file in one look: what is beyond it is left out, and only the end is read
 MOST_FILES = 512
@@ -46,19 +46,23 @@ _KINDS: dict[EventKind, LogLineKind] = {
     "exception": "fault",
     "fatal_signal": "fault",
     "device_assert": "fault",
+    "peer_exception": "peer",
+    "peer_lost": "peer",
 }
 FileId = tuple[int, int]
 
 
 @dataclass
 class _Followed:
-    """``offset``: up to where it was read; ``rest``: a line that has no end yet. ``owners``: who writes to it."""
+    """``descriptor``: kept open, as the last words of a process are read when it is gone. ``offset``: up to where it was
+    read; ``rest``: a line that has no end yet. ``whole``: read from its beginning; ``owners``: who writes to it.
+    """
 
-    path: str
+    descriptor: int
     offset: int
     parser: LogParser
     scanner: Scanner
-    whole: bool  # read from its beginning
+    whole: bool
     rest: bytes = b""
     owners: dict[int, RankSample] = field(default_factory=dict)
     fresh: bool = True
@@ -76,18 +80,25 @@ class LogFollower:
         self._thread: threading.Thread | None = None
         self._looking: tuple[float, str] | None = None  # since when (monotonic s) the thread waits for a file
         self._unseen = 0
+        self._looks = 0
+        self._looked = threading.Condition(self._lock)
         self._files: dict[FileId, _Followed] = {}
 
     def read(self, now: float, ranks: list[RankSample]) -> tuple[list[LogLine], list[Gap]]:
         """Lines of the last hour that matter, the newest last. ``now``: unix s."""
-        with self._lock:
+        with self._looked:
+            gone = {rank.pid for rank in self._ranks} - {rank.pid for rank in ranks}
             self._ranks = ranks
-            lines = [line for line in self._lines if line.at >= now - KEPT_S]
-            looking, unseen = self._looking, self._unseen
         if ranks and self._thread is None:
             self._thread = threading.Thread(target=self._run, name="mltop-logs", daemon=True)
             self._thread.start()
-        self._wake.set()
+        with self._looked:
+            looks = self._looks
+            self._wake.set()
+            if gone and self._thread is not None:  # why they ended is told with that they did, if it can be
+                self._looked.wait_for(lambda: self._looks >= looks + 1, LAST_WORDS_S)
+            lines = [line for line in self._lines if line.at >= now - KEPT_S]
+            looking, unseen = self._looking, self._unseen
         gaps = []
         if looking is not None and time.monotonic() - looking[0] > STUCK_S:
             waited_s = time.monotonic() - looking[0]
@@ -104,16 +115,19 @@ class LogFollower:
     # In the thread.
 
     def _run(self) -> None:
-        while not self._closed.is_set():
+        while True:
             self._wake.wait()
             self._wake.clear()
             if self._closed.is_set():
+                for followed in self._files.values():
+                    os.close(followed.descriptor)
                 return
-            began_s = time.monotonic()
             with self._lock:
                 ranks = list(self._ranks)
             self._look(ranks)
-            self._closed.wait(max(0.0, LOOK_S - (time.monotonic() - began_s)))
+            with self._looked:
+                self._looks += 1
+                self._looked.notify_all()
 
     def _look(self, ranks: list[RankSample]) -> None:
         unseen = 0
@@ -128,10 +142,12 @@ class LogFollower:
                     paths[found[0]] = found[1]
         for known, writers in list(owners.items())[:MOST_FILES]:
             self._follow(known, paths[known], writers)
-        for gone in self._files.keys() - owners.keys():  # their last words
+        for gone in self._files.keys() - owners.keys():
             followed = self._files.pop(gone)
+            self._read(followed)
             followed.parser.finish()
             self._take(followed)
+            os.close(followed.descriptor)
         with self._lock:
             self._unseen, self._looking = unseen, None
 
@@ -155,49 +171,49 @@ class LogFollower:
 
     def _follow(self, known: FileId, path: str, writers: dict[int, RankSample]) -> None:
         followed = self._files.get(known)
-        if followed is None and (followed := self._opened(path)) is not None:
-            self._files[known] = followed
         if followed is None:
-            return
-        followed.owners = writers
-        try:
-            content = self._read(followed, known, path)
-        except OSError:
-            return  # of a file that can be seen and not be read: its ranks tell as much by stacks
-        if content:
-            self._feed(followed, content)
-        elif followed.parser.wants_more:  # a block of lines that nothing follows is complete
+            followed = self._opened(known, path)
+            if followed is None:
+                return  # of a file that can be seen and not be read
+            self._files[known] = followed
+        if not self._read(followed) and followed.parser.wants_more:  # a block that nothing follows is complete
             followed.parser.finish()
+        followed.owners = {**followed.owners, **writers}  # also those that have ended since the last look
         self._take(followed)
+        followed.owners = writers
 
-    def _opened(self, path: str) -> _Followed | None:
+    def _opened(self, known: FileId, path: str) -> _Followed | None:
         try:
             name = os.readlink(path)
-            size, written_at = os.stat(path).st_size, os.stat(path).st_mtime
+            self._waits_for(name)
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         except OSError:
             return None
-        self._waits_for(name)
-        parser = LogParser(LogFile(clean(name, 1024)), Clock(written_at))
-        offset = max(0, size - BEFORE_BYTES)
-        return _Followed(name, offset, parser, Scanner(parser), offset == 0)
+        now = os.fstat(descriptor)
+        if (now.st_dev, now.st_ino) != known or not stat.S_ISREG(now.st_mode):  # another one since it was looked at
+            os.close(descriptor)
+            return None
+        parser = LogParser(LogFile(clean(name, 1024)), Clock(now.st_mtime))
+        offset = max(0, now.st_size - BEFORE_BYTES)
+        return _Followed(descriptor, offset, parser, Scanner(parser), offset == 0)
 
-    def _read(self, followed: _Followed, known: FileId, path: str) -> bytes:
-        """What is new. A file that has become shorter was emptied: it is read from its beginning."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    def _read(self, followed: _Followed) -> bool:
+        """Whether there was anything new. A file that has become shorter was emptied: it is read from its beginning."""
+        self._waits_for(followed.parser.file.path)
         try:
-            now = os.fstat(descriptor)
-            if (now.st_dev, now.st_ino) != known or not stat.S_ISREG(now.st_mode):
-                return b""  # another one since it was looked at
+            now = os.fstat(followed.descriptor)
             if now.st_size < followed.offset:
                 followed.offset, followed.rest, followed.whole = 0, b"", False
             if now.st_size - followed.offset > BURST_BYTES:
                 followed.offset, followed.rest, followed.whole = now.st_size - BEFORE_BYTES, b"", False
             followed.parser.clock = Clock(now.st_mtime)
-            content = os.pread(descriptor, now.st_size - followed.offset, followed.offset)
-        finally:
-            os.close(descriptor)
+            content = os.pread(followed.descriptor, now.st_size - followed.offset, followed.offset)
+        except OSError:
+            return False
         followed.offset += len(content)
-        return content
+        if content:
+            self._feed(followed, content)
+        return bool(content)
 
     def _feed(self, followed: _Followed, content: bytes) -> None:
         content = followed.rest + content
@@ -220,14 +236,15 @@ def _line(event: LogEvent, followed: _Followed, fresh: bool) -> LogLine | None:
     kind = _KINDS.get(event.kind)
     if kind is None:
         return None
-    owner = _writer(event, followed.owners)
+    owners = followed.owners
+    owner = _writer(event, owners)
     at = written_at = followed.parser.clock.written_at
     if event.at is not None and event.at <= written_at + AHEAD_S:
         if fresh and event.at < written_at - RECENT_S:
             return None
         at = event.at if event.at >= written_at - RECENT_S else at  # else of another time zone, as in a container
-    some = owner or next(iter(followed.owners.values()), None)
-    began = [rank.started_at for rank in followed.owners.values() if rank.started_at is not None]
+    some = owner or next(iter(owners.values()), None)
+    began = [rank.started_at for rank in owners.values() if rank.started_at is not None]
     if fresh and began and at < min(began):
         return None
     return LogLine(
@@ -252,3 +269,19 @@ def _writer(event: LogEvent, owners: dict[int, RankSample]) -> RankSample | None
     if event.rank is not None:
         return next((rank for rank in owners.values() if rank.rank == event.rank), None)
     return next(iter(owners.values())) if len(owners) == 1 else None
+
+
+def with_errors(deaths: list[RankDeath], lines: list[LogLine]) -> list[RankDeath]:
+    """With what a rank wrote last, where nothing else says why it ended."""
+    if not deaths or not lines:
+        return deaths
+    said = {line.pid: line for line in lines if line.pid is not None}
+    return [_with_error(death, said.get(death.pid)) for death in deaths]
+
+
+def _with_error(death: RankDeath, line: LogLine | None) -> RankDeath:
+    if line is None or death.error or (death.how, death.code) == ("exit", 0):
+        return death
+    if death.started_at is not None and line.at < death.started_at:
+        return death  # its pid was another's
+    return replace(death, error=line.text, told_by=", ".join(filter(None, (death.told_by, "log"))))

@@ -35,7 +35,7 @@ _SEVERITY: dict[str, Severity] = {"crash": "critical", "hang": "critical", "stop
 _OF_PORTS = ("ib.", "eth.", "roce.", "pcie.")
 _PEERS = frozenset(peers for rule in ALL_RULES for peers in rule.explains_peers)
 MOST_PEERS = 64  # causes: where more are broken at a time, no complaint is one's
-_OF_LOGS = "job.log."
+OF_LOGS = "job.log"
 _KERNEL = ("gpu.xid.", "gpu.sxid", "mem.oom", "cpu.hung", "disk.io", "ib.driver", "mem.mce")
 
 
@@ -258,7 +258,7 @@ def _of_job(case: _Case, others: Sequence[_Case], scene: Scene) -> Incident:
         evidence=[
             *map(_evidence, causes),
             *loss.evidence,
-            *(_evidence(effect) for effect in effects if effect.id.startswith(_OF_LOGS)),
+            *(_evidence(effect) for effect in effects if effect.id == OF_LOGS),
             *(
                 Evidence("samples", words.headline_of_job(each.job, each.loss, with_job=True, with_nodes=with_nodes))
                 for each in others
@@ -299,7 +299,7 @@ def _confidence(loss: Loss, cause: Finding | None) -> Confidence:
 
 def _evidence(finding: Finding) -> Evidence:
     source: EvidenceSource = (
-        "kernel" if finding.id.startswith(_KERNEL) else "log" if finding.id.startswith(_OF_LOGS) else "health"
+        "kernel" if finding.id.startswith(_KERNEL) else "log" if finding.id == OF_LOGS else "health"
     )
     return Evidence(source, finding.message, finding.since, finding.node)
 

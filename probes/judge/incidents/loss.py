@@ -9,12 +9,12 @@ import signal
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from mltop.probes.judge.deaths import Death, Deaths, kind_of_end, order_of
+from mltop.probes.judge.deaths import Death, Deaths, ended_well, kind_of_end, order_of
 from mltop.probes.judge.health.rule import FAILED
 from mltop.probes.judge.incidents.scene import JobScene, Place, Stacks
 from mltop.probes.judge.values import known
 from mltop.probes.model import Confidence, Culprit, Evidence, Finding, IncidentKind, JobReport, Waiting
-from mltop.probes.model.ranks import Ranges
+from mltop.probes.model.ranks import Ranges, ranks_text
 from mltop.probes.model.units import counted, duration_words, percent_words
 from mltop.probes.model.vocabulary import CulpritKind
 
@@ -31,6 +31,8 @@ GOES_ON_S = 15.0  # a job that has moved for so long after a death does without 
 WENT_ON_S = 600.0  # what stands still now moved for so long after it: nobody waited for the dead rank
 MOVED_S = 15.0  # a movement is seen by the sample after it: stacks that are older than one by more are of another stall
 STOOD_S = 10.0  # before its end, at least: then it ended because it stood
+SEEN_STILL_S = 15.0  # before its first death, at most
+SETTLED_S = 5.0  # after the last death: others may be about to end, too
 ENDED_BY = (signal.SIGABRT, signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _STANDS = ("quiet", "stalled")
 _ORDER: tuple[IncidentKind, ...] = ("crash", "hang", "stopped", "straggler", "starved", "slow", "node")
@@ -155,20 +157,50 @@ def _by_deaths(job: JobScene) -> Loss | None:
         first = min(known(death.told.at for death in deaths.all), default=None)
     if not gone and _goes_on(job, first):
         return None
+    if _stood_before(job, deaths, first):
+        deaths.firsts, deaths.sure = [], False
     ended_alone = deaths.all if len(deaths.all) == 1 and not (stopped and gone) else []
     named = deaths.firsts or ended_alone or (deaths.all if stopped and not gone else [])
+    named = [death for death in named if not death.is_in_vain]
+    waited_for = _waited_for(job, deaths) if not named else []
     return Loss(
         "hang" if not gone else "stopped" if stopped else "crash",
         first,
-        [died(death) for death in named],
+        [died(death) for death in named] or waited_for,
         _numbers(job.ranks),
-        confidence="high" if deaths.sure else "medium" if deaths.firsts else "low",
+        confidence="high" if deaths.sure else "medium" if deaths.firsts or waited_for else "low",
         evidence=[Evidence("samples", text, first) for text in deaths.lines()],
         deaths=deaths,
         gone=gone,
         began=True,
         next="" if deaths.sure else "the job's log, and the error file of each rank",
     )
+
+
+def _stood_before(job: JobScene, deaths: Deaths, first: float | None) -> bool:
+    """Whether those that died first said nothing, and the job had stood still until then: they may have waited in vain,
+    for one that was ended after them, or lives.
+    """
+    still = job.still
+    if not deaths.firsts or still is None or still.since is None or first is None:
+        return False
+    wordless = all(death.strength == 1 for death in deaths.firsts)
+    return wordless and first - still.since >= STOOD_S and first - still.at <= SEEN_STILL_S
+
+
+def _waited_for(job: JobScene, deaths: Deaths) -> list[Culprit]:
+    """Those few that live, where all others have ended because they waited in vain."""
+    fell = [death for death in deaths.all if not ended_well(death.told)]
+    ended_at = max(known(death.told.at for death in fell), default=None)
+    if not all(death.is_in_vain for death in fell) or ended_at is None or job.at - ended_at < SETTLED_S:
+        return []
+    if not 0 < len(job.ranks) <= len(fell) or len(job.ranks) + len(fell) < (job.world_size or 0):
+        return []
+    told = f"{ranks_text(sorted(known(death.rank for death in fell)))} waited for it in vain and ended"
+    return [
+        Culprit(place.rank, place.node, place.pid, told, "", True, next(iter(place.gpus), None), "stands")
+        for place in job.ranks
+    ]
 
 
 def _numbered(culprits: Sequence[Culprit], others: Sequence[Culprit]) -> list[Culprit]:

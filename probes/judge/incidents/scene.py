@@ -96,6 +96,7 @@ class JobScene:
     deaths: list[Death] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     motion: JobMotion | None = None
+    still: JobMotion | None = None  # when it was last seen to stand still, if only for seconds
     stacks: Stacks | None = None
     world_size: int | None = None
     began_at: float | None = None
@@ -203,9 +204,10 @@ def scene_of(
     motions: Sequence[JobMotion] = (),
     stacks: Mapping[PlacedJob, Stacks] | None = None,
     stood: Mapping[PlacedJob, JobMotion] | None = None,
+    still: Mapping[PlacedJob, JobMotion] | None = None,
 ) -> Scene:
     """``stacks``: the newest of each job, as ``stacks_of`` has them. ``stood``: how jobs stood when last seen,
-    of those that no rank is left of. Ranks of jobs that nobody says anything bad of are not looked at.
+    of those that no rank is left of; ``still``: how those did that stood still lately. Ranks of jobs that nobody says anything bad of are not looked at.
     """
     scene = Scene({node.node: node for node in nodes})
     for node in scene.nodes.values():
@@ -231,6 +233,7 @@ def scene_of(
     for key, job in scene.jobs.items():
         job.forget_earlier_starts()
         _take_motion(job, moved.get(key))
+        job.still = (still or {}).get(key)
     scene.several_jobs = len(seen) > 1
     return scene
 

@@ -15,6 +15,7 @@ from mltop.probes.model import Finding, Incident, JobKey, JobMotion, JobReport, 
 
 KEPT_S = 3600.0  # an incident of a job that is over
 MOST_KEPT = 256
+MOVES_AGAIN_S = 5.0  # a rank that ends moves for less
 MOST_REMEMBERED = 16_384  # findings
 
 
@@ -32,6 +33,7 @@ class IncidentWatch:
         self._stacks: dict[PlacedJob, Stacks] = {}
         self._states: tuple[Finding, ...] = ()
         self._stood: dict[PlacedJob, JobMotion] = {}  # jobs that stood still when they were last seen
+        self._still: dict[PlacedJob, JobMotion] = {}  # jobs that stood still, if only for seconds, and have not gone on
         self._firing: dict[str, Incident] = {}  # by id
         self._names = _Names()
         self.ended: list[Incident] = []  # of jobs, the oldest first
@@ -72,12 +74,14 @@ class IncidentWatch:
     ) -> list[Incident]:
         """What it would come to with these stacks; nothing is remembered. From any thread."""
         stacks = {**self._stacks, **stacks_of(reports)}
-        told = incidents_of(scene_of(self._with_states(), job_findings, motions, stacks, {**self._stood}))
+        told = incidents_of(
+            scene_of(self._with_states(), job_findings, motions, stacks, {**self._stood}, {**self._still})
+        )
         return sorted(self._names.copy().named(told), key=by_work_stopped)
 
     def incidents(self, job_findings: Iterable[Finding] = (), motions: Sequence[JobMotion] = ()) -> list[Incident]:
         """Those that hold now, and those of nodes that are over, the gravest first."""
-        scene = scene_of(self._with_states(), job_findings, motions, self._stacks, self._stood)
+        scene = scene_of(self._with_states(), job_findings, motions, self._stacks, self._stood, self._still)
         self._remember_jobs(scene, motions)
         incidents = self._names.named(self._not_told_yet(incidents_of(scene)))
         incidents = sorted(map(self._since_first_seen, incidents), key=by_work_stopped)
@@ -139,13 +143,18 @@ class IncidentWatch:
         for motion in motions:
             key = scene.of_motion(motion)
             stood = self._stood.get(key)
+            if motion.phase in ("quiet", "stalled"):
+                self._still[key] = motion
+            elif motion.phase == "moving" and motion.at - (motion.since or 0.0) >= MOVES_AGAIN_S:
+                self._still.pop(key, None)
             if motion.phase == "stalled":
                 self._stood[key] = motion
             elif stood is not None and motion.phase != "unknown" and (motion.since or 0.0) > (stood.since or 0.0):
                 del self._stood[key]
-        for key, motion in [*self._stood.items()]:
-            if scene.at - motion.at > KEPT_S:
-                del self._stood[key]
+        for kept in (self._stood, self._still):
+            for key, motion in [*kept.items()]:
+                if scene.at - motion.at > KEPT_S:
+                    del kept[key]
 
 
 def _goes_on_from(before: Incident, now: Incident) -> bool:

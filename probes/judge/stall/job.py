@@ -269,10 +269,10 @@ class Job:
 
     def _tell_phase(self) -> MotionPhase:
         self.why = ""
+        if self._is_told and self.seen:
+            return "stalled"
         if self._is_ending():
             return "unknown"
-        if self._is_told:
-            return "stalled"
         if self.stepped and self.still_s < limit.QUIET_S - limit.SLACK_S:
             return "moving"
         quiet_s = self.quiet_s

@@ -59,7 +59,7 @@ class JobMotions:
                 if job is not None:
                     job.take_death(sample.node, death if death.at is None else replace(death, at=death.at - skew_s))
         for line in sample.log_lines:
-            for place in ("", sample.node) if line.kind != "fault" else ():
+            for place in ("", sample.node) if line.kind in ("timeout", "names") else ():
                 told = self._jobs.get(PlacedJob(line.job, line.uid, place))
                 if told is not None:
                     told.take_log_line(line.at - skew_s, line.waited_s)

@@ -30,8 +30,13 @@ def odd_ranks(job: Job) -> list[Culprit]:
 
 
 def _is_fine(job: Job, key: tuple[str, int]) -> bool:
-    """That a rank has ended well is odd only where the others have waited for longer than they ever do."""
-    return has_ended_well(job.deaths.get(key)) and job.phase != "stalled"
+    """That a rank has ended well is odd only where the others have waited for longer than they ever do; one that has
+    waited in vain itself held up nobody.
+    """
+    death = job.deaths.get(key)
+    if death is not None and Death(key[0], death).is_in_vain:
+        return True
+    return has_ended_well(death) and job.phase != "stalled"
 
 
 def _gone(gone: Gone, death: RankDeath | None) -> Culprit:

@@ -13,51 +13,30 @@ TOLD_S = 600.0
 
 
 @rank_rule(
-    "job.log.timeout",
+    "job.log",
     "warning",
     clear_s=0.0,
-    meaning="a rank's log says that a collective timed out, or who did not come to it",
-    threshold=f"torch's or gloo's line, of the last {TOLD_S:g} s",
+    meaning="a rank's log says that a collective timed out, who did not come to it, or why the rank ended",
+    threshold=f"torch's or gloo's line of the last {TOLD_S:g} s; a traceback of a rank that has failed",
     source="the file that is its stdout or stderr",
-    action="mltop stacks: within the minute that the processes still live",
+    action="mltop stacks, while its processes live; what the log says, when they have ended",
     needs=("ranks",),
     follows_ranks=(RANK_STALLED, RANK_ENDED, "job.hang", "job.odd_rank"),
 )
-def timeout(moment: Moment) -> Iterator[Hit]:
-    seen: set[tuple[int | None, int | None]] = set()
+def log(moment: Moment) -> Iterator[Hit]:
+    """The last line of each rank. An error of one that lives may have been handled."""
+    failed = {death.pid for death in moment.now.deaths if not ended_well(death)}
+    last: dict[tuple[int | None, int | None], LogLine] = {}
     for line in moment.now.log_lines:
-        writer = line.pid, line.rank
-        if line.kind == "fault" or line.at < moment.now.sampled_at - TOLD_S or writer in seen:
-            continue
-        seen.add(writer)
+        if line.at >= moment.now.sampled_at - TOLD_S and (line.kind in ("timeout", "names") or line.pid in failed):
+            last[line.pid, line.rank] = line
+    for line in last.values():
         yield _hit(line)
-
-
-@rank_rule(
-    "job.log.error",
-    "warning",
-    clear_s=0.0,
-    meaning="what a rank wrote before it ended",
-    threshold="a traceback or a fatal error in the log of a rank that has failed",
-    source="the file that was its stdout or stderr",
-    action="mend what the log says, then restart the job",
-    needs=("ranks",),
-    explains_ranks=(RANK_ENDED,),
-    follows_ranks=(RANK_ENDED,),
-)
-def error(moment: Moment) -> Iterator[Hit]:
-    """Of one that lives it may have been handled."""
-    failed = {death.pid: death for death in moment.now.deaths if not ended_well(death)}
-    last = {line.pid: line for line in moment.now.log_lines if line.kind == "fault" and line.pid in failed}
-    for pid, line in last.items():
-        began = failed[pid].started_at if pid is not None else None
-        if began is None or line.at >= began:
-            yield _hit(line)
 
 
 def _hit(line: LogLine) -> Hit:
     who = f"rank {line.rank}" if line.rank is not None else f"a rank of {line.job}" if line.job else "a rank"
-    named = f" (ranks {ranks_text(line.named)} did not come)" if line.named else ""
+    named = f" that {ranks_text(line.named)} did not come" if line.named else ""
     return Hit(
         who,
         f"the log of {who} says{named}: {line.text} ({line.where})",
