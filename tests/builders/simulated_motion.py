@@ -18,6 +18,8 @@ from mltop.probes.model import (
     HostSample,
     JobMotion,
     LinkSample,
+    LogLine,
+    LogLineKind,
     Nvlink,
     RankDeath,
     RankSample,
@@ -130,6 +132,7 @@ class SimulatedJob:
         self.nodes = range((ranks + per_node - 1) // per_node)[:seen]
         self.began_at, self.at = 1000.0 - age_s, 1000.0
         self.deaths: list[RankDeath] = []
+        self.log_lines: list[LogLine] = []
         self.phases: list[tuple[float, str]] = []
         self.host = HostSample(cpu_count=64, load_1m=8.0, memory_total_bytes=1 << 40, memory_available_bytes=1 << 39)
         self.gpu_changes: dict[int, dict[str, object]] = {}
@@ -175,6 +178,11 @@ class SimulatedJob:
             told = replace(death, pid=gone.pid, rank=rank, job=self.job, uid=0, at=self.at)
             self.deaths.append(told)
 
+    def log(self, kind: LogLineKind, waited_s: float | None = None, rank: int = 0) -> None:
+        """What a rank's log says now."""
+        pid = self.ranks[rank].pid
+        self.log_lines.append(LogLine(kind, "…", "/out.log", self.at, 1, self.job, 0, pid, rank, waited_s))
+
     def _sample(self, node: int) -> None:
         seconds = self.at - self._before[node]
         self._before[node], self._next[node] = self.at, self._next[node] + self.interval_s
@@ -188,6 +196,7 @@ class SimulatedJob:
             ranks=[self._rank(rank, seconds) for rank in here],
             gpus=[self._gpu(rank, seconds) for rank in here] if self.with_gpus else [],
             deaths=list(self.deaths),
+            log_lines=list(self.log_lines),
         )
         for rank in here:
             rank.cpu_s = rank.children_cpu_s = 0.0

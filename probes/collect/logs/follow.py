@@ -108,6 +108,10 @@ class LogFollower:
             gaps.append(Gap("logs", text, "run mltop as root, or as the job's user"))
         return lines, gaps
 
+    def follows(self, files: int) -> bool:
+        """Whether so many are open by now."""
+        return len(self._files) >= files
+
     def close(self) -> None:
         self._closed.set()
         self._wake.set()

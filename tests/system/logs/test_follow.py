@@ -8,10 +8,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
-from mltop.probes.collect.logs.follow import LogFollower
-from mltop.probes.model import LogLine, RankSample
+from mltop.probes.collect.logs.follow import LogFollower, with_errors
+from mltop.probes.model import LogLine, RankDeath, RankSample
 from tests.waiting import wait_until
 
 TIMEOUT = (
@@ -84,6 +85,24 @@ def test_a_traceback_that_ends_the_file_is_whole(tmp_path: Path) -> None:
         rank.say('Traceback (most recent call last):\n  File "t.py", line 5, in f\nValueError: bad password=hunter2\n')
         (line,) = wait_until(lines, 30, "the traceback")
     assert line.kind == "fault" and "ValueError" in line.text and "hunter2" not in line.text
+
+
+def test_the_last_words_of_a_rank_say_why_it_ended(tmp_path: Path) -> None:
+    rank = Writer(0, tmp_path / "err.log")
+    follower = LogFollower()
+    try:
+        wait_until(lambda: follower.read(time.time(), [rank.sample]) and follower.follows(1), 30, "its file")
+        rank.say('Traceback (most recent call last):\n  File "t.py", line 5, in f\nValueError: bad\n')
+        rank.end()
+        lines = wait_until(lambda: follower.read(time.time(), [])[0], 30, "its last words")
+    finally:
+        follower.close()
+    ended = RankDeath(rank.sample.pid, 0, how="exit", code=1, told_by="pidfd", started_at=rank.sample.started_at)
+    (told,) = with_errors([ended], lines)
+    assert (told.error, told.told_by) == ("ValueError: bad", "pidfd, log")
+    another = replace(ended, started_at=time.time() + 60.0)  # its pid was used again
+    well, known = replace(ended, code=0), replace(ended, error="known")
+    assert with_errors([another, well, known], lines) == [another, well, known]
 
 
 def test_what_stood_there_before_the_process_is_not_its(tmp_path: Path) -> None:

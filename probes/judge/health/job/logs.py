@@ -21,7 +21,7 @@ TOLD_S = 600.0
     source="the file that is its stdout or stderr",
     action="mltop stacks, while its processes live; what the log says, when they have ended",
     needs=("ranks",),
-    follows_ranks=(RANK_STALLED, RANK_ENDED, "job.hang", "job.odd_rank"),
+    follows_ranks=(RANK_STALLED, RANK_ENDED),
 )
 def log(moment: Moment) -> Iterator[Hit]:
     """The last line of each rank. An error of one that lives may have been handled."""

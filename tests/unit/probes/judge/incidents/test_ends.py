@@ -355,3 +355,65 @@ def test_who_is_gone_waits_for_nobody() -> None:
     assert (str(told.suffers.waiting), str(told.suffers.ended)) == ("0-2,5-15", "3-4")
     (gone,) = incidents(ended(fleet(), how="exit", code=1, error="boom"))
     assert not gone.suffers.waiting and gone.suffers.ended.count == 16
+
+
+IN_VAIN = {"how": "exit", "code": 1, "error": "RuntimeError: Timed out waiting 25000ms for recv operation to complete"}
+
+
+def one_node(*dead: int, at: float = NOW - 10.0, **how: object) -> dict[str, NodeScene]:
+    """A job of eight, of which these have ended."""
+    nodes = fleet(1)
+    for rank in dead:
+        nodes = without_rank(nodes, rank, **{"at": at + 0.1 * rank, **how})
+    return nodes
+
+
+def test_who_waited_in_vain_is_not_accused_and_who_lives_is_named() -> None:
+    (told,) = incidents(one_node(0, 1, 2, 4, 5, 6, 7, **IN_VAIN))
+    assert (told.kind, [culprit.rank for culprit in told.culprits], told.confidence) == ("hang", [3], "medium")
+    assert "waited for it in vain" in told.headline
+
+
+@pytest.mark.parametrize("dead", [(0, 1, 2), (0, 1, 2, 4, 5, 6)])
+def test_where_more_live_or_some_are_not_seen_nobody_is_named(dead: tuple[int, ...]) -> None:
+    nodes = one_node(*dead, **IN_VAIN)
+    if len(dead) > 4:  # one of the eight was never watched
+        nodes["n0"] = replace(nodes["n0"], ranks=nodes["n0"].ranks[:1])
+    (told,) = incidents(nodes)
+    assert told.culprits == []
+
+
+def test_nobody_is_named_while_others_may_still_be_ending() -> None:
+    (told,) = incidents(one_node(0, 1, 2, 4, 5, 6, 7, at=NOW - 3.0, **IN_VAIN))
+    assert told.culprits == []
+
+
+@pytest.mark.parametrize(("still_s", "named"), [(25.0, []), (5.0, [0]), (None, [0])])
+def test_an_end_without_a_word_after_a_standstill_accuses_nobody(still_s: float | None, named: list[int]) -> None:
+    died_at = NOW - 10.0
+    watch, nodes = IncidentWatch(), fleet(1)
+    if still_s is not None:
+        quiet = stalled(nodes, phase="quiet", at=died_at - 1.0, since=died_at - still_s)
+        see(watch, nodes, quiet)
+    (told,) = see(watch, one_node(0, 2, at=died_at, told_by="proc connector", how="exit", code=1))
+    assert [culprit.rank for culprit in told.culprits] == named
+    assert (told.confidence == "low") is not bool(named)
+
+
+def test_a_job_that_went_on_before_a_rank_ended_had_not_stood() -> None:
+    died_at = NOW - 10.0
+    watch, nodes = IncidentWatch(), fleet(1)
+    see(watch, nodes, stalled(nodes, phase="quiet", at=died_at - 12.0, since=died_at - 40.0))
+    see(watch, nodes, stalled(nodes, phase="moving", at=died_at - 1.0, since=died_at - 11.0))
+    (told,) = see(watch, one_node(0, 2, at=died_at, told_by="proc connector", how="exit", code=1))
+    assert [culprit.rank for culprit in told.culprits] == [0]
+
+
+def test_what_a_log_says_is_evidence_of_the_hang() -> None:
+    nodes = fleet(1)
+    said = finding(
+        "job.log", "n0", "rank 2", "the log of rank 2 says: Watchdog caught (/out:7)", since=NOW - 5.0, ranks=(2,)
+    )
+    (told,) = incidents(with_findings(nodes, said), motions=(stalled(nodes),))
+    assert told.kind == "hang" and said in told.effects
+    assert [(line.source, line.text) for line in told.evidence if line.source == "log"] == [("log", said.message)]

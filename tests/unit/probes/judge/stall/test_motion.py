@@ -95,6 +95,44 @@ def test_a_hang_is_asked_about_within_ten_seconds(name: str) -> None:
     assert motion.still_s == pytest.approx(80.0, abs=2.0)
 
 
+def test_a_log_that_says_so_makes_a_pause_a_stall_at_once() -> None:
+    job = gloo().run(20.0, ASLEEP)
+    assert job.phase == "quiet"
+    job.log("timeout", waited_s=20.0)
+    job.run(3.0, ASLEEP)
+    assert job.phase == "stalled" and job.motion.still_s == pytest.approx(23.0, abs=2.0)
+
+
+def test_what_ranks_do_while_they_log_it_is_no_movement() -> None:
+    job = gloo().run(20.0, ASLEEP)
+    job.log("timeout", waited_s=20.0)
+    job.run(2.0, GLOO).run(2.0, ASLEEP)
+    assert job.phase == "stalled" and job.motion.still_s == pytest.approx(24.0, abs=2.0)
+
+
+def test_a_job_that_goes_on_after_its_log_said_so_moves() -> None:
+    job = gloo().run(20.0, ASLEEP)
+    job.log("timeout", waited_s=20.0)
+    job.run(30.0, GLOO)
+    assert job.phase == "moving"
+
+
+@pytest.mark.parametrize("waited_s", [None, 3.0])
+def test_a_short_wait_or_one_of_unknown_length_tells_nothing(waited_s: float | None) -> None:
+    job = gloo().run(20.0, ASLEEP)
+    job.log("timeout", waited_s=waited_s)
+    assert job.run(3.0, ASLEEP).phase == "quiet"
+
+
+def test_who_waited_in_vain_and_ended_is_not_odd() -> None:
+    job = gloo().run(20.0, ASLEEP)
+    job.log("timeout", waited_s=20.0)
+    for rank in (0, 2):
+        job.lose(rank, RankDeath(0, how="exit", code=1, error="RuntimeError: Timed out waiting 20000ms for recv"))
+    job.run(5.0, ASLEEP)
+    assert job.phase == "stalled" and job.motion.odd == []
+
+
 def test_coarse_samples_cost_one_sample_more() -> None:
     job = SimulatedJob(16, with_gpus=True, interval_s=10.0).run(130.0, NCCL).run(80.0, NCCL_WAIT)
     quiet = job.said("quiet")
