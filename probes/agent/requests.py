@@ -70,6 +70,7 @@ class Requests:
             "diagnose": self._diagnose,
             "signal_facts": self._signal_facts,
             "probe_tell": self._probe_tell,
+            "log_tail": self._log_tail,
         }
 
     def start(self, request: Request) -> None:
@@ -143,6 +144,17 @@ class Requests:
         from mltop.probes.agent.signals import signal_facts
 
         return signal_facts(request.args, self._ranks())
+
+    def _log_tail(self, request: Request, cancelled: threading.Event) -> Answer:  # noqa: ARG002 - reads 512 KB
+        from mltop.probes.collect.logs.tail import last_lines
+
+        pid, lines = request.args.get("pid"), request.args.get("lines")
+        if not isinstance(pid, int) or not isinstance(lines, int) or lines < 1:
+            raise Unavailable("log_tail needs a pid and a number of lines")
+        found = chosen(self._ranks(), {"pids": [pid]}, self._unassigned(), self._process)
+        if not found:
+            raise Unavailable(f"pid {pid} is no rank (any more)")
+        return {"tails": [vars(tail) for tail in last_lines(pid, lines)]}
 
     def _diagnose(self, request: Request, cancelled: threading.Event) -> Answer:  # noqa: ARG002 - there is one kind
         from mltop.probes.agent.diagnosis import diagnose

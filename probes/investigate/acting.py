@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import msgspec
@@ -16,7 +16,7 @@ import msgspec
 from mltop.probes.investigate.advice import advised
 from mltop.probes.investigate.progress import End, Run
 from mltop.probes.model import RankSample, RankStacks
-from mltop.probes.model.acts import DiagResult, SignalFacts, SignalName, SignalResult
+from mltop.probes.model.acts import DiagResult, LogTail, SignalFacts, SignalName, SignalResult
 from mltop.probes.model.text import make_plain, plain_text
 from mltop.probes.reach.hub import Hub
 from mltop.probes.reach.requests import Pending
@@ -25,6 +25,7 @@ ANSWER_S = 10.0  # of a node that answers at all
 FACTS_S = 5.0
 DIAGNOSIS_S = 240.0  # the node ends it after three minutes
 MOST_TESTS = 256
+MOST_LINE = 1024  # characters of a log's line
 NATIVE_S = 30.0  # py-spy reads the symbols of every library
 SILENT = "no answer within {:g} s"
 
@@ -152,6 +153,36 @@ class NativeRun(Run):
 
     def _tell_end(self, end: End) -> None:  # noqa: ARG002 - what there is
         self._on_done(self._stacks, self.error)
+
+
+class LogRun(Run):
+    """The last lines that one rank has written. ``on_done``: the ends of its files, or why there are none."""
+
+    name = "log"
+
+    def __init__(
+        self, hub: Hub, process: RankProcess, lines: int, on_done: Callable[[list[LogTail], str], None]
+    ) -> None:
+        super().__init__(ANSWER_S)
+        self._hub, self._process, self._lines, self._on_done = hub, process, lines, on_done
+        self._tails: list[LogTail] = []
+
+    def _work(self) -> None:
+        node, pid = self._process.key
+        answer = _ask(self._hub, "log_tail", {node: {"pid": pid, "lines": self._lines}}, ANSWER_S).get(node)
+        if answer is None:
+            self.error = SILENT.format(ANSWER_S)
+            return
+        tails = answer if isinstance(answer, str) else _converted(answer.get("tails"), list[LogTail])
+        if isinstance(tails, str):
+            self.error = plain_text(tails)
+            return
+        for tail in tails[:2]:
+            lines = [plain_text(line, MOST_LINE) for line in tail.lines[-self._lines :]]
+            self._tails.append(replace(tail, file=plain_text(tail.file), lines=lines, why=plain_text(tail.why)))
+
+    def _tell_end(self, end: End) -> None:  # noqa: ARG002 - what there is
+        self._on_done(self._tails, self.error)
 
 
 class DiagnosisRun(Run):

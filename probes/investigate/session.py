@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # a capture's and a probe's modules are imported when they be
         DiagnosisRun,
         Facts,
         FactsRun,
+        LogRun,
         NativeRun,
         RankProcess,
         Results,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:  # a capture's and a probe's modules are imported when they be
     from mltop.probes.investigate.probing.run import ProbeMemory, ProbeRun
     from mltop.probes.investigate.probing.wanted import ProbeProgress, ProbeWanted
     from mltop.probes.model import JobKey, JobMotion, JobReport, RankStacks
-    from mltop.probes.model.acts import DiagResult, SignalName
+    from mltop.probes.model.acts import DiagResult, LogTail, SignalName
     from mltop.probes.model.incident import Incident
     from mltop.probes.model.probe import PastResult
     from mltop.probes.record import CaptureWriter
@@ -153,6 +154,12 @@ class LiveSession:
         from mltop.probes.investigate.acting import NativeRun
 
         return NativeRun(self.hub, process, on_done).start()
+
+    def log_tail(self, process: RankProcess, lines: int, on_done: Callable[[list[LogTail], str], None]) -> LogRun:
+        """The last lines that this rank has written."""
+        from mltop.probes.investigate.acting import LogRun
+
+        return LogRun(self.hub, process, lines, on_done).start()
 
     def diagnose(self, node: str, on_done: Callable[[list[DiagResult], str], None]) -> DiagnosisRun:
         """Run `dcgmi diag -r 1` there."""

@@ -53,6 +53,20 @@ class SignalFacts:
     why: str = ""  # nothing is known of it: it is gone, or may not be looked at
 
 
+@dataclass
+class LogTail:
+    """The end of one file that a process writes to. ``written_at``: its last change, unix s, by its node's clock.
+
+    ``why``: there is none that can be read, and ``file`` is "".
+    """
+
+    file: str
+    size_bytes: int = 0
+    written_at: float = 0.0
+    lines: list[str] = field(default_factory=list)
+    why: str = ""
+
+
 DiagStatus = Literal["pass", "warn", "fail", "skip", "unknown"]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from mltop.probes.investigate.acting import Facts, RankProcess, Results
 from mltop.probes.model import RankStacks
-from mltop.probes.model.acts import DiagResult, SignalFacts, SignalName, SignalResult
+from mltop.probes.model.acts import DiagResult, LogTail, SignalFacts, SignalName, SignalResult
 from mltop.probes.model.sample import UNLIMITED
 from tests.tui.fake_session import FakeSession
 
@@ -39,6 +39,8 @@ class ActingSession(FakeSession):
         self.outcomes: dict[int, SignalResult] = {}
         self.native: list[tuple[str, int]] = []
         self.diagnosed: list[str] = []
+        self.logs_asked: list[tuple[tuple[str, int], int]] = []
+        self.tails: list[LogTail] = []
         self.diagnosis: tuple[list[DiagResult], str] = ([], "")
         self.native_done: list[Callable[[RankStacks | None, str], None]] = []
 
@@ -60,6 +62,11 @@ class ActingSession(FakeSession):
     def diagnose(self, node: str, on_done: Callable[[list[DiagResult], str], None]) -> Asked:
         self.diagnosed.append(node)
         in_thread(lambda: on_done(*self.diagnosis))
+        return Asked()
+
+    def log_tail(self, process: RankProcess, lines: int, on_done: Callable[[list[LogTail], str], None]) -> Asked:
+        self.logs_asked.append((process.key, lines))
+        on_done(self.tails, "" if self.tails else "no answer")
         return Asked()
 
     def dump_native(self, process: RankProcess, on_done: Callable[[RankStacks | None, str], None]) -> Asked:

@@ -12,7 +12,7 @@ from textual.message import Message
 
 from mltop.probes.investigate.acting import RankProcess, Results
 from mltop.probes.model import RankStacks
-from mltop.probes.model.acts import SENT, DiagResult, SignalName
+from mltop.probes.model.acts import SENT, DiagResult, LogTail, SignalName
 from mltop.probes.reach.view import FleetView
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.selection import first_of
@@ -22,6 +22,7 @@ from mltop.tui.render.findings import Happening
 from mltop.tui.screens.bars import Notice
 
 MOST_SAID = 500
+LOG_LINES, READ_EVERY_S = 200, 2.0
 READ_ONLY = Notice("off: --read-only (no dump, capture, probe, signal or diagnosis)", "warn")
 CANNOT = Notice("this needs live nodes: what is shown here takes no orders", "warn")
 
@@ -50,6 +51,24 @@ class NativeDump:
     error: str = ""
 
 
+class LogRead(Message):
+    """The end of a ``LogRun``."""
+
+    def __init__(self, process: RankProcess, tails: Sequence[LogTail], error: str) -> None:
+        super().__init__()
+        self.process, self.tails, self.error = process, tails, error
+
+
+@dataclass
+class ReadLog:
+    """What a rank has written last. ``asked_at``: monotonic s; ``waits``: for an answer; ``error``: why none came."""
+
+    asked_at: float = 0.0
+    waits: bool = False
+    tails: Sequence[LogTail] = ()
+    error: str = ""
+
+
 class Diagnosed(Message):
     """The end of a ``DiagnosisRun``."""
 
@@ -69,6 +88,7 @@ class Acting:
         self._diagnosing: set[str] = set()
         self.said: deque[Happening] = deque(maxlen=MOST_SAID)
         self.natives: dict[tuple[str, int], NativeDump] = {}
+        self._log: tuple[tuple[str, int], ReadLog] = (("", 0), ReadLog())  # of the rank that was looked at last
 
     def send(self, session: Acts, name: SignalName, processes: Sequence[RankProcess]) -> Notice:
         session.send_signal(name, processes, lambda results: self._post(SignalsSent(name, processes, results)))
@@ -97,6 +117,22 @@ class Acting:
         if message.stacks is None:
             return Notice(f"no C frames of {who(message.process)}: {message.error}", "warn")
         return None
+
+    def log_of(self, session: object, process: RankProcess, clock_s: float) -> ReadLog:
+        """What is known of it; what is older is read again. ``clock_s``: monotonic."""
+        if self._log[0] != process.key:
+            self._log = process.key, ReadLog(float("-inf"))
+        log = self._log[1]
+        if isinstance(session, Acts) and not log.waits and clock_s - log.asked_at >= READ_EVERY_S:
+            log.asked_at, log.waits = clock_s, True
+            session.log_tail(process, LOG_LINES, lambda tails, error: self._post(LogRead(process, tails, error)))
+        return log
+
+    def take_log(self, message: LogRead) -> None:
+        key, log = self._log
+        if key == message.process.key:
+            log.waits, log.error = False, message.error
+            log.tails = message.tails or log.tails
 
     def diagnose(self, session: Acts, node: str) -> Notice:
         """One at a time on each node."""
@@ -132,6 +168,9 @@ class ActingApp(App[None]):
         raise NotImplementedError
 
     def newest_view(self) -> FleetView:
+        raise NotImplementedError
+
+    def redraw(self) -> None:
         raise NotImplementedError
 
     def only_now(self) -> bool:
@@ -199,6 +238,10 @@ class ActingApp(App[None]):
 
     def on_native_dumped(self, message: NativeDumped) -> None:
         self.tell(self.acting.take_native(message))
+
+    def on_log_read(self, message: LogRead) -> None:
+        self.acting.take_log(message)
+        self.redraw()
 
     def on_diagnosed(self, message: Diagnosed) -> None:
         self.tell(self.acting.take_diagnosis(message, self.newest_view().taken_at))

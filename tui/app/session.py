@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mltop.probes.investigate.acting import Facts, RankProcess, Results
     from mltop.probes.investigate.probing.wanted import ProbeProgress, ProbeWanted
     from mltop.probes.model import RankStacks
-    from mltop.probes.model.acts import DiagResult, SignalName
+    from mltop.probes.model.acts import DiagResult, LogTail, SignalName
     from mltop.probes.model.probe import PastResult
 
 
@@ -103,6 +103,9 @@ class Acts(Protocol):
 
     def dump_native(self, process: RankProcess, on_done: Callable[[RankStacks | None, str], None]) -> Cancellable:
         """One dump of this rank with the frames of C: its stacks, or why there are none."""
+
+    def log_tail(self, process: RankProcess, lines: int, on_done: Callable[[list[LogTail], str], None]) -> Cancellable:
+        """The last lines that this rank has written: the ends of its files, or why there are none."""
 
     def diagnose(self, node: str, on_done: Callable[[list[DiagResult], str], None]) -> Cancellable:
         """Run `dcgmi diag -r 1` there: its results, or why there are none. A node that is in use refuses."""

@@ -54,7 +54,7 @@ FileId = tuple[int, int]
 
 @dataclass
 class _Followed:
-    """``descriptor``: kept open, as the last words of a process are read when it is gone. ``offset``: up to where it was
+    """``descriptor``: kept open: the last words of a process are read when it is gone. ``offset``: up to where it was
     read; ``rest``: a line that has no end yet. ``whole``: read from its beginning; ``owners``: who writes to it.
     """
 

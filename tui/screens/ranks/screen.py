@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,8 +15,10 @@ from mltop.probes.investigate.acting import RankProcess
 from mltop.probes.model import Incident, JobKey, RankSample, StackDigest
 from mltop.probes.model.units import bytes_text, clock_time
 from mltop.probes.reach.view import NodeView
+from mltop.tui.app.acting import ReadLog
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.navigation import Location
+from mltop.tui.app.session import Acts
 from mltop.tui.render.cells import Cell, wrap
 from mltop.tui.render.fleet.heat import MARK
 from mltop.tui.render.guarded import guarded
@@ -33,6 +36,8 @@ from mltop.tui.widgets.cell_view import CursorView
 
 ENVIRONMENT = "environment"
 LEAST_RANKS = 4  # lines of the table
+LOG = "log"
+LAST_LINES = 6  # of its log, below its stack
 SETTINGS = Binding("e", "environment", "environment", tooltip="its environment: what changes how it runs, no secrets")
 
 
@@ -129,11 +134,16 @@ class RanksScreen(RanksPane):
 
 
 class RankScreen(RanksPane):
-    """``Location.part`` "environment": that of the process in place of its stacks."""
+    """``Location.part`` "environment" or "log": that of the process in place of its stacks."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*RanksPane.BINDINGS, SETTINGS]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *RanksPane.BINDINGS,
+        SETTINGS,
+        Binding("l", "log", "log", tooltip="the last lines that it has written, followed"),
+    ]
     AUTO_FOCUS = "#stack"
     focus_follows = False  # its row is only read
+    _log_shown: ReadLog | None = None
     DEFAULT_CSS = """
     RankScreen #stack { height: 1fr; }
     RankScreen RankTable { height: 2; }
@@ -155,9 +165,33 @@ class RankScreen(RanksPane):
         rank = rank_of(node, here.pid)
         self.set_part("#about", about_lines(rank, self.size.width, held_lines(node, rank)) if rank is not None else [])
         width = self.size.width - 1
-        alone = here.part == ENVIRONMENT
-        lines = environment_lines(rank, width) if alone else self._stack_lines(width)
-        self.query_one("#stack", CellLines).set_lines(lines)
+        log = self._log(rank) if rank is not None else None
+        if here.part == LOG:
+            lines = log_lines(log, width)
+        elif here.part == ENVIRONMENT:
+            lines = environment_lines(rank, width)
+        else:
+            lines = self._stack_lines(width)
+            last = log_lines(log, width, LAST_LINES)
+            lines += [*([[]] if lines and last else []), *last]
+        stack = self.query_one("#stack", CellLines)
+        follows = here.part == LOG and (log is not self._log_shown or stack.scroll_offset.y >= stack.max_scroll_y)
+        self._log_shown = log if here.part == LOG and lines else None
+        stack.set_lines(lines)
+        if follows:  # unless the user looks at what was before
+            stack.call_after_refresh(stack.scroll_end, animate=False)
+
+    def _log(self, rank: RankSample) -> ReadLog | None:
+        """What it has written last, read again now and then; not of the past, in which nobody kept it."""
+        app = self.mltop
+        if app.moment is not None or not isinstance(app.session, Acts):
+            return None
+        return app.acting.log_of(app.session, RankProcess.of(app.trail.here.node, rank), time.monotonic())
+
+    def action_log(self) -> None:
+        here = self.mltop.trail.here
+        if here.part != LOG:
+            self.mltop.drill(replace(here, part=LOG, label=LOG))
 
     def action_environment(self) -> None:
         here = self.mltop.trail.here
@@ -212,6 +246,25 @@ def held_lines(node: NodeView | None, rank: RankSample) -> str:
         if process.pid == rank.pid
     ]
     return ", ".join(held)
+
+
+def log_lines(log: ReadLog | None, width: int, most: int | None = None) -> list[list[Cell]]:
+    """The ends of its files, of each the last ``most`` lines; what is not known only where the log alone is shown."""
+    if log is None or (not log.tails and log.waits and not log.error):
+        return [[Cell("reading" if log is not None else "only of live ranks", "dim")]] if most is None else []
+    if not log.tails:
+        return [[Cell(f"its log cannot be read: {log.error}", "warn")]] if most is None else []
+    lines: list[list[Cell]] = []
+    for tail in log.tails:
+        if not tail.file:
+            lines += [[Cell(f"LOG  {tail.why}", "dim")]]
+            continue
+        shown = tail.lines if most is None else [line for line in tail.lines if line.strip()][-most:]
+        if most is None or shown:
+            written = f"  {bytes_text(tail.size_bytes)}, written {clock_time(tail.written_at)}"
+            lines += [*([[]] if lines else []), [Cell("LOG ", "head"), Cell(tail.file), Cell(written, "dim")]]
+            lines += [cells for line in shown for cells in wrap([Cell(line)], width, 4)]
+    return lines
 
 
 def environment_lines(rank: RankSample | None, width: int) -> list[list[Cell]]:

@@ -1,0 +1,45 @@
+"""What a rank has written last, below its stack and alone."""
+
+from __future__ import annotations
+
+from mltop.probes.model.acts import LogTail
+from tests.tui.fake_acts import ActingSession
+from tests.tui.fake_session import FakeSession
+from tests.tui.opened import opened
+
+OUT = LogTail("/scratch/run7/rank0.out", 12_345, 1_763_640_000.0, [f"step {number}" for number in range(90)])
+ERR = LogTail("/scratch/run7/rank0.err", 80, 1_763_640_000.0, ["", "ValueError: bad \x1b[31mthing"])
+
+
+async def test_the_last_lines_stand_below_the_stack_and_l_shows_all_of_them() -> None:
+    session = ActingSession()
+    session.tails = [OUT, ERR]
+    async with opened(session, size=(120, 40)) as screen:
+        await screen.press("3", "enter")
+        text = await screen.shows("LOG /scratch/run7/rank0.out", "step 89", "ValueError: bad")
+        assert "step 80" not in text and "\x1b" not in text
+        ((node, _), lines) = session.logs_asked[0]
+        assert node == "node01" and lines == 200
+        await screen.press("l")
+        await screen.shows("> log", "step 80", "ValueError: bad")
+        await screen.press("home")
+        await screen.shows("step 0")
+        await screen.press("escape")
+        await screen.shows_not("step 80")
+
+
+async def test_why_there_is_no_log() -> None:
+    session = ActingSession()
+    session.tails = [LogTail("", why="it writes to a pipe or a terminal, not to a file")]
+    async with opened(session, size=(120, 40)) as screen:
+        await screen.press("3", "enter", "l")
+        await screen.shows("it writes to a pipe or a terminal, not to a file")
+
+
+async def test_a_node_that_does_not_answer_and_a_session_that_cannot() -> None:
+    async with opened(ActingSession(), size=(120, 40)) as screen:
+        await screen.press("3", "enter", "l")
+        await screen.shows("its log cannot be read: no answer")
+    async with opened(FakeSession(), size=(120, 40)) as screen:
+        await screen.press("3", "enter", "l")
+        await screen.shows("only of live ranks")
