@@ -198,9 +198,17 @@ def _waited_for(job: JobScene, deaths: Deaths) -> list[Culprit]:
         return []
     told = f"{ranks_text(sorted(known(death.rank for death in fell)))} waited for it in vain and ended"
     return [
-        Culprit(place.rank, place.node, place.pid, told, "", True, next(iter(place.gpus), None), "stands")
+        Culprit(
+            place.rank, place.node, place.pid, told, _seen_in(job, place), True, next(iter(place.gpus), None), "stands"
+        )
         for place in job.ranks
     ]
+
+
+def _seen_in(job: JobScene, place: Place) -> str:
+    """Where its stack stood, "" where none was taken."""
+    waiting = job.stacks.report.verdict.waiting if job.stacks is not None else []
+    return next((group.where for group in waiting if place.rank is not None and place.rank in group.ranks), "")
 
 
 def _numbered(culprits: Sequence[Culprit], others: Sequence[Culprit]) -> list[Culprit]:

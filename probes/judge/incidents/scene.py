@@ -204,10 +204,12 @@ def scene_of(
     motions: Sequence[JobMotion] = (),
     stacks: Mapping[PlacedJob, Stacks] | None = None,
     stood: Mapping[PlacedJob, JobMotion] | None = None,
+    *,
     still: Mapping[PlacedJob, JobMotion] | None = None,
 ) -> Scene:
     """``stacks``: the newest of each job, as ``stacks_of`` has them. ``stood``: how jobs stood when last seen,
-    of those that no rank is left of; ``still``: how those did that stood still lately. Ranks of jobs that nobody says anything bad of are not looked at.
+    of those that no rank is left of; ``still``: how those did that stood still lately. Ranks of jobs that nobody says
+    anything bad of are not looked at.
     """
     scene = Scene({node.node: node for node in nodes})
     for node in scene.nodes.values():

@@ -75,13 +75,13 @@ class IncidentWatch:
         """What it would come to with these stacks; nothing is remembered. From any thread."""
         stacks = {**self._stacks, **stacks_of(reports)}
         told = incidents_of(
-            scene_of(self._with_states(), job_findings, motions, stacks, {**self._stood}, {**self._still})
+            scene_of(self._with_states(), job_findings, motions, stacks, {**self._stood}, still={**self._still})
         )
         return sorted(self._names.copy().named(told), key=by_work_stopped)
 
     def incidents(self, job_findings: Iterable[Finding] = (), motions: Sequence[JobMotion] = ()) -> list[Incident]:
         """Those that hold now, and those of nodes that are over, the gravest first."""
-        scene = scene_of(self._with_states(), job_findings, motions, self._stacks, self._stood, self._still)
+        scene = scene_of(self._with_states(), job_findings, motions, self._stacks, self._stood, still=self._still)
         self._remember_jobs(scene, motions)
         incidents = self._names.named(self._not_told_yet(incidents_of(scene)))
         incidents = sorted(map(self._since_first_seen, incidents), key=by_work_stopped)
@@ -151,7 +151,7 @@ class IncidentWatch:
                 self._stood[key] = motion
             elif stood is not None and motion.phase != "unknown" and (motion.since or 0.0) > (stood.since or 0.0):
                 del self._stood[key]
-        for kept in (self._stood, self._still):
+        for kept in (self._stood, still=self._still):
             for key, motion in [*kept.items()]:
                 if scene.at - motion.at > KEPT_S:
                     del kept[key]

@@ -269,10 +269,9 @@ class Job:
 
     def _tell_phase(self) -> MotionPhase:
         self.why = ""
-        if self._is_told and self.seen:
-            return "stalled"
-        if self._is_ending():
-            return "unknown"
+        is_told = self._is_told and self.seen > 0
+        if is_told or self._is_ending():
+            return "stalled" if is_told else "unknown"
         if self.stepped and self.still_s < limit.QUIET_S - limit.SLACK_S:
             return "moving"
         quiet_s = self.quiet_s

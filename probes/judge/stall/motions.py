@@ -53,16 +53,7 @@ class JobMotions:
         for key, part in before.items():
             if key not in node.parts:
                 self._leave(part)
-        for death in sample.deaths:
-            for place in ("", sample.node):
-                job = self._jobs.get(PlacedJob(death.job, death.uid, place))
-                if job is not None:
-                    job.take_death(sample.node, death if death.at is None else replace(death, at=death.at - skew_s))
-        for line in sample.log_lines:
-            for place in ("", sample.node) if line.kind in ("timeout", "names") else ():
-                told = self._jobs.get(PlacedJob(line.job, line.uid, place))
-                if told is not None:
-                    told.take_log_line(line.at - skew_s, line.waited_s)
+        self._take_told(sample, skew_s)
         self._history.see(sample, at)
         for key in node.parts:
             job = self._jobs[key]
@@ -76,6 +67,20 @@ class JobMotions:
         if not node.parts:
             del self._nodes[sample.node]
             self._history.forget(sample.node)
+
+    def _take_told(self, sample: Sample, skew_s: float) -> None:
+        """Ends of ranks, and what their logs say of waits in vain."""
+        for death in sample.deaths:
+            for job in self._named(death.job, death.uid, sample.node):
+                job.take_death(sample.node, death if death.at is None else replace(death, at=death.at - skew_s))
+        for line in sample.log_lines:
+            if line.kind in ("timeout", "names"):
+                for job in self._named(line.job, line.uid, sample.node):
+                    job.take_log_line(line.at - skew_s, line.waited_s)
+
+    def _named(self, name: str, uid: int | None, node: str) -> list[Job]:
+        keys = (PlacedJob(name, uid, ""), PlacedJob(name, uid, node))
+        return [self._jobs[key] for key in keys if key in self._jobs]
 
     def _evaluate(self, job: Job) -> None:
         before = job.phase
