@@ -151,7 +151,7 @@ class IncidentWatch:
                 self._stood[key] = motion
             elif stood is not None and motion.phase != "unknown" and (motion.since or 0.0) > (stood.since or 0.0):
                 del self._stood[key]
-        for kept in (self._stood, still=self._still):
+        for kept in (self._stood, self._still):
             for key, motion in [*kept.items()]:
                 if scene.at - motion.at > KEPT_S:
                     del kept[key]
