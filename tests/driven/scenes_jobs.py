@@ -50,6 +50,17 @@ def _grow(node: Node, seconds: float, _samples: int) -> None:
         node.proc.change(node.pid(rank), rss_kib=kib)
 
 
+def _logs_a_timeout(node: Node) -> None:
+    pid = node.pid(2)
+    log = node.proc.root.parent / "rank-2.out"
+    log.write_text(
+        "step 9\nRuntimeError: [gloo/transport/tcp/pair.cc:1] Timed out waiting 30000ms for recv operation\n"
+    )
+    standard = node.proc.root / str(pid) / "fd" / "1"
+    standard.unlink(missing_ok=True)
+    standard.symlink_to(log)
+
+
 def _debugs(node: Node) -> None:
     environ = {**node.proc.processes[node.pid(0)].environ, "CUDA_LAUNCH_BLOCKING": "1"}
     node.proc.exec(node.pid(0), "/venv/bin/python", "train.py", environ=environ)
@@ -113,6 +124,7 @@ RANKS = (
         moves=_grow,
     ),
     Scene("job.bad_env", "lost", "rank 0 runs with CUDA_LAUNCH_BLOCKING=1", _debugs),
+    Scene("job.log", "heat", "the log of rank 2 says that a receive timed out", _logs_a_timeout),
     Scene("gpu.orphan", "heat", "rank 4 dies, its memory stays", lambda node: node.proc.die(node.pid(4))),
     Scene("gpu.idle_memory", "numa", "a notebook holds 30 GiB of an idle GPU", _leaves_a_notebook, apart_s=10),
     Scene("gpu.leftover", "numa", "the same, in an epilog", lambda node: None, apart_s=2, vacated=True),

@@ -105,7 +105,7 @@ class LogFollower:
             gaps.append(Gap("logs", f"{shown_text(looking[1])} has not answered for {waited_s:.0f} s"))
         if unseen:
             text = f"the output of {unseen} ranks cannot be read"
-            gaps.append(Gap("logs", text, "run mltop as root, or as the job's user"))
+            gaps.append(Gap("logs", text, "sudo mltop"))
         return lines, gaps
 
     def follows(self, files: int) -> bool:
