@@ -28,6 +28,14 @@ async def test_the_last_lines_stand_below_the_stack_and_l_shows_all_of_them() ->
         await screen.shows_not("step 80")
 
 
+async def test_l_in_the_table_opens_the_log_of_the_rank_under_the_cursor() -> None:
+    session = ActingSession()
+    session.tails = [OUT]
+    async with opened(session, size=(120, 40)) as screen:
+        await screen.press("3", "j", "l")
+        await screen.shows("> log of", "step 80")
+
+
 async def test_why_there_is_no_log() -> None:
     session = ActingSession()
     session.tails = [LogTail("", why="it writes to a pipe or a terminal, not to a file")]

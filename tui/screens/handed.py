@@ -134,7 +134,7 @@ class HandedScreen(TabledScreen):
             view.step_around(step)
 
     def action_log(self) -> None:
-        self.mltop.tell(Notice("mltop reads no logs yet: what this prints is where its launcher writes it", "warn"))
+        self.mltop.tell(Notice("no log here: 3 shows ranks, and there l the log of one", "warn"))
 
     def action_tree(self) -> None:
         self.mltop.tell(Notice("no tree here: 3 shows processes", "warn"))

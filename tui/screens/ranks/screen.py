@@ -38,13 +38,14 @@ ENVIRONMENT = "environment"
 LEAST_RANKS = 4  # lines of the table
 LOG = "log"
 LAST_LINES = 6  # of its log, below its stack
+OWN_LOG = Binding("l", "log", "log", tooltip="its log: the last lines that it has written, followed")
 SETTINGS = Binding("e", "environment", "environment", tooltip="its environment: what changes how it runs, no secrets")
 
 
 class RanksScreen(RanksPane):
     """Ranks, others that hold GPU memory, and Python processes of no job."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*RanksPane.BINDINGS, SETTINGS]
+    BINDINGS: ClassVar[list[BindingType]] = [*RanksPane.BINDINGS, SETTINGS, OWN_LOG]
     AUTO_FOCUS = "LineTable"
 
     def __init__(self) -> None:
@@ -126,9 +127,15 @@ class RanksScreen(RanksPane):
         self.draw()
 
     def action_environment(self) -> None:
+        self._open_part(ENVIRONMENT)
+
+    def action_log(self) -> None:
+        self._open_part(LOG)
+
+    def _open_part(self, part: str) -> None:
         node, _, pid = (self.query_one(RankTable).cursor_key or "").rpartition("/")
         if pid.isdecimal():
-            self.mltop.drill(Location("rank", node, pid=int(pid), part=ENVIRONMENT, label=f"environment of {pid}"))
+            self.mltop.drill(Location("rank", node, pid=int(pid), part=part, label=f"{part} of {pid}"))
         else:
             self.mltop.tell(Notice("no process is under the cursor", "warn"))
 
@@ -136,11 +143,7 @@ class RanksScreen(RanksPane):
 class RankScreen(RanksPane):
     """``Location.part`` "environment" or "log": that of the process in place of its stacks."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        *RanksPane.BINDINGS,
-        SETTINGS,
-        Binding("l", "log", "log", tooltip="the last lines that it has written, followed"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*RanksPane.BINDINGS, SETTINGS, OWN_LOG]
     AUTO_FOCUS = "#stack"
     focus_follows = False  # its row is only read
     _log_shown: ReadLog | None = None
