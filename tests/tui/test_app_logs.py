@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from mltop.probes.model import LogLine
 from mltop.probes.model.acts import LogTail
 from tests.tui.fake_acts import ActingSession
 from tests.tui.fake_session import FakeSession
+from tests.tui.fake_views import one_node
 from tests.tui.opened import opened
 
 OUT = LogTail("/scratch/run7/rank0.out", 12_345, 1_763_640_000.0, [f"step {number}" for number in range(90)])
@@ -51,3 +55,17 @@ async def test_a_node_that_does_not_answer_and_a_session_that_cannot() -> None:
     async with opened(FakeSession(), size=(120, 40)) as screen:
         await screen.press("3", "enter", "l")
         await screen.shows("only of live ranks")
+
+
+async def test_what_a_rank_wrote_before_it_ended_is_still_told() -> None:
+    """No log can be read of a process that is gone."""
+    view = one_node()
+    sample = view.nodes[0].sample
+    assert sample is not None
+    rank = sample.ranks[0]
+    said = LogLine("timeout", "Watchdog caught a timeout", "/out.log", sample.sampled_at, 57, rank.job, 1, rank.pid, 0)
+    sample.log_lines = [said, replace(said, pid=1, text="another's")]
+    async with opened(FakeSession([view]), size=(120, 40)) as screen:
+        await screen.press("3", "enter")
+        await screen.shows("IN ITS LOG", "Watchdog caught a timeout", "/out.log:57")
+        await screen.shows_not("another's")

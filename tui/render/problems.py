@@ -223,9 +223,12 @@ def _others(incident: Incident) -> tuple[Cell, ...]:
     since = f" since {clock_time(incident.since)}" if incident.since is not None else ""
     suffers = incident.suffers
     parts: list[list[Cell]] = []
-    if _named(incident) is not None:
-        if down := suffers.ended.without(accused):
+    if (named := _named(incident)) is not None:
+        down = suffers.ended.without(accused)
+        if down and named.how in ENDS:
             parts.append([Cell(f"{ranks_text(down)} went down with {'it' if accused.count < 2 else 'them'}")])
+        elif down and not named.in_reason:
+            parts.append([Cell(f"{ranks_text(down)} {'has' if down.count == 1 else 'have'} ended")])
         if waiting := suffers.waiting.without(accused):
             waits = "waits" if waiting.count == 1 else "wait"
             where = f"{waits} in {suffers.waits_in}" if suffers.waits_in else waits

@@ -169,14 +169,15 @@ class RankScreen(RanksPane):
         self.set_part("#about", about_lines(rank, self.size.width, held_lines(node, rank)) if rank is not None else [])
         width = self.size.width - 1
         log = self._log(rank) if rank is not None else None
+        told = told_lines(node, here.pid, width)
         if here.part == LOG:
-            lines = log_lines(log, width)
+            read = log_lines(log, width)
+            lines = [*told, *([[]] if told and read else []), *read]
         elif here.part == ENVIRONMENT:
             lines = environment_lines(rank, width)
         else:
-            lines = self._stack_lines(width)
-            last = log_lines(log, width, LAST_LINES)
-            lines += [*([[]] if lines and last else []), *last]
+            blocks = (self._stack_lines(width), told, log_lines(log, width, LAST_LINES))
+            lines = [line for block in blocks if block for line in ([], *block)][1:]
         stack = self.query_one("#stack", CellLines)
         follows = here.part == LOG and (log is not self._log_shown or stack.scroll_offset.y >= stack.max_scroll_y)
         self._log_shown = log if here.part == LOG and lines else None
@@ -249,6 +250,17 @@ def held_lines(node: NodeView | None, rank: RankSample) -> str:
         if process.pid == rank.pid
     ]
     return ", ".join(held)
+
+
+def told_lines(node: NodeView | None, pid: int, width: int) -> list[list[Cell]]:
+    """What mattered of the lines that it wrote, while it lived."""
+    sample = node.sample if node is not None else None
+    lines = [line for line in sample.log_lines if line.pid == pid] if sample is not None else []
+    told = [
+        wrap([Cell(f"{clock_time(line.at)} ", "dim"), Cell(line.text), Cell(f"  {line.where}", "dim")], width, 4)
+        for line in lines[-LAST_LINES:]
+    ]
+    return [[Cell("IN ITS LOG", "head")], *(cells for block in told for cells in block)] if told else []
 
 
 def log_lines(log: ReadLog | None, width: int, most: int | None = None) -> list[list[Cell]]:
