@@ -102,9 +102,9 @@ def _read(file: LogFile, stream: BinaryIO, written_at: float, progress: Progress
         before, last = last, block
         if progress is not None:
             progress(len(block))
-    parser.finish()
     file.lines = scanner.lines + (1 if last and not last.endswith(b"\n") else 0)
     file.is_cut = bool(last) and not last.endswith((b"\n", b"\r"))
+    parser.finish()
     end = (before[-_EDGE:] + last)[-_EDGE:]
     _edge(file, end, clock, is_end=True)
 
@@ -171,7 +171,7 @@ def _error_file(file: LogFile, data: bytes, written_at: float) -> bool:
 def _named_within(event: LogEvent, words: str) -> None:
     from mltop.probes.collect.logs.anchors import events_in
 
-    for anchor, fields in events_in(words) if event.kind == "peer_exception" else ():
+    for anchor, fields, _ in events_in(words) if event.kind == "peer_exception" else ():
         if anchor.kind in ("gloo_timeout", "barrier_named", "collective_timeout", "peer_lost"):
             event.kind = anchor.kind
             for name, value in fields.items():

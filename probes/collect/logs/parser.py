@@ -31,6 +31,7 @@ _MOST_ALIKE = 5  # of one kind of one writer: the first ones
 _MOST_RAISED = 4  # exceptions: also the last ones, as those that were handled come before the one that was not
 _MOST_JOINED = 3  # further lines in which a wrapped one may go on
 _SHORTEST_WRAPPED = 30
+_SHORTEST_CUT, _LONGEST_CUT = 60, 140  # what terminals have for columns
 _MOST_LINE = 16_384
 _STACK = re.compile(r"(?:Thread|Current thread) 0x[0-9a-f]+.*\(most recent call first\):")
 _RUN = re.compile(r"/([^/\s]{1,200}_[a-z0-9_]{8})/attempt_\d{1,6}/")
@@ -151,12 +152,24 @@ class LogParser:
 
     def _anchored(self, number: int, text: str, speaker: Speaker, whole: str) -> None:
         found = list(events_in(text))
+        if speaker == Speaker() and (found or _may_go_on(text)):
+            text, speaker, whole = self._with_its_beginning(text, whole)
         at = self.clock.stamp(whole[:400])
-        for anchor, fields in found:
-            self._add(anchor.kind, number, text, speaker, fields, at=at)
-        is_half = any(anchor.kind == "collective_timeout" and fields["ran_s"] is None for anchor, fields in found)
-        if (not found or is_half) and len(whole) >= _SHORTEST_WRAPPED and _may_go_on(text):
+        may_go_on = len(whole) >= _SHORTEST_WRAPPED and _may_go_on(text)
+        if may_go_on and (not found or _is_half(found)):
+            self._give_up_joining()
             self._wrapped = _Wrapped(number, text, speaker, at)
+            return
+        for anchor, fields, _ in found:
+            self._add(anchor.kind, number, text, speaker, fields, at=at)
+
+    def _with_its_beginning(self, text: str, whole: str) -> tuple[str, Speaker, str]:
+        """A line that a terminal cut before its anchor: the one above has the prefix."""
+        above = without_colours(self.before().rstrip("\r\n").rpartition("\n")[2]).rstrip("\r")
+        if not _SHORTEST_CUT <= len(above) <= _LONGEST_CUT or "ProcessGroup" not in above or list(events_in(above)):
+            return text, Speaker(), whole
+        speaker, begun = speaker_of(above)
+        return (begun + text, speaker, above + whole) if speaker != Speaker() else (text, speaker, whole)
 
     def _joined(self, text: str, speaker: Speaker) -> bool:
         """Whether this line is the rest of the one before it."""
@@ -166,36 +179,50 @@ class LogParser:
         if stamped or not text or (speaker not in (Speaker(), wrapped.speaker)):
             wrapped.tries += 1  # another process's line may stand between
             if wrapped.tries > _MOST_JOINED:
-                self._wrapped = None
+                self._give_up_joining()
             return False
-        found: list[tuple[Anchor, dict[str, Any]]] = []
+        before = list(events_in(wrapped.text))
         for joined in (wrapped.text + text, f"{wrapped.text} {text}"):
             found = list(events_in(joined))
-            if found:
-                break
+            if found and not _is_half(found) and (not before or _tells_more(found, before)):
+                self._wrapped = None
+                for anchor, fields, _ in found:
+                    self._add(anchor.kind, wrapped.number, joined, wrapped.speaker, fields, at=wrapped.at)
+                return True
+        if before and not any(anchor.kind == "collective_timeout" for anchor, _, _ in before):
+            self._give_up_joining()  # it was whole
+            return False
         wrapped.text, wrapped.tries = wrapped.text + text, wrapped.tries + 1
-        is_half = any(anchor.kind == "collective_timeout" and fields["ran_s"] is None for anchor, fields in found)
-        if found and not is_half:
-            for anchor, fields in found:
-                self._add(anchor.kind, wrapped.number, wrapped.text, wrapped.speaker, fields, at=wrapped.at)
-            self._wrapped = None
-            return True
         if wrapped.tries >= _MOST_JOINED:
-            self._wrapped = None
+            self._give_up_joining()
         return False
 
-    def _close(self, speaker: Speaker, block: Block) -> None:
+    def _give_up_joining(self, *, is_cut: bool = False) -> None:
+        """What the first line has is all there is. ``is_cut``: the file ends within it."""
+        wrapped, self._wrapped = self._wrapped, None
+        for anchor, fields, at_end in events_in(wrapped.text) if wrapped is not None else ():
+            if wrapped is not None and not (is_cut and at_end):
+                self._add(anchor.kind, wrapped.number, wrapped.text, wrapped.speaker, fields, at=wrapped.at)
+
+    def _close(self, speaker: Speaker, block: Block, *, at_end: bool = False) -> None:
         self._blocks.pop(speaker, None)
         began = self._began.pop(speaker, _Began(None, self._attempt, None))
         of_block = {"attempt": began.attempt if self.file.attempt is None else self.file.attempt, "step": began.step}
         if isinstance(block, TorchrunBlock):
             self._failed_ranks(block)
-        elif isinstance(block, StackBlock):
+            return
+        if isinstance(block, StackBlock):
             if block.frames:
                 frames = tuple(block.frames[:40])
                 self._add("stack", block.line, frames[0], speaker, {"frames": frames}, at=began.at)
-        elif block.chain and not LAUNCHERS.search(block.chain[-1].name):
+            return
+        is_cut = at_end and self.file.is_cut
+        if not is_cut:
+            block.close()
+        if block.chain and not LAUNCHERS.search(block.chain[-1].name):
             kind, fields, words = block.fields()
+            if is_cut and kind == "exception" and block.last_line >= self.file.lines:
+                return  # what it would have said of others is cut off
             self._add(
                 kind, block.last_line, words, speaker, {**fields, **of_block}, at=None, near=began.at, is_block=True
             )
@@ -213,7 +240,7 @@ class LogParser:
             if entry.last:
                 name, _, message = entry.last.partition(": ")
                 kind = kind_of_exception(name, message)
-                found = next(((anchor.kind, more) for anchor, more in events_in(message)), None)
+                found = next(((anchor.kind, more) for anchor, more, _ in events_in(message)), None)
                 fields: dict[str, Any] = {
                     "rank": entry.rank,
                     "attempt": attempt,
@@ -284,8 +311,9 @@ class LogParser:
 
     def finish(self) -> None:
         for speaker, block in list(self._blocks.items()):
-            self._close(speaker, block)
-        self._wrapped = None
+            self._close(speaker, block, at_end=True)
+        if self._wrapped is not None:
+            self._give_up_joining(is_cut=self.file.is_cut)
         if self._gave_up:  # what came after the last failure was of that attempt still
             last = max(0, self._attempt - 1)
             self.file.events = [
@@ -309,6 +337,23 @@ _GOES_ON = (
     "monitoredBarrier",
     "completion from",
 )
+
+
+def _is_half(found: list[tuple[Anchor, dict[str, Any], bool]]) -> bool:
+    """A number at its end may go on in the next line, or what follows may be there."""
+    return any(
+        (anchor.kind == "collective_timeout" and fields["ran_s"] is None) or (anchor.kind in _ENDS_IN_NUMBER and at_end)
+        for anchor, fields, at_end in found
+    )
+
+
+def _tells_more(
+    found: list[tuple[Anchor, dict[str, Any], bool]], before: list[tuple[Anchor, dict[str, Any], bool]]
+) -> bool:
+    return [fields for _, fields, _ in found] != [fields for _, fields, _ in before]
+
+
+_ENDS_IN_NUMBER = ("counters", "dump_signal")
 
 
 def _may_go_on(text: str) -> bool:

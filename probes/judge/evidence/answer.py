@@ -24,6 +24,8 @@ _KINDS: dict[str, IncidentKind] = {
     "unordered": "crash",
     "network": "crash",
     "only victims": "crash",
+    "contradicted": "crash",
+    "cut off": "crash",
     "stopped": "stopped",
 }
 _DID: dict[str, CulpritKind] = {

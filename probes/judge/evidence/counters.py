@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from mltop.probes.judge.evidence.scene import Attempt
+from mltop.probes.judge.evidence.silence import would_have_spoken
 from mltop.probes.model.evidence.logs import LogEvent
 from mltop.probes.model.vocabulary import Confidence
 
@@ -57,7 +58,7 @@ def judge_counters(attempt: Attempt, timeouts: Sequence[LogEvent]) -> Standing:
     ordered = sorted(waited, key=lambda group: _began(groups[group]))
     expected: set[int] = set()  # in the groups that began to wait first
     for group in ordered:
-        found = _of_group(group, groups, expected, has_others=bool(others - {group}))
+        found = _of_group(attempt, group, groups, expected, has_others=bool(others - {group}))
         if found is not None:
             found.group = next((each.group_name for each in found.events if each.group == group), group)
             return found
@@ -127,11 +128,11 @@ def _absent(ranks: dict[int, _Counts]) -> list[int]:
     return [rank for rank in members if rank not in ranks]
 
 
-def _of_sub_group(group: str, groups: dict[str, dict[int, _Counts]]) -> Standing | None:
+def _of_sub_group(attempt: Attempt, group: str, groups: dict[str, dict[int, _Counts]]) -> Standing | None:
     """All that are heard of have launched it: the one member between them that is not heard of, if there is one."""
     ranks = groups[group]
     absent = [rank for rank in _absent(ranks) if not _waits_elsewhere(rank, group, groups)]
-    if len(absent) != 1 or len(_absent(ranks)) != 1:
+    if len(absent) != 1 or len(_absent(ranks)) != 1 or not would_have_spoken(attempt, absent[0]):
         return None
     told = next(each for each in ranks.values() if each.sequence is not None)
     heard = groups.get("", {}).get(absent[0])
@@ -146,7 +147,7 @@ def _of_sub_group(group: str, groups: dict[str, dict[int, _Counts]]) -> Standing
 
 
 def _of_group(
-    group: str, groups: dict[str, dict[int, _Counts]], expected: set[int], *, has_others: bool
+    attempt: Attempt, group: str, groups: dict[str, dict[int, _Counts]], expected: set[int], *, has_others: bool
 ) -> Standing | None:
     """None: who is behind here waits in another group itself, or it is not known who belongs to it."""
     ranks = groups[group]
@@ -163,7 +164,7 @@ def _of_group(
     events += [event for rank in sorted(waiting)[:2] for event in ranks[rank].events[:2]]
     if not behind:
         found = _all_launched(ranks, known, at, op)
-        return found if not group or found.how != "launched" else _of_sub_group(group, groups)
+        return found if not group or found.how != "launched" else _of_sub_group(attempt, group, groups)
     if not waiting:
         return None
     elsewhere = {rank for rank in behind if _waits_elsewhere(rank, group, groups)}

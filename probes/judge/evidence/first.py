@@ -23,7 +23,7 @@ from mltop.probes.model.vocabulary import Confidence
 # which was first is not known. "launched": all have launched what they wait in. "sides": two camps of one size.
 How = Literal[
     "failed", "alike", "named", "behind", "differs", "silent", "sick", "network",
-    "stopped", "unordered", "launched", "sides", "no data", "elsewhere", "only victims", "nothing",
+    "stopped", "unordered", "contradicted", "cut off", "launched", "sides", "no data", "elsewhere", "only victims", "nothing",
 ]  # fmt: skip
 NAMING = ("failed", "alike", "named", "behind", "differs", "silent", "sick", "network")
 
@@ -187,7 +187,13 @@ def _contradicted(attempt: Attempt, roots: Sequence[LogEvent]) -> First | None:
             "behind", found.ranks, events=found.events, confidence="medium", sequence=found.sequence, op=found.op,
             group=found.group,
         )  # fmt: skip
-    return First("unordered", events=[*roots[:3], *found.events[:3]])
+    return First(
+        "contradicted",
+        events=[*roots[:3], *found.events[:3]],
+        sides=(found.ranks,),
+        sequence=found.sequence,
+        op=found.op,
+    )
 
 
 def _without_covered(by_subject: dict[object, list[LogEvent]]) -> dict[object, list[LogEvent]]:
@@ -330,7 +336,7 @@ def _of_victims(attempt: Attempt) -> First:
     events = attempt.of_class("cascade")
     exits = [event for event in attempt.of_kind("exit") if event.code and event.how != "stopped"]
     if not events and not exits:
-        return First("nothing")
+        return First("cut off" if attempt.is_cut else "nothing")
     network = _votes(attempt)
     if network is not None:
         return network

@@ -34,6 +34,7 @@ def jobs_of(files: Sequence[LogFile]) -> list[JobFiles]:
     for indexes in by_folder.values():
         _join_folder(files, indexes, joined)
     _join_runs(files, joined)
+    _join_launchers(files, joined)
     _join_single(files, joined)
     groups: dict[int, list[LogFile]] = {}
     for index, file in enumerate(files):
@@ -139,6 +140,23 @@ def _join_runs(files: Sequence[LogFile], joined: _Joined) -> None:
         counts = Counter(rank for ranks in tops.values() for rank in ranks)
         if len(tops) > 1 and counts and max(counts.values()) == 1 and all(tops.values()):
             joined.join(tops)
+
+
+def _join_launchers(files: Sequence[LogFile], joined: _Joined) -> None:
+    """What a launcher printed lies beside or above its folder of logs; where there are several, nothing says whose it is."""
+    parents: dict[str, set[int]] = {}
+    for index, file in enumerate(files):
+        if file.run:
+            parents.setdefault(file.run_parent, set()).add(joined.top(index))
+    runs = {file.run for file in files if file.run}
+    for index, file in enumerate(files):
+        is_launchers = not file.run and any(event.kind in ("exit", "agent_failed") for event in file.events)
+        if not is_launchers or any(speaker.rank is not None for speaker in file.speakers) or file.mentions & runs:
+            continue
+        folder = _folder(file)
+        near = {joined.top(top) for parent, tops in parents.items() if parent.startswith(folder) for top in tops}
+        if len(near) == 1:
+            joined.join([*near, index])
 
 
 def _join_single(files: Sequence[LogFile], joined: _Joined) -> None:

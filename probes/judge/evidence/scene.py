@@ -37,6 +37,7 @@ class Attempt:
     nodes: dict[int, str] = field(default_factory=dict)
     world_size: int | None = None
     is_thinned: bool = False
+    is_cut: bool = False  # a file of ranks ends within a line
     progress: list[GroupProgress] = field(default_factory=list)
 
     @property
@@ -77,6 +78,7 @@ def _attempt(number: int, files: Sequence[LogFile], ranks: _Ranks) -> Attempt:
         events = [ranks.placed(event, file) for event in file.events if event.attempt == number]
         found.events += events
         found.is_thinned = found.is_thinned or file.is_thinned
+        found.is_cut = found.is_cut or (file.is_cut and bool(file.speakers))
         _note_presence(found, file, ranks)
     for event in found.events:
         if event.rank is not None and event.node:

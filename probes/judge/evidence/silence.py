@@ -25,7 +25,7 @@ def silent_ranks(attempt: Attempt, complaining: Set[int | None], most: int | Non
     silent = [rank for rank in ranks if rank not in complaining]
     if not silent or not complaining or len(ranks) < 2:
         return Silence()
-    lacking = tuple(rank for rank in silent if not _would_have_spoken(attempt, rank))
+    lacking = tuple(rank for rank in silent if not would_have_spoken(attempt, rank))
     heard = [rank for rank in silent if rank not in lacking]
     if lacking or attempt.is_thinned or not heard:
         return Silence((), lacking or tuple(silent))
@@ -38,7 +38,7 @@ def silent_ranks(attempt: Attempt, complaining: Set[int | None], most: int | Non
     return Silence(tuple(silent))
 
 
-def _would_have_spoken(attempt: Attempt, rank: int) -> bool:
+def would_have_spoken(attempt: Attempt, rank: int) -> bool:
     """Its file is there, has lines, and was not cut off; or the launcher ended it while it was at work."""
     own = attempt.presence.get(rank)
     stopped = any(event.rank == rank and event.how == "stopped" for event in attempt.of_kind("exit"))

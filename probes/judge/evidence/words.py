@@ -158,8 +158,14 @@ def _why_not(attempt: Attempt, first: First) -> str:
     if first.how == "unordered":
         names = ", ".join(_subject(event) for event in first.events)
         return f"{names} each failed on their own, and which was first is not known"
+    if first.how == "contradicted":
+        own = ", ".join(dict.fromkeys(_subject(event) for event in first.events if event.kind == "exception"))
+        return f"{own} raised an exception, and {_ranks(first.sides[0])} never got to {_collective(first)}: what was first is not known"
+    if first.how == "cut off":
+        return "nothing speaks of a failure, and the logs end within a line: cut off, or still being written"
     if first.how == "launched":
-        return f"all {len(attempt.ranks)} ranks launched {_collective(first)}: it failed below them, in a GPU or the network"
+        here = "" if attempt.world_size is not None else " of these files"
+        return f"all {len(attempt.ranks)} ranks{here} launched {_collective(first)}: it failed below them, in a GPU or the network"
     if first.how == "sides":
         camps = " and ".join(_ranks(camp) for camp in first.sides[:2])
         return f"{camps} stand in different places at {_collective(first)}"
