@@ -656,7 +656,7 @@ def interleaved(text: str, rng: random.Random) -> str:
 
 def coloured(text: str, rng: random.Random) -> str:
     return "\n".join(
-        f"\x1b[3{rng.randrange(8)}m{line}\x1b[0m" if rng.random() < 0.5 else line for line in text.split("\n")
+        f"\x1b[3{rng.randrange(8)}m{line}\x1b[0m" if line and rng.random() < 0.5 else line for line in text.split("\n")
     )
 
 
@@ -669,7 +669,7 @@ def bars(text: str, rng: random.Random) -> str:
 def junk(text: str, rng: random.Random) -> str:
     lines = text.split("\n")
     for _ in range(3):
-        lines.insert(rng.randrange(len(lines) + 1), "\x00\x07\ufffd" * 5 + "x" * rng.choice([3, 5000]))
+        lines.insert(rng.randrange(len(lines)), "\x00\x07\ufffd" * 5 + "x" * rng.choice([3, 5000]))
     return "\n".join(lines)
 
 

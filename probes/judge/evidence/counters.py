@@ -60,7 +60,8 @@ def judge_counters(attempt: Attempt, timeouts: Sequence[LogEvent]) -> Standing:
     for group in ordered:
         found = _of_group(attempt, group, groups, expected, has_others=bool(others - {group}))
         if found is not None:
-            found.group = next((each.group_name for each in found.events if each.group == group), group)
+            if group:
+                found.group = next((each.group_name for each in found.events if each.group == group), "") or group
             return found
         expected |= set(_absent(groups[group]))
     return _elsewhere(ordered[0], groups[ordered[0]])

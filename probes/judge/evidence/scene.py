@@ -78,7 +78,7 @@ def _attempt(number: int, files: Sequence[LogFile], ranks: _Ranks) -> Attempt:
         events = [ranks.placed(event, file) for event in file.events if event.attempt == number]
         found.events += events
         found.is_thinned = found.is_thinned or file.is_thinned
-        found.is_cut = found.is_cut or (file.is_cut and bool(file.speakers))
+        found.is_cut = found.is_cut or (file.is_cut and (bool(file.speakers) or len(files) == 1))
         _note_presence(found, file, ranks)
     for event in found.events:
         if event.rank is not None and event.node:
@@ -93,11 +93,12 @@ def _attempt(number: int, files: Sequence[LogFile], ranks: _Ranks) -> Attempt:
 
 def _note_presence(attempt: Attempt, file: LogFile, ranks: _Ranks) -> None:
     own = ranks.of_file(file)
-    for rank in {own} if own is not None else ranks_in(file) | ranks.tasks_in(file):
+    speaking = ranks.speaking_in(file)
+    for rank in {own} if own is not None else ranks_in(file) | speaking:
         if rank is None:
             continue
         before = attempt.presence.get(rank)
-        spoke = own is not None or any(speaker.rank == rank or speaker.task == rank for speaker in file.speakers)
+        spoke = own is not None or rank in speaking
         if file.is_error_file or not spoke:
             attempt.presence.setdefault(rank, Presence(file.path))
             continue
@@ -154,10 +155,14 @@ class _Ranks:
             return only if file.rank is not None or self._by_number.get(file.path) == only else None
         return file.rank if file.rank is not None else self._by_number.get(file.path)
 
-    def tasks_in(self, file: LogFile) -> frozenset[int]:
-        if not self._tasks_are_ranks:
-            return frozenset()
-        return frozenset(speaker.task for speaker in file.speakers if speaker.task is not None)
+    def speaking_in(self, file: LogFile) -> frozenset[int]:
+        """The ranks that have any line in a file of several."""
+        found = {speaker.rank for speaker in file.speakers}
+        if self._tasks_are_ranks:
+            found |= {speaker.task for speaker in file.speakers}
+        local = {speaker.local_rank for speaker in file.speakers if speaker.rank is None}
+        found |= {self._of_local(each, file) for each in local if each is not None}
+        return frozenset(rank for rank in found if rank is not None)
 
     def placed(self, event: LogEvent, file: LogFile) -> LogEvent:
         """With its rank and node."""
