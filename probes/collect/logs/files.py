@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO, Callable
 
-from mltop.probes.collect.logs.parser import LogParser, quoted, step_in
+from mltop.probes.collect.logs.parser import LogParser, pattern_of, quoted, step_in
 from mltop.probes.collect.logs.prefixes import Clock, speaker_of, without_colours
 from mltop.probes.collect.logs.scanning import Scanner, blocks
 from mltop.probes.collect.logs.tracebacks import kind_of_exception
@@ -161,6 +161,7 @@ def _error_file(file: LogFile, data: bytes, written_at: float) -> bool:
     name, _, words = first.partition(": ")
     kind = kind_of_exception(name, words) if re.fullmatch(r"[\w.]+", name) else "peer_exception"
     event = LogEvent(kind, file.path, 1, quoted(first), at=at, is_dated=True, attempt=file.attempt or 0)
+    event.pattern = pattern_of(first)
     event.place = _place(str(more.get("py_callstack", "")))
     _named_within(event, words)
     file.events.append(event)

@@ -39,6 +39,15 @@ _STEP_ID = re.compile(r"StepId=(\d{1,12})|(?:STEP|JOB) (\d{1,12})[ .]")
 _KILLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
+# What a line has that opens a block, or that may go on in the next one.
+OPENING = ("most recent call", "Failures:", "Root Cause (first", "x across cluster")
+_VARYING = re.compile(r"0x[0-9a-f]+|\d+")
+GOES_ON = (
+    *("caught", "watchdog", "Watchdog", "PG status", "enqueued", "dump signal", "monitoredBarrier", "completion from"),
+    "collective op",
+)
+
+
 @dataclass
 class _Wrapped:
     """A line whose anchor is not complete: it may go on in the next ones."""
@@ -290,6 +299,7 @@ class LogParser:
             speaker,
             at=at if dated else near if is_block else self.clock.last_stamp(self.before()),
             is_dated=dated,
+            pattern=pattern_of(text),
             **{"rank": speaker.rank, "node": speaker.node, **fields},
         )
         self.file.events.append(event)
@@ -327,16 +337,9 @@ def quoted(text: str) -> str:
     return clipped(shown_text(clean(text.strip(), 4 * MOST_QUOTED)), MOST_QUOTED)
 
 
-_GOES_ON = (
-    "caught",
-    "watchdog",
-    "Watchdog",
-    "PG status",
-    "enqueued",
-    "dump signal",
-    "monitoredBarrier",
-    "completion from",
-)
+def pattern_of(text: str) -> str:
+    """What it has in common with the same failure of another rank."""
+    return _VARYING.sub("#", text)[:120]
 
 
 def _is_half(found: list[tuple[Anchor, dict[str, Any], bool]]) -> bool:
@@ -357,7 +360,7 @@ _ENDS_IN_NUMBER = ("counters", "dump_signal")
 
 
 def _may_go_on(text: str) -> bool:
-    return any(word in text for word in _GOES_ON)
+    return any(word in text for word in GOES_ON)
 
 
 def _kind_of_task(fields: dict[str, Any]) -> tuple[EventKind, dict[str, Any]]:

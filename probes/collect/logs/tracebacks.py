@@ -33,8 +33,8 @@ _OF_PEERS = re.compile(
 _SPEAKS_OF_PEERS = re.compile(
     r"NCCL|gloo|Gloo|nccl(?:Remote|System|Internal)Error|TCPStore|ProcessGroup|[Ww]atchdog|c10d|monitoredBarrier"
     r"|[Cc]onnection (?:was )?(?:closed|reset|refused)|by (?:remote )?peer|[Bb]roken pipe|rendezvous|process group"
-    r"|collective operation|recv operation|socket (?:has )?(?:timed out|closed)|[Tt]imed out (?:waiting|initializing|after)"
-    r"|[Ww]ait timeout"
+    r"|collective operation|recv operation|socket (?:has )?(?:timed out|closed)"
+    r"|[Tt]imed out (?:waiting|initializing|after)|[Ww]ait timeout"
     r"|RPC call to|shared memory broadcast"
 )
 # A web service or a file server is nobody of the job, whatever its connections do.
@@ -162,6 +162,8 @@ class TracebackBlock:
             told = self.chain[0]
             kind = told.kind
         fields: dict[str, Any] = {"place": told.place}
+        if kind == "exception" and _CAUSE_OF_WATCHDOG.search(told.message):
+            fields["device"] = "GPU"
         ended = _CHILD_ENDED.search(last.message)
         if self.child is not None or ended is not None:
             fields["named"] = (self.child if self.child is not None else int(ended[1]) if ended else 0,)

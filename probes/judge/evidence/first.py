@@ -7,15 +7,14 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from mltop.probes.judge.evidence.counters import judge_counters
+from mltop.probes.judge.evidence.counters import Standing, judge_counters
 from mltop.probes.judge.evidence.scene import Attempt
-from mltop.probes.judge.evidence.silence import silent_ranks
+from mltop.probes.judge.evidence.silence import Silence, silent_ranks
 from mltop.probes.model.evidence.logs import LogEvent
 from mltop.probes.model.vocabulary import Confidence
 
@@ -23,7 +22,8 @@ from mltop.probes.model.vocabulary import Confidence
 # which was first is not known. "launched": all have launched what they wait in. "sides": two camps of one size.
 How = Literal[
     "failed", "alike", "named", "behind", "differs", "silent", "sick", "network",
-    "stopped", "unordered", "contradicted", "cut off", "launched", "sides", "no data", "elsewhere", "only victims", "nothing",
+    "stopped", "unordered", "contradicted", "cut off",
+    "launched", "sides", "no data", "elsewhere", "only victims", "nothing",
 ]  # fmt: skip
 NAMING = ("failed", "alike", "named", "behind", "differs", "silent", "sick", "network")
 
@@ -31,7 +31,6 @@ SAME_NODE_S, OTHER_NODE_S = 0.05, 2.0  # how far apart two stamps must be for th
 ROUGH_S = 1.5  # where one of them is in whole seconds
 LATEST_S = 5.0  # after the first timeout a failure may still be written
 LONGEST_STEP_S = 1800.0  # a failure longer than this before anybody waited was survived
-_DIGITS = re.compile(r"0x[0-9a-f]+|\d+")
 _OWN_SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGSYS)
 
 
@@ -63,7 +62,7 @@ def first_of(attempt: Attempt) -> First:
     if outside is not None:
         return outside
     if roots:
-        return _contradicted(attempt, roots) or _earliest(attempt, roots)
+        return _contradicted(attempt, roots) or _earliest(roots)
     named = _named(attempt)
     if named is not None:
         return named
@@ -98,8 +97,8 @@ def _is_own_death(event: LogEvent, attempt: Attempt) -> bool:
 
 def _is_later(event: LogEvent, attempt: Attempt) -> bool:
     """After its own rank's complaint about others, or after those had given up waiting."""
-    for other in attempt.events:
-        if other.rank != event.rank or event.rank is None or other is event:
+    for other in attempt.by_rank[event.rank] if event.rank is not None else ():
+        if other is event:
             continue
         if other.event_class not in ("timeout", "cascade", "teardown") or other.kind == "network":
             continue
@@ -145,10 +144,10 @@ def _is_before(one: LogEvent, other: LogEvent) -> bool:
 
 
 def _signature(event: LogEvent) -> tuple[object, ...]:
-    return event.kind if event.kind != "exit" else "died", event.code, _DIGITS.sub("#", event.text)[:120]
+    return event.kind if event.kind != "exit" else "died", event.code, event.pattern
 
 
-def _earliest(attempt: Attempt, roots: list[LogEvent]) -> First:
+def _earliest(roots: list[LogEvent]) -> First:
     known = [event for event in roots if event.rank is not None or event.node]
     if not known:
         return First("no data", events=roots[:4])
@@ -164,12 +163,12 @@ def _earliest(attempt: Attempt, roots: list[LogEvent]) -> First:
             if all(_precedes(by_subject[subject], by_subject[other]) for other in firsts if other != subject)
         ]
         if len(sure) == 1:
-            return _failed(attempt, sure, by_subject)
+            return _failed(sure, by_subject)
         if len({_signature(event) for event in firsts.values()}) == 1:
-            return _failed(attempt, list(firsts.values()), by_subject)
+            return _failed(list(firsts.values()), by_subject)
         unordered = sorted(firsts.values(), key=lambda event: (event.at is None, event.at or 0.0))
         return First("unordered", events=unordered[:6], ranks=())
-    return _failed(attempt, list(firsts.values()), by_subject)
+    return _failed(list(firsts.values()), by_subject)
 
 
 def _contradicted(attempt: Attempt, roots: Sequence[LogEvent]) -> First | None:
@@ -179,7 +178,7 @@ def _contradicted(attempt: Attempt, roots: Sequence[LogEvent]) -> First | None:
     ended = {event.rank for event in attempt.of_kind("exit") if event.how != "stopped"}
     if any(event.kind != "exception" or event.is_dated or event.rank in ended for event in roots):
         return None
-    found = judge_counters(attempt, attempt.of_class("timeout"))
+    found = judge_counters(attempt)
     if found.how != "behind" or {event.rank for event in roots} & set(found.ranks):
         return None
     if all(event.rank in found.known for event in roots):
@@ -217,7 +216,7 @@ def _precedes(events: Sequence[LogEvent], others: Sequence[LogEvent]) -> bool:
     return any(all(_is_before(event, other) for other in others) for event in events)
 
 
-def _failed(attempt: Attempt, events: list[LogEvent], by_subject: dict[object, list[LogEvent]]) -> First:
+def _failed(events: list[LogEvent], by_subject: dict[object, list[LogEvent]]) -> First:
     ranks = tuple(sorted({event.rank for event in events if event.rank is not None}))
     nodes = tuple(sorted({event.node for event in events if event.rank is None}))
     more = [other for event in events for other in by_subject[event.rank if event.rank is not None else event.node]]
@@ -279,7 +278,7 @@ def _named(attempt: Attempt) -> First | None:
 
 
 def _of_waiting(attempt: Attempt, timeouts: Sequence[LogEvent]) -> First:
-    found = judge_counters(attempt, timeouts)
+    found = judge_counters(attempt)
     told = [event for event in timeouts if not event.by_launcher] or list(timeouts)
     if found.how in ("behind", "differs"):
         return First(
@@ -292,24 +291,26 @@ def _of_waiting(attempt: Attempt, timeouts: Sequence[LogEvent]) -> First:
     if found.how == "elsewhere":
         return First("elsewhere", events=told[:4], group=found.group, sequence=found.sequence, op=found.op)
     is_gloo = all(event.kind == "gloo_timeout" for event in timeouts)
-    silent = silent_ranks(attempt, waiters | found.known, most=1 if is_gloo else None)
-    if silent.ranks and not found.group:
+    complaining = waiters | found.known
+    silent = Silence() if found.group else silent_ranks(attempt, complaining, most=1 if is_gloo else None)
+    if silent.ranks:
         return First("silent", silent.ranks, events=told[:3], confidence="medium", sequence=found.sequence, op=found.op)
-    sick = {event.rank for event in attempt.of_class("hint") if event.rank is not None and event.kind != "port"}
-    if len(sick) == 1:
-        hints = [event for event in attempt.of_class("hint") if event.rank in sick]
-        return First(
-            "sick", tuple(rank for rank in sick if rank is not None), events=[*hints[:2], *told[:2]], confidence="low"
-        )
-    network = _votes(attempt)
-    if network is not None:
-        return network
-    unheard = [rank for rank in attempt.ranks if rank not in found.known]
+    return _sick(attempt, told) or _votes(attempt) or _unnamed(attempt, found, silent, told)
+
+
+def _sick(attempt: Attempt, told: Sequence[LogEvent]) -> First | None:
+    """The only one whose own process was stuck: its watchdog, or Python's lock."""
+    hints = [event for event in attempt.of_class("hint") if event.kind != "port" and event.rank is not None]
+    ranks = {event.rank for event in hints if event.rank is not None}
+    return First("sick", tuple(ranks), events=[*hints[:2], *told[:2]], confidence="low") if len(ranks) == 1 else None
+
+
+def _unnamed(attempt: Attempt, found: Standing, silent: Silence, told: Sequence[LogEvent]) -> First:
+    unheard = tuple(rank for rank in attempt.ranks if rank not in found.known)
     if found.how == "launched" and not unheard and not attempt.is_thinned:
-        return First("launched", events=told[:4], sequence=found.sequence, op=found.op, group=found.group)
-    return First(
-        "no data", events=told[:4], lacking=silent.lacking or tuple(unheard), sequence=found.sequence, op=found.op
-    )
+        return First("launched", events=list(told[:4]), sequence=found.sequence, op=found.op, group=found.group)
+    lacking = silent.lacking or unheard
+    return First("no data", events=list(told[:4]), lacking=lacking, sequence=found.sequence, op=found.op)
 
 
 def _votes(attempt: Attempt) -> First | None:

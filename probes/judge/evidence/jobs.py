@@ -143,18 +143,18 @@ def _join_runs(files: Sequence[LogFile], joined: _Joined) -> None:
 
 
 def _join_launchers(files: Sequence[LogFile], joined: _Joined) -> None:
-    """What a launcher printed lies beside or above its folder of logs; where there are several, nothing says whose it is."""
+    """What a launcher printed lies beside or above its folder of logs; of several nobody knows whose it is."""
     parents: dict[str, set[int]] = {}
     for index, file in enumerate(files):
         if file.run:
             parents.setdefault(file.run_parent, set()).add(joined.top(index))
     runs = {file.run for file in files if file.run}
     for index, file in enumerate(files):
-        is_launchers = not file.run and any(event.kind in ("exit", "agent_failed") for event in file.events)
-        if not is_launchers or any(speaker.rank is not None for speaker in file.speakers) or file.mentions & runs:
+        speaks = any(speaker.rank is not None for speaker in file.speakers)
+        if file.run or speaks or file.slurm_job or file.mentions & runs:
             continue
-        folder = _folder(file)
-        near = {joined.top(top) for parent, tops in parents.items() if parent.startswith(folder) for top in tops}
+        folder = f"{_folder(file)}/"
+        near = {joined.top(top) for parent, tops in parents.items() if f"{parent}/".startswith(folder) for top in tops}
         if len(near) == 1:
             joined.join([*near, index])
 

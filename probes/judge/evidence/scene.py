@@ -6,6 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from mltop.probes.judge.evidence.jobs import JobFiles, ranks_in
 from mltop.probes.model.evidence.collectives import GroupProgress
@@ -43,8 +44,16 @@ class Attempt:
     @property
     def ranks(self) -> list[int]:
         """All that are known to exist: ranks are numbered from 0 on."""
-        known = {rank for rank in self.presence} | {event.rank for event in self.events if event.rank is not None}
+        known = set(self.presence) | {event.rank for event in self.events if event.rank is not None}
         return list(range(max(self.world_size or 0, 1 + max(known, default=-1))))
+
+    @cached_property
+    def by_rank(self) -> dict[int | None, list[LogEvent]]:
+        """The events of each: asked for once all are there."""
+        found: dict[int | None, list[LogEvent]] = {}
+        for event in self.events:
+            found.setdefault(event.rank, []).append(event)
+        return found
 
     def of_class(self, *classes: str) -> list[LogEvent]:
         return [event for event in self.events if event.event_class in classes]

@@ -1,0 +1,287 @@
+"""The rule that says who failed first, case by case: hand-made lines, as they stand in each rank's file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mltop.probes.investigate.explain import explain
+from mltop.probes.model.evidence.logs import ExplainedJob
+
+TRACE = ["Traceback (most recent call last):", '  File "/job/train.py", line 7, in main', "    step()"]
+LOST = [
+    *TRACE,
+    "torch.distributed.DistBackendError: NCCL error in: x, remote process exited or there was a network error",
+]
+
+
+def c10(second: float, rank: int, group: str = "0 PG GUID 0(default_pg)", number: int | None = None) -> str:
+    minutes, seconds = divmod(second, 60)
+    at = f"10:{int(minutes):02d}:{int(seconds):02d}.{int(seconds % 1 * 1e6):06d}000"
+    return (
+        f"[rank{rank}]:[E1103 {at} ProcessGroupNCCL.cpp:1] [PG ID {group} Rank {rank if number is None else number}] "
+    )
+
+
+def timeout(
+    second: float,
+    rank: int,
+    sequence: int,
+    op: str = "ALLREDUCE",
+    numel: int = 8,
+    group: str = "0 PG GUID 0(default_pg)",
+    number: int | None = None,
+) -> str:
+    return (
+        f"{c10(second, rank, group, number)}Watchdog caught collective operation timeout: WorkNCCL(SeqNum={sequence}, OpType={op}, "
+        f"NumelIn={numel}, NumelOut={numel}, Timeout(ms)=600000) ran for 600001 milliseconds before timing out."
+    )
+
+
+def triple(
+    second: float,
+    rank: int,
+    enqueued: int,
+    completed: int,
+    group: str = "0 PG GUID 0(default_pg)",
+    number: int | None = None,
+) -> str:
+    head = c10(second, rank, group, number)
+    return f"{head} failure detected by watchdog at work sequence id: {completed + 1} PG status: last enqueued work: {enqueued}, last completed work: {completed}"
+
+
+def dump(second: float, rank: int, enqueued: int, completed: int) -> str:
+    return (
+        f"{c10(second, rank)}Received a dump signal due to a collective timeout from  rank 0 and we will try our best to dump the "
+        f"debug info. Last enqueued NCCL work: {enqueued}, last completed NCCL work: {completed}.This is"
+    )
+
+
+def raised(rank: int, *lines: str) -> list[str]:
+    return [f"[rank{rank}]: {line}" for line in lines]
+
+
+def judged(folder: Path, ranks: dict[int, list[str]], **more: list[str]) -> ExplainedJob:
+    for rank, lines in ranks.items():
+        (folder / f"rank_{rank}.log").write_text("".join(f"{line}\n" for line in ["NCCL version 2.27.3", *lines]))
+    for name, lines in more.items():
+        (folder / f"{name}.log").write_text("".join(f"{line}\n" for line in lines))
+    (job,) = explain([str(folder)], lambda _: None).jobs
+    return job
+
+
+def culprits(job: ExplainedJob) -> list[int | None]:
+    return [culprit.rank for culprit in job.incident.culprits] if job.incident is not None else []
+
+
+def test_never_entered(tmp_path: Path) -> None:
+    """The posted example: rank 6 never launched what the others wait in."""
+    ranks = {rank: [timeout(600, rank, 40), triple(600, rank, 42, 39)] for rank in range(8) if rank != 6}
+    job = judged(tmp_path, {**ranks, 6: [dump(606, 6, 39, 39)]})
+    assert culprits(job) == [6]
+    assert job.incident is not None
+    assert (job.incident.kind, job.incident.confidence) == ("hang", "high")
+    assert [(end.enqueued, end.completed) for end in job.ranks[5:7]] == [(42, 39), (39, 39)]
+
+
+def test_who_waits_in_a_group_of_its_own_is_a_victim(tmp_path: Path) -> None:
+    """Ranks 2 and 3 are a group; 3 never came to it, so neither launched what 0 and 1 wait in."""
+    group = "3 PG GUID 12(mesh_tp)"
+    job = judged(
+        tmp_path,
+        {
+            0: [timeout(660, 0, 40), triple(660, 0, 40, 39)],
+            1: [timeout(660, 1, 40), triple(660, 1, 40, 39)],
+            2: [timeout(600, 2, 7, group=group, number=0), triple(600, 2, 7, 6, group, 0), dump(606, 2, 39, 39)],
+            3: [dump(606, 3, 39, 39)],
+        },
+    )
+    assert culprits(job) == [3]
+
+
+def test_one_sequence_in_two_groups_is_unrelated(tmp_path: Path) -> None:
+    job = judged(
+        tmp_path,
+        {
+            rank: [
+                timeout(600, rank, 7, op, group=f"{number} PG GUID {number}(mesh)", number=rank % 2),
+                triple(600, rank, 7, 6, f"{number} PG GUID {number}(mesh)", rank % 2),
+            ]
+            for rank, (op, number) in enumerate(
+                [("ALLREDUCE", 5), ("ALLREDUCE", 5), ("BROADCAST", 6), ("BROADCAST", 6)]
+            )
+        },
+    )
+    assert culprits(job) == []
+    assert not job.is_told
+
+
+def test_another_collective_at_the_same_place(tmp_path: Path) -> None:
+    job = judged(
+        tmp_path,
+        {
+            rank: [timeout(600, rank, 40, "BROADCAST" if rank == 2 else "ALLREDUCE"), triple(600, rank, 40, 39)]
+            for rank in range(4)
+        },
+    )
+    assert culprits(job) == [2]
+
+
+@pytest.mark.parametrize("op", ["SEND", "RECV", "COALESCED"])
+def test_pairs_may_differ(tmp_path: Path, op: str) -> None:
+    job = judged(
+        tmp_path,
+        {
+            rank: [timeout(600, rank, 40, op if rank == 2 else "RECV", 4 + rank), triple(600, rank, 40, 39)]
+            for rank in range(4)
+        },
+    )
+    assert culprits(job) == []
+
+
+def test_two_camps_of_one_size_are_told_as_such(tmp_path: Path) -> None:
+    job = judged(
+        tmp_path,
+        {
+            rank: [timeout(600, rank, 40, "BROADCAST" if rank < 2 else "ALLREDUCE"), triple(600, rank, 40, 39)]
+            for rank in range(4)
+        },
+    )
+    assert culprits(job) == []
+    assert job.incident is not None
+    assert "ranks 0-1 and ranks 2-3" in job.incident.headline
+
+
+def test_all_launched_names_nobody(tmp_path: Path) -> None:
+    job = judged(tmp_path, {rank: [timeout(600, rank, 40), triple(600, rank, 40, 39)] for rank in range(4)})
+    assert culprits(job) == []
+    assert job.incident is not None
+    assert "below them" in job.incident.headline
+
+
+def test_a_missing_file_is_no_silence(tmp_path: Path) -> None:
+    ranks = {rank: [timeout(600, rank, 40), triple(600, rank, 40, 39)] for rank in (0, 1, 3)}
+    job = judged(tmp_path, ranks)
+    assert culprits(job) == []
+    assert job.incident is not None
+    assert "rank 2" in job.incident.headline
+    assert [gap.item for gap in job.gaps] == ["2"]
+
+
+def test_a_silent_rank_with_a_file_did_not_come(tmp_path: Path) -> None:
+    ranks = {rank: [timeout(600, rank, 40)] for rank in (0, 1, 3)}
+    assert culprits(judged(tmp_path, {**ranks, 2: ["step 3"]})) == [2]
+
+
+def test_two_silent_ranks_of_four_are_not_both_accused(tmp_path: Path) -> None:
+    job = judged(tmp_path, {0: [timeout(600, 0, 40)], 1: [timeout(600, 1, 40)], 2: ["step 3"], 3: ["step 3"]})
+    assert culprits(job) == []
+
+
+def test_a_log_that_ends_far_behind_the_others_was_cut(tmp_path: Path) -> None:
+    ranks = {rank: ["step 400", timeout(600, rank, 40)] for rank in (0, 1, 3)}
+    assert culprits(judged(tmp_path, {**ranks, 2: ["step 100"]})) == []
+
+
+def test_an_exception_before_the_others_waited(tmp_path: Path) -> None:
+    ranks = {rank: [timeout(1300, rank, 40), triple(1300, rank, 40, 39)] for rank in (0, 1, 3)}
+    assert culprits(judged(tmp_path, {**ranks, 2: raised(2, *TRACE, "ValueError: no")})) == [2]
+
+
+def test_an_exception_after_its_own_timeout_is_a_victims(tmp_path: Path) -> None:
+    late = raised(1, *TRACE, "AttributeError: 'NoneType' object has no attribute 'shutdown'")
+    ranks = {rank: [timeout(600, rank, 40), triple(600, rank, 42, 39)] for rank in (0, 1, 3)}
+    job = judged(tmp_path, {**ranks, 1: [*ranks[1], *late], 2: [dump(606, 2, 39, 39)]})
+    assert culprits(job) == [2]
+
+
+def test_an_exception_that_was_survived_is_none(tmp_path: Path) -> None:
+    ranks = {rank: [timeout(600, rank, 40), triple(600, rank, 42, 39)] for rank in (0, 1, 3)}
+    before = [*raised(1, *TRACE, "OSError: [Errno 5] retrying"), "step 12", *ranks[1]]
+    assert culprits(judged(tmp_path, {**ranks, 1: before, 2: [dump(606, 2, 39, 39)]})) == [2]
+
+
+def test_victims_alone_name_nobody(tmp_path: Path) -> None:
+    job = judged(tmp_path, {rank: raised(rank, *LOST) for rank in range(4)})
+    assert culprits(job) == []
+    assert not job.is_told
+
+
+def test_all_alike_are_told_together(tmp_path: Path) -> None:
+    job = judged(
+        tmp_path, {rank: raised(rank, *TRACE, f"FileNotFoundError: no config on rank {rank}") for rank in range(4)}
+    )
+    assert culprits(job) == [0, 1, 2, 3]
+    assert job.incident is not None
+    assert job.incident.headline.startswith("all 4 ranks failed")
+
+
+def test_two_failures_of_their_own_without_times(tmp_path: Path) -> None:
+    own = {1: raised(1, *TRACE, "ValueError: a"), 2: raised(2, *TRACE, "KeyError: 'b'")}
+    job = judged(tmp_path, {0: raised(0, *LOST), **own, 3: raised(3, *LOST)})
+    assert culprits(job) == []
+    assert job.incident is not None
+    assert "rank 1, rank 2" in job.incident.headline
+
+
+def test_a_barrier_names_who_did_not_come(tmp_path: Path) -> None:
+    says = f"{c10(60, 0)}[Rank 0]: Rank 3 failed to pass monitoredBarrier in 60000 ms"
+    told = raised(0, *TRACE, "RuntimeError: [Rank 0]: Rank 3 failed to pass monitoredBarrier in 60000 ms")
+    others = {
+        rank: raised(
+            rank, *TRACE, f"RuntimeError: Rank {rank} successfully reached monitoredBarrier, but received errors"
+        )
+        for rank in (1, 2)
+    }
+    assert culprits(judged(tmp_path, {0: [says, *told], **others, 3: ["step 3"]})) == [3]
+
+
+def test_most_name_one_host(tmp_path: Path) -> None:
+    def wc(rank: int, peer: str, code: int = 12) -> str:
+        return f"n{rank}:{rank + 1}:9 [0] NCCL WARN NET/IB: Got completion from peer {peer}<4567> with error {code}, opcode 0, len 0, vendor err 129"
+
+    ranks = {rank: [wc(rank, "10.0.0.3"), wc(rank, "10.0.0.2", 5), *raised(rank, *LOST)] for rank in (0, 1, 2)}
+    job = judged(tmp_path, {**ranks, 3: [wc(3, "10.0.0.0"), *raised(3, *LOST)]})
+    assert job.incident is not None
+    assert [(culprit.rank, culprit.node) for culprit in job.incident.culprits] == [(None, "10.0.0.3")]
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "named"),
+    [
+        ("slurmstepd: error: *** STEP 9.0 ON n7 CANCELLED AT 2026-11-03T10:00:00 DUE TO TIME LIMIT ***", "stopped", []),
+        ("slurmstepd: error: *** JOB 9 ON n7 CANCELLED AT 2026-11-03T10:00:00 DUE TO PREEMPTION ***", "stopped", []),
+        ("srun: error: n7: task 2: Out Of Memory", "crash", [2]),
+        ("srun: error: n7: task 2: Segmentation fault (core dumped)", "crash", [2]),
+    ],
+)
+def test_slurms_word(tmp_path: Path, line: str, kind: str, named: list[int]) -> None:
+    job = judged(
+        tmp_path, {rank: ["step 3"] for rank in range(4)}, slurm=[line, "srun: error: n7: tasks 0-1,3: Terminated"]
+    )
+    assert job.incident is not None
+    assert (job.incident.kind, culprits(job)) == (kind, named)
+
+
+def test_cancelled_after_it_hung_is_a_hang(tmp_path: Path) -> None:
+    ranks = {rank: [timeout(600, rank, 40), triple(600, rank, 42, 39)] for rank in (0, 1, 3)}
+    end = "slurmstepd: error: *** STEP 9.0 ON n7 CANCELLED AT 2026-11-03T12:00:00 ***"
+    job = judged(tmp_path, {**ranks, 2: [dump(606, 2, 39, 39)]}, slurm=[end])
+    assert culprits(job) == [2]
+
+
+def test_nothing_wrong(tmp_path: Path) -> None:
+    job = judged(tmp_path, {rank: ["step 3", "WARNING: no error: 0.1"] for rank in range(4)})
+    assert job.incident is None
+
+
+def test_lines_that_were_left_out_are_no_silence(tmp_path: Path) -> None:
+    lines = [f"(W pid={rank + 1}, ip=10.0.0.1) {timeout(600, rank, 40)}" for rank in (0, 1)]
+    lines += [f"(W pid={rank + 1}, ip=10.0.0.1) [rank{rank}]: hello" for rank in range(4)]
+    (tmp_path / "driver.log").write_text(
+        "\n".join([*lines, f"(W pid=3, ip=10.0.0.1) {timeout(600, 3, 40)} [repeated 2x across cluster]", ""])
+    )
+    (job,) = explain([str(tmp_path)], lambda _: None).jobs
+    assert culprits(job) == []
+    assert any(gap.fix == "RAY_DEDUP_LOGS=0" for gap in job.gaps)
