@@ -247,9 +247,9 @@ ANCHORS: tuple[Anchor, ...] = (
         "oom_kill",
         lambda m: {"how": "oom", "code": 9, "pid": int(m[1])},
     ),
-    _anchor(
+    _anchor(  # 45 is written for a process that is gone
         "NVRM: Xid",
-        r"NVRM: Xid \((?:PCI:)?([\da-fA-F:.]+)\): (\d+)(?:, pid='?(\d+))?",
+        r"NVRM: Xid \((?:PCI:)?([\da-fA-F:.]+)\): (?!45\b)(\d+)(?:, pid='?(\d+))?",
         "xid",
         lambda m: {"device": m[1], "code": int(m[2]), "pid": int(m[3]) if m[3] else None},
     ),

@@ -7,12 +7,12 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from mltop.probes.judge.evidence.counters import Standing, judge_counters
+from mltop.probes.judge.evidence.roots import OTHER_NODE_S, is_before, roots_of
 from mltop.probes.judge.evidence.scene import Attempt
 from mltop.probes.judge.evidence.silence import Silence, silent_ranks
 from mltop.probes.model.evidence.logs import LogEvent
@@ -26,12 +26,6 @@ How = Literal[
     "launched", "sides", "no data", "elsewhere", "only victims", "nothing",
 ]  # fmt: skip
 NAMING = ("failed", "alike", "named", "behind", "differs", "silent", "sick", "network")
-
-SAME_NODE_S, OTHER_NODE_S = 0.05, 2.0  # how far apart two stamps must be for their order to count
-ROUGH_S = 1.5  # where one of them is in whole seconds
-LATEST_S = 5.0  # after the first timeout a failure may still be written
-LONGEST_STEP_S = 1800.0  # a failure longer than this before anybody waited was survived
-_OWN_SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGSYS)
 
 
 @dataclass
@@ -57,12 +51,12 @@ class First:
 
 
 def first_of(attempt: Attempt) -> First:
-    roots = _roots(attempt)
+    roots = roots_of(attempt)
     outside = _outside(attempt, roots)
     if outside is not None:
         return outside
     if roots:
-        return _contradicted(attempt, roots) or _earliest(roots)
+        return _contradicted(attempt, roots) or _earliest(attempt, roots)
     named = _named(attempt)
     if named is not None:
         return named
@@ -75,79 +69,11 @@ def first_of(attempt: Attempt) -> First:
 # 1. What can be a first failure.
 
 
-def _roots(attempt: Attempt) -> list[LogEvent]:
-    found = [event for event in attempt.of_class("root") if event.kind != "node_failure" or event.node]
-    found += [event for event in attempt.of_kind("exit") if _is_own_death(event, attempt)]
-    return [event for event in found if not _is_later(event, attempt) and not _is_survived(event, attempt)]
-
-
-def _is_own_death(event: LogEvent, attempt: Attempt) -> bool:
-    """By a signal that nobody sends who tears a job down, and first of those that its launcher saw."""
-    if event.how != "signal" or event.rank is None or not event.is_first:
-        return False
-    if event.code in _OWN_SIGNALS:
-        return True
-    if event.code != signal.SIGABRT:
-        return False
-    # A watchdog ends its rank so, too. Where nothing of one stands in that rank's own lines, it was something else.
-    heard = attempt.presence.get(event.rank)
-    waited = attempt.of_class("timeout") or attempt.of_kind("aborted", "counters", "peer_exception", "dump_signal")
-    return heard is not None and heard.is_whole and not waited
-
-
-def _is_later(event: LogEvent, attempt: Attempt) -> bool:
-    """After its own rank's complaint about others, or after those had given up waiting."""
-    for other in attempt.by_rank[event.rank] if event.rank is not None else ():
-        if other is event:
-            continue
-        if other.event_class not in ("timeout", "cascade", "teardown") or other.kind == "network":
-            continue
-        if other.file == event.file and not other.by_launcher and not event.by_launcher:
-            if other.line < event.line:
-                return True
-        elif _is_before(other, event) and not other.by_launcher:
-            return True
-    ends = [other.at for other in attempt.of_class("timeout") if other.at is not None and other.is_dated]
-    return bool(ends) and event.at is not None and event.is_dated and event.at > min(ends) + LATEST_S
-
-
-def _is_survived(event: LogEvent, attempt: Attempt) -> bool:
-    """An exception that was caught: its rank went on after it."""
-    if event.kind != "exception" or event.rank is None:
-        return False
-    if event.survived:
-        return True
-    waits = [other for other in attempt.of_class("timeout") if other.rank == event.rank and not other.by_launcher]
-    if any(other.file == event.file and other.line > event.line for other in waits):
-        return True
-    starts = [start for other in attempt.of_class("timeout") if (start := _start(other)) is not None]
-    return bool(starts) and event.at is not None and event.at < min(starts) - LONGEST_STEP_S
-
-
-def _start(event: LogEvent) -> float | None:
-    """When it began to wait."""
-    if event.at is None or event.ran_s is None or not event.is_dated:
-        return None
-    return event.at - event.ran_s
-
-
-def _is_before(one: LogEvent, other: LogEvent) -> bool:
-    """Surely."""
-    if one.file == other.file and not one.by_launcher and not other.by_launcher and one.rank == other.rank:
-        return one.line < other.line
-    if one.at is None or other.at is None or not (one.is_dated and other.is_dated):
-        return False
-    whole = one.at == int(one.at) or other.at == int(other.at)
-    same = one.node == other.node and (bool(one.node) or one.file == other.file)
-    slack = max(ROUGH_S if whole else SAME_NODE_S, 0.0 if same else OTHER_NODE_S)
-    return other.at - one.at >= slack
-
-
 def _signature(event: LogEvent) -> tuple[object, ...]:
     return event.kind if event.kind != "exit" else "died", event.code, event.pattern
 
 
-def _earliest(roots: list[LogEvent]) -> First:
+def _earliest(attempt: Attempt, roots: list[LogEvent]) -> First:
     known = [event for event in roots if event.rank is not None or event.node]
     if not known:
         return First("no data", events=roots[:4])
@@ -160,7 +86,7 @@ def _earliest(roots: list[LogEvent]) -> First:
         sure = [
             event
             for subject, event in firsts.items()
-            if all(_precedes(by_subject[subject], by_subject[other]) for other in firsts if other != subject)
+            if all(_precedes(by_subject[subject], by_subject[other], attempt) for other in firsts if other != subject)
         ]
         if len(sure) == 1:
             return _failed(sure, by_subject)
@@ -212,8 +138,8 @@ def _best(events: Sequence[LogEvent]) -> LogEvent:
     return min(events, key=lambda event: (event.by_launcher, order.get(event.kind, 3), not event.place, event.line))
 
 
-def _precedes(events: Sequence[LogEvent], others: Sequence[LogEvent]) -> bool:
-    return any(all(_is_before(event, other) for other in others) for event in events)
+def _precedes(events: Sequence[LogEvent], others: Sequence[LogEvent], attempt: Attempt) -> bool:
+    return any(all(is_before(event, other, attempt) for other in others) for event in events)
 
 
 def _failed(events: list[LogEvent], by_subject: dict[object, list[LogEvent]]) -> First:
@@ -268,10 +194,23 @@ def _named(attempt: Attempt) -> First | None:
     if not all(names):
         return None  # it is contradicted: who is named waited as well
     common = set.intersection(*names)
-    ranks = common or set().union(*names) if len({event.kind for event in events}) == 1 else common
+    kinds = {event.kind for event in events}
+    ranks = common or (set().union(*names) if kinds <= {"barrier_named", "desync_named"} else set())
+    if len(ranks) > 1 and 2 * len(ranks) > len(attempt.ranks):
+        return None  # most of them: a monitor of each rank that waits says so
     if not ranks:
-        return First("unordered", events=events[:6])
+        return _earliest_named(attempt, events)
     return First("named", tuple(sorted(ranks)), events=events[:4], confidence="high")
+
+
+def _earliest_named(attempt: Attempt, events: Sequence[LogEvent]) -> First | None:
+    """Several name different ranks: the first one, if it surely was."""
+    for event in events:
+        others = [other for other in events if other.named != event.named]
+        if others and all(is_before(event, other, attempt) for other in others):
+            return First("named", event.named, events=[event, *others[:3]], confidence="medium")
+    timed_out = attempt.of_class("timeout")
+    return None if timed_out else First("unordered", events=list(events[:6]))
 
 
 # 3. and 4. Who waited, and who did not.
@@ -344,7 +283,9 @@ def _of_victims(attempt: Attempt) -> First:
     if events and any(event.kind in ("peer_lost", "peer_exception") for event in events):
         victims = {event.rank for event in events if event.rank is not None}
         silent = silent_ranks(attempt, victims, most=1)
-        if silent.ranks:
-            return First("silent", silent.ranks, events=events[:4], confidence="medium")
+        # Whom its launcher had to end lived until then: the connection was not lost by its death.
+        lived = {event.rank for event in attempt.of_kind("exit") if event.how == "stopped"}
+        if silent.ranks and not lived & set(silent.ranks):
+            return First("silent", silent.ranks, events=events[:4], confidence="low")
         return First("only victims", events=[*events[:3], *exits[:1]], lacking=silent.lacking)
     return First("only victims", events=[*events[:2], *exits[:2]])

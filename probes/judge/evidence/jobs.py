@@ -100,32 +100,47 @@ def _join_folder(files: Sequence[LogFile], indexes: list[int], joined: _Joined) 
     stems: dict[str, list[int]] = {}
     for index in indexes:
         stems.setdefault(_stem(files[index]), []).append(index)
-    for alike in stems.values():
-        joined.join(alike)
-    seen: list[tuple[frozenset[int], frozenset[str], int]] = []
+    for twins in stems.values():
+        joined.join(twins)
     groups: dict[int, list[int]] = {}
     for index in indexes:
         groups.setdefault(joined.top(index), []).append(index)
-    for members in groups.values():
-        ranks = frozenset().union(*(ranks_in(files[index]) for index in members))
-        lines = frozenset(
-            event.text for index in members for event in files[index].events if event.is_dated and not event.by_launcher
-        )
-        seen.append((ranks, lines, members[0]))
+    seen = [_Seen.of([files[index] for index in members], members[0]) for members in groups.values()]
     told = Counter(files[index].slurm_job for index in indexes if files[index].slurm_job)
-    clash = len(told) > 1 or any(
-        one[0] & other[0] and not one[1] & other[1] for at, one in enumerate(seen) for other in seen[:at]
-    )
+    clash = len(told) > 1 or any(one.clashes(other) for at, one in enumerate(seen) for other in seen[:at])
     if not clash:
         joined.join(indexes)
         return
-    by_template: dict[str, list[tuple[frozenset[int], frozenset[str], int]]] = {}
+    by_template: dict[str, list[_Seen]] = {}
     for group in seen:
-        by_template.setdefault(_template(files[group[2]]), []).append(group)
-    for alike_groups in by_template.values():
-        counts = Counter(rank for ranks, _, _ in alike_groups for rank in ranks)
-        if counts and max(counts.values()) == 1 and not any(files[group[2]].slurm_job for group in alike_groups):
-            joined.join(group[2] for group in alike_groups)
+        by_template.setdefault(_template(files[group.index]), []).append(group)
+    for alike in by_template.values():
+        counts = Counter(rank for group in alike for rank in group.speaking | group.told)
+        if counts and max(counts.values()) == 1 and not any(files[group.index].slurm_job for group in alike):
+            joined.join(group.index for group in alike)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """Files that are one: which ranks speak in them, of which a launcher tells, and lines with their stamps."""
+
+    speaking: frozenset[int]
+    told: frozenset[int]
+    lines: frozenset[str]
+    index: int
+
+    @classmethod
+    def of(cls, files: Sequence[LogFile], index: int) -> _Seen:
+        events = [event for file in files for event in file.events]
+        speaking = {speaker.rank for file in files for speaker in file.speakers} | {file.rank for file in files}
+        told = {event.rank for event in events if event.kind == "exit"}
+        lines = frozenset(event.text for event in events if event.is_dated and not event.by_launcher)
+        return cls(frozenset(speaking) - {None}, frozenset(told) - {None}, lines, index)  # type: ignore[arg-type]
+
+    def clashes(self, other: _Seen) -> bool:
+        """The same ranks in both, and not because one repeats the other."""
+        twice = self.speaking & other.speaking or self.told & other.told
+        return bool(twice) and not self.lines & other.lines
 
 
 def _join_runs(files: Sequence[LogFile], joined: _Joined) -> None:

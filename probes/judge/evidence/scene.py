@@ -55,6 +55,17 @@ class Attempt:
             found.setdefault(event.rank, []).append(event)
         return found
 
+    @cached_property
+    def clock_doubt_s(self) -> float:
+        """How far apart the nodes' clocks may be: all nodes began to wait, or lost others, at about the same time."""
+        firsts: dict[str, float] = {}
+        for event in self.of_class("timeout", "cascade"):
+            if event.at is not None and event.is_dated and not event.by_launcher:
+                began = event.at - (event.ran_s or 0.0)
+                place = event.node or event.file
+                firsts[place] = min(began, firsts.get(place, began))
+        return max(firsts.values()) - min(firsts.values()) if len(firsts) > 1 else 0.0
+
     def of_class(self, *classes: str) -> list[LogEvent]:
         return [event for event in self.events if event.event_class in classes]
 

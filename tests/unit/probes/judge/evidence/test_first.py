@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -285,3 +286,96 @@ def test_lines_that_were_left_out_are_no_silence(tmp_path: Path) -> None:
     (job,) = explain([str(tmp_path)], lambda _: None).jobs
     assert culprits(job) == []
     assert any(gap.fix == "RAY_DEDUP_LOGS=0" for gap in job.gaps)
+
+
+def table(name: str, *rows: tuple[int, int, str, int]) -> list[str]:
+    """torchrun's: rank, exit code, time; the first is the one it saw first. ``name``: of the host."""
+    lines = ["train.py FAILED", "-" * 60, "Failures:"]
+    for number, (rank, code, at, local) in enumerate(rows):
+        if number == len(rows) - 1:
+            lines += ["-" * 60, "Root Cause (first observed failure):"]
+        lines += [
+            f"[{number}]:", f"  time      : 2026-11-03_{at}", f"  host      : {name}", f"  rank      : {rank} (local_rank: {local})",
+            f"  exitcode  : {code} (pid: {900 + rank})", "  error_file: <N/A>", "  traceback : To enable traceback see: x",
+        ]  # fmt: skip
+    return [*lines, "=" * 60]
+
+
+def test_a_kill_after_another_nodes_unknown_failure_is_no_cause(tmp_path: Path) -> None:
+    """Slurm kills what is left once one node's launcher has failed."""
+    one = table("n1", (1, -15, "10:00:02", 1), (0, 1, "10:00:00", 0))
+    two = table("n2", (2, -15, "10:00:40", 0), (3, -9, "10:00:40", 1))
+    job = judged(tmp_path, {}, node1=one, node2=two)
+    assert culprits(job) == []
+    assert not job.is_told
+
+
+def test_a_kill_is_the_cause_where_the_others_complain(tmp_path: Path) -> None:
+    ranks = {rank: raised(rank, *LOST) for rank in (0, 1, 2)}
+    job = judged(
+        tmp_path,
+        {**ranks, 3: ["step 3"]},
+        node1=table("n1", (1, 1, "10:00:02", 1), (0, 1, "10:00:02", 0)),
+        node2=table("n2", (2, 1, "10:00:40", 0), (3, -9, "10:00:00", 1)),
+    )
+    assert culprits(job) == [3]
+
+
+def test_what_slurm_kills_later_is_no_cause(tmp_path: Path) -> None:
+    lines = [
+        "srun: error: n1: task 0: Exited with exit code 1",
+        "srun: error: n1: task 1: Killed",
+        "srun: error: n2: tasks 2-3: Killed",
+    ]
+    assert culprits(judged(tmp_path, {rank: ["step 3"] for rank in range(4)}, slurm=lines)) == []
+
+
+def test_monitors_of_all_ranks_that_wait_accuse_nobody(tmp_path: Path) -> None:
+    says = {
+        rank: [f"[RankMonServer{rank + 50}@n1:{rank}] Did not get subsequent heartbeat. Waited 600.00 seconds."]
+        for rank in range(4)
+    }
+    assert culprits(judged(tmp_path, says)) == []
+
+
+def test_one_monitor_names_its_rank(tmp_path: Path) -> None:
+    says = {rank: raised(rank, *LOST) for rank in (0, 1, 3)}
+    assert culprits(
+        judged(
+            tmp_path, {**says, 2: ["[RankMonServer52@n1:2] Did not get subsequent heartbeat. Waited 600.00 seconds."]}
+        )
+    ) == [2]
+
+
+def test_a_kernels_line_of_another_day_is_none_of_its(tmp_path: Path) -> None:
+    ranks = {rank: [timeout(600, rank, 40), triple(600, rank, 42, 39)] for rank in (0, 1, 3)}
+    old = "Oct 27 03:00:00 n9 kernel: NVRM: Xid (PCI:0000:1b:00): 79, pid=123, GPU has fallen off the bus."
+    gone = "Nov  3 10:00:01 n9 kernel: NVRM: Xid (PCI:0000:1b:00): 45, pid=123, Ch 00000008"
+    job = judged(tmp_path, {**ranks, 2: [dump(606, 2, 39, 39)]}, kernel=[old, gone])
+    assert culprits(job) == [2]
+
+
+def test_clocks_apart_give_no_order(tmp_path: Path) -> None:
+    """The nodes' first complaints are a minute apart: so are their clocks, and half a minute is no order."""
+
+    def died(rank: int, at: int, error: str) -> str:
+        return f'{{"message": {{"message": "{error}", "extraInfo": {{"timestamp": "{at}"}}}}}}'
+
+    begin = int(time.mktime((2026, 11, 3, 10, 0, 0, 0, 0, -1)))
+    for rank, (late, error) in enumerate([(60, LOST[-1]), (30, "ValueError: a"), (0, LOST[-1]), (0, "KeyError: b")]):
+        folder = tmp_path / f"none_{'ab'[rank // 2] * 8}" / "attempt_0" / str(rank % 2)
+        folder.mkdir(parents=True)
+        (folder / "error.json").write_text(died(rank, begin + late, error))
+        (folder / "stderr.log").write_text(f"[rank{rank}]: hello\n")
+    (job,) = explain([str(tmp_path)], lambda _: None).jobs
+    assert culprits(job) == []
+    assert not job.is_told
+
+
+def test_the_only_silent_one_lived_until_it_was_ended(tmp_path: Path) -> None:
+    """Somebody died, and not who was stopped by the launcher."""
+    ranks = {
+        rank: raised(rank, *TRACE, "ConnectionResetError: [Errno 104] Connection reset by peer") for rank in (0, 1, 3)
+    }
+    rows = table("n1", (0, 1, "10:00:02", 0), (3, 1, "10:00:02", 3), (2, -15, "10:00:03", 2), (1, 1, "10:00:01", 1))
+    assert culprits(judged(tmp_path, {**ranks, 2: ["step 3"]}, launcher=rows)) == []
