@@ -30,6 +30,7 @@ from mltop.probes.model.gap import Gap
 Progress = Callable[[int], None]
 
 _EDGE = 64 * 1024  # of its beginning and its end all lines are looked at
+_LOOKED_AT = 16  # lines, to see whether it is text
 _MOST_ERROR_FILE = 4 << 20
 _RANK_FOLDER = re.compile(
     r"(?:^|/)([^/]+)/attempt_(\d{1,6})/(\d{1,6})/(?:stdout\.log|stderr\.log|error\.json)(?:\.\w{2,4})?$"
@@ -93,10 +94,10 @@ def _read(file: LogFile, stream: BinaryIO, written_at: float, progress: Progress
     scanner = Scanner(parser)
     last, before = b"", b""
     for block in blocks(stream):
+        if scanner.lines < _LOOKED_AT and _is_binary(block):
+            file.gaps.append(Gap.about("log", item=file.path, why="is no text"))
+            return
         if not last:
-            if _is_binary(block):
-                file.gaps.append(Gap.about("log", item=file.path, why="is no text"))
-                return
             _edge(file, block[:_EDGE], clock, is_end=False)
         scanner.feed(block)
         before, last = last, block

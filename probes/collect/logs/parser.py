@@ -28,6 +28,7 @@ Block = Union[TracebackBlock, StackBlock, TorchrunBlock]
 MOST_QUOTED = 400  # characters
 MOST_SPEAKERS = 8192
 _MOST_ALIKE = 5  # of one kind of one writer: the first ones
+_MOST_STACKS = 64  # threads: the main one comes last
 _MOST_RAISED = 4  # exceptions: also the last ones, as those that were handled come before the one that was not
 _MOST_JOINED = 5  # further lines in which a wrapped one may go on
 _SHORTEST_WRAPPED = 30
@@ -218,6 +219,8 @@ class LogParser:
         began = self._began.pop(speaker, _Began(None, self._attempt, None))
         of_block = {"attempt": began.attempt if self.file.attempt is None else self.file.attempt, "step": began.step}
         if isinstance(block, TorchrunBlock):
+            if at_end and self.file.is_cut and block.entries:
+                block.entries.pop()  # what it says may be cut off
             self._failed_ranks(block)
             return
         if isinstance(block, StackBlock):
@@ -286,7 +289,7 @@ class LogParser:
             fields = {**group_of(text), **fields}
         key = (kind, speaker, fields.get("rank"), fields.get("group"), fields["attempt"])
         count = self._counts[key] = self._counts.get(key, 0) + 1
-        if count > _MOST_ALIKE and kind != "exception":
+        if count > (_MOST_STACKS if kind == "stack" else _MOST_ALIKE) and kind != "exception":
             self.file.left_out[kind] = self.file.left_out.get(kind, 0) + 1
             return
         self._mention(text)

@@ -97,7 +97,7 @@ def _incident(job: JobFiles, attempt: Attempt, first: First) -> Incident:
             waits_in=first.op,
             ended=Ranges.of(ended),
         ),
-        evidence=_quotes(first.events),
+        evidence=[*_quotes(first.events), *_stacks(attempt, first)],
         confidence=first.confidence if first.is_told or first.how == "stopped" else "low",
         action=action_for(first),
     )
@@ -115,6 +115,17 @@ def _culprits(attempt: Attempt, first: First) -> list[Culprit]:
         where = own.place if own is not None and first.how in ("failed", "alike") else ""
         found.append(Culprit(rank, node, pid, reason_of(first, own), where, how=how))
     found += [Culprit(None, node, None, reason_of(first, first.events[0]), "", how=how) for node in first.nodes]
+    return found
+
+
+def _stacks(attempt: Attempt, first: First) -> list[Evidence]:
+    """Where faulthandler saw those who are named: its last thread is the main one."""
+    found = []
+    for rank in first.ranks[:4] if first.is_told else ():
+        stacks = [event for event in attempt.by_rank.get(rank, ()) if event.kind == "stack" and event.frames]
+        if stacks:
+            last = stacks[-1]
+            found.append(Evidence("stacks", f"rank {rank} stood in {last.frames[0]}", last.at, last.where))
     return found
 
 

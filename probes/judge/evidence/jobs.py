@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mltop.probes.model.evidence.logs import LogFile, Speaker
@@ -107,7 +107,7 @@ def _join_folder(files: Sequence[LogFile], indexes: list[int], joined: _Joined) 
         groups.setdefault(joined.top(index), []).append(index)
     seen = [_Seen.of([files[index] for index in members], members[0]) for members in groups.values()]
     told = Counter(files[index].slurm_job for index in indexes if files[index].slurm_job)
-    clash = len(told) > 1 or any(one.clashes(other) for at, one in enumerate(seen) for other in seen[:at])
+    clash = len(told) > 1 or any(one.clashes(other) for one, other in _with_a_rank_in_common(seen))
     if not clash:
         joined.join(indexes)
         return
@@ -118,6 +118,16 @@ def _join_folder(files: Sequence[LogFile], indexes: list[int], joined: _Joined) 
         counts = Counter(rank for group in alike for rank in group.speaking | group.told)
         if counts and max(counts.values()) == 1 and not any(files[group.index].slurm_job for group in alike):
             joined.join(group.index for group in alike)
+
+
+def _with_a_rank_in_common(seen: Sequence[_Seen]) -> Iterator[tuple[_Seen, _Seen]]:
+    """Neighbours among those in which a rank is: of ten thousand files not all pairs."""
+    by_rank: dict[tuple[str, int], _Seen] = {}
+    for group in seen:
+        for key in (*(("speaks", rank) for rank in group.speaking), *(("told", rank) for rank in group.told)):
+            if key in by_rank:
+                yield by_rank[key], group
+            by_rank[key] = group
 
 
 @dataclass(frozen=True)

@@ -77,9 +77,11 @@ def _is_later(event: LogEvent, attempt: Attempt) -> bool:
                 return True
         elif is_before(other, event, attempt) and not other.by_launcher:
             return True
-    ends = [other.at for other in attempt.of_class("timeout") if other.at is not None and other.is_dated]
+    # Without a stamp of its own it is no older than the line before it, where others write into the same file.
+    waited = [other for other in attempt.of_class("timeout") if other.at is not None and other.is_dated]
+    ends = [other.at for other in waited if other.at is not None and (event.is_dated or other.file == event.file)]
     latest = LATEST_S + attempt.clock_doubt_s
-    return bool(ends) and event.at is not None and event.is_dated and event.at > min(ends) + latest
+    return bool(ends) and event.at is not None and event.at > min(ends) + latest
 
 
 def _is_survived(event: LogEvent, attempt: Attempt) -> bool:

@@ -37,7 +37,7 @@ def test_half_an_archive_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     assert "end" in file.gaps[0].why
 
 
-@pytest.mark.parametrize("data", [b"\x80\x02}q\x00.", b"\x7fELF\x02" + b"\0" * 4000, os.urandom(64) + b"\0" * 9000])
+@pytest.mark.parametrize("data", [b"\x80\x02}q\x00.", b"\x7fELF\x02" + b"\0" * 4000, b"\x86\xae\n\xfb" + b"\0" * 9000])
 def test_what_is_no_text_is_said(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "rank_0"
     path.write_bytes(data)

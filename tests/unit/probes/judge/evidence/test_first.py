@@ -379,3 +379,34 @@ def test_the_only_silent_one_lived_until_it_was_ended(tmp_path: Path) -> None:
     }
     rows = table("n1", (0, 1, "10:00:02", 0), (3, 1, "10:00:02", 3), (2, -15, "10:00:03", 2), (1, 1, "10:00:01", 1))
     assert culprits(judged(tmp_path, {**ranks, 2: ["step 3"]}, launcher=rows)) == []
+
+
+def test_what_follows_the_timeouts_in_a_shared_log_is_later(tmp_path: Path) -> None:
+    waits = [line for rank in (0, 1, 3) for line in (timeout(600, rank, 40), triple(600, rank, 42, 39))]
+    ends = [f"{c10(662, 1)}To avoid data inconsistency, we are taking the entire process down."]
+    late = raised(0, *TRACE, "AttributeError: 'NoneType' object has no attribute 'shutdown'")
+    (tmp_path / "all.log").write_text("\n".join([*waits, dump(606, 2, 39, 39), *ends, *late, ""]))
+    (job,) = explain([str(tmp_path)], lambda _: None).jobs
+    assert culprits(job) == [2]
+
+
+def test_a_table_that_is_cut_off_accuses_nobody(tmp_path: Path) -> None:
+    rows = table("n1", (0, 1, "10:00:02", 0), (1, 1, "10:00:01", 1))[:-2]
+    cut = "\n".join(
+        [*rows, "  traceback : Traceback (most recent call last):", "    File x", "  torch.distributed.DistBac"]
+    )
+    (tmp_path / "launcher.log").write_text(cut)
+    (job,) = explain([str(tmp_path)], lambda _: None).jobs
+    assert culprits(job) == []
+
+
+def test_where_faulthandler_saw_the_culprit(tmp_path: Path) -> None:
+    stack = ["Timeout (0:05:00)!", "Thread 0x00007f1a (most recent call first):", '  File "/venv/lib/python3.11/threading.py", line 5, in wait',
+             "Thread 0x00007f1b (most recent call first):", '  File "/job/data.py", line 77 in fetch', '  File "/job/train.py", line 9 in main']  # fmt: skip
+    ranks = {rank: [timeout(600, rank, 40), triple(600, rank, 42, 39)] for rank in (0, 1, 3)}
+    job = judged(tmp_path, {**ranks, 2: [*stack, dump(606, 2, 39, 39)]})
+    assert culprits(job) == [2]
+    assert job.incident is not None
+    assert [each.text for each in job.incident.evidence if each.source == "stacks"] == [
+        "rank 2 stood in fetch (/job/data.py:77)"
+    ]
