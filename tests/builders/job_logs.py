@@ -428,6 +428,7 @@ def network(story: Story) -> None:
             "with status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0) reqSize=0 vendor_err=129 req_type=Send hca mlx5_3",
         ])  # fmt: skip
         if own and rng.random() < 0.8:
+            story.exits[rank] = (at + 6, -15)
             continue
         story.say(rank, at + rng.random(), f"{story.node(rank)}:{story.pid(rank)}:{story.pid(rank) + 9} [{rank % 8}] transport/net_ib.cc:1300 NCCL WARN NET/IB: "
                   f"Got completion from peer {peer}<45678> {shape}", raw=True)  # fmt: skip

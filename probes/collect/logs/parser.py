@@ -90,6 +90,7 @@ class LogParser:
     _counts: dict[tuple[object, ...], int] = field(default_factory=dict)
     _attempt: int = 0
     _gave_up: bool = False
+    _longest: tuple[Speaker, int] | None = None  # a line of a block that may go on in the next one
     _began: dict[Speaker, _Began] = field(default_factory=dict)
 
     @property
@@ -121,7 +122,10 @@ class LogParser:
         if THINNED.search(text):
             self.file.is_thinned = True
         block = self._blocks.get(speaker)
+        if block is None and speaker == Speaker() and self._goes_on(number, text):
+            return
         if block is not None:
+            self._longest = (speaker, number) if len(whole) >= _SHORTEST_CUT else None
             if block.take(text, number):
                 return
             self._close(speaker, block)
@@ -132,6 +136,17 @@ class LogParser:
         if self._wrapped is not None and self._joined(text, speaker):
             return
         self._anchored(number, text, speaker, whole)
+
+    def _goes_on(self, number: int, text: str) -> bool:
+        """Whether a line without a prefix is the rest of the long one above it, which has one."""
+        if self._longest is None or self._longest[1] != number - 1 or self.clock.stamp(text[:40]) is not None:
+            return False
+        block = self._blocks.get(self._longest[0])
+        if not isinstance(block, TracebackBlock):
+            return False
+        block.go_on(text)
+        self._longest = (self._longest[0], number) if len(text) >= _SHORTEST_CUT else None
+        return True
 
     def _note(self, speaker: Speaker) -> None:
         if len(self.file.speakers) < MOST_SPEAKERS:

@@ -148,6 +148,13 @@ class TracebackBlock:
         file, line, function = (own or self._frames)[-1]
         return f"{function} ({file}:{line})"
 
+    def go_on(self, text: str) -> None:
+        """The rest of a line that was cut by a terminal, or by who puts prefixes in front."""
+        if self._partial:
+            self._partial += text
+        elif self.chain and not self._in_frames and len(self.chain[-1].message) < 300:
+            self.chain[-1] = replace(self.chain[-1], message=f"{self.chain[-1].message}{text}")
+
     def close(self) -> None:
         """Nothing more comes: a name alone was all that was said."""
         if self._partial and self._in_frames and _FINAL.match(self._partial):

@@ -276,7 +276,10 @@ def _of_victims(attempt: Attempt) -> First:
     events = attempt.of_class("cascade")
     exits = [event for event in attempt.of_kind("exit") if event.code and event.how != "stopped"]
     if not events and not exits:
-        return First("cut off" if attempt.is_cut else "nothing")
+        stopped = attempt.of_kind("exit")  # a launcher's table of failures: something did fail
+        return (
+            First("only victims", events=stopped[:3]) if stopped else First("cut off" if attempt.is_cut else "nothing")
+        )
     network = _votes(attempt)
     if network is not None:
         return network

@@ -26,6 +26,15 @@ class Presence:
     is_whole: bool = False  # it has lines, and nothing was cut off or left out
     last_at: float | None = None
     last_step: int | None = None
+    streams: frozenset[str] = frozenset()  # names of its files without numbers: stdout, stderr, one for both
+
+
+def stream_of(path: str) -> str:
+    """What the same file of another rank is called, too."""
+    name = path.rpartition("/")[2]
+    for ending in (".gz", ".bz2", ".xz", ".zst"):
+        name = name.removesuffix(ending)
+    return _NUMBERS.sub("#", name)
 
 
 @dataclass
@@ -128,6 +137,7 @@ def _note_presence(attempt: Attempt, file: LogFile, ranks: _Ranks) -> None:
             file.lines > 0 and not file.is_cut and not file.is_thinned and not file.gaps,
             file.last_at if own is not None else None,
             file.last_step if own is not None else None,
+            frozenset((stream_of(file.path),)),
         )
         attempt.presence[rank] = here if before is None else _both(before, here)
 
@@ -139,7 +149,10 @@ def _both(one: Presence, other: Presence) -> Presence:
     fuller = one if one.lines >= other.lines else other
     cut = any(each.lines and not each.is_whole for each in (one, other))
     whole = (one.is_whole or other.is_whole) and not cut
-    return Presence(fuller.file, one.lines + other.lines, whole, max(times, default=None), max(steps, default=None))
+    streams = one.streams | other.streams
+    return Presence(
+        fuller.file, one.lines + other.lines, whole, max(times, default=None), max(steps, default=None), streams
+    )
 
 
 class _Ranks:

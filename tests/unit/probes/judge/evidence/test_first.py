@@ -410,3 +410,18 @@ def test_where_faulthandler_saw_the_culprit(tmp_path: Path) -> None:
     assert [each.text for each in job.incident.evidence if each.source == "stacks"] == [
         "rank 2 stood in fetch (/job/data.py:77)"
     ]
+
+
+def test_stdout_alone_is_no_silence(tmp_path: Path) -> None:
+    """Complaints go to stderr: where a rank's is lost, its stdout does not speak for it."""
+    for rank in range(4):
+        folder = tmp_path / "none_abcdefgh" / "attempt_0" / str(rank)
+        folder.mkdir(parents=True)
+        (folder / "stdout.log").write_text("step 3\n")
+        if rank != 3:
+            (folder / "stderr.log").write_text(f"{timeout(600, rank, 40)}\n{triple(600, rank, 40, 39)}\n")
+    (job,) = explain([str(tmp_path)], lambda _: None).jobs
+    assert culprits(job) == []
+    (folder / "stderr.log").write_text("")
+    (job,) = explain([str(tmp_path)], lambda _: None).jobs
+    assert culprits(job) == [3]
