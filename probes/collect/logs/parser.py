@@ -32,6 +32,7 @@ _MOST_STACKS = 64  # threads: the main one comes last
 _MOST_RAISED = 4  # exceptions: also the last ones, as those that were handled come before the one that was not
 _MOST_JOINED = 5  # further lines in which a wrapped one may go on
 _SHORTEST_WRAPPED = 30
+_WIDTHS = frozenset((72, 80, 90, 96, 100, 110, 120, 132, 140, 160, 180, 200))  # of terminals, in columns
 _SHORTEST_CUT, _LONGEST_CUT = 60, 140  # what terminals have for columns
 _MOST_LINE = 16_384
 _STACK = re.compile(r"(?:Thread|Current thread) 0x[0-9a-f]+.*\(most recent call first\):")
@@ -41,7 +42,9 @@ _KILLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 # What a line has that opens a block, or that may go on in the next one.
-OPENING = ("most recent call", "Failures:", "Root Cause (first", "x across cluster")
+_CUT_TRACEBACK = "Traceback (mo"
+OPENING = ("most recent call", _CUT_TRACEBACK, "Failures:", "Root Cause (first", "x across cluster")
+_PATTERN = 48  # characters: what follows may be cut, or be somebody else's
 _VARYING = re.compile(r"0x[0-9a-f]+|\d+")
 GOES_ON = (
     *("caught", "watchdog", "Watchdog", "PG status", "enqueued", "dump signal", "monitoredBarrier", "completion from"),
@@ -90,7 +93,8 @@ class LogParser:
     _counts: dict[tuple[object, ...], int] = field(default_factory=dict)
     _attempt: int = 0
     _gave_up: bool = False
-    _longest: tuple[Speaker, int] | None = None  # a line of a block that may go on in the next one
+    _is_full: bool = False  # the line is as long as a terminal is wide
+    _longest: tuple[Speaker, int] | None = None  # such a line of a block, which may go on in the next one
     _began: dict[Speaker, _Began] = field(default_factory=dict)
 
     @property
@@ -98,7 +102,9 @@ class LogParser:
         return bool(self._blocks) or self._wrapped is not None
 
     def take(self, number: int, raw: bytes) -> None:
-        line = without_colours(raw[:_MOST_LINE].decode("utf-8", "replace").rstrip("\r\n"))
+        written = raw[:_MOST_LINE].decode("utf-8", "replace").rstrip("\r\n")
+        line = without_colours(written)
+        self._is_full = len(written) in _WIDTHS or len(line) in _WIDTHS
         if "\r" in line:  # a progress bar that was written over: each state of it is a line
             for part in line.split("\r"):
                 if part.strip():
@@ -121,11 +127,12 @@ class LogParser:
             self._note(speaker)
         if THINNED.search(text):
             self.file.is_thinned = True
+            text = THINNED.sub("", text).rstrip()
         block = self._blocks.get(speaker)
         if block is None and speaker == Speaker() and self._goes_on(number, text):
             return
         if block is not None:
-            self._longest = (speaker, number) if len(whole) >= _SHORTEST_CUT else None
+            self._longest = (speaker, number) if self._is_full else None
             if block.take(text, number):
                 return
             self._close(speaker, block)
@@ -145,7 +152,7 @@ class LogParser:
         if not isinstance(block, TracebackBlock):
             return False
         block.go_on(text)
-        self._longest = (self._longest[0], number) if len(text) >= _SHORTEST_CUT else None
+        self._longest = (self._longest[0], number) if self._is_full else None
         return True
 
     def _note(self, speaker: Speaker) -> None:
@@ -155,8 +162,11 @@ class LogParser:
     def _opens(self, number: int, text: str, speaker: Speaker) -> bool:
         stripped = text.strip()
         block: Block | None = None
-        if stripped == TRACEBACK or (stripped.endswith(TRACEBACK) and "traceback :" not in stripped):
+        if stripped.endswith(TRACEBACK) and "traceback :" not in stripped:
             block = TracebackBlock(number)
+        elif stripped.startswith(_CUT_TRACEBACK) and TRACEBACK.startswith(stripped):  # a terminal cut it
+            block = TracebackBlock(number)
+            self._longest = (speaker, number)
         elif _STACK.search(stripped):
             block = StackBlock(number)
         elif stripped == "Failures:" or stripped.startswith("Root Cause (first observed failure)"):
@@ -357,7 +367,7 @@ def quoted(text: str) -> str:
 
 def pattern_of(text: str) -> str:
     """What it has in common with the same failure of another rank."""
-    return _VARYING.sub("#", text)[:120]
+    return _VARYING.sub("#", text)[:_PATTERN]
 
 
 def _is_half(found: list[tuple[Anchor, dict[str, Any], bool]]) -> bool:

@@ -17,6 +17,7 @@ _AFTERWARDS = 4  # lines in which what belongs to an exception may still begin
 TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'\s+File "([^"]{1,500})", line (\d{1,9}),? in (.{1,200})')
 _FINAL = re.compile(r"([A-Za-z_][\w.]{0,200})(?:: ?(.*))?$")
+_DOTTED = re.compile(r"[a-z_]\w*(?:\.\w+)+: ")
 _EXCEPTION = re.compile(r"(?:Error|Exception|Interrupt|Exit|Iteration|Timeout|Expired|Warning|Aborted|Empty|Full)$")
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _CHILD = re.compile(r"-- Process (\d{1,6}) terminated with the following error")
@@ -109,6 +110,8 @@ class TracebackBlock:
             return True
         text, self._partial = self._partial + text, ""
         final = _FINAL.match(text)
+        if final is None and self._count == 1 and not self._frames:
+            return TRACEBACK.endswith(text.strip())  # the rest of a first line that was cut
         if final is None:
             return bool(self._frames) and self._count < 400 and not text.startswith("[")
         if final[2] is None and not _EXCEPTION.search(final[1]):
@@ -149,10 +152,10 @@ class TracebackBlock:
         return f"{function} ({file}:{line})"
 
     def go_on(self, text: str) -> None:
-        """The rest of a line that was cut by a terminal, or by who puts prefixes in front."""
+        """The rest of a line that a terminal cut, unless it begins with what looks like an exception of another."""
         if self._partial:
             self._partial += text
-        elif self.chain and not self._in_frames and len(self.chain[-1].message) < 300:
+        elif self.chain and not self._in_frames and len(self.chain[-1].message) < 300 and not _DOTTED.match(text):
             self.chain[-1] = replace(self.chain[-1], message=f"{self.chain[-1].message}{text}")
 
     def close(self) -> None:

@@ -56,7 +56,10 @@ def test_a_slurm_that_does_not_know_it_is_said(tmp_path: Path) -> None:
         shell_script(tmp_path / "bin" / name, "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
     done = explained("--job", "7", PATH=f"{tmp_path}/bin:{os.environ['PATH']}")
     assert done.returncode == 2
-    assert done.stderr.strip() == "mltop: --job 7: Slurm knows no such job (give its log files: mltop explain PATH…)"
+    assert (
+        done.stderr.splitlines()[-1]
+        == "mltop: --job 7: Slurm knows no such job (give its log files: mltop explain PATH…)"
+    )
 
 
 def test_of_a_real_slurm() -> None:

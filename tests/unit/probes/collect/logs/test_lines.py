@@ -244,3 +244,17 @@ def test_secrets_and_escapes_are_not_quoted(tmp_path: Path) -> None:
     assert "hunter2secret" not in event.text
     assert ":pw@" not in event.text
     assert "\x1b" not in event.text
+
+
+@pytest.mark.parametrize("cut", ["Traceback (most recent ", "Traceback (mo"])
+@pytest.mark.parametrize("prefix", ["", "[rank4]: "])
+def test_the_first_line_of_a_traceback_may_be_wrapped(tmp_path: Path, cut: str, prefix: str) -> None:
+    rest = "Traceback (most recent call last):".removeprefix(cut)
+    lines = [
+        f"{prefix}{cut}",
+        rest,
+        f'{prefix}  File "/a.py", line 3, in f',
+        f"{prefix}    x()",
+        f"{prefix}ValueError: no",
+    ]
+    assert [(event.kind, event.text) for event in read(tmp_path, *lines).events] == [("exception", "ValueError: no")]
