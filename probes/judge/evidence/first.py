@@ -76,6 +76,8 @@ def _signature(event: LogEvent) -> tuple[object, ...]:
 def _earliest(attempt: Attempt, roots: list[LogEvent]) -> First:
     known = [event for event in roots if event.rank is not None or event.node]
     if not known:
+        if not attempt.ranks and len({_signature(event) for event in roots}) == 1:
+            return First("failed", events=roots[:4])  # what it was is told, of a job whose ranks nobody tells apart
         return First("no data", events=roots[:4])
     by_subject: dict[object, list[LogEvent]] = {}
     for event in known:

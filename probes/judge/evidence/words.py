@@ -64,7 +64,7 @@ def _silent(attempt: Attempt, first: First) -> str:
 
 def _who(attempt: Attempt, first: First) -> str:
     if not first.ranks:
-        return ", ".join(first.nodes)
+        return ", ".join(first.nodes) or "the job"
     nodes = sorted({attempt.nodes[rank] for rank in first.ranks if attempt.nodes.get(rank)})
     return _ranks(first.ranks) + (f" ({', '.join(nodes)})" if 0 < len(nodes) <= 2 else "")
 

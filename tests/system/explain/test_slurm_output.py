@@ -69,11 +69,11 @@ def test_of_a_real_slurm() -> None:
         job = slurm.submit(f"echo step 1\n{sys.executable} {script}", 1, "-e", str(slurm.directory / "%j.err"))
         slurm.wait_ended(job)
         done = slurm.mltop("explain", "--job", job, "--json", check=False)
-        assert done.returncode == 3, done.stderr  # whose exception it is nothing says
+        assert done.returncode == 1, done.stderr
         told = json.loads(done.stdout)
         assert f"job {job}: failed on gpu01" in done.stderr
         assert len(told["files"]) == 2
-        assert "expected 8 columns" in told["jobs"][0]["incident"]["evidence"][0]["text"]
+        assert told["jobs"][0]["incident"]["headline"].startswith("the job failed: ValueError: expected 8 columns")
 
 
 def test_what_slurm_knows_and_no_file_says(tmp_path: Path) -> None:

@@ -425,3 +425,12 @@ def test_stdout_alone_is_no_silence(tmp_path: Path) -> None:
     (folder / "stderr.log").write_text("")
     (job,) = explain([str(tmp_path)], lambda _: None).jobs
     assert culprits(job) == [3]
+
+
+def test_a_job_of_one_process(tmp_path: Path) -> None:
+    (tmp_path / "train.out").write_text("\n".join(["step 3", *TRACE, "ValueError: no", ""]))
+    (job,) = explain([str(tmp_path)], lambda _: None).jobs
+    assert job.incident is not None
+    assert job.incident.headline == "the job failed: ValueError: no, in main (/job/train.py:7)"
+    assert job.is_told
+    assert job.incident.culprits == []
