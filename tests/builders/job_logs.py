@@ -12,7 +12,7 @@ import lzma
 import random
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 START = 1_762_160_400.0  # 2025-11-03 09:00:00 UTC
@@ -751,7 +751,8 @@ def write(asked: Case, folder: Path) -> Truth:
         if asked.loss == "cut ends" and rng.random() < 0.5 and not name.endswith(".json"):
             text = text[: rng.randrange(len(text) // 2, len(text) + 1)] if text else text
         _store(folder / name, text.encode("utf-8", "replace"), asked.packed if not name.endswith(".json") else "")
-    return story.truth
+    places = {place for rank in story.truth.ranks for place in (story.node(rank), story.ip(rank))}
+    return replace(story.truth, nodes=story.truth.nodes | places)
 
 
 def _store(path: Path, data: bytes, packed: str) -> None:

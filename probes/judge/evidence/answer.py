@@ -114,7 +114,10 @@ def _culprits(attempt: Attempt, first: First) -> list[Culprit]:
         pid = next((event.pid for event in attempt.of_kind("exit") if event.rank == rank and event.pid), None)
         where = own.place if own is not None and first.how in ("failed", "alike") else ""
         found.append(Culprit(rank, node, pid, reason_of(first, own), where, how=how))
-    found += [Culprit(None, node, None, reason_of(first, first.events[0]), "", how=how) for node in first.nodes]
+    for node in first.nodes:
+        event = next((each for each in first.events if each.node == node), first.events[0])
+        pid = event.speaker.pid if first.how == "failed" else None  # of a rank whose number nobody says
+        found.append(Culprit(None, node, pid, reason_of(first, event), event.place if pid is not None else "", how=how))
     return found
 
 

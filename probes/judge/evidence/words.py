@@ -64,6 +64,9 @@ def _silent(attempt: Attempt, first: First) -> str:
 
 def _who(attempt: Attempt, first: First) -> str:
     if not first.ranks:
+        pid = first.events[0].speaker.pid if first.events and first.how == "failed" else None
+        if pid is not None and len(first.nodes) == 1:
+            return f"a rank (pid {pid} on {first.nodes[0]})"
         return ", ".join(first.nodes) or "the job"
     nodes = sorted({attempt.nodes[rank] for rank in first.ranks if attempt.nodes.get(rank)})
     return _ranks(first.ranks) + (f" ({', '.join(nodes)})" if 0 < len(nodes) <= 2 else "")
