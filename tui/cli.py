@@ -188,7 +188,9 @@ def capture() -> None:
     click.option("-v", "--verbose", is_flag=True, help="All quoted lines, and every way in which ranks ended."),
 )
 def explain() -> None:
-    """Who failed first in a job that is dead, from its logs: exit 0 ended well or from outside, 1 explained, 3 cannot tell.
+    """Who failed first in a job that is dead, from its logs alone.
+
+    Exit 0: it ended well, or was stopped from outside; 1: explained; 3: it cannot be told.
 
     PATH: log files, folders of them, Slurm's outputs, torchrun's log folder, error files; plain or compressed; - for
     standard input. Nodes and rights are not needed.

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mltop.probes.collect.logs.files import read_log, read_stream
+from mltop.probes.investigate.explained_captures import is_capture, jobs_in, joined
 from mltop.probes.judge.evidence.answer import explained
 from mltop.probes.judge.evidence.jobs import JobFiles, jobs_of
 from mltop.probes.model.evidence.collectives import GroupProgress
@@ -64,7 +65,8 @@ def explain(
     ``progress_of``: what recorders tell of a job beside its logs.
     """
     found = Explained()
-    names = list(files_below(paths, found.gaps))
+    captures: list[Path] = []
+    names = list(files_below(paths, found.gaps, captures))
     reading = Reading(len(names), bytes_total=sum(size for _, size in names))
     try:
         for name, _ in names:
@@ -76,6 +78,7 @@ def explain(
         found.is_whole = False
     for job in jobs_of([file for file in found.files if _tells(file)]):
         found.jobs.append(explained(job, progress_of(job) if progress_of is not None else ()))
+    joined(found.jobs, list(jobs_in(captures, found.gaps)))
     found.jobs.sort(key=lambda job: (job.incident is None, job.incident is not None and job.incident.kind == "stopped"))
     found.gaps += [gap for file in found.files if not _tells(file) for gap in file.gaps]
     return found
@@ -99,14 +102,16 @@ def _tells(file: LogFile) -> bool:
     return not (file.gaps and not file.events and not file.lines)
 
 
-def files_below(paths: Sequence[str], gaps: list[Gap]) -> Iterator[tuple[str, int]]:
-    """Names and sizes, each once; folders are walked."""
+def files_below(paths: Sequence[str], gaps: list[Gap], captures: list[Path]) -> Iterator[tuple[str, int]]:
+    """Names and sizes, each once; folders are walked, and captures put aside."""
     seen: set[str] = set()
     for path in paths:
         if path == STANDARD_INPUT:
             yield path, 0
+        elif is_capture(Path(path)):
+            captures.append(Path(path))
         elif Path(path).is_dir():
-            yield from _walked(path, seen, gaps)
+            yield from _walked(path, seen, gaps, captures)
         else:
             name = os.path.realpath(path)
             if name not in seen:
@@ -114,16 +119,21 @@ def files_below(paths: Sequence[str], gaps: list[Gap]) -> Iterator[tuple[str, in
                 yield path, _size(path)
 
 
-def _walked(folder: str, seen: set[str], gaps: list[Gap]) -> Iterator[tuple[str, int]]:
+def _walked(folder: str, seen: set[str], gaps: list[Gap], captures: list[Path]) -> Iterator[tuple[str, int]]:
     def refused(error: OSError) -> None:
         gaps.append(Gap.about("log", item=str(error.filename), why=error.strerror or "cannot be read"))
 
     for place, folders, names in os.walk(folder, onerror=refused):
-        folders[:] = sorted(name for name in folders if name not in _NO_FOLDERS)
+        own = {name for name in folders if is_capture(Path(place, name))}
+        captures += (Path(place, name) for name in sorted(own))
+        folders[:] = sorted(name for name in folders if name not in _NO_FOLDERS and name not in own)
         for name in sorted(names):
             path = f"{place}/{name}" if place != "/" else f"/{name}"
+            if is_capture(Path(path)):
+                captures.append(Path(path))
+                continue
             whole = os.path.realpath(path)
-            if whole in seen or _is_no_log(name) or not os.path.isfile(path):
+            if whole in seen or _is_no_log(name) or not Path(path).is_file():
                 continue
             seen.add(whole)
             yield path, _size(path)
@@ -140,6 +150,6 @@ def _is_no_log(name: str) -> bool:
 
 def _size(path: str) -> int:
     try:
-        return os.stat(path).st_size
+        return Path(path).stat().st_size
     except OSError:
         return 0

@@ -24,9 +24,8 @@ def verdict(found: Explained, truth: Truth) -> str:
     for culprit in culprits:
         if culprit.rank is not None and culprit.rank not in truth.ranks:
             return "VICTIM"
-        if culprit.rank is None and culprit.node.split(".")[0] not in {node.split(".")[0] for node in truth.nodes}:
-            if culprit.node not in truth.nodes:
-                return "VICTIM"
+        if culprit.rank is None and culprit.node not in truth.nodes:
+            return "VICTIM"
     if culprits:
         return "right"
     if truth.ended == "well":

@@ -12,7 +12,7 @@ import lzma
 import random
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 START = 1_762_160_400.0  # 2025-11-03 09:00:00 UTC
@@ -428,6 +428,7 @@ def network(story: Story) -> None:
             "with status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0) reqSize=0 vendor_err=129 req_type=Send hca mlx5_3",
         ])  # fmt: skip
         if own and rng.random() < 0.8:
+            story.exits[rank] = (at + 6, -15)
             continue
         story.say(rank, at + rng.random(), f"{story.node(rank)}:{story.pid(rank)}:{story.pid(rank) + 9} [{rank % 8}] transport/net_ib.cc:1300 NCCL WARN NET/IB: "
                   f"Got completion from peer {peer}<45678> {shape}", raw=True)  # fmt: skip
@@ -656,7 +657,7 @@ def interleaved(text: str, rng: random.Random) -> str:
 
 def coloured(text: str, rng: random.Random) -> str:
     return "\n".join(
-        f"\x1b[3{rng.randrange(8)}m{line}\x1b[0m" if rng.random() < 0.5 else line for line in text.split("\n")
+        f"\x1b[3{rng.randrange(8)}m{line}\x1b[0m" if line and rng.random() < 0.5 else line for line in text.split("\n")
     )
 
 
@@ -669,7 +670,7 @@ def bars(text: str, rng: random.Random) -> str:
 def junk(text: str, rng: random.Random) -> str:
     lines = text.split("\n")
     for _ in range(3):
-        lines.insert(rng.randrange(len(lines) + 1), "\x00\x07\ufffd" * 5 + "x" * rng.choice([3, 5000]))
+        lines.insert(rng.randrange(len(lines)), "\x00\x07\ufffd" * 5 + "x" * rng.choice([3, 5000]))
     return "\n".join(lines)
 
 
@@ -739,7 +740,7 @@ def write(asked: Case, folder: Path) -> Truth:
     files = list(LAYOUTS[asked.layout](story))
     lost = rng.choice(story.nodes) if asked.loss == "node lost" else ""
     for name, lines in files:
-        if asked.loss == "ranks lost" and len(files) > 1 and rng.random() < 0.15:
+        if asked.loss == "ranks lost" and (name, lines) != files[0] and rng.random() < 0.15:
             continue
         if lost and asked.layout == "tee_per_node" and lost in name and len(story.nodes) > 1:
             continue
@@ -750,7 +751,8 @@ def write(asked: Case, folder: Path) -> Truth:
         if asked.loss == "cut ends" and rng.random() < 0.5 and not name.endswith(".json"):
             text = text[: rng.randrange(len(text) // 2, len(text) + 1)] if text else text
         _store(folder / name, text.encode("utf-8", "replace"), asked.packed if not name.endswith(".json") else "")
-    return story.truth
+    places = {place for rank in story.truth.ranks for place in (story.node(rank), story.ip(rank))}
+    return replace(story.truth, nodes=story.truth.nodes | places)
 
 
 def _store(path: Path, data: bytes, packed: str) -> None:

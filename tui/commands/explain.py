@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mltop.probes.investigate.explain import STANDARD_INPUT, Explained, Reading, explain
+from mltop.probes.judge.evidence.answer import with_slurms_word
 from mltop.probes.model import SCHEMA
 from mltop.probes.model.evidence.logs import LogFile
 from mltop.probes.model.units import bytes_text
 from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions
+from mltop.probes.reach.targets.accounting import PastJob, past_job
 from mltop.tui.app.output import put_json, say
 from mltop.tui.commands.live import EXIT_INTERRUPTED, Stderr
 
@@ -27,7 +29,8 @@ def run(options: TargetOptions, *, paths: Sequence[str], as_json: bool, verbose:
     for given, option in ((options.nodes, "-w"), (options.hostfile, "--hostfile"), (options.recording, "--recording")):
         if given:
             raise UsageProblem(option, "is nothing to explain, which reads files", "mltop explain PATH…")
-    names = [*paths, *(_of_slurm(options.job) if options.job else ())]
+    past = _of_slurm(options.job) if options.job else None
+    names = [*paths, *(past.outputs if past is not None else ())]
     if not names:
         raise UsageProblem("explain", "needs files or folders of the job, or --job ID", "mltop explain slurm-123.out")
     for name in names:
@@ -38,9 +41,11 @@ def run(options: TargetOptions, *, paths: Sequence[str], as_json: bool, verbose:
         found = explain(names, progress)
     finally:
         progress.done()
-    if not any(file.lines or file.events or not file.gaps for file in found.files):
+    if not found.jobs and found.is_whole:
         why = found.gaps[0].why if found.gaps else "there is no log in it"
         raise UsageProblem(names[0] if len(names) == 1 else f"{len(names)} paths", why, "give log files of the job")
+    if past is not None and len(found.jobs) == 1:
+        with_slurms_word(found.jobs[0], past.state)
     if not found.is_whole:
         say("interrupted: this is what was read by then")
     if as_json:
@@ -66,7 +71,7 @@ def answer(found: Explained) -> dict[str, object]:
     """The JSON object."""
     return {
         "schema": SCHEMA,
-        "jobs": [job for job in found.jobs],
+        "jobs": found.jobs,
         "files": [_file(file) for file in found.files],
         "coverage": found.coverage,
         "gaps": found.gaps,
@@ -78,13 +83,11 @@ def _file(file: LogFile) -> dict[str, object]:
     return {"file": file.path, "size_bytes": file.size_bytes, "lines": file.lines, "events": len(file.events)}
 
 
-def _of_slurm(job: str) -> tuple[str, ...]:
-    from mltop.probes.reach.targets.accounting import past_job
-
+def _of_slurm(job: str) -> PastJob:
     found = past_job(job)
     nodes = f" on {found.nodes}" if found.nodes else ""
     say(f"job {job}: {found.state.lower() or 'state unknown'}{nodes}, output: {', '.join(found.outputs)}")
-    return found.outputs
+    return found
 
 
 class _Progress:

@@ -28,7 +28,7 @@ def print_explained(found: Explained, console: Console, verbose: bool = False) -
     for index, job in enumerate(found.jobs[:MOST_JOBS]):
         if index:
             page.line()
-        _job(job, page, verbose, alone=len(found.jobs) == 1)
+        _job(job, page, verbose)
     page.more(len(found.jobs) - MOST_JOBS, "jobs (--json has them all)")
     for gap in found.gaps if verbose else found.gaps[:2]:
         page.sentence(Cell(f"{gap.what}: {gap.why}", "dim"))
@@ -36,7 +36,7 @@ def print_explained(found: Explained, console: Console, verbose: bool = False) -
         page.more(len(found.gaps) - 2, "files that tell nothing (-v)", "dim")
 
 
-def _job(job: ExplainedJob, page: Page, verbose: bool, *, alone: bool) -> None:
+def _job(job: ExplainedJob, page: Page, verbose: bool) -> None:
     size = f", {counted(job.world_size or len(job.ranks), 'rank')}" if job.ranks else ""
     started = f", started {job.attempts} times" if job.attempts > 1 else ""
     page.line(Cell(f"job {job.job}", "title"), Cell(f"{size}{started}, {counted(len(job.files), 'file')}", "dim"))

@@ -247,9 +247,9 @@ ANCHORS: tuple[Anchor, ...] = (
         "oom_kill",
         lambda m: {"how": "oom", "code": 9, "pid": int(m[1])},
     ),
-    _anchor(
+    _anchor(  # 45 is written for a process that is gone
         "NVRM: Xid",
-        r"NVRM: Xid \((?:PCI:)?([\da-fA-F:.]+)\): (\d+)(?:, pid='?(\d+))?",
+        r"NVRM: Xid \((?:PCI:)?([\da-fA-F:.]+)\): (?!45\b)(\d+)(?:, pid='?(\d+))?",
         "xid",
         lambda m: {"device": m[1], "code": int(m[2]), "pid": int(m[3]) if m[3] else None},
     ),
@@ -297,8 +297,10 @@ _GROUP = re.compile(
 _OLD_RANK = re.compile(r"\[Rank (\d+)\]")
 
 
-def events_in(text: str) -> Iterator[tuple[Anchor, Fields]]:
-    """Each anchor once, in the order of the table; of Slurm's cancellations the most exact one."""
+def events_in(text: str) -> Iterator[tuple[Anchor, Fields, bool]]:
+    """Each anchor once, in the order of the table; of Slurm's cancellations the most exact one. Last: whether it ends
+    where the text does: a line that was wrapped or cut off there may have lost the end of a number.
+    """
     ended = False
     for anchor in ANCHORS:
         if anchor.holds not in text or (ended and anchor.holds == "CANCELLED AT"):
@@ -306,7 +308,7 @@ def events_in(text: str) -> Iterator[tuple[Anchor, Fields]]:
         match = anchor.expression.search(text)
         if match is not None:
             ended = ended or anchor.holds == "CANCELLED AT"
-            yield anchor, anchor.fields(match)
+            yield anchor, anchor.fields(match), match.end() >= len(text.rstrip())
 
 
 def group_of(text: str) -> Fields:

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO, Callable
 
-from mltop.probes.collect.logs.parser import LogParser, quoted, step_in
+from mltop.probes.collect.logs.parser import LogParser, pattern_of, quoted, step_in
 from mltop.probes.collect.logs.prefixes import Clock, speaker_of, without_colours
 from mltop.probes.collect.logs.scanning import Scanner, blocks
 from mltop.probes.collect.logs.tracebacks import kind_of_exception
@@ -30,6 +30,7 @@ from mltop.probes.model.gap import Gap
 Progress = Callable[[int], None]
 
 _EDGE = 64 * 1024  # of its beginning and its end all lines are looked at
+_LOOKED_AT = 16  # lines, to see whether it is text
 _MOST_ERROR_FILE = 4 << 20
 _RANK_FOLDER = re.compile(
     r"(?:^|/)([^/]+)/attempt_(\d{1,6})/(\d{1,6})/(?:stdout\.log|stderr\.log|error\.json)(?:\.\w{2,4})?$"
@@ -93,18 +94,18 @@ def _read(file: LogFile, stream: BinaryIO, written_at: float, progress: Progress
     scanner = Scanner(parser)
     last, before = b"", b""
     for block in blocks(stream):
+        if scanner.lines < _LOOKED_AT and _is_binary(block):
+            file.gaps.append(Gap.about("log", item=file.path, why="is no text"))
+            return
         if not last:
-            if _is_binary(block):
-                file.gaps.append(Gap.about("log", item=file.path, why="is no text"))
-                return
             _edge(file, block[:_EDGE], clock, is_end=False)
         scanner.feed(block)
         before, last = last, block
         if progress is not None:
             progress(len(block))
-    parser.finish()
     file.lines = scanner.lines + (1 if last and not last.endswith(b"\n") else 0)
     file.is_cut = bool(last) and not last.endswith((b"\n", b"\r"))
+    parser.finish()
     end = (before[-_EDGE:] + last)[-_EDGE:]
     _edge(file, end, clock, is_end=True)
 
@@ -161,6 +162,7 @@ def _error_file(file: LogFile, data: bytes, written_at: float) -> bool:
     name, _, words = first.partition(": ")
     kind = kind_of_exception(name, words) if re.fullmatch(r"[\w.]+", name) else "peer_exception"
     event = LogEvent(kind, file.path, 1, quoted(first), at=at, is_dated=True, attempt=file.attempt or 0)
+    event.pattern = pattern_of(first)
     event.place = _place(str(more.get("py_callstack", "")))
     _named_within(event, words)
     file.events.append(event)
@@ -171,7 +173,7 @@ def _error_file(file: LogFile, data: bytes, written_at: float) -> bool:
 def _named_within(event: LogEvent, words: str) -> None:
     from mltop.probes.collect.logs.anchors import events_in
 
-    for anchor, fields in events_in(words) if event.kind == "peer_exception" else ():
+    for anchor, fields, _ in events_in(words) if event.kind == "peer_exception" else ():
         if anchor.kind in ("gloo_timeout", "barrier_named", "collective_timeout", "peer_lost"):
             event.kind = anchor.kind
             for name, value in fields.items():

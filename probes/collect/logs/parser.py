@@ -28,14 +28,28 @@ Block = Union[TracebackBlock, StackBlock, TorchrunBlock]
 MOST_QUOTED = 400  # characters
 MOST_SPEAKERS = 8192
 _MOST_ALIKE = 5  # of one kind of one writer: the first ones
+_MOST_STACKS = 64  # threads: the main one comes last
 _MOST_RAISED = 4  # exceptions: also the last ones, as those that were handled come before the one that was not
-_MOST_JOINED = 3  # further lines in which a wrapped one may go on
+_MOST_JOINED = 5  # further lines in which a wrapped one may go on
 _SHORTEST_WRAPPED = 30
+_WIDTHS = frozenset((72, 80, 90, 96, 100, 110, 120, 132, 140, 160, 180, 200))  # of terminals, in columns
+_SHORTEST_CUT, _LONGEST_CUT = 60, 140  # what terminals have for columns
 _MOST_LINE = 16_384
 _STACK = re.compile(r"(?:Thread|Current thread) 0x[0-9a-f]+.*\(most recent call first\):")
 _RUN = re.compile(r"/([^/\s]{1,200}_[a-z0-9_]{8})/attempt_\d{1,6}/")
 _STEP_ID = re.compile(r"StepId=(\d{1,12})|(?:STEP|JOB) (\d{1,12})[ .]")
 _KILLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+# What a line has that opens a block, or that may go on in the next one.
+_CUT_TRACEBACK = "Traceback (mo"
+OPENING = ("most recent call", _CUT_TRACEBACK, "Failures:", "Root Cause (first", "x across cluster")
+_PATTERN = 48  # characters: what follows may be cut, or be somebody else's
+_VARYING = re.compile(r"0x[0-9a-f]+|\d+")
+GOES_ON = (
+    *("caught", "watchdog", "Watchdog", "PG status", "enqueued", "dump signal", "monitoredBarrier", "completion from"),
+    "collective op",
+)
 
 
 @dataclass
@@ -79,6 +93,8 @@ class LogParser:
     _counts: dict[tuple[object, ...], int] = field(default_factory=dict)
     _attempt: int = 0
     _gave_up: bool = False
+    _is_full: bool = False  # the line is as long as a terminal is wide
+    _longest: tuple[Speaker, int] | None = None  # such a line of a block, which may go on in the next one
     _began: dict[Speaker, _Began] = field(default_factory=dict)
 
     @property
@@ -86,7 +102,9 @@ class LogParser:
         return bool(self._blocks) or self._wrapped is not None
 
     def take(self, number: int, raw: bytes) -> None:
-        line = without_colours(raw[:_MOST_LINE].decode("utf-8", "replace").rstrip("\r\n"))
+        written = raw[:_MOST_LINE].decode("utf-8", "replace").rstrip("\r\n")
+        line = without_colours(written)
+        self._is_full = len(written) in _WIDTHS or len(line) in _WIDTHS
         if "\r" in line:  # a progress bar that was written over: each state of it is a line
             for part in line.split("\r"):
                 if part.strip():
@@ -109,8 +127,12 @@ class LogParser:
             self._note(speaker)
         if THINNED.search(text):
             self.file.is_thinned = True
+            text = THINNED.sub("", text).rstrip()
         block = self._blocks.get(speaker)
+        if block is None and speaker == Speaker() and self._goes_on(number, text):
+            return
         if block is not None:
+            self._longest = (speaker, number) if self._is_full else None
             if block.take(text, number):
                 return
             self._close(speaker, block)
@@ -122,6 +144,17 @@ class LogParser:
             return
         self._anchored(number, text, speaker, whole)
 
+    def _goes_on(self, number: int, text: str) -> bool:
+        """Whether a line without a prefix is the rest of the long one above it, which has one."""
+        if self._longest is None or self._longest[1] != number - 1 or self.clock.stamp(text[:40]) is not None:
+            return False
+        block = self._blocks.get(self._longest[0])
+        if not isinstance(block, TracebackBlock):
+            return False
+        block.go_on(text)
+        self._longest = (self._longest[0], number) if self._is_full else None
+        return True
+
     def _note(self, speaker: Speaker) -> None:
         if len(self.file.speakers) < MOST_SPEAKERS:
             self.file.speakers.add(speaker)
@@ -129,8 +162,11 @@ class LogParser:
     def _opens(self, number: int, text: str, speaker: Speaker) -> bool:
         stripped = text.strip()
         block: Block | None = None
-        if stripped == TRACEBACK or (stripped.endswith(TRACEBACK) and "traceback :" not in stripped):
+        if stripped.endswith(TRACEBACK) and "traceback :" not in stripped:
             block = TracebackBlock(number)
+        elif stripped.startswith(_CUT_TRACEBACK) and TRACEBACK.startswith(stripped):  # a terminal cut it
+            block = TracebackBlock(number)
+            self._longest = (speaker, number)
         elif _STACK.search(stripped):
             block = StackBlock(number)
         elif stripped == "Failures:" or stripped.startswith("Root Cause (first observed failure)"):
@@ -151,12 +187,24 @@ class LogParser:
 
     def _anchored(self, number: int, text: str, speaker: Speaker, whole: str) -> None:
         found = list(events_in(text))
+        if speaker == Speaker() and (found or _may_go_on(text)):
+            text, speaker, whole = self._with_its_beginning(text, whole)
         at = self.clock.stamp(whole[:400])
-        for anchor, fields in found:
-            self._add(anchor.kind, number, text, speaker, fields, at=at)
-        is_half = any(anchor.kind == "collective_timeout" and fields["ran_s"] is None for anchor, fields in found)
-        if (not found or is_half) and len(whole) >= _SHORTEST_WRAPPED and _may_go_on(text):
+        may_go_on = len(whole) >= _SHORTEST_WRAPPED and _may_go_on(text)
+        if may_go_on and (not found or _is_half(found)):
+            self._give_up_joining()
             self._wrapped = _Wrapped(number, text, speaker, at)
+            return
+        for anchor, fields, _ in found:
+            self._add(anchor.kind, number, text, speaker, fields, at=at)
+
+    def _with_its_beginning(self, text: str, whole: str) -> tuple[str, Speaker, str]:
+        """A line that a terminal cut before its anchor: the one above has the prefix."""
+        above = without_colours(self.before().rstrip("\r\n").rpartition("\n")[2]).rstrip("\r")
+        if not _SHORTEST_CUT <= len(above) <= _LONGEST_CUT or "ProcessGroup" not in above or list(events_in(above)):
+            return text, Speaker(), whole
+        speaker, begun = speaker_of(above)
+        return (begun + text, speaker, above + whole) if speaker != Speaker() else (text, speaker, whole)
 
     def _joined(self, text: str, speaker: Speaker) -> bool:
         """Whether this line is the rest of the one before it."""
@@ -166,36 +214,52 @@ class LogParser:
         if stamped or not text or (speaker not in (Speaker(), wrapped.speaker)):
             wrapped.tries += 1  # another process's line may stand between
             if wrapped.tries > _MOST_JOINED:
-                self._wrapped = None
+                self._give_up_joining()
             return False
-        found: list[tuple[Anchor, dict[str, Any]]] = []
+        before = list(events_in(wrapped.text))
         for joined in (wrapped.text + text, f"{wrapped.text} {text}"):
             found = list(events_in(joined))
-            if found:
-                break
+            if found and not _is_half(found) and (not before or _tells_more(found, before)):
+                self._wrapped = None
+                for anchor, fields, _ in found:
+                    self._add(anchor.kind, wrapped.number, joined, wrapped.speaker, fields, at=wrapped.at)
+                return True
+        if before and not any(anchor.kind == "collective_timeout" for anchor, _, _ in before):
+            self._give_up_joining()  # it was whole
+            return False
         wrapped.text, wrapped.tries = wrapped.text + text, wrapped.tries + 1
-        is_half = any(anchor.kind == "collective_timeout" and fields["ran_s"] is None for anchor, fields in found)
-        if found and not is_half:
-            for anchor, fields in found:
-                self._add(anchor.kind, wrapped.number, wrapped.text, wrapped.speaker, fields, at=wrapped.at)
-            self._wrapped = None
-            return True
         if wrapped.tries >= _MOST_JOINED:
-            self._wrapped = None
+            self._give_up_joining()
         return False
 
-    def _close(self, speaker: Speaker, block: Block) -> None:
+    def _give_up_joining(self, *, is_cut: bool = False) -> None:
+        """What the first line has is all there is. ``is_cut``: the file ends within it."""
+        wrapped, self._wrapped = self._wrapped, None
+        for anchor, fields, at_end in events_in(wrapped.text) if wrapped is not None else ():
+            if wrapped is not None and not (is_cut and at_end):
+                self._add(anchor.kind, wrapped.number, wrapped.text, wrapped.speaker, fields, at=wrapped.at)
+
+    def _close(self, speaker: Speaker, block: Block, *, at_end: bool = False) -> None:
         self._blocks.pop(speaker, None)
         began = self._began.pop(speaker, _Began(None, self._attempt, None))
         of_block = {"attempt": began.attempt if self.file.attempt is None else self.file.attempt, "step": began.step}
         if isinstance(block, TorchrunBlock):
+            if at_end and self.file.is_cut and block.entries:
+                block.entries.pop()  # what it says may be cut off
             self._failed_ranks(block)
-        elif isinstance(block, StackBlock):
+            return
+        if isinstance(block, StackBlock):
             if block.frames:
                 frames = tuple(block.frames[:40])
                 self._add("stack", block.line, frames[0], speaker, {"frames": frames}, at=began.at)
-        elif block.chain and not LAUNCHERS.search(block.chain[-1].name):
+            return
+        is_cut = at_end and self.file.is_cut
+        if not is_cut:
+            block.close()
+        if block.chain and not LAUNCHERS.search(block.chain[-1].name):
             kind, fields, words = block.fields()
+            if is_cut and kind == "exception" and block.last_line >= self.file.lines:
+                return  # what it would have said of others is cut off
             self._add(
                 kind, block.last_line, words, speaker, {**fields, **of_block}, at=None, near=began.at, is_block=True
             )
@@ -213,7 +277,7 @@ class LogParser:
             if entry.last:
                 name, _, message = entry.last.partition(": ")
                 kind = kind_of_exception(name, message)
-                found = next(((anchor.kind, more) for anchor, more in events_in(message)), None)
+                found = next(((anchor.kind, more) for anchor, more, _ in events_in(message)), None)
                 fields: dict[str, Any] = {
                     "rank": entry.rank,
                     "attempt": attempt,
@@ -250,7 +314,7 @@ class LogParser:
             fields = {**group_of(text), **fields}
         key = (kind, speaker, fields.get("rank"), fields.get("group"), fields["attempt"])
         count = self._counts[key] = self._counts.get(key, 0) + 1
-        if count > _MOST_ALIKE and kind != "exception":
+        if count > (_MOST_STACKS if kind == "stack" else _MOST_ALIKE) and kind != "exception":
             self.file.left_out[kind] = self.file.left_out.get(kind, 0) + 1
             return
         self._mention(text)
@@ -263,6 +327,7 @@ class LogParser:
             speaker,
             at=at if dated else near if is_block else self.clock.last_stamp(self.before()),
             is_dated=dated,
+            pattern=pattern_of(text),
             **{"rank": speaker.rank, "node": speaker.node, **fields},
         )
         self.file.events.append(event)
@@ -291,8 +356,9 @@ class LogParser:
 
     def finish(self) -> None:
         for speaker, block in list(self._blocks.items()):
-            self._close(speaker, block)
-        self._wrapped = None
+            self._close(speaker, block, at_end=True)
+        if self._wrapped is not None:
+            self._give_up_joining(is_cut=self.file.is_cut)
         if self._gave_up:  # what came after the last failure was of that attempt still
             last = max(0, self._attempt - 1)
             self.file.events = [
@@ -306,20 +372,30 @@ def quoted(text: str) -> str:
     return clipped(shown_text(clean(text.strip(), 4 * MOST_QUOTED)), MOST_QUOTED)
 
 
-_GOES_ON = (
-    "caught",
-    "watchdog",
-    "Watchdog",
-    "PG status",
-    "enqueued",
-    "dump signal",
-    "monitoredBarrier",
-    "completion from",
-)
+def pattern_of(text: str) -> str:
+    """What it has in common with the same failure of another rank."""
+    return _VARYING.sub("#", text)[:_PATTERN]
+
+
+def _is_half(found: list[tuple[Anchor, dict[str, Any], bool]]) -> bool:
+    """A number at its end may go on in the next line, or what follows may be there."""
+    return any(
+        (anchor.kind == "collective_timeout" and fields["ran_s"] is None) or (anchor.kind in _ENDS_IN_NUMBER and at_end)
+        for anchor, fields, at_end in found
+    )
+
+
+def _tells_more(
+    found: list[tuple[Anchor, dict[str, Any], bool]], before: list[tuple[Anchor, dict[str, Any], bool]]
+) -> bool:
+    return [fields for _, fields, _ in found] != [fields for _, fields, _ in before]
+
+
+_ENDS_IN_NUMBER = ("counters", "dump_signal")
 
 
 def _may_go_on(text: str) -> bool:
-    return any(word in text for word in _GOES_ON)
+    return any(word in text for word in GOES_ON)
 
 
 def _kind_of_task(fields: dict[str, Any]) -> tuple[EventKind, dict[str, Any]]:

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import bisect
 import ctypes
+import re
 from collections.abc import Iterator
 from typing import BinaryIO, Callable
 
-from mltop.probes.collect.logs.parser import LogParser
+from mltop.probes.collect.logs.anchors import ANCHORS
+from mltop.probes.collect.logs.parser import GOES_ON, OPENING, LogParser
 
 BLOCK = 512 * 1024
 _ENDLESS = 1 << 20  # a line longer than this is read in pieces
@@ -17,30 +19,38 @@ _LOOKED_BACK = 4096
 
 # One of these stands in every line that matters (`anchors.py`, `tracebacks.py`).
 NEEDLES = (
-    b"rror",
-    b"imeout",
-    b"imed out",
+    b"rror: ",
+    b"collective op",
+    b"out waiting",
     b"atchdog",
-    b"most recent call",
+    b"Traceback (mo",
+    b"most recent call first",
     b"signal",
     b"Assertion",
-    b"illed",
+    b"Killed proc",
     b"Failures:",
     b"Root Cause",
     b"NCCL WARN",
     b"eartbeat",
-    b"agging",
+    b"lagging",
     b"join collective",
-    b"Xid",
+    b"NVRM: Xid",
     b"monitoredB",
     b"acquire GIL",
     b"nranks",
     b"been open for",
-    b"exitcode",
+    b"(exitcode",
     b"CANCELLED",
     b"onnection closed",
-    b"repeated ",
-    b"onnectFullMesh",
+    b"across cluster",
+    b"last enqueued",
+    b"global timeout",
+    b"detected from rank",
+    b"process down",
+)
+# Of the lines that have one, those that need a closer look: the words of the anchors, and what opens a block.
+_CLOSER = re.compile(
+    b"|".join(sorted({re.escape(word.encode()) for word in (*(each.holds for each in ANCHORS), *OPENING, *GOES_ON)}))
 )
 
 Find = Callable[[bytes, bytes, int], int]
@@ -127,6 +137,7 @@ class Scanner:
             number += block.count(b"\n", counted, position)
             counted = position
             self._at = position
-            self._parser.take(number + 1, block[position:end])
+            if self._parser.wants_more or _CLOSER.search(block, position, end):
+                self._parser.take(number + 1, block[position:end])
             position = end + 1
         self.lines = number + block.count(b"\n", counted)

@@ -17,6 +17,8 @@ _AFTERWARDS = 4  # lines in which what belongs to an exception may still begin
 TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'\s+File "([^"]{1,500})", line (\d{1,9}),? in (.{1,200})')
 _FINAL = re.compile(r"([A-Za-z_][\w.]{0,200})(?:: ?(.*))?$")
+_DOTTED = re.compile(r"[a-z_]\w*(?:\.\w+)+: ")
+_EXCEPTION = re.compile(r"(?:Error|Exception|Interrupt|Exit|Iteration|Timeout|Expired|Warning|Aborted|Empty|Full)$")
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _CHILD = re.compile(r"-- Process (\d{1,6}) terminated with the following error")
 _CHILD_ENDED = re.compile(r"process (\d{1,6}) terminated with (?:signal (SIG\w+)|exit code (\d+))")
@@ -30,10 +32,10 @@ _OF_PEERS = re.compile(
     r"|EngineDeadError|BrokenProcessPool|BrokenExecutor|CancelledError)$"
 )
 _SPEAKS_OF_PEERS = re.compile(
-    r"NCCL|gloo|Gloo|ncclRemoteError|ncclSystemError|ncclInternalError|TCPStore|ProcessGroup|[Ww]atchdog|c10d|monitoredBarrier"
+    r"NCCL|gloo|Gloo|nccl(?:Remote|System|Internal)Error|TCPStore|ProcessGroup|[Ww]atchdog|c10d|monitoredBarrier"
     r"|[Cc]onnection (?:was )?(?:closed|reset|refused)|by (?:remote )?peer|[Bb]roken pipe|rendezvous|process group"
-    r"|collective operation|recv operation|socket (?:has )?(?:timed out|closed)|[Tt]imed out (?:waiting|initializing|after)"
-    r"|[Ww]ait timeout"
+    r"|collective operation|recv operation|socket (?:has )?(?:timed out|closed)"
+    r"|[Tt]imed out (?:waiting|initializing|after)|[Ww]ait timeout"
     r"|RPC call to|shared memory broadcast"
 )
 # A web service or a file server is nobody of the job, whatever its connections do.
@@ -90,6 +92,7 @@ class TracebackBlock:
     _count: int = 0
     _nested: bool = False
     _chained: bool = False
+    _partial: str = ""
 
     def take(self, text: str, number: int) -> bool:
         """False when the line does not belong to it: it is complete."""
@@ -105,9 +108,15 @@ class TracebackBlock:
             return True
         if not text.strip() or text[0] in " \t" or text.startswith(("[Previous line repeated", "^", "~")):
             return True
+        text, self._partial = self._partial + text, ""
         final = _FINAL.match(text)
-        if final is None or (not final[2] and "." not in final[1] and not final[1][0].isupper()):
+        if final is None and self._count == 1 and not self._frames:
+            return TRACEBACK.endswith(text.strip())  # the rest of a first line that was cut
+        if final is None:
             return bool(self._frames) and self._count < 400 and not text.startswith("[")
+        if final[2] is None and not _EXCEPTION.search(final[1]):
+            self._partial = text  # a name that was wrapped, or one that says nothing of what it is
+            return len(text) < 200
         raised = Raised(final[1], (final[2] or "").strip(), self._place())
         if self._nested and self.chain:  # of a worker: its own words instead of "Caught … in DataLoader worker"
             self.chain[-1] = raised
@@ -142,6 +151,19 @@ class TracebackBlock:
         file, line, function = (own or self._frames)[-1]
         return f"{function} ({file}:{line})"
 
+    def go_on(self, text: str) -> None:
+        """The rest of a line that a terminal cut, unless it begins with what looks like an exception of another."""
+        if self._partial:
+            self._partial += text
+        elif self.chain and not self._in_frames and len(self.chain[-1].message) < 300 and not _DOTTED.match(text):
+            self.chain[-1] = replace(self.chain[-1], message=f"{self.chain[-1].message}{text}")
+
+    def close(self) -> None:
+        """Nothing more comes: a name alone was all that was said."""
+        if self._partial and self._in_frames and _FINAL.match(self._partial):
+            self.chain.append(Raised(self._partial, "", self._place()))
+            self.last_line = self.line + self._count
+
     def fields(self) -> tuple[EventKind, dict[str, Any], str]:
         """Its kind, its fields, and its words."""
         *_, last = self.chain
@@ -150,6 +172,8 @@ class TracebackBlock:
             told = self.chain[0]
             kind = told.kind
         fields: dict[str, Any] = {"place": told.place}
+        if kind == "exception" and _CAUSE_OF_WATCHDOG.search(told.message):
+            fields["device"] = "GPU"
         ended = _CHILD_ENDED.search(last.message)
         if self.child is not None or ended is not None:
             fields["named"] = (self.child if self.child is not None else int(ended[1]) if ended else 0,)
@@ -157,7 +181,7 @@ class TracebackBlock:
                 return "peer_exception", {**fields, "named": ()}, told.words
             return "child_named", fields, told.words
         if kind == "peer_exception":
-            found = next(((anchor.kind, more) for anchor, more in events_in(told.message)), None)
+            found = next(((anchor.kind, more) for anchor, more, _ in events_in(told.message)), None)
             if found is not None and found[0] in ("gloo_timeout", "barrier_named", "collective_timeout", "peer_lost"):
                 return found[0], {**fields, **found[1]}, told.words
         return kind, fields, told.words

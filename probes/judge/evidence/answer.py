@@ -24,6 +24,8 @@ _KINDS: dict[str, IncidentKind] = {
     "unordered": "crash",
     "network": "crash",
     "only victims": "crash",
+    "contradicted": "crash",
+    "cut off": "crash",
     "stopped": "stopped",
 }
 _DID: dict[str, CulpritKind] = {
@@ -80,7 +82,7 @@ def _incident(job: JobFiles, attempt: Attempt, first: First) -> Incident:
     known = attempt.ranks
     others = [rank for rank in known if rank not in first.ranks]
     ended = [end.rank for end in rank_ends(attempt) if end.death is not None]
-    incident = Incident(
+    return Incident(
         id=f"explain:{job.name}:{first.how}:{fold(first.ranks) or ','.join(first.nodes)}",
         kind=kind,
         severity=severity,
@@ -95,11 +97,10 @@ def _incident(job: JobFiles, attempt: Attempt, first: First) -> Incident:
             waits_in=first.op,
             ended=Ranges.of(ended),
         ),
-        evidence=_quotes(first.events),
+        evidence=[*_quotes(first.events), *_stacks(attempt, first)],
         confidence=first.confidence if first.is_told or first.how == "stopped" else "low",
         action=action_for(first),
     )
-    return incident
 
 
 def _culprits(attempt: Attempt, first: First) -> list[Culprit]:
@@ -113,7 +114,21 @@ def _culprits(attempt: Attempt, first: First) -> list[Culprit]:
         pid = next((event.pid for event in attempt.of_kind("exit") if event.rank == rank and event.pid), None)
         where = own.place if own is not None and first.how in ("failed", "alike") else ""
         found.append(Culprit(rank, node, pid, reason_of(first, own), where, how=how))
-    found += [Culprit(None, node, None, reason_of(first, first.events[0]), "", how=how) for node in first.nodes]
+    for node in first.nodes:
+        event = next((each for each in first.events if each.node == node), first.events[0])
+        pid = event.speaker.pid if first.how == "failed" else None  # of a rank whose number nobody says
+        found.append(Culprit(None, node, pid, reason_of(first, event), event.place if pid is not None else "", how=how))
+    return found
+
+
+def _stacks(attempt: Attempt, first: First) -> list[Evidence]:
+    """Where faulthandler saw those who are named: its last thread is the main one."""
+    found = []
+    for rank in first.ranks[:4] if first.is_told else ():
+        stacks = [event for event in attempt.by_rank.get(rank, ()) if event.kind == "stack" and event.frames]
+        if stacks:
+            last = stacks[-1]
+            found.append(Evidence("stacks", f"rank {rank} stood in {last.frames[0]}", last.at, last.where))
     return found
 
 
@@ -136,18 +151,14 @@ def _evidence(event: LogEvent) -> Evidence:
 def _other_attempts(attempts: Sequence[Attempt], firsts: Sequence[First], told: int) -> list[Evidence]:
     return [
         Evidence("log", f"attempt {attempt.number}: {headline(attempt, first)}")
-        for index, (attempt, first) in enumerate(zip(attempts, firsts))
+        for index, (attempt, first) in enumerate(zip(attempts, firsts, strict=True))
         if index != told and first.how != "nothing"
     ][:4]
 
 
 def rank_ends(attempt: Attempt) -> list[RankEnd]:
     """How each rank ended, as far as it or its launcher says."""
-    by_rank: dict[int, list[LogEvent]] = {rank: [] for rank in attempt.ranks}
-    for event in attempt.events:
-        if event.rank in by_rank:
-            by_rank[event.rank].append(event)
-    return [_end(rank, events, attempt) for rank, events in by_rank.items()]
+    return [_end(rank, attempt.by_rank.get(rank, []), attempt) for rank in attempt.ranks]
 
 
 def _end(rank: int, events: Sequence[LogEvent], attempt: Attempt) -> RankEnd:
@@ -201,7 +212,7 @@ def _gaps(job: JobFiles, attempt: Attempt) -> list[Gap]:
     mute = [
         rank
         for rank in ranks
-        if not any(event.rank == rank and event.kind != "exit" for event in attempt.events)
+        if all(event.kind == "exit" for event in attempt.by_rank.get(rank, ()))
         and (rank not in attempt.presence or not attempt.presence[rank].lines)
     ]
     if mute:
@@ -213,3 +224,27 @@ def _gaps(job: JobFiles, attempt: Attempt) -> list[Gap]:
         why = "Ray left out lines that it took for repeated ones"
         gaps.append(Gap.about("log", why=why, fix="RAY_DEDUP_LOGS=0"))
     return gaps
+
+
+_ENDED_FROM_OUTSIDE = ("TIMEOUT", "CANCELLED", "PREEMPTED", "DEADLINE", "REVOKED")
+_FAILED = ("FAILED", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL")
+
+
+def with_slurms_word(job: ExplainedJob, state: str) -> None:
+    """Slurm knows that a job did not end well of which its files say nothing. ``state``: as sacct spells it."""
+    if job.incident is not None or state not in (*_ENDED_FROM_OUTSIDE, *_FAILED):
+        return
+    is_stopped = state in _ENDED_FROM_OUTSIDE
+    said = state.lower().replace("_", " ")
+    headline = f"stopped from outside: Slurm calls it {said}"
+    if not is_stopped:
+        headline = f"cannot tell who failed first: Slurm calls it {said}, and nothing in these files says why"
+    job.incident = Incident(
+        id=f"explain:{job.job}:slurm",
+        kind="stopped" if is_stopped else "crash",
+        severity="info" if is_stopped else "critical",
+        headline=headline,
+        job=job.job,
+        evidence=[Evidence("launcher", f"Slurm's state of job {job.job}: {state}")],
+    )
+    job.is_told = is_stopped

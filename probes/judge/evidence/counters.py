@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from mltop.probes.judge.evidence.scene import Attempt
+from mltop.probes.judge.evidence.silence import would_have_spoken
 from mltop.probes.model.evidence.logs import LogEvent
 from mltop.probes.model.vocabulary import Confidence
 
@@ -48,7 +48,7 @@ class _Counts:
     start: float | None = None
 
 
-def judge_counters(attempt: Attempt, timeouts: Sequence[LogEvent]) -> Standing:
+def judge_counters(attempt: Attempt) -> Standing:
     groups = _groups(attempt)
     waited = {group for group, ranks in groups.items() if any(each.sequence is not None for each in ranks.values())}
     if not waited:
@@ -57,9 +57,10 @@ def judge_counters(attempt: Attempt, timeouts: Sequence[LogEvent]) -> Standing:
     ordered = sorted(waited, key=lambda group: _began(groups[group]))
     expected: set[int] = set()  # in the groups that began to wait first
     for group in ordered:
-        found = _of_group(group, groups, expected, has_others=bool(others - {group}))
+        found = _of_group(attempt, group, groups, expected, has_others=bool(others - {group}))
         if found is not None:
-            found.group = next((each.group_name for each in found.events if each.group == group), group)
+            if group:
+                found.group = next((each.group_name for each in found.events if each.group == group), "") or group
             return found
         expected |= set(_absent(groups[group]))
     return _elsewhere(ordered[0], groups[ordered[0]])
@@ -110,7 +111,7 @@ def _began(ranks: dict[int, _Counts]) -> float:
 
 
 def _absent(ranks: dict[int, _Counts]) -> list[int]:
-    """Members of a group that are not heard of in it: of meshes each member's rank follows from its number in the group.
+    """Members of a group that are not heard of in it: in a mesh a member's rank follows from its number in the group.
 
     Only those between others: how many members there are nobody says.
     """
@@ -127,11 +128,11 @@ def _absent(ranks: dict[int, _Counts]) -> list[int]:
     return [rank for rank in members if rank not in ranks]
 
 
-def _of_sub_group(group: str, groups: dict[str, dict[int, _Counts]]) -> Standing | None:
+def _of_sub_group(attempt: Attempt, group: str, groups: dict[str, dict[int, _Counts]]) -> Standing | None:
     """All that are heard of have launched it: the one member between them that is not heard of, if there is one."""
     ranks = groups[group]
     absent = [rank for rank in _absent(ranks) if not _waits_elsewhere(rank, group, groups)]
-    if len(absent) != 1 or len(_absent(ranks)) != 1:
+    if len(absent) != 1 or len(_absent(ranks)) != 1 or not would_have_spoken(attempt, absent[0]):
         return None
     told = next(each for each in ranks.values() if each.sequence is not None)
     heard = groups.get("", {}).get(absent[0])
@@ -146,11 +147,13 @@ def _of_sub_group(group: str, groups: dict[str, dict[int, _Counts]]) -> Standing
 
 
 def _of_group(
-    group: str, groups: dict[str, dict[int, _Counts]], expected: set[int], *, has_others: bool
+    attempt: Attempt, group: str, groups: dict[str, dict[int, _Counts]], expected: set[int], *, has_others: bool
 ) -> Standing | None:
     """None: who is behind here waits in another group itself, or it is not known who belongs to it."""
     ranks = groups[group]
     known = {rank: each for rank, each in ranks.items() if each.is_told}
+    if known:  # who waits in a collective has launched it, and has not seen it end
+        known.update({rank: _as_it_waits(each) for rank, each in ranks.items() if not each.is_told and each.sizes})
     if group.startswith("id "):  # the number of a group within its own process
         return None
     if not known:
@@ -158,27 +161,48 @@ def _of_group(
     at = min(each.completed for each in known.values()) + 1
     op = next((each.op for each in ranks.values() if each.sequence == at and each.op), "")
     behind = {rank for rank, each in known.items() if each.enqueued < at}
-    events = [event for rank in sorted(behind) for event in known[rank].events[:1]]
-    waiting = [rank for rank, each in ranks.items() if each.sequence is not None and rank not in behind]
+    if behind:
+        return _behind(_Wave(group, at, op, behind, known), groups, expected, has_others=has_others)
+    found = _all_launched(ranks, known, at, op)
+    return found if not group or found.how != "launched" else _of_sub_group(attempt, group, groups)
+
+
+@dataclass(frozen=True)
+class _Wave:
+    """The first collective of a group that not all have completed, and who has not launched it."""
+
+    group: str
+    at: int
+    op: str
+    behind: set[int]
+    known: dict[int, _Counts]
+
+
+def _behind(
+    wave: _Wave, groups: dict[str, dict[int, _Counts]], expected: set[int], *, has_others: bool
+) -> Standing | None:
+    """``expected``: ranks that a group waited for before."""
+    ranks = groups[wave.group]
+    waiting = [rank for rank, each in ranks.items() if each.sequence is not None and rank not in wave.behind]
+    left = tuple(sorted(rank for rank in wave.behind if not _waits_elsewhere(rank, wave.group, groups)))
+    if not waiting or not left:
+        return None
+    events = [event for rank in sorted(wave.behind) for event in wave.known[rank].events[:1]]
     events += [event for rank in sorted(waiting)[:2] for event in ranks[rank].events[:2]]
-    if not behind:
-        found = _all_launched(ranks, known, at, op)
-        return found if not group or found.how != "launched" else _of_sub_group(group, groups)
-    if not waiting:
-        return None
-    elsewhere = {rank for rank in behind if _waits_elsewhere(rank, group, groups)}
-    left = tuple(sorted(behind - elsewhere))
-    if not left:
-        return None
-    if len(behind) * 2 > len(known):
-        ahead = tuple(sorted(rank for rank in known if rank not in behind))
-        return Standing("sides", sides=(ahead, tuple(sorted(behind))), sequence=at, op=op, events=events[:6])
     if len(left) > 1 and expected & set(left):
-        left = tuple(sorted(expected & set(left)))  # for these a group waited before
-    if len(left) > 1 and (has_others or group):
-        # One of them may wait for another in a group of theirs, whose timer has not run out.
-        return Standing("sides", sides=(left, tuple(sorted(waiting))), sequence=at, op=op, events=events[:6])
-    return Standing("behind", left, sequence=at, op=op, events=events[:6], known=frozenset(known))
+        left = tuple(sorted(expected & set(left)))
+    ahead = tuple(sorted(rank for rank in wave.known if rank not in wave.behind))
+    # Of several one may wait for another in a group of theirs, whose timer has not run out.
+    unclear = len(left) > 1 and (has_others or bool(wave.group))
+    if unclear or len(wave.behind) > len(ahead):
+        return Standing("sides", sides=(left, ahead), sequence=wave.at, op=wave.op, events=events[:6])
+    known = frozenset(wave.known)
+    return Standing("behind", left, sequence=wave.at, op=wave.op, events=events[:6], known=known)
+
+
+def _as_it_waits(counts: _Counts) -> _Counts:
+    sequence = counts.sequence or 0
+    return replace(counts, enqueued=sequence, completed=sequence - 1, is_told=True)
 
 
 def _uncounted(ranks: dict[int, _Counts]) -> Standing:

@@ -7,15 +7,14 @@
 
 from __future__ import annotations
 
-import re
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from mltop.probes.judge.evidence.counters import judge_counters
+from mltop.probes.judge.evidence.counters import Standing, judge_counters
+from mltop.probes.judge.evidence.roots import OTHER_NODE_S, is_before, roots_of
 from mltop.probes.judge.evidence.scene import Attempt
-from mltop.probes.judge.evidence.silence import silent_ranks
+from mltop.probes.judge.evidence.silence import Silence, silent_ranks
 from mltop.probes.model.evidence.logs import LogEvent
 from mltop.probes.model.vocabulary import Confidence
 
@@ -23,16 +22,10 @@ from mltop.probes.model.vocabulary import Confidence
 # which was first is not known. "launched": all have launched what they wait in. "sides": two camps of one size.
 How = Literal[
     "failed", "alike", "named", "behind", "differs", "silent", "sick", "network",
-    "stopped", "unordered", "launched", "sides", "no data", "elsewhere", "only victims", "nothing",
+    "stopped", "unordered", "contradicted", "cut off",
+    "launched", "sides", "no data", "elsewhere", "only victims", "nothing",
 ]  # fmt: skip
 NAMING = ("failed", "alike", "named", "behind", "differs", "silent", "sick", "network")
-
-SAME_NODE_S, OTHER_NODE_S = 0.05, 2.0  # how far apart two stamps must be for their order to count
-ROUGH_S = 1.5  # where one of them is in whole seconds
-LATEST_S = 5.0  # after the first timeout a failure may still be written
-LONGEST_STEP_S = 1800.0  # a failure longer than this before anybody waited was survived
-_DIGITS = re.compile(r"0x[0-9a-f]+|\d+")
-_OWN_SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGSYS)
 
 
 @dataclass
@@ -58,7 +51,7 @@ class First:
 
 
 def first_of(attempt: Attempt) -> First:
-    roots = _roots(attempt)
+    roots = roots_of(attempt)
     outside = _outside(attempt, roots)
     if outside is not None:
         return outside
@@ -76,81 +69,15 @@ def first_of(attempt: Attempt) -> First:
 # 1. What can be a first failure.
 
 
-def _roots(attempt: Attempt) -> list[LogEvent]:
-    found = [event for event in attempt.of_class("root") if event.kind != "node_failure" or event.node]
-    found += [event for event in attempt.of_kind("exit") if _is_own_death(event, attempt)]
-    return [event for event in found if not _is_later(event, attempt) and not _is_survived(event, attempt)]
-
-
-def _is_own_death(event: LogEvent, attempt: Attempt) -> bool:
-    """By a signal that nobody sends who tears a job down, and first of those that its launcher saw."""
-    if event.how != "signal" or event.rank is None or not event.is_first:
-        return False
-    if event.code in _OWN_SIGNALS:
-        return True
-    if event.code != signal.SIGABRT:
-        return False
-    # A watchdog ends its rank so, too. Where nothing of one stands in that rank's own lines, it was something else.
-    heard = attempt.presence.get(event.rank)
-    waited = attempt.of_class("timeout") or attempt.of_kind("aborted", "counters", "peer_exception", "dump_signal")
-    return heard is not None and heard.is_whole and not waited
-
-
-def _is_later(event: LogEvent, attempt: Attempt) -> bool:
-    """After its own rank's complaint about others, or after those had given up waiting."""
-    for other in attempt.events:
-        if other.rank != event.rank or event.rank is None or other is event:
-            continue
-        if other.event_class not in ("timeout", "cascade", "teardown") or other.kind == "network":
-            continue
-        if other.file == event.file and not other.by_launcher and not event.by_launcher:
-            if other.line < event.line:
-                return True
-        elif _is_before(other, event) and not other.by_launcher:
-            return True
-    ends = [other.at for other in attempt.of_class("timeout") if other.at is not None and other.is_dated]
-    return bool(ends) and event.at is not None and event.is_dated and event.at > min(ends) + LATEST_S
-
-
-def _is_survived(event: LogEvent, attempt: Attempt) -> bool:
-    """An exception that was caught: its rank went on after it."""
-    if event.kind != "exception" or event.rank is None:
-        return False
-    if event.survived:
-        return True
-    waits = [other for other in attempt.of_class("timeout") if other.rank == event.rank and not other.by_launcher]
-    if any(other.file == event.file and other.line > event.line for other in waits):
-        return True
-    starts = [start for other in attempt.of_class("timeout") if (start := _start(other)) is not None]
-    return bool(starts) and event.at is not None and event.at < min(starts) - LONGEST_STEP_S
-
-
-def _start(event: LogEvent) -> float | None:
-    """When it began to wait."""
-    if event.at is None or event.ran_s is None or not event.is_dated:
-        return None
-    return event.at - event.ran_s
-
-
-def _is_before(one: LogEvent, other: LogEvent) -> bool:
-    """Surely."""
-    if one.file == other.file and not one.by_launcher and not other.by_launcher and one.rank == other.rank:
-        return one.line < other.line
-    if one.at is None or other.at is None or not (one.is_dated and other.is_dated):
-        return False
-    whole = one.at == int(one.at) or other.at == int(other.at)
-    same = one.node == other.node and (bool(one.node) or one.file == other.file)
-    slack = max(ROUGH_S if whole else SAME_NODE_S, 0.0 if same else OTHER_NODE_S)
-    return other.at - one.at >= slack
-
-
 def _signature(event: LogEvent) -> tuple[object, ...]:
-    return event.kind if event.kind != "exit" else "died", event.code, _DIGITS.sub("#", event.text)[:120]
+    return event.kind if event.kind != "exit" else "died", event.code, event.pattern
 
 
 def _earliest(attempt: Attempt, roots: list[LogEvent]) -> First:
     known = [event for event in roots if event.rank is not None or event.node]
     if not known:
+        if not attempt.ranks and len({_signature(event) for event in roots}) == 1:
+            return First("failed", events=roots[:4])  # what it was is told, of a job whose ranks nobody tells apart
         return First("no data", events=roots[:4])
     by_subject: dict[object, list[LogEvent]] = {}
     for event in known:
@@ -161,15 +88,15 @@ def _earliest(attempt: Attempt, roots: list[LogEvent]) -> First:
         sure = [
             event
             for subject, event in firsts.items()
-            if all(_precedes(by_subject[subject], by_subject[other]) for other in firsts if other != subject)
+            if all(_precedes(by_subject[subject], by_subject[other], attempt) for other in firsts if other != subject)
         ]
         if len(sure) == 1:
-            return _failed(attempt, sure, by_subject)
+            return _failed(sure, by_subject)
         if len({_signature(event) for event in firsts.values()}) == 1:
-            return _failed(attempt, list(firsts.values()), by_subject)
+            return _failed(list(firsts.values()), by_subject)
         unordered = sorted(firsts.values(), key=lambda event: (event.at is None, event.at or 0.0))
         return First("unordered", events=unordered[:6], ranks=())
-    return _failed(attempt, list(firsts.values()), by_subject)
+    return _failed(list(firsts.values()), by_subject)
 
 
 def _contradicted(attempt: Attempt, roots: Sequence[LogEvent]) -> First | None:
@@ -179,7 +106,7 @@ def _contradicted(attempt: Attempt, roots: Sequence[LogEvent]) -> First | None:
     ended = {event.rank for event in attempt.of_kind("exit") if event.how != "stopped"}
     if any(event.kind != "exception" or event.is_dated or event.rank in ended for event in roots):
         return None
-    found = judge_counters(attempt, attempt.of_class("timeout"))
+    found = judge_counters(attempt)
     if found.how != "behind" or {event.rank for event in roots} & set(found.ranks):
         return None
     if all(event.rank in found.known for event in roots):
@@ -187,7 +114,13 @@ def _contradicted(attempt: Attempt, roots: Sequence[LogEvent]) -> First | None:
             "behind", found.ranks, events=found.events, confidence="medium", sequence=found.sequence, op=found.op,
             group=found.group,
         )  # fmt: skip
-    return First("unordered", events=[*roots[:3], *found.events[:3]])
+    return First(
+        "contradicted",
+        events=[*roots[:3], *found.events[:3]],
+        sides=(found.ranks,),
+        sequence=found.sequence,
+        op=found.op,
+    )
 
 
 def _without_covered(by_subject: dict[object, list[LogEvent]]) -> dict[object, list[LogEvent]]:
@@ -207,11 +140,11 @@ def _best(events: Sequence[LogEvent]) -> LogEvent:
     return min(events, key=lambda event: (event.by_launcher, order.get(event.kind, 3), not event.place, event.line))
 
 
-def _precedes(events: Sequence[LogEvent], others: Sequence[LogEvent]) -> bool:
-    return any(all(_is_before(event, other) for other in others) for event in events)
+def _precedes(events: Sequence[LogEvent], others: Sequence[LogEvent], attempt: Attempt) -> bool:
+    return any(all(is_before(event, other, attempt) for other in others) for event in events)
 
 
-def _failed(attempt: Attempt, events: list[LogEvent], by_subject: dict[object, list[LogEvent]]) -> First:
+def _failed(events: list[LogEvent], by_subject: dict[object, list[LogEvent]]) -> First:
     ranks = tuple(sorted({event.rank for event in events if event.rank is not None}))
     nodes = tuple(sorted({event.node for event in events if event.rank is None}))
     more = [other for event in events for other in by_subject[event.rank if event.rank is not None else event.node]]
@@ -263,17 +196,30 @@ def _named(attempt: Attempt) -> First | None:
     if not all(names):
         return None  # it is contradicted: who is named waited as well
     common = set.intersection(*names)
-    ranks = common or set().union(*names) if len({event.kind for event in events}) == 1 else common
+    kinds = {event.kind for event in events}
+    ranks = common or (set().union(*names) if kinds <= {"barrier_named", "desync_named"} else set())
+    if len(ranks) > 1 and 2 * len(ranks) > len(attempt.ranks):
+        return None  # most of them: a monitor of each rank that waits says so
     if not ranks:
-        return First("unordered", events=events[:6])
+        return _earliest_named(attempt, events)
     return First("named", tuple(sorted(ranks)), events=events[:4], confidence="high")
+
+
+def _earliest_named(attempt: Attempt, events: Sequence[LogEvent]) -> First | None:
+    """Several name different ranks: the first one, if it surely was."""
+    for event in events:
+        others = [other for other in events if other.named != event.named]
+        if others and all(is_before(event, other, attempt) for other in others):
+            return First("named", event.named, events=[event, *others[:3]], confidence="medium")
+    timed_out = attempt.of_class("timeout")
+    return None if timed_out else First("unordered", events=list(events[:6]))
 
 
 # 3. and 4. Who waited, and who did not.
 
 
 def _of_waiting(attempt: Attempt, timeouts: Sequence[LogEvent]) -> First:
-    found = judge_counters(attempt, timeouts)
+    found = judge_counters(attempt)
     told = [event for event in timeouts if not event.by_launcher] or list(timeouts)
     if found.how in ("behind", "differs"):
         return First(
@@ -286,24 +232,26 @@ def _of_waiting(attempt: Attempt, timeouts: Sequence[LogEvent]) -> First:
     if found.how == "elsewhere":
         return First("elsewhere", events=told[:4], group=found.group, sequence=found.sequence, op=found.op)
     is_gloo = all(event.kind == "gloo_timeout" for event in timeouts)
-    silent = silent_ranks(attempt, waiters | found.known, most=1 if is_gloo else None)
-    if silent.ranks and not found.group:
+    complaining = waiters | found.known
+    silent = Silence() if found.group else silent_ranks(attempt, complaining, most=1 if is_gloo else None)
+    if silent.ranks:
         return First("silent", silent.ranks, events=told[:3], confidence="medium", sequence=found.sequence, op=found.op)
-    sick = {event.rank for event in attempt.of_class("hint") if event.rank is not None and event.kind != "port"}
-    if len(sick) == 1:
-        hints = [event for event in attempt.of_class("hint") if event.rank in sick]
-        return First(
-            "sick", tuple(rank for rank in sick if rank is not None), events=[*hints[:2], *told[:2]], confidence="low"
-        )
-    network = _votes(attempt)
-    if network is not None:
-        return network
-    unheard = [rank for rank in attempt.ranks if rank not in found.known]
+    return _sick(attempt, told) or _votes(attempt) or _unnamed(attempt, found, silent, told)
+
+
+def _sick(attempt: Attempt, told: Sequence[LogEvent]) -> First | None:
+    """The only one whose own process was stuck: its watchdog, or Python's lock."""
+    hints = [event for event in attempt.of_class("hint") if event.kind != "port" and event.rank is not None]
+    ranks = {event.rank for event in hints if event.rank is not None}
+    return First("sick", tuple(ranks), events=[*hints[:2], *told[:2]], confidence="low") if len(ranks) == 1 else None
+
+
+def _unnamed(attempt: Attempt, found: Standing, silent: Silence, told: Sequence[LogEvent]) -> First:
+    unheard = tuple(rank for rank in attempt.ranks if rank not in found.known)
     if found.how == "launched" and not unheard and not attempt.is_thinned:
-        return First("launched", events=told[:4], sequence=found.sequence, op=found.op, group=found.group)
-    return First(
-        "no data", events=told[:4], lacking=silent.lacking or tuple(unheard), sequence=found.sequence, op=found.op
-    )
+        return First("launched", events=list(told[:4]), sequence=found.sequence, op=found.op, group=found.group)
+    lacking = silent.lacking or unheard
+    return First("no data", events=list(told[:4]), lacking=lacking, sequence=found.sequence, op=found.op)
 
 
 def _votes(attempt: Attempt) -> First | None:
@@ -330,14 +278,19 @@ def _of_victims(attempt: Attempt) -> First:
     events = attempt.of_class("cascade")
     exits = [event for event in attempt.of_kind("exit") if event.code and event.how != "stopped"]
     if not events and not exits:
-        return First("nothing")
+        stopped = attempt.of_kind("exit")  # a launcher's table of failures: something did fail
+        return (
+            First("only victims", events=stopped[:3]) if stopped else First("cut off" if attempt.is_cut else "nothing")
+        )
     network = _votes(attempt)
     if network is not None:
         return network
     if events and any(event.kind in ("peer_lost", "peer_exception") for event in events):
         victims = {event.rank for event in events if event.rank is not None}
         silent = silent_ranks(attempt, victims, most=1)
-        if silent.ranks:
-            return First("silent", silent.ranks, events=events[:4], confidence="medium")
+        # Whom its launcher had to end lived until then: the connection was not lost by its death.
+        lived = {event.rank for event in attempt.of_kind("exit") if event.how == "stopped"}
+        if silent.ranks and not lived & set(silent.ranks):
+            return First("silent", silent.ranks, events=events[:4], confidence="low")
         return First("only victims", events=[*events[:3], *exits[:1]], lacking=silent.lacking)
     return First("only victims", events=[*events[:2], *exits[:2]])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mltop.probes.model.evidence.logs import LogFile, Speaker
@@ -34,6 +34,7 @@ def jobs_of(files: Sequence[LogFile]) -> list[JobFiles]:
     for indexes in by_folder.values():
         _join_folder(files, indexes, joined)
     _join_runs(files, joined)
+    _join_launchers(files, joined)
     _join_single(files, joined)
     groups: dict[int, list[LogFile]] = {}
     for index, file in enumerate(files):
@@ -99,32 +100,57 @@ def _join_folder(files: Sequence[LogFile], indexes: list[int], joined: _Joined) 
     stems: dict[str, list[int]] = {}
     for index in indexes:
         stems.setdefault(_stem(files[index]), []).append(index)
-    for alike in stems.values():
-        joined.join(alike)
-    seen: list[tuple[frozenset[int], frozenset[str], int]] = []
+    for twins in stems.values():
+        joined.join(twins)
     groups: dict[int, list[int]] = {}
     for index in indexes:
         groups.setdefault(joined.top(index), []).append(index)
-    for members in groups.values():
-        ranks = frozenset().union(*(ranks_in(files[index]) for index in members))
-        lines = frozenset(
-            event.text for index in members for event in files[index].events if event.is_dated and not event.by_launcher
-        )
-        seen.append((ranks, lines, members[0]))
+    seen = [_Seen.of([files[index] for index in members], members[0]) for members in groups.values()]
     told = Counter(files[index].slurm_job for index in indexes if files[index].slurm_job)
-    clash = len(told) > 1 or any(
-        one[0] & other[0] and not one[1] & other[1] for at, one in enumerate(seen) for other in seen[:at]
-    )
+    clash = len(told) > 1 or any(one.clashes(other) for one, other in _with_a_rank_in_common(seen))
     if not clash:
         joined.join(indexes)
         return
-    by_template: dict[str, list[tuple[frozenset[int], frozenset[str], int]]] = {}
+    by_template: dict[str, list[_Seen]] = {}
     for group in seen:
-        by_template.setdefault(_template(files[group[2]]), []).append(group)
-    for alike_groups in by_template.values():
-        counts = Counter(rank for ranks, _, _ in alike_groups for rank in ranks)
-        if counts and max(counts.values()) == 1 and not any(files[group[2]].slurm_job for group in alike_groups):
-            joined.join(group[2] for group in alike_groups)
+        by_template.setdefault(_template(files[group.index]), []).append(group)
+    for alike in by_template.values():
+        counts = Counter(rank for group in alike for rank in group.speaking | group.told)
+        if counts and max(counts.values()) == 1 and not any(files[group.index].slurm_job for group in alike):
+            joined.join(group.index for group in alike)
+
+
+def _with_a_rank_in_common(seen: Sequence[_Seen]) -> Iterator[tuple[_Seen, _Seen]]:
+    """Neighbours among those in which a rank is: of ten thousand files not all pairs."""
+    by_rank: dict[tuple[str, int], _Seen] = {}
+    for group in seen:
+        for key in (*(("speaks", rank) for rank in group.speaking), *(("told", rank) for rank in group.told)):
+            if key in by_rank:
+                yield by_rank[key], group
+            by_rank[key] = group
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """Files that are one: which ranks speak in them, of which a launcher tells, and lines with their stamps."""
+
+    speaking: frozenset[int]
+    told: frozenset[int]
+    lines: frozenset[str]
+    index: int
+
+    @classmethod
+    def of(cls, files: Sequence[LogFile], index: int) -> _Seen:
+        events = [event for file in files for event in file.events]
+        speaking = {speaker.rank for file in files for speaker in file.speakers} | {file.rank for file in files}
+        told = {event.rank for event in events if event.kind == "exit"}
+        lines = frozenset(event.text for event in events if event.is_dated and not event.by_launcher)
+        return cls(frozenset(speaking) - {None}, frozenset(told) - {None}, lines, index)  # type: ignore[arg-type]
+
+    def clashes(self, other: _Seen) -> bool:
+        """The same ranks in both, and not because one repeats the other."""
+        twice = self.speaking & other.speaking or self.told & other.told
+        return bool(twice) and not self.lines & other.lines
 
 
 def _join_runs(files: Sequence[LogFile], joined: _Joined) -> None:
@@ -139,6 +165,23 @@ def _join_runs(files: Sequence[LogFile], joined: _Joined) -> None:
         counts = Counter(rank for ranks in tops.values() for rank in ranks)
         if len(tops) > 1 and counts and max(counts.values()) == 1 and all(tops.values()):
             joined.join(tops)
+
+
+def _join_launchers(files: Sequence[LogFile], joined: _Joined) -> None:
+    """What a launcher printed lies beside or above its folder of logs; of several nobody knows whose it is."""
+    parents: dict[str, set[int]] = {}
+    for index, file in enumerate(files):
+        if file.run:
+            parents.setdefault(file.run_parent, set()).add(joined.top(index))
+    runs = {file.run for file in files if file.run}
+    for index, file in enumerate(files):
+        speaks = any(speaker.rank is not None for speaker in file.speakers)
+        if file.run or speaks or file.slurm_job or file.mentions & runs:
+            continue
+        folder = f"{_folder(file)}/"
+        near = {joined.top(top) for parent, tops in parents.items() if f"{parent}/".startswith(folder) for top in tops}
+        if len(near) == 1:
+            joined.join([*near, index])
 
 
 def _join_single(files: Sequence[LogFile], joined: _Joined) -> None:

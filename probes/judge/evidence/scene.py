@@ -6,6 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from mltop.probes.judge.evidence.jobs import JobFiles, ranks_in
 from mltop.probes.model.evidence.collectives import GroupProgress
@@ -25,6 +26,15 @@ class Presence:
     is_whole: bool = False  # it has lines, and nothing was cut off or left out
     last_at: float | None = None
     last_step: int | None = None
+    streams: frozenset[str] = frozenset()  # names of its files without numbers: stdout, stderr, one for both
+
+
+def stream_of(path: str) -> str:
+    """What the same file of another rank is called, too."""
+    name = path.rpartition("/")[2]
+    for ending in (".gz", ".bz2", ".xz", ".zst"):
+        name = name.removesuffix(ending)
+    return _NUMBERS.sub("#", name)
 
 
 @dataclass
@@ -37,13 +47,33 @@ class Attempt:
     nodes: dict[int, str] = field(default_factory=dict)
     world_size: int | None = None
     is_thinned: bool = False
+    is_cut: bool = False  # a file of ranks ends within a line
     progress: list[GroupProgress] = field(default_factory=list)
 
     @property
     def ranks(self) -> list[int]:
         """All that are known to exist: ranks are numbered from 0 on."""
-        known = {rank for rank in self.presence} | {event.rank for event in self.events if event.rank is not None}
+        known = set(self.presence) | {event.rank for event in self.events if event.rank is not None}
         return list(range(max(self.world_size or 0, 1 + max(known, default=-1))))
+
+    @cached_property
+    def by_rank(self) -> dict[int | None, list[LogEvent]]:
+        """The events of each: asked for once all are there."""
+        found: dict[int | None, list[LogEvent]] = {}
+        for event in self.events:
+            found.setdefault(event.rank, []).append(event)
+        return found
+
+    @cached_property
+    def clock_doubt_s(self) -> float:
+        """How far apart the nodes' clocks may be: all nodes began to wait, or lost others, at about the same time."""
+        firsts: dict[str, float] = {}
+        for event in self.of_class("timeout", "cascade"):
+            if event.at is not None and event.is_dated and not event.by_launcher:
+                began = event.at - (event.ran_s or 0.0)
+                place = event.node or event.file
+                firsts[place] = min(began, firsts.get(place, began))
+        return max(firsts.values()) - min(firsts.values()) if len(firsts) > 1 else 0.0
 
     def of_class(self, *classes: str) -> list[LogEvent]:
         return [event for event in self.events if event.event_class in classes]
@@ -77,6 +107,7 @@ def _attempt(number: int, files: Sequence[LogFile], ranks: _Ranks) -> Attempt:
         events = [ranks.placed(event, file) for event in file.events if event.attempt == number]
         found.events += events
         found.is_thinned = found.is_thinned or file.is_thinned
+        found.is_cut = found.is_cut or (file.is_cut and (bool(file.speakers) or len(files) == 1))
         _note_presence(found, file, ranks)
     for event in found.events:
         if event.rank is not None and event.node:
@@ -91,11 +122,12 @@ def _attempt(number: int, files: Sequence[LogFile], ranks: _Ranks) -> Attempt:
 
 def _note_presence(attempt: Attempt, file: LogFile, ranks: _Ranks) -> None:
     own = ranks.of_file(file)
-    for rank in {own} if own is not None else ranks_in(file) | ranks.tasks_in(file):
+    speaking = ranks.speaking_in(file)
+    for rank in {own} if own is not None else ranks_in(file) | speaking:
         if rank is None:
             continue
         before = attempt.presence.get(rank)
-        spoke = own is not None or any(speaker.rank == rank or speaker.task == rank for speaker in file.speakers)
+        spoke = own is not None or rank in speaking
         if file.is_error_file or not spoke:
             attempt.presence.setdefault(rank, Presence(file.path))
             continue
@@ -105,6 +137,7 @@ def _note_presence(attempt: Attempt, file: LogFile, ranks: _Ranks) -> None:
             file.lines > 0 and not file.is_cut and not file.is_thinned and not file.gaps,
             file.last_at if own is not None else None,
             file.last_step if own is not None else None,
+            frozenset((stream_of(file.path),)),
         )
         attempt.presence[rank] = here if before is None else _both(before, here)
 
@@ -116,7 +149,10 @@ def _both(one: Presence, other: Presence) -> Presence:
     fuller = one if one.lines >= other.lines else other
     cut = any(each.lines and not each.is_whole for each in (one, other))
     whole = (one.is_whole or other.is_whole) and not cut
-    return Presence(fuller.file, one.lines + other.lines, whole, max(times, default=None), max(steps, default=None))
+    streams = one.streams | other.streams
+    return Presence(
+        fuller.file, one.lines + other.lines, whole, max(times, default=None), max(steps, default=None), streams
+    )
 
 
 class _Ranks:
@@ -152,10 +188,14 @@ class _Ranks:
             return only if file.rank is not None or self._by_number.get(file.path) == only else None
         return file.rank if file.rank is not None else self._by_number.get(file.path)
 
-    def tasks_in(self, file: LogFile) -> frozenset[int]:
-        if not self._tasks_are_ranks:
-            return frozenset()
-        return frozenset(speaker.task for speaker in file.speakers if speaker.task is not None)
+    def speaking_in(self, file: LogFile) -> frozenset[int]:
+        """The ranks that have any line in a file of several."""
+        found = {speaker.rank for speaker in file.speakers}
+        if self._tasks_are_ranks:
+            found |= {speaker.task for speaker in file.speakers}
+        local = {speaker.local_rank for speaker in file.speakers if speaker.rank is None}
+        found |= {self._of_local(each, file) for each in local if each is not None}
+        return frozenset(rank for rank in found if rank is not None)
 
     def placed(self, event: LogEvent, file: LogFile) -> LogEvent:
         """With its rank and node."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Set
 from dataclasses import dataclass
 
-from mltop.probes.judge.evidence.scene import Attempt
+from mltop.probes.judge.evidence.scene import Attempt, stream_of
 
 LEAST_COVERAGE = 0.95
 _MOST_STEPS_BEHIND = 3  # a file that ends earlier than the others' was cut off, or buffered
@@ -22,10 +23,14 @@ class Silence:
 def silent_ranks(attempt: Attempt, complaining: Set[int | None], most: int | None = None) -> Silence:
     """``most``: more of them at once tell nothing, as some may have been about to complain."""
     ranks = attempt.ranks
-    silent = [rank for rank in ranks if rank not in complaining]
+    # Who aborted as the others did was ended by its own watchdog, whose lines are not here.
+    aborted = {
+        event.rank for event in attempt.of_kind("exit") if event.how == "signal" and event.code == signal.SIGABRT
+    }
+    silent = [rank for rank in ranks if rank not in complaining and rank not in aborted]
     if not silent or not complaining or len(ranks) < 2:
         return Silence()
-    lacking = tuple(rank for rank in silent if not _would_have_spoken(attempt, rank))
+    lacking = tuple(rank for rank in silent if not would_have_spoken(attempt, rank))
     heard = [rank for rank in silent if rank not in lacking]
     if lacking or attempt.is_thinned or not heard:
         return Silence((), lacking or tuple(silent))
@@ -38,7 +43,7 @@ def silent_ranks(attempt: Attempt, complaining: Set[int | None], most: int | Non
     return Silence(tuple(silent))
 
 
-def _would_have_spoken(attempt: Attempt, rank: int) -> bool:
+def would_have_spoken(attempt: Attempt, rank: int) -> bool:
     """Its file is there, has lines, and was not cut off; or the launcher ended it while it was at work."""
     own = attempt.presence.get(rank)
     stopped = any(event.rank == rank and event.how == "stopped" for event in attempt.of_kind("exit"))
@@ -47,7 +52,8 @@ def _would_have_spoken(attempt: Attempt, rank: int) -> bool:
             event.rank is not None and event.rank != rank and event.speaker.rank == event.rank
             for event in attempt.of_class("timeout", "cascade")
         )
-    if not own.is_whole:
-        return False
+    complaints = {stream_of(event.file) for event in attempt.of_class("timeout", "cascade") if not event.by_launcher}
+    if not own.is_whole or not own.streams & complaints:
+        return False  # its stdout alone proves nothing of its stderr
     steps = [each.last_step for other, each in attempt.presence.items() if other != rank and each.last_step is not None]
     return not (steps and own.last_step is not None and min(steps) - own.last_step > _MOST_STEPS_BEHIND)

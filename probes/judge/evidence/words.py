@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import signal
+from collections.abc import Callable, Sequence
 
 from mltop.probes.judge.deaths import signal_name
 from mltop.probes.judge.evidence.first import First
@@ -33,35 +34,40 @@ def headline(attempt: Attempt, first: First) -> str:
 
 def _told(attempt: Attempt, first: First) -> str:
     event = first.events[0] if first.events else None
-    who = _who(attempt, first)
     if first.how in ("failed", "alike") and event is not None:
-        every = len(first.ranks) > 1 and len(first.ranks) == len(attempt.ranks)
-        subject = f"all {len(first.ranks)} ranks" if every else who
-        order = "" if first.how == "alike" else " first"
-        alike = ", all alike" if first.how == "alike" and not every else ", alike" if every else ""
-        return (
-            f"{subject} {_failed(event)}{order if _has_others(attempt, first) else ''}{alike}{_after(attempt, first)}"
-        )
-    if first.how == "named":
-        by = f"rank {event.rank}" if event is not None and event.rank is not None else "another rank"
-        return f"{who} did not come: {by} names {_them(first)}{_quote(event)}"
-    if first.how == "behind":
-        return f"{who} never got to {_collective(first)}, in which {_waiters(attempt, first)} until it timed out"
-    if first.how == "differs":
-        return f"{who} launched something else than all others as {_collective(first)}{_quote(event)}"
-    if first.how == "sick":
-        return f"{who} is the only one whose own process was stuck while all waited{_quote(event)}"
-    if first.how == "network":
-        return f"the network at {who} failed: most of the others name it{_quote(event)}"
+        return _told_failed(attempt, first, event)
+    by = f"rank {event.rank}" if event is not None and event.rank is not None else "another rank"
+    says = {
+        "named": f"did not come: {by} names {_them(first)}{_quote(event)}",
+        "behind": f"never got to {_collective(first)}, in which {_waiters(attempt, first)} until it timed out",
+        "differs": f"launched something else than all others as {_collective(first)}{_quote(event)}",
+        "sick": f"is the only one whose own process was stuck while all waited{_quote(event)}",
+        "network": f"is whom most of the others name as the end of their broken connections{_quote(event)}",
+    }
+    return f"{_who(attempt, first)} {says.get(first.how) or _silent(attempt, first)}"
+
+
+def _told_failed(attempt: Attempt, first: First, event: LogEvent) -> str:
+    every = len(first.ranks) > 1 and len(first.ranks) == len(attempt.ranks)
+    who = f"all {len(first.ranks)} ranks" if every else _who(attempt, first)
+    order = "" if first.how == "alike" or len(attempt.ranks) <= len(first.ranks) else " first"
+    alike = ", all alike" if first.how == "alike" else ""
+    return f"{who} {_failed(event, order)}{alike}{_after(attempt, first)}"
+
+
+def _silent(attempt: Attempt, first: First) -> str:
     waited = bool(attempt.of_class("timeout"))
     did = f"waited in vain{_in(first)}" if waited else "lost a connection"
     they = "its log ends without a word" if len(first.ranks) == 1 else "their logs end without a word"
-    return f"{who} {'did not come' if waited else 'went away'}: all others {did}, {they}"
+    return f"{'did not come' if waited else 'went away'}: all others {did}, {they}"
 
 
 def _who(attempt: Attempt, first: First) -> str:
     if not first.ranks:
-        return ", ".join(first.nodes)
+        pid = first.events[0].speaker.pid if first.events and first.how == "failed" else None
+        if pid is not None and len(first.nodes) == 1:
+            return f"a rank (pid {pid} on {first.nodes[0]})"
+        return ", ".join(first.nodes) or "the job"
     nodes = sorted({attempt.nodes[rank] for rank in first.ranks if attempt.nodes.get(rank)})
     return _ranks(first.ranks) + (f" ({', '.join(nodes)})" if 0 < len(nodes) <= 2 else "")
 
@@ -93,10 +99,6 @@ def _failed(event: LogEvent, order: str = "") -> str:
     if event.kind == "node_failure":
         return "failed, as Slurm says"
     return f"failed{order}: {_cut(event.text)}{place}"
-
-
-def _has_others(attempt: Attempt, first: First) -> bool:
-    return len(attempt.ranks) > len(first.ranks)
 
 
 def _after(attempt: Attempt, first: First) -> str:
@@ -155,28 +157,57 @@ def _stopped(attempt: Attempt, first: First) -> str:
 
 
 def _why_not(attempt: Attempt, first: First) -> str:
-    if first.how == "unordered":
-        names = ", ".join(_subject(event) for event in first.events)
-        return f"{names} each failed on their own, and which was first is not known"
-    if first.how == "launched":
-        return f"all {len(attempt.ranks)} ranks launched {_collective(first)}: it failed below them, in a GPU or the network"
-    if first.how == "sides":
-        camps = " and ".join(_ranks(camp) for camp in first.sides[:2])
-        return f"{camps} stand in different places at {_collective(first)}"
-    if first.how == "elsewhere":
-        return f"{_collective(first)} timed out, and which ranks should have come there is not told"
-    if first.how == "no data":
-        if not first.lacking:
-            return (
-                f"ranks waited{_in(first)}, and no line tells for whom"
-                if attempt.of_class("timeout")
-                else (f"a failure is told, and not whose it was{_quote(first.events[0] if first.events else None)}")
-            )
+    say = _WHY_NOT.get(first.how)
+    return say(attempt, first) if say is not None else "nothing tells why it ended"
+
+
+def _why_unordered(_: Attempt, first: First) -> str:
+    names = ", ".join(dict.fromkeys(_subject(event) for event in first.events))
+    return f"{names} each failed on their own, and which was first is not known"
+
+
+def _why_contradicted(_: Attempt, first: First) -> str:
+    own = ", ".join(dict.fromkeys(_subject(event) for event in first.events if event.kind == "exception"))
+    late = f"{_ranks(first.sides[0])} never got to {_collective(first)}"
+    return f"{own} raised an exception, and {late}: what was first is not known"
+
+
+def _why_launched(attempt: Attempt, first: First) -> str:
+    here = "" if attempt.world_size is not None else " of these files"
+    below = "it failed below them, on a GPU or the network"
+    return f"all {len(attempt.ranks)} ranks{here} launched {_collective(first)}: {below}"
+
+
+def _why_sides(_: Attempt, first: First) -> str:
+    camps = " and ".join(_ranks(camp) for camp in first.sides[:2])
+    return f"{camps} stand in different places at {_collective(first)}"
+
+
+def _why_no_data(attempt: Attempt, first: First) -> str:
+    if first.lacking:
         return f"of {_ranks(first.lacking)} too little is in these files, and all others waited{_in(first)}"
-    if first.how == "only victims":
-        lacking = f", and of {_ranks(first.lacking)} there is too little in these files" if first.lacking else ""
-        return f"all that is told are losses of connections and exit codes{lacking}"
-    return "nothing tells why it ended"
+    if attempt.of_class("timeout"):
+        return f"ranks waited{_in(first)}, and no line tells for whom"
+    return f"a failure is told, and not whose it was{_quote(first.events[0] if first.events else None)}"
+
+
+def _why_victims(_: Attempt, first: First) -> str:
+    lacking = f", and of {_ranks(first.lacking)} there is too little in these files" if first.lacking else ""
+    return f"all that is told are losses of connections and exit codes{lacking}"
+
+
+_WHY_NOT: dict[str, Callable[[Attempt, First], str]] = {
+    "unordered": _why_unordered,
+    "contradicted": _why_contradicted,
+    "launched": _why_launched,
+    "sides": _why_sides,
+    "elsewhere": lambda _, first: f"{_collective(first)} timed out, and who should have come there is not told",
+    "no data": _why_no_data,
+    "only victims": _why_victims,
+    "cut off": lambda *_: (
+        "nothing speaks of a failure, and the logs end within a line: cut off, or still being written"
+    ),
+}
 
 
 def _subject(event: LogEvent) -> str:
@@ -194,29 +225,31 @@ def reason_of(first: First, event: LogEvent | None) -> str:
     return _failed(event) if first.how in ("failed", "alike") else _cut(event.text)
 
 
+_DO = {
+    "behind": "see what that rank did instead: its log's last lines, its data, its branch in the code",
+    "differs": "compare the code paths: that rank took another branch",
+    "silent": "see what that rank did last: the end of its log, and its node",
+    "named": "see what that rank did instead: the end of its log, and its node",
+    "sick": "check its GPU and node: mltop check",
+    "network": "check that host's ports and cables: mltop check",
+}
+_DO_ABOUT: dict[str, str] = {
+    "oom_kill": "give it more host memory, or use less: dataloader workers, pinned memory, the checkpoint's copy",
+    "xid": "see what the Xid means: mltop check on that node; drain it if it comes again",
+    "exit": "look for its core file, and rerun it with PYTHONFAULTHANDLER=1",
+    "died": "look for its core file, and rerun it with PYTHONFAULTHANDLER=1",
+    "fatal_signal": "look for its core file",
+}
+
+
 def action_for(first: First) -> str:
     """What to do now."""
-    if not first.is_told:
-        return ""
     event = first.events[0] if first.events else None
-    if first.how in ("failed", "alike") and event is not None:
-        if event.kind == "oom_kill":
-            return "give it more host memory, or use less: dataloader workers, pinned memory, the checkpoint's copy"
-        if event.kind == "xid":
-            return "see what the Xid means: mltop check on that node; drain it if it comes again"
-        if event.code == 9:
-            return "see who killed it: dmesg and the cgroup's memory.events of its node"
-        if event.kind in ("exit", "died", "fatal_signal"):
-            return "look for its core file, and rerun it with PYTHONFAULTHANDLER=1"
-        return ""
-    return {
-        "behind": "see what that rank did instead: its log's last lines, its data, its branch in the code",
-        "differs": "compare the code paths: that rank took another branch",
-        "silent": "see what that rank did last: the end of its log, and its node",
-        "named": "see what that rank did instead: the end of its log, and its node",
-        "sick": "check its GPU and node: mltop check",
-        "network": "check that host's ports and cables: mltop check",
-    }.get(first.how, "")
+    if first.how not in ("failed", "alike") or event is None:
+        return _DO.get(first.how, "")
+    if event.kind in ("exit", "died") and event.code == signal.SIGKILL:
+        return "see who killed it: dmesg and the cgroup's memory.events of its node"
+    return _DO_ABOUT.get(event.kind, "")
 
 
 def settings_for(attempt: Attempt, first: First) -> list[str]:
@@ -233,13 +266,13 @@ def settings_for(attempt: Attempt, first: First) -> list[str]:
         event.by_launcher for event in attempt.events
     ):
         found.append(RECORD)
-    if timed_out and not attempt.progress and not first.how == "failed":
+    if timed_out and not attempt.progress and first.how != "failed":
         found.append(RECORDER)
     if any(
         event.kind in ("died", "fatal_signal") or (event.kind == "exit" and event.code == 11) for event in first.events
     ):
         found.append(FAULTS)
-    if any(event.kind == "device_assert" or "CUDA error" in event.text for event in first.events):
+    if any(event.kind == "device_assert" or (event.kind == "exception" and event.device) for event in first.events):
         found.append(BLOCKING)
     return found
 

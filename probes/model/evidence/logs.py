@@ -137,6 +137,7 @@ class LogEvent:
     how: DeathKind = "unknown"
     pid: int | None = None
     place: str = ""
+    pattern: str = ""  # its text without numbers: equal of those that failed alike
     is_first: bool = False  # of "exit": the launcher says that it was the first that it saw
     step: int | None = None  # the last one before it
     survived: bool = False  # the file goes on with steps after it

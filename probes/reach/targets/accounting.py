@@ -64,7 +64,7 @@ def _by_sacct(job: str) -> dict[str, str]:
         lines = _asked("sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job}", f"--format={names}")
         if lines:
             keys = ("JobId", "JobState", "ExitCode", "NodeList", "JobName", "UserId", "WorkDir", "StdOut", "StdErr")
-            return {key: value for key, value in zip(keys, lines[0].split("|")) if value}
+            return {key: value for key, value in zip(keys, lines[0].split("|"), strict=False) if value}
     return {}
 
 
@@ -99,4 +99,4 @@ def _files(pattern: str, told: dict[str, str], job: str) -> Iterator[str]:
     name = "".join((*parts, escape(pattern[at:])))
     if not name.startswith("/"):
         name = f"{escape(told.get('WorkDir', '.'))}/{name}"
-    yield from (found for found in sorted(glob(name)) if Path(found).is_file())
+    yield from (found for found in sorted(glob(name)) if Path(found).is_file())  # noqa: PTH207 - of a whole path

@@ -80,6 +80,7 @@ def all_commands(command: click.Command = command_line.cli) -> list[click.Comman
 
 # Options of other programs in README's code.
 FOREIGN = {"--exclude", "--overlap", "--cap-add", "--fast"}
+FOREIGN |= {"--log-dir", "--redirects", "--tee", "--label", "--output"}  # of torchrun and srun
 
 
 def test_every_option_that_is_named_exists() -> None:

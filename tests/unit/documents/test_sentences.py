@@ -28,6 +28,7 @@ WRITTEN_BY_OTHERS: dict[str, str] = {
     "probes/collect/kernel_log/decode.py": "the kernel and its drivers",
     "probes/collect/kernel_log/history.py": "the kernel and its drivers",
     "probes/collect/kernel_log/scan.py": "the kernel and its drivers",
+    "probes/collect/logs/tracebacks.py": "torch and Python, in a job's logs",
     "probes/judge/deaths.py": "torch and Python, which say in words that a peer is gone",
     "probes/judge/health/gpu/xids.py": "the kernel and its drivers",
     "probes/judge/health/host/memory.py": "the kernel and its drivers",

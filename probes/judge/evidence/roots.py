@@ -1,0 +1,116 @@
+"""What can have been the first failure of an attempt, and which of two came before the other, as far as clocks tell."""
+
+from __future__ import annotations
+
+import signal
+
+from mltop.probes.judge.evidence.scene import Attempt
+from mltop.probes.model.evidence.logs import LogEvent
+
+SAME_NODE_S, OTHER_NODE_S = 0.05, 2.0  # how far apart two stamps must be for their order to count
+ROUGH_S = 1.5  # where one of them is in whole seconds
+LATEST_S = 5.0  # after the first timeout a failure may still be written
+LONGEST_STEP_S = 1800.0  # a failure longer than this before anybody waited was survived
+OLD_S = 600.0  # a kernel's line longer than this before any of the job's trouble is of something else
+_OWN_SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGSYS)
+
+
+def roots_of(attempt: Attempt) -> list[LogEvent]:
+    """Of their own, and neither survived nor after their rank's complaints about others."""
+    found = [event for event in attempt.of_class("root") if _is_possible(event, attempt)]
+    found += [event for event in attempt.of_kind("exit") if _is_own_death(event, attempt)]
+    return [event for event in found if not _is_later(event, attempt) and not _is_survived(event, attempt)]
+
+
+def _is_possible(event: LogEvent, attempt: Attempt) -> bool:
+    if event.kind == "node_failure":
+        return bool(event.node)
+    if event.kind == "died":  # srun names tasks as they end: the first one alone is no consequence
+        ended = [
+            other for other in attempt.of_kind("exit", "died", "oom_kill") if other.file == event.file and other.named
+        ]
+        return len(event.named) == 1 and event.line <= min(other.line for other in ended)
+    if event.rank is None and (event.kind == "xid" or (event.kind == "oom_kill" and event.pid is not None)):
+        return event.is_dated and not _is_old(event, attempt)  # of a machine's log, which has other days in it
+    return True
+
+
+def _is_old(event: LogEvent, attempt: Attempt) -> bool:
+    troubles = [start(other) or other.at for other in attempt.of_class("timeout", "cascade") if other.is_dated]
+    begun = [at for at in troubles if at is not None]
+    return not begun or event.at is None or not -OLD_S <= event.at - min(begun) <= LONGEST_STEP_S
+
+
+def _is_own_death(event: LogEvent, attempt: Attempt) -> bool:
+    """By a signal that nobody sends who tears a job down, and first of those that its launcher saw."""
+    if event.how != "signal" or event.rank is None or not event.is_first:
+        return False
+    if event.code in _OWN_SIGNALS:
+        return not _may_follow(event, attempt)
+    if event.code != signal.SIGABRT:
+        return False
+    # A watchdog ends its rank so, too. Where nothing of one stands in that rank's own lines, it was something else.
+    heard = attempt.presence.get(event.rank)
+    waited = attempt.of_class("timeout") or attempt.of_kind("aborted", "counters", "peer_exception", "dump_signal")
+    return heard is not None and heard.is_whole and not waited
+
+
+def _may_follow(event: LogEvent, attempt: Attempt) -> bool:
+    """Another node's launcher lost a rank, nobody knows by what, and not surely later: Slurm kills the rest then."""
+    for other in attempt.of_kind("exit"):
+        if other is event or not other.is_first or other.rank == event.rank or other.how == "stopped" or not other.code:
+            continue
+        if is_before(event, other, attempt):
+            continue
+        if not any(own.event_class in ("cascade", "timeout") for own in attempt.by_rank.get(other.rank, ())):
+            return True
+    return False
+
+
+def _is_later(event: LogEvent, attempt: Attempt) -> bool:
+    """After its own rank's complaint about others, or after those had given up waiting."""
+    for other in attempt.by_rank[event.rank] if event.rank is not None else ():
+        if other is event or other.event_class not in ("timeout", "cascade", "teardown") or other.kind == "network":
+            continue
+        if other.file == event.file and not other.by_launcher and not event.by_launcher:
+            if other.line < event.line:
+                return True
+        elif is_before(other, event, attempt) and not other.by_launcher:
+            return True
+    # Without a stamp of its own it is no older than the line before it, where others write into the same file.
+    waited = [other for other in attempt.of_class("timeout") if other.at is not None and other.is_dated]
+    ends = [other.at for other in waited if other.at is not None and (event.is_dated or other.file == event.file)]
+    latest = LATEST_S + attempt.clock_doubt_s
+    return bool(ends) and event.at is not None and event.at > min(ends) + latest
+
+
+def _is_survived(event: LogEvent, attempt: Attempt) -> bool:
+    """An exception that was caught: its rank went on after it."""
+    if event.kind != "exception" or event.rank is None:
+        return False
+    if event.survived:
+        return True
+    waits = [other for other in attempt.of_class("timeout") if other.rank == event.rank and not other.by_launcher]
+    if any(other.file == event.file and other.line > event.line for other in waits):
+        return True
+    starts = [begun for other in attempt.of_class("timeout") if (begun := start(other)) is not None]
+    return bool(starts) and event.at is not None and event.at < min(starts) - LONGEST_STEP_S
+
+
+def start(event: LogEvent) -> float | None:
+    """When it began to wait."""
+    if event.at is None or event.ran_s is None or not event.is_dated:
+        return None
+    return event.at - event.ran_s
+
+
+def is_before(one: LogEvent, other: LogEvent, attempt: Attempt) -> bool:
+    """Surely."""
+    if one.file == other.file and not one.by_launcher and not other.by_launcher and one.rank == other.rank:
+        return one.line < other.line
+    if one.at is None or other.at is None or not (one.is_dated and other.is_dated):
+        return False
+    whole = one.at == int(one.at) or other.at == int(other.at)
+    same = one.node == other.node and (bool(one.node) or one.file == other.file)
+    slack = max(ROUGH_S if whole else SAME_NODE_S, 0.0 if same else OTHER_NODE_S + attempt.clock_doubt_s)
+    return other.at - one.at >= slack

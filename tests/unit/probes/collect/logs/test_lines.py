@@ -1,0 +1,260 @@
+"""Single lines of logs, as published or seen, and what is told from them."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from mltop.probes.collect.logs.files import read_log
+from mltop.probes.collect.logs.prefixes import Clock, speaker_of
+from mltop.probes.collect.logs.tracebacks import kind_of_exception
+from mltop.probes.model.evidence.logs import LogEvent, LogFile, Speaker
+
+AT = time.mktime((2026, 11, 4, 12, 0, 0, 0, 0, -1))
+HEAD = "[rank7]:[E1103 10:00:05.123456789 ProcessGroupNCCL.cpp:683] [PG ID 0 PG GUID 0(default_pg) Rank 7] "
+TIMEOUT = (
+    "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=40, OpType=ALLREDUCE, NumelIn=4096, NumelOut=4096, "
+    "Timeout(ms)=600000) ran for 600031 milliseconds before timing out."
+)
+TRIPLE = (
+    "failure detected by watchdog at work sequence id: 40 PG status: last enqueued work: 42, last completed work: 39"
+)
+
+
+def read(tmp_path: Path, *lines: str, name: str = "train.log", end: str = "\n") -> LogFile:
+    path = tmp_path / name
+    path.write_text("\n".join(lines) + end)
+    return read_log(str(path))
+
+
+def only(tmp_path: Path, *lines: str) -> LogEvent:
+    (event,) = read(tmp_path, *lines).events
+    return event
+
+
+def test_a_timeout_has_its_collective_and_when_it_began(tmp_path: Path) -> None:
+    event = only(tmp_path, HEAD + TIMEOUT)
+    assert (event.kind, event.rank, event.sequence, event.op, event.sizes) == (
+        "collective_timeout", 7, 40, "ALLREDUCE", (4096, 4096),
+    )  # fmt: skip
+    assert event.ran_s == 600.031
+    assert event.group == ""
+    assert event.line == 1
+    assert event.at is not None
+    assert time.localtime(event.at)[1:6] == (11, 3, 10, 0, 5)
+
+
+@pytest.mark.parametrize(
+    ("line", "counts"),
+    [
+        (TRIPLE, (42, None, 39)),
+        (TRIPLE.replace(", last comp", ", last started work: 40 (ALLREDUCE), last comp"), (42, 40, 39)),
+        (TRIPLE.replace("42", "-1").replace("39", "-1"), (-1, None, -1)),
+        ("Timeout at NCCL work: 40, last enqueued NCCL work: 42, last completed NCCL work: 39.", (42, None, 39)),
+        ("[Rank 7] failure detected by watchdog at work: 40, last enqueued NCCL work: 42, last completed NCCL work: 39", (42, None, 39)),
+        ("Received a dump signal due to a collective timeout from  rank 2 and we will try our best to dump the debug info. "
+         "Last enqueued NCCL work: 42, last completed NCCL work: 39.This is most likely caused by …", (42, None, 39)),
+        ("Received a global timeout from another rank and will start to dump the debug info. Last enqueued NCCL work: 42, "
+         "last completed NCCL work: 39.", (42, None, 39)),
+    ],
+)  # fmt: skip
+def test_counters_of_all_releases(tmp_path: Path, line: str, counts: tuple[int, int | None, int]) -> None:
+    event = only(tmp_path, HEAD + line)
+    assert (event.enqueued, event.started, event.completed) == counts
+    assert event.rank == 7
+
+
+def test_a_sub_group_is_not_the_default_one(tmp_path: Path) -> None:
+    head = HEAD.replace("PG ID 0 PG GUID 0(default_pg) Rank 7", "PG ID 3 PG GUID 12(mesh_tp) Rank 1")
+    event = only(tmp_path, head + TIMEOUT)
+    assert (event.group, event.group_name, event.group_rank, event.rank) == ("12", "mesh_tp", 1, 7)
+
+
+@pytest.mark.parametrize("width", [72, 80, 100, 120])
+def test_a_wrapped_line_is_one(tmp_path: Path, width: int) -> None:
+    text = HEAD + TRIPLE.replace("42", "4242").replace("39", "3939")
+    pieces = [text[at : at + width] for at in range(0, len(text), width)]
+    event = only(tmp_path, "iteration 3", *pieces, "iteration 4")
+    assert (event.rank, event.enqueued, event.completed) == (7, 4242, 3939)
+
+
+def test_the_end_of_a_number_may_be_cut_off(tmp_path: Path) -> None:
+    file = read(tmp_path, HEAD + TRIPLE, end="")
+    assert file.is_cut
+    assert file.events == []
+
+
+def test_a_cut_exception_accuses_nobody(tmp_path: Path) -> None:
+    frames = [
+        "[rank1]: Traceback (most recent call last):",
+        '[rank1]:   File "/job/a.py", line 3, in f',
+        "[rank1]:     x()",
+    ]
+    assert read(tmp_path, *frames, "[rank1]: RuntimeError: [/__w/py", end="").events == []
+    assert read(tmp_path, *frames, "[rank1]: torch.distributed.Dist", end="").events == []
+    assert [event.kind for event in read(tmp_path, *frames, "[rank1]: ValueError: no").events] == ["exception"]
+
+
+def test_writes_of_others_begin_within_a_line(tmp_path: Path) -> None:
+    event = only(tmp_path, "iteration 12 | loss=2.1][rank3]:[E" + (HEAD + TIMEOUT).partition("[E")[2])
+    assert (event.rank, event.kind) == (3, "collective_timeout")
+
+
+def test_colours_bars_and_carriage_returns_do_not_hide(tmp_path: Path) -> None:
+    line = f"  3%|#   | 3/100\r  4%|#   | 4/100\r\x1b[31m{HEAD}{TIMEOUT}\x1b[0m\r"
+    assert only(tmp_path, line).rank == 7
+
+
+def test_the_same_line_a_hundred_times_is_kept_five_times(tmp_path: Path) -> None:
+    file = read(tmp_path, *[HEAD + TIMEOUT] * 100)
+    assert len(file.events) == 5
+    assert file.left_out == {"collective_timeout": 95}
+
+
+@pytest.mark.parametrize(
+    ("line", "speaker", "rest"),
+    [
+        ("[rank12]: x", Speaker(rank=12), "x"),
+        ("[default3]:[rank11]: x", Speaker(rank=11, local_rank=3), "x"),
+        ("12: [rank12]:[E1103", Speaker(rank=12, task=12), "[E1103"),
+        ("(RayTrainWorker pid=811, ip=10.0.0.2) x", Speaker(pid=811, node="10.0.0.2"), "x"),
+        ("(MegatronPolicyWorker[rank=31] pid=7, ip=10.0.0.3) x", Speaker(pid=7, node="10.0.0.3", rank=31), "x"),
+        ("(Worker_TP1 pid=99) x", Speaker(pid=99), "x"),
+        ("[RankMonServer77@n7:3] x", Speaker(pid=77, node="n7", rank=3), "x"),
+        ("[2026-11-02 10:00:05] n7:123:456 [2] x.cc:7 NCCL WARN y", Speaker(pid=123, node="n7"), "x.cc:7 NCCL WARN y"),
+        ("plain: text", Speaker(), "plain: text"),
+        ("[2026-11-02 10:00:05,123] [INFO] x", Speaker(), "[2026-11-02 10:00:05,123] [INFO] x"),
+    ],
+)
+def test_prefixes(line: str, speaker: Speaker, rest: str) -> None:
+    assert speaker_of(line) == (speaker, rest)
+
+
+@pytest.mark.parametrize(
+    ("text", "local"),
+    [
+        ("[E709 08:01:02.5 x.cpp:1]", (2026, 7, 9, 8, 1, 2)),
+        ("[E1118 08:01:02.5 x.cpp:1]", (2025, 11, 18, 8, 1, 2)),  # it cannot be of tomorrow
+        ("W1103 08:01:02.998000 29446 torch/x.py:1]", (2026, 11, 3, 8, 1, 2)),
+        ("2026-11-02 08:01:02,123 x", (2026, 11, 2, 8, 1, 2)),
+        ("2026-11-02_08:01:02", (2026, 11, 2, 8, 1, 2)),
+        ("Nov  2 08:01:02 n7 kernel: x", (2026, 11, 2, 8, 1, 2)),
+    ],
+)
+def test_stamps(text: str, local: tuple[int, ...]) -> None:
+    at = Clock(AT).stamp(text)
+    assert at is not None
+    assert tuple(time.localtime(at)[:6]) == local
+
+
+@pytest.mark.parametrize("text", ["[E9999 99:99:99.1 x]", "2026-13-45 08:01:02", "Foo  2 08:01:02", "12:34:56"])
+def test_what_is_no_stamp(text: str) -> None:
+    assert Clock(AT).stamp(text) is None
+
+
+def test_a_stamp_with_a_zone_is_the_same_everywhere() -> None:
+    assert Clock(AT).stamp("2026-11-02T08:01:02+02:00") == Clock(AT).stamp("2026-11-02T06:01:02Z")
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "kind"),
+    [
+        ("ValueError", "expected 8 columns", "exception"),
+        ("torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 2 GiB", "exception"),
+        ("RuntimeError", "CUDA error: an illegal memory access was encountered", "exception"),
+        ("OSError", "[Errno 28] No space left on device", "exception"),
+        ("botocore.exceptions.ReadTimeoutError", "Read timeout on endpoint URL: https://s3", "exception"),
+        ("requests.exceptions.ConnectionError", "HTTPSConnectionPool(host='x'): Connection refused", "exception"),
+        ("RuntimeError", "[gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.1]:4", "peer_exception"),
+        ("torch.distributed.DistBackendError", "NCCL error in: x, unhandled cuda error", "peer_exception"),
+        ("torch.distributed.DistStoreError", "Timed out after 301 seconds waiting for clients. 3/4", "peer_exception"),
+        ("ConnectionResetError", "[Errno 104] Connection reset by peer", "peer_exception"),
+        ("RuntimeError", "Socket Timeout: wait timeout after 300000ms, keys: /x", "peer_exception"),
+        ("EOFError", "", "peer_exception"),
+        ("ray.exceptions.ActorDiedError", "The actor died unexpectedly", "peer_exception"),
+        ("KeyboardInterrupt", "", "terminated"),
+        ("torch.distributed.elastic.multiprocessing.api.SignalException", "Process 1 got signal: 15", "terminated"),
+    ],
+)
+def test_who_speaks_of_others(name: str, message: str, kind: str) -> None:
+    assert kind_of_exception(name, message) == kind
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "named", "node"),
+    [
+        ("srun: error: n7: task 3: Killed", "died", (3,), "n7"),
+        ("srun: error: n7: tasks 0-2,5: Segmentation fault (core dumped)", "died", (0, 1, 2, 5), "n7"),
+        ("srun: error: n7: task 3: Out Of Memory", "oom_kill", (3,), "n7"),
+        ("srun: error: n7: task 3: Exited with exit code 1", "exit", (3,), "n7"),
+        ("srun: error: n7: tasks 0-2: Terminated", "exit", (0, 1, 2), "n7"),
+        ("slurmstepd: error: *** STEP 9.0 ON n7 CANCELLED AT 2026-11-02T10:00:00 DUE TO TIME LIMIT ***", "time_limit", (), "n7"),
+        ("slurmstepd: error: *** JOB 9 ON n7 CANCELLED AT 2026-11-02T10:00:00 DUE TO PREEMPTION ***", "preempted", (), "n7"),
+        ("slurmstepd: error: *** STEP 9.0 ON n7 CANCELLED AT 2026-11-02T10:00:00 ***", "cancelled", (), "n7"),
+        ("[rank0]:[E1103 10:00:05.1 ProcessGroupGloo.cpp:67] [Rank 0]: Ranks 1, 2 failed to pass monitoredBarrier in 2000 ms",
+         "barrier_named", (1, 2), ""),
+        ("[rank0]: [21] finished collective #904, but didn't join collective #905", "desync_named", (21,), ""),
+        ("n7:1:2 [3] NCCL WARN NET/IB: Got completion from peer 10.0.0.9<4567> with status=IBV_WC_RETRY_EXC_ERR(12) opcode=x "
+         "vendor_err=129 hca mlx5_1", "network", (), "n7"),
+        ("Nov  2 08:01:02 n7 kernel: NVRM: Xid (PCI:0000:1b:00): 79, pid='123', name=python, GPU has fallen", "xid", (), "n7"),
+    ],
+)  # fmt: skip
+def test_launchers_and_kernel(tmp_path: Path, line: str, kind: str, named: tuple[int, ...], node: str) -> None:
+    event = only(tmp_path, line)
+    assert (event.kind, event.named, event.node) == (kind, named, node)
+
+
+def test_a_chain_of_exceptions_is_told_by_its_last(tmp_path: Path) -> None:
+    block = ["Traceback (most recent call last):", '  File "/job/a.py", line 3, in f', "    x()"]
+    file = read(
+        tmp_path, *block, "queue.Empty", "", "During handling of the above exception, another exception occurred:", "",
+        *block, "torch.distributed.DistBackendError: NCCL error in: x", "", "iteration 1",
+    )  # fmt: skip
+    assert [event.kind for event in file.events] == ["peer_exception"]
+
+
+def test_a_workers_own_words_stand_for_it(tmp_path: Path) -> None:
+    file = read(
+        tmp_path, "[rank2]: Traceback (most recent call last):", '[rank2]:   File "/job/train.py", line 3, in main',
+        "[rank2]:     next(it)", "[rank2]: KeyError: Caught KeyError in DataLoader worker process 0.",
+        "[rank2]: Original Traceback (most recent call last):", '[rank2]:   File "/job/data.py", line 9, in __getitem__',
+        "[rank2]:     row['y']", "[rank2]: KeyError: 'y'",
+    )  # fmt: skip
+    assert [(event.kind, event.rank, event.text, event.place) for event in file.events] == [
+        ("exception", 2, "KeyError: 'y'", "__getitem__ (/job/data.py:9)")
+    ]
+
+
+def test_a_spawner_names_its_child(tmp_path: Path) -> None:
+    event = only(
+        tmp_path, "Traceback (most recent call last):", '  File "/venv/lib/python3.11/x.py", line 3, in join',
+        "torch.multiprocessing.spawn.ProcessRaisedException: ", "", "-- Process 3 terminated with the following error:",
+        "Traceback (most recent call last):", '  File "/job/a.py", line 7, in work', "    x()", "ValueError: no",
+    )  # fmt: skip
+    assert (event.kind, event.named, event.text) == ("child_named", (3,), "ValueError: no")
+
+
+def test_secrets_and_escapes_are_not_quoted(tmp_path: Path) -> None:
+    event = only(
+        tmp_path, "Traceback (most recent call last):", '  File "/job/a.py", line 7, in work', "    x()",
+        "ValueError: cannot log in with password=hunter2secret at https://joe:pw@host/x \x1b]0;owned\x07",
+    )  # fmt: skip
+    assert "hunter2secret" not in event.text
+    assert ":pw@" not in event.text
+    assert "\x1b" not in event.text
+
+
+@pytest.mark.parametrize("cut", ["Traceback (most recent ", "Traceback (mo"])
+@pytest.mark.parametrize("prefix", ["", "[rank4]: "])
+def test_the_first_line_of_a_traceback_may_be_wrapped(tmp_path: Path, cut: str, prefix: str) -> None:
+    rest = "Traceback (most recent call last):".removeprefix(cut)
+    lines = [
+        f"{prefix}{cut}",
+        rest,
+        f'{prefix}  File "/a.py", line 3, in f',
+        f"{prefix}    x()",
+        f"{prefix}ValueError: no",
+    ]
+    assert [(event.kind, event.text) for event in read(tmp_path, *lines).events] == [("exception", "ValueError: no")]

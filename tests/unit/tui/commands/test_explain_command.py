@@ -1,0 +1,143 @@
+"""`mltop explain` as a user meets it: exit codes, JSON, what is printed, what is refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from mltop.probes.investigate.explain import Reading
+from mltop.probes.investigate.explain import explain as investigated
+from mltop.probes.reach import UsageProblem
+from mltop.probes.reach.targets import TargetOptions
+from mltop.tui.app import output
+from mltop.tui.commands import explain
+
+CRASH = '[rank{0}]: Traceback (most recent call last):\n[rank{0}]:   File "/a.py", line 1, in f\n[rank{0}]: {1}\n'
+LOST = "torch.distributed.DistBackendError: NCCL error in: x, connection closed"
+
+
+def job(folder: Path, *errors: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    for rank, error in enumerate(errors):
+        (folder / f"rank_{rank}.log").write_text("step 1\n" + (CRASH.format(rank, error) if error else ""))
+    return folder
+
+
+def run(*paths: Path | str, capsys: pytest.CaptureFixture[str], **more: bool) -> tuple[int, str]:
+    code = explain.run(TargetOptions(), paths=list(map(str, paths)), as_json=more.pop("as_json", False), **more)
+    output.flush()
+    return code, capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("errors", "code", "words"),
+    [
+        (("", "ValueError: no", ""), 1, "rank 1 failed first: ValueError: no, in f (/a.py:1)"),
+        ((LOST, LOST, LOST), 3, "cannot tell who failed first"),
+        (("", "", ""), 0, "nothing in these files speaks of a failure"),
+    ],
+)
+def test_exit_codes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], errors: tuple[str, ...], code: int, words: str
+) -> None:
+    told, text = run(job(tmp_path / "logs", *errors), capsys=capsys)
+    assert told == code
+    assert words in " ".join(text.split())
+
+
+def test_stopped_from_outside_is_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = job(tmp_path / "logs", "", "")
+    (folder / "slurm.err").write_text(
+        "slurmstepd: error: *** JOB 9 ON n7 CANCELLED AT 2026-11-03T10:00:00 DUE TO TIME LIMIT ***\n"
+    )
+    code, text = run(folder, capsys=capsys)
+    assert code == 0
+    assert "stopped from outside: Slurm's time limit ended it" in " ".join(text.split())
+
+
+def test_json_is_as_it_is_documented(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = job(tmp_path / "logs", LOST, "ValueError: no", LOST)
+    code, text = run(folder, as_json=True, capsys=capsys)
+    told = json.loads(text)
+    assert code == told["exit"] == 1
+    assert told["schema"] == 1
+    assert told["coverage"] == 1.0
+    assert sorted(file["file"] for file in told["files"]) == [str(folder / f"rank_{rank}.log") for rank in range(3)]
+    (of_job,) = told["jobs"]
+    assert [culprit["rank"] for culprit in of_job["incident"]["culprits"]] == [1]
+    assert of_job["incident"]["kind"] == "crash"
+    assert of_job["incident"]["evidence"][0]["where"] == f"{folder}/rank_1.log:4"
+    assert [end["rank"] for end in of_job["ranks"]] == [0, 1, 2]
+    first = of_job["ranks"][0]
+    assert {"rank", "node", "death", "enqueued", "completed", "last_line_at", "file"} <= first.keys()
+    assert first["death"]["how"] == "exit"
+
+
+def test_several_jobs_have_the_gravest_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job(tmp_path / "a", "", "ValueError: no")
+    job(tmp_path / "b", LOST, LOST)
+    code, text = run(tmp_path, capsys=capsys)
+    assert code == 3
+    assert text.count("job ") >= 2
+
+
+def test_from_standard_input(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "".join(CRASH.format(rank, LOST) for rank in (0, 2)) + CRASH.format(1, "ValueError: no")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    code, told = run("-", capsys=capsys)
+    assert code == 1
+    assert "rank 1" in told
+
+
+@pytest.mark.parametrize("what", ["no paths", "missing", "binary", "empty folder", "nodes"])
+def test_bad_usage_is_one_sentence(tmp_path: Path, what: str) -> None:
+    (tmp_path / "binary.log").write_bytes(b"\0" * 5000)
+    (tmp_path / "empty").mkdir()
+    paths = {
+        "missing": ["nowhere"],
+        "binary": [str(tmp_path / "binary.log")],
+        "empty folder": [str(tmp_path / "empty")],
+    }
+    options = TargetOptions(nodes=("n1",)) if what == "nodes" else TargetOptions()
+    with pytest.raises(UsageProblem):
+        explain.run(options, paths=paths.get(what, []), as_json=False)
+
+
+def test_nothing_secret_and_no_escape_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = job(
+        tmp_path / "logs", "", "ValueError: HF_TOKEN=hf_abcdefghijABCDEFGHIJ1234 \x1b[2J\x1b]0;owned\x07 is wrong"
+    )
+    for as_json in (False, True):
+        _, text = run(folder, as_json=as_json, capsys=capsys)
+        assert "hf_abcdefghij" not in text
+        assert "\x1b]" not in text
+        assert "owned" not in text
+
+
+def test_interrupted_it_says_what_it_knows(tmp_path: Path) -> None:
+    folder = job(tmp_path / "logs", LOST, "ValueError: no", LOST, "")
+
+    def interrupt(reading: Reading) -> None:
+        if reading.files_done == 3:
+            raise KeyboardInterrupt
+
+    found = investigated([str(folder)], interrupt)
+    assert not found.is_whole
+    (told,) = found.jobs
+    assert told.incident is not None
+    assert [culprit.rank for culprit in told.incident.culprits] == [1]
+
+
+@pytest.mark.parametrize(("job_id", "words"), [("x", "is not a Slurm job id"), ("7", "Slurm knows no such job")])
+def test_a_job_that_slurm_does_not_know(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job_id: str, words: str
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UsageProblem, match=words):
+        explain.run(TargetOptions(job=job_id), paths=[], as_json=False)
