@@ -1,0 +1,1 @@
+"""What a job itself told, judged: its logs, its recorders' counters, NCCL's own view. Pure."""

@@ -1,0 +1,203 @@
+"""One process group, as the counters of its members tell of it: the operation that it stands at, and who is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from mltop.probes.judge.evidence.operations import OF_ALL, Signature, agree, kind_of, signature
+from mltop.probes.judge.values import known
+from mltop.probes.model.evidence.collectives import Group, GroupProgress, Operation
+
+DEFAULT_DESCRIPTION, DEFAULT_NAME = "default_pg", "0"
+GLOO = "gloo"
+# The surest of several that count one rank: a recorder writes an operation down before it is handed over.
+_SUREST = ("flight_recorder", "ras", "log")
+
+
+@dataclass
+class Case:
+    """``sequence``: the operation that the group stands at, None: none is waited in.
+
+    ``waiting``: who has launched it, and it has not ended there; ``absent``: who has not launched it; ``passed``: where
+    it has ended; ``lagging``: whose counters are older than the others' (a watchdog that was late). ``missing``:
+    members without a record, by their numbers; ``is_whole``: all members are known to have one.
+    """
+
+    group: Group
+    records: list[GroupProgress]
+    sequence: int | None = None
+    waiting: list[GroupProgress] = field(default_factory=list)
+    absent: list[GroupProgress] = field(default_factory=list)
+    passed: list[GroupProgress] = field(default_factory=list)
+    lagging: list[GroupProgress] = field(default_factory=list)
+    missing: tuple[int, ...] = ()
+    is_whole: bool = False
+
+    @property
+    def entered(self) -> list[GroupProgress]:
+        return [*self.waiting, *self.passed]
+
+    def operation_of(self, record: GroupProgress) -> Operation | None:
+        """What this rank has launched under the number that the group stands at."""
+        return next((each for each in record.operations if each.sequence == self.sequence and not each.p2p), None)
+
+    def began_at(self, record: GroupProgress) -> float | None:
+        operation = self.operation_of(record)
+        return operation.created_at if operation is not None else None
+
+    @property
+    def since(self) -> float | None:
+        """When the first of those that wait launched it."""
+        return min(known(map(self.began_at, self.waiting)), default=None)
+
+    def sides(self) -> list[tuple[Operation, list[GroupProgress]]]:
+        """Ranks that are in the same operation together, the most first: one side where nothing contradicts."""
+        told = [(record, op) for record in self.entered if (op := self.operation_of(record)) is not None]
+        if agree(signature(operation) for _, operation in told):
+            return [(told[0][1], [record for record, _ in told])] if told else []
+        sides: dict[Signature, list[tuple[GroupProgress, Operation]]] = {}
+        for record, operation in told:
+            sides.setdefault(signature(operation), []).append((record, operation))
+        joined: list[tuple[Signature, list[tuple[GroupProgress, Operation]]]] = []
+        for own, side in sorted(sides.items(), key=lambda each: (-sum(map(bool, each[0])), -len(each[1]))):
+            fitting = [other for other in joined if agree((own, other[0]))]
+            if not own[0] or len(fitting) > 1:
+                continue  # it may be on either side: it is on none
+            if fitting:
+                fitting[0][1].extend(side)
+            else:
+                joined.append((own, side))
+        joined.sort(key=lambda each: -len(each[1]))
+        return [(side[0][1], [record for record, _ in side]) for _, side in joined]
+
+    @property
+    def operation(self) -> Operation | None:
+        """What most are in."""
+        return next((operation for operation, _ in self.sides()), None)
+
+
+def cases_of(progress: Iterable[GroupProgress], world_size: int | None = None) -> list[Case]:
+    """A case for each group. ``world_size``: of the job, by which members without a record are known."""
+    return [_case(group, records, world_size) for group, records in _by_group(progress)]
+
+
+def _by_group(progress: Iterable[GroupProgress]) -> list[tuple[Group, list[GroupProgress]]]:
+    """A group has one name in its job; where two sets of ranks have the same name, these are two groups."""
+    by_name: dict[tuple[str, str], list[GroupProgress]] = {}
+    for record in progress:
+        by_name.setdefault((record.group.name, _description(record.group)), []).append(record)
+    groups = []
+    for alike in by_name.values():
+        members = list(dict.fromkeys(known(record.group.ranks for record in alike)))
+        for ranks in (*members, *(() if members else (None,))):
+            own = [record for record in alike if _may_be_of(record, ranks, members)]
+            group = next((record.group for record in own if record.group.ranks == ranks), alike[0].group)
+            backend = next((record.group.backend for record in own if record.group.backend), "")
+            groups.append((replace(group, backend=backend), _newest_of_each(own)))
+    return groups
+
+
+def _description(group: Group) -> str:
+    return "" if is_default(group) else group.description
+
+
+def is_default(group: Group) -> bool:
+    """Whether it is the group of all ranks of its job."""
+    return group.description == DEFAULT_DESCRIPTION or (group.name == DEFAULT_NAME and not group.description)
+
+
+def _may_be_of(record: GroupProgress, ranks: tuple[int, ...] | None, all_members: Sequence[tuple[int, ...]]) -> bool:
+    if record.group.ranks is not None or ranks is None:
+        return record.group.ranks == ranks
+    return len(all_members) == 1 or record.rank in ranks
+
+
+def _newest_of_each(records: Iterable[GroupProgress]) -> list[GroupProgress]:
+    """One record of each rank, in the order of their numbers. Those of ranks without any number are left out."""
+    best: dict[int, GroupProgress] = {}
+    for told in records:
+        record = _numbered(told)
+        if record.rank is None or record.enqueued is None:
+            continue
+        other = best.get(record.rank)
+        if other is None or _worth(record) > _worth(other):
+            best[record.rank] = record
+    return [best[rank] for rank in sorted(best)]
+
+
+def _numbered(record: GroupProgress) -> GroupProgress:
+    """By its number in the job, which follows from the one in the group where the members are known."""
+    ranks, place = record.group.ranks, record.group_rank
+    if record.rank is None and ranks is not None and place is not None and 0 <= place < len(ranks):
+        return replace(record, rank=ranks[place])
+    return record
+
+
+def _worth(record: GroupProgress) -> tuple[int, float, int]:
+    order = _SUREST.index(record.source) if record.source in _SUREST else len(_SUREST)
+    return -order, record.at or 0.0, record.enqueued or 0
+
+
+def _case(group: Group, records: list[GroupProgress], world_size: int | None) -> Case:
+    case = Case(group, records)
+    members = group.ranks
+    if members is None and is_default(group) and world_size:
+        members = tuple(range(world_size))
+    have = {record.rank for record in records}
+    case.missing = tuple(sorted(rank for rank in members or () if rank not in have))
+    size = len(members) if members is not None else group.size
+    case.is_whole = size is not None and len(records) >= size and not case.missing
+    _place(case, records)
+    return case
+
+
+def _place(case: Case, records: Sequence[GroupProgress]) -> None:
+    """At the first operation that has not ended everywhere. Who alone has not ended what all others have is late in
+    telling, and is set aside: an operation of all cannot end without him.
+    """
+    rest = list(records)
+    while True:
+        open_at = [record.completed + 1 for record in rest if _waits(record) and record.completed is not None]
+        if not open_at:
+            case.sequence = _last_of_gloo(case, rest)
+            return
+        at = case.sequence = min(open_at)
+        case.waiting = [record for record in rest if _entered(record, at) and not _passed(record, at)]
+        case.passed = [record for record in rest if _entered(record, at) and _passed(record, at)]
+        case.absent = [record for record in rest if not _entered(record, at)]
+        if case.absent or not case.passed or len(case.waiting) >= len(case.passed):
+            return
+        case.lagging += case.waiting
+        rest = case.passed
+
+
+def _last_of_gloo(case: Case, records: Sequence[GroupProgress]) -> int | None:
+    """Gloo counts what took too long as ended: the last operation may be one that nobody came out of.
+
+    Who has not launched what others have, and what cannot end without him, is who they waited for.
+    """
+    case.waiting, case.absent, case.passed = [], [], []
+    if len(records) < 2 or any(record.group.backend != GLOO for record in records if record.operations):
+        return None
+    at = case.sequence = max(known(record.enqueued for record in records), default=-1)
+    if at < 0:
+        return None
+    case.passed = [record for record in records if _entered(record, at)]
+    absent = [record for record in records if not _entered(record, at)]
+    if absent and case.operation is not None and kind_of(case.operation.name) in OF_ALL:
+        case.waiting, case.absent, case.passed = case.passed, absent, []
+    return None if absent and not case.absent else at
+
+
+def _waits(record: GroupProgress) -> bool:
+    """Whether it has launched what has not ended."""
+    return record.completed is not None and record.enqueued is not None and record.enqueued > record.completed
+
+
+def _entered(record: GroupProgress, sequence: int) -> bool:
+    return record.enqueued is not None and record.enqueued >= sequence
+
+
+def _passed(record: GroupProgress, sequence: int) -> bool:
+    return record.completed is not None and record.completed >= sequence
