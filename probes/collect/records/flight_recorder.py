@@ -41,7 +41,7 @@ MOST_TENSORS, MOST_DIMENSIONS = 16, 8  # of one operation
 MOST_FRAMES = 12
 MOST_MEMBERS = 65_536
 # Operations that are kept of a group: the last completed ones, the first and the last of the others.
-KEPT_COMPLETED, KEPT_FIRST, KEPT_LAST = 16, 24, 8
+KEPT_COMPLETED, KEPT_FIRST, KEPT_LAST = 8, 16, 4
 WRITING_S = 5.0  # a file that ends in the middle and was written to so lately is not finished
 DEFAULT_GROUP = "default_pg"
 _STATES: dict[object, OperationState] = {"scheduled": "scheduled", "started": "started", "completed": "completed"}

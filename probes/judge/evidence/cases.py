@@ -162,14 +162,16 @@ def _place(case: Case, records: Sequence[GroupProgress]) -> None:
         if not open_at:
             case.sequence = _last_of_gloo(case, rest)
             return
-        at = case.sequence = min(open_at)
-        case.waiting = [record for record in rest if _entered(record, at) and not _passed(record, at)]
-        case.passed = [record for record in rest if _entered(record, at) and _passed(record, at)]
+        at = min(open_at)
+        waiting = [record for record in rest if _entered(record, at) and not _passed(record, at)]
+        passed = [record for record in rest if _entered(record, at) and _passed(record, at)]
         case.absent = [record for record in rest if not _entered(record, at)]
-        if case.absent or not case.passed or len(case.waiting) >= len(case.passed):
+        if case.absent or not passed or len(waiting) >= len(passed):
+            late = [record for record in case.lagging if _entered(record, at)]
+            case.sequence, case.waiting, case.passed = at, [*waiting, *late], passed
             return
-        case.lagging += case.waiting
-        rest = case.passed
+        case.lagging += waiting
+        rest = passed
 
 
 def _last_of_gloo(case: Case, records: Sequence[GroupProgress]) -> int | None:

@@ -12,54 +12,17 @@ A record tells of its time only: one that was written before the others began to
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 from mltop.probes.judge.evidence.cases import GLOO, Case, cases_of
 from mltop.probes.judge.evidence.pairs import pair_cases
 from mltop.probes.judge.values import known
 from mltop.probes.model import Confidence
 from mltop.probes.model.evidence.collectives import Group, GroupProgress, Operation
-from mltop.probes.model.vocabulary import PROGRESS_KINDS, EvidenceSource, ProgressKind
+from mltop.probes.model.evidence.progress import ProgressVerdict, Side
+from mltop.probes.model.vocabulary import PROGRESS_KINDS, ProgressKind
 
 LATE_S = 2.0  # so much later than the others a rank may come to an operation: clocks differ, and so do ranks
-
-
-@dataclass(frozen=True)
-class Side:
-    """Ranks that are in one and the same operation, while others of their group are in another."""
-
-    ranks: tuple[int, ...]
-    operation: Operation
-
-
-@dataclass(frozen=True)
-class ProgressVerdict:
-    """What the counters of one group say. Ranks are the job's, in order.
-
-    ``sequence``, ``operation``: what the group stands at. ``culprits``: who is accused; ``waiting``: who has launched
-    it and waits. ``missing``: members of whom there is no record. ``sides``: who is in what, where that differs (most
-    first); of "uneven" and "circle" who has entered. ``counters``: what it rests on, of every member that told.
-    ``blocked``: other groups that stand because of this one. ``since``: unix s.
-    """
-
-    kind: ProgressKind
-    group: Group
-    sequence: int | None = None
-    operation: Operation | None = None
-    culprits: tuple[int, ...] = ()
-    waiting: tuple[int, ...] = ()
-    missing: tuple[int, ...] = ()
-    sides: tuple[Side, ...] = ()
-    counters: tuple[GroupProgress, ...] = ()
-    blocked: tuple[Group, ...] = ()
-    confidence: Confidence = "low"
-    since: float | None = None
-
-    @property
-    def source(self) -> EvidenceSource:
-        """Who told most of it."""
-        sources = [record.source for record in self.counters]
-        return max(sources, key=sources.count, default="log")
 
 
 def judge_progress(progress: Iterable[GroupProgress], world_size: int | None = None) -> tuple[ProgressVerdict, ...]:
@@ -212,7 +175,11 @@ def _sides_of(sides: Sequence[tuple[Operation, list[GroupProgress]]]) -> tuple[S
 
 
 def _not_started(case: Case) -> list[GroupProgress]:
-    """Those on whom the operation's kernel has not begun, where it runs on more ranks than that."""
+    """Those on whom the operation's kernel has not begun, where it runs on more ranks than that. Of a rank whose
+    watchdog is late nobody knows.
+    """
+    if case.lagging:
+        return []
     states = [(record, op.state) for record in case.waiting if (op := case.operation_of(record)) is not None]
     started = [record for record, state in states if state == "started"]
     scheduled = [record for record, state in states if state == "scheduled"]
@@ -262,7 +229,7 @@ def _said(
         waiting,
         case.missing,
         sides,
-        tuple(case.records),
+        tuple(replace(record, operations=tuple(known((case.operation_of(record),)))) for record in case.records),
         blocked,
         confidence,
         case.since,

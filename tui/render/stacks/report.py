@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mltop.probes.investigate.advice import to_do
+from mltop.probes.judge.evidence.words import progress_evidence
 from mltop.probes.model import CONFIDENCES, Culprit, Incident, JobReport, StackDigest
 from mltop.probes.model.ranks import Ranges, ranks_text
 from mltop.probes.model.units import clock_time, seconds
@@ -161,7 +162,8 @@ class ReportLines:
             verb = "waits" if waiting.ranks.count == 1 else "wait"
             cells += [Cell("; " if cells else ""), Cell(f"{ranks_text(waiting.ranks)} ")]
             cells += [Cell(f"{verb} in {waiting.where}", "waits" if verdict.kind != "moving" else "")]
-        for text in verdict.evidence:
+        of_records = [line.text for told in self.report.progress for line in progress_evidence(told)]
+        for text in (*verdict.evidence, *of_records):
             cells.append(Cell(f"{'; ' if cells else ''}{text}"))
         return cells
 

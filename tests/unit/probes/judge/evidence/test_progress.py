@@ -122,6 +122,7 @@ def test_a_late_watchdog_is_no_culprit_and_hides_none() -> None:
     told[5]["pg_status"]["0"].update(last_completed_collective=30)
     verdict = first(told)
     assert (verdict.kind, verdict.culprits) == ("never_entered", (6,))
+    assert verdict.waiting == (0, 1, 2, 3, 4, 5, 7)
 
 
 def test_who_stands_between_recording_and_handing_over_has_entered() -> None:
