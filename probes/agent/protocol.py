@@ -40,7 +40,9 @@ _PIECE_HEADER_ROOM = 40  # index, count, bytes and blanks
 
 MessageKind = Literal["boot", "hello", "slow", "sample", "part", "done", "error", "need", "pong", "progress"]
 RequestKind = Literal["request", "cancel", "ping", "file"]
-Operation = Literal["stacks", "doctor", "kernel_lines", "probe", "probe_tell", "signal", "signal_facts", "diagnose"]
+Operation = Literal[
+    "stacks", "doctor", "kernel_lines", "probe", "probe_tell", "signal", "signal_facts", "diagnose", "ras"
+]
 
 
 @dataclass

@@ -71,6 +71,7 @@ class Requests:
             "diagnose": self._diagnose,
             "signal_facts": self._signal_facts,
             "probe_tell": self._probe_tell,
+            "ras": self._ras,
         }
 
     def start(self, request: Request) -> None:
@@ -154,6 +155,11 @@ class Requests:
         if self._samples is None:
             raise Unavailable("this agent takes no samples, so it does not know whether the node is free")
         return diagnose(self._ranks(), self._samples, cancelled)
+
+    def _ras(self, request: Request, cancelled: threading.Event) -> Answer:  # noqa: ARG002 - has a deadline of its own
+        from mltop.probes.agent.ras import ask_nccl
+
+        return ask_nccl(request.args, self._ranks())
 
     def _probe(self, request: Request, cancelled: threading.Event) -> Answer:
         from mltop.probes.active.child import fields_of

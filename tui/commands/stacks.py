@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from mltop.probes.investigate.capture import is_packed, rejudge, stacks_object
 from mltop.probes.investigate.diagnosis import diagnosed
@@ -51,6 +52,8 @@ def run(
     raw: bool,
     config: Config = DEFAULTS,
     pids: str | None = None,
+    ras: bool = False,
+    ras_any_version: bool = False,
 ) -> int:
     """Exit 0: every node answered; 3: some did not, or a job could not be judged, and the output says why; 130:
     interrupted.
@@ -60,6 +63,8 @@ def run(
     targets = resolve(options)
     if targets.recording is not None and (samples is not None or native or locals_ != "ints"):
         raise UsageProblem("--recording", "holds what was dumped then", "--samples, --native and --locals dump anew")
+    if targets.recording is not None and (ras or ras_any_version):
+        raise UsageProblem("--ras", "asks jobs that run: there are none in a recording")
     if targets.recording is None:
         refuse_read_only(options, "stacks")
     plan = Plan(rounds=1 if raw and samples is None else samples)
@@ -70,7 +75,9 @@ def run(
         with recording_problems():
             material, reports = rejudge(targets.recording, targets.job or None)
     else:
-        material, reports, interrupted, failed = live(targets, options, request)
+        material, reports, interrupted, failed = live(
+            targets, options, request, Ras(ras or ras_any_version, ras_any_version)
+        )
     note_gaps(material)
     note_unassigned(material, request.pids)
     for report in reports:
@@ -119,8 +126,18 @@ def exit_code(material: Material, reports: list[JobReport], interrupted: bool, f
     return EXIT_UNREACHABLE if material.not_answered or unjudged else 0
 
 
+class Ras(NamedTuple):
+    """Whether NCCL's RAS is asked, too, and of which versions."""
+
+    wanted: bool = False
+    any_version: bool = False
+
+
+NO_RAS = Ras()
+
+
 def live(
-    targets: Targets, options: TargetOptions, request: StackRequest
+    targets: Targets, options: TargetOptions, request: StackRequest, ras: Ras = NO_RAS
 ) -> tuple[Material, list[JobReport], bool, str]:
     """What was dumped and judged, whether the user ended it early, and why the dump failed ("": it did not)."""
     interrupted, failed = False, ""
@@ -132,6 +149,11 @@ def live(
             while not run.wait(LOOK_S) and time.monotonic() < give_up_at:
                 machines.stderr.failures(machines.session.view().nodes)
                 so_far.show()
+            if ras.wanted and run.wait(0.0) and not run.error:
+                from mltop.probes.investigate.ras import ask_about
+
+                hub, tell = machines.session.hub, machines.stderr.show
+                ask_about(hub, run.material, run.reports, consent=ras.any_version, tell=tell)
         except KeyboardInterrupt:
             interrupted = True
         if not run.wait(0.0):

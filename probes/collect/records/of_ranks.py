@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 
 from mltop.probes.collect.ranks import procfs
@@ -102,8 +103,8 @@ def _seen_from_here(path: str, pid: int) -> str:
     return path
 
 
-def variables_of(pid: int) -> dict[str, str]:
-    """Where the process, as it is now, says that its records lie; where that cannot be told, as it was started."""
+def variables_of(pid: int, names: Iterable[str] = _NAMES) -> dict[str, str]:
+    """These variables of a process as it is now; where that cannot be told, as it was started."""
     root = paths.proc()
     content = b""
     with suppress(OSError):
@@ -111,7 +112,7 @@ def variables_of(pid: int) -> dict[str, str]:
     with suppress(OSError, Unreadable):
         content = read_live_environ(root, pid, procfs.read_stat(root, pid).start_ticks) or content
     pairs = (variable.partition(b"=") for variable in content.split(b"\0"))
-    wanted = {name.encode(): name for name in _NAMES}
+    wanted = {name.encode(): name for name in names}
     found: dict[str, str] = {}
     for name, _, value in pairs:
         if name in wanted:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from mltop.probes.judge.deaths import Death, Deaths, kind_of_end, order_of
-from mltop.probes.judge.evidence.words import progress_evidence
+from mltop.probes.judge.evidence.progress_words import progress_evidence
 from mltop.probes.judge.health.rule import FAILED
 from mltop.probes.judge.incidents.scene import JobScene, Place, Stacks
 from mltop.probes.judge.values import known

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mltop.probes.investigate.advice import to_do
-from mltop.probes.judge.evidence.words import progress_evidence
+from mltop.probes.judge.evidence.progress_words import progress_evidence
 from mltop.probes.model import CONFIDENCES, Culprit, Incident, JobReport, StackDigest
 from mltop.probes.model.ranks import Ranges, ranks_text
 from mltop.probes.model.units import clock_time, seconds

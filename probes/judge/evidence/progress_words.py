@@ -28,6 +28,16 @@ def _lines(told: ProgressVerdict) -> Iterator[str]:
         has = "has" if len(told.culprits) == 1 else "have"
         launched = _launched(each for each in told.counters if each.rank in told.culprits)
         yield f"{ranks_text(told.culprits)} {has} not entered {here}{launched}; {_waiting(told)}"
+    elif told.kind == "unresponsive":
+        who = ranks_text(told.culprits) if told.culprits else "some ranks"
+        verb = "does" if len(told.culprits) == 1 else "do"
+        yield f"{who} of {group_text(told.group)} {verb} not answer NCCL's RAS: stopped or gone, or the node is"
+    elif told.kind == "init":
+        missing = f", {ranks_text(told.culprits)} not" if told.culprits else ""
+        yield f"{group_text(told.group)} is being made: {ranks_text(told.waiting)} {_is(told.waiting)} there{missing}"
+    elif told.kind == "mismatch" and not told.sides:
+        who = f": {ranks_text(told.culprits)} of others than the rest" if told.culprits else ""
+        yield f"ranks of {group_text(told.group)} have launched {told.sequence} operations of different kinds{who}"
     elif told.kind == "mismatch":
         yield f"in operation {told.sequence} of {group_text(told.group)} {_sides(told.sides)}"
     elif told.kind == "not_started":
