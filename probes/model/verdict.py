@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from mltop.probes.model.evidence.progress import ProgressVerdict
+from mltop.probes.model.evidence.collectives import ProgressVerdict
 from mltop.probes.model.gap import Gap
 from mltop.probes.model.ranks import Ranges
 from mltop.probes.model.sample import JobKey, RankSample

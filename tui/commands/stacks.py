@@ -42,6 +42,16 @@ CANCEL_S = 5.0  # for an interrupted dump to judge what it has
 LATE_S = 4.0  # after its deadline a dump has ended, unless it was given more than it can judge
 
 
+class Ras(NamedTuple):
+    """Whether NCCL's RAS is asked, too, and of which versions."""
+
+    wanted: bool = False
+    any_version: bool = False
+
+
+NO_RAS = Ras()
+
+
 def run(
     options: TargetOptions,
     *,
@@ -61,12 +71,8 @@ def run(
     if as_json and raw:
         raise UsageProblem("--json --raw", "only one of them can be printed")
     targets = resolve(options)
-    if targets.recording is not None and (samples is not None or native or locals_ != "ints"):
-        raise UsageProblem("--recording", "holds what was dumped then", "--samples, --native and --locals dump anew")
-    if targets.recording is not None and (ras or ras_any_version):
-        raise UsageProblem("--ras", "asks jobs that run: there are none in a recording")
-    if targets.recording is None:
-        refuse_read_only(options, "stacks")
+    wanted = Ras(ras or ras_any_version, ras_any_version)
+    refuse(targets, options, anew=samples is not None or native or locals_ != "ints", ras=wanted)
     plan = Plan(rounds=1 if raw and samples is None else samples)
     request = request_for(targets, StackRequest(plan=plan, native=native, ints=locals_ == "ints", raw=raw), pids)
     request = replace(request, deadline_s=options.timeout_s)
@@ -75,9 +81,7 @@ def run(
         with recording_problems():
             material, reports = rejudge(targets.recording, targets.job or None)
     else:
-        material, reports, interrupted, failed = live(
-            targets, options, request, Ras(ras or ras_any_version, ras_any_version)
-        )
+        material, reports, interrupted, failed = live(targets, options, request, wanted)
     note_gaps(material)
     note_unassigned(material, request.pids)
     for report in reports:
@@ -98,6 +102,16 @@ def run(
     if is_empty:
         say(f"{targets.recording}: neither stacks nor samples in it")
     return EXIT_UNREACHABLE if is_empty else exit_code(material, reports, interrupted, failed)
+
+
+def refuse(targets: Targets, options: TargetOptions, *, anew: bool, ras: Ras) -> None:
+    """Raises UsageProblem for what a recording has no answer to, and for machines that are not to be touched."""
+    if targets.recording is None:
+        refuse_read_only(options, "stacks")
+    elif anew:
+        raise UsageProblem("--recording", "holds what was dumped then", "--samples, --native and --locals dump anew")
+    elif ras.wanted:
+        raise UsageProblem("--ras", "asks jobs that run: there are none in a recording")
 
 
 def request_for(targets: Targets, request: StackRequest, pids: str | None) -> StackRequest:
@@ -124,16 +138,6 @@ def exit_code(material: Material, reports: list[JobReport], interrupted: bool, f
         return EXIT_INTERRUPTED
     unjudged = bool(failed) or any(report.error for report in reports)
     return EXIT_UNREACHABLE if material.not_answered or unjudged else 0
-
-
-class Ras(NamedTuple):
-    """Whether NCCL's RAS is asked, too, and of which versions."""
-
-    wanted: bool = False
-    any_version: bool = False
-
-
-NO_RAS = Ras()
 
 
 def live(

@@ -18,16 +18,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from mltop.probes.collect.records.names import rank_of_name
-from mltop.probes.collect.records.opening import MOST_BYTES, Unusable, read_of
+from mltop.probes.collect.records.files import MOST_BYTES, Unusable, rank_of_name, read_of
 from mltop.probes.collect.records.pickles import CutOff, Malformed, read_pickle
-from mltop.probes.collect.records.plain_json import read_json
 from mltop.probes.collect.records.values import (
     counted,
     entries_of,
     name_text,
     place_text,
     rank_number,
+    read_json,
     seconds_of_ns,
     table_of,
     whole,

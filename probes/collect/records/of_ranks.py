@@ -14,8 +14,8 @@ from contextlib import suppress
 
 from mltop.probes.collect.ranks import procfs
 from mltop.probes.collect.ranks.live_environ import Unreadable, read_live_environ
+from mltop.probes.collect.records.files import Place, pipe_of, places_of
 from mltop.probes.collect.records.flight_recorder import FlightRecord, read_flight_record
-from mltop.probes.collect.records.names import Place, pipe_of, places_of
 from mltop.probes.collect.redaction.values import shown_path
 from mltop.probes.collect.sysfile import read_link
 from mltop.probes.model import Gap, RankSample

@@ -1,11 +1,15 @@
-"""Single values of what recorders write: numbers that may be texts, times, texts fit to leave a node. Python 3.9."""
+"""JSON of strangers, and single values of what recorders write: numbers that may be texts, times, texts fit to leave a
+node. Text of a megabyte can become a hundred of objects: it is bounded before it is decoded. Python 3.9.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
+from mltop.probes.collect.records.pickles import MOST_CONTAINERS, CutOff, Malformed
 from mltop.probes.collect.redaction.shapes import clipped, without_tokens
 from mltop.probes.collect.stacks.frames import WRAPPERS, last_name
 from mltop.probes.collect.stacks.ownership import short_file
@@ -66,3 +70,29 @@ def place_text(function: object, path: object, line: object) -> str:
         return ""
     number = whole(line)
     return f"{name} ({without_tokens(file)}:{number if number is not None and number >= 0 else '?'})"
+
+
+MOST_COMMAS = 3_000_000
+_MOST_JSON_DIGITS = 32
+_NAMES = ("true", "false", "null")
+
+
+def read_json(content: bytes) -> Any:
+    """The value. Raises Malformed, of text that ends too early CutOff."""
+    if content.count(b"{") + content.count(b"[") > MOST_CONTAINERS or content.count(b",") > MOST_COMMAS:
+        raise Malformed("it holds more values than any such record")
+    try:
+        return json.loads(content.decode("utf-8", "replace"), parse_int=_int, parse_constant=lambda _: None)
+    except json.JSONDecodeError as error:
+        rest = error.doc[error.pos :].rstrip()
+        if len(rest) <= 1 or error.msg.startswith("Unterminated") or any(name.startswith(rest) for name in _NAMES):
+            raise CutOff("it ends in the middle") from None
+        raise Malformed(f"it is no JSON (line {error.lineno})") from None
+    except (ValueError, RecursionError):
+        raise Malformed("it is nested too deeply, or a number in it cannot be") from None
+
+
+def _int(digits: str) -> int:
+    if len(digits) > _MOST_JSON_DIGITS:
+        raise ValueError("too long")
+    return int(digits)

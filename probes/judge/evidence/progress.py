@@ -14,12 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from mltop.probes.judge.evidence.cases import GLOO, Case, cases_of
-from mltop.probes.judge.evidence.pairs import pair_cases
+from mltop.probes.judge.evidence.cases import GLOO, Case, cases_of, pair_cases
 from mltop.probes.judge.values import known
 from mltop.probes.model import Confidence
-from mltop.probes.model.evidence.collectives import Group, GroupProgress, Operation
-from mltop.probes.model.evidence.progress import ProgressVerdict, Side
+from mltop.probes.model.evidence.collectives import Group, GroupProgress, Operation, ProgressVerdict, Side
 from mltop.probes.model.vocabulary import PROGRESS_KINDS, ProgressKind
 
 LATE_S = 2.0  # so much later than the others a rank may come to an operation: clocks differ, and so do ranks

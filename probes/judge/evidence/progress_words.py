@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from mltop.probes.judge.evidence.operations import signature
 from mltop.probes.model import Evidence
-from mltop.probes.model.evidence.collectives import Group, GroupProgress, Operation
-from mltop.probes.model.evidence.progress import ProgressVerdict, Side
+from mltop.probes.model.evidence.collectives import Group, GroupProgress, Operation, ProgressVerdict, Side
 from mltop.probes.model.ranks import ranks_text
 from mltop.probes.model.units import counted
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 
 from mltop.probes.judge.evidence.progress import judge_progress
 from mltop.probes.judge.values import known
-from mltop.probes.model.evidence.collectives import Group, GroupProgress
-from mltop.probes.model.evidence.progress import ProgressVerdict
+from mltop.probes.model.evidence.collectives import Group, GroupProgress, ProgressVerdict
 from mltop.probes.model.evidence.ras import RasAnswer, RasCommunicator, RasRank, version_of
 from mltop.probes.model.verdict import StackDigest
 from mltop.probes.model.vocabulary import PROGRESS_KINDS, RasRefusal

@@ -1,11 +1,13 @@
-"""How far each rank has got in each process group, whoever counted it: torch's log, its flight recorder, NCCL's RAS."""
+"""How far each rank has got in each process group, whoever counted it (torch's log, its flight recorder, NCCL's RAS), and
+what that says of who holds the job up.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Literal
 
-from mltop.probes.model.vocabulary import EvidenceSource
+from mltop.probes.model.vocabulary import Confidence, EvidenceSource, ProgressKind
 
 # Of one collective on one rank. "scheduled": handed over by the host, and no kernel of it was seen to run.
 OperationState = Literal["scheduled", "started", "completed"]
@@ -70,3 +72,42 @@ class GroupProgress:
     at: float | None = None
     file: str = ""
     source: EvidenceSource = "log"
+
+
+@dataclass(frozen=True)
+class Side:
+    """Ranks that are in one and the same operation, while others of their group are in another."""
+
+    ranks: tuple[int, ...]
+    operation: Operation
+
+
+@dataclass(frozen=True)
+class ProgressVerdict:
+    """What the counters of one group say. Ranks are the job's, in order.
+
+    ``sequence``, ``operation``: what the group stands at. ``culprits``: who is accused; ``waiting``: who has launched
+    it and waits. ``missing``: members of whom there is no record. ``sides``: who is in what, where that differs (most
+    first); of "uneven" and "circle" who has entered. ``counters``: what it rests on, of every member that told, with
+    its operation under that number.
+    ``blocked``: other groups that stand because of this one. ``since``: unix s.
+    """
+
+    kind: ProgressKind
+    group: Group
+    sequence: int | None = None
+    operation: Operation | None = None
+    culprits: tuple[int, ...] = ()
+    waiting: tuple[int, ...] = ()
+    missing: tuple[int, ...] = ()
+    sides: tuple[Side, ...] = ()
+    counters: tuple[GroupProgress, ...] = ()
+    blocked: tuple[Group, ...] = ()
+    confidence: Confidence = "low"
+    since: float | None = None
+
+    @property
+    def source(self) -> EvidenceSource:
+        """Who told most of it."""
+        sources = [record.source for record in self.counters]
+        return max(sources, key=sources.count, default="log")

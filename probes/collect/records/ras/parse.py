@@ -9,9 +9,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from mltop.probes.collect.records.pickles import CutOff, Malformed
-from mltop.probes.collect.records.plain_json import read_json
 from mltop.probes.collect.records.ras.text import parse_text
-from mltop.probes.collect.records.values import entries_of, name_text, rank_number, table_of, whole
+from mltop.probes.collect.records.values import entries_of, name_text, rank_number, read_json, table_of, whole
 from mltop.probes.model.evidence.ras import (
     MOST_COMMUNICATORS,
     MOST_RANKS,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from mltop.probes.collect.records.files import pipe_of, places_of, rank_of_name
 from mltop.probes.collect.records.flight_recorder import KEPT_COMPLETED, parse_flight_record, read_flight_record
-from mltop.probes.collect.records.names import pipe_of, places_of, rank_of_name
 from tests.builders.flight_records import as_json, as_pickle, done_to, operation, record
 
 MEMBERS = {"0": range(4)}

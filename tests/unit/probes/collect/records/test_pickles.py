@@ -14,7 +14,7 @@ import pytest
 
 from mltop.probes.collect.records.flight_recorder import parse_flight_record
 from mltop.probes.collect.records.pickles import MOST_CONTAINERS, CutOff, Malformed, read_pickle
-from mltop.probes.collect.records.plain_json import read_json
+from mltop.probes.collect.records.values import read_json
 from tests.builders.flight_records import as_json, as_pickle, done_to, operation, record
 
 GLOO = Path(__file__).parents[4] / "fixtures" / "records" / "gloo"

@@ -11,7 +11,7 @@ from mltop.probes.collect.records.ras.parse import Unreadable, parse_answer
 from mltop.probes.judge.evidence.progress_words import progress_evidence
 from mltop.probes.judge.evidence.ras import RasSituation, judge_ras, makes_communicators, why_not_ask
 from mltop.probes.model import Frame, StackDigest
-from mltop.probes.model.evidence.progress import ProgressVerdict
+from mltop.probes.model.evidence.collectives import ProgressVerdict
 from mltop.probes.model.evidence.ras import RasAnswer, RasRank, node_of_hosts, version_of
 from tests.fakes.ras import Comm, Rank, counts_of, json_report, text_report
 
