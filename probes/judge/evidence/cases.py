@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mltop.probes.judge.evidence.operations import OF_ALL, Signature, agree, kind_of, peers, signature
@@ -11,6 +11,7 @@ from mltop.probes.model.evidence.collectives import Group, GroupProgress, Operat
 
 DEFAULT_DESCRIPTION, DEFAULT_NAME = "default_pg", "0"
 GLOO = "gloo"
+MOST_LATE = 64  # operations that a watchdog is late by
 # The surest of several that count one rank: a recorder writes an operation down before it is handed over.
 _SUREST = ("flight_recorder", "ras", "log")
 
@@ -20,8 +21,8 @@ class Case:
     """``sequence``: the operation that the group stands at, None: none is waited in.
 
     ``waiting``: who has launched it, and it has not ended there; ``absent``: who has not launched it; ``passed``: where
-    it has ended; ``lagging``: whose counters are older than the others' (a watchdog that was late). ``missing``:
-    members without a record, by their numbers; ``is_whole``: all members are known to have one.
+    it has ended; ``lagging``: who is told to wait in what has ended for the others: mostly his watchdog is late.
+    ``missing``: members without a record, by their numbers; ``is_whole``: all members are known to have one.
     """
 
     group: Group
@@ -45,6 +46,13 @@ class Case:
     def began_at(self, record: GroupProgress) -> float | None:
         operation = self.operation_of(record)
         return operation.created_at if operation is not None else None
+
+    def is_stuck_before(self, record: GroupProgress) -> bool:
+        """Whether a lagging rank may be in an operation that has ended elsewhere, and can there without him."""
+        if record not in self.lagging or record.completed is None or record.enqueued is None:
+            return False
+        first, last = record.completed + 1, min(record.enqueued, record.completed + MOST_LATE)
+        return not all(_ends_for_all(at, (record, *self.entered)) for at in range(first, last + 1))
 
     @property
     def since(self) -> float | None:
@@ -153,25 +161,34 @@ def _case(group: Group, records: list[GroupProgress], world_size: int | None) ->
 
 
 def _place(case: Case, records: Sequence[GroupProgress]) -> None:
-    """At the first operation that has not ended everywhere. Who alone has not ended what all others have is late in
-    telling, and is set aside: an operation of all cannot end without him.
+    """At the first operation that has not ended everywhere. Who is told to wait in what has ended for the others is late
+    in telling: he counts as being as far as they are, or as he has launched.
     """
-    rest = list(records)
+    done = {id(record): -1 if record.completed is None else record.completed for record in records}
     while True:
-        open_at = [record.completed + 1 for record in rest if _waits(record) and record.completed is not None]
+        open_at = [done[id(record)] + 1 for record in records if _waits(record, done)]
         if not open_at:
-            case.sequence = _last_of_gloo(case, rest)
+            case.sequence = _last_of_gloo(case, records)
             return
         at = min(open_at)
-        waiting = [record for record in rest if _entered(record, at) and not _passed(record, at)]
-        passed = [record for record in rest if _entered(record, at) and _passed(record, at)]
-        case.absent = [record for record in rest if not _entered(record, at)]
-        if case.absent or not passed or len(waiting) >= len(passed):
-            late = [record for record in case.lagging if _entered(record, at)]
-            case.sequence, case.waiting, case.passed = at, [*waiting, *late], passed
+        entered = [record for record in records if _entered(record, at)]
+        waiting = [record for record in entered if done[id(record)] < at]
+        passed = [record for record in entered if done[id(record)] >= at]
+        absent = [record for record in records if not _entered(record, at)]
+        is_late = len(waiting) < len(passed) or _ends_for_all(at, records)
+        if absent or not passed or not is_late:
+            case.sequence, case.waiting, case.passed, case.absent = at, waiting, passed, absent
             return
-        case.lagging += waiting
-        rest = passed
+        furthest = min(done[id(record)] for record in passed)
+        for record in waiting:
+            case.lagging += [] if record in case.lagging else [record]
+            done[id(record)] = max(at, min(record.enqueued or 0, furthest))
+
+
+def _ends_for_all(sequence: int, records: Iterable[GroupProgress]) -> bool:
+    """Whether this operation cannot end anywhere before all have entered it, as far as that is known."""
+    told = [each for record in records for each in record.operations if each.sequence == sequence and not each.p2p]
+    return bool(told) and all(kind_of(each.name) in OF_ALL for each in told)
 
 
 def _last_of_gloo(case: Case, records: Sequence[GroupProgress]) -> int | None:
@@ -192,17 +209,13 @@ def _last_of_gloo(case: Case, records: Sequence[GroupProgress]) -> int | None:
     return None if absent and not case.absent else at
 
 
-def _waits(record: GroupProgress) -> bool:
+def _waits(record: GroupProgress, done: Mapping[int, int]) -> bool:
     """Whether it has launched what has not ended."""
-    return record.completed is not None and record.enqueued is not None and record.enqueued > record.completed
+    return record.completed is not None and record.enqueued is not None and record.enqueued > done[id(record)]
 
 
 def _entered(record: GroupProgress, sequence: int) -> bool:
     return record.enqueued is not None and record.enqueued >= sequence
-
-
-def _passed(record: GroupProgress, sequence: int) -> bool:
-    return record.completed is not None and record.completed >= sequence
 
 
 # Operations of two ranks (send and receive): a case for each pair of which one has launched his part alone. Numbers in

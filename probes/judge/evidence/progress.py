@@ -119,7 +119,7 @@ def _of_absent(case: Case, waits: _Waits) -> ProgressVerdict | None:
     free = [record for record in case.absent if not waits.elsewhere(_rank(record), case)]
     if not free:
         return None
-    if any(_is_too_old(record, case) or _failed_elsewhere(record, waits) for record in free):
+    if any(_is_too_old(each, case) or case.is_stuck_before(each) or _failed_elsewhere(each, waits) for each in free):
         return _said(case, "unsure")
     entered = len(case.entered)
     if len(case.absent) > entered:

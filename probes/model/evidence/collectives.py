@@ -1,5 +1,5 @@
-"""How far each rank has got in each process group, whoever counted it (torch's log, its flight recorder, NCCL's RAS), and
-what that says of who holds the job up.
+"""How far each rank has got in each process group, whoever counted it (torch's log, its flight recorder, NCCL's RAS),
+and what that says of who holds the job up.
 """
 
 from __future__ import annotations

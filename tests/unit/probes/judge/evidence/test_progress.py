@@ -125,6 +125,33 @@ def test_a_late_watchdog_is_no_culprit_and_hides_none() -> None:
     assert verdict.waiting == (0, 1, 2, 3, 4, 5, 7)
 
 
+def test_a_culprit_whose_watchdog_is_late_is_still_one() -> None:
+    told = {rank: waits_at(40) for rank in range(8)}
+    told[6] = idle_after(39)
+    told[6]["pg_status"]["0"].update(last_completed_collective=38)
+    verdict = first(told)
+    assert (verdict.kind, verdict.culprits) == ("never_entered", (6,))
+
+
+def test_of_two_ranks_the_late_watchdog_is_no_culprit() -> None:
+    pair = {"0": (0, 1)}
+    waits = record(done_to(3, operation(4, state="scheduled")), status={0: (4, -1, 2)}, members=pair)
+    absent = record(done_to(3), status={0: (3, -1, 3)}, members=pair)
+    verdict = first({0: waits, 1: absent})
+    assert (verdict.kind, verdict.culprits, verdict.sequence) == ("never_entered", (1,), 4)
+
+
+def test_who_may_be_stuck_in_what_others_came_out_of_is_not_accused() -> None:
+    """A broadcast ends on its root before it has begun elsewhere."""
+    told = {rank: waits_at(40) for rank in range(8)}
+    told[6] = idle_after(39)
+    told[6]["pg_status"]["0"].update(last_completed_collective=38)
+    for one in told.values():
+        next(entry for entry in one["entries"] if entry["collective_seq_id"] == 39)["profiling_name"] = "nccl:broadcast"
+    verdict = first(told)
+    assert (verdict.kind, verdict.culprits) == ("unsure", ())
+
+
 def test_who_stands_between_recording_and_handing_over_has_entered() -> None:
     told = {rank: waits_at(40) for rank in range(8)}
     told[6]["pg_status"]["0"].update(last_enqueued_collective=39)
