@@ -22,7 +22,8 @@ class Case:
 
     ``waiting``: who has launched it, and it has not ended there; ``absent``: who has not launched it; ``passed``: where
     it has ended; ``lagging``: who is told to wait in what has ended for the others: mostly his watchdog is late.
-    ``missing``: members without a record, by their numbers; ``is_whole``: all members are known to have one.
+    ``busy``: who has launched anything here that has not ended. ``missing``: members without a record, by their
+    numbers; ``is_whole``: all members are known to have one.
     """
 
     group: Group
@@ -32,6 +33,7 @@ class Case:
     absent: list[GroupProgress] = field(default_factory=list)
     passed: list[GroupProgress] = field(default_factory=list)
     lagging: list[GroupProgress] = field(default_factory=list)
+    busy: frozenset[int | None] = frozenset()
     missing: tuple[int, ...] = ()
     is_whole: bool = False
 
@@ -86,8 +88,14 @@ class Case:
 
 
 def cases_of(progress: Iterable[GroupProgress], world_size: int | None = None) -> list[Case]:
-    """A case for each group. ``world_size``: of the job, by which members without a record are known."""
-    return [_case(group, records, world_size) for group, records in _by_group(progress)]
+    """A case for each group of several. ``world_size``: of the job, by which members without a record are known."""
+    groups = ((group, records) for group, records in _by_group(progress) if not _is_of_one(group))
+    return [_case(group, records, world_size) for group, records in groups]
+
+
+def _is_of_one(group: Group) -> bool:
+    """Who is alone in a group waits for nobody there: he is only late in telling."""
+    return group.size == 1 if group.ranks is None else len(group.ranks) == 1
 
 
 def _by_group(progress: Iterable[GroupProgress]) -> list[tuple[Group, list[GroupProgress]]]:
@@ -161,10 +169,10 @@ def _case(group: Group, records: list[GroupProgress], world_size: int | None) ->
 
 
 def _place(case: Case, records: Sequence[GroupProgress]) -> None:
-    """At the first operation that has not ended everywhere. Who is told to wait in what has ended for the others is late
+    """At the first operation that has not ended everywhere. Who is told to wait in what has ended for others is late
     in telling: he counts as being as far as they are, or as he has launched.
     """
-    done = {id(record): -1 if record.completed is None else record.completed for record in records}
+    done = {id(record): max(0, record.completed or 0) for record in records}  # the first operation is number 1
     while True:
         open_at = [done[id(record)] + 1 for record in records if _waits(record, done)]
         if not open_at:
@@ -178,6 +186,7 @@ def _place(case: Case, records: Sequence[GroupProgress]) -> None:
         is_late = len(waiting) < len(passed) or _ends_for_all(at, records)
         if absent or not passed or not is_late:
             case.sequence, case.waiting, case.passed, case.absent = at, waiting, passed, absent
+            case.busy = frozenset(record.rank for record in records if _waits(record, done))
             return
         furthest = min(done[id(record)] for record in passed)
         for record in waiting:
@@ -250,7 +259,8 @@ def _pair_cases(group: Group, records: dict[int, GroupProgress]) -> Iterator[Cas
             continue
         waiting = replace(record, operations=(replace(operation, p2p=False),))
         absent = replace(other, operations=())
-        yield Case(group, [waiting, absent], operation.sequence, [waiting], [absent], is_whole=True)
+        busy = frozenset((waiting.rank,))
+        yield Case(group, [waiting, absent], operation.sequence, [waiting], [absent], busy=busy, is_whole=True)
 
 
 def _oldest_open(operations: Sequence[Operation]) -> Operation | None:

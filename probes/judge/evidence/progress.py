@@ -66,6 +66,10 @@ class _Waits:
         """Whether this rank waits in another group."""
         return any(other is not case for other in self.of(rank))
 
+    def is_busy(self, rank: int, case: Case) -> bool:
+        """Whether this rank has launched anything in another group that has not ended."""
+        return any(rank in other.busy for other in self.cases if other is not case)
+
     def all_of(self, rank: int) -> list[GroupProgress]:
         """What this rank tells of any group."""
         return [record for record in self._records if record.rank == rank]
@@ -116,7 +120,7 @@ def _of_launched(case: Case) -> ProgressVerdict:
 
 
 def _of_absent(case: Case, waits: _Waits) -> ProgressVerdict | None:
-    free = [record for record in case.absent if not waits.elsewhere(_rank(record), case)]
+    free = [record for record in case.absent if not waits.is_busy(_rank(record), case)]
     if not free:
         return None
     if any(_is_too_old(each, case) or case.is_stuck_before(each) or _failed_elsewhere(each, waits) for each in free):
