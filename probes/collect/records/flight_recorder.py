@@ -11,6 +11,7 @@ their own sequence: of a group that has such operations it says nothing.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ from mltop.probes.collect.records.values import (
 )
 from mltop.probes.model import Gap
 from mltop.probes.model.evidence.collectives import Group, GroupProgress, Operation, OperationState
+from mltop.probes.system.files import BadFile, open_regular
 
 MOST_ENTRIES = 100_000
 MOST_GROUPS = 1_024
@@ -44,6 +46,8 @@ KEPT_COMPLETED, KEPT_FIRST, KEPT_LAST = 8, 16, 4
 WRITING_S = 5.0  # a file that ends in the middle and was written to so lately is not finished
 DEFAULT_GROUP = "default_pg"
 _STATES: dict[object, OperationState] = {"scheduled": "scheduled", "started": "started", "completed": "completed"}
+_HEAD_BYTES = 4096
+_MARKS = (b'"entries"', b'"pg_status"', b'"pg_config"', b'"comm_lib_version"', b'"ray_train_dump_error"')
 RAY_ERROR = "ray_train_dump_error"
 
 
@@ -88,6 +92,25 @@ def read_flight_record(
         return _unread(shown, rank, "it is still being written" if is_new else "it is cut off in the middle", at)
     except Malformed as why:
         return _unread(shown, rank, str(why), at)
+
+
+def may_be_flight_record(path: Path | str) -> bool:
+    """Whether a file's name and first bytes are those of a record, told without reading more of it: for who looks for
+    records among logs. What it then is ``read_flight_record`` says.
+    """
+    if rank_of_name(Path(path).name) is None:
+        return False
+    try:
+        descriptor = open_regular(path)
+    except (BadFile, OSError):
+        return False
+    try:
+        head = os.read(descriptor, _HEAD_BYTES).lstrip()
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return head.startswith(b"\x80") or (head.startswith(b"{") and any(name in head for name in _MARKS))
 
 
 def _unread(shown: str, rank: int | None, why: str, at: float | None = None) -> FlightRecord:

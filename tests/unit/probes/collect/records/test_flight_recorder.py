@@ -10,7 +10,12 @@ from pathlib import Path
 import pytest
 
 from mltop.probes.collect.records.files import pipe_of, places_of, rank_of_name
-from mltop.probes.collect.records.flight_recorder import KEPT_COMPLETED, parse_flight_record, read_flight_record
+from mltop.probes.collect.records.flight_recorder import (
+    KEPT_COMPLETED,
+    may_be_flight_record,
+    parse_flight_record,
+    read_flight_record,
+)
 from tests.builders.flight_records import as_json, as_pickle, done_to, operation, record
 
 MEMBERS = {"0": range(4)}
@@ -172,3 +177,25 @@ def test_where_records_lie() -> None:
     assert places_of({"TORCH_FR_DUMP_TEMP_FILE": "dumps/r"}, 3, "/work")[0].path == "/work/dumps/r3"
     assert all(place.path.startswith("/") for place in places_of({"TORCH_FR_DUMP_TEMP_FILE": "dumps/r"}, 3))
     assert pipe_of({"TORCH_NCCL_DEBUG_INFO_PIPE_FILE": "/p/x"}, 3) == "/p/x3.pipe"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "may_be"),
+    [
+        ("comm_lib_trace_rank_3", as_pickle(WAITS), True),
+        ("_dump_3.json", as_json(WAITS), True),
+        ("rank_3.json", b'{"ray_train_dump_error": "x"}', True),
+        ("stderr_3", b"[rank3]: Traceback", False),
+        ("metrics_3.json", b'{"loss": 2.1}', False),
+        ("model", as_pickle(WAITS), False),
+        ("a_3", b"", False),
+    ],
+)
+def test_which_files_may_be_records(name: str, content: bytes, may_be: bool, tmp_path: Path) -> None:
+    (file := tmp_path / name).write_bytes(content)
+    assert may_be_flight_record(file) is may_be
+
+
+def test_a_pipe_is_not_even_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a_3")
+    assert not may_be_flight_record(tmp_path / "a_3")
