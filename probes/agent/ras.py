@@ -15,7 +15,7 @@ from typing import Any
 
 from mltop.probes.agent.programs import Unavailable
 from mltop.probes.collect.records.of_ranks import variables_of
-from mltop.probes.collect.records.ras.client import Address, NoAnswer, address_of, ask_ras
+from mltop.probes.collect.records.ras_client import Address, NoAnswer, address_of, ask_ras
 from mltop.probes.collect.stacks.process import read_facts
 from mltop.probes.collect.sysfile import read_link
 from mltop.probes.model import RankSample

@@ -13,7 +13,6 @@ from mltop.probes.agent.protocol import Message, Operation, Request
 from mltop.probes.collect.abilities import abilities
 from mltop.probes.collect.kernel_log import kernel_lines
 from mltop.probes.collect.ranks import read_counters
-from mltop.probes.collect.records.of_ranks import RecordReading
 from mltop.probes.collect.redaction.process import shown_settings
 from mltop.probes.collect.redaction.values import shown_text
 from mltop.probes.collect.stacks import StackOptions, dump_ranks, find_py_spy
@@ -117,7 +116,11 @@ class Requests:
 
         if ranks:
             self._provide_py_spy(request, cancelled)
-        records = RecordReading(ranks, cancelled) if request.args.get("records") else None
+        records = None
+        if request.args.get("records"):
+            from mltop.probes.collect.records.of_ranks import RecordReading
+
+            records = RecordReading(ranks, cancelled)
         dump_ranks(ranks, stack_options(request.args), read_counters, emit, cancelled)
         for told in records.finished() if records is not None else ():
             self._send(Message("part", id=request.id, records=told))

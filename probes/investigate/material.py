@@ -159,6 +159,10 @@ def _add_progress(report: JobReport, records: Mapping[tuple[str, int], RankRecor
     own = [records[process] for process in processes if process in records]
     told = (replace(progress, node=each.node, pid=each.pid) for each in own for progress in each.progress)
     report.progress = list(judge_progress(told, report.world_size))
+    pipe = next((each.pipe for each in own if each.pipe), "")
+    if pipe and report.verdict.stands_still and not report.progress:
+        why = f"no rank has left a record; each would write one at once when its pipe is written to, as {pipe}"
+        report.verdict.gaps.append(Gap.about("flight_recorder", why=why))
     unread: dict[str, list[int]] = {}
     for each in own:
         for gap in each.gaps:

@@ -1,1 +1,1 @@
-"""What a job itself told, judged: its logs, its recorders' counters, NCCL's own view. Pure."""
+"""From what a dead job's files tell to who failed first. A victim is never named: what cannot be told is said."""

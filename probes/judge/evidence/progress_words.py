@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from mltop.probes.judge.evidence.operations import signature
+from mltop.probes.judge.evidence.cases import signature
 from mltop.probes.model import Evidence
 from mltop.probes.model.evidence.collectives import Group, GroupProgress, Operation, ProgressVerdict, Side
 from mltop.probes.model.ranks import ranks_text

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from mltop.probes.collect.records.ras.client import Address, NoAnswer, address_of, ask_ras
+from mltop.probes.collect.records.ras_client import Address, NoAnswer, address_of, ask_ras
 from tests.fakes.ras import FakeRas, Serve, counts_of, dripping, json_report, saying, speaking, stopped, text_report
 from tests.ports import free_ports
 

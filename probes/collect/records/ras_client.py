@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import NamedTuple
 
-from mltop.probes.collect.records.ras.parse import Unreadable, parse_answer
+from mltop.probes.collect.records.ras_report import Unreadable, parse_answer
 from mltop.probes.model.evidence.ras import RasAnswer, RasFormat
 from mltop.probes.model.units import size_words
 
