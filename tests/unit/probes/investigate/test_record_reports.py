@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import io
+
+from rich.console import Console
+
 from mltop.probes.investigate.material import Material, judge
 from mltop.probes.model import Gap, RankSample, RankStacks, Sample, StackDigest
 from mltop.probes.model.evidence.records import RankRecords
 from mltop.probes.model.verdict import Frame
+from mltop.tui.report import print_reports
 from tests.builders.flight_records import done_to, operation, progress_of, record
 
 MEMBERS = {"0": range(4)}
@@ -80,3 +85,11 @@ def test_two_users_jobs_of_one_name_keep_their_records_apart() -> None:
     reports = {report.uid: report for report in judge(found)}
     assert [verdict.culprits for verdict in reports[7].progress] == [(2,)]
     assert 8 not in reports or reports[8].progress == []
+
+
+def test_the_report_names_who_says_it() -> None:
+    found = with_records(*(told(rank, waits=rank != 2) for rank in range(4)))
+    console = Console(width=200, file=io.StringIO(), no_color=True)
+    print_reports(judge(found), (), console)
+    text = " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
+    assert "flight recorder: rank 2 has not entered all_reduce 40 of default_pg (the last one launched was 39);" in text
