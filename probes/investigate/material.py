@@ -158,7 +158,8 @@ def _add_progress(report: JobReport, records: Mapping[tuple[str, int], RankRecor
     processes = {(digest.node, digest.pid): None for digest in report.digests}
     own = [records[process] for process in processes if process in records]
     told = (replace(progress, node=each.node, pid=each.pid) for each in own for progress in each.progress)
-    report.progress = list(judge_progress(told, report.world_size))
+    if report.verdict.kind not in ("moving", "straggler"):  # else they are of a wait that is over
+        report.progress = list(judge_progress(told, report.world_size))
     pipe = next((each.pipe for each in own if each.pipe), "")
     if pipe and report.verdict.stands_still and not report.progress:
         why = f"no rank has left a record; each would write one at once when its pipe is written to, as {pipe}"

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from mltop.probes.judge.values import known
+from mltop.probes.judge.values import in_slices, known
 from mltop.probes.model.evidence.collectives import Group, GroupProgress, Operation
 
 # Of which tensors all ranks have as many elements. Of others they differ by the rank's part (the root of a scatter), or
@@ -143,7 +143,7 @@ class Case:
 def cases_of(progress: Iterable[GroupProgress], world_size: int | None = None) -> list[Case]:
     """A case for each group of several. ``world_size``: of the job, by which members without a record are known."""
     groups = ((group, records) for group, records in _by_group(progress) if not _is_of_one(group))
-    return [_case(group, records, world_size) for group, records in groups]
+    return [_case(group, records, world_size) for group, records in in_slices(groups)]
 
 
 def _is_of_one(group: Group) -> bool:
@@ -154,7 +154,7 @@ def _is_of_one(group: Group) -> bool:
 def _by_group(progress: Iterable[GroupProgress]) -> list[tuple[Group, list[GroupProgress]]]:
     """A group has one name in its job; where two sets of ranks have the same name, these are two groups."""
     by_name: dict[tuple[str, str], list[GroupProgress]] = {}
-    for record in progress:
+    for record in in_slices(progress):
         by_name.setdefault((record.group.name, _description(record.group)), []).append(record)
     groups = []
     for alike in by_name.values():

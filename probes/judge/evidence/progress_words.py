@@ -8,7 +8,7 @@ from mltop.probes.judge.evidence.cases import signature
 from mltop.probes.model import Evidence
 from mltop.probes.model.evidence.collectives import Group, GroupProgress, Operation, ProgressVerdict, Side
 from mltop.probes.model.ranks import ranks_text
-from mltop.probes.model.units import counted
+from mltop.probes.model.units import clock_time, counted
 
 MOST_SIDES = 4
 _LIBRARY = "torch/"
@@ -18,7 +18,10 @@ def progress_evidence(told: ProgressVerdict) -> list[Evidence]:
     """A line or two; ``at`` when the group began to wait, ``where`` the record that shows it best."""
     shown = next((each for each in told.counters if each.rank in (told.culprits or told.waiting)), None)
     where = shown.file or shown.node if shown is not None else ""
-    return [Evidence(told.source, text, told.since, where) for text in _lines(told)]
+    lines = [*_lines(told)]
+    if shown is not None and shown.at is not None:  # the job may have gone on since
+        lines[0] += f" (recorded at {clock_time(shown.at)})"
+    return [Evidence(told.source, text, told.since, where) for text in lines]
 
 
 def _lines(told: ProgressVerdict) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -93,3 +94,16 @@ def test_the_report_names_who_says_it() -> None:
     print_reports(judge(found), (), console)
     text = " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
     assert "flight recorder: rank 2 has not entered all_reduce 40 of default_pg (the last one launched was 39);" in text
+
+
+def test_of_a_job_that_goes_on_records_are_of_the_past() -> None:
+    found = with_records(*(told(rank, waits=rank != 2) for rank in range(4)))
+    later = [replace(rank, main_cpu_s=9.0, voluntary_switches=999, read_syscalls=999) for rank in found.newest[0].ranks]
+    frames = [Frame("forward", "llm/model.py", 7, user=True), WAITS[1]]
+    for at, rank in enumerate(later):
+        digest = replace(found.dumps[at].digests[0], frames=frames, key="other", waiting_in=None, taken_at=1004.0)
+        found.dumps.append(
+            RankStacks(rank.pid, rank.rank, "train", "n", 1004.0, 0.1, rank, rank, [digest], uid=7)
+        )  # fmt: skip
+    (report,) = judge(found)
+    assert (report.verdict.kind, report.progress) == ("moving", [])
