@@ -64,6 +64,8 @@ def peers(operation: Operation) -> tuple[str, int, int] | None:
 
 DEFAULT_DESCRIPTION, DEFAULT_NAME = "default_pg", "0"
 GLOO = "gloo"
+# Ranks leave their records within seconds of one another, or a minute where one is slow.
+SAME_EVENT_S = 300.0
 MOST_LATE = 64  # operations that a watchdog is late by
 # The surest of several that count one rank: a recorder writes an operation down before it is handed over.
 _SUREST = ("flight_recorder", "ras", "log")
@@ -109,6 +111,14 @@ class Case:
         first, last = record.completed + 1, min(record.enqueued, record.completed + MOST_LATE)
         return not all(_ends_for_all(at, (record, *self.entered)) for at in range(first, last + 1))
 
+    def is_contradicted(self, record: GroupProgress) -> bool:
+        """Whether others came out of what cannot end without this rank, which has not launched it by its own record:
+        that one is older, or of an earlier start.
+        """
+        launched = -1 if record.enqueued is None else record.enqueued
+        between = (each for other in self.entered for each in other.operations if not each.p2p)
+        return any(launched < each.sequence < (self.sequence or 0) and kind_of(each.name) in OF_ALL for each in between)
+
     @property
     def since(self) -> float | None:
         """When the first of those that wait launched it."""
@@ -142,8 +152,15 @@ class Case:
 
 def cases_of(progress: Iterable[GroupProgress], world_size: int | None = None) -> list[Case]:
     """A case for each group of several. ``world_size``: of the job, by which members without a record are known."""
-    groups = ((group, records) for group, records in _by_group(progress) if not _is_of_one(group))
+    told = _of_one_time(list(progress))
+    groups = ((group, records) for group, records in _by_group(told) if not _is_of_one(group))
     return [_case(group, records, world_size) for group, records in in_slices(groups)]
+
+
+def _of_one_time(progress: Sequence[GroupProgress]) -> list[GroupProgress]:
+    """Without records from long before the others': a rank that has left none now has one of an earlier start there."""
+    newest = max(known(record.at for record in progress), default=0.0)
+    return [record for record in progress if record.at is None or record.at >= newest - SAME_EVENT_S]
 
 
 def _is_of_one(group: Group) -> bool:
@@ -308,7 +325,7 @@ def _pair_cases(group: Group, records: dict[int, GroupProgress]) -> Iterator[Cas
         if operation is None or parts is None or parts[2] >= len(members) or members[parts[2]] == rank:
             continue
         other = records.get(members[parts[2]])
-        if other is None or _has_part(other, parts, operation) or _has_older(record, operation):
+        if other is None or _has_part(other, parts, operation):
             continue
         waiting = replace(record, operations=(replace(operation, p2p=False),))
         absent = replace(other, operations=())
@@ -318,14 +335,6 @@ def _pair_cases(group: Group, records: dict[int, GroupProgress]) -> Iterator[Cas
 
 def _oldest_open(operations: Sequence[Operation]) -> Operation | None:
     return next((operation for operation in operations if operation.p2p and operation.state != "completed"), None)
-
-
-def _has_older(record: GroupProgress, operation: Operation) -> bool:
-    """Whether it waits in an operation of all of the group that it launched before."""
-    return any(
-        other.state != "completed" and not other.p2p and (other.created_at or 0.0) <= (operation.created_at or 0.0)
-        for other in record.operations
-    )
 
 
 def _has_part(record: GroupProgress, parts: tuple[str, int, int], operation: Operation) -> bool:

@@ -116,6 +116,8 @@ def _of_launched(case: Case) -> ProgressVerdict:
         return _said(case, "not_started", culprits=_ranks(late), confidence="medium" if case.is_whole else "low")
     if not case.is_whole:
         return _said(case, "unrecorded")
+    if any(_is_too_old(record, case) for record in case.passed):
+        return _said(case, "unsure")
     return _said(case, "all_launched", confidence="medium" if _are_from_one_time(case) else "low")
 
 
@@ -123,7 +125,7 @@ def _of_absent(case: Case, waits: _Waits) -> ProgressVerdict | None:
     free = [record for record in case.absent if not waits.is_busy(_rank(record), case)]
     if not free:
         return None
-    if any(_is_too_old(each, case) or case.is_stuck_before(each) or _failed_elsewhere(each, waits) for each in free):
+    if any(_is_doubtful(record, case, waits) for record in free):
         return _said(case, "unsure")
     entered = len(case.entered)
     if len(case.absent) > entered:
@@ -140,6 +142,12 @@ def _of_absent(case: Case, waits: _Waits) -> ProgressVerdict | None:
 def _rank(record: GroupProgress) -> int:
     assert record.rank is not None  # those without one are in no case
     return record.rank
+
+
+def _is_doubtful(record: GroupProgress, case: Case, waits: _Waits) -> bool:
+    if _is_too_old(record, case) or case.is_contradicted(record):
+        return True
+    return case.is_stuck_before(record) or _failed_elsewhere(record, waits)
 
 
 def _is_too_old(record: GroupProgress, case: Case) -> bool:
@@ -164,10 +172,16 @@ def _failed_elsewhere(record: GroupProgress, waits: _Waits) -> bool:
 
 
 def _of_sides(case: Case, sides: Sequence[tuple[Operation, list[GroupProgress]]]) -> ProgressVerdict:
-    """The few are accused where the others are more than half of all: of equally many nobody can tell."""
+    """The few are accused where the others are more than half of all: of equally many nobody can tell. A record of an
+    earlier start of the job, left where the others' are, tells of another operation.
+    """
     told = sum(len(records) for _, records in sides)
     has_majority = 2 * len(sides[0][1]) > told
     culprits = [record for _, records in sides[1:] for record in records] if has_majority else []
+    began = [operation.created_at for record in case.entered if (operation := case.operation_of(record)) is not None]
+    newest = max(known(began), default=0.0)
+    if any(record.at is not None and record.at < newest for _, records in sides for record in records):
+        return _said(case, "unsure")
     confidence: Confidence = "high" if has_majority and case.is_whole else "medium"
     return _said(case, "mismatch", culprits=_ranks(culprits), sides=_sides_of(sides), confidence=confidence)
 

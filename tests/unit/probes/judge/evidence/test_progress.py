@@ -110,10 +110,37 @@ def test_of_all_ranks_only_the_number_need_be_known() -> None:
 
 
 def test_a_record_from_before_the_wait_accuses_nobody() -> None:
-    told = progress_of({rank: waits_at(40) for rank in range(7)})
-    early = progress_of({7: idle_after(39)}, at=BEGAN_NS / 1e9 + 40.5)
+    told = progress_of({rank: waits_at(40, at_s=400.0) for rank in range(7)})
+    early = progress_of({7: idle_after(39)}, at=BEGAN_NS / 1e9 + 400.5)
     (verdict,) = judge_progress([*told, *early])
     assert (verdict.kind, verdict.culprits) == ("unsure", ())
+
+
+def test_who_is_far_behind_what_he_took_part_in_is_not_accused() -> None:
+    """No all_reduce ends without him: his record is of another time."""
+    told = {rank: waits_at(40) if rank != 6 else idle_after(30) for rank in range(8)}
+    verdict = first(told)
+    assert (verdict.kind, verdict.culprits) == ("unsure", ())
+
+
+def test_a_record_of_an_earlier_start_is_none() -> None:
+    """It lies where the others' are, written hours before these, by a rank that leaves none now."""
+    hours = 7200.0
+    told = progress_of({rank: waits_at(40) for rank in range(7)})
+    for old in (waits_at(40, "broadcast", at_s=-hours), waits_at(90, at_s=-hours), idle_after(20)):
+        (verdict,) = judge_progress([*told, *progress_of({7: old}, at=BEGAN_NS / 1e9 - hours + 600)])
+        assert (verdict.kind, verdict.culprits, verdict.missing) == ("unrecorded", (), (7,))
+
+
+def test_nor_is_it_a_witness() -> None:
+    """One that seems to be ahead, for a wait of hours ago, accuses nobody of being behind."""
+    pair = {"0": (0, 1)}
+    waits = record(done_to(39, operation(40, state="scheduled")), status={0: (40, -1, 39)}, members=pair)
+    ahead = record(done_to(89, operation(90, state="scheduled"), first=60), status={0: (90, -1, 89)}, members=pair)
+    for minutes in (1, 4, 120):
+        old = progress_of({1: ahead}, at=BEGAN_NS / 1e9 + 600 - 60 * minutes)
+        for verdict in judge_progress([*progress_of({0: waits}), *old]):
+            assert verdict.culprits == (), (minutes, verdict)
 
 
 def test_a_late_watchdog_is_no_culprit_and_hides_none() -> None:
@@ -249,6 +276,21 @@ def test_a_stage_that_nobody_waits_for_is_found_through_the_others() -> None:
 
 def test_a_message_both_ends_of_which_are_launched_accuses_nobody() -> None:
     told = pipeline((2, "recv 2<-1", 4), (1, "send 1->2", 4))
+    assert judge_progress(progress_of(told)) == ()
+
+
+def test_who_has_sent_what_is_waited_for_is_not_accused() -> None:
+    """His end is told at once, the other's when a watchdog looks."""
+    told = pipeline((2, "recv 2<-1", 4), (1, "send 1->2", 4))
+    told[1]["entries"][-1].update(state="completed", retired=True)
+    assert judge_progress(progress_of(told)) == ()
+
+
+def test_a_message_behind_a_collective_that_stands_accuses_nobody() -> None:
+    told = pipeline((2, "recv 2<-1", 4))
+    for one in told.values():
+        one["entries"].append(operation(4, state="scheduled", group=("5", "pp"), pg_id=2, at_s=5.0))
+        one["pg_status"] = {}
     assert all(verdict.culprits == () for verdict in judge_progress(progress_of(told)))
 
 

@@ -123,6 +123,9 @@ def test_ranks_that_nobody_knows_accuse_nobody() -> None:
     comm = [counts_of({rank: (2, 0, 0, 0, 69 if rank == 5 else 70) for rank in range(8)})]
     some = judge_ras(as_json(comm, 0.0), as_json(comm, 30.0), lambda rank: None if rank.rank < 6 else rank.rank)
     assert all(verdict.culprits == () for verdict in some)
+    ahead = [counts_of({rank: (2, 0, 0, 0, 71 if rank == 5 else 70) for rank in range(8)})]
+    two = judge_ras(as_json(ahead, 0.0), as_json(ahead, 30.0), lambda rank: rank.rank if rank.rank in (2, 5) else None)
+    assert all(verdict.culprits == () for verdict in two)
 
 
 def test_a_partial_answer_accuses_by_no_count() -> None:

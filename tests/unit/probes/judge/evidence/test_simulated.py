@@ -5,7 +5,7 @@ from __future__ import annotations
 from mltop.probes.judge.evidence.progress import judge_progress
 from tests.builders.simulated_collectives import simulate
 
-JOBS = 400
+JOBS = 250
 
 
 def test_no_victim_is_accused_and_most_culprits_are_found() -> None:
