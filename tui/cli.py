@@ -159,9 +159,17 @@ def check() -> None:
     ),
     JSON,
     click.option("--raw", is_flag=True, help="Every process's stack as py-spy saw it, a JSON line each."),
+    click.option("--ras", is_flag=True, help="Ask NCCL's RAS, too, about jobs that stand (a minute; see above)."),
+    click.option("--ras-any-version", is_flag=True, help="--ras, also where NCCL is older than 2.29.2, or unknown."),
 )
 def stacks() -> None:
-    """Dump every rank's stack, merge them, and say which rank hangs and where."""
+    """Dump every rank's stack, merge them, and say which rank hangs and where.
+
+    Flight records that ranks have left are read, too. --ras asks NCCL itself, twice, half a minute apart: who has
+    launched less than others, who does not answer. NCCL has had errors by which a question crashes the rank that
+    answers, and with it the job: in versions before 2.29.2 where a rank is gone, in all while communicators are made.
+    So it is asked only about a job that is seen to stand, that is older than five minutes, and that makes none.
+    """
 
 
 @command(

@@ -28,6 +28,7 @@ from typing import Any, Literal, get_args
 
 from mltop.probes.agent.light import light_fields
 from mltop.probes.model import RankStacks, Sample, to_json, well_formed
+from mltop.probes.model.evidence.records import RankRecords
 
 MARK = b"\x00MLT1 "
 TEXT_MARK = b"@MLT1 "
@@ -40,7 +41,7 @@ _PIECE_HEADER_ROOM = 40  # index, count, bytes and blanks
 MessageKind = Literal["boot", "hello", "slow", "sample", "part", "done", "error", "need", "pong", "progress"]
 RequestKind = Literal["request", "cancel", "ping", "file"]
 Operation = Literal[
-    "stacks", "doctor", "kernel_lines", "probe", "probe_tell", "signal", "signal_facts", "diagnose", "log_tail"
+    "stacks", "doctor", "kernel_lines", "probe", "probe_tell", "signal", "signal_facts", "diagnose", "log_tail", "ras"
 ]
 
 
@@ -82,6 +83,7 @@ class Message:
     hello: Hello | None = None
     sample: Sample | None = None
     stacks: RankStacks | None = None
+    records: RankRecords | None = None  # beside stacks, where these were asked for
     expected: int | None = None  # how many parts this request will have
     data: dict[str, Any] = field(default_factory=dict)  # what other operations answer
     error: str = ""

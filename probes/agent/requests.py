@@ -71,6 +71,7 @@ class Requests:
             "signal_facts": self._signal_facts,
             "probe_tell": self._probe_tell,
             "log_tail": self._log_tail,
+            "ras": self._ras,
         }
 
     def start(self, request: Request) -> None:
@@ -116,7 +117,14 @@ class Requests:
 
         if ranks:
             self._provide_py_spy(request, cancelled)
+        records = None
+        if request.args.get("records"):
+            from mltop.probes.collect.records.of_ranks import RecordReading
+
+            records = RecordReading(ranks, cancelled)
         dump_ranks(ranks, stack_options(request.args), read_counters, emit, cancelled)
+        for told in records.finished() if records is not None else ():
+            self._send(Message("part", id=request.id, records=told))
         return {"cancelled": cancelled.is_set()}
 
     def _provide_py_spy(self, request: Request, cancelled: threading.Event) -> None:
@@ -162,6 +170,11 @@ class Requests:
         if self._samples is None:
             raise Unavailable("this agent takes no samples, so it does not know whether the node is free")
         return diagnose(self._ranks(), self._samples, cancelled)
+
+    def _ras(self, request: Request, cancelled: threading.Event) -> Answer:  # noqa: ARG002 - has a deadline of its own
+        from mltop.probes.agent.ras import ask_nccl
+
+        return ask_nccl(request.args, self._ranks())
 
     def _probe(self, request: Request, cancelled: threading.Event) -> Answer:
         from mltop.probes.active.child import fields_of

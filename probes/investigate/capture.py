@@ -92,6 +92,7 @@ def write_round(writer: CaptureWriter, material: Material, samples: NodeSamples 
     """
     writer.nodes(material.nodes, material.connections)
     writer.add_dumps(material.dumps)
+    writer.add_records(material.records.values())
     for node, node_samples in material.samples.items() if samples is None else samples:
         if node_samples:
             writer.add_samples(node, node_samples)
@@ -190,7 +191,8 @@ def material_of(saved: Saved) -> Material:
     for node, samples in saved.samples.items():
         *earlier, newest = samples.since(samples.newest_at - HISTORY_S)
         minutes[node] = [*map(interner.ranks_of, earlier), newest]
-    return Material(saved.nodes, minutes, saved.dumps, saved.not_answered, saved.gaps)
+    records = {(told.node, told.pid): told for told in saved.records}
+    return Material(saved.nodes, minutes, saved.dumps, saved.not_answered, saved.gaps, records=records)
 
 
 def rejudge(path: Path, job: str | None = None) -> tuple[Material, list[JobReport]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from mltop.probes.model import (
@@ -20,6 +20,8 @@ from mltop.probes.model import (
     RankStacks,
     Sample,
 )
+from mltop.probes.model.evidence.records import RankRecords
+from mltop.probes.model.ranks import Ranges
 from mltop.probes.reach.view import Connection
 
 if TYPE_CHECKING:
@@ -86,6 +88,7 @@ class Material:
 
     ``dumps``: all rounds of all ranks. ``connections``: how each node was reached, by its name. ``partial``: not all
     nodes that are watched were asked. ``rhythms``: how long a step of a job takes, s, where that is known.
+    ``records``: by node and pid, what ranks have on record of their collectives.
     """
 
     nodes: list[NodeState] = field(default_factory=list)
@@ -96,6 +99,7 @@ class Material:
     connections: dict[str, Connection] = field(default_factory=dict)
     partial: bool = False
     rhythms: Mapping[JobKey, float] = field(default_factory=dict)
+    records: dict[tuple[str, int], RankRecords] = field(default_factory=dict)
 
     @property
     def newest(self) -> list[Sample]:
@@ -141,7 +145,32 @@ def judge(material: Material, job: str | None = None, until: float = math.inf) -
     for evidence in evidences:
         evidence.rhythm_s = material.rhythms.get(JobKey(evidence.job, evidence.uid))
     evidences.sort(key=lambda evidence: -len(evidence.roster))
-    return sorted((_judged(evidence, until) for evidence in evidences), key=_worst_first)
+    reports = sorted((_judged(evidence, until) for evidence in evidences), key=_worst_first)
+    for report in reports if material.records else ():
+        _add_progress(report, material.records)
+    return reports
+
+
+def _add_progress(report: JobReport, records: Mapping[tuple[str, int], RankRecords]) -> None:
+    """What the records of the job's processes say, and why some cannot be used."""
+    from mltop.probes.judge.evidence.progress import judge_progress
+
+    processes = {(digest.node, digest.pid): None for digest in report.digests}
+    own = [records[process] for process in processes if process in records]
+    told = (replace(progress, node=each.node, pid=each.pid) for each in own for progress in each.progress)
+    if report.verdict.kind not in ("moving", "straggler"):  # else they are of a wait that is over
+        report.progress = list(judge_progress(told, report.world_size))
+    pipe = next((each.pipe for each in own if each.pipe), "")
+    if pipe and report.verdict.stands_still and not report.progress:
+        why = f"no rank has left a record; each would write one at once when its pipe is written to, as {pipe}"
+        report.verdict.gaps.append(Gap.about("flight_recorder", why=why))
+    unread: dict[str, list[int]] = {}
+    for each in own:
+        for gap in each.gaps:
+            unread.setdefault(gap.why, []).append(-1 if each.rank is None else each.rank)
+    report.verdict.gaps += [
+        Gap.about("flight_recorder", item=str(Ranges.of(ranks)), why=why) for why, ranks in unread.items()
+    ]
 
 
 def _judged(evidence: JobEvidence, until: float) -> JobReport:

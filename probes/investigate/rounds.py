@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from mltop.probes.investigate.patience import REACHED, Arrivals, Patience, waited
 from mltop.probes.model import JobReport, NodeState, RankStacks
+from mltop.probes.model.evidence.records import RankRecords
 from mltop.probes.reach.hub import Hub
 from mltop.probes.reach.requests import Pending
 from mltop.probes.reach.view import NodeView
@@ -95,13 +96,14 @@ class Round:
         arrivals: Arrivals,
         *,
         take: Callable[[RankStacks, int], None],
+        take_records: Callable[[RankRecords, int], None] = lambda *_: None,
         earlier: Round | None = None,
     ) -> None:
         self._hub = hub
         self._arrivals = arrivals
         self._nodes = set(nodes)
         self._args = args
-        self._take = take
+        self._take, self._take_records = take, take_records
         self._look_at = 0.0
         self.views: list[NodeView] = []
         self._pending: Pending | None = earlier._pending if earlier else None
@@ -173,6 +175,8 @@ class Round:
             if message.stacks is not None:
                 self.came[node] = self.came.get(node, 0) + 1
                 self._take(message.stacks, answer.size_bytes)
+            if message.records is not None:
+                self._take_records(message.records, answer.size_bytes)
             if message.kind in ("done", "error"):
                 self._open.discard(node)
             if message.kind == "done":

@@ -17,6 +17,7 @@ from mltop.probes.investigate.progress import FINISHED, End, Run, StackPhase, St
 from mltop.probes.investigate.proofs import Proofs
 from mltop.probes.investigate.rounds import STUCK_GAPS_S, TAIL_ROUNDS, Plan, Round, judge_due, next_pause, random_unit
 from mltop.probes.model import JobKey, JobReport, NodeState, RankStacks
+from mltop.probes.model.evidence.records import RankRecords
 from mltop.probes.reach.hub import Hub
 from mltop.probes.reach.view import NodeView
 
@@ -186,13 +187,16 @@ class StackRun(Run):
             "raw": self._request.raw and first,
             "tasks": first or not self._answered.issuperset(self._nodes),
             "job": self._request.job or "",
+            "records": first or not self._answered.issuperset(self._nodes),
         }
         if self._request.pids:
             args["pids"] = list(self._request.pids)
         if self._request.unassigned:
             args["unassigned"] = True
         nodes = [node for node in self._nodes if not self._is_too_much(node)]
-        turn = self._now = Round(self._hub, nodes, args, self._arrivals, take=self._take, earlier=self._now)
+        turn = self._now = Round(
+            self._hub, nodes, args, self._arrivals, take=self._take, take_records=self._take_records, earlier=self._now
+        )
         self._proofs.take(self._take)
         while not self._stop.now:
             turn.step()
@@ -243,6 +247,11 @@ class StackRun(Run):
             job = sample.job_key
             self._seen.setdefault(job, set()).add(sample.rank)
             self._sizes[job] = max(sample.world_size, self._sizes.get(job, 0))
+
+    def _take_records(self, records: RankRecords, size_bytes: int) -> None:
+        self._bytes_of[records.node] = self._bytes_of.get(records.node, 0) + size_bytes
+        if not self._is_too_much(records.node):
+            self.material.records[records.node, records.pid] = records
 
     def _all_there(self) -> bool:
         return bool(self._sizes) and all(len(self._seen[job]) >= size for job, size in self._sizes.items())

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from mltop.probes.model.evidence.collectives import ProgressVerdict
 from mltop.probes.model.gap import Gap
 from mltop.probes.model.ranks import Ranges
 from mltop.probes.model.sample import JobKey, RankSample
@@ -323,6 +324,7 @@ class JobReport:
     """What `mltop stacks` says of one job: what ``uid`` (``user``) runs under the name ``job``.
 
     ``error``: why it could not be judged, "" when it was; its verdict is "unclear" then and says so, too.
+    ``progress``: what the job's own records of its collectives say, the surest first.
     """
 
     job: str
@@ -333,6 +335,7 @@ class JobReport:
     uid: int | None = None
     user: str = ""
     error: str = ""
+    progress: list[ProgressVerdict] = field(default_factory=list)
 
     @property
     def job_key(self) -> JobKey:

@@ -117,6 +117,30 @@ IncidentKind = Literal["crash", "hang", "stopped", "straggler", "starved", "slow
 INCIDENT_KINDS: tuple[IncidentKind, ...] = get_args(IncidentKind)
 EvidenceSource = Literal["samples", "stacks", "log", "flight_recorder", "ras", "kernel", "health", "probe", "launcher"]
 
+# What the counters of a job's collectives say: the processes of some ranks do not answer NCCL's own thread (stopped,
+# gone, or their node is); some ranks have not entered the operation that the others wait in; ranks of a group are in
+# different operations, or in different sizes of one; a group is being made, and some do not come to it; on some the
+# kernel of an operation has not begun that runs on the others; every rank has launched it, so what keeps it is below
+# the hosts; most have not entered what a few wait in, and either may be wrong; ranks wait for one another in a circle;
+# of some members there is no record, and of all others the same is told; the records are too old, too few, or
+# contradict one another.
+ProgressKind = Literal[
+    "unresponsive",
+    "never_entered",
+    "mismatch",
+    "init",
+    "not_started",
+    "all_launched",
+    "uneven",
+    "circle",
+    "unrecorded",
+    "unsure",
+]
+# Why NCCL's RAS is not asked: the job is not known to stand; it has begun only now; a communicator is being made; its
+# NCCL has errors that a question may turn into a crash, or nobody knows which NCCL it has; it was asked just now.
+RasRefusal = Literal["not_standing", "young", "creating", "old_version", "asked_lately"]
+PROGRESS_KINDS: tuple[ProgressKind, ...] = get_args(ProgressKind)
+
 # How a job gets on, as seen from outside: it loads or compiles; it steps; nothing has moved for ten seconds; nothing
 # has moved for longer than it ever took; it cannot be told.
 MotionPhase = Literal["starting", "moving", "quiet", "stalled", "unknown"]

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from mltop.probes.agent.protocol import Message, Request, encode
+from mltop.probes.model.evidence.records import admit_records
 from mltop.probes.model.receipt import MOST_RANKS, Refused, admit_stacks, said
 from mltop.probes.model.text import plain_text
 from mltop.probes.model.units import duration_words, size_words
@@ -116,6 +117,9 @@ class NodeRequest:
             message.stacks.node = self.node
             for digest in message.stacks.digests:
                 digest.node = self.node
+        if message.records is not None:
+            admit_records(message.records)
+            message.records.node = self.node
         if message.expected is not None and not 0 <= message.expected <= MOST_RANKS:
             raise Refused(f"it expects {said(message.expected)} parts")
 

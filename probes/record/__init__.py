@@ -7,6 +7,7 @@ A capture is a directory (0700):
   stacks/NODE/rank-R-pid-P.json   every dump of that rank: counters, digests, py-spy's JSON, the tree of asyncio's tasks
   incidents.json findings.json    what was told of it then, and what the health rules found
   kernel.txt                what the kernels said, by time
+  records.json              what ranks have on record of their collectives, where they have anything
 or the same as one file (.tar.gz), below a folder of its name.
 
 Of processes it holds pids, names, users, states, counters and cgroups, of ranks also:

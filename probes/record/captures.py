@@ -22,6 +22,7 @@ from typing import Any, TypeVar, get_type_hints
 import msgspec
 
 from mltop.probes.model import Finding, Gap, NodeState, RankStacks, Sample, Tasks, all_fields, to_json, well_formed
+from mltop.probes.model.evidence.records import RankRecords, admit_records
 from mltop.probes.model.incident import Incident
 from mltop.probes.model.receipt import admit_stacks
 from mltop.probes.model.text import clean
@@ -46,6 +47,7 @@ FORMAT = 1
 Told = TypeVar("Told")
 MANIFEST, VERDICT, SAMPLES, DUMPS = "manifest.json", "verdict.json", "samples", "stacks"
 INCIDENTS, FINDINGS, KERNEL_LINES = "incidents.json", "findings.json", "kernel.txt"
+RECORDS = "records.json"
 _MOST_NAME_BYTES = 200  # of a file: file systems take 255, and there is a suffix
 _MOST_CHARS = 500  # of a problem that a manifest tells
 _NAMED = 3  # of the files that are missing
@@ -119,6 +121,12 @@ class CaptureWriter:
             rank = "unknown" if rounds[0].rank is None else str(rounds[0].rank)
             self.add(f"{DUMPS}/{safe_name(node)}/rank-{rank}-pid-{pid}.json", to_json(rounds).encode())
 
+    def add_records(self, records: Iterable[RankRecords]) -> None:
+        """Writes what ranks have on record of their collectives, where one has anything."""
+        told = list(records)
+        if told:
+            self.add(RECORDS, to_json(told).encode())
+
     def finish(self) -> None:
         """Marks the capture as finished: everything that could be written is there."""
         with self._lock:
@@ -182,6 +190,7 @@ class Saved:
     gaps: list[Gap] = field(default_factory=list)
     incidents: list[Incident] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    records: list[RankRecords] = field(default_factory=list)
 
     @property
     def newest(self) -> list[Sample]:
@@ -261,7 +270,11 @@ class _Reader:
         incidents, findings = self._told(INCIDENTS, Incident), self._told(FINDINGS, Finding)
         problems += _missing([name for name in manifest.files or [] if name not in self._files]) + cut_off
         gaps = [Gap("capture", problem) for problem in problems]
-        return Saved(manifest.nodes, samples, dumps, self._not_answered(), gaps, incidents, findings)
+        records = self._told(RECORDS, RankRecords, decoding.MOST_RECORDS)
+        for told in records:
+            with failing_at(str(self._folder.path / RECORDS)):
+                admit_records(told)
+        return Saved(manifest.nodes, samples, dumps, self._not_answered(), gaps, incidents, findings, records)
 
     def manifest(self) -> _Manifest:
         path = self._folder.path / MANIFEST
@@ -336,12 +349,12 @@ class _Reader:
         """Whether it is, as in a capture that was cut off, or whose directory could not be written."""
         return name not in self._folder.names(decoding.MOST_FILES)
 
-    def _told(self, name: str, kind: type[Told]) -> list[Told]:
+    def _told(self, name: str, kind: type[Told], most: int = decoding.MOST_TOLD) -> list[Told]:
         """A list of what was judged then; [] in captures of versions that did not write it."""
         if self._is_missing(name):
             return []
         data = self._folder.read(name, decoding.MOST_VERDICT_BYTES)
-        return decode(data, list[kind], str(self._folder.path / name), decoding.MOST_TOLD)  # type: ignore[valid-type]
+        return decode(data, list[kind], str(self._folder.path / name), most)  # type: ignore[valid-type]
 
     def _not_answered(self) -> list[NodeState]:
         """The nodes of the saved verdict; [] for a capture that was cut off before its verdict."""

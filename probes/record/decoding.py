@@ -41,6 +41,7 @@ MOST_DUMP_BYTES = 64 << 20  # of one process: 100 rounds, or one with the stacks
 MOST_DUMP_OBJECTS = 400_000
 MOST_DUMP_PARTS = 1_000_000  # of all: dumps, digests, counters and different stacks' frames
 MOST_TOLD = 200_000  # objects and lists in incidents and findings: 100 of each on 1,000 nodes
+MOST_RECORDS = 4_000_000  # likewise in records: 30 operations of 6 groups on 4,096 ranks
 MOST_PROBLEMS = 20  # of a manifest that are said one by one
 
 VALUES_PER_OBJECT = 25  # numbers and texts; ours have up to 12

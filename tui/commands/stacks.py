@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from mltop.probes.investigate.capture import is_packed, rejudge, stacks_object
 from mltop.probes.investigate.diagnosis import diagnosed
@@ -41,6 +42,16 @@ CANCEL_S = 5.0  # for an interrupted dump to judge what it has
 LATE_S = 4.0  # after its deadline a dump has ended, unless it was given more than it can judge
 
 
+class Ras(NamedTuple):
+    """Whether NCCL's RAS is asked, too, and of which versions."""
+
+    wanted: bool = False
+    any_version: bool = False
+
+
+NO_RAS = Ras()
+
+
 def run(
     options: TargetOptions,
     *,
@@ -51,6 +62,8 @@ def run(
     raw: bool,
     config: Config = DEFAULTS,
     pids: str | None = None,
+    ras: bool = False,
+    ras_any_version: bool = False,
 ) -> int:
     """Exit 0: every node answered; 3: some did not, or a job could not be judged, and the output says why; 130:
     interrupted.
@@ -58,10 +71,8 @@ def run(
     if as_json and raw:
         raise UsageProblem("--json --raw", "only one of them can be printed")
     targets = resolve(options)
-    if targets.recording is not None and (samples is not None or native or locals_ != "ints"):
-        raise UsageProblem("--recording", "holds what was dumped then", "--samples, --native and --locals dump anew")
-    if targets.recording is None:
-        refuse_read_only(options, "stacks")
+    wanted = Ras(ras or ras_any_version, ras_any_version)
+    refuse(targets, options, anew=samples is not None or native or locals_ != "ints", ras=wanted)
     plan = Plan(rounds=1 if raw and samples is None else samples)
     request = request_for(targets, StackRequest(plan=plan, native=native, ints=locals_ == "ints", raw=raw), pids)
     request = replace(request, deadline_s=options.timeout_s)
@@ -70,7 +81,7 @@ def run(
         with recording_problems():
             material, reports = rejudge(targets.recording, targets.job or None)
     else:
-        material, reports, interrupted, failed = live(targets, options, request)
+        material, reports, interrupted, failed = live(targets, options, request, wanted)
     note_gaps(material)
     note_unassigned(material, request.pids)
     for report in reports:
@@ -91,6 +102,16 @@ def run(
     if is_empty:
         say(f"{targets.recording}: neither stacks nor samples in it")
     return EXIT_UNREACHABLE if is_empty else exit_code(material, reports, interrupted, failed)
+
+
+def refuse(targets: Targets, options: TargetOptions, *, anew: bool, ras: Ras) -> None:
+    """Raises UsageProblem for what a recording has no answer to, and for machines that are not to be touched."""
+    if targets.recording is None:
+        refuse_read_only(options, "stacks")
+    elif anew:
+        raise UsageProblem("--recording", "holds what was dumped then", "--samples, --native and --locals dump anew")
+    elif ras.wanted:
+        raise UsageProblem("--ras", "asks jobs that run: there are none in a recording")
 
 
 def request_for(targets: Targets, request: StackRequest, pids: str | None) -> StackRequest:
@@ -120,7 +141,7 @@ def exit_code(material: Material, reports: list[JobReport], interrupted: bool, f
 
 
 def live(
-    targets: Targets, options: TargetOptions, request: StackRequest
+    targets: Targets, options: TargetOptions, request: StackRequest, ras: Ras = NO_RAS
 ) -> tuple[Material, list[JobReport], bool, str]:
     """What was dumped and judged, whether the user ended it early, and why the dump failed ("": it did not)."""
     interrupted, failed = False, ""
@@ -132,6 +153,11 @@ def live(
             while not run.wait(LOOK_S) and time.monotonic() < give_up_at:
                 machines.stderr.failures(machines.session.view().nodes)
                 so_far.show()
+            if ras.wanted and run.wait(0.0) and not run.error:
+                from mltop.probes.investigate.ras import ask_about
+
+                hub, tell = machines.session.hub, machines.stderr.show
+                ask_about(hub, run.material, run.reports, consent=ras.any_version, tell=tell)
         except KeyboardInterrupt:
             interrupted = True
         if not run.wait(0.0):

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from mltop.probes.judge.deaths import Death, Deaths, ended_well, kind_of_end, order_of
+from mltop.probes.judge.evidence.progress_words import progress_evidence
 from mltop.probes.judge.health.rule import FAILED
 from mltop.probes.judge.incidents.scene import JobScene, Place, Stacks
 from mltop.probes.judge.values import known
@@ -256,6 +257,7 @@ def _by_stacks(job: JobScene) -> Loss | None:
     report, at = job.stacks
     verdict = report.verdict
     evidence = [Evidence("stacks", text, at or None) for text in verdict.evidence]
+    evidence += [line for told in report.progress for line in progress_evidence(told)]
     if verdict.kind == "hang" or (verdict.kind == "suspect" and _stalled(job)):
         culprits = [_placed(job, culprit) for culprit in verdict.culprits]
         named = {culprit.rank for culprit in culprits}

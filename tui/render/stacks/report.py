@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mltop.probes.investigate.advice import to_do
+from mltop.probes.judge.evidence.progress_words import progress_evidence
 from mltop.probes.model import CONFIDENCES, Culprit, Incident, JobReport, StackDigest
 from mltop.probes.model.ranks import Ranges, ranks_text
 from mltop.probes.model.units import clock_time, seconds
 from mltop.tui.render.cells import Cell, line_width, plain, wrap
 from mltop.tui.render.findings import Happening
 from mltop.tui.render.glyphs import GLYPHS
+from mltop.tui.render.incidents import source_words
 from mltop.tui.render.problems import WIDE, Scope, culprit_cells
 from mltop.tui.render.stacks.frames import own_frames, spot
 from mltop.tui.render.stacks.tree import COUNT, Odd, branch_lines, cut, tree_title
@@ -161,7 +163,11 @@ class ReportLines:
             verb = "waits" if waiting.ranks.count == 1 else "wait"
             cells += [Cell("; " if cells else ""), Cell(f"{ranks_text(waiting.ranks)} ")]
             cells += [Cell(f"{verb} in {waiting.where}", "waits" if verdict.kind != "moving" else "")]
-        for text in verdict.evidence:
+        of_records = [
+            f"{source_words(first)}: {'; '.join(line.text for line in (first, *more))}"
+            for first, *more in map(progress_evidence, self.report.progress)
+        ]
+        for text in (*verdict.evidence, *of_records):
             cells.append(Cell(f"{'; ' if cells else ''}{text}"))
         return cells
 
