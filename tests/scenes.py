@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,7 +98,9 @@ class StillSession:
         mine = names[: scene.nodes - scene.others - idle] or names
         culprit = min(5, scene.ranks - 1)
         self.job = SimulatedJob(mine, min(GPUS, scene.ranks) or GPUS, culprit, started, NOW - scene.hung_s)
-        other = SimulatedJob(names[len(mine) : len(mine) + scene.others] or names, GPUS, 5, started, NOW + 1e6)
+        other = SimulatedJob(
+            names[len(mine) : len(mine) + scene.others] or names, GPUS, 5, started, NOW + 1e6, "eval-8b"
+        )
         self._others = set(other.nodes) if scene.others else set()
         self._nodes = [self._node(name, at, other) for at, name in enumerate(names)]
         self._decoder = msgspec.json.Decoder(Sample)
@@ -131,8 +133,6 @@ class StillSession:
 
     def _altered(self, sample: Sample, now: float) -> Sample:
         scene = self.scene
-        if sample.node in self._others:
-            sample.ranks = [replace(rank, job="eval-8b") for rank in sample.ranks]
         if scene.hot:
             zero = self.job.started_at
             ranks = [(FIRST_PID + gpu, gpu) for gpu in range(scene.ranks)]

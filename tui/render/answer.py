@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mltop.probes.judge.incidents.words import brief_words, culprits_words
@@ -15,6 +15,7 @@ from mltop.probes.judge.states import is_working
 from mltop.probes.model import Finding, Gap, Incident, JobMotion, Sample
 from mltop.probes.model.ranks import Ranges
 from mltop.probes.model.units import clock_time, counted, rough_time, seconds
+from mltop.probes.model.vocabulary import IncidentKind
 from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.render.cells import Cell, clip, line_width, wrap
 from mltop.tui.render.glyphs import GLYPHS
@@ -23,6 +24,7 @@ from mltop.tui.render.states import SEVERITY, gravity
 
 MIN_HEADLINE = 16  # cells
 _STOPS_WORK = ("hang", "crash")
+Ways = str | Sequence[str]  # what a key does, the longest way first
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,8 @@ class Answer:
         """For the terminal's title."""
         return " ".join(filter(None, (self.mark, self.word, self.age, self.headline)))
 
-    def line(self, width: int, key: str = "", does: str = "") -> list[Cell]:
-        """At most ``width`` cells. ``key`` and what it ``does``: how to see more."""
+    def line(self, width: int, key: str = "", does: Ways = "") -> list[Cell]:
+        """At most ``width`` cells. ``key`` and what it ``does``, the longest way first: how to see more."""
         state = " ".join(filter(None, (self.mark, self.word, self.age)))
         is_chip = self.style.startswith("chip")
         room = width - len(state) - 2 - is_chip
@@ -89,13 +91,14 @@ class Answer:
         texts = [" ".join(filter(None, (self.mark, *way))) for way in ways]
         return next((text for text in texts if text and line_width([Cell(text)]) <= width), clip(texts[-2], width))
 
-    def _right(self, room: int, key: str, does: str) -> list[Cell]:
+    def _right(self, room: int, key: str, does: Ways) -> list[Cell]:
         if not self.opens:
             aside = [Cell(self.aside, "dim")]
             return aside if self.aside and _cells(self.headline) + 4 + _cells(self.aside) <= room else []
         if not key:
             return []
-        long = [Cell(key, "keys"), Cell(f" {does}")]
+        ways = [_hint(key, way) for way in ((does,) if isinstance(does, str) else does)]
+        long = next((way for way in ways if _cells(self.headline) + 2 + line_width(way) <= room), ways[-1])
         least = min(map(_cells, (self.headline, *self.briefer)))
         if len(key) == 1:
             least = min(least, _LEAST_BESIDE_KEY)
@@ -107,6 +110,31 @@ class Answer:
         """The longest way that fits whole, else as much of the shortest as does."""
         ways = (self.headline, *self.briefer)
         return next((way for way in ways if _cells(way) <= room), "") or fitted(ways[-1], room)
+
+
+# What Enter opens, by what line 1 is about.
+_NOUNS: Mapping[IncidentKind, str] = {
+    "hang": "hang",
+    "crash": "crash",
+    "stopped": "end",
+    "straggler": "slow rank",
+    "starved": "shortage",
+    "slow": "slowdown",
+    "node": "finding",
+}
+
+
+def opens_words(about: Incident | Finding | None, of: int = 1) -> tuple[str, ...]:
+    """What Enter opens, the longest way first: ": all about this hang, 1 of 3", ": this hang". ``of``: so many things
+    are wrong.
+    """
+    noun = _NOUNS[about.kind] if isinstance(about, Incident) else "finding"
+    count = [f": all about this {noun}, 1 of {of}"] if of > 1 else []
+    return (*count, f": all about this {noun}", f": this {noun}")
+
+
+def _hint(key: str, does: str) -> list[Cell]:
+    return [Cell(key, "keys"), Cell(does if does.startswith(":") else f" {does}")]
 
 
 _LEAST_BESIDE_KEY = 36  # cells of a headline that is longer: beside them stands what a letter does

@@ -106,7 +106,7 @@ class OverviewScreen(RanksPane):
         self._share_out(picture, node, context)
 
     def _problems(self, picture: Picture) -> Sequence[Told]:
-        scope = Scope(one=True)
+        scope = Scope(one=True, acts=self.acts)
         told = told_of(picture.incidents, picture.findings, scope)
         sample = picture.view.nodes[0].sample
         gap = no_gpus(sample) if sample is not None and not sample.gpus else None
