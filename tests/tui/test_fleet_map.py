@@ -322,8 +322,9 @@ async def test_one_node_has_no_map_and_its_keys_do_nothing() -> None:
 async def test_at_80x24_each_gpu_of_64_nodes_has_a_cell_and_every_critical_line_what_to_do() -> None:
     """The node under the cursor and the graphs give way to both."""
     async with opened(fleet(64), size=(80, 24)) as screen:
-        text = await screen.shows("node064")
-        assert screen.app.screen.query_one(Heatmap)._grid.density == GROUPED
+        text = await screen.shows("node061")
+        grid = screen.app.screen.query_one(Heatmap).grid
+        assert grid.density == GROUPED and grid.rows[-1] == (60, 64) and "SM active   per GPU 0%" in text
         marked = [line for line in text.splitlines() if line.endswith("s") and "CRIT" in line[60:]]
         assert len(marked) == 3
         assert sum(line.strip().startswith("→") for line in text.splitlines()) == 3, text
