@@ -217,7 +217,7 @@ def watched(scene: Scene) -> MltopApp:
     for now in [*times, NOW] if not scene.connecting else []:
         view = session.view_at(now)
         clock.now_s += JUDGING_S
-        app.trends.feed(view)
+        app.earlier.feed(view)
         app.history.see(app.feed.see(view))
     if scene.hung_s > 0 and scene.dumped:
         app.feed.take_stacks([session.report()])

@@ -17,6 +17,7 @@ from mltop.probes.reach.records import Records
 from mltop.probes.reach.view import FleetView
 from mltop.tui.app.past.past import Past
 from mltop.tui.render.cells import row_of
+from mltop.tui.render.earlier import EarlierRanks
 from mltop.tui.render.findings import fleet_problems, happenings
 from mltop.tui.render.fleet.header import header_cells
 from mltop.tui.render.fleet.heat import METRICS, Heats
@@ -27,7 +28,6 @@ from mltop.tui.render.gpus.table import GPU_COLUMNS, GpuLine, gpu_row, gpu_value
 from mltop.tui.render.gpus.table import link_row as nvlink_row
 from mltop.tui.render.links import LINK_COLUMNS, PCI_COLUMNS, Counted
 from mltop.tui.render.ranks import RankLine, rank_row
-from mltop.tui.render.trends import Trends
 from mltop.tui.report import print_snapshot
 from mltop.tui.report.check import Checked, print_check
 from mltop.tui.screens.events.lines import event_cells, page_of
@@ -123,7 +123,7 @@ class Watcher:
         self.records = Records([NODE], 1.0)
         self.health = Health(eager=True)
         self.taken = self.refused = 0
-        self.history, self.trends = Past(), Trends()
+        self.history, self.earlier = Past(), EarlierRanks()
 
     def take(self, payload: bytes, now: float) -> Sample | None:
         """As the hub takes a frame, and the screen and the commands its view."""
@@ -131,7 +131,7 @@ class Watcher:
         self.records.take(NODE, payload, 1_763_640_000.0, now)
         view = self.records.view()
         self.history.feed(view)
-        self.trends.feed(view)
+        self.earlier.feed(view)
         sample = view.nodes[0].sample
         if sample is None or view.nodes[0].state.state == "stale":
             self.refused += 1
@@ -147,7 +147,7 @@ class Watcher:
         findings = self.health.findings()
         for width in (80, 200):
             pages(view, sample, findings, self.health.unknowns(), width)
-        rows(view, sample, findings, self.trends, self.history)
+        rows(view, sample, findings, self.earlier, self.history)
         to_json({"schema": SCHEMA, "samples": [sample], "findings": findings})
 
 
@@ -162,7 +162,7 @@ def pages(view: FleetView, sample: Sample, findings: list[Finding], unknown: lis
     node_lines(view.nodes[0], METRICS[0], width)
 
 
-def rows(view: FleetView, sample: Sample, findings: list[Finding], trends: Trends, history: Past) -> None:
+def rows(view: FleetView, sample: Sample, findings: list[Finding], earlier: EarlierRanks, history: Past) -> None:
     node = view.nodes[0]
     for metric in METRICS:
         Heats(metric).of(node)
@@ -181,7 +181,7 @@ def rows(view: FleetView, sample: Sample, findings: list[Finding], trends: Trend
         for gpu in sample.gpus:
             gpu_value(column.key, GpuLine(gpu, sample.ranks[:1]))
     for rank in sample.ranks[:64]:
-        rank_row(RankLine(NODE, rank, trends.previous_rank(NODE, rank.pid)))
+        rank_row(RankLine(NODE, rank, earlier.rank(NODE, rank.pid)))
     for link in sample.links[:64]:
         row_of(LINK_COLUMNS, Counted(link, link.counters), "")
     for device in sample.pci[:64]:

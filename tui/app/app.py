@@ -46,13 +46,14 @@ from mltop.tui.app.session import (
 from mltop.tui.app.shapes import Remember, Shapes
 from mltop.tui.app.stalls import StallAnswer, Stalls, StallWatch
 from mltop.tui.config.settings import DEFAULTS, Config
+from mltop.tui.render.earlier import EarlierRanks
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.guarded import FAILURES, guarded
-from mltop.tui.render.trends import Trends
 from mltop.tui.screens.bars import FilterHistory, Notice, TypedBox, end_of_capture, end_of_dump, end_of_probe
 from mltop.tui.screens.lines import StatesSince
 from mltop.tui.terminal.painting import PaintingApp, terminal_busy
 from mltop.tui.widgets.cell_view import FailSafe
+from mltop.tui.widgets.steps import Steps
 
 if TYPE_CHECKING:
     from mltop.probes.investigate.probing.wanted import ProbeWanted
@@ -119,7 +120,7 @@ class MltopApp(FailSafe, PaintingApp, TravellingApp, HandsApp):
         self._arrived: Picture | None = None  # the newest that the feed has brought
         self._announced = False  # whether a NewPicture is under way
         self.newest: Picture | None = None  # the same, unless the screen is paused
-        self.trends = Trends()
+        self.earlier = EarlierRanks()
         self.history = Past()
         self.trail = Trail(Location("overview"))
         self.notice: Notice | None = None
@@ -130,8 +131,9 @@ class MltopApp(FailSafe, PaintingApp, TravellingApp, HandsApp):
         self._own_themes: dict[str, Theme] | None = None
         self.set_keymap(dict(config.keys))
         self.feed = self._feed_of(session, clock)
-        self._live_trends = self.trends
+        self._live_earlier = self.earlier
         self._retrying = False
+        self._drawing = Steps(self)
         self._closer: threading.Thread | None = None
 
     def _feed_of(self, session: Session, clock: Callable[[], float]) -> Feed | FeedsScreen:
@@ -236,14 +238,15 @@ class MltopApp(FailSafe, PaintingApp, TravellingApp, HandsApp):
         if newest is None:
             return
         view = newest.view
-        guarded("the trends", lambda: self._live_trends.feed(view), None)
+        guarded("the ranks before", lambda: self._live_earlier.feed(view), None)
         guarded("the states", lambda: self.since.feed(view), None)
         guarded("what stands still", lambda: self.see_motions(newest.motions), None)
         if not self.paused:
             self.picture = newest
         elif self.player is not None:
             self._show_moment()  # the rules have gone on
-        self.redraw()
+        if self.picture is not None and self.is_running and self.screen_stack and not self.is_lent:
+            self._drawing.take("what is drawn next", self.pane.prepare(self.picture), self.redraw)
 
     def on_dump_progressed(self, message: DumpProgressed) -> None:
         taken_at = self.newest.view.taken_at if self.newest else 0.0

@@ -11,13 +11,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from mltop.probes.judge.states import States
 from mltop.probes.model import Finding, Incident, JobMotion, JobReport, KernelEvent, RankDeath
 from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.app.judging import HEARTBEAT_S, NO_THRESHOLDS, HealthWatch, StateWatch
+from mltop.tui.render.fleet.header import Totals, totals_of
 from mltop.tui.render.guarded import guarded
 
 if TYPE_CHECKING:
@@ -48,6 +49,11 @@ class Picture:
     motions: tuple[JobMotion, ...] = ()
     states: States = field(default_factory=States)
     reports: tuple[JobReport, ...] = ()
+
+    @cached_property
+    def totals(self) -> Totals:
+        """Of all nodes: for every pane once."""
+        return totals_of(self.view)
 
 
 class Feed:
@@ -121,7 +127,9 @@ class Feed:
             self._changed.wait(HEARTBEAT_S)
 
     def _picture(self) -> Picture:
-        return self.see(self._session.view())
+        picture = self.see(self._session.view())
+        guarded("the totals", lambda: picture.totals, None)  # here they delay no key
+        return picture
 
     def see(self, view: FleetView) -> Picture:
         """All that is known once this view has come; from one thread."""

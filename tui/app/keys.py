@@ -6,7 +6,7 @@ Help, key bar and palette are made from bindings.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
@@ -17,6 +17,7 @@ from textual.screen import Screen
 from mltop.tui.filters import Filter
 
 if TYPE_CHECKING:
+    from mltop.tui.app.feed import Picture
     from mltop.tui.app.resources import Scene
     from mltop.tui.widgets.line_table import LineTable
 
@@ -33,6 +34,8 @@ class PaneScreen(Protocol):
     def pane_bindings(cls) -> list[Binding]: ...
 
     def draw(self) -> None: ...
+
+    def prepare(self, picture: Picture) -> Iterator[None]: ...
 
     def clear_filter(self) -> bool: ...
 

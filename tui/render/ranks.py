@@ -11,8 +11,8 @@ from mltop.probes.model.incident import UNKNOWN_DOING, Doing
 from mltop.probes.model.units import UNKNOWN, known, rate, seconds
 from mltop.probes.model.vocabulary import WorkState
 from mltop.tui.render.cells import Cell, Column, EitherCell, Row, row_of
+from mltop.tui.render.earlier import EarlierRank
 from mltop.tui.render.states import doing_cell, mark_cell, state_cell
-from mltop.tui.render.trends import EarlierRank
 from mltop.tui.render.units import BYTES, CORES, COUNT
 
 
@@ -231,6 +231,6 @@ def rank_columns(ranks: Collection[RankSample], nodes: int) -> tuple[Column, ...
 def rank_row(line: RankLine, columns: Sequence[Column] = RANK_COLUMNS) -> Row:
     """One row of RANK_COLUMNS, or of some of them; key "node/pid".
 
-    Rates need ``before`` to know its age (``Trends.previous_rank`` gives it); otherwise they are unknown.
+    Rates need ``before`` to know its age (``EarlierRanks.rank`` gives it); otherwise they are unknown.
     """
     return row_of(columns, line, f"{line.node}/{line.rank.pid}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -22,7 +22,7 @@ from mltop.tui.app.stalls import question_line
 from mltop.tui.render.advice import keys_on
 from mltop.tui.render.answer import Answer, Situation, Ways, answer_of, opens_words
 from mltop.tui.render.cells import Cell
-from mltop.tui.render.fleet.header import Totals, header_cells, totals_of
+from mltop.tui.render.fleet.header import header_cells
 from mltop.tui.render.guarded import guarded
 from mltop.tui.screens.bars import (
     FilterBox,
@@ -135,7 +135,6 @@ class Pane(CommandedScreen):
     def __init__(self) -> None:
         super().__init__()
         self._history = ShownHistory()
-        self._totals: Memo[Totals] = Memo()
         self.status_height = 0  # lines
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -163,6 +162,10 @@ class Pane(CommandedScreen):
     def fill(self, picture: Picture) -> None:
         """Show this picture in them."""
         raise NotImplementedError
+
+    def prepare(self, picture: Picture) -> Iterator[None]:  # noqa: ARG002 - most show little
+        """What takes long of ``fill`` and can be done before, a step at a time: keys go between the steps."""
+        yield from ()
 
     def node_view(self, name: str) -> NodeView | None:
         """A node as it is shown; None for one that is not watched."""
@@ -315,7 +318,7 @@ class Pane(CommandedScreen):
         app = self.mltop
         track = partial(self._history.track, app.history, app.paused, span_s=DRAWN_S, ahead_s=app.ahead_s)
         settled = app.moment is None or app.history.is_settled(app.moment)
-        return RowContext(picture, app.trends, track, app.paused, settled)
+        return RowContext(picture, app.earlier, track, app.paused, settled)
 
     def part(self, name: str, draw: Callable[[], object]) -> None:
         """Draw a part of this pane: when that fails, the others are drawn nevertheless."""
@@ -337,9 +340,14 @@ class Pane(CommandedScreen):
             return [Cell(app.session.title, "title")]
         clock = Cell(f" {chip} ", "chip-time") if (chip := app.chip()) else None
         motions, marked = picture.motions, len(app.selection)
-        totals = self._totals.get((picture.view,), lambda: totals_of(picture.view))
         return header_cells(
-            picture.view, self.titles(picture), width, clock=clock, marked=marked, motions=motions, totals=totals
+            picture.view,
+            self.titles(picture),
+            width,
+            clock=clock,
+            marked=marked,
+            motions=motions,
+            totals=picture.totals,
         )
 
     def titles(self, picture: Picture) -> list[str]:

@@ -12,12 +12,12 @@ from mltop.tui.app.feed import Picture
 from mltop.tui.app.past.track import Track
 from mltop.tui.filters.fields import gpu_bytes_of, gpus_of, users_of
 from mltop.tui.render.cells import Cell
+from mltop.tui.render.earlier import EarlierRanks
 from mltop.tui.render.fleet.heat import FINE, Trouble, troubles
 from mltop.tui.render.gpus.lanes import held_spans
 from mltop.tui.render.gpus.table import GpuLine
 from mltop.tui.render.graph import GraphCell, Span
 from mltop.tui.render.ranks import RankLine
-from mltop.tui.render.trends import Trends
 
 Tracks = Callable[[NodeView, int], "Track | None"]
 
@@ -26,13 +26,13 @@ class RowContext:
     """Of one picture. ``track``: the last ten minutes of a GPU, None where nothing was kept of it."""
 
     def __init__(
-        self, picture: Picture, trends: Trends, track: Tracks, past: bool = False, settled: bool = True
+        self, picture: Picture, earlier: EarlierRanks, track: Tracks, past: bool = False, settled: bool = True
     ) -> None:
         """``past``: the picture is of a moment of the past; ``settled``: nothing more comes to be known of it."""
         self._past = past
         self.settled = settled
         self.picture = picture
-        self.trends = trends
+        self.earlier = earlier
         self.now = picture.view.taken_at
         self.track = track
         self._troubles: Mapping[str, Trouble] | None = None

@@ -62,7 +62,7 @@ def rank_rows(
     """All ranks, ordered by job, what they do and rank, below them processes of no job; ``only`` narrows to (job,
     ranks). ``others``: also those that hold GPU memory; ``tree``: children below their parents.
     """
-    trends = context.trends
+    earlier = context.earlier
     shown = _ranks_in_order(nodes, context.picture.states, only)
     if only is None:
         shown += [(node, process) for node in nodes for process in others_of(node)] if others else []
@@ -71,7 +71,7 @@ def rank_rows(
 
     def make(index: int) -> Row:
         node, rank = shown[index]
-        line = context.rank_line(node, rank)._replace(before=trends.previous_rank(node.node, rank.pid))
+        line = context.rank_line(node, rank)._replace(before=earlier.rank(node.node, rank.pid))
         row = rank_row(line, columns)
         row = row if is_live(node) else aged(row)
         row = _indented(row, depths[index], columns) if depths[index] else row
@@ -80,7 +80,7 @@ def rank_rows(
 
     def value(column: str, index: int) -> Value:
         node, rank = shown[index]
-        before = trends.previous_rank(node.node, rank.pid) if column in RATES else None
+        before = earlier.rank(node.node, rank.pid) if column in RATES else None
         return by_key[column].sorts_by(context.rank_line(node, rank)._replace(before=before))
 
     by_key = {column.key: column for column in RANK_COLUMNS}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -17,8 +16,8 @@ from mltop.tui.app.feed import Picture
 from mltop.tui.app.past.past import Past
 from mltop.tui.app.past.track import SPAN_S
 from mltop.tui.app.session import Investigation, RecordingRead
+from mltop.tui.render.earlier import EarlierRanks
 from mltop.tui.render.guarded import guarded
-from mltop.tui.render.trends import Trends
 from mltop.tui.screens.bars import Notice
 
 AGAIN_S = 0.5  # a key that comes again within this time goes on: its steps grow
@@ -67,10 +66,10 @@ class TravellingApp(App[None]):
     picture: Picture | None
     newest: Picture | None
     history: Past
-    trends: Trends
+    earlier: EarlierRanks
     investigation: Investigation
     moment: float | None = None
-    _live_trends: Trends
+    _live_earlier: EarlierRanks
     player: Player | None = None  # of a recording; None: machines are watched
     _steps: tuple[int, int, float] = (0, 0, 0.0)  # direction, how many, when (monotonic s)
     _moving = False
@@ -113,7 +112,7 @@ class TravellingApp(App[None]):
             self.go_live()
         elif self.picture is not None:
             self.moment = self.investigation.moment = self.picture.view.taken_at
-            self.trends = deepcopy(self._live_trends)
+            self.earlier = self._live_earlier.copy()
             self.redraw()
 
     def action_step_time(self, direction: int) -> None:
@@ -214,7 +213,7 @@ class TravellingApp(App[None]):
                 self._show_at(self.ended)
             return
         self.moment = self.investigation.moment = None
-        self.picture, self.trends = self.newest, self._live_trends
+        self.picture, self.earlier = self.newest, self._live_earlier
         self.tell(None)
 
     def go_to(self, moment: float) -> None:
@@ -239,7 +238,7 @@ class TravellingApp(App[None]):
         moment = self.moment
         if moment is not None:
             self.picture = guarded("this moment", lambda: self.history.picture(moment), self.picture)
-            self.trends = Trends()
+            self.earlier = EarlierRanks()
             self.redraw()
 
     def only_now(self) -> bool:

@@ -6,12 +6,23 @@ Totals hold what live nodes say now; what other nodes said last is not mixed in.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite
 
 from mltop.probes.model import JobMotion, Sample
-from mltop.probes.model.units import UNKNOWN, celsius, clock_time, counted, kilowatts, of, percent, rough_time, seconds
+from mltop.probes.model.units import (
+    UNKNOWN,
+    celsius,
+    clock_time,
+    counted,
+    kilowatts,
+    known,
+    of,
+    percent,
+    rough_time,
+    seconds,
+)
 from mltop.probes.reach.view import FleetView, GpuSummary, NodeView
 from mltop.tui.render.cells import Cell, clip, flow, line_width
 from mltop.tui.render.fleet.heat import is_used
@@ -32,10 +43,10 @@ class Sum:
     value: float = 0.0
     count: int = 0
 
-    def add(self, value: float | None) -> None:
-        if value is not None and isfinite(value):
-            self.value += value
-            self.count += 1
+    def add(self, values: Iterable[float | None]) -> None:
+        known = [value for value in values if value is not None and isfinite(value)]
+        self.value += sum(known)
+        self.count += len(known)
 
     @property
     def mean(self) -> float | None:
@@ -89,18 +100,17 @@ def totals_of(view: FleetView) -> Totals:
 def _add(totals: Totals, node: str, gpus: Sequence[GpuSummary]) -> None:
     """All of a node's in one go: 4,096 GPUs come every second."""
     totals.gpus += len(gpus)
+    totals.ok += [gpu.state for gpu in gpus].count("ok")
+    used = [gpu for gpu in gpus if is_used(gpu)]
+    totals.busy.add([gpu.busy for gpu in used])
+    totals.sm.add([gpu.sm_active for gpu in used])
+    totals.power.add([gpu.power_w for gpu in gpus])
+    of_limit = [gpu for gpu in gpus if known(gpu.power_w) and gpu.power_limit_w is not None]
+    totals.both.add([gpu.power_w for gpu in of_limit])
+    totals.limit.add([gpu.power_limit_w for gpu in of_limit])
     hottest, hottest_c = totals.hottest, totals.hottest[0] if totals.hottest is not None else -inf
-    busy, sm, power, limit, both = totals.busy, totals.sm, totals.power, totals.limit, totals.both
     for gpu in gpus:
-        totals.ok += gpu.state == "ok"
-        drawn, most, heat = gpu.power_w, gpu.power_limit_w, gpu.temperature_c
-        if is_used(gpu):
-            busy.add(gpu.busy)
-            sm.add(gpu.sm_active)
-        power.add(drawn)
-        if drawn is not None and most is not None and isfinite(drawn):
-            both.add(drawn)
-            limit.add(most)
+        heat = gpu.temperature_c
         if heat is not None and heat >= hottest_c + HOTTER_C and isfinite(heat):
             hottest, hottest_c = (heat, node, gpu.index), heat
     totals.hottest = hottest

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from types import MethodType
 
 from mltop.probes.judge.states import HELD_BYTES, JobStates, holds_gpu
 from mltop.probes.model import Finding, GpuSample
@@ -263,8 +264,8 @@ def is_used(gpu: AnyGpu) -> bool:
 
 
 def _same_thing(new: object, old: object) -> bool:
-    """Findings and states are other objects when they are others."""
-    return new is old or (isinstance(new, (float, str)) and new == old)
+    """Findings and states are other objects when they are others; a filter's method is another one each time."""
+    return new is old or (isinstance(new, (float, str, MethodType)) and new == old)
 
 
 # What a level becomes where its GPU waits; what is lost stays lost.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
-from mltop.probes.model import Finding
+from mltop.probes.judge.states import States
+from mltop.probes.model import Finding, GpuSample
 from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.navigation import Location, gpu_location, gpu_of_row
@@ -62,7 +62,10 @@ NODE_WIDTH = 14  # cells at least, in the list
 MIN_ROOM = 8  # lines: below, the map and one line for what is wrong stand alone
 ROOM_FOR_NODE = 16  # from here on the node under the cursor has a line
 LEAST_MAP = 3  # lines
+STEP = 32  # nodes
 MOST_GROUPED = 256  # nodes, of which each GPU may have a cell of the map
+
+Matches = Callable[[NodeView, GpuSample], bool]
 
 
 class FleetScreen(Pane):
@@ -91,6 +94,7 @@ class FleetScreen(Pane):
         self._views: dict[str, NodeView] = {}  # of the nodes that the filter shows
         self._findings_of: Mapping[str, Sequence[Finding]] = {}
         self._troubles = troubles(())
+        self._noted: Sequence[Finding] = ()  # of which these two were made
         self._names: Mapping[str, str] = {}
         self._told: Sequence[Told] = ()
         self._left: int | None = None  # lines below the map at the last draw; None: the list stands there
@@ -121,13 +125,11 @@ class FleetScreen(Pane):
     # Drawing.
 
     def fill(self, picture: Picture) -> None:
-        if picture.findings is not self._picture.findings:
-            self._findings_of, self._troubles = by_node(picture.findings), troubles(picture.findings)
+        self._note(picture.findings)
         self._picture = picture
         self._names = short_names(tuple([view.node for view in picture.view.nodes]))
         self._left = None
-        keep, findings = self.filter, self._findings_of
-        shown = [view for view in picture.view.nodes if keep.empty or keep.node(view, findings.get(view.node, ()))]
+        shown = [view for view in picture.view.nodes if self._is_shown(view)]
         self._views = {view.node: view for view in shown}
         self.counts = (len(shown), len(picture.view.nodes))
         self._told = guarded("the problems", self._problems, ())
@@ -138,6 +140,23 @@ class FleetScreen(Pane):
         else:
             self._show_map(heats, sections, room)
 
+    def prepare(self, picture: Picture) -> Iterator[None]:
+        """The cells of a large map."""
+        self._note(picture.findings)
+        matches = self._matches()
+        for count, view in enumerate(picture.view.nodes):
+            if count % STEP == STEP - 1:
+                yield
+            if self._is_shown(view):
+                self._heat(view, matches, picture.states)
+
+    def _note(self, findings: Sequence[Finding]) -> None:
+        if findings is not self._noted:
+            self._findings_of, self._troubles, self._noted = by_node(findings), troubles(findings), findings
+
+    def _is_shown(self, view: NodeView) -> bool:
+        return self.filter.empty or self.filter.node(view, self._findings_of.get(view.node, ()))
+
     def _problems(self) -> Sequence[Told]:
         picture = self._picture
         shown = () if self.filter.empty else [*self._views]
@@ -147,22 +166,28 @@ class FleetScreen(Pane):
 
     def _heats_in_order(self) -> tuple[list[NodeHeat], list[Section]]:
         """The nodes that are shown in their order, and which belong together."""
-        keep = self.filter
-        matches = keep.gpu if any(field.needs_gpus for field in keep.fields) else None
-        states = self._picture.states
+        states, matches = self._picture.states, self._matches()
         groups = self._groups = self._grouping.of([*self._views.values()], states)
         heats: list[NodeHeat] = []
         sections: list[Section] = []
         for group in groups if self._by_job else [self._grouping.all_by_name([*self._views.values()])]:
             if self._by_job and (len(groups) > 1 or group.job is not None):
                 sections.append(Section(len(heats), group.title, group.about))
-            for view in group.nodes:
-                standing = self._grouping.standing(view, states)
-                make = partial(self._heats.of, view, self._troubles.get(view.node, FINE), matches, standing)
-                failed = NodeHeat(view.node, view.state.state, "unknown", b"", "?", "crit")
-                heats.append(guarded("a node of the map", make, failed))
+            heats += [self._heat(view, matches, states) for view in group.nodes]
         self._heats.keep_only(view.node for view in self._picture.view.nodes)
         return heats, sections
+
+    def _matches(self) -> Matches | None:
+        """Which GPUs the filter shows; None: all."""
+        return self.filter.gpu if any(field.needs_gpus for field in self.filter.fields) else None
+
+    def _heat(self, view: NodeView, matches: Matches | None, states: States) -> NodeHeat:
+        def make() -> NodeHeat:
+            standing = self._grouping.standing(view, states)
+            return self._heats.of(view, self._troubles.get(view.node, FINE), matches, standing)
+
+        made = guarded("a node of the map", make, None)
+        return made or NodeHeat(view.node, view.state.state, "unknown", b"", "?", "crit")
 
     def _show_map(self, heats: list[NodeHeat], sections: list[Section], room: int) -> None:
         heatmap, width = self.query_one(Heatmap), self.size.width

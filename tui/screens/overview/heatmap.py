@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -14,6 +15,9 @@ from mltop.tui.render.cells import Cell
 from mltop.tui.render.fleet.heat import NodeHeat
 from mltop.tui.render.fleet.map import AT, Grid, Section, fitting, line_cells
 from mltop.tui.widgets.cell_view import CursorView
+from mltop.tui.widgets.steps import Steps
+
+AT_ONCE = 8  # lines
 
 
 class Heatmap(CursorView, can_focus=True):
@@ -44,6 +48,8 @@ class Heatmap(CursorView, can_focus=True):
         self._untouched = True
         self._wanted_column = 0  # up and down keep to it across shorter lines
         self._grid = fitting((), (), 1, 1)
+        self._steps = Steps(self)
+        self._ahead: dict[int, tuple[object, Strip]] = {}  # lines that are drawn before they are painted
 
     def set_map(
         self,
@@ -141,6 +147,37 @@ class Heatmap(CursorView, can_focus=True):
         label = self._grid.labels[line] if self._grid.labels else None
         return heats, marks, cursor, label
 
+    def paint_line(self, y: int) -> Strip:
+        content, ahead = self.content(y), self._ahead.pop(y, None)
+        self._painted[y] = content
+        return ahead[1] if ahead is not None and ahead[0] == content else self.draw(y, content)
+
+    def repaint_changes(self) -> None:
+        """Many lines of a large map are painted in one frame, but not drawn in one go. That of the cursor is at once."""
+        changed: list[int] = []
+        at_once: list[int] = []
+        for y, painted in self._painted.items():
+            content = self.content(y)
+            if painted != content:
+                changed.append(y)
+                if _has_cursor(painted) or _has_cursor(content):
+                    at_once.append(y)
+        if len(changed) <= AT_ONCE:
+            at_once = changed
+        self.refresh_screen_lines(at_once)
+        if later := [y for y in changed if y not in at_once]:
+            self._steps.take("lines of the map", self._draw_ahead(later), partial(self.refresh_screen_lines, later))
+
+    def _draw_ahead(self, lines: Sequence[int]) -> Iterator[None]:
+        for y in lines:
+            content, ahead = self.content(y), self._ahead.get(y)
+            if ahead is None or ahead[0] != content:
+                self._ahead[y] = content, self.draw(y, content)
+                yield
+
+    def drop_strips(self) -> None:
+        self._ahead.clear()
+
     def draw(self, y: int, content: object) -> Strip:
         width = self.scrollable_content_region.width
         if content is None:
@@ -164,10 +201,15 @@ class Heatmap(CursorView, can_focus=True):
         if len(grid.rows) != len(before.rows):
             self.virtual_size = Size(0, len(grid.rows))
         if _looks(grid) != _looks(before):
+            self.drop_strips()
             self.refresh()
 
     def on_resize(self) -> None:
         self._lay_out()
+
+
+def _has_cursor(content: object) -> bool:
+    return isinstance(content, tuple) and content[2] is not None
 
 
 def _looks(grid: Grid) -> tuple[object, ...]:

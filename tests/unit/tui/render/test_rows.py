@@ -18,6 +18,7 @@ from mltop.probes.model import (
 from mltop.probes.model.incident import Doing
 from mltop.probes.reach.view import NodeView
 from mltop.tui.render.cells import EitherCell, aged, columns_line, header_line, layout, plain, unknown_columns
+from mltop.tui.render.earlier import EarlierRank
 from mltop.tui.render.findings import (
     Problem,
     merged_gaps,
@@ -28,7 +29,6 @@ from mltop.tui.render.gpus.table import GPU_COLUMNS, GpuLine, gpu_row, throttle_
 from mltop.tui.render.links import LINK_COLUMNS, PCI_COLUMNS
 from mltop.tui.render.problems import Scope, told_of
 from mltop.tui.render.ranks import RANK_COLUMNS, RankLine, rank_columns, rank_row, short_command
-from mltop.tui.render.trends import EarlierRank
 
 GIB = 2**30
 

@@ -8,7 +8,7 @@ from mltop.probes.model.incident import Doing
 from mltop.probes.model.sample import PlacedJob
 from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.app.feed import Picture
-from mltop.tui.render.trends import Trends
+from mltop.tui.render.earlier import EarlierRanks
 from mltop.tui.screens.row_context import RowContext
 from mltop.tui.screens.tables import rank_of, rank_rows
 
@@ -21,7 +21,7 @@ def node(name: str = "n1", **fields: object) -> NodeView:
 
 
 def context(*nodes: NodeView, states: States | None = None) -> RowContext:
-    return RowContext(Picture(FleetView(100.0, nodes), states=states or States()), Trends(), lambda *_: None)
+    return RowContext(Picture(FleetView(100.0, nodes), states=states or States()), EarlierRanks(), lambda *_: None)
 
 
 def test_processes_of_no_job_stand_below_all_ranks() -> None:
