@@ -113,7 +113,7 @@ class StillSession:
             name=name,
             number=at + 1,
             gpus=GPUS,
-            interval_s=1.0,
+            interval_s=max(1.0, scene.step_s) if scene.nodes > 1 else 1.0,
             job=job,
             ranks=range(first, first + count),
             began_at=NOW - RAN_S,

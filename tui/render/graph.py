@@ -62,6 +62,7 @@ def shares_of_most(values: Values, most: float) -> list[float | None]:
 class Scale:
     """Which time each of ``width`` columns stands for. ``slot``: the number of the newest value, which is of the time
     slot x step_s; ``per``: values a column. ``moment``: of the past, which is looked at (unix s); None: now.
+    ``held``: each value given stands for so many steps, until the next one was due.
 
     A column begins at a multiple of its own length: what is drawn moves a column at a time, and not every second.
     """
@@ -71,11 +72,16 @@ class Scale:
     per: int
     width: int
     moment: float | None = None
+    held: int = 1
 
     @classmethod
     def of(cls, slot: int, step_s: float, width: int, span_s: float = SPAN_S, moment: float | None = None) -> Scale:
-        """For ``span_s`` or a little more in ``width`` columns."""
-        return cls(slot, step_s, max(1, math.ceil(span_s / step_s / max(1, width))), width, moment)
+        """For ``span_s`` or a little more in ``width`` columns, of values that are each of ``step_s``, however long."""
+        held = max(1, round(step_s))
+        step_s /= held
+        return cls(
+            held * (slot + 1) - 1, step_s, max(1, math.ceil(span_s / step_s / max(1, width))), width, moment, held
+        )
 
     @property
     def first(self) -> int:
@@ -107,6 +113,8 @@ class Scale:
 
     def means(self, values: Values) -> list[float | None]:
         """Of ``values``, the oldest first: of each column the mean of what is known, None where nothing is."""
+        if self.held > 1:
+            values = [value for value in values for _ in range(self.held)]
         oldest = self.slot - len(values) + 1
         means: list[float | None] = []
         for column in range(self.first, self.first + self.width):

@@ -153,7 +153,7 @@ class Heatmap(CursorView, can_focus=True):
         return ahead[1] if ahead is not None and ahead[0] == content else self.draw(y, content)
 
     def repaint_changes(self) -> None:
-        """Many lines of a large map are painted in one frame, but not drawn in one go. That of the cursor is at once."""
+        """Many lines of a large map are painted in one frame and not drawn in one go; that of the cursor is at once."""
         changed: list[int] = []
         at_once: list[int] = []
         for y, painted in self._painted.items():

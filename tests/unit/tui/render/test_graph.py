@@ -15,6 +15,7 @@ from mltop.tui.render.cells import Cell, Column, Row, columns_line, line_width, 
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.graph import (
     LABEL_WIDTH,
+    SPAN_S,
     Event,
     GraphCell,
     Scale,
@@ -178,3 +179,20 @@ def test_a_job_is_not_called_hung_before_that_is_known(state: WorkState, word: s
     (event,) = fell_still(Doing(state, NOW - 240.0))
     assert (event.at, event.text) == (NOW - 240.0, f"{clock_time(NOW - 240.0)} {word}")
     assert fell_still(Doing(state)) == []
+
+
+@pytest.mark.parametrize("step_s", [2.0, 5.0, 10.0, 40.0])
+@pytest.mark.parametrize("width", [12, 34, 108])
+def test_a_value_stands_until_the_next_one_was_due_and_what_is_missing_is_a_gap(step_s: float, width: int) -> None:
+    """Of a node that is asked every so many seconds the graph is of ten minutes, too, and no picket fence."""
+    slot = int(NOW // step_s)
+    scale = Scale.of(slot, step_s, width)
+    assert SPAN_S <= width * scale.column_s < SPAN_S + width * 1.0 + step_s
+    values: list[float | None] = [0.5] * int(SPAN_S // step_s * 2)
+    assert scale.means(values) == [0.5] * width
+    missing = slot - int(SPAN_S // step_s) // 2
+    for at in range(missing, missing + 1 + int(2 * scale.column_s // step_s)):
+        values[at - slot - 1] = None
+    gap = [column for column, value in enumerate(scale.means(values)) if value is None]
+    assert gap and gap == list(range(gap[0], gap[-1] + 1))
+    assert missing * step_s <= scale.time_of(gap[0]) < missing * step_s + scale.column_s
