@@ -23,7 +23,7 @@ from mltop.probes.judge.hang.evidence import JobEvidence, RankSeen
 from mltop.probes.judge.hang.verdict import report
 from mltop.probes.model import Gap, JobReport, NodeState, Sample
 from mltop.probes.model.probe import ProbeEvent
-from mltop.probes.reach.view import FleetView, NodeView
+from mltop.probes.reach.view import Connection, FleetView, NodeView
 from mltop.probes.record.decoding import decode_head
 from mltop.probes.record.recordings import recording
 from mltop.tui.app.past.replay import ReplaySession
@@ -126,7 +126,9 @@ class StillSession:
 
     def view_at(self, now: float) -> FleetView:
         if self.scene.connecting:
-            return FleetView(now, tuple(NodeView(NodeState(node.name, "connecting")) for node in self._nodes), int(now))
+            asked = Connection(trying="ssh", tried_at=now - 12.0)
+            states = [NodeState(node.name, "connecting", "starting ssh") for node in self._nodes]
+            return FleetView(now, tuple([NodeView(state, connection=asked) for state in states]), int(now))
         samples = [self._altered(self._decoder.decode(node.sample_json(now)), now) for node in self._nodes]
         live = [NodeView(NodeState(sample.node, "live", "", 0.4), sample) for sample in samples]
         return FleetView(now + 0.4, tuple(live), int(now))

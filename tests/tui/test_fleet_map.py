@@ -16,6 +16,7 @@ from mltop.tui.screens.overview.heatmap import Heatmap
 from mltop.tui.screens.tables import GpuTable
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.line_table import LineTable
+from tests.scenes import Scene, watched
 from tests.tui import fake_views
 from tests.tui.fake_session import FakeSession
 from tests.tui.opened import Opened, opened
@@ -328,3 +329,34 @@ async def test_at_80x24_each_gpu_of_64_nodes_has_a_cell_and_every_critical_line_
         marked = [line for line in text.splitlines() if line.endswith("s") and "CRIT" in line[60:]]
         assert len(marked) == 3
         assert sum(line.strip().startswith("→") for line in text.splitlines()) == 3, text
+
+
+async def test_the_row_of_several_idle_gpus_opens_the_node_and_no_one_of_them() -> None:
+    scene = Scene(nodes=3, ranks=4, watched_s=10.0)
+    app = watched(scene)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = Opened(app, pilot, None)  # type: ignore[arg-type]
+        await screen.shows("4-7  idle, no process")
+        for key, pane in (("4", "node"), ("3", "gpu")):
+            table = app.pane.query_one(GpuTable)
+            table.focus()
+            await pilot.pause()
+            table.move_cursor(key)
+            await screen.press("enter")
+            assert (app.trail.here.pane, app.trail.here.node) == (pane, "node01")
+            await screen.press("escape")
+
+
+async def test_where_there_is_no_room_for_the_gpus_the_line_of_the_node_is_no_title() -> None:
+    async with opened(fleet(64), size=(120, 40)) as screen:
+        await screen.shows("node003  live")
+        seen = set()
+        for height in range(40, 26, -2):
+            await screen.pilot.resize_terminal(120, height)
+            await screen.has_lines(height)
+            line = next((line for line in screen.lines() if line.startswith("node003  live")), "")
+            shown = screen.app.pane.query_one(GpuTable).display
+            assert not line or shown or line.endswith("2 shows its GPUs"), screen.text()
+            assert not shown or "2 shows" not in line
+            seen.add((bool(line), shown))
+        assert {(True, True), (True, False)} <= seen

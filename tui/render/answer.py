@@ -18,6 +18,7 @@ from mltop.probes.model.units import clock_time, counted, rough_time, seconds
 from mltop.probes.model.vocabulary import IncidentKind
 from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.render.cells import Cell, clip, line_width, wrap
+from mltop.tui.render.fleet.connecting import connecting_since
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.incidents import KINDS, age_text, kind_cell
 from mltop.tui.render.states import SEVERITY, gravity
@@ -172,7 +173,7 @@ def answer_of(situation: Situation | None) -> Answer:
         return Answer("", "starting", "", "", "waiting for the first sample")
     nodes = situation.view.nodes
     if len(nodes) == 1 and nodes[0].state.state in ("lost", "refused"):
-        return _one_away(nodes[0])  # all else is of before
+        return _one_away(nodes[0], situation.view.taken_at)  # all else is of before
     firing = [one for one in situation.incidents if one.until is None and one.severity != "info"]
     if firing and firing[0].kind in KINDS:
         return _of_incident(firing, situation)
@@ -273,12 +274,11 @@ def _unknown(situation: Situation) -> Answer | None:
     states: Counter[str] = Counter(node.state.state for node in nodes)
     away = len(nodes) - states["live"]
     if len(nodes) == 1 and away:
-        return _one_away(nodes[0])
+        return _one_away(nodes[0], situation.view.taken_at)
     waiting = states["connecting"]
     if waiting:
-        return Answer(
-            "", "connecting", "", "", f"{len(nodes) - waiting} of {counted(len(nodes), 'node')} have answered"
-        )
+        headline = f"{len(nodes) - waiting} of {counted(len(nodes), 'node')} have answered"
+        return Answer("", "connecting", _connecting_age(nodes, situation.view.taken_at), "", headline)
     if away:
         return Answer(GLYPHS.finding, f"{away} AWAY", "", "chip-warn", f"{away} of {len(nodes)} nodes do not answer")
     if situation.not_judged:
@@ -304,10 +304,16 @@ def _blind(nodes: Sequence[NodeView]) -> str:
     return f"no GPU seen on {counted(blind, 'node')}" if 0 < blind < len(nodes) else ""
 
 
-def _one_away(node: NodeView) -> Answer:
+def _connecting_age(nodes: Sequence[NodeView], now: float) -> str:
+    since = connecting_since(nodes)
+    return seconds(float(int(max(0.0, now - since)))) if since is not None else ""
+
+
+def _one_away(node: NodeView, now: float) -> Answer:
     state = node.state
     if state.state == "connecting":
-        return Answer("", "connecting", "", "", f"to {node.node}")
+        why = f": {state.reason}" if state.reason else ""
+        return Answer("", "connecting", _connecting_age([node], now), "", f"to {node.node}{why}")
     style = "chip-warn" if state.state == "stale" else "chip-crit"
     why = f": {state.reason}" if state.reason else ""
     age = seconds(state.age_s) if state.age_s is not None else ""

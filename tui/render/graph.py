@@ -62,7 +62,8 @@ def shares_of_most(values: Values, most: float) -> list[float | None]:
 class Scale:
     """Which time each of ``width`` columns stands for. ``slot``: the number of the newest value, which is of the time
     slot x step_s; ``per``: values a column. ``moment``: of the past, which is looked at (unix s); None: now.
-    ``held``: each value given stands for so many steps, until the next one was due.
+    ``held``: each value given stands for so many steps, until the next one was due. ``last``: when the newest value was
+    taken, of what tells nothing any more (unix s).
 
     A column begins at a multiple of its own length: what is drawn moves a column at a time, and not every second.
     """
@@ -73,6 +74,7 @@ class Scale:
     width: int
     moment: float | None = None
     held: int = 1
+    last: float | None = None
 
     @classmethod
     def of(cls, slot: int, step_s: float, width: int, span_s: float = SPAN_S, moment: float | None = None) -> Scale:
@@ -173,8 +175,8 @@ def runs(glyphs: Sequence[str], styles: Sequence[str]) -> list[Cell]:
 
 
 def axis(scale: Scale, events: Sequence[Event] = ()) -> list[Cell]:
-    """The line below: when the graph begins, how long ago, ``now``; events in their places, which go first, and before
-    them the moment that is looked at.
+    """The line below: when the graph begins, how long ago, ``now``, or in its place when anything was known last;
+    events in their places, which go first, and before them the moment that is looked at.
     """
     width, minutes = scale.width, (8, 6, 4, 2) if scale.width >= _WITH_CLOCK else (5,)
     texts, styles = [" "] * width, ["dim"] * width
@@ -183,12 +185,16 @@ def axis(scale: Scale, events: Sequence[Event] = ()) -> list[Cell]:
     if scale.moment is not None:
         text = clock_time(scale.moment)
         marks.append((max(0, min(scale.looked_at, width - len(text))), text, "key"))
-    ends_now = scale.looked_at != width - 1 or scale.moment is None
-    last = width - len(" now") * ends_now
+    ends_now = (scale.looked_at != width - 1 or scale.moment is None) and scale.last is None
+    if scale.last is not None:
+        text = f"{clock_time(scale.last)} last"
+        marks.append((max(0, min(scale.column(scale.last), width - len(text))), text, "warn"))
+    last, fixed = width - len(" now") * ends_now, [*marks]
     for event in sorted(events, key=lambda event: -event.at):
         at = scale.column(event.at)
         if 0 <= at < width:
-            marks.append((min(at, max(0, last - len(event.text))), event.text, event.style))
+            ends = [start - 1 for start, text, _ in fixed if start - len(event.text) <= at < start + len(text)]
+            marks.append((min(at, max(0, min(last, *ends, width) - len(event.text))), event.text, event.style))
     marks.append((0, clock_time(scale.time_of(0)) if width >= _WITH_CLOCK else _ago(now - scale.time_of(0)), "dim"))
     if ends_now:
         marks.append((width - len("now"), "now", "dim"))

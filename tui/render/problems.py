@@ -113,8 +113,10 @@ def _of_each_node(incident: Incident) -> list[Finding]:
     return list(by_node.values())
 
 
-def told_of_gap(what: str, gap: Gap) -> Told:
-    """That a whole part cannot be read, and what would help."""
+def told_of_gap(what: str, gap: Gap, *, alone: bool = False) -> Told:
+    """That a whole part cannot be read, and what would help; only that where it is ``alone`` and stands on line 1."""
+    if alone and gap.fix:
+        return Told(f"?{what}", Cell("?", "warn"), what, (Cell(f"{GLYPHS.arrow} {gap.fix}", "key"),), Cell(""))
     return Told(f"?{what}", Cell("?", "warn"), what, (Cell(gap.why),), Cell(""), action=gap.fix)
 
 

@@ -369,8 +369,8 @@ def _with_keys(parts: Sequence[Part], keys: Sequence[tuple[str, str]], width: in
     return line
 
 
-def node_lines(view: NodeView, metric: Metric, width: int) -> list[list[Cell]]:
-    """The node under the cursor: its state, its ranks and its host in figures."""
+def node_lines(view: NodeView, metric: Metric, width: int, below: bool = True) -> list[list[Cell]]:
+    """The node under the cursor: its state, its ranks and its host in figures. ``below``: its GPUs stand there."""
     parts: list[Part] = [(0, [Cell(view.node, "title")]), (0, [node_state(view)])]
     if view.state.state != "live" and view.state.reason:
         return [flow([*parts, (0, [Cell(view.state.reason, NODE_STYLE.get(view.state.state, "warn"))])], width)]
@@ -387,4 +387,6 @@ def node_lines(view: NodeView, metric: Metric, width: int) -> list[list[Cell]]:
         for gpu in summary.gpus:
             text, style = (metric.text(gpu), "") if gpu.state == "ok" else (gpu.state.upper(), "crit")
             parts.append((2, [Cell(text, style)]))
+    if not below:
+        parts.append((1, [Cell("2", "key"), Cell(" shows its GPUs", "dim")]))
     return [flow(parts, width)]

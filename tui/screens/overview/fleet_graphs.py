@@ -59,7 +59,9 @@ def drawn_of(past: Past, group: Group, columns: int, until: float | None, moment
     sums = past.of_job(group.job, columns, until) if group.job is not None else past.of_nodes(columns, until)
     if sums is None or not sums.most_nodes or sums.began >= columns:
         return None
-    scale = Scale(round(sums.until / sums.column_s) - 1, sums.column_s, 1, columns, moment)
+    silent = moment is None and group.nodes and not any(view.state.state == "live" for view in group.nodes)
+    last = sums.until - 1.0 if silent else None
+    scale = Scale(round(sums.until / sums.column_s) - 1, sums.column_s, 1, columns, moment, last=last)
     spans = (Span(since, None, "graph-waits"),) if since is not None else ()
     events = tuple(fell_still(group.still)) if group.still is not None else ()
     at = scale.column(since) if since is not None else columns

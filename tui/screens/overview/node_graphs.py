@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mltop.probes.model import GpuSample
 from mltop.probes.model.incident import STANDING_STATES
@@ -57,6 +57,8 @@ def _drawn(node: NodeView, context: RowContext, width: int) -> Drawn | None:
         return None
     first = tracks[0][1]
     scale = Scale.of(first.slot, first.step_s, width, moment=context.moment(node))
+    if sample is not None and node.state.state != "live" and scale.moment is None:
+        scale = replace(scale, last=sample.sampled_at)
     used = [(gpu, track) for gpu, track in tracks if _in_use(node, gpu)] or tracks
     spans, events = _standing(node, context)
     links = _nvlink(used)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -196,3 +197,16 @@ def test_a_value_stands_until_the_next_one_was_due_and_what_is_missing_is_a_gap(
     gap = [column for column, value in enumerate(scale.means(values)) if value is None]
     assert gap and gap == list(range(gap[0], gap[-1] + 1))
     assert missing * step_s <= scale.time_of(gap[0]) < missing * step_s + scale.column_s
+
+
+def test_the_end_of_what_tells_nothing_any_more_is_no_now() -> None:
+    scale = replace(Scale.of(NOW, 1.0, 100, 600), last=NOW - 130.0)
+    text = plain(axis(scale))
+    assert "now" not in text and text.index(f"{clock_time(NOW - 130.0)} last") == scale.column(NOW - 130.0)
+    assert plain(axis(replace(scale, last=float(NOW)))).endswith(f"{clock_time(NOW)} last")
+
+
+def test_an_event_just_before_the_moment_that_is_looked_at_is_not_lost() -> None:
+    scale = Scale.of(NOW, 1.0, 100, 600, moment=float(NOW))
+    text = plain(axis(scale, [Event(NOW - 60.0, "11:58:23 hung", "waits")]))
+    assert text.endswith(f"11:58:23 hung {clock_time(NOW)}")
