@@ -12,7 +12,7 @@ from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.render.fleet.heat import MARK
 from mltop.tui.render.fleet.map import GROUPED
 from mltop.tui.screens.overview.fleet import FleetScreen
-from mltop.tui.screens.overview.heatmap import Heatmap
+from mltop.tui.screens.overview.heatmap import AT_ONCE, Heatmap
 from mltop.tui.screens.tables import GpuTable
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.line_table import LineTable
@@ -77,6 +77,26 @@ async def test_512_nodes() -> None:
         grid = heatmap(screen).grid
         assert grid.density in ("grouped", "cells") and heatmap(screen).max_scroll_y == 0
         assert len(grid.rows) <= heatmap(screen).size.height
+
+
+async def test_a_large_map_that_changed_is_painted_whole() -> None:
+    """Its lines are drawn in steps and painted together: none is left as it was."""
+    async with opened(fleet(300, ticks=2), size=SIZES[2]) as screen:
+        await on_map(screen)
+        await screen.until(lambda: not screen.app.picture.not_judged, "all nodes judged")
+        map_ = heatmap(screen)
+
+        async def painted() -> list[str]:
+            await screen.pilot.pause()
+            return screen.lines()[map_.region.y :][: map_.size.height]
+
+        before = await painted()
+        await screen.step()
+        after = await painted()
+        map_.drop_strips()
+        map_.refresh()
+        assert await painted() == after
+        assert sum(old != new for old, new in zip(before, after, strict=True)) > AT_ONCE
 
 
 async def test_list() -> None:

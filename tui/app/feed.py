@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SWITCH_S = 0.0005  # while the feed computes, a key waits for the interpreter lock at most this long, not 5 ms
 # (up to how many nodes, seconds between frames): many answer at different moments, their changes are drawn together.
-FRAMES = ((4, 0.1), (64, 0.5), (math.inf, 1.0))
+FRAMES = ((4, 0.1), (16, 0.5), (math.inf, 1.0))
 
 
 @dataclass(frozen=True)

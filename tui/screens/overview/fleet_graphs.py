@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isfinite
 
-from mltop.probes.model.units import count, kilowatts, known, percent
+from mltop.probes.model.units import count, kilowatts, percent
 from mltop.probes.reach.view import NodeView
 from mltop.tui.app.past.past import Past
 from mltop.tui.app.past.sums import Sums
@@ -80,11 +81,11 @@ def _activity(sums: Sums, group: Group, at: int, end: int) -> Graph:
 
 
 def _power(sums: Sums, group: Group, at: int, end: int) -> Graph:
-    limits = [limit for view in group.nodes for limit in _limits(view)]
+    limit = sum(map(_limit, group.nodes))
     values = sums.whole(sums.power_w)
     now, before = last_known(values[:end]), _mean(values[: min(at, end)])
-    most = sum(limits) or max((value for value in values if value is not None), default=0.0)
-    about = f"of {kilowatts(most)}" if limits else ""
+    most = limit or max((value for value in values if value is not None), default=0.0)
+    about = f"of {kilowatts(most)}" if limit else ""
     return Graph("power", "power", about, kilowatts(now), _fell(before, now, kilowatts), shares_of_most(values, most))
 
 
@@ -95,9 +96,11 @@ def _network(sums: Sums, at: int, end: int) -> Graph:
     return Graph("network", "net", "", _rate(now), _fell(before, now, _rate), shares_of_most(values, most / 0.9))
 
 
-def _limits(view: NodeView) -> list[float]:
+def _limit(view: NodeView) -> float:
+    """What the node's GPUs may draw together, as far as that is known."""
     gpus = view.summary.gpus if view.summary is not None else ()
-    return [gpu.power_limit_w for gpu in gpus if gpu.power_limit_w is not None and known(gpu.power_limit_w)]
+    limit = sum([gpu.power_limit_w or 0.0 for gpu in gpus])
+    return limit if isfinite(limit) else 0.0
 
 
 def _rate(value: float | None) -> str:

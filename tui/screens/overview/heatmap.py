@@ -153,7 +153,7 @@ class Heatmap(CursorView, can_focus=True):
         return ahead[1] if ahead is not None and ahead[0] == content else self.draw(y, content)
 
     def repaint_changes(self) -> None:
-        """Many lines of a large map are painted in one frame and not drawn in one go; that of the cursor is at once."""
+        """Many lines of a large map are painted in one frame and drawn in steps, but that of the cursor at once."""
         changed: list[int] = []
         at_once: list[int] = []
         for y, painted in self._painted.items():
@@ -166,7 +166,9 @@ class Heatmap(CursorView, can_focus=True):
             at_once = changed
         self.refresh_screen_lines(at_once)
         if later := [y for y in changed if y not in at_once]:
-            self._steps.take("lines of the map", self._draw_ahead(later), partial(self.refresh_screen_lines, later))
+            # Not now: what draws the whole pane takes long enough.
+            paint = partial(self.refresh_screen_lines, later)
+            self.call_later(self._steps.take, "lines of the map", self._draw_ahead(later), paint)
 
     def _draw_ahead(self, lines: Sequence[int]) -> Iterator[None]:
         for y in lines:
