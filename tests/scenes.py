@@ -27,7 +27,7 @@ from mltop.probes.reach.view import Connection, FleetView, NodeView
 from mltop.probes.record.decoding import decode_head
 from mltop.probes.record.recordings import recording
 from mltop.tui.app.past.replay import ReplaySession
-from mltop.tui.app.session import Cancellable
+from mltop.tui.app.session import Cancellable, DumpProgressed
 from mltop.tui.app.stalls import Stalls
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ JUDGING_S = 60.0  # that pass for the feed between two views: in these it may ju
 class Scene:
     """``nodes`` of 8 GPUs, whose job's rank 5 (or its last) has hung for ``hung_s`` (negative: not yet). ``ranks``: on
     a single node. ``others``: so many of the nodes run a job that is well. ``watched_s``: how long mltop has looked.
+    ``kept``: the dump that it was told by is there to be shown.
     ``replayed``: it is a recording of that time, open at its end.
     """
 
@@ -61,17 +62,18 @@ class Scene:
     watched_s: float = 800.0
     step_s: float = 2.0
     dumped: bool = True
+    kept: bool = False
     replayed: bool = False
 
 
 SCENES = {
     "fine": Scene(),
-    "hung": Scene(hung_s=95.0, ranks=4),
-    "hung-64": Scene(nodes=64, hung_s=95.0, others=5, lost=True, braked=True, step_s=5.0),
-    "hung-512": Scene(nodes=512, hung_s=95.0, lost=True, step_s=40.0, watched_s=320.0),
+    "hung": Scene(hung_s=95.0, ranks=4, kept=True),
+    "hung-64": Scene(nodes=64, hung_s=95.0, others=5, lost=True, braked=True, step_s=5.0, kept=True),
+    "hung-512": Scene(nodes=512, hung_s=95.0, lost=True, step_s=40.0, watched_s=320.0, kept=True),
     "throttled": Scene(hot=True),
     "lost": Scene(nodes=8, lost=True),
-    "two-jobs": Scene(nodes=8, hung_s=95.0, others=3),
+    "two-jobs": Scene(nodes=8, hung_s=95.0, others=3, kept=True),
     "no-driver": Scene(ranks=0, no_driver=True, watched_s=60.0),
     "starting": Scene(nodes=4, connecting=True, watched_s=0.0),
     "after-5-s": Scene(watched_s=5.0, step_s=1.0),
@@ -222,7 +224,12 @@ def watched(scene: Scene) -> MltopApp:
         app.earlier.feed(view)
         app.history.see(app.feed.see(view))
     if scene.hung_s > 0 and scene.dumped:
-        app.feed.take_stacks([session.report()])
+        report = session.report()
+        app.feed.take_stacks([report])
+        if scene.kept:
+            world = session.job.world_size
+            done = StackProgress("done", 3, 3, world, world, 2.4, (report,))
+            app.investigation.take_progress(DumpProgressed(0, done), NOW)
         clock.now_s += JUDGING_S
         app.feed.see(session.view())
     return app

@@ -101,7 +101,7 @@ class Answer:
         ways = [_hint(key, way) for way in ((does,) if isinstance(does, str) else does)]
         long = next((way for way in ways if _cells(self.headline) + 2 + line_width(way) <= room), ways[-1])
         least = min(map(_cells, (self.headline, *self.briefer)))
-        if len(key) == 1:
+        if len(key) == 1 or _is_measured(self.about):
             least = min(least, _LEAST_BESIDE_KEY)
         if room - line_width(long) - 2 >= least:
             return long
@@ -123,6 +123,11 @@ _NOUNS: Mapping[IncidentKind, str] = {
     "slow": "slowdown",
     "node": "finding",
 }
+
+
+def _is_measured(about: Incident | Finding | None) -> bool:
+    """Whether the headline ends with figures, which the line below says as well."""
+    return about.kind == "node" if isinstance(about, Incident) else about is not None
 
 
 def opens_words(about: Incident | Finding | None, of: int = 1) -> tuple[str, ...]:

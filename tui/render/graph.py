@@ -49,6 +49,14 @@ def fell_still(doing: Doing) -> list[Event]:
     return [Event(doing.since, f"{clock_time(doing.since)} {word}", "waits")]
 
 
+def begins(at: float, scale: Scale) -> list[Event]:
+    """When anything was known first, where that is seen: what is empty before it is no fall and no loss."""
+    return [Event(at, f"begins {clock_time(at)}", "dim")] if scale.column(at) >= _LEAST_EMPTY else []
+
+
+_LEAST_EMPTY = 4  # columns
+
+
 def last_known(values: Values) -> float | None:
     return next((value for value in reversed(values) if value is not None), None)
 

@@ -8,7 +8,18 @@ from mltop.probes.model import Incident, JobKey
 from mltop.probes.model.units import clock_time, count, kilowatts, percent
 from mltop.tui.app.past.sums import Sums
 from mltop.tui.render.cells import Cell
-from mltop.tui.render.graph import LABEL_WIDTH, Event, Scale, Series, Span, Values, last_known, shares_of_most, stacked
+from mltop.tui.render.graph import (
+    LABEL_WIDTH,
+    Event,
+    Scale,
+    Series,
+    Span,
+    Values,
+    begins,
+    last_known,
+    shares_of_most,
+    stacked,
+)
 from mltop.tui.render.incidents import kind_cell
 
 if TYPE_CHECKING:
@@ -37,6 +48,7 @@ def job_graph(app: MltopApp, job: JobKey | None, incident: Incident | None, widt
         style = "waits" if incident.kind in _WAITS else "warn"
         spans = [Span(incident.since, incident.until, f"graph-{style}")]
         events = [Event(incident.since, f"{clock_time(incident.since)} {kind_cell(incident).text.lower()}", style)]
+    events += begins(scale.time_of(sums.began), scale)
     return stacked(_series(sums, scale.looked_at + 1), scale, spans, events, room)
 
 

@@ -224,13 +224,16 @@ class FleetScreen(Pane):
     def _show_connecting(self, heats: list[NodeHeat], sections: list[Section], room: int) -> None:
         """The nodes, and how each is being reached: there is nothing else to say."""
         heatmap, view = self.query_one(Heatmap), self._picture.view
-        lines = connecting_lines(view, self.size.width, room // 2)
+        lines: list[list[Cell]] = [[], *connecting_lines(view, self.size.width, room // 2)]
         grid = heatmap.set_map(heats, sections, self.mltop.selection.nodes, room - len(lines), self._names)
         heatmap.styles.height = max(1, min(len(grid.rows), room - len(lines)))
-        self.set_class(room - len(lines) - len(grid.rows) >= 2, "-roomy")
+        self.set_class(False, "-roomy")
         self._show_problems(0)
         self.set_part("#graphs", [])
-        self.query_one("#legend", TextLines).display = self.query_one(GpuTable).display = False
+        self.query_one(GpuTable).display = False
+        blank = self.query_one("#legend", TextLines)  # between the header and the nodes
+        blank.display = room - len(lines) - len(grid.rows) >= 2
+        blank.set_lines([[]])
         part = self.query_one("#node-lines", TextLines)
         part.display, part.styles.height = bool(lines), len(lines)
         part.set_lines(lines)
@@ -245,7 +248,8 @@ class FleetScreen(Pane):
         if not 1 < len(heats) <= MOST_GROUPED:
             return others
         needed = len(make_grid(heats, sections, self.size.width, GROUPED, self._names, headed=False).rows)
-        ways = ((node, graphs, text), (False, graphs, text), (False, 0, text), (False, 0, min(text, room // 3)))
+        ways = ((node, graphs, text), (False, graphs, text), (False, 0, text))
+        ways = (*ways, (False, 0, min(text, max(room // 3, room - needed))))
         return next((way for way in ways if needed <= room - sum(way)), others)
 
     def _show_graphs(self, least: int, more: int, below: int) -> int:
