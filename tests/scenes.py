@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -160,6 +161,7 @@ class StillSession:
         on_progress(StackProgress("done", 3, 3, world, world, 2.4, (self.report(),)))
         return Done()
 
+    @functools.cache  # noqa: B019 - a session lives for a picture
     def report(self) -> JobReport:
         """Three rounds of stacks, a second apart, through the real judge."""
         job, ranks = self.job, range(self.job.world_size)
@@ -227,9 +229,10 @@ def watched(scene: Scene) -> MltopApp:
         report = session.report()
         app.feed.take_stacks([report])
         if scene.kept:
+            app.investigation.start_dump()
             world = session.job.world_size
             done = StackProgress("done", 3, 3, world, world, 2.4, (report,))
-            app.investigation.take_progress(DumpProgressed(0, done), NOW)
+            app.investigation.take_progress(DumpProgressed(1, done), NOW)
         clock.now_s += JUDGING_S
         app.feed.see(session.view())
     return app

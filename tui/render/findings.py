@@ -94,9 +94,7 @@ class Problem:
         """What happened, on how many nodes; of a single finding also how many others it explains."""
         first = self.first
         if len(self.findings) == 1:
-            message = first.message + (
-                f" (explains {counted(len(first.folded), 'other finding')})" if first.folded else ""
-            )
+            message = first.message + (f" (+{counted(len(first.folded), 'finding')})" if first.folded else "")
             return message or first.id
         same = all(finding.message == first.message for finding in self.findings)
         example = "" if same else f" (this on {self.names.get(first.node, first.node)})"

@@ -198,7 +198,7 @@ def axis(scale: Scale, events: Sequence[Event] = ()) -> list[Cell]:
         text = f"{clock_time(scale.last)} last"
         marks.append((max(0, min(scale.column(scale.last), width - len(text))), text, "warn"))
     last, fixed = width - len(" now") * ends_now, [*marks]
-    for event in sorted(events, key=lambda event: -event.at):
+    for event in sorted(events, key=lambda event: (event.style == "dim", -event.at)):
         at = scale.column(event.at)
         if 0 <= at < width:
             ends = [start - 1 for start, text, _ in fixed if start - len(event.text) <= at < start + len(text)]

@@ -248,8 +248,8 @@ class FleetScreen(Pane):
         if not 1 < len(heats) <= MOST_GROUPED:
             return others
         needed = len(make_grid(heats, sections, self.size.width, GROUPED, self._names, headed=False).rows)
-        ways = ((node, graphs, text), (False, graphs, text), (False, 0, text))
-        ways = (*ways, (False, 0, min(text, max(room // 3, room - needed))))
+        ways = [(node, graphs, text), (False, graphs, text), (False, 0, text)]
+        ways.append((False, 0, min(text, max(room // 3, room - needed))))
         return next((way for way in ways if needed <= room - sum(way)), others)
 
     def _show_graphs(self, least: int, more: int, below: int) -> int:

@@ -23,8 +23,8 @@ from mltop.probes.model.units import clock_time, counted
 from mltop.probes.model.verdict import gpu_name
 
 NVIDIA = 0x10DE
-_REBOOT = "reboot the node; should the GPU be lost again, reseat it"
-_SAVE = f"save what the ranks on this node can, {_REBOOT}"
+_REBOOT = "reboot the node; if lost again, reseat it"
+_SAVE = f"save what its ranks can, {_REBOOT}"
 
 
 @device_rule(

@@ -92,8 +92,8 @@ def test_of_a_lost_gpu_nobody_is_told_to_save_what_is_not_there(used: bool) -> N
     for sample in samples:
         sample.ranks = [RankSample(7, 0)] * used
     (finding,) = evaluate(samples)
-    assert finding.action.startswith("save what the ranks on this node can, reboot" if used else "reboot the node")
-    assert finding.action.endswith("should the GPU be lost again, reseat it")
+    assert finding.action.startswith("save what its ranks can, reboot" if used else "reboot the node")
+    assert finding.action.endswith("if lost again, reseat it")
 
 
 def test_behind_a_temperature_stands_its_limit_where_it_is_known() -> None:
