@@ -380,3 +380,10 @@ async def test_where_there_is_no_room_for_the_gpus_the_line_of_the_node_is_no_ti
             assert not shown or "2 shows" not in line
             seen.add((bool(line), shown))
         assert {(True, True), (True, False)} <= seen
+
+
+async def test_the_line_of_the_cursors_node_hides_no_node_of_512() -> None:
+    async with opened(fleet(512), size=(80, 24)) as screen:
+        await screen.shows("node001", "per node")
+        shown = heatmap(screen)
+        assert len(shown.grid.rows) <= shown.size.height, screen.text()

@@ -524,7 +524,7 @@ async def test_f2_offers_the_columns_as_they_are() -> None:
 
 async def test_the_configuration_holds_from_the_start() -> None:
     config = Config(sort={"gpus": "-temp"}, columns={"gpus": ("gpu", "temp")}, keys={"dump": "x", "filter": "f12"})
-    async with opened(size=(130, 40), config=config) as screen:
+    async with opened(size=(150, 40), config=config) as screen:
         assert gpus(screen).shown_keys() == ["gpu", "temperature"] and gpus(screen).sort == Sort("temperature", True)
         assert "x dump" in screen.lines()[-1] and "F12 filter" in screen.lines()[-1]
         await screen.press("f12", *"abc", "escape", "t")

@@ -27,6 +27,7 @@ from mltop.tui.render.fleet.heat import (
 )
 from mltop.tui.render.fleet.jobs import Group, Grouping
 from mltop.tui.render.fleet.map import (
+    CELLS,
     GROUPED,
     Legend,
     Section,
@@ -242,14 +243,16 @@ class FleetScreen(Pane):
         self, heats: list[NodeHeat], sections: list[Section], room: int, others: tuple[bool, int, int]
     ) -> tuple[bool, int, int]:
         """``others``: whether the node under the cursor has a line, how many the graphs and what is wrong have: these
-        give way, in this order, as far as each GPU gets a cell of the map for it.
+        give way, in this order, as far as each GPU gets a cell of the map for it; of very many nodes each node.
         """
         node, graphs, text = others
-        if not 1 < len(heats) <= MOST_GROUPED:
+        if len(heats) < 2:
             return others
-        needed = len(make_grid(heats, sections, self.size.width, GROUPED, self._names, headed=False).rows)
+        many = len(heats) > MOST_GROUPED
+        density = CELLS if many else GROUPED
+        needed = len(make_grid(heats, sections, self.size.width, density, self._names, headed=False).rows)
         ways = [(node, graphs, text), (False, graphs, text), (False, 0, text)]
-        ways.append((False, 0, min(text, max(room // 3, room - needed))))
+        ways += [(False, 0, min(text, max(room // 3, room - needed)))] * (not many)
         return next((way for way in ways if needed <= room - sum(way)), others)
 
     def _show_graphs(self, least: int, more: int, below: int) -> int:
