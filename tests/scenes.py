@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +24,11 @@ from mltop.probes.judge.hang.evidence import JobEvidence, RankSeen
 from mltop.probes.judge.hang.verdict import report
 from mltop.probes.model import Gap, JobReport, NodeState, Sample
 from mltop.probes.model.probe import ProbeEvent
-from mltop.probes.reach.view import FleetView, NodeView
+from mltop.probes.reach.view import Connection, FleetView, NodeView
 from mltop.probes.record.decoding import decode_head
 from mltop.probes.record.recordings import recording
 from mltop.tui.app.past.replay import ReplaySession
-from mltop.tui.app.session import Cancellable
+from mltop.tui.app.session import Cancellable, DumpProgressed
 from mltop.tui.app.stalls import Stalls
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ JUDGING_S = 60.0  # that pass for the feed between two views: in these it may ju
 class Scene:
     """``nodes`` of 8 GPUs, whose job's rank 5 (or its last) has hung for ``hung_s`` (negative: not yet). ``ranks``: on
     a single node. ``others``: so many of the nodes run a job that is well. ``watched_s``: how long mltop has looked.
+    ``kept``: the dump that it was told by is there to be shown.
     ``replayed``: it is a recording of that time, open at its end.
     """
 
@@ -61,17 +63,18 @@ class Scene:
     watched_s: float = 800.0
     step_s: float = 2.0
     dumped: bool = True
+    kept: bool = False
     replayed: bool = False
 
 
 SCENES = {
     "fine": Scene(),
-    "hung": Scene(hung_s=95.0, ranks=4),
-    "hung-64": Scene(nodes=64, hung_s=95.0, others=5, lost=True, braked=True, step_s=5.0),
-    "hung-512": Scene(nodes=512, hung_s=95.0, lost=True, step_s=40.0, watched_s=320.0),
+    "hung": Scene(hung_s=95.0, ranks=4, kept=True),
+    "hung-64": Scene(nodes=64, hung_s=95.0, others=5, lost=True, braked=True, step_s=5.0, kept=True),
+    "hung-512": Scene(nodes=512, hung_s=95.0, lost=True, step_s=40.0, watched_s=320.0, kept=True),
     "throttled": Scene(hot=True),
     "lost": Scene(nodes=8, lost=True),
-    "two-jobs": Scene(nodes=8, hung_s=95.0, others=3),
+    "two-jobs": Scene(nodes=8, hung_s=95.0, others=3, kept=True),
     "no-driver": Scene(ranks=0, no_driver=True, watched_s=60.0),
     "starting": Scene(nodes=4, connecting=True, watched_s=0.0),
     "after-5-s": Scene(watched_s=5.0, step_s=1.0),
@@ -98,7 +101,9 @@ class StillSession:
         mine = names[: scene.nodes - scene.others - idle] or names
         culprit = min(5, scene.ranks - 1)
         self.job = SimulatedJob(mine, min(GPUS, scene.ranks) or GPUS, culprit, started, NOW - scene.hung_s)
-        other = SimulatedJob(names[len(mine) : len(mine) + scene.others] or names, GPUS, 5, started, NOW + 1e6)
+        other = SimulatedJob(
+            names[len(mine) : len(mine) + scene.others] or names, GPUS, 5, started, NOW + 1e6, "eval-8b"
+        )
         self._others = set(other.nodes) if scene.others else set()
         self._nodes = [self._node(name, at, other) for at, name in enumerate(names)]
         self._decoder = msgspec.json.Decoder(Sample)
@@ -111,7 +116,7 @@ class StillSession:
             name=name,
             number=at + 1,
             gpus=GPUS,
-            interval_s=1.0,
+            interval_s=max(1.0, scene.step_s) if scene.nodes > 1 else 1.0,
             job=job,
             ranks=range(first, first + count),
             began_at=NOW - RAN_S,
@@ -124,15 +129,15 @@ class StillSession:
 
     def view_at(self, now: float) -> FleetView:
         if self.scene.connecting:
-            return FleetView(now, tuple(NodeView(NodeState(node.name, "connecting")) for node in self._nodes), int(now))
+            asked = Connection(trying="ssh", tried_at=now - 12.0)
+            states = [NodeState(node.name, "connecting", "starting ssh") for node in self._nodes]
+            return FleetView(now, tuple([NodeView(state, connection=asked) for state in states]), int(now))
         samples = [self._altered(self._decoder.decode(node.sample_json(now)), now) for node in self._nodes]
         live = [NodeView(NodeState(sample.node, "live", "", 0.4), sample) for sample in samples]
         return FleetView(now + 0.4, tuple(live), int(now))
 
     def _altered(self, sample: Sample, now: float) -> Sample:
         scene = self.scene
-        if sample.node in self._others:
-            sample.ranks = [replace(rank, job="eval-8b") for rank in sample.ranks]
         if scene.hot:
             zero = self.job.started_at
             ranks = [(FIRST_PID + gpu, gpu) for gpu in range(scene.ranks)]
@@ -156,6 +161,7 @@ class StillSession:
         on_progress(StackProgress("done", 3, 3, world, world, 2.4, (self.report(),)))
         return Done()
 
+    @functools.cache  # noqa: B019 - a session lives for a picture
     def report(self) -> JobReport:
         """Three rounds of stacks, a second apart, through the real judge."""
         job, ranks = self.job, range(self.job.world_size)
@@ -220,7 +226,13 @@ def watched(scene: Scene) -> MltopApp:
         app.earlier.feed(view)
         app.history.see(app.feed.see(view))
     if scene.hung_s > 0 and scene.dumped:
-        app.feed.take_stacks([session.report()])
+        report = session.report()
+        app.feed.take_stacks([report])
+        if scene.kept:
+            app.investigation.start_dump()
+            world = session.job.world_size
+            done = StackProgress("done", 3, 3, world, world, 2.4, (report,))
+            app.investigation.take_progress(DumpProgressed(1, done), NOW)
         clock.now_s += JUDGING_S
         app.feed.see(session.view())
     return app

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mltop.tui.app.output import say
@@ -38,7 +38,7 @@ PANES: dict[str, tuple[Scene, tuple[str, ...]]] = {
     "pane-ranks": (SCENES["hung"], ("3",)),
     "pane-rank": (SCENES["hung"], ("t", "3", "enter")),
     "pane-stacks": (SCENES["hung"], ("t",)),
-    "pane-undumped": (SCENES["hung"], ("4",)),
+    "pane-undumped": (replace(SCENES["hung"], kept=False), ("4",)),
     "pane-links": (SCENES["hung"], ("5",)),
     "pane-events": (SCENES["hung"], ("6",)),
     "pane-incidents": (SCENES["hung"], ("8",)),

@@ -20,7 +20,7 @@ from mltop.probes.demo.machine import MOVING, host_of, is_moving, kernel_events,
 from mltop.probes.model import Frame, GpuSample, LinkSample, RankSample, RankStacks, StackDigest, to_json
 from mltop.probes.model.encoding import all_fields
 
-JOB = "simulated"
+JOB = "llama-70b"  # as a user would call it: that it is simulated is told by a mark of its own
 FIRST_PID = 5_000_000  # above the kernel's largest pid (2^22), so that no real process can be meant
 STEP_S = 0.8
 SWITCHES_PER_S, READS_PER_S, WRITES_PER_S = 45.0, 160.0, 12.0
@@ -36,6 +36,7 @@ class SimulatedJob:
     culprit: int
     started_at: float
     hung_at: float
+    name: str = JOB
 
     @property
     def world_size(self) -> int:
@@ -57,7 +58,7 @@ def rank_sample(job: SimulatedJob, rank: int, now: float) -> RankSample:
         local_rank=local,
         world_size=job.world_size,
         local_world_size=job.ranks_per_node,
-        job=JOB,
+        job=job.name,
         master_address=job.nodes[0],
         launcher="srun",
         user="demo",
@@ -97,13 +98,13 @@ def rank_stacks(job: SimulatedJob, rank: int, now: float) -> RankStacks:
         waiting_in=waiting_in,
         key=key_of(frames),
         node=node,
-        job=JOB,
+        job=job.name,
         taken_at=now,
     )
     return RankStacks(
         pid=sample.pid,
         rank=rank,
-        job=JOB,
+        job=job.name,
         node=node,
         taken_at=now,
         took_s=0.02,

@@ -14,7 +14,7 @@ from functools import cached_property
 
 from mltop.probes.model import RankDeath
 from mltop.probes.model.ranks import ranks_text
-from mltop.probes.model.units import time_words, utc_words
+from mltop.probes.model.units import clock_time, time_words
 from mltop.probes.model.vocabulary import CulpritKind
 
 # Two ends on one node whose times the kernel told are in order; all others may be in either. A pidfd tells how a
@@ -256,7 +256,7 @@ def _name(death: Death) -> str:
 
 
 def _at(death: Death) -> str:
-    return "" if death.told.at is None else f" (at {utc_words(death.told.at)})"
+    return "" if death.told.at is None else f" (at {clock_time(death.told.at)})"
 
 
 def _ended(death: Death) -> str:

@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 from mltop.probes.model.ranks import Ranges
 from mltop.probes.model.sample import JobKey, PlacedJob
 from mltop.probes.model.verdict import Culprit, Finding
-from mltop.probes.model.vocabulary import Confidence, EvidenceSource, IncidentKind, MotionPhase, Severity, WorkState
+from mltop.probes.model.vocabulary import (
+    Act,
+    Confidence,
+    EvidenceSource,
+    IncidentKind,
+    MotionPhase,
+    Severity,
+    WorkState,
+)
 
 
 @dataclass
@@ -111,7 +119,8 @@ class Incident:
     """One cause and all that is told of it. ``id`` is stable; times are unix s, ``until`` None: still so.
 
     ``headline``: one line that needs no other. ``causes``: findings, whole, the nearest to the physical cause first;
-    ``effects``: findings that it explains. ``action``: what to do; ``next``: what would make it surer.
+    ``effects``: findings that it explains. What to do: ``act`` (mltop itself), and ``action`` (of others); what would
+    make it surer: ``next_act`` and ``next``.
     """
 
     id: str
@@ -130,6 +139,8 @@ class Incident:
     confidence: Confidence = "low"
     action: str = ""
     next: str = ""
+    act: Act = ""
+    next_act: Act = ""
 
     @property
     def findings(self) -> list[Finding]:

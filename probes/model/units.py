@@ -176,6 +176,12 @@ def clock_time(at: float | None) -> str:
         return UNKNOWN
 
 
+def day_time(at: float, now: float) -> str:
+    """As ``clock_time``, with the date where it is of another day than ``now``: 2025-11-20 12:41:07."""
+    today = time.localtime(now)[:3] == time.localtime(at)[:3]
+    return clock_time(at) if today else f"{time.strftime('%Y-%m-%d', time.localtime(at))} {clock_time(at)}"
+
+
 def of(part: str, whole: str) -> str:
     """ "652/700W" from "652W" and "700W": a shared unit is written once; both unknown is one dash."""
     if part == whole == UNKNOWN:
@@ -264,11 +270,6 @@ def time_words(s: float) -> str:
     if s >= 0.9995:
         return f"{digits(s)} s" if s < 9.995 else duration_words(s)
     return f"{digits(1e3 * s)} ms" if s >= 0.9995e-3 else f"{digits(1e6 * s)} µs"
-
-
-def utc_words(at: float) -> str:
-    """Unix seconds as ``12:04:31 UTC``, for what is compared between machines."""
-    return f"{time.strftime('%H:%M:%S', time.gmtime(at))} UTC"
 
 
 def counted(amount: int, noun: str) -> str:

@@ -11,7 +11,7 @@ from mltop.probes.model.evidence.collectives import ProgressVerdict
 from mltop.probes.model.gap import Gap
 from mltop.probes.model.ranks import Ranges
 from mltop.probes.model.sample import JobKey, RankSample
-from mltop.probes.model.vocabulary import Confidence, CulpritKind, Remedy, Severity, VerdictKind
+from mltop.probes.model.vocabulary import Act, Confidence, CulpritKind, Remedy, Severity, VerdictKind
 
 # What a frame below Python is said to be in: a shared object, a C, C++, CUDA, Rust or Cython source, or nothing known
 # ("?", "[vdso]"). A program's own code has no line where there is no debugging information: "bin/python3.11", line 0.
@@ -37,7 +37,8 @@ class Finding:
     """What a health rule says. Times are unix s, ``until`` None: still so.
 
     ``subject``: what it is about ("GPU 3", "mlx5_4", "host", "/ckpt"), for keys, columns and filters; ``message`` is a
-    whole sentence without it. ``key`` tells several of one rule on one subject apart (two different Xids).
+    whole sentence without it. ``act``: what mltop does about it, before the ``action`` of others. ``key`` tells
+    several of one rule on one subject apart (two different Xids).
     ``remedy``: what ``action`` comes to; "none" where it does nothing to the hardware that it is about.
     ``folded``: "id subject" of what it explains, ``explains``: the same, whole, without any of its own; of very many
     alike not all. ``about``: other names of what it is about, ``server``: the file server that does not serve. Where it
@@ -63,6 +64,7 @@ class Finding:
     ranks: Ranges = field(default_factory=Ranges)
     pid: int | None = None
     explains: list[Finding] = field(default_factory=list)
+    act: Act = ""
 
     @property
     def gpu(self) -> int | None:

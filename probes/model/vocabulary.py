@@ -6,6 +6,8 @@ A word from elsewhere that is not in its vocabulary is left out where it comes i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Literal, get_args
 
 # What a health finding is worth: the gravest first.
@@ -75,6 +77,19 @@ COUNTER_KINDS: tuple[CounterKind, ...] = get_args(CounterKind)
 # What an action comes to for the hardware, the farthest-reaching last: what makes the weaker ones pointless.
 Remedy = Literal["none", "watch", "restart", "reset", "reboot", "service", "replace"]
 REMEDIES: tuple[Remedy, ...] = get_args(Remedy)
+
+# What mltop itself does next about what is wrong: dumps and judges stacks; shows what is wrong with the nodes that are
+# named, or with all; measures with which node the links are slow, or collectives. "" where it has nothing for it.
+Act = Literal["stacks", "node", "findings", "probe_pairs", "probe_all_reduce", ""]
+COMMANDS: Mapping[Act, str] = MappingProxyType(
+    {
+        "stacks": "mltop stacks",
+        "node": "mltop check",
+        "findings": "mltop check",
+        "probe_pairs": "mltop probe pairs",
+        "probe_all_reduce": "mltop probe all-reduce",
+    }
+)
 
 # What is said of a job, in the order in which several are told. "suspect": a hang whose culprits are named with low
 # confidence, since they may be doing long work of their own.

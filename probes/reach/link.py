@@ -101,6 +101,8 @@ class Link:
         self._run = run = _Run(now, now, now, now)
         self._starts += 1
         self._say(f"starting {self.channel.via}")
+        for node in self.members:
+            self._records.set_connection(node, trying=self.channel.via, tried_at=time.time())
         channel = self.channel
         if self.members != set(channel.nodes) and channel.rejoin is not None:
             channel = channel.rejoin(tuple(node for node in channel.nodes if node in self.members))

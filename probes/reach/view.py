@@ -198,7 +198,8 @@ class Connection:
     """How a node was reached the last time it was.
 
     ``connect_s``: from starting the channel to the agent's hello; ``clock_skew_s``: the node's clock minus ours, the
-    smallest difference seen (it includes what a sample needs to arrive); None while unknown.
+    smallest difference seen (it includes what a sample needs to arrive); None while unknown. ``trying``: how it is
+    being reached, and ``tried_at`` since when, unix s by our clock.
     """
 
     via: Via = "local"
@@ -207,6 +208,8 @@ class Connection:
     hello: Hello | None = None
     clock_skew_s: float | None = None
     restarts: int = 0
+    trying: Via | None = None
+    tried_at: float | None = None
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,7 @@ async def test_lines_of_stacks_have_no_fields_and_say_so() -> None:
         await screen.press("t")
         screen.session.dumps[0].finish()
         await screen.shows("HANG")
-        await screen.shows("→ mltop stacks")  # what the feed makes of the stacks
+        await screen.shows("■ HUNG")  # what the feed makes of the stacks
         before = screen.lines()[2:20]
         await type_filter(screen, "sm<0.2")
         await screen.press("enter")

@@ -280,5 +280,5 @@ async def test_looks(size: tuple[int, int]) -> None:
     async with opened(size=size) as screen:
         await screen.press("t")
         screen.session.dumps[0].finish()
-        await screen.shows("HANG")
+        await screen.shows("HANG", "■ HUNG")
         await screen.is_golden("stacks-verdict", size)

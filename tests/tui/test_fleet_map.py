@@ -16,6 +16,7 @@ from mltop.tui.screens.overview.heatmap import AT_ONCE, Heatmap
 from mltop.tui.screens.tables import GpuTable
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.line_table import LineTable
+from tests.scenes import Scene, watched
 from tests.tui import fake_views
 from tests.tui.fake_session import FakeSession
 from tests.tui.opened import Opened, opened
@@ -142,8 +143,8 @@ async def test_a_fleet_that_only_connects_does_not_look_dead() -> None:
     waiting = with_states(view, **dict.fromkeys(names, "connecting"))
     some = with_states(view, **dict.fromkeys(names[32:], "connecting"))
     async with opened(FakeSession([waiting, replace(some, serial=2), replace(view, serial=3)])) as screen:
-        text = await screen.shows("connecting  0 of 64 nodes have answered", "connecting 0/64", "connects")
-        assert "fine" not in text and "GPUs unknown" in text
+        text = await screen.shows("connecting  0 of 64 nodes have answered", "connects")
+        assert "fine" not in text and "node[001-064]  connecting for a reason" in text
         await screen.step()
         await screen.shows("connecting 30/64, 1 lost, 1 stale", "llama-7b", "no answer")
         await screen.step()
@@ -342,8 +343,47 @@ async def test_one_node_has_no_map_and_its_keys_do_nothing() -> None:
 async def test_at_80x24_each_gpu_of_64_nodes_has_a_cell_and_every_critical_line_what_to_do() -> None:
     """The node under the cursor and the graphs give way to both."""
     async with opened(fleet(64), size=(80, 24)) as screen:
-        text = await screen.shows("node064")
-        assert screen.app.screen.query_one(Heatmap)._grid.density == GROUPED
+        text = await screen.shows("node061")
+        grid = screen.app.screen.query_one(Heatmap).grid
+        assert grid.density == GROUPED and grid.rows[-1] == (60, 64) and "SM active   per GPU 0%" in text
         marked = [line for line in text.splitlines() if line.endswith("s") and "CRIT" in line[60:]]
         assert len(marked) == 3
         assert sum(line.strip().startswith("→") for line in text.splitlines()) == 3, text
+
+
+async def test_the_row_of_several_idle_gpus_opens_the_node_and_no_one_of_them() -> None:
+    scene = Scene(nodes=3, ranks=4, watched_s=10.0)
+    app = watched(scene)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = Opened(app, pilot, None)  # type: ignore[arg-type]
+        await screen.shows("4-7  idle, no process")
+        for key, pane in (("4", "node"), ("3", "gpu")):
+            table = app.pane.query_one(GpuTable)
+            table.focus()
+            await pilot.pause()
+            table.move_cursor(key)
+            await screen.press("enter")
+            assert (app.trail.here.pane, app.trail.here.node) == (pane, "node01")
+            await screen.press("escape")
+
+
+async def test_where_there_is_no_room_for_the_gpus_the_line_of_the_node_is_no_title() -> None:
+    async with opened(fleet(64), size=(120, 40)) as screen:
+        await screen.shows("node003  live")
+        seen = set()
+        for height in range(40, 26, -2):
+            await screen.pilot.resize_terminal(120, height)
+            await screen.has_lines(height)
+            line = next((line for line in screen.lines() if line.startswith("node003  live")), "")
+            shown = screen.app.pane.query_one(GpuTable).display
+            assert not line or shown or line.endswith("2 shows its GPUs"), screen.text()
+            assert not shown or "2 shows" not in line
+            seen.add((bool(line), shown))
+        assert {(True, True), (True, False)} <= seen
+
+
+async def test_the_line_of_the_cursors_node_hides_no_node_of_512() -> None:
+    async with opened(fleet(512), size=(80, 24)) as screen:
+        await screen.shows("node001", "per node")
+        shown = heatmap(screen)
+        assert len(shown.grid.rows) <= shown.size.height, screen.text()

@@ -524,7 +524,7 @@ async def test_f2_offers_the_columns_as_they_are() -> None:
 
 async def test_the_configuration_holds_from_the_start() -> None:
     config = Config(sort={"gpus": "-temp"}, columns={"gpus": ("gpu", "temp")}, keys={"dump": "x", "filter": "f12"})
-    async with opened(size=(130, 40), config=config) as screen:
+    async with opened(size=(150, 40), config=config) as screen:
         assert gpus(screen).shown_keys() == ["gpu", "temperature"] and gpus(screen).sort == Sort("temperature", True)
         assert "x dump" in screen.lines()[-1] and "F12 filter" in screen.lines()[-1]
         await screen.press("f12", *"abc", "escape", "t")
@@ -604,9 +604,19 @@ async def test_the_key_bar_of_the_past() -> None:
     async with opened(size=(80, 24)) as screen:
         await screen.step(3)
         await screen.press("3", "left_square_bracket")
-        assert "[ ] time  { } event  End live" in screen.lines()[-1] and "signal" not in screen.lines()[-1]
+        assert "[ ] { } time  End live" in screen.lines()[-1] and "signal" not in screen.lines()[-1]
         await screen.press("end")
         assert "F9 signal" in screen.lines()[-1]
+
+
+@pytest.mark.parametrize("session", [FakeSession, fleet_session], ids=["one node", "fleet"])
+async def test_at_120_columns_every_pane_is_in_the_key_bar_in_the_past_too(session: Callable[[], FakeSession]) -> None:
+    async with opened(session(), size=(120, 40)) as screen:
+        await screen.step(3)
+        live = screen.lines()[-1]
+        assert all(f"{key} " in live for key in "12345678") and "8 wrong" in live and "t dump" in live
+        await screen.press("left_square_bracket")
+        assert "8 wrong" in screen.lines()[-1] and "End live" in screen.lines()[-1]
 
 
 async def test_no_key_bar_is_wider_than_the_screen() -> None:

@@ -7,6 +7,8 @@ from textual.widgets import Button
 
 from mltop.tui.render.cells import Cell, Column, LazyRows, Row
 from mltop.tui.widgets.line_table import LineTable, Sort
+from tests.scenes import Scene, watched
+from tests.tui.opened import Opened
 
 COLUMNS = (
     Column("id", "ID", 4, right=True),
@@ -269,14 +271,14 @@ async def test_the_sorted_column_is_marked_in_the_header_only():
 async def test_an_empty_table_says_why():
     async with TableApp().run_test(size=(60, 10)) as pilot:
         table = await show(pilot, [])
-        assert lines(table)[1].strip() == "no ranks found: start one"
+        assert lines(table)[0].strip() == "no ranks found: start one"
         table.empty_text = "[none] match"
         await pilot.pause()
-        assert lines(table)[1].strip() == "[none] match"
+        assert lines(table)[0].strip() == "[none] match"
         await show(pilot, rows(1))
         assert "match" not in "".join(lines(table))
         await show(pilot, [])
-        assert lines(table)[1].strip() == "[none] match"
+        assert lines(table)[0].strip() == "[none] match"
 
 
 async def test_an_optional_column_appears_with_its_first_value_and_stays():
@@ -406,3 +408,12 @@ async def test_an_unknown_style_name_draws_like_plain_text():
     async with TableApp().run_test(size=(60, 10)) as pilot:
         table = await show(pilot, [row(0), Row("b", (Cell("1"), Cell("odd", "no such"), Cell(""), Cell("")))])
         assert style_of(table, "odd") == style_of(table, "   1")
+
+
+async def test_a_table_of_nothing_has_no_header_over_its_words() -> None:
+    scene = Scene(ranks=0, no_driver=True, watched_s=2.0)
+    app = watched(scene)
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = Opened(app, pilot, None)  # type: ignore[arg-type]
+        text = await screen.shows("no training ranks: no process has RANK")
+        assert "COMMAND" not in text and text.count("no NVIDIA driver") == 1

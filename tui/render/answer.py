@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mltop.probes.judge.incidents.words import brief_words, culprits_words
@@ -15,14 +15,17 @@ from mltop.probes.judge.states import is_working
 from mltop.probes.model import Finding, Gap, Incident, JobMotion, Sample
 from mltop.probes.model.ranks import Ranges
 from mltop.probes.model.units import clock_time, counted, rough_time, seconds
+from mltop.probes.model.vocabulary import IncidentKind
 from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.render.cells import Cell, clip, line_width, wrap
+from mltop.tui.render.fleet.connecting import connecting_since
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.incidents import KINDS, age_text, kind_cell
 from mltop.tui.render.states import SEVERITY, gravity
 
 MIN_HEADLINE = 16  # cells
 _STOPS_WORK = ("hang", "crash")
+Ways = str | Sequence[str]  # what a key does, the longest way first
 
 
 @dataclass(frozen=True)
@@ -69,8 +72,8 @@ class Answer:
         """For the terminal's title."""
         return " ".join(filter(None, (self.mark, self.word, self.age, self.headline)))
 
-    def line(self, width: int, key: str = "", does: str = "") -> list[Cell]:
-        """At most ``width`` cells. ``key`` and what it ``does``: how to see more."""
+    def line(self, width: int, key: str = "", does: Ways = "") -> list[Cell]:
+        """At most ``width`` cells. ``key`` and what it ``does``, the longest way first: how to see more."""
         state = " ".join(filter(None, (self.mark, self.word, self.age)))
         is_chip = self.style.startswith("chip")
         room = width - len(state) - 2 - is_chip
@@ -89,15 +92,16 @@ class Answer:
         texts = [" ".join(filter(None, (self.mark, *way))) for way in ways]
         return next((text for text in texts if text and line_width([Cell(text)]) <= width), clip(texts[-2], width))
 
-    def _right(self, room: int, key: str, does: str) -> list[Cell]:
+    def _right(self, room: int, key: str, does: Ways) -> list[Cell]:
         if not self.opens:
             aside = [Cell(self.aside, "dim")]
             return aside if self.aside and _cells(self.headline) + 4 + _cells(self.aside) <= room else []
         if not key:
             return []
-        long = [Cell(key, "keys"), Cell(f" {does}")]
+        ways = [_hint(key, way) for way in ((does,) if isinstance(does, str) else does)]
+        long = next((way for way in ways if _cells(self.headline) + 2 + line_width(way) <= room), ways[-1])
         least = min(map(_cells, (self.headline, *self.briefer)))
-        if len(key) == 1:
+        if len(key) == 1 or _is_measured(self.about):
             least = min(least, _LEAST_BESIDE_KEY)
         if room - line_width(long) - 2 >= least:
             return long
@@ -107,6 +111,36 @@ class Answer:
         """The longest way that fits whole, else as much of the shortest as does."""
         ways = (self.headline, *self.briefer)
         return next((way for way in ways if _cells(way) <= room), "") or fitted(ways[-1], room)
+
+
+# What Enter opens, by what line 1 is about.
+_NOUNS: Mapping[IncidentKind, str] = {
+    "hang": "hang",
+    "crash": "crash",
+    "stopped": "end",
+    "straggler": "slow rank",
+    "starved": "shortage",
+    "slow": "slowdown",
+    "node": "finding",
+}
+
+
+def _is_measured(about: Incident | Finding | None) -> bool:
+    """Whether the headline ends with figures, which the line below says as well."""
+    return about.kind == "node" if isinstance(about, Incident) else about is not None
+
+
+def opens_words(about: Incident | Finding | None, of: int = 1) -> tuple[str, ...]:
+    """What Enter opens, the longest way first: ": all about this hang, 1 of 3", ": this hang". ``of``: so many things
+    are wrong.
+    """
+    noun = _NOUNS[about.kind] if isinstance(about, Incident) else "finding"
+    count = [f": all about this {noun}, 1 of {of}"] if of > 1 else []
+    return (*count, f": all about this {noun}", f": this {noun}")
+
+
+def _hint(key: str, does: str) -> list[Cell]:
+    return [Cell(key, "keys"), Cell(does if does.startswith(":") else f" {does}")]
 
 
 _LEAST_BESIDE_KEY = 36  # cells of a headline that is longer: beside them stands what a letter does
@@ -144,7 +178,7 @@ def answer_of(situation: Situation | None) -> Answer:
         return Answer("", "starting", "", "", "waiting for the first sample")
     nodes = situation.view.nodes
     if len(nodes) == 1 and nodes[0].state.state in ("lost", "refused"):
-        return _one_away(nodes[0])  # all else is of before
+        return _one_away(nodes[0], situation.view.taken_at)  # all else is of before
     firing = [one for one in situation.incidents if one.until is None and one.severity != "info"]
     if firing and firing[0].kind in KINDS:
         return _of_incident(firing, situation)
@@ -245,12 +279,11 @@ def _unknown(situation: Situation) -> Answer | None:
     states: Counter[str] = Counter(node.state.state for node in nodes)
     away = len(nodes) - states["live"]
     if len(nodes) == 1 and away:
-        return _one_away(nodes[0])
+        return _one_away(nodes[0], situation.view.taken_at)
     waiting = states["connecting"]
     if waiting:
-        return Answer(
-            "", "connecting", "", "", f"{len(nodes) - waiting} of {counted(len(nodes), 'node')} have answered"
-        )
+        headline = f"{len(nodes) - waiting} of {counted(len(nodes), 'node')} have answered"
+        return Answer("", "connecting", _connecting_age(nodes, situation.view.taken_at), "", headline)
     if away:
         return Answer(GLYPHS.finding, f"{away} AWAY", "", "chip-warn", f"{away} of {len(nodes)} nodes do not answer")
     if situation.not_judged:
@@ -276,10 +309,16 @@ def _blind(nodes: Sequence[NodeView]) -> str:
     return f"no GPU seen on {counted(blind, 'node')}" if 0 < blind < len(nodes) else ""
 
 
-def _one_away(node: NodeView) -> Answer:
+def _connecting_age(nodes: Sequence[NodeView], now: float) -> str:
+    since = connecting_since(nodes)
+    return seconds(float(int(max(0.0, now - since)))) if since is not None else ""
+
+
+def _one_away(node: NodeView, now: float) -> Answer:
     state = node.state
     if state.state == "connecting":
-        return Answer("", "connecting", "", "", f"to {node.node}")
+        why = f": {state.reason}" if state.reason else ""
+        return Answer("", "connecting", _connecting_age([node], now), "", f"to {node.node}{why}")
     style = "chip-warn" if state.state == "stale" else "chip-crit"
     why = f": {state.reason}" if state.reason else ""
     age = seconds(state.age_s) if state.age_s is not None else ""

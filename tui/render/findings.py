@@ -14,7 +14,7 @@ from mltop.probes.judge.values import grouped
 from mltop.probes.model import Finding, Gap, KernelEvent, NodePhase, RankDeath, Severity
 from mltop.probes.model.gap import subject_text
 from mltop.probes.model.ranks import fold
-from mltop.probes.model.units import UNKNOWN, seconds
+from mltop.probes.model.units import UNKNOWN, counted, seconds
 from mltop.probes.reach.view import NodeView
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.states import SEVERITY, gravity
@@ -94,7 +94,7 @@ class Problem:
         """What happened, on how many nodes; of a single finding also how many others it explains."""
         first = self.first
         if len(self.findings) == 1:
-            message = first.message + (f" (explains {len(first.folded)} more)" if first.folded else "")
+            message = first.message + (f" (+{counted(len(first.folded), 'finding')})" if first.folded else "")
             return message or first.id
         same = all(finding.message == first.message for finding in self.findings)
         example = "" if same else f" (this on {self.names.get(first.node, first.node)})"

@@ -49,6 +49,14 @@ def fell_still(doing: Doing) -> list[Event]:
     return [Event(doing.since, f"{clock_time(doing.since)} {word}", "waits")]
 
 
+def begins(at: float, scale: Scale) -> list[Event]:
+    """When anything was known first, where that is seen: what is empty before it is no fall and no loss."""
+    return [Event(at, f"begins {clock_time(at)}", "dim")] if scale.column(at) >= _LEAST_EMPTY else []
+
+
+_LEAST_EMPTY = 4  # columns
+
+
 def last_known(values: Values) -> float | None:
     return next((value for value in reversed(values) if value is not None), None)
 
@@ -62,6 +70,8 @@ def shares_of_most(values: Values, most: float) -> list[float | None]:
 class Scale:
     """Which time each of ``width`` columns stands for. ``slot``: the number of the newest value, which is of the time
     slot x step_s; ``per``: values a column. ``moment``: of the past, which is looked at (unix s); None: now.
+    ``held``: each value given stands for so many steps, until the next one was due. ``last``: when the newest value was
+    taken, of what tells nothing any more (unix s).
 
     A column begins at a multiple of its own length: what is drawn moves a column at a time, and not every second.
     """
@@ -71,11 +81,17 @@ class Scale:
     per: int
     width: int
     moment: float | None = None
+    held: int = 1
+    last: float | None = None
 
     @classmethod
     def of(cls, slot: int, step_s: float, width: int, span_s: float = SPAN_S, moment: float | None = None) -> Scale:
-        """For ``span_s`` or a little more in ``width`` columns."""
-        return cls(slot, step_s, max(1, math.ceil(span_s / step_s / max(1, width))), width, moment)
+        """For ``span_s`` or a little more in ``width`` columns, of values that are each of ``step_s``, however long."""
+        held = max(1, round(step_s))
+        step_s /= held
+        return cls(
+            held * (slot + 1) - 1, step_s, max(1, math.ceil(span_s / step_s / max(1, width))), width, moment, held
+        )
 
     @property
     def first(self) -> int:
@@ -107,6 +123,8 @@ class Scale:
 
     def means(self, values: Values) -> list[float | None]:
         """Of ``values``, the oldest first: of each column the mean of what is known, None where nothing is."""
+        if self.held > 1:
+            values = [value for value in values for _ in range(self.held)]
         oldest = self.slot - len(values) + 1
         means: list[float | None] = []
         for column in range(self.first, self.first + self.width):
@@ -165,8 +183,8 @@ def runs(glyphs: Sequence[str], styles: Sequence[str]) -> list[Cell]:
 
 
 def axis(scale: Scale, events: Sequence[Event] = ()) -> list[Cell]:
-    """The line below: when the graph begins, how long ago, ``now``; events in their places, which go first, and before
-    them the moment that is looked at.
+    """The line below: when the graph begins, how long ago, ``now``, or in its place when anything was known last;
+    events in their places, which go first, and before them the moment that is looked at.
     """
     width, minutes = scale.width, (8, 6, 4, 2) if scale.width >= _WITH_CLOCK else (5,)
     texts, styles = [" "] * width, ["dim"] * width
@@ -175,12 +193,16 @@ def axis(scale: Scale, events: Sequence[Event] = ()) -> list[Cell]:
     if scale.moment is not None:
         text = clock_time(scale.moment)
         marks.append((max(0, min(scale.looked_at, width - len(text))), text, "key"))
-    ends_now = scale.looked_at != width - 1 or scale.moment is None
-    last = width - len(" now") * ends_now
-    for event in sorted(events, key=lambda event: -event.at):
+    ends_now = (scale.looked_at != width - 1 or scale.moment is None) and scale.last is None
+    if scale.last is not None:
+        text = f"{clock_time(scale.last)} last"
+        marks.append((max(0, min(scale.column(scale.last), width - len(text))), text, "warn"))
+    last, fixed = width - len(" now") * ends_now, [*marks]
+    for event in sorted(events, key=lambda event: (event.style == "dim", -event.at)):
         at = scale.column(event.at)
         if 0 <= at < width:
-            marks.append((min(at, max(0, last - len(event.text))), event.text, event.style))
+            ends = [start - 1 for start, text, _ in fixed if start - len(event.text) <= at < start + len(text)]
+            marks.append((min(at, max(0, min(last, *ends, width) - len(event.text))), event.text, event.style))
     marks.append((0, clock_time(scale.time_of(0)) if width >= _WITH_CLOCK else _ago(now - scale.time_of(0)), "dim"))
     if ends_now:
         marks.append((width - len("now"), "now", "dim"))

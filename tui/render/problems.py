@@ -13,6 +13,8 @@ from types import MappingProxyType
 from mltop.probes.model import Culprit, Finding, Gap, Incident
 from mltop.probes.model.ranks import Ranges, ranks_text
 from mltop.probes.model.units import clock_time, rough_time, seconds
+from mltop.probes.model.vocabulary import Act
+from mltop.tui.render.advice import KEYS, advice
 from mltop.tui.render.cells import Cell, clip, line_width, wrap
 from mltop.tui.render.findings import Problem, problems_of
 from mltop.tui.render.glyphs import GLYPHS
@@ -63,10 +65,13 @@ def tells_of(told: Told, subject: Incident | Finding) -> bool:
 
 @dataclass(frozen=True)
 class Scope:
-    """Of what the lines are told: ``names`` stand for nodes' names; on ``one`` node it need not be named."""
+    """Of what the lines are told: ``names`` stand for nodes' names; on ``one`` node it need not be named.
+    ``acts``: what mltop itself would do, in words.
+    """
 
     names: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     one: bool = False
+    acts: Mapping[Act, str] = field(default_factory=lambda: KEYS)
 
     def name(self, node: str) -> str:
         return self.names.get(node, node)
@@ -108,8 +113,10 @@ def _of_each_node(incident: Incident) -> list[Finding]:
     return list(by_node.values())
 
 
-def told_of_gap(what: str, gap: Gap) -> Told:
-    """That a whole part cannot be read, and what would help."""
+def told_of_gap(what: str, gap: Gap, *, alone: bool = False) -> Told:
+    """That a whole part cannot be read, and what would help; only that where it is ``alone`` and stands on line 1."""
+    if alone and gap.fix:
+        return Told(f"?{what}", Cell("?", "warn"), what, (Cell(f"{GLYPHS.arrow} {gap.fix}", "key"),), Cell(""))
     return Told(f"?{what}", Cell("?", "warn"), what, (Cell(gap.why),), Cell(""), action=gap.fix)
 
 
@@ -144,7 +151,7 @@ def _of_problem(problem: Problem, incident: Incident | None, scope: Scope) -> To
         who,
         (Cell(without_subject(message, first.subject) if scope.one else message),),
         Cell(word, style),
-        action=first.action,
+        action=advice(first.act, first.action, scope.acts),
         since=since,
         nodes=problem.nodes,
         findings=tuple(problem.findings),
@@ -169,7 +176,7 @@ def _of_incident(incident: Incident, scope: Scope) -> Told:
         _what(incident, scope),
         word,
         more=_others(incident),
-        action=incident.action,
+        action=advice(incident.act, incident.action, scope.acts),
         since=incident.since,
         until=incident.until,
         nodes=tuple(dict.fromkeys(one.node for one in incident.culprits if one.node)),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from mltop.probes.investigate.advice import to_do
 from mltop.probes.judge.nodes import by_reason, folded
 from mltop.probes.model import Finding, Incident, NodeState
 from mltop.probes.model.units import clock_time, known
+from mltop.probes.model.vocabulary import COMMANDS, Act
+from mltop.tui.render.advice import advice
 from mltop.tui.render.cells import (
     Cell,
     Column,
@@ -45,10 +47,10 @@ _RICH_STYLE = {
 
 
 class Page:
-    """A page on a rich console."""
+    """A page on a rich console. ``acts``: what mltop itself would do next, in words."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self, console: Console, acts: Mapping[Act, str] = COMMANDS) -> None:
+        self._console, self.acts = console, acts
         self.width = console.width
 
     def lines(self, lines: Iterable[Iterable[Cell]]) -> None:
@@ -97,10 +99,10 @@ class Page:
         if number > 0:
             self.line(Cell(f"and {number} more {what}", style))
 
-    def action(self, action: str) -> None:
+    def action(self, act: Act, action: str) -> None:
         """The remedy in mltop's own words: on one line however long, so that it can be copied."""
-        if action:
-            self.line(Cell("    do: ", "dim"), Cell(action, "accent"))
+        if do := advice(act, action, self.acts):
+            self.line(Cell("    do: ", "dim"), Cell(do, "accent"))
 
     def fix(self, fix: str, example: bool = False) -> None:
         """The remedy that a node or a recording advises. ``example``: for one of several nodes."""
@@ -116,7 +118,7 @@ class Page:
         self.sentence(severity_cell(finding.severity), Cell(where, "bold"), message, Cell(span, "dim"), indent=5)
         for text in (*finding.evidence, *explained_texts(finding)) if verbose else ():
             self.sentence(Cell("    "), Cell(text, "dim"), indent=4)
-        self.action(finding.action)
+        self.action(finding.act, finding.action)
 
     def incident(self, incident: Incident, verbose: bool = False) -> None:
         """One incident: its headline and what to do, then each finding that the headline does not tell in full.
@@ -130,7 +132,7 @@ class Page:
         until = "" if incident.until is None else f" (over since {clock_time(incident.until)})"
         severity = severity_cell(incident.severity)
         self.sentence(severity, Cell(f" {incident.headline}", "bold"), Cell(until, "dim"), indent=5)
-        self.action(incident.action)
+        self.action(incident.act, incident.action)
         for finding in findings:
             where = f"{finding.node}: " if finding.node else ""
             self.sentence(Cell("     "), severity_cell(finding.severity), Cell(f" {where}{finding.message}"), indent=10)
@@ -138,8 +140,8 @@ class Page:
                 self.sentence(Cell("          "), Cell(text, "dim"), indent=10)
         for evidence in incident.evidence if verbose else ():
             self.sentence(Cell(f"     {evidence_words(evidence)}", "dim"), indent=7)
-        if verbose and incident.next:
-            self.sentence(Cell("     to be surer: ", "dim"), Cell(incident.next, "accent"), indent=7)
+        if verbose and (surer := advice(incident.next_act, incident.next, self.acts)):
+            self.sentence(Cell("     to be surer: ", "dim"), Cell(surer, "accent"), indent=7)
 
     def not_well(self, states: Iterable[NodeState]) -> None:
         """Nodes that did not, or not fully, answer: one sentence for each reason."""

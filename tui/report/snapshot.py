@@ -51,7 +51,7 @@ def _problems(problems: Sequence[Problem], page: Page) -> None:
         example = f" (this on {first.node})" if len({finding.message for finding in findings}) > 1 else ""
         where = Cell(f" {folded(problem.nodes)}{times}: ", "bold")
         page.sentence(severity_cell(first.severity), where, Cell((first.message or first.id) + example), indent=5)
-        page.action(first.action)
+        page.action(first.act, first.action)
     page.more(len(problems) - MOST_PROBLEMS, "findings: mltop snapshot --json has all")
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mltop.probes.model import Incident, JobReport, NodeState, Tasks
+from mltop.probes.model.vocabulary import COMMANDS, Act
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.stacks.report import Around, ReportLines
 from mltop.tui.render.stacks.verdict import job_words, jobs_left_out, stack_lines
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 MOST_JOBS = 32
 MOST_INCIDENTS = 8
 MOST_LOOPS = 8  # event loops with what their tasks wait for
+# What mltop would do next: this is what has been done.
+_ACTS: Mapping[Act, str] = {act: command for act, command in COMMANDS.items() if act != "stacks"}
 MOST_UNREADABLE = 8  # stacks that could not be read: after these, only their number
 
 
@@ -32,7 +35,7 @@ def print_reports(
 
     ``incidents``: those that more than stacks tell of stand before the stacks.
     """
-    page = Page(console)
+    page = Page(console, _ACTS)
     page.not_well(not_answered)
     more_than_stacks = [incident for incident in incidents if incident.until is None and _adds(incident)]
     for incident in more_than_stacks[:MOST_INCIDENTS]:
@@ -77,7 +80,7 @@ def _report(report: JobReport, job: str, page: Page, incident: Incident | None) 
     world = "" if report.world_size is None else f", world size {report.world_size}"
     began = incident.since if incident is not None and incident.since is not None else 0.0
     now = max((digest.taken_at for digest in report.digests if digest.taken_at is not None), default=began)
-    around = Around(now, incident, title=f"{job}{world}", most_unread=MOST_UNREADABLE)
+    around = Around(now, incident, title=f"{job}{world}", most_unread=MOST_UNREADABLE, acts=_ACTS)
     page.lines([[*line.cells] for line in ReportLines(0, report, around, page.width).lines()])
     loops = [digest for digest in report.digests if digest.tasks is not None and _tells(digest.tasks)]
     for digest in loops[:MOST_LOOPS]:
@@ -90,4 +93,4 @@ def _incident_of(report: JobReport, incidents: Sequence[Incident], told: Sequenc
     """That of its job, while it lasts. ``told``: those that stand above, with what to do."""
     own = (one for one in incidents if (one.job, one.uid) == (report.job, report.uid) and one.until is None)
     found = next(own, None)
-    return replace(found, action="") if found is not None and any(found is one for one in told) else found
+    return replace(found, act="", action="") if found is not None and any(found is one for one in told) else found

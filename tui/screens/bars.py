@@ -16,6 +16,7 @@ from mltop.probes.reach.view import FleetView
 from mltop.tui.app.selection import first_of
 from mltop.tui.filters import Filter
 from mltop.tui.render.cells import Cell, clip, flow, line_width
+from mltop.tui.render.findings import folded_names
 from mltop.tui.render.glyphs import bar
 from mltop.tui.render.states import elapsed_text
 
@@ -104,12 +105,12 @@ def filter_line(keep: Filter, width: int, counts: tuple[int, int] | None, lines_
 def connecting_line(view: FleetView, width: int) -> list[Cell] | None:
     """Which nodes of several have not answered yet; None when all have, or ended."""
     waiting = [node.node for node in view.nodes if node.state.state == "connecting"]
-    if not waiting or len(view.nodes) < 2:
-        return None
     answered = sum(node.summary is not None for node in view.nodes)
+    if not waiting or not answered or len(view.nodes) < 2:
+        return None  # where nobody has answered the pane says who is tried
     parts = [
         (0, [Cell("connecting: ", "dim"), Cell(f"{answered} of {len(view.nodes)} nodes have answered", "accent")]),
-        (1, [Cell(f"waiting for {first_of(waiting)}", "dim")]),
+        (1, [Cell(f"waiting for {folded_names(tuple(waiting))}", "dim")]),
     ]
     return flow(parts, width)
 

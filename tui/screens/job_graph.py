@@ -8,11 +8,23 @@ from mltop.probes.model import Incident, JobKey
 from mltop.probes.model.units import clock_time, count, kilowatts, percent
 from mltop.tui.app.past.sums import Sums
 from mltop.tui.render.cells import Cell
-from mltop.tui.render.graph import LABEL_WIDTH, Event, Scale, Series, Span, Values, last_known, shares_of_most, stacked
+from mltop.tui.render.graph import (
+    LABEL_WIDTH,
+    Event,
+    Scale,
+    Series,
+    Span,
+    Values,
+    begins,
+    last_known,
+    shares_of_most,
+    stacked,
+)
 from mltop.tui.render.incidents import kind_cell
 
 if TYPE_CHECKING:
     from mltop.tui.app.app import MltopApp
+    from mltop.tui.app.feed import Picture
 
 LEAST_ROWS = 3
 _WAITS = ("hang", "crash")
@@ -29,13 +41,22 @@ def job_graph(app: MltopApp, job: JobKey | None, incident: Incident | None, widt
     sums = app.history.of_job(job, columns, until) if job is not None else app.history.of_nodes(columns, until)
     if sums is None or not sums.most_nodes or sums.began >= columns:
         return []
-    scale = Scale(round(sums.until / sums.column_s) - 1, sums.column_s, 1, columns, app.moment)
+    last = sums.until - 1.0 if app.moment is None and _is_silent(app.picture, job) else None
+    scale = Scale(round(sums.until / sums.column_s) - 1, sums.column_s, 1, columns, app.moment, last=last)
     spans, events = [], []
     if incident is not None and incident.since is not None:
         style = "waits" if incident.kind in _WAITS else "warn"
         spans = [Span(incident.since, incident.until, f"graph-{style}")]
         events = [Event(incident.since, f"{clock_time(incident.since)} {kind_cell(incident).text.lower()}", style)]
+    events += begins(scale.time_of(sums.began), scale)
     return stacked(_series(sums, scale.looked_at + 1), scale, spans, events, room)
+
+
+def _is_silent(picture: Picture, job: JobKey | None) -> bool:
+    """Whether none of the job's nodes tells anything any more; of all nodes where it is None."""
+    names = {name for motion in picture.motions if motion.job_key == job for name in motion.nodes}
+    nodes = [view for view in picture.view.nodes if job is None or view.node in names]
+    return bool(nodes) and not any(view.state.state == "live" for view in nodes)
 
 
 def _series(sums: Sums, end: int) -> list[Series]:

@@ -18,9 +18,13 @@ GAP = "  "
 BETWEEN = 3  # cells at least between both halves
 ALL_PANES = 110  # from so many columns on all panes are named
 NAMES = {"overview": "main"}
+LONG_NAMES = 140  # from so many columns on no pane has a shorter name than its own
+SHORT_NAMES = {"incidents": "wrong"}
 # What a narrow terminal loses first, by the kind of its action; what the pane alone can do goes after these.
-LOST_FIRST = ("step_time", "filter", "dump")  # the first not in the past
-SHORT = {"step_time": "time", "jump_event": "event", "go_live": "live"}
+LOST_FIRST = ("step_time", "filter")  # before the pane that line 1 leads to, ...
+LOST_NEXT = ("dump",)  # ... and after it
+LOST_IN_THE_PAST = ("filter", "dump", "select")  # where the keys of time lead back
+SHORT = {"step_time": "time", "jump_event": "time", "go_live": "live"}
 OF_THE_PAST = ("step_time", "jump_event", "go_live")
 ON_LINE_1 = "pane('incidents')"  # which says how to get there
 NEVER_LOST = ("help", "quit", "go_back")
@@ -79,10 +83,11 @@ def _joined(bindings: Iterable[Binding]) -> list[Hint]:
 def pane_hints(active: str, width: int, user_keys: Mapping[str, str]) -> list[Hint]:
     """What stands at the left: all panes, or the one the user is in and how to get to the others."""
     panes = [binding for binding in APP_BINDINGS if binding.action.startswith("pane(")]
+    names = NAMES if width >= LONG_NAMES else {**NAMES, **SHORT_NAMES}
     hints = [
         Hint(
             key_name(pane.key.split(",")[0]),
-            NAMES.get(pane.description, pane.description),
+            names.get(pane.description, pane.description),
             pane.action,
             pane.action == active,
         )
@@ -118,7 +123,9 @@ class KeyBar(CellView, can_focus=False):
         left, right = pane_hints(self._active, width, self._user_keys), list(self._hints)
         while _width(left) + BETWEEN * bool(left) + _width(right) > width:
             told = [hint for hint in left if hint.action == ON_LINE_1 and not hint.active]
-            if told and len(left) > 2:
+            if lost := _first_of(right, LOST_IN_THE_PAST if _is_past(right) else LOST_FIRST):
+                right.remove(lost)
+            elif told and len(left) > 2:
                 left.remove(told[0])
             elif lost := _first_lost(right):
                 right.remove(lost)
@@ -152,12 +159,16 @@ class KeyBar(CellView, can_focus=False):
 
 def _first_lost(hints: Sequence[Hint]) -> Hint | None:
     """What gives way next: what all panes have, then what this one has, from its end; never how to get away."""
-    past = any(hint.kind == "jump_event" for hint in hints)
-    for kind in LOST_FIRST[past:]:
-        if found := [hint for hint in hints if hint.kind == kind]:
-            return found[0]
     own = [hint for hint in hints if hint.kind not in NEVER_LOST]
-    return own[-1] if own else None
+    return _first_of(hints, LOST_NEXT) or (own[-1] if own else None)
+
+
+def _is_past(hints: Sequence[Hint]) -> bool:
+    return any(hint.kind == "go_live" for hint in hints)
+
+
+def _first_of(hints: Sequence[Hint], kinds: Sequence[str]) -> Hint | None:
+    return next((hint for kind in kinds for hint in hints if hint.kind == kind), None)
 
 
 def _line(hints: Sequence[Hint]) -> list[Cell]:

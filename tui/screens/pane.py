@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -13,12 +13,14 @@ from textual.screen import Screen
 from textual.widget import Widget
 
 from mltop.probes.model.units import clock_time, counted
+from mltop.probes.model.vocabulary import Act
 from mltop.probes.reach.view import NodeView
 from mltop.tui.app.keys import PANE_BINDINGS, named
 from mltop.tui.app.navigation import Location
 from mltop.tui.app.past.track import DRAWN_S, ShownHistory
 from mltop.tui.app.stalls import question_line
-from mltop.tui.render.answer import Answer, Situation, answer_of
+from mltop.tui.render.advice import keys_on
+from mltop.tui.render.answer import Answer, Situation, Ways, answer_of, opens_words
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.fleet.header import header_cells
 from mltop.tui.render.guarded import guarded
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 
 MIN_WIDTH, MIN_HEIGHT = 16, 4
 ONE_NODE = Notice("one node is watched: there is nothing to mark", "warn")
+LISTS = (": all that is wrong", "lists all")
 LOW_HEIGHT = 10  # below it the second header line goes
 ROOMY_HEIGHT = 30  # from here on blank lines separate tables
 
@@ -262,13 +265,14 @@ class Pane(CommandedScreen):
     def _show_answer(self, picture: Picture | None) -> None:
         """Line 1, and the same as the terminal's title."""
         answer = answer_of(situation_of(picture) if picture is not None else None)
-        key, does = guarded("the key of line 1", lambda: self._leads_on(answer), ("", ""))
+        nothing: tuple[str, Ways] = "", ""
+        key, does = guarded("the key of line 1", lambda: self._leads_on(answer), nothing)
         if self.has_class("-low") and picture is not None:  # line 2, which says it, is not there
             key, does = self._not_now(picture) or (key, does)
         self.query_one(AnswerLine).set_answer(answer.line(self.size.width, key, does), answer.over)
         self.mltop.set_terminal_title(answer.title)
 
-    def _leads_on(self, answer: Answer) -> tuple[str, str]:
+    def _leads_on(self, answer: Answer) -> tuple[str, Ways]:
         """Which key shows all of what line 1 says, and what that key does; "" where it is shown."""
         if self.mltop.player is not None:
             return "p", "stops" if self.mltop.player.playing else "plays"
@@ -296,10 +300,18 @@ class Pane(CommandedScreen):
         self.counts = None
         self.part("", lambda: self.fill(picture))
 
-    def opens(self, answer: Answer) -> tuple[str, str]:
+    def opens(self, answer: Answer) -> tuple[str, Ways]:
         """As ``_key_of``, of what is live."""
-        on_it = any(part.has_focus and part.is_at(answer.about) for part in self.query(Problems) if part.display)
-        return ("Enter", "opens it") if on_it else ("8", "lists all")
+        parts = (part for part in self.query(Problems) if part.display and part.has_focus and part.is_at(answer.about))
+        part = next(parts, None)
+        return ("8", LISTS) if part is None else ("Enter", opens_words(answer.about, len(part.told)))
+
+    @property
+    def acts(self) -> Mapping[Act, str]:
+        """What mltop itself would do about what is wrong, as this pane says it."""
+        app = self.mltop
+        dumped = app.investigation.result is not None and bool(app.investigation.result.reports)
+        return keys_on(app.trail.here.pane, dumped=dumped, recorded=app.player is not None)
 
     def context(self, picture: Picture) -> RowContext:
         """What rows of GPUs and ranks are made of."""

@@ -46,8 +46,8 @@ class RankTable(LineTable):
     about = "rank"
 
     def __init__(self, **options: Any) -> None:
-        seen_by = f"(processes with RANK, SLURM_PROCID, {GLYPHS.ellipsis})"
-        super().__init__(empty_text=f"no training ranks seen {seen_by}", kind="ranks", **options)
+        text = "no training ranks: no process has RANK or SLURM_PROCID in its environment"
+        super().__init__(empty_text=text, kind="ranks", **options)
 
 
 def rank_rows(

@@ -151,12 +151,12 @@ class LineTable(CursorView, can_focus=True):
         """The row and the component that lies over it; where there is no row None, and what is said there."""
         line = self.content_line(y)
         if y < self.HEADER or line >= len(self._rows):
-            return None, "" if self._rows or y != self.HEADER else self._why_empty or self.empty_text
+            return None, "" if self._rows or y else self._why_empty or self.empty_text
         return self._rows[line], self.cursor_style if line == self._cursor else ""
 
     def draw(self, y: int, content: tuple[Row | None, str]) -> Strip:
         width = self.scrollable_content_region.width
-        if y < self.HEADER:
+        if y < self.HEADER and self._rows:
             return self.strip(header_line(self.columns, self._shown, self.sort), width, "header")
         row, over = content
         if row is None:

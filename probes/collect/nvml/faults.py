@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -104,16 +103,16 @@ def death(exit_code: int, call: str, last_words: str) -> str:
 
 
 def lost_error(failure: Failure, gone: bool, last_seen_at: float | None) -> str:
-    """E.g. "GPU is lost (NVML error 15: GPU is lost), last seen 12:41:07Z"."""
+    """E.g. "GPU is lost (NVML error 15: GPU is lost)": when it was seen last the sample says, not in words."""
     (call, code), seen = failure, last_seen(last_seen_at)
     if code == codes.NO_PERMISSION:
-        return f"no permission to open this GPU ({call}: {codes.text(code)}), {seen}"
+        return f"no permission to open this GPU ({call}: {codes.text(code)}){seen}"
     words = f"(NVML error {code}: {codes.text(code)})"
     if code == codes.RESET_REQUIRED:
-        return f"GPU needs a reset {words}, {seen}"
+        return f"GPU needs a reset {words}{seen}"
     if gone:
-        return f"GPU is lost {words}, {seen}"
-    return f"{call} failed {words}, {seen}"
+        return f"GPU is lost {words}{seen}"
+    return f"{call} failed {words}{seen}"
 
 
 def lost_fault(code: int, gone: bool) -> Fault:
@@ -124,13 +123,9 @@ def lost_fault(code: int, gone: bool) -> Fault:
 
 def vanished_error(count: int, last_seen_at: float | None) -> str:
     gpus = f"{count} GPU{'' if count == 1 else 's'}"
-    return f"GPU is lost: the driver now lists {gpus} without it, {last_seen(last_seen_at)}"
+    return f"GPU is lost: the driver now lists {gpus} without it{last_seen(last_seen_at)}"
 
 
 def last_seen(at: float | None) -> str:
-    return "not seen since mltop started" if at is None else f"last seen {clock(at)}"
-
-
-def clock(at: float) -> str:
-    """Time of day in UTC, e.g. 12:41:07Z."""
-    return time.strftime("%H:%M:%SZ", time.gmtime(at))
+    """Nothing of one that was."""
+    return ", not seen since mltop started" if at is None else ""

@@ -320,7 +320,7 @@ def _beats(strong: Finding, weak: Finding) -> bool:
 
 def _give_way(weak: Finding, strong: Finding) -> None:
     """``weak`` advises what ``strong`` does from now on, and says why."""
-    weak.action, weak.remedy = strong.action, strong.remedy
+    weak.act, weak.action, weak.remedy = strong.act, strong.action, strong.remedy
     if strong.message not in weak.evidence and strong.message != weak.message:
         weak.evidence = [*weak.evidence, strong.message]
 

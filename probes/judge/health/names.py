@@ -209,11 +209,15 @@ def links_of(texts: Iterable[str]) -> str:
 
 
 def clock_and_heat(gpu: GpuSample) -> str:
-    """``, SM 1.10 of 1.98 GHz, 91 °C``: as much of it as is known."""
+    """``, SM 1.10 of 1.98 GHz, 91 of 87 °C``: as much of it as is known, the slowdown temperature behind its own."""
     text = ""
     if gpu.sm_clock_mhz is not None and gpu.sm_clock_max_mhz is not None:
         text = f", SM {gpu.sm_clock_mhz / 1000:.2f} of {clock_words(gpu.sm_clock_max_mhz)}"
-    return text if gpu.temperature_c is None else f"{text}, {celsius_words(gpu.temperature_c)}"
+    if gpu.temperature_c is None:
+        return text
+    if gpu.temperature_slowdown_c is None:
+        return f"{text}, {celsius_words(gpu.temperature_c)}"
+    return f"{text}, {gpu.temperature_c:.0f} of {celsius_words(gpu.temperature_slowdown_c)}"
 
 
 def rate_text(per_s: float) -> str:

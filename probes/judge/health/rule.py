@@ -11,7 +11,7 @@ from mltop.probes.judge.health.peers import NO_PEERS, Peers
 from mltop.probes.judge.health.trails import Counters, Increase, Series, Trails
 from mltop.probes.model import CounterKind, GpuSample, JobKey, KernelEvent, Remedy, Sample
 from mltop.probes.model.units import percent_words
-from mltop.probes.model.vocabulary import Severity
+from mltop.probes.model.vocabulary import Act, Severity
 
 CLEAR_AFTER_HOLDS = 3.0
 EVENT_LISTED_S = 3600.0  # what the kernel log said is listed for so long
@@ -159,11 +159,11 @@ class Moment:
 class Hit:
     """The rule holds for ``subject`` (``GPU 3``, ``NVML``, ``mlx5_4``, ``host``, ``/ckpt``) at one moment.
 
-    ``severity``, ``action``, ``remedy`` and ``hold_s`` replace the rule's. ``since`` (unix s): it is known to hold
-    since then. ``key`` tells several hits on one subject apart (two different Xids). ``about``: other names of what it
-    is about, by which other rules may speak of it (the PCI addresses of missing GPUs). ``node``: whose, where the rule
-    is about a job: that of the rank it is about, or the job's first. ``server``, ``job``, ``ranks``, ``pid``: as of a
-    Finding.
+    ``severity``, ``action`` with ``act``, ``remedy`` and ``hold_s`` replace the rule's. ``since`` (unix s): it is known
+    to hold since then. ``key`` tells several hits on one subject apart (two different Xids). ``about``: other names of
+    what it is about, by which other rules may speak of it (the PCI addresses of missing GPUs). ``node``: whose, where
+    the rule is about a job: that of the rank it is about, or the job's first. ``server``, ``job``, ``ranks``, ``pid``:
+    as of a Finding.
     """
 
     subject: str
@@ -181,6 +181,7 @@ class Hit:
     job: JobKey | None = None
     ranks: tuple[int, ...] = ()
     pid: int | None = None
+    act: Act = ""
 
 
 @dataclass(frozen=True)
@@ -190,8 +191,8 @@ class Rule:
     once; False for what only time can tell. A rule without a hold whose value may flicker around a threshold has a
     ``clear_s``.
 
-    ``check``: takes a Moment, or of a rule about a whole job a JobMoment. ``action``: what to do, in a few words, and
-    ``remedy`` what that comes to.
+    ``check``: takes a Moment, or of a rule about a whole job a JobMoment. ``action``: what to do, in a few words,
+    ``act`` what mltop itself does for it, and ``remedy`` what it comes to.
     ``every_s``: a rule about jobs is judged so often, and when ranks come or go.
     ``needs``: what of a sample it is made of, as gaps name it with ``*`` for indexes: where one of these is unknown, so
     is the rule's answer (unknowns.py). ``decisive``: needs without which it is unknown even where the hardware tells no
@@ -238,6 +239,7 @@ class Rule:
     tells_nvml: tuple[str, ...] = ()
     whole_node: tuple[str, str] | None = None
     whole_node_by: Mapping[Remedy, tuple[str, str]] = field(default_factory=dict, hash=False)
+    act: Act = ""
 
     @property
     def fires_when(self) -> str:

@@ -67,6 +67,7 @@ class Span:
             subject=hit.subject,
             message=hit.message,
             action=hit.action or rule.action,
+            act=hit.act if hit.action else rule.act,
             evidence=evidence,
             since=self.since if hit.since is None else min(hit.since, self.since),
             until=until,

@@ -6,6 +6,7 @@ import sys
 
 from mltop.probes.judge.health.registry import ALL_RULES
 from mltop.probes.judge.health.rule import Rule
+from mltop.probes.model.vocabulary import COMMANDS
 
 HEAD = """# Health rules
 
@@ -27,7 +28,8 @@ def document() -> str:
     lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     for rule in sorted(ALL_RULES, key=lambda rule: rule.id):
         hold = f"{rule.hold_s:g} s" if rule.hold_s else "–"
-        words = (rule.severity, rule.meaning, rule.fires_when, hold, rule.action, rule.source)
+        do = "; ".join(filter(None, (COMMANDS.get(rule.act, ""), rule.action)))
+        words = (rule.severity, rule.meaning, rule.fires_when, hold, do, rule.source)
         cells = (f"`{rule.id}`", *words, relations(rule))
         lines.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |")
     table = "\n".join(lines)

@@ -240,7 +240,9 @@ def _of_job(case: _Case, others: Sequence[_Case], scene: Scene) -> Incident:
     agreed_on = agreed([*found, *known_of])
     causes, effects = agreed_on[: len(found)], agreed_on[len(found) :]
     lost = [_suffers(each.job, each.loss) for each in (case, *others)]
-    advice = next((cause.action for cause in causes[:1] if cause.severity != "info"), "")
+    act, action = words.action_of(loss, with_nodes=with_nodes)
+    if causes and causes[0].severity != "info" and (causes[0].action or causes[0].act):
+        act, action = causes[0].act, causes[0].action
     severity = "warning" if loss.kind == "stopped" and loss.ended is not None else _SEVERITY.get(loss.kind, "warning")
     gravest = min((severity, *(finding.severity for finding in causes)), key=gravity)
     return Incident(
@@ -265,7 +267,9 @@ def _of_job(case: _Case, others: Sequence[_Case], scene: Scene) -> Incident:
             ),
         ],
         confidence=_confidence(loss, first),
-        action=advice or words.action_of(loss, with_nodes=with_nodes),
+        act=act,
+        action=action,
+        next_act=loss.next_act,
         next=loss.next,
     )
 
@@ -396,5 +400,6 @@ def _of_node(findings: list[Finding], scene: Scene) -> Incident:
         suffers=Suffers(gpus=gpus),
         evidence=[*map(_evidence, findings), *(Evidence("health", text, None, first.node) for text in first.evidence)],
         confidence="high",
+        act=first.act,
         action=first.action,
     )

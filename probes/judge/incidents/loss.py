@@ -17,7 +17,7 @@ from mltop.probes.judge.values import known
 from mltop.probes.model import Confidence, Culprit, Evidence, Finding, IncidentKind, JobReport, Waiting
 from mltop.probes.model.ranks import Ranges, ranks_text
 from mltop.probes.model.units import counted, duration_words, percent_words
-from mltop.probes.model.vocabulary import CulpritKind
+from mltop.probes.model.vocabulary import Act, CulpritKind
 
 HANG_FINDINGS = ("job.hang", "job.odd_rank")
 KIND_OF_FINDING: dict[str, IncidentKind] = {
@@ -63,6 +63,7 @@ class Loss:
     began: bool = False
     place: str = ""
     next: str = ""
+    next_act: Act = ""
     ended: float | None = None
     circle: Ranges = field(default_factory=Ranges)
 
@@ -108,7 +109,10 @@ def _add(gravest: Loss, other: Loss) -> None:
     gravest.waiting = gravest.waiting or other.waiting
     gravest.circle = gravest.circle or other.circle
     gravest.waits_in, gravest.place = gravest.waits_in or other.waits_in, gravest.place or other.place
-    gravest.next = gravest.next and other.next
+    if not (other.next or other.next_act):
+        gravest.next, gravest.next_act = "", ""
+    elif gravest.next or gravest.next_act:
+        gravest.next, gravest.next_act = other.next, other.next_act
 
 
 def _until_its_end(losses: list[Loss]) -> list[Loss]:
@@ -127,7 +131,10 @@ def _until_its_end(losses: list[Loss]) -> list[Loss]:
     if at is None or since is None or since > at - STOOD_S or _has_own_cause(end.deaths):
         return [end, *left]
     evidence = [*stall.evidence, *end.evidence]
-    return [replace(stall, kind=end.kind, deaths=end.deaths, gone=True, ended=at, evidence=evidence, next=""), *left]
+    return [
+        replace(stall, kind=end.kind, deaths=end.deaths, gone=True, ended=at, evidence=evidence, next="", next_act=""),
+        *left,
+    ]
 
 
 def _has_own_cause(deaths: Deaths) -> bool:
@@ -263,8 +270,11 @@ def _by_stacks(job: JobScene) -> Loss | None:
         named = {culprit.rank for culprit in culprits}
         waiting = Ranges.of({rank for group in verdict.waiting for rank in group.ranks if rank not in named})
         since = verdict.since or (at or None)
-        told = "" if culprits else "mltop probe all-reduce, when the job has been ended; NCCL's RAS and its log"
-        loss = Loss("hang", since, culprits, waiting, collective(report), verdict.confidence, evidence, next=told)
+        told: tuple[Act, str] = (
+            ("", "") if culprits else ("probe_all_reduce", "when the job has been ended; NCCL's RAS and its log")
+        )
+        loss = Loss("hang", since, culprits, waiting, collective(report), verdict.confidence, evidence)
+        loss.next_act, loss.next = told
         loss.place, loss.circle = _place(verdict.waiting), Ranges.of(verdict.circle)
         return loss
     if verdict.kind == "straggler" and verdict.stragglers:
@@ -338,8 +348,7 @@ def _by_motion(job: JobScene) -> Loss | None:
         if culprit.how not in ("dead", "left") or culprit.rank not in dead  # how it ended is told by itself
     ]
     confidence: Confidence = "medium" if len(motion.signals) > 1 else "low"
-    told = "stacks: t, or mltop stacks"
-    return Loss("hang", motion.since, culprits, waiting, "", confidence, evidence, began=True, next=told)
+    return Loss("hang", motion.since, culprits, waiting, "", confidence, evidence, began=True, next_act="stacks")
 
 
 def _moves_by_its_stacks(job: JobScene) -> bool:
@@ -377,7 +386,7 @@ def _by_findings(job: JobScene) -> list[Loss]:
     if "hang" in losses:
         named = {culprit.rank for culprit in losses["hang"].culprits}
         losses["hang"].waiting = _numbers([place for place in job.ranks if place.rank not in named])
-        losses["hang"].next = "stacks: t, or mltop stacks"
+        losses["hang"].next_act = "stacks"
     return list(losses.values())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from shlex import quote
 
 from mltop.probes.judge.incidents.loss import Loss
@@ -11,12 +11,13 @@ from mltop.probes.judge.values import known
 from mltop.probes.model import Culprit, Finding
 from mltop.probes.model.ranks import Ranges, ranks_text
 from mltop.probes.model.units import clock_time, counted
+from mltop.probes.model.vocabulary import Act, CulpritKind
 
 # What to do about who holds a job up, where no finding of its node says better. {ssh}: "ssh NODE " where the command
 # runs on one of several nodes; {pid}: of what stands, the rank's own or its worker's; {pids}: of all that are alike.
 _DO = {
-    "stands": "see what it waits for: mltop stacks, or {ssh}strace -p {pid}; kill that process to restart the job",
-    "computes": "look again in a minute, it may work alone for a while: mltop stacks, or {ssh}py-spy dump -p {pid}",
+    "stands": "{ssh}strace -p {pid} shows what it waits for; once it is killed, its launcher ends or restarts the job",
+    "computes": "look again in a minute, it may work alone for a while: {ssh}py-spy dump -p {pid}",
     "polls": "see what it asks for and who should provide it",
     "elsewhere": "compare the two places in the code: the ranks took different branches",
     "behind": "compare the two places in the code: a rank skipped or repeated a turn",
@@ -25,8 +26,9 @@ _DO = {
     "kernel": "look at the filesystem or driver below it: {ssh}dmesg, {ssh}cat /proc/{pid}/stack",
     "dead": "see in its log or error file why it ended",
     "left": "look why it came to its end before the others: less data, a return or an exit of its own",
-    "slow": "see what is wrong with its GPU and node: mltop check",
+    "slow": "see what is wrong with its GPU and node",
 }
+_ACTS: Mapping[CulpritKind, Act] = {"stands": "stacks", "computes": "stacks", "slow": "node"}
 MOST_PIDS = 8
 MOST_NAME = 64  # characters
 _STANDS = {
@@ -266,25 +268,26 @@ def _who_waits(loss: Loss) -> str:
     return ""
 
 
-def action_of(loss: Loss, *, with_nodes: bool) -> str:
-    """What to do about the one who holds the job up; where nobody is named, how to find out."""
+def action_of(loss: Loss, *, with_nodes: bool) -> tuple[Act, str]:
+    """What to do about the one who holds the job up, what mltop does for it first; where nobody is named, how to find
+    out.
+    """
     if loss.ended is not None:
-        return _after(loss)
+        return "", _after(loss)
     if loss.kind == "stopped":
-        return ""
+        return "", ""
+    find_out: Act = "stacks" if loss.kind == "hang" else "findings"
     if not loss.culprits:
-        if loss.circle:
-            return _DO["elsewhere"]
-        return "mltop stacks" if loss.kind == "hang" else "mltop check"
+        return ("", _DO["elsewhere"]) if loss.circle else (find_out, "")
     first = loss.culprits[0]
     text = _DO.get(first.how, "")
     pid = first.pid if first.child_pid is None else first.child_pid
     if not text or (pid is None and "{pid" in text):
-        return "mltop stacks" if loss.kind == "hang" else "mltop check"
+        return find_out, ""
     alike = [each for each in loss.culprits if (each.how, each.node) == (first.how, first.node)][:MOST_PIDS]
     pids = known(each.pid if each.child_pid is None else each.child_pid for each in alike)
     ssh = f"ssh {quote(first.node)} " if with_nodes and first.node else ""
-    return text.format(ssh=ssh, pid=pid, pids=" ".join(map(str, pids)))
+    return _ACTS.get(first.how, ""), text.format(ssh=ssh, pid=pid, pids=" ".join(map(str, pids)))
 
 
 def _after(loss: Loss) -> str:

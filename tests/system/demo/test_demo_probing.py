@@ -107,7 +107,7 @@ def test_gpus_in_use_and_lost_ones_are_refused(hub: Hub) -> None:
     refused = events_of(messages, "refused")
     assert len(refused) == 8 and not events_of(messages, "result")
     ranks = hub.node(BUSY).sample.ranks
-    assert all(f"(pid {ranks[gpu].pid}, job simulated)" in event["why"] for gpu, event in enumerate(refused))
+    assert all(f"(pid {ranks[gpu].pid}, job llama-70b)" in event["why"] for gpu, event in enumerate(refused))
     messages = rest(start(hub, "memory", LOST_GPU_NODE))
     (lost,) = events_of(messages, "refused")
     assert lost["data"]["device"]["index"] == 3

@@ -223,11 +223,15 @@ class NodePast:
         row = row_of(summary, self._gpus)
         packed = pack_row(row)
         elapsed_s = at - self._at
-        seamless = 0 < elapsed_s <= TOLERANCE * min(LONGEST_S, max(summary.interval_s, self.interval_s))
+        seamless = 0 < elapsed_s <= self.holds_s(summary)
         self._gather(slot, packed, elapsed_s)
         fine.put(slot, packed, self._gpus, between=packed if seamless else None)
         self._at = at
         return row
+
+    def holds_s(self, summary: SampleSummary) -> float:
+        """For how long the sample before this one may have stood for the node: the next one was not due by then."""
+        return TOLERANCE * min(LONGEST_S, max(summary.interval_s, self.interval_s))
 
     def track(self, gpu: int, until: float, span_s: float = SPAN_S) -> Track | None:
         """The values of a GPU over ``span_s`` up to ``until`` (unix s), None for one never seen: of each second as far

@@ -14,7 +14,7 @@ from mltop.probes.judge.states import States, states_of
 from mltop.probes.model import JobKey, NodeState
 from mltop.probes.reach.view import Connection, FleetView, NodeView, Received, SampleSummary
 from mltop.tui.app.feed import Picture
-from mltop.tui.app.past.node import TOLERANCE, NodePast
+from mltop.tui.app.past.node import NodePast
 from mltop.tui.app.past.rebuilt import near_sample, sample_then, summary_then
 from mltop.tui.app.past.sums import JobSums, Sums
 from mltop.tui.app.past.told import Told, trouble_of
@@ -85,7 +85,7 @@ class Past:
             if row is None:
                 return
             at = summary.sampled_at - _skew_s(node.connection)
-            self._sums.add(node.node, summary, min(at, now + AHEAD_S), row, TOLERANCE * own.interval_s)
+            self._sums.add(node.node, summary, min(at, now + AHEAD_S), row, own.holds_s(summary))
 
     # Pictures.
 

@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 from textual.app import App
 
 from mltop.probes.model import Incident, JobMotion, JobReport
-from mltop.probes.model.units import clock_time, seconds
+from mltop.probes.model.units import clock_time, day_time, seconds
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.past.past import Past
 from mltop.tui.app.past.track import SPAN_S
@@ -42,9 +42,9 @@ class Player:
         self.speed = SPEEDS[min(len(SPEEDS) - 1, max(0, at))]
 
     def words(self, moment: float) -> str:
-        """ "replay 4x 07:14:33"."""
+        """ "replay 4x 07:14:33", with the date where it is not of today."""
         speed = f"{self.speed:g}x" if self.playing else "paused"
-        return f"replay {speed} {clock_time(moment)}"
+        return f"replay {speed} {day_time(moment, time.time())}"
 
 
 def step_s(steps_before: int) -> float:

@@ -25,6 +25,7 @@ from mltop.probes.model.units import (
 )
 from mltop.probes.reach.view import FleetView, GpuSummary, NodeView
 from mltop.tui.render.cells import Cell, clip, flow, line_width
+from mltop.tui.render.fleet.connecting import nobody_answered
 from mltop.tui.render.fleet.heat import is_used
 from mltop.tui.render.fleet.map import short_names
 from mltop.tui.render.states import NODE_STYLE, gravest, motion_words
@@ -237,6 +238,8 @@ def header_cells(
     parts = _of_fleet(totals, view) if several else _of_one_node(view, totals)
     parts.append((9, motion_cells(motions)))
     marks = _marks(view)
+    if several and nobody_answered(view):  # line 1 says it
+        parts, marks = [], []
     own: list[Part] = [(0, [Cell(f"{marked} marked", "key")])] if marked else []
     right = [*([Cell("SIMULATED", "warn"), Cell("  ")] if _is_simulated(view) else [])]
     right.append(clock or Cell(clock_time(view.taken_at), "dim"))

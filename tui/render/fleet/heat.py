@@ -106,7 +106,7 @@ def natural(name: str) -> tuple[tuple[int, int, str], ...]:
 LEVELS = len(GLYPHS.ramp)
 MARGIN = 0.25  # of a level: how far past a border a value must be before its glyph changes
 UNKNOWN_CODE, LOST, ERROR, WAITS, STANDS = range(LEVELS, LEVELS + 5)  # codes above the levels
-SIGNS = GLYPHS.ramp + GLYPHS.unknown + GLYPHS.lost + "E" + GLYPHS.ramp[0] + GLYPHS.alarm
+SIGNS = GLYPHS.ramp + GLYPHS.unknown + GLYPHS.lost + "E" + GLYPHS.waits + GLYPHS.alarm
 # The style of each code.
 STYLES_OF = (
     *(f"ramp-{step}" for step in range(LEVELS)),

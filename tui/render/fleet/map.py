@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, product
 from operator import itemgetter
 from types import MappingProxyType
 
@@ -70,6 +70,9 @@ CELL_GROUP = 8  # cells between two blanks
 HEADED_FROM = 110  # cells of width: from there on a section's title has a line of its own
 LABEL_MOST = 12  # cells of a title that stands before its first line
 NAMED_GAPS = (2, 4)  # blanks between two nodes with names, at least and at most
+# Between two without: the mark of a node stands apart from the GPUs of the one before, and of its own where there is
+# room; else, outdented, by its own.
+GROUPED_GAPS = (2, 3)
 AT = "at-"  # begins the styles of the node under the cursor
 SIGN_OF = {"stands": GLYPHS.alarm, "crit": GLYPHS.finding, "warn": GLYPHS.finding}
 SIGN_STYLE = {"stands": "crit", "crit": "crit", "warn": "warn"}
@@ -93,7 +96,8 @@ class Grid:
     stands before the first node of a line, or is the line.
 
     ``margin``: blank cells, labels and names before the first node; ``pitch``: cells from one node to the next.
-    ``names``: what stands for a node's name; one that is not in it stands for itself.
+    ``names``: what stands for a node's name; one that is not in it stands for itself. ``gap``: of GROUPED the blanks
+    before a node, of which the second is its mark's.
     """
 
     density: str
@@ -105,6 +109,7 @@ class Grid:
     pitch: int
     per_row: int
     names: Mapping[str, str]
+    gap: int = 0
 
     def place(self, index: int) -> tuple[int, int]:
         """(line, column) of a node; (0, 0) on an empty map."""
@@ -140,9 +145,9 @@ def fitting(
 ) -> Grid:
     """The most detailed grid that shows all nodes in ``height`` lines; the densest, which scrolls, when none does."""
     headed = [True, False] if width >= HEADED_FROM and sections else [False]
-    ways = [(density, head) for density in (NAMED, GROUPED, CELLS) for head in headed]
-    for density, head in ways:
-        grid = make_grid(heats, sections, width, density, names, headed=head)
+    ways = [(NAMED, 0), *((GROUPED, gap) for gap in reversed(GROUPED_GAPS)), (CELLS, 0)]
+    for (density, gap), head in product(ways, headed):
+        grid = make_grid(heats, sections, width, density, names, headed=head, gap=gap)
         if len(grid.rows) <= height:
             break
     return grid
@@ -156,23 +161,29 @@ def make_grid(
     names: Mapping[str, str] = MappingProxyType({}),
     *,
     headed: bool = False,
+    gap: int = 0,
 ) -> Grid:
-    """The grid of ``heats``, in their order. ``headed``: the title of a section has a line of its own."""
+    """The grid of ``heats``, in their order. ``headed``: the title of a section has a line of its own; ``gap``: of
+    GROUPED, 0: the least.
+    """
     name_width = min(NAME_MOST, max((len(names.get(heat.node, heat.node)) for heat in heats), default=1))
     gpu_width = max((len(heat.codes) for heat in heats), default=0) or USUAL_GPUS
     label = 0 if headed or not sections else min(LABEL_MOST, max(len(section.title) for section in sections)) + 1
     margin = label
     if density == NAMED:
         pitch, per_row = _named(width - margin, 1 + name_width + 1 + gpu_width)
+    elif density == GROUPED:
+        gap = gap or GROUPED_GAPS[0]
+        margin += name_width + gap
+        pitch = gap + gpu_width
+        per_row = (width - margin + gap) // pitch
     else:
         margin += name_width + 1
-        pitch = 1 + gpu_width if density == GROUPED else 1
-        per_row = (width - margin) // pitch
-        if density == CELLS:
-            groups, rest = divmod(width - margin, CELL_GROUP + 1)
-            per_row = groups * CELL_GROUP or min(rest, CELL_GROUP)
+        pitch = 1
+        groups, rest = divmod(width - margin, CELL_GROUP + 1)
+        per_row = groups * CELL_GROUP or min(rest, CELL_GROUP)
     rows, labels = _rows(len(heats), sections, max(1, per_row), label, headed)
-    return Grid(density, rows, labels, name_width, gpu_width, margin, pitch, max(1, per_row), names)
+    return Grid(density, rows, labels, name_width, gpu_width, margin, pitch, max(1, per_row), names, gap)
 
 
 def _named(width: int, cells: int) -> tuple[int, int]:
@@ -224,6 +235,9 @@ def line_cells(
                 head, body = body, head
         else:
             head, body = [_sign(heat, marked)], gpu_cells(heat, grid.gpu_width)
+            if grid.density == GROUPED:
+                cells.append(Cell(" "))
+                body = [Cell(" " * (grid.gap - 2)), *body]
             if grid.density == NAMED:
                 head.append(Cell(_name(grid, heat.node), "title" if heat.status in SIGN_OF else "dim"))
                 body = [Cell(" "), *body]
@@ -250,6 +264,8 @@ _SHORT_STATES = {"connecting": "connects"}
 
 def _sign(heat: NodeHeat, marked: bool) -> Cell:
     style = SIGN_STYLE.get(heat.status, "")
+    if heat.status == "stands" and STANDS in heat.codes and not marked:
+        return Cell(" ")  # the GPU says it
     return Cell(MARK, style or "key") if marked else Cell(SIGN_OF.get(heat.status, " "), style)
 
 
@@ -274,7 +290,7 @@ Part = tuple[int, Sequence[Cell]]
 @dataclass(frozen=True)
 class Legend:
     """What stands above the nodes. ``source``: which activity the GPUs report; ``by_job``: how they are ordered;
-    ``sorted_by``: the list's column.
+    ``sorted_by``: the list's column; ``per``: what a cell stands for.
     """
 
     heats: Sequence[NodeHeat]
@@ -283,14 +299,17 @@ class Legend:
     by_job: bool = True
     not_judged: int = 0
     sorted_by: str = ""
+    per: str = ""
 
     def scale(self) -> list[Part]:
         metric = self.metric
         title = self.source if metric is METRICS[0] and self.source else metric.title
-        ramp = [Cell(GLYPHS.ramp[step], f"ramp-{step}") for step in range(len(GLYPHS.ramp))]
+        per = f"per {self.per} " if self.per else ""
+        highest = {glyph: step for step, glyph in enumerate(GLYPHS.ramp)}  # the last two are alike
+        ramp = [Cell(glyph, f"ramp-{step}") for glyph, step in highest.items()]
         return [
             (0, [Cell(title, "dim")]),
-            (1, [Cell(f"{metric.low} ", "dim"), *ramp, Cell(f" {metric.high}", "dim")]),
+            (1, [Cell(f"{per}{metric.low} ", "dim"), *ramp, Cell(f" {metric.high}", "dim")]),
         ]
 
     def signs(self) -> list[Part]:
@@ -310,7 +329,7 @@ class Legend:
         return [*parts, (4, judged)]
 
 
-_WORDS_OF_CODES = {WAITS: "waits", STANDS: "stands", LOST: "lost", ERROR: "error", UNKNOWN_CODE: "unknown"}
+_WORDS_OF_CODES = {WAITS: "waits", STANDS: "stands", LOST: "lost GPU", ERROR: "error", UNKNOWN_CODE: "unknown"}
 
 
 def map_legend(legend: Legend, density: str, width: int) -> list[Cell]:
@@ -320,7 +339,8 @@ def map_legend(legend: Legend, density: str, width: int) -> list[Cell]:
         [Cell(LETTERS[state], NODE_STYLE[state]), Cell(f" {state} node", "dim")] for state in LETTERS if state in states
     )
     more: list[Part] = [(2, cells) for cells in letters]  # what stands on the map is explained before all else
-    more += [(4, [Cell("1 cell = 1 node", "dim")])] if density == CELLS else []
+    more += [(4, [Cell("a node as its worst GPU", "dim")])] if density == CELLS else []
+    legend = replace(legend, per="node" if density == CELLS else "GPU")
     order = "by name" if legend.by_job else "by job"
     return _with_keys([*legend.scale(), *legend.signs(), *more], (("m", "metric"), ("o", order), ("v", "list")), width)
 
@@ -349,8 +369,8 @@ def _with_keys(parts: Sequence[Part], keys: Sequence[tuple[str, str]], width: in
     return line
 
 
-def node_lines(view: NodeView, metric: Metric, width: int) -> list[list[Cell]]:
-    """The node under the cursor: its state, its ranks and its host in figures."""
+def node_lines(view: NodeView, metric: Metric, width: int, below: bool = True) -> list[list[Cell]]:
+    """The node under the cursor: its state, its ranks and its host in figures. ``below``: its GPUs stand there."""
     parts: list[Part] = [(0, [Cell(view.node, "title")]), (0, [node_state(view)])]
     if view.state.state != "live" and view.state.reason:
         return [flow([*parts, (0, [Cell(view.state.reason, NODE_STYLE.get(view.state.state, "warn"))])], width)]
@@ -367,4 +387,6 @@ def node_lines(view: NodeView, metric: Metric, width: int) -> list[list[Cell]]:
         for gpu in summary.gpus:
             text, style = (metric.text(gpu), "") if gpu.state == "ok" else (gpu.state.upper(), "crit")
             parts.append((2, [Cell(text, style)]))
+    if not below:
+        parts.append((1, [Cell("2", "key"), Cell(" shows its GPUs", "dim")]))
     return [flow(parts, width)]

@@ -50,7 +50,7 @@ def _spans(track: Track, holds: Sequence[bool]) -> tuple[Span, ...]:
         if is_bad and first is None:
             first = at
         elif not is_bad and first is not None:
-            spans.append(Span((oldest + first) * track.step_s, (oldest + at - 1) * track.step_s, "graph-warn"))
+            spans.append(Span((oldest + first) * track.step_s, (oldest + at) * track.step_s - 1.0, "graph-warn"))
             first = None
     return tuple(spans)
 

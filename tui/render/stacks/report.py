@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -11,6 +11,8 @@ from mltop.probes.judge.evidence.progress_words import progress_evidence
 from mltop.probes.model import CONFIDENCES, Culprit, Incident, JobReport, StackDigest
 from mltop.probes.model.ranks import Ranges, ranks_text
 from mltop.probes.model.units import clock_time, seconds
+from mltop.probes.model.vocabulary import Act
+from mltop.tui.render.advice import advice, keys_on
 from mltop.tui.render.cells import Cell, line_width, plain, wrap
 from mltop.tui.render.findings import Happening
 from mltop.tui.render.glyphs import GLYPHS
@@ -55,7 +57,8 @@ class KeyedLine(NamedTuple):
 class Around:
     """What is known beside the dump. ``incident``: of this job; ``happened``: shortly before it; ``one``: only one node
     is watched; ``title``: of the job, where there are several; ``judged``: False while the dump still goes on.
-    ``unfolded``: elided frames that the user has asked for; ``keep``: his filter.
+    ``unfolded``: elided frames that the user has asked for; ``keep``: his filter. ``acts``: what mltop itself
+    would do, in words.
     """
 
     now: float
@@ -67,6 +70,7 @@ class Around:
     unfolded: frozenset[str] = frozenset()
     keep: Keep = field(default=lambda _: True)
     most_unread: int = MOST_UNREAD
+    acts: Mapping[Act, str] = field(default_factory=lambda: keys_on("stacks", dumped=True))
 
 
 def in_order(reports: Sequence[JobReport]) -> list[int]:
@@ -117,8 +121,9 @@ class ReportLines:
             lines += self._block(prose, start)
         for gap in verdict.gaps:
             lines += self._block([Cell(gap_text(gap), "warn")], start, 2)
-        if self.around.incident is not None and self.around.incident.action:
-            lines += self._block([Cell(f"{GLYPHS.arrow} {self.around.incident.action}", "key")], start, 2)
+        incident = self.around.incident
+        if incident is not None and (do := advice(incident.act, incident.action, self.around.acts)):
+            lines += self._block([Cell(f"{GLYPHS.arrow} {do}", "key")], start, 2)
         return lines
 
     def _headline(self, who: str, culprit: Culprit | None, start: int, *, first: bool) -> list[KeyedLine]:

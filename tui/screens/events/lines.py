@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from mltop.probes.model import Incident, KernelEvent
 from mltop.probes.model.units import clock_time, seconds
+from mltop.probes.model.vocabulary import Act
 from mltop.tui.app.navigation import Location, gpu_location
+from mltop.tui.render.advice import advice
 from mltop.tui.render.cells import Cell, wrap
 from mltop.tui.render.findings import Happening, explained
 from mltop.tui.render.glyphs import GLYPHS
@@ -47,8 +49,10 @@ def _what(event: Happening) -> list[Cell]:
     return [Cell(about, "dim"), Cell(event.text, style)]
 
 
-def page_of(event: Happening, incidents: Sequence[Incident], now: float, width: int) -> list[Line]:
-    """All of one event."""
+def page_of(
+    event: Happening, incidents: Sequence[Incident], now: float, width: int, acts: Mapping[Act, str]
+) -> list[Line]:
+    """All of one event. ``acts``: what mltop itself would do, in words."""
     finding = event.finding
     what = finding.message if finding is not None else event.text
     lines = labelled("what", [Cell(what, "title")], width)
@@ -59,7 +63,7 @@ def page_of(event: Happening, incidents: Sequence[Incident], now: float, width: 
         lines += labelled("node", [Cell(event.node)], width, key="node", opens=_place(event))
     lines += labelled("since" if finding is not None else "at", [Cell(_when(event, now))], width)
     lines += _source(event, width)
-    blocks = [_part_of(event, incidents, width), _to_do(event, width), _evidence(event, width)]
+    blocks = [_part_of(event, incidents, width), _to_do(event, width, acts), _evidence(event, width)]
     for block in blocks:
         lines += [Line(()), *block] if block else []
     return lines
@@ -113,8 +117,8 @@ def _belongs(event: Happening, incident: Incident) -> bool:
     return any((told.at, told.where, told.text) == (event.at, event.node, event.text) for told in incident.evidence)
 
 
-def _to_do(event: Happening, width: int) -> list[Line]:
-    action = event.finding.action if event.finding is not None else ""
+def _to_do(event: Happening, width: int, acts: Mapping[Act, str]) -> list[Line]:
+    action = advice(event.finding.act, event.finding.action, acts) if event.finding is not None else ""
     return labelled("do", [Cell(f"{GLYPHS.arrow} {action}", "key")], width, 2) if action else []
 
 

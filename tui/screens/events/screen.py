@@ -93,7 +93,7 @@ class EventsScreen(Pane):
         self._last = found or (self._last if self._last is not None and self._last.key == key else None)
         if self._last is None:
             return [Line([Cell("this is not listed any more", "dim")])]
-        return page_of(self._last, picture.incidents, picture.view.taken_at, self.size.width - 1)
+        return page_of(self._last, picture.incidents, picture.view.taken_at, self.size.width - 1, self.acts)
 
     # Keys.
 

@@ -107,7 +107,7 @@ class GpuScreen(Pane):
 
     def _fill_problems(self, picture: Picture, node: NodeView, gpu: GpuSample, room: int) -> int:
         """What is told of this GPU, or of who uses it."""
-        told = told_of(picture.incidents, picture.findings, Scope(one=True), (node.node,))
+        told = told_of(picture.incidents, picture.findings, Scope(one=True, acts=self.acts), (node.node,))
         own = [one for one in told if _is_about(one, gpu, node.node)]
         now, width = picture.view.taken_at, self.size.width
         shown = lines_of(own, now, width, lines_for(own, height_of(own, now, width), room, LEAST_OF_GPU))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,9 @@ from mltop.probes.judge.values import grouped
 from mltop.probes.model import Culprit, Evidence, Finding, Incident, JobKey, StackDigest
 from mltop.probes.model.ranks import ranks_text
 from mltop.probes.model.units import clock_time, counted
+from mltop.probes.model.vocabulary import Act
 from mltop.tui.app.navigation import Location, gpu_location
+from mltop.tui.render.advice import KEYS, advice
 from mltop.tui.render.cells import Cell, wrap
 from mltop.tui.render.findings import explained
 from mltop.tui.render.glyphs import GLYPHS
@@ -38,6 +40,7 @@ class Line:
 class Known:
     """What is known beside the incident itself. ``users``: of processes, by node and pid; ``stacks``: of its job in the
     newest dump; ``apart``: other things that are wrong; ``here``: the nodes that are watched; ``now``: unix s.
+    ``acts``: what mltop itself would do, in words.
     """
 
     now: float
@@ -45,6 +48,7 @@ class Known:
     users: dict[tuple[str, int], str] = field(default_factory=dict)
     stacks: Sequence[StackDigest] = ()
     apart: Sequence[Told] = ()
+    acts: Mapping[Act, str] = field(default_factory=lambda: KEYS)
 
     @property
     def several(self) -> bool:
@@ -70,7 +74,8 @@ def incident_of(told: Told) -> Incident:
         causes=[*told.findings],
         evidence=evidence,
         confidence="high",
-        action=told.action,
+        act=first.act,
+        action=first.action,
     )
 
 
@@ -178,13 +183,15 @@ class Page:
 
     def _actions(self) -> list[Line]:
         incident = self.incident
-        texts = [incident.action, *(cause.action for cause in incident.causes)]
+        acts = self.known.acts
+        texts = [advice(incident.act, incident.action, acts)]
+        texts += [advice(cause.act, cause.action, acts) for cause in incident.causes]
         texts = [text for text in dict.fromkeys(texts) if text]
         lines: list[Line] = []
         for text in texts:
             lines += self._labelled("" if lines else "do", [Cell(f"{GLYPHS.arrow} {text}", "key")], 2)
-        if incident.next:
-            surer = [Cell(f"{GLYPHS.arrow} to be surer: ", "key"), Cell(incident.next)]
+        if surer_by := advice(incident.next_act, incident.next, acts):
+            surer = [Cell(f"{GLYPHS.arrow} to be surer: ", "key"), Cell(surer_by)]
             lines += self._labelled("" if lines else "do", surer, 2)
         return lines
 

@@ -11,7 +11,7 @@ from textual.widget import Widget
 from mltop.probes.model import Incident, JobKey, StackDigest
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.navigation import Location
-from mltop.tui.render.answer import Answer
+from mltop.tui.render.answer import Answer, Ways, opens_words
 from mltop.tui.render.cells import Cell, plain
 from mltop.tui.render.problems import Scope, Told, ended_of, lines_of, tells_of, told_of
 from mltop.tui.screens.incidents.page import Known, Line, Page, incident_of
@@ -49,13 +49,17 @@ class IncidentsScreen(Pane):
     def _here(self) -> str:
         return self.mltop.trail.here.incident
 
-    def opens(self, answer: Answer) -> tuple[str, str]:
+    def opens(self, answer: Answer) -> tuple[str, Ways]:
         if self._here:
             return "Esc", "back"
         key = self.query_one("#all", CellLines).cursor_key
         at_cursor = next((one for one in self._told if one.key == key), None)
         on_it = at_cursor is not None and answer.about is not None and tells_of(at_cursor, answer.about)
-        return ("Enter", "opens it") if on_it else ("g", "to the first")
+        return (
+            ("Enter", opens_words(answer.about, sum(one.until is None for one in self._told)))
+            if on_it
+            else ("g", "to the first")
+        )
 
     def titles(self, picture: Picture) -> list[str]:
         if not self._here or self._last is None:
@@ -79,7 +83,7 @@ class IncidentsScreen(Pane):
     # Drawing.
 
     def fill(self, picture: Picture) -> None:
-        scope = Scope(one=len(picture.view.nodes) == 1)
+        scope = Scope(one=len(picture.view.nodes) == 1, acts=self.acts)
         self._told = [
             *told_of(picture.incidents, picture.findings, scope),
             *ended_of(picture.incidents, scope),
@@ -145,7 +149,7 @@ class IncidentsScreen(Pane):
             if not any(finding.identity in explained for finding in one.findings)
         ]
         here = frozenset(node.node for node in picture.view.nodes)
-        return Known(picture.view.taken_at, here, users, self._stacks(incident), apart)
+        return Known(picture.view.taken_at, here, users, self._stacks(incident), apart, self.acts)
 
     def _stacks(self, incident: Incident) -> list[StackDigest]:
         """Those of its job in the newest dump, main threads first."""

@@ -131,7 +131,7 @@ class LinksScreen(OneNodePane):
     def _share_out(self, picture: Picture, view: NodeView, links: int, devices: int, top: int) -> None:
         """What is wrong with ports and links first; in the lines that are left how the network went."""
         ports, pci, width = self.query_one("#ports", LineTable), self.query_one("#pci", LineTable), self.size.width
-        scope, now = Scope(one=True), picture.view.taken_at
+        scope, now = Scope(one=True, acts=self.acts), picture.view.taken_at
         all_told = told_of(picture.incidents, picture.findings, scope, (view.node,))
         told = [one for one in all_told if _is_about_links(one)]
         room = self.rows

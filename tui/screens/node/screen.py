@@ -16,6 +16,7 @@ from mltop.probes.reach.view import NodeView
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.navigation import Location, gpu_location, gpu_of_row
 from mltop.tui.app.selection import Looked
+from mltop.tui.render.advice import advice
 from mltop.tui.render.cells import Cell, wrap
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.graph import LABEL_WIDTH, stacked
@@ -147,7 +148,7 @@ class NodeScreen(OneNodePane):
 
     def _problems(self, picture: Picture, node: NodeView) -> Sequence[Told]:
         """Those of this node; its own state stands above."""
-        told = told_of(picture.incidents, picture.findings, Scope(one=True), (node.node,))
+        told = told_of(picture.incidents, picture.findings, Scope(one=True, acts=self.acts), (node.node,))
         states = {f"node.{node.state.state}"}
         return [one for one in told if not one.findings or one.findings[0].id not in states]
 
@@ -168,7 +169,8 @@ class NodeScreen(OneNodePane):
         tips = [one for one in picture.findings if one.node == node.node and one.severity == "info"]
         lines: list[list[Cell]] = []
         for tip in tips:
-            action = [Cell(f"  {GLYPHS.arrow} {tip.action}", "key")] if tip.action else []
+            do = advice(tip.act, tip.action, self.acts)
+            action = [Cell(f"  {GLYPHS.arrow} {do}", "key")] if do else []
             lines += wrap([Cell("  tip  ", "dim"), Cell(tip.message, "dim"), *action], self.size.width, 7)
         return lines
 

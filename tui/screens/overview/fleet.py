@@ -15,6 +15,7 @@ from mltop.tui.app.feed import Picture
 from mltop.tui.app.navigation import Location, gpu_location, gpu_of_row
 from mltop.tui.filters import Subject
 from mltop.tui.render.cells import Cell, row_of, with_widths
+from mltop.tui.render.fleet.connecting import connecting_lines, nobody_answered
 from mltop.tui.render.fleet.heat import (
     FINE,
     METRICS,
@@ -26,6 +27,7 @@ from mltop.tui.render.fleet.heat import (
 )
 from mltop.tui.render.fleet.jobs import Group, Grouping
 from mltop.tui.render.fleet.map import (
+    CELLS,
     GROUPED,
     Legend,
     Section,
@@ -53,7 +55,7 @@ from mltop.tui.screens.overview.heatmap import Heatmap
 from mltop.tui.screens.pane import Pane, TextLines
 from mltop.tui.screens.problems import Problems, lines_for
 from mltop.tui.screens.rows import SubjectRows, by_node
-from mltop.tui.screens.tables import GpuTable, gpu_rows, gpu_table_height
+from mltop.tui.screens.tables import GpuTable, free_gpus, gpu_rows, gpu_table_height
 from mltop.tui.widgets.cell_view import CursorView
 from mltop.tui.widgets.line_table import LineTable
 
@@ -162,7 +164,7 @@ class FleetScreen(Pane):
         shown = () if self.filter.empty else [*self._views]
         if not self.filter.empty and not shown:
             return ()
-        return told_of(picture.incidents, picture.findings, Scope(self._names), shown)
+        return told_of(picture.incidents, picture.findings, Scope(self._names, acts=self.acts), shown)
 
     def _heats_in_order(self) -> tuple[list[NodeHeat], list[Section]]:
         """The nodes that are shown in their order, and which belong together."""
@@ -191,6 +193,9 @@ class FleetScreen(Pane):
 
     def _show_map(self, heats: list[NodeHeat], sections: list[Section], room: int) -> None:
         heatmap, width = self.query_one(Heatmap), self.size.width
+        if nobody_answered(self._picture.view):
+            self._show_connecting(heats, sections, room)
+            return
         legend, node, graphs = room >= MIN_ROOM, room >= ROOM_FOR_NODE, int(room >= ROOM_FOR_NODE)
         whole = height_of(self._told, self._picture.view.taken_at, width)
         heatmap.empty_text = self._why_empty()
@@ -212,21 +217,42 @@ class FleetScreen(Pane):
         self.part("the legend", lambda: self._show_legend(legend, heats, grid.density))
         node_lines = self.query_one("#node-lines", TextLines)
         node_lines.display = node
+        node_lines.styles.height = 1
         self._left = left
         self.part("the GPUs of the node under the cursor", lambda: self._show_gpus(left))
         self.part("the node under the cursor", self._show_node)
+
+    def _show_connecting(self, heats: list[NodeHeat], sections: list[Section], room: int) -> None:
+        """The nodes, and how each is being reached: there is nothing else to say."""
+        heatmap, view = self.query_one(Heatmap), self._picture.view
+        lines: list[list[Cell]] = [[], *connecting_lines(view, self.size.width, room // 2)]
+        grid = heatmap.set_map(heats, sections, self.mltop.selection.nodes, room - len(lines), self._names)
+        heatmap.styles.height = max(1, min(len(grid.rows), room - len(lines)))
+        self.set_class(False, "-roomy")
+        self._show_problems(0)
+        self.set_part("#graphs", [])
+        self.query_one(GpuTable).display = False
+        blank = self.query_one("#legend", TextLines)  # between the header and the nodes
+        blank.display = room - len(lines) - len(grid.rows) >= 2
+        blank.set_lines([[]])
+        part = self.query_one("#node-lines", TextLines)
+        part.display, part.styles.height = bool(lines), len(lines)
+        part.set_lines(lines)
 
     def _room_for_gpus(
         self, heats: list[NodeHeat], sections: list[Section], room: int, others: tuple[bool, int, int]
     ) -> tuple[bool, int, int]:
         """``others``: whether the node under the cursor has a line, how many the graphs and what is wrong have: these
-        give way, in this order, as far as each GPU gets a cell of the map for it.
+        give way, in this order, as far as each GPU gets a cell of the map for it; of very many nodes each node.
         """
         node, graphs, text = others
-        if not 1 < len(heats) <= MOST_GROUPED:
+        if len(heats) < 2:
             return others
-        needed = len(make_grid(heats, sections, self.size.width, GROUPED, self._names, headed=False).rows)
-        ways = ((node, graphs, text), (False, graphs, text), (False, 0, text), (False, 0, min(text, room // 3)))
+        many = len(heats) > MOST_GROUPED
+        density = CELLS if many else GROUPED
+        needed = len(make_grid(heats, sections, self.size.width, density, self._names, headed=False).rows)
+        ways = [(node, graphs, text), (False, graphs, text), (False, 0, text)]
+        ways += [(False, 0, min(text, max(room // 3, room - needed)))] * (not many)
         return next((way for way in ways if needed <= room - sum(way)), others)
 
     def _show_graphs(self, least: int, more: int, below: int) -> int:
@@ -307,7 +333,8 @@ class FleetScreen(Pane):
         if view is None:
             lines.set_lines([])
             return
-        lines.set_lines(node_lines(view, self._heats.metric, self.size.width))
+        below = self.query_one(GpuTable).display
+        lines.set_lines(node_lines(view, self._heats.metric, self.size.width, below))
 
     def _show_list(self, heats: list[NodeHeat], room: int) -> None:
         selection, metric, names = self.mltop.selection, self._heats.metric, self._names
@@ -346,16 +373,24 @@ class FleetScreen(Pane):
     def _moved(self, node: str) -> None:
         """Show all about the node that the cursor is on now."""
         if self._left is not None and node in self._views:  # while the map itself is drawn, the rest comes later
-            self._show_node()
             self._show_gpus(self._left)
+            self._show_node()
 
     def on_cursor_view_selected(self, event: CursorView.Selected) -> None:
-        if isinstance(event.view, GpuTable):
+        if isinstance(event.view, GpuTable) and self._is_folded(event.key):
+            self.mltop.drill(Location("node", self.node_at_cursor()))
+        elif isinstance(event.view, GpuTable):
             self.mltop.drill(gpu_location(self.node_at_cursor(), gpu_of_row(event.key)))
         elif event.view.id == PROBLEMS:
             self.mltop.drill(Location("incidents", incident=event.key, label="incident"))
         else:
             self.mltop.drill(Location("node", event.key))
+
+    def _is_folded(self, key: str) -> bool:
+        """Whether the row of this key is several GPUs that nobody uses."""
+        view = self._views.get(self.node_at_cursor())
+        free = free_gpus(view, self.context(self._picture)) if view is not None else []
+        return bool(free) and key == str(free[0].index)
 
     def action_metric(self) -> None:
         self._heats = Heats(next_metric(self._heats.metric))

@@ -20,6 +20,7 @@ from mltop.tui.render.graph import (
     Values,
     area,
     axis,
+    begins,
     fell_still,
     last_known,
     line,
@@ -34,8 +35,8 @@ FULL_ROWS = 4  # lines from which on the graphs have a title, rows and an axis o
 
 @dataclass(frozen=True)
 class Graph:
-    """``brief``: its name where it is one line; ``now``, and ``before`` it fell ("" where it did not); ``values`` as
-    shares of its scale, which is ``of``.
+    """``brief``: its name where it is one line; ``about``: whose it is; ``now``, and ``before`` it fell ("" where it
+    did not), ``of`` its limit; ``values`` as shares of that.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Graph:
     now: str
     before: str
     values: Values
+    of: str = ""
 
 
 @dataclass(frozen=True)
@@ -60,9 +62,14 @@ def drawn_of(past: Past, group: Group, columns: int, until: float | None, moment
     sums = past.of_job(group.job, columns, until) if group.job is not None else past.of_nodes(columns, until)
     if sums is None or not sums.most_nodes or sums.began >= columns:
         return None
-    scale = Scale(round(sums.until / sums.column_s) - 1, sums.column_s, 1, columns, moment)
+    silent = moment is None and group.nodes and not any(view.state.state == "live" for view in group.nodes)
+    last = sums.until - 1.0 if silent else None
+    scale = Scale(round(sums.until / sums.column_s) - 1, sums.column_s, 1, columns, moment, last=last)
     spans = (Span(since, None, "graph-waits"),) if since is not None else ()
-    events = tuple(fell_still(group.still)) if group.still is not None else ()
+    events = (
+        *(fell_still(group.still) if group.still is not None else ()),
+        *begins(scale.time_of(sums.began), scale),
+    )
     at = scale.column(since) if since is not None else columns
     end = scale.looked_at + 1
     graphs = _activity(sums, group, at, end), _power(sums, group, at, end), _network(sums, at, end)
@@ -83,8 +90,9 @@ def _power(sums: Sums, group: Group, at: int, end: int) -> Graph:
     values = sums.whole(sums.power_w)
     now, before = last_known(values[:end]), _mean(values[: min(at, end)])
     most = limit or max((value for value in values if value is not None), default=0.0)
-    about = f"of {kilowatts(most)}" if limit else ""
-    return Graph("power", "power", about, kilowatts(now), _fell(before, now, kilowatts), shares_of_most(values, most))
+    of = f" of {kilowatts(most)}" if limit else ""
+    shares = shares_of_most(values, most)
+    return Graph("power", "power", "", kilowatts(now), _fell(before, now, kilowatts), shares, of)
 
 
 def _network(sums: Sums, at: int, end: int) -> Graph:
@@ -141,10 +149,14 @@ def graph_width(width: int) -> int:
 
 def _title(graph: Graph, width: int) -> list[Cell]:
     now = [Cell(f"{graph.before} {GLYPHS.arrow} {graph.now}" if graph.before else graph.now, "title")]
-    left = [Cell(graph.name), Cell(f" {graph.about}" if graph.about else "", "dim")]
-    room = width - line_width(now) - 1
-    if line_width(left) > room:
-        left = [Cell(graph.name if len(graph.name) <= room else graph.brief)]
+    of, about = Cell(graph.of, "dim"), Cell(f" {graph.about}" if graph.about else "", "dim")
+    ways = [
+        ([Cell(name), whose], [*now, limit])
+        for limit in dict.fromkeys((of, Cell("")))
+        for whose in dict.fromkeys((about, Cell("")))
+        for name in dict.fromkeys((graph.name, graph.brief))
+    ]
+    left, now = next((way for way in ways if line_width(way[0]) + line_width(way[1]) < width), ways[-1])
     return [*left, Cell(" " * max(1, width - line_width(left) - line_width(now))), *now]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mltop.probes.model import GpuSample
 from mltop.probes.model.incident import STANDING_STATES
@@ -12,7 +12,7 @@ from mltop.probes.reach.view import NodeView
 from mltop.tui.app.past.track import Track
 from mltop.tui.filters.fields import users_of
 from mltop.tui.render.gpus.table import rate_of
-from mltop.tui.render.graph import Event, Scale, Series, Span, Values, fell_still
+from mltop.tui.render.graph import Event, Scale, Series, Span, Values, begins, fell_still
 from mltop.tui.screens.row_context import RowContext
 
 Lane = Sequence["float | None"]
@@ -57,11 +57,14 @@ def _drawn(node: NodeView, context: RowContext, width: int) -> Drawn | None:
         return None
     first = tracks[0][1]
     scale = Scale.of(first.slot, first.step_s, width, moment=context.moment(node))
+    if sample is not None and node.state.state != "live" and scale.moment is None:
+        scale = replace(scale, last=sample.sampled_at)
+    first_at = (first.slot - first.length + 1 + first.began) * first.step_s
     used = [(gpu, track) for gpu, track in tracks if _in_use(node, gpu)] or tracks
     spans, events = _standing(node, context)
     links = _nvlink(used)
     series = (_activity(used), _power(tracks), *([links] if links is not None else []))
-    return Drawn(series, scale, spans, events)
+    return Drawn(series, scale, spans, (*events, *begins(first_at, scale)))
 
 
 def _in_use(node: NodeView, gpu: GpuSample) -> bool:

@@ -106,11 +106,11 @@ class OverviewScreen(RanksPane):
         self._share_out(picture, node, context)
 
     def _problems(self, picture: Picture) -> Sequence[Told]:
-        scope = Scope(one=True)
+        scope = Scope(one=True, acts=self.acts)
         told = told_of(picture.incidents, picture.findings, scope)
         sample = picture.view.nodes[0].sample
         gap = no_gpus(sample) if sample is not None and not sample.gpus else None
-        return [*told, told_of_gap("GPUs", gap)] if gap is not None else told
+        return [*told, told_of_gap("GPUs", gap, alone=not told)] if gap is not None else told
 
     def _share_out(self, picture: Picture, node: NodeView, context: RowContext) -> None:
         """Give each part its lines: what has to give way is blank lines, healthy rows, then text."""

@@ -76,7 +76,7 @@ class RanksScreen(RanksPane):
         job was going. What has to give way is ranks.
         """
         table, width, now = self.query_one(RankTable), self.size.width, picture.view.taken_at
-        scope = Scope(one=len(picture.view.nodes) == 1)
+        scope = Scope(one=len(picture.view.nodes) == 1, acts=self.acts)
         none: list[Told] = []
         told = guarded("the problems", lambda: told_of(picture.incidents, picture.findings, scope, nodes), none)
         of_job = [one for one in told if one.incident is not None and _is_of(one.incident, job)]

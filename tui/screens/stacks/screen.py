@@ -135,7 +135,7 @@ class StacksScreen(Pane):
         if not stands or self.mltop.paused or self.mltop.investigation.dumping:
             return []
         width, now = self.size.width - 1, picture.view.taken_at
-        told = told_of(stands, (), Scope(one=len(picture.view.nodes) == 1))
+        told = told_of(stands, (), Scope(one=len(picture.view.nodes) == 1, acts=self.acts))
         room = max(len(told), self.size.height - 6)
         lines = [*map(KeyedLine, lines_of(told, now, width, room).lines), KeyedLine(())]
         lines.append(KeyedLine([Cell(NO_DUMP, "dim")]))

@@ -19,10 +19,12 @@ from mltop.probes.judge.health.rule import (
     device_rule,
 )
 from mltop.probes.model import GpuSample, PciDevice, Sample
-from mltop.probes.model.units import counted, utc_words
+from mltop.probes.model.units import clock_time, counted
 from mltop.probes.model.verdict import gpu_name
 
 NVIDIA = 0x10DE
+_REBOOT = "reboot the node; if lost again, reseat it"
+_SAVE = f"save what its ranks can, {_REBOOT}"
 
 
 @device_rule(
@@ -32,7 +34,7 @@ NVIDIA = 0x10DE
     threshold="NVML error 15 or 16 (which asks for a reset), no longer listed, or 2 samples* without any value while "
     "other GPUs have theirs",
     source="nvmlReturn_t; arXiv 2603.28781",
-    action="save what you can, reboot the node; if it comes back, reseat it",
+    action=_REBOOT,
     needs=("nvml",),
     remedy="reboot",
     precedence=GPU_LOST,
@@ -53,16 +55,17 @@ def lost(moment: Moment) -> Iterator[Hit]:
     now = moment.now
     for gpu in now.gpus:
         if gpu.state == "lost" and not is_replaced(moment, gpu):
-            yield _lost(gpu, gpu.error or "NVML has lost it")
+            yield _lost(now, gpu, gpu.error or "NVML has lost it")
         elif gpu.temperature_c is None and gpu.power_w is None and _is_mute(moment, gpu):
             name = gpu_name(gpu.index)
             why = "NVML lists it, but gives none of its values; the GPUs beside it answer"
-            yield Hit(name, f"{name} lost: none of its values can be read", (why, *_identity(gpu)))
+            text = f"{name} lost: none of its values can be read"
+            yield Hit(name, text, (why, *_identity(gpu)), action=_SAVE if now.ranks else "")
     if moment.known_gpus and not (not now.gpus and _is_silent(now)):
         indexes = {gpu.index for gpu in now.gpus}
         for index, gpu in moment.known_gpus.items():
             if index not in indexes and not is_replaced(moment, gpu):
-                yield _lost(gpu, "it vanished from NVML's list")
+                yield _lost(now, gpu, "it vanished from NVML's list")
 
 
 def _is_silent(sample: Sample) -> bool:
@@ -70,14 +73,14 @@ def _is_silent(sample: Sample) -> bool:
     return any(is_of_nvml(gap) or is_of_nvml(gap, "starting") or gap.source == "gpus" for gap in sample.gaps)
 
 
-def _lost(gpu: GpuSample, why: str) -> Hit:
+def _lost(now: Sample, gpu: GpuSample, why: str) -> Hit:
     name, seen_at = gpu_name(gpu.index), gpu.last_seen_at
-    seen = "" if seen_at is None else f" (last seen {utc_words(seen_at)})"
+    seen = "" if seen_at is None else f" (last seen {clock_time(seen_at)})"
     evidence = (why, *_identity(gpu))
     if gpu.error_code == "needs_reset":
         reset = gpu_reset(gpu.index)
         return Hit(name, f"{name} needs a reset{seen}", evidence, None, reset.action, seen_at, remedy=reset.remedy)
-    return Hit(name, f"{name} lost{seen}", evidence, since=seen_at)
+    return Hit(name, f"{name} lost{seen}", evidence, action=_SAVE if now.ranks else "", since=seen_at)
 
 
 def _is_mute(moment: Moment, gpu: GpuSample) -> bool:

@@ -31,7 +31,7 @@ from mltop.probes.judge.health.rule import (
 )
 from mltop.probes.judge.values import grouped, known
 from mltop.probes.model import GpuSample, KernelEvent, Sample
-from mltop.probes.model.units import counted, utc_words
+from mltop.probes.model.units import clock_time, counted
 from mltop.probes.model.verdict import gpu_name
 from mltop.probes.model.vocabulary import Severity
 
@@ -244,7 +244,7 @@ def _incident_hit(moment: Moment, incident: Incident) -> Hit:
     if xid.tier == APP and xid.pid is not None:
         text += f" by pid {xid.pid} ({xid.process})" if xid.process else f" by pid {xid.pid}"
     if len(same) > 1:
-        text += f", {len(same)} times since {utc_words(first.at)}"
+        text += f", {len(same)} times since {clock_time(first.at)}"
     if xid.tier == APP and xid.code != CLEANUP:
         text += " – probably your code"
     gpu = _by_index(moment).get(xid.index)
@@ -325,7 +325,7 @@ def _occurrences(xids: list[SeenXid]) -> list[SeenXid]:
 
 
 def _times(xids: list[SeenXid]) -> tuple[str, ...]:
-    return ("at " + ", ".join(f"{utc_words(xid.at)} (Xid {xid.code})" for xid in xids[-8:]),)
+    return ("at " + ", ".join(f"{clock_time(xid.at)} (Xid {xid.code})" for xid in xids[-8:]),)
 
 
 @device_rule(

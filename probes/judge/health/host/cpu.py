@@ -146,9 +146,9 @@ def hung(moment: Moment) -> Iterator[Hit]:
             text = f"{who}: a CPU is locked up in the kernel"
             yield Hit(subject, text, (event.text,), "critical", since=event.at, key=key)
         elif not _went_on(moment, event):
-            stack = f"see its stack: mltop stacks, or sudo cat /proc/{pid}/stack" if pid is not None else ""
+            stack = f"the kernel's side of it: sudo cat /proc/{pid}/stack" if pid is not None else ""
             text = f"{who}: blocked in the kernel for minutes"
-            yield Hit(subject, text, (event.text,), action=stack, since=event.at, key=key, pid=pid)
+            yield Hit(subject, text, (event.text,), action=stack, act="stacks", since=event.at, key=key, pid=pid)
 
 
 def _went_on(moment: Moment, event: KernelEvent) -> bool:

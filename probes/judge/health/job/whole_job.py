@@ -149,7 +149,8 @@ class JobMoment:
     threshold=f"all busy >= {percent_words(SPINNING_BUSY)}, no tensor work or < {percent_words(SPINNING_POWER)} of the "
     f"power limit, no traffic, for {HOLD}*",
     source="NVML, ports; ml-engineering, ClusterMAX",
-    action="t, or mltop stacks: the rank that differs is the suspect",
+    act="stacks",
+    action="the rank that differs is the suspect",
     needs=("ranks", "gpu.*.busy", "gpu.*.tensor_active | gpu.*.power_w"),
     follows_ranks=(RANK_ENDED, RANK_STALLED),
 )
@@ -178,7 +179,8 @@ def hang(moment: JobMoment) -> Iterator[Hit]:
     meaning="one rank never reached the collective in which the others wait",
     threshold=f"idle, without a GPU or in state D while all others spin, for {HOLD}*",
     source="Imbue, ml-engineering",
-    action="mltop stacks, then look at that node",
+    act="stacks",
+    action="then look at that node",
     needs=("ranks", "gpu.*.busy", "gpu.*.tensor_active | gpu.*.power_w"),
     explains_ranks=(RANK_STALLED, "job.hang"),
     follows_ranks=(RANK_ENDED, RANK_STALLED),

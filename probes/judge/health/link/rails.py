@@ -32,7 +32,8 @@ _PORTS_SETTING = "NCCL_IB_HCA"
     f"their rate or more in {percent_words(MOST_OF_PORTS)} of them, for {HOLD}*; one job on all GPUs, ports in the "
     f"number of GPUs or in use on like nodes, not left out by {_PORTS_SETTING}",
     source="/sys/class/infiniband counters; rail-optimized fabrics",
-    action="see which ports NCCL takes (NCCL_DEBUG=INFO), and test this node: mltop probe pairs",
+    act="probe_pairs",
+    action="see which ports NCCL takes (NCCL_DEBUG=INFO)",
     needs=("ranks", "links", "links.*.rates"),
     grows=("links",),
     eager=False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -44,7 +45,6 @@ from mltop.probes.model import units
         (units.time_words, 22.4, "22 s"),
         (units.tflops_words, 712, "712 TFLOPS"),
         (units.tflops_words, 0.215, "215 GFLOPS"),
-        (units.utc_words, 43_471, "12:04:31 UTC"),
     ],
 )
 def test_in_sentences(words: Callable[[float], str], value: float, text: str) -> None:
@@ -58,3 +58,12 @@ def test_ranges_and_counts() -> None:
     assert units.percent_span_words([0.15, 0.21]) == "15–21 %"
     assert units.span([698, 720], units.tflops_words) == "698–720 TFLOPS"
     assert [units.counted(count, "GPU") for count in (0, 1, 8)] == ["0 GPUs", "1 GPU", "8 GPUs"]
+
+
+def test_a_time_of_another_day_has_its_date() -> None:
+    now = 1_763_640_000.0
+    assert units.day_time(now - 60.0, now) == units.clock_time(now - 60.0)
+    assert (
+        units.day_time(now - 3 * 86_400.0, now)
+        == f"{time.strftime('%Y-%m-17', time.localtime(now))} {units.clock_time(now)}"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from mltop.tui.render.cells import Cell, Column, Row, columns_line, line_width, 
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.graph import (
     LABEL_WIDTH,
+    SPAN_S,
     Event,
     GraphCell,
     Scale,
@@ -178,3 +180,33 @@ def test_a_job_is_not_called_hung_before_that_is_known(state: WorkState, word: s
     (event,) = fell_still(Doing(state, NOW - 240.0))
     assert (event.at, event.text) == (NOW - 240.0, f"{clock_time(NOW - 240.0)} {word}")
     assert fell_still(Doing(state)) == []
+
+
+@pytest.mark.parametrize("step_s", [2.0, 5.0, 10.0, 40.0])
+@pytest.mark.parametrize("width", [12, 34, 108])
+def test_a_value_stands_until_the_next_one_was_due_and_what_is_missing_is_a_gap(step_s: float, width: int) -> None:
+    """Of a node that is asked every so many seconds the graph is of ten minutes, too, and no picket fence."""
+    slot = int(NOW // step_s)
+    scale = Scale.of(slot, step_s, width)
+    assert SPAN_S <= width * scale.column_s < SPAN_S + width * 1.0 + step_s
+    values: list[float | None] = [0.5] * int(SPAN_S // step_s * 2)
+    assert scale.means(values) == [0.5] * width
+    missing = slot - int(SPAN_S // step_s) // 2
+    for at in range(missing, missing + 1 + int(2 * scale.column_s // step_s)):
+        values[at - slot - 1] = None
+    gap = [column for column, value in enumerate(scale.means(values)) if value is None]
+    assert gap and gap == list(range(gap[0], gap[-1] + 1))
+    assert missing * step_s <= scale.time_of(gap[0]) < missing * step_s + scale.column_s
+
+
+def test_the_end_of_what_tells_nothing_any_more_is_no_now() -> None:
+    scale = replace(Scale.of(NOW, 1.0, 100, 600), last=NOW - 130.0)
+    text = plain(axis(scale))
+    assert "now" not in text and text.index(f"{clock_time(NOW - 130.0)} last") == scale.column(NOW - 130.0)
+    assert plain(axis(replace(scale, last=float(NOW)))).endswith(f"{clock_time(NOW)} last")
+
+
+def test_an_event_just_before_the_moment_that_is_looked_at_is_not_lost() -> None:
+    scale = Scale.of(NOW, 1.0, 100, 600, moment=float(NOW))
+    text = plain(axis(scale, [Event(NOW - 60.0, "11:58:23 hung", "waits")]))
+    assert text.endswith(f"11:58:23 hung {clock_time(NOW)}")

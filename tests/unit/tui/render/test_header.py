@@ -135,7 +135,7 @@ def states(**counts):
 @pytest.mark.parametrize(
     ("counts", "wide", "narrow", "style"),
     [
-        ({"connecting": 64}, "connecting 0/64", "connecting 0/64", "accent"),
+        ({"connecting": 63, "lost": 1}, "connecting 0/64, 1 lost", "connecting 0/64, 1 lost", "crit"),
         ({"live": 41, "connecting": 21, "lost": 2}, "connecting 41/64, 2 lost", "connecting 41/64, 2 lost", "crit"),
         (
             {"live": 40, "connecting": 20, "lost": 2, "refused": 1, "stale": 1},

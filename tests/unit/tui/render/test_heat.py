@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -76,8 +77,8 @@ def finding(node, subject="GPU 0", severity="critical", message="hot", **fields)
     return Finding("gpu.hot", severity, node, subject, message, **fields)
 
 
-def legend(heats, metric, width):
-    return map_legend(Legend(heats, metric, "GPU-Util"), CELLS, width)
+def legend(heats, metric, width, density=CELLS):
+    return map_legend(Legend(heats, metric, "GPU-Util"), density, width)
 
 
 # Levels
@@ -119,7 +120,7 @@ def test_every_level_and_sign_has_its_own_glyph():
     drawn = list(zip(SIGNS, STYLES_OF, strict=True))
     assert len(set(drawn)) == len(drawn), "of two that look alike the colour differs"
     assert len(set(SIGNS[:LEVELS])) == LEVELS - 1 and MARK not in SIGNS
-    assert len(set(SIGNS[LEVELS:]) - set(SIGNS[:LEVELS])) == 4, "a tint stands for waiting, else ░"
+    assert len(set(SIGNS[LEVELS:]) - set(SIGNS[:LEVELS])) == 5
 
 
 # Nodes
@@ -461,7 +462,8 @@ def test_the_legend_says_metric_and_scale_and_only_what_is_on_the_screen():
         "▲ finding",
         "L lost node",
         "c connecting node",
-        "1 cell = 1 node",
+        "per node 0%",
+        "a node as its worst GPU",
         "o by name",
     ):
         assert words in whole, words
@@ -567,3 +569,29 @@ def test_nodes_lost_for_one_reason_fold_whatever_address_ssh_names():
 def test_names_fold_whatever_they_are():
     assert folded_names(("n1", "n2", "n10")) == "n[1-2,10]"
     assert "@x" in folded_names(("@x", "y"))
+
+
+@pytest.mark.parametrize(("width", "gap"), [(62, 3), (60, 2)])
+def test_a_mark_is_no_cell_of_a_gpu(width, gap):
+    """Apart from both nodes' cells where there is room, else outdented; and who stands is marked once."""
+    heats = heats_of(fleet(20), findings=[finding("node002", severity="critical"), finding("node001")])
+    heats[2], _ = replace(hung(5)[0], node="node003"), heats[2]
+    grid = make_grid(heats, (), width, GROUPED, gap=gap)
+    line = plain(line_cells(grid, heats, 0, ()))
+    first, second, third = (
+        slice(at, at + 8) for at in (grid.margin, grid.margin + 8 + gap, grid.margin + 16 + 2 * gap)
+    )
+    blank = " " * (gap - 2)
+    assert line[: grid.margin] == f"node001 ▲{blank}" and line[first.stop : second.start] == f" ▲{blank}"
+    assert line[second.stop : third.start] == f"  {blank}" and line[third].count("■") == 1
+    assert all("▲" not in line[part] for part in (first, second, third))
+
+
+def test_the_scale_has_every_glyph_once_and_says_what_a_cell_is():
+    scale = plain(legend(heats_of(fleet(5)), ACTIVITY, 80, NAMED))
+    assert "per GPU 0% ▁▂▃▄▅▆▇ 100%" in scale
+    assert plain(list_legend(Legend(heats_of(fleet(5)), ACTIVITY), 80)).count("▇") == 1
+
+
+def test_who_waits_does_not_look_like_who_does_nothing():
+    assert SIGNS[WAITS] == "░" and SIGNS[0] == "▁"

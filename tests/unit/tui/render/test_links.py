@@ -8,6 +8,7 @@ import pytest
 
 from mltop.probes.model import Finding, Incident, KernelEvent, LinkSample, PciDevice
 from mltop.probes.model.units import UNKNOWN, clock_time
+from mltop.probes.model.vocabulary import COMMANDS
 from mltop.tui.render.cells import Row, plain, row_of
 from mltop.tui.render.findings import happenings
 from mltop.tui.render.links import LINK_COLUMNS, PCI_COLUMNS, Counted, grown
@@ -140,11 +141,11 @@ def test_all_of_an_event():
     cause = replace(ENDED, action="look at the fans", evidence=["90 C for 30 s"])
     incident = Incident("i", "hang", "critical", "job x stands", causes=[cause])
     began = happenings([], [cause], [])[1]
-    text = [plain(line.cells) for line in page_of(began, [incident], 100.0, 80)]
+    text = [plain(line.cells) for line in page_of(began, [incident], 100.0, 80, COMMANDS)]
     assert text[0].split(maxsplit=1) == ["what", "GPU 3 hot"]
     for words in ("GPU 3", "n2", "it lasted 30s", "part of     job x stands", "→ look at the fans", "90 C for 30 s"):
         assert any(words in line for line in text), words
-    lines = page_of(began, [incident], 100.0, 80)
+    lines = page_of(began, [incident], 100.0, 80, COMMANDS)
     assert {line.opens.pane for line in lines if line.opens is not None} == {"gpu", "incidents"}
-    told = page_of(happenings([], [], [("n1", XID)])[0], [incident], 100.0, 80)
+    told = page_of(happenings([], [], [("n1", XID)])[0], [incident], 100.0, 80, COMMANDS)
     assert not any("part of" in plain(line.cells) for line in told)

@@ -253,3 +253,9 @@ def test_what_cannot_be_read_is_told_with_what_would_help() -> None:
     told = told_of_gap("NVML", Gap("nvml", "the driver is not loaded", "modprobe nvidia"))
     (line,) = drawn([told])
     assert line.startswith("? NVML      the driver is not loaded  → modprobe nvidia") and not told.critical
+
+
+def test_where_line_1_says_why_a_part_cannot_be_read_only_what_helps_is_said_below() -> None:
+    gap = Gap("nvml", "the driver is not loaded", "modprobe nvidia")
+    shown = [plain(line) for line in lines_of([told_of_gap("GPUs", gap, alone=True)], NOW, 80, 9).lines]
+    assert [line.rstrip() for line in shown] == ["? GPUs    → modprobe nvidia"]

@@ -434,7 +434,7 @@ def test_a_node_without_gpus():
 def test_a_finding_with_what_it_explains():
     finding = Finding("gpu.x", "critical", "n1", "gpu 3", "hot [red]", "cool it", folded=["a", "b"], since=1.0)
     told = Problem((finding,))
-    assert (told.where, told.subject, told.message) == ("n1", "gpu 3", "hot [red] (explains 2 more)")
+    assert (told.where, told.subject, told.message) == ("n1", "gpu 3", "hot [red] (+2 findings)")
     assert (told.key, told.since) == ("n1/gpu.x/gpu 3", 1.0)
 
 

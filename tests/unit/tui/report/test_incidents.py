@@ -14,7 +14,15 @@ from tests.builders.fault_recordings import ends, judged, recording
 # As the contract has them: other programs read these.
 FIELDS = (
     *("id", "kind", "severity", "headline", "job", "uid", "since", "until", "culprits", "causes", "effects"),
-    *("suffers", "evidence", "confidence", "action", "next"),
+    *(
+        "suffers",
+        "evidence",
+        "confidence",
+        "action",
+        "next",
+        "act",
+        "next_act",
+    ),
 )
 
 

@@ -33,7 +33,7 @@ def test_a_lost_gpu_keeps_its_identity_and_loses_its_values() -> None:
     (gpu,) = registry.samples()
     assert (gpu.state, gpu.name, gpu.last_seen_at) == ("lost", "H100", 1000.0)
     assert (gpu.power_w, gpu.sm_clock_max_mhz) == (None, None)
-    assert gpu.error == "GPU is lost (NVML error 15: GPU is lost), last seen 00:16:40Z"
+    assert gpu.error == "GPU is lost (NVML error 15: GPU is lost)"
 
 
 def test_the_index_is_kept_when_nvml_renumbers() -> None:

@@ -42,7 +42,7 @@ def test_the_first_of_its_own_is_named_and_the_others_are_its_consequences() -> 
     verdict = judged([lost[0], lost[1], first, died(3, "stopped", 15, T + 3)])
     assert (verdict.kind, verdict.ended, named(verdict)) == ("unclear", True, [2])
     assert verdict.culprits[0].reason == "gone: killed by SIGKILL"
-    assert "rank 2 died first: killed by SIGKILL, 400 ms before the others (at 13:46:40 UTC)" in verdict.evidence
+    assert "rank 2 died first: killed by SIGKILL, 400 ms before the others (at 13:46:40)" in verdict.evidence
     assert f"ranks 0-1: exited with code 1: {PEER}" in verdict.evidence
     assert "rank 3: stopped from outside (SIGTERM)" in verdict.evidence
 

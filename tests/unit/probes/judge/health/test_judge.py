@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from mltop.probes.judge.health import RULES, evaluate
-from mltop.probes.model import Finding, Gap, GpuSample, Sample
+from mltop.probes.model import Finding, Gap, GpuSample, RankSample, Sample
+from mltop.probes.model.units import clock_time
 
 
 def _gpu(index: int, *reasons: str, **more: object) -> GpuSample:
@@ -82,13 +85,30 @@ def test_the_general_bit_beside_a_specific_one_is_silent() -> None:
     assert _ids(evaluate(samples)) == ["gpu.throttle.power_brake"]
 
 
+@pytest.mark.parametrize("used", [True, False], ids=["with ranks", "without"])
+def test_of_a_lost_gpu_nobody_is_told_to_save_what_is_not_there(used: bool) -> None:
+    lost = GpuSample(0, state="lost", error="GPU is lost (NVML error 15)", last_seen_at=109.0)
+    samples = [_sample(110, lost), _sample(140, lost)]
+    for sample in samples:
+        sample.ranks = [RankSample(7, 0)] * used
+    (finding,) = evaluate(samples)
+    assert finding.action.startswith("save what its ranks can, reboot" if used else "reboot the node")
+    assert finding.action.endswith("if lost again, reseat it")
+
+
+def test_behind_a_temperature_stands_its_limit_where_it_is_known() -> None:
+    gpu = replace(_gpu(0, "hw_thermal"), temperature_slowdown_c=92.0)
+    (finding, *_) = evaluate([_sample(at, gpu) for at in range(100, 110)])
+    assert finding.message.endswith("91 of 92 °C")
+
+
 def test_a_lost_gpu_explains_its_other_findings() -> None:
     hot = [_sample(at, _gpu(2, "sw_thermal"), _gpu(3, "hw_thermal")) for at in range(100, 110)]
     lost = GpuSample(3, state="lost", error="GPU is lost (NVML error 15)", last_seen_at=109.0)
     (finding, other) = evaluate(
         [*hot, _sample(110, _gpu(2, "sw_thermal"), lost), _sample(140, _gpu(2, "sw_thermal"), lost)]
     )
-    assert (finding.id, finding.message) == ("gpu.lost", "GPU 3 lost (last seen 00:01:49 UTC)")
+    assert (finding.id, finding.message) == ("gpu.lost", f"GPU 3 lost (last seen {clock_time(109)})")
     assert finding.evidence[0] == "GPU is lost (NVML error 15)"
     assert finding.folded == ["gpu.throttle.hw_thermal GPU 3"]
     assert other.subject == "GPU 2"

@@ -73,7 +73,7 @@ def test_the_headline_reads_well(name: str) -> None:
         words = incident.headline.split()
         assert all(one != other for one, other in itertools.pairwise(words))
         assert ", since" not in incident.headline and "  " not in incident.headline
-        assert incident.action
+        assert incident.act or incident.action
         assert "mltop explain" not in incident.action + incident.next
 
 

@@ -159,7 +159,7 @@ def test_from_outside_alone_it_hangs_and_nobody_is_named() -> None:
     (incident,) = incidents(nodes, motions=(stalled(nodes, rhythm=Rhythm(2.1, 0.03, 200)),))
     assert incident.headline == f"all 16 ranks stand still {SINCE}, nothing tells who holds them up"
     assert not incident.culprits
-    assert incident.next
+    assert incident.next_act == "stacks"
     assert any("2.1 s ± 3 %" in line.text for line in incident.evidence)
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mltop.probes.model import GpuSample, HostSample, JobKey, RankSample, Sample
+from mltop.probes.model import GpuSample, HostSample, JobKey, NodeState, RankSample, Sample
 from mltop.probes.model.gpu import Nvlink
-from mltop.probes.reach.view import summary_of
+from mltop.probes.reach.view import FleetView, NodeView, summary_of
 from mltop.tui.app.past.lanes import GPU_LANES, pack_row, pack_rows, planes_of, reduced, rows_of_planes
 from mltop.tui.app.past.node import COARSE_STEP_S, NodePast
+from mltop.tui.app.past.past import Past
 from mltop.tui.app.past.sums import JobSums
 from mltop.tui.app.past.track import SPAN_S, UNKNOWN, Track
 
@@ -213,3 +215,26 @@ def test_a_track_tells_nothing_of_a_gpu_that_never_was() -> None:
     past.take(summary_of(sample(0, [1980])))
     found: Track | None = past.track(1, T0)
     assert found is None
+
+
+@pytest.mark.parametrize("every_s", [5, 40])
+@pytest.mark.parametrize("began_with_s", [1.0, None], ids=["slower since", "slow from the start"])
+def test_nodes_that_are_asked_seldom_leave_no_gaps(every_s: int, began_with_s: float | None) -> None:
+    """What a sample said holds until the next one was due by the node's own interval, and no longer."""
+    past = Past()
+
+    def see(at: int, interval_s: float) -> None:
+        samples = [replace(fleet_sample(node, at + node), interval_s=interval_s) for node in range(2)]
+        nodes = tuple(NodeView(NodeState(one.node, "live"), one) for one in samples)
+        past.feed(FleetView(T0 + at + 1.0, nodes))
+
+    if began_with_s is not None:
+        see(-every_s, began_with_s)
+    for at in range(0, 601, every_s):
+        if at != 320:  # of 40 s: one that comes late is no gap yet
+            see(at, float(every_s))
+    whole = past.of_nodes(64, T0 + 600)
+    assert None not in whole.power_w[-62:] and set(whole.nodes[-62:]) == {2}
+    see(600 + 5 * every_s, float(every_s))
+    gap = past.of_nodes(10 * every_s, T0 + 600 + 5 * every_s, 10.0 * every_s)
+    assert gap.power_w[-3 * every_s] is None, "what is really missing is not made up"

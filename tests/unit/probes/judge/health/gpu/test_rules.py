@@ -33,7 +33,7 @@ CASES = [
     Case(
         "gpu.throttle.hw_thermal",
         "critical",
-        "GPU 3 is too hot, SM 1.10 of 1.98 GHz, 81 °C",
+        "GPU 3 is too hot, SM 1.10 of 1.98 GHz, 81 of 87 °C",
         {"throttle_reasons": ["hw_thermal"], "sm_clock_mhz": 1100, "temperature_c": 81.0},
         [{"throttle_share": {"hw_thermal": 0.04}}, {"throttle_reasons": None}],
         hold_s=5.0,
@@ -41,7 +41,7 @@ CASES = [
     Case(
         "gpu.throttle.hw_thermal",
         "critical",
-        "GPU 3 is too hot, SM 1.98 of 1.98 GHz, 78 °C",
+        "GPU 3 is too hot, SM 1.98 of 1.98 GHz, 78 of 87 °C",
         {"throttle_share": {"hw_thermal": 0.2}, "throttle_ns": {}, "temperature_c": 78.0},
         [
             {"throttle_share": {"sw_power_cap": 0.9}, "throttle_ns": {}},
@@ -52,7 +52,7 @@ CASES = [
     Case(
         "gpu.throttle.sw_thermal",
         "warning",
-        "GPU 3 slowing itself to stay cool, SM 1.70 of 1.98 GHz, 72 °C",
+        "GPU 3 slowing itself to stay cool, SM 1.70 of 1.98 GHz, 72 of 87 °C",
         {"throttle_reasons": ["sw_thermal"], "sm_clock_mhz": 1700, "temperature_c": 72.0},
         [{"temperature_c": 72.0}],
         hold_s=30.0,
@@ -60,7 +60,7 @@ CASES = [
     Case(
         "gpu.throttle.power_brake",
         "critical",
-        "PSU brake on GPU 3, SM 0.42 of 1.98 GHz, 61 °C",
+        "PSU brake on GPU 3, SM 0.42 of 1.98 GHz, 61 of 87 °C",
         {"throttle_reasons": ["hw_slowdown", "power_brake"], "sm_clock_mhz": 420},
         [{"throttle_reasons": ["sw_power_cap"]}],
         hold_s=5.0,
@@ -68,7 +68,7 @@ CASES = [
     Case(
         "gpu.throttle.hw_slowdown",
         "warning",
-        "GPU 3: HW slowdown, cause unstated, SM 0.99 of 1.98 GHz, 61 °C",
+        "GPU 3: HW slowdown, cause unstated, SM 0.99 of 1.98 GHz, 61 of 87 °C",
         {"throttle_reasons": ["hw_slowdown"], "sm_clock_mhz": 990},
         [{"throttle_reasons": ["gpu_idle"]}],
         hold_s=5.0,
@@ -76,7 +76,7 @@ CASES = [
     Case(
         "gpu.throttle.power_cap",
         "warning",
-        "GPU 3 at its 700 W limit runs 32 % slower than its peers, SM 1.16 of 1.98 GHz, 67 °C",
+        "GPU 3 at its 700 W limit runs 32 % slower than its peers, SM 1.16 of 1.98 GHz, 67 of 87 °C",
         {"sm_clock_mhz": 1160},
         [{"sm_clock_mhz": 1460}, {"sm_clock_mhz": 1160, "busy": 0.5}],
         hold_s=60.0,
@@ -111,7 +111,7 @@ CASES = [
     Case(
         "gpu.clock.low_busy",
         "warning",
-        "GPU 3 runs 30 % slower than its peers, SM 1.39 of 1.98 GHz, 61 °C",
+        "GPU 3 runs 30 % slower than its peers, SM 1.39 of 1.98 GHz, 61 of 87 °C",
         {"sm_clock_mhz": 1390},
         [{"sm_clock_mhz": 1700}, {"sm_clock_mhz": 1390, "busy": 0.6}, {"sm_clock_mhz": 1390, "name": "NVIDIA H200"}],
         hold_s=60.0,

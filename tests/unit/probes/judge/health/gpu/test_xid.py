@@ -143,7 +143,7 @@ def test_it_is_listed_for_an_hour_and_ends_with_a_reboot() -> None:
 
 def test_the_same_xid_again_is_one_line_with_a_count() -> None:
     (finding,) = _xids(*(xid(NOW - 1200 + 300 * step, 13, pid=40 + step) for step in range(4)))
-    assert "4 times since 03:26:40 UTC" in finding.message
+    assert "4 times since 03:26:40" in finding.message
     assert len(_xids(xid(NOW - 1200, 13, 3), xid(NOW - 600, 13, 4))) == 2
     assert len(_xids(xid(NOW - 1200, 13), xid(NOW - 600, 32))) == 2
 
