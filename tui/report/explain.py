@@ -48,7 +48,7 @@ def _job(job: ExplainedJob, page: Page, verbose: bool) -> None:
         _evidence(incident, page, verbose)
         if incident.confidence != "low" or job.is_told:
             page.sentence(Cell("  confidence: ", "dim"), Cell(incident.confidence), indent=4)
-        page.action(incident.action)
+        page.action(incident.act, incident.action)
     _ways(job, page, incident, verbose)
     _lacking(job, page, incident)
 

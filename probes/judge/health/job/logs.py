@@ -19,7 +19,8 @@ TOLD_S = 600.0
     meaning="a rank's log says that a collective timed out, who did not come to it, or why the rank ended",
     threshold=f"torch's or gloo's line of the last {TOLD_S:g} s; a traceback of a rank that has failed",
     source="the file that is its stdout or stderr",
-    action="mltop stacks, while its processes live; what the log says, when they have ended",
+    act="stacks",
+    action="while the processes live; later the log tells more",
     needs=("ranks",),
     follows_ranks=(RANK_STALLED, RANK_ENDED),
 )
