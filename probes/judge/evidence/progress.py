@@ -35,6 +35,8 @@ def judge_progress(progress: Iterable[GroupProgress], world_size: int | None = N
     verdicts = [verdict for case in cases if (verdict := _verdict(case, waits)) is not None]
     if not verdicts and (circle := _circle(cases)) is not None:
         verdicts = [circle]
+    if any(case.absent for case in cases):  # or a watchdog is late, and who is waited for waits for nothing
+        verdicts = [replace(each, confidence="low") if each.kind == "all_launched" else each for each in verdicts]
     return tuple(sorted(verdicts, key=_surest_first))
 
 

@@ -232,6 +232,14 @@ def test_what_was_launched_behind_a_wait_is_no_wait_of_its_own() -> None:
     assert (verdict.kind, verdict.culprits, verdict.group.name) == ("never_entered", (1,), "4")
 
 
+def test_all_launched_is_unsure_while_somebody_is_waited_for_elsewhere() -> None:
+    """Rank 1 is waited for by rank 3, and waits with rank 0: for what is below them, or its watchdog is late."""
+    told = {0: in_groups((TP0, 9, 8, 50.0)), 1: in_groups((TP0, 9, 8, 50.0), (DP, 4, 4, 0.0)),
+            3: in_groups((DP, 5, 4, 60.0))}  # fmt: skip
+    (verdict,) = judge_progress(progress_of(told), 4)
+    assert (verdict.kind, verdict.culprits, verdict.confidence) == ("all_launched", (), "low")
+
+
 def test_equal_numbers_of_different_groups_are_unrelated() -> None:
     told = {0: in_groups((TP0, 9, 8, 50.0)), 1: in_groups((TP0, 9, 8, 50.0)),
             2: in_groups((TP1, 4, 4, 0.0)), 3: in_groups((TP1, 4, 4, 0.0))}  # fmt: skip
