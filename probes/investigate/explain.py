@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mltop.probes.collect.logs.files import read_log, read_stream
+from mltop.probes.collect.records.flight_recorder import may_be_flight_record
 from mltop.probes.investigate.explained_captures import is_capture, jobs_in, joined
+from mltop.probes.investigate.explained_records import join_records
 from mltop.probes.judge.evidence.answer import explained
-from mltop.probes.judge.evidence.jobs import JobFiles, jobs_of
-from mltop.probes.model.evidence.collectives import GroupProgress
+from mltop.probes.judge.evidence.jobs import jobs_of
 from mltop.probes.model.evidence.logs import ExplainedJob, LogFile
 from mltop.probes.model.gap import Gap
 
@@ -58,15 +59,28 @@ class Explained:
         return sum(share * count for share, count in told) / total if total else None
 
 
-def explain(
-    paths: Sequence[str], progress: Callable[[Reading], None], progress_of: ProgressOf | None = None
-) -> Explained:
-    """Judge what ``paths`` (files, folders, "-") tell. Ctrl-C ends the reading, and what is known by then is judged.
-    ``progress_of``: what recorders tell of a job beside its logs.
-    """
+@dataclass
+class Aside:
+    """What is no log: captures of mltop's, and flight records."""
+
+    captures: list[Path] = field(default_factory=list)
+    records: list[str] = field(default_factory=list)
+
+    def takes(self, path: str) -> bool:
+        if is_capture(Path(path)):
+            self.captures.append(Path(path))
+        elif may_be_flight_record(path):
+            self.records.append(path)
+        else:
+            return False
+        return True
+
+
+def explain(paths: Sequence[str], progress: Callable[[Reading], None]) -> Explained:
+    """Judge what ``paths`` (files, folders, "-") tell. Ctrl-C ends the reading, and what is known by then is judged."""
     found = Explained()
-    captures: list[Path] = []
-    names = list(files_below(paths, found.gaps, captures))
+    aside = Aside()
+    names = list(files_below(paths, found.gaps, aside))
     reading = Reading(len(names), bytes_total=sum(size for _, size in names))
     try:
         for name, _ in names:
@@ -77,14 +91,12 @@ def explain(
     except KeyboardInterrupt:
         found.is_whole = False
     for job in jobs_of([file for file in found.files if _tells(file)]):
-        found.jobs.append(explained(job, progress_of(job) if progress_of is not None else ()))
-    joined(found.jobs, list(jobs_in(captures, found.gaps)))
+        found.jobs.append(explained(job))
+    join_records(found.jobs, aside.records, found.gaps)
+    joined(found.jobs, list(jobs_in(aside.captures, found.gaps)))
     found.jobs.sort(key=lambda job: (job.incident is None, job.incident is not None and job.incident.kind == "stopped"))
     found.gaps += [gap for file in found.files if not _tells(file) for gap in file.gaps]
     return found
-
-
-ProgressOf = Callable[[JobFiles], Sequence[GroupProgress]]
 
 
 def _read(name: str, reading: Reading, progress: Callable[[Reading], None]) -> LogFile:
@@ -102,16 +114,16 @@ def _tells(file: LogFile) -> bool:
     return not (file.gaps and not file.events and not file.lines)
 
 
-def files_below(paths: Sequence[str], gaps: list[Gap], captures: list[Path]) -> Iterator[tuple[str, int]]:
+def files_below(paths: Sequence[str], gaps: list[Gap], aside: Aside) -> Iterator[tuple[str, int]]:
     """Names and sizes, each once; folders are walked, and captures put aside."""
     seen: set[str] = set()
     for path in paths:
         if path == STANDARD_INPUT:
             yield path, 0
-        elif is_capture(Path(path)):
-            captures.append(Path(path))
+        elif aside.takes(path):
+            continue
         elif Path(path).is_dir():
-            yield from _walked(path, seen, gaps, captures)
+            yield from _walked(path, seen, gaps, aside)
         else:
             name = os.path.realpath(path)
             if name not in seen:
@@ -119,18 +131,17 @@ def files_below(paths: Sequence[str], gaps: list[Gap], captures: list[Path]) -> 
                 yield path, _size(path)
 
 
-def _walked(folder: str, seen: set[str], gaps: list[Gap], captures: list[Path]) -> Iterator[tuple[str, int]]:
+def _walked(folder: str, seen: set[str], gaps: list[Gap], aside: Aside) -> Iterator[tuple[str, int]]:
     def refused(error: OSError) -> None:
         gaps.append(Gap.about("log", item=str(error.filename), why=error.strerror or "cannot be read"))
 
     for place, folders, names in os.walk(folder, onerror=refused):
         own = {name for name in folders if is_capture(Path(place, name))}
-        captures += (Path(place, name) for name in sorted(own))
+        aside.captures += (Path(place, name) for name in sorted(own))
         folders[:] = sorted(name for name in folders if name not in _NO_FOLDERS and name not in own)
         for name in sorted(names):
             path = f"{place}/{name}" if place != "/" else f"/{name}"
-            if is_capture(Path(path)):
-                captures.append(Path(path))
+            if aside.takes(path):
                 continue
             whole = os.path.realpath(path)
             if whole in seen or _is_no_log(name) or not Path(path).is_file():

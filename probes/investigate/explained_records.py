@@ -1,0 +1,116 @@
+"""Flight records among what a dead job left: judged, and joined with what its logs tell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from mltop.probes.collect.records.flight_recorder import read_flight_record
+from mltop.probes.judge.evidence.progress import judge_progress
+from mltop.probes.judge.evidence.progress_words import progress_evidence
+from mltop.probes.judge.values import grouped
+from mltop.probes.model import Culprit, Incident, Suffers
+from mltop.probes.model.evidence.collectives import GroupProgress, ProgressVerdict
+from mltop.probes.model.evidence.logs import ExplainedJob
+from mltop.probes.model.gap import Gap
+from mltop.probes.model.ranks import Ranges, ranks_text
+from mltop.probes.model.text import plain_text
+
+MOST_BESIDE = 4  # lines of evidence beside those of the logs
+
+
+def join_records(jobs: list[ExplainedJob], paths: Sequence[str], gaps: list[Gap]) -> None:
+    """The records of each folder are of the job whose logs lie nearest, or a job of their own. Of one job the answer
+    that names somebody, with the other's as evidence; the logs' where both do: they have the order of what failed, and
+    a record may be of an earlier hour.
+    """
+    of_logs = list(jobs)
+    for folder, files in grouped(paths, lambda path: Path(path).absolute().parent).items():
+        read = [read_flight_record(path, shown=plain_text(path)) for path in files]
+        gaps += [record.gap for record in read if record.gap is not None]
+        progress = [each for record in read for each in record.progress]
+        job = _nearest(of_logs, folder)
+        if not progress:
+            continue
+        verdicts = judge_progress(progress, job.world_size if job is not None else _world_size(progress))
+        if job is None:
+            jobs.append(_of_records(plain_text(str(folder)), files, progress, verdicts))
+            continue
+        job.files += files
+        if verdicts:
+            _add(job, verdicts)
+
+
+def _add(job: ExplainedJob, verdicts: Sequence[ProgressVerdict]) -> None:
+    told = _incident(job.job, verdicts)
+    if told.culprits and not (job.incident is not None and job.is_told):
+        told.evidence += job.incident.evidence if job.incident is not None else []
+        job.incident, job.is_told = told, True
+    elif job.incident is not None:
+        job.incident.evidence += told.evidence[:MOST_BESIDE]
+
+
+def _of_records(
+    folder: str, files: Sequence[str], progress: Sequence[GroupProgress], verdicts: Sequence[ProgressVerdict]
+) -> ExplainedJob:
+    """A job that ended well leaves none: where they show nothing that waits, the answer is that it cannot be told."""
+    job = ExplainedJob(folder, _world_size(progress), files=list(files))
+    if verdicts:
+        job.incident = _incident(folder, verdicts)
+    else:
+        ranks = ranks_text(sorted({each.rank for each in progress if each.rank is not None}))
+        text = f"the flight records of {ranks} show nothing that waits, and how many ranks there were is not known"
+        job.incident = Incident(f"explain:{folder}:records", "hang", "critical", text, folder, confidence="low")
+    job.is_told = bool(job.incident.culprits)
+    return job
+
+
+def _incident(name: str, verdicts: Sequence[ProgressVerdict]) -> Incident:
+    first = verdicts[0]
+    lines = [line for verdict in verdicts for line in progress_evidence(verdict)]
+    nodes = {each.rank: each.node for each in first.counters}
+    text = lines[0].text
+    return Incident(
+        f"explain:{name}:{first.kind}",
+        "hang",
+        "critical",
+        text if first.culprits else f"who holds the job up cannot be told: {text}",
+        name,
+        since=first.since,
+        culprits=[
+            Culprit(rank, nodes.get(rank, ""), None, text, "", True, how="elsewhere" if first.sides else "stands")
+            for rank in first.culprits
+        ],
+        suffers=Suffers(
+            ranks=Ranges.of({*first.waiting, *first.culprits, *first.missing}),
+            waiting=Ranges.of(first.waiting),
+            waits_in=first.operation.name if first.operation is not None else "",
+        ),
+        evidence=lines,
+        confidence=first.confidence if first.culprits else "low",
+    )
+
+
+def _world_size(progress: Sequence[GroupProgress]) -> int | None:
+    """That of the largest group."""
+    return max((len(each.group.ranks) for each in progress if each.group.ranks is not None), default=None)
+
+
+def _nearest(jobs: Sequence[ExplainedJob], folder: Path) -> ExplainedJob | None:
+    """The only job there is, or the one whose files lie nearest; None where several lie as near."""
+    if len(jobs) < 2:
+        return jobs[0] if jobs else None
+    near = [(max((_common(file, folder) for file in job.files), default=0), job) for job in jobs]
+    most = max(depth for depth, _ in near)
+    nearest = [job for depth, job in near if depth == most]
+    return nearest[0] if len(nearest) == 1 else None
+
+
+def _common(file: str, folder: Path) -> int:
+    """How many folders of their paths are the same."""
+    count = 0
+    for theirs, ours in zip(Path(file).absolute().parent.parts, folder.parts, strict=False):
+        if theirs != ours:
+            break
+        count += 1
+    return count
