@@ -273,3 +273,8 @@ def test_the_first_line_of_a_traceback_may_be_wrapped(tmp_path: Path, cut: str, 
 )
 def test_numbers_that_are_none(tmp_path: Path, line: str) -> None:
     assert read(tmp_path, line).events == []
+
+
+def test_the_rest_of_another_line_is_not_joined(tmp_path: Path) -> None:
+    file = read(tmp_path, HEAD + TRIPLE, "[rank6]: [E1103 10:00:06.12", "7 ProcessGroupNCCL.cpp:1] x")
+    assert [event.completed for event in file.events] == [39]
