@@ -5,6 +5,7 @@ The answer is on stdout, how far the reading is on stderr. Ctrl-C: what is known
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from mltop.tui.commands.live import EXIT_INTERRUPTED, Stderr
 
 EXIT_ENDED, EXIT_EXPLAINED, EXIT_CANNOT_TELL = 0, 1, 3
 _SHOW_S = 0.2
+IN_A_FILE = 10_000  # columns: a quoted line stays one
 
 
 def run(options: TargetOptions, *, paths: Sequence[str], as_json: bool, verbose: bool = False) -> int:
@@ -55,7 +57,7 @@ def run(options: TargetOptions, *, paths: Sequence[str], as_json: bool, verbose:
 
         from mltop.tui.report.explain import print_explained
 
-        print_explained(found, Console(), verbose)
+        print_explained(found, Console(width=None if sys.stdout.isatty() else IN_A_FILE), verbose)
     return EXIT_INTERRUPTED if not found.is_whole else exit_code(found)
 
 

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mltop.probes.investigate.explain import Explained
+from mltop.probes.judge.deaths import signal_name
 from mltop.probes.model import Evidence, Incident
 from mltop.probes.model.evidence.logs import ExplainedJob, RankEnd
+from mltop.probes.model.gap import Gap
 from mltop.probes.model.ranks import fold, ranks_text
 from mltop.probes.model.units import clock_time, counted
 from mltop.tui.render.cells import Cell
@@ -31,7 +33,7 @@ def print_explained(found: Explained, console: Console, verbose: bool = False) -
         _job(job, page, verbose)
     page.more(len(found.jobs) - MOST_JOBS, "jobs (--json has them all)")
     for gap in found.gaps if verbose else found.gaps[:2]:
-        page.sentence(Cell(f"{gap.what}: {gap.why}", "dim"))
+        page.sentence(Cell(f"{_about(gap)}: {gap.why}", "dim"))
     if not verbose:
         page.more(len(found.gaps) - 2, "files that tell nothing (-v)", "dim")
 
@@ -91,10 +93,10 @@ def _way(end: RankEnd) -> str:
         parts.append(
             {
                 "exit": "failed" if death.code is None else f"exited with code {death.code}",
-                "signal": f"was killed by signal {death.code}",
-                "oom": "was killed for want of memory",
-                "stopped": "was ended by its launcher",
-                "unknown": "gave up waiting, or was aborted",
+                "signal": f"killed by {signal_name(death.code)}",
+                "oom": "killed for want of memory",
+                "stopped": "ended by the launcher",
+                "unknown": "waited in vain, or aborted",
             }[death.how]
         )
     if end.enqueued is not None and end.completed is not None:
@@ -102,9 +104,13 @@ def _way(end: RankEnd) -> str:
     return ", ".join(parts)
 
 
+def _about(gap: Gap) -> str:
+    return gap.item if gap.source == "log" and gap.item else f"{gap.source} {gap.item}".strip()
+
+
 def _lacking(job: ExplainedJob, page: Page, incident: Incident | None) -> None:
     for gap in job.gaps[:3]:
-        page.sentence(Cell("  missing: ", "warn"), Cell(f"{gap.what}: {gap.why}"), indent=4)
+        page.sentence(Cell("  missing: ", "warn"), Cell(f"{_about(gap)}: {gap.why}"), indent=4)
     page.more(len(job.gaps) - 3, "gaps (--json)", "dim")
     if incident is not None and incident.next:
         page.sentence(Cell("  to be surer: ", "dim"), Cell(incident.next, "accent"), indent=4)

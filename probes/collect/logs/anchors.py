@@ -306,9 +306,23 @@ def events_in(text: str) -> Iterator[tuple[Anchor, Fields, bool]]:
         if anchor.holds not in text or (ended and anchor.holds == "CANCELLED AT"):
             continue
         match = anchor.expression.search(text)
-        if match is not None:
+        fields = None if match is None else _plausible(anchor, match)
+        if match is not None and fields is not None:
             ended = ended or anchor.holds == "CANCELLED AT"
-            yield anchor, anchor.fields(match), match.end() >= len(text.rstrip())
+            yield anchor, fields, match.end() >= len(text.rstrip())
+
+
+def _plausible(anchor: Anchor, match: re.Match[str]) -> Fields | None:
+    """The fields; None where a number is none that torch or Slurm would write."""
+    try:
+        fields = anchor.fields(match)
+    except (ValueError, OverflowError):  # thousands of digits, several points
+        return None
+    figures = [value for value in fields.values() if isinstance(value, (int, float))]
+    return fields if all(abs(value) < _LARGEST for value in figures) else None
+
+
+_LARGEST = 1 << 62
 
 
 def group_of(text: str) -> Fields:

@@ -213,8 +213,8 @@ class LogParser:
         stamped = self.clock.stamp(text[:40]) is not None
         if stamped or not text or (speaker not in (Speaker(), wrapped.speaker)):
             wrapped.tries += 1  # another process's line may stand between
-            if wrapped.tries > _MOST_JOINED:
-                self._give_up_joining()
+            if wrapped.tries > _MOST_JOINED or (wrapped.speaker != speaker and list(events_in(wrapped.text))):
+                self._give_up_joining()  # what comes without a prefix after another's line is the other's
             return False
         before = list(events_in(wrapped.text))
         for joined in (wrapped.text + text, f"{wrapped.text} {text}"):

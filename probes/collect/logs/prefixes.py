@@ -22,7 +22,6 @@ _MONTHS = {
     )
 }
 _DAY_S = 86400.0
-MOST_RANK = 1 << 24
 
 # Severity, month, day, time of c10 and of torch's own Python loggers: "E1103 10:00:05.123456789", "W709 …".
 _C10 = re.compile(r"\[?([IWEF])(\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)(\.\d{1,9})?\b")
@@ -83,7 +82,10 @@ class Clock:
         return None
 
     def _without_year(self, month: int, day: int, clock: list[str]) -> float | None:
-        year = time.localtime(self.written_at).tm_year
+        try:
+            year = time.localtime(self.written_at).tm_year
+        except (OverflowError, ValueError, OSError):  # a file system may say anything of a file's time
+            return None
         hour, minute, second, part = clock
         for candidate in (year, year - 1):
             at = _unix((candidate, month, day, int(hour), int(minute), int(second)), part, None)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from mltop.probes.model.evidence.logs import LogFile, Speaker
+from mltop.probes.model.evidence.logs import LogFile
 
 _NUMBERS = re.compile(r"\d+")
 _ENDINGS = re.compile(r"\.(?:log|out|err|txt|stdout|stderr|gz|bz2|xz|zst)$")
@@ -209,7 +209,3 @@ def _name(files: Sequence[LogFile]) -> str:
     if len(files) == 1:
         return files[0].path.rpartition("/")[2]
     return _folder(files[0]).rpartition("/")[2] or _folder(files[0]) or files[0].path
-
-
-def has_speakers(file: LogFile) -> bool:
-    return any(speaker != Speaker() for speaker in file.speakers)

@@ -77,6 +77,11 @@ def _is_later(event: LogEvent, attempt: Attempt) -> bool:
                 return True
         elif is_before(other, event, attempt) and not other.by_launcher:
             return True
+    if not event.is_dated and any(
+        other.file == event.file and other.line < event.line and other.rank != event.rank
+        for other in attempt.of_kind("aborted")
+    ):
+        return True  # in one log of all, after a watchdog had ended another rank
     # Without a stamp of its own it is no older than the line before it, where others write into the same file.
     waited = [other for other in attempt.of_class("timeout") if other.at is not None and other.is_dated]
     ends = [other.at for other in waited if other.at is not None and (event.is_dated or other.file == event.file)]

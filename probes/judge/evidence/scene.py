@@ -12,6 +12,7 @@ from mltop.probes.judge.evidence.jobs import JobFiles, ranks_in
 from mltop.probes.model.evidence.collectives import GroupProgress
 from mltop.probes.model.evidence.logs import LogEvent, LogFile
 
+MOST_RANKS = 1 << 17  # a larger number is no rank, whatever a line says
 _STEPS_WITHOUT_IT = 2
 _NUMBERS = re.compile(r"\d+")
 _TROUBLE = ("root", "named", "timeout", "cascade")
@@ -54,7 +55,8 @@ class Attempt:
     def ranks(self) -> list[int]:
         """All that are known to exist: ranks are numbered from 0 on."""
         known = set(self.presence) | {event.rank for event in self.events if event.rank is not None}
-        return list(range(max(self.world_size or 0, 1 + max(known, default=-1))))
+        highest = max((rank for rank in known if rank < MOST_RANKS), default=-1)
+        return list(range(max(min(self.world_size or 0, MOST_RANKS), 1 + highest)))
 
     @cached_property
     def by_rank(self) -> dict[int | None, list[LogEvent]]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import random
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions
 from mltop.tui.app import output
 from mltop.tui.commands import explain
+from tests.builders.job_logs import case, write
 
 CRASH = '[rank{0}]: Traceback (most recent call last):\n[rank{0}]:   File "/a.py", line 1, in f\n[rank{0}]: {1}\n'
 LOST = "torch.distributed.DistBackendError: NCCL error in: x, connection closed"
@@ -141,3 +144,29 @@ def test_a_job_that_slurm_does_not_know(
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UsageProblem, match=words):
         explain.run(TargetOptions(job=job_id), paths=[], as_json=False)
+
+
+def test_a_rank_that_cannot_be_costs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [CRASH.format(99999999, "ValueError: no"), "n7:1:2 [0] NCCL INFO comm rank 0 nranks 99999999\n"]
+    (tmp_path / "a.log").write_text("".join(lines))
+    code, text = run(tmp_path / "a.log", as_json=True, capsys=capsys)
+    assert code in (1, 3)
+    assert len(json.loads(text)["jobs"][0]["ranks"]) <= 1 << 17
+
+
+def test_bent_logs_are_no_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Logs with bytes changed, doubled and left out."""
+    rng = random.Random(7)
+    for number in range(40):
+        folder = tmp_path / str(number)
+        write(replace(case(number), packed=""), folder)
+        for path in folder.rglob("*"):
+            data = bytearray(path.read_bytes()) if path.is_file() else bytearray()
+            for _ in range(20 if data else 0):
+                at = rng.randrange(len(data))
+                data[at : at + rng.randrange(3)] = bytes(rng.randrange(256) for _ in range(rng.randrange(4)))
+            if path.is_file():
+                path.write_bytes(bytes(data))
+        code, text = run(folder, as_json=True, capsys=capsys)
+        assert code in (0, 1, 3)
+        json.loads(text)

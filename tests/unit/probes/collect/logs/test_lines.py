@@ -258,3 +258,23 @@ def test_the_first_line_of_a_traceback_may_be_wrapped(tmp_path: Path, cut: str, 
         f"{prefix}ValueError: no",
     ]
     assert [(event.kind, event.text) for event in read(tmp_path, *lines).events] == [("exception", "ValueError: no")]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        HEAD + TIMEOUT.replace("SeqNum=40", "SeqNum=" + "9" * 6000),
+        HEAD + TIMEOUT.replace("600031", "9" * 400),
+        HEAD + TRIPLE.replace("42", "9" * 30),
+        "[rank1]: Did not get initial heartbeat. Waited " + "9" * 400 + " seconds.",
+        "[rank1]: Did not get initial heartbeat. Waited 1.2.3 seconds.",
+        "n7:1:2 [0] NCCL INFO comm rank 0 nranks " + "9" * 30,
+    ],
+)
+def test_numbers_that_are_none(tmp_path: Path, line: str) -> None:
+    assert read(tmp_path, line).events == []
+
+
+def test_the_rest_of_another_line_is_not_joined(tmp_path: Path) -> None:
+    file = read(tmp_path, HEAD + TRIPLE, "[rank6]: [E1103 10:00:06.12", "7 ProcessGroupNCCL.cpp:1] x")
+    assert [event.completed for event in file.events] == [39]

@@ -434,3 +434,12 @@ def test_a_job_of_one_process(tmp_path: Path) -> None:
     assert job.incident.headline == "the job failed: ValueError: no, in main (/job/train.py:7)"
     assert job.is_told
     assert job.incident.culprits == []
+
+
+def test_after_a_watchdog_has_ended_another_rank(tmp_path: Path) -> None:
+    """In one log of all, without any stamp or counter that could be read."""
+    late = raised(4, *TRACE, "AttributeError: 'NoneType' object has no attribute 'shutdown'")
+    ends = "[rank2]: To avoid data inconsistency, we are taking the entire process down."
+    (tmp_path / "driver.log").write_text("\n".join([ends, *late, ""]))
+    (job,) = explain([str(tmp_path)], lambda _: None).jobs
+    assert culprits(job) == []
