@@ -253,7 +253,7 @@ class FleetScreen(Pane):
         needed = len(make_grid(heats, sections, self.size.width, density, self._names, headed=False).rows)
         ways = [(node, graphs, text), (False, graphs, text), (False, 0, text)]
         ways += [(False, 0, min(text, max(room // 3, room - needed)))] * (not many)
-        return next((way for way in ways if needed <= room - sum(way)), others)
+        return next((way for way in ways if needed <= room - sum(way)), ways[-1] if many else others)
 
     def _show_graphs(self, least: int, more: int, below: int) -> int:
         """Of the first job in one line, or higher where ``more`` lines are left, but not where ``below`` lines would do
