@@ -8,6 +8,7 @@ from dataclasses import MISSING, field, fields
 from typing import Any
 
 from mltop.probes.model.ranks import Ranges
+from mltop.probes.model.vocabulary import COMMANDS, Act
 
 SCHEMA = 1
 
@@ -31,7 +32,19 @@ def to_json(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, Ranges) else all_fields(value)
+    if isinstance(value, Ranges):
+        return str(value)
+    told = all_fields(value)
+    acts = [(name, told[act]) for act, name in _ACTS if told.get(act)]
+    return {**told, **{name: with_command(act, told[name]) for name, act in acts}} if acts else told
+
+
+_ACTS = (("act", "action"), ("next_act", "next"))
+
+
+def with_command(act: Act, action: str) -> str:
+    """ "mltop stacks; strace -p 5 shows what it waits for": who reads JSON has no keys."""
+    return "; ".join(filter(None, (COMMANDS.get(act, ""), action)))
 
 
 def well_formed(text: str) -> str:

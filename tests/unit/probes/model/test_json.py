@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import json
+
 import msgspec
 import pytest
 
 from mltop.probes.agent.light import light_fields
 from mltop.probes.agent.protocol import encode_light, payload_of
-from mltop.probes.model import FilesystemSample, Gap, HostSample, RankSample, Sample, StackClass, Waiting, to_json
+from mltop.probes.model import (
+    FilesystemSample,
+    Finding,
+    Gap,
+    HostSample,
+    Incident,
+    RankSample,
+    Sample,
+    StackClass,
+    Waiting,
+    to_json,
+)
 from mltop.probes.model.ranks import Ranges
 
 LATIN_1 = b"/mnt/caf\xe9".decode("utf-8", "surrogateescape")
@@ -50,3 +63,14 @@ def test_ranks_are_folded() -> None:
         {"ranks": "0-2,4", "count": 4, "waiting_in": "all_reduce", "frames": []},
         {"ranks": "", "where": "send"},
     ]
+
+
+def test_what_mltop_itself_does_is_a_command_in_the_action() -> None:
+    findings = [
+        Finding("x", "critical", "n", "GPU 3", "m", "look", act="stacks"),
+        Finding("y", "info", "n", "s", "m", "z"),
+    ]
+    told = json.loads(to_json(findings))
+    assert [one["action"] for one in told] == ["mltop stacks; look", "z"]
+    (incident,) = json.loads(to_json([Incident("a", "hang", "critical", "h", act="stacks", next_act="probe_pairs")]))
+    assert (incident["action"], incident["next"]) == ("mltop stacks", "mltop probe pairs")
