@@ -256,6 +256,6 @@ def test_connecting_says_who_is_waited_for() -> None:
     nodes += [NodeView(NodeState(f"n{at}", state)) for at, state in enumerate(states) if state != "live"]
     line = connecting_line(FleetView(0.0, tuple(nodes)), 120)
     assert line is not None
-    assert plain(line) == "connecting: 3 of 8 nodes have answered  waiting for n3, n4, n5 and 2 more"
+    assert plain(line) == "connecting: 3 of 8 nodes have answered  waiting for n[3-7]"
     assert connecting_line(FleetView(0.0, tuple(nodes[:3])), 120) is None
     assert connecting_line(FleetView(0.0, tuple(nodes[3:4])), 120) is None, "of one node the header says it"

@@ -42,7 +42,7 @@ MANIFEST = "MANIFEST"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the oldest that zip knows
 _REGULAR_FILE_0600 = 0o100600 << 16
 OURS = ("model", "system", "agent", "collect", "active", "version.py")
-_NOT_NEEDED_THERE = ("agent/bootstrap/", "system/files.py")  # sent as text; the operator's
+_NOT_NEEDED_THERE = ("agent/bootstrap/",)  # sent as text
 _KEY_NAME = "compiled-key"
 _KEY_BYTES = 32
 # Not sent: imports between the parts, and comments on lines of their own.

@@ -23,6 +23,7 @@ TABLES = {
     "all_reduce": "all-reduce with",
     "text": "cleaning text",
     "incidents": "64 nodes, 100 jobs",
+    "explain": "explain, cost",
     "who": "looks into processes",
     "stall": "healthy jobs were said to stand",
     "past": "64 nodes of 8 GPUs at 1 Hz",

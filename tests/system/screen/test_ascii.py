@@ -18,7 +18,7 @@ from tests.waiting import wait_until
 HERE = os.uname().nodename.partition(".")[0]
 TOUR = (
     *(("mmvvo", "1 main"), ("2", "2 node"), ("TTn", "2 node"), ("3", "3 ranks"), ("sS", "3 ranks"), ("\r", "Esc back")),
-    *(("4", "4 stacks"), ("5", "5 links"), ("6", "6 events"), ("7", "7 probes"), ("8", "8 incidents"), ("?", "Panes")),
+    *(("4", "4 stacks"), ("5", "5 links"), ("6", "6 events"), ("7", "7 probes"), ("8", "> incidents"), ("?", "Panes")),
     *(
         ("G", "severity"),
         (":", "all training"),
