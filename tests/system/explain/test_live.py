@@ -32,7 +32,7 @@ def test_who_died_first_is_told(tmp_path: Path, way: Way, kind: str, words: str)
     done = subprocess.run(
         [*EXPLAIN, str(tmp_path / "job"), "--json"], capture_output=True, text=True, timeout=60, check=False
     )
-    assert done.returncode == 1, done.stderr
+    assert done.returncode == 1, done.stdout
     (job,) = json.loads(done.stdout)["jobs"]
     assert (job["incident"]["kind"], [culprit["rank"] for culprit in job["incident"]["culprits"]]) == (kind, [1])
     assert words in job["incident"]["headline"]
