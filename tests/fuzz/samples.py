@@ -13,6 +13,7 @@ from rich.console import Console
 
 from mltop.probes.judge.health import Health
 from mltop.probes.model import SCHEMA, Finding, GpuGaps, NodeState, Sample, Unknown, to_json
+from mltop.probes.model.vocabulary import COMMANDS
 from mltop.probes.reach.records import Records
 from mltop.probes.reach.view import FleetView
 from mltop.tui.app.past.past import Past
@@ -188,7 +189,7 @@ def rows(view: FleetView, sample: Sample, findings: list[Finding], earlier: Earl
         row_of(PCI_COLUMNS, Counted(device, device.aer), "")
     for happening in happenings(findings, (), [(NODE, event) for event in (*sample.kernel_events, *sample.deaths)]):
         event_cells(happening, 8, 80)
-        page_of(happening, (), view.taken_at, 80)
+        page_of(happening, (), view.taken_at, 80, COMMANDS)
 
 
 def run(seconds: float, seed: int) -> str:

@@ -27,7 +27,7 @@ from mltop.probes.model.vocabulary import LogLineKind
 from mltop.probes.system.paths import proc
 
 KEPT_S = 3600.0
-LAST_WORDS_S = 0.2
+LAST_WORDS_S = 1.0  # how long a sample in which a rank has ended waits for them
 BEFORE_BYTES = 256 * 1024  # that stand in a file when it is first seen
 BURST_BYTES = 8 * 1024 * 1024  # of one file in one look: what is beyond it is left out, and only the end is read
 MOST_FILES = 512
@@ -86,6 +86,7 @@ class LogFollower:
 
     def read(self, now: float, ranks: list[RankSample]) -> tuple[list[LogLine], list[Gap]]:
         """Lines of the last hour that matter, the newest last. ``now``: unix s."""
+        ranks = [rank for rank in ranks if rank.state not in ("Z", "X")]  # they have no files any more
         with self._looked:
             gone = {rank.pid for rank in self._ranks} - {rank.pid for rank in ranks}
             self._ranks = ranks
