@@ -14,6 +14,8 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Callable
 
 from mltop.probes.collect.logs.parser import LogParser
 from mltop.probes.collect.logs.prefixes import Clock
@@ -30,6 +32,7 @@ KEPT_S = 3600.0
 LAST_WORDS_S = 1.0  # how long a sample in which a rank has ended waits for them
 BEFORE_BYTES = 256 * 1024  # that stand in a file when it is first seen
 BURST_BYTES = 8 * 1024 * 1024  # of one file in one look: what is beyond it is left out, and only the end is read
+LOOK_BYTES = 32 * 1024 * 1024  # of all files: what is beyond it waits for the next look
 MOST_FILES = 512
 STUCK_S = 10.0
 # A stamp is believed where it lies so shortly before the file's last change, or after it.
@@ -69,7 +72,9 @@ class _Followed:
 
 
 class LogFollower:
-    """``read`` with every sample. It never waits: what it returns was read by the thread until then."""
+    """``read`` with every sample: what the thread has read until then. Only where a rank has ended since the last one
+    does it wait, LAST_WORDS_S at most.
+    """
 
     def __init__(self) -> None:
         self._lines: deque[LogLine] = deque(maxlen=MAX_LOG_LINES)
@@ -81,6 +86,8 @@ class LogFollower:
         self._looking: tuple[float, str] | None = None  # since when (monotonic s) the thread waits for a file
         self._unseen = 0
         self._looks = 0
+        self._left = 0  # bytes that this look may still read
+        self._broken: dict[FileId, str] = {}  # files that our own reading failed on, and how
         self._looked = threading.Condition(self._lock)
         self._files: dict[FileId, _Followed] = {}
 
@@ -94,16 +101,17 @@ class LogFollower:
             self._thread = threading.Thread(target=self._run, name="mltop-logs", daemon=True)
             self._thread.start()
         with self._looked:
-            looks = self._looks
+            looks = self._looks + (self._looking is not None)  # one that runs began before
             self._wake.set()
             if gone and self._thread is not None:  # why they ended is told with that they did, if it can be
                 self._looked.wait_for(lambda: self._looks >= looks + 1, LAST_WORDS_S)
             lines = [line for line in self._lines if line.at >= now - KEPT_S]
-            looking, unseen = self._looking, self._unseen
+            looking, unseen, broken = self._looking, self._unseen, list(self._broken.values())
         gaps = []
         if looking is not None and time.monotonic() - looking[0] > STUCK_S:
             waited_s = time.monotonic() - looking[0]
             gaps.append(Gap("logs", f"{shown_text(looking[1])} has not answered for {waited_s:.0f} s"))
+        gaps += [Gap("logs", f"the reader failed: {why}", "please report this") for why in broken[:1]]
         if unseen:
             text = f"the output of {unseen} ranks cannot be read"
             gaps.append(Gap("logs", text, "sudo mltop"))
@@ -135,7 +143,7 @@ class LogFollower:
                 self._looked.notify_all()
 
     def _look(self, ranks: list[RankSample]) -> None:
-        unseen = 0
+        unseen, self._left = 0, LOOK_BYTES
         owners: dict[FileId, dict[int, RankSample]] = {}
         paths: dict[FileId, str] = {}
         for rank in ranks:
@@ -146,15 +154,34 @@ class LogFollower:
                     owners.setdefault(found[0], {})[rank.pid] = rank
                     paths[found[0]] = found[1]
         for known, writers in list(owners.items())[:MOST_FILES]:
-            self._follow(known, paths[known], writers)
+            if known not in self._broken:
+                self._guarded(known, partial(self._follow, known, paths[known], writers))
         for gone in self._files.keys() - owners.keys():
-            followed = self._files.pop(gone)
-            self._read(followed)
-            followed.parser.finish()
-            self._take(followed)
-            os.close(followed.descriptor)
+            followed = self._files[gone]
+            self._guarded(gone, partial(self._finish, followed))
+            if self._files.pop(gone, None) is not None:
+                os.close(followed.descriptor)
         with self._lock:
             self._unseen, self._looking = unseen, None
+
+    def _guarded(self, known: FileId, read: Callable[[], None]) -> None:
+        """What one file brings us down with costs that file, and is said."""
+        try:
+            read()
+        except Exception as error:  # noqa: BLE001 - the gap tells every caller, and the other files are read on
+            followed = self._files.pop(known, None)
+            if followed is not None:
+                os.close(followed.descriptor)
+            with self._lock:
+                self._broken[known] = f"{type(error).__name__}: {shown_text(str(error))}"
+
+    def _finish(self, followed: _Followed) -> None:
+        """The last words of processes that are gone, with a line that has no end."""
+        self._read(followed)
+        if followed.rest:
+            followed.scanner.feed(followed.rest)
+        followed.parser.finish()
+        self._take(followed)
 
     def _file_of(self, pid: int, number: int) -> tuple[FileId | None, str] | None:
         """The regular file that a descriptor is, with the path to open it; None where that cannot be seen. A process
@@ -212,10 +239,12 @@ class LogFollower:
             if now.st_size - followed.offset > BURST_BYTES:
                 followed.offset, followed.rest, followed.whole = now.st_size - BEFORE_BYTES, b"", False
             followed.parser.clock = Clock(now.st_mtime)
-            content = os.pread(followed.descriptor, now.st_size - followed.offset, followed.offset)
+            new = min(now.st_size - followed.offset, self._left)
+            content = os.pread(followed.descriptor, new, followed.offset)
         except OSError:
             return False
         followed.offset += len(content)
+        self._left -= len(content)
         if content:
             self._feed(followed, content)
         return bool(content)

@@ -92,7 +92,7 @@ def test_the_last_words_of_a_rank_say_why_it_ended(tmp_path: Path) -> None:
     follower = LogFollower()
     try:
         wait_until(lambda: follower.read(time.time(), [rank.sample]) and follower.follows(1), 30, "its file")
-        rank.say('Traceback (most recent call last):\n  File "t.py", line 5, in f\nValueError: bad\n')
+        rank.say('Traceback (most recent call last):\n  File "t.py", line 5, in f\nValueError: bad')
         rank.end()
         lines = wait_until(lambda: follower.read(time.time(), [])[0], 30, "its last words")
     finally:
