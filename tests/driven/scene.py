@@ -12,7 +12,7 @@ from tests.driven.node import Node
 class Scene:
     """``on``: the node; ``words``: what happens to it; ``act`` does that, once.
 
-    ``moves`` is called again and again from the start on, with the seconds and the node's samples since ``act``
+    ``moves`` is called again and again from the start on, with the seconds since ``act`` and the node's turn
     (negative seconds before it). ``apart_s``: for what takes minutes the samples are judged a second time, as if they
     had come so many seconds apart; 1: as they came, the rule fires while the test looks on. ``vacated``: they are
     judged as `mltop check` does it after a job.

@@ -48,7 +48,7 @@ def _reboots_without_gpu_7(node: Node) -> None:
     node.nvml.set("count", 7)
 
 
-def _link_errors(node: Node, seconds: float, _samples: int, gpu_index: int, counter: str, per_s: int) -> None:
+def _link_errors(node: Node, seconds: float, _turn: int, gpu_index: int, counter: str, per_s: int) -> None:
     node.set_gpu(gpu_index, **{counter: f"0, {max(0, int(per_s * seconds))}, 0"})
     node.nvml.write()
 

@@ -9,12 +9,12 @@ from tests.driven.scenes_gpu import says
 RESTARTED = ("limits",)
 
 
-def _throttled(node: Node, seconds: float, _samples: int) -> None:
+def _throttled(node: Node, seconds: float, _turn: int) -> None:
     """A tenth of a second is a period; from ``act`` on every third one is paused in."""
     node.cpu_stat(periods=int(10 * node.uptime()), throttled=max(0, int(10 * seconds / 3)))
 
 
-def _swaps(node: Node, seconds: float, _samples: int) -> None:
+def _swaps(node: Node, seconds: float, _turn: int) -> None:
     node.vmstat(swapped_in=max(0, int(10_000 * seconds)))
 
 

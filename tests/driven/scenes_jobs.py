@@ -21,21 +21,21 @@ def _one_stays_behind(node: Node) -> None:
     node.set_gpu(5, **IDLE)
 
 
-def _wait_for_data(node: Node, seconds: float, samples: int) -> None:
-    """All GPUs are idle in every third sample, tasks wait for disks."""
+def _wait_for_data(node: Node, seconds: float, turn: int) -> None:
+    """All GPUs are idle in every third turn, tasks wait for disks."""
     if seconds < 0:
         return
-    node.set_gpus(range(8), **(WORKING if samples % 3 else IDLE))
+    node.set_gpus(range(8), **(WORKING if turn % 3 else IDLE))
     node.nvml.write()
     node.pressure("io", 60.0, 30.0)
 
 
-def _pause_in_turn(node: Node, seconds: float, samples: int) -> None:
-    """Of three ranks each is alone with its core for a sample, one after the other."""
+def _pause_in_turn(node: Node, seconds: float, turn: int) -> None:
+    """Of three ranks each is alone with its core for a turn, one after the other."""
     if seconds < 0:
         return
     node.set_gpus(range(8), **WORKING)
-    node.set_gpu(samples % 3, **IDLE)
+    node.set_gpu(turn % 3, **IDLE)
     node.nvml.write()
     for rank in range(8):
         process = node.proc.processes[node.pid(rank)]
@@ -43,7 +43,7 @@ def _pause_in_turn(node: Node, seconds: float, samples: int) -> None:
         node.proc.change(process.pid, cpu_ticks=ticks, user_ticks=ticks)
 
 
-def _grow(node: Node, seconds: float, _samples: int) -> None:
+def _grow(node: Node, seconds: float, _turn: int) -> None:
     """Two ranks keep 15 GiB more each second."""
     for rank in range(2):
         kib = int((20 * GIB + max(0.0, seconds) * 15 * GIB) / 1024)

@@ -27,7 +27,7 @@ def grows(device: str, **counters: int) -> partial[None]:
     return partial(_grows, device=device, **counters)
 
 
-def _carries_traffic(node: Node, seconds: float, _samples: int) -> None:
+def _carries_traffic(node: Node, seconds: float, _turn: int) -> None:
     """All ports send alike; from ``act`` on mlx5_3 waits for credits, and mlx5_6 sends no more."""
     for index in range(8) if seconds < 0 else (0, 1, 2, 3, 4, 5, 7):
         sent = int(WORDS_PER_S * node.uptime())

@@ -28,6 +28,7 @@ ESCAPE_S = 0.05  # after Esc: a sequence would go on at once. Textual's 0.1 s is
 KEYS_BYTES = 4096  # read at once
 LAST_WORDS_S = 1.0  # for a terminal to take what is written last
 GUEST_GRACE_S = 0.2  # for a program to go when it is hung up
+GUEST_LOOK_S = 0.01  # between two looks whether it has
 
 
 class TerminalGone(Message):
@@ -171,7 +172,13 @@ class Guest:
 
         threading.Thread(target=wait, name="guest", daemon=True).start()
         await end.wait()
-        code = self._process.wait()
+        left = [group for group in self._left_by_the_dead() if _is_sent(group, signal.SIGHUP)]
+        code = self._process.wait()  # until here its number was nobody else's
+        for number in (0, signal.SIGKILL):
+            left = [group for group in left if _is_sent(group, number)]
+            deadline = loop.time() + GUEST_GRACE_S
+            while any(_is_sent(group, 0) for group in left) and loop.time() < deadline:
+                await asyncio.sleep(GUEST_LOOK_S)
         self._take_back()
         return code
 
@@ -189,6 +196,19 @@ class Guest:
                     self._process.wait(wait_s)
         self._take_back()
 
+    def _left_by_the_dead(self) -> list[int]:
+        """Process groups that a shell which did not end by itself has left at the terminal.
+
+        What its prompt runs gives the terminal back to it when it is done: to a process that is no more.
+        """
+        try:
+            dead = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+            if dead is None or dead.si_code == os.CLD_EXITED:
+                return []
+            return sorted({self._process.pid, os.tcgetpgrp(self._fd)} - {0, os.getpgrp()})
+        except OSError:  # it was collected meanwhile, or there is no terminal any more
+            return []
+
     def _take_back(self) -> None:
         """Be in the foreground again: a shell that was killed could not see to that."""
         for number, handler in self._before.items():
@@ -199,3 +219,12 @@ class Guest:
                 os.tcsetpgrp(self._fd, os.getpgrp())
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def _is_sent(group: int, number: int) -> bool:
+    """Whether there is such a process group; 0 only asks."""
+    try:
+        os.killpg(group, number)
+    except OSError:
+        return False
+    return True

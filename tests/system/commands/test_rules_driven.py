@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -64,7 +65,7 @@ def nodes_of(scene: Scene) -> tuple[str, ...]:
 
 
 class Stage:
-    """All nodes and what happens to them."""
+    """All nodes and what happens to them: each turn of a node lasts for one sample or more."""
 
     def __init__(self, directory: Path) -> None:
         names = dict.fromkeys(name for scene in SCENES for name in nodes_of(scene))
@@ -73,6 +74,8 @@ class Stage:
         scenes_links.with_roce_and_efa(self.nodes["cloud"])
         self._acted_s: float | None = None
         self._moved_s = 0.0
+        self._turns: Counter[str] = Counter()
+        self._samples: dict[str, int] = {}
 
     def act(self) -> None:
         for scene in SCENES:
@@ -87,10 +90,15 @@ class Stage:
         if now - self._moved_s < MOVE_S:
             return
         self._moved_s = now
+        for name in self.nodes:
+            # Not the samples themselves: of a busy machine every third may be the only one that a move meets.
+            if self._samples.get(name) != samples(name):
+                self._samples[name] = samples(name)
+                self._turns[name] += 1
         for scene in SCENES:
             if scene.moves is not None:
                 seconds = -1.0 if self._acted_s is None else now - self._acted_s
-                scene.moves(self.nodes[scene.on], seconds, samples(scene.on))
+                scene.moves(self.nodes[scene.on], seconds, self._turns[scene.on])
 
 
 @contextmanager
