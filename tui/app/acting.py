@@ -19,6 +19,7 @@ from mltop.tui.app.selection import first_of
 from mltop.tui.app.session import Acts, Session
 from mltop.tui.render.acts import diagnosis_words, event_words, results_words, tested_words, who
 from mltop.tui.render.findings import Happening
+from mltop.tui.render.keycaps import KEYCAPS
 from mltop.tui.screens.bars import Notice
 
 MOST_SAID = 500
@@ -103,7 +104,7 @@ class Acting:
             text = event_words(message.name, result)
             self.note(Happening(now, process.node, "SIGNAL", style, _subject(process), text, ""))
         words, style = results_words(message.name, message.processes, message.results)
-        return Notice(words, style, more="" if len(message.processes) == 1 else "  6 shows each")
+        return Notice(words, style, more="" if len(message.processes) == 1 else _each())
 
     def dump_native(self, session: Acts, process: RankProcess) -> Notice:
         """One at a time of each rank."""
@@ -148,7 +149,7 @@ class Acting:
         for result in message.results:
             its_style = {"fail": "crit", "warn": "warn", "pass": "ok"}.get(result.status, "dim")
             self.note(Happening(now, message.node, "DIAG", its_style, result.test, tested_words(result), ""))
-        return Notice(f"{message.node}: {words}", style, more="  6 shows each" if message.results else "")
+        return Notice(f"{message.node}: {words}", style, more=_each() if message.results else "")
 
     def note(self, happening: Happening) -> None:
         """Say something in the events pane; its key is made here."""
@@ -245,6 +246,10 @@ class ActingApp(App[None]):
 
     def on_diagnosed(self, message: Diagnosed) -> None:
         self.tell(self.acting.take_diagnosis(message, self.newest_view().taken_at))
+
+
+def _each() -> str:
+    return f"  {KEYCAPS['events']} shows each"
 
 
 def _subject(process: RankProcess) -> str:

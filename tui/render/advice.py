@@ -6,18 +6,20 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from mltop.probes.model.vocabulary import COMMANDS, Act
+from mltop.tui.render.keycaps import KEYCAPS
 
-# What stands on the screen in place of the command. "stacks": where a dump of them is not there yet.
-KEYS: Mapping[Act, str] = MappingProxyType(
+# What stands on the screen in place of the command: the action whose key it is, and what that does. "stacks": where a
+# dump of them is not there yet.
+_ON_SCREEN: Mapping[Act, tuple[str, str]] = MappingProxyType(
     {
-        "stacks": "t dumps all stacks",
-        "node": "2 shows its node",
-        "findings": "8 lists all that is wrong",
-        "probe_pairs": "A measures which ranks are slow",
-        "probe_all_reduce": "A measures all-reduce",
+        "stacks": ("dump", "dumps all stacks"),
+        "node": ("node", "shows its node"),
+        "findings": ("incidents", "lists all that is wrong"),
+        "probe_pairs": ("all_reduce", "measures which ranks are slow"),
+        "probe_all_reduce": ("all_reduce", "measures all-reduce"),
     }
 )
-_DUMPED: Mapping[Act, str] = MappingProxyType({**KEYS, "stacks": "4 shows all stacks"})
+_DUMPED: Mapping[Act, tuple[str, str]] = MappingProxyType({**_ON_SCREEN, "stacks": ("stacks", "shows all stacks")})
 # The acts that only lead to a pane: on that pane they say nothing.
 _LEAD_TO: Mapping[str, frozenset[Act]] = MappingProxyType(
     {"stacks": frozenset({"stacks"}), "node": frozenset({"node"}), "incidents": frozenset({"findings"})}
@@ -25,13 +27,15 @@ _LEAD_TO: Mapping[str, frozenset[Act]] = MappingProxyType(
 _ON_MACHINES: frozenset[Act] = frozenset({"stacks", "probe_pairs", "probe_all_reduce"})
 
 
-def keys_on(pane: str, *, dumped: bool, recorded: bool = False) -> Mapping[Act, str]:
-    """What is said on a pane. ``dumped``: there are stacks to be shown; ``recorded``: there is no machine to ask."""
-    words = _DUMPED if dumped else KEYS
+def keys_on(pane: str = "", *, dumped: bool = False, recorded: bool = False) -> Mapping[Act, str]:
+    """What is said on a pane, "": on any, with the user's keys. ``dumped``: there are stacks to be shown;
+    ``recorded``: there is no machine to ask.
+    """
+    words = _DUMPED if dumped else _ON_SCREEN
     left_out = _LEAD_TO.get(pane, frozenset()) if pane != "stacks" or dumped else frozenset()
     if recorded:
         left_out |= _ON_MACHINES - (frozenset({"stacks"}) if dumped else frozenset())
-    return {act: text for act, text in words.items() if act not in left_out}
+    return {act: f"{KEYCAPS[key]} {does}" for act, (key, does) in words.items() if act not in left_out}
 
 
 def advice(act: Act, action: str, words: Mapping[Act, str] = COMMANDS) -> str:

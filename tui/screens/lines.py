@@ -13,6 +13,7 @@ from mltop.tui.render.findings import is_missed, merged_gaps
 from mltop.tui.render.fleet.heat import ratio
 from mltop.tui.render.fleet.nodes import state_sentence
 from mltop.tui.render.glyphs import GLYPHS, bar
+from mltop.tui.render.keycaps import KEYCAPS
 from mltop.tui.render.palette import RAMP_STEPS
 
 INDENT = 5
@@ -26,7 +27,7 @@ def unknown_line(gaps: Sequence[Gap], width: int) -> list[Cell]:
     if not missed:
         return []
     first = f"{whole.what}: {whole.why}; " if whole is not None else ""
-    values = f"{counted(count, 'value')} unreadable: 2, then u shows them"
+    values = f"{counted(count, 'value')} unreadable: {KEYCAPS['node']}, then {KEYCAPS['unreadable']} shows them"
     return [Cell(clip(f"  {first}{values}", width).rstrip() if first else f"  {values}", "dim")]
 
 

@@ -31,6 +31,7 @@ from mltop.tui.render.fleet.heat import (
 )
 from mltop.tui.render.fleet.nodes import gpus_per_glyph, node_state
 from mltop.tui.render.glyphs import GLYPHS
+from mltop.tui.render.keycaps import KEYCAPS
 from mltop.tui.render.states import NODE_STYLE
 
 NAME_MOST = 24  # cells
@@ -388,5 +389,5 @@ def node_lines(view: NodeView, metric: Metric, width: int, below: bool = True) -
             text, style = (metric.text(gpu), "") if gpu.state == "ok" else (gpu.state.upper(), "crit")
             parts.append((2, [Cell(text, style)]))
     if not below:
-        parts.append((1, [Cell("2", "key"), Cell(" shows its GPUs", "dim")]))
+        parts.append((1, [Cell(KEYCAPS["node"], "key"), Cell(" shows its GPUs", "dim")]))
     return [flow(parts, width)]

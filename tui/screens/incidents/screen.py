@@ -13,6 +13,7 @@ from mltop.tui.app.feed import Picture
 from mltop.tui.app.navigation import Location
 from mltop.tui.render.answer import Answer, Ways, opens_words
 from mltop.tui.render.cells import Cell, plain
+from mltop.tui.render.keycaps import KEYCAPS
 from mltop.tui.render.problems import Scope, Told, ended_of, lines_of, tells_of, told_of
 from mltop.tui.screens.incidents.page import Known, Line, Page, incident_of
 from mltop.tui.screens.job_graph import LEAST_ROWS, job_graph
@@ -51,14 +52,14 @@ class IncidentsScreen(Pane):
 
     def opens(self, answer: Answer) -> tuple[str, Ways]:
         if self._here:
-            return "Esc", "back"
+            return KEYCAPS["back"], "back"
         key = self.query_one("#all", CellLines).cursor_key
         at_cursor = next((one for one in self._told if one.key == key), None)
         on_it = at_cursor is not None and answer.about is not None and tells_of(at_cursor, answer.about)
         return (
-            ("Enter", opens_words(answer.about, sum(one.until is None for one in self._told)))
+            (KEYCAPS["open"], opens_words(answer.about, sum(one.until is None for one in self._told)))
             if on_it
-            else ("g", "to the first")
+            else (KEYCAPS["top"], "to the first")
         )
 
     def titles(self, picture: Picture) -> list[str]:

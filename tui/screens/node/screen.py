@@ -21,6 +21,7 @@ from mltop.tui.render.cells import Cell, wrap
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.graph import LABEL_WIDTH, stacked
 from mltop.tui.render.guarded import guarded
+from mltop.tui.render.keycaps import KEYCAPS
 from mltop.tui.render.problems import Scope, Told, height_of, told_of
 from mltop.tui.screens.lines import (
     connection_cells,
@@ -158,7 +159,7 @@ class NodeScreen(OneNodePane):
         if missed:
             why = unreadable_part(gaps_of(node))
             cells = [Cell(f"  {why}; " if why else "  ", ""), Cell(f"{counted(missed, 'value')} unreadable  ", "dim")]
-            return wrap([*cells, Cell("u", "keys"), Cell(" shows why", "dim")], self.size.width, 2)
+            return wrap([*cells, Cell(KEYCAPS["unreadable"], "keys"), Cell(" shows why", "dim")], self.size.width, 2)
         if self._told:
             return []
         told = any(incident.until is None for incident in picture.incidents)

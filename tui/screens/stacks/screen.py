@@ -19,6 +19,7 @@ from mltop.tui.app.selection import first_of
 from mltop.tui.app.session import DumpResult
 from mltop.tui.render.cells import Cell, wrap
 from mltop.tui.render.findings import happenings
+from mltop.tui.render.keycaps import KEYCAPS
 from mltop.tui.render.problems import Scope, lines_of, told_of
 from mltop.tui.render.stacks.report import Around, KeyedLine, ReportLines, Target, in_order
 from mltop.tui.render.stacks.verdict import job_words, jobs_left_out
@@ -32,9 +33,12 @@ from mltop.tui.widgets.cell_view import CursorView
 
 MOST_JOBS = 32
 BEFORE_S = 600.0
-NO_DUMP = "no dump yet: press t to dump the stacks of all ranks and judge them"
 NONE_THEN = "no stacks were dumped before this moment"
 NO_RANK = Notice("the cursor is on no rank", "warn")
+
+
+def no_dump() -> str:
+    return f"no dump yet: press {KEYCAPS['dump']} to dump the stacks of all ranks and judge them"
 
 
 class StacksScreen(Pane):
@@ -58,7 +62,7 @@ class StacksScreen(Pane):
         self._was: Location | None = None
 
     def body(self) -> Iterable[Widget]:
-        yield CellLines(id="report", classes="gap-above", empty_text=NO_DUMP)
+        yield CellLines(id="report", classes="gap-above", empty_text=no_dump())
 
     def titles(self, picture: Picture) -> list[str]:
         result = self.mltop.investigation.result
@@ -76,7 +80,7 @@ class StacksScreen(Pane):
     def fill(self, picture: Picture) -> None:
         report, dump = self.query_one("#report", CellLines), self.mltop.investigation
         here = self.mltop.trail.here
-        report.empty_text = NONE_THEN if self.mltop.paused else "" if dump.dumping else NO_DUMP
+        report.empty_text = NONE_THEN if self.mltop.paused else "" if dump.dumping else no_dump()
         if here.ranks is not None and here.job is not None:
             lines = [KeyedLine(line) for line in self._compared_lines(here.job, [*here.ranks][:2])]
         else:
@@ -138,7 +142,7 @@ class StacksScreen(Pane):
         told = told_of(stands, (), Scope(one=len(picture.view.nodes) == 1, acts=self.acts))
         room = max(len(told), self.size.height - 6)
         lines = [*map(KeyedLine, lines_of(told, now, width, room).lines), KeyedLine(())]
-        lines.append(KeyedLine([Cell(NO_DUMP, "dim")]))
+        lines.append(KeyedLine([Cell(no_dump(), "dim")]))
         job = JobKey(stands[0].job, stands[0].uid)
         drawn = job_graph(self.mltop, job, stands[0], width, self.size.height - 5 - len(lines))
         return [*lines, *([KeyedLine(()), *map(KeyedLine, drawn)] if drawn else [])]
@@ -221,7 +225,9 @@ class StacksScreen(Pane):
         rank, marked = ranks.first, self._compared
         if marked is None or marked[0] != report.job_key or marked[1] == rank:
             self._compared = report.job_key, rank
-            self.mltop.tell(Notice(f"rank {rank} is marked: x on another rank shows both side by side", "accent"))
+            self.mltop.tell(
+                Notice(f"rank {rank} is marked: {KEYCAPS['compare']} on another rank shows both side by side", "accent")
+            )
             return
         self._compared = None
         both = Ranges.of([marked[1], rank])
@@ -253,7 +259,7 @@ def _scope_lines(result: DumpResult, width: int) -> list[list[Cell]]:
     if not result.nodes:
         return []
     marked = f"of {counted(len(result.nodes), 'marked node')} ({first_of(result.nodes)}): "
-    said = "the verdict does not know ranks elsewhere, t without marks dumps all"
+    said = f"the verdict does not know ranks elsewhere, {KEYCAPS['dump']} without marks dumps all"
     return [*wrap([Cell(marked, "warn"), Cell(said, "dim")], width, indent=4), []]
 
 
