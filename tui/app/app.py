@@ -58,7 +58,7 @@ from mltop.tui.widgets.steps import Steps
 
 if TYPE_CHECKING:
     from mltop.probes.investigate.probing.wanted import ProbeWanted
-    from mltop.probes.model import ProbeKind
+    from mltop.probes.model import JobReport, ProbeKind
     from mltop.probes.model.incident import JobMotion
     from mltop.probes.reach.view import FleetView
 
@@ -486,6 +486,9 @@ class MltopApp(FailSafe, PaintingApp, TravellingApp, HandsApp):
         else:
             return False
         return True
+
+    def join_stacks(self, reports: Sequence[JobReport]) -> None:
+        self.feed.take_stacks(reports)
 
     def newest_view(self) -> FleetView:
         return self.newest.view if self.newest is not None else self.session.view()

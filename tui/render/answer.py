@@ -260,7 +260,6 @@ def _dump() -> tuple[str, str]:
     return KEYCAPS["dump"], "dumps stacks"
 
 
-
 def _of_findings(firing: Sequence[Incident], others: Sequence[Finding], now: float) -> Answer:
     counts: Counter[str] = Counter([*(one.severity for one in firing), *(one.severity for one in others)])
     words = [f"{counts[name]} {SEVERITY[name][0]}" for name in ("critical", "warning") if counts[name]]

@@ -41,7 +41,7 @@ class Line:
 class Known:
     """What is known beside the incident itself. ``users``: of processes, by node and pid; ``stacks``: of its job in the
     newest dump; ``apart``: other things that are wrong; ``here``: the nodes that are watched; ``now``: unix s.
-    ``acts``: what mltop itself would do, in words.
+    ``acts``: what mltop itself would do, in words; ``ras``: what was asked of NCCL, and when.
     """
 
     now: float
@@ -50,6 +50,7 @@ class Known:
     stacks: Sequence[StackDigest] = ()
     apart: Sequence[Told] = ()
     acts: Mapping[Act, str] = field(default_factory=keys_on)
+    ras: Sequence[Cell] = ()
 
     @property
     def several(self) -> bool:
@@ -113,7 +114,7 @@ class Page:
         blocks = (
             [*self._what(), *self._who(), *self._since(), *self._suffers()],
             self._actions(),
-            self._evidence(),
+            [*self._evidence(), *(self._labelled("ras", self.known.ras, 2) if self.known.ras else [])],
             self._stack(),
             [*self._explains(), *self._apart()],
         )

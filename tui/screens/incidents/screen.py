@@ -10,6 +10,7 @@ from textual.widget import Widget
 
 from mltop.probes.model import Incident, JobKey, StackDigest
 from mltop.tui.app.feed import Picture
+from mltop.tui.app.keys import ASKS
 from mltop.tui.app.navigation import Location
 from mltop.tui.render.answer import Answer, Ways, opens_words
 from mltop.tui.render.cells import Cell, plain
@@ -30,6 +31,7 @@ class IncidentsScreen(Pane):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("n", "neighbour(1)", "next", show=False, tooltip="to the next incident"),
+        Binding("i", "ask_ras", "ras", show=False, tooltip=f"ask NCCL's RAS about this job, once{ASKS}"),
         Binding("N", "neighbour(-1)", "before", show=False, tooltip="to the incident before"),
     ]
     lines_are = "lines of incidents"
@@ -150,7 +152,9 @@ class IncidentsScreen(Pane):
             if not any(finding.identity in explained for finding in one.findings)
         ]
         here = frozenset(node.node for node in picture.view.nodes)
-        return Known(picture.view.taken_at, here, users, self._stacks(incident), apart, self.acts)
+        now = picture.view.taken_at
+        ras = self.mltop.ras_cells(JobKey(incident.job, incident.uid), now) if incident.job else ()
+        return Known(now, here, users, self._stacks(incident), apart, self.acts, ras)
 
     def _stacks(self, incident: Incident) -> list[StackDigest]:
         """Those of its job in the newest dump, main threads first."""
@@ -167,6 +171,14 @@ class IncidentsScreen(Pane):
         opens = next((line.opens for line in self._lines if line.key == event.key and line.opens is not None), None)
         if opens is not None:
             self.mltop.drill(opens)
+
+    def action_ask_ras(self) -> None:
+        """About the job of the incident that is shown, or that the cursor is on."""
+        key = self.query_one("#all", CellLines).cursor_key
+        at_cursor = next((one.incident for one in self._told if one.key == key), None)
+        incident = self._last if self._here else at_cursor
+        hung = incident is not None and incident.kind == "hang" and incident.until is None
+        self.mltop.ask_ras(JobKey(incident.job, incident.uid) if incident is not None and hung else None)
 
     def action_neighbour(self, step: int) -> None:
         """Of the one that is shown whole; from the last to the first."""

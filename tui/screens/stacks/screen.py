@@ -14,6 +14,7 @@ from mltop.probes.model import Incident, JobKey, JobReport, NodeState, StackDige
 from mltop.probes.model.ranks import Ranges
 from mltop.probes.model.units import clock_time, counted
 from mltop.tui.app.feed import Picture
+from mltop.tui.app.keys import ASKS
 from mltop.tui.app.navigation import Location
 from mltop.tui.app.selection import first_of
 from mltop.tui.app.session import DumpResult
@@ -46,6 +47,7 @@ class StacksScreen(Pane):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("x", "compare", "compare", tooltip="mark this rank; on another: both stacks side by side"),
+        Binding("i", "ask_ras", "ras", tooltip=f"ask NCCL's RAS about this job, once{ASKS}"),
         Binding(
             "C", "native", "C frames", show=False, tooltip="dump the selected rank once more, with the frames of C"
         ),
@@ -123,6 +125,7 @@ class StacksScreen(Pane):
                 judged,
                 frozenset(self._unfolded),
                 self.keeps,
+                ras=self.mltop.ras_cells(report.job_key, picture.view.taken_at),
             )
             lines += [KeyedLine(())] if place else []
             lines += ReportLines(at, report, around, width).lines()
@@ -233,6 +236,24 @@ class StacksScreen(Pane):
         both = Ranges.of([marked[1], rank])
         label = f"ranks {min(both)} and {max(both)}"
         self.mltop.drill(Location("stacks", job=report.job_key, ranks=both, label=label))
+
+    def action_ask_ras(self) -> None:
+        """About the job that the cursor is on, else the first that stands."""
+        report, _ = self._at_cursor()
+        result = self.mltop.investigation.result
+        reports = [result.reports[at] for at in in_order(result.reports)] if result is not None else []
+        first = next((one for one in reports if one.verdict.stands_still), None) or next(iter(reports), None)
+        stands = (
+            (one for one in self.mltop.picture.incidents if one.until is None and one.kind == "hang")
+            if (self.mltop.picture is not None)
+            else ()
+        )
+        at = report or first
+        if at is not None:
+            self.mltop.ask_ras(at.job_key)
+        else:
+            hung = next(iter(stands), None)
+            self.mltop.ask_ras(JobKey(hung.job, hung.uid) if hung is not None else None)
 
     def action_native(self) -> None:
         key = self._rank_key(*self._at_cursor())
