@@ -284,9 +284,12 @@ class RasDesk:
         self,
         hub: Hub,
         motions: Callable[[], Sequence[JobMotion]] = tuple,
+        newest: Callable[[str], Sample | None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """``newest``: the newest sample of a node, else the hub's. ``clock``: monotonic s."""
         self._hub, self._motions, self._clock = hub, motions, clock
+        self._newest = newest or (lambda node: hub.node(node).sample)
         self._kept: dict[JobKey, _Kept] = {}
         self._lock = threading.Lock()
 
@@ -310,9 +313,12 @@ class RasDesk:
             before = self._kept.get(key)
             kept = self._kept[key] = _Kept(self._clock())
         _ask(self._hub, job)
-        kept.answer = job.answers[0] if job.answers else None
-        kept.told = _told_of(job, before.answer if before is not None else None)
-        return kept.told
+        told = _told_of(job, before.answer if before is not None else None)
+        if job.answers:
+            kept.answer, kept.told = job.answers[0], told
+        elif before is not None:  # what it said then still holds
+            kept.answer, kept.told = before.answer, before.told
+        return told
 
     def joined(self, reports: Sequence[JobReport]) -> tuple[JobReport, ...]:
         """With what was told of their jobs."""
@@ -320,8 +326,8 @@ class RasDesk:
         return tuple(joined_with(report, kept) for report in reports)
 
     def _looked_at(self, report: JobReport, *, consent: bool) -> tuple[_Asked | None, RasRefusal | None]:
-        views = (self._hub.node(node) for node in {digest.node for digest in report.digests if digest.node})
-        job = _asked(report, known(view.sample for view in views))
+        nodes = {digest.node for digest in report.digests if digest.node}
+        job = _asked(report, known(map(self._newest, nodes)))
         if job is None:
             return None, _of_nobody(report)
         kept = self._kept.get(report.job_key)

@@ -635,3 +635,18 @@ async def test_a_click_on_line_1_opens_what_it_says() -> None:
 
 def test_defaults_are_plain() -> None:
     assert replace(Config()) == Config()
+
+
+async def test_sentences_name_the_keys_that_the_configuration_gives() -> None:
+    """The keys that they have by themselves do something else now, or nothing."""
+    keys = {"dump": "ctrl+t", "incidents": "f8", "stacks": "f7", "open": "o", "back": "backspace"}
+    async with opened(size=(120, 40), config=Config(keys=keys)) as screen:
+        await screen.shows("o: all about this finding")
+        await screen.press("f7")
+        await screen.shows("press ^T to dump")
+        await screen.press("ctrl+t")
+        await screen.shows("Backspace cancels")
+        screen.session.dumps[-1].finish()
+        await screen.shows("HANG", "F8: all that is wrong")
+        await screen.press("f8", "g")
+        await screen.shows("F7 shows all stacks")

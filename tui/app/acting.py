@@ -6,12 +6,12 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from textual.app import App
 from textual.message import Message
 
 from mltop.probes.investigate.acting import RankProcess, Results
-from mltop.probes.investigate.ras import RasPlan, RasTold
 from mltop.probes.model import JobKey, JobReport, RankStacks
 from mltop.probes.model.acts import SENT, DiagResult, LogTail, SignalName
 from mltop.probes.reach.view import FleetView
@@ -28,10 +28,13 @@ from mltop.tui.render.acts import (
     told_words,
     who,
 )
+from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.findings import Happening
-from mltop.tui.render.keycaps import KEYCAPS
 from mltop.tui.screens.bars import Notice
+
+if TYPE_CHECKING:  # what asks is imported when somebody wants to
+    from mltop.probes.investigate.ras import RasPlan, RasTold
 
 MOST_SAID = 500
 LOG_LINES, READ_EVERY_S = 200, 2.0
@@ -194,6 +197,8 @@ class Acting:
 
     def take_ras_plan(self, plan: RasPlan, now: float) -> Notice | None:
         """Why it must not be asked; None where the user is to be. ``now``: unix s, of the newest view."""
+        from mltop.probes.investigate.ras import RasTold
+
         self._looking.discard(plan.job)
         if not plan.why:
             return None
@@ -308,11 +313,10 @@ class ActingApp(App[None]):
         reports = result.reports if result is not None else ()
         report = next((one for one in reports if one.job_key == job), None)
         if report is None or self.investigation.dumping:
-            why = f"its stacks must be known first: {KEYCAPS['dump']} dumps them"
-            why = "no job that stands still is here" if job is None else why
-            self.tell(
-                Notice(f"NCCL's RAS is not asked: {'a dump runs' if self.investigation.dumping else why}", "warn")
-            )
+            why = "a dump runs" if self.investigation.dumping else "no job that stands still is here"
+            if job is not None and not self.investigation.dumping:
+                why = f"its stacks must be known first: {KEYCAPS['dump']} dumps them"
+            self.tell(Notice(f"NCCL's RAS is not asked: {why}", "warn"))
             return
         self.tell(self.acting.look_at_ras(self.session, report))
 

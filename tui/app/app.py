@@ -46,10 +46,10 @@ from mltop.tui.app.session import (
 from mltop.tui.app.shapes import Remember, Shapes
 from mltop.tui.app.stalls import StallAnswer, Stalls, StallWatch
 from mltop.tui.config.settings import DEFAULTS, Config
+from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.earlier import EarlierRanks
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.guarded import FAILURES, guarded
-from mltop.tui.render.keycaps import KEYCAPS
 from mltop.tui.screens.bars import FilterHistory, Notice, TypedBox, end_of_capture, end_of_dump, end_of_probe
 from mltop.tui.screens.lines import StatesSince
 from mltop.tui.terminal.painting import PaintingApp, terminal_busy

@@ -25,7 +25,7 @@ from mltop.tui.app.navigation import Location, Trail
 from mltop.tui.app.resources import DEFAULT, Order, Scene
 from mltop.tui.app.selection import Looked
 from mltop.tui.app.shapes import Shapes, columns_of, sort_of
-from mltop.tui.render.keycaps import KEYCAPS
+from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.screens.bars import FilterHistory, Notice, TypedBox
 from mltop.tui.terminal.driver import Guest
 

@@ -16,8 +16,8 @@ from mltop.probes.model.units import counted
 from mltop.probes.model.vocabulary import MotionPhase
 from mltop.tui.app.session import Investigation
 from mltop.tui.config.settings import AutoDump
+from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.cells import Cell, flow
-from mltop.tui.render.keycaps import KEYCAPS
 from mltop.tui.screens.bars import Notice
 
 StallAnswer = Literal["once", "always", "no"]

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from mltop.probes.investigate.acting import Facts, RankProcess, Results
-from mltop.probes.investigate.ras import RasPlan, RasTold
 from mltop.probes.model.acts import SENT, DiagResult, SignalFacts, SignalName, SignalResult
 from mltop.probes.model.ranks import fold
 from mltop.probes.model.sample import UNLIMITED
 from mltop.probes.model.units import clock_time, counted, seconds, size_words
 from mltop.tui.app.selection import first_of
+from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.cells import Cell, wrap
 from mltop.tui.render.findings import folded_names
-from mltop.tui.render.keycaps import KEYCAPS
 from mltop.tui.render.ranks import short_command
+
+if TYPE_CHECKING:
+    from mltop.probes.investigate.ras import RasPlan, RasTold
 
 Line = list[Cell]
 

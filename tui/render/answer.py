@@ -17,11 +17,11 @@ from mltop.probes.model.ranks import Ranges
 from mltop.probes.model.units import clock_time, counted, rough_time, seconds
 from mltop.probes.model.vocabulary import IncidentKind
 from mltop.probes.reach.view import FleetView, NodeView
+from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.cells import Cell, clip, line_width, wrap
 from mltop.tui.render.fleet.connecting import connecting_since
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.incidents import KINDS, age_text, kind_cell
-from mltop.tui.render.keycaps import KEYCAPS
 from mltop.tui.render.states import SEVERITY, gravity
 
 MIN_HEADLINE = 16  # cells

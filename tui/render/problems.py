@@ -14,12 +14,11 @@ from mltop.probes.model import Culprit, Finding, Gap, Incident
 from mltop.probes.model.ranks import Ranges, ranks_text
 from mltop.probes.model.units import clock_time, rough_time, seconds
 from mltop.probes.model.vocabulary import Act
-from mltop.tui.render.advice import advice, keys_on
+from mltop.tui.render.advice import KEYCAPS, advice, keys_on
 from mltop.tui.render.cells import Cell, clip, line_width, wrap
 from mltop.tui.render.findings import Problem, problems_of
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.incidents import kind_cell
-from mltop.tui.render.keycaps import KEYCAPS
 from mltop.tui.render.states import SEVERITY
 
 WIDE = 110

@@ -15,10 +15,10 @@ from mltop.probes.model.text import clean
 from mltop.probes.reach.view import FleetView
 from mltop.tui.app.selection import first_of
 from mltop.tui.filters import Filter
+from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.cells import Cell, clip, flow, line_width
 from mltop.tui.render.findings import folded_names
 from mltop.tui.render.glyphs import bar
-from mltop.tui.render.keycaps import KEYCAPS
 from mltop.tui.render.states import elapsed_text
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mltop.probes.model.text import clean
 from mltop.tui.app.navigation import gpu_of_row
 from mltop.tui.app.selection import Looked
-from mltop.tui.render.keycaps import KEYCAPS
+from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.screens.bars import Notice
 from mltop.tui.screens.tabled import TabledScreen
 from mltop.tui.screens.tables import rank_of

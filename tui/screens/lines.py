@@ -8,12 +8,12 @@ from mltop.probes.investigate.advice import advised
 from mltop.probes.model import Gap, HostSample
 from mltop.probes.model.units import UNKNOWN, bytes_text, clock_time, counted, known, number, of, percent, seconds
 from mltop.probes.reach.view import Connection, FleetView, NodeView
+from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.cells import Cell, clip, flow, wrap
 from mltop.tui.render.findings import is_missed, merged_gaps
 from mltop.tui.render.fleet.heat import ratio
 from mltop.tui.render.fleet.nodes import state_sentence
 from mltop.tui.render.glyphs import GLYPHS, bar
-from mltop.tui.render.keycaps import KEYCAPS
 from mltop.tui.render.palette import RAMP_STEPS
 
 INDENT = 5

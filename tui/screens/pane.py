@@ -19,12 +19,11 @@ from mltop.tui.app.keys import PANE_BINDINGS, named
 from mltop.tui.app.navigation import Location
 from mltop.tui.app.past.track import DRAWN_S, ShownHistory
 from mltop.tui.app.stalls import question_line
-from mltop.tui.render.advice import keys_on
+from mltop.tui.render.advice import KEYCAPS, keys_on
 from mltop.tui.render.answer import Answer, Situation, Ways, answer_of, opens_words
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.fleet.header import header_cells
 from mltop.tui.render.guarded import guarded
-from mltop.tui.render.keycaps import KEYCAPS
 from mltop.tui.screens.bars import (
     FilterBox,
     Notice,

@@ -11,7 +11,7 @@ from mltop.probes.investigate.acting import RankProcess
 from mltop.probes.reach.view import NodeView
 from mltop.tui.app.keys import ASKS
 from mltop.tui.app.navigation import Location
-from mltop.tui.render.keycaps import KEYCAPS
+from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.screens.bars import Notice
 from mltop.tui.screens.pane import Pane
 from mltop.tui.screens.tables import rank_of

@@ -16,9 +16,9 @@ from mltop.tui.app.feed import Picture
 from mltop.tui.app.past.past import Past
 from mltop.tui.app.past.track import SPAN_S
 from mltop.tui.app.session import Investigation, RecordingRead
+from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.earlier import EarlierRanks
 from mltop.tui.render.guarded import guarded
-from mltop.tui.render.keycaps import KEYCAPS
 from mltop.tui.screens.bars import Notice
 
 AGAIN_S = 0.5  # a key that comes again within this time goes on: its steps grow

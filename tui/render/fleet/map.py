@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from mltop.probes.model.ranks import Ranges
 from mltop.probes.reach.view import NodeView
+from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.cells import Cell, clip, flow, line_width, styled
 from mltop.tui.render.fleet.heat import (
     ERROR,
@@ -31,7 +32,6 @@ from mltop.tui.render.fleet.heat import (
 )
 from mltop.tui.render.fleet.nodes import gpus_per_glyph, node_state
 from mltop.tui.render.glyphs import GLYPHS
-from mltop.tui.render.keycaps import KEYCAPS
 from mltop.tui.render.states import NODE_STYLE
 
 NAME_MOST = 24  # cells

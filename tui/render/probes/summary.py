@@ -16,9 +16,9 @@ from mltop.probes.judge.nodes import folded, kind_of_reason
 from mltop.probes.model.probe import PastResult
 from mltop.probes.model.units import UNKNOWN, bandwidth, clock_time, flops, size_text
 from mltop.probes.model.vocabulary import ProbeKind
+from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.cells import Cell, flow, wrap
 from mltop.tui.render.glyphs import GLYPHS, bar, sparkline
-from mltop.tui.render.keycaps import KEYCAPS
 from mltop.tui.render.probes.kinds import DOES, title_of, where_text
 from mltop.tui.render.states import elapsed_text
 from mltop.tui.render.units import heights, middle

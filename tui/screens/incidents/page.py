@@ -12,12 +12,11 @@ from mltop.probes.model.ranks import ranks_text
 from mltop.probes.model.units import clock_time, counted
 from mltop.probes.model.vocabulary import Act
 from mltop.tui.app.navigation import Location, gpu_location
-from mltop.tui.render.advice import advice, keys_on
+from mltop.tui.render.advice import KEYCAPS, advice, keys_on
 from mltop.tui.render.cells import Cell, wrap
 from mltop.tui.render.findings import explained
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.incidents import age_text, source_words
-from mltop.tui.render.keycaps import KEYCAPS
 from mltop.tui.render.problems import Told
 from mltop.tui.render.stacks.frames import chain_cells
 from mltop.tui.render.stacks.verdict import how_cell

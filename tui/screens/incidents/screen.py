@@ -12,9 +12,9 @@ from mltop.probes.model import Incident, JobKey, StackDigest
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.keys import ASKS
 from mltop.tui.app.navigation import Location
+from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.answer import Answer, Ways, opens_words
 from mltop.tui.render.cells import Cell, plain
-from mltop.tui.render.keycaps import KEYCAPS
 from mltop.tui.render.problems import Scope, Told, ended_of, lines_of, tells_of, told_of
 from mltop.tui.screens.incidents.page import Known, Line, Page, incident_of
 from mltop.tui.screens.job_graph import LEAST_ROWS, job_graph
@@ -173,12 +173,13 @@ class IncidentsScreen(Pane):
             self.mltop.drill(opens)
 
     def action_ask_ras(self) -> None:
-        """About the job of the incident that is shown, or that the cursor is on."""
+        """About the job of the incident that is shown; of all: that the cursor is on, else the gravest that hangs."""
         key = self.query_one("#all", CellLines).cursor_key
-        at_cursor = next((one.incident for one in self._told if one.key == key), None)
-        incident = self._last if self._here else at_cursor
-        hung = incident is not None and incident.kind == "hang" and incident.until is None
-        self.mltop.ask_ras(JobKey(incident.job, incident.uid) if incident is not None and hung else None)
+        told = sorted(self._told, key=lambda one: one.key != key)
+        listed = [self._last] if self._here else [one.incident for one in told]
+        hung = (one for one in listed if one is not None and one.kind == "hang" and one.until is None)
+        incident = next(hung, None)
+        self.mltop.ask_ras(JobKey(incident.job, incident.uid) if incident is not None else None)
 
     def action_neighbour(self, step: int) -> None:
         """Of the one that is shown whole; from the last to the first."""

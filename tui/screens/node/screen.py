@@ -16,12 +16,11 @@ from mltop.probes.reach.view import NodeView
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.navigation import Location, gpu_location, gpu_of_row
 from mltop.tui.app.selection import Looked
-from mltop.tui.render.advice import advice
+from mltop.tui.render.advice import KEYCAPS, advice
 from mltop.tui.render.cells import Cell, wrap
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.graph import LABEL_WIDTH, stacked
 from mltop.tui.render.guarded import guarded
-from mltop.tui.render.keycaps import KEYCAPS
 from mltop.tui.render.problems import Scope, Told, height_of, told_of
 from mltop.tui.screens.lines import (
     connection_cells,

@@ -18,9 +18,9 @@ from mltop.tui.app.keys import ASKS
 from mltop.tui.app.navigation import Location
 from mltop.tui.app.selection import first_of
 from mltop.tui.app.session import DumpResult
+from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.cells import Cell, wrap
 from mltop.tui.render.findings import happenings
-from mltop.tui.render.keycaps import KEYCAPS
 from mltop.tui.render.problems import Scope, lines_of, told_of
 from mltop.tui.render.stacks.report import Around, KeyedLine, ReportLines, Target, in_order
 from mltop.tui.render.stacks.verdict import job_words, jobs_left_out
@@ -240,20 +240,12 @@ class StacksScreen(Pane):
     def action_ask_ras(self) -> None:
         """About the job that the cursor is on, else the first that stands."""
         report, _ = self._at_cursor()
-        result = self.mltop.investigation.result
+        result, picture = self.mltop.investigation.result, self.mltop.picture
         reports = [result.reports[at] for at in in_order(result.reports)] if result is not None else []
-        first = next((one for one in reports if one.verdict.stands_still), None) or next(iter(reports), None)
-        stands = (
-            (one for one in self.mltop.picture.incidents if one.until is None and one.kind == "hang")
-            if (self.mltop.picture is not None)
-            else ()
-        )
-        at = report or first
-        if at is not None:
-            self.mltop.ask_ras(at.job_key)
-        else:
-            hung = next(iter(stands), None)
-            self.mltop.ask_ras(JobKey(hung.job, hung.uid) if hung is not None else None)
+        report = report or next((one for one in reports if one.verdict.stands_still), next(iter(reports), None))
+        incidents = picture.incidents if picture is not None else ()
+        hung = (JobKey(one.job, one.uid) for one in incidents if one.until is None and one.kind == "hang")
+        self.mltop.ask_ras(report.job_key if report is not None else next(hung, None))
 
     def action_native(self) -> None:
         key = self._rank_key(*self._at_cursor())

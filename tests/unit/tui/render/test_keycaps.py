@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mltop.tui.app.keys import PANES, _everywhere, key_names
-from mltop.tui.render.keycaps import DEFAULTS, Keycaps
+from mltop.tui.render.advice import DEFAULTS, Keycaps
 
 
 def test_every_key_that_a_sentence_names_is_one_of_its_action() -> None:
