@@ -647,6 +647,6 @@ async def test_sentences_name_the_keys_that_the_configuration_gives() -> None:
         await screen.press("ctrl+t")
         await screen.shows("Backspace cancels")
         screen.session.dumps[-1].finish()
-        await screen.shows("HANG", "F8: all that is wrong")
+        await screen.shows("HANG", "F8 lists all")
         await screen.press("f8", "g")
         await screen.shows("F7 shows all stacks")
