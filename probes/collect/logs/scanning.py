@@ -38,6 +38,8 @@ NEEDLES = (
     b"monitoredB",
     b"acquire GIL",
     b"nranks",
+    b"world",
+    b"MEMBER:",
     b"been open for",
     b"(exitcode",
     b"CANCELLED",
