@@ -289,6 +289,10 @@ ANCHORS: tuple[Anchor, ...] = (
     _anchor(
         "nranks", r"\brank (\d+) nranks (\d+)", "world", lambda m: {"group_rank": int(m[1]), "sequence": int(m[2])}
     ),
+    # What launchers and frameworks say of how many ranks there are: DeepSpeed, Megatron, Lightning.
+    _anchor("dist_world_size=", r"\bdist_world_size=(\d+)", "world", lambda m: {"sequence": int(m[1])}),
+    _anchor("using world size:", r"using world size: (\d+)", "world", lambda m: {"sequence": int(m[1])}),
+    _anchor("MEMBER:", r"GLOBAL_RANK: \d+, MEMBER: \d+/(\d+)", "world", lambda m: {"sequence": int(m[1])}),
 )
 THINNED = re.compile(r"\[repeated \d+x across cluster\]")
 _GROUP = re.compile(
@@ -318,6 +322,9 @@ def _plausible(anchor: Anchor, match: re.Match[str]) -> Fields | None:
         fields = anchor.fields(match)
     except (ValueError, OverflowError):  # thousands of digits, several points
         return None
+    launched, ended = fields.get("enqueued"), fields.get("completed")
+    if isinstance(launched, int) and isinstance(ended, int) and not -1 <= ended <= launched:
+        fields = {**fields, "completed": None}  # torch 2.3 and 2.4 print what is in memory, before the first has ended
     figures = [value for value in fields.values() if isinstance(value, (int, float))]
     return fields if all(abs(value) < _LARGEST for value in figures) else None
 

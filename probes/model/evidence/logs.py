@@ -149,6 +149,11 @@ class LogEvent:
         return CLASS_OF[self.kind]
 
     @property
+    def waited_since(self) -> float | None:
+        """When it began to wait; unix s."""
+        return self.at - self.ran_s if self.is_dated and self.at is not None and self.ran_s is not None else None
+
+    @property
     def where(self) -> str:
         return f"{self.file}:{self.line}"
 

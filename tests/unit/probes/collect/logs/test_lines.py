@@ -278,3 +278,50 @@ def test_numbers_that_are_none(tmp_path: Path, line: str) -> None:
 def test_the_rest_of_another_line_is_not_joined(tmp_path: Path) -> None:
     file = read(tmp_path, HEAD + TRIPLE, "[rank6]: [E1103 10:00:06.12", "7 ProcessGroupNCCL.cpp:1] x")
     assert [event.completed for event in file.events] == [39]
+
+
+@pytest.mark.parametrize(
+    ("before", "speaker"),
+    [
+        ("[80746] ", Speaker(rank=3)),
+        ("   123\t", Speaker(rank=3)),
+        ("train/node3/stderr.log:123:", Speaker(rank=3)),
+        ("2026-11-02T10:00:05.123456789Z ", Speaker(rank=3)),
+        ("2026-11-02 10:00:05,123 ", Speaker(rank=3)),
+        ("2026-11-02T10:00:05.1+01:00 stderr F ", Speaker(rank=3)),
+        ("[pod/train-worker-0/pytorch] ", Speaker(rank=3)),
+        ("worker-0  | ", Speaker(rank=3)),
+        ("node03: ", Speaker(rank=3, node="node03")),
+        ("10.0.0.1: ", Speaker(rank=3, node="10.0.0.1")),
+        ("node03: [default7]:", Speaker(rank=3, local_rank=7, node="node03")),
+        ("[1,3]<stderr>:", Speaker(rank=3, task=3)),
+        ("[prterun-n1-7@1,3]<stderr>: ", Speaker(rank=3, task=3)),
+        ("[2025-05-10 00:18:21] (WorkerDict pid=12, ip=train-13-w-0) ", Speaker(rank=3, node="train-13-w-0", pid=12)),
+        ("[36m(ActorModelRayActor pid=12)[0m ", Speaker(rank=3, pid=12)),
+    ],
+)
+def test_what_other_tools_put_in_front(tmp_path: Path, before: str, speaker: Speaker) -> None:
+    """A sub-group's number of a rank is not the rank's, where the line says both."""
+    line = before + HEAD.replace("rank7", "rank3").replace("default_pg) Rank 7", "mesh_tp) Rank 1") + TIMEOUT
+    event = only(tmp_path, line)
+    assert (event.speaker, event.rank, event.group_rank) == (speaker, 3, 1)
+
+
+@pytest.mark.parametrize(
+    "line", ["ValueError: [rank3]: no such", "RuntimeError: peer said [rank3]: no", "my.pkg.BadShardError: [rank3]: x"]
+)
+def test_what_an_exception_says_is_no_prefix(line: str) -> None:
+    assert speaker_of(line) == (Speaker(), line)
+    assert speaker_of(f"[rank2]: {line}") == (Speaker(rank=2), line)
+
+
+def test_a_write_that_begins_after_a_progress_bars_blank(tmp_path: Path) -> None:
+    assert only(tmp_path, f"1%| | 24/1752 [01:08<1:22:56] {HEAD}{TIMEOUT}").rank == 7
+
+
+@pytest.mark.parametrize("completed", ["93459313471793", "2", "-7"])
+def test_what_no_counter_can_be_is_unknown(tmp_path: Path, completed: str) -> None:
+    """torch 2.4, before anything was completed."""
+    said = f"Timeout at NCCL work: 1, last enqueued NCCL work: 1, last completed NCCL work: {completed}."
+    event = only(tmp_path, HEAD + said)
+    assert (event.enqueued, event.completed) == (1, None)
