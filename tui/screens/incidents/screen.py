@@ -31,7 +31,7 @@ class IncidentsScreen(Pane):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("n", "neighbour(1)", "next", show=False, tooltip="to the next incident"),
-        Binding("i", "ask_ras", "ras", show=False, tooltip=f"ask NCCL's RAS about this job, once{ASKS}"),
+        Binding("i", "ask_ras", "ras", tooltip=f"ask NCCL's RAS about this job, once{ASKS}"),
         Binding("N", "neighbour(-1)", "before", show=False, tooltip="to the incident before"),
     ]
     lines_are = "lines of incidents"
