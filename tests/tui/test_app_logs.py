@@ -69,3 +69,15 @@ async def test_what_a_rank_wrote_before_it_ended_is_still_told() -> None:
         await screen.press("3", "enter")
         await screen.shows("IN ITS LOG", "Watchdog caught a timeout", "/out.log:57")
         await screen.shows_not("another's")
+
+
+async def test_the_name_of_the_file_stays_while_its_lines_scroll() -> None:
+    session = ActingSession()
+    session.tails = [OUT]
+    async with opened(session, size=(80, 24)) as screen:
+        await screen.press("3", "l")
+        text = await screen.shows("> log of rank 0", "step 89", "LOG /scratch/run7/rank0.out")
+        assert "step 60" not in text
+        await screen.press("home")
+        text = await screen.shows("step 0", "LOG /scratch/run7/rank0.out")
+        assert text.count("LOG ") == 1

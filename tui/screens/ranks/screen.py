@@ -13,12 +13,14 @@ from textual.widget import Widget
 
 from mltop.probes.investigate.acting import RankProcess
 from mltop.probes.model import Incident, JobKey, RankSample, StackDigest
+from mltop.probes.model.acts import LogTail
 from mltop.probes.model.units import bytes_text, clock_time
 from mltop.probes.reach.view import NodeView
 from mltop.tui.app.acting import ReadLog
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.navigation import Location
 from mltop.tui.app.session import Acts
+from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.cells import Cell, wrap
 from mltop.tui.render.fleet.heat import MARK
 from mltop.tui.render.guarded import guarded
@@ -135,9 +137,15 @@ class RanksScreen(RanksPane):
     def _open_part(self, part: str) -> None:
         node, _, pid = (self.query_one(RankTable).cursor_key or "").rpartition("/")
         if pid.isdecimal():
-            self.mltop.drill(Location("rank", node, pid=int(pid), part=part, label=f"{part} of {pid}"))
+            rank = rank_of(self.node_view(node), int(pid))
+            whose = pid if rank is None or rank.rank is None else f"rank {rank.rank}"
+            self.mltop.drill(Location("rank", node, pid=int(pid), part=part, label=f"{part} of {whose}"))
         else:
             self.mltop.tell(Notice("no process is under the cursor", "warn"))
+
+
+def no_dump() -> str:
+    return f"no dump of this rank yet: press {KEYCAPS['dump']}"
 
 
 class RankScreen(RanksPane):
@@ -155,7 +163,7 @@ class RankScreen(RanksPane):
     def body(self) -> Iterable[Widget]:
         yield RankTable()
         yield TextLines(id="about")
-        yield CellLines(id="stack", classes="gap-above", empty_text="no dump of this rank yet: press t")
+        yield CellLines(id="stack", classes="gap-above", empty_text=no_dump())
 
     def node_at_cursor(self) -> str:
         return self.mltop.trail.here.node
@@ -166,12 +174,14 @@ class RankScreen(RanksPane):
         this_rank = [row for row in rows if row.key == f"{here.node}/{here.pid}"]
         self.put(self.query_one(RankTable), columns, this_rank, empty_text=f"pid {here.pid} is gone")
         rank = rank_of(node, here.pid)
-        self.set_part("#about", about_lines(rank, self.size.width, held_lines(node, rank)) if rank is not None else [])
         width = self.size.width - 1
         log = self._log(rank) if rank is not None else None
+        files = log_heads(log) if here.part == LOG else []
+        about = about_lines(rank, self.size.width, held_lines(node, rank)) if rank is not None else []
+        self.set_part("#about", [[], *files, []] if files else about)  # its files stay while their lines scroll
         told = told_lines(node, here.pid, width)
         if here.part == LOG:
-            read = log_lines(log, width)
+            read = log_lines(log, width)[len(files) == 1 :]
             lines = [*told, *([[]] if told and read else []), *read]
         elif here.part == ENVIRONMENT:
             lines = environment_lines(rank, width)
@@ -276,10 +286,19 @@ def log_lines(log: ReadLog | None, width: int, most: int | None = None) -> list[
             continue
         shown = tail.lines if most is None else [line for line in tail.lines if line.strip()][-most:]
         if most is None or shown:
-            written = f"  {bytes_text(tail.size_bytes)}, written {clock_time(tail.written_at)}"
-            lines += [*([[]] if lines else []), [Cell("LOG ", "head"), Cell(tail.file), Cell(written, "dim")]]
+            lines += [*([[]] if lines else []), _head_of(tail)]
             lines += [cells for line in shown for cells in wrap([Cell(line)], width, 4)]
     return lines
+
+
+def log_heads(log: ReadLog | None) -> list[list[Cell]]:
+    """The names of the files that it writes to."""
+    return [_head_of(tail) for tail in log.tails if tail.file] if log is not None else []
+
+
+def _head_of(tail: LogTail) -> list[Cell]:
+    written = f"  {bytes_text(tail.size_bytes)}, written {clock_time(tail.written_at)}"
+    return [Cell("LOG ", "head"), Cell(tail.file), Cell(written, "dim")]
 
 
 def environment_lines(rank: RankSample | None, width: int) -> list[list[Cell]]:
