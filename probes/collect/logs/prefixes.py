@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from calendar import timegm
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -51,6 +52,7 @@ _OTHERS = (
     r"[^\s\[\]()\"']{1,200}(?: std(?:out|err) [FP])?(?: \|)?",
 )
 _STRANGE = re.compile(rf"\s*(?:{'|'.join(_OTHERS)})[ \t]*{_KNOWN}")
+_BY_HOST, _LEAST_BY_HOST = 0.8, 4  # share of lines, and how many there must be
 _NO_HOST = re.compile(r"(?:Error|Exception|Warning|Interrupt|Exit)$|^[A-Z]+$|^\d+$")
 _HOST = re.compile(r"\s*([A-Za-z\d][\w.-]{0,80}): ")
 _SPLIT = re.compile(r"(?<=[^\s:)\]])(?=\[rank\d{1,8}\]:)|(?<=[\] ])(?=\[rank\d{1,8}\]:\[[EWIF])")
@@ -122,10 +124,21 @@ def _unix(parts: tuple[int, int, int, int, int, int], fraction: str | None, zone
     return timegm(whole.timetuple()) - (-offset if zone.startswith("-") else offset) + part
 
 
-def speaker_of(line: str) -> tuple[Speaker, str]:
-    """Who wrote a line, and what is left of it."""
+def is_by_host(lines: Sequence[str]) -> bool:
+    """Whether each line begins with its host, as pdsh's and DeepSpeed's do: most have a name with a digit in front."""
+    written = [line for line in lines if line.strip()]
+    names = [match[1] for match in map(_HOST.match, written) if match is not None and not _NO_HOST.search(match[1])]
+    hosts = {name for name in names if any(letter.isdigit() for letter in name)}
+    return len(written) >= _LEAST_BY_HOST and sum(name in hosts for name in names) >= _BY_HOST * len(written)
+
+
+def speaker_of(line: str, *, by_host: bool = False) -> tuple[Speaker, str]:
+    """Who wrote a line, and what is left of it. ``by_host``: of a file in which each line begins with its host."""
     speaker = Speaker()
     rest = line
+    host = _HOST.match(line) if by_host else None
+    if host is not None and not _NO_HOST.search(host[1]):
+        speaker, rest = replace(speaker, node=host[1]), line[host.end() :]
     for _ in range(5):
         found = _one_prefix(speaker, rest) or _strange(speaker, rest)
         if found is None:

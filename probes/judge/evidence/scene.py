@@ -110,7 +110,8 @@ class Attempt:
     @property
     def has_trouble(self) -> bool:
         return any(
-            event.event_class in _TROUBLE or (event.kind == "exit" and event.code and event.how != "stopped")
+            (event.event_class in _TROUBLE and not event.survived)
+            or (event.kind == "exit" and event.code and event.how != "stopped")
             for event in self.events
         )
 
@@ -250,7 +251,8 @@ class _Ranks:
             rank = own if rank is None else rank
         if event.kind == "exception" and file.last_step is not None and file.last_step_line > event.line:
             # In one rank's own file any step tells that it went on; others go on for a step or two without it.
-            went_on = own is not None or (event.step is not None and file.last_step > event.step + _STEPS_WITHOUT_IT)
+            before = event.step if file.first_step_line < event.line else file.first_step
+            went_on = own is not None or (before is not None and file.last_step > before + _STEPS_WITHOUT_IT)
             event = replace(event, survived=went_on)
         if rank is None and speaker.task is not None and self._tasks_are_ranks:
             rank = speaker.task
