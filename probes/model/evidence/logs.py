@@ -166,8 +166,8 @@ class LogFile:
     ``number`` is the last one of its name, which may be a rank's or anything; ``series``: the name without it.
 
     ``speakers``: those that the lines at its beginning and end, and its events have. ``last_at``, ``last_step``: of its
-    last lines, ``first_step``: of its first ones; ``is_cut``: it ends within a line; ``is_thinned``: lines were left out
-    by who wrote it (Ray).
+    last lines, ``first_step``: of its first ones; ``is_cut``: it ends within a line; ``is_thinned``: lines were
+    left out by who wrote it (Ray).
     ``mentions``: torchrun folders and Slurm jobs that its lines name.
     """
 
