@@ -15,6 +15,10 @@ MOST_LINES = 2_000  # of one block: RecursionError's are long
 _AFTERWARDS = 4  # lines in which what belongs to an exception may still begin
 
 TRACEBACK = "Traceback (most recent call last):"
+BOXED = re.compile("Traceback \\(most recent call last\\) [\u2500-]")  # rich's, in a box
+_BOX = "\u2502\u256d\u2570|+"
+_BOXED_FRAME = re.compile(r"[\u2502|] (\S[^\u2502|\n]{0,500}?):(\d{1,9}) in (\S{1,200})")
+_FRAME = re.compile(r"\u2502 (\S[^\u2502\n]{0,500}?):(\d{1,9}) in (\S{1,200})")
 _FRAME = re.compile(r'\s+File "([^"]{1,500})", line (\d{1,9}),? in (.{1,200})')
 _FINAL = re.compile(r"([A-Za-z_][\w.]{0,200})(?:: ?(.*))?$")
 _DOTTED = re.compile(r"[a-z_]\w*(?:\.\w+)+: ")
@@ -111,7 +115,10 @@ class TracebackBlock:
         if frame is not None:
             self._frames = [*self._frames[-40:], (frame[1], frame[2], frame[3])]
             return True
-        if not text.strip() or text[0] in " \t" or text.startswith(("[Previous line repeated", "^", "~")):
+        boxed = _BOXED_FRAME.match(text)
+        if boxed is not None:
+            self._frames = [*self._frames[-40:], (boxed[1], boxed[2], boxed[3])]
+        if not text.strip() or text[0] in f" \t{_BOX}" or text.startswith(("[Previous line repeated", "^", "~")):
             return True
         text, self._partial = self._partial + text, ""
         final = _FINAL.match(text)
@@ -138,14 +145,14 @@ class TracebackBlock:
             self.child, self._waits = int(child[1]), 0
         elif stripped.endswith(TRACEBACK) and ("Original" in stripped or self.child is not None):
             self._in_frames, self._nested = True, True
-        elif stripped == TRACEBACK:
+        elif stripped == TRACEBACK or BOXED.search(stripped):
             if not self._chained:
                 return False
             self._in_frames, self._nested, self._chained = True, False, False
         elif stripped.startswith(_CHAINED):
             self._chained, self._waits = True, 0
-        elif _OTHERS_LINE.match(stripped):
-            self._waits = max(self._waits, 2)
+        elif _OTHERS_LINE.match(stripped) and not self._chained:
+            return False
         elif stripped and self.chain and self._waits <= 2 and len(self.chain[-1].message) < 300:
             # The rest of a message of several lines: gloo's reason stands there.
             self.chain[-1] = replace(self.chain[-1], message=f"{self.chain[-1].message} {stripped}".strip())

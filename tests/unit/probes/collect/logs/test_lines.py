@@ -371,3 +371,34 @@ def test_an_exception_of_nobody_before_many_steps_was_caught(tmp_path: Path, las
     path.write_text("\n".join([*lines, *(f"step {number} loss 2.0" for number in range(1, last + 1)), ""]))
     (job,) = explain([str(path)], lambda _: None).jobs
     assert (job.incident is not None) == bool(told)
+
+
+@pytest.mark.parametrize("box", ["│╭╰─", "|++-"])
+@pytest.mark.parametrize("prefix", ["", "[rank3]: "])
+def test_richs_tracebacks(tmp_path: Path, box: str, prefix: str) -> None:
+    side, top, bottom, line = box
+    lines = [
+        f"{top}{line * 9} Traceback (most recent call last) {line * 9}{top}",
+        f"{side} /w/train.py:753 in run                    {side}",
+        f"{side}                                           {side}",
+        f"{side}   752 {side}   config = of(args)                  {side}",
+        f"{side} ❱ 753 {side}   launch(config)                     {side}",
+        f"{bottom}{line * 43}{bottom}",
+        "RuntimeError: CUDA error: uncorrectable ECC error encountered",
+        "",
+        "The above exception was the direct cause of the following exception:",
+        "",
+        f"{top}{line * 9} Traceback (most recent call last) {line * 9}{top}",
+        f"{side} /w/train.py:9 in main                      {side}",
+        f"{bottom}{line * 43}{bottom}",
+        "ValueError: no more",
+    ]
+    event = only(tmp_path, *(prefix + each for each in lines))
+    assert (event.kind, event.text, event.place) == ("exception", "ValueError: no more", "main (/w/train.py:9)")
+    assert event.rank == (3 if prefix else None)
+
+
+def test_what_follows_a_traceback_at_once_is_read(tmp_path: Path) -> None:
+    lines = ["[rank7]: Traceback (most recent call last):", '[rank7]:   File "/w/a.py", line 3, in f', "[rank7]: E: x"]
+    told = [(event.kind, event.text[:20]) for event in read(tmp_path, *lines, HEAD + TIMEOUT).events]
+    assert told == [("exception", "E: x"), ("collective_timeout", HEAD[8:28])]
