@@ -180,7 +180,7 @@ class LogParser:
         stripped = text.strip()
         block: Block | None = None
         if (stripped.endswith(TRACEBACK) and "traceback :" not in stripped) or BOXED.search(stripped):
-            block = TracebackBlock(number)
+            block = TracebackBlock(number, text.partition(TRACEBACK)[0] if TRACEBACK in text else "")
         elif stripped.startswith(_CUT_TRACEBACK) and TRACEBACK.startswith(stripped):  # a terminal cut it
             block = TracebackBlock(number)
             self._longest = (speaker, number)

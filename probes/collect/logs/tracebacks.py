@@ -5,13 +5,15 @@ failed. Each takes the lines of one writer, without their prefixes, until it say
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from typing import Any
 
 from mltop.probes.collect.logs.anchors import events_in
 from mltop.probes.model.evidence.logs import EventKind
 
 MOST_LINES = 2_000  # of one block: RecursionError's are long
+_LONGEST_BEFORE = 200  # characters
+_DIGITS = re.compile(r"\d+")
 _AFTERWARDS = 4  # lines in which what belongs to an exception may still begin
 
 TRACEBACK = "Traceback (most recent call last):"
@@ -45,7 +47,7 @@ _SPEAKS_OF_PEERS = re.compile(
     r"|[Cc]onnection (?:was )?(?:closed|reset|refused)|by (?:remote )?peer|[Bb]roken pipe|rendezvous|process group"
     r"|collective operation|recv operation|socket (?:has )?(?:timed out|closed)"
     r"|[Tt]imed out (?:waiting|initializing|after)|[Ww]ait timeout"
-    r"|RPC call to|shared memory broadcast"
+    r"|RPC call to|shared memory broadcast|Worker failed with error|stack trace above for the root cause"
 )
 # A web service or a file server is nobody of the job, whatever its connections do.
 _OF_SERVICES = re.compile(
@@ -89,9 +91,13 @@ class Raised:
 
 @dataclass
 class TracebackBlock:
-    """``chain``: the exceptions in the order in which they were raised. ``child``: whose it is, of a spawner's."""
+    """``chain``: the exceptions in the order in which they were raised. ``child``: whose it is, of a spawner's.
+
+    ``before``: what stands in front of its first line, and with other digits of all of them where a logger wrote it.
+    """
 
     line: int
+    before: InitVar[str] = ""
     chain: list[Raised] = field(default_factory=list)
     child: int | None = None
     last_line: int = 0
@@ -102,9 +108,17 @@ class TracebackBlock:
     _nested: bool = False
     _chained: bool = False
     _partial: str = ""
+    _logged: re.Pattern[str] | None = None
+
+    def __post_init__(self, before: str) -> None:
+        if before.strip() and len(before) <= _LONGEST_BEFORE:
+            self._logged = re.compile(_DIGITS.sub(r"\\d+", re.escape(before.rstrip())) + " ?")
 
     def take(self, text: str, number: int) -> bool:
         """False when the line does not belong to it: it is complete."""
+        logged = self._logged.match(text) if self._logged is not None else None
+        if logged is not None:
+            text = text[logged.end() :]
         self._count += 1
         if self._count > MOST_LINES:
             return False

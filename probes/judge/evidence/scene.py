@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -108,12 +109,15 @@ class Attempt:
         return self._picked[key]
 
     @property
-    def has_trouble(self) -> bool:
-        return any(
-            (event.event_class in _TROUBLE and not event.survived)
-            or (event.kind == "exit" and event.code and event.how != "stopped")
+    def troubles(self) -> list[LogEvent]:
+        """What speaks of a bad end."""
+        return [
+            event
             for event in self.events
-        )
+            if (event.event_class in _TROUBLE and not event.survived)
+            or (event.kind == "exit" and event.code and event.how != "stopped")
+            or (event.kind == "agent_failed" and event.code not in (None, 0, -signal.SIGTERM))
+        ]
 
 
 def attempts_of(job: JobFiles, progress: Sequence[GroupProgress] = ()) -> list[Attempt]:
