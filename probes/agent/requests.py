@@ -72,6 +72,7 @@ class Requests:
             "probe_tell": self._probe_tell,
             "log_tail": self._log_tail,
             "ras": self._ras,
+            "records": self._records,
         }
 
     def start(self, request: Request) -> None:
@@ -126,6 +127,15 @@ class Requests:
         for told in records.finished() if records is not None else ():
             self._send(Message("part", id=request.id, records=told))
         return {"cancelled": cancelled.is_set()}
+
+    def _records(self, request: Request, cancelled: threading.Event) -> Answer:
+        """Those that ranks have written within the last ``newer_s`` seconds."""
+        from mltop.probes.collect.records.of_ranks import RecordReading
+
+        ranks = chosen(self._ranks(), request.args, self._unassigned(), self._process)
+        for told in RecordReading(ranks, cancelled, newer_s=float(request.args.get("newer_s") or 0.0)).finished():
+            self._send(Message("part", id=request.id, records=told))
+        return {}
 
     def _provide_py_spy(self, request: Request, cancelled: threading.Event) -> None:
         """See that ``find_py_spy`` finds one: the caller's where the agent came from the caller, else our own.

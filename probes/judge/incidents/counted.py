@@ -56,9 +56,10 @@ def with_counters(job: JobScene, report: JobReport, culprits: Sequence[Culprit],
         return Joined(list({one.rank: one for one in accused}.values()), sure if age == "now" else "low", [])
     by_stacks = {culprit.rank for culprit in culprits if culprit.rank is not None}
     if not by_stacks or (named & by_stacks):
-        both = named == by_stacks and confidence == "medium" and all(each.confidence == "high" for each in told)
-        is_surer = both and _stands_for_long(job, told) and all(culprit.how in _PLAIN for culprit in culprits)
-        return Joined(list(culprits), "high" if is_surer else confidence, [])
+        both = named == by_stacks and all(each.confidence == "high" for each in told)
+        is_plain = confidence == "low" or all(culprit.how in _PLAIN for culprit in culprits)
+        is_surer = both and age == "now" and is_plain and _stands_for_long(job, told)
+        return Joined(list(culprits), _surer(confidence) if is_surer else confidence, [])
     opposite = _opposite(job, report, told, age, culprits)
     if opposite is None:
         return Joined(list(culprits), confidence, [])
@@ -200,6 +201,10 @@ def _all_are_there(job: JobScene, report: JobReport, told: ProgressVerdict, culp
 
 def _source(told: ProgressVerdict) -> str:
     return _SOURCE_WORDS.get(told.source, "the flight records")
+
+
+def _surer(confidence: Confidence) -> Confidence:
+    return CONFIDENCES[max(0, CONFIDENCES.index(confidence) - 1)]
 
 
 def _less_sure(confidence: Confidence) -> Confidence:
