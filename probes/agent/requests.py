@@ -12,6 +12,7 @@ from mltop.probes.agent.programs import Programs, Unavailable
 from mltop.probes.agent.protocol import Message, Operation, Request
 from mltop.probes.collect.abilities import abilities
 from mltop.probes.collect.kernel_log import kernel_lines
+from mltop.probes.collect.logs.pipes import PipeReaders
 from mltop.probes.collect.ranks import read_counters
 from mltop.probes.collect.redaction.process import shown_settings
 from mltop.probes.collect.redaction.values import shown_text
@@ -61,6 +62,7 @@ class Requests:
         self._chosen_by_hand = bool(os.environ.get("MLTOP_PY_SPY"))
         self._cancels: dict[int, threading.Event] = {}
         self._lock = threading.Lock()
+        self._pipes, self._lock_of_pipes = PipeReaders(lambda _: None), threading.Lock()
         self._operations: dict[Operation, Callable[[Request, threading.Event], Answer]] = {
             "stacks": self._stacks,
             "doctor": lambda *_: {"checks": [vars(check) for check in abilities()]},
@@ -172,7 +174,9 @@ class Requests:
         found = chosen(self._ranks(), {"pids": [pid]}, self._unassigned(), self._process)
         if not found:
             raise Unavailable(f"pid {pid} is no rank (any more)")
-        return {"tails": [vars(tail) for tail in last_lines(pid, lines)]}
+        with self._lock_of_pipes:
+            behind_pipes = self._pipes.files_of([rank for rank in self._ranks() if rank.uid == found[0].uid])
+        return {"tails": [vars(tail) for tail in last_lines(pid, lines, behind_pipes)]}
 
     def _diagnose(self, request: Request, cancelled: threading.Event) -> Answer:  # noqa: ARG002 - there is one kind
         from mltop.probes.agent.diagnosis import diagnose

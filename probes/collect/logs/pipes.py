@@ -120,7 +120,8 @@ class PipeReaders:
                 readers.setdefault(pipe, []).append(each)
         for rank in ranks:
             for reader in _behind(_pipes_of(rank.pid), readers):
-                self._take(found, rank, reader, reader.files, daemons)
+                passed_on = [one for one in reader.files if one[0] != 2]  # its own errors are not what it reads
+                self._take(found, rank, reader, passed_on, daemons)
         self._take_slurms(found, ranks, processes)
         self._found = found
 
@@ -195,7 +196,7 @@ def _opened(process: _Open) -> _Open:
             if target.startswith(_PIPE):
                 if mode & stat.S_IRUSR:
                     process.reads.append(target)
-                if mode & stat.S_IWUSR and number in ("1", "2"):
+                if mode & stat.S_IWUSR and number == "1":
                     process.writes.append(target)
             elif target.startswith("/") and not target.startswith(("/dev/", "/proc/")) and mode & stat.S_IWUSR:
                 process.files.append((int(number), target))

@@ -15,6 +15,8 @@ from typing import IO
 import pytest
 
 from mltop.probes.collect.logs.follow import LogFollower, with_errors
+from mltop.probes.collect.logs.pipes import PipeReaders
+from mltop.probes.collect.logs.tail import last_lines
 from mltop.probes.model import LogLine, RankDeath, RankSample
 from mltop.probes.record import read_recording
 from tests.slurm import slurm_cluster
@@ -29,7 +31,11 @@ ECHO = "import sys\nfor line in sys.stdin:\n    sys.stdout.write(line)\n    sys.
 
 
 def timeout_of(rank: int) -> str:
-    return SAYS.format(rank=rank, stamp=time.strftime("%m%d %H:%M:%S.123456789").lstrip("0"))
+    return SAYS.format(rank=rank, stamp=stamp_of(time.time_ns()))
+
+
+def stamp_of(at_ns: int) -> str:
+    return time.strftime("%m%d %H:%M:%S", time.localtime(at_ns // 10**9)).lstrip("0") + f".{at_ns % 10**9:09d}"
 
 
 class Piped:
@@ -113,6 +119,23 @@ def test_of_several_ranks_the_prefix_tells_whose_it_is(
     assert (line.rank, line.pid, line.job, line.uid) == (rank, pid, "j", os.getuid())
 
 
+def test_a_tail_of_one_rank_is_without_the_lines_of_others(tmp_path: Path) -> None:
+    piped = Piped("exec tee out.log > /dev/null", tmp_path, ranks=2)
+    try:
+        piped.say("[rank0]: of 0\nof somebody\n")
+        piped.say("[rank1]: of 1\n", rank=1)
+        readers = PipeReaders(lambda _: None)
+        wait_until(lambda: (tmp_path / "out.log").exists() and len((tmp_path / "out.log").read_text()) > 35, 30)
+        behind = wait_until(lambda: readers.files_of(piped.samples), 30, "its file")
+        (tail,) = last_lines(piped.samples[1].pid, 10, behind)
+        assert (tail.file, tail.lines) == (f"{tmp_path}/out.log", [line for line in tail.lines if "of 0" not in line])
+        assert sorted(tail.lines) == ["[rank1]: of 1", "of somebody"]
+        (without,) = last_lines(piped.samples[1].pid, 10)
+        assert "pipe" in without.why
+    finally:
+        piped.end()
+
+
 def test_the_last_words_come_through_the_pipe_after_the_end(tmp_path: Path) -> None:
     piped = Piped("(until [ -e go ]; do sleep 0.05; done; exec cat) >> out.log", tmp_path)
     follower, rank = LogFollower(), piped.samples[0]
@@ -173,14 +196,25 @@ import os, sys, time
 rank = int(os.environ["SLURM_PROCID"])
 print("step 1", flush=True)
 if rank in (1, 3):
-    sys.stderr.write({says!r}.format(rank=rank, stamp=time.strftime("%m%d %H:%M:%S.123456789").lstrip("0")))
+    now = time.time_ns()
+    stamp = time.strftime("%m%d %H:%M:%S", time.localtime(now // 10**9)).lstrip("0") + f".{{now % 10**9:09d}}"
+    sys.stderr.write({says!r}.format(rank=rank, stamp=stamp))
     sys.stderr.flush()
 time.sleep(1000)
 """
 
 
-@pytest.mark.parametrize("options", ["--label", "--label -o {directory}/srun.out"], ids=["batch", "file of srun"])
-def test_of_a_real_slurm_job_the_first_node_reads_what_srun_writes(options: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ("--label", {("gpu01", 1): True, ("gpu01", 3): False}),
+        ("--label -o {directory}/srun.out", {("gpu01", 1): True, ("gpu01", 3): False}),
+        ("--label -o {directory}/srun-%t.out", {("gpu01", 1): True, ("gpu02", 3): True}),
+    ],
+    ids=["the batch script's file", "srun's file", "slurmstepd's files"],
+)
+def test_of_a_real_slurm_job(options: str, told: dict[tuple[str, int], bool], tmp_path: Path) -> None:
+    """``told``: by which node of which rank, and whether that one is there."""
     with slurm_cluster(nodes=2) as slurm:
         train = slurm.directory / "train.py"
         train.write_text(TRAIN.format(says=SAYS))
@@ -191,9 +225,8 @@ def test_of_a_real_slurm_job_the_first_node_reads_what_srun_writes(options: str,
         slurm.mltop("record", "--job", job, "--via", "srun", "--for", "6", "-o", str(recording))
         samples = [sample for of_node in read_recording(recording).samples.values() for sample in of_node]
         lines = {(sample.node, line.rank): line for sample in samples for line in sample.log_lines}
-        assert set(lines) == {("gpu01", 1), ("gpu01", 3)}
+        assert {place: line.pid is not None for place, line in lines.items()} == told
         assert all(line.kind == "timeout" and line.job == job for line in lines.values())
-        assert [line.pid is not None for _, line in sorted(lines.items())] == [True, False], "rank 3 is on gpu02"
 
 
 def outputs(directory: Path) -> str:
