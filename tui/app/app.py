@@ -252,6 +252,10 @@ class MltopApp(FailSafe, PaintingApp, TravellingApp, HandsApp):
         taken_at = self.newest.view.taken_at if self.newest else 0.0
         if self.investigation.take_progress(message, taken_at):
             self.feed.take_stacks(message.report.reports)
+            if message.report.phase == "done":
+                jobs = {report.job_key for report in message.report.reports if not report.error}
+                began_at = taken_at - message.report.elapsed_s
+                self.stalls.stacks.dumped(jobs, self.investigation.nodes, began_at)
             self.tell(end_of_dump(message.report))
         else:
             self.redraw()

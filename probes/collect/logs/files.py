@@ -20,8 +20,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO, Callable
 
-from mltop.probes.collect.logs.parser import LogParser, pattern_of, quoted, step_in
-from mltop.probes.collect.logs.prefixes import Clock, speaker_of, without_colours
+from mltop.probes.collect.logs.parser import MOST_SPEAKERS, LogParser, pattern_of, quoted, step_in
+from mltop.probes.collect.logs.prefixes import Clock, is_by_host, speaker_of, without_colours
 from mltop.probes.collect.logs.scanning import Scanner, blocks
 from mltop.probes.collect.logs.tracebacks import kind_of_exception
 from mltop.probes.model.evidence.logs import LogEvent, LogFile, Speaker
@@ -30,6 +30,11 @@ from mltop.probes.model.gap import Gap
 Progress = Callable[[int], None]
 
 _EDGE = 64 * 1024  # of its beginning and its end all lines are looked at
+# What is read of a packed file at most, where it is small, and as a multiple of its size: logs that say one thing all
+# the time pack a thousandfold.
+_MOST_UNPACKED, _MOST_TIMES = 4 << 30, 100
+_MOST_XZ = 192 << 20  # bytes of memory that an xz file may ask for: xz -9 needs 65 MiB
+_UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError, ValueError)
 _LOOKED_AT = 16  # lines, to see whether it is text
 _MOST_ERROR_FILE = 4 << 20
 _RANK_FOLDER = re.compile(
@@ -69,11 +74,16 @@ def read_log(path: str, progress: Progress | None = None) -> LogFile:
     try:
         with opened(path) as (stream, written_at, size_bytes):
             file.size_bytes = size_bytes
-            _read(file, stream, written_at, progress)
-    except (OSError, EOFError, zlib.error, lzma.LZMAError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        file.gaps.append(Gap.about("log", item=path, why=f"cannot be read to its end: {why}"))
+            most = None if isinstance(stream, io.FileIO) else max(_MOST_UNPACKED, _MOST_TIMES * size_bytes)
+            _read(file, stream, written_at, progress, most)
+    except _UNREADABLE as error:
+        file.gaps.append(_unread(path, error))
     return file
+
+
+def _unread(path: str, error: Exception) -> Gap:
+    why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return Gap.about("log", item=path, why=f"cannot be read to its end: {why}")
 
 
 def read_stream(name: str, stream: BinaryIO, written_at: float, progress: Progress | None = None) -> LogFile:
@@ -83,7 +93,9 @@ def read_stream(name: str, stream: BinaryIO, written_at: float, progress: Progre
     return file
 
 
-def _read(file: LogFile, stream: BinaryIO, written_at: float, progress: Progress | None) -> None:
+def _read(
+    file: LogFile, stream: BinaryIO, written_at: float, progress: Progress | None, most: int | None = None
+) -> None:
     clock = Clock(written_at)
     if file.path.endswith((".json", ".json.gz")) and ("error" in file.path.rpartition("/")[2] or file.is_error_file):
         data = stream.read(_MOST_ERROR_FILE)
@@ -93,53 +105,79 @@ def _read(file: LogFile, stream: BinaryIO, written_at: float, progress: Progress
     parser = LogParser(file, clock)
     scanner = Scanner(parser)
     last, before = b"", b""
-    for block in blocks(stream):
-        if scanner.lines < _LOOKED_AT and _is_binary(block):
-            file.gaps.append(Gap.about("log", item=file.path, why="is no text"))
+    for block in _readable(file, blocks(stream, progress, most)):
+        unfit = _why_no_text(block) if scanner.lines < _LOOKED_AT else ""
+        if unfit:
+            file.gaps.append(Gap.about("log", item=file.path, why=unfit))
             return
         if not last:
-            _edge(file, block[:_EDGE], clock, is_end=False)
+            parser.by_host = _beginning(file, block[:_EDGE], clock)
         scanner.feed(block)
         before, last = last, block
-        if progress is not None:
-            progress(len(block))
     file.lines = scanner.lines + (1 if last and not last.endswith(b"\n") else 0)
-    file.is_cut = bool(last) and not last.endswith((b"\n", b"\r"))
+    file.is_cut = bool(last) and (bool(file.gaps) or not last.endswith((b"\n", b"\r")))
     parser.finish()
-    end = (before[-_EDGE:] + last)[-_EDGE:]
-    _edge(file, end, clock, is_end=True)
+    _end(file, (before[-_EDGE:] + last)[-_EDGE:], clock, by_host=parser.by_host)
 
 
-def _is_binary(block: bytes) -> bool:
-    """More than a stray NUL: a pickle, an archive, a picture."""
+def _readable(file: LogFile, found: Iterator[bytes]) -> Iterator[bytes]:
+    """As far as the file can be read: what was read by then is judged."""
+    try:
+        yield from found
+    except _UNREADABLE as error:
+        file.gaps.append(_unread(file.path, error))
+
+
+_ARCHIVES = {b"PK\x03\x04": "a zip archive", b"7z\xbc\xaf": "a 7z archive", b"Rar!": "a rar archive"}
+_PICKLES = (b"\x80\x02", b"\x80\x04", b"\x80\x05")
+
+
+def _why_no_text(block: bytes) -> str:
+    """More than a stray NUL: a pickle, an archive, a picture; "" of text."""
     head = block[:4096]
-    return head.startswith((b"\x80\x02", b"\x80\x04", b"\x80\x05")) or head.count(b"\0") > len(head) // 10
+    packed = _ARCHIVES.get(head[:4]) or ("a tar archive" if head[257:262] == b"ustar" else "")
+    if packed:
+        return f"is {packed}: unpack it first"
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "is UTF-16: convert it first (iconv -f UTF-16 -t UTF-8)"
+    return "is no text" if head.startswith(_PICKLES) or head.count(b"\0") > len(head) // 10 else ""
 
 
-def _edge(file: LogFile, data: bytes, clock: Clock, *, is_end: bool) -> None:
-    """Who writes at this end, and the last stamp and step there."""
+def _beginning(file: LogFile, data: bytes, clock: Clock) -> bool:
+    """Who writes there, the first stamp and step. Returns whether each line begins with its host."""
     lines = without_colours(data.decode("utf-8", "replace")).split("\n")
-    steps, stamped = [], []
+    stamps = (clock.stamp(line[:200]) for line in lines)
+    file.first_at = next((at for at in stamps if at is not None), None)
+    by_host = is_by_host(lines)
+    for number, line in enumerate(lines, 1):
+        for rest in _rests(file, line, by_host=by_host):
+            if file.first_step is None and (step := step_in(rest)) is not None:
+                file.first_step, file.first_step_line = step, number
+    return by_host
+
+
+def _end(file: LogFile, data: bytes, clock: Clock, *, by_host: bool) -> None:
+    """Who writes there, and the last stamp and step."""
+    lines = without_colours(data.decode("utf-8", "replace")).split("\n")
+    stamps = (clock.stamp(line[:200]) for line in reversed(lines))
+    file.last_at = next((at for at in stamps if at is not None), None)
     for index, line in enumerate(lines):
-        for part in line.split("\r"):
-            speaker, rest = speaker_of(part[:300])
-            if speaker != Speaker() and len(file.speakers) < 8192:
-                file.speakers.add(speaker)
+        for rest in _rests(file, line, by_host=by_host):
             step = step_in(rest)
             if step is not None:
-                steps.append((index, step))
-    for line in reversed(lines) if is_end else lines:
-        at = clock.stamp(line[:200])
-        if at is not None:
-            stamped.append(at)
-            break
-    if not is_end:
-        file.first_at = stamped[0] if stamped else None
-        return
-    file.last_at = stamped[0] if stamped else None
-    if steps:
-        index, file.last_step = steps[-1]
-        file.last_step_line = max(0, file.lines - (len(lines) - 1 - index) + (0 if file.is_cut else 1))
+                file.last_step = step
+                file.last_step_line = max(0, file.lines - (len(lines) - 1 - index) + (0 if file.is_cut else 1))
+
+
+def _rests(file: LogFile, line: str, *, by_host: bool) -> list[str]:
+    """What a line says (and each state of a progress bar in it) without its prefixes, which are noted."""
+    found = []
+    for part in line.split("\r") if "\r" in line else (line,):
+        speaker, rest = speaker_of(part[:300], by_host=by_host)
+        if speaker != Speaker() and len(file.speakers) < MOST_SPEAKERS:
+            file.speakers.add(speaker)
+        found.append(rest)
+    return found
 
 
 def _error_file(file: LogFile, data: bytes, written_at: float) -> bool:
@@ -213,8 +251,41 @@ def _unpacking(raw: BinaryIO, head: bytes) -> BinaryIO:
     if head.startswith(b"BZh"):
         return bz2.BZ2File(raw)  # type: ignore[return-value]
     if head.startswith(b"\xfd7zXZ\0"):
-        return lzma.LZMAFile(raw)  # type: ignore[return-value]
+        return io.BufferedReader(_Xz(raw))
     return raw
+
+
+class _Xz(io.RawIOBase):
+    """An xz file unpacked, of which not more memory is taken than is right; lzma.LZMAFile knows no such limit."""
+
+    def __init__(self, packed: BinaryIO) -> None:
+        self._packed = packed
+        self._unpacker = lzma.LZMADecompressor(memlimit=_MOST_XZ)
+        self._rest = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while True:
+            if self._unpacker.eof:  # several one after the other, and NULs between them, are one file
+                self._rest = self._unpacker.unused_data.lstrip(b"\0") or self._packed.read(_PACKED_PIECE).lstrip(b"\0")
+                if not self._rest:
+                    return 0
+                self._unpacker = lzma.LZMADecompressor(memlimit=_MOST_XZ)
+            data = b""
+            if self._unpacker.needs_input and not self._rest:
+                data = self._packed.read(_PACKED_PIECE)
+                if not data:
+                    raise EOFError("it ends in the middle")
+            data, self._rest = self._rest or data, b""
+            found = self._unpacker.decompress(data, len(buffer))
+            if found:
+                buffer[: len(found)] = found
+                return len(found)
+
+
+_PACKED_PIECE = 64 * 1024
 
 
 @contextmanager
@@ -233,7 +304,8 @@ def _by_zstd(raw: BinaryIO) -> Iterator[BinaryIO]:
     try:
         assert child.stdout is not None
         yield child.stdout  # type: ignore[misc]
-        if child.wait() != 0:
+        is_read = not child.stdout.read(1)  # else nobody wanted the rest, and the child waits for a reader
+        if is_read and child.wait() != 0:
             raise OSError(0, "is no whole zstd file")
     finally:
         child.kill()

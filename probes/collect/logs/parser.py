@@ -27,6 +27,9 @@ Block = Union[TracebackBlock, StackBlock, TorchrunBlock]
 
 MOST_QUOTED = 400  # characters
 MOST_SPEAKERS = 8192
+MOST_EVENTS = 65_536  # of a file
+_MOST_ATTEMPTS = 1_000  # in one file
+_LONGEST_GAP = 8_192  # lines of others between two of a block: who writes none for so long writes no more
 _MOST_ALIKE = 5  # of one kind of one writer: the first ones
 _MOST_STACKS = 64  # threads: the main one comes last
 _MOST_RAISED = 4  # exceptions: also the last ones, as those that were handled come before the one that was not
@@ -34,7 +37,7 @@ _MOST_JOINED = 5  # further lines in which a wrapped one may go on
 _SHORTEST_WRAPPED = 30
 _WIDTHS = frozenset((72, 80, 90, 96, 100, 110, 120, 132, 140, 160, 180, 200))  # of terminals, in columns
 _SHORTEST_CUT, _LONGEST_CUT = 60, 140  # what terminals have for columns
-_MOST_LINE = 16_384
+MOST_LINE = 16_384
 _STACK = re.compile(r"(?:Thread|Current thread) 0x[0-9a-f]+.*\(most recent call first\):")
 _RUN = re.compile(r"/([^/\s]{1,200}_[a-z0-9_]{8})/attempt_\d{1,6}/")
 _STEP_ID = re.compile(r"StepId=(\d{1,12})|(?:STEP|JOB) (\d{1,12})[ .]")
@@ -88,6 +91,7 @@ class LogParser:
     file: LogFile
     clock: Clock
     before: Callable[[], str] = lambda: ""  # the lines before the one that is being taken
+    by_host: bool = False  # each line begins with its host
     _blocks: dict[Speaker, Block] = field(default_factory=dict)
     _wrapped: _Wrapped | None = None
     _counts: dict[tuple[object, ...], int] = field(default_factory=dict)
@@ -96,13 +100,17 @@ class LogParser:
     _is_full: bool = False  # the line is as long as a terminal is wide
     _longest: tuple[Speaker, int] | None = None  # such a line of a block, which may go on in the next one
     _began: dict[Speaker, _Began] = field(default_factory=dict)
+    _written: dict[Speaker, int] = field(default_factory=dict)  # the last line of each block
+    _looks_at: int = 0  # the line at which blocks are looked at that nobody goes on with
 
     @property
     def wants_more(self) -> bool:
         return bool(self._blocks) or self._wrapped is not None
 
     def take(self, number: int, raw: bytes) -> None:
-        written = raw[:_MOST_LINE].decode("utf-8", "replace").rstrip("\r\n")
+        if self._blocks and number >= self._looks_at:
+            self._close_abandoned(number)
+        written = raw[:MOST_LINE].decode("utf-8", "replace").rstrip("\r\n")
         line = without_colours(written)
         self._is_full = len(written) in _WIDTHS or len(line) in _WIDTHS
         if "\r" in line:  # a progress bar that was written over: each state of it is a line
@@ -112,8 +120,15 @@ class LogParser:
             return
         self._line(number, line)
 
+    def _close_abandoned(self, number: int) -> None:
+        """A rank that is dead says nothing more after its traceback, while others write on for gigabytes."""
+        for speaker, block in list(self._blocks.items()):
+            if number - self._written.get(speaker, number) > _LONGEST_GAP:
+                self._close(speaker, block)
+        self._looks_at = number + _LONGEST_GAP // 8
+
     def _line(self, number: int, line: str) -> None:
-        outer, rest = speaker_of(line)
+        outer, rest = speaker_of(line, by_host=self.by_host)
         for index, piece in enumerate(pieces(rest)):
             inner, text = speaker_of(piece) if index else (outer, piece)
             if index:
@@ -133,6 +148,7 @@ class LogParser:
             return
         if block is not None:
             self._longest = (speaker, number) if self._is_full else None
+            self._written[speaker] = number
             if block.take(text, number):
                 return
             self._close(speaker, block)
@@ -178,7 +194,7 @@ class LogParser:
         if before is not None:
             self._close(speaker, before)
         if len(self._blocks) < MOST_SPEAKERS:
-            self._blocks[speaker] = block
+            self._blocks[speaker], self._written[speaker] = block, number
             at = self.clock.stamp(text[:200])
             lines = self.before()
             near = at if at is not None else self.clock.last_stamp(lines)
@@ -203,7 +219,7 @@ class LogParser:
         above = without_colours(self.before().rstrip("\r\n").rpartition("\n")[2]).rstrip("\r")
         if not _SHORTEST_CUT <= len(above) <= _LONGEST_CUT or "ProcessGroup" not in above or list(events_in(above)):
             return text, Speaker(), whole
-        speaker, begun = speaker_of(above)
+        speaker, begun = speaker_of(above, by_host=self.by_host)
         return (begun + text, speaker, above + whole) if speaker != Speaker() else (text, speaker, whole)
 
     def _joined(self, text: str, speaker: Speaker) -> bool:
@@ -241,6 +257,7 @@ class LogParser:
 
     def _close(self, speaker: Speaker, block: Block, *, at_end: bool = False) -> None:
         self._blocks.pop(speaker, None)
+        self._written.pop(speaker, None)
         began = self._began.pop(speaker, _Began(None, self._attempt, None))
         of_block = {"attempt": began.attempt if self.file.attempt is None else self.file.attempt, "step": began.step}
         if isinstance(block, TorchrunBlock):
@@ -306,15 +323,18 @@ class LogParser:
         if kind == "died":
             kind, fields = _kind_of_task(fields)
         if kind == "agent_failed":
-            self._attempt += 1
+            self._attempt = min(self._attempt + 1, _MOST_ATTEMPTS)
         fields.setdefault("attempt", self._attempt if self.file.attempt is None else self.file.attempt)
         if kind == "agent_failed":
             fields["attempt"] = self._attempt - 1
         if kind in ("collective_timeout", "counters", "stuck_watchdog", "network"):
             fields = {**group_of(text), **fields}
         key = (kind, speaker, fields.get("rank"), fields.get("group"), fields["attempt"])
-        count = self._counts[key] = self._counts.get(key, 0) + 1
-        if count > (_MOST_STACKS if kind == "stack" else _MOST_ALIKE) and kind != "exception":
+        count = self._counts.get(key, 0) + 1
+        is_full = len(self.file.events) >= MOST_EVENTS
+        if not is_full:
+            self._counts[key] = count
+        if is_full or (count > (_MOST_STACKS if kind == "stack" else _MOST_ALIKE) and kind != "exception"):
             self.file.left_out[kind] = self.file.left_out.get(kind, 0) + 1
             return
         self._mention(text)

@@ -8,12 +8,14 @@ import bisect
 import ctypes
 import re
 from collections.abc import Iterator
+from itertools import islice
 from typing import BinaryIO, Callable
 
 from mltop.probes.collect.logs.anchors import ANCHORS
-from mltop.probes.collect.logs.parser import GOES_ON, OPENING, LogParser
+from mltop.probes.collect.logs.parser import GOES_ON, MOST_LINE, OPENING, LogParser
 
 BLOCK = 512 * 1024
+_HOLE = bytes(BLOCK)
 _ENDLESS = 1 << 20  # a line longer than this is read in pieces
 _LOOKED_BACK = 4096
 
@@ -38,6 +40,8 @@ NEEDLES = (
     b"monitoredB",
     b"acquire GIL",
     b"nranks",
+    b"world",
+    b"MEMBER:",
     b"been open for",
     b"(exitcode",
     b"CANCELLED",
@@ -47,11 +51,14 @@ NEEDLES = (
     b"global timeout",
     b"detected from rank",
     b"process down",
+    b"Child process",
 )
 # Of the lines that have one, those that need a closer look: the words of the anchors, and what opens a block.
-_CLOSER = re.compile(
-    b"|".join(sorted({re.escape(word.encode()) for word in (*(each.holds for each in ANCHORS), *OPENING, *GOES_ON)}))
-)
+_WORDS = sorted({word.encode() for word in (*(each.holds for each in ANCHORS), *OPENING, *GOES_ON)})
+_CLOSER = re.compile(b"|".join(map(re.escape, _WORDS)))
+# A line that has a word has the shorter word in it, too.
+_SHORT_WORDS = [word for word in _WORDS if not any(other in word for other in _WORDS if other != word)]
+_MOST_HITS = 256  # of a needle in a block: one that stands in every line tells nothing, and costs more than all words
 
 Find = Callable[[bytes, bytes, int], int]
 
@@ -77,35 +84,83 @@ _find: Find = _c_find() or (lambda block, needle, start: block.find(needle, star
 
 
 def hits(block: bytes) -> list[int]:
-    """Where lines begin that have one of the needles."""
+    """Where lines begin that have one of the needles; where those are many, only the ones that need a closer look."""
     starts: set[int] = set()
+    is_dense = False
     for needle in NEEDLES:
-        at = _find(block, needle, 0)
-        while at >= 0:
-            starts.add(block.rfind(b"\n", 0, at) + 1)
-            end = block.find(b"\n", at)
-            at = -1 if end < 0 else _find(block, needle, end)
+        found = list(islice(_lines_with(block, needle), _MOST_HITS + 1))
+        if len(found) > _MOST_HITS:
+            is_dense = True
+        else:
+            starts.update(found)
+    if is_dense:
+        for word in _SHORT_WORDS:
+            starts.update(
+                start for start in _lines_with(block, word) if start not in starts and _has_needle(block, start)
+            )
     return sorted(starts)
 
 
-def blocks(stream: BinaryIO) -> Iterator[bytes]:
-    """Whole lines together; of an endless line pieces."""
-    rest = b""
+def _lines_with(block: bytes, needle: bytes) -> Iterator[int]:
+    """Where lines begin that have it."""
+    at = _find(block, needle, 0)
+    while at >= 0:
+        yield block.rfind(b"\n", 0, at) + 1
+        end = block.find(b"\n", at)
+        at = -1 if end < 0 else _find(block, needle, end)
+
+
+def _has_needle(block: bytes, start: int) -> bool:
+    end = block.find(b"\n", start)
+    line = block[start : end if end >= 0 else len(block)]
+    return any(needle in line for needle in NEEDLES)
+
+
+def blocks(stream: BinaryIO, progress: Callable[[int], None] | None = None, most: int | None = None) -> Iterator[bytes]:
+    """Whole lines together; of an endless line pieces. Holes (NULs and nothing else) are passed over.
+
+    ``progress`` is told of every byte that was read; more than ``most`` of them are too many: ValueError.
+    """
+    rest, total = b"", 0
     while True:
         chunk = stream.read(BLOCK)
         if not chunk:
             break
+        total += len(chunk)
+        if progress is not None:
+            progress(len(chunk))
+        if most is not None and total > most:
+            raise ValueError(f"it unpacks to more than {most >> 30} GiB")
+        if total > len(chunk) and chunk == _HOLE[: len(chunk)]:  # what a file system leaves of a node that crashed
+            continue
         cut = chunk.rfind(b"\n") + 1
         if cut == 0:
             rest += chunk
             if len(rest) > _ENDLESS:
-                yield rest
-                rest = b""
+                cut = rest.rfind(b"\r") + 1 or len(rest)  # between two states of a progress bar
+                yield rest[:cut]
+                rest = rest[cut:]
             continue
         yield rest + chunk[:cut]
         rest = chunk[cut:]
     if rest:
         yield rest
+
+
+def _pieces(block: bytes, start: int, end: int) -> Iterator[bytes]:
+    """A line as it is; of a very long one (a progress bar that is written over is one) its beginning, and what needs a
+    closer look.
+    """
+    if end - start <= MOST_LINE:
+        yield block[start:end]
+        return
+    at = block.rfind(b"\r", start, start + MOST_LINE) + 1 or start + MOST_LINE
+    yield block[start:at]
+    while match := _CLOSER.search(block, at, end):
+        first = max(at, block.rfind(b"\r", at, match.start()) + 1, match.start() - MOST_LINE // 2)
+        last = block.find(b"\r", match.end(), end)
+        at = min(end if last < 0 else last, first + MOST_LINE)
+        yield block[first:at]
 
 
 class Scanner:
@@ -138,6 +193,7 @@ class Scanner:
             counted = position
             self._at = position
             if self._parser.wants_more or _CLOSER.search(block, position, end):
-                self._parser.take(number + 1, block[position:end])
+                for piece in _pieces(block, position, end):
+                    self._parser.take(number + 1, piece)
             position = end + 1
         self.lines = number + block.count(b"\n", counted)

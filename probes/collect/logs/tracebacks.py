@@ -19,6 +19,11 @@ _FRAME = re.compile(r'\s+File "([^"]{1,500})", line (\d{1,9}),? in (.{1,200})')
 _FINAL = re.compile(r"([A-Za-z_][\w.]{0,200})(?:: ?(.*))?$")
 _DOTTED = re.compile(r"[a-z_]\w*(?:\.\w+)+: ")
 _EXCEPTION = re.compile(r"(?:Error|Exception|Interrupt|Exit|Iteration|Timeout|Expired|Warning|Aborted|Empty|Full)$")
+# What a launcher, a logger or the training loop writes next is nobody's message.
+_OTHERS_LINE = re.compile(
+    r"\[?20\d\d[-/]\d\d[-/]|\[?[IWEF]\d{3,4} \d\d:|\[?(?:INFO|WARNING|ERROR|DEBUG)\b|\d{1,3}%\|"
+    r"|(?i:step|epoch|iter\w*)\b\W{0,3}\d"
+)
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _CHILD = re.compile(r"-- Process (\d{1,6}) terminated with the following error")
 _CHILD_ENDED = re.compile(r"process (\d{1,6}) terminated with (?:signal (SIG\w+)|exit code (\d+))")
@@ -139,6 +144,8 @@ class TracebackBlock:
             self._in_frames, self._nested, self._chained = True, False, False
         elif stripped.startswith(_CHAINED):
             self._chained, self._waits = True, 0
+        elif _OTHERS_LINE.match(stripped):
+            self._waits = max(self._waits, 2)
         elif stripped and self.chain and self._waits <= 2 and len(self.chain[-1].message) < 300:
             # The rest of a message of several lines: gloo's reason stands there.
             self.chain[-1] = replace(self.chain[-1], message=f"{self.chain[-1].message} {stripped}".strip())

@@ -36,7 +36,7 @@ def _is_possible(event: LogEvent, attempt: Attempt) -> bool:
 
 
 def _is_old(event: LogEvent, attempt: Attempt) -> bool:
-    troubles = [start(other) or other.at for other in attempt.of_class("timeout", "cascade") if other.is_dated]
+    troubles = [other.waited_since or other.at for other in attempt.of_class("timeout", "cascade") if other.is_dated]
     begun = [at for at in troubles if at is not None]
     return not begun or event.at is None or not -OLD_S <= event.at - min(begun) <= LONGEST_STEP_S
 
@@ -83,30 +83,25 @@ def _is_later(event: LogEvent, attempt: Attempt) -> bool:
     ):
         return True  # in one log of all, after a watchdog had ended another rank
     # Without a stamp of its own it is no older than the line before it, where others write into the same file.
-    waited = [other for other in attempt.of_class("timeout") if other.at is not None and other.is_dated]
-    ends = [other.at for other in waited if other.at is not None and (event.is_dated or other.file == event.file)]
-    latest = LATEST_S + attempt.clock_doubt_s
-    return bool(ends) and event.at is not None and event.at > min(ends) + latest
+    own = attempt.first_ends.get(event.file)
+    end = min(attempt.first_ends.values(), default=None) if event.is_dated else own
+    return end is not None and event.at is not None and event.at > end + LATEST_S + attempt.clock_doubt_s
 
 
 def _is_survived(event: LogEvent, attempt: Attempt) -> bool:
     """An exception that was caught: its rank went on after it."""
-    if event.kind != "exception" or event.rank is None:
+    if event.kind != "exception":
         return False
     if event.survived:
         return True
-    waits = [other for other in attempt.of_class("timeout") if other.rank == event.rank and not other.by_launcher]
+    if event.rank is None:
+        return False
+    own = attempt.by_rank.get(event.rank, ())
+    waits = [other for other in own if other.event_class == "timeout" and not other.by_launcher]
     if any(other.file == event.file and other.line > event.line for other in waits):
         return True
-    starts = [begun for other in attempt.of_class("timeout") if (begun := start(other)) is not None]
-    return bool(starts) and event.at is not None and event.at < min(starts) - LONGEST_STEP_S
-
-
-def start(event: LogEvent) -> float | None:
-    """When it began to wait."""
-    if event.at is None or event.ran_s is None or not event.is_dated:
-        return None
-    return event.at - event.ran_s
+    begun = attempt.first_wait
+    return begun is not None and event.at is not None and event.at < begun - LONGEST_STEP_S
 
 
 def is_before(one: LogEvent, other: LogEvent, attempt: Attempt) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -50,6 +50,7 @@ class Attempt:
     is_thinned: bool = False
     is_cut: bool = False  # a file of ranks ends within a line
     progress: list[GroupProgress] = field(default_factory=list)
+    _picked: dict[tuple[int, bool, tuple[str, ...]], list[LogEvent]] = field(default_factory=dict, repr=False)
 
     @property
     def ranks(self) -> list[int]:
@@ -77,16 +78,40 @@ class Attempt:
                 firsts[place] = min(began, firsts.get(place, began))
         return max(firsts.values()) - min(firsts.values()) if len(firsts) > 1 else 0.0
 
+    @cached_property
+    def first_wait(self) -> float | None:
+        """When the first of those who waited in vain began to; unix s."""
+        begun = (event.waited_since for event in self.of_class("timeout"))
+        return min((at for at in begun if at is not None), default=None)
+
+    @cached_property
+    def first_ends(self) -> dict[str, float]:
+        """When the first of those who waited in vain gave up, in each file; unix s."""
+        found: dict[str, float] = {}
+        for event in self.of_class("timeout"):
+            if event.at is not None and event.is_dated:
+                found[event.file] = min(event.at, found.get(event.file, event.at))
+        return found
+
     def of_class(self, *classes: str) -> list[LogEvent]:
-        return [event for event in self.events if event.event_class in classes]
+        """Not to be changed: it is asked for again for every event."""
+        key = (len(self.events), True, classes)
+        if key not in self._picked:
+            self._picked[key] = [event for event in self.events if event.event_class in classes]
+        return self._picked[key]
 
     def of_kind(self, *kinds: str) -> list[LogEvent]:
-        return [event for event in self.events if event.kind in kinds]
+        """Not to be changed, either."""
+        key = (len(self.events), False, kinds)
+        if key not in self._picked:
+            self._picked[key] = [event for event in self.events if event.kind in kinds]
+        return self._picked[key]
 
     @property
     def has_trouble(self) -> bool:
         return any(
-            event.event_class in _TROUBLE or (event.kind == "exit" and event.code and event.how != "stopped")
+            (event.event_class in _TROUBLE and not event.survived)
+            or (event.kind == "exit" and event.code and event.how != "stopped")
             for event in self.events
         )
 
@@ -94,20 +119,28 @@ class Attempt:
 def attempts_of(job: JobFiles, progress: Sequence[GroupProgress] = ()) -> list[Attempt]:
     """Each start of the job by itself, the first one first. ``progress``: what recorders say, of the last one."""
     ranks = _Ranks(job.files)
-    numbers = {event.attempt for file in job.files for event in file.events}
-    numbers |= {file.attempt for file in job.files if file.attempt is not None}
-    attempts = [_attempt(number, job.files, ranks) for number in sorted(numbers or {0})]
+    by_number: dict[int, dict[str, list[LogEvent]]] = {
+        file.attempt: {} for file in job.files if file.attempt is not None
+    }
+    for file in job.files:
+        for event in file.events:
+            by_number.setdefault(event.attempt, {}).setdefault(file.path, []).append(event)
+    attempts = [
+        _attempt(number, job.files, by_number.get(number, {}), ranks) for number in sorted(by_number or {0: {}})
+    ]
     attempts[-1].progress = list(progress)
     return attempts
 
 
-def _attempt(number: int, files: Sequence[LogFile], ranks: _Ranks) -> Attempt:
+def _attempt(
+    number: int, files: Sequence[LogFile], told_in: Mapping[str, Sequence[LogEvent]], ranks: _Ranks
+) -> Attempt:
+    """``told_in``: the events of this attempt, of each file."""
     found = Attempt(number)
     for file in files:
         if file.attempt not in (None, number):
             continue
-        events = [ranks.placed(event, file) for event in file.events if event.attempt == number]
-        found.events += events
+        found.events += [ranks.placed(event, file) for event in told_in.get(file.path, ())]
         found.is_thinned = found.is_thinned or file.is_thinned
         found.is_cut = found.is_cut or (file.is_cut and (bool(file.speakers) or len(files) == 1))
         _note_presence(found, file, ranks)
@@ -172,9 +205,13 @@ class _Ranks:
         )
         self._tee = _tee_files(files)
         self._rank_nodes = _rank_nodes(files)
+        self._own = {file.path: self._rank_of(file) for file in files}
 
     def of_file(self, file: LogFile) -> int | None:
         """The one rank whose file it is."""
+        return self._own[file.path]
+
+    def _rank_of(self, file: LogFile) -> int | None:
         if file.local_rank is not None:
             offset = self._offsets.get(file.run)
             if offset is None and self._only_run:
@@ -214,7 +251,8 @@ class _Ranks:
             rank = own if rank is None else rank
         if event.kind == "exception" and file.last_step is not None and file.last_step_line > event.line:
             # In one rank's own file any step tells that it went on; others go on for a step or two without it.
-            went_on = own is not None or (event.step is not None and file.last_step > event.step + _STEPS_WITHOUT_IT)
+            before = event.step if file.first_step_line < event.line else file.first_step
+            went_on = own is not None or (before is not None and file.last_step > before + _STEPS_WITHOUT_IT)
             event = replace(event, survived=went_on)
         if rank is None and speaker.task is not None and self._tasks_are_ranks:
             rank = speaker.task
@@ -257,16 +295,16 @@ def _runs(files: Sequence[LogFile]) -> tuple[dict[str, int], dict[str, str]]:
 def _by_pid(files: Sequence[LogFile]) -> dict[int, int]:
     found: dict[int, set[int]] = defaultdict(set)
     for file in files:
+        largest = max((event.sequence or 0 for event in file.events if event.kind == "world"), default=0)
         for speaker in file.speakers:
             if speaker.pid is not None and speaker.rank is not None:
                 found[speaker.pid].add(speaker.rank)
         for event in file.events:
             if event.kind == "exit" and event.pid is not None and event.rank is not None:
                 found[event.pid].add(event.rank)
-            if event.kind == "world" and event.speaker.pid is not None and event.group_rank is not None:
-                sizes = [other.sequence or 0 for other in file.events if other.kind == "world"]
-                if event.sequence == max(sizes):  # the largest communicator's ranks are the job's
-                    found[event.speaker.pid].add(event.group_rank)
+            of_largest = event.kind == "world" and event.sequence == largest  # whose ranks are the job's
+            if of_largest and event.speaker.pid is not None and event.group_rank is not None:
+                found[event.speaker.pid].add(event.group_rank)
     return {pid: next(iter(ranks)) for pid, ranks in found.items() if len(ranks) == 1}
 
 
