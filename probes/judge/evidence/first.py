@@ -148,7 +148,8 @@ def _failed(events: list[LogEvent], by_subject: dict[object, list[LogEvent]]) ->
     ranks = tuple(sorted({event.rank for event in events if event.rank is not None}))
     nodes = tuple(sorted({event.node for event in events if event.rank is None}))
     more = [other for event in events for other in by_subject[event.rank if event.rank is not None else event.node]]
-    rest = [event for event in more if all(event is not each for each in events)]
+    told = set(map(id, events))
+    rest = [event for event in more if id(event) not in told]
     bare = all(event.kind in ("exit", "died") for event in events)
     confidence: Confidence = "medium" if bare or len(events) > 1 or not ranks else "high"
     return First("alike" if len(events) > 1 else "failed", ranks, nodes, [*events[:4], *rest[:4]], confidence)
