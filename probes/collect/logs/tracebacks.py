@@ -5,6 +5,7 @@ failed. Each takes the lines of one writer, without their prefixes, until it say
 from __future__ import annotations
 
 import re
+import signal
 from dataclasses import InitVar, dataclass, field, replace
 from typing import Any
 
@@ -207,12 +208,19 @@ class TracebackBlock:
             fields["named"] = (self.child if self.child is not None else int(ended[1]) if ended else 0,)
             if self.child is not None and kind != "exception":
                 return "peer_exception", {**fields, "named": ()}, told.words
+            if self.child is None and ended is not None:  # where it was raised is the spawner's place
+                fields.update(place="", **_how_it_ended(ended[2], ended[3]))
             return "child_named", fields, told.words
         if kind == "peer_exception":
             found = next(((anchor.kind, more) for anchor, more, _ in events_in(told.message)), None)
             if found is not None and found[0] in ("gloo_timeout", "barrier_named", "collective_timeout", "peer_lost"):
                 return found[0], {**fields, **found[1]}, told.words
         return kind, fields, told.words
+
+
+def _how_it_ended(name: str | None, code: str | None) -> dict[str, Any]:
+    number = signal.Signals.__members__.get(name or "")
+    return {"how": "exit", "code": int(code)} if code else {"how": "signal", "code": number and int(number)}
 
 
 @dataclass

@@ -81,7 +81,8 @@ def _incident(job: JobFiles, attempt: Attempt, first: First) -> Incident:
     times = [event.at for event in first.events if event.at is not None]
     begun = [event.at - event.ran_s for event in attempt.of_class("timeout") if event.at and event.ran_s]
     known = attempt.ranks
-    others = [rank for rank in known if rank not in first.ranks]
+    culprits = set(first.ranks)
+    others = [rank for rank in known if rank not in culprits]
     ended = [end.rank for end in rank_ends(attempt) if end.death is not None]
     return Incident(
         id=f"explain:{job.name}:{first.how}:{fold(first.ranks) or ','.join(first.nodes)}",
@@ -112,7 +113,8 @@ def _culprits(attempt: Attempt, first: First) -> list[Culprit]:
     for rank in first.ranks[:MOST_CULPRITS]:
         own = next((event for event in first.events if event.rank == rank), None)
         node = attempt.nodes.get(rank, own.node if own is not None else "")
-        pid = next((event.pid for event in attempt.of_kind("exit") if event.rank == rank and event.pid), None)
+        ends = (event for event in attempt.by_rank.get(rank, ()) if event.kind == "exit")
+        pid = next((event.pid for event in ends if event.pid), None)
         where = own.place if own is not None and first.how in ("failed", "alike") else ""
         found.append(Culprit(rank, node, pid, reason_of(first, own), where, how=how))
     for node in first.nodes:

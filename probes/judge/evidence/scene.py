@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from heapq import nsmallest
 
 from mltop.probes.judge.evidence.jobs import JobFiles, ranks_in
 from mltop.probes.model.evidence.collectives import GroupProgress
@@ -78,6 +79,19 @@ class Attempt:
                 place = event.node or event.file
                 firsts[place] = min(began, firsts.get(place, began))
         return max(firsts.values()) - min(firsts.values()) if len(firsts) > 1 else 0.0
+
+    @cached_property
+    def complaining_streams(self) -> frozenset[str]:
+        """In which of their files ranks complain of others."""
+        return frozenset(
+            stream_of(event.file) for event in self.of_class("timeout", "cascade") if not event.by_launcher
+        )
+
+    @cached_property
+    def two_least_steps(self) -> list[tuple[int, int]]:
+        """The last step of the two ranks that got least far, with the rank: the least of all others than one."""
+        steps = ((each.last_step, rank) for rank, each in self.presence.items() if each.last_step is not None)
+        return nsmallest(2, steps)
 
     @cached_property
     def first_wait(self) -> float | None:
