@@ -82,6 +82,14 @@ _SIGNALS_OF_SRUN = {
 }
 
 
+def _lightnings_child(match: re.Match[str]) -> Fields:
+    """It tells the first that ended, and kills the others."""
+    code = int(match[3])
+    how = "signal" if code < 0 else "exit"
+    told = {"rank": int(match[1]), "pid": int(match[2]), "how": how, "code": abs(code)}
+    return {**told, "is_first": True, "by_launcher": True}
+
+
 def _task(match: re.Match[str]) -> Fields:
     node, tasks, said = match["node"], match["tasks"], match["said"]
     word = said.strip()
@@ -230,6 +238,19 @@ ANCHORS: tuple[Anchor, ...] = (
         r"Fatal Python error: (Segmentation fault|Bus error|Aborted|Illegal instruction|Floating point exception)",
         "fatal_signal",
         lambda m: {"how": "signal", "code": _FATAL[m[1]]},
+    ),
+    # UCX's handler, of MPI and of NCCL's plugins.
+    _anchor(
+        "Caught signal",
+        r"\[(?P<node>[\w.-]+):(?P<pid>\d+)\s*:\d+:\s*\d+\] Caught signal (?P<code>\d{1,2}) ",
+        "fatal_signal",
+        lambda m: {"node": m["node"], "pid": int(m["pid"]), "how": "signal", "code": int(m["code"])},
+    ),
+    _anchor(
+        "Child process with PID",
+        r"\[rank: (\d+)\] Child process with PID (\d+) terminated with code (-?\d+)",
+        "exit",
+        _lightnings_child,
     ),
     _anchor(
         "srun: error: ", r"srun: error: (?P<node>[\w.-]+): tasks? (?P<tasks>[\d,\- ]+): (?P<said>.+)", "died", _task

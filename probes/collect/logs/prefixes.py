@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from calendar import timegm
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -31,6 +32,8 @@ _ISO = re.compile(
 )
 _SYSLOG = re.compile(r"\b([JFMASOND][a-z]{2}) ([ \d]\d) (\d\d):(\d\d):(\d\d)(\.\d{1,9})?\b")
 
+_TIME = re.compile(r":\d\d:\d\d")  # in every stamp
+
 _RANK = re.compile(r"\s*\[rank(\d{1,8})\]:? ?")
 _LOCAL = re.compile(r"\s*\[[A-Za-z_][\w-]{0,40}?(\d{1,4})\]: ?")
 _TASK = re.compile(r"\s*(\d{1,6}): ")
@@ -51,6 +54,7 @@ _OTHERS = (
     r"[^\s\[\]()\"']{1,200}(?: std(?:out|err) [FP])?(?: \|)?",
 )
 _STRANGE = re.compile(rf"\s*(?:{'|'.join(_OTHERS)})[ \t]*{_KNOWN}")
+_BY_HOST, _LEAST_BY_HOST = 0.8, 4  # share of lines, and how many there must be
 _NO_HOST = re.compile(r"(?:Error|Exception|Warning|Interrupt|Exit)$|^[A-Z]+$|^\d+$")
 _HOST = re.compile(r"\s*([A-Za-z\d][\w.-]{0,80}): ")
 _SPLIT = re.compile(r"(?<=[^\s:)\]])(?=\[rank\d{1,8}\]:)|(?<=[\] ])(?=\[rank\d{1,8}\]:\[[EWIF])")
@@ -91,8 +95,10 @@ class Clock:
 
     def last_stamp(self, text: str) -> float | None:
         """Of the last line of ``text`` that has one."""
+        if _TIME.search(text) is None:
+            return None
         for line in reversed(text.splitlines()):
-            at = self.stamp(line[:200])
+            at = self.stamp(line[:200]) if _TIME.search(line) else None
             if at is not None:
                 return at
         return None
@@ -122,10 +128,21 @@ def _unix(parts: tuple[int, int, int, int, int, int], fraction: str | None, zone
     return timegm(whole.timetuple()) - (-offset if zone.startswith("-") else offset) + part
 
 
-def speaker_of(line: str) -> tuple[Speaker, str]:
-    """Who wrote a line, and what is left of it."""
+def is_by_host(lines: Sequence[str]) -> bool:
+    """Whether each line begins with its host, as pdsh's and DeepSpeed's do: most have a name with a digit in front."""
+    written = [line for line in lines if line.strip()]
+    names = [match[1] for match in map(_HOST.match, written) if match is not None and not _NO_HOST.search(match[1])]
+    hosts = {name for name in names if any(letter.isdigit() for letter in name)}
+    return len(written) >= _LEAST_BY_HOST and sum(name in hosts for name in names) >= _BY_HOST * len(written)
+
+
+def speaker_of(line: str, *, by_host: bool = False) -> tuple[Speaker, str]:
+    """Who wrote a line, and what is left of it. ``by_host``: of a file in which each line begins with its host."""
     speaker = Speaker()
     rest = line
+    host = _HOST.match(line) if by_host else None
+    if host is not None and not _NO_HOST.search(host[1]):
+        speaker, rest = replace(speaker, node=host[1]), line[host.end() :]
     for _ in range(5):
         found = _one_prefix(speaker, rest) or _strange(speaker, rest)
         if found is None:
