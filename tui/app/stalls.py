@@ -17,6 +17,7 @@ from mltop.probes.model.units import counted
 from mltop.probes.model.vocabulary import MotionPhase
 from mltop.tui.app.session import Investigation
 from mltop.tui.config.settings import AutoDump
+from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.cells import Cell, flow
 from mltop.tui.screens.bars import Notice
 
@@ -213,7 +214,7 @@ class StallWatch:
                 self._capturing = True
                 free = self.captures.limits.least_free_bytes
                 self._investigation.start_capture(self.captures.directory, free)
-                notice = Notice(f"{names_of(jobs)} stands still: capturing (Esc cancels)", "accent")
+                notice = Notice(f"{names_of(jobs)} stands still: capturing ({KEYCAPS['back']} cancels)", "accent")
             elif self.captures.complaint:
                 notice = Notice(self.captures.complaint, "warn")
         return notice
@@ -232,7 +233,7 @@ class StallWatch:
     def _dump(self, jobs: Sequence[JobMotion]) -> Notice:
         nodes = tuple(dict.fromkeys(node for job in jobs for node in job.nodes))
         self._investigation.start_dump(nodes, f"of {names_of(jobs)}")
-        return Notice(f"{names_of(jobs)} stands still: stacks are dumped, 4 shows them", "accent")
+        return Notice(f"{names_of(jobs)} stands still: stacks are dumped, {KEYCAPS['stacks']} shows them", "accent")
 
 
 def names_of(jobs: Sequence[JobMotion]) -> str:
@@ -244,7 +245,7 @@ def names_of(jobs: Sequence[JobMotion]) -> str:
 def question_line(jobs: Sequence[JobMotion], width: int) -> list[Cell]:
     """ "train-70b stands still: dump stacks?  y once  a always  n no"."""
     verb = "stands" if len(jobs) == 1 else "stand"
-    keys = (("y", "once"), ("a", "always"), ("n", "no"))
+    keys = ((KEYCAPS["dump_once"], "once"), (KEYCAPS["always"], "always"), (KEYCAPS["no_dump"], "no"))
     parts = [(0, [Cell(f"{names_of(jobs)} {verb} still: ", "bold"), Cell("dump stacks?", "warn")])]
     parts += [(0, [Cell(key, "accent"), Cell(f" {what}", "dim")]) for key, what in keys]
     return flow(parts, width)

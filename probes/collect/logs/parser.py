@@ -10,6 +10,7 @@ from typing import Any, Callable, Union
 from mltop.probes.collect.logs.anchors import THINNED, Anchor, events_in, group_of
 from mltop.probes.collect.logs.prefixes import Clock, pieces, speaker_of, without_colours
 from mltop.probes.collect.logs.tracebacks import (
+    BOXED,
     LAUNCHERS,
     TRACEBACK,
     FailedRank,
@@ -178,8 +179,8 @@ class LogParser:
     def _opens(self, number: int, text: str, speaker: Speaker) -> bool:
         stripped = text.strip()
         block: Block | None = None
-        if stripped.endswith(TRACEBACK) and "traceback :" not in stripped:
-            block = TracebackBlock(number)
+        if (stripped.endswith(TRACEBACK) and "traceback :" not in stripped) or BOXED.search(stripped):
+            block = TracebackBlock(number, text.partition(TRACEBACK)[0] if TRACEBACK in text else "")
         elif stripped.startswith(_CUT_TRACEBACK) and TRACEBACK.startswith(stripped):  # a terminal cut it
             block = TracebackBlock(number)
             self._longest = (speaker, number)

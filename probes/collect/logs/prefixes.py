@@ -32,6 +32,8 @@ _ISO = re.compile(
 )
 _SYSLOG = re.compile(r"\b([JFMASOND][a-z]{2}) ([ \d]\d) (\d\d):(\d\d):(\d\d)(\.\d{1,9})?\b")
 
+_TIME = re.compile(r":\d\d:\d\d")  # in every stamp
+
 _RANK = re.compile(r"\s*\[rank(\d{1,8})\]:? ?")
 _LOCAL = re.compile(r"\s*\[[A-Za-z_][\w-]{0,40}?(\d{1,4})\]: ?")
 _TASK = re.compile(r"\s*(\d{1,6}): ")
@@ -93,8 +95,10 @@ class Clock:
 
     def last_stamp(self, text: str) -> float | None:
         """Of the last line of ``text`` that has one."""
+        if _TIME.search(text) is None:
+            return None
         for line in reversed(text.splitlines()):
-            at = self.stamp(line[:200])
+            at = self.stamp(line[:200]) if _TIME.search(line) else None
             if at is not None:
                 return at
         return None

@@ -116,16 +116,30 @@ def _has_needle(block: bytes, start: int) -> bool:
     return any(needle in line for needle in NEEDLES)
 
 
+def _chunks(stream: BinaryIO) -> Iterator[bytes]:
+    """BLOCK bytes each. What is unpacked before the place where an archive is broken comes before the error."""
+    read: Callable[[int], bytes] = getattr(stream, "read1", stream.read)
+    while True:
+        parts, wanted = [], BLOCK
+        try:
+            while wanted and (part := read(wanted)):
+                parts.append(part)
+                wanted -= len(part)
+        except Exception:
+            yield b"".join(parts)
+            raise
+        if not parts:
+            return
+        yield b"".join(parts)
+
+
 def blocks(stream: BinaryIO, progress: Callable[[int], None] | None = None, most: int | None = None) -> Iterator[bytes]:
     """Whole lines together; of an endless line pieces. Holes (NULs and nothing else) are passed over.
 
     ``progress`` is told of every byte that was read; more than ``most`` of them are too many: ValueError.
     """
     rest, total = b"", 0
-    while True:
-        chunk = stream.read(BLOCK)
-        if not chunk:
-            break
+    for chunk in _chunks(stream):
         total += len(chunk)
         if progress is not None:
             progress(len(chunk))

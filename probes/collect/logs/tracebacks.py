@@ -5,16 +5,23 @@ failed. Each takes the lines of one writer, without their prefixes, until it say
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+import signal
+from dataclasses import InitVar, dataclass, field, replace
 from typing import Any
 
 from mltop.probes.collect.logs.anchors import events_in
 from mltop.probes.model.evidence.logs import EventKind
 
 MOST_LINES = 2_000  # of one block: RecursionError's are long
+_LONGEST_BEFORE = 200  # characters
+_DIGITS = re.compile(r"\d+")
 _AFTERWARDS = 4  # lines in which what belongs to an exception may still begin
 
 TRACEBACK = "Traceback (most recent call last):"
+BOXED = re.compile("Traceback \\(most recent call last\\) [\u2500-]")  # rich's, in a box
+_BOX = "\u2502\u256d\u2570|+"
+_BOXED_FRAME = re.compile(r"[\u2502|] (\S[^\u2502|\n]{0,500}?):(\d{1,9}) in (\S{1,200})")
+_FRAME = re.compile(r"\u2502 (\S[^\u2502\n]{0,500}?):(\d{1,9}) in (\S{1,200})")
 _FRAME = re.compile(r'\s+File "([^"]{1,500})", line (\d{1,9}),? in (.{1,200})')
 _FINAL = re.compile(r"([A-Za-z_][\w.]{0,200})(?:: ?(.*))?$")
 _DOTTED = re.compile(r"[a-z_]\w*(?:\.\w+)+: ")
@@ -56,6 +63,8 @@ def kind_of_exception(name: str, message: str) -> EventKind:
     """What an exception tells of who raised it."""
     if _TEARDOWN.search(name):
         return "terminated"
+    if "Worker failed with error" in message:  # an engine repeats what its worker said
+        return "peer_exception"
     if _CAUSE_OF_WATCHDOG.search(message) and "NCCL error" not in message:
         return "exception"
     if _OF_PEERS.search(name):
@@ -85,9 +94,13 @@ class Raised:
 
 @dataclass
 class TracebackBlock:
-    """``chain``: the exceptions in the order in which they were raised. ``child``: whose it is, of a spawner's."""
+    """``chain``: the exceptions in the order in which they were raised. ``child``: whose it is, of a spawner's.
+
+    ``before``: what stands in front of its first line, and with other digits of all of them where a logger wrote it.
+    """
 
     line: int
+    before: InitVar[str] = ""
     chain: list[Raised] = field(default_factory=list)
     child: int | None = None
     last_line: int = 0
@@ -98,9 +111,17 @@ class TracebackBlock:
     _nested: bool = False
     _chained: bool = False
     _partial: str = ""
+    _logged: re.Pattern[str] | None = None
+
+    def __post_init__(self, before: str) -> None:
+        if before.strip() and len(before) <= _LONGEST_BEFORE:
+            self._logged = re.compile(_DIGITS.sub(r"\\d+", re.escape(before.rstrip())) + " ?")
 
     def take(self, text: str, number: int) -> bool:
         """False when the line does not belong to it: it is complete."""
+        logged = self._logged.match(text) if self._logged is not None else None
+        if logged is not None:
+            text = text[logged.end() :]
         self._count += 1
         if self._count > MOST_LINES:
             return False
@@ -111,7 +132,10 @@ class TracebackBlock:
         if frame is not None:
             self._frames = [*self._frames[-40:], (frame[1], frame[2], frame[3])]
             return True
-        if not text.strip() or text[0] in " \t" or text.startswith(("[Previous line repeated", "^", "~")):
+        boxed = _BOXED_FRAME.match(text)
+        if boxed is not None:
+            self._frames = [*self._frames[-40:], (boxed[1], boxed[2], boxed[3])]
+        if not text.strip() or text[0] in f" \t{_BOX}" or text.startswith(("[Previous line repeated", "^", "~")):
             return True
         text, self._partial = self._partial + text, ""
         final = _FINAL.match(text)
@@ -138,14 +162,14 @@ class TracebackBlock:
             self.child, self._waits = int(child[1]), 0
         elif stripped.endswith(TRACEBACK) and ("Original" in stripped or self.child is not None):
             self._in_frames, self._nested = True, True
-        elif stripped == TRACEBACK:
+        elif stripped == TRACEBACK or BOXED.search(stripped):
             if not self._chained:
                 return False
             self._in_frames, self._nested, self._chained = True, False, False
         elif stripped.startswith(_CHAINED):
             self._chained, self._waits = True, 0
-        elif _OTHERS_LINE.match(stripped):
-            self._waits = max(self._waits, 2)
+        elif _OTHERS_LINE.match(stripped) and not self._chained:
+            return False
         elif stripped and self.chain and self._waits <= 2 and len(self.chain[-1].message) < 300:
             # The rest of a message of several lines: gloo's reason stands there.
             self.chain[-1] = replace(self.chain[-1], message=f"{self.chain[-1].message} {stripped}".strip())
@@ -186,12 +210,19 @@ class TracebackBlock:
             fields["named"] = (self.child if self.child is not None else int(ended[1]) if ended else 0,)
             if self.child is not None and kind != "exception":
                 return "peer_exception", {**fields, "named": ()}, told.words
+            if self.child is None and ended is not None:  # where it was raised is the spawner's place
+                fields.update(place="", **_how_it_ended(ended[2], ended[3]))
             return "child_named", fields, told.words
         if kind == "peer_exception":
             found = next(((anchor.kind, more) for anchor, more, _ in events_in(told.message)), None)
             if found is not None and found[0] in ("gloo_timeout", "barrier_named", "collective_timeout", "peer_lost"):
                 return found[0], {**fields, **found[1]}, told.words
         return kind, fields, told.words
+
+
+def _how_it_ended(name: str | None, code: str | None) -> dict[str, Any]:
+    number = signal.Signals.__members__.get(name or "")
+    return {"how": "exit", "code": int(code)} if code else {"how": "signal", "code": number and int(number)}
 
 
 @dataclass

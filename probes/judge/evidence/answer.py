@@ -49,8 +49,9 @@ def explained(job: JobFiles, progress: Sequence[GroupProgress] = ()) -> Explaine
     told.ranks = rank_ends(attempt)
     told.coverage = _coverage(attempt)
     told.gaps = _gaps(job, attempt)
-    told.is_told = first.is_told or first.how in ("stopped", "nothing")
-    if first.how == "nothing" and not attempts[-1].has_trouble:
+    told.is_told = first.is_told or first.how == "stopped"
+    if first.how == "nothing" and not attempts[-1].troubles:
+        told.is_told = True
         return told
     told.incident = _incident(job, attempt, first)
     told.incident.evidence += _other_attempts(attempts, firsts, at)
@@ -63,7 +64,7 @@ def _told(attempts: Sequence[Attempt], firsts: Sequence[First]) -> int:
     """The first attempt whose failure is explained: those after it mostly fail for what it left. One that ended well
     after others is what became of the job.
     """
-    if not attempts[-1].has_trouble and firsts[-1].how == "nothing":
+    if not attempts[-1].troubles and firsts[-1].how == "nothing":
         return len(attempts) - 1
     for index, first in enumerate(firsts):
         if first.is_told:
@@ -80,7 +81,8 @@ def _incident(job: JobFiles, attempt: Attempt, first: First) -> Incident:
     times = [event.at for event in first.events if event.at is not None]
     begun = [event.at - event.ran_s for event in attempt.of_class("timeout") if event.at and event.ran_s]
     known = attempt.ranks
-    others = [rank for rank in known if rank not in first.ranks]
+    culprits = set(first.ranks)
+    others = [rank for rank in known if rank not in culprits]
     ended = [end.rank for end in rank_ends(attempt) if end.death is not None]
     return Incident(
         id=f"explain:{job.name}:{first.how}:{fold(first.ranks) or ','.join(first.nodes)}",
@@ -97,7 +99,7 @@ def _incident(job: JobFiles, attempt: Attempt, first: First) -> Incident:
             waits_in=first.op,
             ended=Ranges.of(ended),
         ),
-        evidence=[*_quotes(first.events), *_stacks(attempt, first)],
+        evidence=[*_quotes(first.events or attempt.troubles), *_stacks(attempt, first)],
         confidence=first.confidence if first.is_told or first.how == "stopped" else "low",
         action=action_for(first),
     )
@@ -111,7 +113,8 @@ def _culprits(attempt: Attempt, first: First) -> list[Culprit]:
     for rank in first.ranks[:MOST_CULPRITS]:
         own = next((event for event in first.events if event.rank == rank), None)
         node = attempt.nodes.get(rank, own.node if own is not None else "")
-        pid = next((event.pid for event in attempt.of_kind("exit") if event.rank == rank and event.pid), None)
+        ends = (event for event in attempt.by_rank.get(rank, ()) if event.kind == "exit")
+        pid = next((event.pid for event in ends if event.pid), None)
         where = own.place if own is not None and first.how in ("failed", "alike") else ""
         found.append(Culprit(rank, node, pid, reason_of(first, own), where, how=how))
     for node in first.nodes:

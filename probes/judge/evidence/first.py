@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -148,7 +149,8 @@ def _failed(events: list[LogEvent], by_subject: dict[object, list[LogEvent]]) ->
     ranks = tuple(sorted({event.rank for event in events if event.rank is not None}))
     nodes = tuple(sorted({event.node for event in events if event.rank is None}))
     more = [other for event in events for other in by_subject[event.rank if event.rank is not None else event.node]]
-    rest = [event for event in more if all(event is not each for each in events)]
+    told = set(map(id, events))
+    rest = [event for event in more if id(event) not in told]
     bare = all(event.kind in ("exit", "died") for event in events)
     confidence: Confidence = "medium" if bare or len(events) > 1 or not ranks else "high"
     return First("alike" if len(events) > 1 else "failed", ranks, nodes, [*events[:4], *rest[:4]], confidence)
@@ -191,6 +193,8 @@ def _named(attempt: Attempt) -> First | None:
     events = [event for event in attempt.of_class("named") if event.named]
     if not events:
         return None
+    if all(event.kind == "child_named" for event in events):
+        return _of_spawners(attempt, [event for event in events if not _is_ended(event)])
     waiting = {event.rank for event in attempt.of_class("timeout")} - {event.rank for event in events}
     names = [set(event.named) - waiting for event in events]
     if not all(names):
@@ -203,6 +207,26 @@ def _named(attempt: Attempt) -> First | None:
     if not ranks:
         return _earliest_named(attempt, events)
     return First("named", tuple(sorted(ranks)), events=events[:4], confidence="high")
+
+
+_ENDED_BY_OTHERS = (signal.SIGABRT, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def _is_ended(child: LogEvent) -> bool:
+    """By its own watchdog, or by somebody: it did not fail first."""
+    return child.how == "signal" and child.code in _ENDED_BY_OTHERS
+
+
+def _of_spawners(attempt: Attempt, events: Sequence[LogEvent]) -> First | None:
+    """A spawner numbers its own children, from 0 on each node: they are the job's ranks only where there is one."""
+    if not events:
+        return None
+    first, *more = events
+    heard = {event.speaker.rank for event in attempt.events if event.speaker.rank is not None}
+    alone = not more and len({(event.file, event.speaker.task) for event in attempt.events}) == 1
+    if alone and (not heard or not heard.isdisjoint({0, *first.named})):
+        return First("failed", first.named, events=[first], confidence="high" if first.place else "medium")
+    return First("no data", events=list(events[:4]))
 
 
 def _earliest_named(attempt: Attempt, events: Sequence[LogEvent]) -> First | None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from heapq import nsmallest
 
 from mltop.probes.judge.evidence.jobs import JobFiles, ranks_in
 from mltop.probes.model.evidence.collectives import GroupProgress
@@ -79,6 +81,19 @@ class Attempt:
         return max(firsts.values()) - min(firsts.values()) if len(firsts) > 1 else 0.0
 
     @cached_property
+    def complaining_streams(self) -> frozenset[str]:
+        """In which of their files ranks complain of others."""
+        return frozenset(
+            stream_of(event.file) for event in self.of_class("timeout", "cascade") if not event.by_launcher
+        )
+
+    @cached_property
+    def two_least_steps(self) -> list[tuple[int, int]]:
+        """The last step of the two ranks that got least far, with the rank: the least of all others than one."""
+        steps = ((each.last_step, rank) for rank, each in self.presence.items() if each.last_step is not None)
+        return nsmallest(2, steps)
+
+    @cached_property
     def first_wait(self) -> float | None:
         """When the first of those who waited in vain began to; unix s."""
         begun = (event.waited_since for event in self.of_class("timeout"))
@@ -108,12 +123,15 @@ class Attempt:
         return self._picked[key]
 
     @property
-    def has_trouble(self) -> bool:
-        return any(
-            (event.event_class in _TROUBLE and not event.survived)
-            or (event.kind == "exit" and event.code and event.how != "stopped")
+    def troubles(self) -> list[LogEvent]:
+        """What speaks of a bad end."""
+        return [
+            event
             for event in self.events
-        )
+            if (event.event_class in _TROUBLE and not event.survived)
+            or (event.kind == "exit" and event.code and event.how != "stopped")
+            or (event.kind == "agent_failed" and event.code not in (None, 0, -signal.SIGTERM))
+        ]
 
 
 def attempts_of(job: JobFiles, progress: Sequence[GroupProgress] = ()) -> list[Attempt]:

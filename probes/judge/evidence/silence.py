@@ -6,7 +6,7 @@ import signal
 from collections.abc import Set
 from dataclasses import dataclass
 
-from mltop.probes.judge.evidence.scene import Attempt, stream_of
+from mltop.probes.judge.evidence.scene import Attempt
 
 LEAST_COVERAGE = 0.95
 _MOST_STEPS_BEHIND = 3  # a file that ends earlier than the others' was cut off, or buffered
@@ -31,7 +31,7 @@ def silent_ranks(attempt: Attempt, complaining: Set[int | None], most: int | Non
     if not silent or not complaining or len(ranks) < 2:
         return Silence()
     lacking = tuple(rank for rank in silent if not would_have_spoken(attempt, rank))
-    heard = [rank for rank in silent if rank not in lacking]
+    heard = set(silent) - set(lacking)
     if lacking or attempt.is_thinned or not heard:
         return Silence((), lacking or tuple(silent))
     limit = most if most is not None else max(1, int(len(ranks) * (1 - LEAST_COVERAGE)))
@@ -46,14 +46,13 @@ def silent_ranks(attempt: Attempt, complaining: Set[int | None], most: int | Non
 def would_have_spoken(attempt: Attempt, rank: int) -> bool:
     """Its file is there, has lines, and was not cut off; or the launcher ended it while it was at work."""
     own = attempt.presence.get(rank)
-    stopped = any(event.rank == rank and event.how == "stopped" for event in attempt.of_kind("exit"))
+    stopped = any(event.kind == "exit" and event.how == "stopped" for event in attempt.by_rank.get(rank, ()))
     if own is None or own.lines == 0:
         return stopped and any(
             event.rank is not None and event.rank != rank and event.speaker.rank == event.rank
             for event in attempt.of_class("timeout", "cascade")
         )
-    complaints = {stream_of(event.file) for event in attempt.of_class("timeout", "cascade") if not event.by_launcher}
-    if not own.is_whole or not own.streams & complaints:
+    if not own.is_whole or not own.streams & attempt.complaining_streams:
         return False  # its stdout alone proves nothing of its stderr
-    steps = [each.last_step for other, each in attempt.presence.items() if other != rank and each.last_step is not None]
-    return not (steps and own.last_step is not None and min(steps) - own.last_step > _MOST_STEPS_BEHIND)
+    steps = [step for step in attempt.two_least_steps if step[1] != rank]
+    return not (steps and own.last_step is not None and steps[0][0] - own.last_step > _MOST_STEPS_BEHIND)

@@ -86,7 +86,7 @@ def _failed(event: LogEvent, order: str = "") -> str:
     place = f", in {event.place}" if event.place else ""
     if event.kind == "oom_kill":
         return f"was killed{order} for want of memory"
-    if event.kind in ("exit", "died", "fatal_signal"):
+    if event.kind in ("exit", "died", "fatal_signal") or (event.kind == "child_named" and event.how != "unknown"):
         return (
             f"was killed{order} by {signal_name(event.code)}"
             if event.how == "signal"

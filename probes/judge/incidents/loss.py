@@ -319,12 +319,16 @@ def _stalled(job: JobScene) -> bool:
 
 
 def still_holds(job: JobScene, stacks: Stacks) -> bool:
-    """Not once the job was seen to move again, nor when it was started anew, or has ended well."""
+    """Not once the job was seen to move again, nor when it was started anew, or has ended well.
+
+    A job that is seen for the first time is "starting", whatever it does: whether it was started since, its processes
+    tell.
+    """
     motion = job.motion
     if _ended_well(job):
         return False
     if motion is not None and motion.since is not None:
-        if motion.phase in ("moving", "starting") and motion.since > stacks.at:
+        if motion.phase == "moving" and motion.since > stacks.at:
             return False
         if motion.phase in _STANDS and motion.since > stacks.at + MOVED_S:
             return False

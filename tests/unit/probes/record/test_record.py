@@ -15,8 +15,9 @@ import pytest
 
 from mltop.probes.investigate.capture import begin, finish_capture, load, rejudge
 from mltop.probes.investigate.material import Material, judge
-from mltop.probes.model import Frame, Gap, NodeState, RankSample, RankStacks, Sample, StackDigest, TaskChain, Tasks
+from mltop.probes.model import Frame, Gap, NodeState, RankSample, RankStacks, Sample, TaskChain, Tasks
 from mltop.probes.record import BadRecording, CaptureWriter, read_recording, recording
+from tests.builders.hung import hung_material
 
 
 def write_samples(path: Path, made: list[Sample]) -> None:
@@ -71,26 +72,6 @@ def test_other_files_are_refused_with_a_reason(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("{")
     with pytest.raises(BadRecording, match="manifest"):
         load(tmp_path)
-
-
-def hung_material() -> Material:
-    def dump(rank: int, at: float) -> RankStacks:
-        counters = RankSample(
-            10 + rank, rank=rank, local_rank=rank, world_size=2, local_world_size=2, job="j", state="S",
-            voluntary_switches=5, read_syscalls=5, write_syscalls=5,
-        )  # fmt: skip
-        frames = [Frame("all_reduce", "torch/distributed/distributed_c10d.py", 10), Frame("train", "t.py", 5)]
-        if rank == 1:
-            frames = [Frame("__getitem__", "t.py", 3, {"index": 7}), Frame("train", "t.py", 4)]
-        waiting = "all_reduce" if rank == 0 else None
-        digest = StackDigest(rank, 10 + rank, state="S", frames=frames, waiting_in=waiting, node="n1", job="j")
-        return RankStacks(
-            10 + rank, rank, "j", node="n1", taken_at=at, took_s=0.01, before=counters, after=counters, digests=[digest]
-        )
-
-    last = Sample("n1", 100.0, ranks=[dump(rank, 100.0).before or RankSample(0) for rank in (0, 1)])
-    dumps = [dump(rank, 101.0 + 3 * i) for i in range(3) for rank in (0, 1)]
-    return Material([NodeState("n1", "live")], {"n1": [last]}, dumps)
 
 
 def written(directory: Path, material: Material) -> CaptureWriter:

@@ -371,3 +371,61 @@ def test_an_exception_of_nobody_before_many_steps_was_caught(tmp_path: Path, las
     path.write_text("\n".join([*lines, *(f"step {number} loss 2.0" for number in range(1, last + 1)), ""]))
     (job,) = explain([str(path)], lambda _: None).jobs
     assert (job.incident is not None) == bool(told)
+
+
+@pytest.mark.parametrize("box", ["│╭╰─", "|++-"])
+@pytest.mark.parametrize("prefix", ["", "[rank3]: "])
+def test_richs_tracebacks(tmp_path: Path, box: str, prefix: str) -> None:
+    side, top, bottom, line = box
+    lines = [
+        f"{top}{line * 9} Traceback (most recent call last) {line * 9}{top}",
+        f"{side} /w/train.py:753 in run                    {side}",
+        f"{side}                                           {side}",
+        f"{side}   752 {side}   config = of(args)                  {side}",
+        f"{side} ❱ 753 {side}   launch(config)                     {side}",
+        f"{bottom}{line * 43}{bottom}",
+        "RuntimeError: CUDA error: uncorrectable ECC error encountered",
+        "",
+        "The above exception was the direct cause of the following exception:",
+        "",
+        f"{top}{line * 9} Traceback (most recent call last) {line * 9}{top}",
+        f"{side} /w/train.py:9 in main                      {side}",
+        f"{bottom}{line * 43}{bottom}",
+        "ValueError: no more",
+    ]
+    event = only(tmp_path, *(prefix + each for each in lines))
+    assert (event.kind, event.text, event.place) == ("exception", "ValueError: no more", "main (/w/train.py:9)")
+    assert event.rank == (3 if prefix else None)
+
+
+def test_what_follows_a_traceback_at_once_is_read(tmp_path: Path) -> None:
+    lines = ["[rank7]: Traceback (most recent call last):", '[rank7]:   File "/w/a.py", line 3, in f', "[rank7]: E: x"]
+    told = [(event.kind, event.text[:20]) for event in read(tmp_path, *lines, HEAD + TIMEOUT).events]
+    assert told == [("exception", "E: x"), ("collective_timeout", HEAD[8:28])]
+
+
+@pytest.mark.parametrize(
+    ("before", "speaker"),
+    [
+        ("2026-11-04T10:00:0{}.1Z ", Speaker()),
+        ("2026-11-04 10:00:0{},001 ERROR rank=2 ", Speaker()),
+        ("(Worker_TP1 pid=112) ERROR 11-04 10:00:1{} [multiproc_executor.py:559] ", Speaker(pid=112)),
+    ],
+)
+def test_a_traceback_in_a_loggers_lines(tmp_path: Path, before: str, speaker: Speaker) -> None:
+    lines = ["Traceback (most recent call last):", '  File "/w/a.py", line 3, in f', "    x()", "KeyError: 'lr'"]
+    event = only(tmp_path, *(before.format(second) + line for second, line in enumerate(lines)))
+    assert (event.kind, event.text, event.place, event.speaker) == (
+        "exception",
+        "KeyError: 'lr'",
+        "f (/w/a.py:3)",
+        speaker,
+    )
+
+
+def test_a_launchers_word_alone_is_no_good_end(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    head = "E1104 10:00:01.1 11 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1)"
+    path.write_text(f"{head} local_rank: 3 (pid: 19414) of binary: /usr/bin/python\n")
+    (job,) = explain([str(path)], lambda _: None).jobs
+    assert job.incident is not None and not job.is_told

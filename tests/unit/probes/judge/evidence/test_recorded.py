@@ -25,6 +25,9 @@ TOLD = {
     "full-disk": ("crash", [1], "[Errno 28] No space left on device"),
     "barrier": ("hang", [1], "rank 0 names it"),
     "first-attempt-tee": ("crash", [1], "ValueError: expected 8 columns"),
+    "spawn-raise": ("crash", [1], "rank 1 failed: ValueError: bad batch, in f (/job/train.py:4)"),
+    "spawn-kill": ("crash", [1], "rank 1 was killed by SIGKILL"),
+    "spawn-exit": ("crash", [1], "rank 1 exited with code 3"),
     "alike": ("crash", [0, 1, 2], "all 3 ranks failed: KeyError"),
 }
 
@@ -65,3 +68,26 @@ def test_several_in_one_folder_are_kept_apart(tmp_path: Path) -> None:
             archive.extractall(tmp_path, filter="data")
     jobs = explain([str(tmp_path)], lambda _: None).jobs
     assert len(jobs) == len(TOLD)
+
+
+def test_the_child_of_one_of_several_spawners_has_no_rank(tmp_path: Path) -> None:
+    """Each node's spawner numbers from 0 on: "process 1" of the second node is not rank 1."""
+    with tarfile.open(FIXTURES / "spawn-raise.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    text = (tmp_path / "spawn-raise/console.out").read_text()
+    lost = text.replace("ValueError: bad batch", "torch.distributed.DistBackendError: NCCL error, connection closed")
+    (tmp_path / "spawn-raise/console.out").unlink()
+    (tmp_path / "node0.log").write_text(lost.replace("-- Process 1", "-- Process 0"))
+    (tmp_path / "node1.log").write_text(text)
+    (job,) = explain([str(tmp_path)], lambda _: None).jobs
+    assert job.incident is not None and job.incident.culprits == []
+    assert "ValueError: bad batch" in job.incident.headline
+
+
+def test_a_child_that_its_watchdog_ended_is_no_culprit(tmp_path: Path) -> None:
+    with tarfile.open(FIXTURES / "spawn-kill.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    path = tmp_path / "spawn-kill/console.out"
+    path.write_text(path.read_text().replace("SIGKILL", "SIGABRT"))
+    (job,) = explain([str(tmp_path)], lambda _: None).jobs
+    assert job.incident is None or job.incident.culprits == []
