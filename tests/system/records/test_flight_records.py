@@ -67,7 +67,9 @@ def of_prefix(report: dict[str, Any], prefix: Path) -> dict[str, Any]:
 def test_records_and_stacks_agree(prefix: Path, tmp_path: Path) -> None:
     report = stacks("--via", "local")
     job = of_prefix(report, prefix)
-    (incident,) = [one for one in report["incidents"] if one["job"] == job["job"]]
+    found = [one for one in report["incidents"] if one["job"] == job["job"]]
+    assert len(found) == 1, job["verdict"]
+    incident = found[0]
     assert [culprit["rank"] for culprit in job["verdict"]["culprits"]] == [RANKS - 1]
     (told,) = job["progress"]
     assert (told["kind"], told["culprits"], told["waiting"], told["sequence"]) == ("never_entered", [2], [0, 1], 4)
