@@ -71,13 +71,19 @@ class Attempt:
     @cached_property
     def clock_doubt_s(self) -> float:
         """How far apart the nodes' clocks may be: all nodes began to wait, or lost others, at about the same time."""
+        firsts = self.first_troubles.values()
+        return max(firsts) - min(firsts) if len(firsts) > 1 else 0.0
+
+    @cached_property
+    def first_troubles(self) -> dict[str, float]:
+        """When each node, or file where that is not known, first waited or lost others; unix s of its own clock."""
         firsts: dict[str, float] = {}
         for event in self.of_class("timeout", "cascade"):
             if event.at is not None and event.is_dated and not event.by_launcher:
                 began = event.at - (event.ran_s or 0.0)
                 place = event.node or event.file
                 firsts[place] = min(began, firsts.get(place, began))
-        return max(firsts.values()) - min(firsts.values()) if len(firsts) > 1 else 0.0
+        return firsts
 
     @cached_property
     def complaining_streams(self) -> frozenset[str]:
