@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from mltop.probes.active.supervisor.devices import refused
 from mltop.probes.demo.gpus import simulate
 from mltop.probes.demo.probes.replay import ProbeMachine, device_result
 from mltop.probes.demo.simulated import FIRST_PID, JOB, LOST_GPU, SimulatedJob, SimulatedNode, rank_sample, rank_stacks
+from mltop.probes.investigate.acting import Facts, RankProcess, Results
 from mltop.probes.investigate.capture import load
 from mltop.probes.investigate.probing.board import Board
 from mltop.probes.investigate.probing.report import Measured, judged
@@ -22,7 +24,8 @@ from mltop.probes.investigate.probing.wanted import ProbeProgress, ProbeWanted
 from mltop.probes.investigate.progress import CaptureResult, StackProgress
 from mltop.probes.judge.hang.evidence import JobEvidence, RankSeen
 from mltop.probes.judge.hang.verdict import report
-from mltop.probes.model import Gap, JobReport, NodeState, Sample
+from mltop.probes.model import Gap, JobReport, NodeState, RankStacks, Sample
+from mltop.probes.model.acts import DiagResult, LogTail, SignalName, SignalResult
 from mltop.probes.model.probe import ProbeEvent
 from mltop.probes.reach.view import Connection, FleetView, NodeView
 from mltop.probes.record.decoding import decode_head
@@ -174,6 +177,34 @@ class StillSession:
 
     def capture(self, on_done: Callable[[CaptureResult], None], **_: Any) -> Cancellable:
         on_done(CaptureResult(Path(), error="not in a picture"))
+        return Done()
+
+    def log_tail(self, process: RankProcess, lines: int, on_done: Callable[[list[LogTail], str], None]) -> Cancellable:
+        """What a rank of the demo's job would have written until it fell still."""
+        stood = self.scene.hung_s if self.scene.hung_s > 0 else 0.0
+        at = [NOW - stood - 0.6 * step for step in range(min(lines, 60))]
+        said = [f"step {10_000 - step} loss 2.{(37 * step) % 89 + 10} lr 3.0e-05" for step in range(len(at))]
+        told = [f"{time.strftime('%H:%M:%S', time.gmtime(when))} {text}" for when, text in zip(at, said, strict=True)]
+        file = f"/home/ada/run-17/logs/rank{process.rank}.log"
+        on_done([LogTail(file, 91_482, NOW - stood, told[::-1])], "")
+        return Done()
+
+    def signal_facts(self, processes: Sequence[RankProcess], on_done: Callable[[Facts], None]) -> Cancellable:
+        on_done({})
+        return Done()
+
+    def send_signal(
+        self, signal: SignalName, processes: Sequence[RankProcess], on_done: Callable[[Results], None]
+    ) -> Cancellable:
+        on_done({each.key: SignalResult(each.pid, "unknown", why="not in a picture") for each in processes})
+        return Done()
+
+    def dump_native(self, process: RankProcess, on_done: Callable[[RankStacks | None, str], None]) -> Cancellable:
+        on_done(None, "not in a picture")
+        return Done()
+
+    def diagnose(self, node: str, on_done: Callable[[list[DiagResult], str], None]) -> Cancellable:
+        on_done([], "not in a picture")
         return Done()
 
     def run_probe(self, wanted: ProbeWanted, on_progress: Callable[[ProbeProgress], None]) -> Cancellable:

@@ -43,6 +43,8 @@ PANES: dict[str, tuple[Scene, tuple[str, ...]]] = {
     "pane-events": (SCENES["hung"], ("6",)),
     "pane-incidents": (SCENES["hung"], ("8",)),
     "pane-incident": (SCENES["hung"], ("enter",)),
+    "pane-log": (SCENES["hung"], ("3", "l")),
+    "pane-help": (SCENES["hung"], ("question_mark",)),
 }
 SHOWN = {**{name: (scene, ()) for name, scene in SCENES.items()}, **PANES}
 CHILD = "MLTOP_SCENES_OF_ONE_TERMINAL"

@@ -41,7 +41,17 @@ _PIECE_HEADER_ROOM = 40  # index, count, bytes and blanks
 MessageKind = Literal["boot", "hello", "slow", "sample", "part", "done", "error", "need", "pong", "progress"]
 RequestKind = Literal["request", "cancel", "ping", "file"]
 Operation = Literal[
-    "stacks", "doctor", "kernel_lines", "probe", "probe_tell", "signal", "signal_facts", "diagnose", "log_tail", "ras"
+    "stacks",
+    "doctor",
+    "kernel_lines",
+    "probe",
+    "probe_tell",
+    "signal",
+    "signal_facts",
+    "diagnose",
+    "log_tail",
+    "ras",
+    "records",
 ]
 
 

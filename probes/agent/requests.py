@@ -12,6 +12,7 @@ from mltop.probes.agent.programs import Programs, Unavailable
 from mltop.probes.agent.protocol import Message, Operation, Request
 from mltop.probes.collect.abilities import abilities
 from mltop.probes.collect.kernel_log import kernel_lines
+from mltop.probes.collect.logs.pipes import PipeReaders
 from mltop.probes.collect.ranks import read_counters
 from mltop.probes.collect.redaction.process import shown_settings
 from mltop.probes.collect.redaction.values import shown_text
@@ -61,6 +62,7 @@ class Requests:
         self._chosen_by_hand = bool(os.environ.get("MLTOP_PY_SPY"))
         self._cancels: dict[int, threading.Event] = {}
         self._lock = threading.Lock()
+        self._pipes, self._lock_of_pipes = PipeReaders(lambda _: None), threading.Lock()
         self._operations: dict[Operation, Callable[[Request, threading.Event], Answer]] = {
             "stacks": self._stacks,
             "doctor": lambda *_: {"checks": [vars(check) for check in abilities()]},
@@ -72,6 +74,7 @@ class Requests:
             "probe_tell": self._probe_tell,
             "log_tail": self._log_tail,
             "ras": self._ras,
+            "records": self._records,
         }
 
     def start(self, request: Request) -> None:
@@ -127,6 +130,15 @@ class Requests:
             self._send(Message("part", id=request.id, records=told))
         return {"cancelled": cancelled.is_set()}
 
+    def _records(self, request: Request, cancelled: threading.Event) -> Answer:
+        """Those that ranks have written within the last ``newer_s`` seconds."""
+        from mltop.probes.collect.records.of_ranks import RecordReading
+
+        ranks = chosen(self._ranks(), request.args, self._unassigned(), self._process)
+        for told in RecordReading(ranks, cancelled, newer_s=float(request.args.get("newer_s") or 0.0)).finished():
+            self._send(Message("part", id=request.id, records=told))
+        return {}
+
     def _provide_py_spy(self, request: Request, cancelled: threading.Event) -> None:
         """See that ``find_py_spy`` finds one: the caller's where the agent came from the caller, else our own.
 
@@ -162,7 +174,9 @@ class Requests:
         found = chosen(self._ranks(), {"pids": [pid]}, self._unassigned(), self._process)
         if not found:
             raise Unavailable(f"pid {pid} is no rank (any more)")
-        return {"tails": [vars(tail) for tail in last_lines(pid, lines)]}
+        with self._lock_of_pipes:
+            behind_pipes = self._pipes.files_of([rank for rank in self._ranks() if rank.uid == found[0].uid])
+        return {"tails": [vars(tail) for tail in last_lines(pid, lines, behind_pipes)]}
 
     def _diagnose(self, request: Request, cancelled: threading.Event) -> Answer:  # noqa: ARG002 - there is one kind
         from mltop.probes.agent.diagnosis import diagnose

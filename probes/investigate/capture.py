@@ -8,13 +8,14 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from mltop.probes.investigate.advice import advised
-from mltop.probes.investigate.diagnosis import diagnosed
+from mltop.probes.investigate.diagnosis import diagnosed, with_told
 from mltop.probes.investigate.material import Interner, Material, judge, nodes_by_gap, rank_gaps
+from mltop.probes.judge.health import NO_EXPECTATIONS
 from mltop.probes.judge.nodes import by_reason, folded
 from mltop.probes.model import SCHEMA, Gap, Incident, JobReport, NodeState, Sample, to_json
 from mltop.probes.model.text import clean
@@ -134,11 +135,16 @@ def finish_capture(
     writer.finish()
 
 
+def most_of_a_node(nodes: int) -> int:
+    """How many samples of each can be judged within a second or two."""
+    return max(LEAST_JUDGED, MOST_JUDGED // max(1, nodes))
+
+
 class _Recent:
     """The last samples of each node, as many as can be judged within a second or two, of those that pass."""
 
     def __init__(self, nodes: int) -> None:
-        self._most = max(LEAST_JUDGED, MOST_JUDGED // max(1, nodes))
+        self._most = most_of_a_node(nodes)
         self.samples: list[Sample] = []
         self._newest: list[Sample] = []
 
@@ -193,6 +199,23 @@ def material_of(saved: Saved) -> Material:
         minutes[node] = [*map(interner.ranks_of, earlier), newest]
     records = {(told.node, told.pid): told for told in saved.records}
     return Material(saved.nodes, minutes, saved.dumps, saved.not_answered, saved.gaps, records=records)
+
+
+def retold(
+    path: Path, job: str | None = None, thresholds: Mapping[str, float] = NO_EXPECTATIONS.thresholds
+) -> tuple[Material, list[JobReport], list[Incident]]:
+    """What a capture or a recording holds, its verdicts made anew, and all that is told of it: from its whole samples,
+    and with what was told then by who had watched for longer. Raises BadRecording.
+    """
+    saved = load(path)
+    material = material_of(saved)
+    most = most_of_a_node(len(saved.samples))
+    minutes = ([*own.since(own.newest_at - HISTORY_S)][-most:] for own in saved.samples.values())
+    diagnosis = diagnosed([sample for of_node in minutes for sample in of_node], thresholds)
+    rhythms = ((motion.job_key, motion.rhythm) for motion in diagnosis.motions.motions())
+    material.rhythms = {key: rhythm.step_s for key, rhythm in rhythms if rhythm is not None}
+    reports = judge(material, job)
+    return material, reports, with_told(diagnosis.incidents(reports), saved.incidents, job)
 
 
 def rejudge(path: Path, job: str | None = None) -> tuple[Material, list[JobReport]]:

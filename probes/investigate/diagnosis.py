@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from mltop.probes.judge.health import NO_EXPECTATIONS, Expectations, Health
+from mltop.probes.judge.incidents.join import by_work_stopped
 from mltop.probes.judge.incidents.watch import IncidentWatch
 from mltop.probes.judge.stall import JobMotions
 from mltop.probes.model import Incident, JobReport, Sample
@@ -38,6 +40,34 @@ class Diagnosis:
             self._watch.update(node, self.health.of(node))
         now = self._watch.incidents(self.health.of_jobs(), self.motions.motions())
         return [*now, *reversed(self._watch.ended)]
+
+
+def with_told(judged: Sequence[Incident], told: Sequence[Incident], job: str | None = None) -> list[Incident]:
+    """What is judged anew of a capture, with what was ``told`` then by who had watched for longer than is kept.
+
+    What is not seen anew is as it was; of the same, judged anew, what then was known besides. ``job``: only this one.
+    """
+    before = {one.id: one for one in told if job is None or one.job == job}
+    known_again = {one.id for one in judged}
+    jobs = {(one.job, one.uid) for one in judged if one.kind != "node"}
+    left = [
+        one
+        for one in before.values()
+        if one.id not in known_again and (one.kind == "node" or (one.job, one.uid) not in jobs)
+    ]
+    return sorted([*(_as_told(one, before.get(one.id)) for one in judged), *left], key=by_work_stopped)
+
+
+def _as_told(judged: Incident, told: Incident | None) -> Incident:
+    """The incident with what only the one of then knows: a beginning before what is kept, who it was, whole sources."""
+    if told is None:
+        return judged
+    if told.culprits and not judged.culprits:
+        return told
+    sources = {line.source for line in judged.evidence}
+    lines = [line for line in told.evidence if line.source not in sources]
+    since = min((at for at in (judged.since, told.since) if at is not None), default=None)
+    return replace(judged, since=since, evidence=[*judged.evidence, *lines])
 
 
 def diagnosed(samples: Iterable[Sample], thresholds: Mapping[str, float] = NO_EXPECTATIONS.thresholds) -> Diagnosis:

@@ -8,7 +8,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # a capture's and a probe's modules are imported when they be
     from mltop.probes.investigate.capture import Describe
     from mltop.probes.investigate.probing.run import ProbeMemory, ProbeRun
     from mltop.probes.investigate.probing.wanted import ProbeProgress, ProbeWanted
+    from mltop.probes.investigate.ras import RasDesk, RasLook, RasPlan, RasRun, RasTold
     from mltop.probes.model import JobKey, JobMotion, JobReport, RankStacks
     from mltop.probes.model.acts import DiagResult, LogTail, SignalName
     from mltop.probes.model.incident import Incident
@@ -76,6 +77,7 @@ class LiveSession:
         self.motions: Callable[[], Sequence[JobMotion]] = lambda: ()
         gc.set_threshold(*COLLECT_AFTER)
         call_between_slices(give_way)
+        self._ras: RasDesk | None = None  # once somebody has looked there
         self._newest_dump: StackRun | None = None
         self._dumped_at = 0.0
         self._capture: CaptureRun | None = None
@@ -91,7 +93,11 @@ class LiveSession:
     ) -> StackRun:
         """Dump all ranks of these nodes (none given: all) and judge them; progress is reported until ``finished``."""
         request = request or StackRequest(nodes=tuple(nodes or ()), job=self.job, raw=True, rhythms=self.rhythms())
-        return StackRun(self.hub, request, on_progress, self.keep_dump).start()
+
+        def tell(progress: StackProgress) -> None:
+            on_progress(replace(progress, reports=tuple(self.with_ras(progress.reports))))
+
+        return StackRun(self.hub, request, tell, self.keep_dump).start()
 
     def rhythms(self) -> dict[JobKey, float]:
         """How long a step of each job takes, in seconds, where that is known."""
@@ -166,6 +172,29 @@ class LiveSession:
         from mltop.probes.investigate.acting import DiagnosisRun
 
         return DiagnosisRun(self.hub, node, on_done).start()
+
+    def look_at_ras(self, report: JobReport, on_done: Callable[[RasPlan], None]) -> RasLook:
+        """Whether NCCL's RAS may be asked about this job, and what that would be; nothing is asked."""
+        from mltop.probes.investigate.ras import RasLook
+
+        return RasLook(self._desk(), report, on_done).start()
+
+    def ask_ras(self, report: JobReport, on_done: Callable[[RasTold], None]) -> RasRun:
+        """Ask it once, on one node of the job. What it says is part of what later dumps say of the job."""
+        from mltop.probes.investigate.ras import RasRun
+
+        return RasRun(self._desk(), report, on_done).start()
+
+    def with_ras(self, reports: Sequence[JobReport]) -> Sequence[JobReport]:
+        """These, with what NCCL's RAS has told of their jobs."""
+        return self._ras.joined(reports) if self._ras is not None else reports
+
+    def _desk(self) -> RasDesk:
+        from mltop.probes.investigate.ras import RasDesk
+
+        if self._ras is None:
+            self._ras = RasDesk(self.hub, self.motions)
+        return self._ras
 
     def past(self) -> Sequence[PastResult]:
         """Results of earlier probes, () where none are remembered. Reads a file: not for the screen's loop."""
@@ -273,9 +302,10 @@ class CaptureRun(Run):
             dump = self._dumped(writer)
         # What came later than the dump did not go into its verdict.
         samples = self._samples(until=dump.history_until or math.inf)
-        incidents = self._session.joined_with(dump.reports)
+        reports = [*self._session.with_ras(dump.reports)]
+        incidents = self._session.joined_with(reports)
         describe = self._session.describe
-        finish_capture(writer, dump.material, dump.reports, describe, samples=samples, incidents=incidents)
+        finish_capture(writer, dump.material, reports, describe, samples=samples, incidents=incidents)
         if place.is_archive:
             try:
                 pack(writer, place.path)

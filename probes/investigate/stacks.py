@@ -16,6 +16,7 @@ from mltop.probes.investigate.patience import Arrivals, Patience
 from mltop.probes.investigate.progress import FINISHED, End, Run, StackPhase, StackProgress
 from mltop.probes.investigate.proofs import Proofs
 from mltop.probes.investigate.rounds import STUCK_GAPS_S, TAIL_ROUNDS, Plan, Round, judge_due, next_pause, random_unit
+from mltop.probes.judge.values import known
 from mltop.probes.model import JobKey, JobReport, NodeState, RankStacks
 from mltop.probes.model.evidence.records import RankRecords
 from mltop.probes.reach.hub import Hub
@@ -35,6 +36,8 @@ NOBODY_YET = Patience(connecting_s=math.inf, lost_s=2.0, live_s=15.0)
 SLOW_S = 8.0  # after being asked, likewise where others were waited for or watched meanwhile
 REMEMBER_S = 0.05  # how long the history is read at a time
 JUDGE_LATE_S = 2.0  # after the deadline, at most
+RECORDS_S = 6.0  # after a rank has told of a timeout all have mostly written their records
+LATE_RECORDS_S = 5.0  # they are waited for
 MOST_OF_A_NODE_BYTES = 128 * 1024 * 1024  # of JSON, in all rounds: 16 of 8 ranks have 3 MB
 
 
@@ -69,6 +72,10 @@ def _stands_still(report: JobReport) -> bool:
     return report.verdict.stands_still or (unsure and all(ranks.waiting_in for ranks in report.classes))
 
 
+def _may_stand(report: JobReport) -> bool:
+    return report.verdict.kind not in ("moving", "straggler") and not report.verdict.ended
+
+
 class StackRun(Run):
     """A running dump. ``material`` grows with every round."""
 
@@ -100,6 +107,7 @@ class StackRun(Run):
         self._sizes: dict[JobKey, int] = {}  # world sizes
         self._bytes_of: dict[str, int] = {}  # node → of its dumps
         self._proofs = Proofs(hub, request.ints)
+        self._asked_records = self._stop.began
         self.rounds_done = 0
         self.reports: list[JobReport] = []
         self.history_until = 0.0  # monotonic s: what the samples said up to here is in the material
@@ -130,7 +138,7 @@ class StackRun(Run):
             if self._stop.cancelled.wait(pause):
                 break
         self._late_answers()
-        if self._judged_dumps != len(self.material.dumps):
+        if self._late_records() or self._judged_dumps != len(self.material.dumps):
             self._judge()
         self._take_back()
 
@@ -145,6 +153,36 @@ class StackRun(Run):
                 self._tell("dumping")
         turn.cancel()
         self._proofs.cancel()
+
+    def _late_records(self) -> bool:
+        """Takes in records that ranks have written since they were asked for: a watchdog tells of a timeout first, and
+        writes what it knows seconds later. Whether there are any.
+        """
+        began_s, told_s = self._asked_records, self._told_s_ago()
+        if self._request.pids or self._request.unassigned or not any(map(_may_stand, self.reports)):
+            return False
+        if told_s is not None:
+            self._stop.cancelled.wait(max(0.0, min(RECORDS_S - told_s, self._stop.left_s - LATE_RECORDS_S)))
+        since_s = time.monotonic() - began_s
+        if self._stop.now or (told_s is None and since_s < RECORDS_S):
+            return False
+        args = {"newer_s": since_s + RECORDS_S, "job": self._request.job or ""}
+        pending = self._hub.request("records", args, sorted(self._answered))
+        came = False
+        for answer in pending.answers(max(0.1, min(LATE_RECORDS_S, self._stop.left_s))):
+            if answer.message.records is not None:
+                self._take_records(answer.message.records, answer.size_bytes)
+                came = True
+        pending.cancel()
+        return came
+
+    def _told_s_ago(self) -> float | None:
+        """How long ago a rank wrote into its log that it had waited in vain, at its node's newest sample: of the last
+        line. None: not lately.
+        """
+        samples = known(self._hub.node(node).sample for node in self._answered)
+        ago = (sample.sampled_at - line.at for sample in samples for line in sample.log_lines if line.kind == "timeout")
+        return min((ago_s for ago_s in ago if ago_s < RECORDS_S), default=None)
 
     def _prove(self) -> None:
         """Has ranks of which Python says nothing looked at below it, while the next round is waited for.

@@ -151,9 +151,10 @@ ProgressKind = Literal[
     "unrecorded",
     "unsure",
 ]
-# Why NCCL's RAS is not asked: the job is not known to stand; it has begun only now; a communicator is being made; its
-# NCCL has errors that a question may turn into a crash, or nobody knows which NCCL it has; it was asked just now.
-RasRefusal = Literal["not_standing", "young", "creating", "old_version", "asked_lately"]
+# Why NCCL's RAS is not asked: the job is not known to stand; it has begun only now; a communicator is being made, or
+# its stacks are too old to tell; its NCCL has errors that a question may turn into a crash, or nobody knows which NCCL
+# it has; it was asked just now.
+RasRefusal = Literal["not_standing", "young", "creating", "old_stacks", "old_version", "asked_lately"]
 PROGRESS_KINDS: tuple[ProgressKind, ...] = get_args(ProgressKind)
 
 # How a job gets on, as seen from outside: it loads or compiles; it steps; nothing has moved for ten seconds; nothing

@@ -29,7 +29,7 @@ from mltop.probes.model.text import clean
 from mltop.probes.reach.view import Connection
 from mltop.probes.record import decoding
 from mltop.probes.record.archives import capture_folder, empty, pack, stem_of
-from mltop.probes.record.decoding import BadRecording, decode, decode_sample, failing_at
+from mltop.probes.record.decoding import BadRecording, decode, decode_sample, decode_told, failing_at
 from mltop.probes.record.recordings import (
     Budget,
     DecodeLine,
@@ -267,7 +267,8 @@ class _Reader:
         self._files.update(self._folder.names(decoding.MOST_FILES))
         cut_off = self._samples(samples)
         dumps = self._dumps(share)
-        incidents, findings = self._told(INCIDENTS, Incident), self._told(FINDINGS, Finding)
+        incidents = self._told(INCIDENTS, Incident, read=decode_told)
+        findings = self._told(FINDINGS, Finding, read=decode_told)
         problems += _missing([name for name in manifest.files or [] if name not in self._files]) + cut_off
         gaps = [Gap("capture", problem) for problem in problems]
         records = self._told(RECORDS, RankRecords, decoding.MOST_RECORDS)
@@ -349,12 +350,15 @@ class _Reader:
         """Whether it is, as in a capture that was cut off, or whose directory could not be written."""
         return name not in self._folder.names(decoding.MOST_FILES)
 
-    def _told(self, name: str, kind: type[Told], most: int = decoding.MOST_TOLD) -> list[Told]:
+    def _told(
+        self, name: str, kind: type[Told], most: int = decoding.MOST_TOLD, read: Callable[..., Any] = decode
+    ) -> list[Told]:
         """A list of what was judged then; [] in captures of versions that did not write it."""
         if self._is_missing(name):
             return []
         data = self._folder.read(name, decoding.MOST_VERDICT_BYTES)
-        return decode(data, list[kind], str(self._folder.path / name), most)  # type: ignore[valid-type]
+        told: list[Told] = read(data, list[kind], str(self._folder.path / name), most)  # type: ignore[valid-type]
+        return told
 
     def _not_answered(self) -> list[NodeState]:
         """The nodes of the saved verdict; [] for a capture that was cut off before its verdict."""

@@ -526,11 +526,18 @@ def deepspeed(story: Story) -> None:
 
 
 def lightning(story: Story) -> None:
+    """The first process of each node watches those that it started, and numbers them within the node."""
     at = START + 900 + story.rng.random() * 100
     culprit, code = _raised_or_killed(story, at)
-    if culprit:
-        line = f"[rank: 0] Child process with PID {story.pid(culprit)} terminated with code {code}. Forcefully terminating all other processes to avoid zombies 🧟"
-        story.say(0, at + 8, line, raw=True)
+    local = culprit % story.local_size
+    if local:
+        story.say(
+            culprit - local,
+            at + 8,
+            f"[rank: {local}] Child process with PID {story.pid(culprit)} terminated with code {code}."
+            " Forcefully terminating all other processes to avoid zombies 🧟",
+            raw=True,
+        )
 
 
 def accelerate(story: Story) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from mltop.probes.investigate.acting import Facts, RankProcess, Results
-from mltop.probes.model import RankStacks
+from mltop.probes.investigate.ras import RasPlan, RasTold
+from mltop.probes.model import JobKey, JobReport, RankStacks
 from mltop.probes.model.acts import DiagResult, LogTail, SignalFacts, SignalName, SignalResult
 from mltop.probes.model.sample import UNLIMITED
 from tests.tui.fake_session import FakeSession
@@ -43,6 +45,9 @@ class ActingSession(FakeSession):
         self.tails: list[LogTail] = []
         self.diagnosis: tuple[list[DiagResult], str] = ([], "")
         self.native_done: list[Callable[[RankStacks | None, str], None]] = []
+        self.ras_asked: list[str] = []
+        self.ras_plan = RasPlan(JobKey("llama-7b", None), "node01", 4, 1, "2.30.7")
+        self.ras_told = RasTold(JobKey("llama-7b", None), why="no answer in time")
 
     def signal_facts(self, processes: Sequence[RankProcess], on_done: Callable[[Facts], None]) -> Asked:
         if self.facts_come:
@@ -67,6 +72,15 @@ class ActingSession(FakeSession):
     def log_tail(self, process: RankProcess, lines: int, on_done: Callable[[list[LogTail], str], None]) -> Asked:
         self.logs_asked.append((process.key, lines))
         on_done(self.tails, "" if self.tails else "no answer")
+        return Asked()
+
+    def look_at_ras(self, report: JobReport, on_done: Callable[[RasPlan], None]) -> Asked:
+        in_thread(lambda: on_done(replace(self.ras_plan, job=report.job_key)))
+        return Asked()
+
+    def ask_ras(self, report: JobReport, on_done: Callable[[RasTold], None]) -> Asked:
+        self.ras_asked.append(report.job)
+        in_thread(lambda: on_done(replace(self.ras_told, job=report.job_key)))
         return Asked()
 
     def dump_native(self, process: RankProcess, on_done: Callable[[RankStacks | None, str], None]) -> Asked:

@@ -242,14 +242,14 @@ async def test_d_describes_as_enter_does() -> None:
 async def test_an_unbound_key_says_so_once() -> None:
     async with opened() as screen:
         await screen.press("z")
-        assert notice(screen) == f"z: {NOT_BOUND}"
+        assert notice(screen) == f"z: {NOT_BOUND} - ? help"
         screen.app.tell(None)
         await screen.press("z")
         assert notice(screen) == ""
         await screen.press("f7")
-        assert notice(screen) == f"F7: {NOT_BOUND}"
+        assert notice(screen) == f"F7: {NOT_BOUND} - ? help"
         await screen.press("j", "f7")
-        assert notice(screen) == f"F7: {NOT_BOUND}"
+        assert notice(screen) == f"F7: {NOT_BOUND} - ? help"
 
 
 async def test_the_key_after_a_filter_is_a_key() -> None:
@@ -307,7 +307,7 @@ async def test_moves_can_have_other_keys() -> None:
         table = screen.app.focused
         assert isinstance(table, LineTable) and table._cursor == 1
         await screen.press("j")
-        assert table._cursor == 1 and notice(screen) == f"j: {NOT_BOUND}"
+        assert table._cursor == 1 and notice(screen) == f"j: {NOT_BOUND} - ? help"
         await screen.press("k")
         assert screen.session.dumps
         await screen.press("question_mark")
@@ -502,7 +502,7 @@ async def test_sort_columns_and_theme_are_remembered(monkeypatch: pytest.MonkeyP
 async def test_keys_of_one_pane_can_be_others_too() -> None:
     async with opened(config=Config(keys={"timelines": "f12"})) as screen:
         await screen.press("2", "T")
-        assert notice(screen) == f"T: {NOT_BOUND}"
+        assert notice(screen) == f"T: {NOT_BOUND} - ? help"
         await screen.press("f12")
         assert screen.app.pane.query_one("GpuTimelines").display
         assert "F12 timelines" in screen.lines()[-1]
@@ -528,7 +528,7 @@ async def test_the_configuration_holds_from_the_start() -> None:
         assert gpus(screen).shown_keys() == ["gpu", "temperature"] and gpus(screen).sort == Sort("temperature", True)
         assert "x dump" in screen.lines()[-1] and "F12 filter" in screen.lines()[-1]
         await screen.press("f12", *"abc", "escape", "t")
-        assert notice(screen) == f"t: {NOT_BOUND}"
+        assert notice(screen) == f"t: {NOT_BOUND} - ? help"
         await screen.press("x")
         assert here(screen)[0] == "stacks" and len(screen.session.dumps) == 1
         await screen.press("question_mark")
@@ -635,3 +635,18 @@ async def test_a_click_on_line_1_opens_what_it_says() -> None:
 
 def test_defaults_are_plain() -> None:
     assert replace(Config()) == Config()
+
+
+async def test_sentences_name_the_keys_that_the_configuration_gives() -> None:
+    """The keys that they have by themselves do something else now, or nothing."""
+    keys = {"dump": "ctrl+t", "incidents": "f8", "stacks": "f7", "open": "o", "back": "backspace"}
+    async with opened(size=(120, 40), config=Config(keys=keys)) as screen:
+        await screen.shows("o: all about this finding")
+        await screen.press("f7")
+        await screen.shows("press ^T to dump")
+        await screen.press("ctrl+t")
+        await screen.shows("Backspace cancels")
+        screen.session.dumps[-1].finish()
+        await screen.shows("HANG", "F8 lists all")
+        await screen.press("f8", "g")
+        await screen.shows("F7 shows all stacks")

@@ -6,23 +6,39 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from textual.app import App
 from textual.message import Message
 
 from mltop.probes.investigate.acting import RankProcess, Results
-from mltop.probes.model import RankStacks
+from mltop.probes.model import JobKey, JobReport, RankStacks
 from mltop.probes.model.acts import SENT, DiagResult, LogTail, SignalName
 from mltop.probes.reach.view import FleetView
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.selection import first_of
-from mltop.tui.app.session import Acts, Session
-from mltop.tui.render.acts import diagnosis_words, event_words, results_words, tested_words, who
+from mltop.tui.app.session import Acts, AsksRas, Investigation, Session
+from mltop.tui.render.acts import (
+    RasAsked,
+    asked_cells,
+    diagnosis_words,
+    event_words,
+    results_words,
+    tested_words,
+    told_words,
+    who,
+)
+from mltop.tui.render.advice import KEYCAPS
+from mltop.tui.render.cells import Cell
 from mltop.tui.render.findings import Happening
 from mltop.tui.screens.bars import Notice
 
+if TYPE_CHECKING:  # what asks is imported when somebody wants to
+    from mltop.probes.investigate.ras import RasPlan, RasTold
+
 MOST_SAID = 500
 LOG_LINES, READ_EVERY_S = 200, 2.0
+REFUSED_S = 300.0  # that a question was refused is shown for so long
 READ_ONLY = Notice("off: --read-only (no dump, capture, probe, signal or diagnosis)", "warn")
 CANNOT = Notice("this needs live nodes: what is shown here takes no orders", "warn")
 
@@ -77,9 +93,25 @@ class Diagnosed(Message):
         self.node, self.results, self.error = node, results, error
 
 
+class RasLooked(Message):
+    """The end of a ``RasLook``."""
+
+    def __init__(self, report: JobReport, plan: RasPlan) -> None:
+        super().__init__()
+        self.report, self.plan = report, plan
+
+
+class RasAnswered(Message):
+    """The end of a ``RasRun``."""
+
+    def __init__(self, told: RasTold) -> None:
+        super().__init__()
+        self.told = told
+
+
 class Acting:
     """Lives in the UI loop. ``said``: what was done, for the events pane, the oldest first; ``natives``: by
-    ``RankProcess.key``.
+    ``RankProcess.key``; ``ras``: what NCCL was asked about each job last.
     """
 
     def __init__(self, post: Callable[[Message], None]) -> None:
@@ -88,6 +120,8 @@ class Acting:
         self._diagnosing: set[str] = set()
         self.said: deque[Happening] = deque(maxlen=MOST_SAID)
         self.natives: dict[tuple[str, int], NativeDump] = {}
+        self.ras: dict[JobKey, RasAsked] = {}
+        self._looking: set[JobKey] = set()
         self._log: tuple[tuple[str, int], ReadLog] = (("", 0), ReadLog())  # of the rank that was looked at last
 
     def send(self, session: Acts, name: SignalName, processes: Sequence[RankProcess]) -> Notice:
@@ -103,7 +137,7 @@ class Acting:
             text = event_words(message.name, result)
             self.note(Happening(now, process.node, "SIGNAL", style, _subject(process), text, ""))
         words, style = results_words(message.name, message.processes, message.results)
-        return Notice(words, style, more="" if len(message.processes) == 1 else "  6 shows each")
+        return Notice(words, style, more="" if len(message.processes) == 1 else _each())
 
     def dump_native(self, session: Acts, process: RankProcess) -> Notice:
         """One at a time of each rank."""
@@ -148,7 +182,43 @@ class Acting:
         for result in message.results:
             its_style = {"fail": "crit", "warn": "warn", "pass": "ok"}.get(result.status, "dim")
             self.note(Happening(now, message.node, "DIAG", its_style, result.test, tested_words(result), ""))
-        return Notice(f"{message.node}: {words}", style, more="  6 shows each" if message.results else "")
+        return Notice(f"{message.node}: {words}", style, more=_each() if message.results else "")
+
+    def look_at_ras(self, session: AsksRas, report: JobReport) -> Notice | None:
+        """Have it looked at whether it may be asked about this job; one question at a time."""
+        job = report.job_key
+        asked = self.ras.get(job)
+        if asked is not None and asked.waits:
+            return Notice("NCCL's RAS is being asked: its answer takes some seconds", "accent")
+        if job not in self._looking:
+            self._looking.add(job)
+            session.look_at_ras(report, lambda plan: self._post(RasLooked(report, plan)))
+        return None
+
+    def take_ras_plan(self, plan: RasPlan, now: float) -> Notice | None:
+        """Why it must not be asked; None where the user is to be. ``now``: unix s, of the newest view."""
+        from mltop.probes.investigate.ras import RasTold
+
+        self._looking.discard(plan.job)
+        if not plan.why:
+            return None
+        before = self.ras.get(plan.job)
+        if before is None or before.told is None or not before.told.asked:  # else its answer still stands there
+            self.ras[plan.job] = RasAsked(now, RasTold(plan.job, why=f"not asked: {plan.why}"))
+        return Notice(f"NCCL's RAS is not asked: {plan.why}", "warn")
+
+    def ask_ras(self, session: AsksRas, report: JobReport, plan: RasPlan, now: float) -> Notice:
+        self.ras[plan.job] = RasAsked(now)
+        session.ask_ras(report, lambda told: self._post(RasAnswered(told)))
+        return Notice(f"asking NCCL's RAS on {plan.node}, for up to 20 s", "accent")
+
+    def take_ras(self, told: RasTold, now: float) -> Notice:
+        """``now``: unix s, of the newest view."""
+        self.ras[told.job] = RasAsked(now, told)
+        style = "warn" if told.why else "accent"
+        text = told_words(told)
+        self.note(Happening(now, told.node, "RAS", style, told.job.name or "job", text, ""))
+        return Notice(f"NCCL's RAS: {text}", style)
 
     def note(self, happening: Happening) -> None:
         """Say something in the events pane; its key is made here."""
@@ -160,6 +230,7 @@ class ActingApp(App[None]):
     """What the app does for the keys that act upon ranks and nodes."""
 
     session: Session
+    investigation: Investigation
     read_only: bool
     acting: Acting
     picture: Picture | None
@@ -174,6 +245,10 @@ class ActingApp(App[None]):
         raise NotImplementedError
 
     def only_now(self) -> bool:
+        raise NotImplementedError
+
+    def join_stacks(self, reports: Sequence[JobReport]) -> None:
+        """Make incidents of them anew."""
         raise NotImplementedError
 
     def _acts(self) -> Acts | None:
@@ -211,6 +286,62 @@ class ActingApp(App[None]):
 
         self.push_screen(AskDiagnosis(node), run)
 
+    def ras_cells(self, job: JobKey, now: float) -> list[Cell]:
+        """What NCCL was asked about this job's processes, and when; [] where nothing, or in the past."""
+        asked, result = self.acting.ras.get(job), self.investigation.result
+        if asked is None or self.investigation.moment is not None:
+            return []
+        told = asked.told
+        if told is not None and not told.asked and now - asked.at > REFUSED_S:
+            return []
+        own = [report for report in (result.reports if result is not None else ()) if report.job_key == job]
+        processes = {(digest.node, digest.pid) for report in own for digest in report.digests}
+        of_others = told is not None and told.asked and not told.processes & processes
+        return [] if of_others else asked_cells(asked, now)
+
+    def ask_ras(self, job: JobKey | None) -> None:
+        """Ask NCCL's RAS about this job, once it is known whether that may be, and the user knows what it can do."""
+        if self.read_only:
+            self.tell(READ_ONLY)
+            return
+        if not self.only_now():
+            return
+        if not isinstance(self.session, AsksRas):
+            self.tell(CANNOT)
+            return
+        result = self.investigation.result
+        reports = result.reports if result is not None else ()
+        report = next((one for one in reports if one.job_key == job), None)
+        if report is None or self.investigation.dumping:
+            why = "a dump runs" if self.investigation.dumping else "no job that stands still is here"
+            if job is not None and not self.investigation.dumping:
+                why = f"its stacks must be known first: {KEYCAPS['dump']} dumps them"
+            self.tell(Notice(f"NCCL's RAS is not asked: {why}", "warn"))
+            return
+        self.tell(self.acting.look_at_ras(self.session, report))
+
+    def on_ras_looked(self, message: RasLooked) -> None:
+        now, session = self.newest_view().taken_at, self.session
+        if (notice := self.acting.take_ras_plan(message.plan, now)) is not None:
+            self.tell(notice)
+            return
+        if len(self.screen_stack) > 1 or not isinstance(session, AsksRas):
+            return  # the user is being asked something else
+        from mltop.tui.screens.questions import AskRas
+
+        def ask(yes: bool | None) -> None:
+            if yes:
+                self.tell(self.acting.ask_ras(session, message.report, message.plan, self.newest_view().taken_at))
+
+        self.push_screen(AskRas(message.plan), ask)
+
+    def on_ras_answered(self, message: RasAnswered) -> None:
+        notice = self.acting.take_ras(message.told, self.newest_view().taken_at)
+        joined = self.investigation.take_ras(message.told)
+        if joined is not None:
+            self.join_stacks([joined])
+        self.tell(notice)
+
     def show_slurm_lines(self, nodes: Sequence[str], reason: str) -> None:
         """``reason``: where the health rules found nothing wrong with these nodes."""
         if self.read_only:
@@ -245,6 +376,10 @@ class ActingApp(App[None]):
 
     def on_diagnosed(self, message: Diagnosed) -> None:
         self.tell(self.acting.take_diagnosis(message, self.newest_view().taken_at))
+
+
+def _each() -> str:
+    return f"  {KEYCAPS['events']} shows each"
 
 
 def _subject(process: RankProcess) -> str:

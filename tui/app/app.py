@@ -24,7 +24,7 @@ from mltop.probes.model.text import clean
 from mltop.tui.app.acting import READ_ONLY, Acting
 from mltop.tui.app.feed import Feed, Picture
 from mltop.tui.app.hands import HandsApp
-from mltop.tui.app.keys import APP_BINDINGS, PANES, PaneScreen
+from mltop.tui.app.keys import APP_BINDINGS, PANES, PaneScreen, key_name
 from mltop.tui.app.looks import TERMINAL_LIGHT, TERMINAL_THEME, THEMES, draw_ascii, few_colours, is_light
 from mltop.tui.app.navigation import Location, Trail
 from mltop.tui.app.output import say, say_crash, title_sequence
@@ -46,6 +46,7 @@ from mltop.tui.app.session import (
 from mltop.tui.app.shapes import Remember, Shapes
 from mltop.tui.app.stalls import StallAnswer, Stalls, StallWatch
 from mltop.tui.config.settings import DEFAULTS, Config
+from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.earlier import EarlierRanks
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.guarded import FAILURES, guarded
@@ -57,7 +58,7 @@ from mltop.tui.widgets.steps import Steps
 
 if TYPE_CHECKING:
     from mltop.probes.investigate.probing.wanted import ProbeWanted
-    from mltop.probes.model import ProbeKind
+    from mltop.probes.model import JobReport, ProbeKind
     from mltop.probes.model.incident import JobMotion
     from mltop.probes.reach.view import FleetView
 
@@ -130,6 +131,7 @@ class MltopApp(FailSafe, PaintingApp, TravellingApp, HandsApp):
         self._terminal_title = ""
         self._own_themes: dict[str, Theme] | None = None
         self.set_keymap(dict(config.keys))
+        KEYCAPS.use({action: key_name(keys.split(",")[0].strip()) for action, keys in config.keys.items()})
         self.feed = self._feed_of(session, clock)
         self._live_earlier = self.earlier
         self._retrying = False
@@ -252,6 +254,10 @@ class MltopApp(FailSafe, PaintingApp, TravellingApp, HandsApp):
         taken_at = self.newest.view.taken_at if self.newest else 0.0
         if self.investigation.take_progress(message, taken_at):
             self.feed.take_stacks(message.report.reports)
+            if message.report.phase == "done":
+                jobs = {report.job_key for report in message.report.reports if not report.error}
+                began_at = taken_at - message.report.elapsed_s
+                self.stalls.stacks.dumped(jobs, self.investigation.nodes, began_at)
             self.tell(end_of_dump(message.report))
         else:
             self.redraw()
@@ -422,13 +428,13 @@ class MltopApp(FailSafe, PaintingApp, TravellingApp, HandsApp):
         if not self.only_now():
             return
         self.investigation.start_capture()
-        self.tell(Notice("capturing: stacks, samples and verdict (Esc cancels)", "accent"))
+        self.tell(Notice(f"capturing: stacks, samples and verdict ({KEYCAPS['back']} cancels)", "accent"))
 
     def action_probe(self, kind: ProbeKind) -> None:
         """Ask what exactly to measure, and whether; one probe at a time."""
         if self.probing.running is not None:
             self._show_probes()
-            self.tell(Notice("a probe runs already, one at a time: Esc cancels it", "warn"))
+            self.tell(Notice(f"a probe runs already, one at a time: {KEYCAPS['back']} cancels it", "warn"))
         elif self.read_only:
             self.tell(READ_ONLY)
         elif not isinstance(self.session, Probes):
@@ -484,6 +490,9 @@ class MltopApp(FailSafe, PaintingApp, TravellingApp, HandsApp):
         else:
             return False
         return True
+
+    def join_stacks(self, reports: Sequence[JobReport]) -> None:
+        self.feed.take_stacks(reports)
 
     def newest_view(self) -> FleetView:
         return self.newest.view if self.newest is not None else self.session.view()

@@ -25,6 +25,7 @@ from mltop.tui.app.navigation import Location, Trail
 from mltop.tui.app.resources import DEFAULT, Order, Scene
 from mltop.tui.app.selection import Looked
 from mltop.tui.app.shapes import Shapes, columns_of, sort_of
+from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.screens.bars import FilterHistory, Notice, TypedBox
 from mltop.tui.terminal.driver import Guest
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 MOST_OF_ONE_SECOND = 100  # files
 ARRIVED_S = 1.0  # a pane that takes longer to come is not waited for by the next key
-NOT_BOUND = "not bound here - ? help"
+NOT_BOUND = "not bound here"
 
 
 class HandsApp(ActingApp):
@@ -120,7 +121,7 @@ class HandsApp(ActingApp):
         elif event.key != self.unbound:
             self.unbound = event.key
             shown = event.character if event.is_printable and event.character else key_name(event.key)
-            self.tell(Notice(f"{shown}: {NOT_BOUND}", "dim"))
+            self.tell(Notice(f"{shown}: {NOT_BOUND} - {KEYCAPS['help']} help", "dim"))
 
     # Typed orders.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, runtime_checkable
 
 from textual.message import Message
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from mltop.probes.investigate.acting import Facts, RankProcess, Results
     from mltop.probes.investigate.probing.wanted import ProbeProgress, ProbeWanted
+    from mltop.probes.investigate.ras import RasPlan, RasTold
     from mltop.probes.model import RankStacks
     from mltop.probes.model.acts import DiagResult, LogTail, SignalName
     from mltop.probes.model.probe import PastResult
@@ -109,6 +110,17 @@ class Acts(Protocol):
 
     def diagnose(self, node: str, on_done: Callable[[list[DiagResult], str], None]) -> Cancellable:
         """Run `dcgmi diag -r 1` there: its results, or why there are none. A node that is in use refuses."""
+
+
+@runtime_checkable
+class AsksRas(Protocol):
+    """A session whose jobs' NCCL can be asked."""
+
+    def look_at_ras(self, report: JobReport, on_done: Callable[[RasPlan], None]) -> Cancellable:
+        """Whether it may be asked about this job, and what a question would be; nothing is asked."""
+
+    def ask_ras(self, report: JobReport, on_done: Callable[[RasTold], None]) -> Cancellable:
+        """Ask it once, on one node of the job, if that still may be: ``on_done`` gets the answer, or why none."""
 
 
 @runtime_checkable
@@ -267,6 +279,12 @@ class Investigation:
         """Remember a complete dump, for looks at the past."""
         self._earlier = [*self._earlier[1 - MOST_DUMPS :], complete]
 
+    def take_ras(self, told: RasTold) -> JobReport | None:
+        """Joins what RAS told of a job with the newest stacks; their report, None where they tell nothing of it."""
+        self._latest, joined = _with_ras(self._latest, told)
+        self._complete, of_complete = _with_ras(self._complete, told)
+        return of_complete or joined
+
     def start_capture(self, parent: Path | None = None, least_free_bytes: int = 0) -> None:
         self._capture_run += 1
         run = self._capture_run
@@ -284,6 +302,17 @@ class Investigation:
         self._captured_run = max(self._captured_run, message.run)
         if message.run == self._capture_run:
             self._capture = None
+
+
+def _with_ras(result: DumpResult | None, told: RasTold) -> tuple[DumpResult | None, JobReport | None]:
+    """The stacks with what RAS told, and the report of its job."""
+    from mltop.probes.investigate.ras import joined_with
+
+    if result is None:
+        return None, None
+    reports = tuple(joined_with(report, (told,)) for report in result.reports)
+    joined = next((new for new, old in zip(reports, result.reports, strict=True) if new is not old), None)
+    return replace(result, reports=reports), joined
 
 
 class Probing:

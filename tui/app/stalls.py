@@ -12,10 +12,12 @@ from typing import Literal
 from mltop.probes.investigate.progress import CaptureResult
 from mltop.probes.model import PlacedJob
 from mltop.probes.model.incident import JobMotion
+from mltop.probes.model.sample import JobKey
 from mltop.probes.model.units import counted
 from mltop.probes.model.vocabulary import MotionPhase
 from mltop.tui.app.session import Investigation
 from mltop.tui.config.settings import AutoDump
+from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.cells import Cell, flow
 from mltop.tui.screens.bars import Notice
 
@@ -53,14 +55,18 @@ class AutoStacks:
         self._due: list[PlacedJob] = []
         self._told: set[PlacedJob] = set()  # of those that are quiet, while they are
         self._pauses: set[PlacedJob] = set()  # jobs that went on by themselves, or of which the user wanted nothing
+        self._seen: set[PlacedJob] = set()
+        self._dumped: dict[PlacedJob, float] = {}  # when the last dump that shows the job began, unix s
 
     def see(self, motions: Sequence[JobMotion], busy: bool = False) -> list[JobMotion]:
         """The jobs to dump now; none while another dump runs (``busy``). A question about a job that goes on, or is
         gone, is over.
         """
+        self._seen = {motion.placed for motion in motions}
+        self._dumped = {key: began_at for key, began_at in self._dumped.items() if key in self._seen}
         standing = {motion.placed: motion for motion in motions if motion.phase not in _GOES_ON}
         self.asked = tuple(standing[motion.placed] for motion in self.asked if motion.placed in standing)
-        new = [] if self._never else self._new(motions)
+        new = [] if self._never else [motion for motion in self._new(motions) if not self._is_dumped(motion)]
         if self.always:
             self._due += [motion.placed for motion in new]
         else:
@@ -70,6 +76,21 @@ class AutoStacks:
             return []
         due, self._due = self._due, []
         return [standing[key] for key in due]
+
+    def dumped(self, jobs: Container[JobKey], nodes: Sequence[str], began_at: float) -> None:
+        """Stacks of ``jobs`` on ``nodes`` (none given: all) are there, from ``began_at`` (unix s) on: nobody is asked
+        for them again.
+        """
+        for key in self._seen:
+            if JobKey(key.name, key.uid) in jobs and (not key.node or not nodes or key.node in nodes):
+                self._dumped[key] = began_at
+        self.asked = tuple(motion for motion in self.asked if not self._is_dumped(motion))
+        self._due = [key for key in self._due if key not in self._dumped]
+
+    def _is_dumped(self, motion: JobMotion) -> bool:
+        """Whether a dump was begun after it had fallen still."""
+        began_at = self._dumped.get(motion.placed)
+        return began_at is not None and motion.since is not None and motion.since <= began_at
 
     def _new(self, motions: Sequence[JobMotion]) -> list[JobMotion]:
         """A job that has once gone on after it was quiet pauses so: from then on it is told when it is stalled."""
@@ -193,7 +214,7 @@ class StallWatch:
                 self._capturing = True
                 free = self.captures.limits.least_free_bytes
                 self._investigation.start_capture(self.captures.directory, free)
-                notice = Notice(f"{names_of(jobs)} stands still: capturing (Esc cancels)", "accent")
+                notice = Notice(f"{names_of(jobs)} stands still: capturing ({KEYCAPS['back']} cancels)", "accent")
             elif self.captures.complaint:
                 notice = Notice(self.captures.complaint, "warn")
         return notice
@@ -212,7 +233,7 @@ class StallWatch:
     def _dump(self, jobs: Sequence[JobMotion]) -> Notice:
         nodes = tuple(dict.fromkeys(node for job in jobs for node in job.nodes))
         self._investigation.start_dump(nodes, f"of {names_of(jobs)}")
-        return Notice(f"{names_of(jobs)} stands still: stacks are dumped, 4 shows them", "accent")
+        return Notice(f"{names_of(jobs)} stands still: stacks are dumped, {KEYCAPS['stacks']} shows them", "accent")
 
 
 def names_of(jobs: Sequence[JobMotion]) -> str:
@@ -224,7 +245,7 @@ def names_of(jobs: Sequence[JobMotion]) -> str:
 def question_line(jobs: Sequence[JobMotion], width: int) -> list[Cell]:
     """ "train-70b stands still: dump stacks?  y once  a always  n no"."""
     verb = "stands" if len(jobs) == 1 else "stand"
-    keys = (("y", "once"), ("a", "always"), ("n", "no"))
+    keys = ((KEYCAPS["dump_once"], "once"), (KEYCAPS["always"], "always"), (KEYCAPS["no_dump"], "no"))
     parts = [(0, [Cell(f"{names_of(jobs)} {verb} still: ", "bold"), Cell("dump stacks?", "warn")])]
     parts += [(0, [Cell(key, "accent"), Cell(f" {what}", "dim")]) for key, what in keys]
     return flow(parts, width)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from mltop.probes.investigate.capture import is_packed, rejudge, stacks_object
+from mltop.probes.investigate.capture import is_packed, retold, stacks_object
 from mltop.probes.investigate.diagnosis import diagnosed
 from mltop.probes.investigate.material import Material, nodes_by_gap
 from mltop.probes.investigate.patience import waited
@@ -79,15 +79,15 @@ def run(
     interrupted, failed = False, ""
     if targets.recording is not None:
         with recording_problems():
-            material, reports = rejudge(targets.recording, targets.job or None)
+            material, reports, incidents = retold(targets.recording, targets.job or None, config.thresholds)
     else:
         material, reports, interrupted, failed = live(targets, options, request, wanted)
+        incidents = [] if raw else diagnosed(material.newest, config.thresholds).incidents(reports)
     note_gaps(material)
     note_unassigned(material, request.pids)
     for report in reports:
         if report.error:
             say(f"{job_words(report, reports)}: {report.error}")
-    incidents = [] if raw else diagnosed(material.newest, config.thresholds).incidents(reports)
     if raw:
         print_raw(material.dumps if targets.recording is None else raw_of(targets.recording))
     elif as_json:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from mltop.probes.investigate.acting import Facts, RankProcess, Results
 from mltop.probes.model.acts import SENT, DiagResult, SignalFacts, SignalName, SignalResult
 from mltop.probes.model.ranks import fold
 from mltop.probes.model.sample import UNLIMITED
-from mltop.probes.model.units import counted, size_words
+from mltop.probes.model.units import clock_time, counted, seconds, size_words
 from mltop.tui.app.selection import first_of
+from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.cells import Cell, wrap
 from mltop.tui.render.findings import folded_names
 from mltop.tui.render.ranks import short_command
+
+if TYPE_CHECKING:
+    from mltop.probes.investigate.ras import RasPlan, RasTold
 
 Line = list[Cell]
 
@@ -164,6 +170,70 @@ def tested_words(result: DiagResult) -> str:
     verb = {"pass": "passes", "warn": "warns", "fail": "fails", "skip": "was not run", "unknown": "says nothing"}
     gpus = f" on {'GPU' if len(result.gpus) == 1 else 'GPUs'} {fold(result.gpus)}" if result.gpus else ""
     return f"{result.test} {verb[result.status]}{gpus}" + (f": {result.text}" if result.text else "")
+
+
+@dataclass(frozen=True)
+class RasAsked:
+    """What NCCL's RAS was asked about a job. ``at``: unix s, by the newest view; ``told`` None: the answer is waited
+    for.
+    """
+
+    at: float
+    told: RasTold | None = None
+
+    @property
+    def waits(self) -> bool:
+        return self.told is None
+
+
+def ras_lines(plan: RasPlan, width: int) -> list[Line]:
+    """What is asked before NCCL is: what a question does, and what it has done to jobs."""
+    job = f"job {plan.job.name}" if plan.job.name else "this job"
+    lines = wrap([Cell(f"Ask NCCL's RAS about {job}?", "title")], width)
+    asked = (
+        f"One question to one node, {plan.node}: its RAS gathers the counts of collectives of all"
+        f" {counted(plan.ranks, 'rank')} on {counted(plan.nodes, 'node')}, in up to 10 s. Nothing is set in the job."
+        " The next question waits 30 s."
+    )
+    return [*lines, [], *wrap([Cell(asked)], width), [], *_ras_risk(plan, width)]
+
+
+def _ras_risk(plan: RasPlan, width: int) -> list[Line]:
+    """By what is known of NCCL's versions (nccl#1669, #1718, #1762, #2346)."""
+    if plan.is_old:
+        what = f"Its NCCL is {plan.nccl_version}, older than 2.29.2" if plan.nccl_version else "Its NCCL is not known"
+        text = (
+            f"{what}: before 2.29.2 a question has crashed the rank that answers, where ranks were missing (nccl#1762)"
+            " or communicators were being made (nccl#1669, #1718). A crash ends the job."
+        )
+        return wrap([Cell(text, "warn")], width)
+    text = (
+        f"Its NCCL is {plan.nccl_version}. In 2.29.7 to 2.30.7 at least, an error is open by which a question crashes"
+        " the rank that answers while a communicator is half made (nccl#2346). No stack shows one being made now."
+        " A crash ends the job."
+    )
+    return wrap([Cell(text, "warn")], width)
+
+
+def told_words(told: RasTold) -> str:
+    """What came of a question, in a sentence."""
+    if told.why:
+        return told.why
+    of = "its answer" if told.answers == 1 else "its answer and the one before"
+    return f"{of} stands with the evidence"
+
+
+def asked_cells(asked: RasAsked, now: float) -> list[Cell]:
+    """When it was asked, and what came of it: beside stacks and evidence. ``now``: unix s, of the view."""
+    if asked.told is None:
+        return [Cell("NCCL's RAS is being asked", "dim")]
+    told = asked.told
+    when = f"{seconds(max(0.0, now - asked.at))} ago ({clock_time(asked.at)})"
+    where = f" on {told.node}" if told.node else ""
+    version = f", NCCL {told.nccl_version}" if told.nccl_version and told.asked else ""
+    again = f"; {KEYCAPS['ras']} asks again and compares" if told.answers == 1 else ""
+    head = f"NCCL's RAS{where}, {when}{version}: "
+    return [Cell(head, "dim"), Cell(f"{told_words(told)}{again}", "warn" if told.why else "")]
 
 
 def result_words(name: SignalName, process: RankProcess, result: SignalResult) -> str:

@@ -17,6 +17,7 @@ from mltop.probes.model.ranks import Ranges
 from mltop.probes.model.units import clock_time, counted, rough_time, seconds
 from mltop.probes.model.vocabulary import IncidentKind
 from mltop.probes.reach.view import FleetView, NodeView
+from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.cells import Cell, clip, line_width, wrap
 from mltop.tui.render.fleet.connecting import connecting_since
 from mltop.tui.render.glyphs import GLYPHS
@@ -250,12 +251,13 @@ def _of_motion(standing: Sequence[JobMotion], now: float) -> Answer:
     ranks = counted(first.ranks_seen, "rank")
     if first.phase == "stalled":
         headline = f"{job}{ranks} stand still, and who holds them up is not known yet"
-        return Answer(GLYPHS.alarm, "STALLED", age, "chip-crit", headline, opens=True, key=_DUMP)
+        return Answer(GLYPHS.alarm, "STALLED", age, "chip-crit", headline, opens=True, key=_dump())
     headline = f"{job}nothing has moved in {ranks}"
-    return Answer(GLYPHS.finding, "STALLED?", age, "chip-warn", headline, opens=True, key=_DUMP)
+    return Answer(GLYPHS.finding, "STALLED?", age, "chip-warn", headline, opens=True, key=_dump())
 
 
-_DUMP = ("t", "dumps stacks")
+def _dump() -> tuple[str, str]:
+    return KEYCAPS["dump"], "dumps stacks"
 
 
 def _of_findings(firing: Sequence[Incident], others: Sequence[Finding], now: float) -> Answer:
@@ -300,7 +302,7 @@ def _all_blind(nodes: Sequence[NodeView]) -> Answer | None:
     """Several nodes, and no GPU on any."""
     if not nodes or _without_gpus(nodes) < len(nodes):
         return None
-    return Answer("?", "no GPU seen", "", "warn", f"on any of {len(nodes)} nodes: 2 shows why of one")
+    return Answer("?", "no GPU seen", "", "warn", f"on any of {len(nodes)} nodes: {KEYCAPS['node']} shows why of one")
 
 
 def _blind(nodes: Sequence[NodeView]) -> str:

@@ -14,7 +14,7 @@ from mltop.probes.model import Culprit, Finding, Gap, Incident
 from mltop.probes.model.ranks import Ranges, ranks_text
 from mltop.probes.model.units import clock_time, rough_time, seconds
 from mltop.probes.model.vocabulary import Act
-from mltop.tui.render.advice import KEYS, advice
+from mltop.tui.render.advice import KEYCAPS, advice, keys_on
 from mltop.tui.render.cells import Cell, clip, line_width, wrap
 from mltop.tui.render.findings import Problem, problems_of
 from mltop.tui.render.glyphs import GLYPHS
@@ -71,7 +71,7 @@ class Scope:
 
     names: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     one: bool = False
-    acts: Mapping[Act, str] = field(default_factory=lambda: KEYS)
+    acts: Mapping[Act, str] = field(default_factory=keys_on)
 
     def name(self, node: str) -> str:
         return self.names.get(node, node)
@@ -312,7 +312,11 @@ def height_of(told: Sequence[Told], now: float, width: int) -> int:
 def _more(rest: Sequence[Told], width: int) -> str:
     critical = sum(one.critical for one in rest)
     words = [f"{critical} CRIT"] * bool(critical) + [f"{len(rest) - critical} WARN"] * (critical < len(rest))
-    texts = [f"{' and '.join(words)} more: 8 lists all", f"{' and '.join(words)} more", f"{len(rest)} more"]
+    texts = [
+        f"{' and '.join(words)} more: {KEYCAPS['incidents']} lists all",
+        f"{' and '.join(words)} more",
+        f"{len(rest)} more",
+    ]
     return next((text for text in texts if len(text) <= width), "")
 
 

@@ -105,6 +105,8 @@ def _way(end: RankEnd) -> str:
 
 
 def _about(gap: Gap) -> str:
+    if gap.source == "ranks" and gap.item:
+        return f"{'ranks' if {',', '-'} & set(gap.item) else 'rank'} {gap.item}"
     return gap.item if gap.source == "log" and gap.item else f"{gap.source} {gap.item}".strip()
 
 
@@ -114,5 +116,6 @@ def _lacking(job: ExplainedJob, page: Page, incident: Incident | None) -> None:
     page.more(len(job.gaps) - 3, "gaps (--json)", "dim")
     if incident is not None and incident.next:
         page.sentence(Cell("  to be surer: ", "dim"), Cell(incident.next, "accent"), indent=4)
-    for setting in job.settings[:MOST_SETTINGS]:
+    said = incident.next if incident is not None else ""
+    for setting in [each for each in job.settings if each not in said][:MOST_SETTINGS]:
         page.sentence(Cell("  set next time: ", "dim"), Cell(setting, "accent"), indent=4)

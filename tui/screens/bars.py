@@ -15,6 +15,7 @@ from mltop.probes.model.text import clean
 from mltop.probes.reach.view import FleetView
 from mltop.tui.app.selection import first_of
 from mltop.tui.filters import Filter
+from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.cells import Cell, clip, flow, line_width
 from mltop.tui.render.findings import folded_names
 from mltop.tui.render.glyphs import bar
@@ -79,7 +80,7 @@ def dump_line(
         (3, [Cell(f"round {progress.round}/{progress.rounds}")] if progress.rounds else []),
         (1, [Cell(f"{progress.elapsed_s:.1f} s")]),
         (2, [Cell(waiting, "warn")] if waiting else []),
-        (4, [] if cancelling else [Cell("Esc cancels", "dim")]),
+        (4, [] if cancelling else [Cell(f"{KEYCAPS['back']} cancels", "dim")]),
     ]
     return flow(parts, width)
 
@@ -97,9 +98,9 @@ def filter_line(keep: Filter, width: int, counts: tuple[int, int] | None, lines_
     text = [Cell("filter: ", "dim"), Cell(keep.text, "accent")]
     if lines_are and keep.fields:
         why = f"not asked: {lines_are} have no field {keep.fields[0].name!r}, only words"
-        return flow([(1, text), (0, [Cell(why, "warn")]), (2, [Cell("Esc clears", "dim")])], width)
+        return flow([(1, text), (0, [Cell(why, "warn")]), (2, [Cell(f"{KEYCAPS['back']} clears", "dim")])], width)
     count = [Cell(f"shows {counts[0]} of {counts[1]}", "dim")] if counts is not None and not lines_are else []
-    return flow([(0, text), (2, count), (1, [Cell("Esc clears", "dim")])], width)
+    return flow([(0, text), (2, count), (1, [Cell(f"{KEYCAPS['back']} clears", "dim")])], width)
 
 
 def connecting_line(view: FleetView, width: int) -> list[Cell] | None:
@@ -120,7 +121,7 @@ def end_of_dump(progress: StackProgress) -> Notice | None:
     if progress.phase == "failed":
         return Notice(f"stacks failed: {progress.error}", "crit")
     if progress.phase == "cancelled":
-        return Notice("stacks: cancelled, t dumps again", "warn")
+        return Notice(f"stacks: cancelled, {KEYCAPS['dump']} dumps again", "warn")
     silent = [f"{state.node}: {state.reason or state.state}" for state in progress.not_answered]
     return Notice(f"stacks: no full answer from {first_of(silent, 1)}", "warn") if silent else None
 
@@ -135,8 +136,8 @@ def probe_line(progress: ProbeProgress, cancelling: bool, width: int) -> list[Ce
         (1, [Cell(elapsed_text(progress))]),
         (2, [Cell(count)] if count else []),
         (5, [Cell(progress.text, "dim")] if progress.text else []),
-        (3, [Cell("7 shows it", "dim")]),
-        (4, [] if cancelling else [Cell("Esc cancels", "dim")]),
+        (3, [Cell(f"{KEYCAPS['probes']} shows it", "dim")]),
+        (4, [] if cancelling else [Cell(f"{KEYCAPS['back']} cancels", "dim")]),
     ]
     return flow(parts, width)
 
@@ -145,12 +146,15 @@ def end_of_probe(progress: ProbeProgress) -> Notice:
     """What to say in another pane when a probe is over."""
     kind, report = progress.wanted.kind, progress.report
     if progress.phase == "failed":
-        return Notice(f"{kind} failed: {progress.text or 'no reason given'}, 7 shows more", "crit")
+        return Notice(f"{kind} failed: {progress.text or 'no reason given'}, {KEYCAPS['probes']} shows more", "crit")
     if progress.phase == "cancelled":
-        return Notice(f"{kind}: cancelled, 7 shows what was measured", "warn")
+        return Notice(f"{kind}: cancelled, {KEYCAPS['probes']} shows what was measured", "warn")
     verdict = report.verdict if report is not None else None
     text = (verdict.text if verdict is not None else "") or "finished"
-    return Notice(f"{kind}: {text}, 7 shows all", "crit" if verdict is not None and verdict.suspects else "accent")
+    return Notice(
+        f"{kind}: {text}, {KEYCAPS['probes']} shows all",
+        "crit" if verdict is not None and verdict.suspects else "accent",
+    )
 
 
 def end_of_capture(result: CaptureResult) -> Notice:

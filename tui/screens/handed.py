@@ -5,6 +5,7 @@ from __future__ import annotations
 from mltop.probes.model.text import clean
 from mltop.tui.app.navigation import gpu_of_row
 from mltop.tui.app.selection import Looked
+from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.screens.bars import Notice
 from mltop.tui.screens.tabled import TabledScreen
 from mltop.tui.screens.tables import rank_of
@@ -129,18 +130,20 @@ class HandedScreen(TabledScreen):
         """To the next row of those that the filter leaves, from the last to the first."""
         view = self.view_at_cursor()
         if self.filter.empty:
-            self.mltop.tell(Notice("nothing was looked for: / filters", "warn"))
+            self.mltop.tell(Notice(f"nothing was looked for: {KEYCAPS['filter']} filters", "warn"))
         elif view is not None:
             view.step_around(step)
 
     def action_log(self) -> None:
-        self.mltop.tell(Notice("no log here: 3 shows ranks, and there l the log of one", "warn"))
+        self.mltop.tell(
+            Notice(f"no log here: {KEYCAPS['ranks']} shows ranks, and there {KEYCAPS['log']} the log of one", "warn")
+        )
 
     def action_tree(self) -> None:
-        self.mltop.tell(Notice("no tree here: 3 shows processes", "warn"))
+        self.mltop.tell(Notice(f"no tree here: {KEYCAPS['ranks']} shows processes", "warn"))
 
     def action_no_signal(self) -> None:
-        self.mltop.tell(Notice("no signal was sent: F9 or K asks which, on a rank", "warn"))
+        self.mltop.tell(Notice(f"no signal was sent: {KEYCAPS['signal']} asks which, on a rank", "warn"))
 
     def action_shell(self) -> None:
         self.mltop.ask_shell(self.node_at_cursor())

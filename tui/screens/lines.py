@@ -8,6 +8,7 @@ from mltop.probes.investigate.advice import advised
 from mltop.probes.model import Gap, HostSample
 from mltop.probes.model.units import UNKNOWN, bytes_text, clock_time, counted, known, number, of, percent, seconds
 from mltop.probes.reach.view import Connection, FleetView, NodeView
+from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.cells import Cell, clip, flow, wrap
 from mltop.tui.render.findings import is_missed, merged_gaps
 from mltop.tui.render.fleet.heat import ratio
@@ -26,7 +27,7 @@ def unknown_line(gaps: Sequence[Gap], width: int) -> list[Cell]:
     if not missed:
         return []
     first = f"{whole.what}: {whole.why}; " if whole is not None else ""
-    values = f"{counted(count, 'value')} unreadable: 2, then u shows them"
+    values = f"{counted(count, 'value')} unreadable: {KEYCAPS['node']}, then {KEYCAPS['unreadable']} shows them"
     return [Cell(clip(f"  {first}{values}", width).rstrip() if first else f"  {values}", "dim")]
 
 

@@ -19,7 +19,7 @@ from mltop.tui.app.keys import PANE_BINDINGS, named
 from mltop.tui.app.navigation import Location
 from mltop.tui.app.past.track import DRAWN_S, ShownHistory
 from mltop.tui.app.stalls import question_line
-from mltop.tui.render.advice import keys_on
+from mltop.tui.render.advice import KEYCAPS, keys_on
 from mltop.tui.render.answer import Answer, Situation, Ways, answer_of, opens_words
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.fleet.header import header_cells
@@ -275,15 +275,15 @@ class Pane(CommandedScreen):
     def _leads_on(self, answer: Answer) -> tuple[str, Ways]:
         """Which key shows all of what line 1 says, and what that key does; "" where it is shown."""
         if self.mltop.player is not None:
-            return "p", "stops" if self.mltop.player.playing else "plays"
+            return KEYCAPS["pause"], "stops" if self.mltop.player.playing else "plays"
         if self.mltop.moment is not None:
-            return "End", "live"
+            return KEYCAPS["now"], "live"
         return answer.key or self.opens(answer)
 
     def _not_now(self, picture: Picture) -> tuple[str, str] | None:
         """What nobody may take for real and present."""
         if self.mltop.moment is not None:
-            return clock_time(self.mltop.moment), "End: live"
+            return clock_time(self.mltop.moment), f"{KEYCAPS['now']}: live"
         simulated = any(view.summary.simulated for view in picture.view.nodes[:1] if view.summary is not None)
         return ("SIM", "") if simulated else None
 
@@ -304,7 +304,11 @@ class Pane(CommandedScreen):
         """As ``_key_of``, of what is live."""
         parts = (part for part in self.query(Problems) if part.display and part.has_focus and part.is_at(answer.about))
         part = next(parts, None)
-        return ("8", LISTS) if part is None else ("Enter", opens_words(answer.about, len(part.told)))
+        return (
+            (KEYCAPS["incidents"], LISTS)
+            if part is None
+            else (KEYCAPS["open"], opens_words(answer.about, len(part.told)))
+        )
 
     @property
     def acts(self) -> Mapping[Act, str]:

@@ -12,9 +12,10 @@ from textual.message import Message
 from textual.screen import ModalScreen
 
 from mltop.probes.investigate.acting import Facts, RankProcess
+from mltop.probes.investigate.ras import RasPlan
 from mltop.probes.model.acts import SignalName
 from mltop.tui.app.session import Acts
-from mltop.tui.render.acts import MENU, diagnosis_lines, menu_lines, question_lines
+from mltop.tui.render.acts import MENU, diagnosis_lines, menu_lines, question_lines, ras_lines
 from mltop.tui.render.cells import Cell, flow, wrap
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.slurm import SlurmLines, box_lines
@@ -102,6 +103,31 @@ class AskDiagnosis(Box[bool]):
 
     def keys(self) -> Sequence[tuple[str, str]]:
         return (("y", "run"), ("Enter Esc", "do not"))
+
+    def action_answer(self, yes: bool) -> None:
+        self.dismiss(yes)
+
+
+class AskRas(Box[bool]):
+    """Dismissed with whether NCCL's RAS is to be asked, after what that can do to the job was said."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "answer(True)", "ask"),
+        Binding("escape,n,q,enter", "answer(False)", "do not"),
+        Binding("pageup", "scroll(-1)", "up"),
+        Binding("pagedown", "scroll(1)", "down"),
+    ]
+    title_text = "ask NCCL's RAS?"
+
+    def __init__(self, plan: RasPlan) -> None:
+        super().__init__()
+        self._plan = plan
+
+    def lines(self, width: int) -> Lines:
+        return ras_lines(self._plan, width)
+
+    def keys(self) -> Sequence[tuple[str, str]]:
+        return (("y", "ask"), ("Enter Esc", "do not"))
 
     def action_answer(self, yes: bool) -> None:
         self.dismiss(yes)

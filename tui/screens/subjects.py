@@ -11,6 +11,7 @@ from mltop.probes.investigate.acting import RankProcess
 from mltop.probes.reach.view import NodeView
 from mltop.tui.app.keys import ASKS
 from mltop.tui.app.navigation import Location
+from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.screens.bars import Notice
 from mltop.tui.screens.pane import Pane
 from mltop.tui.screens.tables import rank_of
@@ -43,7 +44,7 @@ class RanksPane(Pane):
         if ranks:
             self.mltop.ask_signal(ranks)
         else:
-            self.mltop.tell(Notice("no rank is selected: Tab goes to the ranks", "warn"))
+            self.mltop.tell(Notice(f"no rank is selected: {KEYCAPS['next_table']} goes to the ranks", "warn"))
 
     def action_native(self) -> None:
         ranks = self.ranks_selected()

@@ -34,6 +34,7 @@ from mltop.probes.active.all_reduce.options import Options
 STANDS_STILL = "does not answer: its launcher or its network stands still"
 # What each node of a group says that its ranks were doing, or why nobody knows.
 Answers = dict[str, "asyncio.Future[list[Message] | str]"]
+TESTED_S = 10.0  # for all to say whom they reach: some seconds after they know it, where a machine is busy
 STATES_S = 1.5  # how long a launcher may take to say what its ranks were doing
 
 
@@ -102,7 +103,7 @@ class Leader:
         roster = {"t": "roster", "nodes": nodes, "store_port": self._store_port, "leader_address": own}
         self._send(here, roster)
         self._test_complete()
-        await _within(self._all_tested.wait(), 2 * connections.LIMIT_S)
+        await _within(self._all_tested.wait(), TESTED_S)
         addresses = {name: str(member["address"]) or own for name, member in self._members.items()}
         cannot = {name: self._cannot[name] for name in self._nodes if name in self._cannot}
         self._send(here, {"t": "go", "accused": connections.accused(cannot, addresses), "missing": missing})
@@ -309,7 +310,7 @@ class Joining:
         self.store = sockets.store
         # All come, all try to reach each other, the leader sums up.
         join_s = options.limit_s("join")
-        self.limit_s = join_s + 3 * LIMIT_S
+        self.limit_s = join_s + TESTED_S + LIMIT_S
         self._leader: Leader | None = None
         if self.store is not None:
             store = (sockets.address.address, self.store.getsockname()[1])

@@ -82,6 +82,14 @@ _SIGNALS_OF_SRUN = {
 }
 
 
+def _lightnings_child(match: re.Match[str]) -> Fields:
+    """It tells the first that ended, and kills the others. Its number is one within the node."""
+    code = int(match[3])
+    how = "signal" if code < 0 else "exit"
+    told = {"rank": None, "group_rank": int(match[1]), "pid": int(match[2]), "how": how, "code": abs(code)}
+    return {**told, "is_first": True, "by_launcher": True}
+
+
 def _task(match: re.Match[str]) -> Fields:
     node, tasks, said = match["node"], match["tasks"], match["said"]
     word = said.strip()
@@ -231,6 +239,19 @@ ANCHORS: tuple[Anchor, ...] = (
         "fatal_signal",
         lambda m: {"how": "signal", "code": _FATAL[m[1]]},
     ),
+    # UCX's handler, of MPI and of NCCL's plugins.
+    _anchor(
+        "Caught signal",
+        r"\[(?P<node>[\w.-]+):(?P<pid>\d+)\s*:\d+:\s*\d+\] Caught signal (?P<code>\d{1,2}) ",
+        "fatal_signal",
+        lambda m: {"node": m["node"], "pid": int(m["pid"]), "how": "signal", "code": int(m["code"])},
+    ),
+    _anchor(
+        "Child process with PID",
+        r"\[rank: (\d+)\] Child process with PID (\d+) terminated with code (-?\d+)",
+        "exit",
+        _lightnings_child,
+    ),
     _anchor(
         "srun: error: ", r"srun: error: (?P<node>[\w.-]+): tasks? (?P<tasks>[\d,\- ]+): (?P<said>.+)", "died", _task
     ),
@@ -289,6 +310,10 @@ ANCHORS: tuple[Anchor, ...] = (
     _anchor(
         "nranks", r"\brank (\d+) nranks (\d+)", "world", lambda m: {"group_rank": int(m[1]), "sequence": int(m[2])}
     ),
+    # What launchers and frameworks say of how many ranks there are: DeepSpeed, Megatron, Lightning.
+    _anchor("dist_world_size=", r"\bdist_world_size=(\d+)", "world", lambda m: {"sequence": int(m[1])}),
+    _anchor("using world size:", r"using world size: (\d+)", "world", lambda m: {"sequence": int(m[1])}),
+    _anchor("MEMBER:", r"GLOBAL_RANK: \d+, MEMBER: \d+/(\d+)", "world", lambda m: {"sequence": int(m[1])}),
 )
 THINNED = re.compile(r"\[repeated \d+x across cluster\]")
 _GROUP = re.compile(
@@ -318,6 +343,9 @@ def _plausible(anchor: Anchor, match: re.Match[str]) -> Fields | None:
         fields = anchor.fields(match)
     except (ValueError, OverflowError):  # thousands of digits, several points
         return None
+    launched, ended = fields.get("enqueued"), fields.get("completed")
+    if isinstance(launched, int) and isinstance(ended, int) and not -1 <= ended <= launched:
+        fields = {**fields, "completed": None}  # torch 2.3 and 2.4 print what is in memory, before the first has ended
     figures = [value for value in fields.values() if isinstance(value, (int, float))]
     return fields if all(abs(value) < _LARGEST for value in figures) else None
 

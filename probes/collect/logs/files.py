@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from typing import Any, BinaryIO, Callable
 
 from mltop.probes.collect.logs.parser import MOST_SPEAKERS, LogParser, pattern_of, quoted, step_in
-from mltop.probes.collect.logs.prefixes import Clock, speaker_of, without_colours
+from mltop.probes.collect.logs.prefixes import Clock, is_by_host, speaker_of, without_colours
 from mltop.probes.collect.logs.scanning import Scanner, blocks
 from mltop.probes.collect.logs.tracebacks import kind_of_exception
 from mltop.probes.model.evidence.logs import LogEvent, LogFile, Speaker
@@ -111,13 +111,13 @@ def _read(
             file.gaps.append(Gap.about("log", item=file.path, why=unfit))
             return
         if not last:
-            _beginning(file, block[:_EDGE], clock)
+            parser.by_host = _beginning(file, block[:_EDGE], clock)
         scanner.feed(block)
         before, last = last, block
     file.lines = scanner.lines + (1 if last and not last.endswith(b"\n") else 0)
     file.is_cut = bool(last) and (bool(file.gaps) or not last.endswith((b"\n", b"\r")))
     parser.finish()
-    _end(file, (before[-_EDGE:] + last)[-_EDGE:], clock)
+    _end(file, (before[-_EDGE:] + last)[-_EDGE:], clock, by_host=parser.by_host)
 
 
 def _readable(file: LogFile, found: Iterator[bytes]) -> Iterator[bytes]:
@@ -143,34 +143,37 @@ def _why_no_text(block: bytes) -> str:
     return "is no text" if head.startswith(_PICKLES) or head.count(b"\0") > len(head) // 10 else ""
 
 
-def _beginning(file: LogFile, data: bytes, clock: Clock) -> None:
-    """Who writes there, and the first stamp."""
+def _beginning(file: LogFile, data: bytes, clock: Clock) -> bool:
+    """Who writes there, the first stamp and step. Returns whether each line begins with its host."""
     lines = without_colours(data.decode("utf-8", "replace")).split("\n")
     stamps = (clock.stamp(line[:200]) for line in lines)
     file.first_at = next((at for at in stamps if at is not None), None)
-    if len(data) == _EDGE:  # else the end is the same lines
-        for line in lines:
-            _rests(file, line)
+    by_host = is_by_host(lines)
+    for number, line in enumerate(lines, 1):
+        for rest in _rests(file, line, by_host=by_host):
+            if file.first_step is None and (step := step_in(rest)) is not None:
+                file.first_step, file.first_step_line = step, number
+    return by_host
 
 
-def _end(file: LogFile, data: bytes, clock: Clock) -> None:
+def _end(file: LogFile, data: bytes, clock: Clock, *, by_host: bool) -> None:
     """Who writes there, and the last stamp and step."""
     lines = without_colours(data.decode("utf-8", "replace")).split("\n")
     stamps = (clock.stamp(line[:200]) for line in reversed(lines))
     file.last_at = next((at for at in stamps if at is not None), None)
     for index, line in enumerate(lines):
-        for rest in _rests(file, line):
+        for rest in _rests(file, line, by_host=by_host):
             step = step_in(rest)
             if step is not None:
                 file.last_step = step
                 file.last_step_line = max(0, file.lines - (len(lines) - 1 - index) + (0 if file.is_cut else 1))
 
 
-def _rests(file: LogFile, line: str) -> list[str]:
+def _rests(file: LogFile, line: str, *, by_host: bool) -> list[str]:
     """What a line says (and each state of a progress bar in it) without its prefixes, which are noted."""
     found = []
     for part in line.split("\r") if "\r" in line else (line,):
-        speaker, rest = speaker_of(part[:300])
+        speaker, rest = speaker_of(part[:300], by_host=by_host)
         if speaker != Speaker() and len(file.speakers) < MOST_SPEAKERS:
             file.speakers.add(speaker)
         found.append(rest)

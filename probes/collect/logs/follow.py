@@ -1,9 +1,9 @@
 """The files that ranks write to, followed while they run: what torch says of a collective that times out is told while
 the processes are still there to be looked at.
 
-Files are those that a rank's standard output and error are. They are opened through /proc, so that those of containers
-are found, too, and only where they are regular files. All of it runs in a thread of its own: a file server that does
-not answer holds up nothing else.
+Files are those that a rank's standard output and error are, or that whoever reads its pipe writes to (pipes.py). They
+are opened through /proc, so that those of containers are found, too, and only where they are regular files. All of it
+runs in a thread of its own: a file server that does not answer holds up nothing else.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from functools import partial
 from typing import Callable
 
 from mltop.probes.collect.logs.parser import LogParser
+from mltop.probes.collect.logs.pipes import Destination, FileId, PipeReaders
 from mltop.probes.collect.logs.prefixes import Clock
 from mltop.probes.collect.logs.scanning import Scanner
 from mltop.probes.collect.redaction.values import shown_text
@@ -29,6 +30,7 @@ from mltop.probes.model.vocabulary import LogLineKind
 from mltop.probes.system.paths import proc
 
 KEPT_S = 3600.0
+LINGERS_S = 3.0  # who reads the pipe of a rank that has ended writes its last words so much later, at most
 LAST_WORDS_S = 1.0  # how long a sample in which a rank has ended waits for them
 BEFORE_BYTES = 256 * 1024  # that stand in a file when it is first seen
 BURST_BYTES = 8 * 1024 * 1024  # of one file in one look: what is beyond it is left out, and only the end is read
@@ -52,13 +54,14 @@ _KINDS: dict[EventKind, LogLineKind] = {
     "peer_exception": "peer",
     "peer_lost": "peer",
 }
-FileId = tuple[int, int]
 
 
 @dataclass
 class _Followed:
     """``descriptor``: kept open: the last words of a process are read when it is gone. ``offset``: up to where it was
-    read; ``rest``: a line that has no end yet. ``whole``: read from its beginning; ``owners``: who writes to it.
+    read; ``rest``: a line that has no end yet. ``whole``: read from its beginning; ``owners``: who writes to it,
+    ``is_whole_job``: and ranks of other nodes. ``is_behind_pipe``: they do so through another process; ``left_at``:
+    none of them has lived since, monotonic s.
     """
 
     descriptor: int
@@ -69,6 +72,13 @@ class _Followed:
     rest: bytes = b""
     owners: dict[int, RankSample] = field(default_factory=dict)
     fresh: bool = True
+    is_whole_job: bool = False
+    is_behind_pipe: bool = False
+    left_at: float | None = None
+
+    def lingers(self, now: float) -> bool:
+        self.left_at = now if self.left_at is None else self.left_at
+        return self.is_behind_pipe and now - self.left_at < LINGERS_S
 
 
 class LogFollower:
@@ -90,6 +100,7 @@ class LogFollower:
         self._broken: dict[FileId, str] = {}  # files that our own reading failed on, and how
         self._looked = threading.Condition(self._lock)
         self._files: dict[FileId, _Followed] = {}
+        self._readers = PipeReaders(self._waits_for)
 
     def read(self, now: float, ranks: list[RankSample]) -> tuple[list[LogLine], list[Gap]]:
         """Lines of the last hour that matter, the newest last. ``now``: unix s."""
@@ -146,6 +157,7 @@ class LogFollower:
         unseen, self._left = 0, LOOK_BYTES
         owners: dict[FileId, dict[int, RankSample]] = {}
         paths: dict[FileId, str] = {}
+        piped: dict[int, RankSample] = {}
         for rank in ranks:
             seen = [self._file_of(rank.pid, number) for number in (1, 2)]
             unseen += seen == [None, None]
@@ -153,11 +165,20 @@ class LogFollower:
                 if found is not None and found[0] is not None:
                     owners.setdefault(found[0], {})[rank.pid] = rank
                     paths[found[0]] = found[1]
+                elif found is not None:
+                    piped[rank.pid] = rank
+        read_for = self._readers.files_of(piped.values())
+        for file, destination in read_for.items():
+            owners.setdefault(file, {}).update(destination.writers)
+            paths.setdefault(file, destination.path)
         for known, writers in list(owners.items())[:MOST_FILES]:
             if known not in self._broken:
-                self._guarded(known, partial(self._follow, known, paths[known], writers))
+                self._guarded(known, partial(self._follow, known, paths[known], writers, read_for.get(known)))
         for gone in self._files.keys() - owners.keys():
             followed = self._files[gone]
+            if followed.lingers(time.monotonic()):
+                self._guarded(gone, partial(self._read_on, followed))
+                continue
             self._guarded(gone, partial(self._finish, followed))
             if self._files.pop(gone, None) is not None:
                 os.close(followed.descriptor)
@@ -201,18 +222,23 @@ class LogFollower:
         with self._lock:
             self._looking = time.monotonic(), path
 
-    def _follow(self, known: FileId, path: str, writers: dict[int, RankSample]) -> None:
+    def _follow(self, known: FileId, path: str, writers: dict[int, RankSample], read_for: Destination | None) -> None:
         followed = self._files.get(known)
         if followed is None:
             followed = self._opened(known, path)
             if followed is None:
                 return  # of a file that can be seen and not be read
             self._files[known] = followed
+        followed.is_behind_pipe, followed.left_at = read_for is not None, None
+        followed.is_whole_job = read_for is not None and read_for.is_whole_job
+        followed.owners = {**followed.owners, **writers}  # also those that have ended since the last look
+        self._read_on(followed)
+        followed.owners = writers
+
+    def _read_on(self, followed: _Followed) -> None:
         if not self._read(followed) and followed.parser.wants_more:  # a block that nothing follows is complete
             followed.parser.finish()
-        followed.owners = {**followed.owners, **writers}  # also those that have ended since the last look
         self._take(followed)
-        followed.owners = writers
 
     def _opened(self, known: FileId, path: str) -> _Followed | None:
         try:
@@ -271,7 +297,7 @@ def _line(event: LogEvent, followed: _Followed, fresh: bool) -> LogLine | None:
     if kind is None:
         return None
     owners = followed.owners
-    owner = _writer(event, owners)
+    owner = _writer(event, owners, is_whole_job=followed.is_whole_job)
     at = written_at = followed.parser.clock.written_at
     if event.at is not None and event.at <= written_at + AHEAD_S:
         if fresh and event.at < written_at - RECENT_S:
@@ -290,19 +316,36 @@ def _line(event: LogEvent, followed: _Followed, fresh: bool) -> LogLine | None:
         some.job if some is not None else "",
         some.uid if some is not None else None,
         owner.pid if owner is not None else None,
-        owner.rank if owner is not None else event.rank,
+        owner.rank if owner is not None else _rank_of(event, owners),
         event.ran_s,
         list(event.named),
     )
 
 
-def _writer(event: LogEvent, owners: dict[int, RankSample]) -> RankSample | None:
-    """The rank that wrote a line: the only one that writes to the file, or the one whose number or pid the line has."""
-    if event.pid is not None and event.pid in owners:
+def _writer(event: LogEvent, owners: dict[int, RankSample], *, is_whole_job: bool) -> RankSample | None:
+    """The rank that wrote a line: the only one that writes to the file, or the one whose number or pid the line has.
+
+    In a file of all nodes pids and local numbers may be of another one.
+    """
+    is_one_node = not is_whole_job or all(rank.world_size == len(owners) for rank in owners.values())
+    if event.pid is not None and event.pid in owners and is_one_node:
         return owners[event.pid]
+    number = _rank_of(event, owners)
+    if number is not None:
+        return next((rank for rank in owners.values() if rank.rank == number), None)
+    local = event.speaker.local_rank
+    if local is not None:
+        alike = [rank for rank in owners.values() if rank.local_rank == local]
+        return alike[0] if len(alike) == 1 and is_one_node else None
+    return next(iter(owners.values())) if len(owners) == 1 and is_one_node else None
+
+
+def _rank_of(event: LogEvent, owners: dict[int, RankSample]) -> int | None:
+    """By its prefix. Slurm's number of a task is a rank's only where srun has started each of them."""
     if event.rank is not None:
-        return next((rank for rank in owners.values() if rank.rank == event.rank), None)
-    return next(iter(owners.values())) if len(owners) == 1 else None
+        return event.rank
+    is_srun = bool(owners) and all(rank.launcher == "srun" for rank in owners.values())
+    return event.speaker.task if is_srun else None
 
 
 def with_errors(deaths: list[RankDeath], lines: list[LogLine]) -> list[RankDeath]:

@@ -10,6 +10,7 @@ from typing import Any, Callable, Union
 from mltop.probes.collect.logs.anchors import THINNED, Anchor, events_in, group_of
 from mltop.probes.collect.logs.prefixes import Clock, pieces, speaker_of, without_colours
 from mltop.probes.collect.logs.tracebacks import (
+    BOXED,
     LAUNCHERS,
     TRACEBACK,
     FailedRank,
@@ -91,6 +92,7 @@ class LogParser:
     file: LogFile
     clock: Clock
     before: Callable[[], str] = lambda: ""  # the lines before the one that is being taken
+    by_host: bool = False  # each line begins with its host
     _blocks: dict[Speaker, Block] = field(default_factory=dict)
     _wrapped: _Wrapped | None = None
     _counts: dict[tuple[object, ...], int] = field(default_factory=dict)
@@ -127,7 +129,7 @@ class LogParser:
         self._looks_at = number + _LONGEST_GAP // 8
 
     def _line(self, number: int, line: str) -> None:
-        outer, rest = speaker_of(line)
+        outer, rest = speaker_of(line, by_host=self.by_host)
         for index, piece in enumerate(pieces(rest)):
             inner, text = speaker_of(piece) if index else (outer, piece)
             if index:
@@ -177,8 +179,8 @@ class LogParser:
     def _opens(self, number: int, text: str, speaker: Speaker) -> bool:
         stripped = text.strip()
         block: Block | None = None
-        if stripped.endswith(TRACEBACK) and "traceback :" not in stripped:
-            block = TracebackBlock(number)
+        if (stripped.endswith(TRACEBACK) and "traceback :" not in stripped) or BOXED.search(stripped):
+            block = TracebackBlock(number, text.partition(TRACEBACK)[0] if TRACEBACK in text else "")
         elif stripped.startswith(_CUT_TRACEBACK) and TRACEBACK.startswith(stripped):  # a terminal cut it
             block = TracebackBlock(number)
             self._longest = (speaker, number)
@@ -218,7 +220,7 @@ class LogParser:
         above = without_colours(self.before().rstrip("\r\n").rpartition("\n")[2]).rstrip("\r")
         if not _SHORTEST_CUT <= len(above) <= _LONGEST_CUT or "ProcessGroup" not in above or list(events_in(above)):
             return text, Speaker(), whole
-        speaker, begun = speaker_of(above)
+        speaker, begun = speaker_of(above, by_host=self.by_host)
         return (begun + text, speaker, above + whole) if speaker != Speaker() else (text, speaker, whole)
 
     def _joined(self, text: str, speaker: Speaker) -> bool:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 import time
 from calendar import timegm
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from mltop.probes.model.evidence.logs import Speaker
 
+_COLOURS_LEFT = re.compile(r"\[\d{1,3}(?:;\d{1,3})*m")  # what is copied from a terminal has lost its escapes
 _COLOUR = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|\x1b[()][0-9A-B]")
 _MONTHS = {
     name: number
@@ -41,13 +43,29 @@ _ACTOR_RANK = re.compile(r"\[rank=(\d{1,8})\]")
 # What vLLM puts in front of each line of a traceback, too: "ERROR 11-03 10:00:05 [core.py:710] "
 _LEVEL = re.compile(r"(?:ERROR|WARNING|INFO|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./-]{1,80}:\d{1,6}\] ?")
 _MONITOR = re.compile(r"\s*\[RankMonServer(\d{1,8})@([\w.-]{1,80}):(\d{1,8})\]:? ?")
+# "[1,3]<stderr>: " of mpirun --tag-output: job, rank
+_MPI = re.compile(r"\s*\[(?:[\w.@-]{1,80}@)?\d{1,8},(\d{1,6})\]<std(?:out|err)>:? ?")
 _NCCL = re.compile(r"\s*(?:\[[^\]\n]{8,40}\] )?([\w.-]{1,80}):(\d{1,8}):(\d{1,8}) \[(\d{1,3})\] ")
 _KERNEL = re.compile(r"\s*(?:\w{3} [ \d]\d [\d:.]+|[\dT:.+-]{19,35}) ([\w.-]{1,80}) kernel: ")
-_SPLIT = re.compile(r"(?<=[^\s:)\]])(?=\[rank\d{1,8}\]:)|(?<=\])(?=\[rank\d{1,8}\]:\[)")
+# What other tools put in front: a stamp (kubectl, docker), a number of the line (editors, cat), a pod, a host
+# (pdsh), a file (grep). Only where a prefix follows that is known.
+_KNOWN = r"(?=\[rank\d{1,8}\]:|\[[A-Za-z_][\w-]{0,40}?\d{1,4}\]: ?\[|\([\w:.\[\]=,-]{1,80}? ?pid=\d)"
+_OTHERS = (
+    r"\[[^\[\]\n]{1,120}\]:?",
+    r"20\d\d-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]*(?:Z|[+-]\d\d:?\d\d)?",
+    r"[^\s\[\]()\"']{1,200}(?: std(?:out|err) [FP])?(?: \|)?",
+)
+_STRANGE = re.compile(rf"\s*(?:{'|'.join(_OTHERS)})[ \t]*{_KNOWN}")
+_BY_HOST, _LEAST_BY_HOST = 0.8, 4  # share of lines, and how many there must be
+_NO_HOST = re.compile(r"(?:Error|Exception|Warning|Interrupt|Exit)$|^[A-Z]+$|^\d+$")
+_HOST = re.compile(r"\s*([A-Za-z\d][\w.-]{0,80}): ")
+_SPLIT = re.compile(r"(?<=[^\s:)\]])(?=\[rank\d{1,8}\]:)|(?<=[\] ])(?=\[rank\d{1,8}\]:\[[EWIF])")
 
 
 def without_colours(line: str) -> str:
-    return _COLOUR.sub("", line) if "\x1b" in line else line
+    if "\x1b" in line:
+        return _COLOUR.sub("", line)
+    return _COLOURS_LEFT.sub("", line) if line.startswith("[") and _COLOURS_LEFT.match(line) else line
 
 
 def pieces(line: str) -> list[str]:
@@ -112,12 +130,23 @@ def _unix(parts: tuple[int, int, int, int, int, int], fraction: str | None, zone
     return timegm(whole.timetuple()) - (-offset if zone.startswith("-") else offset) + part
 
 
-def speaker_of(line: str) -> tuple[Speaker, str]:
-    """Who wrote a line, and what is left of it."""
+def is_by_host(lines: Sequence[str]) -> bool:
+    """Whether each line begins with its host, as pdsh's and DeepSpeed's do: most have a name with a digit in front."""
+    written = [line for line in lines if line.strip()]
+    names = [match[1] for match in map(_HOST.match, written) if match is not None and not _NO_HOST.search(match[1])]
+    hosts = {name for name in names if any(letter.isdigit() for letter in name)}
+    return len(written) >= _LEAST_BY_HOST and sum(name in hosts for name in names) >= _BY_HOST * len(written)
+
+
+def speaker_of(line: str, *, by_host: bool = False) -> tuple[Speaker, str]:
+    """Who wrote a line, and what is left of it. ``by_host``: of a file in which each line begins with its host."""
     speaker = Speaker()
     rest = line
+    host = _HOST.match(line) if by_host else None
+    if host is not None and not _NO_HOST.search(host[1]):
+        speaker, rest = replace(speaker, node=host[1]), line[host.end() :]
     for _ in range(5):
-        found = _one_prefix(speaker, rest)
+        found = _one_prefix(speaker, rest) or _strange(speaker, rest)
         if found is None:
             break
         speaker, rest = found
@@ -148,6 +177,22 @@ def _one_prefix(speaker: Speaker, rest: str) -> tuple[Speaker, str] | None:
     return (replace(speaker, node=match[1]), rest[match.end() :]) if match is not None else None
 
 
+def _strange(speaker: Speaker, rest: str) -> tuple[Speaker, str] | None:
+    """Over what means nothing here; pdsh's host is the node."""
+    near = rest[:256]
+    if speaker.rank is not None or not ("[rank" in near or "pid=" in near or "]:" in near):
+        return None
+    match = _STRANGE.match(rest)
+    if match is None:
+        return None
+    host = _HOST.fullmatch(match[0])
+    if host is None or speaker.node:
+        return speaker, rest[match.end() :]
+    if _NO_HOST.search(host[1]):  # an exception's message may begin as a prefix does
+        return (speaker, rest[match.end() :]) if host[1].isupper() or host[1].isdigit() else None
+    return replace(speaker, node=host[1]), rest[match.end() :]
+
+
 def _bracketed(speaker: Speaker, rest: str) -> tuple[Speaker, str] | None:
     match = _RANK.match(rest)
     if match is not None:
@@ -158,6 +203,9 @@ def _bracketed(speaker: Speaker, rest: str) -> tuple[Speaker, str] | None:
     match = _NCCL.match(rest)
     if match is not None:
         return replace(speaker, node=match[1], pid=int(match[2])), rest[match.end() :]
+    match = _MPI.match(rest)
+    if match is not None and speaker.task is None:
+        return replace(speaker, task=int(match[1])), rest[match.end() :]
     match = _LOCAL.match(rest)
     if match is not None and speaker.local_rank is None:
         return replace(speaker, local_rank=int(match[1])), rest[match.end() :]

@@ -40,6 +40,8 @@ NEEDLES = (
     b"monitoredB",
     b"acquire GIL",
     b"nranks",
+    b"world",
+    b"MEMBER:",
     b"been open for",
     b"(exitcode",
     b"CANCELLED",
@@ -49,6 +51,7 @@ NEEDLES = (
     b"global timeout",
     b"detected from rank",
     b"process down",
+    b"Child process",
 )
 # Of the lines that have one, those that need a closer look: the words of the anchors, and what opens a block.
 _WORDS = sorted({word.encode() for word in (*(each.holds for each in ANCHORS), *OPENING, *GOES_ON)})

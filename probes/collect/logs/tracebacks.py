@@ -6,20 +6,31 @@ from __future__ import annotations
 
 import re
 import signal
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from typing import Any
 
 from mltop.probes.collect.logs.anchors import events_in
 from mltop.probes.model.evidence.logs import EventKind
 
 MOST_LINES = 2_000  # of one block: RecursionError's are long
+_LONGEST_BEFORE = 200  # characters
+_DIGITS = re.compile(r"\d+")
 _AFTERWARDS = 4  # lines in which what belongs to an exception may still begin
 
 TRACEBACK = "Traceback (most recent call last):"
+BOXED = re.compile("Traceback \\(most recent call last\\) [\u2500-]")  # rich's, in a box
+_BOX = "\u2502\u256d\u2570|+"
+_BOXED_FRAME = re.compile(r"[\u2502|] (\S[^\u2502|\n]{0,500}?):(\d{1,9}) in (\S{1,200})")
+_FRAME = re.compile(r"\u2502 (\S[^\u2502\n]{0,500}?):(\d{1,9}) in (\S{1,200})")
 _FRAME = re.compile(r'\s+File "([^"]{1,500})", line (\d{1,9}),? in (.{1,200})')
 _FINAL = re.compile(r"([A-Za-z_][\w.]{0,200})(?:: ?(.*))?$")
 _DOTTED = re.compile(r"[a-z_]\w*(?:\.\w+)+: ")
 _EXCEPTION = re.compile(r"(?:Error|Exception|Interrupt|Exit|Iteration|Timeout|Expired|Warning|Aborted|Empty|Full)$")
+# What a launcher, a logger or the training loop writes next is nobody's message.
+_OTHERS_LINE = re.compile(
+    r"\[?20\d\d[-/]\d\d[-/]|\[?[IWEF]\d{3,4} \d\d:|\[?(?:INFO|WARNING|ERROR|DEBUG)\b|\d{1,3}%\|"
+    r"|(?i:step|epoch|iter\w*)\b\W{0,3}\d"
+)
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _CHILD = re.compile(r"-- Process (\d{1,6}) terminated with the following error")
 _CHILD_ENDED = re.compile(r"process (\d{1,6}) terminated with (?:signal (SIG\w+)|exit code (\d+))")
@@ -37,7 +48,7 @@ _SPEAKS_OF_PEERS = re.compile(
     r"|[Cc]onnection (?:was )?(?:closed|reset|refused)|by (?:remote )?peer|[Bb]roken pipe|rendezvous|process group"
     r"|collective operation|recv operation|socket (?:has )?(?:timed out|closed)"
     r"|[Tt]imed out (?:waiting|initializing|after)|[Ww]ait timeout"
-    r"|RPC call to|shared memory broadcast"
+    r"|RPC call to|shared memory broadcast|Worker failed with error|stack trace above for the root cause"
 )
 # A web service or a file server is nobody of the job, whatever its connections do.
 _OF_SERVICES = re.compile(
@@ -81,9 +92,13 @@ class Raised:
 
 @dataclass
 class TracebackBlock:
-    """``chain``: the exceptions in the order in which they were raised. ``child``: whose it is, of a spawner's."""
+    """``chain``: the exceptions in the order in which they were raised. ``child``: whose it is, of a spawner's.
+
+    ``before``: what stands in front of its first line, and with other digits of all of them where a logger wrote it.
+    """
 
     line: int
+    before: InitVar[str] = ""
     chain: list[Raised] = field(default_factory=list)
     child: int | None = None
     last_line: int = 0
@@ -94,9 +109,17 @@ class TracebackBlock:
     _nested: bool = False
     _chained: bool = False
     _partial: str = ""
+    _logged: re.Pattern[str] | None = None
+
+    def __post_init__(self, before: str) -> None:
+        if before.strip() and len(before) <= _LONGEST_BEFORE:
+            self._logged = re.compile(_DIGITS.sub(r"\\d+", re.escape(before.rstrip())) + " ?")
 
     def take(self, text: str, number: int) -> bool:
         """False when the line does not belong to it: it is complete."""
+        logged = self._logged.match(text) if self._logged is not None else None
+        if logged is not None:
+            text = text[logged.end() :]
         self._count += 1
         if self._count > MOST_LINES:
             return False
@@ -107,7 +130,10 @@ class TracebackBlock:
         if frame is not None:
             self._frames = [*self._frames[-40:], (frame[1], frame[2], frame[3])]
             return True
-        if not text.strip() or text[0] in " \t" or text.startswith(("[Previous line repeated", "^", "~")):
+        boxed = _BOXED_FRAME.match(text)
+        if boxed is not None:
+            self._frames = [*self._frames[-40:], (boxed[1], boxed[2], boxed[3])]
+        if not text.strip() or text[0] in f" \t{_BOX}" or text.startswith(("[Previous line repeated", "^", "~")):
             return True
         text, self._partial = self._partial + text, ""
         final = _FINAL.match(text)
@@ -134,12 +160,14 @@ class TracebackBlock:
             self.child, self._waits = int(child[1]), 0
         elif stripped.endswith(TRACEBACK) and ("Original" in stripped or self.child is not None):
             self._in_frames, self._nested = True, True
-        elif stripped == TRACEBACK:
+        elif stripped == TRACEBACK or BOXED.search(stripped):
             if not self._chained:
                 return False
             self._in_frames, self._nested, self._chained = True, False, False
         elif stripped.startswith(_CHAINED):
             self._chained, self._waits = True, 0
+        elif _OTHERS_LINE.match(stripped) and not self._chained:
+            return False
         elif stripped and self.chain and self._waits <= 2 and len(self.chain[-1].message) < 300:
             # The rest of a message of several lines: gloo's reason stands there.
             self.chain[-1] = replace(self.chain[-1], message=f"{self.chain[-1].message} {stripped}".strip())

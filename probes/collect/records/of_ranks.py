@@ -32,10 +32,11 @@ _NAMES = (
 
 
 class RecordReading:
-    """Begins at once, in a thread of its own."""
+    """Begins at once, in a thread of its own. ``newer_s``: only records that were written within so many seconds."""
 
-    def __init__(self, ranks: list[RankSample], cancelled: threading.Event) -> None:
+    def __init__(self, ranks: list[RankSample], cancelled: threading.Event, newer_s: float | None = None) -> None:
         self._cancelled = cancelled
+        self._written_after = None if newer_s is None else time.time() - newer_s
         self._found: list[RankRecords] = []
         self._slow: set[str] = set()  # folders of a server that does not answer
         self._ranks = [rank for rank in ranks if rank.rank is not None]
@@ -56,7 +57,7 @@ class RecordReading:
             if self._cancelled.is_set():
                 return
             told = self._of_rank(rank)
-            if told.progress or told.gaps or told.pipe:
+            if told.progress or (self._written_after is None and (told.gaps or told.pipe)):
                 self._found.append(told)
 
     def _of_rank(self, rank: RankSample) -> RankRecords:
@@ -82,7 +83,7 @@ class RecordReading:
         path, shown = _seen_from_here(place.path, rank.pid), shown_path(place.path) or "its record"
 
         def read() -> FlightRecord | None:
-            if not os.path.lexists(path):
+            if not os.path.lexists(path) or self._is_known(path):
                 return FlightRecord("", None)
             return read_flight_record(path, rank=rank.rank, started_at=rank.started_at, uid=rank.uid, shown=shown)
 
@@ -92,6 +93,12 @@ class RecordReading:
             why = f"{shown}: it could not be read in time"
             return FlightRecord(shown, rank.rank, gap=Gap.about("flight_recorder", item=str(rank.rank), why=why))
         return record if record.file else None
+
+    def _is_known(self, path: str) -> bool:
+        """Whether it is as old as those that have been read before."""
+        with suppress(OSError):
+            return self._written_after is not None and os.stat(path).st_mtime < self._written_after
+        return False
 
 
 def _seen_from_here(path: str, pid: int) -> str:

@@ -49,8 +49,9 @@ def explained(job: JobFiles, progress: Sequence[GroupProgress] = ()) -> Explaine
     told.ranks = rank_ends(attempt)
     told.coverage = _coverage(attempt)
     told.gaps = _gaps(job, attempt)
-    told.is_told = first.is_told or first.how in ("stopped", "nothing")
-    if first.how == "nothing" and not attempts[-1].has_trouble:
+    told.is_told = first.is_told or first.how == "stopped"
+    if first.how == "nothing" and not attempts[-1].troubles:
+        told.is_told = True
         return told
     told.incident = _incident(job, attempt, first)
     told.incident.evidence += _other_attempts(attempts, firsts, at)
@@ -63,7 +64,7 @@ def _told(attempts: Sequence[Attempt], firsts: Sequence[First]) -> int:
     """The first attempt whose failure is explained: those after it mostly fail for what it left. One that ended well
     after others is what became of the job.
     """
-    if not attempts[-1].has_trouble and firsts[-1].how == "nothing":
+    if not attempts[-1].troubles and firsts[-1].how == "nothing":
         return len(attempts) - 1
     for index, first in enumerate(firsts):
         if first.is_told:
@@ -98,7 +99,7 @@ def _incident(job: JobFiles, attempt: Attempt, first: First) -> Incident:
             waits_in=first.op,
             ended=Ranges.of(ended),
         ),
-        evidence=[*_quotes(first.events), *_stacks(attempt, first)],
+        evidence=[*_quotes(first.events or attempt.troubles), *_stacks(attempt, first)],
         confidence=first.confidence if first.is_told or first.how == "stopped" else "low",
         action=action_for(first),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -206,9 +205,11 @@ def _as_it_waits(counts: _Counts) -> _Counts:
 
 
 def _uncounted(ranks: dict[int, _Counts]) -> Standing:
-    told = Counter((each.sequence, each.op) for each in ranks.values() if each.sequence is not None)
-    (sequence, op), _ = told.most_common(1)[0] if told else ((None, ""), 0)
-    return Standing(sequence=sequence, op=op)
+    waits = [each for each in ranks.values() if each.sequence is not None]
+    sequences, ops = {each.sequence for each in waits}, {each.op for each in waits}
+    return Standing(
+        sequence=sequences.pop() if len(sequences) == 1 else None, op=ops.pop() if len(ops) == 1 else ""
+    )  # they may be of several groups
 
 
 def _waits_elsewhere(rank: int, group: str, groups: dict[str, dict[int, _Counts]]) -> bool:

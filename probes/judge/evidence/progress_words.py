@@ -25,7 +25,7 @@ def progress_evidence(told: ProgressVerdict) -> list[Evidence]:
 
 
 def _lines(told: ProgressVerdict) -> Iterator[str]:
-    here = f"{_operation(told.operation, told.sequence)} of {group_text(told.group)}"
+    here = f"{operation_text(told.operation, told.sequence)} of {group_text(told.group)}"
     if told.kind == "never_entered":
         has = "has" if len(told.culprits) == 1 else "have"
         launched = _launched(each for each in told.counters if each.rank in told.culprits)
@@ -68,7 +68,8 @@ def group_text(group: Group) -> str:
     return name if group.ranks is None or name == "default_pg" else f"{name} ({ranks_text(group.ranks)})"
 
 
-def _operation(operation: Operation | None, sequence: int | None) -> str:
+def operation_text(operation: Operation | None, sequence: int | None) -> str:
+    """ "all_reduce 41"."""
     name = operation.name if operation is not None and operation.name else "operation"
     return name if sequence is None else f"{name} {sequence}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -128,11 +129,15 @@ class Attempt:
         return self._picked[key]
 
     @property
-    def has_trouble(self) -> bool:
-        return any(
-            event.event_class in _TROUBLE or (event.kind == "exit" and event.code and event.how != "stopped")
+    def troubles(self) -> list[LogEvent]:
+        """What speaks of a bad end."""
+        return [
+            event
             for event in self.events
-        )
+            if (event.event_class in _TROUBLE and not event.survived)
+            or (event.kind == "exit" and event.code and event.how != "stopped")
+            or (event.kind == "agent_failed" and event.code not in (None, 0, -signal.SIGTERM))
+        ]
 
 
 def attempts_of(job: JobFiles, progress: Sequence[GroupProgress] = ()) -> list[Attempt]:
@@ -224,6 +229,7 @@ class _Ranks:
         )
         self._tee = _tee_files(files)
         self._rank_nodes = _rank_nodes(files)
+        self._highest = max((rank for file in files for rank in ranks_in(file) if rank < MOST_RANKS), default=-1)
         self._own = {file.path: self._rank_of(file) for file in files}
 
     def of_file(self, file: LogFile) -> int | None:
@@ -237,7 +243,8 @@ class _Ranks:
                 offset = 0
             return None if offset is None else offset + file.local_rank
         named = {speaker.rank for speaker in file.speakers if speaker.rank is not None}
-        if any(event.kind in ("exit", "agent_failed") for event in file.events) or len(named) > 1:
+        launched = (event for event in file.events if event.kind in ("exit", "agent_failed"))
+        if len(named) > 1 or any(event.group_rank is None for event in launched):
             return None
         if any(speaker.local_rank is not None or speaker.task is not None for speaker in file.speakers):
             return None
@@ -259,6 +266,9 @@ class _Ranks:
         """With its rank and node."""
         rank = event.rank
         speaker = event.speaker
+        if event.kind == "exit" and event.group_rank is not None:
+            rank = self._of_child(event.group_rank, event.pid, file)
+            return replace(event, rank=rank, node=event.node or self._node(rank, file))
         if event.kind in ("exit", "died", "oom_kill") and event.named and rank is None:
             if self._tasks_are_ranks and len(event.named) == 1:
                 rank = event.named[0]
@@ -270,7 +280,8 @@ class _Ranks:
             rank = own if rank is None else rank
         if event.kind == "exception" and file.last_step is not None and file.last_step_line > event.line:
             # In one rank's own file any step tells that it went on; others go on for a step or two without it.
-            went_on = own is not None or (event.step is not None and file.last_step > event.step + _STEPS_WITHOUT_IT)
+            before = event.step if file.first_step_line < event.line else file.first_step
+            went_on = own is not None or (before is not None and file.last_step > before + _STEPS_WITHOUT_IT)
             event = replace(event, survived=went_on)
         if rank is None and speaker.task is not None and self._tasks_are_ranks:
             rank = speaker.task
@@ -282,6 +293,16 @@ class _Ranks:
         if rank is None and event.group == "" and event.group_rank is not None and event.kind != "world":
             rank = event.group_rank  # of the default group's numbers, which are the job's
         return replace(event, rank=rank, node=event.node or self._node(rank, file))
+
+    def _of_child(self, local_rank: int, pid: int | None, file: LogFile) -> int | None:
+        """Of one that the node's first process started: its number is one of the job where there is only one node."""
+        first = self.of_file(file)
+        if first is not None:
+            return first + local_rank
+        if pid is not None and pid in self._by_pid:
+            return self._by_pid[pid]
+        # A second node would have as many processes as this one, which has one of that number.
+        return local_rank if self._highest + 1 < 2 * (local_rank + 1) else None
 
     def _of_local(self, local_rank: int, file: LogFile) -> int | None:
         offset = self._tee.get(file.path)

@@ -173,8 +173,9 @@ def _why_contradicted(_: Attempt, first: First) -> str:
 
 
 def _why_launched(attempt: Attempt, first: First) -> str:
-    here = "" if attempt.world_size is not None else " of these files"
-    below = "it failed below them, on a GPU or the network"
+    is_all = attempt.world_size is not None
+    here = "" if is_all else " of these files"
+    below = f"it failed below them, on a GPU or the network{'' if is_all else ', or at a rank that is not in them'}"
     return f"all {len(attempt.ranks)} ranks{here} launched {_collective(first)}: {below}"
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from mltop.probes.judge.deaths import Death, Deaths, ended_well, kind_of_end, order_of
 from mltop.probes.judge.evidence.progress_words import progress_evidence
 from mltop.probes.judge.health.rule import FAILED
+from mltop.probes.judge.incidents.counted import with_counters
 from mltop.probes.judge.incidents.scene import JobScene, Place, Stacks
 from mltop.probes.judge.values import known
 from mltop.probes.model import Confidence, Culprit, Evidence, Finding, IncidentKind, JobReport, Waiting
@@ -259,28 +260,50 @@ def _blame_the_dead(loss: Loss, deaths: Deaths) -> None:
 
 
 def _by_stacks(job: JobScene) -> Loss | None:
+    """Also by the counters that came with them."""
     if job.stacks is None or not still_holds(job, job.stacks):
         return None
     report, at = job.stacks
     verdict = report.verdict
     evidence = [Evidence("stacks", text, at or None) for text in verdict.evidence]
-    evidence += [line for told in report.progress for line in progress_evidence(told)]
+    counted_lines = [line for told in report.progress for line in progress_evidence(told)]
     if verdict.kind == "hang" or (verdict.kind == "suspect" and _stalled(job)):
-        culprits = [_placed(job, culprit) for culprit in verdict.culprits]
-        named = {culprit.rank for culprit in culprits}
-        waiting = Ranges.of({rank for group in verdict.waiting for rank in group.ranks if rank not in named})
-        since = verdict.since or (at or None)
-        told: tuple[Act, str] = (
-            ("", "") if culprits else ("probe_all_reduce", "when the job has been ended; NCCL's RAS and its log")
-        )
-        loss = Loss("hang", since, culprits, waiting, collective(report), verdict.confidence, evidence)
-        loss.next_act, loss.next = told
-        loss.place, loss.circle = _place(verdict.waiting), Ranges.of(verdict.circle)
-        return loss
+        return _of_standing(job, report, at, [*evidence, *counted_lines])
     if verdict.kind == "straggler" and verdict.stragglers:
         slow = [replace(_placed(job, culprit), how="slow") for culprit in verdict.stragglers]
-        return Loss("straggler", at or None, slow, confidence=verdict.confidence, evidence=evidence)
+        return Loss("straggler", at or None, slow, confidence=verdict.confidence, evidence=[*evidence, *counted_lines])
+    if verdict.kind == "unclear" and not verdict.ended and report.progress and _stalled(job):
+        return _of_counters(job, report, [*counted_lines, *evidence])
     return None
+
+
+def _of_standing(job: JobScene, report: JobReport, at: float, evidence: list[Evidence]) -> Loss:
+    verdict = report.verdict
+    joined = with_counters(job, report, verdict.culprits, verdict.confidence)
+    culprits = [_placed(job, culprit) for culprit in joined.culprits]
+    named = {culprit.rank for culprit in culprits}
+    waiting = Ranges.of({rank for group in verdict.waiting for rank in group.ranks if rank not in named})
+    since = verdict.since or (at or None)
+    loss = Loss("hang", since, culprits, waiting, collective(report), joined.confidence, [*joined.evidence, *evidence])
+    if not culprits:
+        loss.next_act, loss.next = "probe_all_reduce", "when the job has been ended; NCCL's RAS and its log"
+    loss.place, loss.circle = _place(verdict.waiting), Ranges.of(() if culprits else verdict.circle)
+    return loss
+
+
+def _of_counters(job: JobScene, report: JobReport, evidence: list[Evidence]) -> Loss | None:
+    """Of a job that has stood for longer than it ever did, and whose stacks do not tell for whom. None where counters
+    do not either, or name others than those that are odd from outside.
+    """
+    motion = job.motion
+    odd = {culprit.rank for culprit in motion.odd} if motion is not None else set()
+    joined = with_counters(job, report, (), "low")
+    named = {culprit.rank for culprit in joined.culprits}
+    if not named or motion is None or (odd and not odd & named):
+        return None
+    waiting = motion.ranks.without(Ranges.of(known(named)))
+    culprits = [_placed(job, culprit) for culprit in joined.culprits]
+    return Loss("hang", motion.since, culprits, waiting, collective(report), joined.confidence, evidence)
 
 
 def _place(waiting: Sequence[Waiting]) -> str:
@@ -296,12 +319,16 @@ def _stalled(job: JobScene) -> bool:
 
 
 def still_holds(job: JobScene, stacks: Stacks) -> bool:
-    """Not once the job was seen to move again, nor when it was started anew, or has ended well."""
+    """Not once the job was seen to move again, nor when it was started anew, or has ended well.
+
+    A job that is seen for the first time is "starting", whatever it does: whether it was started since, its processes
+    tell.
+    """
     motion = job.motion
     if _ended_well(job):
         return False
     if motion is not None and motion.since is not None:
-        if motion.phase in ("moving", "starting") and motion.since > stacks.at:
+        if motion.phase == "moving" and motion.since > stacks.at:
             return False
         if motion.phase in _STANDS and motion.since > stacks.at + MOVED_S:
             return False

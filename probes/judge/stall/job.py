@@ -204,7 +204,7 @@ class Job:
             return
         if (
             self._told_at is not None
-            and self._told_at - limit.TELLING_S <= worked_at <= self._told_at + limit.TELLING_S
+            and self._told_at - limit.TELLING_S <= worked_at <= self._told_at + limit.RECORDING_S
         ):
             return  # what ranks do when they tell it
         if worked_at > self.moved_at:

@@ -56,7 +56,8 @@ UNKNOWN_PATIENCE_S = 300.0  # of a job that was never seen to step: compiling an
 SPIN_QUIET_S, SPIN_PATIENCE_S = 60.0, 180.0
 PAUSE_LEAST_S, MOST_PAUSES = 5.0, 16
 YOUNG_S = 1800.0  # a job that has run for longer and was not seen to step is not starting
-TELLING_S, TOLD_S = 5.0, 300.0  # what ranks do while they log that they waited in vain; and how long that counts
+TELLING_S, TOLD_S = 5.0, 300.0  # what ranks do before they log that they waited in vain; and how long that counts
+RECORDING_S = 15.0  # and after it: so long torch waits until all have written their flight records
 TEARDOWN_S = 60.0
 ENDING_SHARE = 0.5  # of the ranks are gone: the job is over
 

@@ -166,7 +166,8 @@ class LogFile:
     ``number`` is the last one of its name, which may be a rank's or anything; ``series``: the name without it.
 
     ``speakers``: those that the lines at its beginning and end, and its events have. ``last_at``, ``last_step``: of its
-    last lines; ``is_cut``: it ends within a line; ``is_thinned``: lines were left out by who wrote it (Ray).
+    last lines, ``first_step``: of its first ones; ``is_cut``: it ends within a line; ``is_thinned``: lines were
+    left out by who wrote it (Ray).
     ``mentions``: torchrun folders and Slurm jobs that its lines name.
     """
 
@@ -189,6 +190,8 @@ class LogFile:
     last_at: float | None = None
     last_step: int | None = None
     last_step_line: int = 0
+    first_step: int | None = None
+    first_step_line: int = 0
     is_cut: bool = False
     is_thinned: bool = False
     mentions: set[str] = field(default_factory=set)

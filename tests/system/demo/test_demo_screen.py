@@ -17,6 +17,7 @@ from tests.processes import is_gone
 from tests.terminal import Terminal
 from tests.waiting import wait_until
 
+LINE = "__getitem__ (demo/dataset.py:"  # where rank 2 stands
 DEMO = [sys.executable, "-m", "mltop", "demo"]
 
 # It dumps every job of the machine: see test_verdicts.py.
@@ -30,17 +31,17 @@ def started(terminal: Terminal) -> list[int]:
     return [terminal.pid, *children_of(terminal.pid)]
 
 
-def dump_until(terminal: Terminal, words: str, dumps: int = 15) -> str:
-    """Dump until the finished result says ``words``: a job that has just begun still moves at first."""
+def dump_until(terminal: Terminal, *words: str, dumps: int = 15) -> str:
+    """Dump until the finished result says all ``words``: a job that has just begun still moves at first."""
     text = ""
     for _ in range(dumps):
         terminal.send("t")
         terminal.wait_for("Esc cancels", 30)
         wait_until(lambda: "Esc cancels" not in terminal.text(), 60, "the end of the dump")
         text = terminal.text()
-        if words in text:
+        if all(word in text for word in words):
             return text
-    raise AssertionError(f"{words!r} did not come; the screen shows:\n{text}")
+    raise AssertionError(f"{words} did not come; the screen shows:\n{text}")
 
 
 def states(terminal: Terminal) -> set[str]:
@@ -56,9 +57,8 @@ def test_one_key_names_the_rank_and_line_that_hangs() -> None:
     with Terminal(DEMO, columns=120, lines=40) as terminal:
         pids = started(terminal)
         # What tells first that it stands depends on how fast it was seen to.
-        wait_until(lambda: any(word in terminal.text() for word in (" still", "HUNG")), 60, "that nothing moves")
-        text = dump_until(terminal, "HANG")
-        assert "__getitem__ (demo/dataset.py:" in text
+        wait_until(lambda: any(word in terminal.text() for word in (" still", "HUNG")), 150, "that nothing moves")
+        text = dump_until(terminal, "HANG", LINE)
         assert "rank 2" in text
         assert "SIMULATED" in text
         terminal.send("q")
@@ -79,8 +79,7 @@ def test_a_job_that_hangs_while_it_is_watched_is_found(without_torch: dict[str, 
         wait_until(
             lambda: any(word in terminal.text() for word in (" works", " still", " waits")), 60, "ranks on the screen"
         )
-        text = dump_until(terminal, "HANG")
-        assert "__getitem__ (demo/dataset.py:" in text
+        dump_until(terminal, "HANG", LINE)
 
 
 def hang_up(terminal: Terminal) -> None:

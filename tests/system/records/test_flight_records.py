@@ -6,12 +6,18 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mltop.probes.collect.records.of_ranks import RecordReading
+from mltop.probes.model import RankSample
+from mltop.probes.model.evidence.records import RankRecords
+from tests.builders.flight_records import as_pickle, operation, record
 from tests.ports import free_ports
 from tests.waiting import wait_until
 
@@ -88,3 +94,22 @@ def test_old_ones_are_told_and_not_used(prefix: Path) -> None:
     assert sorted(gap["item"] for gap in gaps if str(prefix) in gap["why"]) == ["0", "1", "2"]
     assert all(job["progress"] == [] for job in report["jobs"])
     assert all("an earlier job wrote it" in gap["why"] for gap in gaps)
+
+
+def test_only_what_was_written_since_is_read_again(tmp_path: Path) -> None:
+    """A watchdog tells of a timeout first, and writes what it knows seconds later."""
+    prefix = tmp_path / "fr_rank_"
+    environ = {**os.environ, "TORCH_FR_DUMP_TEMP_FILE": str(prefix)}
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=environ) as process:
+        rank = RankSample(process.pid, 0, job="j", uid=os.getuid(), started_at=time.time() - 3600.0)
+
+        def read(newer_s: float | None = None) -> list[RankRecords]:
+            return RecordReading([rank], threading.Event(), newer_s).finished()
+
+        assert read() == [] and read(10.0) == []
+        Path(f"{prefix}0").write_bytes(as_pickle(record([operation(1, state="scheduled")])))
+        (first,), (again,) = read(), read(10.0)
+        assert first == again and [each.enqueued for each in again.progress] == [1]
+        os.utime(f"{prefix}0", (time.time() - 60.0,) * 2)
+        assert read() and read(10.0) == []
+        process.communicate(b"\n")

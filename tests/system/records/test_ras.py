@@ -6,15 +6,19 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
 from mltop.probes.investigate.material import Material
-from mltop.probes.investigate.ras import ask_about
+from mltop.probes.investigate.ras import RasDesk, RasTold, ask_about, joined_with
+from mltop.probes.investigate.session import LiveSession
 from mltop.probes.judge.evidence.progress_words import progress_evidence
-from mltop.probes.model import JobReport, RankSample, Sample, StackDigest, Verdict
+from mltop.probes.model import Frame, JobMotion, JobReport, RankSample, Sample, StackDigest, Verdict
+from mltop.probes.model.units import clock_time
+from mltop.probes.model.vocabulary import MotionPhase
 from mltop.probes.reach.channel import LaunchOptions
 from mltop.probes.reach.hub import Hub
 from mltop.probes.reach.launchers import local
@@ -81,7 +85,7 @@ def seen(hub: Hub, job: Job, *, age_s: float = 3600.0, nccl: str = "2.30.7") -> 
     found = ranks()
     for rank in found:
         rank.started_at, rank.versions = sample.sampled_at - age_s, {"nccl": nccl}
-    digests = [StackDigest(rank.rank, rank.pid, node="here") for rank in found]
+    digests = [StackDigest(rank.rank, rank.pid, node="here", taken_at=sample.sampled_at) for rank in found]
     report = JobReport(found[0].job, RANKS, Verdict("hang", confidence="high"), digests=digests)
     return Material(samples={"here": [Sample("here", sample.sampled_at, ranks=found)]}), report
 
@@ -168,6 +172,135 @@ def test_a_second_job_on_the_port_is_spared(hub: Hub, job: Job) -> None:
 def _ranks(hub: Hub) -> list[RankSample]:
     sample = hub.node("here").sample
     return sample.ranks if sample is not None else []
+
+
+class Minute:
+    """A clock that the test sets."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def desk_of(hub: Hub, material: Material, clock: Minute, motions: Sequence[JobMotion] = ()) -> RasDesk:
+    return RasDesk(hub, lambda: motions, lambda _: material.newest[0], clock)
+
+
+def test_the_key_asks_once_and_the_answer_joins_the_evidence(hub: Hub, job: Job) -> None:
+    material, report = seen(hub, job)
+    desk = desk_of(hub, material, Minute())
+    plan = desk.plan(report)
+    assert (plan.node, plan.ranks, plan.nodes, plan.nccl_version) == ("here", RANKS, 1, "2.30.7")
+    assert (plan.why, plan.is_old) == ("", False)
+    with FakeRas(job.port, [speaking(job.report, json_known=True)]) as fake:
+        told = desk.ask(report)
+        assert fake.connections == 1
+        again = desk.ask(report)
+        assert fake.connections == 1
+    assert again.why.startswith("not asked: it was asked less than 30 s ago")
+    assert (told.asked, told.answers, told.why, again.asked) == (True, 1, "", False)
+    (verdict,) = told.progress
+    assert (verdict.kind, verdict.culprits, verdict.confidence) == ("never_entered", (BEHIND,), "low")
+    (joined,) = desk.joined([report])
+    (line,) = progress_evidence(joined.progress[0])
+    assert f"(recorded at {clock_time(told.received_at)})" in line.text
+    assert report.progress == []
+
+
+def test_a_question_that_fails_does_not_unsay_the_one_before(hub: Hub, job: Job) -> None:
+    """The pause is the asker's and the node's, which keeps its own clock: it refuses the second one."""
+    material, report = seen(hub, job)
+    clock = Minute()
+    desk = desk_of(hub, material, clock)
+    with FakeRas(job.port, [speaking(job.report, json_known=True)]):
+        first = desk.ask(report)
+        clock.now = 31.0
+        refused = desk.ask(report)
+    assert first.answers == 1 and "RAS was asked" in refused.why and not refused.progress
+    (joined,) = desk.joined([report])
+    assert joined.progress == list(first.progress)  # what came of the question before is not lost
+
+
+def test_old_versions_are_asked_about_and_then_asked(hub: Hub, job: Job) -> None:
+    material, report = seen(hub, job, nccl="2.28.9")
+    desk = desk_of(hub, material, Minute())
+    plan = desk.plan(report)
+    assert (plan.is_old, plan.why, plan.nccl_version) == (True, "", "2.28.9")
+    with FakeRas(job.port, [speaking(job.report, json_known=True)]) as fake:
+        assert desk.ask(report).answers == 1
+        assert fake.connections == 1
+
+
+def of_job(report: JobReport, phase: MotionPhase, since: float) -> JobMotion:
+    return JobMotion(report.job, report.uid, phase=phase, since=since, at=since)
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ("young", "started minutes ago"),
+        ("moves", "not known to stand"),
+        ("moved since", "too old"),
+        ("old stacks", "too old"),
+        ("makes a communicator", "making or ending a communicator"),
+        ("ended", "in any sample"),
+    ],
+)
+def test_the_key_obeys_the_same_policy(hub: Hub, job: Job, how: str, why: str) -> None:
+    """Whatever the user has said to it."""
+    material, report = seen(hub, job, age_s=60.0 if how == "young" else 3600.0)
+    at = material.newest[0].sampled_at
+    motions = {
+        "moves": [of_job(report, "moving", at - 5.0)],
+        "moved since": [of_job(report, "stalled", at + 60.0)],
+    }.get(how, [])
+    if how == "old stacks":
+        for digest in report.digests:
+            digest.taken_at = at - 301.0
+    elif how == "makes a communicator":
+        report.digests[1].frames = [Frame("new_group", "distributed_c10d.py", 1)]
+    elif how == "ended":
+        report.digests = [replace(digest, pid=1 << 21) for digest in report.digests]
+    desk = desk_of(hub, material, Minute(), motions)
+    with FakeRas(job.port, [speaking(job.report, json_known=True)]) as fake:
+        told = desk.ask(report)
+        assert fake.connections == 0
+    assert why in desk.plan(report).why
+    assert why in told.why and not told.asked
+
+
+def test_the_answer_of_another_stand_is_not_joined(hub: Hub, job: Job) -> None:
+    material, report = seen(hub, job)
+    with FakeRas(job.port, [speaking(job.report, json_known=True)]):
+        told = desk_of(hub, material, Minute()).ask(report)
+    assert joined_with(report, [told]).progress
+    later = replace(report, verdict=Verdict("hang", confidence="high", since=told.received_at + 60.0))
+    others = replace(report, digests=[replace(digest, pid=1 << 21) for digest in report.digests])
+    moving = replace(report, verdict=Verdict("moving", confidence="high"))
+    for other in (later, others, moving):
+        assert joined_with(other, [told]) is other
+
+
+def test_the_session_asks_and_later_dumps_know_it(job: Job) -> None:
+    """Young processes: what comes of it is that nothing is asked, through all of the session's own parts."""
+    channels = local.launch(("here",), LaunchOptions())
+    session = LiveSession("here", channels, 0.2, lambda _: "")
+    try:
+        own = {process.pid for process in job.processes}
+        wait_until(lambda: own <= {rank.pid for rank in _ranks(session.hub)}, 60.0)
+        ranks = [rank for rank in _ranks(session.hub) if rank.pid in own]
+        digests = [StackDigest(rank.rank, rank.pid, node="here", taken_at=time.time()) for rank in ranks]
+        report = JobReport(ranks[0].job, RANKS, Verdict("hang", confidence="high"), digests=digests, uid=ranks[0].uid)
+        told: list[RasTold] = []
+        with FakeRas(job.port, [speaking(job.report, json_known=True)]) as fake:
+            session.ask_ras(report, told.append)
+            wait_until(lambda: bool(told), 60.0)
+            assert fake.connections == 0
+        assert "started minutes ago" in told[0].why
+        assert list(session.with_ras([report])) == [report]
+    finally:
+        session.close()
 
 
 def test_the_command_line() -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -104,3 +105,36 @@ def test_a_directory_that_cannot_be_made_is_said_before_anything_is_dumped(job: 
     assert len(done.stderr.splitlines()) == 1
     assert "cannot write" in done.stderr
     assert not marker.exists()
+
+
+def told(*args: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", "mltop", "stacks", "--json", *args],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def named(answer: dict[str, Any], job: RunningJob) -> list[tuple[str, str, set[int]]]:
+    """Of this job: what is wrong with it, how sure that is, and which of its processes hold it up."""
+    return [
+        (one["kind"], one["confidence"], {culprit["pid"] for culprit in one["culprits"]})
+        for one in answer["incidents"]
+        if {culprit["pid"] for culprit in one["culprits"]} & {*job.pids}
+    ]
+
+
+def test_what_was_told_live_is_told_of_the_capture(job: RunningJob, tmp_path: Path) -> None:
+    """The verdict, and the incident that it is part of."""
+    directory = tmp_path / "c"
+    live = named(told(), job)
+    subprocess.run([sys.executable, "-m", "mltop", "capture", "-o", str(directory)], timeout=120, check=True)
+    assert [culprits for _, _, culprits in live] == [{job.pids[job.culprit]}]
+    assert named(told("--recording", str(directory)), job) == live
+    (directory / "incidents.json").unlink()  # all of it from stacks and samples alone
+    assert [culprits for _, _, culprits in named(told("--recording", str(directory)), job)] == [{job.pids[job.culprit]}]

@@ -6,9 +6,10 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
-from mltop.probes.investigate.diagnosis import Diagnosis
+from mltop.probes.investigate.diagnosis import Diagnosis, with_told
 from mltop.probes.judge.health import Expectations, Health
 from mltop.probes.model import Finding, Incident, JobReport, KernelEvent, NodeState, RankDeath, Sample
 from mltop.probes.model.units import duration_words
@@ -133,8 +134,11 @@ class RecordedPast(Past):
         on_progress: Callable[[], object],
         expectations: Expectations,
         reports: Callable[[], Sequence[JobReport]] = tuple,
+        told: Sequence[Incident] = (),
     ) -> None:
-        """Go over all samples. ``reports``: what the recorded stacks say, asked for at the end."""
+        """Go over all samples. ``reports``: what the recorded stacks say, asked for at the end; ``told``: what was told
+        there then.
+        """
         alone = frozenset(node for node, own in self._samples.items() if len(own) == 1)
         diagnosis = Diagnosis(Health(expectations, eager=alone))
         firsts = (self._decoded(next(own.lines())[1]) for own in self._samples.values())
@@ -157,7 +161,8 @@ class RecordedPast(Past):
                 told_at = self.judged_share
                 on_progress()
         diagnosis.health.settle()
-        self._tell(judging.picture(self.newest_at, guarded("the recorded stacks", reports, ())))
+        last = judging.picture(self.newest_at, guarded("the recorded stacks", reports, ()))
+        self._tell(replace(last, incidents=tuple(with_told(last.incidents, told))))
         self.judged_until = math.inf
         on_progress()
 

@@ -116,6 +116,12 @@ class ReplaySession:
         return tuple(judge(material_of(self._saved), self._job)) if self._saved.dumps else ()
 
     @property
+    def told(self) -> Sequence[Incident]:
+        """What was told when it was captured."""
+        job = self._job
+        return [one for one in self._saved.incidents if job is None or one.job == job]
+
+    @property
     def dumped_at(self) -> float:
         return max((dump.taken_at or 0.0 for dump in self._saved.dumps), default=self.past.newest_at)
 
@@ -172,7 +178,11 @@ class ReplayFeed:
         guarded(
             "judging the recording",
             lambda: past.judge(
-                self._session.stopped, self._tell, Expectations(thresholds=self._thresholds), self._reports
+                self._session.stopped,
+                self._tell,
+                Expectations(thresholds=self._thresholds),
+                self._reports,
+                self._session.told,
             ),
             None,
         )

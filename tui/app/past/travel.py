@@ -16,6 +16,7 @@ from mltop.tui.app.feed import Picture
 from mltop.tui.app.past.past import Past
 from mltop.tui.app.past.track import SPAN_S
 from mltop.tui.app.session import Investigation, RecordingRead
+from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.earlier import EarlierRanks
 from mltop.tui.render.guarded import guarded
 from mltop.tui.screens.bars import Notice
@@ -248,7 +249,11 @@ class TravellingApp(App[None]):
         if self.player is not None:
             self.tell(Notice("this is a recording: nothing can be asked of its machines", "warn"))
             return False
-        self.tell(Notice(f"this is {clock_time(self.moment)}: End goes back to now, where it can be done", "warn"))
+        self.tell(
+            Notice(
+                f"this is {clock_time(self.moment)}: {KEYCAPS['now']} goes back to now, where it can be done", "warn"
+            )
+        )
         return False
 
 

@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from mltop.probes.model.ranks import Ranges
 from mltop.probes.reach.view import NodeView
+from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.cells import Cell, clip, flow, line_width, styled
 from mltop.tui.render.fleet.heat import (
     ERROR,
@@ -388,5 +389,5 @@ def node_lines(view: NodeView, metric: Metric, width: int, below: bool = True) -
             text, style = (metric.text(gpu), "") if gpu.state == "ok" else (gpu.state.upper(), "crit")
             parts.append((2, [Cell(text, style)]))
     if not below:
-        parts.append((1, [Cell("2", "key"), Cell(" shows its GPUs", "dim")]))
+        parts.append((1, [Cell(KEYCAPS["node"], "key"), Cell(" shows its GPUs", "dim")]))
     return [flow(parts, width)]

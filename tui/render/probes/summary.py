@@ -16,6 +16,7 @@ from mltop.probes.judge.nodes import folded, kind_of_reason
 from mltop.probes.model.probe import PastResult
 from mltop.probes.model.units import UNKNOWN, bandwidth, clock_time, flops, size_text
 from mltop.probes.model.vocabulary import ProbeKind
+from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.cells import Cell, flow, wrap
 from mltop.tui.render.glyphs import GLYPHS, bar, sparkline
 from mltop.tui.render.probes.kinds import DOES, title_of, where_text
@@ -53,7 +54,7 @@ def headline(
         (1, [Cell(elapsed_text(progress))]),
         (4, [Cell(f"{ended}/{len(devices)}")] if devices and live else []),
         (6, [Cell(bar(share, BAR_WIDTH), "accent")] if share is not None and live else []),
-        (5, [Cell("Esc cancels", "dim")] if live and not cancelling else []),
+        (5, [Cell(f"{KEYCAPS['back']} cancels", "dim")] if live and not cancelling else []),
         (3, [Cell(f"began {clock_time(report.started_at)}", "dim")] if report is not None and not live else []),
         (4, [Cell(f"run {run[0]} of {run[1]}  [ ]", "dim")] if run[1] > 1 else []),
     ]
@@ -249,8 +250,8 @@ def empty_lines(can_probe: str, width: int) -> list[Line]:
         return [*first, *wrap([Cell(can_probe, "warn")], width, indent=2)]
     return [
         *first,
-        *_kind_lines("M", "matmul", width),
-        *_kind_lines("A", "all-reduce", width),
+        *_kind_lines(KEYCAPS["matmul"], "matmul", width),
+        *_kind_lines(KEYCAPS["all_reduce"], "all-reduce", width),
         [],
         [Cell("Both ask before anything starts. There you can also choose")],
         *_kind_lines(" ", "memory", width),

@@ -58,7 +58,7 @@ class Around:
     """What is known beside the dump. ``incident``: of this job; ``happened``: shortly before it; ``one``: only one node
     is watched; ``title``: of the job, where there are several; ``judged``: False while the dump still goes on.
     ``unfolded``: elided frames that the user has asked for; ``keep``: his filter. ``acts``: what mltop itself
-    would do, in words.
+    would do, in words; ``ras``: what was asked of NCCL, and when.
     """
 
     now: float
@@ -71,6 +71,7 @@ class Around:
     keep: Keep = field(default=lambda _: True)
     most_unread: int = MOST_UNREAD
     acts: Mapping[Act, str] = field(default_factory=lambda: keys_on("stacks", dumped=True))
+    ras: Sequence[Cell] = ()
 
 
 def in_order(reports: Sequence[JobReport]) -> list[int]:
@@ -121,6 +122,8 @@ class ReportLines:
             lines += self._block(prose, start)
         for gap in verdict.gaps:
             lines += self._block([Cell(gap_text(gap), "warn")], start, 2)
+        if self.around.ras and not verdict.ended:
+            lines += self._block(self.around.ras, start, 2)
         incident = self.around.incident
         if incident is not None and (do := advice(incident.act, incident.action, self.around.acts)):
             lines += self._block([Cell(f"{GLYPHS.arrow} {do}", "key")], start, 2)

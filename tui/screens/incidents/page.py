@@ -12,7 +12,7 @@ from mltop.probes.model.ranks import ranks_text
 from mltop.probes.model.units import clock_time, counted
 from mltop.probes.model.vocabulary import Act
 from mltop.tui.app.navigation import Location, gpu_location
-from mltop.tui.render.advice import KEYS, advice
+from mltop.tui.render.advice import KEYCAPS, advice, keys_on
 from mltop.tui.render.cells import Cell, wrap
 from mltop.tui.render.findings import explained
 from mltop.tui.render.glyphs import GLYPHS
@@ -40,7 +40,7 @@ class Line:
 class Known:
     """What is known beside the incident itself. ``users``: of processes, by node and pid; ``stacks``: of its job in the
     newest dump; ``apart``: other things that are wrong; ``here``: the nodes that are watched; ``now``: unix s.
-    ``acts``: what mltop itself would do, in words.
+    ``acts``: what mltop itself would do, in words; ``ras``: what was asked of NCCL, and when.
     """
 
     now: float
@@ -48,7 +48,8 @@ class Known:
     users: dict[tuple[str, int], str] = field(default_factory=dict)
     stacks: Sequence[StackDigest] = ()
     apart: Sequence[Told] = ()
-    acts: Mapping[Act, str] = field(default_factory=lambda: KEYS)
+    acts: Mapping[Act, str] = field(default_factory=keys_on)
+    ras: Sequence[Cell] = ()
 
     @property
     def several(self) -> bool:
@@ -112,7 +113,7 @@ class Page:
         blocks = (
             [*self._what(), *self._who(), *self._since(), *self._suffers()],
             self._actions(),
-            self._evidence(),
+            [*self._evidence(), *(self._labelled("ras", self.known.ras, 2) if self.known.ras else [])],
             self._stack(),
             [*self._explains(), *self._apart()],
         )
@@ -259,7 +260,7 @@ class Page:
                 cells = chain_cells(digest.frames, how_cell(culprit))
                 return self._labelled("stack", cells, 2, key="stack", opens=self._place(culprit))
         if self.incident.kind == "hang" and self.incident.until is None and not self.known.stacks:
-            return self._labelled("stack", [Cell("none of this job yet: t dumps all", "dim")])
+            return self._labelled("stack", [Cell(f"none of this job yet: {KEYCAPS['dump']} dumps all", "dim")])
         return []
 
     # What belongs to it, and what does not.
@@ -298,7 +299,9 @@ class Page:
             opens = Location("incidents", incident=one.key, label="incident")
             lines += self._labelled("" if lines else "apart", cells, 2, key=f"apart/{one.key}", opens=opens)
         left = len(self.known.apart) - MOST_APART
-        return lines + (self._labelled("", [Cell(f"and {left} more: 8 lists all", "dim")]) if left > 0 else [])
+        return lines + (
+            self._labelled("", [Cell(f"and {left} more: {KEYCAPS['incidents']} lists all", "dim")]) if left > 0 else []
+        )
 
 
 _LEAST_LOST = 0.05  # GPU-hours

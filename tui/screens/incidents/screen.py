@@ -10,7 +10,9 @@ from textual.widget import Widget
 
 from mltop.probes.model import Incident, JobKey, StackDigest
 from mltop.tui.app.feed import Picture
+from mltop.tui.app.keys import ASKS
 from mltop.tui.app.navigation import Location
+from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.answer import Answer, Ways, opens_words
 from mltop.tui.render.cells import Cell, plain
 from mltop.tui.render.problems import Scope, Told, ended_of, lines_of, tells_of, told_of
@@ -29,6 +31,7 @@ class IncidentsScreen(Pane):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("n", "neighbour(1)", "next", show=False, tooltip="to the next incident"),
+        Binding("i", "ask_ras", "ras", tooltip=f"ask NCCL's RAS about this job, once{ASKS}"),
         Binding("N", "neighbour(-1)", "before", show=False, tooltip="to the incident before"),
     ]
     lines_are = "lines of incidents"
@@ -51,14 +54,14 @@ class IncidentsScreen(Pane):
 
     def opens(self, answer: Answer) -> tuple[str, Ways]:
         if self._here:
-            return "Esc", "back"
+            return KEYCAPS["back"], "back"
         key = self.query_one("#all", CellLines).cursor_key
         at_cursor = next((one for one in self._told if one.key == key), None)
         on_it = at_cursor is not None and answer.about is not None and tells_of(at_cursor, answer.about)
         return (
-            ("Enter", opens_words(answer.about, sum(one.until is None for one in self._told)))
+            (KEYCAPS["open"], opens_words(answer.about, sum(one.until is None for one in self._told)))
             if on_it
-            else ("g", "to the first")
+            else (KEYCAPS["top"], "to the first")
         )
 
     def titles(self, picture: Picture) -> list[str]:
@@ -149,7 +152,9 @@ class IncidentsScreen(Pane):
             if not any(finding.identity in explained for finding in one.findings)
         ]
         here = frozenset(node.node for node in picture.view.nodes)
-        return Known(picture.view.taken_at, here, users, self._stacks(incident), apart, self.acts)
+        now = picture.view.taken_at
+        ras = self.mltop.ras_cells(JobKey(incident.job, incident.uid), now) if incident.job else ()
+        return Known(now, here, users, self._stacks(incident), apart, self.acts, ras)
 
     def _stacks(self, incident: Incident) -> list[StackDigest]:
         """Those of its job in the newest dump, main threads first."""
@@ -166,6 +171,15 @@ class IncidentsScreen(Pane):
         opens = next((line.opens for line in self._lines if line.key == event.key and line.opens is not None), None)
         if opens is not None:
             self.mltop.drill(opens)
+
+    def action_ask_ras(self) -> None:
+        """About the job of the incident that is shown; of all: that the cursor is on, else the gravest that hangs."""
+        key = self.query_one("#all", CellLines).cursor_key
+        told = sorted(self._told, key=lambda one: one.key != key)
+        listed = [self._last] if self._here else [one.incident for one in told]
+        hung = (one for one in listed if one is not None and one.kind == "hang" and one.until is None)
+        incident = next(hung, None)
+        self.mltop.ask_ras(JobKey(incident.job, incident.uid) if incident is not None else None)
 
     def action_neighbour(self, step: int) -> None:
         """Of the one that is shown whole; from the last to the first."""

@@ -16,7 +16,7 @@ from mltop.probes.reach.view import NodeView
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.navigation import Location, gpu_location, gpu_of_row
 from mltop.tui.app.selection import Looked
-from mltop.tui.render.advice import advice
+from mltop.tui.render.advice import KEYCAPS, advice
 from mltop.tui.render.cells import Cell, wrap
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.graph import LABEL_WIDTH, stacked
@@ -158,7 +158,7 @@ class NodeScreen(OneNodePane):
         if missed:
             why = unreadable_part(gaps_of(node))
             cells = [Cell(f"  {why}; " if why else "  ", ""), Cell(f"{counted(missed, 'value')} unreadable  ", "dim")]
-            return wrap([*cells, Cell("u", "keys"), Cell(" shows why", "dim")], self.size.width, 2)
+            return wrap([*cells, Cell(KEYCAPS["unreadable"], "keys"), Cell(" shows why", "dim")], self.size.width, 2)
         if self._told:
             return []
         told = any(incident.until is None for incident in picture.incidents)

@@ -45,7 +45,7 @@ SETTINGS = Binding("e", "environment", "environment", tooltip="its environment: 
 class RanksScreen(RanksPane):
     """Ranks, others that hold GPU memory, and Python processes of no job."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*RanksPane.BINDINGS, SETTINGS, OWN_LOG]
+    BINDINGS: ClassVar[list[BindingType]] = [*RanksPane.BINDINGS, OWN_LOG, SETTINGS]
     AUTO_FOCUS = "LineTable"
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ class RanksScreen(RanksPane):
 class RankScreen(RanksPane):
     """``Location.part`` "environment" or "log": that of the process in place of its stacks."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*RanksPane.BINDINGS, SETTINGS, OWN_LOG]
+    BINDINGS: ClassVar[list[BindingType]] = [*RanksPane.BINDINGS, OWN_LOG, SETTINGS]
     AUTO_FOCUS = "#stack"
     focus_follows = False  # its row is only read
     _log_shown: ReadLog | None = None

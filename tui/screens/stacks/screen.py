@@ -14,9 +14,11 @@ from mltop.probes.model import Incident, JobKey, JobReport, NodeState, StackDige
 from mltop.probes.model.ranks import Ranges
 from mltop.probes.model.units import clock_time, counted
 from mltop.tui.app.feed import Picture
+from mltop.tui.app.keys import ASKS
 from mltop.tui.app.navigation import Location
 from mltop.tui.app.selection import first_of
 from mltop.tui.app.session import DumpResult
+from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.cells import Cell, wrap
 from mltop.tui.render.findings import happenings
 from mltop.tui.render.problems import Scope, lines_of, told_of
@@ -32,9 +34,12 @@ from mltop.tui.widgets.cell_view import CursorView
 
 MOST_JOBS = 32
 BEFORE_S = 600.0
-NO_DUMP = "no dump yet: press t to dump the stacks of all ranks and judge them"
 NONE_THEN = "no stacks were dumped before this moment"
 NO_RANK = Notice("the cursor is on no rank", "warn")
+
+
+def no_dump() -> str:
+    return f"no dump yet: press {KEYCAPS['dump']} to dump the stacks of all ranks and judge them"
 
 
 class StacksScreen(Pane):
@@ -42,6 +47,7 @@ class StacksScreen(Pane):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("x", "compare", "compare", tooltip="mark this rank; on another: both stacks side by side"),
+        Binding("i", "ask_ras", "ras", tooltip=f"ask NCCL's RAS about this job, once{ASKS}"),
         Binding(
             "C", "native", "C frames", show=False, tooltip="dump the selected rank once more, with the frames of C"
         ),
@@ -58,7 +64,7 @@ class StacksScreen(Pane):
         self._was: Location | None = None
 
     def body(self) -> Iterable[Widget]:
-        yield CellLines(id="report", classes="gap-above", empty_text=NO_DUMP)
+        yield CellLines(id="report", classes="gap-above", empty_text=no_dump())
 
     def titles(self, picture: Picture) -> list[str]:
         result = self.mltop.investigation.result
@@ -76,7 +82,7 @@ class StacksScreen(Pane):
     def fill(self, picture: Picture) -> None:
         report, dump = self.query_one("#report", CellLines), self.mltop.investigation
         here = self.mltop.trail.here
-        report.empty_text = NONE_THEN if self.mltop.paused else "" if dump.dumping else NO_DUMP
+        report.empty_text = NONE_THEN if self.mltop.paused else "" if dump.dumping else no_dump()
         if here.ranks is not None and here.job is not None:
             lines = [KeyedLine(line) for line in self._compared_lines(here.job, [*here.ranks][:2])]
         else:
@@ -119,6 +125,7 @@ class StacksScreen(Pane):
                 judged,
                 frozenset(self._unfolded),
                 self.keeps,
+                ras=self.mltop.ras_cells(report.job_key, picture.view.taken_at),
             )
             lines += [KeyedLine(())] if place else []
             lines += ReportLines(at, report, around, width).lines()
@@ -138,7 +145,7 @@ class StacksScreen(Pane):
         told = told_of(stands, (), Scope(one=len(picture.view.nodes) == 1, acts=self.acts))
         room = max(len(told), self.size.height - 6)
         lines = [*map(KeyedLine, lines_of(told, now, width, room).lines), KeyedLine(())]
-        lines.append(KeyedLine([Cell(NO_DUMP, "dim")]))
+        lines.append(KeyedLine([Cell(no_dump(), "dim")]))
         job = JobKey(stands[0].job, stands[0].uid)
         drawn = job_graph(self.mltop, job, stands[0], width, self.size.height - 5 - len(lines))
         return [*lines, *([KeyedLine(()), *map(KeyedLine, drawn)] if drawn else [])]
@@ -221,12 +228,24 @@ class StacksScreen(Pane):
         rank, marked = ranks.first, self._compared
         if marked is None or marked[0] != report.job_key or marked[1] == rank:
             self._compared = report.job_key, rank
-            self.mltop.tell(Notice(f"rank {rank} is marked: x on another rank shows both side by side", "accent"))
+            self.mltop.tell(
+                Notice(f"rank {rank} is marked: {KEYCAPS['compare']} on another rank shows both side by side", "accent")
+            )
             return
         self._compared = None
         both = Ranges.of([marked[1], rank])
         label = f"ranks {min(both)} and {max(both)}"
         self.mltop.drill(Location("stacks", job=report.job_key, ranks=both, label=label))
+
+    def action_ask_ras(self) -> None:
+        """About the job that the cursor is on, else the first that stands."""
+        report, _ = self._at_cursor()
+        result, picture = self.mltop.investigation.result, self.mltop.picture
+        reports = [result.reports[at] for at in in_order(result.reports)] if result is not None else []
+        report = report or next((one for one in reports if one.verdict.stands_still), next(iter(reports), None))
+        incidents = picture.incidents if picture is not None else ()
+        hung = (JobKey(one.job, one.uid) for one in incidents if one.until is None and one.kind == "hang")
+        self.mltop.ask_ras(report.job_key if report is not None else next(hung, None))
 
     def action_native(self) -> None:
         key = self._rank_key(*self._at_cursor())
@@ -253,7 +272,7 @@ def _scope_lines(result: DumpResult, width: int) -> list[list[Cell]]:
     if not result.nodes:
         return []
     marked = f"of {counted(len(result.nodes), 'marked node')} ({first_of(result.nodes)}): "
-    said = "the verdict does not know ranks elsewhere, t without marks dumps all"
+    said = f"the verdict does not know ranks elsewhere, {KEYCAPS['dump']} without marks dumps all"
     return [*wrap([Cell(marked, "warn"), Cell(said, "dim")], width, indent=4), []]
 
 

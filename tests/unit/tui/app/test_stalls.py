@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mltop.probes.investigate.progress import CaptureResult
+from mltop.probes.model import JobKey
 from mltop.probes.model.incident import JobMotion
 from mltop.probes.model.vocabulary import MotionPhase
 from mltop.tui.app.stalls import AutoStacks, CaptureLimits, CaptureOnHang, NewStalls, StallAnswer, names_of
@@ -41,6 +43,38 @@ def test_a_job_that_is_gone_and_comes_back() -> None:
 
 def test_jobs_of_one_name_of_two_users_are_two() -> None:
     assert len(NewStalls().see([job("stalled", uid=1), job("stalled", uid=2)])) == 2
+
+
+def since(at: float, phase: MotionPhase = "stalled", place: str = "") -> JobMotion:
+    return replace(job(phase), since=at, place=place)
+
+
+def test_stacks_that_are_there_are_not_asked_for() -> None:
+    stacks = AutoStacks()
+    stacks.see([since(100.0)])
+    stacks.dumped({JobKey("another", 7)}, (), 110.0)
+    stacks.dumped({JobKey("train-70b", 7)}, (), 99.0)  # it still moved
+    assert len(stacks.asked) == 1
+    stacks.dumped({JobKey("train-70b", 7)}, (), 105.0)
+    assert stacks.asked == () and stacks.see([since(100.0)]) == [] and stacks.asked == ()
+    stacks.see([since(120.0, "moving")])
+    stacks.see([since(130.0)])
+    assert len(stacks.asked) == 1, "another stall"
+
+
+def test_stacks_that_came_before_it_was_known_to_stand() -> None:
+    for always in (False, True):
+        stacks = AutoStacks(always)
+        stacks.see([since(100.0, "moving")])
+        stacks.dumped({JobKey("train-70b", 7)}, (), 105.0)
+        assert stacks.see([since(100.0, "quiet")]) == [] == stacks.see([since(100.0)]) and stacks.asked == ()
+
+
+def test_stacks_of_the_same_name_on_another_node_are_not_its() -> None:
+    stacks = AutoStacks()
+    stacks.see([since(100.0, place="n1"), since(100.0, place="n2")])
+    stacks.dumped({JobKey("train-70b", 7)}, ("n2",), 105.0)
+    assert [motion.place for motion in stacks.asked] == ["n1"]
 
 
 def test_stacks_are_asked_for_until_always() -> None:

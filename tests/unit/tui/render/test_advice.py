@@ -7,7 +7,7 @@ import pytest
 from mltop.probes.judge.health.registry import ALL_RULES
 from mltop.probes.judge.incidents import words
 from mltop.probes.model.vocabulary import COMMANDS, Act
-from mltop.tui.render.advice import KEYS, advice, keys_on
+from mltop.tui.render.advice import advice, keys_on
 from tests.builders.scenes import fleet, hang, incidents, stalled
 
 
@@ -44,4 +44,4 @@ def test_what_mltop_does_itself_is_no_words_of_a_rule_or_of_a_judge() -> None:
     commands = set(COMMANDS.values())
     texts = [rule.action for rule in ALL_RULES] + list(words._DO.values())
     assert [text for text in texts if any(command in text for command in commands)] == []
-    assert set(KEYS) == set(COMMANDS)
+    assert set(keys_on()) == set(COMMANDS)

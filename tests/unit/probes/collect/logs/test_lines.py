@@ -10,6 +10,7 @@ import pytest
 from mltop.probes.collect.logs.files import read_log
 from mltop.probes.collect.logs.prefixes import Clock, speaker_of
 from mltop.probes.collect.logs.tracebacks import kind_of_exception
+from mltop.probes.investigate.explain import explain
 from mltop.probes.model.evidence.logs import LogEvent, LogFile, Speaker
 
 AT = time.mktime((2026, 11, 4, 12, 0, 0, 0, 0, -1))
@@ -278,3 +279,154 @@ def test_numbers_that_are_none(tmp_path: Path, line: str) -> None:
 def test_the_rest_of_another_line_is_not_joined(tmp_path: Path) -> None:
     file = read(tmp_path, HEAD + TRIPLE, "[rank6]: [E1103 10:00:06.12", "7 ProcessGroupNCCL.cpp:1] x")
     assert [event.completed for event in file.events] == [39]
+
+
+@pytest.mark.parametrize(
+    ("before", "speaker"),
+    [
+        ("[80746] ", Speaker(rank=3)),
+        ("   123\t", Speaker(rank=3)),
+        ("train/node3/stderr.log:123:", Speaker(rank=3)),
+        ("2026-11-02T10:00:05.123456789Z ", Speaker(rank=3)),
+        ("2026-11-02 10:00:05,123 ", Speaker(rank=3)),
+        ("2026-11-02T10:00:05.1+01:00 stderr F ", Speaker(rank=3)),
+        ("[pod/train-worker-0/pytorch] ", Speaker(rank=3)),
+        ("worker-0  | ", Speaker(rank=3)),
+        ("node03: ", Speaker(rank=3, node="node03")),
+        ("10.0.0.1: ", Speaker(rank=3, node="10.0.0.1")),
+        ("node03: [default7]:", Speaker(rank=3, local_rank=7, node="node03")),
+        ("[1,3]<stderr>:", Speaker(rank=3, task=3)),
+        ("[prterun-n1-7@1,3]<stderr>: ", Speaker(rank=3, task=3)),
+        ("[2025-05-10 00:18:21] (WorkerDict pid=12, ip=train-13-w-0) ", Speaker(rank=3, node="train-13-w-0", pid=12)),
+        ("[36m(ActorModelRayActor pid=12)[0m ", Speaker(rank=3, pid=12)),
+    ],
+)
+def test_what_other_tools_put_in_front(tmp_path: Path, before: str, speaker: Speaker) -> None:
+    """A sub-group's number of a rank is not the rank's, where the line says both."""
+    line = before + HEAD.replace("rank7", "rank3").replace("default_pg) Rank 7", "mesh_tp) Rank 1") + TIMEOUT
+    event = only(tmp_path, line)
+    assert (event.speaker, event.rank, event.group_rank) == (speaker, 3, 1)
+
+
+@pytest.mark.parametrize(
+    "line", ["ValueError: [rank3]: no such", "RuntimeError: peer said [rank3]: no", "my.pkg.BadShardError: [rank3]: x"]
+)
+def test_what_an_exception_says_is_no_prefix(line: str) -> None:
+    assert speaker_of(line) == (Speaker(), line)
+    assert speaker_of(f"[rank2]: {line}") == (Speaker(rank=2), line)
+
+
+def test_a_write_that_begins_after_a_progress_bars_blank(tmp_path: Path) -> None:
+    assert only(tmp_path, f"1%| | 24/1752 [01:08<1:22:56] {HEAD}{TIMEOUT}").rank == 7
+
+
+@pytest.mark.parametrize("completed", ["93459313471793", "2", "-7"])
+def test_what_no_counter_can_be_is_unknown(tmp_path: Path, completed: str) -> None:
+    """torch 2.4, before anything was completed."""
+    said = f"Timeout at NCCL work: 1, last enqueued NCCL work: 1, last completed NCCL work: {completed}."
+    event = only(tmp_path, HEAD + said)
+    assert (event.enqueued, event.completed) == (1, None)
+
+
+def test_lines_that_begin_with_their_hosts(tmp_path: Path) -> None:
+    lines = [
+        "worker-1: Traceback (most recent call last):",
+        "worker-0: Traceback (most recent call last):",
+        'worker-1:   File "/w/train.py", line 10, in <module>',
+        'worker-0:   File "/w/train.py", line 11, in <module>',
+        "worker-1:     x = cfg['lr']",
+        "worker-1: KeyError: 'lr'",
+        "worker-1: [2026-11-04 10:00:10,123] [INFO] [launch.py:319:sigkill_handler] Killing subprocess 77",
+        "worker-0: RuntimeError: NCCL error: remote process exited",
+        "pdsh@login: worker-1: ssh exited with exit code 1",
+    ]
+    events = [event for event in read(tmp_path, *lines).events if event.event_class != "teardown"]
+    assert [(event.kind, event.speaker.node, event.text.partition(" at ")[0], event.place) for event in events] == [
+        ("exception", "worker-1", "KeyError: 'lr'", "<module> (/w/train.py:10)"),
+        ("peer_exception", "worker-0", "RuntimeError: NCCL error: remote process exited", "<module> (/w/train.py:11)"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["INFO", "trainer", "RuntimeError"])
+def test_words_before_a_colon_are_no_hosts(tmp_path: Path, name: str) -> None:
+    assert read(tmp_path, *[f"{name}: step {number}" for number in range(9)]).speakers == set()
+
+
+def test_what_lightning_says_of_its_children(tmp_path: Path) -> None:
+    said = "Child process with PID 12345 terminated with code -9. Forcefully terminating all other processes"
+    event = only(tmp_path, f"Epoch 0:  10%| | 12/120 [00:10<01:30, v_num=1][rank: 2] {said}")
+    assert (event.kind, event.group_rank, event.pid, event.how, event.code) == ("exit", 2, 12345, "signal", 9)
+    assert event.rank is None  # it is its number within the node
+
+
+def test_what_ucx_says_of_a_signal(tmp_path: Path) -> None:
+    event = only(tmp_path, "[n1:00041:0:41] Caught signal 7 (Bus error: nonexistent physical address)")
+    assert (event.kind, event.node, event.pid, event.code) == ("fatal_signal", "n1", 41, 7)
+
+
+@pytest.mark.parametrize(("last", "told"), [(9, 0), (2, 1)])
+def test_an_exception_of_nobody_before_many_steps_was_caught(tmp_path: Path, last: int, told: int) -> None:
+    lines = ["Traceback (most recent call last):", '  File "/w/a.py", line 3, in f', "    import fast"]
+    lines += ["ModuleNotFoundError: No module named 'fast'", "going on without"]
+    path = tmp_path / "a.log"
+    path.write_text("\n".join([*lines, *(f"step {number} loss 2.0" for number in range(1, last + 1)), ""]))
+    (job,) = explain([str(path)], lambda _: None).jobs
+    assert (job.incident is not None) == bool(told)
+
+
+@pytest.mark.parametrize("box", ["│╭╰─", "|++-"])
+@pytest.mark.parametrize("prefix", ["", "[rank3]: "])
+def test_richs_tracebacks(tmp_path: Path, box: str, prefix: str) -> None:
+    side, top, bottom, line = box
+    lines = [
+        f"{top}{line * 9} Traceback (most recent call last) {line * 9}{top}",
+        f"{side} /w/train.py:753 in run                    {side}",
+        f"{side}                                           {side}",
+        f"{side}   752 {side}   config = of(args)                  {side}",
+        f"{side} ❱ 753 {side}   launch(config)                     {side}",
+        f"{bottom}{line * 43}{bottom}",
+        "RuntimeError: CUDA error: uncorrectable ECC error encountered",
+        "",
+        "The above exception was the direct cause of the following exception:",
+        "",
+        f"{top}{line * 9} Traceback (most recent call last) {line * 9}{top}",
+        f"{side} /w/train.py:9 in main                      {side}",
+        f"{bottom}{line * 43}{bottom}",
+        "ValueError: no more",
+    ]
+    event = only(tmp_path, *(prefix + each for each in lines))
+    assert (event.kind, event.text, event.place) == ("exception", "ValueError: no more", "main (/w/train.py:9)")
+    assert event.rank == (3 if prefix else None)
+
+
+def test_what_follows_a_traceback_at_once_is_read(tmp_path: Path) -> None:
+    lines = ["[rank7]: Traceback (most recent call last):", '[rank7]:   File "/w/a.py", line 3, in f', "[rank7]: E: x"]
+    told = [(event.kind, event.text[:20]) for event in read(tmp_path, *lines, HEAD + TIMEOUT).events]
+    assert told == [("exception", "E: x"), ("collective_timeout", HEAD[8:28])]
+
+
+@pytest.mark.parametrize(
+    ("before", "speaker"),
+    [
+        ("2026-11-04T10:00:0{}.1Z ", Speaker()),
+        ("2026-11-04 10:00:0{},001 ERROR rank=2 ", Speaker()),
+        ("(Worker_TP1 pid=112) ERROR 11-04 10:00:1{} [multiproc_executor.py:559] ", Speaker(pid=112)),
+    ],
+)
+def test_a_traceback_in_a_loggers_lines(tmp_path: Path, before: str, speaker: Speaker) -> None:
+    lines = ["Traceback (most recent call last):", '  File "/w/a.py", line 3, in f', "    x()", "KeyError: 'lr'"]
+    event = only(tmp_path, *(before.format(second) + line for second, line in enumerate(lines)))
+    assert (event.kind, event.text, event.place, event.speaker) == (
+        "exception",
+        "KeyError: 'lr'",
+        "f (/w/a.py:3)",
+        speaker,
+    )
+
+
+def test_a_launchers_word_alone_is_no_good_end(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    head = "E1104 10:00:01.1 11 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1)"
+    path.write_text(f"{head} local_rank: 3 (pid: 19414) of binary: /usr/bin/python\n")
+    (job,) = explain([str(path)], lambda _: None).jobs
+    assert job.incident is not None and not job.is_told

@@ -161,6 +161,23 @@ def test_all_launched_names_nobody(tmp_path: Path) -> None:
     assert "below them" in job.incident.headline
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[2026-11-04 10:00:05,876] [INFO] [launch.py:163:main] dist_world_size=4",
+        "using world size: 4, data-parallel size: 4, context-parallel size: 1",
+        "Initializing distributed: GLOBAL_RANK: 2, MEMBER: 3/4",
+        "n1:41:77 [0] NCCL INFO ncclCommInitRankConfig comm 0x1 rank 0 nranks 4 cudaDev 0 nvmlDev 0",
+    ],
+)
+def test_who_is_not_in_the_files_may_be_the_one(tmp_path: Path, line: str) -> None:
+    ranks = {rank: [timeout(600, rank, 40), triple(600, rank, 40, 39)] for rank in range(4)}
+    first = judged(tmp_path, ranks).incident
+    assert first is not None and "or at a rank that is not in them" in first.headline
+    again = judged(tmp_path, ranks, launcher=[line]).incident
+    assert again is not None and again.headline.endswith("it failed below them, on a GPU or the network")
+
+
 def test_a_missing_file_is_no_silence(tmp_path: Path) -> None:
     ranks = {rank: [timeout(600, rank, 40), triple(600, rank, 40, 39)] for rank in (0, 1, 3)}
     job = judged(tmp_path, ranks)

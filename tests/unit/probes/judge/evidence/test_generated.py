@@ -47,3 +47,20 @@ def test_each_line_of_vllm_has_a_level_before_it(tmp_path: Path) -> None:
     (job,) = explain([str(tmp_path)], lambda _: None).jobs
     assert job.incident is not None
     assert "ValueError: no, in forward" in job.incident.headline
+
+
+@pytest.mark.parametrize("seed", [43, 127, 265])
+def test_lightnings_number_of_a_child_is_one_within_its_node(seed: int) -> None:
+    assert judged(launched_case(seed)) in ("right", "cannot tell")
+
+
+@pytest.mark.parametrize(("world", "culprits"), [(4, [2]), (16, [])])
+def test_lightnings_number_is_a_rank_where_there_is_no_second_node(
+    tmp_path: Path, world: int, culprits: list[int]
+) -> None:
+    said = "[rank: 2] Child process with PID 12345 terminated with code -9. Forcefully terminating all other processes"
+    steps = "".join(f"[rank{rank}]: step {step}\n" for step in range(3) for rank in range(world) if rank != 2)
+    (tmp_path / "console.log").write_text(f"{steps}{said}\n")
+    (job,) = explain([str(tmp_path)], lambda _: None).jobs
+    found = job.incident.culprits if job.incident is not None else []
+    assert [culprit.rank for culprit in found] == culprits

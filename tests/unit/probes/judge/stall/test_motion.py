@@ -110,6 +110,14 @@ def test_what_ranks_do_while_they_log_it_is_no_movement() -> None:
     assert job.phase == "stalled" and job.motion.still_s == pytest.approx(24.0, abs=2.0)
 
 
+def test_nor_are_the_flight_records_that_they_write_then() -> None:
+    """Their heartbeat threads wait for one another before they do."""
+    job = gloo().run(20.0, ASLEEP)
+    job.log("timeout", waited_s=20.0)
+    job.run(6.0, ASLEEP).run(3.0, SAVING).run(4.0, ASLEEP)
+    assert job.phase == "stalled" and job.motion.still_s == pytest.approx(33.0, abs=2.0)
+
+
 def test_a_job_that_goes_on_after_its_log_said_so_moves() -> None:
     job = gloo().run(20.0, ASLEEP)
     job.log("timeout", waited_s=20.0)
