@@ -201,6 +201,8 @@ def _named(attempt: Attempt) -> First | None:
         return None  # it is contradicted: who is named waited as well
     common = set.intersection(*names)
     kinds = {event.kind for event in events}
+    if kinds == {"heartbeat_named"} and attempt.is_cut:  # the first complaint may be in what was cut off
+        return First("no data", events=list(events[:4]))
     ranks = common or (set().union(*names) if kinds <= {"barrier_named", "desync_named"} else set())
     if len(ranks) > 1 and 2 * len(ranks) > len(attempt.ranks):
         return None  # most of them: a monitor of each rank that waits says so

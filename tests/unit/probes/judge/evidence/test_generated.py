@@ -40,6 +40,10 @@ def test_monitors_on_nodes_whose_clocks_nothing_compares_accuse_nobody(tmp_path:
     assert job.incident.culprits == []
 
 
+def test_a_monitor_accuses_nobody_where_what_others_said_is_cut_off() -> None:
+    assert judged(launched_case(165)) == "cannot tell"
+
+
 def test_each_line_of_vllm_has_a_level_before_it(tmp_path: Path) -> None:
     lines = ["Traceback (most recent call last):", '  File "/job/model.py", line 7, in forward', "ValueError: no"]
     prefix = "(Worker_TP3 pid=812) ERROR 11-03 10:00:05 [multiproc_executor.py:671] "
