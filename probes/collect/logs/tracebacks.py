@@ -48,7 +48,7 @@ _SPEAKS_OF_PEERS = re.compile(
     r"|[Cc]onnection (?:was )?(?:closed|reset|refused)|by (?:remote )?peer|[Bb]roken pipe|rendezvous|process group"
     r"|collective operation|recv operation|socket (?:has )?(?:timed out|closed)"
     r"|[Tt]imed out (?:waiting|initializing|after)|[Ww]ait timeout"
-    r"|RPC call to|shared memory broadcast|Worker failed with error|stack trace above for the root cause"
+    r"|RPC call to|shared memory broadcast"
 )
 # A web service or a file server is nobody of the job, whatever its connections do.
 _OF_SERVICES = re.compile(
@@ -63,6 +63,8 @@ def kind_of_exception(name: str, message: str) -> EventKind:
     """What an exception tells of who raised it."""
     if _TEARDOWN.search(name):
         return "terminated"
+    if "Worker failed with error" in message:  # an engine repeats what its worker said
+        return "peer_exception"
     if _CAUSE_OF_WATCHDOG.search(message) and "NCCL error" not in message:
         return "exception"
     if _OF_PEERS.search(name):
