@@ -201,8 +201,6 @@ def _named(attempt: Attempt) -> First | None:
         return None  # it is contradicted: who is named waited as well
     common = set.intersection(*names)
     kinds = {event.kind for event in events}
-    if kinds == {"heartbeat_named"} and attempt.is_cut:  # the first complaint may be in what was cut off
-        return First("no data", events=list(events[:4]))
     ranks = common or (set().union(*names) if kinds <= {"barrier_named", "desync_named"} else set())
     if len(ranks) > 1 and 2 * len(ranks) > len(attempt.ranks):
         return None  # most of them: a monitor of each rank that waits says so
@@ -243,8 +241,13 @@ def _earliest_named(attempt: Attempt, events: Sequence[LogEvent]) -> First | Non
     return None if timed_out else First("unordered", events=list(events[:6]))
 
 
+MONITOR_S = 5.0  # a launcher's monitor looks now and then: who complains within this may have been stuck as long
+
+
 def _of_one_clock(one: LogEvent, other: LogEvent, attempt: Attempt) -> bool:
     """Of one node, or of two whose clocks can be compared: monitors of ranks complain without any other trouble."""
+    if one.kind == "heartbeat_named" and abs((other.at or 0.0) - (one.at or 0.0)) < MONITOR_S:
+        return False
     return one.node == other.node or {one.node, other.node} <= attempt.first_troubles.keys()
 
 

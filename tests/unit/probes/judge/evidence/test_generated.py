@@ -40,7 +40,7 @@ def test_monitors_on_nodes_whose_clocks_nothing_compares_accuse_nobody(tmp_path:
     assert job.incident.culprits == []
 
 
-def test_a_monitor_accuses_nobody_where_what_others_said_is_cut_off() -> None:
+def test_of_monitors_that_complain_at_the_same_time_none_was_first() -> None:
     assert judged(launched_case(165)) == "cannot tell"
 
 
