@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mltop.probes.investigate.explain import Explained, explain
 from tests.bench.table import Goal, print_table
-from tests.builders.job_logs import STORIES, Case, Truth, case, write
+from tests.builders.job_logs import LAUNCHED, STORIES, Case, Truth, case, launched_case, write
 
 CASES, QUICK = 680, 68
 BIG_BYTES = 1_000_000_000
@@ -44,10 +44,11 @@ def judged(asked: Case) -> str:
 
 
 def quality(count: int) -> list[tuple[Case, str]]:
-    told: dict[str, Counter[str]] = {name: Counter() for name in STORIES}
+    told: dict[str, Counter[str]] = {name: Counter() for name in (*STORIES, *LAUNCHED)}
     wrong = []
-    for seed in range(count):
-        asked = case(seed)
+    cases = [*map(case, range(count)), *map(launched_case, range(count // 3))]
+    count = len(cases)
+    for asked in cases:
         answer = judged(asked)
         told[asked.story][answer] += 1
         if answer in ("VICTIM", "WRONG"):
@@ -109,6 +110,46 @@ def big_file(path: Path, size_bytes: int) -> None:
         )
 
 
+def many_files(folder: Path, count: int) -> None:
+    """Small logs of so many ranks, one of which failed."""
+    folder.mkdir()
+    steps = "".join(f"step {step} loss 2.{step:03d}\n" for step in range(30))
+    stamp = time.strftime("%m%d %H:%M:%S", time.localtime(1_762_160_400)).lstrip("0")
+    for rank in range(count):
+        said = f"[E{stamp}.123456789 ProcessGroupNCCL.cpp:683] [PG ID 0 PG GUID 0(default_pg) Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=40, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600021 milliseconds before timing out."
+        if rank == count // 2:
+            said = 'Traceback (most recent call last):\n  File "/a.py", line 1, in f\nValueError: no'
+        (folder / f"rank_{rank}.log").write_text(steps + "".join(f"[rank{rank}]:{line}\n" for line in said.split("\n")))
+
+
+def flood(path: Path, line: str, size_bytes: int, before: str = "") -> None:
+    """One line, over and over, with a number in it."""
+    with path.open("w") as file:
+        file.write(before)
+        for number in range(size_bytes // len(line)):
+            file.write(line.format(number % 7, number))
+
+
+def floods(folder: Path, size_bytes: int) -> None:
+    """What costs more than ordinary lines, as a multiple of their time."""
+    died = (
+        '[rank9]: Traceback (most recent call last):\n[rank9]:   File "/a.py", line 1, in f\n[rank9]: ValueError: no\n'
+    )
+    rows: list[tuple[str, float, Goal | None]] = []
+    path, ordinary_s = folder / "flood.log", 0.0
+    for name, line, before in (
+        ("ordinary lines", "[rank{}]: step {:8d} loss 2.113 of the last shard\n", ""),
+        ("every line with an error", "[rank{}]: fetch error: retry {:8d} of the shard\n", ""),
+        ("after the traceback of a rank that is dead", "[rank{}]: step {:8d} loss 2.113 of the last shard\n", died),
+    ):
+        flood(path, line, size_bytes, before)
+        cpu_s, _ = measured(str(path))
+        ordinary_s = ordinary_s or cpu_s
+        rows.append((name, cpu_s / ordinary_s, Goal(3.0)))
+        path.unlink()
+    print_table(f"explain, {size_bytes >> 20} MiB of lines: times the time of ordinary ones", rows)
+
+
 def main(quick: bool) -> None:
     wrong = quality(QUICK if quick else CASES)
     for asked, answer in wrong[:10]:
@@ -122,11 +163,17 @@ def main(quick: bool) -> None:
         many = Path(folder) / "many"
         write(Case(1, "never_entered", "torchrun_folders", 512, "plain", "nothing", False, ""), many)
         many_s, many_mib = measured(str(many))
+        files = 1_000 if quick else 10_000
+        many_files(Path(folder) / "small", files)
+        small_s, small_mib = measured(str(Path(folder) / "small"))
+        floods(Path(folder), (20 if quick else 200) << 20)
     print_table(
         "explain, cost",
         [
             (f"{share:g} GB in one file: seconds of a core", cpu_s, Goal(10.0 * share)),
             ("  memory at most, MiB", peak_mib, Goal(200.0)),
+            (f"{files} small files, each a rank's: seconds of a core", small_s, Goal(20.0 * files / 10_000)),
+            ("  memory at most, MiB", small_mib, Goal(200.0)),
             ("logs of 512 ranks: seconds of a core", many_s, Goal(5.0)),
             ("  memory at most, MiB", many_mib, Goal(200.0)),
         ],

@@ -486,6 +486,138 @@ STORIES: dict[str, Callable[[Story], None]] = {
 }  # fmt: skip
 
 
+# What launchers and servers other than torchrun add. None of it names who it was, but NVRx's monitors.
+
+
+def _lose(story: Story, culprit: int, at: float) -> None:
+    for rank in range(story.world):
+        if rank != culprit:
+            Words(story).nccl_error(rank, at + 1.2 + story.rng.random() * 4)
+    story.exits.clear()  # there is no table
+
+
+def _raised_or_killed(story: Story, at: float) -> tuple[int, int]:
+    """Who, and its exit code."""
+    culprit, is_killed = story.rng.randrange(story.world), story.rng.random() < 0.3
+    _steps(story, at)
+    if not is_killed:
+        last = story.rng.choice(
+            ["ValueError: bad batch", "KeyError: 'labels'", "OSError: [Errno 5] Input/output error"]
+        )
+        story.say(culprit, at, traceback([("/job/train.py", 88, "main"), ("/job/data.py", 31, "collate")], last))
+    _lose(story, culprit, at)
+    story.truth = Truth(frozenset({culprit}))
+    return culprit, -9 if is_killed else 1
+
+
+def deepspeed(story: Story) -> None:
+    """The command that is printed is the last launched child's, whoever failed."""
+    at = START + 900 + story.rng.random() * 100
+    _, code = _raised_or_killed(story, at)
+    stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at + 9))
+    for rank in range(story.world):
+        line = (
+            f"[{stamp},{rank % 1000:03d}] [INFO] [launch.py:319:sigkill_handler] Killing subprocess {story.pid(rank)}"
+        )
+        story.slurm.append((at + 9, line))
+    command = f"['/usr/bin/python', '-u', 'train.py', '--local_rank={min(story.world, story.local_size) - 1}']"
+    line = f"[{stamp},999] [ERROR] [launch.py:325:sigkill_handler] {command} exits with return code = {code}"
+    story.slurm.append((at + 9, line))
+
+
+def lightning(story: Story) -> None:
+    """The first process of each node watches those that it started, and numbers them within the node."""
+    at = START + 900 + story.rng.random() * 100
+    culprit, code = _raised_or_killed(story, at)
+    local = culprit % story.local_size
+    if local:
+        story.say(
+            culprit - local,
+            at + 8,
+            f"[rank: {local}] Child process with PID {story.pid(culprit)} terminated with code {code}."
+            " Forcefully terminating all other processes to avoid zombies 🧟",
+            raw=True,
+        )
+
+
+def accelerate(story: Story) -> None:
+    at = START + 900 + story.rng.random() * 100
+    _raised_or_killed(story, at)
+    command = "['torchrun', '--nproc_per_node', '8', 'train.py']"
+    error = f"subprocess.CalledProcessError: Command '{command}' returned non-zero exit status 1."
+    frames = [
+        ("/opt/conda/bin/accelerate", 8, "<module>"),
+        ("/opt/conda/lib/python3.11/site-packages/accelerate/commands/launch.py", 941, "multi_gpu_launcher"),
+    ]
+    story.slurm += [(at + 9, line) for line in traceback(frames, error).split("\n")]
+
+
+def nvrx(story: Story) -> None:
+    """A monitor of each rank: that of the culprit complains first, those of the ranks that wait for it perhaps, later."""
+    rng, begin = story.rng, START + 900.0
+    culprit = rng.randrange(story.world)
+    _steps(story, begin)
+    words = rng.choice([
+        "[Cycle 0] Did not get subsequent heartbeat. Waited {0:.2f} seconds.",
+        "Section 'step' has been open for {0:.2f} seconds. Timeout is 300 seconds.",
+        "[Cycle 0] Did not get initial heartbeat. Waited {0:.2f} seconds.",
+    ])  # fmt: skip
+    others = [rank for rank in range(story.world) if rank != culprit] if rng.random() < 0.5 else []
+    for rank in (culprit, *others):
+        at = begin + 300 + (20 + rng.random() * 10 if rank != culprit else 0)
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at + story.skew(rank)))
+        monitor = f"[RankMonServer{story.pid(rank) + 1}@{story.node(rank)}:{rank}]"
+        story.say(rank, at, f"{monitor} {stamp},{rng.randrange(1000):03d} WARNING {words.format(300.2)}", raw=True)
+    story.truth = Truth(frozenset({culprit}))
+
+
+def vllm(story: Story) -> None:
+    """An engine waits for its workers; one of them raised, or nobody says what it did."""
+    rng, at = story.rng, START + 900.0
+    bad, says = rng.randrange(story.world), rng.random() < 0.6
+    stamp = time.strftime("%m-%d %H:%M:%S", time.localtime(at))
+    worker = f"(Worker_TP{bad} pid={story.pid(bad)})"
+    if says:
+        raised = traceback(
+            [("/opt/vllm/vllm/v1/executor/multiproc_executor.py", 671, "worker_busy_loop")],
+            "RuntimeError: shape mismatch in rotary embedding",
+        )
+        for line in raised.split("\n"):
+            story.say(bad, at, f"{worker} ERROR {stamp} [multiproc_executor.py:671] {line}", raw=True)
+    engine = "(EngineCore_DP0 pid=3999)"
+    for minute in range(1, 5):
+        story.say(0, at + 60 * minute, f"{engine} INFO {stamp} [shm_broadcast.py:466] No available shared memory broadcast block found in 60 seconds. "
+                  "This typically happens when some processes are hanging or doing some time-consuming work (e.g. compilation, weight/kv cache quantization).", raw=True)  # fmt: skip
+    died = traceback(
+        [("/opt/vllm/vllm/v1/executor/multiproc_executor.py", 243, "collective_rpc")],
+        "TimeoutError: RPC call to execute_model timed out.",
+    )
+    for line in died.split("\n"):
+        story.say(0, at + 300, f"{engine} ERROR {stamp} [core.py:710] {line}", raw=True)
+    story.truth = Truth(frozenset({bad}))
+
+
+def requeued(story: Story) -> None:
+    """Slurm's requeue appends to the same file: the first run's own failure, and a second one that ends from outside."""
+    before = Story(story.world, story.rng, story.version, skews=story.skews)
+    at = START + 900 + story.rng.random() * 100
+    _raised_or_killed(before, at)
+    story.attempts.append(before)
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at + 20))
+    notice = f"slurmstepd: error: *** JOB 7000 ON {story.node(0)} CANCELLED AT {stamp} DUE TO JOB REQUEUE ***"
+    before.say(0, at + 20, notice, raw=True)
+    for rank in range(story.world):
+        story.say(rank, at + 400, f"iteration 20/ 50000 of rank {rank} | lm loss: 2.0 |", "stdout", raw=True)
+        Words(story).nccl_error(rank, at + 900 + story.rng.random())
+    story.exits.clear()
+    story.truth = before.truth
+
+
+LAUNCHED: dict[str, Callable[[Story], None]] = {
+    function.__name__: function for function in (deepspeed, lightning, accelerate, nvrx, vllm, requeued)
+}
+
+
 # Where the lines go.
 
 
@@ -730,13 +862,28 @@ def case(seed: int) -> Case:
     )
 
 
+def launched_case(seed: int) -> Case:
+    """Of what launchers and servers other than torchrun add."""
+    rng = random.Random(seed)
+    story = list(LAUNCHED)[seed % len(LAUNCHED)]
+    layout = rng.choice(["rank_files", "srun_label", "one_file", "tee_per_node"])
+    if story in ("vllm", "requeued"):
+        layout = "one_file"
+    world = rng.choice([4, 8] if story == "vllm" else [4, 8, 16, 32, 64])
+    spoiled, loss = (
+        rng.choice(["plain", "plain", "interleaved", "coloured", "bars", "junk", "crlf"]),
+        rng.choice(LOSSES),
+    )
+    return Case(seed, story, layout, world, spoiled, loss, rng.random() < 0.4, rng.choice(["", "", "gz"]))
+
+
 def write(asked: Case, folder: Path) -> Truth:
     """The files of a case; what is true of them."""
     rng = random.Random(asked.seed + 1_000_003)
     story = Story(asked.world, rng, rng.choice(["2.3", "2.7", "2.13"]))
     apart = 300.0 if asked.clocks_apart else 0.2
     story.skews = {node: rng.uniform(-apart, apart) for node in story.nodes}
-    STORIES[asked.story](story)
+    (STORIES.get(asked.story) or LAUNCHED[asked.story])(story)
     files = list(LAYOUTS[asked.layout](story))
     lost = rng.choice(story.nodes) if asked.loss == "node lost" else ""
     for name, lines in files:

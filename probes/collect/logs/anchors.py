@@ -83,10 +83,10 @@ _SIGNALS_OF_SRUN = {
 
 
 def _lightnings_child(match: re.Match[str]) -> Fields:
-    """It tells the first that ended, and kills the others."""
+    """It tells the first that ended, and kills the others. Its number is one within the node."""
     code = int(match[3])
     how = "signal" if code < 0 else "exit"
-    told = {"rank": int(match[1]), "pid": int(match[2]), "how": how, "code": abs(code)}
+    told = {"rank": None, "group_rank": int(match[1]), "pid": int(match[2]), "how": how, "code": abs(code)}
     return {**told, "is_first": True, "by_launcher": True}
 
 

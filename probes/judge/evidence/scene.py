@@ -72,13 +72,19 @@ class Attempt:
     @cached_property
     def clock_doubt_s(self) -> float:
         """How far apart the nodes' clocks may be: all nodes began to wait, or lost others, at about the same time."""
+        firsts = self.first_troubles.values()
+        return max(firsts) - min(firsts) if len(firsts) > 1 else 0.0
+
+    @cached_property
+    def first_troubles(self) -> dict[str, float]:
+        """When each node, or file where that is not known, first waited or lost others; unix s of its own clock."""
         firsts: dict[str, float] = {}
         for event in self.of_class("timeout", "cascade"):
             if event.at is not None and event.is_dated and not event.by_launcher:
                 began = event.at - (event.ran_s or 0.0)
                 place = event.node or event.file
                 firsts[place] = min(began, firsts.get(place, began))
-        return max(firsts.values()) - min(firsts.values()) if len(firsts) > 1 else 0.0
+        return firsts
 
     @cached_property
     def complaining_streams(self) -> frozenset[str]:
@@ -223,6 +229,7 @@ class _Ranks:
         )
         self._tee = _tee_files(files)
         self._rank_nodes = _rank_nodes(files)
+        self._highest = max((rank for file in files for rank in ranks_in(file) if rank < MOST_RANKS), default=-1)
         self._own = {file.path: self._rank_of(file) for file in files}
 
     def of_file(self, file: LogFile) -> int | None:
@@ -236,7 +243,8 @@ class _Ranks:
                 offset = 0
             return None if offset is None else offset + file.local_rank
         named = {speaker.rank for speaker in file.speakers if speaker.rank is not None}
-        if any(event.kind in ("exit", "agent_failed") for event in file.events) or len(named) > 1:
+        launched = (event for event in file.events if event.kind in ("exit", "agent_failed"))
+        if len(named) > 1 or any(event.group_rank is None for event in launched):
             return None
         if any(speaker.local_rank is not None or speaker.task is not None for speaker in file.speakers):
             return None
@@ -258,6 +266,9 @@ class _Ranks:
         """With its rank and node."""
         rank = event.rank
         speaker = event.speaker
+        if event.kind == "exit" and event.group_rank is not None:
+            rank = self._of_child(event.group_rank, event.pid, file)
+            return replace(event, rank=rank, node=event.node or self._node(rank, file))
         if event.kind in ("exit", "died", "oom_kill") and event.named and rank is None:
             if self._tasks_are_ranks and len(event.named) == 1:
                 rank = event.named[0]
@@ -282,6 +293,16 @@ class _Ranks:
         if rank is None and event.group == "" and event.group_rank is not None and event.kind != "world":
             rank = event.group_rank  # of the default group's numbers, which are the job's
         return replace(event, rank=rank, node=event.node or self._node(rank, file))
+
+    def _of_child(self, local_rank: int, pid: int | None, file: LogFile) -> int | None:
+        """Of one that the node's first process started: its number is one of the job where there is only one node."""
+        first = self.of_file(file)
+        if first is not None:
+            return first + local_rank
+        if pid is not None and pid in self._by_pid:
+            return self._by_pid[pid]
+        # A second node would have as many processes as this one, which has one of that number.
+        return local_rank if self._highest + 1 < 2 * (local_rank + 1) else None
 
     def _of_local(self, local_rank: int, file: LogFile) -> int | None:
         offset = self._tee.get(file.path)

@@ -355,7 +355,8 @@ def test_words_before_a_colon_are_no_hosts(tmp_path: Path, name: str) -> None:
 def test_what_lightning_says_of_its_children(tmp_path: Path) -> None:
     said = "Child process with PID 12345 terminated with code -9. Forcefully terminating all other processes"
     event = only(tmp_path, f"Epoch 0:  10%| | 12/120 [00:10<01:30, v_num=1][rank: 2] {said}")
-    assert (event.kind, event.rank, event.pid, event.how, event.code) == ("exit", 2, 12345, "signal", 9)
+    assert (event.kind, event.group_rank, event.pid, event.how, event.code) == ("exit", 2, 12345, "signal", 9)
+    assert event.rank is None  # it is its number within the node
 
 
 def test_what_ucx_says_of_a_signal(tmp_path: Path) -> None:
