@@ -307,6 +307,13 @@ ANCHORS: tuple[Anchor, ...] = (
         "agent_failed",
         lambda m: {"code": int(m[1]), "pid": int(m[3]), "named": (int(m[2]),)},
     ),
+    # DeepSpeed's launcher, of whichever child ended first; the command it prints is the last one's that it started.
+    _anchor(
+        "exits with return code",
+        r"exits with return code = (-?\d+)",
+        "launcher_failed",
+        lambda m: {"code": int(m[1])},
+    ),
     _anchor(
         "nranks", r"\brank (\d+) nranks (\d+)", "world", lambda m: {"group_rank": int(m[1]), "sequence": int(m[2])}
     ),

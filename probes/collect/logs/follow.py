@@ -76,17 +76,18 @@ class _Followed:
     is_behind_pipe: bool = False
     left_at: float | None = None
 
-    def lingers(self, now: float) -> bool:
+    def lingers(self, now: float, most_s: float) -> bool:
         self.left_at = now if self.left_at is None else self.left_at
-        return self.is_behind_pipe and now - self.left_at < LINGERS_S
+        return self.is_behind_pipe and now - self.left_at < most_s
 
 
 class LogFollower:
     """``read`` with every sample: what the thread has read until then. Only where a rank has ended since the last one
-    does it wait, LAST_WORDS_S at most.
+    does it wait, LAST_WORDS_S at most. ``lingers_s``: for how long what a pipe's reader writes is waited for.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, lingers_s: float = LINGERS_S) -> None:
+        self._lingers_s = lingers_s
         self._lines: deque[LogLine] = deque(maxlen=MAX_LOG_LINES)
         self._ranks: list[RankSample] = []
         self._lock = threading.Lock()
@@ -176,7 +177,7 @@ class LogFollower:
                 self._guarded(known, partial(self._follow, known, paths[known], writers, read_for.get(known)))
         for gone in self._files.keys() - owners.keys():
             followed = self._files[gone]
-            if followed.lingers(time.monotonic()):
+            if followed.lingers(time.monotonic(), self._lingers_s):
                 self._guarded(gone, partial(self._read_on, followed))
                 continue
             self._guarded(gone, partial(self._finish, followed))

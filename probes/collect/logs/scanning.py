@@ -52,6 +52,7 @@ NEEDLES = (
     b"detected from rank",
     b"process down",
     b"Child process",
+    b"return code",
 )
 # Of the lines that have one, those that need a closer look: the words of the anchors, and what opens a block.
 _WORDS = sorted({word.encode() for word in (*(each.holds for each in ANCHORS), *OPENING, *GOES_ON)})

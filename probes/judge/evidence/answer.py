@@ -146,7 +146,9 @@ def _quotes(events: Sequence[LogEvent]) -> list[Evidence]:
 
 
 def _evidence(event: LogEvent) -> Evidence:
-    source = "launcher" if event.kind in ("exit", "died", "agent_failed") or event.by_launcher else "log"
+    source = (
+        "launcher" if event.kind in ("exit", "died", "agent_failed", "launcher_failed") or event.by_launcher else "log"
+    )
     who = f"rank {event.rank}: " if event.rank is not None and event.kind not in ("exit", "died") else ""
     return Evidence("kernel" if event.kind == "xid" else source, f"{who}{event.text}", event.at, event.where)  # type: ignore[arg-type]
 

@@ -136,7 +136,7 @@ class Attempt:
             for event in self.events
             if (event.event_class in _TROUBLE and not event.survived)
             or (event.kind == "exit" and event.code and event.how != "stopped")
-            or (event.kind == "agent_failed" and event.code not in (None, 0, -signal.SIGTERM))
+            or (event.kind in ("agent_failed", "launcher_failed") and event.code not in (None, 0, -signal.SIGTERM))
         ]
 
 

@@ -48,6 +48,7 @@ EventKind = Literal[
     "stuck_watchdog",
     "gil_held",
     "agent_failed",  # torchrun's agent: an attempt has ended
+    "launcher_failed",  # another launcher, of some child of its own
     "world",  # how many ranks there are
     "stack",  # faulthandler's, of one thread
 ]
@@ -84,6 +85,7 @@ CLASS_OF: dict[EventKind, EventClass] = {
     "stuck_watchdog": "hint",
     "gil_held": "hint",
     "agent_failed": "fact",
+    "launcher_failed": "fact",
     "world": "fact",
     "stack": "fact",
 }

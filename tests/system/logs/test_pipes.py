@@ -138,7 +138,7 @@ def test_a_tail_of_one_rank_is_without_the_lines_of_others(tmp_path: Path) -> No
 
 def test_the_last_words_come_through_the_pipe_after_the_end(tmp_path: Path) -> None:
     piped = Piped("(until [ -e go ]; do sleep 0.05; done; exec cat) >> out.log", tmp_path)
-    follower, rank = LogFollower(), piped.samples[0]
+    follower, rank = LogFollower(lingers_s=12.0), piped.samples[0]
     try:
         wait_until(lambda: follower.read(time.time(), [rank]) and follower.follows(1), 30, "its file")
         piped.say('Traceback (most recent call last):\n  File "t.py", line 5, in f\nValueError: bad\n')

@@ -65,11 +65,15 @@ def of_prefix(report: dict[str, Any], prefix: Path) -> dict[str, Any]:
 
 
 def test_records_and_stacks_agree(prefix: Path, tmp_path: Path) -> None:
-    report = stacks("--via", "local")
-    job = of_prefix(report, prefix)
-    found = [one for one in report["incidents"] if one["job"] == job["job"]]
-    assert len(found) == 1, job["verdict"]
-    incident = found[0]
+    def judged() -> tuple[dict[str, Any], dict[str, Any]] | None:
+        report = stacks("--via", "local")
+        job = of_prefix(report, prefix)
+        found = [one for one in report["incidents"] if one["job"] == job["job"]]
+        assert len(found) <= 1
+        return (job, found[0]) if found else None
+
+    # On a busy machine the ranks may still move in the first dump: they have only just written their records.
+    job, incident = wait_until(judged, 60.0, "an incident")
     assert [culprit["rank"] for culprit in job["verdict"]["culprits"]] == [RANKS - 1]
     (told,) = job["progress"]
     assert (told["kind"], told["culprits"], told["waiting"], told["sequence"]) == ("never_entered", [2], [0, 1], 4)

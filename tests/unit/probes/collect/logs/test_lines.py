@@ -424,9 +424,18 @@ def test_a_traceback_in_a_loggers_lines(tmp_path: Path, before: str, speaker: Sp
     )
 
 
-def test_a_launchers_word_alone_is_no_good_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        "E1104 10:00:01.1 11 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1) local_rank: 3 "
+        "(pid: 19414) of binary: /usr/bin/python",
+        "[2026-11-04 10:00:05,999] [ERROR] [launch.py:324:sigkill_handler] ['/bin/python', '-u', 'a.py', "
+        "'--local_rank=1'] exits with return code = -11",
+    ],
+)
+def test_a_launchers_word_alone_is_no_good_end(tmp_path: Path, line: str) -> None:
     path = tmp_path / "a.log"
-    head = "E1104 10:00:01.1 11 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1)"
-    path.write_text(f"{head} local_rank: 3 (pid: 19414) of binary: /usr/bin/python\n")
+    path.write_text(f"step 1\n{line}\nafter\n")
     (job,) = explain([str(path)], lambda _: None).jobs
-    assert job.incident is not None and not job.is_told
+    assert job.incident is not None and not job.is_told and job.incident.culprits == []
+    assert line[-20:] in job.incident.evidence[0].text
