@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import importlib
 import io
 import json
 import lzma
@@ -15,9 +16,10 @@ import re
 import shutil
 import stat
 import subprocess
+import sys
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, Callable
 
 from mltop.probes.collect.logs.parser import MOST_SPEAKERS, LogParser, pattern_of, quoted, step_in
@@ -288,16 +290,22 @@ class _Xz(io.RawIOBase):
 _PACKED_PIECE = 64 * 1024
 
 
+def _own_zstd() -> Any:
+    """None: Python is older than 3.14, or was built without it."""
+    if sys.version_info >= (3, 14):
+        with suppress(ImportError):
+            return importlib.import_module("compression.zstd")
+    return None
+
+
 @contextmanager
 def _by_zstd(raw: BinaryIO) -> Iterator[BinaryIO]:
     """Python's own module (3.14), or the program of that name."""
-    try:
-        from compression import zstd  # type: ignore[import-not-found,unused-ignore]
-
-        yield zstd.ZstdFile(raw)
+    own = _own_zstd()
+    if own is not None:
+        yield own.ZstdFile(raw)
         return
-    except ImportError:
-        program = shutil.which("zstd")
+    program = shutil.which("zstd")
     if program is None:
         raise OSError(0, "zstd is not on this machine: unpack it first")
     child = subprocess.Popen([program, "-dc"], stdin=raw, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
