@@ -55,15 +55,15 @@ class AutoStacks:
         self._due: list[PlacedJob] = []
         self._told: set[PlacedJob] = set()  # of those that are quiet, while they are
         self._pauses: set[PlacedJob] = set()  # jobs that went on by themselves, or of which the user wanted nothing
-        self._seen: set[PlacedJob] = set()
+        self._newest: dict[PlacedJob, JobMotion] = {}
         self._dumped: dict[PlacedJob, float] = {}  # when the last dump that shows the job began, unix s
 
     def see(self, motions: Sequence[JobMotion], busy: bool = False) -> list[JobMotion]:
         """The jobs to dump now; none while another dump runs (``busy``). A question about a job that goes on, or is
         gone, is over.
         """
-        self._seen = {motion.placed for motion in motions}
-        self._dumped = {key: began_at for key, began_at in self._dumped.items() if key in self._seen}
+        self._newest = {motion.placed: motion for motion in motions}
+        self._dumped = {key: began_at for key, began_at in self._dumped.items() if key in self._newest}
         standing = {motion.placed: motion for motion in motions if motion.phase not in _GOES_ON}
         self.asked = tuple(standing[motion.placed] for motion in self.asked if motion.placed in standing)
         new = [] if self._never else [motion for motion in self._new(motions) if not self._is_dumped(motion)]
@@ -81,11 +81,11 @@ class AutoStacks:
         """Stacks of ``jobs`` on ``nodes`` (none given: all) are there, from ``began_at`` (unix s) on: nobody is asked
         for them again.
         """
-        for key in self._seen:
+        for key in self._newest:
             if JobKey(key.name, key.uid) in jobs and (not key.node or not nodes or key.node in nodes):
                 self._dumped[key] = began_at
         self.asked = tuple(motion for motion in self.asked if not self._is_dumped(motion))
-        self._due = [key for key in self._due if key not in self._dumped]
+        self._due = [key for key in self._due if key in self._newest and not self._is_dumped(self._newest[key])]
 
     def _is_dumped(self, motion: JobMotion) -> bool:
         """Whether a dump was begun after it had fallen still."""

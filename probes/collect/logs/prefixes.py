@@ -40,8 +40,6 @@ _TASK = re.compile(r"\s*(\d{1,6}): ")
 # "(RayTrainWorker pid=811, ip=10.0.0.2)", "(Policy[rank=31] pid=7)", "(Worker_TP1 pid=12)"
 _ACTOR = re.compile(r"\s*\([\w:.\[\]=,-]{1,80}? ?pid=(\d{1,8})(?:, ip=([\w.:-]{1,60}))?[^)\n]{0,40}\) ?")
 _ACTOR_RANK = re.compile(r"\[rank=(\d{1,8})\]")
-# What vLLM puts in front of each line of a traceback, too: "ERROR 11-03 10:00:05 [core.py:710] "
-_LEVEL = re.compile(r"(?:ERROR|WARNING|INFO|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./-]{1,80}:\d{1,6}\] ?")
 _MONITOR = re.compile(r"\s*\[RankMonServer(\d{1,8})@([\w.-]{1,80}):(\d{1,8})\]:? ?")
 # "[1,3]<stderr>: " of mpirun --tag-output: job, rank
 _MPI = re.compile(r"\s*\[(?:[\w.@-]{1,80}@)?\d{1,8},(\d{1,6})\]<std(?:out|err)>:? ?")
@@ -164,9 +162,7 @@ def _one_prefix(speaker: Speaker, rest: str) -> tuple[Speaker, str] | None:
         rank = _ACTOR_RANK.search(match[0])
         node = match[2] or speaker.node
         speaker = replace(speaker, pid=int(match[1]), node=node, rank=int(rank[1]) if rank else speaker.rank)
-        rest = rest[match.end() :]
-        level = _LEVEL.match(rest)
-        return speaker, rest[level.end() :] if level is not None else rest
+        return speaker, rest[match.end() :]
     match = _TASK.match(rest)
     if match is not None and speaker.task is None:
         return replace(speaker, task=int(match[1])), rest[match.end() :]

@@ -70,6 +70,16 @@ def test_stacks_that_came_before_it_was_known_to_stand() -> None:
         assert stacks.see([since(100.0, "quiet")]) == [] == stacks.see([since(100.0)]) and stacks.asked == ()
 
 
+def test_a_dump_of_an_earlier_stall_drops_none_that_is_due() -> None:
+    stacks = AutoStacks(always=True)
+    stacks.see([since(100.0)])
+    stacks.dumped({JobKey("train-70b", 7)}, (), 105.0)
+    stacks.see([since(120.0, "moving")])
+    assert stacks.see([since(130.0)], busy=True) == []
+    stacks.dumped({JobKey("another", 7)}, (), 131.0)
+    assert len(stacks.see([since(130.0)])) == 1
+
+
 def test_stacks_of_the_same_name_on_another_node_are_not_its() -> None:
     stacks = AutoStacks()
     stacks.see([since(100.0, place="n1"), since(100.0, place="n2")])
