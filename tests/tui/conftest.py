@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,6 +30,13 @@ def _style_sheets_are_parsed_once() -> Iterator[None]:
     Stylesheet._parse_rules = parse_once  # type: ignore[method-assign]
     yield
     Stylesheet._parse_rules = parse  # type: ignore[method-assign]
+
+
+@pytest.fixture(autouse=True)
+async def _tasks_are_eager() -> None:
+    """As under ``App.run`` from Python 3.12 on, and unlike ``App.run_test``: a widget's task begins when it is made."""
+    if sys.version_info >= (3, 12):
+        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
 
 
 MOST_FRAMES = 20  # that one thing leads to

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any, cast
 from textual.actions import ActionError
 from textual.events import Key
 from textual.message import Message
+from textual.screen import Screen
 from textual.theme import Theme
+from textual.widget import AwaitMount
 
 from mltop.probes.model.text import clean
 from mltop.tui.app.acting import READ_ONLY, Acting
@@ -175,6 +177,20 @@ class MltopApp(FailSafe, PaintingApp, TravellingApp, HandsApp):
         if (crash := self._exception) is not None:
             say_crash(crash)
             say(f"the screen failed: {type(crash).__name__}: {crash} (please report)")
+
+    def _get_screen(self, screen: Screen[Any] | str) -> tuple[Screen[Any], AwaitMount]:
+        """As Textual's, but the screen mounts after the caller has put it on a stack.
+
+        From Python 3.12 on Textual's tasks are eager: the screen's widgets would mount inside this call, and an Input
+        asks for the app's screen then (Textual issue 6444). A task that is not eager waits for the loop's next turn.
+        """
+        loop = asyncio.get_running_loop()
+        eager = loop.get_task_factory()
+        loop.set_task_factory(None)
+        try:
+            return super()._get_screen(screen)
+        finally:
+            loop.set_task_factory(eager)
 
     def _await_close(self) -> None:
         """No child may stay, and no file that is half there."""
