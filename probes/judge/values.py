@@ -4,6 +4,7 @@ those of thousands are gone through without holding up other threads.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import TypeVar
@@ -41,6 +42,12 @@ def known(values: Iterable[Entry | None]) -> list[Entry]:
     return [value for value in values if value is not None]
 
 
+def mean_of(values: Iterable[float | None]) -> float | None:
+    """The mean of the known values; None when none is known. ``sum`` would round differently from Python 3.12 on."""
+    numbers = known(values)
+    return math.fsum(numbers) / len(numbers) if numbers else None
+
+
 def median_of(values: Iterable[float | None]) -> float | None:
     """The median of what is known of them; None when nothing is."""
     from statistics import median  # takes a while to import, which names of nodes do without
@@ -55,4 +62,4 @@ def median_without(ordered: Sequence[float], left_out: float) -> float | None:
     if not count:
         return None
     middle = [count // 2] if count % 2 else [count // 2 - 1, count // 2]
-    return sum(ordered[at + (at >= place)] for at in middle) / len(middle)
+    return mean_of(ordered[at + (at >= place)] for at in middle)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from mltop.probes.judge.values import mean_of
 from mltop.probes.model.incident import Doing
 from mltop.probes.model.units import clock_time, known
 from mltop.tui.render.cells import Cell, FittedCell, clip
@@ -129,8 +130,7 @@ class Scale:
         means: list[float | None] = []
         for column in range(self.first, self.first + self.width):
             start = column * self.per - oldest
-            part = [value for value in values[max(0, start) : max(0, start + self.per)] if value is not None]
-            means.append(sum(part) / len(part) if part else None)
+            means.append(mean_of(values[max(0, start) : max(0, start + self.per)]))
         return means
 
     def styles(self, spans: Sequence[Span]) -> list[str]:

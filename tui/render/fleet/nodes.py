@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from mltop.probes.judge.values import mean_of
 from mltop.probes.model import Finding
 from mltop.probes.model.units import UNKNOWN, celsius, known, number, percent, seconds, watts
 from mltop.probes.reach.view import GpuSummary, NodeView
@@ -37,7 +38,7 @@ class NodeLine(NamedTuple):
 
     @property
     def busy(self) -> float | None:
-        return mean([gpu.busy for gpu in self.gpus])
+        return mean_of(_numbers(gpu.busy for gpu in self.gpus))
 
     @property
     def slowest_clock(self) -> float | None:
@@ -90,12 +91,6 @@ def state_sentence(view: NodeView) -> Cell:
     state = view.state
     text = state.state.upper() if state.age_s is None else f"{state.state.upper()} {seconds(state.age_s)}"
     return Cell(f"{text}: {state.reason}" if state.reason else text, NODE_STYLE.get(state.state, "warn"))
-
-
-def mean(values: Sequence[float | None]) -> float | None:
-    """The mean of what is known; None when nothing is."""
-    numbers = _numbers(values)
-    return sum(numbers) / len(numbers) if numbers else None
 
 
 def total(values: Sequence[float | None]) -> float | None:

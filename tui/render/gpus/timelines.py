@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from statistics import fmean
 from typing import cast
 
 from mltop.probes.model import GpuSample
@@ -71,10 +72,6 @@ class Grid:
     def began(self, index: int) -> int:
         """Columns before the one that holds the value ``index``: nothing was watched there."""
         return sum(end <= index for _, end in self.spans) * self.repeated
-
-
-def mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 def plot(shares: Sequence[Value], styles: Sequence[str], rows: int, began: int, zero: bool = True) -> list[list[Cell]]:
@@ -229,7 +226,7 @@ def _lane(
 
 def _percent_lane(kind: str, label: str, values: Sequence[Value], grid: Grid) -> Lane:
     hundreds = [None if value is None else value * 100 for value in values]
-    return _lane(kind, label, hundreds, grid, reduce=mean, scale=lambda value: value / 100)
+    return _lane(kind, label, hundreds, grid, reduce=fmean, scale=lambda value: value / 100)
 
 
 def _shown_reasons(track: Track) -> list[str]:

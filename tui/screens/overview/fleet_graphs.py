@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite
 
+from mltop.probes.judge.values import mean_of
 from mltop.probes.model.units import count, kilowatts, percent
 from mltop.probes.reach.view import NodeView
 from mltop.tui.app.past.past import Past
@@ -78,7 +79,7 @@ def drawn_of(past: Past, group: Group, columns: int, until: float | None, moment
 
 def _activity(sums: Sums, group: Group, at: int, end: int) -> Graph:
     name, values = sums.activity
-    now, before = last_known(values[:end]), _mean(values[: min(at, end)])
+    now, before = last_known(values[:end]), mean_of(values[: min(at, end)])
     about = group.title if group.job is not None else ""
     return Graph(
         f"{name} active" if name == "SM" else name, name, about, percent(now), _fell(before, now, percent), values
@@ -88,7 +89,7 @@ def _activity(sums: Sums, group: Group, at: int, end: int) -> Graph:
 def _power(sums: Sums, group: Group, at: int, end: int) -> Graph:
     limit = sum(map(_limit, group.nodes))
     values = sums.whole(sums.power_w)
-    now, before = last_known(values[:end]), _mean(values[: min(at, end)])
+    now, before = last_known(values[:end]), mean_of(values[: min(at, end)])
     most = limit or max((value for value in values if value is not None), default=0.0)
     of = f" of {kilowatts(most)}" if limit else ""
     shares = shares_of_most(values, most)
@@ -97,7 +98,7 @@ def _power(sums: Sums, group: Group, at: int, end: int) -> Graph:
 
 def _network(sums: Sums, at: int, end: int) -> Graph:
     values = sums.whole(sums.network_bytes_per_s)
-    now, before = last_known(values[:end]), _mean(values[: min(at, end)])
+    now, before = last_known(values[:end]), mean_of(values[: min(at, end)])
     most = max((value for value in values if value is not None), default=0.0)
     return Graph("network", "net", "", _rate(now), _fell(before, now, _rate), shares_of_most(values, most / 0.9))
 
@@ -111,11 +112,6 @@ def _limit(view: NodeView) -> float:
 
 def _rate(value: float | None) -> str:
     return f"{count(value)}B/s"
-
-
-def _mean(values: Values) -> float | None:
-    there = [value for value in values if value is not None]
-    return sum(there) / len(there) if there else None
 
 
 def _fell(before: float | None, now: float | None, words: Callable[[float], str]) -> str:

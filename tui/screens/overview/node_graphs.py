@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from mltop.probes.judge.values import mean_of
 from mltop.probes.model import GpuSample
 from mltop.probes.model.incident import STANDING_STATES
 from mltop.probes.model.units import count, counted, kilowatts, known, percent
@@ -12,7 +13,7 @@ from mltop.probes.reach.view import NodeView
 from mltop.tui.app.past.track import Track
 from mltop.tui.filters.fields import users_of
 from mltop.tui.render.gpus.table import rate_of
-from mltop.tui.render.graph import Event, Scale, Series, Span, Values, begins, fell_still
+from mltop.tui.render.graph import Event, Scale, Series, Span, begins, fell_still
 from mltop.tui.screens.row_context import RowContext
 
 Lane = Sequence["float | None"]
@@ -75,8 +76,12 @@ def _activity(tracks: Sequence[tuple[GpuSample, Track]]) -> Series:
     sm = any(gpu.sm_active is not None for gpu, _ in tracks)
     lanes = [track.sm_active if sm else track.busy for _, track in tracks]
     now = [value for gpu, _ in tracks if (value := gpu.sm_active if sm else gpu.busy) is not None]
-    mean = percent(sum(now) / len(now)) if now else percent(None)
-    return Series("SM active" if sm else "busy", mean, counted(len(tracks), "GPU"), _mean(lanes))
+    return Series(
+        "SM active" if sm else "busy",
+        percent(mean_of(now)),
+        counted(len(tracks), "GPU"),
+        list(map(mean_of, zip(*lanes, strict=True))),
+    )
 
 
 def _power(tracks: Sequence[tuple[GpuSample, Track]]) -> Series:
@@ -99,14 +104,6 @@ def _nvlink(tracks: Sequence[tuple[GpuSample, Track]]) -> Series | None:
         return None
     shares = [None if value is None else 0.9 * value / most for value in total]
     return Series("NVLink", f"{count(sum(now))}B/s", "", shares)
-
-
-def _mean(lanes: Sequence[Lane]) -> Values:
-    means: list[float | None] = []
-    for values in zip(*lanes, strict=True):
-        there = [value for value in values if value is not None]
-        means.append(sum(there) / len(there) if there else None)
-    return means
 
 
 def _total(lanes: Sequence[Lane]) -> list[float | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from statistics import fmean
 
 import pytest
 
@@ -20,7 +21,6 @@ from mltop.tui.render.gpus.timelines import (
     compact_axis,
     compact_lines,
     compact_title,
-    mean,
     plot,
 )
 from mltop.tui.render.graph import Span
@@ -74,7 +74,7 @@ def test_a_grid_fits_and_covers_each_value_once(length: int, room: int) -> None:
         assert len(grid.spans) * grid.repeated == grid.columns
         covered = [index for start, end in grid.spans for index in range(start, end)]
         assert covered == list(range(covered[0], length)), "without holes, up to the newest"
-        assert len(grid.reduced([1.0] * length, mean)) == grid.columns
+        assert len(grid.reduced([1.0] * length, fmean)) == grid.columns
 
 
 def test_columns_stand_still_until_all_move_by_one() -> None:
