@@ -319,7 +319,7 @@ class SimulatedGpus:
         culprit_gpu: int | None = None,
         problem: Callable[[], str | None] = lambda: None,
     ) -> None:
-        self._count = count
+        self.count = count
         self._ranks = ranks
         self._hung_since = hung_since
         self._culprit_gpu = culprit_gpu
@@ -329,17 +329,15 @@ class SimulatedGpus:
     def request(self, now: float) -> None:
         """Nothing to prepare: a simulation answers at once."""
 
+    def times(self, now: float) -> tuple[float, float | None]:
+        """``now`` (unix s) and the hang, None before it, as seconds since the simulated counters were 0."""
+        hung = self._hung_since()
+        return now - self._zero, None if hung is None else hung - self._zero
+
     def collect(self, now: float, wait_s: float) -> tuple[list[GpuSample], list[Gap]]:  # noqa: ARG002
         """All GPUs at ``now`` (unix s). The only gap of a simulation is a job that does not run."""
-        hung = self._hung_since()
-        gpus = simulate(
-            now - self._zero,
-            self._count,
-            SEED,
-            self._ranks(),
-            None if hung is None else hung - self._zero,
-            culprit_gpu=self._culprit_gpu,
-        )
+        t, hung = self.times(now)
+        gpus = simulate(t, self.count, SEED, self._ranks(), hung, culprit_gpu=self._culprit_gpu)
         for gpu in gpus:
             gpu.last_seen_at = now
         problem = self._problem()

@@ -16,7 +16,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 from mltop.probes.demo.training import RankSetup
@@ -30,10 +29,11 @@ LAUNCHER_PREFIXES = (
 # Which ports connections get: from the first number on; a kernel that nobody has told otherwise begins at the second.
 EPHEMERAL, LOWEST_EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range"), 32_768
 NOT_RESERVED = 1024
+JOB = "llama-7b"
 
 
 class DemoJob:
-    """``ranks`` processes; rank ``culprit`` hangs in its dataset ``healthy_s`` after the start,
+    """``ranks`` processes; rank ``culprit`` hangs in its dataset ``healthy_s`` after its first step,
     or after 4 steps of ``step_s`` if that is later.
 
     ``use_torch``: True torch with gloo, False the pure-Python stand-in, None torch where it can be imported.
@@ -142,7 +142,7 @@ class DemoJob:
                     store_fd=store_fd,
                     inbox_fd=inbox.fileno(),
                     outbox_fds=[outbox.fileno() for _, outbox in pairs],
-                    stuck_from=time.monotonic() + self._healthy_s if rank == self.culprit else None,
+                    stuck_after_s=self._healthy_s if rank == self.culprit else None,
                     may_fall_back=self._may_fall_back,
                 )
                 self._processes.append(self._spawn(setup, port))
@@ -173,6 +173,7 @@ def environment(setup: RankSetup, port: int) -> dict[str, str]:
     """Ours, without what a surrounding job left in it, plus what launchers set for a rank."""
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(LAUNCHER_PREFIXES)}
     ranks = {
+        "TORCHELASTIC_RUN_ID": JOB,
         "RANK": str(setup.rank),
         "WORLD_SIZE": str(setup.world_size),
         "LOCAL_RANK": str(setup.rank),

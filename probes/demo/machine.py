@@ -8,6 +8,7 @@ counters that are not 0 are of long ago: what counts is whether they grow.
 from __future__ import annotations
 
 import json
+import math
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from mltop.probes.model import FilesystemSample, HostSample, KernelEvent, LinkSa
 
 HEALTHY: dict[str, Any] = json.loads(Path(__file__).with_name("healthy_node.json").read_text(encoding="utf-8"))
 FULL_SHARE = 0.96
+QUIET_LOAD, TRAINING_LOAD = 0.02, 0.31  # share of the CPUs in use
 XID_GPU = 2
 XID_AGO_S = 3300.0  # about an hour: events are listed for one
 
@@ -36,12 +38,35 @@ def host_of(name: str, faulty: bool = False) -> HostSample:
     return HostSample(**{**HEALTHY["host"], "hostname": name, "pressure": pressure, "filesystems": filesystems(faulty)})
 
 
+def moving_host(uptime_s: float, load: float, number: int) -> dict[str, Any]:
+    """The fields of a HostSample that change; ``load``: the share of its CPUs that is in use."""
+    wave = 1 + 0.1 * math.sin(uptime_s / 9 + number)
+    return {
+        "uptime_s": round(uptime_s, 1),
+        "cpu_fraction": round(load * wave, 3),
+        "load_1m": round(HEALTHY["host"]["cpu_count"] * load * wave, 2),
+        "network_rx_bytes_per_s": round(load * 4e8 * wave),
+        "network_tx_bytes_per_s": round(load * 3e7 * wave),
+        "disk_read_bytes_per_s": round(load * 2e8 * wave),
+        "disk_write_bytes_per_s": round(load * 1e7 * wave),
+    }
+
+
 def filesystems(faulty: bool) -> list[FilesystemSample]:
     mounts = [FilesystemSample(**mount) for mount in HEALTHY["filesystems"]]
     for mount in mounts:
         if faulty and mount.mount == "/scratch":
             mount.available_bytes = int((mount.total_bytes or 0) * (1 - FULL_SHARE))
     return mounts
+
+
+def cpus_of(gpu: int) -> str:
+    """The CPUs that a rank on this GPU is bound to."""
+    return f"{gpu * 12}-{gpu * 12 + 11}"
+
+
+def numa_of(gpu: int, gpus: int) -> str:
+    return str(int(gpu >= gpus / 2))
 
 
 def pci_devices(gpus: int) -> list[PciDevice]:
@@ -112,6 +137,17 @@ def traffic_of(t: float, trained_s: float, training: bool, port: int) -> dict[st
     total = int(trained_s * TRAINING_BYTES_PER_S + (t - trained_s) * WAITING_BYTES_PER_S)
     values = (int(per_s), int(per_s * 0.998), total // WORD_BYTES, int(total * 0.998) // WORD_BYTES)
     return dict(zip(MOVING, values))
+
+
+def ports_at(number: int, gpus: int, t: float, trained_s: float, training: bool) -> list[LinkSample]:
+    """All ports ``t`` seconds after their counters were 0, as ``traffic_of``."""
+    links = links_of(number, gpus)
+    for port, link in enumerate(links):
+        if is_moving(link):
+            values = traffic_of(t, trained_s, training, port)
+            link.rx_bytes_per_s, link.tx_bytes_per_s = values["rx_bytes_per_s"], values["tx_bytes_per_s"]
+            link.counters = {name: values.get(name, value) for name, value in link.counters.items()}
+    return links
 
 
 def _infiniband(index: int, gpus: int, source: random.Random) -> LinkSample:

@@ -1,8 +1,8 @@
-"""`python -m mltop.probes.demo.node --node NAME`: this machine's real agent, with the demo job.
+"""`python -m mltop.probes.demo.node --node NAME`: the agent with the demo job, on a simulated machine.
 
-The job's ranks, their stacks, the host and its ports are real. The GPUs are made up, and so is what probes measure on
-them. Other people's jobs run beside a demo, also on GPUs: whoever shows the demo around, be it as root, must neither
-see nor stop them, and what is known of real GPUs must not get among the made-up ones.
+The job's processes and their stacks are real. GPUs, host, ports and probe results are simulated: the demo reports
+nothing about this machine. Other people's jobs may run beside a demo, also on GPUs: it must neither see nor stop them,
+even as root.
 """
 
 from __future__ import annotations
@@ -11,62 +11,67 @@ import argparse
 import os
 import platform
 import sys
-from collections.abc import Sequence
+import time
 from dataclasses import replace
-from typing import Callable
+from typing import Any, Callable, cast
 
 from mltop.probes.active.supervisor.gate import Holder
 from mltop.probes.agent.loop import Agent, exit_now
 from mltop.probes.agent.protocol import Request
 from mltop.probes.agent.sampler import Collectors
-from mltop.probes.collect.dcgm import DcgmSource
-from mltop.probes.collect.host import HostSource
-from mltop.probes.collect.kernel_log import KernelLogSource
-from mltop.probes.collect.pci import PciSource
 from mltop.probes.collect.ranks import RankSource
 from mltop.probes.collect.ranks.access import user_name
 from mltop.probes.demo.fleet import build, machine_of
-from mltop.probes.demo.gpus import HOT_GPU, SimulatedGpus
+from mltop.probes.demo.gpus import HOT_GPU, SEED, SimulatedGpus
 from mltop.probes.demo.job import DemoJob
+from mltop.probes.demo.machine import (
+    QUIET_LOAD,
+    TRAINING_LOAD,
+    cpus_of,
+    host_of,
+    moving_host,
+    numa_of,
+    pci_devices,
+    ports_at,
+)
 from mltop.probes.demo.probes.replay import ProbeMachine
 from mltop.probes.demo.probes.requests import ProbeThread, SimulatedProbes
-from mltop.probes.model import Gap, GpuSample, HostSample, KernelEvent, PciDevice, RankSample
-
-OF_GPUS = "nvidia"  # services and modules
-
-
-class HostWithoutOthers(HostSource):
-    """Without the names of others' processes, and without the services of GPUs that the simulated ones do not need."""
-
-    def read(self, now: float, ranks: Sequence[RankSample] = ()) -> tuple[HostSample, list[Gap]]:
-        host, gaps = super().read(now, ranks)
-        own = {pid for rank in ranks for pid in (rank.pid, *rank.children)}
-        return replace(
-            host,
-            blocked=[process for process in host.blocked if process.pid in own],
-            services={name: state for name, state in host.services.items() if not name.startswith(OF_GPUS)},
-            modules={name: loaded for name, loaded in host.modules.items() if not name.startswith(OF_GPUS)},
-            nvidia_driver=None,
-        ), gaps
+from mltop.probes.model import Gap, HostSample, LinkSample, RankSample
+from mltop.probes.model.sample import UNLIMITED
 
 
-class NoDcgm(DcgmSource):
-    """An exporter on this machine speaks of its real GPUs."""
+class Simulated:
+    """A collector of the simulated machine: ``make`` gives what it reads at a time, unix s. It misses nothing."""
 
-    def fill(self, gpus: list[GpuSample], now: float) -> list[Gap]:  # noqa: ARG002
+    counters_read_at = None
+
+    def __init__(self, make: Callable[[float], Any] = lambda _: []) -> None:
+        self._make = make
+
+    def read(self, *_: object) -> tuple[Any, list[Gap]]:
+        return self._make(time.time()), []
+
+    def fill(self, *_: object) -> list[Gap]:
         return []
 
-
-class NoPci(PciSource):
-    def read(self, now: float) -> tuple[list[PciDevice], list[Gap]]:  # noqa: ARG002
-        return [], []
+    def close(self) -> None:
+        """Nothing is held."""
 
 
-class NoKernelLog(KernelLogSource):
-    """Its Xids are of real GPUs, and it names the processes of others."""
+class DemoRanks(RankSource):
+    """The job's real processes, with the limits and CPUs that they would have on the simulated machine."""
 
-    def read(self, now: float) -> tuple[list[KernelEvent], list[Gap]]:  # noqa: ARG002
-        return [], []
+    def __init__(self, only: Callable[[], list[int]], gpus: int) -> None:
+        super().__init__(only=only)
+        self.gpus = gpus
+
+    def read(self, now: float, gpus_of_pid: dict[int, list[int]]) -> tuple[list[RankSample], list[Gap]]:
+        ranks, _ = super().read(now, gpus_of_pid)
+        for rank in ranks:
+            gpu = rank.local_rank or 0
+            rank.cpus_allowed, rank.numa_nodes = cpus_of(gpu), numa_of(gpu, self.gpus)
+            rank.memlock_limit_bytes, rank.cgroup = UNLIMITED, None
+        return ranks, []
 
 
 USE_TORCH = {"auto": None, "yes": True, "no": False}
@@ -86,8 +91,24 @@ class DemoAgent(Agent):
         probes: SimulatedProbes,
         pids: Callable[[], list[int]],
     ) -> None:
-        ranks = RankSource(only=pids)
-        collectors = Collectors(NoDcgm(), HostWithoutOthers(), ranks, pci=NoPci(), kernel_log=NoKernelLog())
+        gpus, made = gpu_source.count, cast(Any, Simulated)  # in place of each collector of a machine
+
+        def host(now: float) -> HostSample:
+            t, hung = gpu_source.times(now)
+            return replace(host_of(node), **moving_host(t, TRAINING_LOAD if hung is None else QUIET_LOAD, SEED))
+
+        def ports(now: float) -> list[LinkSample]:
+            t, hung = gpu_source.times(now)
+            return ports_at(SEED, gpus, t, t if hung is None else hung, hung is None)
+
+        collectors = Collectors(
+            dcgm=made(),
+            host=made(host),
+            ranks=DemoRanks(pids, gpus),
+            links=made(ports),
+            pci=made(lambda _: pci_devices(gpus)),
+            kernel_log=made(),
+        )
         super().__init__(node, gpu_source, interval_s, collectors=collectors)
         self._probe_thread = ProbeThread(probes, self._caller.send)
 
@@ -144,7 +165,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--ranks", type=int, default=4, metavar="N")
     parser.add_argument("--culprit", type=int, default=2, metavar="RANK")
     parser.add_argument("--torch", choices=sorted(USE_TORCH), default="auto")
-    parser.add_argument("--healthy", type=float, default=15.0, metavar="S", help="seconds until the culprit hangs")
+    parser.add_argument(
+        "--healthy", type=float, default=15.0, metavar="S", help="seconds that the culprit trains before it hangs"
+    )
     parser.add_argument("--interval", type=float, default=1.0, metavar="S")
     parser.add_argument("--fleet", type=int, default=0, metavar="N", help="simulated nodes beside this one")
     parser.add_argument("--spares", type=int, default=1, metavar="N", help="of the fleet, as told to it")

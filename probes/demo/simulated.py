@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,20 @@ from typing import Any
 
 from mltop.probes.agent.light import light_fields
 from mltop.probes.demo.gpus import IDLE, TRAINING, UPTIME_S, activity_of, move, sample_of, shape_of
-from mltop.probes.demo.machine import MOVING, host_of, is_moving, kernel_events, links_of, pci_devices, traffic_of
+from mltop.probes.demo.machine import (
+    MOVING,
+    QUIET_LOAD,
+    TRAINING_LOAD,
+    cpus_of,
+    host_of,
+    is_moving,
+    kernel_events,
+    links_of,
+    moving_host,
+    numa_of,
+    pci_devices,
+    traffic_of,
+)
 from mltop.probes.model import Frame, GpuSample, LinkSample, RankSample, RankStacks, StackDigest, to_json
 from mltop.probes.model.encoding import all_fields
 
@@ -67,8 +79,8 @@ def rank_sample(job: SimulatedJob, rank: int, now: float) -> RankSample:
         started_at=job.started_at,
         gpus=[local],
         rss_bytes=9_400_000_000 + 3_000_000 * local,
-        cpus_allowed=f"{local * 12}-{local * 12 + 11}",
-        numa_nodes="0" if local < job.ranks_per_node / 2 else "1",
+        cpus_allowed=cpus_of(local),
+        numa_nodes=numa_of(local, job.ranks_per_node),
         **moving_counters(job, rank, now),
     )
 
@@ -235,17 +247,12 @@ class SimulatedNode:
         return self._spliced(("rank", rank), moving, light, lambda: rank_sample(self.job, rank, self.began_at))
 
     def _moving_host(self, now: float) -> dict[str, object]:
-        load = 0.02 if not self.ranks or self.job.hung(now) else 0.31
-        wave = 1 + 0.1 * math.sin(now / 9 + self.number)
+        load = QUIET_LOAD if not self.ranks or self.job.hung(now) else TRAINING_LOAD
         received, sent = self._ports_traffic(now)
         return {
-            "uptime_s": round(now - self.began_at + UPTIME_S, 1),
-            "cpu_fraction": round(load * wave, 3),
-            "load_1m": round(96 * load * wave, 2),
-            "network_rx_bytes_per_s": round(load * 4e8 * wave),
-            "network_tx_bytes_per_s": round(load * 3e7 * wave),
-            "ports_rx_bytes_per_s": round(received * wave),
-            "ports_tx_bytes_per_s": round(sent * wave),
+            **moving_host(now - self.began_at + UPTIME_S, load, self.number),
+            "ports_rx_bytes_per_s": received,
+            "ports_tx_bytes_per_s": sent,
         }
 
     def _ports_traffic(self, now: float) -> tuple[int, int]:

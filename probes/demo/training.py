@@ -69,12 +69,12 @@ def _after_fork() -> None:
 VARIABLE = "MLTOP_DEMO_RANK"
 BATCH = 2
 STEPS = 100_000
-HEALTHY_STEPS = 4  # at least, however long the imports took
+HEALTHY_STEPS = 4  # at least
 
 
 @dataclass
 class RankSetup:
-    """``stuck_from``: monotonic seconds from which this rank's dataset is stuck, None for never."""
+    """``stuck_after_s``: seconds from its first step after which this rank's dataset is stuck, None for never."""
 
     rank: int
     world_size: int
@@ -84,18 +84,22 @@ class RankSetup:
     store_fd: int
     inbox_fd: int
     outbox_fds: list[int]
-    stuck_from: float | None = None
+    stuck_after_s: float | None = None
     may_fall_back: bool = False
 
     def to_environment(self) -> dict[str, str]:
         return {VARIABLE: json.dumps(asdict(self))}
 
     def dataset(self) -> ShardDataset:
-        return ShardDataset(STEPS * BATCH, self.is_stuck_at, self.report_hang)
+        began_at: list[float] = []  # monotonic s of the first step: before it torch may be imported for a minute
 
-    def is_stuck_at(self, index: int) -> bool:
-        healthy_first = index < HEALTHY_STEPS * BATCH
-        return self.stuck_from is not None and not healthy_first and time.monotonic() >= self.stuck_from
+        def is_stuck_at(index: int) -> bool:
+            now = time.monotonic()
+            began_at[:] = began_at or [now]
+            is_due = self.stuck_after_s is not None and now >= began_at[0] + self.stuck_after_s
+            return is_due and index >= HEALTHY_STEPS * BATCH
+
+        return ShardDataset(STEPS * BATCH, is_stuck_at, self.report_hang)
 
     def report_hang(self) -> None:
         os.write(self.hung_fd, f"{time.time():.6f}\n".encode())

@@ -69,6 +69,8 @@ CLOSE_S, CLOSE_CAPTURE_S = 0.5, 4.0  # how long leaving waits at most: for agent
 RETRY_S = 0.05  # between two looks whether the terminal has taken the last frame
 CANNOT_PROBE = Notice("probes need live nodes: what is shown here cannot run any", "warn")
 
+Hint = Callable[[Picture], str]
+
 
 class NewPicture(Message):
     """There is a picture that has not been looked at."""
@@ -99,10 +101,11 @@ class MltopApp(FailSafe, PaintingApp, TravellingApp, HandsApp):
         read_only: bool = False,
         stalls: Stalls | None = None,
         remember: Remember = lambda _: None,
+        hint: Hint = lambda _: "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``remember`` writes down what is chosen on the screen; may be called from the UI loop. ``clock``: the feed's,
-        monotonic s.
+        """``remember`` writes down what is chosen on the screen; may be called from the UI loop. ``hint``: for the
+        overview's status line while nothing else is there. ``clock``: the feed's, monotonic s.
         """
         few = few_colours()
         super().__init__(ansi_color=True if few else None)
@@ -127,6 +130,7 @@ class MltopApp(FailSafe, PaintingApp, TravellingApp, HandsApp):
         self.history = Past()
         self.trail = Trail(Location("overview"))
         self.notice: Notice | None = None
+        self.hint = hint
         self.since = StatesSince()
         self.filter_history, self.command_history = FilterHistory(), FilterHistory()
         self.config, self.shapes = config, Shapes(config, remember)

@@ -1,42 +1,79 @@
 """`mltop demo`: the real screen over a real CPU job that hangs, with simulated GPUs; `--nodes N` adds simulated nodes.
 
-The job's processes are children of the demo's agent, which ends with this process, however it ends.
+The job's processes are children of the demo's agent, which ends with this process, however it ends. The demo tells its
+story without a key: the job has trained for ten minutes, stops, and is dumped.
 """
 
 from __future__ import annotations
 
-import platform
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from mltop.probes.demo.gpus import SEED, UPTIME_S, simulate
+from mltop.probes.demo.job import JOB
 from mltop.probes.investigate.session import LiveSession
+from mltop.probes.model import NodeState, RankSample, Sample
 from mltop.probes.reach.channel import Channel
 from mltop.probes.reach.targets import TargetOptions, check_numbers
+from mltop.probes.reach.view import FleetView, NodeView
 from mltop.probes.system.spawn import python_command
 from mltop.tui.commands.live import verdict_text
 from mltop.tui.commands.screen import require_terminal, show
 from mltop.tui.config.settings import Config
 
+if TYPE_CHECKING:
+    from mltop.tui.app.feed import Picture
+
 GPUS_PER_NODE = 8
+RANKS = 4
 SPARES = 6  # simulated nodes without a job, as probes need them; at most a third of all
+HERE = "sim001"  # the node of the real processes
+HEALTHY_S = 15  # seconds of training on the screen: fewer, and the job is never seen to step
+TRAINED_S = 600  # before the demo began: the span of a graph
 
 
 def run(options: TargetOptions, node_count: int, config: Config) -> int:
     check_numbers(options)
     require_terminal()
     session = LiveSession("demo", demo_channels(node_count, options.interval_s), options.interval_s, verdict_text)
-    return show(session, config, options.read_only)
+    before = training_before(time.time()) if node_count == 1 else ()
+    return show(session, replace(config, auto_dump="always"), options.read_only, before=before, hint=hint)
 
 
 def demo_channels(node_count: int, interval_s: float) -> list[Channel]:
-    """Channels to this machine with the job, and to one process that speaks for all simulated nodes."""
-    here = platform.node() or "localhost"
-    common = ("--gpus", str(GPUS_PER_NODE), "--interval", str(interval_s))
-    alike = ("--fleet", str(node_count - 1), "--spares", str(SPARES))  # both speak of one and the same fleet
-    first = Channel(tuple(python_command("mltop.probes.demo.node", "--node", here, *common, *alike)), (here,))
+    """Channels to the node with the real job, and to one process that speaks for all other nodes."""
+    common = ("--gpus", str(GPUS_PER_NODE), "--interval", str(interval_s), "--spares", str(SPARES))
+    healthy_s = HEALTHY_S if node_count == 1 else 24 * 3600  # in a fleet the simulated job hangs, it alone
+    named = ("--node", HERE, "--ranks", str(RANKS), "--healthy", str(healthy_s), "--fleet", str(node_count - 1))
+    first = Channel(tuple(python_command("mltop.probes.demo.node", *named, *common)), (HERE,))
     if node_count == 1:
         return [first]
     count = node_count - 1
     nodes = tuple(f"sim{number:03d}" for number in range(2, node_count + 1))
-    fleet = python_command(
-        "mltop.probes.demo.fleet", "--nodes", str(count), "--first", "2", *common, "--spares", str(SPARES)
-    )
-    return [first, Channel(tuple(fleet), nodes)]
+    others = ("--nodes", str(count), "--first", "2", "--hang-after", str(2 * HEALTHY_S))
+    return [first, Channel(tuple(python_command("mltop.probes.demo.fleet", *others, *common)), nodes)]
+
+
+def training_before(now: float) -> Iterator[FleetView]:
+    """What the screen would have seen in the ten minutes before ``now`` (unix s), a view a second."""
+    ranks = [RankSample(rank + 1, rank, job=JOB, uid=os.geteuid(), gpus=[rank]) for rank in range(RANKS)]
+    on_gpus = [(rank.pid, index) for index, rank in enumerate(ranks)]
+    for ago_s in range(TRAINED_S, 0, -1):
+        gpus = simulate(UPTIME_S - ago_s, GPUS_PER_NODE, SEED, on_gpus, None)
+        sample = Sample(HERE, now - ago_s, simulated=True, gpus=gpus, ranks=ranks)
+        yield FleetView(now - ago_s, (NodeView(NodeState(HERE, "live"), sample),))
+
+
+def hint(picture: Picture) -> str:
+    """What happens now in the demo, and which key leads on."""
+    from mltop.tui.render.advice import KEYCAPS
+
+    if any(report.verdict.kind == "hang" for report in picture.reports):
+        keys = [KEYCAPS[name] for name in ("stacks", "incidents", "help", "quit")]
+        return "demo: {} shows the stacks, {} all about the hang; {} lists the keys, {} quits".format(*keys)
+    if any(incident.kind == "hang" for incident in picture.incidents):
+        return "demo: the job stopped; mltop dumps its stacks as soon as it is sure"
+    return "demo: real processes train on simulated GPUs; in some seconds one of them stops"

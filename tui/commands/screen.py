@@ -8,7 +8,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,8 @@ from mltop.tui.state.choices import Choices, change_choices
 from mltop.tui.state.probe_history import HistoryFile
 
 if TYPE_CHECKING:
+    from mltop.probes.reach.view import FleetView
+    from mltop.tui.app.app import Hint
     from mltop.tui.app.stalls import CaptureOnHang, Stalls
 
 WRITTEN_S = 1.0
@@ -111,14 +113,26 @@ def require_terminal() -> None:
         raise UsageProblem("the screen", f"TERM={term} cannot move the cursor", fix)
 
 
-def show(session: LiveSession, config: Config, read_only: bool = False, captures: CaptureOnHang | None = None) -> int:
-    """Run the screen until the user leaves; the session is closed whatever happens."""
+def show(
+    session: LiveSession,
+    config: Config,
+    read_only: bool = False,
+    captures: CaptureOnHang | None = None,
+    *,
+    before: Iterable[FleetView] = (),
+    hint: Hint = lambda _: "",
+) -> int:
+    """Run the screen until the user leaves; the session is closed whatever happens. ``before``: views of the past, the
+    oldest first.
+    """
     from mltop.tui.app.app import MltopApp
 
     memory = Memory()
     try:
         wanted = stalls(captures, config, memory)
-        app = MltopApp(session, config, read_only=read_only, stalls=wanted, remember=memory.remember)
+        app = MltopApp(session, config, read_only=read_only, stalls=wanted, remember=memory.remember, hint=hint)
+        for view in before:
+            app.history.feed(view)
         app.run()
         if (left := session.captured_at_close) is not None:
             say(f"capture saved: {left.directory}" + "".join(f" ({problem})" for problem in left.problems[:1]))

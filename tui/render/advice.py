@@ -27,6 +27,7 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "now": "End",
         "back": "Esc",
         "help": "?",
+        "quit": "q",
         "filter": "/",
         "log": "l",
         "open": "Enter",

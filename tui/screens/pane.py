@@ -392,7 +392,10 @@ class Pane(CommandedScreen):
             return notice_line(app.notice, width)
         if not self.filter.empty:
             return filter_line(self.filter, width, self.counts, self.lines_are)
-        return connecting_line(app.picture.view, width) if app.picture is not None else None
+        if app.picture is None:
+            return None
+        hint = Notice(app.hint(app.picture) if app.trail.here.pane == "overview" else "", "accent")
+        return connecting_line(app.picture.view, width) or (notice_line(hint, width) if hint.text else None)
 
     # Keys.
 
