@@ -18,10 +18,15 @@ PLACES = ("tui/help/*.md", "probes/judge/health/RULES.md", "probes/judge/probes/
 MOST_COLUMNS = 120  # longer lines are hard to read
 
 
+def files() -> dict[str, Path]:
+    """Each topic's file, by the topic's name."""
+    found = {path.stem.lower(): path for place in PLACES for path in ROOT.glob(place)}
+    return dict(sorted(found.items()))
+
+
 def run(options: TargetOptions, topic: str | None) -> int:  # noqa: ARG001 - no machine is asked
     """Print a topic; a command that has none prints its ``--help``. The first line of a topic is its title."""
-    files = {path.stem.lower(): path for place in PLACES for path in ROOT.glob(place)}
-    topics = {name: files[name].read_text(encoding="utf-8") for name in sorted(files)}
+    topics = {name: path.read_text(encoding="utf-8") for name, path in files().items()}
     root = click.get_current_context().find_root()
     assert isinstance(root.command, click.Group)
     if topic is None:
