@@ -238,7 +238,7 @@ def demo() -> None:
 
 @command(cli, click.argument("topic", required=False))
 def help() -> None:  # noqa: A001 - the command's name
-    """What mltop does and how to use it, by topic, offline; without a topic, the list of topics."""
+    """Explain a topic, offline; without one: list the topics."""
 
 
 @command(cli, JSON)

@@ -73,7 +73,7 @@ class Page:
         from rich.theme import Theme
 
         title, _, body = text.partition("\n")
-        self.lines([[Cell(title.removeprefix("# "), "title")]])
+        self.lines([[Cell(title.removeprefix("# "), "title")], []])
         with self._console.use_theme(Theme({"markdown.code": "cyan"})):  # rich's has a black background
             self._console.print(Markdown(body, code_theme="ansi_dark", hyperlinks=False))
 
