@@ -13,11 +13,13 @@ from textual.binding import Binding
 from mltop.probes.judge.health import registry
 from mltop.probes.judge.health.registry import JOB_RULES
 from mltop.probes.model import VERDICT_KINDS
+from mltop.probes.model.units import UNKNOWN
 from mltop.tui import cli as command_line
 from mltop.tui.app.keys import APP_BINDINGS, PANE_BINDINGS, PANES
 from mltop.tui.commands import capture, explain, live, probe, record
 from mltop.tui.commands import help as help_
 from mltop.tui.filters import parse
+from mltop.tui.render.states import DOING
 from mltop.tui.report.check import EXIT_CRITICAL, EXIT_UNKNOWN, EXIT_WARNINGS
 from mltop.tui.screens.help.screen import own_bindings
 from mltop.tui.screens.overview.heatmap import Heatmap
@@ -116,6 +118,12 @@ def test_every_verdict_is_in_the_table() -> None:
     assert sorted(cells[0] for cells in table(HELP / "hang.md", "verdict")) == sorted(
         [*(kind.upper() for kind in VERDICT_KINDS), "ENDED"]
     )
+
+
+def test_every_state_is_in_the_list() -> None:
+    (listed,) = re.findall(r"one word for what it does: (.*?)\.", text_of(HELP / "screen.md"))
+    words = {re.sub(r" \(.*", "", part) for part in re.split(r", (?![^(]*\))", listed)}
+    assert words == {word for word, _ in DOING.values()} - {UNKNOWN}
 
 
 def test_the_number_of_rules() -> None:
