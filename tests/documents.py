@@ -1,4 +1,4 @@
-"""README and CONTRIBUTING as data: what stands in fences, in `code`, in tables and behind links."""
+"""README, the topics of `mltop help` and CONTRIBUTING as data: fences, `code`, tables and links."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+HELP = ROOT / "tui" / "help"
+FOR_USERS = (README, *sorted(HELP.glob("*.md")))
 
 _FENCE = re.compile(r"^```\w*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`([^`\n]+(?:\n[^`\n]+)?)`")

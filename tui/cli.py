@@ -236,6 +236,11 @@ def demo() -> None:
     """Show mltop without a GPU: a real CPU job that hangs, simulated GPUs."""
 
 
+@command(cli, click.argument("topic", required=False))
+def help() -> None:  # noqa: A001 - the command's name
+    """Explain a topic, offline; without one: list the topics."""
+
+
 @command(cli, JSON)
 def config() -> None:
     """The configuration that holds, as a file, and where each value comes from."""

@@ -79,7 +79,7 @@ def _thresholds(config: Config) -> Iterator[str]:
             default = f", default {_toml(usual)}" if value != usual else ""
             yield _line(_key(key), value, f"{config.source(f'thresholds.{key}')}{default}; {unit}".rstrip("; "))
     others = [rule.id for rule in ALL_RULES if not _numbers(rule)]
-    yield f"# {len(others)} rules have no single number that could be set; when they fire stands in RULES.md:"
+    yield f"# {len(others)} rules have no single number to set; mltop help rules says when they fire:"
     yield from wrap(", ".join(sorted(others)), 110, initial_indent="#   ", subsequent_indent="#   ")
 
 

@@ -64,6 +64,19 @@ class Page:
             text.rstrip()
             self._console.print(text, crop=False, highlight=False, soft_wrap=True)
 
+    def markdown(self, text: str) -> None:
+        """Our own Markdown, which begins with its title: drawn on a terminal, as it is written elsewhere."""
+        if not self._console.is_terminal:
+            self.lines([Cell(line)] for line in text.splitlines())
+            return
+        from rich.markdown import Markdown
+        from rich.theme import Theme
+
+        title, _, body = text.partition("\n")
+        self.lines([[Cell(title.removeprefix("# "), "title")], []])
+        with self._console.use_theme(Theme({"markdown.code": "cyan"})):  # rich's has a black background
+            self._console.print(Markdown(body, code_theme="ansi_dark", hyperlinks=False))
+
     def line(self, *cells: Cell) -> None:
         self.lines([cells])
 

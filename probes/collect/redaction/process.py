@@ -15,7 +15,7 @@ word is hidden only where a name tells it: no shape could.
 
 Of an environment the variables of ``NAMES`` and those that begin with one of ``PREFIXES``, unless their name sounds as
 if they held a secret; of their values the plain words, paths, addresses and GPUs' UUIDs, the rest is ``***``.
-``probes/record/`` and README list the names, which are those of NCCL's, PyTorch's, CUDA's, Transformer Engine's, UCX's
+``probes/record/`` lists the names, which are those of NCCL's, PyTorch's, CUDA's, Transformer Engine's, UCX's
 and libfabric's lists of environment variables, and OpenMP's.
 """
 

@@ -22,6 +22,8 @@ COMMANDS = {
     "--help": FINE,
     "--version": FINE,
     "check --help": FINE,
+    "help": FINE,
+    "help hang": FINE,
     "snapshot --recording R": FINE,
     "snapshot --json --recording R": FINE,
     "check --recording R": UNKNOWN,

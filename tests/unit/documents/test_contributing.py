@@ -14,7 +14,7 @@ from mltop.probes.agent import protocol
 from mltop.probes.model import gpu, incident, sample, verdict
 from mltop.probes.reach import bundle
 from tests import house
-from tests.documents import CONTRIBUTING, README, ROOT, codes, table, text_of
+from tests.documents import CONTRIBUTING, HELP, ROOT, codes, table, text_of
 from tests.system.cases.launch import CASES
 
 TEXT = text_of(CONTRIBUTING)
@@ -126,7 +126,7 @@ def test_what_runs_on_a_node_is_one_list() -> None:
 
 
 def test_every_statement_on_security_has_its_tests() -> None:
-    stated = re.findall(r"^- (S\d+)\. ", README.read_text(encoding="utf-8"), re.MULTILINE)
+    stated = re.findall(r"^- (S\d+)\. ", (HELP / "security.md").read_text(encoding="utf-8"), re.MULTILINE)
     held = {cells[0].split()[0]: re.findall(r"`([^`]+)`", cells[1]) for cells in table(CONTRIBUTING, "statement")}
     assert stated == [f"S{number}" for number in range(1, len(stated) + 1)] == list(held)
     for tests in held.values():

@@ -1,4 +1,6 @@
-"""README against the program: its commands parse, its keys are bound, its numbers and names are the program's."""
+"""README and the topics of `mltop help` against the program: their commands parse, their keys are bound, their numbers
+and names are the program's.
+"""
 
 from __future__ import annotations
 
@@ -11,27 +13,34 @@ from textual.binding import Binding
 from mltop.probes.judge.health import registry
 from mltop.probes.judge.health.registry import JOB_RULES
 from mltop.probes.model import VERDICT_KINDS
+from mltop.probes.model.units import UNKNOWN
 from mltop.tui import cli as command_line
 from mltop.tui.app.keys import APP_BINDINGS, PANE_BINDINGS, PANES
-from mltop.tui.commands import capture, live, probe
+from mltop.tui.commands import capture, explain, live, probe, record
+from mltop.tui.commands import help as help_
 from mltop.tui.filters import parse
+from mltop.tui.render.states import DOING
 from mltop.tui.report.check import EXIT_CRITICAL, EXIT_UNKNOWN, EXIT_WARNINGS
 from mltop.tui.screens.help.screen import own_bindings
 from mltop.tui.screens.overview.heatmap import Heatmap
 from mltop.tui.widgets.cell_view import MOVES
-from tests.documents import README, ROOT, codes, fenced_lines, links, table, text_of
+from tests.documents import FOR_USERS, HELP, README, ROOT, codes, fenced_lines, links, table, text_of
 
-TEXT = text_of(README)
+TEXT = " ".join(map(text_of, FOR_USERS))
+CODES = [code for document in FOR_USERS for code in codes(document)]
+FENCED = [line for document in FOR_USERS for line in fenced_lines(document)]
+KEYS = HELP / "keys.md"
 PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 
 # In a fence two spaces or more end a command and begin what it does.
 COMMANDS = [
-    *(re.split(r"  +", line)[0] for line in fenced_lines(README) if line.startswith("mltop")),
-    *(code for code in codes(README) if re.match(r"(sudo )?mltop\b", code)),
+    *(re.split(r"  +", line)[0] for line in FENCED if line.startswith("mltop")),
+    *(code for code in CODES if re.match(r"(sudo )?mltop\b", code)),
 ]
 OPTIONAL = re.compile(r"(?<= )\[([^\]]*)\]")  # [--json]; node[01-16] is a node set
-# What stands for something that the user fills in, in README's own words.
+# Placeholders that the user fills in.
 EXAMPLES = {"…": "all-gather", "NODES": "n1", "N": "2", "DIR": "d", "FILE": "f", "PATH": "p", "GPU-UUID": "GPU-1"}
+EXAMPLES |= {"PID": "1", "TOPIC": "hang"}
 
 
 def arguments(command: str) -> list[str]:
@@ -78,14 +87,14 @@ def all_commands(command: click.Command = command_line.cli) -> list[click.Comman
     return [command, *(found for one in below for found in all_commands(one))]
 
 
-# Options of other programs in README's code.
+# Options of other programs.
 FOREIGN = {"--exclude", "--overlap", "--cap-add", "--fast"}
 FOREIGN |= {"--log-dir", "--redirects", "--tee", "--label", "--output"}  # of torchrun and srun
 
 
 def test_every_option_that_is_named_exists() -> None:
-    known = {name for command in all_commands() for option in command.params for name in option.opts}
-    typed = [*codes(README), *(line for line in fenced_lines(README) if line.startswith("mltop"))]
+    known = {name for command in all_commands() for option in command.params for name in option.opts} | {"--help"}
+    typed = [*CODES, *(line for line in FENCED if line.startswith("mltop"))]
     named = {name for text in typed for name in re.findall(r"(?<![\w-])--[a-z][\w-]+", text)}
     assert len(named) > 12
     assert named - known - FOREIGN == set()
@@ -101,14 +110,20 @@ def test_every_command_is_named() -> None:
 def test_ways_to_reach_nodes_are_the_options_own() -> None:
     via = next(option for option in command_line.cli.params if option.name == "via")
     assert isinstance(via.type, click.Choice)
-    named = [cells[0].split("`")[1] for cells in table(README, "--via")]
+    named = [cells[0].split("`")[1] for cells in table(HELP / "nodes.md", "--via")]
     assert sorted(named) == sorted(via.type.choices)
 
 
 def test_every_verdict_is_in_the_table() -> None:
-    assert sorted(cells[0] for cells in table(README, "verdict")) == sorted(
+    assert sorted(cells[0] for cells in table(HELP / "hang.md", "verdict")) == sorted(
         [*(kind.upper() for kind in VERDICT_KINDS), "ENDED"]
     )
+
+
+def test_every_state_is_in_the_list() -> None:
+    (listed,) = re.findall(r"one word for what it does: (.*?)\.", text_of(HELP / "screen.md"))
+    words = {re.sub(r" \(.*", "", part) for part in re.split(r", (?![^(]*\))", listed)}
+    assert words == {word for word, _ in DOING.values()} - {UNKNOWN}
 
 
 def test_the_number_of_rules() -> None:
@@ -117,24 +132,38 @@ def test_the_number_of_rules() -> None:
 
 
 def test_exit_codes() -> None:
-    """Each number with the words that stand with it, where the numbers come from."""
-    (general,) = re.findall(r"Exit codes: (0 fine, 1 something is missing .*?interrupted)\.", TEXT)
-    assert general == (
-        f"0 fine, {capture.EXIT_INCOMPLETE} something is missing (`doctor`, `capture`) or a warning (`check`), "
-        f"{command_line.EXIT_USAGE} bad usage or something critical (`check`), {live.EXIT_UNREACHABLE} a node did not "
-        f"answer or a job could not be judged, {live.EXIT_INTERRUPTED} interrupted"
-    )
-    assert (EXIT_WARNINGS, EXIT_CRITICAL, EXIT_UNKNOWN) == (1, 2, 3)
+    """Each number with what it means, where the numbers come from."""
+    meaning = {int(code): words for code, words in table(HELP / "exit-codes.md", "code")}
+    assert list(meaning) == [0, 1, 2, 3, 70, 74, 130, 141]
+    for code, words in (
+        (EXIT_WARNINGS, "a warning (`check`)"),
+        (capture.EXIT_INCOMPLETE, "something is missing (`doctor`, `capture`, `record`)"),
+        (record.EXIT_INCOMPLETE, "something is missing (`doctor`, `capture`, `record`)"),
+        (probe.EXIT_SUSPECTS, "something is slow or wrong (`probe`)"),
+        (explain.EXIT_EXPLAINED, "explained (`explain`)"),
+        (command_line.EXIT_USAGE, "bad usage"),
+        (EXIT_CRITICAL, "something critical"),
+        (live.EXIT_UNREACHABLE, "a node did not answer"),
+        (EXIT_UNKNOWN, "something could not be read"),
+        (explain.EXIT_CANNOT_TELL, "the cause cannot be told (`explain`)"),
+        (command_line.EXIT_BUG, "a bug in mltop"),
+        (live.EXIT_INTERRUPTED, "interrupted"),
+    ):
+        assert words in meaning[code]
     assert f"exit 0 fine, {EXIT_WARNINGS} warnings, {EXIT_CRITICAL} critical, {EXIT_UNKNOWN} something unknown" in TEXT
     assert (
-        f"Exit codes: 0 fine, {probe.EXIT_SUSPECTS} somebody is slow or wrong, "
+        f"Exit codes: 0 fine, {probe.EXIT_SUSPECTS} something is slow or wrong, "
         f"{live.EXIT_UNREACHABLE} something was not measured, {live.EXIT_INTERRUPTED} interrupted"
+    ) in TEXT
+    assert (
+        f"Exit codes: {explain.EXIT_ENDED} the job ended well or was stopped from outside, {explain.EXIT_EXPLAINED} "
+        f"explained, {explain.EXIT_CANNOT_TELL} it cannot tell"
     ) in TEXT
 
 
 # Keys
 
-# Textual's names of keys that README calls otherwise.
+# Textual's names of keys that the table calls otherwise.
 NAMED = {
     "arrows": ("up", "down", "left", "right"), "PgUp/PgDn": ("pageup", "pagedown"), "Enter": ("enter",),
     "Esc": ("escape",), "Space": ("space",), "Tab": ("tab",), "F1": ("f1",), "F9": ("f9",), "F10": ("f10",),
@@ -157,7 +186,7 @@ def keys_of(cell: str) -> list[str]:
 
 
 def listed_keys() -> list[str]:
-    return [key for row in table(README, "key") for cell in (row[0], row[2]) for key in keys_of(cell)]
+    return [key for row in table(KEYS, "key") for cell in (row[0], row[2]) for key in keys_of(cell)]
 
 
 def actions_by_key() -> dict[str, set[str]]:
@@ -183,7 +212,7 @@ def test_everything_that_a_key_does_is_in_the_table() -> None:
 
 
 def test_the_panes_are_in_their_order() -> None:
-    (words,) = (row[1] for row in table(README, "key") if row[0].startswith("`1`"))
+    (words,) = (row[1] for row in table(KEYS, "key") if row[0].startswith("`1`"))
     assert words == ", ".join(pane.name for pane in PANES if pane.key)
 
 
@@ -191,7 +220,7 @@ def test_the_panes_are_in_their_order() -> None:
 
 
 def test_every_filter_expression_is_one() -> None:
-    (paragraph,) = re.findall(r"Filter expressions: (.*?)`\?` lists", TEXT)
+    (paragraph,) = re.findall(r"Examples: (.*?)\. An unknown", text_of(KEYS))
     found = re.findall(r"`([^`]+)`", paragraph)
     assert len(found) > 7
     for expression in found:
@@ -203,7 +232,7 @@ def sources() -> str:
 
 
 def test_every_environment_variable_is_one_that_is_read() -> None:
-    named = {name for code in codes(README) for name in re.findall(r"\$?\b_?([A-Z]+(?:_[A-Z]+)+|WCOLL)\b", code)}
+    named = {name for code in CODES for name in re.findall(r"\$?\b_?([A-Z]+(?:_[A-Z]+)+|WCOLL)\b", code)}
     named -= {"SYS_PTRACE", "WORLD_SIZE", "MLTOP_COMPLETE"}  # a capability, the job's own, click's
     assert "MLTOP_PROBE_PYTHON" in named
     text = sources()
@@ -215,10 +244,32 @@ def test_every_link_leads_to_a_file(target: str) -> None:
     assert (ROOT / target).is_file()
 
 
+def test_readme_is_one_page_that_leads_to_every_topic() -> None:
+    assert len(README.read_bytes()) <= 10_000
+    linked = {ROOT / target for target in links(README)}
+    assert {help_.ROOT / path.relative_to(ROOT) for path in linked} >= set(help_.files().values())
+
+
+def test_topics_link_to_nothing_and_name_only_topics() -> None:
+    """A link leads nowhere where a topic is read: in a terminal."""
+    assert [document.name for document in FOR_USERS if document != README and links(document)] == []
+    named = set(re.findall(r"mltop help ([a-z][\w-]*)", TEXT))
+    assert len(named) > 4
+    assert named - set(help_.files()) == set()
+
+
+def test_the_number_of_cases() -> None:
+    (number,) = re.findall(r"\[(\d+) jobs\]", TEXT)
+    assert int(number) == len(table(ROOT / "tests" / "bench" / "CASES.md", "case"))
+
+
 @pytest.mark.parametrize(
     ("wanted", "sentence"),
     [
-        (r'^requires-python = ">=([\d.]+)"', "Python {} or newer (the agent runs on 3.9)"),
+        (
+            r'^requires-python = ">=([\d.]+)"',
+            "Linux, and Python {} or newer where you start it. Nodes need Python 3.9 or newer",
+        ),
         (r'^torch = \["torch>=([\d.]+)"\]', "is needed on the nodes only, {} or newer"),
         (r'^license = "(.+)"', "{}. See [CONTRIBUTING.md]"),
     ],
