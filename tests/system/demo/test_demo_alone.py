@@ -208,7 +208,7 @@ def test_real_gpus_do_not_get_among_the_simulated_ones(tmp_path: Path) -> None:
         for sample in samples:
             assert len(sample.gpus) == 8 and all("SIMULATED" in (gpu.uuid or "") for gpu in sample.gpus)
             assert sample.simulated and not sample.kernel_events and not sample.gaps
-            assert sample.pci in ([], pci_devices(8)) and sample.host.cpu_count == 96 and sample.host.hostname == "here"
+            assert sample.pci in ([], pci_devices(8)) and sample.host.cpu_count in (None, 96)
     finally:
         agent.kill()
         agent.wait()
