@@ -18,7 +18,7 @@ import pytest
 from execnet import XSpec
 
 # What a test may do to others decides with whom it runs (markers in pyproject.toml): the first that it has, or OTHERS.
-MARKED = ("jobs", "hosts", "machine", "serial")
+MARKED = ("jobs", "hosts", "machine", "serial", "matrix")
 OTHERS = "others"
 # Of those one begins first that takes minutes, most of which it waits: at the end everybody would wait for it.
 FIRST = ("test_rules_driven.py", "test_motion.py")
@@ -117,7 +117,7 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[XSpec]) -> No
     """Root's tests that run side by side do not see each other's processes: who asks what runs on this machine is told
     what the test itself has started. The first process of each worker's namespace reaps what is left behind.
     """
-    if config.getoption("lane") not in (None, OTHERS) or os.geteuid() != 0:
+    if config.getoption("lane") not in (None, OTHERS, "matrix") or os.geteuid() != 0:
         return  # who is not root would need a user namespace, in which sshd and the kernel take him for another
     unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
     tried = subprocess.run([*unshare, "true"], capture_output=True, text=True, check=False)

@@ -29,6 +29,12 @@ def found() -> dict[str, Path]:
     return dict(sorted(by_version.items(), key=lambda item: [int(part) for part in re.findall(r"\d+", item[0])]))
 
 
+def operators(oldest: tuple[int, int] = (3, 10)) -> list[str]:
+    """The versions found from ``oldest`` on, the oldest first, without free-threaded builds."""
+    plain = [version for version in found() if not version.endswith("t")]
+    return [version for version in plain if tuple(map(int, version.split("."))) >= oldest]
+
+
 def missing() -> list[str]:
     return [version for version in REQUIRED if version not in found()]
 
