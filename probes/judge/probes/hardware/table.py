@@ -31,7 +31,9 @@ def _gpus() -> Iterator[str]:
     yield "## GPUs\n"
     yield (
         "SM: multiprocessors (AMD: compute units). F: bf16 FLOP per clock and multiprocessor (V100: fp16). "
-        "MHz: the clock that gives the vendor's figures. Best shapes and MAMF: mamf-finder's. Copy: TB/s within the "
+        "MHz: the clock that gives the vendor's figures. MAMF: mamf-finder's figures "
+        "@ their shapes: the mean of 100 products after 50 warm-ups, the L2 flushed between them. A burst is compared "
+        "with them at that shape alone, and under the W of the row; without a shape, never. Copy: TB/s within the "
         "memory of good ones, a byte counting twice (DCGM's floor).\n"
     )
     measured = ("GB", "TB/s", "W", "L2 MB", "NVLink GB/s", "MAMF", "copy", "source")
