@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Callable
 
-from mltop.probes.system import owner, paths
+from mltop.probes.system import paths
 from mltop.probes.system.writable import EVERYBODY, Writer, in_time, is_shared, who_else, writer_of
 
 # Lists of folders and files with colons between them: what is safe in them is kept.
@@ -103,20 +103,17 @@ def only_roots() -> frozenset[int]:
     """The device of the root directory where nobody but root can have written to it: no other account can log in, no
     process is another user's, and no other machine has it. Other file systems may be shared with containers.
     """
-    try:
-        sources = re.findall(r"^passwd:(.*)", _text("/etc/nsswitch.conf"), re.MULTILINE)
-        others = any(user.pw_uid and os.path.basename(user.pw_shell) not in _NO_LOGIN for user in pwd.getpwall())
-        if others or not _LOCAL_USERS.issuperset(re.sub(r"\[.*?\]", "", " ".join(sources)).split()):
-            return frozenset()
-        for name in filter(str.isdigit, os.listdir(paths.proc())):
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
-                if any(uid != 0 for uid in owner.ids_of(int(name), "Uid")):
-                    return frozenset()
-        mounts = [line.split() for line in _text("/proc/self/mountinfo").splitlines()]
-        kinds = [words[words.index("-") + 1] for words in mounts if words[4] == "/"]  # the last one hides the others
-        return frozenset() if not kinds or _NETWORKED.match(kinds[-1]) else frozenset((os.stat("/").st_dev,))
-    except OSError:
+    sources = re.findall(r"^passwd:(.*)", _text("/etc/nsswitch.conf"), re.MULTILINE)
+    if not _LOCAL_USERS.issuperset(re.sub(r"\[.*?\]", "", " ".join(sources)).split()):
         return frozenset()
+    if any(user.pw_uid and os.path.basename(user.pw_shell) not in _NO_LOGIN for user in pwd.getpwall()):
+        return frozenset()
+    states = (_text(paths.proc(name, "status")) for name in os.listdir(paths.proc()) if name.isdigit())
+    if any(re.search(r"^Uid:.*[1-9]", state, re.MULTILINE) for state in states):
+        return frozenset()
+    mounts = [line.split() for line in _text("/proc/self/mountinfo").splitlines()]
+    kinds = [words[words.index("-") + 1] for words in mounts if words[4] == "/"]  # the last one hides the others
+    return frozenset() if not kinds or _NETWORKED.match(kinds[-1]) else frozenset((os.stat("/").st_dev,))
 
 
 def _text(path: str) -> str:
@@ -271,8 +268,7 @@ def _loaded_by(program: str) -> list[str]:
 
 def _homes(settings: str) -> Iterator[str]:
     """The folder of the interpreter that a virtual environment was made from."""
-    lines = _head(settings, 65_536).decode(errors="replace").splitlines()
-    for line in lines:
+    for line in _text(settings).splitlines():
         name, equals, value = line.partition("=")
         if equals and name.strip().lower() == "home" and os.path.isabs(value.strip()):
             yield value.strip()

@@ -36,14 +36,6 @@ def ids(folder: int, kind: str) -> list[int]:
     return []
 
 
-def ids_of(pid: int, kind: str) -> list[int]:
-    folder = open_process(pid)
-    try:
-        return ids(folder, kind)
-    finally:
-        os.close(folder)
-
-
 def identity(folder: int) -> tuple[object, ...]:
     """What changes when the process becomes another program or another user's."""
     program = os.stat("exe", dir_fd=folder)

@@ -257,13 +257,14 @@ def _code(target: str) -> str:
         load = f"import runpy; main = runpy.run_path({target!r})['main']"
     else:
         load = f"from {target} import main"
+    package = os.path.dirname(os.path.dirname(os.path.abspath(mltop.probes.__file__)))  # noqa: PTH100, PTH120
     return "; ".join(
         (
             "import sys, types",
             "sys.path[:] = [entry for entry in sys.path if entry]",
             *([code] if (code := from_bundle(("mltop",)).rstrip("; ")) else []),  # psutil and pynvml are not for it
             "sys.modules['mltop'] = types.ModuleType('mltop')",
-            f"sys.modules['mltop'].__path__ = [{_package()!r}]",
+            f"sys.modules['mltop'].__path__ = [{package!r}]",
             "kept, sys.dont_write_bytecode = sys.dont_write_bytecode, True",
             load,
             "sys.dont_write_bytecode = kept",
@@ -274,8 +275,3 @@ def _code(target: str) -> str:
 
 def _start_words(python: str) -> list[str]:
     return ["/bin/sh", "-c", 'exec "$0" "$@"', python, "-W", "ignore", "-c"]
-
-
-def _package() -> str:
-    """The folder (or the place in a zip) that is the package ``mltop``."""
-    return os.path.dirname(os.path.dirname(os.path.abspath(mltop.probes.__file__)))  # noqa: PTH100, PTH120

@@ -168,7 +168,8 @@ class ProbeRun(Run):
 
     def _collect(self, collective: Collective) -> None:
         joined = collective.assemble()
-        on_cpu = bool(joined) and self._on_cpu(joined)
+        of_cpus = any("cpu" in self._board.kinds(node) for node in joined)
+        on_cpu = of_cpus or (bool(joined) and self._wanted.backend == "gloo")
         if self._wanted.kind == "pairs":
             if len(joined) > 1:
                 self._pairs = search(collective, self._context, joined, on_cpu)
@@ -183,9 +184,6 @@ class ProbeRun(Run):
         for node, why in measured.failures.items():
             if not self._board.has_failed(node) and not self.cancelled:
                 self._board.fail_node(node, why, stage="measure")
-
-    def _on_cpu(self, nodes: Sequence[str]) -> bool:
-        return self._wanted.backend == "gloo" or any("cpu" in self._board.kinds(node) for node in nodes)
 
     def _judged(self) -> ProbeReport:
         measured = reports.Measured(self._board, self._collective, self._times, self._pairs, self._context.nodes)

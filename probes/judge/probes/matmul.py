@@ -230,17 +230,13 @@ def _accusation(rated: RatedMatmul, neighbours: _Neighbours) -> Reason | None:
         return None
     others = neighbours.of(rated.result)
     lowered = lowered_limit(load_phase(rated.result), known(map(load_phase, others)))
-    if rated.slow or (below and lowered is not None and _limit_differs(rated.result, others)):
+    # A limit that all have is a decision, not a fault: most others may draw more.
+    limit, limits = _limit_w(rated.result), known(map(_limit_w, others))
+    differs = limit is not None and 2 * sum(watts > limit for watts in limits) > len(limits)
+    if rated.slow or (below and lowered is not None and differs):
         return explain(rated.result, others)
     fault = hardware_fault(rated.result, others) if rated.peers.slow is None else None
     return explain(rated.result, others) if fault is not None and fault.fault else None
-
-
-def _limit_differs(result: MatmulResult, others: list[MatmulResult]) -> bool:
-    """Whether most others may draw more than this one: a limit that all have is a decision, not a fault."""
-    limit = _limit_w(result)
-    limits = known(map(_limit_w, others))
-    return limit is not None and 2 * sum(watts > limit for watts in limits) > len(limits)
 
 
 def _suspect(rated: RatedMatmul) -> Suspect:
