@@ -11,6 +11,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Callable, Protocol, TypeVar
 
+from mltop.probes.active.supervisor.pythons import probe_of
 from mltop.probes.collect.dcgm import DcgmSource, without_filled
 from mltop.probes.collect.host import HostSource
 from mltop.probes.collect.kernel_log import KernelLogSource, with_nvml_events
@@ -36,7 +37,6 @@ from mltop.probes.model import (
     RankSample,
     Sample,
 )
-from mltop.probes.model.probe_kinds import probe_of
 from mltop.probes.model.sample import traffic_of
 from mltop.probes.system.paths import proc
 

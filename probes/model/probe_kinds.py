@@ -83,15 +83,6 @@ def total_s(child: str, ordered_s: Mapping[str, float]) -> float:
     return sum({**row.stages_s, **ordered_s}.values()) if row.total_s is None else row.total_s
 
 
-MARK = "mltop-probe"  # the argument by which processes of probes are known; kind and key follow it
-
-
-def probe_of(argv: list[str]) -> tuple[str, str] | None:
-    """Kind and key, for a process of a probe or one that was forked from it."""
-    kind_and_key = argv[argv.index(MARK) + 1 :] if MARK in argv else []
-    return (kind_and_key[0], kind_and_key[1]) if len(kind_and_key) == 2 else None
-
-
 class DType(NamedTuple):
     """A data type of GEMMs. ``torch_name``: of torch's type; ``bytes``, ``output_bytes``: of an element of A and B, and
     of C. ``capability``, ``generation``: the first GPUs whose tensor cores have it (CUDA C++ programming guide,

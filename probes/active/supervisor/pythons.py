@@ -28,10 +28,10 @@ import mltop.probes
 from mltop.probes.active import endings
 from mltop.probes.active.supervisor.environment import JobProcess, NotTaken, activated_here, with_job
 from mltop.probes.active.supervisor.process import ProbeProcess
-from mltop.probes.model.probe_kinds import MARK
 from mltop.probes.system import as_root
 from mltop.probes.system.spawn import from_bundle, why_no_program
 
+MARK = "mltop-probe"  # the argument by which our processes are known; probe and key follow it
 ASK_S = 5.0
 LOOK_S = 30.0  # root's, at all files of a Python: 80,000 take 0.6 s, 3 s when none is cached, more on a busy machine
 VARIABLE = "MLTOP_PROBE_PYTHON"
@@ -249,6 +249,14 @@ def probe_command(python: str, target: str, kind: str, key: str) -> list[str]:
     deadline, not us. Run it in "/".
     """
     return [*_start_words(python), _code(target), MARK, kind, key]
+
+
+def probe_of(argv: list[str]) -> tuple[str, str] | None:
+    """Kind and key, for a process that ``probe_command`` started or that was forked from one."""
+    if MARK not in argv:
+        return None
+    kind_and_key = argv[argv.index(MARK) + 1 :]
+    return (kind_and_key[0], kind_and_key[1]) if len(kind_and_key) == 2 else None
 
 
 def _code(target: str) -> str:
