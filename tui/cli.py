@@ -311,7 +311,7 @@ def probe() -> None:
 
 @command(probe, *OF_PROBES, DTYPE)
 def matmul() -> None:
-    """Matrix products on every GPU: burst (as mamf-finder) and sustained, with clocks, power and bit errors."""
+    """Matrix products on every GPU: burst (mamf-finder's method) and sustained, with clocks, power and bit errors."""
 
 
 @command(

@@ -11,6 +11,7 @@ from mltop.probes.agent.caller import Terms
 from mltop.probes.agent.loop import Agent, exit_now
 from mltop.probes.agent.protocol import Wire
 from mltop.probes.system import as_root
+from mltop.probes.system.paths import trim_memory
 
 
 def main(argv: list[str] | None = None, received: bytes = b"") -> None:
@@ -31,6 +32,7 @@ def main(argv: list[str] | None = None, received: bytes = b"") -> None:
         wire=wire,
         terms=Terms(not options.unattended, options.silence, received),
     )
+    trim_memory()
     exit_now(agent.run())
 
 

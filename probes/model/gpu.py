@@ -156,8 +156,9 @@ class GpuSample:
 
     ``error_code``: the Fault behind ``error``, "" while the state is ok. ``last_seen_at`` (unix s) is when NVML last
     answered for it; a lost GPU keeps its identity and this time, and in ``processes`` those that held it then and still
-    live. ``memory_temperature_margin_c``: what is left until the GPU slows itself down for its memory's sake; where the
-    driver tells no limit of the memory's own, at least so much (see collect/nvml/limits.py).
+    live. ``temperature_margin_c``: to the nearer of the GPU's and its memory's limit, where the driver says so, else to
+    the GPU's slowdown. ``memory_temperature_margin_c``: to the memory's own limit, or at least so much where the driver
+    does not say that (see collect/nvml/readers/limits.py).
     """
 
     index: int

@@ -87,10 +87,12 @@ class DeviceResult:
 
 @dataclass
 class MatmulResult(DeviceResult):
-    """One device's GEMM rates. ``burst``: with a flush between GEMMs (mamf protocol); ``sustained``: back to back.
+    """One device's GEMM rates. ``burst``: with a flush between GEMMs (mamf-finder's method); ``sustained``: back to
+    back, up to the power limit.
 
-    ``shape``: M, N, K of burst; ``tflops_*`` of burst: mean (comparable with mamf-finder), median, 5th percentile and
-    best of ``iterations`` fresh ones. ``code_path``: the library and instruction set that did the work.
+    ``shape``: M, N, K of burst: that of mamf-finder's figure for the model, else the best of ``shapes_tried``;
+    ``tflops_*`` of burst: mean, median, 5th percentile and best of ``iterations`` fresh ones. ``code_path``: the
+    library and instruction set that did the work.
     ``burst_efficiency``, ``sustained_efficiency``: share of SMs x FLOP/clock x mean clock, filled in by the judge.
     ``corrupt_iterations`` of ``checked_iterations`` (``checked_pflop`` 10^15 FLOP) gave other bits than the first.
     ``still_heating``: in the warm-up's last third the clock was more than 2 % below that of its first.

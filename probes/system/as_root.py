@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Callable
 
+from mltop.probes.system import paths
 from mltop.probes.system.writable import EVERYBODY, Writer, in_time, is_shared, who_else, writer_of
 
 # Lists of folders and files with colons between them: what is safe in them is kept.
@@ -41,6 +42,9 @@ _LOOKED_AT_LATER = frozenset(("MLTOP_PROBE_PYTHON", "MLTOP_PY_SPY", "MLTOP_STATE
 _BETWEEN = re.compile(r"[\s:;,='\"{}\[\]()]+")
 _MOST_PIECES = 1000
 _INSTALLED = os.path.abspath(__file__).rsplit("/", 4)[0]  # where our packages are
+_NO_LOGIN = frozenset(("nologin", "false", "sync", "shutdown", "halt"))  # shells
+_LOCAL_USERS = frozenset(("files", "systemd", "compat", "altfiles", "extrausers"))  # nsswitch.conf(5)
+_NETWORKED = re.compile(r"nfs|cifs|smb|ceph|lustre|gpfs|beegfs|afs|9p|virtiofs|fuse|glusterfs|orangefs", re.ASCII)
 _ANSWER_S, _CLEAN_S = 2.0, 5.0  # for the look at what one variable leads to, and at all of them
 
 # What was left out of this process's own environment, and why, by name.
@@ -51,11 +55,11 @@ def is_root() -> bool:
     return os.geteuid() == 0
 
 
-def why_not(path: str) -> str:
+def why_not(path: str, ours: frozenset[int] = frozenset()) -> str:
     """Why root neither runs nor loads this file, "" when it may. What is not there is judged by who could make it."""
     if not is_root():
         return ""
-    writer = writer_of(path)
+    writer = writer_of(path, ours=ours)
     return "" if writer is None or _is_ours(path) else _told(writer)
 
 
@@ -95,17 +99,38 @@ def _chosen_to_import_from() -> set[str]:
     return chosen - {_INSTALLED}
 
 
+def only_roots() -> frozenset[int]:
+    """The device of the root directory where nobody but root can have written to it: no other account can log in, no
+    process is another user's, and no other machine has it. Other file systems may be shared with containers.
+    """
+    sources = re.findall(r"^passwd:(.*)", _text("/etc/nsswitch.conf"), re.MULTILINE)
+    if not _LOCAL_USERS.issuperset(re.sub(r"\[.*?\]", "", " ".join(sources)).split()):
+        return frozenset()
+    if any(user.pw_uid and os.path.basename(user.pw_shell) not in _NO_LOGIN for user in pwd.getpwall()):
+        return frozenset()
+    states = (_text(paths.proc(name, "status")) for name in os.listdir(paths.proc()) if name.isdigit())
+    if any(re.search(r"^Uid:.*[1-9]", state, re.MULTILINE) for state in states):
+        return frozenset()
+    mounts = [line.split() for line in _text("/proc/self/mountinfo").splitlines()]
+    kinds = [words[words.index("-") + 1] for words in mounts if words[4] == "/"]  # the last one hides the others
+    return frozenset() if not kinds or _NETWORKED.match(kinds[-1]) else frozenset((os.stat("/").st_dev,))
+
+
+def _text(path: str) -> str:
+    return _head(path, 1 << 20).decode(errors="replace")
+
+
 # Interpreters.
 
 
-def why_not_python(python: str, search: str | None = None) -> str:
+def why_not_python(python: str, search: str | None = None, ours: frozenset[int] = frozenset()) -> str:
     """Why root does not start this interpreter, a path or a name on PATH (``search``, or our own); "" when it may, or
     when there is none. What it would load is ``Look``'s.
     """
     program = _program(python, search)
     if not is_root() or not program or (program == sys.executable and _is_ours(program)):
         return ""
-    return why_not(program) or next(filter(None, map(why_not, _named_in_script(program))), "")
+    return next(filter(None, (why_not(path, ours) for path in (program, *_named_in_script(program)))), "")
 
 
 def _program(python: str, search: str | None) -> str:
@@ -116,12 +141,15 @@ def _program(python: str, search: str | None) -> str:
 
 
 class Look:
-    """Looks at everything that an interpreter loads: the standard library, its virtual environment, installed packages.
-    Every folder is looked at once. ``stop``: asked now and then; ``limit_s``: for all looks together.
+    """Looks at everything that an interpreter loads: itself, its libraries, the standard library, installed packages,
+    and what leads to them. Every folder is looked at once. ``stop``: asked now and then; ``limit_s``: for all looks
+    together; ``trust``: the user has said that others may change all of it.
     """
 
-    def __init__(self, stop: Callable[[], bool], limit_s: float) -> None:
+    def __init__(self, stop: Callable[[], bool], limit_s: float, trust: bool = False) -> None:
         self._stop = stop
+        self._ours = only_roots() if is_root() and not trust else frozenset()
+        self._trust = trust
         self._left_s = limit_s
         self._until_s = 0.0
         self._seen: set[tuple[int, int]] = set()
@@ -137,7 +165,7 @@ class Look:
         return self._in_time(lambda: self._loaded(folders))
 
     def _in_time(self, look: Callable[[], str | None]) -> str:
-        if not is_root():
+        if self._trust or not is_root():
             return ""
         began_s = time.monotonic()
         self._until_s = began_s + self._left_s
@@ -149,12 +177,12 @@ class Look:
         program = _program(python, search)
         if not program or (program == sys.executable and _is_ours(program)):
             return ""
-        return why_not_python(program) or self._loaded(_folders_of(program))
+        return why_not_python(program, ours=self._ours) or self._loaded(_loaded_by(program))
 
     def _loaded(self, folders: Iterable[str]) -> str | None:
         """As ``why_not_loaded``; None when there was no time for all of it."""
         for folder in folders:
-            why = why_not(folder)
+            why = why_not(folder, self._ours)
             writer = None if why or _is_ours(folder) else self._writer_below(folder)
             if why or writer is not None:
                 return why or _told(writer)
@@ -176,15 +204,30 @@ class Look:
             except OSError as error:
                 return Writer(path, f"cannot be looked at: {error.strerror}")
             self._seen.add(inode)
-            if is_shared(path):  # an empty one, too: what they put there is imported next time
+            if is_shared(path, self._ours):  # an empty one, too: what they put there is imported next time
                 return Writer(path, EVERYBODY)
             for entry in entries:
-                writer = _writer_of_entry(entry)
+                writer = self._writer_of_entry(entry)
                 if writer is not None:
                     return writer
                 if entry.is_dir():
                     waiting.append(entry.path)
         return None
+
+    def _writer_of_entry(self, entry: os.DirEntry[str]) -> Writer | None:
+        try:
+            status = entry.stat(follow_symlinks=False)
+            if entry.name.endswith(".lock") and stat.S_ISREG(status.st_mode):
+                return None  # nothing that is imported or run: package managers leave them behind
+            who = "" if status.st_dev in self._ours else who_else(entry.path, status)
+        except OSError as error:
+            who = f"cannot be looked at: {error.strerror}"
+        if who:
+            return Writer(entry.path, who)
+        if entry.is_symlink():
+            return writer_of(entry.path, ours=self._ours)
+        named = _named_in_pth(entry.path) if entry.name.endswith(".pth") else []
+        return next(filter(None, (writer_of(path, ours=self._ours) for path in named)), None)
 
 
 def _named_in_script(program: str) -> list[str]:
@@ -202,47 +245,33 @@ def _head(path: str, most_bytes: int) -> bytes:
         return b""
 
 
-def _folders_of(program: str) -> list[str]:
-    """Where an interpreter's own modules and libraries may be (documentation of site and venv)."""
+def _loaded_by(program: str) -> list[str]:
+    """Where an interpreter's settings, modules and libraries may be (documentation of site, venv and sys.path)."""
     import glob
 
-    folders: dict[str, None] = {}
+    found: dict[str, None] = {}
     prefixes = []
     for path in dict.fromkeys((program, os.path.realpath(program))):
-        prefix = os.path.dirname(os.path.dirname(path))
-        prefixes.append(prefix)
-        if os.path.exists(f"{prefix}/pyvenv.cfg"):
-            folders[prefix] = None
-            prefixes += [os.path.dirname(home) for home in _homes(f"{prefix}/pyvenv.cfg")]
+        binaries = os.path.dirname(path)
+        prefixes.append(os.path.dirname(binaries))
+        names = (f"{prefixes[-1]}/pyvenv.cfg", f"{binaries}/pyvenv.cfg", f"{binaries}/pybuilddir.txt")
+        settings = [name for name in names if os.path.exists(name)]
+        found.update(dict.fromkeys(settings))
+        prefixes += [os.path.dirname(home) for name in settings for home in _homes(name)]
     if "/usr" in prefixes:
         prefixes.append("/usr/local")  # Debian's Python looks there
     for prefix in prefixes:
-        for pattern in ("lib*/python3*", "lib/libpython*"):
-            folders.update(dict.fromkeys(sorted(glob.glob(f"{glob.escape(prefix)}/{pattern}"))))
-    return list(folders)
+        for pattern in ("lib*/python3*", "lib*/lib*.so*"):
+            found.update(dict.fromkeys(sorted(glob.glob(f"{glob.escape(prefix)}/{pattern}"))))
+    return list(found)
 
 
 def _homes(settings: str) -> Iterator[str]:
     """The folder of the interpreter that a virtual environment was made from."""
-    lines = _head(settings, 65_536).decode(errors="replace").splitlines()
-    for line in lines:
+    for line in _text(settings).splitlines():
         name, equals, value = line.partition("=")
         if equals and name.strip().lower() == "home" and os.path.isabs(value.strip()):
             yield value.strip()
-
-
-def _writer_of_entry(entry: os.DirEntry[str]) -> Writer | None:
-    try:
-        who = who_else(entry.path, entry.stat(follow_symlinks=False))
-    except OSError as error:
-        who = f"cannot be looked at: {error.strerror}"
-    if who:
-        return Writer(entry.path, who)
-    if entry.is_symlink():
-        return writer_of(entry.path)
-    if entry.name.endswith(".pth"):
-        return next(filter(None, map(writer_of, _named_in_pth(entry.path))), None)
-    return None
 
 
 def _named_in_pth(path: str) -> list[str]:

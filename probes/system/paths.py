@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 
 SYSROOT = os.environ.get("MLTOP_SYSROOT", "").rstrip("/")
@@ -15,3 +16,8 @@ def proc(*parts: object) -> str:
 def sys(*parts: object) -> str:
     """Path below /sys."""
     return "/".join((SYSROOT + "/sys", *map(str, parts)))
+
+
+def trim_memory() -> None:
+    """For long-lived processes that have loaded their modules: compiling those without bytecode took 8 MiB. glibc."""
+    getattr(ctypes.CDLL(None), "malloc_trim", int)(0)

@@ -36,11 +36,12 @@ class Writer:
         return f"{self.path} {self.who}"
 
 
-def writer_of(path: str, shared: bool = False) -> "Writer | None":
+def writer_of(path: str, shared: bool = False, ours: "frozenset[int]" = frozenset()) -> "Writer | None":
     """Who else may change what lies at this absolute path, None when nobody may. What is not there is judged by who
     could make it.
 
     ``shared``: the last folder may be one like /tmp, where everybody makes entries and changes only his own.
+    ``ours``: devices of file systems that nobody else can write to, whatever the modes of their files.
     """
     left = [*reversed(path.split("/")), "/"]  # from the root on, which is looked at like every other folder
     folder, links = "", 0
@@ -57,10 +58,10 @@ def writer_of(path: str, shared: bool = False) -> "Writer | None":
             status = os.lstat(here)
             target = os.readlink(here) if stat.S_ISLNK(status.st_mode) else ""
         except (FileNotFoundError, NotADirectoryError):
-            return Writer(folder, EVERYBODY) if is_shared(folder) else None
+            return Writer(folder, EVERYBODY) if is_shared(folder, ours) else None
         except OSError as error:
             return Writer(here, f"cannot be looked at: {error.strerror}")
-        who = who_else(here, status)
+        who = "" if status.st_dev in ours else who_else(here, status)
         if not who and status.st_dev not in devices:
             devices.add(status.st_dev)
             who = whose_file_system(status.st_dev)
@@ -74,7 +75,7 @@ def writer_of(path: str, shared: bool = False) -> "Writer | None":
             return Writer(path, "leads in a circle")
         left += reversed(target.split("/"))
         folder = "/" if target.startswith("/") else folder
-    return Writer(folder, EVERYBODY) if is_shared(folder) and not shared else None
+    return Writer(folder, EVERYBODY) if is_shared(folder, ours) and not shared else None
 
 
 def who_else(path: str, status: "os.stat_result") -> str:
@@ -94,9 +95,10 @@ def who_else(path: str, status: "os.stat_result") -> str:
     return ""
 
 
-def is_shared(folder: str) -> bool:
+def is_shared(folder: str, ours: "frozenset[int]" = frozenset()) -> bool:
     """Whether others may make entries in a folder of ours or root's that has the sticky bit."""
-    mode = os.lstat(folder).st_mode
+    status = os.lstat(folder)
+    mode = 0 if status.st_dev in ours else status.st_mode
     return stat.S_ISDIR(mode) and bool(mode & stat.S_ISVTX) and bool(mode & (stat.S_IWOTH | stat.S_IWGRP))
 
 

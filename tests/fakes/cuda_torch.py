@@ -17,8 +17,17 @@ def tflops(k: int, blas: str) -> float:
     return (200 if blas == "cublaslt" else 100) * k / (k + 1000)
 
 
+class _Flushed(torch.Tensor):
+    gpu: CudaTorch
+
+    def zero_(self) -> torch.Tensor:
+        self.gpu.is_flushed = True
+        return self
+
+
 class CudaTorch:
-    """``log``: what was asked of the GPU, in order.
+    """``log``: what was asked of the GPU, in order; ``before``: of each GEMM its K, and whether the cache was emptied
+    right before it.
 
     ``wrong_from``: of the GEMMs since cuBLASLt was chosen, the first whose output has a wrong bit, as all after it,
     whatever library they are done with.
@@ -26,6 +35,8 @@ class CudaTorch:
 
     def __init__(self, capability: tuple[int, int] = (9, 0), free_bytes: int = 8 << 30, wrong_from: int = 0) -> None:
         self.log: list[str] = []
+        self.before: list[tuple[int, bool]] = []
+        self.is_flushed = False
         self.blas = "default"
         self.at_s = 0.0  # the GPU's clock: only GEMMs take time
         self._wrong_from = wrong_from
@@ -67,12 +78,23 @@ class CudaTorch:
     def __getattr__(self, name: str) -> Any:
         return getattr(torch, name)
 
+    def empty(self, *size: int, **options: Any) -> torch.Tensor:
+        """A buffer of bytes is there to empty the cache."""
+        made = torch.empty(*size, **options)
+        if options.get("dtype") is not torch.int8:
+            return made
+        flushed = made.as_subclass(_Flushed)
+        flushed.gpu = self
+        return flushed
+
     def mm(self, a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
         torch.mm(a, b, out=out)
         self._gemms += 1
         if 0 < self._wrong_from <= self._gemms:
             out.view(-1).view(torch.int16)[5] ^= 1
         (m, k), n = a.shape, b.shape[1]
+        self.before.append((k, self.is_flushed))
+        self.is_flushed = False
         self.at_s += 2 * m * n * k / tflops(k, self.blas) / 1e12
         return out
 

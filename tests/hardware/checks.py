@@ -18,12 +18,14 @@ class NotTriedError(Exception):
 class Told:
     """What a second source says. ``value`` None: nothing, and ``why``.
 
-    ``unsupported``: it says itself that this GPU or driver has no such thing (nvidia-smi's "N/A").
+    ``unsupported``: it says itself that this GPU or driver has no such thing (nvidia-smi's "N/A"). ``least``: it may
+    be more.
     """
 
     value: Any = None
     why: str = ""
     unsupported: bool = False
+    least: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ def between(
         return Check(name, "agrees" if same else "differs", ours, told.value, "", unit, details)
     ends = sorted(one.value for one in (before, after) if one.value is not None)
     low, high = ends[0], ends[-1]
-    same = low - slack <= ours <= high + slack
+    same = low - slack <= ours and (told.least or ours <= high + slack)
     details["slack"] = slack
     return Check(name, "agrees" if same else "differs", ours, {"low": low, "high": high}, "", unit, details)
 

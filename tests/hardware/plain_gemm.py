@@ -11,6 +11,7 @@ import json
 import os
 import random
 import select
+import statistics
 import sys
 import time
 
@@ -19,7 +20,7 @@ STEP, MOST = 1024, 16384
 WARM_UPS, ITERATIONS = 50, 100  # mamf-finder's
 HOT = (8192, 8192, 8192)
 FINALS = 13  # shapes that are measured again
-MEAN_S = 2.0  # for a rate of the task "rates"
+MEAN_S = 3.0  # for a rate of the task "rates"
 BATCH_S = 0.1
 FORMATS = {"bf16": "bfloat16", "fp16": "float16", "tf32": "float32", "fp32": "float32", "fp8": "float8_e4m3fn"}
 
@@ -88,6 +89,15 @@ class Gemms:
         each_s = 2 * m * n * k / self.mean_tflops(shape, 1, 1) / 1e12
         iterations = max(10, min(ITERATIONS, int(most_s / 1.5 / each_s)))
         return self.mean_tflops(shape, iterations * WARM_UPS // ITERATIONS, iterations), iterations
+
+    def settled_mean(self, shape, seconds):
+        """The same over and over, of the second half the median: after a load without a pause the clock rises for a
+        second.
+        """
+        means, began_s = [], time.perf_counter()
+        while not means or time.perf_counter() - began_s < seconds:
+            means.append(self.careful_mean(shape, seconds / 4)[0])
+        return statistics.median(means[len(means) // 2 :])
 
     def back_to_back(self, shape, seconds):
         """TFLOPS by the host's clock, and by the GPU's."""
@@ -208,7 +218,7 @@ def rates(torch, order):
             prefer(torch, "cublas")
             gemms.back_to_back(shapes[-1], order["warm_s"])
             prefer(torch, order["libraries"].get(kind) or "cublas")
-            means = [gemms.careful_mean(shape, MEAN_S)[0] for shape in shapes]
+            means = [gemms.settled_mean(shape, MEAN_S) for shape in shapes]
             prefer(torch, "cublas")
             host, gpu = gemms.back_to_back(shapes[-1], order["rates_s"])
         except (RuntimeError, AttributeError, TypeError, ValueError) as error:

@@ -150,9 +150,12 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def matmul_options(dtype: str) -> dict[str, Any]:
-    """As `mltop probe matmul --dtype` asks for it: the nodes are told the shapes that were best anywhere."""
-    best = [list(peak.best_shapes[dtype]) for peak in PEAKS if dtype in peak.best_shapes]
-    return {"dtype": dtype, "first_shapes": [shape for place, shape in enumerate(best) if shape not in best[:place]]}
+    """As `mltop probe matmul --dtype` asks for it, which needs more than torch's Python has."""
+    rows = [peak for peak in PEAKS if dtype in peak.best_shapes]
+    reliable = [peak for peak in rows if peak.is_sure(f"mamf.{dtype}")]
+    published = {number: list(peak.best_shapes[dtype]) for peak in reliable for number in peak.ids}
+    first_shapes = [list(shape) for shape in dict.fromkeys(peak.best_shapes[dtype] for peak in rows)]
+    return {"dtype": dtype, "published": published, "first_shapes": first_shapes}
 
 
 def library_of(result: dict[str, Any]) -> str:

@@ -116,6 +116,7 @@ OF_PROBES: tuple[Option, ...] = (
     click.option("--gpus", type=gpus, metavar="LIST", help="These only: indexes or UUIDs."),
     click.option("--force", is_flag=True, help="Also GPUs in use; the node's name must be typed."),
     click.option("--torch-python", type=program, metavar="PATH", help="Python with torch, on the nodes."),
+    click.option("--trust-python", is_flag=True, help="As root: also one that other users can change."),
     JSON,
     click.option("-v", "--verbose", is_flag=True, help="Every device, also those that are alike."),
 )

@@ -30,14 +30,20 @@ FLUSH_BYTES = 256 << 20  # mamf-finder's: more than any L2
 _LOOK_S = 0.1  # at each cube: the best of several GEMMs, as threads of others hold one up for milliseconds
 _PAUSE_S = 0.2
 _SECONDS = {"warm": 2.0, "scan": 3.0, "burst": 1.0, "sustained": 3.0}
+# Before a burst that is compared with mamf-finder's figure: its warm-ups, and the time in which the clock rises from
+# where the load without a pause held it (an H100 by some 100 MHz in 0.2 s) to where it stays between flushes.
+_WARM_UPS, _SETTLE_S = 50, 1.0
 _LONGEST_OF_CPUS_S = {"warm": 1.0, "scan": 1.5, "burst": 1.5, "sustained": 2.0}
 
 
 @dataclass
 class Plan:
-    """``least_burst``: GEMMs of the burst at least; ``scan_iterations``: of each shape."""
+    """``published``: the shape of mamf-finder's figure for this GPU; without one, a scan that begins with
+    ``first_shapes`` finds the best. ``least_burst``: GEMMs of the burst at least; ``scan_iterations``: of each shape.
+    """
 
     dtype: str = DTYPES[0].name
+    published: Sequence[int] = ()
     first_shapes: Sequence[Sequence[int]] = ()
     seconds: dict[str, float] = field(default_factory=lambda: dict(_SECONDS))
     memory_cap_bytes: int = GPU_CAP_BYTES
@@ -49,12 +55,15 @@ class Plan:
 def plan(order: Order) -> Plan:
     """Raises ValueError and TypeError for options that are none."""
     options: dict[str, Any] = order.options
-    is_cpu = order.devices[0].kind == "cpu"
+    device = order.devices[0]
+    is_cpu = device.kind == "cpu"
+    published = dict(options.get("published") or {}) if device.kind == "gpu" else {}  # no figure is of a MIG instance
     seconds = {**_SECONDS, **{name: float(value) for name, value in (options.get("seconds") or {}).items()}}
     if is_cpu:
         seconds = {name: min(value, _LONGEST_OF_CPUS_S.get(name, value)) for name, value in seconds.items()}
     return Plan(
         dtype=str(options.get("dtype") or DTYPES[0].name),
+        published=published.get(device.pci_device) or (),
         # Shapes known from GPUs would keep processors busy for minutes.
         first_shapes=options.get("shapes" if is_cpu else "first_shapes") or (),
         seconds=seconds,
@@ -145,28 +154,19 @@ def _measure(order: Order, plan: Plan, meter: PhaseMeter, progress: Progress) ->
 
 def measure_gpu(device: Device, plan: Plan, meter: PhaseMeter, progress: Progress) -> MatmulResult:
     room = _room(device, plan)
-    steady = shapes.sustained(room)
-    named = shapes.known(plan.first_shapes, room)
-    first = shapes.first_round(device.multiprocessors or 1, room)
+    steady, published = shapes.sustained(room), shapes.known([plan.published], room)
+    named = published or shapes.known(plan.first_shapes, room)
+    first = [] if published else shapes.first_round(device.multiprocessors or 1, room)
     tried = [steady, *named, *first]
-    tried += shapes.second_round(tried, room, len(tried))
+    tried += [] if published else shapes.second_round(tried, room, len(tried))
     inputs = Inputs(device, plan.dtype, plan.seed, shapes.most_numbers(tried))
     stages = _Stages(device, plan, meter, progress, inputs.buffers(tried))
     stages.result.upload_intact = inputs.intact
     progress.begin("warm")
-    took_s = stages.warm(steady)
-    progress.begin("scan")
-    each_s = plan.seconds["scan"] / shapes.TRIED_ABOUT / (plan.scan_iterations + 2)
-    flop_per_s = steady.flop / took_s
-    with meter.phase("scan"):
-        scan, count = stages.scan(), len(named) + shapes.TRIED_ABOUT
-        stages.try_shapes(scan, (named + shapes.affordable(first, flop_per_s, each_s)) or [steady], count)
-        second = shapes.second_round(scan.ranking(), room)
-        stages.try_shapes(scan, shapes.affordable(second, flop_per_s, each_s), count)
-        best = scan.best().shape
-        library = stages.better_library(best)
+    flop_per_s = steady.flop / stages.warm(steady)
+    best, library = (published[0], "") if published else stages.best(named, first, steady, room, flop_per_s)
     stages.result.code_path = code_path.of_gpu(device.torch, plan.dtype, library)
-    stages.burst(best)
+    stages.burst(best, _SETTLE_S if published else 0.0)
     if library:  # the choice is a matter of 1 %: GPUs are compared with one library
         device.torch.backends.cuda.preferred_blas_library("cublas")
     stages.sustain(steady)
@@ -224,6 +224,20 @@ class _Stages:
         self.result.still_heating = self._meter.still_heating("warm")
         return took_s
 
+    def best(
+        self, named: list[Shape], first: list[Shape], steady: Shape, room: Room, flop_per_s: float
+    ) -> tuple[Shape, str]:
+        """The fastest shape in the time for it, and the library that is better for it, "" for torch's choice."""
+        self._progress.begin("scan")
+        each_s = self._plan.seconds["scan"] / shapes.TRIED_ABOUT / (self._plan.scan_iterations + 2)
+        with self._meter.phase("scan"):
+            scan, count = self.scan(), len(named) + shapes.TRIED_ABOUT
+            self.try_shapes(scan, (named + shapes.affordable(first, flop_per_s, each_s)) or [steady], count)
+            second = shapes.second_round(scan.ranking(), room)
+            self.try_shapes(scan, shapes.affordable(second, flop_per_s, each_s), count)
+            best = scan.best().shape
+            return best, self.better_library(best)
+
     def scan(self) -> Scan:
         return Scan(self._device, self._run, self._buffers.operands, self._plan.seconds["scan"])
 
@@ -256,8 +270,8 @@ class _Stages:
         burst.warm_up(2)
         return rates(shape.flop, burst.times(self._plan.scan_iterations)).median
 
-    def burst(self, shape: Shape) -> None:
-        """The winner again, with fresh iterations: the best of many tries is partly luck."""
+    def burst(self, shape: Shape, settle_s: float = 0.0) -> None:
+        """With fresh iterations: the best of many tries is partly luck. ``settle_s``: of the same load before it."""
         self._progress.begin("burst", str(shape))
         burst = self._burst(shape, self._checker(shape))
 
@@ -265,6 +279,8 @@ class _Stages:
             self._progress.tell(fraction, f"burst {tflops_words(rates(shape.flop, times_s).median)}")
 
         burst.warm_up(2)
+        if settle_s:
+            self._burst(shape).times_for(settle_s, _WARM_UPS, lambda *_: None)
         with self._meter.phase("burst"):
             times_s = burst.times_for(self._plan.seconds["burst"], self._plan.least_burst, tell)
         measured, result = rates(shape.flop, times_s), self.result

@@ -16,7 +16,7 @@ def of_cpu(torch: Any, dtype: str, cores: int) -> str:
     settings = torch.__config__.show()
     onednn = _supported_by_onednn(torch, dtype)
     library = _onednn(settings) if onednn else "torch's own kernels" if DTYPE_OF[dtype].units else _blas(settings)
-    words = [library, instructions(torch, dtype, cpu_flags())]
+    words = [library, instructions(torch, dtype, frozenset((cpu_info("flags") or cpu_info("Features")).split()))]
     vendor = cpu_info("vendor_id")
     if library.startswith("MKL") and vendor not in ("", "GenuineIntel"):
         words.append(f"MKL takes AVX2 kernels on {vendor}")
@@ -51,10 +51,6 @@ def instructions(torch: Any, dtype: str, flags: frozenset[str]) -> str:
 def versions(torch: Any) -> dict[str, str]:
     settings = torch.__config__.show()
     return {"torch": str(torch.__version__), "blas": _blas(settings), "onednn": _onednn(settings)}
-
-
-def cpu_flags() -> frozenset[str]:
-    return frozenset((cpu_info("flags") or cpu_info("Features")).split())
 
 
 def _supported_by_onednn(torch: Any, dtype: str) -> bool:

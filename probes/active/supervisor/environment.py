@@ -110,7 +110,11 @@ def _witness(pid: int, folder: int) -> JobProcess:
         argv0=argv0 if _is(program, argv0) else "",
         python=os.readlink("exe", dir_fd=folder),
         activated=tuple(variables[name] for name in _ACTIVATED if variables.get(name)),
-        variables={name: value for name, value in variables.items() if _may_be_taken(name)},
+        variables={
+            name: value
+            for name, value in variables.items()
+            if name in _OF_ITS_PYTHON or (name.startswith(_OF_THE_CLUSTER) and name not in _NOT_TAKEN)
+        },
     )
 
 
@@ -121,10 +125,6 @@ def _is(program: os.stat_result, path: str) -> bool:
     except OSError:
         return False
     return file is not None and os.path.samestat(program, file)
-
-
-def _may_be_taken(name: str) -> bool:
-    return name in _OF_ITS_PYTHON or (name.startswith(_OF_THE_CLUSTER) and name not in _NOT_TAKEN)
 
 
 def activated_here() -> list[str]:

@@ -50,7 +50,10 @@ class ProbeProcess:
     ) -> None:
         far_end, self._lifeline = os.pipe()
         try:
-            self._guard = self._start_guard(far_end)
+            nothing = subprocess.DEVNULL
+            self._guard = subprocess.Popen(
+                _GUARD, cwd="/", stdin=far_end, stdout=nothing, stderr=nothing, start_new_session=True
+            )
             self.started_s = time.monotonic()
             pipe = subprocess.PIPE
             self._process = start_child(command, env=dict(env), cwd="/", stdin=pipe, stderr=pipe)
@@ -78,10 +81,6 @@ class ProbeProcess:
 
     def _files(self) -> Iterator[IO[bytes]]:
         return filter(None, (self._process.stdin, self._process.stdout, self._process.stderr))
-
-    def _start_guard(self, far_end: int) -> subprocess.Popen[bytes]:
-        nothing = subprocess.DEVNULL
-        return subprocess.Popen(_GUARD, cwd="/", stdin=far_end, stdout=nothing, stderr=nothing, start_new_session=True)
 
     def _tie(self, far_end: int) -> None:
         with contextlib.suppress(OSError):  # a sandbox without it: the death signal and the end of stdin remain

@@ -3,7 +3,8 @@
 In this order: the one that was named (by the request, or MLTOP_PROBE_PYTHON), the one of a running training process,
 the one of the environment that the agent was started in, the agent's own, python3 on PATH. Each is asked in a process
 of its own (some 50 ms) whether it would find torch, and what torch/version.py says. The first that will do is taken.
-Root asks none that others could change, with anything that it loads (``as_root.py``), whoever named it.
+Root asks none that others could change, with anything that it loads (``as_root.py``), whoever named it, unless the user
+says that they may.
 
 It then runs ``main()`` of a module of ours. It has its own site-packages, where torch is, and must not get ours: of
 everything that this process can import it sees the package ``mltop`` alone, as a module object with a path. That works
@@ -39,7 +40,11 @@ _MOST_SAID = 3
 _ACTIVATED_HERE = "activated where the agent was started"
 _ANSWER = b"mltop-torch "  # start-up files of a Python may print, too
 _FIX = f"name one that has it: --torch-python PATH (or export {VARIABLE}=PATH on the node)"
-_FIX_ROOT = "run the probe as the user whose Python it is, or name one that only root can change: --torch-python PATH"
+_FIX_ROOT = (
+    "run the probe as the user whose Python it is, or name one that only root can change: --torch-python PATH; "
+    "to run one that others can change: --torch-python PATH --trust-python"
+)
+_LED_TO_PYTHONS = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX")
 
 # For any Python 3: what is older than 3.9 has to say so. Of torch nothing is run, of version.py the plain assignments
 # are read: nobody has looked yet at where it was found.
@@ -109,11 +114,13 @@ def find_torch(
     cancelled: threading.Event,
     *,
     not_taken: Sequence[NotTaken] = (),
+    trust: bool = False,
 ) -> TorchPython | None:
     """The first Python with a torch that can use the devices; None when cancelled. Raises NoTorch.
 
     ``named``: in the request, "" for none. One that was named must do: no other is looked for. ``jobs``: a process of
-    each training job that runs here; ``not_taken``: those whose Python is not for us.
+    each training job that runs here; ``not_taken``: those whose Python is not for us. ``trust``: root runs it whoever
+    can change it.
     """
     reasons: list[str] = []
     fix = _FIX
@@ -123,7 +130,7 @@ def find_torch(
             reasons.append(f"{candidate.path[:100]!r} ({candidate.origin}) {why}")
             continue
         environ, left_out = with_job(candidate.job or (jobs[0] if jobs else None), candidate.job is not None)
-        look = as_root.Look(cancelled.is_set, LOOK_S)
+        look = as_root.Look(cancelled.is_set, LOOK_S, trust)
         why = look.why_not_python(candidate.path, environ.get("PATH"))
         answer = {} if why else ask(candidate.path, environ, cancelled)
         # A script has become the interpreter, which finds modules where it likes.
@@ -147,6 +154,10 @@ def find_torch(
             )
         reasons.append(f"{candidate.path} ({candidate.origin}): {why}")
     reasons += [] if named else [str(job) for job in not_taken[:_MOST_SAID]]
+    left_out = {} if named else {name: as_root.LEFT_OUT[name] for name in _LED_TO_PYTHONS if name in as_root.LEFT_OUT}
+    if left_out:
+        reasons.append(f"root looks for none where others can change it: {as_root.in_words(left_out)}")
+        fix = _FIX_ROOT
     raise NoTorch("no Python with a torch that will do: " + "; ".join(reasons), fix)
 
 
@@ -254,13 +265,14 @@ def _code(target: str) -> str:
         load = f"import runpy; main = runpy.run_path({target!r})['main']"
     else:
         load = f"from {target} import main"
+    package = os.path.dirname(os.path.dirname(os.path.abspath(mltop.probes.__file__)))  # noqa: PTH100, PTH120
     return "; ".join(
         (
             "import sys, types",
             "sys.path[:] = [entry for entry in sys.path if entry]",
             *([code] if (code := from_bundle(("mltop",)).rstrip("; ")) else []),  # psutil and pynvml are not for it
             "sys.modules['mltop'] = types.ModuleType('mltop')",
-            f"sys.modules['mltop'].__path__ = [{_package()!r}]",
+            f"sys.modules['mltop'].__path__ = [{package!r}]",
             "kept, sys.dont_write_bytecode = sys.dont_write_bytecode, True",
             load,
             "sys.dont_write_bytecode = kept",
@@ -271,8 +283,3 @@ def _code(target: str) -> str:
 
 def _start_words(python: str) -> list[str]:
     return ["/bin/sh", "-c", 'exec "$0" "$@"', python, "-W", "ignore", "-c"]
-
-
-def _package() -> str:
-    """The folder (or the place in a zip) that is the package ``mltop``."""
-    return os.path.dirname(os.path.dirname(os.path.abspath(mltop.probes.__file__)))  # noqa: PTH100, PTH120

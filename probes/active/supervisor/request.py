@@ -19,7 +19,8 @@ _KEY = re.compile(r"[!-~]{1,100}", re.ASCII)  # it stands in command lines and s
 @dataclass(frozen=True)
 class ProbeRequest:
     """``key`` names the run, equal on all of its nodes; ``kind``: of CHILDREN; ``gpus``: indexes, GPU- or MIG-UUIDs,
-    "cpu"; () means all. ``python``: that has torch, "" looks for one. ``total_s``: from the first process on.
+    "cpu"; () means all. ``python``: that has torch, "" looks for one; ``trust_python``: root runs it whoever can change
+    it. ``total_s``: from the first process on.
     """
 
     key: str
@@ -27,6 +28,7 @@ class ProbeRequest:
     gpus: tuple[str, ...] = ()
     force: bool = False
     python: str = ""
+    trust_python: bool = False
     options: dict[str, Any] = field(default_factory=dict)
     deadlines_s: dict[str, float] = field(default_factory=dict)
     total_s: float = 60.0
@@ -53,6 +55,7 @@ def request_from(args: Mapping[str, Any]) -> ProbeRequest:
         gpus=tuple(dict.fromkeys(str(gpu) for gpu in gpus)),
         force=bool(args.get("force", False)),
         python=python,
+        trust_python=bool(args.get("trust_python", False)),
         options=options,
         deadlines_s=deadlines_s,
         total_s=_seconds(args.get("total_s") or total_s(kind, deadlines_s), "total_s"),

@@ -116,7 +116,10 @@ class Supervisor:
             return
         for_gpus = any(target.gpu is not None for target in targets)
         try:
-            python = find_torch(turn.request.python, facts.jobs, for_gpus, cancelled, not_taken=facts.not_taken)
+            request = turn.request
+            python = find_torch(
+                request.python, facts.jobs, for_gpus, cancelled, not_taken=facts.not_taken, trust=request.trust_python
+            )
         except NoTorch as error:
             emit(ProbeEvent("failed", stage="find python", why=str(error), fix=error.fix))
             return

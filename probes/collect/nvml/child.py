@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.calls import Breadcrumb, NvmlError, load
 from mltop.probes.collect.timing import Backoff
+from mltop.probes.system.paths import trim_memory
 
 if TYPE_CHECKING:
     from mltop.probes.collect.nvml.device import Devices
@@ -180,4 +181,5 @@ def start_reader(crumb: Breadcrumb) -> Reader:
     # Imports pynvml, whose absence must come out of ``load`` as an answer, so it cannot stand at the top.
     from mltop.probes.collect.nvml.reader import Reader
 
+    trim_memory()
     return Reader(calls)

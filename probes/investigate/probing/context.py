@@ -38,6 +38,7 @@ class Context:
             "gpus": list(self.wanted.gpus),
             "force": self.wanted.force,
             "python": self.wanted.python,
+            "trust_python": self.wanted.trust_python,
             "options": options,
             "total_s": self.stop.deadline_s,
         }

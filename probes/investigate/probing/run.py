@@ -52,20 +52,25 @@ def deadline_s(wanted: ProbeWanted, nodes: Sequence[str]) -> float:
 
 
 def options_of(wanted: ProbeWanted) -> dict[str, object]:
-    """The ``options`` of the request. Nodes have no table of their own: the shapes that were best are sent."""
+    """The ``options`` of the request. Nodes have no table of their own: its shapes are sent."""
     options: dict[str, object] = {}
     if wanted.kind == "matmul":
-        options["dtype"] = wanted.dtype
-        options["first_shapes"] = best_shapes(wanted.dtype)
+        options.update(dtype=wanted.dtype, **shapes_of(wanted.dtype))
     if wanted.sizes_bytes:
         options["size_bytes"] = wanted.sizes_bytes[0]
     return options
 
 
-def best_shapes(dtype: str) -> list[list[int]]:
-    """The shapes (M, N, K) that mamf-finder found best on any product: few, and all are worth a try on each."""
-    shapes = dict.fromkeys(peak.best_shapes[dtype] for peak in PEAKS if dtype in peak.best_shapes)
-    return [list(shape) for shape in shapes]
+def shapes_of(dtype: str) -> dict[str, object]:
+    """The shapes (M, N, K) of mamf-finder's figures. ``published``: by PCI device id, those that a burst is compared
+    with; ``first_shapes``: all, few enough to be tried on any other model.
+    """
+    rows = [peak for peak in PEAKS if dtype in peak.best_shapes]
+    reliable = [peak for peak in rows if peak.is_sure(f"mamf.{dtype}")]
+    return {
+        "published": {number: list(peak.best_shapes[dtype]) for peak in reliable for number in peak.ids},
+        "first_shapes": [list(shape) for shape in dict.fromkeys(peak.best_shapes[dtype] for peak in rows)],
+    }
 
 
 class LocalProbe:
@@ -163,7 +168,8 @@ class ProbeRun(Run):
 
     def _collect(self, collective: Collective) -> None:
         joined = collective.assemble()
-        on_cpu = bool(joined) and self._on_cpu(joined)
+        of_cpus = any("cpu" in self._board.kinds(node) for node in joined)
+        on_cpu = of_cpus or (bool(joined) and self._wanted.backend == "gloo")
         if self._wanted.kind == "pairs":
             if len(joined) > 1:
                 self._pairs = search(collective, self._context, joined, on_cpu)
@@ -178,9 +184,6 @@ class ProbeRun(Run):
         for node, why in measured.failures.items():
             if not self._board.has_failed(node) and not self.cancelled:
                 self._board.fail_node(node, why, stage="measure")
-
-    def _on_cpu(self, nodes: Sequence[str]) -> bool:
-        return self._wanted.backend == "gloo" or any("cpu" in self._board.kinds(node) for node in nodes)
 
     def _judged(self) -> ProbeReport:
         measured = reports.Measured(self._board, self._collective, self._times, self._pairs, self._context.nodes)

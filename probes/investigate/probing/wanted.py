@@ -17,8 +17,9 @@ class ProbeWanted:
     """``nodes``, ``gpus`` (indexes or UUIDs): none means all. ``sizes_bytes``: none means the kind's own.
 
     ``ranks``: per node, 0: one per GPU, or what fits the cores. ``python``: that has torch on the nodes, "" looks for
-    one. ``backend``: nccl | gloo, "" takes what the devices need. ``deadline_s``: for everything, 0: the kind's own.
-    ``round_robin``: of pairs: every pair once. ``force``: also devices that somebody uses.
+    one; ``trust_python``: root runs it whoever can change it. ``backend``: nccl | gloo, "" takes what the devices need.
+    ``deadline_s``: for everything, 0: the kind's own. ``round_robin``: of pairs: every pair once. ``force``: also
+    devices that somebody uses.
     """
 
     kind: ProbeKind
@@ -33,6 +34,7 @@ class ProbeWanted:
     round_robin: bool = False
     force: bool = False
     python: str = ""
+    trust_python: bool = False
     deadline_s: float = 0.0
 
 

@@ -166,7 +166,7 @@ def group_subject(result: CollectiveResult) -> str:
 
 
 def matmul_key(result: MatmulResult, load: str) -> str:
-    """``matmul bf16 sustained 8192x8192x8192``, ``matmul bf16 burst``: the burst's shape is the best one found.
+    """``matmul bf16 sustained 8192x8192x8192``, ``matmul bf16 burst``: of any shape.
 
     On processors the threads belong to it.
     """

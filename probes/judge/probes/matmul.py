@@ -1,6 +1,7 @@
-"""Is a GPU slow at multiplying, and why: against its own history, then its peers, then the shipped table.
+"""Is a GPU slow at multiplying, and why: against its own history, then its peers, then the published figure.
 
-The table never accuses: software alone moves a GPU by 40 %. Rates are TFLOP/s, back to back where that was measured.
+Published figures accuse nobody: software alone moves a GPU by 40 %. Rates are TFLOP/s, back to back where that was
+measured.
 """
 
 from __future__ import annotations
@@ -8,10 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from mltop.probes.judge.probes.compare import PEER_GAP, Comparison, matmul_key
 from mltop.probes.judge.probes.corruption import clean_text, corrupt, unlike
 from mltop.probes.judge.probes.devices import (
+    NEAR_FIGURE,
     SENTENCES,
     Rated,
     alike,
@@ -24,6 +27,7 @@ from mltop.probes.judge.probes.devices import (
 )
 from mltop.probes.judge.probes.hardware.peaks import Peak, peak_of, peak_tflops
 from mltop.probes.judge.probes.reasons import (
+    HELD,
     Reason,
     at_power_limit,
     condition,
@@ -44,7 +48,10 @@ from mltop.probes.model.units import (
     tflops_words,
 )
 
-LOW_EFFICIENCY = 0.6  # of the multiprocessors' peak at their clock, back to back
+# Of the multiprocessors' peak at their clock, back to back: software is to blame below the first, and a GPU is good
+# above the second (an H100 does 0.91 to 0.94).
+LOW_EFFICIENCY, GOOD_EFFICIENCY = 0.6, 0.85
+SAME_LIMIT = 0.95  # of the model's power limit: with a lower one a published figure cannot be reached
 _EFFICIENT = ("bf16", "fp16", "fp8")  # types for which the figure above holds
 _VERSIONS = ("driver", "torch", "cuda", "cublas", "hip")
 SOME_OTHERS = 64  # of thousands, enough to tell what is usual
@@ -65,6 +72,14 @@ class RatedMatmul(Rated[MatmulResult]):
     @property
     def slower(self) -> float:
         return super().slower if self.slow else max(0.0, self.others.slower)
+
+
+class Published(NamedTuple):
+    """mamf-finder's figure for a model, and the ``share`` of it that a burst reached by the same method."""
+
+    tflops: float
+    share: float
+    model: str
 
 
 @dataclass
@@ -111,11 +126,14 @@ def judge_matmul(results: Sequence[MatmulResult], past: Sequence[PastResult] = (
 def with_efficiency(result: MatmulResult) -> MatmulResult:
     """A copy with its efficiencies: TFLOP/s over multiprocessors x FLOP/clock x mean SM clock of that phase.
 
-    None for processors, unknown models and types, and where the clock is unknown.
+    None for processors, unknown models and types, and where the clock is unknown. A clock that fell because the
+    power limit was reached does not show that the GPU was still heating up.
     """
     peak = None if result.kind == "cpu" else peak_of(result.name, result.pci_device)
+    warm = next((phase.throttle_share for phase in result.phases if phase.name == "warm"), {})
     return replace(
         result,
+        still_heating=None if warm.get("sw_power_cap", 0.0) >= HELD else result.still_heating,
         burst_efficiency=_efficiency(result, peak, "burst", result.burst_tflops),
         sustained_efficiency=_efficiency(result, peak, "sustained", result.sustained_tflops),
     )
@@ -127,6 +145,18 @@ def _efficiency(result: MatmulResult, peak: Peak | None, name: str, rate: float 
         return None
     top = peak_tflops(peak, result.dtype, result.multiprocessors, clock)
     return rate / top if top else None
+
+
+def published(result: MatmulResult) -> Published | None:
+    """None where the burst cannot be compared: no figure is reliable, or its shape or power limit is another one."""
+    peak = peak_of(result.name, result.pci_device) if result.kind == "gpu" else None
+    figure = None if peak is None else peak.mamf_tflops.get(result.dtype)
+    if peak is None or figure is None or result.burst_tflops is None or not peak.is_sure(f"mamf.{result.dtype}"):
+        return None
+    limit = next((phase.power_limit_w for phase in result.phases if phase.name == "burst"), None)
+    lowered = limit is not None and peak.power_w is not None and limit < SAME_LIMIT * peak.power_w
+    same = peak.best_shapes.get(result.dtype) == tuple(result.shape) and not lowered
+    return Published(figure, result.burst_tflops / figure, peak.name) if same else None
 
 
 # Who is accused.
@@ -200,17 +230,13 @@ def _accusation(rated: RatedMatmul, neighbours: _Neighbours) -> Reason | None:
         return None
     others = neighbours.of(rated.result)
     lowered = lowered_limit(load_phase(rated.result), known(map(load_phase, others)))
-    if rated.slow or (below and lowered is not None and _limit_differs(rated.result, others)):
+    # A limit that all have is a decision, not a fault: most others may draw more.
+    limit, limits = _limit_w(rated.result), known(map(_limit_w, others))
+    differs = limit is not None and 2 * sum(watts > limit for watts in limits) > len(limits)
+    if rated.slow or (below and lowered is not None and differs):
         return explain(rated.result, others)
     fault = hardware_fault(rated.result, others) if rated.peers.slow is None else None
     return explain(rated.result, others) if fault is not None and fault.fault else None
-
-
-def _limit_differs(result: MatmulResult, others: list[MatmulResult]) -> bool:
-    """Whether most others may draw more than this one: a limit that all have is a decision, not a fault."""
-    limit = _limit_w(result)
-    limits = known(map(_limit_w, others))
-    return limit is not None and 2 * sum(watts > limit for watts in limits) > len(limits)
 
 
 def _suspect(rated: RatedMatmul) -> Suspect:
@@ -294,7 +320,21 @@ def _alone(rated: RatedMatmul) -> str:
     text += " (held by its power limit, normal at full load)" if at_power_limit(phase) else ""
     if rated.history.slow is False:
         return f"{text}, as in its last {counted(rated.history.count, 'result')}"
-    return f"{text}, {'no figure' if rated.result.kind == 'cpu' else 'nothing'} to compare it with"
+    good = _why_good(rated.result)
+    nothing = f"{'no figure' if rated.result.kind == 'cpu' else 'nothing'} to compare it with"
+    return f"{text}, {f'good: {good}' if good else nothing}"
+
+
+def _why_good(result: MatmulResult) -> str:
+    """What shows that a single GPU does what its model should, "" when nothing does."""
+    figure = published(result)
+    if figure is not None and figure.share >= NEAR_FIGURE:
+        return f"burst {percent_words(figure.share)} of mamf-finder's {tflops_words(figure.tflops)}"
+    phase, efficiency = load_phase(result), result.sustained_efficiency
+    full_limit = at_power_limit(phase) and lowered_limit(phase, ()) is None
+    if full_limit and efficiency is not None and efficiency >= GOOD_EFFICIENCY:
+        return f"{percent_words(efficiency)} of its peak at that clock"
+    return ""
 
 
 def _software(group: Group) -> str:
@@ -355,13 +395,11 @@ def _power_limits(results: Sequence[MatmulResult]) -> Iterator[str]:
 
 
 def _against_table(results: Sequence[MatmulResult]) -> Iterator[str]:
-    """Burst beside mamf-finder's figure, for information."""
-    first = results[0]
-    peak = None if first.kind != "gpu" else peak_of(first.name, first.pci_device)
-    best = None if peak is None else peak.mamf_tflops.get(first.dtype)
-    rates = known(result.burst_tflops for result in results)
-    if peak is not None and best and rates:
-        share = percent_span_words(rate / best for rate in rates)
-        of = f"{share} of mamf-finder's {tflops_words(best)} on {peak.name}"
-        note = doubt(rates, best, peak.is_sure(f"mamf.{first.dtype}"), "versions of driver, torch and cuBLAS alone")
-        yield f"burst: {span(rates, tflops_words)}, {of}{note}"
+    """Bursts beside mamf-finder's figure."""
+    figures = known(map(published, results))
+    if figures:
+        of, rates = figures[0], [figure.share * figure.tflops for figure in figures]
+        share = percent_span_words(figure.share for figure in figures)
+        note = doubt(rates, of.tflops, True, "versions of driver, torch and cuBLAS alone")
+        beside = f"{share} of mamf-finder's {tflops_words(of.tflops)} on {of.model}"
+        yield f"burst: {span(rates, tflops_words)}, {beside}{note}"

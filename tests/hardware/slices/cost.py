@@ -5,6 +5,8 @@ cost_checks.py says what may be.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -100,14 +102,42 @@ def calls(context: Context, plan: Plan) -> Calls:
     return Calls("", **told)
 
 
+# In a process of its own, which does nothing but load NVML and ask each GPU: how much larger it is afterwards, in MiB.
+NVML_ALONE = """
+import ctypes
+def pss_kib():
+    return next(int(line.split()[1]) for line in open("/proc/self/smaps_rollup") if line.startswith("Pss:"))
+count, handle, events, room = ctypes.c_uint(), ctypes.c_void_p(), ctypes.c_void_p(), ctypes.create_string_buffer(256)
+before = pss_kib()
+nvml = ctypes.CDLL("libnvidia-ml.so.1")
+assert nvml.nvmlInit_v2() == 0 and nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0
+nvml.nvmlEventSetCreate(ctypes.byref(events))
+for index in range(count.value):
+    if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)) == 0:
+        nvml.nvmlDeviceRegisterEvents(handle, ctypes.c_ulonglong(8), events)  # Xids
+        nvml.nvmlDeviceGetUtilizationRates(handle, room)
+        nvml.nvmlDeviceGetMemoryInfo(handle, room)
+print((pss_kib() - before) / 1024)
+"""
+
+
+def nvml_mib() -> float | None:
+    done = subprocess.run(
+        [sys.executable, "-c", NVML_ALONE], capture_output=True, text=True, timeout=GPUS_S, check=False
+    )
+    return float(done.stdout) if done.returncode == 0 else None
+
+
 def usage(context: Context, plan: Plan) -> Usage:
     """The agent at one sample a second, with all its processes."""
+    alone_mib = nvml_mib()
     try:
         with Agent(context) as agent:
             agent.wait_for_gpus(GPUS_S)
             time.sleep(plan.settle_s)
             found = used_by(agent.pid, plan.agent_s)
             agent.check_alive()
+            found.nvml_mib = alone_mib
             return found
     except (NotTriedError, OSError) as reason:
         return Usage(str(reason))

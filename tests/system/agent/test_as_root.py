@@ -69,6 +69,75 @@ def test_any_part_of_it_in_others_hands(venv: Path, name: str, how: str) -> None
     assert look().why_not_python(f"{venv}/bin/python") == f"root does not run what others can change: {path} {who}"
 
 
+@pytest.mark.parametrize(
+    "name",
+    [".lock", "bin/activate", "share/man/man1/x.1", "include/x.h", "lib/notes", "lib/python/site-packages/torch/.lock"],
+)
+def test_what_no_python_loads_may_be_anybodys(venv: Path, name: str) -> None:
+    path = venv / name.replace("python/", f"python3.{sys.version_info.minor}/")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    path.chmod(0o666)
+    if "/" in name and not name.startswith(("bin", "lib")):
+        give(path.parent)
+    assert look().why_not_python(f"{venv}/bin/python") == ""
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["lib/libpython3.11.so.1.0", "lib64/libssl.so.3", "bin/pyvenv.cfg", "bin/pybuilddir.txt", "lib/python311.zip"],
+)
+def test_what_an_interpreter_loads_beside_its_modules(venv: Path, name: str) -> None:
+    path = venv / name
+    path.parent.mkdir(exist_ok=True)
+    path.touch()
+    path.chmod(0o666)
+    why = look().why_not_python(f"{venv}/bin/python")
+    assert why == f"root does not run what others can change: {path} can be written by everybody"
+
+
+def test_the_user_may_trust_who_can_change_it(venv: Path) -> None:
+    give(venv)
+    trusting = as_root.Look(lambda: False, 60, trust=True)
+    assert trusting.why_not_python(f"{venv}/bin/python") == trusting.why_not_loaded([str(venv)]) == ""
+
+
+ROOT_ALONE = "root:x:0:0:root:/root:/bin/bash\nwww-data:x:33:33::/var/www:/usr/sbin/nologin\n"
+
+
+@pytest.mark.parametrize(
+    ("users", "prepare", "refused"),
+    [
+        (ROOT_ALONE, "", False),
+        (ROOT_ALONE + "ada:x:1000:1000::/home/ada:/bin/bash\n", "", True),
+        (ROOT_ALONE + "ada:x:900:900::/home/ada:\n", "", True),  # no shell named is /bin/sh
+        (ROOT_ALONE, "echo 'passwd: files sss' >{folder}/nss; mount --bind {folder}/nss /etc/nsswitch.conf", True),
+        (ROOT_ALONE, f"setpriv --reuid {STRANGER} --clear-groups sleep 60 &", True),
+        (ROOT_ALONE, "mount -t tmpfs none {folder}/venv; cp -a {folder}/copy/. {folder}/venv", True),
+    ],
+)
+def test_where_root_is_the_only_user_nobody_else_has_written(
+    users: str, prepare: str, refused: bool, venv: Path, tmp_path: Path
+) -> None:
+    """In namespaces with other accounts, without this machine's processes."""
+    packages = next(venv.glob("lib/python3*/site-packages"))
+    packages.chmod(0o777)
+    subprocess.run(["cp", "-a", venv, tmp_path / "copy"], check=True)
+    (tmp_path / "passwd").write_text(users)
+    code = "import sys; from mltop.probes.system.as_root import Look; print(Look(bool, 60).why_not_python(sys.argv[1]))"
+    shell = f'mount --bind {tmp_path}/passwd /etc/passwd; {prepare.format(folder=tmp_path)}\nexec "$@"'
+    namespaces = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    done = subprocess.run(
+        [*namespaces, "sh", "-ec", shell, "sh", sys.executable, "-c", code, f"{venv}/bin/python"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": str(Path(as_root.__file__).parents[3]), "PATH": os.environ["PATH"]},
+    )
+    why = f"root does not run what others can change: {packages} can be written by everybody"
+    assert done.stdout.strip() == (why if refused else "")
+
+
 def test_an_empty_folder_where_everybody_makes_entries(venv: Path) -> None:
     cache = venv / f"lib/python3.{sys.version_info.minor}/site-packages/torch/__pycache__"
     cache.mkdir()

@@ -36,7 +36,7 @@ def figures() -> Cost:
     rates = (100.0, 99.95, 100.02, 100.01)
     return Cost(
         {when: copy.deepcopy(calls) for when in WHEN},
-        {when: Usage("", 30.0, 0.003, 26.5) for when in WHEN},
+        {when: Usage("", 30.0, 0.003, 46.5, nvml_mib=17.0) for when in WHEN},
         [Window(number % 4 in (1, 2), rates[number % 4]) for number in range(12)],
         "",
     )
@@ -54,7 +54,17 @@ def test_the_whole_command(tmp_path: Path) -> None:
     assert {tier for calls in saved["calls"].values() for tier in calls["slower"]} == set(SLOWER) - {"static"}
     assert {tier for calls in saved["calls"].values() for tier in calls["seconds"]} <= {*EVERY_SECOND, *SLOWER}
     assert {check.name for check in replay(next(done.directory.glob("fixtures/*")))} == set(CHECKS)
-    assert all(usage["pss_mib"] > 5 for usage in saved["usage"].values())
+    assert all(usage["pss_mib"] > 5 > usage["nvml_mib"] for usage in saved["usage"].values())
+
+
+def test_what_nvml_takes_by_itself_is_not_the_agents() -> None:
+    """On an H100 51.5 MiB in all."""
+    told = {
+        nvml: list(judged.of_usage(Cost(usage={"idle": Usage("", 1.0, 0.0, 51.5, nvml_mib=nvml)}), "idle"))[1]
+        for nvml in (None, 1.0, 20.0)
+    }
+    assert [one.outcome for one in told.values()] == ["not tried", "differs", "agrees"]
+    assert "51.5 MiB less 20.0 MiB that NVML takes" in told[20.0].why
 
 
 def test_a_slow_driver_and_no_torch(tmp_path: Path) -> None:

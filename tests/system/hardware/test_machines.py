@@ -225,6 +225,23 @@ def test_what_nvml_cannot_tell_before_driver_570_is_no_difference() -> None:
     assert (check.outcome, "driver 570" in check.why) == ("not tried", True)
 
 
+@pytest.mark.parametrize(("ours", "outcome"), [(50, "agrees"), (45, "agrees"), (42, "differs"), (None, "differs")])
+def test_t_limit_is_what_the_memory_has_left_at_least(ours: float | None, outcome: str) -> None:
+    """An H100 at 42 °C whose memory has 45: 45 are left to the GPU's 87 °C, 50 to the memory's 95 °C."""
+    row = next(row for row in ROWS if row.path == "memory_temperature_margin_c")
+    said = {
+        "gpu_temp": 42,
+        "gpu_temp_tlimit": 45,
+        "gpu_temp_max_gpu_tlimit_threshold": 0,
+        "memory_temp": 45,
+        "gpu_temp_max_mem_tlimit_threshold": 0,
+    }
+    lines = "".join(f"<{name}>{value} C</{name}>" for name, value in said.items())
+    one = values.Round(asked(f"<temperature>{lines}</temperature>"), Mltop(), 0.0)
+    one.gpus = [GpuSample(0, memory_temperature_margin_c=ours)]
+    assert values.checked(row, 0, one).outcome == outcome
+
+
 @pytest.mark.parametrize(
     ("ours", "outcome"),
     [({"7": 511, "8": None}, "agrees"), ({"7": 510, "8": None}, "differs"), ({"7": 512}, "differs")],

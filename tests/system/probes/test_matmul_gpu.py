@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 import torch
 
+from mltop.probes.active.child import Order
 from mltop.probes.active.device import Cuda
-from mltop.probes.active.matmul.child import Plan, Progress, measure_gpu
+from mltop.probes.active.matmul.child import Plan, Progress, measure_gpu, plan
 from mltop.probes.active.phase_meter import PhaseMeter
 from mltop.probes.active.torch_support import cublas_version, gemm_versions
+from mltop.probes.investigate.probing.run import options_of
+from mltop.probes.investigate.probing.wanted import ProbeWanted
 from mltop.probes.model.probe import MatmulResult, ProbeDevice
 from tests.fakes.cuda_torch import CudaTorch, tflops
 
@@ -101,6 +104,41 @@ def test_all_stages(capfd: pytest.CaptureFixture[str]) -> None:
     assert of_burst >= 1 and of_sustained >= 1
     flop = of_burst * 2 * 64 * 64 * 14336 + of_sustained * 2 * 1024**3
     assert result.checked_pflop == pytest.approx(flop / 1e15)
+
+
+def test_a_published_shape_is_measured_as_the_figure_was(capfd: pytest.CaptureFixture[str]) -> None:
+    """No scan; 50 products and a second under the same load before those that count; the L2 flushed before each."""
+    fake = CudaTorch()
+    result = probe(fake, published=[128, 256, 192], first_shapes=[[64, 64, 14336]])
+    assert [event["stage"] for event in events(capfd) if "fraction" not in event] == [s for s in STAGES if s != "scan"]
+    assert (result.shape, result.shapes_tried, result.code_path) == ([128, 256, 192], 0, "cuBLAS")
+    assert result.burst_tflops == pytest.approx(tflops(192, "cublas"))
+    of_shape = [flushed for k, flushed in fake.before if k == 192]
+    assert of_shape[-result.iterations - 50 :] == [True] * (result.iterations + 50)
+
+
+def order(pci_device: str, kind: str = "gpu", **options: Any) -> Order:
+    return Order("matmul", "n", [ProbeDevice("GPU-1", 0, kind=kind, pci_device=pci_device)], options, {})
+
+
+@pytest.mark.parametrize(
+    ("dtype", "pci_device", "kind", "shape"),
+    [
+        ("bf16", "2330", "gpu", [2048, 2048, 13312]),
+        ("fp8", "2330", "gpu", [1024, 9216, 14336]),
+        ("bf16", "2330", "mig", ()),
+        ("bf16", "2335", "gpu", ()),  # an H200: the figure is not its own
+        ("fp16", "2330", "gpu", ()),
+        ("bf16", "", "gpu", ()),
+    ],
+)
+def test_the_shape_of_the_model(dtype: str, pci_device: str, kind: str, shape: list[int]) -> None:
+    assert plan(order(pci_device, kind, **options_of(ProbeWanted("matmul", dtype=dtype)))).published == shape
+
+
+def test_shapes_that_are_none() -> None:
+    with pytest.raises((TypeError, ValueError)):
+        plan(order("2330", published="2048"))
 
 
 def test_a_gpu_that_computes_wrong_is_told(capfd: pytest.CaptureFixture[str]) -> None:

@@ -394,6 +394,31 @@ def test_root_does_not_load_what_a_stranger_can_change(tmp_path: Path) -> None:
 
 
 @needs_root
+def test_root_runs_it_when_the_user_trusts_those_who_can_change_it(tmp_path: Path) -> None:
+    python = torch_python(tmp_path)
+    give(tmp_path)
+    with pytest.raises(NoTorch) as error:
+        find_torch(python, [], True, NEVER)
+    assert "--torch-python PATH --trust-python" in error.value.fix
+    found = find_torch(python, [], True, NEVER, trust=True)
+    assert found is not None and found.path == python
+
+
+@needs_root
+def test_what_root_leaves_out_of_its_path_is_named(tmp_path: Path) -> None:
+    """An agent's PATH no longer has the folder: the user hears why its Python was not found."""
+    theirs = give(Path(torch_python(tmp_path / "theirs")).parent)
+    code = (
+        "import threading; from mltop.probes.system import as_root; as_root.clean_here();"
+        "from mltop.probes.active.supervisor.pythons import find_torch; find_torch('', [], True, threading.Event())"
+    )
+    environ = {"PATH": f"{theirs}:/usr/bin:/bin", "HOME": "/root"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environ)
+    said = done.stderr.splitlines()[-1]
+    assert f"root looks for none where others can change it: PATH ({theirs} belongs to uid {STRANGER})" in said
+
+
+@needs_root
 def test_root_takes_no_library_or_plugin_of_a_strangers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = tmp_path / "theirs"
     theirs.mkdir()

@@ -1,4 +1,4 @@
-"""A device's result against its own earlier ones, its peers of this run, or the table of peaks, in this order."""
+"""A device's result against its own earlier ones, its peers of this run, or a published figure, in this order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mltop.probes.judge.probes.compare import Comparison, against_past, past_of, slower_than_peers, subject
-from mltop.probes.judge.probes.hardware.peaks import peak_of
+from mltop.probes.judge.probes.matmul import published
 from mltop.probes.model import ProbeKind
 from mltop.probes.model.probe import CopiesResult, DeviceResult, MatmulResult, MemoryResult, PastResult, ProbeReport
 from mltop.probes.model.units import UNKNOWN, signed_percent
@@ -87,9 +87,10 @@ class Compared:
         for comparison, of in ((own, "own"), (peers, "peers")):
             if comparison is not None and comparison.slow is not None and comparison.share is not None:
                 return Against(comparison.share, of, comparison.slow)
+        figure = published(result) if isinstance(result, MatmulResult) else None
         shares = {
             "own": None if own is None else own.share,
-            "table": _share_of_table(result),
+            "table": None if figure is None else figure.share,
             "peers": peers.share if peers is not None and peers.count > 1 else None,
         }
         return next((Against(share, of) for of, share in shares.items() if share is not None), None)
@@ -115,12 +116,3 @@ def _kind_of(result: DeviceResult) -> tuple[str, ...]:
     """Only what is alike is compared."""
     dtype = result.dtype if isinstance(result, MatmulResult) else ""
     return (type(result).__name__, result.name, result.kind, dtype)
-
-
-def _share_of_table(result: DeviceResult) -> float | None:
-    """Of what others measured on this model with the same method: bursts. None where the table has nothing certain."""
-    if not isinstance(result, MatmulResult) or result.burst_tflops is None:
-        return None
-    peak = peak_of(result.name, result.pci_device)
-    usual = peak.mamf_tflops.get(result.dtype) if peak is not None and peak.certain else None
-    return result.burst_tflops / usual if usual else None

@@ -11,8 +11,8 @@ from mltop.probes.model.vocabulary import ProbeKind
 
 # What happens, a sentence or two.
 DOES: dict[ProbeKind, str] = {
-    "matmul": "Multiplies matrices on each GPU: short bursts, then some seconds without a pause, at full power. Shows"
-    " rate, clock, watts, throttling, and whether every result had the same bits.",
+    "matmul": "Multiplies matrices on each GPU: with pauses, as published figures are measured, then some seconds"
+    " without, at full power. Shows rate, clock, watts, throttling, and whether every result had the same bits.",
     "all-reduce": "Starts ranks on all of them and times collectives of several sizes. Shows bus bandwidth, wrong"
     " results, and which rank comes last.",
     "memory": "Copies within the memory of each GPU. Shows its bandwidth.",
@@ -60,8 +60,9 @@ def where_text(wanted: ProbeWanted, names: Sequence[str] = ()) -> str:
 
 # What the columns of each table mean, below it.
 LEGENDS = {
-    "matmul": "BURST, HELD: FLOP/s in short bursts, and without a pause. EFF: share of what the SMs could do at the"
-    " clock they had, for both. AGAINST: this GPU's own earlier results, the others of this run, or the table of peaks."
+    "matmul": "BURST: FLOP/s with the cache flushed between products, at mamf-finder's shape where it has a figure."
+    " HELD: without a pause, up to the power limit. EFF: share of what the SMs can do at the clock they had, for both."
+    " AGAINST: this GPU's own earlier results, the others of this run, or (table) BURST against mamf-finder's figure."
     " WRONG, CHECKED: GEMMs that gave other bits than the first. W!: the power limit was lowered.",
     "memory": "COPY: bytes read plus bytes written, per second. AGAINST: its own earlier results, or the others of this"
     " run.",

@@ -98,29 +98,6 @@ USUAL_NIC = {"A100": 25 * GB_PER_S, "H100": 50 * GB_PER_S, "H200": 50 * GB_PER_S
 # Large sizes without NVLS (ring): where all-gather and reduce-scatter stay, and all-reduce of few GPUs. NV.
 RING = {"A100": 232 * GB_PER_S, "H100": 370 * GB_PER_S, "H200": 368 * GB_PER_S, "B200": 700 * GB_PER_S}
 
-# For reading only: figures of large sizes that name none, and what field checks accept. (what, GB/s, source)
-PLATEAUS = (
-    ("V100 x 8", "122", "NV"),
-    ("A100, H100, H200, B200 x 8 with NVLS", "– / 480 / 482 / 850", "NV"),
-    ("8 x RTX 5090 on PCIe", "28, limited by the CPU", "NCCL issue"),
-    ("PCIe Gen4 / Gen5 without NVLink", "24 / 48 at best", "NCCL issues"),
-    ("H100, 4 nodes", "366", "nccl-tests#309"),
-    ("H100, 64 nodes and more", "370 to 380, with SHARP 480", "NV"),
-    ("GB200, 1440 GPUs", "381 at 8 GiB", "CW"),
-    ("DGX A100, 8 x 200 Gb/s", "192", "NV"),
-)
-FIELD_MARKS = (
-    ("V100 x 8, 8 GiB", "110", "AZ"),
-    ("A100 x 8", "228", "AZ"),
-    ("H100 NVL pair, 16 GiB", "208", "AZ"),
-    ("H100 x 8, 16 GiB", "460", "AZ"),
-    ("H200 x 8, 16 GiB", "431", "AZ"),
-    ("MI300X x 8", "314", "AZ"),
-    ("two nodes A3 / A3+ / A3U and A4 / A4X, 2 to 8 GiB", "60 / 150 / 250 / 160", "GC"),
-    ("H100 on EKS / GKE / AKS", "300 / 250 / 100", "NVIDIA/aicr"),
-)
-
-
 _ON_THE_RING = ("all-gather", "reduce-scatter")
 _FAR_APART = 4.0  # sizes: between measured points further apart a straight line is a guess
 _SAME_NIC = 0.1

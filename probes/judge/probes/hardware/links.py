@@ -88,14 +88,6 @@ HOST = (
     ),
 )
 
-# name, wire, measured lowest and highest; for reading only.
-NETWORKS = (
-    ("100GbE, TCP", 12.5, "~10"),
-    ("200G NIC", 25.0, "24"),
-    ("400G NIC", 50.0, "48"),
-    ("800G NIC (B300)", 100.0, "?"),
-)
-
 
 def pcie_copy(gen: int, width: int) -> Expected | None:
     """A copy through pinned memory: the lowest that was measured on good machines, None where nothing was.

@@ -50,7 +50,7 @@ class Peak:
     ``clocks_mhz``: by dtype, where the vendor took another one for it. ``memory_bytes``: as sold (GB of 2^30).
     ``copy_bytes_per_s``: lowest and highest measured in device memory, a copied byte counting twice;
     ``copy_floor_bytes_per_s``: what DCGM's diagnostic wants at least. ``nvlink_bytes_per_s``: of all links, in one
-    direction (AMD: xGMI). ``host_link``: pcie | c2c | xgmi. ``best_shapes``, ``mamf_tflops``: of mamf-finder.
+    direction (AMD: xGMI). ``host_link``: pcie | c2c | xgmi. ``mamf_tflops``: mamf-finder's; ``best_shapes``: of them.
     ``source``: of the row; ``doubts``: by field ("tflops.fp8"), what is not known well and why. ``certain`` False: the
     row is general knowledge or its sources disagree. What is doubtful is never used to accuse.
     """

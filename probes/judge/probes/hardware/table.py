@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 from mltop.probes.judge.probes.hardware import busbw, links
 from mltop.probes.judge.probes.hardware.busbw import Curve
@@ -23,15 +24,18 @@ _DTYPES = ("fp32", "tf32", "bf16", "fp8", "fp4")
 
 def document() -> str:
     sources = "Sources: " + "; ".join(f"{name}: {what}" for name, what in SOURCES.items()) + "."
-    parts = [f"{HEAD}{textwrap.fill(sources, 120)}\n", *_gpus(), *_doubts(), *_links(), *_busbw(), *_for_reading()]
-    return "\n".join(parts) + "\n"
+    parts = [f"{HEAD}{textwrap.fill(sources, 120)}\n", *_gpus(), *_doubts(), *_links(), *_busbw()]
+    reading = Path(__file__).with_name("READING.md").read_text(encoding="utf-8")
+    return "\n".join([*parts, "", reading])
 
 
 def _gpus() -> Iterator[str]:
     yield "## GPUs\n"
     yield (
         "SM: multiprocessors (AMD: compute units). F: bf16 FLOP per clock and multiprocessor (V100: fp16). "
-        "MHz: the clock that gives the vendor's figures. Best shapes and MAMF: mamf-finder's. Copy: TB/s within the "
+        "MHz: the clock that gives the vendor's figures. MAMF: mamf-finder's figures "
+        "@ their shapes: the mean of 100 products after 50 warm-ups, the L2 flushed between them. A burst is compared "
+        "with them at that shape alone, and under the W of the row; without a shape, never. Copy: TB/s within the "
         "memory of good ones, a byte counting twice (DCGM's floor).\n"
     )
     measured = ("GB", "TB/s", "W", "L2 MB", "NVLink GB/s", "MAMF", "copy", "source")
@@ -94,7 +98,6 @@ def _links() -> Iterator[str]:
     for host in links.HOST:
         both_ways = f"{_rate(host.to_device)} to the GPU, {_rate(host.to_host)} to the host"
         rows.append([f"{host.name} ({', '.join(host.models)})", _rate(host.wire), both_ways, "–", host.source])
-    rows += ([name, f"{wire:g}", measured, "–", "general knowledge"] for name, wire, measured in links.NETWORKS)
     yield _table(("link", "wire", "measured", "field check's floor", "source"), rows)
 
 
@@ -115,12 +118,6 @@ def _curve(curve: Curve) -> list[str]:
     points = ", ".join(f"{_size(size)}: {_rate(rate)}" for size, rate in sorted(curve.points.items()))
     source = f"{curve.source}; {curve.doubt}" if curve.doubt else curve.source
     return [f"{nodes}{curve.gpus} {curve.model}", curve.collective, points, source]
-
-
-def _for_reading() -> Iterator[str]:
-    yield "\n## For reading only\n"
-    yield "All-reduce figures whose size is not known, and what field checks accept. Nothing is compared with them.\n"
-    yield _table(("what", "GB/s", "source"), [*busbw.PLATEAUS, *busbw.FIELD_MARKS])
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

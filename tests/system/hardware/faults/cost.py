@@ -20,6 +20,6 @@ FAULTS: dict[str, Fault] = {
         for tier in (*EVERY_SECOND, *SLOWER)
     },
     **{f"agent CPU ({when})": fault("record", f"usage/{when}/cpu_share", "0.02") for when in WHEN},
-    **{f"agent memory ({when})": fault("record", f"usage/{when}/pss_mib", "44.5") for when in WHEN},
+    **{f"agent memory ({when})": fault("record", f"usage/{when}/pss_mib", "64.5") for when in WHEN},
     EFFECT: fault("record", "windows", json.dumps(SLOWED)),
 }
