@@ -228,6 +228,7 @@ def test_gpus_that_change_places_do_not_mix_their_samples(fake: FakeNvml, start:
         fake.set(f"gpu.{index}.gpm.2", str(10 * index))
     source = start()
     tick_until(source, lambda answer: len(answer[0]) == 3 and all_known(answer), "all values")
+    time.sleep(0.11)  # the fake counts by place: an agent's next poll does not come sooner than NVML allows either
     for position, index in enumerate([1, 2]):
         fake.set(f"gpu.{position}.uuid", f"GPU-{index}")
         fake.set(f"gpu.{position}.gpm.2", str(10 * index))
