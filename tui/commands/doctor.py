@@ -15,11 +15,11 @@ from mltop.probes.investigate.advice import is_known
 from mltop.probes.model import SCHEMA, GpuGaps, Sample
 from mltop.probes.model.units import counted
 from mltop.probes.reach.launchers import LAUNCHERS
-from mltop.probes.reach.targets import TargetOptions, Targets
+from mltop.probes.reach.targets import TargetOptions
 from mltop.probes.reach.view import Connection, NodeView
 from mltop.probes.version import __version__
 from mltop.tui.app.output import put_json
-from mltop.tui.commands.live import EXIT_UNREACHABLE, Complete, Machines, live_targets, unreached
+from mltop.tui.commands.live import EXIT_UNREACHABLE, Machines, Reached, live_targets, unreached
 from mltop.tui.commands.screen import NO_CURSOR
 
 Check: TypeAlias = dict[str, str]
@@ -203,15 +203,16 @@ def ssh_version(path: str) -> str:
 def run(options: TargetOptions, as_json: bool) -> int:
     """Exit 0: nothing is missing; 1: something is; 3: a node did not answer."""
     targets = live_targets(options, "doctor looks at machines, not at recordings")
-    views, checks = live(targets, options)
-    via = {route.via for route in targets.routes}
-    checks = [{"node": HERE, **check} for check in local_checks(via)] + checks
+    with Machines(targets, options, "doctor") as machines:
+        from mltop.tui.report import print_doctor  # while the agents start
+
+        here = local_checks({route.via for route in targets.routes})
+        views, checks = live(machines)
+    checks = [{"node": HERE, **check} for check in here] + checks
     if as_json:
         put_json({"schema": SCHEMA, "nodes": [view.state for view in views], "checks": checks})
     else:
         from rich.console import Console
-
-        from mltop.tui.report import print_doctor
 
         print_doctor(checks, Console())
     if unreached(views):
@@ -219,10 +220,9 @@ def run(options: TargetOptions, as_json: bool) -> int:
     return 1 if any(check["state"] == "missing" for check in checks) else 0
 
 
-def live(targets: Targets, options: TargetOptions) -> tuple[tuple[NodeView, ...], list[Check]]:
-    with Machines(targets, options, "doctor") as machines:
-        nvml_deadline = machines.began + min(options.timeout_s, NVML_START_S)
-        reached = [view.node for view in machines.await_nodes(Complete(nvml_deadline)) if view.sample is not None]
-        answers = {node: answer_of(message) for node, message in machines.ask("doctor", reached, ANSWER_S).items()}
-        views = machines.views()
+def live(machines: Machines) -> tuple[tuple[NodeView, ...], list[Check]]:
+    nvml_deadline = min(machines.deadline, machines.began + NVML_START_S)
+    reached = [view.node for view in machines.await_nodes(Reached(nvml_deadline)) if view.sample is not None]
+    answers = {node: answer_of(message) for node, message in machines.ask("doctor", reached, ANSWER_S).items()}
+    views = machines.views()
     return views, [{"node": view.node, **check} for view in views for check in node_checks(view, answers)]
