@@ -37,6 +37,7 @@ from mltop.probes.model import (
     RankSample,
     Sample,
 )
+from mltop.probes.model.gap import marked_not_here
 from mltop.probes.model.sample import GPU_COUNTERS_S, traffic_of
 from mltop.probes.system.paths import proc
 
@@ -133,7 +134,7 @@ class Sampler:
             links=links,
             pci=pci,
             kernel_events=with_nvml_events(_of_ranks(events, ranks, deaths), xids),
-            gaps=without_gpus(without_filled(gaps, gpus), pci),
+            gaps=marked_not_here(without_gpus(without_filled(gaps, gpus), pci), host),
             counters_read_at=self._counters_read_at(now - clock_s, gpus),
             cost_s=cost_s,
         )

@@ -34,7 +34,6 @@ _COMMANDS = (
     r"sudo cat /proc/\d+/stack",
     r"(?:end the tracer: )?kill (?:-CONT )?\d+",
     r"systemctl status (?:systemd-journald|nvidia-fabricmanager)",
-    r"chronyc tracking   \(on the host\)",
     r"(?:reboot, or unload all nvidia modules and run: )?sudo modprobe nvidia",
     r"update the NVIDIA driver to \d+ or newer",
     r"install the NVIDIA driver; in a container: start it with --gpus all",

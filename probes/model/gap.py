@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from mltop.probes.model.vocabulary import GapCode, GapKind
+
+if TYPE_CHECKING:
+    from mltop.probes.model.sample import HostSample
 
 
 @dataclass
@@ -15,9 +19,9 @@ class Gap:
     """Something that could not be read: ``what`` (e.g. ``gpu.3.power_w``), ``why``, and ``fix`` (a command or "").
 
     What it is about, as data: ``fields`` ("power_w", "nvlink.errors"; none: all) of the ``item`` (a GPU's index, a
-    port, a PCI address, a node, folded ranks; "*": each of them, "": there is one only) of ``source`` (gpu, host,
-    links, pci, ranks, nvml, kernel_log, node, rank, …). Programs go by these and by ``kind`` and ``code``, never by the
-    words.
+    port, a PCI address or "{several,of,them}", a node, folded ranks; "*": each of them, "": there is one only) of
+    ``source`` (gpu, host, links, pci, ranks, nvml, kernel_log, node, rank, …). Programs go by these and by ``kind`` and
+    ``code``, never by the words.
     """
 
     what: str
@@ -30,8 +34,11 @@ class Gap:
     fields: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """A recording of an older version has ``what`` alone; where both are there and differ, it counts."""
-        if not self.source or self.what != subject_text(self.source, self.item, self.fields):
+        """A recording of an older version has ``what`` alone, or took several PCI addresses for a field; where both are
+        there and differ, ``what`` counts.
+        """
+        is_old = not self.source or any("{" in name for name in self.fields)
+        if is_old or self.what != subject_text(self.source, self.item, self.fields):
             self.source, self.item, fields = _subject(self.what[:_LONGEST_SUBJECT])
             self.fields = list(fields)
 
@@ -48,6 +55,10 @@ class Gap:
     ) -> Gap:
         return cls(subject_text(source, item, fields), why, fix, kind, code, source, item, list(fields))
 
+    @property
+    def items(self) -> list[str]:
+        return self.item.strip("{}").split(",")
+
 
 def subject_text(source: str, item: str, fields: Sequence[str]) -> str:
     """``gpu.3.power_w``; of several fields ``gpu.*.{sm_active,tensor_active}``."""
@@ -60,7 +71,7 @@ def subject_text(source: str, item: str, fields: Sequence[str]) -> str:
 
 
 _LONGEST_SUBJECT = 4_096  # characters: a node may tell any
-_PCI_ADDRESS = re.compile(r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])(?:\.(.*))?")
+_PCI_ADDRESS = re.compile(r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]|\{[0-9a-f:.,]+\})(?:\.(.*))?")
 _OF_ALL_PORTS = ("rates", "infiniband", "ethernet")
 
 
@@ -88,6 +99,31 @@ def _item_and_fields(source: str, rest: str) -> tuple[str, tuple[str, ...]]:
     if brace and tail.endswith("}"):
         return item, tuple(f"{head}{name}" for name in tail[:-1].split(","))
     return item, (rest,) if rest else ()
+
+
+# What machines of a kind have and never show, whatever mltop may do there: the field of HostSample that tells the kind,
+# of what, which fields, and why.
+_CLOCK, _ERRORS = ("clock_synchronized", "clock_error_s"), ("memory_errors_corrected", "memory_errors_uncorrected")
+_NOT_HERE = (
+    ("is_confined", "host", _CLOCK, "a container is not told whether the host's clock is synchronised"),
+    ("is_confined", "host", ("services",), "a container does not see the host's services"),
+    ("is_confined", "host", ("modules", "clocksource"), "this container does not show the kernel's settings"),
+    ("is_virtual", "host", ("governor",), "only the hypervisor controls the processors' frequency"),
+    ("is_virtual", "host", _ERRORS, "only the hypervisor sees errors of the memory modules"),
+    ("is_virtual", "pci", ("link", "aer", "acs", "numa_node"), "only the hypervisor sees all of the PCIe bus"),
+)
+
+
+def marked_not_here(gaps: Iterable[Gap], host: HostSample) -> list[Gap]:
+    """The gaps, those marked that are about what such a machine never shows: nobody misses it, and no fix helps."""
+    why_of = {(source, name): why for flag, source, names, why in _NOT_HERE if getattr(host, flag) for name in names}
+
+    def marked(gap: Gap) -> Gap:
+        why, *others = {why_of.get((gap.source, name), "") for name in gap.fields} or {""}
+        is_hidden = why and not others and gap.kind != "starting"
+        return replace(gap, why=why, fix="", kind="unsupported", code="not_here") if is_hidden else gap
+
+    return [marked(gap) for gap in gaps]
 
 
 _ACTIVITY = frozenset(("sm_active", "sm_occupancy", "tensor_active", "dram_active"))

@@ -17,6 +17,7 @@ import msgspec
 
 from mltop.probes.agent.protocol import Message
 from mltop.probes.model import Fault, FaultCode, Gap, GpuSample, HostSample, LinkFault, LinkSample, Sample
+from mltop.probes.model.gap import marked_not_here
 from mltop.probes.model.plausible import CLOCK_OVER_MAX, GPU, LINKS, PCI, Range
 from mltop.probes.model.receipt import (
     LARGE_BYTES,
@@ -249,6 +250,7 @@ def _add_old_codes(sample: Sample) -> None:
     for gap in sample.gaps:
         if gap.source == "nvml" and not gap.fields and not gap.code:
             gap.code = "stuck" if _OLD_STUCK.search(gap.why) else _old_fault(gap.why)
+    sample.gaps[:] = marked_not_here(sample.gaps, sample.host)
     for gpu in sample.gpus:
         if gpu.state != "ok" and not gpu.error_code:
             gpu.error_code = _old_fault(gpu.error or "")

@@ -13,6 +13,7 @@ from typing import TypeAlias
 from mltop.probes.agent.protocol import VERSION, Message
 from mltop.probes.investigate.advice import is_known
 from mltop.probes.model import SCHEMA, GpuGaps, Sample
+from mltop.probes.model.gap import subject_text
 from mltop.probes.model.units import counted
 from mltop.probes.reach.launchers import LAUNCHERS
 from mltop.probes.reach.targets import TargetOptions
@@ -66,14 +67,18 @@ def node_checks(view: NodeView, answers: Mapping[str, list[Check] | str]) -> lis
         return [reach_check(view)]
     answer = answers.get(view.node, "was not asked")
     abilities = answer if isinstance(answer, list) else [check("agent's checks", "missing", answer)]
+    nvml = nvml_check(view.sample)
+    needless = set() if view.connection.boot is None else {"torch"}  # only the demo needs it, where mltop is installed
+    if nvml["state"] in ("ok", "info"):  # WSL and some containers hide the module; without a GPU nobody needs it
+        needless |= {ability["name"] for ability in abilities if ability["state"] == "warning"} & {"nvidia driver"}
     return [
         reach_check(view),
         *cache_checks(view.connection),
         *version_checks(view.connection),
         *clock_checks(view.connection),
-        nvml_check(view.sample),
-        # Only the demo needs torch, and only where mltop is installed.
-        *(ability for ability in abilities if ability.get("name") != "torch" or view.connection.boot is None),
+        nvml,
+        *(ability for ability in abilities if ability["name"] not in needless),
+        *never_known(view.sample),
     ]
 
 
@@ -137,6 +142,8 @@ def clock_checks(connection: Connection) -> list[Check]:
 def nvml_check(sample: Sample) -> Check:
     """What NVML itself answered."""
     for gap in sample.gaps:
+        if gap.source == "nvml" and gap.kind == "unsupported":
+            return check("nvml", "info", gap.why)
         if gap.source == "nvml":
             state = "warning" if gap.kind == "starting" else "missing"
             return check("nvml", state, gap.why, gap.fix)
@@ -148,6 +155,20 @@ def nvml_check(sample: Sample) -> Check:
     why = f"GPU {first.index}: {first.error or first.state}"
     answers = f"answers for {answering} of {counted(len(sample.gpus), 'GPU')}; {why}"
     return check("nvml", "missing", answers, gap_of_gpu.fix if gap_of_gpu is not None else "")
+
+
+def never_known(sample: Sample) -> list[Check]:
+    """What such a machine or GPU never shows, a line for each reason: nothing that `mltop check` counts as unknown."""
+    fields_of: dict[tuple[str, str], dict[str, None]] = {}
+    for gap in sample.gaps:
+        of_gpu = gap.source == "gpu" and gap.kind == "unsupported"
+        if of_gpu or gap.code == "not_here":
+            why = "this GPU or its driver does not tell it" if of_gpu else gap.why
+            fields_of.setdefault((gap.source, why), {}).update(dict.fromkeys(gap.fields))
+    return [
+        check("never known", "info", f"{subject_text(source, '', list(fields))}: {why}")
+        for (source, why), fields in fields_of.items()
+    ]
 
 
 # (program, what it is for, the package that has it)

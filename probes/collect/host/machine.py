@@ -166,8 +166,7 @@ def judged(status: int, estimated_error_us: int, confined: bool) -> Reading:
     if not status & _STA_UNSYNC:
         return Reading({"clock_synchronized": True, "clock_error_s": estimated_error_us / 1e6})
     if confined:
-        why = "in a container the kernel's word that the clock is not synchronised may be wrong"
-        return Reading().lack(*CLOCK, why=why, fix="chronyc tracking   (on the host)")
+        return Reading().lack(*CLOCK, why="in a container the kernel's word that it is not synchronised may be wrong")
     # The error is then a constant of 16 s.
     why = "the clock is not synchronised: nothing estimates its error"
     return Reading({"clock_synchronized": False}).lack("clock_error_s", why=why, kind="unsupported")
@@ -240,7 +239,7 @@ def read_surroundings(root: str) -> Reading:
     reading = Reading()
     virtual = is_virtual(root)
     if virtual is None:
-        reading.lack("is_virtual", why="neither DMI nor the processor's flags tell")
+        reading.lack("is_virtual", why="neither DMI nor the processor's flags tell", kind="unsupported")
     else:
         reading.values["is_virtual"] = virtual
     own = read_text(f"{root}/proc/self/cgroup")

@@ -167,8 +167,8 @@ class PciSource:
             unclear = {bus_id for bus_id, watched in self._watched.items() if part in watched.reader.unclear}
             names = [device.bus_id for device in alive if lacks(device) and device.bus_id not in unclear]
             if names:  # one for all devices that lack the same thing
-                subject = names[0] if len(names) == 1 else "{" + ",".join(names) + "}"
-                gaps.append(Gap(f"pci.{subject}.{part}", why, kind="unsupported"))
+                item = names[0] if len(names) == 1 else "{" + ",".join(names) + "}"
+                gaps.append(Gap.about("pci", part, item=item, why=why, kind="unsupported"))
 
         lacking(
             "link", "no PCIe link is shown (virtual machine, or built in)", lambda device: device.link_width is None

@@ -17,6 +17,7 @@ import pytest
 from mltop.probes.model import Sample
 from mltop.probes.record import recording
 from tests.builders.health_samples import node_h100
+from tests.documents import ROOT
 from tests.fakes.machine import FakeMachine
 
 MLTOP = [sys.executable, "-m", "mltop"]
@@ -182,6 +183,32 @@ def test_an_unreadable_log_is_unknown_and_can_be_allowed(machine: FakeMachine) -
     assert report(machine, "--allow-unknown", "kernel_log")["exit"] == 0
     done = run(machine, "check")
     assert done.returncode == 3 and "kernel_log" in done.stdout
+
+
+def test_what_a_virtual_machine_never_shows_is_not_unknown(tmp_path: Path) -> None:
+    machine = FakeMachine(tmp_path, gpus=2, ranks=False)
+    machine.become_virtual(gpus=2)
+    found = report(machine)
+    assert (found["exit"], [one for one in found["unknown"] if one["severity"] != "info"]) == (0, [])
+    doctor = run(machine, "doctor", "--json")
+    said = [check for check in json.loads(doctor.stdout)["checks"] if check["name"] == "never known"]
+    assert doctor.returncode == 0 and {check["state"] for check in said} == {"info"}
+    assert any("aer" in check["why"] and "hypervisor" in check["why"] for check in said)
+    machine.kmsg.path.unlink()  # what somebody may be allowed to read is unknown there, too
+    assert report(machine)["exit"] == 3
+
+
+def test_what_a_container_never_shows_is_not_unknown(machine: FakeMachine) -> None:
+    machine.become_container()
+    found = report(machine)
+    assert (found["exit"], [one for one in found["unknown"] if one["severity"] != "info"]) == (0, [])
+
+
+@pytest.mark.parametrize("name", ["h100_in_a_container", "ranks_in_a_container"])
+def test_a_recording_of_a_healthy_container_has_nothing_unknown(machine: FakeMachine, name: str) -> None:
+    """By a version that called unknown what nobody can know there."""
+    found = report(machine, "--recording", str(ROOT / "tests/fixtures/recordings" / f"{name}.jsonl.gz"))
+    assert (found["exit"], found["unknown"], found["findings"]) == (0, [], [])
 
 
 def test_a_node_that_cannot_be_reached_is_3(machine: FakeMachine) -> None:
