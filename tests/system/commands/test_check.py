@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,6 +20,8 @@ from mltop.probes.record import recording
 from tests.builders.health_samples import node_h100
 from tests.documents import ROOT
 from tests.fakes.machine import FakeMachine
+from tests.terminal import Terminal
+from tests.waiting import wait_until
 
 MLTOP = [sys.executable, "-m", "mltop"]
 
@@ -196,6 +199,23 @@ def test_what_a_virtual_machine_never_shows_is_not_unknown(tmp_path: Path) -> No
     assert any("aer" in check["why"] and "hypervisor" in check["why"] for check in said)
     machine.kmsg.path.unlink()  # what somebody may be allowed to read is unknown there, too
     assert report(machine)["exit"] == 3
+
+
+def test_what_is_waited_for_is_said_on_a_terminal(machine: FakeMachine) -> None:
+    for command, words in (
+        ("check", "error counters are read twice, 5 s apart"),
+        ("snapshot", "rates need two samples: 0.5 s"),
+    ):
+        with Terminal([*MLTOP, command], columns=160, env=machine.env()) as terminal:
+            wait_until(lambda words=words: words.encode() in terminal.raw, 60, words)
+            assert terminal.wait(60) == 0
+
+
+def test_the_doctor_needs_one_sample(machine: FakeMachine) -> None:
+    began = time.monotonic()
+    done = run(machine, "doctor", "--interval", "60")
+    assert (done.returncode, "answers for 8 GPUs" in done.stdout) == (0, True)
+    assert time.monotonic() - began < 50
 
 
 def test_what_a_container_never_shows_is_not_unknown(machine: FakeMachine) -> None:
