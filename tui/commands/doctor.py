@@ -13,7 +13,6 @@ from typing import TypeAlias
 from mltop.probes.agent.protocol import VERSION, Message
 from mltop.probes.investigate.advice import is_known
 from mltop.probes.model import SCHEMA, GpuGaps, Sample
-from mltop.probes.model.gap import subject_text
 from mltop.probes.model.units import counted
 from mltop.probes.reach.launchers import LAUNCHERS
 from mltop.probes.reach.targets import TargetOptions
@@ -166,7 +165,7 @@ def never_known(sample: Sample) -> list[Check]:
             why = "this GPU or its driver does not tell it" if of_gpu else gap.why
             fields_of.setdefault((gap.source, why), {}).update(dict.fromkeys(gap.fields))
     return [
-        check("never known", "info", f"{subject_text(source, '', list(fields))}: {why}")
+        check("never known", "info", f"{why} ({source}: {', '.join(fields)})")
         for (source, why), fields in fields_of.items()
     ]
 
