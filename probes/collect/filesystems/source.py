@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import subprocess
 import time
@@ -43,7 +42,6 @@ class WatchedMount:
         self.due_at = float("-inf")
         self.sizes: tuple[int, ...] | None = None  # bytes, bytes available, inodes, inodes free
         self.error = ""
-        self.is_private = False  # a FUSE that answers its owner only, not even root
         self.stalled_since_s: float | None = None
         self.retries = Backoff(first_pause_s, LONGEST_PAUSE_S)
         self.counters: dict[str, int] = {}
@@ -65,7 +63,6 @@ class WatchedMount:
             self.sizes, self.error = tuple(answer[2:6]), ""
         else:
             self.sizes, self.error = None, os.strerror(answer[2])
-            self.is_private = answer[2] == errno.EACCES and self.mount.kind.startswith("fuse")
 
     def stalled(self, since_s: float, at_s: float) -> None:
         if self.stalled_since_s is None:
@@ -311,14 +308,9 @@ class FilesystemSource:
             gaps.append(lacking(self._trouble))
         if len(self._hung) >= MAX_HUNG:
             gaps.append(lacking(f"{len(self._hung)} filesystems hold the process that asks: none is asked any more"))
-        refused = {path: watched for path, watched in self._mounts.items() if watched.error}
-        private = [path for path, watched in refused.items() if watched.is_private]
-        if private:
-            why = f"{_named(private)}: only the user who mounted it may ask"
-            gaps.append(Gap.about("host", "filesystems", why=why, kind="unsupported", code="not_here"))
-        if len(refused) > len(private):
-            errors = [f"{path}: {watched.error}" for path, watched in refused.items() if not watched.is_private]
-            gaps.append(lacking(_named(errors)))
+        refused = [f"{path}: {watched.error}" for path, watched in self._mounts.items() if watched.error]
+        if refused:
+            gaps.append(lacking(_named(refused)))
         silent = [
             path for path, watched in self._mounts.items() if watched.stalled_since_s is not None and not watched.sizes
         ]
