@@ -38,10 +38,11 @@ from mltop.probes.model import (
     Sample,
 )
 from mltop.probes.model.gap import marked_not_here
-from mltop.probes.model.sample import GPU_COUNTERS_S, traffic_of
+from mltop.probes.model.sample import traffic_of
 from mltop.probes.system.paths import proc
 
 Result = TypeVar("Result")
+GPU_COUNTERS_S = 5.0  # a GPU that answers has told its error counters within that
 KEPT = 3  # of the newest samples
 HURRY_S = 0.5  # between two samples while somebody waits for them
 LOOK_S = 1.0  # how late a hurry may begin

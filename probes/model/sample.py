@@ -400,7 +400,6 @@ class NodeState:
         return cls(node, state, f"{why} ({fix})" if fix else why, age_s, fix, why)
 
 
-GPU_COUNTERS_S = 5.0  # a GPU that answers has told its error counters a second time within that
 APART_S = 0.4  # two readings this far apart are two: less than half a second, which samples that hurry are apart
 UNDATED_S = 30.0  # of samples that do not say when they were read: by then everything was read twice
 

@@ -18,8 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from mltop.probes.model.sample import APART_S, GPU_COUNTERS_S
-from mltop.tui.commands.check import BETWEEN_SAMPLES_S
+from mltop.tui.commands.rules import READ_TWICE_S
 from mltop.tui.commands.snapshot import FIRST_LOOK_S
 from tests.bench import goals
 from tests.bench.table import Goal, print_table
@@ -70,14 +69,14 @@ def main(quick: bool = False) -> None:
 
 def first_answers(rounds: int) -> list[tuple[str, float, Goal | None]]:
     """All are measured in turn, so that all see the same machine; Python alone is there to compare with."""
-    answer, check = goals.ANSWER_S, GPU_COUNTERS_S + APART_S + BETWEEN_SAMPLES_S
+    answer = goals.ANSWER_S
     looks: dict[str, tuple[Callable[[FakeMachine], float], Goal | None]] = {
         "python -c pass": (lambda _: took([sys.executable, "-c", "pass"], {}), None),
         "agent: first sample with GPUs": (first_sample, Goal(at_most=goals.FIRST_SAMPLE_S)),
         "screen: first picture with a GPU's values": (first_picture, None),
         f"snapshot (rates: {FIRST_LOOK_S:g} s)": (command("snapshot"), Goal(at_most=answer + FIRST_LOOK_S)),
         "doctor": (command("doctor"), Goal(at_most=answer)),
-        f"check (error counters: {check:g} s)": (command("check"), Goal(at_most=answer + check)),
+        f"check (error counters: {READ_TWICE_S:g} s)": (command("check"), Goal(at_most=answer + READ_TWICE_S)),
     }
     with tempfile.TemporaryDirectory() as name:
         machine = FakeMachine(Path(name))

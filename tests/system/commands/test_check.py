@@ -203,7 +203,7 @@ def test_what_a_virtual_machine_never_shows_is_not_unknown(tmp_path: Path) -> No
 
 def test_what_is_waited_for_is_said_on_a_terminal(machine: FakeMachine) -> None:
     for command, words in (
-        ("check", "error counters are read twice, 5 s apart"),
+        ("check", "error counters are read twice: 6 s"),
         ("snapshot", "rates need two samples: 0.5 s"),
     ):
         with Terminal([*MLTOP, command], columns=160, env=machine.env()) as terminal:
