@@ -37,8 +37,7 @@ from mltop.probes.model import (
     RankSample,
     Sample,
 )
-from mltop.probes.model.gap import marked_not_here
-from mltop.probes.model.sample import traffic_of
+from mltop.probes.model.sample import marked_not_here, traffic_of
 from mltop.probes.system.paths import proc
 
 Result = TypeVar("Result")

@@ -17,7 +17,6 @@ import msgspec
 
 from mltop.probes.agent.protocol import Message
 from mltop.probes.model import Fault, FaultCode, Gap, GpuSample, HostSample, LinkFault, LinkSample, Sample
-from mltop.probes.model.gap import marked_not_here
 from mltop.probes.model.plausible import CLOCK_OVER_MAX, GPU, LINKS, PCI, Range
 from mltop.probes.model.receipt import (
     LARGE_BYTES,
@@ -29,6 +28,7 @@ from mltop.probes.model.receipt import (
     Refused,
     admit,
 )
+from mltop.probes.model.sample import marked_not_here
 from mltop.probes.model.units import size_words
 from mltop.probes.reach.view import SampleFrame, SampleSummary, summary_of
 

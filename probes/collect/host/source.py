@@ -14,7 +14,7 @@ from mltop.probes.collect.host.psutil_loading import Psutil
 from mltop.probes.collect.host.rates import Cpu, PressureStall, Traffic
 from mltop.probes.collect.host.services import Services
 from mltop.probes.model import Gap, HostSample, RankSample
-from mltop.probes.model.gap import marked_not_here
+from mltop.probes.model.sample import marked_not_here
 from mltop.probes.system import paths
 
 

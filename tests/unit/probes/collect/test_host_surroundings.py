@@ -113,11 +113,11 @@ def test_whether_all_processes_of_the_machine_show(
     assert sees_all_processes(write(tmp_path, {"proc/2/stat": second})) is sees_all
 
 
-def test_where_nothing_tells_both_are_unknown(tmp_path: Path) -> None:
+def test_where_nothing_tells_neither_is_known(tmp_path: Path) -> None:
     reading = read_surroundings(str(tmp_path))
     assert reading.values == {}
     assert {gap.what: gap.kind for gap in reading.gaps} == {
-        "host.is_virtual": "unknown",
+        "host.is_virtual": "unsupported",
         "host.is_confined": "unknown",
         "host.sees_all_processes": "unknown",
     }

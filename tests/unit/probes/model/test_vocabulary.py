@@ -22,7 +22,8 @@ from mltop.probes.model import (
     gravity,
     to_json,
 )
-from mltop.probes.model.gap import marked_not_here, subject_text
+from mltop.probes.model.gap import subject_text
+from mltop.probes.model.sample import marked_not_here
 from mltop.probes.reach.receiving import UNREADABLE, sample_of_frame, sample_of_line, summary_of_frame
 from mltop.probes.record import read_recording
 from tests.documents import ROOT
