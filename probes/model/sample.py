@@ -407,7 +407,7 @@ _CLOCK, _ERRORS = ("clock_synchronized", "clock_error_s"), ("memory_errors_corre
 _NOT_HERE = (
     ("is_confined", "host", _CLOCK, "a container is not told whether the host's clock is synchronised"),
     ("is_confined", "host", ("services",), "a container does not see the host's services"),
-    ("is_confined", "host", ("modules", "clocksource"), "this container does not show the kernel's settings"),
+    ("is_confined", "host", ("modules", "clocksource", "is_virtual"), "this container does not show it"),
     ("is_virtual", "host", ("governor",), "only the hypervisor controls the processors' frequency"),
     ("is_virtual", "host", _ERRORS, "only the hypervisor sees errors of the memory modules"),
     ("is_virtual", "pci", ("link", "aer", "acs", "numa_node"), "only the hypervisor sees all of the PCIe bus"),

@@ -239,7 +239,7 @@ def read_surroundings(root: str) -> Reading:
     reading = Reading()
     virtual = is_virtual(root)
     if virtual is None:
-        reading.lack("is_virtual", why="neither DMI nor the processor's flags tell", kind="unsupported")
+        reading.lack("is_virtual", why="neither DMI nor the processor's flags tell")
     else:
         reading.values["is_virtual"] = virtual
     own = read_text(f"{root}/proc/self/cgroup")
@@ -276,16 +276,19 @@ def sees_all_processes(root: str) -> bool | None:
 
 
 def is_virtual(root: str) -> bool | None:
-    """Whether it is one, by the processors' hypervisor flag (cpuid leaf 1) and DMI; None where neither tells."""
+    """Whether it is one, by the processors' hypervisor flag (cpuid leaf 1), DMI and the device tree (ARM); None where
+    nothing tells.
+    """
     if read_text(f"{root}/sys/hypervisor/type"):
         return True
     dmi = " ".join(read_text(f"{root}/sys/class/dmi/id/{name}") or "" for name in _DMI).strip()
-    if _VIRTUAL.search(dmi) or os.path.exists(f"{root}/proc/device-tree/hypervisor"):
+    tree = read_text(f"{root}/proc/device-tree/compatible") or ""
+    if _VIRTUAL.search(dmi) or "dummy-virt" in tree or os.path.exists(f"{root}/proc/device-tree/hypervisor"):
         return True
     flags = _processor_flags(root)
     if flags:
         return "hypervisor" in flags
-    return False if dmi else None
+    return False if dmi or tree else None
 
 
 def in_container(root: str) -> bool:

@@ -38,6 +38,8 @@ def write(root: Path, files: dict[str, str]) -> str:
         ),
         ({"sys/hypervisor/type": "xen"}, True),
         ({"sys/class/dmi/id/sys_vendor": "NVIDIA", "proc/cpuinfo": "Features : fp asimd\n"}, False),
+        ({"proc/device-tree/compatible": "nvidia,p3737-0000\0nvidia,tegra234\0"}, False),
+        ({"proc/device-tree/compatible": "linux,dummy-virt\0"}, True),
         ({"proc/cpuinfo": "Features : fp asimd\n"}, None),
         ({}, None),
     ],
@@ -113,11 +115,11 @@ def test_whether_all_processes_of_the_machine_show(
     assert sees_all_processes(write(tmp_path, {"proc/2/stat": second})) is sees_all
 
 
-def test_where_nothing_tells_neither_is_known(tmp_path: Path) -> None:
+def test_where_nothing_tells_both_are_unknown(tmp_path: Path) -> None:
     reading = read_surroundings(str(tmp_path))
     assert reading.values == {}
     assert {gap.what: gap.kind for gap in reading.gaps} == {
-        "host.is_virtual": "unsupported",
+        "host.is_virtual": "unknown",
         "host.is_confined": "unknown",
         "host.sees_all_processes": "unknown",
     }
