@@ -6,9 +6,9 @@ import argparse
 import json
 import os
 import platform
+import time
 
 from mltop.probes.agent.caller import Terms
-from mltop.probes.agent.loop import Agent, exit_now
 from mltop.probes.agent.protocol import Wire
 from mltop.probes.system import as_root
 from mltop.probes.system.paths import trim_memory
@@ -20,14 +20,19 @@ def main(argv: list[str] | None = None, received: bytes = b"") -> None:
     options = parse(argv)
     wire = Wire(options.node, options.text, options.frame_bytes)
     if options.op:
+        from mltop.probes.agent.loop import exit_now
         from mltop.probes.agent.one_shot import answer
 
         exit_now(answer(options.op, json.loads(options.args), wire))
     from mltop.probes.collect.nvml.source import NvmlSource
 
+    gpus = NvmlSource()
+    gpus.request(time.time())  # NVML starts while everything else is imported
+    from mltop.probes.agent.loop import Agent, exit_now
+
     agent = Agent(
         options.node,
-        NvmlSource(),
+        gpus,
         options.interval,
         wire=wire,
         terms=Terms(not options.unattended, options.silence, received),

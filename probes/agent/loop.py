@@ -71,7 +71,8 @@ class Agent:
             outbox.put_newest("sample", self._wire.encode_light(sample))
             now_s = time.monotonic()
             due = min(max(due, now_s - self._interval_s), now_s) + self._interval_s  # this one may have been hurried
-            self._recent.pause(stop, due)
+            if not self._sampler.await_gpus(stop, due):
+                self._recent.pause(stop, due)
         self._requests.cancel_all()
         self._sampler.close()
         return 0

@@ -37,7 +37,7 @@ from mltop.probes.model import (
     RankSample,
     Sample,
 )
-from mltop.probes.model.sample import traffic_of
+from mltop.probes.model.sample import marked_not_here, traffic_of
 from mltop.probes.system.paths import proc
 
 Result = TypeVar("Result")
@@ -46,6 +46,7 @@ KEPT = 3  # of the newest samples
 HURRY_S = 0.5  # between two samples while somebody waits for them
 LOOK_S = 1.0  # how late a hurry may begin
 _BRIEF_WAIT_S = 0.5  # for NVML
+_FIRST_LOOK_S = 0.05  # how late NVML's first answer may be seen
 _POLL_S = 0.1  # how late a cancel may be
 
 
@@ -85,6 +86,7 @@ class Sampler:
         self._boot_id = read_text(proc("sys/kernel/random/boot_id")) or ""
         self._newest_ranks: list[RankSample] = []
         self._holders = Holders()
+        self._gpus_start = False  # NVML has not answered yet
 
     def sample(self, now: float) -> Sample:
         """One sample at ``now`` (unix s). ``cost_s``: wall time of each collector in this process."""
@@ -107,7 +109,8 @@ class Sampler:
         host.ports_rx_bytes_per_s, host.ports_tx_bytes_per_s = traffic_of(links)
         pci = part("pci", lambda: collectors.pci.read(clock_s), list[PciDevice])
         events = part("kernel_log", lambda: collectors.kernel_log.read(now), list[KernelEvent])
-        gpus = part("gpus", lambda: self._collect_gpus(now), list[GpuSample])
+        wait_s = min(0.25, self._interval_s / 2)
+        gpus = part("gpus", lambda: self._collect_gpus(now, wait_s), list[GpuSample])
         xids = part("gpus", lambda: (self._gpus.events(), []), list[KernelEvent])
         part("dcgm", lambda: (None, collectors.dcgm.fill(gpus, now)), lambda: None)
         part("processes", lambda: (None, collectors.processes.fill(gpus, clock_s)), lambda: None)
@@ -131,10 +134,17 @@ class Sampler:
             links=links,
             pci=pci,
             kernel_events=with_nvml_events(_of_ranks(events, ranks, deaths), xids),
-            gaps=without_gpus(without_filled(gaps, gpus), pci),
+            gaps=marked_not_here(without_gpus(without_filled(gaps, gpus), pci), host),
             counters_read_at=self._counters_read_at(now - clock_s, gpus),
             cost_s=cost_s,
         )
+
+    def await_gpus(self, stop: threading.Event, until_s: float) -> bool:
+        """Whether NVML gives its first answer until then (monotonic s): the next sample need not wait any longer."""
+        began = self._gpus_start
+        while self._gpus_start and time.monotonic() < until_s and not stop.wait(_FIRST_LOOK_S):
+            self._collect_gpus(time.time(), 0.0)
+        return began and not self._gpus_start
 
     def _counters_read_at(self, clock_began_at: float, gpus: list[GpuSample]) -> dict[str, float]:
         """``clock_began_at``: unix s of the time 0 of the collectors' clock. Without the kinds that are not here."""
@@ -170,8 +180,9 @@ class Sampler:
         self._gpus.request(now)
         return None, []
 
-    def _collect_gpus(self, now: float) -> tuple[list[GpuSample], list[Gap]]:
-        gpus, gaps = self._gpus.collect(now, wait_s=min(0.25, self._interval_s / 2))
+    def _collect_gpus(self, now: float, wait_s: float) -> tuple[list[GpuSample], list[Gap]]:
+        gpus, gaps = self._gpus.collect(now, wait_s)
+        self._gpus_start = any(gap.source == "nvml" and gap.kind == "starting" for gap in gaps)
         self._holders.keep(gpus)
         return gpus, gaps
 

@@ -15,9 +15,9 @@ class Gap:
     """Something that could not be read: ``what`` (e.g. ``gpu.3.power_w``), ``why``, and ``fix`` (a command or "").
 
     What it is about, as data: ``fields`` ("power_w", "nvlink.errors"; none: all) of the ``item`` (a GPU's index, a
-    port, a PCI address, a node, folded ranks; "*": each of them, "": there is one only) of ``source`` (gpu, host,
-    links, pci, ranks, nvml, kernel_log, node, rank, …). Programs go by these and by ``kind`` and ``code``, never by the
-    words.
+    port, a PCI address or "{several,of,them}", a node, folded ranks; "*": each of them, "": there is one only) of
+    ``source`` (gpu, host, links, pci, ranks, nvml, kernel_log, node, rank, …). Programs go by these and by ``kind`` and
+    ``code``, never by the words.
     """
 
     what: str
@@ -30,8 +30,11 @@ class Gap:
     fields: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """A recording of an older version has ``what`` alone; where both are there and differ, it counts."""
-        if not self.source or self.what != subject_text(self.source, self.item, self.fields):
+        """A recording of an older version has ``what`` alone, or took several PCI addresses for a field; where both are
+        there and differ, ``what`` counts.
+        """
+        is_old = not self.source or any("{" in name for name in self.fields)
+        if is_old or self.what != subject_text(self.source, self.item, self.fields):
             self.source, self.item, fields = _subject(self.what[:_LONGEST_SUBJECT])
             self.fields = list(fields)
 
@@ -48,6 +51,10 @@ class Gap:
     ) -> Gap:
         return cls(subject_text(source, item, fields), why, fix, kind, code, source, item, list(fields))
 
+    @property
+    def items(self) -> list[str]:
+        return self.item.strip("{}").split(",")
+
 
 def subject_text(source: str, item: str, fields: Sequence[str]) -> str:
     """``gpu.3.power_w``; of several fields ``gpu.*.{sm_active,tensor_active}``."""
@@ -60,7 +67,7 @@ def subject_text(source: str, item: str, fields: Sequence[str]) -> str:
 
 
 _LONGEST_SUBJECT = 4_096  # characters: a node may tell any
-_PCI_ADDRESS = re.compile(r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])(?:\.(.*))?")
+_PCI_ADDRESS = re.compile(r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]|\{[0-9a-f:.,]+\})(?:\.(.*))?")
 _OF_ALL_PORTS = ("rates", "infiniband", "ethernet")
 
 

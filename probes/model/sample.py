@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from mltop.probes.model.encoding import slow
@@ -400,7 +401,32 @@ class NodeState:
         return cls(node, state, f"{why} ({fix})" if fix else why, age_s, fix, why)
 
 
-APART_S = 0.5  # two readings this far apart are two
+# What machines of a kind have and never show, whatever mltop may do there: the field of HostSample that tells the kind,
+# of what, which fields, and why.
+_CLOCK, _ERRORS = ("clock_synchronized", "clock_error_s"), ("memory_errors_corrected", "memory_errors_uncorrected")
+_NOT_HERE = (
+    ("is_confined", "host", _CLOCK, "a container is not told whether the host's clock is synchronised"),
+    ("is_confined", "host", ("services",), "a container does not see the host's services"),
+    ("is_confined", "host", ("modules", "clocksource", "is_virtual"), "this container does not show it"),
+    ("is_virtual", "host", ("governor",), "only the hypervisor controls the processors' frequency"),
+    ("is_virtual", "host", _ERRORS, "only the hypervisor sees errors of the memory modules"),
+    ("is_virtual", "pci", ("link", "aer", "acs", "numa_node"), "only the hypervisor sees all of the PCIe bus"),
+)
+
+
+def marked_not_here(gaps: Iterable[Gap], host: HostSample) -> list[Gap]:
+    """The gaps, those marked that are about what such a machine never shows: nobody misses it, and no fix helps."""
+    why_of = {(source, name): why for flag, source, names, why in _NOT_HERE if getattr(host, flag) for name in names}
+
+    def marked(gap: Gap) -> Gap:
+        why, *others = {why_of.get((gap.source, name), "") for name in gap.fields} or {""}
+        is_hidden = why and not others and gap.kind != "starting"
+        return replace(gap, why=why, fix="", kind="unsupported", code="not_here") if is_hidden else gap
+
+    return [marked(gap) for gap in gaps]
+
+
+APART_S = 0.4  # two readings this far apart are two: less than half a second, which samples that hurry are apart
 UNDATED_S = 30.0  # of samples that do not say when they were read: by then everything was read twice
 
 

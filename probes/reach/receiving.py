@@ -28,6 +28,7 @@ from mltop.probes.model.receipt import (
     Refused,
     admit,
 )
+from mltop.probes.model.sample import marked_not_here
 from mltop.probes.model.units import size_words
 from mltop.probes.reach.view import SampleFrame, SampleSummary, summary_of
 
@@ -249,6 +250,7 @@ def _add_old_codes(sample: Sample) -> None:
     for gap in sample.gaps:
         if gap.source == "nvml" and not gap.fields and not gap.code:
             gap.code = "stuck" if _OLD_STUCK.search(gap.why) else _old_fault(gap.why)
+    sample.gaps[:] = marked_not_here(sample.gaps, sample.host)
     for gpu in sample.gpus:
         if gpu.state != "ok" and not gpu.error_code:
             gpu.error_code = _old_fault(gpu.error or "")

@@ -1,4 +1,5 @@
-"""The agent with all collectors on, on a fake 8 x H100 node at 1 Hz, and nvitop on the same fake library.
+"""The agent with all collectors on, on a fake 8 x H100 node at 1 Hz, and nvitop on the same fake library; how soon its
+first sample is there, and how soon the commands answer that look once.
 
 CPU is a share of one core over the measured seconds, children included. PSS counts pages that processes share once.
 """
@@ -6,15 +7,19 @@ CPU is a share of one core over the measured seconds, children included. PSS cou
 from __future__ import annotations
 
 import json
+import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from mltop.tui.commands.rules import READ_TWICE_S
+from mltop.tui.commands.snapshot import FIRST_LOOK_S
 from tests.bench import goals
 from tests.bench.table import Goal, print_table
 from tests.cpu import children_of, cpu_s, pss_mib, rss_mib
@@ -22,6 +27,7 @@ from tests.fakes.machine import FakeMachine
 from tests.fakes.nvml.counts import per_gpu
 from tests.processes import command_of
 from tests.terminal import Terminal
+from tests.waiting import wait_until
 
 GPUS = 8
 SETTLE_S = 8.0  # first looks at everything are over
@@ -58,6 +64,50 @@ def main(quick: bool = False) -> None:
         ("nvitop: RSS, MiB", rival.rss_mib, None),
     ]
     print_table(f"agent with all collectors, {GPUS} fake GPUs at 1 Hz, beside nvitop", rows)
+    print_table("from the start, s: medians; NVML takes 0.3 s to initialise", first_answers(1 if quick else 5))
+
+
+def first_answers(rounds: int) -> list[tuple[str, float, Goal | None]]:
+    """All are measured in turn, so that all see the same machine; Python alone is there to compare with."""
+    answer = goals.ANSWER_S
+    looks: dict[str, tuple[Callable[[FakeMachine], float], Goal | None]] = {
+        "python -c pass": (lambda _: took([sys.executable, "-c", "pass"], {}), None),
+        "agent: first sample with GPUs": (first_sample, Goal(at_most=goals.FIRST_SAMPLE_S)),
+        "screen: first picture with a GPU's values": (first_picture, None),
+        f"snapshot (rates: {FIRST_LOOK_S:g} s)": (command("snapshot"), Goal(at_most=answer + FIRST_LOOK_S)),
+        "doctor": (command("doctor"), Goal(at_most=answer)),
+        f"check (error counters: {READ_TWICE_S:g} s)": (command("check"), Goal(at_most=answer + READ_TWICE_S)),
+    }
+    with tempfile.TemporaryDirectory() as name:
+        machine = FakeMachine(Path(name))
+        machine.nvml.set("call.nvmlInit", "block 0.3")
+        machine.nvml.write()
+        seconds = [{what: look(machine) for what, (look, _) in looks.items()} for _ in range(rounds)]
+    return [(what, statistics.median(one[what] for one in seconds), goal) for what, (_, goal) in looks.items()]
+
+
+def command(name: str) -> Callable[[FakeMachine], float]:
+    return lambda machine: took([sys.executable, "-m", "mltop", name], machine.env())
+
+
+def took(argv: list[str], env: dict[str, str]) -> float:
+    began = time.monotonic()
+    subprocess.run(argv, env={**os.environ, **env}, stdout=subprocess.DEVNULL, check=True)
+    return time.monotonic() - began
+
+
+def first_sample(machine: FakeMachine) -> float:
+    began = time.monotonic()
+    with agent(machine):
+        frames = machine.directory / "frames"
+        wait_until(lambda: b'"gpus":[{' in frames.read_bytes(), what="a sample with GPUs")
+        return time.monotonic() - began
+
+
+def first_picture(machine: FakeMachine) -> float:
+    with Terminal([sys.executable, "-m", "mltop"], env=machine.env()) as terminal:
+        terminal.wait_for("560/700W")
+        return time.monotonic() - terminal.started_at
 
 
 @contextmanager

@@ -12,3 +12,7 @@ PAST_CPU_PERCENT = 1.0  # of one core
 PAST_MIB = 150.0
 PAST_PICTURE_MS = 50.0  # of all of them a second after the one before, as a key that is held asks for it
 PAST_GRAPH_MS = 2.0  # of a job on all of them, to be drawn once a second
+
+# From the start of the process on this machine; what a command must wait for (rates, error counters) comes on top.
+FIRST_SAMPLE_S = 1.0
+ANSWER_S = 1.0

@@ -69,11 +69,6 @@ class GpuMachine(FakeMachine):
         text = "".join(f"{name + ':':<17}{value}\n" for name, value in known.items())
         self.write_proc(f"driver/nvidia/gpus/{bus_id}/information", text)
 
-    def write_proc(self, name: str, text: str) -> None:
-        path = self.proc.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-
     def env(self, state: bool = True) -> dict[str, str]:
         found = super().env(state)
         found["PATH"] = f"{self.smi.bin}:{found['PATH']}"

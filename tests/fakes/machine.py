@@ -50,7 +50,7 @@ class FakeMachine:
         self.sys.write("devices/system/clocksource/clocksource0/current_clocksource", "tsc")
         self.proc = ProcTree(root)
         self.proc.pid_namespace()
-        self._proc_files(self.proc.root)
+        self._proc_files()
         (root / "dev" / "shm").mkdir(parents=True)
         self.kmsg = FakeKmsg(root / "dev")
         self.root = root
@@ -68,6 +68,35 @@ class FakeMachine:
     def say(self, text: str, ago_s: float = 0.0) -> None:
         """A line in the kernel's log, so many seconds ago."""
         self.kmsg.write(text, BOOTED_S - ago_s)
+
+    def become_virtual(self, gpus: int) -> None:
+        """A virtual machine of KVM with so many GPUs and a virtio NIC: nothing of the PCIe bus above them is shown."""
+        self.write_proc("cpuinfo", "flags : fpu tsc hypervisor\n")
+        self.sys.write("class/dmi/id/sys_vendor", "QEMU")
+        for folder in ("bus/pci/devices", "class/net", "class/infiniband", "class/infiniband_verbs"):
+            self.sys.remove(folder)
+        for folder in ("bus/pci/devices", "class/net"):
+            (self.sys.root / folder).mkdir()
+        for index in range(gpus):
+            bus_id = f"0000:00:{6 + index:02x}.0"
+            self.sys.pci(bus_id, 0x10DE, 0x2330, 0x030200, "nvidia", numa_node=-1, speed=None)
+            self.nvml.set(f"gpu.{index}.pci_bus_id", f"0000{bus_id}")
+        self.sys.pci("0000:00:03.0", 0x1AF4, 0x1000, 0x020000, "virtio-pci", numa_node=-1, speed=None)
+        self.sys.ethernet("eth0", "0000:00:03.0", speed=-1)
+        self.nvml.set("count", gpus)
+        self.nvml.write()
+
+    def become_container(self) -> None:
+        """Of docker, which leaves the kernel's log to it; no init, no sysfs but for PCI and network."""
+        self.proc.pid_namespace(4026533321)
+        (self.root / ".dockerenv").touch()
+        for folder in ("module", "devices/system"):
+            self.sys.remove(folder)
+
+    def write_proc(self, name: str, text: str) -> None:
+        path = self.proc.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
 
     def work(self, gpus: range, **values: int) -> None:
         """These GPUs are busy; ``values`` replace scenario keys."""
@@ -107,7 +136,7 @@ class FakeMachine:
         near = (self.sys.root / f"bus/pci/devices/0000:{GPU_BUSES[gpu]}:00.0/local_cpulist").read_text().strip()
         self.proc.change(pid, cpus=near)
 
-    def _proc_files(self, proc: Path) -> None:
+    def _proc_files(self) -> None:
         cpu = "100 0 100 800 0 0 0 0 0 0"
         cores = "".join(f"cpu{core} {cpu}\n" for core in range(CORES))
         boot = int(time.time() - BOOTED_S)
@@ -129,9 +158,7 @@ class FakeMachine:
             **{f"pressure/{what}": _pressure() for what in ("cpu", "memory", "io")},
         }
         for name, text in write.items():
-            path = proc / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+            self.write_proc(name, text)
 
 
 def _meminfo(mib: int) -> str:

@@ -3,34 +3,19 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from itertools import chain
-from pathlib import Path
 
-from mltop.probes.investigate.diagnosis import Diagnosis
-from mltop.probes.judge.health import FAILED, RULES, Expectations, Health
-from mltop.probes.judge.health.folding import told_of_nvml
-from mltop.probes.judge.health.registry import ALL_RULES
-from mltop.probes.judge.health.unknowns import GROWTH, growth_unknown
-from mltop.probes.model import SCHEMA, NodeState, Sample, Unknown
-from mltop.probes.model.sample import Reads
-from mltop.probes.reach.targets import TargetOptions, Targets, resolve
-from mltop.probes.reach.view import NodeView
-from mltop.probes.record import StoredSamples
-from mltop.tui.app.judging import take_skew
+from mltop.probes.model import SCHEMA
+from mltop.probes.reach.targets import TargetOptions, resolve
 from mltop.tui.app.output import put_json, say
-from mltop.tui.commands.live import Complete, Machines, saved, unreached
+from mltop.tui.commands.live import Machines
 from mltop.tui.config.settings import DEFAULTS, Config
-from mltop.tui.report.check import Checked
 from mltop.tui.state import NotOurs, usage_problems
 from mltop.tui.state.lists import known_lemons
 
 BETWEEN_SAMPLES_S = 0.5
 IN_A_FILE = 10_000  # columns: a line for each thing, as logs of prologs are searched
-GROWTH_S = 20.0  # a node's counters are read a second time within six seconds, if it is not very busy
 
 
 def run(
@@ -43,13 +28,19 @@ def run(
     config: Config = DEFAULTS,
 ) -> int:
     """Exit 0: fine; 1: warnings; 2: something critical; 3: something unreachable or unknown."""
-    expectations = Expectations(expect_gpus, lemons(), thresholds=config.thresholds)
-    targets = resolve(options)
-    checked = (
-        recorded(targets.recording, expectations)
-        if targets.recording is not None
-        else live(targets, options, expectations)
-    )
+    known_bad, targets = lemons(), resolve(options)
+    path = targets.recording
+    machines = Machines(targets, options, "check", most_interval_s=BETWEEN_SAMPLES_S) if path is None else None
+    from mltop.probes.judge.health import Expectations  # while the agents start
+    from mltop.tui.commands.rules import changed, live, recorded
+    from mltop.tui.report.check import print_check
+
+    expectations = Expectations(expect_gpus, known_bad, thresholds=config.thresholds)
+    if machines is not None:
+        with machines:
+            checked = live(machines, expectations)
+    elif path is not None:
+        checked = recorded(path, expectations)
     checked.unknown = [
         unknown for unknown in checked.unknown if not any(fnmatchcase(unknown.what, glob) for glob in allowed_unknown)
     ]
@@ -67,17 +58,9 @@ def run(
     else:
         from rich.console import Console
 
-        from mltop.tui.report.check import print_check
-
         console = Console(width=None if sys.stdout.isatty() else IN_A_FILE)
         print_check(checked, console, verbose, changed(config.thresholds))
     return checked.exit
-
-
-def changed(thresholds: Mapping[str, float]) -> list[dict[str, str]]:
-    """The rules that go by the user's thresholds: what these are and what they would be, in words."""
-    rules = [rule.at(thresholds) for rule in ALL_RULES]
-    return [{"rule": rule.id, "threshold": rule.usual, "default": rule.others} for rule in rules if rule.others]
 
 
 def lemons() -> dict[str, str]:
@@ -87,89 +70,3 @@ def lemons() -> dict[str, str]:
         except NotOurs as problem:
             say(f"known bad GPUs cannot be told: {problem}")
             return {}
-
-
-def live(targets: Targets, options: TargetOptions, expectations: Expectations) -> Checked:
-    with Machines(targets, options, "check", most_interval_s=BETWEEN_SAMPLES_S) as machines:
-        gathered = CountersReadTwice(machines.deadline)
-        views = machines.await_nodes(gathered)
-    diagnosis = Diagnosis(Health(replace(expectations, vacated=True), eager=True))
-    samples = sorted(chain.from_iterable(gathered.samples.values()), key=lambda sample: sample.sampled_at)
-    diagnosis.health.compare(samples)
-    for sample in samples:
-        diagnosis.see(sample)
-    diagnosis.health.settle()
-    checked = judged(diagnosis, [view.state for view in views])
-    checked.findings = [finding for finding in checked.findings if finding.until is None]
-    checked.incidents = [incident for incident in checked.incidents if incident.until is None]
-    checked.unreached = unreached(views)
-    return checked
-
-
-def judged(diagnosis: Diagnosis, nodes: list[NodeState]) -> Checked:
-    """What the rules say, and what that comes to. A rule that failed has not judged: that is no finding here, but
-    something unknown.
-    """
-    health = diagnosis.health
-    everything = health.findings()
-    findings = [finding for finding in everything if finding.id != FAILED]
-    failed = [finding for finding in everything if finding.id == FAILED]
-    unknowns = health.unknowns(at_the_end=True)
-    without_nvml = {finding.node for finding in findings if told_of_nvml((finding,))}
-    for unknown in unknowns:
-        if unknown.what == "nvml" and unknown.node in without_nvml:
-            unknown.severity = "info"  # the finding says it, with what to do
-    unjudged = [Unknown(finding.node, finding.subject, finding.message, finding.action) for finding in failed]
-    return Checked(nodes, findings, [*unjudged, *unknowns], incidents=diagnosis.incidents())
-
-
-class CountersReadTwice(Complete):
-    """As ``Complete``, and all counters of errors were read twice: of one reading nobody can say that they do not grow.
-
-    Keeps every sample that it has seen on the way.
-    """
-
-    def __init__(self, nvml_deadline: float) -> None:
-        super().__init__(nvml_deadline)
-        self.samples: dict[str, list[Sample]] = {}
-        self._reads: dict[str, Reads] = {}
-        self._grown_by: dict[str, float] = {}  # monotonic s: a node is not waited for any longer
-        self._looked: dict[str, tuple[int, bool]] = {}  # how many kinds were read twice, and whether that was enough
-
-    def __call__(self, view: NodeView) -> bool:
-        sample = view.sample
-        if sample is None:
-            return super().__call__(view)
-        samples = self.samples.setdefault(view.node, [])
-        reads = self._reads.setdefault(view.node, Reads())
-        if not samples or sample.sampled_at > samples[-1].sampled_at:
-            take_skew(view, sample)
-            samples.append(sample)
-            reads.see(sample)
-        if not super().__call__(view):
-            return False
-        if self._looked.get(view.node, (-1, False))[0] != reads.count:
-            self._looked[view.node] = reads.count, not growth_unknown(sample, RULES, reads)
-        now = time.monotonic()
-        return self._looked[view.node][1] or now > self._grown_by.setdefault(view.node, now + GROWTH_S)
-
-
-def recorded(path: Path, expectations: Expectations) -> Checked:
-    content = saved(path)
-    checked = judged(diagnosis_of(content.samples, expectations), content.nodes)
-    for unknown in checked.unknown:
-        unknown.fix = "" if unknown.what.startswith(GROWTH) else unknown.fix  # it cannot be looked at again
-    if not content.samples:
-        checked.unknown.append(Unknown("", "recording", f"{path}: no samples in it"))
-    return checked
-
-
-def diagnosis_of(samples: StoredSamples, expectations: Expectations) -> Diagnosis:
-    """As ``evaluated``, of samples that are too many to be held at a time."""
-    alone = frozenset(node for node, own in samples.items() if len(own) == 1)
-    diagnosis = Diagnosis(Health(expectations, eager=alone, keep_s=None), whole_recording=True)
-    diagnosis.health.compare(samples.oldest())
-    for sample in samples.by_time():
-        diagnosis.see(sample)
-    diagnosis.health.settle()
-    return diagnosis

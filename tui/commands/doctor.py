@@ -15,11 +15,11 @@ from mltop.probes.investigate.advice import is_known
 from mltop.probes.model import SCHEMA, GpuGaps, Sample
 from mltop.probes.model.units import counted
 from mltop.probes.reach.launchers import LAUNCHERS
-from mltop.probes.reach.targets import TargetOptions, Targets
+from mltop.probes.reach.targets import TargetOptions
 from mltop.probes.reach.view import Connection, NodeView
 from mltop.probes.version import __version__
 from mltop.tui.app.output import put_json
-from mltop.tui.commands.live import EXIT_UNREACHABLE, Complete, Machines, live_targets, unreached
+from mltop.tui.commands.live import EXIT_UNREACHABLE, Machines, Reached, live_targets, unreached
 from mltop.tui.commands.screen import NO_CURSOR
 
 Check: TypeAlias = dict[str, str]
@@ -66,14 +66,18 @@ def node_checks(view: NodeView, answers: Mapping[str, list[Check] | str]) -> lis
         return [reach_check(view)]
     answer = answers.get(view.node, "was not asked")
     abilities = answer if isinstance(answer, list) else [check("agent's checks", "missing", answer)]
+    nvml = nvml_check(view.sample)
+    needless = set() if view.connection.boot is None else {"torch"}  # only the demo needs it, where mltop is installed
+    if nvml["state"] in ("ok", "info"):  # WSL and some containers hide the module; without a GPU nobody needs it
+        needless |= {ability["name"] for ability in abilities if ability["state"] == "warning"} & {"nvidia driver"}
     return [
         reach_check(view),
         *cache_checks(view.connection),
         *version_checks(view.connection),
         *clock_checks(view.connection),
-        nvml_check(view.sample),
-        # Only the demo needs torch, and only where mltop is installed.
-        *(ability for ability in abilities if ability.get("name") != "torch" or view.connection.boot is None),
+        nvml,
+        *(ability for ability in abilities if ability["name"] not in needless),
+        *never_known(view.sample),
     ]
 
 
@@ -137,6 +141,8 @@ def clock_checks(connection: Connection) -> list[Check]:
 def nvml_check(sample: Sample) -> Check:
     """What NVML itself answered."""
     for gap in sample.gaps:
+        if gap.source == "nvml" and gap.kind == "unsupported":
+            return check("nvml", "info", gap.why)
         if gap.source == "nvml":
             state = "warning" if gap.kind == "starting" else "missing"
             return check("nvml", state, gap.why, gap.fix)
@@ -148,6 +154,20 @@ def nvml_check(sample: Sample) -> Check:
     why = f"GPU {first.index}: {first.error or first.state}"
     answers = f"answers for {answering} of {counted(len(sample.gpus), 'GPU')}; {why}"
     return check("nvml", "missing", answers, gap_of_gpu.fix if gap_of_gpu is not None else "")
+
+
+def never_known(sample: Sample) -> list[Check]:
+    """What such a machine or GPU never shows, a line for each reason: nothing that `mltop check` counts as unknown."""
+    fields_of: dict[tuple[str, str], dict[str, None]] = {}
+    for gap in sample.gaps:
+        of_gpu = gap.source == "gpu" and gap.kind == "unsupported"
+        if of_gpu or gap.code == "not_here":
+            why = "this GPU or its driver does not tell it" if of_gpu else gap.why
+            fields_of.setdefault((gap.source, why), {}).update(dict.fromkeys(gap.fields))
+    return [
+        check("never known", "info", f"{why} ({source}: {', '.join(fields)})")
+        for (source, why), fields in fields_of.items()
+    ]
 
 
 # (program, what it is for, the package that has it)
@@ -203,15 +223,16 @@ def ssh_version(path: str) -> str:
 def run(options: TargetOptions, as_json: bool) -> int:
     """Exit 0: nothing is missing; 1: something is; 3: a node did not answer."""
     targets = live_targets(options, "doctor looks at machines, not at recordings")
-    views, checks = live(targets, options)
-    via = {route.via for route in targets.routes}
-    checks = [{"node": HERE, **check} for check in local_checks(via)] + checks
+    with Machines(targets, options, "doctor") as machines:
+        from mltop.tui.report import print_doctor  # while the agents start
+
+        here = local_checks({route.via for route in targets.routes})
+        views, checks = live(machines)
+    checks = [{"node": HERE, **check} for check in here] + checks
     if as_json:
         put_json({"schema": SCHEMA, "nodes": [view.state for view in views], "checks": checks})
     else:
         from rich.console import Console
-
-        from mltop.tui.report import print_doctor
 
         print_doctor(checks, Console())
     if unreached(views):
@@ -219,10 +240,9 @@ def run(options: TargetOptions, as_json: bool) -> int:
     return 1 if any(check["state"] == "missing" for check in checks) else 0
 
 
-def live(targets: Targets, options: TargetOptions) -> tuple[tuple[NodeView, ...], list[Check]]:
-    with Machines(targets, options, "doctor") as machines:
-        nvml_deadline = machines.began + min(options.timeout_s, NVML_START_S)
-        reached = [view.node for view in machines.await_nodes(Complete(nvml_deadline)) if view.sample is not None]
-        answers = {node: answer_of(message) for node, message in machines.ask("doctor", reached, ANSWER_S).items()}
-        views = machines.views()
+def live(machines: Machines) -> tuple[tuple[NodeView, ...], list[Check]]:
+    nvml_deadline = min(machines.deadline, machines.began + NVML_START_S)
+    reached = [view.node for view in machines.await_nodes(Reached(nvml_deadline)) if view.sample is not None]
+    answers = {node: answer_of(message) for node, message in machines.ask("doctor", reached, ANSWER_S).items()}
+    views = machines.views()
     return views, [{"node": view.node, **check} for view in views for check in node_checks(view, answers)]

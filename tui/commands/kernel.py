@@ -9,13 +9,20 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from mltop.probes.agent.protocol import Message
-from mltop.probes.investigate.patience import REACHED
 from mltop.probes.judge.kernel_lines import KernelLine, merge
 from mltop.probes.judge.nodes import folded
 from mltop.probes.model import SCHEMA, NodeState
 from mltop.probes.reach.targets import TargetOptions, Targets
 from mltop.tui.app.output import put_json, say
-from mltop.tui.commands.live import EXIT_UNREACHABLE, Machines, live_targets, refuse_read_only, say_gap, unreached
+from mltop.tui.commands.live import (
+    EXIT_UNREACHABLE,
+    Machines,
+    Reached,
+    live_targets,
+    refuse_read_only,
+    say_gap,
+    unreached,
+)
 from mltop.tui.state import NoHome, NotOurs, state_file, usage_problems
 from mltop.tui.state.lists import KERNEL_LINES, learn, read_known
 
@@ -61,7 +68,7 @@ def run(options: TargetOptions, as_json: bool, do_learn: bool = False, everythin
 def live(targets: Targets, options: TargetOptions) -> Answers:
     """Ask every node that can be reached within the timeout."""
     with Machines(targets, options, "kernel") as machines:
-        views = machines.await_nodes(lambda view: view.sample is not None and view.state.state in REACHED)
+        views = machines.await_nodes(Reached())
         reached = [view.node for view in views if view.sample is not None]
         answers = Answers()
         for node, message in machines.ask(OP, reached, ANSWER_S).items():

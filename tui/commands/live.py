@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from mltop.probes.agent.protocol import Message
 from mltop.probes.investigate.advice import advised
-from mltop.probes.investigate.capture import load
 from mltop.probes.investigate.patience import FAILED, REACHED, Arrivals, Patience, waited
 from mltop.probes.investigate.session import LiveSession
 from mltop.probes.judge.nodes import sentences
@@ -22,14 +21,13 @@ from mltop.probes.model import Gap, JobReport, NodeState
 from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, Targets, channels, resolve
 from mltop.probes.reach.view import NodeView
-from mltop.probes.record import BadRecording, Saved
-from mltop.probes.record.decoding import decode_sample
-from mltop.probes.record.recordings import DecodeLine
 from mltop.tui.app.output import say, write_over
 from mltop.tui.app.selection import first_of
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # what reads recordings, and what judges, is imported when the agents have been started
     from mltop.probes.investigate.probing.run import ProbeMemory
+    from mltop.probes.record import Saved
+    from mltop.probes.record.recordings import DecodeLine
 
 EXIT_UNREACHABLE = 3
 EXIT_INTERRUPTED = 130
@@ -133,7 +131,8 @@ def live_session(targets: Targets, options: TargetOptions, memory: ProbeMemory |
 class Machines:
     """Live machines for one command, which is ``what`` on the progress line. Its agents are ended on the way out.
 
-    ``memory``: of probe results; ``most_interval_s``: no longer than this between two samples.
+    ``memory``: of probe results; ``most_interval_s``: no longer than this between two samples. The agents start at
+    once, so that what judges and prints can be imported meanwhile.
     """
 
     def __init__(
@@ -159,10 +158,10 @@ class Machines:
         self.stderr.clear()
         self.session.close()
 
-    def await_nodes(self, ready: Callable[[NodeView], bool]) -> tuple[NodeView, ...]:
-        """Wait until every node is ``ready`` or not worth waiting for, at most until the deadline.
+    def await_nodes(self, missing: Callable[[NodeView], str]) -> tuple[NodeView, ...]:
+        """Wait until nothing is ``missing`` of any node that is worth waiting for, at most until the deadline.
 
-        Returns all nodes as they are then.
+        ``missing`` says in words what of a node, "" for nothing. Returns all nodes as they are then.
         """
         changed = threading.Event()
         self.session.subscribe(changed.set)
@@ -173,13 +172,14 @@ class Machines:
             views = self.session.view().nodes
             arrivals.look(views, now)
             self.stderr.failures(views)
-            done_before, done = len(done), {view.node for view in views if ready(view)}
+            reasons = {view.node: missing(view) for view in views}
+            done_before, done = len(done), {node for node, reason in reasons.items() if not reason}
             arrivals.news_at = now if len(done) != done_before else arrivals.news_at
             waiting = arrivals.awaited(views, done, now, ALL_NODES)
             if not waiting or now >= self.deadline:
                 self.stderr.clear()
                 return self._in_time(views)
-            self.stderr.show(f"{self._what}: {len(done)} of {len(views)} nodes, {waiting_text(waiting)}")
+            self.stderr.show(f"{self._what}: {len(done)} of {len(views)} nodes, {waiting_text(waiting, reasons)}")
             changed.wait(min(LOOK_S, self.deadline - now))
             time.sleep(SOONEST_S)
             changed.clear()
@@ -215,33 +215,49 @@ def in_time(view: NodeView, waited_s: float) -> NodeView:
     return replace(view, state=late)
 
 
-def waiting_text(views: list[NodeView]) -> str:
-    """ "waiting for h03 (connecting) and 2 more"."""
-    return f"waiting for {first_of([f'{view.node} ({view.state.state})' for view in views], 1)}"
+def waiting_text(views: Sequence[NodeView], reasons: Mapping[str, str]) -> str:
+    """ "waiting for h03 (rates need two samples: 0.5 s) and 2 more"."""
+    why = {view.node: reasons[view.node] if view.state.state == "live" else view.state.state for view in views}
+    return f"waiting for {first_of([f'{node} ({reason})' for node, reason in why.items()], 1)}"
 
 
-class Complete:
-    """Whether a node has said all that a single look needs: NVML is up, and there is a second sample, for rates.
+class Reached:
+    """What a node still has to say before it can be asked: a first sample, with NVML's first answer."""
+
+    def __init__(self, nvml_deadline: float = 0.0) -> None:
+        self._nvml_deadline = nvml_deadline  # monotonic s: from then on NVML counts as never starting
+
+    def __call__(self, view: NodeView) -> str:
+        if view.sample is None or view.state.state not in REACHED:
+            return "no sample yet"
+        waits = (gap.why for gap in view.sample.gaps if gap.source == "nvml" and gap.kind == "starting")
+        return next(waits, "") if time.monotonic() <= self._nvml_deadline else ""
+
+
+class Complete(Reached):
+    """What a node still has to say before all that a single look needs is there: also a second sample, for rates.
 
     What else comes with a later sample (activity, a long kernel log) is waited for two seconds.
     """
 
     def __init__(self, nvml_deadline: float) -> None:
-        self._nvml_deadline = nvml_deadline  # monotonic s: from then on NVML counts as never starting
+        super().__init__(nvml_deadline)
         self._first_at: dict[str, float] = {}
         self._settled_by: dict[str, float] = {}
 
-    def __call__(self, view: NodeView) -> bool:
-        sample = view.sample
-        if sample is None or view.state.state not in REACHED:
-            return False
-        now = time.monotonic()
+    def __call__(self, view: NodeView) -> str:
+        missing, sample = super().__call__(view), view.sample
+        if sample is None:
+            return missing
         first_at = self._first_at.setdefault(view.node, sample.sampled_at)
-        starting = any(gap.kind == "starting" and _comes_soon(gap) for gap in sample.gaps)
-        if any(gap.source == "nvml" and gap.kind == "starting" for gap in sample.gaps):
-            return now > self._nvml_deadline and sample.sampled_at > first_at
+        if missing:
+            return missing
+        if sample.sampled_at <= first_at:
+            return f"rates need two samples: {sample.interval_s:g} s"
+        now = time.monotonic()
+        starting = (gap.why for gap in sample.gaps if gap.kind == "starting" and _comes_soon(gap))
         settled_by = self._settled_by.setdefault(view.node, now + SETTLE_S)
-        return sample.sampled_at > first_at and (not starting or now > settled_by)
+        return next(starting, "") if now <= settled_by else ""
 
 
 def unreached(views: tuple[NodeView, ...]) -> list[NodeState]:
@@ -252,16 +268,21 @@ def unreached(views: tuple[NodeView, ...]) -> list[NodeState]:
 @contextmanager
 def recording_problems() -> Iterator[None]:
     """Raises UsageProblem for what is no recording."""
+    from mltop.probes.record import BadRecording
+
     try:
         yield
     except BadRecording as error:
         raise UsageProblem("--recording", str(error)) from None
 
 
-def saved(path: Path, decode_line: DecodeLine = decode_sample) -> Saved:
+def saved(path: Path, decode_line: DecodeLine | None = None) -> Saved:
     """What a capture or a recording holds; what it lacks is said. ``decode_line`` as of ``read_recording``."""
+    from mltop.probes.investigate.capture import load
+    from mltop.probes.record.decoding import decode_sample
+
     with recording_problems():
-        content = load(path, decode_line)
+        content = load(path, decode_line or decode_sample)
     for gap in content.gaps:
         say(f"{gap.what}: {gap.why}")
     return content

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from mltop.probes.investigate.diagnosis import diagnosed
 from mltop.probes.model import SCHEMA, NodeState, Sample
-from mltop.probes.reach.targets import TargetOptions, Targets, resolve
+from mltop.probes.reach.targets import TargetOptions, resolve
 from mltop.tui.app.output import put_json, say
 from mltop.tui.commands.live import EXIT_UNREACHABLE, Complete, Machines, saved, unreached
 from mltop.tui.config.settings import DEFAULTS, Config
@@ -15,13 +14,18 @@ FIRST_LOOK_S = 0.5  # between the two samples that rates are made of
 def run(options: TargetOptions, as_json: bool, config: Config = DEFAULTS) -> int:
     """Exit 0: every node answered; 3: some did not."""
     targets = resolve(options)
-    if targets.recording is not None:
-        content = saved(targets.recording)
+    path = targets.recording
+    machines = Machines(targets, options, "samples", most_interval_s=FIRST_LOOK_S) if path is None else None
+    from mltop.probes.investigate.diagnosis import diagnosed  # while the agents start
+    from mltop.tui.report import print_snapshot
+
+    if machines is not None:
+        nodes, samples = live(machines)
+    elif path is not None:
+        content = saved(path)
         nodes, samples = content.nodes, content.newest
         if not samples:
-            say(f"{targets.recording}: no samples in it")
-    else:
-        nodes, samples = live(targets, options)
+            say(f"{path}: no samples in it")
     diagnosis = diagnosed(samples, config.thresholds)
     findings, incidents = diagnosis.health.findings(), diagnosis.incidents()
     if as_json:
@@ -29,14 +33,12 @@ def run(options: TargetOptions, as_json: bool, config: Config = DEFAULTS) -> int
     else:
         from rich.console import Console
 
-        from mltop.tui.report import print_snapshot
-
         print_snapshot(samples, findings, nodes, Console())
     return 0 if samples and len(samples) == len(nodes) else EXIT_UNREACHABLE
 
 
-def live(targets: Targets, options: TargetOptions) -> tuple[list[NodeState], list[Sample]]:
-    with Machines(targets, options, "samples", most_interval_s=FIRST_LOOK_S) as machines:
+def live(machines: Machines) -> tuple[list[NodeState], list[Sample]]:
+    with machines:
         views = machines.await_nodes(Complete(machines.deadline))
         machines.stderr.last_failures(unreached(views))
     return [view.state for view in views], [view.sample for view in views if view.sample is not None]

@@ -46,7 +46,8 @@ def lacking(gpu: GpuSample) -> bool:
     is_measured = any(
         instance.sm_active is not None or instance.dram_active is not None for instance in gpu.mig_instances
     )
-    return gpu.state == "ok" and gpu.activity_source is None and not is_measured
+    has_counters = "GeForce" not in (gpu.name or "")  # DCGM has no profiling of those
+    return gpu.state == "ok" and gpu.activity_source is None and not is_measured and has_counters
 
 
 class Filling:

@@ -166,8 +166,7 @@ def judged(status: int, estimated_error_us: int, confined: bool) -> Reading:
     if not status & _STA_UNSYNC:
         return Reading({"clock_synchronized": True, "clock_error_s": estimated_error_us / 1e6})
     if confined:
-        why = "in a container the kernel's word that the clock is not synchronised may be wrong"
-        return Reading().lack(*CLOCK, why=why, fix="chronyc tracking   (on the host)")
+        return Reading().lack(*CLOCK, why="in a container the kernel's word that it is not synchronised may be wrong")
     # The error is then a constant of 16 s.
     why = "the clock is not synchronised: nothing estimates its error"
     return Reading({"clock_synchronized": False}).lack("clock_error_s", why=why, kind="unsupported")
@@ -277,16 +276,19 @@ def sees_all_processes(root: str) -> bool | None:
 
 
 def is_virtual(root: str) -> bool | None:
-    """Whether it is one, by the processors' hypervisor flag (cpuid leaf 1) and DMI; None where neither tells."""
+    """Whether it is one, by the processors' hypervisor flag (cpuid leaf 1), DMI and the device tree (ARM); None where
+    nothing tells.
+    """
     if read_text(f"{root}/sys/hypervisor/type"):
         return True
     dmi = " ".join(read_text(f"{root}/sys/class/dmi/id/{name}") or "" for name in _DMI).strip()
-    if _VIRTUAL.search(dmi) or os.path.exists(f"{root}/proc/device-tree/hypervisor"):
+    tree = read_text(f"{root}/proc/device-tree/compatible") or ""
+    if _VIRTUAL.search(dmi) or "dummy-virt" in tree or os.path.exists(f"{root}/proc/device-tree/hypervisor"):
         return True
     flags = _processor_flags(root)
     if flags:
         return "hypervisor" in flags
-    return False if dmi else None
+    return False if dmi or tree else None
 
 
 def in_container(root: str) -> bool:

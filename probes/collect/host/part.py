@@ -78,7 +78,7 @@ def folded(gaps: Sequence[Gap]) -> list[Gap]:
     """The gaps, those about absent things (kind "unsupported") as one: a virtual machine lacks many things that nobody
     misses.
     """
-    absent = [gap for gap in gaps if gap.kind == "unsupported" and gap.fields and not gap.fix]
+    absent = [gap for gap in gaps if gap.kind == "unsupported" and gap.fields and not gap.fix and not gap.code]
     if len(absent) < 2:
         return list(gaps)
     why = "; ".join(f"{', '.join(gap.fields)}: {gap.why}" for gap in absent)

@@ -14,6 +14,7 @@ from mltop.probes.collect.host.psutil_loading import Psutil
 from mltop.probes.collect.host.rates import Cpu, PressureStall, Traffic
 from mltop.probes.collect.host.services import Services
 from mltop.probes.model import Gap, HostSample, RankSample
+from mltop.probes.model.sample import marked_not_here
 from mltop.probes.system import paths
 
 
@@ -76,9 +77,10 @@ class HostSource:
             reading = part.reading(now, ranks)
             values.update(reading.values)
             gaps += reading.gaps
+        host = HostSample(**values)
         if len(gaps) != len(self._gaps) or any(new is not old for new, old in zip(gaps, self._gaps)):
-            self._gaps, self._folded = gaps, folded(gaps)
-        return HostSample(**values), list(self._folded)
+            self._gaps, self._folded = gaps, folded(marked_not_here(gaps, host))
+        return host, list(self._folded)
 
     @property
     def counters_read_at(self) -> float | None:

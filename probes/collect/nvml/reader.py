@@ -187,7 +187,6 @@ class Reader:
         sieve = device.state(Sieve)
         again = {**tiers, "fast": vars(self._read_fast(device))}
         if with_activity:
-            self._activity.catch_up(device)
             again["activity"] = vars(sieve.sift(self._activity.read(device)))
             if device.state(Modes).mig_enabled:
                 self._mig.catch_up(device)

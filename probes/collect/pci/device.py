@@ -72,7 +72,10 @@ class DeviceReader:
         speed, width = self._read("current_link_speed"), self._read("current_link_width")
         sample.link_speed_gt_per_s = speed_gt_per_s(speed)
         sample.link_width = lanes(width)
-        # Only a device whose link looks odd is asked: a look at the configuration space wakes a sleeping one.
+        if sample.link_width is None and word(self._read("power/runtime_status"), _LONGEST_TEXT) == "suspended":
+            sample.link_speed_gt_per_s, self.answers = None, True
+            return sample  # a laptop's GPU or NIC that sleeps: its link is off, and a look at more would wake it
+        # Only a device whose link looks odd is asked, too, for the same reason.
         self.answers = sample.link_width is not None or not self._is_all_ones()
         if not self.answers:
             sample.link_speed_gt_per_s = sample.link_width = None

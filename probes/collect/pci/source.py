@@ -167,11 +167,13 @@ class PciSource:
             unclear = {bus_id for bus_id, watched in self._watched.items() if part in watched.reader.unclear}
             names = [device.bus_id for device in alive if lacks(device) and device.bus_id not in unclear]
             if names:  # one for all devices that lack the same thing
-                subject = names[0] if len(names) == 1 else "{" + ",".join(names) + "}"
-                gaps.append(Gap(f"pci.{subject}.{part}", why, kind="unsupported"))
+                item = names[0] if len(names) == 1 else "{" + ",".join(names) + "}"
+                gaps.append(Gap.about("pci", part, item=item, why=why, kind="unsupported"))
 
         lacking(
-            "link", "no PCIe link is shown (virtual machine, or built in)", lambda device: device.link_width is None
+            "link",
+            "no PCIe link is shown (virtual machine, built in, asleep)",
+            lambda device: device.link_width is None,
         )
         lacking("aer", "this kernel keeps no PCIe error counters of it", lambda device: not device.aer)
         lacking("numa_node", "the firmware names no NUMA node", lambda device: device.numa_node is None)
@@ -181,7 +183,8 @@ class PciSource:
         gpus_and_nics = [device for device in alive if device.kind in ("gpu", "nic")]
         unknown = [device.bus_id for device in gpus_and_nics if device.acs is None]
         if any(self._watched[bus_id].reader.upstream for bus_id in unknown):
-            return [Gap.about("pci", "acs", why="PCI config space needs root", fix="sudo lspci -vvv | grep ACSCtl")]
+            fix = "start the container with --cap-add SYS_ADMIN" if os.geteuid() == 0 else "sudo mltop"
+            return [Gap.about("pci", "acs", why="PCI config space needs root (CAP_SYS_ADMIN)", fix=fix)]
         # A NIC that is built into the processor has no bridge either.
         if unknown and len(unknown) == len(gpus_and_nics):
             return [Gap.about("pci", "acs", why=NO_BRIDGE, kind="unsupported")]

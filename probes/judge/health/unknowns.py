@@ -188,7 +188,10 @@ class _SampleValues:
 
     def __init__(self, sample: Sample) -> None:
         self._sample = sample
-        self._gaps = grouped(sample.gaps, lambda gap: (gap.source, gap.item))
+        self._gaps: dict[tuple[str, str], list[Gap]] = {}
+        for gap in sample.gaps:
+            for item in gap.items:
+                self._gaps.setdefault((gap.source, item), []).append(gap)
         self._gpus = [gpu for gpu in sample.gpus if gpu.state == "ok"]
         self._lacks: dict[tuple[str, str], tuple[list[list[_Value]], int]] = {}
 

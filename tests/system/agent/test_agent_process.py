@@ -39,6 +39,25 @@ class Gpus:
 
 exit_now(Agent("here", Gpus(), 0.1).run())
 """
+STARTING_GPUS = """
+import time
+from mltop.probes.agent.loop import Agent, exit_now
+from mltop.probes.model import Gap, GpuSample
+
+class Gpus:
+    began = time.monotonic()
+    def request(self, now): pass
+    def collect(self, now, wait_s):
+        if time.monotonic() - self.began < 1.0:
+            return [], [Gap.about("nvml", "starting", why="no answer yet", kind="starting")]
+        return [GpuSample(7)], []
+    def events(self):
+        return []
+    def close(self):
+        pass
+
+exit_now(Agent("here", Gpus(), 60.0).run())
+"""
 SPIN = "while True: pass"
 BUSY_PROCESSES = 16
 
@@ -136,6 +155,17 @@ def test_a_gpu_source_that_fails_is_a_gap_and_is_tried_again() -> None:
     assert [gpu.index for gpu in worked.gpus] == [7]
     assert "gpus" not in gaps_of(worked)
     assert all(sample.host.memory_total_bytes for sample in (failed, worked, again))
+
+
+def test_gpus_that_answer_late_are_not_a_whole_interval_late() -> None:
+    began = time.monotonic()
+    with running("-c", STARTING_GPUS) as process:
+        stream = samples(process)
+        assert next(stream).gpus == []
+        assert [gpu.index for gpu in next(sample.gpus for sample in stream if sample.gpus)] == [7]
+        took_s = time.monotonic() - began
+        assert close_and_wait(process, 30) == 0
+    assert took_s < 40, "the interval is 60 s"
 
 
 @pytest.mark.serial

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,7 +18,10 @@ import pytest
 from mltop.probes.model import Sample
 from mltop.probes.record import recording
 from tests.builders.health_samples import node_h100
+from tests.documents import ROOT
 from tests.fakes.machine import FakeMachine
+from tests.terminal import Terminal
+from tests.waiting import wait_until
 
 MLTOP = [sys.executable, "-m", "mltop"]
 
@@ -182,6 +186,49 @@ def test_an_unreadable_log_is_unknown_and_can_be_allowed(machine: FakeMachine) -
     assert report(machine, "--allow-unknown", "kernel_log")["exit"] == 0
     done = run(machine, "check")
     assert done.returncode == 3 and "kernel_log" in done.stdout
+
+
+def test_what_a_virtual_machine_never_shows_is_not_unknown(tmp_path: Path) -> None:
+    machine = FakeMachine(tmp_path, gpus=2, ranks=False)
+    machine.become_virtual(gpus=2)
+    found = report(machine)
+    assert (found["exit"], [one for one in found["unknown"] if one["severity"] != "info"]) == (0, [])
+    doctor = run(machine, "doctor", "--json")
+    said = [check for check in json.loads(doctor.stdout)["checks"] if check["name"] == "never known"]
+    assert doctor.returncode == 0 and {check["state"] for check in said} == {"info"}
+    assert any("aer" in check["why"] and "hypervisor" in check["why"] for check in said)
+    machine.kmsg.path.unlink()  # what somebody may be allowed to read is unknown there, too
+    assert report(machine)["exit"] == 3
+
+
+def test_what_is_waited_for_is_said_on_a_terminal(machine: FakeMachine) -> None:
+    for command, words in (
+        ("check", "error counters are read twice: 6 s"),
+        ("snapshot", "rates need two samples: 0.5 s"),
+    ):
+        with Terminal([*MLTOP, command], columns=160, env=machine.env()) as terminal:
+            wait_until(lambda words=words: words.encode() in terminal.raw, 60, words)
+            assert terminal.wait(60) == 0
+
+
+def test_the_doctor_needs_one_sample(machine: FakeMachine) -> None:
+    began = time.monotonic()
+    done = run(machine, "doctor", "--interval", "60")
+    assert (done.returncode, "answers for 8 GPUs" in done.stdout) == (0, True)
+    assert time.monotonic() - began < 50
+
+
+def test_what_a_container_never_shows_is_not_unknown(machine: FakeMachine) -> None:
+    machine.become_container()
+    found = report(machine)
+    assert (found["exit"], [one for one in found["unknown"] if one["severity"] != "info"]) == (0, [])
+
+
+@pytest.mark.parametrize("name", ["h100_in_a_container", "ranks_in_a_container"])
+def test_a_recording_of_a_healthy_container_has_nothing_unknown(machine: FakeMachine, name: str) -> None:
+    """By a version that called unknown what nobody can know there."""
+    found = report(machine, "--recording", str(ROOT / "tests/fixtures/recordings" / f"{name}.jsonl.gz"))
+    assert (found["exit"], found["unknown"], found["findings"]) == (0, [], [])
 
 
 def test_a_node_that_cannot_be_reached_is_3(machine: FakeMachine) -> None:

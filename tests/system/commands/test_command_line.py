@@ -82,6 +82,16 @@ def test_a_snapshot_does_not_load_the_screen() -> None:
     assert loaded.isdisjoint({"textual", "pynvml", "torch", "asyncio"})
 
 
+@pytest.mark.parametrize("name", ["screen", "snapshot", "check", "doctor"])
+def test_the_agents_start_before_what_judges_and_draws_is_imported(name: str) -> None:
+    code = f"import sys, mltop.tui.cli, mltop.tui.commands.{name}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = done.stdout.split()
+    assert f"mltop.tui.commands.{name}" in loaded
+    late = ("mltop.probes.judge.health", "mltop.probes.record", "mltop.tui.report", "rich", "textual")
+    assert [module for module in late if module in loaded] == []
+
+
 @pytest.mark.serial
 def test_help_answers_at_once() -> None:
     ratios = []

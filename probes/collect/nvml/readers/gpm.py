@@ -4,11 +4,12 @@ Functions and metric ids: nvml.h, nvmlGpm*. A metric is computed from two sample
 with batches some drivers gave wrong values (DataDog/datadog-agent#51934; DCGM asks one by one too). Samples are not
 safe to take from two threads, even of different GPUs (DataDog/datadog-agent#54458): the reader process has one.
 
-Never more than four calls per GPU and poll: three polls in four take a sample (one call) and compute SM, tensor and
-DRAM activity (three). The fourth computes up to four of the others from the sample of the poll before: occupancy and
-FP pipes in one such poll, PCIe in the next, and NVLink with it where its own counters do not work. At one poll per
-second the first three are averages over one second (two after such a poll) and at most one second old; the others are
-averages over eight seconds, renewed every eight.
+The second poll computes everything, so that no value is missing for longer. From then on never more than four calls per
+GPU and poll: three polls in four take a sample (one call) and compute SM, tensor and DRAM activity (three). The fourth
+computes up to four of the others from the sample of the poll before: occupancy and FP pipes in one such poll, PCIe in
+the next, and NVLink with it where its own counters do not work. At one poll per second the first three are averages
+over one second (two after such a poll) and at most one second old; the others are averages over eight seconds, renewed
+every eight.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import math
 import time
 from ctypes import byref, c_uint
 from functools import partial
-from typing import Any, Callable, NamedTuple
+from typing import Any, NamedTuple
 
 import pynvml
 
@@ -149,19 +150,17 @@ class Group:
 
 
 class Plan:
-    """Which group has its turn at which poll: ``first``, then ``cycle`` again and again."""
+    """Which group has its turn at which poll: all at the second, then ``cycle`` again and again."""
 
-    def __init__(self, first: tuple[Group, ...], cycle: tuple[Group, ...]) -> None:
-        self.first = first
+    def __init__(self, cycle: tuple[Group, ...]) -> None:
         self.cycle = cycle
+        self.groups = tuple(dict.fromkeys(cycle))
 
-    def turn(self, number: int) -> Group:
-        if number < len(self.first):
-            return self.first[number]
-        return self.cycle[(number - len(self.first)) % len(self.cycle)]
+    def turn(self, number: int) -> tuple[Group, ...]:
+        return (self.cycle[(number - 2) % len(self.cycle)],) if number > 1 else self.groups
 
     def metrics(self) -> list[Metric]:
-        return list(dict.fromkeys(metric for group in self.first + self.cycle for metric in group.metrics))
+        return [metric for group in self.groups for metric in group.metrics]
 
 
 class Track:
@@ -190,29 +189,15 @@ class Track:
         self._unsupported_until_s: dict[Metric, float] = {}
         self._turn = 0
 
-    @property
-    def is_starting(self) -> bool:
-        """Whether some metric has not had its first turn yet."""
-        return self._turn < len(self.plan.first)
-
     def poll(self, now_s: float, pace_s: float = SHORTEST_S) -> bool:
         """One turn, unless the last one is newer than ``pace_s``: then False. Monotonic seconds.
 
         Raises NvmlError when the GPU or the library is gone, or when a GPU instance's id is stale.
         """
-        return self._careful(partial(self._take_turn, now_s), now_s, pace_s)
-
-    def catch_up(self, now_s: float) -> bool:
-        """All first turns at once, from two samples, with as many calls as there are metrics. Otherwise as ``poll``."""
-        if self._newest is None or not self.is_starting:
-            return False
-        return self._careful(partial(self._take_first_turns, now_s), now_s, SHORTEST_S)
-
-    def _careful(self, turn: Callable[[], None], now_s: float, pace_s: float) -> bool:
         if now_s < self._not_before_s:
             return False
         try:
-            turn()
+            self._take_turn(now_s)
         except NvmlError as failure:
             if failure.is_loss:
                 raise
@@ -221,7 +206,7 @@ class Track:
             if self._gpu_instance is not None and failure.code in STALE:
                 raise
         else:
-            self._not_before_s = now_s + max(SHORTEST_S, 0.0 if self.is_starting else pace_s)
+            self._not_before_s = now_s + max(SHORTEST_S, pace_s if self._turn > 1 else 0.0)
         return True
 
     def release(self) -> None:
@@ -231,22 +216,17 @@ class Track:
         self._buffers = []
 
     def _take_turn(self, now_s: float) -> None:
-        if self._newest is None:
+        groups = self.plan.turn(self._turn)
+        if self._turn < 2 or groups[0].takes_sample:
             self._newest = self._take()
-            self._before = dict.fromkeys(self.plan.first + self.plan.cycle, self._newest)
+        if self._turn == 0:
+            assert self._newest is not None
+            self._before = dict.fromkeys(groups, self._newest)
             self.problem = STARTING
-            return
-        group = self.plan.turn(self._turn)
-        if group.takes_sample:
-            self._newest = self._take()
-        self._compute_all(group, now_s)
+        else:
+            for group in groups:
+                self._compute_all(group, now_s)
         self._turn += 1
-
-    def _take_first_turns(self, now_s: float) -> None:
-        self._newest = self._take()
-        for group in dict.fromkeys(self.plan.first):
-            self._compute_all(group, now_s)
-        self._turn = len(self.plan.first)
 
     def _compute_all(self, group: Group, now_s: float) -> None:
         assert self._newest is not None
@@ -290,7 +270,7 @@ ALL_TRAFFIC = Group((PCIE_RX, PCIE_TX, NVLINK_RX, NVLINK_TX), takes_sample=False
 
 
 def plan_with(traffic: Group) -> Plan:
-    return Plan((MAIN, PIPES, MAIN, traffic), (MAIN, MAIN, MAIN, PIPES, MAIN, MAIN, MAIN, traffic))
+    return Plan((MAIN, MAIN, MAIN, PIPES, MAIN, MAIN, MAIN, traffic))
 
 
 PLAN, PLAN_WITHOUT_NVLINK = plan_with(ALL_TRAFFIC), plan_with(PCIE)
@@ -334,12 +314,6 @@ class ActivityReader:
             reading.problems.update(dict.fromkeys(PCIE_RATES, problem))
         return reading
 
-    def catch_up(self, device: Device) -> None:
-        """Take the second sample of a GPU at once, and compute all that it has no value of yet."""
-        activity = device.state(Activity)
-        if activity.track is not None and activity.without_gpm is None:
-            activity.track.catch_up(time.monotonic())
-
     def _read(self, device: Device, reading: Reading) -> dict[str, Any]:
         activity = device.state(Activity)
         now_s = time.monotonic()
@@ -369,18 +343,13 @@ class ActivityReader:
 def take_values(track: Track, reading: Reading) -> dict[str, Any]:
     """The values of a track by field; problems of single fields go into ``reading``."""
     values: dict[str, Any] = {}
-    pending = []
     for metric in track.plan.metrics():
         name = metric.name
         if name in track.values:
             values[name] = track.values[name]
-        elif name in track.problems or metric.is_rate:
-            problem = track.problems.get(name, STARTING)
-            reading.problems[name] = pcie_problem(problem) if name in PCIE_RATES else problem
         else:
-            pending.append(name)
-    if pending:
-        reading.problems[",".join(pending)] = STARTING
+            problem = track.problems[name]
+            reading.problems[name] = pcie_problem(problem) if name in PCIE_RATES else problem
     if any(name in values for name in ACTIVITY_FIELDS):
         values["activity_source"] = "gpm"
     return values

@@ -22,7 +22,7 @@ from mltop.probes.collect.nvml.readers import gpm
 from mltop.probes.collect.nvml.readers.gpm import Group, Plan, Track
 
 ACTIVITY = Group((gpm.SM, gpm.TENSOR, gpm.DRAM, gpm.OCCUPANCY))
-PLAN = Plan((), (ACTIVITY,))
+PLAN = Plan((ACTIVITY,))
 ACTIVITY_FIELDS = tuple(metric.name for metric in PLAN.metrics())
 MEMORY_FIELDS = ("memory_used_bytes", "memory_total_bytes")
 CALLS_PER_S = 3.0

@@ -38,6 +38,8 @@ def write(root: Path, files: dict[str, str]) -> str:
         ),
         ({"sys/hypervisor/type": "xen"}, True),
         ({"sys/class/dmi/id/sys_vendor": "NVIDIA", "proc/cpuinfo": "Features : fp asimd\n"}, False),
+        ({"proc/device-tree/compatible": "nvidia,p3737-0000\0nvidia,tegra234\0"}, False),
+        ({"proc/device-tree/compatible": "linux,dummy-virt\0"}, True),
         ({"proc/cpuinfo": "Features : fp asimd\n"}, None),
         ({}, None),
     ],

@@ -199,9 +199,21 @@ def test_acs_needs_root_and_says_so_once(tree: SysTree, bridges: tuple[bool | No
     devices, gaps = source(tree).read(0.0)
     assert [device.acs for device in devices] == [None, None]
     assert gpu in [device.bus_id for device in devices]
-    assert acs_gaps(gaps) == [
-        Gap("pci.acs", "PCI config space needs root", "sudo lspci -vvv | grep ACSCtl", kind="unknown")
-    ]
+    (gap,) = acs_gaps(gaps)
+    assert (gap.what, gap.kind) == ("pci.acs", "unknown")
+    assert gap.fix == ("sudo mltop" if os.geteuid() else "start the container with --cap-add SYS_ADMIN")
+
+
+def test_a_device_that_sleeps_is_not_woken_and_misses_nothing(tree: SysTree) -> None:
+    gpu = one_gpu(tree)
+    tree.fall_off(gpu)  # asleep, it reads so, too
+    tree.write(f"bus/pci/devices/{gpu}/power/runtime_status", "suspended")
+    (device, *_), gaps = source(tree).read(0.0)
+    assert (device.link_width, device.link_speed_gt_per_s) == (None, None)
+    assert [gap.kind for gap in gaps if gpu in gap.what] == ["unsupported"]
+    tree.write(f"bus/pci/devices/{gpu}/power/runtime_status", "active")
+    _, gaps = source(tree).read(0.0)
+    assert [gap.kind for gap in gaps if gap.what == f"pci.{gpu}"] == ["unknown"], "that one fell off the bus"
 
 
 def test_a_virtual_machine_shows_no_bridges_links_or_nodes(tree: SysTree) -> None:

@@ -14,6 +14,7 @@ from mltop.probes.model import (
     GapCode,
     GapKind,
     GpuSample,
+    HostSample,
     LinkSample,
     MigInstance,
     NodeState,
@@ -22,6 +23,7 @@ from mltop.probes.model import (
     to_json,
 )
 from mltop.probes.model.gap import subject_text
+from mltop.probes.model.sample import marked_not_here
 from mltop.probes.reach.receiving import UNREADABLE, sample_of_frame, sample_of_line, summary_of_frame
 from mltop.probes.record import read_recording
 from tests.documents import ROOT
@@ -63,6 +65,7 @@ def told(**changes: Any) -> bytes:
         ("links.mlx5_0.counters", "links", "mlx5_0", ["counters"]),
         ("links.rates", "links", "", ["rates"]),
         ("pci.0000:9b:00.0.link", "pci", "0000:9b:00.0", ["link"]),
+        ("pci.{0000:00:05.0,0000:00:06.0}.aer", "pci", "{0000:00:05.0,0000:00:06.0}", ["aer"]),
         ("pci.acs", "pci", "", ["acs"]),
         ("rank.0-3", "rank", "0-3", []),
         ("rank.4711.world_size", "rank", "4711", ["world_size"]),
@@ -74,6 +77,42 @@ def test_what_a_gap_is_about_is_data_and_text(what: str, source: str, item: str,
     assert (gap.source, gap.item, gap.fields) == (source, item, fields)
     assert subject_text(source, item, fields) == what
     assert Gap.about(source, *fields, item=item, why="why") == gap
+
+
+def test_several_pci_addresses_were_a_field_in_an_older_version() -> None:
+    gap = Gap("pci.{0000:00:05.0,0000:00:06.0}.aer", "why", source="pci", fields=["{0000:00:05.0,0000:00:06.0}.aer"])
+    assert (gap.items, gap.fields) == (["0000:00:05.0", "0000:00:06.0"], ["aer"])
+
+
+HIDDEN = [
+    Gap.about("host", "clock_synchronized", "clock_error_s", why="adjtimex says so", fix="chronyc tracking"),
+    Gap.about("host", "services", why="no systemd here", kind="unsupported"),
+    Gap.about("pci", "aer", item="{0000:00:05.0,0000:00:06.0}", why="no counters", kind="unsupported"),
+    Gap.about("host", "governor", why="no control here", kind="unsupported"),
+]
+
+
+@pytest.mark.parametrize(
+    ("host", "marked"),
+    [
+        (HostSample(is_virtual=False, is_confined=False), []),
+        (HostSample(), []),
+        (HostSample(is_confined=True), [0, 1]),
+        (HostSample(is_virtual=True), [2, 3]),
+        (HostSample(is_virtual=True, is_confined=True), [0, 1, 2, 3]),
+    ],
+)
+def test_what_a_machine_of_its_kind_never_shows(host: HostSample, marked: list[int]) -> None:
+    others = [
+        Gap.about("kernel_log", why="no permission", fix="sudo mltop"),
+        Gap.about("host", "services", why="systemctl has not answered yet", kind="starting"),
+    ]
+    found = marked_not_here([*HIDDEN, *others], host)
+    assert [number for number, gap in enumerate(found) if gap.code == "not_here"] == marked
+    assert all((found[number].kind, found[number].fix) == ("unsupported", "") for number in marked)
+    assert [found[number].what for number in marked] == [HIDDEN[number].what for number in marked]
+    assert found[len(HIDDEN) :] == others
+    assert sample_of_line(to_json(Sample("n1", NOW, gaps=HIDDEN, host=host)).encode()).gaps == found[: len(HIDDEN)]
 
 
 def test_a_subject_that_is_not_what_the_gap_says_does_not_count() -> None:

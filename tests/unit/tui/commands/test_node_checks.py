@@ -87,6 +87,41 @@ def test_gpus_that_do_not_answer_are_counted_and_said() -> None:
         assert (found["state"], found["why"], found["fix"]) == said
 
 
+def checks_of(sample: Sample) -> list[Check]:
+    abilities = [
+        {"name": "nvidia driver", "state": "warning", "why": "not loaded, or hidden", "fix": "sudo modprobe nvidia"}
+    ]
+    return node_checks(NodeView(NodeState("h1", "live"), sample, Connection("ssh", hello=HELLO)), {"h1": abilities})
+
+
+def test_a_machine_without_gpus_misses_no_driver() -> None:
+    without = Gap.about("nvml", why="no driver; no NVIDIA GPU on the PCI bus", fix="install it", kind="unsupported")
+    found = {check["name"]: check for check in checks_of(Sample("h1", 1.0, gaps=[without]))}
+    assert (found["nvml"]["state"], found["nvml"]["fix"]) == ("info", "")
+    assert "nvidia driver" not in found
+    assert "nvidia driver" not in [check["name"] for check in checks_of(Sample("h1", 1.0, gpus=[GpuSample(0)]))]
+    broken = Gap.about("nvml", why="the NVIDIA driver is not loaded", fix="sudo modprobe nvidia")
+    found = {check["name"]: check for check in checks_of(Sample("h1", 1.0, gaps=[broken]))}
+    assert (found["nvml"]["state"], found["nvidia driver"]["state"]) == ("missing", "warning")
+
+
+def test_what_a_machine_never_shows_is_said_once_for_each_reason() -> None:
+    gaps = [
+        Gap.about("pci", "link", item="{0000:00:05.0,0000:00:06.0}", why="a VM", kind="unsupported", code="not_here"),
+        Gap.about("pci", "aer", item="0000:00:05.0", why="a VM", kind="unsupported", code="not_here"),
+        Gap.about("gpu", "ecc", item="0", why="not supported (call a)", kind="unsupported"),
+        Gap.about("gpu", "ecc", item="1", why="not supported (call a)", kind="unsupported"),
+        Gap.about("gpu", "nvlink", item="*", why="no NVLink", kind="unsupported"),
+        Gap.about("host", "lustre_health", why="no Lustre here", kind="unsupported"),
+        Gap.about("kernel_log", why="no permission", fix="sudo mltop"),
+    ]
+    said = [check for check in checks_of(Sample("h1", 1.0, gaps=gaps)) if check["name"] == "never known"]
+    assert [(check["state"], check["why"], check["fix"]) for check in said] == [
+        ("info", "a VM (pci: link, aer)", ""),
+        ("info", "this GPU or its driver does not tell it (gpu: ecc, nvlink)", ""),
+    ]
+
+
 def test_a_program_is_only_missing_where_it_is_needed() -> None:
     program = "mltop-test-no-such-program"
     assert program_check(program, "--via x", "y", {"ssh"})["state"] == "info"

@@ -17,7 +17,7 @@ from mltop.probes.judge.health.rule import Moment, Rule
 from mltop.probes.model import Finding, Sample
 from mltop.probes.reach.view import FleetView
 from mltop.tui.app.judging import HealthWatch
-from mltop.tui.commands import check
+from mltop.tui.commands import rules
 from tests.builders.health_samples import node_h100
 from tests.tui.fake_views import fleet
 
@@ -134,7 +134,7 @@ def test_a_check_with_a_rule_that_failed_is_not_fine() -> None:
     health = Health(rules=failing("gpu.lost"))
     health.see(node_h100(1000.0))
     health.see(node_h100(1001.0))
-    checked = check.judged(Diagnosis(health), [])
+    checked = rules.judged(Diagnosis(health), [])
     (failed,) = [one for one in checked.unknown if one.what == "rule gpu.lost"]
     assert (failed.why, failed.fix) == ("rule gpu.lost failed: KeyError: '7'", "please report this")
     assert checked.findings == []
