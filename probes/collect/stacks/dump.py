@@ -17,6 +17,7 @@ from mltop.probes.collect.stacks.process import (
     ProcessFacts,
     SourceLines,
     activity,
+    kernel_ids,
     name_of,
     read_facts,
     read_tasks,
@@ -164,8 +165,10 @@ class _DumpJob:
         read.threads = dump.threads
         if dump.threads is None:
             read.failure = dump.failure(read_facts(pid), self.options.deadline_s)
-        elif len(dump.threads) > 1:
+            return read
+        if len(dump.threads) > 1:
             read.origin.tasks = read_tasks(pid)
+        _identify(dump.threads, read.origin)
         return read
 
     def _run(self, pid: int, nonblocking: bool) -> pyspy.Dump:
@@ -227,6 +230,18 @@ def _origin(rank: RankSample, facts: ProcessFacts) -> Origin:
         taken_at=time.time(),
     )
     return Origin(digest, facts.inner_pid or facts.pid, uses_gpu=bool(rank.gpus))
+
+
+def _identify(threads: list[dict[str, Any]], origin: Origin) -> None:
+    """Fill in ids that py-spy does not give: Python <= 3.10 in another mount namespace, or read without stopping it."""
+    unknown = [thread for thread in threads if thread.get("os_thread_id") is None]
+    if unknown and len(threads) > 1:
+        ids = kernel_ids(origin.digest.pid, (thread["thread_id"] for thread in unknown), origin.tasks)
+        for thread in unknown:
+            thread["os_thread_id"] = ids.get(thread["thread_id"])
+    # Python lists its threads newest first.
+    if unknown and main_thread(threads, origin.inner_pid) is None and threads[-1]["os_thread_id"] is None:
+        threads[-1]["os_thread_id"] = origin.inner_pid
 
 
 def _foreign(rank: RankSample, pid: int) -> StackDigest:
