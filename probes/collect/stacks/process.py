@@ -47,8 +47,8 @@ class ProcessFacts:
 
 @dataclass
 class TaskFacts:
-    """One thread: its kernel name (comm), state and kernel function it sleeps in; its voluntary switches and seconds
-    on a CPU so far.
+    """One thread: its kernel name (comm), state and kernel function it sleeps in; its voluntary switches, seconds on a
+    CPU, and reads and writes so far.
     """
 
     name: str = ""
@@ -56,6 +56,7 @@ class TaskFacts:
     wchan: str | None = None
     switches: int | None = None
     cpu_s: float | None = None
+    syscalls: int | None = None
 
 
 def read_facts(pid: int) -> ProcessFacts:
@@ -112,6 +113,7 @@ def read_tasks(pid: int) -> dict[int, TaskFacts]:
                 procfs.read_wchan(paths.proc(thread)),
                 int(switches) if switches.isdigit() else None,
                 _cpu_s(thread),
+                procfs.parse_calls((read_text(paths.proc(thread, "io")) or "").encode()),
             )
     return tasks
 

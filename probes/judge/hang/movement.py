@@ -12,6 +12,7 @@ from mltop.probes.judge.hang.assumed import SLEEPS
 from mltop.probes.judge.hang.frames import where
 from mltop.probes.judge.hang.job import JobView, names
 from mltop.probes.judge.hang.view import RankView
+from mltop.probes.judge.stall.activity import COMPUTED, IdlePower, gpu_state
 from mltop.probes.judge.values import median_without
 from mltop.probes.model import Confidence, Culprit, Verdict
 
@@ -62,12 +63,24 @@ def _why_it_moves(job: JobView) -> str | None:
     restless = [view for view in job.waiters if view.switches]
     if restless and len(restless) > limit.RESTLESS_SHARE * len(job.waiters):
         return f"{_of(restless, job)} wait in the same place in every dump, but move: {_counters(everyone)}"
+    computing = [view for view in job.waiters if _gpu_computes(view, job)]
+    if len(computing) > limit.MOVING_SHARE * len(job.waiters):
+        return f"{_of(computing, job)} wait for their GPUs, which compute; {_counters(everyone)}"
     if job.waiters:
         # Waiting ranks whose side threads write logs look as if they moved: their main threads decide.
         most_move = len(moved) > limit.MOVING_SHARE * len(everyone) and len(job.waiters) < len(job.others)
     else:
         most_move = 2 * len(moved) >= len(everyone) > 0
     return f"{_of(moved, job)} move: {_counters(everyone)}" if most_move else None
+
+
+def _gpu_computes(view: RankView, job: JobView) -> bool:
+    """It waits for a GPU that does more than a collective's kernel that waits."""
+    sample = job.told.samples.get(view.node)
+    if sample is None or view.waiting_in != "cuda.synchronize":
+        return False
+    gpus = [gpu for gpu in sample.gpus if gpu.index in view.seen.sample.gpus]
+    return any(gpu_state(gpu, IdlePower(), None) == COMPUTED for gpu in gpus)
 
 
 def _only_sleeps(view: RankView) -> bool:

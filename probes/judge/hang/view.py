@@ -21,24 +21,28 @@ BACKWARD = "backward (for gradients)"  # a wait that the stack does not prove: i
 
 @dataclass(frozen=True)
 class Motion:
-    """Counters between the dumps, summed over all pairs. None: they could not be read."""
+    """Counters of one thread between the dumps, summed over all pairs. None: they could not be read.
+
+    ``of_process``: ``syscalls`` are those of all threads.
+    """
 
     window_s: float
     switches: int | None
     syscalls: int | None
     main_cpu_s: float | None = None
+    of_process: bool = False
 
     def switching(self) -> bool:
         """The main thread goes to sleep and wakes up, and does something when awake."""
-        return self._fast(self.switches) and works(self.main_cpu_s, self.window_s)
+        return self._fast(self.switches, limit.MOVE_PER_S) and works(self.main_cpu_s, self.window_s)
 
     def calling(self) -> bool:
-        return self._fast(self.syscalls)
+        return self._fast(self.syscalls, limit.MOVE_PROCESS_CALLS_PER_S if self.of_process else limit.MOVE_PER_S)
 
-    def _fast(self, count: int | None) -> bool:
+    def _fast(self, count: int | None, per_s: float) -> bool:
         if count is None or self.window_s <= 0:
             return False
-        return count >= limit.MOVE_COUNT and count / self.window_s >= limit.MOVE_PER_S
+        return count >= limit.MOVE_COUNT and count / self.window_s >= per_s
 
 
 _NO_MOTION = Motion(0.0, None, None)
@@ -98,6 +102,11 @@ class RankView:
     def window_s(self) -> float:
         """The time from the first to the last readable dump."""
         return self.times[-1] - self.times[0] if self.times else 0.0
+
+    @property
+    def waits_for_own_threads(self) -> bool:
+        """Its main thread waits outside collectives until another thread of its process wakes it up."""
+        return self.readable and not self.waiting_in and (self.now.wchan or "").startswith("futex")
 
     @property
     def seen_to_stand(self) -> bool:
@@ -244,7 +253,7 @@ def view_of(seen: RankSeen, rounds: list[RankStacks], users: UserFrames) -> Rank
     view.states = [state for state in map(_state_of, view.rounds) if state] or [seen.sample.state]
     view._read(users)
     if len(rounds) > 1:
-        view.motion = motion_between(view.rounds)
+        view.motion = motion_between(view.rounds, of_process=view.waits_for_own_threads)
     return view
 
 
@@ -285,27 +294,35 @@ def wait_of(main: StackDigest, digests: Sequence[StackDigest]) -> str | None:
     return BACKWARD if backward else None
 
 
-def motion_between(rounds: Sequence[RankStacks]) -> Motion:
-    """Sums from each dump's ``after`` to the next one's ``before``: the dump itself moves the counters."""
+def motion_between(rounds: Sequence[RankStacks], *, of_process: bool) -> Motion:
+    """Sums from each dump's ``after`` to the next one's ``before``: the dump itself moves the counters.
+
+    ``of_process``: reads and writes of all threads count, not only of the main one.
+    """
     window_s, switches, syscalls, main_cpu_s = 0.0, None, None, None
+    of_process = of_process or any(one is None or one.main_syscalls is None for one in (rounds[0].after, rounds[-1].before))
     for earlier, later in pairwise(rounds):
         old, new = earlier.after, later.before
         if old is None or new is None:
             continue
         window_s += max(0.0, later.taken_at - earlier.taken_at)
         switches = add(switches, grown(old.voluntary_switches, new.voluntary_switches))
-        syscalls = add(syscalls, syscalls_between(old, new))
+        syscalls = add(syscalls, syscalls_between(old, new, of_process=of_process))
         main_cpu_s = add(main_cpu_s, grown(old.main_cpu_s, new.main_cpu_s))
-    return Motion(window_s, switches, syscalls, main_cpu_s)
+    return Motion(window_s, switches, syscalls, main_cpu_s, of_process)
 
 
 def _thread_motion(digests: Sequence[StackDigest], times: Sequence[float], of_process: Motion) -> Motion:
-    """Of one thread, by its own counters; system calls are counted for all threads together."""
+    """Of one thread, by its own counters."""
     if len(digests) < 2:
         return _NO_MOTION
+    syscalls = grown(digests[0].syscalls, digests[-1].syscalls)
     switches = grown(digests[0].switches, digests[-1].switches)
     cpu_s = grown(digests[0].cpu_s, digests[-1].cpu_s)
-    return Motion(times[-1] - times[0], switches, of_process.syscalls, cpu_s)
+    window_s = times[-1] - times[0]
+    if syscalls is None:
+        return Motion(window_s, switches, of_process.syscalls, cpu_s, of_process.of_process)
+    return Motion(window_s, switches, syscalls, cpu_s)
 
 
 def runs_mostly(states: Sequence[str]) -> bool:
