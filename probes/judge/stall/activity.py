@@ -6,7 +6,7 @@ from mltop.probes.judge.stall import thresholds as limit
 from mltop.probes.model import GpuSample, MigInstance, RankSample
 
 # What a rank did.
-# SPUN: its main thread had a core, and nothing else of it moved; THREADS: others of its threads had one.
+# SPUN: its main thread had a core, and nothing else of it moved; THREADS: others of its threads had one, or called.
 STILL, SPUN, THREADS, WORKED = 0, 1, 2, 3
 # What a GPU did. RESIDENT: a kernel was there all the time and did nothing; COPIED: only memory or links moved.
 UNREAD, IDLE, RESIDENT, COPIED, COMPUTED = 0, 1, 2, 3, 4
@@ -23,9 +23,9 @@ class RankTrack:
 
     __slots__ = (
         *("pid", "rank", "gpu", "job", "uid", "started_at", "state", "state_since", "wchan"),
-        *("at", "switches", "main_cpu_s", "reads", "writes", "cpu"),
+        *("at", "switches", "main_cpu_s", "main_calls", "reads", "writes", "cpu"),
         *("level", "worked_at", "spun_at", "stepped_at", "computed_at", "gpu_state", "flat"),
-        *("switched", "called", "ran_s", "loads", "rate", "steady", "is_rays"),
+        *("switched", "called", "ran_s", "loads", "rate", "steady", "took_part", "is_rays"),
     )
 
     def __init__(self, rank: RankSample, at: float) -> None:
@@ -36,7 +36,7 @@ class RankTrack:
         self.worked_at = self.spun_at = self.stepped_at = self.computed_at = 0.0
         self.switched = self.called = 0
         self.loads = False
-        self.rate, self.steady = 0.0, 0
+        self.rate, self.steady, self.took_part = 0.0, 0, 0
         self.ran_s = 0.0
         self.cpu: float | None = None
         self.keep(rank, at)
@@ -45,7 +45,7 @@ class RankTrack:
         """Count from here on."""
         self.at = at
         self.switches, self.main_cpu_s = rank.voluntary_switches, rank.main_cpu_s
-        self.reads, self.writes = rank.read_syscalls, rank.write_syscalls
+        self.reads, self.writes, self.main_calls = rank.read_syscalls, rank.write_syscalls, rank.main_syscalls
         self.gpu = rank.gpus[0] if rank.gpus else None
 
     def is_of(self, rank: RankSample) -> bool:
@@ -76,7 +76,11 @@ class RankTrack:
             called = reads - self.reads + wrote  # type: ignore[operator]
             if called <= limit.FLAT_LEAST + limit.FLAT_PER_S * seconds:
                 flat = CALLS
-        level, polls = self._level(rank, switched, called if calls_read else None, ran_s, seconds)
+        self.loads = called > limit.LOADING_READS_PER_S * seconds and called > limit.LOADING_READS_PER_WRITE * wrote
+        own = called
+        if rank.main_syscalls is not None and self.main_calls is not None and not self.is_rays:
+            own = rank.main_syscalls - self.main_calls
+        level, polls = self._level(rank, switched, called if calls_read else None, own, ran_s, seconds)
         cpu, children_cpu = rank.cpu_fraction, rank.children_cpu_fraction
         of_main = 0.0 if ran_s is None else ran_s / seconds
         if children_cpu is not None and children_cpu >= limit.OTHERS_CPU:
@@ -97,7 +101,6 @@ class RankTrack:
             flat |= MAIN
         self.flat = flat
         self.switched, self.called, self.ran_s = switched, called, ran_s or 0.0
-        self.loads = called > limit.LOADING_READS_PER_S * seconds and called > limit.LOADING_READS_PER_WRITE * wrote
         self.keep(rank, at)
         return level
 
@@ -134,23 +137,28 @@ class RankTrack:
         return looks_after and (self.gpu is None or self.gpu_state != UNREAD)
 
     def _level(
-        self, rank: RankSample, switched: int, called: int | None, ran_s: float | None, seconds: float
+        self, rank: RankSample, switched: int, called: int | None, own: int, ran_s: float | None, seconds: float
     ) -> tuple[int, bool]:
-        """What the main thread did, and whether it only polls."""
+        """What the main thread did, and whether it only polls. ``called``: by any thread, ``own``: by the main one."""
         rate = switched / seconds
         self.steady = self.steady + 1 if abs(rate - self.rate) <= limit.STEADY * self.rate else 0
         self.rate = rate
         if called is not None and called >= limit.CALLS_PER_S * seconds:
-            return WORKED, False
+            if own >= limit.CALLS_BESIDE:
+                return WORKED, False
+            runs = ran_s is None or ran_s >= limit.MAIN_CPU_LEAST * seconds
+            self.took_part += runs and not self.loads
+            if runs or self.took_part < limit.TAKES_PART_LOOKS:
+                return THREADS, False
         if switched >= limit.SWITCHES_LEAST + limit.SWITCHES_PER_S * seconds:
-            level = _awake(switched, called, ran_s, seconds)
+            level = _awake(switched, called, own, ran_s, seconds)
             if level != STILL and self._only_looks_after(rate, called, ran_s, seconds):
                 level = STILL
             in_mpi = (ran_s or 0.0) >= limit.MAIN_CPU_LEAST * seconds and _may_be_in_mpi(rank)
             return (SPUN, False) if level == STILL and in_mpi else (level, level == STILL)
         if ran_s is None:
             return STILL, False
-        if called is not None and called >= limit.CALLS_BESIDE and ran_s >= limit.MAIN_CPU_SAVES * seconds:
+        if called is not None and own >= limit.CALLS_BESIDE and ran_s >= limit.MAIN_CPU_SAVES * seconds:
             return WORKED, False
         return (SPUN if ran_s >= limit.SPINS * seconds else STILL), False
 
@@ -160,18 +168,22 @@ def _may_be_in_mpi(rank: RankSample) -> bool:
     return rank.launcher in _MPI_LAUNCHERS and not _WITHOUT_MPI & rank.versions.keys()
 
 
-def _awake(switched: int, called: int | None, ran_s: float | None, seconds: float) -> int:
-    """What a main thread does that sleeps and wakes up; STILL: it only polls."""
+def _awake(switched: int, called: int | None, own: int, ran_s: float | None, seconds: float) -> int:
+    """What a main thread does that sleeps and wakes up; STILL: it only polls. Of calls that others make, few say
+    nothing beside a poll that wakes up often.
+    """
     if ran_s is None:
         return WORKED
-    if called is None:
-        works = ran_s >= limit.MAIN_CPU_UNREAD * seconds
-    else:
-        works = called >= limit.CALLS_BESIDE and ran_s >= limit.MAIN_CPU_LEAST * seconds
-    if works:
+    if called is None and ran_s >= limit.MAIN_CPU_UNREAD * seconds:
         return WORKED
+    is_costly = ran_s >= limit.CPU_PER_SWITCH * switched
+    if called is not None and called >= limit.CALLS_BESIDE and ran_s >= limit.MAIN_CPU_LEAST * seconds:
+        if own >= limit.CALLS_BESIDE:
+            return WORKED
+        if is_costly or called >= limit.CALLS_PER_SWITCH * switched:
+            return THREADS
     # Who waits for a GPU may wake up often, too: what that does tells them apart.
-    return THREADS if ran_s >= max(limit.MAIN_CPU_WORKS * seconds, limit.CPU_PER_SWITCH * switched) else STILL
+    return THREADS if is_costly and ran_s >= limit.MAIN_CPU_WORKS * seconds else STILL
 
 
 class IdlePower:
