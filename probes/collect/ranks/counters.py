@@ -5,7 +5,8 @@ where it sleeps, and that it has run is told by schedstat at a fourth of the cos
 status and wchan are read every five seconds only. Files stay open from second to second; one that is open can never
 become another process's.
 
-Source: /proc/PID/{stat,schedstat,status,io,wchan}, task/PID/io (proc_pid_stat(5), Documentation/scheduler/sched-stats.rst).
+Source: /proc/PID/{stat,schedstat,status,io,wchan}, /proc/PID/task/PID/io (proc_pid_stat(5),
+Documentation/scheduler/sched-stats.rst).
 """
 
 from __future__ import annotations

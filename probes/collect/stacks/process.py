@@ -125,7 +125,7 @@ def kernel_ids(pid: int, handles: Iterable[int], among: Collection[int]) -> dict
     """
 
     def look() -> dict[int, int]:
-        found = {}
+        found: dict[int, int] = {}
         with suppress(OSError), open(paths.proc(pid, "mem"), "rb", buffering=0) as memory:
             for handle, at in ((handle, at) for handle in handles for at in _TID_AT):
                 with suppress(OSError, OverflowError):  # not mapped, no address

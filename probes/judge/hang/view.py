@@ -300,7 +300,8 @@ def motion_between(rounds: Sequence[RankStacks], *, of_process: bool) -> Motion:
     ``of_process``: reads and writes of all threads count, not only of the main one.
     """
     window_s, switches, syscalls, main_cpu_s = 0.0, None, None, None
-    of_process = of_process or any(one is None or one.main_syscalls is None for one in (rounds[0].after, rounds[-1].before))
+    ends = rounds[0].after, rounds[-1].before
+    of_process = of_process or any(counters is None or counters.main_syscalls is None for counters in ends)
     for earlier, later in pairwise(rounds):
         old, new = earlier.after, later.before
         if old is None or new is None:

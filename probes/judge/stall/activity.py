@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from mltop.probes.judge.stall import thresholds as limit
 from mltop.probes.model import GpuSample, MigInstance, RankSample
 
@@ -16,6 +18,13 @@ _MPI_LAUNCHERS = ("mpirun", "srun")
 _WITHOUT_MPI = {"torch", "jaxlib"}  # gloo and NCCL do what can be told from outside
 MOST_MODELS = 64  # names are whatever a driver says
 POLLS = 32  # no signal: its main thread wakes up regularly and does nothing
+
+
+class _Calls(NamedTuple):
+    """Reads and writes of all threads, and at least so many of the main one."""
+
+    all: int
+    own: float
 
 
 class RankTrack:
@@ -77,10 +86,8 @@ class RankTrack:
             if called <= limit.FLAT_LEAST + limit.FLAT_PER_S * seconds:
                 flat = CALLS
         self.loads = called > limit.LOADING_READS_PER_S * seconds and called > limit.LOADING_READS_PER_WRITE * wrote
-        own = called
-        if rank.main_syscalls is not None and self.main_calls is not None and not self.is_rays:
-            own = rank.main_syscalls - self.main_calls
-        level, polls = self._level(rank, switched, called if calls_read else None, own, ran_s, seconds)
+        calls = self._calls(rank, called, seconds) if calls_read else None
+        level, polls = self._level(rank, switched, calls, ran_s, seconds)
         cpu, children_cpu = rank.cpu_fraction, rank.children_cpu_fraction
         of_main = 0.0 if ran_s is None else ran_s / seconds
         if children_cpu is not None and children_cpu >= limit.OTHERS_CPU:
@@ -104,6 +111,11 @@ class RankTrack:
         self.keep(rank, at)
         return level
 
+    def _calls(self, rank: RankSample, called: int, seconds: float) -> _Calls:
+        if rank.main_syscalls is None or self.main_calls is None or self.is_rays:
+            return _Calls(called, called - limit.HELPERS_CALLS_PER_S * seconds)
+        return _Calls(called, rank.main_syscalls - self.main_calls)
+
     def settle(self, level: int, gpu: int, at: float) -> None:
         """Join ``level`` with what its GPU did: a collective that waits takes a core or two and a resident kernel."""
         if gpu >= COPIED:
@@ -122,43 +134,43 @@ class RankTrack:
         elif level == SPUN:
             self.spun_at = at
 
-    def _only_looks_after(self, rate: float, called: int | None, ran_s: float | None, seconds: float) -> bool:
+    def _only_looks_after(self, rate: float, calls: _Calls | None, ran_s: float | None, seconds: float) -> bool:
         """A main thread that wakes up as regularly as a clock, costly as its look may be: what trains is another
         thread, or the GPU, which must be readable. Of Ray's workers that is known, and on a busy node no clock is
         regular.
         """
-        if called is None or ran_s is None or ran_s >= limit.STEADY_CPU * seconds:
+        if calls is None or ran_s is None or ran_s >= limit.STEADY_CPU * seconds:
             return False
         if self.is_rays:
-            looks_after = called < limit.RAYS_CALLS_PER_S * seconds
+            looks_after = calls.all < limit.RAYS_CALLS_PER_S * seconds
         else:
             is_steady = self.steady >= limit.STEADY_LOOKS and rate >= limit.STEADY_PER_S
-            looks_after = is_steady and called < limit.CALLS_BESIDE
+            looks_after = is_steady and calls.all < limit.CALLS_BESIDE
         return looks_after and (self.gpu is None or self.gpu_state != UNREAD)
 
     def _level(
-        self, rank: RankSample, switched: int, called: int | None, own: int, ran_s: float | None, seconds: float
+        self, rank: RankSample, switched: int, calls: _Calls | None, ran_s: float | None, seconds: float
     ) -> tuple[int, bool]:
-        """What the main thread did, and whether it only polls. ``called``: by any thread, ``own``: by the main one."""
+        """What the main thread did, and whether it only polls."""
         rate = switched / seconds
         self.steady = self.steady + 1 if abs(rate - self.rate) <= limit.STEADY * self.rate else 0
         self.rate = rate
-        if called is not None and called >= limit.CALLS_PER_S * seconds:
-            if own >= limit.CALLS_BESIDE:
+        if calls is not None and calls.all >= limit.CALLS_PER_S * seconds:
+            if calls.own >= limit.CALLS_BESIDE:
                 return WORKED, False
             runs = ran_s is None or ran_s >= limit.MAIN_CPU_LEAST * seconds
             self.took_part += runs and not self.loads
             if runs or self.took_part < limit.TAKES_PART_LOOKS:
                 return THREADS, False
         if switched >= limit.SWITCHES_LEAST + limit.SWITCHES_PER_S * seconds:
-            level = _awake(switched, called, own, ran_s, seconds)
-            if level != STILL and self._only_looks_after(rate, called, ran_s, seconds):
+            level = _awake(switched, calls, ran_s, seconds)
+            if level != STILL and self._only_looks_after(rate, calls, ran_s, seconds):
                 level = STILL
             in_mpi = (ran_s or 0.0) >= limit.MAIN_CPU_LEAST * seconds and _may_be_in_mpi(rank)
             return (SPUN, False) if level == STILL and in_mpi else (level, level == STILL)
         if ran_s is None:
             return STILL, False
-        if called is not None and own >= limit.CALLS_BESIDE and ran_s >= limit.MAIN_CPU_SAVES * seconds:
+        if calls is not None and calls.own >= limit.CALLS_BESIDE and ran_s >= limit.MAIN_CPU_SAVES * seconds:
             return WORKED, False
         return (SPUN if ran_s >= limit.SPINS * seconds else STILL), False
 
@@ -168,19 +180,19 @@ def _may_be_in_mpi(rank: RankSample) -> bool:
     return rank.launcher in _MPI_LAUNCHERS and not _WITHOUT_MPI & rank.versions.keys()
 
 
-def _awake(switched: int, called: int | None, own: int, ran_s: float | None, seconds: float) -> int:
+def _awake(switched: int, calls: _Calls | None, ran_s: float | None, seconds: float) -> int:
     """What a main thread does that sleeps and wakes up; STILL: it only polls. Of calls that others make, few say
     nothing beside a poll that wakes up often.
     """
     if ran_s is None:
         return WORKED
-    if called is None and ran_s >= limit.MAIN_CPU_UNREAD * seconds:
+    if calls is None and ran_s >= limit.MAIN_CPU_UNREAD * seconds:
         return WORKED
     is_costly = ran_s >= limit.CPU_PER_SWITCH * switched
-    if called is not None and called >= limit.CALLS_BESIDE and ran_s >= limit.MAIN_CPU_LEAST * seconds:
-        if own >= limit.CALLS_BESIDE:
+    if calls is not None and calls.all >= limit.CALLS_BESIDE and ran_s >= limit.MAIN_CPU_LEAST * seconds:
+        if calls.own >= limit.CALLS_BESIDE:
             return WORKED
-        if is_costly or called >= limit.CALLS_PER_SWITCH * switched:
+        if is_costly or calls.all >= limit.CALLS_PER_SWITCH * switched:
             return THREADS
     # Who waits for a GPU may wake up often, too: what that does tells them apart.
     return THREADS if is_costly and ran_s >= limit.MAIN_CPU_WORKS * seconds else STILL

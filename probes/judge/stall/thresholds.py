@@ -9,6 +9,7 @@ from __future__ import annotations
 
 # One rank between two samples
 CALLS_PER_S = 20.0  # reads and writes of any thread: watchdogs and NCCL's proxies make 4 to 5
+HELPERS_CALLS_PER_S = 10.0  # at most, of threads beside the main one, where its own are not known
 TAKES_PART_LOOKS = 10  # at work with the others: from then on a main thread that sleeps does not work, whoever calls
 SWITCHES_LEAST, SWITCHES_PER_S = 3.0, 0.5  # of the main thread: more than that is no poll of a DataLoader
 CALLS_BESIDE, CALLS_PER_SWITCH = 2, 0.5  # with as many calls, switches are work and no poll of a lock

@@ -296,7 +296,7 @@ def test_where_the_main_threads_calls_are_not_known_a_few_of_the_process_are_no_
 
 @pytest.mark.parametrize(("watts", "kind"), [(688.0, "moving"), (124.0, "hang")])
 def test_who_waits_for_a_gpu_that_computes_moves(watts: float, kind: str) -> None:
-    """An H100 that trains draws 688 W, one in a collective that waits 124 W: both are busy, and the main thread spins."""
+    """An H100 that trains draws 688 W, one in a collective that waits 124 W. Both are busy, both main threads spin."""
     spinning = stack(("synchronize", "torch/cuda/__init__.py", 9), *main_frames(58), waiting_in="cuda.synchronize")
     ranks = {number: Rank(spinning, cpu=1.0, main_cpu_s_per_s=1.0, state="R") for number in range(4)}
     bundle = evidence(ranks)
