@@ -216,12 +216,19 @@ def _healthy(seconds: float) -> dict[str, str]:
 
 
 def start(
-    case: str, directory: Path, ranks: int = 4, culprit: int = 2, *, forged: bool = True, healthy_s: float = 0.0
+    case: str,
+    directory: Path,
+    ranks: int = 4,
+    culprit: int = 2,
+    *,
+    forged: bool = True,
+    healthy_s: float = 0.0,
+    helper_calls_per_s: float = 0.0,
 ) -> RunningJob:
     """Start all ranks of ``case``; ``directory`` (created) takes their logs and event files.
 
     Ranks that import torch are ``forged``: they share one import, and the addresses of everything that was loaded.
-    ``healthy_s``: they step for at least so long before the hang.
+    ``healthy_s``: they step for at least so long before the hang. ``helper_calls_per_s``: a thread of each rank writes.
 
     The kernel kills the ranks when the calling thread ends, so that an interrupted test run leaves nothing.
     KeyError: no such case.
@@ -233,6 +240,7 @@ def start(
     try:
         for rank in range(ranks):
             environment = _environment(rank, ranks, port) | _healthy(healthy_s)
+            environment["CASE_HELPER_CALLS_PER_S"] = str(helper_calls_per_s)
             job.processes.append(_start_rank(job, rank, environment, forged))
     except OSError:
         job.stop()
