@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from mltop.probes.judge.hang import thresholds as limit
-from mltop.probes.judge.hang.assumed import SLEEPS
+from mltop.probes.judge.hang.assumed import sleeps
 from mltop.probes.judge.hang.frames import where
 from mltop.probes.judge.hang.job import JobView, names
 from mltop.probes.judge.hang.view import RankView
@@ -85,10 +85,10 @@ def _gpu_computes(view: RankView, job: JobView) -> bool:
 
 def _only_sleeps(view: RankView) -> bool:
     """It sleeps in most dumps, reads and writes nothing, and hardly computes; what it counts may be its looks."""
-    motion, sleeps = view.motion, sum(main.wchan in SLEEPS for main in view.mains)
+    motion, asleep = view.motion, sum(map(sleeps, view.mains))
     idle = motion.main_cpu_s is not None and motion.main_cpu_s < limit.POLL_CPU * motion.window_s
     still = not view.passes and not any(view.waits) and motion.syscalls is not None and not motion.calling()
-    return idle and still and sleeps >= limit.POLL_PLACE_SHARE * len(view.mains)
+    return idle and still and asleep >= limit.POLL_PLACE_SHARE * len(view.mains)
 
 
 def _of(views: Sequence[RankView], job: JobView) -> str:
