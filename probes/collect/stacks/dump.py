@@ -194,7 +194,7 @@ class _DumpJob:
             )
             tree = self._tasks.add_to(digests, read.threads) if self.options.tasks else []
             no_frame = Failure("no Python frame in any thread (starting up or exiting)")
-            stacks.digests += digests or [read.failed(no_frame)]
+            stacks.digests += digests or [read.failed(pyspy.free_threaded(pid) or no_frame)]
         if self.options.raw and read.threads is not None:
             tasks = {"tasks": tree} if tree else {}
             stacks.raw.append({"pid": pid, "threads": redact_threads(read.threads, ints), **tasks})

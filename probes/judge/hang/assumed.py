@@ -18,8 +18,8 @@ from mltop.probes.judge.hang.view import RankView
 from mltop.probes.judge.values import grouped
 from mltop.probes.model import Confidence, StackDigest, idle_event_loop
 
-# Kernel functions of a sleep with an end: clock_nanosleep, and select without descriptors (Python before 3.11). Compilers
-# may inline the last of these into poll_schedule_timeout, or it into them: others that poll have it, too.
+# Kernel functions of a sleep with an end: clock_nanosleep, and select without descriptors (Python before 3.11). Some
+# kernels show poll_schedule_timeout instead of do_select, and in poll() as well.
 _SLEEPS = ("hrtimer_nanosleep", "do_nanosleep", "common_nsleep", "do_select")
 _MAY_SLEEP = "poll_schedule_timeout"
 _MPI_LAUNCHERS = ("mpirun",)

@@ -1,6 +1,6 @@
 """A training job for any Python >= 3.8, without torch: its collectives are those of tests/fakes/plain_torch.
 
-Run by launch.py as ``plain.py CASE DIRECTORY CULPRIT``, like the other scripts here. A thread beside the main one sleeps.
+Run by launch.py as ``plain.py CASE DIRECTORY CULPRIT``, like the others. A thread beside the main one sleeps.
 """
 
 from __future__ import annotations

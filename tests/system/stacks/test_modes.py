@@ -18,10 +18,13 @@ import pytest
 
 from mltop.probes.collect.stacks import StackOptions, dump_ranks, find_py_spy
 from mltop.probes.collect.stacks.process import read_facts
+from mltop.probes.investigate.advice import NODE_SAYS, advised
 from mltop.probes.model import RankSample, RankStacks, StackDigest, to_json
 from mltop.probes.model.vocabulary import WAITS_FOR_CHILD
 from tests.documents import ROOT
+from tests.fakes.scripts import shell_script
 from tests.processes import name_of, state_of
+from tests.pythons import REQUIRED, found
 from tests.waiting import wait_until
 
 NOBODY = 65534
@@ -62,10 +65,10 @@ def spawn() -> Iterator[Starter]:
 
 
 def dump(*pids: int, **options: object) -> list[RankStacks]:
-    found: list[RankStacks] = []
+    dumped: list[RankStacks] = []
     ranks = [RankSample(pid=pid, rank=rank, job="j") for rank, pid in enumerate(pids)]
-    dump_ranks(ranks, StackOptions(**options), lambda rank: rank, found.append, threading.Event())
-    return sorted(found, key=lambda stacks: stacks.rank or 0)
+    dump_ranks(ranks, StackOptions(**options), lambda rank: rank, dumped.append, threading.Event())
+    return sorted(dumped, key=lambda stacks: stacks.rank or 0)
 
 
 def only(stacks: list[RankStacks]) -> StackDigest:
@@ -118,8 +121,9 @@ def test_not_a_python_process(spawn):
     assert digest.frames == []
 
 
-def test_process_that_a_debugger_holds_is_read_all_the_same(spawn):
-    python = spawn(sys.executable, "-c", SCRIPT)
+@pytest.mark.parametrize("version", REQUIRED)
+def test_process_that_a_debugger_holds_is_read_all_the_same(spawn, version):
+    python = spawn(str(found()[version]), "-c", SCRIPT)
     held = spawn(sys.executable, str(ROOT / "tests/system/cases/tracer.py"), str(python.pid))
     assert state_of(python.pid) == "t"
     digest = only(dump(python.pid))
@@ -128,8 +132,24 @@ def test_process_that_a_debugger_holds_is_read_all_the_same(spawn):
     assert held.poll() is None
 
 
-def test_state_is_left_as_it_was(spawn):
-    python = spawn(sys.executable, "-c", SCRIPT)
+@pytest.mark.parametrize("said", ["[]", "Error: Failed to find a python interpreter"])
+def test_a_free_threaded_python(spawn, said, tmp_path, monkeypatch):
+    """Told by its name where py-spy fails, or finds no frames."""
+    program = shutil.copy(found()["3.13"], tmp_path / "python3.13t")
+    monkeypatch.setenv("PYTHONHOME", str(found()["3.13"].resolve().parents[1]))
+    python = spawn(program, "-c", SCRIPT)
+    code, stream = (0, 1) if said == "[]" else (1, 2)
+    fake = shell_script(tmp_path / "py-spy", f"echo {{said}} >&{stream}; exit {code}", said=said)
+    monkeypatch.setenv("MLTOP_PY_SPY", str(fake))
+    digest = only(dump(python.pid))
+    assert digest.error == "py-spy cannot read free-threaded Python 3.13t"
+    assert digest.fix.startswith("run the job on Python 3.13 with the GIL")
+    assert not advised(digest.fix).startswith(NODE_SAYS)
+
+
+@pytest.mark.parametrize("version", REQUIRED)
+def test_state_is_left_as_it_was(spawn, version):
+    python = spawn(str(found()[version]), "-c", SCRIPT)
     os.kill(python.pid, signal.SIGSTOP)
     wait_until(lambda: state_of(python.pid) == "T", what="stop")
     assert only(dump(python.pid)).frames
@@ -197,10 +217,10 @@ def test_deadline_ends_py_spy_and_says_so(slow_py_spy, spawn):
 def test_cancel_ends_all_py_spies_at_once(slow_py_spy, spawn):
     python = spawn(sys.executable, "-c", SCRIPT)
     cancelled = threading.Event()
-    found: list[RankStacks] = []
+    dumped: list[RankStacks] = []
     ranks = [RankSample(pid=python.pid, rank=rank) for rank in range(6)]
     options = StackOptions(parallel=3, deadline_s=60)
-    running = threading.Thread(target=dump_ranks, args=(ranks, options, lambda rank: rank, found.append, cancelled))
+    running = threading.Thread(target=dump_ranks, args=(ranks, options, lambda rank: rank, dumped.append, cancelled))
     running.start()
     try:
         wait_until(lambda: len(processes_of(slow_py_spy)) == 3, what="three py-spies")
@@ -211,7 +231,7 @@ def test_cancel_ends_all_py_spies_at_once(slow_py_spy, spawn):
     assert not running.is_alive()
     assert time.monotonic() - began < 30  # half of what each has
     assert processes_of(slow_py_spy) == []
-    assert found == []
+    assert dumped == []
 
 
 def test_a_callback_that_raises_ends_the_dump(spawn):

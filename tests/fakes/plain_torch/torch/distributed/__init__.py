@@ -1,4 +1,4 @@
-"""``torch.distributed`` in plain Python, for Pythons that no torch is installed for: its frames are named like torch's."""
+"""``torch.distributed`` in plain Python, for Pythons without a torch: its frames are named like torch's."""
 
 from torch.distributed.distributed_c10d import all_reduce, init_process_group
 
