@@ -174,7 +174,7 @@ def _standing(running: Sequence[RankView]) -> Assumed | None:
     Those that compute there are taken for waiting only where MPI is known to wait so. Pipelines have code of their own
     for each stage: there a place says nothing.
     """
-    if any(view.waiting_in for view in running) or any(_in_pipeline(view) for view in running):
+    if any(view.waiting_in or view.seen.sample.parallel.get("pp_size", 1) > 1 for view in running):
         return None
     is_idle = once_per_stack(idle_event_loop)
     still = [view for view in running if _stands(view) and not is_idle(view.now)]
@@ -192,10 +192,6 @@ def _standing(running: Sequence[RankView]) -> Assumed | None:
     for view in here:
         view.waits = [assumed.waiting_in] * len(view.mains)
     return assumed
-
-
-def _in_pipeline(view: RankView) -> bool:
-    return view.seen.sample.parallel.get("pp_size", 1) > 1
 
 
 def _stands(view: RankView) -> bool:

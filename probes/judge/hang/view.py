@@ -104,11 +104,6 @@ class RankView:
         return self.times[-1] - self.times[0] if self.times else 0.0
 
     @property
-    def waits_for_own_threads(self) -> bool:
-        """Its main thread waits outside collectives until another thread of its process wakes it up."""
-        return self.readable and not self.waiting_in and (self.now.wchan or "").startswith("futex")
-
-    @property
     def seen_to_stand(self) -> bool:
         """It was looked at more than once, or its counters stood still before that."""
         return len(self.mains) > 1 or (self.quiet_s or 0.0) >= limit.QUIET_SHORT_S
@@ -253,7 +248,9 @@ def view_of(seen: RankSeen, rounds: list[RankStacks], users: UserFrames) -> Rank
     view.states = [state for state in map(_state_of, view.rounds) if state] or [seen.sample.state]
     view._read(users)
     if len(rounds) > 1:
-        view.motion = motion_between(view.rounds, of_process=view.waits_for_own_threads)
+        # Outside collectives a main thread on a futex waits until another thread of its process wakes it up.
+        is_helped = view.readable and not view.waiting_in and (view.now.wchan or "").startswith("futex")
+        view.motion = motion_between(view.rounds, of_process=is_helped)
     return view
 
 
