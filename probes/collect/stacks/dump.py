@@ -233,14 +233,16 @@ def _origin(rank: RankSample, facts: ProcessFacts) -> Origin:
 
 
 def _identify(threads: list[dict[str, Any]], origin: Origin) -> None:
-    """Fill in ids that py-spy does not give: Python <= 3.10 in another mount namespace, or read without stopping it."""
-    unknown = [thread for thread in threads if thread.get("os_thread_id") is None]
-    if unknown and len(threads) > 1:
-        ids = kernel_ids(origin.digest.pid, (thread["thread_id"] for thread in unknown), origin.tasks)
-        for thread in unknown:
-            thread["os_thread_id"] = ids.get(thread["thread_id"])
+    """Fill in the ids in the process's own namespace where py-spy gives none, or others: of Python <= 3.10 in another
+    mount or PID namespace, or read without stopping it.
+    """
+    known = set(origin.tasks) or {origin.inner_pid}
+    unknown = [thread for thread in threads if thread.get("os_thread_id") not in known]
+    ids = kernel_ids(origin.digest.pid, (thread["thread_id"] for thread in unknown), known) if unknown else {}
+    for thread in unknown:
+        thread["os_thread_id"] = ids.get(thread["thread_id"])
     # Python lists its threads newest first.
-    if unknown and main_thread(threads, origin.inner_pid) is None and threads[-1]["os_thread_id"] is None:
+    if unknown and threads[-1] is unknown[-1] and main_thread(threads, origin.inner_pid) is None:
         threads[-1]["os_thread_id"] = origin.inner_pid
 
 

@@ -20,7 +20,7 @@ from typing import Any, Callable
 from mltop.probes.collect.ranks import procfs
 from mltop.probes.collect.redaction.values import shown_text
 from mltop.probes.collect.stacks.process import STOPPED, ProcessFacts, has_other_threads, name_of
-from mltop.probes.collect.sysfile import read_text
+from mltop.probes.collect.sysfile import read_link, read_text
 from mltop.probes.system import as_root, paths
 from mltop.probes.system.spawn import Unfinished, end_child, output_of, start_child
 from mltop.probes.system.writable import user_name
@@ -162,15 +162,21 @@ def classify(stderr: str, facts: ProcessFacts) -> Failure:
         return dead
     if any(sign in stderr for sign in _DENIED) and not facts.tracer_pid:
         return denied(facts.uid)
-    too_new = _TOO_NEW.search(stderr)
-    if too_new:
-        return Failure(f"py-spy on this node cannot read Python {too_new[1]}", "pip install --upgrade py-spy")
-    other_build = free_threaded(facts.pid)
-    if other_build:
-        return other_build
+    beyond = _beyond_py_spy(stderr, facts.pid)
+    if beyond:
+        return beyond
     if any(sign in stderr for sign in _NOT_PYTHON):
         return Failure("not a Python process (py-spy finds no Python in it)")
     return _unreadable(facts) or Failure(f"py-spy failed: {shown_text(first_cause(stderr))}")
+
+
+def _beyond_py_spy(stderr: str, pid: int) -> Failure | None:
+    too_new, root = _TOO_NEW.search(stderr), read_link(paths.proc(pid, "root")) or "/"
+    if too_new:
+        return Failure(f"py-spy on this node cannot read Python {too_new[1]}", "pip install --upgrade py-spy")
+    if "No such file" in stderr and root != "/":
+        return Failure(f"it runs in the chroot {shown_text(root)}, whose files py-spy finds from inside only")
+    return free_threaded(pid)
 
 
 def free_threaded(pid: int) -> Failure | None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from mltop.probes.collect.ranks.counters import descendants
 from mltop.probes.collect.stacks import StackOptions, dump_ranks, find_py_spy
 from mltop.probes.collect.stacks.process import read_facts
 from mltop.probes.investigate.advice import NODE_SAYS, advised
@@ -38,6 +39,23 @@ def serve(password, step):
     time.sleep(600)
 serve("hunter2-SECRET", 5)
 """
+
+THREADS = """
+def log():
+    until = time.thread_time() + 0.2
+    while time.thread_time() < until:
+        pass
+    print("ready", flush=True)
+    time.sleep(600)
+def push():
+    time.sleep(600)
+def wait():
+    time.sleep(600)
+for name, does in zip(names, (log, push)):
+    threading.Thread(target=does, name=name, daemon=True).start()
+wait()
+"""
+NAMESPACE = ["unshare"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user"]
 
 Starter = Callable[..., subprocess.Popen[str]]
 
@@ -360,3 +378,29 @@ def test_a_pool_thread_that_the_rank_waits_for_is_kept(spawn):
     assert thread.thread == "ThreadPoolExecutor-0_0"
     assert thread.frames[0].function == "worker_fn"
     assert thread.child_of is None
+
+
+def test_a_chroot(spawn, tmp_path):
+    """py-spy 0.4.3 looks for its files below the root twice."""
+    inside = "mount --rbind / {0}; exec chroot {0} {1} -c '{2}'".format(tmp_path, found()["3.12"], SCRIPT)
+    python = spawn(*NAMESPACE, "--mount", "sh", "-c", inside)
+    digest = only(dump(python.pid))
+    assert (
+        digest.frames or digest.error == f"it runs in the chroot {tmp_path}, whose files py-spy finds from inside only"
+    )
+
+
+@pytest.mark.parametrize("version", REQUIRED)
+@pytest.mark.parametrize("kinds", [["--mount"], ["--pid"], ["--mount", "--pid"]])
+def test_threads_of_other_namespaces(spawn, kinds, version):
+    """Their ids are those of the innermost namespace, and all are told apart."""
+    script = "import threading, time\nnames = 'logger', 'metrics'\n" + THREADS
+    fork = ["--fork", "--kill-child"] if "--pid" in kinds else []
+    started = spawn(*NAMESPACE, *kinds, *fork, str(found()[version]), "-c", script)
+    pid = descendants("/proc", started.pid)[0] if fork else started.pid
+    (stacks,) = dump(pid)
+    named = {digest.thread: digest for digest in stacks.digests}
+    assert sorted(named) == ["MainThread", "logger", "metrics"]
+    assert named["MainThread"].frames[0].function == "wait"
+    assert all(digest.state for digest in stacks.digests)
+    assert (named["logger"].cpu_s or 0.0) > 10 * (named["metrics"].cpu_s or 0.0), "each has its own counters"
