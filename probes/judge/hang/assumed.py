@@ -108,11 +108,11 @@ _Known = Callable[[StackDigest], Poll | None]
 
 def _may_poll(view: RankView, known_poll: _Known) -> bool:
     motion = view.motion
-    if view.stopped or motion.calling() or not view.readable or _has_work_done(view):
+    if view.stopped or motion.calling() or motion.process_calling() or not view.readable or _has_work_done(view):
         return False
     if len(view.mains) == 1:
         return known_poll(view.now) is not None
-    known = motion.main_cpu_s is not None and motion.switches is not None and motion.syscalls is not None
+    known = motion.main_cpu_s is not None and motion.switches is not None and motion.process_calls is not None
     return known and motion.window_s > 0 and (motion.main_cpu_s or 0.0) < limit.POLL_CPU * motion.window_s
 
 

@@ -189,10 +189,8 @@ def works(main_cpu_s: float | None, seconds: float) -> bool:
     return main_cpu_s is None or main_cpu_s >= limit.MOVE_CPU_S_PER_S * seconds
 
 
-def syscalls_between(old: RankSample, new: RankSample, *, of_process: bool) -> int | None:
-    """Reads and writes of the main thread, or of all threads."""
-    if not of_process:
-        return grown(old.main_syscalls, new.main_syscalls)
+def process_calls_between(old: RankSample, new: RankSample) -> int | None:
+    """Reads and writes of all threads."""
     return add(grown(old.read_syscalls, new.read_syscalls), grown(old.write_syscalls, new.write_syscalls))
 
 
@@ -228,9 +226,10 @@ def quiet_for(points: Sequence[tuple[float, RankSample]], *, polls: bool = False
 
 def _still(earlier: RankSample, later: RankSample, seconds: float, polls: bool) -> bool:
     allowed = max(1.0, 1.0 + limit.QUIET_RATE_PER_S * (seconds - 1.0))
-    of_process = later.main_syscalls is None
-    calls = syscalls_between(earlier, later, of_process=of_process) or 0
-    if calls > (limit.MOVE_PROCESS_CALLS_PER_S * seconds if of_process else allowed):
+    own = None if polls else grown(earlier.main_syscalls, later.main_syscalls)
+    if own is None and (process_calls_between(earlier, later) or 0) > limit.MOVE_PROCESS_CALLS_PER_S * seconds:
+        return False
+    if own is not None and own > allowed:
         return False
     if polls:
         main_cpu_s = grown(earlier.main_cpu_s, later.main_cpu_s)

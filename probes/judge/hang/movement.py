@@ -87,7 +87,8 @@ def _only_sleeps(view: RankView) -> bool:
     """It sleeps in most dumps, reads and writes nothing, and hardly computes; what it counts may be its looks."""
     motion, asleep = view.motion, sum(map(sleeps, view.mains))
     idle = motion.main_cpu_s is not None and motion.main_cpu_s < limit.POLL_CPU * motion.window_s
-    still = not view.passes and not any(view.waits) and motion.syscalls is not None and not motion.calling()
+    calls = motion.process_calls is None or motion.calling() or motion.process_calling()
+    still = not view.passes and not any(view.waits) and not calls
     return idle and still and asleep >= limit.POLL_PLACE_SHARE * len(view.mains)
 
 
@@ -98,7 +99,7 @@ def _of(views: Sequence[RankView], job: JobView) -> str:
 def _counters(views: Sequence[RankView]) -> str:
     motions = [view.motion for view in views if view.motion.window_s > 0]
     switches = [motion.switches / motion.window_s for motion in motions if motion.switches is not None]
-    calls = [motion.syscalls / motion.window_s for motion in motions if motion.syscalls is not None]
+    calls = [motion.process_calls / motion.window_s for motion in motions if motion.process_calls is not None]
     kinds = ((switches, "voluntary switches/s"), (calls, "read and write calls/s"))
     parts = [f"{statistics.median(rates):.1f} {words}" for rates, words in kinds if rates]
     return (" and ".join(parts) + " per rank (median)") if parts else "no counters to compare"

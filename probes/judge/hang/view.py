@@ -8,7 +8,7 @@ from itertools import pairwise
 from operator import attrgetter
 
 from mltop.probes.judge.hang import thresholds as limit
-from mltop.probes.judge.hang.evidence import RankSeen, add, grown, syscalls_between, works
+from mltop.probes.judge.hang.evidence import RankSeen, add, grown, process_calls_between, works
 from mltop.probes.judge.hang.frames import UserFrames, in_backward, key_of, python_frames, waits_for_thread, where
 from mltop.probes.judge.values import grouped
 from mltop.probes.model import Culprit, RankStacks, StackDigest, Tasks
@@ -23,21 +23,24 @@ BACKWARD = "backward (for gradients)"  # a wait that the stack does not prove: i
 class Motion:
     """Counters of one thread between the dumps, summed over all pairs. None: they could not be read.
 
-    ``of_process``: ``syscalls`` are those of all threads.
+    ``syscalls`` None: what its process did counts instead (``process_calls``: of all threads).
     """
 
     window_s: float
     switches: int | None
     syscalls: int | None
     main_cpu_s: float | None = None
-    of_process: bool = False
+    process_calls: int | None = None
 
     def switching(self) -> bool:
         """The main thread goes to sleep and wakes up, and does something when awake."""
         return self._fast(self.switches, limit.MOVE_PER_S) and works(self.main_cpu_s, self.window_s)
 
     def calling(self) -> bool:
-        return self._fast(self.syscalls, limit.MOVE_PROCESS_CALLS_PER_S if self.of_process else limit.MOVE_PER_S)
+        return self.process_calling() if self.syscalls is None else self._fast(self.syscalls, limit.MOVE_PER_S)
+
+    def process_calling(self) -> bool:
+        return self._fast(self.process_calls, limit.MOVE_PROCESS_CALLS_PER_S)
 
     def _fast(self, count: int | None, per_s: float) -> bool:
         if count is None or self.window_s <= 0:
@@ -250,7 +253,8 @@ def view_of(seen: RankSeen, rounds: list[RankStacks], users: UserFrames) -> Rank
     if len(rounds) > 1:
         # Outside collectives a main thread on a futex waits until another thread of its process wakes it up.
         is_helped = view.readable and not view.waiting_in and (view.now.wchan or "").startswith("futex")
-        view.motion = motion_between(view.rounds, of_process=is_helped)
+        view.motion = motion_between(view.rounds)
+        view.motion = replace(view.motion, syscalls=None) if is_helped else view.motion
     return view
 
 
@@ -291,36 +295,29 @@ def wait_of(main: StackDigest, digests: Sequence[StackDigest]) -> str | None:
     return BACKWARD if backward else None
 
 
-def motion_between(rounds: Sequence[RankStacks], *, of_process: bool) -> Motion:
-    """Sums from each dump's ``after`` to the next one's ``before``: the dump itself moves the counters.
-
-    ``of_process``: reads and writes of all threads count, not only of the main one.
-    """
-    window_s, switches, syscalls, main_cpu_s = 0.0, None, None, None
-    ends = rounds[0].after, rounds[-1].before
-    of_process = of_process or any(counters is None or counters.main_syscalls is None for counters in ends)
+def motion_between(rounds: Sequence[RankStacks]) -> Motion:
+    """Sums from each dump's ``after`` to the next one's ``before``: the dump itself moves the counters."""
+    window_s, switches, syscalls, main_cpu_s, process_calls = 0.0, None, None, None, None
     for earlier, later in pairwise(rounds):
         old, new = earlier.after, later.before
         if old is None or new is None:
             continue
         window_s += max(0.0, later.taken_at - earlier.taken_at)
         switches = add(switches, grown(old.voluntary_switches, new.voluntary_switches))
-        syscalls = add(syscalls, syscalls_between(old, new, of_process=of_process))
+        syscalls = add(syscalls, grown(old.main_syscalls, new.main_syscalls))
+        process_calls = add(process_calls, process_calls_between(old, new))
         main_cpu_s = add(main_cpu_s, grown(old.main_cpu_s, new.main_cpu_s))
-    return Motion(window_s, switches, syscalls, main_cpu_s, of_process)
+    return Motion(window_s, switches, syscalls, main_cpu_s, process_calls)
 
 
 def _thread_motion(digests: Sequence[StackDigest], times: Sequence[float], of_process: Motion) -> Motion:
     """Of one thread, by its own counters."""
     if len(digests) < 2:
         return _NO_MOTION
-    syscalls = grown(digests[0].syscalls, digests[-1].syscalls)
     switches = grown(digests[0].switches, digests[-1].switches)
     cpu_s = grown(digests[0].cpu_s, digests[-1].cpu_s)
-    window_s = times[-1] - times[0]
-    if syscalls is None:
-        return Motion(window_s, switches, of_process.syscalls, cpu_s, of_process.of_process)
-    return Motion(window_s, switches, syscalls, cpu_s)
+    syscalls = grown(digests[0].syscalls, digests[-1].syscalls)
+    return Motion(times[-1] - times[0], switches, syscalls, cpu_s, of_process.process_calls)
 
 
 def runs_mostly(states: Sequence[str]) -> bool:
