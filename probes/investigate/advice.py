@@ -37,7 +37,8 @@ _COMMANDS = (
     r"update the NVIDIA driver to \d+ or newer",
     r"install the NVIDIA driver; in a container: start it with --gpus all",
     r"ldconfig -p \| grep libnvidia-ml",
-    r"(?:python3 -m )?pip install (?:--force-reinstall )?(?:nvidia-ml-py|py-spy|psutil|'mltop\[torch\]')",
+    r"run the job on Python 3\.\d+ with the GIL; for now: pip install pystack; pystack remote --no-block \d+",
+    r"(?:python3 -m )?pip install (?:--force-reinstall |--upgrade )?(?:nvidia-ml-py|py-spy|psutil|'mltop\[torch\]')",
     r"once by ssh: mltop stacks -w NODE; or pip install (?:py-spy|mltop) there",
     r"once: mltop snapshot -w [\w.@:-]+ \(by ssh\) puts it into ~/\.cache/mltop, or pip install mltop there",
     r"python3 -m pip download --platform manylinux2014_\w+ --only-binary=:all: --no-deps psutil py-spy "

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from mltop.probes.model import Incident, JobMotion, JobReport
+from mltop.probes.model.gpu import IDLE_SM
 from mltop.probes.model.incident import IDLE, NO_PROCESS, UNKNOWN_DOING, WORKS, Doing
 from mltop.probes.model.sample import PlacedJob
 from mltop.probes.model.vocabulary import WorkState
 
 # Of throttle reasons those that cost what the hardware could give; a power cap under load is how it is meant to work.
 _SLOWED_BY = ("hw_thermal", "power_brake", "sw_thermal", "hw_slowdown")
-BUSY_SM = 0.02  # of the SMs, and of the time: below both nothing runs
+LEAST_BUSY = 0.02
 HELD_BYTES = 256 << 20  # a CUDA context alone takes as much: with less there is no process of a job
 _DEAD = ("Z", "X")
 
@@ -131,8 +132,9 @@ def _is_free(gpu: AnyGpu, works: bool | None, processes: Sequence[object] | None
 
 def is_working(gpu: AnyGpu) -> bool | None:
     """Whether anything runs on it; None: not known."""
-    known = [value for value in (gpu.sm_active, gpu.busy) if value is not None]
-    return any(value >= BUSY_SM for value in known) if known else None
+    if gpu.sm_active is None and gpu.busy is None:
+        return None
+    return (gpu.sm_active or 0.0) >= IDLE_SM or (gpu.busy or 0.0) >= LEAST_BUSY
 
 
 def holds_gpu(gpu: AnyGpu, gpus: int, ranks: int) -> bool:

@@ -10,6 +10,9 @@ from mltop.probes.model.vocabulary import Absence, ActivitySource, FaultCode, Gp
 # A GPU is in use above these: no probe puts a load on it. More than telemetry itself makes; driver 510 and newer do not
 # count the memory that they keep for themselves, older ones keep less than this.
 IN_USE_BUSY, IN_USE_BYTES = 0.05, 1 << 30
+# Below it no kernel runs. One of one block, or NCCL's of one channel, keeps one multiprocessor busy, 0.0071 of an H100:
+# this is half of one of the largest chip (GB202: 192).
+IDLE_SM = 0.5 / 192
 # A rank that waits in a collective: its kernel is resident all the time and does next to nothing.
 SPINNING_BUSY, SPINNING_TENSOR = 0.95, 0.02
 

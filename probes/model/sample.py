@@ -46,9 +46,9 @@ class RankSample:
     """One training rank (a process) at one moment.
 
     ``rank`` is None for a dead sibling whose environment is gone (state Z). ``started_at`` is unix s.
-    ``cpu_fraction`` is of one core and may exceed 1. ``voluntary_switches`` and ``main_cpu_s``
-    (seconds on a CPU) are the main thread's; the syscall counts are the process's. ``cpus_allowed`` and
-    ``numa_nodes`` are kernel lists ("0-7,12").
+    ``cpu_fraction`` is of one core and may exceed 1. ``voluntary_switches``, ``main_cpu_s`` (seconds on a CPU) and
+    ``main_syscalls`` (reads and writes) are the main thread's; the other syscall counts are the process's.
+    ``cpus_allowed`` and ``numa_nodes`` are kernel lists ("0-7,12").
     ``children`` are pids; ``children_cpu_fraction`` is of one core, of all of them together, ``children_blocked`` how
     many are in state D. Limits are the soft ones, UNLIMITED where there is none. ``settings``: of the environment what
     changes how a training job runs (CUDA_LAUNCH_BLOCKING, NCCL_*, OMP_NUM_THREADS …), never secrets.
@@ -76,6 +76,7 @@ class RankSample:
     rss_bytes: int | None = None
     voluntary_switches: int | None = None
     main_cpu_s: float | None = None
+    main_syscalls: int | None = None
     read_syscalls: int | None = None
     write_syscalls: int | None = None
     cpus_allowed: str | None = slow(None)

@@ -181,8 +181,8 @@ class StackDigest:
     ``samples`` counts the dumps in which this same stack was seen in a row. ``error`` says in plain words why
     there are no frames, ``fix`` what would help. ``acquires``: the lock that its leaf's source line asks for
     ("self.lock", of a file "flock" or "lockf"); ``holds``: those of the blocks that its user's frames stand in.
-    ``switches`` and ``cpu_s`` (on a CPU): so far, of a thread that is not the main one. ``tasks``: the process's,
-    where this thread is an event loop in which nothing runs and they were asked for.
+    ``switches``, ``cpu_s`` (on a CPU) and ``syscalls`` (reads and writes): so far, of a thread that is not the main
+    one. ``tasks``: the process's, where this thread is an event loop in which nothing runs and they were asked for.
     """
 
     rank: int | None
@@ -206,6 +206,7 @@ class StackDigest:
     holds: list[str] = field(default_factory=list)
     switches: int | None = None
     cpu_s: float | None = None
+    syscalls: int | None = None
     tasks: Tasks | None = None
 
     def __post_init__(self) -> None:

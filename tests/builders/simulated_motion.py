@@ -37,7 +37,7 @@ GPU_LOADS = {
 
 @dataclass(frozen=True)
 class Act:
-    """What a rank does, per second."""
+    """What a rank does, per second. ``main_calls``: reads and writes of its main thread, among those of all."""
 
     switches: float = 0.0
     main_cpu: float = 0.0
@@ -49,6 +49,7 @@ class Act:
     wchan: str | None = "futex_do_wait"
     gpu: str = "idle"
     nvlink: float = 0.0
+    main_calls: float = 0.0
 
 
 ASLEEP = Act()  # in a collective of gloo, on a lock, in a fifo
@@ -59,9 +60,9 @@ POLLING = Act(10, 0.0005, cpu=0.0)
 LOOKING_AFTER = Act(66, 0.022, cpu=0.03)
 RAY = replace(LOOKING_AFTER, reads=12, writes=14, cpu=0.2)
 SPINNING = Act(main_cpu=0.98, cpu=0.98, state="R", wchan=None)
-IMPORTING = Act(2, 0.95, 2500, 3, 0.95, state="R", wchan=None)
+IMPORTING = Act(2, 0.95, 2500, 3, 0.95, state="R", wchan=None, main_calls=2503)
 COMPILING = Act(children_cpu=6.0)
-SAVING = Act(30, 0.4, 1, 60, 0.5)
+SAVING = Act(30, 0.4, 1, 60, 0.5, main_calls=61)
 STOPPED = Act(state="T", wchan="do_signal_stop")
 BLOCKED = Act(state="D", wchan="rpc_wait_bit_killable")
 NCCL = Act(22, 0.95, 4, 5, 1.2, gpu="training", nvlink=26e9)
@@ -94,7 +95,7 @@ def stepping(period_s: float, work: Act, rest: Act, share: float = 0.2, spread: 
 class SimulatedRank:
     rank: int
     pid: int
-    counts: list[float] = field(default_factory=lambda: [1000.0, 10.0, 500.0, 500.0])
+    counts: list[float] = field(default_factory=lambda: [1000.0, 10.0, 500.0, 500.0, 50.0])
     cpu_s: float = 0.0
     children_cpu_s: float = 0.0
     act: Act = ASLEEP
@@ -208,7 +209,7 @@ class SimulatedJob:
                 self.phases.append((self.at, said))
 
     def _rank(self, rank: SimulatedRank, seconds: float) -> RankSample:
-        switches, main_cpu_s, reads, writes = rank.counts
+        switches, main_cpu_s, reads, writes, main_calls = rank.counts
         return RankSample(
             pid=rank.pid,
             rank=rank.rank,
@@ -225,6 +226,7 @@ class SimulatedJob:
             children_cpu_fraction=rank.children_cpu_s / seconds if seconds else None,
             voluntary_switches=int(switches),
             main_cpu_s=main_cpu_s,
+            main_syscalls=int(main_calls) if self.calls_readable else None,
             read_syscalls=int(reads) if self.calls_readable else None,
             write_syscalls=int(writes) if self.calls_readable else None,
         )
@@ -245,7 +247,7 @@ class SimulatedJob:
 
 def _advance(rank: SimulatedRank, act: Act, tick_s: float) -> None:
     rank.act = act
-    for place, per_s in enumerate((act.switches, act.main_cpu, act.reads, act.writes)):
+    for place, per_s in enumerate((act.switches, act.main_cpu, act.reads, act.writes, act.main_calls)):
         rank.counts[place] += per_s * tick_s
     rank.cpu_s += act.cpu * tick_s
     rank.children_cpu_s += act.children_cpu * tick_s

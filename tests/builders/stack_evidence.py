@@ -118,11 +118,15 @@ class Thread:
 
 @dataclass
 class Rank:
-    """What one rank shows. ``stack``: one, or by round. Counters grow by the rates, from dump to dump."""
+    """What one rank shows. ``stack``: one, or by round. Counters grow by the rates, from dump to dump.
+
+    ``syscalls_per_s``: of the main thread; ``helpers_per_s``: those of other threads of the process.
+    """
 
     stack: Stack | StackOf | None
     switches_per_s: float = 0.0
     syscalls_per_s: float = 0.0
+    helpers_per_s: float = 0.0
     main_cpu_s_per_s: float | None = None
     state: str = "S"
     cpu: float | None = None
@@ -184,7 +188,8 @@ def _dump(sample: RankSample, rank: Rank, turn: int, gap_s: float, counters: boo
     seen = RankSample(**{**vars(sample), "state": rank.state})
     if counters:
         seen.voluntary_switches = 100 + int(rank.switches_per_s * seconds)
-        seen.read_syscalls = 50 + int(rank.syscalls_per_s * seconds)
+        seen.main_syscalls = 20 + int(rank.syscalls_per_s * seconds)
+        seen.read_syscalls = 50 + int((rank.syscalls_per_s + rank.helpers_per_s) * seconds)
         seen.write_syscalls = 0
         seen.main_cpu_s = None if rank.main_cpu_s_per_s is None else 7.0 + rank.main_cpu_s_per_s * seconds
     stacks = RankStacks(sample.pid, sample.rank, sample.job, rank.node, START + seconds, 0.03, seen, seen)

@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 from mltop.probes.collect.ranks import RankSource
 from mltop.probes.judge.hang import thresholds
-from mltop.probes.judge.health.gpu import processes
 from mltop.probes.judge.health.job import whole_job as job_facts
 from mltop.probes.model import GpuSample, RankSample
+from mltop.probes.model.gpu import IDLE_SM
 from tests.hardware.checks import Check, NotTriedError, not_tried, within
 from tests.hardware.ours import Mltop
 
@@ -28,7 +28,7 @@ State = Literal["idle", "gemm", "healthy", "kernel", "dataloader", "collective"]
 
 @dataclass
 class Rates:
-    """Of one rank's main thread, the calls of its process; per second. None: not known.
+    """Of one rank's main thread, ``calls`` of its process; per second. None: not known.
 
     Fewer than mltop takes for a movement (MOVE_COUNT) are 0: they are a DataLoader's look at its worker.
     """
@@ -36,11 +36,14 @@ class Rates:
     switches: float | None = None
     calls: float | None = None
     main_cpu: float | None = None
+    main_calls: float | None = None
 
     @property
     def most(self) -> float | None:
-        """What mltop takes for movement: switches, or calls."""
-        return max((rate for rate in (self.switches, self.calls) if rate is not None), default=None)
+        """What mltop takes for movement: switches, or calls. None where the main thread's calls were not recorded."""
+        if self.main_calls is None:
+            return None
+        return max(self.main_calls, self.switches or 0.0)
 
 
 @dataclass
@@ -148,6 +151,7 @@ def _rates(before: RankSample, after: RankSample, seconds: float) -> Rates:
         rate(gain("voluntary_switches")),
         rate(gain("read_syscalls"), gain("write_syscalls")),
         None if cpu_s is None else cpu_s / seconds,
+        rate(gain("main_syscalls")),
     )
 
 
@@ -182,9 +186,12 @@ GPU_THRESHOLDS = (
     Threshold(
         "SPINNING_TENSOR", job_facts.SPINNING_TENSOR, "tensor_active", "spinning", "gemm", "from it on a GPU works"
     ),
-    Threshold("IDLE_SM", processes.IDLE_SM, "sm_active", "idle", "spinning", "below it a GPU is idle"),
+    Threshold("IDLE_SM", IDLE_SM, "sm_active", "idle", "spinning", "below it a GPU is idle"),
 )
-RANK_THRESHOLDS = ("MOVE_PER_S", "WORKING_CALLS_PER_S", "BUSY_CPU", "BUSY_MAIN_CPU", "MOVE_CPU_S_PER_S")
+RANK_THRESHOLDS = (
+    *("MOVE_PER_S", "MOVE_PROCESS_CALLS_PER_S", "WORKING_CALLS_PER_S", "BUSY_CPU", "BUSY_MAIN_CPU"),
+    "MOVE_CPU_S_PER_S",
+)
 SPINS = {"spins (idle)": False, "spins (spinning)": True, "spins (gemm)": False}
 CHECKS: tuple[str, ...] = (*(one.name for one in GPU_THRESHOLDS), *RANK_THRESHOLDS, *SPINS)
 
@@ -192,9 +199,6 @@ CHECKS: tuple[str, ...] = (*(one.name for one in GPU_THRESHOLDS), *RANK_THRESHOL
 def checks_of(known: dict[str, Signals], spinning: State, gpu: int) -> Iterator[Check]:
     """``known``: by state. ``spinning``: which of them is what the thresholds call so."""
     for one in GPU_THRESHOLDS:
-        if one.name == "IDLE_SM" and spinning == "kernel":
-            yield not_tried(one.name, "nothing but a kernel of one thread has spun here: it takes one SM", gpu=gpu)
-            continue
         low, high = (spinning if state == "spinning" else state for state in (one.low, one.high))
         why = f"{one.says}: {one.of} {low} to {high}"
         yield _between(one.name, one.value, *(_of_gpu(known.get(state), one.of) for state in (low, high)), why, gpu)
@@ -228,10 +232,17 @@ def _of_ranks(known: dict[str, Signals], gpu: int) -> Iterator[Check]:
     works = known.get("healthy", Signals()).ranks.get(0, Rates())
     most_still = max((rates.most for rates in still if rates.most is not None), default=None)
     most_calls = max((rates.calls for rates in still if rates.calls is not None), default=None)
-    moving = "switches or calls a second, standing still to at work"
-    yield _between("MOVE_PER_S", thresholds.MOVE_PER_S, most_still, works.most, moving, gpu)
-    calls = "calls a second, standing still to at work"
-    yield _between("WORKING_CALLS_PER_S", job_facts.WORKING_CALLS_PER_S, most_calls, works.calls, calls, gpu)
+    if (works.main_cpu or 0.0) >= thresholds.BUSY_CPU and works.most is not None and works.most < thresholds.MOVE_PER_S:
+        yield not_tried("MOVE_PER_S", "the main thread spins at work, too: its stacks and its GPU show that", gpu=gpu)
+    else:
+        moving = "switches or calls a second of the main thread, standing still to at work"
+        yield _between("MOVE_PER_S", thresholds.MOVE_PER_S, most_still, works.most, moving, gpu)
+    for name, value in (
+        ("MOVE_PROCESS_CALLS_PER_S", thresholds.MOVE_PROCESS_CALLS_PER_S),
+        ("WORKING_CALLS_PER_S", job_facts.WORKING_CALLS_PER_S),
+    ):
+        calls = "calls a second of all threads, standing still to at work"
+        yield _between(name, value, most_calls, works.calls, calls, gpu)
     limit = thresholds.MOVE_CPU_S_PER_S
     yield _between("MOVE_CPU_S_PER_S", limit, asleep.main_cpu, works.main_cpu, "of a core, asleep to at work", gpu)
     for name in ("BUSY_CPU", "BUSY_MAIN_CPU"):

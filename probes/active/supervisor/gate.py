@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mltop.probes.model import GpuProcess, GpuSample, MigInstance, RankSample, Sample
-from mltop.probes.model.gpu import IN_USE_BUSY, IN_USE_BYTES
+from mltop.probes.model.gpu import IDLE_SM, IN_USE_BUSY, IN_USE_BYTES
 from mltop.probes.model.units import percent_words, size_words
 from mltop.probes.model.vocabulary import RefusalCode
 
@@ -168,7 +168,7 @@ def _processes(gpu: GpuSample, instance: MigInstance | None) -> list[GpuProcess]
 
 def _busy(recent: Sequence[GpuSample], instance: MigInstance | None) -> Refusal | None:
     shares = [value for value in _activity(recent, instance) if value is not None]
-    if shares and len(shares) == len(recent) and min(shares) > IN_USE_BUSY:
+    if shares and len(shares) == len(recent) and min(shares) > (IN_USE_BUSY if instance is None else IDLE_SM):
         why = f"busy: {percent_words(shares[-1])}, though no process is seen that uses it"
         return Refusal(why, _FORCE, "busy")
     return None

@@ -13,7 +13,6 @@ from collections.abc import Iterable
 
 _EXTENDED_AT = 0x100
 _ACS_CAPABILITY = 0x000D
-_CONTROL_OFFSET = 6
 _SOURCE_VALIDATION = 0x1
 _MOST_CAPABILITIES = 64
 _NO_EXTENDED_BYTES = 256  # the size of a configuration space without an extended part

@@ -5,7 +5,8 @@ where it sleeps, and that it has run is told by schedstat at a fourth of the cos
 status and wchan are read every five seconds only. Files stay open from second to second; one that is open can never
 become another process's.
 
-Source: /proc/PID/{stat,schedstat,status,io,wchan} (proc_pid_stat(5), Documentation/scheduler/sched-stats.rst).
+Source: /proc/PID/{stat,schedstat,status,io,wchan}, /proc/PID/task/PID/io (proc_pid_stat(5),
+Documentation/scheduler/sched-stats.rst).
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ class RankReader:
     """Reads one process. ``open_files``: how many of its files may stay open. For one thread."""
 
     def __init__(self, root: str, pid: int, open_files: OpenFiles) -> None:
-        self._files = {name: KeptFile(f"{root}/{pid}/{name}", open_files, _READ_BYTES) for name in _FILES}
+        names = {name: name for name in _FILES} | {"main io": f"task/{pid}/io"}
+        self._files = {name: KeptFile(f"{root}/{pid}/{path}", open_files, _READ_BYTES) for name, path in names.items()}
         # Of the main thread when status was read: schedstat, its state, and when that was.
         self._runs, self._state, self._status_at = b"", "", float("-inf")
         self._status: dict[str, Any] = {}
@@ -95,12 +97,14 @@ class RankReader:
 
     def _read_status(self, state: str) -> dict[str, Any]:
         status = procfs.parse_status(self._files["status"].read())
-        values = {**vars(status), "wchan": None}
+        values = {**vars(status), "wchan": None, "main_syscalls": None}
         del values["uid"]
         # A running thread sleeps nowhere, and unwinding a kernel stack is the dearest of these reads.
         if state not in "RZX":
             with suppress(OSError):
                 values["wchan"] = procfs.parse_wchan(self._files["wchan"].read())
+        with suppress(OSError):
+            values["main_syscalls"] = procfs.parse_calls(self._files["main io"].read())
         return values
 
     def close(self) -> None:

@@ -159,7 +159,8 @@ def parallel_of(
             sizes = sizes_of(argv, framework)
             if sizes is not None:
                 order = _PP_BEFORE_DP if "--use-tp-pp-dp-mapping" in argv else framework.order
-                return _place(sizes, order, rank, world_size, _has_expert_tp(argv))
+                own_expert_tp = any(word.startswith("--expert-tensor-parallel-size") for word in argv)
+                return _place(sizes, order, rank, world_size, own_expert_tp)
     return {}
 
 
@@ -170,10 +171,6 @@ def _training_frameworks(argv: Sequence[str], launcher: str) -> list[Framework]:
     if any(word.rpartition("/")[2].startswith("trtllm-") for word in argv[:4]):
         frameworks.append(TENSORRT_LLM)
     return frameworks
-
-
-def _has_expert_tp(argv: Sequence[str]) -> bool:
-    return any(word.startswith("--expert-tensor-parallel-size") for word in argv)
 
 
 def _place(

@@ -84,7 +84,8 @@ class Looks:
         budget_s = FIRST_TICK_S if now - self._began_at < FIRST_S else TICK_S
         by_age = sorted(candidates, key=lambda process: process.look_at)
         # A rank may not live until the turn of its age comes. Anybody may look like one, so that is half of the time.
-        self._look_at_some([process for process in by_age if _is_likely(process)], budget_s / 2, now, gpu_pids)
+        likely = [process for process in by_age if process.uses or process.role == "spawned"]
+        self._look_at_some(likely, budget_s / 2, now, gpu_pids)
         self._look_at_some(by_age, budget_s / 2, now, gpu_pids)
         self._due_at = min((process.look_at for process in candidates), default=float("inf"))
         self._version, self._ranks = self.table.version, ranks
@@ -188,10 +189,6 @@ class Looks:
             if other.ppid == process.ppid and not other.in_group:
                 other.look_at = 0.0
                 self._hurried.add(other.pid)
-
-
-def _is_likely(process: Process) -> bool:
-    return bool(process.uses) or process.role == "spawned"
 
 
 def _is_candidate(process: Process, is_below: bool) -> bool:

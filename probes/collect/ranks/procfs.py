@@ -108,6 +108,12 @@ def parse_io(data: bytes) -> tuple[int | None, int | None]:
     return number_after(data, b"syscr:"), number_after(data, b"syscw:")
 
 
+def parse_calls(data: bytes) -> int | None:
+    """Reads and writes together, of a thread's io."""
+    reads, writes = parse_io(data)
+    return None if reads is None or writes is None else reads + writes
+
+
 def parse_main_cpu_s(data: bytes) -> float | None:
     """Seconds that the main thread was on a CPU (schedstat's first number, ns); None in a kernel without it."""
     try:

@@ -64,14 +64,11 @@ class Versions:
         if image != self._image:
             self._image, self._looks, self.newest = image, 0, {}
         self._looks += 1
-        due = not self._is_complete and (self._looks <= OFTEN or self._looks % SELDOM == 0)
+        is_complete = {"torch", "nccl"} <= self.newest.keys() or "jaxlib" in self.newest
+        due = not is_complete and (self._looks <= OFTEN or self._looks % SELDOM == 0)
         if due and not self._waits:
             self._waits = True
             _READER.ask(self)
-
-    @property
-    def _is_complete(self) -> bool:
-        return {"torch", "nccl"} <= self.newest.keys() or "jaxlib" in self.newest
 
     def read(self) -> None:
         """In the reader's thread."""

@@ -159,7 +159,9 @@ def _digest(
     raw = cut_at_child_root(thread["frames"]) if is_child else thread["frames"]
     frames = normalise(raw, ints)
     wait = waiting_in(frames, lambda: _leaf_text(raw, read_line), origin.uses_gpu)
-    counts = {} if isinstance(task, StackDigest) else {"switches": task.switches, "cpu_s": task.cpu_s}
+    counts = {}
+    if isinstance(task, TaskFacts):
+        counts = {"switches": task.switches, "cpu_s": task.cpu_s, "syscalls": task.syscalls}
     return replace(
         origin.digest,
         thread=shown_text(name),

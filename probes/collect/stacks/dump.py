@@ -17,6 +17,7 @@ from mltop.probes.collect.stacks.process import (
     ProcessFacts,
     SourceLines,
     activity,
+    kernel_ids,
     name_of,
     read_facts,
     read_tasks,
@@ -164,8 +165,10 @@ class _DumpJob:
         read.threads = dump.threads
         if dump.threads is None:
             read.failure = dump.failure(read_facts(pid), self.options.deadline_s)
-        elif len(dump.threads) > 1:
+            return read
+        if len(dump.threads) > 1:
             read.origin.tasks = read_tasks(pid)
+        _identify(dump.threads, read.origin)
         return read
 
     def _run(self, pid: int, nonblocking: bool) -> pyspy.Dump:
@@ -191,7 +194,7 @@ class _DumpJob:
             )
             tree = self._tasks.add_to(digests, read.threads) if self.options.tasks else []
             no_frame = Failure("no Python frame in any thread (starting up or exiting)")
-            stacks.digests += digests or [read.failed(no_frame)]
+            stacks.digests += digests or [read.failed(pyspy.free_threaded(pid) or no_frame)]
         if self.options.raw and read.threads is not None:
             tasks = {"tasks": tree} if tree else {}
             stacks.raw.append({"pid": pid, "threads": redact_threads(read.threads, ints), **tasks})
@@ -227,6 +230,20 @@ def _origin(rank: RankSample, facts: ProcessFacts) -> Origin:
         taken_at=time.time(),
     )
     return Origin(digest, facts.inner_pid or facts.pid, uses_gpu=bool(rank.gpus))
+
+
+def _identify(threads: list[dict[str, Any]], origin: Origin) -> None:
+    """Fill in the ids in the process's own namespace where py-spy gives none, or others: of Python <= 3.10 in another
+    mount or PID namespace, or read without stopping it.
+    """
+    known = set(origin.tasks) or {origin.inner_pid}
+    unknown = [thread for thread in threads if thread.get("os_thread_id") not in known]
+    ids = kernel_ids(origin.digest.pid, (thread["thread_id"] for thread in unknown), known) if unknown else {}
+    for thread in unknown:
+        thread["os_thread_id"] = ids.get(thread["thread_id"])
+    # Python lists its threads newest first.
+    if unknown and threads[-1] is unknown[-1] and main_thread(threads, origin.inner_pid) is None:
+        threads[-1]["os_thread_id"] = origin.inner_pid
 
 
 def _foreign(rank: RankSample, pid: int) -> StackDigest:

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 import threading
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from mltop.probes.collect.ranks import procfs
@@ -17,6 +20,9 @@ from mltop.probes.system.writable import in_time
 
 STOPPED = ("T", "t")  # by a signal, by a debugger
 _MAX_SOURCE_BYTES = 4 * 1024 * 1024
+_MEMORY_S = 0.3  # a process that changes its own memory map may make us wait for it
+# From pthread_self() to the thread's id: glibc on x86_64 and aarch64, then musl on both (struct pthread).
+_TID_AT = (720, 208, 48, 32)
 
 
 @dataclass
@@ -41,8 +47,8 @@ class ProcessFacts:
 
 @dataclass
 class TaskFacts:
-    """One thread: its kernel name (comm), state and kernel function it sleeps in; its voluntary switches and seconds
-    on a CPU so far.
+    """One thread: its kernel name (comm), state and kernel function it sleeps in; its voluntary switches, seconds on a
+    CPU, and reads and writes so far.
     """
 
     name: str = ""
@@ -50,6 +56,7 @@ class TaskFacts:
     wchan: str | None = None
     switches: int | None = None
     cpu_s: float | None = None
+    syscalls: int | None = None
 
 
 def read_facts(pid: int) -> ProcessFacts:
@@ -106,8 +113,28 @@ def read_tasks(pid: int) -> dict[int, TaskFacts]:
                 procfs.read_wchan(paths.proc(thread)),
                 int(switches) if switches.isdigit() else None,
                 _cpu_s(thread),
+                procfs.parse_calls((read_text(paths.proc(thread, "io")) or "").encode()),
             )
     return tasks
+
+
+def kernel_ids(pid: int, handles: Iterable[int], among: Collection[int]) -> dict[int, int]:
+    """Ids of threads by their pthread_self(), as far as the process's memory shows them; ``among``: those it has.
+
+    Source: proc_pid_mem(5). Needs the same permission as py-spy.
+    """
+
+    def look() -> dict[int, int]:
+        found: dict[int, int] = {}
+        with suppress(OSError), open(paths.proc(pid, "mem"), "rb", buffering=0) as memory:
+            for handle, at in ((handle, at) for handle in handles for at in _TID_AT):
+                with suppress(OSError, OverflowError):  # not mapped, no address
+                    tid = int.from_bytes(os.pread(memory.fileno(), 4, handle + at), sys.byteorder)
+                    if tid in among:
+                        found.setdefault(handle, tid)
+        return found
+
+    return in_time(look, _MEMORY_S) or {}
 
 
 def _cpu_s(thread: str) -> float | None:

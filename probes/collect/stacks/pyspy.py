@@ -8,6 +8,7 @@ from __future__ import annotations
 import glob
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -16,9 +17,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Callable
 
+from mltop.probes.collect.ranks import procfs
 from mltop.probes.collect.redaction.values import shown_text
 from mltop.probes.collect.stacks.process import STOPPED, ProcessFacts, has_other_threads, name_of
-from mltop.probes.collect.sysfile import read_text
+from mltop.probes.collect.sysfile import read_link, read_text
 from mltop.probes.system import as_root, paths
 from mltop.probes.system.spawn import Unfinished, end_child, output_of, start_child
 from mltop.probes.system.writable import user_name
@@ -27,6 +29,8 @@ _MAX_OUTPUT_BYTES = 64 * 1024 * 1024
 _CAP_SYS_PTRACE = 19  # linux/capability.h
 _DENIED = ("Permission denied (os error 13)", "Permission Denied", "EPERM", "Operation not permitted")
 _NOT_PYTHON = ("Failed to find python version", "Bad address (os error 14)")
+_TOO_NEW = re.compile(r"Unsupported version of Python: (3\.\d+)")
+_FREE_THREADED = re.compile(r"python(3\.\d+)t\b")  # bin/python3.13t, lib/python3.13t/, libpython3.13t.so
 _YAMA = "sys/kernel/yama/ptrace_scope"
 
 
@@ -158,9 +162,32 @@ def classify(stderr: str, facts: ProcessFacts) -> Failure:
         return dead
     if any(sign in stderr for sign in _DENIED) and not facts.tracer_pid:
         return denied(facts.uid)
+    beyond = _beyond_py_spy(stderr, facts.pid)
+    if beyond:
+        return beyond
     if any(sign in stderr for sign in _NOT_PYTHON):
         return Failure("not a Python process (py-spy finds no Python in it)")
     return _unreadable(facts) or Failure(f"py-spy failed: {shown_text(first_cause(stderr))}")
+
+
+def _beyond_py_spy(stderr: str, pid: int) -> Failure | None:
+    too_new, root = _TOO_NEW.search(stderr), read_link(paths.proc(pid, "root")) or "/"
+    if too_new:
+        return Failure(f"py-spy on this node cannot read Python {too_new[1]}", "pip install --upgrade py-spy")
+    if "No such file" in stderr and root != "/":
+        return Failure(f"it runs in the chroot {shown_text(root)}, whose files py-spy finds from inside only")
+    return free_threaded(pid)
+
+
+def free_threaded(pid: int) -> Failure | None:
+    """A Python without the GIL, told by the name of its program or of what it has loaded (py-spy's issue 711)."""
+    texts = (procfs.read_exe(paths.proc(), pid), read_text(paths.proc(pid, "maps")))
+    found = next(filter(None, (_FREE_THREADED.search(text) for text in texts if text)), None)
+    if found is None:
+        return None
+    now = f"pip install pystack; pystack remote --no-block {pid}"
+    fix = f"run the job on Python {found[1]} with the GIL; for now: {now}"
+    return Failure(f"py-spy cannot read free-threaded Python {found[1]}t", fix)
 
 
 def _unreadable(facts: ProcessFacts) -> Failure | None:

@@ -183,17 +183,14 @@ def _by_line(leaf_line: LineText, uses_gpu: bool) -> str | None:
         match = pattern.search(code)
         if match:
             return str(match.group(2)).lower() if name == "mpi" else name
-    return "work.wait" if waits_for_work(code) else None
+    # Some ``X.wait(`` has an X that looks like a work handle, or one from the lines above.
+    calls = _WAIT.finditer(code)
+    return "work.wait" if any(_is_handle(_names_before(code, call.start())) for call in calls) else None
 
 
 def code_of(line: str) -> str:
     """The line without its comment, and with its strings emptied."""
     return _TEXT_OR_COMMENT.sub(lambda found: '""' if found.group(1) else "", line)
-
-
-def waits_for_work(code: str) -> bool:
-    """True when some ``X.wait(`` of the code has an X that looks like a work handle, or one from the lines above."""
-    return any(_is_handle(_names_before(code, call.start())) for call in _WAIT.finditer(code))
 
 
 def _is_handle(names: list[str]) -> bool:

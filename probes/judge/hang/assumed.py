@@ -18,8 +18,10 @@ from mltop.probes.judge.hang.view import RankView
 from mltop.probes.judge.values import grouped
 from mltop.probes.model import Confidence, StackDigest, idle_event_loop
 
-# Kernel functions of a sleep with an end: clock_nanosleep, and select without descriptors (Python before 3.11).
-SLEEPS = ("hrtimer_nanosleep", "do_nanosleep", "common_nsleep", "do_select")
+# Kernel functions of a sleep with an end: clock_nanosleep, and select without descriptors (Python before 3.11). Some
+# kernels show poll_schedule_timeout instead of do_select, and in poll() as well.
+_SLEEPS = ("hrtimer_nanosleep", "do_nanosleep", "common_nsleep", "do_select")
+_MAY_SLEEP = "poll_schedule_timeout"
 _MPI_LAUNCHERS = ("mpirun",)
 
 
@@ -72,6 +74,13 @@ def once_per_stack(ask: Callable[[StackDigest], Answer]) -> Callable[[StackDiges
 # Polls.
 
 
+def sleeps(main: StackDigest) -> bool:
+    """Whether the kernel shows a sleep. One that libraries' polls of files look like counts in the user's code only."""
+    wchan = main.wchan or ""
+    leaf = next(iter(python_frames(main.frames)), None)
+    return wchan.startswith(_SLEEPS) or (wchan.startswith(_MAY_SLEEP) and leaf is not None and leaf.user)
+
+
 def _polling(running: Sequence[RankView]) -> Assumed | None:
     known = once_per_stack(known_poll)
     candidates = [view for view in running if view.waiting_in is None]
@@ -79,14 +88,14 @@ def _polling(running: Sequence[RankView]) -> Assumed | None:
         candidates = [view for view in candidates if _may_poll(view, known)]
     if len(candidates) < limit.ALIKE_SHARE * len(running):
         return None
-    sleeps = {id(view): sleep for view in candidates if (sleep := _sleep_of(view, known)) is not None}
-    found = [view for view in candidates if id(view) in sleeps]
-    groups = grouped(found, lambda view: key_of(sleeps[id(view)]))
+    asleep = {id(view): sleep for view in candidates if (sleep := _sleep_of(view, known)) is not None}
+    found = [view for view in candidates if id(view) in asleep]
+    groups = grouped(found, lambda view: key_of(asleep[id(view)]))
     here = max(groups.values(), key=len, default=[])
     if not here or len(here) < limit.ALIKE_SHARE * len(running):
         return None
-    sleep = sleeps[id(here[0])]
-    assumed = Assumed(where(sleep), True, known_poll(sleep), sleeps=sleep.wchan in SLEEPS)
+    sleep = asleep[id(here[0])]
+    assumed = Assumed(where(sleep), True, known_poll(sleep), sleeps=sleeps(sleep))
     for view in here:
         view.polls, view.same_stack = True, True
         view.waits = [assumed.waiting_in] * len(view.mains)
@@ -99,11 +108,11 @@ _Known = Callable[[StackDigest], Poll | None]
 
 def _may_poll(view: RankView, known_poll: _Known) -> bool:
     motion = view.motion
-    if view.stopped or motion.calling() or not view.readable or _has_work_done(view):
+    if view.stopped or motion.calling() or motion.process_calling() or not view.readable or _has_work_done(view):
         return False
     if len(view.mains) == 1:
         return known_poll(view.now) is not None
-    known = motion.main_cpu_s is not None and motion.switches is not None and motion.syscalls is not None
+    known = motion.main_cpu_s is not None and motion.switches is not None and motion.process_calls is not None
     return known and motion.window_s > 0 and (motion.main_cpu_s or 0.0) < limit.POLL_CPU * motion.window_s
 
 
@@ -116,7 +125,7 @@ def _has_work_done(view: RankView) -> bool:
 
 def _sleep_of(view: RankView, known_poll: _Known) -> StackDigest | None:
     """The dump that shows the poll's sleep, when all of the rank's dumps are of one and the same poll."""
-    newest = next((main for main in reversed(view.mains) if main.wchan in SLEEPS), None)
+    newest = next((main for main in reversed(view.mains) if sleeps(main)), None)
     newest = newest or next((main for main in reversed(view.mains) if known_poll(main)), None)
     if newest is None:
         return None
@@ -165,7 +174,7 @@ def _standing(running: Sequence[RankView]) -> Assumed | None:
     Those that compute there are taken for waiting only where MPI is known to wait so. Pipelines have code of their own
     for each stage: there a place says nothing.
     """
-    if any(view.waiting_in for view in running) or any(_in_pipeline(view) for view in running):
+    if any(view.waiting_in or view.seen.sample.parallel.get("pp_size", 1) > 1 for view in running):
         return None
     is_idle = once_per_stack(idle_event_loop)
     still = [view for view in running if _stands(view) and not is_idle(view.now)]
@@ -183,10 +192,6 @@ def _standing(running: Sequence[RankView]) -> Assumed | None:
     for view in here:
         view.waits = [assumed.waiting_in] * len(view.mains)
     return assumed
-
-
-def _in_pipeline(view: RankView) -> bool:
-    return view.seen.sample.parallel.get("pp_size", 1) > 1
 
 
 def _stands(view: RankView) -> bool:

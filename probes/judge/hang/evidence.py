@@ -189,7 +189,8 @@ def works(main_cpu_s: float | None, seconds: float) -> bool:
     return main_cpu_s is None or main_cpu_s >= limit.MOVE_CPU_S_PER_S * seconds
 
 
-def syscalls_between(old: RankSample, new: RankSample) -> int | None:
+def process_calls_between(old: RankSample, new: RankSample) -> int | None:
+    """Reads and writes of all threads."""
     return add(grown(old.read_syscalls, new.read_syscalls), grown(old.write_syscalls, new.write_syscalls))
 
 
@@ -208,7 +209,7 @@ def grown(old: Number | None, new: Number | None) -> Number | None:
 def quiet_for(points: Sequence[tuple[float, RankSample]], *, polls: bool = False) -> float | None:
     """Seconds at the end of ``points`` in which the counters stood still; None for fewer than two points.
 
-    Main-thread switches and read and write calls count; a DataLoader's poll every 5 s does not, nor does, when it
+    The main thread's switches and read and write calls count; a DataLoader's poll every 5 s does not, nor does, when it
     ``polls``, a main thread that only wakes up.
     """
     if len(points) < 2:
@@ -225,15 +226,20 @@ def quiet_for(points: Sequence[tuple[float, RankSample]], *, polls: bool = False
 
 def _still(earlier: RankSample, later: RankSample, seconds: float, polls: bool) -> bool:
     allowed = max(1.0, 1.0 + limit.QUIET_RATE_PER_S * (seconds - 1.0))
+    own = None if polls else grown(earlier.main_syscalls, later.main_syscalls)
+    if own is None and (process_calls_between(earlier, later) or 0) > limit.MOVE_PROCESS_CALLS_PER_S * seconds:
+        return False
+    if own is not None and own > allowed:
+        return False
     if polls:
-        main_cpu_s, calls = grown(earlier.main_cpu_s, later.main_cpu_s), syscalls_between(earlier, later)
-        return main_cpu_s is not None and main_cpu_s < limit.POLL_CPU * seconds and (calls or 0) <= allowed
+        main_cpu_s = grown(earlier.main_cpu_s, later.main_cpu_s)
+        return main_cpu_s is not None and main_cpu_s < limit.POLL_CPU * seconds
     if earlier.voluntary_switches is None or later.voluntary_switches is None:
         return False
     switches = later.voluntary_switches - earlier.voluntary_switches
     if earlier.main_cpu_s is not None and later.main_cpu_s is not None:
         switches = switches if works(later.main_cpu_s - earlier.main_cpu_s, seconds) else min(switches, 0)
-    return 0 <= switches <= allowed and (syscalls_between(earlier, later) or 0) <= allowed
+    return 0 <= switches <= allowed
 
 
 def _living(newest: Mapping[str, Sample], history: History, rounds: Rounds) -> list[RankSeen]:

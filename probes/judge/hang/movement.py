@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 from mltop.probes.judge.hang import thresholds as limit
-from mltop.probes.judge.hang.assumed import SLEEPS
+from mltop.probes.judge.hang.assumed import sleeps
 from mltop.probes.judge.hang.frames import where
 from mltop.probes.judge.hang.job import JobView, names
 from mltop.probes.judge.hang.view import RankView
+from mltop.probes.judge.stall.activity import COMPUTED, IdlePower, gpu_state
 from mltop.probes.judge.values import median_without
 from mltop.probes.model import Confidence, Culprit, Verdict
 
@@ -62,6 +63,9 @@ def _why_it_moves(job: JobView) -> str | None:
     restless = [view for view in job.waiters if view.switches]
     if restless and len(restless) > limit.RESTLESS_SHARE * len(job.waiters):
         return f"{_of(restless, job)} wait in the same place in every dump, but move: {_counters(everyone)}"
+    computing = [view for view in job.waiters if _gpu_computes(view, job)]
+    if len(computing) > limit.MOVING_SHARE * len(job.waiters):
+        return f"{_of(computing, job)} wait for their GPUs, which compute; {_counters(everyone)}"
     if job.waiters:
         # Waiting ranks whose side threads write logs look as if they moved: their main threads decide.
         most_move = len(moved) > limit.MOVING_SHARE * len(everyone) and len(job.waiters) < len(job.others)
@@ -70,12 +74,22 @@ def _why_it_moves(job: JobView) -> str | None:
     return f"{_of(moved, job)} move: {_counters(everyone)}" if most_move else None
 
 
+def _gpu_computes(view: RankView, job: JobView) -> bool:
+    """It waits for a GPU that does more than a collective's kernel that waits."""
+    sample = job.told.samples.get(view.node)
+    if sample is None or view.waiting_in != "cuda.synchronize":
+        return False
+    gpus = [gpu for gpu in sample.gpus if gpu.index in view.seen.sample.gpus]
+    return any(gpu_state(gpu, IdlePower(), None) == COMPUTED for gpu in gpus)
+
+
 def _only_sleeps(view: RankView) -> bool:
     """It sleeps in most dumps, reads and writes nothing, and hardly computes; what it counts may be its looks."""
-    motion, sleeps = view.motion, sum(main.wchan in SLEEPS for main in view.mains)
+    motion, asleep = view.motion, sum(map(sleeps, view.mains))
     idle = motion.main_cpu_s is not None and motion.main_cpu_s < limit.POLL_CPU * motion.window_s
-    still = not view.passes and not any(view.waits) and motion.syscalls is not None and not motion.calling()
-    return idle and still and sleeps >= limit.POLL_PLACE_SHARE * len(view.mains)
+    calls = motion.process_calls is None or motion.calling() or motion.process_calling()
+    still = not view.passes and not any(view.waits) and not calls
+    return idle and still and asleep >= limit.POLL_PLACE_SHARE * len(view.mains)
 
 
 def _of(views: Sequence[RankView], job: JobView) -> str:
@@ -85,7 +99,7 @@ def _of(views: Sequence[RankView], job: JobView) -> str:
 def _counters(views: Sequence[RankView]) -> str:
     motions = [view.motion for view in views if view.motion.window_s > 0]
     switches = [motion.switches / motion.window_s for motion in motions if motion.switches is not None]
-    calls = [motion.syscalls / motion.window_s for motion in motions if motion.syscalls is not None]
+    calls = [motion.process_calls / motion.window_s for motion in motions if motion.process_calls is not None]
     kinds = ((switches, "voluntary switches/s"), (calls, "read and write calls/s"))
     parts = [f"{statistics.median(rates):.1f} {words}" for rates, words in kinds if rates]
     return (" and ".join(parts) + " per rank (median)") if parts else "no counters to compare"

@@ -122,17 +122,14 @@ def _without_servers(job: JobView) -> list[RankView]:
 def _what_for(accused: Sequence[RankView]) -> list[str]:
     """What those that stand still are known to wait for there, and what to do about it."""
     asked = once_per_stack(known_poll)
-    standing = [view for view in accused if _stands_or_polls(view) and not waits_for_child(view.now)]
-    by_poll = grouped((view for view in standing if asked(view.now) is not None), lambda view: asked(view.now))
+    standing = [view for view in accused if not (view.calls or view.spins) or held_by_others(view.mains) is not None]
+    polling = (view for view in standing if not waits_for_child(view.now) and asked(view.now) is not None)
+    by_poll = grouped(polling, lambda view: asked(view.now))
     return [
         f"{_who(here)} {'waits' if len(here) == 1 else 'wait'} for {poll.what}. {poll.advice}"
         for poll, here in by_poll.items()
         if poll is not None
     ]
-
-
-def _stands_or_polls(view: RankView) -> bool:
-    return not view.calls and not view.spins if held_by_others(view.mains) is None else True
 
 
 def _doubt(job: JobView) -> str | None:
@@ -162,7 +159,7 @@ def _accuse(job: JobView, view: RankView) -> Accusation:
     if helper is not None:
         return helper
     how: CulpritKind = "stands"
-    collects = _collects(view)
+    collects = view.now.frames[0].native and collects_garbage(view.now)
     if collects:
         reason, how = f"collects garbage while the others wait for it; {_GC_ADVICE}", "computes"
     elif view.calls and (held := held_by_others(view.mains)) is not None:
@@ -179,10 +176,6 @@ def _accuse(job: JobView, view: RankView) -> Accusation:
         reason = "is outside any collective while the others wait for it (seen once)"
     culprit = view.culprit(reason + leaf_note(view.now), how=how)
     return Accusation(culprit, computes=view.spins or collects, stacks=(view.now,))
-
-
-def _collects(view: RankView) -> bool:
-    return view.now.frames[0].native and collects_garbage(view.now)
 
 
 def _is_first(job: JobView, accused: Sequence[RankView]) -> bool:

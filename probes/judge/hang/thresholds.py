@@ -1,14 +1,15 @@
 """Every number the hang judge decides by, in one place.
 
-Rates come from gloo jobs hung in eight ways and from healthy ones: in 10 s a hung rank's main thread makes
-0 to 2 voluntary switches and no read or write call, a healthy or straggling one 36 and more and hundreds of
-calls.
+Rates come from gloo jobs hung in eight ways, from healthy ones, and from jobs on an H100. In 10 s a hung rank's main
+thread makes 0 to 2 voluntary switches and no read or write call, a healthy or straggling one 36 and more. The other
+threads of a rank that hangs in NCCL (watchdog, proxies) make 4.3 calls a second; all threads of a slow healthy one 20.
 """
 
 from __future__ import annotations
 
 # Movement of one rank, between two dumps
-MOVE_PER_S = 0.5  # voluntary switches, or read and write calls; a DataLoader's poll every 5 s makes 0.2
+MOVE_PER_S = 0.5  # the thread's voluntary switches, or reads and writes; a DataLoader's poll every 5 s makes 0.2
+MOVE_PROCESS_CALLS_PER_S = 10.0  # reads and writes of all threads, where those of the thread are not known
 MOVE_COUNT = 2  # at least so many: one single switch in a short window is that poll
 # Switches alone do not prove movement: a debugger that stops the process (another mltop, py-spy) makes 2 each time.
 # The main thread's CPU time tells them apart: 0.06 ms/s when dumped twice a second, 4 to 7 ms/s in a slow healthy job.

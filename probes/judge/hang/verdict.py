@@ -128,7 +128,8 @@ def _all_poll(job: JobView) -> Verdict | None:
     polling = [view for view in job.waiters if view.polls]
     stand = f"{_everyone(job, polling)} polls at {assumed.place} {job.watched} and does not get on"
     evidence = [stand, f"it polls for {assumed.poll.what}. {assumed.poll.advice}"] if assumed.poll else [stand]
-    evidence += [f"{names(here)} waits in {wait}" for wait, here in _in_collectives(job).items()]
+    calling = grouped((view for view in job.waiters if not view.polls), lambda view: view.waiting_in or "")
+    evidence += [f"{names(here)} waits in {wait}" for wait, here in calling.items()]
     sure_s = limit.POLL_SURE_S if job.told.rhythm_s is None else work_s(job)
     known = assumed.poll is not None and assumed.sleeps
     if not known and (job.known_s < sure_s or len(job.views) == 1):
@@ -140,10 +141,6 @@ def _everyone(job: JobView, views: list[RankView]) -> str:
     if len(views) < len(job.views):
         return f"each of {names(views)}"
     return "every rank" if len(views) > 1 else "the only rank"
-
-
-def _in_collectives(job: JobView) -> dict[str, list[RankView]]:
-    return grouped((view for view in job.waiters if not view.polls), lambda view: view.waiting_in or "")
 
 
 def _nobody_alive(job: JobView) -> Verdict:
@@ -212,14 +209,10 @@ def gone_or_stopped(job: JobView) -> Verdict | None:
     culprits += [view.culprit(_how_in_kernel(job, view), _place(view), how="kernel") for view in kernel]
     if not culprits:
         return None
-    caps: list[Confidence] = ["medium"] if deaths.firsts and not (deaths.sure and _all_told(job)) else []
+    all_told = all(absent.death is not None and absent.death.told.how != "unknown" for absent in job.roster.gone)
+    caps: list[Confidence] = ["medium"] if deaths.firsts and not (deaths.sure and all_told) else []
     confidence = job.confidence(*caps) if waiters else "high"
     return Verdict("hang", culprits, waiting_lines(waiters), [], system_facts(job), confidence)
-
-
-def _all_told(job: JobView) -> bool:
-    """Of each rank that is gone it is known how it ended."""
-    return all(absent.death is not None and absent.death.told.how != "unknown" for absent in job.roster.gone)
 
 
 def in_kernel(job: JobView) -> list[RankView]:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from operator import attrgetter
 
 from mltop.probes.judge.hang import thresholds as limit
-from mltop.probes.judge.hang.evidence import RankSeen, add, grown, syscalls_between, works
+from mltop.probes.judge.hang.evidence import RankSeen, add, grown, process_calls_between, works
 from mltop.probes.judge.hang.frames import UserFrames, in_backward, key_of, python_frames, waits_for_thread, where
 from mltop.probes.judge.values import grouped
 from mltop.probes.model import Culprit, RankStacks, StackDigest, Tasks
@@ -21,24 +21,31 @@ BACKWARD = "backward (for gradients)"  # a wait that the stack does not prove: i
 
 @dataclass(frozen=True)
 class Motion:
-    """Counters between the dumps, summed over all pairs. None: they could not be read."""
+    """Counters of one thread between the dumps, summed over all pairs. None: they could not be read.
+
+    ``syscalls`` None: what its process did counts instead (``process_calls``: of all threads).
+    """
 
     window_s: float
     switches: int | None
     syscalls: int | None
     main_cpu_s: float | None = None
+    process_calls: int | None = None
 
     def switching(self) -> bool:
         """The main thread goes to sleep and wakes up, and does something when awake."""
-        return self._fast(self.switches) and works(self.main_cpu_s, self.window_s)
+        return self._fast(self.switches, limit.MOVE_PER_S) and works(self.main_cpu_s, self.window_s)
 
     def calling(self) -> bool:
-        return self._fast(self.syscalls)
+        return self.process_calling() if self.syscalls is None else self._fast(self.syscalls, limit.MOVE_PER_S)
 
-    def _fast(self, count: int | None) -> bool:
+    def process_calling(self) -> bool:
+        return self._fast(self.process_calls, limit.MOVE_PROCESS_CALLS_PER_S)
+
+    def _fast(self, count: int | None, per_s: float) -> bool:
         if count is None or self.window_s <= 0:
             return False
-        return count >= limit.MOVE_COUNT and count / self.window_s >= limit.MOVE_PER_S
+        return count >= limit.MOVE_COUNT and count / self.window_s >= per_s
 
 
 _NO_MOTION = Motion(0.0, None, None)
@@ -244,7 +251,10 @@ def view_of(seen: RankSeen, rounds: list[RankStacks], users: UserFrames) -> Rank
     view.states = [state for state in map(_state_of, view.rounds) if state] or [seen.sample.state]
     view._read(users)
     if len(rounds) > 1:
+        # Outside collectives a main thread on a futex waits until another thread of its process wakes it up.
+        is_helped = view.readable and not view.waiting_in and (view.now.wchan or "").startswith("futex")
         view.motion = motion_between(view.rounds)
+        view.motion = replace(view.motion, syscalls=None) if is_helped else view.motion
     return view
 
 
@@ -287,25 +297,27 @@ def wait_of(main: StackDigest, digests: Sequence[StackDigest]) -> str | None:
 
 def motion_between(rounds: Sequence[RankStacks]) -> Motion:
     """Sums from each dump's ``after`` to the next one's ``before``: the dump itself moves the counters."""
-    window_s, switches, syscalls, main_cpu_s = 0.0, None, None, None
+    window_s, switches, syscalls, main_cpu_s, process_calls = 0.0, None, None, None, None
     for earlier, later in pairwise(rounds):
         old, new = earlier.after, later.before
         if old is None or new is None:
             continue
         window_s += max(0.0, later.taken_at - earlier.taken_at)
         switches = add(switches, grown(old.voluntary_switches, new.voluntary_switches))
-        syscalls = add(syscalls, syscalls_between(old, new))
+        syscalls = add(syscalls, grown(old.main_syscalls, new.main_syscalls))
+        process_calls = add(process_calls, process_calls_between(old, new))
         main_cpu_s = add(main_cpu_s, grown(old.main_cpu_s, new.main_cpu_s))
-    return Motion(window_s, switches, syscalls, main_cpu_s)
+    return Motion(window_s, switches, syscalls, main_cpu_s, process_calls)
 
 
 def _thread_motion(digests: Sequence[StackDigest], times: Sequence[float], of_process: Motion) -> Motion:
-    """Of one thread, by its own counters; system calls are counted for all threads together."""
+    """Of one thread, by its own counters."""
     if len(digests) < 2:
         return _NO_MOTION
     switches = grown(digests[0].switches, digests[-1].switches)
     cpu_s = grown(digests[0].cpu_s, digests[-1].cpu_s)
-    return Motion(times[-1] - times[0], switches, of_process.syscalls, cpu_s)
+    syscalls = grown(digests[0].syscalls, digests[-1].syscalls)
+    return Motion(times[-1] - times[0], switches, syscalls, cpu_s, of_process.process_calls)
 
 
 def runs_mostly(states: Sequence[str]) -> bool:

@@ -20,7 +20,6 @@ from mltop.probes.model.ranks import Ranges, ranks_text
 from mltop.probes.model.units import counted, duration_words, percent_words
 from mltop.probes.model.vocabulary import Act, CulpritKind
 
-HANG_FINDINGS = ("job.hang", "job.odd_rank")
 KIND_OF_FINDING: dict[str, IncidentKind] = {
     "job.hang": "hang",
     "job.odd_rank": "hang",

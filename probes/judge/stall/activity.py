@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from mltop.probes.judge.stall import thresholds as limit
 from mltop.probes.model import GpuSample, MigInstance, RankSample
 
 # What a rank did.
-# SPUN: its main thread had a core, and nothing else of it moved; THREADS: others of its threads had one.
+# SPUN: its main thread had a core, and nothing else of it moved; THREADS: others of its threads had one, or called.
 STILL, SPUN, THREADS, WORKED = 0, 1, 2, 3
 # What a GPU did. RESIDENT: a kernel was there all the time and did nothing; COPIED: only memory or links moved.
 UNREAD, IDLE, RESIDENT, COPIED, COMPUTED = 0, 1, 2, 3, 4
@@ -18,14 +20,21 @@ MOST_MODELS = 64  # names are whatever a driver says
 POLLS = 32  # no signal: its main thread wakes up regularly and does nothing
 
 
+class _Calls(NamedTuple):
+    """Reads and writes of all threads, and at least so many of the main one."""
+
+    all: int
+    own: float
+
+
 class RankTrack:
     """What is remembered of one rank: its counters at the newest sample and when it last moved (unix s)."""
 
     __slots__ = (
         *("pid", "rank", "gpu", "job", "uid", "started_at", "state", "state_since", "wchan"),
-        *("at", "switches", "main_cpu_s", "reads", "writes", "cpu"),
+        *("at", "switches", "main_cpu_s", "main_calls", "reads", "writes", "cpu"),
         *("level", "worked_at", "spun_at", "stepped_at", "computed_at", "gpu_state", "flat"),
-        *("switched", "called", "ran_s", "loads", "rate", "steady", "is_rays"),
+        *("switched", "called", "ran_s", "loads", "rate", "steady", "took_part", "is_rays"),
     )
 
     def __init__(self, rank: RankSample, at: float) -> None:
@@ -36,7 +45,7 @@ class RankTrack:
         self.worked_at = self.spun_at = self.stepped_at = self.computed_at = 0.0
         self.switched = self.called = 0
         self.loads = False
-        self.rate, self.steady = 0.0, 0
+        self.rate, self.steady, self.took_part = 0.0, 0, 0
         self.ran_s = 0.0
         self.cpu: float | None = None
         self.keep(rank, at)
@@ -45,7 +54,7 @@ class RankTrack:
         """Count from here on."""
         self.at = at
         self.switches, self.main_cpu_s = rank.voluntary_switches, rank.main_cpu_s
-        self.reads, self.writes = rank.read_syscalls, rank.write_syscalls
+        self.reads, self.writes, self.main_calls = rank.read_syscalls, rank.write_syscalls, rank.main_syscalls
         self.gpu = rank.gpus[0] if rank.gpus else None
 
     def is_of(self, rank: RankSample) -> bool:
@@ -76,7 +85,9 @@ class RankTrack:
             called = reads - self.reads + wrote  # type: ignore[operator]
             if called <= limit.FLAT_LEAST + limit.FLAT_PER_S * seconds:
                 flat = CALLS
-        level, polls = self._level(rank, switched, called if calls_read else None, ran_s, seconds)
+        self.loads = called > limit.LOADING_READS_PER_S * seconds and called > limit.LOADING_READS_PER_WRITE * wrote
+        calls = self._calls(rank, called, seconds) if calls_read else None
+        level, polls = self._level(rank, switched, calls, ran_s, seconds)
         cpu, children_cpu = rank.cpu_fraction, rank.children_cpu_fraction
         of_main = 0.0 if ran_s is None else ran_s / seconds
         if children_cpu is not None and children_cpu >= limit.OTHERS_CPU:
@@ -97,9 +108,13 @@ class RankTrack:
             flat |= MAIN
         self.flat = flat
         self.switched, self.called, self.ran_s = switched, called, ran_s or 0.0
-        self.loads = called > limit.LOADING_READS_PER_S * seconds and called > limit.LOADING_READS_PER_WRITE * wrote
         self.keep(rank, at)
         return level
+
+    def _calls(self, rank: RankSample, called: int, seconds: float) -> _Calls:
+        if rank.main_syscalls is None or self.main_calls is None or self.is_rays:
+            return _Calls(called, called - limit.HELPERS_CALLS_PER_S * seconds)
+        return _Calls(called, rank.main_syscalls - self.main_calls)
 
     def settle(self, level: int, gpu: int, at: float) -> None:
         """Join ``level`` with what its GPU did: a collective that waits takes a core or two and a resident kernel."""
@@ -119,38 +134,43 @@ class RankTrack:
         elif level == SPUN:
             self.spun_at = at
 
-    def _only_looks_after(self, rate: float, called: int | None, ran_s: float | None, seconds: float) -> bool:
+    def _only_looks_after(self, rate: float, calls: _Calls | None, ran_s: float | None, seconds: float) -> bool:
         """A main thread that wakes up as regularly as a clock, costly as its look may be: what trains is another
         thread, or the GPU, which must be readable. Of Ray's workers that is known, and on a busy node no clock is
         regular.
         """
-        if called is None or ran_s is None or ran_s >= limit.STEADY_CPU * seconds:
+        if calls is None or ran_s is None or ran_s >= limit.STEADY_CPU * seconds:
             return False
         if self.is_rays:
-            looks_after = called < limit.RAYS_CALLS_PER_S * seconds
+            looks_after = calls.all < limit.RAYS_CALLS_PER_S * seconds
         else:
             is_steady = self.steady >= limit.STEADY_LOOKS and rate >= limit.STEADY_PER_S
-            looks_after = is_steady and called < limit.CALLS_BESIDE
+            looks_after = is_steady and calls.all < limit.CALLS_BESIDE
         return looks_after and (self.gpu is None or self.gpu_state != UNREAD)
 
     def _level(
-        self, rank: RankSample, switched: int, called: int | None, ran_s: float | None, seconds: float
+        self, rank: RankSample, switched: int, calls: _Calls | None, ran_s: float | None, seconds: float
     ) -> tuple[int, bool]:
         """What the main thread did, and whether it only polls."""
         rate = switched / seconds
         self.steady = self.steady + 1 if abs(rate - self.rate) <= limit.STEADY * self.rate else 0
         self.rate = rate
-        if called is not None and called >= limit.CALLS_PER_S * seconds:
-            return WORKED, False
+        if calls is not None and calls.all >= limit.CALLS_PER_S * seconds:
+            if calls.own >= limit.CALLS_BESIDE:
+                return WORKED, False
+            runs = ran_s is None or ran_s >= limit.MAIN_CPU_LEAST * seconds
+            self.took_part += runs and not self.loads
+            if runs or self.took_part < limit.TAKES_PART_LOOKS:
+                return THREADS, False
         if switched >= limit.SWITCHES_LEAST + limit.SWITCHES_PER_S * seconds:
-            level = _awake(switched, called, ran_s, seconds)
-            if level != STILL and self._only_looks_after(rate, called, ran_s, seconds):
+            level = _awake(switched, calls, ran_s, seconds)
+            if level != STILL and self._only_looks_after(rate, calls, ran_s, seconds):
                 level = STILL
             in_mpi = (ran_s or 0.0) >= limit.MAIN_CPU_LEAST * seconds and _may_be_in_mpi(rank)
             return (SPUN, False) if level == STILL and in_mpi else (level, level == STILL)
         if ran_s is None:
             return STILL, False
-        if called is not None and called >= limit.CALLS_BESIDE and ran_s >= limit.MAIN_CPU_SAVES * seconds:
+        if calls is not None and calls.own >= limit.CALLS_BESIDE and ran_s >= limit.MAIN_CPU_SAVES * seconds:
             return WORKED, False
         return (SPUN if ran_s >= limit.SPINS * seconds else STILL), False
 
@@ -160,18 +180,22 @@ def _may_be_in_mpi(rank: RankSample) -> bool:
     return rank.launcher in _MPI_LAUNCHERS and not _WITHOUT_MPI & rank.versions.keys()
 
 
-def _awake(switched: int, called: int | None, ran_s: float | None, seconds: float) -> int:
-    """What a main thread does that sleeps and wakes up; STILL: it only polls."""
+def _awake(switched: int, calls: _Calls | None, ran_s: float | None, seconds: float) -> int:
+    """What a main thread does that sleeps and wakes up; STILL: it only polls. Of calls that others make, few say
+    nothing beside a poll that wakes up often.
+    """
     if ran_s is None:
         return WORKED
-    if called is None:
-        works = ran_s >= limit.MAIN_CPU_UNREAD * seconds
-    else:
-        works = called >= limit.CALLS_BESIDE and ran_s >= limit.MAIN_CPU_LEAST * seconds
-    if works:
+    if calls is None and ran_s >= limit.MAIN_CPU_UNREAD * seconds:
         return WORKED
+    is_costly = ran_s >= limit.CPU_PER_SWITCH * switched
+    if calls is not None and calls.all >= limit.CALLS_BESIDE and ran_s >= limit.MAIN_CPU_LEAST * seconds:
+        if calls.own >= limit.CALLS_BESIDE:
+            return WORKED
+        if is_costly or calls.all >= limit.CALLS_PER_SWITCH * switched:
+            return THREADS
     # Who waits for a GPU may wake up often, too: what that does tells them apart.
-    return THREADS if ran_s >= max(limit.MAIN_CPU_WORKS * seconds, limit.CPU_PER_SWITCH * switched) else STILL
+    return THREADS if is_costly and ran_s >= limit.MAIN_CPU_WORKS * seconds else STILL
 
 
 class IdlePower:

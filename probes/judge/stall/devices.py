@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from mltop.probes.judge.stall import thresholds as limit
 from mltop.probes.judge.stall.activity import COPIED, IDLE, RESIDENT, UNREAD, IdlePower, gpu_state
-from mltop.probes.model import GpuSample, LinkSample, Sample
+from mltop.probes.model import GpuSample, Sample
 
 
 class Devices:
@@ -63,7 +63,8 @@ class Devices:
         return self._silent
 
     def link_bytes_per_s(self) -> float | None:
-        moved = [_port_bytes(link) for link in self._sample.links if link.kind != "ethernet"]
+        ports = (link for link in self._sample.links if link.kind != "ethernet")
+        moved = [_sum(port.rx_bytes_per_s, port.tx_bytes_per_s) for port in ports]
         moved += [_sum(gpu.nvlink.rx_bytes_per_s, gpu.nvlink.tx_bytes_per_s) for gpu in self._sample.gpus]
         known = [value for value in moved if value is not None]
         return sum(known) if known else None
@@ -92,10 +93,6 @@ class Devices:
         for index in self._states:
             gpu = self._gpus().get(index)
             self._memory[index] = gpu.memory_used_bytes if gpu is not None else None
-
-
-def _port_bytes(link: LinkSample) -> float | None:
-    return _sum(link.rx_bytes_per_s, link.tx_bytes_per_s)
 
 
 def _sum(first: float | None, second: float | None) -> float | None:

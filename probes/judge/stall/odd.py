@@ -57,7 +57,8 @@ def _facts(tracks: _Tracks, at: float) -> list[Culprit]:
         for node, track in tracks
         if track.state in ("T", "t") and at - track.state_since >= limit.STOPPED_S
     ]
-    blocked = [(node, track) for node, track in tracks if _is_blocked(track, at)]
+    in_kernel = [(node, track) for node, track in tracks if track.state == "D" and track.level == STILL]
+    blocked = [(node, track) for node, track in in_kernel if at - track.state_since >= limit.BLOCKED_S]
     found = [
         _culprit(node, track, "held by a debugger (t)", "traced")
         if track.state == "t"
@@ -67,10 +68,6 @@ def _facts(tracks: _Tracks, at: float) -> list[Culprit]:
     if len(blocked) <= max(1, len(tracks) // 4):
         found += [_culprit(node, track, "in the kernel, uninterruptible (D)", "kernel") for node, track in blocked]
     return found
-
-
-def _is_blocked(track: RankTrack, at: float) -> bool:
-    return track.state == "D" and track.level == STILL and at - track.state_since >= limit.BLOCKED_S
 
 
 def _minorities(tracks: _Tracks) -> list[Culprit]:

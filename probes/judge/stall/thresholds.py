@@ -8,9 +8,11 @@ switches, 18 to 80 calls and uses 3.4 to 16 ms every second, of which the slowes
 from __future__ import annotations
 
 # One rank between two samples
-CALLS_PER_S = 20.0  # reads and writes of any thread: watchdogs and heartbeats make a few
+CALLS_PER_S = 20.0  # reads and writes of any thread: watchdogs and NCCL's proxies make 4 to 5
+HELPERS_CALLS_PER_S = 10.0  # at most, of threads beside the main one, where its own are not known
+TAKES_PART_LOOKS = 10  # at work with the others: from then on a main thread that sleeps does not work, whoever calls
 SWITCHES_LEAST, SWITCHES_PER_S = 3.0, 0.5  # of the main thread: more than that is no poll of a DataLoader
-CALLS_BESIDE = 2  # with as many calls, switches are work and no poll of a lock
+CALLS_BESIDE, CALLS_PER_SWITCH = 2, 0.5  # with as many calls, switches are work and no poll of a lock
 MAIN_CPU_LEAST = 0.0004  # of a core: what being stopped and looked at costs (judge/hang/thresholds.py)
 MAIN_CPU_UNREAD = 0.002  # the same where calls cannot be read: polls cost less
 MAIN_CPU_WORKS = 0.02  # switches with so much CPU are work, even without a call …

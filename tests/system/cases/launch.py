@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,7 +47,7 @@ class Case:
 
     @property
     def uses_torch(self) -> bool:
-        return self.script != "standin.py"
+        return self.script not in ("standin.py", "plain.py")
 
 
 CASES = {
@@ -66,6 +67,8 @@ CASES = {
         Case("healthy_slow", hangs=False),
         Case("straggler", hangs=False),  # the culprit takes 0.6 s longer in every step
         Case("gone", script="standin.py", kill_with=signal.SIGKILL),  # a zombie until reap_culprit()
+        Case("plain_sleep", script="plain.py"),  # read_blocked
+        Case("plain_poll", script="plain.py", polls=True),  # the others in wait_for_marker
         Case("stale_baton", "waits.py", everyone=True, polls=True),
         Case("stale_file_lock", "waits.py", everyone=True, polls=True),
         Case("marker_of_nobody", "waits.py", everyone=True, polls=True),  # wait_for_marker
@@ -216,12 +219,21 @@ def _healthy(seconds: float) -> dict[str, str]:
 
 
 def start(
-    case: str, directory: Path, ranks: int = 4, culprit: int = 2, *, forged: bool = True, healthy_s: float = 0.0
+    case: str,
+    directory: Path,
+    ranks: int = 4,
+    culprit: int = 2,
+    *,
+    forged: bool = True,
+    healthy_s: float = 0.0,
+    helper_calls_per_s: float = 0.0,
+    python: Sequence[str] = (sys.executable,),
 ) -> RunningJob:
     """Start all ranks of ``case``; ``directory`` (created) takes their logs and event files.
 
     Ranks that import torch are ``forged``: they share one import, and the addresses of everything that was loaded.
-    ``healthy_s``: they step for at least so long before the hang.
+    ``healthy_s``: they step for at least so long before the hang. ``helper_calls_per_s``: a thread of each rank writes.
+    ``python``: the command that starts the interpreter of those that are not forged.
 
     The kernel kills the ranks when the calling thread ends, so that an interrupted test run leaves nothing.
     KeyError: no such case.
@@ -233,7 +245,8 @@ def start(
     try:
         for rank in range(ranks):
             environment = _environment(rank, ranks, port) | _healthy(healthy_s)
-            job.processes.append(_start_rank(job, rank, environment, forged))
+            environment["CASE_HELPER_CALLS_PER_S"] = str(helper_calls_per_s)
+            job.processes.append(_start_rank(job, rank, environment, None if forged else python))
     except OSError:
         job.stop()
         raise
@@ -241,15 +254,15 @@ def start(
 
 
 def _start_rank(
-    job: RunningJob, rank: int, environment: dict[str, str], forged: bool
+    job: RunningJob, rank: int, environment: dict[str, str], python: Sequence[str] | None
 ) -> subprocess.Popen[bytes] | ForgedRank:
     command = [str(HERE / job.case.script), job.case.name, str(job.directory), str(job.culprit)]
     log_path = job.directory / f"rank{rank}.log"
-    if forged and job.case.uses_torch:
+    if python is None and job.case.uses_torch:
         return _forge().start(command, environment, log_path)
     with log_path.open("wb") as log:
         return subprocess.Popen(
-            [sys.executable, *command],
+            [*(python or (sys.executable,)), *command],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=log,

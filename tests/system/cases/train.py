@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 STEPS = 100_000
 HANG_STEP = int(os.environ.get("CASE_HANG_STEP", "3"))
 PACE_S = float(os.environ.get("CASE_PACE_S", "0"))  # of each step, for who wants to see it move before
+HELPER_CALLS_PER_S = float(os.environ.get("CASE_HELPER_CALLS_PER_S", "0"))  # of a thread beside the main one
 BATCH = 2
 
 CASE = sys.argv[1]
@@ -214,7 +215,17 @@ def hold_while_forking(lock: threading.Lock) -> None:
     held.wait()
 
 
+def write_at_intervals() -> None:
+    """As torch's watchdog and NCCL's proxy threads do, whatever the main thread does."""
+    with open(os.devnull, "wb", buffering=0) as nowhere:
+        while True:
+            nowhere.write(b".")
+            time.sleep(1 / HELPER_CALLS_PER_S)
+
+
 def main() -> None:
+    if HELPER_CALLS_PER_S:
+        threading.Thread(target=write_at_intervals, daemon=True).start()
     dist.init_process_group("gloo", timeout=datetime.timedelta(hours=10))
     torch.set_num_threads(1)
     groups = [dist.new_group(), dist.new_group()] if CASE == "skewed_steps" else [dist.group.WORLD]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -36,6 +37,14 @@ def test_every_contributed_run_still_agrees() -> None:
 def test_no_contributed_run_is_one_of_the_fakes() -> None:
     for path in FOLDERS.glob("*/answers.json"):
         assert FAKE_LIBRARY not in json.loads(path.read_text())["library"], path
+
+
+@pytest.mark.parametrize("recording", sorted(FOLDERS.glob("*/train-*.jsonl.gz")), ids=lambda path: path.parent.name)
+def test_check_finds_nothing_wrong_with_a_job_that_trained(recording: Path) -> None:
+    command = [sys.executable, "-m", "mltop", "check", "--json", "--recording", str(recording)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert json.loads(done.stdout)["findings"] == [], done.stderr
+    assert done.returncode not in (1, 2), done.stderr
 
 
 @pytest.fixture(scope="module")

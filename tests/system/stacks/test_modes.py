@@ -16,12 +16,16 @@ from pathlib import Path
 
 import pytest
 
+from mltop.probes.collect.ranks.counters import descendants
 from mltop.probes.collect.stacks import StackOptions, dump_ranks, find_py_spy
 from mltop.probes.collect.stacks.process import read_facts
+from mltop.probes.investigate.advice import NODE_SAYS, advised
 from mltop.probes.model import RankSample, RankStacks, StackDigest, to_json
 from mltop.probes.model.vocabulary import WAITS_FOR_CHILD
 from tests.documents import ROOT
+from tests.fakes.scripts import shell_script
 from tests.processes import name_of, state_of
+from tests.pythons import REQUIRED, found
 from tests.waiting import wait_until
 
 NOBODY = 65534
@@ -35,6 +39,23 @@ def serve(password, step):
     time.sleep(600)
 serve("hunter2-SECRET", 5)
 """
+
+THREADS = """
+def log():
+    until = time.thread_time() + 0.2
+    while time.thread_time() < until:
+        pass
+    print("ready", flush=True)
+    time.sleep(600)
+def push():
+    time.sleep(600)
+def wait():
+    time.sleep(600)
+for name, does in zip(names, (log, push)):
+    threading.Thread(target=does, name=name, daemon=True).start()
+wait()
+"""
+NAMESPACE = ["unshare"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user"]
 
 Starter = Callable[..., subprocess.Popen[str]]
 
@@ -62,10 +83,10 @@ def spawn() -> Iterator[Starter]:
 
 
 def dump(*pids: int, **options: object) -> list[RankStacks]:
-    found: list[RankStacks] = []
+    dumped: list[RankStacks] = []
     ranks = [RankSample(pid=pid, rank=rank, job="j") for rank, pid in enumerate(pids)]
-    dump_ranks(ranks, StackOptions(**options), lambda rank: rank, found.append, threading.Event())
-    return sorted(found, key=lambda stacks: stacks.rank or 0)
+    dump_ranks(ranks, StackOptions(**options), lambda rank: rank, dumped.append, threading.Event())
+    return sorted(dumped, key=lambda stacks: stacks.rank or 0)
 
 
 def only(stacks: list[RankStacks]) -> StackDigest:
@@ -118,8 +139,9 @@ def test_not_a_python_process(spawn):
     assert digest.frames == []
 
 
-def test_process_that_a_debugger_holds_is_read_all_the_same(spawn):
-    python = spawn(sys.executable, "-c", SCRIPT)
+@pytest.mark.parametrize("version", REQUIRED)
+def test_process_that_a_debugger_holds_is_read_all_the_same(spawn, version):
+    python = spawn(str(found()[version]), "-c", SCRIPT)
     held = spawn(sys.executable, str(ROOT / "tests/system/cases/tracer.py"), str(python.pid))
     assert state_of(python.pid) == "t"
     digest = only(dump(python.pid))
@@ -128,8 +150,24 @@ def test_process_that_a_debugger_holds_is_read_all_the_same(spawn):
     assert held.poll() is None
 
 
-def test_state_is_left_as_it_was(spawn):
-    python = spawn(sys.executable, "-c", SCRIPT)
+@pytest.mark.parametrize("said", ["[]", "Error: Failed to find a python interpreter"])
+def test_a_free_threaded_python(spawn, said, tmp_path, monkeypatch):
+    """Told by its name where py-spy fails, or finds no frames."""
+    program = shutil.copy(found()["3.13"], tmp_path / "python3.13t")
+    monkeypatch.setenv("PYTHONHOME", str(found()["3.13"].resolve().parents[1]))
+    python = spawn(program, "-c", SCRIPT)
+    code, stream = (0, 1) if said == "[]" else (1, 2)
+    fake = shell_script(tmp_path / "py-spy", f"echo {{said}} >&{stream}; exit {code}", said=said)
+    monkeypatch.setenv("MLTOP_PY_SPY", str(fake))
+    digest = only(dump(python.pid))
+    assert digest.error == "py-spy cannot read free-threaded Python 3.13t"
+    assert digest.fix.startswith("run the job on Python 3.13 with the GIL")
+    assert not advised(digest.fix).startswith(NODE_SAYS)
+
+
+@pytest.mark.parametrize("version", REQUIRED)
+def test_state_is_left_as_it_was(spawn, version):
+    python = spawn(str(found()[version]), "-c", SCRIPT)
     os.kill(python.pid, signal.SIGSTOP)
     wait_until(lambda: state_of(python.pid) == "T", what="stop")
     assert only(dump(python.pid)).frames
@@ -197,10 +235,10 @@ def test_deadline_ends_py_spy_and_says_so(slow_py_spy, spawn):
 def test_cancel_ends_all_py_spies_at_once(slow_py_spy, spawn):
     python = spawn(sys.executable, "-c", SCRIPT)
     cancelled = threading.Event()
-    found: list[RankStacks] = []
+    dumped: list[RankStacks] = []
     ranks = [RankSample(pid=python.pid, rank=rank) for rank in range(6)]
     options = StackOptions(parallel=3, deadline_s=60)
-    running = threading.Thread(target=dump_ranks, args=(ranks, options, lambda rank: rank, found.append, cancelled))
+    running = threading.Thread(target=dump_ranks, args=(ranks, options, lambda rank: rank, dumped.append, cancelled))
     running.start()
     try:
         wait_until(lambda: len(processes_of(slow_py_spy)) == 3, what="three py-spies")
@@ -211,7 +249,7 @@ def test_cancel_ends_all_py_spies_at_once(slow_py_spy, spawn):
     assert not running.is_alive()
     assert time.monotonic() - began < 30  # half of what each has
     assert processes_of(slow_py_spy) == []
-    assert found == []
+    assert dumped == []
 
 
 def test_a_callback_that_raises_ends_the_dump(spawn):
@@ -340,3 +378,29 @@ def test_a_pool_thread_that_the_rank_waits_for_is_kept(spawn):
     assert thread.thread == "ThreadPoolExecutor-0_0"
     assert thread.frames[0].function == "worker_fn"
     assert thread.child_of is None
+
+
+def test_a_chroot(spawn, tmp_path):
+    """py-spy 0.4.3 looks for its files below the root twice."""
+    inside = "mount --rbind / {0}; exec chroot {0} {1} -c '{2}'".format(tmp_path, found()["3.12"], SCRIPT)
+    python = spawn(*NAMESPACE, "--mount", "sh", "-c", inside)
+    digest = only(dump(python.pid))
+    assert (
+        digest.frames or digest.error == f"it runs in the chroot {tmp_path}, whose files py-spy finds from inside only"
+    )
+
+
+@pytest.mark.parametrize("version", REQUIRED)
+@pytest.mark.parametrize("kinds", [["--mount"], ["--pid"], ["--mount", "--pid"]])
+def test_threads_of_other_namespaces(spawn, kinds, version):
+    """Their ids are those of the innermost namespace, and all are told apart."""
+    script = "import threading, time\nnames = 'logger', 'metrics'\n" + THREADS
+    fork = ["--fork", "--kill-child"] if "--pid" in kinds else []
+    started = spawn(*NAMESPACE, *kinds, *fork, str(found()[version]), "-c", script)
+    pid = descendants("/proc", started.pid)[0] if fork else started.pid
+    (stacks,) = dump(pid)
+    named = {digest.thread: digest for digest in stacks.digests}
+    assert sorted(named) == ["MainThread", "logger", "metrics"]
+    assert named["MainThread"].frames[0].function == "wait"
+    assert all(digest.state for digest in stacks.digests)
+    assert (named["logger"].cpu_s or 0.0) > 10 * (named["metrics"].cpu_s or 0.0), "each has its own counters"

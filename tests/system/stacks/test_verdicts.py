@@ -77,6 +77,17 @@ def test_the_culprit_is_named(case: str, words: str, tmp_path: Path) -> None:
         job.stop()
 
 
+@pytest.mark.parametrize("calls_per_s", [5.0, 100.0])
+def test_calls_of_other_threads_hide_no_hang(calls_per_s: float, tmp_path: Path) -> None:
+    """torch's watchdog and NCCL's proxies make 4.3 a second in every rank of a job that hangs."""
+    with start("sleep_in_dataset", tmp_path, helper_calls_per_s=calls_per_s) as job:
+        job.wait_hung()
+        verdict = job_of(stacks(), job.pids)["verdict"]
+    assert (verdict["kind"], verdict["confidence"]) == ("hang", "high"), verdict
+    assert [culprit["rank"] for culprit in verdict["culprits"]] == [CULPRIT], verdict
+    assert "its counters move" not in str(verdict["evidence"])
+
+
 @pytest.mark.parametrize(
     ("case", "at", "wait", "kind", "confidence"),
     [

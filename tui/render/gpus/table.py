@@ -39,7 +39,6 @@ GRAPH_WIDTHS = ((160, 64), (110, 33), (0, 12))  # from which width of the screen
 COOL_C, HOT_C = 5.0, 1.0  # of headroom: with less it is warm, and too hot
 
 SPINS_SM = 0.25  # of the SMs: more of them work in real kernels
-SPINS_MARK = "!" if GLYPHS.ascii_only else "≠"
 
 # By GpuSample.error_code, where that says more than the state.
 _BANNERS = {"needs_reset": "NEEDS RESET", "no_permission": "NO PERMISSION"}

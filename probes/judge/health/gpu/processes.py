@@ -14,9 +14,9 @@ from mltop.probes.judge.health.names import listed, named_gpus
 from mltop.probes.judge.health.rule import HOLD, LIMIT, RANK_ENDED, SLOWS, Hit, Limit, Moment, device_rule
 from mltop.probes.judge.values import known
 from mltop.probes.model import GpuProcess, GpuSample, Sample
-from mltop.probes.model.units import duration_words, percent_words, size_words
+from mltop.probes.model.gpu import IDLE_SM
+from mltop.probes.model.units import duration_words, size_words
 
-IDLE_SM = 0.01
 NAMED = 3  # in one line; all are in its evidence
 # As the kernel cuts names: 15 characters. What serves everybody is root's; a user's own MPS daemon is a part of a job.
 SERVICES = ("nvidia-cuda-mps", "nvidia-persiste", "nv-hostengine", "nv-fabricmanage", "dcgm")
@@ -68,9 +68,9 @@ def idle_memory(moment: Moment) -> Iterator[Hit]:
     "gpu.leftover",
     "warning",
     meaning="a process that belongs to no job holds memory on a GPU that does nothing: the next job will miss it",
-    threshold=f"`mltop check` only, at once: on a GPU with SM activity < {percent_words(IDLE_SM)}* or BUSY 0 a process "
-    "with memory that is no rank, nor started by one, nor of the user of a rank there; no graphics, display server or "
-    "service of root (MPS, DCGM, persistence), no probe of mltop; dead ones on any GPU",
+    threshold="`mltop check` only, at once: on a GPU with less than half of one multiprocessor* active (BUSY 0, where "
+    "that is not known) a process with memory that is no rank, nor started by one, nor of the user of a rank there; no "
+    "graphics, display server or service of root (MPS, DCGM, persistence), no probe of mltop; dead ones on any GPU",
     source="/proc/PID/{stat,status}; NVML's process lists; SM activity, GPU-Util",
     action="end what is left of the job; if the memory stays: reset the GPU",
     needs=("gpu.*.processes", "gpu.*.busy", "gpu processes", "ranks"),
@@ -123,9 +123,9 @@ def _does_nothing(gpu: GpuSample, process: GpuProcess) -> bool | None:
     for instance in gpu.mig_instances:
         if instance.gpu_instance == process.gpu_instance and instance.sm_active is not None:
             return instance.sm_active < IDLE_SM
-    if gpu.sm_active is None and gpu.busy is None:
-        return None
-    return (gpu.sm_active is not None and gpu.sm_active < IDLE_SM) or gpu.busy == 0
+    if gpu.sm_active is not None:
+        return gpu.sm_active < IDLE_SM
+    return None if gpu.busy is None else gpu.busy == 0
 
 
 def _of_dead(gpu: GpuSample, name: str, dead: Sequence[GpuProcess], now: Sample) -> Hit:

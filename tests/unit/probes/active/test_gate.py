@@ -99,6 +99,7 @@ def mig(**fields: Any) -> MigInstance:
         (on(4711, gpu_instance=8), mig(), ""),
         (on(4711), mig(), "MIG instance 1: in use by alice"),  # in which instance is not known
         ({}, mig(memory_used_bytes=2 * GIB), "MIG instance 1: 2 GiB of its memory are in use"),
+        ({}, mig(sm_active=0.0071), "MIG instance 1: busy: 0.7 %"),  # a kernel of one block on an H100
         ({"memory_used_bytes": 50 * GIB}, mig(), ""),  # of others
         ({}, mig(sm_active=0.5), "MIG instance 1: busy: 50 %"),
     ],

@@ -224,7 +224,8 @@ def test_of_several_ranks_on_a_gpu_the_gravest_speaks() -> None:
         (None, 0.0, False),
         (0.0, 1.0, True),
         (0.5, 0.0, True),
-        (0.01, 0.01, False),
+        (0.001, 0.01, False),
+        (0.0071, None, True),  # a kernel of one block on an H100
     ],
 )
 def test_whether_anything_runs(sm: float | None, busy: float | None, works: bool | None) -> None:

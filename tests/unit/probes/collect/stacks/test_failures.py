@@ -18,6 +18,7 @@ def facts(state="S", **known):
         (NO_EXECUTABLE + "    0: No such file or directory (os error 2)", facts(""), "the process is gone"),
         (NO_EXECUTABLE + "    0: No such file or directory (os error 2)", facts("Z"), "zombie"),
         ("Error: Failed to find python version from target process", facts(), "not a Python process"),
+        ("Error: Unsupported version of Python: 3.16.1", facts(), "py-spy on this node cannot read Python 3.16"),
         ("Error: x\n\nCaused by:\n    0: Bad address (os error 14)", facts(), "not a Python process"),
         (NO_EXECUTABLE + "    0: Permission denied (os error 13)", facts(), "permission denied"),
         (

@@ -6,9 +6,10 @@ import random
 
 import pytest
 
-from mltop.probes.model import StackDigest, Verdict
+from mltop.probes.model import GpuSample, Sample, StackDigest, Verdict
 from tests.builders.stack_evidence import (
     C10D,
+    START,
     Child,
     Rank,
     Stack,
@@ -267,10 +268,43 @@ def test_a_retry_loop_with_sleeps_is_found_but_not_with_confidence() -> None:
     assert (_ranks(verdict), verdict.confidence) == ([2], "medium")
 
 
-def test_log_writers_beside_waiting_main_threads_do_not_hide_the_hang() -> None:
-    ranks = {number: Rank(all_reduce(), syscalls_per_s=4.0) for number in (0, 1, 3)}
-    verdict = judge_job(evidence({**ranks, 2: Rank(dataset())}))
-    assert (verdict.kind, _ranks(verdict), verdict.confidence) == ("hang", [2], "medium")
+@pytest.mark.parametrize("calls", [4.3, 60.0])
+def test_calls_of_other_threads_hide_no_hang(calls: float) -> None:
+    """NCCL's and torch's threads made 4.3 a second on an H100; a monitor in the job makes more."""
+    ranks = {number: Rank(all_reduce(), helpers_per_s=calls) for number in (0, 1, 3)}
+    verdict = judge_job(evidence({**ranks, 2: Rank(dataset(), helpers_per_s=calls)}))
+    assert (verdict.kind, _ranks(verdict), verdict.confidence) == ("hang", [2], "high")
+
+
+@pytest.mark.parametrize(("calls", "confidence"), [(4.3, "high"), (60.0, "low")])
+def test_calls_of_all_threads_count_where_the_main_one_waits_for_them(calls: float, confidence: str) -> None:
+    culprit = Rank(dataset(), wchan="futex_do_wait", helpers_per_s=calls)
+    verdict = judge_job(evidence({**waiters(0, 1, 3), 2: culprit}))
+    assert (_ranks(verdict), verdict.confidence) == ([2], confidence)
+
+
+def test_where_the_main_threads_calls_are_not_known_a_few_of_the_process_are_no_movement() -> None:
+    """As in captures of earlier versions."""
+    ranks = {number: Rank(all_reduce(), helpers_per_s=4.3) for number in (0, 1, 3)}
+    bundle = evidence({**ranks, 2: Rank(dataset(), helpers_per_s=4.3)})
+    for counters in (stacks.before for stacks in bundle.dumps):
+        assert counters is not None
+        counters.main_syscalls = None
+    verdict = judge_job(bundle)
+    assert (verdict.kind, _ranks(verdict), verdict.confidence) == ("hang", [2], "high")
+
+
+@pytest.mark.parametrize(("watts", "kind"), [(688.0, "moving"), (124.0, "hang")])
+def test_who_waits_for_a_gpu_that_computes_moves(watts: float, kind: str) -> None:
+    """An H100 that trains draws 688 W, one in a collective that waits 124 W. Both are busy, both main threads spin."""
+    spinning = stack(("synchronize", "torch/cuda/__init__.py", 9), *main_frames(58), waiting_in="cuda.synchronize")
+    ranks = {number: Rank(spinning, cpu=1.0, main_cpu_s_per_s=1.0, state="R") for number in range(4)}
+    bundle = evidence(ranks)
+    gpus = [GpuSample(index, busy=1.0, power_w=watts, power_limit_w=700.0) for index in range(4)]
+    bundle.samples = {"n1": Sample("n1", START, gpus=gpus)}
+    for number, seen in enumerate(bundle.roster):
+        seen.sample.gpus = [number]
+    assert judge_job(bundle).kind == kind
 
 
 def test_waiters_that_went_through_a_collective_mean_a_moving_job() -> None:

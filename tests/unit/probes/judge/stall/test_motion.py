@@ -50,6 +50,15 @@ def busy_ray(at: float) -> Act:
     return replace(LOOKING_AFTER, switches=40 + 25 * (int(at) % 3), main_cpu=0.03, cpu=0.04, reads=calls, writes=calls)
 
 
+def beside(act: Act, calls: float) -> Act:
+    """With threads that read and write, as NCCL's and torch's do 4.3 times a second on an H100."""
+    return replace(act, reads=act.reads + calls / 2, writes=act.writes + calls / 2)
+
+
+def helped() -> SimulatedJob:
+    return SimulatedJob(16, with_gpus=True).run(HEALTHY_S, beside(NCCL, 4.3))
+
+
 # Through shared memory MPI's ranks move data without a call.
 MPI_SLEEPER = Act(8, 0.004, cpu=0.01)
 
@@ -69,6 +78,10 @@ HANGS: dict[str, tuple[Callable[[], SimulatedJob], Doing, dict[int, Doing]]] = {
     "NCCL spins": (nccl, NCCL_WAIT, {}),
     "NCCL spins and one never launched": (nccl, NCCL_WAIT, {3: ASLEEP}),
     "one node of two": (lambda: nccl(seen=1), NCCL_WAIT, {}),
+    "NCCL spins, its threads call": (helped, beside(NCCL_WAIT, 4.3), {3: beside(ASLEEP, 4.3)}),
+    "NCCL spins, a monitor calls often": (helped, beside(NCCL_WAIT, 60.0), {}),
+    "all poll, threads call": (gloo, beside(replace(POLLING, switches=98, main_cpu=0.0045), 4.3), {}),
+    "all wait, a monitor calls often": (gloo, beside(ASLEEP, 60.0), {}),
     "GPUs of unknown ranks": (lambda: nccl(gpus_matched=False), NCCL_WAIT, {}),
     "a container, calls unreadable": (lambda: nccl(calls_readable=False), NCCL_WAIT, {}),
     "a container without GPUs": (
@@ -175,6 +188,7 @@ HEALTHY: dict[str, Callable[[], SimulatedJob]] = {
     "MPI computes": lambda: SimulatedJob(4, launcher="mpirun").run(700, SPINNING),
     "MPI sleeps in its steps": lambda: SimulatedJob(4, launcher="mpirun").run(700, MPI_SLEEPER),
     "notebook": lambda: SimulatedJob(1, age_s=100.0).run(30, SPINNING).run(400, ASLEEP),
+    "a thread trains": lambda: SimulatedJob(4).run(10, IMPORTING).run(180, beside(ASLEEP, 40.0)),
     "recompilation": lambda: nccl().run(90, COMPILING).run(30, NCCL),
 }
 

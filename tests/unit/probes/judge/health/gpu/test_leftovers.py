@@ -177,6 +177,8 @@ def test_ranks_are_no_leftovers_however_idle() -> None:
         ({"busy": 0.0, "sm_active": None}, True),
         ({"busy": None, "sm_active": 0.001}, True),
         ({"busy": 1.0, "sm_active": 0.0}, True),
+        ({"busy": 1.0, "sm_active": 0.0071}, False),  # a kernel of one block on an H100
+        ({"busy": None, "sm_active": 0.0049}, False),  # the same on the largest chip
         ({"busy": 0.4, "sm_active": None}, False),
         ({"busy": 0.4, "sm_active": 0.3}, False),
         ({"busy": None, "sm_active": None}, False),
