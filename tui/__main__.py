@@ -3,7 +3,7 @@
 from mltop.tui import starting
 
 if __name__ == "__main__":
-    starting.end_quietly_on_interrupt()
+    starting.end_quietly()
 
     from mltop.tui.cli import main
 

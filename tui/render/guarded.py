@@ -11,6 +11,8 @@ import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
+from mltop.probes.system.limits import limit_words
+
 Result = TypeVar("Result")
 
 
@@ -29,7 +31,8 @@ class Failures:
 
     def take(self, what: str, error: Exception) -> str:
         """Returns a sentence to be shown in place of what failed."""
-        sentence = f"{what} failed: {type(error).__name__}: {error} (please report)"
+        words = limit_words(error) or f"{type(error).__name__}: {error} (please report)"
+        sentence = f"{what} failed: {words}"
         frames = traceback.extract_tb(error.__traceback__)
         place = tuple((frame.filename, frame.lineno) for frame in (*frames[:2], *frames[-1:]))
         with self._lock:
