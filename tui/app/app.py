@@ -24,7 +24,7 @@ from mltop.tui.app.looks import TERMINAL_LIGHT, TERMINAL_THEME, THEMES, draw_asc
 from mltop.tui.app.navigation import Location, Trail
 from mltop.tui.app.output import title_sequence
 from mltop.tui.app.past.past import Past
-from mltop.tui.app.past.travel import TICK_S, FeedsScreen, Recorded, TravellingApp
+from mltop.tui.app.past.travel import TICK_S, FeedsScreen, Recorded
 from mltop.tui.app.selection import Looked, ProbeScope, Selection, dump_scope, probe_scope, retry_scope
 from mltop.tui.app.session import (
     CaptureDone,
@@ -65,7 +65,7 @@ class NewPicture(Message):
     """There is a picture that has not been looked at."""
 
 
-class MltopApp(FailSafe, LastingApp, TravellingApp):
+class MltopApp(FailSafe, LastingApp):
     """Shows a session. ``read_only`` refuses what touches a process or writes a file (``t``, ``c``, ``M``, ``A``).
 
     At most one dump, one capture and one probe run at a time; what they bring arrives as messages.

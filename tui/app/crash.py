@@ -28,7 +28,6 @@ def end_by(
     errors: Sequence[BaseException],
     sentence: str = "",
     about: Iterable[str] = (),
-    advice: str = "",
     may_write: bool = True,
 ) -> int:
     """Say what has failed, in one line; returns the exit code of a program that ends by the first of ``errors``.
@@ -47,7 +46,7 @@ def end_by(
         errors = (*errors, another)
     may_write = may_write and "--read-only" not in sys.argv and not os.environ.get("MLTOP_READ_ONLY")
     report = _written(errors, about) if may_write else "no report is written: --read-only"
-    say("; ".join(filter(None, (sentence, report, advice))))
+    say("; ".join([sentence, report, *["mltop snapshot does without a screen"] * ("textual" in sys.modules)]))
     return EXIT_BUG
 
 

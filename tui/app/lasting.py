@@ -17,13 +17,13 @@ from textual.worker import WorkerFailed
 
 from mltop.tui.app.hands import HandsApp
 from mltop.tui.app.output import in_a_line, say
+from mltop.tui.app.past.travel import FeedsScreen, TravellingApp
 from mltop.tui.render.guarded import FAILURES
 from mltop.tui.terminal.driver import WaitingDriver
 from mltop.tui.terminal.painting import PaintingApp
 
 if TYPE_CHECKING:
     from mltop.tui.app.feed import Feed
-    from mltop.tui.app.past.travel import FeedsScreen
 
 HUNG_UP_S = 6.0  # from the loss of the terminal to the end, however that goes
 CLOSE_S, CLOSE_CAPTURE_S = 0.5, 4.0  # how long leaving waits at most: for agents, for a capture that is being written
@@ -35,11 +35,12 @@ LEFT_ALONE = {
 }
 
 
-class LastingApp(PaintingApp, HandsApp):
+class LastingApp(PaintingApp, TravellingApp, HandsApp):
     """Ends by a signal, by a bug or by the user: ``return_code`` says by which."""
 
     feed: Feed | FeedsScreen
     _session_ends = False  # whether it has been asked to
+    _crash = ""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -62,13 +63,12 @@ class LastingApp(PaintingApp, HandsApp):
     def _say_failures(self) -> None:
         failures, crash = FAILURES.all(), self._exception
         if crash is not None:
-            failures.insert(0, (f"the screen failed: {in_a_line(crash)}", crash))
+            failures.insert(0, (f"the screen failed: {self._crash}", crash))
         if failures:
             from mltop.tui.app.crash import end_by
 
             sentence = failures[0][0] + f"; and {len(failures) - 1} more" * (len(failures) > 1)
-            errors, advice = [error for _, error in failures], "mltop snapshot does without a screen"
-            code = end_by(errors, sentence, self._shape(), advice if crash else "", may_write=not self.read_only)
+            code = end_by([error for _, error in failures], sentence, self._shape(), not self.read_only)
             self._return_code = code if crash else self._return_code
 
     def _shape(self) -> Iterator[str]:
@@ -109,6 +109,7 @@ class LastingApp(PaintingApp, HandsApp):
         if self._exception is None:
             self._exception = getattr(error, "error", error) if isinstance(error, WorkerFailed) else error
             self._exception_event.set()
+            self._crash = in_a_line(self._exception)  # while a limit that it met is still met
         self._return_code = 1
         self._close_messages_no_wait()
 
@@ -117,7 +118,8 @@ class LastingApp(PaintingApp, HandsApp):
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: _failed_in("the loop", context.get("exception")))
         for number in signal.valid_signals() - LEFT_ALONE:
-            if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+            caught = signal.getsignal(number)  # asyncio has its own for SIGINT
+            if caught is signal.SIG_DFL or (number == signal.SIGINT and caught is not signal.SIG_IGN):
                 # Outside the main thread nobody can catch signals; whoever runs the app there ends it by exit().
                 with suppress(RuntimeError, ValueError):
                     loop.add_signal_handler(number, self._leave, number)
@@ -130,7 +132,7 @@ class LastingApp(PaintingApp, HandsApp):
         at_last.daemon = True
         with suppress(RuntimeError):  # no thread can be started
             at_last.start()
-        self.exit(return_code=128 + number)
+        self.call_later(self.exit, return_code=128 + number)  # not before all is mounted
 
     def _leave_now(self, code: int) -> None:
         if isinstance(self._driver, WaitingDriver):

@@ -94,19 +94,18 @@ def write_over(text: str, columns: int) -> None:
 
 
 def in_a_line(error: BaseException) -> str:
-    """What an unexpected error is, without secrets, and the last place of ours that it came through."""
+    """What an unexpected error is, and the last place of ours that it came through."""
     import traceback
 
-    from mltop.probes.collect.redaction.values import shown_text
-    from mltop.probes.model.text import plain_text
     from mltop.probes.system.limits import limit_words
+    from mltop.tui.render.guarded import words_of
 
     if words := limit_words(error):
         return words
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if _OURS in frame.filename] or frames
     where = f"{os.path.basename(ours[-1].filename)}:{ours[-1].lineno}, " if ours else ""  # noqa: PTH119 - no path of ours
-    return f"{type(error).__name__}: {plain_text(shown_text(str(error)))} ({where}please report)"
+    return f"{words_of(error)} ({where}please report)"
 
 
 def _write(stream: TextIO, *parts: Clean) -> None:
