@@ -37,12 +37,12 @@ def conflict() -> str:
             installed = distribution(name)
         except PackageNotFoundError:
             if who:
-                return _sentence(name, "is not installed", who, needs)
+                return _sentence(name, " is not installed", who, needs)
             break  # mltop runs from its source
         wanted += ((name, each) for each in installed.requires or ())
         version, folder = _found(installed, name)
         if who and not _fits(version, needs):
-            return _sentence(f"{name} {version}", f"found in {folder}", who, needs, folder)
+            return _sentence(f"{name} {version}", f" in {folder}", who, needs, folder)
     return ""
 
 
@@ -52,12 +52,11 @@ def hidden() -> str:
     return conflict() if any(_is_chosen(str(Path(origin).parents[1])) for origin in found) else ""
 
 
-def _sentence(what: str, why: str, who: str, needs: str, folder: str = "") -> str:
-    needs = ",".join(sorted(needs.replace(" ", "").split(","), reverse=True))
-    name = what.partition(" ")[0]
-    install = f"{sys.executable} -m pip install '{name}{needs}'"
-    fix = "env -u PYTHONPATH mltop" if _is_chosen(folder) else install
-    return f"{what}: {why}{', by PYTHONPATH' * _is_chosen(folder)}, and {who} needs {name}{needs} ({fix})"
+def _sentence(what: str, where: str, who: str, needs: str, folder: str = "") -> str:
+    needs = what.partition(" ")[0] + ",".join(sorted(needs.replace(" ", "").split(","), reverse=True))
+    if _is_chosen(folder):
+        return f"{what}{where} (PYTHONPATH): {who} needs {needs} (env -u PYTHONPATH mltop)"
+    return f"{what}{where}: {who} needs {needs} ({sys.executable} -m pip install '{needs}')"
 
 
 def _is_chosen(folder: str) -> bool:

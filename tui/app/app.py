@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from textual.actions import ActionError
 from textual.events import Key
@@ -18,7 +18,7 @@ from textual.theme import Theme
 from mltop.probes.model.text import clean
 from mltop.tui.app.acting import READ_ONLY, Acting
 from mltop.tui.app.feed import Feed, Picture
-from mltop.tui.app.keys import APP_BINDINGS, PANES, PaneScreen, key_name
+from mltop.tui.app.keys import APP_BINDINGS, PANES, key_name
 from mltop.tui.app.lasting import LastingApp
 from mltop.tui.app.looks import TERMINAL_LIGHT, TERMINAL_THEME, THEMES, draw_ascii, few_colours, is_light
 from mltop.tui.app.navigation import Location, Trail
@@ -144,11 +144,6 @@ class MltopApp(FailSafe, LastingApp):
         if isinstance(session, Watched):
             session.joined_with, session.motions = feed.joined_with, feed.motions
         return feed
-
-    @property
-    def pane(self) -> PaneScreen:
-        """The pane of the current mode, also while the command palette lies over it."""
-        return cast(PaneScreen, self.screen_stack[0])
 
     def on_mount(self) -> None:
         FAILURES.listen(lambda: self.call_later(self.redraw))  # also for what no pane draws

@@ -17,10 +17,9 @@ from textual.worker import WorkerFailed
 
 from mltop.tui.app.hands import HandsApp
 from mltop.tui.app.output import in_a_line, say
-from mltop.tui.app.past.travel import FeedsScreen, TravellingApp
+from mltop.tui.app.past.travel import FeedsScreen
 from mltop.tui.render.guarded import FAILURES
 from mltop.tui.terminal.driver import WaitingDriver
-from mltop.tui.terminal.painting import PaintingApp
 
 if TYPE_CHECKING:
     from mltop.tui.app.feed import Feed
@@ -35,7 +34,7 @@ LEFT_ALONE = {
 }
 
 
-class LastingApp(PaintingApp, TravellingApp, HandsApp):
+class LastingApp(HandsApp):
     """Ends by a signal, by a bug or by the user: ``return_code`` says by which."""
 
     feed: Feed | FeedsScreen
