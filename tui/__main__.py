@@ -3,7 +3,7 @@
 from mltop.tui import starting
 
 if __name__ == "__main__":
-    starting.end_quietly()
+    starting.end_quietly_on_interrupt()
 
     from mltop.tui.cli import main
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from mltop.tui import starting
 
-starting.end_quietly(only_as="mltop")
+starting.end_quietly_on_interrupt(only_as="mltop")
 
 import sys
 from functools import partial

@@ -13,7 +13,7 @@ from typing import NoReturn
 EXIT_INTERRUPTED = 130
 
 
-def end_quietly(only_as: str = "") -> None:
+def end_quietly_on_interrupt(only_as: str = "") -> None:
     """Until ``interrupt_again``. ``only_as``: only in a program of this name, and not where others import us.
 
     A signal that is ignored, as in a shell's background jobs, stays ignored.

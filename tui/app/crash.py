@@ -77,7 +77,7 @@ def _heading() -> Iterable[str]:
     except OSError:
         size = "none"
     yield ", ".join(
-        [f"terminal: {size}", *(f"{name}={os.environ[name]}" for name in _OF_TERMINAL if name in os.environ)]
+        [f"terminal {size}", *(f"{name}={os.environ[name]}" for name in _OF_TERMINAL if name in os.environ)]
     )
 
 
