@@ -78,9 +78,9 @@ class WaitingDriver(LinuxDriver):
         if self._writer_thread is None or not self._writer_thread.is_alive():
             self._gone()  # Textual has given up
 
-    def suspend_application_mode(self) -> None:
-        super().suspend_application_mode()
-        self.lent = True
+    def stop_application_mode(self) -> None:
+        super().stop_application_mode()  # type: ignore[no-untyped-call]
+        self.lent = True  # what is painted from here on would stand on the shell's screen
 
     def stop(self) -> None:
         """Leave the terminal to the shell that started us until it has us go on; without one, go on at once."""

@@ -189,13 +189,13 @@ def test_read_only_writes_no_report(tmp_path: Path) -> None:
 AS_ANOTHER = ["setpriv", "--reuid=23456", "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
 
 
-@pytest.mark.parametrize("most", [1, 2, 3, 4, 5, 6, 8])
+@pytest.mark.parametrize("most", [1, 2, 3])
 def test_no_more_processes_and_threads(most: int, tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root: the user's own processes would count")
     tmp_path.chmod(0o777)
     run = f"ulimit -u {most}; exec '{sys.executable}' -m mltop --via local"
-    with running([*AS_ANOTHER, "sh", "-c", run], MLTOP_STATE_DIR=str(tmp_path / "state")) as terminal:
+    with running([*AS_ANOTHER, "bash", "-c", run], MLTOP_STATE_DIR=str(tmp_path / "state")) as terminal:
         assert terminal.wait(60) == 71
         assert is_restored(terminal)
         (line,) = lines_after(terminal)
@@ -203,16 +203,13 @@ def test_no_more_processes_and_threads(most: int, tmp_path: Path) -> None:
     assert not (tmp_path / "state").exists()
 
 
-@pytest.mark.parametrize(
-    ("limit", "words"), [("-n 9", "may open no more files (ulimit -n 9)"), ("-v 150000", "memory")]
-)
-def test_no_more_files_and_memory(limit: str, words: str, tmp_path: Path) -> None:
-    run = f"ulimit {limit}; exec '{sys.executable}' -m mltop --via local"
+def test_no_more_files(tmp_path: Path) -> None:
+    run = f"ulimit -n 9; exec '{sys.executable}' -m mltop --via local"
     with running(["sh", "-c", run], MLTOP_STATE_DIR=str(tmp_path / "state")) as terminal:
         assert terminal.wait(60) == 71
         assert is_restored(terminal)
         (line,) = lines_after(terminal)
-    assert words in line
+    assert "this process may open no more files (ulimit -n 9): raise it" in line
 
 
 # Packages.
