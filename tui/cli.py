@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from mltop.probes.reach.targets import TargetOptions
 
 EXIT_USAGE = 2
-EXIT_BUG = 70  # EX_SOFTWARE of sysexits.h: none of the codes that a command means something with
+EXIT_OUTPUT = 74  # EX_IOERR of sysexits.h: none of the codes that a command means something with
 
 EPILOG = """\b
 TARGETS:  -w node[01-16,20]  --hostfile FILE  --job SLURM_ID  (several add up)
@@ -372,19 +372,20 @@ def main() -> None:
     except output.OutputEnded:
         code = 141  # as a shell says it of a program that SIGPIPE ended
     except output.OutputFailed as failure:
-        code = complain(f"output: {failure}")
+        code = complain(f"output: {failure}", EXIT_OUTPUT)
     except Exception as error:  # noqa: BLE001 - the last resort: the exit code says that nothing was judged
-        output.say(output.in_a_line(error))
-        code = EXIT_BUG
+        from mltop.tui.app.crash import end_by
+
+        code = end_by([error])
     output.finish()
     if code == EXIT_USAGE:
         sys.exit(code)  # nothing was begun
     starting.leave(code or 0)
 
 
-def complain(sentence: str) -> int:
+def complain(sentence: str, code: int = EXIT_USAGE) -> int:
     output.say(sentence)
-    return EXIT_USAGE
+    return code
 
 
 def usage_sentence(error: click.ClickException) -> str:

@@ -1,5 +1,5 @@
-"""How the program starts and ends. Ctrl-C while the command line is still being imported ends it, as later, without a
-traceback.
+"""How the program starts and ends. Ctrl-C, or a package that does not fit, ends it without a traceback also while the
+command line is still being imported.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import NoReturn
 
 EXIT_INTERRUPTED = 130
@@ -18,8 +18,10 @@ def end_quietly_on_interrupt(only_as: str = "") -> None:
 
     A signal that is ignored, as in a shell's background jobs, stays ignored.
     """
-    program = os.path.basename(sys.argv[0])  # noqa: PTH119 - pathlib is not loaded yet
-    if (not only_as or program == only_as) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    if only_as and os.path.basename(sys.argv[0]) != only_as:  # noqa: PTH119 - pathlib is not loaded yet
+        return
+    sys.excepthook = _cannot_start
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
 
 
@@ -39,3 +41,12 @@ def leave(code: int) -> NoReturn:
 
 def _end(_number: int, _frame: FrameType | None) -> None:
     os._exit(EXIT_INTERRUPTED)
+
+
+def _cannot_start(_kind: type[BaseException], error: BaseException, _trace: TracebackType | None) -> None:
+    from mltop.tui.app import crash, output
+
+    output.open_streams()
+    code = crash.end_by([error])
+    output.finish()
+    os._exit(code)

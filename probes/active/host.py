@@ -10,9 +10,9 @@ import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 
 from mltop.probes.system import paths
+from mltop.probes.system.limits import cgroups, read_text
 
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -21,7 +21,7 @@ def cores() -> int:
     """Whole cores, at least 1: those of this process's affinity, as far as the CPU quotas of its cgroup and of those
     above it go (sched-bwc.rst of the kernel). A quota does not show in what torch takes for its number of threads.
     """
-    quotas = (_cpu_quota(version, folder) for version, folder in _cgroups("cpu"))
+    quotas = (_cpu_quota(version, folder) for version, folder in cgroups("cpu"))
     allowed = float(len(os.sched_getaffinity(0)))
     return max(1, math.ceil(min([allowed, *(quota for quota in quotas if quota is not None)])))
 
@@ -30,7 +30,7 @@ def available_memory_bytes() -> int | None:
     """The least of the kernel's estimate and of what this process's cgroup and those above it have left."""
     available_kib = _number(paths.proc("meminfo"), "MemAvailable")
     left = [available_kib << 10] if available_kib is not None else []
-    for folder in (folder for version, folder in _cgroups("memory") if version == 2):
+    for folder in (folder for version, folder in cgroups("memory") if version == 2):
         most, now = read_text(f"{folder}/memory.max"), read_text(f"{folder}/memory.current")
         if most.isdigit() and now.isdigit():
             # The kernel gives files in memory back when it is needed.
@@ -48,7 +48,7 @@ def oom_kills() -> int | None:
     """How many processes the kernel has killed for want of memory: of this process's cgroup and those below it
     (memory.events, cgroup v2), else of the machine.
     """
-    own = next((folder for version, folder in _cgroups("memory") if version == 2), "")
+    own = next((folder for version, folder in cgroups("memory") if version == 2), "")
     count = _number(f"{own}/memory.events", "oom_kill") if own else None
     return _number(paths.proc("vmstat"), "oom_kill") if count is None else count
 
@@ -134,25 +134,6 @@ def kernel_state(pid: int) -> str:
     return "D state" + (f", in {wchan}" if wchan not in ("", "0") else "")
 
 
-def _cgroups(controller: str) -> Iterator[tuple[int, str]]:
-    """(version, folder) of this process's cgroups that can limit this, each before those above it (cgroups(7)).
-
-    In a container the path is often the host's: what is mounted is its own cgroup, and so the last one.
-    """
-    for line in read_text(paths.proc("self", "cgroup")).splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        roots = []
-        if number == "0" and not controllers:
-            roots = [(2, paths.sys("fs", "cgroup"))]
-        elif controller in controllers.split(","):
-            roots = [(1, paths.sys("fs", "cgroup", mount)) for mount in (controllers, controller)]
-        own = PurePosixPath(path)
-        for version, root in roots:
-            for folder in (own, *own.parents):
-                yield version, f"{root}{str(folder).rstrip('/')}"
-
-
 def _cpu_quota(version: int, folder: str) -> float | None:
     """Cores, None without a quota."""
     if version == 2:
@@ -194,12 +175,3 @@ def _number(path: str, name: str) -> int | None:
         if len(words) >= 2 and words[0].rstrip(":") == name and words[1].isdigit():
             return int(words[1])
     return None
-
-
-def read_text(path: str) -> str:
-    """Without the white space around it, "" where it cannot be read."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return ""

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from mltop.probes.active import child
-from mltop.probes.active.host import read_text
 from mltop.probes.system import paths
+from mltop.probes.system.limits import read_text
 
 _BROKEN = "mltop check; the kernel log has the Xid"
 _NO_MEMORY = ("not enough free memory", "end what uses the device")

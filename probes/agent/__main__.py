@@ -6,18 +6,28 @@ import argparse
 import json
 import os
 import platform
+import sys
 import time
 
 from mltop.probes.agent.caller import Terms
 from mltop.probes.agent.protocol import Wire
 from mltop.probes.system import as_root
+from mltop.probes.system.limits import limit_words
 from mltop.probes.system.paths import trim_memory
 
 
 def main(argv: list[str] | None = None, received: bytes = b"") -> None:
     """``received``: what stage 1 read from stdin beyond its own part."""
-    as_root.clean_here()
-    options = parse(argv)
+    try:
+        as_root.clean_here()
+        run(parse(argv), received)
+    except (RuntimeError, OSError, MemoryError) as error:
+        if words := limit_words(error):
+            sys.exit(words)  # the last line is shown as the reason
+        raise
+
+
+def run(options: argparse.Namespace, received: bytes) -> None:
     wire = Wire(options.node, options.text, options.frame_bytes)
     if options.op:
         from mltop.probes.agent.loop import exit_now

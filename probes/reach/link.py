@@ -19,6 +19,7 @@ from mltop.probes.reach.records import Records
 from mltop.probes.reach.requests import Requests
 from mltop.probes.reach.stream import Misnamed, Reaper, Stream
 from mltop.probes.reach.uploads import Files, Uploads
+from mltop.probes.system.limits import limit_words
 
 PING = encode(Request("ping"))
 QUIET_S = 2.0  # without a frame: time to see whether the process is still there
@@ -117,7 +118,7 @@ class Link:
                 on_node_end=self._member_ended,
             )
         except OSError as error:
-            self._down(Ending(f"cannot start {channel.argv[0]}: {error.strerror or error}"))
+            self._down(Ending(f"cannot start {channel.argv[0]}: {limit_words(error) or error.strerror or error}"))
             return
         run.stream = stream
         run.uploads = Uploads(self._context.files, stream, self._file_goes_out)

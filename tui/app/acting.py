@@ -8,16 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from textual.app import App
 from textual.message import Message
 
 from mltop.probes.investigate.acting import RankProcess, Results
 from mltop.probes.model import JobKey, JobReport, RankStacks
 from mltop.probes.model.acts import SENT, DiagResult, LogTail, SignalName
 from mltop.probes.reach.view import FleetView
-from mltop.tui.app.feed import Picture
+from mltop.tui.app.past.travel import TravellingApp
 from mltop.tui.app.selection import first_of
-from mltop.tui.app.session import Acts, AsksRas, Investigation, Session
+from mltop.tui.app.session import Acts, AsksRas, Session
 from mltop.tui.render.acts import (
     RasAsked,
     asked_cells,
@@ -226,25 +225,14 @@ class Acting:
         self.said.append(replace(happening, key=f"done/{self._count}"))
 
 
-class ActingApp(App[None]):
+class ActingApp(TravellingApp):
     """What the app does for the keys that act upon ranks and nodes."""
 
     session: Session
-    investigation: Investigation
     read_only: bool
     acting: Acting
-    picture: Picture | None
-
-    def tell(self, notice: Notice | None) -> None:
-        raise NotImplementedError
 
     def newest_view(self) -> FleetView:
-        raise NotImplementedError
-
-    def redraw(self) -> None:
-        raise NotImplementedError
-
-    def only_now(self) -> bool:
         raise NotImplementedError
 
     def join_stacks(self, reports: Sequence[JobReport]) -> None:

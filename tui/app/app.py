@@ -5,33 +5,26 @@ Everything slow happens elsewhere: views and health rules in the feed's thread, 
 
 from __future__ import annotations
 
-import asyncio
-import os
-import signal
-import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from textual.actions import ActionError
 from textual.events import Key
 from textual.message import Message
-from textual.screen import Screen
 from textual.theme import Theme
-from textual.widget import AwaitMount
 
 from mltop.probes.model.text import clean
 from mltop.tui.app.acting import READ_ONLY, Acting
 from mltop.tui.app.feed import Feed, Picture
-from mltop.tui.app.hands import HandsApp
-from mltop.tui.app.keys import APP_BINDINGS, PANES, PaneScreen, key_name
+from mltop.tui.app.keys import APP_BINDINGS, PANES, key_name
+from mltop.tui.app.lasting import LastingApp
 from mltop.tui.app.looks import TERMINAL_LIGHT, TERMINAL_THEME, THEMES, draw_ascii, few_colours, is_light
 from mltop.tui.app.navigation import Location, Trail
-from mltop.tui.app.output import say, say_crash, title_sequence
+from mltop.tui.app.output import title_sequence
 from mltop.tui.app.past.past import Past
-from mltop.tui.app.past.travel import TICK_S, FeedsScreen, Recorded, TravellingApp
+from mltop.tui.app.past.travel import TICK_S, FeedsScreen, Recorded
 from mltop.tui.app.selection import Looked, ProbeScope, Selection, dump_scope, probe_scope, retry_scope
 from mltop.tui.app.session import (
     CaptureDone,
@@ -54,7 +47,7 @@ from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.guarded import FAILURES, guarded
 from mltop.tui.screens.bars import FilterHistory, Notice, TypedBox, end_of_capture, end_of_dump, end_of_probe
 from mltop.tui.screens.lines import StatesSince
-from mltop.tui.terminal.painting import PaintingApp, terminal_busy
+from mltop.tui.terminal.painting import terminal_busy
 from mltop.tui.widgets.cell_view import FailSafe
 from mltop.tui.widgets.steps import Steps
 
@@ -64,8 +57,6 @@ if TYPE_CHECKING:
     from mltop.probes.model.incident import JobMotion
     from mltop.probes.reach.view import FleetView
 
-HUNG_UP_S = 6.0  # from the loss of the terminal to the end, however that goes
-CLOSE_S, CLOSE_CAPTURE_S = 0.5, 4.0  # how long leaving waits at most: for agents, for a capture that is being written
 RETRY_S = 0.05  # between two looks whether the terminal has taken the last frame
 CANNOT_PROBE = Notice("probes need live nodes: what is shown here cannot run any", "warn")
 
@@ -76,7 +67,7 @@ class NewPicture(Message):
     """There is a picture that has not been looked at."""
 
 
-class MltopApp(FailSafe, PaintingApp, TravellingApp, HandsApp):
+class MltopApp(FailSafe, LastingApp):
     """Shows a session. ``read_only`` refuses what touches a process or writes a file (``t``, ``c``, ``M``, ``A``).
 
     At most one dump, one capture and one probe run at a time; what they bring arrives as messages.
@@ -142,7 +133,6 @@ class MltopApp(FailSafe, PaintingApp, TravellingApp, HandsApp):
         self._live_earlier = self.earlier
         self._retrying = False
         self._drawing = Steps(self)
-        self._closer: threading.Thread | None = None
 
     def _feed_of(self, session: Session, clock: Callable[[], float]) -> Feed | FeedsScreen:
         def post(picture: Picture) -> None:
@@ -159,94 +149,12 @@ class MltopApp(FailSafe, PaintingApp, TravellingApp, HandsApp):
             session.joined_with, session.motions = feed.joined_with, feed.motions
         return feed
 
-    @property
-    def pane(self) -> PaneScreen:
-        """The pane of the current mode, also while the command palette lies over it."""
-        return cast(PaneScreen, self.screen_stack[0])
-
-    def run(self, **options: Any) -> None:
-        """As ``App.run``, then waits a little for the session to close.
-
-        A bug in the screen costs the row or the part that it is in; standard error says it once more at the end. One
-        that ends the program nevertheless makes ``return_code`` 1.
-        """
-        FAILURES.forget()
-        try:
-            super().run(mouse=self.config.mouse, **options)
-        finally:
-            self._await_close()
-        for sentence, error in FAILURES.all():
-            say_crash(error)
-            say(sentence)
-        if (crash := self._exception) is not None:
-            say_crash(crash)
-            say(f"the screen failed: {type(crash).__name__}: {crash} (please report)")
-
-    def _get_screen(self, screen: Screen[Any] | str) -> tuple[Screen[Any], AwaitMount]:
-        """As Textual's, but the screen mounts after the caller has put it on a stack.
-
-        From Python 3.12 on Textual's tasks are eager: the screen's widgets would mount inside this call, and an Input
-        asks for the app's screen then (Textual issue 6444). A task that is not eager waits for the loop's next turn.
-        """
-        loop = asyncio.get_running_loop()
-        eager = loop.get_task_factory()
-        loop.set_task_factory(None)
-        try:
-            return super()._get_screen(screen)
-        finally:
-            loop.set_task_factory(eager)
-
-    def _await_close(self) -> None:
-        """No child may stay, and no file that is half there."""
-        closer = self._close_session()
-        closer.join(CLOSE_S)
-        if self.exporting is not None:
-            self.exporting.join(CLOSE_S)
-        if closer.is_alive() and self.investigation.writing:
-            say("the capture is still being written, for some seconds at most")
-            closer.join(CLOSE_CAPTURE_S)
-
-    def _fatal_error(self) -> None:
-        """Textual's own prints every local variable, which may hold the user's data; ``run`` prints it without."""
-        self._close_messages_no_wait()
-
     def on_mount(self) -> None:
         FAILURES.listen(lambda: self.call_later(self.redraw))  # also for what no pane draws
         self.feed.start()
         if isinstance(self.session, Recorded):
             self.show_recorded(self.session.first_moment)
             self.set_interval(TICK_S, self.play)
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            # Outside the main thread nobody can catch signals; whoever runs the app there ends it by exit().
-            with suppress(RuntimeError, ValueError):
-                asyncio.get_running_loop().add_signal_handler(number, self._leave, number)
-
-    def _leave(self, number: int) -> None:
-        """End by a signal, at last without what a terminal that takes nothing holds up."""
-        at_last = threading.Timer(HUNG_UP_S, os._exit, (128 + number,))
-        at_last.daemon = True
-        at_last.start()
-        self.exit()
-
-    def on_terminal_gone(self) -> None:
-        self._leave(signal.SIGHUP)
-
-    def exit(self, *arguments: Any, **options: Any) -> None:
-        self.on_unmount()  # the session closes while the screen is taken down
-        self.investigation.leave()
-        if self.guest is not None:
-            self.guest.hang_up()
-        super().exit(*arguments, **options)
-
-    def on_unmount(self) -> None:
-        self.feed.stop()
-        self._close_session()
-
-    def _close_session(self) -> threading.Thread:
-        if self._closer is None:
-            self._closer = threading.Thread(target=self.session.close, name="close", daemon=True)
-            self._closer.start()
-        return self._closer
 
     # What arrives.
 

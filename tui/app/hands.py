@@ -55,15 +55,9 @@ class HandsApp(ActingApp):
     unbound: str  # the key that was said to do nothing last, until another one does something
 
     @property
-    def here(self) -> PaneScreen:
-        """The pane that the user is in."""
+    def pane(self) -> PaneScreen:
+        """The pane of the current mode, also while the command palette lies over it."""
         return cast("PaneScreen", self.screen_stack[0])
-
-    def redraw(self) -> None:
-        raise NotImplementedError
-
-    async def open_mode(self, mode: str) -> None:
-        raise NotImplementedError
 
     # Where keys lead.
 
@@ -96,14 +90,14 @@ class HandsApp(ActingApp):
             if self.screen.call_later(resumed.set):  # behind what gives the focus to a table
                 with suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(resumed.wait(), ARRIVED_S)
-            self.here.draw()
+            self.pane.draw()
         return await super()._check_bindings(key, priority)
 
     def beside(self, location: Location) -> None:
         """Go to a neighbour of what is shown."""
         self.trail.replace(location)
         self.look_at(location)
-        self.here.draw()
+        self.pane.draw()
 
     def look_at(self, location: Location) -> None:
         """Who goes somewhere looks at what that is about."""
@@ -130,18 +124,18 @@ class HandsApp(ActingApp):
 
     def open_command_line(self, text: str) -> None:
         if len(self.screen_stack) == 1:
-            self.here.open_command_line(text, self.scene())
+            self.pane.open_command_line(text, self.scene())
 
     def scene(self) -> Scene:
-        table = self.here.table_at_cursor()
+        table = self.pane.table_at_cursor()
         nodes = self.picture.view.nodes if self.picture is not None else ()
         return Scene(
             nodes,
-            self.here.node_at_cursor() or self.looked.node or (nodes[0].node if nodes else ""),
+            self.pane.node_at_cursor() or self.looked.node or (nodes[0].node if nodes else ""),
             table.kind if table is not None else "",
             table.columns if table is not None else (),
             [name for name in theme_names() if name in self.available_themes],
-            action_names([*self.here.pane_bindings(), *APP_BINDINGS]),
+            action_names([*self.pane.pane_bindings(), *APP_BINDINGS]),
         )
 
     def run_order(self, order: Order) -> None:
@@ -150,7 +144,7 @@ class HandsApp(ActingApp):
             self.look_at(order.place)
             self.arrive()
         elif order.action:
-            self.call_later(self.here.perform, order.action)
+            self.call_later(self.pane.perform, order.action)
         else:
             getattr(self, f"order_{order.verb}")(*order.words)
 
@@ -158,17 +152,17 @@ class HandsApp(ActingApp):
         self.exit()
 
     def order_filter(self, *words: str) -> None:
-        self.here.set_filter(" ".join(words))
+        self.pane.set_filter(" ".join(words))
 
     def order_sort(self, word: str) -> None:
-        table = self.here.table_at_cursor()
+        table = self.pane.table_at_cursor()
         if table is not None and table.kind:
             self.shapes.sort(table.kind, None if word == DEFAULT else sort_of(table.kind, word))
-            self.here.draw()
+            self.pane.draw()
 
     def order_columns(self, kind: str, *words: str) -> None:
         self.shapes.choose(kind, () if DEFAULT in words else columns_of(kind, words))
-        self.here.draw()
+        self.pane.draw()
 
     def order_theme(self, name: str) -> None:
         self.theme = name
@@ -176,7 +170,7 @@ class HandsApp(ActingApp):
         self.tell(Notice(f"theme {name}, also from now on", "accent"))
 
     def order_shell(self, node: str = "") -> None:
-        self.ask_shell(node or self.here.node_at_cursor() or self.looked.node)
+        self.ask_shell(node or self.pane.node_at_cursor() or self.looked.node)
 
     # A file.
 
@@ -221,7 +215,7 @@ class HandsApp(ActingApp):
         if view is None:
             self.tell(Notice("no node is under the cursor for a shell", "warn"))
             return
-        if (why := no_shell(view, getattr(self, "player", None) is not None)) is not None:
+        if (why := no_shell(view, self.player is not None)) is not None:
             self.tell(Notice(why, "warn"))
             return
         command = shell_command(node, view.connection.via, os.environ)

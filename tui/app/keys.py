@@ -132,6 +132,7 @@ APP_BINDINGS = named(
         _key("question_mark,f1,h", "help", "help", "all keys; again: back", shown=True),
         _key("q", "quit", "quit", LEAVES, shown=True),
         _key("f10,ctrl+c,ctrl+q", "quit", "leave", LEAVES, first=True),
+        _key("ctrl+z", "stop", "stop", "back to the shell until fg, as in top", first=True),
         _key("y", "answer_stall('once')", "dump once", f"{STANDS}dump it", first=True),
         _key("a", "answer_stall('always')", "always", f"{STANDS}dump it, and others from now on", first=True),
         _key("n", "answer_stall('no')", "no dump", f"{STANDS}do not dump it", first=True),
@@ -163,7 +164,7 @@ PANE_BINDINGS = named(
 
 # Of the help: (title, kinds of actions). What is nowhere named belongs to its pane.
 GROUPS = (
-    ("Panes", ("pane", "command_line", "help", "go_back", "quit")),
+    ("Panes", ("pane", "command_line", "help", "go_back", "quit", "stop")),
     ("Move", ("cursor", "page", "half", "edge", "select", "describe", "next_match", "next_table")),
     ("Tables", ("filter", "sort", "reverse", "columns", "tree", "mark", "mark_shown", "unmark")),
     ("Time", ("pause", "step_time", "jump_event", "go_live", "go_first", "speed")),

@@ -93,30 +93,19 @@ def write_over(text: str, columns: int) -> None:
     sys.stderr.flush()
 
 
-def say_crash(error: BaseException) -> None:
-    """Print where it happened, without the values of variables; what the errors say are lines that nobody can break."""
-    import traceback
-
-    chain: list[BaseException] = []
-    cause: BaseException | None = error
-    while cause is not None and cause not in chain:
-        chain.append(cause)
-        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
-    for cause in reversed(chain):
-        for entry in traceback.format_tb(cause.__traceback__):
-            for line in entry.splitlines():
-                _write(sys.stderr, clean(line), _END)
-        _write(sys.stderr, clean(f"{type(cause).__name__}: {cause}"), _END)
-
-
 def in_a_line(error: BaseException) -> str:
     """What an unexpected error is, and the last place of ours that it came through."""
     import traceback
 
+    from mltop.probes.system.limits import limit_words
+    from mltop.tui.render.guarded import words_of
+
+    if words := limit_words(error):
+        return words
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if _OURS in frame.filename] or frames
     where = f"{os.path.basename(ours[-1].filename)}:{ours[-1].lineno}, " if ours else ""  # noqa: PTH119 - no path of ours
-    return f"{type(error).__name__}: {error} ({where}please report)"
+    return f"{words_of(error)} ({where}please report)"
 
 
 def _write(stream: TextIO, *parts: Clean) -> None:

@@ -21,6 +21,7 @@ from mltop.probes.reach.targets import TargetOptions, resolve
 from mltop.tui.app.output import say
 from mltop.tui.commands.live import live_session
 from mltop.tui.config.settings import Config
+from mltop.tui.requirements import hidden
 from mltop.tui.state import BadState
 from mltop.tui.state.choices import Choices, change_choices
 from mltop.tui.state.probe_history import HistoryFile
@@ -98,7 +99,9 @@ class Memory:
 
 
 def require_terminal() -> None:
-    """The screen needs a terminal that can move its cursor."""
+    """The screen needs a terminal that can move its cursor, and the packages that it was made for."""
+    if why := hidden():
+        raise UsageProblem("the screen", why)
     fix = "use mltop snapshot or mltop stacks, both with --json"
     terminals = {
         "input": sys.stdin.isatty(),

@@ -11,7 +11,17 @@ import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
+from mltop.probes.model.text import plain_text
+from mltop.probes.system.limits import limit_words
+
 Result = TypeVar("Result")
+
+
+def words_of(error: BaseException) -> str:
+    """What an unexpected error is, without secrets."""
+    from mltop.probes.collect.redaction.values import shown_text
+
+    return f"{type(error).__name__}: {plain_text(shown_text(str(error)))}"
 
 
 class Failures:
@@ -29,7 +39,7 @@ class Failures:
 
     def take(self, what: str, error: Exception) -> str:
         """Returns a sentence to be shown in place of what failed."""
-        sentence = f"{what} failed: {type(error).__name__}: {error} (please report)"
+        sentence = f"{what} failed: {limit_words(error) or f'{words_of(error)} (please report)'}"
         frames = traceback.extract_tb(error.__traceback__)
         place = tuple((frame.filename, frame.lineno) for frame in (*frames[:2], *frames[-1:]))
         with self._lock:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import selectors
 import signal
 import subprocess
+import termios
 import threading
 from codecs import getincrementaldecoder
 from collections.abc import Sequence
@@ -26,6 +28,8 @@ from textual.message import Message
 
 ESCAPE_S = 0.05  # after Esc: a sequence would go on at once. Textual's 0.1 s is felt
 KEYS_BYTES = 4096  # read at once
+# The normal screen, its cursor, keys and mouse.
+LEAVE = b"\x1b[<u\x1b[?1000l\x1b[?1003l\x1b[?1004l\x1b[?1006l\x1b[?1015l\x1b[?2004l\x1b[?1049l\x1b[?25h\x1b[?7h"
 LAST_WORDS_S = 1.0  # for a terminal to take what is written last
 GUEST_GRACE_S = 0.2  # for a program to go when it is hung up
 GUEST_LOOK_S = 0.01  # between two looks whether it has
@@ -49,20 +53,72 @@ class WaitingDriver(LinuxDriver):
         os.set_blocking(self._wakes, False)
         self.lent = self.missed = self._is_gone = False
         self._file: Any = _Written(self._file, self._gone)
+        self._watch_stops()
+
+    def _watch_stops(self) -> None:
+        """In the loop: a handler that interrupts other code may find a lock taken by what it has interrupted."""
+        with suppress(RuntimeError, ValueError):  # outside of the main thread nobody can catch signals
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTSTP, self.stop)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGCONT, self._continued)
 
     def start_application_mode(self) -> None:
         with suppress(BlockingIOError):  # of the end before a stop
             os.read(self._wakes, KEYS_BYTES)
         with suppress(OSError):
             os.set_blocking(self.fileno, True)  # ssh may have left it otherwise
-        self.lent = False
-        super().start_application_mode()  # type: ignore[no-untyped-call]
+        self.lent, self.attrs_before = False, None
+        try:
+            super().start_application_mode()  # type: ignore[no-untyped-call]
+        except RuntimeError:  # a thread cannot be started
+            self._key_thread = None
+            if self.attrs_before is not None:
+                self.stop_application_mode()
+            self.lent = True
+            raise
         if self._writer_thread is None or not self._writer_thread.is_alive():
             self._gone()  # Textual has given up
 
-    def suspend_application_mode(self) -> None:
-        super().suspend_application_mode()
-        self.lent = True
+    def stop_application_mode(self) -> None:
+        super().stop_application_mode()  # type: ignore[no-untyped-call]
+        self.lent = True  # what is painted from here on would stand on the shell's screen
+
+    def stop(self) -> None:
+        """Leave the terminal to the shell that started us until it has us go on; without one, go on at once."""
+        if was_ours := not self.lent:
+            self.suspend_application_mode()
+        for number in (signal.SIGTSTP, signal.SIGCONT):
+            signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGTSTP)
+        self._watch_stops()
+        if was_ours:
+            self._take_terminal()
+
+    def _continued(self) -> None:
+        """After a stop that could not be caught: who had the terminal meanwhile may have left it in another mode."""
+        if not self.lent:
+            self._wait_for_foreground()
+            self.suspend_application_mode()
+            self._take_terminal()
+
+    def _take_terminal(self) -> None:
+        self._wait_for_foreground()
+        try:
+            self.resume_application_mode()
+        except RuntimeError as error:
+            self._app._handle_exception(error)
+
+    def _wait_for_foreground(self) -> None:
+        """The kernel stops who changes a terminal in the background (SIGTTOU), until he is in the foreground."""
+        with suppress(termios.error):
+            termios.tcsetattr(self.fileno, termios.TCSANOW, termios.tcgetattr(self.fileno))
+
+    def give_back(self) -> None:
+        """At the last, from any thread: the terminal's mode, and the screen as far as it takes anything."""
+        if self.attrs_before is not None and not self.lent:
+            with suppress(termios.error, OSError):
+                termios.tcsetattr(self.fileno, termios.TCSANOW, self.attrs_before)
+                if select.select((), (self._file,), (), 0)[1]:
+                    os.write(self._file.fileno(), LEAVE)
 
     def disable_input(self) -> None:
         os.write(self._wake, b"\0")
@@ -71,7 +127,11 @@ class WaitingDriver(LinuxDriver):
     def write(self, data: str) -> None:
         """As Textual's, which waits for a terminal that takes nothing, and all of the program with it."""
         writer = self._writer_thread
-        if self.lent or self._is_gone or writer is None:
+        if self.lent or self._is_gone:
+            return
+        if writer is None or not writer.is_alive():  # it could not be started
+            self._file.write(data)
+            self._file.flush()
             return
         try:
             writer._queue.put_nowait(data)
@@ -92,6 +152,13 @@ class WaitingDriver(LinuxDriver):
             self._is_gone = True
             with suppress(RuntimeError):  # the loop has ended
                 self._app.post_message(TerminalGone())
+
+    def _run_input_thread(self) -> None:
+        """As Textual's, which prints all variables of what fails."""
+        try:
+            self.run_input_thread()
+        except Exception as error:  # noqa: BLE001 - the app ends by it
+            self._app.call_later(self._app._handle_exception, error)
 
     def run_input_thread(self) -> None:
         """As Textual's: keys, mouse and answers of the terminal become messages until ``disable_input``."""
@@ -151,13 +218,7 @@ class Guest:
 
     def __init__(self, command: Sequence[str]) -> None:
         self._fd = 0
-        # Ctrl-C is the program's, which does not inherit what is caught here.
-        self._before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGQUIT)}
-        try:
-            self._process = subprocess.Popen(command)
-        except OSError:
-            self._take_back()
-            raise
+        self._process = subprocess.Popen(command)  # it inherits no signal that is caught here
 
     async def ended(self) -> int:
         """Its exit code. The loop goes on until then."""
@@ -211,8 +272,6 @@ class Guest:
 
     def _take_back(self) -> None:
         """Be in the foreground again: a shell that was killed could not see to that."""
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTTOU,))
         try:
             with suppress(OSError):

@@ -27,12 +27,17 @@ About = Literal["", "node", "gpu", "rank"]
 
 
 class FailSafe(MessagePump):
-    """A part of the screen whose handlers may fail: Textual would end the program at the first one."""
+    """A part of the screen whose handlers may fail: Textual would end the program at the first one.
+
+    One that fails while it is being made would stay empty, and say nothing: that does end the program.
+    """
 
     async def _dispatch_message(self, message: Any) -> None:
         try:
             await super()._dispatch_message(message)
-        except Exception as error:  # noqa: BLE001 - likewise
+        except Exception as error:
+            if isinstance(message, events.Compose | events.Mount):
+                raise
             FAILURES.take(f"{type(self).__name__} at {type(message).__name__}", error)
 
 

@@ -16,7 +16,7 @@ from tests.others import AS_NOBODY_KNOWN, without_home
 from tests.terminal import Terminal
 
 MLTOP = [sys.executable, "-m", "mltop"]
-FINE, USAGE, UNKNOWN, LEFT = 0, 2, 3, 141
+FINE, USAGE, UNKNOWN, OUTPUT, LEFT = 0, 2, 3, 74, 141
 # What each prints, and with which code it ends, where nothing is in the way.
 COMMANDS = {
     "--help": FINE,
@@ -108,8 +108,8 @@ def told(err: str) -> list[str]:
 @pytest.mark.parametrize(
     ("out", "code", "said"),
     [
-        ("closed", USAGE, "mltop: output: standard output is closed"),
-        ("full", USAGE, "mltop: output: No space left on device"),
+        ("closed", OUTPUT, "mltop: output: standard output is closed"),
+        ("full", OUTPUT, "mltop: output: No space left on device"),
         ("left", LEFT, None),
     ],
 )
@@ -174,7 +174,7 @@ def test_a_capture_whose_name_cannot_be_printed_says_where_it_is(tmp_path: Path)
     done = subprocess.run(
         ["sh", "-c", 'exec "$@" >/dev/full', "sh", *argv], capture_output=True, text=True, timeout=120, check=False
     )
-    assert done.returncode == USAGE
+    assert done.returncode == OUTPUT
     assert told(done.stderr)[-1] == f"mltop: output: No space left on device; the capture is in {tmp_path / 'c'}"
 
 

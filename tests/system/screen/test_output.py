@@ -43,12 +43,6 @@ def test_what_python_would_print_of_an_error_is_one_line(code: str) -> None:
     assert err[0].startswith("mltop: ") and "please report" in err[0]
 
 
-def test_a_crash_of_the_screen_is_told_line_by_line() -> None:
-    code = "try:\n    raise ValueError(NASTY)\nexcept ValueError as error:\n    output.say_crash(error)"
-    _, _, err = program(code)
-    assert err[0].lstrip().startswith("File ") and err[-1].startswith("ValueError: [red]x[/red] mltop: forged line")
-
-
 def test_every_way_to_print_cleans() -> None:
     ours = "ours\\ntwo\\x1b[2J"
     code = f"output.put(NASTY); output.say(NASTY); output.put_lines('{ours}')"

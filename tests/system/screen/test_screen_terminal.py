@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -77,16 +76,6 @@ def test_leaving_does_not_wait_for_a_slow_session() -> None:
         assert time.monotonic() - began < 30.0  # half of what its session takes to close
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_signals_leave_a_clean_terminal(number: signal.Signals) -> None:
-    with program() as terminal:
-        terminal.wait_for("LOST since")
-        os.kill(terminal.pid, number)
-        assert terminal.wait(30) == 0
-        wait_until(lambda: LEAVE_ALTERNATE_SCREEN in terminal.raw, timeout_s=30, what="the normal screen")
-        assert b"Traceback" not in terminal.raw
-
-
 def test_a_bug_is_said_at_once_and_at_the_end_and_shows_no_data() -> None:
     with program("broken") as terminal:
         terminal.wait_for("taking a view failed: RuntimeError: no view 15")
@@ -94,9 +83,8 @@ def test_a_bug_is_said_at_once_and_at_the_end_and_shows_no_data() -> None:
         terminal.send("q")
         assert terminal.wait(30) == 0
         after = bytes(terminal.raw).partition(LEAVE_ALTERNATE_SCREEN)[2].decode()
-    assert "mltop: taking a view failed: RuntimeError: no view 15 (please report)" in after
-    assert "tests/" in after and "in view" in after, "where it happened"
-    assert "the user's data" not in after and "locals" not in after
+    (line,) = after.strip().splitlines()[1:]
+    assert line.startswith("mltop: taking a view failed: RuntimeError: no view 15 (please report); report: ")
 
 
 def test_a_terminal_that_dies_ends_the_program() -> None:

@@ -74,7 +74,7 @@ def test_a_hang_is_captured_meanwhile(tmp_path: Path) -> None:
         assert terminal.wait() == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 @pytest.mark.parametrize("script", ["read line", "trap '' HUP TERM; while :; do sleep 0.1; done", "exec bash -i"])
 def test_signals_are_obeyed_meanwhile(script: str, number: signal.Signals, tmp_path: Path) -> None:
     with in_a_shell(tmp_path, script) as terminal:
@@ -82,9 +82,21 @@ def test_signals_are_obeyed_meanwhile(script: str, number: signal.Signals, tmp_p
             terminal.send("stty raw -echo; echo a job; cat\n")
             wait_until(lambda: "a job" in terminal.text().replace("echo a job", ""), 30.0, "its job")
         os.kill(terminal.pid, number)
-        assert terminal.wait(30) == 0
+        assert terminal.wait(30) == 128 + number
         assert not is_there(int((tmp_path / "pid").read_text()))
         assert terminal.is_cooked(), "what the shell made of the terminal is left"
+
+
+def test_keys_for_the_shell_and_stops_are_not_ours(tmp_path: Path) -> None:
+    with in_a_shell(tmp_path, "read line; echo it ends") as terminal:
+        for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGSTOP, signal.SIGCONT):
+            os.kill(terminal.pid, number)
+        terminal.send("\n")
+        wait_until(lambda: b"HOST" in terminal.raw.rpartition(b"it ends")[2], 30.0, "the screen again")
+        assert bytes(terminal.raw).rpartition(b"it runs")[2].lstrip().startswith(b"it ends")
+        terminal.send("q")
+        assert terminal.wait() == 0
+        assert terminal.is_cooked()
 
 
 def test_a_shell_that_is_killed_leaves_the_screen_in_the_foreground(tmp_path: Path) -> None:

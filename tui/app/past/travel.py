@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from textual.app import App
-
 from mltop.probes.model import Incident, JobMotion, JobReport
 from mltop.probes.model.units import clock_time, day_time, seconds
 from mltop.tui.app.feed import Picture
@@ -20,6 +18,7 @@ from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.earlier import EarlierRanks
 from mltop.tui.render.guarded import guarded
 from mltop.tui.screens.bars import Notice
+from mltop.tui.terminal.painting import PaintingApp
 
 AGAIN_S = 0.5  # a key that comes again within this time goes on: its steps grow
 # (from so many steps in one go, seconds of a step)
@@ -59,7 +58,7 @@ def moment_words(moment: float, now: float) -> str:
     return f"{clock_time(moment)} (-{f'{ago_s}s' if ago_s < LONG_S else seconds(ago_s)})"
 
 
-class TravellingApp(App[None]):
+class TravellingApp(PaintingApp):
     """``moment``: what every pane shows, unix s by the watcher's clock; None: what is now. What arrives is kept
     meanwhile.
     """
