@@ -6,7 +6,8 @@ Carriers that do not keep a NUL byte get the mark ``@MLT1 ``. Those that cut lon
 mix the lines of several nodes, get pieces: ``@MLT1+ <key> <index> <count> <bytes> <part of the frame's JSON>\\n``. The
 key is unique among everything that shares the stream. Runs on every node: Python 3.9, standard library only.
 
-Agent to caller (``kind``): boot (stage 1 of the bootstrap: is the bundle there?), hello, slow (a whole sample, every
+Agent to caller (``kind``): stage0 (a Python that can run the agent waits for stage 1; before that nothing is written to
+its stdin, which something else may read), boot (stage 1 of the bootstrap: is the bundle there?), hello, slow (a whole sample, every
 five seconds), sample (every second; what it lacks stands in the slow one before it: light.py), part, done, error
 (``id`` 0: of the node itself, its agent does not start), need (this request waits for the file ``data["file"]``),
 pong (the answer to a ping when nothing else was written since the last one; without a caller on stdin every 5 s),
@@ -38,7 +39,7 @@ _SIZE_DIGITS = 9
 PIECE_MARK = b"@MLT1+ "
 _PIECE_HEADER_ROOM = 40  # index, count, bytes and blanks
 
-MessageKind = Literal["boot", "hello", "slow", "sample", "part", "done", "error", "need", "pong", "progress"]
+MessageKind = Literal["stage0", "boot", "hello", "slow", "sample", "part", "done", "error", "need", "pong", "progress"]
 RequestKind = Literal["request", "cancel", "ping", "file"]
 Operation = Literal[
     "stacks",

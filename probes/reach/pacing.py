@@ -26,7 +26,7 @@ class Limits:
     per_gate: int = 8
     slot_s: float = 2.0
     spawns_per_turn: int = 2
-    hello_s: float = 15.0
+    hello_s: float = 22.0
     silence_s: float = SILENCE_S
     ping_s: float = 5.0
     retry_first_s: float = 1.0

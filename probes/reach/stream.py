@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection
 
-from mltop.probes.model.text import plain_text
+from mltop.probes.model.text import clean, plain_text
 from mltop.probes.reach.channel import Channel, Ending
 from mltop.probes.reach.framing import NOISE_BYTES, FrameReader
 from mltop.probes.reach.poller import Poller
@@ -57,8 +57,8 @@ class Reaper:
     def __len__(self) -> int:
         return len(self._ending)
 
-    def add(self, stream: Stream) -> None:
-        self._ending.append((stream, time.monotonic() + self._grace_s))
+    def add(self, stream: Stream, grace_s: float) -> None:
+        self._ending.append((stream, time.monotonic() + max(grace_s, self._grace_s)))
 
     def look(self, now: float) -> None:
         """Kills and releases what is due; called every REAP_POLL_S while there are any."""
@@ -112,8 +112,6 @@ class Stream:
             os.set_blocking(fd, False)
         self._poller.watch(self._stdout, self._read_stdout)
         self._poller.watch(self._stderr, self._read_stderr)
-        if channel.opening:
-            self.send(channel.opening)
 
     # Out.
 
@@ -167,10 +165,22 @@ class Stream:
     def last_output(self) -> str:
         """The last lines of stderr if there are any, or of what was not a frame: usually why the process ended."""
         for text in (self._errors.decode("utf-8", "replace"), self.noise):
-            lines = ["".join(filter(str.isprintable, line)).strip() for line in text.splitlines()]
+            lines = [clean(line).strip() for line in text.splitlines()]
             if any(lines):
                 return "\n".join(line for line in lines if line)
         return ""
+
+    @property
+    def prompt(self) -> str:
+        """The line that it stopped in, "" for none: a question, mostly."""
+        unfinished = (text.rpartition("\n")[2] for text in (self._errors.decode("utf-8", "replace"), self.noise))
+        return next(filter(None, map(plain_text, unfinished)), "")
+
+    def forget_output(self) -> None:
+        """Drops what was said so far: the login's (a banner) is no reason for what ends after it."""
+        self._read_all_stderr()
+        self._errors.clear()
+        self._frames.forget_noise()
 
     @property
     def noise(self) -> str:
@@ -251,8 +261,10 @@ class Stream:
         if self.has_ended():
             self.end()
 
-    def end(self) -> None:
-        """Closes its stdin, which ends an agent and ssh; what does not hang on stdin gets SIGTERM."""
+    def end(self, grace_s: float = 0.0) -> None:
+        """Closes its stdin, which ends an agent and ssh; what does not hang on stdin gets SIGTERM. It is killed after
+        ``grace_s``, or after the reaper's own if that is longer.
+        """
         if self.is_ending:
             return
         self.is_ending = True
@@ -263,7 +275,7 @@ class Stream:
             self._pipes[0].close()
         if not self.channel.takes_requests and self._process.returncode is None:
             self._signal(signal.SIGTERM)
-        self._reaper.add(self)
+        self._reaper.add(self, grace_s)
 
     def kill(self) -> None:
         """Kills the whole process group: a launcher may have started others (ProxyCommand, pdsh's ssh)."""

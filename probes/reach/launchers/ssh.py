@@ -31,7 +31,7 @@ from mltop.probes.reach.channel import (
     ending_by,
     exit_words,
 )
-from mltop.probes.reach.launchers.remote_command import NO_PYTHON_EXIT, no_python, remote_command
+from mltop.probes.reach.launchers.remote_command import EOF_EXIT, NO_PYTHON_EXIT, no_python, remote_command
 from mltop.probes.reach.programs import run_program
 
 # One that is told to listen on a port, or to start tmux, is for one session of the user's, not for every node.
@@ -100,9 +100,14 @@ _MEANINGS = (
     ),
     Meaning(r"Permission denied \(([^)]*)\)", "login refused ({1})", "ssh {login} once by hand; ssh-add -l", False),
     Meaning(
-        r"Too many authentication failures", "login refused: too many keys were tried", "IdentitiesOnly=yes", False
+        r": Too many authentication failures", "login refused: too many keys were tried", "IdentitiesOnly=yes", False
     ),
-    Meaning(r"User .* not allowed|[Aa]ccess denied", "login refused", "ssh {login} shows why", False),
+    Meaning(
+        r"(?m)^User .* not allowed|^Received disconnect .*denied|[Aa]ccess denied for",
+        "login refused",
+        "ssh {login} shows why",
+        False,
+    ),
     Meaning(r"Bad configuration option|[Bb]ad owner or permissions|terminating, \d+ bad", "ssh: {line}", "", False),
     Meaning(r"Could not resolve hostname|Name or service not known", "unknown host name", "check the name"),
     Meaning(r"Unable to negotiate|no matching .* found", "ssh: {line}", "ssh -v {login}", False),
@@ -134,27 +139,65 @@ def ssh_ended(code: int | None, output: str, *, host: str, python: str = "", use
     ending = ending_by(_MEANINGS, output, host=host, login=login)
     if ending is not None:
         return ending
-    last = _last_line(output)
+    last = complaint(output)
     reason = f"ssh failed: {last}" if last else "the agent was killed, or ssh failed without a word"
     return Ending(reason, f"ssh {login} shows why")
 
 
-_NO_ACCOUNT = re.compile(r"[Tt]his account is (?:currently )?not available")  # nologin(8)
+_ONLY_INTERACTIVE = "in ~/.bashrc, before it: case $- in *i*) ;; *) return;; esac"
+# What login shells and sshd say that run no command of ours.
+_LOGINS = (
+    Meaning(r"[Tt]his account is (?:currently )?not available.*", "no logins: {0}", "", False),
+    Meaning(r"[Tt]his service allows sftp connections only", "its sshd allows nothing but sftp", "--via srun", False),
+    Meaning(r"(?m)^fatal: .*(?:git shell|git-shell|unrecognized command)", "its login shell is git-shell", "", False),
+    Meaning(
+        r"(?m): restricted(?:: cannot .*)?$", "its login shell is restricted and runs no other", "chsh there", False
+    ),
+    Meaning(
+        r"(?m)^(?:open terminal failed: not a terminal|Must be connected to a terminal|the input device is not a TTY)",
+        "a start-up file of its login shell starts tmux, screen or a container, which need a terminal: {0}",
+        _ONLY_INTERACTIVE,
+    ),
+)
 
 
-def login_ended(code: int | None, output: str, *, host: str, python: str = "", user: str = "") -> Ending:
-    """The end of an ssh process of which neither bootstrap nor agent was heard: the code is the login shell's."""
+def login_ended(
+    code: int | None, output: str, of_eof: bool = False, *, host: str, python: str = "", user: str = ""
+) -> Ending:
+    """The end of an ssh process of which neither bootstrap nor agent was heard: the code is the login shell's.
+
+    ``of_eof``: it did nothing until its stdin was closed. Other shells end then with exit code 0, unlike stage 0, and
+    what hangs does not end.
+    """
     if code is None or code < 0 or code in (SSH_FAILED, NO_PYTHON_EXIT):
         return ssh_ended(code, output, host=host, python=python, user=user)
+    ending = ending_by(_LOGINS, output)
+    if ending is not None:
+        return ending
+    if of_eof and code == EOF_EXIT:
+        return Ending("a start-up file of its login shell reads stdin (read, cat)", _ONLY_INTERACTIVE)
+    if of_eof:
+        return Ending(
+            "its login shell runs another shell or program in place of mltop's command (exec in ~/.bashrc?)",
+            f"{_ONLY_INTERACTIVE}; or a forced command in sshd_config, authorized_keys",
+        )
     login = f"-l {user} {host}" if user else host
-    locked_out = _NO_ACCOUNT.search(output)
-    last = locked_out[0] if locked_out else _last_line(output)
-    reason = f"its login shell ended ({exit_words(code)})" + (f": {last}" if last else "")
-    return Ending(reason, f"ssh {login} true shows why", retry=not locked_out)
+    last = complaint(output)
+    reason = f"its login shell ended before mltop's command ran ({exit_words(code)})" + (f": {last}" if last else "")
+    return Ending(reason, f"ssh {login} echo ok prints no ok? exit or exec in a start-up file, or a forced command")
 
 
-def _last_line(output: str) -> str:
-    return (output.strip().splitlines() or [""])[-1].strip()
+# "bash: line 1: x: command not found", "client_loop: send disconnect: Broken pipe", "MemoryError", "Killed"; no banner.
+_COMPLAINT = re.compile(
+    r"^(?:(?:ssh|[a-z]+(?:_[a-z]+)+)\S*: .+|(?:-?[a-z][\w.+-]*|/\S+):.*(?:not found|[Nn]o such|[Cc]an(?:no|')t |denied|[Ff]ailed"
+    r"|[Ii]nvalid|[Ee]rror|not permitted|[Rr]ead-only|[Nn]o space|exceeded|[Tt]oo many|not a |unavailable|mismatch).*"
+    r"|\w+(?:Error|Exception)\b.*|Killed|Terminated|Aborted|Segmentation fault.*)$"
+)
+
+
+def complaint(output: str) -> str:
+    """The last line in which a program says what went wrong, "" for none: a banner or the day's message is no reason."""
+    return next((line for line in map(str.strip, reversed(output.splitlines())) if _COMPLAINT.match(line)), "")
 
 
 _ASK_AT_ONCE = 8
