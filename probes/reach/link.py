@@ -25,7 +25,7 @@ PING = encode(Request("ping"))
 QUIET_S = 2.0  # without a frame: time to see whether the process is still there
 SILENT_INTERVALS = 4.0  # where agents do not answer pings
 FIRST_WAY_S = 15.0
-LATE_GRACE_S = 3.0  # for a login to end with its input
+LATE_GRACE_S = 5.0  # for a login to end with its input
 BLANK_LINES = b"\n\n\n"  # for `read` in start-up files
 
 
@@ -153,6 +153,8 @@ class Link:
         run, limits = self._run, self._context.limits
         if run.stream is not None and now - run.frame_at > QUIET_S:
             run.stream.watch()
+            if self.channel.all_or_none:
+                self._open(enough=bool(run.heard_at))
         if self.stage is Stage.STARTING or self.stage is Stage.UP:
             self._watch_hellos(now)
         if self.stage is not Stage.UP:
@@ -216,10 +218,12 @@ class Link:
         else:
             self._take_rest(node, payload)
 
-    def _open(self) -> None:
-        """Sends stage 1 when stage 0 waits for it on every node that is not lost: they share one stdin."""
+    def _open(self, enough: bool = False) -> None:
+        """Sends stage 1 when stage 0 waits for it on every node that is not lost: they share one stdin. ``enough``: one
+        node that hangs must not keep the others waiting. srun runs stage 0 itself, no login shell does.
+        """
         run = self._run
-        if run.stream is not None and not run.opened and self.members <= {*run.heard_at, *run.endings}:
+        if run.stream is not None and not run.opened and (enough or self.members <= {*run.heard_at, *run.endings}):
             run.opened = True
             run.stream.send(run.stream.channel.opening)
 
@@ -340,9 +344,9 @@ class Link:
             output = stream.last_output().replace("\n", " ")[-MOST_SAID:]
             return Ending(f"no hello from its agent within {within}" + (f": {output}" if output else ""))
         self._falls_back = self.channel.fallback is not None and not self._falls_back
-        fix = "logged in? a hanging home directory or start-up file, or slow: --timeout S"
+        fix = "look at its home directory and start-up files, or give it more time: --timeout 60"
         if self.channel.fallback is not None:
-            fix += f", or {self.channel.fallback_fix}"
+            fix += f"; {self.channel.fallback_fix}"
         prompt = f", it waits at: {stream.prompt}" if stream.prompt else ""
         return Ending(f"no answer from its shell within {within}{prompt}", fix)
 

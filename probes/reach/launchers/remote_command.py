@@ -1,11 +1,11 @@
 """The one line that a node's login shell is given: to start the bootstrap, or an agent that is already there.
 
 ``remote_command`` is stage 0 of the bootstrap. It looks for a Python that can run the agent, says so with a frame, and
-hands it stdin. Only then stage 1 (``bundle.opening()``) is sent: until stage 0 has answered, whatever a start-up file of
-the login started may read stdin, and a shell would run it. ``installed_agent`` is for carriers that bring nothing there
-(pdsh). What lies in the node's cache is checked as the bootstrap does it: the command carries the MANIFEST's hash and
-the code that imports by it (``agent/bootstrap/compiled.py``). A bundle that is not whole is passed by as if there were
-none; it is repaired by the next run over ssh. Neither takes for root what others could change.
+hands it stdin. Only then is stage 1 sent (``bundle.opening()``): a shell that a start-up file started would run it as
+commands. ``installed_agent`` is for carriers that bring nothing there (pdsh). What lies in the node's cache is checked
+as the bootstrap does it: the command carries the MANIFEST's hash and the code that imports by it
+(``agent/bootstrap/compiled.py``). A bundle that is not whole is passed by as if there were none; it is repaired by the
+next run over ssh. Neither takes for root what others could change.
 
 The lines mean the same to bash, dash, zsh, tcsh and fish: everything in single quotes, and within them no newline, no
 single quote and no ``!``; no backslash, or one before a ``u`` only.
@@ -34,7 +34,7 @@ CANDIDATES = (
 )
 _DEADLINE_S = 90  # for stage 1 to come, after the slowest node of an srun; then it has its own deadlines
 EOF_EXIT = 98
-FIX = "apt install python3 (dnf: python3.11) there, or name another one with --python PATH"
+FIX = "name another one with --python PATH, or install one there: apt install python3, dnf install python3.11"
 
 # Shell functions. `ours PATH`: nobody but root and we may change it, or a folder or a link on the way to it; else $b
 # says what it is. As in probes/system/writable.py: $d is the way so far, $r what is left of it; all up to the next

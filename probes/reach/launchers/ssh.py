@@ -133,6 +133,10 @@ def ssh_ended(code: int | None, output: str, *, host: str, python: str = "", use
     """
     if code == NO_PYTHON_EXIT:
         return Ending(*no_python(python))
+    if code == EOF_EXIT:
+        return Ending(
+            "its stdin was closed before the agent had arrived", "look at its start-up files: exec with another stdin"
+        )
     if code != SSH_FAILED:
         return agent_ended(code, output)
     login = f"-l {user} {host}" if user else host
@@ -140,19 +144,17 @@ def ssh_ended(code: int | None, output: str, *, host: str, python: str = "", use
     if ending is not None:
         return ending
     last = complaint(output)
-    reason = f"ssh failed: {last}" if last else "the agent was killed, or ssh failed without a word"
+    reason = f"ssh failed: {last}" if last else "ssh, or what it ran there, ended without a word (exit code 255)"
     return Ending(reason, f"ssh {login} shows why")
 
 
-_ONLY_INTERACTIVE = "in ~/.bashrc, before it: case $- in *i*) ;; *) return;; esac"
+_ONLY_INTERACTIVE = "let start-up files do that in interactive shells only: [ -t 0 ] || return"
 # What login shells and sshd say that run no command of ours.
 _LOGINS = (
     Meaning(r"[Tt]his account is (?:currently )?not available.*", "no logins: {0}", "", False),
-    Meaning(r"[Tt]his service allows sftp connections only", "its sshd allows nothing but sftp", "--via srun", False),
+    Meaning(r"[Tt]his service allows sftp connections only", "its sshd allows nothing but sftp", "", False),
     Meaning(r"(?m)^fatal: .*(?:git shell|git-shell|unrecognized command)", "its login shell is git-shell", "", False),
-    Meaning(
-        r"(?m): restricted(?:: cannot .*)?$", "its login shell is restricted and runs no other", "chsh there", False
-    ),
+    Meaning(r"(?m): restricted(?:: cannot .*)?$", "its login shell is restricted and runs no other", "", False),
     Meaning(
         r"(?m)^(?:open terminal failed: not a terminal|Must be connected to a terminal|the input device is not a TTY)",
         "a start-up file of its login shell starts tmux, screen or a container, which need a terminal: {0}",
@@ -164,9 +166,9 @@ _LOGINS = (
 def login_ended(
     code: int | None, output: str, of_eof: bool = False, *, host: str, python: str = "", user: str = ""
 ) -> Ending:
-    """The end of an ssh process of which neither bootstrap nor agent was heard: the code is the login shell's.
+    """The end of an ssh process of which nothing of ours was heard: the code is the login shell's.
 
-    ``of_eof``: it did nothing until its stdin was closed. Other shells end then with exit code 0, unlike stage 0, and
+    ``of_eof``: it did nothing until its stdin was closed. Other shells end then with another code than stage 0, and
     what hangs does not end.
     """
     if code is None or code < 0 or code in (SSH_FAILED, NO_PYTHON_EXIT):
@@ -174,29 +176,31 @@ def login_ended(
     ending = ending_by(_LOGINS, output)
     if ending is not None:
         return ending
-    if of_eof and code == EOF_EXIT:
-        return Ending("a start-up file of its login shell reads stdin (read, cat)", _ONLY_INTERACTIVE)
+    if code == EOF_EXIT:
+        does = "starts what reads stdin (a shell, read, cat?)" if of_eof else "redirects stdout (exec >FILE?)"
+        return Ending(f"a start-up file of its login shell {does}", _ONLY_INTERACTIVE)
     if of_eof:
-        return Ending(
-            "its login shell runs another shell or program in place of mltop's command (exec in ~/.bashrc?)",
-            f"{_ONLY_INTERACTIVE}; or a forced command in sshd_config, authorized_keys",
+        reason = (
+            "its login shell runs another shell or program, not mltop's command (exec in ~/.bashrc? a forced command?)"
         )
+        return Ending(reason, _ONLY_INTERACTIVE)
     login = f"-l {user} {host}" if user else host
     last = complaint(output)
     reason = f"its login shell ended before mltop's command ran ({exit_words(code)})" + (f": {last}" if last else "")
-    return Ending(reason, f"ssh {login} echo ok prints no ok? exit or exec in a start-up file, or a forced command")
+    return Ending(reason, f"ssh {login} echo ok must print ok: look for exit, exec or a forced command")
 
 
-# "bash: line 1: x: command not found", "client_loop: send disconnect: Broken pipe", "MemoryError", "Killed"; no banner.
+# "bash: line 1: x: command not found", "client_loop: send disconnect: Broken pipe", "MemoryError", "Killed".
 _COMPLAINT = re.compile(
-    r"^(?:(?:ssh|[a-z]+(?:_[a-z]+)+)\S*: .+|(?:-?[a-z][\w.+-]*|/\S+):.*(?:not found|[Nn]o such|[Cc]an(?:no|')t |denied|[Ff]ailed"
-    r"|[Ii]nvalid|[Ee]rror|not permitted|[Rr]ead-only|[Nn]o space|exceeded|[Tt]oo many|not a |unavailable|mismatch).*"
+    r"^(?:(?:ssh|[a-z]+(?:_[a-z]+)+)\S*: .+|(?:-?[a-z][\w.+-]*|/\S+):.*"
+    r"(?:not found|[Nn]o such|[Cc]an(?:no|')t |denied|[Ff]ailed|[Ii]nvalid|[Ee]rror|not permitted|[Rr]ead-only"
+    r"|[Nn]o space|exceeded|[Tt]oo many|not a |unavailable|mismatch).*"
     r"|\w+(?:Error|Exception)\b.*|Killed|Terminated|Aborted|Segmentation fault.*)$"
 )
 
 
 def complaint(output: str) -> str:
-    """The last line in which a program says what went wrong, "" for none: a banner or the day's message is no reason."""
+    """The last line in which a program says what went wrong, "" for none: a banner is no cause."""
     return next((line for line in map(str.strip, reversed(output.splitlines())) if _COMPLAINT.match(line)), "")
 
 
