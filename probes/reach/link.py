@@ -153,8 +153,6 @@ class Link:
         run, limits = self._run, self._context.limits
         if run.stream is not None and now - run.frame_at > QUIET_S:
             run.stream.watch()
-            if self.channel.all_or_none:
-                self._open(enough=bool(run.heard_at))
         if self.stage is Stage.STARTING or self.stage is Stage.UP:
             self._watch_hellos(now)
         if self.stage is not Stage.UP:
@@ -218,12 +216,10 @@ class Link:
         else:
             self._take_rest(node, payload)
 
-    def _open(self, enough: bool = False) -> None:
-        """Sends stage 1 when stage 0 waits for it on every node that is not lost: they share one stdin. ``enough``: one
-        node that hangs must not keep the others waiting. srun runs stage 0 itself, no login shell does.
-        """
+    def _open(self) -> None:
+        """Sends stage 1 when stage 0 waits for it on every node that is not lost: they share one stdin."""
         run = self._run
-        if run.stream is not None and not run.opened and (enough or self.members <= {*run.heard_at, *run.endings}):
+        if run.stream is not None and not run.opened and self.members <= {*run.heard_at, *run.endings}:
             run.opened = True
             run.stream.send(run.stream.channel.opening)
 
@@ -333,15 +329,16 @@ class Link:
     def _hello_s(self) -> float:
         """How long it may say nothing. Where there is a second way in, the first one must leave time for it."""
         hello_s = self._context.limits.hello_s
-        has_other_way = self.channel.fallback is not None and not self._falls_back and not self._run.heard_at
-        return min(hello_s, FIRST_WAY_S) if has_other_way else hello_s
+        falls_back = self.channel.fallback is not None and not self._falls_back and not self._run.heard_at
+        parts = self.channel.all_or_none and len(self.members) > 1
+        return min(hello_s, FIRST_WAY_S) if falls_back or parts else hello_s
 
     def _no_hello(self, stream: Stream) -> Ending:
         """Why nobody said hello; decides whether the next start is the channel's second way in."""
         within = duration_words(self._hello_s)
         if self._run.heard_at:
             self._falls_back = False
-            output = stream.last_output().replace("\n", " ")[-MOST_SAID:]
+            output = stream.last_output().replace("\n", " ")[-MOST_SAID:] if len(self.members) == 1 else ""
             return Ending(f"no hello from its agent within {within}" + (f": {output}" if output else ""))
         self._falls_back = self.channel.fallback is not None and not self._falls_back
         fix = "look at its home directory and start-up files, or give it more time: --timeout 60"

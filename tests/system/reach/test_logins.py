@@ -19,7 +19,7 @@ from mltop.probes.reach.hub import Hub
 from mltop.probes.reach.launchers import LAUNCHERS
 from tests.fakes.agents import program
 from tests.fakes.ssh_program import fake_ssh, login
-from tests.hubs import DEADLINE_S, await_reason, await_state, opened, patient
+from tests.hubs import DEADLINE_S, await_state, opened, patient
 from tests.system.agent.test_bootstrap import PYTHONS
 from tests.waiting import wait_until
 
@@ -150,12 +150,6 @@ for request in requests():
         await_state(hub, "live", "n1")
         (answer,) = hub.request("what", nodes=["n1"]).answers(DEADLINE_S)
         assert answer.message.data == {"early": False, "sent": "stage 1"}
-
-
-def test_a_node_that_hangs_keeps_no_other_of_its_step_waiting() -> None:
-    code = 'say(Message("stage0", node="n1")); os.read(0, 100); hello("n1"); beat("n1"); hang()'
-    with opened(program(code, "n1", "n2", opening=b"stage 1", all_or_none=True), limits=patient()) as hub:
-        await_state(hub, "live", "n1")
 
 
 def test_what_was_said_before_the_agent_is_no_reason_for_its_end() -> None:
