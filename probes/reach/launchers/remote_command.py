@@ -63,8 +63,10 @@ TRUST = (
     'r=$(readlink "$d")/$r; case $r in /*) d=;; *) d=${d%/*};; esac; set -- /; done; }; '
     'may() { [ "$u" = 0 ] || return 0; case $1 in /*) ours "$1";; *) b="$1 is no full path"; return 1;; esac; }; '
     'fits() { r=$(PATH=$P "$1" -I -S -c "import sys; '
-    f"sys.version_info < {OLDEST} and sys.exit(sys.version.split()[0]); import ctypes, hmac, json, zlib; print(6 * 7)"
-    '" 2>&1 </dev/null) && case $r in *42) return 0;; esac; '
+    f"sys.version_info < {OLDEST} and sys.exit(sys.version.split()[0]); "
+    # Found, not imported: that would take longer than all the rest.
+    "[any(f.find_spec(m) for f in sys.meta_path) or __import__(m) for m in sys.argv[1:]]; print(6 * 7)"
+    '" _ctypes ctypes hmac json zlib 2>&1 </dev/null) && case $r in *42) return 0;; esac; '
     'case $r in Unknown*) r=2;; *) r=$(echo "$r" | tail -n 1 | cut -c 1-100);; esac; '
     'r=${r##*Error: }; case $r in [23]|[23].*) r="is Python $r";; *) r="does not work: ${r:-it says nothing}";; esac; '
     "return 1; }; "
