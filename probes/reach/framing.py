@@ -107,9 +107,6 @@ class FrameReader:
         unfinished = bytes(self._buffer[-NOISE_BYTES:]) if self._most_bytes == self._line_bytes else b""
         return (bytes(self._noise) + unfinished)[-NOISE_BYTES:].decode("utf-8", "replace")
 
-    def forget_noise(self) -> None:
-        self._noise.clear()
-
     def _bound(self) -> None:
         """Drops an unfinished line that grew too long, up to where a frame may have begun in it."""
         if len(self._buffer) <= self._most_bytes:

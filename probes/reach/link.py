@@ -25,7 +25,6 @@ PING = encode(Request("ping"))
 QUIET_S = 2.0  # without a frame: time to see whether the process is still there
 SILENT_INTERVALS = 4.0  # where agents do not answer pings
 FIRST_WAY_S = 15.0
-LATE_GRACE_S = 5.0  # for a login to end with its input
 BLANK_LINES = b"\n\n\n"  # for `read` in start-up files
 
 
@@ -319,7 +318,7 @@ class Link:
                 self._nobody_came(self._no_hello(run.stream), missing)
             else:  # how it takes the end of its input shows what is there
                 run.is_late = True
-                run.stream.end(LATE_GRACE_S)
+                run.stream.end()
             return
         within = duration_words(self._hello_s)
         for node in missing:

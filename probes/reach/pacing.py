@@ -32,7 +32,7 @@ class Limits:
     retry_first_s: float = 1.0
     retry_most_s: float = 60.0
     settled_s: float = 30.0
-    end_grace_s: float = 1.0
+    end_grace_s: float = 5.0
 
 
 Key = TypeVar("Key")

@@ -57,8 +57,8 @@ class Reaper:
     def __len__(self) -> int:
         return len(self._ending)
 
-    def add(self, stream: Stream, grace_s: float) -> None:
-        self._ending.append((stream, time.monotonic() + max(grace_s, self._grace_s)))
+    def add(self, stream: Stream) -> None:
+        self._ending.append((stream, time.monotonic() + self._grace_s))
 
     def look(self, now: float) -> None:
         """Kills and releases what is due; called every REAP_POLL_S while there are any."""
@@ -177,10 +177,10 @@ class Stream:
         return next(filter(None, map(plain_text, unfinished)), "")
 
     def forget_output(self) -> None:
-        """Drops what was said so far: the login's (a banner) is no reason for what ends after it."""
+        """Drops what was said so far: the login's words (a banner) are no reason for an end after it."""
         self._read_all_stderr()
         self._errors.clear()
-        self._frames.forget_noise()
+        self._frames = FrameReader(labelled=self._speakers is not None)
 
     @property
     def noise(self) -> str:
@@ -261,10 +261,8 @@ class Stream:
         if self.has_ended():
             self.end()
 
-    def end(self, grace_s: float = 0.0) -> None:
-        """Closes its stdin, which ends an agent and ssh; what does not hang on stdin gets SIGTERM. It is killed after
-        ``grace_s``, or after the reaper's own if that is longer.
-        """
+    def end(self) -> None:
+        """Closes its stdin, which ends an agent and ssh; what does not hang on stdin gets SIGTERM."""
         if self.is_ending:
             return
         self.is_ending = True
@@ -275,7 +273,7 @@ class Stream:
             self._pipes[0].close()
         if not self.channel.takes_requests and self._process.returncode is None:
             self._signal(signal.SIGTERM)
-        self._reaper.add(self, grace_s)
+        self._reaper.add(self)
 
     def kill(self) -> None:
         """Kills the whole process group: a launcher may have started others (ProxyCommand, pdsh's ssh)."""

@@ -102,12 +102,7 @@ _MEANINGS = (
     Meaning(
         r": Too many authentication failures", "login refused: too many keys were tried", "IdentitiesOnly=yes", False
     ),
-    Meaning(
-        r"(?m)^User .* not allowed|^Received disconnect .*denied|[Aa]ccess denied for",
-        "login refused",
-        "ssh {login} shows why",
-        False,
-    ),
+    Meaning(r"(?m)^User .* not allowed|[Aa]ccess denied for", "login refused", "ssh {login} shows why", False),
     Meaning(r"Bad configuration option|[Bb]ad owner or permissions|terminating, \d+ bad", "ssh: {line}", "", False),
     Meaning(r"Could not resolve hostname|Name or service not known", "unknown host name", "check the name"),
     Meaning(r"Unable to negotiate|no matching .* found", "ssh: {line}", "ssh -v {login}", False),
@@ -134,9 +129,7 @@ def ssh_ended(code: int | None, output: str, *, host: str, python: str = "", use
     if code == NO_PYTHON_EXIT:
         return Ending(*no_python(python))
     if code == EOF_EXIT:
-        return Ending(
-            "its stdin was closed before the agent had arrived", "look at its start-up files: exec with another stdin"
-        )
+        return Ending("its stdin was closed before the agent had arrived", "look at its start-up files: exec, stdin")
     if code != SSH_FAILED:
         return agent_ended(code, output)
     login = f"-l {user} {host}" if user else host
@@ -156,8 +149,8 @@ _LOGINS = (
     Meaning(r"(?m)^fatal: .*(?:git shell|git-shell|unrecognized command)", "its login shell is git-shell", "", False),
     Meaning(r"(?m): restricted(?:: cannot .*)?$", "its login shell is restricted and runs no other", "", False),
     Meaning(
-        r"(?m)^(?:open terminal failed: not a terminal|Must be connected to a terminal|the input device is not a TTY)",
-        "a start-up file of its login shell starts tmux, screen or a container, which need a terminal: {0}",
+        r"(?m)^(?:open terminal failed|Must be connected to a terminal|the input device is not a TTY)",
+        "a start-up file of its login shell starts tmux, screen or a container: {line}",
         _ONLY_INTERACTIVE,
     ),
 )
@@ -181,7 +174,7 @@ def login_ended(
         return Ending(f"a start-up file of its login shell {does}", _ONLY_INTERACTIVE)
     if of_eof:
         reason = (
-            "its login shell runs another shell or program, not mltop's command (exec in ~/.bashrc? a forced command?)"
+            "its login shell runs another shell or program, not mltop's command (exec in ~/.bashrc, forced command?)"
         )
         return Ending(reason, _ONLY_INTERACTIVE)
     login = f"-l {user} {host}" if user else host

@@ -26,7 +26,7 @@ from tests.waiting import wait_until
 BANNER = r"\033[31mAuthorized use only\033[0m\nWARNING: access is denied to others\nToo many authentication failures"
 LIVE = ""
 OTHER_SHELL = (
-    r"its login shell runs another shell or program, not mltop's command \(exec in ~/\.bashrc\? a forced command\?\)"
+    r"its login shell runs another shell or program, not mltop's command \(exec in ~/\.bashrc, forced command\?\)"
 )
 READS_STDIN = r"a start-up file of its login shell starts what reads stdin \(a shell, read, cat\?\)"
 ENDED = r"its login shell ended before mltop's command ran \(exit code {}\)"
@@ -59,7 +59,7 @@ AT_ONCE = {
     "no such shell": Login(
         "exec /nonexistent/zsh", ENDED.format(127) + ".*/nonexistent/zsh: No such file or directory"
     ),
-    "tmux": Login("exec tmux", "starts tmux, screen or a container, .* open terminal failed: not a terminal"),
+    "tmux": Login("exec tmux", "starts tmux, screen or a container: open terminal failed: not a terminal"),
     "stdout elsewhere": Login("exec >/dev/null", "a start-up file of its login shell redirects stdout"),
     "stdin elsewhere": Login("exec </dev/null", "its stdin was closed before the agent had arrived"),
     "forced": Login(force="false", reason=ENDED.format(1)),
