@@ -6,12 +6,12 @@ Carriers that do not keep a NUL byte get the mark ``@MLT1 ``. Those that cut lon
 mix the lines of several nodes, get pieces: ``@MLT1+ <key> <index> <count> <bytes> <part of the frame's JSON>\\n``. The
 key is unique among everything that shares the stream. Runs on every node: Python 3.9, standard library only.
 
-Agent to caller (``kind``): boot (stage 1 of the bootstrap: is the bundle there?), hello, slow (a whole sample, every
-five seconds), sample (every second; what it lacks stands in the slow one before it: light.py), part, done, error
-(``id`` 0: of the node itself, its agent does not start), need (this request waits for the file ``data["file"]``),
-pong (the answer to a ping when nothing else was written since the last one; without a caller on stdin every 5 s),
-progress (also of stage 1: some more of a long frame has arrived, about every 16 KB; the caller cannot see how much of
-what it wrote is still on its way).
+Agent to caller (``kind``): stage0 (a Python waits for stage 1: before that another program may read what is sent),
+boot (stage 1 of the bootstrap: is the bundle there?), hello, slow (a whole sample, every five seconds), sample (every
+second; what it lacks stands in the slow one before it: light.py), part, done, error (``id`` 0: of the node itself, its
+agent does not start), need (this request waits for the file ``data["file"]``), pong (the answer to a ping when nothing
+else was written since the last one; without a caller on stdin every 5 s), progress (also of stage 1: some more of a
+long frame has arrived, about every 16 KB; the caller cannot see how much of what it wrote is still on its way).
 Caller to agent: request, cancel, ping (every few seconds, so that an agent notices a dead link), file (``op`` is the
 file's name; ``args``: sha256, data (base64 of gzip), or error (why there is none)).
 A request or cancel that names another node is not for this agent. Closing the agent's stdin ends the agent.
@@ -38,7 +38,7 @@ _SIZE_DIGITS = 9
 PIECE_MARK = b"@MLT1+ "
 _PIECE_HEADER_ROOM = 40  # index, count, bytes and blanks
 
-MessageKind = Literal["boot", "hello", "slow", "sample", "part", "done", "error", "need", "pong", "progress"]
+MessageKind = Literal["stage0", "boot", "hello", "slow", "sample", "part", "done", "error", "need", "pong", "progress"]
 RequestKind = Literal["request", "cancel", "ping", "file"]
 Operation = Literal[
     "stacks",

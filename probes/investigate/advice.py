@@ -58,9 +58,12 @@ _COMMANDS = (
     r"if nobody killed it: the kernel's log tells whether memory ran out \(dmesg \| grep -i 'out of memory'\)",
     r"the kernel's log tells more \(dmesg\)(?:; such a process ends only when the driver or file system answers)?",
     r"name one that has it: --torch-python PATH \(or export MLTOP_PROBE_PYTHON=PATH on the node\)",
+    r"let start-up files do that in interactive shells only: \[ -t 0 \] \|\| return",
     # Of ssh's and pdsh's ends: our own words around the login.
     r"if it was reinstalled: ssh-keygen -R \w[\w.:@%-]*",
-    r"ssh (?:-l \w[\w.-]* )?\w[\w.:@%-]* (?:(?:true )?shows why|once by hand(?:, or --accept-new|; ssh-add -l)?)",
+    r"ssh (?:-l \w[\w.-]* )?\w[\w.:@%-]* "
+    r"(?:shows why|echo ok must print ok: look for exit, exec or a forced command"
+    r"|once by hand(?:, or --accept-new|; ssh-add -l)?)",
     r"ssh -v (?:-l \w[\w.-]* )?\w[\w.:@%-]*",
     # Of `mltop doctor`.
     r"export (?:TERM=xterm-256color|LC_ALL=C\.UTF-8)|enlarge it|sudo chronyc makestep",

@@ -20,6 +20,7 @@ from mltop.probes.model import Sample
 from mltop.probes.reach.channel import Channel
 from mltop.probes.reach.courtesy import give_way
 from mltop.probes.reach.hub import Hub
+from mltop.probes.reach.pacing import Limits
 
 if TYPE_CHECKING:  # a capture's and a probe's modules are imported when they begin: they would delay the first paint
     from mltop.probes.investigate.acting import (
@@ -42,6 +43,7 @@ if TYPE_CHECKING:  # a capture's and a probe's modules are imported when they be
     from mltop.probes.model.probe import PastResult
     from mltop.probes.record import CaptureWriter
 
+AFTER_LOGIN_S = 8.0  # of the time that the user gives: for the agent's first samples, or to say what is wrong
 RECENT_DUMP_S = 60.0  # a capture uses the last dump when it is not older
 LEAVING_S = 0.1  # at exit: for agents to end by themselves, before they are killed
 CLOSE_CAPTURE_S = 3.0  # likewise: for a running capture to write what it has
@@ -54,7 +56,8 @@ COLLECT_AFTER = (2_000, 1_000_000_000, 1_000_000_000)
 class LiveSession:
     """Owns the hub. ``describe`` makes the text of a capture's verdict.txt; ``job`` keeps dumps to one job.
 
-    ``memory``: where results of probes are kept from one session to the next, None: nowhere.
+    ``memory``: where results of probes are kept from one session to the next, None: nowhere; ``timeout_s``: that the
+    user has: a login may take nearly as long.
     """
 
     def __init__(
@@ -66,9 +69,10 @@ class LiveSession:
         job: str | None = None,
         *,
         memory: ProbeMemory | None = None,
+        timeout_s: float = 0.0,
     ) -> None:
         self.title = title
-        self.hub = Hub(channels, interval_s)
+        self.hub = Hub(channels, interval_s, Limits(hello_s=max(Limits.hello_s, timeout_s - AFTER_LOGIN_S)))
         self.view, self.subscribe, self.retry = self.hub.view, self.hub.subscribe, self.hub.retry
         self.describe, self.job = describe, job
         self._memory = memory

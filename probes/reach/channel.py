@@ -117,7 +117,7 @@ class Channel:
 
     ``argv``: the command; ``nodes``: whose frames it carries (``Message.node`` tells them apart when several);
     ``speakers()``: of a carrier that labels each line, who speaks: its label counts, whatever a frame says of itself;
-    ``opening``: bytes for its stdin as soon as it runs (stage 1 of the bootstrap);
+    ``opening``: bytes for its stdin once stage 0 of the bootstrap waits for them on all of its nodes (stage 1);
     ``takes_requests``: its stdin reaches the agents. Where it does not (pdsh), ``one_shot(nodes, request)`` makes the
     channel that carries one request's answer and then ends;
     ``rejoin(nodes)``: the channel for some of its nodes, with which those that were lost while the others go on are
@@ -127,7 +127,8 @@ class Channel:
     ``gate``: channels of one gate (a jump host) connect at most 8 at a time;
     ``fallback``: the channel to try next after one that nothing at all was heard of; ``fallback_fix``: what the user
     can do about what it avoids;
-    ``login_ending``: as ``ending``, for an end before any frame came; None: it is the same;
+    ``login_ending(code, output, of_eof)``: as ``ending``, for an end before any frame came, ``of_eof``: after its stdin
+    was closed because nothing had come for too long; None: it is the same;
     ``ending(exit code or None, output)``: why it ended, in words; ``output``: the last lines of stderr, or of what was
     no frame on stdout;
     ``node_endings()``: of one start, a function of a line of stderr: which one of its nodes that says is gone, and why,
@@ -148,7 +149,7 @@ class Channel:
     gate: str = ""
     fallback: Channel | None = None
     fallback_fix: str = ""
-    login_ending: Callable[[int | None, str], Ending] | None = None
+    login_ending: Callable[[int | None, str, bool], Ending] | None = None
     ending: Callable[[int | None, str], Ending] = agent_ended
     node_endings: Callable[[], NodeEnding] | None = None
     dies_with_us: bool = True

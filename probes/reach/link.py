@@ -13,6 +13,7 @@ from mltop.probes.agent.protocol import Boot, Message, Request, encode
 from mltop.probes.model.text import MOST_SAID, make_plain
 from mltop.probes.model.units import duration_words, size_words
 from mltop.probes.reach.channel import Channel, Ending
+from mltop.probes.reach.launchers.remote_command import EOF_EXIT
 from mltop.probes.reach.pacing import Backoff, Limits
 from mltop.probes.reach.receiving import UNREADABLE, Envelope, sample_of_frame, too_large, why_unreadable
 from mltop.probes.reach.records import Records
@@ -24,6 +25,8 @@ from mltop.probes.system.limits import limit_words
 PING = encode(Request("ping"))
 QUIET_S = 2.0  # without a frame: time to see whether the process is still there
 SILENT_INTERVALS = 4.0  # where agents do not answer pings
+FIRST_WAY_S = 15.0
+BLANK_LINES = b"\n\n\n"  # for `read` in start-up files
 
 
 class Stage(Enum):
@@ -56,8 +59,8 @@ class LinkContext:
 class _Run:
     """What is known of one start of the channel. Times are monotonic s.
 
-    ``heard_at``: node → time of its newest frame; ``endings``: nodes that are gone, and why; ``ponged``: agents answer
-    pings.
+    ``heard_at``: node → time of its newest frame; ``endings``: nodes that are gone, and why; ``opened``: stage 1 was
+    sent; ``is_late``: its stdin was closed because nothing came; ``ponged``: agents answer pings.
     """
 
     started_at: float
@@ -67,11 +70,12 @@ class _Run:
     stream: Stream | None = None
     uploads: Uploads | None = None
     ready: set[str] = field(default_factory=set)
-    booted: set[str] = field(default_factory=set)
     sampled: set[str] = field(default_factory=set)
     heard_at: dict[str, float] = field(default_factory=dict)
     endings: dict[str, Ending] = field(default_factory=dict)
     unsent_bytes: int = 0
+    opened: bool = False
+    is_late: bool = False
     ponged: bool = False
 
     @property
@@ -94,6 +98,7 @@ class Link:
         self._messages = msgspec.json.Decoder(Message)
         self._starts = 0
         self._falls_back = False  # at the next start
+        self._input_is_read = False  # by a start-up file, before stage 0 runs
 
     # What the hub and its requests ask for.
 
@@ -122,6 +127,8 @@ class Link:
             return
         run.stream = stream
         run.uploads = Uploads(self._context.files, stream, self._file_goes_out)
+        if self._input_is_read:
+            stream.send(BLANK_LINES)
 
     @property
     def is_new(self) -> bool:
@@ -199,10 +206,22 @@ class Link:
                 self._records.take(node, payload, message.sample.sampled_at, now)
         elif message.kind == "pong":
             run.ponged = True
+        elif message.kind == "stage0":
+            run.progress_at = now
+            if len(self.members) == 1:
+                run.stream.forget_output()
+            self._open()
         elif message.kind == "progress":  # stage 1 tells how much of the bundle it has
             self._arrived(now)
         else:
             self._take_rest(node, payload)
+
+    def _open(self) -> None:
+        """Sends stage 1 when stage 0 waits for it on every node that is not lost: they share one stdin."""
+        run = self._run
+        if run.stream is not None and not run.opened and self.members <= {*run.heard_at, *run.endings}:
+            run.opened = True
+            run.stream.send(run.stream.channel.opening)
 
     def _refuse_sample(self, node: str, payload: bytes) -> None:
         """Leaves out a sample that is too large; a node that is not live yet says why it is not."""
@@ -256,7 +275,6 @@ class Link:
 
     def _boot(self, node: str, boot: Boot) -> None:
         self._run.progress_at = time.monotonic()
-        self._run.booted.add(node)
         self._records.set_connection(node, boot=boot)
         if boot.cached:
             self._say("starting the agent", node)
@@ -290,33 +308,44 @@ class Link:
             return
         if run.stream is not None and run.stream.unsent_bytes != run.unsent_bytes:
             run.unsent_bytes, run.progress_at = run.stream.unsent_bytes, now
-        is_late = now - max(run.progress_at, run.uploading_until) > self._context.limits.hello_s
+        is_late = now - max(run.progress_at, run.uploading_until) > self._hello_s
         missing = self.members - run.ready - set(run.endings)
         if not missing or not is_late or run.stream is None:
             if not run.ready and run.endings and is_late:
                 self._give_up(next(iter(run.endings.values())))
             return
         if not run.ready:
-            self._nobody_came(self._no_hello(run.stream), missing)
+            if run.heard_at or self.channel.login_ending is None:
+                self._nobody_came(self._no_hello(run.stream), missing)
+            else:  # how it takes the end of its input shows what is there
+                run.is_late = True
+                run.stream.end()
             return
-        within = duration_words(self._context.limits.hello_s)
+        within = duration_words(self._hello_s)
         for node in missing:
             self._member_lost(node, Ending(f"no hello from this node within {within}"))
 
+    @property
+    def _hello_s(self) -> float:
+        """How long it may say nothing. Where there is a second way in, the first one must leave time for it."""
+        hello_s = self._context.limits.hello_s
+        falls_back = self.channel.fallback is not None and not self._falls_back and not self._run.heard_at
+        parts = self.channel.all_or_none and len(self.members) > 1
+        return min(hello_s, FIRST_WAY_S) if falls_back or parts else hello_s
+
     def _no_hello(self, stream: Stream) -> Ending:
         """Why nobody said hello; decides whether the next start is the channel's second way in."""
-        within, output = duration_words(self._context.limits.hello_s), " ".join(stream.last_output().split())
-        if len(output) > MOST_SAID:
-            output = "…" + output[-MOST_SAID:]  # what it waits for stands at the end
-        self._falls_back = self.channel.fallback is not None and not self._run.booted and not self._falls_back
-        if self._run.booted:
+        within = duration_words(self._hello_s)
+        if self._run.heard_at:
+            self._falls_back = False
+            output = stream.last_output().replace("\n", " ")[-MOST_SAID:] if len(self.members) == 1 else ""
             return Ending(f"no hello from its agent within {within}" + (f": {output}" if output else ""))
-        fix = "logged in? a hanging home directory or rc file"
+        self._falls_back = self.channel.fallback is not None and not self._falls_back
+        fix = "look at its home directory and start-up files, or give it more time: --timeout 60"
         if self.channel.fallback is not None:
-            fix += f", or {self.channel.fallback_fix}"
-        return Ending(
-            f"no answer from its shell within {within}" + (f", it only said: {output}" if output else ""), fix
-        )
+            fix += f"; {self.channel.fallback_fix}"
+        prompt = f", it waits at: {stream.prompt}" if stream.prompt else ""
+        return Ending(f"no answer from its shell within {within}{prompt}", fix)
 
     def _nobody_came(self, ending: Ending, missing: set[str]) -> None:
         if self.channel.all_or_none and len(missing) > 1:
@@ -355,6 +384,7 @@ class Link:
     def _node_failed(self, node: str, ending: Ending) -> None:
         """Notes the end of one node of the stream; the others go on."""
         self._run.endings[node] = ending
+        self._open()
         self._records.set_phase(node, "lost" if ending.retry else "refused", ending.reason, ending.fix)
         self._context.requests.node_lost(node, str(ending))
 
@@ -370,12 +400,22 @@ class Link:
         """Takes in that the process is gone."""
         if self._run.stream is not stream:
             return
-        heard, fell_back, output = bool(self._run.heard_at), self._falls_back, stream.last_output()
-        self._falls_back = fell_back and heard
+        run, fell_back, output = self._run, self._falls_back, stream.last_output()
+        heard = bool(run.heard_at)
+        if run.is_late and code is None:
+            self._down(self._no_hello(stream))
+            return
         if heard or stream.channel.login_ending is None:
             ending = stream.channel.ending(code, output)
         else:
-            ending = stream.channel.login_ending(code, f"{stream.noise}\n{output}")
+            ending = stream.channel.login_ending(code, f"{stream.noise}\n{output}", run.is_late)
+        if run.is_late and code == EOF_EXIT and not self._input_is_read:
+            # Stage 0 came when its input was gone: what reads it is no shell, and may want lines only.
+            self._input_is_read = True
+            self.start(time.monotonic())
+            self._say(ending.reason)
+            return
+        self._falls_back = fell_back and heard
         if fell_back and not heard:
             # What was avoided may be the only way in, for a login that asks for a second factor: it is tried again.
             fix = f"{self.channel.fallback_fix}; {ending.fix}".rstrip("; ")

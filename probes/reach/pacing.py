@@ -26,13 +26,13 @@ class Limits:
     per_gate: int = 8
     slot_s: float = 2.0
     spawns_per_turn: int = 2
-    hello_s: float = 15.0
+    hello_s: float = 22.0
     silence_s: float = SILENCE_S
     ping_s: float = 5.0
     retry_first_s: float = 1.0
     retry_most_s: float = 60.0
     settled_s: float = 30.0
-    end_grace_s: float = 1.0
+    end_grace_s: float = 5.0
 
 
 Key = TypeVar("Key")

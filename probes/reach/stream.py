@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection
 
-from mltop.probes.model.text import plain_text
+from mltop.probes.model.text import clean, plain_text
 from mltop.probes.reach.channel import Channel, Ending
 from mltop.probes.reach.framing import NOISE_BYTES, FrameReader
 from mltop.probes.reach.poller import Poller
@@ -112,8 +112,6 @@ class Stream:
             os.set_blocking(fd, False)
         self._poller.watch(self._stdout, self._read_stdout)
         self._poller.watch(self._stderr, self._read_stderr)
-        if channel.opening:
-            self.send(channel.opening)
 
     # Out.
 
@@ -167,10 +165,22 @@ class Stream:
     def last_output(self) -> str:
         """The last lines of stderr if there are any, or of what was not a frame: usually why the process ended."""
         for text in (self._errors.decode("utf-8", "replace"), self.noise):
-            lines = ["".join(filter(str.isprintable, line)).strip() for line in text.splitlines()]
+            lines = [clean(line).strip() for line in text.splitlines()]
             if any(lines):
                 return "\n".join(line for line in lines if line)
         return ""
+
+    @property
+    def prompt(self) -> str:
+        """The line that it stopped in, "" for none: a question, mostly."""
+        unfinished = (text.rpartition("\n")[2] for text in (self._errors.decode("utf-8", "replace"), self.noise))
+        return next(filter(None, map(plain_text, unfinished)), "")
+
+    def forget_output(self) -> None:
+        """Drops what was said so far: the login's words (a banner) are no reason for an end after it."""
+        self._read_all_stderr()
+        self._errors.clear()
+        self._frames = FrameReader(labelled=self._speakers is not None)
 
     @property
     def noise(self) -> str:

@@ -19,6 +19,15 @@ def node(name: str, *options: str) -> str:
     return "exec " + shlex.join(training_node.command(name, *options))
 
 
+def login(home: Path, shell: str = "/bin/bash", force: str = "", banner: str = "") -> str:
+    """The shell line of a host whose sshd gives our command to a login shell, or ``force`` in place of it."""
+    said = f"printf '%b\\n' {shlex.quote(banner)} >&2; " if banner else ""
+    clean = {"HOME": str(home), "PATH": "/usr/bin:/bin", "SSH_CLIENT": "192.0.2.1 1 22"}
+    words = shlex.join(["env", "-i", *(f"{name}={value}" for name, value in clean.items())])
+    command = shlex.quote(force) if force else '"${@: -1}"'
+    return f'{said}cd {home}; exec {words} SSH_ORIGINAL_COMMAND="${{@: -1}}" {shell} -c {command}'
+
+
 def fake_ssh(directory: Path, hosts: Mapping[str, str]) -> dict[str, str]:
     """An environment in which ``ssh`` runs the line of its host; $host is its name. Names may be shell patterns."""
     cases = "\n".join(f"{pattern}) {line} ;;" for pattern, line in hosts.items())

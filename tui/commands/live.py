@@ -125,7 +125,9 @@ def refuse_read_only(options: TargetOptions, command: str) -> None:
 def live_session(targets: Targets, options: TargetOptions, memory: ProbeMemory | None = None) -> LiveSession:
     """The nodes' agents start now. ``memory``: of probe results."""
     nodes, job = channels(targets, options), targets.job or None
-    return LiveSession(targets.title, nodes, options.interval_s, verdict_text, job, memory=memory)
+    return LiveSession(
+        targets.title, nodes, options.interval_s, verdict_text, job, memory=memory, timeout_s=options.timeout_s
+    )
 
 
 class Machines:

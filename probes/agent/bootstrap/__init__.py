@@ -4,8 +4,6 @@ The text of these files, in the order of ``PARTS``, is sent over stdin to the Py
 (``reach/launchers/remote_command.py``), followed by a call of ``main`` with the hashes of the bundles
 (``reach/bundle``). Nothing of ours is importable yet: standard library only; what one file takes from an earlier one
 is there already, and the lines that import it are left out. ``probes/system/writable.py`` goes before them all.
-Annotations are quoted and the syntax is Python 3.6's, so that an old Python says what is wrong instead of failing to
-parse.
 
 1. Cache folder: the first of ~/.cache/mltop, $XDG_RUNTIME_DIR/mltop, {/tmp,/var/tmp,/dev/shm}/mltop-UID that is a
    real directory of this user (made 0700), which nobody else can replace, can be written, and answers within some

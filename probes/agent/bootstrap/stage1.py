@@ -26,7 +26,6 @@ TEXT_MARK = b"@MLT1 "
 SILENCE_S = 60.0  # how long the caller may send nothing while the bundle is awaited
 MOST_BOOT_BYTES = 700  # srun cuts lines at 1,024 bytes
 LONGEST_NOTE = 160
-OLDEST = (3, 9)
 DEADLINE_S = 60  # for what follows, but for the wait for files, which has its own: looking at folders may hang
 TELL_EVERY_BYTES = 16384  # a caller cannot see what is still on its way
 MOST_LINE_BYTES = 64 * 1024 * 1024
@@ -53,9 +52,6 @@ def main(table: "dict[str, list[str]]", key: str = "") -> None:
 
 
 def check_python() -> None:
-    if sys.version_info < OLDEST:
-        version = ".".join(str(part) for part in sys.version_info[:2])
-        raise Refused(f"{sys.executable} is Python {version}, older than 3.9", "name another one with --python PATH")
     # Stage 0 looked at the interpreter before it was started; its own modules may lie anywhere.
     writer = os.geteuid() == 0 and (writer_of(sys.executable) or writer_of(os.__file__))
     if writer:

@@ -172,11 +172,7 @@ def _kept_key(folder: Folder) -> str:
 
 
 # Stage 0 reads byte by byte up to the NUL; this little program reads the rest as a whole.
-# Empty lines first: a `read` in a shell's start-up file takes the first line of stdin.
-_LOADER = """
-
-
-import os, zlib
+_LOADER = """import os, zlib
 text = b""
 while len(text) < {size}:
     part = os.read(0, {size} - len(text))

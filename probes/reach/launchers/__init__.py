@@ -16,6 +16,7 @@ A launcher only describes processes (``reach/channel.py``): it starts nothing, a
 
 from __future__ import annotations
 
+import shutil
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -43,8 +44,12 @@ class Launcher(NamedTuple):
     def launch(self, nodes: tuple[str, ...], options: LaunchOptions) -> list[Channel]:
         """The processes for these nodes; only this launcher's file is imported.
 
-        Raises UsageProblem, also for words that not every login shell takes.
+        Raises UsageProblem, also when its program is missing and for words that not every login shell takes.
         """
+        if self.program and shutil.which(self.program) is None:
+            other_way = "" if self.name == "ssh" else ", or --via ssh"
+            fix = f"apt install {self.package}{other_way}"
+            raise UsageProblem(f"--via {self.name}", f"{self.program} is not installed here", fix)
         try:
             channels: list[Channel] = import_module(f"{__name__}.{self.name}").launch(nodes, options)
         except ValueError as error:

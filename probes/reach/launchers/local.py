@@ -1,26 +1,22 @@
-"""This machine: the agent as a child process, with the very interpreter and packages that run mltop."""
+"""This machine: the agent as a child process, with the interpreter and packages that run mltop, or as on a node with
+another interpreter, which may have none of them.
+"""
 
 from __future__ import annotations
 
+from mltop.probes.reach.bundle import opening
 from mltop.probes.reach.channel import Channel, LaunchOptions
+from mltop.probes.reach.launchers.remote_command import remote_command
 from mltop.probes.system.spawn import python_command
 
 
 def launch(nodes: tuple[str, ...], options: LaunchOptions) -> list[Channel]:
     """One agent per name; several names give several agents of the same machine (tests, demo)."""
-    return [
-        Channel(
-            argv=tuple(
-                python_command(
-                    "mltop.probes.agent.__main__",
-                    "--node",
-                    node,
-                    "--interval",
-                    str(options.interval_s),
-                    python=options.python,
-                )
-            ),
-            nodes=(node,),
-        )
-        for node in nodes
-    ]
+    return [_channel(node, options) for node in nodes]
+
+
+def _channel(node: str, options: LaunchOptions) -> Channel:
+    agent_args = ("--node", node, "--interval", str(options.interval_s))
+    if options.python:
+        return Channel(("/bin/sh", "-c", remote_command(agent_args, options.python)), (node,), opening=opening())
+    return Channel(tuple(python_command("mltop.probes.agent.__main__", *agent_args)), (node,))

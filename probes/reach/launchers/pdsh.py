@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -27,7 +26,7 @@ from mltop.probes.reach.launchers.remote_command import (
     installed_agent,
     plain_json,
 )
-from mltop.probes.reach.launchers.ssh import OPTIONS, plain_session, ssh_ended
+from mltop.probes.reach.launchers.ssh import OPTIONS, SSH_FAILED, complaint, plain_session, ssh_ended
 
 _EXITED = re.compile(
     r"pdsh@[^:]*: (?P<node>.+): ssh (?:exited with exit code (?P<code>\d+)|killed by signal (?P<signal>\d+))$"
@@ -63,7 +62,8 @@ class NodeEndings:
             return Ending(MISSING, MISSING_FIX.format(node=node))
         if code == ENDED_EXIT:
             return Ending("the agent ended")
-        return ssh_ended(code, output, host=node, python=self.python, user=self.user)
+        said = output if code == SSH_FAILED else complaint(output)  # the login's banner is in it
+        return ssh_ended(code, said, host=node, python=self.python, user=self.user)
 
 
 def pdsh_ended(code: int | None, output: str, *, nodes: tuple[str, ...], python: str = "", user: str = "") -> Ending:
@@ -105,9 +105,7 @@ class Speakers:
 
 
 def launch(nodes: tuple[str, ...], options: LaunchOptions) -> list[Channel]:
-    """One channel per 256 nodes. Raises UsageProblem when this machine has no pdsh."""
-    if shutil.which("pdsh") is None:
-        raise UsageProblem("--via pdsh", "pdsh is not installed here", "apt install pdsh, or --via ssh")
+    """One channel per 256 nodes. Raises UsageProblem for a name that pdsh would not take for one."""
     for node in nodes:
         if not _PLAIN_NAME.fullmatch(node):
             raise UsageProblem(node, "pdsh would not take this for a host name", "--via ssh")

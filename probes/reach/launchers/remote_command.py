@@ -1,10 +1,11 @@
 """The one line that a node's login shell is given: to start the bootstrap, or an agent that is already there.
 
-``remote_command`` is stage 0 of the bootstrap. It looks for a Python that is new enough and hands it stdin, from where
-stage 1 comes (``bundle.opening()``). ``installed_agent`` is for carriers that bring nothing there (pdsh). What lies in
-the node's cache is checked as the bootstrap does it: the command carries the MANIFEST's hash and the code that imports
-by it (``agent/bootstrap/compiled.py``). A bundle that is not whole is passed by as if there were none; it is repaired
-by the next run over ssh. Neither takes for root what others could change.
+``remote_command`` is stage 0 of the bootstrap. It looks for a Python that can run the agent, says so with a frame, and
+hands it stdin. Only then is stage 1 sent (``bundle.opening()``): a shell that a start-up file started would run it as
+commands. ``installed_agent`` is for carriers that bring nothing there (pdsh). What lies in the node's cache is checked
+as the bootstrap does it: the command carries the MANIFEST's hash and the code that imports by it
+(``agent/bootstrap/compiled.py``). A bundle that is not whole is passed by as if there were none; it is repaired by the
+next run over ssh. Neither takes for root what others could change.
 
 The lines mean the same to bash, dash, zsh, tcsh and fish: everything in single quotes, and within them no newline, no
 single quote and no ``!``; no backslash, or one before a ``u`` only.
@@ -31,13 +32,16 @@ CANDIDATES = (
     "/opt/miniconda3/bin/python3",
     "/usr/libexec/platform-python",
 )
-_DEADLINE_S = 20  # for stage 1 to come; then it has its own. A caller or a link that dies meanwhile leaves nothing
-_EOF_EXIT = 98
+_DEADLINE_S = 90  # for stage 1 to come, after the slowest node of an srun; then it has its own deadlines
+EOF_EXIT = 98
+FIX = "name another one with --python PATH, or install one there: apt install python3, dnf install python3.11"
 
 # Shell functions. `ours PATH`: nobody but root and we may change it, or a folder or a link on the way to it; else $b
 # says what it is. As in probes/system/writable.py: $d is the way so far, $r what is left of it; all up to the next
 # link is looked at by one ls. `may PROGRAM`: we may run it. PATH may lead to programs of others, too: the shell's own
-# tools are the system's, what is looked for and started gets the login's ($P).
+# tools are the system's, what is looked for and started gets the login's ($P). `fits PROGRAM`: it is a Python that can
+# run the agent, with the modules that Debian's python3-minimal and Pythons built without their libraries lack; else $r
+# says what is wrong. What is no Python cannot print that product: not even an echo of the question.
 TRUST = (
     "P=$PATH; PATH=/usr/bin:/bin:$PATH; set -f; u=$(id -u); o=$(set -- $(ls -ldn /); echo $3); "
     # In a user namespace that does not know the host's root, its files are nobody's.
@@ -58,25 +62,34 @@ TRUST = (
     "l=$((l-1)); [ $l -gt 0 ] || return 1; "
     'r=$(readlink "$d")/$r; case $r in /*) d=;; *) d=${d%/*};; esac; set -- /; done; }; '
     'may() { [ "$u" = 0 ] || return 0; case $1 in /*) ours "$1";; *) b="$1 is no full path"; return 1;; esac; }; '
+    'fits() { r=$(PATH=$P "$1" -I -S -c "import sys; '
+    f"sys.version_info < {OLDEST} and sys.exit(sys.version.split()[0]); "
+    # Found, not imported: that would take longer than all the rest.
+    "[any(f.find_spec(m) for f in sys.meta_path) or __import__(m) for m in sys.argv[1:]]; print(6 * 7)"
+    '" _ctypes ctypes hmac json zlib 2>&1 </dev/null) && case $r in *42) return 0;; esac; '
+    'case $r in Unknown*) r=2;; *) r=$(echo "$r" | tail -n 1 | cut -c 1-100);; esac; '
+    'r=${r##*Error: }; case $r in [23]|[23].*) r="is Python $r";; *) r="does not work: ${r:-it says nothing}";; esac; '
+    "return 1; }; "
 )
-# Whether a Python is new enough.
-FITS = f'-I -S -c "import sys; sys.exit(sys.version_info < {OLDEST})" </dev/null >/dev/null 2>&1'
 # One byte per read, so that what follows stage 1 stays in the pipe for whoever reads next. It stands in double
 # quotes inside single quotes: no quotes of its own, no dollar sign.
 _READER = (
     f"import os,_signal;_signal.alarm({_DEADLINE_S});"
-    f"exec(bytes().join(iter(lambda:os.read(0,1)or os._exit({_EOF_EXIT}),bytes(1))))"
+    f"exec(bytes().join(iter(lambda:os.read(0,1)or os._exit({EOF_EXIT}),bytes(1))))"
 )
-# What root did not run is told in letters that need no care in JSON.
+# Frames: @MLT1 and a size that only a shell works out, so that a command line which is printed is none. What is wrong
+# with Pythons is told in letters that need no care in JSON.
 _SCRIPT = (
-    f"m=$1 t=$2 a=$3 x=; shift 3; {TRUST}"
+    f"m=$1 t=$2 a=$3 h=$4 e=$5 n=${{SLURMD_NODENAME-}} x=; shift 5; {TRUST}"
     "for p in $a; do "
-    'q=$(PATH=$P; command -v "$p") || continue; may "$q" || { x=${x:-$q: $b}; continue; }; '
-    f'"$q" {FITS} && PATH=$P exec "$q" -I -S -u -c "{_READER}" "$@"; '
-    "done; "
-    'n=${SLURMD_NODENAME-}; [ -z "$x" ] || x=$(echo " (root runs none that others can change: $x)" | '
-    'tr -cd "A-Za-z0-9_./:@()+ -"); '
-    f'echo "@MLT1 $((@size@+${{#n}}+${{#x}})) $0$n$m$x$t"; exit {NO_PYTHON_EXIT}'
+    'q=$(PATH=$P; command -v "$p") || continue; '
+    'may "$q" || { x="$x; root does not run $q: $b"; continue; }; '
+    'fits "$q" && echo "@MLT1 $((@hello@+${#n})) $h$n$t" && '
+    f'PATH=$P exec "$q" -I -S -u -c "{_READER}" "$@"; '
+    'w=${e:+it}; case $x in *"$r"*) ;; *) x="$x; ${w:-$q} $r";; esac; '
+    "done; x=${x:-$e}; "
+    '[ -z "$x" ] || x=$(echo ": ${x#; }" | tr -cd "A-Za-z0-9_./:;,@()+ -" | cut -c 1-400); '
+    f'echo "@MLT1 $((@error@+${{#n}}+${{#x}})) $0$n$m$x$t"; exit {NO_PYTHON_EXIT}'
 )
 _PLAIN = re.compile(r"[A-Za-z0-9_./:,@%+-]+")  # "=" alone is special at a word's start in zsh
 _UNQUOTABLE = re.compile(r"['!\\\x00-\x1f]")
@@ -92,9 +105,11 @@ def remote_command(agent_args: Sequence[str], python: str = "") -> str:
     error, fix = no_python(python)
     head = f'{{"kind":"error","fix":{_json(fix)},"node":"'
     middle, tail = f'","error":{_json(error)[:-1]}', '"}'
-    script = _SCRIPT.replace("@size@", str(len(head) + len(middle) + len(tail)))
+    hello, absent = '{"kind":"stage0","node":"', "; it is not there" if python else ""
+    script = _SCRIPT.replace("@error@", str(len(head) + len(middle) + len(tail)))
+    script = script.replace("@hello@", str(len(hello) + len(tail)))
     script = script.replace("for p in $a;", 'for p in "$a";') if python else script
-    words = [script, head, middle, tail, python or " ".join(CANDIDATES), *agent_args]
+    words = [script, head, middle, tail, python or " ".join(CANDIDATES), hello, absent, *agent_args]
     quoted = (word if _PLAIN.fullmatch(word) else _quoted(word, _UNQUOTABLE) for word in words)
     return " ".join(["exec /bin/sh -c", *quoted])
 
@@ -102,9 +117,7 @@ def remote_command(agent_args: Sequence[str], python: str = "") -> str:
 def no_python(python: str = "") -> tuple[str, str]:
     """What is wrong on a node where stage 0 ended with 97, and the fix."""
     version = ".".join(map(str, OLDEST))
-    if python:
-        return f"{python} is no Python {version} or newer on this node", "name another one with --python PATH"
-    return f"no Python {version} or newer on this node", "name one with --python PATH"
+    return f"{python + ' is ' if python else ''}no Python {version} or newer on this node", FIX
 
 
 def _json(text: str) -> str:
@@ -138,7 +151,7 @@ _CACHE = (
     'case $(ls -ldn .) in drwx------+*) continue;; drwx------*) ours "$PWD" || continue;; *) continue;; esac; '
     # The one that installed it comes first.
     '[ -f "$hash/python" ] && { [ -h "$hash/python" ] || read -r found <"$hash/python"; }; '
-    'for p in "$found" $pythons; do q=$(PATH=$P; command -v "$p") && may "$q" && "$q" @fits@ || continue; '
+    'for p in "$found" $pythons; do q=$(PATH=$P; command -v "$p") && may "$q" && fits "$q" || continue; '
     'PATH=$P MLTOP_CACHE=$PWD "$q" -I -S -u -c "$start" "$hash" "$manifest" "$@"; code=$?; break; done; '
     f'[ "$code" = {NO_AGENT_EXIT} ] && code=; done; '
 )
@@ -151,7 +164,7 @@ _PACKAGE = (
 _MISSING = f'if [ -z "$code" ]; then echo "@MLT1 ${{#missing}} $missing"; exit {NO_AGENT_EXIT}; fi; '
 _INSTALLED_SCRIPT = (
     "missing=$0 hashes=$1 python=$2 pythons=$3 start=$4 found= hash= code=; shift 4; "
-    f"{TRUST}{_HASHES}{_CACHE.replace('@fits@', FITS)}{_PACKAGE}{_MISSING}"
+    f"{TRUST}{_HASHES}{_CACHE}{_PACKAGE}{_MISSING}"
 )
 # In Python, after the loader: the agent, if all of it is whole.
 _START = (

@@ -14,7 +14,6 @@ from __future__ import annotations
 import functools
 import os
 import re
-import shutil
 from collections.abc import Mapping
 
 from mltop.probes.reach import UsageProblem
@@ -151,8 +150,6 @@ def launch(nodes: tuple[str, ...], options: LaunchOptions) -> list[Channel]:
     """One channel for all nodes, which must be of the job ``options.job``. Raises UsageProblem without it or srun."""
     if not options.job:
         raise UsageProblem("--via srun", "needs a Slurm job to run inside of", "--job ID, or run mltop in the job")
-    if shutil.which("srun") is None:
-        raise UsageProblem("--via srun", "Slurm's srun is not on this machine", "--via ssh")
     return [stream(options, nodes)]
 
 

@@ -31,7 +31,7 @@ from mltop.probes.reach.channel import (
     ending_by,
     exit_words,
 )
-from mltop.probes.reach.launchers.remote_command import NO_PYTHON_EXIT, no_python, remote_command
+from mltop.probes.reach.launchers.remote_command import EOF_EXIT, NO_PYTHON_EXIT, no_python, remote_command
 from mltop.probes.reach.programs import run_program
 
 # One that is told to listen on a port, or to start tmux, is for one session of the user's, not for every node.
@@ -100,9 +100,9 @@ _MEANINGS = (
     ),
     Meaning(r"Permission denied \(([^)]*)\)", "login refused ({1})", "ssh {login} once by hand; ssh-add -l", False),
     Meaning(
-        r"Too many authentication failures", "login refused: too many keys were tried", "IdentitiesOnly=yes", False
+        r": Too many authentication failures", "login refused: too many keys were tried", "IdentitiesOnly=yes", False
     ),
-    Meaning(r"User .* not allowed|[Aa]ccess denied", "login refused", "ssh {login} shows why", False),
+    Meaning(r"(?m)^User .* not allowed|[Aa]ccess denied for", "login refused", "ssh {login} shows why", False),
     Meaning(r"Bad configuration option|[Bb]ad owner or permissions|terminating, \d+ bad", "ssh: {line}", "", False),
     Meaning(r"Could not resolve hostname|Name or service not known", "unknown host name", "check the name"),
     Meaning(r"Unable to negotiate|no matching .* found", "ssh: {line}", "ssh -v {login}", False),
@@ -128,33 +128,73 @@ def ssh_ended(code: int | None, output: str, *, host: str, python: str = "", use
     """
     if code == NO_PYTHON_EXIT:
         return Ending(*no_python(python))
+    if code == EOF_EXIT:
+        return Ending("its stdin was closed before the agent had arrived", "look at its start-up files: exec, stdin")
     if code != SSH_FAILED:
         return agent_ended(code, output)
     login = f"-l {user} {host}" if user else host
     ending = ending_by(_MEANINGS, output, host=host, login=login)
     if ending is not None:
         return ending
-    last = _last_line(output)
-    reason = f"ssh failed: {last}" if last else "the agent was killed, or ssh failed without a word"
+    last = complaint(output)
+    reason = f"ssh failed: {last}" if last else "ssh, or what it ran there, ended without a word (exit code 255)"
     return Ending(reason, f"ssh {login} shows why")
 
 
-_NO_ACCOUNT = re.compile(r"[Tt]his account is (?:currently )?not available")  # nologin(8)
+_ONLY_INTERACTIVE = "let start-up files do that in interactive shells only: [ -t 0 ] || return"
+# What login shells and sshd say that run no command of ours.
+_LOGINS = (
+    Meaning(r"[Tt]his account is (?:currently )?not available.*", "no logins: {0}", "", False),
+    Meaning(r"[Tt]his service allows sftp connections only", "its sshd allows nothing but sftp", "", False),
+    Meaning(r"(?m)^fatal: .*(?:git shell|git-shell|unrecognized command)", "its login shell is git-shell", "", False),
+    Meaning(r"(?m): restricted(?:: cannot .*)?$", "its login shell is restricted and runs no other", "", False),
+    Meaning(
+        r"(?m)^(?:open terminal failed|Must be connected to a terminal|the input device is not a TTY)",
+        "a start-up file of its login shell starts tmux, screen or a container: {line}",
+        _ONLY_INTERACTIVE,
+    ),
+)
 
 
-def login_ended(code: int | None, output: str, *, host: str, python: str = "", user: str = "") -> Ending:
-    """The end of an ssh process of which neither bootstrap nor agent was heard: the code is the login shell's."""
+def login_ended(
+    code: int | None, output: str, of_eof: bool = False, *, host: str, python: str = "", user: str = ""
+) -> Ending:
+    """The end of an ssh process of which nothing of ours was heard: the code is the login shell's.
+
+    ``of_eof``: it did nothing until its stdin was closed. Other shells end then with another code than stage 0, and
+    what hangs does not end.
+    """
     if code is None or code < 0 or code in (SSH_FAILED, NO_PYTHON_EXIT):
         return ssh_ended(code, output, host=host, python=python, user=user)
+    ending = ending_by(_LOGINS, output)
+    if ending is not None:
+        return ending
+    if code == EOF_EXIT:
+        does = "starts what reads stdin (a shell, read, cat?)" if of_eof else "redirects stdout (exec >FILE?)"
+        return Ending(f"a start-up file of its login shell {does}", _ONLY_INTERACTIVE)
+    if of_eof:
+        reason = (
+            "its login shell runs another shell or program, not mltop's command (exec in ~/.bashrc, forced command?)"
+        )
+        return Ending(reason, _ONLY_INTERACTIVE)
     login = f"-l {user} {host}" if user else host
-    locked_out = _NO_ACCOUNT.search(output)
-    last = locked_out[0] if locked_out else _last_line(output)
-    reason = f"its login shell ended ({exit_words(code)})" + (f": {last}" if last else "")
-    return Ending(reason, f"ssh {login} true shows why", retry=not locked_out)
+    last = complaint(output)
+    reason = f"its login shell ended before mltop's command ran ({exit_words(code)})" + (f": {last}" if last else "")
+    return Ending(reason, f"ssh {login} echo ok must print ok: look for exit, exec or a forced command")
 
 
-def _last_line(output: str) -> str:
-    return (output.strip().splitlines() or [""])[-1].strip()
+# "bash: line 1: x: command not found", "client_loop: send disconnect: Broken pipe", "MemoryError", "Killed".
+_COMPLAINT = re.compile(
+    r"^(?:(?:ssh|[a-z]+(?:_[a-z]+)+)\S*: .+|(?:-?[a-z][\w.+-]*|/\S+):.*"
+    r"(?:not found|[Nn]o such|[Cc]an(?:no|')t |denied|[Ff]ailed|[Ii]nvalid|[Ee]rror|not permitted|[Rr]ead-only"
+    r"|[Nn]o space|exceeded|[Tt]oo many|not a |unavailable|mismatch).*"
+    r"|\w+(?:Error|Exception)\b.*|Killed|Terminated|Aborted|Segmentation fault.*)$"
+)
+
+
+def complaint(output: str) -> str:
+    """The last line in which a program says what went wrong, "" for none: a banner is no cause."""
+    return next((line for line in map(str.strip, reversed(output.splitlines())) if _COMPLAINT.match(line)), "")
 
 
 _ASK_AT_ONCE = 8

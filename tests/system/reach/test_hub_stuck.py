@@ -67,7 +67,8 @@ def test_after_a_start_that_nothing_was_heard_of_another_way_is_tried() -> None:
     with opened(stuck(well_behaved()), limits=limits) as hub:
         assert await_state(hub, "lost") == (
             "no answer from its shell within 0.5 s "
-            "(logged in? a hanging home directory or rc file, or a stuck ControlMaster: ssh -O exit n1)"
+            "(look at its home directory and start-up files, or give it more time: --timeout 60; "
+            "a stuck ControlMaster: ssh -O exit n1)"
         )
         set_limits(limits, hello_s=DEADLINE_S)
         hub.retry()
@@ -106,7 +107,8 @@ def test_a_boot_frame_shows_that_the_way_in_is_fine(tmp_path: Path) -> None:
 
 
 def test_an_end_before_any_frame_is_the_logins() -> None:
-    def login(code: int | None, words: str) -> Ending:
+    def login(code: int | None, words: str, of_eof: bool) -> Ending:
+        assert not of_eof
         return Ending(f"login {code}: {words.strip()}", retry=False)
 
     nobody = program("print('no such account'); sys.exit(1)", login_ending=login)

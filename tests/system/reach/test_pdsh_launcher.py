@@ -39,7 +39,7 @@ def after(argv: tuple[str, ...], option: str) -> str:
 
 def test_no_pdsh_is_said_in_one_line(programs: Path) -> None:
     with pytest.raises(UsageProblem) as problem:
-        pdsh.launch(("h01",), LaunchOptions())
+        LAUNCHERS["pdsh"].launch(("h01",), LaunchOptions())
     assert str(problem.value) == "--via pdsh: pdsh is not installed here (apt install pdsh, or --via ssh)"
 
 
