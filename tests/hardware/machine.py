@@ -88,9 +88,9 @@ def find_pythons(directory: Path) -> Pythons:
     """
     program = find_program()
     found = {path: has(path, "pynvml", "psutil", "torch") for path in candidates()}
-    torch = first_with_gpu([path for path, there in found.items() if there and there[3]])
+    with_torch = [path for path, there in found.items() if there and there[3]]
     if isinstance(program, Program):
-        return Pythons(program.python, torch, program.path, program.package)
+        return Pythons(program.python, first_with_gpu(with_torch), program.path, program.package)
     fit = {path: there for path, there in found.items() if there and there[0]}
     mltop = next((path for path, there in fit.items() if there[1] and there[2]), None)
     mltop = mltop or next((path for path, there in fit.items() if there[1]), None)
@@ -101,7 +101,7 @@ def find_pythons(directory: Path) -> Pythons:
             with zipfile.ZipFile(wheel) as archive:
                 archive.extractall(own)
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), str(own)]))
-    return Pythons(mltop, torch, package=str(CHECKOUT / ".dev/mltop"), no_program=program)
+    return Pythons(mltop, first_with_gpu(with_torch), package=str(CHECKOUT / ".dev/mltop"), no_program=program)
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="tests/gpu",
         description="Is mltop right about this machine's GPUs? Nothing on the machine is changed.",
-        epilog=f"slices, in order of value:\n{names}\n\nexit: 0 nothing differs, 1 something differs, 2 usage, 3 nothing could be tried",
+        epilog=f"slices, in order of value:\n{names}\n\n"
+        "exit: 0 nothing differs, 1 something differs, 2 usage, 3 nothing could be tried",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -107,7 +108,7 @@ def exit_code(checks: list[Check]) -> int:
 
 
 class Run:
-    """``checks``: of the slices that are over. What is saved has all others as well, at any time: a run may be killed."""
+    """``checks``: of the slices that are over. What is saved has all others, too, at any time: a run may be killed."""
 
     def __init__(
         self, directory: Path, pythons: Pythons, found: Machine, asked: argparse.Namespace, began_s: float

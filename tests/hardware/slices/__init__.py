@@ -1,8 +1,8 @@
 """The slices: one module each, with ``CHECKS`` (names that may agree or differ) and ``run(context)``.
 
 A new one: the module, a row in SLICES, and one fault for each check in tests/system/hardware/faults/NAME.py. It yields
-a check as soon as it is known, ends before ``context.left_s()`` is 0, raises NotTriedError where it cannot go on, puts no load
-on a GPU that somebody uses (loads.in_use), and saves raw answers with ``context.record``.
+a check as soon as it is known, ends before ``context.left_s()`` is 0, raises NotTriedError where it cannot go on, puts
+no load on a GPU that somebody uses (loads.in_use), and saves raw answers with ``context.record``.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Slice:
 
 # By the name of the module. In order of value: what was never proven on a GPU comes first.
 SLICES: dict[str, Slice] = {
-    "stacks": Slice("mltop stacks beside jobs that train and jobs that hang on a GPU", ("gpu", "torch"), 165, 60),
+    "stacks": Slice("mltop stacks beside jobs that train and jobs that hang on a GPU", ("gpu", "torch"), 190, 60),
     "screen": Slice("the screen in a terminal beside a training job", ("gpu", "torch", "mltop", "pyte"), 40, 30),
     "dtypes": Slice("each data type: whether this GPU can, and its rates", ("gpu", "torch"), 125, 60),
-    "bits": Slice("mltop's bit checker for five minutes", ("gpu", "torch"), 370, 45),
+    "bits": Slice("mltop's bit checker for five minutes", ("gpu", "torch"), 370, 35),
     "cost": Slice("NVML calls and their times, the agent's CPU and memory, what a GEMM loses by it", ("gpu",), 420, 60),
     "records": Slice(
         "NCCL's and torch's logs, RAS and dumps of a collective that times out", ("gpu", "torch"), 120, 45

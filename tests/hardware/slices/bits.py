@@ -18,7 +18,7 @@ from tests.hardware.probing import Answer, Event, matmul_options, probe
 from tests.hardware.watching import Watch, Watched
 
 LOAD_S = 300.0
-START_S = 40.0  # of a probe's process: torch from a slow disk
+START_S = 25.0  # of a probe's process: torch from a slow disk
 LEAST_S = 5.0
 TWICE_S = 150.0  # with less time there is no second process
 SHORT_S = {"warm": 0.5, "scan": 0.5, "burst": 0.5, "sustained": 0.5}

@@ -1,4 +1,4 @@
-"""The slice `screen` of `bash tests/gpu` over fakes: the real screen in a real terminal, beside a job of the fake torch."""
+"""The slice `screen` of `bash tests/gpu` over fakes: the real screen in a real terminal, a job of the fake torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.system.hardware.faults.screen import FAULTS
 from tests.system.hardware.hardware_lies import differing, put_in_record
 from tests.system.hardware.hardware_runs import Done, run
 
-# An mltop that shows nothing, and ends as a crash does. The last words are for who asks whether it is one.
+# An mltop that shows nothing, and ends as a crash does.
 BROKEN = "print('\\x1b[?1049h\\x1b[?25l', end='', flush=True)\nraise SystemExit(70)\n"
 
 

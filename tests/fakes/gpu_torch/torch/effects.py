@@ -199,7 +199,7 @@ def _watch() -> None:
 
 
 def hold() -> None:
-    """This process uses the GPU from now on: it is in the GPU's list, and in the machine's /proc where that is made up."""
+    """This process uses the GPU from now on: NVML lists it, and the machine's /proc where that is made up."""
     global _held
     if _held:
         return

@@ -6,7 +6,7 @@ FAULTS: dict[str, Fault] = {
     "starts": fault("found", "started_s", "null"),
     "model": fault("found", "name", '"NVIDIA A100-SXM4-80GB"'),
     "rank": fault("found", "pid", "1"),
-    "state": fault("found", "state", '"hung 12s"'),
+    "state": fault("found", "state", '"stalled 12s"'),
     "quits": fault("found", "code", "70"),
     "restores the terminal": fault("found", "left", '["mode 1049 on"]'),
 }
