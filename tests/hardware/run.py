@@ -40,10 +40,13 @@ def main(words: Sequence[str]) -> int:
     except OSError as error:
         print(f"tests.gpu: -o {asked.o}: {error.strerror}", file=sys.stderr)
         return USAGE
-    pythons = machine.find_pythons(directory)
-    run = Run(directory, pythons, machine.describe(pythons), asked, began_s)
-    print(run.header(), flush=True)
     signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        pythons = machine.find_pythons(directory)
+        run = Run(directory, pythons, machine.describe(pythons), asked, began_s)
+        print(run.header(), flush=True)
+    except KeyboardInterrupt:
+        return INTERRUPTED
     try:
         run.all()
         interrupted = False

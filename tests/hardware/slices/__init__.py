@@ -41,10 +41,10 @@ class Slice:
 # By the name of the module. In order of value: what was never proven on a GPU comes first.
 SLICES: dict[str, Slice] = {
     "stacks": Slice("mltop stacks beside jobs that train and jobs that hang on a GPU", ("gpu", "torch"), 190, 60),
-    "screen": Slice("the screen in a terminal beside a training job", ("gpu", "torch", "mltop", "pyte"), 40, 30),
+    "screen": Slice("the screen in a terminal beside a training job", ("gpu", "torch", "mltop", "pyte"), 35, 30),
     "dtypes": Slice("each data type: whether this GPU can, and its rates", ("gpu", "torch"), 125, 60),
     "bits": Slice("mltop's bit checker for five minutes", ("gpu", "torch"), 370, 35),
-    "cost": Slice("NVML calls and their times, the agent's CPU and memory, what a GEMM loses by it", ("gpu",), 420, 60),
+    "cost": Slice("NVML calls and their times, the agent's CPU and memory, what a GEMM loses by it", ("gpu",), 420, 50),
     "records": Slice(
         "NCCL's and torch's logs, RAS and dumps of a collective that times out", ("gpu", "torch"), 120, 45
     ),

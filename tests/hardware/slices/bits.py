@@ -68,7 +68,7 @@ def run(context: Context) -> Iterator[Check]:
     twice = context.left_s() > TWICE_S
     seconds = min(LOAD_S, context.left_s() - (2 if twice else 1) * START_S)
     if seconds < LEAST_S:
-        raise NotTriedError("there is no time for it: --minutes 2, or more")
+        raise NotTriedError("there is no time for it: --minutes 1, or more")
     yield from checks_of(measured(context, seconds, twice))
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # pyte and rich are not in every Python that lists the slices
     from tests.terminal import Terminal
 
 START_S = 60.0  # on a busy machine; how long it took is told
-SEEN_S = 12.0  # of graphs and rates
+SEEN_S = 8.0  # of graphs and rates
 PANE_S = 1.5
 LOOK_S = 0.02
 END_S = 15.0
