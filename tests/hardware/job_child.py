@@ -2,9 +2,9 @@
 
 RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are in the environment, as under torchrun. Cases: healthy (steps until it
 is ended), kernel, stream and item (a kernel that does not end, and a wait for the device, for its stream, for a value),
-alone (the same behind an all-reduce of one rank), dataloader (a worker that never answers), collective and gloo (the
-last rank never enters the all-reduce). BACKEND: nccl, gloo or "" for a rank alone. It is ended after SECONDS, whatever
-it does.
+alone (an all-reduce of one rank behind such a kernel), dataloader (a worker that never answers), collective and gloo
+(the last rank never enters the all-reduce). BACKEND: nccl, gloo or "" for a rank alone. It is ended after SECONDS,
+whatever it does.
 
 JOB_TIMEOUT_S: of the collective that is never entered (default: an hour). A rank whose all-reduce fails leaves its
 flight recorder's dump, which only NCCL's watchdog writes by itself.
@@ -142,6 +142,8 @@ def train(torch, job, rows):
     wait = {"stream": work.wait_for_stream, "item": work.take_value}.get(job.case, work.wait)
     for step in rows:
         work.queue()
+        if job.case in SPINNING and step == HANG_STEP:
+            spin_on_gpu(torch, job)
         if job.backend:
             if step == HANG_STEP and job.world_size > 1 and job.rank == job.world_size - 1:
                 never_enters(job)
@@ -149,8 +151,6 @@ def train(torch, job, rows):
                 limit(torch)
                 job.ready()
             all_reduce(torch, job, gradients)
-        if job.case in SPINNING and step == HANG_STEP:
-            spin_on_gpu(torch, job)
         wait()
         job.step()
         if job.case == "healthy" and step == HANG_STEP:
