@@ -206,7 +206,7 @@ def hold() -> None:
     _held = f"{os.getpid()}:{HELD_BYTES}:compute"
     if _IS_RANK:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    atexit.register(release)
+    atexit.register(_release)
     with _scenario() as lines:
         lines[_processes()] = ", ".join(filter(None, [lines.get(_processes()), _held]))
     proc = f"{os.environ.get('MLTOP_SYSROOT', '')}/proc/{os.getpid()}"
@@ -215,11 +215,16 @@ def hold() -> None:
         atexit.register(os.unlink, proc)
 
 
-def release() -> None:
-    """NVML lists it no more, as it does when a process has ended."""
+def leave() -> None:
+    """Nothing of this process shows any more, as when it has ended."""
+    _undo()
+    _release()
+
+
+def _release() -> None:
     if not _held.startswith(f"{os.getpid()}:"):
         return  # a fork of who holds it
-    atexit.unregister(release)
+    atexit.unregister(_release)
     with _scenario() as lines:
         left = ", ".join(one for one in lines.pop(_processes()).split(", ") if one != _held)
         lines.update({_processes(): left} if left else {})

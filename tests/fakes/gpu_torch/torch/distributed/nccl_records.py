@@ -75,7 +75,7 @@ def time_out(timeout_s: float) -> None:
     while not os.path.exists(f"{PREFIX}{SIZE - 1}") and time.monotonic() < until:
         time.sleep(LOOK_S)
     sys.stdout.flush()
-    effects.release()
+    effects.leave()
     os.abort()
 
 
