@@ -30,7 +30,7 @@ from tests.hardware.ours import Mltop
 from tests.hardware.report import line
 from tests.hardware.rows import ROWS
 from tests.hardware.rows.row import Row
-from tests.hardware.slices import bits, copies, dtypes, probes, records, stacks, throttling, values
+from tests.hardware.slices import bits, copies, dtypes, probes, records, screen, stacks, throttling, values
 
 FOLDERS = Path(__file__).parent / "fixtures/gpu"
 EXPLAINED = "explained.json"
@@ -121,7 +121,7 @@ REPLAYS: dict[str, Callable[[Path], Iterator[Check]]] = {
     "activity-*.json": activity_again,
     "cost.json": cost_again,
     "probes.json": probes_again,
-    **{f"{one.__name__.rpartition('.')[2]}.json": partial(of_measured, one) for one in (dtypes, copies, bits)},
+    **{f"{one.__name__.rpartition('.')[2]}.json": partial(of_measured, one) for one in (dtypes, copies, bits, screen)},
 }
 
 

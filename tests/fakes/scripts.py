@@ -16,10 +16,10 @@ def shell_script(path: Path, *lines: str, **values: object) -> Path:
     return _executable(path, f"#!/bin/sh\n{text}\n")
 
 
-def python_script(path: Path, code: str, options: str = "") -> Path:
+def python_script(path: Path, code: str, options: str = "", python: Path | str = sys.executable) -> Path:
     """An executable of this Python. A shell looks for it: a "#!" line ends a path at its first space."""
-    python = shlex.quote(sys.executable)
-    return _executable(path, f"#!/bin/sh\n'''exec' {python} {options} \"$0\" \"$@\"\n' '''\n{code}")
+    word = shlex.quote(str(python))
+    return _executable(path, f"#!/bin/sh\n'''exec' {word} {options} \"$0\" \"$@\"\n' '''\n{code}")
 
 
 def _executable(path: Path, text: str) -> Path:

@@ -27,10 +27,18 @@ def _made_up_uuid(found: re.Match[str]) -> str:
 
 @dataclass(frozen=True)
 class Pythons:
-    """``mltop``: with pynvml and psutil, as far as there is one. ``torch``: with torch, "" when there is none."""
+    """``mltop``: the one that the tested mltop runs in; without one, a Python with pynvml and psutil, as far as there
+    is one. ``torch``: a Python with torch, "" when there is none.
+
+    ``program``: mltop as a user starts it, "" when there is none (``no_program``: why). ``package``: the folder of
+    its package; without a program the checkout's.
+    """
 
     mltop: str
     torch: str
+    program: str = ""
+    package: str = ""
+    no_program: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,10 @@
 """One rank of a small training job, in any Python with torch: `job_child.py CASE BACKEND DEVICE DIRECTORY SECONDS`.
 
-RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT stand in the environment, as under torchrun. Cases: healthy (steps until
-it is ended), kernel (a kernel that does not end), dataloader (a worker that never answers), collective (the last rank
-never enters the all-reduce). BACKEND: nccl, gloo or "" for a rank alone. It is ended after SECONDS, whatever it does.
+RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are in the environment, as under torchrun. Cases: healthy (steps until it
+is ended), kernel, stream and item (a kernel that does not end, and a wait for the device, for its stream, for a value),
+alone (an all-reduce of one rank behind such a kernel), dataloader (a worker that never answers), collective and gloo
+(the last rank never enters the all-reduce). BACKEND: nccl, gloo or "" for a rank alone. It is ended after SECONDS,
+whatever it does.
 
 JOB_TIMEOUT_S: of the collective that is never entered (default: an hour). A rank whose all-reduce fails leaves its
 flight recorder's dump, which only NCCL's watchdog writes by itself.
@@ -20,6 +22,7 @@ import sys
 import time
 
 HANG_STEP = 3
+SPINNING = ("kernel", "stream", "item", "alone")  # behind a kernel that does not end
 SIDE = 2048
 GEMMS = 10  # a step: a millisecond or so
 KERNEL_CYCLES = 10**9  # half a second each: screens' GPUs end kernels that run for several
@@ -126,22 +129,29 @@ class Work:
         if self.on_gpu:
             self.torch.cuda.synchronize()
 
+    def wait_for_stream(self):
+        self.torch.cuda.current_stream().synchronize()
+
+    def take_value(self):
+        return self.c.view(-1)[:1].item()
+
 
 def train(torch, job, rows):
     work = Work(torch, job)
     gradients = torch.empty(1024, device=job.device, dtype=torch.float32) if job.backend else None
+    wait = {"stream": work.wait_for_stream, "item": work.take_value}.get(job.case, work.wait)
     for step in rows:
         work.queue()
+        if job.case in SPINNING and step == HANG_STEP:
+            spin_on_gpu(torch, job)
         if job.backend:
-            if step == HANG_STEP and job.rank == job.world_size - 1:
+            if step == HANG_STEP and job.world_size > 1 and job.rank == job.world_size - 1:
                 never_enters(job)
             if step == HANG_STEP:
                 limit(torch)
                 job.ready()
             all_reduce(torch, job, gradients)
-        if job.case == "kernel" and step == HANG_STEP:
-            spin_on_gpu(torch, job)
-        work.wait()
+        wait()
         job.step()
         if job.case == "healthy" and step == HANG_STEP:
             job.ready()

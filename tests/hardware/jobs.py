@@ -19,7 +19,7 @@ from tests.hardware.checks import NotTriedError
 from tests.hardware.context import Context
 from tests.ports import free_port
 
-Case = Literal["healthy", "kernel", "dataloader", "collective"]
+Case = Literal["healthy", "kernel", "stream", "item", "alone", "dataloader", "collective", "gloo"]
 Backend = Literal["nccl", "gloo", ""]
 Device = Literal["cuda", "cpu"]
 READY_S = 180.0  # torch from a slow disk, NCCL's first communicator

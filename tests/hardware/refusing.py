@@ -58,15 +58,13 @@ def _is_listed(pid: int) -> bool:
 
 def _ask_command(context: Context, uuid: str, found: Refused) -> None:
     words = ("probe", "matmul", "--via", "local", "--gpus", uuid, "--torch-python", context.pythons.torch, "--json")
-    try:
-        path = program.python()
-    except NotTriedError as reason:
-        found.no_command = str(reason)
-        return
     timeout_s = min(COMMAND_S, max(1.0, context.left_s()))
     with tempfile.TemporaryDirectory() as state:
         try:
-            done = program.start(path, *words, timeout_s=timeout_s, MLTOP_STATE_DIR=state)
+            done = program.start(context, *words, timeout_s=timeout_s, MLTOP_STATE_DIR=state)
+        except NotTriedError as reason:
+            found.no_command = str(reason)
+            return
         except subprocess.TimeoutExpired:
             found.code, found.said = -1, f"it did not end within {COMMAND_S:g} s"
             return

@@ -11,13 +11,33 @@ from tests.hardware.checks import Check, Outcome
 from tests.hardware.context import Machine, Pythons
 
 
-def header(machine: Machine, pythons: Pythons) -> str:
-    versions = [f"{name} {value or 'unknown'}" for name, value in machine.versions.items() if name != "host"]
-    gpus = Counter(str(gpu["name"] or "a GPU without a name") for gpu in machine.gpus)
-    told = [f"{count} x {name}" for name, count in gpus.items()] or ["no GPU"]
-    gaps = [f"{what}: {why}" for what, why in machine.gaps.items()]
-    pythons_said = f"mltop in {pythons.mltop}, torch in {pythons.torch or 'no Python'}"
-    return "\n".join(clean(line, 2000) for line in (", ".join(told), ", ".join(versions), pythons_said, *gaps))
+def header(machine: Machine, pythons: Pythons, checks: list[Check]) -> str:
+    """What was tested with what, and of ``checks`` which slices were not tried at all, and why."""
+    versions = {name: value or "unknown" for name, value in machine.versions.items()}
+    counted = Counter(str(gpu["name"] or "a GPU without a name") for gpu in machine.gpus)
+    told = [", ".join(f"{count} x {name}" for name, count in counted.items()) or "no GPU"]
+    at = f"in Python {versions.pop('python', 'unknown')} {pythons.mltop}, its package in {pythons.package}"
+    told.append(f"mltop {versions.pop('mltop', 'unknown')}: {pythons.program or 'no program'}, {at}")
+    torch = [versions.pop(name, "unknown") for name in ("torch", "cuda", "torch_python")]
+    of_torch = (
+        f"torch {torch[0]}, CUDA {torch[1]}, in Python {torch[2]} {pythons.torch}" if pythons.torch else "no torch"
+    )
+    told.append(of_torch)
+    told.append(", ".join(f"{name} {value}" for name, value in versions.items() if name != "host"))
+    skipped = _skipped(checks)
+    told += [f"{what}: {why}" for what, why in machine.gaps.items() if why not in skipped]
+    told += [f"skipped: {', '.join(names)}: {why}" for why, names in skipped.items()]
+    return "\n".join(clean(line, 2000) for line in told)
+
+
+def _skipped(checks: list[Check]) -> dict[str, list[str]]:
+    """Slices of which nothing was tried, by the reason."""
+    tried = {check.slice for check in checks if check.outcome != "not tried"}
+    found: dict[str, list[str]] = {}
+    for check in checks:
+        if check.slice not in tried and check.slice not in found.setdefault(check.why, []):
+            found[check.why].append(check.slice)
+    return found
 
 
 def of_slice(name: str, checks: list[Check], seconds: float) -> str:

@@ -18,7 +18,7 @@ from tests.hardware.probing import Answer, Event, matmul_options, probe
 from tests.hardware.watching import Watch, Watched
 
 LOAD_S = 300.0
-START_S = 40.0  # of a probe's process: torch from a slow disk
+START_S = 25.0  # of a probe's process: torch from a slow disk
 LEAST_S = 5.0
 TWICE_S = 150.0  # with less time there is no second process
 SHORT_S = {"warm": 0.5, "scan": 0.5, "burst": 0.5, "sustained": 0.5}
@@ -68,7 +68,7 @@ def run(context: Context) -> Iterator[Check]:
     twice = context.left_s() > TWICE_S
     seconds = min(LOAD_S, context.left_s() - (2 if twice else 1) * START_S)
     if seconds < LEAST_S:
-        raise NotTriedError("there is no time for it: --minutes 2, or more")
+        raise NotTriedError("there is no time for it: --minutes 1, or more")
     yield from checks_of(measured(context, seconds, twice))
 
 

@@ -16,7 +16,7 @@ from tests.hardware.loads import free_gpu
 from tests.hardware.plain import Plain, plain
 from tests.hardware.probing import Answer, library_of, matmul_options, probe
 
-DTYPES = ("bf16", "fp16", "tf32", "fp32", "fp8")
+DTYPES = ("fp8", "fp16", "tf32", "bf16", "fp32")  # in order of value, for short runs
 OTHERS = {
     "fp64": "mltop probes no fp64: training does not use it",
     "int8": "mltop probes no int8",
@@ -31,6 +31,7 @@ TENSOR_CORES = 1.3
 BURST_SAME, SUSTAINED_SAME = 0.05, 0.05
 WARM_S, RATES_S = 1.0, 3.0
 LIMIT_S = 240.0
+PROBE_S, PLAIN_S = 20.0, 8.0  # of one data type: torch's import and all stages; a warm-up and both rates
 CHECKS: tuple[str, ...] = tuple(f"{dtype}{what}" for dtype in DTYPES for what in ("", " (burst)", " (sustained)"))
 
 
@@ -55,15 +56,17 @@ def measured(context: Context) -> Measured:
     gpu = free_gpu(context)
     found = Measured(gpu["index"], gpu["uuid"])
     for dtype in DTYPES:
+        if found.answers and context.left_s() < PROBE_S + PLAIN_S * (1 + len(found.answers)):
+            break  # what mltop has measured is worth nothing without plain torch beside it
         found.answers[dtype] = probe(context, "matmul", [found.uuid], matmul_options(dtype))
         if found.answers[dtype].began("device") is None:  # what a GPU cannot do is told later
             found.answers[dtype].check_begun()
         free_gpu(context, found.uuid)  # until what ended has left the driver's lists
     shapes = {
         dtype: [found.result(dtype).get("shape") or USUAL, found.result(dtype).get("sustained_shape") or STEADY]
-        for dtype in DTYPES
+        for dtype in found.answers
     }
-    libraries = {dtype: library_of(found.result(dtype)) for dtype in DTYPES}
+    libraries = {dtype: library_of(found.result(dtype)) for dtype in found.answers}
     order = {"task": "rates", "shapes": shapes, "libraries": libraries, "warm_s": WARM_S, "rates_s": RATES_S}
     found.plain = plain(context, "plain_gemm.py", order, [found.uuid], LIMIT_S)
     context.record_json("dtypes.json", asdict(found))
@@ -72,8 +75,12 @@ def measured(context: Context) -> Measured:
 
 def checks_of(found: Measured) -> Iterator[Check]:
     for dtype in DTYPES:
-        yield _tried(found, dtype)
-        yield from _rates(found, dtype)
+        if dtype in found.answers:
+            yield _tried(found, dtype)
+            yield from _rates(found, dtype)
+        else:
+            names = (f"{dtype}{what}" for what in ("", " (burst)", " (sustained)"))
+            yield from (not_tried(name, "there was no time for it: more --minutes", gpu=found.index) for name in names)
     for dtype, why in OTHERS.items():
         yield not_tried(dtype, why, gpu=found.index)
 

@@ -1,8 +1,8 @@
-"""`mltop stacks` beside training jobs on a GPU: one that trains, and three that are stuck where this slice knows.
+"""`mltop stacks` beside jobs on a GPU: one that trains, and some that hang where this slice knows.
 
-What is seen of them from outside (power, activity, CPU time, switches) must lie on the side of mltop's thresholds that
-they are of (signals.py). Stuck in NCCL: two ranks on two GPUs, or on one, which NCCL allows to ranks that say they are
-on different hosts (NCCL_HOSTID); where it does not, gloo with tensors on the GPU.
+What is seen of them from outside (power, activity, CPU time, switches) must be on the side of mltop's thresholds that
+they are of (signals.py). A hang in NCCL: two ranks on two GPUs, or on one, which NCCL allows to ranks that say they are
+on different hosts (NCCL_HOSTID).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mltop.probes.model import Frame
 from tests.hardware import program, signals
 from tests.hardware.checks import Check, NotTriedError, Told, compare, not_tried, within
 from tests.hardware.context import Context
-from tests.hardware.jobs import TWO_HOSTS, Backend, Case, Job, longest_gap_s
+from tests.hardware.jobs import READY_S, TWO_HOSTS, Backend, Case, Job, longest_gap_s
 from tests.hardware.loads import Load, free_gpus
 from tests.hardware.ours import Mltop
 from tests.hardware.signals import Signals, State, Watcher, no_others
@@ -28,17 +28,42 @@ GOES_ON_S = 10.0
 NCCL_READY_S = 90.0
 # README: "stops each process for a few milliseconds"; with --native the stack below Python is unwound meanwhile.
 PAUSE_S, NATIVE_PAUSE_S = 0.010, 0.050
-STUCK: tuple[Case, ...] = ("dataloader", "collective", "kernel")  # the last two keep the GPU busy, one after the other
 NATIVE = "healthy (--native)"  # a look of its own at the same job
 HEALTHY = ("kind", "pause", "goes on", "pause (--native)", "goes on (--native)", "native frames")
-OF_STUCK: dict[Case, tuple[str, ...]] = {
-    "kernel": ("kind", "culprits", "waits in"),
-    "dataloader": ("kind", "place"),
-    "collective": ("kind", "culprits", "place", "waits in"),
+
+
+@dataclass(frozen=True)
+class Hang:
+    """What is known of a job that hangs. ``kinds``: of verdicts that are right. ``place``: the function in which the
+    culprit is, without one the rank or its worker. ``waits_in``: in mltop's words; "" where no rank waits for another.
+    """
+
+    backend: Backend
+    ranks: int
+    place: str
+    waits_in: str = ""
+    kinds: tuple[str, ...] = ("hang",)
+    watched: bool = False
+
+    @property
+    def checks(self) -> tuple[str, ...]:
+        return ("kind", "culprits", "place", *(("waits in",) if self.waits_in else ()))
+
+
+# A rank alone accuses nobody, and nobody waits for its data loader: that may be unclear, but it does not move.
+SYNCHRONIZE = "cuda.synchronize"
+HANGS: dict[Case, Hang] = {
+    "dataloader": Hang("", 1, "read_blocked", kinds=("hang", "suspect", "unclear"), watched=True),
+    "collective": Hang("nccl", 2, "never_enters", SYNCHRONIZE, watched=True),  # it keeps the GPU busy, as the next
+    "kernel": Hang("", 1, "synchronize", SYNCHRONIZE, watched=True),
+    "stream": Hang("", 1, "synchronize", SYNCHRONIZE),
+    "item": Hang("", 1, "take_value", SYNCHRONIZE),
+    "alone": Hang("nccl", 1, "synchronize", SYNCHRONIZE),
+    "gloo": Hang("gloo", 2, "never_enters", "all_reduce"),
 }
 CHECKS: tuple[str, ...] = (
     *(f"healthy: {name}" for name in HEALTHY),
-    *(f"{case}: {name}" for case, names in OF_STUCK.items() for name in names),
+    *(f"{case}: {name}" for case, hang in HANGS.items() for name in hang.checks),
     *signals.CHECKS,
 )
 
@@ -70,10 +95,9 @@ class Look:
 
 @dataclass
 class Found:
-    """``why``: of a state that could not be had, or of NCCL. ``looks``: by state; "healthy (--native)" is one, too."""
+    """``why``: of a state that could not be had. ``looks``: by state; "healthy (--native)" is one, too."""
 
     index: int
-    backend: Backend = "nccl"
     known: dict[str, Signals] = field(default_factory=dict)
     looks: dict[str, Look] = field(default_factory=dict)
     why: dict[str, str] = field(default_factory=dict)
@@ -85,11 +109,11 @@ class Found:
     def of(cls, data: dict[str, Any]) -> Found:
         known = {state: Signals.of(one) for state, one in data["known"].items()}
         looks = {state: Look(**one) for state, one in data["looks"].items()}
-        return cls(data["index"], data["backend"], known, looks, data["why"])
+        return cls(data["index"], known, looks, data["why"])
 
     @property
     def spinning(self) -> State:
-        return "collective" if self.backend == "nccl" and "collective" in self.known else "kernel"
+        return "collective" if "collective" in self.known else "kernel"
 
 
 def run(context: Context) -> Iterator[Check]:
@@ -101,8 +125,10 @@ def run(context: Context) -> Iterator[Check]:
         try:
             stage.healthy()
             yield from healthy_checks(found)
-            stage.stuck()
-            yield from stuck_checks(found)
+            context.record_json("stacks.json", found.to_json())
+            stage.hangs()
+            yield from hang_checks(found)
+            context.record_json("stacks.json", found.to_json())
             stage.measure_load("idle")
             stage.measure_load("gemm")
             yield from signals.checks_of(found.known, found.spinning, found.index)
@@ -145,20 +171,22 @@ class Stage:
         usual_s = longest_gap_s(steps, said.began_s - long_s, said.began_s)
         return Look(of_job(said.data, job), longest_gap_s(steps, said.began_s, said.ended_s), usual_s, goes_on)
 
-    def stuck(self) -> None:
-        """All of them at once before one dump; their signals one by one, as each of them is the newest."""
+    def hangs(self) -> None:
+        """All of them at once before one dump; signals one by one, while the job is the newest."""
         jobs: dict[str, Job] = {}
         with ExitStack() as stack:
-            for case in STUCK:
+            for case, hang in HANGS.items():
                 try:
-                    jobs[case] = stack.enter_context(self.collective() if case == "collective" else self.alone(case))
-                    self.found.known[case] = self.watcher.watch(jobs[case].pids, self.pace.settle_s, self.pace.window_s)
+                    jobs[case] = stack.enter_context(self.job(case, hang))
+                    if hang.watched:
+                        signals = self.watcher.watch(jobs[case].pids, self.pace.settle_s, self.pace.window_s)
+                        self.found.known[case] = signals
                 except NotTriedError as error:
                     self.found.why[case] = str(error)
             if jobs:
-                self.dump_stuck(jobs)
+                self.dump_hangs(jobs)
 
-    def dump_stuck(self, jobs: dict[str, Job]) -> None:
+    def dump_hangs(self, jobs: dict[str, Job]) -> None:
         rounds = () if self.pace.rounds is None else ("--samples", str(self.pace.rounds))
         try:
             said = self.dump(*rounds)
@@ -172,24 +200,19 @@ class Stage:
             except NotTriedError as error:
                 self.found.why[case] = str(error)
 
-    def alone(self, case: Case) -> Job:
-        return Job(self.context, case, [self.uuid])
-
-    def collective(self) -> Job:
-        """By NCCL where it allows it: then it has been started already, and `with` starts nothing anew."""
-        two = [gpu["uuid"] for gpu in self.free[:2]] if len(self.free) > 1 else [self.uuid, self.uuid]
-        settings = {} if len(self.free) > 1 else TWO_HOSTS
-        job = Job(self.context, "collective", two, "nccl", settings, ready_s=NCCL_READY_S)
-        try:
-            return job.start()
-        except NotTriedError as error:
-            self.found.backend, self.found.why["nccl"] = "gloo", str(error)
-        return Job(self.context, "collective", [self.uuid, self.uuid], "gloo")
+    def job(self, case: Case, hang: Hang) -> Job:
+        """NCCL's two ranks on two GPUs, where there are two: gloo's need not be."""
+        two = hang.backend == "nccl" and hang.ranks == 2
+        if two and len(self.free) > 1:
+            return Job(self.context, case, [gpu["uuid"] for gpu in self.free[:2]], "nccl", ready_s=NCCL_READY_S)
+        settings = TWO_HOSTS if two else {}
+        ready_s = NCCL_READY_S if hang.backend == "nccl" else READY_S
+        return Job(self.context, case, [self.uuid] * hang.ranks, hang.backend, settings, ready_s=ready_s)
 
     def dump(self, *words: str) -> program.Said:
-        """NotTriedError also where no Python has what `mltop stacks` needs: signals need none of it."""
-        path, timeout_s = program.python(), min(DUMP_S, self.context.left_s())
-        return program.say_json(path, "stacks", "--via", "local", "--json", *words, timeout_s=timeout_s)
+        """NotTriedError also where no mltop can be started: signals need none."""
+        words = ("stacks", "--via", "local", "--json", *words)
+        return program.say_json(self.context, *words, timeout_s=min(DUMP_S, self.context.left_s()))
 
     def measure_load(self, kind: State) -> None:
         try:
@@ -221,7 +244,7 @@ def is_refused(digest: dict[str, Any]) -> bool:
 
 def checks_of(found: Found) -> Iterator[Check]:
     yield from healthy_checks(found)
-    yield from stuck_checks(found)
+    yield from hang_checks(found)
     yield from signals.checks_of(found.known, found.spinning, found.index)
 
 
@@ -254,61 +277,49 @@ def pause(found: Found, name: str, look: Look, most_s: float) -> Check:
     return within(name, added_ms, 0, 1000 * most_s, why, "ms", gpu=found.index, source=source)
 
 
-def stuck_checks(found: Found) -> Iterator[Check]:
-    for case, of_case in (("kernel", _kernel), ("dataloader", _dataloader), ("collective", _collective)):
+def hang_checks(found: Found) -> Iterator[Check]:
+    for case, hang in HANGS.items():
         look = found.looks.get(case)
         if look is None:
-            yield from _not_had(found, case, OF_STUCK[case])  # type: ignore[index]
+            yield from _not_had(found, case, hang.checks)
         else:
-            yield from of_case(found, look.job)
+            yield from _of_hang(found, case, hang, look.job)
 
 
-def _kernel(found: Found, job: dict[str, Any]) -> Iterator[Check]:
-    """A rank alone: there is nobody to accuse."""
-    yield _truth(found, "kernel: kind", job["verdict"]["kind"], "hang")
-    yield _truth(found, "kernel: culprits", _culprits(job), [])
-    yield _truth(found, "kernel: waits in", _waits_in(job), "cuda.synchronize")
-
-
-def _dataloader(found: Found, job: dict[str, Any]) -> Iterator[Check]:
-    kind, possible = job["verdict"]["kind"], ("hang", "suspect", "unclear")
-    why = "nobody waits for a rank alone: that may be unclear, but it does not move"
+def _of_hang(found: Found, case: Case, hang: Hang, job: dict[str, Any]) -> Iterator[Check]:
+    verdict = job["verdict"]
+    kind = "agrees" if verdict["kind"] in hang.kinds else "differs"
     details = {"gpu": found.index, "source": "truth"}
-    outcome: Any = "agrees" if kind in possible else "differs"
-    yield Check("dataloader: kind", outcome, kind, " or ".join(possible), why, "", details)
-    worker = next((one for one in job["digests"] if one["child_of"] is not None), {})
-    frames = [one["function"] for one in worker.get("frames", [])]
-    yield _truth(found, "dataloader: place", frames[0] if frames else None, "read_blocked")
+    yield Check(f"{case}: kind", kind, verdict["kind"], " or ".join(hang.kinds), _says(verdict), "", details)
+    culprits = [one["rank"] for one in verdict["culprits"]]
+    yield _truth(found, f"{case}: culprits", culprits, [1] if hang.ranks == 2 else [])
+    yield _truth(found, f"{case}: place", _place(hang, job), hang.place)
+    if hang.waits_in:
+        waiting = [str(one["where"]).partition(",")[0] for one in verdict["waiting"]]
+        yield _truth(found, f"{case}: waits in", waiting[0] if waiting else None, hang.waits_in)
 
 
-def _collective(found: Found, job: dict[str, Any]) -> Iterator[Check]:
-    culprits = job["verdict"]["culprits"]
-    place = culprits[0]["where"].partition(" ")[0] if culprits else None
-    waits = "cuda.synchronize" if found.backend == "nccl" else "all_reduce"
-    yield _truth(found, "collective: kind", job["verdict"]["kind"], "hang")
-    yield _truth(found, "collective: culprits", _culprits(job), [1])
-    yield _truth(found, "collective: place", place, "never_enters")
-    yield _truth(found, "collective: waits in", _waits_in(job), waits)
+def _says(verdict: dict[str, Any]) -> str:
+    return "; ".join([f"confidence {verdict['confidence']}", *verdict["evidence"]])
+
+
+def _place(hang: Hang, job: dict[str, Any]) -> str | None:
+    """The function: of who is accused as the verdict has it; of a rank alone, or its worker, the leaf of its stack."""
+    if hang.ranks == 2:
+        culprits = job["verdict"]["culprits"]
+        return culprits[0]["where"].partition(" ")[0] if culprits else None
+    workers = [one for one in job["digests"] if one["child_of"] is not None]
+    frames = (workers or job["digests"])[0]["frames"] if job["digests"] else []
+    return str(frames[0]["function"]).rpartition(".")[2] if frames else None
 
 
 def _truth(found: Found, name: str, ours: Any, truth: Any) -> Check:
-    case = name.partition(":")[0]
-    how = {"backend": found.backend, "nccl": found.why.get("nccl", "allowed")} if case == "collective" else {}
-    return compare(name, ours, Told(truth), gpu=found.index, source="truth", **how)
+    return compare(name, ours, Told(truth), gpu=found.index, source="truth")
 
 
 def _not_had(found: Found, case: str, names: tuple[str, ...]) -> Iterator[Check]:
     why = found.why.get(case, "it was not come to")
     yield from (not_tried(f"{case}: {name}", why, gpu=found.index) for name in names)
-
-
-def _culprits(job: dict[str, Any]) -> list[int | None]:
-    return [one["rank"] for one in job["verdict"]["culprits"]]
-
-
-def _waits_in(job: dict[str, Any]) -> str | None:
-    waiting = job["verdict"]["waiting"]
-    return str(waiting[0]["where"]).partition(",")[0] if waiting else None
 
 
 def _frames(job: dict[str, Any]) -> list[Frame]:

@@ -45,14 +45,20 @@ class Done:
         return found
 
 
-def run(machine: GpuMachine, *words: str, env: dict[str, str] | None = None, processes: bool = False) -> Done:
+def run(
+    machine: GpuMachine,
+    *words: str,
+    env: dict[str, str] | None = None,
+    processes: bool = False,
+    checkout: Path = ROOT,
+) -> Done:
     """In a new folder below the machine's. Whatever is run changes nothing on it.
 
     ``processes``: real ones, and none but its own, instead of the fake's.
     """
     directory = machine.directory / f"results-{len(list(machine.directory.glob('results-*')))}"
     done = subprocess.run(
-        [*(_alone() if processes else []), "bash", str(ROOT / "tests/gpu"), "-o", str(directory), *words],
+        [*(_alone() if processes else []), "bash", str(checkout / "tests/gpu"), "-o", str(directory), *words],
         env={**machine.env(), **({"MLTOP_SYSROOT": ""} if processes else {}), **(env or {})},
         cwd=machine.directory,
         capture_output=True,

@@ -119,7 +119,7 @@ def test_a_type_that_the_gpu_has_not_is_agreed_on() -> None:
     found = made.dtypes_measured()
     why = "NVIDIA A100 has compute capability 8.0: FP8 tensor cores came with 8.9 (Ada and Hopper)"
     found.answers["fp8"] = Answer("matmul", 0.0, [Event(5.0, "failed", device=made.UUID, why=why)])
-    found.plain.said[4] = {"event": "rates", "dtype": "fp8", "why": "RuntimeError: compute capability >= 8.9"}
+    found.plain.said[0] = {"event": "rates", "dtype": "fp8", "why": "RuntimeError: compute capability >= 8.9"}
     told = {one.name: one for one in dtypes.checks_of(found)}
     assert (told["fp8"].outcome, told["fp8"].ours) == ("agrees", "does not")
     assert why in told["fp8"].why and "compute capability >= 8.9" in told["fp8"].why
@@ -138,9 +138,20 @@ def test_what_torch_only_emulates_is_no_tensor_core(dtype: str, said: dict[str, 
     assert {one.name for one in dtypes.checks_of(found) if one.outcome == "differs"} == {dtype}
 
 
+def test_a_type_that_there_was_no_time_for_is_not_tried() -> None:
+    found = made.dtypes_measured()
+    del found.answers["fp32"]
+    found.plain.said.pop(4)
+    told = {one.name: (one.outcome, one.why) for one in dtypes.checks_of(found)}
+    assert {told[f"fp32{what}"] for what in ("", " (burst)", " (sustained)")} == {
+        ("not tried", "there was no time for it: more --minutes")
+    }
+    assert {told[name][0] for name in dtypes.CHECKS if not name.startswith("fp32")} == {"agrees"}
+
+
 def test_out_of_memory_says_nothing_about_a_gpu() -> None:
     found = made.dtypes_measured()
-    found.plain.said[3] = {"event": "rates", "dtype": "fp32", "why": "OutOfMemoryError: CUDA out of memory"}
+    found.plain.said[4] = {"event": "rates", "dtype": "fp32", "why": "OutOfMemoryError: CUDA out of memory"}
     told = {one.name: one.outcome for one in dtypes.checks_of(found)}
     assert {told["fp32"], told["fp32 (burst)"], told["fp32 (sustained)"]} == {"not tried"}
 
@@ -209,8 +220,8 @@ def test_bits_agree(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_time_no_bits_are_checked(context: Context) -> None:
-    with pytest.raises(NotTriedError, match="--minutes 2"):
-        list(bits.run(replace(context, deadline_s=time.monotonic() + 40)))
+    with pytest.raises(NotTriedError, match="--minutes 1"):
+        list(bits.run(replace(context, deadline_s=time.monotonic() + 29)))
 
 
 def test_with_little_time_no_second_process_checks_them() -> None:

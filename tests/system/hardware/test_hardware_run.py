@@ -6,17 +6,21 @@ import ast
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import venv
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.fakes.gpu_machine import GpuMachine
-from tests.fakes.scripts import shell_script
+from tests.fakes.gpu_machine import TORCH, GpuMachine
+from tests.fakes.scripts import python_script, shell_script
 from tests.hardware.slices import LIMIT_S, SLICES, module_of
 from tests.hardware.sources import smi
 from tests.system.hardware.hardware_runs import CHANGES, HARMLESS, ROOT, Done, nothing_was_changed, run
@@ -80,16 +84,91 @@ def test_the_module_does_the_same(tmp_path: Path) -> None:
     assert done.returncode == 0 and all(name in done.stdout for name in SLICES), done.stderr
 
 
-def test_it_needs_nothing_but_the_checkout_and_a_torch(tmp_path: Path) -> None:
-    """A Python into which nothing was ever installed; the fake torch is found by PYTHONPATH."""
-    bare = tmp_path / "bare"
-    venv.create(bare, with_pip=False)
-    done = run(GpuMachine(tmp_path / "machine"), "--only", "values", env={"MLTOP_GPU_PYTHON": str(bare / "bin/python")})
-    assert (done.code, done.names("differs")) == (0, set()), done.report
-    assert set(module_of("values").CHECKS) - done.names("agrees") == {"fabric.cluster_uuid"}, done.report
-    assert set(done.results["pythons"].values()) == {str(bare / "bin/python")}
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy without environments in it: what it finds beside it is what the test puts there."""
+    copy = tmp_path / "checkout"
+    for name in ("probes", "tui", ".dev", "tests/hardware", "tests/fixtures"):
+        shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in [ROOT / "tests/gpu", *(ROOT / "tests").glob("*.py")]:
+        shutil.copy(path, copy / "tests")
+    return copy
+
+
+def environment(folder: Path, *packages: Path) -> Path:
+    """A bare one in which these folders are on the path, as if installed. Its Python."""
+    venv.create(folder, with_pip=False)
+    (site,) = folder.glob("lib/python*/site-packages")
+    (site / "packages.pth").write_text("".join(f"{path}\n" for path in packages))
+    return folder / "bin/python"
+
+
+def alone(machine: GpuMachine, python: Path) -> dict[str, str]:
+    """No other Python's packages, nor programs, are near."""
+    found = {name: text for name, text in machine.env().items() if name not in ("VIRTUAL_ENV", "CONDA_PREFIX")}
+    return {**found, "PYTHONPATH": "", "PATH": f"{machine.smi.bin}:{python.parent}:/usr/bin:/bin"}
+
+
+def test_it_needs_nothing_but_the_checkout_and_a_torch(checkout: Path, tmp_path: Path) -> None:
+    """A Python into which nothing was ever installed but torch: what needs mltop's commands says how to have them."""
     (copy,) = (ROOT / "tests/hardware/wheels").glob("nvidia_ml_py-*.whl")
+    bare = environment(tmp_path / "bare", TORCH)
+    machine = GpuMachine(tmp_path / "machine")
+    env = {**alone(machine, bare), "MLTOP_GPU_PYTHON": str(bare)}
+    done = run(machine, "--only", "values", "screen", env=env, checkout=checkout)
+    assert (done.code, done.names("differs")) == (0, set()), done.report
+    untried = {*module_of("values").CHECKS, *module_of("screen").CHECKS} - done.names("agrees")
+    assert untried == {"fabric.cluster_uuid", *module_of("screen").CHECKS}, done.report
+    assert {done.results["pythons"][name] for name in ("mltop", "torch")} == {str(bare)}
     assert done.results["versions"]["pynvml"] == copy.name.split("-")[1]
+    skipped = re.search(
+        r"^skipped: screen: no mltop can be started here \(none is installed\): (.*)", done.report, re.M
+    )
+    assert skipped and skipped[1].startswith("MLTOP=/path/to/mltop bash tests/gpu")
+
+
+def test_mltop_and_torch_may_be_in_two_pythons(checkout: Path, tmp_path: Path) -> None:
+    """mltop with all its packages but torch in an environment of the checkout's, torch in another Python, on PATH.
+
+    mltop is that of its environment, not the checkout's.
+    """
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    for path in Path(sysconfig.get_path("purelib")).iterdir():
+        if not path.name.startswith(("torch", "mltop", "_mltop")) and path.suffix != ".pth":
+            (packages / path.name).symlink_to(path)
+    for name in ("probes", "tui"):
+        shutil.copytree(ROOT / name, packages / "mltop" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    python = environment(checkout / ".venv", packages)
+    program = python_script(python.with_name("mltop"), "from mltop.tui.cli import main\nmain()\n", python=python)
+    python.with_name("py-spy").symlink_to(Path(sysconfig.get_path("scripts")) / "py-spy")
+    torch = environment(tmp_path / "torch", TORCH, packages_with(tmp_path / "nvml", "pynvml.py"))
+    machine = GpuMachine(tmp_path / "machine", ranks=False)
+    short = ("--only", "stacks", "--minutes", "2.2")
+    done = run(machine, *short, env=alone(machine, torch), processes=True, checkout=checkout)
+    pythons = done.results["pythons"]
+    assert (pythons["program"], pythons["mltop"]) == (str(program), str(python)), done.report
+    assert pythons["torch"] in (str(torch), str(torch.with_name("python3")))
+    assert pythons["package"] == str(packages / "mltop")
+    assert f"{program}, in Python" in done.report.splitlines()[1]
+    tried = {"healthy: kind", "collective: culprits", "item: waits in"}
+    assert tried <= done.names("agrees"), done.report
+
+
+def packages_with(folder: Path, name: str) -> Path:
+    folder.mkdir()
+    (folder / name).symlink_to(Path(sysconfig.get_path("purelib")) / name)
+    return folder
+
+
+def test_an_mltop_that_cannot_be_started_is_named(checkout: Path, tmp_path: Path) -> None:
+    old = shell_script(tmp_path / "mltop", "exit 1")
+    machine = GpuMachine(tmp_path / "machine", ranks=False)
+    env = {**machine.env(), "MLTOP": str(old)}
+    done = run(machine, "--only", "screen", env=env, checkout=checkout)
+    assert done.code == 3
+    (line,) = [line for line in done.report.splitlines() if line.startswith("skipped: ")]
+    assert f"no mltop can be started here ({old}: it is no script of a Python environment)" in line
 
 
 def test_an_old_python_is_refused(tmp_path: Path) -> None:
@@ -101,11 +180,12 @@ def test_an_old_python_is_refused(tmp_path: Path) -> None:
 def test_a_slice_that_hangs_costs_no_other(tmp_path: Path) -> None:
     machine = GpuMachine(tmp_path)
     machine.smi.lie("does", "at once", "hang")
-    done = run(machine, "--minutes", "0.35")
+    done = run(machine, "--only", "values", "throttling", "--minutes", "0.75")
     why = {check["slice"]: check["why"] for check in done.results["checks"]}
-    assert done.code == 3 and set(why) == set(SLICES), done.report
+    assert done.code == 3 and set(why) == {"values", "throttling"}, done.report
     assert re.match(r"it took more than \d+ s", why["values"])
-    assert why["throttling"] == "the time given with --minutes is over"
+    assert re.match(r"it takes 5 s at least, \d s are left of --minutes 0.75", why["throttling"])
+    assert re.search(r"^skipped: throttling: it takes 5 s", done.report, re.MULTILINE)
     assert done.names("not tried") >= set(module_of("values").CHECKS)
 
 
@@ -137,24 +217,57 @@ def test_a_field_that_an_older_nvidia_smi_does_not_know_costs_only_itself(tmp_pa
     assert done.check("ecc.enabled")["outcome"] == "agrees"
 
 
-def test_ctrl_c_keeps_what_is_there(tmp_path: Path) -> None:
-    machine = GpuMachine(tmp_path)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_who_is_interrupted_keeps_what_is_there(number: signal.Signals, tmp_path: Path) -> None:
+    """By Ctrl-C, and by `timeout` or a scheduler."""
+    process, results = hanging(tmp_path)
+    process.send_signal(number)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in said, said
+    assert results()["interrupted"] and {check["slice"] for check in results()["checks"]} == {"values", "throttling"}
+    assert {check["why"] for check in results()["checks"]} == {"the run was interrupted"}
+
+
+def test_who_is_killed_has_said_what_it_knew(tmp_path: Path) -> None:
+    process, results = hanging(tmp_path)
+    process.kill()
+    process.communicate(timeout=60)
+    assert results()["interrupted"] and {check["slice"] for check in results()["checks"]} == {"values", "throttling"}
+    assert {check["why"] for check in results()["checks"]} == {"the run has not come to it"}
+
+
+def hanging(folder: Path) -> tuple[subprocess.Popen[str], Callable[[], Any]]:
+    """A run whose first slice waits for nvidia-smi, and what it has saved."""
+    machine = GpuMachine(folder)
     machine.smi.lie("does", "at once", "hang")
-    out = tmp_path / "out"
     process = subprocess.Popen(
-        ["bash", str(ROOT / "tests/gpu"), "-o", str(out)],
+        ["bash", str(ROOT / "tests/gpu"), "-o", str(folder / "out"), "--only", "values", "throttling"],
         env=machine.env(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
     wait_until(machine.smi.asked, 60, "the first question to nvidia-smi")
-    process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=60)
-    results = json.loads((out / "results.json").read_text())
-    assert process.returncode == 130 and "Traceback" not in said, said
-    assert results["interrupted"] and {check["slice"] for check in results["checks"]} == set(SLICES)
-    assert {check["why"] for check in results["checks"]} == {"the run was interrupted"}
+    return process, lambda: json.loads((folder / "out/results.json").read_text())
+
+
+def test_what_a_slice_finds_is_saved_while_it_runs(tmp_path: Path) -> None:
+    """Both of cost's first checks come long before its end."""
+    machine = GpuMachine(tmp_path, ranks=False)
+    process = subprocess.Popen(
+        ["bash", str(ROOT / "tests/gpu"), "-o", str(tmp_path / "out"), "--only", "cost"],
+        env=machine.env(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.STDOUT,
+    )
+    report = tmp_path / "out/report.txt"
+    try:
+        found = "agrees     cost        NVML calls per GPU and second (idle)"
+        wait_until(lambda: report.exists() and found in report.read_text(), 120, "a check in the report")
+        assert process.poll() is None and "the run has not come to it" in report.read_text()
+    finally:
+        process.terminate()
+        process.wait(60)
 
 
 @pytest.fixture(scope="module")
@@ -226,4 +339,4 @@ def test_no_check_is_left_without_a_fault(name: str) -> None:
 
 def test_every_slice_ends_by_itself() -> None:
     assert LIMIT_S == 9 * 60
-    assert all(0 < one.seconds < LIMIT_S and one.purpose and one.needs for one in SLICES.values())
+    assert all(0 < one.least <= one.seconds < LIMIT_S and one.purpose and one.needs for one in SLICES.values())

@@ -90,27 +90,23 @@ def test_the_whole_command_agrees(done: Done) -> None:
     assert done.names("differs") <= MEASURED, done.report
     tried = done.names("agrees") | MEASURED
     assert set(stacks.CHECKS) - tried == {"BUSY_CPU", "BUSY_MAIN_CPU"}, done.report  # the fake's synchronize sleeps
-    check = done.check("collective: culprits")
-    assert (check["ours"], check["details"]["backend"], check["details"]["nccl"]) == ([1], "nccl", "allowed")
+    assert [done.check(f"{case}: culprits")["ours"] for case in stacks.HANGS] == [[], [1], [], [], [], [], [1]]
     saved = next(done.directory.glob("fixtures/*/stacks.json")).read_text()
     assert str(ROOT) not in saved and "job_child.py" in saved, "frames are told without their folders"
 
 
 def test_all_that_can_lie_differs(tmp_path: Path) -> None:
-    """NCCL refuses, too: gloo takes its place, and what only NCCL can show is not tried."""
+    """NCCL refuses, too: gloo's ranks are tried all the same."""
     done = one_run(tmp_path, lies(tmp_path))
-    lied = {
-        "healthy: native frames",
-        "kernel: waits in",
-        "dataloader: place",
-        "collective: culprits",
-        "collective: place",
-    }
+    alone = ("kernel", "stream", "item", "alone")
+    lied = {"healthy: native frames", "dataloader: place", "gloo: culprits", "gloo: place"}
+    lied |= {f"{case}: {what}" for case in alone for what in ("place", "waits in")}
     lied |= {"SPINNING_BUSY", "SPINNING_POWER", "SPINNING_TENSOR", "spins (spinning)", "spins (gemm)"}
     assert done.names("differs") - MEASURED == lied, done.report
-    check = done.check("collective: waits in")
-    assert (check["outcome"], check["details"]["backend"]) == ("agrees", "gloo")
-    assert "Duplicate GPU detected" in check["details"]["nccl"]
+    assert done.check("gloo: waits in")["outcome"] == "agrees"
+    refused = done.check("collective: kind")
+    assert refused["outcome"] == "not tried" and "Duplicate GPU detected" in refused["why"]
+    assert "a kernel of one thread" in done.check("IDLE_SM")["why"]
 
 
 def test_nothing_differs_by_itself(data: dict[str, Any]) -> None:
@@ -148,7 +144,7 @@ def put(at: Any, path: list[str], value: Any) -> None:
 
 
 def test_what_was_not_had_says_why() -> None:
-    checks = list(checks_of(Found(0, "gloo", why={"kernel": "rank 0 of the job kernel ended: no memory"})))
+    checks = list(checks_of(Found(0, why={"kernel": "rank 0 of the job kernel ended: no memory"})))
     assert {check.outcome for check in checks} == {"not tried"}
     assert {check.why for check in checks if check.name.startswith("kernel")} == {
         "rank 0 of the job kernel ended: no memory"

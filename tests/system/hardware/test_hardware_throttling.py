@@ -67,7 +67,7 @@ def with_lies(loaded: Loaded, lies: tuple[Lie, ...]) -> Loaded:
 def test_the_whole_command(tmp_path: Path) -> None:
     """All agree; then nvidia-smi lies about what it can lie about."""
     machine = GpuMachine(tmp_path, ranks=False)
-    short = ("--only", "throttling", "--minutes", "0.5")
+    short = ("--only", "throttling", "--minutes", "0.75")
     done = run(machine, *short)
     assert (done.code, done.names("differs"), done.names("agrees")) == (0, set(), set(throttling.CHECKS)), done.report
     assert json.loads(next(done.directory.glob("fixtures/*/throttling-0.json")).read_text())

@@ -17,7 +17,7 @@ from mltop.probes.collect.nvml import codes
 from mltop.probes.model import Gap, GpuProcess, GpuSample, NvlinkLink
 from mltop.probes.model.gpu import IN_USE_BYTES
 from mltop.probes.system import paths
-from tests.fakes.scripts import shell_script
+from tests.fakes.scripts import python_script, shell_script
 from tests.hardware import machine
 from tests.hardware.activity_checks import FROM_HOST, Activity, Under, from_host
 from tests.hardware.asked import Asked, link_lines, moving, proc, sysfs, torch
@@ -264,6 +264,33 @@ Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.
     assert last_words("") == ""
     code = f"import sys; sys.stderr.write({said!r}); sys.exit(1)"
     assert machine.ask(sys.executable, code).startswith("torch.AcceleratorError")
+
+
+def test_a_torch_that_finds_a_gpu_is_taken(tmp_path: Path) -> None:
+    """Environments for CPUs are common beside one for GPUs."""
+    pythons = []
+    for number, said in enumerate(('{"available": false}', "no JSON", '{"available": true}')):
+        (tmp_path / f"{number}.json").write_text(said)
+        pythons.append(str(shell_script(tmp_path / f"{number}/python", "cat {said}", said=tmp_path / f"{number}.json")))
+    assert machine.first_with_gpu(pythons) == pythons[2]
+    assert machine.first_with_gpu(pythons[:2]) == pythons[0]
+    assert machine.first_with_gpu([]) == ""
+
+
+def test_the_python_of_a_script_is_the_one_that_it_names(tmp_path: Path) -> None:
+    """As pip writes it, and where a path has spaces; a program of another kind is none of ours."""
+    said = tmp_path / "said.json"
+    said.write_text(json.dumps({"package": "/x/mltop", "version": "1", "python": "3.12", "missing": []}))
+    for folder in ("bin", "a folder"):
+        python = shell_script(tmp_path / folder / "python3", "cat {said}", said=said)
+        script = python_script(tmp_path / folder / "mltop", "", python=python)
+        if folder == "bin":
+            script.write_text(f"#!{python}\nimport sys\n")
+        assert machine.program_at(str(script)) == machine.Program(str(script), str(python), "/x/mltop")
+    said.write_text(json.dumps({"package": "/x/mltop", "version": "1", "python": "3.12", "missing": ["rich"]}))
+    assert str(machine.program_at(str(script))).endswith("python3 has no rich")
+    assert machine.program_at("/bin/true") == "it is no script of a Python environment"
+    assert machine.program_at(str(tmp_path / "none")) == "No such file or directory"
 
 
 def test_who_is_asked_for_its_last_words_goes_on_where_it_was() -> None:

@@ -6,13 +6,14 @@ kind of work, in place of EFFECTS. The process is in the GPU's list, and in the 
 MLTOP_FAKE_TORCH_PACE: so many seconds for one of the GPU's; then ``time.perf_counter`` is the GPU's clock, so that what
 is measured in this process depends on nothing else.
 
-Of a training job (RANK is set) only rank 0's work shows, and only while it lasts: such a process is ended while it
-stands still.
+Of a training job (RANK is set) only rank 0's work shows, and only while it lasts: such a process is ended by SIGTERM
+while it stands still.
 """
 
 from __future__ import annotations
 
 import atexit
+import fcntl
 import json
 import os
 import re
@@ -21,7 +22,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pynvml
@@ -120,6 +122,7 @@ _queued_s = 0.0
 _busy_until_s = 0.0
 _later: list[Callable[[], None]] = []
 _shown = ""
+_held = ""
 _before: dict[str, str] = {}
 _lock = threading.RLock()
 if "MLTOP_FAKE_TORCH_PACE" in os.environ:
@@ -164,11 +167,16 @@ def meet(peers: list[socket.socket], late: Callable[[], None] | None = None) -> 
                 raise ConnectionError("Connection closed by peer")
 
 
+def taken_s() -> float:
+    """How long what is queued takes, which is waited for now."""
+    global _queued_s
+    seconds, _queued_s = _queued_s * _PACE, 0.0
+    return seconds
+
+
 def finish() -> None:
     """What was queued takes its time."""
-    global _queued_s
-    time.sleep(_queued_s * _PACE)
-    _queued_s = 0.0
+    time.sleep(taken_s())
     while _later:
         _later[0]()
         _later.pop(0)
@@ -178,7 +186,6 @@ def _undo_when_done() -> None:
     """Of a rank: it never gets to its end."""
     if threading.active_count() == 1:
         threading.Thread(target=_watch, daemon=True).start()
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 
 
 def _watch() -> None:
@@ -192,20 +199,39 @@ def _watch() -> None:
 
 
 def hold() -> None:
-    """This process uses the GPU from now on."""
-    key, proc = f"gpu.{_index()}.processes", f"{os.environ.get('MLTOP_SYSROOT', '')}/proc/{os.getpid()}"
-    if _IS_RANK or key in _before:
+    """This process uses the GPU from now on: NVML lists it, and the machine's /proc where that is made up."""
+    global _held
+    if _held:
         return
-    lines = _read()
-    if not _before:
-        atexit.register(_undo)
-    _before[key] = lines.get(key, "")
-    own = f"{os.getpid()}:{HELD_BYTES}:compute"
-    lines[key] = f"{lines[key]}, {own}" if lines.get(key) else own
-    _write(lines)
+    _held = f"{os.getpid()}:{HELD_BYTES}:compute"
+    if _IS_RANK:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    atexit.register(_release)
+    with _scenario() as lines:
+        lines[_processes()] = ", ".join(filter(None, [lines.get(_processes()), _held]))
+    proc = f"{os.environ.get('MLTOP_SYSROOT', '')}/proc/{os.getpid()}"
     if not os.path.exists(proc):
         os.symlink(f"/proc/{os.getpid()}", proc)
         atexit.register(os.unlink, proc)
+
+
+def leave() -> None:
+    """Nothing of this process shows any more, as when it has ended."""
+    _undo()
+    _release()
+
+
+def _release() -> None:
+    if not _held.startswith(f"{os.getpid()}:"):
+        return  # a fork of who holds it
+    atexit.unregister(_release)
+    with _scenario() as lines:
+        left = ", ".join(one for one in lines.pop(_processes()).split(", ") if one != _held)
+        lines.update({_processes(): left} if left else {})
+
+
+def _processes() -> str:
+    return f"gpu.{_index()}.processes"
 
 
 def _effects() -> dict[str, dict[str, float]]:
@@ -213,35 +239,35 @@ def _effects() -> dict[str, dict[str, float]]:
 
 
 def _show(values: dict[str, float]) -> None:
-    lines, now_s = _read(), time.monotonic()
+    now_s = time.monotonic()
     if not _before:
         atexit.unregister(_undo)
         atexit.register(_undo)
-    for name, value in values.items():
-        key = f"gpu.{_index()}.{name}"
-        if name.startswith(RATES):
-            _before.setdefault(key, lines.get(key, "0"))
-            lines[key] = f"{_now(lines.get(key, '0'), now_s)} + {value:.0f}/s since {now_s:.6f}"
-        else:
-            _before.setdefault(key, lines.get(key, ""))
-            lines[key] = f"{int(value):#x}" if name.endswith("_mask") else f"{value:g}"
-    _write(lines)
+    with _scenario() as lines:
+        for name, value in values.items():
+            key = f"gpu.{_index()}.{name}"
+            if name.startswith(RATES):
+                _before.setdefault(key, lines.get(key, "0"))
+                lines[key] = f"{_now(lines.get(key, '0'), now_s)} + {value:.0f}/s since {now_s:.6f}"
+            else:
+                _before.setdefault(key, lines.get(key, ""))
+                lines[key] = f"{int(value):#x}" if name.endswith("_mask") else f"{value:g}"
 
 
 def _undo() -> None:
     if not _before:
         return
-    lines, now_s = _read(), time.monotonic()
-    for key, text in _before.items():
-        if any(rate in key for rate in RATES):
-            found = _RUNS.fullmatch(text)
-            rate = float(found[2] or 0) if found else 0.0
-            lines[key] = f"{_now(lines[key], now_s)} + {rate:.0f}/s since {now_s:.6f}"
-        elif text:
-            lines[key] = text
-        else:
-            del lines[key]
-    _write(lines)
+    now_s = time.monotonic()
+    with _scenario() as lines:
+        for key, text in _before.items():
+            if any(rate in key for rate in RATES):
+                found = _RUNS.fullmatch(text)
+                rate = float(found[2] or 0) if found else 0.0
+                lines[key] = f"{_now(lines[key], now_s)} + {rate:.0f}/s since {now_s:.6f}"
+            elif text:
+                lines[key] = text
+            else:
+                del lines[key]
     _before.clear()
 
 
@@ -258,15 +284,17 @@ def _index() -> int:
     return int(pynvml.nvmlDeviceGetIndex(handle))
 
 
-def _read() -> dict[str, str]:
-    with open(os.environ["MLTOP_FAKE_NVML"]) as file:
-        return dict(line.rstrip("\n").split(" = ", 1) for line in file if line.strip())
-
-
-def _write(lines: dict[str, str]) -> None:
+@contextmanager
+def _scenario() -> Iterator[dict[str, str]]:
+    """Its lines, to be changed by one process at a time."""
     path = os.environ["MLTOP_FAKE_NVML"]
-    with open(f"{path}.torch", "w") as file:
-        file.write("".join(f"{key} = {text}\n" for key, text in lines.items()))
-    now_ns = time.time_ns()
-    os.utime(f"{path}.torch", ns=(now_ns, now_ns))
-    os.replace(f"{path}.torch", path)
+    with open(f"{path}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with open(path) as file:
+            lines = dict(line.rstrip("\n").split(" = ", 1) for line in file if line.strip())
+        yield lines
+        with open(f"{path}.torch", "w") as file:
+            file.write("".join(f"{key} = {text}\n" for key, text in lines.items()))
+        now_ns = time.time_ns()
+        os.utime(f"{path}.torch", ns=(now_ns, now_ns))
+        os.replace(f"{path}.torch", path)

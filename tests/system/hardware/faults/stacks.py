@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from tests.hardware.slices.stacks import HANGS
 from tests.system.hardware.faults.fault import Fault, Lie
 
+ALONE = [case for case, hang in HANGS.items() if hang.ranks == 1]
+NOBODYS = [{"rank": 0, "where": "train (job.py:1)"}]
 SPINS = "spins (spinning)"
 
 
@@ -29,17 +32,19 @@ FAULTS: dict[str, Fault] = {
     "healthy: pause (--native)": found("looks.healthy (--native).pause_s", 0.5),
     "healthy: goes on (--native)": found("looks.healthy (--native).goes_on", False),
     "healthy: native frames": found("looks.healthy (--native).job.digests", []),
-    "kernel: kind": found("looks.kernel.job.verdict.kind", "moving"),
-    "kernel: culprits": found("looks.kernel.job.verdict.culprits", [{"rank": 0, "where": "train (job.py:1)"}]),
-    "kernel: waits in": found(
-        "looks.kernel.job.verdict.waiting", [{"ranks": "0", "where": "all_reduce, called from x"}]
-    ),
-    "dataloader: kind": found("looks.dataloader.job.verdict.kind", "moving"),
-    "dataloader: place": found("looks.dataloader.job.digests", []),
-    "collective: kind": found("looks.collective.job.verdict.kind", "unclear"),
-    "collective: culprits": found("looks.collective.job.verdict.culprits.0.rank", 0),
-    "collective: place": found("looks.collective.job.verdict.culprits.0.where", "train (job.py:1)"),
-    "collective: waits in": found("looks.collective.job.verdict.waiting", []),
+    **{f"{case}: kind": found(f"looks.{case}.job.verdict.kind", "moving") for case in HANGS},
+    **{f"{case}: culprits": found(f"looks.{case}.job.verdict.culprits", NOBODYS) for case in ALONE},
+    **{f"{case}: culprits": found(f"looks.{case}.job.verdict.culprits.0.rank", 0) for case in ("collective", "gloo")},
+    **{f"{case}: place": found(f"looks.{case}.job.digests", []) for case in ALONE},
+    **{
+        f"{case}: place": found(f"looks.{case}.job.verdict.culprits.0.where", "train (job.py:1)")
+        for case in ("collective", "gloo")
+    },
+    **{
+        f"{case}: waits in": found(f"looks.{case}.job.verdict.waiting", [{"ranks": "0", "where": "barrier, called"}])
+        for case, hang in HANGS.items()
+        if hang.waits_in
+    },
     # A GPU that is a little busy without a kernel, and one whose spinning kernel does not count as busy.
     "IDLE_BUSY": gpu("idle", "busy", 0.3),
     "SPINNING_BUSY": gpu("collective", "busy", 0.9, SPINS),

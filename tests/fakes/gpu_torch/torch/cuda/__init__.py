@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 
 import pynvml
 
 from torch import effects
+from torch.cuda.streams import Stream
 from torch.rates import lies
 
 _RESERVED = 600 << 20  # torch leaves out what the driver keeps
@@ -58,7 +60,12 @@ def init() -> None:
 
 
 def synchronize(index: int = 0) -> None:
+    time.sleep(effects.taken_s())  # here, as torch's call into C is: a stack ends with this function
     effects.finish()
+
+
+def current_stream() -> Stream:
+    return Stream()
 
 
 def _sleep(cycles: int) -> None:

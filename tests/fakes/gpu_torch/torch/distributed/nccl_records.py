@@ -16,6 +16,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from torch import effects
+
 RANK, SIZE = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 PREFIX = os.environ.get("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "")
 HASH = "0x5a4e000100000001"
@@ -73,6 +75,7 @@ def time_out(timeout_s: float) -> None:
     while not os.path.exists(f"{PREFIX}{SIZE - 1}") and time.monotonic() < until:
         time.sleep(LOOK_S)
     sys.stdout.flush()
+    effects.leave()
     os.abort()
 
 
