@@ -15,10 +15,10 @@ from pathlib import Path
 from tests.documents import ROOT
 
 WINGS = ("probes", "tui")
-MOST_FILES = 570
+MOST_FILES = 572
 MOST_LINES = 500  # of a module
 MOST_FUNCTION_LINES = 50
-MOST_FOLDER_FILES = 18
+MOST_FOLDER_FILES = 19
 
 
 @dataclass(frozen=True)

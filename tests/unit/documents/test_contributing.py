@@ -140,7 +140,7 @@ def test_every_statement_on_security_has_its_tests() -> None:
 def test_the_marks_of_tests_are_those_of_the_project() -> None:
     (sentence,) = re.findall(r"What a test may do to others says its mark \(`pyproject.toml`\): (.*?)\. ", TEXT)
     markers = re.findall(r'^    "(\w+): ', PROJECT, re.MULTILINE)
-    assert sorted(re.findall(r"`(\w+)`", sentence)) == sorted(markers)
+    assert sorted(re.findall(r"`(\w+)`", sentence)) == sorted({*markers} - {"part"})  # which says nothing of others
     assert all(f"--lane {mark} " in RUN for mark in markers)
 
 

@@ -15,6 +15,7 @@ from mltop.probes.judge.health.registry import JOB_RULES
 from mltop.probes.model import VERDICT_KINDS
 from mltop.probes.model.units import UNKNOWN
 from mltop.tui import cli as command_line
+from mltop.tui.app.crash import EXIT_BUG, EXIT_LIMIT
 from mltop.tui.app.keys import APP_BINDINGS, PANE_BINDINGS, PANES
 from mltop.tui.commands import capture, explain, live, probe, record
 from mltop.tui.commands import help as help_
@@ -134,7 +135,7 @@ def test_the_number_of_rules() -> None:
 def test_exit_codes() -> None:
     """Each number with what it means, where the numbers come from."""
     meaning = {int(code): words for code, words in table(HELP / "exit-codes.md", "code")}
-    assert list(meaning) == [0, 1, 2, 3, 70, 74, 130, 141]
+    assert list(meaning) == [0, 1, 2, 3, 70, 71, 74, 130, 141]
     for code, words in (
         (EXIT_WARNINGS, "a warning (`check`)"),
         (capture.EXIT_INCOMPLETE, "something is missing (`doctor`, `capture`, `record`)"),
@@ -146,7 +147,9 @@ def test_exit_codes() -> None:
         (live.EXIT_UNREACHABLE, "a node did not answer"),
         (EXIT_UNKNOWN, "something could not be read"),
         (explain.EXIT_CANNOT_TELL, "the cause cannot be told (`explain`)"),
-        (command_line.EXIT_BUG, "a bug in mltop"),
+        (EXIT_BUG, "a bug in mltop"),
+        (EXIT_LIMIT, "a limit of processes"),
+        (command_line.EXIT_OUTPUT, "standard output cannot be written"),
         (live.EXIT_INTERRUPTED, "interrupted"),
     ):
         assert words in meaning[code]
@@ -167,7 +170,7 @@ def test_exit_codes() -> None:
 NAMED = {
     "arrows": ("up", "down", "left", "right"), "PgUp/PgDn": ("pageup", "pagedown"), "Enter": ("enter",),
     "Esc": ("escape",), "Space": ("space",), "Tab": ("tab",), "F1": ("f1",), "F9": ("f9",), "F10": ("f10",),
-    "ctrl-p": ("ctrl+p",), "ctrl-c": ("ctrl+c",), "/": ("slash",), ":": ("colon",), "?": ("question_mark",),
+    "ctrl-p": ("ctrl+p",), "ctrl-c": ("ctrl+c",), "ctrl-z": ("ctrl+z",), "/": ("slash",), ":": ("colon",), "?": ("question_mark",),
     "F2": ("f2",), "F3": ("f3",), "F4": ("f4",), "F5": ("f5",), "F6": ("f6",), "!": ("exclamation_mark",),
     "ctrl-d": ("ctrl+d",), "ctrl-u": ("ctrl+u",), "Home": ("home",), "End": ("end",),
     "{": ("left_curly_bracket",), "}": ("right_curly_bracket",), "<": ("less_than_sign",), ">": ("greater_than_sign",),
