@@ -92,6 +92,7 @@ def test_keys_for_the_shell_and_stops_are_not_ours(tmp_path: Path) -> None:
         for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGSTOP, signal.SIGCONT):
             os.kill(terminal.pid, number)
         terminal.send("\n")
+        wait_until(lambda: b"it ends" in terminal.raw, 30.0, "its end")
         wait_until(lambda: b"HOST" in terminal.raw.rpartition(b"it ends")[2], 30.0, "the screen again")
         assert bytes(terminal.raw).rpartition(b"it runs")[2].lstrip().startswith(b"it ends")
         terminal.send("q")
