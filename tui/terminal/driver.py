@@ -79,7 +79,7 @@ class WaitingDriver(LinuxDriver):
             self._gone()  # Textual has given up
 
     def stop_application_mode(self) -> None:
-        super().stop_application_mode()  # type: ignore[no-untyped-call]
+        super().stop_application_mode()
         self.lent = True  # what is painted from here on would stand on the shell's screen
 
     def stop(self) -> None:
