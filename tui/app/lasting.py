@@ -125,7 +125,7 @@ class LastingApp(HandsApp):
 
     def _leave(self, number: int) -> None:
         """End by a signal, at last without what a terminal that takes nothing holds up."""
-        if self.guest is not None and number in (signal.SIGINT, signal.SIGQUIT):
+        if self.is_lent and number in (signal.SIGINT, signal.SIGQUIT):
             return  # keys that are meant for the shell come to all programs of its terminal
         at_last = threading.Timer(HUNG_UP_S, self._leave_now, (128 + number,))
         at_last.daemon = True

@@ -87,18 +87,6 @@ def test_signals_are_obeyed_meanwhile(script: str, number: signal.Signals, tmp_p
         assert terminal.is_cooked(), "what the shell made of the terminal is left"
 
 
-def test_keys_for_the_shell_and_stops_are_not_ours(tmp_path: Path) -> None:
-    with in_a_shell(tmp_path, "read line; echo it ends") as terminal:
-        for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGSTOP, signal.SIGCONT):
-            os.kill(terminal.pid, number)
-        terminal.send("\n")
-        wait_until(lambda: b"HOST" in terminal.raw.rpartition(b"it ends")[2], 30.0, "the screen again")
-        assert bytes(terminal.raw).rpartition(b"it runs")[2].lstrip().startswith(b"it ends")
-        terminal.send("q")
-        assert terminal.wait() == 0
-        assert terminal.is_cooked()
-
-
 def test_a_shell_that_is_killed_leaves_the_screen_in_the_foreground(tmp_path: Path) -> None:
     with in_a_shell(tmp_path, "exec bash -i") as terminal:
         terminal.send("echo it re''ads\n")
