@@ -153,12 +153,20 @@ def find_torch(
                 left_out=left_out,
             )
         reasons.append(f"{candidate.path} ({candidate.origin}): {why}")
-    reasons += [] if named else [str(job) for job in not_taken[:_MOST_SAID]]
-    left_out = {} if named else {name: as_root.LEFT_OUT[name] for name in _LED_TO_PYTHONS if name in as_root.LEFT_OUT}
+    raise _no_torch(reasons, fix) if named else _none_found(reasons, fix, not_taken)
+
+
+def _none_found(reasons: Sequence[str], fix: str, not_taken: Sequence[NotTaken]) -> NoTorch:
+    """Where none was named: also which Pythons were not looked at, and why."""
+    reasons = [*reasons, *map(str, not_taken[:_MOST_SAID])]
+    left_out = {name: as_root.LEFT_OUT[name] for name in _LED_TO_PYTHONS if name in as_root.LEFT_OUT}
     if left_out:
         reasons.append(f"root looks for none where others can change it: {as_root.in_words(left_out)}")
-        fix = _FIX_ROOT
-    raise NoTorch("no Python with a torch that will do: " + "; ".join(reasons), fix)
+    return _no_torch(reasons, _FIX_ROOT if left_out else fix)
+
+
+def _no_torch(reasons: Sequence[str], fix: str) -> NoTorch:
+    return NoTorch("no Python with a torch that will do: " + "; ".join(reasons), fix)
 
 
 def candidates(named: str, jobs: Sequence[JobProcess]) -> list[Candidate]:

@@ -141,7 +141,7 @@ def test_the_marks_of_tests_are_those_of_the_project() -> None:
     (sentence,) = re.findall(r"What a test may do to others says its mark \(`pyproject.toml`\): (.*?)\. ", TEXT)
     markers = re.findall(r'^    "(\w+): ', PROJECT, re.MULTILINE)
     assert sorted(re.findall(r"`(\w+)`", sentence)) == sorted({*markers} - {"part"})  # which says nothing of others
-    assert all(f"--lane {mark} " in RUN for mark in markers)
+    assert all(f"--lane {mark} " in RUN for mark in markers if mark != "part")
 
 
 def test_the_number_of_hanging_jobs() -> None:
