@@ -76,7 +76,7 @@ def _shown(word: str) -> str:
 # The options, in the order of the help.
 
 INTERVAL_HELP = f"Between samples (default: {INTERVAL_S:g})."
-TIMEOUT_HELP = f"For the whole command (default: {TIMEOUT_S:g}; of probes: what they need; the screen has none)."
+TIMEOUT_HELP = f"For the whole command (default: {TIMEOUT_S:g}; of probes: what they need). On the screen: for a login."
 INTERVAL = click.option("--interval", "interval_s", type=float, metavar="S", help=INTERVAL_HELP)
 READ_ONLY = click.option(
     "--read-only",

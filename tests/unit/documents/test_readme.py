@@ -170,7 +170,8 @@ def test_exit_codes() -> None:
 NAMED = {
     "arrows": ("up", "down", "left", "right"), "PgUp/PgDn": ("pageup", "pagedown"), "Enter": ("enter",),
     "Esc": ("escape",), "Space": ("space",), "Tab": ("tab",), "F1": ("f1",), "F9": ("f9",), "F10": ("f10",),
-    "ctrl-p": ("ctrl+p",), "ctrl-c": ("ctrl+c",), "ctrl-z": ("ctrl+z",), "/": ("slash",), ":": ("colon",), "?": ("question_mark",),
+    "ctrl-p": ("ctrl+p",), "ctrl-c": ("ctrl+c",), "ctrl-z": ("ctrl+z",),
+    "/": ("slash",), ":": ("colon",), "?": ("question_mark",),
     "F2": ("f2",), "F3": ("f3",), "F4": ("f4",), "F5": ("f5",), "F6": ("f6",), "!": ("exclamation_mark",),
     "ctrl-d": ("ctrl+d",), "ctrl-u": ("ctrl+u",), "Home": ("home",), "End": ("end",),
     "{": ("left_curly_bracket",), "}": ("right_curly_bracket",), "<": ("less_than_sign",), ">": ("greater_than_sign",),
