@@ -6,11 +6,11 @@ import random
 from typing import Any
 
 import pytest
+import torch
 
 from mltop.probes.active.all_reduce.collectives import PERIOD, Collective, OwnWork
 from mltop.probes.model.probe_kinds import COLLECTIVES
 
-torch = pytest.importorskip("torch")
 CPU = torch.device("cpu")
 
 
