@@ -76,4 +76,4 @@ def hint(picture: Picture) -> str:
         return "demo: {} shows the stacks, {} all about the hang; {} lists the keys, {} quits".format(*keys)
     if any(incident.kind == "hang" for incident in picture.incidents):
         return "demo: the job stopped; mltop dumps its stacks as soon as it is sure"
-    return "demo: real processes train on simulated GPUs; in some seconds one of them stops"
+    return "demo: real processes train on simulated GPUs; in a few seconds one of them stops"

@@ -109,7 +109,7 @@ class StacksScreen(Pane):
     def _result_lines(self, result: DumpResult, picture: Picture) -> list[KeyedLine]:
         width, reports = self.size.width - 1, result.reports
         judged = not (self.mltop.investigation.dumping and result.partial)
-        lines = [KeyedLine(line) for line in _scope_lines(result, width)]
+        lines = [KeyedLine(line) for line in _scope_lines(result, len(self.nodes), width)]
         shown = in_order(reports)[:MOST_JOBS]
         listed = happenings(picture.findings, picture.ended, picture.events)
         happened = [one for one in listed if result.taken_at - BEFORE_S <= one.at <= result.taken_at]
@@ -267,13 +267,13 @@ def _incident_of(report: JobReport, incidents: Sequence[Incident]) -> Incident |
     return next(own, None)
 
 
-def _scope_lines(result: DumpResult, width: int) -> list[list[Cell]]:
-    """Says that only marked nodes were dumped: who is missing there may be waited for elsewhere."""
-    if not result.nodes:
+def _scope_lines(result: DumpResult, watched: int, width: int) -> list[list[Cell]]:
+    """Says that only some of the ``watched`` nodes were dumped: a rank elsewhere may be the one that is waited for."""
+    if not 0 < len(result.nodes) < watched:
         return []
-    marked = f"of {counted(len(result.nodes), 'marked node')} ({first_of(result.nodes)}): "
+    dumped = f"of {counted(len(result.nodes), 'node')} ({first_of(result.nodes)}): "
     said = f"the verdict does not know ranks elsewhere, {KEYCAPS['dump']} without marks dumps all"
-    return [*wrap([Cell(marked, "warn"), Cell(said, "dim")], width, indent=4), []]
+    return [*wrap([Cell(dumped, "warn"), Cell(said, "dim")], width, indent=4), []]
 
 
 def _silent_lines(nodes: Sequence[NodeState], width: int) -> list[list[Cell]]:
