@@ -127,7 +127,11 @@ async def test_a_terminal_that_takes_nothing_holds_up_nobody() -> None:
     async with opened(size=(80, 24)) as screen:
         try:
             driver = WaitingDriver(screen.app, size=(80, 24))
-            writer = driver._writer_thread = WriterThread(io.StringIO())  # it is not started: nobody takes anything
+            takes = threading.Event()
+            terminal = io.StringIO()
+            terminal.write = lambda text: takes.wait(30) and len(text) or 0  # type: ignore[method-assign]
+            writer = driver._writer_thread = WriterThread(terminal)
+            writer.start()
             writing = threading.Thread(target=lambda: [driver.write("x") for _ in range(100)], daemon=True)
             writing.start()
             writing.join(30)
@@ -136,7 +140,7 @@ async def test_a_terminal_that_takes_nothing_holds_up_nobody() -> None:
             screen.app._painted = screen.app.screen
             theirs, screen.app._driver = screen.app._driver, driver
             assert screen.app._is_behind(driver) and screen.app._painted is None
-            writer.start()
+            takes.set()
             await screen.until(lambda: writer._queue.empty(), "that the terminal takes it")
             assert not screen.app._is_behind(driver) and not driver.missed
             screen.app._driver = theirs
