@@ -129,7 +129,7 @@ async def test_a_terminal_that_takes_nothing_holds_up_nobody() -> None:
             driver = WaitingDriver(screen.app, size=(80, 24))
             takes = threading.Event()
             terminal = io.StringIO()
-            terminal.write = lambda text: takes.wait(30) and len(text) or 0  # type: ignore[method-assign]
+            terminal.write = lambda text: (takes.wait(30) and len(text)) or 0  # type: ignore[method-assign]
             writer = driver._writer_thread = WriterThread(terminal)
             writer.start()
             writing = threading.Thread(target=lambda: [driver.write("x") for _ in range(100)], daemon=True)
