@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -25,6 +26,7 @@ from mltop.tui.app.navigation import Location, Trail
 from mltop.tui.app.resources import DEFAULT, Order, Scene
 from mltop.tui.app.selection import Looked
 from mltop.tui.app.shapes import Shapes, columns_of, sort_of
+from mltop.tui.render.acts import shell_lines
 from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.screens.bars import FilterHistory, Notice, TypedBox
 from mltop.tui.terminal.driver import Guest
@@ -225,13 +227,13 @@ class HandsApp(ActingApp):
             self.tell(Notice(why, "warn"))
             return
         command = shell_command(node, view.connection.via, os.environ)
-        from mltop.tui.screens.questions import AskShell
+        from mltop.tui.screens.questions import Ask
 
         def run(yes: bool | None) -> None:
             if yes:
                 self.run_worker(self._shell(command), name="shell")
 
-        self.push_screen(AskShell(node, command), run)
+        self.push_screen(Ask("open a shell?", "open", partial(shell_lines, node, command)), run)
 
     async def _shell(self, command: list[str]) -> None:
         """Leave the terminal to it until it ends. The program goes on meanwhile: who watches it captures hangs."""
