@@ -21,7 +21,6 @@ from mltop.tui.render.advice import KEYCAPS, advice
 from mltop.tui.render.cells import Cell, wrap
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.gpus.timelines import compact_axis, compact_lines, compact_title
-from mltop.tui.render.graph import LABEL_WIDTH, stacked
 from mltop.tui.render.guarded import guarded
 from mltop.tui.render.problems import Scope, Told, height_of, told_of
 from mltop.tui.screens.lines import (
@@ -35,7 +34,6 @@ from mltop.tui.screens.lines import (
 from mltop.tui.screens.overview.node_graphs import NodeGraphs
 from mltop.tui.screens.pane import TextLines
 from mltop.tui.screens.problems import Problems, squeezed
-from mltop.tui.screens.row_context import RowContext
 from mltop.tui.screens.subjects import DIAGNOSE, OneNodePane
 from mltop.tui.screens.tables import GpuTable, RankTable, free_gpus, gaps_of, gpu_rows, is_live, rank_rows
 from mltop.tui.widgets.cell_lines import CellLines
@@ -45,7 +43,6 @@ if TYPE_CHECKING:
     from mltop.tui.app.app import MltopApp
 
 UNREADABLE = "unreadable"
-LEAST_GRAPHS = 4  # lines
 MOST_TIPS = 6  # lines
 REDRAWN_S = 2.0  # 600 values of 8 GPUs take some 10 ms to draw, and a column stands for several seconds
 
@@ -140,16 +137,10 @@ class NodeScreen(OneNodePane):
         ranks.display = heights["ranks"] > 0
         ranks.styles.height = heights["ranks"]
         self.set_part("#tips", tips[: heights["tips"]])
-        spare = room - sum(heights.values()) - blocks * roomy - 1
-        self.part("the graphs", lambda: self._show_graphs(node, context, spare if roomy else 0))
+        left = room - sum(heights.values()) - blocks - 1 if roomy else 0
+        self.part("the graphs", lambda: self.set_part("#graphs", self._graphs.lines(node, context, width, left)))
         if (self.focused is None or not self.focused.display) and ranks.row_count:
             ranks.focus()  # there are no GPUs
-
-    def _show_graphs(self, node: NodeView, context: RowContext, rows: int) -> None:
-        """In the lines that are left: SM activity, power, NVLink."""
-        drawn = self._graphs.of(node, context, self.size.width - LABEL_WIDTH) if rows >= LEAST_GRAPHS else None
-        lines = stacked(drawn.series, drawn.scale, drawn.spans, drawn.events, rows) if drawn is not None else []
-        self.set_part("#graphs", lines)
 
     def _problems(self, picture: Picture, node: NodeView) -> Sequence[Told]:
         """Those of this node; its own state stands above."""
