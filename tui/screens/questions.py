@@ -29,6 +29,10 @@ Lines = list[list[Cell]]
 class Box(ModalScreen[Answer]):
     """Lines in a box over the pane, and the keys below them. Subclasses say both."""
 
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("pageup", "scroll(-1)", "up"),
+        Binding("pagedown", "scroll(1)", "down"),
+    ]
     AUTO_FOCUS = ""
     DEFAULT_CSS = """
     Box { align: center middle; }
@@ -90,8 +94,6 @@ class Ask(Box[bool]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "answer(True)", "yes"),
         Binding("escape,n,q,enter", "answer(False)", "do not"),
-        Binding("pageup", "scroll(-1)", "up"),
-        Binding("pagedown", "scroll(1)", "down"),
     ]
 
     def __init__(self, title: str, verb: str, text: Callable[[int], Lines]) -> None:
@@ -115,8 +117,6 @@ class SlurmBox(Box[None]):
         Binding("y", "copy(0)", "copy"),
         Binding("e", "copy(1)", "copy the exclude list"),
         Binding("escape,n,q,enter", "leave", "close"),
-        Binding("pageup", "scroll(-1)", "up"),
-        Binding("pagedown", "scroll(1)", "down"),
     ]
 
     def __init__(self, slurm: SlurmLines, title: str) -> None:
@@ -153,8 +153,6 @@ class AskSignal(Box[SignalName | None]):
         Binding("escape,n,q", "refuse", "cancel"),
         Binding("up,k", "move(-1)", "signal before"),
         Binding("down,j", "move(1)", "next signal"),
-        Binding("pageup", "scroll(-1)", "up"),
-        Binding("pagedown", "scroll(1)", "down"),
     ]
     title_text = "send a signal?"
 

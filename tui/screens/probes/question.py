@@ -48,8 +48,6 @@ class ConfirmProbe(Box[ProbeWanted | None]):
         Binding("up,k,shift+tab", "line(-1)", "line before"),
         Binding("down,j,tab", "line(1)", "next line"),
         Binding("f", "force", "force"),
-        Binding("pageup", "scroll(-1)", "up"),
-        Binding("pagedown", "scroll(1)", "down"),
     ]
     DEFAULT_CSS = """
     ConfirmProbe #host { height: 1; border: none; padding: 0; display: none; background: $background; }
