@@ -294,15 +294,12 @@ def no_shell(view: NodeView, recorded: bool) -> str | None:
         return "a recording has no machines: there is nothing to open a shell on"
     summary = view.summary
     if view.connection.via == "local" and summary is not None and summary.simulated:
-        return None if view.connection.hello is not None and is_own_name(view.node) else f"{view.node} is simulated"
+        own = os.uname().nodename
+        is_here = view.connection.hello is not None and view.node in (own, own.partition(".")[0])
+        return None if is_here else f"{view.node} is simulated"
     if view.connection.via == "local" and view.connection.hello is None:
         return f"{view.node} has not been reached yet"
     return None if _HOST.fullmatch(view.node) else f"{view.node!r} is no name that ssh is given"
-
-
-def is_own_name(node: str) -> bool:
-    """Whether it is this machine's."""
-    return node == os.uname().nodename.partition(".")[0] or node == os.uname().nodename
 
 
 def shell_command(node: str, via: str, environ: Mapping[str, str]) -> list[str]:
