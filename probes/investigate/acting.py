@@ -96,7 +96,10 @@ class SignalRun(Run):
         if isinstance(results, str):
             return SignalResult(process.pid, "failed", why=plain_text(results))
         of_process = next((result for result in results if result.pid == process.pid), None)
-        return _cleaned(of_process) if of_process else SignalResult(process.pid, "unknown", why="the node does not say")
+        if of_process is None:
+            return SignalResult(process.pid, "unknown", why="the node does not say")
+        state, why = plain_text(of_process.state, 4), plain_text(of_process.why)
+        return SignalResult(process.pid, of_process.outcome, state, why)
 
     def _tell_end(self, end: End) -> None:  # noqa: ARG002 - the results say it
         failed = {process.key: SignalResult(process.pid, "unknown", why=self.error) for process in self._processes}
@@ -245,7 +248,3 @@ def _converted(value: object, kind: type[Reply]) -> Reply | str:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         return f"its answer is refused: {error}"
-
-
-def _cleaned(result: SignalResult) -> SignalResult:
-    return SignalResult(result.pid, result.outcome, plain_text(result.state, 4), plain_text(result.why))

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from mltop.probes.collect.logs.files import read_log, read_stream
 from mltop.probes.collect.records.flight_recorder import may_be_flight_record
-from mltop.probes.investigate.explained_captures import is_capture, jobs_in, joined
-from mltop.probes.investigate.explained_records import join_records
+from mltop.probes.investigate.explained_records import is_capture, jobs_in, join_records, joined
 from mltop.probes.judge.evidence.answer import explained
 from mltop.probes.judge.evidence.jobs import jobs_of
 from mltop.probes.model.evidence.logs import ExplainedJob, LogFile

@@ -145,6 +145,17 @@ PCI: dict[str, Range] = {
 }
 
 # By field of LinkSample, in its units.
+# Width of the counters in the PortCounters attribute that the kernel's files show (drivers/infiniband/core/sysfs.c):
+# they stop at their maximum, they do not wrap.
+NARROW_MAXIMA = {
+    "link_downed": 0xFF,
+    "link_error_recovery": 0xFF,
+    "symbol_error": 0xFFFF,
+    "port_rcv_errors": 0xFFFF,
+    "port_xmit_discards": 0xFFFF,
+    "local_link_integrity_errors": 0xF,
+    "excessive_buffer_overrun_errors": 0xF,
+}
 LINKS: dict[str, Range] = {
     "rate_bits_per_s": Range(1e6, 1e13, "bit/s", "rate", "10 Mb/s Ethernet to several times 1.6 Tb/s"),
     "rx_bytes_per_s": _PORT_RATE,

@@ -10,7 +10,7 @@ from mltop.probes.investigate.ras import RasTold
 from mltop.probes.model import JobKey
 from mltop.probes.model.evidence.collectives import Group, GroupProgress, ProgressVerdict
 from mltop.tui.config.settings import Config
-from mltop.tui.screens.questions import AskRas
+from mltop.tui.screens.questions import Ask
 from tests.tui.fake_acts import ActingSession
 from tests.tui.fake_reports import DUMPED_AT
 from tests.tui.fake_session import FakeSession
@@ -52,13 +52,13 @@ async def test_nothing_is_asked_unless_y_is_pressed(keys: tuple[str, ...]) -> No
     async with opened(session, size=(120, 40)) as screen:
         await dumped(screen)
         await screen.press("i")
-        await screen.until(lambda: isinstance(screen.app.screen, AskRas), "the question")
+        await screen.until(lambda: isinstance(screen.app.screen, Ask), "the question")
         text = flat(
             await screen.shows("Ask NCCL's RAS about job llama-7b?", "One question to one node, node01", "y ask")
         )
         assert "A crash ends the job" in text and "2.30.7" in text and "nccl#2346" in text
         await screen.press(*keys)
-        assert not isinstance(screen.app.screen, AskRas) and session.ras_asked == []
+        assert not isinstance(screen.app.screen, Ask) and session.ras_asked == []
 
 
 async def test_an_old_version_is_warned_of() -> None:
@@ -95,7 +95,7 @@ async def test_why_it_must_not_be_asked_is_said_and_stays() -> None:
         await dumped(screen)
         await screen.press("i")
         await screen.shows("NCCL's RAS is not asked: ranks were started minutes ago")
-        assert not isinstance(screen.app.screen, AskRas) and session.ras_asked == []
+        assert not isinstance(screen.app.screen, Ask) and session.ras_asked == []
         await screen.shows("ago (12:00:", "not asked: ranks were started minutes ago")
 
 

@@ -6,8 +6,10 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, ParamSpec
 
+from textual.events import Callback
 from textual.message import Message
 
 from mltop.probes.investigate.acting import RankProcess, Results
@@ -20,8 +22,10 @@ from mltop.tui.app.session import Acts, AsksRas, Session
 from mltop.tui.render.acts import (
     RasAsked,
     asked_cells,
+    diagnosis_lines,
     diagnosis_words,
     event_words,
+    ras_lines,
     results_words,
     tested_words,
     told_words,
@@ -35,27 +39,13 @@ from mltop.tui.screens.bars import Notice
 if TYPE_CHECKING:  # what asks is imported when somebody wants to
     from mltop.probes.investigate.ras import RasPlan, RasTold
 
+P = ParamSpec("P")
+
 MOST_SAID = 500
 LOG_LINES, READ_EVERY_S = 200, 2.0
 REFUSED_S = 300.0  # that a question was refused is shown for so long
 READ_ONLY = Notice("off: --read-only (no dump, capture, probe, signal or diagnosis)", "warn")
 CANNOT = Notice("this needs live nodes: what is shown here takes no orders", "warn")
-
-
-class SignalsSent(Message):
-    """The end of a ``SignalRun``."""
-
-    def __init__(self, name: SignalName, processes: Sequence[RankProcess], results: Results) -> None:
-        super().__init__()
-        self.name, self.processes, self.results = name, processes, results
-
-
-class NativeDumped(Message):
-    """The end of a ``NativeRun``."""
-
-    def __init__(self, process: RankProcess, stacks: RankStacks | None, error: str) -> None:
-        super().__init__()
-        self.process, self.stacks, self.error = process, stacks, error
 
 
 @dataclass(frozen=True)
@@ -66,14 +56,6 @@ class NativeDump:
     error: str = ""
 
 
-class LogRead(Message):
-    """The end of a ``LogRun``."""
-
-    def __init__(self, process: RankProcess, tails: Sequence[LogTail], error: str) -> None:
-        super().__init__()
-        self.process, self.tails, self.error = process, tails, error
-
-
 @dataclass
 class ReadLog:
     """What a rank has written last. ``asked_at``: monotonic s; ``waits``: for an answer; ``error``: why none came."""
@@ -82,30 +64,6 @@ class ReadLog:
     waits: bool = False
     tails: Sequence[LogTail] = ()
     error: str = ""
-
-
-class Diagnosed(Message):
-    """The end of a ``DiagnosisRun``."""
-
-    def __init__(self, node: str, results: Sequence[DiagResult], error: str) -> None:
-        super().__init__()
-        self.node, self.results, self.error = node, results, error
-
-
-class RasLooked(Message):
-    """The end of a ``RasLook``."""
-
-    def __init__(self, report: JobReport, plan: RasPlan) -> None:
-        super().__init__()
-        self.report, self.plan = report, plan
-
-
-class RasAnswered(Message):
-    """The end of a ``RasRun``."""
-
-    def __init__(self, told: RasTold) -> None:
-        super().__init__()
-        self.told = told
 
 
 class Acting:
@@ -123,67 +81,75 @@ class Acting:
         self._looking: set[JobKey] = set()
         self._log: tuple[tuple[str, int], ReadLog] = (("", 0), ReadLog())  # of the rank that was looked at last
 
-    def send(self, session: Acts, name: SignalName, processes: Sequence[RankProcess]) -> Notice:
-        session.send_signal(name, processes, lambda results: self._post(SignalsSent(name, processes, results)))
+    def _in_loop(self, take: Callable[P, None]) -> Callable[P, None]:
+        """A callback for a session, which calls it in another thread: ``take`` is called in the UI loop."""
+
+        def post(*args: P.args, **options: P.kwargs) -> None:
+            self._post(Callback(partial(take, *args, **options)))
+
+        return post
+
+    def send(
+        self, session: Acts, name: SignalName, processes: Sequence[RankProcess], take: Callable[[Results], None]
+    ) -> Notice:
+        session.send_signal(name, processes, self._in_loop(take))
         whom = who(processes[0]) if len(processes) == 1 else f"{len(processes)} ranks"
         return Notice(f"sending SIG{name} to {whom}", "accent")
 
-    def take_results(self, message: SignalsSent, now: float) -> Notice:
+    def take_results(self, name: SignalName, processes: Sequence[RankProcess], results: Results, now: float) -> Notice:
         """``now``: unix s, of the newest view."""
-        for process in message.processes:
-            result = message.results[process.key]
+        for process in processes:
+            result = results[process.key]
             style = "accent" if result.outcome in SENT else "warn"
-            text = event_words(message.name, result)
+            text = event_words(name, result)
             self.note(Happening(now, process.node, "SIGNAL", style, _subject(process), text, ""))
-        words, style = results_words(message.name, message.processes, message.results)
-        return Notice(words, style, more="" if len(message.processes) == 1 else _each())
+        words, style = results_words(name, processes, results)
+        return Notice(words, style, more="" if len(processes) == 1 else _each())
 
-    def dump_native(self, session: Acts, process: RankProcess) -> Notice:
-        """One at a time of each rank."""
+    def dump_native(self, session: Acts, process: RankProcess, tell: Callable[[Notice | None], None]) -> Notice:
+        """One at a time of each rank. ``tell`` gets why there are no frames, if so."""
+
+        def take(stacks: RankStacks | None, error: str) -> None:
+            self.natives[process.key] = NativeDump(stacks, error)
+            tell(Notice(f"no C frames of {who(process)}: {error}", "warn") if stacks is None else None)
+
         if self.natives.get(process.key) != NativeDump():
             self.natives[process.key] = NativeDump()
-            session.dump_native(process, lambda stacks, error: self._post(NativeDumped(process, stacks, error)))
+            session.dump_native(process, self._in_loop(take))
         return Notice(f"dumping the C frames of {who(process)}", "accent")
 
-    def take_native(self, message: NativeDumped) -> Notice | None:
-        self.natives[message.process.key] = NativeDump(message.stacks, message.error)
-        if message.stacks is None:
-            return Notice(f"no C frames of {who(message.process)}: {message.error}", "warn")
-        return None
-
-    def log_of(self, session: object, process: RankProcess, clock_s: float) -> ReadLog:
-        """What is known of it; what is older is read again. ``clock_s``: monotonic."""
+    def log_of(self, session: object, process: RankProcess, clock_s: float, redraw: Callable[[], None]) -> ReadLog:
+        """What is known of it; what is older is read again, and ``redraw`` called. ``clock_s``: monotonic."""
         if self._log[0] != process.key:
             self._log = process.key, ReadLog(float("-inf"))
         log = self._log[1]
+
+        def take(tails: Sequence[LogTail], error: str) -> None:
+            log.waits, log.error, log.tails = False, error, tails or log.tails
+            redraw()
+
         if isinstance(session, Acts) and not log.waits and clock_s - log.asked_at >= READ_EVERY_S:
             log.asked_at, log.waits = clock_s, True
-            session.log_tail(process, LOG_LINES, lambda tails, error: self._post(LogRead(process, tails, error)))
+            session.log_tail(process, LOG_LINES, self._in_loop(take))
         return log
 
-    def take_log(self, message: LogRead) -> None:
-        key, log = self._log
-        if key == message.process.key:
-            log.waits, log.error = False, message.error
-            log.tails = message.tails or log.tails
-
-    def diagnose(self, session: Acts, node: str) -> Notice:
+    def diagnose(self, session: Acts, node: str, take: Callable[[Sequence[DiagResult], str], None]) -> Notice:
         """One at a time on each node."""
         if node not in self._diagnosing:
             self._diagnosing.add(node)
-            session.diagnose(node, lambda results, error: self._post(Diagnosed(node, results, error)))
+            session.diagnose(node, self._in_loop(take))
         return Notice(f"dcgmi diag -r 1 runs on {node}", "accent")
 
-    def take_diagnosis(self, message: Diagnosed, now: float) -> Notice:
+    def take_diagnosis(self, node: str, results: Sequence[DiagResult], error: str, now: float) -> Notice:
         """``now``: unix s, of the newest view."""
-        self._diagnosing.discard(message.node)
-        words, style = diagnosis_words(message.results, message.error)
-        for result in message.results:
+        self._diagnosing.discard(node)
+        words, style = diagnosis_words(results, error)
+        for result in results:
             its_style = {"fail": "crit", "warn": "warn", "pass": "ok"}.get(result.status, "dim")
-            self.note(Happening(now, message.node, "DIAG", its_style, result.test, tested_words(result), ""))
-        return Notice(f"{message.node}: {words}", style, more=_each() if message.results else "")
+            self.note(Happening(now, node, "DIAG", its_style, result.test, tested_words(result), ""))
+        return Notice(f"{node}: {words}", style, more=_each() if results else "")
 
-    def look_at_ras(self, session: AsksRas, report: JobReport) -> Notice | None:
+    def look_at_ras(self, session: AsksRas, report: JobReport, take: Callable[[RasPlan], None]) -> Notice | None:
         """Have it looked at whether it may be asked about this job; one question at a time."""
         job = report.job_key
         asked = self.ras.get(job)
@@ -191,7 +157,7 @@ class Acting:
             return Notice("NCCL's RAS is being asked: its answer takes some seconds", "accent")
         if job not in self._looking:
             self._looking.add(job)
-            session.look_at_ras(report, lambda plan: self._post(RasLooked(report, plan)))
+            session.look_at_ras(report, self._in_loop(take))
         return None
 
     def take_ras_plan(self, plan: RasPlan, now: float) -> Notice | None:
@@ -206,9 +172,11 @@ class Acting:
             self.ras[plan.job] = RasAsked(now, RasTold(plan.job, why=f"not asked: {plan.why}"))
         return Notice(f"NCCL's RAS is not asked: {plan.why}", "warn")
 
-    def ask_ras(self, session: AsksRas, report: JobReport, plan: RasPlan, now: float) -> Notice:
+    def ask_ras(
+        self, session: AsksRas, report: JobReport, plan: RasPlan, now: float, take: Callable[[RasTold], None]
+    ) -> Notice:
         self.ras[plan.job] = RasAsked(now)
-        session.ask_ras(report, lambda told: self._post(RasAnswered(told)))
+        session.ask_ras(report, self._in_loop(take))
         return Notice(f"asking NCCL's RAS on {plan.node}, for up to 20 s", "accent")
 
     def take_ras(self, told: RasTold, now: float) -> Notice:
@@ -258,7 +226,10 @@ class ActingApp(TravellingApp):
 
         def send(name: SignalName | None) -> None:
             if name is not None:
-                self.tell(self.acting.send(session, name, processes))
+                self.tell(self.acting.send(session, name, processes, partial(sent, name)))
+
+        def sent(name: SignalName, results: Results) -> None:
+            self.tell(self.acting.take_results(name, processes, results, self.newest_view().taken_at))
 
         self.push_screen(AskSignal(session, processes), send)
 
@@ -266,13 +237,16 @@ class ActingApp(TravellingApp):
         session = self._acts()
         if session is None or not node:
             return
-        from mltop.tui.screens.questions import AskDiagnosis
+        from mltop.tui.screens.questions import Ask
 
         def run(yes: bool | None) -> None:
             if yes:
-                self.tell(self.acting.diagnose(session, node))
+                self.tell(self.acting.diagnose(session, node, take))
 
-        self.push_screen(AskDiagnosis(node), run)
+        def take(results: Sequence[DiagResult], error: str) -> None:
+            self.tell(self.acting.take_diagnosis(node, results, error, self.newest_view().taken_at))
+
+        self.push_screen(Ask("run a diagnosis?", "run", partial(diagnosis_lines, node)), run)
 
     def ras_cells(self, job: JobKey, now: float) -> list[Cell]:
         """What NCCL was asked about this job's processes, and when; [] where nothing, or in the past."""
@@ -306,26 +280,27 @@ class ActingApp(TravellingApp):
                 why = f"its stacks must be known first: {KEYCAPS['dump']} dumps them"
             self.tell(Notice(f"NCCL's RAS is not asked: {why}", "warn"))
             return
-        self.tell(self.acting.look_at_ras(self.session, report))
+        self.tell(self.acting.look_at_ras(self.session, report, partial(self._ask_as_planned, report)))
 
-    def on_ras_looked(self, message: RasLooked) -> None:
+    def _ask_as_planned(self, report: JobReport, plan: RasPlan) -> None:
         now, session = self.newest_view().taken_at, self.session
-        if (notice := self.acting.take_ras_plan(message.plan, now)) is not None:
+        if (notice := self.acting.take_ras_plan(plan, now)) is not None:
             self.tell(notice)
             return
         if len(self.screen_stack) > 1 or not isinstance(session, AsksRas):
             return  # the user is being asked something else
-        from mltop.tui.screens.questions import AskRas
+        from mltop.tui.screens.questions import Ask
 
         def ask(yes: bool | None) -> None:
             if yes:
-                self.tell(self.acting.ask_ras(session, message.report, message.plan, self.newest_view().taken_at))
+                now = self.newest_view().taken_at
+                self.tell(self.acting.ask_ras(session, report, plan, now, self._take_ras))
 
-        self.push_screen(AskRas(message.plan), ask)
+        self.push_screen(Ask("ask NCCL's RAS?", "ask", partial(ras_lines, plan)), ask)
 
-    def on_ras_answered(self, message: RasAnswered) -> None:
-        notice = self.acting.take_ras(message.told, self.newest_view().taken_at)
-        joined = self.investigation.take_ras(message.told)
+    def _take_ras(self, told: RasTold) -> None:
+        notice = self.acting.take_ras(told, self.newest_view().taken_at)
+        joined = self.investigation.take_ras(told)
         if joined is not None:
             self.join_stacks([joined])
         self.tell(notice)
@@ -350,20 +325,7 @@ class ActingApp(TravellingApp):
         session = self._acts()
         if session is not None:
             show(f"{process.node}/{process.pid}")
-            self.tell(self.acting.dump_native(session, process))
-
-    def on_signals_sent(self, message: SignalsSent) -> None:
-        self.tell(self.acting.take_results(message, self.newest_view().taken_at))
-
-    def on_native_dumped(self, message: NativeDumped) -> None:
-        self.tell(self.acting.take_native(message))
-
-    def on_log_read(self, message: LogRead) -> None:
-        self.acting.take_log(message)
-        self.redraw()
-
-    def on_diagnosed(self, message: Diagnosed) -> None:
-        self.tell(self.acting.take_diagnosis(message, self.newest_view().taken_at))
+            self.tell(self.acting.dump_native(session, process, self.tell))
 
 
 def _each() -> str:

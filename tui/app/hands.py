@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -25,6 +26,7 @@ from mltop.tui.app.navigation import Location, Trail
 from mltop.tui.app.resources import DEFAULT, Order, Scene
 from mltop.tui.app.selection import Looked
 from mltop.tui.app.shapes import Shapes, columns_of, sort_of
+from mltop.tui.render.acts import shell_lines
 from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.screens.bars import FilterHistory, Notice, TypedBox
 from mltop.tui.terminal.driver import Guest
@@ -219,13 +221,13 @@ class HandsApp(ActingApp):
             self.tell(Notice(why, "warn"))
             return
         command = shell_command(node, view.connection.via, os.environ)
-        from mltop.tui.screens.questions import AskShell
+        from mltop.tui.screens.questions import Ask
 
         def run(yes: bool | None) -> None:
             if yes:
                 self.run_worker(self._shell(command), name="shell")
 
-        self.push_screen(AskShell(node, command), run)
+        self.push_screen(Ask("open a shell?", "open", partial(shell_lines, node, command)), run)
 
     async def _shell(self, command: list[str]) -> None:
         """Leave the terminal to it until it ends. The program goes on meanwhile: who watches it captures hangs."""
@@ -286,15 +288,12 @@ def no_shell(view: NodeView, recorded: bool) -> str | None:
         return "a recording has no machines: there is nothing to open a shell on"
     summary = view.summary
     if view.connection.via == "local" and summary is not None and summary.simulated:
-        return None if view.connection.hello is not None and is_own_name(view.node) else f"{view.node} is simulated"
+        own = os.uname().nodename
+        is_here = view.connection.hello is not None and view.node in (own, own.partition(".")[0])
+        return None if is_here else f"{view.node} is simulated"
     if view.connection.via == "local" and view.connection.hello is None:
         return f"{view.node} has not been reached yet"
     return None if _HOST.fullmatch(view.node) else f"{view.node!r} is no name that ssh is given"
-
-
-def is_own_name(node: str) -> bool:
-    """Whether it is this machine's."""
-    return node == os.uname().nodename.partition(".")[0] or node == os.uname().nodename
 
 
 def shell_command(node: str, via: str, environ: Mapping[str, str]) -> list[str]:

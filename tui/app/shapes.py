@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from mltop.tui.config.catalog import TABLES, column_named
@@ -14,34 +14,26 @@ Remember = Callable[[Callable[[Choices], Choices]], None]
 
 
 class Shapes:
-    """Sort and columns by the name of a table (``LineTable.kind``). What is changed is remembered."""
+    """``sorts`` and ``columns`` by the name of a table (``LineTable.kind``). What is changed is remembered."""
 
     def __init__(self, config: Config, remember: Remember) -> None:
         self._config, self._remember = config, remember
-        self._sorts = {kind: sort for kind, word in config.sort.items() if (sort := sort_of(kind, word)) is not None}
-        self._columns = {kind: columns_of(kind, words) for kind, words in config.columns.items()}
-
-    @property
-    def sorts(self) -> Mapping[str, Sort]:
-        return self._sorts
-
-    @property
-    def columns(self) -> Mapping[str, Sequence[str]]:
-        return self._columns
+        self.sorts = {kind: sort for kind, word in config.sort.items() if (sort := sort_of(kind, word)) is not None}
+        self.columns = {kind: columns_of(kind, words) for kind, words in config.columns.items()}
 
     def sort(self, kind: str, sort: Sort | None) -> None:
         if sort is None:
-            self._sorts.pop(kind, None)
+            self.sorts.pop(kind, None)
         else:
-            self._sorts[kind] = sort
+            self.sorts[kind] = sort
         self.chosen(f"sort.{kind}", f"{'-' * sort.reverse}{sort.column}" if sort is not None else None)
 
     def choose(self, kind: str, keys: Sequence[str]) -> None:
         """None: all, as they come."""
         if keys:
-            self._columns[kind] = tuple(keys)
+            self.columns[kind] = tuple(keys)
         else:
-            self._columns.pop(kind, None)
+            self.columns.pop(kind, None)
         self.chosen(f"columns.{kind}", list(keys) or None)
 
     def chosen(self, key: str, value: object) -> None:

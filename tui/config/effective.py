@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from mltop.tui.config.file import Unusable, Written, config_file, read
-from mltop.tui.config.settings import NOTHING, SECTIONS, SETTINGS, Config, Setting, Source, Wrong, flattened
+from mltop.tui.config.settings import NOTHING, SECTIONS, SETTINGS, Config, Source, Wrong, flattened
 from mltop.tui.state import BadState, NoHome
 from mltop.tui.state.choices import read_choices
 
+NAMES = [*(setting.key for setting in SETTINGS), *(section.name for section in SECTIONS)]
 OFF = ("", "0", "false", "no")  # of a variable that is a flag
 
 
@@ -29,13 +31,17 @@ class _Gathered:
     mistakes: list[str] = field(default_factory=list)
     file_values: dict[str, object] = field(default_factory=dict)
 
-    def set(self, setting: Setting, value: object, source: Source) -> None:
-        self.values[setting.name] = value
-        self.sources[setting.key] = source
-
-    def put(self, section: str, key: str, value: object, source: Source) -> None:
-        self.values.setdefault(section, {})[key] = value
-        self.sources[f"{section}.{key}"] = source
+    def take(self, key: str, value: object, source: Source) -> None:
+        """``key``: as in ``sources``; one that is no setting is nothing. Raises Wrong."""
+        for setting in SETTINGS:
+            if setting.key == key:
+                self.values[setting.name] = setting.take(value)
+                self.sources[key] = source
+        table, _, name = key.partition(".")
+        for section in SECTIONS:
+            if section.name == table and key != table:
+                self.values.setdefault(table, {})[name] = section.take(value)
+                self.sources[key] = source
 
 
 @cache
@@ -59,7 +65,7 @@ def load(path: Path | None, environ: Mapping[str, str] = NOTHING, remembers: boo
     for setting in SETTINGS:
         if setting.variable and setting.variable in environ:
             on = environ[setting.variable].strip().lower() not in OFF
-            gathered.set(setting, on, Source("environment", setting.variable))
+            gathered.take(setting.key, on, Source("environment", setting.variable))
     return Config(
         **gathered.values,
         sources=gathered.sources,
@@ -69,39 +75,29 @@ def load(path: Path | None, environ: Mapping[str, str] = NOTHING, remembers: boo
 
 
 def _take_file(gathered: _Gathered, written: Written) -> None:
-    by_key = {setting.key: setting for setting in SETTINGS}
-    sections = {section.name: section for section in SECTIONS}
     for key, value in written.values.items():
-        if key in sections:
-            _take_section(gathered, written, key, value)
-        elif key in by_key:
-            try:
-                taken = by_key[key].take(value)
-            except Wrong as why:
-                gathered.mistakes.append(f"{written.place(key)}: {key} {why}; the default holds")
-                continue
-            gathered.set(by_key[key], taken, Source("file", written.place(key)))
-            gathered.file_values[key] = value
-        else:
-            gathered.mistakes.append(
-                f"{written.place(key)}: there is no setting {key!r}{_near(key, [*by_key, *sections])}"
-            )
-
-
-def _take_section(gathered: _Gathered, written: Written, name: str, value: object) -> None:
-    section = next(section for section in SECTIONS if section.name == name)
-    if not isinstance(value, dict):
-        gathered.mistakes.append(f"{written.place(name)}: {name} must be a table: [{name}]; the default holds")
-        return
-    entries = flattened(value) if section.deep else {key: (part, (key,)) for key, part in value.items()}
-    for key, (part, path) in entries.items():
-        place = written.place(name, *path)
-        try:
-            gathered.put(name, key, section.take(part), Source("file", place))
-        except Wrong as why:
-            gathered.mistakes.append(f"{place}: {name}.{key} {why}; the default holds")
+        if key not in NAMES:
+            gathered.mistakes.append(f"{written.place(key)}: there is no setting {key!r}{_near(key, NAMES)}")
             continue
-        gathered.file_values[f"{name}.{key}"] = part
+        section = next((section for section in SECTIONS if section.name == key), None)
+        if section is None:
+            _take_value(gathered, key, value, written.place(key))
+        elif not isinstance(value, dict):
+            gathered.mistakes.append(f"{written.place(key)}: {key} must be a table: [{key}]; the default holds")
+        else:
+            entries = flattened(value) if section.deep else {name: (part, (name,)) for name, part in value.items()}
+            for name, (part, path) in entries.items():
+                _take_value(gathered, f"{key}.{name}", part, written.place(key, *path))
+
+
+def _take_value(gathered: _Gathered, key: str, value: object, place: str) -> None:
+    """``key``: as in ``sources``."""
+    try:
+        gathered.take(key, value, Source("file", place))
+    except Wrong as why:
+        gathered.mistakes.append(f"{place}: {key} {why}; the default holds")
+    else:
+        gathered.file_values[key] = value
 
 
 def _take_memory(gathered: _Gathered) -> None:
@@ -121,17 +117,8 @@ def _take_memory(gathered: _Gathered) -> None:
 
 def _remember(gathered: _Gathered, key: str, value: object) -> None:
     """What does not suit any more is as if it had never been."""
-    source = Source("remembered")
-    section, _, name = key.partition(".")
-    try:
-        for setting in SETTINGS:
-            if setting.key == key:
-                gathered.set(setting, setting.take(value), source)
-        for each in SECTIONS:
-            if each.name == section and name:
-                gathered.put(section, name, each.take(value), source)
-    except Wrong:
-        return
+    with suppress(Wrong):
+        gathered.take(key, value, Source("remembered"))
 
 
 def with_options(config: Config, given: Mapping[str, Any]) -> Config:

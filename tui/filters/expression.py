@@ -216,7 +216,8 @@ def test_of(tree: Tree, level: Level) -> Test:
     of_part = partial(test_of, level="gpu") if level == "node" and gpus else _test_of_part
     if isinstance(tree, Group) and not _go_together(tree, level):
         return _joined([test_of(member, level) for member in tree.members], tree.either)
-    test, quantifier = of_part(tree), all if _excludes(tree) else any
+    excludes = tree.negated if isinstance(tree, Term) else tree.opposite
+    test, quantifier = of_part(tree), all if excludes else any
     return lambda subject: quantifier(map(test, parts_of(subject, gpus, ranks)))
 
 
@@ -234,10 +235,6 @@ def _asks_parts(tree: Tree, level: Level) -> bool:
     """Whether it has fields of what a row of this level has as its parts."""
     gpus, ranks = _needs(tree)
     return gpus if level == "rank" else ranks if level == "gpu" else gpus or ranks
-
-
-def _excludes(tree: Tree) -> bool:
-    return tree.negated if isinstance(tree, Term) else tree.opposite
 
 
 def _go_together(tree: Group, level: Level) -> bool:

@@ -154,6 +154,12 @@ def diagnosis_lines(node: str, width: int) -> list[Line]:
     return [*lines, [], *wrap([Cell(text)], width)]
 
 
+def shell_lines(node: str, command: Sequence[str], width: int) -> list[Line]:
+    """What is asked before the screen is left to a shell."""
+    says = f"a shell on {node}, with your rights there; this screen comes back when it ends"
+    return [*wrap([Cell(says)], width), [], *wrap([Cell(" ".join(command), "title")], width)]
+
+
 def diagnosis_words(results: Sequence[DiagResult], error: str) -> tuple[str, str]:
     """All of it in one sentence, and its style."""
     if error or not results:

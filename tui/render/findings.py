@@ -171,14 +171,11 @@ def merged_gaps(gaps: Iterable[Gap]) -> list[Gap]:
         of_one_gpu = gap.source == "gpu" and gap.item.isdecimal() and bool(gap.fields)
         subject, index = (tuple(gap.fields), [int(gap.item)]) if of_one_gpu else ((gap.what,), [])
         merged.setdefault((gap.why, gap.fix), {}).setdefault(subject, []).extend(index)
-    return [
-        Gap(", ".join(_of_gpus(fields, gpus) if gpus else fields[0] for fields, gpus in subjects.items()), why, fix)
-        for (why, fix), subjects in merged.items()
-    ]
-
-
-def _of_gpus(fields: Sequence[str], gpus: Sequence[int]) -> str:
-    return subject_text("gpu", fold(gpus), fields)
+    what = {
+        cause: [subject_text("gpu", fold(gpus), fields) if gpus else fields[0] for fields, gpus in subjects.items()]
+        for cause, subjects in merged.items()
+    }
+    return [Gap(", ".join(subjects), why, fix) for (why, fix), subjects in what.items()]
 
 
 def is_missed(gap: Gap) -> bool:

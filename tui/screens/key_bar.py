@@ -123,7 +123,8 @@ class KeyBar(CellView, can_focus=False):
         left, right = pane_hints(self._active, width, self._user_keys), list(self._hints)
         while _width(left) + BETWEEN * bool(left) + _width(right) > width:
             told = [hint for hint in left if hint.action == ON_LINE_1 and not hint.active]
-            if lost := _first_of(right, LOST_IN_THE_PAST if _is_past(right) else LOST_FIRST):
+            past = any(hint.kind == "go_live" for hint in right)
+            if lost := _first_of(right, LOST_IN_THE_PAST if past else LOST_FIRST):
                 right.remove(lost)
             elif told and len(left) > 2:
                 left.remove(told[0])
@@ -161,10 +162,6 @@ def _first_lost(hints: Sequence[Hint]) -> Hint | None:
     """What gives way next: what all panes have, then what this one has, from its end; never how to get away."""
     own = [hint for hint in hints if hint.kind not in NEVER_LOST]
     return _first_of(hints, LOST_NEXT) or (own[-1] if own else None)
-
-
-def _is_past(hints: Sequence[Hint]) -> bool:
-    return any(hint.kind == "go_live" for hint in hints)
 
 
 def _first_of(hints: Sequence[Hint], kinds: Sequence[str]) -> Hint | None:

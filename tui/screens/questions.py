@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, TypeVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.message import Message
 from textual.screen import ModalScreen
 
 from mltop.probes.investigate.acting import Facts, RankProcess
-from mltop.probes.investigate.ras import RasPlan
 from mltop.probes.model.acts import SignalName
 from mltop.tui.app.session import Acts
-from mltop.tui.render.acts import MENU, diagnosis_lines, menu_lines, question_lines, ras_lines
-from mltop.tui.render.cells import Cell, flow, wrap
+from mltop.tui.render.acts import MENU, menu_lines, question_lines
+from mltop.tui.render.cells import Cell, flow
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.slurm import SlurmLines, box_lines
 from mltop.tui.widgets.cell_lines import CellLines
@@ -31,6 +29,10 @@ Lines = list[list[Cell]]
 class Box(ModalScreen[Answer]):
     """Lines in a box over the pane, and the keys below them. Subclasses say both."""
 
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("pageup", "scroll(-1)", "up"),
+        Binding("pagedown", "scroll(1)", "down"),
+    ]
     AUTO_FOCUS = ""
     DEFAULT_CSS = """
     Box { align: center middle; }
@@ -44,6 +46,7 @@ class Box(ModalScreen[Answer]):
     """
 
     title_text = ""
+    chrome = 3  # lines beside the text: border and keys
 
     def compose(self) -> ComposeResult:
         with Vertical(id="box"):
@@ -74,7 +77,7 @@ class Box(ModalScreen[Answer]):
         outer = WIDTH if self.size.width >= WIDTH + LEAST_BESIDE else self.size.width
         box.styles.width = outer
         lines = self.lines(outer - FRAME)
-        text.styles.height = max(1, min(len(lines), self.size.height - 3))
+        text.styles.height = max(1, min(len(lines), self.size.height - self.chrome))
         text.set_lines(lines)
         parts = [
             (index, [Cell(key, "accent"), Cell(f" {what}", "dim")]) for index, (key, what) in enumerate(self.keys())
@@ -85,73 +88,23 @@ class Box(ModalScreen[Answer]):
         self.query_one("#text", CellLines).action_page(step)
 
 
-class AskDiagnosis(Box[bool]):
-    """Dismissed with whether it is to be run."""
+class Ask(Box[bool]):
+    """A question of yes or no. ``verb``: what y does; ``text``: the lines of the question, for a width."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y", "answer(True)", "run"),
+        Binding("y", "answer(True)", "yes"),
         Binding("escape,n,q,enter", "answer(False)", "do not"),
     ]
-    title_text = "run a diagnosis?"
 
-    def __init__(self, node: str) -> None:
+    def __init__(self, title: str, verb: str, text: Callable[[int], Lines]) -> None:
         super().__init__()
-        self._node = node
+        self.title_text, self._verb, self._text = title, verb, text
 
     def lines(self, width: int) -> Lines:
-        return diagnosis_lines(self._node, width)
+        return self._text(width)
 
     def keys(self) -> Sequence[tuple[str, str]]:
-        return (("y", "run"), ("Enter Esc", "do not"))
-
-    def action_answer(self, yes: bool) -> None:
-        self.dismiss(yes)
-
-
-class AskRas(Box[bool]):
-    """Dismissed with whether NCCL's RAS is to be asked, after what that can do to the job was said."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y", "answer(True)", "ask"),
-        Binding("escape,n,q,enter", "answer(False)", "do not"),
-        Binding("pageup", "scroll(-1)", "up"),
-        Binding("pagedown", "scroll(1)", "down"),
-    ]
-    title_text = "ask NCCL's RAS?"
-
-    def __init__(self, plan: RasPlan) -> None:
-        super().__init__()
-        self._plan = plan
-
-    def lines(self, width: int) -> Lines:
-        return ras_lines(self._plan, width)
-
-    def keys(self) -> Sequence[tuple[str, str]]:
-        return (("y", "ask"), ("Enter Esc", "do not"))
-
-    def action_answer(self, yes: bool) -> None:
-        self.dismiss(yes)
-
-
-class AskShell(Box[bool]):
-    """Dismissed with whether the screen is to be left to a shell."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y", "answer(True)", "open"),
-        Binding("escape,n,q,enter", "answer(False)", "do not"),
-    ]
-    title_text = "open a shell?"
-
-    def __init__(self, node: str, command: Sequence[str]) -> None:
-        super().__init__()
-        self._node, self._command = node, command
-
-    def lines(self, width: int) -> Lines:
-        says = f"a shell on {self._node}, with your rights there; this screen comes back when it ends"
-        return [*wrap([Cell(says)], width), [], *wrap([Cell(" ".join(self._command), "title")], width)]
-
-    def keys(self) -> Sequence[tuple[str, str]]:
-        return (("y", "open"), ("Enter Esc", "do not"))
+        return (("y", self._verb), ("Enter Esc", "do not"))
 
     def action_answer(self, yes: bool) -> None:
         self.dismiss(yes)
@@ -164,8 +117,6 @@ class SlurmBox(Box[None]):
         Binding("y", "copy(0)", "copy"),
         Binding("e", "copy(1)", "copy the exclude list"),
         Binding("escape,n,q,enter", "leave", "close"),
-        Binding("pageup", "scroll(-1)", "up"),
-        Binding("pagedown", "scroll(1)", "down"),
     ]
 
     def __init__(self, slurm: SlurmLines, title: str) -> None:
@@ -193,14 +144,6 @@ class SlurmBox(Box[None]):
         self.dismiss(None)
 
 
-class FactsCame(Message):
-    """What the ranks would do with a signal."""
-
-    def __init__(self, facts: Facts) -> None:
-        super().__init__()
-        self.facts = facts
-
-
 class AskSignal(Box[SignalName | None]):
     """First which signal, as htop's F9 does, then whether it is really to be sent. Dismissed with it, or None."""
 
@@ -210,8 +153,6 @@ class AskSignal(Box[SignalName | None]):
         Binding("escape,n,q", "refuse", "cancel"),
         Binding("up,k", "move(-1)", "signal before"),
         Binding("down,j", "move(1)", "next signal"),
-        Binding("pageup", "scroll(-1)", "up"),
-        Binding("pagedown", "scroll(1)", "down"),
     ]
     title_text = "send a signal?"
 
@@ -227,10 +168,10 @@ class AskSignal(Box[SignalName | None]):
 
     def _bring(self, facts: Facts) -> None:
         """Called by another thread."""
-        self.post_message(FactsCame(facts))
+        self.call_later(self._show, facts)
 
-    def on_facts_came(self, message: FactsCame) -> None:
-        self._facts = message.facts
+    def _show(self, facts: Facts) -> None:
+        self._facts = facts
         self.draw()
 
     def lines(self, width: int) -> Lines:

@@ -162,7 +162,8 @@ def _parents(shown: Sequence[RankOfNode]) -> dict[tuple[str, int], int]:
         for child in rank.children:
             if child != rank.pid:
                 parents.setdefault((node.node, child), rank.pid)
-        for process in _on_gpus(node, rank):
+        processes = [process for gpu in gpus_of(node) for process in gpu.processes or ()]
+        for process in (one for one in processes if one.pid == rank.pid):
             if process.ppid is not None and process.ppid != rank.pid and (node.node, process.ppid) in own:
                 parents.setdefault((node.node, rank.pid), process.ppid)
     return {key: parent for key, parent in parents.items() if not _comes_back(key, parents)}
@@ -177,10 +178,6 @@ def _comes_back(key: tuple[str, int], parents: Mapping[tuple[str, int], int]) ->
         seen.add(pid)
         pid = parents.get((name, pid))
     return False
-
-
-def _on_gpus(node: NodeView, rank: RankSample) -> list[GpuProcess]:
-    return [process for gpu in gpus_of(node) for process in gpu.processes or () if process.pid == rank.pid]
 
 
 def others_of(node: NodeView | None) -> list[RankSample]:

@@ -7,19 +7,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from mltop.probes.collect.sysfile import word
-from mltop.probes.model.plausible import LINKS
+from mltop.probes.model.plausible import LINKS, NARROW_MAXIMA
 
-# Width of the counters in the PortCounters attribute that the kernel's files show (drivers/infiniband/core/sysfs.c):
-# they stop at their maximum, they do not wrap.
-NARROW_MAXIMA = {
-    "link_downed": 0xFF,
-    "link_error_recovery": 0xFF,
-    "symbol_error": 0xFFFF,
-    "port_rcv_errors": 0xFFFF,
-    "port_xmit_discards": 0xFFFF,
-    "local_link_integrity_errors": 0xF,
-    "excessive_buffer_overrun_errors": 0xF,
-}
 _UNKNOWN_16_BITS = 0xFFFF
 _RATE = re.compile(rb"\s*(\d{1,6}(?:\.\d{1,3})?)\s*Gb/sec")
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$", re.IGNORECASE)

@@ -21,7 +21,6 @@ TRACEBACK = "Traceback (most recent call last):"
 BOXED = re.compile("Traceback \\(most recent call last\\) [\u2500-]")  # rich's, in a box
 _BOX = "\u2502\u256d\u2570|+"
 _BOXED_FRAME = re.compile(r"[\u2502|] (\S[^\u2502|\n]{0,500}?):(\d{1,9}) in (\S{1,200})")
-_FRAME = re.compile(r"\u2502 (\S[^\u2502\n]{0,500}?):(\d{1,9}) in (\S{1,200})")
 _FRAME = re.compile(r'\s+File "([^"]{1,500})", line (\d{1,9}),? in (.{1,200})')
 _FINAL = re.compile(r"([A-Za-z_][\w.]{0,200})(?:: ?(.*))?$")
 _DOTTED = re.compile(r"[a-z_]\w*(?:\.\w+)+: ")

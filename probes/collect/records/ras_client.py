@@ -3,18 +3,33 @@
 The socket is shared by all ranks of a node, and the kernel picks who answers: one that is stopped may be picked, so who
 does not say hello within a second is left, and the next connection (another source port) reaches another one.
 Source: src/ras/client_support.cc of NCCL 2.24 to 2.30. Python 3.9.
+
+Answers are JSON of NCCL 2.28.7 and later, also as 2.28 writes it (a comma is missing exactly when a rank is), and the
+text of 2.24 and later, which reports only the ranks that differ from the others.
 """
 
 from __future__ import annotations
 
+import re
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
-from mltop.probes.collect.records.ras_report import Unreadable, parse_answer
-from mltop.probes.model.evidence.ras import RasAnswer, RasFormat
+from mltop.probes.collect.records.pickles import CutOff, Malformed
+from mltop.probes.collect.records.values import entries_of, name_text, rank_number, read_json, table_of, whole
+from mltop.probes.model.evidence.ras import (
+    MOST_COMMUNICATORS,
+    MOST_RANKS,
+    RasAnswer,
+    RasCommunicator,
+    RasFormat,
+    RasRank,
+    RasState,
+)
+from mltop.probes.model.receipt import MOST_RANK_NUMBERS
 from mltop.probes.model.units import size_words
 
 DEFAULT_HOST, DEFAULT_PORT = "localhost", 28028
@@ -151,3 +166,201 @@ class _Talk:
             raise NoAnswer("it did not answer in time") from None
         except OSError as error:
             raise NoAnswer(f"the connection broke: {error.strerror or error}") from None
+
+
+_READY, _IN_PROGRESS = 0, 7  # ncclSuccess, ncclInProgress
+MOST_KINDS = 32  # of operations
+# 2.28.7 and 2.28.9: `"nvml_dev": 1` and on the next line `"status": {`, without a comma between the two.
+_NO_COMMA = re.compile(rb'([\d"\]}])([ \t]*\r?\n[ \t]*"\w+"[ \t]*:)')
+
+
+class Unreadable(Exception):
+    """It is no answer of RAS, or half of one; the text says why."""
+
+
+def parse_answer(content: bytes, kind: RasFormat, *, received_at: float, took_s: float = 0.0) -> RasAnswer:
+    """Raises Unreadable."""
+    if kind == "text":
+        version, communicators, timeouts = parse_text(content.decode("utf-8", "replace"))
+        if not version:
+            raise Unreadable("its answer is no report of RAS")
+        return RasAnswer(version, kind, communicators, received_at, took_s, timeouts)
+    top = _decoded(content)
+    if not isinstance(top, dict) or not isinstance(top.get("communicators"), list):
+        raise Unreadable("its answer is no report of RAS")
+    communicators = tuple(map(_communicator, entries_of(top["communicators"], MOST_COMMUNICATORS)))
+    timeouts = whole(table_of(top.get("ras")).get("timeouts_count")) or 0
+    version = name_text(top.get("nccl_version"), 40)
+    return RasAnswer(version, kind, communicators, received_at, took_s, max(0, timeouts))
+
+
+def _decoded(content: bytes) -> Any:
+    try:
+        try:
+            return read_json(content)
+        except Malformed:
+            return read_json(_NO_COMMA.sub(rb"\1,\2", content))
+    except CutOff:
+        raise Unreadable("its answer is cut off in the middle") from None
+    except Malformed as why:
+        raise Unreadable(f"its answer cannot be read: {why}") from None
+
+
+def _communicator(told: object) -> RasCommunicator:
+    table = table_of(told)
+    names = [name_text(table.get(name), 64) for name in ("hash", "secondary_hash")]
+    ranks = [*_ranks(table.get("ranks"), is_missing=False), *_ranks(table.get("missing_ranks"), is_missing=True)]
+    return RasCommunicator(" ".join(filter(None, names)), rank_number(table.get("size")), tuple(ranks), hash=names[0])
+
+
+def _ranks(told: object, *, is_missing: bool) -> Iterable[RasRank]:
+    for entry in entries_of(told, MOST_RANKS):
+        table = table_of(entry)
+        number = rank_number(table.get("rank"))
+        if number is None:
+            continue
+        status = table_of(table.get("status"))
+        error = whole(status.get("async_error"))
+        yield RasRank(
+            number,
+            name_text(table.get("host"), 64),
+            rank_number(table.get("pid")),
+            rank_number(table.get("nvml_dev")),
+            "gone" if is_missing else _state(status),
+            _counts(table.get("collective_counts")),
+            error if error not in (_READY, _IN_PROGRESS) else None,
+            status.get("unresponsive") is True,
+            status.get("considered_dead") is True,
+        )
+
+
+def _state(status: dict[Any, Any]) -> RasState:
+    if status.get("abort_flag") is True:
+        return "abort"
+    if status.get("finalize_called") is True or status.get("destroy_flag") is True:
+        return "finalize"
+    init = whole(status.get("init_state"))
+    if init in (_READY, None):
+        return "running"
+    return "init" if init == _IN_PROGRESS else "error"
+
+
+def _counts(told: object) -> tuple[tuple[str, int], ...] | None:
+    if not isinstance(told, dict) or len(told) > MOST_KINDS:
+        return None
+    counts = [(name_text(kind, 40), whole(count)) for kind, count in told.items()]
+    return tuple((kind, count) for kind, count in counts if count is not None and count >= 0)
+
+
+# The text, line by line: which ranks differ from the others of their communicator. A rank without a line of its own is
+# as the most are; a communicator without any line has nothing to be said of it.
+
+MOST_LINES = 1_000_000
+_VERSION = re.compile(r"NCCL version (\d[\w.+-]{0,40})")
+_TIMEOUTS = re.compile(r"\s*Encountered (\d{1,9}) communication timeouts?")
+_ROW = re.compile(r"\s*(\d{1,9})\s+\d{1,9}\s+\d{1,9}\s+[\d-]{1,20}\s+(\d{1,9})\s+\d{1,9}\s+\w+\s+[\w,]+\s*")
+_SECTION = re.compile(r"#(\d{1,9})-(\d{1,9}) \(([0-9a-f]{1,32})\) (INCOMPLETE|ERROR|MISMATCH)")
+_COUNTS_OF = re.compile(r"\s*Communicator ranks have different (?:collective|(\w{1,40})) operation counts")
+_STATUS_OF = re.compile(r"\s*Communicator ranks have different status")
+_SOME = re.compile(r"\s*(\d{1,9}) ranks have (?:launched up to operation (\d{1,18})|not launched any operations)")
+_SOME_STATUS = re.compile(r"\s*(\d{1,9}) ranks have status (\w{1,20})")
+_RANK = re.compile(r"\s*Rank (\d{1,9})\b(.*)")
+_LAUNCHED = re.compile(r" has (?:launched up to operation (\d{1,18})|not launched any operations)")
+_HAS_STATUS = re.compile(r" has status (\w{1,20})")
+_PLACE = re.compile(r" -- GPU (\d[^-]{0,40}) managed by process (\d{1,10}) on node (\S{1,64})")
+_NVML = re.compile(r"\d+")
+_STATES: dict[str, RasState] = {"INIT": "init", "RUNNING": "running", "FINALIZE": "finalize", "ABORT": "abort"}
+_ALL_KINDS = "operations"  # 2.24 counts them together
+
+
+@dataclass
+class _Comm:
+    name: str
+    size: int | None
+    ranks: dict[int, RasRank] = field(default_factory=dict)
+    counts: dict[int, dict[str, int]] = field(default_factory=dict)  # of ranks with lines of their own
+    usual: dict[str, tuple[int, int]] = field(default_factory=dict)  # kind → (count, ranks that have it)
+
+    def made(self) -> RasCommunicator:
+        usual = {kind: count for kind, (count, _) in self.usual.items()}
+        ranks = []
+        for number, rank in sorted(self.ranks.items()):
+            counts = {**usual, **self.counts.get(number, {})}
+            is_told = rank.state != "gone" and self.usual
+            ranks.append(replace(rank, counts=tuple(sorted(counts.items())) if is_told else None))
+        others = min((having for _, having in self.usual.values()), default=0)
+        return RasCommunicator(
+            self.name, self.size, tuple(ranks), tuple(sorted(usual.items())) or None, others, self.name
+        )
+
+
+def parse_text(report: str) -> tuple[str, tuple[RasCommunicator, ...], int]:
+    """NCCL's version ("" where it is no report), the communicators, and the number of timeouts."""
+    reading = _Reading()
+    for line in report.splitlines()[:MOST_LINES]:
+        reading.take(line)
+    return reading.version, tuple(comm.made() for comm in reading.comms.values()), reading.timeouts
+
+
+class _Reading:
+    def __init__(self) -> None:
+        self.version, self.timeouts = "", 0
+        self.comms: dict[tuple[str, str], _Comm] = {}
+        self._sizes: dict[str, int] = {}  # of the table's groups
+        self._comm: _Comm | None = None
+        self._section = self._kind = ""
+        self._value: int | None = None  # that the ranks below it have
+        self._state: RasState | None = None
+
+    def take(self, line: str) -> None:
+        if match := _VERSION.match(line):
+            self.version = self.version or match[1]
+        elif match := _TIMEOUTS.match(line):
+            self.timeouts = max(self.timeouts, int(match[1]))
+        elif match := _SECTION.match(line):
+            self._begin(match)
+        elif self._comm is None:
+            if match := _ROW.fullmatch(line):
+                self._sizes[match[1]] = int(match[2])
+        else:
+            self._take_of(self._comm, line)
+
+    def _begin(self, match: re.Match[str]) -> None:
+        key = match[1], match[2]
+        self._comm = self.comms.setdefault(key, _Comm(f"0x{match[3].lstrip('0') or '0'}", self._sizes.get(match[1])))
+        self._section, self._kind, self._value, self._state = match[4], "", None, None
+
+    def _take_of(self, comm: _Comm, line: str) -> None:
+        if match := _COUNTS_OF.match(line):
+            self._kind, self._value, self._state = match[1] or _ALL_KINDS, None, None
+        elif _STATUS_OF.match(line):
+            self._kind, self._value, self._state = "", None, None
+        elif self._kind and (match := _SOME.match(line)):
+            self._value = int(match[2] or 0)
+            if int(match[1]) > comm.usual.get(self._kind, (0, 0))[1]:
+                comm.usual[self._kind] = (self._value, int(match[1]))
+        elif match := _SOME_STATUS.match(line):
+            self._state = _STATES.get(match[2], "gone")
+        elif match := _RANK.match(line):
+            self._take_rank(comm, int(match[1]), match[2])
+
+    def _take_rank(self, comm: _Comm, number: int, rest: str) -> None:
+        if number > MOST_RANK_NUMBERS:
+            return
+        place, launched, status = _PLACE.search(rest), _LAUNCHED.match(rest), _HAS_STATUS.match(rest)
+        rank = comm.ranks.get(number, RasRank(number))
+        if place is not None:
+            device = _NVML.findall(place[1])[-1:]  # "1 (NVML 3)" where the two differ
+            rank = replace(rank, host=place[3], pid=int(place[2]), nvml_dev=int(device[0]) if device else None)
+        if self._section == "INCOMPLETE":
+            rank = replace(rank, state="gone", unresponsive=True)
+        elif self._section == "ERROR":
+            rank = replace(rank, state="error")
+        elif self._kind:
+            value = int(launched[1] or 0) if launched is not None else self._value
+            if value is not None:
+                comm.counts.setdefault(number, {})[self._kind] = value
+        elif status is not None or self._state is not None:
+            state = _STATES.get(status[1], "gone") if status is not None else self._state
+            rank = replace(rank, state=state or "running")
+        comm.ranks[number] = rank

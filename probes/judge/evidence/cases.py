@@ -42,12 +42,8 @@ def signature(operation: Operation) -> Signature:
     """What must be equal on all ranks. Elements and types that need not be, or are not known, are left out."""
     kind = kind_of(operation.name)
     tensors = operation.sizes_in if kind in _IN else operation.sizes_out if kind in _OUT else ()
-    sizes = (sum(map(_elements, tensors)),) if tensors else ()
+    sizes = (sum(map(math.prod, tensors)),) if tensors else ()
     return kind, sizes, operation.dtypes[:1] if sizes else ()
-
-
-def _elements(tensor: Iterable[int]) -> int:
-    return math.prod(tensor)
 
 
 def agree(signatures: Iterable[Signature]) -> bool:
@@ -172,7 +168,8 @@ def _by_group(progress: Iterable[GroupProgress]) -> list[tuple[Group, list[Group
     """A group has one name in its job; where two sets of ranks have the same name, these are two groups."""
     by_name: dict[tuple[str, str], list[GroupProgress]] = {}
     for record in in_slices(progress):
-        by_name.setdefault((record.group.name, _description(record.group)), []).append(record)
+        description = "" if is_default(record.group) else record.group.description
+        by_name.setdefault((record.group.name, description), []).append(record)
     groups = []
     for alike in by_name.values():
         members = list(dict.fromkeys(known(record.group.ranks for record in alike)))
@@ -182,10 +179,6 @@ def _by_group(progress: Iterable[GroupProgress]) -> list[tuple[Group, list[Group
             backend = next((record.group.backend for record in own if record.group.backend), "")
             groups.append((replace(group, backend=backend), _newest_of_each(own)))
     return groups
-
-
-def _description(group: Group) -> str:
-    return "" if is_default(group) else group.description
 
 
 def is_default(group: Group) -> bool:
@@ -320,7 +313,8 @@ def _pair_cases(group: Group, records: dict[int, GroupProgress]) -> Iterator[Cas
     if not told or any(not kind_of(operation.name) or peers(operation) is None for operation in told):
         return
     for rank, record in records.items():
-        operation = _oldest_open(record.operations)
+        waits = (each for each in record.operations if each.p2p and each.state != "completed")
+        operation = next(waits, None)
         parts = peers(operation) if operation is not None else None
         if operation is None or parts is None or parts[2] >= len(members) or members[parts[2]] == rank:
             continue
@@ -331,10 +325,6 @@ def _pair_cases(group: Group, records: dict[int, GroupProgress]) -> Iterator[Cas
         absent = replace(other, operations=())
         busy = frozenset((waiting.rank,))
         yield Case(group, [waiting, absent], operation.sequence, [waiting], [absent], busy=busy, is_whole=True)
-
-
-def _oldest_open(operations: Sequence[Operation]) -> Operation | None:
-    return next((operation for operation in operations if operation.p2p and operation.state != "completed"), None)
 
 
 def _has_part(record: GroupProgress, parts: tuple[str, int, int], operation: Operation) -> bool:

@@ -82,11 +82,6 @@ def _folder(file: LogFile) -> str:
     return file.path.rpartition("/")[0]
 
 
-def _template(file: LogFile) -> str:
-    """Its name without numbers and endings."""
-    return _NUMBERS.sub("#", _stem(file))
-
-
 def _stem(file: LogFile) -> str:
     """Its name without what tells stdout from stderr."""
     name = file.path.rpartition("/")[2]
@@ -113,7 +108,8 @@ def _join_folder(files: Sequence[LogFile], indexes: list[int], joined: _Joined) 
         return
     by_template: dict[str, list[_Seen]] = {}
     for group in seen:
-        by_template.setdefault(_template(files[group.index]), []).append(group)
+        template = _NUMBERS.sub("#", _stem(files[group.index]))
+        by_template.setdefault(template, []).append(group)
     for alike in by_template.values():
         counts = Counter(rank for group in alike for rank in group.speaking | group.told)
         if counts and max(counts.values()) == 1 and not any(files[group.index].slurm_job for group in alike):

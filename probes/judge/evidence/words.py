@@ -37,8 +37,9 @@ def _told(attempt: Attempt, first: First) -> str:
     if first.how in ("failed", "alike") and event is not None:
         return _told_failed(attempt, first, event)
     by = f"rank {event.rank}" if event is not None and event.rank is not None else "another rank"
+    them = "it" if len(first.ranks) == 1 else "them"
     says = {
-        "named": f"did not come: {by} names {_them(first)}{_quote(event)}",
+        "named": f"did not come: {by} names {them}{_quote(event)}",
         "behind": f"never got to {_collective(first)}, in which {_waiters(attempt, first)} until it timed out",
         "differs": f"launched something else than all others as {_collective(first)}{_quote(event)}",
         "sick": f"is the only one whose own process was stuck while all waited{_quote(event)}",
@@ -75,10 +76,6 @@ def _who(attempt: Attempt, first: First) -> str:
 def _ranks(ranks: Sequence[int]) -> str:
     text = ranks_text(ranks)
     return text if len(text) <= _MOST_LISTED else f"{len(ranks)} ranks ({fold(ranks)[:_MOST_LISTED]}…)"
-
-
-def _them(first: First) -> str:
-    return "it" if len(first.ranks) == 1 else "them"
 
 
 def _failed(event: LogEvent, order: str = "") -> str:

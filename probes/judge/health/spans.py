@@ -183,14 +183,11 @@ def earliest(all_of: Iterable[Finding] | Iterable[Hit]) -> float | None:
 
 def first_of_each(findings: Sequence[Finding]) -> list[Finding]:
     """At most MOST_HITS of each rule that fire, and one that stands for the rest of it; all that have ended."""
-    firing = grouped((finding for finding in findings if _is_single(finding)), lambda finding: finding.id)
+    single = (finding for finding in findings if finding.until is None and finding.subject != MORE)
+    firing = grouped(single, lambda finding: finding.id)
     rest = [of_rule[MOST_HITS:] for of_rule in firing.values() if len(of_rule) > MOST_HITS]
     left_out = {id(finding) for of_rule in rest for finding in of_rule}
     return [*(finding for finding in findings if id(finding) not in left_out), *map(one_for_all, rest)]
-
-
-def _is_single(finding: Finding) -> bool:
-    return finding.until is None and finding.subject != MORE
 
 
 def first_hits(rule: Rule, hits: list[Hit], is_open: Callable[[Hit], bool]) -> list[Hit]:

@@ -59,11 +59,13 @@ def with_counters(job: JobScene, report: JobReport, culprits: Sequence[Culprit],
         both = named == by_stacks and all(each.confidence == "high" for each in told)
         is_plain = confidence == "low" or all(culprit.how in _PLAIN for culprit in culprits)
         is_surer = both and age == "now" and is_plain and _stands_for_long(job, told)
-        return Joined(list(culprits), _surer(confidence) if is_surer else confidence, [])
+        surer = CONFIDENCES[max(0, CONFIDENCES.index(confidence) - 1)]
+        return Joined(list(culprits), surer if is_surer else confidence, [])
     opposite = _opposite(job, report, told, age, culprits)
     if opposite is None:
         return Joined(list(culprits), confidence, [])
-    return Joined(list(culprits), _less_sure(confidence), [opposite])
+    less_sure = CONFIDENCES[min(len(CONFIDENCES) - 1, CONFIDENCES.index(confidence) + 1)]
+    return Joined(list(culprits), less_sure, [opposite])
 
 
 def _answer(job: JobScene, report: JobReport) -> tuple[list[ProgressVerdict], _Age]:
@@ -201,11 +203,3 @@ def _all_are_there(job: JobScene, report: JobReport, told: ProgressVerdict, culp
 
 def _source(told: ProgressVerdict) -> str:
     return _SOURCE_WORDS.get(told.source, "the flight records")
-
-
-def _surer(confidence: Confidence) -> Confidence:
-    return CONFIDENCES[max(0, CONFIDENCES.index(confidence) - 1)]
-
-
-def _less_sure(confidence: Confidence) -> Confidence:
-    return CONFIDENCES[min(len(CONFIDENCES) - 1, CONFIDENCES.index(confidence) + 1)]

@@ -6,7 +6,7 @@ The causes are another matter (join.py): here is who holds the job up, who waits
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from mltop.probes.judge.deaths import Death, Deaths, ended_well, kind_of_end, order_of
@@ -84,7 +84,8 @@ def loss_of(job: JobScene) -> Loss | None:
     if gravest.kind == "hang" and gravest.deaths is not None and not gravest.gone:
         _blame_the_dead(gravest, gravest.deaths)
     for finding in job.findings:
-        if finding.until is None and finding.id != FAILED and not _is_in(finding, [*gravest.findings, *gravest.others]):
+        is_told = any(finding is other for other in (*gravest.findings, *gravest.others))
+        if finding.until is None and finding.id != FAILED and not is_told:
             gravest.others.append(finding)
     gravest.waiting = gravest.waiting.without(Ranges.of(known(culprit.rank for culprit in gravest.culprits)))
     gravest.evidence = gravest.evidence[:MOST_EVIDENCE]
@@ -143,10 +144,6 @@ def _has_own_cause(deaths: Deaths) -> bool:
     errors = all(death.told.error for death in deaths.firsts)
     by_itself = all(how == "oom" or (how == "signal" and code not in ENDED_BY) for how, code in ways)
     return bool(ways) and (errors or by_itself)
-
-
-def _is_in(finding: Finding, findings: Iterable[Finding]) -> bool:
-    return any(finding is other for other in findings)
 
 
 # From how ranks ended.

@@ -283,16 +283,12 @@ def _take_rank(job: JobScene, node: NodeScene, rank: RankSample) -> None:
         job.ranks.append(Place(node.node, rank.pid, rank.rank, tuple(rank.gpus), children))
 
 
-def newest_taken(report: JobReport) -> float:
-    """When the last of a report's stacks was taken, unix s; 0.0 of none."""
-    return max(known(digest.taken_at for digest in report.digests), default=0.0)
-
-
 def stacks_of(reports: Sequence[JobReport]) -> dict[PlacedJob, Stacks]:
     """By the job, and its node where it is on one only: of jobs that meet at a loopback address each has its own."""
     told = {}
     for report in reports:
         nodes = {digest.node for digest in report.digests}
         place = next(iter(nodes)) if len(nodes) == 1 else ""
-        told[PlacedJob(report.job, report.uid, place)] = Stacks(report, newest_taken(report))
+        newest = max(known(digest.taken_at for digest in report.digests), default=0.0)
+        told[PlacedJob(report.job, report.uid, place)] = Stacks(report, newest)
     return told

@@ -104,13 +104,17 @@ RESET = "yes: needs a reset"
 FactOf = Callable[..., Fact]
 
 
-def blocks_of(gpu: GpuSample, gaps: GpuGaps, first: GpuSample | None = None) -> list[Block]:
-    """All blocks of a GPU. ``first``: the same GPU when it was first looked at: counters say how they grew since."""
-    before = first or gpu
-
+def _facts_of(gpu: GpuSample, gaps: GpuGaps) -> FactOf:
     def fact(label: str, text: str, field: str, style: str = "") -> Fact:
         return Fact(label, text, style, gaps.why(field) if _is_unknown(attrgetter(field)(gpu)) else "")
 
+    return fact
+
+
+def blocks_of(gpu: GpuSample, gaps: GpuGaps, first: GpuSample | None = None) -> list[Block]:
+    """All blocks of a GPU. ``first``: the same GPU when it was first looked at: counters say how they grew since."""
+    before = first or gpu
+    fact = _facts_of(gpu, gaps)
     return [
         Block("activity", _activity(gpu, fact)),
         Block("clocks", _clocks(gpu, fact)),
@@ -132,25 +136,11 @@ _ALWAYS = ("hw_thermal", "sw_power_cap", "power_brake")  # what is told also whe
 
 def first_blocks(gpu: GpuSample, gaps: GpuGaps, shares: Mapping[str, float] = NO_SHARES) -> list[Block]:
     """What is looked at first, in four columns."""
-
-    def fact(label: str, text: str, field: str, style: str = "") -> Fact:
-        return Fact(label, text, style, gaps.why(field) if _is_unknown(attrgetter(field)(gpu)) else "")
-
-    left = gpu.temperature_margin_c
-    little = left is not None and known(left) and left <= LITTLE_HEADROOM_C
-    memory = _of_most(gpu.memory_temperature_c, gpu.memory_temperature_max_c, celsius)
+    fact = _facts_of(gpu, gaps)
+    power = fact("power", _of_most(gpu.power_w, gpu.power_limit_w, watts), "power_w")
     return [
         Block("ACTIVITY", [one for one in _activity(gpu, fact) if one.label in _FIRST_OF_ACTIVITY]),
-        Block(
-            "HEAT AND POWER",
-            [
-                fact("GPU", celsius(gpu.temperature_c), "temperature_c"),
-                fact("slows at", celsius(gpu.temperature_slowdown_c), "temperature_slowdown_c"),
-                fact("headroom", celsius(left), "temperature_margin_c", "warn" if little else ""),
-                fact("HBM", memory, "memory_temperature_c"),
-                fact("power", _of_most(gpu.power_w, gpu.power_limit_w, watts), "power_w"),
-            ],
-        ),
+        Block("HEAT AND POWER", [*_heat(gpu, fact, "slows at"), power]),
         Block("THROTTLED BY, OF 10 MIN", _held_by(gpu, gaps, shares)),
         Block("MEMORY AND LINKS", _memory_and_links(gpu, fact)),
         Block("INSTANCES", _mig(gpu, fact) if gpu.mig_instances else ()),
@@ -241,13 +231,13 @@ def _power(gpu: GpuSample, fact: FactOf) -> list[Fact]:
     ]
 
 
-def _heat(gpu: GpuSample, fact: FactOf) -> list[Fact]:
+def _heat(gpu: GpuSample, fact: FactOf, slows: str = "slows down at") -> list[Fact]:
     left = gpu.temperature_margin_c
     little = left is not None and known(left) and left <= LITTLE_HEADROOM_C
     memory = _of_most(gpu.memory_temperature_c, gpu.memory_temperature_max_c, celsius)
     return [
         fact("GPU", celsius(gpu.temperature_c), "temperature_c"),
-        fact("slows down at", celsius(gpu.temperature_slowdown_c), "temperature_slowdown_c"),
+        fact(slows, celsius(gpu.temperature_slowdown_c), "temperature_slowdown_c"),
         fact("headroom", celsius(left), "temperature_margin_c", "warn" if little else ""),
         fact("HBM", memory, "memory_temperature_c"),
     ]

@@ -136,13 +136,9 @@ def nvlink_cell(nvlink: Nvlink) -> Cell:
 
 def links_up(nvlink: Nvlink) -> str:
     """ "18/18"; "–" where no link says."""
-    if not _says_links(nvlink):
+    if all(link.active is None for link in nvlink.links):
         return UNKNOWN
     return f"{sum(link.active is True for link in nvlink.links)}/{len(nvlink.links)}"
-
-
-def _says_links(nvlink: Nvlink) -> bool:
-    return any(link.active is not None for link in nvlink.links)
 
 
 def rate_of(link: Nvlink | Pcie) -> float | None:
@@ -245,10 +241,6 @@ def pcie_text(gen: int | None, width: int | None, brief: bool = False) -> str:
     if gen is None and width is None:
         return UNKNOWN
     return f"{number(gen)}x{number(width)}" if brief else f"Gen{number(gen)} x{number(width)}"
-
-
-def _sm(gpu: GpuSample) -> str:
-    return percent(gpu.sm_active)
 
 
 def _heat(gpu: GpuSample) -> Cell:
@@ -361,7 +353,9 @@ _of = Column.of
 GPU_COLUMNS = (
     Column("mark", "", 1, cell=lambda line: mark_cell(line.mark), tight=True),
     _gpu("gpu", "GPU", 3, "index", COUNT, part=_branch, field="gpu", meaning="the GPU's index"),
-    _gpu("sm", "SM", 4, "sm_active", cell=_sm, field="sm", meaning="SMs that were active"),
+    _gpu(
+        "sm", "SM", 4, "sm_active", cell=lambda gpu: percent(gpu.sm_active), field="sm", meaning="SMs that were active"
+    ),
     _gpu(
         "busy",
         "BUSY",
@@ -471,7 +465,9 @@ def gpu_columns(gpus: Sequence[GpuSample], width: int = 80) -> tuple[Column, ...
     graph = next(cells for least, cells in GRAPH_WIDTHS if width >= least)
     state = STATE_WIDTHS[width >= GRAPH_WIDTHS[1][0]]
     changed = {"graph": replace(_BY_KEY["graph"], width=graph), "state": replace(_BY_KEY["state"], width=state)}
-    if not any(gpu.sm_active is not None or any_instance_known(gpu) for gpu in gpus):
+    activity = [gpu.sm_active for gpu in gpus]
+    activity += [instance.sm_active for gpu in gpus for instance in gpu.mig_instances]
+    if all(value is None for value in activity):
         changed |= {key: replace(_BY_KEY[key], priority=18) for key in ("sm", "tensor", "dram")}
         changed["busy"] = replace(_BY_KEY["busy"], priority=0)
         changed["graph"] = replace(changed["graph"], title="busy, 10 min")
@@ -479,7 +475,3 @@ def gpu_columns(gpus: Sequence[GpuSample], width: int = 80) -> tuple[Column, ...
     if not any(style for gpu in gpus for _, style in guarded("a GPU's flags", partial(flags, gpu), none)):
         changed["flags"] = replace(_BY_KEY["flags"], priority=12)
     return tuple(changed.get(column.key, column) for column in GPU_COLUMNS)
-
-
-def any_instance_known(gpu: GpuSample) -> bool:
-    return any(instance.sm_active is not None for instance in gpu.mig_instances)

@@ -18,6 +18,7 @@ from mltop.tui.app.past.track import Track, has
 from mltop.tui.render.cells import Cell, clip, styled
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.gpus.throttle import ALARMING, BADGES, style_of
+from mltop.tui.render.graph import shares_of_most
 
 Value = float | None
 Reduce = Callable[[Sequence[float]], float]
@@ -74,36 +75,11 @@ class Grid:
         return sum(end <= index for _, end in self.spans) * self.repeated
 
 
-def plot(shares: Sequence[Value], styles: Sequence[str], rows: int, began: int, zero: bool = True) -> list[list[Cell]]:
-    """``rows`` lines, the top one first, of the shares 0..1 in ``styles``; blank before column ``began``.
-
-    What is unknown is a dot on the ground, never a height. ``zero``: nothing at all has the lowest glyph too;
-    otherwise it is blank.
-    """
-    steps = len(GLYPHS.ramp) * rows
-    levels = [_BLANK if share == 0 and not zero else _level(share, steps) for share in shares]
-    levels[:began] = [_BLANK] * min(began, len(levels))
-    wanted = [style if level >= 0 else "dim" for style, level in zip(styles, levels, strict=True)]
-    return [_row(levels, wanted, rows - 1 - row, steps) for row in range(rows)]
-
-
-_UNKNOWN, _BLANK = -1, -2
-
-
-def _level(share: Value, steps: int) -> int:
-    if share is None or math.isnan(share):
-        return _UNKNOWN
-    return min(int(min(max(share, 0.0), 1.0) * steps), steps - 1)
-
-
-def _row(levels: Sequence[int], styles: Sequence[str], above: int, steps: int) -> list[Cell]:
-    """The line with ``above`` lines below it."""
-    height = len(GLYPHS.ramp)
-    ground = height * above
-    glyphs = [" " if level < ground else GLYPHS.ramp[min(level - ground, height - 1)] for level in range(steps)]
-    glyphs += [" ", GLYPHS.unknown if above == 0 else " "]  # at the places of _BLANK and _UNKNOWN, from the end
-    text = "".join([glyphs[level] for level in levels])
-    return [Cell(text, styles[0])] if len(set(styles)) == 1 else styled(text, styles)
+def plot(shares: Sequence[Value], styles: Sequence[str], began: int) -> list[Cell]:
+    """A line of the shares 0..1 in ``styles``; blank before column ``began``. What is unknown is a dot, no height."""
+    glyphs = [" " if column < began else GLYPHS.height(share) for column, share in enumerate(shares)]
+    wanted = ["dim" if glyph in (" ", GLYPHS.unknown) else style for glyph, style in zip(glyphs, styles, strict=True)]
+    return styled("".join(glyphs), wanted)
 
 
 def axis(grid: Grid, step_s: float, until: float, label_width: int) -> list[Cell]:
@@ -123,30 +99,17 @@ def axis(grid: Grid, step_s: float, until: float, label_width: int) -> list[Cell
     return [Cell(" " * label_width + "".join(line), "dim")]
 
 
-FIGURE_WIDTH = 5
 COMPACT_LABEL = 8
 COMPACT_RIGHT = 20
-
-
-@dataclass(frozen=True)
-class Lane:
-    """``shares``: 0..1 of its scale per column; ``figures``: lowest, highest, newest; ``note`` in their place."""
-
-    kind: str
-    label: str
-    shares: Sequence[Value]
-    styles: Sequence[str]
-    figures: tuple[str, str, str] = ("", "", "")
-    note: str = ""
-    zero: bool = True
-    rows: int = 1
 
 
 def compact_title(track: Track, width: int) -> list[Cell]:
     """Over ``compact_lines``."""
     grid = _compact_grid(track, width)
-    text = clip(_title(track, grid, 0)[0].text.rstrip(), COMPACT_LABEL + grid.columns)
-    return [Cell(f"{text} LAST THROTTLED BY", "title")]
+    text = f"last {round(track.length * track.step_s / 60)} min"
+    if grid.repeated == 1:
+        text += f", a column {track.step_s * grid.per_column:.0f} s"
+    return [Cell(f"{clip(text, COMPACT_LABEL + grid.columns)} LAST THROTTLED BY", "title")]
 
 
 def compact_lines(track: Track | None, gpu: GpuSample, width: int, rows: int) -> list[list[Cell]]:
@@ -155,16 +118,18 @@ def compact_lines(track: Track | None, gpu: GpuSample, width: int, rows: int) ->
         return [[Cell(f"{gpu.index:>3} ", "bold"), Cell(gpu.error or "nothing known of it", "crit")]]
     grid = _compact_grid(track, width)
     began = grid.began(track.began)
-    clock = clock_lane(track, gpu, grid)
     worst = [reason for reason in _shown_reasons(track) if reason in ALARMING]
     badge = Cell("")
     if worst:
         badge = Cell(f" {BADGES[worst[0]].text} {percent(track.share(worst[0]))}", style_of(worst[:1]))
-    drawn = _filled(plot(clock.shares, clock.styles, 1, began)[0], grid.columns)
-    lines = [[Cell(f"{gpu.index:>3} ", "bold"), Cell("MHz "), *drawn, Cell(f" {clock.figures[2]:>4}"), badge]]
+    most = gpu.sm_clock_max_mhz or max((value for value in track.clock_mhz if value is not None), default=0.0)
+    clocks = shares_of_most(grid.reduced(track.clock_mhz, min), most)
+    drawn = _filled(plot(clocks, _held_by(track, grid, ALARMING), began), grid.columns)
+    newest = number(track.clock_mhz[-1] if track.clock_mhz else None)
+    lines = [[Cell(f"{gpu.index:>3} ", "bold"), Cell("MHz "), *drawn, Cell(f" {newest:>4}"), badge]]
     if rows > 1:
-        drawn = _filled(plot(activity_lane(track, grid).shares, ["dim"] * grid.columns, 1, began)[0], grid.columns)
         label, values = _activity(track)
+        drawn = _filled(plot(grid.reduced(values, fmean), ["dim"] * grid.columns, began), grid.columns)
         lines.append([Cell(f"    {label:<4}", "dim"), *drawn, Cell(f" {percent(values[-1]):>4}", "dim")])
     return lines
 
@@ -177,56 +142,9 @@ def _compact_grid(track: Track, width: int) -> Grid:
     return Grid.of(track.length, track.slot, width - COMPACT_LABEL - COMPACT_RIGHT - 1)
 
 
-def clock_lane(track: Track, gpu: GpuSample, grid: Grid) -> Lane:
-    """The lowest clock of each column, in the colour of what held it down."""
-    styles = _held_by(track, grid, ALARMING)
-    scale = _of(gpu.sm_clock_max_mhz)
-    return _lane("clock", "clock MHz", track.clock_mhz, grid, reduce=min, scale=scale, styles=styles)
-
-
-def activity_lane(track: Track, grid: Grid) -> Lane:
-    label, values = _activity(track)
-    return _percent_lane("activity", f"{label} %", values, grid)
-
-
 def _activity(track: Track) -> tuple[str, Sequence[Value]]:
     """What the SMs do; where that was never known, how busy NVML calls the GPU, which says much less."""
-    return ("SM", track.sm_active) if _knows_sm(track) else ("busy", track.busy)
-
-
-def _knows_sm(track: Track) -> bool:
-    return any(value is not None for value in track.sm_active)
-
-
-Scale = Callable[[float], float]
-
-
-def _of(most: float | None) -> Scale | None:
-    """From 0 to ``most``; None: to the highest value that was seen."""
-    return (lambda value: value / most) if most else None
-
-
-def _lane(
-    kind: str,
-    label: str,
-    values: Sequence[Value],
-    grid: Grid,
-    *,
-    reduce: Reduce,
-    scale: Scale | None,
-    styles: Sequence[str] | None = None,
-) -> Lane:
-    seen = [value for value in values if value is not None]
-    to_share = scale or _of(max(seen, default=0.0)) or (lambda _: 0.0)
-    shares = [None if value is None else to_share(value) for value in grid.reduced(values, reduce)]
-    newest = values[-1] if values else None
-    figures = (number(min(seen, default=None)), number(max(seen, default=None)), number(newest))
-    return Lane(kind, label, shares, styles or ["dim"] * len(shares), figures)
-
-
-def _percent_lane(kind: str, label: str, values: Sequence[Value], grid: Grid) -> Lane:
-    hundreds = [None if value is None else value * 100 for value in values]
-    return _lane(kind, label, hundreds, grid, reduce=fmean, scale=lambda value: value / 100)
+    return ("SM", track.sm_active) if any(value is not None for value in track.sm_active) else ("busy", track.busy)
 
 
 def _shown_reasons(track: Track) -> list[str]:
@@ -253,11 +171,3 @@ def _held_by(track: Track, grid: Grid, reasons: Sequence[str]) -> list[str]:
 def _filled(cells: Sequence[Cell], columns: int) -> list[Cell]:
     used = sum(len(cell.text) for cell in cells)
     return [*cells, Cell(" " * (columns - used))] if used < columns else list(cells)
-
-
-def _title(track: Track, grid: Grid, left: int) -> list[Cell]:
-    minutes = round(track.length * track.step_s / 60)
-    every = track.step_s * grid.per_column
-    text = f"last {minutes} min, a column {every:.0f} s" if grid.repeated == 1 else f"last {minutes} min"
-    heads = "".join(f"{head:>{FIGURE_WIDTH}}" for head in ("MIN", "MAX", "LAST"))
-    return [Cell(clip(text, left + grid.columns + 1), "title"), Cell(heads, "title")]

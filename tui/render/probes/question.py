@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -139,19 +138,9 @@ def _in_use(wanted: ProbeWanted, scope: ProbeScope) -> Line:
     return cells
 
 
-def keys_line(scope: ProbeScope, wanted: ProbeWanted, typing: bool) -> list[tuple[int, Sequence[Cell]]]:
-    """Parts for ``wrap.flow``: the keys of the question."""
+def keys_of(scope: ProbeScope, wanted: ProbeWanted, typing: bool) -> list[tuple[str, str]]:
+    """(key, what it does), the most important first."""
     if typing:
-        return [(0, _key("Enter", "force")), (0, _key("Esc", "do not"))]
-    force = _key("f", "no force" if wanted.force else "force") if len(scope.names) == 1 else []
-    return [
-        (0, _key("Enter", "start")),
-        (0, _key("Esc", "cancel")),
-        (1, _key("Left Right", "choose")),
-        (2, _key("Up Down", "line")),
-        (3, force),
-    ]
-
-
-def _key(key: str, what: str) -> list[Cell]:
-    return [Cell(key, "accent"), Cell(f" {what}", "dim")]
+        return [("Enter", "force"), ("Esc", "do not")]
+    force = [("f", "no force" if wanted.force else "force")] if len(scope.names) == 1 else []
+    return [("Enter", "start"), ("Esc", "cancel"), ("Left Right", "choose"), ("Up Down", "line"), *force]

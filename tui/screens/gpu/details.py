@@ -69,7 +69,9 @@ def details(
     lines = [*block_lines(first_blocks(gpu, gaps, shares), width, FIRST_COLUMN, FIRST_LABEL)]
     lines += [[], *process_lines(gpu, sample.ranks, gaps, width, sample.sampled_at)]
     lines += [[], *block_lines(blocks_of(gpu, gaps, baseline.gpu), width)]
-    lines += _section(link_lines(gpu, baseline.gpu, width), _links_title(sample.sampled_at - baseline.at))
+    watched_s = sample.sampled_at - baseline.at
+    since = f" (+: errors in the {seconds(watched_s)} that they are watched)" if watched_s > 0 else ""
+    lines += _section(link_lines(gpu, baseline.gpu, width), f"NVLinks{since}")
     lines += _section(event_lines(sample.kernel_events, gpu, width), "kernel log")
     why = [line for gap in gaps.distinct() for line in wrap(gap_cells(gap), width, 5)]
     return lines + _section(why, "not known of this GPU")
@@ -173,10 +175,6 @@ def _device(bus_id: str) -> tuple[int, str, str] | None:
         return (int(parts[0], 16), parts[1], parts[2]) if len(parts) == 3 else None
     except ValueError:
         return None
-
-
-def _links_title(watched_s: float) -> str:
-    return f"NVLinks (+: errors in the {seconds(watched_s)} that they are watched)" if watched_s > 0 else "NVLinks"
 
 
 def _section(lines: list[list[Cell]], title: str) -> list[list[Cell]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
@@ -15,11 +15,12 @@ from mltop.probes.model.units import counted
 from mltop.probes.reach.view import NodeView
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.navigation import Location, gpu_location, gpu_of_row
+from mltop.tui.app.past.track import ShownHistory
 from mltop.tui.app.selection import Looked
 from mltop.tui.render.advice import KEYCAPS, advice
 from mltop.tui.render.cells import Cell, wrap
 from mltop.tui.render.glyphs import GLYPHS
-from mltop.tui.render.graph import LABEL_WIDTH, stacked
+from mltop.tui.render.gpus.timelines import compact_axis, compact_lines, compact_title
 from mltop.tui.render.guarded import guarded
 from mltop.tui.render.problems import Scope, Told, height_of, told_of
 from mltop.tui.screens.lines import (
@@ -30,19 +31,20 @@ from mltop.tui.screens.lines import (
     unreadable_lines,
     unreadable_part,
 )
-from mltop.tui.screens.node.timelines import GpuTimelines
 from mltop.tui.screens.overview.node_graphs import NodeGraphs
 from mltop.tui.screens.pane import TextLines
 from mltop.tui.screens.problems import Problems, squeezed
-from mltop.tui.screens.row_context import RowContext
 from mltop.tui.screens.subjects import DIAGNOSE, OneNodePane
 from mltop.tui.screens.tables import GpuTable, RankTable, free_gpus, gaps_of, gpu_rows, is_live, rank_rows
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import CursorView
 
+if TYPE_CHECKING:
+    from mltop.tui.app.app import MltopApp
+
 UNREADABLE = "unreadable"
-LEAST_GRAPHS = 4  # lines
 MOST_TIPS = 6  # lines
+REDRAWN_S = 2.0  # 600 values of 8 GPUs take some 10 ms to draw, and a column stands for several seconds
 
 
 class NodeScreen(OneNodePane):
@@ -135,16 +137,10 @@ class NodeScreen(OneNodePane):
         ranks.display = heights["ranks"] > 0
         ranks.styles.height = heights["ranks"]
         self.set_part("#tips", tips[: heights["tips"]])
-        spare = room - sum(heights.values()) - blocks * roomy - 1
-        self.part("the graphs", lambda: self._show_graphs(node, context, spare if roomy else 0))
+        left = room - sum(heights.values()) - blocks - 1 if roomy else 0
+        self.part("the graphs", lambda: self.set_part("#graphs", self._graphs.lines(node, context, width, left)))
         if (self.focused is None or not self.focused.display) and ranks.row_count:
             ranks.focus()  # there are no GPUs
-
-    def _show_graphs(self, node: NodeView, context: RowContext, rows: int) -> None:
-        """In the lines that are left: SM activity, power, NVLink."""
-        drawn = self._graphs.of(node, context, self.size.width - LABEL_WIDTH) if rows >= LEAST_GRAPHS else None
-        lines = stacked(drawn.series, drawn.scale, drawn.spans, drawn.events, rows) if drawn is not None else []
-        self.set_part("#graphs", lines)
 
     def _problems(self, picture: Picture, node: NodeView) -> Sequence[Told]:
         """Those of this node; its own state stands above."""
@@ -235,3 +231,42 @@ def _without_problems(node: NodeView, told: bool) -> str:
         return "no problems when last heard of"
     none = "no problems of the node itself found" if told else "no problems found"
     return f"{none}, everything could be read"
+
+
+class GpuTimelines(CellLines):
+    """A line of clocks per GPU, coloured by what holds them down; where there is room, one of its activity too."""
+
+    about = "gpu"
+
+    def __init__(self, **options: str) -> None:
+        super().__init__(**options)
+        self._history = ShownHistory()
+        self._drawn: tuple[object, ...] = ()
+        self._height = 0
+
+    def show(self, app: MltopApp, node: NodeView, width: int, room: int) -> int:
+        """Returns how many lines it takes, at most ``room``; none when nothing has been kept of this node."""
+        sample = node.sample
+        if sample is None or not sample.gpus:
+            return 0
+        age_s = None if node.state.state == "live" else node.state.age_s
+        now = (node.node, sample.sampled_at // REDRAWN_S, age_s, app.shown, width, room)
+        if now == self._drawn:
+            return self._height
+        tracks = [(gpu, self._history.track(app.history, app.paused, node, gpu.index)) for gpu in sample.gpus]
+        newest = next((track for _, track in tracks if track is not None), None)
+        if newest is None:
+            return 0
+        rows = 2 if 2 * len(tracks) + 2 <= room else 1
+        lines: list[list[Cell]] = []
+        keys: list[str | None] = []
+        for gpu, track in tracks:
+            drawn = compact_lines(track, gpu, width, rows)
+            lines += drawn
+            keys += [str(gpu.index), *[None] * (len(drawn) - 1)]
+        if len(lines) + 2 <= room:  # what scrolls has neither
+            lines = [compact_title(newest, width), *lines, compact_axis(newest, width)]
+            keys = [None, *keys, None]
+        self.set_lines(lines, keys)
+        self._drawn, self._height = now, min(len(lines), max(2, room))
+        return self._height

@@ -12,11 +12,14 @@ from mltop.probes.model.units import count, counted, kilowatts, known, percent
 from mltop.probes.reach.view import NodeView
 from mltop.tui.app.past.track import Track
 from mltop.tui.filters.fields import users_of
+from mltop.tui.render.cells import Cell
 from mltop.tui.render.gpus.table import rate_of
-from mltop.tui.render.graph import Event, Scale, Series, Span, begins, fell_still
+from mltop.tui.render.graph import LABEL_WIDTH, Event, Scale, Series, Span, begins, fell_still, stacked
+from mltop.tui.screens.pane import Memo
 from mltop.tui.screens.row_context import RowContext
 
 Lane = Sequence["float | None"]
+LEAST_ROWS = 4
 
 
 @dataclass(frozen=True)
@@ -27,27 +30,25 @@ class Drawn:
     events: tuple[Event, ...]
 
 
-class NodeGraphs:
+class NodeGraphs(Memo["Drawn | None"]):
     """Keeps what was worked out of one sample until the next one."""
 
-    def __init__(self) -> None:
-        self._last: tuple[tuple[object, ...], Drawn | None] = ((), None)
-
-    def of(self, node: NodeView, context: RowContext, width: int) -> Drawn | None:
-        """None where nothing has been kept of this node."""
-        sample = node.sample
-        key = (
+    def lines(self, node: NodeView, context: RowContext, width: int, rows: int) -> list[list[Cell]]:
+        """SM activity, power and NVLink in ``rows`` lines; [] where these are few, or nothing was kept of this node."""
+        if rows < LEAST_ROWS:
+            return []
+        columns = width - LABEL_WIDTH
+        source = (
             node.node,
-            sample.sampled_at if sample else 0.0,
-            width,
+            node.sample.sampled_at if node.sample else 0.0,
+            columns,
             context.picture.states,
             context.moment(node),
             context.picture.not_judged,
             context.settled,
         )
-        if self._last[0] != key:
-            self._last = key, _drawn(node, context, width)
-        return self._last[1]
+        drawn = self.get(source, lambda: _drawn(node, context, columns))
+        return stacked(drawn.series, drawn.scale, drawn.spans, drawn.events, rows) if drawn is not None else []
 
 
 def _drawn(node: NodeView, context: RowContext, width: int) -> Drawn | None:

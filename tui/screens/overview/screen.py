@@ -14,8 +14,6 @@ from mltop.tui.app.feed import Picture
 from mltop.tui.app.navigation import Location, gpu_location, gpu_of_row
 from mltop.tui.app.selection import Looked
 from mltop.tui.render.answer import no_gpus
-from mltop.tui.render.cells import Cell
-from mltop.tui.render.graph import LABEL_WIDTH, stacked
 from mltop.tui.render.guarded import guarded
 from mltop.tui.render.problems import Scope, Told, height_of, told_of, told_of_gap
 from mltop.tui.screens.lines import host_cells, unknown_line
@@ -28,7 +26,6 @@ from mltop.tui.screens.tables import GpuTable, RankTable, free_gpus, gaps_of, gp
 from mltop.tui.widgets.cell_view import CursorView
 
 PROBLEMS = "problems"
-LEAST_GRAPHS = 4  # lines
 
 
 class OverviewScreen(RanksPane):
@@ -137,13 +134,8 @@ class OverviewScreen(RanksPane):
         self.limit_height(gpus, heights["gpus"])
         self.limit_height(ranks, heights["ranks"])
         spare = room - sum(heights.values()) - blocks * roomy
-        self.part("the graphs", lambda: self._show_graphs(node, context, spare - 1 if roomy else 0))
-
-    def _show_graphs(self, node: NodeView, context: RowContext, rows: int) -> None:
-        """In the lines that are left: SM activity, power."""
-        lines: list[list[Cell]] = []
-        if rows >= LEAST_GRAPHS:
-            drawn = self._graphs.of(node, context, self.size.width - LABEL_WIDTH)
-            if drawn is not None:
-                lines = stacked(drawn.series, drawn.scale, drawn.spans, drawn.events, rows)
-        self.set_part("#graphs", lines)
+        left = spare - 1 if roomy else 0
+        self.part(
+            "the graphs",
+            lambda: self.set_part("#graphs", self._graphs.lines(node, context, self.size.width, left)),
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, cast
 
@@ -10,19 +10,15 @@ from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 
 from mltop.probes.investigate.probing.wanted import ProbeWanted
 from mltop.probes.model import ProbeKind
 from mltop.tui.app.selection import ProbeScope
-from mltop.tui.render.cells import flow
-from mltop.tui.render.glyphs import GLYPHS
-from mltop.tui.render.probes.question import choices_of, chosen, keys_line, question_lines, why_not
+from mltop.tui.render.probes.question import choices_of, chosen, keys_of, question_lines, why_not
 from mltop.tui.screens.bars import TypedBox
+from mltop.tui.screens.questions import Box, Lines
 from mltop.tui.widgets.cell_lines import CellLines
 
-WIDTH, LEAST_BESIDE = 76, 10  # cells; where less than this would be left beside the box, it takes all
-FRAME = 4  # cells: border and padding
 REFRESH_S = 1.0  # which GPUs are in use changes while the question stands
 
 
@@ -41,7 +37,7 @@ class Question(CellLines, can_focus=False):
                     cast("ConfirmProbe", self.screen).choose(choice, option)
 
 
-class ConfirmProbe(ModalScreen[ProbeWanted | None]):
+class ConfirmProbe(Box[ProbeWanted | None]):
     """Dismissed with what is wanted, or None. ``scope_of``: where a probe of a kind would run, as of now."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -52,22 +48,12 @@ class ConfirmProbe(ModalScreen[ProbeWanted | None]):
         Binding("up,k,shift+tab", "line(-1)", "line before"),
         Binding("down,j,tab", "line(1)", "next line"),
         Binding("f", "force", "force"),
-        Binding("pageup", "scroll(-1)", "up"),
-        Binding("pagedown", "scroll(1)", "down"),
     ]
-    AUTO_FOCUS = ""
     DEFAULT_CSS = """
-    ConfirmProbe { align: center middle; }
-    ConfirmProbe #box {
-        width: 100%; height: auto; max-height: 100%; padding: 0 1;
-        border: round $primary; background: $background;
-    }
-    ConfirmProbe.-ascii #box { border: ascii $primary; }
-    ConfirmProbe #question { height: 1; }
     ConfirmProbe #host { height: 1; border: none; padding: 0; display: none; background: $background; }
-    ConfirmProbe #keys { height: 1; }
     ConfirmProbe.-roomy #keys { margin-top: 1; }
     """
+    title_text = "start a probe?"
 
     def __init__(self, kind: ProbeKind, scope_of: Callable[[ProbeKind], ProbeScope]) -> None:
         super().__init__()
@@ -78,19 +64,12 @@ class ConfirmProbe(ModalScreen[ProbeWanted | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(id="box"):
-            yield Question(id="question")
+            yield Question(id="text")
             yield TypedBox(id="host", compact=True)
             yield CellLines(id="keys")
 
     def on_mount(self) -> None:
-        self.query_one("#keys", CellLines).can_focus = False
-        self.set_class(GLYPHS.ascii_only, "-ascii")
-        self.query_one("#box").border_title = "start a probe?"
         self.set_interval(REFRESH_S, self.draw)
-        self.draw()
-
-    def on_resize(self) -> None:
-        self.draw()
 
     @property
     def _scope(self) -> ProbeScope:
@@ -100,20 +79,16 @@ class ConfirmProbe(ModalScreen[ProbeWanted | None]):
     def _typing(self) -> bool:
         return bool(self.query_one("#host", TypedBox).display)
 
-    def draw(self) -> None:
-        if not self.is_mounted or not self.query("#keys"):
-            return
-        box, question = self.query_one("#box"), self.query_one(Question)
-        outer = WIDTH if self.size.width >= WIDTH + LEAST_BESIDE else self.size.width
-        box.styles.width = outer
-        width, scope = outer - FRAME, self._scope
+    def lines(self, width: int) -> Lines:
         self._at = min(self._at, len(choices_of(self._wanted)) - 1)
-        lines, question.spots = question_lines(self._wanted, scope, self._at, width, self._note)
+        lines, self.query_one(Question).spots = question_lines(self._wanted, self._scope, self._at, width, self._note)
         roomy = self.size.height >= len(lines) + 5
         self.set_class(roomy, "-roomy")
-        question.styles.height = max(1, min(len(lines), self.size.height - 3 - roomy - self._typing))
-        question.set_lines(lines)
-        self.query_one("#keys", CellLines).set_lines([flow(keys_line(scope, self._wanted, self._typing), width)])
+        self.chrome = 3 + roomy + self._typing
+        return lines
+
+    def keys(self) -> Sequence[tuple[str, str]]:
+        return keys_of(self._scope, self._wanted, self._typing)
 
     # Choosing.
 
@@ -131,9 +106,6 @@ class ConfirmProbe(ModalScreen[ProbeWanted | None]):
     def action_line(self, step: int) -> None:
         self._at = (self._at + step) % len(choices_of(self._wanted))
         self.draw()
-
-    def action_scroll(self, step: int) -> None:
-        self.query_one(Question).action_page(step)
 
     # Forcing: the name of the node has to be typed.
 

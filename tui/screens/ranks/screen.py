@@ -200,7 +200,8 @@ class RankScreen(RanksPane):
         app = self.mltop
         if app.moment is not None or not isinstance(app.session, Acts):
             return None
-        return app.acting.log_of(app.session, RankProcess.of(app.trail.here.node, rank), time.monotonic())
+        process = RankProcess.of(app.trail.here.node, rank)
+        return app.acting.log_of(app.session, process, time.monotonic(), app.redraw)
 
     def action_log(self) -> None:
         here = self.mltop.trail.here

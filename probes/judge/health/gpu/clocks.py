@@ -48,7 +48,7 @@ _OF_PEERS = "compared with GPUs of the same model in the same job"
 _HELD = f"or > {LIMIT} of the time, for {HOLD}"
 _AND_HOT = f"; its clock below the highest, or within {NEAR_C:.0f} °C* of a limit"
 
-_throttle_rule = partial(device_rule, precedence=THROTTLE)
+_throttle_rule = partial(device_rule, precedence=THROTTLE, explains_ranks=SLOWS)
 
 
 @_throttle_rule(
@@ -66,7 +66,6 @@ _throttle_rule = partial(device_rule, precedence=THROTTLE)
         "All {count} GPUs are too hot",
         "check the node's fans and inlet temperature; move the job if it stays",
     ),
-    explains_ranks=SLOWS,
 )
 def hw_thermal(moment: Moment, limit: float) -> Iterator[Hit]:
     for gpu in filter(heat_matters, _throttled(moment, "hw_thermal", limit)):
@@ -85,7 +84,6 @@ def hw_thermal(moment: Moment, limit: float) -> Iterator[Hit]:
     needs=_REASONS,
     explains=("gpu.throttle.hw_slowdown", "gpu.clock.low_busy"),
     whole_node=("PSU brake on all {count} GPUs", _CHECK_POWER),
-    explains_ranks=SLOWS,
 )
 def power_brake(moment: Moment, limit: float) -> Iterator[Hit]:
     for gpu in _throttled(moment, "power_brake", limit):
@@ -104,7 +102,6 @@ def power_brake(moment: Moment, limit: float) -> Iterator[Hit]:
     needs=_HEAT,
     explains=("gpu.temp.", "gpu.clock.low_busy"),
     whole_node=("All {count} GPUs slowing themselves to stay cool", "check the node's fans and inlet temperature"),
-    explains_ranks=SLOWS,
 )
 def sw_thermal(moment: Moment, limit: float) -> Iterator[Hit]:
     for gpu in filter(heat_matters, _throttled(moment, "sw_thermal", limit)):
@@ -122,7 +119,6 @@ def sw_thermal(moment: Moment, limit: float) -> Iterator[Hit]:
     needs=_REASONS,
     explains=("gpu.clock.low_busy",),
     whole_node=("HW slowdown of all {count} GPUs, cause unstated", "look at the node's power and temperatures"),
-    explains_ranks=SLOWS,
 )
 def hw_slowdown(moment: Moment) -> Iterator[Hit]:
     """The general bit alone: with a thermal or power brake bit beside it, those say more."""
@@ -172,7 +168,6 @@ def _hit(moment: Moment, gpu: GpuSample, reason: str, text: str) -> Hit:
     needs=_LOAD,
     eager=False,
     explains=("gpu.clock.low_busy",),
-    explains_ranks=SLOWS,
 )
 def power_cap(moment: Moment) -> Iterator[Hit]:
     """At the power limit under load is what a GPU is made for, and says nothing: every busy node would have a line.
@@ -244,7 +239,6 @@ def _peer_clock(moment: Moment, gpu: GpuSample, share: float) -> float | None:
     needs=_LOAD,
     explains=("gpu.clock.low_busy", "gpu.throttle.power_cap"),
     whole_node=("Clocks pinned on all {count} GPUs", _RESET_CLOCKS),
-    explains_ranks=SLOWS,
 )
 def user_clocks(moment: Moment) -> Iterator[Hit]:
     """Clocks that a user set (applications clocks), or that the slowest GPU of a sync boost group sets."""
@@ -275,7 +269,6 @@ def user_clocks(moment: Moment) -> Iterator[Hit]:
     clear_s=30.0,
     explains=("gpu.throttle.power_cap", "gpu.clock.low_busy"),
     whole_node=("The power limit of all {count} GPUs is lowered", "nvidia-smi -q -d POWER; sudo nvidia-smi -pl"),
-    explains_ranks=SLOWS,
 )
 def low_limit(moment: Moment, limit: float) -> Iterator[Hit]:
     """What a whole fleet has is a decision that somebody made."""

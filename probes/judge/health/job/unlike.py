@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 from mltop.probes.judge.health.job.ranks import BAD_SETTINGS
@@ -20,7 +20,7 @@ from mltop.probes.model.ranks import ranks_text
 from mltop.probes.model.verdict import gpu_name
 from mltop.probes.model.vocabulary import Severity
 
-EVERY_S, CLEAR_S = 10.0, 30.0
+_job_rule = partial(rank_rule, needs=("ranks",), every_s=10.0, clear_s=30.0)
 MOST_VALUES = 3  # that ranks have of one thing: of more, without a usual one, nobody can say which is the odd one
 MOST_TOLD, MOST_EVIDENCE = 3, 16
 MOST_SETTINGS = 40  # of a rank: beyond these nothing is sent, and so nothing is known to be missing
@@ -100,7 +100,7 @@ def _who(ranks: Sequence[RankFacts]) -> str:
     return f"{ranks_text(numbers)} ({folded(facts.node for facts in ranks)})"
 
 
-@rank_rule(
+@_job_rule(
     "job.settings",
     "warning",
     meaning="ranks of one job run with different settings: they may not agree on what they do together",
@@ -108,9 +108,6 @@ def _who(ranks: Sequence[RankFacts]) -> str:
     "visible devices, files, logs, names of interfaces, hosts, nor what each rank has its own of",
     source="the ranks' environment",
     action="start all ranks with the same environment",
-    needs=("ranks",),
-    every_s=EVERY_S,
-    clear_s=CLEAR_S,
     explains_ranks=(*STOPS, *SLOWS),
 )
 def settings(moment: JobMoment) -> Iterator[Hit]:
@@ -169,16 +166,13 @@ def _setting_words(odd: _Odd) -> str:
     return f"{has}, the others {'without it' if odd.usual is None else odd.usual}"
 
 
-@rank_rule(
+@_job_rule(
     "job.versions",
     "warning",
     meaning="ranks of one job have loaded different versions of a library",
     threshold="any that can be told of several ranks",
     source="what the ranks have mapped, /proc/PID/maps",
     action="start all ranks from the same environment or image",
-    needs=("ranks",),
-    every_s=EVERY_S,
-    clear_s=CLEAR_S,
     explains_ranks=STOPS,
 )
 def versions(moment: JobMoment) -> Iterator[Hit]:
@@ -199,7 +193,7 @@ def _version_words(odd: _Odd) -> str:
     return f"{_LABELS.get(odd.name, odd.name)} {odd.value}, the others {odd.usual}"
 
 
-@rank_rule(
+@_job_rule(
     "job.devices",
     "warning",
     meaning="ranks of one job share a GPU, or do not see as many as the others",
@@ -207,9 +201,6 @@ def _version_words(odd: _Odd) -> str:
     "GPUs than most ranks have, unless there is one for each",
     source="NVML's process lists, CUDA_VISIBLE_DEVICES",
     action="check how the launcher gives out GPUs (LOCAL_RANK, CUDA_VISIBLE_DEVICES, --gpus-per-task)",
-    needs=("ranks",),
-    every_s=EVERY_S,
-    clear_s=CLEAR_S,
     explains_ranks=(RANK_ENDED, RANK_STALLED, *SLOWS),
 )
 def devices(moment: JobMoment) -> Iterator[Hit]:

@@ -8,6 +8,7 @@ on the host is no fault by itself.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from mltop.probes.judge.health.link.nvlink import active_count
 from mltop.probes.judge.health.names import board
@@ -17,6 +18,8 @@ from mltop.probes.model import GpuSample, Sample
 from mltop.probes.model.units import duration_words
 from mltop.probes.model.verdict import gpu_name
 from mltop.probes.model.vocabulary import Severity
+
+_fabric_rule = partial(device_rule, precedence=FABRIC, explains_ranks=STOPS)
 
 MANAGER, IMEX = "nvidia-fabricmanager", "nvidia-imex"
 BOOT_GRACE_S = 300.0  # services and links take their time (NVSentinel)
@@ -33,7 +36,7 @@ _PROBLEMS = {
 }
 
 
-@device_rule(
+@_fabric_rule(
     "fabric.state",
     "critical",
     hold_s=60.0,
@@ -43,13 +46,11 @@ _PROBLEMS = {
     action="restart the Fabric Manager (in racks IMEX and NMX); reset the GPU if it stays",
     needs=("gpu.*.fabric.state", "gpu.*.fabric.health", "gpu.*.fabric.status"),
     remedy="reset",
-    precedence=FABRIC,
     explains=("nvlink.",),
     whole_node=(
         "The NVLink fabric is not ready on all {count} GPUs",
         "restart the Fabric Manager (in racks IMEX and NMX)",
     ),
-    explains_ranks=STOPS,
 )
 def state(moment: Moment) -> Iterator[Hit]:
     if _is_booting(moment.now):
@@ -68,7 +69,7 @@ def state(moment: Moment) -> Iterator[Hit]:
         yield Hit(gpu_name(gpu.index), text, _identity(gpu))
 
 
-@device_rule(
+@_fabric_rule(
     "fabric.manager",
     "critical",
     hold_s=10.0,
@@ -79,9 +80,7 @@ def state(moment: Moment) -> Iterator[Hit]:
     source="systemctl is-active; NVSentinel, gpud",
     action="sudo systemctl restart nvidia-fabricmanager",
     needs=("host.services",),
-    precedence=FABRIC,
     explains_node=("fabric.state", "nvlink."),
-    explains_ranks=STOPS,
 )
 def manager(moment: Moment) -> Iterator[Hit]:
     """A service that has failed was wanted. One that does not run may run elsewhere, unless the switches are here."""
@@ -109,7 +108,7 @@ def manager(moment: Moment) -> Iterator[Hit]:
         yield Hit("Fabric Manager", text, action="read its log: journalctl -u nvidia-fabricmanager")
 
 
-@device_rule(
+@_fabric_rule(
     "fabric.imex",
     "critical",
     hold_s=10.0,
@@ -118,8 +117,6 @@ def manager(moment: Moment) -> Iterator[Hit]:
     source="systemctl is-active; DCGM",
     action="sudo systemctl restart nvidia-imex; nvidia-imex-ctl -N shows the domain",
     needs=("host.services",),
-    precedence=FABRIC,
-    explains_ranks=STOPS,
 )
 def imex(moment: Moment) -> Iterator[Hit]:
     """Some sites start it for each job: that it does not run matters when something runs, or when it ran before."""

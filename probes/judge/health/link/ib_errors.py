@@ -60,6 +60,7 @@ _counter_rule = partial(
     needs=("links", "links.*.counters"),
     grows=("links",),
     clear_s=60.0,
+    explains_ranks=(*STOPS, *SLOWS),
 )
 
 
@@ -71,7 +72,6 @@ _counter_rule = partial(
     limit=Limit(10, unit="errors per second"),
     action="clean the fibre, then replace cable or transceiver",
     explains=("ib.rcv_errors", "ib.recovery"),
-    explains_ranks=(*STOPS, *SLOWS),
     explains_peers=SLOW_PEER,
     precedence=LINK_ERRORS,
 )
@@ -92,7 +92,6 @@ def bit_errors(moment: Moment, limit: float) -> Iterator[Hit]:
     threshold=f"link_error_recovery > {LIMIT}/min",
     limit=Limit(5, unit="per minute"),
     action="replace cable or transceiver",
-    explains_ranks=(*STOPS, *SLOWS),
     explains_peers=SLOW_PEER,
     precedence=LINK_ERRORS,
 )
@@ -111,7 +110,6 @@ def recovery(moment: Moment, limit: float) -> Iterator[Hit]:
     action="replace the cable; then look at the ports on both ends",
     clear_s=None,
     explains=("ib.ber", "ib.recovery", "ib.rcv_errors"),
-    explains_ranks=(*STOPS, *SLOWS),
     explains_peers=SLOW_PEER,
     precedence=LINK_ERRORS,
 )
@@ -207,7 +205,6 @@ def _ticks_per_word(moment: Moment, name: str) -> float | None:
     + f"* (the last not where all ports have it); retries exceeded + 1; critical: {GAVE_UP[1]} + 1",
     source="/sys/class/infiniband hw_counters; NVSentinel",
     action="find the peer that several nodes complain of",
-    explains_ranks=(*STOPS, *SLOWS),
     follows_ranks=(RANK_ENDED, RANK_STALLED),
     explains=("ib.still",),
 )

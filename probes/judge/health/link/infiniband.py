@@ -31,23 +31,14 @@ from mltop.probes.judge.health.rule import (
 )
 from mltop.probes.judge.values import grouped
 from mltop.probes.model import KernelEvent, LinkSample, Sample
+from mltop.probes.model.plausible import NARROW_MAXIMA
 from mltop.probes.model.units import counted
 from mltop.probes.model.vocabulary import Severity
 
 # Ports of one kind that a whole node of this GPU trains with; the first name that fits (gpud's table).
 NEEDED = (("A100", 1), ("H100", 8), ("H200", 8), ("B200", 8), ("B300", 8))
 FLAPS, FLAPS_OVER_S = 3, 12 * HOUR_S
-# Widths of the counters that saturate (kernel, infiniband/core/sysfs.c).
-NARROW = {
-    "link_downed": 0xFF,
-    "link_error_recovery": 0xFF,
-    "symbol_error": 0xFFFF,
-    "port_rcv_errors": 0xFFFF,
-    "port_xmit_discards": 0xFFFF,
-    "local_link_integrity_errors": 0xF,
-    "excessive_buffer_overrun_errors": 0xF,
-}
-_MAXIMA = frozenset(NARROW.values())
+_MAXIMA = frozenset(NARROW_MAXIMA.values())
 _MOST_OF = 3  # so many ports on one that is slower: below that a node may have two sorts of links
 _LABELS = {"infiniband": "InfiniBand", "roce": "RoCE"}
 _KINDS = {"infiniband": "HCAs", "roce": "RoCE devices", "efa": "EFA adapters"}
@@ -364,16 +355,16 @@ def _stuck(link: LinkSample) -> list[str]:
     values = link.counters
     if link.saturated or _MAXIMA.isdisjoint(values.values()):
         return link.saturated
-    if any(values.get(name, 0) > most for name, most in NARROW.items()):
+    if any(values.get(name, 0) > most for name, most in NARROW_MAXIMA.items()):
         return []
-    return [name for name, most in NARROW.items() if values.get(name) == most]
+    return [name for name, most in NARROW_MAXIMA.items() if values.get(name) == most]
 
 
 @port_rule(
     "ib.saturated",
     "info",
     meaning="an error counter stands at its maximum and shows nothing new",
-    threshold="{}, {} or {}, as wide as the counter is".format(*dict.fromkeys(NARROW.values())),
+    threshold="{}, {} or {}, as wide as the counter is".format(*dict.fromkeys(NARROW_MAXIMA.values())),
     source="kernel infiniband/core/sysfs.c",
     action="sudo perfquery -R",
     needs=("links", "links.*.counters"),
@@ -382,7 +373,7 @@ def saturated(moment: Moment) -> Iterator[Hit]:
     for link, name, up in rdma_ports(moment.now):
         stuck = _stuck(link)
         if stuck and (up or moment.has_seen(name, _SEEN_UP)):
-            at = ((counter, link.counters.get(counter, NARROW.get(counter))) for counter in stuck)
+            at = ((counter, link.counters.get(counter, NARROW_MAXIMA.get(counter))) for counter in stuck)
             text = f"{name}: {', '.join(f'{counter} stuck at {value}' for counter, value in at)}"
             why = "flaps are counted from the port's state instead"
             yield Hit(name, f"{text}, it cannot count any further", (why,))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mltop.probes.collect.pci import device
+from mltop.probes.collect.pci import source
 from mltop.probes.collect.pci.acs import Unreadable, source_validation, upstream_ports
 from mltop.probes.collect.pci.source import kind_of
 from mltop.probes.collect.sysfile import same_bus, sysfs_bus_id
@@ -89,7 +89,7 @@ def test_kinds(vendor: int | None, pci_class: int | None, kind: str | None) -> N
     ],
 )
 def test_link_speeds(text: bytes | None, speed: float | None) -> None:
-    assert device.speed_gt_per_s(text) == speed
+    assert source.speed_gt_per_s(text) == speed
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_link_speeds(text: bytes | None, speed: float | None) -> None:
     ],
 )
 def test_link_widths(text: bytes, width: int | None) -> None:
-    assert device.lanes(text) == width
+    assert source.lanes(text) == width
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_link_widths(text: bytes, width: int | None) -> None:
     ],
 )
 def test_totals_of_error_counters(text: bytes | None, total: int | None) -> None:
-    assert device.error_total(text) == total
+    assert source.error_total(text) == total
 
 
 def test_the_bridges_above_a_device() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from mltop.probes.investigate.capture import begin, finish_capture, pack
 from mltop.probes.investigate.explain import explain
-from mltop.probes.investigate.explained_captures import joined
+from mltop.probes.investigate.explained_records import joined
 from mltop.probes.investigate.material import judge
 from mltop.probes.model import Evidence, Incident
 from mltop.probes.model.evidence.logs import ExplainedJob

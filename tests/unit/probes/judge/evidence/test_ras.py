@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from mltop.probes.collect.records.ras_report import Unreadable, parse_answer
+from mltop.probes.collect.records.ras_client import Unreadable, parse_answer
 from mltop.probes.judge.evidence.progress_words import progress_evidence
 from mltop.probes.judge.evidence.ras import RasSituation, judge_ras, makes_communicators, why_not_ask
 from mltop.probes.model import Frame, StackDigest
