@@ -16,7 +16,7 @@ from mltop.probes.model.vocabulary import Act, CulpritKind
 # What to do about who holds a job up, where no finding of its node says better. {ssh}: "ssh NODE " where the command
 # runs on one of several nodes; {pid}: of what stands, the rank's own or its worker's; {pids}: of all that are alike.
 _DO = {
-    "stands": "{ssh}strace -p {pid} shows what it waits for; killing the rank ends the job, or its launcher restarts it",
+    "stands": "{ssh}strace -p {pid} shows what it waits for; killing it ends the job, or its launcher restarts it",
     "computes": "look again in a minute, it may work alone for a while: {ssh}py-spy dump -p {pid}",
     "polls": "see what it asks for and who should provide it",
     "elsewhere": "compare the two places in the code: the ranks took different branches",
