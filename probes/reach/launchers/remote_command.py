@@ -39,11 +39,13 @@ FIX = "name another one with --python PATH, or install one there: apt install py
 # Shell functions. `ours PATH`: nobody but root and we may change it, or a folder or a link on the way to it; else $b
 # says what it is. As in probes/system/writable.py: $d is the way so far, $r what is left of it; all up to the next
 # link is looked at by one ls. `may PROGRAM`: we may run it. PATH may lead to programs of others, too: the shell's own
-# tools are the system's, what is looked for and started gets the login's ($P). `fits PROGRAM`: it is a Python that can
-# run the agent, with the modules that Debian's python3-minimal and Pythons built without their libraries lack; else $r
-# says what is wrong. What is no Python cannot print that product: not even an echo of the question.
+# tools are the system's, what is looked for gets the login's ($P), and so does what is started ($E) but for root: a
+# wrapper (pyenv's shims) takes its own tools from it. `fits PROGRAM`: it is a Python that can run the agent, with the
+# modules that Debian's python3-minimal and Pythons built without their libraries lack; else $r says what is wrong. What
+# is no Python cannot print that product: not even an echo of the question.
 TRUST = (
-    "P=$PATH; PATH=/usr/bin:/bin:$PATH; set -f; u=$(id -u); o=$(set -- $(ls -ldn /); echo $3); "
+    "P=$PATH; PATH=/usr/bin:/bin:$PATH; set -f; u=$(id -u); E=$P; case $u in 0) E=$PATH;; esac; "
+    "o=$(set -- $(ls -ldn /); echo $3); "
     # In a user namespace that does not know the host's root, its files are nobody's.
     '[ "$o" = 65534 ] || o=0; '
     'others() { ls -ldn "$@" 2>/dev/null | while read -r mode links owner group rest; do '
@@ -62,7 +64,7 @@ TRUST = (
     "l=$((l-1)); [ $l -gt 0 ] || return 1; "
     'r=$(readlink "$d")/$r; case $r in /*) d=;; *) d=${d%/*};; esac; set -- /; done; }; '
     'may() { [ "$u" = 0 ] || return 0; case $1 in /*) ours "$1";; *) b="$1 is no full path"; return 1;; esac; }; '
-    'fits() { r=$(PATH=$P "$1" -I -S -c "import sys; '
+    'fits() { r=$(PATH=$E "$1" -I -S -c "import sys; '
     f"sys.version_info < {OLDEST} and sys.exit(sys.version.split()[0]); "
     # Found, not imported: that would take longer than all the rest.
     "[any(f.find_spec(m) for f in sys.meta_path) or __import__(m) for m in sys.argv[1:]]; print(6 * 7)"
@@ -85,7 +87,7 @@ _SCRIPT = (
     'q=$(PATH=$P; command -v "$p") || continue; '
     'may "$q" || { x="$x; root does not run $q: $b"; continue; }; '
     'fits "$q" && echo "@MLT1 $((@hello@+${#n})) $h$n$t" && '
-    f'PATH=$P exec "$q" -I -S -u -c "{_READER}" "$@"; '
+    f'PATH=$E exec "$q" -I -S -u -c "{_READER}" "$@"; '
     'w=${e:+it}; case $x in *"$r"*) ;; *) x="$x; ${w:-$q} $r";; esac; '
     "done; x=${x:-$e}; "
     '[ -z "$x" ] || x=$(echo ": ${x#; }" | tr -cd "A-Za-z0-9_./:;,@()+ -" | cut -c 1-400); '
@@ -152,14 +154,14 @@ _CACHE = (
     # The one that installed it comes first.
     '[ -f "$hash/python" ] && { [ -h "$hash/python" ] || read -r found <"$hash/python"; }; '
     'for p in "$found" $pythons; do q=$(PATH=$P; command -v "$p") && may "$q" && fits "$q" || continue; '
-    'PATH=$P MLTOP_CACHE=$PWD "$q" -I -S -u -c "$start" "$hash" "$manifest" "$@"; code=$?; break; done; '
+    'PATH=$E MLTOP_CACHE=$PWD "$q" -I -S -u -c "$start" "$hash" "$manifest" "$@"; code=$?; break; done; '
     f'[ "$code" = {NO_AGENT_EXIT} ] && code=; done; '
 )
 _PACKAGE = (
     'if [ -z "$code" ] && cd / && q=$(PATH=$P; command -v "$python") && may "$q" && '
     '"$q" -c "import sys; from mltop.probes.agent.protocol import VERSION; '
     f'sys.exit(VERSION - {VERSION})" </dev/null >/dev/null 2>&1; then '
-    'PATH=$P "$q" -m mltop.probes.agent "$@"; code=$?; fi; '
+    'PATH=$E "$q" -m mltop.probes.agent "$@"; code=$?; fi; '
 )
 _MISSING = f'if [ -z "$code" ]; then echo "@MLT1 ${{#missing}} $missing"; exit {NO_AGENT_EXIT}; fi; '
 _INSTALLED_SCRIPT = (

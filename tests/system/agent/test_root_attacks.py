@@ -149,8 +149,8 @@ def test_stage_0_says_why_there_is_none(trap: Path, home: Path) -> None:
         refusal = node.next("error")
         assert node.wait() == 97
     assert refusal.error == (
-        f"{trap}/python3 is no Python 3.9 or newer on this node "
-        f"(root runs none that others can change: {trap}/python3: {trap} belongs to uid {STRANGER})"
+        f"{trap}/python3 is no Python 3.9 or newer on this node: "
+        f"root does not run {trap}/python3: {trap} belongs to uid {STRANGER}"
     )
     link = home / "python3"
     link.symlink_to(trap / "python3")
