@@ -288,9 +288,7 @@ def no_shell(view: NodeView, recorded: bool) -> str | None:
         return "a recording has no machines: there is nothing to open a shell on"
     summary = view.summary
     if view.connection.via == "local" and summary is not None and summary.simulated:
-        own = os.uname().nodename
-        is_here = view.connection.hello is not None and view.node in (own, own.partition(".")[0])
-        return None if is_here else f"{view.node} is simulated"
+        return f"{view.node} is simulated"
     if view.connection.via == "local" and view.connection.hello is None:
         return f"{view.node} has not been reached yet"
     return None if _HOST.fullmatch(view.node) else f"{view.node!r} is no name that ssh is given"

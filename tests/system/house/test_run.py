@@ -21,6 +21,9 @@ from tests.fakes.scripts import shell_script
 
 LANES = {
     "pure tests": "pure",
+    "pure tests, 3.11": "pure",
+    "Pilot tests, 3.11": "pilot",
+    "every Python": "matrix",
     "tests": "others",
     "tests of all jobs of a machine": "jobs",
     "tests that measure": "serial",
@@ -30,6 +33,9 @@ LANES = {
 PLAIN = "def test_one(): pass\ndef test_two(): pass\n"
 MARKED = "import pytest\npytestmark = pytest.mark.{}\ndef test_it(): pass\n"
 BOTH = "import pytest\n@pytest.mark.serial\n@pytest.mark.hosts\ndef test_both(): pass\ndef test_neither(): pass\n"
+PYTHONS = (
+    "def found(): return {'3.11': 'no-such-python'}\ndef operators(): return ['3.11']\n"  # its environment is there
+)
 BROKEN = "import no_such_module\n"
 ASKS = "def test_it(): assert 'no-such-shell'\n"
 FAILS = "def test_it(): assert False\n"
@@ -38,7 +44,7 @@ FAILS = "def test_it(): assert False\n"
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     root = tmp_path / "a checkout"
-    for folder in ("unit", "tui", "system"):
+    for folder in ("unit", "tui", "system", "matrix"):
         (root / "tests" / folder).mkdir(parents=True)
     for name in ("tests/run", "tests/needs.py", "tests/conftest.py", "pyproject.toml"):
         shutil.copy(ROOT / name, root / name)
@@ -46,7 +52,10 @@ def checkout(tmp_path: Path) -> Path:
     for name in ("torch/__init__.py", "torch/distributed/__init__.py"):
         (root / name).touch()
     for name, text in {
+        "pythons.py": PYTHONS,
         "unit/test_plain.py": PLAIN,
+        "tui/test_pilot.py": PLAIN,
+        "matrix/test_matrix.py": MARKED.format("matrix"),
         "system/test_both.py": BOTH,
         "system/test_jobs.py": MARKED.format("jobs"),
         "system/test_hosts.py": MARKED.format("hosts"),
@@ -54,7 +63,8 @@ def checkout(tmp_path: Path) -> Path:
         "system/test_serial.py": MARKED.format("serial"),
     }.items():
         (root / "tests" / name).write_text(text)
-    venv(root / "venv", root)
+    for name in ("venv", "venv-3.11"):
+        venv(root / name, root)
     return root
 
 
@@ -94,7 +104,7 @@ def run(checkout: Path, *args: str, before: Sequence[str] = ()) -> tuple[int, di
     return done.returncode, passed, done.stdout
 
 
-ALL = {"pure": 2, "others": 1, "jobs": 1, "serial": 1, "hosts": 2, "machine": 1}
+ALL = {"pure": 2, "pilot": 2, "matrix": 1, "others": 1, "jobs": 1, "serial": 1, "hosts": 2, "machine": 1}
 
 
 @pytest.mark.parametrize(

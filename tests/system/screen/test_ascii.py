@@ -15,7 +15,6 @@ from tests.waiting import wait_until
 # Keys, and what stands on the screen then, or no more ("-"): every pane, what opens over it, and what changes how it is
 # drawn. No Esc: what follows it too soon would be one key with it. A shell is asked for by name: where the cursor is
 # depends on what the demo has come to.
-HERE = os.uname().nodename.partition(".")[0]
 TOUR = (
     *(("mmvvo", "1 main"), ("2", "2 node"), ("TTn", "2 node"), ("3", "3 ranks"), ("sS", "3 ranks"), ("\r", "Esc back")),
     *(("4", "4 stacks"), ("5", "5 links"), ("6", "6 events"), ("7", "7 probes"), ("8", "> incidents"), ("?", "Panes")),
@@ -31,8 +30,7 @@ TOUR = (
         ("\x7f\r", "[ ] time"),
         ("D", "Slurm"),
         ("q", "-Slurm"),
-        (f":shell {HERE}\r", "open a shell"),
-        ("n", "-open a shell"),
+        (":shell sim001\r", "sim001 is simulated"),
     ),
     *(("&", "not bound"), ("t", "4 stacks"), ("1", "1 main")),
 )

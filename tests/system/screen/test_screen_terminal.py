@@ -83,8 +83,9 @@ def test_a_bug_is_said_at_once_and_at_the_end_and_shows_no_data() -> None:
         terminal.send("q")
         assert terminal.wait(30) == 0
         after = bytes(terminal.raw).partition(LEAVE_ALTERNATE_SCREEN)[2].decode()
-    (line,) = after.strip().splitlines()[1:]
-    assert line.startswith("mltop: taking a view failed: RuntimeError: no view 15 (please report); report: ")
+    line, left = after.partition("mltop: ")[2].splitlines()
+    assert line.startswith("taking a view failed: RuntimeError: no view 15 (please report); ")
+    assert "report: " in line and left == "left the screen"
 
 
 def test_a_terminal_that_dies_ends_the_program() -> None:

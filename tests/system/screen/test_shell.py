@@ -45,7 +45,7 @@ def is_there(pid: int) -> bool:
 def test_a_shell_and_back(tmp_path: Path) -> None:
     shell = a_shell(tmp_path, 'echo "this is a shell: $*"\nread line\necho "it read $line"\nexit 3')
     env = {"MLTOP_STATE_DIR": str(tmp_path), "SHELL": str(shell)}
-    with Terminal([sys.executable, "-m", "mltop", "demo"], 100, 30, env=env, cwd=str(tmp_path)) as terminal:
+    with Terminal([sys.executable, "-m", "mltop", "--via", "local"], 100, 30, env=env, cwd=str(tmp_path)) as terminal:
         terminal.wait_for("HOST")  # before, there is no node to open one on
         terminal.send("!")
         terminal.wait_for("open a shell?")

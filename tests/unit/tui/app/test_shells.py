@@ -24,7 +24,6 @@ def view(name: str, connection: Connection, simulated: bool = False) -> NodeView
     [
         (view("n1", Connection("ssh", hello=HELLO)), False, None),
         (view(HERE, Connection("local", hello=HELLO)), False, None),
-        (view(HERE, Connection("local", hello=HELLO), simulated=True), False, None),
         (view("n1", Connection("ssh", hello=HELLO)), True, "a recording has no machines"),
         (view("n1", Connection()), False, "n1 has not been reached yet"),  # "local" is what is not known yet
         (view("sim001", Connection("local", hello=HELLO), simulated=True), False, "sim001 is simulated"),
