@@ -256,6 +256,5 @@ def stack_options(args: dict[str, Any]) -> StackOptions:
         native=bool(args.get("native", usual.native)),
         ints=bool(args.get("ints", usual.ints)),
         raw=bool(args.get("raw", usual.raw)),
-        tasks=bool(args.get("tasks", usual.tasks)),
         deadline_s=float(args.get("deadline_s", usual.deadline_s)),
     )

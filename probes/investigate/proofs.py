@@ -92,7 +92,7 @@ class Proofs:
             return
         rank = next((stacks for stacks in alike if (stacks.node, stacks.pid) not in tried), alike[0])
         self._tried[found] = [*tried, (rank.node, rank.pid)]
-        args: dict[str, object] = {"native": True, "ints": self._ints, "tasks": False}
+        args: dict[str, object] = {"native": True, "ints": self._ints}
         args.update(pids=[rank.pid], deadline_s=DEADLINE_S)
         self._pending[found] = self._hub.request("stacks", args, (rank.node,))
 

@@ -223,7 +223,6 @@ class StackRun(Run):
             "native": self._request.native,
             "ints": self._request.ints,
             "raw": self._request.raw and first,
-            "tasks": first or not self._answered.issuperset(self._nodes),
             "job": self._request.job or "",
             "records": first or not self._answered.issuperset(self._nodes),
         }

@@ -25,7 +25,7 @@ from mltop.probes.model.sample import (
     RankSample,
     Sample,
 )
-from mltop.probes.model.verdict import Frame, RankStacks, StackDigest, TaskChain, Tasks
+from mltop.probes.model.verdict import Frame, RankStacks, StackDigest
 
 MOST_GPUS = 256  # of one node: the largest have 16, and 72 behind one NVLink switch
 MOST_RANKS = 8192  # of one node: more than any has processors
@@ -64,8 +64,6 @@ _MOST: dict[type, dict[str, int]] = {
     LinkSample: {"counters": 1024, "saturated": 64},
     RankStacks: {"digests": 4096, "raw": 4096},
     StackDigest: {"frames": 1024, "holds": 64},
-    Tasks: {"chains": 256, "cycles": 256},
-    TaskChain: {"frames": 256, "names": 8},
     Frame: {"ints": 256},
     LogLine: {"named": 256},
 }
@@ -74,9 +72,7 @@ _PARTS: dict[type, tuple[str, ...]] = {
     Sample: ("host", "gpus", "ranks", "unassigned", "log_lines", "links", "gaps"),
     GpuSample: ("nvlink",),
     RankStacks: ("digests",),
-    StackDigest: ("frames", "tasks"),
-    Tasks: ("chains",),
-    TaskChain: ("frames",),
+    StackDigest: ("frames",),
 }
 # Whose own numbers are looked at in every sample, and below which fields of a sample they are.
 _OF_HOST = ("host", "host.pressure", "host.filesystems", "host.cgroups", "host.blocked")

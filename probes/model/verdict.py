@@ -136,38 +136,6 @@ def _is_native_file(file: str, no_line: bool) -> bool:
     return no_line or _NATIVE_FILE.search(file) is not None
 
 
-@dataclass
-class TaskChain:
-    """asyncio tasks that wait alike, ``count`` of them. ``frames``: the innermost task's coroutines, leaf first, then
-    those of the tasks that await it; ``names``: of some of the ``count``.
-    """
-
-    count: int = 1
-    frames: list[Frame] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
-
-
-OLDEST_WITH_TASKS = (3, 14)  # Python that reads the tasks of another process: `python -m asyncio pstree PID`
-
-
-@dataclass
-class Tasks:
-    """The asyncio tasks of one process: ``count`` that are pending, those that wait alike together, the most first.
-
-    ``left_out``: tasks that wait in places without a chain here. ``cycles``: names of tasks of which each waits for the
-    next and the last is the first again; there are no chains then. ``error`` says in plain words why nothing is known,
-    ``fix`` what would help; ``python`` is the process's, where that is too old for it: 3.11.
-    """
-
-    count: int = 0
-    chains: list[TaskChain] = field(default_factory=list)
-    left_out: int = 0
-    cycles: list[list[str]] = field(default_factory=list)
-    error: str = ""
-    fix: str = ""
-    python: str = ""
-
-
 _NOT_PYTHON, _EXITED = "not Python: ", ("the process is gone", "zombie: ")
 
 
@@ -182,7 +150,7 @@ class StackDigest:
     there are no frames, ``fix`` what would help. ``acquires``: the lock that its leaf's source line asks for
     ("self.lock", of a file "flock" or "lockf"); ``holds``: those of the blocks that its user's frames stand in.
     ``switches``, ``cpu_s`` (on a CPU) and ``syscalls`` (reads and writes): so far, of a thread that is not the main
-    one. ``tasks``: the process's, where this thread is an event loop in which nothing runs and they were asked for.
+    one.
     """
 
     rank: int | None
@@ -207,7 +175,6 @@ class StackDigest:
     switches: int | None = None
     cpu_s: float | None = None
     syscalls: int | None = None
-    tasks: Tasks | None = None
 
     def __post_init__(self) -> None:
         """A capture of an older version has both in ``error`` alone."""

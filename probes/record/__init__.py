@@ -4,7 +4,7 @@ A capture is a directory (0700):
   manifest.json             what it is, when, of which nodes, whether it is complete, what is missing
   verdict.json verdict.txt  the same object as `mltop stacks --json`, and as text
   samples/NODE.jsonl.gz     a recording: a header line, then one Sample per line
-  stacks/NODE/rank-R-pid-P.json   every dump of that rank: counters, digests, py-spy's JSON, the tree of asyncio's tasks
+  stacks/NODE/rank-R-pid-P.json   every dump of that rank: counters, digests and py-spy's JSON
   incidents.json findings.json    what was told of it then, and what the health rules found
   kernel.txt                what the kernels said, by time
   records.json              what ranks have on record of their collectives, where they have anything
@@ -28,7 +28,6 @@ Of processes it holds pids, names, users, states, counters and cgroups, of ranks
   TORCH_SHOW_CPP_STACKTRACES, TORCH_USE_CUDA_DSA, TP_SOCKET_IFNAME, UCX_*;
 * of stacks the names of threads, functions and files, lines' numbers, and of local variables integers that are small
   or count steps, turns, sizes or ranks (`collect/stacks/frames.py`);
-* of asyncio's tasks names, and of their coroutines functions, files and lines' numbers (`collect/stacks/tasks.py`).
 Beside these: the machine's GPUs, ports, PCI devices, mounts and services, and lines of its kernel log. Tokens of
 well-known shapes are hidden in all texts that users and their programs choose (`collect/redaction/shapes.py`).
 """

@@ -21,7 +21,7 @@ from typing import Any, TypeVar, get_type_hints
 
 import msgspec
 
-from mltop.probes.model import Finding, Gap, NodeState, RankStacks, Sample, Tasks, all_fields, to_json, well_formed
+from mltop.probes.model import Finding, Gap, NodeState, RankStacks, Sample, all_fields, to_json, well_formed
 from mltop.probes.model.evidence.records import RankRecords, admit_records
 from mltop.probes.model.incident import Incident
 from mltop.probes.model.receipt import admit_stacks
@@ -318,8 +318,6 @@ class _Reader:
                 for frames in (digest.frames for digest in dump.digests if id(digest.frames) not in frames_seen):
                     frames_seen.add(id(frames))
                     parts += len(frames) + sum(len(frame.ints) for frame in frames)
-                parts += sum(len(names) for tasks in _tasks(dump) for names in tasks.cycles)
-                parts += sum(1 + len(chain.frames) for tasks in _tasks(dump) for chain in tasks.chains)
                 if parts > decoding.MOST_DUMP_PARTS:
                     raise BadRecording(f"{where}: more stacks than mltop can keep in memory")
         return dumps
@@ -370,10 +368,6 @@ class _Reader:
         # The rest of it, which may be large, is passed over.
         silent = bytes(decode(data, _Verdict, where, len(data)).not_answered)
         return decode(silent, list[NodeState], where, decoding.MOST_MANIFEST_OBJECTS)
-
-
-def _tasks(dump: RankStacks) -> list[Tasks]:
-    return [digest.tasks for digest in dump.digests if digest.tasks is not None]
 
 
 def _shortened(problems: Sequence[str]) -> list[str]:

@@ -34,8 +34,6 @@ from mltop.probes.model import (
     RankStacks,
     Sample,
     StackDigest,
-    TaskChain,
-    Tasks,
     to_json,
 )
 from mltop.probes.model.probe import PastResult
@@ -158,8 +156,7 @@ HOSTS = b"n01 slots=8\nn[02-04]:8 # a rack\n[2001:db8::1]:8\n\n"
 
 def good_capture(directory: Path) -> None:
     frames = [Frame("train", "t.py", 5, {"step": 3})]
-    tasks = Tasks(3, [TaskChain(2, frames, ["Task-1"])], 1, [["a", "b", "a"]], "why", "fix", "3.11")
-    digest = StackDigest(0, 10, state="S", frames=frames, node="n1", job="j", tasks=tasks)
+    digest = StackDigest(0, 10, state="S", frames=frames, node="n1", job="j")
     dump = RankStacks(10, 0, "j", node="n1", taken_at=1.0, digests=[digest], raw=[{"pid": 10, "threads": []}])
     writer = CaptureWriter(directory)
     states = [NodeState("n1", "live"), NodeState("n2", "lost", "gone", 4.0)]

@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mltop.probes.model import Incident, JobReport, NodeState, Tasks
+from mltop.probes.model import Incident, JobReport, NodeState
 from mltop.probes.model.vocabulary import COMMANDS, Act
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.stacks.report import Around, ReportLines
-from mltop.tui.render.stacks.verdict import job_words, jobs_left_out, stack_lines
+from mltop.tui.render.stacks.verdict import job_words, jobs_left_out
 from mltop.tui.report.page import Page
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 MOST_JOBS = 32
 MOST_INCIDENTS = 8
-MOST_LOOPS = 8  # event loops with what their tasks wait for
 # What mltop would do next: this is what has been done.
 _ACTS: Mapping[Act, str] = {act: command for act, command in COMMANDS.items() if act != "stacks"}
 MOST_UNREADABLE = 8  # stacks that could not be read: after these, only their number
@@ -71,21 +70,13 @@ def _without_nodes(report: JobReport, answered: Collection[str]) -> JobReport:
     return replace(report, verdict=replace(report.verdict, gaps=gaps))
 
 
-def _tells(tasks: Tasks) -> bool:
-    return bool(tasks.chains or tasks.cycles)
-
-
 def _report(report: JobReport, job: str, page: Page, incident: Incident | None) -> None:
-    """As the stacks pane tells it, then what event loops wait for."""
+    """As the stacks pane shows it."""
     world = "" if report.world_size is None else f", world size {report.world_size}"
     began = incident.since if incident is not None and incident.since is not None else 0.0
     now = max((digest.taken_at for digest in report.digests if digest.taken_at is not None), default=began)
     around = Around(now, incident, title=f"{job}{world}", most_unread=MOST_UNREADABLE, acts=_ACTS)
     page.lines([[*line.cells] for line in ReportLines(0, report, around, page.width).lines()])
-    loops = [digest for digest in report.digests if digest.tasks is not None and _tells(digest.tasks)]
-    for digest in loops[:MOST_LOOPS]:
-        page.lines([[], *stack_lines(digest, page.width)])
-    page.more(len(loops) - MOST_LOOPS, "event loops")
     page.line()
 
 

@@ -23,7 +23,6 @@ from mltop.probes.collect.stacks.process import (
     read_tasks,
 )
 from mltop.probes.collect.stacks.pyspy import Failure
-from mltop.probes.collect.stacks.tasks import TaskReader
 from mltop.probes.model import RankSample, RankStacks, StackDigest
 from mltop.probes.model.vocabulary import WAITS_FOR_CHILD
 
@@ -37,8 +36,8 @@ Counters = Callable[[RankSample], Optional[RankSample]]
 @dataclass
 class StackOptions:
     """``native``: C frames of the leaf too (slower, pauses longer). ``ints``: integer locals. ``raw``: keep
-    py-spy's JSON (redacted). ``deadline_s`` is for one py-spy run, and for one look at tasks. ``children``: look
-    into a rank's workers; ``tasks``: ask event loops without work for what their tasks wait for.
+    py-spy's JSON (redacted). ``deadline_s`` is for one py-spy run. ``children``: look
+    into a rank's workers.
     """
 
     native: bool = False
@@ -47,7 +46,6 @@ class StackOptions:
     deadline_s: float = DEADLINE_S
     parallel: int = 8
     children: bool = True
-    tasks: bool = True
 
 
 @dataclass
@@ -120,7 +118,6 @@ class _DumpJob:
         self._cancelled = cancelled
         self._py_spy = pyspy.find_py_spy()
         self._source = SourceLines()
-        self._tasks = TaskReader(options.deadline_s, self.stopped)
 
     def stopped(self) -> bool:
         return self._cancelled.is_set() or self.abort.is_set()
@@ -187,17 +184,14 @@ class _DumpJob:
         pid, ints = read.origin.digest.pid, self.options.ints
         if digest and read.threads is None:
             stacks.digests.append(read.failed())
-        tree: list[str] = []
         if digest and read.threads is not None:
             digests = digest_threads(
                 read.threads, read.origin, ints, lambda file, line: self._source.line(pid, file, line)
             )
-            tree = self._tasks.add_to(digests, read.threads) if self.options.tasks else []
             no_frame = Failure("no Python frame in any thread (starting up or exiting)")
             stacks.digests += digests or [read.failed(pyspy.free_threaded(pid) or no_frame)]
         if self.options.raw and read.threads is not None:
-            tasks = {"tasks": tree} if tree else {}
-            stacks.raw.append({"pid": pid, "threads": redact_threads(read.threads, ints), **tasks})
+            stacks.raw.append({"pid": pid, "threads": redact_threads(read.threads, ints)})
 
     def _add_children(self, rank: RankSample, stacks: RankStacks) -> None:
         children = children_of(rank.pid, rank.children)

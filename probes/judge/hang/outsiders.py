@@ -21,9 +21,9 @@ from mltop.probes.judge.hang.frames import (
     where,
 )
 from mltop.probes.judge.hang.groups import narrowed
-from mltop.probes.judge.hang.job import JobView, names
+from mltop.probes.judge.hang.job import JobView
 from mltop.probes.judge.hang.locks import Holder, lock_holder
-from mltop.probes.judge.hang.polls import collects_garbage, held_by_others, known_poll, tasks_wait, why_no_tasks
+from mltop.probes.judge.hang.polls import collects_garbage, held_by_others, known_poll
 from mltop.probes.judge.hang.view import STOPPED, RankView, is_dead, leading_digest, runs_mostly
 from mltop.probes.judge.values import grouped, known
 from mltop.probes.model import Confidence, Culprit, StackDigest, Verdict, idle_event_loop
@@ -230,31 +230,13 @@ def outside_lines(views: list[RankView]) -> list[str]:
     place = once_per_stack(lambda digest: f"{where(digest)}{leaf_note(digest)}")
 
     def text(view: RankView) -> str:
-        return f"{place(view.now)}, {_loop(view) if is_loop(view.now) else _behaviour(view)}"
+        return f"{place(view.now)}, {'an event loop without work' if is_loop(view.now) else _behaviour(view)}"
 
     places = grouped(views, text)
     ordered = sorted(places.items(), key=lambda item: len(item[1]))
     lines = [f"{_who(here)} not in a collective: {text}" for text, here in ordered[: limit.EVIDENCE_PLACES]]
     left = len(ordered) - len(lines)
-    return lines + ([f"and {left} more places outside collectives"] if left else []) + _task_lines(views)
-
-
-def _loop(view: RankView) -> str:
-    tasks = view.tasks
-    pending = tasks is not None and (tasks.chains or tasks.cycles)
-    return "an event loop in which nothing runs" if pending else "an event loop without work"
-
-
-def _task_lines(views: list[RankView]) -> list[str]:
-    """What tasks of event loops wait for; where none is known, why."""
-    loops = [(view, view.tasks) for view in views]
-    waits = grouped(((view, tasks_wait(tasks)) for view, tasks in loops if tasks), lambda pair: pair[1])
-    waits.pop("", None)
-    if waits:
-        told = [f"{names([view for view, _ in here])}: {wait}" for wait, here in waits.items()]
-        return told[: limit.EVIDENCE_PLACES]
-    whys = ((view, why_no_tasks(tasks)) for view, tasks in loops if tasks)
-    return [f"{view.name}: {why}" for view, why in whys if why][:1]
+    return lines + ([f"and {left} more places outside collectives"] if left else [])
 
 
 def _who(views: list[RankView]) -> str:

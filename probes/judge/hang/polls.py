@@ -10,11 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
-from mltop.probes.judge.hang.frames import key_of, last_name, line_of, user_frame
-from mltop.probes.model import EVENT_LOOPS, OLDEST_WITH_TASKS, Frame, StackDigest, TaskChain, Tasks
-from mltop.probes.model.units import counted
+from mltop.probes.judge.hang.frames import key_of, last_name, user_frame
+from mltop.probes.model import EVENT_LOOPS, Frame, StackDigest
 
 
 @dataclass(frozen=True)
@@ -182,52 +180,6 @@ _COLLECTORS = re.compile(r"\b(_?PyGC_Collect|gc_collect(_\w+)?|collect_with_call
 def collects_garbage(digest: StackDigest) -> bool:
     """True when Python's garbage collector runs in the thread. Only native frames show it (``--native``)."""
     return any(_COLLECTORS.search(frame.function) for frame in digest.frames if frame.native)
-
-
-_MOST_OF_A_CIRCLE = 9
-_ALWAYS_THERE = frozenset({"sleep", "serve_forever"})  # what servers' own tasks stand in
-
-
-def tasks_wait(tasks: Tasks) -> str:
-    """Where most of them wait, in the user's code if there is such; "" when nothing is known. A lead, no accusation: a
-    server whose clients are idle looks the same.
-    """
-    if tasks.cycles:
-        more = f" (and {counted(len(tasks.cycles) - 1, 'more circle')})" if len(tasks.cycles) > 1 else ""
-        return circle(tasks.cycles[0]) + more
-    if tasks.error or tasks.python:
-        return ""
-    places: dict[str, list[TaskChain]] = {}
-    for chain in tasks.chains:
-        places.setdefault(line_of(chain.frames), []).append(chain)
-    places.pop("", None)  # it runs
-    if not places:
-        return "" if tasks.left_out else "no asyncio task waits"
-    place = max(places, key=lambda place: _telling(places[place]))
-    count = sum(chain.count for chain in places[place])
-    of_all = f"{count} of {tasks.count} tasks" if tasks.count > count else counted(count, "task")
-    return f"{of_all} {'waits' if count == 1 else 'wait'} in {place}"
-
-
-def circle(names: Sequence[str]) -> str:
-    """``tasks wait for each other: reader for writer, writer for reader``."""
-    waits = [f"{one} for {other}" for one, other in pairwise(names[:_MOST_OF_A_CIRCLE])]
-    more = ", …" if names[_MOST_OF_A_CIRCLE:] else ""
-    return f"tasks wait for each other: {', '.join(waits)}{more}"
-
-
-def _telling(chains: Sequence[TaskChain]) -> tuple[bool, bool, int]:
-    leaf = chains[0].frames[0]
-    is_servers_own = leaf.file.startswith("asyncio/") and last_name(leaf) in _ALWAYS_THERE
-    return not is_servers_own, any(frame.user for frame in chains[0].frames), sum(chain.count for chain in chains)
-
-
-def why_no_tasks(tasks: Tasks) -> str:
-    """Why it is not known what they wait for; "" when it is."""
-    if tasks.python:
-        newer = ".".join(map(str, OLDEST_WITH_TASKS))
-        return f"what its asyncio tasks wait for can be seen with Python {newer}, and it runs {tasks.python}"
-    return f"its asyncio tasks are not known: {tasks.error}" if tasks.error else ""
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ def report(evidence: JobEvidence) -> JobReport:
     job = read_job(evidence)
     views = [*job.views, *job.roster.silent]
     classes = merge([replace(view.now, thread=MAIN) if view.is_led else view.now for view in views if view.readable])
-    digests = [digest for view in in_slices(views) for digest in view.with_tasks(_newest_digests(view))]
+    digests = [digest for view in in_slices(views) for digest in _newest_digests(view)]
     return JobReport(evidence.job, job.roster.world_size, _judge(job), classes, digests, evidence.uid, evidence.user)
 
 

@@ -11,7 +11,7 @@ from mltop.probes.judge.hang import thresholds as limit
 from mltop.probes.judge.hang.evidence import RankSeen, add, grown, process_calls_between, works
 from mltop.probes.judge.hang.frames import UserFrames, in_backward, key_of, python_frames, waits_for_thread, where
 from mltop.probes.judge.values import grouped
-from mltop.probes.model import Culprit, RankStacks, StackDigest, Tasks
+from mltop.probes.model import Culprit, RankStacks, StackDigest
 from mltop.probes.model.vocabulary import CulpritKind
 
 STOPPED = ("T", "t")  # by a signal, by a debugger
@@ -176,23 +176,6 @@ class RankView:
     def moves(self) -> bool:
         """Counters or the stack move. CPU time alone is not progress: a wait for the GPU may spin."""
         return self.calls or (self.readable and not self.same_stack and not self.stopped)
-
-    @property
-    def tasks(self) -> Tasks | None:
-        """Of its event loop, as they were last asked for."""
-        digests = self.with_tasks(self.rounds[-1].digests) if self.rounds else []
-        return next((each.tasks for each in digests if each.child_of is None and each.tasks is not None), None)
-
-    def with_tasks(self, newest: list[StackDigest]) -> list[StackDigest]:
-        """The digests of the last round, each event loop with the tasks that any round has asked for, if it has stood
-        there since.
-        """
-        every = [digest for stacks in self.rounds for digest in stacks.digests if digest.tasks is not None]
-        every.sort(key=lambda digest: not digest.tasks.error if digest.tasks else False)  # what is known, last
-        asked = {(each.pid, each.thread, key_of(each)): each.tasks for each in every}
-        if not asked:
-            return newest
-        return [replace(each, tasks=asked.get((each.pid, each.thread, key_of(each)))) for each in newest]
 
     def threads(self) -> list[list[StackDigest]]:
         """Its own other threads of the newest round: digests of all rounds, oldest first."""

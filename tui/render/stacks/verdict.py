@@ -1,4 +1,4 @@
-"""What the judge says of stacks: verdicts as sentences; one rank's stack, and what its tasks wait for."""
+"""What the judge says of stacks: verdicts as sentences; one rank's stack."""
 
 from __future__ import annotations
 
@@ -7,21 +7,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mltop.probes.investigate.advice import advised, to_do
-from mltop.probes.judge.hang.polls import circle, why_no_tasks
 from mltop.probes.model import (
     Culprit,
     Frame,
     Gap,
     JobReport,
     StackDigest,
-    TaskChain,
-    Tasks,
     Verdict,
     Waiting,
 )
 from mltop.probes.model.units import counted
 from mltop.tui.render.cells import Cell, wrap
-from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.ranks import rank_number
 from mltop.tui.render.stacks.frames import spot
 from mltop.tui.render.states import state_cell
@@ -124,9 +120,6 @@ def named(verdict: Verdict) -> list[Culprit]:
     return verdict.culprits or (verdict.stragglers if verdict.kind == "straggler" else [])
 
 
-MOST_CHAINS, MOST_CHAIN_FRAMES = 12, 16  # of an event loop's tasks
-
-
 def stack_lines(digest: StackDigest, width: int, root_first: bool = False) -> list[list[Cell]]:
     """One thread of one rank: a title, then its frames (leaf first unless told) with their integer locals.
 
@@ -142,42 +135,7 @@ def stack_lines(digest: StackDigest, width: int, root_first: bool = False) -> li
     frames = list(enumerate(digest.frames))  # the model's order: leaf first
     for number, frame in reversed(frames) if root_first else frames:
         lines += wrap(_frame(frame, leaf=number == 0), width, indent=6)
-    return lines + (task_lines(digest.tasks, width) if digest.tasks is not None else [])
-
-
-def task_lines(tasks: Tasks, width: int) -> list[list[Cell]]:
-    """What the tasks of an event loop wait for, below its stack: the places with the most of them, leaf first, through
-    the tasks that wait for these.
-    """
-    why = why_no_tasks(tasks)
-    if why:
-        lines = wrap([Cell(f"  {why}", "dim" if tasks.python else "warn")], width, indent=2)
-        label, text = to_do(tasks.fix)
-        return lines + (wrap([Cell(f"  {label}", "dim"), Cell(text, "accent")], width, indent=2) if text else [])
-    if tasks.cycles:
-        circles = [Cell(f"  {circle(names)}", "warn") for names in tasks.cycles[:MOST_CHAINS]]
-        return [line for cell in circles for line in wrap([cell], width, indent=2)]
-    if not tasks.chains:
-        return [[Cell("  no asyncio task waits", "dim")]]
-    lines = [[Cell(f"  {counted(tasks.count, 'asyncio task')}", "title")]]
-    for chain in tasks.chains[:MOST_CHAINS]:
-        lines += _chain_lines(chain, width)
-    left = sum(chain.count for chain in tasks.chains[MOST_CHAINS:]) + tasks.left_out
-    if left:
-        lines.append([Cell(f"  and {left} in other places", "dim")])
     return lines
-
-
-def _chain_lines(chain: TaskChain, width: int) -> list[list[Cell]]:
-    more = f" {GLYPHS.ellipsis}" if chain.count > len(chain.names) else ""
-    verb = ("waits" if chain.count == 1 else "wait") if chain.frames else "run" + "s" * (chain.count == 1)
-    names = [Cell(f"  {', '.join(chain.names)}{more}", "dim")] if chain.names else []
-    lines = wrap([Cell(f"  {chain.count} {verb}", "bold"), *names], width, indent=4)
-    shown = chain.frames[:MOST_CHAIN_FRAMES]
-    for number, frame in enumerate(shown):
-        lines += wrap([Cell("  "), *_frame(frame, leaf=number == 0)], width, indent=8)
-    left = len(chain.frames) - len(shown)
-    return lines + ([[Cell(f"        {GLYPHS.ellipsis} {left} more", "dim")]] if left else [])
 
 
 def _stack_title(digest: StackDigest) -> list[Cell]:

