@@ -51,8 +51,8 @@ class Plan:
         if left_s >= USUAL_LEFT_S / 2:
             return cls(agent_s=15.0, pace_s=0.2, windows=8)
         if left_s >= SHORT_LEFT_S:  # what a GEMM loses is told by long windows alone
-            return cls(1.0, 2.0, 24, 0.12, 8, 1.5, 0.5, 0.2, gemm_first=True)
-        return cls(0.2, 0.5, 24, 0.12, 8, 0.4, 0.0, 0.1)
+            return cls(1.0, 2.0, 12, 0.12, 8, 1.5, 0.5, 0.2, gemm_first=True)
+        return cls(0.2, 0.5, 12, 0.12, 8, 0.4, 0.0, 0.1)
 
 
 def run(context: Context) -> Iterator[Check]:
