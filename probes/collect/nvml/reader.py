@@ -25,7 +25,7 @@ from mltop.probes.collect.nvml.readers.gpm import SHORTEST_S, ActivityReader, le
 from mltop.probes.collect.nvml.readers.health import read_health, read_repair, read_sram
 from mltop.probes.collect.nvml.readers.limits import Limits, read_margins
 from mltop.probes.collect.nvml.readers.mig import Instances, MigReader
-from mltop.probes.collect.nvml.readers.nvlink import read_fabric, read_links
+from mltop.probes.collect.nvml.readers.nvlink import read_fabric, read_links, read_links_by_calls
 from mltop.probes.collect.nvml.readers.processes import ProcessReader
 from mltop.probes.collect.nvml.readers.sieve import Sieve
 
@@ -96,6 +96,7 @@ class Reader:
             ("processes", SLOW_S, self._processes.read),
             ("health", SLOW_S, read_health),
             ("nvlink", SLOW_S, read_links),
+            ("nvlink_calls", SLOW_S, read_links_by_calls),
             ("violations", SLOW_S, read_violations),
             ("margin", CALM_S, read_margins),
             ("pcie", RARE_S, read_pcie_link),
