@@ -50,7 +50,7 @@ AT_ONCE = {
     "environment": Login("export PYTHONHOME=/x PYTHONPATH=/x LD_LIBRARY_PATH=/x PATH=/nonexistent IFS=/"),
     "alias": Login("alias python3=false; python3() { false; }; export -f python3"),
     "false": Login("false"),
-    "limits": Login("ulimit -n 16; umask 777"),
+    "limits": Login("ulimit -n 16; umask 0"),
     "forced and then a shell": Login(force='sh -c "$SSH_ORIGINAL_COMMAND"; exec bash'),
     "exit": Login("exit 0", ENDED.format(0)),
     "exit 3": Login("exit 3", ENDED.format(3)),
