@@ -40,5 +40,6 @@ def fake_ssh(directory: Path, hosts: Mapping[str, str]) -> dict[str, str]:
         f'case "$host" in\n{cases}\n*) echo "no such host here: $host" >&2; exit 255 ;;\nesac\n'
     )
     program.chmod(0o755)
+    (directory / "cache").mkdir(exist_ok=True)  # without it an agent's cache would be left in /tmp
     path = f"{directory}{os.pathsep}{os.environ.get('PATH', '')}"
     return {**os.environ, **training_node.environment(), "PATH": path, "XDG_CACHE_HOME": str(directory / "cache")}
