@@ -222,7 +222,7 @@ def test_of_a_real_slurm_job(options: str, told: dict[tuple[str, int], bool], tm
         job = slurm.submit(f"srun {given} -N2 -n4 {sys.executable} {train}\n", 2, "-n4")
         wait_until(lambda: outputs(slurm.directory).count("Watchdog") == 2, 60, "what two ranks say")
         recording = tmp_path / "r.jsonl"
-        slurm.mltop("record", "--job", job, "--via", "srun", "--for", "6", "-o", str(recording))
+        slurm.mltop("record", "--job", job, "--via", "srun", "--for", "15", "-o", str(recording))
         samples = [sample for of_node in read_recording(recording).samples.values() for sample in of_node]
         lines = {(sample.node, line.rank): line for sample in samples for line in sample.log_lines}
         assert {place: line.pid is not None for place, line in lines.items()} == told
