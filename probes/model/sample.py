@@ -406,7 +406,7 @@ class NodeState:
 # of what, which fields, and why.
 _CLOCK, _ERRORS = ("clock_synchronized", "clock_error_s"), ("memory_errors_corrected", "memory_errors_uncorrected")
 _NOT_HERE = (
-    ("is_confined", "host", _CLOCK, "a container is not told whether the host's clock is synchronised"),
+    ("is_confined", "host", _CLOCK, "a container cannot see whether the host's clock is synchronised"),
     ("is_confined", "host", ("services",), "a container does not see the host's services"),
     ("is_confined", "host", ("modules", "clocksource", "is_virtual"), "this container does not show it"),
     ("is_virtual", "host", ("governor",), "only the hypervisor controls the processors' frequency"),

@@ -180,7 +180,7 @@ def _beyond_py_spy(stderr: str, pid: int) -> Failure | None:
 
 
 def free_threaded(pid: int) -> Failure | None:
-    """A Python without the GIL, told by the name of its program or of what it has loaded (py-spy's issue 711)."""
+    """A Python without the GIL, recognised by the name of its program or of what it has loaded (py-spy's issue 711)."""
     texts = (procfs.read_exe(paths.proc(), pid), read_text(paths.proc(pid, "maps")))
     found = next(filter(None, (_FREE_THREADED.search(text) for text in texts if text)), None)
     if found is None:

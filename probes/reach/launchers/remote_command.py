@@ -80,7 +80,7 @@ _READER = (
     f"exec(bytes().join(iter(lambda:os.read(0,1)or os._exit({EOF_EXIT}),bytes(1))))"
 )
 # Frames: @MLT1 and a size that only a shell works out, so that a command line which is printed is none. What is wrong
-# with Pythons is told in letters that need no care in JSON.
+# with Pythons is written in letters that need no care in JSON.
 _SCRIPT = (
     f"m=$1 t=$2 a=$3 h=$4 e=$5 n=${{SLURMD_NODENAME-}} x=; shift 5; {TRUST}"
     "for p in $a; do "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from mltop.probes.investigate.advice import advised, to_do
 from mltop.probes.model import (
@@ -21,9 +20,6 @@ from mltop.tui.render.cells import Cell, wrap
 from mltop.tui.render.ranks import rank_number
 from mltop.tui.render.stacks.frames import spot
 from mltop.tui.render.states import state_cell
-
-if TYPE_CHECKING:
-    pass
 
 KIND_STYLE = {"hang": "crit", "suspect": "warn", "straggler": "warn", "moving": "ok", "unclear": "warn"}
 CONFIDENCE_STYLE = {"high": "bold", "medium": "", "low": "dim"}
