@@ -36,8 +36,12 @@ NOBODY_YET = Patience(connecting_s=math.inf, lost_s=2.0, live_s=15.0)
 SLOW_S = 8.0  # after being asked, likewise where others were waited for or watched meanwhile
 REMEMBER_S = 0.05  # how long the history is read at a time
 JUDGE_LATE_S = 2.0  # after the deadline, at most
-RECORDS_S = 6.0  # after a rank has told of a timeout all have mostly written their records
-LATE_RECORDS_S = 5.0  # they are waited for
+# From a rank's timeout in its log until its flight record is there. torch looks up the symbols of its libraries before
+# it writes: 11 s on a busy machine with torch 2.13 for CPUs.
+RECORDS_S = 6.0
+RECORDS_MOST_S = 20.0
+RECORDS_PAUSE_S = 3.0  # between two looks for them
+LATE_RECORDS_S = 5.0  # for an agent to answer one
 MOST_OF_A_NODE_BYTES = 128 * 1024 * 1024  # of JSON, in all rounds: 16 of 8 ranks have 3 MB
 
 
@@ -155,26 +159,36 @@ class StackRun(Run):
         self._proofs.cancel()
 
     def _late_records(self) -> bool:
-        """Takes in records that ranks have written since they were asked for: a watchdog tells of a timeout first, and
+        """Takes in records that ranks have written since they were asked for: a watchdog reports a timeout first, and
         writes what it knows seconds later. Whether there are any.
         """
-        began_s, told_s = self._asked_records, self._told_s_ago()
         if self._request.pids or self._request.unassigned or not any(map(_may_stand, self.reports)):
             return False
-        if told_s is not None:
-            self._stop.cancelled.wait(max(0.0, min(RECORDS_S - told_s, self._stop.left_s - LATE_RECORDS_S)))
-        since_s = time.monotonic() - began_s
-        if self._stop.now or (told_s is None and since_s < RECORDS_S):
-            return False
-        args = {"newer_s": since_s + RECORDS_S, "job": self._request.job or ""}
-        pending = self._hub.request("records", args, sorted(self._answered))
+        told_s = self._told_s_ago()
+        if told_s is None:
+            return time.monotonic() - self._asked_records > RECORDS_S and self._ask_for_records()
+        until = time.monotonic() + min(RECORDS_MOST_S - told_s, self._stop.left_s - LATE_RECORDS_S)
+        self._stop.cancelled.wait(max(0.0, min(RECORDS_S - told_s, until - time.monotonic())))
         came = False
+        while not self._stop.now:
+            more = self._ask_for_records()
+            came = came or more
+            if (came and not more) or time.monotonic() > until:
+                break
+            self._stop.cancelled.wait(RECORDS_PAUSE_S)
+        return came
+
+    def _ask_for_records(self) -> bool:
+        """Takes in what ranks have written since the dumps began. Whether any of it is new."""
+        before = dict(self.material.records)
+        newer_s = time.monotonic() - self._asked_records + RECORDS_S
+        args = {"newer_s": newer_s, "job": self._request.job or ""}
+        pending = self._hub.request("records", args, sorted(self._answered))
         for answer in pending.answers(max(0.1, min(LATE_RECORDS_S, self._stop.left_s))):
             if answer.message.records is not None:
                 self._take_records(answer.message.records, answer.size_bytes)
-                came = True
         pending.cancel()
-        return came
+        return self.material.records != before
 
     def _told_s_ago(self) -> float | None:
         """How long ago a rank wrote into its log that it had waited in vain, at its node's newest sample: of the last
@@ -182,7 +196,7 @@ class StackRun(Run):
         """
         samples = known(self._hub.node(node).sample for node in self._answered)
         ago = (sample.sampled_at - line.at for sample in samples for line in sample.log_lines if line.kind == "timeout")
-        return min((ago_s for ago_s in ago if ago_s < RECORDS_S), default=None)
+        return min((ago_s for ago_s in ago if ago_s < RECORDS_MOST_S), default=None)
 
     def _prove(self) -> None:
         """Has ranks of which Python says nothing looked at below it, while the next round is waited for.

@@ -24,8 +24,11 @@ from mltop.probes.model.ranks import ranks_text
 from mltop.probes.model.receipt import Refused, admit_result
 
 LISTEN_S = 20.0  # for the first node to listen: its agent is there, and a Python with torch is looked for
-JOIN_S = 12.0  # for the launchers to meet; they do not need torch for it
-READY_S = 30.0  # beyond that: for trying who reaches whom, and for importing torch
+# For the launchers to meet. One that cannot reach the leader reports it within seconds; this covers slow starts of
+# Python, as from a cold network file system.
+JOIN_S = 30.0
+REACH_S = 12.0  # for the agent of a node to answer
+READY_S = 30.0  # beyond JOIN_S: for trying who reaches whom, and for importing torch
 INIT_S = 10.0
 SIZE_EXTRA_S = 5.0  # per size, beyond three times its budget
 
@@ -79,6 +82,7 @@ class Collective:
         given_up: set[str] = set()
         while self._waiting() and time.monotonic() < until and not self._stop.now:
             self._requests.step()
+            self._give_up_unreached()
             self._go_without(leader, given_up)
             self._context.say(self._joined())
         if self._waiting() and not self._stop.cancelled.is_set():
@@ -145,6 +149,13 @@ class Collective:
             if self._stop.now:
                 break
         return None
+
+    def _give_up_unreached(self) -> None:
+        now = time.monotonic()
+        for member in self._waiting():
+            phase = self._context.hub.node(member.node).state.state
+            if now - member.asked_at > REACH_S and not member.joining(phase, now).reached:
+                self._fail(member, f"not reached within {REACH_S:g} s")
 
     def _go_without(self, leader: str, given_up: set[str]) -> None:
         """A node that cannot come is not waited for: the leader is told as soon as it is known, once."""
