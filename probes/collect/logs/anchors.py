@@ -73,6 +73,33 @@ def _gone(match: re.Match[str]) -> Fields:
     return {"peer": match[1] or ""}
 
 
+def _tasks_of_jax(match: re.Match[str]) -> Fields:
+    return {"named": numbers(", ".join(re.findall(r"task:(\d{1,8})", match[1])))}
+
+
+def _fingerprints(match: re.Match[str]) -> Fields:
+    """``op`` and ``device``: what the first and the second of them run."""
+    one, of_one, other, of_other = match.groups()
+    return {"named": (int(one), int(other)), "op": _VARIES.sub("", of_one), "device": _VARIES.sub("", of_other)}
+
+
+_VARIES = re.compile(r"Tensor(?:Dtypes|DeviceTypes)=.*|\s+")
+
+
+def _of_mpi(match: re.Match[str]) -> Fields:
+    code = match["signal"]
+    how = {"how": "signal", "code": int(code)} if code else {"how": "exit", "code": int(match["code"] or 1)}
+    return {"rank": int(match["rank"]), "named": (int(match["rank"]),), "node": match["node"] or "", **how}
+
+
+def _lost(match: re.Match[str]) -> Fields:
+    """``process``: its name, whose number is a rank where its engine counts so."""
+    found = match.groupdict()
+    pid, rank = found.get("pid"), found.get("rank")
+    told = {"node": found.get("node") or "", "process": found.get("process") or "", "pid": int(pid) if pid else None}
+    return {**told, "rank": int(rank) if rank else None, "by_launcher": True}
+
+
 _SIGNALS_OF_SRUN = {
     "Killed": 9,
     "Segmentation fault": 11,
@@ -296,6 +323,47 @@ ANCHORS: tuple[Anchor, ...] = (
         lambda m: {"node": m[2]},
     ),
     _anchor("Node failure", r"error: Node failure on ([\w.-]+)", "node_failure", lambda m: {"node": m[1]}),
+    # Ray's raylet (src/ray/core_worker: "worker died" details); vLLM v1/executor/multiproc_executor.py and
+    # v1/engine/core_client.py.
+    _anchor(
+        "Worker PID: ",
+        r"orker died or was killed .{0,600}?Worker IP address: (?P<node>[\w.:-]+) .{0,40}?Worker PID: (?P<pid>\d+)",
+        "worker_lost",
+        _lost,
+    ),
+    _anchor("died unexpectedly", r"Worker proc (?P<process>\w+-(?P<rank>\d+)) died unexpectedly", "worker_lost", _lost),
+    _anchor("died unexpectedly", r"ngine core proc (?P<process>\w+) died unexpectedly", "worker_lost", _lost),
+    # Open MPI (orte, prte) and MPICH's hydra.
+    _anchor(
+        "noticed that process rank",
+        r"noticed that process rank (?P<rank>\d+) with PID \d+ on node (?P<node>[\w.-]+) exited on "
+        r"signal (?P<signal>\d+)(?P<code>)",
+        "died",
+        _of_mpi,
+    ),
+    _anchor(
+        "was invoked on rank",
+        r"MPI_A(?:BORT|bort)(?:\(\))? was invoked on rank (?P<rank>\d+)(?P<node>)(?P<signal>)"
+        r"(?:.{0,80}?errorcode (?P<code>\d+))?",
+        "died",
+        _of_mpi,
+    ),
+    # SGLang managers/scheduler.py
+    _anchor(
+        "atchdog timeout", r"atchdog timeout \(self\.watchdog_timeout=(\d+)", "stuck_watchdog", lambda m: {"ran_s": float(m[1])}
+    ),
+    # JAX's and TensorFlow's coordination service (tsl/distributed_runtime/coordination)
+    _anchor("imed out task names", r"imed out task names:((?: ?/job:\w+/replica:\d+/task:\d+,?)+)", "barrier_named", _tasks_of_jax),
+    _anchor(
+        "are unhealthy", r"tasks are unhealthy .{0,40}?:((?: ?/job:\w+/replica:\d+/task:\d+,?)+)", "heartbeat_named", _tasks_of_jax
+    ),
+    _anchor(
+        "is running collective",
+        r"Rank (\d+) is running collective: CollectiveFingerPrint\((.{1,600}?)\)\)?,? but "
+        r"Rank (\d+) is running collective: CollectiveFingerPrint\((.{1,600}?)\)(?:\)|\.|$)",
+        "mismatch",
+        _fingerprints,
+    ),
     _anchor("signal", r"Received (?:Signals\.SIG)?(?:SIGINT|2) death signal", "interrupted"),
     _anchor("signal", r"Received (?:Signals\.SIG)?(?:SIGTERM|15|SIGHUP|1) death signal", "terminated"),
     _anchor(

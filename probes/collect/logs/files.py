@@ -38,6 +38,7 @@ _MOST_UNPACKED, _MOST_TIMES = 4 << 30, 100
 _MOST_XZ = 192 << 20  # bytes of memory that an xz file may ask for: xz -9 needs 65 MiB
 _UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError, ValueError)
 _LOOKED_AT = 16  # lines, to see whether it is text
+_LONGEST_LOOKED_AT = 2_000  # characters of one of the last lines
 _MOST_ERROR_FILE = 4 << 20
 _RANK_FOLDER = re.compile(
     r"(?:^|/)([^/]+)/attempt_(\d{1,6})/(\d{1,6})/(?:stdout\.log|stderr\.log|error\.json)(?:\.\w{2,4})?$"
@@ -158,17 +159,45 @@ def _beginning(file: LogFile, data: bytes, clock: Clock) -> bool:
     return by_host
 
 
+# What a server writes while it serves: uvicorn's access log, and vLLM's and SGLang's throughput.
+_SERVED = re.compile(r'HTTP/\d(?:\.\d)?" 2\d\d\b|throughput[^:]{0,30}: ?\d')
+# What trainers and launchers write at a good end: transformers trainer.py, Lightning trainer.py and fit_loop.py,
+# Megatron training.py, DeepSpeed launcher/launch.py, Ray dashboard/modules/job/cli.py, verl ray_trainer.py, and words
+# that programs use of themselves.
+_GOOD_END = re.compile(
+    r"'train_runtime'|`Trainer\.fit` stopped: |\[after training is done\]|exits successfully|Final validation metrics"
+    r"|\bJob '?[\w-]{1,80}'? succeeded|(?i:\btraining (?:is |has )?(?:complete|completed|finished|done|ended)\b)"
+    r"|(?i:\b(?:finished|completed) (?:training|successfully)\b)|(?i:\bsuccessfully (?:completed|finished)\b)"
+    r"|(?i:\bexit(?:ed)?(?: with)? ?(?:code|status|code of)[ :=]+0\b)|\bState=COMPLETED\b"
+)
+# How severe a line looks of which nothing else is known, the gravest first.
+_SEVERE = (
+    re.compile(r"(?i:\b(?:segmentation fault|core dumped|out of memory|oom-?killed|killed|panic|fatal|aborted|abort)\b)|\bF\d{4} \d\d:"),
+    re.compile(r"(?i:\b(?:died|dead|crash(?:ed)?|failed|failure|timed? ?out|stuck|hung|unexpected(?:ly)?|critical)\b)"),
+    re.compile(r"\b(?:ERROR|[A-Z]\w*(?:Error|Exception))\b|\bE\d{4} \d\d:|\berror\b"),
+)
+
+
 def _end(file: LogFile, data: bytes, clock: Clock, *, by_host: bool) -> None:
-    """Who writes there, and the last stamp and step."""
+    """Who writes there, the last stamp and step, whether it ends well, and which line tells most."""
     lines = without_colours(data.decode("utf-8", "replace")).split("\n")
     stamps = (clock.stamp(line[:200]) for line in reversed(lines))
     file.last_at = next((at for at in stamps if at is not None), None)
+    least = len(_SEVERE) + 1
     for index, line in enumerate(lines):
+        number = max(0, file.lines - (len(lines) - 1 - index) + (0 if file.is_cut else 1))
         for rest in _rests(file, line, by_host=by_host):
             step = step_in(rest)
             if step is not None:
-                file.last_step = step
-                file.last_step_line = max(0, file.lines - (len(lines) - 1 - index) + (0 if file.is_cut else 1))
+                file.last_step, file.last_step_line = step, number
+        line = line[:_LONGEST_LOOKED_AT]
+        if _SERVED.search(line):
+            file.last_served_line = number
+        if _GOOD_END.search(line):
+            file.ended_line = number
+        severity = next((at for at, each in enumerate(_SEVERE) if each.search(line)), len(_SEVERE))
+        if line.strip() and (severity < least or severity == len(_SEVERE) == least):
+            least, file.telling, file.telling_line = severity, quoted(line), number
 
 
 def _rests(file: LogFile, line: str, *, by_host: bool) -> list[str]:

@@ -76,7 +76,8 @@ class _Began:
     step: int | None
 
 
-_STEP = re.compile(r"(?i)\b(?:iteration|global[_ ]step|step|iter)s?[ =:#\[]*(\d{1,10})")
+# Not Slurm's "*** STEP 640777.0 ON".
+_STEP = re.compile(r"(?i)(?<!\*\* )\b(?:iteration|global[_ ]step|step|iter)s?[ =:#\[]*(\d{1,10})(?!\.\d)\b")
 
 
 def step_in(text: str) -> int | None:
@@ -339,6 +340,8 @@ class LogParser:
             self.file.left_out[kind] = self.file.left_out.get(kind, 0) + 1
             return
         self._mention(text)
+        if kind == "exception":
+            kind, fields = _whose(kind, fields, speaker, text)
         dated = at is not None
         event = LogEvent(
             kind,
@@ -386,6 +389,31 @@ class LogParser:
                 replace(event, attempt=last) if event.attempt > last and self.file.attempt is None else event
                 for event in self.file.events
             ]
+
+
+# Programs that say in an exception's message whose it is: Megatron's rerun_state_machine.py, Composer, TorchX, torch_npu.
+_WHOSE = re.compile(
+    r"(?:^|: |\()\[?(?:[Rr]ank|RANK|Worker rank)[ :=]{1,2}(?P<rank>\d{1,8})(?:\)|\]|,|:| Error Snippet)(?: node:? ?(?P<node>[\w.-]{1,80}))?"
+    r"|\bRankID:(?P<id>\d{1,8})\b"
+)
+# Ray's RayTaskError has the process in which it was raised.
+_RAISED_IN = re.compile(r"\(pid=(?P<pid>\d{1,8}), ip=(?P<ip>[\w.:-]{1,60})")
+
+
+def _whose(
+    kind: EventKind, fields: dict[str, Any], speaker: Speaker, text: str
+) -> tuple[EventKind, dict[str, Any]]:
+    """An exception that says of itself of which rank it is, whoever printed it."""
+    process = _RAISED_IN.search(text)
+    if process is not None:
+        fields = {"pid": int(process["pid"]), "node": process["ip"], **fields}
+    match = _WHOSE.search(text[:300])
+    if match is None or fields.get("rank") is not None:
+        return kind, fields
+    rank = int(match["rank"] or match["id"])
+    if speaker.rank is not None and speaker.rank != rank:
+        return "remote_named", {**fields, "named": (rank,)}
+    return kind, {"node": match["node"] or speaker.node, **fields, "rank": rank}
 
 
 def quoted(text: str) -> str:

@@ -34,15 +34,24 @@ _SYSLOG = re.compile(r"\b([JFMASOND][a-z]{2}) ([ \d]\d) (\d\d):(\d\d):(\d\d)(\.\
 
 _TIME = re.compile(r":\d\d:\d\d")  # in every stamp
 
-_RANK = re.compile(r"\s*\[rank(\d{1,8})\]:? ?")
-_LOCAL = re.compile(r"\s*\[[A-Za-z_][\w-]{0,40}?(\d{1,4})\]: ?")
+# "[rank3]:", "[default3]:", "(RayTrainWorker pid=811, ip=10.0.0.2)", "(VllmWorker rank=7 pid=410)", "(raylet)",
+# "[2025-03-11 03:17:15 DP1 TP4]", "[rank: 3]": brackets whose words are read one by one (`_WORDS_IN_BRACKETS`).
+_BRACKETS = re.compile(r"\s*(?:\[([^\[\]\n]{1,100})\]|\(([^()\n]{1,120})\))(:?) ?")
+_OF_A_CHILD = re.compile(r"\s*\[rank: \d{1,8}\] Child process")  # Lightning's launcher, about another process
+_WORDS_IN_BRACKETS = re.compile(
+    r"(?:mpi)?rank[:=]? ?(?P<rank>\d{1,8})\b|pid=(?P<pid>\d{1,8})\b|ip=(?P<ip>[\w.:-]{1,60})\b"
+    r"|(?P<process>(?!rank|pid|ip)[A-Za-z_][\w.:-]{0,80})(?![=\w])"
+)
+_STAMPED = re.compile(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,6})? ")
+_PARALLEL = re.compile(r"(?:(?:ATTN_)?(?:DP|TP|PP|EP|CP)\d{1,5}[ _]?)+")
+_ONLY_TENSOR_PARALLEL = re.compile(r"(?:Worker_)?TP(\d{1,5})")
+_LOCAL = re.compile(r"[A-Za-z_][\w-]{0,40}?(\d{1,4})")
 _TASK = re.compile(r"\s*(\d{1,6}): ")
-# "(RayTrainWorker pid=811, ip=10.0.0.2)", "(Policy[rank=31] pid=7)", "(Worker_TP1 pid=12)"
-_ACTOR = re.compile(r"\s*\([\w:.\[\]=,-]{1,80}? ?pid=(\d{1,8})(?:, ip=([\w.:-]{1,60}))?[^)\n]{0,40}\) ?")
-_ACTOR_RANK = re.compile(r"\[rank=(\d{1,8})\]")
 _MONITOR = re.compile(r"\s*\[RankMonServer(\d{1,8})@([\w.-]{1,80}):(\d{1,8})\]:? ?")
-# "[1,3]<stderr>: " of mpirun --tag-output: job, rank
-_MPI = re.compile(r"\s*\[(?:[\w.@-]{1,80}@)?\d{1,8},(\d{1,6})\]<std(?:out|err)>:? ?")
+# "[1,3]<stderr>: " of mpirun --tag-output: job, rank; SageMaker's "[1,mpirank:3,algo-2]<stderr>:"
+_MPI = re.compile(
+    r"\s*\[(?:[\w.@-]{1,80}@)?\d{1,8},(?:mpirank:)?(\d{1,6})(?:,([\w.-]{1,60}))?\]<std(?:out|err)>:? ?"
+)
 _NCCL = re.compile(r"\s*(?:\[[^\]\n]{8,40}\] )?([\w.-]{1,80}):(\d{1,8}):(\d{1,8}) \[(\d{1,3})\] ")
 _KERNEL = re.compile(r"\s*(?:\w{3} [ \d]\d [\d:.]+|[\dT:.+-]{19,35}) ([\w.-]{1,80}) kernel: ")
 # What other tools put in front: a stamp (kubectl, docker), a number of the line (editors, cat), a pod, a host
@@ -152,17 +161,8 @@ def speaker_of(line: str, *, by_host: bool = False) -> tuple[Speaker, str]:
 
 
 def _one_prefix(speaker: Speaker, rest: str) -> tuple[Speaker, str] | None:
-    head = rest.lstrip(" ")[:1]
-    if head == "[":
+    if rest.lstrip(" ")[:1] in ("[", "("):
         return _bracketed(speaker, rest)
-    if head == "(":
-        match = _ACTOR.match(rest)
-        if match is None:
-            return None
-        rank = _ACTOR_RANK.search(match[0])
-        node = match[2] or speaker.node
-        speaker = replace(speaker, pid=int(match[1]), node=node, rank=int(rank[1]) if rank else speaker.rank)
-        return speaker, rest[match.end() :]
     match = _TASK.match(rest)
     if match is not None and speaker.task is None:
         return replace(speaker, task=int(match[1])), rest[match.end() :]
@@ -190,9 +190,6 @@ def _strange(speaker: Speaker, rest: str) -> tuple[Speaker, str] | None:
 
 
 def _bracketed(speaker: Speaker, rest: str) -> tuple[Speaker, str] | None:
-    match = _RANK.match(rest)
-    if match is not None:
-        return replace(speaker, rank=int(match[1])), rest[match.end() :]
     match = _MONITOR.match(rest)
     if match is not None:
         return replace(speaker, pid=int(match[1]), node=match[2], rank=int(match[3])), rest[match.end() :]
@@ -201,8 +198,52 @@ def _bracketed(speaker: Speaker, rest: str) -> tuple[Speaker, str] | None:
         return replace(speaker, node=match[1], pid=int(match[2])), rest[match.end() :]
     match = _MPI.match(rest)
     if match is not None and speaker.task is None:
-        return replace(speaker, task=int(match[1])), rest[match.end() :]
-    match = _LOCAL.match(rest)
-    if match is not None and speaker.local_rank is None:
-        return replace(speaker, local_rank=int(match[1])), rest[match.end() :]
-    return None
+        return replace(speaker, task=int(match[1]), node=match[2] or speaker.node), rest[match.end() :]
+    match = None if _OF_A_CHILD.match(rest) else _BRACKETS.match(rest)
+    found = _in_brackets(speaker, *match.groups()) if match is not None else None
+    return None if match is None or found is None else (found, rest[match.end() :])
+
+
+def _in_brackets(speaker: Speaker, square: str | None, round_: str | None, colon: str) -> Speaker | None:
+    """The writer with what its words say, None where they say nothing of it."""
+    words = square or round_ or ""
+    stamp = _STAMPED.match(words)
+    if stamp is not None:
+        words = words[stamp.end() :]
+    if square is not None and (stamp is not None or _PARALLEL.fullmatch(words)):
+        return _of_parallel(speaker, words) if _PARALLEL.fullmatch(words) else None
+    if square is not None and not words.startswith("rank"):
+        local = _LOCAL.fullmatch(words) if colon else None
+        return replace(speaker, local_rank=int(local[1])) if local is not None and speaker.local_rank is None else None
+    found: dict[str, str] = {}
+    at = 0
+    while at < len(words):
+        match = _WORDS_IN_BRACKETS.match(words, at)
+        if match is None:
+            return None
+        found |= {name: value for name, value in match.groupdict().items() if value and name not in found}
+        at = match.end()
+        while at < len(words) and words[at] in " ,[]":
+            at += 1
+    return _with_words(speaker, found)
+
+
+def _with_words(speaker: Speaker, found: dict[str, str]) -> Speaker | None:
+    process = found.get("process", "")
+    if process and "pid" not in found and process != "raylet":
+        return None
+    parallel = _ONLY_TENSOR_PARALLEL.fullmatch(process)
+    rank = found.get("rank") or (parallel[1] if parallel is not None else None)
+    return replace(
+        speaker,
+        rank=int(rank) if rank is not None else speaker.rank,
+        pid=int(found["pid"]) if "pid" in found else speaker.pid,
+        node=found.get("ip", speaker.node),
+        process=process or speaker.process,
+    )
+
+
+def _of_parallel(speaker: Speaker, words: str) -> Speaker:
+    """SGLang's "TP3", "DP1 TP3": the rank where tensors are all that is split."""
+    alone = _ONLY_TENSOR_PARALLEL.fullmatch(words)
+    return replace(speaker, process=words, rank=int(alone[1]) if alone is not None else speaker.rank)

@@ -53,6 +53,13 @@ NEEDLES = (
     b"process down",
     b"Child process",
     b"return code",
+    b"orker PID",
+    b"died unexpec",
+    b"noticed that",
+    b"invoked on rank",
+    b"task names",
+    b"unhealthy",
+    b"running collective",
 )
 # Of the lines that have one, those that need a closer look: the words of the anchors, and what opens a block.
 _WORDS = sorted({word.encode() for word in (*(each.holds for each in ANCHORS), *OPENING, *GOES_ON)})

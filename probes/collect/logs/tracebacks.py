@@ -40,14 +40,16 @@ _OF_PEERS = re.compile(
     r"(?:^|\.)(?:DistBackendError|DistNetworkError|DistStoreError|DistError|RendezvousTimeoutError|RendezvousConnectionError"
     r"|RendezvousClosedError|RendezvousStateError|RendezvousGracefulExitError|ActorDiedError|RayActorError|WorkerCrashedError|NodeDiedError"
     r"|BrokenPipeError|ConnectionResetError|ConnectionRefusedError|ConnectionAbortedError|EOFError|ProcessGroupDestroyedError"
-    r"|EngineDeadError|BrokenProcessPool|BrokenExecutor|CancelledError)$"
+    r"|EngineDeadError|WorkerGroupError|WorkerDiedError|BrokenProcessPool|BrokenExecutor|CancelledError)$"
 )
 _SPEAKS_OF_PEERS = re.compile(
     r"NCCL|gloo|Gloo|nccl(?:Remote|System|Internal)Error|TCPStore|ProcessGroup|[Ww]atchdog|c10d|monitoredBarrier"
     r"|[Cc]onnection (?:was )?(?:closed|reset|refused)|by (?:remote )?peer|[Bb]roken pipe|rendezvous|process group"
     r"|collective operation|recv operation|socket (?:has )?(?:timed out|closed)"
     r"|[Tt]imed out (?:waiting|initializing|after)|[Ww]ait timeout"
-    r"|RPC call to|shared memory broadcast"
+    r"|RPC call to|shared memory broadcast|Hccl|HCCL|oneCCL|[Bb]arrier timed out|GetKeyValue|DEADLINE_EXCEEDED"
+    r"|[Cc]oordination (?:service|agent)|mismatch between collectives"
+    r"|[Ss]ee (?:the )?(?:stack trace|root cause|error|traceback|logs?)\b|background process|died unexpectedly"
 )
 # A web service or a file server is nobody of the job, whatever its connections do.
 _OF_SERVICES = re.compile(
@@ -64,7 +66,8 @@ def kind_of_exception(name: str, message: str) -> EventKind:
         return "terminated"
     if "Worker failed with error" in message:  # an engine repeats what its worker said
         return "peer_exception"
-    if _CAUSE_OF_WATCHDOG.search(message) and "NCCL error" not in message:
+    is_own = "Cuda failure" in message or ("unhandled cuda error" in message and "DistBackendError" not in name)
+    if is_own or (_CAUSE_OF_WATCHDOG.search(message) and "NCCL error" not in message):
         return "exception"
     if _OF_PEERS.search(name):
         return "peer_exception"
@@ -214,9 +217,15 @@ class TracebackBlock:
             return "child_named", fields, told.words
         if kind == "peer_exception":
             found = next(((anchor.kind, more) for anchor, more, _ in events_in(told.message)), None)
-            if found is not None and found[0] in ("gloo_timeout", "barrier_named", "collective_timeout", "peer_lost"):
+            if found is not None and found[0] in _SAID_BY_EXCEPTIONS:
                 return found[0], {**fields, **found[1]}, told.words
         return kind, fields, told.words
+
+
+# Kinds of anchors that stand in the message of an exception, too.
+_SAID_BY_EXCEPTIONS = (
+    "gloo_timeout", "barrier_named", "heartbeat_named", "collective_timeout", "peer_lost", "mismatch", "worker_lost",
+)  # fmt: skip
 
 
 def _how_it_ended(name: str | None, code: str | None) -> dict[str, Any]:

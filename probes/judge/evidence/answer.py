@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from mltop.probes.judge.evidence.first import First, first_of
 from mltop.probes.judge.evidence.jobs import JobFiles
 from mltop.probes.judge.evidence.scene import Attempt, attempts_of
-from mltop.probes.judge.evidence.words import action_for, headline, next_for, reason_of, settings_for
+from mltop.probes.judge.evidence.words import action_for, headline, headline_of_unseen, next_for, reason_of, settings_for
 from mltop.probes.model.evidence.collectives import GroupProgress
 from mltop.probes.model.evidence.logs import Death, ExplainedJob, LogEvent, RankEnd
 from mltop.probes.model.gap import Gap
@@ -21,6 +21,7 @@ MOST_CULPRITS = 4096
 _KINDS: dict[str, IncidentKind] = {
     "failed": "crash",
     "alike": "crash",
+    "program": "crash",
     "unordered": "crash",
     "network": "crash",
     "only victims": "crash",
@@ -51,13 +52,33 @@ def explained(job: JobFiles, progress: Sequence[GroupProgress] = ()) -> Explaine
     told.gaps = _gaps(job, attempt)
     told.is_told = first.is_told or first.how == "stopped"
     if first.how == "nothing" and not attempts[-1].troubles:
-        told.is_told = True
+        _without_failure(told, job, attempts[-1])
         return told
     told.incident = _incident(job, attempt, first)
     told.incident.evidence += _other_attempts(attempts, firsts, at)
     told.settings = settings_for(attempt, first)
     told.incident.next = next_for(first, told.settings)
     return told
+
+
+UNSEEN = "unseen"
+
+
+def _without_failure(told: ExplainedJob, job: JobFiles, attempt: Attempt) -> None:
+    """It ended well where that is seen. Silence is no good end: the job may still run, or have been killed."""
+    told.is_told = bool(attempt.ends)
+    if told.is_told:
+        return
+    lines = [file for file in job.files if file.telling]
+    told.incident = Incident(
+        id=f"explain:{job.name}:{UNSEEN}",
+        kind="crash",
+        severity="warning",
+        headline=headline_of_unseen(lines[0].telling if lines else ""),
+        job=job.name,
+        evidence=[Evidence("log", file.telling, None, f"{file.path}:{file.telling_line}") for file in lines[:4]],
+        confidence="low",
+    )
 
 
 def _told(attempts: Sequence[Attempt], firsts: Sequence[First]) -> int:
@@ -119,8 +140,11 @@ def _culprits(attempt: Attempt, first: First) -> list[Culprit]:
         found.append(Culprit(rank, node, pid, reason_of(first, own), where, how=how))
     for node in first.nodes:
         event = next((each for each in first.events if each.node == node), first.events[0])
-        pid = event.speaker.pid if first.how == "failed" else None  # of a rank whose number nobody says
+        pid = event.pid or event.speaker.pid if first.how == "failed" else None  # of a rank whose number nobody says
         found.append(Culprit(None, node, pid, reason_of(first, event), event.place if pid is not None else "", how=how))
+    event = first.events[0] if first.events else None
+    if not found and first.how == "failed" and event is not None and event.process:
+        found.append(Culprit(None, "", event.pid, reason_of(first, event), event.place, how=how))
     return found
 
 
@@ -237,7 +261,10 @@ _FAILED = ("FAILED", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL")
 
 def with_slurms_word(job: ExplainedJob, state: str) -> None:
     """Slurm knows that a job did not end well of which its files say nothing. ``state``: as sacct spells it."""
-    if job.incident is not None or state not in (*_ENDED_FROM_OUTSIDE, *_FAILED):
+    unseen = job.incident is not None and job.incident.id.endswith(f":{UNSEEN}")
+    if unseen and state == "COMPLETED":
+        job.incident, job.is_told = None, True
+    if (job.incident is not None and not unseen) or state not in (*_ENDED_FROM_OUTSIDE, *_FAILED):
         return
     is_stopped = state in _ENDED_FROM_OUTSIDE
     said = state.lower().replace("_", " ")

@@ -114,8 +114,8 @@ def _absent(ranks: dict[int, _Counts]) -> list[int]:
 
     Only those between others: how many members there are nobody says.
     """
-    pairs = sorted({(event.group_rank, rank) for rank, each in ranks.items() for event in each.events})
-    places = [(place, rank) for place, rank in pairs if place is not None]
+    pairs = {(event.group_rank, rank) for rank, each in ranks.items() for event in each.events}
+    places = sorted((place, rank) for place, rank in pairs if place is not None)
     if len(places) < 2:
         return []
     (first, first_rank), (last, last_rank) = places[0], places[-1]
@@ -157,7 +157,7 @@ def _of_group(
         return None
     if not known:
         return _by_operation(ranks) or _uncounted(ranks)
-    at = min(each.completed for each in known.values()) + 1
+    at = max(0, min(each.completed for each in known.values())) + 1  # -1: none yet; the first collective is #1
     op = next((each.op for each in ranks.values() if each.sequence == at and each.op), "")
     behind = {rank for rank, each in known.items() if each.enqueued < at}
     if behind:

@@ -19,14 +19,15 @@ from mltop.probes.judge.evidence.silence import Silence, silent_ranks
 from mltop.probes.model.evidence.logs import LogEvent
 from mltop.probes.model.vocabulary import Confidence
 
-# "alike": several failed in the same way, none of them for another. "unordered": several failed, each of its own, and
+# "alike": several failed in the same way, none of them for another. "program": all did, so it is no rank's. "stalled":
+# the watchdogs of several report no progress. "unseen": neither a failure nor a good end is in the files. "unordered": several failed, each of its own, and
 # which was first is not known. "launched": all have launched what they wait in. "sides": two camps of one size.
 How = Literal[
     "failed", "alike", "named", "behind", "differs", "silent", "sick", "network",
-    "stopped", "unordered", "contradicted", "cut off",
+    "program", "stopped", "unordered", "contradicted", "cut off", "stalled", "unseen",
     "launched", "sides", "no data", "elsewhere", "only victims", "nothing",
 ]  # fmt: skip
-NAMING = ("failed", "alike", "named", "behind", "differs", "silent", "sick", "network")
+NAMING = ("failed", "alike", "program", "named", "behind", "differs", "silent", "sick", "network")
 
 
 @dataclass
@@ -74,15 +75,20 @@ def _signature(event: LogEvent) -> tuple[object, ...]:
     return event.kind if event.kind != "exit" else "died", event.code, event.pattern
 
 
+def _subject(event: LogEvent) -> int | str | None:
+    """Whose it is: a rank, a process, a node."""
+    return event.rank if event.rank is not None else event.process or event.node or None
+
+
 def _earliest(attempt: Attempt, roots: list[LogEvent]) -> First:
-    known = [event for event in roots if event.rank is not None or event.node]
+    known = [event for event in roots if _subject(event) is not None]
     if not known:
         if not attempt.ranks and len({_signature(event) for event in roots}) == 1:
             return First("failed", events=roots[:4])  # what it was is told, of a job whose ranks nobody tells apart
         return First("no data", events=roots[:4])
     by_subject: dict[object, list[LogEvent]] = {}
     for event in known:
-        by_subject.setdefault(event.rank if event.rank is not None else event.node, []).append(event)
+        by_subject.setdefault(_subject(event), []).append(event)
     by_subject = _without_covered(by_subject)
     firsts = {subject: _best(events) for subject, events in by_subject.items()}
     if len(firsts) > 1:
@@ -92,12 +98,12 @@ def _earliest(attempt: Attempt, roots: list[LogEvent]) -> First:
             if all(_precedes(by_subject[subject], by_subject[other], attempt) for other in firsts if other != subject)
         ]
         if len(sure) == 1:
-            return _failed(sure, by_subject)
+            return _failed(attempt, sure, by_subject)
         if len({_signature(event) for event in firsts.values()}) == 1:
-            return _failed(list(firsts.values()), by_subject)
+            return _failed(attempt, list(firsts.values()), by_subject)
         unordered = sorted(firsts.values(), key=lambda event: (event.at is None, event.at or 0.0))
         return First("unordered", events=unordered[:6], ranks=())
-    return _failed(list(firsts.values()), by_subject)
+    return _failed(attempt, list(firsts.values()), by_subject)
 
 
 def _contradicted(attempt: Attempt, roots: Sequence[LogEvent]) -> First | None:
@@ -145,14 +151,16 @@ def _precedes(events: Sequence[LogEvent], others: Sequence[LogEvent], attempt: A
     return any(all(is_before(event, other, attempt) for other in others) for event in events)
 
 
-def _failed(events: list[LogEvent], by_subject: dict[object, list[LogEvent]]) -> First:
+def _failed(attempt: Attempt, events: list[LogEvent], by_subject: dict[object, list[LogEvent]]) -> First:
     ranks = tuple(sorted({event.rank for event in events if event.rank is not None}))
-    nodes = tuple(sorted({event.node for event in events if event.rank is None}))
-    more = [other for event in events for other in by_subject[event.rank if event.rank is not None else event.node]]
+    nodes = tuple(sorted({event.node for event in events if event.rank is None and event.node}))
+    more = [other for event in events for other in by_subject[_subject(event)]]
     told = set(map(id, events))
     rest = [event for event in more if id(event) not in told]
     bare = all(event.kind in ("exit", "died") for event in events)
     confidence: Confidence = "medium" if bare or len(events) > 1 or not ranks else "high"
+    if 1 < len(ranks) == len(attempt.ranks) and not nodes:
+        return First("program", events=[*events[:4], *rest[:4]], confidence="medium")
     return First("alike" if len(events) > 1 else "failed", ranks, nodes, [*events[:4], *rest[:4]], confidence)
 
 
@@ -190,6 +198,9 @@ def _follows(event: LogEvent, end: LogEvent) -> bool:
 
 
 def _named(attempt: Attempt) -> First | None:
+    mismatches = attempt.of_kind("mismatch")
+    if mismatches:
+        return _of_mismatches(mismatches)
     events = [event for event in attempt.of_class("named") if event.named]
     if not events:
         return None
@@ -207,6 +218,21 @@ def _named(attempt: Attempt) -> First | None:
     if not ranks:
         return _earliest_named(attempt, events)
     return First("named", tuple(sorted(ranks)), events=events[:4], confidence="high")
+
+
+def _of_mismatches(events: Sequence[LogEvent]) -> First:
+    """Each says what two ranks run: those that run something else than most."""
+    runs: dict[int, str] = {}
+    for event in events:
+        runs |= zip(event.named, (event.op, event.device), strict=False)
+    camps: dict[str, list[int]] = {}
+    for rank, run in runs.items():
+        camps.setdefault(run, []).append(rank)
+    few, *others = sorted((tuple(sorted(camp)) for camp in camps.values()), key=len)
+    told = sorted(events, key=lambda event: event.rank not in few)[:4]
+    if len(others) == 1 and len(few) < len(others[0]):
+        return First("differs", few, events=told, confidence="high")
+    return First("sides", events=told, sides=(few, *others), op="the same collective")
 
 
 _ENDED_BY_OTHERS = (signal.SIGABRT, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -311,6 +337,10 @@ _RETRIES_EXHAUSTED = 12
 
 def _of_victims(attempt: Attempt) -> First:
     """All that is left are complaints about others, or bare exit codes."""
+    stalled = attempt.of_kind("stuck_watchdog")
+    if stalled:
+        sick = _sick(attempt, stalled) if len(attempt.presence) > 1 else None
+        return sick or First("stalled", events=stalled[:4])
     events = attempt.of_class("cascade")
     exits = [event for event in attempt.of_kind("exit") if event.code and event.how != "stopped"]
     if not events and not exits:

@@ -90,11 +90,9 @@ def _is_later(event: LogEvent, attempt: Attempt) -> bool:
 
 def _is_survived(event: LogEvent, attempt: Attempt) -> bool:
     """An exception that was caught: its rank went on after it."""
-    if event.kind != "exception":
-        return False
     if event.survived:
         return True
-    if event.rank is None:
+    if event.kind != "exception" or event.rank is None:
         return False
     own = attempt.by_rank.get(event.rank, ())
     waits = [other for other in own if other.event_class == "timeout" and not other.by_launcher]

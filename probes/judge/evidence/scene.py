@@ -16,6 +16,7 @@ from mltop.probes.model.evidence.logs import LogEvent, LogFile
 
 MOST_RANKS = 1 << 17  # a larger number is no rank, whatever a line says
 _STEPS_WITHOUT_IT = 2
+_MOST_TIMES, _MOST_STEPS = 10, 100_000  # a number beyond both is no later step of the same run
 _NUMBERS = re.compile(r"\d+")
 _TROUBLE = ("root", "named", "timeout", "cascade")
 
@@ -51,6 +52,7 @@ class Attempt:
     world_size: int | None = None
     is_thinned: bool = False
     is_cut: bool = False  # a file of ranks ends within a line
+    ends: dict[str, int] = field(default_factory=dict)  # file → the line at which it reports a good end
     progress: list[GroupProgress] = field(default_factory=list)
     _picked: dict[tuple[int, bool, tuple[str, ...]], list[LogEvent]] = field(default_factory=dict, repr=False)
 
@@ -58,6 +60,7 @@ class Attempt:
     def ranks(self) -> list[int]:
         """All that are known to exist: ranks are numbered from 0 on."""
         known = set(self.presence) | {event.rank for event in self.events if event.rank is not None}
+        known.update(rank for event in self.of_class("named") if event.kind != "child_named" for rank in event.named)
         highest = max((rank for rank in known if rank < MOST_RANKS), default=-1)
         return list(range(max(min(self.world_size or 0, MOST_RANKS), 1 + highest)))
 
@@ -167,6 +170,8 @@ def _attempt(
         found.events += [ranks.placed(event, file) for event in told_in.get(file.path, ())]
         found.is_thinned = found.is_thinned or file.is_thinned
         found.is_cut = found.is_cut or (file.is_cut and (bool(file.speakers) or len(files) == 1))
+        if file.ended_line:
+            found.ends[file.path] = file.ended_line
         _note_presence(found, file, ranks)
     for event in found.events:
         if event.rank is not None and event.node:
@@ -281,8 +286,12 @@ class _Ranks:
         if event.kind == "exception" and file.last_step is not None and file.last_step_line > event.line:
             # In one rank's own file any step tells that it went on; others go on for a step or two without it.
             before = event.step if file.first_step_line < event.line else file.first_step
-            went_on = own is not None or (before is not None and file.last_step > before + _STEPS_WITHOUT_IT)
+            went_on = own is not None or (before is not None and _is_later_step(file.last_step, before))
             event = replace(event, survived=went_on)
+        if event.kind in ("exception", "peer_exception") and file.last_served_line > event.line:
+            event = replace(event, survived=True)  # of one request: the server goes on
+        if event.kind == "worker_lost" and 0 < file.ended_line < event.line:
+            event = replace(event, survived=True)  # supervisors tear workers down roughly once the work is done
         if rank is None and speaker.task is not None and self._tasks_are_ranks:
             rank = speaker.task
         pid = event.pid if event.pid is not None else speaker.pid
@@ -312,6 +321,10 @@ class _Ranks:
         if rank is not None and rank in self._rank_nodes:
             return self._rank_nodes[rank]
         return self._run_nodes.get(file.run, "") if file.run else ""
+
+
+def _is_later_step(step: int, before: int) -> bool:
+    return before + _STEPS_WITHOUT_IT < step <= max(before * _MOST_TIMES, before + _MOST_STEPS)
 
 
 def _runs(files: Sequence[LogFile]) -> tuple[dict[str, int], dict[str, str]]:

@@ -34,12 +34,12 @@ def headline(attempt: Attempt, first: First) -> str:
 
 def _told(attempt: Attempt, first: First) -> str:
     event = first.events[0] if first.events else None
-    if first.how in ("failed", "alike") and event is not None:
+    if first.how in ("failed", "alike", "program") and event is not None:
         return _told_failed(attempt, first, event)
     by = f"rank {event.rank}" if event is not None and event.rank is not None else "another rank"
     them = "it" if len(first.ranks) == 1 else "them"
     says = {
-        "named": f"did not come: {by} names {them}{_quote(event)}",
+        "named": f"{_did(event)}: {by} names {them}{_quote(event)}",
         "behind": f"never got to {_collective(first)}, in which {_waiters(attempt, first)} until it timed out",
         "differs": f"launched something else than all others as {_collective(first)}{_quote(event)}",
         "sick": f"is the only one whose own process was stuck while all waited{_quote(event)}",
@@ -48,12 +48,16 @@ def _told(attempt: Attempt, first: First) -> str:
     return f"{_who(attempt, first)} {says.get(first.how) or _silent(attempt, first)}"
 
 
+def _did(event: LogEvent | None) -> str:
+    return "failed" if event is not None and event.kind == "remote_named" else "did not come"
+
+
 def _told_failed(attempt: Attempt, first: First, event: LogEvent) -> str:
-    every = len(first.ranks) > 1 and len(first.ranks) == len(attempt.ranks)
-    who = f"all {len(first.ranks)} ranks" if every else _who(attempt, first)
+    if first.how == "program":
+        return f"all {len(attempt.ranks)} ranks failed alike, which is no rank's fault: {_cut(event.text)}"
     order = "" if first.how == "alike" or len(attempt.ranks) <= len(first.ranks) else " first"
     alike = ", all alike" if first.how == "alike" else ""
-    return f"{who} {_failed(event, order)}{alike}{_after(attempt, first)}"
+    return f"{_who(attempt, first)} {_failed(event, order)}{alike}{_after(attempt, first)}"
 
 
 def _silent(attempt: Attempt, first: First) -> str:
@@ -65,9 +69,13 @@ def _silent(attempt: Attempt, first: First) -> str:
 
 def _who(attempt: Attempt, first: First) -> str:
     if not first.ranks:
-        pid = first.events[0].speaker.pid if first.events and first.how == "failed" else None
-        if pid is not None and len(first.nodes) == 1:
-            return f"a rank (pid {pid} on {first.nodes[0]})"
+        event = first.events[0] if first.events and first.how == "failed" else None
+        pid = event.pid or event.speaker.pid if event is not None else None
+        where = f" on {first.nodes[0]}" if len(first.nodes) == 1 else ""
+        if event is not None and event.process:
+            return f"{event.process}{f' (pid {pid}{where})' if pid is not None else where}"
+        if pid is not None and where:
+            return f"a process (pid {pid}{where})"
         return ", ".join(first.nodes) or "the job"
     nodes = sorted({attempt.nodes[rank] for rank in first.ranks if attempt.nodes.get(rank)})
     return _ranks(first.ranks) + (f" ({', '.join(nodes)})" if 0 < len(nodes) <= 2 else "")
@@ -95,6 +103,8 @@ def _failed(event: LogEvent, order: str = "") -> str:
         return f"failed{order} in a kernel on its GPU: {_cut(event.text)}"
     if event.kind == "node_failure":
         return "failed, as Slurm says"
+    if event.kind == "worker_lost":
+        return f"died{order}: {_cut(event.text)}"
     return f"failed{order}: {_cut(event.text)}{place}"
 
 
@@ -153,6 +163,12 @@ def _stopped(attempt: Attempt, first: First) -> str:
     return f"stopped from outside: {how}{f' at {clock_time(event.at)}' if event.at is not None else ''}{stood}"
 
 
+def headline_of_unseen(telling: str) -> str:
+    """Of a job of which neither a failure nor a good end is seen. ``telling``: the most severe of its last lines."""
+    last = f"; its most telling line: {_cut(telling)}" if telling else ""
+    return f"cannot tell what became of it: neither a failure nor a good end is in these files{last}"
+
+
 def _why_not(attempt: Attempt, first: First) -> str:
     say = _WHY_NOT.get(first.how)
     return say(attempt, first) if say is not None else "nothing tells why it ended"
@@ -191,7 +207,14 @@ def _why_no_data(attempt: Attempt, first: First) -> str:
 
 def _why_victims(_: Attempt, first: First) -> str:
     lacking = f", and of {_ranks(first.lacking)} there is too little in these files" if first.lacking else ""
-    return f"all that is told are losses of connections and exit codes{lacking}"
+    said = _quote(first.events[0] if first.events else None)
+    return f"these files have only what followed from it, lost connections and exit codes{lacking}{said}"
+
+
+def _why_stalled(_: Attempt, first: First) -> str:
+    ranks = sorted({event.rank for event in first.events if event.rank is not None})
+    who = f"the watchdogs of {_ranks(ranks)}" if ranks else "a watchdog"
+    return f"{who} report no progress: a stall in CUDA, NCCL or Python's lock{_quote(first.events[0])}"
 
 
 _WHY_NOT: dict[str, Callable[[Attempt, First], str]] = {
@@ -202,6 +225,7 @@ _WHY_NOT: dict[str, Callable[[Attempt, First], str]] = {
     "elsewhere": lambda _, first: f"{_collective(first)} timed out, and who should have come there is not told",
     "no data": _why_no_data,
     "only victims": _why_victims,
+    "stalled": _why_stalled,
     "cut off": lambda *_: (
         "nothing speaks of a failure, and the logs end within a line: cut off, or still being written"
     ),
@@ -243,7 +267,7 @@ _DO_ABOUT: dict[str, str] = {
 def action_for(first: First) -> str:
     """What to do now."""
     event = first.events[0] if first.events else None
-    if first.how not in ("failed", "alike") or event is None:
+    if first.how not in ("failed", "alike", "program") or event is None:
         return _DO.get(first.how, "")
     if event.kind in ("exit", "died") and event.code == signal.SIGKILL:
         return "see who killed it: dmesg and the cgroup's memory.events of its node"

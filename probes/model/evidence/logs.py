@@ -23,10 +23,12 @@ EventKind = Literal[
     "xid",
     "node_failure",
     "died",  # a launcher says that a process was ended by a signal that nobody sends as a rule
+    "worker_lost",  # a supervisor (raylet, an engine's client) says that a worker's process is gone
     "barrier_named",  # monitoredBarrier, and who did not come
     "desync_named",  # TORCH_NCCL_DESYNC_DEBUG: lagging, dead, mismatched ranks
     "heartbeat_named",  # a launcher's monitor of one rank: no heartbeat, a section that does not end
     "remote_named",  # TORCH_NCCL_PROPAGATE_ERROR: the first rank with an error
+    "mismatch",  # TORCH_DISTRIBUTED_DEBUG=DETAIL: two ranks in different collectives
     "child_named",  # torch.multiprocessing.spawn: which child ended
     "collective_timeout",
     "gloo_timeout",
@@ -60,10 +62,12 @@ CLASS_OF: dict[EventKind, EventClass] = {
     "xid": "root",
     "node_failure": "root",
     "died": "root",
+    "worker_lost": "root",
     "barrier_named": "named",
     "desync_named": "named",
     "heartbeat_named": "named",
     "remote_named": "named",
+    "mismatch": "named",
     "child_named": "named",
     "collective_timeout": "timeout",
     "gloo_timeout": "timeout",
@@ -93,13 +97,16 @@ CLASS_OF: dict[EventKind, EventClass] = {
 
 @dataclass(frozen=True)
 class Speaker:
-    """Who wrote a line, as far as its prefixes tell. ``task``: Slurm's, which is a rank only where each has its own."""
+    """Who wrote a line, as far as its prefixes tell. ``task``: Slurm's, which is a rank only where each has its own;
+    ``process``: its name, as in "(EngineCore_DP1 pid=7)".
+    """
 
     rank: int | None = None
     local_rank: int | None = None
     task: int | None = None
     node: str = ""
     pid: int | None = None
+    process: str = ""
 
 
 @dataclass
@@ -139,6 +146,7 @@ class LogEvent:
     how: DeathKind = "unknown"
     pid: int | None = None
     place: str = ""
+    process: str = ""
     pattern: str = ""  # its text without numbers: equal of those that failed alike
     is_first: bool = False  # of "exit": the launcher says that it was the first that it saw
     step: int | None = None  # the last one before it
@@ -169,7 +177,9 @@ class LogFile:
 
     ``speakers``: those that the lines at its beginning and end, and its events have. ``last_at``, ``last_step``: of its
     last lines, ``first_step``: of its first ones; ``is_cut``: it ends within a line; ``is_thinned``: lines were
-    left out by who wrote it (Ray).
+    left out by who wrote it (Ray). ``last_served_line``: at which a server last answered a request; ``ended_line``: at
+    which a trainer or launcher reports a good end; ``telling``: the most severe of its last lines that no anchor reads,
+    else its last one.
     ``mentions``: torchrun folders and Slurm jobs that its lines name.
     """
 
@@ -192,6 +202,10 @@ class LogFile:
     last_at: float | None = None
     last_step: int | None = None
     last_step_line: int = 0
+    last_served_line: int = 0
+    ended_line: int = 0
+    telling: str = ""
+    telling_line: int = 0
     first_step: int | None = None
     first_step_line: int = 0
     is_cut: bool = False

@@ -41,7 +41,7 @@ def run(*paths: Path | str, capsys: pytest.CaptureFixture[str], **more: bool) ->
     [
         (("", "ValueError: no", ""), 1, "rank 1 failed first: ValueError: no, in f (/a.py:1)"),
         ((LOST, LOST, LOST), 3, "cannot tell who failed first"),
-        (("", "", ""), 0, "nothing in these files speaks of a failure"),
+        (("", "", ""), 3, "cannot tell what became of it: neither a failure nor a good end is in these files"),
     ],
 )
 def test_exit_codes(

@@ -226,13 +226,14 @@ def test_victims_alone_name_nobody(tmp_path: Path) -> None:
     assert not job.is_told
 
 
-def test_all_alike_are_told_together(tmp_path: Path) -> None:
+def test_what_fails_on_all_ranks_alike_is_no_ranks_fault(tmp_path: Path) -> None:
     job = judged(
         tmp_path, {rank: raised(rank, *TRACE, f"FileNotFoundError: no config on rank {rank}") for rank in range(4)}
     )
-    assert culprits(job) == [0, 1, 2, 3]
+    assert culprits(job) == []
+    assert job.is_told
     assert job.incident is not None
-    assert job.incident.headline.startswith("all 4 ranks failed")
+    assert job.incident.headline.startswith("all 4 ranks failed alike, which is no rank's fault: FileNotFoundError")
 
 
 def test_two_failures_of_their_own_without_times(tmp_path: Path) -> None:
@@ -290,8 +291,17 @@ def test_cancelled_after_it_hung_is_a_hang(tmp_path: Path) -> None:
 
 
 def test_nothing_wrong(tmp_path: Path) -> None:
-    job = judged(tmp_path, {rank: ["step 3", "WARNING: no error: 0.1"] for rank in range(4)})
+    job = judged(tmp_path, {rank: ["step 3", "WARNING: no error: 0.1", "training finished"] for rank in range(4)})
     assert job.incident is None
+    assert job.is_told
+
+
+def test_silence_is_no_good_end(tmp_path: Path) -> None:
+    job = judged(tmp_path, {rank: ["step 3", "ERROR: nobody knows this one", "step 4"] for rank in range(4)})
+    assert job.incident is not None
+    assert not job.is_told
+    assert "neither a failure nor a good end" in job.incident.headline
+    assert "ERROR: nobody knows this one" in job.incident.headline
 
 
 def test_lines_that_were_left_out_are_no_silence(tmp_path: Path) -> None:
