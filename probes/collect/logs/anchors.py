@@ -92,6 +92,12 @@ def _of_mpi(match: re.Match[str]) -> Fields:
     return {"rank": int(match["rank"]), "named": (int(match["rank"]),), "node": match["node"] or "", **how}
 
 
+def _of_composer(match: re.Match[str]) -> Fields:
+    code, pid = int(match["code"]), match["pid"]
+    how = "exit" if code >= 0 else "stopped" if code == -15 else "signal"
+    return {"rank": int(match["rank"]), "pid": int(pid) if pid else None, "how": how, "code": abs(code)}
+
+
 def _lost(match: re.Match[str]) -> Fields:
     """``process``: its name, whose number is a rank where its engine counts so."""
     found = match.groupdict()
@@ -250,6 +256,12 @@ ANCHORS: tuple[Anchor, ...] = (
     _anchor(
         "async", r"NET/IBP? ?: ([\w.-]+):\d+.{0,20}? async .{0,10}?(?:fatal )?event", "port", lambda m: {"device": m[1]}
     ),
+    _anchor(
+        "atchdog thread terminated",
+        r"\[Rank (\d+)\] (?:NCCL |Process group )?watchdog thread terminated with exception: (?:\[Rank \d+\] )?CUDA error: (\w.{0,80})",
+        "exception",
+        lambda m: {"rank": int(m[1]), "device": "GPU"},
+    ),
     _anchor("taking the entire process down", r"taking the entire process down", "aborted"),
     _anchor("watchdog thread terminated", r"[Ww]atchdog thread terminated with exception", "aborted"),
     _anchor("communicator was aborted", r"NCCL communicator was aborted", "aborted"),
@@ -257,7 +269,7 @@ ANCHORS: tuple[Anchor, ...] = (
     _anchor('"should dump" flag', r'Failed to check the "should dump" flag on TCPStore', "store"),
     _anchor(
         "Assertion",
-        r"\S+\.(?:cu|cuh|cpp|h):\d+:.{0,300}?block: \[[\d,]+\], thread: \[[\d,]+\] Assertion .{0,300}? failed",
+        r"\.(?:cu|cuh|cpp|h):\d+:.{0,300}?block: \[[\d,]+\], thread: \[[\d,]+\] Assertion .{0,300}? failed",
         "device_assert",
     ),
     _anchor(
@@ -338,14 +350,14 @@ ANCHORS: tuple[Anchor, ...] = (
         "noticed that process rank",
         r"noticed that process rank (?P<rank>\d+) with PID \d+ on node (?P<node>[\w.-]+) exited on "
         r"signal (?P<signal>\d+)(?P<code>)",
-        "died",
+        "worker_lost",
         _of_mpi,
     ),
     _anchor(
         "was invoked on rank",
         r"MPI_A(?:BORT|bort)(?:\(\))? was invoked on rank (?P<rank>\d+)(?P<node>)(?P<signal>)"
         r"(?:.{0,80}?errorcode (?P<code>\d+))?",
-        "died",
+        "worker_lost",
         _of_mpi,
     ),
     # SGLang managers/scheduler.py
@@ -374,6 +386,19 @@ ANCHORS: tuple[Anchor, ...] = (
         r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)",
         "agent_failed",
         lambda m: {"code": int(m[1]), "pid": int(m[3]), "named": (int(m[2]),)},
+    ),
+    # Composer's launcher (composer/cli/launcher.py) and others that say so.
+    _anchor(
+        "with exit code",
+        r"\b[Rr]ank (?P<rank>\d+) (?:\(PID (?P<pid>\d+)\) )?crashed with exit code (?P<code>-?\d+)",
+        "exit",
+        lambda m: {**_of_composer(m), "is_first": True},
+    ),
+    _anchor(
+        "exited with code",
+        r"\b[Rr]ank (?P<rank>\d+) (?:\(PID (?P<pid>\d+)\) )?exited with code (?P<code>-?\d+)",
+        "exit",
+        _of_composer,
     ),
     # DeepSpeed's launcher, of whichever child ended first; the command it prints is the last one's that it started.
     _anchor(

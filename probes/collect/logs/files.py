@@ -170,6 +170,12 @@ _GOOD_END = re.compile(
     r"|(?i:\b(?:finished|completed) (?:training|successfully)\b)|(?i:\bsuccessfully (?:completed|finished)\b)"
     r"|(?i:\bexit(?:ed)?(?: with)? ?(?:code|status|code of)[ :=]+0\b)|\bState=COMPLETED\b"
 )
+# Words of training and serving, of which a log of another kind has hardly any.
+_OF_TRAINING = re.compile(
+    r"(?i)\b(?:torch\w*|cuda|nccl|rccl|hccl|gpus?|ranks?|epochs?|train(?:ing|er)?|checkpoints?|loss|vllm|sglang|deepspeed"
+    r"|megatron|ray(?:let)?|jax|xla|srun|slurm\w*|mpi\w*|horovod|lightning|tensors?|tokens?|models?|batch(?:es)?)\b"
+)
+_LEAST_WORDS = 2
 # How severe a line looks of which nothing else is known, the gravest first.
 _SEVERE = (
     re.compile(r"(?i:\b(?:segmentation fault|core dumped|out of memory|oom-?killed|killed|panic|fatal|aborted|abort)\b)|\bF\d{4} \d\d:"),
@@ -184,6 +190,7 @@ def _end(file: LogFile, data: bytes, clock: Clock, *, by_host: bool) -> None:
     stamps = (clock.stamp(line[:200]) for line in reversed(lines))
     file.last_at = next((at for at in stamps if at is not None), None)
     least = len(_SEVERE) + 1
+    words: set[str] = set()
     for index, line in enumerate(lines):
         number = max(0, file.lines - (len(lines) - 1 - index) + (0 if file.is_cut else 1))
         for rest in _rests(file, line, by_host=by_host):
@@ -191,6 +198,7 @@ def _end(file: LogFile, data: bytes, clock: Clock, *, by_host: bool) -> None:
             if step is not None:
                 file.last_step, file.last_step_line = step, number
         line = line[:_LONGEST_LOOKED_AT]
+        words |= {word.lower() for word in _OF_TRAINING.findall(line)}
         if _SERVED.search(line):
             file.last_served_line = number
         if _GOOD_END.search(line):
@@ -198,6 +206,8 @@ def _end(file: LogFile, data: bytes, clock: Clock, *, by_host: bool) -> None:
         severity = next((at for at, each in enumerate(_SEVERE) if each.search(line)), len(_SEVERE))
         if line.strip() and (severity < least or severity == len(_SEVERE) == least):
             least, file.telling, file.telling_line = severity, quoted(line), number
+    has_writers = any(speaker.rank is not None or speaker.process for speaker in file.speakers)
+    file.is_of_training = has_writers or file.last_step is not None or bool(file.events) or len(words) >= _LEAST_WORDS
 
 
 def _rests(file: LogFile, line: str, *, by_host: bool) -> list[str]:

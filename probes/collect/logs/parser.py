@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 from dataclasses import dataclass, field, replace
@@ -12,8 +13,10 @@ from mltop.probes.collect.logs.prefixes import Clock, pieces, speaker_of, withou
 from mltop.probes.collect.logs.tracebacks import (
     BOXED,
     LAUNCHERS,
+    MISSING_RANKS,
     TRACEBACK,
     FailedRank,
+    MissingRanks,
     StackBlock,
     TorchrunBlock,
     TracebackBlock,
@@ -24,7 +27,7 @@ from mltop.probes.collect.redaction.values import shown_text
 from mltop.probes.model.evidence.logs import EventKind, LogEvent, LogFile, Speaker
 from mltop.probes.model.text import clean
 
-Block = Union[TracebackBlock, StackBlock, TorchrunBlock]
+Block = Union[TracebackBlock, StackBlock, TorchrunBlock, MissingRanks]
 
 MOST_QUOTED = 400  # characters
 MOST_SPEAKERS = 8192
@@ -45,9 +48,20 @@ _STEP_ID = re.compile(r"StepId=(\d{1,12})|(?:STEP|JOB) (\d{1,12})[ .]")
 _KILLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
+def unwrapped(line: str) -> str:
+    """The text of a line of docker's json-file driver: {"log": "…\\n", "stream": …, "time": …}, after its time."""
+    if not line.startswith('{"log":'):
+        return line
+    try:
+        said = json.loads(line)
+        return f"{said['log']}".rstrip("\r\n") if "time" in said else line
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return line
+
+
 # What a line has that opens a block, or that may go on in the next one.
 _CUT_TRACEBACK = "Traceback (mo"
-OPENING = ("most recent call", _CUT_TRACEBACK, "Failures:", "Root Cause (first", "x across cluster")
+OPENING = ("most recent call", _CUT_TRACEBACK, "Failures:", "Root Cause (first", "x across cluster", MISSING_RANKS)
 _PATTERN = 48  # characters: what follows may be cut, or be somebody else's
 _VARYING = re.compile(r"0x[0-9a-f]+|\d+")
 GOES_ON = (
@@ -112,7 +126,7 @@ class LogParser:
     def take(self, number: int, raw: bytes) -> None:
         if self._blocks and number >= self._looks_at:
             self._close_abandoned(number)
-        written = raw[:MOST_LINE].decode("utf-8", "replace").rstrip("\r\n")
+        written = unwrapped(raw[:MOST_LINE].decode("utf-8", "replace").rstrip("\r\n"))
         line = without_colours(written)
         self._is_full = len(written) in _WIDTHS or len(line) in _WIDTHS
         if "\r" in line:  # a progress bar that was written over: each state of it is a line
@@ -190,6 +204,8 @@ class LogParser:
         elif stripped == "Failures:" or stripped.startswith("Root Cause (first observed failure)"):
             block = TorchrunBlock(number)
             block.take(text, number)
+        elif stripped == MISSING_RANKS:
+            block = MissingRanks(number)
         if block is None:
             return False
         before = self._blocks.pop(speaker, None)
@@ -271,6 +287,10 @@ class LogParser:
             if block.frames:
                 frames = tuple(block.frames[:40])
                 self._add("stack", block.line, frames[0], speaker, {"frames": frames}, at=began.at)
+            return
+        if isinstance(block, MissingRanks):
+            if block.ranks:
+                self._add("barrier_named", block.line, block.text, speaker, {"named": tuple(block.ranks)}, at=began.at)
             return
         is_cut = at_end and self.file.is_cut
         if not is_cut:

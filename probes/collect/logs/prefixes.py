@@ -66,6 +66,11 @@ _STRANGE = re.compile(rf"\s*(?:{'|'.join(_OTHERS)})[ \t]*{_KNOWN}")
 _BY_HOST, _LEAST_BY_HOST = 0.8, 4  # share of lines, and how many there must be
 _NO_HOST = re.compile(r"(?:Error|Exception|Warning|Interrupt|Exit)$|^[A-Z]+$|^\d+$")
 _HOST = re.compile(r"\s*([A-Za-z\d][\w.-]{0,80}): ")
+_CONTAINER = re.compile(r"([A-Za-z\d][\w.-]{0,80}) +\| ?")  # docker compose
+# containerd's and CRI-O's files, kubectl logs --prefix
+_WRAPPED = re.compile(
+    r"(?:20\d\d-\d\d-\d\dT[\d:.]{8,18}(?:Z|[+-]\d\d:\d\d) std(?:out|err) [FP] |\[pod/[\w./-]{1,200}\] )"
+)
 _SPLIT = re.compile(r"(?<=[^\s:)\]])(?=\[rank\d{1,8}\]:)|(?<=[\] ])(?=\[rank\d{1,8}\]:\[[EWIF])")
 
 
@@ -138,18 +143,25 @@ def _unix(parts: tuple[int, int, int, int, int, int], fraction: str | None, zone
 
 
 def is_by_host(lines: Sequence[str]) -> bool:
-    """Whether each line begins with its host, as pdsh's and DeepSpeed's do: most have a name with a digit in front."""
+    """Whether each line begins with its host, as pdsh's and DeepSpeed's do: most have a name with a digit in front; or
+    with its container, as docker compose's.
+    """
     written = [line for line in lines if line.strip()]
     names = [match[1] for match in map(_HOST.match, written) if match is not None and not _NO_HOST.search(match[1])]
     hosts = {name for name in names if any(letter.isdigit() for letter in name)}
-    return len(written) >= _LEAST_BY_HOST and sum(name in hosts for name in names) >= _BY_HOST * len(written)
+    from_hosts = sum(name in hosts for name in names)
+    from_containers = sum(_CONTAINER.match(line) is not None for line in written)
+    return len(written) >= _LEAST_BY_HOST and max(from_hosts, from_containers) >= _BY_HOST * len(written)
 
 
 def speaker_of(line: str, *, by_host: bool = False) -> tuple[Speaker, str]:
     """Who wrote a line, and what is left of it. ``by_host``: of a file in which each line begins with its host."""
     speaker = Speaker()
     rest = line
-    host = _HOST.match(line) if by_host else None
+    wrapped = _WRAPPED.match(rest)
+    if wrapped is not None:
+        rest = rest[wrapped.end() :]
+    host = (_HOST.match(line) or _CONTAINER.match(line)) if by_host else None
     if host is not None and not _NO_HOST.search(host[1]):
         speaker, rest = replace(speaker, node=host[1]), line[host.end() :]
     for _ in range(5):

@@ -60,6 +60,9 @@ NEEDLES = (
     b"task names",
     b"unhealthy",
     b"running collective",
+    b"Missing ranks",
+    b"crashed with",
+    b"exited with",
 )
 # Of the lines that have one, those that need a closer look: the words of the anchors, and what opens a block.
 _WORDS = sorted({word.encode() for word in (*(each.holds for each in ANCHORS), *OPENING, *GOES_ON)})

@@ -248,6 +248,27 @@ class StackBlock:
         return len(self.frames) < 100
 
 
+MISSING_RANKS = "Missing ranks:"
+_MISSING = re.compile(r"(\d{1,8}): \[")
+
+
+@dataclass
+class MissingRanks:
+    """Horovod's list of ranks that have not submitted what the others wait for (common/stall_inspector.cc)."""
+
+    line: int
+    ranks: list[int] = field(default_factory=list)
+    text: str = MISSING_RANKS
+
+    def take(self, text: str, _number: int) -> bool:
+        match = _MISSING.match(text)
+        if match is None:
+            return False
+        self.ranks.append(int(match[1]))
+        self.text += f" {text[:120]}"
+        return len(self.ranks) < MOST_LINES
+
+
 _ENTRY = re.compile(r"\s*\[(\d{1,6})\]:\s*$")
 _KEY = re.compile(r"\s*(time|host|rank|exitcode|error_file|traceback)\s*: ?(.*)")
 _RANK_OF = re.compile(r"(\d{1,8}) \(local_rank: (\d{1,6})\)")

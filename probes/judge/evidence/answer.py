@@ -66,7 +66,8 @@ UNSEEN = "unseen"
 
 def _without_failure(told: ExplainedJob, job: JobFiles, attempt: Attempt) -> None:
     """It ended well where that is seen. Silence is no good end: the job may still run, or have been killed."""
-    told.is_told = bool(attempt.ends)
+    is_of_training = any(file.is_of_training for file in job.files)
+    told.is_told = bool(attempt.ends) and is_of_training
     if told.is_told:
         return
     lines = [file for file in job.files if file.telling]
@@ -74,7 +75,7 @@ def _without_failure(told: ExplainedJob, job: JobFiles, attempt: Attempt) -> Non
         id=f"explain:{job.name}:{UNSEEN}",
         kind="crash",
         severity="warning",
-        headline=headline_of_unseen(lines[0].telling if lines else ""),
+        headline=headline_of_unseen(lines[0].telling if lines else "", is_of_training),
         job=job.name,
         evidence=[Evidence("log", file.telling, None, f"{file.path}:{file.telling_line}") for file in lines[:4]],
         confidence="low",

@@ -33,7 +33,8 @@ NAMING = ("failed", "alike", "program", "named", "behind", "differs", "silent", 
 @dataclass
 class First:
     """``ranks``: the culprits; ``nodes``: where a node is all that is known. ``events``: what it rests on, the best
-    first; ``lacking``: ranks without whose word it cannot be told; ``sides``: camps that differ, the smaller first.
+    first; ``lacking``: ranks without whose word it cannot be told; ``sides``: camps that differ, the smaller first; of
+    "program" those that failed.
     """
 
     how: How
@@ -83,9 +84,7 @@ def _subject(event: LogEvent) -> int | str | None:
 def _earliest(attempt: Attempt, roots: list[LogEvent]) -> First:
     known = [event for event in roots if _subject(event) is not None]
     if not known:
-        if not attempt.ranks and len({_signature(event) for event in roots}) == 1:
-            return First("failed", events=roots[:4])  # what it was is told, of a job whose ranks nobody tells apart
-        return First("no data", events=roots[:4])
+        return _of_nobody(attempt, roots)
     by_subject: dict[object, list[LogEvent]] = {}
     for event in known:
         by_subject.setdefault(_subject(event), []).append(event)
@@ -104,6 +103,21 @@ def _earliest(attempt: Attempt, roots: list[LogEvent]) -> First:
         unordered = sorted(firsts.values(), key=lambda event: (event.at is None, event.at or 0.0))
         return First("unordered", events=unordered[:6], ranks=())
     return _failed(attempt, list(firsts.values()), by_subject)
+
+
+def _of_nobody(attempt: Attempt, roots: Sequence[LogEvent]) -> First:
+    """Failures in a log of all, without a word whose they are: the launcher's table may tell."""
+    is_one = len({_signature(event) for event in roots}) == 1
+    rows = [event for event in attempt.of_kind("exit") if event.how == "exit" and event.code]
+    ranks = {event.rank for event in rows if event.rank is not None}
+    if len(ranks) == 1 and len(rows) == 1:
+        (rank,) = ranks
+        return First("failed", (rank,), events=[_best(roots), *rows], confidence="medium")
+    if is_one and 1 < len(ranks) == len(attempt.ranks):
+        return First("program", events=roots[:4], sides=(tuple(sorted(ranks)),))
+    if is_one and not attempt.ranks:
+        return First("failed", events=roots[:4])  # what it was is told, of a job whose ranks nobody tells apart
+    return First("no data", events=roots[:4])
 
 
 def _contradicted(attempt: Attempt, roots: Sequence[LogEvent]) -> First | None:
@@ -159,8 +173,8 @@ def _failed(attempt: Attempt, events: list[LogEvent], by_subject: dict[object, l
     rest = [event for event in more if id(event) not in told]
     bare = all(event.kind in ("exit", "died") for event in events)
     confidence: Confidence = "medium" if bare or len(events) > 1 or not ranks else "high"
-    if 1 < len(ranks) == len(attempt.ranks) and not nodes:
-        return First("program", events=[*events[:4], *rest[:4]], confidence="medium")
+    if len(ranks) > 1 and 2 * len(ranks) > len(attempt.ranks) and not nodes:
+        return First("program", events=[*events[:4], *rest[:4]], sides=(ranks,))
     return First("alike" if len(events) > 1 else "failed", ranks, nodes, [*events[:4], *rest[:4]], confidence)
 
 

@@ -167,7 +167,8 @@ def _attempt(
     for file in files:
         if file.attempt not in (None, number):
             continue
-        found.events += [ranks.placed(event, file) for event in told_in.get(file.path, ())]
+        placed = [ranks.placed(event, file) for event in told_in.get(file.path, ())]
+        found.events += [event for event in placed if not (event.survived and event.kind != "exception")]
         found.is_thinned = found.is_thinned or file.is_thinned
         found.is_cut = found.is_cut or (file.is_cut and (bool(file.speakers) or len(files) == 1))
         if file.ended_line:
@@ -283,15 +284,16 @@ class _Ranks:
         own = self.of_file(file)
         if own is not None:
             rank = own if rank is None else rank
-        if event.kind == "exception" and file.last_step is not None and file.last_step_line > event.line:
+        if event.kind in ("exception", "barrier_named") and file.last_step is not None and file.last_step_line > event.line:
             # In one rank's own file any step tells that it went on; others go on for a step or two without it.
             before = event.step if file.first_step_line < event.line else file.first_step
             went_on = own is not None or (before is not None and _is_later_step(file.last_step, before))
             event = replace(event, survived=went_on)
         if event.kind in ("exception", "peer_exception") and file.last_served_line > event.line:
             event = replace(event, survived=True)  # of one request: the server goes on
-        if event.kind == "worker_lost" and 0 < file.ended_line < event.line:
-            event = replace(event, survived=True)  # supervisors tear workers down roughly once the work is done
+        if event.kind == "worker_lost" or event.event_class == "cascade":
+            # Processes leave one another in any order once the work is done.
+            event = replace(event, survived=event.survived or 0 < file.ended_line < event.line)
         if rank is None and speaker.task is not None and self._tasks_are_ranks:
             rank = speaker.task
         pid = event.pid if event.pid is not None else speaker.pid

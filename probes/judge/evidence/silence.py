@@ -46,10 +46,16 @@ def silent_ranks(attempt: Attempt, complaining: Set[int | None], most: int | Non
 def would_have_spoken(attempt: Attempt, rank: int) -> bool:
     """Its file is there, has lines, and was not cut off; or the launcher ended it while it was at work."""
     own = attempt.presence.get(rank)
-    stopped = any(event.kind == "exit" and event.how == "stopped" for event in attempt.by_rank.get(rank, ()))
+    rows = attempt.by_rank.get(rank, ())
+    # A launcher that ends one process, and has no row for one rank, ended that one.
+    told_to_end = {event.pid for event in attempt.of_kind("terminated") if event.pid is not None}
+    others = {event.rank for event in attempt.of_kind("exit")}
+    stopped = any(event.kind == "exit" and event.how == "stopped" for event in rows) or (
+        len(told_to_end) == 1 and [each for each in attempt.ranks if each not in others] == [rank]
+    )
     if own is None or own.lines == 0:
         return stopped and any(
-            event.rank is not None and event.rank != rank and event.speaker.rank == event.rank
+            event.rank is not None and event.rank != rank and not event.by_launcher
             for event in attempt.of_class("timeout", "cascade")
         )
     if not own.is_whole or not own.streams & attempt.complaining_streams:

@@ -54,7 +54,9 @@ def _did(event: LogEvent | None) -> str:
 
 def _told_failed(attempt: Attempt, first: First, event: LogEvent) -> str:
     if first.how == "program":
-        return f"all {len(attempt.ranks)} ranks failed alike, which is no rank's fault: {_cut(event.text)}"
+        count, failed = len(attempt.ranks), len(first.sides[0])
+        who = f"all {count} ranks" if failed == count else f"{failed} of {count} ranks"
+        return f"{who} failed alike, which is no rank's fault: {_cut(event.text)}"
     order = "" if first.how == "alike" or len(attempt.ranks) <= len(first.ranks) else " first"
     alike = ", all alike" if first.how == "alike" else ""
     return f"{_who(attempt, first)} {_failed(event, order)}{alike}{_after(attempt, first)}"
@@ -163,8 +165,10 @@ def _stopped(attempt: Attempt, first: First) -> str:
     return f"stopped from outside: {how}{f' at {clock_time(event.at)}' if event.at is not None else ''}{stood}"
 
 
-def headline_of_unseen(telling: str) -> str:
+def headline_of_unseen(telling: str, is_of_training: bool) -> str:
     """Of a job of which neither a failure nor a good end is seen. ``telling``: the most severe of its last lines."""
+    if not is_of_training:
+        return "cannot tell: nothing in these files reads like the log of a training or serving job"
     last = f"; its most telling line: {_cut(telling)}" if telling else ""
     return f"cannot tell what became of it: neither a failure nor a good end is in these files{last}"
 
