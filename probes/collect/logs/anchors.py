@@ -344,7 +344,26 @@ ANCHORS: tuple[Anchor, ...] = (
         _lost,
     ),
     _anchor("died unexpectedly", r"Worker proc (?P<process>\w+-(?P<rank>\d+)) died unexpectedly", "worker_lost", _lost),
-    _anchor("died unexpectedly", r"ngine core proc (?P<process>\w+) died unexpectedly", "worker_lost", _lost),
+    _anchor("died unexpectedly", r"RayWorkerProc rank=\[(?P<rank>\d+)\] died unexpectedly", "worker_lost", _lost),
+    _anchor("died unexpectedly", r"ngine core proc(?:ess)? (?P<process>\w+) died unexpectedly", "worker_lost", _lost),
+    _anchor("died, exit code", r"Worker (?P<process>\w+) pid (?P<pid>\d+) died, exit code", "worker_lost", _lost),
+    _anchor(
+        "died with exit code", r"Process (?P<process>\w+) \(PID: (?P<pid>\d+)\) died with exit code", "worker_lost", _lost
+    ),
+    # SGLang's engine, of a scheduler's process
+    _anchor("unexpectedly failed with", r"Child process unexpectedly failed with .{0,40}?pid=(?P<pid>\d+)", "worker_lost", _lost),
+    _anchor(  # ray/exceptions.py
+        "actor died",
+        r"actor died .{0,300}?\bpid: (?P<pid>\d+) .{0,120}?\bip: (?P<node>[\w.:-]+)",
+        "worker_lost",
+        _lost,
+    ),
+    _anchor(  # ray/train/_internal/backend_executor.py
+        "world_rank=",
+        r"\bip=(?P<node>[\w.:-]+), pid=(?P<pid>\d+)\) world_rank=(?P<rank>\d+)",
+        "member",
+        _lost,
+    ),
     # Open MPI (orte, prte) and MPICH's hydra.
     _anchor(
         "noticed that process rank",
@@ -360,6 +379,75 @@ ANCHORS: tuple[Anchor, ...] = (
         "worker_lost",
         _of_mpi,
     ),
+    _anchor(
+        "exiting improperly",
+        r"process rank (?P<rank>\d+) with PID \d+ on node (?P<node>[\w.-]+) exiting improperly(?P<signal>)(?P<code>)",
+        "worker_lost",
+        _of_mpi,
+    ),
+    # Open MPI's and Horovod's "The first process to do so was:"
+    _anchor(
+        "Process name: ",
+        r"Process name: (?:\[\[\d+,\d+\],)?(?P<rank>\d+)\]?(?P<node>)(?P<signal>)(?P<code>)$",
+        "worker_lost",
+        _of_mpi,
+    ),
+    _anchor(
+        "(rank ",
+        r"Abort\((?P<code>\d+)\) on node \d+ \(rank (?P<rank>\d+) in comm \d+\): application called(?P<node>)(?P<signal>)",
+        "worker_lost",
+        _of_mpi,
+    ),
+    _anchor("RUNNING AT", r"RANK (?P<rank>\d+) PID (?P<pid>\d+) RUNNING AT (?P<node>[\w.-]+)", "worker_lost", _lost),
+    # Megatron core/rerun_state_machine.py, also where it goes on
+    _anchor(
+        "Unexpected result",
+        r"Unexpected result \w+ on rank (\d+) at iteration",
+        "exception",
+        lambda m: {"rank": int(m[1])},
+    ),
+    # Kubernetes: kubectl get pods, describe
+    _anchor(
+        "OOMKilled",
+        r"(?<![\w.-])(?P<node>[a-z\d][\w.-]{0,80}) \d{1,4}/\d{1,4} OOMKilled",
+        "oom_kill",
+        lambda m: {"how": "oom", "code": 9, "node": m["node"]},
+    ),
+    # torch's flight recorder analyzer and StoreCollectives; Ray Train v2 collective; NVRx attribution and inprocess
+    _anchor(
+        "issing ranks",
+        r"issing ranks(?: are)?: ?\{?(\d[\d, ]*)",
+        "barrier_named",
+        lambda m: {"named": numbers(m[1])},
+    ),
+    _anchor(
+        "have not called it",
+        r"following ranks have not called it: \[(\d[\d, ]*)",
+        "barrier_named",
+        lambda m: {"named": numbers(m[1])},
+    ),
+    _anchor(
+        "Unhealthy ranks", r"Unhealthy ranks \w+: \[(\d[\d, ]*)", "remote_named", lambda m: {"named": numbers(m[1])}
+    ),
+    _anchor(
+        "affecting ranks",
+        r"Interruption\.(?:UNRESPONSIVE|TERMINATED|(?:BASE_)?EXCEPTION) affecting ranks (\d[\d, ]*)",
+        "remote_named",
+        lambda m: {"named": numbers(m[1])},
+    ),
+    # Ascend's HCCL, whose heartbeats tell which device is gone
+    _anchor(
+        "crimer rank",
+        r"crimer rank \[(?P<node>[\w.:]+)/(?P<process>\d+)\]",
+        "worker_lost",
+        lambda m: {"node": m["node"], "process": f"device {m['process']} of {m['node']}", "by_launcher": True},
+    ),
+    _anchor(
+        "Cluster Exception Location",
+        r"Cluster Exception Location\[IP/ID\]:\[(?P<node>[\w.:]+)/(?P<process>\d+)\]",
+        "worker_lost",
+        lambda m: {"node": m["node"], "process": f"device {m['process']} of {m['node']}", "by_launcher": True},
+    ),
     # SGLang managers/scheduler.py
     _anchor(
         "atchdog timeout", r"atchdog timeout \(self\.watchdog_timeout=(\d+)", "stuck_watchdog", lambda m: {"ran_s": float(m[1])}
@@ -368,6 +456,19 @@ ANCHORS: tuple[Anchor, ...] = (
     _anchor("imed out task names", r"imed out task names:((?: ?/job:\w+/replica:\d+/task:\d+,?)+)", "barrier_named", _tasks_of_jax),
     _anchor(
         "are unhealthy", r"tasks are unhealthy .{0,40}?:((?: ?/job:\w+/replica:\d+/task:\d+,?)+)", "heartbeat_named", _tasks_of_jax
+    ),
+    _anchor(
+        "heartbeat timeout",
+        r"ask /job:\w+/replica:\d+/task:(\d+) heartbeat timeout",
+        "heartbeat_named",
+        lambda m: {"named": (int(m[1]),)},
+    ),
+    _anchor("Terminating process because", r"Terminating process because the (?:coordinator|JAX|leader)", "aborted"),
+    _anchor(  # torch/csrc/distributed/c10d/reducer.cpp
+        "has inconsistent",
+        r"Rank (\d+) has (\d+ params), while rank (\d+) has inconsistent ([1-9]\d* params)",
+        "mismatch",
+        _fingerprints,
     ),
     _anchor(
         "is running collective",

@@ -162,13 +162,17 @@ def _beginning(file: LogFile, data: bytes, clock: Clock) -> bool:
 # What a server writes while it serves: uvicorn's access log, and vLLM's and SGLang's throughput.
 _SERVED = re.compile(r'HTTP/\d(?:\.\d)?" 2\d\d\b|throughput[^:]{0,30}: ?\d')
 # What trainers and launchers write at a good end: transformers trainer.py, Lightning trainer.py and fit_loop.py,
-# Megatron training.py, DeepSpeed launcher/launch.py, Ray dashboard/modules/job/cli.py, verl ray_trainer.py, and words
+# Megatron training.py, DeepSpeed launcher/launch.py, verl ray_trainer.py, and words
 # that programs use of themselves.
 _GOOD_END = re.compile(
-    r"'train_runtime'|`Trainer\.fit` stopped: |\[after training is done\]|exits successfully|Final validation metrics"
-    r"|\bJob '?[\w-]{1,80}'? succeeded|(?i:\btraining (?:is |has )?(?:complete|completed|finished|done|ended)\b)"
+    r"'train_runtime'|`Trainer\.fit` stopped: |\[exiting program (?:at|after) |Requeued SLURM job|\[after training is done\]|exits successfully|Final validation metrics"
+    r"|(?i:\btraining (?:is |has )?(?:complete|completed|finished|done|ended)\b)"
     r"|(?i:\b(?:finished|completed) (?:training|successfully)\b)|(?i:\bsuccessfully (?:completed|finished)\b)"
-    r"|(?i:\bexit(?:ed)?(?: with)? ?(?:code|status|code of)[ :=]+0\b)|\bState=COMPLETED\b"
+    r"|(?i:\bexit(?:ed)?(?: with)? ?(?:code|status|code of)[ :=]+0\b)"
+)
+# torch elastic/agent/server/api.py, Ray dashboard/modules/job/cli.py, scontrol show job
+_SUCCEEDED = re.compile(
+    r"worker group successfully finished|WorkerState\.SUCCEEDED|\bJob '?[\w-]{1,80}'? succeeded|\bState=COMPLETED\b"
 )
 # Words of training and serving, of which a log of another kind has hardly any.
 _OF_TRAINING = re.compile(
@@ -201,7 +205,9 @@ def _end(file: LogFile, data: bytes, clock: Clock, *, by_host: bool) -> None:
         words |= {word.lower() for word in _OF_TRAINING.findall(line)}
         if _SERVED.search(line):
             file.last_served_line = number
-        if _GOOD_END.search(line):
+        if _SUCCEEDED.search(line):
+            file.succeeded_line = file.ended_line = number
+        elif _GOOD_END.search(line):
             file.ended_line = number
         severity = next((at for at, each in enumerate(_SEVERE) if each.search(line)), len(_SEVERE))
         if line.strip() and (severity < least or severity == len(_SEVERE) == least):

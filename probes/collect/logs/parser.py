@@ -115,6 +115,7 @@ class LogParser:
     _gave_up: bool = False
     _is_full: bool = False  # the line is as long as a terminal is wide
     _longest: tuple[Speaker, int] | None = None  # such a line of a block, which may go on in the next one
+    _bare: tuple[Speaker, int] | None = None  # whose traceback may go on without its prefix, and its last line
     _began: dict[Speaker, _Began] = field(default_factory=dict)
     _written: dict[Speaker, int] = field(default_factory=dict)  # the last line of each block
     _looks_at: int = 0  # the line at which blocks are looked at that nobody goes on with
@@ -159,6 +160,8 @@ class LogParser:
         if THINNED.search(text):
             self.file.is_thinned = True
             text = THINNED.sub("", text).rstrip()
+        if speaker == Speaker() and self._bare is not None and self._bare[1] == number - 1:
+            speaker = self._bare[0]  # only the first line of its traceback has the prefix
         block = self._blocks.get(speaker)
         if block is None and speaker == Speaker() and self._goes_on(number, text):
             return
@@ -166,6 +169,7 @@ class LogParser:
             self._longest = (speaker, number) if self._is_full else None
             self._written[speaker] = number
             if block.take(text, number):
+                self._bare = (speaker, number) if self._bare is not None and self._bare[0] == speaker else None
                 return
             self._close(speaker, block)
             if isinstance(block, TorchrunBlock):
@@ -211,6 +215,7 @@ class LogParser:
         before = self._blocks.pop(speaker, None)
         if before is not None:
             self._close(speaker, before)
+        self._bare = (speaker, number) if speaker != Speaker() and isinstance(block, TracebackBlock) else None
         if len(self._blocks) < MOST_SPEAKERS:
             self._blocks[speaker], self._written[speaker] = block, number
             at = self.clock.stamp(text[:200])
@@ -344,6 +349,9 @@ class LogParser:
     ) -> None:
         if kind == "died":
             kind, fields = _kind_of_task(fields)
+        if kind == "member":
+            self._note(Speaker(fields["rank"], node=fields["node"], pid=fields["pid"]))
+            return
         if kind == "agent_failed":
             self._attempt = min(self._attempt + 1, _MOST_ATTEMPTS)
         fields.setdefault("attempt", self._attempt if self.file.attempt is None else self.file.attempt)

@@ -67,9 +67,10 @@ _BY_HOST, _LEAST_BY_HOST = 0.8, 4  # share of lines, and how many there must be
 _NO_HOST = re.compile(r"(?:Error|Exception|Warning|Interrupt|Exit)$|^[A-Z]+$|^\d+$")
 _HOST = re.compile(r"\s*([A-Za-z\d][\w.-]{0,80}): ")
 _CONTAINER = re.compile(r"([A-Za-z\d][\w.-]{0,80}) +\| ?")  # docker compose
-# containerd's and CRI-O's files, kubectl logs --prefix
+# containerd's and CRI-O's files, kubectl logs --prefix, Determined's trial logs
 _WRAPPED = re.compile(
-    r"(?:20\d\d-\d\d-\d\dT[\d:.]{8,18}(?:Z|[+-]\d\d:\d\d) std(?:out|err) [FP] |\[pod/[\w./-]{1,200}\] )"
+    r"20\d\d-\d\d-\d\dT[\d:.]{8,18}(?:Z|[+-]\d\d:\d\d) std(?:out|err) [FP] |\[pod/[\w./-]{1,200}\] "
+    r"|\[20\d\d-\d\d-\d\dT[\d:.]{8,18}Z\] (?:[0-9a-f]{8} )?(?:\[rank=(?P<rank>\d{1,8})\] )?\|\| "
 )
 _SPLIT = re.compile(r"(?<=[^\s:)\]])(?=\[rank\d{1,8}\]:)|(?<=[\] ])(?=\[rank\d{1,8}\]:\[[EWIF])")
 
@@ -161,6 +162,7 @@ def speaker_of(line: str, *, by_host: bool = False) -> tuple[Speaker, str]:
     wrapped = _WRAPPED.match(rest)
     if wrapped is not None:
         rest = rest[wrapped.end() :]
+        speaker = Speaker(rank=int(wrapped["rank"])) if wrapped["rank"] else speaker
     host = (_HOST.match(line) or _CONTAINER.match(line)) if by_host else None
     if host is not None and not _NO_HOST.search(host[1]):
         speaker, rest = replace(speaker, node=host[1]), line[host.end() :]

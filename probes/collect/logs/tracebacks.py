@@ -48,7 +48,7 @@ _SPEAKS_OF_PEERS = re.compile(
     r"|collective operation|recv operation|socket (?:has )?(?:timed out|closed)"
     r"|[Tt]imed out (?:waiting|initializing|after)|[Ww]ait timeout"
     r"|RPC call to|shared memory broadcast|Hccl|HCCL|oneCCL|[Bb]arrier timed out|GetKeyValue|DEADLINE_EXCEEDED"
-    r"|[Cc]oordination (?:service|agent)|mismatch between collectives"
+    r"|[Cc]oordination (?:service|agent)|mismatch between collectives|expects same model across all ranks"
     r"|[Ss]ee (?:the )?(?:stack trace|root cause|error|traceback|logs?)\b|background process|died unexpectedly"
 )
 # A web service or a file server is nobody of the job, whatever its connections do.
@@ -172,10 +172,10 @@ class TracebackBlock:
             self._chained, self._waits = True, 0
         elif _OTHERS_LINE.match(stripped) and not self._chained:
             return False
-        elif stripped and self.chain and self._waits <= 2 and len(self.chain[-1].message) < 300:
-            # The rest of a message of several lines: gloo's reason stands there.
+        elif stripped and self.chain and self._waits <= (8 if text[:1] == "\t" else 2) and len(self.chain[-1].message) < 300:
+            # The rest of a message of several lines: gloo's reason stands there, and Ray's pid and address.
             self.chain[-1] = replace(self.chain[-1], message=f"{self.chain[-1].message} {stripped}".strip())
-        return self._waits < _AFTERWARDS
+        return self._waits < (8 if text[:1] == "\t" else _AFTERWARDS)
 
     def _place(self) -> str:
         own = [frame for frame in self._frames if not _LIBRARY.search(frame[0])]

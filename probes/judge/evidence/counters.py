@@ -11,6 +11,7 @@ from mltop.probes.model.evidence.logs import LogEvent
 from mltop.probes.model.vocabulary import Confidence
 
 _SAME_SIZES = ("ALLREDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE", "BROADCAST", "ALLREDUCE_COALESCED", "REDUCE")
+_LEAST_ALIKE = 3  # ranks in one operation, beside one in another
 _PAIRWISE = ("SEND", "RECV", "P2P", "COALESCED", "UNKNOWN")
 
 
@@ -235,10 +236,11 @@ def _by_operation(ranks: dict[int, _Counts]) -> Standing | None:
     if len(sequences) != 1 or len(ranks) < 2:
         return None
     kinds: dict[object, list[int]] = {}
+    without_sizes = any(each.sizes is None for each in ranks.values())
     for rank, each in ranks.items():
-        if each.op in _PAIRWISE or not each.op or each.sizes is None:
-            return None  # releases that print no sizes number the collectives of all groups together
-        sizes = each.sizes if each.op in _SAME_SIZES and each.op != "REDUCE" else None
+        if each.op in _PAIRWISE or not each.op:
+            return None
+        sizes = each.sizes if each.op in _SAME_SIZES and each.op != "REDUCE" and not without_sizes else None
         kinds.setdefault((each.op, sizes), []).append(rank)
     if len(kinds) < 2:
         return None
@@ -246,6 +248,10 @@ def _by_operation(ranks: dict[int, _Counts]) -> Standing | None:
     events = [event for camp in camps for rank in camp[:2] for event in ranks[rank].events[:1]]
     (sequence,) = sequences
     op = ranks[camps[-1][0]].op
+    # Releases that print no sizes number the collectives of all groups together: a rank may be in a group of its own.
+    if without_sizes and (len(camps) != 2 or len(camps[0]) != 1 or len(camps[1]) < _LEAST_ALIKE):
+        return None
     if len(camps) == 2 and len(camps[0]) * 2 < len(camps[1]) + len(camps[0]) and len(camps[0]) < len(camps[1]):
-        return Standing("differs", camps[0], sequence=sequence, op=op, events=events[:6])
+        confidence: Confidence = "medium" if without_sizes else "high"
+        return Standing("differs", camps[0], sequence=sequence, op=op, events=events[:6], confidence=confidence)
     return Standing("sides", sides=tuple(camps), sequence=sequence, op=op, events=events[:6])

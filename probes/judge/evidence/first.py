@@ -106,13 +106,10 @@ def _earliest(attempt: Attempt, roots: list[LogEvent]) -> First:
 
 
 def _of_nobody(attempt: Attempt, roots: Sequence[LogEvent]) -> First:
-    """Failures in a log of all, without a word whose they are: the launcher's table may tell."""
+    """Failures in a log of all, without a word whose they are: the launcher's table may say that all failed."""
     is_one = len({_signature(event) for event in roots}) == 1
-    rows = [event for event in attempt.of_kind("exit") if event.how == "exit" and event.code]
+    rows = (event for event in attempt.of_kind("exit") if event.how == "exit" and event.code)
     ranks = {event.rank for event in rows if event.rank is not None}
-    if len(ranks) == 1 and len(rows) == 1:
-        (rank,) = ranks
-        return First("failed", (rank,), events=[_best(roots), *rows], confidence="medium")
     if is_one and 1 < len(ranks) == len(attempt.ranks):
         return First("program", events=roots[:4], sides=(tuple(sorted(ranks)),))
     if is_one and not attempt.ranks:

@@ -12,6 +12,7 @@ ROUGH_S = 1.5  # where one of them is in whole seconds
 LATEST_S = 5.0  # after the first timeout a failure may still be written
 LONGEST_STEP_S = 1800.0  # a failure longer than this before anybody waited was survived
 OLD_S = 600.0  # a kernel's line longer than this before any of the job's trouble is of something else
+_COMPLAINTS = ("named", "timeout", "cascade", "teardown")
 _OWN_SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGSYS)
 
 
@@ -69,8 +70,10 @@ def _may_follow(event: LogEvent, attempt: Attempt) -> bool:
 
 def _is_later(event: LogEvent, attempt: Attempt) -> bool:
     """After its own rank's complaint about others, or after those had given up waiting."""
-    for other in attempt.by_rank[event.rank] if event.rank is not None else ():
-        if other is event or other.event_class not in ("timeout", "cascade", "teardown") or other.kind == "network":
+    for other in attempt.by_rank[event.rank]:
+        if other is event or other.event_class not in _COMPLAINTS or other.kind == "network":
+            continue
+        if event.rank is None and (other.file != event.file or event.kind != "fatal_signal"):
             continue
         if other.file == event.file and not other.by_launcher and not event.by_launcher:
             if other.line < event.line:

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import nsmallest
+from pathlib import Path
 
 from mltop.probes.judge.evidence.jobs import JobFiles, ranks_in
 from mltop.probes.model.evidence.collectives import GroupProgress
-from mltop.probes.model.evidence.logs import LogEvent, LogFile
+from mltop.probes.model.evidence.logs import LogEvent, LogFile, Speaker
 
 MOST_RANKS = 1 << 17  # a larger number is no rank, whatever a line says
 _STEPS_WITHOUT_IT = 2
@@ -138,8 +139,12 @@ class Attempt:
             event
             for event in self.events
             if (event.event_class in _TROUBLE and not event.survived)
-            or (event.kind == "exit" and event.code and event.how != "stopped")
-            or (event.kind in ("agent_failed", "launcher_failed") and event.code not in (None, 0, -signal.SIGTERM))
+            or (event.kind == "exit" and event.code and event.how != "stopped" and not event.survived)
+            or (
+                event.kind in ("agent_failed", "launcher_failed")
+                and event.code not in (None, 0, -signal.SIGTERM)
+                and not event.survived
+            )
         ]
 
 
@@ -237,6 +242,8 @@ class _Ranks:
         self._rank_nodes = _rank_nodes(files)
         self._highest = max((rank for file in files for rank in ranks_in(file) if rank < MOST_RANKS), default=-1)
         self._own = {file.path: self._rank_of(file) for file in files}
+        self._by_stem = {Path(path).stem: rank for path, rank in self._own.items() if rank is not None}
+        self._only_failed = {file.path: rank for file in files if (rank := _only_failed(file)) is not None}
 
     def of_file(self, file: LogFile) -> int | None:
         """The one rank whose file it is."""
@@ -279,6 +286,8 @@ class _Ranks:
             if self._tasks_are_ranks and len(event.named) == 1:
                 rank = event.named[0]
             return replace(event, rank=rank, node=event.node or self._node(rank, file))
+        if event.kind == "oom_kill" and rank is None and event.node in self._by_stem:
+            return replace(event, rank=self._by_stem[event.node])  # a pod, whose log has its name
         if event.kind == "heartbeat_named" and rank is not None and not event.named:
             event = replace(event, named=(rank,))
         own = self.of_file(file)
@@ -291,6 +300,8 @@ class _Ranks:
             event = replace(event, survived=went_on)
         if event.kind in ("exception", "peer_exception") and file.last_served_line > event.line:
             event = replace(event, survived=True)  # of one request: the server goes on
+        if event.line < file.succeeded_line:
+            event = replace(event, survived=True)
         if event.kind == "worker_lost" or event.event_class == "cascade":
             # Processes leave one another in any order once the work is done.
             event = replace(event, survived=event.survived or 0 < file.ended_line < event.line)
@@ -301,6 +312,8 @@ class _Ranks:
             rank = self._by_pid.get(pid)
         if rank is None and speaker.local_rank is not None:
             rank = self._of_local(speaker.local_rank, file)
+        if rank is None and speaker == Speaker() and event.event_class in ("root", "cascade", "timeout"):
+            rank = self._only_failed.get(file.path)
         if rank is None and event.group == "" and event.group_rank is not None and event.kind != "world":
             rank = event.group_rank  # of the default group's numbers, which are the job's
         return replace(event, rank=rank, node=event.node or self._node(rank, file))
@@ -419,6 +432,14 @@ def _tee_files(files: Sequence[LogFile]) -> dict[str, int]:
         if len(offsets) == 1:
             found[file.path] = next(iter(offsets))
     return found
+
+
+def _only_failed(file: LogFile) -> int | None:
+    """In a console without prefixes, whose lines a failure has: of the only rank that its launcher saw fail."""
+    rows = {event.rank for event in file.events if event.kind == "exit" and event.how == "exit" and event.code}
+    if len(rows) != 1 or any(speaker.rank is not None or speaker.local_rank is not None for speaker in file.speakers):
+        return None
+    return next(iter(rows))
 
 
 def _rank_nodes(files: Iterable[LogFile]) -> dict[int, str]:

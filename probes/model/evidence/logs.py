@@ -52,6 +52,7 @@ EventKind = Literal[
     "agent_failed",  # torchrun's agent: an attempt has ended
     "launcher_failed",  # another launcher, of some child of its own
     "world",  # how many ranks there are
+    "member",  # which rank a process is
     "stack",  # faulthandler's, of one thread
 ]
 CLASS_OF: dict[EventKind, EventClass] = {
@@ -91,6 +92,7 @@ CLASS_OF: dict[EventKind, EventClass] = {
     "agent_failed": "fact",
     "launcher_failed": "fact",
     "world": "fact",
+    "member": "fact",
     "stack": "fact",
 }
 
@@ -178,7 +180,7 @@ class LogFile:
     ``speakers``: those that the lines at its beginning and end, and its events have. ``last_at``, ``last_step``: of its
     last lines, ``first_step``: of its first ones; ``is_cut``: it ends within a line; ``is_thinned``: lines were
     left out by who wrote it (Ray). ``last_served_line``: at which a server last answered a request; ``ended_line``: at
-    which a trainer or launcher reports a good end; ``is_of_training``: it reads like the log of a training or serving job; ``telling``: the most severe of its last lines that no anchor reads,
+    which a trainer reports a good end, ``succeeded_line``: a launcher, of all of the job; ``is_of_training``: it reads like the log of a training or serving job; ``telling``: the most severe of its last lines that no anchor reads,
     else its last one.
     ``mentions``: torchrun folders and Slurm jobs that its lines name.
     """
@@ -204,6 +206,7 @@ class LogFile:
     last_step_line: int = 0
     last_served_line: int = 0
     ended_line: int = 0
+    succeeded_line: int = 0
     is_of_training: bool = False
     telling: str = ""
     telling_line: int = 0
