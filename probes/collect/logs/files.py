@@ -22,23 +22,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, Callable
 
-from mltop.probes.collect.logs.parser import MOST_SPEAKERS, LogParser, pattern_of, quoted, step_in
-from mltop.probes.collect.logs.prefixes import Clock, is_by_host, speaker_of, without_colours
+from mltop.probes.collect.logs.edges import EDGE, read_beginning, read_end
+from mltop.probes.collect.logs.parser import LogParser, pattern_of, quoted
+from mltop.probes.collect.logs.prefixes import Clock
 from mltop.probes.collect.logs.scanning import Scanner, blocks
 from mltop.probes.collect.logs.tracebacks import kind_of_exception
-from mltop.probes.model.evidence.logs import LogEvent, LogFile, Speaker
+from mltop.probes.model.evidence.logs import LogEvent, LogFile
 from mltop.probes.model.gap import Gap
 
 Progress = Callable[[int], None]
 
-_EDGE = 64 * 1024  # of its beginning and its end all lines are looked at
 # What is read of a packed file at most, where it is small, and as a multiple of its size: logs that say one thing all
 # the time pack a thousandfold.
 _MOST_UNPACKED, _MOST_TIMES = 4 << 30, 100
 _MOST_XZ = 192 << 20  # bytes of memory that an xz file may ask for: xz -9 needs 65 MiB
 _UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError, ValueError)
 _LOOKED_AT = 16  # lines, to see whether it is text
-_LONGEST_LOOKED_AT = 2_000  # characters of one of the last lines
 _MOST_ERROR_FILE = 4 << 20
 _RANK_FOLDER = re.compile(
     r"(?:^|/)([^/]+)/attempt_(\d{1,6})/(\d{1,6})/(?:stdout\.log|stderr\.log|error\.json)(?:\.\w{2,4})?$"
@@ -114,13 +113,13 @@ def _read(
             file.gaps.append(Gap.about("log", item=file.path, why=unfit))
             return
         if not last:
-            parser.by_host = _beginning(file, block[:_EDGE], clock)
+            parser.by_host = read_beginning(file, block[:EDGE], clock)
         scanner.feed(block)
         before, last = last, block
     file.lines = scanner.lines + (1 if last and not last.endswith(b"\n") else 0)
     file.is_cut = bool(last) and (bool(file.gaps) or not last.endswith((b"\n", b"\r")))
     parser.finish()
-    _end(file, (before[-_EDGE:] + last)[-_EDGE:], clock, by_host=parser.by_host)
+    read_end(file, (before[-EDGE:] + last)[-EDGE:], clock, by_host=parser.by_host)
 
 
 def _readable(file: LogFile, found: Iterator[bytes]) -> Iterator[bytes]:
@@ -144,87 +143,6 @@ def _why_no_text(block: bytes) -> str:
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "is UTF-16: convert it first (iconv -f UTF-16 -t UTF-8)"
     return "is no text" if head.startswith(_PICKLES) or head.count(b"\0") > len(head) // 10 else ""
-
-
-def _beginning(file: LogFile, data: bytes, clock: Clock) -> bool:
-    """Who writes there, the first stamp and step. Returns whether each line begins with its host."""
-    lines = without_colours(data.decode("utf-8", "replace")).split("\n")
-    stamps = (clock.stamp(line[:200]) for line in lines)
-    file.first_at = next((at for at in stamps if at is not None), None)
-    by_host = is_by_host(lines)
-    for number, line in enumerate(lines, 1):
-        for rest in _rests(file, line, by_host=by_host):
-            if file.first_step is None and (step := step_in(rest)) is not None:
-                file.first_step, file.first_step_line = step, number
-    return by_host
-
-
-# What a server writes while it serves: uvicorn's access log, and vLLM's and SGLang's throughput.
-_SERVED = re.compile(r'HTTP/\d(?:\.\d)?" 2\d\d\b|throughput[^:]{0,30}: ?\d')
-# What trainers and launchers write at a good end: transformers trainer.py, Lightning trainer.py and fit_loop.py,
-# Megatron training.py, DeepSpeed launcher/launch.py, verl ray_trainer.py, and words
-# that programs use of themselves.
-_GOOD_END = re.compile(
-    r"'train_runtime'|`Trainer\.fit` stopped: |\[exiting program (?:at|after) |Requeued SLURM job|\[after training is done\]|exits successfully|Final validation metrics"
-    r"|(?i:\btraining (?:is |has )?(?:complete|completed|finished|done|ended)\b)"
-    r"|(?i:\b(?:finished|completed) (?:training|successfully)\b)|(?i:\bsuccessfully (?:completed|finished)\b)"
-    r"|(?i:\bexit(?:ed)?(?: with)? ?(?:code|status|code of)[ :=]+0\b)"
-)
-# torch elastic/agent/server/api.py, Ray dashboard/modules/job/cli.py, scontrol show job
-_SUCCEEDED = re.compile(
-    r"worker group successfully finished|WorkerState\.SUCCEEDED|\bJob '?[\w-]{1,80}'? succeeded|\bState=COMPLETED\b"
-)
-# Words of training and serving, of which a log of another kind has hardly any.
-_OF_TRAINING = re.compile(
-    r"(?i)\b(?:torch\w*|cuda|nccl|rccl|hccl|gpus?|ranks?|epochs?|train(?:ing|er)?|checkpoints?|loss|vllm|sglang|deepspeed"
-    r"|megatron|ray(?:let)?|jax|xla|srun|slurm\w*|mpi\w*|horovod|lightning|tensors?|tokens?|models?|batch(?:es)?)\b"
-)
-_LEAST_WORDS = 2
-# How severe a line looks of which nothing else is known, the gravest first.
-_SEVERE = (
-    re.compile(r"(?i:\b(?:segmentation fault|core dumped|out of memory|oom-?killed|killed|panic|fatal|aborted|abort)\b)|\bF\d{4} \d\d:"),
-    re.compile(r"(?i:\b(?:died|dead|crash(?:ed)?|failed|failure|timed? ?out|stuck|hung|unexpected(?:ly)?|critical)\b)"),
-    re.compile(r"\b(?:ERROR|[A-Z]\w*(?:Error|Exception))\b|\bE\d{4} \d\d:|\berror\b"),
-)
-
-
-def _end(file: LogFile, data: bytes, clock: Clock, *, by_host: bool) -> None:
-    """Who writes there, the last stamp and step, whether it ends well, and which line tells most."""
-    lines = without_colours(data.decode("utf-8", "replace")).split("\n")
-    stamps = (clock.stamp(line[:200]) for line in reversed(lines))
-    file.last_at = next((at for at in stamps if at is not None), None)
-    least = len(_SEVERE) + 1
-    words: set[str] = set()
-    for index, line in enumerate(lines):
-        number = max(0, file.lines - (len(lines) - 1 - index) + (0 if file.is_cut else 1))
-        for rest in _rests(file, line, by_host=by_host):
-            step = step_in(rest)
-            if step is not None:
-                file.last_step, file.last_step_line = step, number
-        line = line[:_LONGEST_LOOKED_AT]
-        words |= {word.lower() for word in _OF_TRAINING.findall(line)}
-        if _SERVED.search(line):
-            file.last_served_line = number
-        if _SUCCEEDED.search(line):
-            file.succeeded_line = file.ended_line = number
-        elif _GOOD_END.search(line):
-            file.ended_line = number
-        severity = next((at for at, each in enumerate(_SEVERE) if each.search(line)), len(_SEVERE))
-        if line.strip() and (severity < least or severity == len(_SEVERE) == least):
-            least, file.telling, file.telling_line = severity, quoted(line), number
-    has_writers = any(speaker.rank is not None or speaker.process for speaker in file.speakers)
-    file.is_of_training = has_writers or file.last_step is not None or bool(file.events) or len(words) >= _LEAST_WORDS
-
-
-def _rests(file: LogFile, line: str, *, by_host: bool) -> list[str]:
-    """What a line says (and each state of a progress bar in it) without its prefixes, which are noted."""
-    found = []
-    for part in line.split("\r") if "\r" in line else (line,):
-        speaker, rest = speaker_of(part[:300], by_host=by_host)
-        if speaker != Speaker() and len(file.speakers) < MOST_SPEAKERS:
-            file.speakers.add(speaker)
-        found.append(rest)
-    return found
 
 
 def _error_file(file: LogFile, data: bytes, written_at: float) -> bool:

@@ -8,8 +8,9 @@ import signal
 from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Union
 
-from mltop.probes.collect.logs.anchors import THINNED, Anchor, events_in, group_of
+from mltop.probes.collect.logs.anchors import THINNED, events_in, group_of
 from mltop.probes.collect.logs.prefixes import Clock, pieces, speaker_of, without_colours
+from mltop.probes.collect.logs.rows import Row
 from mltop.probes.collect.logs.tracebacks import (
     BOXED,
     LAUNCHERS,
@@ -316,8 +317,8 @@ class LogParser:
             if entry.run:
                 self.file.mentions.add(entry.run)
             attempt = entry.attempt if entry.attempt is not None else max(0, self._attempt - 1)
-            told = _fields_of(entry, attempt)
-            self._add("exit", entry.line, _words_of(entry), Speaker(), told, at=self._time(entry))
+            told = {**entry.fields(), "attempt": attempt}
+            self._add("exit", entry.line, entry.words, Speaker(), told, at=self._time(entry))
             if entry.last:
                 name, _, message = entry.last.partition(": ")
                 kind = kind_of_exception(name, message)
@@ -419,18 +420,16 @@ class LogParser:
             ]
 
 
-# Programs that say in an exception's message whose it is: Megatron's rerun_state_machine.py, Composer, TorchX, torch_npu.
+# Programs that say in an exception's message whose it is: Megatron's rerun_state_machine.py, Ray Train, torch_npu.
 _WHOSE = re.compile(
-    r"(?:^|: |\()\[?(?:[Rr]ank|RANK|Worker rank)[ :=]{1,2}(?P<rank>\d{1,8})(?:\)|\]|,|:| Error Snippet)(?: node:? ?(?P<node>[\w.-]{1,80}))?"
-    r"|\bRankID:(?P<id>\d{1,8})\b"
+    r"(?:^|: |\()\[?(?:[Rr]ank|RANK|Worker rank)[ :=]{1,2}(?P<rank>\d{1,8})(?:\)|\]|,|:| Error Snippet)"
+    r"(?: node:? ?(?P<node>[\w.-]{1,80}))?|\bRankID:(?P<id>\d{1,8})\b"
 )
 # Ray's RayTaskError has the process in which it was raised.
 _RAISED_IN = re.compile(r"\(pid=(?P<pid>\d{1,8}), ip=(?P<ip>[\w.:-]{1,60})")
 
 
-def _whose(
-    kind: EventKind, fields: dict[str, Any], speaker: Speaker, text: str
-) -> tuple[EventKind, dict[str, Any]]:
+def _whose(kind: EventKind, fields: dict[str, Any], speaker: Speaker, text: str) -> tuple[EventKind, dict[str, Any]]:
     """An exception that says of itself of which rank it is, whoever printed it."""
     process = _RAISED_IN.search(text)
     if process is not None:
@@ -454,7 +453,7 @@ def pattern_of(text: str) -> str:
     return _VARYING.sub("#", text)[:_PATTERN]
 
 
-def _is_half(found: list[tuple[Anchor, dict[str, Any], bool]]) -> bool:
+def _is_half(found: list[tuple[Row, dict[str, Any], bool]]) -> bool:
     """A number at its end may go on in the next line, or what follows may be there."""
     return any(
         (anchor.kind == "collective_timeout" and fields["ran_s"] is None) or (anchor.kind in _ENDS_IN_NUMBER and at_end)
@@ -462,9 +461,7 @@ def _is_half(found: list[tuple[Anchor, dict[str, Any], bool]]) -> bool:
     )
 
 
-def _tells_more(
-    found: list[tuple[Anchor, dict[str, Any], bool]], before: list[tuple[Anchor, dict[str, Any], bool]]
-) -> bool:
+def _tells_more(found: list[tuple[Row, dict[str, Any], bool]], before: list[tuple[Row, dict[str, Any], bool]]) -> bool:
     return [fields for _, fields, _ in found] != [fields for _, fields, _ in before]
 
 
@@ -482,27 +479,3 @@ def _kind_of_task(fields: dict[str, Any]) -> tuple[EventKind, dict[str, Any]]:
     if fields["how"] == "signal" and fields["code"] not in (signal.SIGABRT, *_KILLED):
         return "died", fields
     return "exit", fields
-
-
-def _fields_of(entry: FailedRank, attempt: int) -> dict[str, Any]:
-    assert entry.code is not None
-    how = "exit" if entry.code >= 0 else "signal"
-    if entry.code == -signal.SIGTERM:
-        how = "stopped"
-    return {
-        "rank": entry.rank,
-        "node": "" if entry.host == "localhost" else entry.host,
-        "pid": entry.pid,
-        "how": how,
-        "code": abs(entry.code),
-        "attempt": attempt,
-        "is_first": entry.is_first,
-        "named": () if entry.local_rank is None else (entry.local_rank,),
-        "device": entry.run,
-    }
-
-
-def _words_of(entry: FailedRank) -> str:
-    assert entry.code is not None
-    ended = f"exitcode {entry.code}" if entry.code >= 0 else f"ended by signal {-entry.code}"
-    return f"rank {entry.rank} (local_rank {entry.local_rank}, pid {entry.pid}): {ended}"

@@ -172,7 +172,12 @@ class TracebackBlock:
             self._chained, self._waits = True, 0
         elif _OTHERS_LINE.match(stripped) and not self._chained:
             return False
-        elif stripped and self.chain and self._waits <= (8 if text[:1] == "\t" else 2) and len(self.chain[-1].message) < 300:
+        elif (
+            stripped
+            and self.chain
+            and self._waits <= (8 if text[:1] == "\t" else 2)
+            and len(self.chain[-1].message) < 300
+        ):
             # The rest of a message of several lines: gloo's reason stands there, and Ray's pid and address.
             self.chain[-1] = replace(self.chain[-1], message=f"{self.chain[-1].message} {stripped}".strip())
         return self._waits < (8 if text[:1] == "\t" else _AFTERWARDS)
@@ -292,6 +297,27 @@ class FailedRank:
     run: str = ""
     attempt: int | None = None
     last: str = ""  # of its traceback
+
+    def fields(self) -> dict[str, Any]:
+        """Of the event that it is; it must have a code."""
+        assert self.code is not None
+        how = "exit" if self.code >= 0 else "stopped" if self.code == -signal.SIGTERM else "signal"
+        return {
+            "rank": self.rank,
+            "node": "" if self.host == "localhost" else self.host,
+            "pid": self.pid,
+            "how": how,
+            "code": abs(self.code),
+            "is_first": self.is_first,
+            "named": () if self.local_rank is None else (self.local_rank,),
+            "device": self.run,
+        }
+
+    @property
+    def words(self) -> str:
+        assert self.code is not None
+        ended = f"exitcode {self.code}" if self.code >= 0 else f"ended by signal {-self.code}"
+        return f"rank {self.rank} (local_rank {self.local_rank}, pid {self.pid}): {ended}"
 
 
 @dataclass

@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from mltop.probes.judge.evidence.first import First, first_of
 from mltop.probes.judge.evidence.jobs import JobFiles
 from mltop.probes.judge.evidence.scene import Attempt, attempts_of
-from mltop.probes.judge.evidence.words import action_for, headline, headline_of_unseen, next_for, reason_of, settings_for
+from mltop.probes.judge.evidence.words import (
+    action_for,
+    headline,
+    headline_of_unseen,
+    next_for,
+    reason_of,
+    settings_for,
+)
 from mltop.probes.model.evidence.collectives import GroupProgress
 from mltop.probes.model.evidence.logs import Death, ExplainedJob, LogEvent, RankEnd
 from mltop.probes.model.gap import Gap
@@ -143,9 +150,9 @@ def _culprits(attempt: Attempt, first: First) -> list[Culprit]:
         event = next((each for each in first.events if each.node == node), first.events[0])
         pid = event.pid or event.speaker.pid if first.how == "failed" else None  # of a rank whose number nobody says
         found.append(Culprit(None, node, pid, reason_of(first, event), event.place if pid is not None else "", how=how))
-    event = first.events[0] if first.events else None
-    if not found and first.how == "failed" and event is not None and event.process:
-        found.append(Culprit(None, "", event.pid, reason_of(first, event), event.place, how=how))
+    for event in first.events[:1] if not found and first.how == "failed" else ():
+        if event.process:
+            found.append(Culprit(None, "", event.pid, reason_of(first, event), event.place, how=how))
     return found
 
 

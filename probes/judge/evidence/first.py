@@ -19,9 +19,10 @@ from mltop.probes.judge.evidence.silence import Silence, silent_ranks
 from mltop.probes.model.evidence.logs import LogEvent
 from mltop.probes.model.vocabulary import Confidence
 
-# "alike": several failed in the same way, none of them for another. "program": all did, so it is no rank's. "stalled":
-# the watchdogs of several report no progress. "unseen": neither a failure nor a good end is in the files. "unordered": several failed, each of its own, and
-# which was first is not known. "launched": all have launched what they wait in. "sides": two camps of one size.
+# "alike": several failed in the same way, none of them for another. "program": all or most did, so it is no rank's.
+# "stalled": the watchdogs of several report no progress. "unseen": neither a failure nor a good end is in the files.
+# "unordered": several failed, each of its own; which was first is not known. "launched": all have launched what they
+# wait in. "sides": two camps of one size.
 How = Literal[
     "failed", "alike", "named", "behind", "differs", "silent", "sick", "network",
     "program", "stopped", "unordered", "contradicted", "cut off", "stalled", "unseen",
@@ -60,7 +61,8 @@ def first_of(attempt: Attempt) -> First:
         return outside
     if roots:
         return _contradicted(attempt, roots) or _earliest(attempt, roots)
-    named = _named(attempt)
+    mismatches = attempt.of_kind("mismatch")
+    named = _of_mismatches(mismatches) if mismatches else _named(attempt)
     if named is not None:
         return named
     timeouts = attempt.of_class("timeout")
@@ -105,7 +107,7 @@ def _earliest(attempt: Attempt, roots: list[LogEvent]) -> First:
     return _failed(attempt, list(firsts.values()), by_subject)
 
 
-def _of_nobody(attempt: Attempt, roots: Sequence[LogEvent]) -> First:
+def _of_nobody(attempt: Attempt, roots: list[LogEvent]) -> First:
     """Failures in a log of all, without a word whose they are: the launcher's table may say that all failed."""
     is_one = len({_signature(event) for event in roots}) == 1
     rows = (event for event in attempt.of_kind("exit") if event.how == "exit" and event.code)
@@ -209,10 +211,7 @@ def _follows(event: LogEvent, end: LogEvent) -> bool:
 
 
 def _named(attempt: Attempt) -> First | None:
-    mismatches = attempt.of_kind("mismatch")
-    if mismatches:
-        return _of_mismatches(mismatches)
-    events = [event for event in attempt.of_class("named") if event.named]
+    events = [event for event in attempt.of_class("named") if event.named and event.kind != "mismatch"]
     if not events:
         return None
     if all(event.kind == "child_named" for event in events):

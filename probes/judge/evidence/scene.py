@@ -276,35 +276,33 @@ class _Ranks:
         return frozenset(rank for rank in found if rank is not None)
 
     def placed(self, event: LogEvent, file: LogFile) -> LogEvent:
-        """With its rank and node."""
+        """With its rank and node, and whether its rank went on after it."""
         rank = event.rank
-        speaker = event.speaker
-        if event.kind == "exit" and event.group_rank is not None:
-            rank = self._of_child(event.group_rank, event.pid, file)
-            return replace(event, rank=rank, node=event.node or self._node(rank, file))
-        if event.kind in ("exit", "died", "oom_kill") and event.named and rank is None:
-            if self._tasks_are_ranks and len(event.named) == 1:
-                rank = event.named[0]
-            return replace(event, rank=rank, node=event.node or self._node(rank, file))
-        if event.kind == "oom_kill" and rank is None and event.node in self._by_stem:
-            return replace(event, rank=self._by_stem[event.node])  # a pod, whose log has its name
+        if event.kind in ("exit", "died", "oom_kill"):
+            rank = self._of_launcher(event, file)
+            if rank is not None or event.named or event.group_rank is not None:
+                return replace(event, rank=rank, node=event.node or self._node(rank, file))
         if event.kind == "heartbeat_named" and rank is not None and not event.named:
             event = replace(event, named=(rank,))
-        own = self.of_file(file)
-        if own is not None:
-            rank = own if rank is None else rank
-        if event.kind in ("exception", "barrier_named") and file.last_step is not None and file.last_step_line > event.line:
-            # In one rank's own file any step tells that it went on; others go on for a step or two without it.
-            before = event.step if file.first_step_line < event.line else file.first_step
-            went_on = own is not None or (before is not None and _is_later_step(file.last_step, before))
-            event = replace(event, survived=went_on)
-        if event.kind in ("exception", "peer_exception") and file.last_served_line > event.line:
-            event = replace(event, survived=True)  # of one request: the server goes on
-        if event.line < file.succeeded_line:
-            event = replace(event, survived=True)
-        if event.kind == "worker_lost" or event.event_class == "cascade":
-            # Processes leave one another in any order once the work is done.
-            event = replace(event, survived=event.survived or 0 < file.ended_line < event.line)
+        if rank is None:
+            rank = self._writer(event, file)
+        survived = _is_outlived(event, file, is_own=self.of_file(file) is not None)
+        return replace(event, rank=rank, node=event.node or self._node(rank, file), survived=survived)
+
+    def _of_launcher(self, event: LogEvent, file: LogFile) -> int | None:
+        """About whom a launcher speaks."""
+        if event.kind == "exit" and event.group_rank is not None:
+            return self._of_child(event.group_rank, event.pid, file)
+        if event.rank is None and len(event.named) == 1 and self._tasks_are_ranks:
+            return event.named[0]
+        if event.kind == "oom_kill" and event.rank is None:
+            return self._by_stem.get(event.node)  # a pod, whose log has its name
+        return event.rank
+
+    def _writer(self, event: LogEvent, file: LogFile) -> int | None:
+        """Of which rank it is, the surest sign first."""
+        speaker = event.speaker
+        rank = self.of_file(file)
         if rank is None and speaker.task is not None and self._tasks_are_ranks:
             rank = speaker.task
         pid = event.pid if event.pid is not None else speaker.pid
@@ -314,9 +312,9 @@ class _Ranks:
             rank = self._of_local(speaker.local_rank, file)
         if rank is None and speaker == Speaker() and event.event_class in ("root", "cascade", "timeout"):
             rank = self._only_failed.get(file.path)
-        if rank is None and event.group == "" and event.group_rank is not None and event.kind != "world":
+        if rank is None and event.group == "" and event.kind != "world":
             rank = event.group_rank  # of the default group's numbers, which are the job's
-        return replace(event, rank=rank, node=event.node or self._node(rank, file))
+        return rank
 
     def _of_child(self, local_rank: int, pid: int | None, file: LogFile) -> int | None:
         """Of one that the node's first process started: its number is one of the job where there is only one node."""
@@ -336,6 +334,25 @@ class _Ranks:
         if rank is not None and rank in self._rank_nodes:
             return self._rank_nodes[rank]
         return self._run_nodes.get(file.run, "") if file.run else ""
+
+
+def _is_outlived(event: LogEvent, file: LogFile, *, is_own: bool) -> bool:
+    """Whether its rank, server or job went on after it. ``is_own``: of a file of one rank."""
+    if event.line < file.succeeded_line:
+        return True
+    if event.kind == "worker_lost" or event.event_class == "cascade":
+        # Processes leave one another in any order once the work is done; one request's error is not the server's.
+        served = event.kind == "peer_exception" and file.last_served_line > event.line
+        return served or 0 < file.ended_line < event.line
+    if event.kind not in ("exception", "barrier_named"):
+        return event.survived
+    if event.kind == "exception" and file.last_served_line > event.line:
+        return True
+    if file.last_step is None or file.last_step_line <= event.line:
+        return event.survived
+    # In one rank's own file any step tells that it went on; others go on for a step or two without it.
+    before = event.step if file.first_step_line < event.line else file.first_step
+    return is_own or (before is not None and _is_later_step(file.last_step, before))
 
 
 def _is_later_step(step: int, before: int) -> bool:

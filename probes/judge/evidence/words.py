@@ -99,15 +99,13 @@ def _failed(event: LogEvent, order: str = "") -> str:
             if event.how == "signal"
             else f"exited{order} with code {event.code}"
         )
-    if event.kind == "xid":
-        return f"had Xid {event.code} on GPU {event.device}"
-    if event.kind == "device_assert":
-        return f"failed{order} in a kernel on its GPU: {_cut(event.text)}"
-    if event.kind == "node_failure":
-        return "failed, as Slurm says"
-    if event.kind == "worker_lost":
-        return f"died{order}: {_cut(event.text)}"
-    return f"failed{order}: {_cut(event.text)}{place}"
+    told = {
+        "xid": f"had Xid {event.code} on GPU {event.device}",
+        "device_assert": f"failed{order} in a kernel on its GPU: {_cut(event.text)}",
+        "node_failure": "failed, as Slurm says",
+        "worker_lost": f"died{order}: {_cut(event.text)}",
+    }
+    return told.get(event.kind) or f"failed{order}: {_cut(event.text)}{place}"
 
 
 def _after(attempt: Attempt, first: First) -> str:

@@ -179,9 +179,9 @@ class LogFile:
 
     ``speakers``: those that the lines at its beginning and end, and its events have. ``last_at``, ``last_step``: of its
     last lines, ``first_step``: of its first ones; ``is_cut``: it ends within a line; ``is_thinned``: lines were
-    left out by who wrote it (Ray). ``last_served_line``: at which a server last answered a request; ``ended_line``: at
-    which a trainer reports a good end, ``succeeded_line``: a launcher, of all of the job; ``is_of_training``: it reads like the log of a training or serving job; ``telling``: the most severe of its last lines that no anchor reads,
-    else its last one.
+    left out by who wrote it (Ray). ``telling``: the most severe of its last lines that no row knows, else its last one.
+    Lines: ``last_served_line``: a server answers a request; ``ended_line``: a trainer is done, ``succeeded_line``: a
+    launcher says so of the whole job. ``is_of_training``: it reads like the log of a training or serving job.
     ``mentions``: torchrun folders and Slurm jobs that its lines name.
     """
 
