@@ -36,7 +36,8 @@ _LEAST_WORDS = 2
 # How severe a line looks of which nothing else is known, the gravest first; in lower case.
 _SEVERE = (
     re.compile(
-        r"\b(?:segmentation fault|core dumped|out of memory|oom-?killed|killed|panic|fatal|abort(?:ed)?)\b|\bf\d{4} \d\d:"
+        r"\b(?:segmentation fault|core dumped|out of memory|oom-?killed|killed|panic|fatal|abort(?:ed)?)\b"
+        r"|\bf\d{4} \d\d:"
     ),
     re.compile(r"\b(?:died|dead|crash(?:ed)?|fail(?:ed|ure)|timed? ?out|stuck|hung|unexpected(?:ly)?|critical)\b"),
     re.compile(r"(?:error|exception)\b|\be\d{4} \d\d:"),

@@ -102,6 +102,10 @@ LAUNCHERS: tuple[Row, ...] = (
         "Worker PID: ",
         r"orker died or was killed .{0,600}?Worker IP address: (?P<node>[\w.:-]+) .{0,40}?Worker PID: (?P<pid>\d+)",
     ),
+    _lost(
+        "running low on memory",
+        r"running low on memory.{0,200}?\(IP: (?P<node>[\w.:]+).{0,300}?\bpid=(?P<pid>\d+)",
+    ),
     _lost("actor died", r"actor died .{0,300}?\bpid: (?P<pid>\d+) .{0,120}?\bip: (?P<node>[\w.:-]+)"),
     row(
         "world_rank=",

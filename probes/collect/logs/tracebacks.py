@@ -15,6 +15,9 @@ from mltop.probes.model.evidence.logs import EventKind
 MOST_LINES = 2_000  # of one block: RecursionError's are long
 _LONGEST_BEFORE = 200  # characters
 _DIGITS = re.compile(r"\d+")
+_LONGEST = 600  # characters of a message
+_FEW_OF_MESSAGE, _MOST_OF_MESSAGE = 2, 8  # lines in which it may go on
+_SHOWN = 380  # characters of it
 _AFTERWARDS = 4  # lines in which what belongs to an exception may still begin
 
 TRACEBACK = "Traceback (most recent call last):"
@@ -91,7 +94,9 @@ class Raised:
 
     @property
     def words(self) -> str:
-        return f"{self.name}: {self.message}" if self.message else self.name
+        """Of a long one the beginning and the end, where NCCL's last error is."""
+        words = f"{self.name}: {self.message}" if self.message else self.name
+        return words if len(words) <= _SHOWN else f"{words[: _SHOWN // 2]} … {words[-_SHOWN // 2 :]}"
 
 
 @dataclass
@@ -172,15 +177,15 @@ class TracebackBlock:
             self._chained, self._waits = True, 0
         elif _OTHERS_LINE.match(stripped) and not self._chained:
             return False
-        elif (
-            stripped
-            and self.chain
-            and self._waits <= (8 if text[:1] == "\t" else 2)
-            and len(self.chain[-1].message) < 300
-        ):
-            # The rest of a message of several lines: gloo's reason stands there, and Ray's pid and address.
+        elif stripped and self.chain and self._waits <= self._goes_on(text) and len(self.chain[-1].message) < _LONGEST:
+            # The rest of a message of several lines: gloo's reason, NCCL's last error, Ray's pid and address.
             self.chain[-1] = replace(self.chain[-1], message=f"{self.chain[-1].message} {stripped}".strip())
-        return self._waits < (8 if text[:1] == "\t" else _AFTERWARDS)
+        return self._waits < max(_AFTERWARDS, self._goes_on(text))
+
+    def _goes_on(self, text: str) -> int:
+        """In how many lines the message may go on."""
+        is_long = text[:1] == "\t" or (bool(self.chain) and "NCCL error" in self.chain[-1].message)
+        return _MOST_OF_MESSAGE if is_long else _FEW_OF_MESSAGE
 
     def _place(self) -> str:
         own = [frame for frame in self._frames if not _LIBRARY.search(frame[0])]

@@ -25,6 +25,7 @@ from mltop.probes.model.vocabulary import CulpritKind, IncidentKind, Severity
 
 MOST_EVIDENCE = 12
 MOST_CULPRITS = 4096
+MOST_TELLING = 4
 _KINDS: dict[str, IncidentKind] = {
     "failed": "crash",
     "alike": "crash",
@@ -62,6 +63,8 @@ def explained(job: JobFiles, progress: Sequence[GroupProgress] = ()) -> Explaine
         _without_failure(told, job, attempts[-1])
         return told
     told.incident = _incident(job, attempt, first)
+    if not told.is_told:
+        told.incident.evidence += _telling(job, told.incident.evidence)
     told.incident.evidence += _other_attempts(attempts, firsts, at)
     told.settings = settings_for(attempt, first)
     told.incident.next = next_for(first, told.settings)
@@ -77,16 +80,25 @@ def _without_failure(told: ExplainedJob, job: JobFiles, attempt: Attempt) -> Non
     told.is_told = bool(attempt.ends) and is_of_training
     if told.is_told:
         return
-    lines = [file for file in job.files if file.telling]
+    lines = _telling(job)
     told.incident = Incident(
         id=f"explain:{job.name}:{UNSEEN}",
         kind="crash",
         severity="warning",
-        headline=headline_of_unseen(lines[0].telling if lines else "", is_of_training),
+        headline=headline_of_unseen(lines[0].text if lines else "", is_of_training),
         job=job.name,
-        evidence=[Evidence("log", file.telling, None, f"{file.path}:{file.telling_line}") for file in lines[:4]],
+        evidence=lines,
         confidence="low",
     )
+
+
+def _telling(job: JobFiles, shown: Sequence[Evidence] = ()) -> list[Evidence]:
+    """The most severe line at the end of each file, for readers to judge."""
+    places = {evidence.where for evidence in shown}
+    found = [
+        Evidence("log", file.telling, None, f"{file.path}:{file.telling_line}") for file in job.files if file.telling
+    ]
+    return [evidence for evidence in found if evidence.where not in places][:MOST_TELLING]
 
 
 def _told(attempts: Sequence[Attempt], firsts: Sequence[First]) -> int:

@@ -20,6 +20,7 @@ RECORD = "@record around main(): the exception of each rank, with its time, in a
 FAULTS = "PYTHONFAULTHANDLER=1: where in the code a signal struck"
 BLOCKING = "CUDA_LAUNCH_BLOCKING=1, in a rerun only: the line at which a CUDA error arises"
 UNTHINNED = "RAY_DEDUP_LOGS=0: every rank's lines"
+OWN_FILES = "a log file for each rank, or each line with its rank in front"
 LABELLED = "srun --label, or --output with %t: whose line it is"
 
 
@@ -280,14 +281,17 @@ def settings_for(attempt: Attempt, first: First) -> list[str]:
     """What would have shown more, the most useful first."""
     found = []
     timed_out = attempt.of_kind("collective_timeout")
-    launched = attempt.of_kind("exit", "agent_failed")
+    # Rows of torchrun's table have a local rank and a pid.
+    by_torchrun = any(event.named and event.pid is not None for event in attempt.of_kind("exit", "agent_failed"))
+    by_srun = any(event.named and event.pid is None for event in attempt.of_kind("exit", "died"))
+    is_torchs = by_torchrun or (bool(timed_out) and not by_srun and not attempt.of_kind("worker_lost"))
     if attempt.is_thinned:
         found.append(UNTHINNED)
     unattributed = any(event.rank is None for event in attempt.of_class("root", "timeout"))
     if (first.lacking or unattributed or first.how in ("only victims", "no data")) and first.how != "stopped":
-        found.append(PER_RANK if launched or not attempt.of_kind("died") else LABELLED)
-    if any(event.kind == "exit" and event.how == "exit" and event.code for event in attempt.events) and not any(
-        event.by_launcher for event in attempt.events
+        found.append(PER_RANK if is_torchs else LABELLED if by_srun else OWN_FILES)
+    if any(event.kind == "exit" and event.how == "exit" and event.code for event in attempt.events) and (
+        by_torchrun and not any(event.by_launcher for event in attempt.events)
     ):
         found.append(RECORD)
     if timed_out and not attempt.progress and first.how != "failed":

@@ -1,0 +1,64 @@
+"""A line that somebody wrote to make mltop slow costs as much as any other of its length."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from mltop.probes.collect.logs.anchors import ANCHORS
+from mltop.probes.collect.logs.files import read_log
+
+LONG, SHORT = 16_000, 4_000
+# Words of the tables, over and over, and what most expressions begin or go on with.
+HOSTILE = [
+    *sorted({row.holds for row in ANCHORS}),
+    *("again and again ", "a", "A", " ", "1", "1 ", "_", "a.b.", "aA", "\t", "x: ", "[", "(", "rank 1 ", "[rank1]: "),
+    *(
+        "(a pid=1 ",
+        "[a[b=1]",
+        "TP1 ",
+        "DP1_",
+        "20 20-",
+        "Error: ",
+        "2026-11-03 10:00:05 ",
+        "exit code ",
+        "training is ",
+    ),
+    *(
+        "a | ",
+        "| ",
+        '{"log":"',
+        "step 1 ",
+        "x.cu:1: block: [1,1,1], thread: [1,1,1] Assertion ",
+        "a/b/c_12345678/attempt_",
+    ),
+]
+
+
+BEFORE = (
+    "",
+    "[rank1]: Traceback (most recent call last):\n",
+    "collective op ",
+    "a.cu:1: block: [0,0], thread: [0,0] Assertion `",
+)
+
+
+def seconds(path: Path, before: str, width: int) -> float:
+    """Of one core, for as many bytes whatever the width of their lines."""
+    lines = [before + (text * width)[:width] for text in HOSTILE for _ in range(LONG // width)]
+    path.write_text("\n".join(lines) + "\n")
+    taken = []
+    for _ in range(2):
+        began = time.process_time()
+        read_log(str(path))
+        taken.append(time.process_time() - began)
+    return min(taken)
+
+
+@pytest.mark.parametrize("before", BEFORE)
+def test_long_lines_cost_what_as_many_bytes_in_short_ones_do(tmp_path: Path, before: str) -> None:
+    short = seconds(tmp_path / "short.log", before, SHORT)
+    long = seconds(tmp_path / "long.log", before, LONG)
+    assert long < 2.5 * short + 0.05, "four times as long a line costs much more than four times as much"
