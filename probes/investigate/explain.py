@@ -114,7 +114,9 @@ def _tells(file: LogFile) -> bool:
 
 
 def files_below(paths: Sequence[str], gaps: list[Gap], aside: Aside) -> Iterator[tuple[str, int]]:
-    """Names and sizes, each once; folders are walked, and captures put aside."""
+    """Names and sizes, each once; captures are put aside. Folders are walked, on their own file system only: a link may
+    lead to /proc, where reading changes the system.
+    """
     seen: set[str] = set()
     for path in paths:
         if path == STANDARD_INPUT:
@@ -134,19 +136,31 @@ def _walked(folder: str, seen: set[str], gaps: list[Gap], aside: Aside) -> Itera
     def refused(error: OSError) -> None:
         gaps.append(Gap.about("log", item=str(error.filename), why=error.strerror or "cannot be read"))
 
+    device = Path(folder).stat().st_dev
     for place, folders, names in os.walk(folder, onerror=refused):
+        folders[:] = [name for name in folders if _is_on(device, f"{place}/{name}", gaps)]
         own = {name for name in folders if is_capture(Path(place, name))}
         aside.captures += (Path(place, name) for name in sorted(own))
         folders[:] = sorted(name for name in folders if name not in _NO_FOLDERS and name not in own)
         for name in sorted(names):
             path = f"{place}/{name}" if place != "/" else f"/{name}"
-            if aside.takes(path):
+            if not _is_on(device, path, gaps) or aside.takes(path):
                 continue
             whole = os.path.realpath(path)
             if whole in seen or _is_no_log(name) or not Path(path).is_file():
                 continue
             seen.add(whole)
             yield path, _size(path)
+
+
+def _is_on(device: int, path: str, gaps: list[Gap]) -> bool:
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return False  # a link that leads nowhere
+    if found.st_dev != device:
+        gaps.append(Gap.about("log", item=path, why="is on another file system than its folder: name it to read it"))
+    return found.st_dev == device
 
 
 def _is_no_log(name: str) -> bool:

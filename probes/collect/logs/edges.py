@@ -33,6 +33,7 @@ _OF_TRAINING = re.compile(
     r"|megatron|ray(?:let)?|jax|xla|srun|slurm\w*|mpi\w*|horovod|lightning|tensors?|tokens?|models?|batch(?:es)?)\b"
 )
 _LEAST_WORDS = 2
+_API_SERVER = "APIServer"  # vLLM's
 # How severe a line looks of which nothing else is known, the gravest first; in lower case.
 _SEVERE = (
     re.compile(
@@ -51,7 +52,7 @@ def read_beginning(file: LogFile, data: bytes, clock: Clock) -> bool:
     file.first_at = next((at for at in stamps if at is not None), None)
     by_host = is_by_host(lines)
     for number, line in enumerate(lines, 1):
-        for rest in _rests(file, line, by_host=by_host):
+        for _, rest in _rests(file, line, by_host=by_host):
             if file.first_step is None and (step := step_in(rest)) is not None:
                 file.first_step, file.first_step_line = step, number
     return by_host
@@ -66,14 +67,15 @@ def read_end(file: LogFile, data: bytes, clock: Clock, *, by_host: bool) -> None
     words: set[str] = set()
     for index, line in enumerate(lines):
         number = max(0, file.lines - (len(lines) - 1 - index) + (0 if file.is_cut else 1))
-        for rest in _rests(file, line, by_host=by_host):
+        rests = _rests(file, line, by_host=by_host)
+        for _, rest in rests:
             step = step_in(rest)
             if step is not None:
                 file.last_step, file.last_step_line = step, number
         seen = line[:_LONGEST].lower()
         if len(words) < _LEAST_WORDS:
             words.update(_OF_TRAINING.findall(seen))
-        _note_end(file, seen, number)
+        _note_end(file, seen, number, rests[-1][0])
         severity = next((at for at, each in enumerate(_SEVERE[:gravest]) if each.search(seen)), len(_SEVERE))
         if seen.strip() and (severity < gravest or severity == gravest == len(_SEVERE)):
             gravest, telling, file.telling_line = severity, line[:_LONGEST], number
@@ -82,23 +84,24 @@ def read_end(file: LogFile, data: bytes, clock: Clock, *, by_host: bool) -> None
     file.is_of_training = has_writers or file.last_step is not None or bool(file.events) or len(words) >= _LEAST_WORDS
 
 
-def _note_end(file: LogFile, line: str, number: int) -> None:
+def _note_end(file: LogFile, line: str, number: int, speaker: Speaker) -> None:
     match = _ENDS.search(line)
     if match is None:
         return
     if match.lastgroup == "served":
-        file.last_served_line = number
+        if speaker.pid is None or speaker.process == _API_SERVER:  # else it is one of several engines beside training
+            file.last_served_line = number
     else:
         file.ended_line = number
         file.succeeded_line = number if match.lastgroup == "succeeded" else file.succeeded_line
 
 
-def _rests(file: LogFile, line: str, *, by_host: bool) -> list[str]:
-    """What a line says (and each state of a progress bar in it) without its prefixes, which are noted."""
+def _rests(file: LogFile, line: str, *, by_host: bool) -> list[tuple[Speaker, str]]:
+    """What a line says (and each state of a progress bar in it), and whose prefixes it has, which are noted."""
     found = []
     for part in line.split("\r") if "\r" in line else (line,):
         speaker, rest = speaker_of(part[:300], by_host=by_host)
         if speaker != Speaker() and len(file.speakers) < MOST_SPEAKERS:
             file.speakers.add(speaker)
-        found.append(rest)
+        found.append((speaker, rest))
     return found

@@ -358,7 +358,7 @@ class LogParser:
         fields.setdefault("attempt", self._attempt if self.file.attempt is None else self.file.attempt)
         if kind == "agent_failed":
             fields["attempt"] = self._attempt - 1
-        if kind in ("collective_timeout", "counters", "stuck_watchdog", "network"):
+        if kind in ("collective_timeout", "counters", "stuck_watchdog", "network", "aborted"):
             fields = {**group_of(text), **fields}
         key = (kind, speaker, fields.get("rank"), fields.get("group"), fields["attempt"])
         count = self._counts.get(key, 0) + 1
@@ -425,15 +425,10 @@ _WHOSE = re.compile(
     r"(?:^|: |\()\[?(?:[Rr]ank|RANK|Worker rank)[ :=]{1,2}(?P<rank>\d{1,8})(?:\)|\]|,|:| Error Snippet)"
     r"(?: node:? ?(?P<node>[\w.-]{1,80}))?|\bRankID:(?P<id>\d{1,8})\b"
 )
-# Ray's RayTaskError has the process in which it was raised.
-_RAISED_IN = re.compile(r"\(pid=(?P<pid>\d{1,8}), ip=(?P<ip>[\w.:-]{1,60})")
 
 
 def _whose(kind: EventKind, fields: dict[str, Any], speaker: Speaker, text: str) -> tuple[EventKind, dict[str, Any]]:
     """An exception that says of itself of which rank it is, whoever printed it."""
-    process = _RAISED_IN.search(text)
-    if process is not None:
-        fields = {"pid": int(process["pid"]), "node": process["ip"], **fields}
     match = _WHOSE.search(text[:300])
     if match is None or fields.get("rank") is not None:
         return kind, fields

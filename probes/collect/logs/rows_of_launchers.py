@@ -117,6 +117,7 @@ LAUNCHERS: tuple[Row, ...] = (
     _lost("died unexpectedly", r"ngine core proc(?:ess)? (?P<process>\w+) died unexpectedly"),
     _lost("died, exit code", r"Worker (?P<process>\w+) pid (?P<pid>\d+) died, exit code"),
     _lost("died with exit code", r"Process (?P<process>\w+) \(PID: (?P<pid>\d+)\) died with exit code"),
+    _lost("scheduler is dead", r"Rank (?P<rank>\d+) scheduler is dead"),
     _lost("unexpectedly failed with", r"Child process unexpectedly failed with .{0,40}?pid=(?P<pid>\d+)"),
     _lost(
         "noticed that process rank",

@@ -20,6 +20,9 @@ _FATAL = {
 }
 
 
+_SIGNALS = {"SIGSEGV": 11, "SIGBUS": 7, "SIGABRT": 6, "SIGILL": 4, "SIGFPE": 8}
+
+
 def _timeout(match: re.Match[str]) -> Fields:
     fields = by_name(match)
     numel_in, numel_out = fields.pop("numel_in", None), fields.pop("numel_out", None)
@@ -148,6 +151,23 @@ RANKS: tuple[Row, ...] = (
         lambda match: {"code": _FATAL[match[1]]},
         how="signal",
     ),
+    # absl's handler, of JAX and Ray, and the shell's word for it
+    row(
+        "*** SIG",
+        rf"\*\*\* (?P<signal>{'|'.join(_SIGNALS)}) .{{0,120}}?received ",
+        "fatal_signal",
+        lambda match: {"code": _SIGNALS[match["signal"]]},
+        how="signal",
+    ),
+    row(
+        "(core dumped)",
+        rf"^({'|'.join(_FATAL)}) \(core dumped\)",
+        "fatal_signal",
+        lambda match: {"code": _FATAL[match[1]]},
+        how="signal",
+    ),
+    # MPICH, of a rank whose call failed: it speaks of the others
+    row("(rank ", r"Abort\(\d+\) on node \d+ \(rank (?P<rank>\d+) in comm \d+\): Fatal error in", "aborted"),
     # UCX's handler, of MPI and of NCCL's plugins.
     row(
         "Caught signal",

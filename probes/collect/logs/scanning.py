@@ -77,6 +77,10 @@ NEEDLES = (
     b"Exception Location",
     b"Terminating process",
     b"world_rank=",
+    b"scheduler is dead",
+    b"*** SIG",
+    b"(core dumped",
+    b"running low on",
     b"crashed with",
     b"exited with",
 )

@@ -17,6 +17,7 @@ _LONGEST_BEFORE = 200  # characters
 _DIGITS = re.compile(r"\d+")
 _LONGEST = 600  # characters of a message
 _FEW_OF_MESSAGE, _MOST_OF_MESSAGE = 2, 8  # lines in which it may go on
+_LONG = re.compile(r"[NH]CCL error|NPU function error|task names:")
 _SHOWN = 380  # characters of it
 _AFTERWARDS = 4  # lines in which what belongs to an exception may still begin
 
@@ -33,12 +34,17 @@ _OTHERS_LINE = re.compile(
     r"\[?20\d\d[-/]\d\d[-/]|\[?[IWEF]\d{3,4} \d\d:|\[?(?:INFO|WARNING|ERROR|DEBUG)\b|\d{1,3}%\|"
     r"|(?i:step|epoch|iter\w*)\b\W{0,3}\d"
 )
+_ADVICE = ("Solution:", "Possible Cause:", "TraceBack (most recent")  # Ascend's, after what was raised
+_ASCENDS_LINE = re.compile(r"\bRankID:-?\d")  # goes on with what was raised
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _CHILD = re.compile(r"-- Process (\d{1,6}) terminated with the following error")
 _CHILD_ENDED = re.compile(r"process (\d{1,6}) terminated with (?:signal (SIG\w+)|exit code (\d+))")
+_RAISED_IN = re.compile(r"ray::.{1,120}? \(pid=(?P<pid>\d{1,8}), ip=(?P<ip>[\w.:-]{1,60})")  # RayTaskError
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3|^<frozen|/bin/torchrun$")
 
 # Who raises these speaks of others: they are gone, or did not come.
+# Ascend's codes of its own devices, not of peers that it waits for.
+_OF_OWN_DEVICE = re.compile(r"\bE(?!I000[26]|E1002)[A-Z]\d{4}: ")
 _OF_PEERS = re.compile(
     r"(?:^|\.)(?:DistBackendError|DistNetworkError|DistStoreError|DistError|RendezvousTimeoutError|RendezvousConnectionError"
     r"|RendezvousClosedError|RendezvousStateError|RendezvousGracefulExitError|ActorDiedError|RayActorError|WorkerCrashedError|NodeDiedError"
@@ -52,6 +58,8 @@ _SPEAKS_OF_PEERS = re.compile(
     r"|[Tt]imed out (?:waiting|initializing|after)|[Ww]ait timeout"
     r"|RPC call to|shared memory broadcast|Hccl|HCCL|oneCCL|[Bb]arrier timed out|GetKeyValue|DEADLINE_EXCEEDED"
     r"|[Cc]oordination (?:service|agent)|mismatch between collectives|expects same model across all ranks"
+    r"|EI000[26]|EE1002"
+    r"|\bother (?:ranks?|workers|processes|nodes)\b"
     r"|[Ss]ee (?:the )?(?:stack trace|root cause|error|traceback|logs?)\b|background process|died unexpectedly"
 )
 # A web service or a file server is nobody of the job, whatever its connections do.
@@ -70,7 +78,7 @@ def kind_of_exception(name: str, message: str) -> EventKind:
     if "Worker failed with error" in message:  # an engine repeats what its worker said
         return "peer_exception"
     is_own = "Cuda failure" in message or ("unhandled cuda error" in message and "DistBackendError" not in name)
-    if is_own or (_CAUSE_OF_WATCHDOG.search(message) and "NCCL error" not in message):
+    if is_own or _OF_OWN_DEVICE.search(message) or (_CAUSE_OF_WATCHDOG.search(message) and "NCCL error" not in message):
         return "exception"
     if _OF_PEERS.search(name):
         return "peer_exception"
@@ -119,6 +127,7 @@ class TracebackBlock:
     _chained: bool = False
     _partial: str = ""
     _logged: re.Pattern[str] | None = None
+    _raised_in: tuple[int, str] | None = None  # pid and address of Ray's process, whoever prints it
 
     def __post_init__(self, before: str) -> None:
         if before.strip() and len(before) <= _LONGEST_BEFORE:
@@ -132,6 +141,9 @@ class TracebackBlock:
         self._count += 1
         if self._count > MOST_LINES:
             return False
+        process = _RAISED_IN.search(text) if "(pid=" in text else None
+        if process is not None:
+            self._raised_in = int(process["pid"]), process["ip"]
         return self._in(text, number) if self._in_frames else self._after(text)
 
     def _in(self, text: str, number: int) -> bool:
@@ -175,16 +187,19 @@ class TracebackBlock:
             self._in_frames, self._nested, self._chained = True, False, False
         elif stripped.startswith(_CHAINED):
             self._chained, self._waits = True, 0
-        elif _OTHERS_LINE.match(stripped) and not self._chained:
+        elif stripped.startswith(_ADVICE) or self._is_others(stripped):
             return False
         elif stripped and self.chain and self._waits <= self._goes_on(text) and len(self.chain[-1].message) < _LONGEST:
             # The rest of a message of several lines: gloo's reason, NCCL's last error, Ray's pid and address.
             self.chain[-1] = replace(self.chain[-1], message=f"{self.chain[-1].message} {stripped}".strip())
         return self._waits < max(_AFTERWARDS, self._goes_on(text))
 
+    def _is_others(self, text: str) -> bool:
+        return not self._chained and _OTHERS_LINE.match(text) is not None and _ASCENDS_LINE.search(text) is None
+
     def _goes_on(self, text: str) -> int:
         """In how many lines the message may go on."""
-        is_long = text[:1] == "\t" or (bool(self.chain) and "NCCL error" in self.chain[-1].message)
+        is_long = text.startswith(("\t", "/job:")) or (bool(self.chain) and _LONG.search(self.chain[-1].message))
         return _MOST_OF_MESSAGE if is_long else _FEW_OF_MESSAGE
 
     def _place(self) -> str:
@@ -215,6 +230,8 @@ class TracebackBlock:
             told = self.chain[0]
             kind = told.kind
         fields: dict[str, Any] = {"place": told.place}
+        if self._raised_in is not None:
+            fields |= {"rank": None, "pid": self._raised_in[0], "node": self._raised_in[1]}
         if kind == "exception" and _CAUSE_OF_WATCHDOG.search(told.message):
             fields["device"] = "GPU"
         ended = _CHILD_ENDED.search(last.message)

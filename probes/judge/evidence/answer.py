@@ -64,7 +64,10 @@ def explained(job: JobFiles, progress: Sequence[GroupProgress] = ()) -> Explaine
         return told
     told.incident = _incident(job, attempt, first)
     if not told.is_told:
-        told.incident.evidence += _telling(job, told.incident.evidence)
+        earliest = sorted(attempt.troubles, key=lambda event: (event.at is None, event.at or 0.0, event.line))[:1]
+        more = [*_quotes(earliest), *_telling(job)]
+        places = {evidence.where for evidence in told.incident.evidence}
+        told.incident.evidence += [evidence for evidence in more if evidence.where not in places]
     told.incident.evidence += _other_attempts(attempts, firsts, at)
     told.settings = settings_for(attempt, first)
     told.incident.next = next_for(first, told.settings)
@@ -92,13 +95,12 @@ def _without_failure(told: ExplainedJob, job: JobFiles, attempt: Attempt) -> Non
     )
 
 
-def _telling(job: JobFiles, shown: Sequence[Evidence] = ()) -> list[Evidence]:
+def _telling(job: JobFiles) -> list[Evidence]:
     """The most severe line at the end of each file, for readers to judge."""
-    places = {evidence.where for evidence in shown}
     found = [
         Evidence("log", file.telling, None, f"{file.path}:{file.telling_line}") for file in job.files if file.telling
     ]
-    return [evidence for evidence in found if evidence.where not in places][:MOST_TELLING]
+    return found[:MOST_TELLING]
 
 
 def _told(attempts: Sequence[Attempt], firsts: Sequence[First]) -> int:

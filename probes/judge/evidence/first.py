@@ -19,8 +19,8 @@ from mltop.probes.judge.evidence.silence import Silence, silent_ranks
 from mltop.probes.model.evidence.logs import LogEvent
 from mltop.probes.model.vocabulary import Confidence
 
-# "alike": several failed in the same way, none of them for another. "program": all or most did, so it is no rank's.
-# "stalled": the watchdogs of several report no progress. "unseen": neither a failure nor a good end is in the files.
+# "alike": several failed in the same way, none of them for another. "program": half of them or more did, so it is no
+# rank's. "stalled": the watchdogs of several report no progress. "unseen": neither a failure nor a good end is there.
 # "unordered": several failed, each of its own; which was first is not known. "launched": all have launched what they
 # wait in. "sides": two camps of one size.
 How = Literal[
@@ -172,7 +172,7 @@ def _failed(attempt: Attempt, events: list[LogEvent], by_subject: dict[object, l
     rest = [event for event in more if id(event) not in told]
     bare = all(event.kind in ("exit", "died") for event in events)
     confidence: Confidence = "medium" if bare or len(events) > 1 or not ranks else "high"
-    if len(ranks) > 1 and 2 * len(ranks) > len(attempt.ranks) and not nodes:
+    if len(ranks) > 1 and 2 * len(ranks) >= len(attempt.ranks) and not nodes:
         return First("program", events=[*events[:4], *rest[:4]], sides=(ranks,))
     return First("alike" if len(events) > 1 else "failed", ranks, nodes, [*events[:4], *rest[:4]], confidence)
 

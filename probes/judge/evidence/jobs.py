@@ -12,6 +12,7 @@ from mltop.probes.model.evidence.logs import LogFile
 _NUMBERS = re.compile(r"\d+")
 _ENDINGS = re.compile(r"\.(?:log|out|err|txt|stdout|stderr|gz|bz2|xz|zst)$")
 _STREAMS = re.compile(r"(?:^|[._-])(?:stdout|stderr|out|err|log)(?=[._-]|$)", re.IGNORECASE)
+OF_WATCHDOGS = ("collective_timeout", "counters", "aborted")
 _RUN_ID = re.compile(r"(.+)_[a-z0-9_]{8}$")
 
 
@@ -75,11 +76,22 @@ def _join_told(files: Sequence[LogFile], joined: _Joined) -> None:
 def ranks_in(file: LogFile) -> frozenset[int]:
     own = {speaker.rank for speaker in file.speakers} | {file.rank}
     told = {event.rank for event in file.events if event.kind == "exit"}
+    if file.local_rank is not None:
+        told |= default_group_ranks(file)
     return frozenset(rank for rank in own | told if rank is not None)
 
 
+def default_group_ranks(file: LogFile) -> set[int | None]:
+    """What its watchdogs call themselves in the group of all ranks."""
+    return {event.group_rank for event in file.events if event.kind in OF_WATCHDOGS and not event.group}
+
+
 def _folder(file: LogFile) -> str:
-    return file.path.rpartition("/")[0]
+    return _folder_of(file.path)
+
+
+def _folder_of(path: str) -> str:
+    return path.rpartition("/")[0]
 
 
 def _stem(file: LogFile) -> str:
@@ -150,12 +162,14 @@ class _Seen:
 
 
 def _join_runs(files: Sequence[LogFile], joined: _Joined) -> None:
-    """torchrun's folders side by side are the agents of one job, unless a rank is in two of them."""
+    """torchrun's folders of one run, side by side or each in its node's folder, are the agents of one job, unless a
+    rank is in two of them.
+    """
     by_parent: dict[tuple[str, str], dict[int, set[int]]] = {}
     for index, file in enumerate(files):
         if file.run:
             run_id = _RUN_ID.match(file.run)
-            key = (file.run_parent, run_id[1] if run_id else file.run)
+            key = (_folder_of(file.run_parent), run_id[1] if run_id else file.run)
             by_parent.setdefault(key, {}).setdefault(joined.top(index), set()).update(ranks_in(file))
     for tops in by_parent.values():
         counts = Counter(rank for ranks in tops.values() for rank in ranks)

@@ -75,12 +75,18 @@ def _is_later(event: LogEvent, attempt: Attempt) -> bool:
             continue
         if event.rank is None and (other.file != event.file or event.kind != "fatal_signal"):
             continue
-        if other.file == event.file and not other.by_launcher and not event.by_launcher:
+        if (
+            other.file == event.file
+            and not other.by_launcher
+            and (not event.by_launcher or event.kind == "worker_lost")
+        ):
             if other.line < event.line:
                 return True
         elif is_before(other, event, attempt) and not other.by_launcher:
             return True
-    if not event.is_dated and any(
+    # Where another process prints what was raised, it does so later.
+    is_repeated = event.pid is not None and event.pid != event.speaker.pid and event.kind == "exception"
+    if not (event.is_dated or is_repeated) and any(
         other.file == event.file and other.line < event.line and other.rank != event.rank
         for other in attempt.of_kind("aborted")
     ):

@@ -11,7 +11,8 @@ from functools import cached_property
 from heapq import nsmallest
 from pathlib import Path
 
-from mltop.probes.judge.evidence.jobs import JobFiles, ranks_in
+from mltop.probes.judge.evidence.jobs import JobFiles, default_group_ranks, ranks_in
+from mltop.probes.judge.values import known
 from mltop.probes.model.evidence.collectives import GroupProgress
 from mltop.probes.model.evidence.logs import LogEvent, LogFile, Speaker
 
@@ -340,7 +341,7 @@ def _is_outlived(event: LogEvent, file: LogFile, *, is_own: bool) -> bool:
     """Whether its rank, server or job went on after it. ``is_own``: of a file of one rank."""
     if event.line < file.succeeded_line:
         return True
-    if event.kind == "worker_lost" or event.event_class == "cascade":
+    if event.kind in ("worker_lost", "fatal_signal") or event.event_class == "cascade":
         # Processes leave one another in any order once the work is done; one request's error is not the server's.
         served = event.kind == "peer_exception" and file.last_served_line > event.line
         return served or 0 < file.ended_line < event.line
@@ -365,7 +366,8 @@ def _runs(files: Sequence[LogFile]) -> tuple[dict[str, int], dict[str, str]]:
     nodes: dict[str, str] = {}
     for file in files:
         if file.run and file.local_rank is not None:
-            for rank in {speaker.rank for speaker in file.speakers if speaker.rank is not None}:
+            spoken = {speaker.rank for speaker in file.speakers} - {None} or default_group_ranks(file)
+            for rank in known(spoken):
                 votes[file.run][rank - file.local_rank] += 1
         for event in file.events:
             if event.kind == "exit" and event.device and event.rank is not None and event.named:
