@@ -37,9 +37,6 @@ class CommandBox(LineOfScreen):
     CommandBox { background: $background; }
     """
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(compact=True, select_on_focus=False, **options)
-
     def open_with(self, text: str) -> None:
         self.value, self.display = PROMPT + text, True
         self.cursor_position = len(self.value)
