@@ -23,6 +23,8 @@ LANES = {
     "pure tests": "pure",
     "pure tests, 3.11": "pure",
     "Pilot tests, 3.11": "pilot",
+    "pure tests, 3.12": "pure, on the newest",
+    "Pilot tests, 3.12": "pilot, on the newest",
     "every Python": "matrix",
     "tests": "others",
     "tests of all jobs of a machine": "jobs",
@@ -126,6 +128,19 @@ def test_what_is_selected_runs_in_its_lane(checkout: Path, args: tuple[str, ...]
     assert (code, ran) == (0, passed), said
     assert "0 stages failed" in said
     assert "no tests ran" not in said
+
+
+def test_of_pure_and_pilot_tests_the_oldest_python_runs_one_half_and_the_newest_the_other(checkout: Path) -> None:
+    text = PYTHONS.replace("'3.11': 'no-such-python'", "'3.11': '-', '3.12': '-'").replace(
+        "['3.11']", "['3.11', '3.12']"
+    )
+    (checkout / "tests/pythons.py").write_text(text)
+    venv(checkout / "venv-3.12", checkout)
+    for folder in ("unit", "tui"):
+        (checkout / f"tests/{folder}/test_another.py").write_text(PLAIN + "def test_three(): pass\n")
+    halves = {"pure": 2, "pilot": 2, "pure, on the newest": 3, "pilot, on the newest": 3}
+    code, ran, said = run(checkout)
+    assert (code, ran) == (0, {**ALL, **halves}), said
 
 
 @pytest.mark.parametrize(
