@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from mltop.probes.model import Sample
 from mltop.probes.record import recording as records
@@ -165,7 +166,8 @@ def recording(tmp_path: Path) -> Path:
 )
 def test_recordings_are_looked_at_where_help_offers_them(name: str, recording: Path) -> None:
     command = name.split()
-    offered = "--recording" in mltop(*command, "--help").stdout.partition("Options:")[2].partition("TARGETS")[0]
+    told = CliRunner().invoke(cli, [*command, "--help"]).output
+    offered = "--recording" in told.partition("Options:")[2].partition("TARGETS")[0]
     for args in ([*command, "--recording", str(recording)], ["--recording", str(recording), *command]):
         done = mltop(*args)
         no_terminal = "is not a terminal" in done.stderr  # of the screen, which takes it: here is none

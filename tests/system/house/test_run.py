@@ -114,12 +114,13 @@ ALL = {"pure": 2, "pilot": 2, "matrix": 1, "others": 1, "jobs": 1, "serial": 1, 
     [
         ((), ALL),
         (("--fast",), {"pure": 2}),
-        (("tests/unit/test_plain.py",), {"others": 2}),
         (("tests/unit/test_plain.py::test_two",), {"others": 1}),
         (("tests/unit/test_plain.py", "-k", "one or nothing"), {"others": 1}),
         (("-k", "both"), {"others": 1, "hosts": 1}),
-        (("tests/system/test_hosts.py", "tests/system/test_machine.py"), {"hosts": 1, "machine": 1}),
-        (("tests/system/test_jobs.py", "tests/system/test_serial.py"), {"jobs": 1, "serial": 1}),
+        (
+            ("tests/system/test_hosts.py", "tests/system/test_machine.py", "tests/system/test_jobs.py"),
+            {"hosts": 1, "machine": 1, "jobs": 1},
+        ),
         (("-m", "serial and hosts", "-n", "2"), {"hosts": 1}),
     ],
 )
