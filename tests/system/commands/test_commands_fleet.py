@@ -178,12 +178,12 @@ def test_no_agent_is_left_behind(tmp_path: Path) -> None:
 def test_pages_fit_their_terminal(columns: int, tmp_path: Path) -> None:
     hosts = {**JOB, "h04": REFUSED, "d*": DENIED}
     for command in (["snapshot"], ["stacks", "--samples", "2"], ["doctor"]):
-        done = mltop(tmp_path, hosts, *command, "-w", "h[01-04],d[001-060]", columns=columns)
+        done = mltop(tmp_path, hosts, *command, "-w", "h[01-04],d[01-20]", columns=columns)
         assert done.returncode == 3, done.stderr
-        assert "d[001-060]" in done.stdout
+        assert "d[01-20]" in done.stdout
         lines = done.stdout.splitlines()
         assert max(len(line) for line in lines if not line.startswith("    do: ")) <= columns, done.stdout
-        assert len(lines) < 50, done.stdout
+        assert len(lines) < 30, done.stdout
 
 
 def test_a_snapshot_does_not_wait_for_who_is_refused(tmp_path: Path) -> None:
