@@ -311,7 +311,8 @@ CONSOLE_SCRIPT = "import sys; sys.argv[0] = '/somewhere/bin/mltop'; from mltop.t
 def test_ctrl_c_while_it_starts_gives_no_traceback(program: list[str], tmp_path: Path) -> None:
     """Interrupted in the middle of an import, here of a click that never ends."""
     reached = tmp_path / "reached"
-    (tmp_path / "click.py").write_text(f"import time\nopen({str(reached)!r}, 'w').close()\ntime.sleep(600)\n")
+    endless = "while True:\n    time.sleep(0.02)\n"  # a signal right before a single long sleep would wait for its end
+    (tmp_path / "click.py").write_text(f"import time\nopen({str(reached)!r}, 'w').close()\n{endless}")
     path = os.pathsep.join([str(tmp_path), *(entry for entry in sys.path if entry)])
     running = subprocess.Popen(
         [sys.executable, *program, "--help"],
