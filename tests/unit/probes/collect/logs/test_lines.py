@@ -121,11 +121,7 @@ def test_the_same_line_a_hundred_times_is_kept_five_times(tmp_path: Path) -> Non
         ("[default3]:[rank11]: x", Speaker(rank=11, local_rank=3), "x"),
         ("12: [rank12]:[E1103", Speaker(rank=12, task=12), "[E1103"),
         ("(RayTrainWorker pid=811, ip=10.0.0.2) x", Speaker(pid=811, node="10.0.0.2", process="RayTrainWorker"), "x"),
-        (
-            "(MegatronPolicyWorker[rank=31] pid=7, ip=10.0.0.3) x",
-            Speaker(pid=7, node="10.0.0.3", rank=31, process="MegatronPolicyWorker"),
-            "x",
-        ),
+        ("(MegatronPolicyWorker[rank=31] pid=7, ip=10.0.0.3) x", Speaker(pid=7, node="10.0.0.3", rank=31, process="MegatronPolicyWorker"), "x"),
         ("(Worker_TP1 pid=99) x", Speaker(rank=1, pid=99, process="Worker_TP1"), "x"),
         ("(Worker_DP1_TP0 pid=99) x", Speaker(pid=99, process="Worker_DP1_TP0"), "x"),
         ("(VllmWorker rank=7 pid=4) x", Speaker(rank=7, pid=4, process="VllmWorker"), "x"),
@@ -311,10 +307,7 @@ def test_the_rest_of_another_line_is_not_joined(tmp_path: Path) -> None:
         ("node03: [default7]:", Speaker(rank=3, local_rank=7, node="node03")),
         ("[1,3]<stderr>:", Speaker(rank=3, task=3)),
         ("[prterun-n1-7@1,3]<stderr>: ", Speaker(rank=3, task=3)),
-        (
-            "[2025-05-10 00:18:21] (WorkerDict pid=12, ip=train-13-w-0) ",
-            Speaker(rank=3, node="train-13-w-0", pid=12, process="WorkerDict"),
-        ),
+        ("[2025-05-10 00:18:21] (WorkerDict pid=12, ip=train-13-w-0) ", Speaker(rank=3, node="train-13-w-0", pid=12, process="WorkerDict")),
         ("[36m(ActorModelRayActor pid=12)[0m ", Speaker(rank=3, pid=12, process="ActorModelRayActor")),
     ],
 )
@@ -386,9 +379,7 @@ def test_an_exception_of_nobody_before_many_steps_was_caught(tmp_path: Path, las
     lines = ["Traceback (most recent call last):", '  File "/w/a.py", line 3, in f', "    import fast"]
     lines += ["ModuleNotFoundError: No module named 'fast'", "going on without"]
     path = tmp_path / "a.log"
-    path.write_text(
-        "\n".join([*lines, *(f"step {number} loss 2.0" for number in range(1, last + 1)), "Training done", ""])
-    )
+    path.write_text("\n".join([*lines, *(f"step {number} loss 2.0" for number in range(1, last + 1)), "Training done", ""]))
     (job,) = explain([str(path)], lambda _: None).jobs
     assert (job.incident is not None) == bool(told)
 
@@ -429,10 +420,7 @@ def test_what_follows_a_traceback_at_once_is_read(tmp_path: Path) -> None:
     [
         ("2026-11-04T10:00:0{}.1Z ", Speaker()),
         ("2026-11-04 10:00:0{},001 ERROR rank=2 ", Speaker()),
-        (
-            "(Worker_TP1 pid=112) ERROR 11-04 10:00:1{} [multiproc_executor.py:559] ",
-            Speaker(rank=1, pid=112, process="Worker_TP1"),
-        ),
+        ("(Worker_TP1 pid=112) ERROR 11-04 10:00:1{} [multiproc_executor.py:559] ", Speaker(rank=1, pid=112, process="Worker_TP1")),
     ],
 )
 def test_a_traceback_in_a_loggers_lines(tmp_path: Path, before: str, speaker: Speaker) -> None:
