@@ -108,10 +108,12 @@ class Terminal:
     def wait(self, timeout_s: float = 30.0) -> int | None:
         """The exit code (negative for a signal), None when it still runs at the timeout."""
         deadline = time.monotonic() + timeout_s
-        while self.exit_code is None and time.monotonic() < deadline:
+        while self.exit_code is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
                 self.exit_code = os.waitstatus_to_exitcode(status)
+            elif time.monotonic() >= deadline:
+                break
             else:
                 time.sleep(0.005)
         if self.exit_code is not None:

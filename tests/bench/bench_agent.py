@@ -45,7 +45,7 @@ class Cost:
 
 
 def main(quick: bool = False) -> None:
-    seconds = 4.0 if quick else 30.0
+    seconds = 1.0 if quick else 30.0
     with tempfile.TemporaryDirectory() as name:
         machine = FakeMachine(Path(name))
         with agent(machine) as (pid, _):
@@ -162,7 +162,7 @@ def nvitop(machine: FakeMachine, seconds: float) -> Cost:
     program = Path(sys.executable).with_name("nvitop")
     env = {name: value for name, value in machine.env().items() if name != "MLTOP_SYSROOT"}
     with Terminal([str(program), "--interval", "1"], env=env, columns=160, lines=60) as terminal:
-        return measure(machine, terminal.pid, seconds, 4.0)
+        return measure(machine, terminal.pid, seconds, min(4.0, seconds))
 
 
 def all_calls(machine: FakeMachine) -> int:

@@ -13,7 +13,7 @@ from mltop.probes.investigate.explain import Explained, explain
 from tests.bench.table import Goal, print_table
 from tests.builders.job_logs import LAUNCHED, STORIES, Case, Truth, case, launched_case, write
 
-CASES, QUICK = 680, 68
+CASES, QUICK = 680, 17
 BIG_BYTES = 1_000_000_000
 
 
@@ -156,17 +156,17 @@ def main(quick: bool) -> None:
         print(f"  {answer}: {asked}")
     with tempfile.TemporaryDirectory() as folder:
         big = Path(folder) / "big.log"
-        share = 0.1 if quick else 1.0
+        share = 0.01 if quick else 1.0
         big_file(big, int(BIG_BYTES * share))
         cpu_s, peak_mib = measured(str(big))
         big.unlink()
         many = Path(folder) / "many"
-        write(Case(1, "never_entered", "torchrun_folders", 512, "plain", "nothing", False, ""), many)
+        write(Case(1, "never_entered", "torchrun_folders", 64 if quick else 512, "plain", "nothing", False, ""), many)
         many_s, many_mib = measured(str(many))
-        files = 1_000 if quick else 10_000
+        files = 100 if quick else 10_000
         many_files(Path(folder) / "small", files)
         small_s, small_mib = measured(str(Path(folder) / "small"))
-        floods(Path(folder), (20 if quick else 200) << 20)
+        floods(Path(folder), (1 if quick else 200) << 20)
     print_table(
         "explain, cost",
         [
@@ -174,7 +174,7 @@ def main(quick: bool) -> None:
             ("  memory at most, MiB", peak_mib, Goal(200.0)),
             (f"{files} small files, each a rank's: seconds of a core", small_s, Goal(20.0 * files / 10_000)),
             ("  memory at most, MiB", small_mib, Goal(200.0)),
-            ("logs of 512 ranks: seconds of a core", many_s, Goal(5.0)),
+            (f"logs of {64 if quick else 512} ranks: seconds of a core", many_s, Goal(5.0)),
             ("  memory at most, MiB", many_mib, Goal(200.0)),
         ],
     )

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import json
 import subprocess
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from mltop.tui.commands.help import files
 from tests import pythons
+from tests.documents import ROOT
 from tests.terminal import Terminal
 from tests.waiting import wait_until
 
@@ -69,6 +72,12 @@ def test_the_pythons_that_must_be_here_are() -> None:
     assert not pythons.missing()
 
 
+def test_the_wheel_has_every_topic(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        for path in files().values():
+            assert archive.read(f"mltop/{path.resolve().relative_to(ROOT)}") == path.read_bytes()
+
+
 @pytest.mark.part("screen")
 @pytest.mark.usefixtures("job")
 def test_screen(mltop: Path) -> None:
@@ -121,6 +130,10 @@ def _is_object(text: str) -> None:
     assert json.loads(text)["schema"] == 1
 
 
+def _names_topics(text: str) -> None:
+    assert [line.split()[0] for line in text.splitlines()] == list(files())
+
+
 def _is_text(text: str) -> None:
     assert text.strip()
 
@@ -129,7 +142,7 @@ def _is_text(text: str) -> None:
 COMMANDS: tuple[tuple[str, tuple[int, ...], Callable[[str], None]], ...] = (
     ("--version", (0,), _is_text),
     ("--help", (0,), _is_text),
-    ("help", (0,), _is_text),
+    ("help", (0,), _names_topics),
     ("help hang", (0,), _is_text),
     ("snapshot", (0,), _is_text),
     ("snapshot --json", (0,), _is_object),

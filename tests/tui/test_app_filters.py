@@ -51,6 +51,17 @@ async def test_gpus_of_one_node() -> None:
         await screen.shows("610/700W")
 
 
+async def test_letters_that_come_before_the_focus_stay() -> None:
+    async with opened() as screen:
+        await screen.press("slash", *"ra")
+        box = screen.app.pane.query_one(FilterBox)
+        box.post_message(events.Focus())  # as on a busy machine: it is told late
+        await screen.press(*"nk", "enter")
+        await screen.shows("filter: rank")
+        await screen.press("slash", *"pid", "enter")  # in place of what was there
+        await screen.shows("filter: pid")
+
+
 async def test_nodes_of_a_fleet_by_state_and_by_one_gpu() -> None:
     async with opened(several(), size=(120, 40)) as screen:
         await type_filter(screen, "state!=live")

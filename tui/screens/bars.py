@@ -172,6 +172,9 @@ def end_of_capture(result: CaptureResult) -> Notice:
 class TypedBox(Input):
     """Give it the focus by ``Screen.set_focus``: it is there at once then, ``focus()`` comes too late for the Enter."""
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(compact=True, select_on_focus=False, **options)  # the first letters may come before its focus
+
     def validate_value(self, value: str) -> str:
         """Cleans what is pasted, as all that is drawn."""
         return clean(value)
@@ -179,7 +182,7 @@ class TypedBox(Input):
     def take(self, event: Key) -> bool:
         """Take a key that went elsewhere as it was typed before this line had the focus; False where it is no text."""
         if event.is_printable and event.character is not None:
-            self.insert_text_at_cursor(event.character)
+            self.replace(event.character, *self.selection)
             return True
         return False
 
@@ -233,14 +236,14 @@ class FilterBox(LineOfScreen):
     DEFAULT_CSS = "FilterBox { height: 1; border: none; padding: 0; display: none; background: $background; }"
 
     def __init__(self, history: FilterHistory, **options: Any) -> None:
-        super().__init__(placeholder=PLACEHOLDER, compact=True, **options)
+        super().__init__(placeholder=PLACEHOLDER, **options)
         self._history = history
         self._age = -1  # of what is shown, in the history; -1: what is being typed
         self._typed = ""
 
     def open_with(self, text: str) -> None:
         self._age, self.value, self.display = -1, text, True
-        self.cursor_position = len(text)
+        self.select_all()
 
     def action_recall(self, step: int) -> None:
         """Go to an earlier filter, or back towards what was being typed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 
@@ -36,9 +36,6 @@ class CommandBox(LineOfScreen):
     CommandBox { dock: bottom; layer: notice; height: 1; border: none; padding: 0; display: none; }
     CommandBox { background: $background; }
     """
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(compact=True, select_on_focus=False, **options)
 
     def open_with(self, text: str) -> None:
         self.value, self.display = PROMPT + text, True

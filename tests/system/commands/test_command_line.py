@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from mltop.probes.model import Sample
 from mltop.probes.record import recording as records
@@ -165,7 +166,8 @@ def recording(tmp_path: Path) -> Path:
 )
 def test_recordings_are_looked_at_where_help_offers_them(name: str, recording: Path) -> None:
     command = name.split()
-    offered = "--recording" in mltop(*command, "--help").stdout.partition("Options:")[2].partition("TARGETS")[0]
+    told = CliRunner().invoke(cli, [*command, "--help"]).output
+    offered = "--recording" in told.partition("Options:")[2].partition("TARGETS")[0]
     for args in ([*command, "--recording", str(recording)], ["--recording", str(recording), *command]):
         done = mltop(*args)
         no_terminal = "is not a terminal" in done.stderr  # of the screen, which takes it: here is none
@@ -309,7 +311,8 @@ CONSOLE_SCRIPT = "import sys; sys.argv[0] = '/somewhere/bin/mltop'; from mltop.t
 def test_ctrl_c_while_it_starts_gives_no_traceback(program: list[str], tmp_path: Path) -> None:
     """Interrupted in the middle of an import, here of a click that never ends."""
     reached = tmp_path / "reached"
-    (tmp_path / "click.py").write_text(f"import time\nopen({str(reached)!r}, 'w').close()\ntime.sleep(600)\n")
+    endless = "while True:\n    time.sleep(0.02)\n"  # a signal right before a single long sleep would wait for its end
+    (tmp_path / "click.py").write_text(f"import time\nopen({str(reached)!r}, 'w').close()\n{endless}")
     path = os.pathsep.join([str(tmp_path), *(entry for entry in sys.path if entry)])
     running = subprocess.Popen(
         [sys.executable, *program, "--help"],

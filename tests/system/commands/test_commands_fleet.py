@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -177,12 +178,12 @@ def test_no_agent_is_left_behind(tmp_path: Path) -> None:
 def test_pages_fit_their_terminal(columns: int, tmp_path: Path) -> None:
     hosts = {**JOB, "h04": REFUSED, "d*": DENIED}
     for command in (["snapshot"], ["stacks", "--samples", "2"], ["doctor"]):
-        done = mltop(tmp_path, hosts, *command, "-w", "h[01-04],d[001-060]", columns=columns)
+        done = mltop(tmp_path, hosts, *command, "-w", "h[01-04],d[01-20]", columns=columns)
         assert done.returncode == 3, done.stderr
-        assert "d[001-060]" in done.stdout
+        assert "d[01-20]" in done.stdout
         lines = done.stdout.splitlines()
         assert max(len(line) for line in lines if not line.startswith("    do: ")) <= columns, done.stdout
-        assert len(lines) < 50, done.stdout
+        assert len(lines) < 30, done.stdout
 
 
 def test_a_snapshot_does_not_wait_for_who_is_refused(tmp_path: Path) -> None:
@@ -237,7 +238,7 @@ def test_doctor_says_that_the_program_that_is_needed_is_missing(tmp_path: Path) 
 def test_who_still_connects_at_the_deadline_was_not_reached(command: str, tmp_path: Path) -> None:
     done = mltop(tmp_path, {"h01": HANGS}, command, "-w", "h01", "--timeout", "2")
     assert done.returncode == 3
-    assert "not reached within 2 s (starting ssh)" in " ".join(done.stdout.split())
+    assert re.search(r"not reached within \d+ s \(starting ssh\)", " ".join(done.stdout.split()))  # 2 s at least
 
 
 def test_a_capture_over_nodes_holds_all_of_them_and_why_one_is_missing(tmp_path: Path) -> None:

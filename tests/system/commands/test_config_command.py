@@ -79,8 +79,7 @@ def test_check_goes_by_the_users_threshold_and_says_so(tmp_path: Path) -> None:
     assert "thresholds of your configuration: gpu.temp.margin 8 °C" in text
 
 
-ASKED = (
-    (["--ascii"], {}, ""),
+WAYS = (
     ([], {"LC_ALL": "C"}, ""),
     ([], {"LC_ALL": "", "LANG": "C"}, ""),
     ([], {"LC_ALL": "POSIX"}, ""),
@@ -89,18 +88,29 @@ ASKED = (
 )
 
 
-@pytest.mark.parametrize(("words", "environ", "text"), ASKED, ids=str)
-def test_nothing_above_127_is_printed_where_that_was_asked(
-    words: list[str], environ: dict[str, str], text: str, tmp_path: Path
-) -> None:
+@pytest.fixture
+def of_other_letters(tmp_path: Path) -> str:
+    """A recording."""
     gpu = GpuSample(0, "GPU-0", "H\xe9100 \u4e2d", "0", state="lost", error="\u4e2d\xe9")
     recording = tmp_path / "run.jsonl"
     recording.write_bytes(records([Sample("n1", 100.0 + at, "boot", gpus=[gpu]) for at in range(3)]))
+    return str(recording)
+
+
+def test_no_command_prints_what_is_above_127_where_that_was_asked(of_other_letters: str, tmp_path: Path) -> None:
     for command in (["snapshot"], ["check", "-v"], ["stacks"]):
-        done = mltop(*words, *command, "--recording", str(recording), cwd=tmp_path, text=text, **environ)
-        assert done.stdout.isascii() and done.stderr.isascii(), done
-    assert mltop(*words, "config", cwd=tmp_path, text=text, **environ).stdout.isascii()
-    assert mltop("snapshot", "--recording", str(recording), *words, cwd=tmp_path, text=text, **environ).stdout.isascii()
+        done = mltop("--ascii", *command, "--recording", of_other_letters, cwd=tmp_path)
+        assert done.stdout and done.stdout.isascii() and done.stderr.isascii(), done
+    assert mltop("--ascii", "config", cwd=tmp_path).stdout.isascii()
+    assert mltop("snapshot", "--recording", of_other_letters, "--ascii", cwd=tmp_path).stdout.isascii()
+
+
+@pytest.mark.parametrize(("words", "environ", "text"), WAYS, ids=str)
+def test_it_can_be_asked_in_many_ways(
+    words: list[str], environ: dict[str, str], text: str, of_other_letters: str, tmp_path: Path
+) -> None:
+    done = mltop(*words, "snapshot", "--recording", of_other_letters, cwd=tmp_path, text=text, **environ)
+    assert done.stdout and done.stdout.isascii() and done.stderr.isascii(), done
 
 
 def test_without_that_it_is_printed_as_it_is(tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ LANES = {
     "pure tests": "pure",
     "pure tests, 3.11": "pure",
     "Pilot tests, 3.11": "pilot",
+    "pure tests, 3.12": "pure, on the newest",
+    "Pilot tests, 3.12": "pilot, on the newest",
     "every Python": "matrix",
     "tests": "others",
     "tests of all jobs of a machine": "jobs",
@@ -110,14 +112,14 @@ ALL = {"pure": 2, "pilot": 2, "matrix": 1, "others": 1, "jobs": 1, "serial": 1, 
 @pytest.mark.parametrize(
     ("args", "passed"),
     [
-        ((), ALL),
         (("--fast",), {"pure": 2}),
-        (("tests/unit/test_plain.py",), {"others": 2}),
         (("tests/unit/test_plain.py::test_two",), {"others": 1}),
         (("tests/unit/test_plain.py", "-k", "one or nothing"), {"others": 1}),
         (("-k", "both"), {"others": 1, "hosts": 1}),
-        (("tests/system/test_hosts.py", "tests/system/test_machine.py"), {"hosts": 1, "machine": 1}),
-        (("tests/system/test_jobs.py", "tests/system/test_serial.py"), {"jobs": 1, "serial": 1}),
+        (
+            ("tests/system/test_hosts.py", "tests/system/test_machine.py", "tests/system/test_jobs.py"),
+            {"hosts": 1, "machine": 1, "jobs": 1},
+        ),
         (("-m", "serial and hosts", "-n", "2"), {"hosts": 1}),
     ],
 )
@@ -126,6 +128,20 @@ def test_what_is_selected_runs_in_its_lane(checkout: Path, args: tuple[str, ...]
     assert (code, ran) == (0, passed), said
     assert "0 stages failed" in said
     assert "no tests ran" not in said
+
+
+def test_of_pure_and_pilot_tests_the_oldest_python_runs_one_half_and_the_newest_the_other(checkout: Path) -> None:
+    text = PYTHONS.replace("'3.11': 'no-such-python'", "'3.11': '-', '3.12': '-'").replace(
+        "['3.11']", "['3.11', '3.12']"
+    )
+    (checkout / "tests/pythons.py").write_text(text)
+    venv(checkout / "venv-3.12", checkout)
+    for folder in ("unit", "tui"):
+        (checkout / f"tests/{folder}/test_another.py").write_text(PLAIN + "def test_three(): pass\n")
+    halves = {"pure": 2, "pilot": 2, "pure, on the newest": 3, "pilot, on the newest": 3}
+    code, ran, said = run(checkout)
+    assert (code, ran) == (0, {**ALL, **halves}), said
+    assert "0 stages failed" in said and "no tests ran" not in said
 
 
 @pytest.mark.parametrize(

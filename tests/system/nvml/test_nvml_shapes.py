@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mltop.probes.collect.nvml.readers.gpm import SHORTEST_S
 from mltop.probes.model import Gap, GpuProcess, GpuSample, NvlinkLink
 from tests.fakes.nvml.machine import Machine, paths_of
 from tests.fakes.nvml.scenario import FakeNvml
@@ -62,8 +64,6 @@ COMMON: dict[str, Any] = {
     "pcie.width": 8,
     "pcie.width_max": 16,
     "pcie.replay_count": 21,
-    "pcie.rx_bytes_per_s": None,  # GPM has not had its turn, or there is none
-    "pcie.tx_bytes_per_s": None,
     "nvlink.rx_bytes_per_s": 0.0,
     "nvlink.tx_bytes_per_s": 0.0,
     "mig_enabled": False,
@@ -99,6 +99,8 @@ OF_KIND: dict[str, dict[str, Any]] = {
         "memory_temperature_max_c": 95.0,
         "memory_temperature_margin_c": 48.0,
         "pcie.gen_max": 4,
+        "pcie.rx_bytes_per_s": None,  # there is no GPM
+        "pcie.tx_bytes_per_s": None,
         "fabric.state": None,
         "fabric.health": None,
         "fabric.problems": [],
@@ -149,6 +151,8 @@ HOPPER_AND_NEWER: dict[str, Any] = {
     "temperature_slowdown_c": None,
     "memory_temperature_max_c": None,
     "pcie.gen_max": 5,
+    "pcie.rx_bytes_per_s": 0.0,
+    "pcie.tx_bytes_per_s": 0.0,
     "fabric.state": "completed",
     "fabric.health": "ok",
     "fabric.problems": [],
@@ -252,6 +256,7 @@ def set_scenario(fake: FakeNvml, kind: str, driver: str) -> None:
 def test_every_field_is_what_the_scenario_says(fake: FakeNvml, machine: Machine, kind: str, driver: str) -> None:
     set_scenario(fake, kind, driver)
     machine.poll(0.0)
+    time.sleep(1.1 * SHORTEST_S)
     samples = machine.poll(1.0)
     assert [sample.index for sample in samples] == list(range(COUNT))
     for sample in samples:

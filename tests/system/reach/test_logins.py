@@ -19,7 +19,7 @@ from mltop.probes.reach.hub import Hub
 from mltop.probes.reach.launchers import LAUNCHERS
 from tests.fakes.agents import program
 from tests.fakes.ssh_program import fake_ssh, login
-from tests.hubs import DEADLINE_S, await_state, opened, patient
+from tests.hubs import DEADLINE_S, await_state, opened, patient, set_limits
 from tests.system.agent.test_bootstrap import PYTHONS
 from tests.waiting import wait_until
 
@@ -29,6 +29,7 @@ OTHER_SHELL = (
     r"its login shell runs another shell or program, not mltop's command \(exec in ~/\.bashrc, forced command\?\)"
 )
 READS_STDIN = r"a start-up file of its login shell starts what reads stdin \(a shell, read, cat\?\)"
+FIRST_START = ("waiting for a slot", "starting ssh")
 ENDED = r"its login shell ended before mltop's command ran \(exit code {}\)"
 
 
@@ -79,7 +80,6 @@ LATE = {
     "fish, exec bash": Login("exec bash", OTHER_SHELL, shell="fish"),
     "what it gets": Login("exec tee got", OTHER_SHELL),
     "an echo": Login(force='echo "$SSH_ORIGINAL_COMMAND"; cat >got', reason=OTHER_SHELL),
-    "read": Login("read x; read y; read z"),
     "cat": Login("cat >/dev/null", READS_STDIN),
     "a shell": Login("bash", READS_STDIN),
     "a question": Login(
@@ -87,7 +87,9 @@ LATE = {
     ),
     "sleep": Login("sleep 600", r"no answer from its shell within 6 s \("),
 }
-CASES = {**AT_ONCE, **LATE}
+# Likewise, and then it is started again, with as much time as it wants.
+READS = {"read": Login("read x; read y; read z")}
+CASES = {**AT_ONCE, **LATE, **READS}
 
 
 @pytest.fixture(scope="module")
@@ -107,10 +109,14 @@ def hubs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[H
         for variable, value in fake_ssh(folder, lines).items():
             patch.setenv(variable, value)
         found = {}
-        for group, limits in ((LATE, patient(hello_s=6.0)), (AT_ONCE, patient())):
+        reading = patient(hello_s=6.0)
+        for group, limits in ((LATE, patient(hello_s=6.0)), (READS, reading), (AT_ONCE, patient())):
             channels = LAUNCHERS["ssh"].launch(tuple(nodes[name] for name in group), LaunchOptions())
             hub = stack.enter_context(opened(*channels, limits=limits))
             found.update({name: (hub, nodes[name], folder / nodes[name]) for name in group})
+        hub, node, _ = found["read"]
+        wait_until(lambda: hub.node(node).state.reason not in FIRST_START, 90, "its second start")
+        set_limits(reading, hello_s=DEADLINE_S)
         yield found
 
 
@@ -167,8 +173,11 @@ def test_a_slow_login_is_waited_for_as_long_as_the_user_says(tmp_path: Path) -> 
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("via", ["ssh", "local"])
-@pytest.mark.parametrize("version", PYTHONS, ids=str)
+@pytest.mark.parametrize(
+    ("via", "version"),
+    [*(("ssh", version) for version in PYTHONS), ("local", min(PYTHONS)), ("local", max(PYTHONS))],
+    ids=str,
+)
 def test_every_python(via: str, version: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in fake_ssh(tmp_path, {"n1": login(tmp_path)}).items():
         monkeypatch.setenv(name, value)

@@ -65,7 +65,7 @@ class ConfirmProbe(Box[ProbeWanted | None]):
     def compose(self) -> ComposeResult:
         with Vertical(id="box"):
             yield Question(id="text")
-            yield TypedBox(id="host", compact=True)
+            yield TypedBox(id="host")
             yield CellLines(id="keys")
 
     def on_mount(self) -> None:
