@@ -16,17 +16,19 @@ _LONGEST = 2_000  # characters that are looked at of a line
 # In lower case. "served": a server answers: uvicorn's access log, and vLLM's and SGLang's throughput.
 # "succeeded": a launcher says so of the whole job: torch elastic/agent/server/api.py, Ray dashboard/modules/job/cli.py,
 # scontrol. "ended": a trainer is done: transformers trainer.py, Lightning fit_loop.py and signal_connector.py, Megatron
-# training.py, DeepSpeed launcher/launch.py, verl ray_trainer.py; and what programs say of themselves.
+# training.py, DeepSpeed launcher/launch.py, verl ray_trainer.py; and what programs say of themselves. "maybe": of
+# anything.
 _ENDS = re.compile(
     r'(?P<served>http/\d(?:\.\d)?" 2\d\d\b|throughput[^:]{0,30}: ?\d)'
     r"|(?P<succeeded>worker group successfully finished|workerstate\.succeeded|\bjob '?[\w-]{1,80}'? succeeded"
     r"|\bstate=completed\b)"
     r"|(?P<ended>'train_runtime'|`trainer\.fit` stopped: |requeued slurm job|\[exiting program (?:at|after) "
     r"|\[after training is done\]|exits successfully|final validation metrics"
-    r"|\btraining (?:is |has )?(?:completed?|finished|done|ended)\b"
-    r"|\b(?:finished|completed) (?:training|successfully)\b|\bsuccessfully (?:completed|finished)\b"
+    r"|\btraining (?:is |has )?(?:completed?|finished|done|ended)\b|\b(?:finished|completed) training\b)"
+    r"|(?P<maybe>\b(?:finished|completed) successfully\b|\bsuccessfully (?:completed|finished)\b"
     r"|\bexit(?:ed)?(?: with)? ?(?:code|status)[ :=]+0\b)"
 )
+_LAST = 5  # lines in which "maybe" is the end of all, not of a part
 # Words of training and serving, of which a log of another kind has hardly any.
 _OF_TRAINING = re.compile(
     r"\b(?:torch\w*|cuda|nccl|rccl|hccl|gpus?|ranks?|epochs?|train(?:ing|er)?|checkpoints?|loss|vllm|sglang|deepspeed"
@@ -71,11 +73,13 @@ def read_end(file: LogFile, data: bytes, clock: Clock, *, by_host: bool) -> None
         for _, rest in rests:
             step = step_in(rest)
             if step is not None:
+                if step > (file.last_step or 0):
+                    file.ended_line = file.succeeded_line  # of a part: training goes on
                 file.last_step, file.last_step_line = step, number
         seen = line[:_LONGEST].lower()
         if len(words) < _LEAST_WORDS:
             words.update(_OF_TRAINING.findall(seen))
-        _note_end(file, seen, number, rests[-1][0])
+        _note_end(file, seen, number, rests[-1][0], is_last=index >= len(lines) - 1 - _LAST)
         severity = next((at for at, each in enumerate(_SEVERE[:gravest]) if each.search(seen)), len(_SEVERE))
         if seen.strip() and (severity < gravest or severity == gravest == len(_SEVERE)):
             gravest, telling, file.telling_line = severity, line[:_LONGEST], number
@@ -84,14 +88,14 @@ def read_end(file: LogFile, data: bytes, clock: Clock, *, by_host: bool) -> None
     file.is_of_training = has_writers or file.last_step is not None or bool(file.events) or len(words) >= _LEAST_WORDS
 
 
-def _note_end(file: LogFile, line: str, number: int, speaker: Speaker) -> None:
+def _note_end(file: LogFile, line: str, number: int, speaker: Speaker, *, is_last: bool) -> None:
     match = _ENDS.search(line)
     if match is None:
         return
     if match.lastgroup == "served":
         if speaker.pid is None or speaker.process == _API_SERVER:  # else it is one of several engines beside training
             file.last_served_line = number
-    else:
+    elif match.lastgroup != "maybe" or is_last:
         file.ended_line = number
         file.succeeded_line = number if match.lastgroup == "succeeded" else file.succeeded_line
 

@@ -93,7 +93,7 @@ class _Began:
 
 
 # Not Slurm's "*** STEP 640777.0 ON".
-_STEP = re.compile(r"(?i)(?<!\*\* )\b(?:iteration|global[_ ]step|step|iter)s?[ =:#\[]*(\d{1,10})(?!\.\d)\b")
+_STEP = re.compile(r"(?i)(?<!\*\* )\b(?:iteration|global[_ ]step|step|iter)[ =:#\[]*(\d{1,10})(?!\.\d)\b")
 
 
 def step_in(text: str) -> int | None:

@@ -20,12 +20,11 @@ from mltop.probes.model.evidence.logs import LogEvent
 from mltop.probes.model.vocabulary import Confidence
 
 # "alike": several failed in the same way, none of them for another. "program": half of them or more did, so it is no
-# rank's. "stalled": the watchdogs of several report no progress. "unseen": neither a failure nor a good end is there.
-# "unordered": several failed, each of its own; which was first is not known. "launched": all have launched what they
-# wait in. "sides": two camps of one size.
+# rank's. "stalled": the watchdogs of several report no progress. "unordered": several failed, each of its own; which
+# was first is not known. "launched": all have launched what they wait in. "sides": two camps of one size.
 How = Literal[
     "failed", "alike", "named", "behind", "differs", "silent", "sick", "network",
-    "program", "stopped", "unordered", "contradicted", "cut off", "stalled", "unseen",
+    "program", "stopped", "unordered", "contradicted", "cut off", "stalled",
     "launched", "sides", "no data", "elsewhere", "only victims", "nothing",
 ]  # fmt: skip
 NAMING = ("failed", "alike", "program", "named", "behind", "differs", "silent", "sick", "network")

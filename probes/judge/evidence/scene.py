@@ -311,10 +311,10 @@ class _Ranks:
             rank = self._by_pid.get(pid)
         if rank is None and speaker.local_rank is not None:
             rank = self._of_local(speaker.local_rank, file)
-        if rank is None and speaker == Speaker() and event.event_class in ("root", "cascade", "timeout"):
-            rank = self._only_failed.get(file.path)
         if rank is None and event.group == "" and event.kind != "world":
             rank = event.group_rank  # of the default group's numbers, which are the job's
+        if rank is None and speaker == Speaker() and event.event_class in ("root", "cascade", "timeout"):
+            rank = self._only_failed.get(file.path)
         return rank
 
     def _of_child(self, local_rank: int, pid: int | None, file: LogFile) -> int | None:

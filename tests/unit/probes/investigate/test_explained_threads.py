@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,3 +45,13 @@ def test_the_experts_answer(name: str) -> None:
     shown += [culprit.reason for culprit in culprits]
     shown += [evidence.text for incident in incidents for evidence in incident.evidence]
     assert not incidents or any(re.search(word, text, re.IGNORECASE) for word in wanted["words"] for text in shown)
+
+
+def test_links_out_of_the_folders_file_system_are_not_read(tmp_path: Path) -> None:
+    """Reading /proc/kmsg takes lines away from others, and a file of another process is nobody's log."""
+    (tmp_path / "a.log").write_text("step 1 loss 2\n")
+    (tmp_path / "kernel.log").symlink_to("/proc/self/status")
+    (tmp_path / "system").symlink_to("/proc/self")
+    found = explain([str(tmp_path)], lambda _: None)
+    assert [file.path for file in found.files] == [f"{tmp_path}/a.log"]
+    assert {gap.item for gap in found.gaps} == {f"{tmp_path}/kernel.log", f"{tmp_path}/system"}

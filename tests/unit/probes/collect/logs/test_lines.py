@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mltop.probes.collect.logs.files import read_log
+from mltop.probes.collect.logs.parser import step_in
 from mltop.probes.collect.logs.prefixes import Clock, speaker_of
 from mltop.probes.collect.logs.tracebacks import kind_of_exception
 from mltop.probes.investigate.explain import explain
@@ -461,3 +462,46 @@ def test_a_launchers_word_alone_is_no_good_end(tmp_path: Path, line: str) -> Non
     (job,) = explain([str(path)], lambda _: None).jobs
     assert job.incident is not None and not job.is_told and job.incident.culprits == []
     assert line[-20:] in job.incident.evidence[0].text
+
+
+@pytest.mark.parametrize(
+    ("lines", "is_end"),
+    [
+        (["step 9 loss 1", "{'train_runtime': 331.7, 'epoch': 3.0}"], True),
+        (["step 9 loss 1", "`Trainer.fit` stopped: `max_steps=9` reached."], True),
+        (["step 9 loss 1", "[after training is done] datetime: 2026-11-03", "saving checkpoint at iteration 9"], True),
+        (["step 9 loss 1", "Training completed for stage 1", "step 10 loss 1"], False),
+        (["step 9 loss 1", "upload successfully completed", *["still at it"] * 9], False),
+        (["step 9 loss 1", "main exited with code 0"], True),
+        (["step 9 loss 1"], False),
+        (["step 9 loss 1", "worker group successfully finished. Waiting 300 seconds for other agents"], True),
+    ],
+)
+def test_only_an_end_that_is_seen_is_a_good_one(tmp_path: Path, lines: list[str], is_end: bool) -> None:
+    assert bool(read(tmp_path, *lines).ended_line) is is_end
+
+
+@pytest.mark.parametrize(
+    ("text", "step"),
+    [
+        ("iteration     1700/    2000 | lm loss: 3.5 | number of skipped iterations:   0 |", 1700),
+        ("slurmstepd: error: *** STEP 640777.0 ON n1 CANCELLED AT 2026-11-03T10:00:00 ***", None),
+        ("global_step: 12, loss 3", 12),
+        ("step=7", 7),
+        ("Step 3.5 of the plan", None),
+    ],
+)
+def test_steps(text: str, step: int | None) -> None:
+    assert step_in(text) == step
+
+
+def test_a_server_that_answers_after_an_error_goes_on(tmp_path: Path) -> None:
+    trace = ["Traceback (most recent call last):", '  File "/a.py", line 1, in f', "ValueError: too long"]
+    served = 'INFO: 10.0.0.1:80 - "POST /v1/completions HTTP/1.1" 200 OK'
+    path = tmp_path / "a.log"
+    path.write_text("\n".join([*trace, 'INFO: 10.0.0.1:80 - "POST / HTTP/1.1" 500 Error', served, ""]))
+    (job,) = explain([str(path)], lambda _: None).jobs
+    assert job.incident is not None and not job.incident.culprits and not job.is_told
+    path.write_text("\n".join([served, *trace, 'INFO: 10.0.0.1:80 - "POST / HTTP/1.1" 500 Error', ""]))
+    (job,) = explain([str(path)], lambda _: None).jobs
+    assert job.incident is not None and "ValueError: too long" in job.incident.headline
