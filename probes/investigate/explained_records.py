@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from mltop.probes.collect.records.flight_recorder import read_flight_record
+from mltop.probes.collect.records.flight_recorder import FlightRecord, read_flight_record
 from mltop.probes.investigate.capture import is_packed, rejudge
 from mltop.probes.investigate.diagnosis import diagnosed
 from mltop.probes.judge.evidence.progress import judge_progress
@@ -20,6 +20,8 @@ from mltop.probes.model.text import plain_text
 from mltop.probes.record import BadRecording
 from mltop.probes.record.captures import MANIFEST, VERDICT
 
+BEFORE_S = 3600.0  # clocks of nodes differ; a copy of a file is as new as it likes
+OTHER_TIME = "is older than the job whose logs lie beside it, or that job ended well: it is not used"
 MOST_BESIDE = 4  # lines of evidence beside those of the logs
 
 
@@ -32,8 +34,10 @@ def join_records(jobs: list[ExplainedJob], paths: Sequence[str], gaps: list[Gap]
     for folder, files in grouped(paths, lambda path: Path(path).absolute().parent).items():
         read = [read_flight_record(path, shown=plain_text(path)) for path in files]
         gaps += [record.gap for record in read if record.gap is not None]
-        progress = [each for record in read for each in record.progress]
         job = _nearest(of_logs, folder)
+        strange = [record for record in read if job is not None and not _is_of(record, job)]
+        gaps += [Gap.about("flight_recorder", item=record.file, why=OTHER_TIME) for record in strange]
+        progress = [each for record in read if record not in strange for each in record.progress]
         if not progress:
             continue
         verdicts = judge_progress(progress, job.world_size if job is not None else _world_size(progress))
@@ -43,6 +47,12 @@ def join_records(jobs: list[ExplainedJob], paths: Sequence[str], gaps: list[Gap]
         job.files += files
         if verdicts:
             _add(job, verdicts)
+
+
+def _is_of(record: FlightRecord, job: ExplainedJob) -> bool:
+    """Whether it may be of this job: one that ended well leaves none, and none is older than its job."""
+    is_older = record.at is not None and job.first_at is not None and record.at < job.first_at - BEFORE_S
+    return job.incident is not None and not is_older
 
 
 def _add(job: ExplainedJob, verdicts: Sequence[ProgressVerdict]) -> None:

@@ -15,6 +15,7 @@ from mltop.probes.judge.evidence.words import (
     reason_of,
     settings_for,
 )
+from mltop.probes.judge.values import known
 from mltop.probes.model.evidence.collectives import GroupProgress
 from mltop.probes.model.evidence.logs import Death, ExplainedJob, LogEvent, RankEnd
 from mltop.probes.model.gap import Gap
@@ -55,6 +56,7 @@ def explained(job: JobFiles, progress: Sequence[GroupProgress] = ()) -> Explaine
     at = _told(attempts, firsts)
     attempt, first = attempts[at], firsts[at]
     told = ExplainedJob(job.name, attempt.world_size, attempts=len(attempts), files=[file.path for file in job.files])
+    told.first_at = min(known(file.first_at for file in job.files), default=None)
     told.ranks = rank_ends(attempt)
     told.coverage = _coverage(attempt)
     told.gaps = _gaps(job, attempt)
@@ -123,9 +125,9 @@ def _incident(job: JobFiles, attempt: Attempt, first: First) -> Incident:
     severity: Severity = "info" if kind == "stopped" else "critical"
     times = [event.at for event in first.events if event.at is not None]
     begun = [event.at - event.ran_s for event in attempt.of_class("timeout") if event.at and event.ran_s]
-    known = attempt.ranks
+    ranks = attempt.ranks
     culprits = set(first.ranks)
-    others = [rank for rank in known if rank not in culprits]
+    others = [rank for rank in ranks if rank not in culprits]
     ended = [end.rank for end in rank_ends(attempt) if end.death is not None]
     return Incident(
         id=f"explain:{job.name}:{first.how}:{fold(first.ranks) or ','.join(first.nodes)}",
@@ -137,7 +139,7 @@ def _incident(job: JobFiles, attempt: Attempt, first: First) -> Incident:
         until=max((event.at for event in attempt.events if event.at is not None), default=None),
         culprits=_culprits(attempt, first),
         suffers=Suffers(
-            ranks=Ranges.of(known),
+            ranks=Ranges.of(ranks),
             waiting=Ranges.of(others) if kind == "hang" and first.is_told else Ranges(),
             waits_in=first.op,
             ended=Ranges.of(ended),

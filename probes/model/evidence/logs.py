@@ -242,8 +242,9 @@ class RankEnd:
 
 @dataclass
 class ExplainedJob:
-    """What became of one job. ``incident`` None: nothing speaks of a failure. ``attempts``: how often it was started;
+    """What became of one job. ``incident`` None: no failure. ``attempts``: how often it was started;
     ``coverage``: the share of its ranks (0..1) that have any line, None: how many ranks there are is not known.
+    ``first_at``: of its log lines, unix s. ``incident`` None and ``is_told``: a good end was seen.
     """
 
     job: str
@@ -256,3 +257,4 @@ class ExplainedJob:
     gaps: list[Gap] = field(default_factory=list)
     settings: list[str] = field(default_factory=list)
     is_told: bool = True
+    first_at: float | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -67,6 +68,22 @@ def test_logs_that_name_somebody_are_not_overruled(case: str, tmp_path: Path) ->
     )
     (job,) = told(logs, records(tmp_path / "fr", case))
     assert job.incident is not None and [culprit.rank for culprit in job.incident.culprits] == [2]
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_a_record_of_last_week_accuses_nobody(tmp_path: Path, is_done: bool) -> None:
+    """Beside a job that ended well, or that began after it was written."""
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    end = "{'train_runtime': 331.7}" if is_done else TIMEOUT.format(rank=0)
+    for rank in range(3):
+        (logs / f"rank{rank}.log").write_text(f"2026-11-03 10:00:00 step 3 of rank {rank}\n{end}\n")
+    folder = records(tmp_path / "fr", "mismatch.end.json")
+    for path in folder.iterdir():
+        os.utime(path, (0, 1_700_000_000))
+    found = explain([str(logs), str(folder)], lambda _: None)
+    assert all(job.incident is None or not job.incident.culprits for job in found.jobs)
+    assert sum(gap.source == "flight_recorder" for gap in found.gaps) == 3
 
 
 def test_a_hostile_record_is_a_gap(tmp_path: Path) -> None:
