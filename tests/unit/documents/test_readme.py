@@ -159,7 +159,7 @@ def test_exit_codes() -> None:
         f"{live.EXIT_UNREACHABLE} something was not measured, {live.EXIT_INTERRUPTED} interrupted"
     ) in TEXT
     assert (
-        f"Exit codes: {explain.EXIT_ENDED} the job ended well or was stopped from outside, {explain.EXIT_EXPLAINED} "
+        f"Exit codes: {explain.EXIT_ENDED} a good end or a stop from outside was seen, {explain.EXIT_EXPLAINED} "
         f"explained, {explain.EXIT_CANNOT_TELL} it cannot tell"
     ) in TEXT
 
