@@ -151,7 +151,7 @@ def test_a_fault_of_a_part(fault: str, tmp_path: Path) -> None:
     """The screen goes on; what has failed is said at the end."""
     with broken(fault, tmp_path / "state") as terminal:
         terminal.wait_for("1 main" if fault != "paint" else "this line failed")
-        wait_until(lambda: b"made-up" in terminal.raw or fault == "draw", 30.0, "the notice")
+        wait_until(lambda: b"made-up" in terminal.raw, 60.0, "the notice")
         terminal.send("q")
         assert terminal.wait(60) == 0
         (line,) = lines_after(terminal)
