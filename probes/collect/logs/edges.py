@@ -23,9 +23,9 @@ _ENDS = re.compile(
     r"|(?P<succeeded>worker group successfully finished|workerstate\.succeeded|\bjob '?[\w-]{1,80}'? succeeded"
     r"|\bstate=completed\b)"
     r"|(?P<ended>'train_runtime'|`trainer\.fit` stopped: |requeued slurm job|\[exiting program (?:at|after) "
-    r"|\[after training is done\]|exits successfully|final validation metrics"
+    r"|\[after training is done\]|final validation metrics"
     r"|\btraining (?:is |has )?(?:completed?|finished|done|ended)\b|\b(?:finished|completed) training\b)"
-    r"|(?P<maybe>\b(?:finished|completed) successfully\b|\bsuccessfully (?:completed|finished)\b"
+    r"|(?P<maybe>exits successfully|\b(?:finished|completed) successfully\b|\bsuccessfully (?:completed|finished)\b"
     r"|\bexit(?:ed)?(?: with)? ?(?:code|status)[ :=]+0\b)"
 )
 _LAST = 5  # lines in which "maybe" is the end of all, not of a part
@@ -74,7 +74,7 @@ def read_end(file: LogFile, data: bytes, clock: Clock, *, by_host: bool) -> None
             step = step_in(rest)
             if step is not None:
                 if step > (file.last_step or 0):
-                    file.ended_line = file.succeeded_line  # of a part: training goes on
+                    file.ended_line, file.trained_line = file.succeeded_line, 0  # of a part: training goes on
                 file.last_step, file.last_step_line = step, number
         seen = line[:_LONGEST].lower()
         if len(words) < _LEAST_WORDS:
@@ -97,6 +97,7 @@ def _note_end(file: LogFile, line: str, number: int, speaker: Speaker, *, is_las
             file.last_served_line = number
     elif match.lastgroup != "maybe" or is_last:
         file.ended_line = number
+        file.trained_line = number if match.lastgroup == "ended" else file.trained_line
         file.succeeded_line = number if match.lastgroup == "succeeded" else file.succeeded_line
 
 

@@ -108,6 +108,11 @@ LAUNCHERS: tuple[Row, ...] = (
     ),
     _lost("actor died", r"actor died .{0,300}?\bpid: (?P<pid>\d+) .{0,120}?\bip: (?P<node>[\w.:-]+)"),
     row(
+        "has been marked dead",
+        r"address: (?P<node>[\w.:-]+) and node name: .{0,200}?has been marked dead",
+        "node_failure",
+    ),
+    row(
         "world_rank=",
         r"\bip=(?P<node>[\w.:-]+), pid=(?P<pid>\d+)\) world_rank=(?P<rank>\d+)",
         "member",

@@ -151,6 +151,8 @@ RANKS: tuple[Row, ...] = (
         lambda match: {"code": _FATAL[match[1]]},
         how="signal",
     ),
+    # ROCm's runtime, before it aborts the process
+    row("HW Exception by GPU", r"HW Exception by GPU .{0,120}?reason ?:", "exception", device="GPU"),
     # absl's handler, of JAX and Ray, and the shell's word for it
     row(
         "*** SIG",

@@ -77,6 +77,8 @@ NEEDLES = (
     b"Exception Location",
     b"Terminating process",
     b"world_rank=",
+    b"marked dead",
+    b"HW Exception",
     b"scheduler is dead",
     b"*** SIG",
     b"(core dumped",

@@ -59,7 +59,7 @@ _SPEAKS_OF_PEERS = re.compile(
     r"|RPC call to|shared memory broadcast|Hccl|HCCL|oneCCL|[Bb]arrier timed out|GetKeyValue|DEADLINE_EXCEEDED"
     r"|[Cc]oordination (?:service|agent)|mismatch between collectives|expects same model across all ranks"
     r"|EI000[26]|EE1002"
-    r"|\bother (?:ranks?|workers|processes|nodes)\b"
+    r"|\b(?:other|one of the) (?:ranks?|workers|processes|nodes)\b"
     r"|[Ss]ee (?:the )?(?:stack trace|root cause|error|traceback|logs?)\b|background process|died unexpectedly"
 )
 # A web service or a file server is nobody of the job, whatever its connections do.

@@ -144,8 +144,14 @@ def _contradicted(attempt: Attempt, roots: Sequence[LogEvent]) -> First | None:
 
 def _without_covered(by_subject: dict[object, list[LogEvent]]) -> dict[object, list[LogEvent]]:
     """What is known of a node only is the same as what is known of a rank there: Slurm's word of an out-of-memory kill
-    beside the launcher's of SIGKILL.
+    beside the launcher's of SIGKILL. But of a node that failed its ranks are only the victims.
     """
+    down = {event.node for events in by_subject.values() for event in events if event.kind == "node_failure"}
+    by_subject = {
+        subject: events
+        for subject, events in by_subject.items()
+        if subject in down or not all(event.node in down for event in events)
+    }
     nodes = {event.node for subject, events in by_subject.items() if isinstance(subject, int) for event in events}
     kept = {
         subject: events for subject, events in by_subject.items() if isinstance(subject, int) or subject not in nodes

@@ -243,8 +243,8 @@ class _Ranks:
         self._rank_nodes = _rank_nodes(files)
         self._highest = max((rank for file in files for rank in ranks_in(file) if rank < MOST_RANKS), default=-1)
         self._own = {file.path: self._rank_of(file) for file in files}
+        self._only_failed = {file.path: found for file in files if (found := _only_failed(file)) is not None}
         self._by_stem = {Path(path).stem: rank for path, rank in self._own.items() if rank is not None}
-        self._only_failed = {file.path: rank for file in files if (rank := _only_failed(file)) is not None}
 
     def of_file(self, file: LogFile) -> int | None:
         """The one rank whose file it is."""
@@ -314,7 +314,9 @@ class _Ranks:
         if rank is None and event.group == "" and event.kind != "world":
             rank = event.group_rank  # of the default group's numbers, which are the job's
         if rank is None and speaker == Speaker() and event.event_class in ("root", "cascade", "timeout"):
-            rank = self._only_failed.get(file.path)
+            rank, code = self._only_failed.get(file.path, (None, ""))
+            # One that a signal ended may have been aborted by its watchdog: only what fails of itself is its own then.
+            return rank if code == "exit" or event.event_class == "root" else None
         return rank
 
     def _of_child(self, local_rank: int, pid: int | None, file: LogFile) -> int | None:
@@ -347,7 +349,7 @@ def _is_outlived(event: LogEvent, file: LogFile, *, is_own: bool) -> bool:
         return served or 0 < file.ended_line < event.line
     if event.kind not in ("exception", "barrier_named"):
         return event.survived
-    if event.kind == "exception" and file.last_served_line > event.line:
+    if event.line < file.trained_line or (event.kind == "exception" and event.line < file.last_served_line):
         return True
     if file.last_step is None or file.last_step_line <= event.line:
         return event.survived
@@ -453,12 +455,12 @@ def _tee_files(files: Sequence[LogFile]) -> dict[str, int]:
     return found
 
 
-def _only_failed(file: LogFile) -> int | None:
-    """In a console without prefixes, whose lines a failure has: of the only rank that its launcher saw fail."""
-    rows = {event.rank for event in file.events if event.kind == "exit" and event.how == "exit" and event.code}
-    if len(rows) != 1 or any(speaker.rank is not None or speaker.local_rank is not None for speaker in file.speakers):
-        return None
-    return next(iter(rows))
+def _only_failed(file: LogFile) -> tuple[int, str] | None:
+    """In a console without prefixes, whose lines a failure has: the only rank that its launcher saw fail, and how."""
+    rows = {(event.rank, event.how) for event in file.events if event.kind == "exit" and event.code}
+    failed = [(rank, how) for rank, how in rows if rank is not None and how in ("exit", "signal")]
+    has_prefixes = any(speaker.rank is not None or speaker.local_rank is not None for speaker in file.speakers)
+    return failed[0] if len(failed) == 1 and not has_prefixes else None
 
 
 def _rank_nodes(files: Iterable[LogFile]) -> dict[int, str]:

@@ -180,8 +180,9 @@ class LogFile:
     ``speakers``: those that the lines at its beginning and end, and its events have. ``last_at``, ``last_step``: of its
     last lines, ``first_step``: of its first ones; ``is_cut``: it ends within a line; ``is_thinned``: lines were
     left out by who wrote it (Ray). ``telling``: the most severe of its last lines that no row knows, else its last one.
-    Lines: ``last_served_line``: a server answers a request; ``ended_line``: a trainer is done, ``succeeded_line``: a
-    launcher says so of the whole job. ``is_of_training``: it reads like the log of a training or serving job.
+    Lines: ``last_served_line``: a server answers a request; ``trained_line``: a trainer is done; ``succeeded_line``:
+    a launcher says so of the whole job; ``ended_line``: the last of these, or of a process that ended well at the end.
+    ``is_of_training``: it reads like the log of a training or serving job.
     ``mentions``: torchrun folders and Slurm jobs that its lines name.
     """
 
@@ -206,6 +207,7 @@ class LogFile:
     last_step_line: int = 0
     last_served_line: int = 0
     ended_line: int = 0
+    trained_line: int = 0
     succeeded_line: int = 0
     is_of_training: bool = False
     telling: str = ""

@@ -387,9 +387,8 @@ def test_an_exception_of_nobody_before_many_steps_was_caught(tmp_path: Path, las
     lines = ["Traceback (most recent call last):", '  File "/w/a.py", line 3, in f', "    import fast"]
     lines += ["ModuleNotFoundError: No module named 'fast'", "going on without"]
     path = tmp_path / "a.log"
-    path.write_text(
-        "\n".join([*lines, *(f"step {number} loss 2.0" for number in range(1, last + 1)), "Training done", ""])
-    )
+    lines += [f"step {number} loss 2.0" for number in range(1, last + 1)]
+    path.write_text("\n".join([*lines, *["exited with code 0"] * (1 - told), ""]))
     (job,) = explain([str(path)], lambda _: None).jobs
     assert (job.incident is not None) == bool(told)
 
