@@ -26,7 +26,7 @@ from mltop.probes.collect.logs.edges import EDGE, read_beginning, read_end
 from mltop.probes.collect.logs.parser import LogParser, pattern_of, quoted
 from mltop.probes.collect.logs.prefixes import Clock
 from mltop.probes.collect.logs.scanning import Scanner, blocks
-from mltop.probes.collect.logs.tracebacks import kind_of_exception
+from mltop.probes.collect.logs.tracebacks import kind_of_exception, said_of_peers
 from mltop.probes.model.evidence.logs import LogEvent, LogFile
 from mltop.probes.model.gap import Gap
 
@@ -174,14 +174,11 @@ def _error_file(file: LogFile, data: bytes, written_at: float) -> bool:
 
 
 def _named_within(event: LogEvent, words: str) -> None:
-    from mltop.probes.collect.logs.anchors import events_in
-
-    for anchor, fields, _ in events_in(words) if event.kind == "peer_exception" else ():
-        if anchor.kind in ("gloo_timeout", "barrier_named", "collective_timeout", "peer_lost"):
-            event.kind = anchor.kind
-            for name, value in fields.items():
-                setattr(event, name, value)
-            return
+    said = said_of_peers(words) if event.kind == "peer_exception" else None
+    if said is not None:
+        event.kind = said[0]
+        for name, value in said[1].items():
+            setattr(event, name, value)
 
 
 def _place(callstack: str) -> str:

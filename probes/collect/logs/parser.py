@@ -14,6 +14,7 @@ from mltop.probes.collect.logs.rows import Row
 from mltop.probes.collect.logs.tracebacks import (
     BOXED,
     LAUNCHERS,
+    MISSING,
     MISSING_RANKS,
     TRACEBACK,
     FailedRank,
@@ -124,6 +125,7 @@ class LogParser:
     _is_full: bool = False  # the line is as long as a terminal is wide
     _longest: tuple[Speaker, int] | None = None  # such a line of a block, which may go on in the next one
     _bare: tuple[Speaker, int] | None = None  # whose traceback may go on without its prefix, and its last line
+    _lists: int = -1  # the last line of a list of missing ranks
     _began: dict[Speaker, _Began] = field(default_factory=dict)
     _written: dict[Speaker, int] = field(default_factory=dict)  # the last line of each block
     _looks_at: int = 0  # the line at which blocks are looked at that nobody goes on with
@@ -154,6 +156,8 @@ class LogParser:
 
     def _line(self, number: int, line: str) -> None:
         outer, rest = speaker_of(line, by_host=self.by_host)
+        if self._lists == number - 1 and MISSING.match(line):  # "3: [a, b]" is a rank of the list, no srun label
+            outer, rest = Speaker(), line
         for index, piece in enumerate(pieces(rest)):
             inner, text = speaker_of(piece) if index else (outer, piece)
             if index:
@@ -177,6 +181,7 @@ class LogParser:
             self._longest = (speaker, number) if self._is_full else None
             self._written[speaker] = number
             if block.take(text, number):
+                self._lists = number if isinstance(block, MissingRanks) else self._lists
                 self._bare = (speaker, number) if self._bare is not None and self._bare[0] == speaker else None
                 return
             self._close(speaker, block)
@@ -220,6 +225,7 @@ class LogParser:
             block.take(text, number)
         elif stripped == MISSING_RANKS:
             block = MissingRanks(number)
+            self._lists = number
         if block is None:
             return False
         before = self._blocks.pop(speaker, None)

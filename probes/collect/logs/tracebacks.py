@@ -242,17 +242,19 @@ class TracebackBlock:
             if self.child is None and ended is not None:  # where it was raised is the spawner's place
                 fields.update(place="", **_how_it_ended(ended[2], ended[3]))
             return "child_named", fields, told.words
-        if kind == "peer_exception":
-            found = next(((anchor.kind, more) for anchor, more, _ in events_in(told.message)), None)
-            if found is not None and found[0] in _SAID_BY_EXCEPTIONS:
-                return found[0], {**fields, **found[1]}, told.words
-        return kind, fields, told.words
+        said = said_of_peers(told.message) if kind == "peer_exception" else None
+        return (said[0], {**fields, **said[1]}, told.words) if said is not None else (kind, fields, told.words)
 
 
-# Kinds of anchors that stand in the message of an exception, too.
 _SAID_BY_EXCEPTIONS = (
     "gloo_timeout", "barrier_named", "heartbeat_named", "collective_timeout", "peer_lost", "mismatch", "worker_lost",
 )  # fmt: skip
+
+
+def said_of_peers(message: str) -> tuple[EventKind, dict[str, Any]] | None:
+    """What the message of an exception reports of other ranks: an event's kind and fields."""
+    found = next(((row.kind, fields) for row, fields, _ in events_in(message)), None)
+    return found if found is not None and found[0] in _SAID_BY_EXCEPTIONS else None
 
 
 def _how_it_ended(name: str | None, code: str | None) -> dict[str, Any]:
@@ -276,7 +278,7 @@ class StackBlock:
 
 
 MISSING_RANKS = "Missing ranks:"
-_MISSING = re.compile(r"(\d{1,8}): \[")
+MISSING = re.compile(r"(\d{1,8})!?: \[")  # "!": longer than the limit after which Horovod shuts down
 
 
 @dataclass
@@ -288,7 +290,7 @@ class MissingRanks:
     text: str = MISSING_RANKS
 
     def take(self, text: str, _number: int) -> bool:
-        match = _MISSING.match(text)
+        match = MISSING.match(text)
         if match is None:
             return False
         self.ranks.append(int(match[1]))

@@ -504,3 +504,10 @@ def test_a_server_that_answers_after_an_error_goes_on(tmp_path: Path) -> None:
     path.write_text("\n".join([served, *trace, 'INFO: 10.0.0.1:80 - "POST / HTTP/1.1" 500 Error', ""]))
     (job,) = explain([str(path)], lambda _: None).jobs
     assert job.incident is not None and "ValueError: too long" in job.incident.headline
+
+
+@pytest.mark.parametrize("prefix", ["", "[1,0]<stderr>:", "[0]<stderr>:"])
+def test_horovods_missing_ranks(tmp_path: Path, prefix: str) -> None:
+    lines = ["Missing ranks:", "1: [allreduce.a, allreduce.b ...]", "3!: [allreduce.a]", "step 4"]
+    event = only(tmp_path, *(prefix + line for line in lines))
+    assert (event.kind, event.named) == ("barrier_named", (1, 3))
