@@ -48,10 +48,9 @@ _ONLY_TENSOR_PARALLEL = re.compile(r"(?:Worker_)?TP(\d{1,5})")
 _LOCAL = re.compile(r"[A-Za-z_][\w-]{0,40}?(\d{1,4})")
 _TASK = re.compile(r"\s*(\d{1,6}): ")
 _MONITOR = re.compile(r"\s*\[RankMonServer(\d{1,8})@([\w.-]{1,80}):(\d{1,8})\]:? ?")
-# "[1,3]<stderr>: " of mpirun --tag-output: job, rank; "[3]<stderr>:" of horovodrun; SageMaker's "[1,mpirank:3,algo-2]<stderr>:"
+# "[1,3]<stderr>: " of mpirun --tag-output: job, rank; "[3]<stderr>:" of horovodrun; SageMaker's
+# "[1,mpirank:3,algo-2]<stderr>:"
 _MPI = re.compile(
-    r"\s*\[(?:[\w.@-]{1,80}@)?(?:\d{1,8},)?(?:mpirank:)?(\d{1,6})(?:,([\w.-]{1,60}))?\]<std(?:out|err)>:? ?"
-)
     r"\s*\[(?:[\w.@-]{1,80}@)?(?:\d{1,8},)?(?:mpirank:)?(\d{1,6})(?:,([\w.-]{1,60}))?\]<std(?:out|err)>:? ?"
 )
 _NCCL = re.compile(r"\s*(?:\[[^\]\n]{8,40}\] )?([\w.-]{1,80}):(\d{1,8}):(\d{1,8}) \[(\d{1,3})\] ")
