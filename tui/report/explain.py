@@ -44,7 +44,9 @@ def _job(job: ExplainedJob, page: Page, verbose: bool) -> None:
     page.line(Cell(f"job {job.job}", "title"), Cell(f"{size}{started}, {counted(len(job.files), 'file')}", "dim"))
     incident = job.incident
     if incident is None:
-        page.sentence(Cell("it ended well: a good end is in these files, and no failure", "ok"))
+        page.sentence(Cell("it ended well: no failure, and a good end", "ok"))
+        for evidence in job.good_end:
+            page.sentence(Cell("  "), Cell(evidence.text), Cell(_source(evidence), "dim"), indent=4)
     else:
         page.sentence(severity_cell(incident.severity), Cell(f" {incident.headline}", "bold"), indent=5)
         _evidence(incident, page, verbose)

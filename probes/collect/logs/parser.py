@@ -367,8 +367,11 @@ class LogParser:
         if kind == "died":
             kind, fields = _kind_of_task(fields)
         if kind == "member":
-            self._note(Speaker(fields["rank"], node=fields["node"], pid=fields["pid"]))
-            return
+            pid, node = fields.get("pid", speaker.pid), fields.get("node", speaker.node)
+            self._note(Speaker(fields["rank"], node=node, pid=pid))
+            if "sequence" not in fields:
+                return
+            kind, fields = "world", {"sequence": fields["sequence"]}
         if kind == "agent_failed":
             self._attempt = min(self._attempt + 1, _MOST_ATTEMPTS)
         fields.setdefault("attempt", self._attempt if self.file.attempt is None else self.file.attempt)
@@ -376,7 +379,8 @@ class LogParser:
             fields["attempt"] = self._attempt - 1
         if kind in ("collective_timeout", "counters", "stuck_watchdog", "network", "aborted"):
             fields = {**group_of(text), **fields}
-        key = (kind, speaker, fields.get("rank"), fields.get("group"), fields["attempt"])
+        whose = (fields.get("rank"), fields.get("group"), fields.get("group_rank"))
+        key = (kind, speaker, whose, fields["attempt"])
         count = self._counts.get(key, 0) + 1
         is_full = len(self.file.events) >= MOST_EVENTS
         if not is_full:

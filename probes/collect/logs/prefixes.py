@@ -44,8 +44,8 @@ _WORDS_IN_BRACKETS = re.compile(
 )
 _STAMPED = re.compile(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,6})? ")
 _PARALLEL = re.compile(r"(?:(?:ATTN_)?(?:DP|TP|PP|EP|CP)\d{1,5}[ _]?)+")
-_ONLY_TENSOR_PARALLEL = re.compile(r"(?:Worker_)?TP(\d{1,5})")
-_LOCAL = re.compile(r"[A-Za-z_][\w-]{0,40}?(\d{1,4})")
+_ONLY_TENSOR_PARALLEL = re.compile(r"(?:Worker_)?TP(\d{1,5})(?:_(?:D?CP|EP)\d{1,5})*")
+_LOCAL = re.compile(r"(?:(?P<node>[A-Za-z][\w.-]{0,80}):|[A-Za-z_][\w-]{0,40}?)(?P<local>\d{1,4})")
 _TASK = re.compile(r"\s*(\d{1,6}): ")
 _MONITOR = re.compile(r"\s*\[RankMonServer(\d{1,8})@([\w.-]{1,80}):(\d{1,8})\]:? ?")
 # "[1,3]<stderr>: " of mpirun --tag-output: job, rank; "[3]<stderr>:" of horovodrun; SageMaker's
@@ -229,7 +229,9 @@ def _in_brackets(speaker: Speaker, square: str | None, round_: str | None, colon
         return _of_parallel(speaker, words) if _PARALLEL.fullmatch(words) else None
     if square is not None and not words.startswith("rank"):
         local = _LOCAL.fullmatch(words) if colon else None
-        return replace(speaker, local_rank=int(local[1])) if local is not None and speaker.local_rank is None else None
+        if local is None or speaker.local_rank is not None:
+            return None
+        return replace(speaker, local_rank=int(local["local"]), node=local["node"] or speaker.node)
     found: dict[str, str] = {}
     at = 0
     while at < len(words):

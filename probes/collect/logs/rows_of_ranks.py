@@ -87,13 +87,13 @@ RANKS: tuple[Row, ...] = (
     ),
     # StoreCollectives, and torch's analyzer of flight records
     row("issing ranks", r"issing ranks(?: are)?: ?\{?(?P<named>\d[\d, ]*)", "barrier_named"),
-    row("ranks", r"ranks \[(?P<named>[\d, ]+)\] are the lagging ranks", "desync_named"),
+    row("lagging ranks", r"ranks \[(?P<named>[\d, ]+)\] are the lagging ranks", "desync_named"),
     row(
         "join collective",
         r"\[(?P<named>\d+)\] finished collective #\d+, but didn't join collective #(?P<sequence>\d+)",
         "desync_named",
     ),
-    row("waiting", r"Timed out waiting (?P<ran_ms>\d+) ?ms for (?P<op>send|recv)", "gloo_timeout"),
+    row("out waiting", r"Timed out waiting (?P<ran_ms>\d+) ?ms for (?P<op>send|recv)", "gloo_timeout"),
     row(
         "Got completion",
         r"Got completion from peer (?P<peer>[\w.:\[\]-]+?)<\d+>.{0,60}?(?:error (?P<code1>\d+)|"
@@ -112,7 +112,12 @@ RANKS: tuple[Row, ...] = (
         r"NCCL WARN Call to .{0,80}?(?:failed|returned).{0,40}?Connection (?:refused|reset)",
         "peer_lost",
     ),
-    row("async", r"NET/IBP? ?: (?P<device>[\w.-]+):\d+.{0,20}? async .{0,10}?(?:fatal )?event", "port"),
+    row(
+        "NCCL WARN Call to",
+        r"NCCL WARN Call to ibv_(?:create|reg|alloc|open|query|get)\w* .{0,20}?failed",
+        "exception",
+    ),
+    row("NET/IB", r"NET/IBP? ?: (?P<device>[\w.-]+):\d+.{0,20}? async .{0,10}?(?:fatal )?event", "port"),
     row(
         "atchdog thread terminated",
         r"\[Rank (?P<rank>\d+)\] (?:NCCL |Process group )?watchdog thread terminated with exception: (?:\[Rank \d+\] )?"
@@ -153,6 +158,7 @@ RANKS: tuple[Row, ...] = (
     ),
     # ROCm's runtime, before it aborts the process
     row("HW Exception by GPU", r"HW Exception by GPU .{0,120}?reason ?:", "exception", device="GPU"),
+    row("access fault by GPU", r"Memory access fault by GPU \S", "exception", device="GPU"),
     # absl's handler, of JAX and Ray, and the shell's word for it
     row(
         "*** SIG",

@@ -19,76 +19,16 @@ _HOLE = bytes(BLOCK)
 _ENDLESS = 1 << 20  # a line longer than this is read in pieces
 _LOOKED_BACK = 4096
 
-# One of these stands in every line that matters (`anchors.py`, `tracebacks.py`).
-NEEDLES = (
-    b"rror: ",
-    b"collective op",
-    b"out waiting",
-    b"atchdog",
-    b"Traceback (mo",
-    b"most recent call first",
-    b"signal",
-    b"Assertion",
-    b"Killed proc",
-    b"Failures:",
-    b"Root Cause",
-    b"NCCL WARN",
-    b"eartbeat",
-    b"lagging",
-    b"join collective",
-    b"NVRM: Xid",
-    b"monitoredB",
-    b"acquire GIL",
-    b"nranks",
-    b"world",
-    b"MEMBER:",
-    b"been open for",
-    b"(exitcode",
-    b"CANCELLED",
-    b"onnection closed",
-    b"across cluster",
-    b"last enqueued",
-    b"global timeout",
-    b"detected from rank",
-    b"process down",
-    b"Child process",
-    b"return code",
-    b"orker PID",
-    b"died unexpec",
-    b"noticed that",
-    b"invoked on rank",
-    b"task names",
-    b"unhealthy",
-    b"running collective",
-    b"issing ranks",
-    b"died, exit",
-    b"died with",
-    b"unexpectedly failed",
-    b"exiting improperly",
-    b"Process name",
-    b"(rank ",
-    b"RUNNING AT",
-    b"Unexpected result",
-    b"OOMKilled",
-    b"have not called",
-    b"Unhealthy ranks",
-    b"affecting ranks",
-    b"crimer rank",
-    b"Exception Location",
-    b"Terminating process",
-    b"world_rank=",
-    b"marked dead",
-    b"HW Exception",
-    b"scheduler is dead",
-    b"*** SIG",
-    b"(core dumped",
-    b"running low on",
-    b"crashed with",
-    b"exited with",
-)
-# Of the lines that have one, those that need a closer look: the words of the anchors, and what opens a block.
-_WORDS = sorted({word.encode() for word in (*(each.holds for each in ANCHORS), *OPENING, *GOES_ON)})
+# Of lines that have a needle, those that need a closer look: the words of the tables, and what opens a block.
+_OF_TABLES = {word.encode() for word in (*(row.holds for row in ANCHORS), *OPENING)}
+_WORDS = sorted(_OF_TABLES | {word.encode() for word in GOES_ON})
 _CLOSER = re.compile(b"|".join(map(re.escape, _WORDS)))
+# One of these is in every line that matters. A fragment that several words share saves a search for each of them.
+_SHARED = (
+    *(b"atchdog", b"eartbeat", b"issing ranks", b"collective op", b"Killed proc", b"world", b"died", b"exited with"),
+    *(b"NCCL W", b"ranks", b"nhealthy"),
+)
+NEEDLES = tuple(sorted({next((part for part in _SHARED if part in word), word) for word in _OF_TABLES}))
 # A line that has a word has the shorter word in it, too.
 _SHORT_WORDS = [word for word in _WORDS if not any(other in word for other in _WORDS if other != word)]
 _MOST_HITS = 256  # of a needle in a block: one that stands in every line tells nothing, and costs more than all words

@@ -32,6 +32,7 @@ _EXCEPTION = re.compile(r"(?:Error|Exception|Interrupt|Exit|Iteration|Timeout|Ex
 # What a launcher, a logger or the training loop writes next is nobody's message.
 _OTHERS_LINE = re.compile(
     r"\[?20\d\d[-/]\d\d[-/]|\[?[IWEF]\d{3,4} \d\d:|\[?(?:INFO|WARNING|ERROR|DEBUG)\b|\d{1,3}%\|"
+    r"|(?:srun|slurmstepd|prterun|mpirun): "
     r"|(?i:step|epoch|iter\w*)\b\W{0,3}\d"
 )
 _ADVICE = ("Solution:", "Possible Cause:", "TraceBack (most recent")  # Ascend's, after what was raised
@@ -43,8 +44,8 @@ _RAISED_IN = re.compile(r"ray::.{1,120}? \(pid=(?P<pid>\d{1,8}), ip=(?P<ip>[\w.:
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3|^<frozen|/bin/torchrun$")
 
 # Who raises these speaks of others: they are gone, or did not come.
-# Ascend's codes of its own devices, not of peers that it waits for.
-_OF_OWN_DEVICE = re.compile(r"\bE(?!I000[26]|E1002)[A-Z]\d{4}: ")
+# Ascend's codes of its own devices, not of peers that it waits for; and names that this host cannot resolve.
+_OF_OWN_HOST = re.compile(r"\bE(?!I000[26]|E1002)[A-Z]\d{4}: |[Nn]ame or service not known|failure in name resolution")
 _OF_PEERS = re.compile(
     r"(?:^|\.)(?:DistBackendError|DistNetworkError|DistStoreError|DistError|RendezvousTimeoutError|RendezvousConnectionError"
     r"|RendezvousClosedError|RendezvousStateError|RendezvousGracefulExitError|ActorDiedError|RayActorError|WorkerCrashedError|NodeDiedError"
@@ -66,7 +67,7 @@ _SPEAKS_OF_PEERS = re.compile(
 _OF_SERVICES = re.compile(
     r"https?|HTTP|urllib3|botocore|boto|aiohttp|requests\.|[Ss]3|huggingface|Errno 28|Errno 5\b|Errno 116"
 )
-_TEARDOWN = re.compile(r"(?:^|\.)(?:KeyboardInterrupt|SystemExit|SignalException|GeneratorExit)$")
+_TEARDOWN = re.compile(r"(?:^|\.)(?:KeyboardInterrupt|SystemExit|SignalException|SIGTERMException|GeneratorExit)$")
 LAUNCHERS = re.compile(r"(?:^|\.)(?:ChildFailedError|CalledProcessError|NCCLHangError)$")  # of theirs, of no rank's
 _CAUSE_OF_WATCHDOG = re.compile(r"CUDA error|device-side assert|illegal memory")
 
@@ -78,7 +79,7 @@ def kind_of_exception(name: str, message: str) -> EventKind:
     if "Worker failed with error" in message:  # an engine repeats what its worker said
         return "peer_exception"
     is_own = "Cuda failure" in message or ("unhandled cuda error" in message and "DistBackendError" not in name)
-    if is_own or _OF_OWN_DEVICE.search(message) or (_CAUSE_OF_WATCHDOG.search(message) and "NCCL error" not in message):
+    if is_own or _OF_OWN_HOST.search(message) or (_CAUSE_OF_WATCHDOG.search(message) and "NCCL error" not in message):
         return "exception"
     if _OF_PEERS.search(name):
         return "peer_exception"

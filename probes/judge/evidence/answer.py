@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from mltop.probes.judge.evidence.first import First, first_of
@@ -65,9 +66,9 @@ def explained(job: JobFiles, progress: Sequence[GroupProgress] = ()) -> Explaine
         _without_failure(told, job, attempts[-1])
         return told
     told.incident = _incident(job, attempt, first)
-    if not told.is_told:
+    if first.confidence != "high":
         earliest = sorted(attempt.troubles, key=lambda event: (event.at is None, event.at or 0.0, event.line))[:1]
-        more = [*_quotes(earliest), *_telling(job)]
+        more = [*_quotes(earliest), *_telling(job, attempt)]
         places = {evidence.where for evidence in told.incident.evidence}
         told.incident.evidence += [evidence for evidence in more if evidence.where not in places]
     told.incident.evidence += _other_attempts(attempts, firsts, at)
@@ -84,8 +85,10 @@ def _without_failure(told: ExplainedJob, job: JobFiles, attempt: Attempt) -> Non
     is_of_training = any(file.is_of_training for file in job.files)
     told.is_told = bool(attempt.ends) and is_of_training
     if told.is_told:
+        ends = ((end.text, f"{path}:{end.latest}") for path, end in attempt.ends.items())
+        told.good_end = [Evidence("log", text, None, where) for text, where in ends][:MOST_TELLING]
         return
-    lines = _telling(job)
+    lines = _telling(job, attempt)
     told.incident = Incident(
         id=f"explain:{job.name}:{UNSEEN}",
         kind="crash",
@@ -97,12 +100,16 @@ def _without_failure(told: ExplainedJob, job: JobFiles, attempt: Attempt) -> Non
     )
 
 
-def _telling(job: JobFiles) -> list[Evidence]:
-    """The most severe line at the end of each file, for readers to judge."""
-    found = [
+def _telling(job: JobFiles, attempt: Attempt) -> list[Evidence]:
+    """Severe lines at the end of files that no row knows, for readers to judge; those of few writers come first."""
+    unread = attempt.of_class("unread")
+    counts = Counter(event.pattern for event in unread)
+    alike = {event.pattern: event for event in reversed(unread)}
+    rare = sorted(alike.values(), key=lambda event: counts[event.pattern])
+    last = [
         Evidence("log", file.telling, None, f"{file.path}:{file.telling_line}") for file in job.files if file.telling
     ]
-    return found[:MOST_TELLING]
+    return ([_evidence(event) for event in rare] or last)[:MOST_TELLING]
 
 
 def _told(attempts: Sequence[Attempt], firsts: Sequence[First]) -> int:

@@ -2,7 +2,8 @@
 
 1. What can be a first failure (a traceback that speaks of no peer, a kill, an assertion on the GPU), before or while
    others waited. 2. Whom somebody names (monitoredBarrier, a launcher's heartbeat). 3. Of ranks that timed out: the
-   counters. 4. Who is silent while all others complain. Otherwise nobody is named.
+   counters. 4. Who is silent while all others complain. 5. Severe lines that no row knows: a rank that all
+   of them name, or the only one whose line is about itself. Otherwise nobody is named.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from mltop.probes.judge.evidence.counters import Standing, judge_counters
-from mltop.probes.judge.evidence.roots import OTHER_NODE_S, is_before, roots_of
+from mltop.probes.judge.evidence.roots import OTHER_NODE_S, is_before, is_later, roots_of
 from mltop.probes.judge.evidence.scene import Attempt
 from mltop.probes.judge.evidence.silence import Silence, silent_ranks
 from mltop.probes.model.evidence.logs import LogEvent
@@ -54,6 +55,11 @@ class First:
 
 
 def first_of(attempt: Attempt) -> First:
+    found = _of_rows(attempt)
+    return found if found.is_told or found.how == "stopped" else _of_unread(attempt, found) or found
+
+
+def _of_rows(attempt: Attempt) -> First:
     roots = roots_of(attempt)
     outside = _outside(attempt, roots)
     if outside is not None:
@@ -375,3 +381,24 @@ def _of_victims(attempt: Attempt) -> First:
             return First("silent", silent.ranks, events=events[:4], confidence="low")
         return First("only victims", events=[*events[:3], *exits[:1]], lacking=silent.lacking)
     return First("only victims", events=[*events[:2], *exits[:2]])
+
+
+# 5. Lines that no row knows, where nothing else explains a failure.
+
+
+def _of_unread(attempt: Attempt, found: First) -> First | None:
+    """``found``: what the rows come to. Only where something did fail: such lines are in healthy logs, too."""
+    if found.how in ("nothing", "cut off", "unordered", "contradicted"):
+        return None
+    blamed = [event for event in attempt.of_kind("blamed") if event.named]
+    common = set.intersection(*(set(event.named) for event in blamed)) if blamed else set()
+    waiting = {event.rank for event in attempt.of_class("timeout")}
+    if common and not common & waiting and 2 * len(common) <= len(attempt.ranks):
+        return First("named", tuple(sorted(common)), events=blamed[:4], confidence="medium")
+    own = [event for event in attempt.of_kind("severe") if not is_later(event, attempt)]
+    ranks = {event.rank for event in own if event.rank is not None}
+    complaining = {event.rank for event in attempt.of_class("timeout", "cascade") if event.rank is not None}
+    complaining |= {event.rank for event in attempt.of_kind("complaint") if event.rank is not None}
+    if len(ranks) == 1 and complaining - ranks and all(event.rank is not None for event in own):
+        return First("failed", tuple(ranks), events=own[:4], confidence="low")
+    return None

@@ -20,7 +20,7 @@ def roots_of(attempt: Attempt) -> list[LogEvent]:
     """Of their own, and neither survived nor after their rank's complaints about others."""
     found = [event for event in attempt.of_class("root") if _is_possible(event, attempt)]
     found += [event for event in attempt.of_kind("exit") if _is_own_death(event, attempt)]
-    return [event for event in found if not _is_later(event, attempt) and not _is_survived(event, attempt)]
+    return [event for event in found if not is_later(event, attempt) and not _is_survived(event, attempt)]
 
 
 def _is_possible(event: LogEvent, attempt: Attempt) -> bool:
@@ -68,10 +68,12 @@ def _may_follow(event: LogEvent, attempt: Attempt) -> bool:
     return False
 
 
-def _is_later(event: LogEvent, attempt: Attempt) -> bool:
+def is_later(event: LogEvent, attempt: Attempt) -> bool:
     """After its own rank's complaint about others, or after those had given up waiting."""
     for other in attempt.by_rank[event.rank]:
-        if other is event or other.event_class not in _COMPLAINTS or other.kind == "network":
+        # A program that aborts itself says why in a line before it.
+        explains = other.event_class == "unread" and event.kind == "fatal_signal" and event.code == signal.SIGABRT
+        if other is event or not (explains or other.event_class in _COMPLAINTS) or other.kind == "network":
             continue
         if event.rank is None and (other.file != event.file or event.kind != "fatal_signal"):
             continue

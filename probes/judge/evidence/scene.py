@@ -14,7 +14,7 @@ from pathlib import Path
 from mltop.probes.judge.evidence.jobs import JobFiles, default_group_ranks, ranks_in
 from mltop.probes.judge.values import known
 from mltop.probes.model.evidence.collectives import GroupProgress
-from mltop.probes.model.evidence.logs import LogEvent, LogFile, Speaker
+from mltop.probes.model.evidence.logs import GoodEnds, LogEvent, LogFile, Speaker
 
 MOST_RANKS = 1 << 17  # a larger number is no rank, whatever a line says
 _STEPS_WITHOUT_IT = 2
@@ -54,7 +54,7 @@ class Attempt:
     world_size: int | None = None
     is_thinned: bool = False
     is_cut: bool = False  # a file of ranks ends within a line
-    ends: dict[str, int] = field(default_factory=dict)  # file → the line at which it reports a good end
+    ends: dict[str, GoodEnds] = field(default_factory=dict)  # file → where it reports a good end
     progress: list[GroupProgress] = field(default_factory=list)
     _picked: dict[tuple[int, bool, tuple[str, ...]], list[LogEvent]] = field(default_factory=dict, repr=False)
 
@@ -177,8 +177,8 @@ def _attempt(
         found.events += [event for event in placed if not (event.survived and event.kind != "exception")]
         found.is_thinned = found.is_thinned or file.is_thinned
         found.is_cut = found.is_cut or (file.is_cut and (bool(file.speakers) or len(files) == 1))
-        if file.ended_line:
-            found.ends[file.path] = file.ended_line
+        if file.good_ends.latest:
+            found.ends[file.path] = file.good_ends
         _note_presence(found, file, ranks)
     for event in found.events:
         if event.rank is not None and event.node:
@@ -239,7 +239,7 @@ class _Ranks:
             (speaker.local_rank for file in files for speaker in file.speakers if speaker.local_rank is not None),
             default=0,
         )
-        self._tee = _tee_files(files)
+        self._firsts = _first_ranks(files)
         self._rank_nodes = _rank_nodes(files)
         self._highest = max((rank for file in files for rank in ranks_in(file) if rank < MOST_RANKS), default=-1)
         self._own = {file.path: self._rank_of(file) for file in files}
@@ -272,8 +272,7 @@ class _Ranks:
         found = {speaker.rank for speaker in file.speakers}
         if self._tasks_are_ranks:
             found |= {speaker.task for speaker in file.speakers}
-        local = {speaker.local_rank for speaker in file.speakers if speaker.rank is None}
-        found |= {self._of_local(each, file) for each in local if each is not None}
+        found |= {self._of_local(speaker, file) for speaker in file.speakers if speaker.rank is None}
         return frozenset(rank for rank in found if rank is not None)
 
     def placed(self, event: LogEvent, file: LogFile) -> LogEvent:
@@ -308,9 +307,9 @@ class _Ranks:
             rank = speaker.task
         pid = event.pid if event.pid is not None else speaker.pid
         if rank is None and pid is not None and event.kind != "terminated":
-            rank = self._by_pid.get(pid)
+            rank = self._of_pid(event.node or speaker.node, pid)
         if rank is None and speaker.local_rank is not None:
-            rank = self._of_local(speaker.local_rank, file)
+            rank = self._of_local(speaker, file)
         if rank is None and event.group == "" and event.kind != "world":
             rank = event.group_rank  # of the default group's numbers, which are the job's
         if rank is None and speaker == Speaker() and event.event_class in ("root", "cascade", "timeout"):
@@ -324,14 +323,18 @@ class _Ranks:
         first = self.of_file(file)
         if first is not None:
             return first + local_rank
-        if pid is not None and pid in self._by_pid:
-            return self._by_pid[pid]
+        rank = self._of_pid("", pid) if pid is not None else None
+        if rank is not None:
+            return rank
         # A second node would have as many processes as this one, which has one of that number.
         return local_rank if self._highest + 1 < 2 * (local_rank + 1) else None
 
-    def _of_local(self, local_rank: int, file: LogFile) -> int | None:
-        offset = self._tee.get(file.path)
-        return None if offset is None else offset + local_rank
+    def _of_pid(self, node: str, pid: int) -> int | None:
+        return self._by_pid.get((_host(node), pid), self._by_pid.get(("", pid)))
+
+    def _of_local(self, speaker: Speaker, file: LogFile) -> int | None:
+        first = self._firsts.get((file.path, _host(speaker.node)))
+        return None if first is None or speaker.local_rank is None else first + speaker.local_rank
 
     def _node(self, rank: int | None, file: LogFile) -> str:
         if rank is not None and rank in self._rank_nodes:
@@ -341,15 +344,16 @@ class _Ranks:
 
 def _is_outlived(event: LogEvent, file: LogFile, *, is_own: bool) -> bool:
     """Whether its rank, server or job went on after it. ``is_own``: of a file of one rank."""
-    if event.line < file.succeeded_line:
+    ends = file.good_ends
+    if event.line < ends.succeeded:
         return True
     if event.kind in ("worker_lost", "fatal_signal") or event.event_class == "cascade":
         # Processes leave one another in any order once the work is done; one request's error is not the server's.
-        served = event.kind == "peer_exception" and file.last_served_line > event.line
-        return served or 0 < file.ended_line < event.line
+        served = event.kind == "peer_exception" and ends.served > event.line
+        return served or 0 < ends.latest < event.line
     if event.kind not in ("exception", "barrier_named"):
         return event.survived
-    if event.line < file.trained_line or (event.kind == "exception" and event.line < file.last_served_line):
+    if event.line < ends.trained or (event.kind == "exception" and event.line < ends.served):
         return True
     if file.last_step is None or file.last_step_line <= event.line:
         return event.survived
@@ -380,20 +384,24 @@ def _runs(files: Sequence[LogFile]) -> tuple[dict[str, int], dict[str, str]]:
     return {run: next(iter(count)) for run, count in votes.items() if len(count) == 1}, nodes
 
 
-def _by_pid(files: Sequence[LogFile]) -> dict[int, int]:
-    found: dict[int, set[int]] = defaultdict(set)
+def _by_pid(files: Sequence[LogFile]) -> dict[tuple[str, int], int]:
+    """The rank of a process by its node and pid, and of node "" by its pid alone."""
+    found: dict[tuple[str, int], set[int]] = defaultdict(set)
+
+    def note(pid: int | None, rank: int | None, *nodes: str) -> None:
+        for place in {"", *map(_host, nodes)} if pid is not None and rank is not None else ():
+            found[place, pid].add(rank)  # type: ignore[index, arg-type]
+
     for file in files:
         largest = max((event.sequence or 0 for event in file.events if event.kind == "world"), default=0)
         for speaker in file.speakers:
-            if speaker.pid is not None and speaker.rank is not None:
-                found[speaker.pid].add(speaker.rank)
+            note(speaker.pid, speaker.rank, speaker.node)
         for event in file.events:
-            if event.kind == "exit" and event.pid is not None and event.rank is not None:
-                found[event.pid].add(event.rank)
-            of_largest = event.kind == "world" and event.sequence == largest  # whose ranks are the job's
-            if of_largest and event.speaker.pid is not None and event.group_rank is not None:
-                found[event.speaker.pid].add(event.group_rank)
-    return {pid: next(iter(ranks)) for pid, ranks in found.items() if len(ranks) == 1}
+            if event.kind == "exit":
+                note(event.pid, event.rank, event.node)
+            if event.kind == "world" and event.sequence == largest:  # whose ranks are the job's
+                note(event.speaker.pid, event.group_rank, event.speaker.node)
+    return {place: next(iter(ranks)) for place, ranks in found.items() if len(ranks) == 1}
 
 
 def _tasks_are_ranks(files: Sequence[LogFile]) -> bool:
@@ -435,24 +443,29 @@ def _numbered(files: Sequence[LogFile]) -> dict[str, int]:
     return found
 
 
-def _tee_files(files: Sequence[LogFile]) -> dict[str, int]:
-    """Files with local ranks in front of lines, one for each node: the node's first rank, where it is told."""
-    found: dict[str, int] = {}
-    teed = [file for file in files if any(speaker.local_rank is not None for speaker in file.speakers)]
-    for file in teed:
-        offsets = {
-            speaker.rank - speaker.local_rank
+def _first_ranks(files: Sequence[LogFile]) -> dict[tuple[str, str], int]:
+    """Of files with local ranks in front of lines: the first rank of each node there, "": of all of them."""
+    found: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for file in files:
+        pairs = [
+            (speaker.node, speaker.rank - speaker.local_rank)
             for speaker in file.speakers
             if speaker.rank is not None and speaker.local_rank is not None and speaker.task is None
-        }
-        offsets |= {
-            event.rank - event.named[0]
+        ]
+        pairs += [
+            (event.node, event.rank - event.named[0])
             for event in file.events
             if event.kind == "exit" and event.rank is not None and len(event.named) == 1 and event.speaker.task is None
-        }
-        if len(offsets) == 1:
-            found[file.path] = next(iter(offsets))
-    return found
+        ]
+        for node, first in pairs:
+            for place in {"", _host(node)}:
+                found[file.path, place].add(first)
+    return {place: next(iter(firsts)) for place, firsts in found.items() if len(firsts) == 1}
+
+
+def _host(node: str) -> str:
+    """Without its domain."""
+    return node if node[:1].isdigit() else node.partition(".")[0]
 
 
 def _only_failed(file: LogFile) -> tuple[int, str] | None:

@@ -50,7 +50,7 @@ def _told(attempt: Attempt, first: First) -> str:
 
 
 def _did(event: LogEvent | None) -> str:
-    return "failed" if event is not None and event.kind == "remote_named" else "did not come"
+    return "failed" if event is not None and event.kind in ("remote_named", "blamed") else "did not come"
 
 
 def _told_failed(attempt: Attempt, first: First, event: LogEvent) -> str:
@@ -103,7 +103,7 @@ def _failed(event: LogEvent, order: str = "") -> str:
     told = {
         "xid": f"had Xid {event.code} on GPU {event.device}",
         "device_assert": f"failed{order} in a kernel on its GPU: {_cut(event.text)}",
-        "node_failure": "failed, as Slurm says",
+        "node_failure": f"failed{order}, its launcher reports: {_cut(event.text)}",
         "worker_lost": f"died{order}: {_cut(event.text)}",
     }
     return told.get(event.kind) or f"failed{order}: {_cut(event.text)}{place}"

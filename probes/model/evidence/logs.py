@@ -2,7 +2,8 @@
 
 An event's class decides what may be told from it. "root": can be the first failure. "named": says of other ranks that
 they are it. "timeout": waited in vain, itself. "cascade": followed from somebody's end. "teardown": was told to end.
-"outside": the job was ended from outside. "hint": makes another reading surer, accuses nobody. "fact": no trouble.
+"outside": the job was ended from outside. "hint": makes another reading surer, accuses nobody. "unread":
+a severe line that no row knows, which counts where nothing else explains a failure. "fact": no trouble.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from mltop.probes.model.gap import Gap
-from mltop.probes.model.incident import Incident
+from mltop.probes.model.incident import Evidence, Incident
 from mltop.probes.model.vocabulary import DeathKind
 
-EventClass = Literal["root", "named", "timeout", "cascade", "teardown", "outside", "hint", "fact"]
+EventClass = Literal["root", "named", "timeout", "cascade", "teardown", "outside", "hint", "unread", "fact"]
 EventKind = Literal[
     "exception",  # a traceback that speaks of no other rank
     "fatal_signal",  # the interpreter's last words: Fatal Python error
@@ -49,6 +50,10 @@ EventKind = Literal[
     "interrupted",
     "stuck_watchdog",
     "gil_held",
+    # Of severe last lines that no row knows:
+    "blamed",  # names a rank: "worker 3 died"
+    "complaint",  # is about others: a peer, a connection, a wait
+    "severe",  # is about the writer itself, as far as anybody can tell
     "agent_failed",  # torchrun's agent: an attempt has ended
     "launcher_failed",  # another launcher, of some child of its own
     "world",  # how many ranks there are
@@ -89,6 +94,9 @@ CLASS_OF: dict[EventKind, EventClass] = {
     "interrupted": "outside",
     "stuck_watchdog": "hint",
     "gil_held": "hint",
+    "blamed": "unread",
+    "complaint": "unread",
+    "severe": "unread",
     "agent_failed": "fact",
     "launcher_failed": "fact",
     "world": "fact",
@@ -171,6 +179,20 @@ class LogEvent:
 
 
 @dataclass
+class GoodEnds:
+    """The last lines at which a file reports them, 0: none. ``served``: a server answers a request; ``trained``: a
+    trainer is done; ``succeeded``: a launcher says so of the whole job; ``latest``: of ``trained``, ``succeeded``, and
+    of a process that exits well at the end of the file; ``text``: that line.
+    """
+
+    served: int = 0
+    trained: int = 0
+    succeeded: int = 0
+    latest: int = 0
+    text: str = ""
+
+
+@dataclass
 class LogFile:
     """One file, read. ``rank``, ``local_rank``, ``attempt``, ``slurm_job``, ``run``, ``run_parent`` are what its path
     says: ``run`` is torchrun's own folder of one agent.
@@ -180,8 +202,6 @@ class LogFile:
     ``speakers``: those that the lines at its beginning and end, and its events have. ``last_at``, ``last_step``: of its
     last lines, ``first_step``: of its first ones; ``is_cut``: it ends within a line; ``is_thinned``: lines were
     left out by who wrote it (Ray). ``telling``: the most severe of its last lines that no row knows, else its last one.
-    Lines: ``last_served_line``: a server answers a request; ``trained_line``: a trainer is done; ``succeeded_line``:
-    a launcher says so of the whole job; ``ended_line``: the last of these, or of a process that ended well at the end.
     ``is_of_training``: it reads like the log of a training or serving job.
     ``mentions``: torchrun folders and Slurm jobs that its lines name.
     """
@@ -205,10 +225,7 @@ class LogFile:
     last_at: float | None = None
     last_step: int | None = None
     last_step_line: int = 0
-    last_served_line: int = 0
-    ended_line: int = 0
-    trained_line: int = 0
-    succeeded_line: int = 0
+    good_ends: GoodEnds = field(default_factory=GoodEnds)
     is_of_training: bool = False
     telling: str = ""
     telling_line: int = 0
@@ -246,12 +263,13 @@ class RankEnd:
 class ExplainedJob:
     """What became of one job. ``incident`` None: no failure. ``attempts``: how often it was started;
     ``coverage``: the share of its ranks (0..1) that have any line, None: how many ranks there are is not known.
-    ``first_at``: of its log lines, unix s. ``incident`` None and ``is_told``: a good end was seen.
+    ``first_at``: of its log lines, unix s. ``incident`` None and ``is_told``: a good end was seen, ``good_end``.
     """
 
     job: str
     world_size: int | None = None
     incident: Incident | None = None
+    good_end: list[Evidence] = field(default_factory=list)
     ranks: list[RankEnd] = field(default_factory=list)
     attempts: int = 1
     files: list[str] = field(default_factory=list)
