@@ -179,7 +179,7 @@ def _is_on(device: int, path: str, gaps: list[Gap]) -> bool:
 
 
 def _ending(name: str) -> str:
-    """".tar" of "a.tar.gz"."""
+    """ ".tar" of "a.tar.gz"."""
     stem, dot, ending = name.rpartition(".")
     if f"{dot}{ending}" in (".gz", ".bz2", ".xz", ".zst"):
         _, dot, ending = stem.rpartition(".")

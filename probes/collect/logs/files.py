@@ -36,7 +36,7 @@ Progress = Callable[[int], None]
 # the time pack a thousandfold.
 _MOST_UNPACKED, _MOST_TIMES = 4 << 30, 100
 _MOST_XZ = 192 << 20  # bytes of memory that an xz file may ask for: xz -9 needs 65 MiB
-_MOST_PARTS = 1_000_000  # of a packed file: bgzip has one for each 64 KiB
+_MOST_PARTS = 200_000  # of a packed file: bgzip makes one for each 64 KiB
 _UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError, ValueError)
 _LOOKED_AT = 16  # lines, to see whether it is text
 _MOST_ERROR_FILE = 4 << 20

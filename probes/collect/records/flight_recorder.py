@@ -34,6 +34,7 @@ from mltop.probes.collect.records.values import (
 )
 from mltop.probes.model import Gap
 from mltop.probes.model.evidence.collectives import Group, GroupProgress, Operation, OperationState
+from mltop.probes.model.text import plain_text
 from mltop.probes.system.files import BadFile, open_regular
 
 MOST_ENTRIES = 100_000
@@ -123,7 +124,9 @@ def may_be_flight_record(path: Path | str) -> bool:
 
 def _unread(shown: str, rank: int | None, why: str, at: float | None = None) -> FlightRecord:
     item = "" if rank is None else str(rank)
-    return FlightRecord(shown, rank, (), at, gap=Gap.about("flight_recorder", item=item, why=f"{shown}: {why}"))
+    return FlightRecord(
+        shown, rank, (), at, gap=Gap.about("flight_recorder", item=item, why=plain_text(f"{shown}: {why}"))
+    )
 
 
 def parse_flight_record(
