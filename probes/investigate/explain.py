@@ -83,18 +83,18 @@ def explain(paths: Sequence[str], progress: Callable[[Reading], None]) -> Explai
     aside = Aside()
     names = list(files_below(paths, found.gaps, aside))
     sizes = [*(size for _, size in names), *map(_size, aside.records)]
-    reading, records = Reading(len(sizes), bytes_total=sum(sizes)), []
+    reading, records = Reading(len(sizes), bytes_total=sum(sizes)), {}
     try:
         for name, _ in names:
             reading.current = name
             progress(reading)
             found.files.append(_read(name, reading, progress))
             reading.files_done += 1
-        for record in read_records(aside.records, found.gaps):
-            records.append(record)
-            reading.current = record.file
+        for path, record in read_records(aside.records, found.gaps):
+            records[path] = record
+            reading.current = path
             reading.files_done += 1
-            reading.bytes_done += _size(record.file)
+            reading.bytes_done += _size(path)
             progress(reading)
     except KeyboardInterrupt:
         found.is_whole = False
@@ -179,7 +179,7 @@ def _is_on(device: int, path: str, gaps: list[Gap]) -> bool:
 
 
 def _ending(name: str) -> str:
-    """ ".tar" of "a.tar.gz"."""
+    """.tar of a.tar.gz."""
     stem, dot, ending = name.rpartition(".")
     if f"{dot}{ending}" in (".gz", ".bz2", ".xz", ".zst"):
         _, dot, ending = stem.rpartition(".")

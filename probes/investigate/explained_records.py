@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,16 +32,17 @@ MOST_READ, MOST_KEPT = 1 << 30, 1_000_000
 TOO_MUCH = "is not read: with the records before it, it is more than mltop keeps"
 
 
-def read_records(paths: Sequence[str], gaps: list[Gap]) -> Iterator[FlightRecord]:
+def read_records(paths: Sequence[str], gaps: list[Gap]) -> Iterator[tuple[str, FlightRecord]]:
+    """Each with its path, as far as all of them can be kept."""
     members, seen, left, room = MemberLists(), set[tuple[str, str]](), MOST_READ, MOST_KEPT
+    size = 0
     for path in paths:
-        size = 0
         with suppress(OSError):
             size = Path(path).stat().st_size
         if left < size <= MOST_BYTES:
             gaps.append(Gap.about("flight_recorder", item=path, why=TOO_MUCH))
             continue
-        record = read_flight_record(path, shown=path, members=members)
+        record = read_flight_record(path, shown=plain_text(path), members=members)
         left -= min(size, MOST_BYTES)
         groups = {(each.group.name, each.group.description): each.group for each in record.progress}
         kept = sum(1 + len(each.operations) for each in record.progress)
@@ -51,17 +52,17 @@ def read_records(paths: Sequence[str], gaps: list[Gap]) -> Iterator[FlightRecord
             continue
         room -= kept
         seen.update(groups)
-        yield record
+        yield path, record
 
 
-def join_records(jobs: list[ExplainedJob], records: Sequence[FlightRecord], gaps: list[Gap]) -> None:
+def join_records(jobs: list[ExplainedJob], records: Mapping[str, FlightRecord], gaps: list[Gap]) -> None:
     """The records of each folder are of the job whose logs lie nearest, or a job of their own. Of one job the answer
     that names somebody, with the other's as evidence; the logs' where both do: they have the order of what failed, and
     a record may be of an earlier hour.
     """
     of_logs = list(jobs)
-    for folder, read in grouped(records, lambda record: Path(record.file).absolute().parent).items():
-        files = [record.file for record in read]
+    for folder, files in grouped(records, lambda path: Path(path).absolute().parent).items():
+        read = [records[path] for path in files]
         gaps += [record.gap for record in read if record.gap is not None]
         job = _nearest(of_logs, folder)
         strange = [record for record in read if job is not None and not _is_of(record, job)]

@@ -27,9 +27,7 @@ from mltop.probes.system.files import BadFile, Folder, named, open_regular
 
 SUFFIXES = (".tar.gz", ".tgz")
 MOST_UNPACKED_BYTES = MOST_RECORDING_BYTES
-_MOST_HEADER_BYTES = (
-    1 << 15
-)  # of one entry: tarfile keeps long names and tables of holes whole, and calls itself for each
+_MOST_HEADER_BYTES = 1 << 15  # of one entry: tarfile calls itself for each extension, and keeps it whole
 _MOST_DEPTH = 5  # capture/stacks/node/file, and "."
 _LEFT_FREE = 0.1  # of the file system that it is unpacked to
 _BLOCK_BYTES = 1 << 16
