@@ -14,7 +14,7 @@ from pathlib import Path
 
 from mltop.probes.collect.logs.files import read_log, read_stream
 from mltop.probes.collect.records.flight_recorder import may_be_flight_record
-from mltop.probes.investigate.explained_records import is_capture, jobs_in, join_records, joined
+from mltop.probes.investigate.explained_records import is_capture, jobs_in, join_records, joined, read_records
 from mltop.probes.judge.evidence.answer import explained
 from mltop.probes.judge.evidence.jobs import jobs_of
 from mltop.probes.model.evidence.logs import ExplainedJob, LogFile
@@ -24,9 +24,11 @@ STANDARD_INPUT = "-"
 # What training leaves beside logs: nothing of these is text that somebody wrote line by line.
 _NO_LOGS = frozenset((
     ".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".npy", ".npz", ".py", ".pyc", ".so", ".png", ".jpg", ".svg",
-    ".parquet", ".arrow", ".tfevents", ".yaml", ".yml", ".toml", ".sh", ".md", ".html", ".tar", ".zip", ".whl", ".lock",
+    ".parquet", ".arrow", ".tfevents", ".yaml", ".yml", ".toml", ".sh", ".md", ".html", ".whl", ".lock",
     ".distcp", ".metadata", ".idx", ".h5", ".db", ".sqlite", ".pkl", ".pickle", ".csv",
 ))  # fmt: skip
+_ARCHIVES = (".tar", ".tgz", ".tbz2", ".txz", ".zip", ".7z", ".rar")
+_MOST_DEPTH = 64  # folders within folders
 _NO_FOLDERS = frozenset((".git", "__pycache__", "node_modules", ".venv", "wandb", ".cache"))
 
 
@@ -80,18 +82,25 @@ def explain(paths: Sequence[str], progress: Callable[[Reading], None]) -> Explai
     found = Explained()
     aside = Aside()
     names = list(files_below(paths, found.gaps, aside))
-    reading = Reading(len(names), bytes_total=sum(size for _, size in names))
+    sizes = [*(size for _, size in names), *map(_size, aside.records)]
+    reading, records = Reading(len(sizes), bytes_total=sum(sizes)), {}
     try:
         for name, _ in names:
             reading.current = name
             progress(reading)
             found.files.append(_read(name, reading, progress))
             reading.files_done += 1
+        for path, record in read_records(aside.records, found.gaps):
+            records[path] = record
+            reading.current = path
+            reading.files_done += 1
+            reading.bytes_done += _size(path)
+            progress(reading)
     except KeyboardInterrupt:
         found.is_whole = False
     for job in jobs_of([file for file in found.files if _tells(file)]):
         found.jobs.append(explained(job))
-    join_records(found.jobs, aside.records, found.gaps)
+    join_records(found.jobs, records, found.gaps)
     joined(found.jobs, list(jobs_in(aside.captures, found.gaps)))
     found.jobs.sort(key=lambda job: (job.incident is None, job.incident is not None and job.incident.kind == "stopped"))
     found.gaps += [gap for file in found.files if not _tells(file) for gap in file.gaps]
@@ -142,15 +151,21 @@ def _walked(folder: str, seen: set[str], gaps: list[Gap], aside: Aside) -> Itera
         own = {name for name in folders if is_capture(Path(place, name))}
         aside.captures += (Path(place, name) for name in sorted(own))
         folders[:] = sorted(name for name in folders if name not in _NO_FOLDERS and name not in own)
+        if folders and place.count("/") - folder.count("/") >= _MOST_DEPTH:
+            gaps.append(Gap.about("log", item=place, why=f"is {_MOST_DEPTH} folders deep: those in it are not read"))
+            folders.clear()
         for name in sorted(names):
             path = f"{place}/{name}" if place != "/" else f"/{name}"
             if not _is_on(device, path, gaps) or aside.takes(path):
                 continue
             whole = os.path.realpath(path)
-            if whole in seen or _is_no_log(name) or not Path(path).is_file():
+            if whole in seen or not Path(path).is_file():
                 continue
             seen.add(whole)
-            yield path, _size(path)
+            if _ending(name) in _ARCHIVES:
+                gaps.append(Gap.about("log", item=path, why="is an archive: unpack it first"))
+            elif not _is_no_log(name):
+                yield path, _size(path)
 
 
 def _is_on(device: int, path: str, gaps: list[Gap]) -> bool:
@@ -163,13 +178,17 @@ def _is_on(device: int, path: str, gaps: list[Gap]) -> bool:
     return found.st_dev == device
 
 
-def _is_no_log(name: str) -> bool:
+def _ending(name: str) -> str:
+    """.tar of a.tar.gz."""
     stem, dot, ending = name.rpartition(".")
     if f"{dot}{ending}" in (".gz", ".bz2", ".xz", ".zst"):
         _, dot, ending = stem.rpartition(".")
-    if f"{dot}{ending}" == ".json":
-        return "error" not in name
-    return f"{dot}{ending}" in _NO_LOGS or "tfevents" in name
+    return f"{dot}{ending}"
+
+
+def _is_no_log(name: str) -> bool:
+    ending = _ending(name)
+    return "error" not in name if ending == ".json" else ending in _NO_LOGS or "tfevents" in name
 
 
 def _size(path: str) -> int:

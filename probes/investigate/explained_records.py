@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from mltop.probes.collect.records.flight_recorder import FlightRecord, read_flight_record
+from mltop.probes.collect.records.files import MOST_BYTES
+from mltop.probes.collect.records.flight_recorder import FlightRecord, MemberLists, read_flight_record
 from mltop.probes.investigate.capture import is_packed, rejudge
 from mltop.probes.investigate.diagnosis import diagnosed
 from mltop.probes.judge.evidence.progress import judge_progress
@@ -25,19 +27,48 @@ OTHER_TIME = "is older than the job whose logs lie beside it, or that job ended 
 MOST_BESIDE = 4  # lines of evidence beside those of the logs
 
 
-def join_records(jobs: list[ExplainedJob], paths: Sequence[str], gaps: list[Gap]) -> None:
+# Of all records together: what is read (at 10 MB/s), and what is kept: groups, their members, and operations.
+MOST_READ, MOST_KEPT = 1 << 30, 1_000_000
+TOO_MUCH = "is not read: with the records before it, it is more than mltop keeps"
+
+
+def read_records(paths: Sequence[str], gaps: list[Gap]) -> Iterator[tuple[str, FlightRecord]]:
+    """Each with its path, as far as all of them can be kept."""
+    members, seen, left, room = MemberLists(), set[tuple[str, str]](), MOST_READ, MOST_KEPT
+    size = 0
+    for path in paths:
+        with suppress(OSError):
+            size = Path(path).stat().st_size
+        if left < size <= MOST_BYTES:
+            gaps.append(Gap.about("flight_recorder", item=path, why=TOO_MUCH))
+            continue
+        record = read_flight_record(path, shown=plain_text(path), members=members)
+        left -= min(size, MOST_BYTES)
+        groups = {(each.group.name, each.group.description): each.group for each in record.progress}
+        kept = sum(1 + len(each.operations) for each in record.progress)
+        kept += sum(len(group.ranks or ()) for name, group in groups.items() if name not in seen)
+        if kept > room:
+            gaps.append(Gap.about("flight_recorder", item=path, why=TOO_MUCH))
+            continue
+        room -= kept
+        seen.update(groups)
+        yield path, record
+
+
+def join_records(jobs: list[ExplainedJob], records: Mapping[str, FlightRecord], gaps: list[Gap]) -> None:
     """The records of each folder are of the job whose logs lie nearest, or a job of their own. Of one job the answer
     that names somebody, with the other's as evidence; the logs' where both do: they have the order of what failed, and
     a record may be of an earlier hour.
     """
     of_logs = list(jobs)
-    for folder, files in grouped(paths, lambda path: Path(path).absolute().parent).items():
-        read = [read_flight_record(path, shown=plain_text(path)) for path in files]
+    for folder, files in grouped(records, lambda path: Path(path).absolute().parent).items():
+        read = [records[path] for path in files]
         gaps += [record.gap for record in read if record.gap is not None]
         job = _nearest(of_logs, folder)
         strange = [record for record in read if job is not None and not _is_of(record, job)]
+        known = [record for record in read if job is None or _is_of(record, job)]
         gaps += [Gap.about("flight_recorder", item=record.file, why=OTHER_TIME) for record in strange]
-        progress = [each for record in read if record not in strange for each in record.progress]
+        progress = [each for record in known for each in record.progress]
         if not progress:
             continue
         verdicts = judge_progress(progress, job.world_size if job is not None else _world_size(progress))
@@ -148,7 +179,7 @@ def jobs_in(captures: Sequence[Path], gaps: list[Gap]) -> Iterator[ExplainedJob]
         try:
             material, reports = rejudge(path)
         except BadRecording as problem:
-            gaps.append(Gap.about("capture", item=str(path), why=str(problem)))
+            gaps.append(Gap.about("capture", item=str(path), why=str(problem).removeprefix(str(path)).lstrip(": ")))
             continue
         incidents = diagnosed(material.newest).incidents(reports)
         for report in reports:

@@ -27,10 +27,10 @@ from mltop.probes.system.files import BadFile, Folder, named, open_regular
 
 SUFFIXES = (".tar.gz", ".tgz")
 MOST_UNPACKED_BYTES = MOST_RECORDING_BYTES
-_MOST_AT_ONCE = 1 << 24  # tarfile reads a header's extensions whole, however long it says that they are
+_MOST_HEADER_BYTES = 1 << 15  # of one entry: tarfile calls itself for each extension, and keeps it whole
 _MOST_DEPTH = 5  # capture/stacks/node/file, and "."
 _LEFT_FREE = 0.1  # of the file system that it is unpacked to
-_BLOCK_BYTES = 1 << 20
+_BLOCK_BYTES = 1 << 16
 _GZIP = b"\x1f\x8b"
 _USTAR_AT = 257  # of a header (tar(5)); GNU's and POSIX's both have "ustar" there
 _OURS = ("manifest.json",)
@@ -151,11 +151,12 @@ def _top(folder: Folder) -> Folder:
 
 
 class _Limited(io.RawIOBase):
-    """A packed or plain file: bounded in all, and in what is read in one go."""
+    """A packed or plain file: bounded in all, and in what is read of one entry (``left``, bytes)."""
 
     def __init__(self, file: IO[bytes], path: Path) -> None:
         super().__init__()
         self._file, self._path = file, path
+        self.left = _MOST_HEADER_BYTES
 
     def readable(self) -> bool:
         return True
@@ -171,13 +172,14 @@ class _Limited(io.RawIOBase):
         return self._file.seek(offset, whence)
 
     def read(self, size: int = -1) -> bytes:
-        if not 0 <= size <= _MOST_AT_ONCE:
+        self.left -= size
+        if size < 0 or self.left < 0:
             raise BadRecording(f"{self._path}: its headers are larger than any capture's")
         self._check(self._file.tell() + size)
         return self._file.read(size)
 
     def _check(self, end: int) -> None:
-        if end > MOST_UNPACKED_BYTES + _MOST_AT_ONCE:
+        if end > MOST_UNPACKED_BYTES + _MOST_HEADER_BYTES:
             raise BadRecording(
                 f"{self._path}: is larger than {size_words(MOST_UNPACKED_BYTES)}, the most that mltop unpacks"
             )
@@ -190,26 +192,28 @@ def _unpack(path: Path, into: Folder) -> None:
         file.seek(0)
         stream = cast("IO[bytes]", gzip.GzipFile(fileobj=file) if is_packed else file)
         try:
-            with tarfile.open(fileobj=cast("IO[bytes]", _Limited(stream, path)), mode="r:") as tar:
-                _take(tar, path, into)
-        except (tarfile.TarError, zlib.error, EOFError, gzip.BadGzipFile, ValueError) as error:
+            limited = _Limited(stream, path)
+            with tarfile.open(fileobj=cast("IO[bytes]", limited), mode="r:") as tar:
+                _take(tar, limited, path, into)
+        except (tarfile.TarError, zlib.error, EOFError, gzip.BadGzipFile, ValueError, OverflowError) as error:
             why = "is cut off" if isinstance(error, (EOFError, tarfile.ReadError)) else str(error)
             raise BadRecording(f"{path}: {why}: not a whole archive") from None
 
 
-def _take(tar: tarfile.TarFile, path: Path, into: Folder) -> None:
+def _take(tar: tarfile.TarFile, limited: _Limited, path: Path, into: Folder) -> None:
     space = os.statvfs(into.fd)
     left = min(MOST_UNPACKED_BYTES, int(space.f_bavail * space.f_frsize * (1 - _LEFT_FREE)))
     count = 0
     while (entry := tar.next()) is not None:
         tar.members.clear()  # type: ignore[attr-defined, unused-ignore]  # it would keep every header
+        limited.left = _MOST_HEADER_BYTES + entry.size
         count += 1
         if count > MOST_FILES:
             raise BadRecording(f"{path}: holds more than {MOST_FILES:,} files")
         parts = [part for part in entry.name.split("/") if part not in ("", ".")]
         if entry.name.startswith("/") or ".." in parts or len(parts) > _MOST_DEPTH or "\0" in entry.name:
             raise BadRecording(f"{path}: has a file outside of its folder ({entry.name[:80]!r})")
-        if entry.issparse() or not (entry.isreg() or entry.isdir()):
+        if entry.issparse() or not (entry.isreg() or entry.isdir()) or tar.pax_headers:
             raise BadRecording(f"{path}: has something else than files in it ({entry.name[:80]!r})")
         left -= entry.size
         if left < 0:

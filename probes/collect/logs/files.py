@@ -6,7 +6,6 @@ A file is a stranger's: only plain files are opened, what is no text or cannot b
 from __future__ import annotations
 
 import bz2
-import gzip
 import importlib
 import io
 import json
@@ -20,6 +19,7 @@ import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, BinaryIO, Callable
 
 from mltop.probes.collect.logs.edges import EDGE, read_beginning, read_end
@@ -36,6 +36,7 @@ Progress = Callable[[int], None]
 # the time pack a thousandfold.
 _MOST_UNPACKED, _MOST_TIMES = 4 << 30, 100
 _MOST_XZ = 192 << 20  # bytes of memory that an xz file may ask for: xz -9 needs 65 MiB
+_MOST_PARTS = 200_000  # of a packed file: bgzip makes one for each 64 KiB
 _UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError, ValueError)
 _LOOKED_AT = 16  # lines, to see whether it is text
 _MOST_ERROR_FILE = 4 << 20
@@ -209,21 +210,23 @@ def opened(path: str) -> Iterator[tuple[BinaryIO, float, int]]:
 
 def _unpacking(raw: BinaryIO, head: bytes) -> BinaryIO:
     if head.startswith(b"\x1f\x8b"):
-        return gzip.GzipFile(fileobj=raw)  # type: ignore[return-value]
+        return io.BufferedReader(_Unpacked(raw, partial(zlib.decompressobj, wbits=31)))
     if head.startswith(b"BZh"):
-        return bz2.BZ2File(raw)  # type: ignore[return-value]
+        return io.BufferedReader(_Unpacked(raw, bz2.BZ2Decompressor))
     if head.startswith(b"\xfd7zXZ\0"):
-        return io.BufferedReader(_Xz(raw))
+        return io.BufferedReader(_Unpacked(raw, partial(lzma.LZMADecompressor, memlimit=_MOST_XZ)))
     return raw
 
 
-class _Xz(io.RawIOBase):
-    """An xz file unpacked, of which not more memory is taken than is right; lzma.LZMAFile knows no such limit."""
+class _Unpacked(io.RawIOBase):
+    """A packed file unpacked. Python's own classes know no limit of memory (xz), and read the name that a gzip file may
+    hold byte by byte.
+    """
 
-    def __init__(self, packed: BinaryIO) -> None:
-        self._packed = packed
-        self._unpacker = lzma.LZMADecompressor(memlimit=_MOST_XZ)
-        self._rest = b""
+    def __init__(self, packed: BinaryIO, make: Callable[[], Any]) -> None:
+        self._packed, self._make = packed, make
+        self._unpacker = make()
+        self._rest, self._parts = b"", 1
 
     def readable(self) -> bool:
         return True
@@ -234,17 +237,19 @@ class _Xz(io.RawIOBase):
                 self._rest = self._unpacker.unused_data.lstrip(b"\0") or self._packed.read(_PACKED_PIECE).lstrip(b"\0")
                 if not self._rest:
                     return 0
-                self._unpacker = lzma.LZMADecompressor(memlimit=_MOST_XZ)
-            data = b""
-            if self._unpacker.needs_input and not self._rest:
-                data = self._packed.read(_PACKED_PIECE)
-                if not data:
-                    raise EOFError("it ends in the middle")
-            data, self._rest = self._rest or data, b""
+                self._parts += 1
+                if self._parts > _MOST_PARTS:
+                    raise ValueError(f"it is more than {_MOST_PARTS:,} packed files one after the other")
+                self._unpacker = self._make()
+            needs_input = not self._rest and getattr(self._unpacker, "needs_input", True)
+            data = self._packed.read(_PACKED_PIECE) if needs_input else self._rest
             found = self._unpacker.decompress(data, len(buffer))
+            self._rest = getattr(self._unpacker, "unconsumed_tail", b"")  # zlib keeps no input itself
             if found:
                 buffer[: len(found)] = found
                 return len(found)
+            if needs_input and not data and not self._unpacker.eof:
+                raise EOFError("it ends in the middle")
 
 
 _PACKED_PIECE = 64 * 1024

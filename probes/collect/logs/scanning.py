@@ -6,6 +6,9 @@ from __future__ import annotations
 
 import bisect
 import ctypes
+import errno
+import io
+import os
 import re
 from collections.abc import Iterator
 from itertools import islice
@@ -119,6 +122,7 @@ def blocks(stream: BinaryIO, progress: Callable[[int], None] | None = None, most
         if most is not None and total > most:
             raise ValueError(f"it unpacks to more than {most >> 30} GiB")
         if total > len(chunk) and chunk == _HOLE[: len(chunk)]:  # what a file system leaves of a node that crashed
+            total += _skip_hole(stream)
             continue
         cut = chunk.rfind(b"\n") + 1
         if cut == 0:
@@ -132,6 +136,17 @@ def blocks(stream: BinaryIO, progress: Callable[[int], None] | None = None, most
         rest = chunk[cut:]
     if rest:
         yield rest
+
+
+def _skip_hole(stream: BinaryIO) -> int:
+    """Goes on to the next data of a plain file, and returns how far that is: a hole may be terabytes long."""
+    if not isinstance(stream, io.FileIO):
+        return 0
+    at = stream.tell()
+    try:
+        return stream.seek(at, os.SEEK_DATA) - at
+    except OSError as error:  # ENXIO: there is no more; else the file system knows no holes
+        return stream.seek(0, os.SEEK_END) - at if error.errno == errno.ENXIO else 0
 
 
 def _pieces(block: bytes, start: int, end: int) -> Iterator[bytes]:

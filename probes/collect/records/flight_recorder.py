@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 from mltop.probes.collect.records.files import MOST_BYTES, Unusable, rank_of_name, read_of
 from mltop.probes.collect.records.pickles import CutOff, Malformed, read_pickle
@@ -34,6 +34,7 @@ from mltop.probes.collect.records.values import (
 )
 from mltop.probes.model import Gap
 from mltop.probes.model.evidence.collectives import Group, GroupProgress, Operation, OperationState
+from mltop.probes.model.text import plain_text
 from mltop.probes.system.files import BadFile, open_regular
 
 MOST_ENTRIES = 100_000
@@ -41,6 +42,7 @@ MOST_GROUPS = 1_024
 MOST_TENSORS, MOST_DIMENSIONS = 16, 8  # of one operation
 MOST_FRAMES = 12
 MOST_MEMBERS = 65_536
+MOST_MEMBER_CHARS = 16 << 20  # of different lists of members, of all records that are read together
 # Operations that are kept of a group: the last completed ones, the first and the last of the others.
 KEPT_COMPLETED, KEPT_FIRST, KEPT_LAST = 8, 16, 4
 WRITING_S = 5.0  # a file that ends in the middle and was written to so lately is not finished
@@ -49,6 +51,12 @@ _STATES: dict[object, OperationState] = {"scheduled": "scheduled", "started": "s
 _HEAD_BYTES = 4096
 _MARKS = (b'"entries"', b'"pg_status"', b'"pg_config"', b'"comm_lib_version"', b'"ray_train_dump_error"')
 RAY_ERROR = "ray_train_dump_error"
+
+
+class MemberLists(dict[str, Optional[tuple[int, ...]]]):
+    """Members of groups by the text that lists them: most ranks' records have the same. ``left``: characters."""
+
+    left = MOST_MEMBER_CHARS
 
 
 @dataclass(frozen=True)
@@ -73,11 +81,12 @@ def read_flight_record(
     started_at: float | None = None,
     uid: int | None = None,
     shown: str = "",
+    members: MemberLists | None = None,
 ) -> FlightRecord:
     """The record in a file. ``rank``: whose it is, else its name says so.
 
     ``started_at``: when the rank's process began, unix s: an older file is of an earlier job. ``uid``: whose the file
-    must be. ``shown``: its name for people.
+    must be. ``shown``: its name for people. ``members``: as other records list them.
     """
     shown = shown or str(path)
     rank = rank_of_name(Path(path).name) if rank is None else rank
@@ -86,7 +95,7 @@ def read_flight_record(
     except Unusable as why:
         return _unread(shown, rank, str(why))
     try:
-        return parse_flight_record(content, rank=rank, at=at, shown=shown)
+        return parse_flight_record(content, rank=rank, at=at, shown=shown, members=members)
     except CutOff:
         is_new = at is not None and abs(time.time() - at) < WRITING_S
         return _unread(shown, rank, "it is still being written" if is_new else "it is cut off in the middle", at)
@@ -115,10 +124,14 @@ def may_be_flight_record(path: Path | str) -> bool:
 
 def _unread(shown: str, rank: int | None, why: str, at: float | None = None) -> FlightRecord:
     item = "" if rank is None else str(rank)
-    return FlightRecord(shown, rank, (), at, gap=Gap.about("flight_recorder", item=item, why=f"{shown}: {why}"))
+    return FlightRecord(
+        shown, rank, (), at, gap=Gap.about("flight_recorder", item=item, why=plain_text(f"{shown}: {why}"))
+    )
 
 
-def parse_flight_record(content: bytes, *, rank: int | None, at: float | None, shown: str) -> FlightRecord:
+def parse_flight_record(
+    content: bytes, *, rank: int | None, at: float | None, shown: str, members: MemberLists | None = None
+) -> FlightRecord:
     """Raises Malformed for what is no record, CutOff for one that ends in the middle."""
     head = content[:64].lstrip()
     if not head:
@@ -134,7 +147,8 @@ def parse_flight_record(content: bytes, *, rank: int | None, at: float | None, s
     if version and not version.startswith("2."):
         raise Malformed(f"its version is {version}, and only 2.x is known")
     owner = rank_number(top.get("rank")) if rank is None else rank
-    return FlightRecord(shown, owner, tuple(_progress(top, owner, at, shown)), at, version)
+    lists = MemberLists() if members is None else members
+    return FlightRecord(shown, owner, tuple(_progress(top, owner, at, shown, lists)), at, version)
 
 
 @dataclass
@@ -147,11 +161,13 @@ class _Told:
     entries: list[dict[str, Any]] = field(default_factory=list)
 
 
-def _progress(top: dict[Any, Any], rank: int | None, at: float | None, shown: str) -> Iterable[GroupProgress]:
+def _progress(
+    top: dict[Any, Any], rank: int | None, at: float | None, shown: str, lists: MemberLists
+) -> Iterable[GroupProgress]:
     configs, states = table_of(top.get("pg_config")), table_of(top.get("pg_status"))
     for told in _groups(top, states):
         config = table_of(configs.get(told.name))
-        group = _group(told, config)
+        group = _group(told, config, lists)
         operations = [_operation(entry) for entry in told.entries]
         status = table_of(states.get(str(told.number), states.get(told.number)))
         if any(operation.p2p for operation in operations):
@@ -197,24 +213,32 @@ def _name_of(value: object) -> tuple[str, str]:
     return parts[0], parts[1] if len(parts) > 1 else ""
 
 
-def _group(told: _Told, config: dict[Any, Any]) -> Group:
+def _group(told: _Told, config: dict[Any, Any], lists: MemberLists) -> Group:
     backends = [
         text.partition(":")[0] for entry in told.entries[-1:] if (text := name_text(entry.get("profiling_name")))
     ]
     description = told.description or name_text(config.get("desc"))
-    return Group(told.name, description, _members(config.get("ranks")), backend=next(iter(backends), ""))
+    return Group(told.name, description, _members(config.get("ranks"), lists), backend=next(iter(backends), ""))
 
 
-def _members(value: object) -> tuple[int, ...] | None:
+def _members(value: object, lists: MemberLists) -> tuple[int, ...] | None:
     """``"[0, 1]"``, a text in every version so far."""
+    if isinstance(value, str) and value in lists:
+        return lists[value]
+    lists.left -= len(value) if isinstance(value, (str, list, tuple)) else 0
+    if lists.left < 0:
+        raise Malformed("with those read before it lists more members of groups than mltop keeps")
+    listed = value
     if isinstance(value, str):
         inner = value.strip()
-        if len(inner) > 16 * MOST_MEMBERS or not (inner.startswith("[") and inner.endswith("]")):
-            return None
-        value = inner[1:-1].split(",")
-    members = [rank_number(member) for member in entries_of(value, MOST_MEMBERS)]
+        is_list = len(inner) <= 16 * MOST_MEMBERS and inner.startswith("[") and inner.endswith("]")
+        listed = inner[1:-1].split(",") if is_list else ()
+    members = [rank_number(member) for member in entries_of(listed, MOST_MEMBERS)]
     known = tuple(member for member in members if member is not None)
-    return known if known and len(known) == len(members) == len(set(known)) else None
+    result = known if known and len(known) == len(members) == len(set(known)) else None
+    if isinstance(value, str):
+        lists[value] = result
+    return result
 
 
 def _operation(entry: dict[str, Any]) -> Operation:
