@@ -50,19 +50,16 @@ class _Waits:
 
     def __init__(self, cases: Sequence[Case], records: Sequence[GroupProgress]) -> None:
         self.cases, self._records = cases, records
-        self._of: dict[int, list[Case]] = {}
+        waiting: dict[int, list[tuple[Case, float | None]]] = {}
         for case in cases:
-            for rank in _ranks(case.waiting):
-                self._of.setdefault(rank, []).append(case)
+            for record in case.waiting:
+                if record.rank is not None:
+                    waiting.setdefault(record.rank, []).append((case, case.began_at(record)))
+        self._of = {rank: _first_of(own) for rank, own in waiting.items()}
 
     def of(self, rank: int) -> list[Case]:
         """Of several groups where nobody knows which was first all."""
-        own = self._of.get(rank, [])
-        times = [next((case.began_at(record) for record in case.waiting if record.rank == rank), None) for case in own]
-        if len(own) < 2 or None in times:
-            return own
-        first = min(known(times))
-        return [case for case, time in zip(own, times, strict=True) if time == first]
+        return self._of.get(rank, [])
 
     def elsewhere(self, rank: int, case: Case) -> bool:
         """Whether this rank waits in another group."""
@@ -91,6 +88,12 @@ class _Waits:
         held = {*culprits, *_ranks(case.waiting)}
         others = (other for other in self.cases if other is not case)
         return tuple(other.group for other in others if held.intersection(_ranks(other.absent)))
+
+
+def _first_of(own: Sequence[tuple[Case, float | None]]) -> list[Case]:
+    times = known(time for _, time in own)
+    first = min(times) if len(times) == len(own) else None
+    return [case for case, time in own if first is None or time == first]
 
 
 def _ranks(records: Iterable[GroupProgress]) -> tuple[int, ...]:
