@@ -19,8 +19,8 @@ _LONGEST = 2_000  # characters that are looked at of a line
 # In lower case. "served": a server answers: uvicorn's access log, and vLLM's and SGLang's throughput.
 # "succeeded": a launcher says so of the whole job: torch elastic/agent/server/api.py, Ray dashboard/modules/job/cli.py,
 # scontrol. "ended": a trainer is done: transformers trainer.py, Lightning fit_loop.py and signal_connector.py, Megatron
-# training.py, DeepSpeed launcher/launch.py, verl ray_trainer.py; and what programs say of themselves. "closed": a server
-# or a tracker has shut down in order, whatever came before: uvicorn, wandb. "maybe": of anything.
+# training.py, DeepSpeed launcher/launch.py, verl ray_trainer.py; and what programs say of themselves. "closed": a
+# server or a tracker has shut down in order, whatever came before: uvicorn, wandb. "maybe": of anything.
 _ENDS = re.compile(
     r'(?P<served>http/\d(?:\.\d)?" 2\d\d\b|throughput[^:]{0,30}: ?\d)'
     r"|(?P<succeeded>worker group successfully finished|workerstate\.succeeded|\bjob '?[\w-]{1,80}'? succeeded"
@@ -39,6 +39,9 @@ _OF_TRAINING = re.compile(
     r"|megatron|ray(?:let)?|jax|xla|srun|slurm\w*|mpi\w*|horovod|lightning|tensors?|tokens?|models?|batch(?:es)?)\b"
 )
 _LEAST_WORDS = 2
+_OF_AGENT = re.compile(
+    r"[IWE]\d{4} [\d:.]{8,18} \d{1,8} (?:site-packages/)?torch/distributed/(?:elastic|launcher|run\.py)"
+)
 _API_SERVER = "APIServer"  # vLLM's
 # How severe a line looks of which nothing else is known, the gravest first; in lower case.
 _SEVERE = (
@@ -181,5 +184,6 @@ def _rests(file: LogFile, line: str, *, by_host: bool) -> list[tuple[Speaker, st
         speaker, rest = speaker_of(part[:300], by_host=by_host)
         if speaker != Speaker() and len(file.speakers) < MOST_SPEAKERS:
             file.speakers.add(speaker)
+        file.is_of_agent = file.is_of_agent or _OF_AGENT.match(rest) is not None
         found.append((speaker, rest))
     return found

@@ -43,6 +43,7 @@ _MOST_ERROR_FILE = 4 << 20
 _RANK_FOLDER = re.compile(
     r"(?:^|/)([^/]+)/attempt_(\d{1,6})/(\d{1,6})/(?:stdout\.log|stderr\.log|error\.json)(?:\.\w{2,4})?$"
 )
+_MPI_FOLDER = re.compile(r"(?:^|/)([^/]+)/rank[._-]?(\d{1,8})/std(?:out|err)$")  # mpirun --output-filename
 _RANK_NAME = re.compile(r"(?:^|[^a-z])rank[_.-]?(\d{1,8})(?!\d)", re.IGNORECASE)
 _SLURM_NAME = re.compile(r"(?:^|/)(?:slurm|job)[-_](\d{1,12})(?:_\d+)?(?=[^\d/]*[^/]*$)")
 _PACKED = (".gz", ".bz2", ".xz", ".zst")
@@ -57,9 +58,13 @@ def described(path: str) -> LogFile:
         file.run, file.attempt, file.local_rank = match[1], int(match[2]), int(match[3])
         file.run_parent = path[: match.start(1)].rstrip("/")
         file.is_error_file = "/error.json" in path
+    of_mpi = _MPI_FOLDER.search(path)
+    if of_mpi is not None:
+        file.run, file.rank = path[: of_mpi.end(1)], int(of_mpi[2])
+        file.run_parent = path[: of_mpi.start(1)].rstrip("/")
     name = path.rpartition("/")[2]
     rank = _RANK_NAME.search(name) if match is None else None
-    file.rank = int(rank[1]) if rank else None
+    file.rank = int(rank[1]) if rank else file.rank
     stem = name
     while stem.endswith((*_PACKED, ".log", ".out", ".err", ".txt")):
         stem = stem.rpartition(".")[0]

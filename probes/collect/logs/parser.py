@@ -41,7 +41,7 @@ _MOST_ALIKE = 5  # of one kind of one writer: the first ones
 _MOST_STACKS = 64  # threads: the main one comes last
 _MOST_RAISED = 4  # exceptions: also the last ones, as those that were handled come before the one that was not
 _MOST_JOINED = 5  # further lines in which a wrapped one may go on
-_SHORTEST_WRAPPED = 30
+_SHORTEST_WRAPPED = 16
 _WIDTHS = frozenset((72, 80, 90, 96, 100, 110, 120, 132, 140, 160, 180, 200))  # of terminals, in columns
 _SHORTEST_CUT, _LONGEST_CUT = 60, 140  # what terminals have for columns
 MOST_LINE = 16_384
@@ -69,7 +69,7 @@ _PATTERN = 48  # characters: what follows may be cut, or be somebody else's
 _VARYING = re.compile(r"0x[0-9a-f]+|\d+")
 GOES_ON = (
     *("caught", "watchdog", "Watchdog", "PG status", "enqueued", "dump signal", "monitoredBarrier", "completion from"),
-    "collective op",
+    *("collective op", "Process name: "),
 )
 
 
@@ -172,6 +172,7 @@ class LogParser:
         if THINNED.search(text):
             self.file.is_thinned = True
             text = THINNED.sub("", text).rstrip()
+        written_by = speaker
         if speaker == Speaker() and self._bare is not None and self._bare[1] == number - 1:
             speaker = self._bare[0]  # only the first line of its traceback has the prefix
         block = self._blocks.get(speaker)
@@ -187,6 +188,7 @@ class LogParser:
             self._close(speaker, block)
             if isinstance(block, TorchrunBlock):
                 return
+            speaker = written_by
         if self._opens(number, text, speaker):
             return
         if self._wrapped is not None and self._joined(text, speaker):

@@ -137,7 +137,11 @@ LAUNCHERS: tuple[Row, ...] = (
         r"process rank (?P<rank>\d+) with PID \d+ on node (?P<node>[\w.-]+) exiting improperly",
     ),
     # Open MPI's and Horovod's "The first process to do so was:"
-    _lost("Process name: ", r"Process name: (?:\[\[\d+,\d+\],)?(?P<rank>\d+)\]?$"),
+    _lost(
+        "Process name: ",
+        r"Process name: (?:\[\[\d+,\d+\],)?(?P<rank>\d+)\]? Exit code: (?P<code>\d+)",
+        how="exit",
+    ),
     _lost("was invoked on rank", r"MPI_A(?:BORT|bort)(?:\(\))? was invoked on rank (?P<rank>\d+)"),
     # MPICH's "node" is a rank.
     _lost("(rank ", r"Abort\(\d+\) on node \d+ \(rank (?P<rank>\d+) in comm \d+\): application called"),

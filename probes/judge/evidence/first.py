@@ -9,12 +9,12 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from mltop.probes.judge.evidence.counters import Standing, judge_counters
-from mltop.probes.judge.evidence.roots import OTHER_NODE_S, is_before, is_later, roots_of
+from mltop.probes.judge.evidence.roots import OTHER_NODE_S, is_before, is_later, roots_of, unexplained_deaths
 from mltop.probes.judge.evidence.scene import Attempt
 from mltop.probes.judge.evidence.silence import Silence, silent_ranks
 from mltop.probes.model.evidence.logs import LogEvent
@@ -90,8 +90,11 @@ def _subject(event: LogEvent) -> int | str | None:
 
 def _earliest(attempt: Attempt, roots: list[LogEvent]) -> First:
     known = [event for event in roots if _subject(event) is not None]
+    bare = [event for event in roots if _subject(event) is None]
     if not known:
         return _of_nobody(attempt, roots)
+    if len(bare) > 1 and _are_alike(bare) and all(event.kind == "worker_lost" for event in known):
+        return First("program", events=[*bare[:3], *known[:1]])  # whom the launcher saw first is one of several alike
     by_subject: dict[object, list[LogEvent]] = {}
     for event in known:
         by_subject.setdefault(_subject(event), []).append(event)
@@ -105,21 +108,26 @@ def _earliest(attempt: Attempt, roots: list[LogEvent]) -> First:
         ]
         if len(sure) == 1:
             return _failed(attempt, sure, by_subject)
-        if len({_signature(event) for event in firsts.values()}) == 1:
+        if _are_alike(list(firsts.values())):
             return _failed(attempt, list(firsts.values()), by_subject)
         unordered = sorted(firsts.values(), key=lambda event: (event.at is None, event.at or 0.0))
         return First("unordered", events=unordered[:6], ranks=())
     return _failed(attempt, list(firsts.values()), by_subject)
 
 
+def _are_alike(events: Sequence[LogEvent]) -> bool:
+    return len({_signature(event) for event in events}) == 1
+
+
 def _of_nobody(attempt: Attempt, roots: list[LogEvent]) -> First:
-    """Failures in a log of all, without a word whose they are: the launcher's table may say that all failed."""
-    is_one = len({_signature(event) for event in roots}) == 1
-    rows = (event for event in attempt.of_kind("exit") if event.how == "exit" and event.code)
-    ranks = {event.rank for event in rows if event.rank is not None}
-    if is_one and 1 < len(ranks) == len(attempt.ranks):
-        return First("program", events=roots[:4], sides=(tuple(sorted(ranks)),))
-    if is_one and not attempt.ranks:
+    """Failures in a log of all, without a word whose they are: the launcher's table may say which ranks failed."""
+    files = {event.file for event in roots}
+    rows = (event for event in attempt.of_kind("exit") if event.how == "exit" and event.code and event.file in files)
+    ranks = sorted({event.rank for event in rows if event.rank is not None})
+    if _are_alike(roots) and len(ranks) > 1 and len(roots) in (1, len(ranks)):
+        events = [replace(roots[0], rank=rank, node=attempt.nodes.get(rank, "")) for rank in ranks]
+        return _failed(attempt, events, {event.rank: [event] for event in events})
+    if _are_alike(roots) and not attempt.ranks:
         return First("failed", events=roots[:4])  # what it was is told, of a job whose ranks nobody tells apart
     return First("no data", events=roots[:4])
 
@@ -183,9 +191,16 @@ def _failed(attempt: Attempt, events: list[LogEvent], by_subject: dict[object, l
     rest = [event for event in more if id(event) not in told]
     bare = all(event.kind in ("exit", "died") for event in events)
     confidence: Confidence = "medium" if bare or len(events) > 1 or not ranks else "high"
-    if len(ranks) > 1 and 2 * len(ranks) >= len(attempt.ranks) and not nodes:
+    if len(ranks) > 1 and 2 * len(ranks) >= len(attempt.ranks) and not nodes and not _are_one_node(ranks, attempt):
         return First("program", events=[*events[:4], *rest[:4]], sides=(ranks,))
     return First("alike" if len(events) > 1 else "failed", ranks, nodes, [*events[:4], *rest[:4]], confidence)
+
+
+def _are_one_node(ranks: Sequence[int], attempt: Attempt) -> bool:
+    """All of one node, and nobody of another one: something is wrong there."""
+    nodes = {attempt.nodes.get(rank, "") for rank in ranks}
+    there = {rank for rank in attempt.ranks if attempt.nodes.get(rank, "") in nodes}
+    return len(nodes) == 1 and "" not in nodes and there == set(ranks) and len(there) < len(attempt.ranks)
 
 
 # The end came from outside.
@@ -356,6 +371,14 @@ def _votes(attempt: Attempt) -> First | None:
 _RETRIES_EXHAUSTED = 12
 
 
+def _left(attempt: Attempt, victims: Set[int]) -> Silence | None:
+    """Who alone has no row in the launcher's table of failures: it ended well while the others needed it."""
+    failed = {event.rank for event in attempt.of_kind("exit")}
+    ranks = [rank for rank in attempt.ranks if rank not in failed]
+    spoke = len(ranks) == 1 and len(attempt.ranks) > 2 and ranks[0] in attempt.presence
+    return Silence((ranks[0],)) if spoke and ranks[0] not in victims else None
+
+
 def _of_victims(attempt: Attempt) -> First:
     """All that is left are complaints about others, or bare exit codes."""
     stalled = attempt.of_kind("stuck_watchdog")
@@ -369,12 +392,15 @@ def _of_victims(attempt: Attempt) -> First:
         return (
             First("only victims", events=stopped[:3]) if stopped else First("cut off" if attempt.is_cut else "nothing")
         )
+    dead = unexplained_deaths(attempt)
+    if dead:
+        return _failed(attempt, dead, {event.rank: [event] for event in dead})
     network = _votes(attempt)
     if network is not None:
         return network
     if events and any(event.kind in ("peer_lost", "peer_exception") for event in events):
         victims = {event.rank for event in events if event.rank is not None}
-        silent = silent_ranks(attempt, victims, most=1)
+        silent = _left(attempt, victims) or silent_ranks(attempt, victims, most=1)
         # Whom its launcher had to end lived until then: the connection was not lost by its death.
         lived = {event.rank for event in attempt.of_kind("exit") if event.how == "stopped"}
         if silent.ranks and not lived & set(silent.ranks):

@@ -178,15 +178,19 @@ def _join_runs(files: Sequence[LogFile], joined: _Joined) -> None:
 
 
 def _join_launchers(files: Sequence[LogFile], joined: _Joined) -> None:
-    """What a launcher printed lies beside or above its folder of logs; of several nobody knows whose it is."""
+    """What a launcher printed lies beside or above its folder of logs; of several nobody knows whose it is. Where
+    ranks speak in it, it must repeat a line of theirs.
+    """
     parents: dict[str, set[int]] = {}
     for index, file in enumerate(files):
         if file.run:
             parents.setdefault(file.run_parent, set()).add(joined.top(index))
     runs = {file.run for file in files if file.run}
+    lines = {event.text for file in files if file.run for event in file.events}
     for index, file in enumerate(files):
         speaks = any(speaker.rank is not None for speaker in file.speakers)
-        if file.run or speaks or file.slurm_job or file.mentions & runs:
+        is_other = speaks and not any(event.text in lines for event in file.events)
+        if file.run or is_other or file.slurm_job or file.mentions & runs:
             continue
         folder = f"{_folder(file)}/"
         near = {joined.top(top) for parent, tops in parents.items() if f"{parent}/".startswith(folder) for top in tops}

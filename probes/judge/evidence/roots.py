@@ -13,7 +13,8 @@ LATEST_S = 5.0  # after the first timeout a failure may still be written
 LONGEST_STEP_S = 1800.0  # a failure longer than this before anybody waited was survived
 OLD_S = 600.0  # a kernel's line longer than this before any of the job's trouble is of something else
 _COMPLAINTS = ("named", "timeout", "cascade", "teardown")
-_OWN_SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGSYS)
+_CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGSYS)
+_OWN_SIGNALS = (signal.SIGKILL, *_CRASHES)
 
 
 def roots_of(attempt: Attempt) -> list[LogEvent]:
@@ -44,8 +45,11 @@ def _is_old(event: LogEvent, attempt: Attempt) -> bool:
 
 def _is_own_death(event: LogEvent, attempt: Attempt) -> bool:
     """By a signal that nobody sends who tears a job down, and first of those that its launcher saw."""
-    if event.how != "signal" or event.rank is None or not event.is_first:
+    if event.how != "signal" or event.rank is None:
         return False
+    if not event.is_first:  # or it crashed just as the first one did
+        firsts = (other for other in attempt.of_kind("exit") if other.is_first and other.file == event.file)
+        return event.code in _CRASHES and any(first.how == "signal" and first.code == event.code for first in firsts)
     if event.code in _OWN_SIGNALS:
         return not _may_follow(event, attempt)
     if event.code != signal.SIGABRT:
@@ -54,6 +58,19 @@ def _is_own_death(event: LogEvent, attempt: Attempt) -> bool:
     heard = attempt.presence.get(event.rank)
     waited = attempt.of_class("timeout") or attempt.of_kind("aborted", "counters", "peer_exception", "dump_signal")
     return heard is not None and heard.is_whole and not waited
+
+
+def unexplained_deaths(attempt: Attempt) -> list[LogEvent]:
+    """Failures that launchers saw of ranks that do not complain of others, while others do. Where several are, those
+    of the launcher's first line: it reports tasks as they end.
+    """
+    complaining = {event.rank for event in attempt.of_class("cascade", "timeout", "named") if not event.by_launcher}
+    rows = [event for event in attempt.of_kind("exit", "died") if event.code and event.how != "stopped"]
+    dead = {event.rank: event for event in rows if event.rank is not None and event.rank not in complaining}
+    if len(dead) > 1:
+        first = min(event.line for event in rows)
+        dead = {rank: event for rank, event in dead.items() if event.line == first}
+    return list(dead.values()) if complaining - {None} else []
 
 
 def _may_follow(event: LogEvent, attempt: Attempt) -> bool:

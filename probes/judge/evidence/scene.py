@@ -158,11 +158,19 @@ def attempts_of(job: JobFiles, progress: Sequence[GroupProgress] = ()) -> list[A
     for file in job.files:
         for event in file.events:
             by_number.setdefault(event.attempt, {}).setdefault(file.path, []).append(event)
+        restarts = restarts_in(file)
+        if restarts and max(file.last_step_line, file.good_ends.latest) > restarts[-1]:
+            by_number.setdefault(len(restarts), {})  # it went on without another event
     attempts = [
         _attempt(number, job.files, by_number.get(number, {}), ranks) for number in sorted(by_number or {0: {}})
     ]
     attempts[-1].progress = list(progress)
     return attempts
+
+
+def restarts_in(file: LogFile) -> list[int]:
+    """The lines at which torchrun's agent ends an attempt."""
+    return [event.line for event in file.events if event.kind == "agent_failed"] if file.attempt is None else []
 
 
 def _attempt(
@@ -173,7 +181,7 @@ def _attempt(
     for file in files:
         if file.attempt not in (None, number):
             continue
-        placed = [ranks.placed(event, file) for event in told_in.get(file.path, ())]
+        placed = [each for event in told_in.get(file.path, ()) for each in ranks.placed(event, file)]
         found.events += [event for event in placed if not (event.survived and event.kind != "exception")]
         found.is_thinned = found.is_thinned or file.is_thinned
         found.is_cut = found.is_cut or (file.is_cut and (bool(file.speakers) or len(files) == 1))
@@ -243,6 +251,7 @@ class _Ranks:
         self._rank_nodes = _rank_nodes(files)
         self._highest = max((rank for file in files for rank in ranks_in(file) if rank < MOST_RANKS), default=-1)
         self._own = {file.path: self._rank_of(file) for file in files}
+        self._restarts = {file.path: restarts_in(file) for file in files}
         self._only_failed = {file.path: found for file in files if (found := _only_failed(file)) is not None}
         self._by_stem = {Path(path).stem: rank for path, rank in self._own.items() if rank is not None}
 
@@ -258,7 +267,7 @@ class _Ranks:
             return None if offset is None else offset + file.local_rank
         named = {speaker.rank for speaker in file.speakers if speaker.rank is not None}
         launched = (event for event in file.events if event.kind in ("exit", "agent_failed"))
-        if len(named) > 1 or any(event.group_rank is None for event in launched):
+        if len(named) > 1 or file.is_of_agent or any(event.group_rank is None for event in launched):
             return None
         if any(speaker.local_rank is not None or speaker.task is not None for speaker in file.speakers):
             return None
@@ -275,19 +284,23 @@ class _Ranks:
         found |= {self._of_local(speaker, file) for speaker in file.speakers if speaker.rank is None}
         return frozenset(rank for rank in found if rank is not None)
 
-    def placed(self, event: LogEvent, file: LogFile) -> LogEvent:
-        """With its rank and node, and whether its rank went on after it."""
+    def placed(self, event: LogEvent, file: LogFile) -> list[LogEvent]:
+        """With its rank and node, and whether its rank went on after it; of each of several tasks that are ranks."""
         rank = event.rank
         if event.kind in ("exit", "died", "oom_kill"):
+            if rank is None and len(event.named) > 1 and self._tasks_are_ranks:
+                return [replace(event, rank=each, node=event.node or self._node(each, file)) for each in event.named]
             rank = self._of_launcher(event, file)
             if rank is not None or event.named or event.group_rank is not None:
-                return replace(event, rank=rank, node=event.node or self._node(rank, file))
+                return [replace(event, rank=rank, node=event.node or self._node(rank, file))]
         if event.kind == "heartbeat_named" and rank is not None and not event.named:
             event = replace(event, named=(rank,))
         if rank is None:
             rank = self._writer(event, file)
-        survived = _is_outlived(event, file, is_own=self.of_file(file) is not None)
-        return replace(event, rank=rank, node=event.node or self._node(rank, file), survived=survived)
+        # What a later attempt came to says nothing of this one.
+        restarts = any(line >= event.line for line in self._restarts[file.path])
+        survived = not restarts and _is_outlived(event, file, is_own=self.of_file(file) is not None)
+        return [replace(event, rank=rank, node=event.node or self._node(rank, file), survived=survived)]
 
     def _of_launcher(self, event: LogEvent, file: LogFile) -> int | None:
         """About whom a launcher speaks."""
@@ -413,18 +426,16 @@ def _tasks_are_ranks(files: Sequence[LogFile]) -> bool:
     }
     if pairs:
         return all(task == rank for task, rank in pairs)
-    ranks = {rank for file in files for rank in ranks_in(file)}
-    tasks = {task for file in files for event in file.events if event.kind in ("exit", "died") for task in event.named}
     local = any(speaker.local_rank is not None for file in files for speaker in file.speakers)
     agents = any(event.kind == "agent_failed" for file in files for event in file.events)
-    return not local and not agents and (not ranks or not tasks or max(tasks) <= max(ranks))
+    return not local and not agents
 
 
 def _numbered(files: Sequence[LogFile]) -> dict[str, int]:
     """Files that are numbered from 0 on, one for each rank; what their lines say must not differ."""
     groups: dict[str, dict[int, list[LogFile]]] = defaultdict(lambda: defaultdict(list))
     for file in files:
-        if not file.run and file.number is not None and file.rank is None:
+        if not file.run and file.number is not None and file.rank is None and not file.is_of_agent:
             groups[_NUMBERS.sub("#", file.series)][file.number].append(file)
     found: dict[str, int] = {}
     for numbered in groups.values():

@@ -55,8 +55,8 @@ def _did(event: LogEvent | None) -> str:
 
 def _told_failed(attempt: Attempt, first: First, event: LogEvent) -> str:
     if first.how == "program":
-        count, failed = len(attempt.ranks), len(first.sides[0])
-        who = f"all {count} ranks" if failed == count else f"{failed} of {count} ranks"
+        count, failed = len(attempt.ranks), len(first.sides[0]) if first.sides else 0
+        who = "several" if not failed else f"all {count} ranks" if failed == count else f"{failed} of {count} ranks"
         return f"{who} failed alike, which is no rank's fault: {_cut(event.text)}"
     order = "" if first.how == "alike" or len(attempt.ranks) <= len(first.ranks) else " first"
     alike = ", all alike" if first.how == "alike" else ""
