@@ -29,7 +29,8 @@ _ENDS = re.compile(
     r"|\[after training is done\]|final validation metrics"
     r"|\btraining (?:is |has )?(?:completed?|finished|done|ended)\b|\b(?:finished|completed) training\b)"
     r"|(?P<closed>finished server process|process to finish\W{0,5}\(success\))"
-    r"|(?P<maybe>exits successfully|\b(?:finished|completed) successfully\b|\bsuccessfully (?:completed|finished)\b"
+    r"|(?P<maybe>exits successfully"
+    r"|^\W{0,8}done\W{0,8}$|\b(?:finished|completed) successfully\b|\bsuccessfully (?:completed|finished)\b"
     r"|\bexit(?:ed)?(?: with)? ?(?:code|status)[ :=]+0\b)"
 )
 _LAST = 5  # lines in which "maybe" is the end of all, not of a part
@@ -53,7 +54,7 @@ _SEVERE = (
         r"\b(?:died|dead|crash(?:ed)?|fail(?:ed|ure)|timed? ?out|stuck|hung|lost|terminated|unexpected(?:ly)?"
         r"|critical)\b|\bexit(?:ed)?[ _]?(?:code|status)[ :=]{1,2}[1-9]"
     ),
-    re.compile(r"(?:error|exception)\b|\be\d{4} \d\d:"),
+    re.compile(r"(?:error|exception)\b|\b(?:unable to|could not|cannot)\b|\be\d{4} \d\d:"),
 )
 
 

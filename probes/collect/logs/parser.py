@@ -23,6 +23,8 @@ from mltop.probes.collect.logs.tracebacks import (
     TorchrunBlock,
     TracebackBlock,
     kind_of_exception,
+    of_whom,
+    reported_for,
 )
 from mltop.probes.collect.redaction.shapes import clipped
 from mltop.probes.collect.redaction.values import shown_text
@@ -69,7 +71,7 @@ _PATTERN = 48  # characters: what follows may be cut, or be somebody else's
 _VARYING = re.compile(r"0x[0-9a-f]+|\d+")
 GOES_ON = (
     *("caught", "watchdog", "Watchdog", "PG status", "enqueued", "dump signal", "monitoredBarrier", "completion from"),
-    *("collective op", "Process name: "),
+    *("collective op", "Process name: ", "tasks are unhealthy"),
 )
 
 
@@ -240,6 +242,8 @@ class LogParser:
             at = self.clock.stamp(text[:200])
             lines = self.before()
             near = at if at is not None else self.clock.last_stamp(lines)
+            if isinstance(block, TracebackBlock):
+                block.of_rank = reported_for(lines)
             self._began[speaker] = _Began(near, self._attempt, step_in(lines))
         return True
 
@@ -321,6 +325,8 @@ class LogParser:
             block.close()
         if block.chain and not LAUNCHERS.search(block.chain[-1].name):
             kind, fields, words = block.fields()
+            if block.of_rank is not None:
+                fields["rank"] = block.of_rank
             if is_cut and kind == "exception" and block.last_line >= self.file.lines:
                 return  # what it would have said of others is cut off
             self._add(
@@ -392,7 +398,7 @@ class LogParser:
             return
         self._mention(text)
         if kind == "exception":
-            kind, fields = _whose(kind, fields, speaker, text)
+            kind, fields = of_whom(kind, fields, speaker, text)
         dated = at is not None
         event = LogEvent(
             kind,
@@ -443,24 +449,6 @@ class LogParser:
                 replace(event, attempt=last) if event.attempt > last and self.file.attempt is None else event
                 for event in self.file.events
             ]
-
-
-# Programs that say in an exception's message whose it is: Megatron's rerun_state_machine.py, Ray Train, torch_npu.
-_WHOSE = re.compile(
-    r"(?:^|: |\()\[?(?:[Rr]ank|RANK|Worker rank)[ :=]{1,2}(?P<rank>\d{1,8})(?:\)|\]|,|:| Error Snippet)"
-    r"(?: node:? ?(?P<node>[\w.-]{1,80}))?|\bRankID:(?P<id>\d{1,8})\b"
-)
-
-
-def _whose(kind: EventKind, fields: dict[str, Any], speaker: Speaker, text: str) -> tuple[EventKind, dict[str, Any]]:
-    """An exception that says of itself of which rank it is, whoever printed it."""
-    match = _WHOSE.search(text[:300])
-    if match is None or fields.get("rank") is not None:
-        return kind, fields
-    rank = int(match["rank"] or match["id"])
-    if speaker.rank is not None and speaker.rank != rank:
-        return "remote_named", {**fields, "named": (rank,)}
-    return kind, {"node": match["node"] or speaker.node, **fields, "rank": rank}
 
 
 def quoted(text: str) -> str:

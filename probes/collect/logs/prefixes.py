@@ -64,6 +64,11 @@ _OTHERS = (
     r"[^\s\[\]()\"']{1,200}(?: std(?:out|err) [FP])?(?: \|)?",
 )
 _STRANGE = re.compile(rf"\s*(?:{'|'.join(_OTHERS)})[ \t]*{_KNOWN}")
+# A logger's own format: stamp and level before the rank.
+_LOGGED = re.compile(
+    r"(?:(?:20\d\d-\d\d-\d\d[T ][\d:.,]{8,18}Z?|\[[^\[\]\n]{1,60}\]|[A-Z]{4,8}|[-|:]) {0,3}){1,5}"
+    r"(?=\[rank[ :=]{0,2}\d{1,8}\])"
+)
 _BY_HOST, _LEAST_BY_HOST = 0.8, 4  # share of lines, and how many there must be
 _NO_HOST = re.compile(r"(?:Error|Exception|Warning|Interrupt|Exit)$|^[A-Z]+$|^\d+$")
 _HOST = re.compile(r"\s*([A-Za-z\d][\w.-]{0,80}): ")
@@ -191,6 +196,9 @@ def _one_prefix(speaker: Speaker, rest: str) -> tuple[Speaker, str] | None:
 def _strange(speaker: Speaker, rest: str) -> tuple[Speaker, str] | None:
     """Over what means nothing here; pdsh's host is the node."""
     near = rest[:256]
+    logged = _LOGGED.match(near) if speaker.rank is None and "[rank" in near else None
+    if logged is not None:
+        return _bracketed(speaker, rest[logged.end() :])
     if speaker.rank is not None or not ("[rank" in near or "pid=" in near or "]:" in near):
         return None
     match = _STRANGE.match(rest)

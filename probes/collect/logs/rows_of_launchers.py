@@ -89,7 +89,12 @@ LAUNCHERS: tuple[Row, ...] = (
     row("have not called it", r"following ranks have not called it: \[(?P<named>\d[\d, ]*)", "barrier_named"),
     row("imed out task names", rf"imed out task names:{_TASKS}", "barrier_named", _tasks_of_jax),
     row("are unhealthy", rf"tasks are unhealthy .{{0,40}}?:{_TASKS}", "heartbeat_named", _tasks_of_jax),
-    row("heartbeat timeout", r"ask /job:\w+/replica:\d+/task:(?P<named>\d+) heartbeat timeout", "heartbeat_named"),
+    row("tasks are unhealthy", r"tasks are unhealthy .{0,40}?: (?P<named>\d[\d, ]*)(?!/)", "heartbeat_named"),
+    row(
+        "heartbeat timeout",
+        r"\b[Tt]ask (?:/job:\w+/replica:\d+/task:)?(?P<named>\d+) heartbeat timeout",
+        "heartbeat_named",
+    ),
     row("different incarnation", r"task:(?P<named>\d+) unexpectedly tried to connect", "remote_named"),
     row("Terminating process because", r"Terminating process because the (?:coordinator|JAX|leader)", "aborted"),
     row("crimer rank", r"crimer rank \[(?P<node>[\w.:]+)/(?P<device>\d+)\]", "worker_lost", _device),

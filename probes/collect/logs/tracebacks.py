@@ -10,7 +10,7 @@ from dataclasses import InitVar, dataclass, field, replace
 from typing import Any
 
 from mltop.probes.collect.logs.anchors import events_in
-from mltop.probes.model.evidence.logs import EventKind
+from mltop.probes.model.evidence.logs import EventKind, Speaker
 
 MOST_LINES = 2_000  # of one block: RecursionError's are long
 _LONGEST_BEFORE = 200  # characters
@@ -119,6 +119,7 @@ class TracebackBlock:
     before: InitVar[str] = ""
     chain: list[Raised] = field(default_factory=list)
     child: int | None = None
+    of_rank: int | None = None  # whose it is, as the line before it says
     last_line: int = 0
     _frames: list[tuple[str, str, str]] = field(default_factory=list)
     _in_frames: bool = True
@@ -245,6 +246,33 @@ class TracebackBlock:
             return "child_named", fields, told.words
         said = said_of_peers(told.message) if kind == "peer_exception" else None
         return (said[0], {**fields, **said[1]}, told.words) if said is not None else (kind, fields, told.words)
+
+
+_REPORTED = re.compile(r"\[Rank (\d{1,8}) Error Snippet\]:\s*$")
+
+
+def reported_for(before: str) -> int | None:
+    """Whose traceback comes after these lines, as Ray Train prints them."""
+    match = _REPORTED.search(before[-100:])
+    return int(match[1]) if match is not None else None
+
+
+# Programs that say in an exception's message whose it is: Megatron's rerun_state_machine.py, Ray Train, torch_npu.
+_WHOSE = re.compile(
+    r"(?:^|: |\()\[?(?:[Rr]ank|RANK|Worker rank)[ :=]{1,2}(?P<rank>\d{1,8})(?:\)|\]|,|:| Error Snippet)"
+    r"(?: node:? ?(?P<node>[\w.-]{1,80}))?|\bRankID:(?P<id>\d{1,8})\b"
+)
+
+
+def of_whom(kind: EventKind, fields: dict[str, Any], speaker: Speaker, text: str) -> tuple[EventKind, dict[str, Any]]:
+    """An exception that says of itself of which rank it is, whoever printed it."""
+    match = _WHOSE.search(text[:300])
+    if match is None or fields.get("rank") is not None:
+        return kind, fields
+    rank = int(match["rank"] or match["id"])
+    if speaker.rank is not None and speaker.rank != rank:
+        return "remote_named", {**fields, "named": (rank,)}
+    return kind, {"node": match["node"] or speaker.node, **fields, "rank": rank}
 
 
 _SAID_BY_EXCEPTIONS = (

@@ -93,8 +93,11 @@ def _earliest(attempt: Attempt, roots: list[LogEvent]) -> First:
     bare = [event for event in roots if _subject(event) is None]
     if not known:
         return _of_nobody(attempt, roots)
-    if len(bare) > 1 and _are_alike(bare) and all(event.kind == "worker_lost" for event in known):
-        return First("program", events=[*bare[:3], *known[:1]])  # whom the launcher saw first is one of several alike
+    if bare and _are_alike(bare) and all(event.kind == "worker_lost" for event in known):
+        if len(bare) > 1:  # whom the launcher saw first is one of several alike
+            return First("program", events=[*bare[:3], *known[:1]])
+        if len({event.rank for event in known}) == 1:
+            known.insert(0, replace(bare[0], rank=known[0].rank))
     by_subject: dict[object, list[LogEvent]] = {}
     for event in known:
         by_subject.setdefault(_subject(event), []).append(event)
@@ -392,21 +395,25 @@ def _of_victims(attempt: Attempt) -> First:
         return (
             First("only victims", events=stopped[:3]) if stopped else First("cut off" if attempt.is_cut else "nothing")
         )
+    return _of_dead(attempt) or _votes(attempt) or _of_lost(attempt, events, exits)
+
+
+def _of_dead(attempt: Attempt) -> First | None:
     dead = unexplained_deaths(attempt)
-    if dead:
-        return _failed(attempt, dead, {event.rank: [event] for event in dead})
-    network = _votes(attempt)
-    if network is not None:
-        return network
-    if events and any(event.kind in ("peer_lost", "peer_exception") for event in events):
-        victims = {event.rank for event in events if event.rank is not None}
-        silent = _left(attempt, victims) or silent_ranks(attempt, victims, most=1)
-        # Whom its launcher had to end lived until then: the connection was not lost by its death.
-        lived = {event.rank for event in attempt.of_kind("exit") if event.how == "stopped"}
-        if silent.ranks and not lived & set(silent.ranks):
-            return First("silent", silent.ranks, events=events[:4], confidence="low")
-        return First("only victims", events=[*events[:3], *exits[:1]], lacking=silent.lacking)
-    return First("only victims", events=[*events[:2], *exits[:2]])
+    return _failed(attempt, dead, {event.rank: [event] for event in dead}) if dead else None
+
+
+def _of_lost(attempt: Attempt, events: Sequence[LogEvent], exits: Sequence[LogEvent]) -> First:
+    """Who is silent while others lost connections."""
+    if not any(event.kind in ("peer_lost", "peer_exception") for event in events):
+        return First("only victims", events=[*events[:2], *exits[:2]])
+    victims = {event.rank for event in events if event.rank is not None}
+    silent = _left(attempt, victims) or silent_ranks(attempt, victims, most=1)
+    # Whom its launcher had to end lived until then: the connection was not lost by its death.
+    lived = {event.rank for event in attempt.of_kind("exit") if event.how == "stopped"}
+    if silent.ranks and not lived & set(silent.ranks):
+        return First("silent", silent.ranks, events=list(events[:4]), confidence="low")
+    return First("only victims", events=[*events[:3], *exits[:1]], lacking=silent.lacking)
 
 
 # 5. Lines that no row knows, where nothing else explains a failure.

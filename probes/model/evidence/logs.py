@@ -202,7 +202,8 @@ class LogFile:
     ``speakers``: those that the lines at its beginning and end, and its events have. ``last_at``, ``last_step``: of its
     last lines, ``first_step``: of its first ones; ``is_cut``: it ends within a line; ``is_thinned``: lines were
     left out by who wrote it (Ray). ``telling``: the most severe of its last lines that no row knows, else its last one.
-    ``is_of_agent``: torchrun's agent writes there. ``is_of_training``: it reads like the log of a training or serving job.
+    ``is_of_agent``: torchrun's agent writes there; ``is_of_training``: it reads like the log of a training or serving
+    job.
     ``mentions``: torchrun folders and Slurm jobs that its lines name.
     """
 
