@@ -5,7 +5,7 @@ it ends well, and which line tells most of an end that no row of the tables know
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mltop.probes.collect.logs.anchors import events_in
 from mltop.probes.collect.logs.parser import MOST_SPEAKERS, pattern_of, quoted, step_in
@@ -43,6 +43,9 @@ _LEAST_WORDS = 2
 _OF_AGENT = re.compile(
     r"[IWE]\d{4} [\d:.]{8,18} \d{1,8} (?:site-packages/)?torch/distributed/(?:elastic|launcher|run\.py)"
 )
+_INTRODUCED = re.compile(
+    r"(?i).{0,60}\brank:? (\d{1,8}) ?(?:of|/) ?\d"
+)  # "rank 2 of 4 up", of a process whose pid is known
 _API_SERVER = "APIServer"  # vLLM's
 # How severe a line looks of which nothing else is known, the gravest first; in lower case.
 _SEVERE = (
@@ -86,6 +89,8 @@ def read_end(file: LogFile, data: bytes, clock: Clock, *, by_host: bool) -> None
             if step is not None:
                 if step > (file.last_step or 0):  # what had ended was a part: training goes on
                     file.good_ends.latest, file.good_ends.trained = file.good_ends.succeeded, 0
+                if step != file.last_step:
+                    file.last_steps = [*file.last_steps[-2:], number]
                 file.last_step, file.last_step_line = step, number
         seen = line[:_LONGEST].lower()
         if len(words) < _LEAST_WORDS:
@@ -107,7 +112,7 @@ def _note_end(ends: GoodEnds, line: str, number: int, speaker: Speaker, *, is_la
         if speaker.pid is None or speaker.process == _API_SERVER:  # else it is one of several engines beside training
             ends.served = number
         return False
-    if match.lastgroup == "maybe" and not is_last:
+    if match.lastgroup == "maybe" and (not is_last or "agent" in line):  # Ray's agents are none of the job's
         return False
     ends.latest = number
     ends.trained = number if match.lastgroup == "ended" else ends.trained
@@ -120,7 +125,7 @@ _GONE = (
     r"(?:died|dead|crashed|killed|terminated|aborted|exited|failed|lost|disconnected|missing|unreachable|unresponsive"
     r"|unhealthy|hung|stuck|not respond(?:ing)?|(?:did not|has not|have not|never|failed to) \w+)"
 )
-_NUMBERED = r"(?:ranks?|workers?|tasks?)[ #:=_-]{0,3}\[?(?P<named>\d{1,6}(?:, ?\d{1,6}){0,40})\b\]?"
+_NUMBERED = r"(?:ranks?|workers?|tasks?|shards?)[ #:=_-]{0,3}\[?(?P<named>\d{1,6}(?:, ?\d{1,6}){0,40})\b\]?"
 _BLAMED = (
     re.compile(rf"\b{_NUMBERED}\)?[,:]? (?:on [\w.-]{{1,80}} |\([^()]{{1,60}}\) |process ){{0,2}}"
                rf"(?:has |have |was |were |is |are |had |been |unexpectedly ){{0,3}}{_GONE}\b"),
@@ -145,6 +150,7 @@ class _Unread:
     _gravest: int = len(_SEVERE)
     _telling: str = ""
     _firsts: dict[tuple[Speaker, EventKind, int], LogEvent] = field(default_factory=dict)  # the last: how severe
+    _raised: set[int] = field(default_factory=set)  # lines that name an exception
 
     def take(self, number: int, line: str, seen: str, speaker: Speaker, rest: str) -> None:
         """``seen``: the line in lower case; ``rest``: without its prefixes."""
@@ -158,6 +164,8 @@ class _Unread:
         if len(self._firsts) < MOST_SPEAKERS:
             event = LogEvent(kind, self.file.path, number, rest, speaker, speaker.rank, speaker.node)
             event.named = numbers(named)
+            if _RAISED.match(rest):
+                self._raised.add(number)
             # A writer that names one rank after the other names the first one to fail first.
             self._firsts.setdefault((speaker, kind, 0 if named else severity), event)
 
@@ -169,7 +177,7 @@ class _Unread:
         raising = {event.speaker for event in self.file.events if event.kind in ("exception", "peer_exception")}
         attempt = max((event.attempt for event in self.file.events), default=self.file.attempt or 0)
         for *_, event in sorted((key[2], event.line, event) for key, event in self._firsts.items()):
-            if event.speaker in raising and _RAISED.match(event.text):
+            if event.speaker in raising and event.line in self._raised:
                 continue  # one of a chain, which its last one explains
             if event.line not in known and next(events_in(event.text), None) is None:
                 event.at = clock.stamp(event.text[:200])
@@ -183,6 +191,9 @@ def _rests(file: LogFile, line: str, *, by_host: bool) -> list[tuple[Speaker, st
     found = []
     for part in line.split("\r") if "\r" in line else (line,):
         speaker, rest = speaker_of(part[:300], by_host=by_host)
+        own = _INTRODUCED.match(rest) if speaker.pid is not None and speaker.rank is None else None
+        if own is not None:
+            speaker = replace(speaker, rank=int(own[1]))
         if speaker != Speaker() and len(file.speakers) < MOST_SPEAKERS:
             file.speakers.add(speaker)
         file.is_of_agent = file.is_of_agent or _OF_AGENT.match(rest) is not None

@@ -375,16 +375,12 @@ class LogParser:
         if kind == "died":
             kind, fields = _kind_of_task(fields)
         if kind == "member":
-            pid, node = fields.get("pid", speaker.pid), fields.get("node", speaker.node)
-            self._note(Speaker(fields["rank"], node=node, pid=pid))
-            if "sequence" not in fields:
-                return
-            kind, fields = "world", {"sequence": fields["sequence"]}
-        if kind == "agent_failed":
-            self._attempt = min(self._attempt + 1, _MOST_ATTEMPTS)
+            self._note(replace(speaker, rank=fields.pop("rank")))
+            kind = "world"
         fields.setdefault("attempt", self._attempt if self.file.attempt is None else self.file.attempt)
         if kind == "agent_failed":
-            fields["attempt"] = self._attempt - 1
+            fields["attempt"] = self._attempt
+            self._attempt = min(self._attempt + 1, _MOST_ATTEMPTS)
         if kind in ("collective_timeout", "counters", "stuck_watchdog", "network", "aborted"):
             fields = {**group_of(text), **fields}
         whose = (fields.get("rank"), fields.get("group"), fields.get("group_rank"))

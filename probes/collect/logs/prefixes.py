@@ -39,8 +39,9 @@ _TIME = re.compile(r":\d\d:\d\d")  # in every stamp
 _BRACKETS = re.compile(r"\s*(?:\[([^\[\]\n]{1,100})\]|\(([^()\n]{1,120})\))(:?) ?")
 _OF_A_CHILD = re.compile(r"\s*\[rank: \d{1,8}\] Child process")  # Lightning's launcher, about another process
 _WORDS_IN_BRACKETS = re.compile(
-    r"(?:mpi)?rank[:=]? ?(?P<rank>\d{1,8})\b|pid=(?P<pid>\d{1,8})\b|ip=(?P<ip>[\w.:-]{1,60})\b"
-    r"|(?P<process>(?!rank|pid|ip)[A-Za-z_][\w.:-]{0,80})(?![=\w])"
+    r"(?:(?:mpi)?rank|RANK)[:=]? ?(?P<rank>\d{1,8})\b|pid=(?P<pid>\d{1,8})\b|ip=(?P<ip>[\w.:-]{1,60})\b"
+    r"|node_id=\w{1,80}"
+    r"|(?P<process>(?!rank|pid|ip|node_id)[A-Za-z_][\w.:-]{0,80})(?![=\w])"
 )
 _STAMPED = re.compile(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,6})? ")
 _PARALLEL = re.compile(r"(?:(?:ATTN_)?(?:DP|TP|PP|EP|CP)\d{1,5}[ _]?)+")
@@ -57,17 +58,19 @@ _NCCL = re.compile(r"\s*(?:\[[^\]\n]{8,40}\] )?([\w.-]{1,80}):(\d{1,8}):(\d{1,8}
 _KERNEL = re.compile(r"\s*(?:\w{3} [ \d]\d [\d:.]+|[\dT:.+-]{19,35}) ([\w.-]{1,80}) kernel: ")
 # What other tools put in front: a stamp (kubectl, docker), a number of the line (editors, cat), a pod, a host
 # (pdsh), a file (grep). Only where a prefix follows that is known.
-_KNOWN = r"(?=\[rank\d{1,8}\]:|\[[A-Za-z_][\w-]{0,40}?\d{1,4}\]: ?\[|\([\w:.\[\]=,-]{1,80}? ?pid=\d)"
+_KNOWN = r"(?=\[rank\d{1,8}\]:|\[[A-Za-z_][\w-]{0,40}?\d{1,4}\]: ?\[|\([\w:.\[\]=, -]{1,110}?pid=\d)"
 _OTHERS = (
     r"\[[^\[\]\n]{1,120}\]:?",
     r"20\d\d-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]*(?:Z|[+-]\d\d:?\d\d)?",
     r"[^\s\[\]()\"']{1,200}(?: std(?:out|err) [FP])?(?: \|)?",
 )
 _STRANGE = re.compile(rf"\s*(?:{'|'.join(_OTHERS)})[ \t]*{_KNOWN}")
-# A logger's own format: stamp and level before the rank.
+# Loggers' own formats: stamp and level before the rank, or fields after the message.
+_LISTED = re.compile(r"world_rank=(\d{1,8})\b")  # Ray Train's list of its workers: after a worker's address and pid
+_FIELD_AT_END = re.compile(r" rank=(\d{1,8})$")
 _LOGGED = re.compile(
     r"(?:(?:20\d\d-\d\d-\d\d[T ][\d:.,]{8,18}Z?|\[[^\[\]\n]{1,60}\]|[A-Z]{4,8}|[-|:]) {0,3}){1,5}"
-    r"(?=\[rank[ :=]{0,2}\d{1,8}\])"
+    r"(?=\[(?:rank|RANK)[ :=]{0,2}\d{1,8}\])"
 )
 _BY_HOST, _LEAST_BY_HOST = 0.8, 4  # share of lines, and how many there must be
 _NO_HOST = re.compile(r"(?:Error|Exception|Warning|Interrupt|Exit)$|^[A-Z]+$|^\d+$")
@@ -177,7 +180,8 @@ def speaker_of(line: str, *, by_host: bool = False) -> tuple[Speaker, str]:
         if found is None:
             break
         speaker, rest = found
-    return speaker, rest
+    field = _FIELD_AT_END.search(rest[-20:]) if speaker.rank is None and " rank=" in rest[-20:] else None
+    return (speaker if field is None else replace(speaker, rank=int(field[1]))), rest
 
 
 def _one_prefix(speaker: Speaker, rest: str) -> tuple[Speaker, str] | None:
@@ -196,7 +200,7 @@ def _one_prefix(speaker: Speaker, rest: str) -> tuple[Speaker, str] | None:
 def _strange(speaker: Speaker, rest: str) -> tuple[Speaker, str] | None:
     """Over what means nothing here; pdsh's host is the node."""
     near = rest[:256]
-    logged = _LOGGED.match(near) if speaker.rank is None and "[rank" in near else None
+    logged = _LOGGED.match(near) if speaker.rank is None and ("[rank" in near or "[RANK" in near) else None
     if logged is not None:
         return _bracketed(speaker, rest[logged.end() :])
     if speaker.rank is not None or not ("[rank" in near or "pid=" in near or "]:" in near):
@@ -224,7 +228,10 @@ def _bracketed(speaker: Speaker, rest: str) -> tuple[Speaker, str] | None:
         return replace(speaker, task=int(match[1]), node=match[2] or speaker.node), rest[match.end() :]
     match = None if _OF_A_CHILD.match(rest) else _BRACKETS.match(rest)
     found = _in_brackets(speaker, *match.groups()) if match is not None else None
-    return None if match is None or found is None else (found, rest[match.end() :])
+    if match is None or found is None:
+        return None
+    listed = _LISTED.match(rest, match.end())
+    return (found if listed is None else replace(found, rank=int(listed[1]))), rest[match.end() :]
 
 
 def _in_brackets(speaker: Speaker, square: str | None, round_: str | None, colon: str) -> Speaker | None:
@@ -235,7 +242,7 @@ def _in_brackets(speaker: Speaker, square: str | None, round_: str | None, colon
         words = words[stamp.end() :]
     if square is not None and (stamp is not None or _PARALLEL.fullmatch(words)):
         return _of_parallel(speaker, words) if _PARALLEL.fullmatch(words) else None
-    if square is not None and not words.startswith("rank"):
+    if square is not None and not words.startswith(("rank", "RANK")):
         local = _LOCAL.fullmatch(words) if colon else None
         if local is None or speaker.local_rank is not None:
             return None

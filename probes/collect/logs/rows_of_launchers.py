@@ -96,6 +96,7 @@ LAUNCHERS: tuple[Row, ...] = (
         "heartbeat_named",
     ),
     row("different incarnation", r"task:(?P<named>\d+) unexpectedly tried to connect", "remote_named"),
+    row("from remote worker", r"from remote worker /job:\w+/replica:\d+/task:(?P<named>\d+)", "remote_named"),
     row("Terminating process because", r"Terminating process because the (?:coordinator|JAX|leader)", "aborted"),
     row("crimer rank", r"crimer rank \[(?P<node>[\w.:]+)/(?P<device>\d+)\]", "worker_lost", _device),
     row(
@@ -117,11 +118,6 @@ LAUNCHERS: tuple[Row, ...] = (
         "has been marked dead",
         r"address: (?P<node>[\w.:-]+) and node name: .{0,200}?has been marked dead",
         "node_failure",
-    ),
-    row(
-        "world_rank=",
-        r"\bip=(?P<node>[\w.:-]+), pid=(?P<pid>\d+)\) world_rank=(?P<rank>\d+)",
-        "member",
     ),
     row("is assigned as", r"\brank (?P<rank>\d+) in world size (?P<sequence>\d+) is assigned as", "member"),
     _lost("died unexpectedly", r"Worker proc (?P<process>\w+-(?P<rank>\d+)) died unexpectedly"),

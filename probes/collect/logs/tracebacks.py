@@ -59,7 +59,7 @@ _SPEAKS_OF_PEERS = re.compile(
     r"|[Tt]imed out (?:waiting|initializing|after)|[Ww]ait timeout"
     r"|RPC call to|shared memory broadcast|Hccl|HCCL|oneCCL|[Bb]arrier timed out|GetKeyValue|DEADLINE_EXCEEDED"
     r"|[Cc]oordination (?:service|agent)|mismatch between collectives|expects same model across all ranks"
-    r"|EI000[26]|EE1002"
+    r"|EI000[26]|EE1002|EPIPE|\bpipe closed|\[_Derived_\]|Collective ops is aborted"
     r"|\b(?:other|one of the) (?:ranks?|workers|processes|nodes)\b"
     r"|[Ss]ee (?:the )?(?:stack trace|root cause|error|traceback|logs?)\b|background process|died unexpectedly"
 )
@@ -277,6 +277,7 @@ def of_whom(kind: EventKind, fields: dict[str, Any], speaker: Speaker, text: str
 
 _SAID_BY_EXCEPTIONS = (
     "gloo_timeout", "barrier_named", "heartbeat_named", "collective_timeout", "peer_lost", "mismatch", "worker_lost",
+    "remote_named",
 )  # fmt: skip
 
 

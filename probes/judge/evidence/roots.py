@@ -61,16 +61,20 @@ def _is_own_death(event: LogEvent, attempt: Attempt) -> bool:
 
 
 def unexplained_deaths(attempt: Attempt) -> list[LogEvent]:
-    """Failures that launchers saw of ranks that do not complain of others, while others do. Where several are, those
-    of the launcher's first line: it reports tasks as they end.
+    """Failures that launchers saw of ranks that do not complain of others, while others do, or were ended. Where
+    several are, those of the launcher's first line: it reports tasks as they end.
     """
     complaining = {event.rank for event in attempt.of_class("cascade", "timeout", "named") if not event.by_launcher}
-    rows = [event for event in attempt.of_kind("exit", "died") if event.code and event.how != "stopped"]
+    all_rows = attempt.of_kind("exit", "died")
+    stopped = {event.rank for event in all_rows if event.how == "stopped"}
+    rows = [event for event in all_rows if event.code and event.how != "stopped"]
     dead = {event.rank: event for event in rows if event.rank is not None and event.rank not in complaining}
     if len(dead) > 1:
         first = min(event.line for event in rows)
-        dead = {rank: event for rank, event in dead.items() if event.line == first}
-    return list(dead.values()) if complaining - {None} else []
+        is_one = len({event.file for event in rows}) == 1
+        dead = {rank: event for rank, event in dead.items() if is_one and event.line == first}
+    others = complaining if None in complaining else complaining | stopped
+    return list(dead.values()) if others - {None, *dead} else []
 
 
 def _may_follow(event: LogEvent, attempt: Attempt) -> bool:

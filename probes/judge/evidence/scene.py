@@ -12,13 +12,12 @@ from heapq import nsmallest
 from pathlib import Path
 
 from mltop.probes.judge.evidence.jobs import JobFiles, default_group_ranks, ranks_in
+from mltop.probes.judge.evidence.survival import is_outlived
 from mltop.probes.judge.values import known
 from mltop.probes.model.evidence.collectives import GroupProgress
 from mltop.probes.model.evidence.logs import GoodEnds, LogEvent, LogFile, Speaker
 
 MOST_RANKS = 1 << 17  # a larger number is no rank, whatever a line says
-_STEPS_WITHOUT_IT = 2
-_MOST_TIMES, _MOST_STEPS = 10, 100_000  # a number beyond both is no later step of the same run
 _NUMBERS = re.compile(r"\d+")
 _TROUBLE = ("root", "named", "timeout", "cascade")
 
@@ -299,7 +298,7 @@ class _Ranks:
             rank = self._writer(event, file)
         # What a later attempt came to says nothing of this one.
         restarts = any(line >= event.line for line in self._restarts[file.path])
-        survived = not restarts and _is_outlived(event, file, is_own=self.of_file(file) is not None)
+        survived = not restarts and is_outlived(event, file, is_own=self.of_file(file) is not None)
         return [replace(event, rank=rank, node=event.node or self._node(rank, file), survived=survived)]
 
     def _of_launcher(self, event: LogEvent, file: LogFile) -> int | None:
@@ -353,30 +352,6 @@ class _Ranks:
         if rank is not None and rank in self._rank_nodes:
             return self._rank_nodes[rank]
         return self._run_nodes.get(file.run, "") if file.run else ""
-
-
-def _is_outlived(event: LogEvent, file: LogFile, *, is_own: bool) -> bool:
-    """Whether its rank, server or job went on after it. ``is_own``: of a file of one rank."""
-    ends = file.good_ends
-    if event.line < ends.succeeded:
-        return True
-    if event.kind in ("worker_lost", "fatal_signal") or event.event_class == "cascade":
-        # Processes leave one another in any order once the work is done; one request's error is not the server's.
-        served = event.kind == "peer_exception" and ends.served > event.line
-        return served or 0 < ends.latest < event.line
-    if event.kind not in ("exception", "barrier_named"):
-        return event.survived
-    if event.line < ends.trained or (event.kind == "exception" and event.line < ends.served):
-        return True
-    if file.last_step is None or file.last_step_line <= event.line:
-        return event.survived
-    # In one rank's own file any step tells that it went on; others go on for a step or two without it.
-    before = event.step if file.first_step_line < event.line else file.first_step
-    return is_own or (before is not None and _is_later_step(file.last_step, before))
-
-
-def _is_later_step(step: int, before: int) -> bool:
-    return before + _STEPS_WITHOUT_IT < step <= max(before * _MOST_TIMES, before + _MOST_STEPS)
 
 
 def _runs(files: Sequence[LogFile]) -> tuple[dict[str, int], dict[str, str]]:

@@ -57,7 +57,8 @@ def _told_failed(attempt: Attempt, first: First, event: LogEvent) -> str:
     if first.how == "program":
         count, failed = len(attempt.ranks), len(first.sides[0]) if first.sides else 0
         who = "several" if not failed else f"all {count} ranks" if failed == count else f"{failed} of {count} ranks"
-        return f"{who} failed alike, which is no rank's fault: {_cut(event.text)}"
+        said = f"each {_failed(event)}" if event.kind in _BARE_ENDS else _cut(event.text)
+        return f"{who} failed alike, which is no rank's fault: {said}"
     order = "" if first.how == "alike" or len(attempt.ranks) <= len(first.ranks) else " first"
     alike = ", all alike" if first.how == "alike" else ""
     return f"{_who(attempt, first)} {_failed(event, order)}{alike}{_after(attempt, first)}"
@@ -89,12 +90,15 @@ def _ranks(ranks: Sequence[int]) -> str:
     return text if len(text) <= _MOST_LISTED else f"{len(ranks)} ranks ({fold(ranks)[:_MOST_LISTED]}…)"
 
 
+_BARE_ENDS = ("exit", "died", "fatal_signal")
+
+
 def _failed(event: LogEvent, order: str = "") -> str:
     """ "was killed by SIGSEGV first", "failed first: ValueError: …, in main (job.py:12)"."""
     place = f", in {event.place}" if event.place else ""
     if event.kind == "oom_kill":
         return f"was killed{order} for want of memory"
-    if event.kind in ("exit", "died", "fatal_signal") or (event.kind == "child_named" and event.how != "unknown"):
+    if event.kind in _BARE_ENDS or (event.kind == "child_named" and event.how != "unknown"):
         return (
             f"was killed{order} by {signal_name(event.code)}"
             if event.how == "signal"

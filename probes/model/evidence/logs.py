@@ -200,10 +200,10 @@ class LogFile:
     ``number`` is the last one of its name, which may be a rank's or anything; ``series``: the name without it.
 
     ``speakers``: those that the lines at its beginning and end, and its events have. ``last_at``, ``last_step``: of its
-    last lines, ``first_step``: of its first ones; ``is_cut``: it ends within a line; ``is_thinned``: lines were
-    left out by who wrote it (Ray). ``telling``: the most severe of its last lines that no row knows, else its last one.
-    ``is_of_agent``: torchrun's agent writes there; ``is_of_training``: it reads like the log of a training or serving
-    job.
+    last lines, ``last_steps``: where its last three begin; ``first_step``: of its first ones; ``is_cut``: it ends
+    within a line; ``is_thinned``: lines were left out by who wrote it (Ray). ``telling``: the most severe of its last
+    lines that no row knows, else its last one. ``is_of_agent``: torchrun's agent writes there; ``is_of_training``: it
+    reads like the log of a training or serving job.
     ``mentions``: torchrun folders and Slurm jobs that its lines name.
     """
 
@@ -226,6 +226,7 @@ class LogFile:
     last_at: float | None = None
     last_step: int | None = None
     last_step_line: int = 0
+    last_steps: list[int] = field(default_factory=list)
     good_ends: GoodEnds = field(default_factory=GoodEnds)
     is_of_agent: bool = False
     is_of_training: bool = False
