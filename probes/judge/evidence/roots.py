@@ -61,8 +61,8 @@ def _is_own_death(event: LogEvent, attempt: Attempt) -> bool:
 
 
 def unexplained_deaths(attempt: Attempt) -> list[LogEvent]:
-    """Failures that launchers saw of ranks that do not complain of others, while others do, or were ended. Where
-    several are, those of the launcher's first line: it reports tasks as they end.
+    """Failures that launchers saw of ranks that do not complain of others, while others do, or were ended by their
+    launcher. Where several are, those of the launcher's first line: it reports tasks as they end.
     """
     complaining = {event.rank for event in attempt.of_class("cascade", "timeout", "named") if not event.by_launcher}
     all_rows = attempt.of_kind("exit", "died")
@@ -73,8 +73,17 @@ def unexplained_deaths(attempt: Attempt) -> list[LogEvent]:
         first = min(event.line for event in rows)
         is_one = len({event.file for event in rows}) == 1
         dead = {rank: event for rank, event in dead.items() if is_one and event.line == first}
-    others = complaining if None in complaining else complaining | stopped
-    return list(dead.values()) if others - {None, *dead} else []
+    if complaining - {None, *dead}:
+        return list(dead.values())
+    is_known = None not in complaining and stopped - dead.keys()
+    return list(dead.values()) if is_known and all(_is_own_end(event, attempt) for event in dead.values()) else []
+
+
+def _is_own_end(event: LogEvent, attempt: Attempt) -> bool:
+    """Whether its own lines would say that it had waited for others, or its signal needs no other rank."""
+    heard = attempt.presence.get(event.rank) if event.rank is not None else None
+    has_lines = heard is not None and heard.is_whole and any("stdout" not in stream for stream in heard.streams)
+    return has_lines or (event.how == "signal" and event.code in _OWN_SIGNALS)
 
 
 def _may_follow(event: LogEvent, attempt: Attempt) -> bool:
