@@ -46,7 +46,11 @@ _WORDS_IN_BRACKETS = re.compile(
 _STAMPED = re.compile(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,6})? ")
 _PARALLEL = re.compile(r"(?:(?:ATTN_)?(?:DP|TP|PP|EP|CP)\d{1,5}[ _]?)+")
 _ONLY_TENSOR_PARALLEL = re.compile(r"(?:Worker_)?TP(\d{1,5})(?:_(?:D?CP|EP)\d{1,5})*")
-_LOCAL = re.compile(r"(?:(?P<node>[A-Za-z][\w.-]{0,80}):|[A-Za-z_][\w-]{0,40}?)(?P<local>\d{1,4})")
+# "default3", "node01:3" of TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE; a host has a digit, and is no file: "utils2.py:57"
+_LOCAL = re.compile(
+    r"(?:(?P<node>(?=[A-Za-z.-]{0,80}\d)[A-Za-z][\w.-]{0,80})(?<!\.py)(?<!\.cc)(?<!\.cpp)(?<!\.cu):(?=\d{1,2}$)"
+    r"|[A-Za-z_][\w-]{0,40}?)(?P<local>\d{1,4})"
+)
 _TASK = re.compile(r"\s*(\d{1,6}): ")
 _MONITOR = re.compile(r"\s*\[RankMonServer(\d{1,8})@([\w.-]{1,80}):(\d{1,8})\]:? ?")
 # "[1,3]<stderr>: " of mpirun --tag-output: job, rank; "[3]<stderr>:" of horovodrun; SageMaker's
@@ -67,7 +71,7 @@ _OTHERS = (
 _STRANGE = re.compile(rf"\s*(?:{'|'.join(_OTHERS)})[ \t]*{_KNOWN}")
 # Loggers' own formats: stamp and level before the rank, or fields after the message.
 _LISTED = re.compile(r"world_rank=(\d{1,8})\b")  # Ray Train's list of its workers: after a worker's address and pid
-_FIELD_AT_END = re.compile(r" rank=(\d{1,8})$")
+_FIELD_AT_END = re.compile(r"20\d\d-\d\d-\d\dT[\d:.]{8,18}Z +[A-Z]{4,5} .{0,4000} rank=(\d{1,8})$")  # Rust's tracing
 _LOGGED = re.compile(
     r"(?:(?:20\d\d-\d\d-\d\d[T ][\d:.,]{8,18}Z?|\[[^\[\]\n]{1,60}\]|[A-Z]{4,8}|[-|:]) {0,3}){1,5}"
     r"(?=\[(?:rank|RANK)[ :=]{0,2}\d{1,8}\])"
@@ -180,7 +184,7 @@ def speaker_of(line: str, *, by_host: bool = False) -> tuple[Speaker, str]:
         if found is None:
             break
         speaker, rest = found
-    field = _FIELD_AT_END.search(rest[-20:]) if speaker.rank is None and " rank=" in rest[-20:] else None
+    field = _FIELD_AT_END.match(line) if speaker.rank is None and " rank=" in line[-20:] else None
     return (speaker if field is None else replace(speaker, rank=int(field[1]))), rest
 
 

@@ -32,7 +32,7 @@ _EXCEPTION = re.compile(r"(?:Error|Exception|Interrupt|Exit|Iteration|Timeout|Ex
 # What a launcher, a logger or the training loop writes next is nobody's message.
 _OTHERS_LINE = re.compile(
     r"\[?20\d\d[-/]\d\d[-/]|\[?[IWEF]\d{3,4} \d\d:|\[?(?:INFO|WARNING|ERROR|DEBUG)\b|\d{1,3}%\|"
-    r"|(?:srun|slurmstepd[\w.-]*|prterun|mpirun): |[-=]{20}"
+    r"|(?:srun|slurmstepd[\w.-]*|prterun|mpirun): |[-=]{20}|Failures:$"
     r"|(?i:step|epoch|iter\w*)\b\W{0,3}\d"
 )
 _ADVICE = ("Solution:", "Possible Cause:", "TraceBack (most recent")  # Ascend's, after what was raised

@@ -421,12 +421,13 @@ def _of_lost(attempt: Attempt, events: Sequence[LogEvent], exits: Sequence[LogEv
 
 def _of_unread(attempt: Attempt, found: First) -> First | None:
     """``found``: what the rows come to. Only where something did fail: such lines are in healthy logs, too."""
-    if found.how in ("nothing", "cut off", "unordered", "contradicted"):
+    if found.how not in ("no data", "only victims"):
         return None
     blamed = [event for event in attempt.of_kind("blamed") if event.named]
     common = set.intersection(*(set(event.named) for event in blamed)) if blamed else set()
     waiting = {event.rank for event in attempt.of_class("timeout")}
-    if common and not common & waiting and 2 * len(common) <= len(attempt.ranks):
+    is_rank = common <= set(attempt.ranks)  # else it may be a pid
+    if common and is_rank and not common & waiting and 2 * len(common) <= len(attempt.ranks):
         return First("named", tuple(sorted(common)), events=blamed[:4], confidence="medium")
     own = [event for event in attempt.of_kind("severe") if not is_later(event, attempt)]
     ranks = {event.rank for event in own if event.rank is not None}

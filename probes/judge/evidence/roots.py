@@ -14,6 +14,7 @@ LONGEST_STEP_S = 1800.0  # a failure longer than this before anybody waited was 
 OLD_S = 600.0  # a kernel's line longer than this before any of the job's trouble is of something else
 _COMPLAINTS = ("named", "timeout", "cascade", "teardown")
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGSYS)
+_OF_AN_EXCEPTION = 1  # the code of a Python that ends by one
 _OWN_SIGNALS = (signal.SIGKILL, *_CRASHES)
 
 
@@ -62,7 +63,7 @@ def _is_own_death(event: LogEvent, attempt: Attempt) -> bool:
 
 def unexplained_deaths(attempt: Attempt) -> list[LogEvent]:
     """Failures that launchers saw of ranks that do not complain of others, while others do, or were ended by their
-    launcher. Where several are, those of the launcher's first line: it reports tasks as they end.
+    launcher. Where several are, those that its first line reports killed: it reports tasks as they end.
     """
     complaining = {event.rank for event in attempt.of_class("cascade", "timeout", "named") if not event.by_launcher}
     all_rows = attempt.of_kind("exit", "died")
@@ -72,18 +73,23 @@ def unexplained_deaths(attempt: Attempt) -> list[LogEvent]:
     if len(dead) > 1:
         first = min(event.line for event in rows)
         is_one = len({event.file for event in rows}) == 1
-        dead = {rank: event for rank, event in dead.items() if is_one and event.line == first}
-    if complaining - {None, *dead}:
-        return list(dead.values())
-    is_known = None not in complaining and stopped - dead.keys()
-    return list(dead.values()) if is_known and all(_is_own_end(event, attempt) for event in dead.values()) else []
+        kills = {rank: event for rank, event in dead.items() if event.how == "signal" and event.line == first}
+        dead = kills if is_one else {}
+    others = complaining if None in complaining else complaining | stopped
+    is_known = all(_is_own_end(event, attempt, is_alone=not complaining - {None}) for event in dead.values())
+    return list(dead.values()) if others - {None, *dead} and is_known else []
 
 
-def _is_own_end(event: LogEvent, attempt: Attempt) -> bool:
-    """Whether its own lines would say that it had waited for others, or its signal needs no other rank."""
+def _is_own_end(event: LogEvent, attempt: Attempt, *, is_alone: bool) -> bool:
+    """Whether its own lines would say that it had waited for others, or its end needs no other rank. ``is_alone``:
+    nobody complains of it.
+    """
     heard = attempt.presence.get(event.rank) if event.rank is not None else None
-    has_lines = heard is not None and heard.is_whole and any("stdout" not in stream for stream in heard.streams)
-    return has_lines or (event.how == "signal" and event.code in _OWN_SIGNALS)
+    has_lines = heard is not None and heard.lines > 0
+    if is_alone and heard is not None:
+        has_lines = heard.is_whole and any("stdout" not in stream for stream in heard.streams)
+    is_odd = event.how == "signal" and event.code in _OWN_SIGNALS
+    return has_lines or is_odd or (not is_alone and event.code != _OF_AN_EXCEPTION)
 
 
 def _may_follow(event: LogEvent, attempt: Attempt) -> bool:

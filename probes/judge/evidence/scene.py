@@ -158,7 +158,8 @@ def attempts_of(job: JobFiles, progress: Sequence[GroupProgress] = ()) -> list[A
         for event in file.events:
             by_number.setdefault(event.attempt, {}).setdefault(file.path, []).append(event)
         restarts = restarts_in(file)
-        if restarts and max(file.last_step_line, file.good_ends.latest) > restarts[-1]:
+        gave_up = any(event.kind == "exit" for event in file.events)
+        if restarts and not gave_up and max(file.last_step_line, file.good_ends.latest) > restarts[-1]:
             by_number.setdefault(len(restarts), {})  # it went on without another event
     attempts = [
         _attempt(number, job.files, by_number.get(number, {}), ranks) for number in sorted(by_number or {0: {}})
