@@ -196,7 +196,21 @@ def _failed(attempt: Attempt, events: list[LogEvent], by_subject: dict[object, l
     confidence: Confidence = "medium" if bare or len(events) > 1 or not ranks else "high"
     if len(ranks) > 1 and 2 * len(ranks) >= len(attempt.ranks) and not nodes and not _are_one_node(ranks, attempt):
         return First("program", events=[*events[:4], *rest[:4]], sides=(ranks,))
+    if attempt.is_thinned and _have_twins(events, attempt):
+        return First("program", events=[*events[:4], *rest[:4]])
     return First("alike" if len(events) > 1 else "failed", ranks, nodes, [*events[:4], *rest[:4]], confidence)
+
+
+def _have_twins(events: Sequence[LogEvent], attempt: Attempt) -> bool:
+    """Whether another rank's line that was wrapped begins with the same words."""
+    ranks = {event.rank for event in events}
+    others = [
+        event.pattern for event in attempt.of_kind("severe") if event.rank is not None and event.rank not in ranks
+    ]
+    return any(event.pattern.startswith(begun) for event in events for begun in others if len(begun) >= _LEAST_ALIKE)
+
+
+_LEAST_ALIKE = 20  # characters
 
 
 def _are_one_node(ranks: Sequence[int], attempt: Attempt) -> bool:
