@@ -196,7 +196,9 @@ def _failed(attempt: Attempt, events: list[LogEvent], by_subject: dict[object, l
     confidence: Confidence = "medium" if bare or len(events) > 1 or not ranks else "high"
     if len(ranks) > 1 and 2 * len(ranks) >= len(attempt.ranks) and not nodes and not _are_one_node(ranks, attempt):
         return First("program", events=[*events[:4], *rest[:4]], sides=(ranks,))
-    if attempt.is_thinned and _have_twins(events, attempt):
+    if attempt.is_thinned and (
+        len(ranks) > 1 or _have_twins(events, attempt)
+    ):  # whose lines were left out is not known
         return First("program", events=[*events[:4], *rest[:4]])
     return First("alike" if len(events) > 1 else "failed", ranks, nodes, [*events[:4], *rest[:4]], confidence)
 
