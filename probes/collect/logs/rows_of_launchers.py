@@ -184,7 +184,7 @@ LAUNCHERS: tuple[Row, ...] = (
     row("CANCELLED AT", rf"{_CANCELLED} DUE TO PREEMPTION", "preempted"),
     row("CANCELLED AT", r"\*\*\* (?:STEP|JOB) [\w.+]+ ON [\w.-]+ CANCELLED AT \S+ DUE TO NODE FAIL", "node_failure"),
     row("CANCELLED AT", rf"{_CANCELLED}(?! ?DUE TO)", "cancelled"),
-    row("Remote daemon: ", r"Remote daemon: +\[\[\d+,\d+\],\d+\] on node (?P<node>[\w.-]+)", "node_failure"),
+    row("Remote daemon: ", r"Remote daemon: \[\[\d+,\d+\],\d+\] on node (?P<node>[\w.-]+)", "node_failure"),
     row("Node failure", r"error: Node failure on (?P<node>[\w.-]+)", "node_failure"),
     row("death signal", r"Received (?:Signals\.SIG)?(?:SIGINT|2) death signal", "interrupted"),
     row("death signal", r"Received (?:Signals\.SIG)?(?:SIGTERM|15|SIGHUP|1) death signal", "terminated"),
