@@ -138,7 +138,7 @@ def test_a_tail_of_one_rank_is_without_the_lines_of_others(tmp_path: Path) -> No
 
 def test_the_last_words_come_through_the_pipe_after_the_end(tmp_path: Path) -> None:
     piped = Piped("(until [ -e go ]; do sleep 0.05; done; exec cat) >> out.log", tmp_path)
-    follower, rank = LogFollower(lingers_s=12.0), piped.samples[0]
+    follower, rank = LogFollower(lingers_s=25.0), piped.samples[0]
     try:
         wait_until(lambda: follower.read(time.time(), [rank]) and follower.follows(1), 30, "its file")
         piped.say('Traceback (most recent call last):\n  File "t.py", line 5, in f\nValueError: bad\n')
@@ -149,7 +149,7 @@ def test_the_last_words_come_through_the_pipe_after_the_end(tmp_path: Path) -> N
         assert (line.kind, line.pid) == ("fault", rank.pid) and "ValueError: bad" in line.text
         ended = RankDeath(rank.pid, 0, how="exit", code=1, told_by="pidfd", started_at=rank.started_at)
         assert with_errors([ended], [line])[0].error == "ValueError: bad"
-        wait_until(lambda: follower.read(time.time(), []) and not follower.follows(1), 30, "the file's end")
+        wait_until(lambda: follower.read(time.time(), []) and not follower.follows(1), 60, "the file's end")
     finally:
         follower.close()
         piped.end()

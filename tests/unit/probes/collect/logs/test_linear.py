@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -62,3 +63,8 @@ def test_long_lines_cost_what_as_many_bytes_in_short_ones_do(tmp_path: Path, bef
     short = seconds(tmp_path / "short.log", before, SHORT)
     long = seconds(tmp_path / "long.log", before, LONG)
     assert long < 2.5 * short + 0.05, "four times as long a line costs much more than four times as much"
+
+
+def test_expressions_are_those_of_every_python() -> None:
+    """Possessive quantifiers are an error before Python 3.11: a blank of a row becomes one before "+"."""
+    assert [row.expression.pattern for row in ANCHORS if re.search(r"[*+?}]\+", row.expression.pattern)] == []
