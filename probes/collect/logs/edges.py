@@ -176,7 +176,8 @@ class _Unread:
             known.add(self.file.lines)
         raising = {event.speaker for event in self.file.events if event.kind in ("exception", "peer_exception")}
         attempt = max((event.attempt for event in self.file.events), default=self.file.attempt or 0)
-        for *_, event in sorted((key[2], event.line, event) for key, event in self._firsts.items()):
+        gravest_first = sorted(self._firsts.items(), key=lambda item: (item[0][2], item[1].line))
+        for _, event in gravest_first:
             if event.speaker in raising and event.line in self._raised:
                 continue  # one of a chain, which its last one explains
             if event.line not in known and next(events_in(event.text), None) is None:

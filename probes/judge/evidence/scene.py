@@ -251,7 +251,7 @@ class _Ranks:
         self._rank_nodes = _rank_nodes(files)
         self._highest = max((rank for file in files for rank in ranks_in(file) if rank < MOST_RANKS), default=-1)
         self._own = {file.path: self._rank_of(file) for file in files}
-        self._restarts = {file.path: restarts_in(file) for file in files}
+        self._restarted = {file.path: max(restarts_in(file), default=0) for file in files}
         self._only_failed = {file.path: found for file in files if (found := _only_failed(file)) is not None}
         self._by_stem = {Path(path).stem: rank for path, rank in self._own.items() if rank is not None}
 
@@ -298,8 +298,8 @@ class _Ranks:
         if rank is None:
             rank = self._writer(event, file)
         # What a later attempt came to says nothing of this one.
-        restarts = any(line >= event.line for line in self._restarts[file.path])
-        survived = not restarts and is_outlived(event, file, is_own=self.of_file(file) is not None)
+        is_of_earlier = event.line <= self._restarted[file.path]
+        survived = not is_of_earlier and is_outlived(event, file, is_own=self.of_file(file) is not None)
         return [replace(event, rank=rank, node=event.node or self._node(rank, file), survived=survived)]
 
     def _of_launcher(self, event: LogEvent, file: LogFile) -> int | None:
