@@ -35,9 +35,9 @@ TOO_MUCH = "is not read: with the records before it, it is more than mltop keeps
 def read_records(paths: Sequence[str], gaps: list[Gap]) -> Iterator[tuple[str, FlightRecord]]:
     """Each with its path, as far as all of them can be kept."""
     members, seen, left, room = MemberLists(), set[tuple[str, str]](), MOST_READ, MOST_KEPT
-    size = 0
     for path in paths:
-        with suppress(OSError):
+        size = 0
+        with suppress(OSError):  # what cannot be read is a gap of its record
             size = Path(path).stat().st_size
         if left < size <= MOST_BYTES:
             gaps.append(Gap.about("flight_recorder", item=path, why=TOO_MUCH))
