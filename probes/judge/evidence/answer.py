@@ -17,7 +17,6 @@ from mltop.probes.judge.evidence.words import (
     settings_for,
 )
 from mltop.probes.judge.values import known
-from mltop.probes.model.evidence.collectives import GroupProgress
 from mltop.probes.model.evidence.logs import Death, ExplainedJob, LogEvent, RankEnd
 from mltop.probes.model.gap import Gap
 from mltop.probes.model.incident import Evidence, Incident, Suffers
@@ -50,9 +49,8 @@ _DID: dict[str, CulpritKind] = {
 }
 
 
-def explained(job: JobFiles, progress: Sequence[GroupProgress] = ()) -> ExplainedJob:
-    """``progress``: of the same job, from recorders and from NCCL's RAS."""
-    attempts = attempts_of(job, progress)
+def explained(job: JobFiles) -> ExplainedJob:
+    attempts = attempts_of(job)
     firsts = [first_of(attempt) for attempt in attempts]
     at = _told(attempts, firsts)
     attempt, first = attempts[at], firsts[at]
@@ -231,9 +229,6 @@ def _end(rank: int, events: Sequence[LogEvent], attempt: Attempt) -> RankEnd:
     if counts:
         end.enqueued = max(event.enqueued for event in counts if event.enqueued is not None)
         end.completed = max((event.completed for event in counts if event.completed is not None), default=None)
-    own = [record for record in attempt.progress if record.rank == rank]
-    if own and end.enqueued is None:
-        end.enqueued, end.completed = own[0].enqueued, own[0].completed
     end.death = _death(events)
     if end.last_line_at is None:
         end.last_line_at = max((event.at for event in events if event.at is not None and event.is_dated), default=None)

@@ -71,7 +71,7 @@ def _of_rows(attempt: Attempt) -> First:
     if named is not None:
         return named
     timeouts = attempt.of_class("timeout")
-    if timeouts or attempt.progress:
+    if timeouts:
         return _of_waiting(attempt, timeouts)
     return _of_victims(attempt)
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from mltop.probes.judge.evidence.jobs import JobFiles, default_group_ranks, ranks_in
 from mltop.probes.judge.evidence.survival import is_outlived
 from mltop.probes.judge.values import known
-from mltop.probes.model.evidence.collectives import GroupProgress
 from mltop.probes.model.evidence.logs import GoodEnds, LogEvent, LogFile, Speaker
 
 MOST_RANKS = 1 << 17  # a larger number is no rank, whatever a line says
@@ -54,7 +53,6 @@ class Attempt:
     is_thinned: bool = False
     is_cut: bool = False  # a file of ranks ends within a line
     ends: dict[str, GoodEnds] = field(default_factory=dict)  # file → where it reports a good end
-    progress: list[GroupProgress] = field(default_factory=list)
     _picked: dict[tuple[int, bool, tuple[str, ...]], list[LogEvent]] = field(default_factory=dict, repr=False)
 
     @property
@@ -148,8 +146,8 @@ class Attempt:
         ]
 
 
-def attempts_of(job: JobFiles, progress: Sequence[GroupProgress] = ()) -> list[Attempt]:
-    """Each start of the job by itself, the first one first. ``progress``: what recorders say, of the last one."""
+def attempts_of(job: JobFiles) -> list[Attempt]:
+    """Each start of the job by itself, the first one first."""
     ranks = _Ranks(job.files)
     by_number: dict[int, dict[str, list[LogEvent]]] = {
         file.attempt: {} for file in job.files if file.attempt is not None
@@ -161,11 +159,7 @@ def attempts_of(job: JobFiles, progress: Sequence[GroupProgress] = ()) -> list[A
         gave_up = any(event.kind == "exit" for event in file.events)
         if restarts and not gave_up and max(file.last_step_line, file.good_ends.latest) > restarts[-1]:
             by_number.setdefault(len(restarts), {})  # it went on without another event
-    attempts = [
-        _attempt(number, job.files, by_number.get(number, {}), ranks) for number in sorted(by_number or {0: {}})
-    ]
-    attempts[-1].progress = list(progress)
-    return attempts
+    return [_attempt(number, job.files, by_number.get(number, {}), ranks) for number in sorted(by_number or {0: {}})]
 
 
 def restarts_in(file: LogFile) -> list[int]:

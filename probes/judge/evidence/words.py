@@ -298,7 +298,7 @@ def settings_for(attempt: Attempt, first: First) -> list[str]:
         by_torchrun and not any(event.by_launcher for event in attempt.events)
     ):
         found.append(RECORD)
-    if timed_out and not attempt.progress and first.how != "failed":
+    if timed_out and first.how != "failed":
         found.append(RECORDER)
     if any(
         event.kind in ("died", "fatal_signal") or (event.kind == "exit" and event.code == 11) for event in first.events
