@@ -20,7 +20,8 @@ _LONGEST = 2_000  # characters that are looked at of a line
 # "succeeded": a launcher says so of the whole job: torch elastic/agent/server/api.py, Ray dashboard/modules/job/cli.py,
 # scontrol. "ended": a trainer is done: transformers trainer.py, Lightning fit_loop.py and signal_connector.py, Megatron
 # training.py, DeepSpeed launcher/launch.py, verl ray_trainer.py; and what programs say of themselves. "closed": a
-# server or a tracker has shut down in order, whatever came before: uvicorn, wandb. "maybe": of anything.
+# server or a tracker has shut down in order, whatever came before: uvicorn, wandb. "refused": a server fails to
+# answer. "maybe": of anything.
 _ENDS = re.compile(
     r'(?P<served>http/\d(?:\.\d)?" 2\d\d\b|throughput[^:]{0,30}: ?\d)'
     r"|(?P<succeeded>worker group successfully finished|workerstate\.succeeded|\bjob '?[\w-]{1,80}'? succeeded"
@@ -28,7 +29,8 @@ _ENDS = re.compile(
     r"|(?P<ended>'train_runtime'|`trainer\.fit` stopped: |requeued slurm job|\[exiting program (?:at|after) "
     r"|\[after training is done\]|final validation metrics"
     r"|\btraining (?:is |has )?(?:completed?|finished|done|ended)\b|\b(?:finished|completed) training\b)"
-    r"|(?P<closed>finished server process|process to finish\W{0,5}\(success\))"
+    r'|(?P<refused>http/\d(?:\.\d)?" 5\d\d\b)'
+    r"|(?P<closed>finished server process|application shutdown complete|process to finish\W{0,5}\(success\))"
     r"|(?P<maybe>exits successfully"
     r"|^\W{0,8}done\W{0,8}$|\b(?:finished|completed) successfully\b|\bsuccessfully (?:completed|finished)\b"
     r"|\bexit(?:ed)?(?: with)? ?(?:code|status)[ :=]+0\b)"
@@ -40,6 +42,8 @@ _OF_TRAINING = re.compile(
     r"|megatron|ray(?:let)?|jax|xla|srun|slurm\w*|mpi\w*|horovod|lightning|tensors?|tokens?|models?|batch(?:es)?)\b"
 )
 _LEAST_WORDS = 2
+_LONGEST_END = 40  # lines: of what a program's last exception, and its launcher's, take
+_OF_ANY_PROGRAM = ("exception", "peer_exception", "terminated", "stack")  # in Python, unless they end it
 _OF_AGENT = re.compile(
     r"[IWE]\d{4} [\d:.]{8,18} \d{1,8} (?:site-packages/)?torch/distributed/(?:elastic|launcher|run\.py)"
 )
@@ -99,7 +103,9 @@ def read_end(file: LogFile, data: bytes, clock: Clock, *, by_host: bool) -> None
             file.good_ends.text = quoted(line[:_LONGEST])
         unread.take(number, line[:_LONGEST], seen, *rests[-1])
     has_writers = any(speaker.rank is not None or speaker.process for speaker in file.speakers)
-    file.is_of_training = has_writers or file.last_step is not None or bool(file.events) or len(words) >= _LEAST_WORDS
+    end = file.lines - _LONGEST_END
+    is_told = any(event.kind not in _OF_ANY_PROGRAM or event.line >= end for event in file.events)
+    file.is_of_training = has_writers or file.last_step is not None or is_told or len(words) >= _LEAST_WORDS
     unread.finish(clock)
 
 
@@ -108,9 +114,11 @@ def _note_end(ends: GoodEnds, line: str, number: int, speaker: Speaker, *, is_la
     match = _ENDS.search(line)
     if match is None:
         return False
-    if match.lastgroup == "served":
+    if match.lastgroup in ("served", "refused"):
         if speaker.pid is None or speaker.process == _API_SERVER:  # else it is one of several engines beside training
-            ends.served = number
+            ends.served = number if match.lastgroup == "served" else -1
+        return False
+    if match.lastgroup == "closed" and ends.served < 0:  # somebody ended a server that answered no more
         return False
     if match.lastgroup == "maybe" and (not is_last or "agent" in line):  # Ray's agents are none of the job's
         return False
@@ -138,6 +146,7 @@ _OF_OTHERS = re.compile(
     r"peer|remote|connect|socket|network|time[ds]? ?out|wait|watchdog|barrier|heartbeat|rendezvous|broken pipe|other "
     r"|unreachable|collective|abort|shut(?:ting)? ?down|terminat|coordinat|see "
 )
+_MOST_SET = 16  # values: a line with more lists settings
 _RAISED = re.compile(r"[\w.]{1,200}(?:Error|Exception)(?::|$)")
 _FRAME = re.compile(r"\s|.{0,80}(?:\bfile \"|traceback \(|above exception|\]\s{2})")
 
@@ -157,7 +166,12 @@ class _Unread:
         severity = next((at for at, each in enumerate(_SEVERE) if each.search(seen)), len(_SEVERE))
         if seen.strip() and (severity < self._gravest or severity == self._gravest == len(_SEVERE)):
             self._gravest, self._telling, self.file.telling_line = severity, line, number
-        if severity == len(_SEVERE) or _HARMLESS.search(seen) or _FRAME.match(rest.lower()):
+        if (
+            severity == len(_SEVERE)
+            or seen.count("=") > _MOST_SET
+            or _HARMLESS.search(seen)
+            or _FRAME.match(rest.lower())
+        ):
             return
         named = next((match["named"] for each in _BLAMED if (match := each.search(seen))), "")
         kind: EventKind = "blamed" if named else "complaint" if _OF_OTHERS.search(seen) else "severe"

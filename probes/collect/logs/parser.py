@@ -381,9 +381,9 @@ class LogParser:
         if kind == "agent_failed":
             fields["attempt"] = self._attempt
             self._attempt = min(self._attempt + 1, _MOST_ATTEMPTS)
-        if kind in ("collective_timeout", "counters", "stuck_watchdog", "network", "aborted"):
+        if kind in ("collective_timeout", "counters", "stuck_watchdog", "network", "aborted", "exception"):
             fields = {**group_of(text), **fields}
-        whose = (fields.get("rank"), fields.get("group"), fields.get("group_rank"))
+        whose = tuple(fields.get(name) for name in ("rank", "group", "group_rank", "how", "named"))
         key = (kind, speaker, whose, fields["attempt"])
         count = self._counts.get(key, 0) + 1
         is_full = len(self.file.events) >= MOST_EVENTS

@@ -184,6 +184,12 @@ LAUNCHERS: tuple[Row, ...] = (
     row("CANCELLED AT", rf"{_CANCELLED} DUE TO PREEMPTION", "preempted"),
     row("CANCELLED AT", r"\*\*\* (?:STEP|JOB) [\w.+]+ ON [\w.-]+ CANCELLED AT \S+ DUE TO NODE FAIL", "node_failure"),
     row("CANCELLED AT", rf"{_CANCELLED}(?! ?DUE TO)", "cancelled"),
+    row(
+        "due to memory pressure",
+        r"[1-9]\d* Workers .{0,30}?killed due to memory pressure .{0,200}?IP: (?P<node>[\w.:]+)\)",
+        "oom_kill",
+        **_KILLED_FOR_MEMORY,
+    ),
     row("Remote daemon: ", r"Remote daemon: \[\[\d+,\d+\],\d+\] on node (?P<node>[\w.-]+)", "node_failure"),
     row("Node failure", r"error: Node failure on (?P<node>[\w.-]+)", "node_failure"),
     row("death signal", r"Received (?:Signals\.SIG)?(?:SIGINT|2) death signal", "interrupted"),

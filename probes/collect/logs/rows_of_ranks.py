@@ -120,8 +120,8 @@ RANKS: tuple[Row, ...] = (
     row("NET/IB", r"NET/IBP? ?: (?P<device>[\w.-]+):\d+.{0,20}? async .{0,10}?(?:fatal )?event", "port"),
     row(
         "atchdog thread terminated",
-        r"\[Rank (?P<rank>\d+)\] (?:NCCL |Process group )?watchdog thread terminated with exception: (?:\[Rank \d+\] )?"
-        r"CUDA error: \w",
+        r"(?:\[Rank (?P<rank>\d+)\]|\[PG [^\[\]]{1,120}\]) (?:NCCL |Process group )?"
+        r"watchdog thread terminated with exception: (?:\[Rank \d+\] )?CUDA error: \w",
         "exception",
         device="GPU",
     ),
@@ -175,7 +175,7 @@ RANKS: tuple[Row, ...] = (
         how="signal",
     ),
     # MPICH, of a rank whose call failed: it speaks of the others
-    row("(rank ", r"Abort\(\d+\) on node \d+ \(rank (?P<rank>\d+) in comm \d+\): Fatal error in", "aborted"),
+    row("(rank ", r"Abort\(\d+\)(?: on node \d+)? \(rank (?P<rank>\d+) in comm \d+\): Fatal error in", "aborted"),
     # UCX's handler, of MPI and of NCCL's plugins.
     row(
         "Caught signal",

@@ -50,7 +50,7 @@ _OF_PEERS = re.compile(
     r"(?:^|\.)(?:DistBackendError|DistNetworkError|DistStoreError|DistError|RendezvousTimeoutError|RendezvousConnectionError"
     r"|RendezvousClosedError|RendezvousStateError|RendezvousGracefulExitError|ActorDiedError|RayActorError|WorkerCrashedError|NodeDiedError"
     r"|BrokenPipeError|ConnectionResetError|ConnectionRefusedError|ConnectionAbortedError|EOFError|ProcessGroupDestroyedError"
-    r"|EngineDeadError|WorkerGroupError|WorkerDiedError|BrokenProcessPool|BrokenExecutor|CancelledError)$"
+    r"|EngineDeadError|WorkerGroupError|WorkerDiedError|TrainingFailedError|BrokenProcessPool|BrokenExecutor|CancelledError)$"
 )
 _SPEAKS_OF_PEERS = re.compile(
     r"NCCL|gloo|Gloo|nccl(?:Remote|System|Internal)Error|TCPStore|ProcessGroup|[Ww]atchdog|c10d|monitoredBarrier"

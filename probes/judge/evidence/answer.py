@@ -60,8 +60,9 @@ def explained(job: JobFiles) -> ExplainedJob:
     told.coverage = _coverage(attempt)
     told.gaps = _gaps(job, attempt)
     told.is_told = first.is_told or first.how == "stopped"
-    if first.how == "nothing" and not attempts[-1].troubles:
-        _without_failure(told, job, attempts[-1])
+    is_of_training = any(file.is_of_training for file in job.files)
+    if not is_of_training or (first.how == "nothing" and not attempts[-1].troubles):
+        _without_failure(told, job, attempts[-1], is_of_training=is_of_training)
         return told
     told.incident = _incident(job, attempt, first)
     if first.confidence != "high":
@@ -78,9 +79,8 @@ def explained(job: JobFiles) -> ExplainedJob:
 UNSEEN = "unseen"
 
 
-def _without_failure(told: ExplainedJob, job: JobFiles, attempt: Attempt) -> None:
+def _without_failure(told: ExplainedJob, job: JobFiles, attempt: Attempt, *, is_of_training: bool) -> None:
     """It ended well where that is seen. Silence is no good end: the job may still run, or have been killed."""
-    is_of_training = any(file.is_of_training for file in job.files)
     told.is_told = bool(attempt.ends) and is_of_training
     if told.is_told:
         ends = ((end.text, f"{path}:{end.latest}") for path, end in attempt.ends.items())

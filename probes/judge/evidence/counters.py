@@ -13,7 +13,7 @@ from mltop.probes.judge.evidence.progress import judge_progress
 from mltop.probes.judge.evidence.scene import Attempt
 from mltop.probes.judge.evidence.silence import would_have_spoken
 from mltop.probes.judge.values import known
-from mltop.probes.model.evidence.collectives import Group, GroupProgress, Operation, ProgressVerdict
+from mltop.probes.model.evidence.collectives import Group, GroupProgress, Operation, OperationState, ProgressVerdict
 from mltop.probes.model.evidence.logs import LogEvent
 from mltop.probes.model.vocabulary import Confidence, ProgressKind
 
@@ -94,17 +94,12 @@ class _Counts:
 
     def _operation(self, timeout: LogEvent) -> Operation:
         sequence = timeout.sequence or 0
-        sizes_in, sizes_out = (((each,),) for each in timeout.sizes or (None, None))
-        state = None if self.started is None else "started" if self.started >= sequence else "scheduled"
-        return Operation(
-            sequence,
-            timeout.op,
-            sizes_in if timeout.sizes else (),
-            sizes_out if timeout.sizes else (),
-            state=state,
-            created_at=timeout.waited_since,
-            p2p=timeout.op in _PAIRWISE,
-        )
+        state: OperationState | None = None
+        if self.started is not None:
+            state = "started" if self.started >= sequence else "scheduled"
+        sizes_in, sizes_out = (((elements,),) for elements in timeout.sizes) if timeout.sizes else ((), ())
+        began, is_pairwise = timeout.waited_since, timeout.op in _PAIRWISE
+        return Operation(sequence, timeout.op, sizes_in, sizes_out, state=state, created_at=began, p2p=is_pairwise)
 
 
 _Groups = Mapping[str, Mapping[int, _Counts]]

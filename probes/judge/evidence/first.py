@@ -169,10 +169,16 @@ def _without_covered(by_subject: dict[object, list[LogEvent]]) -> dict[object, l
         for subject, events in by_subject.items()
         if subject in down or not all(event.node in down for event in events)
     }
-    nodes = {event.node for subject, events in by_subject.items() if isinstance(subject, int) for event in events}
-    kept = {
-        subject: events for subject, events in by_subject.items() if isinstance(subject, int) or subject not in nodes
-    }
+    on: dict[str, set[int]] = {}
+    for subject, events in by_subject.items():
+        for event in events:
+            if isinstance(subject, int):
+                on.setdefault(event.node, set()).add(subject)
+    kept = {subject: events for subject, events in by_subject.items() if isinstance(subject, int) or subject not in on}
+    for node, ranks in on.items():
+        if node and len(ranks) == 1:
+            (rank,) = ranks
+            kept[rank] = [*kept[rank], *(replace(event, rank=rank) for event in by_subject.get(node, ()))]
     return kept or by_subject
 
 

@@ -29,10 +29,9 @@ def _is_possible(event: LogEvent, attempt: Attempt) -> bool:
     if event.kind == "node_failure":
         return bool(event.node)
     if event.kind == "died":  # srun names tasks as they end: the first one alone is no consequence
-        ended = [
-            other for other in attempt.of_kind("exit", "died", "oom_kill") if other.file == event.file and other.named
-        ]
-        return len(event.named) == 1 and event.line <= min(other.line for other in ended)
+        rows = [each for each in attempt.of_kind("exit", "died", "oom_kill") if each.file == event.file and each.named]
+        rows = [each for each in rows if each.line <= event.line]
+        return len(rows[0].named) == 1 and all(each.code == event.code and each.kind == "died" for each in rows)
     if event.rank is None and (event.kind == "xid" or (event.kind == "oom_kill" and event.pid is not None)):
         return event.is_dated and not _is_old(event, attempt)  # of a machine's log, which has other days in it
     return True
@@ -63,7 +62,8 @@ def _is_own_death(event: LogEvent, attempt: Attempt) -> bool:
 
 def unexplained_deaths(attempt: Attempt) -> list[LogEvent]:
     """Failures that launchers saw of ranks that do not complain of others, while others do, or were ended by their
-    launcher. Where several are, those that its first line reports killed: it reports tasks as they end.
+    launcher. Where several are, those that its first line reports killed: it reports tasks as they end. Also the only one
+    that failed and complains, where its launcher had to end all others.
     """
     complaining = {event.rank for event in attempt.of_class("cascade", "timeout", "named") if not event.by_launcher}
     all_rows = attempt.of_kind("exit", "died")
@@ -77,7 +77,11 @@ def unexplained_deaths(attempt: Attempt) -> list[LogEvent]:
         dead = kills if is_one else {}
     others = complaining if None in complaining else complaining | stopped
     is_known = all(_is_own_end(event, attempt, is_alone=not complaining - {None}) for event in dead.values())
-    return list(dead.values()) if others - {None, *dead} and is_known else []
+    if dead and others - {None, *dead} and is_known:
+        return list(dead.values())
+    failed = [event for event in rows if event.rank is not None]
+    is_alone = len(failed) == 1 and stopped >= set(attempt.ranks) - {failed[0].rank} and len(attempt.ranks) > 1
+    return failed if is_alone and complaining == {failed[0].rank} and not attempt.of_class("timeout") else []
 
 
 def _is_own_end(event: LogEvent, attempt: Attempt, *, is_alone: bool) -> bool:
@@ -124,7 +128,7 @@ def is_later(event: LogEvent, attempt: Attempt) -> bool:
             return True
     # Where another process prints what was raised, it does so later.
     is_repeated = event.pid is not None and event.pid != event.speaker.pid and event.kind == "exception"
-    if not (event.is_dated or is_repeated) and any(
+    if not (event.is_dated or is_repeated or event.kind == "node_failure") and any(
         other.file == event.file and other.line < event.line and other.rank != event.rank
         for other in attempt.of_kind("aborted")
     ):
