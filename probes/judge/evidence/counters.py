@@ -82,14 +82,13 @@ class _Counts:
         return self.timeout.waited_since if self.timeout is not None else None
 
     def record(self, group: Group, rank: int) -> GroupProgress:
-        """Who waits in a collective has launched it, and has not seen it end."""
+        """Who waits in a collective has launched it, and has not seen it end. Without a time, as nodes' clocks differ."""
         enqueued, completed = self.enqueued, self.completed
         if enqueued is None and self.timeout is not None and self.timeout.sizes and self.sequence is not None:
             enqueued, completed = self.sequence, self.sequence - 1
-        at = max(known(event.at for event in self.events), default=None)
         operations = (self._operation(self.timeout),) if self.timeout is not None else ()
         return GroupProgress(
-            group, rank, enqueued=enqueued, started=self.started, completed=completed, operations=operations, at=at
+            group, rank, enqueued=enqueued, started=self.started, completed=completed, operations=operations
         )
 
     def _operation(self, timeout: LogEvent) -> Operation:

@@ -62,8 +62,8 @@ def _is_own_death(event: LogEvent, attempt: Attempt) -> bool:
 
 def unexplained_deaths(attempt: Attempt) -> list[LogEvent]:
     """Failures that launchers saw of ranks that do not complain of others, while others do, or were ended by their
-    launcher. Where several are, those that its first line reports killed: it reports tasks as they end. Also the only one
-    that failed and complains, where its launcher had to end all others.
+    launcher. Where several are, those that its first line reports killed: it reports tasks as they end. Also the only
+    one that failed and complains, where its launcher had to end all others.
     """
     complaining = {event.rank for event in attempt.of_class("cascade", "timeout", "named") if not event.by_launcher}
     all_rows = attempt.of_kind("exit", "died")
