@@ -146,7 +146,7 @@ _OF_OTHERS = re.compile(
     r"peer|remote|connect|socket|network|time[ds]? ?out|wait|watchdog|barrier|heartbeat|rendezvous|broken pipe|other "
     r"|unreachable|collective|abort|shut(?:ting)? ?down|terminat|coordinat|see "
 )
-_MOST_SET = 16  # values: a line with more lists settings
+_MOST_SET = 10  # values: a line with more lists settings
 _RAISED = re.compile(r"[\w.]{1,200}(?:Error|Exception)(?::|$)")
 _FRAME = re.compile(r"\s|.{0,80}(?:\bfile \"|traceback \(|above exception|\]\s{2})")
 
@@ -163,15 +163,12 @@ class _Unread:
 
     def take(self, number: int, line: str, seen: str, speaker: Speaker, rest: str) -> None:
         """``seen``: the line in lower case; ``rest``: without its prefixes."""
+        if seen.count("=") > _MOST_SET:
+            return
         severity = next((at for at, each in enumerate(_SEVERE) if each.search(seen)), len(_SEVERE))
         if seen.strip() and (severity < self._gravest or severity == self._gravest == len(_SEVERE)):
             self._gravest, self._telling, self.file.telling_line = severity, line, number
-        if (
-            severity == len(_SEVERE)
-            or seen.count("=") > _MOST_SET
-            or _HARMLESS.search(seen)
-            or _FRAME.match(rest.lower())
-        ):
+        if severity == len(_SEVERE) or _HARMLESS.search(seen) or _FRAME.match(rest.lower()):
             return
         named = next((match["named"] for each in _BLAMED if (match := each.search(seen))), "")
         kind: EventKind = "blamed" if named else "complaint" if _OF_OTHERS.search(seen) else "severe"

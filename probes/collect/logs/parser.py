@@ -258,7 +258,7 @@ class LogParser:
             self._wrapped = _Wrapped(number, text, speaker, at)
             return
         for anchor, fields, _ in found:
-            self._add(anchor.kind, number, text, speaker, fields, at=at)
+            self._add(anchor.kind, number, text, speaker, fields, at=at, holds=anchor.holds)
 
     def _with_its_beginning(self, text: str, whole: str) -> tuple[str, Speaker, str]:
         """A line that a terminal cut before its anchor: the one above has the prefix."""
@@ -371,6 +371,7 @@ class LogParser:
         at: float | None,
         near: float | None = None,
         is_block: bool = False,
+        holds: str = "",
     ) -> None:
         if kind == "died":
             kind, fields = _kind_of_task(fields)
@@ -400,7 +401,7 @@ class LogParser:
             kind,
             self.file.path,
             number,
-            quoted(text),
+            quoted(text, holds),
             speaker,
             at=at if dated else near if is_block else self.clock.last_stamp(self.before()),
             is_dated=dated,
@@ -447,9 +448,11 @@ class LogParser:
             ]
 
 
-def quoted(text: str) -> str:
-    """What may be shown of a line."""
-    return clipped(shown_text(clean(text.strip(), 4 * MOST_QUOTED)), MOST_QUOTED)
+def quoted(text: str, holds: str = "") -> str:
+    """What may be shown of a line; of a long one its beginning, and what comes after ``holds``."""
+    shown = shown_text(clean(text.strip(), 4 * MOST_QUOTED if not holds else MOST_LINE))
+    at = shown.find(holds, MOST_QUOTED // 2) if holds and len(shown) > MOST_QUOTED else -1
+    return clipped(shown if at < 0 else f"{shown[: MOST_QUOTED // 2]} … {shown[at:]}", MOST_QUOTED)
 
 
 def pattern_of(text: str) -> str:

@@ -82,7 +82,7 @@ class _Counts:
         return self.timeout.waited_since if self.timeout is not None else None
 
     def record(self, group: Group, rank: int) -> GroupProgress:
-        """Who waits in a collective has launched it, and has not seen it end. Without a time, as nodes' clocks differ."""
+        """Who waits in a collective has launched it, and has not seen it end. Not dated, as nodes' clocks differ."""
         enqueued, completed = self.enqueued, self.completed
         if enqueued is None and self.timeout is not None and self.timeout.sizes and self.sequence is not None:
             enqueued, completed = self.sequence, self.sequence - 1

@@ -411,7 +411,7 @@ def _of_victims(attempt: Attempt) -> First:
         sick = _sick(attempt, stalled) if len(attempt.presence) > 1 else None
         return sick or First("stalled", events=stalled[:4])
     events = attempt.of_class("cascade")
-    exits = [event for event in attempt.of_kind("exit") if event.code and event.how != "stopped"]
+    exits = [event for event in attempt.troubles if event.event_class == "fact"]
     if not events and not exits:
         stopped = attempt.of_kind("exit")  # a launcher's table of failures: something did fail
         return (

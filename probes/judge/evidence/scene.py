@@ -402,11 +402,17 @@ def _tasks_are_ranks(files: Sequence[LogFile]) -> bool:
 
 
 def _numbered(files: Sequence[LogFile]) -> dict[str, int]:
-    """Files that are numbered from 0 on, one for each rank; what their lines say must not differ."""
+    """Files that are numbered from 0 on, one for each rank; what their lines say must not differ. Beside a pod
+    "master-0" of Kubeflow's PyTorchJob worker 0 is rank 1.
+    """
     groups: dict[str, dict[int, list[LogFile]]] = defaultdict(lambda: defaultdict(list))
+    masters = {_NUMBERS.sub("#", file.series) for file in files if file.series.endswith("master-")}
     for file in files:
         if not file.run and file.number is not None and file.rank is None and not file.is_of_agent:
-            groups[_NUMBERS.sub("#", file.series)][file.number].append(file)
+            series = _NUMBERS.sub("#", file.series)
+            pod = f"{series.removesuffix('worker-')}master-"
+            is_after_master = series.endswith("worker-") and pod in masters
+            groups[pod if is_after_master else series][file.number + is_after_master].append(file)
     found: dict[str, int] = {}
     for numbered in groups.values():
         if any(len({file.series for file in each}) > 1 for each in numbered.values()):
