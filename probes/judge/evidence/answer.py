@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from mltop.probes.judge.evidence.first import First, first_of
+from mltop.probes.judge.evidence.blame import First
+from mltop.probes.judge.evidence.first import first_of
 from mltop.probes.judge.evidence.jobs import JobFiles
 from mltop.probes.judge.evidence.scene import Attempt, attempts_of
 from mltop.probes.judge.evidence.words import (

@@ -6,8 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
+from mltop.probes.judge.evidence.blame import First, How
 from mltop.probes.judge.evidence.cases import DEFAULT_DESCRIPTION, DEFAULT_NAME
 from mltop.probes.judge.evidence.progress import judge_progress
 from mltop.probes.judge.evidence.scene import Attempt
@@ -20,27 +20,6 @@ from mltop.probes.model.vocabulary import Confidence, ProgressKind
 _LEAST_ALIKE = 3  # ranks in one operation, beside one in another
 _PAIRWISE = ("SEND", "RECV", "P2P", "COALESCED", "UNKNOWN")
 _OWN_NUMBER = "id "  # of a group, counted by each process on its own
-
-
-How = Literal["behind", "differs", "sides", "launched", "elsewhere", ""]
-
-
-@dataclass
-class Standing:
-    """``how``: "behind": these ranks never launched what the others wait in; "differs": launched something else there;
-    "sides": neither side is the smaller; "launched": all have; "elsewhere": of a group whose members are not known;
-    "": nothing is counted. ``known``: ranks with counters; ``group``: not the default one.
-    """
-
-    how: How = ""
-    ranks: tuple[int, ...] = ()
-    sides: tuple[tuple[int, ...], ...] = ()
-    sequence: int | None = None
-    op: str = ""
-    group: str = ""
-    events: list[LogEvent] = field(default_factory=list)
-    known: frozenset[int | None] = frozenset()
-    confidence: Confidence = "high"
 
 
 _HOW: dict[ProgressKind, How] = {
@@ -104,14 +83,14 @@ class _Counts:
 _Groups = Mapping[str, Mapping[int, _Counts]]
 
 
-def judge_counters(attempt: Attempt) -> Standing:
+def judge_counters(attempt: Attempt) -> First:
     groups: dict[str, dict[int, _Counts]] = {}
     for event in attempt.of_kind("collective_timeout", "counters", "dump_signal"):
         if event.rank is not None:
             groups.setdefault(event.group, {}).setdefault(event.rank, _Counts()).take(event)
     waited = {name: ranks for name, ranks in groups.items() if any(each.timeout for each in ranks.values())}
     if not waited:
-        return Standing()
+        return First("no data")
     first = min(waited, key=lambda name: min(known(each.began for each in waited[name].values()), default=math.inf))
     counted = {name: ranks for name, ranks in groups.items() if not name.startswith(_OWN_NUMBER)}
     names = {_group(name, ranks): name for name, ranks in counted.items()}
@@ -120,16 +99,16 @@ def judge_counters(attempt: Attempt) -> Standing:
         return _by_operation(waited[first]) or _uncounted(waited[first])
     for verdict in judge_progress(records, attempt.world_size):
         name = next(each for group, each in names.items() if group.name == verdict.group.name)
-        found = _standing(verdict, name, attempt, groups) if name in waited else None
+        found = _first(verdict, name, attempt, groups) if name in waited else None
         if found is not None:
             return found
     return _elsewhere(first, waited[first])
 
 
-def _standing(verdict: ProgressVerdict, name: str, attempt: Attempt, groups: _Groups) -> Standing | None:
+def _first(verdict: ProgressVerdict, name: str, attempt: Attempt, groups: _Groups) -> First | None:
     """None: of a group of which it is not known who belongs to it."""
     ranks, culprits = groups[name], verdict.culprits
-    how = _HOW.get(verdict.kind, "")
+    how = _HOW.get(verdict.kind, "no data")
     if how == "launched" and name:
         if len(verdict.missing) != 1 or not would_have_spoken(attempt, verdict.missing[0]):
             return None
@@ -139,13 +118,22 @@ def _standing(verdict: ProgressVerdict, name: str, attempt: Attempt, groups: _Gr
         how = "sides"
     elif how == "sides":
         sides = (tuple(sorted(set(ranks) - set(verdict.waiting))), verdict.waiting)
-    sequence = verdict.sequence
     events = [event for rank in culprits for each in known((ranks.get(rank),)) for event in each.events[:1]]
     events += [event for rank in verdict.waiting[:2] for event in ranks[rank].events[:2]]
     label = next((event.group_name for event in events if event.group == name), "") or name
     op = verdict.operation.name if verdict.operation is not None else ""
-    confidence: Confidence = "medium" if verdict.kind == "not_started" or verdict.missing else "high"
-    return Standing(how, culprits, sides, sequence, op, label if name else "", events[:6], frozenset(ranks), confidence)
+    confidence: Confidence = "high" if verdict.kind in ("never_entered", "mismatch") and culprits else "medium"
+    return First(
+        how,
+        culprits,
+        events=events[:6],
+        confidence=confidence,
+        sides=sides,
+        sequence=verdict.sequence,
+        op=op,
+        group=label if name else "",
+        known=frozenset(ranks),
+    )
 
 
 def _group(name: str, ranks: Mapping[int, _Counts]) -> Group:
@@ -164,7 +152,7 @@ def _group(name: str, ranks: Mapping[int, _Counts]) -> Group:
     return Group(name, ranks=tuple(start + place * stride for place in range(last + 1)))
 
 
-def _by_operation(ranks: Mapping[int, _Counts]) -> Standing | None:
+def _by_operation(ranks: Mapping[int, _Counts]) -> First | None:
     """Of releases that count nothing, and number the collectives of all groups together: who alone is in another
     operation, if it can be no other group's.
     """
@@ -178,18 +166,19 @@ def _by_operation(ranks: Mapping[int, _Counts]) -> Standing | None:
         return None
     odd = tuple(rank for rank, event in waits.items() if event.op == camps[1][0])
     events = [waits[odd[0]], *(event for event in waits.values() if event.op == camps[0][0])]
-    return Standing("differs", odd, sequence=events[0].sequence, op=camps[0][0], events=events[:4], confidence="medium")
+    return First("differs", odd, sequence=events[0].sequence, op=camps[0][0], events=events[:4])
 
 
-def _uncounted(ranks: Mapping[int, _Counts]) -> Standing:
+def _uncounted(ranks: Mapping[int, _Counts]) -> First:
     """What they wait in, unless it may be of several groups."""
     waits = {(each.timeout.sequence, each.timeout.op) for each in ranks.values() if each.timeout is not None}
     sequences, ops = {sequence for sequence, _ in waits}, {op for _, op in waits}
-    return Standing(sequence=sequences.pop() if len(sequences) == 1 else None, op=ops.pop() if len(ops) == 1 else "")
+    sequence, op = sequences.pop() if len(sequences) == 1 else None, ops.pop() if len(ops) == 1 else ""
+    return First("no data", sequence=sequence, op=op)
 
 
-def _elsewhere(name: str, ranks: Mapping[int, _Counts]) -> Standing:
+def _elsewhere(name: str, ranks: Mapping[int, _Counts]) -> First:
     events = [event for each in ranks.values() for event in each.events]
     label = next((event.group_name for event in events if event.group_name), name)
     timeout = next(each.timeout for each in ranks.values() if each.timeout is not None)
-    return Standing("elsewhere", sequence=timeout.sequence, op=timeout.op, group=label or name, events=events[:4])
+    return First("elsewhere", sequence=timeout.sequence, op=timeout.op, group=label or name, events=events[:4])

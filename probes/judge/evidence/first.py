@@ -10,48 +10,15 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence, Set
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import replace
 
-from mltop.probes.judge.evidence.counters import Standing, judge_counters
+from mltop.probes.judge.evidence.blame import First
+from mltop.probes.judge.evidence.counters import judge_counters
 from mltop.probes.judge.evidence.roots import OTHER_NODE_S, is_before, is_later, roots_of, unexplained_deaths
 from mltop.probes.judge.evidence.scene import Attempt
 from mltop.probes.judge.evidence.silence import Silence, silent_ranks
 from mltop.probes.model.evidence.logs import LogEvent
 from mltop.probes.model.vocabulary import Confidence
-
-# "alike": several failed in the same way, none of them for another. "program": half of them or more did, so it is no
-# rank's. "stalled": the watchdogs of several report no progress. "unordered": several failed, each of its own; which
-# was first is not known. "launched": all have launched what they wait in. "sides": two camps of one size.
-How = Literal[
-    "failed", "alike", "named", "behind", "differs", "silent", "sick", "network",
-    "program", "stopped", "unordered", "contradicted", "cut off", "stalled",
-    "launched", "sides", "no data", "elsewhere", "only victims", "nothing",
-]  # fmt: skip
-NAMING = ("failed", "alike", "program", "named", "behind", "differs", "silent", "sick", "network")
-
-
-@dataclass
-class First:
-    """``ranks``: the culprits; ``nodes``: where a node is all that is known. ``events``: what it rests on, the best
-    first; ``lacking``: ranks without whose word it cannot be told; ``sides``: camps that differ, the smaller first; of
-    "program" those that failed.
-    """
-
-    how: How
-    ranks: tuple[int, ...] = ()
-    nodes: tuple[str, ...] = ()
-    events: list[LogEvent] = field(default_factory=list)
-    confidence: Confidence = "medium"
-    lacking: tuple[int, ...] = ()
-    sides: tuple[tuple[int, ...], ...] = ()
-    sequence: int | None = None
-    op: str = ""
-    group: str = ""
-
-    @property
-    def is_told(self) -> bool:
-        return self.how in NAMING
 
 
 def first_of(attempt: Attempt) -> First:
@@ -146,10 +113,7 @@ def _contradicted(attempt: Attempt, roots: Sequence[LogEvent]) -> First | None:
     if found.how != "behind" or {event.rank for event in roots} & set(found.ranks):
         return None
     if all(event.rank in found.known for event in roots):
-        return First(
-            "behind", found.ranks, events=found.events, confidence="medium", sequence=found.sequence, op=found.op,
-            group=found.group,
-        )  # fmt: skip
+        return replace(found, confidence="medium")
     return First(
         "contradicted",
         events=[*roots[:3], *found.events[:3]],
@@ -344,22 +308,18 @@ def _of_one_clock(one: LogEvent, other: LogEvent, attempt: Attempt) -> bool:
 def _of_waiting(attempt: Attempt, timeouts: Sequence[LogEvent]) -> First:
     found = judge_counters(attempt)
     told = [event for event in timeouts if not event.by_launcher] or list(timeouts)
-    if found.how in ("behind", "differs"):
-        return First(
-            found.how, found.ranks, events=found.events, confidence=found.confidence, sequence=found.sequence,
-            op=found.op, group=found.group,
-        )  # fmt: skip
-    if found.how == "sides":
-        return First("sides", events=found.events, sides=found.sides, sequence=found.sequence, op=found.op)
-    waiters = {event.rank for event in timeouts if event.rank is not None}
+    if found.how in ("behind", "differs", "sides"):
+        return found
+    found.events = told[:4]
     if found.how == "elsewhere":
-        return First("elsewhere", events=told[:4], group=found.group, sequence=found.sequence, op=found.op)
+        return found
+    waiters = {event.rank for event in timeouts if event.rank is not None}
     is_gloo = all(event.kind == "gloo_timeout" for event in timeouts)
     complaining = waiters | found.known
     silent = Silence() if found.group else silent_ranks(attempt, complaining, most=1 if is_gloo else None)
     if silent.ranks:
         return First("silent", silent.ranks, events=told[:3], confidence="medium", sequence=found.sequence, op=found.op)
-    return _sick(attempt, told) or _votes(attempt) or _unnamed(attempt, found, silent, told)
+    return _sick(attempt, told) or _votes(attempt) or _unnamed(attempt, found, silent)
 
 
 def _sick(attempt: Attempt, told: Sequence[LogEvent]) -> First | None:
@@ -369,12 +329,11 @@ def _sick(attempt: Attempt, told: Sequence[LogEvent]) -> First | None:
     return First("sick", tuple(ranks), events=[*hints[:2], *told[:2]], confidence="low") if len(ranks) == 1 else None
 
 
-def _unnamed(attempt: Attempt, found: Standing, silent: Silence, told: Sequence[LogEvent]) -> First:
+def _unnamed(attempt: Attempt, found: First, silent: Silence) -> First:
     unheard = tuple(rank for rank in attempt.ranks if rank not in found.known)
     if found.how == "launched" and not unheard and not attempt.is_thinned:
-        return First("launched", events=list(told[:4]), sequence=found.sequence, op=found.op, group=found.group)
-    lacking = silent.lacking or unheard
-    return First("no data", events=list(told[:4]), lacking=lacking, sequence=found.sequence, op=found.op)
+        return found
+    return replace(found, how="no data", lacking=silent.lacking or unheard)
 
 
 def _votes(attempt: Attempt) -> First | None:

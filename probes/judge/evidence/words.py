@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable, Sequence
 
 from mltop.probes.judge.deaths import signal_name
-from mltop.probes.judge.evidence.first import First
+from mltop.probes.judge.evidence.blame import First
 from mltop.probes.judge.evidence.scene import Attempt
 from mltop.probes.model.evidence.logs import LogEvent
 from mltop.probes.model.ranks import fold, ranks_text
