@@ -19,6 +19,7 @@ import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, BinaryIO, Callable
 
@@ -26,7 +27,7 @@ from mltop.probes.collect.logs.edges import EDGE, read_beginning, read_end
 from mltop.probes.collect.logs.parser import LogParser, pattern_of, quoted
 from mltop.probes.collect.logs.prefixes import Clock
 from mltop.probes.collect.logs.scanning import Scanner, blocks
-from mltop.probes.collect.logs.tracebacks import kind_of_exception, said_of_peers
+from mltop.probes.collect.logs.tracebacks import told_by_exception
 from mltop.probes.model.evidence.logs import LogEvent, LogFile
 from mltop.probes.model.gap import Gap
 
@@ -169,22 +170,12 @@ def _error_file(file: LogFile, data: bytes, written_at: float) -> bool:
     first, _, rest = text.strip().partition("\n")
     first = f"{first} {rest[:300]}".replace("\n", " ").strip()
     name, _, words = first.partition(": ")
-    kind = kind_of_exception(name, words) if re.fullmatch(r"[\w.]+", name) else "peer_exception"
-    event = LogEvent(kind, file.path, 1, quoted(first), at=at, is_dated=True, attempt=file.attempt or 0)
-    event.pattern = pattern_of(first)
-    event.place = _place(str(more.get("py_callstack", "")))
-    _named_within(event, words)
-    file.events.append(event)
+    kind, fields = told_by_exception(name if re.fullmatch(r"[\w.]+", name) else "DistError", words)
+    place = _place(str(more.get("py_callstack", "")))
+    event = LogEvent(kind, file.path, 1, quoted(first), at=at, is_dated=True, attempt=file.attempt or 0, place=place)
+    file.events.append(replace(event, pattern=pattern_of(first), **fields))
     file.is_error_file, file.lines, file.last_at = True, 1, at
     return True
-
-
-def _named_within(event: LogEvent, words: str) -> None:
-    said = said_of_peers(words) if event.kind == "peer_exception" else None
-    if said is not None:
-        event.kind = said[0]
-        for name, value in said[1].items():
-            setattr(event, name, value)
 
 
 def _place(callstack: str) -> str:

@@ -17,14 +17,13 @@ from mltop.probes.collect.logs.tracebacks import (
     MISSING,
     MISSING_RANKS,
     TRACEBACK,
-    FailedRank,
     MissingRanks,
     StackBlock,
     TorchrunBlock,
     TracebackBlock,
-    kind_of_exception,
     of_whom,
     reported_for,
+    told_by_exception,
 )
 from mltop.probes.collect.redaction.shapes import clipped
 from mltop.probes.collect.redaction.values import shown_text
@@ -342,23 +341,13 @@ class LogParser:
                 self.file.mentions.add(entry.run)
             attempt = entry.attempt if entry.attempt is not None else max(0, self._attempt - 1)
             told = {**entry.fields(), "attempt": attempt}
-            self._add("exit", entry.line, entry.words, Speaker(), told, at=self._time(entry))
+            at = self.clock.stamp(entry.time)
+            self._add("exit", entry.line, entry.words, Speaker(), told, at=at)
             if entry.last:
                 name, _, message = entry.last.partition(": ")
-                kind = kind_of_exception(name, message)
-                found = next(((anchor.kind, more) for anchor, more, _ in events_in(message)), None)
-                fields: dict[str, Any] = {
-                    "rank": entry.rank,
-                    "attempt": attempt,
-                    "node": told["node"],
-                    "by_launcher": True,
-                }
-                if kind == "peer_exception" and found is not None:
-                    kind, fields = found[0], {**fields, **found[1]}
-                self._add(kind, entry.line, entry.last, Speaker(entry.rank), fields, at=self._time(entry))
-
-    def _time(self, entry: FailedRank) -> float | None:
-        return self.clock.stamp(entry.time)
+                kind, fields = told_by_exception(name, message)
+                fields |= {"rank": entry.rank, "attempt": attempt, "node": told["node"], "by_launcher": True}
+                self._add(kind, entry.line, entry.last, Speaker(entry.rank), fields, at=at)
 
     def _add(
         self,

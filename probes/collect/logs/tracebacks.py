@@ -244,8 +244,8 @@ class TracebackBlock:
             if self.child is None and ended is not None:  # where it was raised is the spawner's place
                 fields.update(place="", **_how_it_ended(ended[2], ended[3]))
             return "child_named", fields, told.words
-        said = said_of_peers(told.message) if kind == "peer_exception" else None
-        return (said[0], {**fields, **said[1]}, told.words) if said is not None else (kind, fields, told.words)
+        kind, more = told_by_exception(told.name, told.message)
+        return kind, {**fields, **more}, told.words
 
 
 _REPORTED = re.compile(r"\[Rank (\d{1,8}) Error Snippet\]:\s*$")
@@ -281,10 +281,11 @@ _SAID_BY_EXCEPTIONS = (
 )  # fmt: skip
 
 
-def said_of_peers(message: str) -> tuple[EventKind, dict[str, Any]] | None:
-    """What the message of an exception reports of other ranks: an event's kind and fields."""
+def told_by_exception(name: str, message: str) -> tuple[EventKind, dict[str, Any]]:
+    """An event's kind and fields: what the message reports of other ranks, if anything."""
+    kind = kind_of_exception(name, message)
     found = next(((row.kind, fields) for row, fields, _ in events_in(message)), None)
-    return found if found is not None and found[0] in _SAID_BY_EXCEPTIONS else None
+    return found if kind == "peer_exception" and found and found[0] in _SAID_BY_EXCEPTIONS else (kind, {})
 
 
 def _how_it_ended(name: str | None, code: str | None) -> dict[str, Any]:

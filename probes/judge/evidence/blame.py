@@ -27,8 +27,8 @@ class First:
 
     ``ranks``: the culprits; ``nodes``: where a node is all that is known. ``events``: what it rests on, the best
     first; ``lacking``: ranks without whose word it cannot be told; ``sides``: camps that differ, the smaller first; of
-    "program" those that failed. ``sequence``, ``op``, ``group``: of the collective, "" the default one; ``known``: ranks
-    with counters.
+    "program" those that failed. ``sequence``, ``op``, ``group``: of the collective, "" the default one; ``known``: with
+    counters.
     """
 
     how: How
