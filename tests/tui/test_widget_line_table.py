@@ -5,8 +5,9 @@ from textual.app import App
 from textual.geometry import Region
 from textual.widgets import Button
 
-from mltop.tui.render.cells import Cell, Column, LazyRows, Row
-from mltop.tui.widgets.line_table import LineTable, Sort
+from mltop.tui.render.cells import Cell, Column, Row
+from mltop.tui.render.rows import LazyRows, Sort
+from mltop.tui.widgets.line_table import LineTable
 from tests.scenes import Scene, watched
 from tests.tui.opened import Opened
 

@@ -475,9 +475,9 @@ def test_the_folders_of_program_and_script_are_left_out(command, shown):
     ("command", "width", "shown"),
     [
         ("/usr/bin/python3 -u /job/train.py --lr 1", 40, "python3 -u train.py --lr 1"),
-        ("/usr/bin/python3 -u /job/train.py --lr 1", 14, "train.py --lr"),
-        ("python -m torch.distributed.run x.py", 14, "-m torch"),
-        ("/opt/serve --port 80", 10, "serve"),
+        ("/usr/bin/python3 -u /job/train.py --lr 1", 14, "train.py --lr…"),
+        ("python -m torch.distributed.run x.py", 14, "-m torch.dist…"),
+        ("/opt/serve --port 80", 10, "serve…"),
         ("python3", 14, "python3"),
         ("", 14, "–"),
     ],
