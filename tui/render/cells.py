@@ -291,7 +291,7 @@ def clip(text: str, width: int, right: bool = False, tail: bool = False) -> str:
             return GLYPHS.ellipsis + _end(text, width - 1)
         head = set_cell_size(text, width - 1).rstrip()
         blank = head.rfind(" ")
-        if text[len(head) : len(head) + 1] != " " and blank >= len(head) // 2 > 0:
+        if text[len(head) : len(head) + 1] != " " and blank * 4 >= len(head) * 3:
             head = head[:blank]
         text = head.rstrip(" ,;:(") + GLYPHS.ellipsis
     blanks = " " * (width - _cells_of(text))
