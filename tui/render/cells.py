@@ -216,7 +216,7 @@ def layout(
 ) -> list[tuple[int, int]]:
     """(column index, width in cells) of what is shown, in order. ``needs``: of columns by key. A part of a figure is
     another figure: figures get what they need, and other columns go. Words get it from what is left, the leftmost
-    first; stretching columns share the rest.
+    first, and from words that need less; stretching columns share the rest.
     """
     grown = {column.key: min(needs[column.key], FIGURE_MOST) for column in columns if column.right and needs}
     columns = [
@@ -226,11 +226,15 @@ def layout(
     shown = fit(columns, width, hidden)
     widths = {index: columns[index].width for index in shown}
     spare = max(0, width - _width(columns, shown))
-    for index in shown:
-        if not columns[index].right:
-            more = max(0, min(spare, min(needs.get(columns[index].key, 0), WORDS_MOST) - widths[index]))
-            widths[index] += more
-            spare -= more
+    wanted = {i: min(needs.get(columns[i].key, widths[i]), WORDS_MOST) for i in shown if not columns[i].right}
+    fixed = [index for index in wanted if columns[index].title and not columns[index].stretch]
+    if sum(max(0, wanted[index] - widths[index]) for index in fixed) > spare:
+        spare += sum(max(0, widths[index] - wanted[index]) for index in fixed)
+        widths |= {index: min(widths[index], wanted[index]) for index in fixed}
+    for index, cells in wanted.items():
+        more = max(0, min(spare, cells - widths[index]))
+        widths[index] += more
+        spare -= more
     # Those with an upper limit first: what they cannot take goes to the others.
     stretching = sorted((i for i in shown if columns[i].stretch), key=lambda i: columns[i].most or width)
     for position, index in enumerate(stretching):
@@ -388,6 +392,12 @@ def header_line(
         return line
     arrow = GLYPHS.down if sort[1] else GLYPHS.up
     return [Cell(text[:blank] + arrow + text[blank + 1 :], "head")]
+
+
+def table_lines(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[list[Cell]]:
+    """The titles and the rows, in the columns that suit these rows."""
+    shown = layout(columns, width, unknown_columns(columns, rows), needs(columns, rows))
+    return [header_line(columns, shown), *(columns_line(columns, row, shown) for row in rows)]
 
 
 _WORDS = re.compile(r"\s*\S+|\s+$")
