@@ -48,6 +48,9 @@ _RICH_STYLE = {
 }
 
 
+NAME = 12  # cells that a name may take from columns that matter less: a uid of ten digits fits
+
+
 class Page:
     """A page on a rich console. ``acts``: what mltop itself would do next, in words."""
 
@@ -99,10 +102,10 @@ class Page:
     ) -> set[int]:
         """Returns the indexes of the columns for which there was no room. ``without``: keys of those not wanted.
 
-        No column is wider than its cells: a printed row does not change, as those of the screen do.
+        Columns are as wide as their cells, within limits: a printed row does not change, as those of the screen do.
         """
         needed = needs(columns, rows)
-        columns = with_widths(columns, **{c.key: min(c.width, needed[c.key]) for c in columns})
+        columns = with_widths(columns, **{c.key: min(needed[c.key], max(c.width, NAME)) for c in columns})
         hidden = unknown_columns(columns, rows) | {at for at, column in enumerate(columns) if column.key in without}
         shown = layout(columns, self.width, hidden, needed)
         heading = [[], [Cell(title, "title")]] if title else [[]]

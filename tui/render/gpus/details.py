@@ -40,7 +40,7 @@ from mltop.tui.render.gpus.throttle import ALARMING, BADGES
 
 COLUMN_WIDTH = 40
 LABEL_WIDTH = 16
-FIRST_COLUMN, FIRST_LABEL = 29, 14  # of what is looked at first
+FIRST_COLUMN, FIRST_LABEL = 29, 15  # of what is looked at first
 
 
 @dataclass(frozen=True)
