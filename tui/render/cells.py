@@ -305,9 +305,9 @@ def clip(text: str, width: int, right: bool = False, tail: bool = False) -> str:
 def cut(cells: Sequence[Cell], width: int) -> list[Cell]:
     """The cells in at most ``width`` terminal cells; an ellipsis says where something is missing."""
     cells = list(cells)
-    while cells and line_width(cells) > width and cells[-1].text.endswith(" "):
-        last = cells.pop()
-        cells += [Cell(text, last.style)] if (text := last.text.rstrip()) else []
+    while cells and line_width(cells) > width and (cells[-1].text[-1:].isspace() or not cells[-1].text):
+        blank = cells.pop()
+        cells += [Cell(blank.text.rstrip(), blank.style)] if blank.text.strip() else []
     if line_width(cells) <= width:
         return cells
     line: list[Cell] = []
