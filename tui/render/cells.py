@@ -203,8 +203,10 @@ def needs(columns: Sequence[Column], rows: Iterable[Row]) -> dict[str, int]:
     """By key the cells in which a column shows its title and all of these rows whole."""
     most = [_cells_of(column.title) for column in columns]
     for row in rows:
-        if row.banner is None:
-            most = [max(cells, _cells_of(printable(cell.text))) for cells, cell in zip(most, row.cells, strict=True)]
+        for at, cell in enumerate(row.cells if row.banner is None else ()):
+            text = cell.text
+            if (cells := len(text) if text.isascii() else cell_len(printable(text))) > most[at]:  # a thousand a second
+                most[at] = cells
     return {column.key: cells for column, cells in zip(columns, most, strict=True)}
 
 
