@@ -62,6 +62,7 @@ class Opened:
         """The screen becomes, letter by letter, what the file of this name says; or that file is made from it."""
         path = GOLDENS / f"{name}-{size[0]}x{size[1]}.txt"
         if os.environ.get("MLTOP_TEST_GOLDENS") == "write":
+            await self.pilot.pause(2.0)  # until the feed has judged and all is drawn
             path.write_text(self._lines(), encoding="utf-8")
             return
         golden, deadline = path.read_text(encoding="utf-8"), time.monotonic() + GOLDEN_S

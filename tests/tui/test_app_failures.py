@@ -14,8 +14,9 @@ import pytest
 from mltop.probes.judge.health import FAILED, evaluate
 from mltop.probes.model import GpuSample, KernelEvent, LinkSample, PciDevice, Sample
 from mltop.probes.reach.view import FleetView, NodeView, Received, summary_of
-from mltop.tui.render.cells import Cell, LazyRows, Row
+from mltop.tui.render.cells import Cell, Row
 from mltop.tui.render.guarded import FAILURES, Failures, guarded
+from mltop.tui.render.rows import LazyRows
 from tests.tui import fake_views
 from tests.tui.fake_session import FakeSession
 from tests.tui.opened import Opened, opened

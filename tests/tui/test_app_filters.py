@@ -8,11 +8,12 @@ from textual import events
 from mltop.probes.model import NodeState
 from mltop.probes.reach.view import NodeView
 from mltop.tui.filters import FIELDS, Subject, parse
-from mltop.tui.render.cells import LazyRows, Row, plain
+from mltop.tui.render.cells import Row, plain
 from mltop.tui.render.glyphs import ASCII
+from mltop.tui.render.rows import LazyRows, Sort
 from mltop.tui.screens.bars import FilterBox, FilterHistory, filter_line, typing_line
 from mltop.tui.screens.help.screen import EXAMPLES, HelpScreen, drawable
-from mltop.tui.screens.rows import Sort, SubjectRows, narrowed
+from mltop.tui.screens.rows import SubjectRows, narrowed
 from tests.tui import fake_views
 from tests.tui.fake_session import FakeSession
 from tests.tui.opened import Opened, opened

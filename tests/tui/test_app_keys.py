@@ -6,8 +6,8 @@ import pytest
 from textual.binding import Binding
 
 from mltop.tui.app.keys import APP_BINDINGS, PANE_BINDINGS, help_rows, key_name
+from mltop.tui.render.rows import Sort
 from mltop.tui.widgets.cell_view import MOVES
-from mltop.tui.widgets.line_table import Sort
 from tests.tui import fake_views
 from tests.tui.fake_session import FakeSession
 from tests.tui.opened import opened

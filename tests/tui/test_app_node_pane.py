@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mltop.probes.model import Gap
 from mltop.probes.reach.view import FleetView
-from mltop.tui.screens.tables import GpuTable
+from mltop.tui.screens.tabled import GpuTable
 from tests.tui import fake_views
 from tests.tui.fake_session import FakeSession
 from tests.tui.opened import opened

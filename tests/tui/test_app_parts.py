@@ -17,10 +17,11 @@ from mltop.tui.app.judging import HealthWatch, StateWatch, own_boot_id
 from mltop.tui.app.navigation import Location, Trail
 from mltop.tui.app.session import Investigation
 from mltop.tui.filters import Filter
-from mltop.tui.render.cells import Column, item_rows, plain
+from mltop.tui.render.cells import Column, plain
+from mltop.tui.render.rows import Sort, item_rows
 from mltop.tui.report.page import Page
 from mltop.tui.screens.bars import Notice, dump_line, end_of_dump, notice_line, waiting_for
-from mltop.tui.screens.rows import Sort, narrowed, next_sort
+from mltop.tui.screens.rows import narrowed, next_sort
 from tests.tui.fake_session import FakeSession
 from tests.tui.fake_views import fleet, one_node
 

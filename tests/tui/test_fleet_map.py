@@ -13,7 +13,7 @@ from mltop.tui.render.fleet.heat import MARK
 from mltop.tui.render.fleet.map import GROUPED
 from mltop.tui.screens.overview.fleet import FleetScreen
 from mltop.tui.screens.overview.heatmap import AT_ONCE, Heatmap
-from mltop.tui.screens.tables import GpuTable
+from mltop.tui.screens.tabled import GpuTable
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.line_table import LineTable
 from tests.scenes import Scene, watched

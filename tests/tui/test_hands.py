@@ -18,9 +18,10 @@ from mltop.tui.app.app import MltopApp
 from mltop.tui.app.hands import NOT_BOUND
 from mltop.tui.app.selection import Looked
 from mltop.tui.config.settings import Config
-from mltop.tui.screens.tables import GpuTable
+from mltop.tui.render.rows import Sort
+from mltop.tui.screens.tabled import GpuTable
 from mltop.tui.state.choices import Choices
-from mltop.tui.widgets.line_table import LineTable, Sort
+from mltop.tui.widgets.line_table import LineTable
 from tests.tui import fake_views
 from tests.tui.fake_acts import ActingSession
 from tests.tui.fake_session import FakeSession

@@ -5,8 +5,9 @@ from textual.app import App
 from textual.geometry import Region
 from textual.widgets import Button
 
-from mltop.tui.render.cells import Cell, Column, LazyRows, Row
-from mltop.tui.widgets.line_table import LineTable, Sort
+from mltop.tui.render.cells import Cell, Column, Row
+from mltop.tui.render.rows import LazyRows, Sort
+from mltop.tui.widgets.line_table import LineTable
 from tests.scenes import Scene, watched
 from tests.tui.opened import Opened
 
@@ -331,12 +332,12 @@ async def test_narrow_terminals_lose_columns_by_priority():
 async def test_a_scrollbar_takes_its_column_from_the_stretching_one():
     async with TableApp().run_test(size=(60, 10)) as pilot:
         table = await show(pilot, [row(1, text="x" * 100)])
-        assert lines(table)[1].rstrip().endswith("xx")
+        assert lines(table)[1].rstrip().endswith("xx…")
         long = [row(number, text="x" * 100) for number in range(50)]
         await show(pilot, long)
         width = table.scrollable_content_region.width
         assert width < 60
-        assert all(line[:width].endswith("xx") for line in lines(table)[1:9])
+        assert all(line[:width].endswith("xx…") for line in lines(table)[1:9])
 
 
 async def test_text_from_machines_is_drawn_as_it_is():

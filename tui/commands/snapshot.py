@@ -17,6 +17,7 @@ def run(options: TargetOptions, as_json: bool, config: Config = DEFAULTS) -> int
     path = targets.recording
     machines = Machines(targets, options, "samples", most_interval_s=FIRST_LOOK_S) if path is None else None
     from mltop.probes.investigate.diagnosis import diagnosed  # while the agents start
+    from mltop.probes.judge.states import states_of
     from mltop.tui.report import print_snapshot
 
     if machines is not None:
@@ -33,7 +34,8 @@ def run(options: TargetOptions, as_json: bool, config: Config = DEFAULTS) -> int
     else:
         from rich.console import Console
 
-        print_snapshot(samples, findings, nodes, Console())
+        states = states_of(diagnosis.motions.motions(), incidents)
+        print_snapshot(samples, findings, nodes, Console(), states)
     return 0 if samples and len(samples) == len(nodes) else EXIT_UNREACHABLE
 
 

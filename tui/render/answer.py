@@ -18,7 +18,7 @@ from mltop.probes.model.units import clock_time, counted, rough_time, seconds
 from mltop.probes.model.vocabulary import IncidentKind
 from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.render.advice import KEYCAPS
-from mltop.tui.render.cells import Cell, clip, line_width, wrap
+from mltop.tui.render.cells import Cell, clip, line_width
 from mltop.tui.render.fleet.connecting import connecting_since
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.incidents import KINDS, age_text, kind_cell
@@ -111,7 +111,7 @@ class Answer:
     def _headline(self, room: int) -> str:
         """The longest way that fits whole, else as much of the shortest as does."""
         ways = (self.headline, *self.briefer)
-        return next((way for way in ways if _cells(way) <= room), "") or fitted(ways[-1], room)
+        return next((way for way in ways if _cells(way) <= room), "") or clip(ways[-1], room).rstrip()
 
 
 # What Enter opens, by what line 1 is about.
@@ -151,26 +151,6 @@ _FIRST_UNIT = re.compile(r"[\d.]+[a-z]+")  # of an age
 
 def _cells(text: str) -> int:
     return line_width([Cell(text)])
-
-
-def fitted(text: str, width: int) -> str:
-    """As many whole words as fit into ``width`` cells, up to the end of a clause where that is not far."""
-    if _cells(text) <= width:
-        return text
-    words = "".join(cell.text for cell in wrap([Cell(text)], max(1, width))[0])
-    clause = max(words.rfind(mark) for mark in (", ", "; "))
-    words = words[:clause] if clause > len(words) // 2 else words
-    if words.count("(") > words.count(")"):
-        words = words[: words.rfind("(")]
-    while (last := words.rstrip(" ,;:(").rpartition(" "))[2] in _LEADING and last[0]:
-        words = last[0]
-    return words.rstrip(" ,;:(")
-
-
-# What nothing may end with.
-_LEADING = frozenset(
-    ("in", "of", "on", "at", "the", "a", "and", "or", "for", "since", "to", "with", "by", "from", "is")
-)
 
 
 def answer_of(situation: Situation | None) -> Answer:

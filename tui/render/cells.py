@@ -7,17 +7,17 @@ machine is cleaned (``model.text``) when it is measured, cut or drawn: a command
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Any, overload
+from types import MappingProxyType
+from typing import Any
 
 from rich.cells import cell_len, set_cell_size
 
 from mltop.probes.model.text import Clean, clean
 from mltop.probes.model.units import UNKNOWN, known
 from mltop.tui.render.glyphs import ASCII, GLYPHS, UNICODE, in_ascii
-from mltop.tui.render.guarded import FAILURES
 from mltop.tui.render.units import TEXT, Unit
 
 SEEN_IN_BLANKS = frozenset({"waits", "head"})  # backgrounds and underlines end with the word
@@ -83,7 +83,7 @@ class Column:
 
     ``stretch`` takes what is left, up to ``most`` cells (0: any number). ``optional`` columns are left out
     while none of their cells is known (``LineTable`` and the report do so). ``tail``: what is too long loses
-    its beginning (a history whose newest value stands on the right); ``marked``: an ellipsis says so.
+    its beginning.
 
     ``tight``: no gap behind it, as behind a mark. ``gap``: blank cells behind any other.
 
@@ -99,7 +99,6 @@ class Column:
     optional: bool = False
     most: int = 0
     tail: bool = False
-    marked: bool = False
     tight: bool = False
     gap: int = GAP
     cell: Callable[[Any], Cell | str] = lambda _: ""
@@ -175,68 +174,6 @@ def aged(row: Row) -> Row:
     return Row(row.key, tuple(replace(cell, style="dim") for cell in row.cells), banner)
 
 
-MOST_COLUMNS = 64  # of any table
-
-
-class LazyRows(Sequence[Row]):
-    """Rows that are made when they are looked at: a table of 4,096 rows draws 50 of them.
-
-    ``make(i)`` returns the row whose key is ``keys[i]``; each is made at most once. One that fails is a row that says
-    so. ``value(column, i)`` is what row i is sorted by, None: unknown.
-    """
-
-    def __init__(
-        self, keys: Sequence[str], make: Callable[[int], Row], value: Callable[[str, int], Value] = lambda *_: None
-    ) -> None:
-        self.keys = keys
-        self.value = value
-        self._make = make
-        self._made: dict[int, Row] = {}
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    @overload
-    def __getitem__(self, index: int) -> Row: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Row]: ...
-    def __getitem__(self, index: int | slice) -> Row | Sequence[Row]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self.keys)))]
-        if not -len(self.keys) <= index < len(self.keys):
-            raise IndexError(index)
-        index %= len(self.keys)
-        if index not in self._made:
-            try:
-                self._made[index] = self._make(index)
-            except Exception as error:  # noqa: BLE001 - what a node says may find a bug: it costs its own row
-                self._made[index] = failed_row(self.keys[index], error)
-        return self._made[index]
-
-
-def item_rows(columns: Sequence[Column], items: Sequence[Any], key: Callable[[Any], str]) -> LazyRows:
-    """One row for each of ``items``, made when it is looked at."""
-    keys = [key(item) for item in items]
-    return LazyRows(keys, lambda at: row_of(columns, items[at], keys[at]), values_of(columns, items))
-
-
-def values_of(columns: Sequence[Column], items: Sequence[Any]) -> Callable[[str, int], Value]:
-    """The ``value`` of ``LazyRows`` whose rows are those of ``items``."""
-    by_key = {column.key: column for column in columns}
-    return lambda key, index: by_key[key].sorts_by(items[index])
-
-
-def failed_row(key: str, error: Exception) -> Row:
-    """The row in place of one that could not be made: its key, and that this is a bug."""
-    sentence = FAILURES.take("this row", error)
-    return Row(key, (Cell(""), Cell(key, "crit"), *[Cell("")] * MOST_COLUMNS), Cell(sentence, "crit"))
-
-
-def row_keys(rows: Sequence[Row]) -> Sequence[str]:
-    """The keys of all rows, without making lazy ones."""
-    return rows.keys if isinstance(rows, LazyRows) else [row.key for row in rows]
-
-
 def fit(columns: Sequence[Column], width: int, hidden: Iterable[int] = ()) -> list[int]:
     """Indexes of the columns that fit into ``width`` cells; among equal priorities the rightmost goes first.
 
@@ -259,11 +196,47 @@ def gap_after(column: Column) -> int:
     return 0 if column.tight else column.gap
 
 
-def layout(columns: Sequence[Column], width: int, hidden: Iterable[int] = ()) -> list[tuple[int, int]]:
-    """(column index, width in cells) of what is shown, in order; stretching columns share what is left."""
+FIGURE_MOST, WORDS_MOST = 16, 40  # cells that a column may grow to: a node may claim anything
+
+
+def needs(columns: Sequence[Column], rows: Iterable[Row]) -> dict[str, int]:
+    """By key the cells in which a column shows its title and all of these rows whole."""
+    most = [_cells_of(column.title) for column in columns]
+    for row in rows:
+        for at, cell in enumerate(row.cells if row.banner is None else ()):
+            text = cell.text
+            if (cells := len(text) if text.isascii() else cell_len(printable(text))) > most[at]:  # a thousand a second
+                most[at] = cells
+    return {column.key: cells for column, cells in zip(columns, most, strict=True)}
+
+
+NO_NEEDS: Mapping[str, int] = MappingProxyType({})
+
+
+def layout(
+    columns: Sequence[Column], width: int, hidden: Iterable[int] = (), needs: Mapping[str, int] = NO_NEEDS
+) -> list[tuple[int, int]]:
+    """(column index, width in cells) of what is shown, in order. ``needs``: of columns by key. A part of a figure is
+    another figure: figures get what they need, and other columns go. Words get it from what is left, the leftmost
+    first, and from words that need less; stretching columns share the rest.
+    """
+    grown = {column.key: min(needs[column.key], FIGURE_MOST) for column in columns if column.right and needs}
+    columns = [
+        replace(column, width=grown[column.key]) if grown.get(column.key, 0) > column.width else column
+        for column in columns
+    ]
     shown = fit(columns, width, hidden)
     widths = {index: columns[index].width for index in shown}
     spare = max(0, width - _width(columns, shown))
+    wanted = {i: min(needs.get(columns[i].key, widths[i]), WORDS_MOST) for i in shown if not columns[i].right}
+    fixed = [index for index in wanted if columns[index].title and not columns[index].stretch]
+    if sum(max(0, wanted[index] - widths[index]) for index in fixed) > spare:
+        spare += sum(max(0, widths[index] - wanted[index]) for index in fixed)
+        widths |= {index: min(widths[index], wanted[index]) for index in fixed}
+    for index, cells in wanted.items():
+        more = max(0, min(spare, cells - widths[index]))
+        widths[index] += more
+        spare -= more
     # Those with an upper limit first: what they cannot take goes to the others.
     stretching = sorted((i for i in shown if columns[i].stretch), key=lambda i: columns[i].most or width)
     for position, index in enumerate(stretching):
@@ -276,18 +249,18 @@ def layout(columns: Sequence[Column], width: int, hidden: Iterable[int] = ()) ->
 
 
 def chosen_layout(
-    columns: Sequence[Column], width: int, hidden: Iterable[int], chosen: Sequence[str]
+    columns: Sequence[Column], width: int, hidden: Iterable[int], chosen: Sequence[str], needs: Mapping[str, int]
 ) -> list[tuple[int, int]]:
     """As ``layout``, of the columns ``chosen`` (keys), in that order; what does not fit is left out from the end. A
     column without a title (a mark) stays where it is.
     """
     if not chosen:
-        return layout(columns, width, hidden)
+        return layout(columns, width, hidden, needs)
     at = {column.key: index for index, column in enumerate(columns)}
     marks = [index for index, column in enumerate(columns) if not column.title]
     order = [*marks, *dict.fromkeys(at[key] for key in chosen if key in at and at[key] not in marks)]
     wanted = [replace(columns[index], priority=place, optional=False) for place, index in enumerate(order)]
-    return [(order[place], cells) for place, cells in layout(wanted, width)]
+    return [(order[place], cells) for place, cells in layout(wanted, width, (), needs)]
 
 
 def unknown_columns(columns: Sequence[Column], rows: Iterable[Row]) -> set[int]:
@@ -312,41 +285,41 @@ def printable(text: str) -> Clean:
     return Clean(in_ascii(cleaned.translate(_IN_ASCII)))
 
 
-def clip(text: str, width: int, right: bool = False, tail: bool = False, marked: bool = False) -> str:
-    """The ``text`` in exactly ``width`` terminal cells (a wide character is two): padded, or cut, where there is one
-    not too far back, at the end of a word. What stands at the right is a figure, of which a part is another figure:
-    there an ellipsis says that it is cut.
-
-    ``tail`` keeps the end instead, with an ellipsis where ``marked``.
+def clip(text: str, width: int, right: bool = False, tail: bool = False) -> str:
+    """The ``text`` in exactly ``width`` terminal cells (a wide character is two): padded, or cut with an ellipsis, at
+    the end of a word where there is one not too far back. ``tail`` keeps the end instead.
     """
     text = printable(text)
-    used = len(text) if text.isascii() else cell_len(text)
-    if used <= width:
-        return text.rjust(width - used + len(text)) if right else text + " " * (width - used)
-    if width <= 0:
-        return ""
-    if tail:
-        return GLYPHS.ellipsis + _end(text, width - 1) if marked else _end(text, width)
-    if right:
-        return set_cell_size(text, width - 1) + GLYPHS.ellipsis
-    kept = _to_a_word(text, set_cell_size(text, width).rstrip())
-    return kept + " " * (width - cell_len(kept))
+    if _cells_of(text) > width:
+        if width <= 0:
+            return ""
+        if tail:
+            return GLYPHS.ellipsis + _end(text, width - 1)
+        head = set_cell_size(text, width - 1).rstrip()
+        blank = head.rfind(" ")
+        if text[len(head) : len(head) + 1] != " " and blank * 4 >= len(head) * 3:
+            head = head[:blank]
+        text = head.rstrip(" ,;:(") + GLYPHS.ellipsis
+    blanks = " " * (width - _cells_of(text))
+    return blanks + text if right else text + blanks
 
 
-_JOINTS = "/.-_:,;="  # where a name that is too long may end
-
-
-def _to_a_word(text: str, head: str) -> str:
-    """As much of the ``head`` of ``text`` as ends with a word; where that is less than half of it all, or as far as a
-    part of a name.
-    """
-    if text[len(head) : len(head) + 1] == " ":
-        return head.rstrip(" ,;:(")
-    blank = head.rfind(" ")
-    if blank >= len(head) // 2:
-        return head[:blank].rstrip(" ,;:(")
-    joint = max(map(head.rfind, _JOINTS))
-    return head[:joint] if joint >= max(blank + 2, len(head) // 2) else head
+def cut(cells: Sequence[Cell], width: int) -> list[Cell]:
+    """The cells in at most ``width`` terminal cells; an ellipsis says where something is missing."""
+    cells = list(cells)
+    while cells and line_width(cells) > width and (cells[-1].text[-1:].isspace() or not cells[-1].text):
+        blank = cells.pop()
+        cells += [Cell(blank.text.rstrip(), blank.style)] if blank.text.strip() else []
+    if line_width(cells) <= width:
+        return cells
+    line: list[Cell] = []
+    room = width - 1  # the ellipsis needs one
+    for cell in cells:
+        if (needed := line_width([cell])) > room:
+            return [*line, Cell(clip(cell.text, room + 1).rstrip(), cell.style)]
+        line.append(cell)
+        room -= needed
+    return line
 
 
 def _end(text: str, width: int) -> str:
@@ -358,9 +331,13 @@ def _end(text: str, width: int) -> str:
     return " " * (width - used) + text[start:]
 
 
+def _cells_of(text: str) -> int:
+    return len(text) if text.isascii() else cell_len(text)
+
+
 def line_width(line: Iterable[Cell]) -> int:
     """Terminal cells that a line of cells needs."""
-    return sum(cell_len(printable(cell.text)) for cell in line)
+    return sum(_cells_of(printable(cell.text)) for cell in line)
 
 
 def plain(line: Iterable[Cell]) -> str:
@@ -387,7 +364,7 @@ def columns_line(columns: Sequence[Column], row: Row, shown: Sequence[tuple[int,
         if isinstance(cell, FittedCell):
             line += cell.fitted(width)
             continue
-        text = clip(cell.text, width, column.right, column.tail, column.marked)
+        text = clip(cell.text, width, column.right, column.tail)
         if cell.style not in SEEN_IN_BLANKS:
             line.append(Cell(text, cell.style))
             continue
@@ -417,6 +394,12 @@ def header_line(
         return line
     arrow = GLYPHS.down if sort[1] else GLYPHS.up
     return [Cell(text[:blank] + arrow + text[blank + 1 :], "head")]
+
+
+def table_lines(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[list[Cell]]:
+    """The titles and the rows, in the columns that suit these rows."""
+    shown = layout(columns, width, unknown_columns(columns, rows), needs(columns, rows))
+    return [header_line(columns, shown), *(columns_line(columns, row, shown) for row in rows)]
 
 
 _WORDS = re.compile(r"\s*\S+|\s+$")

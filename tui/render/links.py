@@ -156,12 +156,12 @@ def _all_errors(line: Counted) -> int:
 _of = Column.of
 LINK_COLUMNS = (
     _of("device", "DEVICE", 9, "about.device", cell=lambda line: Cell(link_name(line.about), line.alarm)),
-    _of("kind", "KIND", 5, "about.kind", lambda kind: _KINDS.get(kind, kind) or UNKNOWN),
+    _of("kind", "KIND", 5, "about.kind", lambda kind: _KINDS.get(kind, kind) or UNKNOWN, priority=2),
     Column("state", "STATE", 8, cell=_state, value=lambda line: _state(line).text),
     _of("rate", "RATE", 9, "about.rate_bits_per_s", gigabits, right=True),
     _of("rx", "RX", 8, "about.rx_bytes_per_s", bytes_per_s, right=True),
     _of("tx", "TX", 8, "about.tx_bytes_per_s", bytes_per_s, right=True),
-    Column("downed", "FLAPS", 6, right=True, cell=_flaps, value=_new_flaps),
+    Column("downed", "FLAPS", 5, right=True, cell=_flaps, value=_new_flaps),
     Column("errors", "ERRORS SINCE OPENED", 20, stretch=True, cell=_errors, value=_all_errors),
     _of("netdev", "NETDEV", 8, "about.netdev", priority=3, optional=True),
     _of("numa", "NUMA", 4, "about.numa_node", number, right=True, priority=4, optional=True),

@@ -15,7 +15,7 @@ from mltop.probes.model.ranks import Ranges, ranks_text
 from mltop.probes.model.units import clock_time, rough_time, seconds
 from mltop.probes.model.vocabulary import Act
 from mltop.tui.render.advice import KEYCAPS, advice, keys_on
-from mltop.tui.render.cells import Cell, clip, line_width, wrap
+from mltop.tui.render.cells import Cell, clip, cut, line_width, wrap
 from mltop.tui.render.findings import Problem, problems_of
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.incidents import kind_cell
@@ -339,8 +339,7 @@ _LEAST_FOR_AGE, _ROOM_FOR_AGES, _AGE_WIDTH = 40, 72, 6
 
 
 def _head(one: Told, start: int) -> list[Cell]:
-    who = clip(one.who, start - 4).rstrip() if len(one.who) > start - 4 else one.who
-    return [one.mark, Cell(" "), Cell(f"{who:<{start - 2}}", "title")]
+    return [one.mark, Cell(" "), Cell(clip(one.who, start - 4) + "  ", "title")]
 
 
 def _beside(one: Told, width: int, start: int, right: int) -> int:
@@ -386,7 +385,7 @@ def _brief(one: Told, now: float, width: int, start: int, right: int) -> list[Ce
         return _with_right(one, _head_alone(one, width - right), now, width)
     what = list(one.what)
     if line_width(what) > room:
-        what = wrap(what, room)[0]
+        what = cut(what, room)
     elif one.action and line_width(what) + line_width([Cell(one.action)]) + 4 <= room:
         what += [Cell("  "), Cell(f"{GLYPHS.arrow} {one.action}", "key")]
     return _with_right(one, [*_head(one, start), *what], now, width)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from mltop.probes.model import RankSample
 from mltop.probes.model.incident import UNKNOWN_DOING, Doing
+from mltop.probes.model.ranks import Ranges
 from mltop.probes.model.units import UNKNOWN, known, rate, seconds
 from mltop.probes.model.vocabulary import WorkState
 from mltop.tui.render.cells import Cell, Column, EitherCell, Row, row_of
@@ -108,7 +109,7 @@ def layout_words(parallel: Mapping[str, int]) -> str:
 
 
 def _indexes(gpus: Sequence[int]) -> str:
-    return ",".join(map(str, gpus))
+    return str(Ranges.of(gpus))
 
 
 def rank_number(rank: int | None) -> str:
@@ -196,7 +197,7 @@ RANK_COLUMNS = (
     _of(
         "command",
         "COMMAND",
-        14,
+        12,
         "rank.command",
         cell=lambda line: _command(line.rank.command),
         priority=3,
@@ -211,19 +212,23 @@ LAST = 99  # the priority of what goes before anything else
 
 
 def rank_columns(ranks: Collection[RankSample], nodes: int) -> tuple[Column, ...]:
-    """RANK_COLUMNS for these ranks of so many nodes: of several jobs, the job tells two ranks 0 apart; where no rank's
-    layout is known, it has no column.
+    """RANK_COLUMNS for these ranks of so many nodes: of several jobs, the job tells two ranks 0 apart; what is known of
+    none has no column.
     """
-    shown = [column for column in RANK_COLUMNS if column.key != "layout" or any(rank.parallel for rank in ranks)]
+    absent = set() if any(rank.parallel for rank in ranks) else {"layout"}
+    if ranks and all(map(is_unassigned, ranks)):
+        absent |= {"rank", "layout", "job", "launcher"}
+    shown = [column for column in RANK_COLUMNS if column.key not in absent]
     if nodes < 2:
         shown = [replace(column, priority=LAST) if column.key == "node" else column for column in shown]
-    if len({rank.job_key for rank in ranks}) < 2 and not any(map(is_unassigned, ranks)):
+    if len({rank.job_key for rank in ranks}) < 2 and ("job" in absent or not any(map(is_unassigned, ranks))):
         return tuple(shown)
     changed: dict[str, dict[str, Any]] = {
         # The end of a name tells most: a port, a number.
-        "job": {"width": 10, "priority": 1, "stretch": True, "most": 24, "tail": True, "marked": True},
+        "job": {"width": 10, "priority": 1, "stretch": True, "most": 24, "tail": True},
         "node": {"priority": 1 if nodes > 1 else LAST},
         "since": {"priority": 2},
+        **({"user": {"priority": 2}, "since": {"priority": 4}} if len({rank.user for rank in ranks}) > 1 else {}),
     }
     return tuple(replace(column, **changed.get(column.key, {})) for column in shown)
 

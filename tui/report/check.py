@@ -15,7 +15,7 @@ from mltop.probes.judge.kernel_lines import KernelLine
 from mltop.probes.judge.nodes import folded, nameless
 from mltop.probes.model import Finding, Incident, NodeState, Unknown
 from mltop.probes.model.units import UNKNOWN, count, counted, seconds
-from mltop.tui.render.cells import Cell, Column, Row, columns_line, header_line, layout, line_width
+from mltop.tui.render.cells import Cell, Column, Row, columns_line, header_line, layout, line_width, needs
 from mltop.tui.report.page import Page
 
 if TYPE_CHECKING:
@@ -113,12 +113,20 @@ class _Line:
 def print_doctor(rows: Sequence[Mapping[str, str]], console: Console) -> None:
     """Checks with the keys node, name, state (ok | info | warning | missing), why and fix (a command or "")."""
     page = Page(console)
-    _print_heading(_DOCTOR_COLUMNS, "WHY", page)
-    for line in sorted(_folded(rows), key=lambda line: _ORDER.get(line.state, 0)):
+    lines = sorted(_folded(rows), key=lambda line: _ORDER.get(line.state, 0))
+    table = [
+        _row(
+            _DOCTOR_COLUMNS,
+            line.nodes,
+            {"name": Cell(line.name), "state": Cell(line.state, _STYLE.get(line.state, "warn"))},
+        )
+        for line in lines
+    ]
+    shown = _print_heading(_DOCTOR_COLUMNS, table, "WHY", page)
+    for line, row in zip(lines, table, strict=True):
         why = _one_of(line.whys)
         why = why if len(line.nodes) == 1 else nameless(why, line.nodes[0])
-        cells = {"name": Cell(line.name), "state": Cell(line.state, _STYLE.get(line.state, "warn"))}
-        _print_line(_DOCTOR_COLUMNS, line.nodes, cells, why, page)
+        _print_line(columns_line(_DOCTOR_COLUMNS, row, shown), line.nodes, why, page)
         # A command that names its node is given for the first one: "the node" cannot be typed.
         page.fix(line.fix, example=len(line.nodes) > 1 and nameless(line.fix, line.nodes[0]) != line.fix)
 
@@ -158,9 +166,10 @@ def print_kernel(
     page = Page(console)
     shown, hidden = shown[:most], len(shown) - most
     if shown:
-        _print_heading(_KERNEL_COLUMNS, "LINE", page)
-        for line in shown:
-            _print_line(_KERNEL_COLUMNS, line.nodes, _kernel_cells(line, now), line.example, page)
+        table = [_row(_KERNEL_COLUMNS, line.nodes, _kernel_cells(line, now)) for line in shown]
+        widths = _print_heading(_KERNEL_COLUMNS, table, "LINE", page)
+        for line, row in zip(shown, table, strict=True):
+            _print_line(columns_line(_KERNEL_COLUMNS, row, widths), line.nodes, line.example, page)
     page.more(hidden, "(--all shows them)", "dim")
     page.line(Cell(summary(lines, nodes)))
 
@@ -182,20 +191,25 @@ def _kernel_cells(line: KernelLine, now: float) -> dict[str, Cell]:
 # Rows of many nodes, with a text of any length.
 
 
-def _print_heading(columns: Sequence[Column], title: str, page: Page) -> None:
-    page.line(*header_line(columns, layout(columns, page.width)), Cell(f" {title}", "title"))
-
-
-def _print_line(
-    columns: Sequence[Column], nodes: Sequence[str], cells: Mapping[str, Cell], text: str, page: Page
-) -> None:
-    """``cells`` by column, without that of the nodes; folded names that are too long for it get a line of their own."""
+def _row(columns: Sequence[Column], nodes: Sequence[str], cells: Mapping[str, Cell]) -> Row:
+    """``cells`` by column, without that of the nodes, which has their number where their names are too long."""
     names = folded(nodes)
     if len(names) > WIDE_NAMES:
-        page.sentence(Cell(names))
         blank = "" if columns[0].key in cells else "  "
         names = f"{blank}{len(nodes)} nodes" if len(nodes) > 1 else ""
-    row = Row("", tuple(cells.get(column.key, Cell(names)) for column in columns))
-    start = columns_line(columns, row, layout(columns, page.width))
+    return Row("", tuple(cells.get(column.key, Cell(names)) for column in columns))
+
+
+def _print_heading(columns: Sequence[Column], rows: Sequence[Row], title: str, page: Page) -> list[tuple[int, int]]:
+    """Returns which columns are shown, and how wide."""
+    shown = layout(columns, page.width, (), needs(columns, rows))
+    page.line(*header_line(columns, shown), Cell(f" {title}", "title"))
+    return shown
+
+
+def _print_line(start: Sequence[Cell], nodes: Sequence[str], text: str, page: Page) -> None:
+    """Names that are too long for their column have a line of their own."""
+    if len(names := folded(nodes)) > WIDE_NAMES:
+        page.sentence(Cell(names))
     indent = line_width(start) + 1
     page.sentence(*start, Cell(f" {text}"), indent=indent if indent < page.width * 2 // 3 else 4)

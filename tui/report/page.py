@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from mltop.probes.investigate.advice import to_do
@@ -19,8 +19,10 @@ from mltop.tui.render.cells import (
     columns_line,
     header_line,
     layout,
+    needs,
     printable,
     unknown_columns,
+    with_widths,
     wrap,
 )
 from mltop.tui.render.findings import explained_texts, severity_cell
@@ -44,6 +46,9 @@ _RICH_STYLE = {
     "title": "bold",
     "bold": "bold",
 }
+
+
+NAME = 12  # cells that a name may take from columns that matter less: a uid of ten digits fits
 
 
 class Page:
@@ -92,18 +97,25 @@ class Page:
     def title(self, title: str) -> None:
         self.lines([[], [Cell(title, "title")]])
 
-    def table(self, columns: Sequence[Column], rows: Sequence[Row], title: str = "") -> None:
-        shown = layout(columns, self.width, unknown_columns(columns, rows))
+    def table(
+        self, columns: Sequence[Column], rows: Sequence[Row], title: str = "", without: Collection[str] = ()
+    ) -> set[int]:
+        """Returns the indexes of the columns for which there was no room. ``without``: keys of those not wanted.
+
+        Columns are as wide as their cells, within limits: a printed row does not change, as those of the screen do.
+        """
+        needed = needs(columns, rows)
+        columns = with_widths(columns, **{c.key: min(needed[c.key], max(c.width, NAME)) for c in columns})
+        hidden = unknown_columns(columns, rows) | {at for at, column in enumerate(columns) if column.key in without}
+        shown = layout(columns, self.width, hidden, needed)
         heading = [[], [Cell(title, "title")]] if title else [[]]
         body = [columns_line(columns, row, shown) for row in rows]
         self.lines([*heading, header_line(columns, shown), *body])
+        return set(range(len(columns))) - hidden - {index for index, _ in shown}
 
     def whole_table(self, columns: Sequence[Column], rows: Sequence[Row]) -> None:
         """As ``table``; the columns for which there was no room are named below it."""
-        self.table(columns, rows)
-        hidden = unknown_columns(columns, rows)
-        shown = {index for index, _ in layout(columns, self.width, hidden)} | hidden
-        left_out = [column.title for index, column in enumerate(columns) if index not in shown and column.title]
+        left_out = [columns[index].title for index in sorted(self.table(columns, rows)) if columns[index].title]
         if left_out:
             self.sentence(Cell(f"not shown at this width: {', '.join(left_out)} (--json has everything)", "dim"))
 

@@ -9,17 +9,21 @@ from typing import TYPE_CHECKING
 
 from mltop.probes.judge.deaths import end_of, is_own_fault
 from mltop.probes.judge.nodes import folded
+from mltop.probes.judge.states import States
 from mltop.probes.model import Finding, Gap, JobKey, NodeState, RankDeath, RankSample, Sample
 from mltop.probes.model.ranks import Ranges
 from mltop.probes.model.units import clock_time, counted
 from mltop.probes.reach.view import FleetView, NodeView
+from mltop.tui.app.feed import Picture
 from mltop.tui.render.cells import Cell
+from mltop.tui.render.earlier import EarlierRanks
 from mltop.tui.render.findings import Problem, fleet_problems, is_missed, merged_gaps, severity_cell
 from mltop.tui.render.fleet.header import header_cells
 from mltop.tui.render.fleet.nodes import NODE_COLUMNS, node_row
-from mltop.tui.render.gpus.table import GPU_COLUMNS, GpuLine, gpu_row
-from mltop.tui.render.ranks import OF_NO_JOB, RATES, RankLine, rank_columns, rank_row
+from mltop.tui.render.ranks import OF_NO_JOB, RATES
 from mltop.tui.report.page import Page
+from mltop.tui.screens.row_context import RowContext
+from mltop.tui.screens.tables import gpu_rows, others_of, process_rows, ranks_of, unassigned_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -112,14 +116,18 @@ def _when(end: tuple[float, str, RankDeath]) -> tuple[float, str, int]:
 
 
 FEW = 4  # nodes: of so many every GPU is shown
-# One sample has no history: neither a trend nor rates.
-_SNAPSHOT_GPUS = tuple(column for column in GPU_COLUMNS if column.key not in ("mark", "graph", "state"))
+NO_STATES = States()
+_NO_HISTORY = ("mark", "graph", *RATES)  # what one sample cannot tell; what is marked stands above
 
 
 def print_snapshot(
-    samples: Sequence[Sample], findings: Sequence[Finding], nodes: Sequence[NodeState], console: Console
+    samples: Sequence[Sample],
+    findings: Sequence[Finding],
+    nodes: Sequence[NodeState],
+    console: Console,
+    states: States = NO_STATES,
 ) -> None:
-    """Totals, who did not answer, nodes (when there are several), findings, GPUs, ranks, what could not be read."""
+    """Totals, who did not answer, nodes (when there are several), findings, GPUs, processes, what could not be read."""
     page = Page(console)
     by_node = {sample.node: sample for sample in samples}
     taken_at = max((sample.sampled_at for sample in samples), default=time.time())
@@ -136,39 +144,30 @@ def print_snapshot(
         page.title("findings")
     for finding in findings:
         page.finding(finding)
-    for sample in samples:
-        _gpus_of(sample, page, many=len(samples) > 1)
-    _ranks_of(samples, page)
+    context = RowContext(Picture(view, tuple(findings), states=states), EarlierRanks(), lambda *_: None)
+    for node in view.nodes:
+        _gpus_of(node, context, page, many=len(samples) > 1)
+    _processes_of(view.nodes, context, page)
     _ends_of_ranks(samples, page)
     for sample in samples:
         _gaps(f"not known on {sample.node}", sample.gaps, page)
 
 
-def _gpus_of(sample: Sample, page: Page, many: bool) -> None:
-    rows = []
-    for gpu in sample.gpus:
-        ranks = [rank for rank in sample.ranks if gpu.index in rank.gpus]
-        rows.append(gpu_row(GpuLine(gpu, ranks, sample.simulated), columns=_SNAPSHOT_GPUS))
-    title = "GPUs" + (f" of {sample.node}" if many else "") + (" (SIMULATED)" if sample.simulated else "")
+def _gpus_of(node: NodeView, context: RowContext, page: Page, many: bool) -> None:
+    simulated = node.sample is not None and node.sample.simulated
+    title = "GPUs" + (f" of {node.node}" if many else "") + (" (SIMULATED)" if simulated else "")
+    columns, rows, _ = gpu_rows(node, context, page.width)
     if rows:
-        page.table(_SNAPSHOT_GPUS, rows, title)
+        page.table(columns, rows, title, _NO_HISTORY)
 
 
-def _ranks_of(samples: Sequence[Sample], page: Page) -> None:
-    ranks = [(sample.node, rank) for sample in samples for rank in sample.ranks]
-    unassigned = [(sample.node, process) for sample in samples for process in sample.unassigned]
-    if not ranks:
-        page.lines([[], [Cell("no training ranks found", "dim")]])
-    _rank_table(ranks, "ranks", page)
-    _rank_table(unassigned, OF_NO_JOB, page)
-
-
-def _rank_table(ranks: Sequence[tuple[str, RankSample]], title: str, page: Page) -> None:
-    if not ranks:
-        return
-    columns = rank_columns([rank for _, rank in ranks], len({node for node, _ in ranks}))
-    shown = [column for column in columns if column.key not in (*RATES, "mark", "state", "since", "gpumem")]
-    page.table(shown, [rank_row(RankLine(node, rank), shown) for node, rank in ranks], title)
+def _processes_of(nodes: Sequence[NodeView], context: RowContext, page: Page) -> None:
+    for title, members in (("ranks", ranks_of), (OF_NO_JOB, unassigned_of), ("other GPU processes", others_of)):
+        shown = [(node, process) for node in nodes for process in members(node)]
+        if shown:
+            page.table(*process_rows(shown, context), title, _NO_HISTORY)
+        elif members is ranks_of:
+            page.lines([[], [Cell("no training ranks found", "dim")]])
 
 
 def _gaps(title: str, gaps: Sequence[Gap], page: Page) -> None:

@@ -45,7 +45,7 @@ def notice_line(notice: Notice, width: int) -> list[Cell]:
     parts = [notice.text, notice.path, notice.more]
     room = max(MIN_PATH, width - line_width([Cell(notice.text), Cell(notice.more)]))
     if line_width([Cell(notice.path)]) > room:
-        parts[1] = clip(notice.path, room, tail=True, marked=True)
+        parts[1] = clip(notice.path, room, tail=True)
     return [Cell(part, notice.style) for part in parts if part]
 
 

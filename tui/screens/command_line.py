@@ -8,7 +8,7 @@ from textual.binding import Binding, BindingType
 
 from mltop.tui.app.resources import BY_NAME, Offer, Scene, offers, order_of
 from mltop.tui.config.settings import Wrong
-from mltop.tui.render.cells import Cell
+from mltop.tui.render.cells import Cell, clip
 from mltop.tui.screens.bars import FilterHistory, LineOfScreen
 from mltop.tui.screens.handed import HandedScreen
 from mltop.tui.widgets.cell_lines import CellLines
@@ -171,4 +171,4 @@ class CommandedScreen(HandedScreen):
 
 def _line(offer: Offer, chosen: bool, width: int) -> list[Cell]:
     text = f" {offer.text:<{TEXT_WIDTH}}  "
-    return [Cell(text, "key" if not chosen else "title"), Cell(offer.meaning[: max(0, width - len(text))], "dim")]
+    return [Cell(text, "key" if not chosen else "title"), Cell(clip(offer.meaning, width - len(text)), "dim")]

@@ -9,9 +9,9 @@ from typing import Any
 
 from mltop.probes.model import Finding
 from mltop.tui.filters import Filter, Subject
-from mltop.tui.render.cells import Column, LazyRows, Row, Value, layout, row_keys
+from mltop.tui.render.cells import Column, Row, Value, layout
 from mltop.tui.render.guarded import guarded
-from mltop.tui.widgets.line_table import Sort
+from mltop.tui.render.rows import LazyRows, Sort, row_keys
 
 FindingsOf = Mapping[str, Sequence[Finding]]
 

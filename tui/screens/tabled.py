@@ -3,21 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from mltop.tui.filters import Filter, meanwhile, parse
 from mltop.tui.render.cells import Cell, Column, Row
 from mltop.tui.render.guarded import guarded
+from mltop.tui.render.rows import Sort
 from mltop.tui.screens.bars import FilterBox, LineOfScreen, Notice
 from mltop.tui.screens.rows import FindingsOf, by_node, first_sort, narrowed, next_sort, why_empty
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import CursorScreen, CursorView, FailSafe
-from mltop.tui.widgets.line_table import LineTable, Sort
+from mltop.tui.widgets.line_table import LineTable
 
 if TYPE_CHECKING:
     from mltop.tui.app.app import MltopApp
 
 Lines = list[list[Cell]]
+
+
+class RankTable(LineTable):
+    """The ranks of some nodes: ``tables.rank_rows``."""
+
+    about = "rank"
+
+    def __init__(self, **options: Any) -> None:
+        text = "no training ranks: no process has RANK or SLURM_PROCID in its environment"
+        super().__init__(empty_text=text, kind="ranks", **options)
+
+
+class GpuTable(LineTable):
+    """All GPUs of one node: ``tables.gpu_rows``."""
+
+    about = "gpu"
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(kind="gpus", **options)
 
 
 class TabledScreen(FailSafe, CursorScreen):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from mltop.probes.judge.states import States
 from mltop.probes.model import Gap, GpuProcess, GpuSample, JobKey, RankSample
@@ -31,23 +30,12 @@ from mltop.tui.render.ranks import (
 from mltop.tui.render.states import state_word
 from mltop.tui.screens.row_context import RowContext
 from mltop.tui.screens.rows import SubjectRows
-from mltop.tui.widgets.line_table import LineTable
 
 NO_SAMPLE = "{} unknown: no sample"
 
 Table = tuple[Sequence[Column], Sequence[Row], str]  # columns, rows, what an empty table says ("": its own text)
 RankOfNode = tuple[NodeView, RankSample]
 Marked = Callable[[str], str]  # of a node's name: what stands before it when the user marked it, else ""
-
-
-class RankTable(LineTable):
-    """The ranks of some nodes: ``rank_rows``."""
-
-    about = "rank"
-
-    def __init__(self, **options: Any) -> None:
-        text = "no training ranks: no process has RANK or SLURM_PROCID in its environment"
-        super().__init__(empty_text=text, kind="ranks", **options)
 
 
 def rank_rows(
@@ -62,19 +50,26 @@ def rank_rows(
     """All ranks, ordered by job, what they do and rank, below them processes of no job; ``only`` narrows to (job,
     ranks). ``others``: also those that hold GPU memory; ``tree``: children below their parents.
     """
-    earlier = context.earlier
     shown = _ranks_in_order(nodes, context.picture.states, only)
     if only is None:
         shown += [(node, process) for node in nodes for process in others_of(node)] if others else []
         shown += [(node, process) for node in nodes for process in unassigned_of(node)]
     shown, depths = in_tree(shown) if tree else (shown, [0] * len(shown))
+    return *process_rows(shown, context, depths, marked), _why_no_ranks(nodes)
+
+
+def process_rows(
+    shown: Sequence[RankOfNode], context: RowContext, depths: Sequence[int] = (), marked: Marked | None = None
+) -> tuple[Sequence[Column], SubjectRows]:
+    """The columns that suit these processes, and a row of each. ``depths``: of those that stand below a parent."""
+    earlier = context.earlier
 
     def make(index: int) -> Row:
         node, rank = shown[index]
         line = context.rank_line(node, rank)._replace(before=earlier.rank(node.node, rank.pid))
         row = rank_row(line, columns)
         row = row if is_live(node) else aged(row)
-        row = _indented(row, depths[index], columns) if depths[index] else row
+        row = _indented(row, depths[index], columns) if depths and depths[index] else row
         mark = marked(node.node) if marked is not None else ""
         return _with_mark(row, mark, columns) if mark else row
 
@@ -92,7 +87,7 @@ def rank_rows(
         value=value,
         text=lambda index: words_of_rank(*shown[index]),
     )
-    return columns, rows, _why_no_ranks(nodes)
+    return columns, rows
 
 
 def _ranks_in_order(
@@ -227,15 +222,6 @@ def _why_no_ranks(nodes: Sequence[NodeView]) -> str:
     return f"no training ranks seen; of {waiting} of {len(nodes)} nodes nothing is known"
 
 
-class GpuTable(LineTable):
-    """All GPUs of one node: ``gpu_rows``."""
-
-    about = "gpu"
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(kind="gpus", **options)
-
-
 def gpu_rows(
     node: NodeView, context: RowContext, width: int = 80, *, folded: bool = False, gravest_first: bool = False
 ) -> Table:
@@ -269,11 +255,6 @@ def gpu_rows(
     keys = [str(gpu.index) if instance is None else f"{gpu.index}.{instance.index}" for gpu, instance in lines]
     rows = SubjectRows(keys, make, subject=lambda index: Subject(node, lines[index][0]), value=value)
     return gpu_columns(sample.gpus, width), rows, ""
-
-
-def gpu_table_height(table: GpuTable) -> int:
-    """The lines of the whole table, none when there are no GPUs: the problems say why then."""
-    return 1 + table.row_count if table.row_count else 0
 
 
 def free_gpus(node: NodeView, context: RowContext) -> list[GpuSample]:

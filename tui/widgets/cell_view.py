@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Literal
 
-from rich.cells import set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -18,7 +17,7 @@ from textual.screen import Screen
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from mltop.tui.render.cells import Cell, printable
+from mltop.tui.render.cells import Cell, cut, printable
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.guarded import FAILURES
 from mltop.tui.render.palette import RAMP, Depth, Palette, palette
@@ -136,16 +135,16 @@ class CellView(FailSafe, ScrollView):
             sentence = FAILURES.take("this line", error)
             return self.strip([Cell(sentence, "crit")], self.scrollable_content_region.width)
 
-    def strip(self, cells: Iterable[Cell], width: int, over: str = "") -> Strip:
+    def strip(self, cells: Sequence[Cell], width: int, over: str = "") -> Strip:
         """A line of cells, cut or filled to ``width``. Every segment has a style: colour filters need one."""
         segments: list[Segment] = []
         left = width
-        for cell in cells:
-            if left <= 0:
-                break
-            segment = _segment(self._without_tint(cell), left, self.cell_style(cell.style, over))
+        for cell in map(self._without_tint, cells):
+            segment = Segment(printable(cell.text), self.cell_style(cell.style, over))
             left -= segment.cell_length
             segments.append(segment)
+        if left < 0:
+            return self.strip(cut(cells, width), width, over)
         if left > 0:
             segments.append(Segment(" " * left, self.cell_style("", over)))
         return Strip(segments, width)
@@ -416,9 +415,3 @@ class CursorView(CellView, can_focus=True):
 
     def on_blur(self) -> None:
         self.repaint_changes()
-
-
-def _segment(cell: Cell, room: int, style: Style) -> Segment:
-    text = printable(cell.text)
-    segment = Segment(text, style)
-    return segment if segment.cell_length <= room else Segment(set_cell_size(text, room), style)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from textual import events
 from textual.cache import LRUCache
@@ -17,22 +17,13 @@ from mltop.tui.render.cells import (
     chosen_layout,
     columns_line,
     header_line,
-    row_keys,
+    needs,
     unknown_columns,
 )
+from mltop.tui.render.rows import Sort, row_keys
 from mltop.tui.widgets.cell_view import CursorView
 
 _KEPT_STRIPS = 128  # more than a screen: what a row that changes every second was is not drawn again
-
-
-class Sort(NamedTuple):
-    """``reverse``: largest first."""
-
-    column: str
-    reverse: bool
-
-    def reversed(self) -> Sort:
-        return Sort(self.column, not self.reverse)
 
 
 class LineTable(CursorView, can_focus=True):
@@ -60,6 +51,7 @@ class LineTable(CursorView, can_focus=True):
         self._why_empty = ""
         self._rows: Sequence[Row] = ()
         self._filled: set[int] = set()  # optional columns that were known once: they stay
+        self._needs: dict[str, int] = {}  # the most that each column has needed: none shrinks and grows
         self._shown: list[tuple[int, int]] = []
         self._strips: LRUCache[tuple[Row, str, int], Strip] = LRUCache(_KEPT_STRIPS)
 
@@ -72,6 +64,7 @@ class LineTable(CursorView, can_focus=True):
         if tuple(columns) != self.columns:
             self.columns = tuple(columns)
             self._filled.clear()
+            self._needs.clear()
             self._forget()
         rows_before, cursor_was_visible = len(self._rows), self.cursor_is_visible()
         self._rows = rows
@@ -174,7 +167,9 @@ class LineTable(CursorView, can_focus=True):
         hidden = unknown_columns(self.columns, visible) - self._filled
         if visible:
             self._filled |= {i for i, column in enumerate(self.columns) if column.optional} - hidden
-        shown = chosen_layout(self.columns, self.scrollable_content_region.width, hidden, self.chosen)
+        for key, cells in needs(self.columns, visible).items():
+            self._needs[key] = max(cells, self._needs.get(key, 0))
+        shown = chosen_layout(self.columns, self.scrollable_content_region.width, hidden, self.chosen, self._needs)
         if shown != self._shown:
             self._shown = shown
             self._forget()

@@ -10,8 +10,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from mltop.probes.collect.ranks.access import user_name
+from tests.fakes.machine import FakeMachine
 from tests.fakes.nvml.scenario import FakeNvml
+from tests.fakes.nvml.shapes import shape
 from tests.terminal import Terminal
 
 MLTOP = [sys.executable, "-m", "mltop"]
@@ -181,3 +185,49 @@ def test_a_snapshot_ends_although_nvml_never_answers(tmp_path: Path) -> None:
     )
     assert time.monotonic() - started < 20.0
     assert "nvmlInit" in gaps_of(json.loads(done.stdout)["samples"][0])["nvml.starting"]
+
+
+def a100s(directory: Path) -> FakeMachine:
+    """Without GPM and DCGM; one is in MIG mode, and a server shares GPUs 5 and 6 with their ranks."""
+    machine = FakeMachine(directory, name="amp-3")
+    shape("a100", machine.nvml, 8)
+    for index in range(8):
+        machine.nvml.set(f"gpu.{index}.busy_percent", 21 + 9 * index)
+    machine.nvml.set("gpu.4.mig_enabled", 1)
+    machine.nvml.set("gpu.4.mig.0", "3g.40gb gi=2 used=21474836480")
+    machine.proc.add(4194101, argv=["/usr/bin/llm-server", "--port", "1"], uid=4294967001)
+    for index in (5, 6):
+        held = [(4000 + index, 70 * 2**30, "compute"), (4194101, index * 2**30, "compute")]
+        machine.nvml.set(f"gpu.{index}.processes", held)
+    machine.nvml.write()
+    return machine
+
+
+@pytest.mark.parametrize(("columns", "lines"), [(80, 24), (120, 40), (200, 60)])
+def test_the_text_form_shows_what_the_screen_shows(columns: int, lines: int, tmp_path: Path) -> None:
+    env = a100s(tmp_path).env()
+    printed = subprocess.run(
+        [*MLTOP, "snapshot"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**env, "COLUMNS": str(columns)},
+        check=True,
+    ).stdout
+    rows = {tuple(line.split()[:1]): line for line in reversed(printed.split("\nranks\n")[0].splitlines())}
+    for index in range(8):
+        assert f" {21 + 9 * index}% " in rows[str(index),], "without GPM, GPU-Util is all that is known"
+    assert "20/40G" in rows["└0",] and "3g.40gb" in rows["└0",]
+    (server,) = [line.split() for line in printed.splitlines() if "4194101" in line and "llm-server" in line]
+    assert {"5-6", "4294967001", "11.0G"} <= {*server}
+    ranks = [line for line in printed.splitlines() if "70.0G" in line and "train.py" in line]
+    assert len(ranks) == 8
+    with Terminal(MLTOP, env=env, columns=columns, lines=lines) as terminal:
+        screen = terminal.wait_for("GPUMEM")
+        heads = [line.split() for line in screen.splitlines() if line.split()[:1] in (["GPU"], ["RANK"])]
+        assert len(heads) == 2
+        for head in heads:
+            of_screen = {*head} - {"last", "busy,", "10", "min", "SWITCH/S", "SYSCALL/S"}  # one sample has no history
+            assert of_screen <= {*printed.split()}
+        terminal.send("q")
+        assert terminal.wait(30) == 0

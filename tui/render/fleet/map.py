@@ -49,7 +49,8 @@ def short_names(names: tuple[str, ...]) -> Mapping[str, str]:
         most = min(len(parts) for parts in labels) - 1  # a name keeps its first label
         while shared < most and len({parts[-1 - shared] for parts in labels}) == 1:
             shared += 1
-    return {name: _cut(".".join(parts[: len(parts) - shared])) for name, parts in zip(names, labels, strict=True)}
+    kept = (".".join(parts[: len(parts) - shared]) for parts in labels)
+    return {name: clip(text, NAME_MOST, tail=True).rstrip() for name, text in zip(names, kept, strict=True)}
 
 
 def name_width(names: Mapping[str, str], least: int) -> int:
@@ -59,10 +60,6 @@ def name_width(names: Mapping[str, str], least: int) -> int:
 
 def _is_address(name: str) -> bool:
     return ":" in name or name.rpartition(".")[2].isdigit()
-
-
-def _cut(name: str) -> str:
-    return name if len(name) <= NAME_MOST else clip(name, NAME_MOST, tail=True, marked=True)
 
 
 NAMED, GROUPED, CELLS = "named", "grouped", "cells"  # name and GPUs; GPUs; one cell per node
@@ -271,7 +268,7 @@ def _sign(heat: NodeHeat, marked: bool) -> Cell:
 
 
 def _name(grid: Grid, node: str) -> str:
-    return clip(grid.names.get(node, node), grid.name_width, tail=True, marked=True)
+    return clip(grid.names.get(node, node), grid.name_width, tail=True)
 
 
 def _merged(cells: list[Cell]) -> list[Cell]:

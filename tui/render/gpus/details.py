@@ -203,8 +203,7 @@ def _activity(gpu: GpuSample, fact: FactOf) -> list[Fact]:
         fact("GPU-Util", f"{percent(gpu.busy)} coarse" if gpu.busy is not None else UNKNOWN, "busy"),
     ]
     if spins(gpu):
-        words = f"busy {percent(gpu.busy)} but SM {percent(gpu.sm_active)}"
-        facts.append(Fact("waiting?", words, "accent"))
+        facts.append(Fact("waiting?", f"busy, SM {percent(gpu.sm_active)}", "accent"))
     return facts
 
 

@@ -391,7 +391,7 @@ GPU_COLUMNS = (
     _of(
         "throttle", "THROTTLED BY", 12, "gpu", gpu_throttle_cell, value=lambda line: -worst_share(line.gpu), **_THROTTLE
     ),
-    _of("flags", "FLAGS", 8, "gpu", flags_cell, value=lambda line: -float(len(flags(line.gpu))), optional=True),
+    _of("flags", "FLAGS", 16, "gpu", flags_cell, value=lambda line: -float(len(flags(line.gpu))), optional=True),
     _of("rank", "RANK", 4, "ranks", ranks_text, right=True, value=lambda of: of.ranks[0].rank if of.ranks else None),
     Column(
         "state",
@@ -473,5 +473,5 @@ def gpu_columns(gpus: Sequence[GpuSample], width: int = 80) -> tuple[Column, ...
         changed["graph"] = replace(changed["graph"], title="busy, 10 min")
     none: list[tuple[str, str]] = []
     if not any(style for gpu in gpus for _, style in guarded("a GPU's flags", partial(flags, gpu), none)):
-        changed["flags"] = replace(_BY_KEY["flags"], priority=12)
+        changed["flags"] = replace(_BY_KEY["flags"], priority=12, width=8)
     return tuple(changed.get(column.key, column) for column in GPU_COLUMNS)

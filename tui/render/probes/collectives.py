@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from mltop.probes.model.probe import CollectiveResult, CopiesResult, PairResult, RankArrival
 from mltop.probes.model.units import UNKNOWN, bandwidth, digits, percent, short_time, signed_percent, size_text
-from mltop.tui.render.cells import Cell, Column, Row, row_of, styled
+from mltop.tui.render.cells import Cell, Column, Row, clip, row_of, styled
 from mltop.tui.render.glyphs import GLYPHS, bar
 from mltop.tui.render.units import middle
 
@@ -231,7 +231,7 @@ def pair_matrix(pairs: Sequence[PairResult], width: int) -> list[list[Cell]]:
     usual, most = usual_busbw(pairs)
     lines: list[list[Cell]] = [[Cell("Pairs", "title"), Cell(f"  {_matrix_legend(most)}", "dim")]]
     for row in nodes:
-        cells = [Cell(f"{row[-label:]:<{label}} ")]
+        cells = [Cell(clip(row, label, tail=True) + " ")]
         for column in nodes:
             pair = of_pair.get(frozenset((row, column)))
             glyph, style = (" ", "") if row == column else _pair_glyph(pair, usual, most)

@@ -13,13 +13,13 @@ from mltop.probes.model.ranks import Ranges, ranks_text
 from mltop.probes.model.units import clock_time, seconds
 from mltop.probes.model.vocabulary import Act
 from mltop.tui.render.advice import advice, keys_on
-from mltop.tui.render.cells import Cell, line_width, plain, wrap
+from mltop.tui.render.cells import Cell, clip, cut, line_width, plain, wrap
 from mltop.tui.render.findings import Happening
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.incidents import source_words
 from mltop.tui.render.problems import WIDE, Scope, culprit_cells
 from mltop.tui.render.stacks.frames import own_frames, spot
-from mltop.tui.render.stacks.tree import COUNT, Odd, branch_lines, cut, tree_title
+from mltop.tui.render.stacks.tree import COUNT, Odd, branch_lines, tree_title
 from mltop.tui.render.stacks.verdict import CONFIDENCE_STYLE, KIND_STYLE, NOBODY, gap_text, how_cell, named
 from mltop.tui.render.states import state_word
 
@@ -140,7 +140,7 @@ class ReportLines:
             what += [Cell(f" since {clock_time(since)}")] if since is not None and first else []
         mark = (GLYPHS.alarm if style == "crit" else GLYPHS.finding) if style in ("crit", "warn") else " "
         right = self._right(style) if first else []
-        head = [Cell(mark, style), Cell(" "), Cell(f"{who:<{start - 2}}"[: start - 2], "title")]
+        head = [Cell(mark, style), Cell(" "), Cell(clip(who, start - 3) + " ", "title")]
         room = max(8, self.width - start)
         wrapped = wrap(what, max(8, room - (line_width(right) + 2 if right else 0)))
         target = None if culprit is None or culprit.rank is None else Target(self.at, Ranges.of([culprit.rank]), "who")
@@ -234,7 +234,7 @@ class ReportLines:
         frame = digest.frames[own.index(True) if True in own else 0]
         name = digest.thread if digest.child_of is None else f"child {digest.pid}"
         state = f"  {state_word(digest.state)}" if digest.state else ""
-        cells = [Cell(" " * (COUNT + 1)), Cell(f"{name:<{THREAD_WIDTH}}  ")]
+        cells = [Cell(" " * (COUNT + 1)), Cell(clip(name, THREAD_WIDTH) + "  ")]
         return cut([*cells, Cell(frame.function), Cell(f"  {spot(frame.file, frame.line)}{state}", "dim")], self.width)
 
     def _before(self) -> list[KeyedLine]:

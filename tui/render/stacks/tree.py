@@ -6,11 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rich.cells import set_cell_size
-
 from mltop.probes.model.ranks import Ranges
 from mltop.probes.model.units import counted
-from mltop.tui.render.cells import Cell, line_width, printable
+from mltop.tui.render.cells import Cell, cut, line_width
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.stacks.frames import library_of, spot
 
@@ -104,18 +102,3 @@ def _ranks(ranks: Ranges, count: int, room: int) -> str:
         return text
     text = counted(count, "rank")
     return text if len(text) <= room else ""
-
-
-def cut(cells: Sequence[Cell], width: int) -> list[Cell]:
-    """The cells in at most ``width`` terminal cells; what is dim goes whole."""
-    line: list[Cell] = []
-    left = width
-    for cell in cells:
-        needed = line_width([cell])
-        if needed > left:
-            if cell.style != "dim":
-                line.append(Cell(set_cell_size(printable(cell.text), left), cell.style))
-            break
-        line.append(cell)
-        left -= needed
-    return line

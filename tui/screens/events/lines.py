@@ -10,7 +10,7 @@ from mltop.probes.model.units import clock_time, seconds
 from mltop.probes.model.vocabulary import Act
 from mltop.tui.app.navigation import Location, gpu_location
 from mltop.tui.render.advice import advice
-from mltop.tui.render.cells import Cell, wrap
+from mltop.tui.render.cells import Cell, clip, wrap
 from mltop.tui.render.findings import Happening, explained
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.states import SEVERITY
@@ -31,7 +31,7 @@ def event_head(nodes: int, width: int) -> list[Cell]:
 @lru_cache(maxsize=4096)  # a line stays as it is
 def event_cells(event: Happening, nodes: int, width: int) -> tuple[tuple[Cell, ...], ...]:
     """One event, at its whole length."""
-    node = f"{event.node[:nodes]:<{nodes}}  " if nodes else ""
+    node = clip(event.node, nodes) + "  " if nodes else ""
     head = [Cell(f"{clock_time(event.at):<{TIME_WIDTH}}  ", "dim"), Cell(f"{event.kind:<{KIND_WIDTH}}  ", event.style)]
     head.append(Cell(node))
     start = TIME_WIDTH + KIND_WIDTH + 4 + len(node)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mltop.probes.model import GpuGaps, GpuProcess, GpuSample, KernelEvent, RankSample, Sample
 from mltop.probes.model.units import UNKNOWN, bytes_text, clock_time, number, seconds
-from mltop.tui.render.cells import Cell, Column, Row, columns_line, header_line, layout, wrap
+from mltop.tui.render.cells import Cell, Column, Row, table_lines, wrap
 from mltop.tui.render.gpus.details import (
     FIRST_COLUMN,
     FIRST_LABEL,
@@ -106,9 +106,7 @@ def process_lines(
         rows.append(Row(str(pid), cells))
     if not rows:
         return [[Cell("no process holds this GPU", "dim")]]
-    hidden = () if any(row.cells[4].text for row in rows) else (4,)
-    shown = layout(PROCESS_COLUMNS, width, hidden)
-    return [header_line(PROCESS_COLUMNS, shown), *(columns_line(PROCESS_COLUMNS, row, shown) for row in rows)]
+    return table_lines(PROCESS_COLUMNS, rows, width)
 
 
 # Why a process cannot be seen, beside its pid.
@@ -143,14 +141,14 @@ def link_lines(gpu: GpuSample, earlier: GpuSample, width: int) -> list[list[Cell
     before = {link.index: link.errors for link in earlier.nvlink.links}
     panels = max(1, min(3, width // LINK_PANEL))
     each = width // panels
-    shown = layout(LINK_COLUMNS, each - 2)
-    drawn = []
+    rows = []
     for link in links:
         old = before.get(link.index, {})
         grown = {name: value - old[name] for name, value in link.errors.items() if name in old and value > old[name]}
-        drawn.append(columns_line(LINK_COLUMNS, link_row(link, grown), shown))
-    rows, header = -(-len(drawn) // panels), header_line(LINK_COLUMNS, shown)
-    return side_by_side([[header, *drawn[start : start + rows]] for start in range(0, len(drawn), rows)], each)
+        rows.append(link_row(link, grown))
+    header, *drawn = table_lines(LINK_COLUMNS, rows, each - 2)
+    high = -(-len(drawn) // panels)
+    return side_by_side([[header, *drawn[start : start + high]] for start in range(0, len(drawn), high)], each)
 
 
 def event_lines(events: Sequence[KernelEvent], gpu: GpuSample, width: int) -> list[list[Cell]]:

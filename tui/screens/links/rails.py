@@ -8,7 +8,7 @@ from statistics import median
 
 from mltop.probes.model import LinkSample
 from mltop.probes.reach.view import NodeView
-from mltop.tui.render.cells import Cell, wrap
+from mltop.tui.render.cells import Cell, clip, cut, wrap
 from mltop.tui.render.fleet.heat import natural
 from mltop.tui.render.links import bytes_per_s, gigabits, link_name
 
@@ -112,7 +112,7 @@ def _median(values: Iterable[float | None]) -> float | None:
 
 def rail_head(width: int) -> list[Cell]:
     text = _columns(TITLES) + "WHO DIFFERS"
-    return [Cell(text[:width], "head")]
+    return cut([Cell(text, "head")], width)
 
 
 def rail_lines(rail: Rail, width: int) -> list[list[Cell]]:
@@ -141,5 +141,6 @@ def rail_lines(rail: Rail, width: int) -> list[list[Cell]]:
 
 
 def _columns(texts: Sequence[str]) -> str:
-    name, *others = zip(texts, WIDTHS, strict=True)
-    return f"{name[0]:<{name[1]}}  " + "".join(f"{text:>{cells}}  " for text, cells in others)
+    return "".join(
+        clip(text, cells, right=at > 0) + "  " for at, (text, cells) in enumerate(zip(texts, WIDTHS, strict=True))
+    )

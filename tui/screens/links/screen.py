@@ -13,11 +13,12 @@ from mltop.probes.model import LinkSample, PciDevice
 from mltop.probes.reach.view import NodeView
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.navigation import Location
-from mltop.tui.render.cells import Cell, item_rows
+from mltop.tui.render.cells import Cell
 from mltop.tui.render.findings import severity_cell
 from mltop.tui.render.guarded import guarded
 from mltop.tui.render.links import LINK_COLUMNS, PCI_COLUMNS, Counted, link_name
 from mltop.tui.render.problems import Scope, Told, height_of, told_of
+from mltop.tui.render.rows import item_rows
 from mltop.tui.screens.bars import Notice
 from mltop.tui.screens.job_graph import job_graph
 from mltop.tui.screens.lines import unknown_line

@@ -35,7 +35,8 @@ from mltop.tui.screens.overview.node_graphs import NodeGraphs
 from mltop.tui.screens.pane import TextLines
 from mltop.tui.screens.problems import Problems, squeezed
 from mltop.tui.screens.subjects import DIAGNOSE, OneNodePane
-from mltop.tui.screens.tables import GpuTable, RankTable, free_gpus, gaps_of, gpu_rows, is_live, rank_rows
+from mltop.tui.screens.tabled import GpuTable, RankTable
+from mltop.tui.screens.tables import free_gpus, gaps_of, gpu_rows, is_live, rank_rows
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import CursorView
 

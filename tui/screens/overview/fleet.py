@@ -55,7 +55,8 @@ from mltop.tui.screens.overview.heatmap import Heatmap
 from mltop.tui.screens.pane import Pane, TextLines
 from mltop.tui.screens.problems import Problems, lines_for
 from mltop.tui.screens.rows import SubjectRows, by_node
-from mltop.tui.screens.tables import GpuTable, free_gpus, gpu_rows, gpu_table_height
+from mltop.tui.screens.tabled import GpuTable
+from mltop.tui.screens.tables import free_gpus, gpu_rows
 from mltop.tui.widgets.cell_view import CursorView
 from mltop.tui.widgets.line_table import LineTable
 
@@ -323,7 +324,7 @@ class FleetScreen(Pane):
             gpus.display = False
             return
         self.put(gpus, *gpu_rows(view, self.context(self._picture), self.size.width, folded=True))
-        wanted = gpu_table_height(gpus)
+        wanted = 1 + gpus.row_count if gpus.row_count else 0  # without GPUs the problems say why
         gpus.display = 0 < wanted <= left
         gpus.styles.height = wanted
 

@@ -22,7 +22,8 @@ from mltop.tui.screens.pane import TextLines
 from mltop.tui.screens.problems import Problems, squeezed
 from mltop.tui.screens.row_context import RowContext
 from mltop.tui.screens.subjects import RanksPane
-from mltop.tui.screens.tables import GpuTable, RankTable, free_gpus, gaps_of, gpu_rows, rank_rows
+from mltop.tui.screens.tabled import GpuTable, RankTable
+from mltop.tui.screens.tables import free_gpus, gaps_of, gpu_rows, rank_rows
 from mltop.tui.widgets.cell_view import CursorView
 
 PROBLEMS = "problems"

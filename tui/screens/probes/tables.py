@@ -21,7 +21,7 @@ from mltop.probes.model.probe import (
 )
 from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.filters import Subject
-from mltop.tui.render.cells import Column, Row, Value, row_of, values_of
+from mltop.tui.render.cells import Column, Row, Value, row_of
 from mltop.tui.render.fleet.map import short_names
 from mltop.tui.render.probes.collectives import (
     PAIR_COLUMNS,
@@ -37,6 +37,7 @@ from mltop.tui.render.probes.collectives import (
 )
 from mltop.tui.render.probes.comparison import Compared
 from mltop.tui.render.probes.devices import BRIEF, TABLES, Line, columns_of, device_row, slowest_first
+from mltop.tui.render.rows import values_of
 from mltop.tui.screens.rows import SubjectRows
 from mltop.tui.screens.tables import gpu_of
 

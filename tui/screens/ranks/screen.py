@@ -32,7 +32,8 @@ from mltop.tui.screens.job_graph import job_graph
 from mltop.tui.screens.pane import TextLines
 from mltop.tui.screens.problems import Problems, lines_for
 from mltop.tui.screens.subjects import RanksPane
-from mltop.tui.screens.tables import RankTable, gpus_of, rank_of, rank_rows
+from mltop.tui.screens.tabled import RankTable
+from mltop.tui.screens.tables import gpus_of, rank_of, rank_rows
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import CursorView
 

@@ -20,12 +20,11 @@ from mltop.tui.app.navigation import Location
 from mltop.tui.app.selection import first_of
 from mltop.tui.app.session import DumpResult
 from mltop.tui.render.advice import KEYCAPS
-from mltop.tui.render.cells import Cell, line_width, wrap
+from mltop.tui.render.cells import Cell, cut, line_width, wrap
 from mltop.tui.render.findings import happenings
 from mltop.tui.render.problems import Scope, lines_of, told_of
 from mltop.tui.render.stacks.frames import ints_cells, own_frames, spot
 from mltop.tui.render.stacks.report import Around, KeyedLine, ReportLines, Target, in_order
-from mltop.tui.render.stacks.tree import cut
 from mltop.tui.render.stacks.verdict import job_words, jobs_left_out
 from mltop.tui.render.states import state_word
 from mltop.tui.screens.bars import Notice

@@ -7,7 +7,6 @@ from mltop.tui.render.cells import (
     GAP,
     Cell,
     Column,
-    LazyRows,
     Row,
     clip,
     columns_line,
@@ -16,9 +15,9 @@ from mltop.tui.render.cells import (
     layout,
     plain,
     printable,
-    row_keys,
     unknown_columns,
 )
+from mltop.tui.render.rows import LazyRows, row_keys
 
 COLUMNS = (
     Column("a", "A", 3, right=True),
@@ -69,17 +68,20 @@ def test_hidden_columns_make_room():
     [
         ("ab", 4, False, "ab  "),
         ("ab", 4, True, "  ab"),
-        ("abcdef", 4, False, "abcd"),
+        ("abcdef", 4, False, "abc…"),
         ("123456", 4, True, "123…"),
-        ("waits in all_reduce", 12, False, "waits in    "),
-        ("waits in all_reduce", 8, False, "waits in"),
-        ("python train.py", 9, False, "python   "),
-        ("nvidia-nvswitch", 10, False, "nvidia    "),
-        ("GPU 3 is too hot, throttled", 18, False, "GPU 3 is too hot  "),
+        ("waits in all_reduce", 12, False, "waits in al…"),
+        ("waits in all_reduce", 8, False, "waits i…"),
+        ("1150/1200W", 8, False, "1150/12…"),
+        ("7345123456", 8, False, "7345123…"),
+        ("wants gpu reset", 8, False, "wants g…"),
+        ("python train.py", 9, False, "python…  "),
+        ("nvidia-nvswitch", 10, False, "nvidia-nv…"),
+        ("GPU 3 is too hot, throttled", 18, False, "GPU 3 is too hot… "),
         ("abcd", 4, True, "abcd"),
         ("日本語", 6, False, "日本語"),
-        ("日本語", 5, False, "日本 "),
-        ("日本語", 4, False, "日本"),
+        ("日本語", 5, False, "日本…"),
+        ("日本語", 4, False, "日… "),
         ("日", 4, True, "  日"),
         ("abc", 0, False, ""),
         ("", 2, False, "  "),
@@ -91,30 +93,29 @@ def test_clip(text, width, right, expected):
     assert cell_len(clipped) == width
 
 
-def test_clip_keeps_the_end_of_a_history():
-    assert clip("123456", 3, right=True, tail=True) == "456"
+def test_clip_keeps_the_end():
     assert clip("1", 3, right=True, tail=True) == "  1"
-    assert clip("123456", 3, tail=True, marked=True) == "…56"
+    assert clip("123456", 3, tail=True) == "…56"
 
 
 @pytest.mark.parametrize("text", ["a\x1b[2Jb", "a\nb", "a\tb", "\x00", "\u202eabc", "\x9b31m", "e" + "\u0301" * 9])
 def test_what_a_machine_says_cannot_move_the_cursor(text):
     assert printable(text).isprintable()
     assert clip(text, 9).isprintable() and cell_len(clip(text, 9)) == 9
-    assert clip(f"{text}日本語日本語日本語", 10, tail=True, marked=True) == "… 語日本語"
+    assert clip(f"{text}日本語日本語日本語", 10, tail=True) == "… 語日本語"
 
 
 def test_a_line_is_as_wide_as_its_columns():
     row = Row("k", (Cell("1"), Cell("x" * 9, "warn"), Cell("[red]"), Cell("日本語日本語")))
     line = columns_line(COLUMNS, row, layout(COLUMNS, 24))
-    assert plain(line) == "  1  xxxxx  [red  日本語"
+    assert plain(line) == "  1  xxxx…  [re…  日本… "
     assert [cell.style for cell in line if cell.text.strip()] == ["", "warn", "", ""]
 
 
 def test_a_banner_replaces_everything_after_the_first_column():
     row = Row("k", (Cell("7"), Cell("b"), Cell("c"), Cell("d")), Cell("LOST since 12:00:00 and so on", "crit"))
     line = columns_line(COLUMNS, row, layout(COLUMNS, 24))
-    assert plain(line) == "  7  LOST since 12:00:00"
+    assert plain(line) == "  7  LOST since 12:00:0…"
     assert line[-1].style == "crit"
     assert row.text == "7 b c d LOST since 12:00:00 and so on"
 

@@ -86,7 +86,7 @@ def test_reasons_stand_in_place_and_all_of_them_below() -> None:
 def test_a_waiting_gpu_says_what_contradicts() -> None:
     gpu = simulated()
     gpu.busy, gpu.sm_active, gpu.tensor_active = 1.0, 0.11, 0.0
-    assert facts(gpu)["activity"]["waiting?"].text == "busy 100% but SM 11%"
+    assert facts(gpu)["activity"]["waiting?"].text == "busy, SM 11%"
     assert "waiting?" not in facts(simulated())["activity"]
 
 

@@ -327,7 +327,7 @@ def test_a_title_has_a_line_where_there_is_room_and_stands_before_the_first_wher
     assert plain(line_cells(wide, heats, wide.place(8)[0] - 1, ())).startswith("an-evaluation-of-it")
     narrow = fitting(heats, sections, 80, 30)
     assert plain(line_cells(narrow, heats, 0, ())).startswith("train-70b ")
-    assert plain(line_cells(narrow, heats, narrow.place(8)[0], ())).startswith("an-evaluatio ")
+    assert plain(line_cells(narrow, heats, narrow.place(8)[0], ())).startswith("an-evaluati… ")
     tight = fitting(heats, sections, 120, 3)
     assert all(end > first for first, end in tight.rows), "titles give way before nodes do"
 

@@ -405,7 +405,8 @@ def test_the_layout_is_shown_where_it_is_known():
 
 def test_a_process_of_no_job_is_no_rank_whose_number_is_lost():
     notebook, dead = rank(rank=None, job=""), rank(rank=None, job="run", state="Z")
-    columns = rank_columns([notebook], 1)
+    assert {"rank", "job"}.isdisjoint(column.key for column in rank_columns([notebook], 1))
+    columns = rank_columns([notebook, dead], 1)
     assert [column.priority for column in columns if column.key == "job"] == [1]
     cells = [cells_of(columns, rank_row(RankLine("n1", one), columns)) for one in (notebook, dead)]
     assert [(cell["rank"].text, cell["job"].text) for cell in cells] == [("-", "no job"), ("?", "run")]
@@ -475,9 +476,9 @@ def test_the_folders_of_program_and_script_are_left_out(command, shown):
     ("command", "width", "shown"),
     [
         ("/usr/bin/python3 -u /job/train.py --lr 1", 40, "python3 -u train.py --lr 1"),
-        ("/usr/bin/python3 -u /job/train.py --lr 1", 14, "train.py --lr"),
-        ("python -m torch.distributed.run x.py", 14, "-m torch"),
-        ("/opt/serve --port 80", 10, "serve"),
+        ("/usr/bin/python3 -u /job/train.py --lr 1", 14, "train.py --lr…"),
+        ("python -m torch.distributed.run x.py", 14, "-m torch.dist…"),
+        ("/opt/serve --port 80", 10, "serve --p…"),
         ("python3", 14, "python3"),
         ("", 14, "–"),
     ],

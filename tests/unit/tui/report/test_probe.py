@@ -273,7 +273,7 @@ def test_a_collective_by_size_and_its_ranks_only_when_one_is_accused() -> None:
     header = next(line for line in text.splitlines() if "BUSBW" in line)
     assert {"SIZE", "TIME", "P95", "ALGBW", "BUSBW", "WRONG"} <= set(header.split())
     (row,) = [line for line in text.splitlines() if line.lstrip().startswith("1G ")]
-    assert row.split()[:7] == ["1G", "2.10ms", "2.20ms", "128G/s", "245G/s", "70%", "2"] and "2 WRONG" in row
+    assert row.split()[:8] == ["1G", "2.10ms", "2.20ms", "128G/s", "245G/s", "350G/s", "70%", "2"] and "2 WRONG" in row
     assert "expected: nccl-tests on 3 nodes" in text and "OWN WORK" not in text
     assert text.endswith("Settings\n  NVLS is used\n\nThe same without mltop\ntorchrun x\n")
     accused = replace(report, verdict=ProbeVerdict("late", [Suspect("n02", "comes late", gpu=5, rank=13)]))
