@@ -184,6 +184,7 @@ class GpuSample:
     activity_source: ActivitySource | None = None
     memory_used_bytes: int | None = None
     memory_total_bytes: int | None = None
+    unified_memory: bool | None = slow(None)  # it shares the host's memory and has none of its own
     temperature_c: float | None = None
     memory_temperature_c: float | None = None
     temperature_margin_c: float | None = None  # °C left until the GPU slows itself down
