@@ -139,7 +139,10 @@ def read_retired(device: Device, batch: FieldValues, reading: Reading) -> None:
 
 
 def count_retired(device: Device, cause: int) -> int:
-    """How many pages, by nvml.h's NVML_PAGE_RETIREMENT_CAUSE_*; the addresses are of no interest, but there is no count without room for them."""
+    """How many pages; the addresses are of no interest, but there is no count without room for them.
+
+    ``cause``: nvml.h NVML_PAGE_RETIREMENT_CAUSE_*, 0 multiple single bit errors, 1 a double bit error.
+    """
     count = c_uint(_MAX_PAGES)
     addresses = (c_ulonglong * _MAX_PAGES)()
     name = "nvmlDeviceGetRetiredPages"
