@@ -18,11 +18,12 @@ from mltop.probes.judge.health.rule import (
     Moment,
     device_rule,
 )
-from mltop.probes.model import GpuSample, PciDevice, Sample
+from mltop.probes.model import GpuGaps, GpuSample, PciDevice, Sample
 from mltop.probes.model.units import clock_time, counted
 from mltop.probes.model.verdict import gpu_name
 
 NVIDIA = 0x10DE
+EMPTY_S = 30.0  # as long as making instances takes
 _REBOOT = "reboot the node; if lost again, reseat it"
 _SAVE = f"save what its ranks can, {_REBOOT}"
 
@@ -260,16 +261,30 @@ def prohibited(moment: Moment) -> Iterator[Hit]:
 @device_rule(
     "gpu.mig",
     "warning",
-    meaning="a GPU's MIG mode changes at the next reset",
-    threshold="the pending mode is another one; some GPUs in MIG mode and others not is a usual set-up",
-    source="nvmlDeviceGetMigMode",
+    meaning="a GPU's MIG mode changes at the next reset; or it is in MIG mode without instances: no job can run on it",
+    threshold=f"the pending mode is another one; no instance for {EMPTY_S:g} s*; some GPUs in MIG mode and others not "
+    "is a usual set-up",
+    source="nvmlDeviceGetMigMode, nvmlDeviceGetMigDeviceHandleByIndex",
     action="reset the GPU, or take it back: sudo nvidia-smi -mig",
-    needs=("gpu.*.mig_enabled", "gpu.*.mig_pending"),
+    needs=("gpu.*.mig_enabled", "gpu.*.mig_pending", "gpu.*.mig_instances"),
     remedy="reset",
+    whole_node=("The MIG mode of all {count} GPUs changes at their next reset", "sudo nvidia-smi -r"),
+    whole_node_by={
+        "none": (
+            "All {count} GPUs in MIG mode without instances: no job can run",
+            "sudo nvidia-smi mig -cgi PROFILE -C",
+        )
+    },
 )
 def mig(moment: Moment) -> Iterator[Hit]:
-    """Some GPUs in MIG mode beside others that are not is what many sites want: only a change that waits is told."""
+    """Some GPUs in MIG mode beside others that are not is what many sites want. Instances do not survive a reboot."""
     for gpu, name in named_gpus(moment):
+        if gpu.mig_enabled and not gpu.mig_instances and not GpuGaps(moment.now.gaps, gpu.index).of("mig_instances"):
+            text = f"{name} is in MIG mode without instances: no job can run on it"
+            make = f"sudo nvidia-smi mig -i {gpu.index} -cgi PROFILE -C"
+            leave = f"sudo nvidia-smi -i {gpu.index} -mig 0"
+            action = f"{make}; or leave MIG mode: {leave}"
+            yield Hit(name, text, action=action, key="empty", remedy="none", hold_s=EMPTY_S)
         own, pending = gpu.mig_enabled, gpu.mig_pending
         if own is not None and pending is not None and pending != own:
             to = "goes into" if pending else "leaves"
