@@ -10,6 +10,7 @@ from mltop.probes.judge.health.names import in_slots, is_of_nvml, is_replaced, l
 from mltop.probes.judge.health.rule import (
     DRIVER,
     GPU_LOST,
+    HOLD,
     RANK_ENDED,
     SILENT_PEER,
     SLOWS,
@@ -23,7 +24,6 @@ from mltop.probes.model.units import clock_time, counted
 from mltop.probes.model.verdict import gpu_name
 
 NVIDIA = 0x10DE
-EMPTY_S = 30.0  # as long as making instances takes
 _REBOOT = "reboot the node; if lost again, reseat it"
 _SAVE = f"save what its ranks can, {_REBOOT}"
 
@@ -261,9 +261,10 @@ def prohibited(moment: Moment) -> Iterator[Hit]:
 @device_rule(
     "gpu.mig",
     "warning",
+    hold_s=30.0,
     meaning="a GPU's MIG mode changes at the next reset; or it is in MIG mode without instances: no job can run on it",
-    threshold=f"the pending mode is another one; no instance for {EMPTY_S:g} s*; some GPUs in MIG mode and others not "
-    "is a usual set-up",
+    threshold=f"the pending mode is another one, or no instance, for {HOLD}; some GPUs in MIG mode and others not is a "
+    "usual set-up",
     source="nvmlDeviceGetMigMode, nvmlDeviceGetMigDeviceHandleByIndex",
     action="reset the GPU, or take it back: sudo nvidia-smi -mig",
     needs=("gpu.*.mig_enabled", "gpu.*.mig_pending", "gpu.*.mig_instances"),
@@ -279,13 +280,14 @@ def prohibited(moment: Moment) -> Iterator[Hit]:
 def mig(moment: Moment) -> Iterator[Hit]:
     """Some GPUs in MIG mode beside others that are not is what many sites want. Instances do not survive a reboot."""
     for gpu, name in named_gpus(moment):
-        if gpu.mig_enabled and not gpu.mig_instances and not GpuGaps(moment.now.gaps, gpu.index).of("mig_instances"):
+        own, pending = gpu.mig_enabled, gpu.mig_pending
+        is_empty = not gpu.mig_instances and not GpuGaps(moment.now.gaps, gpu.index).of("mig_instances")
+        if gpu.state == "ok" and own and pending is not False and is_empty:
             text = f"{name} is in MIG mode without instances: no job can run on it"
             make = f"sudo nvidia-smi mig -i {gpu.index} -cgi PROFILE -C"
             leave = f"sudo nvidia-smi -i {gpu.index} -mig 0"
             action = f"{make}; or leave MIG mode: {leave}"
-            yield Hit(name, text, action=action, key="empty", remedy="none", hold_s=EMPTY_S)
-        own, pending = gpu.mig_enabled, gpu.mig_pending
+            yield Hit(name, text, action=action, key="empty", remedy="none")
         if own is not None and pending is not None and pending != own:
             to = "goes into" if pending else "leaves"
             yield Hit(name, f"{name} {to} MIG mode at its next reset", action=f"sudo nvidia-smi -r -i {gpu.index}")
