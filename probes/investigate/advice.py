@@ -53,6 +53,7 @@ _COMMANDS = (
     r"uncomment DCGM_FI_PROF_SM_ACTIVE \(and the others\) in dcgm-exporter's metrics file, by default [\w./-]+ or "
     r"dcp-metrics-included\.csv, and restart it as root or with SYS_ADMIN",
     r"unset MLTOP_DCGM_EXPORTER",
+    r"start dcgm-exporter on the host, and here: export MLTOP_DCGM_EXPORTER=http://HOST:9400/metrics",
     r"sudo fuser -v /dev/nvidia\*   shows who has it open; or --force",
     r"sudo nvidia-smi (?:-c DEFAULT|--gpu-reset -i \d+), or --force",
     r"sudo nvidia-smi mig -i \d+ -cgi PROFILE -C",

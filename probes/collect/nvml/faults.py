@@ -100,11 +100,11 @@ def in_context(gaps: Sequence[Gap], host: HostSample, pci: Sequence[PciDevice]) 
 
 
 def _in_context(gap: Gap, host: HostSample, pci: Sequence[PciDevice]) -> Gap:
-    if gap.code == "no_driver" and not host.nvidia_driver:
-        if "microsoft" in host.kernel:
-            return replace(gap, fix="install the NVIDIA driver on Windows: WSL takes it from there")
-        if pci and not any(device.kind == "gpu" for device in pci):
-            return replace(gap, why=f"{gap.why}; no NVIDIA GPU on the PCI bus", kind="unsupported")
+    if "microsoft" in host.kernel:  # WSL has its own PID namespace, but is no container
+        is_absent = gap.code in ("no_driver", "driver_not_loaded")
+        return replace(gap, fix="install the NVIDIA driver on Windows: WSL takes it from there") if is_absent else gap
+    if gap.code == "no_driver" and not host.nvidia_driver and pci and not any(device.kind == "gpu" for device in pci):
+        return replace(gap, why=f"{gap.why}; no NVIDIA GPU on the PCI bus", kind="unsupported")
     if gap.code == "failed" and host.is_confined:
         return replace(gap, why=f"{LOST_DEVICES}: {gap.why}", fix=RESTART_CONTAINER, code="devices_denied")
     why, fix = _CONTEXTS.get((gap.code, bool(host.nvidia_driver), bool(host.is_confined)), ("", gap.fix))

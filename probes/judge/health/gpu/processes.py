@@ -159,7 +159,10 @@ def _of_live(name: str, left: Sequence[GpuProcess], now: Sample) -> Hit:
     holds = "holds" if len(left) == 1 else "hold"
     who = listed([_named(process, now) for process in left], NAMED)
     message = f"{name} is idle, but {who} {holds} {_memory(left) or 'some'} of its memory"
-    action = f"if nothing may run here: sudo kill {_pids([process.pid for process in left])}"
+    pids = _pids([process.pid for process in left])
+    action = f"if nothing may run here: sudo kill {pids}"
+    if now.host.sees_all_processes is False:  # NVML's pids may be the host's, and here another process's
+        action = f"if nothing may run here and /proc/PID/fd shows /dev/nvidia*: kill {pids}"
     return Hit(name, message, tuple(_evidence(process, now) for process in left), action=action, key="live")
 
 
