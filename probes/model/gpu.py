@@ -19,7 +19,7 @@ SPINNING_BUSY, SPINNING_TENSOR = 0.95, 0.02
 
 @dataclass
 class GpuProcess:
-    """One process that holds a GPU context. ``pid`` is the host's pid.
+    """One process that holds a GPU context. ``pid`` is NVML's (the host's), or that of our /proc where this is known.
 
     What /proc says of it: ``user``, ``name`` (the kernel's, 15 characters), ``state`` (R S D T Z as the kernel prints
     it, "" when there is no such process here: it has ended, or NVML's pid is of another namespace), ``ppid`` and
