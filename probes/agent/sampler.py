@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Callable, Protocol, TypeVar
 
 from mltop.probes.active.supervisor.pythons import probe_of
@@ -17,6 +17,7 @@ from mltop.probes.collect.host import HostSource
 from mltop.probes.collect.kernel_log import KernelLogSource, with_nvml_events
 from mltop.probes.collect.links import LinkSource
 from mltop.probes.collect.logs.follow import LogFollower, with_errors
+from mltop.probes.collect.nvml.faults import in_context
 from mltop.probes.collect.pci import PciSource
 from mltop.probes.collect.ranks import RankSource, procfs
 from mltop.probes.collect.ranks.ends.deaths import DeathSource
@@ -134,7 +135,7 @@ class Sampler:
             links=links,
             pci=pci,
             kernel_events=with_nvml_events(_of_ranks(events, ranks, deaths), xids),
-            gaps=marked_not_here(without_gpus(without_filled(gaps, gpus), pci), host),
+            gaps=marked_not_here(in_context(without_filled(gaps, gpus), host, pci), host),
             counters_read_at=self._counters_read_at(now - clock_s, gpus),
             cost_s=cost_s,
         )
@@ -236,18 +237,6 @@ def guarded(
         return empty(), [Gap(what, why, "please report this")]
 
 
-def without_gpus(gaps: list[Gap], pci: list[PciDevice]) -> list[Gap]:
-    """No driver on a machine whose PCI bus shows no NVIDIA GPU: then nothing is missed."""
-    if not pci or any(device.kind == "gpu" for device in pci):
-        return gaps
-    return [
-        replace(gap, why=f"{gap.why}; no NVIDIA GPU on the PCI bus", kind="unsupported")
-        if gap.source == "nvml" and gap.code == "no_driver"
-        else gap
-        for gap in gaps
-    ]
-
-
 def _of_ranks(events: list[KernelEvent], ranks: list[RankSample], deaths: list[RankDeath]) -> list[KernelEvent]:
     """Without the crashes of other programs, which are nobody's business here."""
     if not any(event.kind == "segfault" for event in events):
@@ -286,7 +275,7 @@ class BriefSampler:
         gpus, gaps = guarded("gpus", lambda: self._gpus.collect(now, _BRIEF_WAIT_S), list[GpuSample])
         ranks, _ = guarded("ranks", lambda: self._ranks.read(clock_s, gpus_of_pid(gpus)), list[RankSample])
         host, _ = guarded("host", lambda: self._host.read(clock_s, ranks), HostSample)
-        return Sample(self._node, now, gpus=gpus, ranks=ranks, host=host, pci=pci, gaps=without_gpus(gaps, pci))
+        return Sample(self._node, now, gpus=gpus, ranks=ranks, host=host, pci=pci, gaps=in_context(gaps, host, pci))
 
     def close(self) -> None:
         self._gpus.close()

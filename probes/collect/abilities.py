@@ -12,6 +12,7 @@ import sys
 from dataclasses import dataclass
 from typing import Literal
 
+from mltop.probes.collect.host.machine import in_container
 from mltop.probes.collect.stacks import find_py_spy, may_trace, why_no_py_spy
 from mltop.probes.collect.sysfile import read_file, read_number
 from mltop.probes.system import paths
@@ -54,7 +55,7 @@ def check_driver() -> Ability:
         line = read_file(path).decode("utf-8", "replace").partition("\n")[0].strip()
     except FileNotFoundError:
         why = f"{path} is not there: the kernel module is not loaded, or hidden from this container"
-        return Ability(name, "warning", why, "sudo modprobe nvidia")
+        return Ability(name, "warning", why, "" if in_container(paths.SYSROOT) else "sudo modprobe nvidia")
     except OSError as error:
         return Ability(name, "warning", f"cannot read its version: {error.strerror}")
     return Ability(name, "ok", line.partition(":")[2].strip() or line)

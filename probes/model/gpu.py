@@ -19,7 +19,7 @@ SPINNING_BUSY, SPINNING_TENSOR = 0.95, 0.02
 
 @dataclass
 class GpuProcess:
-    """One process that holds a GPU context. ``pid`` is the host's pid.
+    """One process that holds a GPU context. ``pid`` is NVML's (the host's), or that of our /proc where this is known.
 
     What /proc says of it: ``user``, ``name`` (the kernel's, 15 characters), ``state`` (R S D T Z as the kernel prints
     it, "" when there is no such process here: it has ended, or NVML's pid is of another namespace), ``ppid`` and
@@ -184,6 +184,7 @@ class GpuSample:
     activity_source: ActivitySource | None = None
     memory_used_bytes: int | None = None
     memory_total_bytes: int | None = None
+    unified_memory: bool | None = slow(None)  # it shares the host's memory and has none of its own
     temperature_c: float | None = None
     memory_temperature_c: float | None = None
     temperature_margin_c: float | None = None  # °C left until the GPU slows itself down

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from mltop.probes.model.encoding import slow
 from mltop.probes.model.gap import Gap
-from mltop.probes.model.gpu import GpuSample
+from mltop.probes.model.gpu import GpuProcess, GpuSample
 from mltop.probes.model.vocabulary import (
     COUNTER_KINDS,
     CounterKind,
@@ -96,6 +96,13 @@ class RankSample:
     @property
     def job_key(self) -> JobKey:
         return JobKey(self.job, self.uid)
+
+
+def unplaced(gpu: GpuSample, ranks: Iterable[RankSample]) -> list[GpuProcess]:
+    """Its processes of another PID namespace, unless as many ranks use the GPU: NVML names these by other pids."""
+    apart = [process for process in gpu.processes or () if process.absent == "elsewhere"]
+    own = sum(gpu.index in rank.gpus and rank.gpus_by != "nvml" for rank in ranks)
+    return apart if len(apart) > own else []
 
 
 @dataclass

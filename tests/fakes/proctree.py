@@ -51,6 +51,7 @@ class FakeProcess:
     libraries: tuple[str, ...] = ()  # that are mapped
     live: dict[str, str] | None = None  # the environment by now; None: its memory cannot be read
     threads: tuple[str, ...] = ()  # names of those beside the main one
+    other_pids: tuple[int, ...] = ()  # in other PID namespaces
 
 
 class ProcTree:
@@ -202,10 +203,11 @@ def _stat(process: FakeProcess, ticks: int | None = None) -> str:
 
 
 def _status(process: FakeProcess) -> str:
+    pids = "\t".join(map(str, (process.pid, *process.other_pids)))
     memory = "" if process.state == "Z" else f"VmRSS:\t{process.rss_kib:8d} kB\n"
     return (
         f"Name:\t{process.comm}\nUmask:\t0022\nState:\t{process.state} (state)\nPid:\t{process.pid}\n"
-        f"PPid:\t{process.ppid}\nUid:\t{process.uid}\t{process.uid}\t{process.uid}\t{process.uid}\n{memory}"
+        f"PPid:\t{process.ppid}\nNSpid:\t{pids}\nUid:\t{process.uid}\t{process.uid}\t{process.uid}\t{process.uid}\n{memory}"
         f"Cpus_allowed:\tff\nCpus_allowed_list:\t{process.cpus}\nMems_allowed:\t1\nMems_allowed_list:\t0-1\n"
         f"voluntary_ctxt_switches:\t{process.switches}\nnonvoluntary_ctxt_switches:\t999\n"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from dataclasses import dataclass, replace
@@ -11,7 +12,10 @@ from typing import Any, NamedTuple
 from mltop.probes.collect.dcgm.dcgmi import Dcgmi, DcgmiError, NoDcgmi
 from mltop.probes.collect.dcgm.exporter import DEFAULT_URL, Exporter, Silence
 from mltop.probes.collect.dcgm.rows import FIELDS, MAIN_FIELDS, Row, Snapshot
+from mltop.probes.collect.host.machine import in_container
+from mltop.probes.collect.sysfile import read_text
 from mltop.probes.model import Gap, GapKind, GpuSample, MigInstance
+from mltop.probes.system import paths
 
 URL_VARIABLE = "MLTOP_DCGM_EXPORTER"
 CLOSE_WAIT_S = 0.5
@@ -24,6 +28,9 @@ EXPORT_PROFILING = (
     "uncomment DCGM_FI_PROF_SM_ACTIVE (and the others) in dcgm-exporter's metrics file, by default "
     "/etc/dcgm-exporter/default-counters.csv or dcp-metrics-included.csv, and restart it as root or with SYS_ADMIN"
 )
+FROM_HOST = "start dcgm-exporter on the host, and here: export MLTOP_DCGM_EXPORTER=http://HOST:9400/metrics"
+# Boards that DCGM does not profile: consumers' (NVIDIA/dcgm-exporter#152), virtual ones ("GRID A100-40C", "A40-48Q").
+_NOT_PROFILED = re.compile(r"GeForce|TITAN|GRID|-\d+[ABCQ]$")
 SWITCH_ON = "unset MLTOP_DCGM_EXPORTER"
 INSTANCE_FIELDS = ("sm_active", "sm_occupancy", "tensor_active", "dram_active")
 
@@ -46,8 +53,8 @@ def lacking(gpu: GpuSample) -> bool:
     is_measured = any(
         instance.sm_active is not None or instance.dram_active is not None for instance in gpu.mig_instances
     )
-    has_counters = "GeForce" not in (gpu.name or "")  # DCGM has no profiling of those
-    return gpu.state == "ok" and gpu.activity_source is None and not is_measured and has_counters
+    is_profiled = not gpu.unified_memory and _NOT_PROFILED.search(gpu.name or "") is None
+    return gpu.state == "ok" and gpu.activity_source is None and not is_measured and is_profiled
 
 
 class Filling:
@@ -181,6 +188,7 @@ class DcgmSource:
 
     def __init__(self, url: str | None = None, patience: Patience | None = None) -> None:
         self._url = os.environ.get(URL_VARIABLE, DEFAULT_URL) if url is None else url
+        self._is_wsl = "microsoft" in (read_text(paths.proc("sys/kernel/osrelease")) or "")  # there is no DCGM for it
         self._patience = patience or Patience()
         self._exporter = Exporter(self._url, self._patience.timeout_s)
         self._stop = threading.Event()
@@ -200,7 +208,7 @@ class DcgmSource:
         ``now``: unix s; not used, ages are taken from the monotonic clock.
         """
         now_s = time.monotonic()
-        wanting = [gpu for gpu in gpus if lacking(gpu)]
+        wanting = [] if self._is_wsl else [gpu for gpu in gpus if lacking(gpu)]
         lasting = self._past_grace(wanting, now_s)
         self._is_lacking = bool(wanting)
         if not wanting:
@@ -285,7 +293,8 @@ class DcgmSource:
     def _explain(self, silence: Silence, error: DcgmiError) -> None:
         """Values that were there stay, with their age, until they are too old."""
         why = silence.why if isinstance(error, NoDcgmi) else f"{silence.why}, and {error}"
-        self._lack = needs_dcgm(why, EXPORT_PROFILING if silence.lacks_profiling else START_DCGM)
+        start = FROM_HOST if in_container(paths.SYSROOT) else START_DCGM
+        self._lack = needs_dcgm(why, EXPORT_PROFILING if silence.lacks_profiling else start)
         newest_s = max((row.taken_s for row in self._snapshot.rows), default=0.0) if self._snapshot else 0.0
         if time.monotonic() - newest_s > self._patience.stale_after_s:
             self._snapshot = None

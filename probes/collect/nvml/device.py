@@ -77,7 +77,7 @@ class Device:
         self.handle = handle
         self.numbering: tuple[int, ...] = (0,)  # the version that field ids go by, e.g. (570, 86, 15)
         self.calls = calls
-        self._unsupported: dict[str, tuple[int, float]] = {}
+        self._unsupported: dict[tuple[Any, ...], tuple[int, float]] = {}
         self._states: dict[type, Any] = {}
 
     def state(self, kind: type[State]) -> State:
@@ -98,9 +98,11 @@ class Device:
         for kind in list(self._states):
             self.forget(kind)
 
-    def call(self, name: str, *args: Any, part: str = "") -> None:
-        """Calls a function on this GPU; ``part``: what support is remembered for where it depends on an argument."""
-        key = name + part
+    def call(self, name: str, *args: Any, version: int = 0) -> None:
+        """Calls a function on this GPU. Support is remembered per call and argument: a GB10 has an SM clock and no
+        memory clock. ``version``: of the structure that an argument points to.
+        """
+        key = (name, version, *(arg.value for arg in args if isinstance(arg, (c_int, c_uint))))
         if key in self._unsupported:
             code, until_s = self._unsupported[key]
             if time.monotonic() < until_s:
@@ -124,9 +126,9 @@ class Device:
         """NVML's code; calls whatever was said before, for callers that remember support themselves."""
         return self.calls(name, self.index, self.handle, *args)
 
-    def uint(self, name: str, *args: Any, part: str = "") -> int:
+    def uint(self, name: str, *args: Any) -> int:
         """A call whose result is one unsigned int."""
-        self.call(name, *args, _UINT_REF, part=part)
+        self.call(name, *args, _UINT_REF)
         return not_blank(name, _UINT.value, 0xFFFFFFFF)
 
     def ulonglong(self, name: str, *args: Any) -> int:
@@ -185,17 +187,16 @@ class Structure:
         structure = getattr(pynvml, kind, None)
         self.content: Any = None if structure is None else structure()
         self._version = getattr(pynvml, version, None) if version else getattr(self.content, "version", None)
-        self._part = version
         if self.content is not None:
             self._reference = byref(self.content)
 
-    def read(self, device: Device, *args: Any, part: str = "") -> Any:
-        """The content, filled; ``args``: what comes before it, ``part``: as of ``call``. Raises NvmlError."""
+    def read(self, device: Device, *args: Any) -> Any:
+        """The content, filled; ``args``: what comes before it. Raises NvmlError."""
         if self.content is None:
             raise NvmlError(self._call, codes.FUNCTION_NOT_FOUND)
         if self._version is not None:
             self.content.version = self._version  # the driver may write its own into it
-        device.call(self._call, *args, self._reference, part=part or self._part)
+        device.call(self._call, *args, self._reference, version=self._version or 0)
         return self.content
 
 

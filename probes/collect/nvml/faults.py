@@ -4,16 +4,37 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.codes import Failure, Problem, Reason, is_unsupported
-from mltop.probes.model import Fault, Gap
+from mltop.probes.collect.nvml.library import NAME
+from mltop.probes.model import Fault, Gap, HostSample, PciDevice
 
 OVERLONG = "NVML's reader process answers without end"
 KERNEL_LOG = "sudo dmesg -T | grep -i -e nvrm -e xid"
 # CAP_SYS_ADMIN alone was not enough for some drivers (NVIDIA/DCGM#214).
+WITH_GPUS = "start the container with --gpus all and NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+FIND_LIBRARY = f"sudo find / -xdev -name {NAME}; add its folder to LD_LIBRARY_PATH or /etc/ld.so.conf.d"
+_NO_LIBRARY = f"the NVIDIA driver {{driver}} is loaded, but {NAME} is not in this container"
+_NOT_FOUND = f"the NVIDIA driver {{driver}} is loaded, but the loader does not find its {NAME}"
+_NO_DEVICE = "the NVIDIA driver {driver} is loaded, but /dev/nvidiactl cannot be opened"
+# By the code, whether the driver is loaded and whether we are in a container: why ("": as it was) and what helps.
+_CONTEXTS = {
+    ("no_driver", True, True): (_NO_LIBRARY, WITH_GPUS),
+    ("no_driver", True, False): (_NOT_FOUND, FIND_LIBRARY),
+    ("no_driver", False, True): ("", WITH_GPUS),
+    ("driver_not_loaded", True, True): (_NO_DEVICE, WITH_GPUS),
+    ("driver_not_loaded", True, False): (_NO_DEVICE, "sudo nvidia-modprobe -c 0 -u"),
+    ("driver_not_loaded", False, True): ("", "on the host: sudo modprobe nvidia"),
+}
+LOST_DEVICES = "this container has lost its GPU devices"
+# systemd sets the device rules of its cgroups anew (NVIDIA/nvidia-container-toolkit#48).
+RESTART_CONTAINER = (
+    "restart the container; give it its devices by CDI so that systemctl daemon-reload does not take them again"
+)
 GPM_PERMISSION = "sudo mltop; in a container: start it with --privileged, or --cap-add SYS_ADMIN where that suffices"
 
 
@@ -52,7 +73,7 @@ def down_gap(down: dict[str, Any]) -> Gap:
     explained = {
         codes.LIBRARY_NOT_FOUND: (
             "no NVIDIA driver on this machine (libnvidia-ml.so.1 not found)",
-            "install the NVIDIA driver; in a container: start it with --gpus all",
+            "install the NVIDIA driver",
         ),
         codes.DRIVER_NOT_LOADED: (f"the NVIDIA driver is not loaded ({words})", "sudo modprobe nvidia"),
         codes.NO_PERMISSION: (f"no permission to use the NVIDIA driver ({words})", "sudo mltop"),
@@ -71,6 +92,23 @@ def down_gap(down: dict[str, Any]) -> Gap:
     }
     why, fix = explained.get(code, (f"NVML cannot be used (NVML error {code}, {words})", KERNEL_LOG))
     return Gap.about("nvml", why=why, fix=fix, code=down_fault(down))
+
+
+def in_context(gaps: Sequence[Gap], host: HostSample, pci: Sequence[PciDevice]) -> list[Gap]:
+    """The gaps; one about all of NVML says what else the node shows: the loaded driver, a container, no GPU."""
+    return [_in_context(gap, host, pci) if gap.source == "nvml" and not gap.fields else gap for gap in gaps]
+
+
+def _in_context(gap: Gap, host: HostSample, pci: Sequence[PciDevice]) -> Gap:
+    if "microsoft" in host.kernel:  # WSL has its own PID namespace, but is no container
+        is_absent = gap.code in ("no_driver", "driver_not_loaded")
+        return replace(gap, fix="install the NVIDIA driver on Windows: WSL takes it from there") if is_absent else gap
+    if gap.code == "no_driver" and not host.nvidia_driver and pci and not any(device.kind == "gpu" for device in pci):
+        return replace(gap, why=f"{gap.why}; no NVIDIA GPU on the PCI bus", kind="unsupported")
+    if gap.code == "failed" and host.is_confined:
+        return replace(gap, why=f"{LOST_DEVICES}: {gap.why}", fix=RESTART_CONTAINER, code="devices_denied")
+    why, fix = _CONTEXTS.get((gap.code, bool(host.nvidia_driver), bool(host.is_confined)), ("", gap.fix))
+    return replace(gap, why=why.format(driver=host.nvidia_driver) or gap.why, fix=fix)
 
 
 def down_fault(down: dict[str, Any]) -> Fault:

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 
 NAME = "libnvidia-ml.so.1"
-# ld.so(8), Debian's multiarch paths, NVIDIA's container toolkit, WSL.
+# ld.so(8), Debian's multiarch paths, NVIDIA's container toolkit, WSL, NixOS, NVIDIA's driver container, GKE.
 _DIRECTORIES = (
     "/lib64",
     "/usr/lib64",
@@ -23,6 +23,9 @@ _DIRECTORIES = (
     f"/usr/lib/{platform.machine()}-linux-gnu",
     "/usr/local/nvidia/lib64",
     "/usr/lib/wsl/lib",
+    "/run/opengl-driver/lib",
+    f"/run/nvidia/driver/usr/lib/{platform.machine()}-linux-gnu",
+    "/home/kubernetes/bin/nvidia/lib64",
 )
 # e_machine (elf.h)
 _MACHINES = {3: "i386", 21: "ppc64", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv"}

@@ -28,9 +28,8 @@ def user_name(uid: int | None) -> str:
 
 
 def access_gaps(table: ProcessTable, gpu_pids: set[int], own_pid: int) -> list[Gap]:
-    """Gaps about processes other than our own that cannot be read, are hidden or in another PID namespace."""
-    hidden = _hidden_gap(table)
-    gaps = [_denied_gap(table, gpu_pids, own_pid), _overwritten_gap(table), hidden or _foreign_gap(table, gpu_pids)]
+    """Gaps about processes other than our own that cannot be read or are hidden."""
+    gaps = [_denied_gap(table, gpu_pids, own_pid), _overwritten_gap(table), _hidden_gap(table)]
     return [gap for gap in gaps if gap is not None]
 
 
@@ -127,19 +126,6 @@ def live_gaps(unassigned: Sequence[Rank], stuck: int) -> list[Gap]:
 
 def _python_processes(count: int) -> str:
     return "1 Python process" if count == 1 else f"{count} Python processes"
-
-
-def _foreign_gap(table: ProcessTable, gpu_pids: set[int]) -> Gap | None:
-    """A GPU's process list is a few seconds old: what has just ended is not foreign. Where every process of the
-    machine has a pid, it has ended anyway, and a rule tells of its memory.
-    """
-    foreign = [pid for pid in gpu_pids if pid not in table.processes and pid not in table.ended_at]
-    if not foreign or in_first_namespace(table.root):
-        return None
-    verb = "is" if len(foreign) == 1 else "are"
-    count = counted(len(foreign), "GPU process id")
-    why = f"{count} {verb} not visible here (another PID namespace: container?)"
-    return Gap.about("gpu processes", why=why, fix="run mltop on the host, or start the container with --pid=host")
 
 
 @cache

@@ -21,6 +21,7 @@ from mltop.probes.collect.ranks.access import named, permission_gap
 from mltop.probes.collect.sysfile import read_link, read_long
 from mltop.probes.collect.timing import Pace
 from mltop.probes.model import Gap, GpuSample, RankSample
+from mltop.probes.model.sample import unplaced
 from mltop.probes.model.units import counted
 from mltop.probes.system import paths
 
@@ -37,6 +38,7 @@ _NAMES = (
 )
 _MARKS = tuple(name.encode() + b"=" for name in _NAMES)
 _LONGEST = 4096  # of a value
+_OUTSIDE = "run mltop on the host, or start the container with --pid=host"
 _ENVIRON_BYTES = 256 * 1024
 
 
@@ -75,7 +77,7 @@ class GpuDevices:
     def fill(self, ranks: Sequence[RankSample], gpus: Sequence[GpuSample], now: float) -> list[Gap]:
         """Set ``gpus`` and ``gpus_by`` of the ranks that NVML says nothing of. ``now``: seconds of any one clock.
 
-        Returns a gap about those whose devices cannot be seen.
+        Returns gaps about those whose devices cannot be seen, and about processes on GPUs that may be any rank's.
         """
         untold = []
         for rank in ranks:
@@ -83,9 +85,6 @@ class GpuDevices:
                 rank.gpus_by = "nvml"
             elif gpus and rank.state != "Z":
                 untold.append(rank)
-        if not untold:
-            self._watched.clear()
-            return []
         self._watched = {rank.pid: self._look(rank, now) for rank in untold}
         of_job = Counter(rank.job_key for rank in untold)
         alike = Counter((rank.job_key, self._visible(rank)) for rank in untold)
@@ -96,7 +95,12 @@ class GpuDevices:
             rank.gpus, rank.gpus_by = gpus_of(claim, gpus)
         hidden = [rank for rank in untold if not rank.gpus and self._watched[rank.pid].opened is None]
         why = f"the open devices of {counted(len(hidden), 'rank')}{named(rank.user for rank in hidden)} cannot be read"
-        return [permission_gap("gpus", why=f"{why}, and NVML lists no process of theirs")] if hidden else []
+        gaps = [permission_gap("gpus", why=f"{why}, and NVML lists no process of theirs")] if hidden else []
+        foreign = {process.pid for gpu in gpus for process in unplaced(gpu, ranks)}
+        if foreign:
+            why = f"{counted(len(foreign), 'GPU process id')} cannot be matched with a process: another PID namespace"
+            gaps.append(Gap.about("gpu processes", why=why, fix=_OUTSIDE))
+        return gaps
 
     def _visible(self, rank: RankSample) -> str | None:
         return self._watched[rank.pid].environ.get("CUDA_VISIBLE_DEVICES")

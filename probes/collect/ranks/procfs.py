@@ -92,6 +92,12 @@ def read_status(root: str, pid: int) -> Status:
     return parse_status(read_file(f"{root}/{pid}/status"))
 
 
+def read_other_pids(root: str, pid: int) -> list[int]:
+    """Its pids in other namespaces, as far as NSpid in /proc/PID/status names them; [] where it cannot be read."""
+    pids = _text_after(read_known(f"{root}/{pid}/status") or b"", b"\nNSpid:") or ""
+    return [int(other) for other in pids.split() if other.isdigit() and int(other) != pid]
+
+
 def parse_status(data: bytes) -> Status:
     rss_kib = number_after(data, b"VmRSS:")
     return Status(

@@ -134,7 +134,7 @@ class RankSource:
 
     def _find(self, gpu_pids: set[int]) -> bool:
         """Whether something may have changed."""
-        basis = (self._table.version, gpu_pids, frozenset(self._table.ended_at))
+        basis = (self._table.version, gpu_pids)
         if basis == self._basis:
             return False
         ranks, dead = find_ranks(self._table.processes, gpu_pids, self._own_pid)

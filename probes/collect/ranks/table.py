@@ -17,7 +17,6 @@ from mltop.probes.collect.ranks.identity import Identity, identify, parse_enviro
 from mltop.probes.collect.ranks.roles import Role, role_of
 
 RECHECK_S = 30.0
-ENDED_KEPT_S = 15.0
 _EARLY_CHECKS = 3
 
 # denied: no permission to read its environment; overwritten: the program wrote its title over it (setproctitle);
@@ -107,14 +106,11 @@ class ProcessTable:
         self._only = only
         self.processes: dict[int, Process] = {}
         self.version = 0
-        self.ended_at: dict[int, float] = {}  # pids that ended in the last seconds
         self._last_now = float("-inf")
 
     def refresh(self, now: float) -> None:
         """One tick. ``now``: seconds of one clock; when it goes backwards everything is examined again."""
         listed = set(procfs.list_pids(self.root)) if self._only is None else below(self.root, self._only())
-        if self.ended_at:
-            self.ended_at = {pid: at for pid, at in self.ended_at.items() if now - at < ENDED_KEPT_S}
         self.forget(self.processes.keys() - listed, now)
         backwards = now < self._last_now
         due = [p.pid for p in self.processes.values() if p.due_at <= now or backwards]
@@ -130,7 +126,6 @@ class ProcessTable:
         if not ended:
             return
         self.version += 1
-        self.ended_at.update(dict.fromkeys(ended, now))
         for process in self.processes.values():
             if process.ppid in ended:
                 process.due_at = now

@@ -176,6 +176,110 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
 }
 
+_NONE = "unsupported"
+NO_MEMORY_ERRORS: dict[str, Any] = {
+    **{f"ecc_{name}": _NONE for name in ("enabled", "pending")},
+    **{f"ecc_{kind}_{life}": _NONE for kind in ("corrected", "uncorrected") for life in ("volatile", "aggregate")},
+    **{f"remap_{name}": _NONE for name in ("corrected", "uncorrected", "pending", "failed")},
+    "ecc_sram_threshold_exceeded": _NONE,
+    "ecc_sram_uncorrected_aggregate": _NONE,
+    "remap_banks_max": _NONE,
+    "recovery_action": _NONE,
+    "mig_enabled": _NONE,
+    "pcie_replay_count": _NONE,
+}
+NO_POWER = {f"power_{name}": _NONE for name in ("mw", "average_mw", "limit_mw", "limit_default_mw")}
+NO_MEMORY = {f"memory_{name}": _NONE for name in ("total_bytes", "used_bytes", "reserved_bytes")}
+NO_MEMORY_CLOCK = {f"memory_{name}": _NONE for name in ("clock_mhz", "clock_max_mhz", "temperature_c")}
+NO_LINKS = {"nvlink_links": 0, "fabric_state": _NONE, "gpm_supported": False, "serial": _NONE}
+# Machines that are no node of a cluster, as users of monitors reported what NVML answers there.
+OTHERS: dict[str, dict[str, Any]] = {
+    # NVIDIA/nvtop#411 and #426, lablup/all-smi#80, NVIDIA/dgx-spark's known issues: PCIe is a placeholder.
+    "gb10": {
+        "name": "NVIDIA GB10",
+        **NO_LINKS,
+        **NO_MEMORY,
+        **NO_MEMORY_CLOCK,
+        **NO_MEMORY_ERRORS,
+        **NO_ABSOLUTE_LIMITS,
+        "power_limit_mw": _NONE,
+        "power_limit_default_mw": _NONE,
+        "power_average_mw": _NONE,
+        "power_mw": 41_000,
+        "sm_clock_max_mhz": 3003,
+        "pcie_gen": 1,
+        "pcie_width": 1,
+    },
+    # rbonghi/jetson_stats#698 and #849: GPU-Util and processes, no more.
+    "thor": {
+        "name": "NVIDIA Thor",
+        **NO_LINKS,
+        **NO_MEMORY,
+        **NO_MEMORY_CLOCK,
+        **NO_MEMORY_ERRORS,
+        **NO_POWER,
+        **NO_ABSOLUTE_LIMITS,
+        **NO_T_LIMITS,
+        "temperature_c": _NONE,
+        "energy_mj": _NONE,
+        "throttle_mask": _NONE,
+        "sm_clock_mhz": _NONE,
+        "sm_clock_max_mhz": _NONE,
+        "vbios": _NONE,
+        "pcie_gen": _NONE,
+        "pcie_width": _NONE,
+    },
+    # hebais in XuehaiPan/nvitop#168, Chen-zexi/vllm-cli#11.
+    "orin": {"name": "Orin (nvgpu)", "busy_percent": _NONE},
+    "geforce": {
+        "name": "NVIDIA GeForce RTX 3050 Laptop GPU",
+        "memory_total_bytes": 4096 * MIB,
+        "memory_temperature_c": _NONE,
+        **NO_LINKS,
+        **NO_MEMORY_ERRORS,
+        **NO_POWER,
+        "energy_mj": _NONE,
+    },
+    # Syllo/nvtop#432, NVIDIA/nvidia-container-toolkit#271: no minor number, no memory of processes.
+    "wsl2": {
+        "name": "NVIDIA RTX A5000 Laptop GPU",
+        "memory_total_bytes": 16_384 * MIB,
+        "memory_temperature_c": _NONE,
+        **NO_LINKS,
+        **NO_MEMORY_ERRORS,
+        "minor": _NONE,
+        "processes": [(79, None, "compute")],
+    },
+    "vgpu": {
+        "name": "GRID A100-40C",
+        "memory_total_bytes": 40_960 * MIB,
+        "temperature_c": _NONE,
+        "energy_mj": _NONE,
+        **NO_LINKS,
+        **NO_POWER,
+        **NO_MEMORY_CLOCK,
+        **NO_ABSOLUTE_LIMITS,
+        **NO_T_LIMITS,
+    },
+    "gb300": {
+        **SHAPES["gb200"],
+        "name": "NVIDIA GB300",
+        "memory_total_bytes": 284_208 * MIB,
+        "power_limit_mw": 1_400_000,
+    },
+}
+OTHERS["orin"] = {**OTHERS["thor"], **OTHERS["orin"]}
+
+
+def other(kind: str, fake: FakeNvml, count: int = 1) -> None:
+    """Sets the scenario of one of OTHERS; nothing is written yet."""
+    fake.set("count", count)
+    for prefix in ("memory_total", "memory_used", "memory_reserved", "memory_temperature", "power_", "temperature_"):
+        for index in range(count):
+            fake.unset_all(f"gpu.{index}.{prefix}")
+    for key, value in OTHERS[kind].items():
+        fake.set(f"gpu.*.{key}", value)
+
 
 def branch_of(driver: str) -> int:
     """570 of "570", 580 of "580.65"."""

@@ -14,6 +14,7 @@ import pytest
 
 from mltop.probes.collect.dcgm import DcgmSource, Patience, without_filled
 from mltop.probes.model import Gap, GpuSample, MigInstance
+from mltop.probes.system import paths
 from tests.fakes.dcgm_exporter import PROFILING, FakeDcgmi, FakeExporter, gpu_lines
 from tests.ports import free_port
 from tests.waiting import wait_until
@@ -163,7 +164,8 @@ def test_a_gpu_with_gpm_beside_one_without_keeps_its_own(start: Start, exporter:
     assert gpus[1].sm_active == ALL["sm_active"]
 
 
-def test_nothing_listens(start: Start, free_url: str) -> None:
+def test_nothing_listens(start: Start, free_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "SYSROOT", str(tmp_path))  # no container, wherever this runs
     _, gaps = fill_until(start(free_url), a100s, says("nothing listens"), "the reason")
     address = free_url.split("/")[2]
     assert [gap.what for gap in gaps] == [f"gpu.*.{MAIN}"]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mltop.probes.collect.ranks import RankSource
 from mltop.probes.collect.ranks.gpu_devices import Claim, GpuDevices, gpus_of
-from mltop.probes.model import GpuSample, MigInstance, RankSample
+from mltop.probes.model import GpuProcess, GpuSample, MigInstance, RankSample
 from tests.fakes.proctree import ProcTree
 
 ALL = frozenset(range(8))
@@ -188,3 +189,18 @@ def test_what_cannot_be_read_is_said(tree: ProcTree) -> None:
 
 def test_a_dead_rank_has_none() -> None:
     assert GpuDevices().fill([RankSample(1, state="Z")], NODE, 0.0) == []
+
+
+@pytest.mark.parametrize(("foreign", "count"), [({7: 1}, 0), ({7: 2}, 2), ({7: 1, 3: 1}, 1)])
+def test_processes_of_another_namespace_are_the_ranks_where_they_are_as_many(
+    tree: ProcTree, foreign: dict[int, int], count: int
+) -> None:
+    """Rank 0 has the GPU of index 7 open. Whose the others are cannot be told."""
+    ranks, devices = start(tree, [["/dev/nvidia0"]])
+    gpus = [replace(gpu, processes=None) for gpu in NODE]
+    for gpu in gpus:
+        pids = [4000 + 10 * gpu.index + number for number in range(foreign.get(gpu.index, 0))]
+        gpu.processes = [GpuProcess(pid, absent="elsewhere") for pid in pids]
+    gaps = devices.fill(ranks.read(0.0, {})[0], gpus, 0.0)
+    told = [(gap.what, gap.why.partition(" GPU")[0], "on the host" in gap.fix) for gap in gaps]
+    assert told == ([("gpu processes", str(count), True)] if count else [])

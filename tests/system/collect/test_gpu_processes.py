@@ -16,7 +16,6 @@ import pytest
 
 from mltop.probes.active.supervisor.pythons import MARK
 from mltop.probes.agent.sampler import kind_of_probe
-from mltop.probes.collect.ranks import RankSource
 from mltop.probes.collect.ranks.access import in_first_namespace, user_name
 from mltop.probes.collect.ranks.gpu_processes import EVERY_S, GpuProcesses
 from mltop.probes.model import GpuProcess, GpuSample
@@ -102,9 +101,17 @@ def test_one_that_was_never_here(tree: ProcTree, namespace: int | None, absent: 
     (process,) = filled(GpuProcesses(str(tree.root)), 0.0, 4242)
     assert process == GpuProcess(4242, 7, "compute", 3, absent=absent)
     assert process.is_dead == (absent == "ended")
-    tree.python(20, "t.py", environ={"RANK": "0", "WORLD_SIZE": "1"})
-    gaps = [gap.what for gap in RankSource(str(tree.root)).read(0.0, {4242: [0]})[1]]
-    assert gaps == ([] if absent == "ended" else ["gpu processes"])
+
+
+@pytest.mark.parametrize(("others", "pid"), [((70,), 70), ((), 4242), ((70, 71), 4242)])
+def test_one_that_is_here_by_another_pid(tree: ProcTree, others: tuple[int, ...], pid: int) -> None:
+    """As NSpid says, and only where it says so of one process."""
+    tree.pid_namespace(4026532198)
+    tree.add(71, argv=["/bin/x"])
+    for number in others:
+        tree.change(number, other_pids=(4242,))
+    (process,) = filled(GpuProcesses(str(tree.root)), 0.0, 4242)
+    assert (process.pid, process.name, process.absent) == (pid, *(("python3", "") if pid == 70 else ("", "elsewhere")))
 
 
 @pytest.mark.parametrize("pid", [0, 1 << 22, (1 << 31) - 1, (1 << 32) - 1])

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from mltop.probes.collect.ranks import RankSource
-from mltop.probes.model import Gap
 from tests.fakes.proctree import ProcTree
 
 
@@ -161,26 +160,6 @@ def test_a_process_that_disappears_between_two_files_is_left_out(tree: ProcTree)
     assert states(source, 1.0) == [(20, 0, "S")]
     (tree.root / "20" / "stat").write_text("20 (pyth")
     assert states(source, 2.0) == []
-
-
-def test_gpu_processes_of_another_pid_namespace_are_told(tree: ProcTree) -> None:
-    source = start_job(tree)
-    gaps = source.read(0.0, {20: [0], 4001: [0], 4002: [1]})[1]
-    assert gaps == [
-        Gap(
-            "gpu processes",
-            "2 GPU process ids are not visible here (another PID namespace: container?)",
-            "run mltop on the host, or start the container with --pid=host",
-        )
-    ]
-
-
-def test_a_gpu_process_that_has_just_ended_is_not_called_foreign(tree: ProcTree) -> None:
-    source = start_job(tree)
-    source.read(0.0, {21: [0]})
-    tree.remove(21)
-    assert source.read(1.0, {21: [0]})[1] == []
-    assert "1 GPU process id is not visible" in source.read(30.0, {21: [0]})[1][0].why
 
 
 def test_an_environment_lost_to_a_process_title_is_told(tree: ProcTree) -> None:

@@ -66,6 +66,7 @@ COMMON: dict[str, Any] = {
     "pcie.replay_count": 21,
     "nvlink.rx_bytes_per_s": 0.0,
     "nvlink.tx_bytes_per_s": 0.0,
+    "unified_memory": False,
     "mig_enabled": False,
     "mig_pending": True,
     "persistence": True,

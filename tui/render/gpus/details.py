@@ -176,7 +176,7 @@ def _memory_and_links(gpu: GpuSample, fact: FactOf) -> list[Fact]:
     ecc, remap, link = gpu.ecc, gpu.remap, pcie_link(gpu.pcie)
     rows = None if remap.uncorrected is None else remap.uncorrected + (remap.corrected or 0)
     return [
-        fact("used", memory_text(gpu.memory_used_bytes, gpu.memory_total_bytes), "memory_used_bytes"),
+        fact("used", memory_text(gpu), "memory_used_bytes"),
         fact("corrected", number(ecc.corrected_volatile), "ecc.corrected_volatile"),
         fact(
             "uncorrectable",
@@ -275,7 +275,7 @@ def _memory(gpu: GpuSample, before: GpuSample, fact: FactOf) -> list[Fact]:
         sram += ", past the RMA limit"
     volatile, off = _counter(ecc.uncorrected_volatile, old.uncorrected_volatile), ecc.enabled is False
     return [
-        fact("used", memory_text(gpu.memory_used_bytes, gpu.memory_total_bytes), "memory_used_bytes"),
+        fact("used", memory_text(gpu), "memory_used_bytes"),
         fact("ECC", _switch(ecc.enabled, ecc.enabled_pending, "OFF"), "ecc.enabled", "warn" if off else ""),
         fact("uncorrectable", volatile, "ecc.uncorrected_volatile", "crit" if ecc.uncorrected_volatile else ""),
         fact("   ever", _counter(ecc.uncorrected_aggregate, old.uncorrected_aggregate), "ecc.uncorrected_aggregate"),
@@ -345,7 +345,7 @@ def _mig(gpu: GpuSample, fact: FactOf) -> list[Fact]:
     facts = [fact("mode", _switch(gpu.mig_enabled, gpu.mig_pending), "mig_enabled")]
     for instance in gpu.mig_instances:
         activity = f"SM {percent(instance.sm_active)} TC {percent(instance.tensor_active)}"
-        memory = memory_text(instance.memory_used_bytes, instance.memory_total_bytes)
+        memory = memory_text(instance)
         facts.append(Fact(f"{instance.index} {instance.name or UNKNOWN}", f"{memory}  {activity}"))
     return facts
 

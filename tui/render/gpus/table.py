@@ -208,13 +208,11 @@ def ranks_text(ranks: Sequence[RankSample]) -> str:
     return ",".join("?" if rank.rank is None else str(rank.rank) for rank in ranks)
 
 
-def memory_text(used: int | None, total: int | None) -> str:
-    """ "74/80G", "512M/80G": whole units, two digits where that is less than ten."""
-    return of(whole_bytes_text(used), whole_bytes_text(total))
-
-
-def _memory(device: GpuSample | MigInstance) -> str:
-    return memory_text(device.memory_used_bytes, device.memory_total_bytes)
+def memory_text(device: GpuSample | MigInstance) -> str:
+    """ "74/80G", "512M/80G": whole units, two digits where that is less than ten; "unified": the host's."""
+    if isinstance(device, GpuSample) and device.unified_memory:
+        return "unified"
+    return of(whole_bytes_text(device.memory_used_bytes), whole_bytes_text(device.memory_total_bytes))
 
 
 def pcie_cell(pcie: Pcie) -> Cell:
@@ -380,8 +378,8 @@ GPU_COLUMNS = (
         8,
         "memory_used_bytes",
         BYTES,
-        cell=_memory,
-        part=lambda of: _memory(of.instance),
+        cell=memory_text,
+        part=lambda of: memory_text(of.instance),
         priority=2,
         **_USED,
     ),

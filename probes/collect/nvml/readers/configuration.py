@@ -9,12 +9,14 @@ from functools import partial
 from typing import Any
 
 from mltop.probes.collect.nvml.calls import GarbageError
+from mltop.probes.collect.nvml.codes import unsupported
 from mltop.probes.collect.nvml.device import TEXT_SIZE, Device, Reading, Structure, as_flag, bus_id_of, first_supported
 from mltop.probes.collect.nvml.fields import FieldRequest, FieldValues
 from mltop.probes.collect.nvml.readers import limits, nvlink
-from mltop.probes.collect.nvml.readers.fast import CLOCK_MEMORY, CLOCK_SM
+from mltop.probes.collect.nvml.readers.fast import CLOCK_MEMORY, CLOCK_SM, UNIFIED_MEMORY, read_memory
 
 POWER_LIMIT = 190  # mW: the limit in force, including those set elsewhere (out of band)
+INTEGRATED = unsupported("an integrated GPU is not behind a PCIe link")
 UNKNOWN_STATE = 32  # nvml.h NVML_PSTATE_UNKNOWN
 PCI_INFO = [Structure(f"nvmlDeviceGetPciInfo_v{version}", "nvmlPciInfo_t") for version in (3, 2)]
 COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process")  # nvml.h nvmlComputeMode_t
@@ -25,6 +27,7 @@ class Modes:
 
     def __init__(self) -> None:
         self.mig_enabled = False
+        self.unified_memory = False
 
 
 def read_static(device: Device, system: Reading) -> Reading:
@@ -44,9 +47,9 @@ def read_static(device: Device, system: Reading) -> Reading:
     default_limit = partial(device.uint, "nvmlDeviceGetPowerManagementDefaultLimit")
     reading.take("power_limit_default_w", default_limit, divisor=1000)
     limits.read_thresholds(device, reading)
+    read_integration(device, reading)
     # What GPU and slot could do together.
-    reading.take("pcie.gen_max", partial(device.uint, "nvmlDeviceGetMaxPcieLinkGeneration"))
-    reading.take("pcie.width_max", partial(device.uint, "nvmlDeviceGetMaxPcieLinkWidth"))
+    read_pcie(device, reading, ("pcie.gen_max", "pcie.width_max"), "nvmlDeviceGetMaxPcieLink")
     has_offsets = device.numbering >= limits.OFFSETS_SINCE
     fields = [nvlink.LINK_COUNT, limits.MEMORY_OFFSET] if has_offsets else [nvlink.LINK_COUNT]
     batch = FieldRequest((field, 0) for field in fields).read(device)
@@ -67,12 +70,29 @@ def read_power_limit(device: Device, batch: FieldValues, reading: Reading) -> No
     )
 
 
+def read_integration(device: Device, reading: Reading) -> None:
+    """``unified_memory``: whether the GPU is part of the processor and shares its memory."""
+    memory = Reading()
+    memory.attempt(("memory",), partial(read_memory, device))
+    unified = device.state(Modes).unified_memory = memory.problems.get("memory") == UNIFIED_MEMORY
+    if unified or not memory.problems:
+        reading.values["unified_memory"] = unified
+
+
 def read_pcie_link(device: Device) -> Reading:
     """``pcie.gen`` and ``pcie.width`` as they are now: an idle link trains down to save power."""
     reading = Reading()
-    reading.take("pcie.gen", partial(device.uint, "nvmlDeviceGetCurrPcieLinkGeneration"))
-    reading.take("pcie.width", partial(device.uint, "nvmlDeviceGetCurrPcieLinkWidth"))
+    read_pcie(device, reading, ("pcie.gen", "pcie.width"), "nvmlDeviceGetCurrPcieLink")
     return reading
+
+
+def read_pcie(device: Device, reading: Reading, fields: tuple[str, str], call: str) -> None:
+    """Generation and width. An integrated GPU reports a placeholder (GB10: generation 1, one lane)."""
+    if device.state(Modes).unified_memory:
+        reading.problems.update(dict.fromkeys(fields, INTEGRATED))
+        return
+    for field, part in zip(fields, ("Generation", "Width")):
+        reading.take(field, partial(device.uint, call + part))
 
 
 def read_modes(device: Device) -> Reading:

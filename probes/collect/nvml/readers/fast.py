@@ -9,7 +9,8 @@ from ctypes import c_int
 from functools import partial
 from typing import Any
 
-from mltop.probes.collect.nvml.calls import UnreadError
+from mltop.probes.collect.nvml import codes
+from mltop.probes.collect.nvml.calls import NvmlError, UnreadError
 from mltop.probes.collect.nvml.codes import Problem, Reason, implausible, unsupported
 from mltop.probes.collect.nvml.device import ASK_AGAIN_S, MEMORY, Device, Reading, Structure, first_supported, not_blank
 from mltop.probes.collect.nvml.fields import ALL_LINKS, FieldRequest, FieldValues, Meter, counters
@@ -22,6 +23,7 @@ SENSOR_GPU = c_int(0)  # nvml.h NVML_TEMPERATURE_GPU
 
 MEMORY_TEMPERATURE = 82
 NO_MEMORY_SENSOR = unsupported("the driver answered 0 °C, as of a board whose memory has no sensor (dcgm-exporter#460)")
+UNIFIED_MEMORY = unsupported("the GPU has no memory of its own: it shares the host's (unified memory)")
 ENERGY = 83  # mJ since the driver was loaded
 POWER_AVERAGE = 185  # mW over one second
 POWER_INSTANT = 186
@@ -85,8 +87,16 @@ def read_fast(device: Device) -> Reading:
 
 
 def read_memory(device: Device) -> dict[str, Any]:
-    """Version 2 leaves out what the driver reserves for itself; version 1 counts it as used."""
-    memory = first_supported(partial(_MEMORY_V2.read, device), partial(MEMORY.read, device))
+    """Version 2 leaves out what the driver reserves for itself; version 1 counts it as used.
+
+    GPUs with memory of their own support both: only integrated ones (GB10, Thor, Orin) have none to report.
+    """
+    try:
+        memory = first_supported(partial(_MEMORY_V2.read, device), partial(MEMORY.read, device))
+    except NvmlError as failure:
+        if failure.code in codes.UNSUPPORTED:
+            raise UnreadError(UNIFIED_MEMORY) from None
+        raise
     return {
         "memory_used_bytes": not_blank("used memory", memory.used),
         "memory_total_bytes": not_blank("total memory", memory.total),
@@ -199,12 +209,12 @@ def read_violations(device: Device) -> Reading:
         return reading
     violations = Reading()
     for policy, reason in VIOLATIONS.items():
-        violations.take(reason, partial(read_violation_ns, device, policy, reason))
+        violations.take(reason, partial(read_violation_ns, device, policy))
     reading.problems.update({f"throttle_ns.{reason}": problem for reason, problem in violations.problems.items()})
     reading.values.update(throttle.timed(violations.values, reading))
     return reading
 
 
-def read_violation_ns(device: Device, policy: int, reason: str) -> int:
-    nanoseconds: int = _VIOLATION.read(device, c_int(policy), part=reason).violationTime
+def read_violation_ns(device: Device, policy: int) -> int:
+    nanoseconds: int = _VIOLATION.read(device, c_int(policy)).violationTime
     return not_blank(_VIOLATION_CALL, nanoseconds)

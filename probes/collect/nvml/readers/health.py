@@ -26,8 +26,8 @@ ECC_COUNTS = {
 ECC_CURRENT, ECC_PENDING = 1, 2
 _SRAM = 7  # nvml.h NVML_MEMORY_LOCATION_SRAM
 REMAP = {142: "corrected", 143: "uncorrected", 144: "pending", 145: "failed"}
+_REMAP_FLAGS = ("pending", "failed")
 RETIRED_SINGLE, RETIRED_DOUBLE, RETIRED_PENDING = 29, 30, 31
-_CAUSES = (0, 1)  # nvml.h NVML_PAGE_RETIREMENT_CAUSE_*: multiple single bit errors, double bit error
 _MAX_PAGES = 64  # as many as a GPU can retire
 _BANKS = ("max", "high", "partial", "low", "none")
 RECOVERY_ACTION = 230
@@ -91,14 +91,11 @@ def read_health(device: Device) -> Reading:
 def read_ecc(device: Device, batch: FieldValues, reading: Reading) -> None:
     """``ecc.*`` but SRAM. Counters exist only while ECC is on; a mode that is pending comes with the next reset."""
 
-    def modes() -> dict[str, Any]:
-        current, pending = first_supported(
-            lambda: (batch.flag(ECC_CURRENT, "ECC_CURRENT"), batch.flag(ECC_PENDING, "ECC_PENDING")),
-            partial(device.two_flags, "nvmlDeviceGetEccMode"),
-        )
-        return {"ecc.enabled": current, "ecc.enabled_pending": pending}
+    def mode(position: int) -> bool:
+        return device.two_flags("nvmlDeviceGetEccMode")[position]
 
-    reading.attempt(("ecc.enabled", "ecc.enabled_pending"), modes)
+    reading.take("ecc.enabled", partial(batch.flag, ECC_CURRENT, "ECC_CURRENT"), partial(mode, 0))
+    reading.take("ecc.enabled_pending", partial(batch.flag, ECC_PENDING, "ECC_PENDING"), partial(mode, 1))
     for name, (field, error, counter) in ECC_COUNTS.items():
         total = partial(device.ulonglong, "nvmlDeviceGetTotalEccErrors", c_int(error), c_int(counter))
         newer = partial(batch.count, field, f"ECC {name}")
@@ -107,62 +104,45 @@ def read_ecc(device: Device, batch: FieldValues, reading: Reading) -> None:
 
 def read_remap(device: Device, batch: FieldValues, reading: Reading) -> None:
     """``remap.corrected`` … ``remap.failed``."""
-    first = next(iter(REMAP))
-    if batch.code(first):
-        by_field = partial(remap_field, batch, first)
-        by_call = batch.then_by_calls(first, partial(remap_call, device))
-        reading.attempt(
-            tuple(f"remap.{name}" for name in REMAP.values()), lambda: dict(first_supported(by_field, *by_call))
-        )
-        return
-    for field, name in REMAP.items():  # one that cannot be says nothing of the others
-        reading.attempt((f"remap.{name}",), partial(remap_field, batch, field))
+    for field, name in REMAP.items():  # one that is refused or cannot be says nothing of the others
+        read = batch.flag if name in _REMAP_FLAGS else batch.count
+        by_call = batch.then_by_calls(field, partial(remap_call, device, name))
+        reading.take(f"remap.{name}", partial(read, field, f"REMAPPED {name}"), *by_call)
 
 
-def remap_field(batch: FieldValues, field: int) -> dict[str, Any]:
-    name = REMAP[field]
-    read = batch.flag if name in ("pending", "failed") else batch.count
-    return {f"remap.{name}": read(field, f"REMAPPED {name}")}
-
-
-def remap_call(device: Device) -> dict[str, Any]:
-    numbers = [c_uint() for _ in REMAP]
-    name = "nvmlDeviceGetRemappedRows"
-    device.call(name, *(byref(number) for number in numbers))
-    corrected, uncorrected, pending, failed = (number.value for number in numbers)
-    return {
-        "remap.corrected": corrected,
-        "remap.uncorrected": uncorrected,
-        "remap.pending": as_flag(name, pending),
-        "remap.failed": as_flag(name, failed),
-    }
+def remap_call(device: Device, name: str) -> int:
+    numbers = {name: c_uint() for name in REMAP.values()}
+    call = "nvmlDeviceGetRemappedRows"
+    device.call(call, *(byref(number) for number in numbers.values()))
+    number = numbers[name].value
+    return as_flag(call, number) if name in _REMAP_FLAGS else number
 
 
 def read_retired(device: Device, batch: FieldValues, reading: Reading) -> None:
     """``retired_pages``, ``retired_pages_double_bit``, ``retired_pages_pending``."""
 
-    def by_field() -> tuple[int, int]:
-        double_bit = batch.count(RETIRED_DOUBLE, "RETIRED_DBE")
-        return batch.count(RETIRED_SINGLE, "RETIRED_SBE"), double_bit
+    def pages(field: int, name: str, cause: int) -> int:
+        by_call = batch.then_by_calls(field, partial(count_retired, device, cause))
+        count: int = first_supported(partial(batch.count, field, name), *by_call)
+        return count
 
-    def by_call() -> list[int]:
-        return [count_retired(device, cause) for cause in _CAUSES]
-
-    def pages() -> dict[str, Any]:
-        single, double = first_supported(by_field, *batch.then_by_calls(RETIRED_DOUBLE, by_call))
-        return {"retired_pages": single + double, "retired_pages_double_bit": double}
+    double_bit = partial(pages, RETIRED_DOUBLE, "RETIRED_DBE", 1)
+    reading.take("retired_pages_double_bit", double_bit)
+    reading.take("retired_pages", lambda: pages(RETIRED_SINGLE, "RETIRED_SBE", 0) + double_bit())
 
     def pending_by_call() -> bool:
         name = "nvmlDeviceGetRetiredPagesPendingStatus"
         return as_flag(name, device.uint(name))
 
-    reading.attempt(("retired_pages", "retired_pages_double_bit"), pages)
     pending = partial(batch.flag, RETIRED_PENDING, "RETIRED_PENDING")
     reading.take("retired_pages_pending", pending, *batch.then_by_calls(RETIRED_PENDING, pending_by_call))
 
 
 def count_retired(device: Device, cause: int) -> int:
-    """How many pages; the addresses are of no interest, but there is no count without room for them."""
+    """How many pages; the addresses are of no interest, but there is no count without room for them.
+
+    ``cause``: nvml.h NVML_PAGE_RETIREMENT_CAUSE_*, 0 multiple single bit errors, 1 a double bit error.
+    """
     count = c_uint(_MAX_PAGES)
     addresses = (c_ulonglong * _MAX_PAGES)()
     name = "nvmlDeviceGetRetiredPages"

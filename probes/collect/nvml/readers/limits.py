@@ -84,11 +84,11 @@ class Limits:
 def read_thresholds(device: Device, reading: Reading) -> None:
     """Absolute limits, from GPUs that have them."""
     for field, threshold in THRESHOLDS.items():
-        reading.take(field, partial(read_threshold, device, field, threshold))
+        reading.take(field, partial(read_threshold, device, threshold))
 
 
-def read_threshold(device: Device, field: str, threshold: int) -> float:
-    return float(device.uint("nvmlDeviceGetTemperatureThreshold", c_int(threshold), part=field))
+def read_threshold(device: Device, threshold: int) -> float:
+    return float(device.uint("nvmlDeviceGetTemperatureThreshold", c_int(threshold)))
 
 
 def read_offsets(device: Device, batch: FieldValues) -> None:

@@ -198,12 +198,12 @@ def read_remotes(device: Device, reading: Reading) -> None:
 def remote_of(device: Device, link: int) -> str | None:
     """What is at the other end. Raises NvmlError; None where NVML does not know either."""
     kind = c_uint()
-    device.call("nvmlDeviceGetNvLinkRemoteDeviceType", c_uint(link), byref(kind), part=f" {link}")
+    device.call("nvmlDeviceGetNvLinkRemoteDeviceType", c_uint(link), byref(kind))
     if kind.value == SWITCH:
         return "switch"
     if kind.value not in (GPU, IBM_NPU):
         return None
-    return bus_id_of(_REMOTE.read(device, c_uint(link), part=f" {link}"))
+    return bus_id_of(_REMOTE.read(device, c_uint(link)))
 
 
 class LinksByCalls:
@@ -240,15 +240,15 @@ def read_link_by_calls(device: Device, link: int, by_calls: LinksByCalls) -> Non
     """State, version and errors of one link: four calls and the version once, so that the links take turns: all twelve
     of an A100 within a minute.
     """
-    entry, part = by_calls.links[link], f" {link}"
+    entry = by_calls.links[link]
 
     def uint(call: str) -> int:
-        return device.uint(call, c_uint(link), part=part)
+        return device.uint(call, c_uint(link))
 
     def errors(counter: int) -> int:
         count = c_ulonglong()
         call = "nvmlDeviceGetNvLinkErrorCounter"
-        device.call(call, c_uint(link), c_int(counter), byref(count), part=f"{part} {counter}")
+        device.call(call, c_uint(link), c_int(counter), byref(count))
         return count.value
 
     state, counts = Reading(), Reading()

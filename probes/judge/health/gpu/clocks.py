@@ -27,6 +27,7 @@ from mltop.probes.model.units import clock_words, percent_words, watts_words
 from mltop.probes.model.verdict import gpu_name
 
 BUSY = 0.9
+LEAST_W = 1.0  # an idle GPU draws more
 SLOWER = 0.85  # of the median of its peers: within this, chips differ
 PINNED_SLOWER = 0.95
 PINNED_BELOW = 0.98  # of the highest clock: pinned above costs nothing
@@ -287,6 +288,27 @@ def low_limit(moment: Moment, limit: float) -> Iterator[Hit]:
                 yield Hit(name, text, ("as most GPUs of its model",), "info", action)
             else:
                 yield Hit(name, text, action=action)
+
+
+@device_rule(
+    "gpu.power.zero",
+    "warning",
+    hold_s=10.0,
+    meaning="the driver reports work on a GPU that gets no power or no clock: no job can run there",
+    threshold=f"busy ≥ {percent_words(BUSY)} at less than {LEAST_W:g} W or at 0 MHz for {HOLD}",
+    source="nvmlDeviceGetUtilizationRates, nvmlDeviceGetPowerUsage, nvmlDeviceGetClockInfo",
+    action="look for Xid lines in dmesg; end its job and reset the GPU",
+    needs=("gpu.*.busy", "gpu.*.power_w | gpu.*.sm_clock_mhz"),
+    remedy="reset",
+    explains=("gpu.clock.low_busy",),
+    explains_ranks=SLOWS,
+)
+def zero(moment: Moment) -> Iterator[Hit]:
+    for gpu, name in named_gpus(moment):
+        no_power = gpu.power_w is not None and gpu.power_w < LEAST_W
+        if gpu.state == "ok" and (gpu.busy or 0.0) >= BUSY and (no_power or gpu.sm_clock_mhz == 0):
+            at = watts_words(gpu.power_w or 0.0) if no_power else "0 MHz"
+            yield Hit(name, f"{name} reports {percent_words(gpu.busy or 0.0)} busy at {at}: nothing can run like that")
 
 
 def facts(sample: Sample) -> Iterator[Fact]:

@@ -17,7 +17,12 @@ from mltop.probes.model.vocabulary import REFUSALS
 # Without these no GPU was ever seen here, or nobody says that it is gone.
 _NO_FAULT = ("no_permission", "no_bindings")
 # NVML itself speaks of a GPU here, and of what it needs.
-_REMEDIES: dict[str, Remedy] = {"driver_mismatch": "reboot", "lost": "reboot", "needs_reset": "reset"}
+_REMEDIES: dict[str, Remedy] = {
+    "driver_mismatch": "reboot",
+    "lost": "reboot",
+    "needs_reset": "reset",
+    "devices_denied": "restart",
+}
 ANSWER_S = 5.0  # the reader waits so long for a call before it says that it is stuck
 START_S = 20.0  # longer than any other answer
 SIBLINGS_AT_LEAST = 4  # of one model in a node: then a single other version stands out

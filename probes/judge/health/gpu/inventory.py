@@ -10,6 +10,7 @@ from mltop.probes.judge.health.names import in_slots, is_of_nvml, is_replaced, l
 from mltop.probes.judge.health.rule import (
     DRIVER,
     GPU_LOST,
+    HOLD,
     RANK_ENDED,
     SILENT_PEER,
     SLOWS,
@@ -18,7 +19,7 @@ from mltop.probes.judge.health.rule import (
     Moment,
     device_rule,
 )
-from mltop.probes.model import GpuSample, PciDevice, Sample
+from mltop.probes.model import GpuGaps, GpuSample, PciDevice, Sample
 from mltop.probes.model.units import clock_time, counted
 from mltop.probes.model.verdict import gpu_name
 
@@ -260,17 +261,33 @@ def prohibited(moment: Moment) -> Iterator[Hit]:
 @device_rule(
     "gpu.mig",
     "warning",
-    meaning="a GPU's MIG mode changes at the next reset",
-    threshold="the pending mode is another one; some GPUs in MIG mode and others not is a usual set-up",
-    source="nvmlDeviceGetMigMode",
+    hold_s=30.0,
+    meaning="a GPU's MIG mode changes at the next reset; or it is in MIG mode without instances: no job can run on it",
+    threshold=f"the pending mode is another one, or no instance, for {HOLD}; some GPUs in MIG mode and others not is a "
+    "usual set-up",
+    source="nvmlDeviceGetMigMode, nvmlDeviceGetMigDeviceHandleByIndex",
     action="reset the GPU, or take it back: sudo nvidia-smi -mig",
-    needs=("gpu.*.mig_enabled", "gpu.*.mig_pending"),
+    needs=("gpu.*.mig_enabled", "gpu.*.mig_pending", "gpu.*.mig_instances"),
     remedy="reset",
+    whole_node=("The MIG mode of all {count} GPUs changes at their next reset", "sudo nvidia-smi -r"),
+    whole_node_by={
+        "none": (
+            "All {count} GPUs in MIG mode without instances: no job can run",
+            "sudo nvidia-smi mig -cgi PROFILE -C",
+        )
+    },
 )
 def mig(moment: Moment) -> Iterator[Hit]:
-    """Some GPUs in MIG mode beside others that are not is what many sites want: only a change that waits is told."""
+    """Some GPUs in MIG mode beside others that are not is what many sites want. Instances do not survive a reboot."""
     for gpu, name in named_gpus(moment):
         own, pending = gpu.mig_enabled, gpu.mig_pending
+        is_empty = not gpu.mig_instances and not GpuGaps(moment.now.gaps, gpu.index).of("mig_instances")
+        if gpu.state == "ok" and own and pending is not False and is_empty:
+            text = f"{name} is in MIG mode without instances: no job can run on it"
+            make = f"sudo nvidia-smi mig -i {gpu.index} -cgi PROFILE -C"
+            leave = f"sudo nvidia-smi -i {gpu.index} -mig 0"
+            action = f"{make}; or leave MIG mode: {leave}"
+            yield Hit(name, text, action=action, key="empty", remedy="none")
         if own is not None and pending is not None and pending != own:
             to = "goes into" if pending else "leaves"
             yield Hit(name, f"{name} {to} MIG mode at its next reset", action=f"sudo nvidia-smi -r -i {gpu.index}")

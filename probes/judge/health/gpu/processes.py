@@ -14,8 +14,9 @@ from mltop.probes.judge.health.names import listed, named_gpus
 from mltop.probes.judge.health.rule import HOLD, LIMIT, RANK_ENDED, SLOWS, Hit, Limit, Moment, device_rule
 from mltop.probes.judge.values import known
 from mltop.probes.model import GpuProcess, GpuSample, Sample
-from mltop.probes.model.gpu import IDLE_SM
-from mltop.probes.model.units import duration_words, size_words
+from mltop.probes.model.gpu import IDLE_SM, IN_USE_BUSY
+from mltop.probes.model.sample import unplaced
+from mltop.probes.model.units import duration_words, percent_words, size_words
 
 NAMED = 3  # in one line; all are in its evidence
 # As the kernel cuts names: 15 characters. What serves everybody is root's; a user's own MPS daemon is a part of a job.
@@ -68,9 +69,10 @@ def idle_memory(moment: Moment) -> Iterator[Hit]:
     "gpu.leftover",
     "warning",
     meaning="a process that belongs to no job holds memory on a GPU that does nothing: the next job will miss it",
-    threshold="`mltop check` only, at once: on a GPU with less than half of one multiprocessor* active (BUSY 0, where "
-    "that is not known) a process with memory that is no rank, nor started by one, nor of the user of a rank there; no "
-    "graphics, display server or service of root (MPS, DCGM, persistence), no probe of mltop; dead ones on any GPU",
+    threshold="`mltop check` only, at once: on a GPU with less than half of one multiprocessor* active and BUSY ≤ "
+    f"{percent_words(IN_USE_BUSY)} (0, where activity is not known) a process with memory that is no rank, nor started "
+    "by one, nor of the user of a rank there; no graphics, display server or service of root (MPS, DCGM, persistence), "
+    "no probe of mltop; info: of another PID namespace, where fewer ranks use the GPU; dead ones on any GPU",
     source="/proc/PID/{stat,status}; NVML's process lists; SM activity, GPU-Util",
     action="end what is left of the job; if the memory stays: reset the GPU",
     needs=("gpu.*.processes", "gpu.*.busy", "gpu processes", "ranks"),
@@ -100,8 +102,12 @@ def _live_hits(moment: Moment) -> Iterator[Hit]:
         others = (process for process in gpu.processes or () if process.pid not in ranks | dead)
         strangers = [process for process in others if process.user not in users and _may_be_left(process, gpu)]
         left = [process for process in strangers if _is_idle(gpu, moment.gpu_before(gpu), process)]
-        if left:
-            yield _of_live(name, left, now)
+        here = [process for process in left if process.absent != "elsewhere"]
+        if here:
+            yield _of_live(name, here, now)
+        apart = [process for process in left if process in unplaced(gpu, now.ranks)]
+        if apart:
+            yield _of_other_namespace(name, apart)
 
 
 def _may_be_left(process: GpuProcess, gpu: GpuSample) -> bool:
@@ -124,7 +130,7 @@ def _does_nothing(gpu: GpuSample, process: GpuProcess) -> bool | None:
         if instance.gpu_instance == process.gpu_instance and instance.sm_active is not None:
             return instance.sm_active < IDLE_SM
     if gpu.sm_active is not None:
-        return gpu.sm_active < IDLE_SM
+        return gpu.sm_active < IDLE_SM and (gpu.busy or 0.0) <= IN_USE_BUSY
     return None if gpu.busy is None else gpu.busy == 0
 
 
@@ -153,11 +159,20 @@ def _of_live(name: str, left: Sequence[GpuProcess], now: Sample) -> Hit:
     holds = "holds" if len(left) == 1 else "hold"
     who = listed([_named(process, now) for process in left], NAMED)
     message = f"{name} is idle, but {who} {holds} {_memory(left) or 'some'} of its memory"
-    here = [process.pid for process in left if process.absent != "elsewhere"]
-    action = f"if nothing may run here: sudo kill {_pids(here)}"
-    if not here:
-        action = f"outside of this container: ps -o pid,ppid,user,etime,args -p {left[0].pid}"
+    pids = _pids([process.pid for process in left])
+    action = f"if nothing may run here: sudo kill {pids}"
+    if now.host.sees_all_processes is False:  # NVML's pids may be the host's, and here another process's
+        action = f"if nothing may run here and /proc/PID/fd shows /dev/nvidia*: kill {pids}"
     return Hit(name, message, tuple(_evidence(process, now) for process in left), action=action, key="live")
+
+
+def _of_other_namespace(name: str, apart: Sequence[GpuProcess]) -> Hit:
+    """NVML names them by pids that our /proc does not have: they may be ours, or a stranger's, or have ended."""
+    pids = [process.pid for process in apart]
+    message = f"{name} is idle and {_memory(apart) or 'some'} of its memory is taken: whose it is cannot be told, the "
+    message += f"pids ({listed([str(pid) for pid in pids], NAMED)}) are of another PID namespace"
+    action = f"outside of this container: ps -o pid,ppid,user,etime,args -p {','.join(map(str, pids))}"
+    return Hit(name, message, severity="info", action=action, key="apart")
 
 
 def _memory(processes: Sequence[GpuProcess]) -> str:
@@ -175,8 +190,6 @@ def _named(process: GpuProcess, now: Sample) -> str:
     parts = [f"pid {process.pid}" + (f" of {process.user}" if process.user else "")]
     if process.started_at is not None:
         parts.append(f"{duration_words(max(0.0, now.sampled_at - process.started_at))} old")
-    if process.absent == "elsewhere":
-        parts.append("not in this PID namespace, or it has ended")
     text = ", ".join(parts)
     return f"{process.name} ({text})" if process.name else text
 

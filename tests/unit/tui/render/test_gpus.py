@@ -345,9 +345,14 @@ def test_pcie(pcie: Pcie, text: str, style: str) -> None:
     ],
 )
 def test_memory_in_few_letters(used: int | None, total: int | None, text: str) -> None:
-    assert memory_text(used, total) == text
+    assert memory_text(GpuSample(0, memory_used_bytes=used, memory_total_bytes=total)) == text
+    assert memory_text(MigInstance(0, memory_used_bytes=used, memory_total_bytes=total)) == text
     _, (line,) = drawn([gpu_row(GpuLine(gpu(memory_used_bytes=used, memory_total_bytes=total)))], GPU_COLUMNS, 80)
     assert f" {text} " in line, "whole, also where it is narrow"
+
+
+def test_memory_that_is_the_hosts_says_so() -> None:
+    assert memory_text(GpuSample(0, unified_memory=True)) == "unified"
 
 
 def test_an_instance_has_its_own_memory_activity_and_processes() -> None:

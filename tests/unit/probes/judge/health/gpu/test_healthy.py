@@ -13,7 +13,7 @@ from mltop.probes.judge.health.gpu import clocks, driver, ecc, inventory, proces
 from mltop.probes.judge.health.peers import PeerBook
 from mltop.probes.judge.health.registry import COUNTERS, FACTS, rules_of
 from mltop.probes.judge.health.rule import Rule
-from mltop.probes.model import GpuProcess, Sample
+from mltop.probes.model import GpuProcess, MigInstance, Sample
 from tests.builders.health_samples import changed, gpu, judged, node_h100, sample, xid
 
 OF_GPUS = rules_of(driver, inventory, xids, ecc, clocks, temperature, processes)
@@ -39,6 +39,7 @@ IDS = [
     "gpu.pages.retired",
     "gpu.persistence",
     "gpu.power.limit_low",
+    "gpu.power.zero",
     "gpu.recovery",
     "gpu.remap.banks",
     "gpu.remap.count",
@@ -120,6 +121,7 @@ def _passed_through(at: float) -> Sample:
 
 def _in_mig_mode(at: float) -> Sample:
     mig = {"mig_enabled": True, "mig_pending": True, "busy": None, "processes": [], "throttle_reasons": []}
+    mig |= {"mig_instances": [MigInstance(0, gpu_instance=1)]}
     return node_h100(at, dict.fromkeys(range(8), mig))
 
 

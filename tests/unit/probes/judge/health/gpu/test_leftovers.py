@@ -154,8 +154,26 @@ def test_what_may_be_left_by_a_job(process: GpuProcess) -> None:
 
 def test_of_another_namespace_it_is_said_that_it_cannot_be_told() -> None:
     (finding,) = checked(idle(GpuProcess(4242, GIB, absent="elsewhere")))
-    assert "pid 4242, not in this PID namespace, or it has ended" in finding.message
+    assert "whose it is cannot be told, the pids (4242) are of another PID namespace" in finding.message
+    assert finding.severity == "info"
     assert "kill" not in finding.action and "outside of this container" in finding.action
+
+
+@pytest.mark.parametrize(
+    ("pids", "ranks", "found"), [((8001,), 1, False), ((8001, 8002), 2, False), ((8001, 8002), 1, True)]
+)
+def test_as_many_ranks_as_foreign_pids_are_the_same(pids: tuple[int, ...], ranks: int, found: bool) -> None:
+    """In a container NVML names the ranks by the host's pids."""
+    own = [replace(rank(index, NOW), gpus=[3], gpus_by="open devices") for index in range(ranks)]
+    apart = [GpuProcess(pid, GIB, absent="elsewhere") for pid in pids]
+    assert bool(checked(replace(idle(*apart), ranks=own))) is found
+
+
+def test_a_stranger_beside_pids_of_another_namespace_is_told_apart() -> None:
+    findings = checked(idle(NOTEBOOK, GpuProcess(8001, GIB, absent="elsewhere")))
+    kills = {finding.severity: "kill" in finding.action for finding in findings}
+    assert kills == {"warning": True, "info": False}
+    assert "8001" not in "".join(finding.action for finding in findings if finding.severity == "warning")
 
 
 def test_ranks_are_no_leftovers_however_idle() -> None:
@@ -176,7 +194,8 @@ def test_ranks_are_no_leftovers_however_idle() -> None:
     [
         ({"busy": 0.0, "sm_active": None}, True),
         ({"busy": None, "sm_active": 0.001}, True),
-        ({"busy": 1.0, "sm_active": 0.0}, True),
+        ({"busy": 0.04, "sm_active": 0.0}, True),  # telemetry itself
+        ({"busy": 1.0, "sm_active": 0.0}, False),  # a kernel that is there counts, however small
         ({"busy": 1.0, "sm_active": 0.0071}, False),  # a kernel of one block on an H100
         ({"busy": None, "sm_active": 0.0049}, False),  # the same on the largest chip
         ({"busy": 0.4, "sm_active": None}, False),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mltop.probes.judge.health import Expectations
-from mltop.probes.model import GpuProcess
+from mltop.probes.model import GpuProcess, MigInstance
 from tests.builders.health_samples import GIB, judged, node_h100, rank, sample
 
 Fields = dict[str, Any]
@@ -296,9 +296,44 @@ CASES = [
         "warning",
         "GPU 3 goes into MIG mode at its next reset",
         {"mig_pending": True},
-        [{"mig_enabled": True, "mig_pending": True}, {"mig_enabled": None, "mig_pending": None}],
+        [{"mig_enabled": None, "mig_pending": None}],
+        hold_s=30.0,
     ),
-    Case("gpu.mig", "warning", "GPU 3 leaves MIG mode at its next reset", {"mig_enabled": True, "mig_pending": False}),
+    Case(
+        "gpu.mig",
+        "warning",
+        "GPU 3 is in MIG mode without instances: no job can run on it",
+        {"mig_enabled": True, "mig_pending": True},
+        [
+            {"mig_enabled": True, "mig_pending": True, "mig_instances": [MigInstance(0)]},
+            {"mig_enabled": True, "mig_pending": True, "state": "lost"},
+        ],
+        hold_s=30.0,
+        action="sudo nvidia-smi mig -i 3 -cgi PROFILE -C; or leave MIG mode: sudo nvidia-smi -i 3 -mig 0",
+    ),
+    Case(
+        "gpu.power.zero",
+        "warning",
+        "GPU 3 reports 99 % busy at 0 W: nothing can run like that",
+        {"busy": 0.99, "power_w": 0.0},
+        [{"busy": 0.0, "power_w": 0.0}, {"busy": 0.99, "power_w": None}, {"busy": None, "power_w": 0.0}],
+        hold_s=10.0,
+    ),
+    Case(
+        "gpu.power.zero",
+        "warning",
+        "GPU 3 reports 100 % busy at 0 MHz: nothing can run like that",
+        {"busy": 1.0, "power_w": None, "sm_clock_mhz": 0},
+        [{"busy": 1.0, "sm_clock_mhz": None}],
+        hold_s=10.0,
+    ),
+    Case(
+        "gpu.mig",
+        "warning",
+        "GPU 3 leaves MIG mode at its next reset",
+        {"mig_enabled": True, "mig_pending": False},
+        hold_s=30.0,
+    ),
     Case(
         "gpu.ghost_mem",
         "warning",
@@ -421,7 +456,7 @@ def test_a_simulation_has_no_ghosts() -> None:
     ghost = {3: {"processes": []}}
     assert judged([node_h100(1000.0 + at, ghost, simulated=True) for at in (0, 40)], "gpu.") == []
     assert judged([node_h100(1000.0 + at, ghost, host={"is_confined": True}) for at in (0, 40)], "gpu.") == []
-    mig = {3: {"processes": [], "mig_enabled": True, "mig_pending": True}}
+    mig = {3: {"processes": [], "mig_enabled": True, "mig_pending": True, "mig_instances": [MigInstance(0)]}}
     assert judged([node_h100(1000.0 + at, mig) for at in (0, 40)], "gpu.") == []
 
 
