@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter, itemgetter
 
+from mltop.probes.judge.health.names import listed
 from mltop.probes.judge.health.registry import RULE_OF, RULES
 from mltop.probes.judge.health.rule import Rule
 from mltop.probes.judge.health.spans import earliest, first_of_each
@@ -35,11 +36,12 @@ MOST_HEADS = 8  # lines of one card or server, at different times: what it had b
 
 @dataclass(eq=False)
 class _Line:
-    """A finding, and what was folded into it with an advice of its own."""
+    """A finding, and what was folded into it with an advice of its own; ``order_given``: the advice that counts."""
 
     finding: Finding
     order: int
     advice: list[Finding] = field(default_factory=list)
+    order_given: Finding | None = None
 
     @property
     def subjects(self) -> tuple[str, ...]:
@@ -47,6 +49,13 @@ class _Line:
 
     def fold(self, explained: _Line) -> None:
         """It is kept whole, and its advice: of each remedy one will do."""
+        rule = RULE_OF.get(explained.finding.id)
+        if gravity(explained.finding.severity) < gravity(self.finding.severity):
+            self.finding.severity = explained.finding.severity
+        if rule is not None and rule.adds:
+            self.finding.message += f"; {explained.finding.message}"
+        given = explained.finding if rule is not None and rule.orders else explained.order_given
+        self.order_given = self.order_given or given
         self.finding.folded += [_name(explained.finding), *explained.finding.folded]
         self.finding.explains += _flat(explained.finding)
         remedies = {finding.remedy for finding in self.advice}
@@ -110,9 +119,9 @@ def fold_findings(
     causes = [by_id[rule_id] for rule_id in lines.by_id if rule_id in by_id]
     for cause in sorted(causes, key=lambda rule: (rule.precedence, rule.id)):
         if cause.explains:
-            _fold(lines, cause.id, cause.explains, same_subject=True)
+            _fold(lines, cause, cause.explains, same_subject=True)
         if cause.explains_node:
-            _fold(lines, cause.id, cause.explains_node, same_subject=False)
+            _fold(lines, cause, cause.explains_node, same_subject=False)
     _fold_parts(lines, by_id, cards)
     _agree(list(lines))
     folded = first_of_each([line.finding for line in lines])
@@ -125,9 +134,13 @@ def fold_findings(
 
 
 def _fold_whole_node(lines: _Lines, working_gpus: int, listed_gpus: int, rules: Mapping[str, Rule]) -> None:
-    """Where all GPUs of a node have it, the cause is outside of them and told once."""
+    """Where all GPUs of a node have it, the cause is outside of them and told once; the same of links that fail at one
+    time.
+    """
     for rule_id, of_rule in lines.by_id.items():
         rule = rules.get(rule_id)
+        if rule is not None and rule.together:
+            of_rule[:] = _together(of_rule, rule.together)
         if rule is None or rule.whole_node is None:
             continue
         left: list[_Line] = []
@@ -141,6 +154,28 @@ def _fold_whole_node(lines: _Lines, working_gpus: int, listed_gpus: int, rules: 
             else:
                 left += group
         of_rule[:] = sorted(left, key=attrgetter("order"))
+
+
+def _together(lines: list[_Line], words: str) -> list[_Line]:
+    """Those alike that began within a minute of the one before, and fire or are over, as one line."""
+    told: dict[tuple[object, ...], list[_Line]] = {}
+    for line in sorted(lines, key=lambda line: (line.finding.since or 0.0, line.order)):
+        finding = line.finding
+        kind = finding.severity, finding.action, finding.until is None
+        group = told.setdefault(kind, [])
+        if group and (finding.since or 0.0) - (group[-1].finding.since or 0.0) > SLACK_S:
+            group = told[(*kind, line.order)] = told.pop(kind)
+            group = told[kind] = []
+        group.append(line)
+    for first, *others in told.values():
+        for line in others:
+            first.finding.folded.append(_name(line.finding))
+            first.finding.explains.append(line.finding)
+            first.finding.about += line.subjects
+            first.finding.evidence += [text for text in line.finding.evidence if text not in first.finding.evidence]
+        if others:
+            first.finding.message = words.format(subjects=listed([first.finding.subject, *first.finding.about]))
+    return sorted((first for first, *_ in told.values()), key=attrgetter("order"))
 
 
 def _at_one_time(lines: list[_Line]) -> list[list[_Line]]:
@@ -224,19 +259,19 @@ def _is_told_by(head: Finding, finding: Finding) -> bool:
     return grave and (head.until is None or finding.until is not None) and _overlap(head, finding)
 
 
-def _fold(lines: _Lines, cause_id: str, explained: tuple[str, ...], same_subject: bool) -> None:
+def _fold(lines: _Lines, rule: Rule, explained: tuple[str, ...], same_subject: bool) -> None:
     """``same_subject``: only what is about the same; else all of the node."""
     by_subject: dict[str, _Causes] = {}
-    for line in lines.by_id[cause_id]:
+    for line in lines.by_id[rule.id]:
         for subject in line.subjects if same_subject else ("",):
             by_subject.setdefault(subject, _Causes()).add(line)
     for rule_id in lines.matching(explained):
-        if rule_id == cause_id:
+        if rule_id == rule.id:
             continue
         left = []
         for line in lines.by_id[rule_id]:
             causes = by_subject.get(line.finding.subject if same_subject else "")
-            cause = causes.explaining(line.finding) if causes is not None else None
+            cause = causes.explaining(line.finding, rule.as_grave) if causes is not None else None
             if cause is None:
                 left.append(line)
             else:
@@ -261,10 +296,11 @@ class _Causes:
         if first is None or (finding.since or 0.0) < (first.finding.since or 0.0):
             self.firing[finding.severity] = cause
 
-    def explaining(self, finding: Finding) -> _Line | None:
-        """What has ended does not hide what goes on, nor what is harmless something grave."""
+    def explaining(self, finding: Finding, as_grave: bool) -> _Line | None:
+        """What has ended does not hide what goes on, nor what is harmless something grave, unless it becomes as grave."""
         candidates = [*self.firing.values(), *(self.ended if finding.until is not None else ())]
-        grave = (cause for cause in candidates if gravity(cause.finding.severity) <= gravity(finding.severity))
+        least = gravity("warning") if as_grave else 0
+        grave = (cause for cause in candidates if gravity(cause.finding.severity) <= max(gravity(finding.severity), least))
         overlapping = (cause for cause in grave if _overlap(cause.finding, finding))
         return min(overlapping, key=attrgetter("order"), default=None)
 
@@ -273,6 +309,8 @@ def _agree(lines: list[_Line]) -> None:
     """Neither a finding and what it explains nor two findings about one thing advise against each other."""
     for line in lines:
         stronger = _strongest(line.advice, line.finding)
+        if line.order_given is not None and (stronger is None or not _beats(stronger, line.order_given)):
+            stronger = line.order_given
         if stronger is not None:
             _give_way(line.finding, stronger)
     by_subject: dict[str, list[Finding]] = {}

@@ -40,8 +40,8 @@ SLOW_PEER = (*SILENT_PEER, "ib.discards", "ib.wait", "roce.slow")
 # which every node has several alike, whichever it is; all of a rule: nothing tells one rank or process from the other.
 Alike = Literal["subject", "kind", "rule"]
 
-# Of what a finding tells one side: several of one network card, one disk or one file server are one line.
-Part = Literal["nic", "disk", "server", ""]
+# Of what a finding tells one side: several of one card (GPU, NIC), one disk or one file server are one line.
+Part = Literal["card", "disk", "server", ""]
 
 T = TypeVar("T")
 Seen = TypeVar("Seen")
@@ -202,8 +202,10 @@ class Rule:
     ranks on its GPU, or where it is not about a GPU of all ranks of its node, or of those that it names.
     ``explains_peers``: on other nodes, of the ports of the same name, or where it is not about a port of any.
     ``follows_ranks``: what of OF_RANKS it comes of itself. ``part_of``: what it tells one side of; where several do and
-    none explains the others, the gravest is told, and of equals the one with the lowest precedence. ``alike``: see
-    Alike. ``tells_nvml``: codes of the gap of all of NVML that its critical findings are made of.
+    none explains the others, the gravest is told, and of equals the one with the lowest precedence. ``as_grave``: it
+    explains graver findings, too, and is then as grave as these. ``orders``: what explains it advises what this one
+    does. ``adds``: its message follows the message of what explains it. ``together``: one message for several
+    {subjects} of a node that have it at one time. ``alike``: see Alike. ``tells_nvml``: codes of the gap of all of NVML that its critical findings are made of.
     ``whole_node``: (message, action) where every GPU of the node has it ({count} in the message, {example}: what is
     said of one), and ``whole_node_by`` where their remedy is another one than the rule's.
     ``limit``: the number that ``check`` gets beside the moment; None: it takes none.
@@ -235,6 +237,10 @@ class Rule:
     explains_peers: tuple[str, ...] = ()
     follows_ranks: tuple[str, ...] = ()
     part_of: Part = ""
+    as_grave: bool = False
+    orders: bool = False
+    adds: bool = False
+    together: str = ""
     alike: Alike = "subject"
     tells_nvml: tuple[str, ...] = ()
     whole_node: tuple[str, str] | None = None
@@ -297,7 +303,7 @@ def is_named(rule_id: str, patterns: tuple[str, ...]) -> bool:
 
 
 device_rule = partial(rule, alike="kind")  # about GPUs, ports, and what belongs to them
-port_rule = partial(device_rule, part_of="nic")
+port_rule = partial(device_rule, part_of="card")
 rank_rule = partial(rule, alike="rule")  # about ranks and processes
 
 

@@ -359,13 +359,13 @@ def _one_cause(finding: Finding) -> str:
         return f"server/{finding.server}{over}"
     if finding.id in OF_STATES:  # what keeps many nodes from answering is one thing
         return f"{finding.id}/{finding.key}"
-    name = f"{finding.id}/{finding.node}" if _of_processes(finding) else _name(finding)
+    name = f"{finding.id}/{finding.job or finding.node}/{finding.uid}" if _of_processes(finding) else _name(finding)
     return name + ("" if finding.until is None else f"/{finding.until}")
 
 
 def _of_processes(finding: Finding) -> bool:
     """Of which a node may have a hundred with one thing the matter, as all that the kernel killed in an hour."""
-    return finding.id in BY_ID and BY_ID[finding.id].alike == "rule" and not finding.job and not finding.server
+    return finding.id in BY_ID and BY_ID[finding.id].alike == "rule" and not finding.server
 
 
 def _name(finding: Finding) -> str:
@@ -378,7 +378,7 @@ def _of_node(findings: list[Finding], scene: Scene) -> Incident:
     first = min(findings, key=_nearest_to_the_hardware)
     each = [finding for finding in findings if _of_processes(finding) and finding.id == first.id] or [first]
     first = max(each, key=lambda finding: finding.since or 0.0)
-    nodes = list(dict.fromkeys(finding.node for finding in findings))
+    nodes = list(dict.fromkeys(finding.node for finding in findings if finding.id == first.id or finding.server))
     others = [finding for finding in findings if finding is not first]
     over = [finding.until for finding in findings]
     gpus = sum(len(finding.gpus) for finding in findings)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from mltop.probes.judge.health.gpu.driver import refusal
 from mltop.probes.judge.health.gpu.xid_catalog import gpu_reset
-from mltop.probes.judge.health.names import in_slots, is_of_nvml, is_replaced, listed, named_gpus, slot, slots
+from mltop.probes.judge.health.names import after_log, in_slots, is_of_nvml, is_replaced, listed, named_gpus, slot, slots
 from mltop.probes.judge.health.rule import (
     DRIVER,
     GPU_LOST,
@@ -107,11 +107,11 @@ def _identity(gpu: GpuSample) -> tuple[str, ...]:
     meaning="NVML answers for the GPU with an error",
     threshold="any but a lack of permission, which leaves it unknown, and what all of NVML is refused with",
     source="nvmlReturn_t",
-    action="look for Xid lines: dmesg | grep -i xid",
+    action="reset the GPU once its job has ended; if it stays: reboot the node",
     needs=("nvml",),
     clear_s=10.0,
     precedence=DRIVER,
-    explains=("gpu.throttle.",),
+    explains=("gpu.throttle.", "gpu.recovery"),
     whole_node=(
         "NVML answers with an error for all {count} GPUs",
         "look for what they share: dmesg | grep -i nvrm",
@@ -125,7 +125,8 @@ def failing(moment: Moment) -> Iterator[Hit]:
     for gpu, name in named_gpus(moment):
         told_once = gpu.error_code == "no_permission" or (whole is not None and gpu.error_code == whole.code)
         if gpu.state == "error" and not told_once and not is_replaced(moment, gpu):
-            yield Hit(name, f"{name}: {gpu.error or 'NVML reports an error for it'}", _identity(gpu))
+            text = f"{name}: {gpu.error or 'NVML reports an error for it'}"
+            yield Hit(name, text, _identity(gpu), action=after_log(moment, failing.action))
 
 
 @device_rule(
@@ -135,7 +136,7 @@ def failing(moment: Moment) -> Iterator[Hit]:
     threshold="NVML's count < GPUs on PCI bound to the nvidia driver (not in a container or a job's cgroup), or < "
     "--expect-gpus",
     source="nvmlDeviceGetCount; /sys/bus/pci/devices",
-    action="look for Xid lines in dmesg; reboot the node; if it stays away: reseat it, then service",
+    action="reboot the node; if it stays away: reseat it, then service",
     needs=("nvml", "pci"),
     remedy="reboot",
     precedence=GPU_LOST,
@@ -165,7 +166,8 @@ def missing(moment: Moment) -> Iterator[Hit]:
         text = f"{sum(gpu.state != 'lost' for gpu in of_slots)} of {expected} GPUs"
         if addresses:
             text += f"; {listed(addresses)} {'is' if len(absent) == 1 else 'are'} on PCI but not in the driver"
-        yield Hit("GPUs", text, tuple(_evidence(moment, absent)), about=tuple(map(slot, addresses)))
+        evidence, action = tuple(_evidence(moment, absent)), after_log(moment, missing.action)
+        yield Hit("GPUs", text, evidence, action=action, about=tuple(map(slot, addresses)))
 
 
 def _absent(moment: Moment, gpus: list[GpuSample]) -> list[PciDevice]:

@@ -49,7 +49,8 @@ _FATAL = re.compile(r"(?<![-\w])Fatal\b")
 _CHANGED_TO = re.compile(r"\bto (0x[0-9a-fA-F]+|\d+)\b")
 _GRAVITY = {HW: 0, WARN: 1, APP: 2, QUIET: 3, ADVICE: 4}
 # What the GPUs of a node log when an NVSwitch has failed.
-_AFTER_SXID = frozenset({43, 45, 74, *NVLINK5})
+LINK_XIDS = frozenset({74, *NVLINK5})
+_AFTER_SXID = frozenset({43, 45, *LINK_XIDS})
 _NVLINK5 = f"{min(NVLINK5)} to {max(NVLINK5)}"
 
 _log_rule = partial(device_rule, source="NVIDIA Xid catalog; kernel log", needs=("kernel_log",))
@@ -83,8 +84,8 @@ class Incident:
 
     @property
     def gravest(self) -> SeenXid:
-        """The gravest Xid, of equals the first."""
-        return min(self.xids, key=lambda xid: _GRAVITY[xid.tier])
+        """The gravest Xid; of equals the first that is more than a note of the driver."""
+        return min(self.xids, key=lambda xid: (_GRAVITY[xid.tier], lookup(xid.code).bucket == "IGNORE"))
 
     @property
     def last_at(self) -> float:
@@ -175,10 +176,11 @@ def _is_of_switch(xid: SeenXid, fatal_sxids: list[float]) -> bool:
     remedy="reset",
     precedence=DRIVER,
     explains=(
-        *("gpu.error", "gpu.recovery", "gpu.ecc.dbe_volatile", "gpu.remap.pending", "gpu.remap.failed"),
-        *("gpu.xid.warn", "gpu.xid.app", "nvlink.", "pcie."),
+        *("gpu.error", "gpu.recovery", "gpu.ecc.dbe_volatile", "gpu.ecc.sram_threshold", "gpu.ecc.sram_aggregate"),
+        *("gpu.remap.", "gpu.xid.warn", "gpu.xid.app", "gpu.driver", "nvlink.", "fabric.state", "pcie."),
     ),
     explains_node=("nvml.stuck",),
+    adds=True,
     whole_node=(
         "The driver reports faults of all {count} GPUs, e.g. {example}",
         "look for what they share (power, PCIe switch, driver): dmesg; reboot the node",
@@ -205,7 +207,8 @@ def hardware(moment: Moment) -> Iterator[Hit]:
     action="restart the job",
     remedy="restart",
     precedence=DRIVER,
-    explains=("gpu.ecc.sbe_rate",),
+    explains=("gpu.ecc.sbe_rate", "gpu.recovery", "fabric.state", "nvlink."),
+    as_grave=True,
     explains_ranks=(*STOPS, *SLOWS),
     explains_peers=SILENT_PEER,
 )
@@ -236,10 +239,10 @@ def _of_tier(moment: Moment, *tiers: str) -> Iterator[Hit]:
 def _incident_hit(moment: Moment, incident: Incident) -> Hit:
     xid, first = incident.gravest, incident.xids[0]
     same = [other for other in incident.xids if other.code == xid.code]
+    of_links = [other.text for other in incident.xids if other.code in LINK_XIDS]
     what = lookup(xid.code).what
     head = f"Xid {xid.code}" if "{gpu}" in what else f"Xid {xid.code} on {xid.subject}"
-    # Each link that fails has a line of its own.
-    links = links_of(other.text for other in same) if "NVLink" in what else ""
+    links = links_of(of_links) if xid.code in LINK_XIDS else ""  # each link that fails has a line of its own
     text = f"{head}: {what.format(gpu=xid.subject)}{links}"
     if xid.tier == APP and xid.pid is not None:
         text += f" by pid {xid.pid} ({xid.process})" if xid.process else f" by pid {xid.pid}"
@@ -248,10 +251,7 @@ def _incident_hit(moment: Moment, incident: Incident) -> Hit:
     if xid.tier == APP and xid.code != CLEANUP:
         text += " – probably your code"
     gpu = _by_index(moment).get(xid.index)
-    wanted = catalog.recovery_of(gpu.recovery_action, gpu.index) if gpu is not None and xid.tier == HW else None
     action, remedy = catalog.advice(xid.code, xid.index), catalog.remedy(xid.code)
-    if wanted is not None:
-        action, remedy = wanted.action, wanted.remedy
     evidence = (*_lines(incident), *(_state(gpu) if gpu is not None else ()))
     return Hit(xid.subject, text, evidence, None, action, xid.at, str(first.code), remedy, pid=xid.pid)
 
@@ -337,6 +337,7 @@ def _times(xids: list[SeenXid]) -> tuple[str, ...]:
     action="do what the driver asks for",
     needs=("gpu.*.recovery_action",),
     precedence=DRIVER,
+    orders=True,
     explains=("gpu.remap.pending",),
     explains_ranks=STOPS,
 )
@@ -375,6 +376,7 @@ def _recovery(index: int | None, subject: str, wanted: str, evidence: str, since
     needs=("kernel_log",),
     remedy="reset",
     precedence=FABRIC,
+    explains_node=("fabric.state", "fabric.manager", "nvlink."),
     explains_ranks=(*STOPS, *SLOWS),
     explains_peers=SILENT_PEER,
 )

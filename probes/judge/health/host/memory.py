@@ -28,7 +28,7 @@ from mltop.probes.model.vocabulary import Severity
 
 SOME_PRESSURE, FULL_PRESSURE = 0.10, 0.05
 LEAST_AVAILABLE = 0.03
-SHM_CRITICAL = 0.95
+SHM_LIMIT, SHM_CRITICAL = 0.80, 0.95
 
 
 @rule(
@@ -90,19 +90,20 @@ def swap(moment: Moment) -> Iterator[Hit]:
     needs=("kernel_log | host.oom_kills",),
     grows=("host",),
     precedence=MEMORY_ERRORS,
-    explains_node=("mem.pressure", "mem.swap", "job.mem_growth"),
+    explains_node=("mem.pressure", "mem.swap", "mem.shm", "job.mem_growth"),
     explains_ranks=STOPS,
     explains_peers=SILENT_PEER,
 )
 def oom(moment: Moment) -> Iterator[Hit]:
     """By the log where it can be read; its counter tells as well, but not who."""
-    events = list(moment.events("oom"))
+    events, shm = list(moment.events("oom")), _shm_share(moment) > SHM_LIMIT
     for event in events:
         who = event.process or event.subject or "a process"
         pid = f" ({event.pid})" if event.pid is not None else ""
         limit = ", cgroup limit" if "CONSTRAINT_MEMCG" in event.text else ""
+        action = "remove what is left over in /dev/shm, which counts as memory; else raise the limit" if shm else ""
         text = f"kernel killed {who}{pid} for lack of memory{limit}"
-        yield Hit(who, text, (event.text,), since=event.at, key=str(event.pid), pid=event.pid)
+        yield Hit(who, text, (event.text,), None, action, event.at, str(event.pid), pid=event.pid)
     if not events:
         yield from _counted_kills(moment)
 
@@ -128,19 +129,24 @@ def _counted_kills(moment: Moment) -> Iterator[Hit]:
     hold_s=5.0,
     meaning="shared memory, through which workers hand over batches, runs out",
     threshold=f"> {LIMIT}; critical: > {percent_words(SHM_CRITICAL)}",
-    limit=share(0.80),
+    limit=share(SHM_LIMIT),
     source="statvfs /dev/shm",
     action="bigger --shm-size, fewer workers, or remove what is left over there",
     needs=("host.shm",),
+    adds=True,
     explains_ranks=(*STOPS, "job.starved"),
 )
 def shared_memory(moment: Moment, limit: float) -> Iterator[Hit]:
-    used, total = moment.now.host.shm_used_bytes or 0, moment.now.host.shm_total_bytes
-    full = used / total if total else 0.0
+    used, total, full = moment.now.host.shm_used_bytes or 0, moment.now.host.shm_total_bytes, _shm_share(moment)
     if full > limit:
         text = f"/dev/shm {percent_words(full)} full ({size_words(used)} of {size_words(total or 0)})"
         severity: Severity = "critical" if full > SHM_CRITICAL else "warning"
         yield Hit("/dev/shm", f"{text}: data loader workers get SIGBUS once it is full", severity=severity)
+
+
+def _shm_share(moment: Moment) -> float:
+    used, total = moment.now.host.shm_used_bytes or 0, moment.now.host.shm_total_bytes
+    return used / total if total else 0.0
 
 
 @rule(

@@ -140,6 +140,7 @@ def _peers_group(sample: Sample, model: str) -> str:
     needs=("gpu.*.nvlink.links", "gpu.*.nvlink.active"),
     remedy="reset",
     precedence=LINK_DOWN,
+    adds=True,
     explains=("nvlink.",),
     whole_node=("NVLinks are down on all {count} GPUs", f"check the Fabric Manager; {_SERVICE}"),
     explains_ranks=(*STOPS, *SLOWS),
@@ -215,6 +216,7 @@ def _speeds(links: list[NvlinkLink]) -> tuple[float | None, float]:
     remedy="reset",
     clear_s=60.0,
     explains=("nvlink.crc",),
+    as_grave=True,
     explains_ranks=(*STOPS, *SLOWS),
 )
 def replay(moment: Moment) -> Iterator[Hit]:

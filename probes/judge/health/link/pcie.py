@@ -68,10 +68,11 @@ def replay_limit_per_min(gt_per_s: float | None, lanes: int | None) -> int:
         "PCIe links are narrower or slower than they could be on all {count} GPUs",
         "reboot; if it stays, service: riser, switch or slots",
     ),
+    explains=("pcie.limited", "pcie.replay"),
     explains_ranks=(*SLOWS, "job.starved"),
     explains_peers=SLOW_PEER,
     precedence=LINK_ERRORS,
-    part_of="nic",
+    part_of="card",
 )
 def narrow(moment: Moment) -> Iterator[Hit]:
     """A GPU's width is judged at full speed or at work: some platforms lower both while nothing runs.
@@ -166,7 +167,7 @@ def _address(text: str | None) -> tuple[str, ...]:
     needs=("kernel_log", "pci"),
     explains_ranks=(*SLOWS, "job.starved"),
     precedence=LINK_ERRORS,
-    part_of="nic",
+    part_of="card",
 )
 def limited(moment: Moment) -> Iterator[Hit]:
     """The kernel says it once, when it finds the device. Where all devices of a model have it, the machine is so."""
@@ -240,7 +241,7 @@ class _Trouble:
     explains_ranks=(*STOPS, *SLOWS, "job.starved"),
     explains_peers=SLOW_PEER,
     precedence=LINK_ERRORS,
-    part_of="nic",
+    part_of="card",
 )
 def errors(moment: Moment) -> Iterator[Hit]:
     troubles: dict[str, _Trouble] = {}
