@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter, itemgetter
 
-from mltop.probes.judge.health.names import listed
 from mltop.probes.judge.health.registry import RULE_OF, RULES
 from mltop.probes.judge.health.rule import Rule
 from mltop.probes.judge.health.spans import earliest, first_of_each
@@ -134,13 +133,9 @@ def fold_findings(
 
 
 def _fold_whole_node(lines: _Lines, working_gpus: int, listed_gpus: int, rules: Mapping[str, Rule]) -> None:
-    """Where all GPUs of a node have it, the cause is outside of them and told once; the same of links that fail at one
-    time.
-    """
+    """Where all GPUs of a node have it, the cause is outside of them and told once."""
     for rule_id, of_rule in lines.by_id.items():
         rule = rules.get(rule_id)
-        if rule is not None and rule.together:
-            of_rule[:] = _together(of_rule, rule.together)
         if rule is None or rule.whole_node is None:
             continue
         left: list[_Line] = []
@@ -154,28 +149,6 @@ def _fold_whole_node(lines: _Lines, working_gpus: int, listed_gpus: int, rules: 
             else:
                 left += group
         of_rule[:] = sorted(left, key=attrgetter("order"))
-
-
-def _together(lines: list[_Line], words: str) -> list[_Line]:
-    """Those alike that began within a minute of the one before, and fire or are over, as one line."""
-    told: dict[tuple[object, ...], list[_Line]] = {}
-    for line in sorted(lines, key=lambda line: (line.finding.since or 0.0, line.order)):
-        finding = line.finding
-        kind = finding.severity, finding.action, finding.until is None
-        group = told.setdefault(kind, [])
-        if group and (finding.since or 0.0) - (group[-1].finding.since or 0.0) > SLACK_S:
-            group = told[(*kind, line.order)] = told.pop(kind)
-            group = told[kind] = []
-        group.append(line)
-    for first, *others in told.values():
-        for line in others:
-            first.finding.folded.append(_name(line.finding))
-            first.finding.explains.append(line.finding)
-            first.finding.about += line.subjects
-            first.finding.evidence += [text for text in line.finding.evidence if text not in first.finding.evidence]
-        if others:
-            first.finding.message = words.format(subjects=listed([first.finding.subject, *first.finding.about]))
-    return sorted((first for first, *_ in told.values()), key=attrgetter("order"))
 
 
 def _at_one_time(lines: list[_Line]) -> list[list[_Line]]:
@@ -300,7 +273,9 @@ class _Causes:
         """What has ended does not hide what goes on, nor what is harmless something grave, unless it becomes as grave."""
         candidates = [*self.firing.values(), *(self.ended if finding.until is not None else ())]
         least = gravity("warning") if as_grave else 0
-        grave = (cause for cause in candidates if gravity(cause.finding.severity) <= max(gravity(finding.severity), least))
+        grave = (
+            cause for cause in candidates if gravity(cause.finding.severity) <= max(gravity(finding.severity), least)
+        )
         overlapping = (cause for cause in grave if _overlap(cause.finding, finding))
         return min(overlapping, key=attrgetter("order"), default=None)
 
@@ -309,8 +284,9 @@ def _agree(lines: list[_Line]) -> None:
     """Neither a finding and what it explains nor two findings about one thing advise against each other."""
     for line in lines:
         stronger = _strongest(line.advice, line.finding)
-        if line.order_given is not None and (stronger is None or not _beats(stronger, line.order_given)):
-            stronger = line.order_given
+        given = line.order_given
+        if given is not None and not any(_beats(other, given) for other in (line.finding, *known((stronger,)))):
+            stronger = given
         if stronger is not None:
             _give_way(line.finding, stronger)
     by_subject: dict[str, list[Finding]] = {}

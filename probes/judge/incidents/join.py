@@ -10,10 +10,11 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from mltop.probes.judge.health.folding import agreed
+from mltop.probes.judge.health.names import listed
 from mltop.probes.judge.health.registry import ALL_RULES
 from mltop.probes.judge.health.rule import FAILED, RANK_ENDED, RANK_SLOWED, RANK_STALLED, SYMPTOM, Rule, is_named
 from mltop.probes.judge.incidents import words
-from mltop.probes.judge.incidents.causes import BY_ID, LOST, came_before, caused, follows, touched_by
+from mltop.probes.judge.incidents.causes import BY_ID, CLOSE_S, LOST, came_before, caused, follows, touched_by
 from mltop.probes.judge.incidents.loss import Loss, died, loss_of
 from mltop.probes.judge.incidents.scene import OF_STATES, JobScene, Scene
 from mltop.probes.judge.values import grouped, known
@@ -232,7 +233,9 @@ def _of_job(case: _Case, others: Sequence[_Case], scene: Scene) -> Incident:
     first = case.causes[0] if case.causes else None
     if first is not None:
         silent = {cause.node for cause in case.causes if cause.id == first.id == LOST.id} - {first.node}
-        headline = words.headline_of_cause(first, job, loss, len(silent), with_job=with_job, with_nodes=with_nodes)
+        told = _together([cause for cause in case.causes if cause.node == first.node], first)
+        with_all = {"with_job": with_job, "with_nodes": with_nodes}
+        headline = words.headline_of_cause(first, job, loss, len(silent), told, **with_all)
     else:
         headline = words.headline_of_job(job, loss, with_job=with_job, with_nodes=with_nodes)
     found, known_of = _once(cause for each in (case, *others) for cause in each.causes), [*case.effects]
@@ -326,8 +329,37 @@ def _of_nodes(scene: Scene, used: set[int]) -> list[Incident]:
         if id(finding) not in used and finding.severity != "info" and finding.id != FAILED
     ]
     alike = grouped(left, _one_cause)
+    _join_like_ones(alike)
     _join_peers(alike, scene)
     return [_of_node(findings, scene) for findings in alike.values()]
+
+
+def _join_like_ones(groups: dict[str, list[Finding]]) -> None:
+    """What began within a minute of the same on another device of the node has one cause."""
+    newest: dict[tuple[object, ...], tuple[str, float]] = {}
+    joint = ((name, group[0]) for name, group in groups.items() if group[0].id in BY_ID and BY_ID[group[0].id].together)
+    for name, finding in sorted(joint, key=lambda each: each[1].since or 0.0):
+        kind, since = (
+            (finding.id, finding.node, finding.key, finding.severity, finding.until is None),
+            finding.since or 0.0,
+        )
+        first, before = newest.get(kind, (name, since))
+        if since - before > CLOSE_S:
+            first = name
+        newest[kind] = first, since
+        if first != name:
+            groups[first] += groups.pop(name)
+
+
+def _together(findings: Sequence[Finding], first: Finding) -> str:
+    """What is said of ``first`` and of those among ``findings`` that are like it."""
+    rule, alike = BY_ID.get(first.id), [finding for finding in findings if finding.id == first.id]
+    if len(alike) < 2 or rule is None:
+        return first.message
+    if rule.together:
+        names, each = listed([finding.subject for finding in alike]), "; ".join(finding.message for finding in alike)
+        return rule.together.format(subjects=names, each=each)
+    return f"{first.message}; and {len(alike) - 1} more" if _of_processes(first) else first.message
 
 
 def _join_peers(groups: dict[str, list[Finding]], scene: Scene) -> None:
@@ -376,8 +408,8 @@ def _name(finding: Finding) -> str:
 
 def _of_node(findings: list[Finding], scene: Scene) -> Incident:
     first = min(findings, key=_nearest_to_the_hardware)
-    each = [finding for finding in findings if _of_processes(finding) and finding.id == first.id] or [first]
-    first = max(each, key=lambda finding: finding.since or 0.0)
+    if _of_processes(first):
+        first = max((each for each in findings if each.id == first.id), key=lambda finding: finding.since or 0.0)
     nodes = list(dict.fromkeys(finding.node for finding in findings if finding.id == first.id or finding.server))
     others = [finding for finding in findings if finding is not first]
     over = [finding.until for finding in findings]
@@ -388,7 +420,7 @@ def _of_node(findings: list[Finding], scene: Scene) -> Incident:
         kind="node",
         severity=min((finding.severity for finding in findings), key=gravity),
         headline=words.headline_of_node(
-            first, nodes, len(each) - 1, with_nodes=len(scene.nodes) > 1 or first.id in OF_STATES
+            first, nodes, _together(findings, first), with_nodes=len(scene.nodes) > 1 or first.id in OF_STATES
         ),
         job=first.job,
         uid=first.uid,

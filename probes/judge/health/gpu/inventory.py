@@ -6,7 +6,16 @@ from collections.abc import Iterator
 
 from mltop.probes.judge.health.gpu.driver import refusal
 from mltop.probes.judge.health.gpu.xid_catalog import gpu_reset
-from mltop.probes.judge.health.names import after_log, in_slots, is_of_nvml, is_replaced, listed, named_gpus, slot, slots
+from mltop.probes.judge.health.names import (
+    after_log,
+    in_slots,
+    is_of_nvml,
+    is_replaced,
+    listed,
+    named_gpus,
+    slot,
+    slots,
+)
 from mltop.probes.judge.health.rule import (
     DRIVER,
     GPU_LOST,
@@ -38,6 +47,7 @@ _SAVE = f"save what its ranks can, {_REBOOT}"
     needs=("nvml",),
     remedy="reboot",
     precedence=GPU_LOST,
+    together="{each}",
     explains=("gpu.", "nvlink.", "pcie.", "fabric."),
     whole_node=(
         "All {count} GPUs lost",
@@ -109,6 +119,7 @@ def _identity(gpu: GpuSample) -> tuple[str, ...]:
     source="nvmlReturn_t",
     action="reset the GPU once its job has ended; if it stays: reboot the node",
     needs=("nvml",),
+    remedy="reset",
     clear_s=10.0,
     precedence=DRIVER,
     explains=("gpu.throttle.", "gpu.recovery"),

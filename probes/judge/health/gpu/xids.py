@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 from mltop.probes.judge.health.gpu import xid_catalog as catalog
 from mltop.probes.judge.health.gpu.xid_catalog import ADVICE, APP, HW, NVLINK5, QUIET, WARN, lookup, numbers
@@ -50,6 +51,7 @@ _CHANGED_TO = re.compile(r"\bto (0x[0-9a-fA-F]+|\d+)\b")
 _GRAVITY = {HW: 0, WARN: 1, APP: 2, QUIET: 3, ADVICE: 4}
 # What the GPUs of a node log when an NVSwitch has failed.
 LINK_XIDS = frozenset({74, *NVLINK5})
+_NOTES = frozenset({63, 92, 121})  # of what the driver has mended
 _AFTER_SXID = frozenset({43, 45, *LINK_XIDS})
 _NVLINK5 = f"{min(NVLINK5)} to {max(NVLINK5)}"
 
@@ -84,8 +86,8 @@ class Incident:
 
     @property
     def gravest(self) -> SeenXid:
-        """The gravest Xid; of equals the first that is more than a note of the driver."""
-        return min(self.xids, key=lambda xid: (_GRAVITY[xid.tier], lookup(xid.code).bucket == "IGNORE"))
+        """The gravest Xid; of equals the first that costs something."""
+        return min(self.xids, key=lambda xid: (_GRAVITY[xid.tier], xid.tier == WARN and xid.code in _NOTES))
 
     @property
     def last_at(self) -> float:
@@ -181,6 +183,7 @@ def _is_of_switch(xid: SeenXid, fatal_sxids: list[float]) -> bool:
     ),
     explains_node=("nvml.stuck",),
     adds=True,
+    together="{each}",
     whole_node=(
         "The driver reports faults of all {count} GPUs, e.g. {example}",
         "look for what they share (power, PCIe switch, driver): dmesg; reboot the node",
@@ -252,6 +255,9 @@ def _incident_hit(moment: Moment, incident: Incident) -> Hit:
         text += " – probably your code"
     gpu = _by_index(moment).get(xid.index)
     action, remedy = catalog.advice(xid.code, xid.index), catalog.remedy(xid.code)
+    asked = _asked(moment).get(xid.subject) if xid.tier in (HW, WARN) else None
+    if asked is not None and (wanted := catalog.recovery_of(asked.wanted, asked.index)) is not None:
+        action, remedy = wanted.action, wanted.remedy
     evidence = (*_lines(incident), *(_state(gpu) if gpu is not None else ()))
     return Hit(xid.subject, text, evidence, None, action, xid.at, str(first.code), remedy, pid=xid.pid)
 
@@ -342,28 +348,38 @@ def _times(xids: list[SeenXid]) -> tuple[str, ...]:
     explains_ranks=STOPS,
 )
 def recovery(moment: Moment) -> Iterator[Hit]:
-    """Field 230 is the driver's present word; the newest Xid 154 of the last hour speaks where it cannot be read."""
-    readable = {gpu.index for gpu in moment.now.gpus if gpu.recovery_action is not None}
+    for subject, asked in _asked(moment).items():
+        step = catalog.recovery_of(asked.wanted, asked.index) or catalog.Recovery(
+            asked.wanted.replace("_", " "), "", "none"
+        )
+        text = f"{subject}: the driver asks for: {step.words}"
+        severity: Severity = "warning" if asked.wanted == "drain_p2p" else "critical"
+        yield Hit(subject, text, (asked.evidence,), severity, step.action, asked.since, remedy=step.remedy)
+
+
+class _Asked(NamedTuple):
+    """A recovery action that the driver asks for."""
+
+    index: int | None
+    wanted: str
+    evidence: str
+    since: float | None = None
+
+
+@once_per_moment
+def _asked(moment: Moment) -> dict[str, _Asked]:
+    """By GPU. Field 230 is the driver's present word; the newest Xid 154 of the last hour speaks where it cannot be read."""
+    asked: dict[str, _Asked] = {}
     for gpu in moment.now.gpus:
-        wanted = gpu.recovery_action
-        if wanted is not None and wanted != "none":
-            yield _recovery(gpu.index, gpu_name(gpu.index), wanted, "NVML: GPU recovery action", None)
-    if not moment.now.kernel_events or (moment.now.gpus and len(readable) == len(moment.now.gpus)):
-        return
-    since = _listed_since(moment.now)
-    newest = {xid.subject: xid for xid in _seen_xids(moment) if xid.tier == ADVICE}
-    for xid in newest.values():
-        number = _CHANGED_TO.search(xid.text)
-        wanted = catalog.RECOVERY_NAMES.get(int(number[1], 0)) if number else None
-        if wanted is not None and xid.index not in readable and xid.at >= since:
-            yield _recovery(xid.index, xid.subject, wanted, xid.text, xid.at)
-
-
-def _recovery(index: int | None, subject: str, wanted: str, evidence: str, since: float | None) -> Hit:
-    step = catalog.recovery_of(wanted, index) or catalog.Recovery(wanted.replace("_", " "), "", "none")
-    text = f"{subject}: the driver asks for: {step.words}"
-    severity: Severity = "warning" if wanted == "drain_p2p" else "critical"
-    return Hit(subject, text, (evidence,), severity, step.action, since, remedy=step.remedy)
+        if (wanted := gpu.recovery_action) is not None and (gpu.state == "ok" or wanted != "none"):
+            asked[gpu_name(gpu.index)] = _Asked(gpu.index, wanted, "NVML: GPU recovery action")
+    readable, since = set(asked), _listed_since(moment.now)
+    for xid in _seen_xids(moment) if moment.now.kernel_events else ():
+        if xid.tier == ADVICE and xid.subject not in readable and xid.at >= since:
+            number = _CHANGED_TO.search(xid.text)
+            wanted = catalog.RECOVERY_NAMES.get(int(number[1], 0)) if number else None
+            asked[xid.subject] = _Asked(xid.index, wanted or "none", xid.text, xid.at)
+    return {subject: one for subject, one in asked.items() if one.wanted != "none"}
 
 
 @device_rule(

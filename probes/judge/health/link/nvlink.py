@@ -141,6 +141,7 @@ def _peers_group(sample: Sample, model: str) -> str:
     remedy="reset",
     precedence=LINK_DOWN,
     adds=True,
+    together="{each}",
     explains=("nvlink.",),
     whole_node=("NVLinks are down on all {count} GPUs", f"check the Fabric Manager; {_SERVICE}"),
     explains_ranks=(*STOPS, *SLOWS),
