@@ -19,6 +19,7 @@ from mltop.probes.model.verdict import gpu_name
 
 RDMA = frozenset({"infiniband", "roce", "efa"})
 MOST_LISTED = 128
+BRIDGE = "PCIe bridge"  # what has failed above a device that is gone
 NETDEV = "netdev_"  # before the counters of the interface that belongs to an RDMA port
 NOT_LINKED = frozenset({"Polling", "Disabled", "Sleep", "LinkDown"})  # physical states without a partner
 

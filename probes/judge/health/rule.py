@@ -205,7 +205,7 @@ class Rule:
     none explains the others, the gravest is told, and of equals the one with the lowest precedence. ``as_grave``: it
     explains graver findings, too, and is then as grave as these. ``orders``: what explains it advises what this one
     does. ``adds``: its message follows the message of what explains it. ``together``: one message for several
-    {subjects} of a node that have it at one time. ``alike``: see Alike. ``tells_nvml``: codes of the gap of all of NVML that its critical findings are made of.
+    {subjects} of a node that have it at one time. ``at_once``: what it says was over as soon as it happened. ``alike``: see Alike. ``tells_nvml``: codes of the gap of all of NVML that its critical findings are made of.
     ``whole_node``: (message, action) where every GPU of the node has it ({count} in the message, {example}: what is
     said of one), and ``whole_node_by`` where their remedy is another one than the rule's.
     ``limit``: the number that ``check`` gets beside the moment; None: it takes none.
@@ -241,6 +241,7 @@ class Rule:
     orders: bool = False
     adds: bool = False
     together: str = ""
+    at_once: bool = False
     alike: Alike = "subject"
     tells_nvml: tuple[str, ...] = ()
     whole_node: tuple[str, str] | None = None

@@ -363,26 +363,32 @@ def _together(findings: Sequence[Finding], first: Finding) -> str:
 
 
 def _join_peers(groups: dict[str, list[Finding]], scene: Scene) -> None:
-    """What is said of a node's port because of a peer's, where they work on one job and one such peer is known."""
+    """What is said of a job or of a port because of one node's fault, where that works on the job and is the only one;
+    and what several nodes say of one rail without it.
+    """
+    firing = {name: group[0] for name, group in groups.items() if group[0].id in BY_ID and group[0].until is None}
     causes = [
-        (name, findings[0])
-        for name, findings in groups.items()
-        if findings[0].id in BY_ID and BY_ID[findings[0].id].explains_peers and findings[0].until is None
+        (name, cause)
+        for name, cause in firing.items()
+        if BY_ID[cause.id].severity == "critical" or BY_ID[cause.id].explains_peers
     ]
-    complaints = [name for name, findings in groups.items() if findings[0].id in _PEERS and findings[0].until is None]
-    if not causes or not complaints or len(causes) > MOST_PEERS:
-        return
-    for name in complaints:
-        told = groups[name][0]
+    complaints = {name: told for name, told in firing.items() if told.id in _PEERS or told.job}
+    rails: dict[tuple[str, str], str] = {}
+    for name, told in complaints.items() if len(causes) <= MOST_PEERS else ():
         fitting = [
             known_as
-            for known_as, cause in causes
-            if _is_peers_complaint(told, cause)
+            for known_as, cause in sorted(causes, key=lambda each: _nearest_to_the_hardware(each[1]))
+            if (_is_peers_complaint(told, cause) or is_named(told.id, BY_ID[cause.id].explains_ranks))
             and _nearest_to_the_hardware(cause) < _nearest_to_the_hardware(told)
-            and scene.share_a_job(cause.node, told.node)
+            and (cause.node == told.node or scene.share_a_job(cause.node, told.node))
         ]
-        if len(fitting) == 1 and fitting[0] in groups and fitting[0] != name:
-            groups[fitting[0]] += groups.pop(name)
+        if len({firing[known_as].node for known_as in fitting}) == 1:
+            first = next((known_as for known_as in fitting if known_as in groups), name)
+        else:
+            rail = rails.setdefault((told.id, told.subject), name) if told.id in _PEERS else name
+            first = rail if scene.share_a_job(firing[rail].node, told.node) else name
+        if first != name:
+            groups[first] += groups.pop(name)
 
 
 def _one_cause(finding: Finding) -> str:

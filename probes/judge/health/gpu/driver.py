@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from mltop.probes.judge.health.gpu.xids import failed
 from mltop.probes.judge.health.host.cpu import RANK_BLOCKED_S, stuck_in_driver
 from mltop.probes.judge.health.names import after_log, is_of_nvml
 from mltop.probes.judge.health.peers import NODES_AT_LEAST, Fact
@@ -108,7 +109,9 @@ def _refused(moment: Moment) -> Iterator[Hit]:
     if indexes or remedy is not None:
         seen = (f"{counted(len(indexes), 'GPU')} of this node cannot be read",) if indexes else ()
         why = refused.why[:1].upper() + refused.why[1:]
-        yield Hit("driver", why, seen, severity="critical", action=refused.fix, remedy=remedy or "none")
+        of_gpus = failed(moment) if refused.code in ("lost", "needs_reset") else []
+        subject = of_gpus[0] if len(of_gpus) == 1 else "driver"
+        yield Hit(subject, why, seen, severity="critical", action=refused.fix, remedy=remedy or "none")
 
 
 def _versions(sample: Sample) -> set[Versions]:

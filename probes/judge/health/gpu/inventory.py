@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from mltop.probes.judge.health.gpu.driver import refusal
 from mltop.probes.judge.health.gpu.xid_catalog import gpu_reset
 from mltop.probes.judge.health.names import (
+    BRIDGE,
     after_log,
     in_slots,
     is_of_nvml,
@@ -54,7 +55,7 @@ _SAVE = f"save what its ranks can, {_REBOOT}"
         "look for what they share (power, PCIe switch, driver): dmesg; reboot the node",
     ),
     whole_node_by={"reset": ("All {count} GPUs need a reset", "end the jobs on the node, then: sudo nvidia-smi -r")},
-    explains_ranks=(*STOPS, *SLOWS),
+    explains_ranks=(*STOPS, *SLOWS, "job.devices"),
     explains_peers=SILENT_PEER,
 )
 def lost(moment: Moment) -> Iterator[Hit]:
@@ -90,7 +91,8 @@ def _lost(now: Sample, gpu: GpuSample, why: str) -> Hit:
     if gpu.error_code == "needs_reset":
         reset = gpu_reset(gpu.index)
         return Hit(name, f"{name} needs a reset{seen}", evidence, None, reset.action, seen_at, remedy=reset.remedy)
-    return Hit(name, f"{name} lost{seen}", evidence, action=_SAVE if now.ranks else "", since=seen_at)
+    action = _SAVE if now.ranks else ""
+    return Hit(name, f"{name} lost{seen}", evidence, action=action, since=seen_at, about=(BRIDGE,))
 
 
 def _is_mute(moment: Moment, gpu: GpuSample) -> bool:
@@ -152,7 +154,7 @@ def failing(moment: Moment) -> Iterator[Hit]:
     remedy="reboot",
     precedence=GPU_LOST,
     explains=("gpu.xid.", "gpu.recovery", "pcie."),
-    explains_ranks=STOPS,
+    explains_ranks=(*STOPS, "job.devices"),
     explains_peers=SILENT_PEER,
 )
 def missing(moment: Moment) -> Iterator[Hit]:
@@ -178,7 +180,7 @@ def missing(moment: Moment) -> Iterator[Hit]:
         if addresses:
             text += f"; {listed(addresses)} {'is' if len(absent) == 1 else 'are'} on PCI but not in the driver"
         evidence, action = tuple(_evidence(moment, absent)), after_log(moment, missing.action)
-        yield Hit("GPUs", text, evidence, action=action, about=tuple(map(slot, addresses)))
+        yield Hit("GPUs", text, evidence, action=action, about=(*map(slot, addresses), BRIDGE))
 
 
 def _absent(moment: Moment, gpus: list[GpuSample]) -> list[PciDevice]:

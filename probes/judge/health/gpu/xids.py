@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from mltop.probes.judge.health.gpu import xid_catalog as catalog
 from mltop.probes.judge.health.gpu.xid_catalog import ADVICE, APP, HW, NVLINK5, QUIET, WARN, lookup, numbers
-from mltop.probes.judge.health.names import links_of, slot, slots
+from mltop.probes.judge.health.names import BRIDGE, links_of, slot, slots
 from mltop.probes.judge.health.rule import (
     DAY_S,
     DRIVER,
@@ -168,6 +168,11 @@ def _is_of_switch(xid: SeenXid, fatal_sxids: list[float]) -> bool:
     return xid.code in _AFTER_SXID and any(abs(xid.at - at) <= CHAIN_S for at in fatal_sxids)
 
 
+def failed(moment: Moment) -> list[str]:
+    """The GPUs, or their slots, that the driver has lost or given up lately."""
+    return list(dict.fromkeys(each.gravest.subject for each in _listed_incidents(moment) if each.gravest.tier == HW))
+
+
 @_log_rule(
     "gpu.xid.hw",
     "critical",
@@ -259,7 +264,8 @@ def _incident_hit(moment: Moment, incident: Incident) -> Hit:
     if asked is not None and (wanted := catalog.recovery_of(asked.wanted, asked.index)) is not None:
         action, remedy = wanted.action, wanted.remedy
     evidence = (*_lines(incident), *(_state(gpu) if gpu is not None else ()))
-    return Hit(xid.subject, text, evidence, None, action, xid.at, str(first.code), remedy, pid=xid.pid)
+    about = (BRIDGE,) if any(other.code == OFF_BUS for other in incident.xids) else ()
+    return Hit(xid.subject, text, evidence, None, action, xid.at, str(first.code), remedy, about=about, pid=xid.pid)
 
 
 def _lines(incident: Incident) -> Iterator[str]:

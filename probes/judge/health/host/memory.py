@@ -90,6 +90,7 @@ def swap(moment: Moment) -> Iterator[Hit]:
     needs=("kernel_log | host.oom_kills",),
     grows=("host",),
     precedence=MEMORY_ERRORS,
+    at_once=True,
     explains_node=("mem.pressure", "mem.swap", "mem.shm", "job.mem_growth"),
     explains_ranks=STOPS,
     explains_peers=SILENT_PEER,

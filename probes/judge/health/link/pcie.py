@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from mltop.probes.judge.health.names import board, bus_id, gpu_key, group, listed, owners, rdma_ports
+from mltop.probes.judge.health.names import BRIDGE, board, bus_id, gpu_key, group, listed, owners, rdma_ports
 from mltop.probes.judge.health.peers import Fact
 from mltop.probes.judge.health.rule import (
     HOLD,
@@ -251,7 +251,7 @@ def errors(moment: Moment) -> Iterator[Hit]:
     # Counters of a device that is reset start anew: fatal errors also as the kernel's log has them.
     for event in moment.events("aer"):
         if event.severity == "fatal":
-            name = owners(moment).get(bus_id(event.subject), event.subject or "PCIe")
+            name = owners(moment).get(bus_id(event.subject), BRIDGE)
             troubles.setdefault(name, _Trouble()).add_fatal("fatal PCIe error", event.text)
     for name, trouble in troubles.items():
         severity: Severity = "critical" if trouble.critical else "warning"
