@@ -270,7 +270,7 @@ class _Causes:
             self.firing[finding.severity] = cause
 
     def explaining(self, finding: Finding, as_grave: bool) -> _Line | None:
-        """What has ended does not hide what goes on, nor what is harmless something grave, unless it becomes as grave."""
+        """What has ended does not hide what goes on, nor what is harmless something grave, unless ``as_grave``."""
         candidates = [*self.firing.values(), *(self.ended if finding.until is not None else ())]
         least = gravity("warning") if as_grave else 0
         grave = (

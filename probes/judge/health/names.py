@@ -19,7 +19,6 @@ from mltop.probes.model.verdict import gpu_name
 
 RDMA = frozenset({"infiniband", "roce", "efa"})
 MOST_LISTED = 128
-BRIDGE = "PCIe bridge"  # what has failed above a device that is gone
 NETDEV = "netdev_"  # before the counters of the interface that belongs to an RDMA port
 NOT_LINKED = frozenset({"Polling", "Disabled", "Sleep", "LinkDown"})  # physical states without a partner
 
@@ -196,14 +195,6 @@ def listed(names: list[str], most: int = MOST_LISTED) -> str:
     """``mlx5_3, mlx5_7``: all of them, unless a node has more than any machine has."""
     more = len(names) - most
     return ", ".join(names) if more <= 0 else f"{', '.join(names[:most])} and {more} more"
-
-
-def after_log(moment: Moment, action: str) -> str:
-    """What to do, after a look at the kernel log where it could not be read: what it says is shown, too."""
-    unread = any(gap.source == "kernel_log" and gap.kind == "unknown" for gap in moment.now.gaps)
-    if not unread or any(moment.events("xid", "off_bus")):
-        return action
-    return f"look for Xid lines: sudo dmesg | grep -i xid; {action}"
 
 
 def numbered(numbers: Iterable[int]) -> str:

@@ -284,7 +284,7 @@ def _once(findings: Iterable[Finding]) -> list[Finding]:
 def _suffers(job: JobScene, loss: Loss) -> Suffers:
     """All ranks of the job: who holds it up gets nothing done either."""
     ranks = Ranges.of(known(place.rank for place in job.places))
-    gpus = len({(place.node, gpu) for place in job.places for gpu in place.gpus})
+    gpus = len(job.gpus | {(each.node, each.gpu) for each in loss.culprits if each.gpu is not None})
     passed_s = max(0.0, job.at - loss.since) if loss.since is not None else 0.0
     share = 1.0
     slowdown = job.motion.slowdown if job.motion is not None else None
@@ -363,31 +363,25 @@ def _together(findings: Sequence[Finding], first: Finding) -> str:
 
 
 def _join_peers(groups: dict[str, list[Finding]], scene: Scene) -> None:
-    """What is said of a job or of a port because of one node's fault, where that works on the job and is the only one;
-    and what several nodes say of one rail without it.
-    """
+    """What is said of a job or port because of a fault on one of the job's nodes; what nodes say of a rail without."""
     firing = {name: group[0] for name, group in groups.items() if group[0].id in BY_ID and group[0].until is None}
-    causes = [
-        (name, cause)
-        for name, cause in firing.items()
-        if BY_ID[cause.id].severity == "critical" or BY_ID[cause.id].explains_peers
-    ]
     complaints = {name: told for name, told in firing.items() if told.id in _PEERS or told.job}
+    causes = [(name, cause) for name, cause in firing.items() if complaints and BY_ID[cause.id].explains_ranks]
+    causes.sort(key=lambda each: _nearest_to_the_hardware(each[1]))
     rails: dict[tuple[str, str], str] = {}
     for name, told in complaints.items() if len(causes) <= MOST_PEERS else ():
         fitting = [
             known_as
-            for known_as, cause in sorted(causes, key=lambda each: _nearest_to_the_hardware(each[1]))
+            for known_as, cause in causes
             if (_is_peers_complaint(told, cause) or is_named(told.id, BY_ID[cause.id].explains_ranks))
             and _nearest_to_the_hardware(cause) < _nearest_to_the_hardware(told)
             and (cause.node == told.node or scene.share_a_job(cause.node, told.node))
         ]
-        if len({firing[known_as].node for known_as in fitting}) == 1:
-            first = next((known_as for known_as in fitting if known_as in groups), name)
-        else:
-            rail = rails.setdefault((told.id, told.subject), name) if told.id in _PEERS else name
-            first = rail if scene.share_a_job(firing[rail].node, told.node) else name
-        if first != name:
+        first = next((known_as for known_as in fitting if known_as in groups), name)
+        if not fitting and told.id in _PEERS:
+            first = rails.setdefault((told.id, told.subject), name)
+            first = first if scene.share_a_job(firing[first].node, told.node) else name
+        if first != name and len({firing[known_as].node for known_as in fitting}) <= 1:
             groups[first] += groups.pop(name)
 
 

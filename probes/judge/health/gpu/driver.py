@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from mltop.probes.judge.health.gpu.xids import failed
 from mltop.probes.judge.health.host.cpu import RANK_BLOCKED_S, stuck_in_driver
-from mltop.probes.judge.health.names import after_log, is_of_nvml
+from mltop.probes.judge.health.names import is_of_nvml
 from mltop.probes.judge.health.peers import NODES_AT_LEAST, Fact
 from mltop.probes.judge.health.rule import DRIVER, GPU_LOST, SILENT_PEER, STOPS, Hit, Moment, device_rule, rule
 from mltop.probes.judge.values import grouped, known
@@ -60,7 +60,7 @@ def stuck(moment: Moment) -> Iterator[Hit]:
     """One hit per node; a stuck driver is most often one GPU that is about to be lost."""
     whys = [gap.why for gap in moment.now.gaps if is_of_nvml(gap) and gap.code == "stuck"]
     programs = stuck_in_driver(moment)
-    action = "reboot: the driver does not come back" if programs else after_log(moment, stuck.action)
+    action = "reboot: the driver does not come back" if programs else moment.after_log(stuck.action)
     since = min(known(hit.since for hit in programs), default=None)
     texts = [*whys, *(hit.message for hit in programs)]
     if texts:

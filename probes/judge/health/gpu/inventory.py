@@ -6,18 +6,9 @@ from collections.abc import Iterator
 
 from mltop.probes.judge.health.gpu.driver import refusal
 from mltop.probes.judge.health.gpu.xid_catalog import gpu_reset
-from mltop.probes.judge.health.names import (
-    BRIDGE,
-    after_log,
-    in_slots,
-    is_of_nvml,
-    is_replaced,
-    listed,
-    named_gpus,
-    slot,
-    slots,
-)
+from mltop.probes.judge.health.names import in_slots, is_of_nvml, is_replaced, listed, named_gpus, slot, slots
 from mltop.probes.judge.health.rule import (
+    BRIDGE,
     DRIVER,
     GPU_LOST,
     RANK_ENDED,
@@ -139,7 +130,7 @@ def failing(moment: Moment) -> Iterator[Hit]:
         told_once = gpu.error_code == "no_permission" or (whole is not None and gpu.error_code == whole.code)
         if gpu.state == "error" and not told_once and not is_replaced(moment, gpu):
             text = f"{name}: {gpu.error or 'NVML reports an error for it'}"
-            yield Hit(name, text, _identity(gpu), action=after_log(moment, failing.action))
+            yield Hit(name, text, _identity(gpu), action=moment.after_log(failing.action))
 
 
 @device_rule(
@@ -179,7 +170,7 @@ def missing(moment: Moment) -> Iterator[Hit]:
         text = f"{sum(gpu.state != 'lost' for gpu in of_slots)} of {expected} GPUs"
         if addresses:
             text += f"; {listed(addresses)} {'is' if len(absent) == 1 else 'are'} on PCI but not in the driver"
-        evidence, action = tuple(_evidence(moment, absent)), after_log(moment, missing.action)
+        evidence, action = tuple(_evidence(moment, absent)), moment.after_log(missing.action)
         yield Hit("GPUs", text, evidence, action=action, about=(*map(slot, addresses), BRIDGE))
 
 

@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 from mltop.probes.judge.health.gpu import xid_catalog as catalog
 from mltop.probes.judge.health.gpu.xid_catalog import ADVICE, APP, HW, NVLINK5, QUIET, WARN, lookup, numbers
-from mltop.probes.judge.health.names import BRIDGE, links_of, slot, slots
+from mltop.probes.judge.health.names import links_of, slot, slots
 from mltop.probes.judge.health.rule import (
+    BRIDGE,
     DAY_S,
     DRIVER,
     EVENT_LISTED_S,
@@ -31,8 +32,8 @@ from mltop.probes.judge.health.rule import (
     once_per_moment,
 )
 from mltop.probes.judge.values import grouped, known
-from mltop.probes.model import GpuSample, KernelEvent, Sample
-from mltop.probes.model.units import clock_time, counted
+from mltop.probes.model import KernelEvent, Sample
+from mltop.probes.model.units import clock_time
 from mltop.probes.model.verdict import gpu_name
 from mltop.probes.model.vocabulary import Severity
 
@@ -53,6 +54,10 @@ _GRAVITY = {HW: 0, WARN: 1, APP: 2, QUIET: 3, ADVICE: 4}
 LINK_XIDS = frozenset({74, *NVLINK5})
 _NOTES = frozenset({63, 92, 121})  # of what the driver has mended
 _AFTER_SXID = frozenset({43, 45, *LINK_XIDS})
+_OF_ALL = (
+    "The driver reports faults of all {count} GPUs, e.g. {example}",
+    "look for what they share (power, PCIe switch, driver): dmesg; reboot the node",
+)
 _NVLINK5 = f"{min(NVLINK5)} to {max(NVLINK5)}"
 
 _log_rule = partial(device_rule, source="NVIDIA Xid catalog; kernel log", needs=("kernel_log",))
@@ -189,16 +194,8 @@ def failed(moment: Moment) -> list[str]:
     explains_node=("nvml.stuck",),
     adds=True,
     together="{each}",
-    whole_node=(
-        "The driver reports faults of all {count} GPUs, e.g. {example}",
-        "look for what they share (power, PCIe switch, driver): dmesg; reboot the node",
-    ),
-    whole_node_by={
-        "reboot": (
-            "The driver reports faults of all {count} GPUs, e.g. {example}",
-            "look for what they share (power, PCIe switch, driver): dmesg; reboot the node",
-        ),
-    },
+    whole_node=_OF_ALL,
+    whole_node_by={"reboot": _OF_ALL},
     explains_ranks=(*STOPS, *SLOWS),
     explains_peers=SILENT_PEER,
 )
@@ -258,14 +255,23 @@ def _incident_hit(moment: Moment, incident: Incident) -> Hit:
         text += f", {len(same)} times since {clock_time(first.at)}"
     if xid.tier == APP and xid.code != CLEANUP:
         text += " – probably your code"
-    gpu = _by_index(moment).get(xid.index)
     action, remedy = catalog.advice(xid.code, xid.index), catalog.remedy(xid.code)
     asked = _asked(moment).get(xid.subject) if xid.tier in (HW, WARN) else None
     if asked is not None and (wanted := catalog.recovery_of(asked.wanted, asked.index)) is not None:
         action, remedy = wanted.action, wanted.remedy
-    evidence = (*_lines(incident), *(_state(gpu) if gpu is not None else ()))
     about = (BRIDGE,) if any(other.code == OFF_BUS for other in incident.xids) else ()
-    return Hit(xid.subject, text, evidence, None, action, xid.at, str(first.code), remedy, about=about, pid=xid.pid)
+    return Hit(
+        xid.subject,
+        text,
+        tuple(_lines(incident)),
+        None,
+        action,
+        xid.at,
+        str(first.code),
+        remedy,
+        about=about,
+        pid=xid.pid,
+    )
 
 
 def _lines(incident: Incident) -> Iterator[str]:
@@ -275,21 +281,6 @@ def _lines(incident: Incident) -> Iterator[str]:
     others = dict.fromkeys(xid.code for xid in incident.xids if xid.code != gravest.code)
     if others:
         yield "with it: " + ", ".join(f"Xid {code} ({lookup(code).what.format(gpu='GPU')})" for code in others)
-
-
-def _state(gpu: GpuSample) -> Iterator[str]:
-    """What NVML's counters say of the same GPU: it is part of the same picture."""
-    if gpu.ecc.uncorrected_volatile:
-        yield f"{counted(gpu.ecc.uncorrected_volatile, 'uncorrectable memory error')} since its reset"
-    if gpu.remap.failed:
-        yield "a row remapping has failed: its memory cannot be repaired, plan an RMA"
-    elif gpu.remap.pending:
-        yield "a row remapping is pending: it takes effect at the next reset"
-
-
-@once_per_moment
-def _by_index(moment: Moment) -> dict[int | None, GpuSample]:
-    return {gpu.index: gpu for gpu in moment.now.gpus}
 
 
 @_log_rule(
@@ -374,7 +365,7 @@ class _Asked(NamedTuple):
 
 @once_per_moment
 def _asked(moment: Moment) -> dict[str, _Asked]:
-    """By GPU. Field 230 is the driver's present word; the newest Xid 154 of the last hour speaks where it cannot be read."""
+    """By GPU. Field 230 is the driver's present word; the last hour's newest Xid 154 speaks where it cannot be read."""
     asked: dict[str, _Asked] = {}
     for gpu in moment.now.gpus:
         if (wanted := gpu.recovery_action) is not None and (gpu.state == "ok" or wanted != "none"):

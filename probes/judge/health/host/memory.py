@@ -28,7 +28,7 @@ from mltop.probes.model.vocabulary import Severity
 
 SOME_PRESSURE, FULL_PRESSURE = 0.10, 0.05
 LEAST_AVAILABLE = 0.03
-SHM_LIMIT, SHM_CRITICAL = 0.80, 0.95
+SHM_CRITICAL = 0.95
 
 
 @rule(
@@ -97,14 +97,13 @@ def swap(moment: Moment) -> Iterator[Hit]:
 )
 def oom(moment: Moment) -> Iterator[Hit]:
     """By the log where it can be read; its counter tells as well, but not who."""
-    events, shm = list(moment.events("oom")), _shm_share(moment) > SHM_LIMIT
+    events = list(moment.events("oom"))
     for event in events:
         who = event.process or event.subject or "a process"
         pid = f" ({event.pid})" if event.pid is not None else ""
         limit = ", cgroup limit" if "CONSTRAINT_MEMCG" in event.text else ""
-        action = "remove what is left over in /dev/shm, which counts as memory; else raise the limit" if shm else ""
         text = f"kernel killed {who}{pid} for lack of memory{limit}"
-        yield Hit(who, text, (event.text,), None, action, event.at, str(event.pid), pid=event.pid)
+        yield Hit(who, text, (event.text,), since=event.at, key=str(event.pid), pid=event.pid)
     if not events:
         yield from _counted_kills(moment)
 
@@ -130,24 +129,21 @@ def _counted_kills(moment: Moment) -> Iterator[Hit]:
     hold_s=5.0,
     meaning="shared memory, through which workers hand over batches, runs out",
     threshold=f"> {LIMIT}; critical: > {percent_words(SHM_CRITICAL)}",
-    limit=share(SHM_LIMIT),
+    limit=share(0.80),
     source="statvfs /dev/shm",
-    action="bigger --shm-size, fewer workers, or remove what is left over there",
+    action="remove what is left over there; else fewer workers, or more --shm-size and memory",
     needs=("host.shm",),
     adds=True,
+    orders=True,
     explains_ranks=(*STOPS, "job.starved"),
 )
 def shared_memory(moment: Moment, limit: float) -> Iterator[Hit]:
-    used, total, full = moment.now.host.shm_used_bytes or 0, moment.now.host.shm_total_bytes, _shm_share(moment)
+    used, total = moment.now.host.shm_used_bytes or 0, moment.now.host.shm_total_bytes
+    full = used / total if total else 0.0
     if full > limit:
         text = f"/dev/shm {percent_words(full)} full ({size_words(used)} of {size_words(total or 0)})"
         severity: Severity = "critical" if full > SHM_CRITICAL else "warning"
         yield Hit("/dev/shm", f"{text}: data loader workers get SIGBUS once it is full", severity=severity)
-
-
-def _shm_share(moment: Moment) -> float:
-    used, total = moment.now.host.shm_used_bytes or 0, moment.now.host.shm_total_bytes
-    return used / total if total else 0.0
 
 
 @rule(

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from mltop.probes.judge.health.names import BRIDGE, board, bus_id, gpu_key, group, listed, owners, rdma_ports
+from mltop.probes.judge.health.names import board, bus_id, gpu_key, group, listed, owners, rdma_ports
 from mltop.probes.judge.health.peers import Fact
 from mltop.probes.judge.health.rule import (
+    BRIDGE,
     HOLD,
     HOUR_S,
     LINK_ERRORS,
