@@ -69,7 +69,7 @@ STATES: list[tuple[str, str, str, dict[str, Any], dict[str, Any]]] = [
         {"blocked": [BlockedProcess(4005, "python", 45.0, "nfs_wait", 5)]},
     ),
     (
-        "cpu.dstate",
+        "nvml.stuck",
         "critical",
         "nvidia-smi",
         {"blocked": [BlockedProcess(7, "nvidia-smi", 61.0)]},
