@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 
 from mltop.probes.judge.health.folding import agreed
@@ -234,8 +235,8 @@ def _of_job(case: _Case, others: Sequence[_Case], scene: Scene) -> Incident:
     if first is not None:
         silent = {cause.node for cause in case.causes if cause.id == first.id == LOST.id} - {first.node}
         told = _together([cause for cause in case.causes if cause.node == first.node], first)
-        with_all = {"with_job": with_job, "with_nodes": with_nodes}
-        headline = words.headline_of_cause(first, job, loss, len(silent), told, **with_all)
+        words_of = partial(words.headline_of_cause, with_job=with_job, with_nodes=with_nodes)
+        headline = words_of(first, job, loss, len(silent), told)
     else:
         headline = words.headline_of_job(job, loss, with_job=with_job, with_nodes=with_nodes)
     found, known_of = _once(cause for each in (case, *others) for cause in each.causes), [*case.effects]
@@ -339,10 +340,7 @@ def _join_like_ones(groups: dict[str, list[Finding]]) -> None:
     newest: dict[tuple[object, ...], tuple[str, float]] = {}
     joint = ((name, group[0]) for name, group in groups.items() if group[0].id in BY_ID and BY_ID[group[0].id].together)
     for name, finding in sorted(joint, key=lambda each: each[1].since or 0.0):
-        kind, since = (
-            (finding.id, finding.node, finding.key, finding.severity, finding.until is None),
-            finding.since or 0.0,
-        )
+        since, kind = finding.since or 0.0, (finding.id, finding.node, finding.key, finding.action, finding.until)
         first, before = newest.get(kind, (name, since))
         if since - before > CLOSE_S:
             first = name
@@ -366,7 +364,7 @@ def _join_peers(groups: dict[str, list[Finding]], scene: Scene) -> None:
     """What is said of a job or port because of a fault on one of the job's nodes; what nodes say of a rail without."""
     firing = {name: group[0] for name, group in groups.items() if group[0].id in BY_ID and group[0].until is None}
     complaints = {name: told for name, told in firing.items() if told.id in _PEERS or told.job}
-    causes = [(name, cause) for name, cause in firing.items() if complaints and BY_ID[cause.id].explains_ranks]
+    causes = [(name, cause) for name, cause in firing.items() if complaints and BY_ID[cause.id].explains_peers]
     causes.sort(key=lambda each: _nearest_to_the_hardware(each[1]))
     rails: dict[tuple[str, str], str] = {}
     for name, told in complaints.items() if len(causes) <= MOST_PEERS else ():

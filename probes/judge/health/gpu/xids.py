@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
 
 from mltop.probes.judge.health.gpu import xid_catalog as catalog
 from mltop.probes.judge.health.gpu.xid_catalog import ADVICE, APP, HW, NVLINK5, QUIET, WARN, lookup, numbers
@@ -52,7 +51,6 @@ _CHANGED_TO = re.compile(r"\bto (0x[0-9a-fA-F]+|\d+)\b")
 _GRAVITY = {HW: 0, WARN: 1, APP: 2, QUIET: 3, ADVICE: 4}
 # What the GPUs of a node log when an NVSwitch has failed.
 LINK_XIDS = frozenset({74, *NVLINK5})
-_NOTES = frozenset({63, 92, 121})  # of what the driver has mended
 _AFTER_SXID = frozenset({43, 45, *LINK_XIDS})
 _OF_ALL = (
     "The driver reports faults of all {count} GPUs, e.g. {example}",
@@ -60,6 +58,7 @@ _OF_ALL = (
 )
 _NVLINK5 = f"{min(NVLINK5)} to {max(NVLINK5)}"
 
+_Asked = tuple["int | None", str, str, "float | None"]  # of which GPU what is asked for, how that is known, since when
 _log_rule = partial(device_rule, source="NVIDIA Xid catalog; kernel log", needs=("kernel_log",))
 
 
@@ -91,8 +90,8 @@ class Incident:
 
     @property
     def gravest(self) -> SeenXid:
-        """The gravest Xid; of equals the first that costs something."""
-        return min(self.xids, key=lambda xid: (_GRAVITY[xid.tier], xid.tier == WARN and xid.code in _NOTES))
+        """The gravest Xid; of equals the first that is not mended by the driver."""
+        return min(self.xids, key=lambda xid: (_GRAVITY[xid.tier], xid.code in (63, 92, 121)))
 
     @property
     def last_at(self) -> float:
@@ -257,7 +256,7 @@ def _incident_hit(moment: Moment, incident: Incident) -> Hit:
         text += " – probably your code"
     action, remedy = catalog.advice(xid.code, xid.index), catalog.remedy(xid.code)
     asked = _asked(moment).get(xid.subject) if xid.tier in (HW, WARN) else None
-    if asked is not None and (wanted := catalog.recovery_of(asked.wanted, asked.index)) is not None:
+    if asked is not None and (wanted := catalog.recovery_of(asked[1], asked[0])) is not None:
         action, remedy = wanted.action, wanted.remedy
     about = (BRIDGE,) if any(other.code == OFF_BUS for other in incident.xids) else ()
     return Hit(
@@ -346,21 +345,11 @@ def _times(xids: list[SeenXid]) -> tuple[str, ...]:
 )
 def recovery(moment: Moment) -> Iterator[Hit]:
     for subject, asked in _asked(moment).items():
-        step = catalog.recovery_of(asked.wanted, asked.index) or catalog.Recovery(
-            asked.wanted.replace("_", " "), "", "none"
-        )
+        index, wanted, evidence, since = asked
+        step = catalog.recovery_of(wanted, index) or catalog.Recovery(wanted.replace("_", " "), "", "none")
         text = f"{subject}: the driver asks for: {step.words}"
-        severity: Severity = "warning" if asked.wanted == "drain_p2p" else "critical"
-        yield Hit(subject, text, (asked.evidence,), severity, step.action, asked.since, remedy=step.remedy)
-
-
-class _Asked(NamedTuple):
-    """A recovery action that the driver asks for."""
-
-    index: int | None
-    wanted: str
-    evidence: str
-    since: float | None = None
+        severity: Severity = "warning" if wanted == "drain_p2p" else "critical"
+        yield Hit(subject, text, (evidence,), severity, step.action, since, remedy=step.remedy)
 
 
 @once_per_moment
@@ -369,14 +358,14 @@ def _asked(moment: Moment) -> dict[str, _Asked]:
     asked: dict[str, _Asked] = {}
     for gpu in moment.now.gpus:
         if (wanted := gpu.recovery_action) is not None and (gpu.state == "ok" or wanted != "none"):
-            asked[gpu_name(gpu.index)] = _Asked(gpu.index, wanted, "NVML: GPU recovery action")
+            asked[gpu_name(gpu.index)] = gpu.index, wanted, "NVML: GPU recovery action", None
     readable, since = set(asked), _listed_since(moment.now)
     for xid in _seen_xids(moment) if moment.now.kernel_events else ():
         if xid.tier == ADVICE and xid.subject not in readable and xid.at >= since:
             number = _CHANGED_TO.search(xid.text)
             wanted = catalog.RECOVERY_NAMES.get(int(number[1], 0)) if number else None
-            asked[xid.subject] = _Asked(xid.index, wanted or "none", xid.text, xid.at)
-    return {subject: one for subject, one in asked.items() if one.wanted != "none"}
+            asked[xid.subject] = xid.index, wanted or "none", xid.text, xid.at
+    return {subject: one for subject, one in asked.items() if one[1] != "none"}
 
 
 @device_rule(
