@@ -69,13 +69,6 @@ STATES: list[tuple[str, str, str, dict[str, Any], dict[str, Any]]] = [
         {"blocked": [BlockedProcess(4005, "python", 45.0, "nfs_wait", 5)]},
     ),
     (
-        "nvml.stuck",
-        "critical",
-        "nvidia-smi",
-        {"blocked": [BlockedProcess(7, "nvidia-smi", 61.0)]},
-        {"blocked": [BlockedProcess(7, "dd", 200.0)]},
-    ),
-    (
         "cpu.dstate",
         "warning",
         "dd (pid 7)",
