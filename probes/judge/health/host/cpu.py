@@ -99,7 +99,7 @@ def governor(moment: Moment) -> Iterator[Hit]:
     "cpu.dstate",
     "critical",
     meaning="a process does not come back from the kernel",
-    threshold=f"state D without a switch: ranks {RANK_BLOCKED_S:.0f} s; others {duration_words(OTHERS_BLOCKED_S)}: warning",
+    threshold=f"state D without switches: ranks {RANK_BLOCKED_S:.0f} s; {duration_words(OTHERS_BLOCKED_S)}: warning",
     source="/proc/PID/stat; gpud, gcm",
     action="look at storage and driver, and at the process's stack",
     needs=("host.blocked",),
