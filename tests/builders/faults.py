@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mltop.probes.model import Gap, GpuSample, KernelEvent, LinkSample, Sample
+from mltop.probes.collect.kernel_log.decode import decode
+from mltop.probes.model import Fabric, Gap, GpuSample, KernelEvent, LinkSample, Remap, RemapBanks, Sample
+from mltop.probes.model.sample import BlockedProcess
 from tests.builders.fault_recordings import BROKE_AT, Change, dies, ends, hangs, idle, logs, on, says
-from tests.builders.health_samples import GIB, changed
+from tests.builders.health_samples import GIB, GPU_BUSES, changed
 
 ALWAYS_S = 1e9
 PORT, NIC = "mlx5_2", "0000:4f:00.0"
@@ -197,3 +199,160 @@ FAULTS: dict[str, tuple[tuple[Change, ...], str, str, str, int | None]] = {
     "a GPU is too hot": ((HOT,), "node", "n0: GPU 3 is too hot", "", None),
     "the power supply brakes": ((BRAKE,), "node", "n0: PSU brake on all 8 GPUs", "", None),
 }
+
+
+# One fault each, with all that a real node shows of it; lines of the kernel in the drivers' own words.
+
+
+def line(text: str, node: int = 0, delay_s: float = 0.0) -> Change:
+    event = decode(text, BROKE_AT + delay_s)
+    assert event is not None, text
+    return says(event, node)
+
+
+def driver_line(code: int, text: str, local: int = 3, delay_s: float = 0.0) -> Change:
+    return line(f"NVRM: Xid (PCI:0000:{GPU_BUSES[local]}:00): {code}, {text}", delay_s=delay_s)
+
+
+def host(**fields: object) -> Change:
+    return on(0, lambda _, sample: setattr(sample, "host", changed(sample.host, fields)))
+
+
+def card(device: str, node: int = 0, per_s: dict[str, float] | None = None, **fields: object) -> Change:
+    """A port tells something else, and its counters grow by so much a second."""
+
+    def do(after_s: float, sample: Sample) -> None:
+        for at, each in enumerate(sample.links):
+            if each.device == device:
+                sample.links[at] = changed(each, fields)
+                _add(sample.links[at], **{name: int(after_s * rate) for name, rate in (per_s or {}).items()})
+
+    return on(node, do)
+
+
+def pci(bus: str, **fields: object) -> Change:
+    def do(after_s: float, sample: Sample) -> None:
+        for at, each in enumerate(sample.pci):
+            if each.bus_id == f"0000:{bus}:00.0":
+                sample.pci[at] = changed(each, {**fields, "aer": {**each.aer, "correctable": int(10 * after_s)}})
+
+    return on(0, do)
+
+
+def stuck(name: str, pid: int) -> Change:
+    def do(after_s: float, sample: Sample) -> None:
+        sample.host.blocked = [BlockedProcess(pid, name, after_s, "rpcRecvPoll_GSP")]
+
+    return on(0, do)
+
+
+def vanishes(*locals_: int) -> Change:
+    """Ranks are gone and nobody saw how, the others wait for them."""
+    dead = dies(*locals_)
+
+    def change(node: int, after_s: float, sample: Sample) -> None:
+        dead(node, after_s, sample)
+        sample.deaths = []
+
+    return change
+
+
+def pinned(cpus: str) -> Change:
+    def do(_: float, sample: Sample) -> None:
+        for each in sample.ranks:
+            each.cpus_allowed = cpus
+
+    return on(0, do)
+
+
+NO_SPARES = Remap(2, 8, False, True, False, RemapBanks(2558, 1, 0, 0, 1))
+GSP = "pid=4003, name=python, Timeout after 6s of waiting for RPC response from GPU3 GSP! Expected function 76."
+OFF_BUS = f"pid='<unknown>', name=<unknown>, {GPU_GONE}"
+LINK = "pid='<unknown>', name=<unknown>, NVLink: fatal error detected on link {}(0x10000, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0)"
+NETIR = "NETIR_LINK_EVT  {}   XC0 i0 Link {} (0x004505c6 0x00000000 0x00000000 0x00000000 0x00000000 0x00000000)"
+ASKS = "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"
+BRIDGE_LINE = "pcieport 0000:5d:01.0: AER: Uncorrected (Fatal) error received: 0000:5d:01.0"
+SLOT = "pci 0000:c3:00.0: 126.024 Gb/s available PCIe bandwidth, limited by 16.0 GT/s PCIe x8 link at 0000:5d:01.0"
+HUNG = "INFO: task nvidia-smi:7711 blocked for more than 122 seconds."
+KILLED = (
+    "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),oom_memcg=/job,task_memcg=/job,task=python,pid=10031,uid=1000"
+)
+SWITCH = "nvidia-nvswitch0: SXid (PCI:0000:07:00.0): 20034, Fatal, Link 30 LTSSM Fault Up"
+COMPLAINS = {"local_ack_timeout_err": 5.0, "packet_seq_err": 12.0}
+PEERS = tuple(card("mlx5_5", node, COMPLAINS) for node in (1, 2, 3))
+NO_LINK = {"state": "DOWN", "physical_state": "Polling", "rx_bytes_per_s": 0.0, "tx_bytes_per_s": 0.0}
+SICK = gpus(3, fabric=Fabric("completed", "unhealthy", ["route_unhealthy"], 0, "6b1c4d2e"))
+DAMAGED = {"symbol_error": 50.0, "port_rcv_errors": 20.0, "local_ack_timeout_err": 5.0}
+FAILED_MANAGER = host(services={"nvidia-fabricmanager": "failed", "nvidia-imex": "absent"})
+OTHER_DRIVER = gpus(driver="570.133.20", gsp_firmware="570.133.20", fabric=Fabric("not_started", None, [], 0, ""))
+
+# name: (the changes, nodes, beginning of the headline, beginning of the action)
+WHOLE_FAULTS: dict[str, tuple[tuple[Change, ...], int, str, str]] = {
+    "a damaged cable, peers complain": (
+        (card("mlx5_5", 0, DAMAGED), *PEERS),
+        *(4, "n0: bit errors on mlx5_5", "clean the fibre"),
+    ),
+    "only peers complain": (PEERS, 4, "3 nodes: peers are not answering mlx5_5", "find the peer"),
+    "two ports are down": (
+        (card("mlx5_5", **NO_LINK), card("mlx5_6", **NO_LINK)),
+        *(2, "n0: mlx5_5, mlx5_6 are down", "reseat or clean the cable"),
+    ),
+    "a rank of two vanishes": (
+        (lambda _, __, sample: _only_two(sample), vanishes(1)),
+        *(1, "rank 1 (GPU 1) died (its process is gone), 1 rank waits since", "see in its log"),
+    ),
+    "a row is not remapped": (
+        (driver_line(64, "pid='<unknown>', name=<unknown>, Row Remapper: Failed"), gpus(3, remap=NO_SPARES)),
+        *(2, "n0: Xid 64 on GPU 3", "take the node out of the pool"),
+    ),
+    "the GSP is silent": (
+        (driver_line(119, GSP), stuck("nvidia-smi", 7711), line(HUNG, delay_s=130.0)),
+        *(2, "n0: Xid 119 on GPU 3", "reboot: the driver does not come back"),
+    ),
+    "an NVLink fails, Blackwell": (
+        (driver_line(149, NETIR.format("Fatal", "08")), driver_line(149, NETIR.format("Fatal", "11")), SICK),
+        *(2, "n0: Xid 149 on GPU 3: NVLink error (NETIR) on links 8, 11", "end the job and reset all GPUs"),
+    ),
+    "an NVLink fails, not fatally": (
+        (driver_line(149, NETIR.format("Nonfatal", "08")), SICK),
+        *(2, "n0: Xid 149 on GPU 3: NVLink error (NETIR) on link 8", "end the job and reset all GPUs"),
+    ),
+    "NVLinks fail": (
+        (driver_line(74, LINK.format(17)), links_of(3, up=16), SICK),
+        *(2, "n0: Xid 74 on GPU 3: NVLink error on link 17; GPU 3: 16 of 18 NVLinks up (16-17 down)", "end the job"),
+    ),
+    "an NVSwitch fails": (
+        (line(SWITCH), *(driver_line(74, LINK.format(6), local) for local in range(8)), SICK),
+        *(2, "n0: SXid 20034: fatal error of NVSwitch 0000:07:00.0 on link 30", "end the jobs, reset all GPUs"),
+    ),
+    "the Fabric Manager is of another version": (
+        (FAILED_MANAGER, OTHER_DRIVER),
+        *(5, "n0: Fabric Manager is down (failed); n0 has driver 570.133.20, 4 others", "bring the node's versions"),
+    ),
+    "a slot": (
+        (gpus(5, pcie={"width": 8}), pci("c3", link_width=8), line(SLOT)),
+        *(2, "n0: GPU 5 PCIe link at x8 of x16", "reseat the card"),
+    ),
+    "all ranks on one core": ((pinned("0"),), 2, "n0: all 8 ranks pinned to core 0", "srun --cpu-bind"),
+    "ranks on the other socket": ((pinned("0-7"),), 2, "n0: rank 4 runs on cores 0-7", "bind the rank"),
+    "a worker is killed, /dev/shm is full": (
+        (line(KILLED), host(shm_used_bytes=1020 * GIB)),
+        *(2, "n0: kernel killed python (10031) for lack of memory, cgroup limit; /dev/shm 100 % full", "remove what"),
+    ),
+    "off the bus": (
+        (LOST, gpus(3, recovery_action=None), line(BRIDGE_LINE), driver_line(79, OFF_BUS), driver_line(154, ASKS)),
+        *(2, "n0: GPU 3 lost", "drain and reboot the node"),
+    ),
+    "NVML refuses for one GPU": (
+        (nvml("lost", "NVML refuses: GPU is lost", "reboot the node"), driver_line(79, OFF_BUS)),
+        *(2, "n0: Xid 79: GPU 3 fell off the bus; NVML refuses: GPU is lost", "reboot the node"),
+    ),
+    "heat and power": (
+        (gpus(3, throttle_reasons=["hw_thermal", "power_brake"], temperature_c=89.0, sm_clock_mhz=1095),),
+        *(2, "n0: GPU 3 is too hot", "check fans"),
+    ),
+}
+
+
+def _only_two(sample: Sample) -> None:
+    sample.ranks = [replace(each, world_size=2, local_world_size=2) for each in sample.ranks[:2]]

@@ -8,7 +8,7 @@ from functools import partial
 
 from mltop.probes.judge.health.folding import fold_findings
 from mltop.probes.judge.health.job.whole_job import History, JobMoment, RankFacts, facts_of_ranks
-from mltop.probes.judge.health.names import cards_of_ports, is_of_nvml, slot
+from mltop.probes.judge.health.names import cards_of, is_of_nvml, slot
 from mltop.probes.judge.health.peers import NO_PEERS, PeerBook, Peers
 from mltop.probes.judge.health.registry import COUNTERS, FACTS, GAUGES, JOB_RULES, RULES, VALUES
 from mltop.probes.judge.health.rule import EVENT_LISTED_S, NO_EXPECTATIONS, Expectations, Hit, Moment, Rule
@@ -339,6 +339,6 @@ def _folded(node: NodeHealth) -> tuple[Finding, ...]:
     assert node.newest is not None
     gpus = node.newest.gpus
     working = sum(gpu.state == "ok" for gpu in gpus)
-    cards = partial(cards_of_ports, node.newest)
+    cards = partial(cards_of, node.newest)
     folded = fold_findings([*firing, *ended], working, listed_gpus=len(gpus), cards=cards)
     return tuple(sorted(folded, key=gravest_first))

@@ -35,11 +35,12 @@ MOST_HEADS = 8  # lines of one card or server, at different times: what it had b
 
 @dataclass(eq=False)
 class _Line:
-    """A finding, and what was folded into it with an advice of its own."""
+    """A finding, and what was folded into it with an advice of its own; ``order_given``: the advice that counts."""
 
     finding: Finding
     order: int
     advice: list[Finding] = field(default_factory=list)
+    order_given: Finding | None = None
 
     @property
     def subjects(self) -> tuple[str, ...]:
@@ -47,6 +48,13 @@ class _Line:
 
     def fold(self, explained: _Line) -> None:
         """It is kept whole, and its advice: of each remedy one will do."""
+        rule = RULE_OF.get(explained.finding.id)
+        if gravity(explained.finding.severity) < gravity(self.finding.severity):
+            self.finding.severity = explained.finding.severity
+        if rule is not None and rule.adds:
+            self.finding.message += f"; {explained.finding.message}"
+        given = explained.finding if rule is not None and rule.orders else explained.order_given
+        self.order_given = self.order_given or given
         self.finding.folded += [_name(explained.finding), *explained.finding.folded]
         self.finding.explains += _flat(explained.finding)
         remedies = {finding.remedy for finding in self.advice}
@@ -110,9 +118,9 @@ def fold_findings(
     causes = [by_id[rule_id] for rule_id in lines.by_id if rule_id in by_id]
     for cause in sorted(causes, key=lambda rule: (rule.precedence, rule.id)):
         if cause.explains:
-            _fold(lines, cause.id, cause.explains, same_subject=True)
+            _fold(lines, cause, cause.explains, same_subject=True)
         if cause.explains_node:
-            _fold(lines, cause.id, cause.explains_node, same_subject=False)
+            _fold(lines, cause, cause.explains_node, same_subject=False)
     _fold_parts(lines, by_id, cards)
     _agree(list(lines))
     folded = first_of_each([line.finding for line in lines])
@@ -224,19 +232,19 @@ def _is_told_by(head: Finding, finding: Finding) -> bool:
     return grave and (head.until is None or finding.until is not None) and _overlap(head, finding)
 
 
-def _fold(lines: _Lines, cause_id: str, explained: tuple[str, ...], same_subject: bool) -> None:
+def _fold(lines: _Lines, rule: Rule, explained: tuple[str, ...], same_subject: bool) -> None:
     """``same_subject``: only what is about the same; else all of the node."""
     by_subject: dict[str, _Causes] = {}
-    for line in lines.by_id[cause_id]:
+    for line in lines.by_id[rule.id]:
         for subject in line.subjects if same_subject else ("",):
             by_subject.setdefault(subject, _Causes()).add(line)
     for rule_id in lines.matching(explained):
-        if rule_id == cause_id:
+        if rule_id == rule.id:
             continue
         left = []
         for line in lines.by_id[rule_id]:
             causes = by_subject.get(line.finding.subject if same_subject else "")
-            cause = causes.explaining(line.finding) if causes is not None else None
+            cause = causes.explaining(line.finding, rule.as_grave) if causes is not None else None
             if cause is None:
                 left.append(line)
             else:
@@ -261,10 +269,13 @@ class _Causes:
         if first is None or (finding.since or 0.0) < (first.finding.since or 0.0):
             self.firing[finding.severity] = cause
 
-    def explaining(self, finding: Finding) -> _Line | None:
-        """What has ended does not hide what goes on, nor what is harmless something grave."""
+    def explaining(self, finding: Finding, as_grave: bool) -> _Line | None:
+        """What has ended does not hide what goes on, nor what is harmless something grave, unless ``as_grave``."""
         candidates = [*self.firing.values(), *(self.ended if finding.until is not None else ())]
-        grave = (cause for cause in candidates if gravity(cause.finding.severity) <= gravity(finding.severity))
+        least = gravity("warning") if as_grave else 0
+        grave = (
+            cause for cause in candidates if gravity(cause.finding.severity) <= max(gravity(finding.severity), least)
+        )
         overlapping = (cause for cause in grave if _overlap(cause.finding, finding))
         return min(overlapping, key=attrgetter("order"), default=None)
 
@@ -273,6 +284,9 @@ def _agree(lines: list[_Line]) -> None:
     """Neither a finding and what it explains nor two findings about one thing advise against each other."""
     for line in lines:
         stronger = _strongest(line.advice, line.finding)
+        given = line.order_given
+        if given is not None and not any(_beats(other, given) for other in (line.finding, *known((stronger,)))):
+            stronger = given
         if stronger is not None:
             _give_way(line.finding, stronger)
     by_subject: dict[str, list[Finding]] = {}

@@ -181,9 +181,9 @@ def owners(moment: Moment) -> dict[str, str]:
     return names | {bus_id(address): gpu_name(index) for address, index in slots(moment).items()}
 
 
-def cards_of_ports(sample: Sample) -> dict[str, str]:
-    """By the name of a port, its interface and its address, which card it is on: two ports, or functions, have one."""
-    cards: dict[str, str] = {}
+def cards_of(sample: Sample) -> dict[str, str]:
+    """By the name of a GPU or port, an interface or address, which card it is on: two ports, or functions, have one."""
+    cards = {gpu_name(gpu.index): slot(gpu.pci_bus_id) for gpu in sample.gpus if gpu.pci_bus_id}
     for link in sample.links:
         card = slot(link.pci_bus_id) if link.pci_bus_id else link.device
         names = (port_name(link), link.netdev, link.pci_bus_id and bus_id(link.pci_bus_id))

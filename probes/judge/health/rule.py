@@ -21,6 +21,7 @@ MINUTE_S, HOUR_S, DAY_S, WEEK_S = 60.0, 3600.0, 86_400.0, 7 * 86_400.0
 _EXACT_S = 120.0  # so far back the watching clock's points are all kept
 HOLD = "{hold}"  # in a rule's threshold: its hold time …
 LIMIT = "{limit}"  # … and its limit
+BRIDGE = "PCIe bridge"  # the subject of what has failed above a device that is gone
 HOLD_KEY = ".hold_s"  # behind a rule's id: its hold time, among thresholds
 
 # One cause, one line: of findings that explain each other the one with the lowest number is told.
@@ -40,8 +41,8 @@ SLOW_PEER = (*SILENT_PEER, "ib.discards", "ib.wait", "roce.slow")
 # which every node has several alike, whichever it is; all of a rule: nothing tells one rank or process from the other.
 Alike = Literal["subject", "kind", "rule"]
 
-# Of what a finding tells one side: several of one network card, one disk or one file server are one line.
-Part = Literal["nic", "disk", "server", ""]
+# Of what a finding tells one side: several of one card (GPU, NIC), one disk or one file server are one line.
+Part = Literal["card", "disk", "server", ""]
 
 T = TypeVar("T")
 Seen = TypeVar("Seen")
@@ -115,6 +116,12 @@ class Moment:
         """What the kernel log said lately, the oldest first."""
         oldest = self.now.sampled_at - within_s
         return (event for event in self.now.kernel_events if event.kind in kinds and event.at >= oldest)
+
+    def after_log(self, action: str) -> str:
+        """What to do, after a look at the kernel log where it could not be read: else it is shown, too."""
+        unread = any(gap.source == "kernel_log" and gap.kind == "unknown" for gap in self.now.gaps)
+        look = "look for Xid lines: sudo dmesg | grep -i xid; "
+        return f"{look}{action}" if unread and not any(self.events("xid", "off_bus")) else action
 
     def increase(self, subject: str, name: str, over_s: float) -> Increase:
         """How much a counter (see ``counters`` of the rules' modules) has grown in the last ``over_s``; nothing of one
@@ -202,8 +209,11 @@ class Rule:
     ranks on its GPU, or where it is not about a GPU of all ranks of its node, or of those that it names.
     ``explains_peers``: on other nodes, of the ports of the same name, or where it is not about a port of any.
     ``follows_ranks``: what of OF_RANKS it comes of itself. ``part_of``: what it tells one side of; where several do and
-    none explains the others, the gravest is told, and of equals the one with the lowest precedence. ``alike``: see
-    Alike. ``tells_nvml``: codes of the gap of all of NVML that its critical findings are made of.
+    none explains the others, the gravest is told, and of equals the one with the lowest precedence. ``as_grave``: it
+    explains graver findings, too, and is then as grave as these. ``orders``: what explains it advises what this one
+    does. ``adds``: its message follows the message of what explains it. ``together``: one message for several
+    {subjects} of a node that have it at one time. ``at_once``: what it says was over as soon as it happened. ``alike``:
+    see Alike. ``tells_nvml``: codes of the gap of all of NVML that its critical findings are made of.
     ``whole_node``: (message, action) where every GPU of the node has it ({count} in the message, {example}: what is
     said of one), and ``whole_node_by`` where their remedy is another one than the rule's.
     ``limit``: the number that ``check`` gets beside the moment; None: it takes none.
@@ -235,6 +245,11 @@ class Rule:
     explains_peers: tuple[str, ...] = ()
     follows_ranks: tuple[str, ...] = ()
     part_of: Part = ""
+    as_grave: bool = False
+    orders: bool = False
+    adds: bool = False
+    together: str = ""
+    at_once: bool = False
     alike: Alike = "subject"
     tells_nvml: tuple[str, ...] = ()
     whole_node: tuple[str, str] | None = None
@@ -297,7 +312,7 @@ def is_named(rule_id: str, patterns: tuple[str, ...]) -> bool:
 
 
 device_rule = partial(rule, alike="kind")  # about GPUs, ports, and what belongs to them
-port_rule = partial(device_rule, part_of="nic")
+port_rule = partial(device_rule, part_of="card")
 rank_rule = partial(rule, alike="rule")  # about ranks and processes
 
 

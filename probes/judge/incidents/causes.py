@@ -49,6 +49,7 @@ def caused(finding: Finding, rule: Rule, job: JobScene, loss: Loss, befalls: tup
     if not touched or not _about_culprits(touched, loss):
         return False
     since, until = job.time_of(finding)
+    until = since if rule.at_once else until
     if finding.id == LOST.id and None not in (since, loss.since) and not _is_close(since, loss):
         return False  # the job went on although we lost its node
     return _in_time(since, until, job, loss) and _grave_enough(finding, rule, since, loss)

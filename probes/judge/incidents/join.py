@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 
 from mltop.probes.judge.health.folding import agreed
+from mltop.probes.judge.health.names import listed
 from mltop.probes.judge.health.registry import ALL_RULES
 from mltop.probes.judge.health.rule import FAILED, RANK_ENDED, RANK_SLOWED, RANK_STALLED, SYMPTOM, Rule, is_named
 from mltop.probes.judge.incidents import words
-from mltop.probes.judge.incidents.causes import BY_ID, LOST, came_before, caused, follows, touched_by
+from mltop.probes.judge.incidents.causes import BY_ID, CLOSE_S, LOST, came_before, caused, follows, touched_by
 from mltop.probes.judge.incidents.loss import Loss, died, loss_of
 from mltop.probes.judge.incidents.scene import OF_STATES, JobScene, Scene
 from mltop.probes.judge.values import grouped, known
@@ -232,7 +234,9 @@ def _of_job(case: _Case, others: Sequence[_Case], scene: Scene) -> Incident:
     first = case.causes[0] if case.causes else None
     if first is not None:
         silent = {cause.node for cause in case.causes if cause.id == first.id == LOST.id} - {first.node}
-        headline = words.headline_of_cause(first, job, loss, len(silent), with_job=with_job, with_nodes=with_nodes)
+        told = _together([cause for cause in case.causes if cause.node == first.node], first)
+        words_of = partial(words.headline_of_cause, with_job=with_job, with_nodes=with_nodes)
+        headline = words_of(first, job, loss, len(silent), told)
     else:
         headline = words.headline_of_job(job, loss, with_job=with_job, with_nodes=with_nodes)
     found, known_of = _once(cause for each in (case, *others) for cause in each.causes), [*case.effects]
@@ -281,7 +285,7 @@ def _once(findings: Iterable[Finding]) -> list[Finding]:
 def _suffers(job: JobScene, loss: Loss) -> Suffers:
     """All ranks of the job: who holds it up gets nothing done either."""
     ranks = Ranges.of(known(place.rank for place in job.places))
-    gpus = len({(place.node, gpu) for place in job.places for gpu in place.gpus})
+    gpus = len(job.gpus | {(each.node, each.gpu) for each in loss.culprits if each.gpu is not None})
     passed_s = max(0.0, job.at - loss.since) if loss.since is not None else 0.0
     share = 1.0
     slowdown = job.motion.slowdown if job.motion is not None else None
@@ -326,31 +330,57 @@ def _of_nodes(scene: Scene, used: set[int]) -> list[Incident]:
         if id(finding) not in used and finding.severity != "info" and finding.id != FAILED
     ]
     alike = grouped(left, _one_cause)
+    _join_like_ones(alike)
     _join_peers(alike, scene)
     return [_of_node(findings, scene) for findings in alike.values()]
 
 
+def _join_like_ones(groups: dict[str, list[Finding]]) -> None:
+    """What began within a minute of the same on another device of the node has one cause."""
+    newest: dict[tuple[object, ...], tuple[str, float]] = {}
+    joint = ((name, group[0]) for name, group in groups.items() if group[0].id in BY_ID and BY_ID[group[0].id].together)
+    for name, finding in sorted(joint, key=lambda each: each[1].since or 0.0):
+        since, kind = finding.since or 0.0, (finding.id, finding.node, finding.key, finding.action, finding.until)
+        first, before = newest.get(kind, (name, since))
+        if since - before > CLOSE_S:
+            first = name
+        newest[kind] = first, since
+        if first != name:
+            groups[first] += groups.pop(name)
+
+
+def _together(findings: Sequence[Finding], first: Finding) -> str:
+    """What is said of ``first`` and of those among ``findings`` that are like it."""
+    rule, alike = BY_ID.get(first.id), [finding for finding in findings if finding.id == first.id]
+    if len(alike) < 2 or rule is None:
+        return first.message
+    if rule.together:
+        names, each = listed([finding.subject for finding in alike]), "; ".join(finding.message for finding in alike)
+        return rule.together.format(subjects=names, each=each)
+    return f"{first.message}; and {len(alike) - 1} more" if _of_processes(first) else first.message
+
+
 def _join_peers(groups: dict[str, list[Finding]], scene: Scene) -> None:
-    """What is said of a node's port because of a peer's, where they work on one job and one such peer is known."""
-    causes = [
-        (name, findings[0])
-        for name, findings in groups.items()
-        if findings[0].id in BY_ID and BY_ID[findings[0].id].explains_peers and findings[0].until is None
-    ]
-    complaints = [name for name, findings in groups.items() if findings[0].id in _PEERS and findings[0].until is None]
-    if not causes or not complaints or len(causes) > MOST_PEERS:
-        return
-    for name in complaints:
-        told = groups[name][0]
+    """What is said of a job or port because of a fault on one of the job's nodes; what nodes say of a rail without."""
+    firing = {name: group[0] for name, group in groups.items() if group[0].id in BY_ID and group[0].until is None}
+    complaints = {name: told for name, told in firing.items() if told.id in _PEERS or told.job}
+    causes = [(name, cause) for name, cause in firing.items() if complaints and BY_ID[cause.id].explains_peers]
+    causes.sort(key=lambda each: _nearest_to_the_hardware(each[1]))
+    rails: dict[tuple[str, str], str] = {}
+    for name, told in complaints.items() if len(causes) <= MOST_PEERS else ():
         fitting = [
             known_as
             for known_as, cause in causes
-            if _is_peers_complaint(told, cause)
+            if (_is_peers_complaint(told, cause) or is_named(told.id, BY_ID[cause.id].explains_ranks))
             and _nearest_to_the_hardware(cause) < _nearest_to_the_hardware(told)
-            and scene.share_a_job(cause.node, told.node)
+            and (cause.node == told.node or scene.share_a_job(cause.node, told.node))
         ]
-        if len(fitting) == 1 and fitting[0] in groups and fitting[0] != name:
-            groups[fitting[0]] += groups.pop(name)
+        first = next((known_as for known_as in fitting if known_as in groups), name)
+        if not fitting and told.id in _PEERS:
+            first = rails.setdefault((told.id, told.subject), name)
+            first = first if scene.share_a_job(firing[first].node, told.node) else name
+        if first != name and len({firing[known_as].node for known_as in fitting}) <= 1:
+            groups[first] += groups.pop(name)
 
 
 def _one_cause(finding: Finding) -> str:
@@ -359,13 +389,13 @@ def _one_cause(finding: Finding) -> str:
         return f"server/{finding.server}{over}"
     if finding.id in OF_STATES:  # what keeps many nodes from answering is one thing
         return f"{finding.id}/{finding.key}"
-    name = f"{finding.id}/{finding.node}" if _of_processes(finding) else _name(finding)
+    name = f"{finding.id}/{finding.job or finding.node}/{finding.uid}" if _of_processes(finding) else _name(finding)
     return name + ("" if finding.until is None else f"/{finding.until}")
 
 
 def _of_processes(finding: Finding) -> bool:
     """Of which a node may have a hundred with one thing the matter, as all that the kernel killed in an hour."""
-    return finding.id in BY_ID and BY_ID[finding.id].alike == "rule" and not finding.job and not finding.server
+    return finding.id in BY_ID and BY_ID[finding.id].alike == "rule" and not finding.server
 
 
 def _name(finding: Finding) -> str:
@@ -376,9 +406,9 @@ def _name(finding: Finding) -> str:
 
 def _of_node(findings: list[Finding], scene: Scene) -> Incident:
     first = min(findings, key=_nearest_to_the_hardware)
-    each = [finding for finding in findings if _of_processes(finding) and finding.id == first.id] or [first]
-    first = max(each, key=lambda finding: finding.since or 0.0)
-    nodes = list(dict.fromkeys(finding.node for finding in findings))
+    if _of_processes(first):
+        first = max((each for each in findings if each.id == first.id), key=lambda finding: finding.since or 0.0)
+    nodes = list(dict.fromkeys(finding.node for finding in findings if finding.id == first.id or finding.server))
     others = [finding for finding in findings if finding is not first]
     over = [finding.until for finding in findings]
     gpus = sum(len(finding.gpus) for finding in findings)
@@ -388,7 +418,7 @@ def _of_node(findings: list[Finding], scene: Scene) -> Incident:
         kind="node",
         severity=min((finding.severity for finding in findings), key=gravity),
         headline=words.headline_of_node(
-            first, nodes, len(each) - 1, with_nodes=len(scene.nodes) > 1 or first.id in OF_STATES
+            first, nodes, _together(findings, first), with_nodes=len(scene.nodes) > 1 or first.id in OF_STATES
         ),
         job=first.job,
         uid=first.uid,

@@ -279,8 +279,10 @@ def _of_standing(job: JobScene, report: JobReport, at: float, evidence: list[Evi
     culprits = [_placed(job, culprit) for culprit in joined.culprits]
     named = {culprit.rank for culprit in culprits}
     waiting = Ranges.of({rank for group in verdict.waiting for rank in group.ranks if rank not in named})
-    since = verdict.since or (at or None)
+    motion = job.motion if job.motion is not None and job.motion.phase in _STANDS else None
+    since = min(known((verdict.since or (at or None), motion.since if motion is not None else None)), default=None)
     loss = Loss("hang", since, culprits, waiting, collective(report), joined.confidence, [*joined.evidence, *evidence])
+    loss.began = motion is not None and motion.since is not None
     if not culprits:
         loss.next_act, loss.next = "probe_all_reduce", "when the job has been ended; NCCL's RAS and its log"
     loss.place, loss.circle = _place(verdict.waiting), Ranges.of(() if culprits else verdict.circle)

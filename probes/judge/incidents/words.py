@@ -84,18 +84,18 @@ def headline_of_job(job: JobScene, loss: Loss, *, with_job: bool, with_nodes: bo
 
 
 def headline_of_cause(
-    cause: Finding, job: JobScene, loss: Loss, more_nodes: int = 0, *, with_job: bool, with_nodes: bool
+    cause: Finding, job: JobScene, loss: Loss, more_nodes: int = 0, told: str = "", *, with_job: bool, with_nodes: bool
 ) -> str:
     """The physical cause first, then what the job lost: "node-17: GPU 4 fell off the bus; rank 4 died, 63 wait".
 
-    ``more_nodes``: that have it too.
+    ``more_nodes``: that have it too. ``told``: what is said of it and of those like it.
     """
     where = cause.node + (f" and {counted(more_nodes, 'more node')}" if more_nodes else "")
     where = f"{where}: " if with_nodes and cause.node and not cause.server else ""
     who = _short(loss.culprits, past=loss.ended is not None)
     lost = f"{who}{_who_waits(loss)}" if who else _nobody(job, loss, why=True)
     whose = _prefix(job, lost, "job ", with_nodes=with_nodes) if with_job else ""
-    return f"{where}{cause.message}; {whose}{lost}"
+    return f"{where}{told or cause.message}; {whose}{lost}"
 
 
 def _prefix(job: JobScene, told: str, title: str = "", *, with_nodes: bool) -> str:
@@ -107,9 +107,8 @@ def _prefix(job: JobScene, told: str, title: str = "", *, with_nodes: bool) -> s
     return "" if not name or told.startswith(f"job {name}") else f"{title}{name}{place}: "
 
 
-def headline_of_node(cause: Finding, nodes: Sequence[str], more: int, *, with_nodes: bool) -> str:
-    """Of what no job is known to suffer from. ``more``: findings of the same rule."""
-    told = cause.message + (f"; and {more} more" if more > 0 else "")
+def headline_of_node(cause: Finding, nodes: Sequence[str], told: str, *, with_nodes: bool) -> str:
+    """Of what no job is known to suffer from. ``told``: what is said of the cause and of those like it."""
     if len(nodes) > 1:
         return f"{counted(len(nodes), 'node')}: {told}"
     return f"{cause.node}: {told}" if with_nodes and cause.node else told

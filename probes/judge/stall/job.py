@@ -301,7 +301,8 @@ class Job:
         lost = len(self.gone)
         if not lost:
             return False
-        if not self.seen or lost >= limit.ENDING_SHARE * (self.seen + lost):
+        ends_now = self.at - max(gone.at for gone in self.gone.values()) < limit.TEARDOWN_S
+        if not self.seen or (ends_now and lost >= limit.ENDING_SHARE * (self.seen + lost)):
             self.why = f"{lost} of its {self.seen + lost} ranks have ended"
             return True
         recent = [key for key, gone in self.gone.items() if gone.at >= self.at - limit.TEARDOWN_S]

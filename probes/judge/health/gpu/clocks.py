@@ -62,7 +62,7 @@ _throttle_rule = partial(device_rule, precedence=THROTTLE, explains_ranks=SLOWS)
     source="nvmlClocksEventReasons, field 270",
     action="check fans, inlet temperature and neighbours; move the job if it stays",
     needs=_HEAT,
-    explains=("gpu.throttle.sw_thermal", "gpu.throttle.hw_slowdown", "gpu.temp.", "gpu.clock.low_busy"),
+    explains=("gpu.throttle.", "gpu.temp.", "gpu.clock.low_busy"),
     whole_node=(
         "All {count} GPUs are too hot",
         "check the node's fans and inlet temperature; move the job if it stays",

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from mltop.probes.judge.health.gpu.xids import failed
+from mltop.probes.judge.health.host.cpu import RANK_BLOCKED_S, stuck_in_driver
 from mltop.probes.judge.health.names import is_of_nvml
 from mltop.probes.judge.health.peers import NODES_AT_LEAST, Fact
 from mltop.probes.judge.health.rule import DRIVER, GPU_LOST, SILENT_PEER, STOPS, Hit, Moment, device_rule, rule
-from mltop.probes.judge.values import grouped
+from mltop.probes.judge.values import grouped, known
 from mltop.probes.model import Gap, GpuSample, Remedy, Sample
 from mltop.probes.model.units import counted
 from mltop.probes.model.verdict import gpu_name
@@ -46,10 +48,10 @@ def refusal(sample: Sample) -> Gap | None:
     "critical",
     meaning="a driver call does not return",
     threshold=f"no answer for {ANSWER_S:.0f} s; the first answer, for which the driver wakes all GPUs: "
-    f"{ANSWER_S + START_S:.0f} s*",
-    source="breadcrumb of the NVML child",
-    action="look for Xid lines in dmesg; if the call never returns: reboot",
-    needs=("nvml",),
+    f"{ANSWER_S + START_S:.0f} s*; nvidia-* or nv-* in state D for {RANK_BLOCKED_S:.0f} s, or hung as the kernel says",
+    source="breadcrumb of the NVML child; /proc/PID/stat, kernel log",
+    action="if the call never returns: reboot",
+    needs=("nvml", "host.blocked"),
     remedy="reboot",
     eager=False,  # that mltop has just begun is no reason not to wait for it
     clear_s=10.0,
@@ -62,10 +64,14 @@ def refusal(sample: Sample) -> Gap | None:
 def stuck(moment: Moment) -> Iterator[Hit]:
     """One hit per node; a stuck driver is most often one GPU that is about to be lost."""
     whys = [gap.why for gap in moment.now.gaps if is_of_nvml(gap) and gap.code == "stuck"]
-    if whys:
+    programs = stuck_in_driver(moment)
+    action = "reboot: the driver does not come back" if programs else moment.after_log(stuck.action)
+    since = min(known(hit.since for hit in programs), default=None)
+    texts = [*whys, *(hit.message for hit in programs)]
+    if texts:
         # Without persistence mode the driver first wakes every GPU, which takes seconds for each.
-        starts = any(is_of_nvml(gap, "starting") for gap in moment.now.gaps)
-        yield Hit("NVML", whys[0], tuple(whys[1:]), hold_s=START_S if starts else None)
+        starts = not programs and any(is_of_nvml(gap, "starting") for gap in moment.now.gaps)
+        yield Hit("NVML", texts[0], tuple(texts[1:]), None, action, since, hold_s=START_S if starts else None)
 
 
 @device_rule(
@@ -77,10 +83,12 @@ def stuck(moment: Moment) -> Iterator[Hit]:
     f"another version than most of ≥ {SIBLINGS_AT_LEAST} GPUs of its model in the node or of ≥ {NODES_AT_LEAST} "
     "nodes*: warning",
     source="nvmlSystemGetDriverVersion, nvmlDeviceGetVbiosVersion, nvmlDeviceGetGspFirmwareVersion",
-    action="bring the node's versions in line with the others",
+    action="bring the node's versions (driver, Fabric Manager, firmware) in line with the others",
     needs=("gpu.*.driver", "gpu.*.vbios", "gpu.*.gsp_firmware"),
     precedence=DRIVER,
-    explains_node=("gpu.error", "gpu.lost", "gpu.missing"),
+    orders=True,
+    adds=True,
+    explains_node=("gpu.error", "gpu.lost", "gpu.missing", "fabric.manager"),
     explains_ranks=STOPS,
     explains_peers=SILENT_PEER,
     tells_nvml=tuple(sorted(REFUSALS)),
@@ -106,7 +114,9 @@ def _refused(moment: Moment) -> Iterator[Hit]:
     if indexes or remedy is not None:
         seen = (f"{counted(len(indexes), 'GPU')} of this node cannot be read",) if indexes else ()
         why = refused.why[:1].upper() + refused.why[1:]
-        yield Hit("driver", why, seen, severity="critical", action=refused.fix, remedy=remedy or "none")
+        of_gpus = failed(moment) if refused.code in ("lost", "needs_reset") else []
+        subject = of_gpus[0] if len(of_gpus) == 1 else "driver"
+        yield Hit(subject, why, seen, severity="critical", action=refused.fix, remedy=remedy or "none")
 
 
 def _versions(sample: Sample) -> set[Versions]:
@@ -134,13 +144,15 @@ def _by_model(versions: set[Versions], column: int) -> set[tuple[str, str | None
 
 
 def _unlike_fleet(moment: Moment, versions: set[Versions]) -> Iterator[Hit]:
+    told: set[tuple[str, str]] = set()  # what differs of which model: the driver brings its GSP firmware
     for column, (field, topic, called) in enumerate(_FIELDS):
         own = _by_model(versions, column)
         if len(own) != len({name for name, _ in own}):
             continue  # the node's own GPUs differ: told above
         for name, version in own:
             usual = moment.peers.common(topic, name) if version else None
-            if usual is not None and usual.value != version:
+            if usual is not None and usual.value != version and (field, name) not in told:
+                told |= {("gsp_firmware", name)} if field == "driver" else set()
                 text = f"{moment.now.node} has {called} {version}, {usual.count} others {usual.value}"
                 yield Hit(called, text, (name,) if name else (), key=field)
 

@@ -63,7 +63,7 @@ def _corrected(ecc: Ecc) -> tuple[int | None, str]:
     needs=("gpu.*.ecc.uncorrected_volatile",),
     remedy="reset",
     precedence=MEMORY_ERRORS,
-    explains=("gpu.remap.pending", "gpu.pages.retired", *_WITH_ITS_XIDS),
+    explains=("gpu.remap.pending", "gpu.remap.banks", "gpu.pages.retired", *_WITH_ITS_XIDS),
     explains_ranks=STOPS,
     explains_peers=SILENT_PEER,
 )
@@ -175,7 +175,7 @@ def ecc_off(moment: Moment) -> Iterator[Hit]:
     needs=("gpu.*.remap.pending", "gpu.*.remap.repair_pending"),
     remedy="reset",
     precedence=MEMORY_ERRORS,
-    explains=("gpu.xid.warn",),
+    explains=("gpu.xid.warn", "gpu.remap.banks"),
 )
 def remap_pending(moment: Moment) -> Iterator[Hit]:
     for gpu, name in named_gpus(moment):
@@ -211,13 +211,14 @@ def remap_failed(moment: Moment) -> Iterator[Hit]:
     source="nvmlDeviceGetRowRemapperHistogram",
     action="plan an RMA",
     needs=("gpu.*.remap.banks.none", "gpu.*.remap.banks.low"),
+    explains=("gpu.remap.pending", "gpu.remap.count"),
 )
 def remap_banks(moment: Moment) -> Iterator[Hit]:
     for gpu, name in named_gpus(moment):
         none, low = gpu.remap.banks.none, gpu.remap.banks.low
         if none:
             text = f"{name}: {counted(none, 'memory bank')} without spare rows"
-            yield Hit(name, text, (f"{low} more with few",) if low else (), "critical")
+            yield Hit(name, text, (f"{low} more with few",) if low else (), "critical", remedy="replace")
         elif low:
             yield Hit(name, f"{name}: {counted(low, 'memory bank')} with few spare rows")
 

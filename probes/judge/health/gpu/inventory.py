@@ -8,6 +8,7 @@ from mltop.probes.judge.health.gpu.driver import refusal
 from mltop.probes.judge.health.gpu.xid_catalog import gpu_reset
 from mltop.probes.judge.health.names import in_slots, is_of_nvml, is_replaced, listed, named_gpus, slot, slots
 from mltop.probes.judge.health.rule import (
+    BRIDGE,
     DRIVER,
     GPU_LOST,
     HOLD,
@@ -39,13 +40,14 @@ _SAVE = f"save what its ranks can, {_REBOOT}"
     needs=("nvml",),
     remedy="reboot",
     precedence=GPU_LOST,
+    together="{each}",
     explains=("gpu.", "nvlink.", "pcie.", "fabric."),
     whole_node=(
         "All {count} GPUs lost",
         "look for what they share (power, PCIe switch, driver): dmesg; reboot the node",
     ),
     whole_node_by={"reset": ("All {count} GPUs need a reset", "end the jobs on the node, then: sudo nvidia-smi -r")},
-    explains_ranks=(*STOPS, *SLOWS),
+    explains_ranks=(*STOPS, *SLOWS, "job.devices"),
     explains_peers=SILENT_PEER,
 )
 def lost(moment: Moment) -> Iterator[Hit]:
@@ -81,7 +83,8 @@ def _lost(now: Sample, gpu: GpuSample, why: str) -> Hit:
     if gpu.error_code == "needs_reset":
         reset = gpu_reset(gpu.index)
         return Hit(name, f"{name} needs a reset{seen}", evidence, None, reset.action, seen_at, remedy=reset.remedy)
-    return Hit(name, f"{name} lost{seen}", evidence, action=_SAVE if now.ranks else "", since=seen_at)
+    action = _SAVE if now.ranks else ""
+    return Hit(name, f"{name} lost{seen}", evidence, action=action, since=seen_at, about=(BRIDGE,))
 
 
 def _is_mute(moment: Moment, gpu: GpuSample) -> bool:
@@ -108,11 +111,12 @@ def _identity(gpu: GpuSample) -> tuple[str, ...]:
     meaning="NVML answers for the GPU with an error",
     threshold="any but a lack of permission, which leaves it unknown, and what all of NVML is refused with",
     source="nvmlReturn_t",
-    action="look for Xid lines: dmesg | grep -i xid",
+    action="reset the GPU once its job has ended; if it stays: reboot the node",
     needs=("nvml",),
+    remedy="reset",
     clear_s=10.0,
     precedence=DRIVER,
-    explains=("gpu.throttle.",),
+    explains=("gpu.throttle.", "gpu.recovery"),
     whole_node=(
         "NVML answers with an error for all {count} GPUs",
         "look for what they share: dmesg | grep -i nvrm",
@@ -126,7 +130,8 @@ def failing(moment: Moment) -> Iterator[Hit]:
     for gpu, name in named_gpus(moment):
         told_once = gpu.error_code == "no_permission" or (whole is not None and gpu.error_code == whole.code)
         if gpu.state == "error" and not told_once and not is_replaced(moment, gpu):
-            yield Hit(name, f"{name}: {gpu.error or 'NVML reports an error for it'}", _identity(gpu))
+            text = f"{name}: {gpu.error or 'NVML reports an error for it'}"
+            yield Hit(name, text, _identity(gpu), action=moment.after_log(failing.action))
 
 
 @device_rule(
@@ -136,12 +141,12 @@ def failing(moment: Moment) -> Iterator[Hit]:
     threshold="NVML's count < GPUs on PCI bound to the nvidia driver (not in a container or a job's cgroup), or < "
     "--expect-gpus",
     source="nvmlDeviceGetCount; /sys/bus/pci/devices",
-    action="look for Xid lines in dmesg; reboot the node; if it stays away: reseat it, then service",
+    action="reboot the node; if it stays away: reseat it, then service",
     needs=("nvml", "pci"),
     remedy="reboot",
     precedence=GPU_LOST,
     explains=("gpu.xid.", "gpu.recovery", "pcie."),
-    explains_ranks=STOPS,
+    explains_ranks=(*STOPS, "job.devices"),
     explains_peers=SILENT_PEER,
 )
 def missing(moment: Moment) -> Iterator[Hit]:
@@ -166,7 +171,8 @@ def missing(moment: Moment) -> Iterator[Hit]:
         text = f"{sum(gpu.state != 'lost' for gpu in of_slots)} of {expected} GPUs"
         if addresses:
             text += f"; {listed(addresses)} {'is' if len(absent) == 1 else 'are'} on PCI but not in the driver"
-        yield Hit("GPUs", text, tuple(_evidence(moment, absent)), about=tuple(map(slot, addresses)))
+        evidence, action = tuple(_evidence(moment, absent)), moment.after_log(missing.action)
+        yield Hit("GPUs", text, evidence, action=action, about=(*map(slot, addresses), BRIDGE))
 
 
 def _absent(moment: Moment, gpus: list[GpuSample]) -> list[PciDevice]:

@@ -83,7 +83,7 @@ def _left_c(gpu: GpuSample) -> tuple[float, str] | None:
     needs=("gpu.*.temperature_c", _LIMITS),
     decisive=(_LIMITS,),
     eager=False,
-    explains=("gpu.temp.peer",),
+    explains=("gpu.temp.peer", "gpu.throttle.hw_slowdown"),
     whole_node=("All {count} GPUs close to their slowdown temperature", _CHECK_FANS),
 )
 def margin(moment: Moment, limit: float) -> Iterator[Hit]:
@@ -110,7 +110,7 @@ def margin(moment: Moment, limit: float) -> Iterator[Hit]:
     needs=("gpu.*.memory_temperature_c", _MEMORY_LIMITS),
     decisive=(_MEMORY_LIMITS,),
     clear_s=60.0,
-    explains=("gpu.temp.peer",),
+    explains=("gpu.temp.peer", "gpu.throttle.hw_slowdown"),
     whole_node=("Memory of all {count} GPUs above its temperature limit", _CHECK_FANS),
 )
 def memory(moment: Moment) -> Iterator[Hit]:

@@ -48,7 +48,7 @@ _REMEDIES: dict[str, Remedy] = {
 ACTIONS = {
     "RESTART_APP": "restart the job; if it comes back on the same GPU: dcgmi diag -r 3",
     "CHECK_APP": "debug the program: compute-sanitizer python …, or CUDA_LAUNCH_BLOCKING=1",
-    "IGNORE": "nothing to do by itself; look at the Xids beside it",
+    "IGNORE": "nothing to do by itself",
     "CONTACT_SUPPORT": "NVIDIA's catalog has no remedy: contact your vendor with nvidia-bug-report.sh",
     "RESET_GPU": "end its job and reset it: sudo nvidia-smi -r -i {index}; if it comes back: service",
     "WORKFLOW_XID_48": "end its job, reset it: sudo nvidia-smi -r -i {index}; then dcgmi diag -r 3",

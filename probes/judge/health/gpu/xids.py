@@ -16,6 +16,7 @@ from mltop.probes.judge.health.gpu import xid_catalog as catalog
 from mltop.probes.judge.health.gpu.xid_catalog import ADVICE, APP, HW, NVLINK5, QUIET, WARN, lookup, numbers
 from mltop.probes.judge.health.names import links_of, slot, slots
 from mltop.probes.judge.health.rule import (
+    BRIDGE,
     DAY_S,
     DRIVER,
     EVENT_LISTED_S,
@@ -30,8 +31,8 @@ from mltop.probes.judge.health.rule import (
     once_per_moment,
 )
 from mltop.probes.judge.values import grouped, known
-from mltop.probes.model import GpuSample, KernelEvent, Sample
-from mltop.probes.model.units import clock_time, counted
+from mltop.probes.model import KernelEvent, Sample
+from mltop.probes.model.units import clock_time
 from mltop.probes.model.verdict import gpu_name
 from mltop.probes.model.vocabulary import Severity
 
@@ -49,9 +50,15 @@ _FATAL = re.compile(r"(?<![-\w])Fatal\b")
 _CHANGED_TO = re.compile(r"\bto (0x[0-9a-fA-F]+|\d+)\b")
 _GRAVITY = {HW: 0, WARN: 1, APP: 2, QUIET: 3, ADVICE: 4}
 # What the GPUs of a node log when an NVSwitch has failed.
-_AFTER_SXID = frozenset({43, 45, 74, *NVLINK5})
+LINK_XIDS = frozenset({74, *NVLINK5})
+_AFTER_SXID = frozenset({43, 45, *LINK_XIDS})
+_OF_ALL = (
+    "The driver reports faults of all {count} GPUs, e.g. {example}",
+    "look for what they share (power, PCIe switch, driver): dmesg; reboot the node",
+)
 _NVLINK5 = f"{min(NVLINK5)} to {max(NVLINK5)}"
 
+_Asked = tuple["int | None", str, str, "float | None"]  # of which GPU what is asked for, how that is known, since when
 _log_rule = partial(device_rule, source="NVIDIA Xid catalog; kernel log", needs=("kernel_log",))
 
 
@@ -83,8 +90,8 @@ class Incident:
 
     @property
     def gravest(self) -> SeenXid:
-        """The gravest Xid, of equals the first."""
-        return min(self.xids, key=lambda xid: _GRAVITY[xid.tier])
+        """The gravest Xid; of equals the first that is not mended by the driver."""
+        return min(self.xids, key=lambda xid: (_GRAVITY[xid.tier], xid.code in (63, 92, 121)))
 
     @property
     def last_at(self) -> float:
@@ -165,6 +172,11 @@ def _is_of_switch(xid: SeenXid, fatal_sxids: list[float]) -> bool:
     return xid.code in _AFTER_SXID and any(abs(xid.at - at) <= CHAIN_S for at in fatal_sxids)
 
 
+def failed(moment: Moment) -> list[str]:
+    """The GPUs, or their slots, that the driver has lost or given up lately."""
+    return list(dict.fromkeys(each.gravest.subject for each in _listed_incidents(moment) if each.gravest.tier == HW))
+
+
 @_log_rule(
     "gpu.xid.hw",
     "critical",
@@ -175,20 +187,14 @@ def _is_of_switch(xid: SeenXid, fatal_sxids: list[float]) -> bool:
     remedy="reset",
     precedence=DRIVER,
     explains=(
-        *("gpu.error", "gpu.recovery", "gpu.ecc.dbe_volatile", "gpu.remap.pending", "gpu.remap.failed"),
-        *("gpu.xid.warn", "gpu.xid.app", "nvlink.", "pcie."),
+        *("gpu.error", "gpu.recovery", "gpu.ecc.dbe_volatile", "gpu.ecc.sram_threshold", "gpu.ecc.sram_aggregate"),
+        *("gpu.remap.", "gpu.xid.warn", "gpu.xid.app", "gpu.driver", "nvlink.", "fabric.state", "pcie."),
     ),
     explains_node=("nvml.stuck",),
-    whole_node=(
-        "The driver reports faults of all {count} GPUs, e.g. {example}",
-        "look for what they share (power, PCIe switch, driver): dmesg; reboot the node",
-    ),
-    whole_node_by={
-        "reboot": (
-            "The driver reports faults of all {count} GPUs, e.g. {example}",
-            "look for what they share (power, PCIe switch, driver): dmesg; reboot the node",
-        ),
-    },
+    adds=True,
+    together="{each}",
+    whole_node=_OF_ALL,
+    whole_node_by={"reboot": _OF_ALL},
     explains_ranks=(*STOPS, *SLOWS),
     explains_peers=SILENT_PEER,
 )
@@ -205,7 +211,8 @@ def hardware(moment: Moment) -> Iterator[Hit]:
     action="restart the job",
     remedy="restart",
     precedence=DRIVER,
-    explains=("gpu.ecc.sbe_rate",),
+    explains=("gpu.ecc.sbe_rate", "gpu.recovery", "fabric.state", "nvlink."),
+    as_grave=True,
     explains_ranks=(*STOPS, *SLOWS),
     explains_peers=SILENT_PEER,
 )
@@ -236,10 +243,10 @@ def _of_tier(moment: Moment, *tiers: str) -> Iterator[Hit]:
 def _incident_hit(moment: Moment, incident: Incident) -> Hit:
     xid, first = incident.gravest, incident.xids[0]
     same = [other for other in incident.xids if other.code == xid.code]
+    of_links = [other.text for other in incident.xids if other.code in LINK_XIDS]
     what = lookup(xid.code).what
     head = f"Xid {xid.code}" if "{gpu}" in what else f"Xid {xid.code} on {xid.subject}"
-    # Each link that fails has a line of its own.
-    links = links_of(other.text for other in same) if "NVLink" in what else ""
+    links = links_of(of_links) if xid.code in LINK_XIDS else ""  # each link that fails has a line of its own
     text = f"{head}: {what.format(gpu=xid.subject)}{links}"
     if xid.tier == APP and xid.pid is not None:
         text += f" by pid {xid.pid} ({xid.process})" if xid.process else f" by pid {xid.pid}"
@@ -247,13 +254,23 @@ def _incident_hit(moment: Moment, incident: Incident) -> Hit:
         text += f", {len(same)} times since {clock_time(first.at)}"
     if xid.tier == APP and xid.code != CLEANUP:
         text += " – probably your code"
-    gpu = _by_index(moment).get(xid.index)
-    wanted = catalog.recovery_of(gpu.recovery_action, gpu.index) if gpu is not None and xid.tier == HW else None
     action, remedy = catalog.advice(xid.code, xid.index), catalog.remedy(xid.code)
-    if wanted is not None:
+    asked = _asked(moment).get(xid.subject) if xid.tier in (HW, WARN) else None
+    if asked is not None and (wanted := catalog.recovery_of(asked[1], asked[0])) is not None:
         action, remedy = wanted.action, wanted.remedy
-    evidence = (*_lines(incident), *(_state(gpu) if gpu is not None else ()))
-    return Hit(xid.subject, text, evidence, None, action, xid.at, str(first.code), remedy, pid=xid.pid)
+    about = (BRIDGE,) if any(other.code == OFF_BUS for other in incident.xids) else ()
+    return Hit(
+        xid.subject,
+        text,
+        tuple(_lines(incident)),
+        None,
+        action,
+        xid.at,
+        str(first.code),
+        remedy,
+        about=about,
+        pid=xid.pid,
+    )
 
 
 def _lines(incident: Incident) -> Iterator[str]:
@@ -263,21 +280,6 @@ def _lines(incident: Incident) -> Iterator[str]:
     others = dict.fromkeys(xid.code for xid in incident.xids if xid.code != gravest.code)
     if others:
         yield "with it: " + ", ".join(f"Xid {code} ({lookup(code).what.format(gpu='GPU')})" for code in others)
-
-
-def _state(gpu: GpuSample) -> Iterator[str]:
-    """What NVML's counters say of the same GPU: it is part of the same picture."""
-    if gpu.ecc.uncorrected_volatile:
-        yield f"{counted(gpu.ecc.uncorrected_volatile, 'uncorrectable memory error')} since its reset"
-    if gpu.remap.failed:
-        yield "a row remapping has failed: its memory cannot be repaired, plan an RMA"
-    elif gpu.remap.pending:
-        yield "a row remapping is pending: it takes effect at the next reset"
-
-
-@once_per_moment
-def _by_index(moment: Moment) -> dict[int | None, GpuSample]:
-    return {gpu.index: gpu for gpu in moment.now.gpus}
 
 
 @_log_rule(
@@ -337,32 +339,33 @@ def _times(xids: list[SeenXid]) -> tuple[str, ...]:
     action="do what the driver asks for",
     needs=("gpu.*.recovery_action",),
     precedence=DRIVER,
+    orders=True,
     explains=("gpu.remap.pending",),
     explains_ranks=STOPS,
 )
 def recovery(moment: Moment) -> Iterator[Hit]:
-    """Field 230 is the driver's present word; the newest Xid 154 of the last hour speaks where it cannot be read."""
-    readable = {gpu.index for gpu in moment.now.gpus if gpu.recovery_action is not None}
+    for subject, asked in _asked(moment).items():
+        index, wanted, evidence, since = asked
+        step = catalog.recovery_of(wanted, index) or catalog.Recovery(wanted.replace("_", " "), "", "none")
+        text = f"{subject}: the driver asks for: {step.words}"
+        severity: Severity = "warning" if wanted == "drain_p2p" else "critical"
+        yield Hit(subject, text, (evidence,), severity, step.action, since, remedy=step.remedy)
+
+
+@once_per_moment
+def _asked(moment: Moment) -> dict[str, _Asked]:
+    """By GPU. Field 230 is the driver's present word; the last hour's newest Xid 154 speaks where it cannot be read."""
+    asked: dict[str, _Asked] = {}
     for gpu in moment.now.gpus:
-        wanted = gpu.recovery_action
-        if wanted is not None and wanted != "none":
-            yield _recovery(gpu.index, gpu_name(gpu.index), wanted, "NVML: GPU recovery action", None)
-    if not moment.now.kernel_events or (moment.now.gpus and len(readable) == len(moment.now.gpus)):
-        return
-    since = _listed_since(moment.now)
-    newest = {xid.subject: xid for xid in _seen_xids(moment) if xid.tier == ADVICE}
-    for xid in newest.values():
-        number = _CHANGED_TO.search(xid.text)
-        wanted = catalog.RECOVERY_NAMES.get(int(number[1], 0)) if number else None
-        if wanted is not None and xid.index not in readable and xid.at >= since:
-            yield _recovery(xid.index, xid.subject, wanted, xid.text, xid.at)
-
-
-def _recovery(index: int | None, subject: str, wanted: str, evidence: str, since: float | None) -> Hit:
-    step = catalog.recovery_of(wanted, index) or catalog.Recovery(wanted.replace("_", " "), "", "none")
-    text = f"{subject}: the driver asks for: {step.words}"
-    severity: Severity = "warning" if wanted == "drain_p2p" else "critical"
-    return Hit(subject, text, (evidence,), severity, step.action, since, remedy=step.remedy)
+        if (wanted := gpu.recovery_action) is not None and (gpu.state == "ok" or wanted != "none"):
+            asked[gpu_name(gpu.index)] = gpu.index, wanted, "NVML: GPU recovery action", None
+    readable, since = set(asked), _listed_since(moment.now)
+    for xid in _seen_xids(moment) if moment.now.kernel_events else ():
+        if xid.tier == ADVICE and xid.subject not in readable and xid.at >= since:
+            number = _CHANGED_TO.search(xid.text)
+            wanted = catalog.RECOVERY_NAMES.get(int(number[1], 0)) if number else None
+            asked[xid.subject] = xid.index, wanted or "none", xid.text, xid.at
+    return {subject: one for subject, one in asked.items() if one[1] != "none"}
 
 
 @device_rule(
@@ -375,6 +378,7 @@ def _recovery(index: int | None, subject: str, wanted: str, evidence: str, since
     needs=("kernel_log",),
     remedy="reset",
     precedence=FABRIC,
+    explains_node=("fabric.state", "fabric.manager", "nvlink."),
     explains_ranks=(*STOPS, *SLOWS),
     explains_peers=SILENT_PEER,
 )

@@ -25,6 +25,7 @@ from mltop.probes.model.vocabulary import Severity
 MOST_LOAD_PER_CORE = 2
 MOST_CPU_PRESSURE = 0.20
 RANK_BLOCKED_S, OTHERS_BLOCKED_S = 60.0, 300.0
+DRIVERS_OWN = ("nvidia-", "nv-")  # names of its programs begin so
 NFS_SILENT_S = 180.0  # major timeout: so long a server was silent already when the kernel says so
 _BLOCKED = "seen blocked"  # the counter that exists once a process has been seen so
 
@@ -65,6 +66,7 @@ def load(moment: Moment) -> Iterator[Hit]:
     action="raise the CPU quota",
     needs=("host.cgroups.cpu",),
     eager=False,
+    explains_node=("cpu.load", "job.threads"),
     explains_ranks=(*SLOWS, "job.starved", "job.gc"),
 )
 def cgroup(moment: Moment, limit: float) -> Iterator[Hit]:
@@ -97,8 +99,7 @@ def governor(moment: Moment) -> Iterator[Hit]:
     "cpu.dstate",
     "critical",
     meaning="a process does not come back from the kernel",
-    threshold=f"state D without a switch: ranks and nvidia-* {RANK_BLOCKED_S:.0f} s, others "
-    f"{duration_words(OTHERS_BLOCKED_S)} (warning)",
+    threshold=f"state D without switches: ranks {RANK_BLOCKED_S:.0f} s; {duration_words(OTHERS_BLOCKED_S)}: warning",
     source="/proc/PID/stat; gpud, gcm",
     action="look at storage and driver, and at the process's stack",
     needs=("host.blocked",),
@@ -107,8 +108,17 @@ def governor(moment: Moment) -> Iterator[Hit]:
     explains_ranks=(RANK_STALLED, RANK_SLOWED, "job.hang", "job.odd_rank", "job.starved"),
 )
 def stuck_processes(moment: Moment) -> Iterator[Hit]:
+    return (hit for hit in _stuck(moment) if not hit.subject.startswith(DRIVERS_OWN))
+
+
+def stuck_in_driver(moment: Moment) -> list[Hit]:
+    """The driver's own programs that do not come back from the kernel."""
+    return [hit for hit in (*_stuck(moment), *_hung(moment)) if hit.subject.startswith(DRIVERS_OWN)]
+
+
+def _stuck(moment: Moment) -> Iterator[Hit]:
     for process in moment.now.host.blocked:
-        ours = process.rank is not None or process.name.startswith("nvidia-")
+        ours = process.rank is not None or process.name.startswith(DRIVERS_OWN)
         if process.blocked_s < (RANK_BLOCKED_S if ours else OTHERS_BLOCKED_S):
             continue
         if moment.increase(f"pid {process.pid}", "switches", RANK_BLOCKED_S).amount > 0:
@@ -117,8 +127,6 @@ def stuck_processes(moment: Moment) -> Iterator[Hit]:
         name = f"rank {process.rank}" if process.rank is not None else process.name or "process"
         text = f"{name} (pid {process.pid}) stuck in the kernel for {duration_words(process.blocked_s)}{where}"
         action = f"look at storage and driver: sudo cat /proc/{process.pid}/stack"
-        if process.name.startswith("nvidia-"):
-            action = "reboot: the driver does not come back"
         since = moment.now.sampled_at - process.blocked_s
         severity: Severity = "critical" if ours else "warning"
         ranks = () if process.rank is None else (process.rank,)
@@ -137,6 +145,10 @@ def stuck_processes(moment: Moment) -> Iterator[Hit]:
     explains_ranks=(RANK_STALLED, RANK_SLOWED, "job.hang", "job.odd_rank", "job.starved"),
 )
 def hung(moment: Moment) -> Iterator[Hit]:
+    return (hit for hit in _hung(moment) if not hit.subject.startswith(DRIVERS_OWN))
+
+
+def _hung(moment: Moment) -> Iterator[Hit]:
     """What has gone on since is over: the kernel says nothing of that, but a file server does, and so does the task."""
     events = moment.events("hung_task", "soft_lockup")
     newest = {(event.kind, event.subject or event.process or "kernel", event.pid): event for event in events}

@@ -90,7 +90,8 @@ def swap(moment: Moment) -> Iterator[Hit]:
     needs=("kernel_log | host.oom_kills",),
     grows=("host",),
     precedence=MEMORY_ERRORS,
-    explains_node=("mem.pressure", "mem.swap", "job.mem_growth"),
+    at_once=True,
+    explains_node=("mem.pressure", "mem.swap", "mem.shm", "job.mem_growth"),
     explains_ranks=STOPS,
     explains_peers=SILENT_PEER,
 )
@@ -130,8 +131,10 @@ def _counted_kills(moment: Moment) -> Iterator[Hit]:
     threshold=f"> {LIMIT}; critical: > {percent_words(SHM_CRITICAL)}",
     limit=share(0.80),
     source="statvfs /dev/shm",
-    action="bigger --shm-size, fewer workers, or remove what is left over there",
+    action="remove what is left over there; else fewer workers, or more --shm-size and memory",
     needs=("host.shm",),
+    adds=True,
+    orders=True,
     explains_ranks=(*STOPS, "job.starved"),
 )
 def shared_memory(moment: Moment, limit: float) -> Iterator[Hit]:

@@ -38,7 +38,8 @@ _NO_P2P = ("GeForce", "RTX 4", "RTX 5", "TITAN RTX")
     source="/proc/PID/status Cpus_allowed_list",
     action="srun --cpu-bind, taskset, or the launcher's binding",
     needs=("ranks", "ranks.cpus_allowed", "host.cpu_count"),
-    explains_node=("cpu.load",),
+    explains=("job.numa",),
+    explains_node=("cpu.load", "job.threads"),
     explains_ranks=(*SLOWS, "job.starved", "job.gc"),
 )
 def affinity(moment: Moment) -> Iterator[Hit]:
@@ -50,7 +51,8 @@ def affinity(moment: Moment) -> Iterator[Hit]:
     for core, pinned in sorted(grouped(on_one_core, lambda rank: min(kernel_list(rank.cpus_allowed))).items()):
         if len(pinned) > 1:
             of = "all " if len(pinned) == len(ranks) else ""
-            yield Hit(f"core {core}", f"{of}{len(pinned)} ranks pinned to core {core}", severity="critical")
+            names, text = tuple(map(rank_name, pinned)), f"{of}{len(pinned)} ranks pinned to core {core}"
+            yield Hit(f"core {core}", text, severity="critical", about=names)
         else:
             name = rank_name(pinned[0])
             text = f"{name} has core {core} only: its data loader workers and NCCL threads share it"

@@ -80,6 +80,7 @@ def state(moment: Moment) -> Iterator[Hit]:
     source="systemctl is-active; NVSentinel, gpud",
     action="sudo systemctl restart nvidia-fabricmanager",
     needs=("host.services",),
+    explains=("gpu.driver",),
     explains_node=("fabric.state", "nvlink."),
 )
 def manager(moment: Moment) -> Iterator[Hit]:
@@ -94,7 +95,7 @@ def manager(moment: Moment) -> Iterator[Hit]:
     if (status == "failed" and (switches or fabric)) or (status == "inactive" and (switches or (fabric and waits))):
         joined = sum(gpu.fabric.state == "completed" for gpu in now.gpus)
         evidence = (f"{joined} of {len(now.gpus)} GPUs are in the fabric",)
-        yield Hit("Fabric Manager", f"Fabric Manager is down ({status})", evidence)
+        yield Hit("Fabric Manager", f"Fabric Manager is down ({status})", evidence, about=("driver",))
     elif status == "failed":  # as wherever an image that has it finds no NVSwitch
         text = "Fabric Manager has failed; this machine has no NVSwitch, and needs none"
         yield Hit("Fabric Manager", text, (), "info", "sudo systemctl disable nvidia-fabricmanager")

@@ -201,6 +201,7 @@ class _Wanted(NamedTuple):
     needs=("links", "links.*.state", "links.*.phys_state"),
     clear_s=10.0,
     precedence=LINK_DOWN,
+    together="{subjects} are down",
     explains=(
         *("ib.rate", "ib.ber", "ib.recovery", "ib.integrity", "ib.rcv_errors", "ib.discards", "ib.wait"),
         *("ib.transport", "ib.still", "roce.", "eth."),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from mltop.probes.judge.health.names import bus_id, gpu_key, group, numbered, rate_text
+from mltop.probes.judge.health.names import gpu_key, group, numbered, rate_text
 from mltop.probes.judge.health.peers import Fact
 from mltop.probes.judge.health.rule import (
     LIMIT,
@@ -50,7 +50,6 @@ JUDGED = frozenset({*REPLAYS, *RECOVERED, "recovery_events", *AFTER_FEC, "crc"})
 MOST_REPLAYS_PER_MIN, MOST_AFTER_FEC_PER_MIN = 10.0, 60.0
 # Data rate of one link in one direction, bytes/s, by generation. Not of generation 3: boards differ (14 and 25 GB/s).
 NOMINAL = {4: 26.562e9, 5: 53.125e9}
-XIDS = frozenset({74, *range(144, 151)})
 
 _ACTIVE, _BY_LINK = "nvlink.active", "errors by link"
 _SERVICE = "reset the GPUs (nvidia-smi -r), then restart the OS, then service"
@@ -140,6 +139,8 @@ def _peers_group(sample: Sample, model: str) -> str:
     needs=("gpu.*.nvlink.links", "gpu.*.nvlink.active"),
     remedy="reset",
     precedence=LINK_DOWN,
+    adds=True,
+    together="{each}",
     explains=("nvlink.",),
     whole_node=("NVLinks are down on all {count} GPUs", f"check the Fabric Manager; {_SERVICE}"),
     explains_ranks=(*STOPS, *SLOWS),
@@ -206,8 +207,8 @@ def _speeds(links: list[NvlinkLink]) -> tuple[float | None, float]:
     "nvlink.replay",
     "warning",
     meaning="packets on NVLink have to be sent again, or the link recovers from errors",
-    threshold=f"replay or recovery >= 1/min; critical: >= {MOST_REPLAYS_PER_MIN:.0f}/min*, a failed recovery, or with "
-    f"an NVLink Xid; errors after FEC >= {MOST_AFTER_FEC_PER_MIN:.0f}/min*",
+    threshold=f"replay or recovery >= 1/min; critical: >= {MOST_REPLAYS_PER_MIN:.0f}/min*, or a failed "
+    f"recovery; errors after FEC >= {MOST_AFTER_FEC_PER_MIN:.0f}/min*",
     source="NVML fields 161, 162, 213-215, 219, 221; DCGM",
     action="watch it; reset the GPU after the job, service if it comes again",
     needs=("gpu.*.nvlink.errors",),
@@ -215,6 +216,7 @@ def _speeds(links: list[NvlinkLink]) -> tuple[float | None, float]:
     remedy="reset",
     clear_s=60.0,
     explains=("nvlink.crc",),
+    as_grave=True,
     explains_ranks=(*STOPS, *SLOWS),
 )
 def replay(moment: Moment) -> Iterator[Hit]:
@@ -227,13 +229,11 @@ def replay(moment: Moment) -> Iterator[Hit]:
         hurt = sum(counts[name] for name in REPLAYS) + max(counts["recovery_events"], parts)
         if hurt < 1 and sum(counts[name] for name in AFTER_FEC) < MOST_AFTER_FEC_PER_MIN:
             continue
-        xid = _xid(moment, gpu) if hurt >= 1 else ""
-        grave = hurt >= MOST_REPLAYS_PER_MIN or counts["recovery_failed"] or xid
+        grave = hurt >= MOST_REPLAYS_PER_MIN or counts["recovery_failed"]
         growing = ", ".join(f"{name} {count:.0f}" for name, count in sorted(counts.items()) if count)
         by_link = _by_link(moment, gpu, counts)
         text = f"NVLink recovery errors growing on {_of(by_link, gpu)}, per minute: {growing}"
-        evidence = (*_each(by_link), *filter(None, (xid,)))
-        yield Hit(gpu_name(gpu.index), text, evidence, severity="critical" if grave else "warning")
+        yield Hit(gpu_name(gpu.index), text, _each(by_link), severity="critical" if grave else "warning")
 
 
 @device_rule(
@@ -289,13 +289,6 @@ def _of(links: Collection[int], gpu: GpuSample) -> str:
 
 def _each(by_link: dict[int, str]) -> tuple[str, ...]:
     return tuple(f"link {number}: {errors}" for number, errors in by_link.items())
-
-
-def _xid(moment: Moment, gpu: GpuSample) -> str:
-    """The newest NVLink Xid of this GPU within the hour."""
-    of_gpu = (event for event in moment.events("xid") if bus_id(event.subject) == bus_id(gpu.pci_bus_id))
-    texts = [f"Xid {event.code}: {event.text}" for event in of_gpu if event.code in XIDS]
-    return texts[-1] if texts else ""
 
 
 def counters(sample: Sample) -> Iterator[tuple[str, str, float]]:

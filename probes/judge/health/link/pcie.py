@@ -12,6 +12,7 @@ from functools import lru_cache
 from mltop.probes.judge.health.names import board, bus_id, gpu_key, group, listed, owners, rdma_ports
 from mltop.probes.judge.health.peers import Fact
 from mltop.probes.judge.health.rule import (
+    BRIDGE,
     HOLD,
     HOUR_S,
     LINK_ERRORS,
@@ -68,10 +69,11 @@ def replay_limit_per_min(gt_per_s: float | None, lanes: int | None) -> int:
         "PCIe links are narrower or slower than they could be on all {count} GPUs",
         "reboot; if it stays, service: riser, switch or slots",
     ),
+    explains=("pcie.limited", "pcie.replay"),
     explains_ranks=(*SLOWS, "job.starved"),
     explains_peers=SLOW_PEER,
     precedence=LINK_ERRORS,
-    part_of="nic",
+    part_of="card",
 )
 def narrow(moment: Moment) -> Iterator[Hit]:
     """A GPU's width is judged at full speed or at work: some platforms lower both while nothing runs.
@@ -166,7 +168,7 @@ def _address(text: str | None) -> tuple[str, ...]:
     needs=("kernel_log", "pci"),
     explains_ranks=(*SLOWS, "job.starved"),
     precedence=LINK_ERRORS,
-    part_of="nic",
+    part_of="card",
 )
 def limited(moment: Moment) -> Iterator[Hit]:
     """The kernel says it once, when it finds the device. Where all devices of a model have it, the machine is so."""
@@ -240,7 +242,7 @@ class _Trouble:
     explains_ranks=(*STOPS, *SLOWS, "job.starved"),
     explains_peers=SLOW_PEER,
     precedence=LINK_ERRORS,
-    part_of="nic",
+    part_of="card",
 )
 def errors(moment: Moment) -> Iterator[Hit]:
     troubles: dict[str, _Trouble] = {}
@@ -250,7 +252,7 @@ def errors(moment: Moment) -> Iterator[Hit]:
     # Counters of a device that is reset start anew: fatal errors also as the kernel's log has them.
     for event in moment.events("aer"):
         if event.severity == "fatal":
-            name = owners(moment).get(bus_id(event.subject), event.subject or "PCIe")
+            name = owners(moment).get(bus_id(event.subject), BRIDGE)
             troubles.setdefault(name, _Trouble()).add_fatal("fatal PCIe error", event.text)
     for name, trouble in troubles.items():
         severity: Severity = "critical" if trouble.critical else "warning"

@@ -10,7 +10,7 @@ import pytest
 from mltop.probes.judge.health.folding import BEATS
 from mltop.probes.model import Finding, Sample
 from tests.builders.fault_recordings import BROKE_AT, EVERY_S, Change, Told, hangs, judged, recording
-from tests.builders.faults import FAULTS, SILENT_SERVER, blocked, links_of
+from tests.builders.faults import FAULTS, KILLED, SILENT_SERVER, WHOLE_FAULTS, blocked, line, links_of
 
 every_fault = pytest.mark.parametrize("name", list(FAULTS))
 
@@ -29,6 +29,24 @@ def test_one_cause_is_one_incident(name: str) -> None:
     if named is not None:
         assert (incident.culprits[0].rank, incident.culprits[0].gpu) == (named, named)
     assert incident.until is None
+
+
+@pytest.mark.parametrize("name", list(WHOLE_FAULTS))
+def test_a_fault_with_all_its_symptoms_is_one_line(name: str) -> None:
+    changes, nodes, headline, action = WHOLE_FAULTS[name]
+    told = judged(recording(*changes, nodes=nodes))
+    (incident,) = told.incidents
+    assert incident.headline.startswith(headline.removeprefix("n0: ") if nodes == 1 else headline)
+    assert incident.action.startswith(action)
+    assert "Xid lines" not in incident.action
+    assert (incident.suffers.gpu_hours > 0) == (incident.kind == "hang")
+    shown = texts(incident.findings)
+    assert all(any(one.message in text for text in shown) for one in told.findings if one.severity != "info")
+
+
+def test_a_process_that_was_killed_while_the_job_went_on_did_not_stop_it() -> None:
+    of_job, of_node = judged(recording(hangs(3), line(KILLED, delay_s=-200.0))).incidents
+    assert (of_job.kind, of_job.causes, of_node.kind) == ("hang", [], "node")
 
 
 @every_fault

@@ -203,7 +203,7 @@ def test_nvml_and_the_driver_add_what_they_know() -> None:
     (finding,) = _xids(xid(NOW, 95), gpus=sick)
     assert finding.id == "gpu.xid.hw"
     assert finding.action == "take the node out of the pool; return the GPU (RMA)", "what failed to be repaired"
-    assert "2 uncorrectable memory errors since its reset" in finding.evidence
+    assert "gpu.ecc.dbe_volatile GPU 3" in finding.folded
     assert sorted(finding.folded) == ["gpu.ecc.dbe_volatile GPU 3", "gpu.recovery GPU 3", "gpu.remap.failed GPU 3"]
 
 

@@ -70,13 +70,6 @@ STATES: list[tuple[str, str, str, dict[str, Any], dict[str, Any]]] = [
     ),
     (
         "cpu.dstate",
-        "critical",
-        "nvidia-smi",
-        {"blocked": [BlockedProcess(7, "nvidia-smi", 61.0)]},
-        {"blocked": [BlockedProcess(7, "dd", 200.0)]},
-    ),
-    (
-        "cpu.dstate",
         "warning",
         "dd (pid 7)",
         {"blocked": [BlockedProcess(7, "dd", 301.0)]},

@@ -10,7 +10,7 @@ import pytest
 from mltop.probes.judge.health.link.nvlink import _sums
 from mltop.probes.model import GpuSample, Nvlink, Sample
 from tests.builders.health_links import board, judge, nvlinks, only, over, told
-from tests.builders.health_samples import gpu, sample, xid
+from tests.builders.health_samples import gpu, sample
 
 H100_PCIE = "NVIDIA H100 PCIe"
 HALF = 13_281e6
@@ -162,13 +162,6 @@ def test_messages_name_rates_and_links() -> None:
     assert finding.message == "NVLink recovery errors growing on link 7 of GPU 2, per minute: replay 12"
     assert finding.evidence == ["link 7: replay +12"]
     assert only(*_growing("crc", 1400)).message == "NVLink CRC errors 140/s on link 7 of GPU 2"
-
-
-def test_replays_with_an_xid_are_grave() -> None:
-    finding = only(*_growing("replay", 1, kernel_events=[xid(20.0, 74, 2, "NVLink: fatal")]))
-    assert finding.severity == "critical"
-    assert finding.evidence[-1].startswith("Xid 74:")
-    assert only(*_growing("replay", 1, kernel_events=[xid(20.0, 74, 5)])).severity == "warning"
 
 
 def test_old_counters_resets_and_other_boards_are_no_growth() -> None:
