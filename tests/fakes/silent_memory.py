@@ -1,7 +1,7 @@
 """A process whose memory never answers: `python -m tests.fakes.silent_memory FOLDER` serves a file by FUSE without
 giving its pages, and starts a rank that has one of them in its memory and waits for it with the memory's lock held.
 
-The rank's pid is printed once any read of its environ, cmdline or maps waits forever. The end of this process frees all.
+The rank's pid is printed once reads of its environ, cmdline and maps wait forever. The end of this process frees all.
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ libc.mmap.restype = ctypes.c_void_p
 page = libc.mmap(None, ctypes.c_size_t(65536), 1, 2, os.open(sys.argv[1], os.O_RDONLY), ctypes.c_long(0))
 memory = os.open("/proc/self/mem", os.O_RDONLY)
 threading.Thread(target=lambda: os.pread(memory, 100, page), daemon=True).start()
-time.sleep(0.5)
-threading.Thread(target=lambda: libc.mmap(None, ctypes.c_size_t(4096), 1, 34, -1, ctypes.c_long(0)), daemon=True).start()
 print("ready", flush=True)
-time.sleep(600)
+time.sleep(0.5)
+libc.mmap(None, ctypes.c_size_t(4096), 1, 34, -1, ctypes.c_long(0))
 """
 
 
@@ -63,7 +62,7 @@ def main(folder: str) -> None:
     words = [sys.executable, "-c", _RANK, f"{folder}/libtorch_python.so"]
     rank = subprocess.Popen(words, env=env, stdout=subprocess.PIPE)
     assert rank.stdout is not None and rank.stdout.readline() == b"ready\n"
-    time.sleep(0.5)
+    time.sleep(1.0)
     print(rank.pid, flush=True)
     sys.stdin.read()
     rank.kill()
