@@ -123,7 +123,7 @@ def live_gaps(unassigned: Sequence[Rank]) -> list[Gap]:
     return gaps
 
 
-def silent_gaps() -> list[Gap]:
+def silent_gaps(root: str) -> list[Gap]:
     """For each user one of whose processes does not let its memory be read."""
     return [
         Gap.about(
@@ -132,8 +132,8 @@ def silent_gaps() -> list[Gap]:
             why=f"the memory of pid {pid} of {user_name(uid) or 'an unknown user'} does not answer: "
             "new ranks of this user are not detected",
         )
-        for uid, (pid, thread) in list(procfs.silent.items())
-        if thread.is_alive()
+        for (of, uid), (pid, thread) in list(procfs.silent.items())
+        if of == root and thread.is_alive()
     ]
 
 

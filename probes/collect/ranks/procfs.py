@@ -31,7 +31,8 @@ class Silent(OSError):
     """A process whose memory does not answer, or another one of its user that is left alone because of it."""
 
 
-silent: dict[int | None, tuple[int, threading.Thread]] = {}  # by user: the process that does not answer, and who waits
+# By /proc and user: the process that does not answer, and the thread that waits for it.
+silent: dict[tuple[str, int | None], tuple[int, threading.Thread]] = {}
 
 
 def from_memory(root: str, pid: int, read: Callable[[], Result]) -> Result:
@@ -40,11 +41,11 @@ def from_memory(root: str, pid: int, read: Callable[[], Result]) -> Result:
     The owner can make that wait forever, and not even SIGKILL ends it: a page that a FUSE server of theirs does not
     give is waited for with the lock of the memory held. So a thread reads, and each user holds up one at most.
     """
-    uid = read_status(root, pid).uid  # not the owner of the folder, which is root where a process is not dumpable
-    if uid in silent:
-        if silent[uid][1].is_alive():
-            raise Silent(errno.ETIMEDOUT, f"the memory of pid {silent[uid][0]} does not answer")
-        silent.pop(uid, None)
+    key = root, read_status(root, pid).uid  # not the owner of the folder, which is root where a process is not dumpable
+    if key in silent:
+        if silent[key][1].is_alive():
+            raise Silent(errno.ETIMEDOUT, f"the memory of pid {silent[key][0]} does not answer")
+        silent.pop(key, None)
     results: list[Result] = []
     errors: list[Exception] = []
 
@@ -60,7 +61,7 @@ def from_memory(root: str, pid: int, read: Callable[[], Result]) -> Result:
     for error in errors:
         raise error
     if not results:
-        silent[uid] = pid, thread
+        silent[key] = pid, thread
         raise Silent(errno.ETIMEDOUT, f"the memory of pid {pid} does not answer")
     return results[0]
 

@@ -150,7 +150,7 @@ def parse_flight_record(
         raise Malformed(f"its version is {version}, and only 2.x is known")
     owner = rank_number(top.get("rank")) if rank is None else rank
     lists = MemberLists() if members is None else members
-    return FlightRecord(shown, owner, tuple(_progress(top, owner, at, shown, lists, until_s)), at, version)
+    return FlightRecord(shown, owner, tuple(_progress(top, owner, at, shown, lists, until_s=until_s)), at, version)
 
 
 @dataclass
@@ -164,7 +164,7 @@ class _Told:
 
 
 def _progress(
-    top: dict[Any, Any], rank: int | None, at: float | None, shown: str, lists: MemberLists, until_s: float
+    top: dict[Any, Any], rank: int | None, at: float | None, shown: str, lists: MemberLists, *, until_s: float
 ) -> Iterable[GroupProgress]:
     configs, states = table_of(top.get("pg_config")), table_of(top.get("pg_status"))
     for told in _groups(top, states):
