@@ -16,7 +16,6 @@ from collections.abc import Iterable
 from itertools import islice
 from queue import SimpleQueue
 
-from mltop.probes.collect.ranks import procfs
 from mltop.probes.collect.sysfile import read_long
 
 OFTEN, SELDOM = 10, 10  # the first looks are all made, then every so many: libraries come when they are needed
@@ -106,7 +105,7 @@ _READER = _Reader()
 
 def versions_of(root: str, pid: int) -> dict[str, str]:
     """Of the process ``pid`` below the /proc ``root``. Raises OSError."""
-    maps = procfs.from_memory(root, pid, lambda: read_long(f"{root}/{pid}/maps", _MAPS_BYTES))
+    maps = read_long(f"{root}/{pid}/maps", _MAPS_BYTES)
     packages: dict[bytes, set[bytes]] = {}  # by folder, what of it is mapped
     for folder, package in set(_PACKAGES.findall(maps)):
         packages.setdefault(folder, set()).add(package)
