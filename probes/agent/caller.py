@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import Callable
+from typing import Any, Callable
 
 from mltop.probes.agent.protocol import MAX_FRAME_BYTES, Message, Request, Wire, decode_request
 
@@ -203,7 +203,7 @@ class Caller:
         """End this process: in order if the main thread can, at once if it is stuck."""
         self.stop.set()
         time.sleep(EXIT_GRACE_S)
-        os._exit(1)
+        leave(1)
 
     def _read(self, handle: Callable[[Request], None], receiving: Callable[[], None]) -> None:
         buffer = bytearray(self._terms.received)
@@ -266,6 +266,14 @@ class Caller:
         if self._terms.attended:
             return self._terms.silence_s > 0.0 and quiet_s >= self._terms.silence_s
         return unwritten_s >= self._terms.unread_s or self._link.unanswered_s(time.monotonic()) >= UNANSWERED_S
+
+
+def leave(code: int) -> Any:
+    """End this process. A thread that the kernel holds would keep its files open, and sshd waits for their end."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(null, descriptor)
+    os._exit(code)
 
 
 def reader_left(fd: int) -> bool:

@@ -10,7 +10,7 @@ import threading
 import time
 from typing import Any
 
-from mltop.probes.agent.caller import Caller, Terms
+from mltop.probes.agent.caller import Caller, Terms, leave
 from mltop.probes.agent.light import WholeSamples
 from mltop.probes.agent.protocol import VERSION, Hello, Message, Request, Wire
 from mltop.probes.agent.requests import Requests
@@ -113,4 +113,4 @@ def _hello() -> Hello:
 def exit_now(code: int) -> Any:
     """Leave without waiting for daemon threads that may be stuck in a system call."""
     sys.stdout.flush()
-    os._exit(code)
+    leave(code)

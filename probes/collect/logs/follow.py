@@ -3,7 +3,8 @@ the processes are still there to be looked at.
 
 Files are those that a rank's standard output and error are, or that whoever reads its pipe writes to (pipes.py). They
 are opened through /proc, so that those of containers are found, too, and only where they are regular files. All of it
-runs in a thread of its own: a file server that does not answer holds up nothing else.
+runs in a thread of its own: a file server that does not answer holds up nothing else. The thread has a budget of
+processor time for each user, as samples need the interpreter, too: text beyond it is skipped, and a gap says so.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from mltop.probes.collect.logs.parser import LogParser
 from mltop.probes.collect.logs.pipes import Destination, FileId, PipeReaders
 from mltop.probes.collect.logs.prefixes import Clock
 from mltop.probes.collect.logs.scanning import Scanner
+from mltop.probes.collect.ranks.access import user_name
 from mltop.probes.collect.redaction.values import shown_text
 from mltop.probes.model import Gap, LogLine, RankDeath, RankSample
 from mltop.probes.model.evidence.logs import EventKind, LogEvent, LogFile
 from mltop.probes.model.sample import MAX_LOG_LINES
 from mltop.probes.model.text import clean
+from mltop.probes.model.units import size_words
 from mltop.probes.model.vocabulary import LogLineKind
 from mltop.probes.system.paths import proc
 
@@ -35,6 +38,11 @@ LAST_WORDS_S = 1.0  # how long a sample in which a rank has ended waits for them
 BEFORE_BYTES = 256 * 1024  # that stand in a file when it is first seen
 BURST_BYTES = 8 * 1024 * 1024  # of one file in one look: what is beyond it is left out, and only the end is read
 LOOK_BYTES = 32 * 1024 * 1024  # of all files: what is beyond it waits for the next look
+PIECE_BYTES = 64 * 1024  # read at once: one search holds the interpreter's lock for no longer than this text takes
+SHARE = 0.02  # of a core, for all users together
+MOST_CREDIT_S = 0.1  # of processor time that a user may save up: the tracebacks of a whole job at once
+SKIPPED_SHOWN_S = 60.0
+MOST_GAPS = 8
 MOST_FILES = 512
 STUCK_S = 10.0
 # A stamp is believed where it lies so shortly before the file's last change, or after it.
@@ -61,7 +69,7 @@ class _Followed:
     """``descriptor``: kept open: the last words of a process are read when it is gone. ``offset``: up to where it was
     read; ``rest``: a line that has no end yet. ``whole``: read from its beginning; ``owners``: who writes to it,
     ``is_whole_job``: and ranks of other nodes. ``is_behind_pipe``: they do so through another process; ``left_at``:
-    none of them has lived since, monotonic s.
+    none of them has lived since, ``read_at``: when it was last read, monotonic s. ``uid``: of its first writer.
     """
 
     descriptor: int
@@ -75,6 +83,9 @@ class _Followed:
     is_whole_job: bool = False
     is_behind_pipe: bool = False
     left_at: float | None = None
+    uid: int | None = None
+    read_at: float = 0.0
+    is_up_to_date: bool = True
 
     def lingers(self, now: float, most_s: float) -> bool:
         self.left_at = now if self.left_at is None else self.left_at
@@ -98,6 +109,10 @@ class LogFollower:
         self._unseen = 0
         self._looks = 0
         self._left = 0  # bytes that this look may still read
+        self._credit_s: dict[int | None, float] = {}  # by user, processor time
+        self._until_s = 0.0  # thread time at which the user's credit ends
+        self._looked_at = 0.0  # monotonic s
+        self._skipped: dict[int | None, tuple[int, float]] = {}  # by user: bytes, and when last (monotonic s)
         self._broken: dict[FileId, str] = {}  # files that our own reading failed on, and how
         self._looked = threading.Condition(self._lock)
         self._files: dict[FileId, _Followed] = {}
@@ -119,11 +134,15 @@ class LogFollower:
                 self._looked.wait_for(lambda: self._looks >= looks + 1, LAST_WORDS_S)
             lines = [line for line in self._lines if line.at >= now - KEPT_S]
             looking, unseen, broken = self._looking, self._unseen, list(self._broken.values())
+            skipped = {uid: told for uid, told in self._skipped.items() if time.monotonic() - told[1] < SKIPPED_SHOWN_S}
+            self._skipped = skipped
         gaps = []
         if looking is not None and time.monotonic() - looking[0] > STUCK_S:
             waited_s = time.monotonic() - looking[0]
             gaps.append(Gap("logs", f"{shown_text(looking[1])} has not answered for {waited_s:.0f} s"))
         gaps += [Gap("logs", f"the reader failed: {why}", "please report this") for why in broken[:1]]
+        for uid, (count, _) in list(skipped.items())[:MOST_GAPS]:
+            gaps.append(Gap("logs", f"too much text from {user_name(uid) or 'a rank'}: {size_words(count)} skipped"))
         if unseen:
             text = f"the output of {unseen} ranks cannot be read"
             gaps.append(Gap("logs", text, "sudo mltop"))
@@ -172,22 +191,40 @@ class LogFollower:
         for file, destination in read_for.items():
             owners.setdefault(file, {}).update(destination.writers)
             paths.setdefault(file, destination.path)
-        for known, writers in list(owners.items())[:MOST_FILES]:
+        self._add_credit({rank.uid for rank in ranks})
+        # Whoever has not been read for the longest is first: one file of a user may take all of the credit.
+        turns = sorted(list(owners)[:MOST_FILES], key=lambda file: getattr(self._files.get(file), "read_at", 0.0))
+        for known in turns:
             if known not in self._broken:
-                self._guarded(known, partial(self._follow, known, paths[known], writers, read_for.get(known)))
+                writers = owners[known]
+                follow = partial(self._follow, known, paths[known], writers, read_for.get(known))
+                self._guarded(known, next(iter(writers.values())).uid, follow)
         for gone in self._files.keys() - owners.keys():
             followed = self._files[gone]
             if followed.lingers(time.monotonic(), self._lingers_s):
-                self._guarded(gone, partial(self._read_on, followed))
+                self._guarded(gone, followed.uid, partial(self._read_on, followed))
                 continue
-            self._guarded(gone, partial(self._finish, followed))
+            self._guarded(gone, followed.uid, partial(self._finish, followed))
             if self._files.pop(gone, None) is not None:
                 os.close(followed.descriptor)
         with self._lock:
             self._unseen, self._looking = unseen, None
 
-    def _guarded(self, known: FileId, read: Callable[[], None]) -> None:
-        """What one file brings us down with costs that file, and is said."""
+    def _add_credit(self, users: set[int | None]) -> None:
+        now = time.monotonic()
+        earned_s = SHARE * (now - self._looked_at) / max(1, len(users))
+        self._looked_at = now
+        saved_s = {uid: self._credit_s.get(uid, MOST_CREDIT_S) for uid in users | self._credit_s.keys()}
+        self._credit_s = {
+            uid: min(MOST_CREDIT_S, credit_s + earned_s)
+            for uid, credit_s in saved_s.items()
+            if uid in users or credit_s < MOST_CREDIT_S
+        }
+
+    def _guarded(self, known: FileId, uid: int | None, read: Callable[[], None]) -> None:
+        """A file that our own reading fails on is left alone, with a gap. The time is charged to the user."""
+        began_s = time.thread_time()
+        self._until_s = began_s + self._credit_s.get(uid, 0.0)
         try:
             read()
         except Exception as error:  # noqa: BLE001 - the gap tells every caller, and the other files are read on
@@ -196,9 +233,14 @@ class LogFollower:
                 os.close(followed.descriptor)
             with self._lock:
                 self._broken[known] = f"{type(error).__name__}: {shown_text(str(error))}"
+        finally:
+            self._credit_s[uid] = self._credit_s.get(uid, 0.0) - (time.thread_time() - began_s)
 
     def _finish(self, followed: _Followed) -> None:
         """The last words of processes that are gone, with a line that has no end."""
+        if time.thread_time() >= self._until_s:
+            self._skip_to(followed, os.fstat(followed.descriptor).st_size - PIECE_BYTES)
+            self._until_s = time.thread_time() + MOST_CREDIT_S
         self._read(followed)
         if followed.rest:
             followed.scanner.feed(followed.rest)
@@ -232,6 +274,7 @@ class LogFollower:
             self._files[known] = followed
         followed.is_behind_pipe, followed.left_at = read_for is not None, None
         followed.is_whole_job = read_for is not None and read_for.is_whole_job
+        followed.uid = next(iter(writers.values())).uid
         followed.owners = {**followed.owners, **writers}  # also those that have ended since the last look
         self._read_on(followed)
         followed.owners = writers
@@ -259,22 +302,39 @@ class LogFollower:
     def _read(self, followed: _Followed) -> bool:
         """Whether there was anything new. A file that has become shorter was emptied: it is read from its beginning."""
         self._waits_for(followed.parser.file.path)
+        before = followed.offset
         try:
             now = os.fstat(followed.descriptor)
             if now.st_size < followed.offset:
-                followed.offset, followed.rest, followed.whole = 0, b"", False
-            if now.st_size - followed.offset > BURST_BYTES:
-                followed.offset, followed.rest, followed.whole = now.st_size - BEFORE_BYTES, b"", False
+                before = followed.offset = 0
+                followed.rest, followed.whole = b"", False
+            most = BURST_BYTES if followed.is_up_to_date else BEFORE_BYTES
+            if now.st_size - followed.offset > most:
+                self._skip_to(followed, now.st_size - BEFORE_BYTES)
             followed.parser.clock = Clock(now.st_mtime)
-            new = min(now.st_size - followed.offset, self._left)
-            content = os.pread(followed.descriptor, new, followed.offset)
+            while (new := min(now.st_size - followed.offset, self._left, PIECE_BYTES)) > 0:
+                if time.thread_time() >= self._until_s or self._closed.is_set():
+                    break
+                content = os.pread(followed.descriptor, new, followed.offset)
+                if not content:
+                    break
+                followed.offset += len(content)
+                self._left -= len(content)
+                self._feed(followed, content)
+            followed.is_up_to_date = followed.offset >= now.st_size
+            if followed.is_up_to_date or followed.offset > before:
+                followed.read_at = time.monotonic()
         except OSError:
             return False
-        followed.offset += len(content)
-        self._left -= len(content)
-        if content:
-            self._feed(followed, content)
-        return bool(content)
+        return followed.offset > before
+
+    def _skip_to(self, followed: _Followed, offset: int) -> None:
+        if offset <= followed.offset:
+            return
+        with self._lock:
+            before, _ = self._skipped.get(followed.uid, (0, 0.0))
+            self._skipped[followed.uid] = before + offset - followed.offset, time.monotonic()
+        followed.offset, followed.rest, followed.whole = offset, b"", False
 
     def _feed(self, followed: _Followed, content: bytes) -> None:
         content = followed.rest + content

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
 
+from mltop.probes.collect.ranks import procfs
 from mltop.probes.collect.ranks.layout import title_of
 from mltop.probes.collect.ranks.roles import looks_like_python
 from mltop.probes.collect.ranks.roster import MOST_RANKS_OF_A_USER
@@ -110,7 +111,7 @@ def _is_unread(process: Process) -> bool:
     return not process.live and title_of(process.argv) is None and (bool(process.uses) or not process.is_known)
 
 
-def live_gaps(unassigned: Sequence[Rank], stuck: int) -> list[Gap]:
+def live_gaps(unassigned: Sequence[Rank]) -> list[Gap]:
     """About processes of no job that may be ranks, but do not let us read what they have set since their start."""
     gaps = []
     denied = [rank.process for rank in unassigned if rank.process.live_denied]
@@ -118,10 +119,21 @@ def live_gaps(unassigned: Sequence[Rank], stuck: int) -> list[Gap]:
         who = _python_processes(len(denied)) + named(user_name(process.uid) for process in denied)
         why = f"what {who} set after the start cannot be read (permission denied): whether they are ranks is unknown"
         gaps.append(permission_gap("environment", why=why))
-    if stuck:
-        why = f"the memory of {_python_processes(stuck)} could not be read in time"
-        gaps.append(Gap.about("ranks", "environment", why=f"{why}: whether they are ranks is unknown"))
     return gaps
+
+
+def silent_gaps(root: str) -> list[Gap]:
+    """For each user one of whose processes does not let its memory be read."""
+    return [
+        Gap.about(
+            "ranks",
+            "environment",
+            why=f"the memory of pid {pid} of {user_name(uid) or 'an unknown user'} does not answer: "
+            "new ranks of this user are not detected",
+        )
+        for (of, uid), (pid, thread) in list(procfs.silent.items())
+        if of == root and thread.is_alive()
+    ]
 
 
 def _python_processes(count: int) -> str:

@@ -25,13 +25,11 @@ from mltop.probes.collect.ranks.roster import is_doubtful
 from mltop.probes.collect.ranks.table import Process, ProcessTable
 from mltop.probes.collect.ranks.tree import Rank, Tree
 from mltop.probes.collect.sysfile import read_known
-from mltop.probes.system.writable import in_time
 
 FIRST_TICK_S, TICK_S = 0.5, 0.005  # of processor time for all looks of one tick; at first everything is new
 SIBLINGS_S = 0.1  # beyond that, for the others of a group of which one was found: they may not live until the next tick
 FIRST_S = 1.0
-STUCK_S, STUCK_AGAIN_S = 1.0, 600.0  # a process that takes so long to be read is left alone for so long
-MOST_STUCK = 3  # of one user: while so many are, all of theirs are left alone, since each holds a thread
+SILENT_AGAIN_S = 600.0  # a process whose memory does not answer is left alone for so long
 LONGEST_S, LONGEST_PLAIN_S = 60.0, 120.0  # between two looks; at one that has loaded nothing of interest
 # A job may die seconds after it has begun. What ran before us is no beginner: it is looked at at once.
 YOUNG_S, YOUNG_EVERY_S, YOUNG_PLAIN_EVERY_S = 30.0, 1.0, 2.0
@@ -65,7 +63,6 @@ class Looks:
     """Keep one object. ``table``: whose processes are looked at, and are told what was seen."""
 
     table: ProcessTable
-    _late: dict[int | None, list[list[bool]]] = field(default_factory=dict)  # by user: looks that were not done in time
     _due_at: float = float("-inf")
     _version: int = -1
     _ranks: Sequence[Rank] = ()
@@ -98,21 +95,7 @@ class Looks:
             if process.look_at > now or (looked and time.process_time() > until + more_s):
                 continue
             looked = True
-            if self._stuck_of(process.uid) < MOST_STUCK:
-                self._look(process, now, gpu_pids)
-            else:
-                process.look_at = now + STUCK_AGAIN_S
-
-    @property
-    def stuck(self) -> int:
-        """How many processes are being read for so long that they are left alone."""
-        return sum(map(self._stuck_of, self._late))
-
-    def _stuck_of(self, uid: int | None) -> int:
-        late = self._late.get(uid)
-        if late:
-            late[:] = [ended for ended in late if not ended]
-        return len(late or ())
+            self._look(process, now, gpu_pids)
 
     def _candidates(self, ranks: Sequence[Rank], gpu_pids: Collection[int]) -> list[Process]:
         """Who may be a rank, or tell that something below it is one."""
@@ -157,20 +140,17 @@ class Looks:
         if process.state == "D":  # whoever holds its memory's lock may hold it for long
             return
         uses = process.uses | ({"gpu"} if process.pid in gpu_pids else frozenset())
-        ended: list[bool] = []
-
-        def look() -> Seen:
-            try:
-                return look_into(table.root, process.pid, process.start_ticks, uses)
-            finally:
-                ended.append(True)
-
-        seen = in_time(look, STUCK_S)
-        if seen is None:
-            self._late.setdefault(process.uid, []).append(ended)
+        try:
+            seen = procfs.from_memory(
+                table.root, process.pid, lambda: look_into(table.root, process.pid, process.start_ticks, uses)
+            )
+        except procfs.Silent:
             table.version += 1  # a gap tells of it
-            process.look_at = now + STUCK_AGAIN_S
-        elif note(process, seen):
+            process.look_at = now + SILENT_AGAIN_S
+            return
+        except OSError:  # it has ended
+            return
+        if note(process, seen):
             table.version += 1
             process.looks, process.look_at = 1, now + 1.0
             if process.in_group:

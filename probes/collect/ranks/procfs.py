@@ -6,9 +6,12 @@ PermissionError. Source: proc_pid_stat(5), proc_pid_status(5), proc_pid_io(5) an
 
 from __future__ import annotations
 
+import errno
 import os
+import threading
 from dataclasses import dataclass
 from functools import cache
+from typing import Callable, TypeVar
 
 from mltop.probes.collect.sysfile import number_after, read_file, read_known, read_link, read_long, read_long_known
 
@@ -20,6 +23,47 @@ _PF_KTHREAD = 0x00200000  # include/linux/sched.h
 _CHILDREN_BYTES = 1 << 20
 _ENVIRON_BYTES = 1 << 20
 _ARGV_BYTES = 8192
+SILENT_S = 1.0
+Result = TypeVar("Result")
+
+
+class Silent(OSError):
+    """A process whose memory does not answer, or another one of its user that is left alone because of it."""
+
+
+# By /proc and user: the process that does not answer, and the thread that waits for it.
+silent: dict[tuple[str, int | None], tuple[int, threading.Thread]] = {}
+
+
+def from_memory(root: str, pid: int, read: Callable[[], Result]) -> Result:
+    """``read()``, which needs the memory of a process (its environ, cmdline, maps, mem). Raises Silent after SILENT_S.
+
+    The owner can make that wait forever, and not even SIGKILL ends it: a page that a FUSE server of theirs does not
+    give is waited for with the lock of the memory held. So a thread reads, and each user holds up one at most.
+    """
+    key = root, read_status(root, pid).uid  # not the owner of the folder, which is root where a process is not dumpable
+    if key in silent:
+        if silent[key][1].is_alive():
+            raise Silent(errno.ETIMEDOUT, f"the memory of pid {silent[key][0]} does not answer")
+        silent.pop(key, None)
+    results: list[Result] = []
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            results.append(read())
+        except Exception as error:  # noqa: BLE001 - raised again below
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="mltop-memory", daemon=True)
+    thread.start()
+    thread.join(SILENT_S)
+    for error in errors:
+        raise error
+    if not results:
+        silent[key] = pid, thread
+        raise Silent(errno.ETIMEDOUT, f"the memory of pid {pid} does not answer")
+    return results[0]
 
 
 @dataclass
@@ -152,7 +196,10 @@ def read_argv(root: str, pid: int) -> list[str]:
 
     What is cut off ends in "…", so that nobody takes the head of a token for a word.
     """
-    data = read_long_known(f"{root}/{pid}/cmdline", _ARGV_BYTES)
+    try:
+        data = from_memory(root, pid, lambda: read_long(f"{root}/{pid}/cmdline", _ARGV_BYTES))
+    except OSError:
+        return []
     if len(data) == _ARGV_BYTES and data[-1:] != b"\0":
         data += "…".encode()
     return data.rstrip(b"\0").decode("utf-8", "replace").split("\0") if data.strip(b"\0") else []
@@ -172,7 +219,7 @@ def read_children(root: str, pid: int) -> list[int] | None:
 
 def read_environ(root: str, pid: int) -> bytes:
     """The environment at the last exec (at most 1 MiB); b"" for kernel threads and zombies."""
-    return read_long(f"{root}/{pid}/environ", _ENVIRON_BYTES)
+    return from_memory(root, pid, lambda: read_long(f"{root}/{pid}/environ", _ENVIRON_BYTES))
 
 
 @cache

@@ -12,6 +12,7 @@ from mltop.probes.collect.ranks.access import (
     access_gaps,
     doubtful_gaps,
     live_gaps,
+    silent_gaps,
     unreadable_counters_gap,
     user_name,
 )
@@ -148,7 +149,7 @@ class RankSource:
         self._children_every_s = children_every_s(sum(len(rank.descendants) for rank in ranks))
         self._dead = [self._dead_sample(zombie) for zombie in dead]
         self._gaps = [*access_gaps(self._table, gpu_pids, self._own_pid), *doubtful_gaps(ranks)]
-        self._gaps += live_gaps(unassigned, self._looks.stuck)
+        self._gaps += [*live_gaps(unassigned), *silent_gaps(self._root)]
         self._basis = basis
         return True
 

@@ -20,8 +20,8 @@ RECHECK_S = 30.0
 _EARLY_CHECKS = 3
 
 # denied: no permission to read its environment; overwritten: the program wrote its title over it (setproctitle);
-# hidden: not even its stat can be read (hidepid=1).
-Access = Literal["readable", "denied", "overwritten", "hidden"]
+# hidden: not even its stat can be read (hidepid=1); silent: its memory does not answer.
+Access = Literal["readable", "denied", "overwritten", "hidden", "silent"]
 
 
 @dataclass
@@ -205,6 +205,9 @@ class ProcessTable:
             process.uid = procfs.read_status(self.root, process.pid).uid
         except PermissionError:
             process.access = "denied"
+            process.uid = self._owner(process.pid)
+        except procfs.Silent:
+            process.access = "silent"
             process.uid = self._owner(process.pid)
         except procfs.GONE:
             return

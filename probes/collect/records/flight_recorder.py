@@ -45,6 +45,7 @@ MOST_MEMBERS = 65_536
 MOST_MEMBER_CHARS = 16 << 20  # of different lists of members, of all records that are read together
 # Operations that are kept of a group: the last completed ones, the first and the last of the others.
 KEPT_COMPLETED, KEPT_FIRST, KEPT_LAST = 8, 16, 4
+MOST_CPU_S = 3.0  # for one record; 2,000 operations with 25 frames each take 0.7
 WRITING_S = 5.0  # a file that ends in the middle and was written to so lately is not finished
 DEFAULT_GROUP = "default_pg"
 _STATES: dict[object, OperationState] = {"scheduled": "scheduled", "started": "started", "completed": "completed"}
@@ -133,6 +134,7 @@ def parse_flight_record(
     content: bytes, *, rank: int | None, at: float | None, shown: str, members: MemberLists | None = None
 ) -> FlightRecord:
     """Raises Malformed for what is no record, CutOff for one that ends in the middle."""
+    until_s = time.thread_time() + MOST_CPU_S
     head = content[:64].lstrip()
     if not head:
         raise CutOff("it is empty")
@@ -148,7 +150,7 @@ def parse_flight_record(
         raise Malformed(f"its version is {version}, and only 2.x is known")
     owner = rank_number(top.get("rank")) if rank is None else rank
     lists = MemberLists() if members is None else members
-    return FlightRecord(shown, owner, tuple(_progress(top, owner, at, shown, lists)), at, version)
+    return FlightRecord(shown, owner, tuple(_progress(top, owner, at, shown, lists, until_s=until_s)), at, version)
 
 
 @dataclass
@@ -162,13 +164,17 @@ class _Told:
 
 
 def _progress(
-    top: dict[Any, Any], rank: int | None, at: float | None, shown: str, lists: MemberLists
+    top: dict[Any, Any], rank: int | None, at: float | None, shown: str, lists: MemberLists, *, until_s: float
 ) -> Iterable[GroupProgress]:
     configs, states = table_of(top.get("pg_config")), table_of(top.get("pg_status"))
     for told in _groups(top, states):
         config = table_of(configs.get(told.name))
         group = _group(told, config, lists)
-        operations = [_operation(entry) for entry in told.entries]
+        operations = []
+        for entry in told.entries:
+            operations.append(_operation(entry))
+            if time.thread_time() > until_s:
+                raise Malformed(f"reading it takes more than {MOST_CPU_S:.0f} s of processor time")
         status = table_of(states.get(str(told.number), states.get(told.number)))
         if any(operation.p2p for operation in operations):
             status = {}

@@ -117,7 +117,8 @@ def variables_of(pid: int, names: Iterable[str] = _NAMES) -> dict[str, str]:
     with suppress(OSError):
         content = procfs.read_environ(root, pid)
     with suppress(OSError, Unreadable):
-        content = read_live_environ(root, pid, procfs.read_stat(root, pid).start_ticks) or content
+        ticks = procfs.read_stat(root, pid).start_ticks
+        content = procfs.from_memory(root, pid, lambda: read_live_environ(root, pid, ticks)) or content
     pairs = (variable.partition(b"=") for variable in content.split(b"\0"))
     wanted = {name.encode(): name for name in names}
     found: dict[str, str] = {}

@@ -1,0 +1,120 @@
+"""What a user of a node does to hold up the agent: samples go on, one gap says why, and it ends with its caller."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from mltop.probes.agent.protocol import Message, payload_of
+from mltop.probes.model import Sample
+from tests.fakes.silent_fuse import needs_fuse
+from tests.strangers import needs_root
+
+DECODER = msgspec.json.Decoder(Message)
+RANK = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "h", "MASTER_PORT": "1"}
+# Writes as fast as it can for so many seconds.
+FLOOD = """
+import sys, time
+until = time.monotonic() + 30
+text = sys.argv[1].encode().decode("unicode_escape") * 20
+while time.monotonic() < until:
+    sys.stdout.write(text); sys.stdout.flush(); time.sleep(0.01)
+"""
+TRACEBACK = r'Traceback (most recent call last):\n  File "t.py", line 5, in f\nValueError: bad\n'
+HOSTILE = {
+    "tracebacks": TRACEBACK,
+    "endless lines": "again and again collective operation timeout " * 300,
+    "long lines": "[rank1]: Watchdog caught collective operation timeout: " * 290 + r"\n",
+}
+
+
+class Running:
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self.at: list[float] = []
+
+    def samples(self, seconds: float) -> Iterator[Sample]:
+        until = time.monotonic() + seconds
+        assert self.process.stdout is not None
+        while time.monotonic() < until:
+            payload = payload_of(self.process.stdout.readline().rstrip(b"\n"))
+            message = DECODER.decode(payload) if payload else None
+            if message is not None and message.kind == "sample" and message.sample is not None:
+                self.at.append(time.monotonic())
+                yield message.sample
+
+    def longest_gap_s(self) -> float:
+        return max(after - before for before, after in zip(self.at, self.at[1:], strict=False))
+
+    def cpu_s(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def exit_s(self) -> float:
+        began = time.monotonic()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait(30)
+        return time.monotonic() - began
+
+
+@contextmanager
+def agent() -> Iterator[Running]:
+    words = [sys.executable, "-m", "mltop.probes.agent", "--node", "here"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        try:
+            yield Running(process)
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_text_that_is_slow_to_read_delays_no_sample(kind: str, tmp_path: Path) -> None:
+    with (tmp_path / "out.log").open("wb") as out:
+        rank = subprocess.Popen([sys.executable, "-c", FLOOD, HOSTILE[kind]], env=RANK, stdout=out)
+    try:
+        with agent() as running:
+            for _ in running.samples(3.0):
+                pass
+            before, began = running.cpu_s(), time.monotonic()
+            gaps = {gap.why for sample in running.samples(8.0) for gap in sample.gaps if gap.what == "logs"}
+            share = (running.cpu_s() - before) / (time.monotonic() - began)
+            assert any(why.startswith("too much text from ") and why.endswith(" skipped") for why in gaps), gaps
+            assert running.longest_gap_s() < 3.0
+            print(kind, f"{100 * share:.1f} % of a core, longest gap {running.longest_gap_s():.2f} s")
+            assert share < 0.3, "the whole agent"
+            assert running.exit_s() < 5.0
+    finally:
+        rank.kill()
+        rank.wait()
+
+
+@needs_root
+@needs_fuse
+def test_memory_that_never_answers_holds_up_one_thread(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "tests.fakes.silent_memory", str(tmp_path)]
+    with agent() as running, subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as silent:
+        try:
+            assert silent.stdout is not None
+            pid = int(silent.stdout.readline())
+            gaps = {gap.why for sample in running.samples(8.0) for gap in sample.gaps}
+            assert any(f"the memory of pid {pid} of " in why for why in gaps), gaps
+            assert running.longest_gap_s() < 3.5
+            print(f"longest gap {running.longest_gap_s():.2f} s")
+            assert running.process.stdin is not None and running.process.stdout is not None
+            running.process.stdin.close()
+            assert select.select([running.process.stdout], [], [], 5.0)[0]
+            began = time.monotonic()
+            running.process.stdout.read()  # its end: whoever waits for its output goes on
+            assert time.monotonic() - began < 5.0
+        finally:
+            silent.kill()  # frees what the kernel holds
