@@ -1,7 +1,7 @@
 """Files on the operator's machine, opened so that nothing hangs and nobody can put something else in between.
 
 Read: regular files only, of bounded size; a pipe, a socket or a device is never opened for reading (the opening alone
-of a tape or a watchdog does something). Folders are held by descriptor, what is in them is reached through it, and
+of a tape or a watchdog does something), nor is a file of the kernel's (reading /proc/kmsg takes lines away). Folders are held by descriptor, what is in them is reached through it, and
 links in them are not followed. Written: 0600 in folders of 0700 whatever the umask, whole or not at all.
 
 A folder of the user's own, where mltop keeps state and where it takes programs for other machines from, belongs to
@@ -55,7 +55,10 @@ def open_regular(path: Path | str, shown: Path | None = None, folder: int | None
     with named(shown):
         path_fd = os.open(path, os.O_PATH | os.O_CLOEXEC | (os.O_NOFOLLOW if folder is not None else 0), dir_fd=folder)
         try:
-            kind = kind_of(os.fstat(path_fd).st_mode)
+            status = os.fstat(path_fd)
+            kind = kind_of(status.st_mode)
+            if not kind and not status.st_blocks and not os.fstatvfs(path_fd).f_blocks:  # proc, sysfs, debugfs …
+                kind = "a file of the kernel's"
             if kind:
                 raise BadFile(f"{shown}: is {kind}, not a regular file")
             return _opened(path_fd, os.O_RDONLY)

@@ -159,7 +159,7 @@ def stream(options: LaunchOptions, nodes: tuple[str, ...]) -> Channel:
         argv=command(nodes, options),
         nodes=nodes,
         via="srun",
-        opening=opening(),
+        opening=opening(options.read_only),
         speakers=functools.partial(Speakers, nodes),
         rejoin=functools.partial(stream, options),
         all_or_none=True,
@@ -170,7 +170,7 @@ def stream(options: LaunchOptions, nodes: tuple[str, ...]) -> Channel:
 
 def command(nodes: tuple[str, ...], options: LaunchOptions, environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """srun with the agent's bootstrap. The agents name themselves: Slurm puts SLURMD_NODENAME into each one's room."""
-    agent_args = ["--interval", f"{options.interval_s:g}", "--silence", str(SILENCE_S)]
+    agent_args = [*options.agent_args, "--silence", str(SILENCE_S)]
     agent_args += ["--text", "--frame-bytes", str(FRAME_BYTES)]
     others = [
         name for name in environ if name.startswith(("SLURM", "SRUN", "SBATCH", "PMI")) and name not in _KEPT_VARIABLES
