@@ -1,8 +1,9 @@
 """Files on the operator's machine, opened so that nothing hangs and nobody can put something else in between.
 
 Read: regular files only, of bounded size; a pipe, a socket or a device is never opened for reading (the opening alone
-of a tape or a watchdog does something), nor is a file of the kernel's (reading /proc/kmsg takes lines away). Folders are held by descriptor, what is in them is reached through it, and
-links in them are not followed. Written: 0600 in folders of 0700 whatever the umask, whole or not at all.
+of a tape or a watchdog does something), nor is a file of the kernel's (reading /proc/kmsg takes lines away). Folders
+are held by descriptor, what is in them is reached through it, and links in them are not followed. Written: 0600
+in folders of 0700 whatever the umask, whole or not at all.
 
 A folder of the user's own, where mltop keeps state and where it takes programs for other machines from, belongs to
 whoever runs mltop, and nobody else can write to it. For root everything above must be root's, too: ``sudo -E`` and
