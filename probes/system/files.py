@@ -46,15 +46,17 @@ def kind_of(mode: int) -> str:
     return _KINDS.get(stat.S_IFMT(mode), "")
 
 
-def open_regular(path: Path | str, shown: Path | None = None, folder: int | None = None) -> int:
+def open_regular(path: Path | str, shown: Path | None = None, folder: int | None = None, links: bool = True) -> int:
     """A descriptor for reading a regular file. Raises BadFile, and OSError with the path where it cannot be opened.
 
     ``folder``: ``path`` is a name in the folder of this descriptor, and a link there is not followed; ``shown``: the
-    path for messages.
+    path for messages; ``links``: whether one is followed.
     """
     shown = shown or Path(path)
     with named(shown):
-        path_fd = os.open(path, os.O_PATH | os.O_CLOEXEC | (os.O_NOFOLLOW if folder is not None else 0), dir_fd=folder)
+        path_fd = os.open(
+            path, os.O_PATH | os.O_CLOEXEC | (0 if links and folder is None else os.O_NOFOLLOW), dir_fd=folder
+        )
         try:
             status = os.fstat(path_fd)
             kind = kind_of(status.st_mode)

@@ -140,10 +140,8 @@ def _is_strong(word: str) -> bool:
 
 
 # Begins where a word does: without that a long word costs the square of its length.
-_PAIR = re.compile(
-    r"(?<![\w.-])([\w.-]+)(\s+(?=\w)|['\"\])]*\s*[=:]\s*)(?!//)"
-    r"('[^']*'|\"[^\"]*\"|[^\s'\"&,;)]+)"
-)
+_PAIR = re.compile(r"(?<![\w.-])([\w.-]+)(\s+(?=\w)|['\"\])]*\s*[=:]\s*)(?!//)")
+_VALUE = re.compile(r"'[^']*'|\"[^\"]*\"|[^\s'\"&,;)]+")
 PASSWORD = "-p"  # mysql, sshpass; elsewhere it often is a port, so numbers are shown
 
 _OPTION = re.compile(r"--?[^\W\d][\w.-]*")
@@ -178,14 +176,18 @@ _DEEPEST = 3  # quoted code inside of quoted code
 
 def shown_text(text: str) -> str:
     """Free text (a thread's name, an error, a mount's device): all of it but tokens and the values of secret names."""
-    text, parts, at = masked(text), [], 0
+    text, at = masked(text), 0
+    parts: list[str] = []
     while pair := _PAIR.search(text, at):
-        name, operator, value = pair.groups()
+        name, operator = pair.groups()
+        parts.append(text[at : pair.end()])
+        at = pair.end()
         is_option = name.startswith("--")  # also of words that only a blank parts
         hides = names_secret(name) or (is_option and ":" not in operator and not is_known(name))
-        is_hidden = hides and (is_option or not operator.isspace()) and HIDDEN == shown_secret(name, value.strip("'\""))
-        parts += [text[at : pair.end(2)], HIDDEN if is_hidden else ""]
-        at = pair.end() if is_hidden else pair.end(2)
+        value = _VALUE.match(text, at) if hides and (is_option or not operator.isspace()) else None
+        if value is not None and shown_secret(name, value[0].strip("'\"")) == HIDDEN:
+            parts.append(HIDDEN)
+            at = value.end()
     return "".join((*parts, text[at:]))
 
 

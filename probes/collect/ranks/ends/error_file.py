@@ -69,7 +69,7 @@ def error_file_of(root: str, pid: int, uid: int | None, launcher: int, since: fl
 def read_error_file(file: ErrorFile) -> RankError | None:
     """None when there is none, or it is not what it should be."""
     try:
-        data, changed_at = read_of(file.path, _MOST_BYTES, started_at=file.since, uid=file.uid)
+        data, changed_at = read_of(file.path, _MOST_BYTES, started_at=file.since, uid=file.uid, links=False)
     except Unusable:
         return None
     return _parsed(data, changed_at)
