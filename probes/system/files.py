@@ -54,9 +54,8 @@ def open_regular(path: Path | str, shown: Path | None = None, folder: int | None
     """
     shown = shown or Path(path)
     with named(shown):
-        path_fd = os.open(
-            path, os.O_PATH | os.O_CLOEXEC | (0 if links and folder is None else os.O_NOFOLLOW), dir_fd=folder
-        )
+        follow = 0 if links and folder is None else os.O_NOFOLLOW
+        path_fd = os.open(path, os.O_PATH | os.O_CLOEXEC | follow, dir_fd=folder)
         try:
             status = os.fstat(path_fd)
             kind = kind_of(status.st_mode)
