@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -28,7 +29,7 @@ def test_a_clock_that_is_set_costs_no_sample(step_s: int, tmp_path: Path) -> Non
     assert process.returncode == 0 and "Traceback" not in said
     recorded = samples(path)
     times = [sample["sampled_at"] for sample in recorded]
-    steps = [after - before for before, after in zip(times, times[1:])]
+    steps = [after - before for before, after in itertools.pairwise(times)]
     assert sum(abs(step - step_s) < HOUR_S / 2 for step in steps) == 1
     assert all(0 < step < 10 or abs(step - step_s) < HOUR_S / 2 for step in steps)
     assert [gap for sample in recorded for gap in sample["gaps"] if "failed" in gap["why"]] == []
