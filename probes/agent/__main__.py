@@ -59,6 +59,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--unattended", action="store_true", help="stdin is not the caller; its end means nothing")
     parser.add_argument("--text", action="store_true", help="no NUL bytes in frames")
     parser.add_argument("--frame-bytes", type=int, default=0, metavar="N", help="no line longer than this; 0: any")
+    parser.add_argument("--read-only", action="store_true", help="keep nothing on this machine")
     parser.add_argument("--op", default="", help="answer one request and end")
     parser.add_argument("--args", default="{}", metavar="JSON", help="of that request")
     return parser.parse_args(argv)

@@ -162,7 +162,7 @@ class StackRun(Run):
         """Takes in records that ranks have written since they were asked for: a watchdog reports a timeout first, and
         writes what it knows seconds later. Whether there are any.
         """
-        if self._request.pids or self._request.unassigned or not any(map(_may_stand, self.reports)):
+        if self.cancelled or self._request.pids or self._request.unassigned or not any(map(_may_stand, self.reports)):
             return False
         told_s = self._told_s_ago()
         if told_s is None:
@@ -184,9 +184,12 @@ class StackRun(Run):
         newer_s = time.monotonic() - self._asked_records + RECORDS_S
         args = {"newer_s": newer_s, "job": self._request.job or ""}
         pending = self._hub.request("records", args, sorted(self._answered))
-        for answer in pending.answers(max(0.1, min(LATE_RECORDS_S, self._stop.left_s))):
-            if answer.message.records is not None:
-                self._take_records(answer.message.records, answer.size_bytes)
+        quiet_at = time.monotonic() + LATE_RECORDS_S
+        while pending.open_nodes and not self._stop.now and time.monotonic() < quiet_at:
+            for answer in pending.answers(TELL_S):
+                quiet_at = time.monotonic() + LATE_RECORDS_S
+                if answer.message.records is not None:
+                    self._take_records(answer.message.records, answer.size_bytes)
         pending.cancel()
         return self.material.records != before
 

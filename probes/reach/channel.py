@@ -85,7 +85,8 @@ class LaunchOptions:
     """What every launcher is told.
 
     ``python``: interpreter on the nodes, "" for the first suitable one; ``user``: login name, "" for the default;
-    ``accept_new``: take host keys never seen before; ``job``: the Slurm job to run inside of (srun).
+    ``accept_new``: take host keys never seen before; ``job``: the Slurm job to run inside of (srun); ``read_only``:
+    agents write no file.
     """
 
     interval_s: float = INTERVAL_S
@@ -93,6 +94,12 @@ class LaunchOptions:
     user: str = ""
     accept_new: bool = False
     job: str = ""
+    read_only: bool = False
+
+    @property
+    def agent_args(self) -> list[str]:
+        """What agents of all launchers get."""
+        return ["--interval", f"{self.interval_s:g}", *["--read-only"] * self.read_only]
 
 
 class Speakers(Protocol):

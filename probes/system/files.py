@@ -1,8 +1,9 @@
 """Files on the operator's machine, opened so that nothing hangs and nobody can put something else in between.
 
 Read: regular files only, of bounded size; a pipe, a socket or a device is never opened for reading (the opening alone
-of a tape or a watchdog does something). Folders are held by descriptor, what is in them is reached through it, and
-links in them are not followed. Written: 0600 in folders of 0700 whatever the umask, whole or not at all.
+of a tape or a watchdog does something), nor is a file of the kernel's (reading /proc/kmsg takes lines away). Folders
+are held by descriptor, what is in them is reached through it, and links in them are not followed. Written: 0600
+in folders of 0700 whatever the umask, whole or not at all.
 
 A folder of the user's own, where mltop keeps state and where it takes programs for other machines from, belongs to
 whoever runs mltop, and nobody else can write to it. For root everything above must be root's, too: ``sudo -E`` and
@@ -45,17 +46,21 @@ def kind_of(mode: int) -> str:
     return _KINDS.get(stat.S_IFMT(mode), "")
 
 
-def open_regular(path: Path | str, shown: Path | None = None, folder: int | None = None) -> int:
+def open_regular(path: Path | str, shown: Path | None = None, folder: int | None = None, links: bool = True) -> int:
     """A descriptor for reading a regular file. Raises BadFile, and OSError with the path where it cannot be opened.
 
     ``folder``: ``path`` is a name in the folder of this descriptor, and a link there is not followed; ``shown``: the
-    path for messages.
+    path for messages; ``links``: whether one is followed.
     """
     shown = shown or Path(path)
     with named(shown):
-        path_fd = os.open(path, os.O_PATH | os.O_CLOEXEC | (os.O_NOFOLLOW if folder is not None else 0), dir_fd=folder)
+        follow = 0 if links and folder is None else os.O_NOFOLLOW
+        path_fd = os.open(path, os.O_PATH | os.O_CLOEXEC | follow, dir_fd=folder)
         try:
-            kind = kind_of(os.fstat(path_fd).st_mode)
+            status = os.fstat(path_fd)
+            kind = kind_of(status.st_mode)
+            if not kind and not status.st_blocks and not os.fstatvfs(path_fd).f_blocks:  # proc, sysfs, debugfs …
+                kind = "a file of the kernel's"
             if kind:
                 raise BadFile(f"{shown}: is {kind}, not a regular file")
             return _opened(path_fd, os.O_RDONLY)

@@ -26,7 +26,7 @@ def run(options: TargetOptions, config: Config, path: str = "") -> int:
     if options.recording not in ("", path):
         raise UsageProblem("replay", "shows one recording", "without --recording")
     check_numbers(options)
-    return replay(Path(path), config, options.job or None)
+    return replay(Path(path), config, options.job or None, options.read_only)
 
 
 def opened(path: Path) -> OpenRecording | None:
@@ -47,7 +47,7 @@ def replay_session(path: Path, job: str | None) -> ReplaySession:
         raise UsageProblem(str(path), str(problem)) from None
 
 
-def replay(path: Path, config: Config, job: str | None) -> int:
+def replay(path: Path, config: Config, job: str | None, read_only: bool) -> int:
     """Show it until the user leaves."""
     require_terminal()
     stderr = Stderr()
@@ -59,6 +59,6 @@ def replay(path: Path, config: Config, job: str | None) -> int:
     from mltop.tui.app.app import MltopApp
     from mltop.tui.app.stalls import Stalls
 
-    app = MltopApp(session, config, stalls=Stalls(dump="never"))
+    app = MltopApp(session, config, read_only=read_only, stalls=Stalls(dump="never"))
     app.run()
     return app.return_code or 0

@@ -71,14 +71,17 @@ def stalls(captures: CaptureOnHang | None, config: Config, memory: Memory) -> St
 
 class Memory:
     """Writes what is chosen on the screen, in that order and in a thread of its own. What cannot be written comes again
-    with the next start.
+    with the next start. ``read_only``: nothing is written.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, read_only: bool = False) -> None:
+        self._read_only = read_only
         self._changes: queue.Queue[Callable[[Choices], Choices]] = queue.Queue()
         self._thread: threading.Thread | None = None
 
     def remember(self, change: Callable[[Choices], Choices]) -> None:
+        if self._read_only:
+            return
         self._changes.put(change)
         if self._thread is None:
             self._thread = threading.Thread(target=self._write, name="choices", daemon=True)
@@ -130,7 +133,7 @@ def show(
     """
     from mltop.tui.app.app import MltopApp
 
-    memory = Memory()
+    memory = Memory(read_only)
     try:
         wanted = stalls(captures, config, memory)
         app = MltopApp(session, config, read_only=read_only, stalls=wanted, remember=memory.remember, hint=hint)

@@ -28,6 +28,13 @@ _KEYS = rf"{_KEY}(?:\s*\.\s*{_KEY})*"
 _HEADER = re.compile(rf"\s*\[\[?\s*({_KEYS})\s*\]", re.ASCII)
 _ENTRY = re.compile(rf"\s*({_KEYS})\s*=", re.ASCII)
 _ONE = re.compile(_KEY, re.ASCII)
+MOST_DEPTH = 16
+# What nests, with strings and comments taken as a whole.
+_NESTING = re.compile(
+    r'"""(?:\\.|[^\\])*?"""|"(?:\\.|[^"\\\n])*"'
+    r"|'''.*?'''|'[^'\n]*'|#[^\n]*|[\[\]{}.,=\n]",
+    re.DOTALL,
+)
 
 KeyPath = tuple[str, ...]
 
@@ -77,6 +84,8 @@ def read(path: Path | None) -> Written | None:
         raise Unusable(f"{problem}; the defaults hold") from None
     except OSError as error:
         raise Unusable(f"{path}: {error.strerror}; the defaults hold") from None
+    if line := _too_deep(text):
+        raise Unusable(f"{path}:{line}: is nested more than {MOST_DEPTH} deep; the defaults hold")
     try:
         return Written(path, tomllib.loads(text), dict(_lines(text)))
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
@@ -102,6 +111,18 @@ def _text(path: Path) -> str:
         return content.decode("utf-8")
     except UnicodeDecodeError:
         raise BadFile(f"{path}: is not UTF-8") from None
+
+
+def _too_deep(text: str) -> int:
+    """The line on which keys, arrays and tables nest too deep, 0 for none: parsing those takes memory by the square."""
+    brackets = dots = 0
+    for piece in _NESTING.finditer(text):
+        mark = piece[0]
+        brackets += (mark in ("[", "{")) - (mark in ("]", "}"))
+        dots = dots + 1 if mark == "." else 0 if mark in ("\n", "=", ",") else dots
+        if brackets + dots > MOST_DEPTH:
+            return text.count("\n", 0, piece.start()) + 1
+    return 0
 
 
 def _lines(text: str) -> Iterator[tuple[KeyPath, int]]:

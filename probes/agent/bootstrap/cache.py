@@ -39,10 +39,13 @@ class Location:
 
 
 class Roots:
-    """The cache folders, best first; ``notes`` say what is wrong with those that were passed over."""
+    """The cache folders, best first; ``notes`` say what is wrong with those that were passed over.
 
-    def __init__(self, digest: str, manifest: str) -> None:
-        self.digest, self.manifest = digest, manifest
+    ``read_only``: what is installed already is used, nothing is written.
+    """
+
+    def __init__(self, digest: str, manifest: str, read_only: bool = False) -> None:
+        self.digest, self.manifest, self.read_only = digest, manifest, read_only
         self.notes = []  # type: list[str]
         self.left = candidates()
 
@@ -59,10 +62,12 @@ class Roots:
     def look(self, base: str, root: str) -> "Location | str":
         """A location, or why there is none."""
         try:
-            own_directory(base, root)
+            own_directory(base, root, make=not self.read_only)
             path = os.path.join(root, self.digest)
             if damaged(path, self.manifest) == []:
                 return Location(root, path, cached=True)
+            if self.read_only:
+                return "nothing is written: --read-only"
             beside = os.path.join(root, ".tmp." + os.urandom(8).hex())
             os.mkdir(beside, 0o700)
             return Location(root, path, beside=beside)
@@ -80,14 +85,14 @@ def candidates() -> "list[tuple[str, str]]":
     return folders + [(base, f"{base}/mltop-{uid}") for base in ("/tmp", "/var/tmp", "/dev/shm")]
 
 
-def own_directory(base: str, root: str) -> None:
+def own_directory(base: str, root: str, make: bool = True) -> None:
     """Make ``root`` a directory that only this user can enter, and that nobody else can put another in place of;
-    OSError where it is not one, or not ours.
+    OSError where it is not one, or not ours. ``make``: else it has to be there already.
     """
     if not os.path.isdir(base):
         raise OSError(f"{base} is not there")
     refuse(writer_of(base, shared=True))
-    for folder in (os.path.dirname(root), root):
+    for folder in (os.path.dirname(root), root) if make else ():
         try:
             os.mkdir(folder, 0o700)
         except OSError:
@@ -100,6 +105,8 @@ def own_directory(base: str, root: str) -> None:
         raise OSError(f"belongs to uid {status.st_uid}")
     refuse(writer_of(os.path.dirname(root), shared=True))
     if stat.S_IMODE(status.st_mode) != 0o700:
+        if not make:
+            raise OSError("others can enter it")
         os.chmod(root, 0o700)
 
 

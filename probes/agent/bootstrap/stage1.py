@@ -63,7 +63,7 @@ def prepare(table: "dict[str, list[str]]", options: "Options", key: str) -> byte
     """Make the bundle importable; returns what was read from stdin and is for the agent."""
     machine = os.uname().machine
     digest, manifest = table.get(machine) or table[""]
-    roots = Roots(digest, manifest)
+    roots = Roots(digest, manifest, options.read_only)
     location = roots.find()
     boot = {"machine": machine, "root": location.root, "cached": location.cached, "notes": roots.notes}
     send_boot(boot, options)
@@ -84,8 +84,9 @@ def prepare(table: "dict[str, list[str]]", options: "Options", key: str) -> byte
         bundle = import_from(location.path, manifest)
         if not read_compiled(bundle, key):
             compile_all(bundle, key)
-        keep_in_use(location.path)
-        remember_python(location.path)
+        if not options.read_only:
+            keep_in_use(location.path)
+            remember_python(location.path)
     return received
 
 
@@ -149,6 +150,7 @@ class Options:
         self.argv = argv
         self.node = self.value("--node", os.environ.get("SLURMD_NODENAME") or os.uname().nodename)
         self.silence_s = float(self.value("--silence", "0")) or SILENCE_S
+        self.read_only = "--read-only" in argv
         self.mark = TEXT_MARK if "--text" in argv else MARK
 
     def value(self, name: str, default: str) -> str:

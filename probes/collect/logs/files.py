@@ -13,7 +13,6 @@ import lzma
 import os
 import re
 import shutil
-import stat
 import subprocess
 import sys
 import zlib
@@ -30,6 +29,7 @@ from mltop.probes.collect.logs.scanning import Scanner, blocks
 from mltop.probes.collect.logs.tracebacks import told_by_exception
 from mltop.probes.model.evidence.logs import LogEvent, LogFile
 from mltop.probes.model.gap import Gap
+from mltop.probes.system.files import BadFile, open_regular
 
 Progress = Callable[[int], None]
 
@@ -190,11 +190,12 @@ def _place(callstack: str) -> str:
 @contextmanager
 def opened(path: str) -> Iterator[tuple[BinaryIO, float, int]]:
     """The unpacked bytes, when the file was last written, and its size on disk."""
-    place = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        place = open_regular(path)
+    except BadFile:
+        raise OSError(0, "is no plain file") from None
     with os.fdopen(place, "rb", buffering=0) as raw:
         found = os.fstat(raw.fileno())
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError(0, "is no plain file")
         head = raw.read(6) or b""
         raw.seek(0)
         if head.startswith(b"\x28\xb5\x2f\xfd"):

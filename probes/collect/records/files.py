@@ -71,11 +71,11 @@ class Unusable(Exception):
 
 
 def read_of(
-    path: Path | str, most_bytes: int, *, started_at: float | None = None, uid: int | None = None
+    path: Path | str, most_bytes: int, *, started_at: float | None = None, uid: int | None = None, links: bool = True
 ) -> tuple[bytes, float]:
     """The content, and when it was written (unix s). Raises Unusable."""
     try:
-        descriptor = open_regular(path)
+        descriptor = open_regular(path, links=links)
     except BadFile:
         raise Unusable("it is no regular file") from None
     except OSError as error:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
 from typing import Any, NamedTuple
 
 from mltop.probes.collect.records.pickles import CutOff, Malformed
@@ -30,6 +31,7 @@ from mltop.probes.model.evidence.ras import (
     RasState,
 )
 from mltop.probes.model.receipt import MOST_RANK_NUMBERS
+from mltop.probes.model.text import clean
 from mltop.probes.model.units import size_words
 
 DEFAULT_HOST, DEFAULT_PORT = "localhost", 28028
@@ -96,14 +98,31 @@ def ask_ras(address: Address, answer_s: float = ANSWER_S) -> RasAnswer:
 
 
 def _places(address: Address) -> Iterator[tuple[str, int]]:
-    """Every address of the host, of both families, in turn."""
+    """Every address of the host, of both families, in turn. Whoever runs the job chooses the host, so only this
+    machine's addresses count, and only its names are looked up.
+    """
+    is_name = address.host in (DEFAULT_HOST, socket.gethostname())
+    flags = 0 if is_name else socket.AI_NUMERICHOST
     try:
-        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        raise NoAnswer(f"the address of RAS cannot be found: {error}") from None
-    places = list(dict.fromkeys((str(each[4][0]), address.port) for each in found))
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=flags)
+    except (OSError, UnicodeError):
+        found = []
+    places = list(dict.fromkeys((str(each[4][0]), address.port) for each in found if _is_own(each[0], each[4])))
+    if not places:
+        raise NoAnswer(f"{clean(address.host, 64)} is no address of this machine")
     for number in range(max(TRIES, len(places))):
         yield places[number % len(places)]
+
+
+def _is_own(family: int, place: Any) -> bool:
+    """Whether the kernel delivers to this address itself: it then sends from the same one, or from the loopback's."""
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:  # connecting it sends nothing
+        try:
+            probe.connect(place)
+        except OSError:
+            return False
+        source = str(probe.getsockname()[0])
+    return source == str(place[0]) or ip_address(source.partition("%")[0]).is_loopback
 
 
 def _status(talk: _Talk) -> RasAnswer:

@@ -32,6 +32,7 @@ from mltop.probes.collect.redaction.values import (
     is_harmless,
     is_interpreter,
     is_its_value,
+    is_known,
     is_scheme,
     is_script_option,
     names_secret,
@@ -50,6 +51,7 @@ _LOOKED_AT = 1000  # characters of one argument or value: strangers choose how l
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\s]+")
 _NUMBER = re.compile(r"-\.?\d.*")
 _OPTION = re.compile(r"--?[^\W\d][\w.-]*")
+_ATTACHED = re.compile(r"(-[A-Za-z])[\w.-]{4,}")
 
 
 # fmt: off
@@ -121,6 +123,9 @@ def _argument(argument: str, before: str) -> str:
     cleaned = hidden_password(argument) or shown_assignment(argument)
     if cleaned or not argument.startswith("-") or _NUMBER.fullmatch(argument):
         return cleaned or shown_value(argument, before)
+    attached = _ATTACHED.fullmatch(argument)
+    if attached and not is_known(argument) and not argument[2:].isdigit():
+        return f"{attached[1]}{HIDDEN}"  # "-kVALUE"
     return argument if is_plain(argument) else HIDDEN
 
 

@@ -32,7 +32,7 @@ _TOKEN = re.compile(
     r"|gl(?:pat|dt|rt|cbt|ptt|ft|soat|agent|imt|oas)-[\w-]{8,}|xox[a-z]-[\w-]{8,}|xapp-[\w-]{8,}"
     r"|A(?:KIA|SIA|BIA|CCA|GPA|IDA|IPA|NPA|NVA|PKA|ROA)[A-Z0-9]{12,}|AIza[\w-]{30,}|ya29\.[\w.-]{8,}"
     r"|nvapi-[\w-]{8,}|pypi-[\w-]{16,}|dckr_(?:pat|oat)_[\w-]{8,}|do[opr]_v1_\w{8,}|hv[sbr]\.[\w-]{8,}"
-    r"|SG\.[\w-]{16,}\.[\w-]{16,}|ATATT[\w=-]{16,}|dapi[0-9a-f]{32}|\d{8,10}:AA[\w-]{30,}|AGE-SECRET-KEY-\w+"
+    r"|SG\.[\w-]{16,}\.[\w-]{16,}|ATATT[\w=-]{16,}|dapi[0-9a-f]{16,}(?:-\d{1,3})?|\d{8,10}:AA[\w-]{30,}|AGE-SECRET-KEY-\w+"
     r"|eyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]*){0,3}"
     r")"
 )

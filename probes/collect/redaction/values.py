@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from mltop.probes.collect.redaction.shapes import HIDDEN, UUID, is_plain, masked, without_user
 
@@ -22,7 +23,7 @@ _STRONG = (
 # A secret only as the last word: "--key-frames" and "--pass-through" are harmless.
 _LAST = frozenset((
     "pass", "pwd", "pw", "psw", "pswd", "passw", "key", "auth", "sas", "sig", "signature", "dsn", "userpwd", "dbpwd",
-    "pin", "otp", "totp", "cvv", "cvc", "ssn", "salt", "login",
+    "pin", "otp", "totp", "cvv", "cvc", "ssn", "salt", "login", "pat", "kubeconfig",
 ))
 # After the last word that counts: "auth_header", "password_value", "key_b64", "key_2".
 _FILLERS = frozenset((
@@ -31,14 +32,49 @@ _FILLERS = frozenset((
 _KINDS_OF_KEY = frozenset((
     "api", "access", "account", "private", "shared", "signing", "encryption", "master", "license", "storage", "secret",
 ))
-_CONNECTIONS = (("connection", "string"), ("connection", "str"), ("conn", "string"), ("conn", "str"))
+_CONNECTIONS = (
+    ("connection", "string"), ("connection", "str"), ("conn", "string"), ("conn", "str"),
+    *((kind, "code") for kind in ("access", "auth", "verification", "security", "login", "recovery", "backup")),
+)
+# What is known to be harmless: a name that consists of these words only, or begins as a library's settings do. The
+# value of any other option, variable or key is hidden.
+_KNOWN_FIRST = frozenset((
+    "cuda", "cudnn", "gloo", "hip", "ld", "mkl", "nccl", "nvshmem", "nvte", "omp", "openblas", "python", "rccl", "rocr",
+    "slurm", "torch", "torchelastic", "torchinductor", "triton", "ucx", "xla",
+))
+_KNOWN_LETTERS = frozenset("bcdhijlmnoptuvx")
+_KNOWN_WORDS = frozenset("""
+a accum accumulation activation adam address affinity algo algorithm alpha arch args async attempt attention attn auto
+average backend batch batches betas beta bf bias bin bind bits block buckets bucket buffer bytes c cache callback
+callbacks capacity cd channels checkpoint checkpointing checkpoints chunk ckpt class classes clip cluster coef compile
+conf config configs context core cores count cp cpu cpus create cross cudagraph d data dataloader dataset datasets
+dataparallel debug decay decoder deepspeed default degree delay depth device devices dim dims dir directory disable
+disk distributed dp dropout drop dry dtype embedding enable encoder end endpoint entry ep epoch epochs eps epsilon eval
+evaluation every experiment expert experts export factor fd feedforward ffn file files filter flash flops fold format
+fp frac frames freq frequency fsdp function fused gamma gb gpu gpus grad gradient graph group groups h handle head heads
+hdfs height hidden host hostfile hosts id image images impl in index init input inputs interface interval int items
+iter iteration iterations iters j job jobs jsonl k keep kernel kl kv label labels lambda last layer layers learning len
+length level limit linear list load loader local log logdir logging logs loss lr lrs m master max mb mem memory method
+metric metrics micro microbatch min mini mip mixed mixture mlp mode model models module momentum monitor mp multi n
+name names net network nnodes no node nodelist nodes norm np nproc ntasks num number o offload offset optim optimizer
+options order out output outputs p package padding parallel param parameters params partition parts patience path paths
+pattern per pipe pipeline port ports pp precision prefetch prefix preset proc procs processes processors profile
+project proportion pt q quantization queue r random range rank ranks rate ratio rdzv read recompute reduce reg remat
+repository resolution restarts restart resume reward role rollout root rope rotary run runs s sample samples sampler
+sampling save scale scaling schedule scheduler script seconds seed segments seq sequence server set shape shard sharding
+shards shuffle size sizes skip sleep socket sp spawn split splits src standalone start stage stages state std step
+steps store strategy stride subset suffix sync t tag tags target task tasks tau temp temperature test tf threads
+threshold time timeout tmp to tokenizer top total tp tracker train trainer training transformer tune tuning type u url
+user v valid validation value values version virtual visible vocab vocabulary wandb warm warmup wd weight weights width
+window with worker workers world write x y z zero
+""".split())  # noqa: SIM905 - a word a line would be a page
 # With one of these in its name an option counts tokens or numbers them: its numbers are shown.
 _COUNTING = frozenset((
     "tokens", "num", "max", "min", "n", "count", "number", "length", "len", "limit", "size", "budget", "per", "id",
     "idx", "index", "pos", "position", "total",
 ))
 _SWITCHES = frozenset(("use", "no", "add", "with", "without", "enable", "disable", "skip", "allow", "is", "has"))
-_PLAIN_VALUES = frozenset(("true", "false", "yes", "no", "on", "off", "none", "null"))
+_PLAIN_VALUES = frozenset(("true", "false", "yes", "no", "on", "off", "none", "null", "auto"))
 # fmt: on
 _STRONG_ENDS = (*_STRONG, *(word + "s" for word in _STRONG))
 _NOT_STRONG = frozenset(("sacred",))
@@ -59,6 +95,15 @@ def names_secret(name: str) -> bool:
     while len(words) > 1 and (words[-1] in _FILLERS or words[-1].isdigit()):
         words.pop()
     return bool(words) and (words[-1].rstrip("0123456789") or words[-1]) in _LAST
+
+
+@lru_cache(maxsize=1024)  # ranks have the same ones
+def is_known(name: str) -> bool:
+    """Whether it is known that what a name holds is harmless: the one allow-list, for every output."""
+    words = [word.rstrip("0123456789") for word in _words(name)]
+    if name.startswith("-") and [len(word) for word in words] == [1]:
+        return words[0] in _KNOWN_LETTERS
+    return all(word in _KNOWN_WORDS for word in words if word) or words[0] in _KNOWN_FIRST
 
 
 def mentions_secret(name: str) -> bool:
@@ -95,9 +140,15 @@ def _is_strong(word: str) -> bool:
 
 
 # Begins where a word does: without that a long word costs the square of its length.
-_PAIR = re.compile(r"(?<![\w.-])([\w.-]+)(['\"\])]*\s*[=:]\s*)(?!//)('[^']*'|\"[^\"]*\"|[^\s'\"&,;)]+)")
+_PAIR = re.compile(r"(?<![\w.-])([\w.-]+)(\s+(?=\w)|['\"\])]*\s*[=:]\s*)(?!//)")
+_VALUE = re.compile(r"'[^']*'|\"[^\"]*\"|[^\s'\"&,;)]+")
 PASSWORD = "-p"  # mysql, sshpass; elsewhere it often is a port, so numbers are shown
 
+_OPTION = re.compile(r"--?[^\W\d][\w.-]*")
+# Values that are no secret whatever their name: fractions, counts of two digits, files of programs and settings.
+_TAME = re.compile(
+    r"-?\d{0,6}\.\d{1,8}|-?\d{1,3}(?:\.\d{1,6})?[eE]-?\d{1,3}|-?\d{1,2}|\w|[\w./-]*\.(?:py|sh|ya?ml|toml|json)"
+)
 _NAME = re.compile(r"[+~]{0,2}-{0,2}[^\W\d][\w./@-]*(?:\[\w*\])?")
 _ASSIGNMENT = re.compile(rf"({_NAME.pattern})([-+:|!]?==?|:(?!/))(.*)", re.DOTALL)
 _ATTACHED_PASSWORD = re.compile(r"-p=?([^-=].*)", re.DOTALL)
@@ -125,19 +176,25 @@ _DEEPEST = 3  # quoted code inside of quoted code
 
 def shown_text(text: str) -> str:
     """Free text (a thread's name, an error, a mount's device): all of it but tokens and the values of secret names."""
-    return _PAIR.sub(_shown_pair, masked(text))
-
-
-def _shown_pair(pair: re.Match[str]) -> str:
-    name, operator, value = pair.groups()
-    may_be_shown = not names_secret(name) or is_harmless(name, value.strip("'\""))
-    return pair[0] if may_be_shown else f"{name}{operator}{HIDDEN}"
+    text, at = masked(text), 0
+    parts: list[str] = []
+    while pair := _PAIR.search(text, at):
+        name, operator = pair.groups()
+        parts.append(text[at : pair.end()])
+        at = pair.end()
+        is_option = name.startswith("--")  # also of words that only a blank parts
+        hides = names_secret(name) or (is_option and ":" not in operator and not is_known(name))
+        value = _VALUE.match(text, at) if hides and (is_option or not operator.isspace()) else None
+        if value is not None and shown_secret(name, value[0].strip("'\"")) == HIDDEN:
+            parts.append(HIDDEN)
+            at = value.end()
+    return "".join((*parts, text[at:]))
 
 
 def shown_value(value: str, name: str = "", depth: int = 0) -> str:
     """``name``: of the option or variable that has this value, "" for an argument of its own."""
-    if name and names_secret(name):
-        return value if is_harmless(name, value) else HIDDEN
+    if name and (names_secret(name) or not is_known(name)):
+        return shown_secret(name, value)
     if _URL.fullmatch(value):
         return shown_url(value)
     if ":" in value and name.lstrip("-").lower() in _USERS:
@@ -213,19 +270,29 @@ def hidden_password(argument: str) -> str:
 
 
 def takes_secret(argument: str) -> bool:
-    return argument == PASSWORD or (argument.startswith("-") and "=" not in argument and names_secret(argument))
+    """Whether an option's value must not be shown: it has a secret's name, or one that nobody knows."""
+    if argument == PASSWORD or not _OPTION.match(argument) or "=" in argument:
+        return argument == PASSWORD
+    return names_secret(argument) or (_OPTION.fullmatch(argument) is not None and not is_known(argument))
 
 
 def is_its_value(option: str, argument: str) -> bool:
     """A secret may begin with dashes, too; only after switches another option is the likelier reading."""
     if option == PASSWORD:
         return not argument.startswith("-")
+    if not names_secret(option):  # an unknown one may be a switch
+        return not argument.startswith("-")
     return not (is_switch(option) and argument.startswith("--"))
 
 
 def shown_secret(option: str, value: str) -> str:
     """What is shown of the value of an option that ``takes_secret``."""
-    harmless = is_number(value) if option == PASSWORD else is_harmless(option, value)
+    if option == PASSWORD or names_secret(option):
+        harmless = is_number(value) if option == PASSWORD else is_harmless(option, value)
+    else:
+        harmless = value.lower() in _PLAIN_VALUES or (_TAME.fullmatch(value) is not None and is_plain(value))
+        if not harmless and is_known(value.partition("=")[0]):
+            return shown_assignment(value) or HIDDEN
     return value if harmless else HIDDEN
 
 
@@ -314,6 +381,8 @@ class _Script:
 
     def _mark(self, piece: str) -> str:
         waits = bool(self.secret) and self.is_open
+        if waits and not names_secret(self.secret) and piece[0] in _BRACKETS:
+            self.secret, waits = "", False  # what an unknown name holds has names of its own
         if (waits or self.typed) and piece[0] in _BRACKETS:
             self.hiding = max(0, _opened(piece))
             self.secret = self.typed = self.before = ""
@@ -321,7 +390,7 @@ class _Script:
         self.typed = ""
         if _ENDS_A_NAME.search(piece):
             self.secret = ""
-        elif "," in piece:
+        elif "," in piece and self.secret and names_secret(self.secret):
             self.is_open = True  # putenv('TOKEN', 'value')
         self.before = ""
         return piece
@@ -338,7 +407,7 @@ class _Script:
             return self._take(inner)
         if is_script_option(before) and self.depth < _DEEPEST:
             return f"{piece[0]}{shown_script(inner, self.depth + 1)}{piece[0]}"
-        if inner and names_secret(inner) and _NAME.fullmatch(inner):
+        if inner and _NAME.fullmatch(inner) and is_plain(inner) and (names_secret(inner) or not is_known(inner)):
             self.secret, self.is_open = inner, False
             return piece
         shown = shown_value(inner, depth=self.depth)
@@ -368,7 +437,7 @@ class _Script:
             self._expect(piece)
             return ""
         name, _, value = assignment.groups()
-        if not value.strip("=") and names_secret(name):
+        if not value.strip("=") and (names_secret(name) or not is_known(name)):
             self.secret, self.is_open = name, True
             return piece
         if not value and is_plain(name.lstrip("+~-")):

@@ -6,7 +6,6 @@ Source: proc(5), status, wchan, task/TID.
 from __future__ import annotations
 
 import os
-import stat
 import sys
 import threading
 from collections.abc import Collection, Iterable
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from mltop.probes.collect.ranks import procfs
 from mltop.probes.collect.sysfile import read_text
 from mltop.probes.system import paths
+from mltop.probes.system.files import BadFile, read_regular
 from mltop.probes.system.writable import in_time
 
 STOPPED = ("T", "t")  # by a signal, by a debugger
@@ -193,10 +193,6 @@ def _mount_namespace(pid: int) -> int:
 
 def _source(path: str) -> list[str]:
     try:
-        status = os.stat(path)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_SOURCE_BYTES:
-            return []
-        with open(path, errors="replace") as file:
-            return file.read().splitlines()
-    except OSError:
+        return read_regular(path, _MAX_SOURCE_BYTES).decode("utf-8", "replace").splitlines()
+    except (BadFile, OSError):
         return []

@@ -184,9 +184,10 @@ exec(zlib.decompress(text))
 
 
 @cache
-def opening() -> bytes:
-    """The first bytes for every node's stdin: ends exactly where frames may begin."""
-    packed = zlib.compress(f"{source()}main(json.loads({json.dumps(table())!r}), {compiled_key()!r})\n".encode(), 9)
+def opening(read_only: bool = False) -> bytes:
+    """The first bytes for every node's stdin: ends exactly where frames may begin. ``read_only``: no key is made."""
+    key = "" if read_only else compiled_key()
+    packed = zlib.compress(f"{source()}main(json.loads({json.dumps(table())!r}), {key!r})\n".encode(), 9)
     return _LOADER.format(size=len(packed)).encode() + packed
 
 

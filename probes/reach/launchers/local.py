@@ -16,7 +16,9 @@ def launch(nodes: tuple[str, ...], options: LaunchOptions) -> list[Channel]:
 
 
 def _channel(node: str, options: LaunchOptions) -> Channel:
-    agent_args = ("--node", node, "--interval", str(options.interval_s))
+    agent_args = ("--node", node, *options.agent_args)
     if options.python:
-        return Channel(("/bin/sh", "-c", remote_command(agent_args, options.python)), (node,), opening=opening())
+        return Channel(
+            ("/bin/sh", "-c", remote_command(agent_args, options.python)), (node,), opening=opening(options.read_only)
+        )
     return Channel(tuple(python_command("mltop.probes.agent.__main__", *agent_args)), (node,))

@@ -118,7 +118,7 @@ def stream(options: LaunchOptions, nodes: tuple[str, ...], request: Request | No
     """The samples of these nodes for as long as pdsh runs, or their answers to one request."""
     agent_args: tuple[str, ...]
     if request is None:
-        agent_args = ("--unattended", "--interval", f"{options.interval_s:g}")
+        agent_args = ("--unattended", *options.agent_args)
     else:
         agent_args = ("--op", request.op, "--args", plain_json({**request.args, "py_spy": py_spy_hashes()}))
     return Channel(

@@ -120,21 +120,25 @@ _LAUNCHING = re.compile(r"srun: launching \S+ on host (\S+), \d+ tasks: (\d+)")
 class Speakers:
     """srun writes its task's number before each line, and on which node that is to its stderr (``--verbose``).
 
-    Of an srun that does not say so, a number belongs to the first node that its lines name, and that node to nobody
-    else.
+    Of an srun that does not say so, a number belongs to the first node that its lines name. A node that two numbers
+    name belongs to neither: one of them lies.
     """
 
     def __init__(self, nodes: tuple[str, ...]) -> None:
         self._nodes = frozenset(nodes)
         self._of_task: dict[int, str] = {}
+        self._contested: set[str] = set()
         self._is_told = False
 
     def node_of(self, label: str) -> str | None:
         return self._of_task.get(int(label)) if label.isascii() and label.isdigit() else None
 
     def claim(self, label: str, named: str) -> str | None:
-        free = named in self._nodes and named not in self._of_task.values()
-        if self._is_told or not free or not label.isascii() or not label.isdigit():
+        if self._is_told or named not in self._nodes - self._contested or not label.isascii() or not label.isdigit():
+            return None
+        if named in self._of_task.values():
+            self._contested.add(named)
+            self._of_task = {task: node for task, node in self._of_task.items() if node != named}
             return None
         self._of_task[int(label)] = named
         return named
@@ -142,8 +146,9 @@ class Speakers:
     def hear(self, line: str) -> None:
         match = _LAUNCHING.fullmatch(line)
         if match is not None:
-            self._is_told = True
-            self._of_task[int(match.group(2))] = match.group(1)
+            if not self._is_told:
+                self._is_told, self._of_task = True, {}
+            self._of_task.setdefault(int(match.group(2)), match.group(1))
 
 
 def launch(nodes: tuple[str, ...], options: LaunchOptions) -> list[Channel]:
@@ -159,7 +164,7 @@ def stream(options: LaunchOptions, nodes: tuple[str, ...]) -> Channel:
         argv=command(nodes, options),
         nodes=nodes,
         via="srun",
-        opening=opening(),
+        opening=opening(options.read_only),
         speakers=functools.partial(Speakers, nodes),
         rejoin=functools.partial(stream, options),
         all_or_none=True,
@@ -170,7 +175,7 @@ def stream(options: LaunchOptions, nodes: tuple[str, ...]) -> Channel:
 
 def command(nodes: tuple[str, ...], options: LaunchOptions, environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """srun with the agent's bootstrap. The agents name themselves: Slurm puts SLURMD_NODENAME into each one's room."""
-    agent_args = ["--interval", f"{options.interval_s:g}", "--silence", str(SILENCE_S)]
+    agent_args = [*options.agent_args, "--silence", str(SILENCE_S)]
     agent_args += ["--text", "--frame-bytes", str(FRAME_BYTES)]
     others = [
         name for name in environ if name.startswith(("SLURM", "SRUN", "SBATCH", "PMI")) and name not in _KEPT_VARIABLES

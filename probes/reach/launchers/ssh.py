@@ -210,7 +210,7 @@ def launch(nodes: tuple[str, ...], options: LaunchOptions) -> list[Channel]:
 
 
 def _channel(node: str, options: LaunchOptions, route: Route) -> Channel:
-    agent_args = ["--node", node, "--interval", f"{options.interval_s:g}", "--silence", str(SILENCE_S)]
+    agent_args = ["--node", node, *options.agent_args, "--silence", str(SILENCE_S)]
     command = ssh_command(options)
     target = ("--", node, remote_command(agent_args, options.python))
     ending = functools.partial(ssh_ended, host=node, python=options.python, user=options.user)
@@ -218,7 +218,7 @@ def _channel(node: str, options: LaunchOptions, route: Route) -> Channel:
         argv=(*command, *target),
         nodes=(node,),
         via="ssh",
-        opening=opening(),
+        opening=opening(options.read_only),
         gate=route.jump,
         ending=ending,
         login_ending=functools.partial(login_ended, **ending.keywords),

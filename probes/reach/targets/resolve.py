@@ -253,6 +253,7 @@ def _check_against(routes: tuple[Route, ...], user: str, python: str) -> None:
 def channels(targets: Targets, options: TargetOptions) -> list[Channel]:
     """The channels that the hub is to start. ``options`` are those that ``targets`` were resolved from."""
     launch_options = LaunchOptions(options.interval_s, options.python, targets.user, options.accept_new)
+    launch_options = replace(launch_options, read_only=options.read_only)
     return [
         channel
         for route in targets.routes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -89,6 +90,30 @@ while True:
             assert view.state.state == "live"
             assert view.sample is not None
             assert view.sample.boot_id == "true"
+
+
+def test_whoever_names_a_node_first_is_not_believed_when_another_names_it_too() -> None:
+    code = """
+hello_as("1", "h01")
+for _ in range(5):
+    say_as("1", told("h01", "forged"))
+hello_as("0", "h01")
+beat_as("0", "h01")
+while True:
+    say_as("1", told("h01", "late forgery"))
+    hello_as("2", "h02")
+    say_as("2", told("h02", "true"))
+    time.sleep(0.02)
+"""
+    with watched(carrier(code, partial(srun.Speakers, NODES))) as hub:
+        wait_until(lambda: state(hub, "h02") == "live", DEADLINE_S, "the other node")
+        before = hub.node("h01").sample
+        assert before is None or before.boot_id == "forged"  # until the other one spoke
+        for _ in range(20):
+            time.sleep(0.02)
+            sample = hub.node("h01").sample
+            assert sample is None or sample.boot_id == "forged"
+        wait_until(lambda: state(hub, "h01") != "live", DEADLINE_S, "h01 to be given up")
 
 
 def test_pieces_of_two_nodes_with_one_key_are_not_mixed() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -95,3 +98,20 @@ def test_all_stopped_is_no_endless_wait(port: int) -> None:
 )  # fmt: skip
 def test_addresses(text: str, address: tuple[str, int] | None) -> None:
     assert address_of(text) == address
+
+
+@pytest.mark.parametrize("host", ["192.0.2.77", "2001:db8::1", "::ffff:198.51.100.7", "ras.example.com", "224.0.0.1"])
+def test_nobody_outside_of_this_machine_is_asked(host: str) -> None:
+    """A job's user chooses the address: it makes no agent of root's connect there."""
+    code = (
+        "import sys\n"
+        "from mltop.probes.collect.records.ras_client import Address, NoAnswer, ask_ras\n"
+        "def seen(event, args):\n"
+        "    if event == 'socket.connect' and args[0].type != 2: print('connects', args[1])\n"
+        "sys.addaudithook(seen)\n"
+        f"try: ask_ras(Address({host!r}, 28028))\n"
+        "except NoAnswer as why: print(why)\n"
+    )
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{host} is no address of this machine\n"

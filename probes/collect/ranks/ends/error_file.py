@@ -12,11 +12,11 @@ from __future__ import annotations
 import json
 import os
 import queue
-import stat
 import threading
 from dataclasses import dataclass
 from typing import Any
 
+from mltop.probes.collect.records.files import Unusable, read_of
 from mltop.probes.collect.redaction.shapes import clipped
 from mltop.probes.collect.redaction.values import shown_text
 from mltop.probes.collect.sysfile import read_long
@@ -69,33 +69,10 @@ def error_file_of(root: str, pid: int, uid: int | None, launcher: int, since: fl
 def read_error_file(file: ErrorFile) -> RankError | None:
     """None when there is none, or it is not what it should be."""
     try:
-        descriptor = _opened(file)
-    except OSError:
-        return None
-    if descriptor is None:
-        return None
-    try:
-        changed_at = os.fstat(descriptor).st_mtime
-        data = os.read(descriptor, _MOST_BYTES)
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
-    if changed_at < file.since - _SLACK_S:  # of an earlier process
+        data, changed_at = read_of(file.path, _MOST_BYTES, started_at=file.since, uid=file.uid, links=False)
+    except Unusable:
         return None
     return _parsed(data, changed_at)
-
-
-def _opened(file: ErrorFile) -> int | None:
-    """Looked at before it is opened: opening alone sets off some devices, and waits for the other end of a pipe."""
-    place = os.open(file.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        found = os.fstat(place)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != file.uid:
-            return None
-        return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    finally:
-        os.close(place)
 
 
 def _parsed(data: bytes, changed_at: float) -> RankError | None:

@@ -86,6 +86,8 @@ TOKENS = [
     "pypi-AgEIcHlwaS5vcmcCJ",
     "dckr_pat_abcdefgh",
     "dapi" + "0123456789abcdef" * 2,
+    "dapi0123456789abcdef0123456789abcdef-2",
+    "dapi0123456789abcdef01",
     "123456789:AA" + "x1" * 16,
     "eyJhbGciOiJI.eyJzdWIiOiIx.c2lnbmF0dXJl",
     "0123456789abcdef" * 2 + "01234567",

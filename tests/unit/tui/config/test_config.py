@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
@@ -168,6 +169,27 @@ def test_what_is_no_text_or_too_much_is_one_line(content: bytes, tmp_path: Path)
     (tmp_path / "config.toml").write_bytes(content)
     (mistake,) = load(tmp_path / "config.toml").mistakes
     assert str(tmp_path / "config.toml") in mistake
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a" + ".a" * 500_000 + " = 1",
+        "[" + "a." * 500_000 + "a]",
+        "x = " + "{a = " * 200_000,
+        "x = {" + "a." * 400_000 + "a = 1}",
+        "x = " + "[" * 1_000_000,
+        "x = " + "[[]," * 250_000,
+        'x = """\n"""\ny = ' + "[" * 900_000,
+    ],
+    ids=["key", "header", "tables", "key in a table", "arrays", "arrays beside arrays", "after a string"],
+)
+def test_what_is_nested_too_deep_is_one_line_and_takes_no_memory(text: str, tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("# one\n" + text)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    (mistake,) = load(tmp_path / "config.toml").mistakes
+    assert "config.toml:" in mistake and "nested more than" in mistake and "\n" not in mistake
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KiB
 
 
 def test_a_pipe_or_folder_is_not_read(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ import pytest
 
 from mltop.probes.collect.logs.files import described, read_log
 from mltop.probes.collect.logs.scanning import BLOCK
+from mltop.probes.collect.records.flight_recorder import may_be_flight_record
+from mltop.probes.system.files import BadFile, open_regular
 
 TEXT = (
     "step 1\n" * 50
@@ -50,6 +52,17 @@ def test_pipes_and_devices_are_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.log")
     for path in (str(tmp_path / "pipe.log"), "/dev/zero"):
         assert "no plain file" in read_log(path).gaps[0].why
+
+
+def test_files_of_the_kernel_are_not_read(tmp_path: Path) -> None:
+    """Reading /proc/kmsg takes lines away from whoever else reads them; other files there do something, too."""
+    for number, target in enumerate(("/proc/kmsg", "/proc/self/environ", "/proc/version", "/sys/kernel/notes")):
+        link = tmp_path / f"rank_{number}"
+        link.symlink_to(target)
+        assert "no plain file" in read_log(str(link)).gaps[0].why
+        assert not may_be_flight_record(link)
+        with pytest.raises(BadFile, match="of the kernel's"):
+            open_regular(link)
 
 
 def test_lines_are_numbered_over_blocks(tmp_path: Path) -> None:

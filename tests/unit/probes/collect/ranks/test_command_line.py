@@ -10,6 +10,7 @@ import pytest
 
 from mltop.probes.collect.ranks.procfs import read_argv
 from mltop.probes.collect.redaction.process import MAX_COMMAND_CHARACTERS, shown_command
+from mltop.probes.collect.redaction.values import shown_text
 
 TOKEN = "Xy7-" + "q" * 20
 ODD = "a;b,c)d&e f"
@@ -251,6 +252,46 @@ def test_what_is_worth_knowing_stays(line: str) -> None:
 )  # fmt: skip
 def test_what_is_left_of_a_line(argv: list[str], shown: str) -> None:
     assert shown_command(argv) == shown
+
+
+WORD = "zebra"
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--kubeconfig-data=LS0tzebraCg==", "--pat", WORD, "--access-code", WORD, f"--access-code={WORD}"],
+        ["--front-door", WORD, f"--front-door={WORD}", f"-k{WORD}word", "-k", WORD, "--fruit", WORD, "--lr", "3e-4"],
+        [f"fruit={WORD}", f"+fruit={WORD}", f"a/b.fruit={WORD}", "--set", f"fruit={WORD}", "-D", f"fruit={WORD}"],
+        ["--config", f'{{"fruit": "{WORD}", "lr": 0.1, "in": {{"fruit": "{WORD}"}}}}'],
+        code(f"FRUIT={WORD} python x.py --fruit {WORD} --fruit={WORD}"),
+        ["-c", f"f(fruit='{WORD}', lr=3); g({{'fruit': '{WORD}'}}); h.fruit = 1"],
+        [
+            "-H",
+            f"X-Fruit: {WORD}",
+            f"--header=X-Fruit: {WORD}",
+            "--env-name",
+            f"FRUIT={WORD}",
+            "--args",
+            f"--fruit={WORD}",
+        ],
+    ],
+)
+def test_values_of_names_that_nobody_knows_are_hidden(argv: list[str]) -> None:
+    shown = shown_command(["python", *argv, "--end"])
+    assert WORD not in shown and "***" in shown and shown.endswith("--end")
+    for text in (f"unrecognized arguments: --pat {WORD} --fruit={WORD}", f"error: access_code={WORD}"):
+        assert WORD not in shown_text(text)
+
+
+@pytest.mark.parametrize("pin", ["4711", "123456", "31337"])
+def test_a_number_may_be_a_code(pin: str) -> None:
+    assert pin not in shown_command(["x", "--front-door", pin, f"--front-door={pin}", f"door={pin}"])
+
+
+def test_an_unknown_switch_hides_no_script_and_no_option() -> None:
+    argv = ["python", "--frobnicate", "train.py", "--frobnicate", "--lr", "0.1", "--frobnicate", "0.25", "--on", "true"]
+    assert shown_command(argv) == " ".join(argv)
 
 
 def test_what_was_cut_off_is_no_word(tmp_path: Path) -> None:
