@@ -54,6 +54,7 @@ _IO_WORDS = frozenset({
 FRAME_RULES: tuple[tuple[str, frozenset[str] | None, str | None], ...] = (
     ("torch/distributed/rendezvous.py", frozenset({"_create_c10d_store", "rendezvous"}), "rendezvous"),
     ("torch/distributed/_functional_collectives.py", frozenset({"wait_tensor", "trigger_wait", "wait"}), "wait_tensor"),
+    ("torch/distributed/pipelining/", frozenset({"_wait_batch_p2p"}), "batch_isend_irecv"),
     ("torch/distributed/_functional_collectives.py", COLLECTIVES | {"broadcast", "all_gather_tensor"}, None),
     (
         "torch/distributed/fsdp/",
@@ -103,6 +104,9 @@ _NO_HANDLES = frozenset({
 })  # fmt: skip
 _CLOSING = {")": "(", "]": "["}
 
+_TRANSFERS = re.compile(r"\b(isend|irecv)\b")
+_DEFINES = re.compile(r"\s*(?:async )?def ")
+_MOST_LINES = 30  # above a wait, where what it waits for may have begun
 LineText = Callable[[], Optional[str]]
 
 
@@ -186,6 +190,25 @@ def _by_line(leaf_line: LineText, uses_gpu: bool) -> str | None:
     # Some ``X.wait(`` has an X that looks like a work handle, or one from the lines above.
     calls = _WAIT.finditer(code)
     return "work.wait" if any(_is_handle(_names_before(code, call.start())) for call in calls) else None
+
+
+def transfer(line_above: Callable[[int], str | None]) -> str | None:
+    """ "irecv" or "isend": what the handle was made by that a line waits for, where that line or its function above it
+    begins no other operation; "batch_isend_irecv" where it has both, and none under the handle's name.
+    """
+    line = code_of(line_above(0) or "")
+    call = _WAIT.search(line)
+    handle = _names_before(line, call.start()) if call else []
+    kinds: set[str] = set()
+    for above in range(_MOST_LINES):
+        code = code_of(line_above(above) or "")
+        if (above and _DEFINES.match(code)) or "async_op" in code:
+            break
+        found = _TRANSFERS.findall(code)
+        if found and (not above or code.partition("=")[0].strip() in handle):
+            return str(found[-1])
+        kinds.update(found)
+    return kinds.pop() if len(kinds) == 1 else "batch_isend_irecv" if kinds else None
 
 
 def code_of(line: str) -> str:

@@ -55,10 +55,17 @@ def named(verdict: Verdict) -> list[int | None]:
     return [culprit.rank for culprit in verdict.culprits]
 
 
-def test_two_that_receive_from_each_other_are_told_and_nobody_is_accused() -> None:
+def test_two_that_receive_from_each_other_are_named_with_their_lines() -> None:
     ranks = {0: Rank(neighbour("recv", 1)), 1: Rank(neighbour("recv", 2)), 2: Rank(neighbour("recv", 1, 62))}
     verdict = judged({**ranks, 3: Rank(neighbour("recv", 2))})
-    assert (verdict.kind, verdict.culprits) == ("hang", [])
+    told = [(one.rank, one.where, one.reason.partition(";")[0]) for one in verdict.culprits]
+    assert (verdict.kind, told) == (
+        "hang",
+        [
+            (1, "train (job/case.py:60) [recv]", "in recv from rank 2"),
+            (2, "train (job/case.py:62) [recv]", "in recv from rank 1"),
+        ],
+    )
     circle = "ranks 1-2 wait for one another: rank 1 in recv from rank 2, rank 2 in recv from rank 1"
     assert circle in verdict.evidence
     assert verdict.circle == [1, 2]
