@@ -30,8 +30,6 @@ _AXES = (
 _PLAIN_AXES = frozenset(axis for axis, _ in _AXES)  # others (cp, ep) make groups across these
 _MOST_EDGES = 1_000_000  # more are no help to anybody, and take seconds
 
-Place = tuple[str, str]
-
 
 def axes_of(views: Iterable[RankView]) -> frozenset[str]:
     """The axes along which the job is split in more than one part, as far as its ranks tell."""
@@ -60,7 +58,7 @@ class Waits:
         everyone = [*waiters, *others]
         self._axes = axes_of(everyone)
         self._by_group: dict[tuple[str, object], list[RankView]] = {}
-        self._place = {view.rank: _place(view) for view in everyone}
+        self._place = {view.rank: (key_of(view.now), view.waiting_in) for view in everyone}
         self._not_in_barrier = frozenset(known(view.rank for view in everyone if view.waiting_in not in BARRIERS))
         for axis in self._axes:
             for group, members in grouped(everyone, lambda view: _group(view, axis, self._axes)).items():  # noqa: B023
@@ -85,7 +83,8 @@ class Waits:
         if axis is None or group is None:
             return None
         here = self._by_group[axis, group]
-        away = {other.rank for other in here if other.rank is not None and self._place[other.rank] != _place(view)}
+        place = self._place[view.rank]
+        away = {other.rank for other in here if other.rank is not None and self._place[other.rank] != place}
         return frozenset(away) if len(here) == size else None
 
     def reached(self) -> set[int] | None:
@@ -112,7 +111,7 @@ class Waits:
 
 def narrowed(accused: Sequence[RankView], waiters: Sequence[RankView]) -> list[RankView]:
     """Those of the accused that somebody waits for, where it is known of all that wait whom they wait for."""
-    if len(accused) < 2 or not all(_tells(view) for view in waiters):
+    if len(accused) < 2 or not all(peer_of(view) is not None or view.seen.sample.parallel for view in waiters):
         return list(accused)
     reached = Waits(waiters, accused).reached()
     waited_for = [view for view in accused if reached is not None and view.rank in reached]
@@ -140,14 +139,6 @@ def _step(view: RankView, peer: int) -> str:
     if view.waiting_in in BARRIERS:
         return f"{view.waiting_in}, which rank {peer} has not come to"
     return f"{view.waiting_in} {'from' if view.waiting_in in RECEIVES else 'to'} rank {peer}"
-
-
-def _tells(view: RankView) -> bool:
-    return peer_of(view) is not None or bool(view.seen.sample.parallel)
-
-
-def _place(view: RankView) -> Place:
-    return (key_of(view.now), view.waiting_in or "")
 
 
 def _group(view: RankView, axis: str, axes: Collection[str]) -> tuple[tuple[str, int | None], ...] | None:

@@ -211,15 +211,12 @@ def _difference(name: str, frame: Frame, values: list[int | None], views: list[R
     (usual, count), *_ = Counter(numbers).most_common(1)
     distinct = len(set(numbers))
     even = distinct == 2 and 2 * count == len(numbers)
-    if (2 * count <= len(numbers) and not even) or _is_rank_like(numbers, views):
+    samples = [view.seen.sample for view in views]
+    is_rank = any(numbers == [getattr(one, its) for one in samples] for its in ("rank", "local_rank", "pid"))
+    if (2 * count <= len(numbers) and not even) or is_rank:
         return None
     urgency = {"step": 0, "counter": 1}.get(meaning_of(name), 2)
     return Difference(name, frame.function, numbers, usual, urgency)
-
-
-def _is_rank_like(values: list[int], views: list[RankView]) -> bool:
-    samples = [view.seen.sample for view in views]
-    return any(values == [getattr(sample, name) for sample in samples] for name in ("rank", "local_rank", "pid"))
 
 
 def _text(difference: Difference, views: list[RankView]) -> str:

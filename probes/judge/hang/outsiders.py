@@ -218,12 +218,9 @@ def _accuse(job: JobView, view: RankView) -> Accusation:
 
 def _is_first(job: JobView, accused: Sequence[RankView]) -> bool:
     """Rank 0, or each node's first, while all others are where scripts keep them until it has done its part."""
-    return all(map(_leads, accused)) and all(view.waiting_in in _KEPT_BY_THE_FIRST for view in job.waiters)
-
-
-def _leads(view: RankView) -> bool:
-    sample = view.seen.sample
-    return view.rank == 0 or (sample.local_rank == 0 and sample.local_world_size != 1)
+    samples = (view.seen.sample for view in accused)
+    leads = all(one.rank == 0 or (one.local_rank == 0 and one.local_world_size != 1) for one in samples)
+    return leads and all(view.waiting_in in _KEPT_BY_THE_FIRST for view in job.waiters)
 
 
 def _cap_of_work(job: JobView, view: RankView, accusation: Accusation, *, first: bool) -> Confidence:
@@ -306,15 +303,16 @@ def _accuse_helper(job: JobView, view: RankView) -> Accusation | None:
     if holder is not None:
         return _locked_out(view, holder)
     loop = idle_event_loop(view.now)
-    threaded = loop or waits_for_thread(view.now)
+    threaded = waits_for_thread(view.now)
     forked = waits_for_child(view.now) or view.now.wchan == WAITS_FOR_CHILD
-    if not threaded and not forked:
+    if not (threaded or forked or loop):
         return _filler(view) if waits_at_queue(view.now) else None
-    in_user_code = [digests for digests in view.threads() if threaded and user_frame(digests[-1].frames)]
+    in_user_code = (digests for digests in view.threads() if (threaded or loop) and user_frame(digests[-1].frames))
     threads = sorted(in_user_code, key=lambda digests: not _stable(digests))
     pooled = [digests for digests in threads if in_thread_pool(digests[-1])]
-    if pooled or loop or (threads and not forked):
-        return _thread(view, pooled or ([] if loop else threads))
+    threads = pooled if loop else threads
+    if pooled or (threads and not forked):
+        return _thread(view, pooled or threads)
     children = view.children() if forked else []
     suspects = sorted((digests for digests in children if _suspicious(digests[-1])), key=_surest_first)
     if suspects:
@@ -328,9 +326,7 @@ def _accuse_helper(job: JobView, view: RankView) -> Accusation | None:
     return _program(view, programs) if programs else none
 
 
-def _thread(view: RankView, threads: list[list[StackDigest]]) -> Accusation | None:
-    if not threads:
-        return None
+def _thread(view: RankView, threads: list[list[StackDigest]]) -> Accusation:
     thread = threads[0][-1]
     what = "which stands in" if _stable(threads[0]) else "which is busy in"
     reason = f"waits for its thread {thread.thread}, {what} {where(thread)}{_more(threads)}"
