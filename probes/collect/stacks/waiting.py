@@ -104,7 +104,7 @@ _NO_HANDLES = frozenset({
 })  # fmt: skip
 _CLOSING = {")": "(", "]": "["}
 
-_TRANSFERS = re.compile(r"\b(isend|irecv)\b")
+_BEGINS = re.compile(r"\b(isend|irecv|async_op)\b")
 _DEFINES = re.compile(r"\s*(?:async )?def ")
 _MOST_LINES = 30  # above a wait, where what it waits for may have begun
 LineText = Callable[[], Optional[str]]
@@ -193,22 +193,21 @@ def _by_line(leaf_line: LineText, uses_gpu: bool) -> str | None:
 
 
 def transfer(line_above: Callable[[int], str | None]) -> str | None:
-    """ "irecv" or "isend": what the handle was made by that a line waits for, where that line or its function above it
-    begins no other operation; "batch_isend_irecv" where it has both, and none under the handle's name.
+    """ "irecv" or "isend": what began the transfer that a line waits for, if its function began no collective above it;
+    "batch_isend_irecv": both, and none under the name that is waited for.
     """
-    line = code_of(line_above(0) or "")
-    call = _WAIT.search(line)
-    handle = _names_before(line, call.start()) if call else []
+    before = code_of(line_above(0) or "").partition(".wait(")[0]
+    handle = _names_before(before, len(before))
     kinds: set[str] = set()
     for above in range(_MOST_LINES):
         code = code_of(line_above(above) or "")
-        if (above and _DEFINES.match(code)) or "async_op" in code:
+        if above and _DEFINES.match(code):
             break
-        found = _TRANSFERS.findall(code)
+        kinds.update(found := _BEGINS.findall(code))
         if found and (not above or code.partition("=")[0].strip() in handle):
-            return str(found[-1])
-        kinds.update(found)
-    return kinds.pop() if len(kinds) == 1 else "batch_isend_irecv" if kinds else None
+            kinds = {found[-1]}
+            break
+    return None if not kinds or "async_op" in kinds else kinds.pop() if len(kinds) == 1 else "batch_isend_irecv"
 
 
 def code_of(line: str) -> str:

@@ -409,7 +409,6 @@ class JobView:
 
 
 def read_job(evidence: JobEvidence) -> JobView:
-    """Autograd that burns CPU computes gradients; only one that sleeps may wait for those of others."""
     roster = read_roster(evidence)
     job = JobView(roster, told=evidence)
     follow_training_threads(roster.views)
@@ -420,7 +419,7 @@ def read_job(evidence: JobEvidence) -> JobView:
             job.stopped.append(view)
         elif not view.readable:
             job.unreadable.append(view)
-        elif view.waiting_in is not None and not (view.waiting_in == BACKWARD and view.spins):
+        elif view.waiting_in is not None and not (view.waiting_in == BACKWARD and view.spins):  # it computes
             job.waiters.append(view)
         else:
             job.others.append(view)

@@ -189,6 +189,7 @@ def test_waits_above_the_users_code(name, stack):
         ),
         ("def other(x):\n    dist.irecv(x, 1)\ndef swap(x):\n    work.wait()", None),
         ("def swap(x):\n    dist.irecv(x, 1)\n    h = dist.all_reduce(x, async_op=True)\n    h.wait()", None),
+        ("def swap(x):\n    h = dist.all_reduce(x, async_op=True)\n    r = dist.irecv(x, 1)\n    h.wait()", None),
         ("def swap(x):\n    # dist.irecv(x, 1)\n    work.wait()", None),
     ],
 )
