@@ -185,7 +185,7 @@ class StackDigest:
         self.dead = self.dead or self.error.startswith(_EXITED)
 
 
-EVENT_LOOPS = ("asyncio/", "uvloop/", "trio/", "anyio/")
+EVENT_LOOPS = ("asyncio/", "uvloop/", "trio/", "anyio/", "nest_asyncio.py")
 _LOOP_WAITS = frozenset(
     {"select", "poll", "_poll", "_run_once", "run_forever", "run_until_complete", "run", "get_events"}
 )

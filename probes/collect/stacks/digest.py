@@ -22,7 +22,7 @@ from mltop.probes.collect.stacks.frames import (
 from mltop.probes.collect.stacks.locks import ReadLine, asked_lock, held_locks
 from mltop.probes.collect.stacks.ownership import is_users, short_file
 from mltop.probes.collect.stacks.process import TaskFacts
-from mltop.probes.collect.stacks.waiting import waiting_in
+from mltop.probes.collect.stacks.waiting import transfer, waiting_in
 from mltop.probes.model import Frame, StackDigest
 
 # Names of housekeeping threads: Python's (threading.Thread.name) and native ones (/proc/PID/task/TID/comm).
@@ -159,6 +159,8 @@ def _digest(
     raw = cut_at_child_root(thread["frames"]) if is_child else thread["frames"]
     frames = normalise(raw, ints)
     wait = waiting_in(frames, lambda: _leaf_text(raw, read_line), origin.uses_gpu)
+    if wait == "work.wait":
+        wait = transfer(lambda above: _leaf_text(raw, read_line, above)) or wait
     counts = {}
     if isinstance(task, TaskFacts):
         counts = {"switches": task.switches, "cpu_s": task.cpu_s, "syscalls": task.syscalls}
@@ -188,8 +190,8 @@ def stack_key(kind: str, frames: list[Frame]) -> str:
     return hashlib.blake2b("\x1e".join(parts).encode(errors="replace"), digest_size=6).hexdigest()
 
 
-def _leaf_text(raw: list[dict[str, Any]], read_line: ReadLine) -> str | None:
+def _leaf_text(raw: list[dict[str, Any]], read_line: ReadLine, above: int = 0) -> str | None:
     leaf = next(iter(python_frames(raw)), None)
     if leaf is None or not is_users(leaf):
         return None
-    return read_line(leaf["filename"], leaf["line"])
+    return read_line(leaf["filename"], leaf["line"] - above)

@@ -54,6 +54,7 @@ _IO_WORDS = frozenset({
 FRAME_RULES: tuple[tuple[str, frozenset[str] | None, str | None], ...] = (
     ("torch/distributed/rendezvous.py", frozenset({"_create_c10d_store", "rendezvous"}), "rendezvous"),
     ("torch/distributed/_functional_collectives.py", frozenset({"wait_tensor", "trigger_wait", "wait"}), "wait_tensor"),
+    ("torch/distributed/pipelining/", frozenset({"_wait_batch_p2p"}), "batch_isend_irecv"),
     ("torch/distributed/_functional_collectives.py", COLLECTIVES | {"broadcast", "all_gather_tensor"}, None),
     (
         "torch/distributed/fsdp/",
@@ -103,6 +104,9 @@ _NO_HANDLES = frozenset({
 })  # fmt: skip
 _CLOSING = {")": "(", "]": "["}
 
+_BEGINS = re.compile(r"\b(isend|irecv|async_op)\b")
+_DEFINES = re.compile(r"\s*(?:async )?def ")
+_MOST_LINES = 30  # above a wait, where what it waits for may have begun
 LineText = Callable[[], Optional[str]]
 
 
@@ -186,6 +190,24 @@ def _by_line(leaf_line: LineText, uses_gpu: bool) -> str | None:
     # Some ``X.wait(`` has an X that looks like a work handle, or one from the lines above.
     calls = _WAIT.finditer(code)
     return "work.wait" if any(_is_handle(_names_before(code, call.start())) for call in calls) else None
+
+
+def transfer(line_above: Callable[[int], str | None]) -> str | None:
+    """ "irecv" or "isend": what began the transfer that a line waits for, if its function began no collective above it;
+    "batch_isend_irecv": both, and none under the name that is waited for.
+    """
+    before = code_of(line_above(0) or "").partition(".wait(")[0]
+    handle = _names_before(before, len(before))
+    kinds: set[str] = set()
+    for above in range(_MOST_LINES):
+        code = code_of(line_above(above) or "")
+        if above and _DEFINES.match(code):
+            break
+        kinds.update(found := _BEGINS.findall(code))
+        if found and (not above or code.partition("=")[0].strip() in handle):
+            kinds = {found[-1]}
+            break
+    return None if not kinds or "async_op" in kinds else kinds.pop() if len(kinds) == 1 else "batch_isend_irecv"
 
 
 def code_of(line: str) -> str:

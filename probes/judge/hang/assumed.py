@@ -187,7 +187,10 @@ def _standing(running: Sequence[RankView]) -> Assumed | None:
     busy = any(view.runs for view in here)
     if busy and not all(view.seen.sample.launcher in _MPI_LAUNCHERS for view in here):
         return None
-    apart = all(_sleeps_elsewhere(view, here[0]) for view in elsewhere)
+    # In the same function of the kernel, or an unknown one, they may wait for others as these do.
+    apart = all(
+        None not in (view.now.wchan, here[0].now.wchan) and view.now.wchan != here[0].now.wchan for view in elsewhere
+    )
     assumed = Assumed(where(here[0].now), False, None, "medium" if apart else "low", computes=busy)
     for view in here:
         view.waits = [assumed.waiting_in] * len(view.mains)
@@ -198,8 +201,3 @@ def _stands(view: RankView) -> bool:
     """It was watched, and neither its counters nor its stack and locals changed."""
     watched = len(view.mains) >= limit.POLL_ROUNDS and view.motion.switches is not None
     return watched and not view.stopped and not view.calls and view.same_stack
-
-
-def _sleeps_elsewhere(view: RankView, other: RankView) -> bool:
-    """In another function of the kernel: in the same one, or an unknown one, it may wait for others as they do."""
-    return view.now.wchan is not None and other.now.wchan is not None and view.now.wchan != other.now.wchan

@@ -12,14 +12,15 @@ from functools import lru_cache
 
 from mltop.probes.judge.hang.frames import is_internal, key_of
 from mltop.probes.judge.hang.view import RankView
-from mltop.probes.judge.values import grouped
+from mltop.probes.judge.values import grouped, known
 from mltop.probes.model import Frame
-from mltop.probes.model.ranks import ranks_text
 
 RECEIVES, SENDS = ("recv", "irecv", "recv_object_list"), ("send", "isend", "send_object_list")
 # Integer locals that hold the peer's rank, the surest first: torch's own argument, what frameworks call it.
-_SOURCES = ("src", "src_rank", "from_rank", "prev_rank", "peer", "peer_rank")
-_TARGETS = ("dst", "dst_rank", "to_rank", "next_rank", "peer", "peer_rank")
+_PEERS = ("peer", "peer_rank", "partner", "neighbor", "neighbour")
+_SOURCES = ("src", "src_rank", "from_rank", "source", "prev_rank", "prev", *_PEERS, "left")
+_TARGETS = ("dst", "dst_rank", "to_rank", "dest", "next_rank", "next", "nxt", *_PEERS, "right")
+BARRIERS = ("barrier", "monitored_barrier")
 # Which group a collective is of, by the library that calls it: what functions are called proves nothing.
 _AXES = (
     ("tp", re.compile(r"/tensor_parallel/|^torch/distributed/tensor/parallel/")),
@@ -28,8 +29,6 @@ _AXES = (
 )
 _PLAIN_AXES = frozenset(axis for axis, _ in _AXES)  # others (cp, ep) make groups across these
 _MOST_EDGES = 1_000_000  # more are no help to anybody, and take seconds
-
-Place = tuple[str, str]
 
 
 def axes_of(views: Iterable[RankView]) -> frozenset[str]:
@@ -49,7 +48,7 @@ def peer_of(view: RankView) -> int | None:
         found = next((frame.ints[name] for name in names if name in frame.ints), None)
         if found is not None and found != view.rank:
             return found
-    return None
+    return 1 - view.rank if names and view.seen.sample.world_size == 2 and view.rank in (0, 1) else None
 
 
 class Waits:
@@ -59,7 +58,8 @@ class Waits:
         everyone = [*waiters, *others]
         self._axes = axes_of(everyone)
         self._by_group: dict[tuple[str, object], list[RankView]] = {}
-        self._place = {view.rank: _place(view) for view in everyone}
+        self._place = {view.rank: (key_of(view.now), view.waiting_in) for view in everyone}
+        self._not_in_barrier = frozenset(known(view.rank for view in everyone if view.waiting_in not in BARRIERS))
         for axis in self._axes:
             for group, members in grouped(everyone, lambda view: _group(view, axis, self._axes)).items():  # noqa: B023
                 self._by_group[axis, group] = members
@@ -78,16 +78,19 @@ class Waits:
         axis = _axis_of(view, self._axes)
         size = view.seen.sample.parallel.get(f"{axis}_size", 0)
         group = _group(view, axis, self._axes) if axis else None
+        if not self._axes and view.waiting_in in BARRIERS:
+            return self._not_in_barrier
         if axis is None or group is None:
             return None
         here = self._by_group[axis, group]
-        away = {other.rank for other in here if other.rank is not None and self._place[other.rank] != _place(view)}
+        place = self._place[view.rank]
+        away = {other.rank for other in here if other.rank is not None and self._place[other.rank] != place}
         return frozenset(away) if len(here) == size else None
 
     def reached(self) -> set[int] | None:
         """Everybody whom somebody waits for, directly or not; None where it is not known of all that wait."""
-        known = [targets for targets in self.of.values() if targets is not None]
-        return set().union(*known) if known and len(known) == len(self.of) else None
+        told = [targets for targets in self.of.values() if targets is not None]
+        return set().union(*told) if told and len(told) == len(self.of) else None
 
     def circles(self) -> list[list[int]]:
         """Ranks that wait for one another in a circle, each for one: none of them can go on."""
@@ -108,41 +111,34 @@ class Waits:
 
 def narrowed(accused: Sequence[RankView], waiters: Sequence[RankView]) -> list[RankView]:
     """Those of the accused that somebody waits for, where it is known of all that wait whom they wait for."""
-    if len(accused) < 2 or not all(_tells(view) for view in waiters):
+    if len(accused) < 2 or not all(peer_of(view) is not None or view.seen.sample.parallel for view in waiters):
         return list(accused)
     reached = Waits(waiters, accused).reached()
     waited_for = [view for view in accused if reached is not None and view.rank in reached]
     return waited_for or list(accused)
 
 
-def circles_of(waiters: Sequence[RankView]) -> dict[str, list[int]]:
-    """ "ranks 1-2 wait for one another: rank 1 in recv from rank 2, rank 2 in recv from rank 1", and who these are."""
+def circles_of(waiters: Sequence[RankView]) -> list[dict[int, str]]:
+    """What each of the ranks does that wait for one another: rank 1 "recv from rank 2", rank 2 "recv from rank 1"."""
     by_rank = {view.rank: view for view in waiters}
-    told = {}
-    for circle in Waits(waiters).circles():
-        if not _handed_over(circle, by_rank):
-            each = ", ".join(_step(by_rank[rank], circle[(at + 1) % len(circle)]) for at, rank in enumerate(circle))
-            told[f"{ranks_text(circle)} wait for one another: {each}"] = circle
-    return told
+    circles = (circle for circle in Waits(waiters).circles() if not _handed_over([by_rank[rank] for rank in circle]))
+    return [
+        {rank: _step(by_rank[rank], circle[at + 1 - len(circle)]) for at, rank in enumerate(circle)}
+        for circle in circles
+    ]
 
 
-def _handed_over(circle: Sequence[int], by_rank: dict[int | None, RankView]) -> bool:
-    """A sender and its receiver: both have come, what they wait for is below Python."""
-    kinds = {by_rank[rank].waiting_in in SENDS for rank in circle}
-    return len(circle) == 2 and len(kinds) == 2
+def _handed_over(circle: Sequence[RankView]) -> bool:
+    """A sender and its receiver, of one tag: both have come, what they wait for is below Python."""
+    ways = {view.waiting_in in SENDS for view in circle if view.waiting_in not in BARRIERS}
+    tags = {frame.ints["tag"] for view in circle for frame in _near(view) if "tag" in frame.ints}
+    return len(circle) == len(ways) == 2 and len(tags) < 2
 
 
 def _step(view: RankView, peer: int) -> str:
-    way = "from" if view.waiting_in in RECEIVES else "to"
-    return f"{view.name} in {view.waiting_in} {way} rank {peer}"
-
-
-def _tells(view: RankView) -> bool:
-    return peer_of(view) is not None or bool(view.seen.sample.parallel)
-
-
-def _place(view: RankView) -> Place:
-    return (key_of(view.now), view.waiting_in or "")
+    if view.waiting_in in BARRIERS:
+        return f"{view.waiting_in}, which rank {peer} has not come to"
+    return f"{view.waiting_in} {'from' if view.waiting_in in RECEIVES else 'to'} rank {peer}"
 
 
 def _group(view: RankView, axis: str, axes: Collection[str]) -> tuple[tuple[str, int | None], ...] | None:

@@ -419,7 +419,7 @@ def read_job(evidence: JobEvidence) -> JobView:
             job.stopped.append(view)
         elif not view.readable:
             job.unreadable.append(view)
-        elif view.waiting_in is not None and not _computes(view):
+        elif view.waiting_in is not None and not (view.waiting_in == BACKWARD and view.spins):  # it computes
             job.waiters.append(view)
         else:
             job.others.append(view)
@@ -451,11 +451,6 @@ def _share_waits(views: Sequence[RankView]) -> None:
 
 def _shows_native(main: StackDigest) -> bool:
     return main.frames[0].native
-
-
-def _computes(view: RankView) -> bool:
-    """Autograd that burns CPU computes gradients; only one that sleeps may wait for those of others."""
-    return view.waiting_in == BACKWARD and view.spins
 
 
 def names(views: Sequence[RankView]) -> str:

@@ -31,7 +31,9 @@ def lock_holder(view: RankView) -> Holder | None:
     """The thread that holds what ``view``'s main thread waits for; None when it waits for no lock, or nobody has it."""
     main = view.now
     logs = _waits_for_logging(main)
-    if not (main.acquires or logs or _sleeps_at_own_line(main)):
+    leaf, own = leaf_of(main), user_frame(main.frames)
+    # In user code and on a futex: ``with lock:`` has no frame of its own.
+    if not (main.acquires or logs or (leaf is own and leaf is not None and (main.wchan or "").startswith(_FUTEX))):
         return None
     threads = [rounds for rounds in view.threads() if rounds[-1].frames and not _asks_alike(rounds[-1], main)]
     told = lock_wait(main, (rounds[-1] for rounds in threads))
@@ -40,7 +42,12 @@ def lock_holder(view: RankView) -> Holder | None:
     if logs:
         writing = [rounds for rounds in threads if _writes_a_record(rounds[-1])]
         return Holder(writing[0], True) if writing else None
-    near = [rounds for rounds in threads if _in_file_of(rounds[-1], main) and not _waits_for_event(rounds[-1])]
+    near = [
+        rounds
+        for rounds in threads
+        if own is not None and any(frame.file == own.file for frame in python_frames(rounds[-1].frames))
+        if (its := leaf_of(rounds[-1])) is None or (its.file, last_name(its)) != _EVENT_WAIT
+    ]
     return Holder(near[0], False) if len(near) == 1 else None
 
 
@@ -60,19 +67,3 @@ def _writes_a_record(thread: StackDigest) -> bool:
     """It is inside of a handler: its stack goes on above ``handle``."""
     frames = list(python_frames(thread.frames))
     return any(frame.file == _LOGGING and last_name(frame) == "handle" for frame in frames[1:])
-
-
-def _sleeps_at_own_line(main: StackDigest) -> bool:
-    """In user code and on a futex: ``with lock:`` has no frame of its own."""
-    leaf, user = leaf_of(main), user_frame(main.frames)
-    return leaf is not None and leaf is user and (main.wchan or "").startswith(_FUTEX)
-
-
-def _in_file_of(thread: StackDigest, main: StackDigest) -> bool:
-    own = user_frame(main.frames)
-    return own is not None and any(frame.file == own.file for frame in python_frames(thread.frames))
-
-
-def _waits_for_event(thread: StackDigest) -> bool:
-    leaf = leaf_of(thread)
-    return leaf is not None and (leaf.file, last_name(leaf)) == _EVENT_WAIT

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from mltop.probes.judge.hang import thresholds as limit
 from mltop.probes.judge.hang.frames import UserFrames, is_internal, place, python_frames
-from mltop.probes.judge.hang.groups import axes_of, circles_of
+from mltop.probes.judge.hang.groups import BARRIERS, axes_of, circles_of
 from mltop.probes.judge.hang.job import JobView, names
 from mltop.probes.judge.hang.view import BACKWARD, RankView
 from mltop.probes.judge.values import grouped, known
@@ -44,14 +44,26 @@ def mismatch(job: JobView) -> Verdict | None:
 
 
 def _pipeline(job: JobView, sides: Sides) -> Verdict:
-    """Some wait for a neighbour: nobody is named, whoever is in a circle may be there by another's mistake."""
+    """Some wait for a neighbour. Those who wait for one another are named: which of them is wrong nobody can tell. Else
+    the few that are apart, where all others wait in a barrier for them.
+    """
     circles = circles_of(job.waiters)
-    told = list(circles) or ["stacks do not tell who is behind"]
+    reasons: dict[int | None, str] = {}
+    told = [] if circles else ["stacks do not tell who is behind"]
+    for circle in circles:
+        here = f"{ranks_text(circle)} wait for one another"
+        told.append(f"{here}: {', '.join(f'rank {rank} in {step}' for rank, step in circle.items())}")
+        reasons.update({rank: f"in {step}; {here}" for rank, step in circle.items()})
+    kept = [view for view in job.waiters if view.waiting_in in BARRIERS]
+    apart = [view for view in job.waiters if view.waiting_in in POINT_TO_POINT]
+    if not circles and len(apart) <= len(kept) == len(job.waiters) - len(apart) and len(axes_of(job.waiters)) < 2:
+        reasons = {view.rank: f"in {view.waiting_in}, while {names(kept)} in {kept[0].waiting_in}" for view in apart}
     whom = "some for a neighbour" if len(sides) > 1 else "for a neighbour"
-    stand = f"every rank waits, {whom} (pipeline), and none moved {job.watched}"
-    evidence = [stand, *told, *_describe(sides)]
-    verdict = job.hang(evidence, job.confidence("medium") if circles else "low")
-    verdict.circle = next(iter(circles.values()), [])
+    evidence = [f"every rank waits, {whom} (pipeline), and none moved {job.watched}", *told, *_describe(sides)]
+    is_sure = circles and not any(view.rank in reasons for view in kept)
+    culprits = [view.culprit(reasons[view.rank], how="elsewhere") for view in job.waiters if view.rank in reasons]
+    verdict = job.hang(evidence, job.confidence("medium") if is_sure else "low", culprits)
+    verdict.circle = list(circles[0]) if circles else []
     return verdict
 
 
@@ -199,15 +211,12 @@ def _difference(name: str, frame: Frame, values: list[int | None], views: list[R
     (usual, count), *_ = Counter(numbers).most_common(1)
     distinct = len(set(numbers))
     even = distinct == 2 and 2 * count == len(numbers)
-    if (2 * count <= len(numbers) and not even) or _is_rank_like(numbers, views):
+    samples = [view.seen.sample for view in views]
+    is_rank = any(numbers == [getattr(one, its) for one in samples] for its in ("rank", "local_rank", "pid"))
+    if (2 * count <= len(numbers) and not even) or is_rank:
         return None
     urgency = {"step": 0, "counter": 1}.get(meaning_of(name), 2)
     return Difference(name, frame.function, numbers, usual, urgency)
-
-
-def _is_rank_like(values: list[int], views: list[RankView]) -> bool:
-    samples = [view.seen.sample for view in views]
-    return any(values == [getattr(sample, name) for sample in samples] for name in ("rank", "local_rank", "pid"))
 
 
 def _text(difference: Difference, views: list[RankView]) -> str:

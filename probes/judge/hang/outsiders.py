@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import dropwhile
 
 from mltop.probes.judge.hang import thresholds as limit
 from mltop.probes.judge.hang.assumed import once_per_stack
@@ -12,6 +13,8 @@ from mltop.probes.judge.hang.frames import (
     is_idle_worker,
     key_of,
     leaf_note,
+    place,
+    python_frames,
     saves_or_evaluates,
     user_frame,
     waits_at_queue,
@@ -26,7 +29,8 @@ from mltop.probes.judge.hang.locks import Holder, lock_holder
 from mltop.probes.judge.hang.polls import collects_garbage, held_by_others, known_poll
 from mltop.probes.judge.hang.view import STOPPED, RankView, is_dead, leading_digest, runs_mostly
 from mltop.probes.judge.values import grouped, known
-from mltop.probes.model import Confidence, Culprit, StackDigest, Verdict, idle_event_loop
+from mltop.probes.model import EVENT_LOOPS, Confidence, Culprit, Frame, StackDigest, Verdict, idle_event_loop
+from mltop.probes.model.local_names import meaning_of
 from mltop.probes.model.ranks import ranks_text
 from mltop.probes.model.vocabulary import WAITS_FOR_CHILD, CulpritKind
 
@@ -39,7 +43,8 @@ _KEPT_BY_THE_FIRST = (
     *("barrier", "monitored_barrier", "broadcast", "broadcast_object_list", "scatter", "scatter_object_list"),
 )
 # Where servers wait for the one that has the requests.
-_KEPT_BY_A_SERVER = (*_KEPT_BY_THE_FIRST[2:], "recv", "recv_object_list")
+_KEPT_BY_A_SERVER = {*_KEPT_BY_THE_FIRST[2:], "recv", "recv_object_list"}
+_ROOTED = {*_KEPT_BY_THE_FIRST[2:], "reduce", "gather", "gather_object"}  # some may go on before all have come
 
 
 @dataclass(frozen=True)
@@ -62,13 +67,15 @@ def non_waiters(job: JobView) -> Verdict | None:
     doubt = _doubt(job)
     if doubt:
         return job.unclear(_waiting_evidence(job), doubt, *outside_lines(job.others))
-    others = _without_servers(job)
+    others, maybe = _without_servers(job)
     if not others:
         idle = "the others are event loops without work: nothing shows that somebody waits for them"
         return job.unclear(_waiting_evidence(job), idle, *outside_lines(job.others))
     inert = [view for view in others if not view.calls]
     standing = inert or others
-    accused = narrowed(standing, job.waiters)
+    # Who has nothing to do may wait for those who stand elsewhere, as a driver does.
+    away = [view for view in inert if not waits_at_queue(view.now)]
+    accused = narrowed(away or standing, job.waiters)
     minority_waits = len(job.others) > len(job.waiters)
     if minority_waits and any(view.calls or view.spins for view in job.others):
         busy = f"{len(job.others)} ranks are outside collectives and busy: a slow step looks the same"
@@ -83,14 +90,15 @@ def non_waiters(job: JobView) -> Verdict | None:
         _cap_of_work(job, view, accusation, first=first) for view, accusation in zip(accused, accusations, strict=True)
     ]
     caps = [accusation.cap for accusation in accusations] + may_be_work
-    if minority_waits:
+    if minority_waits or maybe:
         caps.append("low")
     if job.assumed:
         caps.append("low" if job.assumed.computes and job.known_s < work_s(job) else job.assumed.cap)
     evidence = [_waiting_evidence(job), *outside_lines(accused), *_what_for(accused)]
     if len(accused) < len(standing):
         aside = [view for view in standing if view not in accused]
-        evidence += [f"{line}; nobody waits for {'it' if len(aside) == 1 else 'them'}" for line in outside_lines(aside)]
+        why = "nobody is known to wait for" if len(away) < len(standing) else "nobody waits for"
+        evidence += [f"{line}; {why} {'it' if len(aside) == 1 else 'them'}" for line in outside_lines(aside)]
     if any(cap != "high" for cap in may_be_work):
         evidence.append(_LOOKS_LIKE_WORK)
     if len(standing) < len(others):
@@ -98,25 +106,53 @@ def non_waiters(job: JobView) -> Verdict | None:
     return job.hang(evidence, job.confidence(*caps), [accusation.culprit for accusation in accusations])
 
 
-def _without_servers(job: JobView) -> list[RankView]:
-    """Those outside collectives, but event loops without work: servers that no request has come to.
+def _without_servers(job: JobView) -> tuple[list[RankView], bool]:
+    """Those outside collectives, but event loops without work: servers that no request has come to. And whether they
+    are loops that may be servers, too.
 
-    A loop is none that was begun below the function from which the others went into the collective, nor one below which
-    the others run it in a thread: such a rank has not got there.
+    A loop is no server that was begun below the function from which the others went into the collective, nor one below
+    which the others run it in a thread: such a rank has not got there. Where nobody else is outside, one that has taken
+    part in what the others do may be who has not come.
     """
     is_idle = once_per_stack(idle_event_loop)
-    idle = {id(view) for view in job.others if is_idle(view.now)}
-    if idle and not all(view.waiting_in in _KEPT_BY_A_SERVER for view in job.waiters):
+    loops = [view for view in job.others if is_idle(view.now)]
+    waits = {view.waiting_in for view in job.waiters}
+    leaves = (python_frames(view.now.frames)[0] for view in job.waiters)
+    sources = {leaf.ints["src"] for leaf in leaves if "src" in leaf.ints}
+    servers = set(map(id, loops))
+    if loops and not (waits <= _KEPT_BY_A_SERVER and (not sources or any(view.rank in sources for view in loops))):
         frames = known(user_frame(view.now.frames) for view in job.waiters)
         callers = {(frame.function, frame.file) for frame in frames if frame.function != "<module>"}
-        mains = known(leading_digest(view.rounds[-1]) for view in job.waiters if view.is_led)
-        loops = set(map(key_of, mains))
-        idle -= {
-            id(view)
-            for view in job.others
-            if key_of(view.now) in loops or any((frame.function, frame.file) in callers for frame in view.now.frames)
-        }
-    return [view for view in job.others if id(view) not in idle]
+        mains = set(map(key_of, known(leading_digest(view.rounds[-1]) for view in job.waiters if view.is_led)))
+        for view in loops:
+            if key_of(view.now) in mains or any((frame.function, frame.file) in callers for frame in view.now.frames):
+                servers.discard(id(view))
+        if len(servers) == len(job.others) and len(waits - _ROOTED) < 2:
+            stacks = {key_of(view.now): view.now.frames for view in job.waiters}
+            return [view for view in loops if any(_takes_part(view.now, each) for each in stacks.values())], True
+    return [view for view in job.others if id(view) not in servers], False
+
+
+def _takes_part(idle: StackDigest, collective: Sequence[Frame]) -> bool:
+    """Whether the loop was begun at the line below which another rank's loop runs the collective, or in the turn of the
+    training from which another called it.
+    """
+    frames = python_frames(idle.frames)
+    begun = list(dropwhile(lambda frame: frame.file.startswith((*EVENT_LOOPS, "selectors.py")), frames))
+    inner, outer = collective[: -len(begun)], collective[-len(begun) :]
+    if begun and inner and inner[-1].file.startswith(EVENT_LOOPS) and [*map(place, begun)] == [*map(place, outer)]:
+        return True
+    return not _turns(begun).isdisjoint(_turns(collective))
+
+
+def _turns(frames: Sequence[Frame]) -> set[tuple[str, str, str, int]]:
+    """The step counters that have counted. Who coordinates may do so epoch by epoch."""
+    return {
+        (frame.function, frame.file, name, value)
+        for frame in frames
+        for name, value in frame.ints.items()
+        if value > 0 and meaning_of(name) == "step" and "epoch" not in name.lower()
+    }
 
 
 def _what_for(accused: Sequence[RankView]) -> list[str]:
@@ -164,6 +200,8 @@ def _accuse(job: JobView, view: RankView) -> Accusation:
         reason, how = f"collects garbage while the others wait for it; {_GC_ADVICE}", "computes"
     elif view.calls and (held := held_by_others(view.mains)) is not None:
         reason, how = f"polls for {held.what} while the others wait for it", "polls"
+    elif idle_event_loop(view.now):
+        reason = "its event loop is idle while the others wait for it: what it awaits has not come"
     elif view.calls:
         reason, how = "busy outside any collective while the others wait for it", "computes"
     elif view.spins and _may_wait_busily(job):
@@ -180,12 +218,9 @@ def _accuse(job: JobView, view: RankView) -> Accusation:
 
 def _is_first(job: JobView, accused: Sequence[RankView]) -> bool:
     """Rank 0, or each node's first, while all others are where scripts keep them until it has done its part."""
-    return all(map(_leads, accused)) and all(view.waiting_in in _KEPT_BY_THE_FIRST for view in job.waiters)
-
-
-def _leads(view: RankView) -> bool:
-    sample = view.seen.sample
-    return view.rank == 0 or (sample.local_rank == 0 and sample.local_world_size != 1)
+    samples = (view.seen.sample for view in accused)
+    leads = all(one.rank == 0 or (one.local_rank == 0 and one.local_world_size != 1) for one in samples)
+    return leads and all(view.waiting_in in _KEPT_BY_THE_FIRST for view in job.waiters)
 
 
 def _cap_of_work(job: JobView, view: RankView, accusation: Accusation, *, first: bool) -> Confidence:
@@ -227,10 +262,10 @@ def _waiting_evidence(job: JobView) -> str:
 def outside_lines(views: list[RankView]) -> list[str]:
     """Where the ranks outside collectives are, one line per place, the rarest places first."""
     is_loop = once_per_stack(idle_event_loop)
-    place = once_per_stack(lambda digest: f"{where(digest)}{leaf_note(digest)}")
+    stand = once_per_stack(lambda digest: f"{where(digest)}{leaf_note(digest)}")
 
     def text(view: RankView) -> str:
-        return f"{place(view.now)}, {'an event loop without work' if is_loop(view.now) else _behaviour(view)}"
+        return f"{stand(view.now)}, {'an event loop without work' if is_loop(view.now) else _behaviour(view)}"
 
     places = grouped(views, text)
     ordered = sorted(places.items(), key=lambda item: len(item[1]))
@@ -267,13 +302,15 @@ def _accuse_helper(job: JobView, view: RankView) -> Accusation | None:
     holder = lock_holder(view)
     if holder is not None:
         return _locked_out(view, holder)
+    loop = idle_event_loop(view.now)
     threaded = waits_for_thread(view.now)
     forked = waits_for_child(view.now) or view.now.wchan == WAITS_FOR_CHILD
-    if not threaded and not forked:
+    if not (threaded or forked or loop):
         return _filler(view) if waits_at_queue(view.now) else None
-    in_user_code = [digests for digests in view.threads() if threaded and user_frame(digests[-1].frames)]
+    in_user_code = (digests for digests in view.threads() if (threaded or loop) and user_frame(digests[-1].frames))
     threads = sorted(in_user_code, key=lambda digests: not _stable(digests))
     pooled = [digests for digests in threads if in_thread_pool(digests[-1])]
+    threads = pooled if loop else threads
     if pooled or (threads and not forked):
         return _thread(view, pooled or threads)
     children = view.children() if forked else []

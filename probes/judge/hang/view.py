@@ -215,7 +215,8 @@ class RankView:
         """Its children of the newest round with any: main-thread digests of all rounds, oldest first."""
         by_round = ([digest for digest in stacks.digests if digest.child_of is not None] for stacks in self.rounds)
         of_rounds = [digests for digests in by_round if digests]
-        mains = grouped((digest for digests in of_rounds for digest in digests if _is_main(digest)), attrgetter("pid"))
+        every = (digest for digests in of_rounds for digest in digests if digest.thread == MAIN)
+        mains = grouped(every, attrgetter("pid"))
         pids = dict.fromkeys(digest.pid for digest in of_rounds[-1]) if of_rounds else ()
         return [mains[pid] for pid in pids if pid in mains]
 
@@ -330,7 +331,3 @@ def _all_same(mains: Sequence[StackDigest], users: UserFrames) -> bool:
             if later[at].ints != ints:
                 return False
     return True
-
-
-def _is_main(digest: StackDigest) -> bool:
-    return digest.thread == MAIN

@@ -285,7 +285,8 @@ def _of_standing(job: JobScene, report: JobReport, at: float, evidence: list[Evi
     loss.began = motion is not None and motion.since is not None
     if not culprits:
         loss.next_act, loss.next = "probe_all_reduce", "when the job has been ended; NCCL's RAS and its log"
-    loss.place, loss.circle = _place(verdict.waiting), Ranges.of(() if culprits else verdict.circle)
+    loss.place = _place(verdict.waiting)
+    loss.circle = Ranges.of(verdict.circle if named <= set(verdict.circle) else ())
     return loss
 
 

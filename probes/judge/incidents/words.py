@@ -78,7 +78,8 @@ _NOWHERE = ("", "unknown", "no process")
 
 def headline_of_job(job: JobScene, loss: Loss, *, with_job: bool, with_nodes: bool) -> str:
     """``with_job``: there are several; ``with_nodes``: several nodes are watched."""
-    who = culprits_words(loss.culprits, with_nodes, past=loss.ended is not None)
+    in_circle = loss.circle and loss.ended is None
+    who = "" if in_circle else culprits_words(loss.culprits, with_nodes, past=loss.ended is not None)
     lost = f"{who}{_who_waits(loss)}" if who else _nobody(job, loss)
     return (_prefix(job, lost, with_nodes=with_nodes) if with_job else "") + lost
 

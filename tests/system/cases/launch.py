@@ -69,6 +69,7 @@ CASES = {
         Case("gone", script="standin.py", kill_with=signal.SIGKILL),  # a zombie until reap_culprit()
         Case("plain_sleep", script="plain.py"),  # read_blocked
         Case("plain_poll", script="plain.py", polls=True),  # the others in wait_for_marker
+        Case("plain_asyncio", script="plain.py"),  # its event loop is idle
         Case("stale_baton", "waits.py", everyone=True, polls=True),
         Case("stale_file_lock", "waits.py", everyone=True, polls=True),
         Case("marker_of_nobody", "waits.py", everyone=True, polls=True),  # wait_for_marker
@@ -80,6 +81,9 @@ CASES = {
         Case("log_lock", "waits.py"),  # logging waits for the thread logger-thread
         Case("pipeline", "waits.py"),  # recv and send from rank to rank
         Case("deadlocked_pair", "waits.py", everyone=True),  # the culprit and the rank before it wait for each other
+        Case("crossed_receives", "waits.py", everyone=True),  # the same with irecv; the others in a barrier
+        Case("trainer_in_loop", "waits.py"),  # the others all_reduce in their event loops, the culprit's is idle
+        Case("server_in_loop", "waits.py"),  # the culprit serves in an event loop; the others all_reduce in main
         Case("crash", "waits.py", polls=True, ends=True),  # a segmentation fault; nobody is left
         Case("training_thread", "waits.py", polls=True),  # in train_in_thread; the main threads poll
         Case("tensor_data", "waits.py"),  # groups of rows and of columns

@@ -5,6 +5,7 @@ Run by launch.py as ``plain.py CASE DIRECTORY CULPRIT``, like the others. A thre
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
 import time
@@ -58,7 +59,21 @@ def train() -> None:
         loss = dist.all_reduce(loss) / WORLD_SIZE
 
 
+async def train_in_loop() -> None:
+    for step in range(1_000_000):
+        if step == HANG_STEP:
+            if RANK == CULPRIT:
+                mark("hung")
+                await asyncio.Event().wait()
+            mark(f"waiting.{RANK}")
+        await asyncio.sleep(0)
+        dist.all_reduce(1.0)
+
+
 threading.Thread(target=push_metrics, name="metrics", daemon=True).start()
 dist.init_process_group()
 meet()
-train()
+if CASE == "plain_asyncio":
+    asyncio.run(train_in_loop())
+else:
+    train()

@@ -6,6 +6,7 @@ It marks what it has reached with empty files in DIRECTORY/events.
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import datetime
 import logging
@@ -177,6 +178,50 @@ def deadlocked_pair() -> None:
     dist.recv(activation, src=min(RANK + 1, CULPRIT) if RANK < CULPRIT else RANK - 1)
 
 
+def crossed_receives() -> None:
+    """The culprit and the rank before it both receive before they send."""
+    mark(f"waiting.{RANK}")
+    if IS_CULPRIT:
+        mark("hung")
+    if RANK in (CULPRIT - 1, CULPRIT):
+        swap(torch.ones(4), 2 * CULPRIT - 1 - RANK)
+    dist.barrier()
+
+
+def swap(activation: torch.Tensor, peer: int) -> None:
+    received = dist.irecv(torch.empty(4), src=peer)
+    received.wait()
+    dist.isend(activation, dst=peer).wait()
+
+
+async def train_in_loop() -> None:
+    batches: asyncio.Queue[torch.Tensor] = asyncio.Queue()
+    for step in range(100_000):
+        if step == 3 and IS_CULPRIT:
+            mark("hung")
+        else:
+            batches.put_nowait(torch.ones(4))
+        batch = await batches.get()
+        if step == 3:
+            mark(f"waiting.{RANK}")
+        dist.all_reduce(batch)
+
+
+async def serve() -> None:
+    server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    mark("hung")
+    await server.serve_forever()
+
+
+def server_in_loop() -> None:
+    asyncio.run(serve()) if IS_CULPRIT else follow()
+
+
+def follow() -> None:
+    mark(f"waiting.{RANK}")
+    dist.all_reduce(torch.ones(4))
+
+
 def tensor_and_data_parallel() -> None:
     """Rows of two ranks share a tensor, columns a gradient; the culprit's row waits for it, then its column."""
     rows = [dist.new_group([first, first + 1]) for first in range(0, WORLD_SIZE, 2)]
@@ -222,6 +267,9 @@ def main() -> None:
             "training_thread": training_thread,
             "pipeline": lambda: pipeline(True),
             "deadlocked_pair": deadlocked_pair,
+            "crossed_receives": crossed_receives,
+            "trainer_in_loop": lambda: asyncio.run(train_in_loop()),
+            "server_in_loop": server_in_loop,
             "tensor_data": tensor_and_data_parallel,
         }[CASE]()
 

@@ -67,10 +67,25 @@ def test_the_thread_that_holds_the_lock_is_named(case: str, thread: str, tmp_pat
     assert "read_blocked" in verdict["culprits"][0]["where"], verdict
 
 
-def test_two_that_receive_from_each_other_are_told(tmp_path: Path) -> None:
-    verdict, _ = verdict_of("deadlocked_pair", tmp_path)
-    assert verdict["culprits"] == [], verdict
+@pytest.mark.parametrize(("case", "place"), [("deadlocked_pair", "deadlocked_pair"), ("crossed_receives", "swap")])
+def test_two_that_receive_from_each_other_are_named(case: str, place: str, tmp_path: Path) -> None:
+    verdict, pids = verdict_of(case, tmp_path)
+    named = [(culprit["rank"], culprit["pid"]) for culprit in verdict["culprits"]]
+    assert (verdict["kind"], named) == ("hang", [(1, pids[1]), (2, pids[2])]), verdict
+    assert all(culprit["where"].startswith(f"{place} (cases/waits.py:") for culprit in verdict["culprits"]), verdict
     assert any("ranks 1-2 wait for one another" in line for line in verdict["evidence"]), verdict
+
+
+def test_an_idle_event_loop_is_suspected_where_the_others_train_in_theirs(tmp_path: Path) -> None:
+    verdict, pids = verdict_of("trainer_in_loop", tmp_path)
+    named = [(culprit["rank"], culprit["pid"]) for culprit in verdict["culprits"]]
+    assert (verdict["kind"], named) == ("suspect", [(CULPRIT, pids[CULPRIT])]), verdict
+    assert "its event loop is idle" in verdict["culprits"][0]["reason"], verdict
+
+
+def test_a_server_without_requests_is_not_accused(tmp_path: Path) -> None:
+    verdict, _ = verdict_of("server_in_loop", tmp_path)
+    assert (verdict["kind"], verdict["culprits"]) == ("unclear", []), verdict
 
 
 def ends_of(job: RunningJob, timeout_s: float = 60.0) -> list[RankDeath]:

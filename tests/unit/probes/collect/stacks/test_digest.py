@@ -92,10 +92,11 @@ def test_source_line_is_asked_for_user_code_only():
         return "work.wait()"
 
     (digest,) = digests(thread(42, TRAIN), read_line=read_line)
-    assert (digest.waiting_in, asked) == ("work.wait", [("/p/train.py", 60)])
+    assert (digest.waiting_in, {file for file, _ in asked}) == ("work.wait", {"/p/train.py"})
+    asked.clear()
     (digest,) = digests(thread(42, frame("Popen.wait", LIB + "subprocess.py"), TRAIN), read_line=read_line)
     assert digest.waiting_in is None
-    assert len(asked) == 1
+    assert asked == []
 
 
 def test_a_child_is_cut_at_its_entry():

@@ -1,6 +1,6 @@
 import pytest
 
-from mltop.probes.collect.stacks.waiting import waiting_in
+from mltop.probes.collect.stacks.waiting import transfer, waiting_in
 from mltop.probes.model import Frame
 
 C10D = "torch/distributed/distributed_c10d.py"
@@ -174,3 +174,25 @@ def test_what_a_collective_has_called_back_is_no_wait(stack):
 )
 def test_waits_above_the_users_code(name, stack):
     assert waiting_in(users(*stack), lambda: None, False) == name
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"),
+    [
+        ("def swap(x):\n    work = dist.irecv(x, src=1)\n    work.wait()", "irecv"),
+        ("def swap(x):\n    dist.isend(x, dst=1).wait()", "isend"),
+        ("def swap(x):\n    reqs = [dist.irecv(x, 1)]\n    for r in reqs:\n        r.wait()", "irecv"),
+        ("def swap(x):\n    got = dist.irecv(x, 1)\n    out = dist.isend(x, 1)\n    got.wait()", "irecv"),
+        (
+            "def swap(x):\n    ops = [P2POp(dist.isend, x, 1),\n      P2POp(dist.irecv, x, 1)]\n    r.wait()",
+            "batch_isend_irecv",
+        ),
+        ("def other(x):\n    dist.irecv(x, 1)\ndef swap(x):\n    work.wait()", None),
+        ("def swap(x):\n    dist.irecv(x, 1)\n    h = dist.all_reduce(x, async_op=True)\n    h.wait()", None),
+        ("def swap(x):\n    h = dist.all_reduce(x, async_op=True)\n    r = dist.irecv(x, 1)\n    h.wait()", None),
+        ("def swap(x):\n    # dist.irecv(x, 1)\n    work.wait()", None),
+    ],
+)
+def test_which_transfer_a_handle_was_made_by(source: str, kind: str | None) -> None:
+    lines = source.split("\n")
+    assert transfer(lambda above: lines[-1 - above] if above < len(lines) else None) == kind

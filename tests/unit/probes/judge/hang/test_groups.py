@@ -19,11 +19,16 @@ from tests.builders.stack_evidence import (
 )
 
 
-def neighbour(way: str, peer: int | None, line: int = 60) -> Stack:
+def neighbour(way: str, peer: int | None, line: int = 60, way_in: str = "") -> Stack:
+    """``way_in``: the local that holds the peer."""
     shown = stack((way, C10D, 2799), *main_frames(line), waiting_in=way)
     if peer is not None:
-        shown.frames[0].ints["src" if way == "recv" else "dst"] = peer
+        shown.frames[0].ints[way_in or ("src" if way == "recv" else "dst")] = peer
     return shown
+
+
+def barrier() -> Stack:
+    return stack(("barrier", C10D, 5356), *main_frames(75), waiting_in="barrier")
 
 
 def tensor_reduce() -> Stack:
@@ -55,13 +60,50 @@ def named(verdict: Verdict) -> list[int | None]:
     return [culprit.rank for culprit in verdict.culprits]
 
 
-def test_two_that_receive_from_each_other_are_told_and_nobody_is_accused() -> None:
+def test_two_that_receive_from_each_other_are_named_with_their_lines() -> None:
     ranks = {0: Rank(neighbour("recv", 1)), 1: Rank(neighbour("recv", 2)), 2: Rank(neighbour("recv", 1, 62))}
     verdict = judged({**ranks, 3: Rank(neighbour("recv", 2))})
-    assert (verdict.kind, verdict.culprits) == ("hang", [])
+    told = [(one.rank, one.where, one.reason.partition(";")[0]) for one in verdict.culprits]
+    assert (verdict.kind, told) == (
+        "hang",
+        [
+            (1, "train (job/case.py:60) [recv]", "in recv from rank 2"),
+            (2, "train (job/case.py:62) [recv]", "in recv from rank 1"),
+        ],
+    )
     circle = "ranks 1-2 wait for one another: rank 1 in recv from rank 2, rank 2 in recv from rank 1"
     assert circle in verdict.evidence
     assert verdict.circle == [1, 2]
+
+
+def test_three_that_receive_one_from_the_next_are_named() -> None:
+    ranks = {rank: Rank(neighbour("irecv", (rank + 1) % 3, way_in="peer")) for rank in range(3)}
+    verdict = judged({**ranks, 3: Rank(barrier())})
+    assert (verdict.kind, named(verdict), sorted(verdict.circle)) == ("hang", [0, 1, 2], [0, 1, 2])
+
+
+def test_a_sender_and_a_receiver_of_another_tag_are_a_circle() -> None:
+    sender, receiver = neighbour("send", 1), neighbour("recv", 0)
+    sender.frames[0].ints["tag"], receiver.frames[0].ints["tag"] = 0, 7
+    waiting = {number: Rank(barrier()) for number in (2, 3)}
+    verdict = judged({0: Rank(sender), 1: Rank(receiver), **waiting})
+    assert (verdict.kind, named(verdict), verdict.circle) == ("hang", [0, 1], [0, 1])
+    receiver.frames[0].ints["tag"] = 0
+    assert judged({0: Rank(sender), 1: Rank(receiver), **waiting}).circle == []
+
+
+def test_of_two_ranks_each_is_the_others_peer() -> None:
+    verdict = judged({rank: Rank(neighbour("irecv", None)) for rank in range(2)})
+    assert (verdict.kind, named(verdict)) == ("hang", [0, 1])
+
+
+def test_who_receives_from_a_rank_that_has_gone_on_to_the_barrier_is_suspected_with_it() -> None:
+    waiting = {number: Rank(barrier()) for number in (0, 1, 3)}
+    verdict = judged({**waiting, 2: Rank(neighbour("recv", 1))})
+    assert (verdict.kind, named(verdict), verdict.confidence) == ("suspect", [1, 2], "low")
+    unknown = judged({**waiting, 2: Rank(neighbour("isend", None))})
+    assert (unknown.kind, named(unknown)) == ("suspect", [2])
+    assert named(judged({**waiting, 2: Rank(neighbour("isend", None))}, tp=2, dp=2)) == []
 
 
 def test_a_sender_and_its_receiver_are_no_circle() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from mltop.probes.model import Verdict
 from tests.builders.stack_evidence import (
+    C10D,
     Child,
     Rank,
     Stack,
@@ -288,6 +289,99 @@ def test_an_event_loop_below_which_the_others_run_the_collective_in_a_thread_is_
     trains = {n: Rank(loop_below("run"), threads=[Thread("asyncio_0", reduces)]) for n in (0, 1, 3)}
     verdict = judge_job(evidence({**trains, 2: Rank(loop_below("run"))}))
     assert [one.rank for one in verdict.culprits] == [2]
+
+
+SCRIPT = (("main", "job/case.py", 88), ("<module>", "job/case.py", 90))
+ASYNCIO = (
+    ("BaseEventLoop.run_forever", "asyncio/base_events.py", 607),
+    ("BaseEventLoop.run_until_complete", "asyncio/base_events.py", 640),
+    ("run", "asyncio/runners.py", 190),
+)
+# As py-spy shows them: what an idle loop stands in, and what stands between the loop and a coroutine that it runs.
+LOOPS = {
+    "asyncio": (
+        (("EpollSelector.select", "selectors.py", 468), ("BaseEventLoop._run_once", "asyncio/base_events.py", 1884)),
+        (("Handle._run", "asyncio/events.py", 80), ("BaseEventLoop._run_once", "asyncio/base_events.py", 1922)),
+        ASYNCIO,
+    ),
+    "asyncio of Python 3.8": (
+        (("select", "selectors.py", 468), ("_run_once", "asyncio/base_events.py", 1823)),
+        (("_run", "asyncio/events.py", 81), ("_run_once", "asyncio/base_events.py", 1859)),
+        (("run_forever", "asyncio/base_events.py", 570), ("run", "asyncio/runners.py", 44)),
+    ),
+    "uvloop": (
+        (),
+        (("run.<locals>.wrapper", "uvloop/__init__.py", 48),),
+        (("Runner.run", "asyncio/runners.py", 118), ("run", "uvloop/__init__.py", 92)),
+    ),
+    "trio": (
+        (("EpollIOManager.get_events", "trio/_core/_io_epoll.py", 243), ("run", "trio/_core/_run.py", 2535)),
+        (("unrolled_run", "trio/_core/_run.py", 2866), ("run", "trio/_core/_run.py", 2532)),
+        (),
+    ),
+}
+
+
+def in_loop(kind: str, operation: str | None, script: tuple[tuple[str, str, int], ...] = SCRIPT, **ints: int) -> Stack:
+    idle, runs, loop = LOOPS[kind]
+    if operation is None:
+        return stack(*idle, *loop, *script)
+    shown = stack((operation, C10D, 2900), ("train", "job/case.py", 20), *runs, *loop, *script, waiting_in=operation)
+    shown.frames[0].ints.update(ints)
+    return shown
+
+
+def with_idle(idle: Stack, *waits: Stack) -> Verdict:
+    """Rank 2 is ``idle``."""
+    return judge_job(evidence({2: Rank(idle), **{(0, 1, 3)[at]: Rank(each) for at, each in enumerate(waits)}}))
+
+
+@pytest.mark.parametrize("kind", LOOPS)
+def test_an_idle_loop_is_suspected_where_the_others_run_the_collective_in_it(kind: str) -> None:
+    verdict = with_idle(in_loop(kind, None), *[in_loop(kind, "all_reduce")] * 3)
+    assert (verdict.kind, [one.rank for one in verdict.culprits]) == ("suspect", [2])
+    assert "its event loop is idle" in verdict.culprits[0].reason
+    elsewhere = (("main", "job/case.py", 89), *SCRIPT[1:])  # begun at another line: it may serve there
+    assert with_idle(in_loop(kind, None, elsewhere), *[in_loop(kind, "all_reduce")] * 3).culprits == []
+
+
+def test_the_source_of_a_broadcast_may_serve_and_who_else_is_idle_has_not_come() -> None:
+    idle = in_loop("asyncio", None)
+    assert with_idle(idle, *[in_loop("asyncio", "broadcast", src=2)] * 3).culprits == []
+    assert [one.rank for one in with_idle(idle, *[in_loop("asyncio", "broadcast", src=0)] * 3).culprits] == [2]
+    ahead = [in_loop("asyncio", "all_gather")] * 2  # of a collective with a source some come out before the others
+    assert [one.rank for one in with_idle(idle, in_loop("asyncio", "broadcast", src=0), *ahead).culprits] == [2]
+    assert with_idle(idle, in_loop("asyncio", "all_reduce"), *ahead).culprits == []
+
+
+def test_an_idle_loop_in_the_same_step_is_suspected_and_one_in_the_same_epoch_is_not() -> None:
+    def of(name: str, value: int) -> list[int | None]:
+        idle, waits = in_loop("asyncio", None, main_frames(30)), all_reduce(60)
+        for shown in (idle, waits):
+            next(frame for frame in shown.frames if frame.function == "train").ints[name] = value
+        return [one.rank for one in with_idle(idle, waits, waits, waits).culprits]
+
+    assert (of("step", 4), of("step", 0), of("epoch", 4)) == ([2], [], [])
+
+
+def test_beside_a_rank_that_stands_elsewhere_no_idle_loop_is_accused() -> None:
+    trains = in_loop("asyncio", "all_reduce")
+    verdict = with_idle(in_loop("asyncio", None), trains, trains, dataset())
+    assert [one.rank for one in verdict.culprits] == [3]
+
+
+def test_the_thread_that_an_idle_loop_has_given_work_to_is_told() -> None:
+    pool = (("_WorkItem.run", "concurrent/futures/thread.py", 58), ("_worker", "concurrent/futures/thread.py", 83))
+    idle = Rank(in_loop("asyncio", None), threads=[Thread("asyncio_0", stack(("load", "job/io.py", 7), *pool))])
+    trains = {number: Rank(in_loop("asyncio", "all_reduce")) for number in (0, 1, 3)}
+    (culprit,) = judge_job(evidence({**trains, 2: idle})).culprits
+    assert (culprit.rank, culprit.where) == (2, "load (job/io.py:7)")
+
+
+def test_a_driver_that_waits_at_a_queue_is_put_aside_for_who_stands_elsewhere() -> None:
+    verdict = with_idle(prefetched(), all_reduce(), all_reduce(), dataset())
+    assert [one.rank for one in verdict.culprits] == [3]
+    assert any("next_batch" in line and "nobody is known to wait for it" in line for line in verdict.evidence)
 
 
 def prefetched() -> Stack:
