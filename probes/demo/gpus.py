@@ -259,6 +259,7 @@ def sample_of(index: int, seed: int, pids: list[int], moving: dict[str, Any], tr
         uuid=f"GPU-SIMULATED-{seed:04d}-{index:02d}",
         pci_bus_id=f"0000{gpu_bus(index).upper()}",
         minor=index,
+        unified_memory=False,
         memory_temperature_margin_c=_FIXED["memory_temperature_max_c"] - moving["memory_temperature_c"],
         ecc=Ecc(**{**HEALTHY["ecc"], "corrected_aggregate": 2 if old else 0}),
         remap=Remap(int(old), 0, False, False, False, RemapBanks(2560 - old, 0, 0, 0, 0)),

@@ -26,7 +26,7 @@ _ENDS = re.compile(
     r'(?P<served>http/\d(?:\.\d)?" 2\d\d\b|throughput[^:]{0,30}: ?\d)'
     r"|(?P<succeeded>worker group successfully finished|workerstate\.succeeded|\bjob '?[\w-]{1,80}'? succeeded"
     r"|\bstate=completed\b)"
-    r"|(?P<ended>'train_runtime'|`trainer\.fit` stopped: |requeued slurm job|\[exiting program (?:at|after) "
+    r"|(?P<ended>'train_runtime'|`trainer\.fit` stopped: |requeued slurm job|\bexiting program (?:at|after) \w"
     r"|\[after training is done\]|final validation metrics"
     r"|\btraining (?:is |has )?(?:completed?|finished|done|ended)\b|\b(?:finished|completed) training\b)"
     r'|(?P<refused>http/\d(?:\.\d)?" 5\d\d\b)'
@@ -48,8 +48,8 @@ _OF_AGENT = re.compile(
     r"[IWE]\d{4} [\d:.]{8,18} \d{1,8} (?:site-packages/)?torch/distributed/(?:elastic|launcher|run\.py)"
 )
 _INTRODUCED = re.compile(
-    r"(?i).{0,60}\brank:? (\d{1,8}) ?(?:of|/) ?\d"
-)  # "rank 2 of 4 up", of a process whose pid is known
+    r"(?i).{0,60}\brank:? (\d{1,8}) ?(?:of|/) ?\d|(?:.{0,80} - )?\[rank[ -](\d{1,8})\]:? \w"
+)  # "rank 2 of 4 up", "memory.py:47 - [Rank 3] before", of a process whose pid is known
 _API_SERVER = "APIServer"  # vLLM's
 # How severe a line looks of which nothing else is known, the gravest first; in lower case.
 _SEVERE = (
@@ -205,7 +205,7 @@ def _rests(file: LogFile, line: str, *, by_host: bool) -> list[tuple[Speaker, st
         speaker, rest = speaker_of(part[:300], by_host=by_host)
         own = _INTRODUCED.match(rest) if speaker.pid is not None and speaker.rank is None else None
         if own is not None:
-            speaker = replace(speaker, rank=int(own[1]))
+            speaker = replace(speaker, rank=int(own[1] or own[2]))
         if speaker != Speaker() and len(file.speakers) < MOST_SPEAKERS:
             file.speakers.add(speaker)
         file.is_of_agent = file.is_of_agent or _OF_AGENT.match(rest) is not None

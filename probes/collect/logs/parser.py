@@ -362,8 +362,7 @@ class LogParser:
         is_block: bool = False,
         holds: str = "",
     ) -> None:
-        if kind == "died":
-            kind, fields = _kind_of_task(fields)
+        kind, fields = _kind_of_task(fields) if kind == "died" else (kind, fields)
         if kind == "member":
             self._note(replace(speaker, rank=fields.pop("rank")))
             kind = "world"

@@ -234,7 +234,7 @@ class _Ranks:
     def __init__(self, files: Sequence[LogFile]) -> None:
         self._offsets, self._run_nodes = _runs(files)
         self._only_run = len({file.run for file in files if file.run}) == 1
-        self._by_pid = _by_pid(files)
+        self._by_pid, self._by_process = _by_pid(files), _by_process(files)
         self._tasks_are_ranks = _tasks_are_ranks(files)
         self._by_number = _numbered(files)
         self._local_size = 1 + max(
@@ -276,6 +276,7 @@ class _Ranks:
         if self._tasks_are_ranks:
             found |= {speaker.task for speaker in file.speakers}
         found |= {self._of_local(speaker, file) for speaker in file.speakers if speaker.rank is None}
+        found |= {self._by_process.get(speaker.process) for speaker in file.speakers}
         return frozenset(rank for rank in found if rank is not None)
 
     def placed(self, event: LogEvent, file: LogFile) -> list[LogEvent]:
@@ -312,6 +313,7 @@ class _Ranks:
         rank = self.of_file(file)
         if rank is None and speaker.task is not None and self._tasks_are_ranks:
             rank = speaker.task
+        rank = self._by_process.get(speaker.process) if rank is None else rank
         pid = event.pid if event.pid is not None else speaker.pid
         if rank is None and pid is not None and event.kind != "terminated":
             rank = self._of_pid(event.node or speaker.node, pid)
@@ -385,6 +387,20 @@ def _by_pid(files: Sequence[LogFile]) -> dict[tuple[str, int], int]:
             if event.kind == "world" and event.sequence == largest:  # whose ranks are the job's
                 note(event.speaker.pid, event.group_rank, event.speaker.node)
     return {place: next(iter(ranks)) for place, ranks in found.items() if len(ranks) == 1}
+
+
+_SGLANGS = re.compile(r"(DP\d+) TP(\d+)(?: EP\d+)?")
+
+
+def _by_process(files: Sequence[LogFile]) -> dict[str, int]:
+    """The ranks of SGLang's schedulers, where attention splits the ranks of one model into groups ("DP1 TP2"): their
+    number in the model, unless each group counts from 0.
+    """
+    names = {speaker.process for file in files for speaker in file.speakers}
+    found = [match for match in map(_SGLANGS.fullmatch, names) if match is not None]
+    ranks = {match[0]: int(match[2]) for match in found}
+    is_split = len({match[1] for match in found}) > 1 and len(set(ranks.values())) == len(ranks)
+    return ranks if is_split else {}
 
 
 def _tasks_are_ranks(files: Sequence[LogFile]) -> bool:

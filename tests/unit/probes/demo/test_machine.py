@@ -81,6 +81,7 @@ def test_the_faulty_node_has_a_port_down_a_contained_error_and_a_full_disk() -> 
 
 def test_simulated_gpus_have_every_field_a_healthy_h100_has() -> None:
     for gpu in simulate(100.0, 8, 3, [(4001, 0)], None):
+        assert gpu.unified_memory is False
         missing = {name for name, value in vars(gpu).items() if value is None}
         assert missing == {"error", "last_seen_at", "retired_pages_double_bit", "retired_pages_pending"}
         assert len(gpu.nvlink.links) == 18 and all(link.active and link.version == 4 for link in gpu.nvlink.links)

@@ -299,6 +299,7 @@ def test_what_was_cut_off_is_no_word(tmp_path: Path) -> None:
     (tmp_path / "7").mkdir()
     line = b"python\0" + b"x" * (8192 - 7 - 4) + b"\0" + b"hunter2hunter2\0"
     (tmp_path / "7" / "cmdline").write_bytes(line)
+    (tmp_path / "7" / "status").write_text("Name:\tpython\nUid:\t1000\t1000\t1000\t1000\n")
     argv = read_argv(str(tmp_path), 7)
     assert argv[-1] == "hun…" and shown_command(argv[:1] + argv[-1:]) == "python ***"
     (tmp_path / "7" / "cmdline").write_bytes(line[: 8192 - 4])
