@@ -100,6 +100,7 @@ def test_text_that_is_slow_to_read_delays_no_sample(kind: str, tmp_path: Path) -
 
 @needs_root
 @needs_fuse
+@pytest.mark.serial  # whatever reads the memory of processes, as ps does, waits as long
 def test_memory_that_never_answers_holds_up_one_thread(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "tests.fakes.silent_memory", str(tmp_path)]
     with agent() as running, subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as silent:
