@@ -6,6 +6,7 @@ a link that is dead). So two threads that do nothing else look after that, and e
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import select
@@ -270,9 +271,10 @@ class Caller:
 
 def leave(code: int) -> Any:
     """End this process. A thread that the kernel holds would keep its files open, and sshd waits for their end."""
-    null = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1, 2):
-        os.dup2(null, descriptor)
+    with contextlib.suppress(OSError):  # too many open files
+        null = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (0, 1, 2):
+            os.dup2(null, descriptor)
     os._exit(code)
 
 

@@ -211,6 +211,7 @@ class BlockedProcess:
     blocked_s: float = 0.0
     wchan: str | None = None
     rank: int | None = None
+    uid: int | None = None
 
 
 @dataclass

@@ -26,6 +26,7 @@ from mltop.probes.model.units import size_words
 from mltop.probes.system.writable import user_name
 
 _BLOCK_BYTES = 1 << 18
+_SIZES_OF_KERNEL = (0, 4096)  # bytes, as proc and sysfs say; ramfs and some FUSE servers report no blocks, either
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _KINDS = {
     stat.S_IFDIR: "a directory",
@@ -59,7 +60,8 @@ def open_regular(path: Path | str, shown: Path | None = None, folder: int | None
         try:
             status = os.fstat(path_fd)
             kind = kind_of(status.st_mode)
-            if not kind and not status.st_blocks and not os.fstatvfs(path_fd).f_blocks:  # proc, sysfs, debugfs …
+            may_be = not status.st_blocks and status.st_size in _SIZES_OF_KERNEL
+            if not kind and may_be and not os.fstatvfs(path_fd).f_blocks:  # proc, sysfs, debugfs …
                 kind = "a file of the kernel's"
             if kind:
                 raise BadFile(f"{shown}: is {kind}, not a regular file")

@@ -201,6 +201,12 @@ class Processes:
                 name = data[data.find(b"(") + 1 : data.rfind(b")")].decode("utf-8", "replace")
                 self._blocked[pid] = _Blocked(name, now, marks)
 
+    def _owner(self, pid: int) -> int | None:
+        try:
+            return procfs.read_status(self._proc, pid).uid
+        except OSError:
+            return None
+
     def _shown(self, now: float, ranks: dict[int, int | None]) -> list[BlockedProcess]:
         """Ranks first, then what belongs to the GPU driver, then by time."""
 
@@ -215,6 +221,7 @@ class Processes:
                 blocked_s=max(0.0, now - blocked.since),
                 wchan=procfs.read_wchan(f"{self._proc}/{pid}"),
                 rank=ranks.get(pid),
+                uid=self._owner(pid),
             )
             for pid, blocked in sorted(self._blocked.items(), key=order)[:_MAX_SHOWN]
         ]

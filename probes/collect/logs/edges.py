@@ -116,9 +116,9 @@ def _note_end(ends: GoodEnds, line: str, number: int, speaker: Speaker, *, is_la
         return False
     if match.lastgroup in ("served", "refused"):
         if speaker.pid is None or speaker.process == _API_SERVER:  # else it is one of several engines beside training
-            ends.served = number if match.lastgroup == "served" else -1
+            setattr(ends, match.lastgroup, number)
         return False
-    if match.lastgroup == "closed" and ends.served < 0:  # somebody ended a server that answered no more
+    if match.lastgroup == "closed" and ends.served < ends.refused:  # somebody ended a server that answered no more
         return False
     if match.lastgroup == "maybe" and (not is_last or "agent" in line):  # Ray's agents are none of the job's
         return False

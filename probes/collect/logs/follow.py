@@ -238,10 +238,12 @@ class LogFollower:
 
     def _finish(self, followed: _Followed) -> None:
         """The last words of processes that are gone, with a line that has no end."""
-        if time.thread_time() >= self._until_s:
+        self._read(followed)
+        if not followed.is_up_to_date:
             self._skip_to(followed, os.fstat(followed.descriptor).st_size - PIECE_BYTES)
             self._until_s = time.thread_time() + MOST_CREDIT_S
-        self._read(followed)
+            self._left = max(self._left, PIECE_BYTES)
+            self._read(followed)
         if followed.rest:
             followed.scanner.feed(followed.rest)
         followed.parser.finish()

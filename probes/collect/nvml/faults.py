@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,7 +16,6 @@ from mltop.probes.model import Fault, Gap, HostSample, PciDevice
 
 OVERLONG = "NVML's reader process answers without end"
 KERNEL_LOG = "sudo dmesg -T | grep -i -e nvrm -e xid"
-# CAP_SYS_ADMIN alone was not enough for some drivers (NVIDIA/DCGM#214).
 WITH_GPUS = "start the container with --gpus all and NVIDIA_DRIVER_CAPABILITIES=compute,utility"
 FIND_LIBRARY = f"sudo find / -xdev -name {NAME}; add its folder to LD_LIBRARY_PATH or /etc/ld.so.conf.d"
 _NO_LIBRARY = f"the NVIDIA driver {{driver}} is loaded, but {NAME} is not in this container"
@@ -35,6 +35,8 @@ LOST_DEVICES = "this container has lost its GPU devices"
 RESTART_CONTAINER = (
     "restart the container; give it its devices by CDI so that systemctl daemon-reload does not take them again"
 )
+_DEVICES_GONE = re.compile(r"NVML error (?:17|999)\b")  # operating system, unknown
+# CAP_SYS_ADMIN alone was not enough for some drivers (NVIDIA/DCGM#214).
 GPM_PERMISSION = "sudo mltop; in a container: start it with --privileged, or --cap-add SYS_ADMIN where that suffices"
 
 
@@ -105,7 +107,7 @@ def _in_context(gap: Gap, host: HostSample, pci: Sequence[PciDevice]) -> Gap:
         return replace(gap, fix="install the NVIDIA driver on Windows: WSL takes it from there") if is_absent else gap
     if gap.code == "no_driver" and not host.nvidia_driver and pci and not any(device.kind == "gpu" for device in pci):
         return replace(gap, why=f"{gap.why}; no NVIDIA GPU on the PCI bus", kind="unsupported")
-    if gap.code == "failed" and host.is_confined:
+    if gap.code == "failed" and host.is_confined and _DEVICES_GONE.search(gap.why):
         return replace(gap, why=f"{LOST_DEVICES}: {gap.why}", fix=RESTART_CONTAINER, code="devices_denied")
     why, fix = _CONTEXTS.get((gap.code, bool(host.nvidia_driver), bool(host.is_confined)), ("", gap.fix))
     return replace(gap, why=why.format(driver=host.nvidia_driver) or gap.why, fix=fix)

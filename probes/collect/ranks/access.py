@@ -128,11 +128,11 @@ def silent_gaps(root: str) -> list[Gap]:
         Gap.about(
             "ranks",
             "environment",
-            why=f"the memory of pid {pid} of {user_name(uid) or 'an unknown user'} does not answer: "
+            why=f"the memory of pid {held.pid} of {user_name(uid) or 'an unknown user'} does not answer: "
             "new ranks of this user are not detected",
         )
-        for (of, uid), (pid, thread) in list(procfs.silent.items())
-        if of == root and thread.is_alive()
+        for (of, uid), held in list(procfs.silent.items())
+        if of == root and not held.is_over
     ]
 
 

@@ -2,7 +2,7 @@
 
 NVML goes on listing a pid whose process has ended as long as the driver holds its memory, and in a container it may
 list pids of other namespaces. In the machine's first PID namespace a pid that cannot be found has ended; elsewhere
-only one that was seen before has, and of others it cannot be told unless a process's NSpid names them.
+only one that was seen before has, and of others it cannot be told.
 Source: /proc/PID/{stat,status,environ,cmdline}, /proc/self/ns/pid (proc(5), pid_namespaces(7)), kill(2) with signal 0.
 """
 
@@ -43,7 +43,6 @@ class GpuProcesses:
         self._root = paths.proc() if root is None else root
         self._probe_of = probe_of
         self._looks: dict[int, _Look] = {}
-        self._namesakes: dict[int, list[int]] | None = None  # pids in other namespaces, of this look
 
     def fill(self, gpus: Sequence[GpuSample], now: float) -> list[Gap]:
         """Replace the processes of ``gpus`` by ones with what is known of them. ``now``: seconds of any one clock."""
@@ -51,7 +50,7 @@ class GpuProcesses:
         if not listed:
             self._looks.clear()
             return []
-        looks, self._namesakes = {}, None
+        looks = {}
         for pid in sorted(listed)[:_MOST_PIDS]:
             look = self._looks.get(pid)
             if look is None or not 0 <= now - look.at < EVERY_S - _JITTER_S:
@@ -97,21 +96,7 @@ class GpuProcesses:
             return _Look(now, before.start_ticks, {**before.fields, "state": "", "absent": "ended"})
         if self._root == "/proc" and _exists(pid):
             return _Look(now, None, {"absent": "hidden"})
-        if in_first_namespace(self._root):
-            return _Look(now, None, {"absent": "ended"})
-        here = self._known_as(pid)
-        if len(here) != 1:
-            return _Look(now, None, {"absent": "elsewhere"})
-        return _Look(now, None, {**self._look(here[0], _Look(now, -1, {}), now).fields, "pid": here[0]})
-
-    def _known_as(self, pid: int) -> list[int]:
-        """The processes here that have this pid in another namespace."""
-        if self._namesakes is None:
-            self._namesakes = {}
-            for here in procfs.list_pids(self._root)[:_MOST_PIDS]:
-                for other in procfs.read_other_pids(self._root, here):
-                    self._namesakes.setdefault(other, []).append(here)
-        return self._namesakes.get(pid, [])
+        return _Look(now, None, {"absent": "ended" if in_first_namespace(self._root) else "elsewhere"})
 
     def _closed(self, pid: int) -> str:
         """Opening is enough: the permission is checked then."""

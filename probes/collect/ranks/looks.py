@@ -144,9 +144,9 @@ class Looks:
             seen = procfs.from_memory(
                 table.root, process.pid, lambda: look_into(table.root, process.pid, process.start_ticks, uses)
             )
-        except procfs.Silent:
+        except procfs.Silent as error:
             table.version += 1  # a gap tells of it
-            process.look_at = now + SILENT_AGAIN_S
+            process.look_at = now + (SILENT_AGAIN_S if error.pid == process.pid else procfs.ALONE_S)
             return
         except OSError:  # it has ended
             return

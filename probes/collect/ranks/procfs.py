@@ -9,9 +9,10 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 from dataclasses import dataclass
 from functools import cache
-from typing import Callable, TypeVar
+from typing import Callable, NamedTuple, TypeVar
 
 from mltop.probes.collect.sysfile import number_after, read_file, read_known, read_link, read_long, read_long_known
 
@@ -23,16 +24,31 @@ _PF_KTHREAD = 0x00200000  # include/linux/sched.h
 _CHILDREN_BYTES = 1 << 20
 _ENVIRON_BYTES = 1 << 20
 _ARGV_BYTES = 8192
-SILENT_S = 1.0
+SILENT_S, ALONE_S = 1.0, 30.0
 Result = TypeVar("Result")
 
 
 class Silent(OSError):
-    """A process whose memory does not answer, or another one of its user that is left alone because of it."""
+    """The memory of ``pid`` does not answer. Also raised of its user's other processes, which are left alone then."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(errno.ETIMEDOUT, f"the memory of pid {pid} does not answer")
+        self.pid = pid
 
 
-# By /proc and user: the process that does not answer, and the thread that waits for it.
-silent: dict[tuple[str, int | None], tuple[int, threading.Thread]] = {}
+class Held(NamedTuple):
+    """The process that does not answer, the thread that waits for it, and until when its user is left alone."""
+
+    pid: int
+    thread: threading.Thread
+    until_s: float
+
+    @property
+    def is_over(self) -> bool:
+        return not self.thread.is_alive() and time.monotonic() >= self.until_s
+
+
+silent: dict[tuple[str, int | None], Held] = {}  # by /proc and user
 
 
 def from_memory(root: str, pid: int, read: Callable[[], Result]) -> Result:
@@ -42,10 +58,11 @@ def from_memory(root: str, pid: int, read: Callable[[], Result]) -> Result:
     give is waited for with the lock of the memory held. So a thread reads, and each user holds up one at most.
     """
     key = root, read_status(root, pid).uid  # not the owner of the folder, which is root where a process is not dumpable
-    if key in silent:
-        if silent[key][1].is_alive():
-            raise Silent(errno.ETIMEDOUT, f"the memory of pid {silent[key][0]} does not answer")
-        silent.pop(key, None)
+    for other, held in list(silent.items()):
+        if held.is_over:
+            silent.pop(other, None)
+        elif other == key:
+            raise Silent(held.pid)
     results: list[Result] = []
     errors: list[Exception] = []
 
@@ -56,13 +73,17 @@ def from_memory(root: str, pid: int, read: Callable[[], Result]) -> Result:
             errors.append(error)
 
     thread = threading.Thread(target=run, name="mltop-memory", daemon=True)
-    thread.start()
-    thread.join(SILENT_S)
+    try:
+        thread.start()
+    except RuntimeError:  # no more threads can be started
+        run()
+    else:
+        thread.join(SILENT_S / (1 + len(silent)))  # of many users together not much longer than of one
     for error in errors:
         raise error
     if not results:
-        silent[key] = pid, thread
-        raise Silent(errno.ETIMEDOUT, f"the memory of pid {pid} does not answer")
+        silent[key] = Held(pid, thread, time.monotonic() + ALONE_S)
+        raise Silent(pid)
     return results[0]
 
 
@@ -134,12 +155,6 @@ def parse_stat(data: bytes) -> Stat:
 
 def read_status(root: str, pid: int) -> Status:
     return parse_status(read_file(f"{root}/{pid}/status"))
-
-
-def read_other_pids(root: str, pid: int) -> list[int]:
-    """Its pids in other namespaces, as far as NSpid in /proc/PID/status names them; [] where it cannot be read."""
-    pids = _text_after(read_known(f"{root}/{pid}/status") or b"", b"\nNSpid:") or ""
-    return [int(other) for other in pids.split() if other.isdigit() and int(other) != pid]
 
 
 def parse_status(data: bytes) -> Status:

@@ -193,13 +193,13 @@ class ProcessTable:
             return
         before = (process.identity, process.role, process.access, process.image)
         try:
-            environ = procfs.read_environ(self.root, process.pid)
             if process.image != stat.image:
                 process.layout = None
                 process.was_child, process.job, process.order, process.family = False, "", None, 0
                 process.live, process.live_denied, process.uses, process.in_group = {}, False, frozenset(), False
                 process.is_known = False
                 process.looks, process.look_at, process.began_at = 0, 0.0, now
+            environ = procfs.read_environ(self.root, process.pid)
             process.variables = parse_environ(environ)
             process.access = "overwritten" if environ and not environ.strip(b"\0") else "readable"
             process.uid = procfs.read_status(self.root, process.pid).uid

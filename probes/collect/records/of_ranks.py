@@ -15,7 +15,7 @@ from contextlib import suppress
 from mltop.probes.collect.ranks import procfs
 from mltop.probes.collect.ranks.live_environ import Unreadable, read_live_environ
 from mltop.probes.collect.records.files import Place, pipe_of, places_of
-from mltop.probes.collect.records.flight_recorder import FlightRecord, read_flight_record
+from mltop.probes.collect.records.flight_recorder import FlightRecord, MemberLists, read_flight_record
 from mltop.probes.collect.redaction.values import shown_path
 from mltop.probes.collect.sysfile import read_link
 from mltop.probes.model import Gap, RankSample
@@ -38,6 +38,7 @@ class RecordReading:
         self._cancelled = cancelled
         self._written_after = None if newer_s is None else time.time() - newer_s
         self._found: list[RankRecords] = []
+        self._members = MemberLists()  # of all of them: most list the same
         self._slow: set[str] = set()  # folders of a server that does not answer
         self._ranks = [rank for rank in ranks if rank.rank is not None]
         self._thread = threading.Thread(target=self._read, name="mltop records", daemon=True)
@@ -85,7 +86,14 @@ class RecordReading:
         def read() -> FlightRecord | None:
             if not os.path.lexists(path) or self._is_known(path):
                 return FlightRecord("", None)
-            return read_flight_record(path, rank=rank.rank, started_at=rank.started_at, uid=rank.uid, shown=shown)
+            return read_flight_record(
+                path,
+                rank=rank.rank,
+                started_at=rank.started_at,
+                uid=rank.uid,
+                shown=shown,
+                members=self._members,
+            )
 
         record = in_time(read, LIMIT_S)
         if record is None:

@@ -101,10 +101,11 @@ def _places(address: Address) -> Iterator[tuple[str, int]]:
     """Every address of the host, of both families, in turn. Whoever runs the job chooses the host, so only this
     machine's addresses count, and only its names are looked up.
     """
-    is_name = address.host in (DEFAULT_HOST, socket.gethostname())
-    flags = 0 if is_name else socket.AI_NUMERICHOST
+    own = socket.gethostname()
+    is_own = address.host.partition(".")[0] == own.partition(".")[0]
+    flags = 0 if is_own or address.host == DEFAULT_HOST else socket.AI_NUMERICHOST
     try:
-        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=flags)
+        found = socket.getaddrinfo(own if is_own else address.host, address.port, type=socket.SOCK_STREAM, flags=flags)
     except (OSError, UnicodeError):
         found = []
     places = list(dict.fromkeys((str(each[4][0]), address.port) for each in found if _is_own(each[0], each[4])))
@@ -116,12 +117,12 @@ def _places(address: Address) -> Iterator[tuple[str, int]]:
 
 def _is_own(family: int, place: Any) -> bool:
     """Whether the kernel delivers to this address itself: it then sends from the same one, or from the loopback's."""
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:  # connecting it sends nothing
-        try:
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:  # connecting it sends nothing
             probe.connect(place)
-        except OSError:
-            return False
-        source = str(probe.getsockname()[0])
+            source = str(probe.getsockname()[0])
+    except OSError:  # also of a kernel without IPv6
+        return False
     return source == str(place[0]) or ip_address(source.partition("%")[0]).is_loopback
 
 

@@ -140,8 +140,9 @@ def _is_strong(word: str) -> bool:
 
 
 # Begins where a word does: without that a long word costs the square of its length.
-_PAIR = re.compile(r"(?<![\w.-])([\w.-]+)(\s+(?=\w)|['\"\])]*\s*[=:]\s*)(?!//)")
-_VALUE = re.compile(r"'[^']*'|\"[^\"]*\"|[^\s'\"&,;)]+")
+_PAIR = re.compile(r"(?<![\w.-])([\w.-]+)(\s+(?=[\w'\"$/@!%+~])|['\"],\s*(?=['\"])|['\"\])]*\s*[=:]\s*)(?!//)")
+_VALUE = re.compile(r"'[^']*(?:'|$)|\"[^\"]*(?:\"|$)|[^\s'\"&,;)]+")
+_PARTS = re.compile(r"\s+|['\"],\s*")
 PASSWORD = "-p"  # mysql, sshpass; elsewhere it often is a port, so numbers are shown
 
 _OPTION = re.compile(r"--?[^\W\d][\w.-]*")
@@ -182,9 +183,9 @@ def shown_text(text: str) -> str:
         name, operator = pair.groups()
         parts.append(text[at : pair.end()])
         at = pair.end()
-        is_option = name.startswith("--")  # also of words that only a blank parts
+        is_option = name.startswith("--")  # also of words that only a blank or a comma parts
         hides = names_secret(name) or (is_option and ":" not in operator and not is_known(name))
-        value = _VALUE.match(text, at) if hides and (is_option or not operator.isspace()) else None
+        value = _VALUE.match(text, at) if hides and (is_option or not _PARTS.fullmatch(operator)) else None
         if value is not None and shown_secret(name, value[0].strip("'\"")) == HIDDEN:
             parts.append(HIDDEN)
             at = value.end()

@@ -194,19 +194,14 @@ def _by_line(leaf_line: LineText, uses_gpu: bool) -> str | None:
 
 def transfer(line_above: Callable[[int], str | None]) -> str | None:
     """ "irecv" or "isend": what began the transfer that a line waits for, if its function began no collective above it;
-    "batch_isend_irecv": both, and none under the name that is waited for.
+    "batch_isend_irecv": both, as its part in either has been handed over then.
     """
-    before = code_of(line_above(0) or "").partition(".wait(")[0]
-    handle = _names_before(before, len(before))
     kinds: set[str] = set()
     for above in range(_MOST_LINES):
         code = code_of(line_above(above) or "")
         if above and _DEFINES.match(code):
             break
-        kinds.update(found := _BEGINS.findall(code))
-        if found and (not above or code.partition("=")[0].strip() in handle):
-            kinds = {found[-1]}
-            break
+        kinds.update(_BEGINS.findall(code))
     return None if not kinds or "async_op" in kinds else kinds.pop() if len(kinds) == 1 else "batch_isend_irecv"
 
 

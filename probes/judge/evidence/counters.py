@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from mltop.probes.judge.evidence.blame import First, How
 from mltop.probes.judge.evidence.cases import DEFAULT_DESCRIPTION, DEFAULT_NAME
 from mltop.probes.judge.evidence.progress import judge_progress
-from mltop.probes.judge.evidence.scene import Attempt
+from mltop.probes.judge.evidence.scene import MOST_RANKS, Attempt
 from mltop.probes.judge.evidence.silence import would_have_spoken
 from mltop.probes.judge.values import known
 from mltop.probes.model.evidence.collectives import Group, GroupProgress, Operation, OperationState, ProgressVerdict
@@ -137,12 +137,14 @@ def _first(verdict: ProgressVerdict, name: str, attempt: Attempt, groups: _Group
 
 
 def _group(name: str, ranks: Mapping[int, _Counts]) -> Group:
-    """In a mesh a member's rank follows from its number in the group; of those after the last one nobody knows."""
+    """In a mesh a member's rank follows from its number in the group, where half of them are heard of; of those after
+    the last one nobody knows.
+    """
     if not name:
         return Group(DEFAULT_NAME, DEFAULT_DESCRIPTION)
     pairs = {(event.group_rank, rank) for rank, each in ranks.items() for event in each.events}
-    places = sorted((place, rank) for place, rank in pairs if place is not None)
-    if len(places) < 2:
+    places = sorted((place, rank) for place, rank in pairs if place is not None and rank < MOST_RANKS)
+    if len(places) < 2 or 2 * len(places) <= places[-1][0]:
         return Group(name)
     (first, first_rank), (last, last_rank) = places[0], places[-1]
     stride, rest = divmod(last_rank - first_rank, last - first) if last > first else (0, 1)

@@ -31,7 +31,8 @@ def _is_possible(event: LogEvent, attempt: Attempt) -> bool:
     if event.kind == "died":  # srun names tasks as they end: the first one alone is no consequence
         rows = [each for each in attempt.of_kind("exit", "died", "oom_kill") if each.file == event.file and each.named]
         rows = [each for each in rows if each.line <= event.line]
-        return len(rows[0].named) == 1 and all(each.code == event.code and each.kind == "died" for each in rows)
+        are_alike = all(each.code == event.code and each.kind == "died" for each in rows)
+        return bool(rows) and len(rows[0].named) == 1 and are_alike
     if event.rank is None and (event.kind == "xid" or (event.kind == "oom_kill" and event.pid is not None)):
         return event.is_dated and not _is_old(event, attempt)  # of a machine's log, which has other days in it
     return True

@@ -61,7 +61,7 @@ class Attempt:
         known = set(self.presence) | {event.rank for event in self.events if event.rank is not None}
         known.update(rank for event in self.of_class("named") if event.kind != "child_named" for rank in event.named)
         highest = max((rank for rank in known if rank < MOST_RANKS), default=-1)
-        return list(range(max(min(self.world_size or 0, MOST_RANKS), 1 + highest)))
+        return list(range(max(self.world_size or 0, 1 + highest)))
 
     @cached_property
     def by_rank(self) -> dict[int | None, list[LogEvent]]:
@@ -185,7 +185,7 @@ def _attempt(
     for event in found.events:
         if event.rank is not None and event.node:
             found.nodes.setdefault(event.rank, event.node)
-    told = [event.sequence for event in found.of_kind("world") if event.sequence]
+    told = [event.sequence for event in found.of_kind("world") if event.sequence and event.sequence <= MOST_RANKS]
     found.world_size = max(told, default=None)
     rows = {event.rank for event in found.of_kind("exit") if event.rank is not None}
     if found.world_size is None and rows and rows == set(range(max(rows) + 1)):

@@ -58,7 +58,7 @@ class Waits:
         everyone = [*waiters, *others]
         self._axes = axes_of(everyone)
         self._by_group: dict[tuple[str, object], list[RankView]] = {}
-        self._place = {view.rank: (key_of(view.now), view.waiting_in) for view in everyone}
+        self._place = {id(view): (key_of(view.now), view.waiting_in) for view in everyone}
         self._not_in_barrier = frozenset(known(view.rank for view in everyone if view.waiting_in not in BARRIERS))
         for axis in self._axes:
             for group, members in grouped(everyone, lambda view: _group(view, axis, self._axes)).items():  # noqa: B023
@@ -83,8 +83,8 @@ class Waits:
         if axis is None or group is None:
             return None
         here = self._by_group[axis, group]
-        place = self._place[view.rank]
-        away = {other.rank for other in here if other.rank is not None and self._place[other.rank] != place}
+        place = self._place[id(view)]
+        away = {other.rank for other in here if other.rank is not None and self._place[id(other)] != place}
         return frozenset(away) if len(here) == size else None
 
     def reached(self) -> set[int] | None:

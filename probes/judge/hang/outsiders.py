@@ -117,7 +117,7 @@ def _without_servers(job: JobView) -> tuple[list[RankView], bool]:
     is_idle = once_per_stack(idle_event_loop)
     loops = [view for view in job.others if is_idle(view.now)]
     waits = {view.waiting_in for view in job.waiters}
-    leaves = (python_frames(view.now.frames)[0] for view in job.waiters)
+    leaves = known(next(iter(python_frames(view.now.frames)), None) for view in job.waiters)
     sources = {leaf.ints["src"] for leaf in leaves if "src" in leaf.ints}
     servers = set(map(id, loops))
     if loops and not (waits <= _KEPT_BY_A_SERVER and (not sources or any(view.rank in sources for view in loops))):

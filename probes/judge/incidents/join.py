@@ -36,6 +36,7 @@ _BEFALLS = {
 _SEVERITY: dict[str, Severity] = {"crash": "critical", "hang": "critical", "stopped": "info"}
 _OF_PORTS = ("ib.", "eth.", "roce.", "pcie.")
 _PEERS = frozenset(peers for rule in ALL_RULES for peers in rule.explains_peers)
+_MOST_MESSAGES = 3  # of one headline
 MOST_PEERS = 64  # causes: where more are broken at a time, no complaint is one's
 OF_LOGS = "job.log"
 _KERNEL = ("gpu.xid.", "gpu.sxid", "mem.oom", "cpu.hung", "disk.io", "ib.driver", "mem.mce")
@@ -355,8 +356,9 @@ def _together(findings: Sequence[Finding], first: Finding) -> str:
     if len(alike) < 2 or rule is None:
         return first.message
     if rule.together:
-        names, each = listed([finding.subject for finding in alike]), "; ".join(finding.message for finding in alike)
-        return rule.together.format(subjects=names, each=each)
+        messages = [finding.message for finding in alike[:_MOST_MESSAGES]]
+        messages += [f"and {more} more"] if (more := len(alike) - _MOST_MESSAGES) > 0 else []
+        return rule.together.format(subjects=listed([finding.subject for finding in alike]), each="; ".join(messages))
     return f"{first.message}; and {len(alike) - 1} more" if _of_processes(first) else first.message
 
 
@@ -368,12 +370,14 @@ def _join_peers(groups: dict[str, list[Finding]], scene: Scene) -> None:
     causes.sort(key=lambda each: _nearest_to_the_hardware(each[1]))
     rails: dict[tuple[str, str], str] = {}
     for name, told in complaints.items() if len(causes) <= MOST_PEERS else ():
+        job = scene.jobs.get(scene.placed(told.job_key, told.node)) if told.job_key is not None else None
         fitting = [
             known_as
             for known_as, cause in causes
             if (_is_peers_complaint(told, cause) or is_named(told.id, BY_ID[cause.id].explains_ranks))
             and _nearest_to_the_hardware(cause) < _nearest_to_the_hardware(told)
             and (cause.node == told.node or scene.share_a_job(cause.node, told.node))
+            and (job is None or touched_by(cause, BY_ID[cause.id], job))
         ]
         first = next((known_as for known_as in fitting if known_as in groups), name)
         if not fitting and told.id in _PEERS:

@@ -180,12 +180,13 @@ class LogEvent:
 
 @dataclass
 class GoodEnds:
-    """The last lines at which a file reports them, 0: none. ``served``: a server answers a request; ``trained``: a
-    trainer is done; ``succeeded``: a launcher says so of the whole job; ``latest``: of ``trained``, ``succeeded``, and
-    of a process that exits well at the end of the file; ``text``: that line.
+    """The last lines at which a file reports them, 0: none. ``served``: a server answers a request, ``refused``: it
+    fails to; ``trained``: a trainer is done; ``succeeded``: a launcher says so of the whole job; ``latest``: of
+    ``trained``, ``succeeded``, and of a process that exits well at the end of the file; ``text``: that line.
     """
 
     served: int = 0
+    refused: int = 0
     trained: int = 0
     succeeded: int = 0
     latest: int = 0

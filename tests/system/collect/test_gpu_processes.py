@@ -103,17 +103,6 @@ def test_one_that_was_never_here(tree: ProcTree, namespace: int | None, absent: 
     assert process.is_dead == (absent == "ended")
 
 
-@pytest.mark.parametrize(("others", "pid"), [((70,), 70), ((), 4242), ((70, 71), 4242)])
-def test_one_that_is_here_by_another_pid(tree: ProcTree, others: tuple[int, ...], pid: int) -> None:
-    """As NSpid says, and only where it says so of one process."""
-    tree.pid_namespace(4026532198)
-    tree.add(71, argv=["/bin/x"])
-    for number in others:
-        tree.change(number, other_pids=(4242,))
-    (process,) = filled(GpuProcesses(str(tree.root)), 0.0, 4242)
-    assert (process.pid, process.name, process.absent) == (pid, *(("python3", "") if pid == 70 else ("", "elsewhere")))
-
-
 @pytest.mark.parametrize("pid", [0, 1 << 22, (1 << 31) - 1, (1 << 32) - 1])
 def test_pids_that_no_process_can_have(pid: int) -> None:
     """What drivers say where they cannot tell. The last ones are no argument of kill(2)."""

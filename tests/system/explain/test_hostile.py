@@ -225,6 +225,24 @@ def test_flight_records(tmp_path: Path) -> None:
     assert any("more than mltop keeps" in why for why in whys)
 
 
+def test_numbers_that_no_job_has(tmp_path: Path) -> None:
+    work = "WorkNCCL(SeqNum=3, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600001 milliseconds"
+    said = [
+        f"[rank{rank}]:[E1103 10:00:0{at}.000000001 ProcessGroupNCCL.cpp:683] [PG ID 1 PG GUID {group}(tp) Rank {place}] "
+        f"{words}\n"
+        for at, (rank, group, place) in enumerate([(0, 5, 0), (90_000_000, 5, 90_000_000), (0, 0, 0), (2, 0, 10**15)])
+        for words in (
+            f"Watchdog caught collective operation timeout: {work}",
+            "failure detected by watchdog at work sequence id: 3 PG status: last enqueued work: 3, last completed work: 2",
+        )
+    ]
+    world = "n1:41:77 [0] NCCL INFO ncclCommInitRankConfig comm 0x1 rank 0 nranks 99999999999 cudaDev 0\n"
+    (tmp_path / "job.log").write_text("".join([world, *said]))
+    code, answer, lines = explained(tmp_path)
+    assert code == 3 and answer["jobs"][0]["world_size"] is None
+    assert "Traceback" not in "".join(lines)
+
+
 def test_a_record_that_is_too_much_costs_no_other_one(tmp_path: Path) -> None:
     (tmp_path / "nccl_trace_rank_0").write_bytes(as_pickle(of_many_groups(LISTED)))
     for rank in (1, 2):

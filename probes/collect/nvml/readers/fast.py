@@ -94,7 +94,7 @@ def read_memory(device: Device) -> dict[str, Any]:
     try:
         memory = first_supported(partial(_MEMORY_V2.read, device), partial(MEMORY.read, device))
     except NvmlError as failure:
-        if failure.code in codes.UNSUPPORTED:
+        if failure.code == codes.NOT_SUPPORTED:
             raise UnreadError(UNIFIED_MEMORY) from None
         raise
     return {

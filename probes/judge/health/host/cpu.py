@@ -108,17 +108,20 @@ def governor(moment: Moment) -> Iterator[Hit]:
     explains_ranks=(RANK_STALLED, RANK_SLOWED, "job.hang", "job.odd_rank", "job.starved"),
 )
 def stuck_processes(moment: Moment) -> Iterator[Hit]:
-    return (hit for hit in _stuck(moment) if not hit.subject.startswith(DRIVERS_OWN))
+    return _stuck(moment, of_driver=False)
 
 
 def stuck_in_driver(moment: Moment) -> list[Hit]:
     """The driver's own programs that do not come back from the kernel."""
-    return [hit for hit in (*_stuck(moment), *_hung(moment)) if hit.subject.startswith(DRIVERS_OWN)]
+    return [*_stuck(moment, of_driver=True), *(hit for hit in _hung(moment) if hit.subject.startswith(DRIVERS_OWN))]
 
 
-def _stuck(moment: Moment) -> Iterator[Hit]:
+def _stuck(moment: Moment, *, of_driver: bool) -> Iterator[Hit]:
     for process in moment.now.host.blocked:
-        ours = process.rank is not None or process.name.startswith(DRIVERS_OWN)
+        is_drivers = process.name.startswith(DRIVERS_OWN) and not process.uid  # any user may choose such a name
+        if is_drivers != of_driver:
+            continue
+        ours = process.rank is not None or is_drivers
         if process.blocked_s < (RANK_BLOCKED_S if ours else OTHERS_BLOCKED_S):
             continue
         if moment.increase(f"pid {process.pid}", "switches", RANK_BLOCKED_S).amount > 0:

@@ -182,7 +182,7 @@ def test_waits_above_the_users_code(name, stack):
         ("def swap(x):\n    work = dist.irecv(x, src=1)\n    work.wait()", "irecv"),
         ("def swap(x):\n    dist.isend(x, dst=1).wait()", "isend"),
         ("def swap(x):\n    reqs = [dist.irecv(x, 1)]\n    for r in reqs:\n        r.wait()", "irecv"),
-        ("def swap(x):\n    got = dist.irecv(x, 1)\n    out = dist.isend(x, 1)\n    got.wait()", "irecv"),
+        ("def swap(x):\n    got = dist.irecv(x, 1)\n    out = dist.isend(x, 1)\n    got.wait()", "batch_isend_irecv"),
         (
             "def swap(x):\n    ops = [P2POp(dist.isend, x, 1),\n      P2POp(dist.irecv, x, 1)]\n    r.wait()",
             "batch_isend_irecv",
