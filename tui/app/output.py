@@ -225,16 +225,8 @@ def only_ascii() -> None:
 
 
 def flush() -> None:
-    """Have all that was printed written. Raises OutputEnded and OutputFailed where it cannot be, also when it was
-    nothing: an empty file on a full disk is no answer.
-    """
+    """Have all that was printed written. Raises OutputEnded and OutputFailed where it cannot be."""
     sys.stdout.flush()
-    with contextlib.suppress(io.UnsupportedOperation):
-        fd = sys.stdout.fileno()
-        try:
-            os.write(fd, b"")
-        except OSError as error:
-            raise OutputFailed(error.strerror) from None
 
 
 def finish() -> None:

@@ -45,7 +45,7 @@ _KNOWN_FIRST = frozenset((
 _KNOWN_LETTERS = frozenset("bcdhijlmnoptuvx")
 _KNOWN_WORDS = frozenset("""
 a accum accumulation activation adam address affinity algo algorithm alpha arch args async attempt attention attn auto
-average backend batch batches betas beta bf bias bin bind bits block buckets bucket buffer bytes c cache callback
+average backend batch batches betas beta bf bias bin bind bits block boot buckets bucket buffer bytes c cache callback
 callbacks capacity cd channels checkpoint checkpointing checkpoints chunk ckpt class classes clip cluster coef compile
 conf config configs context core cores count cp cpu cpus create cross cudagraph d data dataloader dataset datasets
 dataparallel debug decay decoder deepspeed default degree delay depth device devices dim dims dir directory disable

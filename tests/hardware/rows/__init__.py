@@ -23,6 +23,7 @@ ROWS = (
 NOT_HERE = {
     "index": "it is how GPUs are told apart here",
     "state": "of mltop's own",
+    "unified_memory": "of mltop's own: whether the GPU has memory of its own to report",
     "error": "of mltop's own",
     "error_code": "of mltop's own",
     "last_seen_at": "of mltop's own",

@@ -103,19 +103,21 @@ def test_text_that_is_slow_to_read_delays_no_sample(kind: str, tmp_path: Path) -
 @pytest.mark.serial  # whatever reads the memory of processes, as ps does, waits as long
 def test_memory_that_never_answers_holds_up_one_thread(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "tests.fakes.silent_memory", str(tmp_path)]
-    with agent() as running, subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as silent:
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as silent:
         try:
             assert silent.stdout is not None
             pid = int(silent.stdout.readline())
-            gaps = {gap.why for sample in running.samples(8.0) for gap in sample.gaps}
-            assert any(f"the memory of pid {pid} of " in why for why in gaps), gaps
-            assert running.longest_gap_s() < 3.5
-            print(f"longest gap {running.longest_gap_s():.2f} s")
-            assert running.process.stdin is not None and running.process.stdout is not None
-            running.process.stdin.close()
-            assert select.select([running.process.stdout], [], [], 5.0)[0]
-            began = time.monotonic()
-            running.process.stdout.read()  # its end: whoever waits for its output goes on
-            assert time.monotonic() - began < 5.0
+            with agent() as running:
+                gaps = {gap.why for sample in running.samples(8.0) for gap in sample.gaps}
+                assert any(f"the memory of pid {pid} of " in why for why in gaps), gaps
+                assert running.longest_gap_s() < 3.5
+                print(f"longest gap {running.longest_gap_s():.2f} s")
+                assert running.process.stdin is not None and running.process.stdout is not None
+                running.process.stdin.close()
+                assert select.select([running.process.stdout], [], [], 5.0)[0]
+                began = time.monotonic()
+                running.process.stdout.read()  # its end: whoever waits for its output goes on
+                assert time.monotonic() - began < 5.0
+                silent.kill()  # else the kernel keeps the agent
         finally:
             silent.kill()  # frees what the kernel holds

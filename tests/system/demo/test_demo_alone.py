@@ -207,7 +207,8 @@ def test_real_gpus_do_not_get_among_the_simulated_ones(tmp_path: Path) -> None:
         assert len(samples) > 3
         for sample in samples:
             assert len(sample.gpus) == 8 and all("SIMULATED" in (gpu.uuid or "") for gpu in sample.gpus)
-            assert sample.simulated and not sample.kernel_events and not sample.gaps
+            assert sample.simulated and not sample.kernel_events
+            assert {gap.what for gap in sample.gaps} <= {"gpu processes"}  # there is no /proc with the ranks' pids
             assert sample.pci in ([], pci_devices(8)) and sample.host.cpu_count in (None, 96)
     finally:
         agent.kill()

@@ -67,7 +67,7 @@ def test_a_value_arrives_at_its_gpu(
 
 UNSUPPORTED: list[tuple[str, str, str]] = [
     ("ecc_enabled", "ecc.corrected_volatile", "ecc"),
-    ("remap_corrected", "remap.pending", "remap.pending"),
+    ("remap_pending", "remap.pending", "remap.pending"),
     ("remap_banks_low", "remap.banks.low", "remap.banks"),
     ("channel_repair_pending", "remap.repair_pending", "remap.repair_pending"),
     ("recovery_action", "recovery_action", "recovery_action"),
@@ -126,8 +126,8 @@ def test_only_root_may_know_the_sram_threshold(fake: FakeNvml, machine: Machine)
 def test_retired_pages_of_gpus_before_ampere(fake: FakeNvml, machine: Machine) -> None:
     for key, value in {"retired_pages": 3, "retired_pages_single_bit": 2, "retired_pages_pending": True}.items():
         fake.set(f"gpu.1.{key}", value)
-    fake.set("gpu.1.remap_corrected", "unsupported")
-    fake.set("gpu.1.remap_banks_max", "unsupported")
+    for name in ("corrected", "uncorrected", "pending", "failed", "banks_max"):
+        fake.set(f"gpu.1.remap_{name}", "unsupported")
     fake.set("gpu.1.channel_repair_pending", "unsupported")
     fake.write()
     sample = machine.poll()[1]
