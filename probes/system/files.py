@@ -26,7 +26,6 @@ from mltop.probes.model.units import size_words
 from mltop.probes.system.writable import user_name
 
 _BLOCK_BYTES = 1 << 18
-_SIZES_OF_KERNEL = (0, 4096)  # bytes, as proc and sysfs say; ramfs and some FUSE servers report no blocks, either
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _KINDS = {
     stat.S_IFDIR: "a directory",
@@ -60,14 +59,20 @@ def open_regular(path: Path | str, shown: Path | None = None, folder: int | None
         try:
             status = os.fstat(path_fd)
             kind = kind_of(status.st_mode)
-            may_be = not status.st_blocks and status.st_size in _SIZES_OF_KERNEL
-            if not kind and may_be and not os.fstatvfs(path_fd).f_blocks:  # proc, sysfs, debugfs …
+            if not kind and _is_of_kernel(path_fd, status):
                 kind = "a file of the kernel's"
             if kind:
                 raise BadFile(f"{shown}: is {kind}, not a regular file")
             return _opened(path_fd, os.O_RDONLY)
         finally:
             os.close(path_fd)
+
+
+def _is_of_kernel(fd: int, status: os.stat_result) -> bool:
+    """proc, sysfs, debugfs: they have no blocks, as ramfs and some FUSE servers, whose files have any size."""
+    if status.st_blocks or os.fstatvfs(fd).f_blocks:
+        return False
+    return status.st_size in (0, 4096) or (Path("/sys").is_dir() and status.st_dev == Path("/sys").stat().st_dev)
 
 
 def _opened(path_fd: int, flags: int) -> int:
