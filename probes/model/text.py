@@ -84,6 +84,6 @@ def make_plain(words: Words) -> Words:
         value = getattr(words, field.name)
         if isinstance(value, str):
             setattr(words, field.name, plain_text(value))
-        elif isinstance(value, list):
+        elif isinstance(value, list) and all(isinstance(entry, str) for entry in value):
             setattr(words, field.name, [plain_text(entry) for entry in value[:MOST_LISTED]])
     return words
