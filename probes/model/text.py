@@ -3,6 +3,7 @@
 What it takes out: escape sequences (ECMA-48, with ESC and with C1 bytes), control characters, line breaks (a forged
 line), bidirectional controls, whatever has no width or cannot be encoded, and marks piled on one letter. Whoever
 prints or draws calls it, not whoever collects: `tui/app/output.py`, `tui/report/page.py`, `tui/widgets/cell_view.py`.
+Answers to requests are clean from the start (`receipt.admit_told`).
 """
 
 from __future__ import annotations

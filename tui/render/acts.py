@@ -35,7 +35,7 @@ MEANINGS: Mapping[SignalName, str] = {
 MENU = tuple(MEANINGS)
 _ENDS_UNHANDLED = ("USR1", "USR2")  # of the others everybody knows
 MOST_LISTED = 6
-MOST_OF_NAME, MOST_OF_COMMAND = 60, 160  # characters in a question
+MOST_OF_NAME, MOST_OF_COMMAND = 40, 100  # characters in a question
 
 
 def who(process: RankProcess) -> str:
@@ -45,7 +45,7 @@ def who(process: RankProcess) -> str:
 
 
 def whose(process: RankProcess) -> str:
-    """ "user ada, job 48555, train.py --config x". The user's own texts come last, and none hides what follows."""
+    """ "user ada, job 48555, train.py --config x": what the user has chosen comes last."""
     parts = (
         f"user {plain_text(process.user, MOST_OF_NAME) or 'unknown'}",
         f"job {plain_text(process.job, MOST_OF_NAME)}" if process.job else "",
@@ -68,10 +68,10 @@ def menu_lines(processes: Sequence[RankProcess], facts: Facts | None, at: int, w
 
 
 def question_lines(processes: Sequence[RankProcess], facts: Facts | None, name: SignalName, width: int) -> list[Line]:
-    """What is asked before anything is sent."""
+    """What is asked before anything is sent: what would happen first, as many or long names may fill the screen."""
     whom = who(processes[0]) if len(processes) == 1 else counted(len(processes), "rank")
     lines = wrap([Cell(f"Send SIG{name} to {whom}?", "title")], width)
-    return [*lines, [], *_to_lines(processes, width), [], *_effects(name, processes, facts, width)]
+    return [*lines, *_effects(name, processes, facts, width), [], *_to_lines(processes, width)]
 
 
 def _to_lines(processes: Sequence[RankProcess], width: int) -> list[Line]:

@@ -1,49 +1,27 @@
-"""A node that answers everything it is asked with what a terminal would obey: none of it comes through."""
+"""A node that answers everything it is asked with what a terminal would obey: none of it comes through.
+
+Of stacks and records the texts are cleaned where they are drawn (tests/system/commands/test_hostile_text.py).
+"""
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 
 from mltop.probes.agent.protocol import Operation
 from mltop.probes.investigate.acting import DiagnosisRun, FactsRun, LogRun, RankProcess, SignalRun
 from mltop.probes.model.acts import DiagResult
-from tests.fakes.agents import program
+from tests.fakes.agents import hostile, program
 from tests.hubs import DEADLINE_S, await_state, opened
-from tests.spoiled import NASTY
+from tests.spoiled import texts_of
 from tests.system.reach.test_acting import done
 
-# Of stacks and records the texts are cleaned where they are drawn (tests/system/commands/test_hostile_text.py).
-ANSWERS: dict[str, dict[str, Any]] = {
-    "signal": {"results": [{"pid": 5, "outcome": "denied", "state": NASTY, "why": f"eve{NASTY}"}]},
-    "signal_facts": {"facts": [{"pid": 5, "caught": [f"USR1{NASTY}"], "core_pattern": f"/x{NASTY}" + "y" * 100_000}]},
-    "diagnose": {"results": [{"test": f"memory{NASTY}", "status": "fail", "gpus": [0, 1], "text": f"bad{NASTY}"}]},
-    "log_tail": {"tails": [{"file": f"/out{NASTY}", "lines": [f"step 5{NASTY}"] * 3, "why": NASTY}]},
-}
-AGENT = f"""
-answers = {ascii(ANSWERS)}
-nasty = {ascii(NASTY)}
-hello(); beat()
-for request in requests():
-    if request.kind != "request": continue
-    data = answers.get(request.op, {{"a" + nasty: [{{"b": "c" + nasty}}], "lines": [{{"pattern": nasty}}]}})
-    say(Message("part", node="n1", id=request.id, data=data))
-    say(Message("done", node="n1", id=request.id, data=data))
-"""
 PROCESS = RankProcess("n1", 5, 100.0, 0)
 
 
-def texts_of(value: Any) -> list[str]:
-    if isinstance(value, str):
-        return [value]
-    if isinstance(value, dict):
-        return [*value, *(text for each in value.values() for text in texts_of(each))]
-    return [text for each in value for text in texts_of(each)] if isinstance(value, list) else []
-
-
 def test_no_operation_lets_through_what_a_terminal_would_obey() -> None:
-    with opened(program(AGENT)) as hub:
+    with opened(hostile()) as hub:
         await_state(hub, "live")
         for op in get_args(Operation):
             answers = list(hub.request(op, {}, ["n1"]).answers(DEADLINE_S))
@@ -55,7 +33,7 @@ def test_no_operation_lets_through_what_a_terminal_would_obey() -> None:
 
 
 def test_what_runs_hand_on_is_plain_and_short() -> None:
-    with opened(program(AGENT)) as hub:
+    with opened(hostile()) as hub:
         await_state(hub, "live")
         (result,) = done(lambda take: SignalRun(hub, "TERM", [PROCESS], take)).values()
         assert result.outcome == "denied" and result.why.startswith("eve") and result.why.isprintable()
@@ -68,7 +46,7 @@ def test_what_runs_hand_on_is_plain_and_short() -> None:
 
 
 def test_a_diagnosis_that_names_gpus_is_told() -> None:
-    with opened(program(AGENT)) as hub:
+    with opened(hostile()) as hub:
         await_state(hub, "live")
         results, error = done(lambda take: DiagnosisRun(hub, "n1", take))
         assert error == ""

@@ -71,7 +71,7 @@ def test_words_of_a_node_do_not_reach_the_terminal_raw() -> None:
 
 
 def test_a_word_of_no_vocabulary_that_is_quoted_is_plain_and_short() -> None:
-    code = raw(f"json.dumps({{'kind': {ascii(NASTY[:-1])} + 'A' * 100_000}}).encode()")
+    code = raw(f"json.dumps({{'kind': {NASTY[:-1]!a} + 'A' * 100_000}}).encode()")
     with opened(program(f"hello()\n{code}\nhang()")) as hub:
         await_reason(hub, "another version")
         reason = hub.node("n1").state.reason

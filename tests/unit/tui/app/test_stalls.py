@@ -11,7 +11,15 @@ from mltop.probes.investigate.progress import CaptureResult
 from mltop.probes.model import JobKey
 from mltop.probes.model.incident import JobMotion
 from mltop.probes.model.vocabulary import MotionPhase
-from mltop.tui.app.stalls import AutoStacks, CaptureLimits, CaptureOnHang, NewStalls, StallAnswer, names_of, question_line
+from mltop.tui.app.stalls import (
+    AutoStacks,
+    CaptureLimits,
+    CaptureOnHang,
+    NewStalls,
+    StallAnswer,
+    names_of,
+    question_line,
+)
 from mltop.tui.render.cells import line_width, plain
 from tests.spoiled import NASTY
 
