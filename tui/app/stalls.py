@@ -24,7 +24,7 @@ from mltop.tui.screens.bars import Notice
 StallAnswer = Literal["once", "always", "no"]
 
 HOUR_S = 3600.0
-MOST_NAME, LEAST_NAME = 80, 12  # cells of a job's name
+MOST_NAME, LEAST_NAME = 80, 6  # cells of a job's name
 _GOES_ON = ("starting", "moving")  # phases after which standing still is a stall of its own
 
 
