@@ -60,7 +60,7 @@ def test_a_node_writes_no_more_into_the_title_than_words(locale: str, tmp_path: 
     argv = [sys.executable, "-m", "mltop", "--recording", str(path)]
     with Terminal(argv, 100, 30, env=env, cwd=str(tmp_path)) as terminal:
         terminal.wait_for("q quit")
-        wait_until(lambda: b"critical" in titles(terminal)[-1], 60.0, "what is wrong in the title")
+        wait_until(lambda: b"CRIT" in titles(terminal)[-1], 60.0, "what is wrong in the title")
         terminal.send("q")
         terminal.wait()
         for title in titles(terminal):
