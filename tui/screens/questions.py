@@ -8,17 +8,17 @@ from typing import ClassVar, TypeVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.content import Content
 from textual.screen import ModalScreen
 
 from mltop.probes.investigate.acting import Facts, RankProcess
 from mltop.probes.model.acts import SignalName
 from mltop.tui.app.session import Acts
 from mltop.tui.render.acts import MENU, menu_lines, question_lines
-from mltop.tui.render.cells import Cell, flow, printable
+from mltop.tui.render.cells import Cell, flow
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.slurm import SlurmLines, box_lines
 from mltop.tui.widgets.cell_lines import CellLines
+from mltop.tui.widgets.cell_view import literal
 
 WIDTH, LEAST_BESIDE = 76, 10  # cells; where less than this would be left beside the box, it takes all
 FRAME = 4  # cells: border and padding
@@ -58,7 +58,7 @@ class Box(ModalScreen[Answer]):
         for part in self.query(CellLines):
             part.can_focus = False
         self.set_class(GLYPHS.ascii_only, "-ascii")
-        self.query_one("#box").border_title = Content(printable(self.title_text))  # not markup: it may name nodes
+        self.query_one("#box").border_title = literal(self.title_text)
         self.draw()
 
     def on_resize(self) -> None:
