@@ -47,3 +47,12 @@ def _spoiled(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _spoiled(entry) for name, entry in value.items()}
     return spoiled(value)
+
+
+def texts_of(value: object) -> list[str]:
+    """All texts of plain JSON, names too."""
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, dict):
+        return [*value, *(text for each in value.values() for text in texts_of(each))]
+    return [text for each in value for text in texts_of(each)] if isinstance(value, list) else []

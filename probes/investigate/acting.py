@@ -122,7 +122,7 @@ class FactsRun(Run):
         for node, answer in _ask(self._hub, "signal_facts", args, self._stop.deadline_s).items():
             facts = answer if isinstance(answer, str) else _converted(answer.get("facts"), list[SignalFacts])
             if not isinstance(facts, str):
-                self._facts.update(((node, each.pid), each) for each in facts if (node, each.pid) in wanted)
+                self._facts.update(((node, each.pid), make_plain(each)) for each in facts if (node, each.pid) in wanted)
 
     def _tell_end(self, end: End) -> None:  # noqa: ARG002 - what is missing is unknown
         self._on_done(self._facts)

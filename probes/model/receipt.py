@@ -25,6 +25,7 @@ from mltop.probes.model.sample import (
     RankSample,
     Sample,
 )
+from mltop.probes.model.text import plain_text
 from mltop.probes.model.verdict import Frame, RankStacks, StackDigest
 
 MOST_GPUS = 256  # of one node: the largest have 16, and 72 behind one NVLink switch
@@ -42,6 +43,8 @@ MOST_PROBE_RANKS = 65_536
 MOST_FIGURES = 65_536  # of one list: every iteration of a collective
 _COUNTS = ("rank", "ranks", "gpu", "to_gpu", "round", "group", "wrong_ranks")
 LONGEST_TEXT = 16_384  # characters of one value
+MOST_SENTENCE = 4096  # characters
+_TIMES = ("since", "until", "at")
 LARGE_BYTES = 256 * 1024  # a sample's JSON: 8 GPUs and as many ranks make 80 KB
 MOST_SAID = 8  # values left out that have a gap of their own; the rest is counted
 
@@ -179,6 +182,25 @@ def _admit_figure(value: Any, name: str) -> None:
             _admit_figure(entry, name)
     elif is_dataclass(value):
         admit_result(value)
+
+
+def admit_told(value: Any, name: str = "") -> Any:
+    """JSON that people will read, as it was decoded: every text one plain line. Raises Refused for a number that cannot
+    be.
+    """
+    if isinstance(value, str):
+        return plain_text(value, MOST_SENTENCE)
+    if isinstance(value, dict):
+        return {key: admit_told(each, key) for key, each in zip(map(plain_text, value), value.values())}
+    if isinstance(value, list):
+        return [admit_told(each, name) for each in value]
+    if isinstance(value, (int, float)) and not _can_be(value, name):
+        raise Refused(f"it says {name} is {said(value)}")
+    return value
+
+
+def _can_be(number: float, name: str) -> bool:
+    return 0 <= number <= MOST_TIME_S if name in _TIMES else abs(number) <= MOST_NUMBER
 
 
 def said(value: object) -> str:

@@ -3,6 +3,7 @@
 What it takes out: escape sequences (ECMA-48, with ESC and with C1 bytes), control characters, line breaks (a forged
 line), bidirectional controls, whatever has no width or cannot be encoded, and marks piled on one letter. Whoever
 prints or draws calls it, not whoever collects: `tui/app/output.py`, `tui/report/page.py`, `tui/widgets/cell_view.py`.
+Answers to requests are clean from the start (`receipt.admit_told`).
 """
 
 from __future__ import annotations
@@ -84,6 +85,6 @@ def make_plain(words: Words) -> Words:
         value = getattr(words, field.name)
         if isinstance(value, str):
             setattr(words, field.name, plain_text(value))
-        elif isinstance(value, list):
+        elif isinstance(value, list) and all(isinstance(entry, str) for entry in value):
             setattr(words, field.name, [plain_text(entry) for entry in value[:MOST_LISTED]])
     return words

@@ -29,6 +29,7 @@ from mltop.probes.model.receipt import (
     admit,
 )
 from mltop.probes.model.sample import marked_not_here
+from mltop.probes.model.text import plain_text
 from mltop.probes.model.units import size_words
 from mltop.probes.reach.view import SampleFrame, SampleSummary, summary_of
 
@@ -124,11 +125,12 @@ def _received(sample: Sample, payload: bytes, left_out: LeftOut) -> list[Gap]:
 
 def why_unreadable(error: Exception) -> str:
     """The words behind "is" for each kind of UNREADABLE; anything else is a bug of ours, and says so."""
+    words = plain_text(str(error))  # it may quote what came
     if isinstance(error, Refused):
-        return f"refused: {error}"
+        return f"refused: {words}"
     if not isinstance(error, UNREADABLE):
-        return f"more than mltop can read: {type(error).__name__}: {error} (please report)"
-    return f"not readable, or of another version: {error or type(error).__name__}"
+        return f"more than mltop can read: {type(error).__name__}: {words} (please report)"
+    return f"not readable, or of another version: {words or type(error).__name__}"
 
 
 def too_large(payload: bytes) -> str:

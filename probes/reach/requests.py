@@ -14,7 +14,7 @@ import msgspec
 
 from mltop.probes.agent.protocol import Message, Request, encode
 from mltop.probes.model.evidence.records import admit_records
-from mltop.probes.model.receipt import MOST_RANKS, Refused, admit_stacks, said
+from mltop.probes.model.receipt import MOST_RANKS, Refused, admit_stacks, admit_told, said
 from mltop.probes.model.text import plain_text
 from mltop.probes.model.units import duration_words, size_words
 from mltop.probes.reach.channel import Channel, Ending
@@ -79,12 +79,18 @@ class Pending:
             return tuple(sorted(self._open))
 
     def answers(self, timeout_s: float) -> Iterator[Answer]:
-        """Yields answers until every node has finished or nothing came for ``timeout_s``."""
+        """Yields answers until every node has finished or nothing came for ``timeout_s``. Their data is plain text and
+        possible numbers.
+        """
         while True:
             try:
                 answer = self._queue.get(timeout=timeout_s if self._open else 0.0)
             except queue.Empty:
                 return
+            try:
+                answer.message.data = admit_told(answer.message.data)
+            except (Refused, RecursionError) as why:
+                answer = replace(answer, message=Message("error", error=f"its answer is refused: {why}"))
             if answer.message.kind in ("done", "error"):
                 with self._lock:
                     self._open.discard(answer.node)

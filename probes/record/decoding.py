@@ -20,8 +20,7 @@ import msgspec
 from mltop.probes.agent.protocol import MAX_FRAME_BYTES
 from mltop.probes.model import Sample
 from mltop.probes.model.ranks import Ranges
-from mltop.probes.model.receipt import MOST_NUMBER, MOST_TIME_S, Refused, said
-from mltop.probes.model.text import plain_text
+from mltop.probes.model.receipt import MOST_TIME_S, Refused, admit_told, said
 from mltop.probes.reach.receiving import sample_of_line
 from mltop.probes.reach.targets.nodesets import MOST_NAME_CHARS, MOST_NODES
 
@@ -69,27 +68,7 @@ def decode_told(data: bytes, kind: type[Kind], where: str, most_objects: int) ->
     """As ``decode``, of what people will read: every text made plain, every time one that a calendar has."""
     told: object = decode(data, Any, where, most_objects)
     with failing_at(where):
-        return msgspec.convert(_plain(told), kind, dec_hook=_own_type)
-
-
-def _plain(value: object, name: str = "") -> object:
-    if isinstance(value, str):
-        return plain_text(value, MOST_LINE_CHARS)
-    if isinstance(value, dict):
-        return {key: _plain(each, key) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_plain(each, name) for each in value]
-    if isinstance(value, (int, float)) and not _can_be(value, name):
-        raise Refused(f"it says {name} is {said(value)}")
-    return value
-
-
-def _can_be(number: float, name: str) -> bool:
-    return 0 <= number <= MOST_TIME_S if name in _TIMES else abs(number) <= MOST_NUMBER
-
-
-MOST_LINE_CHARS = 4096  # of a sentence
-_TIMES = ("since", "until", "at")
+        return msgspec.convert(admit_told(told), kind, dec_hook=_own_type)
 
 
 def _own_type(kind: type[object], value: object) -> object:

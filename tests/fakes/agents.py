@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mltop.probes.reach.channel import Channel
+from tests.spoiled import NASTY
 
 _SPEAK = """
 import sys, threading, json, time, os
@@ -49,6 +50,27 @@ for request in requests():
     elif request.op == "echo": say(Message("done", node=node, id=request.id, data=request.args))
     elif request.op != "silence": say(Message("error", node=node, id=request.id, error="unknown"))
 """
+# What operations are answered with, where a terminal would obey the answer.
+_NASTY_ANSWERS = {
+    "doctor": {"checks": [{name: f"{name}{NASTY}" for name in ("name", "state", "why", "fix")}]},
+    "kernel_lines": {
+        "lines": [{"pattern": f"x{NASTY}", "level": 3, "count": 1, "first_at": 5.0, "example": f"x 1{NASTY}"}],
+        "gap": {name: f"{name}{NASTY}" for name in ("what", "why", "fix")},
+    },
+    "signal": {"results": [{"pid": 5, "outcome": "denied", "state": NASTY, "why": f"eve{NASTY}"}]},
+    "signal_facts": {"facts": [{"pid": 5, "caught": [f"USR1{NASTY}"], "core_pattern": f"/x{NASTY}{'y' * 5000}"}]},
+    "diagnose": {"results": [{"test": f"memory{NASTY}", "status": "fail", "gpus": [0, 1], "text": f"bad{NASTY}"}]},
+    "log_tail": {"tails": [{"file": f"/out{NASTY}", "lines": [f"step 5{NASTY}"] * 3, "why": NASTY}]},
+}
+_HOSTILE = f"""
+answers, others = {_NASTY_ANSWERS!a}, { ({f"a{NASTY}": [{"b": f"c{NASTY}"}]})!a}
+hello(); beat()
+for request in requests():
+    if request.kind != "request": continue
+    data = answers.get(request.op, others)
+    say(Message("part", node="n1", id=request.id, data=data))
+    say(Message("done", node="n1", id=request.id, data=data))
+"""
 
 
 def program(code: str, *nodes: str, **fields: object) -> Channel:
@@ -61,6 +83,11 @@ def program(code: str, *nodes: str, **fields: object) -> Channel:
 def well_behaved(extra: str = "", node: str = "n1", **fields: object) -> Channel:
     """Hello, 20 samples a second, answers; ``extra`` runs before all of that."""
     return program(f"{extra}\nhello()\nbeat()\n{ANSWERS}", node, **fields)
+
+
+def hostile() -> Channel:
+    """Its agent answers every operation, a part and the end, with what a terminal would obey."""
+    return program(_HOSTILE)
 
 
 def once_then(directory: Path, first: str) -> str:

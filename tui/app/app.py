@@ -42,6 +42,7 @@ from mltop.tui.app.shapes import Remember, Shapes
 from mltop.tui.app.stalls import StallAnswer, Stalls, StallWatch
 from mltop.tui.config.settings import DEFAULTS, Config
 from mltop.tui.render.advice import KEYCAPS
+from mltop.tui.render.cells import printable
 from mltop.tui.render.earlier import EarlierRanks
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.guarded import FAILURES, guarded
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from mltop.probes.reach.view import FleetView
 
 RETRY_S = 0.05  # between two looks whether the terminal has taken the last frame
+MOST_TITLE = 200  # characters
 CANNOT_PROBE = Notice("probes need live nodes: what is shown here cannot run any", "warn")
 
 Hint = Callable[[Picture], str]
@@ -250,8 +252,8 @@ class MltopApp(FailSafe, LastingApp):
         return self._own_themes
 
     def set_terminal_title(self, title: str) -> None:
-        """As the window's or the tab's; what a node said is cleaned, and nothing is written that is there already."""
-        text = clean(f"mltop: {title}")
+        """Sets the title of the window or the tab, unless it is the same."""
+        text = printable(clean(f"mltop: {title}", MOST_TITLE))
         if (
             self.config.terminal_title
             and text != self._terminal_title

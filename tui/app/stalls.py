@@ -18,12 +18,13 @@ from mltop.probes.model.vocabulary import MotionPhase
 from mltop.tui.app.session import Investigation
 from mltop.tui.config.settings import AutoDump
 from mltop.tui.render.advice import KEYCAPS
-from mltop.tui.render.cells import Cell, flow
+from mltop.tui.render.cells import Cell, clip, flow
 from mltop.tui.screens.bars import Notice
 
 StallAnswer = Literal["once", "always", "no"]
 
 HOUR_S = 3600.0
+MOST_NAME, LEAST_NAME = 80, 6  # cells of a job's name
 _GOES_ON = ("starting", "moving")  # phases after which standing still is a stall of its own
 
 
@@ -236,16 +237,18 @@ class StallWatch:
         return Notice(f"{names_of(jobs)} stands still: stacks are dumped, {KEYCAPS['stacks']} shows them", "accent")
 
 
-def names_of(jobs: Sequence[JobMotion]) -> str:
-    """ "train-70b", "train-70b and 2 more jobs"."""
-    name = jobs[0].job or "a job without a name"
+def names_of(jobs: Sequence[JobMotion], most: int = MOST_NAME) -> str:
+    """ "train-70b", "train-70b and 2 more jobs". ``most``: cells of the name."""
+    name = clip(jobs[0].job, most).rstrip() or "a job without a name"
     return name if len(jobs) == 1 else f"{name} and {counted(len(jobs) - 1, 'more job')}"
 
 
 def question_line(jobs: Sequence[JobMotion], width: int) -> list[Cell]:
-    """ "train-70b stands still: dump stacks?  y once  a always  n no"."""
+    """ "train-70b stands still: dump stacks?  y once  a always  n no": a long name gives way to what follows it."""
     verb = "stands" if len(jobs) == 1 else "stand"
     keys = ((KEYCAPS["dump_once"], "once"), (KEYCAPS["always"], "always"), (KEYCAPS["no_dump"], "no"))
-    parts = [(0, [Cell(f"{names_of(jobs)} {verb} still: ", "bold"), Cell("dump stacks?", "warn")])]
+    rest = f"{names_of(jobs, 1)} {verb} still: dump stacks?" + "".join(f"  {key} {what}" for key, what in keys)
+    name = names_of(jobs, min(MOST_NAME, max(LEAST_NAME, width - len(rest) + 1)))
+    parts = [(0, [Cell(f"{name} {verb} still: ", "bold"), Cell("dump stacks?", "warn")])]
     parts += [(0, [Cell(key, "accent"), Cell(f" {what}", "dim")]) for key, what in keys]
     return flow(parts, width)

@@ -10,6 +10,7 @@ from mltop.probes.investigate.acting import Facts, RankProcess, Results
 from mltop.probes.model.acts import SENT, DiagResult, SignalFacts, SignalName, SignalResult
 from mltop.probes.model.ranks import fold
 from mltop.probes.model.sample import UNLIMITED
+from mltop.probes.model.text import plain_text
 from mltop.probes.model.units import clock_time, counted, seconds, size_words
 from mltop.tui.app.selection import first_of
 from mltop.tui.render.advice import KEYCAPS
@@ -34,6 +35,7 @@ MEANINGS: Mapping[SignalName, str] = {
 MENU = tuple(MEANINGS)
 _ENDS_UNHANDLED = ("USR1", "USR2")  # of the others everybody knows
 MOST_LISTED = 6
+MOST_OF_NAME, MOST_OF_COMMAND = 40, 100  # characters in a question
 
 
 def who(process: RankProcess) -> str:
@@ -43,11 +45,11 @@ def who(process: RankProcess) -> str:
 
 
 def whose(process: RankProcess) -> str:
-    """ "job 48555, user ada, train.py --config x"."""
+    """ "user ada, job 48555, train.py --config x": what the user has chosen comes last."""
     parts = (
-        f"job {process.job}" if process.job else "",
-        f"user {process.user or 'unknown'}",
-        short_command(process.command),
+        f"user {plain_text(process.user, MOST_OF_NAME) or 'unknown'}",
+        f"job {plain_text(process.job, MOST_OF_NAME)}" if process.job else "",
+        plain_text(short_command(process.command), MOST_OF_COMMAND),
     )
     return ", ".join(filter(None, parts))
 
@@ -66,10 +68,10 @@ def menu_lines(processes: Sequence[RankProcess], facts: Facts | None, at: int, w
 
 
 def question_lines(processes: Sequence[RankProcess], facts: Facts | None, name: SignalName, width: int) -> list[Line]:
-    """What is asked before anything is sent."""
+    """What is asked before anything is sent: what would happen first, as many or long names may fill the screen."""
     whom = who(processes[0]) if len(processes) == 1 else counted(len(processes), "rank")
     lines = wrap([Cell(f"Send SIG{name} to {whom}?", "title")], width)
-    return [*lines, [], *_to_lines(processes, width), [], *_effects(name, processes, facts, width)]
+    return [*lines, *_effects(name, processes, facts, width), [], *_to_lines(processes, width)]
 
 
 def _to_lines(processes: Sequence[RankProcess], width: int) -> list[Line]:
@@ -81,7 +83,7 @@ def _to_lines(processes: Sequence[RankProcess], width: int) -> list[Line]:
         rest = processes[MOST_LISTED:]
         nodes = folded_names(tuple(dict.fromkeys(process.node for process in rest)))
         numbers = fold([process.rank for process in rest if process.rank is not None])
-        users = first_of(sorted({process.user for process in rest}))
+        users = first_of(sorted({plain_text(process.user, MOST_OF_NAME) for process in rest}))
         lines += wrap([Cell(f"and {len(rest)} more: ranks {numbers} on {nodes}, user {users}")], width, indent=2)
     return lines
 
@@ -194,7 +196,7 @@ class RasAsked:
 
 def ras_lines(plan: RasPlan, width: int) -> list[Line]:
     """What is asked before NCCL is: what a question does, and what it has done to jobs."""
-    job = f"job {plan.job.name}" if plan.job.name else "this job"
+    job = f"job {plain_text(plan.job.name, MOST_OF_NAME)}" if plan.job.name else "this job"
     lines = wrap([Cell(f"Ask NCCL's RAS about {job}?", "title")], width)
     asked = (
         f"One question to one node, {plan.node}: its RAS gathers the counts of collectives of all"
@@ -206,15 +208,16 @@ def ras_lines(plan: RasPlan, width: int) -> list[Line]:
 
 def _ras_risk(plan: RasPlan, width: int) -> list[Line]:
     """By what is known of NCCL's versions (nccl#1669, #1718, #1762, #2346)."""
+    version = plain_text(plan.nccl_version, MOST_OF_NAME)
     if plan.is_old:
-        what = f"Its NCCL is {plan.nccl_version}, older than 2.29.2" if plan.nccl_version else "Its NCCL is not known"
+        what = f"Its NCCL is {version}, older than 2.29.2" if version else "Its NCCL is not known"
         text = (
             f"{what}: before 2.29.2 a question has crashed the rank that answers, where ranks were missing (nccl#1762)"
             " or communicators were being made (nccl#1669, #1718). A crash ends the job."
         )
         return wrap([Cell(text, "warn")], width)
     text = (
-        f"Its NCCL is {plan.nccl_version}. In 2.29.7 to 2.30.7 at least, an error is open by which a question crashes"
+        f"Its NCCL is {version}. In 2.29.7 to 2.30.7 at least, an error is open by which a question crashes"
         " the rank that answers while a communicator is half made (nccl#2346). No stack shows one being made now."
         " A crash ends the job."
     )

@@ -341,8 +341,8 @@ def line_width(line: Iterable[Cell]) -> int:
 
 
 def plain(line: Iterable[Cell]) -> str:
-    """The text of a line of cells."""
-    return "".join(cell.text for cell in line)
+    """The text of a line of cells, which is one line."""
+    return "".join(clean(cell.text) for cell in line)
 
 
 _GAPS = {cells: Cell(" " * cells) for cells in range(GAP + 1)}

@@ -18,6 +18,7 @@ from mltop.tui.render.cells import Cell, flow
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.slurm import SlurmLines, box_lines
 from mltop.tui.widgets.cell_lines import CellLines
+from mltop.tui.widgets.cell_view import literal
 
 WIDTH, LEAST_BESIDE = 76, 10  # cells; where less than this would be left beside the box, it takes all
 FRAME = 4  # cells: border and padding
@@ -57,7 +58,7 @@ class Box(ModalScreen[Answer]):
         for part in self.query(CellLines):
             part.can_focus = False
         self.set_class(GLYPHS.ascii_only, "-ascii")
-        self.query_one("#box").border_title = self.title_text
+        self.query_one("#box").border_title = literal(self.title_text)
         self.draw()
 
     def on_resize(self) -> None:

@@ -10,6 +10,7 @@ from rich.style import Style
 from textual import events
 from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.content import Content
 from textual.geometry import Region
 from textual.message import Message
 from textual.message_pump import MessagePump
@@ -69,6 +70,11 @@ def palette_of(app: App[Any]) -> Palette:
     elif app.console.color_system == "256":
         depth = "256"
     return palette(depth, app.current_theme.dark, getattr(app, "ramp", RAMP))
+
+
+def literal(text: str) -> Content:
+    """For what Textual takes markup for: it may name nodes."""
+    return Content(printable(text))
 
 
 class CellView(FailSafe, ScrollView):

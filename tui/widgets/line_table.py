@@ -18,6 +18,7 @@ from mltop.tui.render.cells import (
     columns_line,
     header_line,
     needs,
+    plain,
     unknown_columns,
 )
 from mltop.tui.render.rows import Sort, row_keys
@@ -99,9 +100,9 @@ class LineTable(CursorView, can_focus=True):
     def text_of(self, row: Row) -> str:
         """A row with all its columns, also those that have no room: "GPU 3  SM 81%"."""
         if row.banner is not None:
-            return f"{row.cells[0].text}  {row.banner.text}".strip()
+            return plain([row.cells[0], Cell("  "), row.banner]).strip()
         named = zip(self.columns, row.cells, strict=False)
-        parts = (f"{column.title} {cell.text.strip()}".strip() for column, cell in named if cell.text.strip())
+        parts = (f"{column.title} {plain([cell]).strip()}".strip() for column, cell in named if cell.text.strip())
         return "  ".join(parts)
 
     def shown_keys(self) -> list[str]:

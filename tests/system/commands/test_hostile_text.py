@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -36,7 +37,9 @@ from mltop.tui.commands.live import verdict_text
 from mltop.tui.report import print_doctor
 from mltop.tui.report.check import print_kernel
 from mltop.tui.report.probe import print_probe
-from tests.spoiled import NASTY, spoiled
+from tests.fakes.agents import hostile
+from tests.fakes.ssh_program import fake_ssh
+from tests.spoiled import NASTY, spoiled, texts_of
 
 COMMANDS = [
     ["snapshot"],
@@ -46,6 +49,11 @@ COMMANDS = [
     ["stacks"],
     ["stacks", "--json"],
     ["stacks", "--raw"],
+]
+# By `tests.fakes.agents.hostile`.
+ANSWERED = [
+    *(["doctor"], ["doctor", "--json"]),
+    *(["kernel"], ["kernel", "--json"], ["kernel", "--learn", "--json"]),
 ]
 
 
@@ -118,6 +126,26 @@ def test_what_is_printed_are_plain_lines(capture: Path, command: list[str]) -> N
         for line in out:
             assert json.loads(line).get("node", "h0") == "h0", "a node does not say whose stacks these are"
     assert not [line for line in [*out, *err] if line.lstrip().startswith("do: curl")]
+
+
+@pytest.mark.parametrize("command", ANSWERED, ids=" ".join)
+def test_what_an_agent_answers_are_plain_lines(tmp_path: Path, command: list[str]) -> None:
+    env = fake_ssh(tmp_path, {"n1": f"exec {shlex.join(hostile().argv)}"})
+    done = subprocess.run(
+        [sys.executable, "-m", "mltop", *command, "--via", "ssh", "-w", "n1"],
+        capture_output=True,
+        timeout=90,
+        check=False,
+        env={**env, "MLTOP_STATE_DIR": str(tmp_path / "state")},
+    )
+    out, err = plain(done.stdout.decode()), plain(done.stderr.decode())
+    assert any("forged" in line for line in out) and not [line for line in out if line.lstrip().startswith("do: fix")]
+    assert all(line.startswith("mltop: ") for line in err) and "please report" not in done.stderr.decode()
+    if "--json" in command:
+        (line,) = out
+        assert line.isascii() and all(text.isprintable() for text in texts_of(json.loads(line)))
+    for path in (tmp_path / "state").glob("*.json"):  # what is learned
+        assert plain(path.read_text())
 
 
 def test_files_that_are_meant_to_be_read_are_plain(capture: Path) -> None:

@@ -14,6 +14,7 @@ from mltop.probes.reach.pacing import Limits
 from mltop.probes.reach.uploads import MOST_KEPT, Files
 from tests.fakes.agents import program, well_behaved
 from tests.hubs import DEADLINE_S, await_reason, await_state, opened, state
+from tests.spoiled import NASTY
 from tests.waiting import wait_until
 
 
@@ -67,6 +68,14 @@ def test_words_of_a_node_do_not_reach_the_terminal_raw() -> None:
         reason = await_state(hub, "lost")
         assert reason.startswith("no spaceAAA") and reason.endswith("… (free some)")
         assert len(reason) < 800
+
+
+def test_a_word_of_no_vocabulary_that_is_quoted_is_plain_and_short() -> None:
+    code = raw(f"json.dumps({{'kind': {NASTY[:-1]!a} + 'A' * 100_000}}).encode()")
+    with opened(program(f"hello()\n{code}\nhang()")) as hub:
+        await_reason(hub, "another version")
+        reason = hub.node("n1").state.reason
+        assert "forged" in reason and reason.isprintable() and len(reason) < 400
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.geometry import Size
 from textual.strip import Strip
 
+from mltop.probes.model.text import clean
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.fleet.heat import NodeHeat
 from mltop.tui.render.fleet.map import AT, Grid, Section, fitting, line_cells
@@ -126,7 +127,7 @@ class Heatmap(CursorView, can_focus=True):
         self.action_cursor(lines)
 
     def text_at_cursor(self) -> str:
-        return self.cursor_key or ""
+        return clean(self.cursor_key or "")
 
     def texts(self) -> list[str]:
         return list(self._keys)

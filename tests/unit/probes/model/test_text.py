@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from mltop.probes.agent.protocol import Boot, Message
+from mltop.probes.model.acts import DiagResult
 from mltop.probes.model.text import MOST_LINE, MOST_MARKS, MOST_SAID, clean, make_plain, plain_text
 from mltop.probes.reach.channel import MOST_REASON, Ending
 from mltop.probes.reach.requests import MOST_ERROR, Pending
@@ -41,6 +42,11 @@ def test_endings_and_answers_are() -> None:
 def test_a_boot_frame_is() -> None:
     boot = make_plain(Boot("m1\x1b[2J", "3", notes=[NASTY] * 1000))
     assert boot.machine == "m1" and boot.notes == ["red line two end"] * 20
+
+
+def test_numbers_beside_texts_stay() -> None:
+    result = make_plain(DiagResult(f"memory{NASTY}", "fail", list(range(72)), NASTY))
+    assert result == DiagResult("memoryred line two end", "fail", list(range(72)), "red line two end")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,17 @@ from mltop.probes.investigate.progress import CaptureResult
 from mltop.probes.model import JobKey
 from mltop.probes.model.incident import JobMotion
 from mltop.probes.model.vocabulary import MotionPhase
-from mltop.tui.app.stalls import AutoStacks, CaptureLimits, CaptureOnHang, NewStalls, StallAnswer, names_of
+from mltop.tui.app.stalls import (
+    AutoStacks,
+    CaptureLimits,
+    CaptureOnHang,
+    NewStalls,
+    StallAnswer,
+    names_of,
+    question_line,
+)
+from mltop.tui.render.cells import line_width, plain
+from tests.spoiled import NASTY
 
 
 def job(phase: MotionPhase, name: str = "train-70b", uid: int = 7) -> JobMotion:
@@ -202,6 +212,16 @@ def test_the_end_is_said_and_the_same_failure_once() -> None:
 @pytest.mark.parametrize("name", ["", "x"])
 def test_names(name: str) -> None:
     assert names_of([job("stalled", name)]) == (name or "a job without a name")
+
+
+@pytest.mark.parametrize("width", [72, 80, 120])
+@pytest.mark.parametrize("name", ["x" * 16_000, "日" * 300, f"{NASTY}\u3000" * 300, "train-70b"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_job_s_name_hides_neither_the_question_nor_its_keys(name: str, width: int, count: int) -> None:
+    line = question_line([job("stalled", name)] * count, width)
+    assert line_width(line) <= width
+    verb = "stands still" if count == 1 else "and 2 more jobs stand still"
+    assert plain(line).endswith(f" {verb}: dump stacks?  y once  a always  n no")
 
 
 def test_jobs_of_one_name_at_loopback_addresses_are_told_each() -> None:

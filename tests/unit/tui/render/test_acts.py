@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import get_args
 
 import pytest
 
 from mltop.probes.investigate.acting import RankProcess
+from mltop.probes.investigate.ras import RasPlan
+from mltop.probes.model import JobKey
 from mltop.probes.model.acts import SENT, SIGNALS, SignalFacts, SignalName, SignalOutcome, SignalResult
 from mltop.probes.model.sample import UNLIMITED
-from mltop.tui.render.acts import MENU, core_words, effect, menu_lines, question_lines, result_words, results_words
+from mltop.probes.model.text import make_plain
+from mltop.tui.render.acts import (
+    MENU,
+    core_words,
+    effect,
+    menu_lines,
+    question_lines,
+    ras_lines,
+    result_words,
+    results_words,
+)
 from mltop.tui.render.cells import plain
+from tests.spoiled import NASTY
 
 GIB = 1 << 30
 SYSTEMD = "|/usr/lib/systemd/systemd-coredump %P %u %g"
@@ -82,6 +96,33 @@ def test_many_are_counted_and_the_rest_told_together() -> None:
     asked = text(question_lines(ranks, {}, "TERM", 100))
     assert "Send SIGTERM to 20 ranks?" in asked and "and 14 more: ranks 6-19 on n[0-3], user ada" in asked
     assert len(asked.splitlines()) < 14
+
+
+def test_no_text_of_a_job_hides_the_rest_of_the_question() -> None:
+    """Whoever starts a job names it, and chooses the command line."""
+    long = f"{NASTY}{' x' * 8000}"
+    ranks = [RankProcess("n1", 100 + number, 1.0, number, f"j{long}", f"u{long}", f"c{long}") for number in range(9)]
+    known = {each.key: facts(f"/c{long}") for each in ranks}
+    known = {key: make_plain(each) for key, each in known.items()}
+    for width in (36, 72):
+        asked = question_lines(ranks, known, "ABRT", width)
+        assert "a core of ~65 GiB goes to /c" in " ".join(text(asked[:4]).split())
+        for lines in (asked, menu_lines(ranks, known, MENU.index("ABRT"), width)):
+            assert len(lines) * width < 4000
+            shown = " ".join(text(lines).split())
+            assert "pid 105 on n1" in shown and "and 3 more: ranks 6-8 on n1" in shown
+
+
+def test_the_user_is_told_before_what_the_user_has_written() -> None:
+    asked = text(question_lines([RankProcess("n1", 7, 1.0, 0, "x, user root", "eve", "y, user root")], {}, "KILL", 200))
+    assert "rank 0, pid 7 on n1: user eve, job x, user root, y, user root" in asked
+
+
+def test_the_name_of_a_job_and_a_version_leave_the_question_about_ras_as_it_is() -> None:
+    plan = RasPlan(JobKey(f"j{NASTY * 200}", None), "n1", 4, 1, f"2.30.7{NASTY * 200}")
+    for asked in (ras_lines(plan, 72), ras_lines(replace(plan, is_old=True), 72)):
+        assert len(asked) < 20 and all(plain(line).isprintable() for line in asked)
+        assert "A crash ends the job." in " ".join(text(asked).split())
 
 
 def test_effects_are_told_once() -> None:
