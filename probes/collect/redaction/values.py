@@ -45,28 +45,28 @@ _KNOWN_FIRST = frozenset((
 _KNOWN_LETTERS = frozenset("bcdhijlmnoptuvx")
 _KNOWN_WORDS = frozenset("""
 a accum accumulation activation adam address affinity algo algorithm alpha arch args async attempt attention attn auto
-average backend batch batches betas beta bf bias bin bind bits block boot buckets bucket buffer bytes c cache callback
+average backend batch batches beta betas bf bias bin bind bits block boot bucket buckets buffer bytes c cache callback
 callbacks capacity cd channels checkpoint checkpointing checkpoints chunk ckpt class classes clip cluster coef compile
-conf config configs context core cores count cp cpu cpus create cross cudagraph d data dataloader dataset datasets
-dataparallel debug decay decoder deepspeed default degree delay depth device devices dim dims dir directory disable
-disk distributed dp dropout drop dry dtype embedding enable encoder end endpoint entry ep epoch epochs eps epsilon eval
-evaluation every experiment expert experts export factor fd feedforward ffn file files filter flash flops fold format
-fp frac frames freq frequency fsdp function fused gamma gb gpu gpus grad gradient graph group groups h handle head heads
-hdfs height hidden host hostfile hosts id image images impl in index init input inputs interface interval int items
-iter iteration iterations iters j job jobs jsonl k keep kernel kl kv label labels lambda last layer layers learning len
-length level limit linear list load loader local log logdir logging logs loss lr lrs m master max mb mem memory method
-metric metrics micro microbatch min mini mip mixed mixture mlp mode model models module momentum monitor mp multi n
-name names net network nnodes no node nodelist nodes norm np nproc ntasks num number o offload offset optim optimizer
-options order out output outputs p package padding parallel param parameters params partition parts patience path paths
-pattern per pipe pipeline port ports pp precision prefetch prefix preset proc procs processes processors profile
-project proportion pt q quantization queue r random range rank ranks rate ratio rdzv read recompute reduce reg remat
-repository resolution restarts restart resume reward role rollout root rope rotary run runs s sample samples sampler
-sampling save scale scaling schedule scheduler script seconds seed segments seq sequence server set shape shard sharding
-shards shuffle size sizes skip sleep socket sp spawn split splits src standalone start stage stages state std step
-steps store strategy stride subset suffix sync t tag tags target task tasks tau temp temperature test tf threads
-threshold time timeout tmp to tokenizer top total tp tracker train trainer training transformer tune tuning type u url
-user v valid validation value values version virtual visible vocab vocabulary wandb warm warmup wd weight weights width
-window with worker workers world write x y z zero
+conf config configs context core cores count cp cpu cpus create cross cudagraph d data dataloader dataparallel dataset
+datasets debug decay decoder deepspeed default degree delay depth device devices dim dims dir directory disable disk
+distributed dp drop dropout dry dtype embedding enable encoder end endpoint entry ep epoch epochs eps epsilon eval
+evaluation every experiment expert experts export factor fd feedforward ffn file files filter flash flops fold format fp
+frac frames freq frequency fsdp full function fused gamma gb global gpu gpus grad gradient granularity graph group
+groups h handle hdfs head heads height hidden host hostfile hosts id image images impl in index init input inputs int
+interface interval items iter iteration iterations iters j job jobs jsonl k keep kernel kl kv label labels lambda last
+layer layers learning len length level limit linear list load loader local log logdir logging logs loss lr lrs m master
+max mb mem memory method metric metrics micro microbatch min mini minutes mip mixed mixture mlp mode model models module
+momentum monitor mp multi n name names net network nnodes no node nodelist nodes norm np nproc ntasks num number o
+offload offset optim optimizer options or order out output outputs overlap p package padding parallel param parameters
+params partition parts path paths patience pattern per pipe pipeline port ports position pp precision prefetch prefix
+preset proc processes processors procs profile project proportion pt q quantization queue r random range rank ranks rate
+ratio rdzv read recompute reduce reg remat repository resolution restart restarts resume reward role rollout root rope
+rotary run runs s sample sampler samples sampling save scale scaling schedule scheduler script seconds seed segments seq
+sequence served server set shape shard sharding shards shuffle size sizes skip sleep socket sp spawn split splits src
+stage stages standalone start state std step steps store strategy stride subset suffix sync t tag tags target task tasks
+tau temp temperature tensor test tf threads threshold time timeout tmp to tokenizer top total tp tracker train trainer
+training transformer tune tuning type u url use user utilization v valid validation value values version virtual visible
+vocab vocabulary wandb warm warmup wd weight weights width window with worker workers world write x y z zero
 """.split())  # noqa: SIM905 - a word a line would be a page
 # With one of these in its name an option counts tokens or numbers them: its numbers are shown.
 _COUNTING = frozenset((
