@@ -114,7 +114,7 @@ HEAT = (
     ),
     Scene("gpu.throttle.hw_slowdown", "heat", "GPU 3 slows down without a reason", gpu(3, throttle_mask=0x8)),
     Scene("gpu.temp.margin", "heat", "GPU 4 is 4 °C from its slowdown", gpu(4, temperature_margin_c=4), apart_s=10),
-    Scene("gpu.power.zero", "heat", "GPU 7 is busy at 0 W", gpu(7, busy_percent=100, power_mw=0), apart_s=10),
+    Scene("gpu.power.zero", "heat", "GPU 7 is busy at 0 MHz", gpu(7, busy_percent=100, sm_clock_mhz=0), apart_s=10),
     Scene("gpu.temp.hbm", "heat", "the memory of GPU 5 reaches 98 °C", gpu(5, memory_temperature_c=98)),
     Scene(
         "gpu.temp.peer",

@@ -34,7 +34,6 @@ LOST_DEVICES = "this container has lost its GPU devices"
 RESTART_CONTAINER = (
     "restart the container; give it its devices by CDI so that systemctl daemon-reload does not take them again"
 )
-_DEVICES_GONE = (17, 999)  # an error of the operating system, an unknown one: in a container its devices are refused
 # CAP_SYS_ADMIN alone was not enough for some drivers (NVIDIA/DCGM#214).
 GPM_PERMISSION = "sudo mltop; in a container: start it with --privileged, or --cap-add SYS_ADMIN where that suffices"
 
@@ -92,7 +91,7 @@ def down_gap(down: dict[str, Any]) -> Gap:
         ),
     }
     why, fix = explained.get(code, (f"NVML cannot be used (NVML error {code}, {words})", KERNEL_LOG))
-    return Gap.about("nvml", why=why, fix=fix, code="devices_denied" if code in _DEVICES_GONE else down_fault(down))
+    return Gap.about("nvml", why=why, fix=fix, code=down_fault(down))
 
 
 def in_context(gaps: Sequence[Gap], host: HostSample, pci: Sequence[PciDevice]) -> list[Gap]:
@@ -106,10 +105,8 @@ def _in_context(gap: Gap, host: HostSample, pci: Sequence[PciDevice]) -> Gap:
         return replace(gap, fix="install the NVIDIA driver on Windows: WSL takes it from there") if is_absent else gap
     if gap.code == "no_driver" and not host.nvidia_driver and pci and not any(device.kind == "gpu" for device in pci):
         return replace(gap, why=f"{gap.why}; no NVIDIA GPU on the PCI bus", kind="unsupported")
-    if gap.code == "devices_denied":
-        if not host.is_confined:
-            return replace(gap, code="failed")
-        return replace(gap, why=f"{LOST_DEVICES}: {gap.why}", fix=RESTART_CONTAINER)
+    if gap.code == "failed" and host.is_confined:
+        return replace(gap, why=f"{LOST_DEVICES}: {gap.why}", fix=RESTART_CONTAINER, code="devices_denied")
     why, fix = _CONTEXTS.get((gap.code, bool(host.nvidia_driver), bool(host.is_confined)), ("", gap.fix))
     return replace(gap, why=why.format(driver=host.nvidia_driver) or gap.why, fix=fix)
 

@@ -115,7 +115,7 @@ def test_an_epilog_is_told_who_is_left(
         assert left["GPU 2"]["message"] == "Dead process holds 40 GiB on GPU 2"
         assert "sudo nvidia-smi -r -i 2" in left["GPU 2"]["action"]
     else:
-        assert f"pid {NEVER}, not in this PID namespace" in left["GPU 2"]["message"]
+        assert f"the pids ({NEVER}) are of another PID namespace" in left["GPU 2"]["message"]
 
 
 def test_a_rank_that_waits_and_a_busy_gpu_are_left_alone(

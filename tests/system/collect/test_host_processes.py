@@ -44,8 +44,8 @@ def test_who_is_blocked_since_when_and_where(tree: ProcTree, source: Processes) 
     ranks = [RankSample(200, rank=11, state="D")]
     source.read(0.0, ranks)
     assert source.read(2.5, ranks).values["blocked"] == [
-        BlockedProcess(200, "python3.11", 2.5, None, 11),
-        BlockedProcess(300, "nvidia-smi", 2.5, "os_acquire_mutex", None),
+        BlockedProcess(200, "python3.11", 2.5, None, 11, 0),
+        BlockedProcess(300, "nvidia-smi", 2.5, "os_acquire_mutex", None, 0),
     ]
     tree.change(300, state="S")
     assert blocked(source, 3.0, ranks) == [(200, 3.0)]
