@@ -17,7 +17,9 @@ hello()
 beat()
 for request in requests():
     if request.kind == "file": got = request
-    elif request.op == "what": say(Message("done", id=request.id, data={"op": got.op, **got.args, "data": "", "size": len(got.args.get("data", ""))}))
+    elif request.op == "what":
+        size = len(got.args.get("data", ""))
+        say(Message("done", id=request.id, data={"op": got.op, **got.args, "data": "", "size": size}))
     elif request.op == "ask":
         say(Message("need", id=request.id, data={"file": "py-spy", "machine": "m1"}))
         say(Message("done", id=request.id))
