@@ -104,8 +104,8 @@ def read_end(file: LogFile, data: bytes, clock: Clock, *, by_host: bool) -> None
         unread.take(number, line[:_LONGEST], seen, *rests[-1])
     has_writers = any(speaker.rank is not None or speaker.process for speaker in file.speakers)
     end = file.lines - _LONGEST_END
-    is_told = any(event.kind not in _OF_ANY_PROGRAM or event.line >= end for event in file.events)
-    file.is_of_training = has_writers or file.last_step is not None or is_told or len(words) >= _LEAST_WORDS
+    has_events = any(event.kind not in _OF_ANY_PROGRAM or event.line >= end for event in file.events)
+    file.is_of_training = has_writers or file.last_step is not None or has_events or len(words) >= _LEAST_WORDS
     unread.finish(clock)
 
 

@@ -26,7 +26,7 @@ from mltop.probes.collect.logs.edges import EDGE, read_beginning, read_end
 from mltop.probes.collect.logs.parser import LogParser, pattern_of, quoted
 from mltop.probes.collect.logs.prefixes import Clock
 from mltop.probes.collect.logs.scanning import Scanner, blocks
-from mltop.probes.collect.logs.tracebacks import told_by_exception
+from mltop.probes.collect.logs.tracebacks import event_of_exception
 from mltop.probes.model.evidence.logs import LogEvent, LogFile
 from mltop.probes.model.gap import Gap
 from mltop.probes.system.files import BadFile, open_regular
@@ -170,7 +170,7 @@ def _error_file(file: LogFile, data: bytes, written_at: float) -> bool:
     first, _, rest = text.strip().partition("\n")
     first = f"{first} {rest[:300]}".replace("\n", " ").strip()
     name, _, words = first.partition(": ")
-    kind, fields = told_by_exception(name if re.fullmatch(r"[\w.]+", name) else "DistError", words)
+    kind, fields = event_of_exception(name if re.fullmatch(r"[\w.]+", name) else "DistError", words)
     place = _place(str(more.get("py_callstack", "")))
     event = LogEvent(kind, file.path, 1, quoted(first), at=at, is_dated=True, attempt=file.attempt or 0, place=place)
     file.events.append(replace(event, pattern=pattern_of(first), **fields))

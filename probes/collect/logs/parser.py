@@ -21,9 +21,9 @@ from mltop.probes.collect.logs.tracebacks import (
     StackBlock,
     TorchrunBlock,
     TracebackBlock,
+    event_of_exception,
     of_whom,
     reported_for,
-    told_by_exception,
 )
 from mltop.probes.collect.redaction.shapes import clipped
 from mltop.probes.collect.redaction.values import shown_text
@@ -345,7 +345,7 @@ class LogParser:
             self._add("exit", entry.line, entry.words, Speaker(), told, at=at)
             if entry.last:
                 name, _, message = entry.last.partition(": ")
-                kind, fields = told_by_exception(name, message)
+                kind, fields = event_of_exception(name, message)
                 fields |= {"rank": entry.rank, "attempt": attempt, "node": told["node"], "by_launcher": True}
                 self._add(kind, entry.line, entry.last, Speaker(entry.rank), fields, at=at)
 

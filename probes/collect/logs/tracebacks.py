@@ -244,7 +244,7 @@ class TracebackBlock:
             if self.child is None and ended is not None:  # where it was raised is the spawner's place
                 fields.update(place="", **_how_it_ended(ended[2], ended[3]))
             return "child_named", fields, told.words
-        kind, more = told_by_exception(told.name, told.message)
+        kind, more = event_of_exception(told.name, told.message)
         return kind, {**fields, **more}, told.words
 
 
@@ -281,7 +281,7 @@ _SAID_BY_EXCEPTIONS = (
 )  # fmt: skip
 
 
-def told_by_exception(name: str, message: str) -> tuple[EventKind, dict[str, Any]]:
+def event_of_exception(name: str, message: str) -> tuple[EventKind, dict[str, Any]]:
     """An event's kind and fields: what the message reports of other ranks, if anything."""
     kind = kind_of_exception(name, message)
     found = next(((row.kind, fields) for row, fields, _ in events_in(message)), None)

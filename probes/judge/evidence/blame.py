@@ -1,4 +1,4 @@
-"""The answer about one attempt of a job: who failed first, and how that is known."""
+"""The answer for one attempt of a job: who failed first, and how that is known."""
 
 from __future__ import annotations
 

@@ -297,7 +297,7 @@ def low_limit(moment: Moment, limit: float) -> Iterator[Hit]:
     meaning="the driver reports work on a GPU that gets no power or no clock: no job can run there",
     threshold=f"busy ≥ {percent_words(BUSY)} at less than {LEAST_W:g} W or at 0 MHz for {HOLD}",
     source="nvmlDeviceGetUtilizationRates, nvmlDeviceGetPowerUsage, nvmlDeviceGetClockInfo",
-    action="look for Xid lines in dmesg; end its job and reset the GPU",
+    action="end its job and reset the GPU",
     needs=("gpu.*.busy", "gpu.*.power_w | gpu.*.sm_clock_mhz"),
     remedy="reset",
     explains=("gpu.clock.low_busy",),
@@ -308,7 +308,8 @@ def zero(moment: Moment) -> Iterator[Hit]:
         no_power = gpu.power_w is not None and gpu.power_w < LEAST_W
         if gpu.state == "ok" and (gpu.busy or 0.0) >= BUSY and (no_power or gpu.sm_clock_mhz == 0):
             at = watts_words(gpu.power_w or 0.0) if no_power else "0 MHz"
-            yield Hit(name, f"{name} reports {percent_words(gpu.busy or 0.0)} busy at {at}: nothing can run like that")
+            text = f"{name} reports {percent_words(gpu.busy or 0.0)} busy at {at}: no job can run there"
+            yield Hit(name, text, action=moment.after_log(zero.action))
 
 
 def facts(sample: Sample) -> Iterator[Fact]:
