@@ -66,7 +66,9 @@ def explained(job: JobFiles) -> ExplainedJob:
         _without_failure(told, job, attempts[-1], is_of_training=is_of_training)
         return told
     told.incident = _incident(job, attempt, first)
-    if first.confidence != "high" or first.events[0].kind == "worker_lost":  # a supervisor does not say why
+    if first.confidence != "high" or any(
+        event.kind == "worker_lost" for event in first.events[:1]
+    ):  # a supervisor does not say why
         earliest = sorted(attempt.troubles, key=lambda event: (event.at is None, event.at or 0.0, event.line))[:1]
         more = [*_quotes(earliest), *_telling(job, attempt)]
         places = {evidence.where for evidence in told.incident.evidence}

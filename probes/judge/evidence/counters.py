@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from mltop.probes.judge.evidence.blame import First, How
 from mltop.probes.judge.evidence.cases import DEFAULT_DESCRIPTION, DEFAULT_NAME
 from mltop.probes.judge.evidence.progress import judge_progress
-from mltop.probes.judge.evidence.scene import MOST_RANKS, Attempt
+from mltop.probes.judge.evidence.scene import Attempt
 from mltop.probes.judge.evidence.silence import would_have_spoken
+from mltop.probes.judge.evidence.writers import MOST_RANKS
 from mltop.probes.judge.values import known
 from mltop.probes.model.evidence.collectives import Group, GroupProgress, Operation, OperationState, ProgressVerdict
 from mltop.probes.model.evidence.logs import LogEvent

@@ -470,3 +470,18 @@ def test_after_a_watchdog_has_ended_another_rank(tmp_path: Path) -> None:
     (tmp_path / "driver.log").write_text("\n".join([ends, *late, ""]))
     (job,) = explain([str(tmp_path)], lambda _: None).jobs
     assert culprits(job) == []
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_each_engine_of_vllm_counts_its_own_workers(tmp_path: Path, is_told: bool) -> None:
+    lines = [
+        f"(Worker_DP{rank // 4}_TP{rank % 4}_EP{rank} pid={3520 + rank}) INFO 11-03 22:51:42 [parallel_state.py:1208] "
+        f"rank {rank} in world size 8 is assigned as DP rank {rank // 4}, PP rank 0, TP rank {rank % 4}"
+        for rank in range(8 if is_told else 0)
+    ]
+    died = "[multiproc_executor.py:154] Worker proc VllmWorker-1 died unexpectedly, shutting down executor."
+    lines.append(f"(EngineCore_DP1 pid=3392) ERROR 11-03 23:14:04 {died}")
+    (tmp_path / "server.log").write_text("".join(f"{line}\n" for line in lines))
+    (job,) = explain([str(tmp_path)], lambda _: None).jobs
+    assert job.incident is not None
+    assert [culprit.rank for culprit in job.incident.culprits if culprit.rank is not None] == ([5] if is_told else [])

@@ -314,7 +314,7 @@ CASES = [
     Case(
         "gpu.power.zero",
         "warning",
-        "GPU 3 reports 99 % busy at 0 W: nothing can run like that",
+        "GPU 3 reports 99 % busy at 0 W: no job can run there",
         {"busy": 0.99, "power_w": 0.0},
         [{"busy": 0.0, "power_w": 0.0}, {"busy": 0.99, "power_w": None}, {"busy": None, "power_w": 0.0}],
         hold_s=10.0,
@@ -322,7 +322,7 @@ CASES = [
     Case(
         "gpu.power.zero",
         "warning",
-        "GPU 3 reports 100 % busy at 0 MHz: nothing can run like that",
+        "GPU 3 reports 100 % busy at 0 MHz: no job can run there",
         {"busy": 1.0, "power_w": None, "sm_clock_mhz": 0},
         [{"busy": 1.0, "sm_clock_mhz": None}],
         hold_s=10.0,
