@@ -17,11 +17,13 @@ from pathlib import Path
 import msgspec
 
 from mltop.probes.agent.protocol import Assembler, Boot, Message, Request, encode
+from mltop.probes.model import Sample
 from mltop.probes.reach.bundle import bundle, file_for, loader, opening
 from mltop.probes.reach.launchers import pdsh
 from mltop.probes.reach.launchers.remote_command import installed_agent, remote_command
+from mltop.probes.reach.receiving import own_type
 
-DECODER = msgspec.json.Decoder(Message)
+DECODER = msgspec.json.Decoder(Message, dec_hook=own_type)
 DEADLINE_S = 60.0
 REPOSITORY = Path(__file__).parent.parent
 MACHINE = os.uname().machine
@@ -86,6 +88,13 @@ class Bootstrapped:
                 self.boots.append(message.boot)
             if message.kind in kinds or message.kind == "error":
                 return message
+
+    def later_sample(self) -> Sample:
+        """One that has what the first one does not wait for."""
+        while True:
+            sample = self.next("sample").sample
+            if not any(gap.source == "links" and gap.kind == "starting" and not gap.fields for gap in sample.gaps):
+                return sample
 
     def _line(self, deadline: float) -> bytes:
         while b"\n" not in self._buffer:

@@ -9,6 +9,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,7 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("lanes of tests/run")
+    group.addoption("--sparse", action="store_true", help="every test once, with one of its parameters")
     group.addoption("--lane", choices=[*MARKED, OTHERS], help="of the selected tests those of one lane only")
     group.addoption("--write-lanes", metavar="FILE", help='write which are selected, as in "jobs path of the file"')
     group.addoption("--read-lanes", metavar="FILE", help="what --write-lanes wrote: other files are not imported")
@@ -127,6 +129,19 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[XSpec]) -> No
         spec.python = shlex.join([*unshare, "bash", "-c", '"$@"; exit $?', "-", sys.executable])
 
 
+def keep(config: pytest.Config, items: list[pytest.Item], kept: set[pytest.Item]) -> None:
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
+
+
+def one_of_each(items: list[pytest.Item]) -> set[pytest.Item]:
+    """Of all parameters of a test those whose checksum is the lowest: the same in each run."""
+    chosen: dict[str, pytest.Item] = {}
+    for item in sorted(items, key=lambda item: zlib.crc32(item.nodeid.encode())):
+        chosen.setdefault(item.nodeid.partition("[")[0], item)
+    return set(chosen.values())
+
+
 def lane_of(item: pytest.Item) -> str:
     return next((mark for mark in MARKED if item.get_closest_marker(mark)), OTHERS)
 
@@ -136,9 +151,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if lane_of(item) != OTHERS and item.path.is_relative_to(PURE):
             raise pytest.UsageError(f"{item.nodeid}: tests/unit is one lane, what has a mark belongs to tests/system")
+    if config.getoption("sparse"):
+        keep(config, items, one_of_each(items))
     if (lane := config.getoption("lane")) is not None:
-        config.hook.pytest_deselected(items=[item for item in items if lane_of(item) != lane])
-        items[:] = [item for item in items if lane_of(item) == lane]
+        keep(config, items, {item for item in items if lane_of(item) == lane})
     items.sort(key=lambda item: item.path.name not in FIRST)
 
 

@@ -1,25 +1,35 @@
-"""Launchers of the all-reduce probe, driven as an agent drives them: an order and tells in, events out.
+"""Launchers of the all-reduce probe, and the caller by which they meet; between them no agents, but pipes.
 
 with Launchers() as launchers:
     launchers.meet({"h01": 2, "h02": 2})
-    launchers.tell_round(1, [["h01", "h02"]], [1 << 20])
-    launchers["h01"].wait("round", round=1)
+    number = launchers.begin_round([["h01", "h02"]], [1 << 20])
+    launchers.wait_round(number)
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from mltop.probes.active.supervisor.pythons import probe_command
+from mltop.probes.agent.protocol import Message
+from mltop.probes.investigate.probing.collective import Collective, Round, RoundResult
+from mltop.probes.investigate.probing.context import Context
+from mltop.probes.investigate.probing.wanted import ProbeWanted
+from mltop.probes.investigate.progress import Stop
+from mltop.probes.model import NodeState
+from mltop.probes.reach.requests import Pending
 from tests.hosts.host import Host
 from tests.waiting import wait_until
 
@@ -35,15 +45,25 @@ class Member:
     parent: int
     state: str
     threads: int
+    started: int  # ticks
 
 
 class Launcher:
     """One process on this machine, or on ``host``; all of its events so far in ``events``."""
 
-    def __init__(self, order: Event, env: Mapping[str, str] | None = None, host: Host | None = None) -> None:
+    def __init__(
+        self,
+        order: Event,
+        env: Mapping[str, str] | None = None,
+        host: Host | None = None,
+        on_event: Callable[[Event | None], None] = lambda _: None,
+    ) -> None:
+        """``on_event``: is given each event, and None at the end."""
         self.node = str(order["node"])
+        self._on_event = on_event
         self.events: list[Event] = []
         self.closed = False
+        self.serves = False  # the store is one of its processes
         self._came = threading.Condition()
         command = probe_command(sys.executable, "mltop.probes.active.all_reduce", "all_reduce", KEY)
         streams: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
@@ -60,9 +80,9 @@ class Launcher:
         self.tell(order)
 
     def tell(self, line: Event) -> None:
+        self.serves |= bool(line.get("serves"))
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(line).encode() + b"\n")
-        self.process.stdin.flush()
+        os.write(self.process.stdin.fileno(), json.dumps(line).encode() + b"\n")
 
     def all(self, kind: str, **where: Any) -> list[Event]:
         """Events of this kind; ``where``: fields of the event or of its data."""
@@ -101,21 +121,23 @@ class Launcher:
         return group_of(self.process.pid)
 
     def ranks(self) -> list[int]:
-        """Pids of its ranks in their order: the importer's children, without the leader's store, which came first."""
-        importer = next(one.pid for one in self.group() if one.parent == self.process.pid)
-        children = sorted(one.pid for one in self.group() if one.parent == importer)
-        is_leader = bool(self.all("listening"))
-        return children[1:] if is_leader else children
+        """Pids of its ranks in their order: its children without the store, which came first."""
+        members = (one for one in self.group() if one.parent == self.process.pid)
+        children = [one.pid for one in sorted(members, key=lambda one: (one.started, one.pid))]  # numbers begin anew
+        return children[1:] if self.serves else children
 
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
+            event = json.loads(line)
             with self._came:
-                self.events.append(json.loads(line))
+                self.events.append(event)
                 self._came.notify_all()
+            self._on_event(event)
         with self._came:
             self.closed = True
             self._came.notify_all()
+        self._on_event(None)
 
     def _read_errors(self) -> None:
         assert self.process.stderr is not None
@@ -123,15 +145,20 @@ class Launcher:
 
 
 class Launchers:
-    """Those of one probe; at the end all are gone, with everything they started."""
+    """Those of one probe, and its caller; at the end all are gone, with everything they started."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, Launcher] = {}
+        self._turns = ThreadPoolExecutor(1)  # the caller's thread
+        self._results: dict[int, Future[RoundResult]] = {}
+        self.joined: Future[tuple[str, ...]]
 
     def __enter__(self) -> Launchers:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.context.stop.cancelled.set()
+        self._turns.shutdown()
         for launcher in self._by_name.values():
             launcher.close_stdin()
         for launcher in self._by_name.values():
@@ -140,6 +167,7 @@ class Launchers:
             launcher.process.stdout.close()
 
     def __getitem__(self, name: str) -> Launcher:
+        wait_until(lambda: name in self._by_name, 60, f"the launcher of {name}")
         return self._by_name[name]
 
     def __iter__(self) -> Any:
@@ -152,33 +180,75 @@ class Launchers:
         env: Mapping[str, str] | None = None,
         hosts: Mapping[str, Host] | None = None,
         deadlines_s: Mapping[str, float] | None = None,
-        **options: Any,
     ) -> None:
-        """Start them, the first as the leader, and wait until all are ready. ``absent``: nodes that never come."""
-        nodes = [*ranks, *absent]
-        leader = nodes[0]
-        for name, count in ranks.items():
-            own: Event = {"backend": "gloo", "ranks": count, "leader": name == leader, "leader_node": leader}
-            own.update(nodes=nodes, key=KEY, **options)
-            if name != leader:
-                said = self[leader].wait("listening")["data"]
-                own.update(port=said["port"], addresses=[one["address"] for one in said["addresses"]])
-            order = {"kind": "all_reduce", "node": name, "devices": [CPU], "options": own}
-            order["deadlines_s"] = dict(deadlines_s or {})
-            self._by_name[name] = Launcher(order, env, hosts[name] if hosts else None)
+        """Begin to start them. ``absent``: nodes that are not reached."""
+        self._ranks, self._env, self._hosts, self._deadlines_s = ranks, env, hosts, dict(deadlines_s or {})
+        wanted = ProbeWanted("all-reduce", backend="gloo")
+        nodes = (*ranks, *absent)
+        self.context = Context(self, wanted, nodes, Stop(600.0), KEY, lambda _: None)  # type: ignore[arg-type]
+        self.collective = Collective(self.context)
+        self.joined = self._turns.submit(self.collective.assemble)
 
-    def wait_ready(self) -> None:
-        for launcher in self:
-            launcher.wait("ready")
+    def wait_ready(self) -> tuple[str, ...]:
+        joined = self.joined.result(120.0)
+        assert joined, self.failures()
+        return joined
 
-    def tell_round(self, number: int, groups: list[list[str]], sizes_bytes: list[int], **more: Any) -> None:
-        told: Event = {"tell": "round", "round": number, "groups": groups, "sizes_bytes": sizes_bytes, "budget_s": 0.2}
-        for launcher in self:
-            launcher.tell({**told, **more})
+    def failures(self, **where: Any) -> list[Any]:
+        """What the caller knows to have failed (ProbeFailure)."""
+        found = list(self.context.board.failures)
+        return [one for one in found if all(getattr(one, name) == value for name, value in where.items())]
+
+    def begin_round(
+        self,
+        groups: Sequence[Sequence[str]],
+        sizes_bytes: Sequence[int],
+        *,
+        collectives: Sequence[str] = ("all-reduce",),
+        budget_s: float = 0.2,
+        work: bool = False,
+    ) -> int:
+        """Its number."""
+        number = len(self._results) + 1
+        wanted = Round(tuple(map(tuple, groups)), tuple(collectives), tuple(sizes_bytes), budget_s, work)
+        self._results[number] = self._turns.submit(self.collective.measure, wanted)
+        return number
+
+    def result(self, number: int) -> RoundResult:
+        return self._results[number].result(120.0)
 
     def wait_round(self, number: int) -> dict[str, Event]:
         """The data of each launcher's round event."""
-        return {launcher.node: launcher.wait("round", round=number)["data"] for launcher in self}
+        self.result(number)
+        return {one.node: one.wait("round", round=number)["data"] for one in self if not one.closed}
+
+    # What the caller takes for the hub.
+
+    def node(self, name: str) -> Any:
+        return SimpleNamespace(state=NodeState(name, "live" if name in self._ranks else "lost"))
+
+    def request(self, op: str, args: Event, nodes: Iterable[str], pending: Pending | None = None) -> Pending:
+        names = tuple(nodes)
+        pending = pending or Pending((), lambda: None)
+        pending.expect(names)
+        for name in names:
+            if name not in self._ranks:
+                pending.put(name, Message("error", error="No route to host"))
+            elif op == "probe":
+                self._by_name[name] = self._started(name, args["options"], pending)
+            else:
+                with contextlib.suppress(OSError):  # it has ended
+                    self._by_name[name].tell(args["line"])
+        return pending
+
+    def _started(self, name: str, options: Event, pending: Pending) -> Launcher:
+        def on_event(event: Event | None) -> None:
+            pending.put(name, Message("done") if event is None else Message("part", data=event))
+
+        own = {**options, "ranks": self._ranks[name]}
+        order = {"kind": "all_reduce", "node": name, "devices": [CPU], "options": own}
+        host = self._hosts[name] if self._hosts else None
+        return Launcher({**order, "deadlines_s": self._deadlines_s}, self._env, host, on_event)
 
 
 CPU = {"uuid": "cpu", "kind": "cpu"}
@@ -202,7 +272,7 @@ def group_of(leader: int) -> list[Member]:
         except OSError:
             continue
         if fields[2] == str(leader) and fields[0] not in "ZX":
-            found.append(Member(int(name), int(fields[1]), fields[0], int(fields[17])))
+            found.append(Member(int(name), int(fields[1]), fields[0], int(fields[17]), int(fields[19])))
     return found
 
 

@@ -24,14 +24,14 @@ from mltop.probes.investigate.probing.wanted import ProbeProgress, ProbeWanted
 from mltop.probes.investigate.progress import CaptureResult, StackProgress
 from mltop.probes.judge.hang.evidence import JobEvidence, RankSeen
 from mltop.probes.judge.hang.verdict import report
-from mltop.probes.model import Gap, JobReport, NodeState, RankStacks, Sample
+from mltop.probes.model import Gap, JobReport, NodeState, RankStacks, Sample, to_json
 from mltop.probes.model.acts import DiagResult, LogTail, SignalName, SignalResult
 from mltop.probes.model.probe import ProbeEvent
 from mltop.probes.reach.view import Connection, FleetView, NodeView
 from mltop.probes.record.decoding import decode_head
 from mltop.probes.record.recordings import recording
 from mltop.tui.app.past.replay import ReplaySession
-from mltop.tui.app.session import Cancellable, DumpProgressed
+from mltop.tui.app.session import Cancellable
 from mltop.tui.app.stalls import Stalls
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class StillSession:
             asked = Connection(trying="ssh", tried_at=now - 12.0)
             states = [NodeState(node.name, "connecting", "starting ssh") for node in self._nodes]
             return FleetView(now, tuple([NodeView(state, connection=asked) for state in states]), int(now))
-        samples = [self._altered(self._decoder.decode(node.sample_json(now)), now) for node in self._nodes]
+        samples = [self._altered(self._decoder.decode(to_json(node.sample(now))), now) for node in self._nodes]
         live = [NodeView(NodeState(sample.node, "live", "", 0.4), sample) for sample in samples]
         return FleetView(now + 0.4, tuple(live), int(now))
 
@@ -263,7 +263,7 @@ def watched(scene: Scene) -> MltopApp:
             app.investigation.start_dump()
             world = session.job.world_size
             done = StackProgress("done", 3, 3, world, world, 2.4, (report,))
-            app.investigation.take_progress(DumpProgressed(1, done), NOW)
+            app.investigation.take_progress(done, NOW)
         clock.now_s += JUDGING_S
         app.feed.see(session.view())
     return app

@@ -210,7 +210,7 @@ def explain() -> None:
     *TARGETS,
     click.option("-o", "path", required=True, metavar="FILE", help="A new file, .jsonl or .jsonl.gz."),
     click.option(
-        "--for", "duration_s", type=click.FloatRange(1.0), metavar="S", help="For so long; else until Ctrl-C."
+        "--for", "duration_s", type=click.FloatRange(1.0, 1e8), metavar="S", help="For so long; else until Ctrl-C."
     ),
 )
 def record() -> None:

@@ -30,7 +30,11 @@ class Options:
 
 def options_of(options: dict[str, Any]) -> Options:
     """Raises ValueError with a sentence."""
-    size, iterations = _count(options, "size_bytes"), _count(options, "iterations")
+    for name in ("size_bytes", "iterations"):
+        value = options.get(name, 1)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise ValueError(f"{name} must be a count, not {value!r}")
+    size, iterations = options.get("size_bytes", Options.size_bytes), options.get("iterations", Options.iterations)
     warm_s = options.get("warm_s", Options.warm_s)
     if size and size < LEAST_ASKED_BYTES:
         raise ValueError(f"size_bytes is {size}: at least {LEAST_ASKED_BYTES}")
@@ -39,13 +43,6 @@ def options_of(options: dict[str, Any]) -> Options:
     if isinstance(warm_s, bool) or not isinstance(warm_s, (int, float)) or not 0 <= warm_s <= 10:
         raise ValueError(f"warm_s is {warm_s!r}: 0 to 10 seconds")
     return Options(size, iterations, float(warm_s))
-
-
-def _count(options: dict[str, Any], name: str) -> int:
-    value = options.get(name, getattr(Options, name))
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{name} must be a count, not {value!r}")
-    return value
 
 
 def fitting(wanted_bytes: int, room_bytes: int, count: int) -> int:

@@ -1,8 +1,8 @@
 """What passes between a probe's process and its supervisor: an order on stdin, events as JSON lines on stdout.
 
 A probe process runs with whatever Python has torch on the node (3.9 or newer): standard library and torch only.
-The first line of stdin is the order; later lines are for probes that are told more while they run (all_reduce).
-The end of stdin means that nobody waits for it any more: ``end_with_stdin`` ends the process group then.
+The first line of stdin is the order; collectives are told more while they run. The end of stdin means that nobody waits
+for it any more: ``end_with_stdin`` ends the process group then.
 It may write lines of any length and kind, of which some are events.
 """
 
@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 from dataclasses import asdict, dataclass, field
-from typing import Any, Callable
+from typing import Any
 
 from mltop.probes.model.probe import ProbeDevice, ProbeEvent
 
@@ -52,17 +52,12 @@ def read_order() -> Order:
     return Order(devices=devices, **fields)
 
 
-def end_with_stdin(on_line: Callable[[dict[str, Any]], None] = lambda _: None) -> None:
-    """From now on a thread reads stdin: lines go to ``on_line``, its end kills this process's whole group."""
+def end_with_stdin() -> None:
+    """From now on a thread reads stdin, whose end kills this process's whole group."""
 
     def read() -> None:
-        for line in sys.stdin:
-            try:
-                message = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(message, dict):
-                on_line(message)
+        for _ in sys.stdin:
+            pass
         os.killpg(os.getpgid(0), signal.SIGKILL)
 
     threading.Thread(target=read, name="stdin", daemon=True).start()
@@ -117,29 +112,15 @@ def _has_type(name: str, value: Any) -> bool:
 
 
 class Lines:
-    """Whole lines out of a stream. Of a line that is too long nothing is kept, or its end (``keeps_end``)."""
+    """Whole lines out of a stream; of a line that is too long nothing is kept."""
 
-    def __init__(self, keeps_end: bool = False) -> None:
-        self._keeps_end = keeps_end
-        self._rest = bytearray()
+    def __init__(self) -> None:
+        self._rest = b""
         self._skips = False  # until the next newline
 
     def take(self, data: bytes) -> list[bytes]:
-        *ended, rest = data.split(b"\n")
-        if self._keeps_end:
-            ended = [bytes(self._rest + ended[0]), *ended[1:]] if ended else []
-            self._rest = bytearray(rest) if ended else self._rest + rest
-            del self._rest[:-MOST_LINE_BYTES]
-            return [line[-MOST_LINE_BYTES:] for line in ended]
-        lines = []
-        for line in ended:
-            if not self._skips and len(self._rest) + len(line) <= MOST_LINE_BYTES:
-                lines.append(bytes(self._rest) + line)
-            self._rest.clear()
-            self._skips = False
-        if self._skips or len(self._rest) + len(rest) > MOST_LINE_BYTES:
-            self._rest.clear()
-            self._skips = True
-        else:
-            self._rest += rest
+        *ended, rest = (self._rest + data).split(b"\n")
+        lines = [line for line in ended[self._skips :] if len(line) <= MOST_LINE_BYTES]
+        self._skips = (self._skips and not ended) or len(rest) > MOST_LINE_BYTES
+        self._rest = b"" if self._skips else rest
         return lines

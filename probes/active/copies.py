@@ -57,13 +57,21 @@ def _run(order: child.Order, options: buffers.Options) -> None:
     child.stage("import torch")
     torch = import_torch()
     child.stage("device")
-    _check_count(torch, len(order.devices))
+    if not torch.cuda.is_available():
+        raise Unusable(why_no_gpu(torch), "nvidia-smi; a driver too old for this torch looks like that")
+    visible, wanted = torch.cuda.device_count(), len(order.devices)
+    if visible != wanted:
+        raise Unusable(f"torch sees {visible} of {wanted} GPUs", "mltop check; or name the GPUs that work")
     links = PcieLinks()
     affinities = [affinity_of(links.address(device.uuid)) for device in order.devices]
     size = _size(torch, options.size_bytes or SIZE_BYTES, len(order.devices))
     results = [_result(order, device, affinity, links) for device, affinity in zip(order.devices, affinities)]
     gpus = CudaGpus(torch, affinities, size)
-    stopped = Measurement(gpus, results, links, _plans(order, options, size), _progress).run()
+
+    def progress(stage: str, share: float) -> None:
+        child.stage(stage, fraction=round(share, 3))
+
+    stopped = Measurement(gpus, results, links, _plans(order, options, size), progress).run()
     seconds = round(time.monotonic() - began, 3)
     for result in results:
         result.size_bytes, result.seconds, result.versions = size, seconds, versions(torch)
@@ -71,14 +79,6 @@ def _run(order: child.Order, options: buffers.Options) -> None:
     if stopped:
         sys.stdout.flush()
         os._exit(0)  # leaving CUDA the usual way would wait for what hangs
-
-
-def _check_count(torch: Any, wanted: int) -> None:
-    if not torch.cuda.is_available():
-        raise Unusable(why_no_gpu(torch), "nvidia-smi; a driver too old for this torch looks like that")
-    visible = torch.cuda.device_count()
-    if visible != wanted:
-        raise Unusable(f"torch sees {visible} of {wanted} GPUs", "mltop check; or name the GPUs that work")
 
 
 def _size(torch: Any, wanted_bytes: int, gpus: int) -> int:
@@ -118,10 +118,6 @@ def _plans(order: child.Order, options: buffers.Options, size: int) -> dict[str,
         iterations = min(options.iterations, PEER_ITERATIONS) if stage == "peers" else options.iterations
         plans[stage] = Plan(size, iterations, limit_s / 2 / count, limit_s / 4)
     return plans
-
-
-def _progress(stage: str, share: float) -> None:
-    child.stage(stage, fraction=round(share, 3))
 
 
 def _say(results: list[CopiesResult], stopped: str) -> None:
@@ -286,45 +282,50 @@ class Measurement:
 
     def run(self) -> str:
         """What ended it early, "" when nothing did."""
+        everybody = range(len(self._results))
         try:
-            for way in WAYS:
-                self._alone(way)
-            self._together()
+            for way, stage in WAYS.items():
+                for position in everybody:
+                    self._progress(stage, position / len(everybody))
+                    self._copy([position], way, stage)
+            # All GPUs at the same time: shared switches, sockets and host memory show only then.
+            for number, way in enumerate(WAYS if len(everybody) > 1 else ()):
+                self._progress("together", number / len(WAYS))
+                self._copy(everybody, way, "together")
             self._peers()
         except Stalled as error:
             return str(error)
         return ""
 
-    def _alone(self, way: str) -> None:
-        name = WAYS[way]
-        for position, result in enumerate(self._results):
-            self._progress(name, position / len(self._results))
-            link = Link()
+    def _copy(self, positions: Sequence[int], way: str, stage: str) -> None:
+        """One GPU alone, or all together. Raises Stalled."""
+        alone = stage != "together"
+        positions = [position for position in positions if position not in self._broken]
+        results = [self._results[position] for position in positions]
+        link = Link()
 
-            def on_poll(uuid: str = result.uuid) -> None:
-                nonlocal link
-                link = link.best(self._links.now(uuid))
+        def on_poll() -> None:
+            nonlocal link
+            link = link.best(self._links.now(results[0].uuid)) if alone else link
 
-            timings = self._try([position], way, name, on_poll)
-            if timings is None:
-                continue
-            (timing,) = timings
-            setattr(result, f"{way}_bytes_per_s", timing.rate(self._plans[name].size_bytes))
-            result.iterations = min(filter(None, (result.iterations, timing.copies)), default=timing.copies)
-            result.phases.append(Phase(name, round(timing.seconds, 6), pcie_gen=link.gen, pcie_width=link.width))
-            self._check(position, way)
-
-    def _together(self) -> None:
-        """All GPUs copy at the same time: shared switches, sockets and host memory show only then."""
-        if len(self._results) < 2:
+        try:
+            begins = [partial(self._gpus.start, position, way) for position in positions]
+            timings = timed(begins, self._plans[stage], on_poll) if begins else []
+        except (RuntimeError, Stalled) as error:
+            for result in results:
+                result.gaps[stage] = first_line(error)
+            if isinstance(error, Stalled):
+                which = f"GPU {self._index(positions[0])}, {stage}" if len(positions) == 1 else f"{stage}, all at once"
+                raise Stalled(f"{error} ({which})") from None
+            self._broken.update(positions if len(positions) == 1 else ())
             return
-        plan = self._plans["together"]
-        for number, way in enumerate(WAYS):
-            self._progress("together", number / len(WAYS))
-            positions = [position for position in range(len(self._results)) if position not in self._broken]
-            for position, timing in zip(positions, self._try(positions, way, "together") or ()):
-                setattr(self._results[position], f"{way}_together_bytes_per_s", timing.rate(plan.size_bytes))
-                self._check(position, way)
+        for position, result, timing in zip(positions, results, timings):
+            rate = timing.rate(self._plans[stage].size_bytes)
+            setattr(result, f"{way}_bytes_per_s" if alone else f"{way}_together_bytes_per_s", rate)
+            if alone:
+                result.iterations = min(filter(None, (result.iterations, timing.copies)), default=timing.copies)
+                result.phases.append(Phase(stage, round(timing.seconds, 6), pcie_gen=link.gen, pcie_width=link.width))
+            self._check(position, way)
 
     def _peers(self) -> None:
         pairs = list(itertools.permutations(range(len(self._results)), 2))
@@ -348,30 +349,6 @@ class Measurement:
         except Stalled as error:
             copy.why = str(error)
             raise Stalled(f"{error} (GPU {self._index(source)} to GPU {copy.to_gpu})") from None
-
-    def _try(
-        self, positions: Sequence[int], way: str, stage: str, on_poll: Callable[[], None] = lambda: None
-    ) -> list[Timed] | None:
-        """The timing of each; None when one of them failed. Raises Stalled."""
-        positions = [position for position in positions if position not in self._broken]
-        if not positions:
-            return None
-        try:
-            begins = [partial(self._gpus.start, position, way) for position in positions]
-            return timed(begins, self._plans[stage], on_poll)
-        except RuntimeError as error:
-            self._leave_gap(positions, stage, first_line(error))
-            self._broken.update(positions if len(positions) == 1 else ())
-            return None
-        except Stalled as error:
-            self._leave_gap(positions, stage, str(error))
-            alone = len(positions) == 1
-            which = f"GPU {self._index(positions[0])}, {stage}" if alone else f"{stage}, all at once"
-            raise Stalled(f"{error} ({which})") from None
-
-    def _leave_gap(self, positions: Sequence[int], stage: str, why: str) -> None:
-        for position in positions:
-            self._results[position].gaps[stage] = why
 
     def _check(self, position: int, way: str) -> None:
         result = self._results[position]

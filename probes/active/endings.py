@@ -13,6 +13,12 @@ _MEMORY = re.compile(
     r"OutOfMemoryError|CUDA out of memory|\bMemoryError\b|[Cc]annot allocate memory|can't allocate memory"
     r"|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|bad_alloc"
 )
+# What gloo, NCCL and torch's store say when another rank is gone or late.
+LOST = (
+    *("connection closed", "connection reset", "reset by peer", "connection refused", "socket is not connected"),
+    *("connectfullmesh", "broken pipe", "timed out", "timeout", "failed to recv"),
+    *("remote process exited", "ncclremoteerror", "nccl communicator was aborted"),
+)
 MEMORY_FIX = "free memory of the device or node, or take a smaller size"
 
 
@@ -34,9 +40,29 @@ def died(code: int, stage: str, output: str, oom_killed: bool) -> tuple[str, str
     return f"{where}: it ended with exit code {code} and no result", ""
 
 
+def rank_death(status: int, output: str) -> tuple[str, str]:
+    """The kind (died, killed, aborted, disconnected; see RankState) and the words. ``status``: of waitpid(2)."""
+    words = last_words(output)
+    number = status & 0x7F
+    if number == signal.SIGABRT:
+        # gloo's own threads end the process when a peer is gone.
+        kind = "disconnected" if is_lost(words) else "aborted"
+        return kind, "died: aborted (SIGABRT)" + (f": {words}" if words else "")
+    if number:
+        kind, how = ("killed", "killed") if number == signal.SIGKILL else ("died", "ended")
+        return kind, f"died: {how} ({signal_name(number)})"
+    return "died", f"died: ended with exit code {status >> 8}" + (f": {words}" if words else "")
+
+
+def is_lost(text: str) -> bool:
+    """Whether a library says this when the fault is another rank's."""
+    return any(words in text.lower() for words in LOST)
+
+
 def last_words(output: str) -> str:
     """The last exception in what a process wrote, else the last line; "" for silence."""
-    plain = (_plain(line) for line in output.partition("Fatal Python error")[0].splitlines())
+    written = output.partition("Fatal Python error")[0].splitlines()
+    plain = ("".join(char if char.isprintable() else " " for char in line).strip() for line in written)
     lines = list(filter(None, plain))
     for line in reversed(lines):
         exception = _WHAT.match(line) or _EXCEPTION.search(line)
@@ -50,21 +76,6 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def too_late(stage: str, limit_s: float, state: str = "") -> str:
-    """``state``: what the kernel says of the process, where that explains it."""
-    return f"stage '{stage}' was not over within {limit_s:g} s{f' ({state})' if state else ''}"
-
-
-def stuck(pid: int, is_gpu: bool, state: str) -> str:
-    """A process that SIGKILL did not end."""
-    where = "the driver" if is_gpu else "the kernel"
-    return f"stuck in {where} ({state or 'D state'}), pid {pid}: not even SIGKILL ends it"
-
-
-def _plain(line: str) -> str:
-    return "".join(character if character.isprintable() else " " for character in line).strip()
 
 
 def _short(text: str) -> str:

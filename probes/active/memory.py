@@ -57,7 +57,6 @@ def _run(device: ProbeDevice, options: buffers.Options) -> MemoryResult:
     meter = PhaseMeter(device)
     with meter.phase("copy"):
         measured = measure(memory, options, lambda share: child.stage("copy", device.uuid, share))
-    meter.close()
     result.phases, result.gaps, result.versions = meter.phases, meter.gaps, versions(torch)
     result.size_bytes = memory.size_bytes
     if memory.size_bytes < options.size_bytes - buffers.LEAST_ASKED_BYTES:

@@ -16,20 +16,13 @@ from mltop.probes.model.nvml_fields import as_numbers, is_newer, throttle_ns_fie
 T = TypeVar("T")
 
 LIBRARY = "libnvidia-ml.so.1"
-_NOT_FOUND = 6  # NVML_ERROR_NOT_FOUND
-_FUNCTION_NOT_FOUND = 13
-_SM_CLOCK = 1  # NVML_CLOCK_SM
+_SM_CLOCK = c_int(1)  # NVML_CLOCK_SM
 _MOST_MIG_DEVICES = 8
 _TEXT_SIZE = 96
 
 
 class NvmlError(Exception):
-    """``call`` failed; ``why`` is NVML's own text."""
-
-    def __init__(self, call: str, code: int, why: str) -> None:
-        super().__init__(f"{call}: {why}")
-        self.call = call
-        self.code = code
+    """Which call failed, and why: in NVML's own words where it has some."""
 
 
 class _Value(ctypes.Union):
@@ -83,31 +76,27 @@ class Nvml:
         try:
             function = getattr(self._library, name)
         except AttributeError:
-            raise NvmlError(name, _FUNCTION_NOT_FOUND, "this driver does not have it") from None
+            raise NvmlError(f"{name}: this driver does not have it") from None
         self.calling = name
         code = function(*arguments)
         self.calling = ""
         if code != 0:
-            raise NvmlError(name, code, self._meaning(code))
+            error_string = self._library.nvmlErrorString
+            error_string.restype = ctypes.c_char_p
+            raise NvmlError(f"{name}: {error_string(c_int(code)).decode(errors='replace')}")
 
     def gpu(self, uuid: str) -> Gpu:
         """The GPU of a GPU-UUID; of a MIG-UUID the one that has the instance: clocks and power are its own alone."""
-        return Gpu(self, self._parent_of(uuid) if uuid.startswith("MIG-") else self._by_uuid(uuid))
+        if uuid.startswith("MIG-"):
+            return Gpu(self, self._parent_of(uuid))
+        handle = c_void_p()
+        self.call("nvmlDeviceGetHandleByUUID", uuid.encode(), byref(handle))
+        return Gpu(self, handle)
 
     def _text(self, name: str, *arguments: Any) -> str:
         text = (c_char * _TEXT_SIZE)()
         self.call(name, *arguments, text, c_uint(_TEXT_SIZE))
         return text.value.decode(errors="replace")
-
-    def _meaning(self, code: int) -> str:
-        error_string = self._library.nvmlErrorString
-        error_string.restype = ctypes.c_char_p
-        return str(error_string(c_int(code)).decode(errors="replace"))
-
-    def _by_uuid(self, uuid: str) -> c_void_p:
-        handle = c_void_p()
-        self.call("nvmlDeviceGetHandleByUUID", uuid.encode(), byref(handle))
-        return handle
 
     def _parent_of(self, uuid: str) -> c_void_p:
         count = c_uint()
@@ -118,7 +107,7 @@ class Nvml:
                 instance = self._handle("nvmlDeviceGetMigDeviceHandleByIndex", gpu, c_uint(position))
                 if instance and self._uuid(instance) == uuid and gpu:
                     return gpu
-        raise NvmlError("nvmlDeviceGetMigDeviceHandleByIndex", _NOT_FOUND, f"no GPU has the instance {uuid}")
+        raise NvmlError(f"nvmlDeviceGetMigDeviceHandleByIndex: no GPU has the instance {uuid}")
 
     def _handle(self, name: str, *arguments: Any) -> c_void_p | None:
         """None where there is none; never a NULL handle, which NVML would dereference."""
@@ -134,6 +123,19 @@ class Nvml:
             return self._text("nvmlDeviceGetUUID", handle)
         except NvmlError:
             return ""
+
+
+# Unsigned numbers: the call, its arguments, and how many of its units make one of ours.
+VALUES: dict[str, tuple[str, tuple[Any, ...], int]] = {
+    "sm_clock_mhz": ("nvmlDeviceGetClockInfo", (_SM_CLOCK,), 1),
+    "sm_clock_max_mhz": ("nvmlDeviceGetMaxClockInfo", (_SM_CLOCK,), 1),
+    "power_limit_w": ("nvmlDeviceGetEnforcedPowerLimit", (), 1000),
+    "power_limit_default_w": ("nvmlDeviceGetPowerManagementDefaultLimit", (), 1000),
+    "pcie_gen": ("nvmlDeviceGetCurrPcieLinkGeneration", (), 1),
+    "pcie_width": ("nvmlDeviceGetCurrPcieLinkWidth", (), 1),
+    "pcie_gen_max": ("nvmlDeviceGetMaxPcieLinkGeneration", (), 1),
+    "pcie_width_max": ("nvmlDeviceGetMaxPcieLinkWidth", (), 1),
+}
 
 
 class Gpu:
@@ -156,40 +158,24 @@ class Gpu:
         with suppress(NvmlError):  # older drivers reject a whole batch with an id that they do not know
             counters.update(self._fields({field: name for field, name in fields.items() if is_newer(field)}))
         if not counters:
-            raise NvmlError("nvmlDeviceGetFieldValues", 3, "no counter of throttle time is supported")
+            raise NvmlError("nvmlDeviceGetFieldValues: no counter of throttle time is supported")
         return counters
 
-    def sm_clock_mhz(self) -> int:
-        return self._unsigned("nvmlDeviceGetClockInfo", c_int(_SM_CLOCK))
+    def value(self, what: str) -> float:
+        """One of VALUES, or ``temperature_c``."""
+        if what == "temperature_c":
+            return self._temperature_c()
+        name, arguments, units = VALUES[what]
+        number = self._unsigned(name, *arguments)
+        return number if units == 1 else number / units
 
-    def sm_clock_max_mhz(self) -> int:
-        return self._unsigned("nvmlDeviceGetMaxClockInfo", c_int(_SM_CLOCK))
-
-    def temperature_c(self) -> int:
+    def _temperature_c(self) -> int:
         reading = _Temperature(version=sizeof(_Temperature) | 1 << 24, sensor=0)
         try:
             self._nvml.call("nvmlDeviceGetTemperatureV", self._handle, byref(reading))
         except NvmlError:
             return self._unsigned("nvmlDeviceGetTemperature", c_int(0))
         return int(reading.celsius)
-
-    def power_limit_w(self) -> float:
-        return self._unsigned("nvmlDeviceGetEnforcedPowerLimit") / 1e3
-
-    def power_limit_default_w(self) -> float:
-        return self._unsigned("nvmlDeviceGetPowerManagementDefaultLimit") / 1e3
-
-    def pcie_gen(self) -> int:
-        return self._unsigned("nvmlDeviceGetCurrPcieLinkGeneration")
-
-    def pcie_width(self) -> int:
-        return self._unsigned("nvmlDeviceGetCurrPcieLinkWidth")
-
-    def pcie_gen_max(self) -> int:
-        return self._unsigned("nvmlDeviceGetMaxPcieLinkGeneration")
-
-    def pcie_width_max(self) -> int:
-        return self._unsigned("nvmlDeviceGetMaxPcieLinkWidth")
 
     def pci_address(self) -> str:
         """The PCI address as sysfs has it: ``0000:9b:00.0``."""
@@ -240,22 +226,28 @@ class PcieLinks:
             self.why = f"NVML: {error}"
 
     def now(self, uuid: str) -> Link:
-        return Link(self._value(uuid, Gpu.pcie_gen), self._value(uuid, Gpu.pcie_width))
+        return self._link(uuid, "")
 
     def most(self, uuid: str) -> Link:
         """What GPU and slot could do together."""
-        return Link(self._value(uuid, Gpu.pcie_gen_max), self._value(uuid, Gpu.pcie_width_max))
+        return self._link(uuid, "_max")
 
     def address(self, uuid: str) -> str:
         """The PCI address as sysfs has it, "" when unknown."""
-        return self._value(uuid, Gpu.pci_address) or ""
+        return self._read(uuid, Gpu.pci_address) or ""
 
-    def _value(self, uuid: str, read: Callable[[Gpu], T]) -> T | None:
+    def _link(self, uuid: str, which: str) -> Link:
+        def number(gpu: Gpu, what: str) -> int:
+            return int(gpu.value(what + which))
+
+        return Link(self._read(uuid, number, "pcie_gen"), self._read(uuid, number, "pcie_width"))
+
+    def _read(self, uuid: str, read: Callable[..., T], *arguments: str) -> T | None:
         try:
             if uuid not in self._gpus and self._nvml is not None:
                 self._gpus[uuid] = None
                 self._gpus[uuid] = self._nvml.gpu(uuid)
             gpu = self._gpus.get(uuid)
-            return None if gpu is None else read(gpu)
+            return None if gpu is None else read(gpu, *arguments)
         except NvmlError:
             return None

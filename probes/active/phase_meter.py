@@ -5,19 +5,19 @@
         ...
     result.phases, result.gaps = meter.phases, meter.gaps
 
-All NVML calls are made by one thread of the meter, so that one that hangs costs the measurement a second and no more.
+NVML is called by threads of their own, one at a time, so that a call that hangs costs the measurement a second and no
+more.
 """
 
 from __future__ import annotations
 
-import queue
 import statistics
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, NamedTuple, TypeVar
 
 from mltop.probes.active.nvml import Gpu, Nvml, NvmlError
 from mltop.probes.model.nvml_fields import GAIN_FACTOR, GAIN_SLACK_S
@@ -31,6 +31,8 @@ _START_S = 3.0  # nvmlInit without persistence mode
 _LEAST_FOR_WATTS_S = 0.25  # the energy counter is renewed every 20 to 100 ms
 _LEAST_FOR_HEATING = 6  # samples of a trace
 
+T = TypeVar("T")
+
 
 class _Counters(NamedTuple):
     """The counters at one end of a phase."""
@@ -43,8 +45,7 @@ class _Counters(NamedTuple):
 class _Trace:
     """A phase that has begun. ``problems``: what this GPU or driver does not say, by field of Phase.
 
-    ``next_s``: when to sample again; its edges are not sampled: a GPU that rests for a moment is back at its highest
-    clock.
+    Its edges are not sampled: a GPU that rests for a moment is back at its highest clock.
     """
 
     def __init__(self, gpu: Gpu, name: str) -> None:
@@ -56,10 +57,8 @@ class _Trace:
         for what in ("power_limit_w", "power_limit_default_w", "sm_clock_max_mhz"):
             setattr(self.phase, what, self._value(what))
         self._began = self._counters()
-        self.next_s = self._began.at_s + _FIRST_SAMPLE_S
 
     def sample(self) -> None:
-        self.next_s = time.monotonic() + SAMPLE_S
         for what, values in (("sm_clock_mhz", self.clocks_mhz), ("temperature_c", self._temperatures_c)):
             value = self._value(what)
             if value is not None:
@@ -100,8 +99,7 @@ class _Trace:
         return _Counters(at_s, energy_mj, self._read(self._gpu.throttle_ns, "throttle_share") or {})
 
     def _value(self, what: str) -> float | None:
-        """What the GPU's method of this name gives."""
-        value = self._read(getattr(self._gpu, what), what)
+        value = self._read(lambda: self._gpu.value(what), what)
         return None if value is None else self._sifted(value, what)
 
     def _read(self, read: Callable[[], Any], what: str) -> Any:
@@ -131,36 +129,34 @@ class PhaseMeter:
         self.phases: list[Phase] = []
         self.gaps: dict[str, str] = {}
         self.driver = ""
-        self._uuid = device.uuid
         self._clocks_mhz: dict[str, list[float]] = {}
         self._nvml: Nvml | None = None
-        # The name of the phase that begins, "" for the end of the one that runs, and who waits for the answer.
-        self._requests: queue.SimpleQueue[tuple[str, Future[_Trace | None]] | None] = queue.SimpleQueue()
-        self._problem = ""
         self._starts_until_s = time.monotonic() + _START_S
-        self._ready = threading.Event()
-        self._answer: Future[_Trace | None] | None = None
-        self._thread: threading.Thread | None = None
-        if device.kind == "cpu":
-            self._problem = "power, clock and heat are read of GPUs only"
-            self._ready.set()
-            return
-        self._thread = threading.Thread(target=self._serve, name="phases", daemon=True)
-        self._thread.start()
+        self._gpu = _in_thread(lambda: self._open(device))
+        self._trace: Future[_Trace] | None = None
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Measures what is done within; a phase that raises is kept, too."""
-        self._ready.wait(max(0.0, self._starts_until_s - time.monotonic()))
-        is_begun = self._ask(name) is not None
+        begun, ends = threading.Event(), threading.Event()
+        wait([self._gpu], max(0.0, self._starts_until_s - time.monotonic()))
+        traced: Future[_Trace] | None = None
+        is_idle = self._trace is None or self._trace.done()  # nobody waits again for a call that hangs
+        if self._gpu.done() and self._gpu.exception() is None and is_idle:
+            traced = self._trace = _in_thread(lambda: _traced(self._gpu.result(), name, begun, ends))
+            begun.wait(_ANSWER_S)
         started_s = time.monotonic()
         try:
             yield
         finally:
             phase = Phase(name, time.monotonic() - started_s)
-            ended = self._ask("") if is_begun else None
-            trace = ended.result() if ended is not None else None
-            if trace is not None:
+            ends.set()
+            has_ended = traced is not None and (begun.is_set() or traced.done()) and wait([traced], _ANSWER_S).done
+            error = traced.exception() if traced is not None and has_ended else None
+            if error is not None:  # costs what is measured beside the probe, not the probe
+                self.gaps.setdefault("phases", f"{type(error).__name__}: {error}")
+            elif traced is not None and has_ended:
+                trace = traced.result()
                 phase = trace.phase
                 self._clocks_mhz[name] = trace.clocks_mhz
                 for what, why in trace.problems.items():
@@ -173,57 +169,42 @@ class PhaseMeter:
         """Whether the clock still fell in a phase that is over; None where it is not known."""
         return still_heating(self._clocks_mhz.get(name, ()))
 
-    def close(self) -> None:
-        self._requests.put(None)
-        if self._thread is not None:
-            self._thread.join(_ANSWER_S)
-
-    def _ask(self, name: str) -> Future[_Trace | None] | None:
-        """None when there is no answer: then nobody waits again before the thread is back."""
-        if self._problem or not self._ready.is_set() or (self._answer is not None and not self._answer.done()):
-            return None
-        self._answer = Future()
-        self._requests.put((name, self._answer))
-        wait([self._answer], _ANSWER_S)
-        return self._answer if self._answer.done() else None
-
     def _why_nothing(self) -> str:
-        if self._problem:
-            return self._problem
+        if self._gpu.done() and self._gpu.exception() is not None:
+            return str(self._gpu.exception())
         call = self._nvml.calling if self._nvml is not None else "nvmlInit_v2"
         return f"NVML does not answer, stuck in {call}" if call else "NVML does not answer"
 
-    def _serve(self) -> None:
-        """The thread."""
+    def _open(self, device: ProbeDevice) -> Gpu:
+        if device.kind == "cpu":
+            raise NvmlError("power, clock and heat are read of GPUs only")
+        self._nvml = Nvml()
+        self.driver = self._nvml.driver
+        return self._nvml.gpu(device.uuid)
+
+
+def _in_thread(work: Callable[[], T]) -> Future[T]:
+    """Done by a thread that nobody has to wait for; what it raises is the future's."""
+    future: Future[T] = Future()
+
+    def run() -> None:
         try:
-            self._nvml = Nvml()
-            self.driver = self._nvml.driver
-            gpu = self._nvml.gpu(self._uuid)
-        except (OSError, NvmlError) as error:
-            self._problem = str(error)
-            return
-        finally:
-            self._ready.set()
-        trace: _Trace | None = None
-        while True:
-            try:
-                wait_s = None if trace is None else max(0.0, trace.next_s - time.monotonic())
-                request = self._requests.get(timeout=wait_s)
-            except queue.Empty:
-                if trace is not None:
-                    trace.sample()
-                continue
-            if request is None:
-                return
-            name, answer = request
-            if name:
-                trace = _Trace(gpu, name)
-                answer.set_result(None)
-            else:
-                if trace is not None:
-                    trace.end()
-                answer.set_result(trace)
-                trace = None
+            future.set_result(work())
+        except Exception as error:  # noqa: BLE001 - whoever asks for the result gets it
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="phases", daemon=True).start()
+    return future
+
+
+def _traced(gpu: Gpu, name: str, begun: threading.Event, ends: threading.Event) -> _Trace:
+    trace, wait_s = _Trace(gpu, name), _FIRST_SAMPLE_S
+    begun.set()
+    while not ends.wait(wait_s):
+        wait_s = SAMPLE_S
+        trace.sample()
+    trace.end()
+    return trace
 
 
 def still_heating(clocks_mhz: Sequence[float]) -> bool | None:

@@ -46,7 +46,9 @@ def first_line(error: BaseException) -> str:
 
 
 def in_words(error: BaseException) -> tuple[str, str]:
-    """(why, fix) of an exception of torch: its first line, and what is known about such."""
+    """(why, fix) of an exception of torch: its first line, and what is known about such; of Unusable its own."""
+    if isinstance(error, Unusable):
+        return error.why, error.fix
     text = first_line(error)
     for words, why, fix in _MEANINGS:
         if words in str(error).lower():
@@ -59,9 +61,7 @@ def failures_told(device: str = "") -> Iterator[None]:
     """What nothing can be measured for is an event; what is no error of torch's or of the node goes on."""
     try:
         yield
-    except Unusable as error:
-        child.failed(error.why, device, fix=error.fix)
-    except (RuntimeError, MemoryError) as error:  # torch's own, out of memory among them
+    except (Unusable, RuntimeError, MemoryError) as error:  # torch's own, out of memory among them
         why, fix = in_words(error)
         child.failed(why, device, fix=fix)
 
@@ -108,7 +108,9 @@ def gemm_versions(torch: Any, driver: str) -> dict[str, str]:
         cudnn = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
     except RuntimeError:  # another cuDNN than torch was built with: no GEMM needs it
         cudnn = None
-    cublas = cublas_version(_loaded("libcublas.so"))
+    loaded = read_text("/proc/self/maps").splitlines()  # proc_pid_maps(5)
+    paths_of_it = (line.split(None, 5)[5].strip() for line in loaded if "/libcublas.so" in line)
+    cublas = cublas_version(next(paths_of_it, ""))
     return versions(torch, driver, cublas=cublas, cudnn=None if cudnn is None else str(cudnn))
 
 
@@ -127,9 +129,3 @@ def cublas_version(path: str) -> str:
             return ""
         parts.append(str(value.value))
     return ".".join(parts)
-
-
-def _loaded(name: str) -> str:
-    """Path of a library of this process (proc_pid_maps(5))."""
-    lines = read_text("/proc/self/maps").splitlines()
-    return next((line.split(None, 5)[5].strip() for line in lines if f"/{name}" in line), "")

@@ -7,12 +7,10 @@ import json
 import os
 import platform
 import sys
-import time
 
 from mltop.probes.agent.caller import Terms
 from mltop.probes.agent.protocol import Wire
 from mltop.probes.system import as_root
-from mltop.probes.system.limits import limit_words
 from mltop.probes.system.paths import trim_memory
 
 
@@ -22,6 +20,8 @@ def main(argv: list[str] | None = None, received: bytes = b"") -> None:
         as_root.clean_here()
         run(parse(argv), received)
     except (RuntimeError, OSError, MemoryError) as error:
+        from mltop.probes.system.limits import limit_words
+
         if words := limit_words(error):
             sys.exit(words)  # the last line is shown as the reason
         raise
@@ -34,18 +34,16 @@ def run(options: argparse.Namespace, received: bytes) -> None:
         from mltop.probes.agent.one_shot import answer
 
         exit_now(answer(options.op, json.loads(options.args), wire))
-    from mltop.probes.collect.nvml.source import NvmlSource
-
-    gpus = NvmlSource()
-    gpus.request(time.time())  # NVML starts while everything else is imported
     from mltop.probes.agent.loop import Agent, exit_now
+    from mltop.probes.collect.nvml.source import NvmlSource
 
     agent = Agent(
         options.node,
-        gpus,
+        NvmlSource(),
         options.interval,
         wire=wire,
         terms=Terms(not options.unattended, options.silence, received),
+        thresholds=json.loads(options.thresholds),
     )
     trim_memory()
     exit_now(agent.run())
@@ -60,6 +58,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--text", action="store_true", help="no NUL bytes in frames")
     parser.add_argument("--frame-bytes", type=int, default=0, metavar="N", help="no line longer than this; 0: any")
     parser.add_argument("--read-only", action="store_true", help="keep nothing on this machine")
+    parser.add_argument("--thresholds", default="{}", metavar="JSON", help="of health rules, by their ids")
     parser.add_argument("--op", default="", help="answer one request and end")
     parser.add_argument("--args", default="{}", metavar="JSON", help="of that request")
     return parser.parse_args(argv)

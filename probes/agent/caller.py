@@ -7,10 +7,8 @@ a link that is dead). So two threads that do nothing else look after that, and e
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import os
 import select
-import socket
 import struct
 import threading
 import time
@@ -146,6 +144,9 @@ class TcpLink:
 
 def query(client: str, client_port: str, server: str, server_port: str) -> bytes:
     """The question to the kernel about one connection, b"" when these are no addresses."""
+    import ipaddress
+    import socket
+
     try:
         ends = ipaddress.ip_address(server).packed, ipaddress.ip_address(client).packed
         sockid = _SOCKID.pack(int(server_port), int(client_port), *ends)
@@ -158,6 +159,8 @@ def query(client: str, client_port: str, server: str, server_port: str) -> bytes
 
 def repeats(question: bytes) -> bool:
     """Whether the connection has something to send and has tried in vain."""
+    import socket
+
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as netlink:
             netlink.settimeout(1.0)
@@ -179,7 +182,7 @@ class Caller:
         self.outbox = Outbox(out_fd, self.stop.set)
         self._wire, self._terms = wire, terms
         self._in_fd, self._out_fd = in_fd, out_fd
-        self._link = TcpLink()
+        self._link = TcpLink("" if terms.attended else None)
         self._heard = False
         self._writes_at_ping = 0
 

@@ -8,10 +8,11 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from mltop.probes.agent.caller import Caller, Terms, leave
-from mltop.probes.agent.light import WholeSamples
+from mltop.probes.agent.frames import NO_THRESHOLDS, Frames
 from mltop.probes.agent.protocol import VERSION, Hello, Message, Request, Wire
 from mltop.probes.agent.requests import Requests
 from mltop.probes.agent.sampler import Collectors, GpuSource, RecentSamples, Sampler
@@ -33,12 +34,13 @@ class Agent:
         wire: Wire | None = None,
         terms: Terms | None = None,
         collectors: Collectors | None = None,
+        thresholds: Mapping[str, float] = NO_THRESHOLDS,
     ) -> None:
         terms = terms or Terms()
         self._node = node
         self._wire = wire or Wire(node)
         self._interval_s = interval_s
-        self._whole = WholeSamples()
+        self._frames = Frames(node, terms.attended, thresholds=thresholds)
         collectors = collectors or Collectors()
         self._sampler = Sampler(node, gpu_source, interval_s, collectors)
         self._recent = RecentSamples()
@@ -51,12 +53,13 @@ class Agent:
             self._roster,
             receives=terms.attended,
             samples=self._recent.wait,
+            history=self._recent.packed,
             unassigned=lambda: self._newest_unassigned,
             process=collectors.ranks.process,
         )
 
     def run(self) -> int:
-        stop, outbox = self._caller.stop, self._caller.outbox
+        stop = self._caller.stop
         # An agent whose caller is gone must end, not be told by SIGPIPE somewhere inside a collector.
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, lambda *_: stop.set())
@@ -66,9 +69,8 @@ class Agent:
         due = time.monotonic()
         while not stop.is_set():
             sample = self._sample()
-            if self._whole.is_due(sample):
-                self._caller.send_newest(Message("slow", sample=sample))
-            outbox.put_newest("sample", self._wire.encode_light(sample))
+            for message in self._frames.of(sample):
+                self._caller.send_newest(message)
             now_s = time.monotonic()
             due = min(max(due, now_s - self._interval_s), now_s) + self._interval_s  # this one may have been hurried
             if not self._sampler.await_gpus(stop, due):
@@ -95,6 +97,8 @@ class Agent:
             self._requests.start(request)
         elif request.kind == "cancel":
             self._requests.cancel(request.id)
+        elif request.kind == "watch":
+            self._frames.watch(float(request.args.get("seconds") or 0.0))
         elif request.kind == "file":
             self._requests.programs.receive(request)
 

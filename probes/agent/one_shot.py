@@ -13,7 +13,7 @@ from typing import Any, Callable
 from mltop.probes.agent.caller import reader_left
 from mltop.probes.agent.protocol import Message, Request, Wire
 from mltop.probes.agent.requests import Requests
-from mltop.probes.agent.sampler import KEPT, BriefSampler
+from mltop.probes.agent.sampler import KEPT, Sampler
 from mltop.probes.collect.ranks import RankSource
 from mltop.probes.model import RankSample, Sample
 
@@ -85,8 +85,10 @@ def samples(
     cancelled: threading.Event,
     suits: Callable[[list[Sample]], bool] = lambda _: True,
 ) -> list[Sample]:
-    """Three samples of what decides about probes, as ``RecentSamples.wait`` gives them."""
-    sampler = BriefSampler(node)
+    """The newest three samples, as ``RecentSamples.wait`` gives them."""
+    from mltop.probes.collect.nvml.source import NvmlSource
+
+    sampler = Sampler(node, NvmlSource(), SAMPLES_S)
     newest: list[Sample] = []
     deadline_s = time.monotonic() + timeout_s
     try:

@@ -15,7 +15,6 @@ from typing import Any, Callable
 from mltop.probes.active.supervisor.devices import CPU
 from mltop.probes.active.supervisor.environment import JobProcess, NotTaken, job_process
 from mltop.probes.active.supervisor.gate import Holder
-from mltop.probes.active.supervisor.pythons import probe_of
 from mltop.probes.active.supervisor.request import ProbeRequest, request_from
 from mltop.probes.active.supervisor.supervise import Facts, Supervisor
 from mltop.probes.agent.programs import Unavailable
@@ -27,6 +26,7 @@ from mltop.probes.collect.sysfile import read_long_known
 from mltop.probes.model import GpuSample, RankSample, Sample
 from mltop.probes.model.probe import ProbeEvent
 from mltop.probes.system import paths
+from mltop.probes.system.spawn import probe_of
 
 FRESH_S = 10.0  # samples are not older than this
 STARTS_WITHIN_S = 20.0  # NVML of eight GPUs without persistence mode takes that long

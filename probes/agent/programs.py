@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import base64
+import binascii
 import contextlib
 import os
-import platform
-import stat
-import subprocess
 import threading
 import time
 import zlib
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Callable
 
 from mltop.probes.agent.protocol import Message, Request
+from mltop.probes.system.blobs import read_file
+from mltop.probes.system.blobs import sha256 as hash_of
 from mltop.probes.system.spawn import memory_file
 
 WAIT_S = 60.0  # without a sign that more of it arrives: 3 MB take minutes over a slow link
@@ -83,10 +81,10 @@ class Programs:
 
     def _obtain(self, name: str, sha256: str, request_id: int, cancelled: threading.Event) -> str:
         path = f"{self._cache}/{name}-{sha256}" if self._cache else ""
-        content = _whole(path, sha256)
-        if content is None:
+        content = read_file(path)  # once per agent: 8 MB take 10 ms
+        if hash_of(content) != sha256:
             content = self._ask(name, request_id, cancelled)
-            if _sha256(content) != sha256:
+            if hash_of(content) != sha256:
                 raise Unavailable(f"the {name} that came is not the one that was announced", "try again")
             path = _keep(path, content)
         return path if runs(path) else _in_memory(name, content)
@@ -97,7 +95,7 @@ class Programs:
             raise Unavailable(f"{name} is not on this node, and it cannot be sent this way", fix)
         awaited = self._awaited = _Awaited(name)
         try:
-            self._send(Message("need", id=request_id, data={"file": name, "machine": platform.machine()}))
+            self._send(Message("need", id=request_id, data={"file": name, "machine": os.uname().machine}))
             answer = self._wait(awaited, cancelled)
         finally:
             self._awaited = None
@@ -120,42 +118,29 @@ def unpacked(request: Request) -> bytes | Unavailable:
     if args.get("error"):
         return Unavailable(str(args["error"]), str(args.get("fix", "")))
     try:
-        content = zlib.decompressobj(_GZIP).decompress(base64.b64decode(args["data"]), _MOST_BYTES)
+        content = zlib.decompressobj(_GZIP).decompress(binascii.a2b_base64(args["data"]), _MOST_BYTES)
     except (KeyError, TypeError, ValueError, zlib.error) as error:
         return Unavailable(f"{request.op} arrived damaged: {error}", "try again")
-    if _sha256(content) != args.get("sha256"):
+    if hash_of(content) != args.get("sha256"):
         return Unavailable(f"{request.op} arrived damaged: its sha256 is another", "try again")
     return content
-
-
-def _whole(path: str, sha256: str) -> bytes | None:
-    """A file of the cache when its hash is right. Read once per agent: 8 MB take 10 ms."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(fd, "rb") as file:
-            status = os.fstat(fd)
-            is_ours = stat.S_ISREG(status.st_mode) and status.st_size <= _MOST_BYTES
-            content = file.read(_MOST_BYTES) if is_ours else b""
-    except OSError:
-        return None
-    return content if _sha256(content) == sha256 else None
 
 
 def _keep(path: str, content: bytes) -> str:
     """``path`` once the file is there, "" when it cannot be written (no cache, read-only, full)."""
     if not path:
         return ""
-    beside = Path(path).parent / f".tmp.{os.urandom(8).hex()}"
+    beside = f"{os.path.dirname(path)}/.tmp.{os.urandom(8).hex()}"
     try:
         fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700)
         with os.fdopen(fd, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        os.replace(beside, path)
     except OSError:
         with contextlib.suppress(OSError):
-            beside.unlink()
+            os.unlink(beside)
         return ""
     return path
 
@@ -175,6 +160,8 @@ def runs(path: str) -> bool:
     """Whether it starts: not where it is forbidden (noexec, a policy of the kernel), or built for another machine."""
     if not _is_there(path):
         return False
+    import subprocess
+
     command = [path, "--version"]
     try:
         done = subprocess.run(
@@ -193,11 +180,5 @@ def _is_there(path: str) -> bool:
     except FileNotFoundError:
         return False
     except OSError:
-        return Path(path).exists()  # a read-only cache
+        return os.path.exists(path)  # a read-only cache
     return bool(path)
-
-
-def _sha256(content: bytes) -> str:
-    import hashlib  # loads OpenSSL
-
-    return hashlib.sha256(content).hexdigest()

@@ -7,12 +7,15 @@ mix the lines of several nodes, get pieces: ``@MLT1+ <key> <index> <count> <byte
 key is unique among everything that shares the stream. Runs on every node: Python 3.9, standard library only.
 
 Agent to caller (``kind``): stage0 (a Python waits for stage 1: before that another program may read what is sent),
-boot (stage 1 of the bootstrap: is the bundle there?), hello, slow (a whole sample, every five seconds), sample (every
-second; what it lacks stands in the slow one before it: light.py), part, done, error (``id`` 0: of the node itself, its
-agent does not start), need (this request waits for the file ``data["file"]``), pong (the answer to a ping when nothing
-else was written since the last one; without a caller on stdin every 5 s), progress (also of stage 1: some more of a
-long frame has arrived, about every 16 KB; the caller cannot see how much of what it wrote is still on its way).
-Caller to agent: request, cancel, ping (every few seconds, so that an agent notices a dead link), file (``op`` is the
+boot (stage 1 of the bootstrap: is the bundle there?), hello, row (every second), sample (a whole one), parts (what its
+ranks are and do), judged (what its health rules find), facts (what nodes are compared by), these when they have
+changed (frames.py), part, done, error
+(``id`` 0: of the node itself, its agent does not start), need (this request waits for the file ``data["file"]``), pong
+(the answer to a ping when nothing else was written since the last one; without a caller on stdin every 5 s), progress
+(also of stage 1: some more of a long frame has arrived, about every 16 KB; the caller cannot see how much of what it
+wrote is still on its way).
+Caller to agent: request, cancel, watch (send whole samples for ``args["seconds"]``), ping (every few seconds, so that
+an agent notices a dead link), file (``op`` is the
 file's name; ``args``: sha256, data (base64 of gzip), or error (why there is none)).
 A request or cancel that names another node is not for this agent. Closing the agent's stdin ends the agent.
 """
@@ -26,9 +29,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from mltop.probes.agent.light import light_fields
-from mltop.probes.model import RankStacks, Sample, to_json, well_formed
+from mltop.probes.model import RankStacks, Sample, to_json
+from mltop.probes.model.encoding import to_short_json
 from mltop.probes.model.evidence.records import RankRecords
+from mltop.probes.model.news.judged import Fact, JobPart, Judged, PartNumbers
 
 MARK = b"\x00MLT1 "
 TEXT_MARK = b"@MLT1 "
@@ -38,8 +42,23 @@ _SIZE_DIGITS = 9
 PIECE_MARK = b"@MLT1+ "
 _PIECE_HEADER_ROOM = 40  # index, count, bytes and blanks
 
-MessageKind = Literal["stage0", "boot", "hello", "slow", "sample", "part", "done", "error", "need", "pong", "progress"]
-RequestKind = Literal["request", "cancel", "ping", "file"]
+MessageKind = Literal[
+    "stage0",
+    "boot",
+    "hello",
+    "row",
+    "sample",
+    "parts",
+    "judged",
+    "facts",
+    "part",
+    "done",
+    "error",
+    "need",
+    "pong",
+    "progress",
+]
+RequestKind = Literal["request", "cancel", "watch", "ping", "file"]
 Operation = Literal[
     "stacks",
     "doctor",
@@ -52,6 +71,7 @@ Operation = Literal[
     "log_tail",
     "ras",
     "records",
+    "history",
 ]
 
 
@@ -83,6 +103,15 @@ class Boot:
 
 
 @dataclass
+class Row:
+    """One sample as numbers. ``lanes``: a row of model/news/row.py, in base64; ``numbers``: one for each part."""
+
+    at: float
+    lanes: str = ""
+    numbers: list[PartNumbers] = field(default_factory=list)
+
+
+@dataclass
 class Message:
     """One frame from an agent. ``node`` is set where one stream carries several nodes (simulated fleets, pdsh)."""
 
@@ -91,10 +120,15 @@ class Message:
     id: int = 0
     boot: Boot | None = None
     hello: Hello | None = None
+    row: Row | None = None
     sample: Sample | None = None
+    parts: list[JobPart] | None = None
+    judged: Judged | None = None
+    facts: list[Fact] | None = None
     stacks: RankStacks | None = None
     records: RankRecords | None = None  # beside stacks, where these were asked for
     expected: int | None = None  # how many parts this request will have
+    packed: str = ""  # of history: a sample's JSON, by zlib, in base64
     data: dict[str, Any] = field(default_factory=dict)  # what other operations answer
     error: str = ""
     fix: str = ""
@@ -124,11 +158,6 @@ def encode(message: Message | Request, mark: bytes = MARK) -> bytes:
     return framed(_payload(message), mark)
 
 
-def encode_light(sample: Sample, mark: bytes = MARK) -> bytes:
-    """One frame of a sample without what the whole one before it has told (light.py)."""
-    return framed(_light_payload(sample), mark)
-
-
 def framed(payload: bytes, mark: bytes) -> bytes:
     return b"%s%d %s\n" % (mark, len(payload), payload)
 
@@ -136,12 +165,7 @@ def framed(payload: bytes, mark: bytes) -> bytes:
 def _payload(message: Message | Request) -> bytes:
     default = _DEFAULTS[type(message)]
     fields = {name: value for name, value in vars(message).items() if name == "kind" or value != default[name]}
-    return to_json(fields).encode()
-
-
-def _light_payload(sample: Sample) -> bytes:
-    fields = {"kind": "sample", "node": sample.node, "sample": sample}
-    return well_formed(json.dumps(fields, default=light_fields, separators=(",", ":"), allow_nan=False)).encode()
+    return (to_short_json if message.kind == "sample" else to_json)(fields).encode()
 
 
 def payload_of(line: bytes) -> bytes | None:
@@ -268,10 +292,6 @@ class Wire:
 
     def encode(self, message: Message) -> bytes:
         return self._lines(_payload(message))
-
-    def encode_light(self, sample: Sample) -> bytes:
-        """A sample without what the whole one before it has told."""
-        return self._lines(_light_payload(sample))
 
     def _lines(self, payload: bytes) -> bytes:
         frame = framed(payload, TEXT_MARK if self.text else MARK)

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from typing import Any
 
 from mltop.probes.agent.programs import Unavailable
-from mltop.probes.collect.records.of_ranks import variables_of
+from mltop.probes.collect.ranks.live_environ import live_variables
 from mltop.probes.collect.records.ras_client import Address, NoAnswer, address_of, ask_ras
 from mltop.probes.collect.stacks.process import read_facts
 from mltop.probes.collect.sysfile import read_link
@@ -64,7 +64,7 @@ def _address(pid: int) -> Address:
     """Where the RAS of this rank listens. Raises Unavailable."""
     if read_link(paths.proc(pid, "ns", "net")) != read_link(paths.proc("self", "ns", "net")):
         raise Unavailable("the rank has a network of its own (a container), in which its RAS listens")
-    settings = variables_of(pid, _SETTINGS)
+    settings = live_variables(pid, _SETTINGS)
     if settings.get("NCCL_RAS_ENABLE") == "0":
         raise Unavailable("the job has turned RAS off (NCCL_RAS_ENABLE=0)")
     address = address_of(settings.get("NCCL_RAS_ADDR", ""))

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import threading
 from collections.abc import Iterable
 from dataclasses import replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from mltop.probes.agent.programs import Programs, Unavailable
 from mltop.probes.agent.protocol import Message, Operation, Request
-from mltop.probes.collect.abilities import abilities
-from mltop.probes.collect.kernel_log import kernel_lines
-from mltop.probes.collect.logs.pipes import PipeReaders
-from mltop.probes.collect.ranks import read_counters
-from mltop.probes.collect.redaction.process import shown_settings
 from mltop.probes.collect.redaction.values import shown_text
-from mltop.probes.collect.stacks import StackOptions, dump_ranks, find_py_spy
 from mltop.probes.model import RankSample, RankStacks
 
 if TYPE_CHECKING:
     from mltop.probes.agent.probing import Probing
     from mltop.probes.agent.sampler import Samples
+    from mltop.probes.collect.logs.pipes import PipeReaders
+    from mltop.probes.collect.stacks import StackOptions
     from mltop.probes.model.probe import ProbeEvent
 
 Send = Callable[[Message], None]
@@ -38,7 +36,7 @@ class Requests:
     the processes of no job, ``process`` any one that this agent may look at.
 
     ``receives``: the caller can send us files. False where our stdin is not the caller's (pdsh).
-    ``samples``: the newest ones, for probes.
+    ``samples``: the newest ones, for probes; ``history``: those of the last minutes, packed, in so many bytes at most.
     """
 
     def __init__(
@@ -48,6 +46,7 @@ class Requests:
         *,
         receives: bool = True,
         samples: Samples | None = None,
+        history: Callable[[int], list[bytes]] = lambda _: [],
         unassigned: Callable[[], list[RankSample]] = list,
         process: Process = _none,
     ) -> None:
@@ -57,16 +56,21 @@ class Requests:
         self._process = process
         self._receives = receives
         self._samples = samples
+        self._history_of = history
         self._probing: Probing | None = None  # loaded when it is first needed: most agents never probe
         self.programs = Programs(send, receives)
         self._chosen_by_hand = bool(os.environ.get("MLTOP_PY_SPY"))
         self._cancels: dict[int, threading.Event] = {}
         self._lock = threading.Lock()
-        self._pipes, self._lock_of_pipes = PipeReaders(lambda _: None), threading.Lock()
+        self._pipes: PipeReaders | None = None
+        self._lock_of_pipes = threading.Lock()
+        # What only one of them needs is imported there: most agents are asked for few.
         self._operations: dict[Operation, Callable[[Request, threading.Event], Answer]] = {
             "stacks": self._stacks,
-            "doctor": lambda *_: {"checks": [vars(check) for check in abilities()]},
-            "kernel_lines": lambda *_: kernel_lines(),
+            "doctor": lambda *_: {
+                "checks": [vars(check) for check in import_module("mltop.probes.collect.abilities").abilities()]
+            },
+            "kernel_lines": lambda *_: import_module("mltop.probes.collect.kernel_log").kernel_lines(),
             "probe": self._probe,
             "signal": self._signal,
             "diagnose": self._diagnose,
@@ -75,6 +79,7 @@ class Requests:
             "log_tail": self._log_tail,
             "ras": self._ras,
             "records": self._records,
+            "history": self._history,
         }
 
     def start(self, request: Request) -> None:
@@ -112,6 +117,9 @@ class Requests:
                 self._cancels.pop(request.id, None)
 
     def _stacks(self, request: Request, cancelled: threading.Event) -> Answer:
+        from mltop.probes.collect.ranks import read_counters
+        from mltop.probes.collect.stacks import dump_ranks
+
         ranks = chosen(self._ranks(), request.args, self._unassigned(), self._process)
         self._send(Message("part", id=request.id, expected=len(ranks)))
 
@@ -130,6 +138,13 @@ class Requests:
             self._send(Message("part", id=request.id, records=told))
         return {"cancelled": cancelled.is_set()}
 
+    def _history(self, request: Request, cancelled: threading.Event) -> Answer:
+        for packed in self._history_of(int(request.args.get("bytes") or 0)):
+            if cancelled.is_set():
+                break
+            self._send(Message("part", id=request.id, packed=base64.b64encode(packed).decode("ascii")))
+        return {}
+
     def _records(self, request: Request, cancelled: threading.Event) -> Answer:
         """Those that ranks have written within the last ``newer_s`` seconds."""
         from mltop.probes.collect.records.of_ranks import RecordReading
@@ -144,6 +159,8 @@ class Requests:
 
         ``args["py_spy"]``: sha256 of the caller's, absent when it does not send one.
         """
+        from mltop.probes.collect.stacks import find_py_spy
+
         sha256 = str(request.args.get("py_spy") or "")
         is_installed = "MLTOP_CACHE" not in os.environ
         if not sha256 or self._chosen_by_hand or (is_installed and find_py_spy()):
@@ -166,6 +183,7 @@ class Requests:
         return signal_facts(request.args, self._ranks())
 
     def _log_tail(self, request: Request, cancelled: threading.Event) -> Answer:  # noqa: ARG002 - reads 512 KB
+        from mltop.probes.collect.logs.pipes import PipeReaders
         from mltop.probes.collect.logs.tail import last_lines
 
         pid, lines = request.args.get("pid"), request.args.get("lines")
@@ -175,6 +193,7 @@ class Requests:
         if not found:
             raise Unavailable(f"pid {pid} is no rank (any more)")
         with self._lock_of_pipes:
+            self._pipes = self._pipes or PipeReaders(lambda _: None)
             behind_pipes = self._pipes.files_of([rank for rank in self._ranks() if rank.uid == found[0].uid])
         return {"tails": [vars(tail) for tail in last_lines(pid, lines, behind_pipes)]}
 
@@ -192,6 +211,7 @@ class Requests:
 
     def _probe(self, request: Request, cancelled: threading.Event) -> Answer:
         from mltop.probes.active.child import fields_of
+        from mltop.probes.collect.redaction.process import shown_settings
 
         if request.args.get("kind") == "all_reduce" and not self._receives:
             why = "a collective is told its rounds while it runs, and nothing reaches a running probe this way"
@@ -251,6 +271,8 @@ def as_job(process: RankSample) -> RankSample:
 
 
 def stack_options(args: dict[str, Any]) -> StackOptions:
+    from mltop.probes.collect.stacks import StackOptions
+
     usual = StackOptions()
     return StackOptions(
         native=bool(args.get("native", usual.native)),

@@ -7,22 +7,13 @@ from __future__ import annotations
 
 import threading
 import time
+import zlib
 from collections import deque
-from dataclasses import dataclass, field
-from typing import Callable, Protocol, TypeVar
+from dataclasses import replace
+from importlib import import_module
+from typing import Any, Callable, Protocol, TypeVar
 
-from mltop.probes.active.supervisor.pythons import probe_of
-from mltop.probes.collect.dcgm import DcgmSource, without_filled
-from mltop.probes.collect.host import HostSource
-from mltop.probes.collect.kernel_log import KernelLogSource, with_nvml_events
-from mltop.probes.collect.links import LinkSource
-from mltop.probes.collect.logs.follow import LogFollower, with_errors
-from mltop.probes.collect.nvml.faults import in_context
-from mltop.probes.collect.pci import PciSource
-from mltop.probes.collect.ranks import RankSource, procfs
-from mltop.probes.collect.ranks.ends.deaths import DeathSource
-from mltop.probes.collect.ranks.gpu_devices import GpuDevices
-from mltop.probes.collect.ranks.gpu_processes import GpuProcesses
+from mltop.probes.collect.ranks import procfs
 from mltop.probes.collect.redaction.values import shown_text
 from mltop.probes.collect.sysfile import read_text
 from mltop.probes.model import (
@@ -37,16 +28,19 @@ from mltop.probes.model import (
     RankDeath,
     RankSample,
     Sample,
+    to_json,
 )
 from mltop.probes.model.sample import marked_not_here, traffic_of
 from mltop.probes.system.paths import proc
 
+PACKED_EVERY_S, MOST_PACKED = 4.5, 120  # five seconds at one sample per second, with room for its jitter
 Result = TypeVar("Result")
+GPUS_WAIT_S = 0.25  # for the answers of GPUs, at most half an interval
 GPU_COUNTERS_S = 5.0  # a GPU that answers has told its error counters within that
 KEPT = 3  # of the newest samples
+_LATER = frozenset(("links", "pci", "kernel_log", "logs"))  # not in the first sample, unless they are there already
 HURRY_S = 0.5  # between two samples while somebody waits for them
 LOOK_S = 1.0  # how late a hurry may begin
-_BRIEF_WAIT_S = 0.5  # for NVML
 _FIRST_LOOK_S = 0.05  # how late NVML's first answer may be seen
 _POLL_S = 0.1  # how late a cancel may be
 
@@ -60,20 +54,54 @@ class GpuSource(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass
-class Collectors:
-    """Where everything beside the GPUs' samples comes from."""
+# Below probes.collect.
+_COLLECTORS = {
+    "dcgm": "dcgm.DcgmSource",
+    "host": "host.HostSource",
+    "ranks": "ranks.RankSource",
+    "rank_gpus": "ranks.gpu_devices.GpuDevices",
+    "deaths": "ranks.ends.deaths.DeathSource",
+    "logs": "logs.follow.LogFollower",
+    "processes": "ranks.gpu_processes.GpuProcesses",
+    "links": "links.LinkSource",
+    "pci": "pci.PciSource",
+    "kernel_log": "kernel_log.KernelLogSource",
+}
 
-    dcgm: DcgmSource = field(default_factory=DcgmSource)
-    host: HostSource = field(default_factory=HostSource)
-    ranks: RankSource = field(default_factory=RankSource)
-    rank_gpus: GpuDevices = field(default_factory=GpuDevices)
-    deaths: DeathSource = field(default_factory=DeathSource)
-    logs: LogFollower = field(default_factory=LogFollower)
-    processes: GpuProcesses = field(default_factory=lambda: GpuProcesses(probe_of=kind_of_probe))
-    links: LinkSource = field(default_factory=LinkSource)
-    pci: PciSource = field(default_factory=PciSource)
-    kernel_log: KernelLogSource = field(default_factory=KernelLogSource)
+
+class Collectors:
+    """Where everything beside the GPUs' samples comes from; ``given``: what to use instead. Each is imported and made
+    when it is first read: most nodes have no need of some, and the first sample does not wait for the others.
+    """
+
+    def __init__(self, **given: Any) -> None:
+        vars(self).update(given)
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _COLLECTORS:
+            raise AttributeError(name)
+        module, _, kind = _COLLECTORS[name].rpartition(".")
+        made = vars(self)[name] = getattr(import_module(f"mltop.probes.collect.{module}"), kind)()
+        return made
+
+
+class _Reading:
+    """One round of all collectors but those of ``later``: their gaps, and what each has cost (wall s)."""
+
+    def __init__(self, later: frozenset[str]) -> None:
+        self._later = later
+        self.gaps: list[Gap] = []
+        self.cost_s: dict[str, float] = {}
+
+    def part(self, what: str, read: Callable[[], tuple[Result, list[Gap]]], empty: Callable[[], Result]) -> Result:
+        if what in self._later:
+            self.gaps.append(Gap.about(what, why="it comes with the next sample", kind="starting"))
+            return empty()
+        began = time.perf_counter()
+        result, missing = guarded(what, read, empty)
+        self.cost_s[what] = round(self.cost_s.get(what, 0.0) + time.perf_counter() - began, 6)
+        self.gaps.extend(missing)
+        return result
 
 
 class Sampler:
@@ -87,38 +115,39 @@ class Sampler:
         self._boot_id = read_text(proc("sys/kernel/random/boot_id")) or ""
         self._newest_ranks: list[RankSample] = []
         self._holders = Holders()
+        self._gpus_wait_s = min(GPUS_WAIT_S, interval_s / 2)
         self._gpus_start = False  # NVML has not answered yet
+        self._taken = 0
 
     def sample(self, now: float) -> Sample:
-        """One sample at ``now`` (unix s). ``cost_s``: wall time of each collector in this process."""
+        """One sample at ``now`` (unix s). ``cost_s``: wall time of each collector in this process.
+
+        The first one has what is read at once: its gaps say that the rest is starting.
+        """
+        is_first, self._taken = not self._taken, self._taken + 1
         clock_s = time.monotonic()  # for rates: the wall clock may jump
-        collectors = self._collectors
-        gaps: list[Gap] = []
-        cost_s: dict[str, float] = {}
-
-        def part(what: str, read: Callable[[], tuple[Result, list[Gap]]], empty: Callable[[], Result]) -> Result:
-            began = time.perf_counter()
-            result, missing = guarded(what, read, empty)
-            cost_s[what] = round(cost_s.get(what, 0.0) + time.perf_counter() - began, 6)
-            gaps.extend(missing)
-            return result
-
-        # NVML's child works while everything else is read.
-        part("gpus", lambda: self._request_gpus(now), lambda: None)
-        host = part("host", lambda: collectors.host.read(clock_s, self._newest_ranks), HostSample)
+        reading = _Reading(_LATER - vars(self._collectors).keys() if is_first else frozenset())
+        part, collectors = reading.part, self._collectors
+        if not is_first:  # NVML's child works while everything else is read
+            part("gpus", lambda: self._request_gpus(now), lambda: None)
+        host = part("host", lambda: collectors.host.read(clock_s, self._newest_ranks, is_first), HostSample)
         links = part("links", lambda: collectors.links.read(clock_s), list[LinkSample])
         host.ports_rx_bytes_per_s, host.ports_tx_bytes_per_s = traffic_of(links)
         pci = part("pci", lambda: collectors.pci.read(clock_s), list[PciDevice])
-        events = part("kernel_log", lambda: collectors.kernel_log.read(now), list[KernelEvent])
-        wait_s = min(0.25, self._interval_s / 2)
-        gpus = part("gpus", lambda: self._collect_gpus(now, wait_s), list[GpuSample])
-        xids = part("gpus", lambda: (self._gpus.events(), []), list[KernelEvent])
-        part("dcgm", lambda: (None, collectors.dcgm.fill(gpus, now)), lambda: None)
-        part("processes", lambda: (None, collectors.processes.fill(gpus, clock_s)), lambda: None)
+        gpus = part("gpus", lambda: self._collect_gpus(now, 0.0 if is_first else self._gpus_wait_s), list[GpuSample])
+        events = part("kernel_log", lambda: collectors.kernel_log.read(now, self._gpus.events()), list[KernelEvent])
+        if gpus:
+            part("dcgm", lambda: (None, collectors.dcgm.fill(gpus, now)), lambda: None)
+            part("processes", lambda: (None, collectors.processes.fill(gpus, clock_s)), lambda: None)
         ranks = part("ranks", lambda: collectors.ranks.read(clock_s, gpus_of_pid(gpus)), list[RankSample])
         part("ranks", lambda: (None, collectors.rank_gpus.fill(ranks, gpus, clock_s)), lambda: None)
-        deaths = part("ranks", lambda: self._collect_deaths(clock_s, now, ranks, events), list[RankDeath])
-        lines = part("logs", lambda: collectors.logs.read(now, ranks), list[LogLine])
+        deaths, lines = [], []
+        if ranks or "deaths" in vars(collectors):  # there were ranks
+            launchers = collectors.ranks.launchers
+            deaths = part(
+                "ranks", lambda: collectors.deaths.read(clock_s, now, ranks, launchers, events), list[RankDeath]
+            )
+            lines = part("logs", lambda: collectors.logs.read(now, ranks), list[LogLine])
         self._newest_ranks = ranks
         return Sample(
             node=self._node,
@@ -134,15 +163,20 @@ class Sampler:
             host=host,
             links=links,
             pci=pci,
-            kernel_events=with_nvml_events(_of_ranks(events, ranks, deaths), xids),
-            gaps=marked_not_here(in_context(without_filled(gaps, gpus), host, pci), host),
+            kernel_events=_of_ranks(events, ranks, deaths),
+            gaps=marked_not_here(_of_gpus(reading.gaps, gpus, host, pci), host),
             counters_read_at=self._counters_read_at(now - clock_s, gpus),
-            cost_s=cost_s,
+            cost_s=reading.cost_s,
         )
 
     def await_gpus(self, stop: threading.Event, until_s: float) -> bool:
-        """Whether NVML gives its first answer until then (monotonic s): the next sample need not wait any longer."""
+        """Whether NVML gives its first answer until then (monotonic s): the next sample need not wait any longer. The
+        second one waits only as long as rates need.
+        """
         began = self._gpus_start
+        if self._taken == 1:
+            guarded("gpus", lambda: self._request_gpus(time.time()), lambda: None)
+            return not stop.wait(self._gpus_wait_s)
         while self._gpus_start and time.monotonic() < until_s and not stop.wait(_FIRST_LOOK_S):
             self._collect_gpus(time.time(), 0.0)
         return began and not self._gpus_start
@@ -151,31 +185,16 @@ class Sampler:
         """``clock_began_at``: unix s of the time 0 of the collectors' clock. Without the kinds that are not here."""
         seen_at = [gpu.last_seen_at for gpu in gpus if gpu.state == "ok" and gpu.last_seen_at is not None]
         read_at = {"gpus": min(seen_at) - GPU_COUNTERS_S} if seen_at else {}
-        for kind, source in (
-            ("links", self._collectors.links),
-            ("pci", self._collectors.pci),
-            ("host", self._collectors.host),
-        ):
-            if source.counters_read_at is not None:
+        for kind in ("links", "pci", "host"):
+            source = vars(self._collectors).get(kind)
+            if source is not None and source.counters_read_at is not None:
                 read_at[kind] = round(clock_began_at + source.counters_read_at, 3)
         return read_at
 
     def close(self) -> None:
-        collectors = self._collectors
-        for source in (
-            self._gpus,
-            collectors.dcgm,
-            collectors.host,
-            collectors.kernel_log,
-            collectors.deaths,
-            collectors.logs,
-        ):
-            source.close()
-
-    def _collect_deaths(
-        self, clock_s: float, now: float, ranks: list[RankSample], events: list[KernelEvent]
-    ) -> tuple[list[RankDeath], list[Gap]]:
-        return self._collectors.deaths.read(clock_s, now, ranks, self._collectors.ranks.launchers, events)
+        for source in (self._gpus, *vars(self._collectors).values()):
+            if hasattr(source, "close"):
+                source.close()
 
     def _request_gpus(self, now: float) -> tuple[None, list[Gap]]:
         self._gpus.request(now)
@@ -220,12 +239,6 @@ def started(pid: int) -> int | None:
     return None if stat.state in ("Z", "X") else stat.start_ticks
 
 
-def kind_of_probe(argv: list[str]) -> str:
-    """The kind of mltop's probe that a command line starts; "" for any other."""
-    probe = probe_of(argv)
-    return probe[0] if probe is not None else ""
-
-
 def guarded(
     what: str, read: Callable[[], tuple[Result, list[Gap]]], empty: Callable[[], Result]
 ) -> tuple[Result, list[Gap]]:
@@ -245,6 +258,31 @@ def _of_ranks(events: list[KernelEvent], ranks: list[RankSample], deaths: list[R
     return [event for event in events if event.kind != "segfault" or event.pid in pids]
 
 
+def with_errors(deaths: list[RankDeath], lines: list[LogLine]) -> list[RankDeath]:
+    """With what a rank wrote last, where nothing else says why it ended."""
+    said = {line.pid: line for line in lines if line.pid is not None}
+    return [_with_error(death, said.get(death.pid)) for death in deaths]
+
+
+def _with_error(death: RankDeath, line: LogLine | None) -> RankDeath:
+    if line is None or death.error or (death.how, death.code) == ("exit", 0):
+        return death
+    if death.started_at is not None and line.at < death.started_at:
+        return death  # its pid was another's
+    return replace(death, error=line.text, told_by=", ".join(filter(None, (death.told_by, "log"))))
+
+
+def _of_gpus(gaps: list[Gap], gpus: list[GpuSample], host: HostSample, pci: list[PciDevice]) -> list[Gap]:
+    """Those that other sources have filled are left out."""
+    if gpus:
+        from mltop.probes.collect.dcgm import without_filled
+
+        gaps = without_filled(gaps, gpus)
+    from mltop.probes.collect.nvml.faults import in_context
+
+    return in_context(gaps, host, pci)
+
+
 def gpus_of_pid(gpus: list[GpuSample]) -> dict[int, list[int]]:
     """Which GPUs each process holds, by NVML's process lists."""
     indexes_of: dict[int, dict[int, None]] = {}
@@ -254,42 +292,18 @@ def gpus_of_pid(gpus: list[GpuSample]) -> dict[int, list[int]]:
     return {pid: list(indexes) for pid, indexes in indexes_of.items()}
 
 
-class BriefSampler:
-    """Samples of what decides whether a node is free for a probe: GPUs, ranks, processors. For an agent without a loop.
-
-    Reads NVML in a child process of its own, which ``close`` ends.
-    """
-
-    def __init__(self, node: str) -> None:
-        from mltop.probes.collect.nvml.source import NvmlSource
-
-        self._node = node
-        self._gpus = NvmlSource()
-        self._host, self._ranks, self._pci = HostSource(), RankSource(), PciSource()
-
-    def sample(self, now: float) -> Sample:
-        """One sample at ``now`` (unix s)."""
-        clock_s = time.monotonic()
-        self._gpus.request(now)
-        pci, _ = guarded("pci", lambda: self._pci.read(clock_s), list[PciDevice])
-        gpus, gaps = guarded("gpus", lambda: self._gpus.collect(now, _BRIEF_WAIT_S), list[GpuSample])
-        ranks, _ = guarded("ranks", lambda: self._ranks.read(clock_s, gpus_of_pid(gpus)), list[RankSample])
-        host, _ = guarded("host", lambda: self._host.read(clock_s, ranks), HostSample)
-        return Sample(self._node, now, gpus=gpus, ranks=ranks, host=host, pci=pci, gaps=in_context(gaps, host, pci))
-
-    def close(self) -> None:
-        self._gpus.close()
-        self._host.close()
-
-
 # Where requests get the newest samples from: ``RecentSamples.wait``, or samples taken for them alone.
 Samples = Callable[[float, float, threading.Event, Callable[[list[Sample]], bool]], list[Sample]]
 
 
 class RecentSamples:
-    """The loop adds samples; requests wait for them in threads of their own."""
+    """The loop adds samples; requests wait for them in threads of their own. Of the last ten minutes one of every five
+    seconds is kept, packed: some 6 KB.
+    """
 
     def __init__(self) -> None:
+        self._packed: deque[bytes] = deque(maxlen=MOST_PACKED)
+        self._packed_at = float("-inf")
         self._newest: deque[tuple[float, Sample]] = deque(maxlen=KEPT)  # monotonic s
         self._changed = threading.Condition()
         self._waiting = 0
@@ -298,6 +312,19 @@ class RecentSamples:
         with self._changed:
             self._newest.append((time.monotonic(), sample))
             self._changed.notify_all()
+        if not 0 <= sample.sampled_at - self._packed_at < PACKED_EVERY_S:
+            self._packed_at = sample.sampled_at
+            self._packed.append(zlib.compress(to_json(sample).encode(), 1))
+
+    def packed(self, most_bytes: int) -> list[bytes]:
+        """The newest that are no more than so many bytes together, the oldest first: their JSON, by zlib."""
+        kept: list[bytes] = []
+        for one in reversed(tuple(self._packed)):
+            most_bytes -= len(one)
+            if most_bytes < 0:
+                break
+            kept.append(one)
+        return kept[::-1]
 
     def pause(self, stop: threading.Event, until_s: float) -> None:
         """The loop's wait for its next sample (monotonic s): shorter while somebody waits for samples."""

@@ -6,28 +6,26 @@ It speaks the agent's protocol: hello, samples, answers to "stacks", "doctor" an
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import platform
-import queue
 import signal
-import threading
 import time
-from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
 from mltop.probes.active.supervisor.gate import Holder
-from mltop.probes.agent.light import EVERY_S
-from mltop.probes.agent.protocol import MARK, VERSION, Hello, Message, Request, decode_request, encode
+from mltop.probes.agent.caller import Caller, Terms, leave
+from mltop.probes.agent.frames import Frames
+from mltop.probes.agent.protocol import VERSION, Hello, Message, Request, Wire, encode
 from mltop.probes.demo.probes.replay import ProbeMachine
 from mltop.probes.demo.probes.requests import SimulatedProbes
 from mltop.probes.demo.simulated import FIRST_PID, JOB, LOST_GPU, RAN_S, SimulatedJob, SimulatedNode, rank_stacks
-from mltop.probes.system.files import write_all
+from mltop.probes.judge.health import node as _rules  # noqa: F401 - loaded before the first row: hundreds would wait
 from mltop.probes.version import __version__
 
+JUDGED_EVERY_S = 10.0  # the rules of hundreds of nodes run in one process here
 SLOTS = 20  # the samples of an interval are spread over this many moments
-REPLIES_AT_ONCE = 64  # between two looks at the clock
-EXIT_GRACE_S = 0.2
 
 
 def node_names(count: int, first: int) -> tuple[str, ...]:
@@ -73,59 +71,46 @@ class Fleet:
 
     def __init__(self, nodes: list[SimulatedNode], interval_s: float, probe_speed: float) -> None:
         self._nodes = {node.name: node for node in nodes}
-        self._probes = SimulatedProbes(self._machine, probe_speed)
         self._slots = [nodes[start::SLOTS] for start in range(min(SLOTS, len(nodes)))]
         self._slot_s = interval_s / len(self._slots)
-        self._whole_at: dict[str, float] = {}
-        self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
-        self._replies: deque[tuple[int, Iterator[Message]]] = deque()
+        self._frames = {node.name: Frames(node.name, judged_every_s=JUDGED_EVERY_S) for node in nodes}
+        self._caller = Caller(Wire(nodes[0].name), Terms(), 0, 1)
+        self._probes = SimulatedProbes(self._machine, self._send, probe_speed)
 
     def run(self) -> None:
         """Serves until the caller closes our stdin or its end of our stdout."""
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-c in the caller's terminal is the caller's to handle
-        threading.Thread(target=self._read, name="mltop-requests", daemon=True).start()
-        try:
-            self._write(b"".join(encode(Message("hello", node=name, hello=hello(name))) for name in self._nodes))
-            for slot in self._slots:
-                self._write_samples(slot)
-            self._serve()
-        except BrokenPipeError:
-            return
-
-    def _serve(self) -> None:
-        turn, due = 0, time.monotonic() + self._slot_s
-        while True:
-            probes_at = self._probes.next_at
-            wake_at = due if probes_at is None else min(due, probes_at)
-            timeout_s = 0.0 if self._replies else max(0.0, wake_at - time.monotonic())
-            try:
-                request = self._requests.get(timeout=timeout_s)
-            except queue.Empty:
-                pass
-            else:
-                if request is None:
-                    return
-                self._take(request)
-            self._write_replies()
-            self._write(b"".join(map(encode, self._probes.due(time.monotonic()))))
-            if time.monotonic() >= due:
-                self._write_samples(self._slots[turn % len(self._slots)])
-                turn, due = turn + 1, max(due + self._slot_s, time.monotonic())
+        for name in self._nodes:
+            self._send(Message("hello", node=name, hello=hello(name)))
+        self._caller.start(self._handle, lambda: None)
+        for number in range(len(self._slots)):
+            self._put_samples(number)
+        due = time.monotonic() + self._slot_s
+        for turn in itertools.count():
+            if self._caller.stop.wait(max(0.0, due - time.monotonic())):
+                return
+            self._put_samples(turn % len(self._slots))
+            due = max(due + self._slot_s, time.monotonic())
 
     def _machine(self, name: str) -> ProbeMachine:
         """What probes find on a node; one of another process is healthy as far as we know."""
         node = self._nodes.get(name)
         return ProbeMachine(name, 0) if node is None else machine_of(node)
 
-    def _take(self, request: Request) -> None:
-        if request.node in self._nodes and self._probes.take(request, time.monotonic()):
+    def _send(self, message: Message) -> None:
+        self._caller.outbox.put(encode(message))
+
+    def _handle(self, request: Request) -> None:
+        if request.node in self._nodes and self._probes.take(request):
             return
-        if request.kind == "request":
-            self._replies.append((request.id, self._answer(request)))
-        elif request.kind == "cancel" and any(number == request.id for number, _ in self._replies):
-            self._replies = deque(reply for reply in self._replies if reply[0] != request.id)
-            done = Message("done", node=request.node, id=request.id, data={"cancelled": True})
-            self._replies.append((request.id, iter([done])))
+        if request.kind == "watch":
+            for name in (request.node,) if request.node in self._nodes else self._nodes:
+                self._frames[name].watch(float(request.args.get("seconds") or 0.0))
+        if request.kind != "request":
+            return
+        for message in self._answer(request):
+            self._send(message)
 
     def _answer(self, request: Request) -> Iterator[Message]:
         """All frames of one answer; ``node`` "" in the request asks all nodes, in one answer."""
@@ -147,61 +132,16 @@ class Fleet:
             error = "a simulated rank is no process" if no_process else f"unknown operation {request.op!r}"
             yield Message("error", node=request.node, id=request.id, error=error)
 
-    def _write_replies(self) -> None:
-        frames: list[bytes] = []
-        while self._replies and len(frames) < REPLIES_AT_ONCE:
-            message = next(self._replies[0][1], None)
-            if message is None:
-                self._replies.popleft()
-            else:
-                frames.append(encode(message))
-        if frames:
-            self._write(b"".join(frames))
-
-    def _write_samples(self, nodes: list[SimulatedNode]) -> None:
-        now = time.time()
-        self._write(b"".join(frame for node in nodes for frame in self._frames(node, now)))
-
-    def _frames(self, node: SimulatedNode, now: float) -> Iterator[bytes]:
-        if now - self._whole_at.get(node.name, 0.0) >= EVERY_S:
-            # Not of all nodes in the same second from the second time on.
-            early_s = 0.0 if node.name in self._whole_at else node.number % 5 * self._slot_s * len(self._slots)
-            self._whole_at[node.name] = now - early_s
-            yield slow_frame(node, now)
-        yield light_frame(node, now)
-
-    def _write(self, data: bytes) -> None:
-        write_all(1, data)
-
-    def _read(self) -> None:
-        buffer = b""
-        while True:
-            data = os.read(0, 65536)
-            if not data:
-                break
-            *lines, buffer = (buffer + data).split(b"\n")
-            for line in lines:
-                request = decode_request(line)
-                if request is not None:
-                    self._requests.put(request)
-        self._requests.put(None)
-        time.sleep(EXIT_GRACE_S)
-        os._exit(0)  # the loop is stuck writing to a caller that no longer reads
-
-
-def slow_frame(node: SimulatedNode, now: float) -> bytes:
-    """A Message of kind slow with its fields in text, as ``encode`` would write it: the whole sample."""
-    return _frame(b"slow", node, node.sample_json(now))
-
-
-def light_frame(node: SimulatedNode, now: float) -> bytes:
-    """A Message of kind sample, as ``encode_light`` would write it."""
-    return _frame(b"sample", node, node.light_json(now))
-
-
-def _frame(kind: bytes, node: SimulatedNode, sample: bytes) -> bytes:
-    payload = b'{"kind":"%s","node":"%s","sample":%s}' % (kind, node.name.encode(), sample)
-    return b"%s%d %s\n" % (MARK, len(payload), payload)
+    def _put_samples(self, slot: int) -> None:
+        """Of a caller that reads slowly only the newest wait."""
+        now, rows = time.time(), []
+        for node in self._slots[slot]:
+            for message in self._frames[node.name].of(node.sample(now)):
+                if message.kind == "row":
+                    rows.append(encode(message))
+                else:
+                    self._caller.outbox.put_newest(f"{message.kind} {node.name}", encode(message))
+        self._caller.outbox.put_newest(f"row {slot}", b"".join(rows))
 
 
 def machine_of(node: SimulatedNode) -> ProbeMachine:
@@ -249,6 +189,7 @@ def main(argv: list[str] | None = None) -> None:
         options.nodes, options.first, options.gpus, options.interval, options.hang_after, spares=options.spares
     )
     Fleet(nodes, options.interval, options.probe_speed).run()
+    leave(0)
 
 
 if __name__ == "__main__":

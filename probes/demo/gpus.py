@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Callable, NamedTuple
+from typing import Callable, NamedTuple
 
 from mltop.probes.demo.machine import HEALTHY, gpu_bus
 from mltop.probes.model import (
@@ -84,9 +84,9 @@ def shape_of(seed: int, index: int, hot: bool) -> Shape:
     return Shape((first, second, third), source.uniform(-20, 20), memory, hot)
 
 
-def move(shape: Shape, t: float, activity: str, since: float) -> dict[str, Any]:
-    """The fields of a GpuSample that change, at ``t`` seconds. The GPU has been at ``activity`` since ``since`` and was
-    training before.
+def set_moving(gpu: GpuSample, shape: Shape, t: float, activity: str, since: float) -> None:
+    """Set all that moves as it is at ``t`` seconds. The GPU has been at ``activity`` since ``since`` and was training
+    before.
     """
     training = activity == TRAINING
     wave = math.sin(math.tau * t / _WAVES[1][0] + shape.phases[1])
@@ -95,29 +95,34 @@ def move(shape: Shape, t: float, activity: str, since: float) -> dict[str, Any]:
     temperature = _temperature(shape, t, activity, since)
     trained_s = t if training else since
     reasons, clock = _clock(activity, throttled, power)
-    return {
-        "busy": round(_LOADS[activity].busy + (0.03 * wave if training else 0.0), 2),  # NVML gives whole percents
-        "sm_active": round(_LOADS[activity].sm_active * (1 + 0.08 * wave), 4),
-        "sm_occupancy": round(_LOADS[activity].sm_occupancy * (1 + 0.08 * wave), 4),
-        "tensor_active": round(0.46 * (1 + 0.15 * wave), 4) if training else 0.0,
-        "dram_active": round(0.55 * (1 + 0.12 * wave), 4) if training else 0.0,
-        "fp64_active": 0.0,
-        "fp32_active": round(0.09 * (1 + 0.1 * wave), 4) if training else 0.01 if activity == WAITING else 0.0,
-        "fp16_active": round(0.04 * (1 + 0.1 * wave), 4) if training else 0.0,
-        "memory_used_bytes": 4 * 1024**2 if activity == IDLE else shape.memory_bytes,
-        "temperature_c": float(round(temperature)),
-        "memory_temperature_c": float(round(temperature + 7)),
-        "temperature_margin_c": SLOWDOWN_C - round(temperature),
-        "power_w": round(power, 1),
-        "energy_j": round(_energy(shape, t, activity, since), 1),
-        "sm_clock_mhz": clock,
-        "throttle_reasons": reasons,
-        "throttle_ns": {
-            "hw_thermal": int(episode_seconds(trained_s) * 1e9) if shape.hot else 0,
-            "sw_power_cap": int(trained_s * _CAPPED * 1e9) if activity != IDLE else 0,
-        },
-        "throttle_share": _shares(shape, t, activity, reasons),
-    }
+    gpu.pcie.rx_bytes_per_s, gpu.pcie.tx_bytes_per_s = (2.1e8, 0.9e8) if training else (0.0, 0.0)
+    gpu.nvlink.rx_bytes_per_s = gpu.nvlink.tx_bytes_per_s = 1.2e11 if training else 0.0
+    vars(gpu).update(
+        {
+            "busy": round(_LOADS[activity].busy + (0.03 * wave if training else 0.0), 2),  # NVML gives whole percents
+            "sm_active": round(_LOADS[activity].sm_active * (1 + 0.08 * wave), 4),
+            "sm_occupancy": round(_LOADS[activity].sm_occupancy * (1 + 0.08 * wave), 4),
+            "tensor_active": round(0.46 * (1 + 0.15 * wave), 4) if training else 0.0,
+            "dram_active": round(0.55 * (1 + 0.12 * wave), 4) if training else 0.0,
+            "fp64_active": 0.0,
+            "fp32_active": round(0.09 * (1 + 0.1 * wave), 4) if training else 0.01 if activity == WAITING else 0.0,
+            "fp16_active": round(0.04 * (1 + 0.1 * wave), 4) if training else 0.0,
+            "memory_used_bytes": 4 * 1024**2 if activity == IDLE else shape.memory_bytes,
+            "temperature_c": float(round(temperature)),
+            "memory_temperature_c": float(round(temperature + 7)),
+            "memory_temperature_margin_c": _FIXED["memory_temperature_max_c"] - float(round(temperature + 7)),
+            "temperature_margin_c": SLOWDOWN_C - round(temperature),
+            "power_w": round(power, 1),
+            "energy_j": round(_energy(shape, t, activity, since), 1),
+            "sm_clock_mhz": clock,
+            "throttle_reasons": reasons,
+            "throttle_ns": {
+                "hw_thermal": int(episode_seconds(trained_s) * 1e9) if shape.hot else 0,
+                "sw_power_cap": int(trained_s * _CAPPED * 1e9) if activity != IDLE else 0,
+            },
+            "throttle_share": _shares(shape, t, activity, reasons),
+        }
+    )
 
 
 def _shares(shape: Shape, t: float, activity: str, reasons: list[str]) -> dict[str, float]:
@@ -210,7 +215,7 @@ def _integral(shape: Shape, t: float, activity: str) -> float:
 
 HOT_GPU = 1
 CONTEXT_BYTES = 600 * 1024**2  # held by the driver beside the process's own memory
-NVLINKS, NVLINK_BYTES_PER_S = 18, 26.562e9  # of an H100, per direction
+NVLINKS = 18
 SEED = 0  # of SimulatedGpus: what makes them differ from other nodes'
 UPTIME_S = 5_000.0  # the counters of SimulatedGpus begin as if the node had been up this long
 
@@ -236,9 +241,11 @@ def simulate(
         pids.setdefault(index, []).append(pid)
     gpus = []
     for index in range(count):
+        gpu = still_gpu(index, seed)
         activity = activity_of(t, index in pids, hung_since, index == culprit_gpu)
-        moving = move(shape_of(seed, index, index == HOT_GPU), t, activity, hung_since or 0.0)
-        gpus.append(sample_of(index, seed, pids.get(index, []), moving, activity == TRAINING))
+        set_moving(gpu, shape_of(seed, index, index == HOT_GPU), t, activity, hung_since or 0.0)
+        gpu.processes = processes_of(gpu, pids.get(index, []))
+        gpus.append(gpu)
     return gpus
 
 
@@ -250,9 +257,8 @@ def activity_of(t: float, has_ranks: bool, hung_since: float | None, is_culprit:
     return STARVED if is_culprit else WAITING
 
 
-def sample_of(index: int, seed: int, pids: list[int], moving: dict[str, Any], training: bool) -> GpuSample:
-    """``moving``: as ``move`` has it."""
-    own = moving["memory_used_bytes"] - CONTEXT_BYTES
+def still_gpu(index: int, seed: int) -> GpuSample:
+    """All that does not move."""
     old = is_old(seed, index)
     return GpuSample(
         index=index,
@@ -260,17 +266,18 @@ def sample_of(index: int, seed: int, pids: list[int], moving: dict[str, Any], tr
         pci_bus_id=f"0000{gpu_bus(index).upper()}",
         minor=index,
         unified_memory=False,
-        memory_temperature_margin_c=_FIXED["memory_temperature_max_c"] - moving["memory_temperature_c"],
         ecc=Ecc(**{**HEALTHY["ecc"], "corrected_aggregate": 2 if old else 0}),
         remap=Remap(int(old), 0, False, False, False, RemapBanks(2560 - old, 0, 0, 0, 0)),
-        pcie=pcie_of(seed, index, training),
-        nvlink=Nvlink(links_of(seed, index), 1.2e11 if training else 0.0, 1.2e11 if training else 0.0),
+        pcie=Pcie(errors={"replay_rollover": 0, "l0_to_recovery": 3 + (seed + index) % 5}, **HEALTHY["pcie"]),
+        nvlink=Nvlink(links_of(seed, index)),
         fabric=Fabric(**HEALTHY["fabric"]),
         serial=f"SIMULATED{seed:04d}{index:02d}",
-        processes=[GpuProcess(pid, own // len(pids)) for pid in pids],
         **_FIXED,
-        **moving,
     )
+
+
+def processes_of(gpu: GpuSample, pids: list[int]) -> list[GpuProcess]:
+    return [GpuProcess(pid, ((gpu.memory_used_bytes or 0) - CONTEXT_BYTES) // len(pids)) for pid in pids]
 
 
 def is_old(seed: int, index: int) -> bool:
@@ -278,25 +285,13 @@ def is_old(seed: int, index: int) -> bool:
     return (seed * 8 + index) % 61 == 17
 
 
-def pcie_of(seed: int, index: int, training: bool) -> Pcie:
-    return Pcie(
-        rx_bytes_per_s=2.1e8 if training else 0.0,
-        tx_bytes_per_s=0.9e8 if training else 0.0,
-        errors={"replay_rollover": 0, "l0_to_recovery": 3 + (seed + index) % 5},
-        **HEALTHY["pcie"],
-    )
-
-
 def links_of(seed: int, index: int) -> list[NvlinkLink]:
     """All up to the switches; now and then one has an old replay, which means nothing as long as it does not grow."""
     return [
         NvlinkLink(
             index=link,
-            active=True,
-            version=4,
-            speed_bytes_per_s=NVLINK_BYTES_PER_S,
-            remote="switch",
             errors={"replay": int((seed * 144 + index * 18 + link) % 97 == 40), "recovery": 0, "crc": 0},
+            **HEALTHY["nvlink"],
         )
         for link in range(NVLINKS)
     ]

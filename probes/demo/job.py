@@ -6,7 +6,6 @@ It leaves nothing behind: no temporary file, no listening port on an outside int
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import importlib.util
 import os
@@ -26,9 +25,7 @@ LAUNCHER_PREFIXES = (
     *("SLURM_", "OMPI_", "PMI_", "PMIX_", "TORCHELASTIC_"),
     *("ROLE_", "GROUP_", "TORCH_NCCL_", "NCCL_"),
 )
-# Which ports connections get: from the first number on; a kernel that nobody has told otherwise begins at the second.
-EPHEMERAL, LOWEST_EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range"), 32_768
-NOT_RESERVED = 1024
+PORTS = 1024, 32_768  # below those that the kernel gives to connections. Only a name: nobody meets there
 JOB = "llama-7b"
 
 
@@ -82,10 +79,6 @@ class DemoJob:
         """(pid, GPU index) of each rank: rank i is given GPU i."""
         return [(pid, index) for index, pid in enumerate(self.pids)]
 
-    @property
-    def hung(self) -> bool:
-        return self.hung_since() is not None
-
     def hung_since(self) -> float | None:
         """Unix time at which the culprit stopped; None while the job is healthy."""
         written = os.pread(self._hung_fd, 64, 0) if self._hung_fd >= 0 else b""
@@ -130,7 +123,7 @@ class DemoJob:
     def _spawn_all(self) -> None:
         store_fd = memory_file("mltop-demo-store")
         pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(self.ranks)]
-        port = free_port()
+        port = random.randrange(*PORTS)
         try:
             for rank, (inbox, _) in enumerate(pairs):
                 setup = RankSetup(
@@ -191,16 +184,3 @@ def memory_file(name: str) -> int:
     fd = os.memfd_create(name)
     fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_APPEND)
     return fd
-
-
-def free_port() -> int:
-    """One that nobody listens on, below those that the kernel gives to connections. Only a name: nobody meets there."""
-    try:
-        below = int(EPHEMERAL.read_text().split()[0])
-    except (OSError, ValueError, IndexError):
-        below = LOWEST_EPHEMERAL
-    while True:
-        port = random.randrange(NOT_RESERVED, max(below, 2 * NOT_RESERVED))
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port

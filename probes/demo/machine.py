@@ -38,8 +38,9 @@ def host_of(name: str, faulty: bool = False) -> HostSample:
     return HostSample(**{**HEALTHY["host"], "hostname": name, "pressure": pressure, "filesystems": filesystems(faulty)})
 
 
-def moving_host(uptime_s: float, load: float, number: int) -> dict[str, Any]:
+def moving_host(uptime_s: float, load: float, number: int, links: list[LinkSample]) -> dict[str, Any]:
     """The fields of a HostSample that change; ``load``: the share of its CPUs that is in use."""
+    ports = [link for link in links if is_moving(link)]
     wave = 1 + 0.1 * math.sin(uptime_s / 9 + number)
     return {
         "uptime_s": round(uptime_s, 1),
@@ -49,6 +50,8 @@ def moving_host(uptime_s: float, load: float, number: int) -> dict[str, Any]:
         "network_tx_bytes_per_s": round(load * 3e7 * wave),
         "disk_read_bytes_per_s": round(load * 2e8 * wave),
         "disk_write_bytes_per_s": round(load * 1e7 * wave),
+        "ports_rx_bytes_per_s": sum(port.rx_bytes_per_s or 0 for port in ports),
+        "ports_tx_bytes_per_s": sum(port.tx_bytes_per_s or 0 for port in ports),
     }
 
 
@@ -80,24 +83,8 @@ def pci_devices(gpus: int) -> list[PciDevice]:
 
 
 def _device(bus_id: str, kind: PciKind, numa_node: int) -> PciDevice:
-    model = HEALTHY["pci"][kind]
-    vendor_id, device_id = (int(part, 16) for part in model["id"].split(":"))
-    speed, width = model["gt_per_s"], model["width"]
-    return PciDevice(
-        bus_id=bus_id,
-        kind=kind,
-        vendor_id=vendor_id,
-        device_id=device_id,
-        driver=model["driver"],
-        link_speed_gt_per_s=speed,
-        link_speed_max_gt_per_s=speed,
-        link_width=width,
-        link_width_max=width,
-        numa_node=numa_node,
-        local_cpus="48-95" if numa_node else "0-47",
-        aer={"correctable": 0, "nonfatal": 0, "fatal": 0},
-        acs=False,
-    )
+    cpus, aer = "48-95" if numa_node else "0-47", {"correctable": 0, "nonfatal": 0, "fatal": 0}
+    return PciDevice(bus_id, kind, numa_node=numa_node, local_cpus=cpus, aer=aer, **HEALTHY["pci"][kind])
 
 
 def kernel_events(now: float) -> list[KernelEvent]:
@@ -111,7 +98,6 @@ WORD_BYTES = 4  # port_xmit_data and port_rcv_data count in words of four bytes
 DOWN_PORT = 4
 # One Gb/s of gradients and more per port while training; hardly anything while all ranks wait.
 TRAINING_BYTES_PER_S, WAITING_BYTES_PER_S = 14e9, 2e4
-MOVING = ("rx_bytes_per_s", "tx_bytes_per_s", "port_rcv_data", "port_xmit_data")
 
 
 def links_of(number: int, gpus: int, faulty: bool = False) -> list[LinkSample]:
@@ -131,23 +117,15 @@ def is_moving(link: LinkSample) -> bool:
     return link.kind == "infiniband" and link.state == "ACTIVE"
 
 
-def traffic_of(t: float, trained_s: float, training: bool, port: int) -> dict[str, int]:
-    """The values of MOVING ``t`` seconds after the counters were 0, of which ``trained_s`` were spent training."""
-    per_s = (TRAINING_BYTES_PER_S if training else WAITING_BYTES_PER_S) * (1 + 0.01 * port)
+def set_traffic(links: list[LinkSample], t: float, trained_s: float, training: bool) -> None:
+    """What went through the ports ``t`` seconds after the counters were 0, of which ``trained_s`` were training."""
     total = int(trained_s * TRAINING_BYTES_PER_S + (t - trained_s) * WAITING_BYTES_PER_S)
-    values = (int(per_s), int(per_s * 0.998), total // WORD_BYTES, int(total * 0.998) // WORD_BYTES)
-    return dict(zip(MOVING, values))
-
-
-def ports_at(number: int, gpus: int, t: float, trained_s: float, training: bool) -> list[LinkSample]:
-    """All ports ``t`` seconds after their counters were 0, as ``traffic_of``."""
-    links = links_of(number, gpus)
+    words = {"port_rcv_data": total // WORD_BYTES, "port_xmit_data": int(total * 0.998) // WORD_BYTES}
     for port, link in enumerate(links):
         if is_moving(link):
-            values = traffic_of(t, trained_s, training, port)
-            link.rx_bytes_per_s, link.tx_bytes_per_s = values["rx_bytes_per_s"], values["tx_bytes_per_s"]
-            link.counters = {name: values.get(name, value) for name, value in link.counters.items()}
-    return links
+            per_s = (TRAINING_BYTES_PER_S if training else WAITING_BYTES_PER_S) * (1 + 0.01 * port)
+            link.rx_bytes_per_s, link.tx_bytes_per_s = int(per_s), int(per_s * 0.998)
+            link.counters.update(words)
 
 
 def _infiniband(index: int, gpus: int, source: random.Random) -> LinkSample:

@@ -29,13 +29,15 @@ from mltop.probes.demo.machine import (
     TRAINING_LOAD,
     cpus_of,
     host_of,
+    links_of,
     moving_host,
     numa_of,
     pci_devices,
-    ports_at,
+    set_traffic,
 )
+from mltop.probes.demo.probes.collectives import MachineOf
 from mltop.probes.demo.probes.replay import ProbeMachine
-from mltop.probes.demo.probes.requests import ProbeThread, SimulatedProbes
+from mltop.probes.demo.probes.requests import SimulatedProbes
 from mltop.probes.model import Gap, HostSample, LinkSample, RankSample
 from mltop.probes.model.sample import UNLIMITED
 
@@ -88,18 +90,22 @@ class DemoAgent(Agent):
         node: str,
         gpu_source: SimulatedGpus,
         interval_s: float,
-        probes: SimulatedProbes,
         pids: Callable[[], list[int]],
+        *,
+        machine_of: MachineOf,
+        probe_speed: float,
     ) -> None:
         gpus, made = gpu_source.count, cast(Any, Simulated)  # in place of each collector of a machine
 
+        def ports(now: float) -> list[LinkSample]:
+            (t, hung), links = gpu_source.times(now), links_of(SEED, gpus)
+            set_traffic(links, t, t if hung is None else hung, hung is None)
+            return links
+
         def host(now: float) -> HostSample:
             t, hung = gpu_source.times(now)
-            return replace(host_of(node), **moving_host(t, TRAINING_LOAD if hung is None else QUIET_LOAD, SEED))
-
-        def ports(now: float) -> list[LinkSample]:
-            t, hung = gpu_source.times(now)
-            return ports_at(SEED, gpus, t, t if hung is None else hung, hung is None)
+            moving = moving_host(t, TRAINING_LOAD if hung is None else QUIET_LOAD, SEED, ports(now))
+            return replace(host_of(node), **moving)
 
         collectors = Collectors(
             dcgm=made(),
@@ -110,11 +116,11 @@ class DemoAgent(Agent):
             kernel_log=made(),
         )
         super().__init__(node, gpu_source, interval_s, collectors=collectors)
-        self._probe_thread = ProbeThread(probes, self._caller.send)
+        self._probes = SimulatedProbes(machine_of, self._caller.send, probe_speed)
 
     def _handle(self, request: Request) -> None:
         request.node = request.node or self._node
-        if request.node != self._node or not self._probe_thread.take(request):
+        if request.node != self._node or not self._probes.take(request):
             super()._handle(request)
 
 
@@ -149,8 +155,15 @@ def main(argv: list[str] | None = None) -> None:
         gpus = SimulatedGpus(
             options.gpus, job.on_gpus, job.hung_since, culprit_gpu=options.culprit, problem=job.problem
         )
-        probes = SimulatedProbes(DemoMachines(options, job), options.probe_speed)
-        code = DemoAgent(options.node, gpus, options.interval, probes, lambda: job.pids).run()
+        agent = DemoAgent(
+            options.node,
+            gpus,
+            options.interval,
+            lambda: job.pids,
+            machine_of=DemoMachines(options, job),
+            probe_speed=options.probe_speed,
+        )
+        code = agent.run()
         if job.problem():
             print(job.problem(), file=sys.stderr, flush=True)  # noqa: T201 - the caller keeps an agent's last words
     finally:

@@ -6,6 +6,7 @@ gets the request late refuses it.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from mltop.probes.investigate.advice import advised
-from mltop.probes.investigate.progress import End, Run
+from mltop.probes.investigate.progress import NoAnswer, Question, Run, Stop
 from mltop.probes.model import RankSample, RankStacks
 from mltop.probes.model.acts import DiagResult, LogTail, SignalFacts, SignalName, SignalResult
 from mltop.probes.model.text import make_plain, plain_text
@@ -58,159 +59,112 @@ Results = dict[tuple[str, int], SignalResult]  # by RankProcess.key
 Facts = dict[tuple[str, int], SignalFacts]
 
 
-class SignalRun(Run):
+def send_signal(
+    hub: Hub,
+    signal: SignalName,
+    processes: Sequence[RankProcess],
+    on_done: Callable[[Results], None],
+    deadline_s: float = ANSWER_S,
+) -> Run:
     """One signal to some ranks; ``on_done`` gets a result for each of them, whatever happens."""
 
-    name = "signal"
-
-    def __init__(
-        self,
-        hub: Hub,
-        signal: SignalName,
-        processes: Sequence[RankProcess],
-        on_done: Callable[[Results], None],
-        deadline_s: float = ANSWER_S,
-    ) -> None:
-        super().__init__(deadline_s)
-        self._hub, self._signal, self._processes, self._on_done = hub, signal, processes, on_done
-        self._results: Results = {}
-
-    def _work(self) -> None:
+    def ask(stop: Stop) -> Results:
         args = {}
-        for node, pids in _by_node(self._processes).items():
-            if (sample := self._hub.node(node).sample) is not None:
-                args[node] = {"signal": self._signal, "processes": pids, "sampled_at": sample.sampled_at}
-        answers = _ask(self._hub, "signal", args, self._stop.deadline_s)
-        for process in self._processes:
-            self._results[process.key] = self._result(process, args, answers)
+        for node, pids in _by_node(processes).items():
+            if (sample := hub.node(node).sample) is not None:
+                args[node] = {"signal": signal, "processes": pids, "sampled_at": sample.sampled_at}
+        answers = _ask(hub, "signal", args, stop.deadline_s)
+        return {each.key: _signal_result(each, args, answers, stop.deadline_s) for each in processes}
 
-    def _result(self, process: RankProcess, asked: Container[str], answers: Mapping[str, Answered]) -> SignalResult:
-        answer = answers.get(process.node)
-        if process.started_at is None:
-            return SignalResult(process.pid, "failed", why="when it started is unknown, and pids are used again")
-        if process.node not in asked:
-            return SignalResult(process.pid, "failed", why="nothing was heard of this node")
-        if answer is None:
-            return SignalResult(process.pid, "unknown", why=SILENT.format(self._stop.deadline_s))
-        results = answer if isinstance(answer, str) else _converted(answer.get("results"), list[SignalResult])
-        if isinstance(results, str):
-            return SignalResult(process.pid, "failed", why=plain_text(results))
-        of_process = next((result for result in results if result.pid == process.pid), None)
-        if of_process is None:
-            return SignalResult(process.pid, "unknown", why="the node does not say")
-        state, why = plain_text(of_process.state, 4), plain_text(of_process.why)
-        return SignalResult(process.pid, of_process.outcome, state, why)
+    def on_results(results: Results, error: str) -> None:
+        failed = {process.key: SignalResult(process.pid, "unknown", why=error) for process in processes}
+        on_done({**failed, **results})
 
-    def _tell_end(self, end: End) -> None:  # noqa: ARG002 - the results say it
-        failed = {process.key: SignalResult(process.pid, "unknown", why=self.error) for process in self._processes}
-        self._on_done({key: self._results.get(key, result) for key, result in failed.items()})
+    return Question[Results]("signal", deadline_s, ask, {}, on_results)
 
 
-class FactsRun(Run):
+def _signal_result(
+    process: RankProcess, asked: Container[str], answers: Mapping[str, Answered], deadline_s: float
+) -> SignalResult:
+    answer = answers.get(process.node)
+    if process.started_at is None:
+        return SignalResult(process.pid, "failed", why="when it started is unknown, and pids are used again")
+    if process.node not in asked:
+        return SignalResult(process.pid, "failed", why="nothing was heard of this node")
+    if answer is None:
+        return SignalResult(process.pid, "unknown", why=SILENT.format(deadline_s))
+    try:
+        results = _converted(answer, "results", SignalResult)
+    except NoAnswer as error:
+        return SignalResult(process.pid, "failed", why=str(error))
+    of_process = next((result for result in results if result.pid == process.pid), None)
+    if of_process is None:
+        return SignalResult(process.pid, "unknown", why="the node does not say")
+    state, why = plain_text(of_process.state, 4), plain_text(of_process.why)
+    return SignalResult(process.pid, of_process.outcome, state, why)
+
+
+def signal_facts(hub: Hub, processes: Sequence[RankProcess], on_done: Callable[[Facts], None]) -> Run:
     """What these ranks would do with signals; ``on_done`` gets what could be learned."""
 
-    name = "look at signals"
+    def ask(stop: Stop) -> Facts:
+        args = {node: {"processes": pids} for node, pids in _by_node(processes).items()}
+        wanted, found = {process.key for process in processes}, {}
+        for node, answer in _ask(hub, "signal_facts", args, stop.deadline_s).items():
+            with contextlib.suppress(NoAnswer):  # what is missing is unknown
+                facts = _converted(answer, "facts", SignalFacts)
+                found.update({(node, each.pid): make_plain(each) for each in facts if (node, each.pid) in wanted})
+        return found
 
-    def __init__(self, hub: Hub, processes: Sequence[RankProcess], on_done: Callable[[Facts], None]) -> None:
-        super().__init__(FACTS_S)
-        self._hub, self._processes, self._on_done = hub, processes, on_done
-        self._facts: Facts = {}
-
-    def _work(self) -> None:
-        args = {node: {"processes": pids} for node, pids in _by_node(self._processes).items()}
-        wanted = {process.key for process in self._processes}
-        for node, answer in _ask(self._hub, "signal_facts", args, self._stop.deadline_s).items():
-            facts = answer if isinstance(answer, str) else _converted(answer.get("facts"), list[SignalFacts])
-            if not isinstance(facts, str):
-                self._facts.update(((node, each.pid), make_plain(each)) for each in facts if (node, each.pid) in wanted)
-
-    def _tell_end(self, end: End) -> None:  # noqa: ARG002 - what is missing is unknown
-        self._on_done(self._facts)
+    return Question[Facts]("look at signals", FACTS_S, ask, {}, lambda facts, _: on_done(facts))
 
 
-class NativeRun(Run):
+def dump_native(hub: Hub, process: RankProcess, on_done: Callable[[RankStacks | None, str], None]) -> Run:
     """One dump of one rank with the frames of C. ``on_done``: its stacks, or why there are none."""
 
-    name = "native dump"
-
-    def __init__(self, hub: Hub, process: RankProcess, on_done: Callable[[RankStacks | None, str], None]) -> None:
-        super().__init__(NATIVE_S)
-        self._hub, self._process, self._on_done = hub, process, on_done
-        self._stacks: RankStacks | None = None
-
-    def _work(self) -> None:
-        node, pid = self._process.key
-        pending = self._hub.request("stacks", {"native": True, "pids": [pid], "deadline_s": NATIVE_S}, nodes=[node])
+    def ask(stop: Stop) -> RankStacks | None:
+        node, pid = process.key
+        stacks, why = None, ""
+        pending = hub.request("stacks", {"native": True, "pids": [pid], "deadline_s": NATIVE_S}, nodes=[node])
         try:
-            while pending.open_nodes and not self._stop.now:
-                for answer in pending.answers(min(0.2, max(0.0, self._stop.left_s))):
+            while pending.open_nodes and not stop.now:
+                for answer in pending.answers(min(0.2, max(0.0, stop.left_s))):
                     message = answer.message
                     if message.stacks is not None and message.stacks.pid == pid:
-                        self._stacks = message.stacks
-                    self.error = message.error or self.error
+                        stacks = message.stacks
+                    why = message.error or why
         finally:
             pending.cancel()
-        if self._stacks is None and not self.error:
-            over = "is no rank (any more)" if not pending.open_nodes else SILENT.format(self._stop.deadline_s)
-            self.error = f"pid {pid}: {over}"
+        if stacks is None:
+            over = "is no rank (any more)" if not pending.open_nodes else SILENT.format(stop.deadline_s)
+            raise NoAnswer(why or f"pid {pid}: {over}")
+        return stacks
 
-    def _tell_end(self, end: End) -> None:  # noqa: ARG002 - what there is
-        self._on_done(self._stacks, self.error)
+    return Question("native dump", NATIVE_S, ask, None, on_done)
 
 
-class LogRun(Run):
+def log_tail(hub: Hub, process: RankProcess, lines: int, on_done: Callable[[list[LogTail], str], None]) -> Run:
     """The last lines that one rank has written. ``on_done``: the ends of its files, or why there are none."""
 
-    name = "log"
+    def plain(tail: LogTail) -> LogTail:
+        shown = [plain_text(line, MOST_LINE) for line in tail.lines[-lines:]]
+        return replace(tail, file=plain_text(tail.file), lines=shown, why=plain_text(tail.why))
 
-    def __init__(
-        self, hub: Hub, process: RankProcess, lines: int, on_done: Callable[[list[LogTail], str], None]
-    ) -> None:
-        super().__init__(ANSWER_S)
-        self._hub, self._process, self._lines, self._on_done = hub, process, lines, on_done
-        self._tails: list[LogTail] = []
+    def ask(stop: Stop) -> list[LogTail]:
+        answer = _ask_one(hub, "log_tail", process.node, {"pid": process.pid, "lines": lines}, stop)
+        return [plain(tail) for tail in _converted(answer, "tails", LogTail)[:2]]
 
-    def _work(self) -> None:
-        node, pid = self._process.key
-        answer = _ask(self._hub, "log_tail", {node: {"pid": pid, "lines": self._lines}}, ANSWER_S).get(node)
-        if answer is None:
-            self.error = SILENT.format(ANSWER_S)
-            return
-        tails = answer if isinstance(answer, str) else _converted(answer.get("tails"), list[LogTail])
-        if isinstance(tails, str):
-            self.error = plain_text(tails)
-            return
-        for tail in tails[:2]:
-            lines = [plain_text(line, MOST_LINE) for line in tail.lines[-self._lines :]]
-            self._tails.append(replace(tail, file=plain_text(tail.file), lines=lines, why=plain_text(tail.why)))
-
-    def _tell_end(self, end: End) -> None:  # noqa: ARG002 - what there is
-        self._on_done(self._tails, self.error)
+    return Question[list[LogTail]]("log", ANSWER_S, ask, [], on_done)
 
 
-class DiagnosisRun(Run):
+def diagnose(hub: Hub, node: str, on_done: Callable[[list[DiagResult], str], None]) -> Run:
     """`dcgmi diag -r 1` on one node. ``on_done``: its results, or why there are none."""
 
-    name = "diagnosis"
+    def ask(stop: Stop) -> list[DiagResult]:
+        answer = _ask_one(hub, "diagnose", node, {}, stop)
+        return [make_plain(result) for result in _converted(answer, "results", DiagResult)[:MOST_TESTS]]
 
-    def __init__(self, hub: Hub, node: str, on_done: Callable[[list[DiagResult], str], None]) -> None:
-        super().__init__(DIAGNOSIS_S)
-        self._hub, self._node, self._on_done = hub, node, on_done
-        self._results: list[DiagResult] = []
-
-    def _work(self) -> None:
-        answer = _ask(self._hub, "diagnose", {self._node: {}}, self._stop.deadline_s).get(self._node)
-        if answer is None:
-            self.error = SILENT.format(self._stop.deadline_s)
-            return
-        results = answer if isinstance(answer, str) else _converted(answer.get("results"), list[DiagResult])
-        if isinstance(results, str):
-            self.error = plain_text(results)
-        else:
-            self._results = [make_plain(result) for result in results[:MOST_TESTS]]
-
-    def _tell_end(self, end: End) -> None:  # noqa: ARG002 - what there is
-        self._on_done(self._results, self.error)
+    return Question[list[DiagResult]]("diagnosis", DIAGNOSIS_S, ask, [], on_done)
 
 
 def _by_node(processes: Iterable[RankProcess]) -> dict[str, list[dict[str, Any]]]:
@@ -242,9 +196,19 @@ def _ask(hub: Hub, op: str, args: Mapping[str, dict[str, Any]], deadline_s: floa
     return answers
 
 
-def _converted(value: object, kind: type[Reply]) -> Reply | str:
-    """What a node says, in our words; else why it cannot be understood."""
+def _ask_one(hub: Hub, op: str, node: str, args: dict[str, Any], stop: Stop) -> Answered:
+    """Raises NoAnswer when the node is silent."""
+    answer = _ask(hub, op, {node: args}, stop.deadline_s).get(node)
+    if answer is None:
+        raise NoAnswer(SILENT.format(stop.deadline_s))
+    return answer
+
+
+def _converted(answer: Answered, field: str, kind: type[Reply]) -> list[Reply]:
+    """What a node says, in our words. Raises NoAnswer when it refuses, or cannot be understood."""
+    if isinstance(answer, str):
+        raise NoAnswer(plain_text(answer))
     try:
-        return msgspec.convert(value, kind)
+        return msgspec.convert(answer.get(field), list[kind])  # type: ignore[valid-type]
     except msgspec.ValidationError as error:
-        return f"its answer is refused: {error}"
+        raise NoAnswer(plain_text(f"its answer is refused: {error}")) from None

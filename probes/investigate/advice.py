@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import replace
 
+from mltop.probes.model import Finding
+from mltop.probes.model.news.judged import Judged
 from mltop.probes.model.text import plain_text
 
 MOST_CHARS = 300
@@ -21,7 +24,8 @@ _SENTENCES = (
 # What the collectors, the agent and the probes say, as regular expressions.
 _COMMANDS = (
     rf"sudo mltop(?: stacks)?(?:   \(or: {re.escape(_YAMA)}\)|, or: {re.escape(_YAMA)})?",
-    r"sudo mltop; in a container: start it with --privileged, or --cap-add SYS_ADMIN where that suffices",
+    r"(?:sudo mltop; in a container: start it|start the container) with --privileged, or --cap-add SYS_ADMIN where "
+    r"that suffices(?:; for GPUs in MIG mode also with NVIDIA_MIG_MONITOR_DEVICES=all)?",
     r"sudo usermod -aG adm \$USER   # and log in again",
     r"run mltop on the host(?:, or start the container with (?:--pid=host|--device /dev/kmsg --cap-add SYSLOG))?",
     r"start the container with --cap-add[ =]SYS_(?:PTRACE|ADMIN)",
@@ -33,10 +37,12 @@ _COMMANDS = (
     r"sudo cat /proc/\d+/stack",
     r"(?:end the tracer: )?kill (?:-CONT )?\d+",
     r"systemctl status (?:systemd-journald|nvidia-fabricmanager)",
-    r"(?:reboot, or unload all nvidia modules and run: |on the host: )?sudo modprobe nvidia",
+    r"(?:restart the container: it gets the library anew; else )?(?:on the host: )?(?:reboot, or (?:unload all|end all "
+    r"that uses the GPUs, unload the) nvidia modules and run: )?sudo modprobe nvidia",
     r"sudo nvidia-modprobe -c 0 -u",
     r"update the NVIDIA driver to \d+ or newer",
-    r"install the NVIDIA driver(?: on Windows: WSL takes it from there)?",
+    r"(?:blacklist (?:nouveau|nova_core), then: )?(?:sudo modprobe nvidia|install the NVIDIA driver)",
+    r"install the NVIDIA driver on Windows: WSL takes it from there",
     r"start the container with --gpus all and NVIDIA_DRIVER_CAPABILITIES=compute,utility",
     r"restart the container; give it its devices by CDI so that systemctl daemon-reload does not take them again",
     r"sudo find / -xdev -name libnvidia-ml\.so\.1; add its folder to LD_LIBRARY_PATH or /etc/ld\.so\.conf\.d",
@@ -78,6 +84,52 @@ _COMMANDS = (
     # Sentences that begin with a word that is no command, and have nothing in them that a shell would obey.
     rf"(?:{_SENTENCES})[\w ,.:/@%+=-]*",
 )
+# What health rules advise beside what RULES.md and NVIDIA's catalog list; "#" for numbers.
+_OF_RULES = frozenset(
+    (
+        "set the same MTU everywhere",
+        "reload nvidia-peermem after the job, with the driver's own version",
+        "install and start nvidia-fabricmanager in the driver's version",
+        "read its log: journalctl -u nvidia-fabricmanager",
+        "check the cables and the switch; nothing, if this node has no such network",
+        "check the subnet manager (sminfo)",
+        "nothing, if nothing is plugged in",
+        "check airflow at the transceiver",
+        "nothing where no NVLink bridge is mounted; else reseat it",
+        "check whether the machine is designed this way",
+        "end or restart the parents: ps -eo stat,ppid | grep ^Z",
+        "look at storage and driver: sudo cat /proc/#/stack",
+        "the kernel's side of it: sudo cat /proc/#/stack",
+        "reboot: the driver does not come back",
+        "reboot the node",
+        "save what its ranks can, reboot the node; if lost again, reseat it",
+        "take the node out of the pool: no reset repairs this GPU",
+        "connect the card's power cables",
+        "end the jobs on the node, then: sudo nvidia-smi -r",
+        "end its job, then: sudo nvidia-smi -r -i #",
+        "end its job, then: sudo nvidia-smi -r -i #; check row remapping",
+        "finish the job, then: sudo nvidia-smi -r -i #",
+        "sudo nvidia-smi -r -i #",
+        "sudo nvidia-smi -i # -e #, then reset the GPU",
+        "to keep it: sudo nvidia-smi -i # -e #",
+        "sudo nvidia-smi -i # -c DEFAULT",
+        "sudo nvidia-smi -i # -pm #",
+        "sudo nvidia-smi -i # -pl #",
+        "sudo nvidia-smi mig -i # -cgi PROFILE -C; or leave MIG mode: sudo nvidia-smi -i # -mig #",
+        "if nobody wants it: sudo nvidia-smi -i # -rgc; sudo nvidia-smi -i # -rac",
+        "none; more than # make it a candidate for RMA",
+        "none needed; watch for more",
+        "please report this",
+        "if nothing may run here: sudo kill #",
+        "if nothing may run here and /proc/PID/fd shows /dev/nvidia*: kill #",
+        "sudo kill # (its parent); if the memory stays: sudo nvidia-smi -r -i #",
+        "sudo kill # (the parents); if the memory stays: sudo nvidia-smi -r -i #",
+        "sudo fuser -v /dev/nvidia#; if nobody holds it: sudo nvidia-smi -r -i #",
+        "outside of this container: ps -o pid,ppid,user,etime,args -p #",
+    )
+)
+_NUMBERS = re.compile(r"\d+(?:[ ,]\d+)*")
+_LOOK_FIRST = "look for Xid lines: sudo dmesg | grep -i xid; "
 NODE_SAYS = "the node says: "
 _KNOWN = re.compile("|".join(f"(?:{command})" for command in _COMMANDS))
 
@@ -89,10 +141,38 @@ def is_known(fix: str) -> bool:
 
 def advised(fix: str) -> str:
     """``fix`` as it may stand in parentheses behind a reason; "" for ""."""
-    if not fix or is_known(fix):
-        return fix
+    return fix if not fix or is_known(fix) else _quoted(fix)
+
+
+def _quoted(fix: str) -> str:
     text = plain_text(fix, MOST_CHARS)
     return NODE_SAYS + shlex.quote(text) if text else ""
+
+
+def advice_of_rules() -> frozenset[str]:
+    """All that health rules advise, with "#" for numbers."""
+    from mltop.probes.judge.health.gpu.xid_catalog import ADVISED  # loads all rules
+    from mltop.probes.judge.health.registry import RULES
+
+    return _OF_RULES.union(_without_numbers(action) for action in (*ADVISED, *[rule.action for rule in RULES]))
+
+
+def with_known_advice(judged: Judged, known: frozenset[str]) -> Judged:
+    """What a node's own rules say, with any action quoted that no rule of ours has. ``known``: by advice_of_rules."""
+    return replace(judged, findings=[_with_known_advice(finding, known) for finding in judged.findings])
+
+
+def _with_known_advice(finding: Finding, known: frozenset[str]) -> Finding:
+    action = _without_numbers(finding.action.removeprefix(_LOOK_FIRST))
+    if finding.explains or finding.folded:  # only a watcher folds
+        finding = replace(finding, explains=[], folded=[])
+    if not action or action in known or is_known(finding.action):
+        return finding
+    return replace(finding, action=_quoted(finding.action))
+
+
+def _without_numbers(action: str) -> str:
+    return _NUMBERS.sub("#", action) if len(action) <= MOST_CHARS else action
 
 
 def to_do(fix: str, example: bool = False) -> tuple[str, str]:

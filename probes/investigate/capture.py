@@ -15,21 +15,21 @@ from pathlib import Path
 from mltop.probes.investigate.advice import advised
 from mltop.probes.investigate.diagnosis import diagnosed, with_told
 from mltop.probes.investigate.material import Interner, Material, judge, nodes_by_gap, rank_gaps
-from mltop.probes.judge.health import NO_EXPECTATIONS
+from mltop.probes.judge.health.rule import NO_EXPECTATIONS
 from mltop.probes.judge.nodes import by_reason, folded
 from mltop.probes.model import SCHEMA, Gap, Incident, JobReport, NodeState, Sample, to_json
 from mltop.probes.model.text import clean
-from mltop.probes.reach.records import HISTORY_S
 from mltop.probes.record import BadRecording, CaptureWriter, Saved, read_capture, read_recording
 from mltop.probes.record.archives import SUFFIXES, is_archive, is_archive_name, stem_of
 from mltop.probes.record.captures import FINDINGS, INCIDENTS, KERNEL_LINES
 from mltop.probes.record.decoding import decode_sample
-from mltop.probes.record.recordings import DecodeLine, left_out_words, sentence
+from mltop.probes.record.recordings import DecodeLine, sentence
 from mltop.probes.system.files import BadFile
 
 Describe = Callable[[list[JobReport]], str]
 NodeSamples = Iterable[tuple[str, list[Sample]]]
 MOST_JUDGED, LEAST_JUDGED = 2000, 2  # samples of all nodes, and of one: two tell whether a counter grows
+HISTORY_S = 600.0  # of samples that a capture holds
 MOST_OF_ONE_SECOND = 1000  # captures beside each other
 
 
@@ -179,7 +179,6 @@ def load(path: Path, decode_line: DecodeLine = decode_sample) -> Saved:
         return read_capture(path, Interner().stacks, decode_line)
     recording = read_recording(path, decode_line)
     gaps = [Gap("recording", f"{path.name} is cut off")] if recording.cut_off else []
-    gaps += [Gap("recording", left_out_words(*left_out)) for left_out in recording.samples.left_out]
     return Saved([NodeState(node, "live") for node in recording.samples], recording.samples, gaps=gaps)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from mltop.probes.judge.health import NO_EXPECTATIONS, Expectations, Health
+from mltop.probes.judge.health.fleet import Health
+from mltop.probes.judge.health.rule import NO_EXPECTATIONS, Expectations
 from mltop.probes.judge.incidents.join import by_work_stopped
 from mltop.probes.judge.incidents.watch import IncidentWatch
-from mltop.probes.judge.stall import JobMotions
+from mltop.probes.judge.stall.motions import JobMotions
 from mltop.probes.model import Incident, JobReport, Sample
 
 JUDGED_EVERY_S = 5.0  # of the samples' time: incidents of jobs that are over in a recording

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from mltop.probes.model import JobReport, NodeState
 
@@ -38,6 +39,7 @@ class Stop:
 
 
 AnyRun = TypeVar("AnyRun", bound="Run")
+Reply = TypeVar("Reply")
 
 
 class Run(ABC):
@@ -81,6 +83,37 @@ class Run(ABC):
     @abstractmethod
     def _tell_end(self, end: End) -> None:
         """Reports for the last time."""
+
+
+class NoAnswer(Exception):
+    """Why there is none, in one sentence."""
+
+
+class Question(Run, Generic[Reply]):
+    """Something that is asked and waited for. ``on_done`` gets what ``ask`` gives, or ``nothing`` and why there is no
+    answer: it raised NoAnswer, or failed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        deadline_s: float,
+        ask: Callable[[Stop], Reply],
+        nothing: Reply,
+        on_done: Callable[[Reply, str], None],
+    ) -> None:
+        super().__init__(deadline_s)
+        self.name = name
+        self._ask, self._reply, self._on_done = ask, nothing, on_done
+
+    def _work(self) -> None:
+        try:
+            self._reply = self._ask(self._stop)
+        except NoAnswer as why:
+            self.error = str(why)
+
+    def _tell_end(self, end: End) -> None:  # noqa: ARG002 - what there is
+        self._on_done(self._reply, self.error)
 
 
 @dataclass(frozen=True)

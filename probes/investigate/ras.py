@@ -15,7 +15,7 @@ from threading import Event
 import msgspec
 
 from mltop.probes.investigate.material import Material
-from mltop.probes.investigate.progress import End, Run
+from mltop.probes.investigate.progress import Question, Run
 from mltop.probes.judge.evidence.ras import (
     APART_S,
     FIRST_SAFE_VERSION,
@@ -388,35 +388,21 @@ def joined_with(report: JobReport, told: Iterable[RasTold]) -> JobReport:
     return replace(report, progress=[*others, *own[-1].progress])
 
 
-class RasLook(Run):
+def look(desk: RasDesk, report: JobReport, on_done: Callable[[RasPlan], None]) -> Run:
     """Whether a job may be asked about, and what that would be."""
+    nothing = RasPlan(report.job_key)
 
-    name = "look at RAS"
+    def on_plan(plan: RasPlan, error: str) -> None:
+        on_done(replace(plan, why=error) if error else plan)
 
-    def __init__(self, desk: RasDesk, report: JobReport, on_done: Callable[[RasPlan], None]) -> None:
-        super().__init__(LOOK_S)
-        self._desk, self._report, self._on_done = desk, report, on_done
-        self._plan = RasPlan(report.job_key)
-
-    def _work(self) -> None:
-        self._plan = self._desk.plan(self._report)
-
-    def _tell_end(self, end: End) -> None:  # noqa: ARG002 - the plan says it
-        self._on_done(replace(self._plan, why=self.error) if self.error else self._plan)
+    return Question("look at RAS", LOOK_S, lambda _: desk.plan(report), nothing, on_plan)
 
 
-class RasRun(Run):
+def question(desk: RasDesk, report: JobReport, on_done: Callable[[RasTold], None]) -> Run:
     """One question."""
+    nothing = RasTold(report.job_key)
 
-    name = "question to RAS"
+    def on_told(told: RasTold, error: str) -> None:
+        on_done(replace(told, why=error) if error else told)
 
-    def __init__(self, desk: RasDesk, report: JobReport, on_done: Callable[[RasTold], None]) -> None:
-        super().__init__(ANSWER_S)
-        self._desk, self._report, self._on_done = desk, report, on_done
-        self._told = RasTold(report.job_key)
-
-    def _work(self) -> None:
-        self._told = self._desk.ask(self._report)
-
-    def _tell_end(self, end: End) -> None:  # noqa: ARG002 - what there is
-        self._on_done(replace(self._told, why=self.error) if self.error else self._told)
+    return Question("question to RAS", ANSWER_S, lambda _: desk.ask(report), nothing, on_told)

@@ -13,30 +13,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mltop.probes.investigate.history import Histories
 from mltop.probes.investigate.progress import CaptureResult, End, Run, StackProgress
-from mltop.probes.investigate.stacks import StackRequest, StackRun
 from mltop.probes.judge.values import call_between_slices
 from mltop.probes.model import Sample
 from mltop.probes.reach.channel import Channel
-from mltop.probes.reach.courtesy import give_way
 from mltop.probes.reach.hub import Hub
 from mltop.probes.reach.pacing import Limits
 
-if TYPE_CHECKING:  # a capture's and a probe's modules are imported when they begin: they would delay the first paint
-    from mltop.probes.investigate.acting import (
-        DiagnosisRun,
-        Facts,
-        FactsRun,
-        LogRun,
-        NativeRun,
-        RankProcess,
-        Results,
-        SignalRun,
-    )
+if TYPE_CHECKING:  # modules of dumps, captures and probes delay the first paint: imported when they begin
+    from mltop.probes.investigate.acting import Facts, RankProcess, Results
     from mltop.probes.investigate.capture import Describe
     from mltop.probes.investigate.probing.run import ProbeMemory, ProbeRun
     from mltop.probes.investigate.probing.wanted import ProbeProgress, ProbeWanted
-    from mltop.probes.investigate.ras import RasDesk, RasLook, RasPlan, RasRun, RasTold
+    from mltop.probes.investigate.ras import RasDesk, RasPlan, RasTold
+    from mltop.probes.investigate.stacks import StackRequest, StackRun
     from mltop.probes.model import JobKey, JobMotion, JobReport, RankStacks
     from mltop.probes.model.acts import DiagResult, LogTail, SignalName
     from mltop.probes.model.incident import Incident
@@ -47,6 +38,8 @@ AFTER_LOGIN_S = 8.0  # of the time that the user gives: for the agent's first sa
 RECENT_DUMP_S = 60.0  # a capture uses the last dump when it is not older
 LEAVING_S = 0.1  # at exit: for agents to end by themselves, before they are killed
 CLOSE_CAPTURE_S = 3.0  # likewise: for a running capture to write what it has
+HISTORIES_S = 8.0  # for what nodes have kept of the last minutes
+PAUSE_S = 0.001  # between two slices of what is judged: for the one that draws
 WRITE_SHARE = 0.1  # of a dump's time at most goes into writing rounds to disk: the next round waits for it
 # Samples and dumps hold no cycles. Looking for some among all objects, as is the default, doubles the CPU time of a
 # dump of 4,096 ranks, and halts every thread for seconds. What is new is looked at once, a little at a time.
@@ -73,14 +66,15 @@ class LiveSession:
     ) -> None:
         self.title = title
         self.hub = Hub(channels, interval_s, Limits(hello_s=max(Limits.hello_s, timeout_s - AFTER_LOGIN_S)))
-        self.view, self.subscribe, self.retry = self.hub.view, self.hub.subscribe, self.hub.retry
+        self.view, self.subscribe = self.hub.view, self.hub.subscribe
+        self.retry, self.watch = self.hub.retry, self.hub.watch
         self.describe, self.job = describe, job
         self._memory = memory
         # What who watches for longer makes of stacks, and how the jobs get on; from any thread.
         self.joined_with: Callable[[Sequence[JobReport]], Sequence[Incident]] = lambda _: ()
         self.motions: Callable[[], Sequence[JobMotion]] = lambda: ()
         gc.set_threshold(*COLLECT_AFTER)
-        call_between_slices(give_way)
+        call_between_slices(partial(time.sleep, PAUSE_S))
         self._ras: RasDesk | None = None  # once somebody has looked there
         self._newest_dump: StackRun | None = None
         self._dumped_at = 0.0
@@ -96,6 +90,8 @@ class LiveSession:
         request: StackRequest | None = None,
     ) -> StackRun:
         """Dump all ranks of these nodes (none given: all) and judge them; progress is reported until ``finished``."""
+        from mltop.probes.investigate.stacks import StackRequest, StackRun
+
         request = request or StackRequest(nodes=tuple(nodes or ()), job=self.job, raw=True, rhythms=self.rhythms())
 
         def tell(progress: StackProgress) -> None:
@@ -145,49 +141,49 @@ class LiveSession:
 
         return ProbeRun(self.hub, wanted, on_progress, self._memory).start()
 
-    def signal_facts(self, processes: Sequence[RankProcess], on_done: Callable[[Facts], None]) -> FactsRun:
+    def signal_facts(self, processes: Sequence[RankProcess], on_done: Callable[[Facts], None]) -> Run:
         """Ask what these ranks would do with signals."""
-        from mltop.probes.investigate.acting import FactsRun
+        from mltop.probes.investigate import acting
 
-        return FactsRun(self.hub, processes, on_done).start()
+        return acting.signal_facts(self.hub, processes, on_done).start()
 
     def send_signal(
         self, signal: SignalName, processes: Sequence[RankProcess], on_done: Callable[[Results], None]
-    ) -> SignalRun:
+    ) -> Run:
         """Send one to these ranks; ``on_done`` gets a result for each of them."""
-        from mltop.probes.investigate.acting import SignalRun
+        from mltop.probes.investigate import acting
 
-        return SignalRun(self.hub, signal, processes, on_done).start()
+        return acting.send_signal(self.hub, signal, processes, on_done).start()
 
-    def dump_native(self, process: RankProcess, on_done: Callable[[RankStacks | None, str], None]) -> NativeRun:
+    def dump_native(self, process: RankProcess, on_done: Callable[[RankStacks | None, str], None]) -> Run:
         """One dump of this rank with the frames of C."""
-        from mltop.probes.investigate.acting import NativeRun
+        from mltop.probes.investigate import acting
 
-        return NativeRun(self.hub, process, on_done).start()
+        return acting.dump_native(self.hub, process, on_done).start()
 
-    def log_tail(self, process: RankProcess, lines: int, on_done: Callable[[list[LogTail], str], None]) -> LogRun:
+    def log_tail(self, process: RankProcess, lines: int, on_done: Callable[[list[LogTail], str], None]) -> Run:
         """The last lines that this rank has written."""
-        from mltop.probes.investigate.acting import LogRun
+        from mltop.probes.investigate import acting
 
-        return LogRun(self.hub, process, lines, on_done).start()
+        return acting.log_tail(self.hub, process, lines, on_done).start()
 
-    def diagnose(self, node: str, on_done: Callable[[list[DiagResult], str], None]) -> DiagnosisRun:
+    def diagnose(self, node: str, on_done: Callable[[list[DiagResult], str], None]) -> Run:
         """Run `dcgmi diag -r 1` there."""
-        from mltop.probes.investigate.acting import DiagnosisRun
+        from mltop.probes.investigate import acting
 
-        return DiagnosisRun(self.hub, node, on_done).start()
+        return acting.diagnose(self.hub, node, on_done).start()
 
-    def look_at_ras(self, report: JobReport, on_done: Callable[[RasPlan], None]) -> RasLook:
+    def look_at_ras(self, report: JobReport, on_done: Callable[[RasPlan], None]) -> Run:
         """Whether NCCL's RAS may be asked about this job, and what that would be; nothing is asked."""
-        from mltop.probes.investigate.ras import RasLook
+        from mltop.probes.investigate import ras
 
-        return RasLook(self._desk(), report, on_done).start()
+        return ras.look(self._desk(), report, on_done).start()
 
-    def ask_ras(self, report: JobReport, on_done: Callable[[RasTold], None]) -> RasRun:
+    def ask_ras(self, report: JobReport, on_done: Callable[[RasTold], None]) -> Run:
         """Ask it once, on one node of the job. What it says is part of what later dumps say of the job."""
-        from mltop.probes.investigate.ras import RasRun
+        from mltop.probes.investigate import ras
 
-        return RasRun(self._desk(), report, on_done).start()
+        return ras.question(self._desk(), report, on_done).start()
 
     def with_ras(self, reports: Sequence[JobReport]) -> Sequence[JobReport]:
         """These, with what NCCL's RAS has told of their jobs."""
@@ -320,6 +316,8 @@ class CaptureRun(Run):
 
     def _dumped(self, writer: CaptureWriter) -> StackRun:
         """A dump, with the samples written while it runs."""
+        from mltop.probes.investigate.stacks import StackRequest, StackRun
+
         session = self._session
         request = StackRequest(job=session.job, raw=True, deadline_s=self._stop.deadline_s, rhythms=session.rhythms())
         dump = self._dump = StackRun(session.hub, request, self._on_progress, partial(self._write_round, writer))
@@ -348,5 +346,16 @@ class CaptureRun(Run):
             self._took_s = self._wrote_at - began
 
     def _samples(self, until: float = math.inf) -> Iterator[tuple[str, list[Sample]]]:
-        for view in self._session.view().nodes:
-            yield view.node, self._session.hub.history(view.node, until=until)
+        """What the nodes have kept of the last minutes, and their newest samples. ``until``: unix s."""
+        views = self._session.view().nodes
+        live = [view.node for view in views if view.state.state == "live"]
+        histories = Histories(self._session.hub, live)
+        histories.collect(live, HISTORIES_S)
+        histories.close()
+        for view in views:
+            samples = histories.of(view.node, until)
+            newest = view.sample
+            is_new = newest is not None and (not samples or samples[-1].sampled_at < newest.sampled_at)
+            if newest is not None and is_new and newest.sampled_at <= until:
+                samples.append(newest)
+            yield view.node, samples

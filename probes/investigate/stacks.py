@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from mltop.probes.investigate.history import Histories
 from mltop.probes.investigate.material import Interner, Material, judge
 from mltop.probes.investigate.patience import Arrivals, Patience
 from mltop.probes.investigate.progress import FINISHED, End, Run, StackPhase, StackProgress
@@ -34,6 +35,7 @@ ONLY_ROUND = Patience(connecting_s=4.0, lost_s=2.0, live_s=15.0)
 # While no rank was seen: nothing can be judged without those that may still come, so the deadline is theirs.
 NOBODY_YET = Patience(connecting_s=math.inf, lost_s=2.0, live_s=15.0)
 SLOW_S = 8.0  # after being asked, likewise where others were waited for or watched meanwhile
+HISTORIES_S = 1.0  # for what nodes have kept of the last minutes, once the ranks have answered
 REMEMBER_S = 0.05  # how long the history is read at a time
 JUDGE_LATE_S = 2.0  # after the deadline, at most
 # From a rank's timeout in its log until its flight record is there. torch looks up the symbols of its libraries before
@@ -76,10 +78,6 @@ def _stands_still(report: JobReport) -> bool:
     return report.verdict.stands_still or (unsure and all(ranks.waiting_in for ranks in report.classes))
 
 
-def _may_stand(report: JobReport) -> bool:
-    return report.verdict.kind not in ("moving", "straggler") and not report.verdict.ended
-
-
 class StackRun(Run):
     """A running dump. ``material`` grows with every round."""
 
@@ -111,13 +109,20 @@ class StackRun(Run):
         self._sizes: dict[JobKey, int] = {}  # world sizes
         self._bytes_of: dict[str, int] = {}  # node → of its dumps
         self._proofs = Proofs(hub, request.ints)
+        self._histories = Histories(hub, self._nodes)
         self._asked_records = self._stop.began
         self.rounds_done = 0
         self.reports: list[JobReport] = []
-        self.history_until = 0.0  # monotonic s: what the samples said up to here is in the material
+        self.history_until = 0.0  # unix s: what the samples said up to here is in the material
         self.material = Material(rhythms=request.rhythms)
 
     def _work(self) -> None:
+        try:
+            self._dump()
+        finally:
+            self._histories.close()
+
+    def _dump(self) -> None:
         while True:
             self.rounds_done += 1
             self._round_starts.append(len(self.material.dumps))
@@ -162,7 +167,9 @@ class StackRun(Run):
         """Takes in records that ranks have written since they were asked for: a watchdog reports a timeout first, and
         writes what it knows seconds later. Whether there are any.
         """
-        if self.cancelled or self._request.pids or self._request.unassigned or not any(map(_may_stand, self.reports)):
+        verdicts = [report.verdict for report in self.reports]
+        may_stand = any(verdict.kind not in ("moving", "straggler") and not verdict.ended for verdict in verdicts)
+        if self.cancelled or self._request.pids or self._request.unassigned or not may_stand:
             return False
         told_s = self._told_s_ago()
         if told_s is None:
@@ -258,7 +265,7 @@ class StackRun(Run):
             self._answered |= turn.done
             if not self._waits_for(turn):
                 break
-            self._remember(REMEMBER_S)
+            self._remember(0.0, REMEMBER_S)
             if turn.quiet_s() > PARTIAL_S and self._judged_dumps != len(self.material.dumps):
                 self._judge()
                 self._tell("dumping")
@@ -330,19 +337,22 @@ class StackRun(Run):
         self.material.not_answered += [
             NodeState(node, "live", too_much) for node in filter(self._is_too_much, self._nodes)
         ]
-        self._remember(None)
-        self.history_until = began
+        self._remember(HISTORIES_S, math.inf)
+        self.history_until = time.time()
         for view in views:
             self._add_newest(view)
         self.reports = judge(self.material, self._request.job, self._judge_until)
         self._judge_took_s = time.monotonic() - began
 
-    def _remember(self, most_s: float | None) -> None:
+    def _remember(self, wait_s: float, most_s: float) -> None:
         """Reads what the last minutes say of the ranks: once for each node, in the time that others need to answer."""
-        until = None if most_s is None else time.monotonic() + most_s
-        for node in self._arrivals.reached - self.material.samples.keys():
-            self.material.samples[node] = [self._interner.ranks_of(sample) for sample in self._hub.history(node)]
-            if until is not None and time.monotonic() > until:
+        new = self._arrivals.reached - self.material.samples.keys()
+        self._histories.collect(new if wait_s else (), wait_s)
+        until = time.monotonic() + most_s
+        for node in new:
+            if self._histories.has(node):
+                self.material.samples[node] = [self._interner.ranks_of(sample) for sample in self._histories.of(node)]
+            if time.monotonic() > until:
                 return
 
     def _add_newest(self, view: NodeView) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from mltop.probes.judge.values import grouped
 from mltop.probes.model import Incident, JobMotion, JobReport
 from mltop.probes.model.gpu import IDLE_SM
 from mltop.probes.model.incident import IDLE, NO_PROCESS, UNKNOWN_DOING, WORKS, Doing
@@ -21,7 +22,7 @@ _DEAD = ("Z", "X")
 
 
 class AnyRank(Protocol):
-    """What is asked of a rank: RankSample and RankSummary have it."""
+    """What is asked of a rank: RankSample has it, and views of many nodes."""
 
     @property
     def pid(self) -> int: ...
@@ -125,9 +126,10 @@ _GRAVITY: Mapping[WorkState, int] = {"stands": 0, "alone": 1, "waits": 2, "stall
 
 def _is_free(gpu: AnyGpu, works: bool | None, processes: Sequence[object] | None) -> bool:
     """Whether nobody holds it, as far as is known."""
-    if processes is not None:
-        return not processes
-    return works is False and gpu.memory_used_bytes is not None and gpu.memory_used_bytes < HELD_BYTES
+    held = gpu.memory_used_bytes
+    if processes or (held is not None and held >= HELD_BYTES):  # in a container NVML may list none of others' processes
+        return False
+    return processes is not None or (works is False and held is not None)
 
 
 def is_working(gpu: AnyGpu) -> bool | None:
@@ -146,10 +148,8 @@ def holds_gpu(gpu: AnyGpu, gpus: int, ranks: int) -> bool:
 
 def states_of(motions: Sequence[JobMotion], incidents: Sequence[Incident], reports: Sequence[JobReport] = ()) -> States:
     """``reports``: what the newest stacks said of each job."""
-    firing: dict[tuple[str, int | None], list[Incident]] = {}
-    for incident in incidents:
-        if incident.until is None and incident.job:
-            firing.setdefault((incident.job, incident.uid), []).append(incident)
+    of_jobs = (incident for incident in incidents if incident.until is None and incident.job)
+    firing = grouped(of_jobs, lambda incident: (incident.job, incident.uid))
     told = {(report.job, report.uid): report for report in reports}
     known: dict[PlacedJob, JobStates] = {}
     watched = {(motion.job, motion.uid) for motion in motions}

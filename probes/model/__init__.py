@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mltop.probes.model.verdict import *  # noqa: F403
     from mltop.probes.model.vocabulary import *  # noqa: F403
 else:
-    _MODULES = ("gpu", "gap", "sample", "verdict", "incident", "vocabulary", "encoding")
+    _MODULES = ("vocabulary", "encoding", "gap", "gpu", "sample", "verdict", "incident")  # the smallest first
 
     def __getattr__(name: str) -> Any:
         """A name of one of these modules, loaded when somebody asks for it (PEP 562): NVML's reader process, which has

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import MISSING, field, fields
+from dataclasses import MISSING, Field, field, fields, is_dataclass
+from functools import cache
 from typing import Any
 
 from mltop.probes.model.ranks import Ranges
@@ -19,7 +20,7 @@ _FIELDS: dict[type, tuple[str, ...]] = {}
 
 
 def slow(default: Any = MISSING, factory: Any = MISSING) -> Any:
-    """A field that only whole samples have, every five seconds; all others go out every second (agent/light.py)."""
+    """A field that hardly ever changes in the life of what it is about."""
     metadata = {"slow": True}
     if factory is MISSING:
         return field(default=default, metadata=metadata)
@@ -29,6 +30,28 @@ def slow(default: Any = MISSING, factory: Any = MISSING) -> Any:
 def to_json(value: Any) -> str:
     """JSON text of model objects, lists and dicts of them. Non-finite floats raise ValueError."""
     return well_formed(json.dumps(value, default=_plain, separators=(",", ":"), allow_nan=False))
+
+
+def to_short_json(value: Any) -> str:
+    """JSON text without fields that hold their default, which every decoder knows."""
+    return well_formed(json.dumps(value, default=_told_fields, separators=(",", ":"), allow_nan=False))
+
+
+def _told_fields(record: Any) -> dict[str, Any]:
+    return {name: value for name, default in _defaults(record.__class__) if (value := getattr(record, name)) != default}
+
+
+@cache
+def _defaults(kind: type) -> tuple[tuple[str, Any], ...]:
+    """Of all fields; ``...``, which equals no value, for those without, and for records: these leave out their own."""
+    return tuple((field.name, _default(field)) for field in fields(kind))
+
+
+def _default(field: Field[Any]) -> Any:
+    if field.default is not MISSING:
+        return field.default
+    made = field.default_factory() if field.default_factory is not MISSING else ...
+    return ... if is_dataclass(made) else made
 
 
 def _plain(value: Any) -> Any:

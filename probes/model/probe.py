@@ -5,10 +5,13 @@ Rates are bytes/s, times s, FLOP rates TFLOP/s (10^12, a multiply-add counts 2).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 from mltop.probes.model.vocabulary import DeviceKind, ProbeKind, RefusalCode
+
+Result = TypeVar("Result")
 
 
 @dataclass
@@ -34,7 +37,7 @@ class ProbeEvent:
     ``event``: devices (``data``: python, torch, cuda, devices) | stage (begins; ``fraction`` 0..1 of it is done) |
     result (``data``: a result's fields) | failed (``why`` and ``fix``, of ``device`` or of the node) |
     refused (like failed: it was not started) | note (``text``) and what a kind of probe says beside these (all_reduce:
-    listening, ready, times). ``device`` is a uuid, "" for the whole node; ``rank`` is set in collectives.
+    see active/all_reduce/node.py). ``device`` is a uuid, "" for the whole node; ``rank`` is set in collectives.
     """
 
     event: str
@@ -71,8 +74,12 @@ class Phase:
 
 @dataclass
 class DeviceResult:
-    """What results of one device share. ``versions``: torch, cuda, driver, cublas, …; ``gaps``: {what: why unknown}."""
+    """What results of one device share. ``versions``: torch, cuda, driver, cublas, …; ``gaps``: {what: why unknown}.
 
+    ``KEPT``: the figures that later runs compare themselves with: the word in their key, and the field.
+    """
+
+    KEPT: ClassVar[Mapping[str, str]] = {}
     node: str = ""
     gpu: int | None = None
     uuid: str = ""
@@ -83,6 +90,35 @@ class DeviceResult:
     versions: dict[str, str] = field(default_factory=dict)
     phases: list[Phase] = field(default_factory=list)
     gaps: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def rate(self) -> float | None:
+        """The figure that is judged and ordered by, the first of KEPT that is known; higher is better."""
+        return next((rate for field in self.KEPT.values() if (rate := getattr(self, field)) is not None), None)
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether bits were not as they should be."""
+        return getattr(self, "intact", None) is False
+
+    def key(self, what: str) -> str:
+        """The name under which the figure ``what`` of KEPT is kept."""
+        raise NotImplementedError
+
+    @property
+    def subject(self) -> str:
+        """``PastResult.uuid`` of the device: its UUID; processors have none and are those of their node."""
+        return self.uuid if self.kind != "cpu" and self.uuid not in ("", "cpu") else cpu_subject(self.node)
+
+    @property
+    def _threads(self) -> str:
+        threads = getattr(self, "threads", None)
+        return f"{threads} threads" if self.kind == "cpu" and threads else ""
+
+
+def cpu_subject(node: str) -> str:
+    """``PastResult.uuid`` of a node's processors."""
+    return f"cpu of {node}"
 
 
 @dataclass
@@ -98,6 +134,7 @@ class MatmulResult(DeviceResult):
     ``still_heating``: in the warm-up's last third the clock was more than 2 % below that of its first.
     """
 
+    KEPT: ClassVar[Mapping[str, str]] = {"sustained": "sustained_tflops", "burst": "burst_tflops"}
     dtype: str = "bf16"
     shape: list[int] = field(default_factory=list)
     iterations: int = 0
@@ -120,6 +157,20 @@ class MatmulResult(DeviceResult):
     checksum: str = ""
     upload_intact: bool | None = None
 
+    @property
+    def efficiency(self) -> float | None:
+        """Of the load without a pause, where that was measured."""
+        return self.sustained_efficiency or self.burst_efficiency
+
+    @property
+    def is_wrong(self) -> bool:
+        return self.corrupt_iterations > 0 or self.upload_intact is False
+
+    def key(self, what: str) -> str:
+        """``matmul bf16 sustained 8192x8192x8192``, ``matmul bf16 burst``: of any shape."""
+        shape = "x".join(map(str, self.sustained_shape)) if what == "sustained" else ""
+        return " ".join(filter(None, ("matmul", self.dtype, what, shape, self._threads)))
+
 
 @dataclass
 class MemoryResult(DeviceResult):
@@ -128,6 +179,7 @@ class MemoryResult(DeviceResult):
     ``code_path``: what copies; ``threads``: of processors.
     """
 
+    KEPT: ClassVar[Mapping[str, str]] = {"copy": "copy_bytes_per_s"}
     size_bytes: int = 0
     iterations: int = 0
     copy_bytes_per_s: float | None = None
@@ -135,6 +187,12 @@ class MemoryResult(DeviceResult):
     intact: bool | None = None
     threads: int | None = None
     code_path: str = ""
+
+    def key(self, what: str) -> str:
+        return f"memory {what} {self.size_bytes} {self._threads}".rstrip()
+
+
+COPY_WAYS = ("to_device", "to_host", "to_device_together", "to_host_together")
 
 
 @dataclass
@@ -146,6 +204,7 @@ class CopiesResult(DeviceResult):
     there (False: the process may not use the CPUs beside the GPU).
     """
 
+    KEPT: ClassVar[Mapping[str, str]] = {way: f"{way}_bytes_per_s" for way in COPY_WAYS}
     size_bytes: int = 0
     iterations: int = 0
     to_device_bytes_per_s: float | None = None
@@ -158,6 +217,15 @@ class CopiesResult(DeviceResult):
     pcie_width_max: int | None = None
     numa_node: int | None = None
     near: bool | None = None
+
+    @property
+    def rate(self) -> float | None:
+        """Of the slower direction."""
+        rates = (self.to_device_bytes_per_s, self.to_host_bytes_per_s)
+        return min((rate for rate in rates if rate is not None), default=None)
+
+    def key(self, what: str) -> str:
+        return f"copies {what} {self.size_bytes}"
 
 
 @dataclass
@@ -172,6 +240,10 @@ class PeerCopy:
     direct: bool | None = None
     intact: bool | None = None
     why: str = ""
+
+
+# What a device's "result" event holds, by the kind of probe.
+DEVICE_RESULTS: dict[str, type[DeviceResult]] = {"matmul": MatmulResult, "memory": MemoryResult, "copies": CopiesResult}
 
 
 @dataclass
@@ -194,6 +266,26 @@ class RankTimes:
     times_s: list[float] = field(default_factory=list)
     work_s: float | None = None
     wrong: int = 0
+
+
+@dataclass
+class RankState:
+    """What a rank was doing when its round failed. ``rank``: of all ranks.
+
+    ``kind``: absent (its node has not begun the round) | waits | done | died | killed (SIGKILL) | stopped (state T) |
+    stuck (state D) | aborted | raised (an exception of its own) | disconnected (because of others).
+    ``begun``: steps begun in this round, the same order in all ranks; ``in_stage`` of them in ``stage``.
+    ``printed``: its last lines.
+    """
+
+    rank: int
+    node: str
+    kind: str
+    stage: str = ""
+    begun: int = 0
+    in_stage: int = 0
+    why: str = ""
+    printed: str = ""
 
 
 @dataclass
@@ -324,3 +416,7 @@ class ProbeReport:
     settings: list[str] = field(default_factory=list)
     command: str = ""
     simulated: bool = False
+
+    def of(self, kind: type[Result]) -> list[Result]:
+        """The results of this type."""
+        return [result for result in self.results if isinstance(result, kind)]

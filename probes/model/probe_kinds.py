@@ -22,7 +22,7 @@ class ProbeRow(NamedTuple):
     ``deadline_s``: of a whole run; of collectives with up to MANY_NODES. ``about_s``: how long it takes where torch
     imports in a few seconds. ``total_s``: of a node's part where the caller sets none, None: all stages together.
     ``per_device``: a process for each device, all at the same time, else one for all devices of a node; ``one_gpu``: it
-    measures one GPU alone as well. ``not_on_mig``: why MIG instances are not measured.
+    measures one GPU alone as well; ``least_nodes``: it needs. ``not_on_mig``: why MIG instances are not measured.
     """
 
     name: ProbeKind
@@ -32,6 +32,7 @@ class ProbeRow(NamedTuple):
     about_s: float
     per_device: bool = False
     one_gpu: bool = True
+    least_nodes: int = 1
     total_s: float | None = None
     not_on_mig: str = ""
 
@@ -61,7 +62,7 @@ PROBES = (
         deadline_s=180.0, about_s=30.0,
         not_on_mig="CUDA shows a process one MIG instance at a time, and there are no copies between instances",
     ),
-    _LAUNCHER._replace(name="pairs", deadline_s=90.0, about_s=60.0),
+    _LAUNCHER._replace(name="pairs", deadline_s=90.0, about_s=60.0, least_nodes=2),
 )  # fmt: skip
 PROBE_OF: dict[ProbeKind, ProbeRow] = {row.name: row for row in PROBES}
 CHILDREN = {row.child: row for row in PROBES if row.name != "pairs"}  # which are many all-reduces

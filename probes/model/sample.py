@@ -97,6 +97,23 @@ class RankSample:
     def job_key(self) -> JobKey:
         return JobKey(self.job, self.uid)
 
+    @property
+    def is_here_only(self) -> bool:
+        """Whether its job is on its node only: loopback addresses and processes' numbers are equal on all machines."""
+        return is_loopback(self.master_address) or is_of_one_machine(self.job)
+
+
+def is_of_one_machine(job: str) -> bool:
+    """Whether a job is named by what every machine may have of its own: where it meets ("127.0.0.1:29500"), or a
+    process ("ppid:4711").
+    """
+    what, colon, _ = job.rpartition(":")
+    return bool(colon) and (what in ("ppid", "sid") or is_loopback(what.strip("[]")))
+
+
+def is_loopback(address: str | None) -> bool:
+    return address is not None and (address in ("localhost", "::1") or address.startswith("127."))
+
 
 def unplaced(gpu: GpuSample, ranks: Iterable[RankSample]) -> list[GpuProcess]:
     """Its processes of another PID namespace, unless as many ranks use the GPU: NVML names these by other pids."""

@@ -6,9 +6,10 @@ starts, watches, restarts and ends the processes, and paces how many connect at 
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from mltop.probes.agent.protocol import Request
@@ -86,7 +87,7 @@ class LaunchOptions:
 
     ``python``: interpreter on the nodes, "" for the first suitable one; ``user``: login name, "" for the default;
     ``accept_new``: take host keys never seen before; ``job``: the Slurm job to run inside of (srun); ``read_only``:
-    agents write no file.
+    agents write no file; ``thresholds``: the user's, of health rules.
     """
 
     interval_s: float = INTERVAL_S
@@ -95,11 +96,13 @@ class LaunchOptions:
     accept_new: bool = False
     job: str = ""
     read_only: bool = False
+    thresholds: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def agent_args(self) -> list[str]:
         """What agents of all launchers get."""
-        return ["--interval", f"{self.interval_s:g}", *["--read-only"] * self.read_only]
+        thresholds = ["--thresholds", json.dumps(dict(self.thresholds))] if self.thresholds else []
+        return ["--interval", f"{self.interval_s:g}", *["--read-only"] * self.read_only, *thresholds]
 
 
 class Speakers(Protocol):
@@ -124,7 +127,7 @@ class Channel:
 
     ``argv``: the command; ``nodes``: whose frames it carries (``Message.node`` tells them apart when several);
     ``speakers()``: of a carrier that labels each line, who speaks: its label counts, whatever a frame says of itself;
-    ``opening``: bytes for its stdin once stage 0 of the bootstrap waits for them on all of its nodes (stage 1);
+    ``opening()``: bytes for its stdin once stage 0 of the bootstrap waits for them on all of its nodes (stage 1);
     ``takes_requests``: its stdin reaches the agents. Where it does not (pdsh), ``one_shot(nodes, request)`` makes the
     channel that carries one request's answer and then ends;
     ``rejoin(nodes)``: the channel for some of its nodes, with which those that were lost while the others go on are
@@ -147,7 +150,7 @@ class Channel:
     argv: tuple[str, ...]
     nodes: tuple[str, ...]
     via: Via = "local"
-    opening: bytes = b""
+    opening: Callable[[], bytes] = bytes
     speakers: Callable[[], Speakers] | None = None
     takes_requests: bool = True
     one_shot: Callable[[tuple[str, ...], Request], Channel] | None = None

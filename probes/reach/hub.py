@@ -11,10 +11,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from mltop.probes.model import Sample
 from mltop.probes.reach import INTERVAL_S
 from mltop.probes.reach.channel import Channel
-from mltop.probes.reach.link import Link, LinkContext, Stage
+from mltop.probes.reach.link import WATCH_S, Link, LinkContext, Stage
 from mltop.probes.reach.pacing import Limits, Pacer
 from mltop.probes.reach.poller import Poller
 from mltop.probes.reach.records import Records
@@ -26,6 +25,7 @@ from mltop.probes.reach.view import FleetView, NodeView
 STOPPED_S = 2.0
 TICK_S = 0.5  # how often deadlines and ages are looked at when nothing arrives
 MANY_NODES = 64
+FEW_NODES = 16  # whole samples of all of them cost little
 GATHER_S = 0.01  # from many nodes something arrives all the time: it is read in lots, unless an answer is waited for
 TOLD_S = 0.05  # listeners hear of changes at most so often
 FDS_PER_CHANNEL = 3
@@ -63,9 +63,12 @@ class Hub:
             up=self._pacer.done,
             down=self._down,
             rejoin=self._rejoin,
+            is_watched=lambda node: self._watched is None or node in self._watched,
         )
         self._links = [Link(channel, self._context) for channel in channels]
         self._link_of.update((node, link) for link in self._links for node in link.channel.nodes)
+        self._watched = None if len(self._records.names) <= FEW_NODES else frozenset[str]()
+        self._watch_at = 0.0
         self._retries: list[tuple[float, int, Link]] = []
         self._rejoining: dict[Link, Link] = {}  # link → the one that its nodes go to that were lost last
         self._order = itertools.count()
@@ -92,10 +95,6 @@ class Hub:
         """The newest state of one node."""
         return self._records.node(name)
 
-    def history(self, node: str, after: float = 0.0, until: float = math.inf) -> list[Sample]:
-        """The samples of the last minutes, oldest first, received ``after`` and up to ``until`` (monotonic s)."""
-        return self._records.history(node, after, until)
-
     def request(
         self,
         op: str,
@@ -112,6 +111,16 @@ class Hub:
         answers.expect(names)
         self._poller.post(lambda: self._ask(answers, names, op, dict(args or {})))
         return answers
+
+    def watch(self, nodes: Iterable[str] | None) -> None:
+        """Have these nodes send whole samples all the time, None: all of them, as do few anyway. Of the others these
+        come when something has changed, and once a minute.
+        """
+        are_few = len(self._records.names) <= FEW_NODES
+        watched = None if nodes is None or are_few else frozenset(nodes)
+        if watched != self._watched:
+            self._watched = watched
+            self._poller.post(self._watch)
 
     def retry(self, nodes: Iterable[str] = ()) -> None:
         """Try those of these nodes (none given: of all) that are lost or refused again now."""
@@ -183,6 +192,13 @@ class Hub:
             link.tick(now)
         self._requests.tick(now)
         self._records.tick(now)
+        if now >= self._watch_at:
+            self._watch()
+
+    def _watch(self) -> None:
+        self._watch_at = time.monotonic() + WATCH_S / 2
+        for link in self._links:
+            link.watch()
 
     def _start_due(self, now: float) -> None:
         while self._retries and self._retries[0][0] <= now:

@@ -16,13 +16,14 @@ from mltop.probes.reach.channel import Channel, Ending
 from mltop.probes.reach.launchers.remote_command import EOF_EXIT
 from mltop.probes.reach.pacing import Backoff, Limits
 from mltop.probes.reach.receiving import UNREADABLE, Envelope, sample_of_frame, too_large, why_unreadable
-from mltop.probes.reach.records import Records
+from mltop.probes.reach.records import NEWS, Records
 from mltop.probes.reach.requests import Requests
 from mltop.probes.reach.stream import Misnamed, Reaper, Stream
 from mltop.probes.reach.uploads import Files, Uploads
 from mltop.probes.system.limits import limit_words
 
 PING = encode(Request("ping"))
+WATCH_S = 10.0  # what is asked once in half of that
 QUIET_S = 2.0  # without a frame: time to see whether the process is still there
 SILENT_INTERVALS = 4.0  # where agents do not answer pings
 FIRST_WAY_S = 15.0
@@ -41,7 +42,8 @@ class LinkContext:
     """What all links of a hub have in common.
 
     ``up(link)``: it gives back its place; ``down(link, retry)``: it ended; ``rejoin(link, node, retry)``: this one of
-    its nodes is lost while others are fine, and goes to a channel of its own.
+    its nodes is lost while others are fine, and goes to a channel of its own. ``is_watched(node)``: whole samples of
+    it are wanted all the time.
     """
 
     limits: Limits
@@ -53,6 +55,7 @@ class LinkContext:
     up: Callable[[Link], None]
     down: Callable[[Link, bool], None]
     rejoin: Callable[[Link, str, bool], None]
+    is_watched: Callable[[str], bool]
 
 
 @dataclass
@@ -174,6 +177,13 @@ class Link:
             run.pinged_at = now
             self.send(PING)
 
+    def watch(self) -> None:
+        """Asks its nodes for whole samples, for a while."""
+        ready = self.members & self._run.ready if self.stage is Stage.UP and self.channel.takes_requests else set()
+        watched = {node for node in ready if self._context.is_watched(node)}
+        for node in ("",) if watched == self.members else watched:
+            self.send(encode(Request("watch", node=node, args={"seconds": WATCH_S})))
+
     # Frames.
 
     def _take(self, payload: bytes, label: str) -> None:
@@ -197,13 +207,11 @@ class Link:
         if node is None:
             return
         run.frame_at = run.heard_at[node] = now = time.monotonic()
-        if message.kind in ("slow", "sample") and too_large(payload):
-            self._refuse_sample(node, payload)
-        elif message.kind == "slow":
-            self._records.take_slow(node, payload)
-        elif message.sample is not None:
-            if node in run.sampled or self._first_sample(node, payload):
-                self._records.take(node, payload, message.sample.sampled_at, now)
+        if message.row is not None:
+            if node in run.sampled:
+                self._records.take(node, message.row, now)
+        elif message.kind in NEWS:
+            self._take_news(node, message.kind, payload)
         elif message.kind == "pong":
             run.ponged = True
         elif message.kind == "stage0":
@@ -221,13 +229,16 @@ class Link:
         run = self._run
         if run.stream is not None and not run.opened and self.members <= {*run.heard_at, *run.endings}:
             run.opened = True
-            run.stream.send(run.stream.channel.opening)
+            run.stream.send(run.stream.channel.opening())
 
-    def _refuse_sample(self, node: str, payload: bytes) -> None:
-        """Leaves out a sample that is too large; a node that is not live yet says why it is not."""
-        self._records.refuse(node, too_large(payload))
-        if node not in self._run.sampled:
-            self._records.note(node, f"refused: {too_large(payload)}")
+    def _take_news(self, node: str, kind: str, payload: bytes) -> None:
+        """What the next rows are about. A node that is not live yet says why what is too large is left out."""
+        if why := too_large(payload):
+            self._records.refuse(node, why)
+            if node not in self._run.sampled:
+                self._records.note(node, f"refused: {why}")
+        elif kind != "sample" or node in self._run.sampled or self._first_sample(node, payload):
+            self._records.take_news(node, kind, payload)
 
     def _take_rest(self, node: str, payload: bytes) -> None:
         try:
@@ -272,6 +283,7 @@ class Link:
             self.stage = Stage.UP
             self._context.up(self)
         self._context.requests.node_ready(node)
+        self.watch()
 
     def _boot(self, node: str, boot: Boot) -> None:
         self._run.progress_at = time.monotonic()

@@ -15,23 +15,29 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get
 
 import msgspec
 
-from mltop.probes.agent.protocol import Message
 from mltop.probes.model import Fault, FaultCode, Gap, GpuSample, HostSample, LinkFault, LinkSample, Sample
+from mltop.probes.model.news.judged import Fact, JobPart, Judged, PartNumbers
+from mltop.probes.model.news.row import GPU_WIDTH, NODE_WIDTH, width_of
 from mltop.probes.model.plausible import CLOCK_OVER_MAX, GPU, LINKS, PCI, Range
+from mltop.probes.model.ranks import Ranges
 from mltop.probes.model.receipt import (
     LARGE_BYTES,
     MOST_DEATHS,
     MOST_GPUS,
+    MOST_NUMBER,
+    MOST_RANK_NUMBERS,
     MOST_RANKS,
+    MOST_TIME_S,
     MOST_UNASSIGNED,
     LeftOut,
     Refused,
     admit,
+    admit_told,
+    said,
 )
 from mltop.probes.model.sample import marked_not_here
 from mltop.probes.model.text import plain_text
 from mltop.probes.model.units import size_words
-from mltop.probes.reach.view import SampleFrame, SampleSummary, summary_of
 
 Decoded = TypeVar("Decoded")
 
@@ -41,6 +47,8 @@ UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, Refused)
 MOST_LOOSE_BYTES = 512 * 1024  # of JSON with strange words: six times a node of 8 GPUs
 MOST_ALIKE = 8  # values of one table that cannot be: so many have a gap
 MANY_OBJECTS = 4096  # 8 GPUs with their ports make 1,000
+MOST_PARTS = 1024  # jobs of one node
+MOST_FINDINGS, MOST_FACTS = 16_384, 4096
 _MOST_OF = {
     "gpus": MOST_GPUS,
     "ranks": MOST_RANKS,
@@ -54,8 +62,23 @@ _MOST_OF = {
 }
 
 
-class SampleHead(msgspec.Struct):
-    sampled_at: float
+class RowFrame(msgspec.Struct, frozen=True, gc=False):
+    """A row as it comes. ``lanes``: base64 in JSON."""
+
+    at: float
+    lanes: bytes
+    numbers: tuple[PartNumbers, ...] = ()
+
+    def check(self) -> None:
+        """Raises Refused for what cannot be a row."""
+        if not 0 <= self.at <= MOST_TIME_S:
+            raise Refused(f"its time, {said(self.at)}, is no time")
+        if len(self.lanes) < 2 * NODE_WIDTH or (len(self.lanes) // 2 - NODE_WIDTH) % GPU_WIDTH or len(self.lanes) % 2:
+            raise Refused(f"its row has {len(self.lanes)} bytes")
+        if len(self.lanes) > 2 * width_of(MOST_GPUS) or len(self.numbers) > MOST_PARTS:
+            raise Refused("its row is too long")
+        if any(value is not None and not 0 <= value <= MOST_NUMBER for numbers in self.numbers for value in numbers):
+            raise Refused("its row has numbers that cannot be")
 
 
 class Envelope(msgspec.Struct):
@@ -63,64 +86,72 @@ class Envelope(msgspec.Struct):
 
     kind: str
     node: str = ""
-    sample: SampleHead | None = None
+    row: RowFrame | None = None
 
 
-# How many there are of what takes most memory, of a sample and of a frame.
+# How many there are of what takes most memory.
 _Shape = msgspec.defstruct("_Shape", [(name, list[msgspec.Raw], []) for name in _MOST_OF])
-_ShapeFrame = msgspec.defstruct("_ShapeFrame", [("sample", _Shape | None, None)])
 _shapes: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Shape)
-_shapes_of_frames: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_ShapeFrame)
 _samples = msgspec.json.Decoder(Sample)
-_messages = msgspec.json.Decoder(Message)
-_summaries = msgspec.json.Decoder(SampleFrame)
-_lines = msgspec.json.Decoder(SampleSummary)
+_frames: msgspec.json.Decoder[Any] = msgspec.json.Decoder(msgspec.defstruct("_Frame", [("sample", msgspec.Raw)]))
+_parts: msgspec.json.Decoder[Any] = msgspec.json.Decoder(msgspec.defstruct("_Parts", [("parts", list[JobPart])]))
+_FactsFrame: Any = msgspec.defstruct("_FactsFrame", [("facts", list[Fact])])
+_JudgedFrame: Any = msgspec.defstruct("_JudgedFrame", [("judged", Judged)])
 
 
-def sample_of_frame(payload: bytes) -> tuple[Sample | None, list[Gap]]:
-    """The sample of an agent's frame, None when it has none, and what was left out of it. Raises UNREADABLE."""
-    _bound_frame(payload)
-    left_out = LeftOut()
-    sample = _decoded(payload, _messages, left_out).sample
-    return sample, [] if sample is None else _received(sample, payload, left_out)
+def sample_of_frame(payload: bytes) -> Sample:
+    """The sample of an agent's frame; its gaps say what was left out. Raises UNREADABLE."""
+    return sample_of_line(bytes(_frames.decode(payload).sample))
 
 
 def sample_of_line(line: bytes) -> Sample:
-    """One line of a recording; its gaps say what was left out. Raises UNREADABLE."""
-    if _may_be_too_much(line):
+    """The same of one line of a recording."""
+    if len(line) > LARGE_BYTES or line.count(b"{") + line.count(b"[") > MANY_OBJECTS:  # others need no second look
         _bound(line, _shapes.decode(line))
     left_out = LeftOut()
     sample = _decoded(line, _samples, left_out)
-    sample.gaps += _received(sample, line, left_out)
+    _add_old_codes(sample)
+    sample.gaps += left_out.gaps() + admit(sample, len(line) > LARGE_BYTES) + sift(sample)
     return sample
 
 
-def summary_of_frame(payload: bytes) -> SampleSummary | None:
-    """What views of all nodes need of a frame, None when it has no sample. Raises UNREADABLE."""
-    _bound_frame(payload)
-    try:
-        summary = _summaries.decode(payload).sample
-    except msgspec.ValidationError:  # for a strange word all of it is decoded
-        sample, _ = sample_of_frame(payload)
-        return None if sample is None else summary_of(sample)
-    return None if summary is None else summary.admitted()
+def parts_of_frame(payload: bytes) -> list[JobPart]:
+    """What a node's ranks do, of a frame. Raises UNREADABLE."""
+    parts: list[JobPart] = _parts.decode(payload).parts
+    for part in parts:
+        numbers = [rank.rank for rank in part.ranks] + [gone.rank for gone in part.gone]
+        if len(parts) > MOST_PARTS or len(numbers) > MOST_RANKS:
+            raise Refused("it reports more ranks than any node has")
+        if any(number is not None and not 0 <= number <= MOST_RANK_NUMBERS for number in numbers):
+            raise Refused("it reports a rank number that cannot be")
+    return parts
 
 
-def summary_of_line(line: bytes) -> SampleSummary:
-    """What views of all nodes need of a line that ``sample_of_line`` has read. Raises UNREADABLE."""
-    try:
-        summary = _lines.decode(line)
-    except msgspec.ValidationError:
-        return summary_of(sample_of_line(line))
-    if summary.host.ports_rx_bytes_per_s is None:  # an older agent: its ports tell it
-        return summary_of(sample_of_line(line))
-    return summary.admitted()
+def facts_of_frame(payload: bytes) -> list[Fact]:
+    """What a node is compared with others by, of a frame. Raises UNREADABLE."""
+    facts: list[Fact] = msgspec.convert(admit_told(msgspec.json.decode(payload)), _FactsFrame).facts
+    if len(facts) > MOST_FACTS:
+        raise Refused(f"it has {len(facts)} facts")
+    return facts
 
 
-def _received(sample: Sample, payload: bytes, left_out: LeftOut) -> list[Gap]:
-    """Admits ``sample``, in place. Returns gaps for what is left out of it. Raises Refused."""
-    _add_old_codes(sample)
-    return left_out.gaps() + admit(sample, len(payload) > LARGE_BYTES) + sift(sample)
+def judged_of_frame(payload: bytes, node: str) -> Judged:
+    """What a node's own rules say, of a frame. Its texts are plain, its findings about the node. Raises UNREADABLE."""
+    told = admit_told(msgspec.json.decode(payload))
+    judged: Judged = msgspec.convert(told, _JudgedFrame, dec_hook=own_type).judged
+    if len(judged.findings) > MOST_FINDINGS or len(judged.ranks) > MOST_RANKS:
+        raise Refused("its rules report more than there can be")
+    judged.node = node
+    for finding in judged.findings:
+        finding.node = node
+    return judged
+
+
+def own_type(kind: type[object], value: object) -> object:
+    """For decoders of findings and incidents: what is written as text."""
+    if kind is Ranges and isinstance(value, str):
+        return Ranges.parsed(value)
+    raise NotImplementedError(kind)
 
 
 def why_unreadable(error: Exception) -> str:
@@ -138,16 +169,6 @@ def too_large(payload: bytes) -> str:
     if len(payload) <= MOST_SAMPLE_BYTES:
         return ""
     return f"its sample has {size_words(len(payload))} of JSON (at most {size_words(MOST_SAMPLE_BYTES)})"
-
-
-def _may_be_too_much(payload: bytes) -> bool:
-    """Whether a look that costs little says so: usual samples need not be gone through twice."""
-    return len(payload) > LARGE_BYTES or payload.count(b"{") + payload.count(b"[") > MANY_OBJECTS
-
-
-def _bound_frame(payload: bytes) -> None:
-    if _may_be_too_much(payload):
-        _bound(payload, _shapes_of_frames.decode(payload).sample)
 
 
 def _bound(payload: bytes, shape: msgspec.Struct | None) -> None:

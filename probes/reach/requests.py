@@ -18,7 +18,6 @@ from mltop.probes.model.receipt import MOST_RANKS, Refused, admit_stacks, admit_
 from mltop.probes.model.text import plain_text
 from mltop.probes.model.units import duration_words, size_words
 from mltop.probes.reach.channel import Channel, Ending
-from mltop.probes.reach.courtesy import give_way
 from mltop.probes.reach.receiving import UNREADABLE
 from mltop.probes.reach.records import Records
 from mltop.probes.reach.stream import Misnamed, Reaper, Stream
@@ -30,6 +29,7 @@ MOST_ERROR = 800  # characters: it may be why a node was lost, and what would fi
 MOST_ANSWER_BYTES = 64 * 1024 * 1024
 MOST_PARTS = 32_768
 ONE_SHOT_SILENCE_S = 60.0  # without any frame; whoever asked has usually cancelled long before
+OF_RUNNING_AGENTS = frozenset(("history",))  # what a process that is started to answer it does not have
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ class Requests:
             channel = self.link_of[node].channel
             if channel.takes_requests:
                 self._send(ask)
-            elif channel.one_shot is None:
+            elif channel.one_shot is None or op in OF_RUNNING_AGENTS:
                 self.fail(ask, f"{channel.via} carries no requests to the nodes")
             else:
                 apart.setdefault(channel, []).append(ask)
@@ -195,7 +195,6 @@ class Requests:
             self.deliver(ask, message, size_bytes)
 
     def deliver(self, ask: NodeRequest, message: Message, size_bytes: int = 0) -> None:
-        give_way()
         ask.parts, ask.bytes = ask.parts + 1, ask.bytes + size_bytes
         try:
             ask.admit(message)

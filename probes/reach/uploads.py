@@ -4,10 +4,10 @@ on the streams that want them: which, how often, and how long they may take.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from mltop.probes.agent.protocol import Boot, Request, encode
@@ -22,8 +22,6 @@ SLOW_BYTES_PER_S = 5_000  # a link may be so slow; how much of a file has arrive
 Post = Callable[[Callable[[], None]], None]
 FileFor = Callable[[str, str], Request]  # (name, machine) -> the frame that carries it
 PySpyFor = Callable[[str], str]  # machine -> SHA-256 of its py-spy, "" for none
-Key = tuple[str, str]
-Make = Callable[[], Any]
 
 
 class Files:
@@ -32,63 +30,48 @@ class Files:
     def __init__(self, post: Post, file_for: FileFor | None = None, py_spy_for: PySpyFor | None = None) -> None:
         self._post = post
         self._file_for, self._py_spy_for = file_for, py_spy_for
-        self._files: dict[Key, Any] = {}
-        self._waiting: dict[Key, list[Callable[[Any], None]]] = {}
-        self._to_make: deque[tuple[Key, Make]] = deque()
-        self._making = False
+        self._maker = ThreadPoolExecutor(1, thread_name_prefix="mltop-files")
+        self._files: dict[tuple[str, str], Future[Any]] = {}
 
     def frame(self, name: str, machine: str, then: Callable[[bytes], None]) -> None:
         """Calls ``then`` with the whole frame that carries this file, or the error why there is none."""
-        self._want((name, machine), lambda: encode(self._request(name, machine)), then)
+
+        def answer(made: bytes | Exception) -> None:
+            if isinstance(made, Exception):
+                reason = plain_text(f"cannot make {name} for {machine}: {type(made).__name__}: {made}")
+                made = encode(Request("file", op=name, args={"error": reason}))
+            then(made)
+
+        self._want((name, machine), lambda: encode(self._request(name, machine)), answer)
 
     def py_spy_sha256(self, machine: str, then: Callable[[str | Exception], None]) -> None:
         """Calls ``then`` with "" when there is none for this machine, an exception when that cannot be found out."""
         self._want(("", machine), lambda: self._sha256(machine), then)
 
-    def _want(self, key: Key, make: Make, then: Callable[[Any], None]) -> None:
-        if key in self._files:
-            then(self._files[key])
-        elif key in self._waiting:
-            self._waiting[key].append(then)
-        else:
-            self._waiting[key] = [then]
-            self._to_make.append((key, make))
-            self._make_next()
+    def _want(self, key: tuple[str, str], make: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        """Calls ``then`` with what was made, or with the error. An error is not kept: the next node tries again."""
 
-    def _make_next(self) -> None:
-        if self._to_make and not self._making:
-            self._making = True
-            threading.Thread(target=self._make, args=self._to_make.popleft(), name="mltop-files", daemon=True).start()
+        def answer(made: Future[Any]) -> None:
+            error = made.exception()
+            if error is not None:
+                self._files.pop(key, None)
+            then(made.result() if error is None else error)
 
-    def _make(self, key: Key, make: Make) -> None:
-        file = make()
-        self._post(lambda: self._hand_out(key, file))
+        if key not in self._files:
+            self._files[key] = self._maker.submit(make)
+            while len(self._files) > MOST_KEPT:
+                del self._files[next(iter(self._files))]
+        self._files[key].add_done_callback(lambda made: self._post(lambda: answer(made)))
 
-    def _hand_out(self, key: Key, file: Any) -> None:
-        self._files[key] = file
-        while len(self._files) > MOST_KEPT:
-            del self._files[next(iter(self._files))]
-        self._making = False
-        self._make_next()
-        for then in self._waiting.pop(key):
-            then(file)
+    def _sha256(self, machine: str) -> str:
+        from mltop.probes.reach import bundle  # hashes and compresses: only where a node asks for it
 
-    def _sha256(self, machine: str) -> str | Exception:
-        try:
-            from mltop.probes.reach import bundle  # hashes and compresses: only where a node asks for it
-
-            return (self._py_spy_for or bundle.py_spy_sha256)(machine)
-        except Exception as error:  # noqa: BLE001 - whoever asked for stacks is told
-            return error
+        return (self._py_spy_for or bundle.py_spy_sha256)(machine)
 
     def _request(self, name: str, machine: str) -> Request:
-        try:
-            from mltop.probes.reach import bundle
+        from mltop.probes.reach import bundle
 
-            return (self._file_for or bundle.file_for)(name, machine)
-        except Exception as error:  # noqa: BLE001 - the node is told, and its state says so
-            reason = plain_text(f"cannot make {name} for {machine}: {type(error).__name__}: {error}")
-            return Request("file", op=name, args={"error": reason})
+        return (self._file_for or bundle.file_for)(name, machine)
 
 
 class Uploads:

@@ -1,41 +1,43 @@
 """What the hub knows at one moment: frozen, cheap to hand to the screen, safe across threads.
 
-Of samples the part that views of all nodes need (``SampleSummary``), which takes an eighth of the time to decode; the
-whole when somebody asks for it.
+Of a node its newest row beside the whole sample before it. A sample that has the row's values is made when somebody
+asks for it.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
 
 import msgspec
 
 from mltop.probes.agent.protocol import Boot, Hello
-from mltop.probes.model import GapKind, GpuSample, GpuState, JobKey, NodeState, Sample, Via
-from mltop.probes.model.gpu import Nvlink
-from mltop.probes.model.receipt import MOST_GPUS, MOST_RANK_NUMBERS, MOST_RANKS, MOST_TIME_S, Refused, said
-from mltop.probes.model.sample import traffic_of
-from mltop.probes.reach.courtesy import give_way
+from mltop.probes.model import GpuSample, GpuState, JobKey, NodeState, RankSample, Sample, Via
+from mltop.probes.model.news.judged import JobPart, Judged, PartNumbers
+from mltop.probes.model.news.row import (
+    GPU_LANES,
+    GPU_WIDTH,
+    STATES,
+    pack_row,
+    place_of,
+    reasons_of,
+    row_of,
+    values_of,
+    with_row,
+)
 
-# Field names, units and meanings are those of probes.model. Nothing here can be part of a cycle: the garbage collector
-# need not look at some ten thousand objects a second (gc=False).
-
-
-class NvlinkSummary(msgspec.Struct, frozen=True, gc=False):
-    rx_bytes_per_s: float | None = None
-    tx_bytes_per_s: float | None = None
+# These cannot be part of a cycle: the garbage collector need not look at some thousand objects a second (gc=False).
 
 
 class GpuSummary(msgspec.Struct, frozen=True, gc=False):
+    """A GPU as views of many nodes need it: what a row has of it, and its limits. The names are those of GpuSample."""
+
     index: int
     state: GpuState = "ok"
     busy: float | None = None
     sm_active: float | None = None
-    tensor_active: float | None = None
-    dram_active: float | None = None
     memory_used_bytes: int | None = None
     memory_total_bytes: int | None = None
     temperature_c: float | None = None
@@ -44,153 +46,115 @@ class GpuSummary(msgspec.Struct, frozen=True, gc=False):
     sm_clock_mhz: int | None = None
     sm_clock_max_mhz: int | None = None
     throttle_reasons: tuple[str, ...] | None = None
-    nvlink: NvlinkSummary = NvlinkSummary()
 
 
 class RankSummary(msgspec.Struct, frozen=True, gc=False):
+    """What does not change while a rank lives, as RankSample has it."""
+
     pid: int
-    rank: int | None = None
-    job: str = ""
-    uid: int | None = None
-    started_at: float | None = None
-    gpus: tuple[int, ...] = ()
-    voluntary_switches: int | None = None
-    read_syscalls: int | None = None
-    write_syscalls: int | None = None
+    rank: int | None
+    job: str
+    uid: int | None
+    started_at: float | None
+    gpus: tuple[int, ...]
 
     @property
     def job_key(self) -> JobKey:
         return JobKey(self.job, self.uid)
 
 
-class HostSummary(msgspec.Struct, frozen=True, gc=False):
-    cpu_fraction: float | None = None
-    network_rx_bytes_per_s: float | None = None
-    network_tx_bytes_per_s: float | None = None
-    ports_rx_bytes_per_s: float | None = None
-    ports_tx_bytes_per_s: float | None = None
-
-    @property
-    def all_network_bytes_per_s(self) -> float | None:
-        """In and out together, of all ports; of agents that do not tell it, of network interfaces (without RDMA)."""
-        received, sent = self.ports_rx_bytes_per_s, self.ports_tx_bytes_per_s
-        if received is None or sent is None:
-            received, sent = self.network_rx_bytes_per_s, self.network_tx_bytes_per_s
-        return None if received is None or sent is None else received + sent
-
-
-class GapSummary(msgspec.Struct, frozen=True, gc=False):
-    """That there is a gap; ``kind`` as in Gap."""
-
-    kind: GapKind = "unknown"
-
-
-class SampleSummary(msgspec.Struct, frozen=True, gc=False):
-    sampled_at: float
-    node: str = ""
-    interval_s: float = 1.0
-    simulated: bool = False
-    gpus: tuple[GpuSummary, ...] = ()
-    ranks: tuple[RankSummary, ...] = ()
-    host: HostSummary = HostSummary()
-    gaps: tuple[GapSummary, ...] = ()
-
-    def admitted(self) -> SampleSummary:
-        """The summary itself when all of it can be, else what is left, as by ``receipt.admit``. Raises Refused."""
-        if not 0 <= self.sampled_at <= MOST_TIME_S:
-            raise Refused(f"its sampled_at, {said(self.sampled_at)}, is no time")
-        gpus, ranks = self.gpus, self.ranks
-        if [gpu.index for gpu in gpus] != list(range(len(gpus))) or len(gpus) > MOST_GPUS:
-            by_index = {gpu.index: gpu for gpu in reversed(gpus) if 0 <= gpu.index < MOST_GPUS}
-            gpus = tuple(gpu for gpu in gpus if by_index.get(gpu.index) is gpu)
-        can_be = [rank.rank is None or 0 <= rank.rank <= MOST_RANK_NUMBERS for rank in ranks]
-        if not all(can_be):
-            ranks = tuple(
-                rank if fine else msgspec.structs.replace(rank, rank=None)
-                for rank, fine in zip(ranks, can_be, strict=True)
-            )
-        interval_s = self.interval_s if 0 < self.interval_s <= 86_400 else 1.0
-        if gpus is self.gpus and ranks is self.ranks and len(ranks) <= MOST_RANKS and interval_s == self.interval_s:
-            return self
-        return msgspec.structs.replace(self, gpus=gpus, ranks=ranks[:MOST_RANKS], interval_s=interval_s)
-
-
-class SampleFrame(msgspec.Struct):
-    """As much of an agent's frame as a summary takes."""
-
-    sample: SampleSummary | None = None
-
-
 AnyGpu = GpuSummary | GpuSample
+AnyRank = RankSummary | RankSample
+_UNITS = tuple(lane.unit for lane in GPU_LANES)
+_reasons = lru_cache(maxsize=512)(lambda bits: tuple(reasons_of(bits)))
 
 
-def summary_of(sample: Sample) -> SampleSummary:
-    """The summary of a sample that is already whole."""
-    return SampleSummary(
-        sample.sampled_at,
-        sample.node,
-        sample.interval_s,
-        sample.simulated,
-        tuple(GpuSummary(**_fields(gpu, GpuSummary)) for gpu in sample.gpus),
-        tuple(RankSummary(**_fields(rank, RankSummary)) for rank in sample.ranks),
-        _host_summary(sample),
-        tuple(GapSummary(gap.kind) for gap in sample.gaps),
+def gpus_of_row(row: Sequence[float], whole: Sequence[GpuSample]) -> list[AnyGpu]:
+    """``row``: by model/news/row.py, in memory's units. ``whole``: the GPUs of the whole sample before it."""
+    begins = [place_of(gpu.index, 0) for gpu in whole]
+    return [
+        _gpu_of_row(gpu, row[begin : begin + GPU_WIDTH]) if 0 <= begin < len(row) else gpu
+        for gpu, begin in zip(whole, begins, strict=True)
+    ]
+
+
+def _gpu_of_row(gpu: GpuSample, values: Sequence[float]) -> GpuSummary:
+    known = [
+        None if value != value else value * unit  # noqa: PLR0124
+        for value, unit in zip(values, _UNITS, strict=True)
+    ]
+    clock, power, heat, busy, sm, _, _, _, used, bits = known
+    return GpuSummary(
+        gpu.index,
+        STATES.get(bits, "ok") if bits is not None and bits < 0 else "ok",
+        busy,
+        sm,
+        None if used is None else int(used),
+        gpu.memory_total_bytes,
+        heat,
+        power,
+        gpu.power_limit_w,
+        None if clock is None else int(clock),
+        gpu.sm_clock_max_mhz,
+        _reasons(int(bits)) if bits is not None and bits >= 0 else None,
     )
 
 
-def _host_summary(sample: Sample) -> HostSummary:
-    fields = _fields(sample.host, HostSummary)
-    if fields["ports_rx_bytes_per_s"] is None:  # an older agent
-        fields["ports_rx_bytes_per_s"], fields["ports_tx_bytes_per_s"] = traffic_of(sample.links)
-    return HostSummary(**fields)
-
-
-def _fields(whole: object, part: type[msgspec.Struct]) -> dict[str, Any]:
-    values = {name: getattr(whole, name) for name in part.__struct_fields__}
-    return {name: _frozen(value) for name, value in values.items()}
-
-
-def _frozen(value: object) -> object:
-    if isinstance(value, list):
-        return tuple(value)
-    return NvlinkSummary(value.rx_bytes_per_s, value.tx_bytes_per_s) if isinstance(value, Nvlink) else value
-
-
-_DECODING = threading.Lock()  # for a moment, and rarely by two: one for all
+def summary_of_rank(rank: RankSample) -> RankSummary:
+    return RankSummary(rank.pid, rank.rank, rank.job, rank.uid, rank.started_at, tuple(rank.gpus))
 
 
 class Received:
-    """A received sample: ``summary`` is there at once, the whole when it is asked for, decoded once. For any thread."""
+    """A node's newest row (``lanes`` of ``at``), and what it is about: the ``whole`` sample before it, its parts of
+    jobs with their numbers, and what its own rules say (None: not yet). For any thread.
+    """
 
-    __slots__ = ("_decode", "_decoded", "_sample", "asked", "payload", "slow", "summary")
+    __slots__ = ("_gpus", "_make", "_sample", "at", "judged", "lanes", "numbers", "parts", "payload", "ranks", "whole")
 
     def __init__(
-        self, payload: bytes, summary: SampleSummary, decode: Callable[[bytes, bytes], Sample | None], slow: bytes = b""
+        self,
+        whole: Sample,
+        at: float | None = None,
+        lanes: bytes = b"",
+        *,
+        payload: bytes = b"",
+        parts: Sequence[JobPart] = (),
+        numbers: Sequence[PartNumbers] = (),
+        judged: Judged | None = None,
+        ranks: Sequence[AnyRank] | None = None,
+        make: Callable[[], Sample | None] | None = None,
     ) -> None:
-        """``slow``: the "slow" frame that holds the rest of it. ``decode`` is given both and returns None when the
-        sample cannot be decoded; it sees to it that the user learns of it.
+        """``at`` None: of the whole sample's time, whose values are in place of a row's. ``payload``: its frame.
+        ``ranks``: in place of its own; ``make`` makes the sample, where it is not the whole one with the row's values.
         """
-        self.payload = payload
-        self.slow = slow
-        self.summary = summary
-        self.asked = False  # somebody wanted the whole sample
-        self._decode = decode
-        self._decoded = False
-        self._sample: Sample | None = None
+        self.whole, self.payload = whole, payload
+        self.at = whole.sampled_at if at is None else at
+        self.lanes, self.parts, self.numbers, self.judged = lanes, parts, numbers, judged
+        self.ranks = whole.ranks if ranks is None else ranks
+        is_whole = self.at == whole.sampled_at
+        self._gpus: Sequence[AnyGpu] | None = whole.gpus if is_whole else None
+        self._make = make
+        self._sample = whole if is_whole and make is None else None
+
+    @property
+    def gpus(self) -> Sequence[AnyGpu]:
+        if self._gpus is None:
+            self._gpus = gpus_of_row(values_of(self.lanes), self.whole.gpus)
+        return self._gpus
 
     def sample(self) -> Sample | None:
-        self.asked = True
-        return self.decoded()
-
-    def decoded(self) -> Sample | None:
-        """The sample, for a caller that does not look at it but knows that somebody will."""
-        if not self._decoded:
-            give_way()
-            with _DECODING:
-                if not self._decoded:
-                    self._sample = self._decode(self.payload, self.slow)
-                    self._decoded = True
+        """The whole sample with the row's values, made once; None where it cannot be made."""
+        if self._sample is None:
+            with _MAKING:
+                if self._sample is None:
+                    self._sample = self._make() if self._make is not None else self._with_row()
         return self._sample
+
+    def _with_row(self) -> Sample:
+        return with_row(self.whole, self.at, values_of(self.lanes))
+
+
+_MAKING = threading.Lock()  # for a moment, and rarely by two: one for all
 
 
 @dataclass(frozen=True)
@@ -216,7 +180,7 @@ class Connection:
 class NodeView:
     """One node: its connection state and its newest sample (kept when the node is lost).
 
-    What looks at all nodes takes ``summary``: ``sample`` is decoded when it is first asked for, in the asker's thread.
+    What looks at all nodes takes ``gpus`` and ``ranks``: ``sample`` is made when it is first asked for.
     """
 
     state: NodeState
@@ -233,18 +197,35 @@ class NodeView:
         newest = self.newest
         return newest.sample() if isinstance(newest, Received) else newest
 
-    def sample_in_turn(self) -> Sample | None:
-        """As ``sample``, but the next one does not come decoded with its view: for callers that take nodes in turns."""
+    @property
+    def row(self) -> tuple[float, bytes] | None:
+        """When its newest row was taken (unix s by the node's clock), and its lanes; None before the first sample."""
         newest = self.newest
-        return newest.decoded() if isinstance(newest, Received) else newest
+        if isinstance(newest, Received) and newest.lanes:
+            return newest.at, newest.lanes
+        whole = self.whole
+        return None if whole is None else (whole.sampled_at, pack_row(row_of(whole)))
 
     @property
-    def summary(self) -> SampleSummary | None:
-        """The little of ``sample`` that views of many nodes need; None before the first."""
+    def whole(self) -> Sample | None:
+        """Its newest whole sample: what hardly changes is the same as in ``sample``."""
         newest = self.newest
-        if isinstance(newest, Received):
-            return newest.summary
-        return None if newest is None else summary_of(newest)
+        return newest.whole if isinstance(newest, Received) else newest
+
+    # The little of ``sample`` that views of many nodes need.
+
+    @property
+    def sampled_at(self) -> float | None:
+        newest = self.newest
+        return newest.at if isinstance(newest, Received) else None if newest is None else newest.sampled_at
+
+    @property
+    def gpus(self) -> Sequence[AnyGpu]:
+        return self.newest.gpus if self.newest is not None else ()
+
+    @property
+    def ranks(self) -> Sequence[AnyRank]:
+        return self.newest.ranks if self.newest is not None else ()
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,6 @@ from mltop.probes.record.decoding import BadRecording
 from mltop.probes.record.recordings import (
     NodeSamples,
     OpenRecording,
-    Recording,
     StoredSamples,
     header_line,
     read_recording,
@@ -49,7 +48,6 @@ __all__ = [
     "CaptureWriter",
     "NodeSamples",
     "OpenRecording",
-    "Recording",
     "Saved",
     "StoredSamples",
     "header_line",

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import io
 import os
 import shutil
 import stat
@@ -150,39 +149,22 @@ def _top(folder: Folder) -> Folder:
     return Folder(os.dup(folder.fd), folder.path)
 
 
-class _Limited(io.RawIOBase):
-    """A packed or plain file: bounded in all, and in what is read of one entry (``left``, bytes)."""
+class _Limited:
+    """Reads from a file, packed or plain: ``left`` bytes of one entry with its headers, and so many in all."""
 
     def __init__(self, file: IO[bytes], path: Path) -> None:
-        super().__init__()
         self._file, self._path = file, path
-        self.left = _MOST_HEADER_BYTES
+        self.left, self._left_in_all = _MOST_HEADER_BYTES, MOST_UNPACKED_BYTES + _MOST_HEADER_BYTES
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._check(offset)
-        return self._file.seek(offset, whence)
-
-    def read(self, size: int = -1) -> bytes:
+    def read(self, size: int) -> bytes:
         self.left -= size
-        if size < 0 or self.left < 0:
+        self._left_in_all -= size
+        if self.left < 0:
             raise BadRecording(f"{self._path}: its headers are larger than any capture's")
-        self._check(self._file.tell() + size)
+        if self._left_in_all < 0:
+            most = size_words(MOST_UNPACKED_BYTES)
+            raise BadRecording(f"{self._path}: is larger than {most}, the most that mltop unpacks")
         return self._file.read(size)
-
-    def _check(self, end: int) -> None:
-        if end > MOST_UNPACKED_BYTES + _MOST_HEADER_BYTES:
-            raise BadRecording(
-                f"{self._path}: is larger than {size_words(MOST_UNPACKED_BYTES)}, the most that mltop unpacks"
-            )
 
 
 def _unpack(path: Path, into: Folder) -> None:
@@ -190,10 +172,9 @@ def _unpack(path: Path, into: Folder) -> None:
     with os.fdopen(fd, "rb") as file:
         is_packed = file.read(2) == _GZIP
         file.seek(0)
-        stream = cast("IO[bytes]", gzip.GzipFile(fileobj=file) if is_packed else file)
+        limited = _Limited(cast("IO[bytes]", gzip.GzipFile(fileobj=file) if is_packed else file), path)
         try:
-            limited = _Limited(stream, path)
-            with tarfile.open(fileobj=cast("IO[bytes]", limited), mode="r:") as tar:
+            with tarfile.open(fileobj=cast("IO[bytes]", limited), mode="r|") as tar:
                 _take(tar, limited, path, into)
         except (tarfile.TarError, zlib.error, EOFError, gzip.BadGzipFile, ValueError, OverflowError) as error:
             why = "is cut off" if isinstance(error, (EOFError, tarfile.ReadError)) else str(error)

@@ -33,10 +33,9 @@ from mltop.probes.record.decoding import BadRecording, decode, decode_sample, de
 from mltop.probes.record.recordings import (
     Budget,
     DecodeLine,
+    SampleLines,
     StoredSamples,
     check_format,
-    left_out_words,
-    read_samples,
     recording,
     sentence,
 )
@@ -293,12 +292,14 @@ class _Reader:
         for folder, name in self._names(self._folder, SAMPLES, lambda name: ".jsonl" in name):
             fd, path = folder.open_file(name), folder.path / name
             try:
-                if read_samples(fd, path, into, budget, self._decode_line):
+                lines = SampleLines(fd, path, budget, self._decode_line)
+                lines.read(into)
+                if lines.cut_off:
                     cut_off.append(f"{SAMPLES}/{name} is cut off")
             finally:
                 os.close(fd)
             self._files.add(f"{SAMPLES}/{name}")
-        return cut_off + [left_out_words(*left_out) for left_out in into.left_out]
+        return cut_off
 
     def _dumps(self, share: Callable[[RankStacks], None]) -> list[RankStacks]:
         kind = _without_raw()
@@ -352,9 +353,10 @@ class _Reader:
         self, name: str, kind: type[Told], most: int = decoding.MOST_TOLD, read: Callable[..., Any] = decode
     ) -> list[Told]:
         """A list of what was judged then; [] in captures of versions that did not write it."""
-        if self._is_missing(name):
+        try:
+            data = self._folder.read(name, decoding.MOST_VERDICT_BYTES)
+        except FileNotFoundError:
             return []
-        data = self._folder.read(name, decoding.MOST_VERDICT_BYTES)
         told: list[Told] = read(data, list[kind], str(self._folder.path / name), most)  # type: ignore[valid-type]
         return told
 

@@ -19,9 +19,8 @@ import msgspec
 
 from mltop.probes.agent.protocol import MAX_FRAME_BYTES
 from mltop.probes.model import Sample
-from mltop.probes.model.ranks import Ranges
 from mltop.probes.model.receipt import MOST_TIME_S, Refused, admit_told, said
-from mltop.probes.reach.receiving import sample_of_line
+from mltop.probes.reach.receiving import own_type, sample_of_line
 from mltop.probes.reach.targets.nodesets import MOST_NAME_CHARS, MOST_NODES
 
 MOST_RECORDED_NODES = MOST_NODES
@@ -31,7 +30,6 @@ MOST_SAMPLE_OBJECTS = 30_000  # of 64 GPUs with their links, ranks, ports and pr
 MOST_RECORDING_BYTES = 4 << 30  # unpacked, of all recordings in a capture together
 MOST_SAMPLES = 1_000_000  # a week of one node at 1 Hz: 604,800
 MOST_PACKED_BYTES = 384 << 20  # of samples, as they are kept in memory
-MOST_DISORDERED_BYTES = 64 << 20  # of a node whose samples do not stand in the order of time: so many are sorted
 
 MOST_FILES = 200_000  # in a folder: 16,384 nodes with 8 ranks each have 131,072
 MOST_MANIFEST_BYTES = 32 << 20
@@ -61,21 +59,14 @@ def decode(data: bytes, kind: type[Kind], where: str, most_objects: int) -> Kind
     """
     _refuse_many(data, where, most_objects)
     with failing_at(where, data):
-        return msgspec.json.decode(data, type=kind, dec_hook=_own_type)
+        return msgspec.json.decode(data, type=kind, dec_hook=own_type)
 
 
 def decode_told(data: bytes, kind: type[Kind], where: str, most_objects: int) -> Kind:
     """As ``decode``, of what people will read: every text made plain, every time one that a calendar has."""
     told: object = decode(data, Any, where, most_objects)
     with failing_at(where):
-        return msgspec.convert(admit_told(told), kind, dec_hook=_own_type)
-
-
-def _own_type(kind: type[object], value: object) -> object:
-    """What is written as text."""
-    if kind is Ranges and isinstance(value, str):
-        return Ranges.parsed(value)
-    raise NotImplementedError(kind)
+        return msgspec.convert(admit_told(told), kind, dec_hook=own_type)
 
 
 def decode_sample(line: bytes, where: str) -> Sample:

@@ -5,7 +5,7 @@ Samples are kept packed, 1 GB of them needs about 70 MB, and decoded one by one 
 
 from __future__ import annotations
 
-import contextlib
+import gzip
 import heapq
 import json
 import math
@@ -13,17 +13,17 @@ import os
 import time
 import zlib
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, cast
 
 from mltop.probes.model import Sample, to_json
 from mltop.probes.model.units import size_words
 from mltop.probes.record.decoding import (
-    MOST_DISORDERED_BYTES,
     MOST_LINE_BYTES,
     MOST_PACKED_BYTES,
     MOST_RECORDED_NODES,
@@ -34,79 +34,65 @@ from mltop.probes.record.decoding import (
     decode,
     decode_sample,
 )
-from mltop.probes.system.files import BadFile, blocks, open_regular
+from mltop.probes.system.files import BadFile, open_regular
 from mltop.probes.version import __version__
 
 _UNPACKED_BYTES = 64 << 20  # that wait to be packed, or are read at a time, of all nodes together
 _PIECE_BYTES = (16 << 10, 128 << 10)  # at least and at most
 FORMAT = 1
-MOST_RUNS = 128  # of a node whose clock was set back: of each a piece is unpacked at a time
-Item = TypeVar("Item")
+_MOST_UNPACKED = 128  # pieces of all nodes whose clocks were set back
 DecodeLine = Callable[[bytes, str], "Sample | SampleHead"]
 _GZIP = b"\x1f\x8b"
-_MOST_MEMBERS = 10_000  # gzip files put together with cat
-_UNPACK_BYTES = 1 << 20  # at a time: 1 KB may hold 1 MB
 
 
 class NodeSamples:
-    """One node's samples. ``len``, ``newest`` and iteration, which is in the order of time."""
+    """One node's samples. ``len``, ``newest`` and iteration, which is in the order of time: the node's clock may have
+    been set back.
+    """
 
     def __init__(self) -> None:
         self._times = array("d")
-        self._pieces: list[tuple[int, bytes]] = []  # (number of lines, packed)
-        self._open: list[bytes] = []
-        self._newest = 0  # its place
-        self._begins = array("L")  # of runs: where time went back
+        self._begins = [0]  # of pieces: the places of their first lines
+        self._pieces: list[bytes] = []  # packed
+        self._open: list[bytes] = []  # the lines after them
+        self._in_order = True
+        self._order: Sequence[int] = ()  # by time
         self.open_bytes = 0
-        self.all_bytes = 0
-        self._order: Sequence[int] | None = None  # by time
-        self._unpacked: tuple[int, list[bytes]] | None = None  # a piece's number, and its lines
+        self._unpacked = lru_cache(maxsize=1)(_unpacked)
 
     def __len__(self) -> int:
         return len(self._times)
 
     def add(self, sampled_at: float, line: bytes) -> None:
-        if not self._times or sampled_at < self._times[-1]:
-            self._begins.append(len(self._times))
-        if not self._times or sampled_at >= self._times[self._newest]:
-            self._newest = len(self._times)
+        if self._in_order and self._times and sampled_at < self._times[-1]:
+            self._in_order = False
+            self._unpacked = _unpacked_of_any
         self._times.append(sampled_at)
         self._open.append(line)
         self.open_bytes += len(line)
-        self.all_bytes += len(line)
-
-    @property
-    def in_order(self) -> bool:
-        return len(self._begins) <= 1
-
-    @property
-    def left_out(self) -> int:
-        """How many ``lines`` leaves out: they are too many to be sorted, of a clock that went back again and again."""
-        return len(self) - sum(1 for _ in _rising(self._times, float)) if self._order_is_lost else 0
-
-    @property
-    def _order_is_lost(self) -> bool:
-        return self.all_bytes > MOST_DISORDERED_BYTES and len(self._begins) > MOST_RUNS
 
     def pack(self) -> int:
         """Packs what is open. Returns the bytes that this takes."""
         if not self._open:
             return 0
         packed = zlib.compress(b"\n".join(self._open), 1)
-        self._pieces.append((len(self._open), packed))
+        self._pieces.append(packed)
+        self._begins.append(len(self._times))
         self._open, self.open_bytes = [], 0
         return len(packed)
 
     @property
     def newest(self) -> Sample:
         """The newest sample; of equal times the last one in the file."""
-        when = self._times[self._newest]
-        *_, (_, line) = (timed for timed in self._lines(when) if timed[0] == when)
-        return decode_sample(line, "sample")
+        return decode_sample(self._line(self._by_time()[-1]), "sample")
 
     @property
     def newest_at(self) -> float:
-        return self._times[self._newest]
+        return self._times[self._by_time()[-1]]
+
+    @property
+    def oldest_at(self) -> float:
+        return min(self._times)
 
     def __iter__(self) -> Iterator[Sample]:
         return self.since(float("-inf"))
@@ -116,63 +102,35 @@ class NodeSamples:
         return (decode_sample(line, "sample") for _, line in self.lines(when))
 
     def lines(self, when: float = float("-inf")) -> Iterator[tuple[float, bytes]]:
-        """(time, JSON) of the samples of ``when`` and later, in the order of time. A node's clock may have been set
-        back: each run of it is read beside the others. Of too many, what would go back is left out.
-        """
-        if self.in_order:
-            return self._lines(when)
-        if self.all_bytes <= MOST_DISORDERED_BYTES:
-            return iter(sorted(self._lines(when), key=itemgetter(0)))
-        if self._order_is_lost:
-            return _rising(self._lines(when), itemgetter(0))
-        runs = zip(self._begins, [*self._begins[1:], len(self)], strict=True)
-        return heapq.merge(*(self._lines(when, *run) for run in runs), key=itemgetter(0))
-
-    @property
-    def oldest_at(self) -> float:
-        return min(self._times)
+        """(time, JSON) of the samples of ``when`` and later, in the order of time."""
+        order = self._by_time()
+        for place in range(bisect_left(order, when, key=self._times.__getitem__), len(order)):
+            yield self._times[order[place]], self._line(order[place])
 
     def at(self, when: float) -> tuple[float, bytes] | None:
         """The newest sample that is not newer than ``when``: its time and its JSON; None before the first."""
-        if self._order is None or len(self._order) != len(self._times):
-            self._order = range(len(self)) if self.in_order else sorted(range(len(self)), key=self._times.__getitem__)
-        place = bisect_right(self._order, when, key=self._times.__getitem__) - 1
-        if place < 0:
-            return None
-        index = self._order[place]
-        return self._times[index], self._line(index)
+        order = self._by_time()
+        place = bisect_right(order, when, key=self._times.__getitem__) - 1
+        return None if place < 0 else (self._times[order[place]], self._line(order[place]))
+
+    def _by_time(self) -> Sequence[int]:
+        if self._in_order:
+            return range(len(self._times))
+        if len(self._order) != len(self._times):
+            self._order = sorted(range(len(self._times)), key=self._times.__getitem__)
+        return self._order
 
     def _line(self, index: int) -> bytes:
-        begin = 0
-        for number, (count, packed) in enumerate(self._pieces):
-            if index < begin + count:
-                if self._unpacked is None or self._unpacked[0] != number:
-                    self._unpacked = number, zlib.decompress(packed).split(b"\n")
-                return self._unpacked[1][index - begin]
-            begin += count
-        return self._open[index - begin]
-
-    def _lines(self, when: float, first: int = 0, end: int | None = None) -> Iterator[tuple[float, bytes]]:
-        """(time, line) of ``when`` and later, those from ``first`` to ``end`` in the order of the file; pieces that
-        have none of them are not unpacked.
-        """
-        end = len(self) if end is None else end
-        begin = 0
-        for count, packed in (*self._pieces, (len(self._open), None)):
-            inside = range(max(first, begin), min(end, begin + count))
-            if any(self._times[at] >= when for at in inside):
-                lines = self._open if packed is None else zlib.decompress(packed).split(b"\n")
-                yield from ((self._times[at], lines[at - begin]) for at in inside if self._times[at] >= when)
-            begin += count
+        number = bisect_right(self._begins, index) - 1
+        lines = self._unpacked(self._pieces[number]) if number < len(self._pieces) else self._open
+        return lines[index - self._begins[number]]
 
 
-def _rising(items: Iterable[Item], time_of: Callable[[Item], float]) -> Iterator[Item]:
-    """Without those that are older than one before them."""
-    newest = -math.inf
-    for item in items:
-        if time_of(item) >= newest:
-            newest = time_of(item)
-            yield item
+def _unpacked(packed: bytes) -> list[bytes]:
+    return zlib.decompress(packed).split(b"\n")
+
+
+_unpacked_of_any = lru_cache(maxsize=_MOST_UNPACKED)(_unpacked)
 
 
 class StoredSamples(Mapping[str, NodeSamples]):
@@ -232,11 +190,6 @@ class StoredSamples(Mapping[str, NodeSamples]):
 
         return heapq.merge(*(of_node(*item) for item in self._nodes.items()), key=itemgetter(0))
 
-    @property
-    def left_out(self) -> list[tuple[str, int]]:
-        """The nodes whose clock went back too often, and how many samples that costs."""
-        return [(node, left_out) for node, samples in self._nodes.items() if (left_out := samples.left_out)]
-
     def by_time(self) -> Iterator[Sample]:
         """The samples of all nodes, the oldest first."""
         return heapq.merge(*self._nodes.values(), key=lambda sample: sample.sampled_at)
@@ -251,11 +204,6 @@ class StoredSamples(Mapping[str, NodeSamples]):
         return [next(iter(samples)) for samples in self._nodes.values()]
 
 
-def left_out_words(node: str, count: int) -> str:
-    """That samples are missing, in words."""
-    return f"{count:,} samples of {node} are left out: its clock went back again and again"
-
-
 def header_line(started_at: float) -> str:
     """The first line of a recording."""
     return json.dumps({"mltop_recording": FORMAT, "version": __version__, "started_at": started_at})
@@ -268,26 +216,18 @@ def recording(samples: list[Sample]) -> bytes:
 
 
 @dataclass
-class Recording:
-    """``cut_off``: the file ends in the middle, or is damaged from there on; ``samples`` are those that are whole."""
-
-    samples: StoredSamples = field(default_factory=StoredSamples)
-    cut_off: bool = False
-
-
-@dataclass
 class _Header:
     mltop_recording: int
 
 
-def read_recording(path: Path, decode_line: DecodeLine = decode_sample) -> Recording:
+def read_recording(path: Path, decode_line: DecodeLine = decode_sample) -> OpenRecording:
     """All samples of a recording; one that was cut off in the middle gives what is whole. Raises BadRecording.
 
     ``decode_line``: ``decode_head`` leaves it to who looks at a sample to see whether all of it can be read.
     """
     with OpenRecording(path, decode_line) as recording:
         recording.read()
-        return Recording(recording.samples, recording.cut_off)
+    return recording
 
 
 class OpenRecording:
@@ -302,7 +242,6 @@ class OpenRecording:
         except (OSError, BadFile) as error:
             raise BadRecording(sentence(error)) from None
         try:
-            self.size_bytes = os.fstat(self._fd).st_size
             self._lines = SampleLines(self._fd, path, decode_line=decode_line)
         except BadRecording:
             self.close()
@@ -315,13 +254,6 @@ class OpenRecording:
     @property
     def cut_off(self) -> bool:
         return self._lines.cut_off
-
-    @property
-    def read_share(self) -> float:
-        """How much of the file was read."""
-        if self._fd < 0 or not self.size_bytes:
-            return 1.0
-        return min(1.0, os.lseek(self._fd, 0, os.SEEK_CUR) / self.size_bytes)
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1
@@ -340,24 +272,32 @@ def sentence(error: OSError | BadFile) -> str:
     return f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
 
 
-def read_samples(
-    fd: int, path: Path, into: StoredSamples, budget: Budget | None = None, decode_line: DecodeLine = decode_sample
-) -> bool:
-    """Adds the samples of a file, which begins at ``fd``. Returns whether it is cut off. Raises BadRecording."""
-    lines = SampleLines(fd, path, budget, decode_line)
-    lines.read(into)
-    return lines.cut_off
+class _Packed:
+    """A gzip file's bytes, up to what its text can take: empty parts, one after the other, would make no end."""
+
+    def __init__(self, file: BinaryIO, path: Path) -> None:
+        self._file, self._path = file, path
+        self._bytes = self.unpacked_bytes = 0
+
+    def read(self, size: int) -> bytes:
+        self._bytes += size
+        if self._bytes > 2 * (MOST_LINE_BYTES + self.unpacked_bytes):
+            raise BadRecording(f"{self._path}: is packed into more than it holds")
+        return self._file.read(size)
 
 
 class SampleLines:
-    """The lines of a file, which begins at ``fd``, one after the other. Raises BadRecording for a wrong header."""
+    """The lines of a file, which begins at ``fd``, one after the other. Raises BadRecording for a wrong header.
+    ``cut_off``: whether it ends in the middle, as far as it was read.
+    """
 
     def __init__(
         self, fd: int, path: Path, budget: Budget | None = None, decode_line: DecodeLine = decode_sample
     ) -> None:
         self._path, self._decode_line = path, decode_line
-        self._lines = _Lines(fd, path, budget or Budget())
-        header = next(iter(self._lines), b"")
+        self.cut_off = False
+        self._lines = self._whole_lines(fd, budget or Budget())
+        header = next(self._lines, b"")
         try:
             number = decode(header, _Header, "its first line", 100).mltop_recording
         except BadRecording as problem:
@@ -365,10 +305,27 @@ class SampleLines:
         check_format(number, FORMAT, f"{path} is a recording")
         self._number = 1
 
-    @property
-    def cut_off(self) -> bool:
-        """Whether it ends in the middle, as far as it was read."""
-        return self._lines.cut_off
+    def _whole_lines(self, fd: int, budget: Budget) -> Iterator[bytes]:
+        """Those that end in a newline. A gzip stream that breaks off ends them, not the program."""
+        try:
+            budget.check(os.fstat(fd).st_size, self._path)  # a gzip file may hold no bytes for ever
+            file = open(fd, "rb", closefd=False)  # noqa: SIM115 - whoever opened it closes it
+            packed = _Packed(file, self._path)
+            is_packed = file.peek(2).startswith(_GZIP)
+            stream: Any = gzip.GzipFile(fileobj=cast("BinaryIO", packed)) if is_packed else file
+            while line := stream.readline(MOST_LINE_BYTES + 1):
+                packed.unpacked_bytes += len(line)
+                if len(line) > MOST_LINE_BYTES:
+                    raise BadRecording(f"{self._path}: has a line of more than {size_words(MOST_LINE_BYTES)}")
+                budget.take(len(line), self._path)
+                if not line.endswith(b"\n"):
+                    self.cut_off = True
+                    return
+                yield line[:-1]
+        except (EOFError, zlib.error, gzip.BadGzipFile):
+            self.cut_off = True
+        except OSError as error:
+            raise BadRecording(f"{self._path}: {error.strerror or error}") from None
 
     def read(self, into: StoredSamples, most: float = math.inf) -> bool:
         """Add at most so many samples. False once there are none left. Raises BadRecording."""
@@ -400,98 +357,16 @@ class Budget:
         self.left_bytes = MOST_RECORDING_BYTES
         self.left_lines = 2 * MOST_SAMPLES  # also headers and blank lines
 
-    def take(self, size: int, lines: int, path: Path) -> None:
+    def take(self, size: int, path: Path) -> None:
+        """One line."""
+        self.check(size, path)
         self.left_bytes -= size
-        self.left_lines -= lines
-        if self.left_bytes < 0:
-            most = size_words(MOST_RECORDING_BYTES)
-            raise BadRecording(f"{path}: holds, unpacked, more than the {most} that mltop reads")
+        self.left_lines -= 1
         if self.left_lines < 0:
             raise BadRecording(f"{path}: holds more than the {MOST_SAMPLES:,} samples that mltop reads")
 
-
-class _Lines:
-    """Iterates over the lines that end in a newline. A gzip stream that breaks off ends them, not the program."""
-
-    def __init__(self, fd: int, path: Path, budget: Budget) -> None:
-        self.cut_off = False
-        self._path, self._budget = path, budget
-        self._lines = self._read(blocks(fd, MOST_RECORDING_BYTES, path))
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self._lines
-
-    def __next__(self) -> bytes:
-        return next(self._lines)
-
-    def _read(self, packed: Iterator[bytes]) -> Iterator[bytes]:
-        rest: list[bytes] = []  # the beginning of a line, in pieces
-        rest_bytes = 0
-        try:
-            for block in self._unpacked(packed):
-                *whole, last = block.split(b"\n")
-                self._budget.take(len(block), len(whole), self._path)
-                for line in whole:
-                    yield b"".join([*rest, line]) if rest else line
-                    rest, rest_bytes = [], 0
-                rest.append(last)
-                rest_bytes += len(last)
-                if rest_bytes > MOST_LINE_BYTES:
-                    raise BadRecording(f"{self._path}: has a line of more than {size_words(MOST_LINE_BYTES)}")
-        except zlib.error:
-            self.cut_off = True
-            return
-        except (OSError, BadFile) as error:
-            raise BadRecording(sentence(error)) from None
-        self.cut_off = self.cut_off or rest_bytes > 0
-
-    def _unpacked(self, packed: Iterator[bytes]) -> Iterator[bytes]:
-        first = next(packed, b"")
-        if not first.startswith(_GZIP):
-            yield first
-            yield from packed
-            return
-        inflate = _Inflate(self._path)
-        yield from inflate.read(first)
-        for block in packed:
-            yield from inflate.read(block)
-        self.cut_off = not inflate.ended
-
-
-class _Inflate:
-    """A gzip file of one member or of several, one after the other (`cat a.gz b.gz`). Raises zlib.error."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._member = zlib.decompressobj(wbits=31)
-        self._members = 1
-
-    @property
-    def ended(self) -> bool:
-        return self._member.eof
-
-    def read(self, block: bytes) -> Iterator[bytes]:
-        while block:
-            if self._member.eof:
-                block = block.lstrip(b"\0")  # padding of tapes and block devices
-                if not block:
-                    return
-                self._members += 1
-                if self._members > _MOST_MEMBERS:
-                    raise BadRecording(f"{self._path}: more than {_MOST_MEMBERS:,} gzip files in one")
-                self._member = zlib.decompressobj(wbits=31)
-            before = self._member.copy()
-            try:
-                unpacked = self._member.decompress(block, _UNPACK_BYTES)
-            except zlib.error:
-                yield from _up_to_the_damage(before, block)
-                raise
-            yield unpacked
-            block = self._member.unconsumed_tail or self._member.unused_data
-
-
-def _up_to_the_damage(member: Any, block: bytes) -> Iterator[bytes]:
-    """Yields what comes before the damage, as zlib gives nothing of a block that is damaged somewhere."""
-    with contextlib.suppress(zlib.error):
-        for at in range(len(block)):
-            yield member.decompress(block[at : at + 1])
+    def check(self, size: int, path: Path) -> None:
+        """Whether so many bytes may still be read."""
+        if size > self.left_bytes:
+            most = size_words(MOST_RECORDING_BYTES)
+            raise BadRecording(f"{path}: holds, unpacked, more than the {most} that mltop reads")

@@ -12,22 +12,20 @@ import sys
 import time
 import zlib
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Callable, Literal
+
+from mltop.probes.system.blobs import EXEC, memory_fd
 
 if TYPE_CHECKING:
     import subprocess
 
+PROBE_MARK = "mltop-probe"  # the argument by which processes of probes are known; probe and key follow it
 _ODD = "'\"`\\!"
 _LONGEST_PATH = 4095  # PATH_MAX, limits.h
-_LOADER = "mltop_compiled.py"  # the bundle's file that imports from it
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38  # prctl(2)
 _KEYCTL_JOIN_SESSION_KEYRING = 1  # keyctl(2)
 _MOST_MEMORY_BYTES = 1 << 30
 _POLL_S = 0.02  # how late a cancel may be
-_MFD_EXEC = 0x10  # memfd_create(2), since Linux 6.3: wanted where vm.memfd_noexec is 1
-# By number, for Pythons that were built against a C library without it.
-_SYS_MEMFD_CREATE = {"x86_64": 319, "aarch64": 279, "ppc64le": 360}
 _SYS_KEYCTL = {"x86_64": 250, "aarch64": 219, "ppc64le": 271}
 # Loaded before any fork: loading a library between fork and exec could deadlock on another thread's lock.
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -59,24 +57,14 @@ def python_command(module: str, *args: str, python: str = "") -> list[str]:
     (``-I -S``): no user site, no PYTHON* variables, nothing imported from the working directory.
     ``args`` arrive as ``sys.argv[1:]``; ``python`` is the interpreter, "" for this one.
     """
-    code = f"import sys; sys.path += {import_path()!r}; {from_bundle()}from {module} import main; main()"
+    code = f"import sys; sys.path += {import_path()!r}; from {module} import main; main()"
     return [python or sys.executable, "-I", "-S", "-c", code, *args]
 
 
-def from_bundle(packages: tuple[str, ...] = ()) -> str:
-    """What a child process runs first where we come from a bundle in a cache folder, else "": its modules (those of
-    ``packages``, or all) come from the files of its MANIFEST there too (``agent/bootstrap/compiled.py``).
-    """
-    bundle = getattr(getattr(sys.modules["mltop"], "__loader__", None), "bundle", None)
-    if bundle is None:
-        return ""
-    arguments = (bundle.folder, bundle.manifest, bundle.compiled, packages)
-    return f"{_loader_of(bundle)}import_from(*{arguments!r}); "
-
-
-@lru_cache(maxsize=1)
-def _loader_of(bundle: Any) -> str:
-    return run_text(bundle.read(_LOADER))
+def probe_of(argv: Sequence[str]) -> tuple[str, str] | None:
+    """Kind and key of the probe whose process, or one forked from it, has this command line; None for any other."""
+    kind_and_key = argv[argv.index(PROBE_MARK) + 1 :] if PROBE_MARK in argv else ()
+    return (kind_and_key[0], kind_and_key[1]) if len(kind_and_key) == 2 else None
 
 
 def run_text(text: bytes) -> str:
@@ -94,13 +82,13 @@ def import_path() -> list[str]:
     except OSError:  # it was removed
         here = ""
     library = os.path.dirname(os.__file__)
-    standard = {library, os.path.join(library, "lib-dynload")}
+    packed = "python{}{}.zip".format(*sys.version_info)
+    standard = {library, os.path.join(library, "lib-dynload"), os.path.join(os.path.dirname(library), packed)}
     entries = [
         entry
         for entry in sys.path
         if os.path.isabs(entry)
         and entry not in standard
-        and not entry.endswith(".zip")
         and (entry != here or os.path.isdir(os.path.join(entry, "mltop")))
     ]
     return list(dict.fromkeys(entries))
@@ -221,17 +209,7 @@ def memory_file(name: str, content: bytes) -> str:
 
     It lasts as long as this process. Raises OSError where there are none.
     """
-    fd = _memfd_create(name, _MFD_EXEC)
-    if fd < 0:
-        fd = _memfd_create(name, 0)  # an older kernel
-    if fd < 0:
-        raise OSError(ctypes.get_errno(), f"memfd_create: {os.strerror(ctypes.get_errno())}")
-    os.set_inheritable(fd, False)
+    fd = memory_fd(name, EXEC)
     with os.fdopen(os.dup(fd), "wb") as file:
         file.write(content)
     return f"/proc/{os.getpid()}/fd/{fd}"
-
-
-def _memfd_create(name: str, flags: int) -> int:
-    number = _SYS_MEMFD_CREATE.get(os.uname().machine, -1)
-    return int(_LIBC.syscall(ctypes.c_long(number), ctypes.c_char_p(name.encode()), ctypes.c_uint(flags)))

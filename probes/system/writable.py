@@ -15,6 +15,7 @@ import pwd
 import stat
 import threading
 from collections.abc import Callable
+from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 EVERYBODY = "can be written by everybody"
@@ -178,25 +179,51 @@ def group_name(gid: int) -> str:
         return str(gid)
 
 
-def in_time(look: "Callable[[], Result]", limit_s: float) -> "Result | None":
+class Looker(threading.Thread):
+    """Looks at what may hang, one thing after the other: a new thread for each costs four times as much."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.looks = SimpleQueue()  # type: SimpleQueue[Callable[[], object] | None]
+        self.answers = SimpleQueue()  # type: SimpleQueue[tuple[object, Exception | None]]
+        self.start()
+
+    def run(self) -> None:
+        for look in iter(self.looks.get, None):
+            try:
+                self.answers.put((look(), None))
+            except Exception as error:  # noqa: BLE001 - raised again by in_time
+                self.answers.put((None, error))
+
+
+_idle = []  # type: list[Looker]
+os.register_at_fork(after_in_child=_idle.clear)  # threads stay behind
+
+
+def in_time(
+    look: "Callable[[], Result]", limit_s: float, late: "Callable[[threading.Thread], None]" = lambda _: None
+) -> "Result | None":
     """``look()``, or None when it takes too long, as on a file server that is gone; it then hangs on in a thread of its
-    own. What it raises is raised here.
+    own, which ``late`` is given. What it raises is raised here.
     """
-    answers = []  # type: list[Result]
-    errors = []  # type: list[Exception]
-
-    def run() -> None:
+    try:
+        looker = _idle.pop()
+    except IndexError:
         try:
-            answers.append(look())
-        except Exception as error:  # noqa: BLE001 - raised again below
-            errors.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(limit_s)
-    if errors:
-        raise errors[0]
-    return answers[0] if answers else None
+            looker = Looker()
+        except RuntimeError:  # no more threads can be started
+            return look()
+    looker.looks.put(look)
+    try:
+        answer, error = looker.answers.get(timeout=limit_s)
+    except Empty:
+        looker.looks.put(None)
+        late(looker)
+        return None
+    _idle.append(looker)
+    if error is not None:
+        raise error
+    return answer  # type: ignore[return-value]
 
 
 def _number_in(path: str) -> int:

@@ -69,8 +69,7 @@ def launcher_s(ranks: int) -> float:
     with Launchers() as launchers:
         launchers.meet({"h01": ranks}, deadlines_s={"import torch": 300, "init": 300, "measure": 300})
         launchers.wait_ready()
-        launchers.tell_round(1, [["h01"]], SIZES, budget_s=1000.0)  # no end before the most iterations
-        launchers.wait_round(1)
+        launchers.wait_round(launchers.begin_round([["h01"]], SIZES, budget_s=1000.0))  # the most iterations
         times = launchers["h01"].all("times")
         assert len(times) == ranks * len(SIZES)
         assert all(len(event["data"]["times_s"]) == MOST and event["data"]["wrong"] == 0 for event in times)

@@ -44,7 +44,8 @@ def share_of_a_core(nodes: int, jobs: int, seconds: int) -> float:
         fresh = samples(NCCL_WAIT if hangs else NCCL, nodes, jobs, 1000.0 + second, moved)
         began = time.thread_time()
         for at in range(second % turns, nodes, turns):
-            join.see(fresh[at], wrong.get(fresh[at].node, ()))
+            join.see(fresh[at])
+            join.take_findings(fresh[at], wrong.get(fresh[at].node, ()))
         for tenth in range(10):
             join.join((), (), second + tenth / 10)
         spent_s += time.thread_time() - began if second >= UNCOUNTED_S or seconds <= UNCOUNTED_S else 0.0

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from mltop.probes.agent.protocol import MARK
 from mltop.probes.demo.fleet import build
+from mltop.probes.model import to_json
 from mltop.probes.reach.channel import Channel
 from mltop.probes.reach.hub import Hub, allow_files
 from mltop.probes.reach.pacing import Limits
@@ -107,7 +108,7 @@ def feed(directory: Path, first: int, last: int) -> None:
             time.sleep(max(0.0, due - time.monotonic()))
             number = place % len(simulated)
             if place < len(simulated) or number not in bodies:
-                bodies[number] = simulated[number].sample_json(time.time())
+                bodies[number] = to_json(simulated[number].sample(time.time())).encode()
             sent = b'{"kind":"sample","sample":%s}' % bodies[number]
             with contextlib.suppress(BlockingIOError):  # nobody reads it yet
                 os.write(pipe, MARK + b"%d %s\n" % (len(sent), sent))
@@ -138,9 +139,9 @@ def read(directory: Path, nodes: int, seconds: float, viewed: bool) -> dict[str,
     elapsed = time.monotonic() - started
     cpu = time.process_time() - cpu
     samples = hub.view().serial - serial
-    newest = [hub.history(f"n{number}")[-1].sampled_at for number in range(min(8, nodes))]
+    newest = [view.row[0] for view in hub.view().nodes[:8] if view.row is not None]
     latencies = [min((at - sampled for at in told if at >= sampled), default=0.0) for sampled in newest]
-    sizes = [len(simulated.sample_json(time.time())) for simulated in build(8, 1, GPUS, 1.0, 3600.0)]
+    sizes = [len(to_json(simulated.sample(time.time()))) for simulated in build(8, 1, GPUS, 1.0, 3600.0)]
     closing = time.monotonic()
     hub.close()
     return {

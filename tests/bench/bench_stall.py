@@ -15,7 +15,7 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).parents[2] / ".dev"), str(Path(__file__).parents[2])]
 
-from mltop.probes.judge.stall import JobMotions
+from mltop.probes.judge.stall.motions import JobMotions
 from mltop.probes.model import GpuSample, Nvlink, RankSample, Sample
 from tests.bench.table import Goal, print_table
 from tests.builders.health_samples import H100

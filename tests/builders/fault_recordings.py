@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mltop.probes.investigate.diagnosis import Diagnosis
-from mltop.probes.judge.health import Health
+from mltop.probes.judge.health.fleet import Health
 from mltop.probes.model import Finding, Incident, KernelEvent, RankDeath, RankSample, Sample
 from mltop.probes.model.vocabulary import DeathKind
 from tests.builders.health_samples import gpu, links, node_h100, rank, xid
 
-BEGAN_AT, BROKE_AT, EVERY_S = 100_000.0, 100_240.0, 2.0
+BEGAN_AT, BROKE_AT, EVERY_S = 100_120.0, 100_240.0, 2.0
 PER_NODE = 8
 ASKED_EVERY_S = 10.0
 JOB = "1042"
@@ -24,12 +24,12 @@ JOB = "1042"
 Change = Callable[[int, float, Sample], None]
 
 
-def recording(*changes: Change, nodes: int = 2, lasts_s: float = 240.0) -> list[Sample]:
+def recording(*changes: Change, nodes: int = 2, lasts_s: float = 240.0, every_s: float = EVERY_S) -> list[Sample]:
     """Samples of all nodes in the order of time; the job trains until a change says otherwise."""
     made = []
-    for step in range(int((BROKE_AT - BEGAN_AT + lasts_s) / EVERY_S)):
+    for step in range(int((BROKE_AT - BEGAN_AT + lasts_s) / every_s)):
         for number in range(nodes):
-            at = BEGAN_AT + step * EVERY_S + number / 10
+            at = BEGAN_AT + step * every_s + number / 10
             sample = node_h100(at, node=f"n{number}")
             sample.ranks = [_of_job(each, number, nodes) for each in sample.ranks]
             for change in changes:

@@ -293,6 +293,14 @@ WHOLE_FAULTS: dict[str, tuple[tuple[Change, ...], int, str, str]] = {
         *(4, "n0: bit errors on mlx5_5", "clean the fibre"),
     ),
     "only peers complain": (PEERS, 4, "3 nodes: peers are not answering mlx5_5", "find the peer"),
+    "a switch is down": (
+        (*(card("mlx5_5", node, **NO_LINK) for node in (0, 1, 2)), card("mlx5_5", 3, COMPLAINS)),
+        *(4, "3 nodes: mlx5_5 is down (Polling)", "check the switch that mlx5_5 of these nodes leads to; then reseat"),
+    ),
+    "a switch is down, a job hangs": (
+        (*(card("mlx5_5", node, **NO_LINK) for node in (0, 1, 2)), hangs(3)),
+        *(4, "n0 and 2 more nodes: mlx5_5 is down (Polling); rank 3 stands still", "check the switch that mlx5_5"),
+    ),
     "two ports are down": (
         (card("mlx5_5", **NO_LINK), card("mlx5_6", **NO_LINK)),
         *(2, "n0: mlx5_5, mlx5_6 are down", "reseat or clean the cable"),
@@ -334,7 +342,7 @@ WHOLE_FAULTS: dict[str, tuple[tuple[Change, ...], int, str, str]] = {
         *(2, "n0: GPU 5 PCIe link at x8 of x16", "reseat the card"),
     ),
     "all ranks on one core": ((pinned("0"),), 2, "n0: all 8 ranks pinned to core 0", "srun --cpu-bind"),
-    "ranks on the other socket": ((pinned("0-7"),), 2, "n0: rank 4 runs on cores 0-7", "bind the rank"),
+    "ranks on the other socket": ((pinned("0-7"),), 2, "n0: ranks 4-7 run on cores 0-7", "bind the rank"),
     "a worker is killed, /dev/shm is full": (
         (line(KILLED), host(shm_used_bytes=1020 * GIB)),
         *(2, "n0: kernel killed python (10031) for lack of memory, cgroup limit; /dev/shm 100 % full", "remove what"),

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from mltop.probes.judge.health import evaluate
 from mltop.probes.judge.health.link import ethernet, fabric, ib_errors, infiniband, nvlink, pcie
 from mltop.probes.judge.health.registry import rules_of
 from mltop.probes.judge.health.rule import Rule
 from mltop.probes.model import Finding, GpuSample, KernelEvent, LinkSample, Nvlink, PciDevice, Sample
+from tests.builders.evaluated import evaluate
 from tests.builders.health_samples import GPU_BUSES, NIC_BUSES, gpu, link, node_h100, pci
 
 MODULES = (nvlink, fabric, pcie, infiniband, ib_errors, ethernet)

@@ -15,7 +15,8 @@ from dataclasses import is_dataclass
 from functools import cache
 from typing import Any
 
-from mltop.probes.judge.health import RULES, Expectations, evaluate
+from mltop.probes.judge.health.registry import RULES
+from mltop.probes.judge.health.rule import Expectations
 from mltop.probes.model import (
     UNLIMITED,
     CgroupSample,
@@ -39,6 +40,7 @@ from mltop.probes.model import (
     RemapBanks,
     Sample,
 )
+from tests.builders.evaluated import evaluate
 
 GIB = 1024**3
 H100 = "NVIDIA H100 80GB HBM3"

@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from mltop.probes.judge.stall import JobMotions
+from mltop.probes.judge.stall.motions import JobMotions
 from mltop.probes.model import (
     GpuSample,
     HostSample,

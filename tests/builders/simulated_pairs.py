@@ -46,15 +46,14 @@ class Cluster:
         return found
 
 
-def run(cluster: Cluster, round_robin: bool = False, at_once: int = 0) -> tuple[list[PairResult], int]:
+def run(cluster: Cluster, round_robin: bool = False) -> tuple[list[PairResult], int]:
     """All results, and after how many rounds the search was finished. No node may be in two pairs of one round."""
-    search = PairSearch(cluster.nodes, round_robin, at_once)
+    search = PairSearch(cluster.nodes, round_robin)
     results: list[PairResult] = []
     for number in range(1, MOST_ROUNDS):
         pairs = search.next_round(results)
         if not pairs:
             return results, number - 1
         assert len({node for pair in pairs for node in pair}) == 2 * len(pairs)
-        assert not at_once or len(pairs) <= at_once
         results += cluster.measure(number, pairs)
     raise AssertionError("the search does not end")

@@ -19,6 +19,13 @@ def _set(node: Node, index: int, values: dict[str, int | str]) -> None:
     node.set_gpu(index, **values)
 
 
+def _counts(node: Node, seconds: float, turn: int, gpu_index: int, counter: str, each: int) -> None:
+    """Again and again: what was counted before an agent began is not growth."""
+    if seconds >= 0:
+        node.set_gpu(gpu_index, **{counter: each * turn})
+        node.nvml.write()
+
+
 def call_fails(index: int, code: int) -> partial[None]:
     return partial(_set, index=index, values={"call.*": f"error {code}"})
 
@@ -80,7 +87,13 @@ MEMORY = (
     Scene("gpu.ecc.dbe_volatile", "memory", "2 uncorrected errors on GPU 0", gpu(0, ecc_uncorrected_volatile=2)),
     Scene("gpu.ecc.sram_threshold", "memory", "GPU 1 reports its threshold", gpu(1, ecc_sram_threshold_exceeded=1)),
     Scene("gpu.ecc.sram_aggregate", "memory", "6 errors in SRAM of GPU 2", gpu(2, ecc_sram_uncorrected_aggregate=6)),
-    Scene("gpu.ecc.sbe_rate", "memory", "GPU 3 corrects 500 errors", gpu(3, ecc_corrected_aggregate=500)),
+    Scene(
+        "gpu.ecc.sbe_rate",
+        "memory",
+        "GPU 3 corrects 500 errors",
+        lambda node: None,
+        moves=partial(_counts, gpu_index=3, counter="ecc_corrected_aggregate", each=500),
+    ),
     Scene("gpu.ecc.off", "memory", "ECC of GPU 4 is switched off", gpu(4, ecc_enabled=0)),
     Scene("gpu.remap.pending", "memory", "GPU 5 waits to remap a row", gpu(5, remap_pending=1)),
     Scene("gpu.remap.failed", "memory", "GPU 6 fails to remap a row", gpu(6, remap_failed=1)),
@@ -165,7 +178,13 @@ NVLINKS = (
     ),
     Scene("fabric.state", "nvlink", "GPU 4's fabric is unhealthy", gpu(4, fabric_health_summary=2), apart_s=10),
     Scene("pcie.width", "nvlink", "GPU 5's link has 8 of 16 lanes", gpu(5, pcie_width=8)),
-    Scene("pcie.replay", "nvlink", "9000 replays on GPU 6's PCIe link", gpu(6, pcie_replay_count=9000)),
+    Scene(
+        "pcie.replay",
+        "nvlink",
+        "9000 replays on GPU 6's PCIe link",
+        lambda node: None,
+        moves=partial(_counts, gpu_index=6, counter="pcie_replay_count", each=9000),
+    ),
     Scene(
         "pcie.acs",
         "nvlink",

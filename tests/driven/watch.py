@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from mltop.probes.judge.health import Expectations, Health
+from mltop.probes.judge.health.fleet import Health
+from mltop.probes.judge.health.rule import Expectations
 from mltop.probes.model import Finding
 from mltop.probes.reach.hub import Hub
-from mltop.probes.reach.records import Records
+from mltop.probes.reach.receiving import sample_of_frame
 from mltop.probes.reach.view import Received
 from mltop.tui.app.judging import HealthWatch
 
@@ -21,12 +22,11 @@ LOOK_S = 0.1
 
 @dataclass(frozen=True)
 class Frame:
-    """One sample as the hub received it: the light frame, the whole one before it; the skew that was known then."""
+    """One sample as the hub received it, and the skew that was known then."""
 
     node: str
     at: float
     payload: bytes
-    slow: bytes
     skew_s: float | None
 
 
@@ -67,7 +67,7 @@ class Watcher:
             newest, kept = node.newest, self.frames.setdefault(node.node, [])
             if isinstance(newest, Received) and (not kept or kept[-1].payload is not newest.payload):
                 skew_s = node.connection.clock_skew_s
-                kept.append(Frame(node.node, newest.summary.sampled_at, newest.payload, newest.slow, skew_s))
+                kept.append(Frame(node.node, newest.whole.sampled_at, newest.payload, skew_s))
         self.fired.add((*self._health.findings(view), *self._health.ended))
 
     def until(self, done: Callable[[], bool], most_s: float, each: Callable[[], object] = lambda: None) -> bool:
@@ -87,21 +87,18 @@ class Watcher:
 
 def judged_slowly(frames: Iterable[Frame], apart_s: int, asked: Expectations, until: float) -> tuple[Fired, Fired]:
     """Judge frames again as if a node's samples had come ``apart_s`` apart: what fired up to ``until`` (unix s, when
-    they came really) and what after it. They go the way that they went first: into the hub's records, and out of them.
+    they came really) and what after it.
     """
     ordered = sorted(frames, key=lambda frame: frame.at)
     began_at = ordered[0].at
     edited, numbers = _Edited(began_at), Counter[str]()
-    records = Records(sorted({frame.node for frame in ordered}), apart_s)
     health = Health(asked, eager=True)
     before, after = Fired(), Fired()
     for turn, frame in enumerate(ordered):
         at = began_at + apart_s * numbers[frame.node] + turn / 1000
         numbers[frame.node] += 1
-        records.take_slow(frame.node, edited.slow(frame.slow, frame.at, at))
-        records.take(frame.node, edited.payload(frame.payload, frame.at, at), at, float(turn))
-        sample = records.node(frame.node).sample
-        assert sample is not None
+        sample = sample_of_frame(edited.payload(frame.payload, frame.at, at))
+        sample.node = frame.node
         sample.clock_skew_s = frame.skew_s
         health.see(sample)
         told = before if frame.at < until else after
@@ -114,12 +111,6 @@ class _Edited:
 
     def __init__(self, began_at: float) -> None:
         self._began_at = began_at
-        self._slow: dict[bytes, bytes] = {}  # a whole frame belongs to several light ones: the same object each time
-
-    def slow(self, payload: bytes, from_at: float, to_at: float) -> bytes:
-        if payload not in self._slow:
-            self._slow[payload] = self.payload(payload, from_at, to_at)
-        return self._slow[payload]
 
     def payload(self, payload: bytes, from_at: float, to_at: float) -> bytes:
         message = json.loads(payload)

@@ -10,10 +10,11 @@ from mltop.probes.reach.channel import Channel
 from tests.spoiled import NASTY
 
 _SPEAK = """
-import sys, threading, json, time, os
+import base64, sys, threading, json, time, os
 sys.path[:0] = {path!r}
 from mltop.probes.agent.protocol import *
 from mltop.probes.model.gpu import *
+from mltop.probes.model.news.row import pack_row, row_of
 from mltop.probes.model.sample import *
 from mltop.probes.model.verdict import *
 from mltop.probes.version import __version__
@@ -22,7 +23,12 @@ def say(m):
     with lock:
         sys.stdout.buffer.write(encode(m)); sys.stdout.buffer.flush()
 def hello(node="n1"): say(Message("hello", node=node, hello=Hello(__version__, 1, os.getpid(), "3", "host", "m1")))
-def sample(node="n1"): say(Message("sample", node=node, sample=Sample(node, time.time())))
+def both(sample):
+    lanes = base64.b64encode(pack_row(row_of(sample))).decode()
+    row = Message("row", node=sample.node, row=Row(sample.sampled_at, lanes))
+    return Message("sample", node=sample.node, sample=sample), row
+def sample(node="n1"):
+    for message in both(Sample(node, time.time())): say(message)
 def boot(cached=False, node="n1"):
     say(Message("boot", node=node, boot=Boot("m1", "3 at /usr/bin/python3", "/c", cached)))
 def beat(*nodes):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from typing import Any
 
 from mltop.probes.active import child
 from mltop.probes.active.child import Order
@@ -107,18 +107,14 @@ def leave(order: Order) -> None:
 
 def launch(order: Order) -> None:
     """Waits for rounds, as all_reduce does."""
-
-    def on_line(line: dict[str, Any]) -> None:
+    child.stage("join")
+    child.say(ProbeEvent("ready", data={"options": order.options, "devices": [one.uuid for one in order.devices]}))
+    for line in map(json.loads, sys.stdin):
         if line.get("tell") == "end":
-            os._exit(0)
+            return
         child.stage("measure 1 MiB", rank=0)
         child.say(ProbeEvent("times", rank=0, data={"round": line.get("round")}))
         child.say(ProbeEvent("round", data={"round": line.get("round")}))
-
-    child.end_with_stdin(on_line)
-    child.stage("join")
-    child.say(ProbeEvent("ready", data={"options": order.options, "devices": [one.uuid for one in order.devices]}))
-    time.sleep(600)
 
 
 def stuck(order: Order) -> None:

@@ -1,7 +1,7 @@
 """Nodes whose agents answer probe requests as a test says: small programs that speak the agent's frames.
 
 ``BEHAVE`` maps a node to what it does: well | no torch | silent | leaves (its launcher ends when a round is told) |
-hangs in a round | garbage (its results cannot be read).
+hangs in a round | garbage (its results, or what its ranks do, cannot be read) | late (a rank of it).
 """
 
 from __future__ import annotations
@@ -35,17 +35,32 @@ def begin(node, request):
         if how == "garbage": fields["iterations"] = "many"
         event(node, request.id, event="result", device="cpu", data=fields)
         return done(node, request.id)
-    if options["leader"]:
-        event(node, request.id, event="listening", data=dict(port=4711, addresses=[dict(address="10.0.0.1")]))
-    else:
-        assert (options["addresses"], options["port"]) == (["10.0.0.1"], 4711), options
+    assert options["leader_address"] in ("", "10.0.0.1"), options
+    event(node, request.id, event="listening", data=dict(port=4711, address="10.0.0.1", ranks=1))
     event(node, request.id, event="stage", stage="join")
-    event(node, request.id, event="ready", data=dict(ranks=1, backend="gloo", address="10.0.0.1", import_s=1.0))
+
+def tell(node, line):
+    id, kind = asked[node], line["tell"]
+    if kind == "reach":
+        event(node, id, event="reached", data=dict(cannot=dict()))
+    elif kind == "go":
+        event(node, id, event="ready", data=dict(ranks=1, backend="gloo", address="10.0.0.1", import_s=1.0))
+    elif kind == "round": one_round(node, line)
+    elif kind == "stop" and BEHAVE.get(node) != "hangs in a round":
+        where = dict(round=line["round"], group=line["group"])
+        state = dict(rank=NODES.index(node), node="n0", kind="waits", stage="measure 64 KiB", begun=3, in_stage=2)
+        if BEHAVE.get(node) == "late": state.update(begun=2, in_stage=1, printed="the last words")
+        states = [dict(rank="first")] if BEHAVE.get(node) == "garbage" else [state]
+        event(node, id, event="states", data=dict(where, states=states))
+        event(node, id, event="round", data=dict(round=line["round"], failed=True))
+    elif kind == "end": done(node, id)
 
 def one_round(node, line):
     how, id = BEHAVE.get(node, "well"), asked[node]
     if how == "hangs in a round":
         return event(node, id, event="stage", rank=0, stage="measure 64 KiB")
+    if how in ("garbage", "late") or "late" in BEHAVE.values():
+        return event(node, id, event="trouble", data=dict(round=line["round"], group=0)) if how != "well" else None
     if how == "leaves":
         event(node, id, event="failed", rank=0, stage="init", why="died: killed (SIGKILL)")
         return done(node, id)
@@ -67,8 +82,7 @@ for request in requests():
             begin(node, request)
         elif request.op == "probe_tell" and request.kind == "request":
             done(node, request.id)
-            if request.args["line"]["tell"] == "round": one_round(node, request.args["line"])
-            elif request.args["line"]["tell"] == "end": done(node, asked[node])
+            tell(node, request.args["line"])
 """
 
 

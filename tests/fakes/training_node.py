@@ -16,6 +16,7 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path[:0] = json.loads(os.environ.get("TRAINING_NODE_PATH", "[]"))
 
+from mltop.probes.agent.frames import Frames
 from mltop.probes.agent.protocol import VERSION, Hello, Message, decode_request, encode
 from mltop.probes.model import Frame, GpuSample, RankSample, RankStacks, Sample, StackDigest
 from mltop.probes.version import __version__
@@ -71,11 +72,14 @@ def stacks(rank: int, options: argparse.Namespace) -> RankStacks:
 
 
 def beat(options: argparse.Namespace, ranks: range) -> None:
+    frames = Frames(options.node, judged_every_s=5.0)
+    frames.watch(3600.0)
     while True:
         gpus = [GpuSample(rank - options.first, busy=1.0, temperature_c=50, power_w=300.0) for rank in ranks]
         sample = Sample(options.node, time.time() + options.skew, interval_s=0.2, gpus=gpus)
         sample.ranks = [rank_sample(rank, options) for rank in ranks]
-        say(Message("sample", node=options.node, sample=sample))
+        for message in frames.of(sample):
+            say(message)
         time.sleep(0.2)
 
 

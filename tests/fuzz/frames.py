@@ -86,11 +86,28 @@ class Forger:
     def _payload(self) -> bytes:
         chance = self._chance
         kind = chance.choice(
-            ("sample", "slow", "hello", "boot", "part", "done", "error", "need", "pong", "progress", "?")
+            (
+                "sample",
+                "row",
+                "parts",
+                "judged",
+                "facts",
+                "hello",
+                "boot",
+                "part",
+                "done",
+                "error",
+                "need",
+                "pong",
+                "progress",
+                "?",
+            )
         )
         fields: dict[str, Any] = {"kind": kind, "node": chance.choice((EVIL, EVIL_TOO, WELL, "", *NASTY_TEXT))}
-        if kind in ("sample", "slow"):
+        if kind == "sample":
             fields["sample"] = self._bender.sample()
+        elif kind in ("row", "parts", "judged", "facts"):
+            fields[kind] = self._bent_news(kind)
         elif kind == "hello":
             fields["hello"] = self._record(version="9", protocol=1, pid=1, python="3", hostname="h", machine="m")
         elif kind == "boot":
@@ -111,6 +128,21 @@ class Forger:
             **fields,
             bent: self._chance.choice((*NASTY_TEXT, -1, 10**30, None, [])),
         }
+
+    def _bent_news(self, kind: str) -> object:
+        numbers = [
+            self._chance.choice((1, 0.5, -1, 10**30, None, "x")) for _ in range(self._chance.choice((14, 3, 99)))
+        ]
+        if kind == "row":
+            lanes = self._chance.choice(("AAAAAAAA", "AAA=", "?", "A" * 4000, "AH4AfgB+"))
+            return self._record(at=1.0, lanes=lanes, numbers=[numbers] * self._chance.choice((0, 1, 5000)))
+        if kind == "parts":
+            rank = self._record(pid=1, rank=0, gpu=0, started_at=1.0, state="R", level=1)
+            return [self._record(job="j", uid=1, ranks=[rank] * self._chance.choice((1, 9000)), gone=[])]
+        if kind == "facts":
+            return [["topic", "group", self._chance.choice((1, "x", None, 10**30))]] * self._chance.choice((1, 9000))
+        finding = self._record(id="gpu.lost", severity="critical", node="n", subject="GPU 1", message="m", since=1.0)
+        return self._record(node="n", at=1.0, findings=[finding], facts=[["a", "b", 1]], ranks=[{"pid": 1}])
 
     def _stacks(self) -> dict[str, object]:
         chance = self._chance
@@ -158,7 +190,6 @@ def through_hub(streams: list[Stream], directory: Path) -> None:
         while time.monotonic() < until:
             for view in hub.view().nodes:
                 _ = view.sample, view.state
-                hub.history(view.node)
             assert hub.node(WELL).state.state == "live", hub.node(WELL).state
         list(pending.answers(0.0))
     finally:

@@ -11,9 +11,12 @@ from typing import Any
 
 from rich.console import Console
 
-from mltop.probes.judge.health import Health
+from mltop.probes.judge.health.fleet import Health
 from mltop.probes.model import SCHEMA, Finding, GpuGaps, NodeState, Sample, Unknown, to_json
+from mltop.probes.model.news.row import pack_row
+from mltop.probes.model.news.row import row_of as row_of_sample
 from mltop.probes.model.vocabulary import COMMANDS
+from mltop.probes.reach.receiving import RowFrame
 from mltop.probes.reach.records import Records
 from mltop.probes.reach.view import FleetView
 from mltop.tui.app.past.past import Past
@@ -129,7 +132,9 @@ class Watcher:
     def take(self, payload: bytes, now: float) -> Sample | None:
         """As the hub takes a frame, and the screen and the commands its view."""
         self.records.set_phase(NODE, "live", "")
-        self.records.take(NODE, payload, 1_763_640_000.0, now)
+        at = 1_763_640_000.0 + self.taken + self.refused
+        self.records.take_news(NODE, "sample", payload)
+        self.records.take(NODE, RowFrame(at, pack_row(row_of_sample(Sample(NODE, at)))), now)
         view = self.records.view()
         self.history.feed(view)
         self.earlier.feed(view)
@@ -174,8 +179,7 @@ def rows(view: FleetView, sample: Sample, findings: list[Finding], earlier: Earl
             mig_row(gpu, instance)
         for one in gpu.nvlink.links:
             nvlink_row(one, one.errors)
-        own = history.of(NODE)
-        track = own.track(gpu.index, sample.sampled_at) if own is not None else None
+        track = history.track(NODE, gpu.index, sample.sampled_at)
         if track is not None:
             lane_lines(track, gpu, 120, 20)
     for column in GPU_COLUMNS:

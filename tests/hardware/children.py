@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TypeVar
 
-from mltop.probes.agent.protocol import payload_of
+from mltop.probes.agent.protocol import Request, encode, payload_of
 from mltop.probes.system.spawn import python_command
 from tests.hardware.checks import NotTriedError
 from tests.hardware.context import Context
@@ -24,6 +24,7 @@ END_S = 10.0
 KILL_S = 5.0
 ASK_S = 30.0
 NOBODY = 65534
+WATCHED_S = 24 * 3600.0
 Self = TypeVar("Self", bound="Speaker")
 Told = tuple[float, dict[str, Any]]  # CLOCK_MONOTONIC at its arrival, what the line says
 
@@ -120,6 +121,10 @@ class Agent(Speaker):
     def __init__(self, context: Context, interval_s: float = 1.0, user: int | None = None) -> None:
         words = ("--node", "here", "--interval", f"{interval_s:g}")
         super().__init__(python_command("mltop.probes.agent.__main__", *words, python=context.pythons.mltop), user)
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(encode(Request("watch", args={"seconds": WATCHED_S})))  # whole samples, each time
+            self._process.stdin.flush()
 
     def decode(self, line: bytes) -> dict[str, Any] | None:
         payload = payload_of(line.rstrip(b"\n"))

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from mltop.probes.collect.ranks import RankSource
 from mltop.probes.judge.hang import thresholds
+from mltop.probes.judge.health.job import ranks as job_ranks
 from mltop.probes.judge.health.job import whole_job as job_facts
 from mltop.probes.model import GpuSample, RankSample
 from mltop.probes.model.gpu import IDLE_SM
@@ -173,7 +174,7 @@ class Threshold:
 
 
 GPU_THRESHOLDS = (
-    Threshold("IDLE_BUSY", job_facts.IDLE_BUSY, "busy", "idle", "spinning", "below it a GPU is idle"),
+    Threshold("IDLE_BUSY", job_ranks.IDLE_BUSY, "busy", "idle", "spinning", "below it a GPU is idle"),
     Threshold("SPINNING_BUSY", job_facts.SPINNING_BUSY, "busy", "idle", "spinning", "from it on a GPU may spin"),
     Threshold(
         "SPINNING_POWER",
@@ -239,7 +240,7 @@ def _of_ranks(known: dict[str, Signals], gpu: int) -> Iterator[Check]:
         yield _between("MOVE_PER_S", thresholds.MOVE_PER_S, most_still, works.most, moving, gpu)
     for name, value in (
         ("MOVE_PROCESS_CALLS_PER_S", thresholds.MOVE_PROCESS_CALLS_PER_S),
-        ("WORKING_CALLS_PER_S", job_facts.WORKING_CALLS_PER_S),
+        ("WORKING_CALLS_PER_S", job_ranks.WORKING_CALLS_PER_S),
     ):
         calls = "calls a second of all threads, standing still to at work"
         yield _between(name, value, most_calls, works.calls, calls, gpu)

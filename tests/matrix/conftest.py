@@ -17,6 +17,9 @@ from tests.once import once
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("screen", "demo", "fleet", "commands", "agent")
+OWN = f"{sys.version_info.major}.{sys.version_info.minor}"
+# What tests/system drives in full on the Python that it runs on, which here need not do it again.
+DRIVEN = ("demo", "fleet", "commands")
 
 
 def _pip(*arguments: str | Path) -> None:
@@ -54,9 +57,17 @@ def mltop(request: pytest.FixtureRequest, installed: Callable[[str], Path]) -> P
     return installed(request.param)
 
 
+def is_driven(item: pytest.Item) -> bool:
+    part, call = item.get_closest_marker("part"), getattr(item, "callspec", None)
+    return part is not None and part.args[0] in DRIVEN and call is not None and call.params.get("mltop") == OWN
+
+
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The tests of one Python on one worker: it is installed once, while the next one is."""
+    again = [item for item in items if is_driven(item)]
+    config.hook.pytest_deselected(items=again)
+    items[:] = [item for item in items if item not in again]
     for item in items:
         if (call := getattr(item, "callspec", None)) is not None and "mltop" in call.params:
             item.add_marker(pytest.mark.xdist_group(call.params["mltop"]))

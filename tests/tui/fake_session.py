@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mltop.probes.investigate.progress import CaptureResult, StackProgress
-from mltop.probes.reach.view import FleetView, NodeView, Received, summary_of
+from mltop.probes.reach.view import FleetView, NodeView, Received
 from tests.tui.fake_reports import dump_script
 from tests.tui.fake_views import one_node
 
@@ -16,7 +16,7 @@ GPU_NODE_SCRIPT = tuple(one_node(tick) for tick in range(30))
 
 
 def received(view: FleetView) -> FleetView:
-    """As the hub hands it out: a summary at every sample is there, and need not be made at each look."""
+    """As the hub hands it out."""
     return replace(view, nodes=tuple(map(_received, view.nodes)))
 
 
@@ -24,7 +24,7 @@ def _received(node: NodeView) -> NodeView:
     sample = node.sample
     if sample is None:
         return node
-    return replace(node, newest=Received(b"", summary_of(sample), lambda *_: sample))
+    return replace(node, newest=Received(sample))
 
 
 class FakeDump:

@@ -6,17 +6,19 @@ The nodes here say what nothing lets through: words where numbers belong. So wha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import pytest
 
-from mltop.probes.judge.health import FAILED, evaluate
+from mltop.probes.judge.health.rule import FAILED
 from mltop.probes.model import GpuSample, KernelEvent, LinkSample, PciDevice, Sample
-from mltop.probes.reach.view import FleetView, NodeView, Received, summary_of
+from mltop.probes.reach.view import FleetView, NodeView, Received
 from mltop.tui.render.cells import Cell, Row
 from mltop.tui.render.guarded import FAILURES, Failures, guarded
 from mltop.tui.render.rows import LazyRows
+from tests.builders.evaluated import evaluate
 from tests.tui import fake_views
 from tests.tui.fake_session import FakeSession
 from tests.tui.opened import Opened, opened
@@ -77,9 +79,9 @@ def spoilt(view: FleetView, node: int, spoiled: Callable[[Sample], None]) -> Fle
     nodes = list(view.nodes)
     sample = nodes[node].sample
     assert sample is not None
-    summary = summary_of(sample)
+    whole = deepcopy(sample)
     spoiled(sample)
-    nodes[node] = replace(nodes[node], newest=Received(b"", summary, lambda *_: sample))
+    nodes[node] = replace(nodes[node], newest=Received(whole, make=lambda: sample))
     return replace(view, nodes=tuple(nodes))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from mltop.probes.model import Gap, MigInstance, NodeState
 from mltop.probes.reach.view import FleetView
-from mltop.tui.widgets.cell_lines import CellLines
+from mltop.tui.render.glyphs import GLYPHS
 from tests.tui import fake_views
 from tests.tui.fake_session import FakeSession, received
 from tests.tui.opened import Opened, opened
@@ -45,7 +45,7 @@ async def test_what_they_look_like(pane: str) -> None:
         await screen.press("2")
         await screen.step(11)
         await screen.press(*(("j", "j", "j", "enter") if pane == "gpu" else ("T",)))
-        await screen.shows("last 10 min")
+        await screen.shows("last 10 min" if pane == "gpu" else "SM clock, 10 min")
         for size in SIZES:
             await screen.pilot.resize_terminal(*size)
             await screen.press("home")
@@ -187,29 +187,33 @@ async def test_t_shows_the_timelines_of_all_gpus_and_keeps_the_cursor() -> None:
         await screen.press("2")
         await screen.step(11)
         await screen.press("j", "j", "j", "T")
-        text = await screen.shows("THROTTLED BY", "too hot 33%")
-        assert sum(" MHz " in line for line in text.splitlines()) >= 7
-        view = screen.app.pane.focused
-        assert isinstance(view, CellLines) and view.cursor_key == "3"
+        await screen.shows("SM clock, 10 min", "HELD, 10 MIN", "too hot 33%")
+        table = screen.app.pane.tables()[0]
+        assert table.shown_keys() == ["gpu", "clocks", "clock", "held", "graph", "sm"]
+        assert screen.app.pane.focused is table and table.cursor_key == "3"
+        held = next(line for line in screen.lines() if "too hot 33%" in line)
+        drawn = held.partition("too hot")[0]
+        assert len(set(drawn) & set(GLYPHS.ramp)) >= 2, "its clock was low for a while, and is not always"
         await screen.press("j", "enter")
         await screen.shows("node01 GPU 4")
         await screen.press("escape")
         await screen.press("T")
-        await screen.until(lambda: " MHz " not in screen.text(), "the table")
+        await screen.shows_not("SM clock, 10 min")
         assert screen.app.pane.tables()[0].cursor_key == "4" and screen.app.pane.focused is screen.app.pane.tables()[0]
 
 
 async def test_timelines_follow_the_node_and_fit_small_terminals() -> None:
     async with opened(FakeSession([fake_views.fleet(nodes=3)]), size=(60, 12)) as screen:
         await screen.press("2", "T")
-        await screen.shows(" MHz ")
+        await screen.shows("SM clock, 10 min")
         first = screen.lines()[:2]
         await screen.press("n")
-        await screen.until(lambda: screen.lines()[:2] != first and " MHz " in screen.text(), "another node's timelines")
+        await screen.until(lambda: screen.lines()[:2] != first, "another node")
+        await screen.shows("SM clock, 10 min")
         for size in ((20, 5), (16, 4), (10, 2), (120, 40)):
             await screen.pilot.resize_terminal(*size)
             await screen.has_lines(size[1])
-        await screen.shows("THROTTLED BY")
+        await screen.shows("HELD, 10 MIN")
 
 
 async def test_of_a_node_without_gpus_t_shows_what_there_is() -> None:

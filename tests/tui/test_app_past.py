@@ -95,17 +95,18 @@ async def test_braces_jump_from_event_to_event() -> None:
         await screen.shows("nothing happened before this")
 
 
-@pytest.mark.parametrize("pane", ["1", "2", "3", "6"])
-async def test_every_pane_shows_the_moment(pane: str) -> None:
+async def test_every_pane_shows_the_moment() -> None:
     async with opened(FakeSession(views()), size=(120, 40)) as screen:
         await at_the_end(screen)
-        await screen.press(pane, "p", *["left_square_bracket"] * 4)
+        await screen.press("p", *["left_square_bracket"] * 4)
         await then(screen, 35)
         assert screen.app.picture is not None
         node = screen.app.picture.view.nodes[0]
         assert node.sample is not None and node.sample.gpus[0].sm_clock_mhz == 1035
         assert [event.text for _, event in screen.app.picture.events] == ["Xid 94 at 10", "Xid 94 at 20"]
-        await screen.shows("12:00:35 (-4s)")
+        for pane in ("1", "2", "3", "6"):
+            await screen.press(pane)
+            await screen.shows("12:00:35 (-4s)")
 
 
 async def test_a_moment_has_its_own_ranks_and_events() -> None:
@@ -118,7 +119,7 @@ async def test_a_moment_has_its_own_ranks_and_events() -> None:
             assert picture is not None and len(picture.events) == events
             node = picture.view.nodes[0]
             assert node.sample is not None and len(node.sample.ranks) == ranks
-            assert node.summary is not None and len(node.summary.ranks) == ranks
+            assert len(node.ranks) == ranks
             assert node.sample.gpus[0].sm_clock_mhz == 1000 + moment
 
 

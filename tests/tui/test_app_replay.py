@@ -69,7 +69,7 @@ async def test_pause_speed_and_steps(hang: Path) -> None:
         app = screen.app
         await screen.press("p")
         assert app.player is not None and not app.player.playing
-        await screen.shows("replay paused 1970-01-02 03:46:4")
+        await screen.shows("replay paused 1970-01-02 03:48:4")
         moment = app.moment
         assert moment is not None
         await screen.press("right_square_bracket", "right_square_bracket")

@@ -106,7 +106,7 @@ async def test_both_show_the_same_whatever_is_pressed(
     with utc():
         app = Compared(session)
         async with app.run_test(size=(120, 40)) as pilot:
-            for _ in range(60):
+            for _ in range(40):
                 await pilot.press(dice.choice(KEYS))
                 if dice.random() < 0.15:
                     await pilot.resize_terminal(*dice.choice(SIZES))

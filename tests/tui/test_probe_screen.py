@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 
@@ -62,15 +62,13 @@ async def test_progress_then_results_then_the_verdict() -> None:
 
 
 async def test_results_as_nodes_send_them_are_shown_at_once() -> None:
-    """While a probe runs there is no report yet, only the fields that nodes sent."""
+    """While a probe runs there is no report yet, only the results so far."""
     async with opened(ProbeSession()) as screen:
         probe = await start(screen)
         half = fake_probes.matmul_script(ProbeWanted("matmul"))[1]
-        done = replace(half.devices[0], result=asdict(fake_probes.matmul_result("node01", 0, 716)))
-        strange = replace(half.devices[1], result={"gpu": "many"})
-        probe.say(replace(half, devices=(done, strange, *half.devices[2:]), report=None))
-        text = await screen.shows("716T")
-        assert "1  measured" in text, "what cannot be read is not shown as nothing"
+        done = replace(half.devices[0], result=fake_probes.matmul_result("node01", 0, 716))
+        probe.say(replace(half, devices=(done, *half.devices[1:]), report=None))
+        await screen.shows("716T")
 
 
 async def test_esc_cancels_once_and_what_was_measured_stays() -> None:

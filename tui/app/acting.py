@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, ParamSpec
-
-from textual.events import Callback
-from textual.message import Message
+from typing import TYPE_CHECKING
 
 from mltop.probes.investigate.acting import RankProcess, Results
 from mltop.probes.model import JobKey, JobReport, RankStacks
@@ -39,8 +37,6 @@ from mltop.tui.screens.bars import Notice
 if TYPE_CHECKING:  # what asks is imported when somebody wants to
     from mltop.probes.investigate.ras import RasPlan, RasTold
 
-P = ParamSpec("P")
-
 MOST_SAID = 500
 LOG_LINES, READ_EVERY_S = 200, 2.0
 REFUSED_S = 300.0  # that a question was refused is shown for so long
@@ -67,125 +63,18 @@ class ReadLog:
 
 
 class Acting:
-    """Lives in the UI loop. ``said``: what was done, for the events pane, the oldest first; ``natives``: by
-    ``RankProcess.key``; ``ras``: what NCCL was asked about each job last.
+    """What came of it. ``said``: what was done, for the events pane, the oldest first; ``natives``: by
+    ``RankProcess.key``; ``ras``: what NCCL was asked about each job last. ``busy``: nodes that are diagnosed, and
+    jobs of which it is found out whether NCCL may be asked.
     """
 
-    def __init__(self, post: Callable[[Message], None]) -> None:
-        self._post = post
-        self._count = 0
-        self._diagnosing: set[str] = set()
+    def __init__(self) -> None:
         self.said: deque[Happening] = deque(maxlen=MOST_SAID)
         self.natives: dict[tuple[str, int], NativeDump] = {}
         self.ras: dict[JobKey, RasAsked] = {}
-        self._looking: set[JobKey] = set()
-        self._log: tuple[tuple[str, int], ReadLog] = (("", 0), ReadLog())  # of the rank that was looked at last
-
-    def _in_loop(self, take: Callable[P, None]) -> Callable[P, None]:
-        """A callback for a session, which calls it in another thread: ``take`` is called in the UI loop."""
-
-        def post(*args: P.args, **options: P.kwargs) -> None:
-            self._post(Callback(partial(take, *args, **options)))
-
-        return post
-
-    def send(
-        self, session: Acts, name: SignalName, processes: Sequence[RankProcess], take: Callable[[Results], None]
-    ) -> Notice:
-        session.send_signal(name, processes, self._in_loop(take))
-        whom = who(processes[0]) if len(processes) == 1 else f"{len(processes)} ranks"
-        return Notice(f"sending SIG{name} to {whom}", "accent")
-
-    def take_results(self, name: SignalName, processes: Sequence[RankProcess], results: Results, now: float) -> Notice:
-        """``now``: unix s, of the newest view."""
-        for process in processes:
-            result = results[process.key]
-            style = "accent" if result.outcome in SENT else "warn"
-            text = event_words(name, result)
-            self.note(Happening(now, process.node, "SIGNAL", style, _subject(process), text, ""))
-        words, style = results_words(name, processes, results)
-        return Notice(words, style, more="" if len(processes) == 1 else _each())
-
-    def dump_native(self, session: Acts, process: RankProcess, tell: Callable[[Notice | None], None]) -> Notice:
-        """One at a time of each rank. ``tell`` gets why there are no frames, if so."""
-
-        def take(stacks: RankStacks | None, error: str) -> None:
-            self.natives[process.key] = NativeDump(stacks, error)
-            tell(Notice(f"no C frames of {who(process)}: {error}", "warn") if stacks is None else None)
-
-        if self.natives.get(process.key) != NativeDump():
-            self.natives[process.key] = NativeDump()
-            session.dump_native(process, self._in_loop(take))
-        return Notice(f"dumping the C frames of {who(process)}", "accent")
-
-    def log_of(self, session: object, process: RankProcess, clock_s: float, redraw: Callable[[], None]) -> ReadLog:
-        """What is known of it; what is older is read again, and ``redraw`` called. ``clock_s``: monotonic."""
-        if self._log[0] != process.key:
-            self._log = process.key, ReadLog(float("-inf"))
-        log = self._log[1]
-
-        def take(tails: Sequence[LogTail], error: str) -> None:
-            log.waits, log.error, log.tails = False, error, tails or log.tails
-            redraw()
-
-        if isinstance(session, Acts) and not log.waits and clock_s - log.asked_at >= READ_EVERY_S:
-            log.asked_at, log.waits = clock_s, True
-            session.log_tail(process, LOG_LINES, self._in_loop(take))
-        return log
-
-    def diagnose(self, session: Acts, node: str, take: Callable[[Sequence[DiagResult], str], None]) -> Notice:
-        """One at a time on each node."""
-        if node not in self._diagnosing:
-            self._diagnosing.add(node)
-            session.diagnose(node, self._in_loop(take))
-        return Notice(f"dcgmi diag -r 1 runs on {node}", "accent")
-
-    def take_diagnosis(self, node: str, results: Sequence[DiagResult], error: str, now: float) -> Notice:
-        """``now``: unix s, of the newest view."""
-        self._diagnosing.discard(node)
-        words, style = diagnosis_words(results, error)
-        for result in results:
-            its_style = {"fail": "crit", "warn": "warn", "pass": "ok"}.get(result.status, "dim")
-            self.note(Happening(now, node, "DIAG", its_style, result.test, tested_words(result), ""))
-        return Notice(f"{node}: {words}", style, more=_each() if results else "")
-
-    def look_at_ras(self, session: AsksRas, report: JobReport, take: Callable[[RasPlan], None]) -> Notice | None:
-        """Have it looked at whether it may be asked about this job; one question at a time."""
-        job = report.job_key
-        asked = self.ras.get(job)
-        if asked is not None and asked.waits:
-            return Notice("NCCL's RAS is being asked: its answer takes some seconds", "accent")
-        if job not in self._looking:
-            self._looking.add(job)
-            session.look_at_ras(report, self._in_loop(take))
-        return None
-
-    def take_ras_plan(self, plan: RasPlan, now: float) -> Notice | None:
-        """Why it must not be asked; None where the user is to be. ``now``: unix s, of the newest view."""
-        from mltop.probes.investigate.ras import RasTold
-
-        self._looking.discard(plan.job)
-        if not plan.why:
-            return None
-        before = self.ras.get(plan.job)
-        if before is None or before.told is None or not before.told.asked:  # else its answer still stands there
-            self.ras[plan.job] = RasAsked(now, RasTold(plan.job, why=f"not asked: {plan.why}"))
-        return Notice(f"NCCL's RAS is not asked: {plan.why}", "warn")
-
-    def ask_ras(
-        self, session: AsksRas, report: JobReport, plan: RasPlan, now: float, take: Callable[[RasTold], None]
-    ) -> Notice:
-        self.ras[plan.job] = RasAsked(now)
-        session.ask_ras(report, self._in_loop(take))
-        return Notice(f"asking NCCL's RAS on {plan.node}, for up to 20 s", "accent")
-
-    def take_ras(self, told: RasTold, now: float) -> Notice:
-        """``now``: unix s, of the newest view."""
-        self.ras[told.job] = RasAsked(now, told)
-        style = "warn" if told.why else "accent"
-        text = told_words(told)
-        self.note(Happening(now, told.node, "RAS", style, told.job.name or "job", text, ""))
-        return Notice(f"NCCL's RAS: {text}", style)
+        self.busy: set[str | JobKey] = set()
+        self.log: tuple[tuple[str, int], ReadLog] = (("", 0), ReadLog())  # of the rank that was looked at last
+        self._count = 0
 
     def note(self, happening: Happening) -> None:
         """Say something in the events pane; its key is made here."""
@@ -200,6 +89,10 @@ class ActingApp(TravellingApp):
     read_only: bool
     acting: Acting
 
+    def later(self, take: Callable[..., None], *reports: object) -> None:
+        """Have it called in the UI loop; from any thread."""
+        self.call_later(take, *reports)
+
     def newest_view(self) -> FleetView:
         raise NotImplementedError
 
@@ -207,13 +100,17 @@ class ActingApp(TravellingApp):
         """Make incidents of them anew."""
         raise NotImplementedError
 
-    def _acts(self) -> Acts | None:
-        """The session, where its ranks may be acted upon; else the reason is said."""
+    def may_act(self) -> bool:
+        """Whether what touches a process or writes a file may begin; else the reason is said."""
         if self.read_only:
             self.tell(READ_ONLY)
-        elif not isinstance(self.session, Acts):
+        return not self.read_only and self.only_now()
+
+    def _acts(self) -> Acts | None:
+        """The session, where its ranks may be acted upon; else the reason is said."""
+        if not self.read_only and not isinstance(self.session, Acts):
             self.tell(CANNOT)
-        elif self.only_now():
+        elif self.may_act() and isinstance(self.session, Acts):
             return self.session
         return None
 
@@ -226,10 +123,20 @@ class ActingApp(TravellingApp):
 
         def send(name: SignalName | None) -> None:
             if name is not None:
-                self.tell(self.acting.send(session, name, processes, partial(sent, name)))
+                session.send_signal(name, processes, partial(self.later, sent, name))
+                whom = who(processes[0]) if len(processes) == 1 else f"{len(processes)} ranks"
+                self.tell(Notice(f"sending SIG{name} to {whom}", "accent"))
 
         def sent(name: SignalName, results: Results) -> None:
-            self.tell(self.acting.take_results(name, processes, results, self.newest_view().taken_at))
+            for process in processes:
+                result = results[process.key]
+                style = "accent" if result.outcome in SENT else "warn"
+                subject = f"pid {process.pid}" if process.rank is None else f"rank {process.rank}"
+                now = self.newest_view().taken_at
+                text = event_words(name, result)
+                self.acting.note(Happening(now, process.node, "SIGNAL", style, subject, text, ""))
+            words, style = results_words(name, processes, results)
+            self.tell(Notice(words, style, more="" if len(processes) == 1 else _each()))
 
         self.push_screen(AskSignal(session, processes), send)
 
@@ -240,13 +147,57 @@ class ActingApp(TravellingApp):
         from mltop.tui.screens.questions import Ask
 
         def run(yes: bool | None) -> None:
-            if yes:
-                self.tell(self.acting.diagnose(session, node, take))
+            if not yes:
+                return
+            if node not in self.acting.busy:
+                self.acting.busy.add(node)
+                session.diagnose(node, partial(self.later, take))
+            self.tell(Notice(f"dcgmi diag -r 1 runs on {node}", "accent"))
 
         def take(results: Sequence[DiagResult], error: str) -> None:
-            self.tell(self.acting.take_diagnosis(node, results, error, self.newest_view().taken_at))
+            self.acting.busy.discard(node)
+            now, (words, style) = self.newest_view().taken_at, diagnosis_words(results, error)
+            for result in results:
+                its_style = {"fail": "crit", "warn": "warn", "pass": "ok"}.get(result.status, "dim")
+                self.acting.note(Happening(now, node, "DIAG", its_style, result.test, tested_words(result), ""))
+            self.tell(Notice(f"{node}: {words}", style, more=_each() if results else ""))
 
         self.push_screen(Ask("run a diagnosis?", "run", partial(diagnosis_lines, node)), run)
+
+    def dump_native(self, process: RankProcess, show: Callable[[str], None]) -> None:
+        """With the frames of C, one at a time of each rank. ``show`` goes to where they will be seen; it takes the
+        rank's key.
+        """
+        session = self._acts()
+        if session is None:
+            return
+
+        def take(stacks: RankStacks | None, error: str) -> None:
+            self.acting.natives[process.key] = NativeDump(stacks, error)
+            self.tell(Notice(f"no C frames of {who(process)}: {error}", "warn") if stacks is None else None)
+
+        show(f"{process.node}/{process.pid}")
+        if self.acting.natives.get(process.key) != NativeDump():
+            self.acting.natives[process.key] = NativeDump()
+            session.dump_native(process, partial(self.later, take))
+        self.tell(Notice(f"dumping the C frames of {who(process)}", "accent"))
+
+    def log_of(self, process: RankProcess) -> ReadLog:
+        """What is known of it; what is older is read again."""
+        if self.acting.log[0] != process.key:
+            self.acting.log = process.key, ReadLog(float("-inf"))
+        log, now = self.acting.log[1], time.monotonic()
+
+        def take(tails: Sequence[LogTail], error: str) -> None:
+            log.waits, log.error, log.tails = False, error, tails or log.tails
+            self.redraw()
+
+        if isinstance(self.session, Acts) and not log.waits and now - log.asked_at >= READ_EVERY_S:
+            log.asked_at, log.waits = now, True
+            self.session.log_tail(process, LOG_LINES, partial(self.later, take))
+        return log
+
+    # NCCL's RAS.
 
     def ras_cells(self, job: JobKey, now: float) -> list[Cell]:
         """What NCCL was asked about this job's processes, and when; [] where nothing, or in the past."""
@@ -263,29 +214,40 @@ class ActingApp(TravellingApp):
 
     def ask_ras(self, job: JobKey | None) -> None:
         """Ask NCCL's RAS about this job, once it is known whether that may be, and the user knows what it can do."""
-        if self.read_only:
-            self.tell(READ_ONLY)
-            return
-        if not self.only_now():
+        if not self.may_act():
             return
         if not isinstance(self.session, AsksRas):
             self.tell(CANNOT)
             return
         result = self.investigation.result
-        reports = result.reports if result is not None else ()
-        report = next((one for one in reports if one.job_key == job), None)
+        report = next((one for one in (result.reports if result else ()) if one.job_key == job), None)
         if report is None or self.investigation.dumping:
             why = "a dump runs" if self.investigation.dumping else "no job that stands still is here"
             if job is not None and not self.investigation.dumping:
                 why = f"its stacks must be known first: {KEYCAPS['dump']} dumps them"
             self.tell(Notice(f"NCCL's RAS is not asked: {why}", "warn"))
             return
-        self.tell(self.acting.look_at_ras(self.session, report, partial(self._ask_as_planned, report)))
+        asked = self.acting.ras.get(report.job_key)
+        if asked is not None and asked.waits:
+            self.tell(Notice("NCCL's RAS is being asked: its answer takes some seconds", "accent"))
+            return
+        if report.job_key not in self.acting.busy:
+            self.acting.busy.add(report.job_key)
+            self.session.look_at_ras(report, partial(self.later, self._ask_as_planned, report))
+        self.tell(None)
 
     def _ask_as_planned(self, report: JobReport, plan: RasPlan) -> None:
-        now, session = self.newest_view().taken_at, self.session
-        if (notice := self.acting.take_ras_plan(plan, now)) is not None:
-            self.tell(notice)
+        """Say why it must not be asked, or ask whether it is to be."""
+        from mltop.probes.investigate.ras import RasTold
+
+        asked, session = self.acting.ras, self.session
+        self.acting.busy.discard(plan.job)
+        if plan.why:
+            before = asked.get(plan.job)
+            if before is None or before.told is None or not before.told.asked:  # else its answer still stands there
+                told = RasTold(plan.job, why=f"not asked: {plan.why}")
+                asked[plan.job] = RasAsked(self.newest_view().taken_at, told)
+            self.tell(Notice(f"NCCL's RAS is not asked: {plan.why}", "warn"))
             return
         if len(self.screen_stack) > 1 or not isinstance(session, AsksRas):
             return  # the user is being asked something else
@@ -293,17 +255,21 @@ class ActingApp(TravellingApp):
 
         def ask(yes: bool | None) -> None:
             if yes:
-                now = self.newest_view().taken_at
-                self.tell(self.acting.ask_ras(session, report, plan, now, self._take_ras))
+                asked[plan.job] = RasAsked(self.newest_view().taken_at)
+                session.ask_ras(report, partial(self.later, self._take_ras))
+                self.tell(Notice(f"asking NCCL's RAS on {plan.node}, for up to 20 s", "accent"))
 
         self.push_screen(Ask("ask NCCL's RAS?", "ask", partial(ras_lines, plan)), ask)
 
     def _take_ras(self, told: RasTold) -> None:
-        notice = self.acting.take_ras(told, self.newest_view().taken_at)
-        joined = self.investigation.take_ras(told)
-        if joined is not None:
+        now, text, style = self.newest_view().taken_at, told_words(told), "warn" if told.why else "accent"
+        self.acting.ras[told.job] = RasAsked(now, told)
+        self.acting.note(Happening(now, told.node, "RAS", style, told.job.name or "job", text, ""))
+        if (joined := self.investigation.take_ras(told)) is not None:
             self.join_stacks([joined])
-        self.tell(notice)
+        self.tell(Notice(f"NCCL's RAS: {text}", style))
+
+    # Slurm.
 
     def show_slurm_lines(self, nodes: Sequence[str], reason: str) -> None:
         """``reason``: where the health rules found nothing wrong with these nodes."""
@@ -320,17 +286,6 @@ class ActingApp(TravellingApp):
             SlurmBox(slurm_lines(nodes, why, is_slurms, os.environ.get("SHELL", "")), f"{first_of(nodes)}: for Slurm")
         )
 
-    def dump_native(self, process: RankProcess, show: Callable[[str], None]) -> None:
-        """``show`` goes to where it will be seen; it takes the rank's key."""
-        session = self._acts()
-        if session is not None:
-            show(f"{process.node}/{process.pid}")
-            self.tell(self.acting.dump_native(session, process, self.tell))
-
 
 def _each() -> str:
     return f"  {KEYCAPS['events']} shows each"
-
-
-def _subject(process: RankProcess) -> str:
-    return f"pid {process.pid}" if process.rank is None else f"rank {process.rank}"

@@ -24,14 +24,10 @@ from mltop.tui.app.looks import TERMINAL_LIGHT, TERMINAL_THEME, THEMES, draw_asc
 from mltop.tui.app.navigation import Location, Trail
 from mltop.tui.app.output import title_sequence
 from mltop.tui.app.past.past import Past
-from mltop.tui.app.past.travel import TICK_S, FeedsScreen, Recorded
+from mltop.tui.app.past.travel import TICK_S, Recorded
 from mltop.tui.app.selection import Looked, ProbeScope, Selection, dump_scope, probe_scope, retry_scope
 from mltop.tui.app.session import (
-    CaptureDone,
-    DumpProgressed,
     Investigation,
-    PastResultsRead,
-    ProbeProgressed,
     Probes,
     Probing,
     Retries,
@@ -47,16 +43,16 @@ from mltop.tui.render.earlier import EarlierRanks
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.guarded import FAILURES, guarded
 from mltop.tui.screens.bars import FilterHistory, Notice, TypedBox, end_of_capture, end_of_dump, end_of_probe
-from mltop.tui.screens.lines import StatesSince
 from mltop.tui.terminal.painting import terminal_busy
 from mltop.tui.widgets.cell_view import FailSafe
 from mltop.tui.widgets.steps import Steps
 
 if TYPE_CHECKING:
-    from mltop.probes.investigate.probing.wanted import ProbeWanted
+    from mltop.probes.investigate.probing.wanted import ProbeProgress, ProbeWanted
+    from mltop.probes.investigate.progress import CaptureResult, StackProgress
     from mltop.probes.model import JobReport, ProbeKind
     from mltop.probes.model.incident import JobMotion
-    from mltop.probes.reach.view import FleetView
+from mltop.probes.reach.view import FleetView
 
 RETRY_S = 0.05  # between two looks whether the terminal has taken the last frame
 MOST_TITLE = 200  # characters
@@ -109,9 +105,9 @@ class MltopApp(FailSafe, LastingApp):
             self.add_mode(entry.name, partial(entry.make, several))
         self.session = session
         self.read_only = read_only
-        self.investigation = Investigation(session, self._post)
-        self.probing = Probing(session, self._post)
-        self.acting = Acting(self._post)
+        self.investigation = Investigation(session, self.later, self._newest_at, self._dump_told, self._captured)
+        self.probing = Probing(session, self.later, self._probe_told)
+        self.acting = Acting()
         self.stalls = StallWatch.of(self.investigation, stalls or Stalls())
         self.selection = Selection()
         self.looked, self.unbound = Looked(), ""
@@ -124,7 +120,6 @@ class MltopApp(FailSafe, LastingApp):
         self.trail = Trail(Location("overview"))
         self.notice: Notice | None = None
         self.hint = hint
-        self.since = StatesSince()
         self.filter_history, self.command_history = FilterHistory(), FilterHistory()
         self.config, self.shapes = config, Shapes(config, remember)
         self._terminal_title = ""
@@ -136,7 +131,7 @@ class MltopApp(FailSafe, LastingApp):
         self._retrying = False
         self._drawing = Steps(self)
 
-    def _feed_of(self, session: Session, clock: Callable[[], float]) -> Feed | FeedsScreen:
+    def _feed_of(self, session: Session, clock: Callable[[], float]) -> Feed:
         def post(picture: Picture) -> None:
             self._arrived = picture
             if not self._announced:  # while the loop is busy one waits, not all
@@ -145,7 +140,7 @@ class MltopApp(FailSafe, LastingApp):
 
         if isinstance(session, Recorded):
             self.history, self.player = session.past, session.player
-            return session.feed(post, self._post, self.config.thresholds)
+            return session.feed(post, self.post_message, self.config.thresholds)
         feed = Feed(session, post, self.config.thresholds, self.history.see, clock)
         if isinstance(session, Watched):
             session.joined_with, session.motions = feed.joined_with, feed.motions
@@ -160,18 +155,15 @@ class MltopApp(FailSafe, LastingApp):
 
     # What arrives.
 
-    def _post(self, message: Message) -> None:
-        """May be called from any thread."""
-        self.post_message(message)
-
     def on_new_picture(self) -> None:
         self._announced = False  # first: what comes from here on is announced anew
         newest = self.newest = self._arrived
         if newest is None:
             return
         view = newest.view
+        if isinstance(self.session, Watched):
+            self.session.watch([node for node in (self.looked.node,) if node])
         guarded("the ranks before", lambda: self._live_earlier.feed(view), None)
-        guarded("the states", lambda: self.since.feed(view), None)
         guarded("what stands still", lambda: self.see_motions(newest.motions), None)
         if not self.paused:
             self.picture = newest
@@ -180,32 +172,28 @@ class MltopApp(FailSafe, LastingApp):
         if self.picture is not None and self.is_running and self.screen_stack and not self.is_lent:
             self._drawing.take("what is drawn next", self.pane.prepare(self.picture), self.redraw)
 
-    def on_dump_progressed(self, message: DumpProgressed) -> None:
-        taken_at = self.newest.view.taken_at if self.newest else 0.0
-        if self.investigation.take_progress(message, taken_at):
-            self.feed.take_stacks(message.report.reports)
-            if message.report.phase == "done":
-                jobs = {report.job_key for report in message.report.reports if not report.error}
-                began_at = taken_at - message.report.elapsed_s
-                self.stalls.stacks.dumped(jobs, self.investigation.nodes, began_at)
-            self.tell(end_of_dump(message.report))
+    def _dump_told(self, progress: StackProgress) -> None:
+        if not progress.finished:
+            self.redraw()
+            return
+        self.feed.take_stacks(progress.reports)
+        if progress.phase == "done":
+            jobs = {report.job_key for report in progress.reports if not report.error}
+            self.stalls.stacks.dumped(jobs, self.investigation.nodes, self._newest_at() - progress.elapsed_s)
+        self.tell(end_of_dump(progress))
+
+    def _captured(self, result: CaptureResult) -> None:
+        by_itself, notice = self.stalls.end_of_capture(result)
+        self.tell(notice if by_itself else end_of_capture(result))
+
+    def _probe_told(self, progress: ProbeProgress | None) -> None:
+        if progress is not None and progress.finished and self.trail.here.pane != "probes":
+            self.tell(end_of_probe(progress))
         else:
             self.redraw()
 
-    def on_capture_done(self, message: CaptureDone) -> None:
-        self.investigation.take_capture(message)
-        by_itself, notice = self.stalls.end_of_capture(message.report)
-        self.tell(notice if by_itself else end_of_capture(message.report))
-
-    def on_probe_progressed(self, message: ProbeProgressed) -> None:
-        if self.probing.take(message) and self.trail.here.pane != "probes":
-            self.tell(end_of_probe(message.report))
-        else:
-            self.redraw()
-
-    def on_past_results_read(self, message: PastResultsRead) -> None:
-        self.probing.take_past(message)
-        self.redraw()
+    def _newest_at(self) -> float:
+        return self.newest.view.taken_at if self.newest is not None else 0.0
 
     def on_key(self, event: Key) -> None:
         """Handles what no widget has: a letter that was typed right after "/" belongs to the filter."""
@@ -266,11 +254,6 @@ class MltopApp(FailSafe, LastingApp):
     def tell(self, notice: Notice | None) -> None:
         self.notice = notice
         self.redraw()
-
-    def tell_failures(self) -> None:
-        """Put what has failed since the last time into the line of notices of the pane that is being drawn, once."""
-        if sentence := FAILURES.unsaid():
-            self.notice = Notice(sentence, "crit")
 
     async def run_action(self, *action: Any, **options: Any) -> bool:
         """As ``App.run_action``; what fails costs the key what it was to do."""
@@ -338,10 +321,7 @@ class MltopApp(FailSafe, LastingApp):
         if self.investigation.dumping:
             self.investigation.cancel_dump()
             return
-        if self.read_only:
-            self.tell(READ_ONLY)
-            return
-        if not self.only_now():
+        if not self.may_act():
             return
         scope = dump_scope(self.newest_view(), self.selection, not self.pane.filter.empty)
         self.investigation.start_dump(scope.nodes, scope.words)
@@ -352,10 +332,7 @@ class MltopApp(FailSafe, LastingApp):
     def action_capture(self) -> None:
         if self.investigation.capturing:
             return
-        if self.read_only:
-            self.tell(READ_ONLY)
-            return
-        if not self.only_now():
+        if not self.may_act():
             return
         self.investigation.start_capture()
         self.tell(Notice(f"capturing: stacks, samples and verdict ({KEYCAPS['back']} cancels)", "accent"))
@@ -372,7 +349,10 @@ class MltopApp(FailSafe, LastingApp):
         elif self.only_now():
             from mltop.tui.screens.probes.question import ConfirmProbe
 
-            self.push_screen(ConfirmProbe(kind, self._probe_scope), self._start_probe)
+            def scope(kind: ProbeKind) -> ProbeScope:
+                return probe_scope(self.newest_view(), self.selection, kind, self.trail.here.node, self.trail.here.gpu)
+
+            self.push_screen(ConfirmProbe(kind, scope), self._start_probe)
 
     def see_motions(self, motions: Sequence[JobMotion]) -> None:
         """How the jobs get on, with every picture: one that stands still is dumped, captured, or asked about."""
@@ -391,10 +371,6 @@ class MltopApp(FailSafe, LastingApp):
         if answer == "once" and notice is not None and self.trail.here.pane not in ("stacks", "rank"):
             self.drill(Location("stacks"))
         self.tell(self.notice if answer == "no" else notice if answer == "always" else None)
-
-    def _probe_scope(self, kind: ProbeKind) -> ProbeScope:
-        here = self.trail.here
-        return probe_scope(self.newest_view(), self.selection, kind, here.node, here.gpu)
 
     def _start_probe(self, wanted: ProbeWanted | None) -> None:
         if wanted is None or self.probing.running is not None:

@@ -286,8 +286,7 @@ def no_shell(view: NodeView, recorded: bool) -> str | None:
     """Why there is no shell on this node: nobody may type into another machine than the one that is named."""
     if recorded:
         return "a recording has no machines: there is nothing to open a shell on"
-    summary = view.summary
-    if view.connection.via == "local" and summary is not None and summary.simulated:
+    if view.connection.via == "local" and view.whole is not None and view.whole.simulated:
         return f"{view.node} is simulated"
     if view.connection.via == "local" and view.connection.hello is None:
         return f"{view.node} has not been reached yet"

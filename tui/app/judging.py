@@ -1,45 +1,37 @@
-"""What the feed makes of views: states of nodes, the health rules in turns, the motion of jobs, incidents.
-
-All of it for one thread, within a share of a core; nothing here draws.
-"""
+"""What the feed makes of views: states of nodes, findings, the motion of jobs, incidents. Nothing here draws."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from operator import itemgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from mltop.probes.investigate.advice import advice_of_rules, with_known_advice
 from mltop.probes.judge.states import States, states_of
 from mltop.probes.model import Finding, Incident, JobKey, JobMotion, JobReport, KernelEvent, RankDeath, Sample
 from mltop.probes.model.vocabulary import gravity
-from mltop.probes.reach.courtesy import give_way
-from mltop.probes.reach.view import FleetView, NodeView, SampleSummary
+from mltop.probes.reach.view import FleetView, NodeView, Received
 from mltop.probes.system.paths import proc
 from mltop.tui.render.findings import state_findings
 from mltop.tui.render.guarded import guarded
 
 if TYPE_CHECKING:
-    from mltop.probes.judge.health import Health
+    from mltop.probes.judge.health.fleet import Health
+    from mltop.probes.model.news.judged import Judged
 
 NO_THRESHOLDS: Mapping[str, float] = MappingProxyType({})  # all rules as they are
 SETTLING_S = 15.0  # of a node that has just answered for the first time: pauses mean nothing yet
 HEARTBEAT_S = 1.5  # a node that went silent causes no change, but its age grows
 AWAKE_S = 3.0  # mltop itself has run for as long, else nobody could have heard the node
-MOST_OF_A_CORE = 0.03
-BURST_S = 2.0  # of work saved up at most: a whole fleet that has just connected is judged within seconds …
-ONE_CALL_S = 0.4  # … but the picture does not wait for all of it
 EVENTS_S = 24 * 3600.0
 JOIN_SHARE = 400.0  # between two joins, times what one costs …
 HASTY_SHARE = 50.0  # … and when a job has just fallen still, or goes on
-# Between the turns of the rules, of what seems to have fallen still or to go on:
-PULSE_EVERY_S, GLANCE_EVERY_S, GLANCES_FOR_S = 1.5, 2.0, 15.0
-GLANCES_PER_S = 200.0  # of all nodes; each costs some 0.1 ms
-FALLEN_STILL = 0.3  # of what its ranks usually do
+COMPARED_EVERY_S = 15.0  # with other nodes, where nothing else has changed than what a row says
 
 
 class StateWatch:
@@ -99,25 +91,25 @@ class StateWatch:
 
 
 @dataclass
-class _Turn:
-    """``judged_at``: the time of the newest sample that the rules have seen, ``gpu_states``: its GPUs'. ``seen_at``: of
-    the newest that motion has seen.
+class _Node:
+    """What is remembered of one node. ``at``: the time of its newest row. ``compared``: the sample that was compared
+    with those of other nodes last. ``is_judged``: by the rules, once at least.
     """
 
-    judged_at: float = 0.0
-    seen_at: float = 0.0
-    gpu_states: tuple[str, ...] = ()
+    whole: Sample | None = None
+    judged: Judged | None = None
+    at: float = -math.inf
+    compared: Sample | None = None
+    is_judged: bool = False
     findings: tuple[Finding, ...] = ()
     events: tuple[KernelEvent | RankDeath, ...] = ()
 
 
 class HealthWatch:
-    """Call ``findings`` with every view, from one thread.
+    """Joins what the nodes say of themselves, compares them and judges whole jobs. Call ``findings`` with every view,
+    from one thread. Samples of nodes that do not judge themselves are judged here.
 
-    The nodes take turns: first those with a GPU that is in another state than when the node was judged, then those
-    judged longest ago, as many as the time saved up allows. A rule that has to hold for a while is looked at less
-    often on a large fleet, and fires as late as its node's next turn. ``clock``: monotonic, s. ``thresholds``: the
-    user's.
+    ``clock``: monotonic, s. ``thresholds``: the user's.
     """
 
     def __init__(
@@ -125,16 +117,14 @@ class HealthWatch:
     ) -> None:
         self._clock, self._thresholds = clock, thresholds
         self._health: Health | None = None
+        self._advice: frozenset[str] = frozenset()  # of all rules
         self.ended: tuple[Finding, ...] = ()  # findings that are over since less than an hour, the newest first
         self.events: tuple[tuple[str, KernelEvent | RankDeath], ...] = ()  # of the last 24 hours, with the node's name
         self._no_lemons = ""  # why the list cannot be read
-        self._turns: dict[str, _Turn] = {}
+        self._nodes: dict[str, _Node] = {}
         self._of_jobs: tuple[Finding, ...] = ()
         self._firing: tuple[Finding, ...] = ()
-        self._allowed_s = BURST_S
-        self._asked_at = clock()
         self._joined: IncidentJoin | None = None
-        self._glances = Glances(clock)
         self._reports: deque[Sequence[JobReport]] = deque()  # not yet joined
         self._of_stacks: dict[JobKey, JobReport] = {}  # the newest of each job
         self._states: tuple[tuple[object, ...], States] = ((), States())
@@ -146,40 +136,71 @@ class HealthWatch:
         ``states``: that nodes do not answer, for the incidents.
         """
         health = self._health = self._health or self._begin()
-        self._save_up()
+        assert self._joined is not None
         changed = self._forget(health, {node.node for node in view.nodes})
-        least_s = max(0.0, self._allowed_s - ONE_CALL_S)
-        for node in self._due(view):
-            if self._allowed_s <= least_s:
-                break
-            give_way()
-            began = time.thread_time()  # what others do meanwhile is not this thread's share
-            newest = node.sample_in_turn()
-            if newest is not None:
-                take_skew(node, newest)
-                judge = partial(self._judge, health, node.node, newest)
-                changed = guarded(f"judging {node.node}", judge, False) or changed
-            self._allowed_s -= time.thread_time() - began
-        self._glance(view)
+        now = self._clock()
+        for node in view.nodes:
+            if node.newest is not None:
+                take = partial(self._take, health, self._joined, node)
+                changed = guarded(f"judging {node.node}", take, False) or changed
         lemons_unsaid = bool(self._no_lemons) and not self._firing
         if changed or lemons_unsaid or health.of_jobs() is not self._of_jobs:
             self._of_jobs = health.of_jobs()
             self._gather()
-        if self._joined is not None:
-            reports = [report for _ in range(len(self._reports)) for report in self._reports.popleft()]
-            self._of_stacks.update((report.job_key, report) for report in reports)
-            self._joined.join(self._of_jobs, reports, self._clock(), states)
+        reports = [report for _ in range(len(self._reports)) for report in self._reports.popleft()]
+        self._of_stacks.update((report.job_key, report) for report in reports)
+        self._joined.join(self._of_jobs, reports, now, states)
         return self._firing
 
-    def _glance(self, view: FleetView) -> None:
-        """At what the ranks do where the rules' next turn would come late."""
-        seen_at = {name: turn.seen_at for name, turn in self._turns.items()}
-        for node in self._glances.due(view.nodes, seen_at):
-            newest = node.sample_in_turn()
-            if newest is not None and self._joined is not None:
-                take_skew(node, newest)
-                guarded(f"the motion of {node.node}", partial(self._joined.glance, newest), None)
-                self._turns[node.node].seen_at = newest.sampled_at
+    def _take(self, health: Health, joined: IncidentJoin, view: NodeView) -> bool:
+        """A node's newest row, and what came with it; whether its findings or events are others than before."""
+        newest, node = view.newest, self._nodes.setdefault(view.node, _Node())
+        at = view.sampled_at
+        if newest is None or at is None or at == node.at:
+            return False
+        node.at = at
+        if not isinstance(newest, Received) or not newest.lanes:
+            return self._take_sample(health, joined, node, view)
+        whole = newest.whole
+        take_skew(view, whole)
+        if whole is not node.whole:
+            joined.take_whole(whole)
+        joined.take(view.node, at, whole.clock_skew_s or 0.0, newest)
+        if newest.judged is None:
+            return False
+        sample = node.compared
+        if whole is not node.whole or sample is None or not 0 <= at - sample.sampled_at < COMPARED_EVERY_S:
+            sample = node.compared = view.sample or whole
+            sample.clock_skew_s = whole.clock_skew_s
+        elif newest.judged is node.judged:
+            return False
+        node.whole, node.judged = whole, newest.judged
+        judged = with_known_advice(newest.judged, self._advice)
+        return self._judge(health, joined, node, sample, lambda sample: health.take(judged, sample, at))
+
+    def _take_sample(self, health: Health, joined: IncidentJoin, node: _Node, view: NodeView) -> bool:
+        """Of a node that does not judge itself."""
+        if (sample := view.sample) is None:
+            return False
+        take_skew(view, sample)
+        joined.see(sample)
+        return self._judge(health, joined, node, sample, health.see)
+
+    def _judge(
+        self, health: Health, joined: IncidentJoin, node: _Node, sample: Sample, judge: Callable[[Sample], None]
+    ) -> bool:
+        node.is_judged = True
+        try:
+            judge(sample)
+            findings = health.of(sample.node)
+            happened = happened_by(sample, node.events)
+            events = tuple([event for event in happened if (event.at or 0.0) > sample.sampled_at - EVENTS_S])
+        except Exception as error:  # noqa: BLE001 - said as a finding, and the other nodes' rules go on
+            findings, events = _not_judged_because(sample.node, error, node), node.events
+        joined.take_findings(sample, findings)
+        changed = findings != node.findings or events != node.events
+        node.findings, node.events = findings, events
+        return changed
 
     @property
     def incidents(self) -> tuple[Incident, ...]:
@@ -214,11 +235,12 @@ class HealthWatch:
 
     def not_judged(self) -> frozenset[str]:
         """The nodes of the last view that have a sample, of which the rules have seen none so far."""
-        return frozenset([name for name, turn in self._turns.items() if not turn.judged_at])
+        return frozenset([name for name, node in self._nodes.items() if not node.is_judged])
 
     def _begin(self) -> Health:
         """Imported here: in the feed's thread, so that loading the rules delays no key."""
-        from mltop.probes.judge.health import Expectations, Health
+        from mltop.probes.judge.health.fleet import Health
+        from mltop.probes.judge.health.rule import Expectations
         from mltop.tui.state import BadState
         from mltop.tui.state.lists import known_lemons
 
@@ -227,74 +249,40 @@ class HealthWatch:
         except BadState as problem:
             lemons, self._no_lemons = {}, str(problem)
         self._joined = IncidentJoin()
+        self._advice = advice_of_rules()
         return Health(Expectations(lemons=lemons, thresholds=self._thresholds), eager=True)
-
-    def _not_judged_because(self, name: str, error: Exception, now: float) -> tuple[Finding, ...]:
-        from mltop.probes.judge.health import FAILED
-
-        text = f"this node cannot be judged: {type(error).__name__}: {error}"
-        before = self._turns[name].findings
-        again = tuple(finding for finding in before if (finding.id, finding.message) == (FAILED, text))
-        return again or (Finding(FAILED, "warning", name, "health rules", text, "please report this", since=now),)
 
     def _without_lemons(self) -> list[Finding]:
         """That the list of bad GPUs cannot be used is a finding of the first node."""
-        if not self._no_lemons or not self._turns:
+        if not self._no_lemons or not self._nodes:
             return []
         text = f"known bad GPUs cannot be told: {self._no_lemons}"
-        return [Finding("state.lemons", "warning", next(iter(self._turns)), "lemon list", text, "mltop lemon")]
+        return [Finding("state.lemons", "warning", next(iter(self._nodes)), "lemon list", text, "mltop lemon")]
 
     def _gather(self) -> None:
-        findings = [finding for turn in self._turns.values() for finding in turn.findings]
+        findings = [finding for node in self._nodes.values() for finding in node.findings]
         findings += [*self._of_jobs, *self._without_lemons()]
-        self.events = tuple((name, event) for name, turn in self._turns.items() for event in turn.events)
-        self._firing = tuple(sorted([finding for finding in findings if finding.until is None], key=_gravest_first))
+        self.events = tuple((name, event) for name, node in self._nodes.items() for event in node.events)
+        self._firing = tuple(sorted([finding for finding in findings if finding.until is None], key=gravest_first))
         ended = [finding for finding in findings if finding.until is not None]
         self.ended = tuple(sorted(ended, key=lambda finding: -(finding.until or 0.0)))
 
-    def _save_up(self) -> None:
-        now = self._clock()
-        self._allowed_s = min(BURST_S, self._allowed_s + (now - self._asked_at) * MOST_OF_A_CORE)
-        self._asked_at = now
-
     def _forget(self, health: Health, present: set[str]) -> bool:
         """Drop nodes that are not ``present``; True when one of them had findings or events."""
-        gone = {name: self._turns.pop(name) for name in self._turns.keys() - present}
+        gone = {name: self._nodes.pop(name) for name in self._nodes.keys() - present}
         for name in gone:
             health.forget(name)
-            self._glances.forget(name)
             if self._joined is not None:
                 self._joined.forget(name)
-        return any(turn.findings or turn.events for turn in gone.values())
+        return any(node.findings or node.events for node in gone.values())
 
-    def _due(self, view: FleetView) -> list[NodeView]:
-        """The nodes with a sample not yet judged, in the order of their turns."""
-        due: list[tuple[bool, float, NodeView]] = []
-        for node in view.nodes:
-            if (summary := node.summary) is None:
-                continue
-            turn = self._turns.setdefault(node.node, _Turn())
-            if summary.sampled_at != turn.judged_at:
-                due.append((not _other_states(turn, summary), turn.judged_at, node))
-        return [node for _, _, node in sorted(due, key=itemgetter(0, 1))]
 
-    def _judge(self, health: Health, name: str, newest: Sample) -> bool:
-        """Judge a node anew; returns whether its findings or events are others than before."""
-        turn = self._turns[name]
-        try:
-            health.see(newest)
-            findings = health.of(name)
-            happened = happened_by(newest, turn.events)
-            events = tuple([event for event in happened if (event.at or 0.0) > newest.sampled_at - EVENTS_S])
-        except Exception as error:  # noqa: BLE001 - said as a finding, and the other nodes' rules go on
-            findings, events = self._not_judged_because(name, error, newest.sampled_at), turn.events
-        turn.judged_at = turn.seen_at = newest.sampled_at
-        turn.gpu_states = tuple([gpu.state for gpu in newest.gpus])
-        if self._joined is not None:
-            self._joined.see(newest, findings)
-        changed = findings != turn.findings or events != turn.events
-        turn.findings, turn.events = findings, events
-        return changed
+def _not_judged_because(name: str, error: Exception, node: _Node) -> tuple[Finding, ...]:
+    from mltop.probes.judge.health.rule import FAILED
+
+    text = f"this node cannot be judged: {type(error).__name__}: {error}"
+    again = tuple(finding for finding in node.findings if (finding.id, finding.message) == (FAILED, text))
+    return again or (Finding(FAILED, "warning", name, "health rules", text, "please report this", since=node.at),)
 
 
 def happened_by(newest: Sample, before: Sequence[KernelEvent | RankDeath]) -> list[KernelEvent | RankDeath]:
@@ -309,81 +297,12 @@ def happened_by(newest: Sample, before: Sequence[KernelEvent | RankDeath]) -> li
     return [*newest.kernel_events, *deaths]
 
 
-@dataclass(slots=True)
-class _Pulse:
-    """What the first and the last rank of a node did until ``at``: ``counted`` switches and calls, ``usual``: so many
-    per second while they work. ``glance_until``: when all is known of their falling still, or going on.
-    """
-
-    at: float
-    pids: tuple[int, int]
-    counted: int
-    usual: float = 0.0
-    still: bool = False
-    glance_until: float = 0.0
-
-
-class Glances:
-    """On a large fleet a node's turn comes every 20 seconds, and a job that falls still is to be told within ten. Which
-    nodes' newest samples are to be seen for that, by the little that comes with every view. ``clock``: monotonic s.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._pulses: dict[str, _Pulse] = {}
-        self._allowed, self._asked_at = GLANCES_PER_S, clock()
-
-    def due(self, nodes: Sequence[NodeView], seen_at: Mapping[str, float]) -> list[NodeView]:
-        """Those to look at now, that which was seen longest ago first; each counts as looked at. ``seen_at``: the times
-        of the newest samples that were seen.
-        """
-        now = self._clock()
-        self._allowed = min(GLANCES_PER_S, self._allowed + GLANCES_PER_S * (now - self._asked_at))
-        self._asked_at = now
-        waiting: list[tuple[float, NodeView]] = []
-        for node in nodes:
-            summary = node.summary
-            seen = seen_at.get(node.node)
-            if summary is None or not seen or not summary.ranks or 0.0 <= summary.sampled_at - seen < GLANCE_EVERY_S:
-                continue
-            if summary.sampled_at <= self._felt(node.node, summary).glance_until:
-                waiting.append((seen, node))
-        waiting.sort(key=itemgetter(0))
-        due = [node for _, node in waiting[: int(self._allowed)]]
-        self._allowed -= len(due)
-        return due
-
-    def forget(self, name: str) -> None:
-        self._pulses.pop(name, None)
-
-    def _felt(self, name: str, summary: SampleSummary) -> _Pulse:
-        before, at = self._pulses.get(name), summary.sampled_at
-        if before is not None and 0.0 <= at - before.at < PULSE_EVERY_S:
-            return before
-        ends = summary.ranks[0], summary.ranks[-1]
-        counts = [
-            (rank.voluntary_switches or 0) + (rank.read_syscalls or 0) + (rank.write_syscalls or 0) for rank in ends
-        ]
-        pulse = self._pulses[name] = _Pulse(at, (ends[0].pid, ends[1].pid), sum(counts))
-        if before is None or at < before.at:
-            return pulse
-        if before.pids != pulse.pids:  # somebody came or went
-            pulse.glance_until = at + GLANCES_FOR_S
-            return pulse
-        rate = (pulse.counted - before.counted) / (at - before.at)
-        pulse.still = rate < FALLEN_STILL * before.usual
-        moved = before.usual + 0.2 * (rate - before.usual) if before.usual else rate
-        pulse.usual = before.usual if pulse.still else moved
-        pulse.glance_until = before.glance_until if pulse.still == before.still else at + GLANCES_FOR_S
-        return pulse
-
-
 class IncidentJoin:
     """Joins what the rules, counters and stacks say to incidents: as often as it costs next to nothing of a core."""
 
     def __init__(self) -> None:
         from mltop.probes.judge.incidents.watch import IncidentWatch
-        from mltop.probes.judge.stall import JobMotions
+        from mltop.probes.judge.stall.motions import JobMotions
 
         self._watch, self._motions = IncidentWatch(), JobMotions()
         self._joined_at, self._cost_s = float("-inf"), 0.0
@@ -392,14 +311,21 @@ class IncidentJoin:
         self.motions: tuple[JobMotion, ...] = ()
         self.incidents: tuple[Incident, ...] = ()
 
-    def see(self, sample: Sample, findings: tuple[Finding, ...]) -> None:
+    def see(self, sample: Sample) -> None:
+        """A sample of a node that does not judge itself."""
         self._motions.see(sample)
-        self._watch.see(sample, findings)
+
+    def take(self, node: str, at: float, skew_s: float, newest: Received) -> None:
+        """What a node's ranks did until its newest row."""
+        self._motions.take(node, at, skew_s, newest.parts, newest.numbers)
+        self._watch.see_at(node, at - skew_s)
         self._changed = True
 
-    def glance(self, sample: Sample) -> None:
-        """What its ranks do, of a node that the rules will see later."""
-        self._motions.see(sample)
+    def take_whole(self, sample: Sample) -> None:
+        self._motions.take_whole(sample)
+
+    def take_findings(self, sample: Sample, findings: tuple[Finding, ...]) -> None:
+        self._watch.see(sample, findings)
         self._changed = True
 
     def forget(self, node: str) -> None:
@@ -448,11 +374,5 @@ def own_boot_id() -> str:
         return ""
 
 
-def _other_states(turn: _Turn, summary: SampleSummary) -> bool:
-    """Whether a GPU is in another state than when the node was judged; at first: whether one is not well."""
-    now = [gpu.state for gpu in summary.gpus]
-    return list(turn.gpu_states) != now if turn.judged_at else any(state != "ok" for state in now)
-
-
-def _gravest_first(finding: Finding) -> tuple[int, str, str, str]:
+def gravest_first(finding: Finding) -> tuple[int, str, str, str]:
     return gravity(finding.severity), finding.node, finding.subject, finding.id

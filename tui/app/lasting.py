@@ -17,7 +17,6 @@ from textual.worker import WorkerFailed
 
 from mltop.tui.app.hands import HandsApp
 from mltop.tui.app.output import in_a_line, say
-from mltop.tui.app.past.travel import FeedsScreen
 from mltop.tui.render.guarded import FAILURES
 from mltop.tui.terminal.driver import WaitingDriver
 
@@ -37,7 +36,7 @@ LEFT_ALONE = {
 class LastingApp(HandsApp):
     """Ends by a signal, by a bug or by the user: ``return_code`` says by which."""
 
-    feed: Feed | FeedsScreen
+    feed: Feed
     _session_ends = False  # whether it has been asked to
     _crash = ""
 
@@ -74,8 +73,7 @@ class LastingApp(HandsApp):
         """What is shown, in numbers."""
         nodes = self.picture.view.nodes if self.picture is not None else ()
         states = Counter(view.state.state for view in nodes)
-        seen = [view.summary for view in nodes if view.summary is not None]
-        gpus, ranks = sum(len(each.gpus) for each in seen), sum(len(each.ranks) for each in seen)
+        gpus, ranks = sum(len(view.gpus) for view in nodes), sum(len(view.ranks) for view in nodes)
         yield f"pane {self.trail.here.pane}, {self.size.width}x{self.size.height}, colours {self.console.color_system}"
         yield f"last sample: nodes {dict(states)}, {gpus} GPUs, {ranks} ranks"
 

@@ -39,6 +39,10 @@ def gpu_location(node: str, gpu: int) -> Location:
     return Location("gpu", node, gpu=gpu, label=f"gpu {gpu}")
 
 
+def incident_location(key: str) -> Location:
+    return Location("incidents", incident=key, label="incident")
+
+
 def gpu_of_row(key: str) -> int:
     """The GPU of a row of the GPU table; an instance's row ("3.0") belongs to GPU 3."""
     return int(key.partition(".")[0])

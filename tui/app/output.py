@@ -14,7 +14,6 @@ import os
 import sys
 import threading
 from collections.abc import Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from mltop.probes.model.text import Clean, clean
@@ -247,13 +246,9 @@ def _to_nowhere(fd: int) -> None:
 
 def one_line_for_crashes() -> None:
     """Make what Python itself prints of an error in a thread or in a finalizer one clean line."""
-    sys.excepthook = _unexpected
+    sys.excepthook = lambda _kind, error, _trace: say(in_a_line(error))
     threading.excepthook = _in_a_thread
     sys.unraisablehook = _unraisable
-
-
-def _unexpected(_kind: type[BaseException], error: BaseException, _trace: TracebackType | None) -> None:
-    say(in_a_line(error))
 
 
 def _in_a_thread(args: threading.ExceptHookArgs) -> None:

@@ -9,7 +9,7 @@ from mltop.probes.model.gpu import IN_USE_BUSY, IN_USE_BYTES
 from mltop.probes.model.probe_kinds import PROBE_OF
 from mltop.probes.model.units import counted
 from mltop.probes.model.vocabulary import ProbeKind
-from mltop.probes.reach.view import FleetView, GpuSummary
+from mltop.probes.reach.view import AnyGpu, FleetView
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def probe_scope(
     marked = tuple(name for name in watched if name in selection)
     only: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
-    if node in watched and kind != "pairs":
+    if node in watched and PROBE_OF[kind].least_nodes == 1:
         only, words = (node,), node
         if gpu is not None and PROBE_OF[kind].one_gpu:
             gpus, words = (str(gpu),), f"GPU {gpu} of {node}"
@@ -116,8 +116,7 @@ def probe_scope(
         names = tuple(watched)
         words = names[0] if len(names) == 1 else f"all {len(names)} nodes: {first_of(names)}"
     views = [watched[name] for name in only] or view.nodes
-    summaries = [each.summary for each in views if each.summary is not None]
-    seen_gpus = [seen for summary in summaries for seen in summary.gpus if not gpus or str(seen.index) in gpus]
+    seen_gpus = [seen for each in views for seen in each.gpus if not gpus or str(seen.index) in gpus]
     return ProbeScope(
         words,
         names=tuple(each.node for each in views),
@@ -126,11 +125,11 @@ def probe_scope(
         seen_gpus=len(seen_gpus),
         in_use=sum(map(_in_use, seen_gpus)),
         silent=tuple(each.node for each in views if each.state.state not in ("live", "stale")),
-        unseen=len(views) - len(summaries),
+        unseen=sum(each.newest is None for each in views),
     )
 
 
-def _in_use(gpu: GpuSummary) -> bool:
+def _in_use(gpu: AnyGpu) -> bool:
     """Decides as the nodes do before they start a probe, as far as it can be seen from here."""
     return (gpu.busy or 0.0) > IN_USE_BUSY or (gpu.memory_used_bytes or 0) > IN_USE_BYTES
 

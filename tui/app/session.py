@@ -9,13 +9,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, runtime_checkable
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from textual.message import Message
 
 from mltop.probes.investigate.progress import CaptureResult, StackProgress
+from mltop.probes.judge.values import grouped
 from mltop.probes.model import Incident, JobMotion, JobReport, NodeState
-from mltop.probes.reach.courtesy import end_is_near
 from mltop.probes.reach.view import FleetView
 
 if TYPE_CHECKING:
@@ -72,6 +73,9 @@ class Watched(Protocol):
 
     joined_with: Callable[[Sequence[JobReport]], Sequence[Incident]]
     motions: Callable[[], Sequence[JobMotion]]
+
+    def watch(self, nodes: Sequence[str] | None) -> None:
+        """Whole samples of these nodes (None: of all) are wanted all the time."""
 
 
 @runtime_checkable
@@ -131,39 +135,22 @@ class RemembersProbes(Protocol):
         """All results. May read files: it is called from a thread of its own."""
 
 
-class _RunMessage(Message, Generic[Report]):
-    """What run number ``run`` reports, posted from the session's thread."""
-
-    def __init__(self, run: int, report: Report) -> None:
-        super().__init__()
-        self.run = run
-        self.report = report
+Later = Callable[..., None]  # has a function called in the UI loop, with these arguments; from any thread
 
 
-class DumpProgressed(_RunMessage[StackProgress]):
-    """Progress of a stack dump; of several that wait the last is enough, which says all that those before have said."""
+def newest_only(later: Later, take: Callable[[Report], None]) -> Callable[[Report], None]:
+    """A callback for a session: of several reports that wait for the UI loop only the newest is taken."""
+    newest: list[Report] = []
 
-    def can_replace(self, message: Message) -> bool:
-        return isinstance(message, DumpProgressed) and message.run == self.run
+    def deliver(report: Report) -> None:
+        if report is newest[0]:
+            take(report)
 
+    def arrive(report: Report) -> None:
+        newest[:] = [report]
+        later(deliver, report)
 
-class CaptureDone(_RunMessage[CaptureResult]):
-    """The end of a capture."""
-
-
-class ProbeProgressed(_RunMessage["ProbeProgress"]):
-    """Progress of a probe; of several that wait the last is enough."""
-
-    def can_replace(self, message: Message) -> bool:
-        return isinstance(message, ProbeProgressed)
-
-
-class PastResultsRead(Message):
-    """What probes measured before."""
-
-    def __init__(self, past: Sequence[PastResult]) -> None:
-        super().__init__()
-        self.past = past
+    return arrive
 
 
 @dataclass(frozen=True)
@@ -190,11 +177,22 @@ class RecordingRead(Message):
 
 
 class Investigation:
-    """At most one dump and one capture at a time; late progress of an earlier dump is dropped."""
+    """At most one dump and one capture at a time; late progress of an earlier dump is dropped.
 
-    def __init__(self, session: Session, post: Callable[[Message], None]) -> None:
-        self._session = session
-        self._post = post
+    ``now``: the unix time of the newest view. ``on_dump`` gets each report of the dump that runs, ``on_capture`` the
+    end of every capture, once it is known here.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        later: Later,
+        now: Callable[[], float] = lambda: 0.0,
+        on_dump: Callable[[StackProgress], None] = lambda _: None,
+        on_capture: Callable[[CaptureResult], None] = lambda _: None,
+    ) -> None:
+        self._session, self._later, self._now = session, later, now
+        self._on_dump, self._on_capture = on_dump, on_capture
         self._run = 0
         self._capture_run = self._captured_run = 0
         self._cancelled = False
@@ -243,9 +241,13 @@ class Investigation:
         run = self._run
         self.progress = StackProgress(phase="dumping")
         self._latest, self._cancelled = None, False
-        self._dump = self._session.dump_stacks(
-            self.nodes or None, lambda progress: self._post(DumpProgressed(run, progress))
-        )
+
+        def take(progress: StackProgress) -> None:
+            if run == self._run and self.dumping:
+                self.take_progress(progress, self._now())
+                self._on_dump(progress)
+
+        self._dump = self._session.dump_stacks(self.nodes or None, newest_only(self._later, take))
 
     def cancel_dump(self) -> None:
         if self._dump is not None:
@@ -256,13 +258,10 @@ class Investigation:
         """The program ends: what runs for the screen is to stop. A capture is still written."""
         if not self.writing:
             self.cancel_dump()
-            end_is_near()
 
-    def take_progress(self, message: DumpProgressed, now: float) -> bool:
-        """True for the last report of a dump, which ends it. ``now`` is the unix time of the newest view."""
-        if message.run != self._run or not self.dumping:
-            return False
-        progress = self.progress = message.report
+    def take_progress(self, progress: StackProgress, now: float) -> None:
+        """A report of the dump that runs; the last one ends it."""
+        self.progress = progress
         if progress.reports or progress.phase == "done":
             self._latest = DumpResult(
                 progress.reports, progress.not_answered, now, progress.elapsed_s, progress.phase != "done", self.nodes
@@ -273,7 +272,6 @@ class Investigation:
             self._complete = self._latest
             if self._latest is not None:
                 self.keep(self._latest)
-        return progress.finished
 
     def keep(self, complete: DumpResult) -> None:
         """Remember a complete dump, for looks at the past."""
@@ -288,19 +286,21 @@ class Investigation:
     def start_capture(self, parent: Path | None = None, least_free_bytes: int = 0) -> None:
         self._capture_run += 1
         run = self._capture_run
+
+        def take(result: CaptureResult) -> None:
+            self._captured_run = max(self._captured_run, run)
+            if run == self._capture_run:
+                self._capture = None
+            self._on_capture(result)
+
         self._capture = self._session.capture(
-            lambda result: self._post(CaptureDone(run, result)), parent=parent, least_free_bytes=least_free_bytes
+            partial(self._later, take), parent=parent, least_free_bytes=least_free_bytes
         )
 
     def cancel_capture(self) -> None:
         """A cancelled capture still reports: what is known is written."""
         if self._capture is not None:
             self._capture.cancel()
-            self._capture = None
-
-    def take_capture(self, message: CaptureDone) -> None:
-        self._captured_run = max(self._captured_run, message.run)
-        if message.run == self._capture_run:
             self._capture = None
 
 
@@ -318,12 +318,11 @@ def _with_ras(result: DumpResult | None, told: RasTold) -> tuple[DumpResult | No
 class Probing:
     """At most one probe at a time; late progress of an earlier one is dropped.
 
-    ``past``: earlier results by device (uuid), the oldest first.
+    ``past``: earlier results by device (uuid), the oldest first. ``on_report`` is called when either has changed.
     """
 
-    def __init__(self, session: Session, post: Callable[[Message], None]) -> None:
-        self._session = session
-        self._post = post
+    def __init__(self, session: Session, later: Later, on_report: Callable[[ProbeProgress | None], None]) -> None:
+        self._session, self._later, self._on_report = session, later, on_report
         self._run = 0
         self._probe: Cancellable | None = None
         self._runs: list[ProbeProgress] = []
@@ -360,7 +359,17 @@ class Probing:
         run = self._run
         self._runs = [*self._runs[-MOST_RUNS + 1 :], ProbeProgress(wanted, "connecting")]
         self._looked_at, self.cancelling = -1, False
-        self._probe = self._session.run_probe(wanted, lambda progress: self._post(ProbeProgressed(run, progress)))
+
+        def take(progress: ProbeProgress) -> None:
+            if run != self._run or self._probe is None:
+                return
+            self._runs[-1] = progress
+            if progress.finished:
+                self._probe, self.cancelling = None, False
+                self._read_past()
+            self._on_report(progress)
+
+        self._probe = self._session.run_probe(wanted, newest_only(self._later, take))
 
     def cancel(self) -> bool:
         """Cancel what runs; False where nothing does, or it is being cancelled already."""
@@ -370,32 +379,20 @@ class Probing:
         self._probe.cancel()
         return True
 
-    def take(self, message: ProbeProgressed) -> bool:
-        """True for the last report of a probe, which ends it."""
-        if message.run != self._run or self._probe is None:
-            return False
-        self._runs[-1] = message.report
-        if message.report.finished:
-            self._probe, self.cancelling = None, False
-            self._read_past()
-        return message.report.finished
-
     def want_past(self) -> None:
-        """Have earlier results read, once; ``PastResultsRead`` brings them."""
+        """Have earlier results read, once."""
         if not self._past_wanted:
             self._past_wanted = True
             self._read_past()
 
-    def take_past(self, message: PastResultsRead) -> None:
-        by_device: dict[str, list[PastResult]] = {}
-        for result in sorted(message.past, key=lambda result: result.at):
-            by_device.setdefault(result.uuid, []).append(result)
-        self.past = by_device
-
     def _read_past(self) -> None:
         """Have them read in a thread of its own: this may read files."""
         session = self._session
-        if isinstance(session, RemembersProbes):
-            threading.Thread(
-                target=lambda: self._post(PastResultsRead(session.past())), name="past-probes", daemon=True
-            ).start()
+        if not isinstance(session, RemembersProbes):
+            return
+
+        def take(results: Sequence[PastResult]) -> None:
+            self.past = grouped(sorted(results, key=lambda result: result.at), lambda result: result.uuid)
+            self._on_report(None)
+
+        threading.Thread(target=lambda: self._later(take, session.past()), name="past-probes", daemon=True).start()

@@ -15,7 +15,6 @@ from mltop.tui.state import NotOurs, usage_problems
 from mltop.tui.state.lists import known_lemons
 
 BETWEEN_SAMPLES_S = 0.5
-IN_A_FILE = 10_000  # columns: a line for each thing, as logs of prologs are searched
 
 
 def run(
@@ -31,7 +30,7 @@ def run(
     known_bad, targets = lemons(), resolve(options)
     path = targets.recording
     machines = Machines(targets, options, "check", most_interval_s=BETWEEN_SAMPLES_S) if path is None else None
-    from mltop.probes.judge.health import Expectations  # while the agents start
+    from mltop.probes.judge.health.rule import Expectations  # while the agents start
     from mltop.tui.commands.rules import changed, live, recorded
     from mltop.tui.report.check import print_check
 
@@ -58,7 +57,9 @@ def run(
     else:
         from rich.console import Console
 
-        console = Console(width=None if sys.stdout.isatty() else IN_A_FILE)
+        from mltop.tui.report.page import WIDEST
+
+        console = Console(width=None if sys.stdout.isatty() else WIDEST)
         print_check(checked, console, verbose, changed(config.thresholds))
     return checked.exit
 

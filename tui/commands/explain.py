@@ -23,7 +23,6 @@ from mltop.tui.commands.live import EXIT_INTERRUPTED, Stderr
 
 EXIT_ENDED, EXIT_EXPLAINED, EXIT_CANNOT_TELL = 0, 1, 3
 _SHOW_S = 0.2
-IN_A_FILE = 10_000  # columns: a quoted line stays one
 
 
 def run(options: TargetOptions, *, paths: Sequence[str], as_json: bool, verbose: bool = False) -> int:
@@ -56,8 +55,9 @@ def run(options: TargetOptions, *, paths: Sequence[str], as_json: bool, verbose:
         from rich.console import Console
 
         from mltop.tui.report.explain import print_explained
+        from mltop.tui.report.page import WIDEST
 
-        print_explained(found, Console(width=None if sys.stdout.isatty() else IN_A_FILE), verbose)
+        print_explained(found, Console(width=None if sys.stdout.isatty() else WIDEST), verbose)
     return EXIT_INTERRUPTED if not found.is_whole else exit_code(found)
 
 

@@ -79,8 +79,8 @@ def progress_line(progress: ProbeProgress) -> str:
 
 def _check(wanted: ProbeWanted, nodes: list[str], options: TargetOptions) -> None:
     """Raises UsageProblem for what can be refused before anything is started."""
-    if wanted.kind == "pairs" and len(nodes) < 2:
-        raise UsageProblem("probe pairs", "needs at least two nodes (-w node[01-16])")
+    if len(nodes) < PROBE_OF[wanted.kind].least_nodes:
+        raise UsageProblem(f"probe {wanted.kind}", "needs at least two nodes (-w node[01-16])")
     if wanted.kind == "memory" and wanted.sizes_bytes and wanted.sizes_bytes[0] < LEAST_COPY_BYTES:
         raise UsageProblem("--size", f"a copy has at least {LEAST_COPY_BYTES} bytes")
     if wanted.kind == "all-reduce" and wanted.ranks == 1 and len(nodes) == 1:

@@ -10,7 +10,7 @@ import signal
 import time
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -67,6 +67,7 @@ def new_recording(path: Path) -> Iterator[IO[bytes]]:
 
 
 def record(machines: Machines, recorder: Recorder, duration_s: float | None) -> int:
+    machines.session.watch(None)
     nodes = machines.session.view().nodes
     recorder.every_s = len(nodes) / MOST_PER_S
     until = time.monotonic() + duration_s if duration_s is not None else float("inf")
@@ -140,13 +141,15 @@ class Recorder:
 
     def write(self, nodes: Sequence[NodeView]) -> None:
         for node in nodes:
-            summary = node.summary
+            sampled_at = node.sampled_at
             before = self.written_at.get(node.node, float("-inf"))
-            if summary is None or 0.0 <= summary.sampled_at - before < self.every_s or summary.sampled_at == before:
+            if sampled_at is None or 0.0 <= sampled_at - before < self.every_s or sampled_at == before:
                 continue
-            sample = node.sample_in_turn()
+            sample = node.sample
             if sample is not None:
-                self._write(f"{to_json(sample)}\n".encode())
+                # Of many nodes not every sample is written: the next one is due later than the node says.
+                written = replace(sample, interval_s=max(sample.interval_s, self.every_s))
+                self._write(f"{to_json(written)}\n".encode())
                 self.written_at[node.node] = sample.sampled_at
 
     def _write(self, line: bytes) -> None:

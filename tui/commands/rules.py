@@ -9,9 +9,10 @@ from itertools import chain
 from pathlib import Path
 
 from mltop.probes.investigate.diagnosis import Diagnosis
-from mltop.probes.judge.health import FAILED, RULES, Expectations, Health
+from mltop.probes.judge.health.fleet import Health
 from mltop.probes.judge.health.folding import told_of_nvml
-from mltop.probes.judge.health.registry import ALL_RULES
+from mltop.probes.judge.health.registry import ALL_RULES, RULES
+from mltop.probes.judge.health.rule import FAILED, Expectations
 from mltop.probes.judge.health.unknowns import GROWTH, growth_unknown
 from mltop.probes.model import NodeState, Sample, Unknown
 from mltop.probes.model.sample import Reads
@@ -21,6 +22,7 @@ from mltop.tui.app.judging import take_skew
 from mltop.tui.commands.live import Complete, Machines, saved, unreached
 from mltop.tui.report.check import Checked
 
+BROKEN = ("gpu.lost", "gpu.error", "gpu.missing", "gpu.xid.hw")  # such a GPU gives no values
 READ_TWICE_S = 6.0  # within that a node's counters are read a second time …
 GROWTH_S = 20.0  # … or within that where it is very busy
 
@@ -51,8 +53,12 @@ def judged(diagnosis: Diagnosis, nodes: list[NodeState]) -> Checked:
     failed = [finding for finding in everything if finding.id == FAILED]
     unknowns = health.unknowns(at_the_end=True)
     without_nvml = {finding.node for finding in findings if told_of_nvml((finding,))}
+    broken = [finding for finding in findings if finding.id in BROKEN and finding.severity == "critical"]
+    silent = {(finding.node, f"gpu.{index}") for finding in broken for index in finding.gpus}
+    silent |= {(finding.node, f"pci.{place}") for finding in broken for place in finding.about}
     for unknown in unknowns:
-        if unknown.what == "nvml" and unknown.node in without_nvml:
+        is_nvml = unknown.what == "nvml" and unknown.node in without_nvml
+        if is_nvml or (unknown.node, ".".join(unknown.what.split(".")[:2])) in silent:
             unknown.severity = "info"  # the finding says it, with what to do
     unjudged = [Unknown(finding.node, finding.subject, finding.message, finding.action) for finding in failed]
     return Checked(nodes, findings, [*unjudged, *unknowns], incidents=diagnosis.incidents())

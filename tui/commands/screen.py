@@ -40,7 +40,7 @@ def run(options: TargetOptions, config: Config, capture_on_hang: str) -> int:
     captures = captures_on_hang(options, capture_on_hang)
     require_terminal()
     # The agents start before Textual is imported: NVML is ready when the screen is.
-    session = live_session(targets, options, HistoryFile())
+    session = live_session(targets, replace(options, thresholds=config.thresholds), HistoryFile())
     return show(session, config, options.read_only, captures)
 
 

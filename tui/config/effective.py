@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from mltop.tui.config.file import Unusable, Written, config_file, read
-from mltop.tui.config.settings import NOTHING, SECTIONS, SETTINGS, Config, Source, Wrong, flattened
+from mltop.tui.config.settings import BY_KEY, NOTHING, SETTINGS, Config, Source, Wrong, flattened
 from mltop.tui.state import BadState, NoHome
 from mltop.tui.state.choices import read_choices
 
-NAMES = [*(setting.key for setting in SETTINGS), *(section.name for section in SECTIONS)]
 OFF = ("", "0", "false", "no")  # of a variable that is a flag
 
 
@@ -33,15 +32,15 @@ class _Gathered:
 
     def take(self, key: str, value: object, source: Source) -> None:
         """``key``: as in ``sources``; one that is no setting is nothing. Raises Wrong."""
-        for setting in SETTINGS:
-            if setting.key == key:
-                self.values[setting.name] = setting.take(value)
-                self.sources[key] = source
         table, _, name = key.partition(".")
-        for section in SECTIONS:
-            if section.name == table and key != table:
-                self.values.setdefault(table, {})[name] = section.take(value)
-                self.sources[key] = source
+        setting = BY_KEY.get(table)
+        if setting is None or setting.table != bool(name):
+            return
+        if setting.table:
+            self.values.setdefault(table, {})[name] = setting.take(value)
+        else:
+            self.values[setting.name] = setting.take(value)
+        self.sources[key] = source
 
 
 @cache
@@ -76,16 +75,15 @@ def load(path: Path | None, environ: Mapping[str, str] = NOTHING, remembers: boo
 
 def _take_file(gathered: _Gathered, written: Written) -> None:
     for key, value in written.values.items():
-        if key not in NAMES:
-            gathered.mistakes.append(f"{written.place(key)}: there is no setting {key!r}{_near(key, NAMES)}")
-            continue
-        section = next((section for section in SECTIONS if section.name == key), None)
-        if section is None:
+        setting = BY_KEY.get(key)
+        if setting is None:
+            gathered.mistakes.append(f"{written.place(key)}: there is no setting {key!r}{_near(key, [*BY_KEY])}")
+        elif not setting.table:
             _take_value(gathered, key, value, written.place(key))
         elif not isinstance(value, dict):
             gathered.mistakes.append(f"{written.place(key)}: {key} must be a table: [{key}]; the default holds")
         else:
-            entries = flattened(value) if section.deep else {name: (part, (name,)) for name, part in value.items()}
+            entries = flattened(value) if setting.deep else {name: (part, (name,)) for name, part in value.items()}
             for name, (part, path) in entries.items():
                 _take_value(gathered, f"{key}.{name}", part, written.place(key, *path))
 

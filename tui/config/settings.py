@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, get_args
 
 from mltop.probes.reach import INTERVAL_S
 from mltop.tui.config.file import KeyPath
@@ -16,7 +16,6 @@ RAMPS = (RAMP, "grey")  # as in render.palette, which commands that draw nothing
 
 AutoDump = Literal["ask", "always", "never"]
 Origin = Literal["default", "file", "environment", "command line", "remembered"]
-Value = TypeVar("Value")
 
 LEAST_INTERVAL_S, MOST_INTERVAL_S = 0.1, 3600.0
 MOST_TEXT = 4096
@@ -49,37 +48,6 @@ class Named:
     via: str = ""
     python: str = ""
     user: str = ""
-
-
-@dataclass(frozen=True)
-class Config:
-    """All settings that hold. ``columns`` and ``sort`` by table, ``keys`` by action, ``thresholds`` by rule ("ID") and
-    hold time ("ID.hold_s"), ``targets`` by name. ``sources`` by key ("columns.gpus"): what is not there is a default.
-    ``mistakes``: one line each. ``file_values``: what the file says of what the screen remembers, by key.
-    """
-
-    theme: str = ""
-    ramp: str = RAMP
-    interval_s: float = INTERVAL_S
-    ascii: bool = False
-    mouse: bool = True
-    terminal_title: bool = True
-    read_only: bool = False
-    auto_dump: AutoDump = "ask"
-    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    sort: Mapping[str, str] = field(default_factory=dict)
-    keys: Mapping[str, str] = field(default_factory=dict)
-    thresholds: Mapping[str, float] = field(default_factory=dict)
-    targets: Mapping[str, Named] = field(default_factory=dict)
-    sources: Mapping[str, Source] = field(default_factory=dict)
-    mistakes: tuple[str, ...] = ()
-    file_values: Mapping[str, object] = field(default_factory=dict)
-
-    def source(self, key: str) -> Source:
-        return self.sources.get(key, Source())
-
-
-DEFAULTS = Config()
 
 
 # What is taken of a value of the file. Each raises Wrong.
@@ -118,19 +86,13 @@ def interval(value: object) -> float:
     return seconds
 
 
-def ramp(value: object) -> str:
-    name = text(value)
-    if name not in RAMPS:
-        raise Wrong(f"must be one of {', '.join(RAMPS)}")
-    return name
+def one_of(*choices: str) -> Callable[[object], str]:
+    def take(value: object) -> str:
+        if (chosen := text(value)) not in choices:
+            raise Wrong(f"must be one of {', '.join(choices)}")
+        return chosen
 
-
-def auto_dump(value: object) -> AutoDump:
-    choices: tuple[AutoDump, ...] = get_args(AutoDump)
-    for choice in choices:
-        if value == choice:
-            return choice
-    raise Wrong(f"must be one of {', '.join(choices)}")
+    return take
 
 
 def names(value: object) -> tuple[str, ...]:
@@ -169,51 +131,67 @@ def kind_of(value: object) -> str:
 
 @dataclass(frozen=True)
 class Setting:
-    """``key``: in the file; ``name``: the field of Config; ``take``: checks and converts a value of the file;
-    ``variable``: of the environment; ``option``: of the command line, as its values are called; ``flips``: an option
-    that means the opposite.
+    """``take``: checks and converts a value of the file; ``variable``: of the environment; ``option``: of the command
+    line, as its values are called, one that ``flips`` means the opposite. ``key``: in the file; ``name``: the field of
+    Config. ``table``: any number of keys, each with ``take``; ``deep``: dots are part of them ("gpu.temp.margin").
     """
 
-    key: str
-    name: str
     take: Callable[[object], Any]
     meaning: str
     variable: str = ""
     option: str = ""
     flips: bool = False
-
-
-SETTINGS = (
-    Setting("theme", "theme", text, "colours; empty: what suits the terminal"),
-    Setting("ramp", "ramp", ramp, f"colours of values in maps and meters: {', '.join(RAMPS)}"),
-    Setting("interval", "interval_s", interval, "seconds between samples", option="interval_s"),
-    Setting("ascii", "ascii", flag, "no character above 127", "MLTOP_ASCII", "ascii_only"),
-    Setting("mouse", "mouse", flag, "clicks are mltop's; false leaves the mouse to the terminal", "", "no_mouse", True),
-    Setting("terminal_title", "terminal_title", flag, "the terminal's title says what line 1 says"),
-    Setting("read_only", "read_only", flag, "touch no process, load no machine", "MLTOP_READ_ONLY", "read_only"),
-    Setting("auto_dump", "auto_dump", auto_dump, "when a job stands still, its stacks are dumped: ask, always, never"),
-)
-
-
-@dataclass(frozen=True)
-class Section:
-    """A table of the file, ``name`` there and in Config: any number of keys, each with ``take``. ``deep``: dots in its
-    keys are part of them, quoted or not ("gpu.temp.margin").
-    """
-
-    name: str
-    take: Callable[[object], Any]
-    meaning: str
+    key: str = ""
+    name: str = ""
+    table: bool = False
     deep: bool = False
 
 
-SECTIONS = (
-    Section("targets", named, "what `mltop @name` watches"),
-    Section("thresholds", amount, "limits and hold times of health rules, by their ids", deep=True),
-    Section("columns", names, "which columns a table has, in their order"),
-    Section("sort", text, 'the column a table is sorted by; "-temp": the largest first'),
-    Section("keys", keys, "the keys of an action"),
-)
+def _set(default: Any, *about: Any, **more: Any) -> Any:
+    return field(default=default, metadata={"setting": Setting(*about, **more)})
+
+
+def _table(take: Callable[[object], Any], meaning: str, deep: bool = False) -> Any:
+    return field(default_factory=dict, metadata={"setting": Setting(take, meaning, table=True, deep=deep)})
+
+
+@dataclass(frozen=True)
+class Config:
+    """All settings that hold. ``columns`` and ``sort`` by table, ``keys`` by action, ``thresholds`` by rule ("ID") and
+    hold time ("ID.hold_s"), ``targets`` by name. ``sources`` by key ("columns.gpus"): what is not there is a default.
+    ``mistakes``: one line each. ``file_values``: what the file says of what the screen remembers, by key.
+    """
+
+    theme: str = _set("", text, "colours; empty: what suits the terminal")
+    ramp: str = _set(RAMP, one_of(*RAMPS), f"colours of values in maps and meters: {', '.join(RAMPS)}")
+    interval_s: float = _set(INTERVAL_S, interval, "seconds between samples", key="interval", option="interval_s")
+    ascii: bool = _set(False, flag, "no character above 127", "MLTOP_ASCII", "ascii_only")
+    mouse: bool = _set(True, flag, "clicks are mltop's; false: the terminal's", "", "no_mouse", flips=True)
+    terminal_title: bool = _set(True, flag, "the terminal's title says what line 1 says")
+    read_only: bool = _set(False, flag, "touch no process, load no machine", "MLTOP_READ_ONLY", "read_only")
+    auto_dump: AutoDump = _set("ask", one_of(*get_args(AutoDump)), "dump a job that stands still: ask, always, never")  # noqa: RUF009
+    targets: Mapping[str, Named] = _table(named, "what `mltop @name` watches")
+    thresholds: Mapping[str, float] = _table(amount, "limits and hold times of health rules, by their ids", deep=True)
+    columns: Mapping[str, tuple[str, ...]] = _table(names, "which columns a table has, in their order")
+    sort: Mapping[str, str] = _table(text, 'the column a table is sorted by; "-temp": the largest first')
+    keys: Mapping[str, str] = _table(keys, "the keys of an action")
+    sources: Mapping[str, Source] = field(default_factory=dict)
+    mistakes: tuple[str, ...] = ()
+    file_values: Mapping[str, object] = field(default_factory=dict)
+
+    def source(self, key: str) -> Source:
+        return self.sources.get(key, Source())
+
+
+DEFAULTS = Config()
+_ALL = [
+    replace(one.metadata["setting"], name=one.name, key=one.metadata["setting"].key or one.name)
+    for one in fields(Config)
+    if "setting" in one.metadata
+]
+BY_KEY = {setting.key: setting for setting in _ALL}
+SETTINGS = tuple(setting for setting in _ALL if not setting.table)
+SECTIONS = tuple(setting for setting in _ALL if setting.table)
 
 
 DEEPEST = 16  # tables in tables: nothing of ours is so deep

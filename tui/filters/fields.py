@@ -50,12 +50,6 @@ def of_gpu(gpu: GpuSample, findings: Sequence[Finding]) -> list[Finding]:
     return [finding for finding in findings if finding.gpu == gpu.index or finding.is_of_all_gpus]
 
 
-def gpu_of(finding: Finding, view: NodeView) -> GpuSample | None:
-    """The GPU that a finding is about, None when it is about something else."""
-    gpus = view.sample.gpus if view.sample is not None else ()
-    return next((gpu for gpu in gpus if gpu.index == finding.gpu), None)
-
-
 def users_of(view: NodeView, gpu: GpuSample) -> list[RankSample]:
     """The ranks that use a GPU."""
     return [rank for rank in view.sample.ranks if gpu.index in rank.gpus] if view.sample is not None else []
@@ -71,13 +65,18 @@ def gpus_of(view: NodeView, rank: RankSample) -> list[GpuSample]:
 
 def gpu_bytes_of(view: NodeView, rank: RankSample) -> int | None:
     """GPU memory that a rank's process holds, on all its GPUs; None where NVML does not say."""
-    held = [
-        process.memory_bytes
-        for gpu in gpus_of(view, rank)
-        for process in gpu.processes or ()
-        if process.pid == rank.pid and process.memory_bytes is not None
-    ]
+    held = [size for gpu in gpus_of(view, rank) if (size := held_by(view, gpu, rank)) is not None]
     return sum(held) if held else None
+
+
+def held_by(view: NodeView, gpu: GpuSample, rank: RankSample) -> int | None:
+    """Memory of one GPU that a rank's process holds. In a container, where NVML names it by another pid, it is the only
+    process on the GPU that only this rank uses.
+    """
+    listed = gpu.processes or []
+    if len(listed) == 1 and listed[0].absent == "elsewhere" and len(users_of(view, gpu)) == 1:
+        return listed[0].memory_bytes
+    return next((process.memory_bytes for process in listed if process.pid == rank.pid), None)
 
 
 def parts_of(subject: Subject, gpus: bool, ranks: bool) -> Iterable[Subject]:
@@ -259,11 +258,6 @@ ALIASES = {
 }
 
 
-def is_known(value: Value) -> bool:
-    """Whether there is something to compare; NaN is unknown, an empty list is known."""
-    return known(value) if isinstance(value, (int, float)) else value is not None
-
-
 def has_no_rank(field: Field, subject: Subject) -> bool:
     """Whether a field of ranks has no value because it is known that no rank is there.
 
@@ -278,6 +272,6 @@ def has_no_rank(field: Field, subject: Subject) -> bool:
 
 
 def value_of(field: Field, subject: Subject) -> Any:
-    """The field's value, None when unknown."""
+    """The field's value, None when unknown. An empty list is known."""
     value = field.get(subject)
-    return value if is_known(value) else None
+    return None if isinstance(value, (int, float)) and not known(value) else value

@@ -245,11 +245,6 @@ def asked_cells(asked: RasAsked, now: float) -> list[Cell]:
     return [Cell(head, "dim"), Cell(f"{told_words(told)}{again}", "warn" if told.why else "")]
 
 
-def result_words(name: SignalName, process: RankProcess, result: SignalResult) -> str:
-    """ "SIGTERM to rank 2, pid 7655 on vm: it ended"."""
-    return f"SIG{name} to {who(process)}: {_outcome(result)}"
-
-
 def event_words(name: SignalName, result: SignalResult) -> str:
     """ "SIGTERM: it ended (pid 7655)": beside the node and the rank."""
     return f"SIG{name}: {_outcome(result)} (pid {result.pid})"
@@ -280,7 +275,7 @@ def results_words(name: SignalName, processes: Sequence[RankProcess], results: R
     came = [results[process.key] for process in processes]
     style = "accent" if all(result.outcome in SENT for result in came) else "warn"
     if len(processes) == 1:
-        return result_words(name, processes[0], came[0]), style
+        return f"SIG{name} to {who(processes[0])}: {_outcome(came[0])}", style
     counts: dict[str, int] = {}
     for result in came:
         counts[_outcome(result)] = counts.get(_outcome(result), 0) + 1

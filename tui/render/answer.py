@@ -19,9 +19,9 @@ from mltop.probes.model.vocabulary import IncidentKind
 from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.cells import Cell, clip, line_width
-from mltop.tui.render.fleet.connecting import connecting_since
+from mltop.tui.render.findings import KINDS, age_text, kind_cell
+from mltop.tui.render.fleet.nodes import connecting_since
 from mltop.tui.render.glyphs import GLYPHS
-from mltop.tui.render.incidents import KINDS, age_text, kind_cell
 from mltop.tui.render.states import SEVERITY, gravity
 
 MIN_HEADLINE = 16  # cells
@@ -99,10 +99,12 @@ class Answer:
             return aside if self.aside and _cells(self.headline) + 4 + _cells(self.aside) <= room else []
         if not key:
             return []
-        ways = [_hint(key, way) for way in ((does,) if isinstance(does, str) else does)]
+        texts = (does,) if isinstance(does, str) else does
+        ways = [[Cell(key, "keys"), Cell(text if text.startswith(":") else f" {text}")] for text in texts]
         long = next((way for way in ways if _cells(self.headline) + 2 + line_width(way) <= room), ways[-1])
         least = min(map(_cells, (self.headline, *self.briefer)))
-        if len(key) == 1 or _is_measured(self.about):
+        is_node = self.about.kind == "node" if isinstance(self.about, Incident) else self.about is not None
+        if len(key) == 1 or is_node:  # a node's headline ends with figures, which the line below has as well
             least = min(least, _LEAST_BESIDE_KEY)
         if room - line_width(long) - 2 >= least:
             return long
@@ -126,11 +128,6 @@ _NOUNS: Mapping[IncidentKind, str] = {
 }
 
 
-def _is_measured(about: Incident | Finding | None) -> bool:
-    """Whether the headline ends with figures, which the line below says as well."""
-    return about.kind == "node" if isinstance(about, Incident) else about is not None
-
-
 def opens_words(about: Incident | Finding | None, of: int = 1) -> tuple[str, ...]:
     """What Enter opens, the longest way first: ": all about this hang, 1 of 3", ": this hang". ``of``: so many things
     are wrong.
@@ -138,10 +135,6 @@ def opens_words(about: Incident | Finding | None, of: int = 1) -> tuple[str, ...
     noun = _NOUNS[about.kind] if isinstance(about, Incident) else "finding"
     count = [f": all about this {noun}, 1 of {of}"] if of > 1 else []
     return (*count, f": all about this {noun}", f": this {noun}")
-
-
-def _hint(key: str, does: str) -> list[Cell]:
-    return [Cell(key, "keys"), Cell(does if does.startswith(":") else f" {does}")]
 
 
 _LEAST_BESIDE_KEY = 36  # cells of a headline that is longer: beside them stands what a letter does
@@ -275,7 +268,7 @@ def _unknown(situation: Situation) -> Answer | None:
 
 
 def _without_gpus(nodes: Sequence[NodeView]) -> int:
-    return sum(node.summary is not None and not node.summary.gpus for node in nodes)
+    return sum(node.newest is not None and not node.gpus for node in nodes)
 
 
 def _all_blind(nodes: Sequence[NodeView]) -> Answer | None:
@@ -324,7 +317,7 @@ def no_gpus(sample: Sample) -> Gap | None:
 
 
 def _fine(situation: Situation) -> Answer:
-    known = [is_working(gpu) for node in situation.view.nodes if node.summary is not None for gpu in node.summary.gpus]
+    known = [is_working(gpu) for node in situation.view.nodes for gpu in node.gpus]
     works, unknown = known.count(True), known.count(None)
     gpus = f"{works} of {counted(len(known), 'GPU')} work" if len(known) > unknown else ""
     if unknown:

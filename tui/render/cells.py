@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
+from itertools import groupby
+from operator import attrgetter, itemgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -82,8 +83,8 @@ class Column:
     ``priority`` 0 is always shown; the highest priorities are dropped first.
 
     ``stretch`` takes what is left, up to ``most`` cells (0: any number). ``optional`` columns are left out
-    while none of their cells is known (``LineTable`` and the report do so). ``tail``: what is too long loses
-    its beginning.
+    while none of their cells is known (``LineTable`` and the report do so); ``extra``: unless somebody chooses them.
+    ``tail``: what is too long loses its beginning.
 
     ``tight``: no gap behind it, as behind a mark. ``gap``: blank cells behind any other.
 
@@ -97,6 +98,7 @@ class Column:
     priority: int = 0
     stretch: bool = False
     optional: bool = False
+    extra: bool = False
     most: int = 0
     tail: bool = False
     tight: bool = False
@@ -264,14 +266,14 @@ def chosen_layout(
 
 
 def unknown_columns(columns: Sequence[Column], rows: Iterable[Row]) -> set[int]:
-    """Indexes of the optional columns in which no row knows anything."""
+    """Indexes of the optional columns in which no row knows anything, and of extra ones."""
     candidates = {index for index, column in enumerate(columns) if column.optional}
     for row in rows:
         if not candidates:
             break
         if row.banner is None:
             candidates = {index for index in candidates if row.cells[index].text.strip() in ("", UNKNOWN)}
-    return candidates
+    return candidates | {index for index, column in enumerate(columns) if column.extra}
 
 
 _IN_ASCII = str.maketrans({UNICODE.dash: ASCII.dash, UNICODE.ellipsis: ASCII.ellipsis, "≥": ">="})
@@ -456,16 +458,7 @@ def flow(parts: Sequence[tuple[int, Sequence[Cell]]], width: int, gap: str = "  
         shown.remove(max(shown, key=lambda part: part[:2]))
 
 
-def styled(text: str, styles: Sequence[str]) -> list[Cell]:
-    """The ``text`` as cells, ``styles`` being those of its characters: neighbours of one style are one cell.
-
-    A blank belongs to whatever stands before it.
-    """
-    cells: list[Cell] = []
-    start, style = 0, ""
-    for at, (char, own) in enumerate(zip(text, styles, strict=True)):
-        if own != style and char != " ":
-            if at > start:
-                cells.append(Cell(text[start:at], style))
-            start, style = at, own
-    return [*cells, Cell(text[start:], style)] if text else []
+def runs(glyphs: Iterable[str], styles: Iterable[str]) -> list[Cell]:
+    """Each glyph in its style; neighbours of one style are one cell: every change costs bytes."""
+    pairs = zip(glyphs, styles, strict=True)
+    return [Cell("".join(glyph for glyph, _ in run), style) for style, run in groupby(pairs, key=itemgetter(1))]

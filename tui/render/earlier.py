@@ -2,73 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from mltop.probes.model import RankSample
-from mltop.probes.reach.view import FleetView, RankSummary
+from mltop.probes.reach.view import FleetView
 
 
-@dataclass
-class EarlierRank(RankSample):
-    """A rank as the sample before saw it (identity and counters only), and how long before, in seconds."""
+class EarlierRank(NamedTuple):
+    """A rank as the sample before saw it, and how long before, in seconds."""
 
+    pid: int
+    started_at: float | None = None
+    voluntary_switches: int | None = None
+    read_syscalls: int | None = None
+    write_syscalls: int | None = None
     elapsed_s: float = 0.0
 
 
-class _Node(NamedTuple):
-    """The ranks of the newest sample, and those of the one before, ``elapsed_s`` earlier."""
-
-    sampled_at: float
-    ranks: Sequence[RankSummary]
-    before: Sequence[RankSummary] = ()
-    elapsed_s: float = 0.0
+Ranks = dict[int, EarlierRank]  # by pid
 
 
 class EarlierRanks:
     """Fed with every view: a sample counts once, however often it comes. Nodes that left are forgotten."""
 
     def __init__(self) -> None:
-        self._nodes: dict[str, _Node] = {}
+        self._nodes: dict[str, tuple[float, Ranks, Ranks]] = {}  # the newest sample's time and ranks, and those before
 
     def feed(self, view: FleetView) -> None:
-        nodes = self._nodes
-        fed: dict[str, _Node] = {}
+        fed: dict[str, tuple[float, Ranks, Ranks]] = {}
         for node in view.nodes:
-            summary, known = node.summary, nodes.get(node.node)
-            if summary is None:
-                if known is not None:
-                    fed[node.node] = known
-            elif known is None:
-                fed[node.node] = _Node(summary.sampled_at, summary.ranks)
-            elif summary.sampled_at == known.sampled_at:
+            whole, known = node.whole, self._nodes.get(node.node)
+            if whole is not None and (known is None or known[0] != whole.sampled_at):
+                at, ranks, _ = known or (whole.sampled_at, {}, {})
+                elapsed_s = whole.sampled_at - at
+                before = {pid: rank._replace(elapsed_s=elapsed_s) for pid, rank in ranks.items() if elapsed_s > 0}
+                counters = (
+                    (one.pid, one.started_at, one.voluntary_switches, one.read_syscalls, one.write_syscalls)
+                    for one in whole.ranks
+                )
+                known = whole.sampled_at, {rank[0]: EarlierRank(*rank) for rank in counters}, before
+            if known is not None:
                 fed[node.node] = known
-            else:
-                elapsed_s = summary.sampled_at - known.sampled_at
-                before = known.ranks if elapsed_s > 0 else ()
-                fed[node.node] = _Node(summary.sampled_at, summary.ranks, before, elapsed_s)
         self._nodes = fed
 
     def rank(self, node: str, pid: int) -> EarlierRank | None:
         """The same process one sample ago; None when it was not there or another process had its pid."""
-        known = self._nodes.get(node)
-        if known is None:
-            return None
-        earlier, now = (
-            next((rank for rank in ranks if rank.pid == pid), None) for ranks in (known.before, known.ranks)
-        )
-        if earlier is None or (now is not None and now.started_at != earlier.started_at):
-            return None
-        return EarlierRank(
-            pid=pid,
-            rank=earlier.rank,
-            started_at=earlier.started_at,
-            voluntary_switches=earlier.voluntary_switches,
-            read_syscalls=earlier.read_syscalls,
-            write_syscalls=earlier.write_syscalls,
-            elapsed_s=known.elapsed_s,
-        )
+        _, ranks, before = self._nodes.get(node, (0.0, {}, {}))
+        earlier, now = before.get(pid), ranks.get(pid)
+        is_same = earlier is None or now is None or now.started_at == earlier.started_at
+        return earlier if is_same else None
 
     def copy(self) -> EarlierRanks:
         """One that stands still while this one is fed on."""

@@ -1,4 +1,4 @@
-"""What is wrong and what happened, as rows: findings of one node or of a fleet, what could not be read, events."""
+"""What is wrong and what happened, in words and rows: findings, incidents, what could not be read, events."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from functools import cached_property, lru_cache
 from types import MappingProxyType
 
 from mltop.probes.judge.deaths import end_of, is_own_fault
-from mltop.probes.judge.health.folding import alike
 from mltop.probes.judge.nodes import kind_of_reason
 from mltop.probes.judge.values import grouped
-from mltop.probes.model import Finding, Gap, KernelEvent, NodePhase, RankDeath, Severity
+from mltop.probes.model import Evidence, Finding, Gap, Incident, KernelEvent, NodePhase, RankDeath, Severity
 from mltop.probes.model.gap import subject_text
 from mltop.probes.model.ranks import fold
-from mltop.probes.model.units import UNKNOWN, counted, seconds
+from mltop.probes.model.units import UNKNOWN, clock_time, counted, seconds
 from mltop.probes.reach.view import NodeView
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.states import SEVERITY, gravity
@@ -140,6 +139,8 @@ def problems_of(
 
 def _groups(findings: Sequence[Finding]) -> list[list[Finding]]:
     """Findings of at least FOLD_FROM nodes that say the same together, the others alone."""
+    from mltop.probes.judge.health.folding import alike  # with all rules, which are not loaded before the first paint
+
     of_kinds = grouped(findings, alike)
     groups: list[list[Finding]] = []
     folded: set[int] = set()
@@ -159,6 +160,45 @@ def folded_names(names: tuple[str, ...]) -> str:
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 
     return str(NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP))
+
+
+# Incidents.
+
+# What became of the job, in a word; of what no job suffers from its severity says it.
+KINDS = {
+    "hang": ("HUNG", "crit"),
+    "crash": ("DIED", "crit"),
+    "stopped": ("ENDED", "dim"),
+    "straggler": ("SLOW", "warn"),
+    "starved": ("STARVED", "warn"),
+    "slow": ("SLOW", "warn"),
+}
+_SOURCES = {"flight_recorder": "flight recorder", "ras": "NCCL RAS", "kernel": "kernel log", "health": "rules"}
+
+
+def kind_cell(incident: Incident) -> Cell:
+    """In the style of its severity where that is graver than what usually becomes of such a job."""
+    word, style = KINDS.get(incident.kind, ("", ""))
+    if not word:
+        return severity_cell(incident.severity)
+    return Cell(word, "crit" if incident.severity == "critical" else style)
+
+
+def age_text(incident: Incident, now: float) -> str:
+    """For how long it lasts, or lasted: "6m30s"."""
+    if incident.since is None:
+        return ""
+    return seconds(max(0.0, (now if incident.until is None else incident.until) - incident.since))
+
+
+def evidence_words(evidence: Evidence) -> str:
+    """ "stacks, n3, 08:00:06: rank 2 not in a collective …"."""
+    at = clock_time(evidence.at) if evidence.at is not None else ""
+    return f"{', '.join(filter(None, (source_words(evidence), evidence.where, at)))}: {evidence.text}"
+
+
+def source_words(evidence: Evidence) -> str:
+    return _SOURCES.get(evidence.source, evidence.source)
 
 
 # What could not be read.

@@ -6,14 +6,13 @@ Each column shows the mean of what is known of its time.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 
 from mltop.probes.judge.values import mean_of
 from mltop.probes.model.incident import Doing
 from mltop.probes.model.units import clock_time, known
-from mltop.tui.render.cells import Cell, FittedCell, clip
+from mltop.tui.render.cells import Cell, FittedCell, clip, line_width, runs
 from mltop.tui.render.glyphs import GLYPHS
 
 SPAN_S = 600.0
@@ -60,6 +59,10 @@ _LEAST_EMPTY = 4  # columns
 
 def last_known(values: Values) -> float | None:
     return next((value for value in reversed(values) if value is not None), None)
+
+
+def most_of(values: Values) -> float:
+    return max((value for value in values if value is not None), default=0.0)
 
 
 def shares_of_most(values: Values, most: float) -> list[float | None]:
@@ -176,12 +179,6 @@ def _glyph(height: int | None, row: int) -> str:
     return GLYPHS.eighths[filled - 1] if filled > 0 else " "
 
 
-def runs(glyphs: Sequence[str], styles: Sequence[str]) -> list[Cell]:
-    """Neighbours of one style as one cell."""
-    pairs = zip(glyphs, styles, strict=True)
-    return [Cell("".join(glyph for glyph, _ in run), style) for style, run in groupby(pairs, key=lambda pair: pair[1])]
-
-
 def axis(scale: Scale, events: Sequence[Event] = ()) -> list[Cell]:
     """The line below: when the graph begins, how long ago, ``now``, or in its place when anything was known last;
     events in their places, which go first, and before them the moment that is looked at.
@@ -236,56 +233,111 @@ def _place(texts: list[str], styles: list[str], at: int, text: str, style: str) 
 
 @dataclass(frozen=True)
 class GraphCell(FittedCell):
-    """A graph in a column of a table. Two are the same while all but ``values`` is."""
+    """A graph in a column of a table. Two are the same while all but ``values`` is: these are read when it is drawn."""
 
     slot: int = 0
     step_s: float = 1.0
     spans: tuple[Span, ...] = ()
     moment: float | None = None
-    values: Values = field(default=(), compare=False, hash=False)
+    values: Callable[[], Values] = field(default=tuple, compare=False, hash=False)
 
     def fitted(self, width: int) -> list[Cell]:
         scale = Scale.of(self.slot, self.step_s, width, moment=self.moment)
-        return line(scale.means(self.values), scale.styles(self.spans))
+        return line(scale.means(self.values()), scale.styles(self.spans))
 
 
 @dataclass(frozen=True)
 class Series:
-    """One graph: ``name``, its value ``now`` and its scale (``of`` "5.6 kW") in words; ``values`` as shares of it."""
+    """One graph: ``name``, its value ``now`` and its scale (``of`` "of 5.6 kW") in words; ``values`` as shares of it.
+    ``brief``: its name where it is one line; ``before``: its value before it fell, "" where it did not; ``about``:
+    whose it is.
+    """
 
     name: str
     now: str
     of: str
     values: Values
+    brief: str = ""
+    before: str = ""
+    about: str = ""
 
 
 LABEL_WIDTH = 12
 _ROWS_MOST = 18  # of one graph
 _ROWS_LEAST = 2
+_GAP = 3  # cells between two that stand side by side
+BRIEF_GRAPH, BRIEF_LABEL = 8, 15  # cells of a graph at least, and what its name and value take at most
 
 
-def stacked(
-    series: Sequence[Series], scale: Scale, spans: Sequence[Span], events: Sequence[Event], rows: int
-) -> list[list[Cell]]:
-    """Graphs one below the other, as many and as high as ``rows`` lines allow, with one axis; their names at the left.
+@dataclass(frozen=True)
+class Graphs:
+    """Several over the same time."""
 
-    ``scale`` is of what stands right of the names.
-    """
-    count = min(len(series), (rows - 1) // _ROWS_LEAST)
-    if count < 1:
-        return []
-    gap = int(rows - 1 >= count * (_ROWS_LEAST + 2) - 1)
-    height, more = divmod(rows - 1 - gap * (count - 1), count)
-    lines: list[list[Cell]] = []
-    styles = scale.styles(spans)
-    for place, one in enumerate(series[:count]):
-        high = min(_ROWS_MOST, height + (place < more))
-        labels = [Cell(one.name), Cell(one.now, "title"), Cell(one.of, "dim")]
-        if high < len(labels) and one.of:
-            labels = [Cell(f"{one.name}"), Cell(one.now, "title")]
-        if lines and gap:
-            lines.append([])
-        for row, drawn in enumerate(area(scale.means(one.values), styles, high)):
-            label = labels[row] if row < len(labels) else Cell("")
-            lines.append([Cell(clip(label.text, LABEL_WIDTH), label.style), *drawn])
-    return [*lines, [Cell(" " * LABEL_WIDTH), *axis(scale, events)]]
+    series: tuple[Series, ...]
+    scale: Scale
+    spans: tuple[Span, ...] = ()
+    events: tuple[Event, ...] = ()
+
+    def stacked(self, rows: int) -> list[list[Cell]]:
+        """One below the other, as many and as high as ``rows`` lines allow, with one axis; their names at the left.
+        But for the first, those of which nothing is known are left out. ``scale``: of what stands right of the names.
+        """
+        series = [one for place, one in enumerate(self.series) if not place or any(one.values)]
+        count = min(len(series), (rows - 1) // _ROWS_LEAST)
+        if count < 1:
+            return []
+        gap = int(rows - 1 >= count * (_ROWS_LEAST + 2) - 1)
+        height, more = divmod(rows - 1 - gap * (count - 1), count)
+        lines: list[list[Cell]] = []
+        styles = self.scale.styles(self.spans)
+        for place, one in enumerate(series[:count]):
+            high = min(_ROWS_MOST, height + (place < more))
+            labels = [Cell(one.name), Cell(one.now, "title"), Cell(one.of, "dim")][:high]
+            lines += [[]] if lines and gap else []
+            for row, drawn in enumerate(area(self.scale.means(one.values), styles, high)):
+                label = labels[row] if row < len(labels) else Cell("")
+                lines.append([Cell(clip(label.text, LABEL_WIDTH), label.style), *drawn])
+        return [*lines, [Cell(" " * LABEL_WIDTH), *axis(self.scale, self.events)]]
+
+    def beside(self, rows: int) -> list[list[Cell]]:
+        """Side by side: a title, ``rows`` - 2 lines of graph and an axis."""
+        styles = self.scale.styles(self.spans)
+        blocks = [
+            [_title(one, self.scale.width), *area(one.values, styles, rows - 2), axis(self.scale, self.events)]
+            for one in self.series
+        ]
+        gap = Cell(" " * _GAP)
+        return [[cell for part in parts for cell in (gap, *part)][1:] for parts in zip(*blocks, strict=True)]
+
+    def in_one_line(self) -> list[Cell]:
+        """``SM 10% ▆▆▆▆▁  power 59kW ▆▆▆▆▁  net 0B/s ▃▃▃▃▁``."""
+        styles = self.scale.styles(self.spans)
+        cells: list[Cell] = []
+        for one in self.series:
+            label = [Cell(f"{one.brief} ", "dim"), Cell(one.now, "title"), Cell(" ")]
+            cells += [*label, *line(one.values, styles), Cell(" " * max(1, BRIEF_LABEL - line_width(label)))]
+        return cells[:-1]
+
+
+def width_beside(width: int) -> int:
+    """Cells of each of three side by side."""
+    return (width - 2 * _GAP) // 3
+
+
+def width_in_one_line(width: int) -> int:
+    """Cells of each where all are one line; 0 where there is no room for them."""
+    cells = width // 3 - BRIEF_LABEL
+    return cells if cells >= BRIEF_GRAPH else 0
+
+
+def _title(series: Series, width: int) -> list[Cell]:
+    """Its name, whose it is, its value and its scale: the scale goes first, then whose it is."""
+    now = Cell(f"{series.before} {GLYPHS.arrow} {series.now}" if series.before else series.now, "title")
+    ways = [
+        ([Cell(name), Cell(f" {about}" if about else "", "dim")], [now, Cell(f" {of}" if of else "", "dim")])
+        for of in dict.fromkeys((series.of, ""))
+        for about in dict.fromkeys((series.about, ""))
+        for name in dict.fromkeys((series.name, series.brief))
+    ]
+    left, right = next((way for way in ways if line_width(way[0]) + line_width(way[1]) < width), ways[-1])
+    return [*left, Cell(" " * max(1, width - line_width(left) - line_width(right))), *right]

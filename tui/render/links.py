@@ -44,14 +44,9 @@ def grown(now: Mapping[str, int], first: Mapping[str, int]) -> dict[str, int]:
     growths = {}
     for name, value in now.items():
         before = first.get(name, value)
-        if value != before and not _counts_no_error(name):
+        if value != before and not (name.removeprefix("netdev_") in _NO_ERRORS or name.endswith(_NO_ERROR_WORDS)):
             growths[name] = value - before if value > before else value
     return dict(sorted(growths.items(), key=lambda growth: -growth[1]))
-
-
-def _counts_no_error(name: str) -> bool:
-    name = name.removeprefix("netdev_")
-    return name in _NO_ERRORS or name.endswith(_NO_ERROR_WORDS)
 
 
 def _state(line: Counted) -> Cell:

@@ -16,9 +16,8 @@ from mltop.probes.model.units import clock_time, rough_time, seconds
 from mltop.probes.model.vocabulary import Act
 from mltop.tui.render.advice import KEYCAPS, advice, keys_on
 from mltop.tui.render.cells import Cell, clip, cut, line_width, wrap
-from mltop.tui.render.findings import Problem, problems_of
+from mltop.tui.render.findings import Problem, kind_cell, problems_of
 from mltop.tui.render.glyphs import GLYPHS
-from mltop.tui.render.incidents import kind_cell
 from mltop.tui.render.states import SEVERITY
 
 WIDE = 110

@@ -24,14 +24,14 @@ class RankLine(NamedTuple):
 
     node: str
     rank: RankSample
-    before: RankSample | None = None
+    before: EarlierRank | None = None
     doing: Doing = UNKNOWN_DOING
     now: float = 0.0
     gpu_bytes: int | None = None
 
-    def per_s(self, count: Callable[[RankSample], int | None]) -> float | None:
+    def per_s(self, count: Callable[[RankSample | EarlierRank], int | None]) -> float | None:
         """Events per second; unknown when a counter is missing or went backwards, or no time passed."""
-        elapsed_s = self.before.elapsed_s if isinstance(self.before, EarlierRank) else 0.0
+        elapsed_s = self.before.elapsed_s if self.before is not None else 0.0
         before = count(self.before) if self.before is not None else None
         now = count(self.rank)
         if before is None or now is None or now < before or elapsed_s <= 0 or not known(elapsed_s):
@@ -59,7 +59,7 @@ class RankLine(NamedTuple):
         return self.per_s(_syscalls)
 
 
-def _syscalls(rank: RankSample) -> int | None:
+def _syscalls(rank: RankSample | EarlierRank) -> int | None:
     """How often it has read or written so far."""
     reads, writes = rank.read_syscalls, rank.write_syscalls
     return None if reads is None or writes is None else reads + writes

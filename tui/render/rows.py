@@ -54,7 +54,8 @@ class LazyRows(Sequence[Row]):
             try:
                 self._made[index] = self._make(index)
             except Exception as error:  # noqa: BLE001 - what a node says may find a bug: it costs its own row
-                self._made[index] = failed_row(self.keys[index], error)
+                key, told = self.keys[index], Cell(FAILURES.take("this row", error), "crit")
+                self._made[index] = Row(key, (Cell(""), Cell(key, "crit"), *[Cell("")] * MOST_COLUMNS), told)
         return self._made[index]
 
 
@@ -68,12 +69,6 @@ def values_of(columns: Sequence[Column], items: Sequence[Any]) -> Callable[[str,
     """The ``value`` of ``LazyRows`` whose rows are those of ``items``."""
     by_key = {column.key: column for column in columns}
     return lambda key, index: by_key[key].sorts_by(items[index])
-
-
-def failed_row(key: str, error: Exception) -> Row:
-    """The row in place of one that could not be made: its key, and that this is a bug."""
-    sentence = FAILURES.take("this row", error)
-    return Row(key, (Cell(""), Cell(key, "crit"), *[Cell("")] * MOST_COLUMNS), Cell(sentence, "crit"))
 
 
 def row_keys(rows: Sequence[Row]) -> Sequence[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from statistics import median
 from typing import Any
 
 from mltop.probes.model.units import UNKNOWN, bytes_text, celsius, count, known, mhz, number, percent, seconds, watts
@@ -108,5 +107,7 @@ def heights(values: Sequence[float]) -> list[float]:
 
 def middle(values: Iterable[float | None], least: int = 1) -> float | None:
     """The median of what is known; None of fewer than ``least``."""
+    from statistics import median  # takes a while to import
+
     figures = [value for value in values if value is not None and known(value)]
     return median(figures) if len(figures) >= max(1, least) else None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from mltop.probes.judge.kernel_lines import KernelLine
 from mltop.probes.judge.nodes import folded, nameless
+from mltop.probes.judge.values import grouped
 from mltop.probes.model import Finding, Incident, NodeState, Unknown
 from mltop.probes.model.units import UNKNOWN, count, counted, seconds
 from mltop.tui.render.cells import Cell, Column, Row, columns_line, header_line, layout, line_width, needs
@@ -64,21 +65,13 @@ def print_check(
         if finding.identity not in told and (verbose or finding.severity != "info"):
             page.finding(finding, verbose)
     missed = [unknown for unknown in checked.unknown if verbose or unknown.severity != "info"]
-    for unknown, nodes in _by_reason(missed):
-        _unknown(unknown, nodes, page, verbose)
+    for alike in grouped(missed, lambda unknown: (unknown.what, unknown.why)).values():
+        _unknown(alike[0], [unknown.node for unknown in alike], page, verbose)
     if verbose and checked.exit == EXIT_FINE and not checked.findings:
         page.sentence(Cell("ok   ", "ok"), Cell(f"{counted(len(checked.nodes), 'node')}: nothing found"))
     if thresholds and (verbose or checked.exit != EXIT_FINE):
         each = "; ".join(f"{one['rule']} {one['threshold']} (default {one['default']})" for one in thresholds)
         page.sentence(Cell("set  ", "dim"), Cell(f"thresholds of your configuration: {each}", "dim"), indent=5)
-
-
-def _by_reason(missed: Sequence[Unknown]) -> list[tuple[Unknown, list[str]]]:
-    """What is not known for one reason on several nodes is one line."""
-    alike: dict[tuple[str, str], tuple[Unknown, list[str]]] = {}
-    for unknown in missed:
-        alike.setdefault((unknown.what, unknown.why), (unknown, []))[1].append(unknown.node)
-    return list(alike.values())
 
 
 def _unknown(unknown: Unknown, nodes: list[str], page: Page, verbose: bool) -> None:

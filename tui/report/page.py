@@ -25,9 +25,8 @@ from mltop.tui.render.cells import (
     with_widths,
     wrap,
 )
-from mltop.tui.render.findings import explained_texts, severity_cell
+from mltop.tui.render.findings import evidence_words, explained_texts, severity_cell
 from mltop.tui.render.glyphs import GLYPHS
-from mltop.tui.render.incidents import evidence_words
 from mltop.tui.render.states import NODE_STYLE
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ _RICH_STYLE = {
     "bold": "bold",
 }
 
-
+WIDEST = 10_000  # columns: in a file a line for each thing, as logs are searched
 NAME = 12  # cells that a name may take from columns that matter less: a uid of ten digits fits
 
 
@@ -56,7 +55,7 @@ class Page:
 
     def __init__(self, console: Console, acts: Mapping[Act, str] = COMMANDS) -> None:
         self._console, self.acts = console, acts
-        self.width = console.width
+        self.width = min(console.width, WIDEST)  # COLUMNS may be any number
 
     def lines(self, lines: Iterable[Iterable[Cell]]) -> None:
         """Lines of cells, as they are: no markup, no highlighting, no wrapping, no blanks at the end."""

@@ -32,11 +32,14 @@ def print_reports(
 ) -> None:
     """Who did not answer first: it says how much the rest is worth. ``nodes``: all that were asked, where known.
 
-    ``incidents``: those that more than stacks tell of stand before the stacks.
+    ``incidents``: those with more than the verdicts below are shown first: hardware and systems, deaths, what was seen
+    from outside.
     """
     page = Page(console, _ACTS)
     page.not_well(not_answered)
-    more_than_stacks = [incident for incident in incidents if incident.until is None and _adds(incident)]
+    # What the verdict below does not say: hardware and systems, deaths, what was seen from outside.
+    grave = (incident for incident in incidents if incident.until is None and incident.severity != "info")
+    more_than_stacks = [one for one in grave if one.causes or one.kind not in ("hang", "straggler")]
     for incident in more_than_stacks[:MOST_INCIDENTS]:
         page.incident(incident)
     page.more(len(more_than_stacks) - MOST_INCIDENTS, "incidents: mltop check")
@@ -50,11 +53,6 @@ def print_reports(
         _report(shown, job_words(report, reports), page, _incident_of(report, incidents, more_than_stacks))
     if reports[MOST_JOBS:]:
         page.line(Cell(jobs_left_out(reports[MOST_JOBS:]), "warn"))
-
-
-def _adds(incident: Incident) -> bool:
-    """Whether it says what the verdict below does not: hardware and systems, deaths, what was seen from outside."""
-    return incident.severity != "info" and bool(incident.causes or incident.kind not in ("hang", "straggler"))
 
 
 def _nothing(silent: int, nodes: int) -> str:

@@ -106,7 +106,7 @@ def filter_line(keep: Filter, width: int, counts: tuple[int, int] | None, lines_
 def connecting_line(view: FleetView, width: int) -> list[Cell] | None:
     """Which nodes of several have not answered yet; None when all have, or ended."""
     waiting = [node.node for node in view.nodes if node.state.state == "connecting"]
-    answered = sum(node.summary is not None for node in view.nodes)
+    answered = sum(node.newest is not None for node in view.nodes)
     if not waiting or not answered or len(view.nodes) < 2:
         return None  # where nobody has answered the pane says who is tried
     parts = [

@@ -10,7 +10,7 @@ from mltop.tui.app.resources import BY_NAME, Offer, Scene, offers, order_of
 from mltop.tui.config.settings import Wrong
 from mltop.tui.render.cells import Cell, clip
 from mltop.tui.screens.bars import FilterHistory, LineOfScreen
-from mltop.tui.screens.handed import HandedScreen
+from mltop.tui.screens.tabled import TabledScreen
 from mltop.tui.widgets.cell_lines import CellLines
 
 PROMPT = ":"
@@ -46,7 +46,7 @@ class CommandBox(LineOfScreen):
         self.cursor_position = len(self.value)
 
 
-class CommandedScreen(HandedScreen):
+class CommandedScreen(TabledScreen):
     """Opens the line, completes, and does what it says."""
 
     def __init__(self) -> None:
@@ -105,15 +105,11 @@ class CommandedScreen(HandedScreen):
 
     def take_typed(self, box: LineOfScreen) -> None:
         if isinstance(box, CommandBox):
-            self._offer_again(box.value)
+            if self._offered_for != box.value:  # the last letter may not have been told yet
+                self._offer()
             self._submit(box.value.removeprefix(PROMPT))
         else:
             super().take_typed(box)
-
-    def _offer_again(self, typed: str) -> None:
-        """The last letter may not have been told yet."""
-        if self._offered_for != typed:
-            self._offer()
 
     def _submit(self, typed: str) -> None:
         chosen = self._offers[self._chosen].text if self._chosen >= 0 else typed

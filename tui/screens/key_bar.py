@@ -49,21 +49,22 @@ def hints_of(own: Iterable[Binding], deeper: bool, past: bool, user_keys: Mappin
     """What stands at the right. ``own``: the bindings of the pane; ``deeper``: Esc leads back; ``past``: a moment of it
     is shown, to which nothing can be done.
     """
-    shown = [binding for binding in own if binding.show]
-    everywhere = [binding for binding in APP_BINDINGS if binding.show and not binding.action.startswith("pane(")]
-    leaving = ("quit",) if deeper else ("go_back",)
-    filters = [binding for binding in shown if binding.action == "filter"]
-    mine = [binding for binding in shown if binding.action != "filter"]
+    ends = ("help", "go_back") if deeper else ("help", "quit")
+
+    def is_shown(binding: Binding) -> bool:
+        kind = kind_of(binding)
+        if kind in ends:
+            return binding.show or kind == "go_back"
+        return kind in OF_THE_PAST if past else binding.show and kind not in (*NEVER_LOST, "pane")
+
+    mine = [binding for binding in own if binding.show and (not past or kind_of(binding) == "filter")]
     enter = [binding for binding in Binding.make_bindings(MOVES) if binding.action == "select"]
-    kinds = OF_THE_PAST if past else ()
-    works = [binding for binding in everywhere if binding.action not in NEVER_LOST and not past]
-    works = [binding for binding in APP_BINDINGS if kind_of(binding) in kinds] or works
-    ends = [binding for binding in everywhere if binding.action in NEVER_LOST]
-    ends += [binding for binding in APP_BINDINGS if binding.action == "go_back"] * deeper
-    time = [binding for binding in works if kind_of(binding) == "step_time" and not past]
-    mine = [] if past else mine
-    ordered = [*enter, *mine, *(each for each in works if each not in time), *filters, *time, *ends]
-    return _joined(with_user_keys([each for each in ordered if each.action not in leaving], user_keys))
+    places = {"filter": 3, "step_time": 2 if past else 4, "help": 5, "quit": 5, "go_back": 6}
+    works = sorted(
+        [*((1, one) for one in mine), *((2, one) for one in APP_BINDINGS if is_shown(one))],
+        key=lambda pair: places.get(kind_of(pair[1]), pair[0]),
+    )
+    return _joined(with_user_keys([*enter, *(binding for _, binding in works)], user_keys))
 
 
 def _joined(bindings: Iterable[Binding]) -> list[Hint]:
@@ -121,21 +122,15 @@ class KeyBar(CellView, can_focus=False):
         """The hints that fit, of both halves."""
         width = self.size.width
         left, right = pane_hints(self._active, width, self._user_keys), list(self._hints)
-        while _width(left) + BETWEEN * bool(left) + _width(right) > width:
-            told = [hint for hint in left if hint.action == ON_LINE_1 and not hint.active]
-            past = any(hint.kind == "go_live" for hint in right)
-            if lost := _first_of(right, LOST_IN_THE_PAST if past else LOST_FIRST):
-                right.remove(lost)
-            elif told and len(left) > 2:
-                left.remove(told[0])
-            elif lost := _first_lost(right):
-                right.remove(lost)
-            elif left:
-                left.pop(0 if len(left) > 1 else -1)
-            elif len(right) > 1:
-                right.pop(0)
-            else:
+        past = any(hint.kind == "go_live" for hint in right)
+        first = [hint for kind in (LOST_IN_THE_PAST if past else LOST_FIRST) for hint in right if hint.kind == kind]
+        told = [hint for hint in left if hint.action == ON_LINE_1 and not hint.active] if len(left) > 2 else []
+        then = [hint for hint in right if hint.kind in LOST_NEXT]
+        own = [hint for hint in reversed(right) if hint.kind not in NEVER_LOST]
+        for lost in dict.fromkeys([*first, *told, *then, *own, *left, *right[:-1]]):
+            if _width(left) + BETWEEN * bool(left) + _width(right) <= width:
                 break
+            (left if lost in left else right).remove(lost)
         return left, right
 
     def render_line(self, y: int) -> Strip:
@@ -156,16 +151,6 @@ class KeyBar(CellView, can_focus=False):
                     await self._perform(hint.action)
                     return
                 start = end + len(GAP)
-
-
-def _first_lost(hints: Sequence[Hint]) -> Hint | None:
-    """What gives way next: what all panes have, then what this one has, from its end; never how to get away."""
-    own = [hint for hint in hints if hint.kind not in NEVER_LOST]
-    return _first_of(hints, LOST_NEXT) or (own[-1] if own else None)
-
-
-def _first_of(hints: Sequence[Hint], kinds: Sequence[str]) -> Hint | None:
-    return next((hint for kind in kinds for hint in hints if hint.kind == kind), None)
 
 
 def _line(hints: Sequence[Hint]) -> list[Cell]:

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from mltop.probes.investigate.advice import advised
 from mltop.probes.model import Gap, HostSample
 from mltop.probes.model.units import UNKNOWN, bytes_text, clock_time, counted, known, number, of, percent, seconds
-from mltop.probes.reach.view import Connection, FleetView, NodeView
-from mltop.tui.render.advice import KEYCAPS
-from mltop.tui.render.cells import Cell, clip, flow, wrap
+from mltop.probes.reach.view import Connection, NodeView
+from mltop.tui.render.cells import Cell, flow, wrap
 from mltop.tui.render.findings import is_missed, merged_gaps
 from mltop.tui.render.fleet.heat import ratio
 from mltop.tui.render.fleet.nodes import state_sentence
@@ -19,27 +18,16 @@ from mltop.tui.render.palette import RAMP_STEPS
 INDENT = 5
 
 
-def unknown_line(gaps: Sequence[Gap], width: int) -> list[Cell]:
-    """ "12 values cannot be read: 2 shows why"; [] where all can be. Of a whole part that cannot be it says why."""
+def unread_lines(gaps: Sequence[Gap], width: int, keys: str) -> list[list[Cell]]:
+    """ "12 values unreadable  u shows why"; [] where all can be read. Of a whole part that cannot be it says why."""
     missed = [gap for gap in gaps if is_missed(gap)]
     whole = next((gap for gap in missed if not _is_detail(gap)), None)
-    count = sum(max(1, len(gap.fields)) for gap in missed)
-    if not missed:
-        return []
-    first = f"{whole.what}: {whole.why}; " if whole is not None else ""
-    values = f"{counted(count, 'value')} unreadable: {KEYCAPS['node']}, then {KEYCAPS['unreadable']} shows them"
-    return [Cell(clip(f"  {first}{values}", width).rstrip() if first else f"  {values}", "dim")]
-
-
-def unreadable_count(gaps: Sequence[Gap]) -> int:
-    """How many values are missed: not what does not exist here."""
-    return sum(max(1, len(gap.fields)) for gap in gaps if is_missed(gap))
-
-
-def unreadable_part(gaps: Sequence[Gap]) -> str:
-    """The first whole part that could not be read, and why; "" of single values."""
-    whole = next((gap for gap in gaps if is_missed(gap) and not _is_detail(gap)), None)
-    return f"{whole.what}: {whole.why}" if whole is not None else ""
+    count = counted(sum(max(1, len(gap.fields)) for gap in missed), "value")
+    cells = [
+        Cell(f"  {whole.what}: {whole.why}; " if whole is not None else "  "),
+        Cell(f"{count} unreadable  ", "dim"),
+    ]
+    return wrap([*cells, Cell(keys, "keys"), Cell(" shows why", "dim")], width, 2) if missed else []
 
 
 def unreadable_lines(gaps: Sequence[Gap], width: int) -> list[list[Cell]]:
@@ -71,22 +59,6 @@ def _is_detail(gap: Gap) -> bool:
 
 MOST_REASON = 6  # lines
 SKEW_S = 1.0  # clocks that differ by less are fine
-
-
-class StatesSince:
-    """Remembers since when every node is in its state, as far as this screen has seen it."""
-
-    def __init__(self) -> None:
-        self._since: dict[str, tuple[str, float]] = {}
-
-    def feed(self, view: FleetView) -> None:
-        for node in view.nodes:
-            if self._since.get(node.node, ("", 0.0))[0] != node.state.state:
-                self._since[node.node] = (node.state.state, view.taken_at)
-
-    def of(self, node: str) -> float | None:
-        """Unix s; None for a node that was never seen."""
-        return self._since[node][1] if node in self._since else None
 
 
 def state_lines(node: NodeView, taken_at: float, since: float | None, width: int) -> list[list[Cell]]:

@@ -23,7 +23,7 @@ from mltop.tui.render.advice import KEYCAPS, keys_on
 from mltop.tui.render.answer import Answer, Situation, Ways, answer_of, opens_words
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.fleet.header import header_cells
-from mltop.tui.render.guarded import guarded
+from mltop.tui.render.guarded import FAILURES, guarded
 from mltop.tui.screens.bars import (
     FilterBox,
     Notice,
@@ -256,7 +256,8 @@ class Pane(CommandedScreen):
             self._fill(picture)
             self.part("the cursor", self.place_cursors)
         guarded("the answer", lambda: self._show_answer(picture), None)  # which key opens it is known only now
-        self.mltop.tell_failures()
+        if sentence := FAILURES.unsaid():
+            self.mltop.notice = Notice(sentence, "crit")
         height = self.status_height
         guarded("the status line", self._draw_status, None)  # how many rows the filter keeps is known only now
         if picture is not None and self.status_height != height:
@@ -284,7 +285,7 @@ class Pane(CommandedScreen):
         """What nobody may take for real and present."""
         if self.mltop.moment is not None:
             return clock_time(self.mltop.moment), f"{KEYCAPS['now']}: live"
-        simulated = any(view.summary.simulated for view in picture.view.nodes[:1] if view.summary is not None)
+        simulated = any(view.whole.simulated for view in picture.view.nodes[:1] if view.whole is not None)
         return ("SIM", "") if simulated else None
 
     def on_descendant_focus(self) -> None:

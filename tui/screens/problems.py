@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 from mltop.probes.model import Finding, Incident
+from mltop.tui.app.navigation import Location, incident_location
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.problems import Told, lines_of, tells_of
+from mltop.tui.screens.tabled import TabledScreen
 from mltop.tui.widgets.cell_lines import CellLines
 
 Lines = Sequence[Sequence[Cell]]
@@ -42,6 +45,11 @@ class Problems(CellLines):
         elif self.has_focus and not told:
             self.screen.focus_next("LineTable, Heatmap")
         return len(lines)
+
+    def select(self, key: str) -> None:
+        """Open all of it; of what cannot be read (its key begins with "?") the node."""
+        pane = cast("TabledScreen", self.screen)
+        pane.mltop.drill(Location("node", pane.node_at_cursor()) if key.startswith("?") else incident_location(key))
 
     @property
     def at_cursor(self) -> Told | None:

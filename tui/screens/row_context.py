@@ -9,12 +9,11 @@ from mltop.probes.model import GpuSample, Incident, RankSample
 from mltop.probes.model.incident import IDLE, STANDING_STATES, WORKS, Doing
 from mltop.probes.reach.view import NodeView
 from mltop.tui.app.feed import Picture
-from mltop.tui.app.past.track import Track
+from mltop.tui.app.past.track import Track, Values
 from mltop.tui.filters.fields import gpu_bytes_of, gpus_of, users_of
-from mltop.tui.render.cells import Cell
 from mltop.tui.render.earlier import EarlierRanks
 from mltop.tui.render.fleet.heat import FINE, Trouble, troubles
-from mltop.tui.render.gpus.lanes import held_spans
+from mltop.tui.render.gpus.lanes import activity_of, held_shares, held_spans, shares_of
 from mltop.tui.render.gpus.table import GpuLine
 from mltop.tui.render.graph import GraphCell, Span
 from mltop.tui.render.ranks import RankLine
@@ -56,8 +55,9 @@ class RowContext:
         ranks = users_of(node, gpu)
         doing = self.doing_of_gpu(node, gpu, ranks)
         simulated = node.sample is not None and node.sample.simulated
-        drawn = self.graph(node, gpu, doing, ranks) if graph else Cell("")
-        return GpuLine(gpu, ranks, simulated, doing, self.now, self.mark(node, gpu, doing), drawn)
+        line = GpuLine(gpu, ranks, simulated, doing, self.now, self.mark(node, gpu, doing))
+        track = self.track(node, gpu.index) if graph else None
+        return line if track is None else self._with_graphs(line, node, track)
 
     def mark(self, node: NodeView, gpu: GpuSample, doing: Doing) -> str:
         """The style of the gravest that is wrong with this GPU: "stands" of what holds a job up, crit, warn or ""."""
@@ -69,15 +69,15 @@ class RowContext:
         styles = (trouble.gpus.get(gpu.index, ""), trouble.all_gpus)
         return "crit" if "crit" in styles else "warn" if "warn" in styles else ""
 
-    def graph(self, node: NodeView, gpu: GpuSample, doing: Doing, ranks: Sequence[RankSample]) -> Cell:
-        """SM activity, where that is not known GPU-Util."""
-        track = self.track(node, gpu.index)
-        if track is None:
-            return Cell("")
-        known = any(value is not None for value in track.sm_active)
-        spans = (*held_spans(track), *self.spans(doing, ranks))
-        values = track.sm_active if known else track.busy
-        return GraphCell("", "", track.slot, track.step_s, spans, self.moment(node), values)
+    def _with_graphs(self, line: GpuLine, node: NodeView, track: Track) -> GpuLine:
+        held = held_spans(track)
+
+        def graph(spans: tuple[Span, ...], values: Callable[[], Values]) -> GraphCell:
+            return GraphCell("", "", track.slot, track.step_s, spans, self.moment(node), values)
+
+        clocks = graph(held, lambda: shares_of(track.clock_mhz, line.gpu.sm_clock_max_mhz))
+        activity = graph((*held, *self.spans(line.doing, line.ranks)), lambda: activity_of(track)[1])
+        return line._replace(graph=activity, clocks=clocks, shares=held_shares(track))
 
     def spans(self, doing: Doing, ranks: Sequence[RankSample]) -> tuple[Span, ...]:
         """When it waited, or held others up."""

@@ -1,24 +1,31 @@
-"""The tables of a pane: filtered, sorted, and which of them has the focus; and the line in which a filter is typed."""
+"""What the views of a pane have in common: filter, sort, cursor and focus; and what keys do with what is under it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from mltop.probes.model.text import clean
+from mltop.tui.app.navigation import gpu_of_row
+from mltop.tui.app.selection import Looked
 from mltop.tui.filters import Filter, meanwhile, parse
+from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.cells import Cell, Column, Row
 from mltop.tui.render.guarded import guarded
 from mltop.tui.render.rows import Sort
 from mltop.tui.screens.bars import FilterBox, LineOfScreen, Notice
 from mltop.tui.screens.rows import FindingsOf, by_node, first_sort, narrowed, next_sort, why_empty
+from mltop.tui.screens.tables import rank_of
 from mltop.tui.widgets.cell_lines import CellLines
-from mltop.tui.widgets.cell_view import CursorScreen, CursorView, FailSafe
+from mltop.tui.widgets.cell_view import About, CursorScreen, CursorView, FailSafe
 from mltop.tui.widgets.line_table import LineTable
 
 if TYPE_CHECKING:
     from mltop.tui.app.app import MltopApp
 
 Lines = list[list[Cell]]
+COPIED = "copied, if this terminal lets programs do that: "
+MOST_SHOWN = 60  # characters of what was copied
 
 
 class RankTable(LineTable):
@@ -41,8 +48,9 @@ class GpuTable(LineTable):
 
 
 class TabledScreen(FailSafe, CursorScreen):
-    """Tables are filled through ``put``: filter and sort act on them."""
+    """Tables are filled through ``put``: filter and sort act on them. What is looked at has the cursor of all panes."""
 
+    focus_follows = True  # the view of what is looked at gets the focus when the user comes here
     lines_are = ""  # what this pane shows where that has no fields: a filter looks for words only
 
     def __init__(self) -> None:
@@ -52,6 +60,8 @@ class TabledScreen(FailSafe, CursorScreen):
         self._draft = self.filter  # what is being typed
         self._refused = False  # Enter was pressed on a draft that is no filter
         self._focus_moved = False  # by the user
+        self._to_place = True  # the user has just come to this pane
+        self._looked_here = Looked()  # what its cursors are on
 
     @property
     def mltop(self) -> MltopApp:
@@ -87,11 +97,15 @@ class TabledScreen(FailSafe, CursorScreen):
         findings = self._findings_by_node()
         if table.kind:
             table.set_sort(self.mltop.shapes.sorts.get(table.kind))
-            table.choose(self.mltop.shapes.columns.get(table.kind, ()))
+            table.choose(self.chosen_columns(table.kind))
         shown = narrowed(rows, self.filter, table.sort, findings)
         if self.counts is None and rows:
             self.counts = (len(shown), len(rows))
         table.set_table(columns, shown, why_empty(rows, self.filter, findings) if rows and not shown else empty_text)
+
+    def chosen_columns(self, kind: str) -> Sequence[str]:
+        """The columns of a table of this kind, in their order; none: all, as they come."""
+        return self.mltop.shapes.columns.get(kind, ())
 
     def limit_height(self, table: LineTable, height: int) -> int:
         """Give a table ``height`` lines, hide it at 0; returns the height.
@@ -115,14 +129,14 @@ class TabledScreen(FailSafe, CursorScreen):
         return len(lines)
 
     def action_sort(self) -> None:
-        table = self._active_table()
+        table = self.table_at_cursor()
         if table is not None:
             self._sort(table, next_sort(table.columns, table.size.width, table.sort))
         else:
             self.mltop.tell(Notice("no table here can be sorted", "warn"))
 
     def action_reverse(self) -> None:
-        table = self._active_table()
+        table = self.table_at_cursor()
         if table is not None and table.sort is not None:
             self._sort(table, table.sort.reversed())
         else:
@@ -140,9 +154,6 @@ class TabledScreen(FailSafe, CursorScreen):
         table.set_sort(sort)
         self.draw()
 
-    def table_at_cursor(self) -> LineTable | None:
-        return self._active_table()
-
     def set_filter(self, text: str) -> None:
         """As if it had been typed and kept."""
         self._draft = parse(text)
@@ -152,7 +163,7 @@ class TabledScreen(FailSafe, CursorScreen):
             self.filter = self._draft
             self.draw()
 
-    def _active_table(self) -> LineTable | None:
+    def table_at_cursor(self) -> LineTable | None:
         """The table with the focus, or the main one."""
         tables = [table for table in self.tables() if table.sortable and table.columns]
         return next((table for table in tables if table is self.focused), tables[0] if tables else None)
@@ -227,3 +238,136 @@ class TabledScreen(FailSafe, CursorScreen):
         if tables:
             self.set_focus(tables[0])  # at once: what is pressed next is a key, not text
         self.draw()
+
+    # The cursor.
+
+    def node_at_cursor(self) -> str:
+        """The node that the cursor is on; "" when this pane has none."""
+        return ""
+
+    def views(self) -> list[CursorView]:
+        """Those that are shown and have something to select, the active one first."""
+        found = [view for view in self.query(CursorView) if view.display and view.cursor_key is not None]
+        return sorted(found, key=lambda view: view is not self.active_view)
+
+    def view_at_cursor(self) -> CursorView | None:
+        """That in which the user is, or the first that could be."""
+        if self.active_view is not None and self.active_view.display:
+            return self.active_view
+        return next(iter(self.views()), None)
+
+    # What is looked at.
+
+    def looked_by(self, view: CursorView, key: str) -> Looked | None:
+        """What an item is about; None where that is no node, GPU or process."""
+        if view.about == "gpu":
+            return Looked(self.node_at_cursor(), gpu_of_row(key))
+        if view.about == "node":
+            return Looked(key)
+        if view.about != "rank":
+            return None
+        node, _, pid = key.rpartition("/")
+        views = self.mltop.picture.view.nodes if self.mltop.picture is not None else ()
+        rank = rank_of(next((each for each in views if each.node == node), None), int(pid)) if pid.isdecimal() else None
+        return Looked(node, rank.gpus[0] if rank is not None and rank.gpus else None, rank.pid if rank else 0)
+
+    def cursor_moved(self, view: CursorView, key: str) -> None:
+        looked = self.looked_by(view, key)
+        if looked is not None and looked.node:
+            self.mltop.looked = self._looked_here = looked
+
+    def place_cursors(self) -> None:
+        """Once after the user has come here: put the cursors on what is looked at."""
+        looked = self.mltop.looked
+        if not self._to_place or looked == self._looked_here:
+            return
+        self._to_place, self._looked_here = False, looked
+        placed: dict[About, CursorView] = {}
+        for view in self.query(CursorView):
+            if view.display and (key := self.key_looked_at(view, looked)) and view.move_cursor(key):
+                placed.setdefault(view.about, view)
+        order: tuple[About, ...] = ("rank", "gpu", "node") if looked.pid else ("gpu", "node", "rank")
+        nearest = next((placed[about] for about in order if about in placed), None)
+        if self.focus_follows and nearest is not None and nearest.focusable:
+            self.set_focus(nearest)
+
+    def key_looked_at(self, view: CursorView, looked: Looked) -> str:
+        """The item that is about it; "" where there can be none."""
+        if view.about == "node":
+            return looked.node
+        if view.about == "rank":
+            return f"{looked.node}/{looked.pid}" if looked.pid else ""
+        on_this = view.about == "gpu" and looked.gpu is not None and looked.node == self.node_at_cursor()
+        return str(looked.gpu) if on_this else ""
+
+    def on_screen_resume(self) -> None:
+        self._to_place = True
+        self.draw()
+
+    # Keys.
+
+    def copy_text(self) -> str:
+        """What `y` copies: all that stands under the cursor."""
+        view = self.view_at_cursor()
+        return view.text_at_cursor() if view is not None else ""
+
+    def export(self) -> dict[str, object]:
+        """What `e` writes: the whole pane. Values are strings, numbers, lists and dicts of them."""
+        tables = {
+            table.kind or table.id or f"table {number}": table.as_data() for number, table in enumerate(self.tables())
+        }
+        lines = [line for view in self.query(CursorView) if not isinstance(view, LineTable) for line in view.texts()]
+        return {"tables": tables, "lines": [line for line in lines if line]}
+
+    def action_copy(self) -> None:
+        """The terminal copies it (OSC 52): over ssh that is the user's own clipboard, where the terminal allows it."""
+        text = "\n".join(map(clean, self.copy_text().splitlines()))  # it may be pasted into a shell
+        if not text:
+            self.mltop.tell(Notice("nothing is under the cursor to copy", "warn"))
+            return
+        self.mltop.copy_to_clipboard(text)
+        first, *more = text.splitlines()
+        count = f" and {len(more)} more lines" if more else ""
+        self.mltop.tell(Notice(f"{COPIED}{first[:MOST_SHOWN]}{count}", "accent"))
+
+    def action_export(self) -> None:
+        self.mltop.export(self.export())
+
+    def action_describe(self) -> None:
+        """As Enter."""
+        view = self.view_at_cursor()
+        if view is not None:
+            view.action_select()
+        else:
+            self.mltop.tell(Notice("nothing is under the cursor", "warn"))
+
+    def action_next_match(self, step: int) -> None:
+        """To the next row of those that the filter leaves, from the last to the first."""
+        view = self.view_at_cursor()
+        if self.filter.empty:
+            self.mltop.tell(Notice(f"nothing was looked for: {KEYCAPS['filter']} filters", "warn"))
+        elif view is not None:
+            view.step_around(step)
+
+    def action_log(self) -> None:
+        self.mltop.tell(
+            Notice(f"no log here: {KEYCAPS['ranks']} shows ranks, and there {KEYCAPS['log']} the log of one", "warn")
+        )
+
+    def action_tree(self) -> None:
+        self.mltop.tell(Notice(f"no tree here: {KEYCAPS['ranks']} shows processes", "warn"))
+
+    def action_no_signal(self) -> None:
+        self.mltop.tell(Notice(f"no signal was sent: {KEYCAPS['signal']} asks which, on a rank", "warn"))
+
+    def action_shell(self) -> None:
+        self.mltop.ask_shell(self.node_at_cursor())
+
+    def action_columns(self) -> None:
+        """Open the command line with the columns that the table has now."""
+        table = self.table_at_cursor()
+        if table is None or not table.kind:
+            self.mltop.tell(Notice("no table here has columns to choose", "warn"))
+            return
+        shown = " ".join(table.shown_keys())
+        self.mltop.open_command_line(f"columns {table.kind} {shown} ")

@@ -8,6 +8,7 @@ from functools import partial
 
 from mltop.probes.judge.states import States
 from mltop.probes.model import Gap, GpuProcess, GpuSample, JobKey, RankSample
+from mltop.probes.model.sample import unplaced
 from mltop.probes.model.units import bytes_text, percent
 from mltop.probes.reach.view import NodeView
 from mltop.tui.filters import Subject
@@ -176,12 +177,15 @@ def _comes_back(key: tuple[str, int], parents: Mapping[tuple[str, int], int]) ->
 
 
 def others_of(node: NodeView | None) -> list[RankSample]:
-    """What holds GPU memory and is neither a rank nor a Python process of no job: as far as NVML and /proc tell."""
+    """What holds GPU memory and is neither a rank nor a Python process of no job: as far as NVML and /proc tell. Ranks
+    that NVML names by pids of another namespace are none.
+    """
     listed = {rank.pid for rank in (*ranks_of(node), *unassigned_of(node))}
     found: dict[int, RankSample] = {}
     for gpu in gpus_of(node):
+        apart = unplaced(gpu, ranks_of(node))
         for process in gpu.processes or ():
-            if process.pid in listed:
+            if process.pid in listed or (process.absent == "elsewhere" and process not in apart):
                 continue
             one = found.setdefault(process.pid, _as_rank(process))
             one.gpus = [*one.gpus, gpu.index]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -26,7 +26,6 @@ from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
 from textual.strip import Strip
 
-from mltop.probes.reach.courtesy import draws_here
 from mltop.tui.render.guarded import FAILURES
 from mltop.tui.terminal.driver import WaitingDriver
 
@@ -356,18 +355,11 @@ class PaintingApp(App[None]):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._terminal = Terminal()
-        self._draws_no_more: Callable[[], None] = lambda: None
         self._painted: Screen[Any] | None = None  # the screen that the terminal shows; None: nobody knows what it does
 
     def get_driver_class(self) -> type[Driver]:
         theirs = super().get_driver_class()
         return WaitingDriver if theirs is LinuxDriver else theirs
-
-    def on_mount(self) -> None:
-        self._draws_no_more = draws_here(asyncio.get_running_loop())
-
-    def on_unmount(self) -> None:
-        self._draws_no_more()
 
     def forget_terminal(self) -> None:
         """Write everything anew: others may have written to the terminal."""

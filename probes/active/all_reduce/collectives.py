@@ -37,11 +37,9 @@ class Collective:
     """
 
     def __init__(self, name: str, size_bytes: int, rank: int, ranks: int, device: Any) -> None:
-        """Raises ValueError for an unknown name, RuntimeError when memory does not suffice."""
+        """Raises RuntimeError when memory does not suffice."""
         import torch
 
-        if name not in COLLECTIVES:
-            raise ValueError(f"{name} is no collective (one of: {', '.join(COLLECTIVES)})")
         self.name, self.size_bytes = name, size_bytes
         self._rank, self._ranks = rank, ranks
         self._share = max(1, size_bytes // _BYTES // ranks)
@@ -257,21 +255,18 @@ def stage_of(collective: str, size_bytes: int) -> str:
 
 def too_big(sizes_bytes: Iterable[int], available_bytes: int | None, ranks: int) -> dict[int, str]:
     """Size -> the sentence why it is refused: all ranks of a node together may take half of its available memory."""
-    if available_bytes is None:
-        return {}
-    return {
-        size: f"{size_words(size)} for each of {ranks} ranks ({COPIES} buffers each) does not fit into half of the"
-        f" available memory ({size_words(available_bytes // 2)})"
-        for size in sizes_bytes
-        if size * COPIES * max(1, ranks) > available_bytes // 2
-    }
+    each = f"for each of {ranks} ranks ({COPIES} buffers each)"
+    return _over_half(sizes_bytes, available_bytes, max(1, ranks), each, "available memory")
 
 
 def too_big_for_gpu(sizes_bytes: Iterable[int], free_bytes: int) -> dict[int, str]:
     """Size -> the sentence, when its buffers would take more than half of the GPU's free memory."""
-    free = f"half of the GPU's free memory ({size_words(free_bytes // 2)})"
+    return _over_half(sizes_bytes, free_bytes, 1, f"({COPIES} buffers)", "GPU's free memory")
+
+
+def _over_half(sizes_bytes: Iterable[int], of_bytes: int | None, ranks: int, each: str, what: str) -> dict[int, str]:
+    half = (of_bytes or 0) // 2
+    sizes = [] if of_bytes is None else [size for size in sizes_bytes if size * COPIES * ranks > half]
     return {
-        size: f"{size_words(size)} ({COPIES} buffers) does not fit into {free}"
-        for size in sizes_bytes
-        if size * COPIES > free_bytes // 2
+        size: f"{size_words(size)} {each} does not fit into half of the {what} ({size_words(half)})" for size in sizes
     }

@@ -1,74 +1,84 @@
-"""The all-reduce probe's process on a node: meets the others, has torch imported once, runs rounds of ranks.
+"""The all-reduce probe's process on a node: imports torch once, meets the others by its caller, runs rounds.
 
-It never imports torch and never waits without a deadline: whatever happens to torch, gloo or NCCL, it can say so.
-Everything it started dies with it, and it ends with its stdin.
+It has one thread until its end, and no work of torch in it: its ranks are forked from it. What it started dies with it,
+and it ends with its stdin.
 """
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
+import socket
 import sys
 import time
+from pathlib import Path
+from typing import Any
 
 from mltop.probes.active import child
-from mltop.probes.active.all_reduce.importer import fork_importer
-from mltop.probes.active.all_reduce.listening import (
-    LOOPBACK,
-    Address,
-    Sockets,
-    chosen,
-    listen,
-    listen_alone,
-    local_addresses,
-)
-from mltop.probes.active.all_reduce.options import Options, options_of
-from mltop.probes.active.all_reduce.rank import Progress
+from mltop.probes.active.all_reduce import listening, node
+from mltop.probes.active.all_reduce.options import DEFAULTS, Options, options_of
+from mltop.probes.active.all_reduce.rank import Progress, prepare
+from mltop.probes.active.all_reduce.ranks import ANOTHER_PYTHON
+from mltop.probes.active.torch_support import Unusable, import_torch
 from mltop.probes.model.probe import ProbeEvent
 
 
 def main() -> None:
     """Exit code 0 after "end", 1 when the node took no part, 2 for a bad order. Reasons are events."""
-    began = time.monotonic()
     try:
         options = options_of(child.read_order())
     except (ValueError, TypeError, KeyError) as error:
         child.say(ProbeEvent("refused", stage="listen", why=str(error)))
         sys.exit(2)
     child.stage("listen")
-    progress = Progress(options.ranks)
-    # Forked first, before any thread and any socket: torch takes longest, and the ranks are forked from it.
-    importer = fork_importer(progress)
     try:
-        sockets = _open_sockets(options)
+        own = _listen(options)
     except OSError as error:
-        child.failed(f"cannot listen: {error}", stage="listen")
+        child.failed(f"cannot listen: {error.strerror or error}", stage="listen")
         sys.exit(1)
-    if options.leader:
-        port = sockets.meeting.getsockname()[1] if sockets.meeting is not None else 0
-        addresses = [vars(sockets.address)] if sockets.meeting is not None else []
-        child.say(ProbeEvent("listening", data={"port": port, "addresses": addresses}))
-
-    # Imported while the other process imports torch. No bytecode of ours: this Python is not ours.
-    sys.dont_write_bytecode = True
-    import asyncio
-
-    from mltop.probes.active.all_reduce import node
-    from mltop.probes.active.all_reduce.ranks import Importer
-
-    async def run() -> int:
-        return await node.run(options, progress, Importer(*importer), sockets, began)
-
-    code = asyncio.run(run())
-    # At once: the thread that reads stdin would hold up an orderly exit.
-    os._exit(code)
+    address, port = own.getsockname()[:2]
+    child.say(ProbeEvent("listening", data={"address": address, "port": port, "ranks": options.ranks}))
+    child.stage("import torch")
+    try:
+        about = _torch(options.backend)
+    except Unusable as error:
+        child.failed(error.why, stage="import torch", fix=ANOTHER_PYTHON)
+        sys.exit(1)
+    gc.freeze()  # the collector would otherwise copy every page of torch into every rank
+    os._exit(asyncio.run(node.run(options, Progress(options.ranks), own, about)))
 
 
-def _open_sockets(options: Options) -> Sockets:
-    """Where the others come to: nothing is opened for nobody, and nothing but loopback for this node's own ranks."""
-    if not options.leader:
-        return Sockets(Address("", ""))
-    if len(options.nodes) == 1:
-        address, store = listen_alone()
-        return Sockets(Address(address, LOOPBACK), store=store)
-    address_here = chosen(os.environ, options.backend, options.node, local_addresses())
-    return Sockets(address_here, listen(address_here.address), listen(address_here.address))
+def _listen(options: Options) -> socket.socket:
+    """Where others reach this node; nothing but loopback for a node that measures alone. Raises OSError."""
+    if options.alone:
+        try:
+            return listening.listen("127.0.0.1")
+        except OSError:
+            return listening.listen("::1")
+    if options.leader_address:
+        return listening.listen(listening.route_to(options.leader_address))
+    here = listening.chosen(os.environ, options.backend, options.node, listening.local_addresses())
+    return listening.listen(here.address)
+
+
+def _torch(backend: str) -> dict[str, Any]:
+    """What the ready event says of torch, which is imported. Raises Unusable."""
+    os.environ.update({name: value for name, value in DEFAULTS.items() if name not in os.environ})
+    began = time.monotonic()
+    torch, dist = import_torch(), import_torch("torch.distributed")
+    prepare()
+    available, version = dist.is_available(), str(torch.__version__)
+    about = {
+        "python": sys.version.split()[0],
+        "torch": version,
+        "cuda": torch.version.cuda,
+        "hip": getattr(torch.version, "hip", None),
+        "gloo": bool(available and dist.is_gloo_available()),
+        "nccl": bool(available and dist.is_nccl_available()),
+        "threads": sum(1 for _ in Path("/proc/self/task").iterdir()),
+        "import_s": round(time.monotonic() - began, 3),
+    }
+    if not about[backend]:
+        raise Unusable(f"this torch ({version}) was built without {backend}")
+    return about

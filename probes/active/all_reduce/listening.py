@@ -1,21 +1,32 @@
-"""Listening sockets, this node's addresses, and the interface that a route takes. Standard library only."""
+"""Listening sockets, this node's addresses, and who reaches whom, found out before gloo or NCCL would wait for ever.
+
+Standard library only.
+"""
 
 from __future__ import annotations
 
+import array
 import contextlib
-import ctypes
+import errno
+import fcntl
 import os
 import socket
+import struct
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Callable
 
+from mltop.probes.system.limits import read_text
+
 # Interfaces that lead to containers and virtual machines of this node: other nodes have the same addresses.
 VIRTUAL = ("docker", "veth", "virbr", "br-", "cni", "flannel", "cali", "podman", "lxc", "kube")
 LOOPBACK = "lo"
-_IFF_UP, _IFF_LOOPBACK = 0x1, 0x8  # netdevice(7)
-_BACKLOG = 4096
+_SIOCGIFCONF, _SIOCGIFFLAGS, _IFF_UP, _IFREQ_BYTES, _NAME_BYTES = 0x8912, 0x8913, 0x1, 40, 16  # netdevice(7)
+_MOST_ADDRESSES = 1024
+_LINK_SCOPE = "20"
+BACKLOG = 4096
+LIMIT_S = 2.0
 _NAME_S = 0.5
 
 
@@ -27,29 +38,45 @@ class Address:
     interface: str
 
 
-@dataclass(frozen=True)
-class Sockets:
-    """Where the leader's node is found, and where it listens: ``meeting`` for the other launchers, ``store`` for all
-    ranks. Of other nodes it is empty: they open what they need when they know by which address they reach the leader.
-    """
-
-    address: Address
-    meeting: socket.socket | None = None
-    store: socket.socket | None = None
-
-
 def listen(address: str) -> socket.socket:
     """A socket on a free port of this address, and of no other. Raises OSError."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    return socket.create_server((address, 0), family=family, backlog=_BACKLOG)
+    return socket.create_server((address, 0), family=family, backlog=BACKLOG)
 
 
-def listen_alone() -> tuple[str, socket.socket]:
-    """A loopback address, and a socket there, for this machine alone. Raises OSError."""
-    try:
-        return "127.0.0.1", listen("127.0.0.1")
-    except OSError:
-        return "::1", listen("::1")
+def route_to(address: str) -> str:
+    """This node's address on the route to another; nothing is sent. Raises OSError where there is none."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect((address, 9))
+        return plain(str(probe.getsockname()[0]))
+
+
+async def unreached(others: Mapping[str, tuple[str, int]]) -> dict[str, str]:
+    """Name -> reason of those (name -> address, port) to which no connection opens; all are tried at once."""
+    import asyncio
+
+    async def why_not(address: str, port: int) -> str:
+        try:
+            _, writer = await asyncio.wait_for(asyncio.open_connection(address, port), LIMIT_S)
+        except (OSError, asyncio.TimeoutError) as error:
+            return _reason(error)
+        writer.close()
+        return ""
+
+    reasons = await asyncio.gather(*(why_not(address, port) for address, port in others.values()))
+    return {name: reason for name, reason in zip(others, reasons) if reason}
+
+
+def _reason(error: Exception) -> str:
+    number = error.errno if isinstance(error, OSError) else None
+    if number == errno.ECONNREFUSED:
+        return "refused (a firewall, or its launcher has ended)"
+    if number in (errno.EHOSTUNREACH, errno.ENETUNREACH):
+        return f"{os.strerror(number).lower()} (the host is down, a firewall, or no route)"
+    if number in (None, errno.ETIMEDOUT):
+        return "timed out (a firewall, or no route)"
+    return os.strerror(number)
 
 
 def chosen(environ: Mapping[str, str], backend: str, node: str, addresses: Sequence[Address]) -> Address:
@@ -61,11 +88,20 @@ def chosen(environ: Mapping[str, str], backend: str, node: str, addresses: Seque
     """
     named = wanted_interfaces(environ.get("GLOO_SOCKET_IFNAME" if backend == "gloo" else "NCCL_SOCKET_IFNAME", ""))
     wanted = [address for address in addresses if named(address.interface)] or list(addresses)
-    best_first = offered(environ.get("SSH_CONNECTION", ""), wanted)
-    if best_first[0].address == _reached(environ.get("SSH_CONNECTION", "")) or len(best_first) == 1:
-        return best_first[0]
+    ssh = environ.get("SSH_CONNECTION", "").split()  # client, port, server, port
+    reached = plain(ssh[2]) if len(ssh) == 4 else ""
+    others = [address for address in wanted if address.interface != LOOPBACK]
+    if not others:
+        return Address(reached if interface_of(reached, wanted) == LOOPBACK else "127.0.0.1", LOOPBACK)
+    by_ssh = next((address for address in others if address.address == reached), None)
+    if by_ssh is not None or len(others) == 1:
+        return by_ssh or others[0]
     by_name = _addresses_of(node)
-    return next((address for address in best_first if address.address in by_name), best_first[0])
+
+    def rank(address: Address) -> tuple[bool, bool, bool]:
+        return address.address not in by_name, address.interface.startswith(VIRTUAL), ":" in address.address
+
+    return min(others, key=rank)
 
 
 def wanted_interfaces(names: str) -> Callable[[str], bool]:
@@ -82,12 +118,6 @@ def wanted_interfaces(names: str) -> Callable[[str], bool]:
     return is_wanted
 
 
-def _reached(ssh_connection: str) -> str:
-    """The server's address in "client port server port"."""
-    words = ssh_connection.split()
-    return plain(words[2]) if len(words) == 4 else ""
-
-
 def _addresses_of(name: str) -> set[str]:
     """What a name stands for here, as far as that is known at once: name servers may not answer for many seconds."""
     addresses: set[str] = set()
@@ -100,20 +130,6 @@ def _addresses_of(name: str) -> set[str]:
     looking.start()
     looking.join(_NAME_S)
     return set(addresses)
-
-
-def offered(ssh_connection: str, addresses: Iterable[Address]) -> list[Address]:
-    """Addresses at which other nodes may find this one, the best first.
-
-    ``ssh_connection``: the variable of sshd(8): the server's address was reached already.
-    Then real interfaces, IPv4 first, then virtual ones; loopback only where there is nothing else.
-    """
-    reached = _reached(ssh_connection)
-    ordered = sorted(addresses, key=lambda address: (_rank(address), ":" in address.address))
-    real = [address for address in ordered if address.interface != LOOPBACK]
-    if not real:
-        return [Address(reached if interface_of(reached, ordered) == LOOPBACK else "127.0.0.1", LOOPBACK)]
-    return sorted(real, key=lambda address: address.address != reached)
 
 
 def interface_of(address: str, addresses: Iterable[Address]) -> str:
@@ -130,52 +146,21 @@ def plain(address: str) -> str:
 
 
 def local_addresses() -> list[Address]:
-    """The addresses of interfaces that are up, without IPv6 link-local ones. Source: getifaddrs(3). Raises OSError."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    first = ctypes.POINTER(_IfAddrs)()
-    if libc.getifaddrs(ctypes.byref(first)) != 0:
-        raise OSError(ctypes.get_errno(), f"getifaddrs: {os.strerror(ctypes.get_errno())}")
-    addresses = []
-    try:
-        entry = first
-        while entry:
-            fields = entry.contents
-            text = _text(fields.ifa_addr)
-            if fields.ifa_flags & _IFF_UP and text:
-                name = LOOPBACK if fields.ifa_flags & _IFF_LOOPBACK else fields.ifa_name.decode()
-                addresses.append(Address(text, name))
-            entry = fields.ifa_next
-    finally:
-        libc.freeifaddrs(first)
-    return addresses
+    """The addresses of interfaces that are up, without IPv6 link-local ones. Raises OSError.
 
-
-def _rank(address: Address) -> int:
-    return 2 if address.interface == LOOPBACK else int(address.interface.startswith(VIRTUAL))
-
-
-def _text(address: int | None) -> str:
-    if not address:
-        return ""
-    family = ctypes.c_ushort.from_address(address).value
-    if family == socket.AF_INET:  # struct sockaddr_in: the address from byte 4
-        return socket.inet_ntop(family, ctypes.string_at(address + 4, 4))
-    if family == socket.AF_INET6:  # struct sockaddr_in6: from byte 8
-        raw = ctypes.string_at(address + 8, 16)
-        return "" if raw[0] == 0xFE and raw[1] & 0xC0 == 0x80 else socket.inet_ntop(family, raw)
-    return ""
-
-
-class _IfAddrs(ctypes.Structure):
-    """struct ifaddrs of getifaddrs(3)."""
-
-
-_IfAddrs._fields_ = [
-    ("ifa_next", ctypes.POINTER(_IfAddrs)),
-    ("ifa_name", ctypes.c_char_p),
-    ("ifa_flags", ctypes.c_uint),
-    ("ifa_addr", ctypes.c_void_p),
-    ("ifa_netmask", ctypes.c_void_p),
-    ("ifa_ifu", ctypes.c_void_p),
-    ("ifa_data", ctypes.c_void_p),
-]
+    Sources: SIOCGIFCONF of netdevice(7), which tells of IPv4 alone; /proc/net/if_inet6.
+    """
+    found, room = [], array.array("B", bytes(_MOST_ADDRESSES * _IFREQ_BYTES))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        answer = fcntl.ioctl(asked, _SIOCGIFCONF, struct.pack("@iP", len(room), room.buffer_info()[0]))
+        for at in range(0, struct.unpack("@iP", answer)[0], _IFREQ_BYTES):
+            entry = bytes(room[at : at + _IFREQ_BYTES])
+            flags = struct.unpack_from("@h", fcntl.ioctl(asked, _SIOCGIFFLAGS, entry), _NAME_BYTES)[0]
+            if flags & _IFF_UP:  # of "eth0:1", an alias, the interface is eth0
+                name = entry[:_NAME_BYTES].partition(b"\0")[0].partition(b":")[0].decode()
+                found.append(Address(socket.inet_ntop(socket.AF_INET, entry[20:24]), name))
+    for line in read_text("/proc/net/if_inet6").splitlines():
+        digits, _, _, scope, _, name = line.split()
+        if scope != _LINK_SCOPE:
+            found.append(Address(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits)), name))
+    return found

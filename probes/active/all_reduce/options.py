@@ -24,20 +24,14 @@ PATHS = {"gloo": "gloo over TCP: not the training path", "nccl": "NCCL"}
 
 @dataclass
 class Options:
-    """``nodes``: all, in the order of their ranks; ``addresses``, ``port``: the leader's; ``key``: of this probe,
-    equal on all nodes, so that no launcher joins another probe.
-    """
+    """``alone``: no other node takes part; ``leader_address``: of the node that came first, "" for itself."""
 
     node: str
-    nodes: list[str]
     backend: str
     ranks: int
     devices: list[ProbeDevice]
-    leader: bool
-    leader_node: str
-    addresses: list[str] = field(default_factory=list)
-    port: int = 0
-    key: str = ""
+    alone: bool = True
+    leader_address: str = ""
     deadlines_s: dict[str, float] = field(default_factory=dict)
 
     def device(self, local: int) -> ProbeDevice:
@@ -46,10 +40,6 @@ class Options:
 
     def limit_s(self, stage: str) -> float:
         return stage_deadline_s("all_reduce", stage, self.deadlines_s)
-
-    def measure_s(self, budget_s: float) -> float:
-        """The limit of one size."""
-        return self.deadlines_s.get("measure", MEASURE_BUDGETS * budget_s + MEASURE_S)
 
 
 def options_of(order: Order) -> Options:
@@ -66,33 +56,27 @@ def options_of(order: Order) -> Options:
         raise ValueError("nccl needs GPUs, and none takes part here (--backend gloo measures with the processors)")
     if backend == "nccl" and not 1 <= ranks <= len(gpus):
         raise ValueError(f"{ranks} ranks need as many GPUs; {len(gpus)} are given")
-    nodes = [str(name) for name in wanted.get("nodes") or [order.node]]
-    if order.node not in nodes or len(set(nodes)) != len(nodes):
-        raise ValueError(f"the nodes ({', '.join(nodes)}) must be different and contain {order.node!r}")
     deadlines_s = dict(order.deadlines_s)
     if wanted.get("join_s"):
         deadlines_s["join"] = float(wanted["join_s"])
     return Options(
         node=order.node,
-        nodes=nodes,
         backend=backend,
         ranks=ranks,
         devices=order.devices,
-        leader=bool(wanted.get("leader", len(nodes) == 1)),
-        leader_node=str(wanted.get("leader_node") or nodes[0]),
-        addresses=[str(address) for address in wanted.get("addresses") or []],
-        port=int(wanted.get("port") or 0),
-        key=str(wanted.get("key") or ""),
+        alone=bool(wanted.get("alone", True)),
+        leader_address=str(wanted.get("leader_address") or ""),
         deadlines_s=deadlines_s,
     )
 
 
 @dataclass
 class Round:
-    """Who measures what with whom, as the caller tells it: {"tell": "round", ...}."""
+    """Who measures what with whom, as the caller tells it: {"tell": "round", ...}. ``ranks``: of each node."""
 
     round: int
     groups: list[list[str]]
+    ranks: dict[str, int]
     collectives: list[str]
     sizes_bytes: list[int]
     budget_s: float
@@ -105,12 +89,13 @@ def round_of(line: Mapping[str, Any]) -> Round:
         wanted = Round(
             round=int(line["round"]),
             groups=[[str(name) for name in group] for group in line["groups"]],
+            ranks={str(name): int(count) for name, count in (line.get("ranks") or {}).items()},
             collectives=[str(name) for name in line.get("collectives") or COLLECTIVES[:1]],
             sizes_bytes=[int(size) for size in line["sizes_bytes"]],
             budget_s=float(line.get("budget_s", 1.0)),
             work=bool(line.get("work", False)),
         )
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"no round: {error!r}") from None
     unknown = [name for name in wanted.collectives if name not in COLLECTIVES]
     if unknown:

@@ -19,18 +19,10 @@ from functools import partial
 from typing import Any
 
 from mltop.probes.active import child
-from mltop.probes.active.all_reduce.causes import is_lost
-from mltop.probes.active.all_reduce.collectives import (
-    Collective,
-    Conditions,
-    OwnWork,
-    Unsupported,
-    measure,
-    stage_of,
-    too_big_for_gpu,
-)
+from mltop.probes.active.all_reduce import collectives
 from mltop.probes.active.all_reduce.options import Round
 from mltop.probes.active.device import CpuTimer, CudaTimer
+from mltop.probes.active.endings import is_lost
 from mltop.probes.model.probe import ProbeEvent, RankTimes
 from mltop.probes.model.probe_kinds import COLLECTIVES
 from mltop.probes.model.units import size_words
@@ -68,11 +60,12 @@ GRACE_S = 30.0  # the library's own timeouts: after the launcher's, which name t
 
 @dataclass
 class Setup:
-    """What a rank is, for its whole life. ``uuid``: of the device, "cpu" for the processors; ``env``: what it has
-    beside the launcher's environment.
+    """What a rank is, for its whole life. ``rank``: of all nodes' ranks; ``uuid``: of the device, "cpu" for the
+    processors; ``env``: what it has beside the launcher's environment.
     """
 
     local: int
+    rank: int
     node: str
     backend: str
     store_host: str
@@ -86,14 +79,15 @@ class Setup:
 
 @dataclass
 class NodeRound(Round):
-    """A round as the ranks of one node are told it. ``first``: the node's first rank within its ``group`` of ``ranks``.
+    """A round as the ranks of one node are told it. ``first``: the node's first rank within its ``group``, which has
+    ``size`` ranks.
 
     ``too_big``: size -> why this node refuses it. ``deadlines_s``: of "init" and of "measure" (each size).
     """
 
     group: int
     first: int
-    ranks: int
+    size: int
     too_big: dict[int, str]
     deadlines_s: dict[str, float]
 
@@ -113,13 +107,16 @@ def prepare() -> None:
     import torch
 
     torch.set_num_threads(1)
-    Collective("all-reduce", 4096, 0, 1, torch.device("cpu")).fill()
+    collectives.Collective("all-reduce", 4096, 0, 1, torch.device("cpu")).fill()
 
 
 def serve(channel: socket.socket, progress: Progress, setup: Setup) -> None:
     """Measures until the launcher closes the channel, or kills us after a failed round."""
+    import torch.distributed as dist
+
     try:
-        device, store = _open_device(setup), _open_store(setup)
+        device, limit = _open_device(setup), timedelta(seconds=setup.connect_s)
+        store = dist.TCPStore(setup.store_host, setup.store_port, None, False, limit, wait_for_workers=False)
     except (RuntimeError, OSError) as error:
         _say(channel, _raised(error))
         return
@@ -139,13 +136,6 @@ def _open_device(setup: Setup) -> Any:
     torch.cuda.set_device(0)  # the only one that CUDA_VISIBLE_DEVICES leaves
     torch.zeros(1, device="cuda")  # makes the context, which takes seconds
     return torch.device("cuda", 0)
-
-
-def _open_store(setup: Setup) -> Any:
-    import torch.distributed as dist
-
-    limit = timedelta(seconds=setup.connect_s)
-    return dist.TCPStore(setup.store_host, setup.store_port, None, False, limit, wait_for_workers=False)
 
 
 class _Rank:
@@ -173,7 +163,7 @@ class _Rank:
         self._begin("init", task.deadlines_s["init"])
         self._init(task)
         refused = self._agree_on_sizes(task)
-        work = OwnWork(self._device) if task.work else None
+        work = collectives.OwnWork(self._device) if task.work else None
         if work is not None:
             work()  # the first one loads kernels and makes a workspace: not within a timed loop
         for collective in task.collectives:
@@ -196,7 +186,7 @@ class _Rank:
             self._setup.backend,
             store=dist.PrefixStore(f"r{task.round}/g{task.group}", self._store),
             rank=task.first + self._setup.local,
-            world_size=task.ranks,
+            world_size=task.size,
             timeout=timedelta(seconds=longest_s),
             **options,
         )
@@ -208,7 +198,7 @@ class _Rank:
 
         too_big = {int(size): why for size, why in task.too_big.items()}  # JSON has made text of the sizes
         if self._device.type == "cuda":
-            too_big = too_big_for_gpu(task.sizes_bytes, torch.cuda.mem_get_info()[0])
+            too_big = collectives.too_big_for_gpu(task.sizes_bytes, torch.cuda.mem_get_info()[0])
         flags = [int(size in too_big) for size in task.sizes_bytes]
         refusals = torch.tensor(flags or [0], dtype=torch.int32, device=self._device)
         self._count()
@@ -216,15 +206,15 @@ class _Rank:
         refused = [size for size, flag in zip(task.sizes_bytes, refusals.tolist()) if flag]
         for size in refused:
             if size in too_big and self._setup.local == 0:
-                self._say(ProbeEvent("refused", stage=stage_of(COLLECTIVES[0], size), why=too_big[size]))
+                self._say(ProbeEvent("refused", stage=collectives.stage_of(COLLECTIVES[0], size), why=too_big[size]))
         return refused
 
-    def _measure(self, task: NodeRound, collective: str, size_bytes: int, work: OwnWork | None) -> None:
+    def _measure(self, task: NodeRound, collective: str, size_bytes: int, work: collectives.OwnWork | None) -> None:
         import torch
 
         setup, rank, deadline_s = self._setup, task.first + self._setup.local, task.deadlines_s["measure"]
-        self._begin(stage_of(collective, size_bytes), deadline_s)
-        under = Conditions(
+        self._begin(collectives.stage_of(collective, size_bytes), deadline_s)
+        under = collectives.Conditions(
             budget_s=task.budget_s,
             deadline_s=deadline_s,
             agree=self._agree,
@@ -234,8 +224,10 @@ class _Rank:
             work=work,
         )
         try:
-            measured = measure(Collective(collective, size_bytes, rank, task.ranks, self._device), under)
-        except Unsupported as error:
+            measured = collectives.measure(
+                collectives.Collective(collective, size_bytes, rank, task.size, self._device), under
+            )
+        except collectives.Unsupported as error:
             self._leave_out("refused", rank, str(error))
             return
         if measured.left_out_s is not None:
@@ -248,7 +240,7 @@ class _Rank:
             collective=collective,
             size_bytes=size_bytes,
             rank=rank,
-            ranks=task.ranks,
+            ranks=task.size,
             node=setup.node,
             gpu=setup.gpu,
             uuid=setup.uuid,

@@ -1,23 +1,27 @@
-"""The launcher's side of the importer and its ranks: what each is given, fork, tell, hear, end, replace."""
+"""The ranks of this node, forked from the launcher, which has torch: what each is given, fork, tell, hear, end.
+
+The launcher has one thread, so every fork is safe, also that of a rank in place of a dead one.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import json
+import contextlib
+import ctypes
 import os
 import re
 import signal
 import socket
+import sys
+import traceback
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import asdict
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
-from mltop.probes.active import child, endings
-from mltop.probes.active.all_reduce.connections import Tasks
-from mltop.probes.active.all_reduce.importer import PACKET_BYTES, STORE
+from mltop.probes.active import child
 from mltop.probes.active.all_reduce.listening import interface_of, local_addresses
-from mltop.probes.active.all_reduce.meeting import Meeting
 from mltop.probes.active.all_reduce.options import (
     PATHS,
     READY_S,
@@ -27,86 +31,29 @@ from mltop.probes.active.all_reduce.options import (
     inherited_settings,
     injected_delays,
 )
-from mltop.probes.active.all_reduce.rank import NodeRound, Progress, Setup
+from mltop.probes.active.all_reduce.rank import NodeRound, Progress, Setup, serve
 from mltop.probes.active.host import stat_fields
 from mltop.probes.model.probe import ProbeEvent
+from mltop.probes.system.spawn import die_with_parent
 
 LAST_LINES = 40
 END_S = 3.0
-LAST_WORDS_S = 2.0
+STORE = -1  # the store's server, by the place of a local rank
+_IOLBF = 1  # stdio.h
+ANOTHER_PYTHON = "name another Python with --torch-python"
 
 
-class ImportFailed(Exception):
-    """Why torch cannot be used, as a sentence."""
+class Failed(Exception):
+    """This node cannot go on: ``args`` are the stage, the sentence, and what would help."""
 
 
-class CannotEnd(Exception):
-    """The sentence about a process that SIGKILL does not end."""
+class Tasks(set["asyncio.Future[Any]"]):
+    """The tasks that run: the loop alone does not keep them."""
 
-
-class Importer:
-    """The child that has torch, as ``fork_importer`` gave it. ``imported``: what it says of it, or ImportFailed."""
-
-    def __init__(self, pid: int, control: socket.socket, output: int) -> None:
-        """Within a running loop."""
-        self.pid = pid
-        loop = asyncio.get_running_loop()
-        self.imported: asyncio.Future[dict[str, Any]] = loop.create_future()
-        self.on_child: Callable[[dict[str, Any]], None] = lambda _: None  # one was forked, or has ended
-        self.lines: deque[str] = deque(maxlen=LAST_LINES)
-        self._control = control
-        self._tasks = Tasks()
-        self._reading = asyncio.ensure_future(read_lines(output, self.lines.append))
-        loop.add_reader(control, self._receive)
-
-    def send(self, order: Mapping[str, Any], descriptors: Iterable[int] = ()) -> None:
-        """Raises OSError when it is gone."""
-        socket.send_fds(self._control, [json.dumps(order).encode()], list(descriptors))
-
-    async def end(self) -> None:
-        """Waits while it ends its children; SIGKILL after END_S, or at once while it imports, ends them, too."""
-        asyncio.get_running_loop().remove_reader(self._control)
-        self._control.close()
-        for _ in range(int(END_S / 0.01) if self.imported.done() else 0):
-            if os.waitpid(self.pid, os.WNOHANG)[0]:
-                return
-            await asyncio.sleep(0.01)
-        os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
-
-    def _receive(self) -> None:
-        try:
-            packet = self._control.recv(PACKET_BYTES)
-        except ConnectionError:
-            packet = b""
-        if not packet:
-            asyncio.get_running_loop().remove_reader(self._control)
-            self._tasks.start(self._lost())
-            return
-        reply = json.loads(packet)
-        if "imported" in reply:
-            self.imported.set_result(reply["imported"])
-        elif "failed" in reply:
-            self.imported.set_exception(ImportFailed(reply["failed"]))
-        else:
-            self.on_child(reply)
-
-    async def _lost(self) -> None:
-        await asyncio.wait([self._reading], timeout=LAST_WORDS_S)
-        words = endings.last_words("\n".join(self.lines))
-        how = ", ".join(word for word in (self._ending(), words) if word)
-        if not self.imported.done():
-            why = f"the process that imports torch died: {how or 'it said nothing'}"
-            self.imported.set_exception(ImportFailed(why))
-
-    def _ending(self) -> str:
-        """How it ended, "" when it only closed its socket; ``end()`` reaps it."""
-        ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
-        if ended is None:
-            return ""
-        if ended.si_code == os.CLD_EXITED:
-            return f"exit code {ended.si_status}"
-        return f"killed by {endings.signal_name(ended.si_status)}"
+    def start(self, work: Awaitable[Any]) -> None:
+        task = asyncio.ensure_future(work)
+        self.add(task)
+        task.add_done_callback(self.discard)
 
 
 class LocalRank:
@@ -130,30 +77,34 @@ class LocalRank:
         """The process's state (proc(5)): R S D T t Z, "" when it is gone."""
         return next(iter(stat_fields(self.pid)), "")
 
+    def last_printed(self) -> str:
+        last = [line for line in self.lines if not line.startswith(CHATTER)][-LAST:]
+        return "\n".join(last)[-MOST_PRINTED:]
+
 
 class Ranks:
-    """All ranks of this node, of which the first is ``first_rank`` of all nodes' ranks.
+    """All ranks of this node, and the store's server. ``own``: the socket at which the node listens.
 
     ``on_event``, ``on_ended``: what is done with a local rank's events and wait status.
     """
 
     def __init__(
         self,
-        importer: Importer,
         progress: Progress,
         setups: list[Setup],
-        first_rank: int,
+        own: socket.socket,
         *,
         on_event: Callable[[int, ProbeEvent], None],
         on_ended: Callable[[int, int], None],
     ) -> None:
-        self.progress, self.first_rank = progress, first_rank
-        self._importer, self._setups = importer, setups
-        self._output = Output(first_rank, setups[0].backend == "nccl")
+        self.progress, self.first_rank = progress, setups[0].rank
+        self._setups, self._own = setups, own
+        self._output = Output(self.first_rank, setups[0].backend == "nccl")
         self._on_event, self._on_ended = on_event, on_ended
         self._ranks: dict[int, LocalRank] = {}
+        self._children: dict[int, int] = {}  # pid → local rank, until it is reaped: no number means another process
         self._tasks = Tasks()
-        importer.on_child = self._forked_or_ended
+        asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._reap)
 
     def __len__(self) -> int:
         return len(self._setups)
@@ -161,11 +112,9 @@ class Ranks:
     def __getitem__(self, local: int) -> LocalRank:
         return self._ranks[local]
 
-    def serve_store(self, address: str, listening: socket.socket) -> None:
-        """A child of its own serves it, so that it outlives any rank. The socket is given away."""
-        port = listening.getsockname()[1]
-        self._importer.send({"fork": STORE, "store": [address, port]}, [listening.fileno()])
-        listening.close()
+    def serve_store(self, store: tuple[str, int]) -> None:
+        """A child of its own serves it, so that it outlives any rank."""
+        self._children[_forked(partial(_serve_store, *store, self._own.fileno()))] = STORE
 
     async def start(self, locals_: Iterable[int], limit_s: float) -> list[int]:
         """Fork them; those that are not up within the limit, or have ended."""
@@ -174,16 +123,23 @@ class Ranks:
         return [rank.local for rank in forked if not rank.up.done() or rank.up.cancelled()]
 
     async def replace(self, locals_: list[int], limit_s: float) -> list[int]:
-        """End them, fork new ones; those that are not up within the limit. Raises CannotEnd."""
-        self._importer.send({"kill": locals_})
+        """End them, fork new ones; those that are not up within the limit. Raises Failed."""
+        self._kill(locals_)
         old = [self._ranks[local] for local in locals_]
         await asyncio.wait([rank.ended for rank in old], timeout=END_S)
         stuck = next((rank for rank in old if not rank.ended.done()), None)
         if stuck is not None:
-            raise CannotEnd(
-                f"process {stuck.pid} does not end: stuck in the kernel or a driver (state {stuck.state()})"
-            )
+            why = f"process {stuck.pid} does not end: stuck in the kernel or a driver (state {stuck.state()})"
+            raise Failed("end", why, "the kernel's log tells more (dmesg)")
         return await self.start(locals_, limit_s)
+
+    async def end(self) -> None:
+        """SIGKILL for all; what is stuck in the kernel is not waited for."""
+        self._kill(range(STORE, len(self)))
+        for _ in range(int(END_S / 0.01)):
+            if not self._children:
+                return
+            await asyncio.sleep(0.01)
 
     def tell(self, task: NodeRound) -> None:
         """All of them."""
@@ -192,33 +148,38 @@ class Ranks:
             if rank.writer is not None:
                 rank.writer.write(line)
 
-    def say_last(self, failed: Collection[int | None]) -> None:
-        """What those of the ``failed`` printed last that are this node's."""
-        for local, rank in self._ranks.items():
-            last = [line for line in rank.lines if not line.startswith(CHATTER)][-LAST:]
-            if last and self.first_rank + local in failed:
-                child.say(ProbeEvent("note", rank=self.first_rank + local, text="\n".join(last)))
-
     async def _fork(self, local: int) -> LocalRank:
-        rank = self._ranks[local] = LocalRank(local)
+        rank = LocalRank(local)
         ours, theirs = socket.socketpair()
         output, printed = os.pipe()
+
+        def become() -> None:
+            channels = [one.writer.get_extra_info("socket") for one in self._ranks.values() if one.writer]
+            for end in (*channels, ours, self._own):  # or others would not notice the launcher's end
+                with contextlib.suppress(OSError):  # it is closed
+                    os.close(end.fileno())
+            os.close(output)
+            os.environ.update(self._setups[local].env)
+            serve(theirs, self.progress, self._setups[local])
+
         try:
-            order = {"fork": local, "setup": asdict(self._setups[local])}
-            self._importer.send(order, [theirs.fileno(), printed])
+            rank.pid = _forked(become, printed)
         finally:
             theirs.close()
             os.close(printed)
+        self._children[rank.pid] = local
+        self._ranks[local] = rank
+
+        def printed_line(line: str) -> None:
+            rank.lines.append(line)
+            self._output.line(local, line)
+
         reader, rank.writer = await asyncio.open_connection(sock=ours, limit=child.MOST_LINE_BYTES)
         rank.readers = [
             asyncio.ensure_future(self._read(rank, reader)),
-            asyncio.ensure_future(read_lines(output, lambda line: self._printed(rank, line))),
+            asyncio.ensure_future(read_lines(output, printed_line)),
         ]
         return rank
-
-    def _printed(self, rank: LocalRank, line: str) -> None:
-        rank.lines.append(line)
-        self._output.line(rank.local, line)
 
     async def _read(self, rank: LocalRank, reader: asyncio.StreamReader) -> None:
         line = await reader.readline()
@@ -238,15 +199,18 @@ class Ranks:
         elif self._ranks[rank.local] is rank:
             self._on_event(rank.local, event)
 
-    def _forked_or_ended(self, reply: dict[str, Any]) -> None:
-        """What the importer says of a child."""
-        local: int = reply["forked" if "forked" in reply else "ended"]
-        if local == STORE:
-            return
-        if "forked" in reply:
-            self._ranks[local].pid = reply["pid"]
-            return
-        self._tasks.start(self._end(self._ranks[local], reply["status"]))
+    def _kill(self, locals_: Iterable[int]) -> None:
+        for pid in [pid for pid, local in self._children.items() if local in locals_]:
+            os.kill(pid, signal.SIGKILL)
+
+    def _reap(self) -> None:
+        while self._children:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            local = self._children.pop(pid, STORE)
+            if local != STORE:
+                self._tasks.start(self._end(self._ranks[local], status))
 
     async def _end(self, rank: LocalRank, status: int) -> None:
         await asyncio.gather(*rank.readers, return_exceptions=True)
@@ -258,23 +222,79 @@ class Ranks:
 async def read_lines(descriptor: int, on_line: Callable[[str], None]) -> None:
     """Gives ``on_line`` each line until the end, of an endless one its end. What is not UTF-8 is replaced."""
     reader = asyncio.StreamReader()
-    loop = asyncio.get_running_loop()
     pipe = os.fdopen(descriptor, "rb", 0)
+    loop = asyncio.get_running_loop()
     transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
-    lines = child.Lines(keeps_end=True)
+    rest = b""
     try:
         while chunk := await reader.read(1 << 16):
-            for line in lines.take(chunk):
+            *lines, rest = (rest + chunk).split(b"\n")
+            rest = rest[-child.MOST_LINE_BYTES :]
+            for line in lines:
                 on_line(line.decode(errors="replace").rstrip())
-        for rest in filter(None, lines.take(b"\n")):  # the last one, without an end
+        if rest:
             on_line(rest.decode(errors="replace").rstrip())
     finally:
         transport.close()
 
 
+def _forked(work: Callable[[], None], output: int = 2) -> int:
+    """The pid of a new child that does this work and ends. ``output``: where its stdout and stderr go."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        _begin_child(parent, output)
+        work()
+        code = 0
+    except BaseException:  # noqa: BLE001 - it would go on as a second launcher
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _begin_child(parent: int, output: int) -> None:
+    """First thing after a fork: die with ``parent``; stdin is empty, what is printed goes to ``output``."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    with contextlib.suppress(OSError):  # a sandbox may refuse it: the end of its channel still ends a rank
+        die_with_parent()
+    if os.getppid() != parent:
+        os._exit(1)
+    empty = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((empty, 0), (output, 1), (output, 2)):
+        os.dup2(source, target)
+    os.close(empty)
+    if output > 2:
+        os.close(output)
+    # NCCL writes to C's stdout, which is a pipe here: its last lines, of a failure, would be lost in a buffer.
+    libc = ctypes.CDLL(None)
+    stdout = ctypes.c_void_p.in_dll(libc, "stdout")
+    libc.setvbuf(stdout, None, ctypes.c_int(_IOLBF), ctypes.c_size_t(0))
+
+
+def _serve_store(address: str, port: int, listening: int) -> NoReturn:
+    """The key-value store in which the ranks find each other, until it is killed. It takes over the socket: one that
+    torch opens listens on every interface.
+    """
+    import torch.distributed as dist
+
+    make = partial(dist.TCPStore, address, port, None, True, wait_for_workers=False, master_listen_fd=listening)
+    try:
+        _store = make()
+    except NotImplementedError:  # torch 2.4 to 2.7: not with libuv, their default
+        _store = make(use_libuv=False)
+    while True:
+        signal.pause()
+
+
 CHATTER = "[Gloo] Rank "  # how many peers it is connected to
 MOST_SETTINGS, MOST_WARNINGS = 200, 50
-LAST = 8
+LAST, MOST_PRINTED = 8, 600
 # "host:4711:4720 [0] NCCL INFO Channel 00/02 : 0 1": what stands before differs from rank to rank.
 _NCCL = re.compile(r"\bNCCL (?P<kind>[A-Z]+) (?P<text>.*)")
 
@@ -304,39 +324,41 @@ class Output:
             child.say(ProbeEvent("note", rank=rank, text=line))
 
 
-def setups_of(options: Options, meeting: Meeting) -> tuple[list[Setup], dict[str, Any]]:
-    """What the local ranks are, and what the ready event says of it. Raises ValueError when MLTOP_PROBE_DELAY is not
-    what it must be.
-    """
-    interface = interface_of(meeting.own_address, local_addresses())
+def setups_of(
+    options: Options, store: tuple[str, int], first_rank: int, address: str
+) -> tuple[list[Setup], dict[str, Any]]:
+    """What the local ranks are, and what the ready event says of it. Raises Failed."""
+    interface = interface_of(address, local_addresses())
     inherited = inherited_settings(os.environ, conf_settings() if options.backend == "nccl" else {})
     added = added_settings(interface, options.backend, inherited)
-    delays = injected_delays(os.environ.get("MLTOP_PROBE_DELAY", ""))
-    first = meeting.first_rank(options.nodes, options.node)
+    try:
+        delays = injected_delays(os.environ.get("MLTOP_PROBE_DELAY", ""))
+    except ValueError as error:
+        raise Failed("join", f"MLTOP_PROBE_DELAY must be RANK:SECONDS[,RANK:SECONDS]: {error}", "") from None
     setups = []
     for local in range(options.ranks):
         device = options.device(local)
         setups.append(
             Setup(
                 local=local,
+                rank=first_rank + local,
                 node=options.node,
                 backend=options.backend,
-                store_host=meeting.store[0],
-                store_port=meeting.store[1],
+                store_host=store[0],
+                store_port=store[1],
                 uuid=device.uuid,
                 gpu=device.index,
                 connect_s=options.limit_s("import torch") + READY_S,  # our launcher's deadline comes first
-                delay_s=delays.get(first + local, 0.0),
+                delay_s=delays.get(first_rank + local, 0.0),
                 # Each rank sees its own GPU only, as its device 0.
                 env={**added, "CUDA_VISIBLE_DEVICES": device.uuid if options.backend == "nccl" else ""},
             )
         )
     return setups, {
         "interface": interface,
-        "address": meeting.own_address,
+        "address": address,
         "ranks": options.ranks,
-        "first_rank": first,
-        "joined": [name for name in options.nodes if name in meeting.ranks],
+        "first_rank": first_rank,
         "backend": options.backend,
         "path": PATHS[options.backend],
         "inherited": inherited,

@@ -4,46 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
 
-from mltop.probes.active import child
-from mltop.probes.active.all_reduce.causes import Cause, RankState, death
+from mltop.probes.active import child, endings
 from mltop.probes.active.all_reduce.collectives import too_big
-from mltop.probes.active.all_reduce.connections import Message, named
-from mltop.probes.active.all_reduce.meeting import Meeting
-from mltop.probes.active.all_reduce.options import Options, Round
+from mltop.probes.active.all_reduce.options import MEASURE_BUDGETS, MEASURE_S, Options, Round
 from mltop.probes.active.all_reduce.rank import NodeRound
 from mltop.probes.active.all_reduce.ranks import Ranks
 from mltop.probes.active.host import available_memory_bytes
-from mltop.probes.model.probe import ProbeEvent
+from mltop.probes.model.probe import ProbeEvent, RankState
 
 EXIT_S = 0.1  # between the moment that others see a rank's connections close and the one that its end is known
-VERDICT_S = 5.0
-# Our deadlines come first: they name the rank. After them come the verdict and new ranks.
-SUPERVISOR_S = 20.0
+SUPERVISOR_S = 20.0  # our deadlines come first: they name the rank. After them come the caller's question and new ranks
 START_S = 5.0  # until a rank says its first stage
 
 
-class NoVerdict(Exception):
-    """The leader does not answer; ``args``: the stage that our ranks were in."""
-
-
-def node_round(wanted: Round, group: int, options: Options, meeting: Meeting, gone: Collection[str]) -> NodeRound:
-    """What this node's ranks are told. Raises ValueError when a node of the group is not there."""
-    counts, nodes = meeting.ranks, wanted.groups[group]
-    absent = [name for name in nodes if name not in counts or name in gone]
-    if absent:
-        raise ValueError(f"{named(absent)} did not join, or has ended")
+def node_round(wanted: Round, group: int, options: Options) -> NodeRound:
+    """What this node's ranks are told. Raises ValueError when the ranks of a node are not known."""
+    counts, nodes = wanted.ranks, wanted.groups[group]
+    unknown = [name for name in nodes if name not in counts]
+    if unknown:
+        raise ValueError(f"how many ranks {unknown[0]} has was not told")
     available = available_memory_bytes() if options.backend == "gloo" else None
+    measure_s = MEASURE_BUDGETS * wanted.budget_s + MEASURE_S  # of one size
     return NodeRound(
         **vars(wanted),
         group=group,
         first=sum(counts[name] for name in nodes[: nodes.index(options.node)]),
-        ranks=sum(counts[name] for name in nodes),
+        size=sum(counts[name] for name in nodes),
         too_big=too_big(wanted.sizes_bytes, available, options.ranks),
-        deadlines_s={"init": options.limit_s("init"), "measure": options.measure_s(wanted.budget_s)},
+        deadlines_s={"init": options.limit_s("init"), "measure": options.deadlines_s.get("measure", measure_s)},
     )
 
 
@@ -58,51 +48,33 @@ class _RankStatus:
 
 
 class RoundRun:
-    """``run()`` ends when all local ranks are done, or with the causes when the group's round failed.
+    """``run()`` ends when all local ranks are done, or when the caller has been told why they are not."""
 
-    ``node``: this one; ``send``: to the leader.
-    """
-
-    def __init__(self, task: NodeRound, node: str, ranks: Ranks, send: Callable[[Message], None]) -> None:
-        loop = asyncio.get_running_loop()
+    def __init__(self, task: NodeRound, node: str, ranks: Ranks) -> None:
         self.task = task
-        self._node, self._ranks, self._send = node, ranks, send
-        self._clock = loop.time
-        self._changed = asyncio.Event()
-        self._stopped = asyncio.Event()
-        self._verdict: asyncio.Future[list[Cause]] = loop.create_future()
+        self.is_over = False
+        self._node, self._ranks = node, ranks
+        self._clock = asyncio.get_running_loop().time
+        self._changed, self._stopped, self._told = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._stages: list[str] = []
         self._statuses = [_RankStatus(self._clock() + START_S) for _ in range(len(ranks))]
 
-    async def run(self) -> list[Cause]:
-        """[] when it went well. Raises NoVerdict when the leader does not say why it did not."""
+    async def run(self) -> bool:
+        """Whether it went well."""
         for local in range(len(self._ranks)):
             self._ranks.progress.clear(local)
         self._ranks.tell(self.task)
-        if await self._all_done():
-            return []
-        self._send_leader("trouble", nodes=self.task.nodes)
-        try:
-            return await asyncio.wait_for(asyncio.shield(self._verdict), VERDICT_S)
-        except asyncio.TimeoutError:
-            raise NoVerdict(self._stages[-1] if self._stages else "init") from None
+        self.is_over = await self._all_done()
+        if not self.is_over:
+            if not self._stopped.is_set():
+                child.say(ProbeEvent("trouble", data=self.task.where))
+            await self._told.wait()
+            self.is_over = True
+        return not self.unfinished()
 
     def unfinished(self) -> list[int]:
         """Local ranks to be replaced after a failure."""
         return [local for local, status in enumerate(self._statuses) if status.kind != "done"]
-
-    def say(self, causes: list[Cause]) -> None:
-        """Each launcher says what concerns its node; the first that is left what concerns none, or one that is gone."""
-        gone = {cause.node for cause in causes if cause.rank is None}
-        speaker = next((name for name in self.task.nodes if name not in gone), "")
-        for cause in causes:
-            if self._node == (cause.node if cause.rank is not None else speaker):
-                of_node = {"node": cause.node} if cause.rank is None and cause.node else {}
-                where = {**self.task.where, **of_node}
-                child.failed(cause.why, stage=cause.stage, fix=cause.fix, rank=cause.rank, data=where)
-        self._ranks.say_last({cause.rank for cause in causes})
-
-    # What happens to it.
 
     def event(self, local: int, event: ProbeEvent) -> None:
         """Of one of its ranks."""
@@ -130,36 +102,21 @@ class RoundRun:
         """A rank's process is gone."""
         status = self._statuses[local]
         if status.kind == "waits":
-            output = "\n".join(self._ranks[local].lines)
-            status.kind, status.why = death(wait_status, output)
+            status.kind, status.why = endings.rank_death(wait_status, "\n".join(self._ranks[local].lines))
         self._changed.set()
-
-    def gone(self, node: str) -> None:
-        """Another launcher is."""
-        if node in self.task.nodes:
-            self._send_leader("trouble", nodes=self.task.nodes)
 
     async def stop(self) -> None:
         """The group's round has failed: say what our ranks are doing."""
+        self._stopped.set()
+        self._changed.set()
         await asyncio.sleep(EXIT_S)
         states = []
         for local, status in enumerate(self._statuses):
             if status.kind == "waits" and self._ranks[local].state() in ("Z", "X", ""):
                 await asyncio.wait([self._ranks[local].ended], timeout=1.0)
             states.append(vars(self._state(local, status)))
-        self._send_leader("states", states=states)
-        self.abandon()
-
-    def abandon(self) -> None:
-        """Nobody will ask about its ranks any more."""
-        self._stopped.set()
-        self._changed.set()
-
-    def verdict(self, causes: list[Cause]) -> None:
-        if not self._verdict.done():
-            self._verdict.set_result(causes)
-
-    # Below: how it is done.
+        child.say(ProbeEvent("states", data={**self.task.where, "states": states}))
+        self._told.set()
 
     async def _all_done(self) -> bool:
         while True:
@@ -175,7 +132,6 @@ class RoundRun:
                 await asyncio.wait_for(self._changed.wait(), left_s)
 
     def _state(self, local: int, status: _RankStatus) -> RankState:
-        rank = self._ranks.first_rank + local
         kind, why = status.kind, status.why
         if kind == "waits":
             process = self._ranks[local].state()
@@ -184,7 +140,5 @@ class RoundRun:
             elif process == "D" and self._clock() >= status.deadline:
                 kind, why = "stuck", "stuck in the kernel or a driver (state D)"
         begun, in_stage = self._ranks.progress.read(local)
-        return RankState(rank, self._node, kind, status.stage, begun, in_stage, why)
-
-    def _send_leader(self, kind: str, **fields: Any) -> None:
-        self._send({"t": kind, **self.task.where, **fields})
+        printed = "" if kind == "done" else self._ranks[local].last_printed()
+        return RankState(self._ranks.first_rank + local, self._node, kind, status.stage, begun, in_stage, why, printed)

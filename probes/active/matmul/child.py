@@ -54,8 +54,7 @@ class Plan:
 
 def plan(order: Order) -> Plan:
     """Raises ValueError and TypeError for options that are none."""
-    options: dict[str, Any] = order.options
-    device = order.devices[0]
+    options, device = order.options, order.devices[0]
     is_cpu = device.kind == "cpu"
     published = dict(options.get("published") or {}) if device.kind == "gpu" else {}  # no figure is of a MIG instance
     seconds = {**_SECONDS, **{name: float(value) for name, value in (options.get("seconds") or {}).items()}}
@@ -103,18 +102,13 @@ def main() -> None:
     progress = Progress(device.uuid, order.deadlines_s)
     try:
         result = _measure(order, plan(order), meter, progress)
-    except Unusable as error:
-        why, fix = error.why, error.fix
-    except ImportError as error:
-        why, fix = f"{sys.executable} cannot import torch: {error}", "--torch-python with torch"
     # What torch raises: RuntimeError for nearly all, out of memory included; AssertionError without CUDA.
-    except (RuntimeError, ValueError, TypeError, AssertionError, MemoryError, OSError) as error:
+    except (Unusable, ImportError, RuntimeError, ValueError, TypeError, AssertionError, MemoryError, OSError) as error:
         why, fix = in_words(error)
         if progress.stage == "import torch":
             why, fix = f"{sys.executable} cannot import torch: {why}", fix or "--torch-python with torch"
     else:
         say(ProbeEvent("result", device=device.uuid, data=asdict(result)))
-        meter.close()
         return
     failed(why, device.uuid, progress.stage, fix)
     sys.exit(1)

@@ -13,7 +13,7 @@ from typing import Any, Callable
 from mltop.probes.active.device import Device
 from mltop.probes.active.matmul.corruption import checksum
 from mltop.probes.active.matmul.shapes import Shape
-from mltop.probes.model.probe_kinds import DTYPE_OF, DType
+from mltop.probes.model.probe_kinds import DTYPE_OF
 
 _BLOCK = (1 << 24) - 3  # numbers; larger buffers repeat it, not aligned with any row
 
@@ -138,10 +138,6 @@ def refusal(torch: Any, dtype: str, capability: tuple[int, int] | None, name: st
         return None if row.on_cpu else (gpus_only, "--dtype bf16 or --dtype fp32")
     if dtype == "fp8" and not _multiplies_fp8(torch):
         return f"torch {torch.__version__} has no FP8 GEMM that can be measured (2.5 and newer have)", "--dtype bf16"
-    return _too_old(row, capability, name)
-
-
-def _too_old(row: DType, capability: tuple[int, int], name: str) -> tuple[str, str] | None:
     if capability >= row.capability:
         return None
     have = f"{name} has compute capability {capability[0]}.{capability[1]}"

@@ -47,25 +47,22 @@ def choose(request: ProbeRequest, sample: Sample, cpu: ProbeDevice) -> Choice:
     choice = Choice()
     wanted = [name for name in request.gpus if name != CPU]
     if CPU in request.gpus or (not request.gpus and _has_no_gpus(sample)):
-        _add_cpu(choice, request.kind, cpu, alone=not wanted)
+        if request.kind == "copies":
+            choice.refuse(cpu, "no GPU here: copies are between a GPU and the host")
+        elif wanted:
+            choice.refuse(cpu, "processors are measured by themselves, not together with GPUs")
+        else:
+            choice.targets.append(Target(cpu))
         if not wanted:
             return choice
     if sample.gpus and sample.simulated:
         choice.refuse(ProbeDevice(""), "the GPUs of this node are made up (mltop demo): there is nothing to measure")
     elif not sample.gpus:
-        choice.refuse(ProbeDevice(""), *_no_gpus(sample.gaps))
+        unread = [(f"the GPUs of this node cannot be read: {gap.why}", gap.fix) for gap in sample.gaps if _is_nvml(gap)]
+        choice.refuse(ProbeDevice(""), *(unread or [("no GPU is seen on this node", "")])[0])
     else:
         _add_gpus(choice, request.kind, sample, wanted)
     return choice
-
-
-def _add_cpu(choice: Choice, kind: str, cpu: ProbeDevice, alone: bool) -> None:
-    if kind == "copies":
-        choice.refuse(cpu, "no GPU here: copies are between a GPU and the host")
-    elif not alone:
-        choice.refuse(cpu, "processors are measured by themselves, not together with GPUs")
-    else:
-        choice.targets.append(Target(cpu))
 
 
 def _add_gpus(choice: Choice, kind: str, sample: Sample, wanted: Sequence[str]) -> None:
@@ -106,17 +103,11 @@ def _add_instances(choice: Choice, kind: str, sample: Sample, gpu: GpuSample, in
 
 
 def _device(gpu: GpuSample, sample: Sample) -> ProbeDevice:
-    pci_device = _pci_device(gpu, sample)
-    return ProbeDevice(gpu.uuid or "", gpu.index, gpu.name or "", "gpu", pci_device, gpu.memory_total_bytes)
-
-
-def _pci_device(gpu: GpuSample, sample: Sample) -> str:
     """NVML writes a PCI domain with eight digits, the kernel with four."""
     bus_id = (gpu.pci_bus_id or "").lower()
-    for device in sample.pci:
-        if bus_id and bus_id.endswith(device.bus_id) and device.device_id is not None:
-            return f"{device.device_id:04x}"
-    return ""
+    ids = (pci.device_id for pci in sample.pci if bus_id and bus_id.endswith(pci.bus_id))
+    pci_device = next((f"{number:04x}" for number in ids if number is not None), "")
+    return ProbeDevice(gpu.uuid or "", gpu.index, gpu.name or "", "gpu", pci_device, gpu.memory_total_bytes)
 
 
 def _has_no_gpus(sample: Sample) -> bool:
@@ -124,13 +115,6 @@ def _has_no_gpus(sample: Sample) -> bool:
     if sample.gpus or any(device.kind == "gpu" for device in sample.pci):
         return False
     return all(gap.kind == "unsupported" or gap.code == "no_driver" for gap in sample.gaps if _is_nvml(gap))
-
-
-def _no_gpus(gaps: Sequence[Gap]) -> tuple[str, str]:
-    for gap in gaps:
-        if _is_nvml(gap):
-            return f"the GPUs of this node cannot be read: {gap.why}", gap.fix
-    return "no GPU is seen on this node", ""
 
 
 def _is_nvml(gap: Gap) -> bool:

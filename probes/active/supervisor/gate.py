@@ -7,10 +7,10 @@ screen) do not count unless they keep the GPU busy.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mltop.probes.model import GpuProcess, GpuSample, MigInstance, RankSample, Sample
+from mltop.probes.model import GpuSample, MigInstance, Sample
 from mltop.probes.model.gpu import IDLE_SM, IN_USE_BUSY, IN_USE_BYTES
 from mltop.probes.model.units import percent_words, size_words
 from mltop.probes.model.vocabulary import RefusalCode
@@ -89,17 +89,11 @@ def refusal(
         return None
     if gpu.state != "ok":
         return Refusal(f"cannot be read: {gpu.error or gpu.state}", "look at the kernel log")
-    found = (
-        _in_use(_processes(gpu, instance), holders)
-        or _busy(recent, instance)
-        or _full(gpu, instance)
-        or _shut(gpu.compute_mode)
-        or _unclear(gpu, instance)
-    )
-    if found is not None and instance is not None:
-        found = replace(found, why=f"MIG instance {instance.index}: {found.why}")
+    used = _in_use(gpu, holders, instance) or next(_loaded(gpu, recent, instance), None)
+    if used is not None and instance is not None:
+        used = replace(used, why=f"MIG instance {instance.index}: {used.why}")
     broken = _broken(gpu)
-    return broken if broken is not None and (found is None or found.code == "unknown") else found
+    return broken if broken is not None and (used is None or used.code == "unknown") else used
 
 
 def unknowns(gpu: GpuSample, recent: Sequence[GpuSample], instance: MigInstance | None = None) -> list[str]:
@@ -122,8 +116,11 @@ def cpu_refusal(samples: Sequence[Sample], others: Sequence[Holder], *, force: b
         return Refusal(str(others[0]), "wait until it is over, or --force", "probe", others[0].who)
     running = [rank for rank in samples[-1].ranks if rank.state not in ("T", "Z")]
     if running:
-        why = f"a training job runs here: {_rank(running[0])}{_more(len(running) - 1, 'rank')}"
-        return Refusal(why, _FORCE, "job", _who(running[0].user, running[0].command))
+        first = running[0]
+        who, number = _who(first.user, first.command), "" if first.rank is None else f"rank {first.rank}, "
+        which = f"{who} ({number}{_pid_and_job(first.pid, first.job)})"
+        why = f"a training job runs here: {which}{_more(len(running) - 1, 'rank')}"
+        return Refusal(why, _FORCE, "job", who)
     return None
 
 
@@ -143,8 +140,12 @@ def cpu_remark(samples: Sequence[Sample]) -> str:
     return ""
 
 
-def _in_use(processes: Sequence[GpuProcess], holders: Mapping[int, Holder]) -> Refusal | None:
-    pids = sorted({process.pid for process in processes if process.pid in holders})
+def _in_use(gpu: GpuSample, holders: Mapping[int, Holder], instance: MigInstance | None) -> Refusal | None:
+    """By processes that compute; of an instance also by those whose instance is not known."""
+    computing = (process for process in gpu.processes or () if process.kind != "graphics")
+    if instance is not None:
+        computing = (process for process in computing if process.gpu_instance in (None, instance.gpu_instance))
+    pids = sorted({process.pid for process in computing} & holders.keys())
     if not pids:
         return None
     first = holders[pids[0]]
@@ -152,26 +153,24 @@ def _in_use(processes: Sequence[GpuProcess], holders: Mapping[int, Holder]) -> R
     more = _more(len(pids) - 1, "process")
     if first.probe:
         return Refusal(f"{first}{more}", fix, "probe", first.who)
-    who = first.who if first.is_visible else ""
-    return Refusal(f"in use by {first}{more}", fix, "in_use", who, tuple(pids))
+    return Refusal(f"in use by {first}{more}", fix, "in_use", first.who if first.is_visible else "", tuple(pids))
 
 
-def _processes(gpu: GpuSample, instance: MigInstance | None) -> list[GpuProcess]:
-    """The processes that compute; of an instance also those whose instance is not known."""
-    return [
-        process
-        for process in gpu.processes or ()
-        if process.kind != "graphics"
-        and (instance is None or process.gpu_instance is None or process.gpu_instance == instance.gpu_instance)
-    ]
-
-
-def _busy(recent: Sequence[GpuSample], instance: MigInstance | None) -> Refusal | None:
+def _loaded(gpu: GpuSample, recent: Sequence[GpuSample], instance: MigInstance | None) -> Iterator[Refusal]:
+    """What shows without a process that it is used, or that nobody can tell."""
+    nobody = "though no process is seen that uses it"
     shares = [value for value in _activity(recent, instance) if value is not None]
     if shares and len(shares) == len(recent) and min(shares) > (IN_USE_BUSY if instance is None else IDLE_SM):
-        why = f"busy: {percent_words(shares[-1])}, though no process is seen that uses it"
-        return Refusal(why, _FORCE, "busy")
-    return None
+        yield Refusal(f"busy: {percent_words(shares[-1])}, {nobody}", _FORCE, "busy")
+    used = (instance or gpu).memory_used_bytes
+    if used is not None and used > IN_USE_BYTES:
+        fix = "sudo fuser -v /dev/nvidia*   shows who has it open; or --force"
+        yield Refusal(f"{size_words(used)} of its memory are in use, {nobody}", fix, "full")
+    if gpu.compute_mode in _SHUT:
+        yield Refusal(f"in {_SHUT[gpu.compute_mode]} compute mode", "sudo nvidia-smi -c DEFAULT, or --force")
+    if gpu.processes is None and used is None:
+        why = "whether it is free is not known: neither its processes nor its memory can be read"
+        yield Refusal(why, "--force", "unknown")
 
 
 def _activity(recent: Sequence[GpuSample], instance: MigInstance | None) -> list[float | None]:
@@ -183,19 +182,6 @@ def _activity(recent: Sequence[GpuSample], instance: MigInstance | None) -> list
     ]
 
 
-def _full(gpu: GpuSample, instance: MigInstance | None) -> Refusal | None:
-    used = (instance or gpu).memory_used_bytes
-    if used is None or used <= IN_USE_BYTES:
-        return None
-    why = f"{size_words(used)} of its memory are in use, though no process is seen that uses it"
-    return Refusal(why, "sudo fuser -v /dev/nvidia*   shows who has it open; or --force", "full")
-
-
-def _shut(compute_mode: str | None) -> Refusal | None:
-    word = _SHUT.get(compute_mode or "")
-    return Refusal(f"in {word} compute mode", "sudo nvidia-smi -c DEFAULT, or --force") if word else None
-
-
 def _broken(gpu: GpuSample) -> Refusal | None:
     remap = gpu.remap
     if remap.failed:
@@ -204,18 +190,6 @@ def _broken(gpu: GpuSample) -> Refusal | None:
         why = "waits for a reset to repair its memory (row remapping or page retirement is pending)"
         return Refusal(why, f"sudo nvidia-smi --gpu-reset -i {gpu.index}, or --force", "broken")
     return None
-
-
-def _unclear(gpu: GpuSample, instance: MigInstance | None) -> Refusal | None:
-    if gpu.processes is None and (instance or gpu).memory_used_bytes is None:
-        why = "whether it is free is not known: neither its processes nor its memory can be read"
-        return Refusal(why, "--force", "unknown")
-    return None
-
-
-def _rank(rank: RankSample) -> str:
-    number = "" if rank.rank is None else f"rank {rank.rank}, "
-    return f"{_who(rank.user, rank.command)} ({number}{_pid_and_job(rank.pid, rank.job)})"
 
 
 def _who(user: str, command: str) -> str:

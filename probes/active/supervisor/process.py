@@ -58,7 +58,10 @@ class ProbeProcess:
             pipe = subprocess.PIPE
             self._process = start_child(command, env=dict(env), cwd="/", stdin=pipe, stderr=pipe)
             self.pid = self._process.pid
-            self._tie(far_end)
+            with contextlib.suppress(OSError):  # a sandbox without it: the death signal and the end of stdin remain
+                fcntl.fcntl(far_end, fcntl.F_SETOWN, -self.pid)
+                fcntl.fcntl(far_end, _F_SETSIG, signal.SIGKILL)
+                fcntl.fcntl(far_end, fcntl.F_SETFL, fcntl.fcntl(far_end, fcntl.F_GETFL) | os.O_ASYNC)
         except BaseException:
             os.close(self._lifeline)  # ends the guard
             raise
@@ -81,12 +84,6 @@ class ProbeProcess:
 
     def _files(self) -> Iterator[IO[bytes]]:
         return filter(None, (self._process.stdin, self._process.stdout, self._process.stderr))
-
-    def _tie(self, far_end: int) -> None:
-        with contextlib.suppress(OSError):  # a sandbox without it: the death signal and the end of stdin remain
-            fcntl.fcntl(far_end, fcntl.F_SETOWN, -self.pid)
-            fcntl.fcntl(far_end, _F_SETSIG, signal.SIGKILL)
-            fcntl.fcntl(far_end, fcntl.F_SETFL, fcntl.fcntl(far_end, fcntl.F_GETFL) | os.O_ASYNC)
 
     def _limit(self, memory_bytes: int | None) -> None:
         """Sets its limits from outside: the less runs between fork and exec, the better."""

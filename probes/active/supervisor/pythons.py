@@ -8,8 +8,7 @@ says that they may.
 
 It then runs ``main()`` of a module of ours. It has its own site-packages, where torch is, and must not get ours: of
 everything that this process can import it sees the package ``mltop`` alone, as a module object with a path. That works
-from a source tree, from a virtual environment, from an agent's cache folder (by its compiled modules, as in
-``spawn.python_command``) and from a bundle in memory, which is a zip below /proc.
+from a source tree, from a virtual environment and from a bundle in memory, which is a zip below /proc.
 """
 
 from __future__ import annotations
@@ -29,9 +28,8 @@ from mltop.probes.active import endings
 from mltop.probes.active.supervisor.environment import JobProcess, NotTaken, activated_here, with_job
 from mltop.probes.active.supervisor.process import ProbeProcess
 from mltop.probes.system import as_root
-from mltop.probes.system.spawn import from_bundle, why_no_program
+from mltop.probes.system.spawn import PROBE_MARK, why_no_program
 
-MARK = "mltop-probe"  # the argument by which our processes are known; probe and key follow it
 ASK_S = 5.0
 LOOK_S = 30.0  # root's, at all files of a Python: 80,000 take 0.6 s, 3 s when none is cached, more on a busy machine
 VARIABLE = "MLTOP_PROBE_PYTHON"
@@ -141,32 +139,17 @@ def find_torch(
         fix = _FIX_ROOT if why else fix
         why = why or (answer if isinstance(answer, str) else unfit(answer, for_gpus))
         if isinstance(answer, dict) and not why:
-            return TorchPython(
-                path=candidate.path,
-                executable=answer.get("path") or candidate.path,
-                python=answer["python"],
-                torch=answer["torch"],
-                cuda=answer.get("cuda"),
-                hip=answer.get("hip"),
-                origin=candidate.origin,
-                environ=environ,
-                left_out=left_out,
-            )
+            executable = answer.get("path") or candidate.path
+            built = (answer["python"], answer["torch"], answer.get("cuda"), answer.get("hip"))
+            return TorchPython(candidate.path, executable, *built, candidate.origin, environ, left_out)
         reasons.append(f"{candidate.path} ({candidate.origin}): {why}")
-    raise _no_torch(reasons, fix) if named else _none_found(reasons, fix, not_taken)
-
-
-def _none_found(reasons: Sequence[str], fix: str, not_taken: Sequence[NotTaken]) -> NoTorch:
-    """Where none was named: also which Pythons were not looked at, and why."""
-    reasons = [*reasons, *map(str, not_taken[:_MOST_SAID])]
-    left_out = {name: as_root.LEFT_OUT[name] for name in _LED_TO_PYTHONS if name in as_root.LEFT_OUT}
-    if left_out:
-        reasons.append(f"root looks for none where others can change it: {as_root.in_words(left_out)}")
-    return _no_torch(reasons, _FIX_ROOT if left_out else fix)
-
-
-def _no_torch(reasons: Sequence[str], fix: str) -> NoTorch:
-    return NoTorch("no Python with a torch that will do: " + "; ".join(reasons), fix)
+    if not named:  # also which Pythons were not looked at, and why
+        reasons += map(str, not_taken[:_MOST_SAID])
+        left_out = {name: as_root.LEFT_OUT[name] for name in _LED_TO_PYTHONS if name in as_root.LEFT_OUT}
+        if left_out:
+            reasons.append(f"root looks for none where others can change it: {as_root.in_words(left_out)}")
+            fix = _FIX_ROOT
+    raise NoTorch("no Python with a torch that will do: " + "; ".join(reasons), fix)
 
 
 def candidates(named: str, jobs: Sequence[JobProcess]) -> list[Candidate]:
@@ -256,15 +239,7 @@ def probe_command(python: str, target: str, kind: str, key: str) -> list[str]:
     A shell becomes the Python: an interpreter on a file server that does not answer then hangs a process that has a
     deadline, not us. Run it in "/".
     """
-    return [*_start_words(python), _code(target), MARK, kind, key]
-
-
-def probe_of(argv: list[str]) -> tuple[str, str] | None:
-    """Kind and key, for a process that ``probe_command`` started or that was forked from one."""
-    if MARK not in argv:
-        return None
-    kind_and_key = argv[argv.index(MARK) + 1 :]
-    return (kind_and_key[0], kind_and_key[1]) if len(kind_and_key) == 2 else None
+    return [*_start_words(python), _code(target), PROBE_MARK, kind, key]
 
 
 def _code(target: str) -> str:
@@ -278,7 +253,6 @@ def _code(target: str) -> str:
         (
             "import sys, types",
             "sys.path[:] = [entry for entry in sys.path if entry]",
-            *([code] if (code := from_bundle(("mltop",)).rstrip("; ")) else []),  # psutil and pynvml are not for it
             "sys.modules['mltop'] = types.ModuleType('mltop')",
             f"sys.modules['mltop'].__path__ = [{package!r}]",
             "kept, sys.dont_write_bytecode = sys.dont_write_bytecode, True",

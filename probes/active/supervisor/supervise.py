@@ -111,12 +111,12 @@ class Supervisor:
             return dict(self._ended_s)
 
     def _run(self, turn: _Turn, facts: Facts, emit: Emit, cancelled: threading.Event) -> None:
-        targets = self._admitted(turn.request, facts, emit)
+        request = turn.request
+        targets = self._admitted(request, facts, emit)
         if not targets:
             return
         for_gpus = any(target.gpu is not None for target in targets)
         try:
-            request = turn.request
             python = find_torch(
                 request.python, facts.jobs, for_gpus, cancelled, not_taken=facts.not_taken, trust=request.trust_python
             )
@@ -132,21 +132,18 @@ class Supervisor:
             emit(ProbeEvent("note", text=text, data={"remark": True}))
         watched: list[Watched] = []
         try:
-            alone = CHILDREN[turn.request.kind].per_device
+            alone = CHILDREN[request.kind].per_device
             for group in [[target] for target in targets] if alone else [targets]:
                 started = self._started(turn, facts, group, python, emit)
                 watched += [started] if started is not None else []
         finally:
             try:
-                watch(watched, cancelled, turn.request.total_s)
+                watch(watched, cancelled, request.total_s)
             finally:
-                self._remember(watched)
-
-    def _remember(self, watched: Sequence[Watched]) -> None:
-        with self._lock:
-            for ended in watched:
-                self._stuck += ended.stuck
-                self._ended_s[ended.process.pid] = time.monotonic()
+                with self._lock:
+                    for ended in watched:
+                        self._stuck += ended.stuck
+                        self._ended_s[ended.process.pid] = time.monotonic()
 
     def _admitted(self, request: ProbeRequest, facts: Facts, emit: Emit) -> list[Target]:
         """The devices that may be measured; why others may not is said."""
@@ -159,14 +156,18 @@ class Supervisor:
                 admitted.append(target)
             else:
                 events.append(refused(target.device, refusal))
-        if request.kind == "all_reduce" and events and admitted:  # with fewer devices it would be another measurement
+        if not CHILDREN[request.kind].one_gpu and events and admitted:  # with fewer it would be another measurement
             refusal = gate.of_all(events[0].data["device"]["index"], events[0].why)
             events += [refused(target.device, refusal) for target in admitted]
             admitted = []
         for event in events:
             emit(event)
         for target in admitted:
-            for text in _remarks(target, facts):
+            if target.gpu is None:
+                remarks = list(filter(None, [gate.cpu_remark(facts.samples)]))
+            else:
+                remarks = gate.unknowns(target.gpu, _recent(target.gpu, facts.samples), target.instance)
+            for text in remarks:
                 emit(ProbeEvent("note", device=target.device.uuid, text=text, data={"remark": True}))
         return admitted
 
@@ -186,12 +187,16 @@ class Supervisor:
     ) -> Watched | None:
         request, devices = turn.request, [target.device for target in group]
         order = Order(request.kind, facts.node, devices, completed(request, devices), request.deadlines_s)
+        available, most_bytes = facts.samples[-1].host.memory_available_bytes, None
+        if available is not None and all(target.gpu is None for target in group):
+            # On processors half of what is free, so that a probe never takes a node's last memory.
+            most_bytes = max(_SMALLEST_LIMIT_BYTES, available // 2)
         try:
             process = ProbeProcess(
                 probe_command(python.path, self._modules[request.kind], request.kind, request.key),
                 with_devices(python.environ, devices),
                 order.to_line().encode(),
-                _memory_limit(group, facts.samples[-1]),
+                most_bytes,
             )
         except OSError as error:
             why = f"no process can be started: {error.strerror or error}"
@@ -203,12 +208,11 @@ class Supervisor:
 
 
 def completed(request: ProbeRequest, devices: Sequence[ProbeDevice]) -> dict[str, Any]:
-    """The options of the order. all_reduce gets its key, and what the caller left to the devices of the node:
-    ``backend`` by what they are, ``ranks`` on processors (``cpu_ranks``, else one per core, 2 to 8).
+    """The options of the order. Collectives get what the caller left to the devices of the node: ``backend`` by what
+    they are, ``ranks`` on processors (``cpu_ranks``, else one per core, 2 to 8).
     """
     options = dict(request.options)
-    if request.kind == "all_reduce":
-        options.setdefault("key", request.key)
+    if not CHILDREN[request.kind].one_gpu:
         options["backend"] = options.get("backend") or ("gloo" if devices[0].kind == CPU else "nccl")
         if not options.get("ranks") and options["backend"] == "gloo":
             options["ranks"] = options.get("cpu_ranks") or min(8, max(2, os.cpu_count() or 2))
@@ -230,18 +234,3 @@ def _devices_data(python: TorchPython, targets: Sequence[Target]) -> dict[str, A
 def _recent(gpu: GpuSample, samples: Sequence[Sample]) -> list[GpuSample]:
     """The same GPU in each sample that has it."""
     return [same for sample in samples for same in sample.gpus if (same.uuid, same.index) == (gpu.uuid, gpu.index)]
-
-
-def _remarks(target: Target, facts: Facts) -> list[str]:
-    if target.gpu is None:
-        remark = gate.cpu_remark(facts.samples)
-        return [remark] if remark else []
-    return gate.unknowns(target.gpu, _recent(target.gpu, facts.samples), target.instance)
-
-
-def _memory_limit(group: Sequence[Target], sample: Sample) -> int | None:
-    """On processors: half of what is free, so that a probe never takes a node's last memory."""
-    available = sample.host.memory_available_bytes
-    if available is None or any(target.gpu is not None for target in group):
-        return None
-    return max(_SMALLEST_LIMIT_BYTES, available // 2)

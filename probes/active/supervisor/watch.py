@@ -7,7 +7,7 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Callable
 
@@ -16,15 +16,15 @@ from mltop.probes.active.child import event_of
 from mltop.probes.active.host import kernel_state, oom_kills, start_ticks
 from mltop.probes.active.supervisor.process import ProbeProcess
 from mltop.probes.model.probe import ProbeDevice, ProbeEvent
-from mltop.probes.model.probe_kinds import START, stage_deadline_s
+from mltop.probes.model.probe_kinds import CHILDREN, START, stage_deadline_s
 
 TERM_S = 2.0  # from SIGTERM to SIGKILL
 KILL_S = 1.0  # from SIGKILL to giving up: only a process that is stuck in the kernel survives that long
 END_S = 5.0  # from a process's last result to its end
 SILENT_S = 2.0  # from the end of its output to its end
 _POLL_MS = 100
-_MOST_EVENTS = 50_000
 _MOST_BYTES = 16_000_000
+_FIXES = {"import torch": "a slow or dead file system, or a busy machine: try: time python -c 'import torch'"}
 # Said between two stages: from now on the process waits for the caller.
 _WAITS = ("ready", "round")
 
@@ -58,50 +58,31 @@ class Watched:
         self.done = False
         self.stuck: list[Stuck] = []
         self._kind, self._deadlines_s, self._emit = kind, deadlines_s, emit
-        self._is_launcher = kind == "all_reduce"  # its events are about ranks, and it has no results of its own
+        self._is_launcher = not CHILDREN[kind].one_gpu  # its events are about ranks, and it has no results of its own
         self._name = devices[0].uuid if len(devices) == 1 and not self._is_launcher else ""
         self._missing = {device.uuid for device in devices}  # without result or failure
         self._failed = False
         self.stage = ""
         self._limit_s: float | None = None
         self._due_s: float | None = None  # monotonic
-        self._events = 0
+        self._ends = False  # by our doing
+        self._signals = [(signal.SIGTERM, TERM_S), (signal.SIGKILL, KILL_S)]
         self._failure: tuple[str, str] | None = None  # told when the process is gone: why, fix
-        self._terminated_s: float | None = None  # SIGTERM
-        self._killed_s: float | None = None
         self._silent_s: float | None = None
         self._garbage = ""
         self._oom_kills = oom_kills()
+        self._life = self._live()
         self._begin(ProbeEvent("stage", stage=START), process.started_s)
 
     def turn(self) -> None:
         """One look at it; never waits."""
-        ended = self.process.has_ended()
-        self._hear()
-        now = time.monotonic()
-        if ended:
-            for _ in range(4):  # at most what the pipes held: others of its group may write until they are killed
-                self._hear()
-            self._finish()
-        elif self._killed_s is not None:
-            if now - self._killed_s > KILL_S:
-                self._give_up()
-        elif self._terminated_s is not None:
-            if now - self._terminated_s > TERM_S:
-                self._kill(now)
-        elif self._due_s is not None and now > self._due_s:
-            self._too_late(now)
-        elif self.process.is_silent:
-            self._silence(now)
+        self.done = next(self._life, True)
         self.process.flush()
 
     def end(self, failure: tuple[str, str] | None = None) -> None:
         """SIGTERM, and all that follows. ``failure``: why and fix, to be told once it is gone."""
-        if self._terminated_s is None:
-            self._failure = failure
-            self._terminated_s = time.monotonic()
-            self.process.signal_group(signal.SIGTERM)
-            self.process.signal_group(signal.SIGCONT)
+        if not self._ends:
+            self._ends, self._failure = True, failure
 
     def end_now(self) -> None:
         """SIGKILL, without another word: when whoever watches cannot go on."""
@@ -109,9 +90,28 @@ class Watched:
             self.process.end_now()
             self.done = True
 
-    def _kill(self, now: float) -> None:
-        self.process.signal_group(signal.SIGKILL)
-        self._killed_s = now
+    def _live(self) -> Iterator[bool]:
+        """A look at a time, False while there is more to do."""
+        process = self.process
+        while not process.has_ended():
+            self._hear()
+            self._look_at_the_time(time.monotonic())
+            if self._ends:
+                break
+            yield False
+        for number, limit_s in self._signals:
+            until_s = time.monotonic() + limit_s
+            if not process.has_ended():
+                process.signal_group(number)
+                process.signal_group(signal.SIGCONT)
+            while not process.has_ended() and time.monotonic() < until_s:
+                self._hear()
+                yield False
+        if process.has_ended():
+            self._finish()
+        else:  # we do not wait for it, and its devices are not touched until it is gone
+            self._remember(process.pid)
+        process.close()
 
     def _hear(self) -> None:
         lines = self.process.receive()
@@ -121,14 +121,10 @@ class Watched:
             event = event_of(line)
             if event is None:
                 self._garbage = line[-4096:].decode("utf-8", "replace") if line.strip() else self._garbage
-            elif self._terminated_s is None:
+            elif not self._ends:
                 self._take(event)
 
     def _take(self, event: ProbeEvent) -> None:
-        self._events += 1
-        if self._events > _MOST_EVENTS:
-            self.end((f"it said more than {_MOST_EVENTS} things in stage '{self.stage}'", ""))
-            return
         event.device = event.device or self._name
         if event.event == "stage":
             self._begin(event, time.monotonic())
@@ -163,22 +159,24 @@ class Watched:
         if not self._missing:
             self._due_s, self._limit_s = time.monotonic() + END_S, None
 
-    def _too_late(self, now: float) -> None:
-        if not self._missing:
-            self._kill(now)  # it has done its work; only its end is late
-            return
-        state = kernel_state(self.process.pid)
-        self.end((endings.too_late(self.stage, self._limit_s or 0.0, state), ""))
-
-    def _silence(self, now: float) -> None:
-        """The process closed its output: it has to end, for nothing can be heard of it."""
-        if self._silent_s is None:
-            self._silent_s = now
-        elif now - self._silent_s > SILENT_S:
-            self.end((f"closed its output in stage '{self.stage}' without ending", "") if self._missing else None)
+    def _look_at_the_time(self, now: float) -> None:
+        if self._due_s is not None and now > self._due_s:
+            if not self._missing:  # it has done its work; only its end is late
+                del self._signals[0]
+                self.end()
+                return
+            state = kernel_state(self.process.pid)
+            late = f"stage '{self.stage}' was not over within {self._limit_s or 0.0:g} s"
+            self.end((late + (f" ({state})" if state else ""), _FIXES.get(self.stage, "")))
+        elif self.process.is_silent:  # it has to end, for nothing can be heard of it
+            self._silent_s = self._silent_s or now
+            if now - self._silent_s > SILENT_S:
+                self.end((f"closed its output in stage '{self.stage}' without ending", "") if self._missing else None)
 
     def _finish(self) -> None:
         """The process has ended; what it started must, too."""
+        for _ in range(5):  # at most what the pipes held: others of its group may write until they are killed
+            self._hear()
         self.process.signal_group(signal.SIGKILL)
         deadline_s = time.monotonic() + KILL_S
         others = self.process.other_members()
@@ -190,9 +188,8 @@ class Watched:
             self._remember(pid)
         if not others and self._failure is not None:
             self._fail(*self._failure)
-        elif not others and self._terminated_s is None and self._killed_s is None:
+        elif not others and not self._ends:
             self._say_end(code)
-        self._close()
 
     def _say_end(self, code: int) -> None:
         launched = self._is_launcher and (code == 0 or self._failed)
@@ -203,14 +200,10 @@ class Watched:
             words = endings.died(code, self.stage, self.process.stderr_end(), False)[0]
             self._emit(ProbeEvent("note", device=self._name, text=f"after its result it {words}"))
 
-    def _give_up(self) -> None:
-        """Nothing can end it: we do not wait for it, and its devices are not touched until it is gone."""
-        self._remember(self.process.pid)
-        self._close()
-
     def _remember(self, pid: int) -> None:
         is_gpu = any(device.kind != "cpu" for device in self.devices)
-        why = endings.stuck(pid, is_gpu, kernel_state(pid))
+        where = "the driver" if is_gpu else "the kernel"
+        why = f"stuck in {where} ({kernel_state(pid) or 'D state'}), pid {pid}: not even SIGKILL ends it"
         first = self._failure[0] + ", " if self._failure is not None and not self.stuck else ""
         fix = "the driver has to let go of it: reset the GPU, or reboot the node" if is_gpu else ""
         self._emit(ProbeEvent("failed", device=self._name, stage=self.stage, why=first + why, fix=fix))
@@ -218,10 +211,6 @@ class Watched:
 
     def _fail(self, why: str, fix: str) -> None:
         self._emit(ProbeEvent("failed", device=self._name, stage=self.stage, why=why, fix=fix))
-
-    def _close(self) -> None:
-        self.process.close()
-        self.done = True
 
 
 def watch(watched: Sequence[Watched], cancelled: threading.Event, total_s: float) -> None:
@@ -239,18 +228,12 @@ def watch(watched: Sequence[Watched], cancelled: threading.Event, total_s: float
                 elif late:
                     probe.end((f"the probe was not over within {total_s:g} s (it was in stage '{probe.stage}')", ""))
                 probe.turn()
-            _wait(running)
+            # Until one of them says something, ``_POLL_MS`` at most: ends and deadlines make no sound.
+            poller = select.poll()
+            for fd in (fd for probe in running if not probe.done for fd in probe.process.open):
+                poller.register(fd, select.POLLIN)
+            poller.poll(_POLL_MS)
     finally:
         for probe in watched:
             with contextlib.suppress(OSError):
                 probe.end_now()
-
-
-def _wait(watched: Sequence[Watched]) -> None:
-    """Waits until one of them says something, ``_POLL_MS`` at most: ends and deadlines make no sound."""
-    poller = select.poll()
-    for probe in watched:
-        if not probe.done:
-            for fd in probe.process.open:
-                poller.register(fd, select.POLLIN)
-    poller.poll(_POLL_MS)

@@ -8,16 +8,9 @@ import sys
 import zlib
 from typing import Any
 
-from mltop.probes.agent.bootstrap.cache import (
-    Refused,
-    Roots,
-    compile_all,
-    discard,
-    install,
-    keep_in_use,
-    remember_python,
-)
-from mltop.probes.agent.bootstrap.compiled import import_from, read_compiled, sha256
+from mltop.probes.agent.bootstrap.cache import Refused, Roots, compiled, keep_in_use, remember_python
+from mltop.probes.agent.bootstrap.zipped import BUNDLE, import_from
+from mltop.probes.system.blobs import MOST_FILE_BYTES, sha256
 from mltop.probes.system.writable import writer_of
 
 FAILED_EXIT = 98
@@ -29,12 +22,11 @@ LONGEST_NOTE = 160
 DEADLINE_S = 60  # for what follows, but for the wait for files, which has its own: looking at folders may hang
 TELL_EVERY_BYTES = 16384  # a caller cannot see what is still on its way
 MOST_LINE_BYTES = 64 * 1024 * 1024
-MOST_BUNDLE_BYTES = 64 * 1024 * 1024
 
 
-def main(table: "dict[str, list[str]]", key: str = "") -> None:
-    """``table``: machine (platform.machine(), "" for any other) to [the bundle's sha256, its MANIFEST's sha256];
-    ``key``: the caller's, for compiled modules.
+def main(table: "dict[str, str]", key: str = "") -> None:
+    """``table``: machine (platform.machine(), "" for any other) to the bundle's sha256; ``key``: the caller's, for
+    compiled modules.
     """
     options = Options(sys.argv[1:])
     signal.alarm(DEADLINE_S)
@@ -59,34 +51,29 @@ def check_python() -> None:
         raise Refused(f"root does not run {sys.executable}: {writer}", fix)
 
 
-def prepare(table: "dict[str, list[str]]", options: "Options", key: str) -> bytes:
+def prepare(table: "dict[str, str]", options: "Options", key: str) -> bytes:
     """Make the bundle importable; returns what was read from stdin and is for the agent."""
     machine = os.uname().machine
-    digest, manifest = table.get(machine) or table[""]
-    roots = Roots(digest, manifest, options.read_only)
-    location = roots.find()
-    boot = {"machine": machine, "root": location.root, "cached": location.cached, "notes": roots.notes}
+    digest = table.get(machine) or table[""]
+    roots = Roots(digest, options.read_only)
+    root, content = roots.find()
+    boot = {"machine": machine, "root": root, "cached": bool(content), "notes": roots.notes}
     send_boot(boot, options)
     received = b""
-    if not location.cached:
-        try:
-            content, received = receive(digest, options)
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends an installation that hangs in the kernel
-            location = install(roots, location, content)
-        finally:
-            discard(location)
-    if location.root != boot["root"]:  # that one is full, or gone meanwhile
-        send_boot(dict(boot, root=location.root, cached=True), options)
-    os.environ["MLTOP_CACHE"] = location.root
-    if not location.root:
-        sys.path.append(location.path)
-    else:
-        bundle = import_from(location.path, manifest)
-        if not read_compiled(bundle, key):
-            compile_all(bundle, key)
-        if not options.read_only:
-            keep_in_use(location.path)
-            remember_python(location.path)
+    if not content:
+        content, received = receive(digest, options)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends an installation that hangs in the kernel
+        root = roots.install(root, content)
+    if root != boot["root"]:  # that one is full, or gone meanwhile
+        send_boot(dict(boot, root=root, cached=True), options)
+    os.environ["MLTOP_CACHE"] = root
+    try:
+        import_from(compiled(root, digest, content, key), root and os.path.join(root, digest, BUNDLE))
+    except OSError as error:
+        raise Refused(f"no file in memory can be made: {error.strerror or error}") from error
+    if root and not options.read_only:
+        keep_in_use(os.path.join(root, digest))
+        remember_python(os.path.join(root, digest))
     return received
 
 
@@ -134,7 +121,7 @@ def unpacked(args: "dict[str, Any]", digest: str) -> bytes:
         raise Refused(str(args["error"]), str(args.get("fix", "")))
     try:
         # wbits 31: gzip. Bounded, for nothing is known yet of what these bytes become.
-        content = zlib.decompressobj(31).decompress(binascii.a2b_base64(args["data"]), MOST_BUNDLE_BYTES)
+        content = zlib.decompressobj(31).decompress(binascii.a2b_base64(args["data"]), MOST_FILE_BYTES)
     except (KeyError, TypeError, ValueError, zlib.error) as error:
         raise Refused(f"the agent's files arrived damaged: {error}") from error
     sha = sha256(content)

@@ -13,11 +13,12 @@ from typing import Callable
 
 from mltop.probes.collect.dcgm.rows import FIELDS, PROFILING, Row, Snapshot
 from mltop.probes.system import as_root
-from mltop.probes.system.spawn import end_child, signal_group, start_child
+from mltop.probes.system.spawn import Unfinished, end_child, output_of, signal_group, start_child
 
 WHERE = "DCGM (dcgmi dmon)"
 DISCOVERY_S = 5.0
 END_WAIT_S = 0.3
+MOST_BYTES = 1 << 20
 READ_WAIT_S = 0.2  # so soon it notices that it is to end
 # "GPU 0    0.123  N/A ..." (dcgmi/DeviceMonitor.cpp); older releases wrote "GPU 0" too. GPU-I ids are DCGM's own.
 _ROW = re.compile(r"GPU\s+(\d+)((?:\s+\S+)+)\s*")
@@ -88,17 +89,13 @@ class Dcgmi:
 
     def _output(self, command: list[str], timeout_s: float) -> str:
         process = self._start(command)
-        received = bytearray()
-        deadline_s = time.monotonic() + timeout_s
         try:
-            while time.monotonic() < deadline_s and not self._stop.is_set():
-                data = read_some(process, READ_WAIT_S)
-                if data == b"":
-                    return received.decode("utf-8", "replace")
-                received += data or b""
+            output, _ = output_of(process, time.monotonic() + timeout_s, self._stop.is_set, MOST_BYTES)
+        except Unfinished:
+            raise DcgmiError(f"dcgmi discovery does not answer within {timeout_s:g} s") from None
         finally:
             self._end()
-        raise DcgmiError(f"dcgmi discovery does not answer within {timeout_s:g} s")
+        return output.decode("utf-8", "replace")
 
     def _follow(
         self,

@@ -98,9 +98,12 @@ class Exporter:
         """Returns what the exporter says now. Never raises, whatever a server does."""
         if self._wrong:
             return Silence(f"{masked(self._url)!r} is no address of an exporter ({self._wrong})")
-        refused = self._refused()
-        if refused is not None:
-            return refused
+        try:  # whether anything listens there, for the price of one system call or two
+            socket.create_connection((self._host, self._port), self._timeout_s).close()
+        except ConnectionRefusedError:
+            return Silence(f"nothing listens on {self.address}")
+        except (OSError, OverflowError) as error:
+            return Silence(f"{self.address} {reason(error, self._timeout_s)}")
         # Costs some megabytes and milliseconds, which machines without an exporter should not pay.
         import http.client
         import urllib.error
@@ -123,16 +126,6 @@ class Exporter:
         except (OSError, ValueError, http.client.HTTPException) as error:
             return Silence(f"{self.address} {reason(error, self._timeout_s)}")
         return self._understand(text)
-
-    def _refused(self) -> Silence | None:
-        """Whether anything listens there, for the price of one system call or two."""
-        try:
-            socket.create_connection((self._host, self._port), self._timeout_s).close()
-        except ConnectionRefusedError:
-            return Silence(f"nothing listens on {self.address}")
-        except (OSError, OverflowError) as error:
-            return Silence(f"{self.address} {reason(error, self._timeout_s)}")
-        return None
 
     def _read(self, response: object) -> str:
         deadline_s = time.monotonic() + 3 * self._timeout_s

@@ -6,11 +6,12 @@ import os
 import re
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from mltop.probes.collect.dcgm.dcgmi import Dcgmi, DcgmiError, NoDcgmi
-from mltop.probes.collect.dcgm.exporter import DEFAULT_URL, Exporter, Silence
+from mltop.probes.collect.dcgm.exporter import DEFAULT_URL, Exporter
 from mltop.probes.collect.dcgm.rows import FIELDS, MAIN_FIELDS, Row, Snapshot
 from mltop.probes.collect.host.machine import in_container
 from mltop.probes.collect.sysfile import read_text
@@ -57,58 +58,34 @@ def lacking(gpu: GpuSample) -> bool:
     return gpu.state == "ok" and gpu.activity_source is None and not is_measured and is_profiled
 
 
-class Filling:
-    """One snapshot put into the GPUs of one sample. ``now_s``: monotonic."""
-
-    def __init__(self, snapshot: Snapshot, now_s: float, stale_after_s: float) -> None:
-        self._snapshot = snapshot
-        self._now_s = now_s
-        self._stale_after_s = stale_after_s
-        self._unknown: dict[Lack, dict[int, list[str]]] = {}  # -> GPU's index -> fields
-
-    def fill(self, gpus: list[GpuSample], wanting: list[GpuSample], lasting: list[GpuSample]) -> list[Gap]:
-        """Gaps for MAIN_FIELDS that stay unknown of ``lasting``: those that have wanted for a while."""
-        for gpu in wanting:
-            self._fill_gpu(gpu)
-        indexes = {gpu.index for gpu in lasting}
-        gaps = []
-        for lack, fields_of in self._unknown.items():
-            gaps += gaps_of({index: fields for index, fields in fields_of.items() if index in indexes}, gpus, lack)
-        return gaps
-
-    def _fill_gpu(self, gpu: GpuSample) -> None:
-        rows, where = self._snapshot.of(gpu), self._snapshot.where
-        fresh = [row for row in rows if self._now_s - row.taken_s <= self._stale_after_s]
-        whole = [row for row in fresh if row.gpu_instance is None]
-        parts = {row.gpu_instance: row for row in fresh if row.gpu_instance is not None}
-        # NVML's source gives the same objects sample after sample, so that they are replaced, not changed.
-        gpu.mig_instances = [with_values(instance, parts) for instance in gpu.mig_instances]
-        if whole:
-            self._fill_whole(gpu, whole[-1], where)
-        elif parts:
-            why = f"{where} measures the instances of a GPU in MIG mode, not the GPU"
-            self._lack(gpu, MAIN_FIELDS, Lack(why, kind="unsupported"))
-        elif rows:
-            age_s = min(self._now_s - row.taken_s for row in rows)
-            self._lack(gpu, MAIN_FIELDS, Lack(f"the newest values from {where} are {age_s:.0f} s old"))
-        else:
-            self._lack(gpu, MAIN_FIELDS, Lack(f"{where} says nothing of this GPU"))
-
-    def _fill_whole(self, gpu: GpuSample, row: Row, where: str) -> None:
+def fill_gpu(gpu: GpuSample, snapshot: Snapshot, now_s: float, stale_after_s: float) -> Iterator[tuple[str, Lack]]:
+    """Put a snapshot into a GPU; of MAIN_FIELDS those that stay unknown, and why. ``now_s``: monotonic."""
+    rows, where = snapshot.of(gpu), snapshot.where
+    fresh = [row for row in rows if now_s - row.taken_s <= stale_after_s]
+    whole = [row for row in fresh if row.gpu_instance is None]
+    parts = {row.gpu_instance: row for row in fresh if row.gpu_instance is not None}
+    # NVML's source gives the same objects sample after sample, so that they are replaced, not changed.
+    gpu.mig_instances = [with_values(instance, parts) for instance in gpu.mig_instances]
+    for row in whole[-1:]:
         for name, value in fractions(row, FIELDS).items():
             setattr(gpu, name, value)
             gpu.activity_source = "dcgm"
         for name in MAIN_FIELDS:
             if name in row.garbage:
-                self._lack(gpu, (name,), Lack(f"{where} says {row.garbage[name]:g}, which is not a value"))
+                yield name, Lack(f"{where} says {row.garbage[name]:g}, which is not a value")
             elif name not in row.values:
-                self._lack(gpu, (name,), Lack(f"{where} does not export it", EXPORT_PROFILING))
+                yield name, Lack(f"{where} does not export it", EXPORT_PROFILING)
             elif row.values[name] is None:
                 why = "the profiling counters are not to be had, or in use by a profiler"
-                self._lack(gpu, (name,), Lack(f"{where} has no value of it: {why}"))
-
-    def _lack(self, gpu: GpuSample, names: tuple[str, ...], lack: Lack) -> None:
-        self._unknown.setdefault(lack, {}).setdefault(gpu.index, []).extend(names)
+                yield name, Lack(f"{where} has no value of it: {why}")
+        return
+    lack = Lack(f"{where} says nothing of this GPU")
+    if parts:
+        lack = Lack(f"{where} measures the instances of a GPU in MIG mode, not the GPU", kind="unsupported")
+    elif rows:
+        age_s = min(now_s - row.taken_s for row in rows)
+        lack = Lack(f"the newest values from {where} are {age_s:.0f} s old")
+    yield from ((name, lack) for name in MAIN_FIELDS)
 
 
 def fractions(row: Row, names: tuple[str, ...]) -> dict[str, Any]:
@@ -209,7 +186,11 @@ class DcgmSource:
         """
         now_s = time.monotonic()
         wanting = [] if self._is_wsl else [gpu for gpu in gpus if lacking(gpu)]
-        lasting = self._past_grace(wanting, now_s)
+        # Those that have wanted for longer than the grace.
+        keys, since = {gpu.index: gpu.uuid or str(gpu.index) for gpu in wanting}, self._lacking_since_s
+        self._lacking_since_s = {key: since.get(key, now_s) for key in keys.values()}
+        earliest_s = now_s - self._patience.grace_s
+        lasting = [gpu for gpu in wanting if self._lacking_since_s[keys[gpu.index]] <= earliest_s]
         self._is_lacking = bool(wanting)
         if not wanting:
             return []
@@ -217,11 +198,21 @@ class DcgmSource:
             lack = needs_dcgm(f"{URL_VARIABLE} is empty, so that no DCGM is asked", SWITCH_ON)
             return whole_gaps(gpus, lasting, lack)
         self._is_lasting = bool(lasting)
-        self._want(now_s)
+        self._wanted_s = now_s
+        self._wanted.set()
+        if self._thread is None and not self._stop.is_set():
+            self._thread = threading.Thread(target=self._run, name="mltop-dcgm", daemon=True)
+            self._thread.start()
         snapshot = self._snapshot
         if snapshot is None:
             return whole_gaps(gpus, lasting, self._lack or Lack("DCGM is being asked", kind="starting"))
-        return Filling(snapshot, now_s, self._patience.stale_after_s).fill(gpus, wanting, lasting)
+        unknown: dict[Lack, dict[int, list[str]]] = {}  # by GPU's index the fields
+        indexes = {gpu.index for gpu in lasting}
+        for gpu in wanting:
+            for name, lack in fill_gpu(gpu, snapshot, now_s, self._patience.stale_after_s):
+                if gpu.index in indexes:
+                    unknown.setdefault(lack, {}).setdefault(gpu.index, []).append(name)
+        return [gap for lack, fields_of in unknown.items() for gap in gaps_of(fields_of, gpus, lack)]
 
     def close(self) -> None:
         """End the thread and dcgmi. Waits at most half a second for each."""
@@ -230,20 +221,6 @@ class DcgmSource:
         self._dcgmi.close()
         if self._thread is not None:
             self._thread.join(CLOSE_WAIT_S)
-
-    def _past_grace(self, gpus: list[GpuSample], now_s: float) -> list[GpuSample]:
-        keys = {gpu.index: gpu.uuid or str(gpu.index) for gpu in gpus}
-        since = self._lacking_since_s
-        self._lacking_since_s = {key: since.get(key, now_s) for key in keys.values()}
-        earliest_s = now_s - self._patience.grace_s
-        return [gpu for gpu in gpus if self._lacking_since_s[keys[gpu.index]] <= earliest_s]
-
-    def _want(self, now_s: float) -> None:
-        self._wanted_s = now_s
-        self._wanted.set()
-        if self._thread is None and not self._stop.is_set():
-            self._thread = threading.Thread(target=self._run, name="mltop-dcgm", daemon=True)
-            self._thread.start()
 
     def _is_wanted(self) -> bool:
         return time.monotonic() - self._wanted_s < self._patience.unwanted_after_s
@@ -255,7 +232,12 @@ class DcgmSource:
                 self._wanted.clear()
                 self._wanted.wait()
                 continue
-            if self._ask_safely():
+            is_of_use = False
+            try:
+                is_of_use = self._ask()
+            except Exception as error:  # noqa: BLE001 - the gap tells it, and the thread goes on
+                self._lack = needs_dcgm(f"asking DCGM failed: {type(error).__name__}: {error}", "please report this")
+            if is_of_use:
                 pause_s = self._patience.retry_first_s
                 self._stop.wait(self._patience.scrape_every_s)
             elif not self._is_lasting:
@@ -263,13 +245,6 @@ class DcgmSource:
             else:
                 self._stop.wait(pause_s)
                 pause_s = min(2 * pause_s, self._patience.retry_longest_s)
-
-    def _ask_safely(self) -> bool:
-        try:
-            return self._ask()
-        except Exception as error:  # noqa: BLE001 - the gap tells it, and the thread goes on
-            self._lack = needs_dcgm(f"asking DCGM failed: {type(error).__name__}: {error}", "please report this")
-            return False
 
     def _ask(self) -> bool:
         """One round: the exporter, or dcgmi for as long as it lasts. False when neither is of use."""
@@ -283,18 +258,15 @@ class DcgmSource:
         try:
             self._dcgmi.watch(self._use, self._is_wanted)
         except DcgmiError as error:
-            self._explain(answer, error)
+            why = answer.why if isinstance(error, NoDcgmi) else f"{answer.why}, and {error}"
+            start = FROM_HOST if in_container(paths.SYSROOT) else START_DCGM
+            self._lack = needs_dcgm(why, EXPORT_PROFILING if answer.lacks_profiling else start)
+            # Values that were there stay, with their age, until they are too old.
+            newest_s = max((row.taken_s for row in self._snapshot.rows), default=0.0) if self._snapshot else 0.0
+            if time.monotonic() - newest_s > self._patience.stale_after_s:
+                self._snapshot = None
         return time.monotonic() - started_s > self._patience.retry_longest_s
 
     def _use(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._lack = None
-
-    def _explain(self, silence: Silence, error: DcgmiError) -> None:
-        """Values that were there stay, with their age, until they are too old."""
-        why = silence.why if isinstance(error, NoDcgmi) else f"{silence.why}, and {error}"
-        start = FROM_HOST if in_container(paths.SYSROOT) else START_DCGM
-        self._lack = needs_dcgm(why, EXPORT_PROFILING if silence.lacks_profiling else start)
-        newest_s = max((row.taken_s for row in self._snapshot.rows), default=0.0) if self._snapshot else 0.0
-        if time.monotonic() - newest_s > self._patience.stale_after_s:
-            self._snapshot = None

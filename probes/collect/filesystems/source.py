@@ -10,8 +10,7 @@ from typing import Any
 from mltop.probes.collect.filesystems import mounts
 from mltop.probes.collect.filesystems.mounts import Mount
 from mltop.probes.collect.polled_child import PolledChild
-from mltop.probes.collect.redaction.shapes import without_tokens
-from mltop.probes.collect.redaction.values import shown_text
+from mltop.probes.collect.redaction.values import shown_text, without_tokens
 from mltop.probes.collect.sysfile import read_long
 from mltop.probes.collect.timing import Backoff, Pace
 from mltop.probes.model import FilesystemSample, Gap, GapKind
@@ -45,10 +44,6 @@ class WatchedMount:
         self.stalled_since_s: float | None = None
         self.retries = Backoff(first_pause_s, LONGEST_PAUSE_S)
         self.counters: dict[str, int] = {}
-
-    @property
-    def is_unasked(self) -> bool:
-        return self.sizes is None and not self.error and self.stalled_since_s is None
 
     def is_due(self, now: float, at_s: float) -> bool:
         """A stalled one is tried again after pauses of 10, 20, 40 and then 60 s."""
@@ -165,17 +160,13 @@ class FilesystemSource:
         if self._newest is None or any(watched.stalled_since_s is not None for watched in self._mounts.values()):
             self._newest = [watched.sample(at_s) for watched in self._mounts.values()]
         self._newest_gaps = self._gaps()
-        self._note_idle(now)
-        return self._newest, self._newest_gaps
-
-    def _note_idle(self, now: float) -> None:
-        """Notes until when nothing is to be done or looked after."""
+        # Until when nothing is to be done or looked after.
+        self._idle_from = self._idle_until = now
         waiting = self._hung or any(watched.stalled_since_s is not None for watched in self._mounts.values())
-        if waiting or self._worker is None or self._worker.asked_s is not None:
-            self._idle_until = now
-            return
-        next_due = min((watched.due_at for watched in self._mounts.values()), default=float("inf"))
-        self._idle_from, self._idle_until = now, min(next_due, self._table_pace.due_at)
+        if not waiting and self._worker is not None and self._worker.asked_s is None:
+            due_at = (watched.due_at for watched in self._mounts.values())
+            self._idle_until = min(self._table_pace.due_at, *due_at)
+        return self._newest, self._newest_gaps
 
     @property
     def counters_read_at(self) -> float | None:
@@ -253,19 +244,16 @@ class FilesystemSource:
         if worker.has_ended():
             self._give_up(worker, at_s, "the process that asks filesystems has ended")
         elif worker.inside is not None:
-            if at_s - worker.inside[1] >= self._deadline_s:
-                self._leave_out(worker, worker.inside[0], worker.inside[1], at_s)
+            path, since_s = worker.inside
+            if at_s - since_s >= self._deadline_s:
+                mount = path[len(self._root) :]
+                if mount in self._mounts:
+                    self._mounts[mount].stalled(since_s, at_s)
+                worker.kill()
+                worker.close()
+                self._hung[mount], self._worker = worker, None
         elif at_s - worker.asked_s >= (QUIET_DEADLINES * self._deadline_s if worker.has_answered else START_DEADLINE_S):
             self._give_up(worker, at_s, "the process that asks filesystems does not answer")
-
-    def _leave_out(self, worker: Worker, path: str, since_s: float, at_s: float) -> None:
-        mount = path[len(self._root) :]
-        if mount in self._mounts:
-            self._mounts[mount].stalled(since_s, at_s)
-        worker.kill()
-        worker.close()
-        self._hung[mount] = worker
-        self._worker = None
 
     def _give_up(self, worker: Worker, at_s: float, trouble: str) -> None:
         worker.kill()
@@ -286,21 +274,15 @@ class FilesystemSource:
         ]
         if not due or len(self._hung) >= MAX_HUNG:
             return
-        if self._worker is None and not self._start(at_s):
+        if self._worker is None and at_s < self._restarts.next_s:
             return
-        assert self._worker is not None
-        due.sort(key=lambda watched: watched.stalled_since_s is not None)  # what hangs must not delay the others
-        self._worker.ask([self._root + watched.mount.path for watched in due])
-
-    def _start(self, at_s: float) -> bool:
-        if at_s < self._restarts.next_s:
-            return False
         try:
-            self._worker = Worker()
+            self._worker = self._worker or Worker()
         except OSError as error:
             self._failed(at_s, f"the process that asks filesystems cannot be started: {error}")
-            return False
-        return True
+            return
+        due.sort(key=lambda watched: watched.stalled_since_s is not None)  # what hangs must not delay the others
+        self._worker.ask([self._root + watched.mount.path for watched in due])
 
     def _gaps(self) -> list[Gap]:
         gaps = list(self._table_gaps)
@@ -316,7 +298,10 @@ class FilesystemSource:
         ]
         if silent:
             gaps.append(lacking(f"{_named(silent)}: no answer yet, sizes unknown"))
-        unasked = sum(watched.is_unasked for watched in self._mounts.values())
+        unasked = sum(
+            watched.sizes is None and not watched.error and watched.stalled_since_s is None
+            for watched in self._mounts.values()
+        )
         if unasked and not self._trouble:
             gaps.append(lacking(f"{unasked} filesystems have not been asked yet", "starting"))
         return gaps

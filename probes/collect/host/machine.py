@@ -10,7 +10,7 @@ import os
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import Any, Callable
 
 from mltop.probes.collect.host.part import Reading, kept_file
@@ -126,13 +126,12 @@ def read_governor(root: str) -> Reading:
     named = [governor for governor in governors if governor]
     if not named:
         return Reading().lack("governor", why=f"no scaling_governor below {folder} can be read")
-    return Reading({"governor": min(named, key=_thrift)})
 
+    def thrift(governor: str) -> tuple[bool, int, str]:
+        place = _GOVERNORS.index(governor) if governor in _GOVERNORS else len(_GOVERNORS)
+        return governor == "performance", place, governor
 
-def _thrift(governor: str) -> tuple[int, str]:
-    if governor == "performance":
-        return len(_GOVERNORS) + 1, governor
-    return _GOVERNORS.index(governor) if governor in _GOVERNORS else len(_GOVERNORS), governor
+    return Reading({"governor": min(named, key=thrift)})
 
 
 class _Timex(ctypes.Structure):
@@ -194,41 +193,29 @@ def driver_version(text: str) -> str | None:
     return match.group(1) if match else None
 
 
-@dataclass(frozen=True)
-class SmallFile:
-    """A field that is one small file. ``absent``: what it means that there is no such file; "" where every machine has
-    it.
-    """
-
-    field: str
-    path: str
-    parse: Callable[[str], Any]
-    absent: str = ""
-
-
-SMALL_FILES = (
-    SmallFile("clocksource", "/sys/devices/system/clocksource/clocksource0/current_clocksource", str),
+# A field that is one small file, what its text means, and what it means that there is no such file ("": all have it).
+SMALL_FILES: tuple[tuple[str, str, Callable[[str], Any], str], ...] = (
+    ("clocksource", "/sys/devices/system/clocksource/clocksource0/current_clocksource", str, ""),
     # Documentation/admin-guide/LSM/Yama.rst
-    SmallFile("ptrace_scope", "/proc/sys/kernel/yama/ptrace_scope", int, "Yama is not built into this kernel"),
+    ("ptrace_scope", "/proc/sys/kernel/yama/ptrace_scope", int, "Yama is not built into this kernel"),
     # "healthy" or "NOT HEALTHY"; LBUG where it has crashed (lustre/obdclass/obd_sysfs.c)
-    SmallFile("lustre_health", "/sys/fs/lustre/health_check", lambda text: text[:100], "no Lustre here"),
+    ("lustre_health", "/sys/fs/lustre/health_check", lambda text: text[:100], "no Lustre here"),
 )
 
 
 def read_small_files(root: str) -> Reading:
     """``clocksource``, ``ptrace_scope``, ``lustre_health``."""
     reading = Reading()
-    for file in SMALL_FILES:
+    for field, path, parse, absent in SMALL_FILES:
         try:
-            text = read_file(root + file.path).decode("utf-8", "replace").strip()
-            reading.values[file.field] = file.parse(text)
+            reading.values[field] = parse(read_file(root + path).decode("utf-8", "replace").strip())
         except OSError as error:
-            if file.absent and isinstance(error, FileNotFoundError):
-                reading.lack(file.field, why=file.absent, kind="unsupported")
+            if absent and isinstance(error, FileNotFoundError):
+                reading.lack(field, why=absent, kind="unsupported")
             else:
-                reading.lack_unreadable(file.field, error=error)
+                reading.lack_unreadable(field, error=error)
         except MALFORMED:
-            reading.lack(file.field, why=f"{root}{file.path} is not as expected")
+            reading.lack(field, why=f"{root}{path} is not as expected")
     return reading
 
 
@@ -236,24 +223,17 @@ def read_surroundings(root: str) -> Reading:
     """``is_virtual``, ``is_confined`` (to a container or a job's cgroup) and ``sees_all_processes``; they do not
     change.
     """
-    reading = Reading()
-    virtual = is_virtual(root)
-    if virtual is None:
-        reading.lack("is_virtual", why="neither DMI nor the processor's flags tell")
-    else:
-        reading.values["is_virtual"] = virtual
-    own = read_text(f"{root}/proc/self/cgroup")
-    if in_container(root):
-        reading.values["is_confined"] = True
-    elif own is None:
-        reading.lack("is_confined", why=f"{root}/proc/self/cgroup cannot be read")
-    else:
-        reading.values["is_confined"] = _JOB.search(own) is not None
-    shows_all = sees_all_processes(root)
-    if shows_all is None:
-        reading.lack("sees_all_processes", why=f"{root}/proc/self/ns/pid cannot be read")
-    else:
-        reading.values["sees_all_processes"] = shows_all
+    reading, own = Reading(), read_text(f"{root}/proc/self/cgroup")
+    in_job = None if own is None else _JOB.search(own) is not None
+    for field, value, why in (
+        ("is_virtual", is_virtual(root), "neither DMI nor the processor's flags tell"),
+        ("is_confined", in_container(root) or in_job, f"{root}/proc/self/cgroup cannot be read"),
+        ("sees_all_processes", sees_all_processes(root), f"{root}/proc/self/ns/pid cannot be read"),
+    ):
+        if value is None:
+            reading.lack(field, why=why)
+        else:
+            reading.values[field] = value
     return reading
 
 
@@ -265,13 +245,9 @@ def sees_all_processes(root: str) -> bool | None:
     if own == _FIRST_NAMESPACES["pid"]:
         return True
     second = (read_text(f"{root}/proc/2/stat") or "").rpartition(")")[2].split()
-    if (
-        len(second) > _FLAGS
-        and second[_PARENT] == "0"
-        and second[_FLAGS].isdigit()
-        and int(second[_FLAGS]) & _KERNEL_THREAD
-    ):
-        return True
+    with suppress(*MALFORMED):
+        if second[_PARENT] == "0" and int(second[_FLAGS]) & _KERNEL_THREAD:
+            return True
     return None if own is None else False
 
 

@@ -38,7 +38,12 @@ class Memory:
             else:
                 reading.values.update(memory_total_bytes=memory.total, memory_available_bytes=memory.available)
         self._read_swap(reading)
-        self._read_shared(reading)
+        try:  # where data loader workers hand over batches; when it is full they die of SIGBUS
+            shm = os.statvfs(self._shm)
+        except OSError as error:
+            return reading.lack_unreadable("shm", error=error)
+        reading.values["shm_total_bytes"] = shm.f_blocks * shm.f_frsize
+        reading.values["shm_used_bytes"] = (shm.f_blocks - shm.f_bfree) * shm.f_frsize
         return reading
 
     def _read_swap(self, reading: Reading) -> None:
@@ -53,16 +58,6 @@ class Memory:
             reading.lack("swap", why=f"no SwapTotal and SwapFree in {self._meminfo.path}")
         else:
             reading.values.update(swap_total_bytes=total_kib * 1024, swap_used_bytes=(total_kib - free_kib) * 1024)
-
-    def _read_shared(self, reading: Reading) -> None:
-        """/dev/shm, where data loader workers hand over batches; when it is full they die of SIGBUS."""
-        try:
-            shm = os.statvfs(self._shm)
-        except OSError as error:
-            reading.lack_unreadable("shm", error=error)
-            return
-        reading.values["shm_total_bytes"] = shm.f_blocks * shm.f_frsize
-        reading.values["shm_used_bytes"] = (shm.f_blocks - shm.f_bfree) * shm.f_frsize
 
 
 def read_huge_pages(root: str) -> Reading:

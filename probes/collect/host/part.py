@@ -46,11 +46,13 @@ class Scheduled:
 
     What it could not tell yet (rates of a first look) is read again at the next sample. What ``counts`` errors is read
     a second time soon after the first: one reading does not tell whether they grow.
-    ``fields`` are unknown where the part fails as a whole.
+    ``fields`` are unknown where the part fails as a whole. ``later``: it has to load or start something first.
     """
 
-    def __init__(self, fields: tuple[str, ...], every_s: float, part: Part, counts: bool = False) -> None:
-        self.counts = counts
+    def __init__(
+        self, fields: tuple[str, ...], every_s: float, part: Part, counts: bool = False, later: bool = False
+    ) -> None:
+        self.counts, self.later = counts, later
         self.read_at: float | None = None  # when its values were read, by the clock of ``reading``
         self._fields = fields
         self._every_s = max(0.0, every_s - _JITTER_S)
@@ -58,6 +60,10 @@ class Scheduled:
         self._part = part
         self._newest = Reading()
         self._is_starting = True
+
+    def lack(self) -> Reading:
+        """What it says before it was read."""
+        return Reading().lack(*self._fields, why="it comes with the next sample", kind="starting")
 
     def reading(self, now: float, ranks: Sequence[RankSample]) -> Reading:
         """The newest values, read now if that is due. ``now``: seconds of any one clock."""

@@ -29,8 +29,21 @@ _MAX_WATCHED = 200  # a dead file server may block thousands
 _PF_KTHREAD = 0x00200000  # linux/sched.h
 
 
-class ProcessStates:
-    """All processes' states. ``zombies`` is of the newest whole round, ``denied``: those that hidepid keeps from us."""
+@dataclass
+class _Blocked:
+    """``marks`` change as soon as the main thread has done something of its own."""
+
+    name: str
+    since: float
+    marks: tuple[bytes | None, ...]
+
+
+class Processes:
+    """``blocked`` and ``zombies``, the latter of the newest whole round. Blocked is the main thread, and only for as
+    long as it does nothing of its own: one that merely reads much from a disk is often found in state D, too.
+    """
+
+    FIELDS = ("zombies", "blocked")
 
     def __init__(self, root: str) -> None:
         self._proc = root + "/proc"
@@ -43,10 +56,31 @@ class ProcessStates:
         self._round_started: float | None = None
         self._queue: list[int] = []
         self._done = 0
-        self.zombies = 0
-        self.denied: set[int] = set()
+        self._zombies = 0
+        self._denied: set[int] = set()  # those that hidepid keeps from us
+        # Our own children hang instead of us: what they hang in is told elsewhere.
+        self._own_pid = b"" if root else str(os.getpid()).encode()
+        self._blocked: dict[int, _Blocked] = {}
 
-    def look(self, now: float) -> list[int]:
+    def read(self, now: float, ranks: Sequence[RankSample]) -> Reading:
+        reading = Reading()
+        in_state_d: list[int] = []
+        try:
+            in_state_d = self._look(now)
+            reading.values["zombies"] = self._zombies
+        except OSError as error:
+            reading.lack(*self.FIELDS, why=f"{self._proc} cannot be listed: {error}")
+        if self._denied:
+            why = f"{len(self._denied)} processes of other users cannot be read (hidepid)"
+            reading.lack(*self.FIELDS, why=why, fix="sudo mltop")
+        self._watch(dict.fromkeys([*self._blocked, *_suspects(ranks), *in_state_d]), now)
+        reading.values["blocked"] = self._shown(now, {rank.pid: rank.rank for rank in ranks})
+        if len(self._blocked) > _MAX_SHOWN:
+            why = f"{len(self._blocked)} processes or more are blocked: {_MAX_SHOWN} of them are shown"
+            reading.lack("blocked.more", why=why)
+        return reading
+
+    def _look(self, now: float) -> list[int]:
         """Looks at as much of a round as its time has passed, at the first all at once; returns the pids in state D.
 
         ``now``: seconds of any one clock. Raises OSError when processes cannot be listed.
@@ -76,13 +110,13 @@ class ProcessStates:
                 blocked.append(pid)
         self._done = end
         if end == len(self._queue):
-            self.zombies = sum(state == b"Z" for state in self._states.values())
+            self._zombies = sum(state == b"Z" for state in self._states.values())
 
     def _start_round(self, now: float) -> None:
         pids = set(map(int, filter(str.isdigit, os.listdir(self._proc))))
         for pid in self._states.keys() - pids:
             self._forget(pid)
-        self.denied &= pids
+        self._denied &= pids
         self._kernel_threads &= pids
         skipped = self._kernel_threads if self._round % _KERNEL_THREADS_EVERY else set()
         self._queue, self._done = sorted(pids - skipped), 0
@@ -97,7 +131,7 @@ class ProcessStates:
                 return self._states.get(pid, b"")
             data = read_file(f"{self._proc}/{pid}/stat")
         except PermissionError:
-            self.denied.add(pid)
+            self._denied.add(pid)
             return b""
         except OSError:
             self._forget(pid)
@@ -130,59 +164,6 @@ class ProcessStates:
         if file is not None:
             file.close()
 
-
-def _is_kernel_thread(data: bytes) -> bool:
-    """The NVIDIA driver's own threads do not count: they are looked at as often as processes."""
-    flags = data[data.rfind(b")") + 2 :].split(None, 7)[6:7]
-    if not flags or not flags[0].isdigit() or not int(flags[0]) & _PF_KTHREAD:
-        return False
-    return not data[data.find(b"(") + 1 :].startswith((b"nvidia", b"nv_", b"UVM"))
-
-
-@dataclass
-class _Blocked:
-    """``marks`` change as soon as the main thread has done something of its own."""
-
-    name: str
-    since: float
-    marks: tuple[bytes | None, ...]
-
-
-class Processes:
-    """``blocked`` and ``zombies``. Blocked is the main thread, and only for as long as it does nothing of its own:
-    one that merely reads much from a disk is often found in state D, too.
-    """
-
-    FIELDS = ("zombies", "blocked")
-
-    def __init__(self, root: str) -> None:
-        self._proc = root + "/proc"
-        self._states = ProcessStates(root)
-        # Our own children hang instead of us: what they hang in is told elsewhere.
-        self._own_pid = b"" if root else str(os.getpid()).encode()
-        self._blocked: dict[int, _Blocked] = {}
-
-    def read(self, now: float, ranks: Sequence[RankSample]) -> Reading:
-        reading = Reading()
-        in_state_d: list[int] = []
-        try:
-            in_state_d = self._states.look(now)
-            reading.values["zombies"] = self._states.zombies
-        except OSError as error:
-            reading.lack(*self.FIELDS, why=f"{self._proc} cannot be listed: {error}")
-        if self._states.denied:
-            why = f"{len(self._states.denied)} processes of other users cannot be read (hidepid)"
-            reading.lack(*self.FIELDS, why=why, fix="sudo mltop")
-        self._watch(dict.fromkeys([*self._blocked, *_suspects(ranks), *in_state_d]), now)
-        reading.values["blocked"] = self._shown(now, {rank.pid: rank.rank for rank in ranks})
-        if len(self._blocked) > _MAX_SHOWN:
-            why = f"{len(self._blocked)} processes or more are blocked: {_MAX_SHOWN} of them are shown"
-            reading.lack("blocked.more", why=why)
-        return reading
-
-    def close(self) -> None:
-        self._states.close()
-
     def _watch(self, pids: Iterable[int], now: float) -> None:
         """Look at the main threads of those that are, or may be, blocked."""
         for pid in pids:
@@ -201,12 +182,6 @@ class Processes:
                 name = data[data.find(b"(") + 1 : data.rfind(b")")].decode("utf-8", "replace")
                 self._blocked[pid] = _Blocked(name, now, marks)
 
-    def _owner(self, pid: int) -> int | None:
-        try:
-            return procfs.read_status(self._proc, pid).uid
-        except OSError:
-            return None
-
     def _shown(self, now: float, ranks: dict[int, int | None]) -> list[BlockedProcess]:
         """Ranks first, then what belongs to the GPU driver, then by time."""
 
@@ -221,7 +196,7 @@ class Processes:
                 blocked_s=max(0.0, now - blocked.since),
                 wchan=procfs.read_wchan(f"{self._proc}/{pid}"),
                 rank=ranks.get(pid),
-                uid=self._owner(pid),
+                uid=procfs.owner_of(self._proc, pid),
             )
             for pid, blocked in sorted(self._blocked.items(), key=order)[:_MAX_SHOWN]
         ]
@@ -233,3 +208,11 @@ def _suspects(ranks: Sequence[RankSample]) -> Iterable[int]:
             yield rank.pid
         if rank.children_blocked:
             yield from rank.children
+
+
+def _is_kernel_thread(data: bytes) -> bool:
+    """The NVIDIA driver's own threads do not count: they are looked at as often as processes."""
+    flags = data[data.rfind(b")") + 2 :].split(None, 7)[6:7]
+    if not flags or not flags[0].isdigit() or not int(flags[0]) & _PF_KTHREAD:
+        return False
+    return not data[data.find(b"(") + 1 :].startswith((b"nvidia", b"nv_", b"UVM"))

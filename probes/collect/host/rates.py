@@ -148,7 +148,10 @@ class PressureStall:
             try:
                 content = file.read()
                 for kind in _PRESSURES[name]:
-                    setattr(pressure, f"{name}_{kind}", last_ten_seconds(content, kind))
+                    label = f"{kind} avg10=".encode()
+                    at = content.index(label) + len(label)
+                    share = finite(content[at : content.index(b" ", at)]) / 100
+                    setattr(pressure, f"{name}_{kind}", min(1.0, max(0.0, share)))
             except OSError as error:
                 if error.errno in (errno.ENOENT, errno.EOPNOTSUPP, errno.ENOTSUP):
                     return Reading().lack("pressure", why=_NO_PRESSURE, kind="unsupported")
@@ -159,10 +162,3 @@ class PressureStall:
         if len(reading.gaps) > 1:
             return Reading(values).lack("pressure", why=reading.gaps[0].why)
         return Reading(values, reading.gaps)
-
-
-def last_ten_seconds(content: bytes, kind: str) -> float:
-    """The share behind "some avg10=" or "full avg10=". Raises one of MALFORMED."""
-    label = f"{kind} avg10=".encode()
-    at = content.index(label) + len(label)
-    return min(1.0, max(0.0, finite(content[at : content.index(b" ", at)]) / 100))

@@ -6,6 +6,7 @@ In between their cgroups tell: one that comes or goes has its service asked for 
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from collections.abc import Sequence
 
@@ -30,16 +31,15 @@ class Services:
     def __init__(self, root: str) -> None:
         self._systemd = root + "/run/systemd/system"  # sd_booted(3)
         self._cgroups = root + "/sys/fs/cgroup/system.slice"
-        self._query: _Query | None = None
+        self._process: subprocess.Popen[bytes] | None = None  # a systemctl that runs
+        self._deadline_s = 0.0
         self._look_pace, self._ask_pace = Pace(_LOOK_EVERY_S), Pace(_ASK_EVERY_S)
         self._running: frozenset[str] = frozenset()
         self._newest = Reading().lack("services", why="systemctl has not answered yet", kind="starting")
 
     def read(self, now: float, _ranks: Sequence[RankSample]) -> Reading:
-        if self._query is not None:
-            answer = self._query.answer()
-            if answer is not None:
-                self._newest, self._query = answer, None
+        if self._process is not None:
+            self._newest = self._answer(self._process) or self._newest
         if not self._look_pace.is_due(now):
             return self._newest
         self._look_pace.done(now)
@@ -47,46 +47,37 @@ class Services:
             self._newest = Reading().lack("services", why="no systemd here", kind="unsupported")
             return self._newest
         running = frozenset(name for name in SERVICES if os.path.exists(f"{self._cgroups}/{name}.service"))
-        if self._query is None and (self._ask_pace.is_due(now) or running != self._running):
+        if self._process is None and (self._ask_pace.is_due(now) or running != self._running):
             self._ask_pace.done(now)
             self._running = running
-            self._ask()
+            program = as_root.find_program("systemctl")
+            if program is None:
+                self._newest = Reading().lack("services", why="systemctl is not in PATH")
+                return self._newest
+            units = [f"{name}.service" for name in SERVICES]
+            try:
+                self._process = start_child([program, "show", "--no-pager", "-p", "Id,LoadState,ActiveState", *units])
+                self._deadline_s = time.monotonic() + _DEADLINE_S
+            except OSError as error:
+                self._newest = Reading().lack("services", why=f"systemctl cannot be started: {error}")
         return self._newest
 
-    def _ask(self) -> None:
-        program = as_root.find_program("systemctl")
-        if program is None:
-            self._newest = Reading().lack("services", why="systemctl is not in PATH")
-            return
-        try:
-            self._query = _Query(program)
-        except OSError as error:
-            self._newest = Reading().lack("services", why=f"systemctl cannot be started: {error}")
-
     def close(self) -> None:
-        query, self._query = self._query, None
-        if query is not None:
-            query.kill()
+        process, self._process = self._process, None
+        if process is not None:
+            end_child(process, kill_s=_KILL_WAIT_S)
 
-
-class _Query:
-    """One systemctl that runs."""
-
-    def __init__(self, program: str) -> None:
-        units = [f"{name}.service" for name in SERVICES]
-        self._process = start_child([program, "show", "--no-pager", "-p", "Id,LoadState,ActiveState", *units])
-        self._deadline_s = time.monotonic() + _DEADLINE_S
-
-    def answer(self) -> Reading | None:
+    def _answer(self, process: subprocess.Popen[bytes]) -> Reading | None:
         """The states that it tells; None while it runs and has time left. Its few hundred bytes wait in the pipe."""
-        code = self._process.poll()
+        code = process.poll()
         if code is None:
             if time.monotonic() < self._deadline_s:
                 return None
-            self.kill()
+            self.close()
             return Reading().lack("services", why=f"systemctl did not answer within {_DEADLINE_S:.0f} s")
-        assert self._process.stdout is not None
-        with self._process.stdout as pipe:
+        self._process = None
+        assert process.stdout is not None
+        with process.stdout as pipe:
             os.set_blocking(pipe.fileno(), False)  # something that it left behind may hold the other end
             try:
                 text = os.read(pipe.fileno(), _ANSWER_BYTES).decode("utf-8", "replace")
@@ -97,9 +88,6 @@ class _Query:
             return Reading({"services": states})
         reason = next(iter(text.strip().splitlines()), "") or f"exit {code}"
         return Reading().lack("services", why=f"systemctl show: {reason[:200]}")
-
-    def kill(self) -> None:
-        end_child(self._process, kill_s=_KILL_WAIT_S)
 
 
 def parse_states(text: str) -> dict[str, str]:

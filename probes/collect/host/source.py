@@ -43,17 +43,17 @@ class HostSource:
             Scheduled(("hostname", "kernel", "cpu_count"), 60, of_root(machine.read_facts)),
             Scheduled(("uptime",), 0, machine.Uptime(root).read),
             Scheduled(("load",), 5, machine.Load(root).read),
-            Scheduled(("memory", "swap", "shm"), 2, memory.Memory(root, psutil).read),
-            Scheduled(("cpu",), 0, Cpu(psutil).read),
-            Scheduled(("network", "disk"), 2, Traffic(root, psutil).read),
+            Scheduled(("memory", "swap", "shm"), 2, memory.Memory(root, psutil).read, later=True),
+            Scheduled(("cpu",), 0, Cpu(psutil).read, later=True),
+            Scheduled(("network", "disk"), 2, Traffic(root, psutil).read, later=True),
             Scheduled(("blocked", "zombies"), 1, self._processes.read),
             Scheduled(("pressure",), 2, PressureStall(root).read),
             Scheduled(swapping.FIELDS, 5, swapping.read, counts=True),
             Scheduled(("cgroups",), 10, Cgroups(root).read, counts=True),
-            Scheduled(("filesystems",), 1, self._read_filesystems),
+            Scheduled(("filesystems",), 1, self._read_filesystems, later=True),
             Scheduled(open_files.FIELDS, 10, open_files.read),
             Scheduled(machine.CLOCK, 10, of_root(lambda root: machine.read_clock(root, confined))),
-            Scheduled(("services",), 1, self._services.read),
+            Scheduled(("services",), 1, self._services.read, later=True),
             Scheduled(memory.HUGE_PAGES, 30, of_root(memory.read_huge_pages)),
             Scheduled(tuple(memory.MEMORY_ERRORS), 30, of_root(memory.read_memory_errors), counts=True),
             Scheduled(("modules", "nvidia_driver"), 30, of_root(machine.read_modules)),
@@ -64,17 +64,18 @@ class HostSource:
             ),
         ]
 
-    def read(self, now: float, ranks: Sequence[RankSample] = ()) -> tuple[HostSample, list[Gap]]:
+    def read(self, now: float, ranks: Sequence[RankSample] = (), briefly: bool = False) -> tuple[HostSample, list[Gap]]:
         """One sample and what could not be read. ``now`` is in seconds of any one clock.
 
         ``ranks``: those of the sample before, for their cgroups and the processes that may be blocked.
+        ``briefly``: without the parts that have to load or start something first.
         Rates and ``cpu_fraction`` are since the previous read, None at the first.
         """
         values: dict[str, Any] = {}
-        without = self._psutil.gap
+        without = None if briefly else self._psutil.gap
         gaps = [without] if without is not None else []
         for part in self._parts:
-            reading = part.reading(now, ranks)
+            reading = part.lack() if briefly and part.later else part.reading(now, ranks)
             values.update(reading.values)
             gaps += reading.gaps
         host = HostSample(**values)

@@ -257,16 +257,12 @@ def decode(text: str, at: float, source: str = "kmsg") -> KernelEvent | None:
             continue
         fields = _BUILDS.get(pattern.kind, plain)(match, text)
         if fields is not None:
-            fields = {"text": text, **fields}
-            return KernelEvent(at=at, kind=pattern.kind, source=source, **_shown(fields))
+            told: Fields = {
+                name: shown(value, 300 if name == "text" else 80) if isinstance(value, str) else value
+                for name, value in {"text": text, **fields}.items()
+            }
+            return KernelEvent(at=at, kind=pattern.kind, source=source, **told)
     return None
-
-
-def _shown(fields: Fields) -> Fields:
-    return {
-        name: shown(value, 300 if name == "text" else 80) if isinstance(value, str) else value
-        for name, value in fields.items()
-    }
 
 
 # The journal's way to write texts with line breaks; the words in them cannot be looked for.

@@ -46,7 +46,11 @@ class LogFiles:
     def usual(cls) -> LogFiles:
         """A copied tree has a log of its own: this machine's journal says nothing about it."""
         if not paths.SYSROOT:
-            return cls("/dev/kmsg", _journalctl(), "/var/log/kern.log")
+            import shutil
+
+            # Looked for when it is started; none where we are root and others could change it.
+            is_fit = shutil.which("journalctl") is None or as_root.find_program("journalctl")
+            return cls("/dev/kmsg", "journalctl" if is_fit else "", "/var/log/kern.log")
         kern_log = paths.SYSROOT + "/var/log/kern.log"
         return cls(paths.SYSROOT + "/dev/kmsg", "", kern_log, boot_time(paths.proc()))
 
@@ -58,13 +62,6 @@ class LogFiles:
         """The gap where nothing can be read; ``tried``: "/dev/kmsg: operation not permitted" …, in order."""
         why = f"kernel log unreadable ({'; '.join(tried)}): Xid history before start unknown"
         return Gap.about("kernel_log", why=why, fix=_JOIN_ADM if _is_log(self.kmsg) else _ON_HOST)
-
-
-def _journalctl() -> str:
-    """The program's name, looked for when it is started; "" where we are root and others could change it."""
-    import shutil
-
-    return "journalctl" if shutil.which("journalctl") is None or as_root.find_program("journalctl") else ""
 
 
 def _is_log(path: str) -> bool:
@@ -105,7 +102,7 @@ def open_reader(files: LogFiles, kind: str, since: float | None = None) -> tuple
     if fd is None:
         return None, f"{path}: {why}"
     if kind == "kern_log":
-        return SyslogFile(fd, path), ""
+        return GrowingFile(fd, TAIL_BYTES, path), ""
     # What stands in for the kernel's own device may be a file.
     return (KmsgDevice if stat.S_ISCHR(os.fstat(fd).st_mode) else GrowingFile)(fd), ""
 
@@ -179,10 +176,13 @@ class KmsgDevice(Reader):
 
 
 class GrowingFile(Reader):
-    """A regular file, a FIFO or a pipe with lines. ``has_ended``: a pipe that nobody writes to any more."""
+    """A regular file, a FIFO or a pipe with lines, from its last ``from_end_bytes`` on. ``path``: where to look for it
+    again after a rotation. ``has_ended``: a pipe that nobody writes to any more.
+    """
 
-    def __init__(self, fd: int, from_end_bytes: int = 0) -> None:
+    def __init__(self, fd: int, from_end_bytes: int = 0, path: str = "") -> None:
         super().__init__(fd)
+        self.path = path
         self._rest = b""
         self._rest_at_end = b""
         self._skipping = False  # inside of a line that is too long, or that was cut
@@ -207,7 +207,22 @@ class GrowingFile(Reader):
             if batch:
                 yield self._count(batch)
             if not chunk or time.monotonic() > until:
-                return
+                break
+        if self.path and self.is_current and self._was_replaced():
+            fd, _ = open_log(self.path)
+            if fd is not None:
+                self.close()
+                self._fd, self._rest, self._rest_at_end, self._skipping = fd, b"", b"", False
+
+    def _was_replaced(self) -> bool:
+        """Another file has its name now, or it was emptied (logrotate's copytruncate)."""
+        ours = os.fstat(self._fd)
+        try:
+            named = os.stat(self.path)
+        except OSError:
+            return False  # between the two steps of a rotation
+        is_other = (named.st_dev, named.st_ino) != (ours.st_dev, ours.st_ino)
+        return is_other or named.st_size < os.lseek(self._fd, 0, os.SEEK_CUR)
 
     def _split(self, chunk: bytes) -> list[bytes]:
         *lines, self._rest = (self._rest + chunk).split(b"\n")
@@ -227,35 +242,6 @@ class GrowingFile(Reader):
             return [rest]
         self._rest_at_end = rest
         return []
-
-
-class SyslogFile(Reader):
-    """/var/log/kern.log: its last ``tail_bytes``, then what is added to it, also after a rotation has replaced it."""
-
-    def __init__(self, fd: int, path: str, tail_bytes: int = TAIL_BYTES) -> None:
-        super().__init__(fd)
-        self._path = path
-        self._file = GrowingFile(fd, tail_bytes)
-
-    def batches(self, until: float) -> Iterator[list[bytes]]:
-        yield from self._file.batches(until)
-        self.is_current = self._file.is_current
-        if self.is_current and self._was_replaced():
-            fd, _ = open_log(self._path)
-            if fd is not None:
-                self.close()
-                self._fd, self._file = fd, GrowingFile(fd)
-
-    def _was_replaced(self) -> bool:
-        """Another file has its name now, or it was emptied (logrotate's copytruncate)."""
-        ours = os.fstat(self._fd)
-        try:
-            named = os.stat(self._path)
-        except OSError:
-            return False  # between the two steps of a rotation
-        return (named.st_dev, named.st_ino) != (ours.st_dev, ours.st_ino) or named.st_size < os.lseek(
-            self._fd, 0, os.SEEK_CUR
-        )
 
 
 def command(program: str, *more: str) -> list[str]:

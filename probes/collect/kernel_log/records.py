@@ -103,7 +103,9 @@ def _text(line: str, boot_at: float, now: float) -> Record:
     level, by_user = None, False
     lead = _LEAD.match(line)
     if lead is not None:
-        level, by_user = _lead(lead)
+        level, by_user = _LEVELS.get(lead[3]), lead[2] != "kern"
+        if lead[1] is not None:
+            level, by_user = int(lead[1]) & 7, int(lead[1]) >> 3 != 0
         line = line[lead.end() :]
     match = _UPTIME.match(line)
     if match is not None:
@@ -115,12 +117,6 @@ def _text(line: str, boot_at: float, now: float) -> Record:
             return Record(at, level, "", by_user=True)
         end = kernel.end()
     return Record(at, level, line[end:], by_user=by_user)
-
-
-def _lead(lead: re.Match[str]) -> tuple[int | None, bool]:
-    if lead[1] is not None:
-        return int(lead[1]) & 7, int(lead[1]) >> 3 != 0
-    return _LEVELS.get(lead[3]), lead[2] != "kern"
 
 
 def _wall_time(line: str, now: float) -> tuple[float | None, int, bool]:
@@ -164,20 +160,17 @@ def shown(text: str, most_chars: int = MAX_TEXT_CHARS) -> str:
     """Kernel text that may be shown: one line without secrets, with an end. Control characters (also the invisible ones
     of Unicode) are \\x1b or \\u202e.
     """
-    text = _without_secrets(text[: 8 * most_chars])
+    text = masked(text[: 8 * most_chars], hashes=False)
+    if "audit(" in text:
+        text = _AUDITED.sub(rf"\1={HIDDEN}", text)
+    boot = _BOOT.search(text)
+    if boot is not None:
+        text = text[: boot.end()] + shown_script(text[boot.end() :])
     if len(text) <= most_chars and text.isprintable():  # nearly always
         return text.strip()
     text = _BREAK.sub(" ", text[: 4 * most_chars].strip())
     text = _ODD.sub(lambda odd: odd[0] if odd[0].isprintable() else _escaped(odd[0]), text)
     return text if len(text) <= most_chars else text[: most_chars - 1] + "…"
-
-
-def _without_secrets(text: str) -> str:
-    text = masked(text, hashes=False)
-    if "audit(" in text:
-        text = _AUDITED.sub(rf"\1={HIDDEN}", text)
-    boot = _BOOT.search(text)
-    return text if boot is None else text[: boot.end()] + shown_script(text[boot.end() :])
 
 
 def _escaped(char: str) -> str:

@@ -93,14 +93,11 @@ class Patterns:
         pattern = pattern_of(record.text)
         level = DEFAULT_LEVEL if record.level is None else record.level
         kind = self._kinds.get(pattern)
-        if kind is None:
-            self._begin(pattern, record, level)
+        if kind is not None:
+            kind.count += 1
+            kind.last_at = record.at
+            kind.level = min(kind.level, level)
             return
-        kind.count += 1
-        kind.last_at = record.at
-        kind.level = min(kind.level, level)
-
-    def _begin(self, pattern: str, record: Record, level: int) -> None:
         example = shown(record.text, MAX_EXAMPLE_CHARS)
         chars = len(pattern) + len(example)
         if len(self._kinds) >= MAX_PATTERNS or self._chars + chars > MAX_CHARS:

@@ -6,14 +6,14 @@ import time
 from collections.abc import Sequence
 
 from mltop.probes.collect.kernel_log.decode import Decoder
-from mltop.probes.collect.kernel_log.history import KEPT_S, SAID_ONCE, History
+from mltop.probes.collect.kernel_log.history import KEPT_S, SAID_ONCE, History, with_nvml_events
 from mltop.probes.collect.kernel_log.readers import (
     KINDS,
+    GrowingFile,
     Journal,
     KmsgDevice,
     LogFiles,
     Reader,
-    SyslogFile,
     open_reader,
 )
 from mltop.probes.collect.kernel_log.records import parse
@@ -45,9 +45,10 @@ class KernelLogSource:
         self._lost_at = 0.0
         self._failure: Gap | None = None
 
-    def read(self, now: float) -> tuple[list[KernelEvent], list[Gap]]:
+    def read(self, now: float, nvml: list[KernelEvent] | None = None) -> tuple[list[KernelEvent], list[Gap]]:
         """All events that are known, the newest last, and what is not known. ``now``: unix s. Never waits.
 
+        ``nvml``: what NVML reports, which is left out where the log has it too.
         A gap of kind "starting" says that the log's history is still being read.
         """
         if not self._is_open:
@@ -58,7 +59,7 @@ class KernelLogSource:
             self._open(now, KINDS[1:])
         if self._reader is not None:
             self._take(self._reader, now)
-        return self._history.events(now), self._gaps(now)
+        return with_nvml_events(self._history.events(now), nvml or []), self._gaps(now)
 
     def close(self) -> None:
         if self._reader is not None:
@@ -73,7 +74,7 @@ class KernelLogSource:
         until = time.monotonic() + (READ_S if self._was_current else HISTORY_READ_S)
         is_live = isinstance(reader, KmsgDevice) and self._current_at is not None
         oldest, booted_at = now - KEPT_S, decoder.boot_at - BOOT_SLACK_S
-        if isinstance(reader, SyslogFile):  # which begins in an earlier boot
+        if isinstance(reader, GrowingFile) and reader.path:  # kern.log, which begins in an earlier boot
             oldest = max(oldest, booted_at)
         for batch in reader.batches(until):
             for event in decoder.feed(batch, now):
@@ -81,7 +82,12 @@ class KernelLogSource:
                     event.at = min(max(event.at, self._current_at or 0.0), now)
                 if event.at >= (booted_at if event.kind in SAID_ONCE else oldest):
                     self._history.add(event)
-        self._note_losses(reader, decoder, now)
+        if reader.lost:
+            self._lost, self._lost_at, reader.lost = self._lost + reader.lost, now, 0
+        elif now - self._lost_at > LOST_SAID_S:
+            self._lost = 0
+        if reader.first_seq and self._starts_at is None:
+            self._starts_at = parse(reader.first_line, decoder.boot_at, now).at
         self._was_current = self._was_current or reader.is_current
         self._current_at = now if reader.is_current else None
         if isinstance(reader, Journal) and reader.refused:
@@ -97,14 +103,6 @@ class KernelLogSource:
         why = f"{journal.refused}; it is started again"
         self._failure = Gap.about("kernel_log", why=why, fix="systemctl status systemd-journald")
         self._journal_from, self._journal_due_s = now - JOURNAL_PAUSE_S, time.monotonic() + JOURNAL_PAUSE_S
-
-    def _note_losses(self, reader: Reader, decoder: Decoder, now: float) -> None:
-        if reader.lost:
-            self._lost, self._lost_at, reader.lost = self._lost + reader.lost, now, 0
-        elif now - self._lost_at > LOST_SAID_S:
-            self._lost = 0
-        if reader.first_seq and self._starts_at is None:
-            self._starts_at = parse(reader.first_line, decoder.boot_at, now).at
 
     def _open(self, now: float, kinds: Sequence[str]) -> None:
         """Read the first of these logs that can be read."""

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable
 from functools import partial
 
 from mltop.probes.collect.links.discovery import NetFacts, PortFacts
 from mltop.probes.collect.sysfile import LINE_BYTES, REFUSED, KeptFile, OpenFiles, names_in, number
 from mltop.probes.collect.timing import LastLook, Pace
-from mltop.probes.model import Gap, LinkSample
+from mltop.probes.model import Gap
 from mltop.probes.model.plausible import LINKS
 from mltop.probes.model.vocabulary import GapKind
 
@@ -70,83 +69,20 @@ class Refused(Exception):
         super().__init__(f"{file}: {error.strerror} at {at}; not read again (each try may fill the kernel log)")
 
 
-class CounterFiles:
-    """Files of counters. ``paths``: by counter, its file. ``unreadable``: by counter, why it has no value now.
+class Counters:
+    """Files of counters, ``paths`` by name: those named ``often`` are read at each look, others seldom.
 
-    ``stops``: whether EIO, EINVAL and their like raise ``Refused``, as they must on RDMA ports.
+    ``values``: those that have one; ``unreadable``: why others have none now. ``stops``: whether EIO, EINVAL and their
+    like end the reading, as they must on RDMA ports; ``refused`` says why then.
     """
 
-    def __init__(self, paths: dict[str, str], open_files: OpenFiles, stops: bool) -> None:
-        self._files = {name: KeptFile(path, open_files, LINE_BYTES) for name, path in paths.items()}
+    def __init__(self, paths: dict[str, str], often: Collection[str], open_files: OpenFiles, stops: bool) -> None:
+        self._seldom = {name: KeptFile(path, open_files, LINE_BYTES) for name, path in paths.items()}
+        self._often = {name: self._seldom.pop(name) for name in often if name in self._seldom}
         self._stops = stops
+        self.refused: str | None = None
         self.values: dict[str, int] = {}
         self.unreadable: dict[str, str] = {}
-
-    def read(self) -> None:
-        """Reads all of them. Raises Refused."""
-        values: dict[str, int] = {}
-        self.unreadable = {}
-        pread = os.pread
-        for name, file in self._files.items():
-            try:
-                value = int(pread(file.descriptor, LINE_BYTES, 0))
-            except (OSError, ValueError):  # also of a file that is not open
-                value = -1
-            if not 0 <= value <= _LARGEST_COUNT:
-                careful = self._carefully(name, file)
-                if careful is None:
-                    continue
-                value = careful
-            values[name] = value
-        self.values = values
-
-    def _carefully(self, name: str, file: KeptFile) -> int | None:
-        try:
-            content = file.read()
-        except OSError as error:
-            if self._stops and error.errno in REFUSED:
-                raise Refused(name, error) from error
-            self.unreadable[name] = error.strerror or type(error).__name__
-            return None
-        value = number(content)
-        if value is None:
-            self.unreadable[name] = f"reads {content[:20]!r}"
-        elif value > _LARGEST_COUNT:
-            self.unreadable[name] = f"reads {value}: all bits are set, as of a device that does not answer"
-            return None
-        return value
-
-    def forget(self) -> None:
-        self.values, self.unreadable = {}, {}
-
-    def close(self) -> None:
-        for file in self._files.values():
-            file.close()
-
-
-class Counters:
-    """Those named ``often`` are read at each look, others seldom. ``refused``: why they are not read any more."""
-
-    def __init__(self, paths: dict[str, str], often: Collection[str], open_files: OpenFiles, stops: bool) -> None:
-        """``paths``, ``stops``: as in CounterFiles."""
-        self.refused: str | None = None
-        seldom = dict(paths)
-        self._often = CounterFiles({name: seldom.pop(name) for name in often if name in seldom}, open_files, stops)
-        self._seldom = CounterFiles(seldom, open_files, stops)
-
-    def newest(self, name: str) -> int | None:
-        """The value of one that is read often."""
-        return self._often.values.get(name)
-
-    @property
-    def values(self) -> dict[str, int]:
-        """All that have a value: a new dictionary."""
-        return {**self._often.values, **self._seldom.values}
-
-    @property
-    def unreadable(self) -> dict[str, str]:
-        """By counter, why it has no value now."""
-        return {**self._often.unreadable, **self._seldom.unreadable}
 
     def read(self) -> None:
         self._read(self._often)
@@ -155,20 +91,48 @@ class Counters:
         self._read(self._seldom)
 
     def close(self) -> None:
-        self._often.close()
-        self._seldom.close()
+        for file in (*self._often.values(), *self._seldom.values()):
+            file.close()
 
-    def _read(self, files: CounterFiles) -> None:
+    def _read(self, files: dict[str, KeptFile]) -> None:
         if self.refused is not None:
             return
+        values, pread = self.values, os.pread
+        for name, file in files.items():
+            try:
+                value = int(pread(file.descriptor, LINE_BYTES, 0))
+            except (OSError, ValueError):  # also of a file that is not open
+                value = -1
+            if 0 <= value <= _LARGEST_COUNT:
+                values[name] = value
+                self.unreadable.pop(name, None)
+                continue
+            values.pop(name, None)
+            try:
+                self._read_carefully(name, file)
+            except Refused as refused:
+                self.refused = str(refused)
+                # A value that is not read again would pass for one that does not grow.
+                self.values, self.unreadable = {}, {}
+                self.close()
+                return
+
+    def _read_carefully(self, name: str, file: KeptFile) -> None:
         try:
-            files.read()
-        except Refused as refused:
-            self.refused = str(refused)
-            # A value that is not read again would pass for one that does not grow.
-            self._often.forget()
-            self._seldom.forget()
-            self.close()
+            content = file.read()
+        except OSError as error:
+            if self._stops and error.errno in REFUSED:
+                raise Refused(name, error) from error
+            self.unreadable[name] = error.strerror or type(error).__name__
+            return
+        value = number(content)
+        if value is None:
+            self.unreadable[name] = f"reads {content[:20]!r}"
+        elif value > _LARGEST_COUNT:
+            self.unreadable[name] = f"reads {value}: all bits are set, as of a device that does not answer"
+        else:
+            self.values[name] = value
+            self.unreadable.pop(name, None)
 
 
 def counter_files(folders: Iterable[str]) -> dict[str, str]:
@@ -181,10 +145,14 @@ def counter_files(folders: Iterable[str]) -> dict[str, str]:
     return paths
 
 
-class Port(ABC):
-    """A port of an RDMA device, or a network interface. ``subject``: its name in gaps; ``turn``: its place in order.
+class Port:
+    """What a port of an RDMA device and a network interface have in common. ``subject``: its name in gaps; ``turn``:
+    its place in order. ``slot`` stays when it is renamed: its PCI function and its number there. ``gone``: it used to
+    answer and does not.
 
-    ``slot`` stays when it is renamed: its PCI function and its number there. ``gone``: it used to answer and does not.
+    Both have ``read``, which never raises, ``gaps``: what the newest ``read`` could not tell, but for rates of a first
+    sample, ``replaced``: whether another port of the same name has taken its place, ``vanished``: what is left to say
+    when it is not there any more, and ``close``.
     """
 
     def __init__(self, facts: NetFacts | PortFacts, subject: str, slot: tuple[str | None, int], turn: int) -> None:
@@ -199,26 +167,6 @@ class Port(ABC):
     def counters_read_at(self) -> float | None:
         """When the slowest of its counters were read."""
         return self._pace.done_at
-
-    @abstractmethod
-    def replaced(self) -> bool:
-        """Whether another port of the same name has taken its place."""
-
-    @abstractmethod
-    def read(self, now: float) -> LinkSample:
-        """Reads the port. Never raises; ``now`` is monotonic, s."""
-
-    @abstractmethod
-    def vanished(self) -> LinkSample:
-        """What is left to say when it is not there any more."""
-
-    @abstractmethod
-    def gaps(self) -> list[Gap]:
-        """What the newest ``read`` could not tell, but for rates of a first sample."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Close all files that are kept open."""
 
     def gap(self, *fields: str, why: str, kind: GapKind = "unknown") -> Gap:
         return Gap.about("links", *fields, item=self.subject, why=why, kind=kind)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 from mltop.probes.collect.links import parsing
-from mltop.probes.collect.links.counters import CounterFiles, Counters, Port
+from mltop.probes.collect.links.counters import Counters, Port
 from mltop.probes.collect.links.discovery import NetFacts
 from mltop.probes.collect.sysfile import LINE_BYTES, KeptFile, OpenFiles, number, read_known, read_number, word
 from mltop.probes.model import Gap, LinkSample
@@ -74,7 +74,7 @@ class MergedInterface:
         names = CARRIER + ERRORS if is_infiniband else CARRIER + BYTES + ERRORS + DETAILS
         self._mtu_file = KeptFile(f"{facts.folder}/mtu", open_files, LINE_BYTES)
         self._mtu: int | None = None
-        self._counters = CounterFiles(counter_paths(facts.folder, names, PREFIX), open_files, stops=False)
+        self._counters = Counters(counter_paths(facts.folder, names, PREFIX), (), open_files, stops=False)
         self._bond: dict[str, int] = {}
 
     def read(self) -> None:
@@ -85,7 +85,7 @@ class MergedInterface:
         except OSError:
             self._mtu = None
         self.gone = before is not None and self._mtu is None
-        self._counters.read()
+        self._counters.read_seldom()
         self._bond = bond_ports(self.facts.folder, PREFIX)
 
     def merge_into(self, sample: LinkSample) -> None:
@@ -131,17 +131,17 @@ class NetDevice(Port):
 
     def read(self, now: float) -> LinkSample:
         counters = self._counters
-        before = self._state, counters.newest(_FLAPS)
+        before = self._state, counters.values.get(_FLAPS)
         self._read_state()
         counters.read()
-        if self._pace.is_due(now) or before != (self._state, counters.newest(_FLAPS)):
+        if self._pace.is_due(now) or before != (self._state, counters.values.get(_FLAPS)):
             self._pace.done(now)
             self._read_seldom()
         sample = self._base()
         sample.state, sample.physical_state = self._state, self._physical
         sample.rate_bits_per_s, sample.mtu = self._speed, self._mtu
         sample.counters = {**counters.values, **self._bond}
-        rates = self.meter.rates(now, counters.newest("rx_bytes"), counters.newest("tx_bytes"))
+        rates = self.meter.rates(now, counters.values.get("rx_bytes"), counters.values.get("tx_bytes"))
         sample.rx_bytes_per_s, sample.tx_bytes_per_s = rates
         return sample
 

@@ -23,89 +23,6 @@ _BYTE_COUNTERS = (("port_rcv_data", "port_xmit_data", 4), ("rx_bytes", "tx_bytes
 _Value = TypeVar("_Value")
 
 
-class PortState:
-    """State, physical state and rate. ``refused``: why the port is not asked any more. ``gone``: it used to answer, now
-    its files are not there. ``unreadable``: by file, why it has no value now.
-    """
-
-    def __init__(self, folder: str, open_files: OpenFiles) -> None:
-        self._files = {
-            name: KeptFile(f"{folder}/{name}", open_files, LINE_BYTES) for name in ("state", "phys_state", "rate")
-        }
-        self.state: str | None = None
-        self.physical_state: str | None = None
-        self.rate_bits_per_s: float | None = None
-        self.refused: str | None = None
-        self.gone = False
-        self.unreadable: dict[str, str] = {}
-
-    def read(self) -> None:
-        """The state."""
-        answered = self.state is not None
-        self.state = self._meaning("state", parsing.state_word)
-        self.gone = answered and self.state is None and self.refused is None
-
-    def read_seldom(self) -> None:
-        """The physical state and the rate."""
-        self.physical_state = self._meaning("phys_state", parsing.state_word)
-        self.rate_bits_per_s = self._meaning("rate", parsing.rate_bits_per_s)
-
-    def replaced(self) -> bool:
-        return self._files["state"].replaced()
-
-    def close(self) -> None:
-        for file in self._files.values():
-            file.close()
-
-    def _meaning(self, name: str, meaning: Callable[[bytes], _Value | None]) -> _Value | None:
-        if self.refused is not None:
-            return None
-        self.unreadable.pop(name, None)
-        try:
-            content = self._files[name].read()
-        except OSError as error:
-            if error.errno in REFUSED:
-                self.refused = str(Refused(name, error))
-            else:
-                self.unreadable[name] = error.strerror or type(error).__name__
-            return None
-        value = meaning(content)
-        if value is None:
-            self.unreadable[name] = f"reads {content[:20]!r}"
-        return value
-
-
-class PortCounters(Counters):
-    """Bytes and flaps at each look, all other counters seldom.
-
-    ``has_bytes``: False where this driver counts none. ``saturated``: counters that can count no further; [] where a
-    value has shown that this driver's are wider.
-    """
-
-    def __init__(self, facts: PortFacts, open_files: OpenFiles) -> None:
-        folders = [f"{facts.folder}/counters", f"{facts.folder}/hw_counters"]
-        if facts.is_first_port:
-            folders.append(f"{facts.folder}/../../hw_counters")  # the device's own are told once
-        paths = counter_files(folders)
-        pairs = [pair for pair in _BYTE_COUNTERS if pair[0] in paths and pair[1] in paths]
-        self.has_bytes = bool(pairs)
-        self._received, self._sent, self.unit_bytes = pairs[0] if pairs else ("", "", 1)
-        super().__init__(paths, (LINK_DOWNED, self._received, self._sent), open_files, stops=True)
-        self._wide = False
-        self.saturated: list[str] = []
-
-    @property
-    def bytes(self) -> tuple[int | None, int | None]:
-        """Received and sent, in the counters' unit."""
-        return self.newest(self._received), self.newest(self._sent)
-
-    def read_seldom(self) -> None:
-        super().read_seldom()
-        values = self.values
-        self._wide = self._wide or parsing.beyond_narrow(values)
-        self.saturated = [] if self._wide else parsing.saturated(values)
-
-
 class RdmaPort(Port):
     """Keep one object while the device exists. ``has_chardev`` is for the owner to set, and the interface with
     ``adopt``.
@@ -116,9 +33,24 @@ class RdmaPort(Port):
         self.facts = facts
         self.netdev: MergedInterface | None = None
         self.has_chardev: bool | None = None
-        self._state = PortState(facts.folder, open_files)
-        self._counters = PortCounters(facts, open_files)
-        self.meter = ByteMeter(self._counters.unit_bytes)
+        names = ("state", "phys_state", "rate")
+        self._files = {name: KeptFile(f"{facts.folder}/{name}", open_files, LINE_BYTES) for name in names}
+        self._state: str | None = None
+        self._physical_state: str | None = None
+        self._rate_bits_per_s: float | None = None
+        self._refused: str | None = None  # why the port is not asked any more
+        self._unreadable: dict[str, str] = {}  # by file, why it has no value now
+        folders = [f"{facts.folder}/counters", f"{facts.folder}/hw_counters"]
+        if facts.is_first_port:
+            folders.append(f"{facts.folder}/../../hw_counters")  # the device's own are told once
+        paths = counter_files(folders)
+        pairs = [pair for pair in _BYTE_COUNTERS if pair[0] in paths and pair[1] in paths]
+        self._has_bytes = bool(pairs)
+        self._received, self._sent, unit_bytes = pairs[0] if pairs else ("", "", 1)
+        # Bytes and flaps at each look, all other counters seldom.
+        self._counters = Counters(paths, (LINK_DOWNED, self._received, self._sent), open_files, stops=True)
+        self._is_wide = False  # a value has shown that this driver's counters are wider than the classic ones
+        self.meter = ByteMeter(unit_bytes)
 
     def adopt(self, netdev: MergedInterface | None) -> None:
         """Takes another interface as its own from now on."""
@@ -128,45 +60,71 @@ class RdmaPort(Port):
         self._pace.hurry()
 
     def replaced(self) -> bool:
-        return self._state.replaced()
+        return self._files["state"].replaced()
 
     def read(self, now: float) -> LinkSample:
-        state, counters = self._state, self._counters
-        before = state.state, counters.newest(LINK_DOWNED)
-        state.read()
-        counters.read()
-        if self._pace.is_due(now) or before != (state.state, counters.newest(LINK_DOWNED)):
+        before = self._state, self._counters.values.get(LINK_DOWNED)
+        self._state = self._meaning("state", parsing.state_word)
+        self.gone = before[0] is not None and self._state is None and self._refused is None
+        self._counters.read()
+        if self._pace.is_due(now) or before != (self._state, self._counters.values.get(LINK_DOWNED)):
             self._pace.done(now)
-            state.read_seldom()
-            counters.read_seldom()
-            if self.netdev is not None:
-                self.netdev.read()
-        self.gone = state.gone or (self.netdev is not None and self.netdev.gone)
+            self._read_seldom()
+        values = self._counters.values
+        self.gone = self.gone or (self.netdev is not None and self.netdev.gone)
         sample = self._base()
-        sample.state, sample.physical_state = state.state, state.physical_state
-        sample.rate_bits_per_s = state.rate_bits_per_s
-        sample.rx_bytes_per_s, sample.tx_bytes_per_s = self.meter.rates(now, *counters.bytes)
-        sample.saturated = list(counters.saturated)
-        sample.error = state.refused or counters.refused
+        sample.state, sample.physical_state = self._state, self._physical_state
+        sample.rate_bits_per_s = self._rate_bits_per_s
+        rates = self.meter.rates(now, values.get(self._received), values.get(self._sent))
+        sample.rx_bytes_per_s, sample.tx_bytes_per_s = rates
+        sample.saturated = [] if self._is_wide else parsing.saturated(values)
+        sample.error = self._refused or self._counters.refused
         sample.has_chardev = self.has_chardev
-        sample.counters = counters.values
+        sample.counters = dict(values)
         if self.netdev is not None:
             self.netdev.merge_into(sample)
         return sample
+
+    def _read_seldom(self) -> None:
+        self._physical_state = self._meaning("phys_state", parsing.state_word)
+        self._rate_bits_per_s = self._meaning("rate", parsing.rate_bits_per_s)
+        self._counters.read_seldom()
+        self._is_wide = self._is_wide or parsing.beyond_narrow(self._counters.values)
+        if self.netdev is not None:
+            self.netdev.read()
+
+    def _meaning(self, name: str, meaning: Callable[[bytes], _Value | None]) -> _Value | None:
+        if self._refused is not None:
+            return None
+        self._unreadable.pop(name, None)
+        try:
+            content = self._files[name].read()
+        except OSError as error:
+            if error.errno in REFUSED:
+                self._refused = str(Refused(name, error))
+            else:
+                self._unreadable[name] = error.strerror or type(error).__name__
+            return None
+        value = meaning(content)
+        if value is None:
+            self._unreadable[name] = f"reads {content[:20]!r}"
+        return value
 
     def vanished(self) -> LinkSample:
         return vanished(self._base(), "device_vanished")
 
     def gaps(self) -> list[Gap]:
-        state, counters = self._state, self._counters
-        gaps = [self.gap(file, why=why) for file, why in state.unreadable.items()]
-        if state.refused:
-            gaps.append(self.gap(why=state.refused))
+        counters = self._counters
+        gaps = [self.gap(file, why=why) for file, why in self._unreadable.items()]
+        if self._refused:
+            gaps.append(self.gap(why=self._refused))
         if counters.refused:
             gaps.append(self.gap("counters", why=counters.refused))
         elif counters.unreadable:
-            gaps.append(self.gap("counters", why=_listed(counters.unreadable)))
-        if counters.refused is None and not counters.has_bytes:
+            (name, why), *others = counters.unreadable.items()
+            more = f", and {len(others)} more" if others else ""
+            gaps.append(self.gap("counters", why=f"{name}: {why}{more}"))
+        if counters.refused is None and not self._has_bytes:
             gaps.append(self.gap("rates", why="its driver has no byte counters", kind="unsupported"))
         else:
             gaps += self.meter.gaps(self.subject)
@@ -178,7 +136,8 @@ class RdmaPort(Port):
         return gaps + [self.gap(field, why=why) for field, why in merged.items()]
 
     def close(self) -> None:
-        self._state.close()
+        for file in self._files.values():
+            file.close()
         self._counters.close()
         if self.netdev is not None:
             self.netdev.close()
@@ -194,9 +153,3 @@ class RdmaPort(Port):
             numa_node=facts.numa_node,
             netdev=None if self.netdev is None else self.netdev.facts.name,
         )
-
-
-def _listed(unreadable: dict[str, str]) -> str:
-    """ "symbol_error reads b'x', 3 more"."""
-    (name, why), *others = unreadable.items()
-    return f"{name}: {why}" + (f", and {len(others)} more" if others else "")

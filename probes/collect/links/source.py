@@ -6,7 +6,6 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, TypeVar
 
 from mltop.probes.collect.links import discovery
-from mltop.probes.collect.links.counters import Port
 from mltop.probes.collect.links.netdev import MergedInterface, NetDevice
 from mltop.probes.collect.links.parsing import natural
 from mltop.probes.collect.links.rdma import RdmaPort
@@ -16,7 +15,7 @@ from mltop.probes.model import Gap, GapKind, LinkSample
 from mltop.probes.system import paths
 
 _Key = TypeVar("_Key", bound=Hashable)
-_Port = TypeVar("_Port", bound=Port)
+_Port = TypeVar("_Port", RdmaPort, NetDevice)
 LISTED_S = 10.0
 _STILL_THERE = ", its PCI device is still there (in a container, or driver unloaded?)"
 
@@ -38,10 +37,7 @@ class Ports(Generic[_Key, _Port]):
             port.close()
             del self.present[key]
         self.present = {key: self.present.get(key) or make(key) for key in keys}
-        self._forget_lost(keys)
-
-    def _forget_lost(self, keys: Sequence[_Key]) -> None:
-        """Forgets those that are back, that have another name now, and virtual functions: these come and go."""
+        # Forget those that are back, that have another name now, and virtual functions: these come and go.
         slots = {port.slot for port in self.present.values() if port.slot[0]}
         for key, port in list(self.lost.items()):
             if key in keys or port.slot in slots or port.is_virtual_function:
@@ -95,11 +91,11 @@ class LinkSource:
         self._rdma.close()
         self._net.close()
 
-    def _ports(self) -> list[Port]:
+    def _ports(self) -> list[RdmaPort | NetDevice]:
         return [*self._rdma.present.values(), *self._net.present.values()]
 
     def _with_lost(self, samples: list[LinkSample], gaps: list[Gap]) -> list[LinkSample]:
-        lost_ports: list[Port] = [*self._rdma.lost.values(), *self._net.lost.values()]
+        lost_ports: list[RdmaPort | NetDevice] = [*self._rdma.lost.values(), *self._net.lost.values()]
         if not lost_ports:
             return samples
         lost = [port.vanished() for port in lost_ports]
@@ -127,9 +123,8 @@ class LinkSource:
         devices = [device for device, _ in keys]
 
         def make(key: tuple[str, int]) -> RdmaPort:
-            device, port = key
-            subject = device if devices.count(device) == 1 else f"{device}.{port}"
-            return RdmaPort(discovery.port_facts(self._root, device, port), subject, self._open_files, keys.index(key))
+            subject = key[0] if devices.count(key[0]) == 1 else f"{key[0]}.{key[1]}"
+            return RdmaPort(discovery.port_facts(self._root, *key), subject, self._open_files, keys.index(key))
 
         self._rdma.update(keys, make)
         owners = discovery.chardev_owners(self._root)
@@ -155,11 +150,8 @@ class LinkSource:
         except OSError as error:
             self._note("ethernet", error.strerror or "cannot be listed")
             return
-
-        def make(name: str) -> NetDevice:
-            return NetDevice(discovery.net_facts(self._root, name), self._open_files, keys.index(name))
-
-        self._net.update(keys, make)
+        root, files = self._root, self._open_files
+        self._net.update(keys, lambda name: NetDevice(discovery.net_facts(root, name), files, keys.index(name)))
         for name in claimed & self._net.lost.keys():
             del self._net.lost[name]  # it belongs to an RDMA device by now
 

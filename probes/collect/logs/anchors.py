@@ -18,17 +18,17 @@ _OLD_RANK = re.compile(r"\[Rank (\d+)\]")
 
 
 def events_in(text: str) -> Iterator[tuple[Row, Fields, bool]]:
-    """Each anchor once, in the order of the table; of Slurm's cancellations the most exact one. Last: whether it ends
+    """Each anchor once, in the order of the table; of those with the same words the first. Last: whether it ends
     where the text does: a line that was wrapped or cut off there may have lost the end of a number.
     """
-    ended = False
+    matched = ""
     for anchor in ANCHORS:
-        if anchor.holds not in text or (ended and anchor.holds == "CANCELLED AT"):
+        if anchor.holds == matched or anchor.holds not in text:
             continue
         match = anchor.expression.search(text)
         fields = None if match is None else _plausible(anchor, match)
         if match is not None and fields is not None:
-            ended = ended or anchor.holds == "CANCELLED AT"
+            matched = anchor.holds
             yield anchor, fields, match.end() >= len(text.rstrip())
 
 

@@ -28,7 +28,8 @@ _ENDS = re.compile(
     r"|\bstate=completed\b)"
     r"|(?P<ended>'train_runtime'|`trainer\.fit` stopped: |requeued slurm job|\bexiting program (?:at|after) \w"
     r"|\[after training is done\]|final validation metrics"
-    r"|\btraining (?:is |has )?(?:completed?|finished|done|ended)\b|\b(?:finished|completed) training\b)"
+    r"|\b(?:training (?:is |has )?(?:completed?|finished|done|ended)|(?:finished|completed) training)\b"
+    r"(?! (?:(?:for|of|in) )?(?:the )?(?:iteration|epoch|step|round|batch|stage|phase|fold|trial|shard)\b))"
     r'|(?P<refused>http/\d(?:\.\d)?" 5\d\d\b)'
     r"|(?P<closed>finished server process|application shutdown complete|process to finish\W{0,5}\(success\))"
     r"|(?P<maybe>exits successfully"
@@ -59,7 +60,7 @@ _SEVERE = (
     ),
     re.compile(
         r"\b(?:died|dead|crash(?:ed)?|fail(?:ed|ure)|timed? ?out|stuck|hung|lost|terminated|unexpected(?:ly)?"
-        r"|critical)\b|\bexit(?:ed)?[ _]?(?:code|status)[ :=]{1,2}[1-9]"
+        r"|critical)\b|\bexit(?:ed)?[ _]?(?:code|status)[ :=]{1,2}[1-9]|\brunning: 0 reqs, waiting: [1-9]"
     ),
     re.compile(r"(?:error|exception)\b|\b(?:unable to|could not|cannot)\b|\be\d{4} \d\d:"),
 )

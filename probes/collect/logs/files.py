@@ -8,7 +8,6 @@ from __future__ import annotations
 import bz2
 import importlib
 import io
-import json
 import lzma
 import os
 import re
@@ -26,7 +25,8 @@ from mltop.probes.collect.logs.edges import EDGE, read_beginning, read_end
 from mltop.probes.collect.logs.parser import LogParser, pattern_of, quoted
 from mltop.probes.collect.logs.prefixes import Clock
 from mltop.probes.collect.logs.scanning import Scanner, blocks
-from mltop.probes.collect.logs.tracebacks import event_of_exception
+from mltop.probes.collect.logs.tracebacks import FRAME, event_of_exception, place_of
+from mltop.probes.collect.records.files import error_json
 from mltop.probes.model.evidence.logs import LogEvent, LogFile
 from mltop.probes.model.gap import Gap
 from mltop.probes.system.files import BadFile, open_regular
@@ -154,37 +154,20 @@ def _why_no_text(block: bytes) -> str:
 
 def _error_file(file: LogFile, data: bytes, written_at: float) -> bool:
     """torchelastic's ``error.json``; False when it is something else."""
-    try:
-        content = json.loads(data)
-    except (ValueError, RecursionError):
+    raised = error_json(data)
+    if raised is None:
         return False
-    message: Any = content.get("message") if isinstance(content, dict) else None
-    details = message if isinstance(message, dict) else {}
-    text = details.get("message") if details else message
-    if not isinstance(text, str):
-        return False
-    more = details.get("extraInfo") if details else None
-    more = more if isinstance(more, dict) else {}
-    said = str(more.get("timestamp", ""))
-    at = float(said) if said.isascii() and said.isdigit() and len(said) < 12 else written_at
-    first, _, rest = text.strip().partition("\n")
+    text, raised_at, more = raised
+    at = written_at if raised_at is None else float(raised_at)
+    first, _, rest = text.partition("\n")
     first = f"{first} {rest[:300]}".replace("\n", " ").strip()
     name, _, words = first.partition(": ")
     kind, fields = event_of_exception(name if re.fullmatch(r"[\w.]+", name) else "DistError", words)
-    place = _place(str(more.get("py_callstack", "")))
+    place = place_of([match.groups() for match in map(FRAME.match, str(more.get("py_callstack")).split("\n")) if match])
     event = LogEvent(kind, file.path, 1, quoted(first), at=at, is_dated=True, attempt=file.attempt or 0, place=place)
     file.events.append(replace(event, pattern=pattern_of(first), **fields))
     file.is_error_file, file.lines, file.last_at = True, 1, at
     return True
-
-
-def _place(callstack: str) -> str:
-    frames = re.findall(r'File "([^"]{1,500})", line (\d{1,9}), in (\S{1,200})', callstack)
-    own = [frame for frame in frames if "-packages/" not in frame[0] and "/lib/python3" not in frame[0]]
-    if not frames:
-        return ""
-    file, line, function = (own or frames)[-1]
-    return f"{function} ({file}:{line})"
 
 
 @contextmanager
@@ -252,33 +235,25 @@ class _Unpacked(io.RawIOBase):
 _PACKED_PIECE = 64 * 1024
 
 
-def _own_zstd() -> Any:
-    """None: Python is older than 3.14, or was built without it."""
-    if sys.version_info >= (3, 14):
-        with suppress(ImportError):
-            return importlib.import_module("compression.zstd")
-    return None
-
-
 @contextmanager
 def _by_zstd(raw: BinaryIO) -> Iterator[BinaryIO]:
     """Python's own module (3.14), or the program of that name."""
-    own = _own_zstd()
+    own: Any = None
+    if sys.version_info >= (3, 14):
+        with suppress(ImportError):  # it may be built without
+            own = importlib.import_module("compression.zstd")
     if own is not None:
         yield own.ZstdFile(raw)
         return
     program = shutil.which("zstd")
     if program is None:
         raise OSError(0, "zstd is not on this machine: unpack it first")
-    child = subprocess.Popen([program, "-dc"], stdin=raw, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    try:
-        assert child.stdout is not None
-        yield child.stdout  # type: ignore[misc]
-        is_read = not child.stdout.read(1)  # else nobody wanted the rest, and the child waits for a reader
-        if is_read and child.wait() != 0:
-            raise OSError(0, "is no whole zstd file")
-    finally:
-        child.kill()
-        child.wait()
-        if child.stdout is not None:
-            child.stdout.close()
+    with subprocess.Popen([program, "-dc"], stdin=raw, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as child:
+        try:
+            assert child.stdout is not None
+            yield child.stdout  # type: ignore[misc]
+            is_read = not child.stdout.read(1)  # else nobody wanted the rest, and the child waits for a reader
+            if is_read and child.wait() != 0:
+                raise OSError(0, "is no whole zstd file")
+        finally:
+            child.kill()

@@ -14,7 +14,7 @@ import stat
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Callable
 
@@ -23,8 +23,8 @@ from mltop.probes.collect.logs.pipes import Destination, FileId, PipeReaders
 from mltop.probes.collect.logs.prefixes import Clock
 from mltop.probes.collect.logs.scanning import Scanner
 from mltop.probes.collect.ranks.access import user_name
-from mltop.probes.collect.redaction.values import shown_text
-from mltop.probes.model import Gap, LogLine, RankDeath, RankSample
+from mltop.probes.collect.redaction.values import shown_text, without_tokens
+from mltop.probes.model import Gap, LogLine, RankSample
 from mltop.probes.model.evidence.logs import EventKind, LogEvent, LogFile
 from mltop.probes.model.sample import MAX_LOG_LINES
 from mltop.probes.model.text import clean
@@ -297,7 +297,7 @@ class LogFollower:
         if (now.st_dev, now.st_ino) != known or not stat.S_ISREG(now.st_mode):  # another one since it was looked at
             os.close(descriptor)
             return None
-        parser = LogParser(LogFile(clean(name, 1024)), Clock(now.st_mtime))
+        parser = LogParser(LogFile(without_tokens(clean(name, 1024))), Clock(now.st_mtime))
         offset = max(0, now.st_size - BEFORE_BYTES)
         return _Followed(descriptor, offset, parser, Scanner(parser), offset == 0)
 
@@ -322,7 +322,13 @@ class LogFollower:
                     break
                 followed.offset += len(content)
                 self._left -= len(content)
-                self._feed(followed, content)
+                content = followed.rest + content
+                cut = content.rfind(b"\n") + 1
+                if cut == 0 and len(content) > _LONGEST_REST:
+                    cut = len(content)
+                followed.rest = content[cut:]
+                if cut:
+                    followed.scanner.feed(content[:cut])
             followed.is_up_to_date = followed.offset >= now.st_size
             if followed.is_up_to_date or followed.offset > before:
                 followed.read_at = time.monotonic()
@@ -337,15 +343,6 @@ class LogFollower:
             before, _ = self._skipped.get(followed.uid, (0, 0.0))
             self._skipped[followed.uid] = before + offset - followed.offset, time.monotonic()
         followed.offset, followed.rest, followed.whole = offset, b"", False
-
-    def _feed(self, followed: _Followed, content: bytes) -> None:
-        content = followed.rest + content
-        cut = content.rfind(b"\n") + 1
-        if cut == 0 and len(content) > _LONGEST_REST:
-            cut = len(content)
-        followed.rest = content[cut:]
-        if cut:
-            followed.scanner.feed(content[:cut])
 
     def _take(self, followed: _Followed) -> None:
         fresh, followed.fresh = followed.fresh, False
@@ -409,19 +406,3 @@ def _rank_of(event: LogEvent, owners: dict[int, RankSample]) -> int | None:
         return event.rank
     is_srun = bool(owners) and all(rank.launcher == "srun" for rank in owners.values())
     return event.speaker.task if is_srun else None
-
-
-def with_errors(deaths: list[RankDeath], lines: list[LogLine]) -> list[RankDeath]:
-    """With what a rank wrote last, where nothing else says why it ended."""
-    if not deaths or not lines:
-        return deaths
-    said = {line.pid: line for line in lines if line.pid is not None}
-    return [_with_error(death, said.get(death.pid)) for death in deaths]
-
-
-def _with_error(death: RankDeath, line: LogLine | None) -> RankDeath:
-    if line is None or death.error or (death.how, death.code) == ("exit", 0):
-        return death
-    if death.started_at is not None and line.at < death.started_at:
-        return death  # its pid was another's
-    return replace(death, error=line.text, told_by=", ".join(filter(None, (death.told_by, "log"))))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Callable, Union
 
 from mltop.probes.collect.logs.anchors import THINNED, events_in, group_of
@@ -13,6 +13,7 @@ from mltop.probes.collect.logs.prefixes import Clock, pieces, speaker_of, withou
 from mltop.probes.collect.logs.rows import Row
 from mltop.probes.collect.logs.tracebacks import (
     BOXED,
+    IGNORED,
     LAUNCHERS,
     MISSING,
     MISSING_RANKS,
@@ -43,13 +44,13 @@ _MOST_STACKS = 64  # threads: the main one comes last
 _MOST_RAISED = 4  # exceptions: also the last ones, as those that were handled come before the one that was not
 _MOST_JOINED = 5  # further lines in which a wrapped one may go on
 _SHORTEST_WRAPPED = 16
+_TASK_OF_JAX, _LONGEST_LIST = "/job:", 4000  # a line for each task that is named; characters
 _WIDTHS = frozenset((72, 80, 90, 96, 100, 110, 120, 132, 140, 160, 180, 200))  # of terminals, in columns
 _SHORTEST_CUT, _LONGEST_CUT = 60, 140  # what terminals have for columns
 MOST_LINE = 16_384
 _STACK = re.compile(r"(?:Thread|Current thread) 0x[0-9a-f]+.*\(most recent call first\):")
 _RUN = re.compile(r"/([^/\s]{1,200}_[a-z0-9_]{8})/attempt_\d{1,6}/")
 _STEP_ID = re.compile(r"StepId=(\d{1,12})|(?:STEP|JOB) (\d{1,12})[ .]")
-_KILLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def unwrapped(line: str) -> str:
@@ -85,15 +86,6 @@ class _Wrapped:
     tries: int = 0
 
 
-@dataclass(frozen=True)
-class _Began:
-    """When a block began, in which attempt, and after which step."""
-
-    at: float | None
-    attempt: int
-    step: int | None
-
-
 # Not Slurm's "*** STEP 640777.0 ON".
 _STEP = re.compile(r"(?i)(?<!\*\* )\b(?:iteration|global[_ ]step|step|iter)[ =:#\[]*(\d{1,10})(?!\.\d)\b")
 
@@ -127,8 +119,6 @@ class LogParser:
     _longest: tuple[Speaker, int] | None = None  # such a line of a block, which may go on in the next one
     _bare: tuple[Speaker, int] | None = None  # whose traceback may go on without its prefix, and its last line
     _lists: int = -1  # the last line of a list of missing ranks
-    _began: dict[Speaker, _Began] = field(default_factory=dict)
-    _written: dict[Speaker, int] = field(default_factory=dict)  # the last line of each block
     _looks_at: int = 0  # the line at which blocks are looked at that nobody goes on with
 
     @property
@@ -137,7 +127,11 @@ class LogParser:
 
     def take(self, number: int, raw: bytes) -> None:
         if self._blocks and number >= self._looks_at:
-            self._close_abandoned(number)
+            # A rank that is dead says nothing more after its traceback, while others write on for gigabytes.
+            for speaker, block in list(self._blocks.items()):
+                if number - block.written > _LONGEST_GAP:
+                    self._close(speaker, block)
+            self._looks_at = number + _LONGEST_GAP // 8
         written = unwrapped(raw[:MOST_LINE].decode("utf-8", "replace").rstrip("\r\n"))
         line = without_colours(written)
         self._is_full = len(written) in _WIDTHS or len(line) in _WIDTHS
@@ -147,13 +141,6 @@ class LogParser:
                     self._line(number, part)
             return
         self._line(number, line)
-
-    def _close_abandoned(self, number: int) -> None:
-        """A rank that is dead says nothing more after its traceback, while others write on for gigabytes."""
-        for speaker, block in list(self._blocks.items()):
-            if number - self._written.get(speaker, number) > _LONGEST_GAP:
-                self._close(speaker, block)
-        self._looks_at = number + _LONGEST_GAP // 8
 
     def _line(self, number: int, line: str) -> None:
         outer, rest = speaker_of(line, by_host=self.by_host)
@@ -174,17 +161,18 @@ class LogParser:
             self.file.is_thinned = True
             text = THINNED.sub("", text).rstrip()
         written_by = speaker
-        if speaker == Speaker() and self._bare is not None and self._bare[1] == number - 1:
-            speaker = self._bare[0]  # only the first line of its traceback has the prefix
+        bare, last = self._bare or (Speaker(), 0)
+        if last == number - 1 and speaker in (Speaker(), Speaker(task=bare.task)):
+            speaker = bare  # only the first line of its traceback has the prefix, or more than its launcher's label
         block = self._blocks.get(speaker)
         if block is None and speaker == Speaker() and self._goes_on(number, text):
             return
         if block is not None:
             self._longest = (speaker, number) if self._is_full else None
-            self._written[speaker] = number
+            block.written = number
             if block.take(text, number):
                 self._lists = number if isinstance(block, MissingRanks) else self._lists
-                self._bare = (speaker, number) if self._bare is not None and self._bare[0] == speaker else None
+                self._bare = (speaker, number) if speaker == bare != written_by else None
                 return
             self._close(speaker, block)
             if isinstance(block, TorchrunBlock):
@@ -217,7 +205,7 @@ class LogParser:
         stripped = text.strip()
         block: Block | None = None
         if (stripped.endswith(TRACEBACK) and "traceback :" not in stripped) or BOXED.search(stripped):
-            block = TracebackBlock(number, text.partition(TRACEBACK)[0] if TRACEBACK in text else "")
+            block = TracebackBlock(number, before=text.partition(TRACEBACK)[0] if TRACEBACK in text else "")
         elif stripped.startswith(_CUT_TRACEBACK) and TRACEBACK.startswith(stripped):  # a terminal cut it
             block = TracebackBlock(number)
             self._longest = (speaker, number)
@@ -237,13 +225,17 @@ class LogParser:
         self._bare = (speaker, number) if speaker != Speaker() and isinstance(block, TracebackBlock) else None
         self._is_too_much = self._is_too_much or len(self._blocks) >= MOST_SPEAKERS
         if len(self._blocks) < MOST_SPEAKERS:
-            self._blocks[speaker], self._written[speaker] = block, number
+            self._blocks[speaker] = block
             at = self.clock.stamp(text[:200])
             lines = self.before()
-            near = at if at is not None else self.clock.last_stamp(lines)
+            block.at = at if at is not None else self.clock.last_stamp(lines)
+            block.written, block.attempt, block.step = number, self._attempt, step_in(lines)
             if isinstance(block, TracebackBlock):
+                above = speaker_of(
+                    without_colours(lines[-_LONGEST_CUT:].rstrip().rpartition("\n")[2]), by_host=self.by_host
+                )
                 block.of_rank = reported_for(lines)
-            self._began[speaker] = _Began(near, self._attempt, step_in(lines))
+                block.is_ignored = above[0] == speaker and IGNORED.search(above[1]) is not None
         return True
 
     def _anchored(self, number: int, text: str, speaker: Speaker, whole: str) -> None:
@@ -277,10 +269,15 @@ class LogParser:
             if wrapped.tries > _MOST_JOINED or (wrapped.speaker != speaker and list(events_in(wrapped.text))):
                 self._give_up_joining()  # what comes without a prefix after another's line is the other's
             return False
+        if text.startswith(_TASK_OF_JAX):  # one of a list
+            if len(wrapped.text) < _LONGEST_LIST:
+                wrapped.text, wrapped.tries = f"{wrapped.text} {text}", 0
+            return True
         before = list(events_in(wrapped.text))
         for joined in (wrapped.text + text, f"{wrapped.text} {text}"):
             found = list(events_in(joined))
-            if found and not _is_half(found) and (not before or _tells_more(found, before)):
+            is_more = [fields for _, fields, _ in found] != [fields for _, fields, _ in before]
+            if found and not _is_half(found) and (not before or is_more):
                 self._wrapped = None
                 for anchor, fields, _ in found:
                     self._add(anchor.kind, wrapped.number, joined, wrapped.speaker, fields, at=wrapped.at)
@@ -302,9 +299,7 @@ class LogParser:
 
     def _close(self, speaker: Speaker, block: Block, *, at_end: bool = False) -> None:
         self._blocks.pop(speaker, None)
-        self._written.pop(speaker, None)
-        began = self._began.pop(speaker, _Began(None, self._attempt, None))
-        of_block = {"attempt": began.attempt if self.file.attempt is None else self.file.attempt, "step": began.step}
+        of_block = {"attempt": block.attempt if self.file.attempt is None else self.file.attempt, "step": block.step}
         if isinstance(block, TorchrunBlock):
             if at_end and self.file.is_cut and block.entries:
                 block.entries.pop()  # what it says may be cut off
@@ -313,41 +308,42 @@ class LogParser:
         if isinstance(block, StackBlock):
             if block.frames:
                 frames = tuple(block.frames[:40])
-                self._add("stack", block.line, frames[0], speaker, {"frames": frames}, at=began.at)
+                self._add("stack", block.line, frames[0], speaker, {"frames": frames}, at=block.at)
             return
         if isinstance(block, MissingRanks):
             if block.ranks:
-                self._add("barrier_named", block.line, block.text, speaker, {"named": tuple(block.ranks)}, at=began.at)
+                self._add("barrier_named", block.line, block.text, speaker, {"named": tuple(block.ranks)}, at=block.at)
             return
         is_cut = at_end and self.file.is_cut
         if not is_cut:
             block.close()
-        if block.chain and not LAUNCHERS.search(block.chain[-1].name):
+        if block.chain and not block.is_ignored and not LAUNCHERS.search(block.chain[-1].name):
             kind, fields, words = block.fields()
             if block.of_rank is not None:
                 fields["rank"] = block.of_rank
             if is_cut and kind == "exception" and block.last_line >= self.file.lines:
                 return  # what it would have said of others is cut off
             self._add(
-                kind, block.last_line, words, speaker, {**fields, **of_block}, at=None, near=began.at, is_block=True
+                kind, block.last_line, words, speaker, {**fields, **of_block}, at=None, near=block.at, is_block=True
             )
 
     def _failed_ranks(self, block: TorchrunBlock) -> None:
         self._gave_up = True
         for entry in block.entries:
-            if entry.code is None or entry.rank is None:
+            if not {"rank", "code"} <= entry.fields.keys():
                 continue
-            if entry.run:
-                self.file.mentions.add(entry.run)
-            attempt = entry.attempt if entry.attempt is not None else max(0, self._attempt - 1)
-            told = {**entry.fields(), "attempt": attempt}
-            at = self.clock.stamp(entry.time)
-            self._add("exit", entry.line, entry.words, Speaker(), told, at=at)
+            if "device" in entry.fields:
+                self.file.mentions.add(entry.fields["device"])
+            fields = {"attempt": max(0, self._attempt - 1), **entry.fields}
+            at = self.clock.stamp(fields.pop("time", ""))
+            self._add("exit", entry.line, entry.words, Speaker(), fields, at=at)
             if entry.last:
                 name, _, message = entry.last.partition(": ")
-                kind, fields = event_of_exception(name, message)
-                fields |= {"rank": entry.rank, "attempt": attempt, "node": told["node"], "by_launcher": True}
-                self._add(kind, entry.line, entry.last, Speaker(entry.rank), fields, at=at)
+                kind, more = event_of_exception(name, message)
+                same = {name: fields[name] for name in fields.keys() & {"rank", "attempt", "node"}}
+                self._add(
+                    kind, entry.line, entry.last, Speaker(fields["rank"]), {**more, **same, "by_launcher": True}, at=at
+                )
 
     def _add(
         self,
@@ -362,10 +358,8 @@ class LogParser:
         is_block: bool = False,
         holds: str = "",
     ) -> None:
-        kind, fields = _kind_of_task(fields) if kind == "died" else (kind, fields)
-        if kind == "member":
+        if kind == "world" and "rank" in fields:
             self._note(replace(speaker, rank=fields.pop("rank")))
-            kind = "world"
         fields.setdefault("attempt", self._attempt if self.file.attempt is None else self.file.attempt)
         if kind == "agent_failed":
             fields["attempt"] = self._attempt
@@ -381,37 +375,26 @@ class LogParser:
         if is_full or (count > (_MOST_STACKS if kind == "stack" else _MOST_ALIKE) and kind != "exception"):
             self.file.left_out[kind] = self.file.left_out.get(kind, 0) + 1
             return
-        self._mention(text)
+        self.file.mentions.update(match[1] for match in _RUN.finditer(text))
+        self.file.mentions.update(f"job {match[1] or match[2]}" for match in islice(_STEP_ID.finditer(text), 1))
         if kind == "exception":
             kind, fields = of_whom(kind, fields, speaker, text)
-        dated = at is not None
         event = LogEvent(
             kind,
             self.file.path,
             number,
             quoted(text, holds),
             speaker,
-            at=at if dated else near if is_block else self.clock.last_stamp(self.before()),
-            is_dated=dated,
+            at=at if at is not None else near if is_block else self.clock.last_stamp(self.before()),
+            is_dated=at is not None,
             pattern=pattern_of(text),
             **{"rank": speaker.rank, "node": speaker.node, **fields},
         )
         self.file.events.append(event)
-        if kind == "exception" and count > _MOST_ALIKE + _MOST_RAISED:
-            self._forget_one(event)
-
-    def _forget_one(self, newest: LogEvent) -> None:
-        """An exception in the middle: neither the first nor one of the last."""
-        alike = [event for event in self.file.events if event.kind == "exception" and event.speaker == newest.speaker]
-        self.file.events.remove(alike[_MOST_ALIKE])
-        self.file.left_out["exception"] = self.file.left_out.get("exception", 0) + 1
-
-    def _mention(self, text: str) -> None:
-        for match in _RUN.finditer(text):
-            self.file.mentions.add(match[1])
-        job = _STEP_ID.search(text)
-        if job is not None:
-            self.file.mentions.add(f"job {job[1] or job[2]}")
+        if kind == "exception" and count > _MOST_ALIKE + _MOST_RAISED:  # one in the middle is forgotten
+            alike = [other for other in self.file.events if other.kind == kind and other.speaker == speaker]
+            self.file.events.remove(alike[_MOST_ALIKE])
+            self.file.left_out[kind] = self.file.left_out.get(kind, 0) + 1
 
     def drain(self) -> list[LogEvent]:
         """The events so far, which are forgotten, as is how many there were: for files that are followed."""
@@ -456,21 +439,8 @@ def _is_half(found: list[tuple[Row, dict[str, Any], bool]]) -> bool:
     )
 
 
-def _tells_more(found: list[tuple[Row, dict[str, Any], bool]], before: list[tuple[Row, dict[str, Any], bool]]) -> bool:
-    return [fields for _, fields, _ in found] != [fields for _, fields, _ in before]
-
-
 _ENDS_IN_NUMBER = ("counters", "dump_signal")
 
 
 def _may_go_on(text: str) -> bool:
     return any(word in text for word in GOES_ON)
-
-
-def _kind_of_task(fields: dict[str, Any]) -> tuple[EventKind, dict[str, Any]]:
-    """What srun's word for the end of a task comes to."""
-    if fields["how"] == "oom":
-        return "oom_kill", fields
-    if fields["how"] == "signal" and fields["code"] not in (signal.SIGABRT, *_KILLED):
-        return "died", fields
-    return "exit", fields

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from typing import Callable
 
 from mltop.probes.collect.ranks import procfs
+from mltop.probes.collect.ranks.identity import variables_of
+from mltop.probes.collect.sysfile import read_text
 from mltop.probes.model import RankSample
 from mltop.probes.system.paths import proc
 
@@ -68,13 +70,12 @@ class PipeReaders:
         self._ranks: frozenset[tuple[int, float | None]] = frozenset()
         self._not_before = self._due = 0.0
         self._pause_s = AGAIN_S
-        self._jobs: dict[tuple[int, float | None], str] = {}  # of ranks, their Slurm job
 
     def files_of(self, ranks: Iterable[RankSample]) -> dict[FileId, Destination]:
         """``ranks``: those with an output that is no regular file."""
         by_process = {(rank.pid, rank.started_at): rank for rank in ranks}
         if not by_process:
-            self._found, self._ranks, self._jobs = {}, frozenset(), {}
+            self._found, self._ranks = {}, frozenset()
             return {}
         now = time.monotonic()
         known = frozenset(by_process)
@@ -85,8 +86,10 @@ class PipeReaders:
                 for file, destination in self._found.items()
                 if any((rank.pid, rank.started_at) in known for rank in destination.writers.values())
             }
-            self._jobs = {process: job for process, job in self._jobs.items() if process in known}
-        standing = {file: each for file, each in self._found.items() if self._identity(each.path) == file}
+        found = {file: self._stat(each.path) for file, each in self._found.items()}
+        standing = {
+            file: self._found[file] for file, each in found.items() if each and (each.st_dev, each.st_ino) == file
+        }
         if len(standing) < len(self._found):
             self._found, self._due = standing, now
         if now >= max(self._due, self._not_before):
@@ -97,13 +100,12 @@ class PipeReaders:
             self._pause_s = min(MOST_AGAIN_S, 2 * self._pause_s)
         return self._found
 
-    def _identity(self, path: str) -> FileId | None:
-        self._waits_for(path)
+    def _stat(self, path: str, name: str = "") -> os.stat_result | None:
+        self._waits_for(name or path)
         try:
-            found = os.stat(path)
+            return os.stat(path)
         except OSError:
             return None
-        return found.st_dev, found.st_ino
 
     # One look at all processes.
 
@@ -126,20 +128,12 @@ class PipeReaders:
         self._found = found
 
     def _take_slurms(self, found: dict[FileId, Destination], ranks: list[RankSample], processes: list[_Open]) -> None:
-        writers = [each for each in processes if each.name in _OF_JOB]
-        jobs = {each.pid: _slurm_job(each.pid) for each in writers}
-        for rank in ranks if writers else ():
-            job = self._job_of(rank)
-            for each in writers:
-                if job and jobs[each.pid] == job and each.uid == rank.uid:
-                    files = each.files if each.name == "srun" else [one for one in each.files if one[0] in (1, 2)]
-                    self._take(found, rank, each, files, set(), is_whole_job=True)
-
-    def _job_of(self, rank: RankSample) -> str:
-        process = rank.pid, rank.started_at
-        if process not in self._jobs:
-            self._jobs[process] = _slurm_job(rank.pid)
-        return self._jobs[process]
+        for writer in (each for each in processes if each.name in _OF_JOB):
+            job = _slurm_job(writer.pid)
+            files = [one for one in writer.files if writer.name == "srun" or one[0] in (1, 2)]
+            for rank in ranks if job else ():
+                if rank.job.partition("/")[0] == job and rank.uid == writer.uid:  # behind "/": which server in the job
+                    self._take(found, rank, writer, files, set(), is_whole_job=True)
 
     def _take(
         self,
@@ -155,12 +149,8 @@ class PipeReaders:
             if name in without or (writer.uid != rank.uid and writer.name != _STEPD):
                 continue
             path = proc(writer.pid, "fd", number)
-            self._waits_for(name)
-            try:
-                told = os.stat(path)
-            except OSError:
-                continue
-            if stat.S_ISREG(told.st_mode) and told.st_uid == rank.uid:
+            told = self._stat(path, name)
+            if told and stat.S_ISREG(told.st_mode) and told.st_uid == rank.uid:
                 destination = found.setdefault((told.st_dev, told.st_ino), Destination(path))
                 destination.writers[rank.pid] = rank
                 destination.is_whole_job = destination.is_whole_job or is_whole_job
@@ -176,14 +166,9 @@ def _processes(uids: set[int], until: float) -> Iterator[_Open]:
             return
         with suppress(OSError):
             uid = os.stat(proc(pid)).st_uid
-            name = _name(pid) if uid in uids or uid == 0 else ""
+            name = (read_text(proc(pid, "comm")) or "") if uid in uids or uid == 0 else ""
             if uid in uids or name in (_STEPD, _SLURMD):
                 yield _opened(_Open(pid, uid, name))
-
-
-def _name(pid: int) -> str:
-    with open(proc(pid, "comm"), "rb") as file:
-        return os.fsdecode(file.read(64).strip())
 
 
 def _opened(process: _Open) -> _Open:
@@ -230,11 +215,6 @@ def _behind(pipes: list[str], readers: dict[str, list[_Open]]) -> Iterator[_Open
 
 
 def _slurm_job(pid: int) -> str:
-    content = b""
     with suppress(OSError):
-        content = procfs.read_environ(proc(), pid)
-    for variable in content.split(b"\0"):
-        name, _, value = variable.partition(b"=")
-        if name == b"SLURM_JOB_ID":
-            return os.fsdecode(value)
+        return variables_of(procfs.read_environ(proc(), pid)).get("SLURM_JOB_ID", "")
     return ""

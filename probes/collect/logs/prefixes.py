@@ -12,17 +12,13 @@ from calendar import timegm
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 from mltop.probes.model.evidence.logs import Speaker
 
 _COLOURS_LEFT = re.compile(r"\[\d{1,3}(?:;\d{1,3})*m")  # what is copied from a terminal has lost its escapes
 _COLOUR = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|\x1b[()][0-9A-B]")
-_MONTHS = {
-    name: number
-    for number, name in enumerate(
-        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"], 1
-    )
-}
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _DAY_S = 86400.0
 
 # Severity, month, day, time of c10 and of torch's own Python loggers: "E1103 10:00:05.123456789", "W709 …".
@@ -51,15 +47,23 @@ _LOCAL = re.compile(
     r"(?:(?P<node>(?=[A-Za-z.-]{0,80}\d)[A-Za-z][\w.-]{0,80})(?<!\.py)(?<!\.cc)(?<!\.cpp)(?<!\.cu):(?=\d{1,2}$)"
     r"|[A-Za-z_][\w-]{0,40}?)(?P<local>\d{1,4})"
 )
-_TASK = re.compile(r"\s*(\d{1,6}): ")
-_MONITOR = re.compile(r"\s*\[RankMonServer(\d{1,8})@([\w.-]{1,80}):(\d{1,8})\]:? ?")
-# "[1,3]<stderr>: " of mpirun --tag-output: job, rank; "[3]<stderr>:" of horovodrun; SageMaker's
-# "[1,mpirank:3,algo-2]<stderr>:"
-_MPI = re.compile(
-    r"\s*\[(?:[\w.@-]{1,80}@)?(?:\d{1,8},)?(?:mpirank:)?(\d{1,6})(?:,([\w.-]{1,60}))?\]<std(?:out|err)>:? ?"
+# Prefixes whose groups are the fields that they say: containerd's and CRI-O's files, kubectl logs --prefix and
+# Determined's trial logs, NVRx's monitor of one rank, NCCL, MPI, srun, the kernel. Of MPI: "[1,3]<stderr>: " of mpirun
+# --tag-output: job, rank; "[3]<stderr>:" of horovodrun; SageMaker's "[1,mpirank:3,algo-2]<stderr>:".
+_PREFIXES = (
+    re.compile(
+        r"20\d\d-\d\d-\d\dT[\d:.]{8,18}(?:Z|[+-]\d\d:\d\d) std(?:out|err) [FP] |\[pod/[\w./-]{1,200}\] "
+        r"|\[20\d\d-\d\d-\d\dT[\d:.]{8,18}Z\] (?:[0-9a-f]{8} )?(?:\[rank=(?P<rank>\d{1,8})\] )?\|\| "
+    ),
+    re.compile(r"\s*\[RankMonServer(?P<pid>\d{1,8})@(?P<node>[\w.-]{1,80}):(?P<rank>\d{1,8})\]:? ?"),
+    re.compile(r"\s*(?:\[[^\]\n]{8,40}\] )?(?P<node>[\w.-]{1,80}):(?P<pid>\d{1,8}):\d{1,8} \[\d{1,3}\] "),
+    re.compile(
+        r"\s*\[(?:[\w.@-]{1,80}@)?(?:\d{1,8},)?(?:mpirank:)?(?P<task>\d{1,6})(?:,(?P<node>[\w.-]{1,60}))?\]"
+        r"<std(?:out|err)>:? ?"
+    ),
+    re.compile(r"\s*(?P<task>\d{1,6}): "),
+    re.compile(r"\s*(?:\w{3} [ \d]\d [\d:.]+|[\dT:.+-]{19,35}) (?P<node>[\w.-]{1,80}) kernel: "),
 )
-_NCCL = re.compile(r"\s*(?:\[[^\]\n]{8,40}\] )?([\w.-]{1,80}):(\d{1,8}):(\d{1,8}) \[(\d{1,3})\] ")
-_KERNEL = re.compile(r"\s*(?:\w{3} [ \d]\d [\d:.]+|[\dT:.+-]{19,35}) ([\w.-]{1,80}) kernel: ")
 # What other tools put in front: a stamp (kubectl, docker), a number of the line (editors, cat), a pod, a host
 # (pdsh), a file (grep). Only where a prefix follows that is known.
 _KNOWN = r"(?=\[rank\d{1,8}\]:|\[[A-Za-z_][\w-]{0,40}?\d{1,4}\]: ?\[|\([\w:.\[\]=, -]{1,110}?pid=\d)"
@@ -80,11 +84,6 @@ _BY_HOST, _LEAST_BY_HOST = 0.8, 4  # share of lines, and how many there must be
 _NO_HOST = re.compile(r"(?:Error|Exception|Warning|Interrupt|Exit)$|^[A-Z]+$|^\d+$")
 _HOST = re.compile(r"\s*([A-Za-z\d][\w.-]{0,80}): ")
 _CONTAINER = re.compile(r"([A-Za-z\d][\w.-]{0,80}) +\| ?")  # docker compose
-# containerd's and CRI-O's files, kubectl logs --prefix, Determined's trial logs
-_WRAPPED = re.compile(
-    r"20\d\d-\d\d-\d\dT[\d:.]{8,18}(?:Z|[+-]\d\d:\d\d) std(?:out|err) [FP] |\[pod/[\w./-]{1,200}\] "
-    r"|\[20\d\d-\d\d-\d\dT[\d:.]{8,18}Z\] (?:[0-9a-f]{8} )?(?:\[rank=(?P<rank>\d{1,8})\] )?\|\| "
-)
 _SPLIT = re.compile(r"(?<=[^\s:)\]])(?=\[rank\d{1,8}\]:)|(?<=[\] ])(?=\[rank\d{1,8}\]:\[[EWIF])")
 
 
@@ -118,7 +117,7 @@ class Clock:
         match = _SYSLOG.match(text)
         if match is not None and match[1] in _MONTHS:
             name, day, *clock = match.groups()
-            return self._without_year(_MONTHS[name], int(day), clock)
+            return self._without_year(_MONTHS.index(name) + 1, int(day), clock)
         return None
 
     def last_stamp(self, text: str) -> float | None:
@@ -170,16 +169,11 @@ def is_by_host(lines: Sequence[str]) -> bool:
 
 def speaker_of(line: str, *, by_host: bool = False) -> tuple[Speaker, str]:
     """Who wrote a line, and what is left of it. ``by_host``: of a file in which each line begins with its host."""
-    speaker = Speaker()
-    rest = line
-    wrapped = _WRAPPED.match(rest)
-    if wrapped is not None:
-        rest = rest[wrapped.end() :]
-        speaker = Speaker(rank=int(wrapped["rank"])) if wrapped["rank"] else speaker
+    speaker, rest = Speaker(), line
     host = (_HOST.match(line) or _CONTAINER.match(line)) if by_host else None
     if host is not None and not _NO_HOST.search(host[1]):
-        speaker, rest = replace(speaker, node=host[1]), line[host.end() :]
-    for _ in range(5):
+        speaker, rest = Speaker(node=host[1]), line[host.end() :]
+    for _ in range(6):
         found = _one_prefix(speaker, rest) or _strange(speaker, rest)
         if found is None:
             break
@@ -189,16 +183,14 @@ def speaker_of(line: str, *, by_host: bool = False) -> tuple[Speaker, str]:
 
 
 def _one_prefix(speaker: Speaker, rest: str) -> tuple[Speaker, str] | None:
-    if rest.lstrip(" ")[:1] in ("[", "("):
-        return _bracketed(speaker, rest)
-    match = _TASK.match(rest)
-    if match is not None and speaker.task is None:
-        return replace(speaker, task=int(match[1])), rest[match.end() :]
-    match = _NCCL.match(rest)
-    if match is not None:
-        return replace(speaker, node=match[1], pid=int(match[2])), rest[match.end() :]
-    match = _KERNEL.match(rest)
-    return (replace(speaker, node=match[1]), rest[match.end() :]) if match is not None else None
+    for prefix in _PREFIXES:
+        match = prefix.match(rest)
+        if match is not None and (speaker.task is None or "task" not in prefix.groupindex):
+            found: dict[str, Any] = {
+                name: value if name == "node" else int(value) for name, value in match.groupdict().items() if value
+            }
+            return replace(speaker, **found), rest[match.end() :]
+    return _bracketed(speaker, rest) if rest.lstrip(" ")[:1] in ("[", "(") else None
 
 
 def _strange(speaker: Speaker, rest: str) -> tuple[Speaker, str] | None:
@@ -221,15 +213,6 @@ def _strange(speaker: Speaker, rest: str) -> tuple[Speaker, str] | None:
 
 
 def _bracketed(speaker: Speaker, rest: str) -> tuple[Speaker, str] | None:
-    match = _MONITOR.match(rest)
-    if match is not None:
-        return replace(speaker, pid=int(match[1]), node=match[2], rank=int(match[3])), rest[match.end() :]
-    match = _NCCL.match(rest)
-    if match is not None:
-        return replace(speaker, node=match[1], pid=int(match[2])), rest[match.end() :]
-    match = _MPI.match(rest)
-    if match is not None and speaker.task is None:
-        return replace(speaker, task=int(match[1]), node=match[2] or speaker.node), rest[match.end() :]
     match = None if _OF_A_CHILD.match(rest) else _BRACKETS.match(rest)
     found = _in_brackets(speaker, *match.groups()) if match is not None else None
     if match is None or found is None:
@@ -244,8 +227,10 @@ def _in_brackets(speaker: Speaker, square: str | None, round_: str | None, colon
     stamp = _STAMPED.match(words)
     if stamp is not None:
         words = words[stamp.end() :]
-    if square is not None and (stamp is not None or _PARALLEL.fullmatch(words)):
-        return _of_parallel(speaker, words) if _PARALLEL.fullmatch(words) else None
+    if square is not None and _PARALLEL.fullmatch(words):  # SGLang's "TP3", "DP1 TP3"
+        return _with_words(speaker, words, {})
+    if square is not None and stamp is not None:
+        return None
     if square is not None and not words.startswith(("rank", "RANK")):
         local = _LOCAL.fullmatch(words) if colon else None
         if local is None or speaker.local_rank is not None:
@@ -261,13 +246,12 @@ def _in_brackets(speaker: Speaker, square: str | None, round_: str | None, colon
         at = match.end()
         while at < len(words) and words[at] in " ,[]":
             at += 1
-    return _with_words(speaker, found)
-
-
-def _with_words(speaker: Speaker, found: dict[str, str]) -> Speaker | None:
     process = found.get("process", "")
-    if process and "pid" not in found and process != "raylet":
-        return None
+    return _with_words(speaker, process, found) if "pid" in found or process in ("", "raylet") else None
+
+
+def _with_words(speaker: Speaker, process: str, found: dict[str, str]) -> Speaker:
+    """``process``: its number is a rank where tensors are all that is split."""
     parallel = _ONLY_TENSOR_PARALLEL.fullmatch(process)
     rank = found.get("rank") or (parallel[1] if parallel is not None else None)
     return replace(
@@ -277,9 +261,3 @@ def _with_words(speaker: Speaker, found: dict[str, str]) -> Speaker | None:
         node=found.get("ip", speaker.node),
         process=process or speaker.process,
     )
-
-
-def _of_parallel(speaker: Speaker, words: str) -> Speaker:
-    """SGLang's "TP3", "DP1 TP3": the rank where tensors are all that is split."""
-    alone = _ONLY_TENSOR_PARALLEL.fullmatch(words)
-    return replace(speaker, process=words, rank=int(alone[1]) if alone is not None else speaker.rank)

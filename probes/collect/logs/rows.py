@@ -6,6 +6,7 @@ None of the programs promises its wording, so fields are looked for loosely.
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,18 @@ Fields = dict[str, Any]  # of LogEvent
 Read = Callable[["re.Match[str]"], Fields]
 
 MOST_NAMED = 4096
+# As the C library and the shell call them.
+SIGNALS = {
+    "Killed": 9,
+    "Segmentation fault": 11,
+    "Bus error": 7,
+    "Illegal instruction": 4,
+    "Floating point exception": 8,
+    "Aborted": 6,
+}
+_SIGNAL_NUMBERS = {each.name[len("SIG") :]: int(each) for each in signal.Signals} | {
+    name.replace(" ", ""): number for name, number in SIGNALS.items()
+}
 
 
 @dataclass(frozen=True)
@@ -33,10 +46,15 @@ class Row:
         return {**self.fixed, **self.read(match)}
 
 
-def row(holds: str, expression: str, kind: EventKind, read: Read | None = None, /, **fixed: Any) -> Row:
-    """Without ``read`` the expression's groups are the fields of their names. ``fixed``: fields that it always has."""
+def row(expression: str, kind: EventKind, read: Read | None = None, /, **fixed: Any) -> Row:
+    """``expression``: what stands between "`" are the words that a line must have, as they are. Without ``read`` its
+    groups are the fields of their names. ``fixed``: fields that it always has. Of rows with the same words the first
+    that matches counts.
+    """
+    before, words, after = expression.split("`")
     # A terminal that wrapped a line may have put blanks anywhere: where ours has one, any number may stand.
-    return Row(holds, re.compile(expression.replace(" ", r"\s*")), kind, read or by_name, fixed)
+    found = re.compile(f"{before}{words}{after}".replace(" ", r"\s*"))
+    return Row(re.sub(r"\\(\W)", r"\1", words), found, kind, read or by_name, fixed)
 
 
 def numbers(text: str) -> tuple[int, ...]:
@@ -47,26 +65,31 @@ def numbers(text: str) -> tuple[int, ...]:
     return tuple(found[:MOST_NAMED])
 
 
-def milliseconds(text: str) -> float:
-    return int(text) / 1000
+def ended_with(code: int) -> Fields:
+    """A code as Popen returns it: a negative one is a signal, SIGTERM that of a launcher that ends the others."""
+    how = "exit" if code >= 0 else "stopped" if code == -signal.SIGTERM else "signal"
+    return {"how": how, "code": abs(code)}
 
 
-_READERS: dict[str, tuple[str, Callable[[str], Any]]] = {
-    **{
-        name: (name, int)
-        for name in ("rank", "pid", "code", "sequence", "enqueued", "started", "completed", "group_rank")
-    },
-    "named": ("named", numbers),
-    "ran_s": ("ran_s", float),
-    "ran_ms": ("ran_s", milliseconds),
+_READERS: dict[str, Callable[[str], Fields]] = {
+    "named": lambda text: {"named": numbers(text)},
+    "tasks": lambda text: {"named": numbers(", ".join(re.findall(r"task:(\d{1,8})", text)))},  # JAX's
+    "sizes": lambda text: {"sizes": tuple(map(int, re.findall(r"\d+", text)))},
+    "ran_s": lambda text: {"ran_s": float(text)},
+    "ran_ms": lambda text: {"ran_s": int(text) / 1000},
+    "exitcode": lambda text: ended_with(int(text)),
+    "signal": lambda text: {"how": "signal", "code": _SIGNAL_NUMBERS.get("".join(text.split()))},
 }
+_NUMBERS = ("rank", "pid", "code", "sequence", "enqueued", "started", "completed", "group_rank", "attempt")
 
 
 def by_name(match: re.Match[str]) -> Fields:
     """The groups that matched, as numbers where they are some. A digit at a name's end tells alternatives apart."""
     found: Fields = {}
-    for name, value in match.groupdict().items():
-        if value is not None:
-            field, read = _READERS.get(name.rstrip("123"), (name.rstrip("123"), str))
-            found[field] = read(value)
+    for group, value in match.groupdict().items():
+        name = group.rstrip("123")
+        if value is not None and name in _READERS:
+            found.update(_READERS[name](value))
+        elif value is not None:
+            found[name] = int(value) if name in _NUMBERS else value
     return found

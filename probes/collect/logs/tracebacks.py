@@ -5,11 +5,12 @@ failed. Each takes the lines of one writer, without their prefixes, until it say
 from __future__ import annotations
 
 import re
-import signal
+from collections.abc import Sequence
 from dataclasses import InitVar, dataclass, field, replace
 from typing import Any
 
 from mltop.probes.collect.logs.anchors import events_in
+from mltop.probes.collect.logs.rows import Fields, by_name
 from mltop.probes.model.evidence.logs import EventKind, Speaker
 
 MOST_LINES = 2_000  # of one block: RecursionError's are long
@@ -25,13 +26,13 @@ TRACEBACK = "Traceback (most recent call last):"
 BOXED = re.compile("Traceback \\(most recent call last\\) [\u2500-]")  # rich's, in a box
 _BOX = "\u2502\u256d\u2570|+"
 _BOXED_FRAME = re.compile(r"[\u2502|] (\S[^\u2502|\n]{0,500}?):(\d{1,9}) in (\S{1,200})")
-_FRAME = re.compile(r'\s+File "([^"]{1,500})", line (\d{1,9}),? in (.{1,200})')
+FRAME = re.compile(r'\s+File "([^"]{1,500})", line (\d{1,9}),? in (.{1,200})')
 _FINAL = re.compile(r"([A-Za-z_][\w.]{0,200})(?:: ?(.*))?$")
 _DOTTED = re.compile(r"[a-z_]\w*(?:\.\w+)+: ")
 _EXCEPTION = re.compile(r"(?:Error|Exception|Interrupt|Exit|Iteration|Timeout|Expired|Warning|Aborted|Empty|Full)$")
 # What a launcher, a logger or the training loop writes next is nobody's message.
 _OTHERS_LINE = re.compile(
-    r"\[?20\d\d[-/]\d\d[-/]|\[?[IWEF]\d{3,4} \d\d:|\[?(?:INFO|WARNING|ERROR|DEBUG)\b|\d{1,3}%\|"
+    r"\[?20\d\d(?:[-/]\d\d[-/]|\d{4}[- ]\d\d:)|\[?[IWEF]\d{3,4} \d\d:|\[?(?:INFO|WARNING|ERROR|DEBUG)\b|\d{1,3}%\|"
     r"|(?:srun|slurmstepd[\w.-]*|prterun|mpirun): |[-=]{20}|Failures:$"
     r"|(?i:step|epoch|iter\w*)\b\W{0,3}\d"
 )
@@ -39,7 +40,9 @@ _ADVICE = ("Solution:", "Possible Cause:", "TraceBack (most recent")  # Ascend's
 _ASCENDS_LINE = re.compile(r"\bRankID:-?\d")  # goes on with what was raised
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _CHILD = re.compile(r"-- Process (\d{1,6}) terminated with the following error")
-_CHILD_ENDED = re.compile(r"process (\d{1,6}) terminated with (?:signal (SIG\w+)|exit code (\d+))")
+_CHILD_ENDED = re.compile(
+    r"process (?P<named>\d{1,6}) terminated with (?:signal SIG(?P<signal>\w+)|exit code (?P<exitcode>\d+))"
+)
 _RAISED_IN = re.compile(r"ray::.{1,120}? \(pid=(?P<pid>\d{1,8}), ip=(?P<ip>[\w.:-]{1,60})")  # RayTaskError
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3|^<frozen|/bin/torchrun$")
 
@@ -89,9 +92,17 @@ def kind_of_exception(name: str, message: str) -> EventKind:
     return "peer_exception" if _SPEAKS_OF_PEERS.search(whole) else "exception"
 
 
+def place_of(frames: Sequence[Sequence[str]]) -> str:
+    """The innermost frame that is no library's, else the innermost; of each: file, line, function."""
+    own = [frame for frame in frames if not _LIBRARY.search(frame[0])]
+    for file, line, function in (own or frames)[-1:]:
+        return f"{function} ({file}:{line})"
+    return ""
+
+
 @dataclass
 class Raised:
-    """One exception: ``place``: the innermost frame that is no library's, else the innermost."""
+    """One exception, and where it was raised."""
 
     name: str
     message: str
@@ -109,19 +120,32 @@ class Raised:
 
 
 @dataclass
-class TracebackBlock:
+class _Block:
+    """``line``: its first one, ``written``: its last one so far; ``at``, ``attempt``, ``step``: when it began, in which
+    attempt, and after which step.
+    """
+
+    line: int
+    written: int = 0
+    at: float | None = None
+    attempt: int = 0
+    step: int | None = None
+
+
+@dataclass
+class TracebackBlock(_Block):
     """``chain``: the exceptions in the order in which they were raised. ``child``: whose it is, of a spawner's.
 
     ``before``: what stands in front of its first line, and with other digits of all of them where a logger wrote it.
     """
 
-    line: int
     before: InitVar[str] = ""
     chain: list[Raised] = field(default_factory=list)
     child: int | None = None
     of_rank: int | None = None  # whose it is, as the line before it says
+    is_ignored: bool = False  # Python says that it goes on all the same
     last_line: int = 0
-    _frames: list[tuple[str, str, str]] = field(default_factory=list)
+    _frames: list[Sequence[str]] = field(default_factory=list)
     _in_frames: bool = True
     _waits: int = 0
     _count: int = 0
@@ -149,13 +173,10 @@ class TracebackBlock:
         return self._in(text, number) if self._in_frames else self._after(text)
 
     def _in(self, text: str, number: int) -> bool:
-        frame = _FRAME.match(text)
+        frame = FRAME.match(text) or _BOXED_FRAME.match(text)
         if frame is not None:
-            self._frames = [*self._frames[-40:], (frame[1], frame[2], frame[3])]
+            self._frames = [*self._frames[-40:], frame.groups()]
             return True
-        boxed = _BOXED_FRAME.match(text)
-        if boxed is not None:
-            self._frames = [*self._frames[-40:], (boxed[1], boxed[2], boxed[3])]
         if not text.strip() or text[0] in f" \t{_BOX}" or text.startswith(("[Previous line repeated", "^", "~")):
             return True
         text, self._partial = self._partial + text, ""
@@ -167,7 +188,7 @@ class TracebackBlock:
         if final[2] is None and not _EXCEPTION.search(final[1]):
             self._partial = text  # a name that was wrapped, or one that says nothing of what it is
             return len(text) < 200
-        raised = Raised(final[1], (final[2] or "").strip(), self._place())
+        raised = Raised(final[1], (final[2] or "").strip(), place_of(self._frames))
         if self._nested and self.chain:  # of a worker: its own words instead of "Caught … in DataLoader worker"
             self.chain[-1] = raised
         else:
@@ -189,27 +210,19 @@ class TracebackBlock:
             self._in_frames, self._nested, self._chained = True, False, False
         elif stripped.startswith(_CHAINED):
             self._chained, self._waits = True, 0
-        elif stripped.startswith(_ADVICE) or self._is_others(stripped):
+        elif stripped.startswith(_ADVICE) or (
+            not self._chained and _OTHERS_LINE.match(stripped) and not _ASCENDS_LINE.search(stripped)
+        ):
             return False
         elif stripped and self.chain and self._waits <= self._goes_on(text) and len(self.chain[-1].message) < _LONGEST:
             # The rest of a message of several lines: gloo's reason, NCCL's last error, Ray's pid and address.
             self.chain[-1] = replace(self.chain[-1], message=f"{self.chain[-1].message} {stripped}".strip())
         return self._waits < max(_AFTERWARDS, self._goes_on(text))
 
-    def _is_others(self, text: str) -> bool:
-        return not self._chained and _OTHERS_LINE.match(text) is not None and _ASCENDS_LINE.search(text) is None
-
     def _goes_on(self, text: str) -> int:
         """In how many lines the message may go on."""
         is_long = text.startswith(("\t", "/job:")) or (bool(self.chain) and _LONG.search(self.chain[-1].message))
         return _MOST_OF_MESSAGE if is_long else _FEW_OF_MESSAGE
-
-    def _place(self) -> str:
-        own = [frame for frame in self._frames if not _LIBRARY.search(frame[0])]
-        if not self._frames:
-            return ""
-        file, line, function = (own or self._frames)[-1]
-        return f"{function} ({file}:{line})"
 
     def go_on(self, text: str) -> None:
         """The rest of a line that a terminal cut, unless it begins with what looks like an exception of another."""
@@ -221,7 +234,7 @@ class TracebackBlock:
     def close(self) -> None:
         """Nothing more comes: a name alone was all that was said."""
         if self._partial and self._in_frames and _FINAL.match(self._partial):
-            self.chain.append(Raised(self._partial, "", self._place()))
+            self.chain.append(Raised(self._partial, "", place_of(self._frames)))
             self.last_line = self.line + self._count
 
     def fields(self) -> tuple[EventKind, dict[str, Any], str]:
@@ -236,14 +249,13 @@ class TracebackBlock:
             fields |= {"rank": None, "pid": self._raised_in[0], "node": self._raised_in[1]}
         if kind == "exception" and _CAUSE_OF_WATCHDOG.search(told.message):
             fields["device"] = "GPU"
+        if self.child is not None and kind != "exception":
+            return "peer_exception", fields, told.words
+        if self.child is not None:
+            return "child_named", {**fields, "named": (self.child,)}, told.words
         ended = _CHILD_ENDED.search(last.message)
-        if self.child is not None or ended is not None:
-            fields["named"] = (self.child if self.child is not None else int(ended[1]) if ended else 0,)
-            if self.child is not None and kind != "exception":
-                return "peer_exception", {**fields, "named": ()}, told.words
-            if self.child is None and ended is not None:  # where it was raised is the spawner's place
-                fields.update(place="", **_how_it_ended(ended[2], ended[3]))
-            return "child_named", fields, told.words
+        if ended is not None:  # where it was raised is the spawner's place
+            return "child_named", {**fields, "place": "", **by_name(ended)}, told.words
         kind, more = event_of_exception(told.name, told.message)
         return kind, {**fields, **more}, told.words
 
@@ -255,6 +267,10 @@ def reported_for(before: str) -> int | None:
     """Whose traceback comes after these lines, as Ray Train prints them."""
     match = _REPORTED.search(before[-100:])
     return int(match[1]) if match is not None else None
+
+
+# What stands above a traceback that ended nothing: a finalizer's (sys.unraisablehook; 3.14's words, too), logging's.
+IGNORED = re.compile(r"(?:Exception ignored (?:in|while|from|on)\b.*|--- Logging error ---)\s*$")
 
 
 # Programs that say in an exception's message whose it is: Megatron's rerun_state_machine.py, Ray Train, torch_npu.
@@ -288,20 +304,14 @@ def event_of_exception(name: str, message: str) -> tuple[EventKind, dict[str, An
     return found if kind == "peer_exception" and found and found[0] in _SAID_BY_EXCEPTIONS else (kind, {})
 
 
-def _how_it_ended(name: str | None, code: str | None) -> dict[str, Any]:
-    number = signal.Signals.__members__.get(name or "")
-    return {"how": "exit", "code": int(code)} if code else {"how": "signal", "code": number and int(number)}
-
-
 @dataclass
-class StackBlock:
+class StackBlock(_Block):
     """faulthandler's stack of one thread, innermost first."""
 
-    line: int
     frames: list[str] = field(default_factory=list)
 
     def take(self, text: str, _number: int) -> bool:
-        frame = _FRAME.match(text)
+        frame = FRAME.match(text)
         if frame is None:
             return False
         self.frames.append(f"{frame[3]} ({frame[1]}:{frame[2]})")
@@ -313,10 +323,9 @@ MISSING = re.compile(r"(\d{1,8})!?: \[")  # "!": longer than the limit after whi
 
 
 @dataclass
-class MissingRanks:
+class MissingRanks(_Block):
     """Horovod's list of ranks that have not submitted what the others wait for (common/stall_inspector.cc)."""
 
-    line: int
     ranks: list[int] = field(default_factory=list)
     text: str = MISSING_RANKS
 
@@ -330,56 +339,36 @@ class MissingRanks:
 
 
 _ENTRY = re.compile(r"\s*\[(\d{1,6})\]:\s*$")
-_KEY = re.compile(r"\s*(time|host|rank|exitcode|error_file|traceback)\s*: ?(.*)")
-_RANK_OF = re.compile(r"(\d{1,8}) \(local_rank: (\d{1,6})\)")
-_CODE_OF = re.compile(r"(-?\d{1,5}) +\(pid: (\d{1,8})\)")
-_RUN_OF = re.compile(r"/([^/\s]{1,200}_[a-z0-9_]{8})/attempt_(\d{1,6})/(\d{1,6})/error\.json")
-RULE, THIN = "=" * 20, "-" * 20
+_FIELD = re.compile(
+    r"\s*(?:time\s*: ?(?P<time>.*)|host\s*: ?(?!localhost\s*$)(?P<node>\S+)"
+    r"|rank\s*: ?(?P<rank>\d{1,8}) \(local_rank: (?P<named>\d{1,6})\)"
+    r"|exitcode\s*: ?(?P<exitcode>-?\d{1,5}) +\(pid: (?P<pid>\d{1,8})\)"
+    r"|error_file\s*: ?.*/(?P<device>[^/\s]{1,200}_[a-z0-9_]{8})/attempt_(?P<attempt>\d{1,6})/\d{1,6}/error\.json"
+    r"|traceback\s*: ?(?P<traceback>Traceback))"
+)
+RULE = "=" * 20
 
 
 @dataclass
 class FailedRank:
-    """One entry of torchrun's table."""
+    """One entry of torchrun's table. ``fields``: of the event that it is, and the time; ``last``: of its traceback."""
 
     line: int
-    is_first: bool = False
-    time: str = ""
-    host: str = ""
-    rank: int | None = None
-    local_rank: int | None = None
-    code: int | None = None
-    pid: int | None = None
-    run: str = ""
-    attempt: int | None = None
-    last: str = ""  # of its traceback
-
-    def fields(self) -> dict[str, Any]:
-        """Of the event that it is; it must have a code."""
-        assert self.code is not None
-        how = "exit" if self.code >= 0 else "stopped" if self.code == -signal.SIGTERM else "signal"
-        return {
-            "rank": self.rank,
-            "node": "" if self.host == "localhost" else self.host,
-            "pid": self.pid,
-            "how": how,
-            "code": abs(self.code),
-            "is_first": self.is_first,
-            "named": () if self.local_rank is None else (self.local_rank,),
-            "device": self.run,
-        }
+    fields: Fields
+    last: str = ""
 
     @property
     def words(self) -> str:
-        assert self.code is not None
-        ended = f"exitcode {self.code}" if self.code >= 0 else f"ended by signal {-self.code}"
-        return f"rank {self.rank} (local_rank {self.local_rank}, pid {self.pid}): {ended}"
+        """It must have a rank and an exit code."""
+        (local_rank,), code = self.fields["named"], self.fields["code"]
+        ended = f"exitcode {code}" if self.fields["how"] == "exit" else f"ended by signal {code}"
+        return f"rank {self.fields['rank']} (local_rank {local_rank}, pid {self.fields['pid']}): {ended}"
 
 
 @dataclass
-class TorchrunBlock:
+class TorchrunBlock(_Block):
     """The table from "Failures:" on; the one that the agent saw first stands below "Root Cause"."""
 
-    line: int
     entries: list[FailedRank] = field(default_factory=list)
     _is_first: bool = False
     _in_traceback: bool = False
@@ -393,31 +382,16 @@ class TorchrunBlock:
         if stripped.startswith("Root Cause"):
             self._is_first = True
         elif _ENTRY.match(text):
-            self.entries.append(FailedRank(number, self._is_first))
+            self.entries.append(FailedRank(number, {"is_first": self._is_first}))
             self._in_traceback = False
-        elif self.entries and not stripped.startswith(THIN):
-            self._field(self.entries[-1], text, stripped)
+        elif self.entries and self._in_traceback:
+            if text[:2] == "  " and text[2:3].strip():
+                self._of_traceback(self.entries[-1], stripped)
+        elif self.entries and (match := _FIELD.match(text)):
+            found = by_name(match)
+            self._in_traceback = found.pop("traceback", None) is not None
+            self.entries[-1].fields.update(found)
         return self._count < 100_000
-
-    def _field(self, entry: FailedRank, text: str, stripped: str) -> None:
-        match = _KEY.match(text)
-        if match is None or self._in_traceback:
-            if self._in_traceback and text[:2] == "  " and text[2:3].strip():
-                self._of_traceback(entry, stripped)
-            return
-        key, value = match[1], match[2].strip()
-        if key == "time":
-            entry.time = value
-        elif key == "host":
-            entry.host = value
-        elif key == "rank" and (rank := _RANK_OF.match(value)):
-            entry.rank, entry.local_rank = int(rank[1]), int(rank[2])
-        elif key == "exitcode" and (code := _CODE_OF.match(value)):
-            entry.code, entry.pid = int(code[1]), int(code[2])
-        elif key == "error_file" and (run := _RUN_OF.search(value)):
-            entry.run, entry.attempt = run[1], int(run[2])
-        elif key == "traceback":
-            self._in_traceback = value.startswith("Traceback")
 
     def _of_traceback(self, entry: FailedRank, stripped: str) -> None:
         """A line that is not indented beyond the block: what was raised, and the rest of what it says."""

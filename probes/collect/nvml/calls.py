@@ -11,6 +11,7 @@ from typing import Any, Callable, NamedTuple
 
 from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.codes import Failure, Reason, implausible
+from mltop.probes.system.blobs import NOEXEC_SEAL, memory_fd
 
 _LAYOUT = struct.Struct("=qd64s")  # GPU index, CLOCK_MONOTONIC at the start of the call, name of the call
 NO_GPU = -1
@@ -29,16 +30,6 @@ class Note(NamedTuple):
         return self.call if self.gpu is None else f"{self.call} on GPU {self.gpu}"
 
 
-def anonymous_file(name: str) -> int:
-    """Descriptor of an unlinked file: in memory where the C library offers it (glibc), else in TMPDIR."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create(name, os.MFD_CLOEXEC)
-    import tempfile  # with what it imports it is a twentieth of the child's memory
-
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
-
-
 class Breadcrumb:
     """One note. The child writes it before each call; the parent reads it when no answer comes."""
 
@@ -49,7 +40,7 @@ class Breadcrumb:
     @classmethod
     def create(cls) -> Breadcrumb:
         """A new page; pass ``fd`` on to the child."""
-        fd = anonymous_file("mltop-nvml")
+        fd = memory_fd("mltop-nvml", NOEXEC_SEAL)
         os.ftruncate(fd, mmap.PAGESIZE)
         return cls(fd)
 

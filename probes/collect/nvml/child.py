@@ -32,30 +32,18 @@ if TYPE_CHECKING:
 _NAME = "libnvidia-ml.so.1"
 
 
-class LoadedLibrary:
-    """Where this process has the library from, and which file that was."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._file = _identity(path)
-
-    @classmethod
-    def find(cls) -> LoadedLibrary | None:
-        """Returns the library that this process has loaded, None for none."""
-        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-            for line in maps:
-                path = line.rstrip("\n").partition("/")[2]
-                if os.path.basename(path).startswith(_NAME.removesuffix("1")):
-                    return cls(os.path.join("/", os.path.dirname(path), _NAME))  # the loader's name leads to the file
-        return None
-
-    def is_replaced(self) -> bool:
-        """Whether another file has taken its place, as an upgrade of the driver does."""
-        now = _identity(self._path)
-        return now is not None and now != self._file
+def loaded_library() -> tuple[str, object]:
+    """Where this process has the library from, "" for none, and which file that was."""
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        for line in maps:
+            path = line.rstrip("\n").partition("/")[2]
+            if os.path.basename(path).startswith(_NAME.removesuffix("1")):
+                path = os.path.join("/", os.path.dirname(path), _NAME)  # the loader's name leads to the file
+                return path, identity(path)
+    return "", None
 
 
-def _identity(path: str) -> tuple[int, int, int] | None:
+def identity(path: str) -> tuple[int, int, int] | None:
     try:
         status = os.stat(path)
     except OSError:
@@ -99,7 +87,7 @@ class Poller:
     def __init__(self, crumb: Breadcrumb) -> None:
         self._crumb = crumb
         self._reader: Reader | None = None
-        self._library: LoadedLibrary | None = None
+        self._library: tuple[str, object] = "", None
         self._has_read = False
         self.is_outdated = False  # another version of the library lies where ours was loaded from, and ours is refused
         self._reinit: Backoff | None = None  # while GPUs are lost
@@ -116,8 +104,9 @@ class Poller:
             return {"down": {"kind": "library", "text": str(error)}}
         except NvmlError as failure:
             self._shut_down()
-            is_refused = failure.code == codes.LIB_RM_VERSION_MISMATCH
-            self.is_outdated = is_refused and self._library is not None and self._library.is_replaced()
+            if failure.code == codes.LIB_RM_VERSION_MISMATCH:  # as after an upgrade of the driver
+                path, loaded = self._library
+                self.is_outdated = identity(path) not in (None, loaded)
             return {"down": {"kind": "nvml", "call": failure.call, "code": failure.code}}
         finally:
             self._crumb.clear()
@@ -134,7 +123,11 @@ class Poller:
         """Raises what ``start_reader`` raises, and NvmlError."""
         starts_anew = self._reader is None and (self._has_read or request.get("resumes", False))
         if self._reader is None:
-            self._reader = self._start()
+            try:
+                self._reader = start_reader(self._crumb)
+            finally:
+                if not self._library[0]:
+                    self._library = loaded_library()
         gpus = self._reader.read(
             request["at_s"],
             frozenset(request["skip"]),
@@ -147,13 +140,6 @@ class Poller:
         self._watch_lost(self._reader.devices)
         self._has_read = True
         return {"gpus": gpus, "xids": xids}
-
-    def _start(self) -> Reader:
-        try:
-            return start_reader(self._crumb)
-        finally:
-            if self._library is None:
-                self._library = LoadedLibrary.find()
 
     def _watch_lost(self, devices: Devices) -> None:
         if not devices.any_lost():

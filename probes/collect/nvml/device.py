@@ -61,13 +61,6 @@ _UINT_REF, _OTHER_UINT_REF, _ULONGLONG_REF = byref(_UINT), byref(_OTHER_UINT), b
 _TEXT = create_string_buffer(TEXT_BYTES)
 
 
-class Releasable:
-    """What a reader keeps about a GPU that has to be given back to the library, without a call on the GPU."""
-
-    def release(self) -> None:
-        raise NotImplementedError
-
-
 class Device:
     """A GPU with a valid handle. ``call`` raises NvmlError; unsupported calls are not repeated."""
 
@@ -77,6 +70,7 @@ class Device:
         self.handle = handle
         self.numbering: tuple[int, ...] = (0,)  # the version that field ids go by, e.g. (570, 86, 15)
         self.calls = calls
+        self.is_heard = False  # of its events
         self._unsupported: dict[tuple[Any, ...], tuple[int, float]] = {}
         self._states: dict[type, Any] = {}
 
@@ -88,9 +82,11 @@ class Device:
         return state
 
     def forget(self, kind: type) -> None:
-        """Drop what a reader keeps about this GPU."""
-        state = self._states.pop(kind, None)
-        if isinstance(state, Releasable):
+        """Drop what a reader keeps about this GPU; what has a ``release`` gives it back to the library, without a call
+        on the GPU.
+        """
+        state: Any = self._states.pop(kind, None)
+        if hasattr(state, "release"):
             state.release()
 
     def release(self) -> None:
@@ -139,6 +135,9 @@ class Device:
         """A call whose result is a string; None when it is empty. ``args``: what follows the buffer."""
         self.call(name, _TEXT, *args)
         return _TEXT.value.decode("utf-8", "replace") or None
+
+    def flag(self, name: str) -> bool:
+        return as_flag(name, self.uint(name))
 
     def two_flags(self, name: str) -> tuple[bool, bool]:
         """A call whose results are the mode now and the one that is pending."""

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from mltop.probes.collect.host.machine import in_container
 from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.codes import Failure, Problem, Reason, is_unsupported
 from mltop.probes.collect.nvml.library import NAME
 from mltop.probes.model import Fault, Gap, HostSample, PciDevice
+from mltop.probes.system import paths
 
 OVERLONG = "NVML's reader process answers without end"
 KERNEL_LOG = "sudo dmesg -T | grep -i -e nvrm -e xid"
 WITH_GPUS = "start the container with --gpus all and NVIDIA_DRIVER_CAPABILITIES=compute,utility"
 FIND_LIBRARY = f"sudo find / -xdev -name {NAME}; add its folder to LD_LIBRARY_PATH or /etc/ld.so.conf.d"
+RELOAD = "reboot, or end all that uses the GPUs, unload the nvidia modules and run: sudo modprobe nvidia"
 _NO_LIBRARY = f"the NVIDIA driver {{driver}} is loaded, but {NAME} is not in this container"
 _NOT_FOUND = f"the NVIDIA driver {{driver}} is loaded, but the loader does not find its {NAME}"
 _NO_DEVICE = "the NVIDIA driver {driver} is loaded, but /dev/nvidiactl cannot be opened"
@@ -28,21 +32,20 @@ _CONTEXTS = {
     ("driver_not_loaded", True, True): (_NO_DEVICE, WITH_GPUS),
     ("driver_not_loaded", True, False): (_NO_DEVICE, "sudo nvidia-modprobe -c 0 -u"),
     ("driver_not_loaded", False, True): ("", "on the host: sudo modprobe nvidia"),
+    ("driver_mismatch", True, True): (
+        "",
+        f"restart the container: it gets the library anew; else on the host: {RELOAD}",
+    ),
 }
+_RIVALS = ("nouveau", "nova_core")  # other drivers of NVIDIA's GPUs
 LOST_DEVICES = "this container has lost its GPU devices"
 # systemd sets the device rules of its cgroups anew (NVIDIA/nvidia-container-toolkit#48).
 RESTART_CONTAINER = (
     "restart the container; give it its devices by CDI so that systemctl daemon-reload does not take them again"
 )
 # CAP_SYS_ADMIN alone was not enough for some drivers (NVIDIA/DCGM#214).
-GPM_PERMISSION = "sudo mltop; in a container: start it with --privileged, or --cap-add SYS_ADMIN where that suffices"
-
-
-def starting_gap(waited_s: float, call: str) -> Gap:
-    """Why there are no values yet; ``call``: the one that NVML's reader process is in, or ""."""
-    now_in = f", now in {call}" if call else ""
-    why = f"GPUs not read yet: no answer from NVML since {waited_s:.1f} s{now_in}"
-    return Gap.about("nvml", "starting", why=why, kind="starting")
+_PRIVILEGED = "with --privileged, or --cap-add SYS_ADMIN where that suffices"
+FOR_ROOT = f"start the container {_PRIVILEGED}; for GPUs in MIG mode also with NVIDIA_MIG_MONITOR_DEVICES=all"
 
 
 def field_gap(fields: Sequence[str], gpu: str, reason: Reason) -> Gap:
@@ -55,9 +58,16 @@ def field_gap(fields: Sequence[str], gpu: str, reason: Reason) -> Gap:
         why = f"not supported by this GPU or driver ({call}: {codes.text(code)})"
         return lacking(why=why, kind="unsupported")
     if code == codes.NO_PERMISSION:
-        fix = GPM_PERMISSION if call.startswith("nvmlGpm") else "sudo mltop"
-        return lacking(why=f"no permission for {call} ({codes.text(code)})", fix=fix, code="no_permission")
+        why = f"no permission for {call} ({codes.text(code)})"
+        return lacking(why=why, fix=permission_fix(call), code="no_permission")
     return lacking(why=f"{call} failed (NVML error {code}: {codes.text(code)})")
+
+
+def permission_fix(call: str, uid: int | None = None) -> str:
+    """What helps ``uid``, None: us. Root lacks a permission in containers only."""
+    if (os.geteuid() if uid is None else uid) == 0:
+        return FOR_ROOT
+    return f"sudo mltop; in a container: start it {_PRIVILEGED}" if call.startswith("nvmlGpm") else "sudo mltop"
 
 
 def down_gap(down: dict[str, Any]) -> Gap:
@@ -76,10 +86,10 @@ def down_gap(down: dict[str, Any]) -> Gap:
             "install the NVIDIA driver",
         ),
         codes.DRIVER_NOT_LOADED: (f"the NVIDIA driver is not loaded ({words})", "sudo modprobe nvidia"),
-        codes.NO_PERMISSION: (f"no permission to use the NVIDIA driver ({words})", "sudo mltop"),
+        codes.NO_PERMISSION: (f"no permission to use the NVIDIA driver ({words})", permission_fix(call)),
         codes.LIB_RM_VERSION_MISMATCH: (
             f"the driver was upgraded while the old one is loaded (NVML error 18, {words})",
-            "reboot, or unload all nvidia modules and run: sudo modprobe nvidia",
+            RELOAD,
         ),
         codes.GPU_IS_LOST: (
             f"NVML cannot be used: a GPU has fallen off the bus (NVML error 15, {words})",
@@ -105,9 +115,13 @@ def _in_context(gap: Gap, host: HostSample, pci: Sequence[PciDevice]) -> Gap:
         return replace(gap, fix="install the NVIDIA driver on Windows: WSL takes it from there") if is_absent else gap
     if gap.code == "no_driver" and not host.nvidia_driver and pci and not any(device.kind == "gpu" for device in pci):
         return replace(gap, why=f"{gap.why}; no NVIDIA GPU on the PCI bus", kind="unsupported")
-    if gap.code == "failed" and host.is_confined:
+    rival = next((device.driver for device in pci if device.kind == "gpu" and device.driver in _RIVALS), None)
+    if rival and gap.code in ("no_driver", "driver_not_loaded"):
+        return replace(gap, why=f"{gap.why}; {rival} has the GPUs", fix=f"blacklist {rival}, then: {gap.fix}")
+    is_container = bool(host.is_confined) and in_container(paths.SYSROOT)  # not the cgroup of a job on the host
+    if gap.code == "blocked" and is_container:
         return replace(gap, why=f"{LOST_DEVICES}: {gap.why}", fix=RESTART_CONTAINER, code="devices_denied")
-    why, fix = _CONTEXTS.get((gap.code, bool(host.nvidia_driver), bool(host.is_confined)), ("", gap.fix))
+    why, fix = _CONTEXTS.get((gap.code, bool(host.nvidia_driver), is_container), ("", gap.fix))
     return replace(gap, why=why.format(driver=host.nvidia_driver) or gap.why, fix=fix)
 
 
@@ -151,17 +165,6 @@ def lost_error(failure: Failure, gone: bool, last_seen_at: float | None) -> str:
     if gone:
         return f"GPU is lost {words}{seen}"
     return f"{call} failed {words}{seen}"
-
-
-def lost_fault(code: int, gone: bool) -> Fault:
-    """The lost GPU's fault as data. A handle that cannot be had is a lost GPU, whatever the code."""
-    fault = codes.fault(code)
-    return "lost" if gone and fault == "failed" else fault
-
-
-def vanished_error(count: int, last_seen_at: float | None) -> str:
-    gpus = f"{count} GPU{'' if count == 1 else 's'}"
-    return f"GPU is lost: the driver now lists {gpus} without it{last_seen(last_seen_at)}"
 
 
 def last_seen(at: float | None) -> str:

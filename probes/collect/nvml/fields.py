@@ -41,38 +41,28 @@ _VALUE = {  # nvmlValueType_t; thresholds and temperatures may be signed
 }
 
 
-class _Batch:
-    """The entries of one call and room for what is answered. NVML may write one entry past the end (XuehaiPan/nvitop
-    1.7.2): the last one is padding.
-    """
+class FieldRequest:
+    """One batch for one GPU. What it does not support is left out for a minute, then asked again."""
 
-    def __init__(self, entries: tuple[Entry, ...]) -> None:
-        self.entries = entries
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self._all = tuple(entries)
+        self._make_batch(self._all)
+        self._refused: dict[Entry, tuple[Any, ...]] = {}
+        self._whole_code = 0
+        self._ask_all_at_s = float("-inf")
+        self._last: tuple[list[tuple[Any, ...]], FieldValues] | None = None
+
+    def _make_batch(self, entries: tuple[Entry, ...]) -> None:
+        """The entries of the next calls and room for what is answered. NVML may write one entry past the end
+        (XuehaiPan/nvitop 1.7.2): the last one is padding.
+        """
+        self._entries = entries
         array = (pynvml.c_nvmlFieldValue_t * (len(entries) + 1))()
         for value, (field, scope) in zip(array, entries):
             value.fieldId = field
             value.scopeId = scope
         self._bytes = memoryview(array).cast("B")[: len(entries) * _LAYOUT.size]
         self._arguments = c_int(len(entries)), byref(array)
-
-    def ask(self, device: Device) -> int:
-        """NVML's code for the call as a whole."""
-        return device.code_now(CALL, *self._arguments)
-
-    def answers(self) -> list[tuple[Any, ...]]:
-        return list(_LAYOUT.iter_unpack(self._bytes))
-
-
-class FieldRequest:
-    """One batch for one GPU. What it does not support is left out for a minute, then asked again."""
-
-    def __init__(self, entries: Iterable[Entry]) -> None:
-        self._all = tuple(entries)
-        self._batch = _Batch(self._all)
-        self._refused: dict[Entry, tuple[Any, ...]] = {}
-        self._whole_code = 0
-        self._ask_all_at_s = float("-inf")
-        self._last: tuple[list[tuple[Any, ...]], FieldValues] | None = None
 
     def read(self, device: Device) -> FieldValues:
         """Reads the batch; returns the same object as before while nothing changes.
@@ -85,29 +75,26 @@ class FieldRequest:
             self._whole_code = 0
             if self._refused:
                 self._refused.clear()
-                self._batch = _Batch(self._all)
+                self._make_batch(self._all)
             self._last = None
-        if self._whole_code or not self._batch.entries:
+        if self._whole_code or not self._entries:
             return FieldValues(self._refused, self._whole_code)
-        code = self._batch.ask(device)
+        code = device.code_now(CALL, *self._arguments)
         if code and (failure := NvmlError(CALL, code)).is_loss:
             raise failure
         if code:
             self._whole_code = code if code in REFUSED else 0
             return FieldValues({}, code)
-        return self._values()
-
-    def _values(self) -> FieldValues:
-        answers = self._batch.answers()
+        answers = list(_LAYOUT.iter_unpack(self._bytes))
         if self._last is not None and self._last[0] == answers:
             return self._last[1]
-        by_entry = dict(zip(self._batch.entries, answers))
+        by_entry = dict(zip(self._entries, answers))
         refused = {entry: answer for entry, answer in by_entry.items() if answer[1] in REFUSED}
         values = FieldValues({**by_entry, **self._refused})
         self._last = (answers, values)
         if refused:
             self._refused.update(refused)
-            self._batch = _Batch(tuple(entry for entry in self._all if entry not in self._refused))
+            self._make_batch(tuple(entry for entry in self._all if entry not in self._refused))
             self._last = None
         return values
 

@@ -10,24 +10,26 @@ from typing import Any, Callable
 
 from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.calls import NO_GPU, Calls, NvmlError
-from mltop.probes.collect.nvml.codes import Failure, Reason
+from mltop.probes.collect.nvml.codes import Failure, Problem
 from mltop.probes.collect.nvml.device import Device, Devices, Lost, Reading
-from mltop.probes.collect.nvml.readers.configuration import (
-    Modes,
-    read_mig_mode,
-    read_modes,
-    read_pcie_link,
-    read_static,
-)
 from mltop.probes.collect.nvml.readers.events import EventReader
 from mltop.probes.collect.nvml.readers.fast import read_fast, read_violations
 from mltop.probes.collect.nvml.readers.gpm import SHORTEST_S, ActivityReader, left_out
-from mltop.probes.collect.nvml.readers.health import read_health, read_repair, read_sram
 from mltop.probes.collect.nvml.readers.limits import Limits, read_margins
 from mltop.probes.collect.nvml.readers.mig import Instances, MigReader
 from mltop.probes.collect.nvml.readers.nvlink import read_fabric, read_links, read_links_by_calls
 from mltop.probes.collect.nvml.readers.processes import ProcessReader
 from mltop.probes.collect.nvml.readers.sieve import Sieve
+from mltop.probes.collect.nvml.readers.values import (
+    Modes,
+    read_health,
+    read_mig_mode,
+    read_modes,
+    read_pcie_link,
+    read_repair,
+    read_sram,
+    read_static,
+)
 
 SLACK_S = 0.5  # polls come once a second, and never exactly
 _STEPS = 5
@@ -163,7 +165,11 @@ class Reader:
             static = sieve.sift(read_static(device, self.devices.system))
             tiers["static"] = vars(static)
             device.state(Limits).learn(static)
-            if has_passing_problem(static):
+            # A failure that may be over the next time, unlike what is not supported or not permitted.
+            problems = static.problems.values()
+            if any(
+                p.code not in codes.REMEMBERED if isinstance(p, Failure) else p.code == "implausible" for p in problems
+            ):
                 schedule.put_off("static", at_s + SELDOM_S)
         fast = self._read_fast(device)
         raise_if_nothing_answers(fast)
@@ -191,7 +197,8 @@ class Reader:
             if device.state(Modes).mig_enabled:
                 self._mig.catch_up(device)
         for name, _, read in self._tiers:
-            if name in tiers and any(is_starting(problem) for problem in tiers[name]["problems"].values()):
+            problems = tiers[name]["problems"].values() if name in tiers else ()
+            if any(isinstance(problem, Problem) and problem.kind == "starting" for problem in problems):
                 reading = sieve.sift(read(device))
                 device.state(Schedule).is_news(name, reading)
                 again[name] = vars(reading)
@@ -203,18 +210,6 @@ class Reader:
             return self._mig.read(device)
         device.forget(Instances)
         return Reading()
-
-
-def has_passing_problem(reading: Reading) -> bool:
-    """A failure that may be over the next time, unlike what is not supported or not permitted."""
-    return any(
-        problem.code not in codes.REMEMBERED if isinstance(problem, Failure) else problem.code == "implausible"
-        for problem in reading.problems.values()
-    )
-
-
-def is_starting(problem: Reason) -> bool:
-    return not isinstance(problem, Failure) and problem.kind == "starting"
 
 
 def raise_if_nothing_answers(fast: Reading) -> None:

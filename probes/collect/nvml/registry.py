@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from mltop.probes.collect.nvml import faults
+from mltop.probes.collect.nvml import codes, faults
 from mltop.probes.collect.nvml.codes import Failure, Reason, is_unsupported, reason_of
 from mltop.probes.model import (
     Ecc,
@@ -25,6 +25,7 @@ from mltop.probes.model import (
     Remap,
     RemapBanks,
 )
+from mltop.probes.model.units import counted
 
 IDENTITY = ("name", "pci_bus_id", "minor", "driver", "cuda", "gsp_firmware", "vbios", "serial")
 # Read at every poll. A field in two tiers has the value of the later one: static, any other, these in this order.
@@ -241,20 +242,22 @@ class Registry:
                 continue
             failure = Failure(*entry["lost"])
             error = faults.lost_error(failure, entry["gone"], gpu.last_seen_at)
-            fault = faults.lost_fault(failure.code, entry["gone"])
+            fault = codes.fault(failure.code)
+            if entry["gone"] and fault in ("blocked", "failed"):  # a handle that cannot be had is a lost GPU
+                fault = "lost"
             denied = failure if fault == "no_permission" else None
             gpu.fail("lost" if entry["gone"] else "error", error, fault, denied)
         for gpu in self.gpus:
             is_skipped = gpu.nvml_index in skipped and gpu.state == "error"
             if not is_skipped and gpu not in answered:
-                error = faults.vanished_error(len(entries) + len(skipped), gpu.last_seen_at)
-                gpu.fail("lost", error, "vanished")
+                listed = counted(len(entries) + len(skipped), "GPU")
+                seen = faults.last_seen(gpu.last_seen_at)
+                gpu.fail("lost", f"GPU is lost: the driver now lists {listed} without it{seen}", "vanished")
                 gpu.nvml_index = NOWHERE
 
     def at_nvml_index(self, nvml_index: int) -> KnownGpu:
         """The GPU at NVML's index. One that was never seen is listed from now on."""
-        listed = (gpu for gpu in self.gpus if gpu.nvml_index == nvml_index)
-        return next(listed, None) or self._add(nvml_index, None)
+        return next((gpu for gpu in self.gpus if gpu.nvml_index == nvml_index), None) or self._add(nvml_index, None)
 
     def shown_index(self, nvml_index: int) -> int:
         """How users know the GPU that NVML lists here."""
@@ -317,8 +320,8 @@ class Registry:
     def denied_gaps(self) -> list[Gap]:
         """GPUs that we may not open: not broken, but not known either."""
         denied: Problems = [(gpu.index, {"": gpu.denied}) for gpu in self.gpus if gpu.denied is not None]
-        together = [denied] if len(denied) == len(self.gpus) else [[gpu] for gpu in denied]
-        return [gap for problems in together for gap in gaps_of(problems)]
+        is_all = len(denied) == len(self.gpus)
+        return gaps_of(denied) if is_all else [gap for one in denied for gap in gaps_of([one])]
 
 
 def is_same(problems: Problems, before: Problems) -> bool:

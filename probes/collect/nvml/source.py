@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import Any
 
 from mltop.probes.collect.nvml import faults
 from mltop.probes.collect.nvml.registry import Registry
@@ -60,8 +59,13 @@ class NvmlSource:
         self._watch(at_s)
         if self._is_closed or at_s < max(self._retries.next_s, self._restarts.next_s):
             return
-        worker = self._worker or self._start(at_s)
-        if worker is None or worker.asked_s is not None or worker.terminated_s is not None:
+        try:
+            worker = self._worker = self._worker or Worker()
+        except OSError as error:
+            self._trouble = f"NVML's reader process cannot be started: {error}"
+            self._restarts.failed(at_s)
+            return
+        if worker.asked_s is not None or worker.terminated_s is not None:
             return
         self._asked_at = now
         self._asked_skip = self._skips.now(at_s)
@@ -93,8 +97,26 @@ class NvmlSource:
     def _take_answer(self, wait_s: float, at_s: float) -> None:
         worker = self._worker
         answer = worker.answer(wait_s) if worker is not None and worker.terminated_s is None else None
-        if answer is not None:
-            self._take(answer, at_s)
+        if answer is None:
+            return
+        self._silent_since_s = None
+        self._trouble = ""
+        self._has_answered = True
+        if "down" not in answer:
+            self._down = None
+            self._retries.worked()
+            self._registry.merge(answer["gpus"], self._asked_at, self._asked_skip)
+            self._events.extend(self._registry.event(xid, self._asked_at) for xid in answer["xids"])
+            self._skips.answered({entry["index"] for entry in answer["gpus"] if "read" in entry})
+            self._parts.answered(set(OPTIONAL.values()) - self._asked_without)
+            return
+        # A library that answered before is tried at once.
+        self._retries.failed(at_s, free=int(bool(self._registry.gpus)))
+        self._down = faults.down_gap(answer["down"])
+        for gpu in self._registry.gpus:
+            if gpu.state != "lost":
+                error = f"{self._down.why}, {faults.last_seen(gpu.last_seen_at)}"
+                gpu.fail("error", error, faults.down_fault(answer["down"]))
 
     def events(self) -> list[KernelEvent]:
         """Xids that NVML reported since mltop started, the newest last, at most MAX_KERNEL_EVENTS."""
@@ -111,37 +133,6 @@ class NvmlSource:
             worker.kill()
             worker.has_ended(CLOSE_KILL_S)
         worker.close()
-
-    def _start(self, at_s: float) -> Worker | None:
-        try:
-            self._worker = Worker()
-        except OSError as error:
-            self._trouble = f"NVML's reader process cannot be started: {error}"
-            self._restarts.failed(at_s)
-        return self._worker
-
-    def _take(self, answer: dict[str, Any], at_s: float) -> None:
-        self._silent_since_s = None
-        self._trouble = ""
-        self._has_answered = True
-        if "down" in answer:
-            self._take_down(answer["down"], at_s)
-            return
-        self._down = None
-        self._retries.worked()
-        self._registry.merge(answer["gpus"], self._asked_at, self._asked_skip)
-        self._events.extend(self._registry.event(xid, self._asked_at) for xid in answer["xids"])
-        self._skips.answered({entry["index"] for entry in answer["gpus"] if "read" in entry})
-        self._parts.answered(set(OPTIONAL.values()) - self._asked_without)
-
-    def _take_down(self, down: dict[str, Any], at_s: float) -> None:
-        # A library that answered before is tried at once.
-        self._retries.failed(at_s, free=int(bool(self._registry.gpus)))
-        self._down = faults.down_gap(down)
-        for gpu in self._registry.gpus:
-            if gpu.state != "lost":
-                error = f"{self._down.why}, {faults.last_seen(gpu.last_seen_at)}"
-                gpu.fail("error", error, faults.down_fault(down))
 
     def _watch(self, at_s: float) -> None:
         """One step of ending a child that does not answer, or of noticing that it is gone."""
@@ -256,8 +247,21 @@ class NvmlSource:
         if stuck or self._trouble:
             code = "stuck" if stuck else self._trouble_code
             gaps.append(Gap.about("nvml", why=stuck or self._trouble, fix=faults.KERNEL_LOG, code=code))
-        gaps += self._starting_gaps(at_s)
-        gaps += self._age_gaps(now, at_s)
+        # Until the first poll is answered, or until children have ended so often that none may ever be.
+        if not self._has_answered and not self._restarts.exhausted:
+            call = self._where(self._worker) if self._worker else ""
+            now_in = f", now in {call}" if call else ""
+            waited_s = self._silent_s(at_s)
+            since = f": no answer from NVML since {waited_s:.1f} s" if waited_s else ""  # it has not been asked
+            why = f"GPUs not read yet{since}{now_in}"
+            gaps.append(Gap.about("nvml", "starting", why=why, kind="starting"))
+        # Values that are shown although newer ones should be there.
+        seen_at = [
+            gpu.last_seen_at for gpu in self._registry.gpus if gpu.state == "ok" and gpu.last_seen_at is not None
+        ]
+        if seen_at and self._silent_s(at_s) > LATE_S:
+            why = f"the values of all GPUs are {now - min(seen_at):.0f} s old: the newest poll is not answered"
+            gaps.append(Gap.about("nvml_age", why=why, code="stale"))
         for index, skip in self._skips.items():
             shown = self._registry.shown_index(index)
             why = f"GPU {shown} is left out for now: {skip.reason}"
@@ -272,21 +276,3 @@ class NvmlSource:
         if self._down is None:
             gaps += self._registry.denied_gaps()
         return gaps + self._registry.gaps()
-
-    def _starting_gaps(self, at_s: float) -> list[Gap]:
-        """The gap until the first poll is answered, or until children have ended so often that none may ever be."""
-        if self._has_answered or self._restarts.exhausted:
-            return []
-        where = self._where(self._worker) if self._worker else ""
-        return [faults.starting_gap(self._silent_s(at_s), where)]
-
-    def _age_gaps(self, now: float, at_s: float) -> list[Gap]:
-        """Values that are shown although newer ones should be there."""
-        if self._silent_s(at_s) <= LATE_S:
-            return []
-        seen_at = [gpu.last_seen_at for gpu in self._registry.gpus if gpu.state == "ok"]
-        ages_s = [now - at for at in seen_at if at is not None]
-        if not ages_s:
-            return []
-        why = f"the values of all GPUs are {max(ages_s):.0f} s old: the newest poll is not answered"
-        return [Gap.about("nvml_age", why=why, code="stale")]

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
-from mltop.probes.collect.nvml.calls import Breadcrumb, Note, anonymous_file
+from mltop.probes.collect.nvml.calls import Breadcrumb, Note
 from mltop.probes.collect.polled_child import PolledChild
 from mltop.probes.collect.ranks.procfs import read_wchan
 from mltop.probes.collect.sysfile import read_known
 from mltop.probes.collect.timing import Backoff
 from mltop.probes.model import Fault
+from mltop.probes.system.blobs import NOEXEC_SEAL, memory_fd
 
 CHILD = "mltop.probes.collect.nvml.child"
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
@@ -89,7 +90,7 @@ class Worker(PolledChild):
 
     def __init__(self) -> None:
         self._crumb = Breadcrumb.create()
-        self._errors_fd = anonymous_file("mltop-nvml-stderr")
+        self._errors_fd = memory_fd("mltop-nvml-stderr", NOEXEC_SEAL)
         try:
             super().__init__(CHILD, str(self._crumb.fd), stderr=self._errors_fd, pass_fds=(self._crumb.fd,))
         except BaseException:

@@ -10,6 +10,7 @@ import os
 import re
 import struct
 from collections.abc import Iterable
+from contextlib import suppress
 
 _EXTENDED_AT = 0x100
 _ACS_CAPABILITY = 0x000D
@@ -32,38 +33,27 @@ def upstream_ports(device_path: str) -> list[str]:
     return bridges
 
 
-class AcsReader:
-    """Remembers each bridge: several devices share one."""
-
-    def __init__(self) -> None:
-        self._by_port: dict[str, bool | None] = {}
-
-    def is_on(self, ports: Iterable[str]) -> bool | None:
-        """Whether one of the bridges validates sources; None when none is known to and not all can be read."""
-        answers = [self._look(port) for port in ports]
-        return True if True in answers else None if None in answers else False
-
-    def _look(self, port: str) -> bool | None:
-        if port not in self._by_port:
-            try:
-                self._by_port[port] = source_validation(f"{port}/config")
-            except Unreadable:
-                self._by_port[port] = None
-        return self._by_port[port]
+def acs_of(ports: Iterable[str], known: dict[str, bool | None]) -> bool | None:
+    """Whether one of the bridges validates sources; None when none is known to and not all can be read. ``known``: of
+    those that were read before, as several devices share one.
+    """
+    answers = []
+    for port in ports:
+        if port not in known:
+            known[port] = None
+            with suppress(Unreadable):
+                known[port] = source_validation(f"{port}/config")
+        answers.append(known[port])
+    return True if True in answers else None if None in answers else False
 
 
 def source_validation(path: str) -> bool:
     """Whether ACSCtl has SrcValid+ in a bridge's ``config``. Raises Unreadable."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        with open(path, "rb", buffering=0) as config:
+            return _walk(config.fileno())
     except OSError as error:
         raise Unreadable(str(error)) from error
-    try:
-        return _walk(descriptor)
-    except OSError as error:
-        raise Unreadable(str(error)) from error
-    finally:
-        os.close(descriptor)
 
 
 def _walk(descriptor: int) -> bool:

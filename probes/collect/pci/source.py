@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from mltop.probes.collect.pci.acs import AcsReader, upstream_ports
+from mltop.probes.collect.pci.acs import acs_of, upstream_ports
 from mltop.probes.collect.sysfile import number, read_known, read_link, word
 from mltop.probes.collect.timing import Pace
 from mltop.probes.model import Gap, PciDevice, PciKind
@@ -48,12 +48,17 @@ def error_total(data: bytes | None) -> int | None:
 class DeviceReader:
     """Keep one while the device exists: what cannot change is read once.
 
-    ``answers``: False where its configuration space reads all ones: it fell off the bus, or it is switched off.
-    ``unclear``: by file, text without a meaning. ``upstream``: the folders of the bridges above it. ``facts``: what is
-    the same in every sample; ``acs`` is for the owner to set.
+    ``device``: the newest sample, the same object until something about it changes. ``answers``: False where its
+    configuration space reads all ones: it fell off the bus, or it is switched off. ``unclear``: by file, text without a
+    meaning. ``upstream``: the folders of the bridges above it. ``facts``: what is the same in every sample; ``acs`` is
+    for the owner to set. ``turn``: its position in the order.
     """
 
-    def __init__(self, folder: str, bus_id: str, kind: PciKind) -> None:
+    device: PciDevice
+
+    def __init__(self, folder: str, bus_id: str, kind: PciKind, turn: int) -> None:
+        again_turn = turn % _AGAIN_TURNS
+        self.pace = Pace(AGAIN_S - again_turn, READ_S - (turn % _TURNS - again_turn), READ_S)
         self.path = os.path.realpath(f"{folder}/{bus_id}")
         self.upstream = upstream_ports(self.path)
         self.answers = True
@@ -68,8 +73,18 @@ class DeviceReader:
             local_cpus=word(self._read("local_cpulist"), _LONGEST_TEXT),
         )
 
-    def read(self) -> PciDevice:
-        """A new sample. Never raises."""
+    def look(self, now: float) -> bool:
+        """Whether that changed anything."""
+        before = (getattr(self, "device", None), self.answers, self.unclear)
+        self.pace.done(now)
+        device = self._sample()
+        if (device, self.answers, self.unclear) == before:
+            return False
+        self.device = device
+        return True
+
+    def _sample(self) -> PciDevice:
+        """A new one. Never raises."""
         self.unclear = {}
         if self.facts.link_width_max is None or self.facts.link_speed_max_gt_per_s is None:
             self._read_most()  # again: whoever did not answer at first may do so now
@@ -82,7 +97,7 @@ class DeviceReader:
             sample.link_speed_gt_per_s, self.answers = None, True
             return sample  # a laptop's GPU or NIC that sleeps: its link is off, and a look at more would wake it
         # Only a device whose link looks odd is asked, too, for the same reason.
-        self.answers = sample.link_width is not None or not self._is_all_ones()
+        self.answers = sample.link_width is not None or (self._read("config") or b"")[:4] != b"\xff\xff\xff\xff"
         if not self.answers:
             sample.link_speed_gt_per_s = sample.link_width = None
             sample.link_speed_max_gt_per_s = sample.link_width_max = None
@@ -125,9 +140,6 @@ class DeviceReader:
                 self.unclear["aer"] = f"aer_dev_{name} {what}"
         return totals
 
-    def _is_all_ones(self) -> bool:
-        return (self._read("config") or b"")[:4] == b"\xff\xff\xff\xff"
-
     def _read(self, name: str) -> bytes | None:
         return read_known(f"{self.path}/{name}")
 
@@ -163,49 +175,6 @@ def kind_of(vendor_id: int | None, pci_class: int | None) -> PciKind | None:
     return "gpu" if subclass in _DISPLAY else "nvswitch" if subclass == _NVSWITCH else None
 
 
-class Listing:
-    """Which devices matter. ``folder``: /sys/bus/pci/devices. Remembers what the others are: a look costs one listing
-    of the folder.
-    """
-
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-        self._kinds: dict[str, PciKind | None] = {}
-
-    def kinds(self) -> dict[str, PciKind]:
-        """Kind by bus id of all that matter, sorted. Raises OSError."""
-        names = os.listdir(self._folder)
-        self._kinds = {name: self._kinds[name] if name in self._kinds else self._kind(name) for name in names}
-        return {name: kind for name, kind in sorted(self._kinds.items()) if kind is not None}
-
-    def _kind(self, name: str) -> PciKind | None:
-        path = f"{self._folder}/{name}"
-        kind = kind_of(number(read_known(f"{path}/vendor"), 16), number(read_known(f"{path}/class"), 16))
-        # A NIC's virtual functions share its link.
-        return None if os.path.lexists(f"{path}/physfn") else kind
-
-
-class _Watched:
-    """One device: the same object until something about it changes. ``turn``: its position in the order."""
-
-    def __init__(self, reader: DeviceReader, turn: int, now: float) -> None:
-        self.reader = reader
-        self.device = reader.read()
-        again_turn = turn % _AGAIN_TURNS
-        self.pace = Pace(AGAIN_S - again_turn, READ_S - (turn % _TURNS - again_turn), READ_S)
-        self.pace.done(now)
-
-    def read(self, now: float) -> bool:
-        """Whether that changed anything."""
-        reader, before = self.reader, (self.device, self.reader.answers, self.reader.unclear)
-        self.pace.done(now)
-        device = reader.read()
-        if (device, reader.answers, reader.unclear) == before:
-            return False
-        self.device = device
-        return True
-
-
 class PciSource:
     """GPUs, NICs, NVSwitches and NVMe disks. Keep one object: it remembers devices.
 
@@ -214,10 +183,10 @@ class PciSource:
 
     def __init__(self, root: str | None = None) -> None:
         self._folder = (paths.sys().rstrip("/") if root is None else root) + "/bus/pci/devices"
-        self._listing = Listing(self._folder)
-        self._acs_reader = AcsReader()
+        self._kinds: dict[str, PciKind | None] = {}  # of all functions: a look costs one listing of the folder
+        self._acs_of_bridges: dict[str, bool | None] = {}
         self._listing_pace = Pace(LISTED_S)
-        self._watched: dict[str, _Watched] = {}
+        self._watched: dict[str, DeviceReader] = {}
         self._vanished: set[str] = set()
         self._gaps: list[Gap] = []
         self._no_list: Gap | None = None
@@ -234,7 +203,7 @@ class PciSource:
             self._listing_pace.done(now)
             is_news = self._list(now)
         for watched in due:
-            is_news = watched.read(now) or is_news
+            is_news = watched.look(now) or is_news
         if is_news:
             self._gaps = self._find_gaps()
         return [watched.device for watched in self._watched.values()], list(self._gaps)
@@ -250,7 +219,9 @@ class PciSource:
         before = self._no_list
         self._no_list = None
         try:
-            kinds = self._listing.kinds()
+            names = os.listdir(self._folder)
+            self._kinds = {name: self._kinds[name] if name in self._kinds else self._kind(name) for name in names}
+            kinds = {name: kind for name, kind in sorted(self._kinds.items()) if kind is not None}
         except FileNotFoundError:
             kinds = {}
             self._no_list = Gap.about("pci", why="this machine shows no PCI bus", kind="unsupported")
@@ -267,24 +238,31 @@ class PciSource:
         }
         return True
 
-    def _watch(self, bus_id: str, kind: PciKind, now: float, turn: int) -> _Watched:
-        reader = DeviceReader(self._folder, bus_id, kind)
+    def _kind(self, name: str) -> PciKind | None:
+        path = f"{self._folder}/{name}"
+        kind = kind_of(number(read_known(f"{path}/vendor"), 16), number(read_known(f"{path}/class"), 16))
+        # A NIC's virtual functions share its link.
+        return None if os.path.lexists(f"{path}/physfn") else kind
+
+    def _watch(self, bus_id: str, kind: PciKind, now: float, turn: int) -> DeviceReader:
+        reader = DeviceReader(self._folder, bus_id, kind, turn)
         if kind in ("gpu", "nic") and reader.upstream:
-            reader.facts.acs = self._acs_reader.is_on(reader.upstream)
-        return _Watched(reader, turn, now)
+            reader.facts.acs = acs_of(reader.upstream, self._acs_of_bridges)
+        reader.look(now)
+        return reader
 
     def _find_gaps(self) -> list[Gap]:
         if self._no_list is not None:
             return [self._no_list]
         gaps = [Gap.about("pci", item=bus_id, why=VANISHED) for bus_id in sorted(self._vanished)]
-        silent = [bus_id for bus_id, watched in self._watched.items() if not watched.reader.answers]
+        silent = [bus_id for bus_id, watched in self._watched.items() if not watched.answers]
         gaps += [Gap.about("pci", item=bus_id, why=FELL_OFF) for bus_id in silent]
-        alive = [watched.device for watched in self._watched.values() if watched.reader.answers]
+        alive = [watched.device for watched in self._watched.values() if watched.answers]
         for bus_id, watched in self._watched.items():
-            gaps += [Gap.about("pci", part, item=bus_id, why=why) for part, why in watched.reader.unclear.items()]
+            gaps += [Gap.about("pci", part, item=bus_id, why=why) for part, why in watched.unclear.items()]
 
         def lacking(part: str, why: str, lacks: Callable[[PciDevice], bool]) -> None:
-            unclear = {bus_id for bus_id, watched in self._watched.items() if part in watched.reader.unclear}
+            unclear = {bus_id for bus_id, watched in self._watched.items() if part in watched.unclear}
             names = [device.bus_id for device in alive if lacks(device) and device.bus_id not in unclear]
             if names:  # one for all devices that lack the same thing
                 item = names[0] if len(names) == 1 else "{" + ",".join(names) + "}"
@@ -302,7 +280,7 @@ class PciSource:
     def _acs_gaps(self, alive: Iterable[PciDevice]) -> list[Gap]:
         gpus_and_nics = [device for device in alive if device.kind in ("gpu", "nic")]
         unknown = [device.bus_id for device in gpus_and_nics if device.acs is None]
-        if any(self._watched[bus_id].reader.upstream for bus_id in unknown):
+        if any(self._watched[bus_id].upstream for bus_id in unknown):
             fix = "start the container with --cap-add SYS_ADMIN" if os.geteuid() == 0 else "sudo mltop"
             return [Gap.about("pci", "acs", why="PCI config space needs root (CAP_SYS_ADMIN)", fix=fix)]
         # A NIC that is built into the processor has no bridge either.

@@ -11,8 +11,7 @@ from mltop.probes.collect.ranks import procfs
 from mltop.probes.collect.ranks.layout import title_of
 from mltop.probes.collect.ranks.roles import looks_like_python
 from mltop.probes.collect.ranks.roster import MOST_RANKS_OF_A_USER
-from mltop.probes.collect.ranks.table import Process, ProcessTable
-from mltop.probes.collect.ranks.tree import Rank
+from mltop.probes.collect.ranks.table import ProcessTable, Rank
 from mltop.probes.collect.sysfile import read_link, read_long_known
 from mltop.probes.model import Gap
 from mltop.probes.model.units import counted
@@ -66,19 +65,15 @@ def unreadable_counters_gap(users: Sequence[str]) -> Gap:
 
 def _hidden_gap(table: ProcessTable) -> Gap | None:
     """A /proc mounted with hidepid (proc(5)), when that takes effect on us: pid 1 is not readable."""
-    first = table.processes.get(1)
-    option = _hidepid_option(table.root)
+    root, first = table.root, table.processes.get(1)
+    mounts = read_long_known(f"{root}/self/mounts", 1 << 20).decode("utf-8", "replace")
+    of_proc = [fields for line in mounts.splitlines() if len(fields := line.split()) > 3 and fields[2] == "proc"]
+    options = [option for fields in of_proc if fields[1] in (root, "/proc") for option in fields[3].split(",")]
+    option = next((option[len("hidepid=") :] for option in options if option.startswith("hidepid=")), "0")
     if option in _NOT_HIDING or (first is not None and first.access != "hidden"):
         return None
     why = f"/proc is mounted with hidepid={option}: other users' processes and their ranks are not shown"
     return permission_gap(why=why)
-
-
-def _hidepid_option(root: str) -> str:
-    mounts = read_long_known(f"{root}/self/mounts", 1 << 20).decode("utf-8", "replace")
-    of_proc = [fields for line in mounts.splitlines() if len(fields := line.split()) > 3 and fields[2] == "proc"]
-    options = [option for fields in of_proc if fields[1] in (root, "/proc") for option in fields[3].split(",")]
-    return next((option[len("hidepid=") :] for option in options if option.startswith("hidepid=")), "0")
 
 
 def _denied_gap(table: ProcessTable, gpu_pids: set[int], own_pid: int) -> Gap | None:
@@ -96,7 +91,10 @@ def _denied_gap(table: ProcessTable, gpu_pids: set[int], own_pid: int) -> Gap | 
 
 def _overwritten_gap(table: ProcessTable) -> Gap | None:
     count = sum(
-        p.access == "overwritten" and p.identity is None and looks_like_python([], p.exe, p.comm) and _is_unread(p)
+        p.access == "overwritten"
+        and (p.identity is None and looks_like_python([], p.exe, p.comm))
+        # What its environment is by now could not be read either, and it may be a rank.
+        and (not p.live and title_of(p.argv) is None and (bool(p.uses) or not p.is_known))
         for p in table.processes.values()
     )
     if count == 0:
@@ -106,17 +104,13 @@ def _overwritten_gap(table: ProcessTable) -> Gap | None:
     return Gap.about("ranks", why=why, fix="export SPT_NOENV=1 in the job")
 
 
-def _is_unread(process: Process) -> bool:
-    """Whether what its environment is by now could not be read either, and it may be a rank."""
-    return not process.live and title_of(process.argv) is None and (bool(process.uses) or not process.is_known)
-
-
 def live_gaps(unassigned: Sequence[Rank]) -> list[Gap]:
     """About processes of no job that may be ranks, but do not let us read what they have set since their start."""
     gaps = []
     denied = [rank.process for rank in unassigned if rank.process.live_denied]
     if denied:
-        who = _python_processes(len(denied)) + named(user_name(process.uid) for process in denied)
+        who = "1 Python process" if len(denied) == 1 else f"{len(denied)} Python processes"
+        who += named(user_name(process.uid) for process in denied)
         why = f"what {who} set after the start cannot be read (permission denied): whether they are ranks is unknown"
         gaps.append(permission_gap("environment", why=why))
     return gaps
@@ -134,10 +128,6 @@ def silent_gaps(root: str) -> list[Gap]:
         for (of, uid), held in list(procfs.silent.items())
         if of == root and not held.is_over
     ]
-
-
-def _python_processes(count: int) -> str:
-    return "1 Python process" if count == 1 else f"{count} Python processes"
 
 
 @cache

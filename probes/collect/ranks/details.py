@@ -16,7 +16,7 @@ from mltop.probes.collect.ranks.access import named, permission_gap
 from mltop.probes.collect.ranks.table import Process
 from mltop.probes.collect.ranks.versions import Versions
 from mltop.probes.collect.redaction.process import settings_of
-from mltop.probes.collect.redaction.shapes import without_tokens
+from mltop.probes.collect.redaction.values import without_tokens
 from mltop.probes.collect.sysfile import read_known, read_text
 from mltop.probes.collect.timing import Pace
 from mltop.probes.model import UNLIMITED, Gap, RankSample
@@ -60,19 +60,16 @@ class Details:
         limits, cgroup = read_known(f"{folder}/limits") or b"", read_text(f"{folder}/cgroup")
         self._values["memlock_limit_bytes"] = soft_limit(limits, b"\nMax locked memory")
         self._values["open_files_limit"] = soft_limit(limits, b"\nMax open files")
-        self._values["open_files"] = self._open_files(f"{folder}/fd")
+        self._values["open_files"] = None
+        with suppress(OSError):
+            counts = _size_counts(self._root)
+            self._values["open_files"] = os.stat(f"{folder}/fd").st_size if counts else len(os.listdir(f"{folder}/fd"))
         self._values["cgroup"] = None if cgroup is None else without_tokens(cgroup_of(cgroup))
         if self._settings_of != self._image:
             # Once after each exec: nothing else changes them, but a title may be written over them later.
             with suppress(OSError):
                 self._values["settings"] = settings_of(procfs.read_environ(self._root, pid))
                 self._settings_of = self._image
-
-    def _open_files(self, folder: str) -> int | None:
-        try:
-            return os.stat(folder).st_size if _size_counts(self._root) else len(os.listdir(folder))
-        except OSError:
-            return None
 
 
 @cache

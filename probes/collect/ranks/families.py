@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from mltop.probes.collect.ranks.identity import Identity, job_of
 from mltop.probes.collect.ranks.layout import Title, argument, server_rank, shown_layout, sizes_of, title_of
 from mltop.probes.collect.ranks.roles import PYTHON_ROLES
-from mltop.probes.collect.ranks.table import Process
-from mltop.probes.collect.ranks.tree import Rank, Tree
+from mltop.probes.collect.ranks.table import Process, Rank, Tree
 from mltop.probes.model.receipt import MOST_RANK_NUMBERS
 
 _SERVER_LEVEL = 3  # as identity's: what started a server is no rank beside its workers
@@ -78,15 +77,13 @@ def _slurm_job(server: _Server) -> str:
 def _server_of(tree: Tree, pid: int, title: Title) -> Process:
     """The topmost process that is the server's by its title or command line; else the script that uses the library."""
     above = tree.python_above(pid)
-    own = [process for process in above if _is_of(process, title)]
-    if own:
-        return own[-1]
-    return above[0] if above else tree.processes[pid]
-
-
-def _is_of(process: Process, title: Title) -> bool:
-    other = title_of(process.argv)
-    return (other is not None and other.framework is title.framework) or _is_server(process.argv, title)
+    titles = [title_of(process.argv) for process in above]
+    own = [
+        process
+        for process, other in zip(above, titles)
+        if (other is not None and other.framework is title.framework) or _is_server(process.argv, title)
+    ]
+    return own[-1] if own else above[0] if above else tree.processes[pid]
 
 
 def _is_server(argv: Sequence[str], title: Title) -> bool:
@@ -131,7 +128,8 @@ def _sizes(tree: Tree, server: _Server, title: Title) -> tuple[dict[str, int], b
     for process in tree.python_above(worker.pid):
         if _is_server(process.argv, title):
             sizes = sizes_of(process.argv, title.framework)
-            if sizes is not None and all(_fits(other.place, sizes) for _, other in server.workers):
+            taken = [other.place for _, other in server.workers]
+            if sizes is not None and all(place.get(axis, 0) < size for place in taken for axis, size in sizes.items()):
                 return sizes, "--enable-dp-attention" in process.argv
     places = [tuple(other.place.get(axis, 0) for axis in title.framework.order) for _, other in server.workers]
     most = [max(numbers) + 1 for numbers in zip(*places)]
@@ -142,10 +140,6 @@ def _sizes(tree: Tree, server: _Server, title: Title) -> tuple[dict[str, int], b
     return (dict(zip(title.framework.order, most)) if is_grid else {}), False
 
 
-def _fits(place: dict[str, int], sizes: dict[str, int]) -> bool:
-    return all(place.get(axis, 0) < size for axis, size in sizes.items())
-
-
 def ranks_by_order(tree: Tree, excluded: Collection[int], gpu_pids: Collection[int]) -> list[Rank]:
     """Members of a process group that one parent, which is in none, has started, as mp.spawn does: the parent's first
     child is its first rank, which is a guess. Their environment says nothing else.
@@ -153,7 +147,7 @@ def ranks_by_order(tree: Tree, excluded: Collection[int], gpu_pids: Collection[i
     families: dict[int, list[Process]] = {}
     for process in tree.processes.values():
         is_member = process.in_group and process.role in PYTHON_ROLES and process.pid not in excluded
-        if is_member and _is_unnumbered(process, tree):
+        if is_member and (process.identity is None or process.has_inherited(tree.processes.get(process.ppid))):
             families.setdefault(process.ppid, []).append(process)
     ranks = []
     for pid, members in families.items():
@@ -163,15 +157,6 @@ def ranks_by_order(tree: Tree, excluded: Collection[int], gpu_pids: Collection[i
         _number(parent, members)
         ranks += [_by_order(process, parent) for process in members if not process.dead]
     return ranks
-
-
-def _is_unnumbered(process: Process, tree: Tree) -> bool:
-    """What it has is nothing, or was its parent's."""
-    if process.identity is None:
-        return True
-    parent = tree.processes.get(process.ppid)
-    inherited = parent is not None and parent.identity is not None and parent.identity.key == process.identity.key
-    return inherited and process.identity.source == "environment"
 
 
 def _number(parent: Process, members: list[Process]) -> None:
@@ -263,7 +248,14 @@ def ranks_of_jax(tree: Tree, taken: Collection[int]) -> list[Rank]:
             process.order, process.family = place.rank, place.world or 0
         elif process.order is not None:  # others of them have ended
             place.rank, place.world = process.order, process.family
-    return [_jax_rank(tree.processes[pid], place) for pid, place in places.items() if place.rank is not None]
+    ranks = []
+    for pid, place in places.items():
+        if place.rank is not None:
+            process, job = tree.processes[pid], place.coordinator[:256]
+            address = job.rpartition(":")[0].strip("[]")
+            identity = Identity("jax", place.rank, _FAMILY_LEVEL, place.world, job=job, master_address=address)
+            ranks.append(Rank(process, process, replace(identity, source="arguments"), ""))
+    return ranks
 
 
 def _jax_place(argv: Sequence[str]) -> _Place | None:
@@ -304,15 +296,6 @@ def _number_bare(places: Sequence[_Place]) -> None:
     if len(sizes) == 1 and all_here:
         for place, number in zip(places, numbers):
             place.rank, place.world = number, sizes[0]
-
-
-def _jax_rank(process: Process, place: _Place) -> Rank:
-    job = place.coordinator[:256]
-    address = job.rpartition(":")[0].strip("[]")
-    identity = Identity(
-        "jax", place.rank, _FAMILY_LEVEL, place.world, job=job, master_address=address, source="arguments"
-    )
-    return Rank(process, process, identity, "")
 
 
 class NodeRanks:

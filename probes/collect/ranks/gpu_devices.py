@@ -15,10 +15,12 @@ import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from mltop.probes.collect.ranks.access import named, permission_gap
-from mltop.probes.collect.sysfile import read_link, read_long
+from mltop.probes.collect.ranks.procfs import read_environ, variables
+from mltop.probes.collect.sysfile import read_link
 from mltop.probes.collect.timing import Pace
 from mltop.probes.model import Gap, GpuSample, RankSample
 from mltop.probes.model.sample import unplaced
@@ -36,10 +38,7 @@ _NAMES = (
     "SLURM_STEP_GPUS",
     "SLURM_JOB_GPUS",
 )
-_MARKS = tuple(name.encode() + b"=" for name in _NAMES)
-_LONGEST = 4096  # of a value
 _OUTSIDE = "run mltop on the host, or start the container with --pid=host"
-_ENVIRON_BYTES = 256 * 1024
 
 
 @dataclass
@@ -110,20 +109,14 @@ class GpuDevices:
         if watched is None or watched.started_at != rank.started_at:
             folder, own = f"{self._root}/{rank.pid}", f"{self._root}/self"
             is_apart = read_link(f"{folder}/ns/mnt") != read_link(f"{own}/ns/mnt")
-            watched = _Watched(rank.started_at, Pace(*_PAUSES_S), _environ(self._root, rank.pid), is_apart)
+            environ: dict[str, str] = {}
+            with suppress(OSError):
+                environ = variables(read_environ(self._root, rank.pid), _NAMES)
+            watched = _Watched(rank.started_at, Pace(*_PAUSES_S), environ, is_apart)
         if watched.pace.is_due(now):
             watched.pace.done(now)
             watched.opened = _opened(f"{self._root}/{rank.pid}/fd")
         return watched
-
-
-def _environ(root: str, pid: int) -> dict[str, str]:
-    try:
-        data = read_long(f"{root}/{pid}/environ", _ENVIRON_BYTES)
-    except OSError:
-        return {}
-    items = [item.partition(b"=") for item in data.split(b"\0") if item.startswith(_MARKS)]
-    return {name.decode(): value[:_LONGEST].decode("utf-8", "replace") for name, _, value in reversed(items)}
 
 
 def _opened(folder: str) -> frozenset[int] | None:

@@ -11,13 +11,14 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Callable
+from typing import Any
 
 from mltop.probes.collect.ranks import procfs
 from mltop.probes.collect.ranks.access import in_first_namespace, user_name
 from mltop.probes.collect.redaction.values import shown_text
 from mltop.probes.model import Gap, GpuSample
 from mltop.probes.system import paths
+from mltop.probes.system.spawn import probe_of
 
 EVERY_S = 5.0
 _JITTER_S = 0.25
@@ -35,13 +36,10 @@ class _Look:
 
 
 class GpuProcesses:
-    """Keep one object. ``root``: another /proc, for copied trees and tests. ``probe_of``: of a command line the kind of
-    mltop's probe that it is, "" for others.
-    """
+    """Keep one object. ``root``: another /proc, for copied trees and tests."""
 
-    def __init__(self, root: str | None = None, probe_of: Callable[[list[str]], str] = lambda _: "") -> None:
+    def __init__(self, root: str | None = None) -> None:
         self._root = paths.proc() if root is None else root
-        self._probe_of = probe_of
         self._looks: dict[int, _Look] = {}
 
     def fill(self, gpus: Sequence[GpuSample], now: float) -> list[Gap]:
@@ -75,20 +73,14 @@ class GpuProcesses:
         except PermissionError:
             return _Look(now, None, {"user": self._owner(pid), "absent": "hidden"})
         lasting = before.fields if before is not None and before.start_ticks == stat.start_ticks else None
+        lasting = lasting or {
+            "user": user_name(procfs.owner_of(self._root, pid)),
+            "started_at": procfs.started_at(self._root, stat.start_ticks),
+            "probe": (probe_of(procfs.read_argv(self._root, pid)) or ("",))[0],
+        }
         absent = "" if stat.state in ("Z", "X") else self._closed(pid)
         moving = {"name": shown_text(stat.comm), "state": stat.state, "ppid": stat.ppid, "absent": absent}
-        return _Look(now, stat.start_ticks, {**(lasting or self._identity(pid, stat)), **moving})
-
-    def _identity(self, pid: int, stat: procfs.Stat) -> dict[str, Any]:
-        try:
-            uid = procfs.read_status(self._root, pid).uid
-        except (*procfs.GONE, PermissionError):
-            uid = None
-        return {
-            "user": user_name(uid),
-            "started_at": procfs.started_at(self._root, stat.start_ticks),
-            "probe": self._probe_of(procfs.read_argv(self._root, pid)),
-        }
+        return _Look(now, stat.start_ticks, {**lasting, **moving})
 
     def _absent(self, pid: int, before: _Look | None, now: float) -> _Look:
         """There is nothing below /proc."""

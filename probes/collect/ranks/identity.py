@@ -183,7 +183,9 @@ def identify(environ: dict[str, str]) -> Identity | None:
         if best is None:
             best, best_generic = identity, row.generic
         elif best_generic and identity.rank == best.rank and best.world_size in (None, identity.world_size):
-            best, best_generic = _completed(identity, best), row.generic
+            numbers = ("world_size", "local_rank", "local_world_size")
+            unknown = {name: getattr(best, name) for name in numbers if getattr(identity, name) is None}
+            best, best_generic = replace(identity, **unknown), row.generic
     return best if best is None else replace(best, unbelieved=unbelieved(environ))
 
 
@@ -217,8 +219,11 @@ def _read(row: Launcher, environ: dict[str, str]) -> Identity | None:
     rank = _number(environ, row.rank)
     if rank is None and not any(_INTEGER.fullmatch(environ.get(name, "")) for name in row.rank):
         return None
-    if not all(_marked(mark, environ) for mark in row.marks) or (row.by_node and "RANK" in environ):
+    if row.by_node and "RANK" in environ:
         return None
+    for mark in row.marks:
+        if mark not in environ and not (mark[-1] == "*" and any(name.startswith(mark[:-1]) for name in environ)):
+            return None
     if any(environ.get(name) == value for name, value in row.no_rank):
         return None
     node_rank = _plausible(environ["NODE_RANK"]) if row.by_node else None
@@ -233,12 +238,6 @@ def _read(row: Launcher, environ: dict[str, str]) -> Identity | None:
         master_address=environ.get("MASTER_ADDR", "")[:_LONGEST_NAME] or None,
         node_rank=node_rank,
     )
-
-
-def _marked(mark: str, environ: dict[str, str]) -> bool:
-    if mark.endswith("*"):
-        return any(name.startswith(mark[:-1]) for name in environ)
-    return mark in environ
 
 
 def _number(environ: dict[str, str], names: tuple[str, ...]) -> int | None:
@@ -285,10 +284,3 @@ def job_of(environ: dict[str, str]) -> str:
         address = f"{address}:{environ['MASTER_PORT']}"
     names = (environ.get("SLURM_JOB_ID"), run_id, address, environ.get("JAX_COORDINATOR_ADDRESS"))
     return (next(filter(None, names), None) or environ.get("PMIX_NAMESPACE", ""))[:_LONGEST_NAME]
-
-
-def _completed(identity: Identity, other: Identity) -> Identity:
-    """``identity`` with its unknown numbers taken from ``other``."""
-    numbers = ("world_size", "local_rank", "local_world_size")
-    unknown = [name for name in numbers if getattr(identity, name) is None]
-    return replace(identity, **{name: getattr(other, name) for name in unknown})

@@ -155,22 +155,16 @@ def parallel_of(
     if rank is None or not world_size or rank >= world_size:
         return {}
     for argv in command_lines:
-        for framework in _training_frameworks(argv, launcher):
+        frameworks = [MEGATRON, *([DEEPSPEED] if launcher == "deepspeed" else [])]
+        if any(word.rpartition("/")[2].startswith("trtllm-") for word in argv[:4]):
+            frameworks.append(TENSORRT_LLM)
+        for framework in frameworks:
             sizes = sizes_of(argv, framework)
             if sizes is not None:
                 order = _PP_BEFORE_DP if "--use-tp-pp-dp-mapping" in argv else framework.order
                 own_expert_tp = any(word.startswith("--expert-tensor-parallel-size") for word in argv)
                 return _place(sizes, order, rank, world_size, own_expert_tp)
     return {}
-
-
-def _training_frameworks(argv: Sequence[str], launcher: str) -> list[Framework]:
-    frameworks = [MEGATRON]
-    if launcher == "deepspeed":
-        frameworks.append(DEEPSPEED)
-    if any(word.rpartition("/")[2].startswith("trtllm-") for word in argv[:4]):
-        frameworks.append(TENSORRT_LLM)
-    return frameworks
 
 
 def _place(
@@ -182,7 +176,11 @@ def _place(
         others *= sizes.get(axis, 1)
     if "dp" in order:
         if not all(axis in sizes for axis in order if axis != "dp"):
-            return _slowest(sizes, order[-1], rank, world_size)
+            # The place on the axis that changes most slowly.
+            slowest, size = order[-1], sizes.get(order[-1], 0)
+            if not size or world_size % size:
+                return {}
+            return shown_layout({slowest: rank // (world_size // size)}, {slowest: size})
         if world_size % others:
             return {}
         sizes = {**sizes, "dp": world_size // others}
@@ -195,13 +193,6 @@ def _place(
     if experts > 1 and not own_expert_tp and (sizes["tp"] * sizes["dp"] * sizes["cp"]) % (sizes["tp"] * experts) == 0:
         place["ep"] = rank // sizes["tp"] % experts
     return shown_layout(place, sizes)
-
-
-def _slowest(sizes: dict[str, int], axis: str, rank: int, world_size: int) -> dict[str, int]:
-    """Where not all sizes are known, the place on the axis that changes most slowly."""
-    if axis not in sizes or world_size % sizes[axis]:
-        return {}
-    return shown_layout({axis: rank // (world_size // sizes[axis])}, {axis: sizes[axis]})
 
 
 def shown_layout(place: dict[str, int], sizes: dict[str, int]) -> dict[str, int]:
@@ -227,16 +218,11 @@ def server_rank(title: Title, sizes: dict[str, int], attention_dp: bool = False)
         place = title.place.get(axis, 0)
         if place:
             number += place * step
-        size = sizes.get(axis)
-        if size is None and any(
-            title.place.get(later, 0) for later in _after(title.framework.order, axis, attention_dp)
-        ):
+        size, order = sizes.get(axis), title.framework.order
+        later = [other for other in order[order.index(axis) + 1 :] if not (other == "dp" and attention_dp)]
+        if size is None and any(title.place.get(other, 0) for other in later):
             return None
         step *= size or 1
         if size is not None and place >= size:
             return None
     return number
-
-
-def _after(order: Sequence[str], axis: str, attention_dp: bool) -> list[str]:
-    return [other for other in order[order.index(axis) + 1 :] if not (other == "dp" and attention_dp)]

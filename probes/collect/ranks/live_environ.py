@@ -17,11 +17,12 @@ import os
 import struct
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 
 from mltop.probes.collect.ranks import procfs
 from mltop.probes.collect.sysfile import read_file
+from mltop.probes.system import paths
 
 LIMIT_S = 0.1  # of processor time for one process; usually it takes half a millisecond
 _PAGE = 4096
@@ -55,15 +56,24 @@ def read_live_environ(root: str, pid: int, start_ticks: int) -> bytes:
 
     Raises PermissionError, one of ``procfs.GONE`` (also when ``start_ticks``, of its stat, is another's), Unreadable.
     """
-    descriptor = os.open(f"{root}/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with open(f"{root}/{pid}/mem", "rb", buffering=0) as file:
         # What is open stays this process's memory, whoever gets its pid.
         if procfs.read_stat(root, pid).start_ticks != start_ticks:
             raise ProcessLookupError("another process has this pid")
-        memory = _Memory(descriptor)
+        memory = _Memory(file.fileno())
         return _environ(memory, _address_of_environ(memory, root, pid))
-    finally:
-        os.close(descriptor)
+
+
+def live_variables(pid: int, names: Collection[str]) -> dict[str, str]:
+    """These variables of a process as it is now; where that cannot be read, as it was started."""
+    root = paths.proc()
+    content = b""
+    with suppress(OSError):
+        content = procfs.read_environ(root, pid)
+    with suppress(OSError, Unreadable):
+        ticks = procfs.read_stat(root, pid).start_ticks
+        content = procfs.from_memory(root, pid, lambda: read_live_environ(root, pid, ticks)) or content
+    return procfs.variables(content, names)
 
 
 class _Memory:

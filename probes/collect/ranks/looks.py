@@ -22,9 +22,8 @@ from mltop.probes.collect.ranks.identity import variables_of
 from mltop.probes.collect.ranks.live_environ import Unreadable, read_live_environ
 from mltop.probes.collect.ranks.roles import PYTHON_ROLES, looks_like_python
 from mltop.probes.collect.ranks.roster import is_doubtful
-from mltop.probes.collect.ranks.table import Process, ProcessTable
-from mltop.probes.collect.ranks.tree import Rank, Tree
-from mltop.probes.collect.sysfile import read_known
+from mltop.probes.collect.ranks.table import Process, ProcessTable, Rank, Tree
+from mltop.probes.collect.sysfile import read_known, read_long
 
 FIRST_TICK_S, TICK_S = 0.5, 0.005  # of processor time for all looks of one tick; at first everything is new
 SIBLINGS_S = 0.1  # beyond that, for the others of a group of which one was found: they may not live until the next tick
@@ -34,9 +33,6 @@ LONGEST_S, LONGEST_PLAIN_S = 60.0, 120.0  # between two looks; at one that has l
 # A job may die seconds after it has begun. What ran before us is no beginner: it is looked at at once.
 YOUNG_S, YOUNG_EVERY_S, YOUNG_PLAIN_EVERY_S = 30.0, 1.0, 2.0
 ENOUGH = 7  # looks at what has a rank by what it inherited: a minute
-_MAPS_BYTES = 4 << 20
-_CHUNK_BYTES = 64 << 10
-_OVERLAP_BYTES = 64
 _MOST_THREADS = 2048
 
 _LIBRARY = re.compile(
@@ -109,16 +105,10 @@ class Looks:
                 settled.add(rank.process.pid)
         self._hurry_parents()
         of_ranks = {pid for rank in ranks for pid in (rank.process.pid, *rank.descendants)}
-        below.update(pid for pid in self.table.processes if pid not in of_ranks and self._has_inherited(pid))
-        return [p for p in self.table.processes.values() if p.pid not in settled and _is_candidate(p, p.pid in below)]
-
-    def _has_inherited(self, pid: int) -> bool:
-        """Whether the identity that it has is its parent's."""
-        process = self.table.processes[pid]
-        parent = self.table.processes.get(process.ppid)
-        if process.identity is None or parent is None or parent.identity is None:
-            return False
-        return process.identity.source == "environment" and parent.identity.key == process.identity.key
+        processes = self.table.processes
+        others = (process for process in processes.values() if process.pid not in of_ranks)
+        below.update(process.pid for process in others if process.has_inherited(processes.get(process.ppid)))
+        return [p for p in processes.values() if p.pid not in settled and _is_candidate(p, p.pid in below)]
 
     def _hurry_parents(self) -> None:
         """Who has just started ranks without being one: Lightning's first rank is the user's own process."""
@@ -136,7 +126,13 @@ class Looks:
         table.examine(process.pid, now)  # it may have got a title, or ended
         if table.processes.get(process.pid) is not process or process.dead:
             return
-        process.look_at = now + self._next_look_s(process, now)
+        if self._began_at < process.began_at and now - process.began_at < YOUNG_S:
+            # Looks at a young one do not count: it may be no rank yet.
+            process.look_at = now + (YOUNG_EVERY_S if process.uses else YOUNG_PLAIN_EVERY_S)
+        else:
+            process.looks += 1
+            longest_s = LONGEST_S if process.uses else LONGEST_PLAIN_S
+            process.look_at = now + min(2.0 ** min(process.looks - 1, 10), longest_s)
         if process.state == "D":  # whoever holds its memory's lock may hold it for long
             return
         uses = process.uses | ({"gpu"} if process.pid in gpu_pids else frozenset())
@@ -153,22 +149,11 @@ class Looks:
         if note(process, seen):
             table.version += 1
             process.looks, process.look_at = 1, now + 1.0
-            if process.in_group:
-                self._hurry_siblings(process)
-
-    def _next_look_s(self, process: Process, now: float) -> float:
-        """Looks at a young one do not count: it may be no rank yet."""
-        if self._began_at < process.began_at and now - process.began_at < YOUNG_S:
-            return YOUNG_EVERY_S if process.uses else YOUNG_PLAIN_EVERY_S
-        process.looks += 1
-        return min(2.0 ** min(process.looks - 1, 10), LONGEST_S if process.uses else LONGEST_PLAIN_S)
-
-    def _hurry_siblings(self, process: Process) -> None:
-        """A group is there for all of its members at the same time: who counts them should find them all."""
-        for other in self.table.processes.values():
-            if other.ppid == process.ppid and not other.in_group:
-                other.look_at = 0.0
-                self._hurried.add(other.pid)
+            # A group is there for all of its members at the same time: who counts them should find them all.
+            for other in self.table.processes.values() if process.in_group else ():
+                if other.ppid == process.ppid and not other.in_group:
+                    other.look_at = 0.0
+                    self._hurried.add(other.pid)
 
 
 def _is_candidate(process: Process, is_below: bool) -> bool:
@@ -220,22 +205,11 @@ def libraries_of(root: str, pid: int) -> frozenset[str] | None:
     """ "torch", "jax", "nccl" where such a library is mapped, "gpu" where a GPU is; None of a process that is gone or
     may not be read.
     """
-    found: set[str] = set()
     try:
-        descriptor = os.open(f"{root}/{pid}/maps", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+        maps = read_long(f"{root}/{pid}/maps", procfs.MAPS_BYTES)
+    except OSError:  # it has ended, or may not be read
         return None
-    try:
-        read, tail = 0, b""
-        while read < _MAPS_BYTES and (chunk := os.read(descriptor, _CHUNK_BYTES)):
-            read += len(chunk)
-            found.update(match.lastgroup or "" for match in _LIBRARY.finditer(tail + chunk))
-            tail = chunk[-_OVERLAP_BYTES:]
-    except OSError:  # it has ended
-        return None
-    finally:
-        os.close(descriptor)
-    return frozenset(found)
+    return frozenset(match.lastgroup or "" for match in _LIBRARY.finditer(maps))
 
 
 def is_in_group(root: str, pid: int) -> bool:

@@ -10,11 +10,13 @@ import errno
 import os
 import threading
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
-from typing import Callable, NamedTuple, TypeVar
+from typing import Callable, NamedTuple, TypeVar, cast
 
 from mltop.probes.collect.sysfile import number_after, read_file, read_known, read_link, read_long, read_long_known
+from mltop.probes.system.writable import in_time
 
 # ESRCH comes from reading a file that was opened before the process ended.
 GONE = (FileNotFoundError, ProcessLookupError, NotADirectoryError)
@@ -22,8 +24,8 @@ GONE = (FileNotFoundError, ProcessLookupError, NotADirectoryError)
 CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h
 _CHILDREN_BYTES = 1 << 20
-_ENVIRON_BYTES = 1 << 20
-_ARGV_BYTES = 8192
+_ENVIRON_BYTES, MAPS_BYTES = 1 << 20, 4 << 20
+_ARGV_BYTES = _VALUE_BYTES = 8192
 SILENT_S, ALONE_S = 1.0, 30.0
 Result = TypeVar("Result")
 
@@ -63,28 +65,13 @@ def from_memory(root: str, pid: int, read: Callable[[], Result]) -> Result:
             silent.pop(other, None)
         elif other == key:
             raise Silent(held.pid)
-    results: list[Result] = []
-    errors: list[Exception] = []
 
-    def run() -> None:
-        try:
-            results.append(read())
-        except Exception as error:  # noqa: BLE001 - raised again below
-            errors.append(error)
-
-    thread = threading.Thread(target=run, name="mltop-memory", daemon=True)
-    try:
-        thread.start()
-    except RuntimeError:  # no more threads can be started
-        run()
-    else:
-        thread.join(SILENT_S / (1 + len(silent)))  # of many users together not much longer than of one
-    for error in errors:
-        raise error
-    if not results:
+    def late(thread: threading.Thread) -> None:
         silent[key] = Held(pid, thread, time.monotonic() + ALONE_S)
         raise Silent(pid)
-    return results[0]
+
+    limit_s = SILENT_S / (1 + len(silent))  # of many users together not much longer than of one
+    return cast(Result, in_time(read, limit_s, late))
 
 
 @dataclass
@@ -168,6 +155,14 @@ def parse_status(data: bytes) -> Status:
     )
 
 
+def owner_of(root: str, pid: int) -> int | None:
+    """The user that a process runs as; None where that cannot be read."""
+    try:
+        return read_status(root, pid).uid
+    except OSError:
+        return None
+
+
 def parse_io(data: bytes) -> tuple[int | None, int | None]:
     """Counts of read-like and write-like system calls (syscr, syscw) of all threads of the process."""
     return number_after(data, b"syscr:"), number_after(data, b"syscw:")
@@ -180,7 +175,9 @@ def parse_calls(data: bytes) -> int | None:
 
 
 def parse_main_cpu_s(data: bytes) -> float | None:
-    """Seconds that the main thread was on a CPU (schedstat's first number, ns); None in a kernel without it."""
+    """Seconds that a thread, or a process's main one, was on a CPU (schedstat's first number, ns); None in a kernel
+    without it.
+    """
     try:
         return int(data.split(None, 1)[0]) / 1e9
     except (IndexError, ValueError):
@@ -237,6 +234,16 @@ def read_environ(root: str, pid: int) -> bytes:
     return from_memory(root, pid, lambda: read_long(f"{root}/{pid}/environ", _ENVIRON_BYTES))
 
 
+def variables(environ: bytes, names: Collection[str]) -> dict[str, str]:
+    """These of an environment; of one that is there twice the first, as getenv(3) has it, and of each 8 KiB."""
+    found: dict[str, str] = {}
+    for item in environ.split(b"\0"):
+        name, separator, value = item.partition(b"=")
+        if separator and (text := os.fsdecode(name)) in names:
+            found.setdefault(text, os.fsdecode(value[:_VALUE_BYTES]))
+    return found
+
+
 @cache
 def boot_time(root: str) -> float | None:
     """When the machine started, unix s. Read once: with many CPUs /proc/stat takes milliseconds."""
@@ -256,3 +263,8 @@ def _text_after(data: bytes, label: bytes) -> str | None:
         return None
     end = data.find(b"\n", at + 1)
     return data[at + len(label) : end if end >= 0 else len(data)].decode("ascii", "replace").strip()
+
+
+def read_maps(root: str, pid: int) -> bytes:
+    """What it has mapped (at most 4 MiB)."""
+    return from_memory(root, pid, lambda: read_long(f"{root}/{pid}/maps", MAPS_BYTES))

@@ -88,7 +88,9 @@ def role_of(argv: list[str], exe: str | None, comm: str) -> Role:
     names = [_basename(exe)] if exe else []
     names.append(_basename(argv[0].lstrip("-")) if argv else comm)
     if any(map(is_python_name, names)):
-        return _python_role(argv, comm)
+        kind, target = python_target(argv)
+        roles = {"c": _code_role, "m": _module_role, "": _script_role}
+        return "worker" if comm in _WORKER_NAMES else roles[kind](target)
     for name in names:
         for role, members in _PROGRAMS:
             if name in members:
@@ -143,13 +145,6 @@ def python_target(argv: list[str]) -> tuple[str, str]:
                 index += not argument[position + 1 :]
                 break
     return "", ""
-
-
-def _python_role(argv: list[str], comm: str) -> Role:
-    if comm in _WORKER_NAMES:
-        return "worker"
-    kind, target = python_target(argv)
-    return {"c": _code_role, "m": _module_role, "": _script_role}[kind](target)
 
 
 def _code_role(code: str) -> Role:

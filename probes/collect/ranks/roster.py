@@ -20,8 +20,7 @@ from mltop.probes.collect.ranks.families import (
 )
 from mltop.probes.collect.ranks.layout import parallel_of
 from mltop.probes.collect.ranks.roles import PYTHON_ROLES, RANK_ROLES, looks_like_python
-from mltop.probes.collect.ranks.table import Process
-from mltop.probes.collect.ranks.tree import NOBODY, Rank, Tree
+from mltop.probes.collect.ranks.table import NOBODY, Process, Rank, Tree
 
 MOST_RANKS_OF_A_USER = 1024  # of one node; anybody may start processes that say they are ranks
 MOST_UNASSIGNED_OF_A_USER = 64  # of one node: of a pool that serves models a few are enough
@@ -65,7 +64,8 @@ def find_ranks(
     node_ranks, pids = NodeRanks(tree, ranks), {rank.process.pid for rank in ranks}
     for rank in ranks:
         node_ranks.complete(rank)
-        rank.job = rank.process.job = rank.identity.job or rank.process.job or _job_by_tree(rank.top)
+        started_by = f"ppid:{rank.top.ppid}" if rank.top.ppid > 1 else f"sid:{rank.top.session}"
+        rank.job = rank.process.job = rank.identity.job or rank.process.job or started_by
         rank.descendants = sorted(tree.below(rank.process.pid, lambda process: process.pid not in pids))
         rank.parallel = rank.parallel or _parallel(tree, rank)
     ranks.sort(key=lambda rank: (rank.job, rank.identity.rank is None, rank.identity.rank or 0, rank.process.pid))
@@ -97,17 +97,13 @@ def find_unassigned(
     found = {
         process.pid
         for process in processes.values()
-        if process.pid not in taken and _computes(process, gpu_pids) and not process.dead
+        if process.pid not in taken
+        and (not process.dead and process.role in PYTHON_ROLES and (process.uses or process.pid in gpu_pids))
+        and looks_like_python(process.argv, process.exe, process.comm)
     }
     tops = [pid for pid in found if not any(above.pid in found for above in tree.ancestors(pid))]
     unassigned = [Rank(processes[pid], processes[pid], NOBODY, "", sorted(tree.below(pid))) for pid in sorted(tops)]
     return most_of_each_user(unassigned, gpu_pids, MOST_UNASSIGNED_OF_A_USER)
-
-
-def _computes(process: Process, gpu_pids: set[int]) -> bool:
-    if process.role not in PYTHON_ROLES or not (process.uses or process.pid in gpu_pids):
-        return False
-    return looks_like_python(process.argv, process.exe, process.comm)
 
 
 def is_doubtful(rank: Rank, tree: Tree, gpu_pids: Collection[int]) -> bool:
@@ -208,15 +204,13 @@ def _without_nested(tree: Tree, candidates: list[Rank]) -> list[Rank]:
 
     def is_started_by(rank: Rank, above: Process) -> bool:
         outer = by_pid.get(above.pid)
-        return outer is not None and not _are_siblings(outer, rank)
+        if outer is None:
+            return False
+        one, other = outer.identity, rank.identity
+        are_lightnings = one.launcher == other.launcher == "lightning"  # its first rank starts the others
+        return not (are_lightnings and one.job == other.job and one.key != other.key)
 
     return [r for r in candidates if not any(is_started_by(r, above) for above in tree.ancestors(r.process.pid))]
-
-
-def _are_siblings(first: Rank, second: Rank) -> bool:
-    """Lightning's first rank starts the others."""
-    one, other = first.identity, second.identity
-    return one.launcher == other.launcher == "lightning" and one.job == other.job and one.key != other.key
 
 
 def _without_repetitions(candidates: list[Rank]) -> list[Rank]:
@@ -251,11 +245,6 @@ def most_of_each_user(ranks: list[Rank], gpu_pids: set[int], most: int) -> list[
 
 def _claim(rank: Rank) -> int:
     return 2 * (rank.process.role in PYTHON_ROLES) + (rank.top.ppid > 1)
-
-
-def _job_by_tree(top: Process) -> str:
-    """A name for a job whose environment has none: what started it on this node."""
-    return f"ppid:{top.ppid}" if top.ppid > 1 else f"sid:{top.session}"
 
 
 def _dead_ranks(tree: Tree, ranks: list[Rank]) -> list[DeadRank]:

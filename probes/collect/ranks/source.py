@@ -21,11 +21,9 @@ from mltop.probes.collect.ranks.details import Details, missing_details
 from mltop.probes.collect.ranks.looks import Looks
 from mltop.probes.collect.ranks.roles import interpreter
 from mltop.probes.collect.ranks.roster import DeadRank, find_ranks, find_unassigned
-from mltop.probes.collect.ranks.table import ProcessTable, below
-from mltop.probes.collect.ranks.tree import NOBODY, Rank
+from mltop.probes.collect.ranks.table import NOBODY, ProcessTable, Rank, below
 from mltop.probes.collect.redaction.process import shown_command
-from mltop.probes.collect.redaction.shapes import without_tokens
-from mltop.probes.collect.redaction.values import shown_text
+from mltop.probes.collect.redaction.values import shown_text, without_tokens
 from mltop.probes.collect.sysfile import OpenFiles
 from mltop.probes.collect.timing import Pace
 from mltop.probes.model import Gap, RankSample
@@ -128,7 +126,8 @@ class RankSource:
             return None, False
         cpu_fraction = self._meter.fraction(process.pid, counters.stat, now)
         sample = copied(watched.base, cpu_fraction=cpu_fraction, **counters.values)
-        sample.gpus = _gpus(sample, gpus_of_pid)
+        pids = (sample.pid, *sample.children) if gpus_of_pid else ()  # also of what it has started
+        sample.gpus = sorted({index for pid in pids for index in gpus_of_pid.get(pid, ())})
         watched.details.add_to(sample, process, now)
         watched.children.add_to(sample, now, self._children_every_s)
         return sample, counters.denied
@@ -158,15 +157,15 @@ class RankSource:
         keys = [(rank.process.pid, rank.process.start_ticks) for rank in ranks]
         for key in before.keys() - set(keys):
             before.pop(key).reader.close()
-        return {key: self._watch(rank, before.get(key)) for key, rank in zip(keys, ranks)}
-
-    def _watch(self, rank: Rank, before: _Watched | None) -> _Watched:
-        if before is not None:
-            return replace(before, rank=rank, base=base_sample(self._root, rank))
-        reader = RankReader(self._root, rank.process.pid, self._open_files)
-        return _Watched(
-            rank, base_sample(self._root, rank), reader, Details(self._root, rank.process.pid), Children(self._root)
-        )
+        root, watched = self._root, {}
+        for (pid, start), rank in zip(keys, ranks):
+            known, base = before.get((pid, start)), base_sample(root, rank)
+            if known is not None:
+                watched[pid, start] = replace(known, rank=rank, base=base)
+            else:
+                reader = RankReader(root, pid, self._open_files)
+                watched[pid, start] = _Watched(rank, base, reader, Details(root, pid), Children(root))
+        return watched
 
     def _dead_sample(self, dead: DeadRank) -> RankSample:
         """What its living sibling and the kernel tell of it."""
@@ -216,10 +215,3 @@ def base_sample(root: str, rank: Rank) -> RankSample:
         identified_by=identity.source,
         parallel=rank.parallel,
     )
-
-
-def _gpus(sample: RankSample, gpus_of_pid: dict[int, list[int]]) -> list[int]:
-    """Indexes of the GPUs that the rank or anything below it holds."""
-    if not gpus_of_pid:
-        return []
-    return sorted({index for pid in (sample.pid, *sample.children) for index in gpus_of_pid.get(pid, ())})

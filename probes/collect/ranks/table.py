@@ -1,4 +1,5 @@
-"""What is known of every process, kept from tick to tick so that a tick costs little.
+"""What is known of every process, kept from tick to tick so that a tick costs little; the tree of processes, and a
+rank's place in it.
 
 Each tick lists /proc and examines only pids it has not seen, the same ones again on the next two ticks (a
 process may be first seen between fork and exec), and every process twice a minute. ``Stat.image`` tells of an
@@ -7,14 +8,14 @@ exec; without one a process's environment cannot have changed and is not read ag
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Callable, Literal
 
 from mltop.probes.collect.ranks import procfs
 from mltop.probes.collect.ranks.counters import descendants
 from mltop.probes.collect.ranks.identity import Identity, identify, parse_environ
-from mltop.probes.collect.ranks.roles import Role, role_of
+from mltop.probes.collect.ranks.roles import PYTHON_ROLES, Role, role_of
 
 RECHECK_S = 30.0
 _EARLY_CHECKS = 3
@@ -73,6 +74,12 @@ class Process:
     @property
     def dead(self) -> bool:
         return self.state in ("Z", "X")
+
+    def has_inherited(self, parent: Process | None) -> bool:
+        """Whether the identity that it has is its parent's."""
+        if self.identity is None or parent is None or parent.identity is None:
+            return False
+        return self.identity.source == "environment" and parent.identity.key == self.identity.key
 
     def identify(self) -> None:
         """By what is known of its variables: those that it has now where they say something else."""
@@ -189,7 +196,7 @@ class ProcessTable:
         """Everything that an exec replaces. A zombie has lost it: what was known of it stays."""
         if stat.state in ("Z", "X"):
             if process.uid is None:
-                process.uid = self._owner(process.pid)
+                process.uid = procfs.owner_of(self.root, process.pid)
             return
         before = (process.identity, process.role, process.access, process.image)
         try:
@@ -203,12 +210,9 @@ class ProcessTable:
             process.variables = parse_environ(environ)
             process.access = "overwritten" if environ and not environ.strip(b"\0") else "readable"
             process.uid = procfs.read_status(self.root, process.pid).uid
-        except PermissionError:
-            process.access = "denied"
-            process.uid = self._owner(process.pid)
-        except procfs.Silent:
-            process.access = "silent"
-            process.uid = self._owner(process.pid)
+        except (PermissionError, procfs.Silent) as error:
+            process.access = "silent" if isinstance(error, procfs.Silent) else "denied"
+            process.uid = procfs.owner_of(self.root, process.pid)
         except procfs.GONE:
             return
         process.argv = procfs.read_argv(self.root, process.pid)
@@ -218,12 +222,6 @@ class ProcessTable:
         process.identify()
         if before != (process.identity, process.role, process.access, process.image):
             self.version += 1
-
-    def _owner(self, pid: int) -> int | None:
-        try:
-            return procfs.read_status(self.root, pid).uid
-        except (*procfs.GONE, PermissionError):
-            return None
 
     def _schedule(self, process: Process, now: float) -> None:
         process.checks += 1
@@ -239,3 +237,65 @@ class ProcessTable:
 def below(root: str, pids: Iterable[int]) -> set[int]:
     """These processes and all that they started."""
     return {member for pid in pids for member in (pid, *descendants(root, pid))}
+
+
+MOST_DEPTH = 64  # of a process below its first ancestor that is looked at
+NOBODY = Identity("", None, -1, source="")
+
+
+@dataclass
+class Rank:
+    """``process`` is the rank, ``top`` the topmost process with its variables: itself or a wrapper.
+
+    ``parallel``: as in RankSample. A process of no job has the identity ``NOBODY``.
+    """
+
+    process: Process
+    top: Process
+    identity: Identity
+    job: str
+    descendants: list[int] = field(default_factory=list)
+    parallel: dict[str, int] = field(default_factory=dict)
+
+
+class Tree:
+    """Parents and children of a process table. Survives loops, which a table read bit by bit may hold."""
+
+    def __init__(self, processes: dict[int, Process]) -> None:
+        self.processes = processes
+        self._children: dict[int, list[int]] = {}
+        for process in processes.values():
+            self._children.setdefault(process.ppid, []).append(process.pid)
+
+    def ancestors(self, pid: int) -> Iterator[Process]:
+        """Parent first, at most MOST_DEPTH."""
+        seen = {pid}
+        process = self.processes.get(pid)
+        while process is not None and process.ppid not in seen and len(seen) <= MOST_DEPTH:
+            seen.add(process.ppid)
+            process = self.processes.get(process.ppid)
+            if process is not None:
+                yield process
+
+    def below(self, pid: int, passes: Callable[[Process], bool] = lambda _: True) -> dict[int, int]:
+        """All descendants with their depth (children: 1); what is below one that does not pass is left out with it."""
+        depths: dict[int, int] = {}
+        level, depth = [pid], 0
+        while level:
+            depth += 1
+            below = (child for parent in level for child in self._children.get(parent, ()))
+            level = [c for c in below if c not in depths and c != pid and passes(self.processes[c])]
+            depths.update(dict.fromkeys(level, depth))
+        return depths
+
+    def children(self, pid: int) -> list[Process]:
+        return [self.processes[child] for child in self._children.get(pid, ())]
+
+    def python_above(self, pid: int) -> list[Process]:
+        """The Python processes directly above one, parent first: what started it without a shell between them."""
+        found = []
+        for above in self.ancestors(pid):
+            if above.role not in PYTHON_ROLES:
+                break
+            found.append(above)
+        return found

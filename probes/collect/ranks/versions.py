@@ -3,8 +3,8 @@
 The libraries that it has mapped tell where its packages lie; beside them stand folders that are called
 ``torch-2.8.0.dist-info`` (PEP 376). Some libraries have their version in their file's name.
 
-All of it is read by one thread of its own, and whoever asks never waits for it: reading a stuck process's maps, or the
-folder of packages on a file server that does not answer, may take for ever. Source: proc_pid_maps(5), proc_pid_root(5).
+All of it is read by one thread of its own, and whoever asks never waits for it: the folder of packages may be on a file
+server that does not answer. Source: proc_pid_maps(5), proc_pid_root(5).
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from collections.abc import Iterable
 from itertools import islice
 from queue import SimpleQueue
 
-from mltop.probes.collect.sysfile import read_long
+from mltop.probes.collect.ranks.procfs import read_maps
 
 OFTEN, SELDOM = 10, 10  # the first looks are all made, then every so many: libraries come when they are needed
-_MAPS_BYTES = 4 << 20
 _MOST_FOLDERS, _MOST_ENTRIES = 4, 20_000
 _MOST_KNOWN = 256  # folders, of all ranks
 _PACKAGES = re.compile(rb" (/[^\n]*?/(?:site|dist)-packages)/([^/\n]+)/")
@@ -76,7 +75,7 @@ class Versions:
         try:
             found = versions_of(self._root, self._pid)
         except OSError:
-            found = {}  # it has ended, or is somebody else's
+            found = {}  # it has ended, is somebody else's, or its memory does not answer
         if found and image == self._image:
             self.newest = found
         self._waits = False
@@ -105,7 +104,7 @@ _READER = _Reader()
 
 def versions_of(root: str, pid: int) -> dict[str, str]:
     """Of the process ``pid`` below the /proc ``root``. Raises OSError."""
-    maps = read_long(f"{root}/{pid}/maps", _MAPS_BYTES)
+    maps = read_maps(root, pid)
     packages: dict[bytes, set[bytes]] = {}  # by folder, what of it is mapped
     for folder, package in set(_PACKAGES.findall(maps)):
         packages.setdefault(folder, set()).add(package)
@@ -168,9 +167,6 @@ def _opened(root: str, folder: str) -> int:
 
 def distributions(names: Iterable[str]) -> dict[str, str]:
     """By distribution its version, of the names in a folder of packages; only known ones."""
-    matches = (_DISTRIBUTION.fullmatch(name) for name in names if name.endswith(".dist-info"))
-    return {match[1].lower().replace(".", "_"): match[2] for match in matches if match and _is_known(match[1])}
-
-
-def _is_known(name: str) -> bool:
-    return name.lower().replace(".", "_") in _DISTRIBUTIONS
+    matches = filter(None, (_DISTRIBUTION.fullmatch(name) for name in names if name.endswith(".dist-info")))
+    found = {match[1].lower().replace(".", "_"): match[2] for match in matches}
+    return {name: version for name, version in found.items() if name in _DISTRIBUTIONS}

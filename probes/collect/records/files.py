@@ -6,11 +6,12 @@ A path is a stranger's word: pipes and devices are not opened, and what belongs 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mltop.probes.collect.records.values import rank_number
 from mltop.probes.model.units import size_words
@@ -60,6 +61,25 @@ def pipe_of(environ: Mapping[str, str], rank: int) -> str:
     """The pipe by which a rank would write a record at once when asked, "" for none."""
     prefix = environ.get(PIPE, "")
     return f"{prefix}{rank}.pipe" if prefix else ""
+
+
+def error_json(data: bytes) -> tuple[str, int | None, dict[str, Any]] | None:
+    """What torchelastic's error.json says (torch elastic/multiprocessing/errors/error_handler.py): the message, when it
+    was raised (unix s), and what else it has; None of something else.
+    """
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    message: Any = content.get("message") if isinstance(content, dict) else None
+    details = message if isinstance(message, dict) else {}
+    text = details.get("message") if details else message
+    if not isinstance(text, str):
+        return None
+    more = details.get("extraInfo")
+    more = more if isinstance(more, dict) else {}
+    said = str(more.get("timestamp", ""))
+    return text.strip(), int(said) if said.isascii() and said.isdigit() and len(said) < 12 else None, more
 
 
 MOST_BYTES = 32 << 20  # 2,000 entries with their stacks have 8 MB

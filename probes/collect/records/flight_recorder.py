@@ -37,12 +37,12 @@ from mltop.probes.model.evidence.collectives import Group, GroupProgress, Operat
 from mltop.probes.model.text import plain_text
 from mltop.probes.system.files import BadFile, open_regular
 
-MOST_ENTRIES = 100_000
+MOST_ENTRIES = 20_000  # ten times as many as torch keeps unless told otherwise
 MOST_GROUPS = 1_024
 MOST_TENSORS, MOST_DIMENSIONS = 16, 8  # of one operation
 MOST_FRAMES = 12
 MOST_MEMBERS = 65_536
-MOST_MEMBER_CHARS = 16 << 20  # of different lists of members, of all records that are read together
+MOST_MEMBER_CHARS = 4 << 20  # of different lists of members, of all records that are read together
 # Operations that are kept of a group: the last completed ones, the first and the last of the others.
 KEPT_COMPLETED, KEPT_FIRST, KEPT_LAST = 8, 16, 4
 MOST_CPU_S = 3.0  # for one record; 2,000 operations with 25 frames each take 0.7
@@ -111,15 +111,10 @@ def may_be_flight_record(path: Path | str) -> bool:
     if rank_of_name(Path(path).name) is None:
         return False
     try:
-        descriptor = open_regular(path)
+        with os.fdopen(open_regular(path), "rb", buffering=0) as file:
+            head = (file.read(_HEAD_BYTES) or b"").lstrip()
     except (BadFile, OSError):
         return False
-    try:
-        head = os.read(descriptor, _HEAD_BYTES).lstrip()
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
     return head.startswith(b"\x80") or (head.startswith(b"{") and any(name in head for name in _MARKS))
 
 

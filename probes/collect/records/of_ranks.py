@@ -1,34 +1,26 @@
-"""The flight records of a node's ranks: found where their own variables say, read beside a dump of their stacks.
+"""The flight records of a node's ranks, read beside a dump of their stacks by a child process (child.py).
 
-Only files that are there by now: nothing is asked of the ranks, and their pipes are not written to. A file server that
-is gone holds up one thread of ours for as long as it likes, and no answer. Python 3.9.
+Only files that are there by now: nothing is asked of the ranks, and their pipes are not written to. A record that takes
+too long, as on a file server that is gone, puts its user's other ranks last; all of them share a few seconds, and a
+rank that is not reached gets a gap. Python 3.9.
 """
 
 from __future__ import annotations
 
-import os
+import json
+import subprocess
 import threading
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterator
 
-from mltop.probes.collect.ranks import procfs
-from mltop.probes.collect.ranks.live_environ import Unreadable, read_live_environ
-from mltop.probes.collect.records.files import Place, pipe_of, places_of
-from mltop.probes.collect.records.flight_recorder import FlightRecord, MemberLists, read_flight_record
-from mltop.probes.collect.redaction.values import shown_path
-from mltop.probes.collect.sysfile import read_link
+from mltop.probes.collect.polled_child import PolledChild
 from mltop.probes.model import Gap, RankSample
 from mltop.probes.model.evidence.records import RankRecords
-from mltop.probes.system import paths
-from mltop.probes.system.writable import in_time
 
-LIMIT_S = 3.0  # of one file, on a file server that is slow; reading the largest takes two
+LIMIT_S = 3.0  # of one rank; the largest record takes two
 LATE_S = 4.0  # after the stacks are there, at most
-_NAMES = (
-    *("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"),
-    *("TORCHCOMM_FR_DUMP_TEMP_FILE", "XDG_CACHE_HOME", "HOME"),
-)
+MOST_BYTES = 32 << 20  # of all answers
+_STEP_S = 0.1  # how late a cancel may be
 
 
 class RecordReading:
@@ -36,101 +28,85 @@ class RecordReading:
 
     def __init__(self, ranks: list[RankSample], cancelled: threading.Event, newer_s: float | None = None) -> None:
         self._cancelled = cancelled
+        self._over = threading.Event()
         self._written_after = None if newer_s is None else time.time() - newer_s
-        self._found: list[RankRecords] = []
-        self._members = MemberLists()  # of all of them: most list the same
-        self._slow: set[str] = set()  # folders of a server that does not answer
-        self._ranks = [rank for rank in ranks if rank.rank is not None]
+        self._left = [rank for rank in ranks if rank.rank is not None]
+        self._answers: list[bytes] = []
+        self._refused: list[RankRecords] = []
+        self._child: PolledChild | None = None
         self._thread = threading.Thread(target=self._read, name="mltop records", daemon=True)
-        if self._ranks:
+        if self._left:
             self._thread.start()
 
-    def finished(self) -> list[RankRecords]:
-        """What has been read by now, or a few seconds later."""
-        if self._ranks:
-            until = time.monotonic() + LATE_S
-            while self._thread.is_alive() and time.monotonic() < until and not self._cancelled.is_set():
-                self._thread.join(0.1)
-        return list(self._found)
+    def finished(self) -> Iterator[RankRecords]:
+        """What has been read by now, or a few seconds later. Their progress is as JSON has it: it only travels on."""
+        until = time.monotonic() + LATE_S
+        while self._thread.is_alive() and time.monotonic() < until and not self._cancelled.is_set():
+            self._thread.join(_STEP_S)
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join(2 * _STEP_S)  # what it has at hand is kept, or said to be missing
+        for answer in list(self._answers):
+            records = RankRecords(**json.loads(answer))
+            if records.progress or (self._written_after is None and (records.gaps or records.pipe)):
+                yield records
+        if self._written_after is None and not self._cancelled.is_set():
+            yield from list(self._refused)
+            yield from (_refused(rank, "its record could not be read in time") for rank in list(self._left))
 
     def _read(self) -> None:
-        for rank in self._ranks:
-            if self._cancelled.is_set():
-                return
-            told = self._of_rank(rank)
-            if told.progress or (self._written_after is None and (told.gaps or told.pipe)):
-                self._found.append(told)
+        try:
+            while self._left and not self._is_over():
+                rank = self._left[0]
+                answer, why = self._ask(rank)
+                if answer and sum(map(len, self._answers)) + len(answer) > MOST_BYTES:
+                    answer, why = b"", "its record is not kept: with those read before it, it is more than mltop sends"
+                if self._is_over() and not answer:
+                    return
+                self._left.remove(rank)
+                if answer:
+                    self._answers.append(answer)
+                else:
+                    self._refused.append(_refused(rank, why))
+                    self._left = sorted(self._left, key=lambda other, uid=rank.uid: other.uid == uid)  # type: ignore[misc]
+        finally:
+            self._end_child()
 
-    def _of_rank(self, rank: RankSample) -> RankRecords:
-        assert rank.rank is not None
-        told = RankRecords(rank.pid, rank.rank, rank.job, rank.uid)
-        environ = variables_of(rank.pid)
-        told.pipe = shown_path(pipe_of(environ, rank.rank))
-        for place in places_of(environ, rank.rank, read_link(paths.proc(rank.pid, "cwd")) or ""):
-            record = self._record(place, rank)
-            if record is None:
-                continue
-            if record.gap is not None:
-                told.gaps.append(record.gap)
-            told.progress += record.progress
-            break
-        return told
+    def _is_over(self) -> bool:
+        return self._over.is_set() or self._cancelled.is_set()
 
-    def _record(self, place: Place, rank: RankSample) -> FlightRecord | None:
-        """None where there is no such file."""
-        folder = os.path.dirname(place.path)
-        if folder in self._slow:
-            return None
-        path, shown = _seen_from_here(place.path, rank.pid), shown_path(place.path) or "its record"
+    def _ask(self, rank: RankSample) -> tuple[bytes, str]:
+        """The answer, or b"" and why there is none."""
+        wanted = {name: getattr(rank, name) for name in ("pid", "rank", "job", "uid", "started_at")}
+        file, received, until = "its record", b"", time.monotonic() + LIMIT_S
+        try:
+            if self._child is None:
+                self._child = PolledChild("mltop.probes.collect.records.child", stderr=subprocess.DEVNULL, cwd="/")
+            self._child.send(json.dumps({**wanted, "written_after": self._written_after}).encode() + b"\n")
+        except OSError as error:
+            return b"", f"what reads records cannot be started: {error.strerror or error}"
+        while time.monotonic() < until and not self._is_over():
+            piece = self._child.receive(_STEP_S)
+            received += piece
+            *lines, received = received.split(b"\n")
+            for line in lines:
+                if line.startswith(b"{"):
+                    return line, ""
+                file = json.loads(line)
+            if not piece and self._child.exit_code() is not None:
+                break
+        why = "could not be read in time" if self._child.exit_code() is None else "what read it has ended"
+        self._end_child()
+        return b"", f"{file}: {why}"
 
-        def read() -> FlightRecord | None:
-            if not os.path.lexists(path) or self._is_known(path):
-                return FlightRecord("", None)
-            return read_flight_record(
-                path,
-                rank=rank.rank,
-                started_at=rank.started_at,
-                uid=rank.uid,
-                shown=shown,
-                members=self._members,
-            )
-
-        record = in_time(read, LIMIT_S)
-        if record is None:
-            self._slow.add(folder)
-            why = f"{shown}: it could not be read in time"
-            return FlightRecord(shown, rank.rank, gap=Gap.about("flight_recorder", item=str(rank.rank), why=why))
-        return record if record.file else None
-
-    def _is_known(self, path: str) -> bool:
-        """Whether it is as old as those that have been read before."""
-        with suppress(OSError):
-            return self._written_after is not None and os.stat(path).st_mtime < self._written_after
-        return False
+    def _end_child(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            child.kill()
+            child.has_ended(1.0)
+            child.close()
 
 
-def _seen_from_here(path: str, pid: int) -> str:
-    """The path of a process, which may live in another file system than we do (a container)."""
-    root = paths.proc(pid, "root")
-    with suppress(OSError):
-        if not os.path.samestat(os.stat(root), os.stat("/")):
-            return root + path
-    return path
-
-
-def variables_of(pid: int, names: Iterable[str] = _NAMES) -> dict[str, str]:
-    """These variables of a process as it is now; where that cannot be told, as it was started."""
-    root = paths.proc()
-    content = b""
-    with suppress(OSError):
-        content = procfs.read_environ(root, pid)
-    with suppress(OSError, Unreadable):
-        ticks = procfs.read_stat(root, pid).start_ticks
-        content = procfs.from_memory(root, pid, lambda: read_live_environ(root, pid, ticks)) or content
-    pairs = (variable.partition(b"=") for variable in content.split(b"\0"))
-    wanted = {name.encode(): name for name in names}
-    found: dict[str, str] = {}
-    for name, _, value in pairs:
-        if name in wanted:
-            found.setdefault(wanted[name], os.fsdecode(value))
-    return found
+def _refused(rank: RankSample, why: str) -> RankRecords:
+    gap = Gap.about("flight_recorder", item=str(rank.rank), why=why)
+    return RankRecords(rank.pid, rank.rank, rank.job, rank.uid, gaps=[gap])

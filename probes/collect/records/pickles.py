@@ -2,19 +2,25 @@
 
 An operation that is not on the list ends the reading, so nothing in a file can ask for code to be run. The unpickler is
 the one written in Python (pickle._Unpickler): that in C takes as much memory as a file of a few bytes likes (the number
-of a memo's entry is the size of a table). Operations, containers and marks are counted. What comes out may still hold
-one list a million times, or itself: whoever walks it goes to a depth that he knows and takes so many entries at most.
+of a memo's entry is the size of a table). Operations, marks and the memory of what is made are counted. What comes out
+may still hold one list a million times, or itself: a caller goes to a known depth and takes so many entries at most.
 Source: pickle protocol 5 (pickletools.py); torch's writer, torch/csrc/jit/serialization/pickler.cpp. Python 3.9.
 """
 
 from __future__ import annotations
 
 import pickle
+import sys
 from typing import Any, Callable
 
-MOST_READS = 6_000_000  # an operation is one read, and each of its arguments
-MOST_CONTAINERS = 500_000  # 2,000 entries with 20 frames each have 60,000
+MOST_READS = (
+    4_000_000  # an operation is one read, and each of its arguments; 2,000 entries with 25 frames take 1,400,000
+)
+MOST_MEMORY = 80 << 20  # bytes of what is made; 2,000 entries with 40 frames take 68
+MOST_TEXT = 1 << 20  # bytes of one text: the names of 65,536 ranks take half of it
 MOST_MARKS = 256
+# At most, of one object and of where it is kept: a table with entries, a list or tuple, an entry of the memo, a number.
+TABLE_BYTES, LIST_BYTES, _MEMO_BYTES, NUMBER_BYTES = 240, 120, 140, 48
 MOST_LINE = 4096  # bytes of an argument of protocol 0
 
 
@@ -88,7 +94,12 @@ _InPython: Any = vars(pickle)["_Unpickler"]  # a private name, in every Python s
 class _Unpickler(_InPython):  # type: ignore[misc]
     """``dispatch``: what each operation does."""
 
-    containers = 0
+    left = MOST_MEMORY
+
+    def _take(self, size: int) -> None:
+        self.left -= size
+        if self.left < 0:
+            raise Malformed(f"what it holds takes more than {MOST_MEMORY >> 20} MB of memory")
 
     def _mark(self) -> None:
         if len(self.metastack) >= MOST_MARKS:
@@ -97,21 +108,20 @@ class _Unpickler(_InPython):  # type: ignore[misc]
 
     def _text(self, size: int) -> None:
         """Bytes that are no UTF-8 must not make the whole unreadable."""
-        self.append(self.read(int.from_bytes(self.read(size), "little")).decode("utf-8", "replace"))
+        length = int.from_bytes(self.read(size), "little")
+        if length > MOST_TEXT:
+            raise Malformed(f"a text in it has more than {MOST_TEXT >> 20} MB")
+        self._keep(self.read(length))
 
-    def _text_line(self) -> None:
-        self.append(self.readline()[:-1].decode("utf-8", "replace"))
-
-    def _skip_frame(self) -> None:
-        """How long a frame is: it is all in memory already."""
-        self.read(8)
+    def _keep(self, content: bytes) -> None:
+        text = content.decode("utf-8", "replace")
+        self._take(sys.getsizeof(text))
+        self.append(text)
 
 
-def _counted(make: Callable[[Any], object]) -> Callable[[Any], object]:
+def _taking(size: int, make: Callable[[Any], object]) -> Callable[[Any], object]:
     def load(unpickler: _Unpickler) -> None:
-        unpickler.containers += 1
-        if unpickler.containers > MOST_CONTAINERS:
-            raise Malformed(f"it holds more than {MOST_CONTAINERS} lists and tables")
+        unpickler._take(size)
         make(unpickler)
 
     return load
@@ -131,16 +141,19 @@ def _with_plain_keys(fill: Callable[[Any], object], keys: slice) -> Callable[[An
 _AS_PYTHON = _InPython.dispatch
 _Unpickler.dispatch = _Operations(
     {
-        **{code: _AS_PYTHON[code] for code in b"01)aeNIJKMLFGBCpqrghj.\x80\x88\x89\x8a\x8e\x94"},
-        **{code: _counted(_AS_PYTHON[code]) for code in b"}]lt\x85\x86\x87"},
-        ord("d"): _counted(_with_plain_keys(_AS_PYTHON[ord("d")], slice(0, None, 2))),
+        **{code: _AS_PYTHON[code] for code in b"01)aeNKBCghj.\x80\x88\x89\x8e"},
+        **{code: _taking(NUMBER_BYTES, _AS_PYTHON[code]) for code in b"IJMLFG\x8a"},
+        **{code: _taking(LIST_BYTES, _AS_PYTHON[code]) for code in b"]lt\x85\x86\x87"},
+        **{code: _taking(_MEMO_BYTES, _AS_PYTHON[code]) for code in b"pqr\x94"},
+        ord("}"): _taking(TABLE_BYTES, _AS_PYTHON[ord("}")]),
+        ord("d"): _taking(TABLE_BYTES, _with_plain_keys(_AS_PYTHON[ord("d")], slice(0, None, 2))),
         ord("u"): _with_plain_keys(_AS_PYTHON[ord("u")], slice(0, None, 2)),
         ord("s"): _with_plain_keys(_AS_PYTHON[ord("s")], slice(-2, -1)),
         ord("("): _Unpickler._mark,
-        ord("V"): _Unpickler._text_line,
+        ord("V"): lambda unpickler: unpickler._keep(unpickler.readline()[:-1]),
         ord("X"): lambda unpickler: unpickler._text(4),
         0x8C: lambda unpickler: unpickler._text(1),
         0x8D: lambda unpickler: unpickler._text(8),
-        0x95: _Unpickler._skip_frame,
+        0x95: lambda unpickler: unpickler.read(8),  # how long a frame is: it is all in memory already
     }
 )

@@ -201,10 +201,13 @@ class Unreadable(Exception):
 def parse_answer(content: bytes, kind: RasFormat, *, received_at: float, took_s: float = 0.0) -> RasAnswer:
     """Raises Unreadable."""
     if kind == "text":
-        version, communicators, timeouts = parse_text(content.decode("utf-8", "replace"))
-        if not version:
+        reading = _Reading()
+        for line in content.decode("utf-8", "replace").splitlines()[:MOST_LINES]:
+            reading.take(line)
+        if not reading.version:
             raise Unreadable("its answer is no report of RAS")
-        return RasAnswer(version, kind, communicators, received_at, took_s, timeouts)
+        communicators = tuple(comm.made() for comm in reading.comms.values())
+        return RasAnswer(reading.version, kind, communicators, received_at, took_s, reading.timeouts)
     top = _decoded(content)
     if not isinstance(top, dict) or not isinstance(top.get("communicators"), list):
         raise Unreadable("its answer is no report of RAS")
@@ -314,15 +317,9 @@ class _Comm:
         )
 
 
-def parse_text(report: str) -> tuple[str, tuple[RasCommunicator, ...], int]:
-    """NCCL's version ("" where it is no report), the communicators, and the number of timeouts."""
-    reading = _Reading()
-    for line in report.splitlines()[:MOST_LINES]:
-        reading.take(line)
-    return reading.version, tuple(comm.made() for comm in reading.comms.values()), reading.timeouts
-
-
 class _Reading:
+    """``version``: NCCL's, "" where it is no report."""
+
     def __init__(self) -> None:
         self.version, self.timeouts = "", 0
         self.comms: dict[tuple[str, str], _Comm] = {}

@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
-from mltop.probes.collect.records.pickles import MOST_CONTAINERS, CutOff, Malformed
-from mltop.probes.collect.redaction.shapes import clipped, without_tokens
+from mltop.probes.collect.records.pickles import LIST_BYTES, MOST_MEMORY, TABLE_BYTES, CutOff, Malformed
+from mltop.probes.collect.redaction.shapes import clipped
+from mltop.probes.collect.redaction.values import without_tokens
 from mltop.probes.collect.stacks.frames import WRAPPERS, last_name
 from mltop.probes.collect.stacks.ownership import short_file
 from mltop.probes.model.receipt import MOST_RANK_NUMBERS, MOST_TIME_S
@@ -22,7 +23,7 @@ _NUMBERS_END = 1 << 63
 
 def whole(value: object) -> int | None:
     """A whole number of 64 bits, also as a text: None for anything else."""
-    if isinstance(value, str):
+    if isinstance(value, str) and len(value) <= 2 * _MOST_DIGITS:
         digits = value.strip()
         unsigned = digits[1:] if digits[:1] == "-" else digits
         value = int(digits) if unsigned.isascii() and unsigned.isdigit() and len(unsigned) <= _MOST_DIGITS else None
@@ -72,14 +73,15 @@ def place_text(function: object, path: object, line: object) -> str:
     return f"{name} ({without_tokens(file)}:{number if number is not None and number >= 0 else '?'})"
 
 
-MOST_COMMAS = 3_000_000
+_VALUE_BYTES = 64  # of what stands before a comma, at most, beside its text
 _MOST_JSON_DIGITS = 32
 _NAMES = ("true", "false", "null")
 
 
 def read_json(content: bytes) -> Any:
     """The value. Raises Malformed, of text that ends too early CutOff."""
-    if content.count(b"{") + content.count(b"[") > MOST_CONTAINERS or content.count(b",") > MOST_COMMAS:
+    size = len(content) * (1 if content.isascii() else 4) + content.count(b",") * _VALUE_BYTES
+    if size + content.count(b"{") * TABLE_BYTES + content.count(b"[") * LIST_BYTES > MOST_MEMORY:
         raise Malformed("it holds more values than any such record")
     try:
         return json.loads(content.decode("utf-8", "replace"), parse_int=_int, parse_constant=lambda _: None)

@@ -40,6 +40,7 @@ from mltop.probes.collect.redaction.values import (
     shown_path,
     shown_script,
     shown_secret,
+    shown_text,
     shown_url,
     shown_value,
     takes_secret,
@@ -51,7 +52,8 @@ _LOOKED_AT = 1000  # characters of one argument or value: strangers choose how l
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\s]+")
 _NUMBER = re.compile(r"-\.?\d.*")
 _OPTION = re.compile(r"--?[^\W\d][\w.-]*")
-_ATTACHED = re.compile(r"(-[A-Za-z])[\w.-]{4,}")
+_ATTACHED = re.compile(r"(-[A-Za-z])([\w.:%-]{4,})")
+_LIST = re.compile(r"[^s]s\Z")  # --api-keys A B
 
 
 # fmt: off
@@ -87,15 +89,16 @@ def _shown_arguments(argv: Sequence[str]) -> list[str]:
     before = ""  # the option, or the name of a secret, whose value may come next
     for index, argument in enumerate(argv):
         if takes_secret(before) or (before and not before.startswith("-")):
-            if argument == "--" or is_scheme(before, argument):
+            if argument in ("--", "=", ":") or is_scheme(before, argument):
                 shown.append(argument)
                 continue
             if is_its_value(before, argument):
                 shown.append(shown_secret(before, argument))
-                before = argument if takes_secret(argument) else ""
+                goes_on = _LIST.search(before) and not "".join(argv[index + 1 : index + 2]).startswith("-")
+                before = argument if takes_secret(argument) else before if goes_on else ""
                 continue
-        if index == 0:
-            shown.append(_program(argument))
+        if index == 0:  # a path; or a title, which programs write over all of their arguments
+            shown.append(shown_script(argument) if " " in argument else shown_value(argument))
         elif is_script_option(before) and any(map(is_interpreter, argv[:index])):
             shown.append(shown_script(argument))
         else:
@@ -110,12 +113,7 @@ def _expects(argument: str, before: str) -> bool:
         return _OPTION.fullmatch(argument) is not None or takes_secret(argument)
     if not names_secret(argument):
         return False
-    return argument.endswith(":") or (not before and is_compound(argument) and argument.isidentifier())
-
-
-def _program(name: str) -> str:
-    """A path; or a title, which programs write over all of their arguments."""
-    return shown_script(name) if " " in name else shown_value(name)
+    return argument.endswith((":", "=")) or (not before and is_compound(argument) and argument.isidentifier())
 
 
 def _argument(argument: str, before: str) -> str:
@@ -124,8 +122,8 @@ def _argument(argument: str, before: str) -> str:
     if cleaned or not argument.startswith("-") or _NUMBER.fullmatch(argument):
         return cleaned or shown_value(argument, before)
     attached = _ATTACHED.fullmatch(argument)
-    if attached and not is_known(argument) and not argument[2:].isdigit():
-        return f"{attached[1]}{HIDDEN}"  # "-kVALUE"
+    if attached and not is_known(argument):
+        return attached[1] + shown_secret(argument, attached[2])  # "-kVALUE"
     return argument if is_plain(argument) else HIDDEN
 
 
@@ -145,20 +143,17 @@ def shown_settings(variables: Mapping[str, str]) -> dict[str, str]:
     shown = {
         name: _shown_setting(clipped(value, _LOOKED_AT))
         for name, value in variables.items()
-        if (name in NAMES or name.startswith(PREFIXES)) and _may_be_shown(name, value)
+        if (name in NAMES or name.startswith(PREFIXES))
+        and (_NAME.fullmatch(name) and is_plain(name) and (not names_secret(name) or is_harmless(name, value)))
     }
     # The well-known names first, when there are too many.
     names = sorted(shown, key=lambda name: (name not in NAMES, name))[:MAX_SETTINGS]
     return {name: shown[name] for name in sorted(names)}
 
 
-def _may_be_shown(name: str, value: str) -> bool:
-    return bool(_NAME.fullmatch(name)) and is_plain(name) and (not names_secret(name) or is_harmless(name, value))
-
-
 @lru_cache(maxsize=256)  # ranks have the same ones
 def _shown_setting(value: str) -> str:
-    text = " ".join(masked(value).split())
+    text = " ".join(shown_text(value).split())
     text = shown_url(text) if _URL.fullmatch(text) else _WORD.sub(lambda found: _shown_word(found[0]), text)
     return clipped(text, MAX_VALUE_CHARACTERS)
 

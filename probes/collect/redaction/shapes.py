@@ -32,19 +32,24 @@ _TOKEN = re.compile(
     r"|gl(?:pat|dt|rt|cbt|ptt|ft|soat|agent|imt|oas)-[\w-]{8,}|xox[a-z]-[\w-]{8,}|xapp-[\w-]{8,}"
     r"|A(?:KIA|SIA|BIA|CCA|GPA|IDA|IPA|NPA|NVA|PKA|ROA)[A-Z0-9]{12,}|AIza[\w-]{30,}|ya29\.[\w.-]{8,}"
     r"|nvapi-[\w-]{8,}|pypi-[\w-]{16,}|dckr_(?:pat|oat)_[\w-]{8,}|do[opr]_v1_\w{8,}|hv[sbr]\.[\w-]{8,}"
-    r"|SG\.[\w-]{16,}\.[\w-]{16,}|ATATT[\w=-]{16,}|dapi[0-9a-f]{16,}(?:-\d{1,3})?|\d{8,10}:AA[\w-]{30,}|AGE-SECRET-KEY-\w+"
+    r"|SG\.[\w-]{16,}\.[\w-]{16,}|ATATT[\w=-]{16,}|\d{8,10}:AA[\w-]{30,}|AGE-SECRET-KEY-\w+"
+    r"|d(?:api|sapi|kea|ose)[0-9a-f]{16,}(?:-\d{1,3})?|(?:shp(?:at|ca|pa|ss)|rubygems|sgp|pul|phc|lin_api|GOCSPX)[_-]\w{16,}|dp\.[a-z]{2,5}\.\w{16,}"
     r"|eyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]*){0,3}"
     r")"
 )
 _HASH = re.compile(r"(?<![A-Za-z0-9])[0-9a-f]{40}(?![0-9A-Za-z])")
 _PRIVATE_KEY = re.compile(r"-----BEGIN [^-]{0,60}-----.*?(?:-----END [^-]{0,60}-----|\Z)", re.DOTALL)
 _BEARER = re.compile(r"\b((?:[Bb]earer|BEARER)\s+|(?:[Bb]asic|BASIC)\s+(?=[\w.~+/-]*[A-Z0-9=]))[\w.~+/-]{8,}=*")
-_BLOB = re.compile(r"[A-Za-z0-9+/_=-]{32,}")
+# Shorter ones have at least three numbers between their letters: "DeepseekV3ForCausalLM" is none.
+_BLOB = re.compile(r"[A-Za-z0-9+/_=-]{32,}|(?<![A-Za-z0-9])(?=(?:[A-Za-z]*\d+[A-Za-z]+){3})[A-Za-z0-9]{20,}")
 _LOOKED_AT = 4096  # characters: nothing here is for long texts, and strangers write them
 _BLOB_BITS = 3.8  # per character; 32 random ones of base64 have 4.6, of hex 3.6
 _URL = re.compile(r"[A-Za-z][\w+.-]*://[^\s'\"<>`]*")
 # "user:password@" up to the last "@", as passwords may hold "/", "?" and "@"; and "token@".
 _USER_INFO = re.compile(r"(?:[^/:]*:.*|[^/]*)(?=@)", re.DOTALL)
+_ACCOUNT = re.compile(
+    r"(?<![\w.:/@-])([A-Za-z_][\w.-]*:)(?!\d{1,5}@)[^\s:/'\"(),]+(?=@(?!sha256:)[\w\[])"
+)  # without a scheme
 _HOST_AND_PORT = re.compile(r"[\w.-]+:\d{1,5}[/?#]")
 _QUERY = re.compile(r"[?#].*|;[\w.-]+=.*", re.DOTALL)
 
@@ -91,6 +96,8 @@ def masked(text: str, blobs: bool = True, hashes: bool = True) -> str:
         text = _PRIVATE_KEY.sub(HIDDEN, text)
     if "://" in text:
         text = _URL.sub(lambda match: _open_url(match[0]), text)
+    if "@" in text:
+        text = _ACCOUNT.sub(lambda match: match[1] + HIDDEN, text)
     text = _BEARER.sub(lambda match: match[1] + HIDDEN, _TOKEN.sub(HIDDEN, text))
     text = _HASH.sub(HIDDEN, text) if hashes else text
     return _BLOB.sub(lambda match: HIDDEN if _is_random(match[0]) else match[0], text) if blobs else text
@@ -99,11 +106,6 @@ def masked(text: str, blobs: bool = True, hashes: bool = True) -> str:
 def clipped(text: str, most: int) -> str:
     """At most so many characters of it."""
     return text if len(text) <= most else text[: most - 1] + "…"
-
-
-def without_tokens(text: str) -> str:
-    """A name that may be made of anything, as of a file, a function (in notebooks, generated code) or a job."""
-    return masked(text, blobs=False)
 
 
 def _open_url(url: str) -> str:
@@ -125,22 +127,15 @@ def _is_random(blob: str) -> bool:
     if is_plain(blob):
         return False
     kinds = (any(map(str.islower, blob)), any(map(str.isupper, blob)), any(map(str.isdigit, blob)))
-    return sum(kinds) == 3 and _bits(blob) >= _BLOB_BITS
-
-
-def _bits(text: str) -> float:
-    """Shannon's entropy of one character."""
-    return -sum(count / len(text) * math.log2(count / len(text)) for count in Counter(text).values())
+    if sum(kinds) < 3:
+        return False
+    shares = [count / len(blob) for count in Counter(blob).values()]
+    return -sum(share * math.log2(share) for share in shares) >= _BLOB_BITS  # Shannon's entropy of one character
 
 
 def is_plain(value: str) -> bool:
     """Whether a value of unknown meaning may be shown. "" is."""
-    return _is_plain_cached(value) if len(value) <= _REMEMBERED else _is_plain(value)
-
-
-@lru_cache(maxsize=4096)  # ranks have the same ones
-def _is_plain_cached(value: str) -> bool:
-    return _is_plain(value)
+    return _remembered(value) if len(value) <= _REMEMBERED else _is_plain(value)
 
 
 def _is_plain(value: str) -> bool:
@@ -158,6 +153,9 @@ def _is_plain(value: str) -> bool:
             return False
         odd += len(word) if kind == "odd" else 0
     return odd <= _MOST_ODD_TOGETHER
+
+
+_remembered = lru_cache(maxsize=4096)(_is_plain)  # ranks have the same ones
 
 
 def _kind(word: str) -> str:

@@ -42,7 +42,7 @@ _KNOWN_FIRST = frozenset((
     "cuda", "cudnn", "gloo", "hip", "ld", "mkl", "nccl", "nvshmem", "nvte", "omp", "openblas", "python", "rccl", "rocr",
     "slurm", "torch", "torchelastic", "torchinductor", "triton", "ucx", "xla",
 ))
-_KNOWN_LETTERS = frozenset("bcdhijlmnoptuvx")
+_KNOWN_LETTERS = frozenset("bcdhijlmnoptuvxBCDHIJLMNOTUVX")  # not -P, a password of zip and others
 _KNOWN_WORDS = frozenset("""
 a accum accumulation activation adam address affinity algo algorithm alpha arch args async attempt attention attn auto
 average backend batch batches beta betas bf bias bin bind bits block boot bucket buckets buffer bytes c cache callback
@@ -102,7 +102,7 @@ def is_known(name: str) -> bool:
     """Whether it is known that what a name holds is harmless: the one allow-list, for every output."""
     words = [word.rstrip("0123456789") for word in _words(name)]
     if name.startswith("-") and [len(word) for word in words] == [1]:
-        return words[0] in _KNOWN_LETTERS
+        return name.lstrip("-")[0] in _KNOWN_LETTERS
     return all(word in _KNOWN_WORDS for word in words if word) or words[0] in _KNOWN_FIRST
 
 
@@ -111,23 +111,12 @@ def mentions_secret(name: str) -> bool:
     return any(_is_strong(word) or word in _LAST for word in _words(name))
 
 
-def is_switch(name: str) -> bool:
-    """Whether an option may well stand alone ("--use-auth-token")."""
-    return not _SWITCHES.isdisjoint(_words(name)[:1])
-
-
 def is_harmless(name: str, value: str) -> bool:
     """Whether this value of a secret-sounding name is none: "--max-tokens 4096", "--use-token true"."""
-    return value.lower() in _PLAIN_VALUES or (is_number(value) and _counts_tokens(_words(name)))
-
-
-def is_number(value: str) -> bool:
-    return _NUMBER.fullmatch(value) is not None
-
-
-def _counts_tokens(words: list[str]) -> bool:
-    """Whether a name counts tokens: no other strong word is also counted."""
-    strong = {word for word in words if _is_strong(word)}
+    if value.lower() in _PLAIN_VALUES or _NUMBER.fullmatch(value) is None:
+        return value.lower() in _PLAIN_VALUES
+    words = _words(name)
+    strong = {word for word in words if _is_strong(word)}  # that nothing but tokens is counted
     return bool(strong) and strong <= {"token", "tokens"} and not _COUNTING.isdisjoint(words)
 
 
@@ -141,16 +130,23 @@ def _is_strong(word: str) -> bool:
 
 # Begins where a word does: without that a long word costs the square of its length.
 _PAIR = re.compile(r"(?<![\w.-])([\w.-]+)(\s+(?=[\w'\"$/@!%+~])|['\"],\s*(?=['\"])|['\"\])]*\s*[=:]\s*)(?!//)")
-_VALUE = re.compile(r"'[^']*(?:'|$)|\"[^\"]*(?:\"|$)|[^\s'\"&,;)]+")
+# Also b'…', [a, b], Secret('…'), $(…), and the further cookies of a line.
+_VALUE = re.compile(
+    r"(?P<own>[bBfFrRuU]{0,2}'(?:[^'\\]|\\.?)*(?:'|$)|[bBfFrRuU]{0,2}\"(?:[^\"\\]|\\.?)*(?:\"|$)"
+    r"|[\w.$]*[\[({][^\])}]*[\])}]*[^\s'\"&,;)]*|[^\s'\"&,;)]+)(?:;\s*[\w-]+=[^\s;]*)*",
+    re.DOTALL,
+)
 _PARTS = re.compile(r"\s+|['\"],\s*")
-PASSWORD = "-p"  # mysql, sshpass; elsewhere it often is a port, so numbers are shown
+_SETTING = re.compile(r"(?<![\w.-])([\w.-]+=)[^\s/,;]+")
+PASSWORD = "-p"  # mysql, sshpass; elsewhere it often is a port, so what may be one is shown
+_PORTS = re.compile(r"\d{0,5}(?:[.:,-]\d{1,5}){0,2}")
 
 _OPTION = re.compile(r"--?[^\W\d][\w.-]*")
 # Values that are no secret whatever their name: fractions, counts of two digits, files of programs and settings.
 _TAME = re.compile(
     r"-?\d{0,6}\.\d{1,8}|-?\d{1,3}(?:\.\d{1,6})?[eE]-?\d{1,3}|-?\d{1,2}|\w|[\w./-]*\.(?:py|sh|ya?ml|toml|json)"
 )
-_NAME = re.compile(r"[+~]{0,2}-{0,2}[^\W\d][\w./@-]*(?:\[\w*\])?")
+_NAME = re.compile(r"[+~]{0,2}-{0,2}/?[^\W\d][\w./@-]*(?:\[\w*\])?")
 _ASSIGNMENT = re.compile(rf"({_NAME.pattern})([-+:|!]?==?|:(?!/))(.*)", re.DOTALL)
 _ATTACHED_PASSWORD = re.compile(r"-p=?([^-=].*)", re.DOTALL)
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]{0,30}://\S*")
@@ -171,6 +167,7 @@ _MOST_DIGITS = 19
 _ITEMS = re.compile(r"([,;])")
 _BRACKETS = {"{": "}", "[": "]", "(": ")"}
 _IDENTITIES = ("id", "ids", "uuid", "uuids", "guid")
+_ACCOUNT = re.compile(r"([^:%]*)([:%]).*", re.DOTALL)  # curl's USER:PASSWORD, Samba's USER%PASSWORD
 _USERS = ("u", "user", "username", "login", "userpwd")
 _DEEPEST = 3  # quoted code inside of quoted code
 
@@ -186,10 +183,18 @@ def shown_text(text: str) -> str:
         is_option = name.startswith("--")  # also of words that only a blank or a comma parts
         hides = names_secret(name) or (is_option and ":" not in operator and not is_known(name))
         value = _VALUE.match(text, at) if hides and (is_option or not _PARTS.fullmatch(operator)) else None
-        if value is not None and shown_secret(name, value[0].strip("'\"")) == HIDDEN:
+        if value is not None and shown_secret(name, value["own"].strip("'\"")) == HIDDEN:
             parts.append(HIDDEN)
             at = value.end()
     return "".join((*parts, text[at:]))
+
+
+def without_tokens(text: str) -> str:
+    """A name that may be made of anything, as of a file, a function (in notebooks, generated code) or a job."""
+    text = masked(text, blobs=False)
+    if "=" in text:
+        text = _SETTING.sub(lambda match: match[1] + HIDDEN if names_secret(match[1]) else match[0], text)
+    return text
 
 
 def shown_value(value: str, name: str = "", depth: int = 0) -> str:
@@ -198,8 +203,8 @@ def shown_value(value: str, name: str = "", depth: int = 0) -> str:
         return shown_secret(name, value)
     if _URL.fullmatch(value):
         return shown_url(value)
-    if ":" in value and name.lstrip("-").lower() in _USERS:
-        return f"{shown_word(value.partition(':')[0])}:{HIDDEN}"
+    if name.lstrip("-").lower() in _USERS and (account := _ACCOUNT.fullmatch(value)):
+        return f"{shown_word(account[1])}{account[2]}{HIDDEN}"
     if is_plain(value) or _is_list_of_numbers(value) or (UUID.fullmatch(value) and name.lower().endswith(_IDENTITIES)):
         return value
     return _shown_structure(value, name, depth) or _shown_items(value, depth) or shown_path(value) or HIDDEN
@@ -226,8 +231,8 @@ def shown_assignment(text: str, depth: int = 0) -> str:
     if assignment is None or not assignment[3].strip("=") or depth >= _DEEPEST:
         return ""
     name, operator, value = assignment.groups()
-    if operator == ":" and not names_secret(name):
-        return ""  # USER:WORD
+    if (operator == ":" or name.startswith("/")) and not names_secret(name):
+        return ""  # USER:WORD, /PATH/DATE=DAY
     return f"{name}{operator}{shown_value(value, name, depth + 1)}" if is_plain(name.lstrip("+~-")) else ""
 
 
@@ -267,7 +272,7 @@ def shown_path(path: str) -> str:
 def hidden_password(argument: str) -> str:
     """``-pPASSWORD`` without it; "" for anything else."""
     attached = _ATTACHED_PASSWORD.fullmatch(argument)
-    return PASSWORD + HIDDEN if attached and not is_number(attached[1]) else ""
+    return PASSWORD + HIDDEN if attached and not _PORTS.fullmatch(attached[1]) else ""
 
 
 def takes_secret(argument: str) -> bool:
@@ -283,13 +288,14 @@ def is_its_value(option: str, argument: str) -> bool:
         return not argument.startswith("-")
     if not names_secret(option):  # an unknown one may be a switch
         return not argument.startswith("-")
-    return not (is_switch(option) and argument.startswith("--"))
+    may_stand_alone = not _SWITCHES.isdisjoint(_words(option)[:1])  # "--use-auth-token"
+    return not (may_stand_alone and argument.startswith("--"))
 
 
 def shown_secret(option: str, value: str) -> str:
     """What is shown of the value of an option that ``takes_secret``."""
     if option == PASSWORD or names_secret(option):
-        harmless = is_number(value) if option == PASSWORD else is_harmless(option, value)
+        harmless = _PORTS.fullmatch(value) is not None if option == PASSWORD else is_harmless(option, value)
     else:
         harmless = value.lower() in _PLAIN_VALUES or (_TAME.fullmatch(value) is not None and is_plain(value))
         if not harmless and is_known(value.partition("=")[0]):
@@ -316,6 +322,7 @@ _PIECE = re.compile(
     re.DOTALL,
 )
 _OPERATOR = re.compile(r"[=:+\-*/%!.@#^~\\?]{1,3}")
+_GLUED = re.compile(r"([=:]=?)([^=:].*)", re.DOTALL)
 _EDGE = "=:+*%!.@#^\\?"  # may stand at either end of a word of code
 _ENDS_A_NAME = re.compile(r"[;|&<>`]")
 _SCRIPT_OPTION = re.compile(r"-[a-zA-Z]{0,3}c")
@@ -384,6 +391,7 @@ class _Script:
         waits = bool(self.secret) and self.is_open
         if waits and not names_secret(self.secret) and piece[0] in _BRACKETS:
             self.secret, waits = "", False  # what an unknown name holds has names of its own
+        waits = waits or (piece[0] == "(" and names_secret(self.before))  # login('me', 'secret')
         if (waits or self.typed) and piece[0] in _BRACKETS:
             self.hiding = max(0, _opened(piece))
             self.secret = self.typed = self.before = ""
@@ -397,7 +405,8 @@ class _Script:
         return piece
 
     def _take(self, value: str) -> str:
-        option, self.secret = self.secret, ""
+        option, self.is_open = self.secret, False
+        self.secret = value if option.lower() == "key" and names_secret(value) else ""  # {"key": "password", "value": …
         shown = shown_secret(option, value)
         self.typed = option if shown == HIDDEN else ""
         return shown
@@ -416,6 +425,9 @@ class _Script:
 
     def _bare(self, piece: str) -> str:
         if self.secret:
+            if not self.is_open and (glued := _GLUED.fullmatch(piece)):  # {"pin":1234}
+                self.is_open = True
+                return glued[1] + self._bare(glued[2])
             if _OPERATOR.fullmatch(piece):
                 self.is_open = True
                 return piece
@@ -466,5 +478,6 @@ def _opened(mark: str) -> int:
 
 
 def is_compound(name: str) -> bool:
-    """``HF_TOKEN``, ``api-key`` and ``Bearer`` are followed by a secret; ``token`` may be a word of a sentence."""
-    return "_" in name.strip("_") or "-" in name.strip("-") or name.isupper() or name.lower() == "bearer"
+    """``HF_TOKEN``, ``api-key``, ``password`` and ``Bearer`` are followed by a secret; ``token`` may be any word."""
+    lowered = name.lower()
+    return "_" in name.strip("_") or "-" in name.strip("-") or name.isupper() or lowered.startswith(("bearer", "passw"))

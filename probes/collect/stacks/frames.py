@@ -11,8 +11,7 @@ import re
 from itertools import takewhile
 from typing import Any, Callable
 
-from mltop.probes.collect.redaction.shapes import without_tokens
-from mltop.probes.collect.redaction.values import is_harmless, mentions_secret, names_secret, shown_text
+from mltop.probes.collect.redaction.values import is_harmless, mentions_secret, names_secret, shown_text, without_tokens
 from mltop.probes.collect.stacks.ownership import is_users, short_file
 from mltop.probes.model import Frame
 from mltop.probes.model.local_names import meaning_of
@@ -165,7 +164,7 @@ def looks_secret(name: str) -> bool:
 
 def may_leave(name: str, digits: str) -> bool:
     """Whether the integer ``digits`` in a local of this name is kept."""
-    if looks_secret(name):
+    if looks_secret(name) or without_tokens(name) != name:
         return False
     meaning, length = meaning_of(name), len(digits.lstrip("-"))
     if abs(int(digits)) < _SMALL:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any, Callable, Optional
 
-from mltop.probes.collect.redaction.shapes import without_tokens
+from mltop.probes.collect.redaction.values import without_tokens
 from mltop.probes.collect.stacks.frames import python_frames
 from mltop.probes.collect.stacks.ownership import is_users, short_file
 from mltop.probes.collect.stacks.waiting import code_of

@@ -20,7 +20,8 @@ from mltop.probes.system.writable import in_time
 
 STOPPED = ("T", "t")  # by a signal, by a debugger
 _MAX_SOURCE_BYTES = 4 * 1024 * 1024
-_MEMORY_S = 0.3  # a process that changes its own memory map may make us wait for it
+# A process that changes its own memory map may make us wait for it; its user's other ranks have theirs read.
+_MEMORY_S = 0.3
 # From pthread_self() to the thread's id: glibc on x86_64 and aarch64, then musl on both (struct pthread).
 _TID_AT = (720, 208, 48, 32)
 
@@ -112,7 +113,7 @@ def read_tasks(pid: int) -> dict[int, TaskFacts]:
                 fields.get("State", "")[:1],
                 procfs.read_wchan(paths.proc(thread)),
                 int(switches) if switches.isdigit() else None,
-                _cpu_s(thread),
+                procfs.parse_main_cpu_s((read_text(paths.proc(thread, "schedstat")) or "").encode()),
                 procfs.parse_calls((read_text(paths.proc(thread, "io")) or "").encode()),
             )
     return tasks
@@ -135,12 +136,6 @@ def kernel_ids(pid: int, handles: Iterable[int], among: Collection[int]) -> dict
         return found
 
     return in_time(look, _MEMORY_S) or {}
-
-
-def _cpu_s(thread: str) -> float | None:
-    """Source: proc(5), task/TID/schedstat: ns on a CPU."""
-    first = (read_text(paths.proc(thread, "schedstat")) or "").partition(" ")[0]
-    return int(first) / 1e9 if first.isdigit() else None
 
 
 def activity(pid: int) -> str:

@@ -14,6 +14,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Callable
 
@@ -181,8 +182,10 @@ def _beyond_py_spy(stderr: str, pid: int) -> Failure | None:
 
 def free_threaded(pid: int) -> Failure | None:
     """A Python without the GIL, recognised by the name of its program or of what it has loaded (py-spy's issue 711)."""
-    texts = (procfs.read_exe(paths.proc(), pid), read_text(paths.proc(pid, "maps")))
-    found = next(filter(None, (_FREE_THREADED.search(text) for text in texts if text)), None)
+    texts = [procfs.read_exe(paths.proc(), pid) or ""]
+    with suppress(OSError):
+        texts.append(procfs.read_maps(paths.proc(), pid).decode("utf-8", "replace"))
+    found = next(filter(None, map(_FREE_THREADED.search, texts)), None)
     if found is None:
         return None
     now = f"pip install pystack; pystack remote --no-block {pid}"

@@ -120,19 +120,6 @@ class World:
     groups: dict[tuple[str, int, int], tuple[Member, ...]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class GroupRound:
-    """A round of one group of a launcher's. ``own``: its ranks' places among ``members``; ``first``: what makes global
-    ranks of places.
-    """
-
-    wanted: Round
-    group: int
-    members: tuple[Member, ...]
-    own: tuple[int, ...]
-    first: int
-
-
 class Launcher(Timeline):
     """Raises ValueError or TypeError for options that cannot be read."""
 
@@ -141,7 +128,7 @@ class Launcher(Timeline):
         self._world = world
         self._is_up = False
         options = request.options
-        self._nodes = [str(node) for node in options.get("nodes") or [machine.name]]
+        self._first_rank = 0
         self._backend = str(options.get("backend") or "nccl")
         taken, ranks = self._take_devices(), int(options.get("ranks") or 0)
         if not taken:
@@ -149,108 +136,94 @@ class Launcher(Timeline):
         if ranks > len(taken):
             why = f"{ranks} ranks were asked for, and {len(taken)} GPUs can be used"
             self._plan(0.1, ProbeEvent("failed", stage="listen", why=why, fix="fewer ranks"))
-        elif not options.get("leader") and not options.get("addresses"):
-            why = f"cannot connect to {options.get('leader_node') or 'the leader'}: it has no address"
-            self._plan(0.1, ProbeEvent("failed", stage="join", why=why))
         else:
-            self._is_up = True
-            self._plan_start(bool(options.get("leader")), ranks or len(taken))
+            self._is_up, self._ranks = True, ranks or len(taken)
+            self._plan_stage(0.05, "listen")
+            place = {"address": machine.address, "port": PORT + machine.number, "ranks": self._ranks}
+            self._plan(0.1, ProbeEvent("listening", data=place))
+            self._plan_stage(0.15, "import torch")
+            self._plan_stage(0.15 + IMPORT_S, "join")
 
     def tell(self, line: dict[str, Any], now: float) -> None:
-        """A round, or the end. Raises ValueError or TypeError for a round that cannot be read."""
-        if line.get("tell") == "end":
+        """What its caller says (active/all_reduce/node.py). Raises ValueError or TypeError for what cannot be read."""
+        kind = line.get("tell")
+        if kind == "end":
             self._planned, self._is_up = [], False
-        elif line.get("tell") == "round" and self._is_up:
+        elif kind == "reach" and self._is_up:
+            self._plan(0.0, ProbeEvent("reached", data={"cannot": {}}), since=now)
+        elif kind == "go" and self._is_up:
+            self._first_rank = int(line["first_rank"])
+            imported_s = max(0.0, self._began + IMPORT_S / self._speed - now) * self._speed
+            self._plan(0.1 + imported_s, ProbeEvent("ready", data=self._readiness()), since=now)
+        elif kind == "round" and self._is_up:
             self._plan_round(line, now)
 
     def _is_open(self) -> bool:
         return self._is_up
 
-    def _plan_start(self, is_leader: bool, ranks: int) -> None:
-        if is_leader:
-            self._plan_stage(0.05, "listen")
-            addresses = [{"address": self.machine.address, "interface": INTERFACE}]
-            data = {"port": PORT + self.machine.number, "addresses": addresses}
-            self._plan(0.1, ProbeEvent("listening", data=data))
-        self._plan_stage(0.15, "import torch")
-        self._plan_stage(0.15 + IMPORT_S, "join")
-        ready = {
+    def _readiness(self) -> dict[str, Any]:
+        return {
             "import_s": IMPORT_S,
             "join_s": 0.1,
             "torch": TORCH,
             "backend": self._backend,
             "interface": INTERFACE,
             "address": self.machine.address,
-            "ranks": ranks,
+            "ranks": self._ranks,
             "inherited": {},
         }
-        self._plan(0.25 + IMPORT_S, ProbeEvent("ready", data=ready))
 
     def _plan_round(self, line: dict[str, Any], now: float) -> None:
         wanted = round_of(line)
-        ours = self._group_round(wanted, {str(node): int(count) for node, count in (line.get("ranks") or {}).items()})
-        if ours is None:
+        group = next((number for number, nodes in enumerate(wanted.groups) if self.machine.name in nodes), -1)
+        members = self._members(wanted, group) if group >= 0 else ()
+        own = [place for place, member in enumerate(members) if member.node == self.machine.name]
+        if not own:
             self._plan(0.0, ProbeEvent("round", data={"round": wanted.round, "idle": True}), since=now)
             return
+        first = self._first_rank - own[0]  # what makes global ranks of places
         at = 0.1
         self._plan_stage(0.0, "init", since=now)
         for collective, size in itertools.product(wanted.collectives, wanted.sizes_bytes):
             stage = stage_of(collective, size)
             self._plan_stage(at, stage, since=now)
             at += min(MEASURE_S, wanted.budget_s)
-            for times in self._times(ours, collective, size):
-                rank = ours.first + times.rank
-                self._plan(at, ProbeEvent("times", rank=rank, stage=stage, data=asdict(times)), since=now)
-        self._plan(at + 0.02, ProbeEvent("round", data={"round": wanted.round, "group": ours.group}), since=now)
+            run = f"{self.request.key} {wanted.round} {group}"
+            times = collective_times(members, collective, size, self._backend, works=wanted.work, run=run)
+            for place in own:
+                told = RankTimes(
+                    round=wanted.round,
+                    group=group,
+                    collective=collective,
+                    size_bytes=size,
+                    rank=place,
+                    ranks=len(members),
+                    node=self.machine.name,
+                    gpu=members[place].gpu,
+                    uuid=self.machine.uuid(members[place].gpu),
+                    times_s=list(times[place]),
+                    work_s=members[place].work_s if wanted.work else None,
+                )
+                event = ProbeEvent("times", rank=first + place, stage=stage, data=asdict(told))
+                self._plan(at, event, since=now)
+        self._plan(at + 0.02, ProbeEvent("round", data={"round": wanted.round, "group": group}), since=now)
 
-    def _group_round(self, wanted: Round, ranks: dict[str, int]) -> GroupRound | None:
-        """What this node does in it, None for nothing. ``ranks``: how many each node has."""
-        group = next((number for number, nodes in enumerate(wanted.groups) if self.machine.name in nodes), None)
-        if group is None:
-            return None
-        members = self._members(wanted.round, group, wanted.groups[group], ranks)
-        own = tuple(position for position, member in enumerate(members) if member.node == self.machine.name)
-        return GroupRound(wanted, group, members, own, self._first_rank(ranks) - own[0]) if own else None
-
-    def _members(self, number: int, group: int, nodes: list[str], ranks: dict[str, int]) -> tuple[Member, ...]:
-        """Everyone in the group: the same for all of its launchers, and found once for those of this process."""
-        groups, key = self._world.groups, (self.request.key, number, group)
+    def _members(self, wanted: Round, group: int) -> tuple[Member, ...]:
+        """Everyone in the group, on the first usable GPUs of each node: the same for all of its launchers, and found
+        once for those of this process.
+        """
+        groups, key = self._world.groups, (self.request.key, wanted.round, group)
         if key not in groups:
-            while len(groups) >= GROUPS_KEPT:
-                groups.pop(next(iter(groups)))
-            machines = [(self._world.machine_of(node), ranks.get(node)) for node in nodes]
+            if len(groups) >= GROUPS_KEPT:
+                groups.clear()
+            machines = [self._world.machine_of(node) for node in wanted.groups[group]]
             groups[key] = tuple(
-                Member.of(machine, gpu) for machine, most in machines for gpu in self._gpus(machine, most)
+                Member.of(machine, gpu)
+                for machine in machines
+                for gpu in self._gpus(machine)[: wanted.ranks.get(machine.name)]
             )
         return groups[key]
 
-    def _gpus(self, machine: ProbeMachine, most: int | None) -> list[int]:
-        """The first of its GPUs that can be used, as many as it has ranks."""
+    def _gpus(self, machine: ProbeMachine) -> list[int]:
         named = self.request.gpus if machine.chosen(self.request.gpus)[0] else ()  # by UUIDs of another node
-        return machine.usable(named, self.request.force)[:most]
-
-    def _first_rank(self, ranks: dict[str, int]) -> int:
-        """The number of this node's first rank among all nodes' ranks."""
-        before = self._nodes[: self._nodes.index(self.machine.name)] if self.machine.name in self._nodes else []
-        return sum(ranks.get(node, 0) for node in before)
-
-    def _times(self, ours: GroupRound, collective: str, size: int) -> list[RankTimes]:
-        members, wanted = ours.members, ours.wanted
-        run = f"{self.request.key} {wanted.round} {ours.group}"
-        times = collective_times(members, collective, size, self._backend, works=wanted.work, run=run)
-        return [
-            RankTimes(
-                round=wanted.round,
-                group=ours.group,
-                collective=collective,
-                size_bytes=size,
-                rank=position,
-                ranks=len(members),
-                node=self.machine.name,
-                gpu=members[position].gpu,
-                uuid=self.machine.uuid(members[position].gpu),
-                times_s=list(times[position]),
-                work_s=members[position].work_s if wanted.work else None,
-            )
-            for position in ours.own
-        ]
+        return machine.usable(named, self.request.force)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -10,13 +11,15 @@ from typing import Any
 import msgspec
 
 from mltop.probes.investigate.probing.wanted import DeviceProgress
-from mltop.probes.model.probe import ProbeDevice, ProbeEvent, ProbeFailure
+from mltop.probes.model.probe import DEVICE_RESULTS, DeviceResult, ProbeDevice, ProbeEvent, ProbeFailure
 from mltop.probes.model.receipt import MOST_RANK_NUMBERS, Refused, admit_result
 from mltop.probes.model.text import plain_text
-from mltop.probes.model.vocabulary import RefusalCode
+from mltop.probes.model.vocabulary import ProbeKind, RefusalCode
 
 MOST_NOTES = 400  # lines of NCCL and of the probes themselves; a broken node must not fill our memory
 MOST_CHARS = 600
+MOST_UUID_CHARS = 120
+_NO_UUID = re.compile(r"[^\w:.,/() -]")
 MOST_PID = 2**22  # the kernel's PID_MAX_LIMIT
 MOST_OF_A_NODE = 512  # devices, results, failures and remarks of one node, each
 
@@ -59,10 +62,11 @@ def _refusal_of(data: Mapping[str, Any]) -> _Refusal:
 class Board:
     """What the nodes of one run have said. It lives in the run's thread; what it hands out is frozen or copied."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: ProbeKind = "matmul") -> None:
+        self._kind = kind
         self._devices: dict[tuple[str, str], DeviceProgress] = {}
         self.failures: list[ProbeFailure] = []
-        self.results: list[tuple[str, dict[str, Any]]] = []  # node, a result's fields
+        self.results: list[DeviceResult] = []
         self.notes: list[tuple[str, str]] = []  # node, line
         self.remarks: dict[str, list[str]] = {}  # what the frame found worth saying → nodes
         self.pythons: dict[str, Mapping[str, Any]] = {}  # node → what its devices event said
@@ -83,13 +87,13 @@ class Board:
 
     def take(self, node: str, event: ProbeEvent) -> None:
         if event.event == "devices":
-            self._take_devices(node, event.data)
+            self.pythons[node] = event.data
+            self._take_devices(node, event.data.get("devices", ()))
         elif event.event == "stage":
             self._update(node, event, stage=event.stage, fraction=event.fraction)
         elif event.event == "result":
             if self._count("result", node):
-                self.results.append((node, event.data))
-            self._update(node, event, stage="done", fraction=1.0, result=event.data)
+                self._take_result(node, event)
         elif event.event in ("failed", "refused"):
             self.fail(node, event)
         elif event.event == "note" and event.data.get("remark") is True and self._count("remark", node):
@@ -97,9 +101,24 @@ class Board:
         elif event.event == "note" and len(self.notes) < MOST_NOTES:
             self.notes.append((node, event.text or str(event.data.get("settings", ""))))
 
+    def _take_result(self, node: str, event: ProbeEvent) -> None:
+        """What is no such result is a failure of its node."""
+        try:
+            result = msgspec.convert(event.data, DEVICE_RESULTS[self._kind])
+            admit_result(result)
+        except (msgspec.ValidationError, Refused, KeyError) as error:
+            why, fix = f"its result cannot be read: {error}", "the same version of mltop on all nodes"
+            self.failures.append(ProbeFailure(node, why, fix=fix))
+            self._update(node, event, problem=why, fraction=None)
+            return
+        result.node = node
+        result.uuid = _NO_UUID.sub("_", result.uuid)[:MOST_UUID_CHARS]  # sentences to copy name it
+        self.results.append(result)
+        self._update(node, event, stage="done", fraction=1.0, result=result)
+
     def fail(self, node: str, event: ProbeEvent) -> None:
         if event.device and (node, event.device) not in self._devices:
-            self._take_devices_of(node, [event.data.get("device")])  # refused before the devices are told
+            self._take_devices(node, [event.data.get("device")])  # refused before the devices are told
         device = self._devices.get((node, event.device))
         if self._count("failure", node):
             self.failures.append(
@@ -126,11 +145,7 @@ class Board:
     def has_failed(self, node: str) -> bool:
         return any(failure.node == node for failure in self.failures)
 
-    def _take_devices(self, node: str, data: dict[str, Any]) -> None:
-        self.pythons[node] = data
-        self._take_devices_of(node, data.get("devices", ()))
-
-    def _take_devices_of(self, node: str, described: Any) -> None:
+    def _take_devices(self, node: str, described: Any) -> None:
         for description in described if isinstance(described, list) else ():
             try:
                 device = msgspec.convert(description, ProbeDevice)

@@ -28,7 +28,10 @@ class Context:
     stop: Stop
     key: str
     say: Callable[[str], None]
-    board: Board = field(default_factory=Board)
+    board: Board = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.board = Board(self.wanted.kind)
 
     def args(self, options: dict[str, object]) -> dict[str, object]:
         """The arguments of the request "probe"."""

@@ -9,9 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mltop.probes.investigate.probing.board import MOST_CHARS
 from mltop.probes.judge.nodes import folded
+from mltop.probes.judge.values import grouped
 from mltop.probes.model import NodePhase
+from mltop.probes.model.probe import ProbeEvent
 from mltop.probes.model.receipt import MOST_PROBE_RANKS
+from mltop.probes.model.text import plain_text
 from mltop.probes.model.units import counted
 
 # A launcher's stages as what it is busy with. Before the first its agent has not started it, or cannot.
@@ -55,7 +59,8 @@ def joined_sentence(nodes: Sequence[Joining], elapsed_s: float) -> str:
         return f"not ready within {_seconds(elapsed_s)}: {_state(nodes)}"
     parts = [f"{joined} of {count} joined within {_seconds(elapsed_s)}"]
     parts += _grouped("waiting for ", _by_stage([node for node in nodes if not node.joined and not node.failed]))
-    parts += _grouped("", _by_reason([node for node in nodes if node.failed and not node.joined]))
+    failed = grouped((node for node in nodes if node.failed and not node.joined), lambda node: node.failed)
+    parts += _grouped("", [([node.node for node in alike], why) for why, alike in failed.items()])
     return "; ".join(parts)
 
 
@@ -81,13 +86,6 @@ def _by_stage(waiting: Sequence[Joining]) -> list[tuple[list[str], str]]:
     return [([node.node for node in group], ssh + _state(group)) for group, ssh in zip(groups, reach, strict=True)]
 
 
-def _by_reason(failed: Sequence[Joining]) -> list[tuple[list[str], str]]:
-    groups: dict[str, list[str]] = {}
-    for node in failed:
-        groups.setdefault(node.failed, []).append(node.node)
-    return [(nodes, reason) for reason, nodes in groups.items()]
-
-
 def _state(group: Sequence[Joining]) -> str:
     first, seconds = group[0], _seconds(max(node.seconds for node in group))
     if first.stage:
@@ -99,21 +97,32 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-MOST_ADDRESSES = 256
 BACKENDS = ("nccl", "gloo")
 _SCOPE = re.compile(r"[A-Za-z0-9_.-]{1,32}")  # of fe80::1%eth0
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a launcher listens, an IP address, and the ranks that it has."""
+
+    address: str
+    port: int
+    ranks: int
+
+
 @dataclass
 class Member:
-    """One node's launcher. ``ready``: what it said when it had joined, {} before. ``failed``: why it takes no part (any
-    more). ``rounds``: those it has finished. Times are monotonic s.
+    """One node's launcher. ``place``: where it listens, with how many ranks; ``cannot``: which nodes it cannot connect
+    to, and why; ``ready``: what it said when it had joined, {} before. ``failed``: why it takes no part (any more).
+    ``rounds``: those it has finished. Times are monotonic s.
     """
 
     node: str
     asked_at: float = field(default_factory=time.monotonic)
     stage: str = ""
     stage_at: float = field(default_factory=time.monotonic)
+    place: Place | None = None
+    cannot: dict[str, str] | None = None
     ready: dict[str, Any] = field(default_factory=dict)
     failed: str = ""
     ended: bool = False
@@ -140,6 +149,17 @@ class Member:
         reached = phase in ("live", "stale")
         return Joining(self.node, bool(self.ready), self.stage, now - self.stage_at, self.failed, reached)
 
+    def take(self, event: ProbeEvent) -> None:
+        """Raises ValueError for what cannot be read."""
+        if event.event == "listening":
+            self.place = place_of(event.data)
+        elif event.event == "reached":
+            self.cannot = cannot_of(event.data)
+        elif event.event == "ready":
+            self.ready = readiness_of(event.data)
+        else:
+            self.rounds.add(int(event.data.get("round", 0)))
+
     def enter(self, stage: str) -> None:
         if stage != self.stage:
             self.stage, self.stage_at = stage, time.monotonic()
@@ -148,20 +168,22 @@ class Member:
 # What a launcher says goes to other nodes, and into a command that the user is shown: it is read, or refused.
 
 
-def endpoint_of(data: Mapping[str, Any], alone: bool = False) -> dict[str, Any]:
-    """Where the leader listens: {"addresses": [IP, ...], "port": number}. Raises ValueError for anything else.
+def place_of(data: Mapping[str, Any]) -> Place:
+    """Raises ValueError for what is none."""
+    port, ranks = data.get("port"), data.get("ranks")
+    if not isinstance(port, int) or not 0 < port < 65_536:
+        raise ValueError(f"it listens on port {port!r:.40}")
+    if not isinstance(ranks, int) or not 0 < ranks <= MOST_PROBE_RANKS:
+        raise ValueError(f"it has {ranks!r:.40} ranks")
+    return Place(_address(data.get("address")), port, ranks)
 
-    ``alone``: there are no other nodes, and nothing is opened for them: no addresses, port 0.
-    """
-    entries, port = data.get("addresses"), data.get("port")
-    if alone and entries == [] and port == 0:
-        return {"addresses": [], "port": 0}
-    if not isinstance(entries, list) or not 0 < len(entries) <= MOST_ADDRESSES or not isinstance(port, int):
-        raise ValueError("it does not say where it listens")
-    addresses = [_address(entry["address"]) for entry in entries]
-    if not 0 < port < 65_536:
-        raise ValueError(f"it listens on port {port}")
-    return {"addresses": addresses, "port": port}
+
+def cannot_of(data: Mapping[str, Any]) -> dict[str, str]:
+    """Node → why it cannot be connected to. Raises ValueError for what is none."""
+    cannot = data.get("cannot")
+    if not isinstance(cannot, dict):
+        raise ValueError("it does not say whom it reaches")
+    return {str(name): plain_text(str(why), MOST_CHARS) for name, why in cannot.items()}
 
 
 def readiness_of(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
-from typing import TypeVar
-
-import msgspec
+from typing import Any, NamedTuple
 
 from mltop.probes.investigate.probing.board import Board
 from mltop.probes.investigate.probing.collective import Collective
@@ -17,29 +15,23 @@ from mltop.probes.investigate.probing.member import Member
 from mltop.probes.investigate.probing.wanted import ProbeWanted
 from mltop.probes.judge.nodes import folded
 from mltop.probes.judge.probes.collective import judge_collective, merge_times, who_failed, with_expected
-from mltop.probes.judge.probes.compare import cpu_subject
-from mltop.probes.judge.probes.copies import judge_copies
 from mltop.probes.judge.probes.hardware.busbw import expected_busbw
 from mltop.probes.judge.probes.hardware.peaks import Expected
 from mltop.probes.judge.probes.matmul import judge_matmul, with_efficiency
-from mltop.probes.judge.probes.memory import judge_memory
 from mltop.probes.judge.probes.nccl import settings, translate
 from mltop.probes.judge.probes.pairs import judge_pairs
+from mltop.probes.judge.probes.transfers import TRANSFERS, judge_transfer
 from mltop.probes.judge.values import grouped
 from mltop.probes.model.probe import (
     CollectiveResult,
-    CopiesResult,
-    DeviceResult,
-    MatmulResult,
-    MemoryResult,
     PairResult,
     PastResult,
     ProbeFailure,
     ProbeReport,
     ProbeVerdict,
     RankTimes,
+    cpu_subject,
 )
-from mltop.probes.model.receipt import Refused, admit_result
 
 SCRIPT = "collective_bench.py"
 PORT = 29400  # torchrun's own default
@@ -70,9 +62,17 @@ def script() -> str:
     return files("mltop.probes.active.all_reduce").joinpath("plain_bench.py").read_text(encoding="utf-8")
 
 
-Result = TypeVar("Result", bound=DeviceResult)
-MOST_UUID_CHARS = 120
-_NO_UUID = re.compile(r"[^\w:.,/() -]")
+class DeviceJudge(NamedTuple):
+    """Of a kind that measures each device by itself. ``complete``: what only a judge can say of a result."""
+
+    judge: Callable[[Any, Sequence[PastResult]], ProbeVerdict]
+    complete: Callable[[Any], Any] = lambda result: result
+
+
+_JUDGES: dict[str, DeviceJudge] = {
+    "matmul": DeviceJudge(judge_matmul, with_efficiency),
+    **{kind: DeviceJudge(partial(judge_transfer, transfer)) for kind, transfer in TRANSFERS.items()},
+}
 
 
 @dataclass
@@ -91,23 +91,25 @@ def judged(
 ) -> ProbeReport:
     """The report on all that was measured, compared with ``past`` results."""
     report = ProbeReport(wanted.kind, 0.0, failures=measured.board.failures, simulated=measured.board.simulated)
-    if wanted.kind == "matmul":
-        results = [with_efficiency(result) for result in _converted(MatmulResult, measured.board)]
-        report.results, report.verdict = list(results), judge_matmul(results, past)
-    elif wanted.kind == "memory":
-        memory = _converted(MemoryResult, measured.board)
-        report.results, report.verdict = list(memory), judge_memory(memory, past)
-    elif wanted.kind == "copies":
-        copies = _converted(CopiesResult, measured.board)
-        report.results, report.verdict = list(copies), judge_copies(copies, past)
+    if wanted.kind in _JUDGES:
+        of = _JUDGES[wanted.kind]
+        order = {node: number for number, node in enumerate(dict.fromkeys(one.node for one in measured.board.results))}
+        report.results = list(map(of.complete, measured.board.results))
+        report.results.sort(key=lambda one: (order[one.node], -1 if one.gpu is None else one.gpu))
+        report.verdict = of.judge(report.results, past)
     elif wanted.kind == "pairs":
         report.results = list(measured.pairs)
-        report.verdict = judge_pairs(_joined(measured), measured.pairs, _expected_of_pairs(measured))
+        members = measured.collective.members if measured.collective else {}
+        joined = [node for node in measured.nodes if node in members and members[node].ready]
+        report.verdict = judge_pairs(joined, measured.pairs, _expected_of_pairs(measured))
     else:
         _judge_collective(report, measured, past)
     report.failures = measured.board.failures
     if measured.collective is not None:
-        _say_settings(report, measured)
+        lines = [line for _, line in measured.board.notes]
+        report.settings = settings(lines)
+        for meaning, action in dict.fromkeys(filter(None, map(translate, lines))):
+            report.verdict.details.append(f"{meaning} ({action})" if action else meaning)
         report.command = torchrun_command(wanted, measured.collective.members, report.results)
     if not report.results:
         report.verdict = nothing_measured(wanted, report.failures, cancelled)
@@ -122,28 +124,6 @@ def disturbed(board: Board) -> set[str]:
     """The processors (as PastResult.uuid) of nodes where something else ran: their figures prove nothing, nor are they
     kept."""
     return {cpu_subject(node) for nodes in board.remarks.values() for node in nodes if "cpu" in board.kinds(node)}
-
-
-def _converted(kind: type[Result], board: Board) -> list[Result]:
-    """The results that nodes sent, checked; what is no such result is a failure of its node."""
-    results = []
-    for node, data in board.results:
-        try:
-            result = msgspec.convert(data, kind)
-            admit_result(result)
-        except (msgspec.ValidationError, Refused) as error:
-            board.fail_node(node, f"its result cannot be read: {error}", "the same version of mltop on all nodes")
-            continue
-        result.node = node
-        result.uuid = _NO_UUID.sub("_", result.uuid)[:MOST_UUID_CHARS]  # sentences to copy name it
-        results.append(result)
-    order = {node: number for number, node in enumerate(dict.fromkeys(node for node, _ in board.results))}
-    return sorted(results, key=lambda result: (order[result.node], -1 if result.gpu is None else result.gpu))
-
-
-def _joined(measured: Measured) -> list[str]:
-    members = measured.collective.members if measured.collective else {}
-    return [node for node in measured.nodes if node in members and members[node].ready]
 
 
 def _judge_collective(report: ProbeReport, measured: Measured, past: Sequence[PastResult]) -> None:
@@ -184,13 +164,6 @@ def _model(board: Board) -> str | None:
     return models.pop() if len(models) == 1 else None
 
 
-def _say_settings(report: ProbeReport, measured: Measured) -> None:
-    lines = [line for _, line in measured.board.notes]
-    report.settings = settings(lines)
-    for meaning, action in dict.fromkeys(filter(None, map(translate, lines))):
-        report.verdict.details.append(f"{meaning} ({action})" if action else meaning)
-
-
 def nothing_measured(wanted: ProbeWanted, failures: Sequence[ProbeFailure], cancelled: bool) -> ProbeVerdict:
     """The verdict where there is no result: the reasons, those that are equal together."""
     if cancelled:
@@ -198,5 +171,5 @@ def nothing_measured(wanted: ProbeWanted, failures: Sequence[ProbeFailure], canc
     by_reason = grouped(failures, lambda failure: failure.why)
     reasons = [f"{who_failed(alike)}: {why}" for why, alike in by_reason.items()]
     if not reasons:
-        reasons = ["fewer than two ranks took part" if wanted.kind != "matmul" else "no device was found"]
+        reasons = ["no device was found" if wanted.kind in _JUDGES else "fewer than two ranks took part"]
     return ProbeVerdict(f"nothing was measured: {reasons[0]}", details=reasons[1:])

@@ -7,7 +7,7 @@ from typing import Literal
 
 from mltop.probes.investigate.progress import FINISHED, End
 from mltop.probes.model import ProbeKind
-from mltop.probes.model.probe import ProbeFailure, ProbeReport
+from mltop.probes.model.probe import DeviceResult, ProbeFailure, ProbeReport
 
 ProbePhase = Literal["connecting", "running"] | End
 
@@ -50,7 +50,7 @@ class DeviceProgress:
     stage: str = ""
     fraction: float | None = None
     problem: str = ""
-    result: object | None = None
+    result: DeviceResult | None = None
 
 
 @dataclass(frozen=True)

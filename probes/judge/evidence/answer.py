@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from mltop.probes.judge.evidence.blame import First
 from mltop.probes.judge.evidence.first import first_of
 from mltop.probes.judge.evidence.jobs import JobFiles
+from mltop.probes.judge.evidence.roots import roots_of
 from mltop.probes.judge.evidence.scene import Attempt, attempts_of
 from mltop.probes.judge.evidence.words import (
     action_for,
@@ -23,31 +24,14 @@ from mltop.probes.model.gap import Gap
 from mltop.probes.model.incident import Evidence, Incident, Suffers
 from mltop.probes.model.ranks import Ranges, fold
 from mltop.probes.model.verdict import Culprit
-from mltop.probes.model.vocabulary import CulpritKind, IncidentKind, Severity
+from mltop.probes.model.vocabulary import CulpritKind, DeathKind, EvidenceSource, IncidentKind
 
 MOST_EVIDENCE = 12
 MOST_CULPRITS = 4096
 MOST_TELLING = 4
-_KINDS: dict[str, IncidentKind] = {
-    "failed": "crash",
-    "alike": "crash",
-    "program": "crash",
-    "unordered": "crash",
-    "network": "crash",
-    "only victims": "crash",
-    "contradicted": "crash",
-    "cut off": "crash",
-    "stopped": "stopped",
-}
-_DID: dict[str, CulpritKind] = {
-    "failed": "dead",
-    "alike": "dead",
-    "behind": "elsewhere",
-    "differs": "elsewhere",
-    "silent": "stands",
-    "named": "stands",
-    "sick": "stands",
-}
+_CRASHES = ("failed", "alike", "program", "unordered", "network", "only victims", "contradicted", "cut off")
+_STANDING = ("sick", "stalled")  # whoever waits
+_DEAD, _ELSEWHERE, _STANDS = ("failed", "alike"), ("behind", "differs"), ("silent", "named", "sick")
 
 
 def explained(job: JobFiles) -> ExplainedJob:
@@ -57,19 +41,21 @@ def explained(job: JobFiles) -> ExplainedJob:
     attempt, first = attempts[at], firsts[at]
     told = ExplainedJob(job.name, attempt.world_size, attempts=len(attempts), files=[file.path for file in job.files])
     told.first_at = min(known(file.first_at for file in job.files), default=None)
-    told.ranks = rank_ends(attempt)
-    told.coverage = _coverage(attempt)
-    told.gaps = _gaps(job, attempt)
+    told.ranks = [_end(rank, attempt) for rank in attempt.ranks]
+    mute = _mute(attempt)
+    told.coverage = (len(told.ranks) - len(mute)) / len(told.ranks) if told.ranks else None
+    told.gaps = _gaps(job, attempt, mute)
     told.is_told = first.is_told or first.how == "stopped"
     is_of_training = any(file.is_of_training for file in job.files)
     if not is_of_training or (first.how == "nothing" and not attempts[-1].troubles):
         _without_failure(told, job, attempts[-1], is_of_training=is_of_training)
         return told
-    told.incident = _incident(job, attempt, first)
-    if first.confidence != "high" or any(
-        event.kind == "worker_lost" for event in first.events[:1]
-    ):  # a supervisor does not say why
+    told.incident = _incident(told, attempt, first)
+    is_of_supervisor = first.best is not None and first.best.kind == "worker_lost"  # which does not say why
+    if first.confidence != "high" or is_of_supervisor:
         earliest = sorted(attempt.troubles, key=lambda event: (event.at is None, event.at or 0.0, event.line))[:1]
+        of_nobody = [event for event in roots_of(attempt) if event.rank is None]
+        earliest += sorted(of_nobody, key=lambda event: event.line)[:1]
         more = [*_quotes(earliest), *_telling(job, attempt)]
         places = {evidence.where for evidence in told.incident.evidence}
         told.incident.evidence += [evidence for evidence in more if evidence.where not in places]
@@ -86,8 +72,8 @@ def _without_failure(told: ExplainedJob, job: JobFiles, attempt: Attempt, *, is_
     """It ended well where that is seen. Silence is no good end: the job may still run, or have been killed."""
     told.is_told = bool(attempt.ends) and is_of_training
     if told.is_told:
-        ends = ((end.text, f"{path}:{end.latest}") for path, end in attempt.ends.items())
-        told.good_end = [Evidence("log", text, None, where) for text, where in ends][:MOST_TELLING]
+        ends = [Evidence("log", end.text, None, f"{path}:{end.latest}") for path, end in attempt.ends.items()]
+        told.good_end = ends[:MOST_TELLING]
         return
     lines = _telling(job, attempt)
     told.incident = Incident(
@@ -119,38 +105,30 @@ def _told(attempts: Sequence[Attempt], firsts: Sequence[First]) -> int:
     """
     if not attempts[-1].troubles and firsts[-1].how == "nothing":
         return len(attempts) - 1
-    for index, first in enumerate(firsts):
-        if first.is_told:
-            return index
-    return next((index for index, first in enumerate(firsts) if first.how != "nothing"), len(attempts) - 1)
+    named = [index for index, first in enumerate(firsts) if first.is_told]
+    failed = [index for index, first in enumerate(firsts) if first.how != "nothing"]
+    return (named or failed or [len(attempts) - 1])[0]
 
 
-def _incident(job: JobFiles, attempt: Attempt, first: First) -> Incident:
-    waited = bool(attempt.of_class("timeout"))
-    kind = _KINDS.get(first.how, "hang")
-    if first.how in ("silent", "named", "no data", "nothing") and not waited and not attempt.of_class("named"):
-        kind = "crash"
-    severity: Severity = "info" if kind == "stopped" else "critical"
-    times = [event.at for event in first.events if event.at is not None]
+def _incident(told: ExplainedJob, attempt: Attempt, first: First) -> Incident:
+    kind = _kind(attempt, first)
+    times = known(event.at for event in first.events)
     begun = [event.at - event.ran_s for event in attempt.of_class("timeout") if event.at and event.ran_s]
-    ranks = attempt.ranks
-    culprits = set(first.ranks)
-    others = [rank for rank in ranks if rank not in culprits]
-    ended = [end.rank for end in rank_ends(attempt) if end.death is not None]
+    others = set(attempt.ranks) - set(first.ranks)
     return Incident(
-        id=f"explain:{job.name}:{first.how}:{fold(first.ranks) or ','.join(first.nodes)}",
+        id=f"explain:{told.job}:{first.how}:{fold(first.ranks) or ','.join(first.nodes)}",
         kind=kind,
-        severity=severity,
+        severity="info" if kind == "stopped" else "critical",
         headline=headline(attempt, first),
-        job=job.name,
-        since=min(begun) if kind == "hang" and begun else min(times, default=None),
-        until=max((event.at for event in attempt.events if event.at is not None), default=None),
+        job=told.job,
+        since=min(begun if kind == "hang" and begun else times, default=None),
+        until=max(known(event.at for event in attempt.events), default=None),
         culprits=_culprits(attempt, first),
         suffers=Suffers(
-            ranks=Ranges.of(ranks),
-            waiting=Ranges.of(others) if kind == "hang" and first.is_told else Ranges(),
+            ranks=Ranges.of(attempt.ranks),
+            waiting=Ranges.of(others if kind == "hang" and first.is_told else ()),
             waits_in=first.op,
-            ended=Ranges.of(ended),
+            ended=Ranges.of(end.rank for end in told.ranks if end.death is not None),
         ),
         evidence=[*_quotes(first.events or attempt.troubles), *_stacks(attempt, first)],
         confidence=first.confidence if first.is_told or first.how == "stopped" else "low",
@@ -158,25 +136,32 @@ def _incident(job: JobFiles, attempt: Attempt, first: First) -> Incident:
     )
 
 
+def _kind(attempt: Attempt, first: First) -> IncidentKind:
+    if first.how == "stopped":
+        return "stopped"
+    stood = first.how in _STANDING or attempt.of_class("timeout", "named")
+    return "hang" if stood and first.how not in _CRASHES else "crash"
+
+
 def _culprits(attempt: Attempt, first: First) -> list[Culprit]:
     if not first.is_told:
         return []
-    how = _DID.get(first.how, "")
+    how: CulpritKind = "dead" if first.how in _DEAD else "elsewhere" if first.how in _ELSEWHERE else ""
+    how = "stands" if first.how in _STANDS else how
     found = []
     for rank in first.ranks[:MOST_CULPRITS]:
         own = next((event for event in first.events if event.rank == rank), None)
         node = attempt.nodes.get(rank, own.node if own is not None else "")
         ends = (event for event in attempt.by_rank.get(rank, ()) if event.kind == "exit")
         pid = next((event.pid for event in ends if event.pid), None)
-        where = own.place if own is not None and first.how in ("failed", "alike") else ""
+        where = own.place if own is not None and first.how in _DEAD else ""
         found.append(Culprit(rank, node, pid, reason_of(first, own), where, how=how))
-    for node in first.nodes:
+    is_process = not first.ranks and first.how == "failed" and any(event.process for event in first.events[:1])
+    for node in first.nodes or ([""] if is_process else []):
         event = next((each for each in first.events if each.node == node), first.events[0])
         pid = event.pid or event.speaker.pid if first.how == "failed" else None  # of a rank whose number nobody says
-        found.append(Culprit(None, node, pid, reason_of(first, event), event.place if pid is not None else "", how=how))
-    for event in first.events[:1] if not found and first.how == "failed" else ():
-        if event.process:
-            found.append(Culprit(None, "", event.pid, reason_of(first, event), event.place, how=how))
+        where = event.place if pid is not None or is_process else ""
+        found.append(Culprit(None, node, pid, reason_of(first, event), where, how=how))
     return found
 
 
@@ -185,8 +170,7 @@ def _stacks(attempt: Attempt, first: First) -> list[Evidence]:
     found = []
     for rank in first.ranks[:4] if first.is_told else ():
         stacks = [event for event in attempt.by_rank.get(rank, ()) if event.kind == "stack" and event.frames]
-        if stacks:
-            last = stacks[-1]
+        for last in stacks[-1:]:
             found.append(Evidence("stacks", f"rank {rank} stood in {last.frames[0]}", last.at, last.where))
     return found
 
@@ -202,11 +186,11 @@ def _quotes(events: Sequence[LogEvent]) -> list[Evidence]:
 
 
 def _evidence(event: LogEvent) -> Evidence:
-    source = (
-        "launcher" if event.kind in ("exit", "died", "agent_failed", "launcher_failed") or event.by_launcher else "log"
-    )
-    who = f"rank {event.rank}: " if event.rank is not None and event.kind not in ("exit", "died") else ""
-    return Evidence("kernel" if event.kind == "xid" else source, f"{who}{event.text}", event.at, event.where)  # type: ignore[arg-type]
+    is_about = event.kind in ("exit", "died")
+    is_launchers = is_about or event.by_launcher or event.kind in ("agent_failed", "launcher_failed")
+    source: EvidenceSource = "kernel" if event.kind == "xid" else "launcher" if is_launchers else "log"
+    who = f"rank {event.rank}: " if event.rank is not None and not is_about else ""
+    return Evidence(source, f"{who}{event.text}", event.at, event.where)
 
 
 def _other_attempts(attempts: Sequence[Attempt], firsts: Sequence[First], told: int) -> list[Evidence]:
@@ -217,65 +201,55 @@ def _other_attempts(attempts: Sequence[Attempt], firsts: Sequence[First], told: 
     ][:4]
 
 
-def rank_ends(attempt: Attempt) -> list[RankEnd]:
-    """How each rank ended, as far as it or its launcher says."""
-    return [_end(rank, attempt.by_rank.get(rank, []), attempt) for rank in attempt.ranks]
+def _end(rank: int, attempt: Attempt) -> RankEnd:
+    """How it ended, as far as it or its launcher says."""
+    events = attempt.by_rank.get(rank, [])
+    counts = [event for event in events if event.enqueued is not None]
+    counts = [event for event in counts if not event.group] or counts
+    own = attempt.presence.get(rank)
+    last = own.last_at if own is not None else None
+    return RankEnd(
+        rank,
+        attempt.nodes.get(rank, ""),
+        _death(events),
+        max(known(event.enqueued for event in counts), default=None),
+        max(known(event.completed for event in counts), default=None),
+        last if last is not None else max(known(each.at for each in events if each.is_dated), default=None),
+        own.file if own is not None else "",
+    )
 
 
-def _end(rank: int, events: Sequence[LogEvent], attempt: Attempt) -> RankEnd:
-    presence = attempt.presence.get(rank)
-    end = RankEnd(rank, attempt.nodes.get(rank, ""))
-    if presence is not None:
-        end.file, end.last_line_at = presence.file, presence.last_at
-    counts = [event for event in events if event.enqueued is not None and not event.group]
-    counts = counts or [event for event in events if event.enqueued is not None]
-    if counts:
-        end.enqueued = max(event.enqueued for event in counts if event.enqueued is not None)
-        end.completed = max((event.completed for event in counts if event.completed is not None), default=None)
-    end.death = _death(events)
-    if end.last_line_at is None:
-        end.last_line_at = max((event.at for event in events if event.at is not None and event.is_dated), default=None)
-    return end
+_DEATHS: tuple[tuple[DeathKind, tuple[str, ...]], ...] = (
+    ("signal", ("fatal_signal",)),
+    ("exit", ("exception", "peer_exception")),
+    ("unknown", ("aborted", "collective_timeout")),
+)
 
 
 def _death(events: Sequence[LogEvent]) -> Death | None:
+    """The launcher's word counts more than the rank's own."""
     oom = next((event for event in events if event.kind == "oom_kill"), None)
     told = next((event for event in events if event.kind in ("exit", "died")), None)
     if oom is not None:
         return Death("oom", oom.code, (told or oom).at)
     if told is not None:
         return Death(told.how, told.code, told.at)
-    fatal = next((event for event in events if event.kind == "fatal_signal"), None)
-    if fatal is not None:
-        return Death("signal", fatal.code, fatal.at)
-    raised = next((event for event in events if event.kind in ("exception", "peer_exception")), None)
-    if raised is not None:
-        return Death("exit", None, raised.at)
-    aborted = next((event for event in events if event.kind in ("aborted", "collective_timeout")), None)
-    return Death("unknown", None, aborted.at) if aborted is not None else None
+    own = ((how, event) for how, kinds in _DEATHS for event in events if event.kind in kinds)
+    return next((Death(how, event.code, event.at) for how, event in own), None)
 
 
-def _coverage(attempt: Attempt) -> float | None:
-    ranks = attempt.ranks
-    if not ranks:
-        return None
+def _mute(attempt: Attempt) -> list[int]:
+    """Ranks without a line of their own."""
     spoke = {event.rank for event in attempt.events if not event.by_launcher and event.kind != "exit"}
-    heard = [rank for rank in ranks if rank in spoke or (rank in attempt.presence and attempt.presence[rank].lines)]
-    return len(heard) / len(ranks)
+    spoke |= {rank for rank, own in attempt.presence.items() if own.lines}
+    return [rank for rank in attempt.ranks if rank not in spoke]
 
 
-def _gaps(job: JobFiles, attempt: Attempt) -> list[Gap]:
+def _gaps(job: JobFiles, attempt: Attempt, mute: Sequence[int]) -> list[Gap]:
     gaps = [gap for file in job.files for gap in file.gaps][:64]
-    ranks = attempt.ranks
-    mute = [
-        rank
-        for rank in ranks
-        if all(event.kind == "exit" for event in attempt.by_rank.get(rank, ()))
-        and (rank not in attempt.presence or not attempt.presence[rank].lines)
-    ]
     if mute:
         gaps.append(Gap.about("ranks", item=fold(mute), why="no line of theirs is in these files"))
-    cut = [rank for rank, each in attempt.presence.items() if each.lines and not each.is_whole]
+    cut = [rank for rank, own in attempt.presence.items() if own.is_cut]
     if cut:
         gaps.append(Gap.about("ranks", item=fold(cut), why="their logs were cut off, or lines were left out of them"))
     if attempt.is_thinned:

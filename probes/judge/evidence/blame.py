@@ -44,5 +44,9 @@ class First:
     known: frozenset[int | None] = frozenset()
 
     @property
+    def best(self) -> LogEvent | None:
+        return self.events[0] if self.events else None
+
+    @property
     def is_told(self) -> bool:
         return self.how in NAMING

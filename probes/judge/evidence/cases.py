@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from mltop.probes.judge.values import in_slices, known
+from mltop.probes.judge.values import grouped, in_slices, known
 from mltop.probes.model.evidence.collectives import Group, GroupProgress, Operation
 
 # Of which tensors all ranks have as many elements. Of others they differ by the rank's part (the root of a scatter), or
@@ -125,9 +125,7 @@ class Case:
         told = [(record, op) for record in self.entered if (op := self.operation_of(record)) is not None]
         if agree(signature(operation) for _, operation in told):
             return [(told[0][1], [record for record, _ in told])] if told else []
-        sides: dict[Signature, list[tuple[GroupProgress, Operation]]] = {}
-        for record, operation in told:
-            sides.setdefault(signature(operation), []).append((record, operation))
+        sides = grouped(told, lambda pair: signature(pair[1]))
         joined: list[tuple[Signature, list[tuple[GroupProgress, Operation]]]] = []
         for own, side in sorted(sides.items(), key=lambda each: (-sum(map(bool, each[0])), -len(each[1]))):
             fitting = [other for other in joined if agree((own, other[0]))]
@@ -166,10 +164,9 @@ def _is_of_one(group: Group) -> bool:
 
 def _by_group(progress: Iterable[GroupProgress]) -> list[tuple[Group, list[GroupProgress]]]:
     """A group has one name in its job; where two sets of ranks have the same name, these are two groups."""
-    by_name: dict[tuple[str, str], list[GroupProgress]] = {}
-    for record in in_slices(progress):
-        description = "" if is_default(record.group) else record.group.description
-        by_name.setdefault((record.group.name, description), []).append(record)
+    by_name = grouped(
+        progress, lambda each: (each.group.name, "" if is_default(each.group) else each.group.description)
+    )
     groups = []
     for alike in by_name.values():
         members = list(dict.fromkeys(known(record.group.ranks for record in alike)))
@@ -193,24 +190,20 @@ def _may_be_of(record: GroupProgress, ranks: tuple[int, ...] | None, all_members
 
 
 def _newest_of_each(records: Iterable[GroupProgress]) -> list[GroupProgress]:
-    """One record of each rank, in the order of their numbers. Those of ranks without any number are left out."""
+    """One record of each rank, in the order of their numbers in the job. Where the members of a group are known, these
+    follow from the numbers in the group. Those of ranks without any number are left out.
+    """
     best: dict[int, GroupProgress] = {}
     for told in records:
-        record = _numbered(told)
+        ranks, place, record = told.group.ranks, told.group_rank, told
+        if told.rank is None and ranks is not None and place is not None and 0 <= place < len(ranks):
+            record = replace(told, rank=ranks[place])
         if record.rank is None or record.enqueued is None:
             continue
         other = best.get(record.rank)
         if other is None or _worth(record) > _worth(other):
             best[record.rank] = record
     return [best[rank] for rank in sorted(best)]
-
-
-def _numbered(record: GroupProgress) -> GroupProgress:
-    """By its number in the job, which follows from the one in the group where the members are known."""
-    ranks, place = record.group.ranks, record.group_rank
-    if record.rank is None and ranks is not None and place is not None and 0 <= place < len(ranks):
-        return replace(record, rank=ranks[place])
-    return record
 
 
 def _worth(record: GroupProgress) -> tuple[int, float, int]:
@@ -268,7 +261,6 @@ def _last_of_gloo(case: Case, records: Sequence[GroupProgress]) -> int | None:
 
     Who has not launched what others have, and what cannot end without him, is who they waited for.
     """
-    case.waiting, case.absent, case.passed = [], [], []
     if len(records) < 2 or any(record.group.backend != GLOO for record in records if record.operations):
         return None
     at = case.sequence = max(known(record.enqueued for record in records), default=-1)

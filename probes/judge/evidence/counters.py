@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mltop.probes.judge.evidence.blame import First, How
 from mltop.probes.judge.evidence.cases import DEFAULT_DESCRIPTION, DEFAULT_NAME
@@ -13,10 +12,10 @@ from mltop.probes.judge.evidence.progress import judge_progress
 from mltop.probes.judge.evidence.scene import Attempt
 from mltop.probes.judge.evidence.silence import would_have_spoken
 from mltop.probes.judge.evidence.writers import MOST_RANKS
-from mltop.probes.judge.values import known
+from mltop.probes.judge.values import grouped, known
 from mltop.probes.model.evidence.collectives import Group, GroupProgress, Operation, OperationState, ProgressVerdict
 from mltop.probes.model.evidence.logs import LogEvent
-from mltop.probes.model.vocabulary import Confidence, ProgressKind
+from mltop.probes.model.vocabulary import ProgressKind
 
 _LEAST_ALIKE = 3  # ranks in one operation, beside one in another
 _PAIRWISE = ("SEND", "RECV", "P2P", "COALESCED", "UNKNOWN")
@@ -57,10 +56,6 @@ class _Counts:
     def sequence(self) -> int | None:
         return self.timeout.sequence if self.timeout is not None else None
 
-    @property
-    def began(self) -> float | None:
-        return self.timeout.waited_since if self.timeout is not None else None
-
     def record(self, group: Group, rank: int) -> GroupProgress:
         """Who waits in a collective has launched it, and has not seen it end. Not dated, as nodes' clocks differ."""
         enqueued, completed = self.enqueued, self.completed
@@ -92,7 +87,8 @@ def judge_counters(attempt: Attempt) -> First:
     waited = {name: ranks for name, ranks in groups.items() if any(each.timeout for each in ranks.values())}
     if not waited:
         return First("no data")
-    first = min(waited, key=lambda name: min(known(each.began for each in waited[name].values()), default=math.inf))
+    begun = {name: known(event.waited_since for event in _timeouts(ranks)) for name, ranks in waited.items()}
+    first = min(waited, key=lambda name: min(begun[name], default=math.inf))
     counted = {name: ranks for name, ranks in groups.items() if not name.startswith(_OWN_NUMBER)}
     names = {_group(name, ranks): name for name, ranks in counted.items()}
     records = [each.record(group, rank) for group, name in names.items() for rank, each in counted[name].items()]
@@ -121,20 +117,11 @@ def _first(verdict: ProgressVerdict, name: str, attempt: Attempt, groups: _Group
         sides = (tuple(sorted(set(ranks) - set(verdict.waiting))), verdict.waiting)
     events = [event for rank in culprits for each in known((ranks.get(rank),)) for event in each.events[:1]]
     events += [event for rank in verdict.waiting[:2] for event in ranks[rank].events[:2]]
-    label = next((event.group_name for event in events if event.group == name), "") or name
+    label = next((event.group_name for event in events if name and event.group == name), "") or name
     op = verdict.operation.name if verdict.operation is not None else ""
-    confidence: Confidence = "high" if verdict.kind in ("never_entered", "mismatch") and culprits else "medium"
-    return First(
-        how,
-        culprits,
-        events=events[:6],
-        confidence=confidence,
-        sides=sides,
-        sequence=verdict.sequence,
-        op=op,
-        group=label if name else "",
-        known=frozenset(ranks),
-    )
+    found = First(how, culprits, events=events[:6], sides=sides, sequence=verdict.sequence, op=op)
+    is_sure = verdict.kind in ("never_entered", "mismatch") and culprits
+    return replace(found, confidence="high" if is_sure else "medium", group=label, known=frozenset(ranks))
 
 
 def _group(name: str, ranks: Mapping[int, _Counts]) -> Group:
@@ -159,23 +146,24 @@ def _by_operation(ranks: Mapping[int, _Counts]) -> First | None:
     """Of releases that count nothing, and number the collectives of all groups together: who alone is in another
     operation, if it can be no other group's.
     """
-    waits = {rank: each.timeout for rank, each in ranks.items() if each.timeout is not None}
-    if len({event.sequence for event in waits.values()}) != 1 or any(
-        not event.op or event.op in _PAIRWISE for event in waits.values()
-    ):
+    waits = _timeouts(ranks)
+    if len({event.sequence for event in waits}) != 1 or any(not each.op or each.op in _PAIRWISE for each in waits):
         return None
-    camps = Counter(event.op for event in waits.values()).most_common()
-    if len(camps) != 2 or camps[1][1] != 1 or camps[0][1] < _LEAST_ALIKE:
+    few, *others = sorted(grouped(waits, lambda event: event.op).values(), key=len)
+    if len(few) != 1 or len(others) != 1 or len(others[0]) < _LEAST_ALIKE:
         return None
-    odd = tuple(rank for rank, event in waits.items() if event.op == camps[1][0])
-    events = [waits[odd[0]], *(event for event in waits.values() if event.op == camps[0][0])]
-    return First("differs", odd, sequence=events[0].sequence, op=camps[0][0], events=events[:4])
+    odd, most = few[0], others[0]
+    return First("differs", tuple(known((odd.rank,))), sequence=odd.sequence, op=most[0].op, events=[odd, *most[:3]])
+
+
+def _timeouts(ranks: Mapping[int, _Counts]) -> list[LogEvent]:
+    return known(each.timeout for each in ranks.values())
 
 
 def _uncounted(ranks: Mapping[int, _Counts]) -> First:
     """What they wait in, unless it may be of several groups."""
-    waits = {(each.timeout.sequence, each.timeout.op) for each in ranks.values() if each.timeout is not None}
-    sequences, ops = {sequence for sequence, _ in waits}, {op for _, op in waits}
+    sequences = {event.sequence for event in _timeouts(ranks)}
+    ops = {event.op for event in _timeouts(ranks)}
     sequence, op = sequences.pop() if len(sequences) == 1 else None, ops.pop() if len(ops) == 1 else ""
     return First("no data", sequence=sequence, op=op)
 
@@ -183,5 +171,5 @@ def _uncounted(ranks: Mapping[int, _Counts]) -> First:
 def _elsewhere(name: str, ranks: Mapping[int, _Counts]) -> First:
     events = [event for each in ranks.values() for event in each.events]
     label = next((event.group_name for event in events if event.group_name), name)
-    timeout = next(each.timeout for each in ranks.values() if each.timeout is not None)
+    timeout = _timeouts(ranks)[0]
     return First("elsewhere", sequence=timeout.sequence, op=timeout.op, group=label or name, events=events[:4])

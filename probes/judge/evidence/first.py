@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from collections.abc import Sequence, Set
 from dataclasses import replace
 
@@ -17,8 +18,8 @@ from mltop.probes.judge.evidence.counters import judge_counters
 from mltop.probes.judge.evidence.roots import OTHER_NODE_S, is_before, is_later, roots_of, unexplained_deaths
 from mltop.probes.judge.evidence.scene import Attempt
 from mltop.probes.judge.evidence.silence import Silence, silent_ranks
+from mltop.probes.judge.values import grouped
 from mltop.probes.model.evidence.logs import LogEvent
-from mltop.probes.model.vocabulary import Confidence
 
 
 def first_of(attempt: Attempt) -> First:
@@ -65,24 +66,17 @@ def _earliest(attempt: Attempt, roots: list[LogEvent]) -> First:
             return First("program", events=[*bare[:3], *known[:1]])
         if len({event.rank for event in known}) == 1:
             known.insert(0, replace(bare[0], rank=known[0].rank))
-    by_subject: dict[object, list[LogEvent]] = {}
-    for event in known:
-        by_subject.setdefault(_subject(event), []).append(event)
-    by_subject = _without_covered(by_subject)
+    by_subject = _without_covered(grouped(known, _subject))
     firsts = {subject: _best(events) for subject, events in by_subject.items()}
-    if len(firsts) > 1:
-        sure = [
-            event
-            for subject, event in firsts.items()
-            if all(_precedes(by_subject[subject], by_subject[other], attempt) for other in firsts if other != subject)
-        ]
-        if len(sure) == 1:
-            return _failed(attempt, sure, by_subject)
-        if _are_alike(list(firsts.values())):
-            return _failed(attempt, list(firsts.values()), by_subject)
-        unordered = sorted(firsts.values(), key=lambda event: (event.at is None, event.at or 0.0))
-        return First("unordered", events=unordered[:6], ranks=())
-    return _failed(attempt, list(firsts.values()), by_subject)
+    sure = [
+        event
+        for subject, event in firsts.items()
+        if all(_precedes(by_subject[subject], by_subject[other], attempt) for other in firsts if other != subject)
+    ]
+    events = sure if len(sure) == 1 else list(firsts.values())
+    if len(events) == 1 or _are_alike(events):
+        return _failed(attempt, events, [each for event in events for each in by_subject[_subject(event)]])
+    return First("unordered", events=sorted(events, key=lambda event: (event.at is None, event.at or 0.0))[:6])
 
 
 def _are_alike(events: Sequence[LogEvent]) -> bool:
@@ -96,7 +90,7 @@ def _of_nobody(attempt: Attempt, roots: list[LogEvent]) -> First:
     ranks = sorted({event.rank for event in rows if event.rank is not None})
     if _are_alike(roots) and len(ranks) > 1 and len(roots) in (1, len(ranks)):
         events = [replace(roots[0], rank=rank, node=attempt.nodes.get(rank, "")) for rank in ranks]
-        return _failed(attempt, events, {event.rank: [event] for event in events})
+        return _failed(attempt, events)
     if _are_alike(roots) and not attempt.ranks:
         return First("failed", events=roots[:4])  # what it was is told, of a job whose ranks nobody tells apart
     return First("no data", events=roots[:4])
@@ -112,15 +106,11 @@ def _contradicted(attempt: Attempt, roots: Sequence[LogEvent]) -> First | None:
     found = judge_counters(attempt)
     if found.how != "behind" or {event.rank for event in roots} & set(found.ranks):
         return None
+    found.confidence = "medium"
     if all(event.rank in found.known for event in roots):
-        return replace(found, confidence="medium")
-    return First(
-        "contradicted",
-        events=[*roots[:3], *found.events[:3]],
-        sides=(found.ranks,),
-        sequence=found.sequence,
-        op=found.op,
-    )
+        return found
+    events = [*roots[:3], *found.events[:3]]
+    return replace(found, how="contradicted", ranks=(), events=events, sides=(found.ranks,))
 
 
 def _without_covered(by_subject: dict[object, list[LogEvent]]) -> dict[object, list[LogEvent]]:
@@ -133,15 +123,12 @@ def _without_covered(by_subject: dict[object, list[LogEvent]]) -> dict[object, l
         for subject, events in by_subject.items()
         if subject in down or not all(event.node in down for event in events)
     }
-    on: dict[str, set[int]] = {}
-    for subject, events in by_subject.items():
-        for event in events:
-            if isinstance(subject, int):
-                on.setdefault(event.node, set()).add(subject)
-    kept = {subject: events for subject, events in by_subject.items() if isinstance(subject, int) or subject not in on}
-    for node, ranks in on.items():
-        if node and len(ranks) == 1:
-            (rank,) = ranks
+    of_ranks = ((subject, events) for subject, events in by_subject.items() if isinstance(subject, int))
+    pairs = dict.fromkeys((event.node, rank) for rank, events in of_ranks for event in events)
+    on = grouped(pairs, lambda pair: pair[0])
+    kept = {subject: events for subject, events in by_subject.items() if subject not in on}
+    for node, ((_, rank), *others) in on.items():
+        if node and not others:
             kept[rank] = [*kept[rank], *(replace(event, rank=rank) for event in by_subject.get(node, ()))]
     return kept or by_subject
 
@@ -156,30 +143,27 @@ def _precedes(events: Sequence[LogEvent], others: Sequence[LogEvent], attempt: A
     return any(all(is_before(event, other, attempt) for other in others) for event in events)
 
 
-def _failed(attempt: Attempt, events: list[LogEvent], by_subject: dict[object, list[LogEvent]]) -> First:
+def _failed(attempt: Attempt, events: Sequence[LogEvent], all_of_them: Sequence[LogEvent] = ()) -> First:
+    """``events``: of each that failed the one that tells most; ``all_of_them``: whatever they did."""
     ranks = tuple(sorted({event.rank for event in events if event.rank is not None}))
     nodes = tuple(sorted({event.node for event in events if event.rank is None and event.node}))
-    more = [other for event in events for other in by_subject[_subject(event)]]
-    told = set(map(id, events))
-    rest = [event for event in more if id(event) not in told]
+    best = set(map(id, events))
+    more = [event for event in all_of_them if id(event) not in best]
+    found = First("alike" if len(events) > 1 else "failed", ranks, nodes, [*events[:4], *more[:4]])
     bare = all(event.kind in ("exit", "died") for event in events)
-    confidence: Confidence = "medium" if bare or len(events) > 1 or not ranks else "high"
+    found.confidence = "medium" if bare or len(events) > 1 or not ranks else "high"
     if len(ranks) > 1 and 2 * len(ranks) >= len(attempt.ranks) and not nodes and not _are_one_node(ranks, attempt):
-        return First("program", events=[*events[:4], *rest[:4]], sides=(ranks,))
-    if attempt.is_thinned and (
-        len(ranks) > 1 or _have_twins(events, attempt)
-    ):  # whose lines were left out is not known
-        return First("program", events=[*events[:4], *rest[:4]])
-    return First("alike" if len(events) > 1 else "failed", ranks, nodes, [*events[:4], *rest[:4]], confidence)
+        return First("program", events=found.events, sides=(ranks,))
+    if attempt.is_thinned and (len(ranks) > 1 or _have_twins(events, attempt)):
+        return First("program", events=found.events)  # whose lines were left out is not known
+    return found
 
 
 def _have_twins(events: Sequence[LogEvent], attempt: Attempt) -> bool:
     """Whether another rank's line that was wrapped begins with the same words."""
-    ranks = {event.rank for event in events}
-    others = [
-        event.pattern for event in attempt.of_kind("severe") if event.rank is not None and event.rank not in ranks
-    ]
-    return any(event.pattern.startswith(begun) for event in events for begun in others if len(begun) >= _LEAST_ALIKE)
+    ranks = {None, *(event.rank for event in events)}
+    begun = {other.pattern for other in attempt.of_kind("severe") if other.rank not in ranks}
+    return any(event.pattern.startswith(each) for event in events for each in begun if len(each) >= _LEAST_ALIKE)
 
 
 _LEAST_ALIKE = 20  # characters
@@ -206,12 +190,9 @@ def _outside(attempt: Attempt, roots: Sequence[LogEvent]) -> First | None:
             return First("stopped", events=ours[:3], confidence="low")
         return None
     first = min(ends, key=lambda event: (event.at is None, event.at or 0.0))
-    before = [event for event in troubles if not _follows(event, first)]
-    if first.kind in ("cancelled", "interrupted"):
-        before += [event for event in failed if not _follows(event, first)]
-    if before:
-        return None
-    return First("stopped", events=[first], confidence="high")
+    troubles += failed if first.kind in ("cancelled", "interrupted") else []
+    is_first = all(_follows(event, first) for event in troubles)
+    return First("stopped", events=[first], confidence="high") if is_first else None
 
 
 def _follows(event: LogEvent, end: LogEvent) -> bool:
@@ -224,13 +205,17 @@ def _follows(event: LogEvent, end: LogEvent) -> bool:
 
 # 2. Whom somebody names.
 
+_ENDED_BY_OTHERS = (signal.SIGABRT, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
 
 def _named(attempt: Attempt) -> First | None:
     events = [event for event in attempt.of_class("named") if event.named and event.kind != "mismatch"]
     if not events:
         return None
     if all(event.kind == "child_named" for event in events):
-        return _of_spawners(attempt, [event for event in events if not _is_ended(event)])
+        # Who was ended by its own watchdog, or by somebody, did not fail first.
+        own = [event for event in events if event.how != "signal" or event.code not in _ENDED_BY_OTHERS]
+        return _of_spawners(attempt, own)
     waiting = {event.rank for event in attempt.of_class("timeout")} - {event.rank for event in events}
     names = [set(event.named) - waiting for event in events]
     if not all(names):
@@ -250,22 +235,11 @@ def _of_mismatches(events: Sequence[LogEvent]) -> First:
     runs: dict[int, str] = {}
     for event in events:
         runs |= zip(event.named, (event.op, event.device), strict=False)
-    camps: dict[str, list[int]] = {}
-    for rank, run in runs.items():
-        camps.setdefault(run, []).append(rank)
-    few, *others = sorted((tuple(sorted(camp)) for camp in camps.values()), key=len)
+    few, *others = sorted(map(tuple, grouped(sorted(runs), runs.__getitem__).values()), key=len)
     told = sorted(events, key=lambda event: event.rank not in few)[:4]
     if len(others) == 1 and len(few) < len(others[0]):
         return First("differs", few, events=told, confidence="high")
     return First("sides", events=told, sides=(few, *others), op="the same collective")
-
-
-_ENDED_BY_OTHERS = (signal.SIGABRT, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
-
-def _is_ended(child: LogEvent) -> bool:
-    """By its own watchdog, or by somebody: it did not fail first."""
-    return child.how == "signal" and child.code in _ENDED_BY_OTHERS
 
 
 def _of_spawners(attempt: Attempt, events: Sequence[LogEvent]) -> First | None:
@@ -319,7 +293,11 @@ def _of_waiting(attempt: Attempt, timeouts: Sequence[LogEvent]) -> First:
     silent = Silence() if found.group else silent_ranks(attempt, complaining, most=1 if is_gloo else None)
     if silent.ranks:
         return First("silent", silent.ranks, events=told[:3], confidence="medium", sequence=found.sequence, op=found.op)
-    return _sick(attempt, told) or _votes(attempt) or _unnamed(attempt, found, silent)
+    named = _sick(attempt, told) or _votes(attempt)
+    unheard = tuple(rank for rank in attempt.ranks if rank not in found.known)
+    if named is not None or (found.how == "launched" and not unheard and not attempt.is_thinned):
+        return named or found
+    return replace(found, how="no data", lacking=silent.lacking or unheard)
 
 
 def _sick(attempt: Attempt, told: Sequence[LogEvent]) -> First | None:
@@ -329,27 +307,15 @@ def _sick(attempt: Attempt, told: Sequence[LogEvent]) -> First | None:
     return First("sick", tuple(ranks), events=[*hints[:2], *told[:2]], confidence="low") if len(ranks) == 1 else None
 
 
-def _unnamed(attempt: Attempt, found: First, silent: Silence) -> First:
-    unheard = tuple(rank for rank in attempt.ranks if rank not in found.known)
-    if found.how == "launched" and not unheard and not attempt.is_thinned:
-        return found
-    return replace(found, how="no data", lacking=silent.lacking or unheard)
-
-
 def _votes(attempt: Attempt) -> First | None:
     """The host that most of the others name, where there are enough of them."""
     events = [event for event in attempt.of_kind("network") if event.code == _RETRIES_EXHAUSTED]
-    voters: dict[str, set[object]] = {}
-    for event in events:
-        voters.setdefault(event.peer, set()).add(event.node or event.rank)
-    ordered = sorted(voters, key=lambda peer: -len(voters[peer]))
-    if not ordered or len(voters[ordered[0]]) < 2:
+    votes = Counter(peer for peer, _ in {(event.peer, event.node or event.rank) for event in events}).most_common(2)
+    if not votes or votes[0][1] < 2 or any(2 * count > votes[0][1] for _, count in votes[1:]):
         return None
-    runner_up = len(voters[ordered[1]]) if len(ordered) > 1 else 0
-    if runner_up * 2 > len(voters[ordered[0]]):
-        return None
-    of_it = [event for event in events if event.peer == ordered[0]]
-    return First("network", nodes=(ordered[0],), events=of_it[:4], confidence="medium")
+    peer = votes[0][0]
+    of_it = [event for event in events if event.peer == peer]
+    return First("network", nodes=(peer,), events=of_it[:4], confidence="medium")
 
 
 _RETRIES_EXHAUSTED = 12
@@ -372,16 +338,10 @@ def _of_victims(attempt: Attempt) -> First:
     events = attempt.of_class("cascade")
     exits = [event for event in attempt.troubles if event.event_class == "fact"]
     if not events and not exits:
-        stopped = attempt.of_kind("exit")  # a launcher's table of failures: something did fail
-        return (
-            First("only victims", events=stopped[:3]) if stopped else First("cut off" if attempt.is_cut else "nothing")
-        )
-    return _of_dead(attempt) or _votes(attempt) or _of_lost(attempt, events, exits)
-
-
-def _of_dead(attempt: Attempt) -> First | None:
+        rows = attempt.of_kind("exit")  # a launcher's table of failures: something did fail
+        return First("only victims" if rows else "cut off" if attempt.is_cut else "nothing", events=rows[:3])
     dead = unexplained_deaths(attempt)
-    return _failed(attempt, dead, {event.rank: [event] for event in dead}) if dead else None
+    return _failed(attempt, dead) if dead else _votes(attempt) or _of_lost(attempt, events, exits)
 
 
 def _of_lost(attempt: Attempt, events: Sequence[LogEvent], exits: Sequence[LogEvent]) -> First:
@@ -412,8 +372,8 @@ def _of_unread(attempt: Attempt, found: First) -> First | None:
         return First("named", tuple(sorted(common)), events=blamed[:4], confidence="medium")
     own = [event for event in attempt.of_kind("severe") if not is_later(event, attempt)]
     ranks = {event.rank for event in own if event.rank is not None}
-    complaining = {event.rank for event in attempt.of_class("timeout", "cascade") if event.rank is not None}
-    complaining |= {event.rank for event in attempt.of_kind("complaint") if event.rank is not None}
-    if len(ranks) == 1 and complaining - ranks and all(event.rank is not None for event in own):
+    complaints = [*attempt.of_class("timeout", "cascade"), *attempt.of_kind("complaint")]
+    others = {event.rank for event in complaints} - {None, *ranks}
+    if len(ranks) == 1 and others and all(event.rank is not None for event in own):
         return First("failed", tuple(ranks), events=own[:4], confidence="low")
     return None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 
+from mltop.probes.judge.values import grouped, known
 from mltop.probes.model.evidence.logs import LogFile
 
-_NUMBERS = re.compile(r"\d+")
+NUMBERS = re.compile(r"\d+")
 _ENDINGS = re.compile(r"\.(?:log|out|err|txt|stdout|stderr|gz|bz2|xz|zst)$")
 _STREAMS = re.compile(r"(?:^|[._-])(?:stdout|stderr|out|err|log)(?=[._-]|$)", re.IGNORECASE)
 OF_WATCHDOGS = ("collective_timeout", "counters", "aborted")
@@ -28,19 +29,14 @@ def jobs_of(files: Sequence[LogFile]) -> list[JobFiles]:
     """The files of each job together; files that say nothing of whose they are go by their folder."""
     joined = _Joined(len(files))
     _join_told(files, joined)
-    by_folder: dict[str, list[int]] = {}
-    for index, file in enumerate(files):
-        if not file.run:
-            by_folder.setdefault(_folder(file), []).append(index)
-    for indexes in by_folder.values():
+    without_run = (index for index, file in enumerate(files) if not file.run)
+    for indexes in grouped(without_run, lambda index: _folder(files[index].path)).values():
         _join_folder(files, indexes, joined)
     _join_runs(files, joined)
     _join_launchers(files, joined)
     _join_single(files, joined)
-    groups: dict[int, list[LogFile]] = {}
-    for index, file in enumerate(files):
-        groups.setdefault(joined.top(index), []).append(file)
-    return [JobFiles(_name(group), group) for group in groups.values()]
+    jobs = ([files[index] for index in indexes] for indexes in joined.sets(range(len(files))))
+    return [JobFiles(_name(job), job) for job in jobs]
 
 
 class _Joined:
@@ -54,6 +50,9 @@ class _Joined:
             self._above[index] = self._above[self._above[index]]
             index = self._above[index]
         return index
+
+    def sets(self, indexes: Iterable[int]) -> list[list[int]]:
+        return list(grouped(indexes, self.top).values())
 
     def join(self, indexes: Iterable[int]) -> None:
         tops = [self.top(index) for index in indexes]
@@ -74,11 +73,11 @@ def _join_told(files: Sequence[LogFile], joined: _Joined) -> None:
 
 
 def ranks_in(file: LogFile) -> frozenset[int]:
-    own = {speaker.rank for speaker in file.speakers} | {file.rank}
-    told = {event.rank for event in file.events if event.kind == "exit"}
+    ranks = {speaker.rank for speaker in file.speakers} | {file.rank}
+    ranks |= {event.rank for event in file.events if event.kind == "exit"}
     if file.local_rank is not None:
-        told |= default_group_ranks(file)
-    return frozenset(rank for rank in own | told if rank is not None)
+        ranks |= default_group_ranks(file)
+    return frozenset(known(ranks))
 
 
 def default_group_ranks(file: LogFile) -> set[int | None]:
@@ -86,11 +85,7 @@ def default_group_ranks(file: LogFile) -> set[int | None]:
     return {event.group_rank for event in file.events if event.kind in OF_WATCHDOGS and not event.group}
 
 
-def _folder(file: LogFile) -> str:
-    return _folder_of(file.path)
-
-
-def _folder_of(path: str) -> str:
+def _folder(path: str) -> str:
     return path.rpartition("/")[0]
 
 
@@ -104,61 +99,50 @@ def _stem(file: LogFile) -> str:
 
 def _join_folder(files: Sequence[LogFile], indexes: list[int], joined: _Joined) -> None:
     """All of a folder, unless the same ranks speak in several: then only those that belong to each other."""
-    stems: dict[str, list[int]] = {}
-    for index in indexes:
-        stems.setdefault(_stem(files[index]), []).append(index)
-    for twins in stems.values():
+    for twins in grouped(indexes, lambda index: _stem(files[index])).values():
         joined.join(twins)
-    groups: dict[int, list[int]] = {}
-    for index in indexes:
-        groups.setdefault(joined.top(index), []).append(index)
-    seen = [_Seen.of([files[index] for index in members], members[0]) for members in groups.values()]
-    told = Counter(files[index].slurm_job for index in indexes if files[index].slurm_job)
-    clash = len(told) > 1 or any(one.clashes(other) for one, other in _with_a_rank_in_common(seen))
-    if not clash:
+    seen = [_Seen(members[0], [files[index] for index in members]) for members in joined.sets(indexes)]
+    jobs = {files[index].slurm_job for index in indexes} - {""}
+    if len(jobs) < 2 and not any(one.clashes(other) for one, other in _with_a_rank_in_common(seen)):
         joined.join(indexes)
         return
-    by_template: dict[str, list[_Seen]] = {}
-    for group in seen:
-        template = _NUMBERS.sub("#", _stem(files[group.index]))
-        by_template.setdefault(template, []).append(group)
-    for alike in by_template.values():
-        counts = Counter(rank for group in alike for rank in group.speaking | group.told)
-        if counts and max(counts.values()) == 1 and not any(files[group.index].slurm_job for group in alike):
-            joined.join(group.index for group in alike)
+    for alike in grouped(seen, lambda each: NUMBERS.sub("#", _stem(files[each.index]))).values():
+        if _are_apart([{rank for _, rank in each.ranks} for each in alike]) and not any(
+            files[each.index].slurm_job for each in alike
+        ):
+            joined.join(each.index for each in alike)
+
+
+def _are_apart(ranks: Iterable[Set[int]]) -> bool:
+    """Whether any rank is told of, and none of them twice."""
+    counts = Counter(rank for each in ranks for rank in each)
+    return bool(counts) and max(counts.values()) == 1
 
 
 def _with_a_rank_in_common(seen: Sequence[_Seen]) -> Iterator[tuple[_Seen, _Seen]]:
     """Neighbours among those in which a rank is: of ten thousand files not all pairs."""
     by_rank: dict[tuple[str, int], _Seen] = {}
     for group in seen:
-        for key in (*(("speaks", rank) for rank in group.speaking), *(("told", rank) for rank in group.told)):
+        for key in group.ranks:
             if key in by_rank:
                 yield by_rank[key], group
             by_rank[key] = group
 
 
-@dataclass(frozen=True)
 class _Seen:
-    """Files that are one: which ranks speak in them, of which a launcher tells, and lines with their stamps."""
+    """Files that are one: which ranks speak in them, or are spoken of by a launcher, and lines with their stamps."""
 
-    speaking: frozenset[int]
-    told: frozenset[int]
-    lines: frozenset[str]
-    index: int
-
-    @classmethod
-    def of(cls, files: Sequence[LogFile], index: int) -> _Seen:
+    def __init__(self, index: int, files: Sequence[LogFile]) -> None:
+        self.index = index
         events = [event for file in files for event in file.events]
         speaking = {speaker.rank for file in files for speaker in file.speakers} | {file.rank for file in files}
         told = {event.rank for event in events if event.kind == "exit"}
-        lines = frozenset(event.text for event in events if event.is_dated and not event.by_launcher)
-        return cls(frozenset(speaking) - {None}, frozenset(told) - {None}, lines, index)  # type: ignore[arg-type]
+        self.ranks = {*(("speaks", rank) for rank in known(speaking)), *(("told", rank) for rank in known(told))}
+        self.lines = {event.text for event in events if event.is_dated and not event.by_launcher}
 
     def clashes(self, other: _Seen) -> bool:
         """The same ranks in both, and not because one repeats the other."""
-        twice = self.speaking & other.speaking or self.told & other.told
-        return bool(twice) and not self.lines & other.lines
+        return not self.ranks.isdisjoint(other.ranks) and self.lines.isdisjoint(other.lines)
 
 
 def _join_runs(files: Sequence[LogFile], joined: _Joined) -> None:
@@ -169,11 +153,10 @@ def _join_runs(files: Sequence[LogFile], joined: _Joined) -> None:
     for index, file in enumerate(files):
         if file.run:
             run_id = _RUN_ID.match(file.run)
-            key = (_folder_of(file.run_parent), run_id[1] if run_id else file.run)
+            key = (_folder(file.run_parent), run_id[1] if run_id else file.run)
             by_parent.setdefault(key, {}).setdefault(joined.top(index), set()).update(ranks_in(file))
     for tops in by_parent.values():
-        counts = Counter(rank for ranks in tops.values() for rank in ranks)
-        if len(tops) > 1 and counts and max(counts.values()) == 1 and all(tops.values()):
+        if all(tops.values()) and _are_apart(tops.values()):
             joined.join(tops)
 
 
@@ -192,7 +175,7 @@ def _join_launchers(files: Sequence[LogFile], joined: _Joined) -> None:
         is_other = speaks and not any(event.text in lines for event in file.events)
         if file.run or is_other or file.slurm_job or file.mentions & runs:
             continue
-        folder = f"{_folder(file)}/"
+        folder = f"{_folder(file.path)}/"
         near = {joined.top(top) for parent, tops in parents.items() if f"{parent}/".startswith(folder) for top in tops}
         if len(near) == 1:
             joined.join([*near, index])
@@ -201,12 +184,9 @@ def _join_launchers(files: Sequence[LogFile], joined: _Joined) -> None:
 def _join_single(files: Sequence[LogFile], joined: _Joined) -> None:
     """What no rank speaks in belongs to the only job there is."""
     tops = {joined.top(index) for index, file in enumerate(files) if ranks_in(file) or file.run}
-    loose = [index for index, file in enumerate(files) if joined.top(index) not in tops]
     if len(tops) == 1:
-        told = {file.slurm_job for index, file in enumerate(files) if joined.top(index) in tops and file.slurm_job}
-        joined.join(
-            [*tops, *(index for index in loose if not files[index].slurm_job or files[index].slurm_job in told)]
-        )
+        jobs = {"", *(file.slurm_job for index, file in enumerate(files) if joined.top(index) in tops)}
+        joined.join([*tops, *(index for index, file in enumerate(files) if file.slurm_job in jobs)])
 
 
 def _name(files: Sequence[LogFile]) -> str:
@@ -222,4 +202,5 @@ def _name(files: Sequence[LogFile]) -> str:
             return run_id[1] if run_id[1] != "none" else file.run
     if len(files) == 1:
         return files[0].path.rpartition("/")[2]
-    return _folder(files[0]).rpartition("/")[2] or _folder(files[0]) or files[0].path
+    folder = _folder(files[0].path)
+    return folder.rpartition("/")[2] or folder or files[0].path

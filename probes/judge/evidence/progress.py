@@ -37,10 +37,10 @@ def judge_progress(progress: Iterable[GroupProgress], world_size: int | None = N
         verdicts = [circle]
     if any(case.absent for case in cases):  # or a watchdog is late, and who is waited for waits for nothing
         verdicts = [replace(each, confidence="low") if each.kind == "all_launched" else each for each in verdicts]
-    return tuple(sorted(verdicts, key=_surest_first))
+    return tuple(sorted(verdicts, key=surest_first))
 
 
-def _surest_first(verdict: ProgressVerdict) -> tuple[bool, int, float, int]:
+def surest_first(verdict: ProgressVerdict) -> tuple[bool, int, float, int]:
     since = float("inf") if verdict.since is None else verdict.since
     return not verdict.culprits, PROGRESS_KINDS.index(verdict.kind), since, -len(verdict.waiting)
 
@@ -49,7 +49,7 @@ class _Waits:
     """Who waits where: in the group in which the oldest of his operations stands that have not ended."""
 
     def __init__(self, cases: Sequence[Case], records: Sequence[GroupProgress]) -> None:
-        self.cases, self._records = cases, records
+        self.cases, self.records = cases, records
         waiting: dict[int, list[tuple[Case, float | None]]] = {}
         for case in cases:
             for record in case.waiting:
@@ -57,31 +57,13 @@ class _Waits:
                     waiting.setdefault(record.rank, []).append((case, case.began_at(record)))
         self._of = {rank: _first_of(own) for rank, own in waiting.items()}
 
-    def of(self, rank: int) -> list[Case]:
-        """Of several groups where nobody knows which was first all."""
-        return self._of.get(rank, [])
-
     def elsewhere(self, rank: int, case: Case) -> bool:
-        """Whether this rank waits in another group."""
-        return any(other is not case for other in self.of(rank))
+        """Whether this rank waits in another group, or may: where nobody knows which of several was first."""
+        return any(other is not case for other in self._of.get(rank, ()))
 
     def is_busy(self, rank: int, case: Case) -> bool:
         """Whether this rank has launched anything in another group that has not ended."""
         return any(rank in other.busy for other in self.cases if other is not case)
-
-    def all_of(self, rank: int) -> list[GroupProgress]:
-        """What this rank tells of any group."""
-        return [record for record in self._records if record.rank == rank]
-
-    def all_passed(self, record: GroupProgress, sequence: int) -> bool:
-        """Whether others of its group are known to have been in this operation, too, and none to be behind."""
-        name = record.group.name, record.group.description
-        others = [
-            each.enqueued
-            for each in self._records
-            if (each.group.name, each.group.description) == name and each.rank != record.rank
-        ]
-        return bool(others) and all(enqueued is not None and enqueued >= sequence for enqueued in others)
 
     def blocked_by(self, culprits: Sequence[int], case: Case) -> tuple[Group, ...]:
         """The other groups in which somebody is waited for who is accused, or waits in this group."""
@@ -167,11 +149,14 @@ def _failed_elsewhere(record: GroupProgress, waits: _Waits) -> bool:
     if record.group.backend != GLOO:
         return False
     own = max(known(operation.created_at for operation in record.operations), default=0.0)
-    for other in waits.all_of(_rank(record)):
+    for other in (each for each in waits.records if each.rank == record.rank):
         newest = max(other.operations, key=lambda operation: operation.created_at or 0.0, default=None)
         if other.group == record.group or newest is None or (newest.created_at or own) < own:
             continue
-        if not waits.all_passed(other, newest.sequence):
+        name = other.group.name, other.group.description
+        alike = [each for each in waits.records if (each.group.name, each.group.description) == name]
+        others = [each.enqueued for each in alike if each.rank != record.rank]
+        if not others or any(enqueued is None or enqueued < newest.sequence for enqueued in others):
             return True
     return False
 

@@ -11,12 +11,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from mltop.probes.judge.evidence.progress import judge_progress
-from mltop.probes.judge.values import known
+from mltop.probes.judge.evidence.progress import judge_progress, surest_first
+from mltop.probes.judge.values import grouped, known
 from mltop.probes.model.evidence.collectives import Group, GroupProgress, ProgressVerdict
 from mltop.probes.model.evidence.ras import RasAnswer, RasCommunicator, RasRank, version_of
 from mltop.probes.model.verdict import StackDigest
-from mltop.probes.model.vocabulary import PROGRESS_KINDS, RasRefusal
+from mltop.probes.model.vocabulary import RasRefusal
 
 # nccl#1762: with a rank missing and two communicators, the answering rank reads beyond an array; mended in this one.
 FIRST_SAFE_VERSION = (2, 29, 2)
@@ -91,9 +91,8 @@ def judge_ras(first: RasAnswer, second: RasAnswer, rank_of: RankOf) -> tuple[Pro
             verdicts += _of_counts(communicator, rank_of)
             counted += _progress(communicator, rank_of)
     verdicts += map(_without_the_many, judge_progress(counted))
-    if any(verdict.kind != "all_launched" for verdict in verdicts):
-        verdicts = [verdict for verdict in verdicts if verdict.kind != "all_launched"]
-    return tuple(sorted(verdicts, key=lambda verdict: (not verdict.culprits, PROGRESS_KINDS.index(verdict.kind))))
+    certain = [verdict for verdict in verdicts if verdict.kind != "all_launched"]
+    return tuple(sorted(certain or verdicts, key=surest_first))
 
 
 def _group(communicator: RasCommunicator, rank_of: RankOf) -> Group:
@@ -117,35 +116,25 @@ def _of_states(before: RasCommunicator, now: RasCommunicator, rank_of: RankOf) -
     group = _group(now, rank_of)
     waiting = _numbers((rank for rank in now.ranks if rank.state == "running"), rank_of)
     if silent:
-        culprits = _numbers(silent, rank_of)
+        culprits, counters = _numbers(silent, rank_of), _records(silent, group, rank_of)
         yield ProgressVerdict(
-            "unresponsive",
-            group,
-            culprits=culprits,
-            waiting=waiting,
-            counters=_records(silent, group, rank_of),
-            confidence="high",
+            "unresponsive", group, culprits=culprits, waiting=waiting, counters=counters, confidence="high"
         )
     making = [rank for rank in lasting if rank.state == "init"]
     absent = [rank for rank in lasting if rank.state == "gone" and not (rank.unresponsive or rank.dead)]
     if making and len(making) >= len(absent):
-        yield ProgressVerdict(
-            "init",
-            group,
-            culprits=_numbers(absent, rank_of),
-            waiting=_numbers(making, rank_of),
-            counters=_records([*making, *absent], group, rank_of),
-            confidence="medium",
-        )
+        culprits, waiting = _numbers(absent, rank_of), _numbers(making, rank_of)
+        counters = _records([*making, *absent], group, rank_of)
+        yield ProgressVerdict("init", group, culprits=culprits, waiting=waiting, counters=counters, confidence="medium")
 
 
-def _records(ranks: Iterable[RasRank], group: Group, rank_of: RankOf) -> tuple[GroupProgress, ...]:
-    return tuple(_record(rank, group, rank_of) for rank in ranks)
-
-
-def _record(rank: RasRank, group: Group, rank_of: RankOf) -> GroupProgress:
-    number, total = rank_of(rank), rank.total
-    return GroupProgress(group, number, rank.rank, rank.host, rank.pid, total, source="ras")
+def _records(
+    ranks: Iterable[RasRank], group: Group, rank_of: RankOf, completed: int | None = None
+) -> tuple[GroupProgress, ...]:
+    return tuple(
+        GroupProgress(group, rank_of(one), one.rank, one.host, one.pid, one.total, completed=completed, source="ras")
+        for one in ranks
+    )
 
 
 def _stands(before: RasCommunicator, now: RasCommunicator) -> bool:
@@ -165,9 +154,7 @@ def _told(communicator: RasCommunicator) -> int:
 def _of_counts(communicator: RasCommunicator, rank_of: RankOf) -> Iterator[ProgressVerdict]:
     """Equal totals of other operations, and equal counts of all."""
     size = communicator.size
-    vectors: dict[tuple[tuple[str, int], ...], list[RasRank]] = {}
-    for rank in communicator.ranks:
-        vectors.setdefault(tuple(sorted(rank.counts or ())), []).append(rank)
+    vectors = grouped(communicator.ranks, lambda rank: tuple(sorted(rank.counts or ())))
     having = {vector: len(ranks) for vector, ranks in vectors.items()}
     if communicator.usual is not None:
         usual = tuple(sorted(communicator.usual))
@@ -203,12 +190,11 @@ def _progress(communicator: RasCommunicator, rank_of: RankOf) -> Sequence[GroupP
         return ()
     least = min(totals)
     group = _group(communicator, rank_of)
-    told = [replace(_record(rank, group, rank_of), completed=least) for rank in communicator.ranks]
     many = [
         GroupProgress(group, _FIRST_OF_MANY - number, enqueued=totals[-1], completed=least, source="ras")
         for number in range(communicator.usual_ranks)
     ]
-    return [*told, *many]
+    return [*_records(communicator.ranks, group, rank_of, least), *many]
 
 
 def _without_the_many(verdict: ProgressVerdict) -> ProgressVerdict:

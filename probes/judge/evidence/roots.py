@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 from mltop.probes.judge.evidence.scene import Attempt
+from mltop.probes.judge.values import known
 from mltop.probes.model.evidence.logs import LogEvent
 
 SAME_NODE_S, OTHER_NODE_S = 0.05, 2.0  # how far apart two stamps must be for their order to count
@@ -39,8 +40,8 @@ def _is_possible(event: LogEvent, attempt: Attempt) -> bool:
 
 
 def _is_old(event: LogEvent, attempt: Attempt) -> bool:
-    troubles = [other.waited_since or other.at for other in attempt.of_class("timeout", "cascade") if other.is_dated]
-    begun = [at for at in troubles if at is not None]
+    troubles = attempt.of_class("timeout", "cascade")
+    begun = known(other.waited_since or other.at for other in troubles if other.is_dated)
     return not begun or event.at is None or not -OLD_S <= event.at - min(begun) <= LONGEST_STEP_S
 
 
@@ -99,14 +100,12 @@ def _is_own_end(event: LogEvent, attempt: Attempt, *, is_alone: bool) -> bool:
 
 def _may_follow(event: LogEvent, attempt: Attempt) -> bool:
     """Another node's launcher lost a rank, nobody knows by what, and not surely later: Slurm kills the rest then."""
-    for other in attempt.of_kind("exit"):
-        if other is event or not other.is_first or other.rank == event.rank or other.how == "stopped" or not other.code:
-            continue
-        if is_before(event, other, attempt):
-            continue
-        if not any(own.event_class in ("cascade", "timeout") for own in attempt.by_rank.get(other.rank, ())):
-            return True
-    return False
+    return any(
+        not (other is event or other.rank == event.rank or other.how == "stopped" or is_before(event, other, attempt))
+        and not any(own.event_class in ("cascade", "timeout") for own in attempt.by_rank.get(other.rank, ()))
+        for other in attempt.of_kind("exit")
+        if other.is_first and other.code
+    )
 
 
 def is_later(event: LogEvent, attempt: Attempt) -> bool:
@@ -114,18 +113,15 @@ def is_later(event: LogEvent, attempt: Attempt) -> bool:
     for other in attempt.by_rank[event.rank]:
         # A program that aborts itself says why in a line before it.
         explains = other.event_class == "unread" and event.kind == "fatal_signal" and event.code == signal.SIGABRT
-        if other is event or not (explains or other.event_class in _COMPLAINTS) or other.kind == "network":
+        if other is event or other.by_launcher or not (explains or other.event_class in _COMPLAINTS):
             continue
-        if event.rank is None and (other.file != event.file or event.kind != "fatal_signal"):
-            continue
-        if (
-            other.file == event.file
-            and not other.by_launcher
-            and (not event.by_launcher or event.kind == "worker_lost")
+        if other.kind == "network" or (
+            event.rank is None and (other.file != event.file or event.kind != "fatal_signal")
         ):
-            if other.line < event.line:
-                return True
-        elif is_before(other, event, attempt) and not other.by_launcher:
+            continue
+        # A supervisor reports in the log of its workers.
+        is_below = event.kind == "worker_lost" and other.file == event.file and other.line < event.line
+        if is_below or is_before(other, event, attempt):
             return True
     # Where another process prints what was raised, it does so later.
     is_repeated = event.pid is not None and event.pid != event.speaker.pid and event.kind == "exception"

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from heapq import nsmallest
 
-from mltop.probes.judge.evidence.jobs import JobFiles, ranks_in
+from mltop.probes.judge.evidence.jobs import NUMBERS, JobFiles, ranks_in
 from mltop.probes.judge.evidence.writers import MOST_RANKS, Ranks, restarts_in
+from mltop.probes.judge.values import grouped, known
 from mltop.probes.model.evidence.logs import GoodEnds, LogEvent, LogFile
 
-_NUMBERS = re.compile(r"\d+")
 _TROUBLE = ("root", "named", "timeout", "cascade")
 
 
 @dataclass
 class Presence:
-    """Where a rank's own lines stand, and whether that there are none of a kind means anything."""
+    """A rank's own lines, and whether the lack of some of them means anything."""
 
-    file: str = ""
+    file: str  # that has most of them
     lines: int = 0
-    is_whole: bool = False  # it has lines, and nothing was cut off or left out
+    is_cut: bool = False  # or lines were left out
     last_at: float | None = None
     last_step: int | None = None
     streams: frozenset[str] = frozenset()  # names of its files without numbers: stdout, stderr, one for both
+
+    @property
+    def is_whole(self) -> bool:
+        return self.lines > 0 and not self.is_cut
 
 
 def stream_of(path: str) -> str:
@@ -34,7 +37,7 @@ def stream_of(path: str) -> str:
     name = path.rpartition("/")[2]
     for ending in (".gz", ".bz2", ".xz", ".zst"):
         name = name.removesuffix(ending)
-    return _NUMBERS.sub("#", name)
+    return NUMBERS.sub("#", name)
 
 
 @dataclass
@@ -49,23 +52,20 @@ class Attempt:
     is_thinned: bool = False
     is_cut: bool = False  # a file of ranks ends within a line
     ends: dict[str, GoodEnds] = field(default_factory=dict)  # file → where it reports a good end
-    _picked: dict[tuple[int, bool, tuple[str, ...]], list[LogEvent]] = field(default_factory=dict, repr=False)
+    _picked: dict[tuple[int, str, tuple[str, ...]], list[LogEvent]] = field(default_factory=dict, repr=False)
 
-    @property
+    @cached_property
     def ranks(self) -> list[int]:
         """All that are known to exist: ranks are numbered from 0 on."""
-        known = set(self.presence) | {event.rank for event in self.events if event.rank is not None}
-        known.update(rank for event in self.of_class("named") if event.kind != "child_named" for rank in event.named)
-        highest = max((rank for rank in known if rank < MOST_RANKS), default=-1)
+        told = {*self.presence, *known(self.by_rank)}
+        told.update(rank for event in self.of_class("named") if event.kind != "child_named" for rank in event.named)
+        highest = max((rank for rank in told if rank < MOST_RANKS), default=-1)
         return list(range(max(self.world_size or 0, 1 + highest)))
 
     @cached_property
     def by_rank(self) -> dict[int | None, list[LogEvent]]:
         """The events of each: asked for once all are there."""
-        found: dict[int | None, list[LogEvent]] = {}
-        for event in self.events:
-            found.setdefault(event.rank, []).append(event)
-        return found
+        return grouped(self.events, lambda event: event.rank)
 
     @cached_property
     def clock_doubt_s(self) -> float:
@@ -87,9 +87,8 @@ class Attempt:
     @cached_property
     def complaining_streams(self) -> frozenset[str]:
         """In which of their files ranks complain of others."""
-        return frozenset(
-            stream_of(event.file) for event in self.of_class("timeout", "cascade") if not event.by_launcher
-        )
+        complaints = self.of_class("timeout", "cascade")
+        return frozenset(stream_of(event.file) for event in complaints if not event.by_launcher)
 
     @cached_property
     def two_least_steps(self) -> list[tuple[int, int]]:
@@ -100,8 +99,7 @@ class Attempt:
     @cached_property
     def first_wait(self) -> float | None:
         """When the first of those who waited in vain began to; unix s."""
-        begun = (event.waited_since for event in self.of_class("timeout"))
-        return min((at for at in begun if at is not None), default=None)
+        return min(known(event.waited_since for event in self.of_class("timeout")), default=None)
 
     @cached_property
     def first_ends(self) -> dict[str, float]:
@@ -113,17 +111,16 @@ class Attempt:
         return found
 
     def of_class(self, *classes: str) -> list[LogEvent]:
-        """Not to be changed: it is asked for again for every event."""
-        key = (len(self.events), True, classes)
-        if key not in self._picked:
-            self._picked[key] = [event for event in self.events if event.event_class in classes]
-        return self._picked[key]
+        return self._with("event_class", classes)
 
     def of_kind(self, *kinds: str) -> list[LogEvent]:
-        """Not to be changed, either."""
-        key = (len(self.events), False, kinds)
+        return self._with("kind", kinds)
+
+    def _with(self, field_name: str, values: tuple[str, ...]) -> list[LogEvent]:
+        """Not to be changed: it is asked for again for every event."""
+        key = (len(self.events), field_name, values)
         if key not in self._picked:
-            self._picked[key] = [event for event in self.events if event.kind in kinds]
+            self._picked[key] = [event for event in self.events if getattr(event, field_name) in values]
         return self._picked[key]
 
     @property
@@ -132,12 +129,11 @@ class Attempt:
         return [
             event
             for event in self.events
-            if (event.event_class in _TROUBLE and not event.survived)
-            or (event.kind == "exit" and event.code and event.how != "stopped" and not event.survived)
-            or (
-                event.kind in ("agent_failed", "launcher_failed")
-                and event.code not in (None, 0, -signal.SIGTERM)
-                and not event.survived
+            if not event.survived
+            and (
+                event.event_class in _TROUBLE
+                or (event.kind == "exit" and event.code and event.how != "stopped")
+                or (event.kind in ("agent_failed", "launcher_failed") and event.code not in (None, 0, -signal.SIGTERM))
             )
         ]
 
@@ -145,9 +141,7 @@ class Attempt:
 def attempts_of(job: JobFiles) -> list[Attempt]:
     """Each start of the job by itself, the first one first."""
     ranks = Ranks(job.files)
-    by_number: dict[int, dict[str, list[LogEvent]]] = {
-        file.attempt: {} for file in job.files if file.attempt is not None
-    }
+    by_number: dict[int, dict[str, list[LogEvent]]] = {number: {} for number in known(f.attempt for f in job.files)}
     for file in job.files:
         for event in file.events:
             by_number.setdefault(event.attempt, {}).setdefault(file.path, []).append(event)
@@ -183,35 +177,17 @@ def _attempt(number: int, files: Sequence[LogFile], told_in: Mapping[str, Sequen
 
 
 def _note_presence(attempt: Attempt, file: LogFile, ranks: Ranks) -> None:
-    own = ranks.of_file(file)
+    """Both streams of a rank count together."""
+    is_own = ranks.of_file(file) is not None
     speaking = ranks.speaking_in(file)
-    for rank in {own} if own is not None else ranks_in(file) | speaking:
-        if rank is None:
+    for rank in speaking if is_own else speaking | ranks_in(file):
+        own = attempt.presence.setdefault(rank, Presence(file.path))
+        if file.is_error_file or rank not in speaking:
             continue
-        before = attempt.presence.get(rank)
-        spoke = own is not None or rank in speaking
-        if file.is_error_file or not spoke:
-            attempt.presence.setdefault(rank, Presence(file.path))
-            continue
-        here = Presence(
-            file.path,
-            file.lines,
-            file.lines > 0 and not file.is_cut and not file.is_thinned and not file.gaps,
-            file.last_at if own is not None else None,
-            file.last_step if own is not None else None,
-            frozenset((stream_of(file.path),)),
-        )
-        attempt.presence[rank] = here if before is None else _both(before, here)
-
-
-def _both(one: Presence, other: Presence) -> Presence:
-    """stdout and stderr."""
-    times = [each.last_at for each in (one, other) if each.last_at is not None]
-    steps = [each.last_step for each in (one, other) if each.last_step is not None]
-    fuller = one if one.lines >= other.lines else other
-    cut = any(each.lines and not each.is_whole for each in (one, other))
-    whole = (one.is_whole or other.is_whole) and not cut
-    streams = one.streams | other.streams
-    return Presence(
-        fuller.file, one.lines + other.lines, whole, max(times, default=None), max(steps, default=None), streams
-    )
+        own.file = file.path if file.lines > own.lines else own.file
+        own.lines += file.lines
+        own.is_cut |= file.lines > 0 and (file.is_cut or file.is_thinned or bool(file.gaps))
+        own.streams |= {stream_of(file.path)}
+        if is_own:
+            own.last_at = max(known((own.last_at, file.last_at)), default=None)
+            own.last_step = max(known((own.last_step, file.last_step)), default=None)

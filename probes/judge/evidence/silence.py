@@ -24,9 +24,8 @@ def silent_ranks(attempt: Attempt, complaining: Set[int | None], most: int | Non
     """``most``: more of them at once tell nothing, as some may have been about to complain."""
     ranks = attempt.ranks
     # Who aborted as the others did was ended by its own watchdog, whose lines are not here.
-    aborted = {
-        event.rank for event in attempt.of_kind("exit") if event.how == "signal" and event.code == signal.SIGABRT
-    }
+    rows = attempt.of_kind("exit")
+    aborted = {event.rank for event in rows if event.how == "signal" and event.code == signal.SIGABRT}
     silent = [rank for rank in ranks if rank not in complaining and rank not in aborted]
     if not silent or not complaining or len(ranks) < 2:
         return Silence()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 
 from mltop.probes.judge.deaths import signal_name
 from mltop.probes.judge.evidence.blame import First
 from mltop.probes.judge.evidence.scene import Attempt
+from mltop.probes.judge.values import known
 from mltop.probes.model.evidence.logs import LogEvent
 from mltop.probes.model.ranks import fold, ranks_text
 from mltop.probes.model.units import clock_time, counted, duration_words
@@ -34,23 +35,27 @@ def headline(attempt: Attempt, first: First) -> str:
 
 
 def _told(attempt: Attempt, first: First) -> str:
-    event = first.events[0] if first.events else None
+    event = first.best
     if first.how in ("failed", "alike", "program") and event is not None:
         return _told_failed(attempt, first, event)
+    is_alone = len(first.ranks) == 1
     by = f"rank {event.rank}" if event is not None and event.rank is not None else "another rank"
-    them = "it" if len(first.ranks) == 1 else "them"
+    did = "failed" if event is not None and event.kind in ("remote_named", "blamed") else "did not come"
+    count = len({event.rank for event in attempt.of_class("timeout")} - {None, *first.ranks})
+    waiters = counted(count, "rank") if count else "the others"
+    went = "went away: all others lost a connection"
+    if attempt.of_class("timeout"):
+        went = f"did not come: all others waited in vain{_in(first)}"
+    quote = _quote(first)
     says = {
-        "named": f"{_did(event)}: {by} names {them}{_quote(event)}",
-        "behind": f"never got to {_collective(first)}, in which {_waiters(attempt, first)} until it timed out",
-        "differs": f"launched something else than all others as {_collective(first)}{_quote(event)}",
-        "sick": f"is the only one whose own process was stuck while all waited{_quote(event)}",
-        "network": f"is whom most of the others name as the end of their broken connections{_quote(event)}",
+        "named": f"{did}: {by} names {'it' if is_alone else 'them'}{quote}",
+        "behind": f"never got to {_collective(first)}, in which {waiters} waited until it timed out",
+        "differs": f"launched something else than all others as {_collective(first)}{quote}",
+        "sick": f"is the only one whose own process was stuck while all waited{quote}",
+        "network": f"is whom most of the others name as the end of their broken connections{quote}",
+        "silent": f"{went}, {'its log ends' if is_alone else 'their logs end'} without a word",
     }
-    return f"{_who(attempt, first)} {says.get(first.how) or _silent(attempt, first)}"
-
-
-def _did(event: LogEvent | None) -> str:
-    return "failed" if event is not None and event.kind in ("remote_named", "blamed") else "did not come"
+    return f"{_who(attempt, first)} {says[first.how]}"
 
 
 def _told_failed(attempt: Attempt, first: First, event: LogEvent) -> str:
@@ -64,16 +69,9 @@ def _told_failed(attempt: Attempt, first: First, event: LogEvent) -> str:
     return f"{_who(attempt, first)} {_failed(event, order)}{alike}{_after(attempt, first)}"
 
 
-def _silent(attempt: Attempt, first: First) -> str:
-    waited = bool(attempt.of_class("timeout"))
-    did = f"waited in vain{_in(first)}" if waited else "lost a connection"
-    they = "its log ends without a word" if len(first.ranks) == 1 else "their logs end without a word"
-    return f"{'did not come' if waited else 'went away'}: all others {did}, {they}"
-
-
 def _who(attempt: Attempt, first: First) -> str:
     if not first.ranks:
-        event = first.events[0] if first.events and first.how == "failed" else None
+        event = first.best if first.how == "failed" else None
         pid = event.pid or event.speaker.pid if event is not None else None
         where = f" on {first.nodes[0]}" if len(first.nodes) == 1 else ""
         if event is not None and event.process:
@@ -85,7 +83,7 @@ def _who(attempt: Attempt, first: First) -> str:
     return _ranks(first.ranks) + (f" ({', '.join(nodes)})" if 0 < len(nodes) <= 2 else "")
 
 
-def _ranks(ranks: Sequence[int]) -> str:
+def _ranks(ranks: Collection[int]) -> str:
     text = ranks_text(ranks)
     return text if len(text) <= _MOST_LISTED else f"{len(ranks)} ranks ({fold(ranks)[:_MOST_LISTED]}…)"
 
@@ -95,36 +93,32 @@ _BARE_ENDS = ("exit", "died", "fatal_signal")
 
 def _failed(event: LogEvent, order: str = "") -> str:
     """ "was killed by SIGSEGV first", "failed first: ValueError: …, in main (job.py:12)"."""
-    place = f", in {event.place}" if event.place else ""
-    if event.kind == "oom_kill":
-        return f"was killed{order} for want of memory"
     if event.kind in _BARE_ENDS or (event.kind == "child_named" and event.how != "unknown"):
+        is_killed = event.how == "signal"
         return (
-            f"was killed{order} by {signal_name(event.code)}"
-            if event.how == "signal"
-            else f"exited{order} with code {event.code}"
+            f"was killed{order} by {signal_name(event.code)}" if is_killed else f"exited{order} with code {event.code}"
         )
-    told = {
+    place = f", in {event.place}" if event.place else ""
+    return {
+        "oom_kill": f"was killed{order} for want of memory",
         "xid": f"had Xid {event.code} on GPU {event.device}",
         "device_assert": f"failed{order} in a kernel on its GPU: {_cut(event.text)}",
         "node_failure": f"failed{order}, its launcher reports: {_cut(event.text)}",
         "worker_lost": f"died{order}: {_cut(event.text)}",
-    }
-    return told.get(event.kind) or f"failed{order}: {_cut(event.text)}{place}"
+    }.get(event.kind, f"failed{order}: {_cut(event.text)}{place}")
 
 
 def _after(attempt: Attempt, first: First) -> str:
     """What became of the others."""
-    others = len(attempt.ranks) - len(first.ranks)
-    if others <= 0:
-        return ""
-    ranks = set(first.ranks)
-    waited = {event.rank for event in attempt.of_class("timeout") if event.rank is not None} - ranks
-    fell = {event.rank for event in attempt.of_class("cascade") if event.rank is not None} - ranks - waited
-    ended = {event.rank for event in attempt.of_kind("exit") if event.rank is not None} - ranks - waited - fell
-    parts = [f"{len(waited)} waited for it in vain"] if waited else []
-    parts += [f"{len(fell)} lost their connection to it"] if fell else []
-    parts += [f"{len(ended)} were ended by the launcher"] if ended else []
+    parts, seen = [], {None, *first.ranks}
+    for events, did in (
+        (attempt.of_class("timeout"), "waited for it in vain"),
+        (attempt.of_class("cascade"), "lost their connection to it"),
+        (attempt.of_kind("exit"), "were ended by the launcher"),
+    ):
+        ranks = {event.rank for event in events} - seen
+        seen |= ranks
+        parts += [f"{len(ranks)} {did}"] if ranks else []
     return f"; {', '.join(parts)}" if parts else ""
 
 
@@ -138,13 +132,8 @@ def _in(first: First) -> str:
     return f" in {_collective(first)}" if first.sequence is not None or first.op else ""
 
 
-def _waiters(attempt: Attempt, first: First) -> str:
-    count = len({event.rank for event in attempt.of_class("timeout")} - {None, *first.ranks})
-    return f"{counted(count, 'rank')} waited" if count else "the others waited"
-
-
-def _quote(event: LogEvent | None) -> str:
-    return f": {_cut(event.text)}" if event is not None else ""
+def _quote(first: First) -> str:
+    return f": {_cut(first.best.text)}" if first.best is not None else ""
 
 
 def _cut(text: str) -> str:
@@ -177,70 +166,40 @@ def headline_of_unseen(telling: str, is_of_training: bool) -> str:
 
 
 def _why_not(attempt: Attempt, first: First) -> str:
-    say = _WHY_NOT.get(first.how)
-    return say(attempt, first) if say is not None else "nothing tells why it ended"
-
-
-def _why_unordered(_: Attempt, first: First) -> str:
-    names = ", ".join(dict.fromkeys(_subject(event) for event in first.events))
-    return f"{names} each failed on their own, and which was first is not known"
-
-
-def _why_contradicted(_: Attempt, first: First) -> str:
-    own = ", ".join(dict.fromkeys(_subject(event) for event in first.events if event.kind == "exception"))
-    late = f"{_ranks(first.sides[0])} never got to {_collective(first)}"
-    return f"{own} raised an exception, and {late}: what was first is not known"
-
-
-def _why_launched(attempt: Attempt, first: First) -> str:
-    is_all = attempt.world_size is not None
-    here = "" if is_all else " of these files"
-    below = f"it failed below them, on a GPU or the network{'' if is_all else ', or at a rank that is not in them'}"
-    return f"all {len(attempt.ranks)} ranks{here} launched {_collective(first)}: {below}"
-
-
-def _why_sides(_: Attempt, first: First) -> str:
-    camps = " and ".join(_ranks(camp) for camp in first.sides[:2])
-    return f"{camps} stand in different places at {_collective(first)}"
-
-
-def _why_no_data(attempt: Attempt, first: First) -> str:
+    stopped = [event for event in first.events if first.how != "contradicted" or event.kind == "exception"]
+    names = ", ".join(dict.fromkeys(event.node if event.rank is None else f"rank {event.rank}" for event in stopped))
+    sides = " and ".join(map(_ranks, first.sides[:2]))
+    watching = known({event.rank for event in first.events})
+    here, elsewhere = "", ""
+    if attempt.world_size is None:
+        here, elsewhere = " of these files", ", or at a rank that is not in them"
+    lacking, no_data = "", f"a failure is told, and not whose it was{_quote(first)}"
     if first.lacking:
-        return f"of {_ranks(first.lacking)} too little is in these files, and all others waited{_in(first)}"
-    if attempt.of_class("timeout"):
-        return f"ranks waited{_in(first)}, and no line tells for whom"
-    return f"a failure is told, and not whose it was{_quote(first.events[0] if first.events else None)}"
-
-
-def _why_victims(_: Attempt, first: First) -> str:
-    lacking = f", and of {_ranks(first.lacking)} there is too little in these files" if first.lacking else ""
-    said = _quote(first.events[0] if first.events else None)
-    return f"these files have only what followed from it, lost connections and exit codes{lacking}{said}"
-
-
-def _why_stalled(_: Attempt, first: First) -> str:
-    ranks = sorted({event.rank for event in first.events if event.rank is not None})
-    who = f"the watchdogs of {_ranks(ranks)}" if ranks else "a watchdog"
-    return f"{who} report no progress: a stall in CUDA, NCCL or Python's lock{_quote(first.events[0])}"
-
-
-_WHY_NOT: dict[str, Callable[[Attempt, First], str]] = {
-    "unordered": _why_unordered,
-    "contradicted": _why_contradicted,
-    "launched": _why_launched,
-    "sides": _why_sides,
-    "elsewhere": lambda _, first: f"{_collective(first)} timed out, and who should have come there is not told",
-    "no data": _why_no_data,
-    "only victims": _why_victims,
-    "stalled": _why_stalled,
-    "cut off": lambda *_: (
-        "nothing speaks of a failure, and the logs end within a line: cut off, or still being written"
-    ),
-}
-
-
-def _subject(event: LogEvent) -> str:
-    return f"rank {event.rank}" if event.rank is not None else event.node
+        lacking = f", and of {_ranks(first.lacking)} there is too little in these files"
+        no_data = f"of {_ranks(first.lacking)} too little is in these files, and all others waited{_in(first)}"
+    elif attempt.of_class("timeout"):
+        no_data = f"ranks waited{_in(first)}, and no line tells for whom"
+    return {
+        "unordered": f"{names} each failed on their own, and which was first is not known",
+        "contradicted": (
+            f"{names} raised an exception, and {sides} never got to {_collective(first)}: what was first is not known"
+        ),
+        "launched": (
+            f"all {len(attempt.ranks)} ranks{here} launched {_collective(first)}: "
+            f"it failed below them, on a GPU or the network{elsewhere}"
+        ),
+        "sides": f"{sides} stand in different places at {_collective(first)}",
+        "elsewhere": f"{_collective(first)} timed out, and who should have come there is not told",
+        "no data": no_data,
+        "only victims": (
+            f"these files have only what followed from it, lost connections and exit codes{lacking}{_quote(first)}"
+        ),
+        "stalled": (
+            f"{f'the watchdogs of {_ranks(watching)}' if watching else 'a watchdog'} report no progress: "
+            f"a stall in CUDA, NCCL or Python's lock{_quote(first)}"
+        ),
+        "cut off": "nothing speaks of a failure, and the logs end within a line: cut off, or still being written",
+    }.get(first.how, "nothing tells why it ended")
 
 
 def reason_of(first: First, event: LogEvent | None) -> str:
@@ -273,7 +232,7 @@ _DO_ABOUT: dict[str, str] = {
 
 def action_for(first: First) -> str:
     """What to do now."""
-    event = first.events[0] if first.events else None
+    event = first.best
     if first.how not in ("failed", "alike", "program") or event is None:
         return _DO.get(first.how, "")
     if event.kind in ("exit", "died") and event.code == signal.SIGKILL:

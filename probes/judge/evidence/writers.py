@@ -5,17 +5,16 @@ writer went on after it.
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mltop.probes.judge.evidence.jobs import default_group_ranks, ranks_in
-from mltop.probes.judge.values import known
+from mltop.probes.judge.evidence.jobs import NUMBERS, default_group_ranks, ranks_in
+from mltop.probes.judge.values import Key, known
 from mltop.probes.model.evidence.logs import LogEvent, LogFile, Speaker
 
 MOST_RANKS = 1 << 17  # a larger number is no rank, whatever a line says
-_NUMBERS = re.compile(r"\d+")
 _STEPS_WITHOUT_IT = 2
 _MOST_TIMES, _MOST_STEPS = 10, 100_000  # a number beyond both is no later step of the same run
 
@@ -34,10 +33,6 @@ class Ranks:
         self._by_pid, self._by_process = _by_pid(files), _by_process(files)
         self._tasks_are_ranks = _tasks_are_ranks(files)
         self._by_number = _numbered(files)
-        self._local_size = 1 + max(
-            (speaker.local_rank for file in files for speaker in file.speakers if speaker.local_rank is not None),
-            default=0,
-        )
         self._firsts = _first_ranks(files)
         self._rank_nodes = _rank_nodes(files)
         self._highest = max((rank for file in files for rank in ranks_in(file) if rank < MOST_RANKS), default=-1)
@@ -52,9 +47,7 @@ class Ranks:
 
     def _rank_of(self, file: LogFile) -> int | None:
         if file.local_rank is not None:
-            offset = self._offsets.get(file.run)
-            if offset is None and self._only_run:
-                offset = 0
+            offset = self._offsets.get(file.run, 0 if self._only_run else None)
             return None if offset is None else offset + file.local_rank
         named = {speaker.rank for speaker in file.speakers if speaker.rank is not None}
         launched = (event for event in file.events if event.kind in ("exit", "agent_failed"))
@@ -62,40 +55,42 @@ class Ranks:
             return None
         if any(speaker.local_rank is not None or speaker.task is not None for speaker in file.speakers):
             return None
-        if len(named) == 1 and (file.rank is None or file.rank in named):
-            (only,) = named
-            return only if file.rank is not None or self._by_number.get(file.path) == only else None
         return file.rank if file.rank is not None else self._by_number.get(file.path)
 
     def speaking_in(self, file: LogFile) -> frozenset[int]:
-        """The ranks that have any line in a file of several."""
+        """The ranks that have any line in it."""
+        own = self.of_file(file)
+        if own is not None:
+            return frozenset((own,))
         found = {speaker.rank for speaker in file.speakers}
         if self._tasks_are_ranks:
             found |= {speaker.task for speaker in file.speakers}
         found |= {self._of_local(speaker, file) for speaker in file.speakers if speaker.rank is None}
         found |= {self._by_process.get(speaker.process) for speaker in file.speakers}
-        return frozenset(rank for rank in found if rank is not None)
+        return frozenset(known(found))
 
     def placed(self, event: LogEvent, file: LogFile) -> list[LogEvent]:
         """With its rank and node, and whether its rank went on after it; of each of several tasks that are ranks."""
         rank = event.rank
         if event.kind in ("exit", "died", "oom_kill"):
             if rank is None and len(event.named) > 1 and self._tasks_are_ranks:
-                return [replace(event, rank=each, node=event.node or self._node(each, file)) for each in event.named]
+                return [self._by(each, event, file) for each in event.named]
             rank = self._of_launcher(event, file)
             if rank is not None or event.named or event.group_rank is not None:
-                return [replace(event, rank=rank, node=event.node or self._node(rank, file))]
+                return [self._by(rank, event, file)]
         engine = event.speaker.process
         if event.kind == "worker_lost" and engine.startswith("EngineCore_DP"):  # which counts its own workers
             rank = self._by_process.get(f"{engine} {rank}", rank if engine.endswith("_DP0") else None)
         if event.kind == "heartbeat_named" and rank is not None and not event.named:
             event = replace(event, named=(rank,))
-        if rank is None:
+        if event.kind == "node_failure":
+            rank = None  # whoever reports it
+        elif rank is None:
             rank = self._writer(event, file)
         # What a later attempt came to says nothing of this one.
         is_of_earlier = event.line <= self._restarted[file.path]
         survived = not is_of_earlier and is_outlived(event, file, is_own=self.of_file(file) is not None)
-        return [replace(event, rank=rank, node=event.node or self._node(rank, file), survived=survived)]
+        return [self._by(rank, replace(event, survived=survived), file)]
 
     def _of_launcher(self, event: LogEvent, file: LogFile) -> int | None:
         """About whom a launcher speaks."""
@@ -145,48 +140,46 @@ class Ranks:
         first = self._firsts.get((file.path, _host(speaker.node)))
         return None if first is None or speaker.local_rank is None else first + speaker.local_rank
 
-    def _node(self, rank: int | None, file: LogFile) -> str:
-        if rank is not None and rank in self._rank_nodes:
-            return self._rank_nodes[rank]
-        return self._run_nodes.get(file.run, "") if file.run else ""
+    def _by(self, rank: int | None, event: LogEvent, file: LogFile) -> LogEvent:
+        node = event.node or self._rank_nodes.get(rank) or self._run_nodes.get(file.run, "")
+        return replace(event, rank=rank, node=node)
+
+
+def _agreed(told: Iterable[tuple[Key, int]]) -> dict[Key, int]:
+    """The numbers of those of whom only one is told: of the others nothing is known."""
+    found: dict[Key, set[int]] = defaultdict(set)
+    for key, number in told:
+        found[key].add(number)
+    return {key: next(iter(numbers)) for key, numbers in found.items() if len(numbers) == 1}
 
 
 def _runs(files: Sequence[LogFile]) -> tuple[dict[str, int], dict[str, str]]:
     """Of each of torchrun's folders: its first rank, and its node."""
-    votes: dict[str, Counter[int]] = defaultdict(Counter)
+    firsts: list[tuple[str, int]] = []
     nodes: dict[str, str] = {}
     for file in files:
         if file.run and file.local_rank is not None:
             spoken = {speaker.rank for speaker in file.speakers} - {None} or default_group_ranks(file)
-            for rank in known(spoken):
-                votes[file.run][rank - file.local_rank] += 1
+            firsts += [(file.run, rank - file.local_rank) for rank in known(spoken)]
         for event in file.events:
             if event.kind == "exit" and event.device and event.rank is not None and event.named:
-                votes[event.device][event.rank - event.named[0]] += 1
+                firsts.append((event.device, event.rank - event.named[0]))
                 if event.node:
                     nodes[event.device] = event.node
-    # A folder of which several first ranks are told is none of whose ranks anything is known.
-    return {run: next(iter(count)) for run, count in votes.items() if len(count) == 1}, nodes
+    return _agreed(firsts), nodes
 
 
 def _by_pid(files: Sequence[LogFile]) -> dict[tuple[str, int], int]:
     """The rank of a process by its node and pid, and of node "" by its pid alone."""
-    found: dict[tuple[str, int], set[int]] = defaultdict(set)
-
-    def note(pid: int | None, rank: int | None, *nodes: str) -> None:
-        for place in {"", *map(_host, nodes)} if pid is not None and rank is not None else ():
-            found[place, pid].add(rank)  # type: ignore[index, arg-type]
-
+    told: list[tuple[int | None, int | None, str]] = []
     for file in files:
         largest = max((event.sequence or 0 for event in file.events if event.kind == "world"), default=0)
-        for speaker in file.speakers:
-            note(speaker.pid, speaker.rank, speaker.node)
-        for event in file.events:
-            if event.kind == "exit":
-                note(event.pid, event.rank, event.node)
-            if event.kind == "world" and event.sequence == largest:  # whose ranks are the job's
-                note(event.speaker.pid, event.group_rank, event.speaker.node)
-    return {place: next(iter(ranks)) for place, ranks in found.items() if len(ranks) == 1}
+        told += [(speaker.pid, speaker.rank, speaker.node) for speaker in file.speakers]
+        told += [(event.pid, event.rank, event.node) for event in file.events if event.kind == "exit"]
+        worlds = (event for event in file.events if event.kind == "world" and event.sequence == largest)
+        told += [(event.speaker.pid, event.group_rank, event.speaker.node) for event in worlds]  # the job's ranks
+    pairs = ((pid, rank, node) for pid, rank, node in told if pid is not None and rank is not None)
+    return _agreed(((place, pid), rank) for pid, rank, node in pairs for place in {"", _host(node)})
 
 
 _SGLANGS, _VLLMS = re.compile(r"(DP\d+) TP(\d+)(?: EP\d+)?"), re.compile(r"Worker_(DP\d+)_\w+")
@@ -228,10 +221,10 @@ def _numbered(files: Sequence[LogFile]) -> dict[str, int]:
     "master-0" of Kubeflow's PyTorchJob worker 0 is rank 1.
     """
     groups: dict[str, dict[int, list[LogFile]]] = defaultdict(lambda: defaultdict(list))
-    masters = {_NUMBERS.sub("#", file.series) for file in files if file.series.endswith("master-")}
+    masters = {NUMBERS.sub("#", file.series) for file in files if file.series.endswith("master-")}
     for file in files:
         if not file.run and file.number is not None and file.rank is None and not file.is_of_agent:
-            series = _NUMBERS.sub("#", file.series)
+            series = NUMBERS.sub("#", file.series)
             pod = f"{series.removesuffix('worker-')}master-"
             is_after_master = series.endswith("worker-") and pod in masters
             groups[pod if is_after_master else series][file.number + is_after_master].append(file)
@@ -240,36 +233,39 @@ def _numbered(files: Sequence[LogFile]) -> dict[str, int]:
         if any(len({file.series for file in each}) > 1 for each in numbered.values()):
             continue  # numbers of each node's own
         contiguous = len(numbered) > 1 and set(numbered) == set(range(len(numbered)))
-        told = [
-            (number, {speaker.rank for speaker in file.speakers if speaker.rank is not None})
+        told = {
+            (number, rank)
             for number, each in numbered.items()
             for file in each
-        ]
-        agree = all(not ranks or ranks == {number} for number, ranks in told)
-        some = any(ranks for _, ranks in told)
-        if agree and (contiguous or some):
+            for rank in ({speaker.rank for speaker in file.speakers} - {None} or _of_nccl(file, len(numbered)))
+        }
+        if all(number == rank for number, rank in told) and (told or contiguous):
             found.update({file.path: number for number, each in numbered.items() for file in each})
     return found
 
 
+def _of_nccl(file: LogFile, least: int) -> set[int | None]:
+    """What it is called in the largest communicator that it reports, where that has as many members as the job."""
+    worlds = [event for event in file.events if event.kind == "world" and event.group_rank is not None]
+    largest = max((event.sequence or 0 for event in worlds), default=0)
+    return {event.group_rank for event in worlds if event.sequence == largest >= least}
+
+
 def _first_ranks(files: Sequence[LogFile]) -> dict[tuple[str, str], int]:
     """Of files with local ranks in front of lines: the first rank of each node there, "": of all of them."""
-    found: dict[tuple[str, str], set[int]] = defaultdict(set)
-    for file in files:
-        pairs = [
-            (speaker.node, speaker.rank - speaker.local_rank)
-            for speaker in file.speakers
-            if speaker.rank is not None and speaker.local_rank is not None and speaker.task is None
-        ]
-        pairs += [
-            (event.node, event.rank - event.named[0])
-            for event in file.events
-            if event.kind == "exit" and event.rank is not None and len(event.named) == 1 and event.speaker.task is None
-        ]
-        for node, first in pairs:
-            for place in {"", _host(node)}:
-                found[file.path, place].add(first)
-    return {place: next(iter(firsts)) for place, firsts in found.items() if len(firsts) == 1}
+    told = [
+        (file.path, speaker.node, speaker.rank - speaker.local_rank)
+        for file in files
+        for speaker in file.speakers
+        if speaker.rank is not None and speaker.local_rank is not None and speaker.task is None
+    ]
+    told += [
+        (file.path, event.node, event.rank - event.named[0])
+        for file in files
+        for event in file.events
+        if event.kind == "exit" and event.rank is not None and len(event.named) == 1 and event.speaker.task is None
+    ]
+    return _agreed(((path, place), first) for path, node, first in told for place in {"", _host(node)})
 
 
 def _host(node: str) -> str:
@@ -285,16 +281,11 @@ def _only_failed(file: LogFile) -> tuple[int, str] | None:
     return failed[0] if len(failed) == 1 and not has_prefixes else None
 
 
-def _rank_nodes(files: Iterable[LogFile]) -> dict[int, str]:
-    found: dict[int, str] = {}
-    for file in files:
-        for event in file.events:
-            if event.kind == "exit" and event.rank is not None and event.node:
-                found.setdefault(event.rank, event.node)
-        for speaker in file.speakers:
-            if speaker.rank is not None and speaker.node:
-                found.setdefault(speaker.rank, speaker.node)
-    return found
+def _rank_nodes(files: Sequence[LogFile]) -> dict[int | None, str]:
+    """A launcher's word counts more than a line's prefix."""
+    told = [(event.rank, event.node) for file in files for event in file.events if event.kind == "exit"]
+    told += [(speaker.rank, speaker.node) for file in files for speaker in file.speakers]
+    return {rank: node for rank, node in reversed(told) if rank is not None and node}
 
 
 def is_outlived(event: LogEvent, file: LogFile, *, is_own: bool) -> bool:
@@ -305,7 +296,9 @@ def is_outlived(event: LogEvent, file: LogFile, *, is_own: bool) -> bool:
     if event.kind in ("worker_lost", "fatal_signal") or event.event_class == "cascade":
         # Processes leave one another in any order once the work is done; one request's error is not the server's.
         served = event.kind == "peer_exception" and ends.served > event.line
-        return served or 0 < ends.latest < event.line or (event.event_class == "cascade" and event.line < ends.trained)
+        is_cascade = event.event_class == "cascade"
+        is_after = 0 < ((ends.trained if is_cascade else 0) or ends.latest) < event.line
+        return served or is_after or (is_cascade and event.line < ends.trained)
     if event.kind not in ("exception", "barrier_named"):
         return event.survived
     if event.line < ends.trained or (event.kind == "exception" and event.line < ends.served):

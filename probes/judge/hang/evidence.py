@@ -15,6 +15,7 @@ from typing import TypeVar
 from mltop.probes.judge.hang import thresholds as limit
 from mltop.probes.judge.values import grouped, in_slices
 from mltop.probes.model import Gap, JobKey, NodeState, RankDeath, RankSample, RankStacks, Sample
+from mltop.probes.model.sample import is_loopback, is_of_one_machine
 
 Number = TypeVar("Number", int, float)
 
@@ -131,7 +132,7 @@ def _bundled(
     bundles: dict[tuple[JobKey, str], JobEvidence] = {}
     for rank in in_slices(seen):
         job, uid = rank.sample.job_key
-        machine = rank.node if is_here_only(rank.sample) else ""
+        machine = rank.node if rank.sample.is_here_only else ""
         new = JobEvidence(job, gaps=list(gaps), uid=uid, partial=partial)
         bundle = bundles.setdefault((rank.sample.job_key, machine), new)
         bundle.user = bundle.user or rank.sample.user
@@ -162,23 +163,6 @@ def _only_died(samples: Iterable[Sample], gaps: Sequence[Gap]) -> dict[tuple[Job
                 new = JobEvidence(death.job, gaps=list(gaps), uid=death.uid)
                 bundles.setdefault(key, new).deaths.append((sample.node, death))
     return bundles
-
-
-def is_here_only(rank: RankSample) -> bool:
-    """Whether its job is on its node only: loopback addresses and processes' numbers are equal on all machines."""
-    return is_loopback(rank.master_address) or is_of_one_machine(rank.job)
-
-
-def is_of_one_machine(job: str) -> bool:
-    """Whether a job is named by what every machine may have of its own: where it meets ("127.0.0.1:29500"), or a
-    process ("ppid:4711").
-    """
-    what, colon, _ = job.rpartition(":")
-    return bool(colon) and (what in ("ppid", "sid") or is_loopback(what.strip("[]")))
-
-
-def is_loopback(address: str | None) -> bool:
-    return address is not None and (address in ("localhost", "::1") or address.startswith("127."))
 
 
 # What counters did between two readings.

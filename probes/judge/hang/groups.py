@@ -11,11 +11,14 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 
 from mltop.probes.judge.hang.frames import is_internal, key_of
-from mltop.probes.judge.hang.view import RankView
+from mltop.probes.judge.hang.view import BACKWARD, RankView
 from mltop.probes.judge.values import grouped, known
 from mltop.probes.model import Frame
 
 RECEIVES, SENDS = ("recv", "irecv", "recv_object_list"), ("send", "isend", "send_object_list")
+POINT_TO_POINT = frozenset({*RECEIVES, *SENDS, "batch_isend_irecv"})
+# What is waited for cannot be told from these: they may hide the same collective.
+GENERIC = frozenset({"work.wait", "wait_tensor", "cuda.synchronize", "store.wait", BACKWARD})
 # Integer locals that hold the peer's rank, the surest first: torch's own argument, what frameworks call it.
 _PEERS = ("peer", "peer_rank", "partner", "neighbor", "neighbour")
 _SOURCES = ("src", "src_rank", "from_rank", "source", "prev_rank", "prev", *_PEERS, "left")
@@ -59,7 +62,11 @@ class Waits:
         self._axes = axes_of(everyone)
         self._by_group: dict[tuple[str, object], list[RankView]] = {}
         self._place = {id(view): (key_of(view.now), view.waiting_in) for view in everyone}
-        self._not_in_barrier = frozenset(known(view.rank for view in everyone if view.waiting_in not in BARRIERS))
+        calls = {place for place in self._place.values() if place[1] is not None and place[1] not in POINT_TO_POINT}
+        # Of all ranks: a barrier, and a collective that all stand in that neither send nor receive.
+        is_one = len(calls) == 1 and not any(call[1] in GENERIC for call in calls)
+        self._of_all = {call for call in calls if call[1] in BARRIERS or is_one}
+        self._absent = frozenset(known(view.rank for view in everyone if self._place[id(view)] not in self._of_all))
         for axis in self._axes:
             for group, members in grouped(everyone, lambda view: _group(view, axis, self._axes)).items():  # noqa: B023
                 self._by_group[axis, group] = members
@@ -75,15 +82,15 @@ class Waits:
         peer = peer_of(view)
         if peer is not None:
             return frozenset((peer,))
+        place = self._place[id(view)]
+        if not self._axes and place in self._of_all:
+            return self._absent
         axis = _axis_of(view, self._axes)
         size = view.seen.sample.parallel.get(f"{axis}_size", 0)
         group = _group(view, axis, self._axes) if axis else None
-        if not self._axes and view.waiting_in in BARRIERS:
-            return self._not_in_barrier
         if axis is None or group is None:
             return None
         here = self._by_group[axis, group]
-        place = self._place[id(view)]
         away = {other.rank for other in here if other.rank is not None and self._place[id(other)] != place}
         return frozenset(away) if len(here) == size else None
 
@@ -130,15 +137,15 @@ def circles_of(waiters: Sequence[RankView]) -> list[dict[int, str]]:
 
 def _handed_over(circle: Sequence[RankView]) -> bool:
     """A sender and its receiver, of one tag: both have come, what they wait for is below Python."""
-    ways = {view.waiting_in in SENDS for view in circle if view.waiting_in not in BARRIERS}
+    ways = {view.waiting_in in SENDS for view in circle if view.waiting_in in (*RECEIVES, *SENDS)}
     tags = {frame.ints["tag"] for view in circle for frame in _near(view) if "tag" in frame.ints}
     return len(circle) == len(ways) == 2 and len(tags) < 2
 
 
 def _step(view: RankView, peer: int) -> str:
-    if view.waiting_in in BARRIERS:
-        return f"{view.waiting_in}, which rank {peer} has not come to"
-    return f"{view.waiting_in} {'from' if view.waiting_in in RECEIVES else 'to'} rank {peer}"
+    if view.waiting_in in (*RECEIVES, *SENDS):
+        return f"{view.waiting_in} {'from' if view.waiting_in in RECEIVES else 'to'} rank {peer}"
+    return f"{view.waiting_in}, which rank {peer} has not come to"
 
 
 def _group(view: RankView, axis: str, axes: Collection[str]) -> tuple[tuple[str, int | None], ...] | None:

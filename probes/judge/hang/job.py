@@ -14,7 +14,7 @@ from functools import cached_property
 from mltop.probes.judge.deaths import Death, Deaths, kind_of_end, order_of
 from mltop.probes.judge.hang import thresholds as limit
 from mltop.probes.judge.hang.assumed import Assumed, assume_waits
-from mltop.probes.judge.hang.evidence import JobEvidence, RankSeen, is_loopback
+from mltop.probes.judge.hang.evidence import JobEvidence, RankSeen
 from mltop.probes.judge.hang.frames import UserFrames, called_from, key_of
 from mltop.probes.judge.hang.kernel import told_of_kernel
 from mltop.probes.judge.hang.leads import follow_training_threads
@@ -32,6 +32,7 @@ from mltop.probes.model import (
     Waiting,
 )
 from mltop.probes.model.ranks import Ranges, fold, ranks_text
+from mltop.probes.model.sample import is_loopback
 from mltop.probes.model.units import duration_words
 from mltop.probes.model.vocabulary import CulpritKind
 
@@ -361,15 +362,6 @@ class JobView:
         if self.window_s < limit.TOLD_WINDOW_S:
             return f"{quiet} before the dump" if quiet else "(seen once)"
         return f"for {self.window_s:.1f} s" + (f" (quiet {quiet} before that)" if quiet else "")
-
-    @property
-    def got_on(self) -> str:
-        """``and none got on for 5.0 s``."""
-        return f"and {'it did not get' if len(self.waiters) == 1 else 'none got'} on {self.watched}"
-
-    @property
-    def enough_time(self) -> bool:
-        return self.window_s >= limit.WINDOW_LEAST_S or (self.quiet_s or 0.0) >= limit.QUIET_SHORT_S
 
     def confidence(self, *caps: Confidence) -> Confidence:
         """How surely it stands still, and not more than any of ``caps``.

@@ -12,19 +12,13 @@ from typing import TypeVar
 
 from mltop.probes.judge.hang import thresholds as limit
 from mltop.probes.judge.hang.frames import UserFrames, is_internal, place, python_frames
-from mltop.probes.judge.hang.groups import BARRIERS, axes_of, circles_of
+from mltop.probes.judge.hang.groups import BARRIERS, GENERIC, POINT_TO_POINT, axes_of, circles_of
 from mltop.probes.judge.hang.job import JobView, names
-from mltop.probes.judge.hang.view import BACKWARD, RankView
+from mltop.probes.judge.hang.view import RankView
 from mltop.probes.judge.values import grouped, known
 from mltop.probes.model import Confidence, Culprit, Frame, Verdict
 from mltop.probes.model.local_names import meaning_of
 from mltop.probes.model.ranks import ranks_text
-
-POINT_TO_POINT = frozenset(
-    {"send", "recv", "isend", "irecv", "batch_isend_irecv", "send_object_list", "recv_object_list"}
-)
-# What is waited for cannot be told from these: they may hide the same collective.
-_GENERIC = frozenset({"work.wait", "wait_tensor", "cuda.synchronize", "store.wait", BACKWARD})
 
 Sides = list[tuple[str, list[RankView]]]
 Side = TypeVar("Side")
@@ -39,7 +33,7 @@ def mismatch(job: JobView) -> Verdict | None:
         return _pipeline(job, sides)
     if len(sides) == 1:
         return _different_lines(job)
-    caps: tuple[Confidence, ...] = ("low",) if any(operation in _GENERIC for operation, _ in sides) else ()
+    caps: tuple[Confidence, ...] = ("low",) if any(operation in GENERIC for operation, _ in sides) else ()
     return _suspect(job, sides, "in different collectives", caps)
 
 
@@ -60,7 +54,7 @@ def _pipeline(job: JobView, sides: Sides) -> Verdict:
         reasons = {view.rank: f"in {view.waiting_in}, while {names(kept)} in {kept[0].waiting_in}" for view in apart}
     whom = "some for a neighbour" if len(sides) > 1 else "for a neighbour"
     evidence = [f"every rank waits, {whom} (pipeline), and none moved {job.watched}", *told, *_describe(sides)]
-    is_sure = circles and not any(view.rank in reasons for view in kept)
+    is_sure = circles and all(view.waiting_in in POINT_TO_POINT for view in job.waiters if view.rank in reasons)
     culprits = [view.culprit(reasons[view.rank], how="elsewhere") for view in job.waiters if view.rank in reasons]
     verdict = job.hang(evidence, job.confidence("medium") if is_sure else "low", culprits)
     verdict.circle = list(circles[0]) if circles else []

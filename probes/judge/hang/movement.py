@@ -14,7 +14,7 @@ from mltop.probes.judge.hang.job import JobView, names
 from mltop.probes.judge.hang.view import RankView
 from mltop.probes.judge.stall.activity import COMPUTED, IdlePower, gpu_state
 from mltop.probes.judge.values import median_without
-from mltop.probes.model import Confidence, Culprit, Verdict
+from mltop.probes.model import Confidence, Culprit, Verdict, idle_event_loop
 
 MOST_PIDS = 16  # in one command
 
@@ -85,7 +85,8 @@ def _gpu_computes(view: RankView, job: JobView) -> bool:
 
 def _only_sleeps(view: RankView) -> bool:
     """It sleeps in most dumps, reads and writes nothing, and hardly computes; what it counts may be its looks."""
-    motion, asleep = view.motion, sum(map(sleeps, view.mains))
+    motion = view.motion
+    asleep = sum(sleeps(main) or idle_event_loop(main) for main in view.mains)
     idle = motion.main_cpu_s is not None and motion.main_cpu_s < limit.POLL_CPU * motion.window_s
     calls = motion.process_calls is None or motion.calling() or motion.process_calling()
     still = not view.passes and not any(view.waits) and not calls

@@ -208,7 +208,7 @@ def _accuse(job: JobView, view: RankView) -> Accusation:
         reason, how = "stands at another line than the others; it waits there, as MPI does, or computes", "elsewhere"
     elif view.spins:
         reason, how = "loops or computes outside any collective while the others wait for it", "computes"
-    elif view.seen_to_stand:
+    elif len(view.mains) > 1 or (view.quiet_s or 0.0) >= limit.QUIET_SHORT_S:
         reason = "stands still outside any collective while the others wait for it"
     else:
         reason = "is outside any collective while the others wait for it (seen once)"
@@ -253,7 +253,10 @@ def _waiting_evidence(job: JobView) -> str:
         poll = job.assumed.poll
         does = "polls" if len(job.waiters) == 1 else "poll"
         does = does if job.assumed.polls else "stand"
-        stand = f"{len(job.waiters)} of {len(job.views)} ranks {does} at {job.assumed.place}, {job.got_on}"
+        got = "it did not get" if len(job.waiters) == 1 else "none got"
+        stand = (
+            f"{len(job.waiters)} of {len(job.views)} ranks {does} at {job.assumed.place}, and {got} on {job.watched}"
+        )
         return f"{stand} (for {poll.what})" if poll else stand
     verb = "waits" if len(job.waiters) == 1 else "wait"
     return f"{len(job.waiters)} of {len(job.views)} ranks {verb} and did not move {job.watched}"

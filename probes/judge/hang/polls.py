@@ -147,16 +147,13 @@ def known_poll(digest: StackDigest) -> Poll | None:
     """
     called = list(_called_by_user(digest.frames))
     for place in _PLACES:
-        at = next((at for at, frame in enumerate(called) if _is_at(place, frame)), None)
+        ats = (at for at, frame in enumerate(called) if frame.file.startswith(place.file))
+        at = next((at for at in ats if place.functions is None or last_name(called[at]) in place.functions), None)
         if at is not None and any(frame.file.startswith(place.below) for frame in called[at:]):
             return place.poll
     if digest.acquires in _FILE_CALLS or (digest.wchan and _KERNEL_LOCKS.search(digest.wchan)):
         return _SLEEPS_FOR_LOCK
     return None
-
-
-def _is_at(place: _Place, frame: Frame) -> bool:
-    return frame.file.startswith(place.file) and (place.functions is None or last_name(frame) in place.functions)
 
 
 _POLLED_IN = tuple(place.file for place in _PLACES)

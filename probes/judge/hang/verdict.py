@@ -107,7 +107,7 @@ def _too_little(job: JobView) -> Verdict | None:
         more_than_once = job.window_s >= limit.TOLD_WINDOW_S
         how = f"did not move {job.watched}" if more_than_once else "were seen once: take more samples"
         return _unclear(job, f"no rank waits in a collective and most {how}")
-    if not job.enough_time:
+    if job.window_s < limit.WINDOW_LEAST_S and (job.quiet_s or 0.0) < limit.QUIET_SHORT_S:
         return _unclear(job, "one look is not enough to tell a hang from a slow step: take more samples")
     return None
 

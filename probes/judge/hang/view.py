@@ -107,11 +107,6 @@ class RankView:
         return self.times[-1] - self.times[0] if self.times else 0.0
 
     @property
-    def seen_to_stand(self) -> bool:
-        """It was looked at more than once, or its counters stood still before that."""
-        return len(self.mains) > 1 or (self.quiet_s or 0.0) >= limit.QUIET_SHORT_S
-
-    @property
     def quiet_s(self) -> float | None:
         """For how long before the first dump it stood still, as far as its counters tell."""
         if self.is_led:

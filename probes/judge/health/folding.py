@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter, itemgetter
 
 from mltop.probes.judge.health.registry import RULE_OF, RULES
+from mltop.probes.judge.health.relations import is_named
 from mltop.probes.judge.health.rule import Rule
 from mltop.probes.judge.health.spans import earliest, first_of_each
 from mltop.probes.judge.values import grouped, known
@@ -41,6 +42,7 @@ class _Line:
     order: int
     advice: list[Finding] = field(default_factory=list)
     order_given: Finding | None = None
+    is_folded: bool = False
 
     @property
     def subjects(self) -> tuple[str, ...]:
@@ -48,6 +50,7 @@ class _Line:
 
     def fold(self, explained: _Line) -> None:
         """It is kept whole, and its advice: of each remedy one will do."""
+        explained.is_folded = True
         rule = RULE_OF.get(explained.finding.id)
         if gravity(explained.finding.severity) < gravity(self.finding.severity):
             self.finding.severity = explained.finding.severity
@@ -56,27 +59,13 @@ class _Line:
         given = explained.finding if rule is not None and rule.orders else explained.order_given
         self.order_given = self.order_given or given
         self.finding.folded += [_name(explained.finding), *explained.finding.folded]
-        self.finding.explains += _flat(explained.finding)
+        self.finding.explains += [explained.finding, *explained.finding.explains]
+        explained.finding.explains = []
         remedies = {finding.remedy for finding in self.advice}
         for finding in (explained.finding, *explained.advice):
             if finding.remedy not in remedies and finding.remedy != "none":
                 remedies.add(finding.remedy)
                 self.advice.append(finding)
-
-
-class _Lines:
-    """The findings that stand for themselves so far, by rule, in the order in which they came."""
-
-    def __init__(self, lines: Iterable[_Line]) -> None:
-        self.by_id = grouped(lines, lambda line: line.finding.id)
-
-    def __iter__(self) -> Iterator[_Line]:
-        return iter(sorted((line for of_rule in self.by_id.values() for line in of_rule), key=attrgetter("order")))
-
-    def matching(self, patterns: Sequence[str]) -> list[str]:
-        """The ids that are left and named, whole or by their beginning ("gpu.")."""
-        beginnings = tuple(pattern for pattern in patterns if pattern.endswith("."))
-        return [rule_id for rule_id in self.by_id if rule_id in patterns or rule_id.startswith(beginnings)]
 
 
 def alike(finding: Finding) -> tuple[str, ...]:
@@ -104,26 +93,28 @@ def fold_findings(
 ) -> list[Finding]:
     """One node's ``findings`` without those that another one explains; its ``folded`` lists them as "id subject".
 
-    Only findings whose times overlap (with a minute's slack) explain each other. What is left does not advise against
-    each other, and of very many alike most are one line. ``listed_gpus``: also those that do not work. ``cards``:
-    by a port's name which network card it belongs to. The time it takes grows as their number.
+    Only findings whose times overlap (with a minute's slack) explain each other. ``listed_gpus``: also those that do
+    not work. ``cards``: by a port's name its network card. The time it takes grows as their number.
     """
     by_id = {rule.id: rule for rule in rules}
     # Copies: an ended finding is folded anew with every sample.
-    lines = _Lines(
-        _Line(replace(finding, folded=[*finding.folded], explains=[*finding.explains]), order)
-        for order, finding in enumerate(findings)
-    )
-    _fold_whole_node(lines, working_gpus, listed_gpus, by_id)
-    causes = [by_id[rule_id] for rule_id in lines.by_id if rule_id in by_id]
+    copies = (replace(finding, folded=[*finding.folded], explains=[*finding.explains]) for finding in findings)
+    lines = [_Line(finding, order) for order, finding in enumerate(copies)]
+    for rule_id, of_rule in grouped(lines, lambda line: line.finding.id).items():
+        if rule_id in by_id and by_id[rule_id].whole_node is not None:
+            lines += _of_whole_node(of_rule, by_id[rule_id], (working_gpus, listed_gpus))
+    lines.sort(key=attrgetter("order"))
+    of_rules = grouped(lines, lambda line: line.finding.id)
+    causes = [by_id[rule_id] for rule_id in of_rules if rule_id in by_id]
     for cause in sorted(causes, key=lambda rule: (rule.precedence, rule.id)):
         if cause.explains:
-            _fold(lines, cause, cause.explains, same_subject=True)
+            _fold(of_rules, cause, cause.explains, same_subject=True)
         if cause.explains_node:
-            _fold(lines, cause, cause.explains_node, same_subject=False)
-    _fold_parts(lines, by_id, cards)
-    _agree(list(lines))
-    folded = first_of_each([line.finding for line in lines])
+            _fold(of_rules, cause, cause.explains_node, same_subject=False)
+    _fold_parts([line for line in lines if not line.is_folded], by_id, cards)
+    left = [line for line in lines if not line.is_folded]
+    _agree(left)
+    folded = first_of_each([line.finding for line in left])
     for finding in folded:
         if len(finding.folded) > MOST_FOLDED:
             finding.folded[MOST_FOLDED:] = [f"… and {len(finding.folded) - MOST_FOLDED:,} more"]
@@ -132,23 +123,16 @@ def fold_findings(
     return folded
 
 
-def _fold_whole_node(lines: _Lines, working_gpus: int, listed_gpus: int, rules: Mapping[str, Rule]) -> None:
+def _of_whole_node(lines: list[_Line], rule: Rule, whole: tuple[int, int]) -> Iterator[_Line]:
     """Where all GPUs of a node have it, the cause is outside of them and told once."""
-    for rule_id, of_rule in lines.by_id.items():
-        rule = rules.get(rule_id)
-        if rule is None or rule.whole_node is None:
-            continue
-        left: list[_Line] = []
-        for group in _at_one_time(of_rule):
-            gpus = dict.fromkeys(line.finding.subject for line in group)
-            remedies = {line.finding.remedy for line in group}
-            words = rule.words_of_all(*remedies) if len(remedies) == 1 else None
-            if len(gpus) > 1 and len(gpus) in (working_gpus, listed_gpus) and words is not None:
-                of_all = _of_all([line.finding for line in group], words, list(gpus))
-                left.append(_Line(of_all, group[0].order))
-            else:
-                left += group
-        of_rule[:] = sorted(left, key=attrgetter("order"))
+    for group in _at_one_time(lines):
+        gpus = dict.fromkeys(line.finding.subject for line in group)
+        remedies = {line.finding.remedy for line in group}
+        words = rule.words_of_all(*remedies) if len(remedies) == 1 else None
+        if len(gpus) > 1 and len(gpus) in whole and words is not None:
+            for line in group:
+                line.is_folded = True
+            yield _Line(_of_all([line.finding for line in group], words, list(gpus)), group[0].order)
 
 
 def _at_one_time(lines: list[_Line]) -> list[list[_Line]]:
@@ -157,10 +141,9 @@ def _at_one_time(lines: list[_Line]) -> list[list[_Line]]:
     ended = [(line.finding.until, line) for line in lines if line.finding.until is not None]
     newest = float("-inf")
     for until, line in sorted(ended, key=lambda entry: (entry[0], entry[1].order)):
-        if len(groups) > 1 and until - newest <= SLACK_S:
-            groups[-1].append(line)
-        else:
-            groups.append([line])
+        if len(groups) == 1 or until - newest > SLACK_S:
+            groups.append([])
+        groups[-1].append(line)
         newest = until
     return [group for group in groups if group]
 
@@ -181,22 +164,20 @@ def _of_all(findings: list[Finding], words: tuple[str, str], gpus: list[str]) ->
     )
 
 
-def _fold_parts(lines: _Lines, rules: Mapping[str, Rule], cards: Callable[[], Mapping[str, str]]) -> None:
-    """What several findings say of one card or server is told once, by the gravest; of equals by the one that is
-    nearest to the cause.
-    """
-    part_of = {rule_id: rules[rule_id].part_of for rule_id in lines.by_id if rule_id in rules}
-    parts = [line for line in lines if part_of.get(line.finding.id)]
+def _fold_parts(lines: list[_Line], rules: Mapping[str, Rule], cards: Callable[[], Mapping[str, str]]) -> None:
+    """Of the findings about one card or server the gravest is kept; of equals the one nearest to the cause."""
+    parts = [line for line in lines if line.finding.id in rules and rules[line.finding.id].part_of]
     if len(parts) < 2:
         return
     card_of = cards()
 
     def whole(line: _Line) -> tuple[str, str]:
-        part = part_of[line.finding.id]
+        part = rules[line.finding.id].part_of
         if part == "server":
             return part, line.finding.server
-        if part == "disk":
-            return part, _disk_of(line.finding.subject)
+        if part == "disk":  # nvme4 of nvme4n1p1, sda of sda1; a name that is no disk's or partition's stays
+            disk = _DISK.fullmatch(line.finding.subject)
+            return part, line.finding.subject if disk is None else disk[1] or disk[2]
         return part, next((card_of[name] for name in line.subjects if name in card_of), "")
 
     def order(line: _Line) -> tuple[bool, int, int, float, int]:
@@ -204,52 +185,32 @@ def _fold_parts(lines: _Lines, rules: Mapping[str, Rule], cards: Callable[[], Ma
         rank = gravity(finding.severity), rules[finding.id].precedence
         return (finding.until is not None, *rank, finding.since or 0.0, line.order)
 
-    gone: set[int] = set()
     for (_, name), of_whole in grouped(parts, whole).items():
         left = sorted(of_whole, key=order) if name else []
         for _ in range(MOST_HEADS):
             if len(left) < 2:
                 break
             head, *others = left
-            fitting = [line for line in others if _is_told_by(head.finding, line.finding)]
-            for line in fitting:
-                head.fold(line)
-            gone.update(map(id, fitting))
-            left = [line for line in others if id(line) not in gone]
-    if gone:
-        for rule_id, of_rule in lines.by_id.items():
-            lines.by_id[rule_id] = [line for line in of_rule if id(line) not in gone]
+            for line in others:
+                grave = gravity(head.finding.severity) <= gravity(line.finding.severity)
+                goes_on = line.finding.until is None and head.finding.until is not None
+                if grave and not goes_on and _overlap(head.finding, line.finding):
+                    head.fold(line)
+            left = [line for line in others if not line.is_folded]
 
 
-def _disk_of(device: str) -> str:
-    """``nvme4`` of nvme4n1p1, ``sda`` of sda1; a name that is no disk's or partition's stays."""
-    disk = _DISK.fullmatch(device)
-    return device if disk is None else disk[1] or disk[2]
-
-
-def _is_told_by(head: Finding, finding: Finding) -> bool:
-    grave = gravity(head.severity) <= gravity(finding.severity)
-    return grave and (head.until is None or finding.until is not None) and _overlap(head, finding)
-
-
-def _fold(lines: _Lines, rule: Rule, explained: tuple[str, ...], same_subject: bool) -> None:
+def _fold(of_rules: Mapping[str, list[_Line]], rule: Rule, explained: tuple[str, ...], same_subject: bool) -> None:
     """``same_subject``: only what is about the same; else all of the node."""
     by_subject: dict[str, _Causes] = {}
-    for line in lines.by_id[rule.id]:
-        for subject in line.subjects if same_subject else ("",):
+    for line in of_rules[rule.id]:
+        for subject in () if line.is_folded else line.subjects if same_subject else ("",):
             by_subject.setdefault(subject, _Causes()).add(line)
-    for rule_id in lines.matching(explained):
-        if rule_id == rule.id:
-            continue
-        left = []
-        for line in lines.by_id[rule_id]:
-            causes = by_subject.get(line.finding.subject if same_subject else "")
+    for rule_id, lines in of_rules.items():
+        for line in lines if rule_id != rule.id and is_named(rule_id, explained) else ():
+            causes = None if line.is_folded else by_subject.get(line.finding.subject if same_subject else "")
             cause = causes.explaining(line.finding, rule.as_grave) if causes is not None else None
-            if cause is None:
-                left.append(line)
-            else:
+            if cause is not None:
                 cause.fold(line)
-        lines.by_id[rule_id] = left
 
 
 @dataclass
@@ -282,15 +243,13 @@ class _Causes:
 
 def _agree(lines: list[_Line]) -> None:
     """Neither a finding and what it explains nor two findings about one thing advise against each other."""
+    by_subject: dict[str, list[Finding]] = {}
     for line in lines:
-        stronger = _strongest(line.advice, line.finding)
-        given = line.order_given
+        stronger, given = _strongest(line.advice, line.finding), line.order_given
         if given is not None and not any(_beats(other, given) for other in (line.finding, *known((stronger,)))):
             stronger = given
         if stronger is not None:
             _give_way(line.finding, stronger)
-    by_subject: dict[str, list[Finding]] = {}
-    for line in lines:
         for subject in line.subjects:
             findings = by_subject.setdefault(subject, [])
             if line.finding.remedy != "none" and len(findings) < MOST_FOLDED:
@@ -310,13 +269,11 @@ def _agree_with_neighbours(line: _Line, by_subject: dict[str, list[Finding]]) ->
             _give_way(weak, stronger)
             return
         apart.setdefault(stronger.action, (stronger, []))[1].append(subject)
-    if len(apart) == 1:
-        ((stronger, subjects),) = apart.values()
-        if set(weak.about) - {weak.subject} <= set(subjects):
-            _give_way(weak, stronger)
-            return
     for stronger, subjects in apart.values():
-        weak.action = f"{weak.action}; not {', '.join(subjects)}: {stronger.action}"
+        if len(apart) == 1 and set(weak.about) - {weak.subject} <= set(subjects):
+            _give_way(weak, stronger)
+        else:
+            weak.action = f"{weak.action}; not {', '.join(subjects)}: {stronger.action}"
 
 
 def _strongest(advice: Iterable[Finding], weak: Finding) -> Finding | None:
@@ -342,12 +299,6 @@ def _give_way(weak: Finding, strong: Finding) -> None:
 def _overlap(cause: Finding, finding: Finding) -> bool:
     later_start = max(cause.since or 0.0, finding.since or 0.0)
     return later_start <= min(known((cause.until, finding.until)), default=float("inf")) + SLACK_S
-
-
-def _flat(finding: Finding) -> list[Finding]:
-    """The finding and what it explains, one beside the other."""
-    explains, finding.explains = finding.explains, []
-    return [finding, *explains]
 
 
 def _most_telling(explained: list[Finding]) -> list[Finding]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import lru_cache
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple
 
-from mltop.probes.judge.health.rule import Moment, OfNewest, once_per_moment
-from mltop.probes.model import Gap, GpuSample, JobKey, LinkSample, RankSample, Sample
+from mltop.probes.judge.health.moment import Moment, OfNewest, once_per_moment
+from mltop.probes.judge.health.rule import Hit
+from mltop.probes.model import Gap, GpuSample, LinkSample, RankSample, Sample
 from mltop.probes.model.ranks import fold
 from mltop.probes.model.units import celsius_words, clock_words
 from mltop.probes.model.verdict import gpu_name
@@ -51,18 +53,10 @@ def rank_name(rank: RankSample) -> str:
     return f"rank {rank.rank}" if rank.rank is not None else f"pid {rank.pid}"
 
 
-class OfRank(TypedDict):
-    """Fields of a Hit."""
-
-    job: JobKey | None
-    ranks: tuple[int, ...]
-    pid: int | None
-
-
-def of_rank(rank: RankSample) -> OfRank:
-    """What a hit about one rank says of it as data."""
-    job = rank.job_key if rank.job else None
-    return {"job": job, "ranks": () if rank.rank is None else (rank.rank,), "pid": rank.pid}
+def about(rank: RankSample, hit: Hit) -> Hit:
+    """The hit, with whose it is as data."""
+    ranks = () if rank.rank is None else (rank.rank,)
+    return replace(hit, job=rank.job_key if rank.job else None, ranks=ranks, pid=rank.pid)
 
 
 @lru_cache(maxsize=65_536)
@@ -168,7 +162,7 @@ def _add_nameless(sample: Sample, indexes: dict[str, int]) -> None:
     if len(nameless) == len(absent) == 1:
         indexes[absent[0]] = nameless[0]
         return
-    by_order = dict(zip(on_bus, sorted(gpu.index for gpu in sample.gpus), strict=False))
+    by_order = dict(zip(on_bus, sorted(gpu.index for gpu in sample.gpus)))
     in_order = all(by_order.get(address, index) == index for address, index in indexes.items())
     if len(on_bus) == len(sample.gpus) and in_order:
         indexes.update({address: i for address, i in by_order.items() if address not in indexes and i in nameless})

@@ -9,16 +9,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from statistics import median_low
 from typing import Any
 
+from mltop.probes.judge.values import low_median_of
 from mltop.probes.model import Sample
+from mltop.probes.model.news.judged import Fact
 
 REFRESH_S = 5.0  # of the samples' time: what is usual changes slowly
+SET_BACK_S = 60.0  # more than nodes' times differ: a clock was set back
 NODES_AT_LEAST = 3  # before something is called usual among them
 MOST_FACTS = 4096  # of one node, several times what a large one has
 
-Fact = tuple[str, str, Any]
 Facts = Callable[[Sample], Iterable[Fact]]
 
 
@@ -50,7 +51,7 @@ class Peers:
         if len(values) < at_least:
             return None
         if key not in self._medians:
-            self._medians[key] = median_low(values)
+            self._medians[key] = low_median_of(values)
         return self._medians[key]
 
     def common(self, topic: str, group: str) -> Typical | None:
@@ -76,44 +77,28 @@ NO_PEERS = Peers()
 
 
 class PeerBook:
-    """Keeps every node's newest facts; ``peers`` is made anew at most every REFRESH_S.
+    """Keeps every node's newest facts; what is usual is made anew at most every REFRESH_S."""
 
-    ``failed``: readers that raised an exception on the sample that was seen last.
-    """
-
-    def __init__(self, readers: Iterable[Facts]) -> None:
-        self._readers = tuple(readers)
+    def __init__(self) -> None:
         self._by_node: dict[str, list[Fact]] = {}
         self._peers = NO_PEERS
         self._made_at = float("-inf")
-        self.failed: list[tuple[Facts, Exception]] = []
 
-    def see(self, sample: Sample) -> Peers:
-        new = sample.node not in self._by_node
-        self._by_node[sample.node] = self._facts(sample)
+    def take(self, node: str, facts: Iterable[Fact], at: float) -> Peers:
+        """``at``: by the watcher's clock, so that one node's wrong clock makes no work."""
+        new = node not in self._by_node
+        self._by_node[node] = [*islice(facts, MOST_FACTS)]
         # While a fleet connects, a few nodes more do not change what is usual.
         grown = new and len(self._by_node) < 16
-        at = sample.sampled_at - (sample.clock_skew_s or 0.0)  # one node's wrong clock makes no work
-        if grown or abs(at - self._made_at) >= REFRESH_S:
+        if grown or not -SET_BACK_S < at - self._made_at < REFRESH_S:
             self._peers = Peers.of(self._by_node)
             self._made_at = at
         return self._peers
 
-    def learn(self, samples: Iterable[Sample]) -> None:
+    def learn(self, facts_by_node: Mapping[str, list[Fact]]) -> None:
         """Facts of many nodes at once."""
-        for sample in samples:
-            self._by_node[sample.node] = self._facts(sample)
+        self._by_node.update(facts_by_node)
         self._peers = Peers.of(self._by_node)
 
     def forget(self, node: str) -> None:
         self._by_node.pop(node, None)
-
-    def _facts(self, sample: Sample) -> list[Fact]:
-        self.failed = []
-        facts: list[Fact] = []
-        for read in self._readers:
-            try:
-                facts.extend(islice(read(sample), max(0, MOST_FACTS - len(facts))))
-            except Exception as error:  # noqa: BLE001 - said of the node, and the other readers go on
-                self.failed.append((read, error))
-        return facts

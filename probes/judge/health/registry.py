@@ -9,21 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import ModuleType
-from typing import Any
+from typing import NamedTuple
 
 from mltop.probes.judge.health.gpu import clocks, driver, ecc, inventory, processes, temperature, xids
 from mltop.probes.judge.health.host import cpu, memory, storage, system
-from mltop.probes.judge.health.job import logs, ranks, unlike, whole_job
+from mltop.probes.judge.health.job import ranks, unlike, whole_job
 from mltop.probes.judge.health.link import ethernet, fabric, ib_errors, infiniband, nvlink, pcie, rails
 from mltop.probes.judge.health.peers import Facts
 from mltop.probes.judge.health.rule import Rule
 from mltop.probes.judge.health.trails import Counters, Gauges, Values
 
-_OF_GPUS = (driver, inventory, xids, ecc, clocks, temperature, processes)
-_OF_LINKS = (nvlink, fabric, pcie, infiniband, ib_errors, rails, ethernet)
-_OF_HOSTS = (cpu, memory, storage, system)
-MODULES: tuple[ModuleType, ...] = (*_OF_GPUS, *_OF_LINKS, *_OF_HOSTS, ranks, logs)
-_OF_JOBS = (whole_job, unlike)
+MODULES: tuple[ModuleType, ...] = (
+    *(driver, inventory, xids, ecc, clocks, temperature, processes),
+    *(nvlink, fabric, pcie, infiniband, ib_errors, rails, ethernet),
+    *(cpu, memory, storage, system, ranks),
+)
 
 
 def rules_of(*modules: ModuleType) -> tuple[Rule, ...]:
@@ -32,21 +32,24 @@ def rules_of(*modules: ModuleType) -> tuple[Rule, ...]:
     return tuple(dict.fromkeys(every))
 
 
-def readers_of(kind: str, *modules: ModuleType) -> tuple[Any, ...]:
-    """The functions ``kind`` (counters, gauges, values, facts) of the modules."""
-    return tuple(
-        entry
-        for module in modules
-        for name, entry in vars(module).items()
-        if name == kind or (name.endswith(f"_{kind}") and not name.startswith("_"))
-    )
+class Readers(NamedTuple):
+    """The functions of these names of some modules."""
+
+    counters: tuple[Counters, ...] = ()
+    gauges: tuple[Gauges, ...] = ()
+    values: tuple[Values, ...] = ()
+    facts: tuple[Facts, ...] = ()
+
+
+def readers_of(*modules: ModuleType) -> Readers:
+    named = [(f"_{name}", entry) for module in modules for name, entry in vars(module).items() if name[0] != "_"]
+    return Readers(*(tuple(entry for name, entry in named if name.endswith(f"_{kind}")) for kind in Readers._fields))
 
 
 RULES: tuple[Rule, ...] = rules_of(*MODULES)
-JOB_RULES: tuple[Rule, ...] = rules_of(*_OF_JOBS)
+JOB_RULES: tuple[Rule, ...] = rules_of(whole_job, unlike)
 ALL_RULES = (*RULES, *JOB_RULES)
 RULE_OF: Mapping[str, Rule] = {rule.id: rule for rule in ALL_RULES}
-COUNTERS: tuple[Counters, ...] = readers_of("counters", *MODULES, *_OF_JOBS)
-GAUGES: tuple[Gauges, ...] = readers_of("gauges", *MODULES, *_OF_JOBS)
-VALUES: tuple[Values, ...] = readers_of("values", *MODULES, *_OF_JOBS)
-FACTS: tuple[Facts, ...] = readers_of("facts", *MODULES, *_OF_JOBS)
+READERS = readers_of(*MODULES)
+_COMPARING = (module for module in MODULES if any(rule.compare for rule in rules_of(module)))
+READERS_TO_COMPARE = readers_of(*_COMPARING)._replace(facts=())  # facts come from the nodes

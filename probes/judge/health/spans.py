@@ -6,8 +6,9 @@ Of very many alike a few are told one by one, and the others as one: a node may 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from mltop.probes.judge.health.rule import FAILED, Hit, Rule
 from mltop.probes.judge.values import grouped, known
@@ -83,20 +84,36 @@ class Span:
 
 
 class Spans:
-    """The spans of the rules about one ``node``, or (their hits name it) about all jobs. ``take`` all hits of one time,
-    then ``close`` it. ``most_open``: of one rule; more are not taken.
-    """
+    """The spans of the rules about one ``node``, or about jobs: ``take`` all hits of one time, then ``close`` it."""
 
     def __init__(self, node: str = "", most_open: float = 2 * MOST_HITS) -> None:
-        self._node, self._most_open = node, most_open
+        self._node, self._most_open = node, most_open  # of one rule
         self._open: dict[Key, Span] = {}
         self._open_of: Counter[str] = Counter()  # how many of each rule
         self._ended: dict[str, Ended] = {}
         self._failures: dict[Key, Finding] = {}
         self._failed_now: set[Key] = set()
 
-    def is_open(self, key: Key) -> bool:
-        return key in self._open
+    def hits(self, rule: Rule, moment: Any, now: float, node: str = "") -> list[Hit]:
+        """What a rule says of a moment; [] where it fails."""
+        try:
+            return list(rule.hits(moment))
+        except Exception as error:  # noqa: BLE001 - said as a finding, and the other rules and jobs are judged
+            self.fail(f"rule {rule.id}", error, now, node)
+            return []
+
+    def first(self, rule: Rule, hits: list[Hit]) -> list[Hit]:
+        """At most MOST_HITS of one rule on a node, those that are open before new ones, and all others as one."""
+        if len(hits) <= MOST_HITS:
+            return hits
+        open_first = sorted(hits, key=lambda hit: (rule.id, hit.subject, hit.key) not in self._open)
+        chosen, rest = open_first[:MOST_HITS], open_first[MOST_HITS:]
+        gravest = min(rest, key=lambda hit: _gravity(rule, hit))
+        text, since = f"… and {len(rest):,} more, e.g. {gravest.message}", earliest(rest)
+        return [
+            *chosen,
+            replace(gravest, subject=MORE, key=MORE, message=text, evidence=(), since=since, about=(), ranks=()),
+        ]
 
     def take(self, key: Key, rule: Rule, hit: Hit, now: float, *, first: bool = False, eager: bool = False) -> None:
         """``first``: it is the first time that this could be seen; then an ``eager`` one fires at once."""
@@ -188,18 +205,6 @@ def first_of_each(findings: Sequence[Finding]) -> list[Finding]:
     rest = [of_rule[MOST_HITS:] for of_rule in firing.values() if len(of_rule) > MOST_HITS]
     left_out = {id(finding) for of_rule in rest for finding in of_rule}
     return [*(finding for finding in findings if id(finding) not in left_out), *map(one_for_all, rest)]
-
-
-def first_hits(rule: Rule, hits: list[Hit], is_open: Callable[[Hit], bool]) -> list[Hit]:
-    """At most MOST_HITS of one rule, those that are open before new ones, and all others as one."""
-    if len(hits) <= MOST_HITS:
-        return hits
-    ordered = sorted(range(len(hits)), key=lambda at: not is_open(hits[at]))
-    chosen, rest = ([hits[at] for at in sorted(part)] for part in (ordered[:MOST_HITS], ordered[MOST_HITS:]))
-    gravest = min(rest, key=lambda hit: _gravity(rule, hit))
-    text = f"… and {len(rest):,} more, e.g. {gravest.message}"
-    more = replace(gravest, subject=MORE, key=MORE, message=text, evidence=(), since=earliest(rest), about=(), ranks=())
-    return [*chosen, more]
 
 
 def _gravity(rule: Rule, hit: Hit) -> int:

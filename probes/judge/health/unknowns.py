@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 from mltop.probes.judge.health.names import RDMA, is_up, port_name
@@ -73,11 +74,9 @@ def alternatives(need: str) -> tuple[Need, ...]:
 
 
 def touches(gap: Gap, need: str) -> bool:
-    """Whether the gap is about ``need`` or about all that it is a part of.
+    """Whether the gap is about ``need`` or about something larger: GPU 3's ECC for the SRAM threshold, NVML for GPUs.
 
-    One about GPU 3's ECC is about each GPU's SRAM threshold, and one about NVML is about all of the GPUs. A missing
-    part does not hinder: who needs it names it. One of several ports or devices is not a part of what each of them
-    tells, but it is missing where all of them are needed.
+    A part of what is needed does not count, but one of several ports or devices does where all are needed.
     """
     return any(_is_about(gap, way) for way in alternatives(need))
 
@@ -99,12 +98,10 @@ def _covers(fields: Iterable[str], field: str) -> bool:
 
 
 def unknowns_of(sample: Sample, rules: Sequence[Rule] = ALL_RULES, at_the_end: bool = False) -> list[Unknown]:
-    """A line per gap of the sample that keeps rules from being judged, and per value that they need and that is not
-    there although no gap says why.
+    """A line per gap that keeps rules from being judged, and per value that they need and that no gap explains.
 
-    What does not exist here is not unknown, unless a rule has nothing at all to go by then: that is said, but missed by
-    nobody (severity info), as what would only be worth knowing. ``at_the_end``: no sample comes after this one, so what
-    is still starting is unknown, too.
+    What does not exist here is not unknown; a rule that has nothing at all to go by then is reported with severity
+    info. ``at_the_end``: no sample comes after this one, so what is still starting is unknown, too.
     """
     values = _SampleValues(sample)
     unknown = [*_by_gaps(sample, rules, values, at_the_end), *_missing(sample, rules, values)]
@@ -118,24 +115,17 @@ def unknowns_of(sample: Sample, rules: Sequence[Rule] = ALL_RULES, at_the_end: b
 
 
 def growth_unknown(sample: Sample, rules: Sequence[Rule], reads: Reads) -> list[Unknown]:
-    """Rules about counters that were read once only: whether these grow is not known. Of GPUs that cannot be read none
-    is waited for. Pure.
-    """
+    """Rules about counters that were read once only: whether these grow is not known."""
     values = _SampleValues(sample)
     unknown = []
     for kind, (source, words) in _COUNTERS.items():
         if reads.twice(kind):
             continue
-        waiting = [rule for rule in rules if kind in rule.grows and _has_counters(rule, source, values)]
+        waiting = [rule for rule in rules if kind in rule.grows and values.has_any(rule, source)]
         if waiting:
             why = f"{words} were read once only: whether they grow was not judged"
             unknown.append(_unknown(sample, f"{GROWTH}.{kind}", why, "give it more time: --timeout 30", waiting))
     return unknown
-
-
-def _has_counters(rule: Rule, source: str, values: _SampleValues) -> bool:
-    ways = (way for need in rule.needs for way in alternatives(need) if way.source == source)
-    return any(values.tells(way, rule.id) for way in ways)
 
 
 def _by_gaps(sample: Sample, rules: Sequence[Rule], values: _SampleValues, at_the_end: bool) -> Iterable[Unknown]:
@@ -192,39 +182,40 @@ class _SampleValues:
         for gap in sample.gaps:
             for item in gap.items:
                 self._gaps.setdefault((gap.source, item), []).append(gap)
-        self._gpus = [gpu for gpu in sample.gpus if gpu.state == "ok"]
+        self._values: dict[tuple[Need, str], list[_Value]] = {}
         self._lacks: dict[tuple[str, str], tuple[list[list[_Value]], int]] = {}
 
-    def tells(self, need: Need, rule_id: str) -> bool:
-        """Whether there is any value of it."""
-        return any(entry.value is not None for entry in self._values(need, rule_id))
+    def of(self, need: Need, rule_id: str) -> list[_Value]:
+        """For each thing that it could be told of; nothing where only gaps can tell."""
+        key = need, rule_id
+        if key not in self._values:
+            read = self._read(need, rule_id)
+            self._values[key] = [_Value(need.source, item, need.field, value) for item, value in read]
+        return self._values[key]
+
+    def has_any(self, rule: Rule, source: str) -> bool:
+        """Whether there is any value that the rule needs of this source."""
+        ways = (way for need in rule.needs for way in alternatives(need) if way.source == source)
+        return any(entry.value is not None for way in ways for entry in self.of(way, rule.id))
 
     def has_another(self, need: str, gap: Gap, rule_id: str) -> bool:
-        """Whether another one of several ways will do where the gap is, and is there: a value, or of what only gaps can
-        tell no gap.
-        """
+        """Whether another one of several ways is there in place of what the gap is about."""
         ways = alternatives(need)
-        if len(ways) < 2:
-            return False
-        if _are_alike(ways) and any(True for way in ways for _ in self._values(way, rule_id)):
+        if len(ways) > 1 and _are_alike(ways) and any(self.of(way, rule_id) for way in ways):
             return not self._lacking(need, rule_id)[0]
-        return any(self._is_there(way, rule_id) for way in ways if not _is_about(gap, way))
+        return any(self._is_there(way, rule_id) for way in ways if len(ways) > 1 and not _is_about(gap, way))
 
     def _is_there(self, need: Need, rule_id: str) -> bool:
-        values = [*self._values(need, rule_id)]
+        values = self.of(need, rule_id)
         if values:
             return any(entry.value is not None for entry in values)
         return not self._has_gap(need.source, "*" if need.each else "", need.field)
 
     def missing(self, need: str, rule_id: str) -> str:
-        """Of which things (GPUs, ports, ranks) none of the ways has a value, and of one of them no gap says why: "" of
-        none.
-        """
+        """Which things (GPUs, ports, ranks) have a value by none of the ways, and no gap that says why; "": none."""
         lacking, count = self._lacking(need, rule_id)
         unsaid = [ways for ways in lacking if not all(self._has_gap(*way[:3]) for way in ways)]
-        if not unsaid:
-            return ""
-        if len(unsaid) == count:
+        if unsaid and len(unsaid) == count:
             return need.partition("|")[0].strip()
         return ", ".join(ways[0].name for ways in unsaid[:_MOST_NAMED])
 
@@ -237,46 +228,38 @@ class _SampleValues:
         """What each thing lacks, of those that lack all of the ways, and how many things there are."""
         key = need, rule_id
         if key not in self._lacks:
-            self._lacks[key] = self._find_lacking(alternatives(need), rule_id)
+            ways = alternatives(need)
+            of_ways = [self.of(way, rule_id) for way in ways]
+            of_things = grouped(chain.from_iterable(of_ways), lambda entry: (entry.source, entry.item))
+            lacking = [entries for entries in of_things.values() if all(entry.value is None for entry in entries)]
+            if not _are_alike(ways) and any(
+                values and all(one.value is not None for one in values) for values in of_ways
+            ):
+                lacking = []  # one of the ways is there for everything
+            self._lacks[key] = lacking, len(of_things)
         return self._lacks[key]
 
-    def _find_lacking(self, ways: Sequence[Need], rule_id: str) -> tuple[list[list[_Value]], int]:
-        entries = (entry for way in ways for entry in self._values(way, rule_id))
-        of_things = grouped(entries, lambda entry: (entry.source, entry.item))
-        lacking = [entries for entries in of_things.values() if all(entry.value is None for entry in entries)]
-        if lacking and not _are_alike(ways) and any(self._is_whole(way, rule_id) for way in ways):
-            lacking = []
-        return lacking, len(of_things)
-
-    def _is_whole(self, way: Need, rule_id: str) -> bool:
-        values = [entry.value for entry in self._values(way, rule_id)]
-        return bool(values) and None not in values
-
-    def _values(self, need: Need, rule_id: str) -> Iterator[_Value]:
-        """For each thing that it could be told of; nothing where only gaps can tell."""
+    def _read(self, need: Need, rule_id: str) -> Iterator[tuple[str, object]]:
         source, each, field = need
         if source == "gpu" and each:
             path = field.split(".")
-            yield from (_Value(source, str(gpu.index), field, _of_gpu(gpu, path)) for gpu in self._gpus)
+            yield from ((str(gpu.index), _of_gpu(gpu, path)) for gpu in self._sample.gpus if gpu.state == "ok")
         elif source == "host" and field:
             value = self._of_host(field)
             if value is not _BY_GAPS:
-                yield _Value(source, "", field, value)
+                yield "", value
         elif source == "ranks" and field:
-            for rank in self._sample.ranks:
-                if rank.state not in ("Z", "X", ""):
-                    value = getattr(rank, field, None)
-                    yield _Value(source, str(rank.pid), field, None if value == "" else value)
+            living = (rank for rank in self._sample.ranks if rank.state not in ("Z", "X", ""))
+            told = ((str(rank.pid), getattr(rank, field, None)) for rank in living)
+            yield from ((pid, None if value == "" else value) for pid, value in told)
         elif source == "links" and each and field in _LINK_FIELDS:
             kinds = next((kinds for prefix, kinds in _KINDS_OF if rule_id.startswith(prefix)), RDMA | {"ethernet"})
-            for link in self._sample.links:
-                if link.error is None and link.kind in kinds:
-                    yield _Value(source, port_name(link), field, _LINK_FIELDS[field](link))
+            links = (link for link in self._sample.links if link.error is None and link.kind in kinds)
+            yield from ((port_name(link), _LINK_FIELDS[field](link)) for link in links)
         elif source == "pci" and each and field in ("link", "aer"):
             for device in self._sample.pci:
                 if device.kind in ("gpu", "nic"):
-                    value = device.link_width if field == "link" else device.aer or None
-                    yield _Value(source, device.bus_id, field, value)
+                    yield device.bus_id, device.link_width if field == "link" else device.aer or None
 
     def _of_host(self, name: str) -> object:
         host = self._sample.host

@@ -8,7 +8,8 @@ in time.
 from __future__ import annotations
 
 from mltop.probes.judge.health.registry import ALL_RULES
-from mltop.probes.judge.health.rule import STOPS, Rule, is_named
+from mltop.probes.judge.health.relations import STOPS, is_named
+from mltop.probes.judge.health.rule import Rule
 from mltop.probes.judge.incidents.loss import Loss
 from mltop.probes.judge.incidents.scene import JobScene, Place
 from mltop.probes.model import Finding

@@ -58,7 +58,9 @@ def with_counters(job: JobScene, report: JobReport, culprits: Sequence[Culprit],
     if not by_stacks or (named & by_stacks):
         both = named == by_stacks and all(each.confidence == "high" for each in told)
         is_plain = confidence == "low" or all(culprit.how in _PLAIN for culprit in culprits)
-        is_surer = both and age == "now" and is_plain and _stands_for_long(job, told)
+        # A slow step looks the same to stacks and to counters.
+        is_long = (job.motion is not None and job.motion.phase == "stalled") or all(map(_has_timed_out, told))
+        is_surer = both and age == "now" and is_plain and is_long
         surer = CONFIDENCES[max(0, CONFIDENCES.index(confidence) - 1)]
         return Joined(list(culprits), surer if is_surer else confidence, [])
     opposite = _opposite(job, report, told, age, culprits)
@@ -119,11 +121,6 @@ def _has_timed_out(told: ProgressVerdict) -> bool:
     )
 
 
-def _stands_for_long(job: JobScene, told: Sequence[ProgressVerdict]) -> bool:
-    """A slow step looks the same to stacks and to counters."""
-    return (job.motion is not None and job.motion.phase == "stalled") or all(map(_has_timed_out, told))
-
-
 def _is_outdated(told: ProgressVerdict, report: JobReport) -> bool:
     """Whether a stack of those it accuses shows that they wait for others by now: in what they have launched since, or
     in what no counter counts.
@@ -143,11 +140,8 @@ def _waits_for_others(rank: int, told: ProgressVerdict, digest: StackDigest) -> 
 
 
 def _mains(report: JobReport, rank: int) -> Iterator[StackDigest]:
-    return (digest for digest in report.digests if digest.rank == rank and digest.child_of is None and _is_main(digest))
-
-
-def _is_main(digest: StackDigest) -> bool:
-    return digest.thread == MAIN and digest.error is None
+    own = (digest for digest in report.digests if digest.rank == rank and digest.child_of is None)
+    return (digest for digest in own if digest.thread == MAIN and digest.error is None)
 
 
 def _culprits(told: ProgressVerdict, report: JobReport) -> Iterator[Culprit]:

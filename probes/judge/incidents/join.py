@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import chain
 
 from mltop.probes.judge.health.folding import agreed
 from mltop.probes.judge.health.names import listed
 from mltop.probes.judge.health.registry import ALL_RULES
-from mltop.probes.judge.health.rule import FAILED, RANK_ENDED, RANK_SLOWED, RANK_STALLED, SYMPTOM, Rule, is_named
+from mltop.probes.judge.health.relations import RANK_ENDED, RANK_SLOWED, RANK_STALLED, SYMPTOM, is_named
+from mltop.probes.judge.health.rule import FAILED, Rule
 from mltop.probes.judge.incidents import words
 from mltop.probes.judge.incidents.causes import BY_ID, CLOSE_S, LOST, came_before, caused, follows, touched_by
 from mltop.probes.judge.incidents.loss import Loss, died, loss_of
@@ -116,6 +116,14 @@ def _find_causes(case: _Case, scene: Scene) -> None:
             continue
         if caused(finding, rule, job, loss, befalls):
             case.causes.append(finding)
+    rails: dict[tuple[object, ...], list[Finding]] = {}
+    for cause in case.causes:
+        if rail := _of_one_rail(cause):
+            rails.setdefault(rail, []).append(cause)
+    for finding, _ in _on_its_nodes(case, scene):
+        if any(_share_a_rail(finding, cause) for cause in rails.get(_of_one_rail(finding), ())):
+            case.causes.append(finding)
+    case.causes = _once(case.causes)
     case.causes.sort(key=_nearest_to_the_hardware)
 
 
@@ -233,11 +241,10 @@ def _of_job(case: _Case, others: Sequence[_Case], scene: Scene) -> Incident:
     job, loss = case.job, case.loss
     with_job, with_nodes = scene.several_jobs, len(scene.nodes) > 1
     first = case.causes[0] if case.causes else None
+    more_nodes = _more_nodes(case.causes)
     if first is not None:
-        silent = {cause.node for cause in case.causes if cause.id == first.id == LOST.id} - {first.node}
         told = _together([cause for cause in case.causes if cause.node == first.node], first)
-        words_of = partial(words.headline_of_cause, with_job=with_job, with_nodes=with_nodes)
-        headline = words_of(first, job, loss, len(silent), told)
+        headline = words.headline_of_cause(first, job, loss, more_nodes, told, with_job=with_job, with_nodes=with_nodes)
     else:
         headline = words.headline_of_job(job, loss, with_job=with_job, with_nodes=with_nodes)
     found, known_of = _once(cause for each in (case, *others) for cause in each.causes), [*case.effects]
@@ -247,7 +254,7 @@ def _of_job(case: _Case, others: Sequence[_Case], scene: Scene) -> Incident:
     lost = [_suffers(each.job, each.loss) for each in (case, *others)]
     act, action = words.action_of(loss, with_nodes=with_nodes)
     if causes and causes[0].severity != "info" and (causes[0].action or causes[0].act):
-        act, action = causes[0].act, causes[0].action
+        act, action = causes[0].act, _action_of(causes[0], 1 + more_nodes)
     severity = "warning" if loss.kind == "stopped" and loss.ended is not None else _SEVERITY.get(loss.kind, "warning")
     gravest = min((severity, *(finding.severity for finding in causes)), key=gravity)
     return Incident(
@@ -337,28 +344,61 @@ def _of_nodes(scene: Scene, used: set[int]) -> list[Incident]:
 
 
 def _join_like_ones(groups: dict[str, list[Finding]]) -> None:
-    """What began within a minute of the same on another device of the node has one cause."""
-    newest: dict[tuple[object, ...], tuple[str, float]] = {}
-    joint = ((name, group[0]) for name, group in groups.items() if group[0].id in BY_ID and BY_ID[group[0].id].together)
-    for name, finding in sorted(joint, key=lambda each: each[1].since or 0.0):
-        since, kind = finding.since or 0.0, (finding.id, finding.node, finding.key, finding.action, finding.until)
-        first, before = newest.get(kind, (name, since))
-        if since - before > CLOSE_S:
-            first = name
-        newest[kind] = first, since
-        if first != name:
-            groups[first] += groups.pop(name)
+    """What began within a minute of the same on another device of the node, or on the port of that name of another
+    node, has one cause.
+    """
+    for key in (_of_one_node, _of_one_rail):
+        newest: dict[tuple[object, ...], tuple[str, float]] = {}
+        joint = [(name, group[0]) for name, group in groups.items() if group[0].id in BY_ID]
+        for name, finding in sorted(joint, key=lambda each: each[1].since or 0.0):
+            since, kind = finding.since or 0.0, key(finding)
+            first, before = newest.get(kind, (name, since)) if kind else (name, since)
+            if since - before > CLOSE_S:
+                first = name
+            newest[kind] = first, since
+            if first != name:
+                groups[first] += groups.pop(name)
+
+
+def _of_one_node(finding: Finding) -> tuple[object, ...]:
+    """() where others of the node have nothing to do with it."""
+    is_joint = bool(BY_ID[finding.id].together)
+    return (finding.id, finding.node, finding.key, finding.action, finding.until) if is_joint else ()
+
+
+def _of_one_rail(finding: Finding) -> tuple[object, ...]:
+    """Ports of one name lead to one switch; () for what is about no port."""
+    rule = BY_ID.get(finding.id)
+    is_joint = rule is not None and rule.together and rule.part_of == "card"
+    return (finding.id, finding.subject, finding.action, finding.until is None) if is_joint else ()
+
+
+def _more_nodes(causes: Sequence[Finding]) -> int:
+    """Nodes that have what the first cause says, beside its own: they do not answer, or their ports share its rail."""
+    alike = (cause for cause in causes if cause.id == causes[0].id == LOST.id or _share_a_rail(cause, causes[0]))
+    return len({cause.node for cause in alike} - {causes[0].node}) if causes else 0
+
+
+def _action_of(first: Finding, nodes: int) -> str:
+    return words.action_of_rail(first) if nodes > 1 and _of_one_rail(first) else first.action
+
+
+def _share_a_rail(finding: Finding, other: Finding) -> bool:
+    rail = _of_one_rail(finding)
+    is_close = abs((finding.since or 0.0) - (other.since or 0.0)) <= CLOSE_S
+    return bool(rail) and rail == _of_one_rail(other) and is_close
 
 
 def _together(findings: Sequence[Finding], first: Finding) -> str:
     """What is said of ``first`` and of those among ``findings`` that are like it."""
     rule, alike = BY_ID.get(first.id), [finding for finding in findings if finding.id == first.id]
-    if len(alike) < 2 or rule is None:
+    subjects = list(dict.fromkeys(finding.subject for finding in alike))
+    if len(alike) < 2 or rule is None or (len(subjects) < 2 and not _of_processes(first)):
         return first.message
     if rule.together:
         messages = [finding.message for finding in alike[:_MOST_MESSAGES]]
         messages += [f"and {more} more"] if (more := len(alike) - _MOST_MESSAGES) > 0 else []
-        return rule.together.format(subjects=listed([finding.subject for finding in alike]), each="; ".join(messages))
+        return rule.together.format(subjects=listed(subjects), each="; ".join(messages))
     return f"{first.message}; and {len(alike) - 1} more" if _of_processes(first) else first.message
 
 
@@ -435,5 +475,5 @@ def _of_node(findings: list[Finding], scene: Scene) -> Incident:
         evidence=[*map(_evidence, findings), *(Evidence("health", text, None, first.node) for text in first.evidence)],
         confidence="high",
         act=first.act,
-        action=first.action,
+        action=_action_of(first, len(nodes)),
     )

@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import NamedTuple
 
 from mltop.probes.judge.deaths import Death
-from mltop.probes.judge.hang.evidence import is_here_only, is_of_one_machine
 from mltop.probes.judge.values import grouped, known
 from mltop.probes.model import Finding, JobKey, JobMotion, JobReport, PlacedJob, RankDeath, RankSample, Sample
+from mltop.probes.model.sample import is_of_one_machine
 
 AGAIN_S = 1.5  # a process that wraps a rank ends with it; one that was started again dies later
 START_SLACK_S = 2.0  # starts are told by the boot time, which is cut to seconds
@@ -57,7 +57,7 @@ class NodeScene:
         for death in sample.deaths:
             if death.pid in had:
                 children.setdefault(death.pid, had[death.pid])
-        own = frozenset([rank.job_key for rank in ranks if is_here_only(rank)])
+        own = frozenset([rank.job_key for rank in ranks if rank.is_here_only])
         if before is not None and before.own_jobs:
             elsewhere = {rank.job_key for rank in ranks} - own
             dead = {JobKey(death.job, death.uid) for death in sample.deaths}

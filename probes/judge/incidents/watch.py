@@ -30,6 +30,7 @@ class IncidentWatch:
     def __init__(self, keep_s: float | None = KEPT_S) -> None:
         self._keep_s = keep_s
         self._nodes: dict[str, NodeScene] = {}
+        self._at: dict[str, float] = {}  # when they were seen last, where that is later than their newest sample
         self._stacks: dict[PlacedJob, Stacks] = {}
         self._states: tuple[Finding, ...] = ()
         self._stood: dict[PlacedJob, JobMotion] = {}  # jobs that stood still when they were last seen
@@ -45,6 +46,10 @@ class IncidentWatch:
     def see(self, sample: Sample, findings: tuple[Finding, ...]) -> None:
         """One node's newest sample and what the health rules say of the node."""
         self._nodes[sample.node] = NodeScene.of(sample, findings, self._nodes.get(sample.node))
+
+    def see_at(self, node: str, at: float) -> None:
+        """A node is as its newest sample said, by ``at`` (unix s, the watcher's clock)."""
+        self._at[node] = at
 
     def update(self, node: str, findings: tuple[Finding, ...]) -> None:
         """What the health rules say of a node by now."""
@@ -68,6 +73,7 @@ class IncidentWatch:
     def forget(self, node: str) -> None:
         """A node that is not watched any more."""
         self._nodes.pop(node, None)
+        self._at.pop(node, None)
 
     def told_with(
         self, reports: Sequence[JobReport], job_findings: Iterable[Finding] = (), motions: Sequence[JobMotion] = ()
@@ -92,7 +98,10 @@ class IncidentWatch:
         return incidents
 
     def _with_states(self) -> list[NodeScene]:
-        nodes = dict(self._nodes)
+        nodes = {
+            name: node if self._at.get(name, node.at) <= node.at else replace(node, at=self._at[name])
+            for name, node in self._nodes.items()
+        }
         for state in self._states:
             if state.severity == "critical":
                 node = nodes.get(state.node) or NodeScene(state.node, state.since or 0.0)

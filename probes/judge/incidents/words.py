@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from shlex import quote
+from typing import TYPE_CHECKING
 
-from mltop.probes.judge.incidents.loss import Loss
-from mltop.probes.judge.incidents.scene import JobScene
 from mltop.probes.judge.values import known
 from mltop.probes.model import Culprit, Finding
 from mltop.probes.model.ranks import Ranges, ranks_text
 from mltop.probes.model.units import clock_time, counted
 from mltop.probes.model.vocabulary import Act, CulpritKind
+
+if TYPE_CHECKING:
+    from mltop.probes.judge.incidents.loss import Loss
+    from mltop.probes.judge.incidents.scene import JobScene
 
 # What to do about who holds a job up, where no finding of its node says better. {ssh}: "ssh NODE " where the command
 # runs on one of several nodes; {pid}: of what stands, the rank's own or its worker's; {pids}: of all that are alike.
@@ -106,6 +109,11 @@ def _prefix(job: JobScene, told: str, title: str = "", *, with_nodes: bool) -> s
     name = job.key.name if len(job.key.name) <= MOST_NAME else f"{job.key.name[: MOST_NAME - 1]}…"
     place = f" on {job.place}" if job.place and with_nodes else ""
     return "" if not name or told.startswith(f"job {name}") else f"{title}{name}{place}: "
+
+
+def action_of_rail(cause: Finding) -> str:
+    """Where the ports of several nodes have it at one time."""
+    return f"check the switch that {cause.subject} of these nodes leads to; then {cause.action}"
 
 
 def headline_of_node(cause: Finding, nodes: Sequence[str], told: str, *, with_nodes: bool) -> str:

@@ -16,15 +16,7 @@ from typing import TypeVar
 
 from mltop.probes.judge.nodes import folded
 from mltop.probes.judge.values import median_of
-from mltop.probes.model.probe import (
-    CollectiveResult,
-    CopiesResult,
-    DeviceResult,
-    MatmulResult,
-    MemoryResult,
-    PastResult,
-    ProbeReport,
-)
+from mltop.probes.model.probe import CollectiveResult, DeviceResult, PastResult, ProbeReport
 
 PEERS_AT_LEAST = 4  # it is one of them
 UNUSUAL_Z = 3.5
@@ -113,79 +105,30 @@ def _z(value: float, usual: float, spread: float) -> float:
     return 0.6745 * (usual - value) / spread if spread > 0 else float("inf")
 
 
-# Ways of copies between host memory and a GPU, in words: alone, and while all GPUs copy.
-COPY_WAYS = {
-    "to_device": "to the GPU",
-    "to_host": "to the host",
-    "to_device_together": "to the GPU",
-    "to_host_together": "to the host",
-}
-
-
 def past_of(report: ProbeReport) -> list[PastResult]:
     """Every value that later runs compare themselves with; nothing of a simulation, of pairs, or of corrupt results.
 
     ``at`` is the report's start (unix s).
     """
-    past = []
-    for result in () if report.simulated else report.results:
-        for key, value in _values(result):
-            if value is not None and value > 0:
-                whose = group_subject(result) if isinstance(result, CollectiveResult) else subject(result)
-                versions = dict(getattr(result, "versions", {}))
-                past.append(PastResult(whose, key, value, report.started_at, versions))
-    return past
+    return [
+        PastResult(subject, key, value, report.started_at, dict(getattr(result, "versions", {})))
+        for result in (() if report.simulated else report.results)
+        for subject, key, value in kept_of(result)
+        if value is not None and value > 0
+    ]
 
 
-def _values(result: object) -> Iterator[tuple[str, float | None]]:
-    """What may be kept of one result, under its key."""
-    if isinstance(result, MatmulResult) and not result.corrupt_iterations and result.upload_intact is not False:
-        yield matmul_key(result, "sustained"), result.sustained_tflops
-        yield matmul_key(result, "burst"), result.burst_tflops
-    elif isinstance(result, MemoryResult) and result.intact is not False:
-        yield memory_key(result), result.copy_bytes_per_s
-    elif isinstance(result, CopiesResult) and result.intact is not False:
-        yield from ((copies_key(result, way), getattr(result, f"{way}_bytes_per_s")) for way in COPY_WAYS)
+def kept_of(result: object) -> Iterator[tuple[str, str, float | None]]:
+    """What may be kept of one result: whose it is, its key, its value."""
+    if isinstance(result, DeviceResult) and not result.is_wrong:
+        yield from ((result.subject, result.key(what), getattr(result, name)) for what, name in result.KEPT.items())
     elif isinstance(result, CollectiveResult) and not result.wrong:
-        yield collective_key(result), result.busbw_bytes_per_s
-
-
-def subject(result: DeviceResult) -> str:
-    """``PastResult.uuid`` of a device: its UUID; processors have none and are those of their node."""
-    return result.uuid if result.kind != "cpu" and result.uuid not in ("", "cpu") else cpu_subject(result.node)
-
-
-def cpu_subject(node: str) -> str:
-    """``PastResult.uuid`` of a node's processors."""
-    return f"cpu of {node}"
+        yield group_subject(result), collective_key(result), result.busbw_bytes_per_s
 
 
 def group_subject(result: CollectiveResult) -> str:
     """``PastResult.uuid`` of a collective: the nodes that took part."""
     return f"nodes {folded(result.nodes, 10_000)}"
-
-
-def matmul_key(result: MatmulResult, load: str) -> str:
-    """``matmul bf16 sustained 8192x8192x8192``, ``matmul bf16 burst``: of any shape.
-
-    On processors the threads belong to it.
-    """
-    shape = "x".join(map(str, result.sustained_shape)) if load == "sustained" else ""
-    return " ".join(filter(None, ("matmul", result.dtype, load, shape, _threads(result))))
-
-
-def memory_key(result: MemoryResult) -> str:
-    """On processors the threads belong to it."""
-    return f"memory copy {result.size_bytes} {_threads(result)}".rstrip()
-
-
-def _threads(result: MatmulResult | MemoryResult) -> str:
-    return f"{result.threads} threads" if result.kind == "cpu" and result.threads else ""
-
-
-def copies_key(result: CopiesResult, way: str) -> str:
-    """``way``: of COPY_WAYS."""
-    return f"copies {way} {result.size_bytes}"
 
 
 def collective_key(result: CollectiveResult) -> str:

@@ -57,18 +57,19 @@ def judge_peers(results: Sequence[CopiesResult]) -> ProbeVerdict:
     elsewhere = _unlike_nodes(nodes, models)
     verdict = ProbeVerdict("")
     for node, ways in nodes.items():
-        faults = {**elsewhere.get(node, {}), **_unlike_in_node(ways, models[node]), **_damaged(ways)}
+        whys = {way: copy.why if copy.intact is not False else "what arrives is damaged" for way, copy in ways.items()}
+        failed = {way: Fault(why) for way, why in whys.items() if why}
+        faults = {**elsewhere.get(node, {}), **_unlike_in_node(ways, models[node]), **failed}
         verdict.suspects += _accused(node, ways, faults, uuids)
         verdict.details += _details(ways, faults, models[node], f"{node}: " if len(nodes) > 1 else "")
-    sentences = [_sentence(suspect) for suspect in verdict.suspects]
+    sentences = [
+        f"GPU {suspect.gpu} on {suspect.node}: {suspect.reason}"
+        if suspect.gpu is not None
+        else f"{suspect.node}, {suspect.reason}"
+        for suspect in verdict.suspects
+    ]
     verdict.text = "; ".join(first_sentences(sentences, "{} more GPUs or ways between them are slow"))
     return verdict
-
-
-def _sentence(suspect: Suspect) -> str:
-    if suspect.gpu is not None:
-        return f"GPU {suspect.gpu} on {suspect.node}: {suspect.reason}"
-    return f"{suspect.node}, {suspect.reason}"
 
 
 def _unlike_in_node(ways: Ways, result: CopiesResult) -> Faults:
@@ -77,11 +78,13 @@ def _unlike_in_node(ways: Ways, result: CopiesResult) -> Faults:
     if peer_copy(result.name, result.pci_device) is None:
         return faults
     direct = [way for way, copy in ways.items() if copy.direct]
+    rates = {way: rate for way in direct if (rate := ways[way].bytes_per_s) is not None}
     for way, copy in ways.items():
         if copy.direct is False and 2 * len(direct) > len(ways):
             at = "" if copy.bytes_per_s is None else f" ({rate_words(copy.bytes_per_s)})"
-            faults[way] = Fault(f"through host memory{at}, others are direct", _below(copy, ways))
-    rates = {way: rate for way in direct if (rate := ways[way].bytes_per_s) is not None}
+            usual_rate = statistics.median(rates.values()) if rates else None
+            slower = None if copy.bytes_per_s is None or usual_rate is None else 1 - copy.bytes_per_s / usual_rate
+            faults[way] = Fault(f"through host memory{at}, others are direct", slower)
     # One bad GPU of four has half of all ways: it is found by what is usual for each GPU.
     gpus = {gpu for way in rates for gpu in way.ends}
     usual = {gpu: statistics.median(rate for way, rate in rates.items() if gpu in way.ends) for gpu in gpus}
@@ -89,13 +92,14 @@ def _unlike_in_node(ways: Ways, result: CopiesResult) -> Faults:
     for gpu, comparison in slow.items():
         for way, rate in rates.items():
             if gpu in way.ends and rate < (1 - PEER_GAP) * (comparison.usual or 0.0):
-                slow_way = Comparison(rate, comparison.usual)
-                faults[way] = Fault(_slower(slow_way, "the others of the node"), slow_way.slower)
+                faults[way] = _slower(Comparison(rate, comparison.usual), "the others of the node")
     left = {way: rate for way, rate in rates.items() if not slow.keys() & set(way.ends)}
-    for way, comparison in slower_than_peers(left).items():
-        if comparison.slow:
-            faults[way] = Fault(_slower(comparison, "the others of the node"), comparison.slower)
-    return faults
+    return faults | _slow_ways(left, "the others of the node")
+
+
+def _slow_ways(rates: dict[Way, float], than: str) -> Faults:
+    compared = slower_than_peers(rates).items()
+    return {way: _slower(comparison, than) for way, comparison in compared if comparison.slow}
 
 
 def _unlike_nodes(nodes: dict[str, Ways], models: dict[str, CopiesResult]) -> dict[str, Faults]:
@@ -108,16 +112,9 @@ def _unlike_nodes(nodes: dict[str, Ways], models: dict[str, CopiesResult]) -> di
                 groups.setdefault(key, {})[way] = copy.bytes_per_s
     faults: dict[str, Faults] = {}
     for rates in groups.values():
-        for way, comparison in slower_than_peers(rates).items():
-            if comparison.slow:
-                fault = Fault(_slower(comparison, "the same way on like nodes"), comparison.slower)
-                faults.setdefault(way.node, {})[way] = fault
+        for way, fault in _slow_ways(rates, "the same way on like nodes").items():
+            faults.setdefault(way.node, {})[way] = fault
     return faults
-
-
-def _damaged(ways: Ways) -> Faults:
-    whys = {way: copy.why if copy.intact is not False else "what arrives is damaged" for way, copy in ways.items()}
-    return {way: Fault(why) for way, why in whys.items() if why}
 
 
 def _accused(node: str, ways: Ways, faults: Faults, uuids: dict[tuple[str, int | None], str]) -> Iterator[Suspect]:
@@ -168,14 +165,9 @@ def _together(faults: Sequence[Fault]) -> str:
     return listed(others if worst is None else [worst.why, *others])
 
 
-def _slower(comparison: Comparison, than: str) -> str:
+def _slower(comparison: Comparison, than: str) -> Fault:
     usual = f" ({rate_words(comparison.value)} against {rate_words(comparison.usual or 0.0)})"
-    return f"{percent_words(comparison.slower)} slower than {than}{usual}"
-
-
-def _below(copy: PeerCopy, ways: Ways) -> float | None:
-    rates = [other.bytes_per_s for other in ways.values() if other.direct and other.bytes_per_s is not None]
-    return 1 - copy.bytes_per_s / statistics.median(rates) if copy.bytes_per_s is not None and rates else None
+    return Fault(f"{percent_words(comparison.slower)} slower than {than}{usual}", comparison.slower)
 
 
 def _details(ways: Ways, faults: Faults, result: CopiesResult, on: str) -> Iterator[str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from mltop.probes.judge.nodes import folded
-from mltop.probes.judge.probes.compare import PEER_GAP, Comparison, against_past, slower_than_peers, subject
+from mltop.probes.judge.probes.compare import PEER_GAP, Comparison, against_past, slower_than_peers
 from mltop.probes.judge.values import grouped, known
 from mltop.probes.model.probe import DeviceResult, PastResult, Suspect
 from mltop.probes.model.ranks import fold
@@ -68,13 +68,12 @@ def compared(
     for alike in grouped(with_rate, peer_key).values():
         peers |= slower_than_peers({id(result): rates[id(result)] for result in alike})
     earlier = grouped(past, lambda past_result: past_result.uuid)
-
-    def rated_of(result: Result) -> Rated[Result]:
-        rate, uuid = rates[id(result)], subject(result)
+    rated = []
+    for result in with_rate:
+        rate, uuid = rates[id(result)], result.subject
         history = against_past(uuid, past_key(result), rate, result.versions, earlier.get(uuid, ()))
-        return Rated(result, rate, history, peers[id(result)])
-
-    return [rated_of(result) for result in with_rate]
+        rated.append(Rated(result, rate, history, peers[id(result)]))
+    return rated
 
 
 def are_alike(group: Sequence[Rated[Result]]) -> bool:

@@ -193,20 +193,27 @@ def settings(lines: Iterable[str]) -> list[str]:
     [] when nothing of it is in the lines (gloo).
     """
     every = [line.rstrip() for text in lines for line in text.splitlines()]
-    first = [*_version(every), *_network(every), *_within(every), *_channels(every)]
+    first = [
+        f"NCCL {match['version'].rstrip('.')}" + (f" (CUDA {match['cuda']})" if match["cuda"] else "")
+        for match in _matches(_VERSION, every)[:1]
+    ]
+    first += [*_network(every), *_within(every)]
+    for match in _matches(_CHANNELS, every)[:1]:
+        nvls = f", NVLS {match['nvls']}" if (match["nvls"] or "0") != "0" else ""
+        first.append(f"ring {counted(int(match['ring']), 'channel')}{nvls}")
     summary = [", ".join(first)] if first else []
-    return [*summary, *_algorithms(every), *_plugins(every), *_environment(every)]
+    plugins = _matches(_PLUGIN, every)
+    nets = dict.fromkeys(f"network plugin {match['net'].strip()}" for match in plugins if match["net"])
+    tuners = dict.fromkeys(f"tuner plugin {match['tuner'].strip()}" for match in plugins if match["tuner"])
+    # By the user or by the probe.
+    variables = {match["name"]: match["value"] for match in _matches(_ENV, every)}
+    listed = ", ".join(f"{name}={value}" for name, value in sorted(variables.items()))
+    environment = [f"set in the environment: {listed}"] if listed else []
+    return [*summary, *_algorithms(every), *nets, *tuners, *environment]
 
 
 def _matches(pattern: re.Pattern[str], lines: Iterable[str]) -> list[re.Match[str]]:
     return known(map(pattern.search, lines))
-
-
-def _version(lines: list[str]) -> list[str]:
-    return [
-        f"NCCL {match['version'].rstrip('.')}" + (f" (CUDA {match['cuda']})" if match["cuda"] else "")
-        for match in _matches(_VERSION, lines)[:1]
-    ]
 
 
 def _network(lines: list[str]) -> list[str]:
@@ -243,14 +250,6 @@ def _within(lines: list[str]) -> list[str]:
     return ways
 
 
-def _channels(lines: list[str]) -> list[str]:
-    return [
-        f"ring {counted(int(match['ring']), 'channel')}"
-        + (f", NVLS {match['nvls']}" if match["nvls"] and match["nvls"] != "0" else "")
-        for match in _matches(_CHANNELS, lines)[:1]
-    ]
-
-
 def _algorithms(lines: list[str]) -> list[str]:
     """``all-reduce of 256 MiB: NVLS, Simple protocol``: of each size the first."""
     algorithms: dict[tuple[str, int], str] = {}
@@ -269,17 +268,3 @@ def _algorithms(lines: list[str]) -> list[str]:
 
 def _name(names: tuple[str, ...], number: str) -> str:
     return names[int(number)] if int(number) < len(names) else number
-
-
-def _plugins(lines: list[str]) -> list[str]:
-    matches = _matches(_PLUGIN, lines)
-    nets = dict.fromkeys(match["net"].strip() for match in matches if match["net"])
-    tuners = dict.fromkeys(match["tuner"].strip() for match in matches if match["tuner"])
-    return [f"network plugin {name}" for name in nets] + [f"tuner plugin {name}" for name in tuners]
-
-
-def _environment(lines: list[str]) -> list[str]:
-    """What was set in the environment, by the user or by the probe."""
-    variables = {match["name"]: match["value"] for match in _matches(_ENV, lines)}
-    listed = ", ".join(f"{name}={value}" for name, value in sorted(variables.items()))
-    return [f"set in the environment: {listed}"] if listed else []

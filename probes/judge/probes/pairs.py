@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import random
-import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from functools import cached_property
 from mltop.probes.judge.nodes import folded, natural
 from mltop.probes.judge.probes.devices import NEAR_FIGURE, SENTENCES
 from mltop.probes.judge.probes.hardware.peaks import Expected
-from mltop.probes.judge.values import grouped, known
+from mltop.probes.judge.values import grouped, known, median_of
 from mltop.probes.model.probe import PairResult, ProbeVerdict, Suspect
 from mltop.probes.model.units import counted, percent_span_words, percent_words, rate_words, size_words
 
@@ -32,14 +31,18 @@ class Levels:
     """The best measurement of each pair (of the largest size): a slow one may have been disturbed.
 
     ``values``: busbw by pair, None where it failed; ``results``: what they come from; ``measured``: how often;
-    ``reference``: None when nothing worked.
+    ``reference``: None when nothing worked; ``good``: nodes with a good pair.
     """
 
     def __init__(self, nodes: Sequence[str], results: Sequence[PairResult]) -> None:
         self.nodes = list(nodes)
         of_pairs = grouped(results, lambda result: frozenset(result.nodes))
         self._all = [(frozenset(result.nodes), result.busbw_bytes_per_s or 0.0) for result in results]
-        self.results = {key: max(of_pair, key=_worth) for key, of_pair in of_pairs.items()}
+
+        def worth(result: PairResult) -> tuple[bool, int, float]:
+            return (result.busbw_bytes_per_s is not None, result.size_bytes, result.busbw_bytes_per_s or 0.0)
+
+        self.results = {key: max(of_pair, key=worth) for key, of_pair in of_pairs.items()}
         self.measured = {key: len({result.round for result in of_pair}) for key, of_pair in of_pairs.items()}
         self.values = {key: result.busbw_bytes_per_s for key, result in self.results.items()}
         self.best = dict.fromkeys(nodes, 0.0)
@@ -47,17 +50,14 @@ class Levels:
             for node in key:
                 self.best[node] = max(self.best.get(node, 0.0), value or 0.0)
         self.reference = self._reference()
+        self.good = {node for node in nodes if self.is_fast(self.best[node])}
 
     def is_good(self, node: str, other: str) -> bool:
-        return self._is_fast(self.values.get(frozenset((node, other))))
-
-    def good_nodes(self) -> set[str]:
-        """Nodes with a good pair."""
-        return {node for node in self.nodes if self._is_fast(self.best[node])}
+        return self.is_fast(self.values.get(frozenset((node, other))))
 
     def only_good(self) -> PairKey | None:
         """The pair that alone was good, and once: all that is said of the others rests on that measurement."""
-        good = [key for key, value in self._all if self._is_fast(value)]
+        good = [key for key, value in self._all if self.is_fast(value)]
         return good[0] if len(good) == 1 else None
 
     def values_of(self, pair: PairKey) -> list[float]:
@@ -72,12 +72,12 @@ class Levels:
         """Whom it was measured with."""
         return [other for key in self.values if node in key for other in key if other != node]
 
-    def settled(self, node: str, good: set[str]) -> bool:
-        """Whether a node without a good pair is known to be bad: in pairs enough, one of them with a good node."""
+    def is_bad(self, node: str) -> bool:
+        """Whether it is known that a node has no good pair: in pairs enough, one of them with a good node."""
         partners = self.partners(node)
-        return len(partners) >= SETTLED_PAIRS and any(other in good for other in partners)
+        return node not in self.good and len(partners) >= SETTLED_PAIRS and not self.good.isdisjoint(partners)
 
-    def _is_fast(self, value: float | None) -> bool:
+    def is_fast(self, value: float | None) -> bool:
         return value is not None and self.reference is not None and value >= GOOD * self.reference
 
     def _reference(self) -> float | None:
@@ -88,10 +88,6 @@ class Levels:
             return None
         value = best[max(0, math.ceil(REFERENCE * len(best)) - 1)]
         return value if value > 0 else next((value for value in best if value > 0), None)
-
-
-def _worth(result: PairResult) -> tuple[bool, int, float]:
-    return (result.busbw_bytes_per_s is not None, result.size_bytes, result.busbw_bytes_per_s or 0.0)
 
 
 # Who measures with whom.
@@ -112,21 +108,20 @@ UNCLEAR_ROUNDS = 8  # of the circle, of more nodes
 class PairSearch:
     """The plan. It keeps nothing: what to do next follows from the results so far.
 
-    ``at_once``: most pairs of one round, 0: as many as there are. ``round_robin``: every pair, for faults of links.
+    ``round_robin``: every pair, for faults of links.
     """
 
     nodes: Sequence[str]
     round_robin: bool = False
-    at_once: int = 0
 
     def next_round(self, results: Sequence[PairResult]) -> list[Pair]:
         """Pairs to measure at the same time; [] when it is finished.
 
         ``results``: of every pair of every round before, in their order, ``round`` counting the rounds.
         """
-        plan = _Plan(self, results)
         if len(self.nodes) < 2:
             return []
+        plan = _Plan(self.nodes, results)
         if self.round_robin or len(self.nodes) <= ALWAYS_ALL:
             first_round = circle_rounds(plan.order)[0]
             pairs = plan.unmeasured(first_round) or plan.crowded(first_round) or plan.circle(len(self.nodes))
@@ -139,16 +134,7 @@ class PairSearch:
         count = len(self.nodes)
         if count < 2:
             return 0
-        if self.round_robin or count <= ALWAYS_ALL:
-            rounds = count - 1 + count % 2 + (count in MAY_DOUBT)
-            return rounds * math.ceil((count // 2) / self.at_once) if self.at_once else rounds
-        return 3
-
-    def shuffled(self) -> list[str]:
-        """Neighbours in a rack are often bad together: their order says nothing here. Equal for equal names."""
-        order = sorted(self.nodes)
-        random.Random(",".join(order)).shuffle(order)
-        return order
+        return count - 1 + count % 2 + (count in MAY_DOUBT) if self.round_robin or count <= ALWAYS_ALL else 3
 
 
 def circle_rounds(nodes: Sequence[str]) -> list[list[Pair]]:
@@ -165,9 +151,10 @@ def circle_rounds(nodes: Sequence[str]) -> list[list[Pair]]:
 class _Plan:
     """One look at the results so far."""
 
-    def __init__(self, search: PairSearch, results: Sequence[PairResult]) -> None:
-        self.order = search.shuffled()
-        self.at_once = search.at_once or max(1, len(self.order) // 2)
+    def __init__(self, nodes: Sequence[str], results: Sequence[PairResult]) -> None:
+        # Neighbours in a rack are often bad together: their order says nothing here. Equal for equal names.
+        self.order = sorted(nodes)
+        random.Random(",".join(self.order)).shuffle(self.order)
         self.levels = Levels(self.order, results)
         seen: dict[PairKey, int] = {}
         self.firsts = [
@@ -181,39 +168,34 @@ class _Plan:
 
     def crowded(self, pairs: Sequence[Pair]) -> list[Pair]:
         """These pairs again, a quarter of them at once, when many are bad and many were measured at once."""
-        together = min(self.at_once, len(pairs))
-        if together < CROWDED_PAIRS or self._bad_share(pairs, self._levels_at_first) <= CROWDED_SHARE:
+        if len(pairs) < CROWDED_PAIRS or _bad_share(pairs, self._levels_at_first) <= CROWDED_SHARE:
             return []
-        again = [pair for pair in pairs if self.levels.measured[frozenset(pair)] < 2]
-        return again[: max(1, together // QUARTER)]
+        return [pair for pair in pairs if self.levels.measured[frozenset(pair)] < 2][: len(pairs) // QUARTER]
 
     def unclear(self) -> list[Pair]:
         """Every pair when so many are bad that the best ones may be bad too; of many nodes some rounds of them."""
         count = len(self.order)
-        if self._bad_share(self.disjoint(), self.levels) < UNCLEAR_SHARE:
+        if _bad_share(self.disjoint(), self.levels) < UNCLEAR_SHARE:
             return []
         return self.circle(count if count <= ALL_IF_HALF_BAD else UNCLEAR_ROUNDS)
 
     def suspects(self) -> list[Pair]:
         """Each node without a good pair, with a good node that it has not met, until it is known to be bad or good."""
-        good = self.levels.good_nodes()
-        free = [node for node in self.order if node in good]
+        free = [node for node in self.order if node in self.levels.good]
         pairs: list[Pair] = []
         for node in self.order:
-            if node in good or self.levels.settled(node, good):
-                continue
             met = set(self.levels.partners(node))
             partner = next((candidate for candidate in free if candidate not in met), None)
-            if partner is not None:
+            if partner is not None and node not in self.levels.good and not self.levels.is_bad(node):
                 free.remove(partner)
                 pairs.append((node, partner))
         return pairs[: self._few]
 
     def doubted(self) -> list[Pair]:
         """The only good pair once more, when nodes are slow by comparison with nothing but that."""
-        only, good = self.levels.only_good(), self.levels.good_nodes()
-        slow = [node for node in self.order if node not in good and self.levels.works(node)]
-        if only is None or self.levels.measured[only] > 1 or not any(self.levels.settled(node, good) for node in slow):
+        only, levels = self.levels.only_good(), self.levels
+        slow = any(levels.is_bad(node) and levels.works(node) for node in self.order)
+        if only is None or levels.measured[only] > 1 or not slow:
             return []
         first, second = sorted(only)
         return [(first, second)]
@@ -231,22 +213,18 @@ class _Plan:
     @cached_property
     def _few(self) -> int:
         """A quarter at once from then on, when a repetition has shown that fewer at once are faster."""
-        again = [(*sorted(key),) for key, count in self.levels.measured.items() if count > 1]
-        if not again:
-            return self.at_once
-        before, now = self._levels_at_first, self.levels
-        return self.at_once if 2 * _bad(again, now) > _bad(again, before) else max(1, self.at_once // QUARTER)
+        again = [sorted(key) for key, count in self.levels.measured.items() if count > 1]
+        before, now = _bad_share(again, self._levels_at_first), _bad_share(again, self.levels)
+        at_once = len(self.order) // 2
+        return at_once if not again or 2 * now > before else max(1, at_once // QUARTER)
 
     @cached_property
     def _levels_at_first(self) -> Levels:
         return Levels(self.order, self.firsts)
 
-    def _bad_share(self, pairs: Sequence[Pair], levels: Levels) -> float:
-        return _bad(pairs, levels) / len(pairs) if pairs else 0.0
 
-
-def _bad(pairs: Iterable[Sequence[str]], levels: Levels) -> int:
-    return sum(not levels.is_good(*pair) for pair in pairs)
+def _bad_share(pairs: Sequence[Sequence[str]], levels: Levels) -> float:
+    return sum(not levels.is_good(*pair) for pair in pairs) / len(pairs) if pairs else 0.0
 
 
 # Who is bad.
@@ -268,16 +246,17 @@ def judge_pairs(nodes: Sequence[str], results: Sequence[PairResult], expected: E
     levels = Levels(nodes, results)
     if levels.reference is None:
         return _nothing_worked(results)
-    good = levels.good_nodes()
-    usual = _usual(levels, good)
-    bad = [node for node in nodes if node not in good and levels.settled(node, good)]
+    usual = _usual(levels)
+    bad = list(filter(levels.is_bad, nodes))
     doubt = _doubt(bad, levels)
     bad = [node for node in bad if not (doubt and levels.works(node))]
-    links = _bad_links(levels, good, usual)
-    mostly = _mostly_bad(nodes, levels, good, links)
+    of_good = ((key, value) for key, value in levels.values.items() if key <= levels.good)
+    slow = [key for key, value in of_good if value is None or value < BAD_LINK * usual]
+    links = sorted(slow, key=lambda key: [natural(node) for node in sorted(key, key=natural)])
+    mostly = _mostly_bad(levels, links)
     links = [key for key in links if key.isdisjoint(mostly)]
     suspects = [_node(node, levels, usual) for node in sorted([*bad, *mostly], key=natural)]
-    fine = len(good) - len(mostly)
+    fine = len(levels.good) - len(mostly)
     parts = [_headline(nodes, fine, usual, levels, bool(suspects or links))]
     parts += [f"{accused.node} {accused.reason}" for accused in suspects[:SENTENCES]]
     rest = suspects[SENTENCES:]
@@ -287,7 +266,7 @@ def judge_pairs(nodes: Sequence[str], results: Sequence[PairResult], expected: E
     suspects += [_path_suspect(key, levels, usual) for key in links]
     verdict = ProbeVerdict(doubt if doubt and not suspects else "; ".join(parts), suspects, [])
     _say_expected(verdict, usual, expected)
-    verdict.details += _details(nodes, levels, good, bad)
+    verdict.details += _details(levels, bad)
     return verdict
 
 
@@ -304,25 +283,19 @@ def _doubt(bad: Sequence[str], levels: Levels) -> str:
     return f"nobody can be accused: only {node} – {other} was fast, and not each time ({rates})"
 
 
-def _usual(levels: Levels, good: set[str]) -> float:
+def _usual(levels: Levels) -> float:
     """The median of the good pairs of good nodes; the search's reference when no two good ones were paired."""
-    values = [value for key, value in levels.values.items() if key <= good and value is not None]
-    values = [value for value in values if value >= GOOD * (levels.reference or 0.0)]
-    return statistics.median(values) if values else levels.reference or 0.0
+    fast = (value for key, value in levels.values.items() if key <= levels.good and levels.is_fast(value))
+    return median_of(fast) or levels.reference or 0.0
 
 
-def _bad_links(levels: Levels, good: set[str], usual: float) -> list[PairKey]:
-    bad = [key for key, value in levels.values.items() if key <= good and (value is None or value < BAD_LINK * usual)]
-    return sorted(bad, key=lambda key: [natural(node) for node in sorted(key, key=natural)])
-
-
-def _mostly_bad(nodes: Sequence[str], levels: Levels, good: set[str], links: Sequence[PairKey]) -> list[str]:
+def _mostly_bad(levels: Levels, links: Sequence[PairKey]) -> list[str]:
     """Good nodes of which most pairs are bad. When many are so, two parts of the network are badly connected."""
     counts = Counter(node for key in links for node in key)
-    pairs = {node: sum(other in good for other in levels.partners(node)) for node in counts}
+    pairs = {node: sum(other in levels.good for other in levels.partners(node)) for node in counts}
     enough = [node for node in counts if pairs[node] >= MOSTLY_BAD_PAIRS]
     mostly_bad = [node for node in enough if counts[node] > MOSTLY_BAD * pairs[node]]
-    return mostly_bad if len(mostly_bad) <= max(1.0, MINORITY * len(nodes)) else []
+    return mostly_bad if len(mostly_bad) <= max(1.0, MINORITY * len(levels.nodes)) else []
 
 
 def _node(node: str, levels: Levels, usual: float) -> Suspect:
@@ -390,18 +363,18 @@ def _say_expected(verdict: ProbeVerdict, usual: float, expected: Expected | None
         verdict.details.append(line if expected.certain else f"{line}; that figure is not certain")
 
 
-def _details(nodes: Sequence[str], levels: Levels, good: set[str], bad: Sequence[str]) -> list[str]:
+def _details(levels: Levels, bad: Sequence[str]) -> list[str]:
     lines = [f"{counted(len(levels.values), 'pair')} measured"]
-    if len(nodes) == 2:
+    if len(levels.nodes) == 2:
         lines.append("two nodes cannot be compared with each other: a third one tells whose fault a slow pair is")
     again = sum(count > 1 for count in levels.measured.values())
     if again:
         lines.append(f"{again} of them twice, fewer at a time: many were slow or failed when all ran at once")
     seen = {node for key in levels.values for node in key}
-    unmeasured = [node for node in nodes if node not in seen]
+    unmeasured = [node for node in levels.nodes if node not in seen]
     if unmeasured:
         lines.append(f"not measured: {folded(unmeasured)}")
-    unsettled = [node for node in nodes if node in seen and node not in good and node not in bad]
+    unsettled = [node for node in levels.nodes if node in seen - levels.good and node not in bad]
     if unsettled:
         lines.append(f"unclear, never paired with a good node: {folded(unsettled)}")
     return lines

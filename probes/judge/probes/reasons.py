@@ -208,11 +208,6 @@ def other_versions(result: DeviceResult, others: Sequence[DeviceResult]) -> str:
     return listed(different)
 
 
-def rate_of(result: MatmulResult) -> float | None:
-    """TFLOP/s that are judged: back to back, where that was measured."""
-    return result.sustained_tflops if result.sustained_tflops is not None else result.burst_tflops
-
-
 def _of_cpu(result: MatmulResult, others: Sequence[MatmulResult]) -> Reason:
     versions = other_versions(result, others)
     if versions:
@@ -231,8 +226,9 @@ def _less_per_clock(result: MatmulResult, phase: Phase, others: Sequence[MatmulR
 
 
 def _per_clock(result: MatmulResult, phase: Phase | None) -> float | None:
-    rate = rate_of(result)
-    return rate / phase.sm_clock_mhz if rate is not None and phase is not None and phase.sm_clock_mhz else None
+    if result.rate is None or phase is None or not phase.sm_clock_mhz:
+        return None
+    return result.rate / phase.sm_clock_mhz
 
 
 def _held_at(phase: Phase) -> str:

@@ -4,7 +4,3 @@
 a job and tells its phase, ``odd`` who differs, ``rhythm`` how often it steps, ``droop`` whether that became slower, and
 ``motions`` is the way in.
 """
-
-from mltop.probes.judge.stall.motions import JobMotions
-
-__all__ = ["JobMotions"]

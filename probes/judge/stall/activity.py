@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from mltop.probes.judge.stall import thresholds as limit
 from mltop.probes.model import GpuSample, MigInstance, RankSample
+from mltop.probes.model.news.judged import RankMotion
 
 # What a rank did.
 # SPUN: its main thread had a core, and nothing else of it moved; THREADS: others of its threads had one, or called.
@@ -27,21 +28,21 @@ class _Calls(NamedTuple):
     own: float
 
 
-class RankTrack:
+class RankTrack(RankMotion):
     """What is remembered of one rank: its counters at the newest sample and when it last moved (unix s)."""
 
-    __slots__ = (
-        *("pid", "rank", "gpu", "job", "uid", "started_at", "state", "state_since", "wchan"),
-        *("at", "switches", "main_cpu_s", "main_calls", "reads", "writes", "cpu"),
-        *("level", "worked_at", "spun_at", "stepped_at", "computed_at", "gpu_state", "flat"),
-        *("switched", "called", "ran_s", "loads", "rate", "steady", "took_part", "is_rays"),
-    )
-
     def __init__(self, rank: RankSample, at: float) -> None:
-        self.pid, self.rank, self.job, self.uid = rank.pid, rank.rank, rank.job, rank.uid
-        self.started_at, self.is_rays = rank.started_at, rank.launcher == "ray"
-        self.state, self.state_since, self.wchan = rank.state, at, rank.wchan
-        self.level, self.flat, self.gpu_state = STILL, 0, UNREAD
+        super().__init__(
+            rank.pid,
+            rank.rank,
+            started_at=rank.started_at,
+            state=rank.state,
+            state_since=at,
+            wchan=rank.wchan,
+            level=STILL,
+            gpu_state=UNREAD,
+        )
+        self.job, self.uid, self.is_rays = rank.job, rank.uid, rank.launcher == "ray"
         self.worked_at = self.spun_at = self.stepped_at = self.computed_at = 0.0
         self.switched = self.called = 0
         self.loads = False

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from mltop.probes.judge.stall import thresholds as limit
 from mltop.probes.judge.stall.activity import COPIED, IDLE, RESIDENT, UNREAD, IdlePower, gpu_state
+from mltop.probes.judge.values import sum_of
 from mltop.probes.model import GpuSample, Sample
 
 
@@ -64,10 +65,9 @@ class Devices:
 
     def link_bytes_per_s(self) -> float | None:
         ports = (link for link in self._sample.links if link.kind != "ethernet")
-        moved = [_sum(port.rx_bytes_per_s, port.tx_bytes_per_s) for port in ports]
-        moved += [_sum(gpu.nvlink.rx_bytes_per_s, gpu.nvlink.tx_bytes_per_s) for gpu in self._sample.gpus]
-        known = [value for value in moved if value is not None]
-        return sum(known) if known else None
+        moved = [sum_of(port.rx_bytes_per_s, port.tx_bytes_per_s) for port in ports]
+        moved += [sum_of(gpu.nvlink.rx_bytes_per_s, gpu.nvlink.tx_bytes_per_s) for gpu in self._sample.gpus]
+        return sum_of(*moved)
 
     def shares(self, indexes: Iterable[int]) -> tuple[float | None, float | None]:
         """Of these GPUs: power drawn of what they may draw, and SMs in use; None: unknown."""
@@ -93,7 +93,3 @@ class Devices:
         for index in self._states:
             gpu = self._gpus().get(index)
             self._memory[index] = gpu.memory_used_bytes if gpu is not None else None
-
-
-def _sum(first: float | None, second: float | None) -> float | None:
-    return None if first is None and second is None else (first or 0.0) + (second or 0.0)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from mltop.probes.judge.stall.node import Bin
+from mltop.probes.model.news.judged import PartNumbers
 
 MINUTE_S, WATCHED_LEAST = 60.0, 0.7  # of a minute in which it moved: else it tells nothing
 KEPT = 66  # minutes
@@ -27,7 +27,7 @@ UNMOVED = 0.03  # a rate that does not depend on the steps at all: polls, a thre
 LEAST_PER_S = 1.0  # of calls and switches; less is nothing to go by
 
 
-@dataclass(slots=True)
+@dataclass
 class Minute:
     """Rates, per second; 0: unknown. ``steps``: by the rhythm."""
 
@@ -71,12 +71,12 @@ class Pace:
         """Another node, or a new start: nothing before can be compared."""
         self.__init__()  # type: ignore[misc]
 
-    def add(self, filled: Bin, step_s: float | None) -> None:
+    def add(self, at: float, filled: PartNumbers, step_s: float | None) -> None:
         """What was done since the sample before, in a time in which the job moved."""
         if self._began_at is None:
-            self._began_at = self._open_at = filled.at
-        if filled.at - self._open_at >= MINUTE_S:
-            self._close(filled.at, step_s)
+            self._began_at = self._open_at = at
+        if at - self._open_at >= MINUTE_S:
+            self._close(at, step_s)
         self._seconds += filled.seconds
         self._calls += filled.calls
         self._switches += filled.switches

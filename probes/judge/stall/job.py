@@ -3,21 +3,67 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
 
 from mltop.probes.judge.deaths import ended_well
 from mltop.probes.judge.stall import thresholds as limit
-from mltop.probes.judge.stall.activity import STILL, RankTrack
+from mltop.probes.judge.stall.activity import STILL
 from mltop.probes.judge.stall.droop import Pace
-from mltop.probes.judge.stall.node import COARSE_S, COARSE_SAMPLES, Bin, Gone, Part
 from mltop.probes.judge.stall.rhythm import Series
 from mltop.probes.judge.values import known
 from mltop.probes.model import PlacedJob, RankDeath
+from mltop.probes.model.news.judged import Gone, JobPart, PartNumbers, RankMotion
 from mltop.probes.model.vocabulary import MotionPhase
 
 _TERM = 15  # SIGTERM: what launchers, schedulers and people end jobs with
-MANY_NODES = 16  # one rank of each is enough to see that they work
+ANEW_S = 5.0  # so often it is asked again of a job that stands who differs, and whether that is proven
 _SIGNALS = [bin(flat & 31).count("1") for flat in range(64)]
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What one node has of a job at its newest sample, ``at``. All times are by the watcher's clock."""
+
+    key: PlacedJob
+    node: str
+    at: float
+    user: str = ""
+    world_size: int | None = None
+    oldest_start: float | None = None
+    ranks: Sequence[RankMotion] = ()
+    gone: Sequence[Gone] = ()
+    numbers: PartNumbers = field(default_factory=PartNumbers)
+
+    @classmethod
+    def of(cls, part: JobPart, numbers: PartNumbers, node: str, sampled_at: float, skew_s: float) -> Part:
+        """``sampled_at``: by the node's clock, as all times of ``part``; ``skew_s``: how far that one is ahead."""
+        key = PlacedJob(part.job, part.uid, node if part.is_here_only else "")
+        oldest_start, ranks, gone = part.oldest_start, part.ranks, part.gone
+        if skew_s:
+            oldest_start = _by_ours(oldest_start, skew_s)
+            ranks = [_shifted(rank, skew_s) for rank in ranks]
+            gone = [replace(one, at=one.at - skew_s) for one in gone]
+        return cls(key, node, sampled_at - skew_s, part.user, part.world_size, oldest_start, ranks, gone, numbers)
+
+    @property
+    def worked_at(self) -> float:
+        """When any of its ranks last worked; 0.0: not yet."""
+        return 0.0 if self.numbers.worked_ago_s is None else self.at - self.numbers.worked_ago_s
+
+    @property
+    def interval_s(self) -> float:
+        return self.numbers.seconds or 1.0
+
+
+def _by_ours(at: float | None, skew_s: float) -> float | None:
+    return None if at is None else at - skew_s
+
+
+def _shifted(rank: RankMotion, skew_s: float) -> RankMotion:
+    values = {item.name: getattr(rank, item.name) for item in fields(RankMotion)}
+    started_at, state_since = _by_ours(rank.started_at, skew_s), rank.state_since - skew_s
+    return RankMotion(**{**values, "started_at": started_at, "state_since": state_since})
 
 
 class Job:
@@ -38,7 +84,7 @@ class Job:
         self.why = ""
         self.series = Series()
         self.pace = Pace()
-        self.reference: Part | None = None
+        self.reference: str | None = None  # the node by whose samples its rhythm is learned
         self._pauses: deque[float] = deque(maxlen=limit.MOST_PAUSES)
         self._run: tuple[float, int] | None = None  # since when all ranks work, and how often that was seen
         self._minority_at: float | None = None
@@ -50,36 +96,37 @@ class Job:
 
     # What comes in
 
-    def add(self, part: Part) -> None:
+    def take(self, part: Part, after: float) -> None:
+        """What a node has of it in its newest sample, or no more. ``after``: when the node was seen before: ranks that
+        were gone by then are known.
+        """
+        gone = [one for one in part.gone if one.at > after]
+        self._is_new |= part.node not in self.parts or bool(gone)
+        self.gone.update(((one.node, one.pid), one) for one in gone)
+        if not part.ranks:
+            self.remove(part.node)
+            return
         self.parts[part.node] = part
-        part.starting = not self.stepped
-        if len(self.parts) > MANY_NODES:
-            part.most_sentinels = 1
-        self._is_new = True
-        if self.reference is None:
-            self.reference = part
-            part.is_reference = True
+        self.reference = self.reference or part.node
+        if part.numbers.seconds and part.node == self.reference:
+            self._take_numbers(part.at, part.numbers)
 
-    def remove(self, part: Part) -> None:
-        """Its node has no rank of it any more, or is not watched any more."""
-        self._take_gone(part)
-        self.parts.pop(part.node, None)
+    def remove(self, node: str) -> None:
+        """It has no rank of it any more, or is not watched any more."""
+        self.parts.pop(node, None)
         self.evaluated_at = 0.0  # its clock may have been the farthest
-        if self.reference is part:
+        if self.reference == node:
             self.series.clear()
             self.pace.clear()
-            self.reference = next(iter(self.parts.values()), None)
-            if self.reference is not None:
-                self.reference.is_reference = True
+            self.reference = next(iter(self.parts), None)
 
-    def take_bin(self, filled: Bin) -> None:
+    def _take_numbers(self, at: float, numbers: PartNumbers) -> None:
         """What the reference node did since its sample before."""
-        if filled.at - self.moved_at <= max(limit.PATIENCE_S, self.quiet_s):
-            self.series.add(filled)
-            if self.series.rhythm is not None and not self.stepped:
-                self._has_stepped()
-        if self.stepped and filled.at - self.moved_at <= max(limit.PAUSE_LEAST_S, filled.seconds + limit.SLACK_S):
-            self.pace.add(filled, None if self.series.rhythm is None else self.series.rhythm.step_s)
+        if at - self.moved_at <= max(limit.PATIENCE_S, self.quiet_s):
+            self.series.add(at, numbers)
+            self.stepped = self.stepped or self.series.rhythm is not None
+        if self.stepped and at - self.moved_at <= max(limit.PAUSE_LEAST_S, numbers.seconds + limit.SLACK_S):
+            self.pace.add(at, numbers, None if self.series.rhythm is None else self.series.rhythm.step_s)
 
     def take_death(self, node: str, death: RankDeath) -> None:
         """Of a rank of this job, maybe of one that was never seen alive."""
@@ -87,9 +134,9 @@ class Job:
         self.deaths[key] = death
         part = self.parts.get(node)
         began_at = min((part.oldest_start for part in self.parts.values() if part.oldest_start), default=None)
-        seen = key in self.gone or (part is not None and death.pid in part.tracks)
+        seen = key in self.gone or (part is not None and any(death.pid == track.pid for track in part.ranks))
         if not seen and death.at is not None and began_at is not None and death.at >= began_at:
-            self.gone[key] = Gone(death.rank, death.pid, None, node, death.at, told=True)
+            self.gone[key] = Gone(death.rank, death.pid, None, node, death.at, reported=True)
             self._is_new = True
 
     def take_log_line(self, at: float, waited_s: float | None) -> None:
@@ -114,18 +161,17 @@ class Job:
         seen = recent = stepped = computed = on_gpus = spinning = 0
         worked_at = 0.0
         for part in self.parts.values():
-            if part.gone:
-                self._take_gone(part)
             if self._is_stale(part):
                 continue
-            seen += len(part.tracks)
-            if part.recent:
-                recent += part.recent
-                stepped += part.stepped
-                computed += part.computed
+            numbers = part.numbers
+            seen += len(part.ranks)
+            if numbers.recent:
+                recent += numbers.recent
+                stepped += numbers.stepped
+                computed += numbers.computed
                 worked_at = max(worked_at, part.worked_at)
-            on_gpus += part.on_gpus
-            spinning += part.spinning
+            on_gpus += numbers.on_gpus
+            spinning += numbers.spinning
         if self.gone and (self._is_new or seen != self.seen):
             self._drop_replaced()
         self._is_new = False
@@ -140,8 +186,6 @@ class Job:
         phase = self._tell_phase()
         if phase != self.phase:
             self.phase, self.since = phase, self.at
-            for part in self.parts.values():
-                part.coarse, part.wide = phase == "stalled", True
 
     def _is_stale(self, part: Part) -> bool:
         return part.at < self.at - max(limit.STALE_S, limit.STALE_SAMPLES * part.interval_s)
@@ -149,16 +193,10 @@ class Job:
     def fresh(self) -> list[Part]:
         return [part for part in self.parts.values() if not self._is_stale(part)]
 
-    def tracks(self) -> Iterator[tuple[str, RankTrack]]:
+    def tracks(self) -> Iterator[tuple[str, RankMotion]]:
         for part in self.fresh():
-            for track in part.tracks.values():
+            for track in part.ranks:
                 yield part.node, track
-
-    def _take_gone(self, part: Part) -> None:
-        self._is_new |= bool(part.gone)
-        for gone in part.gone:
-            self.gone[(gone.node, gone.pid)] = gone
-        part.gone.clear()
 
     def _drop_replaced(self) -> None:
         """Ranks that live again under another pid: the job was started anew, and begins with its libraries. It may have
@@ -166,29 +204,23 @@ class Job:
         """
         tracks = [track for _, track in self.tracks()]
         living = {track.rank for track in tracks if track.rank is not None}
-        starts = [
-            None if track.started_at is None else track.started_at - part.skew_s
-            for part in self.fresh()
-            for track in part.tracks.values()
-        ]
+        starts = [track.started_at for track in tracks]
         began_at = min(known(starts)) if starts and None not in starts else float("-inf")
         replaced = [key for key, gone in self.gone.items() if gone.rank in living or self._alive_at(gone) < began_at]
-        if any(not self.gone[key].told for key in replaced):
+        if any(not self.gone[key].reported for key in replaced):
             self.stepped, self._run = False, None
             self.moved_at = self.first_at = self.at
             self._told_at = None
             self._pauses.clear()
             self.series.clear()
             self.pace.clear()
-            for part in self.parts.values():
-                part.starting = True
         for key in replaced:
             del self.gone[key]
             self.deaths.pop(key, None)
 
     def _alive_at(self, gone: Gone) -> float:
         """When it was last seen, as far as that is known: its end is noticed by the sample after it."""
-        return gone.at if gone.told else gone.at - self._interval_s
+        return gone.at if gone.reported else gone.at - self._interval_s
 
     def _note_movement(self, seen: int, recent: int, worked_at: float) -> None:
         """Few ranks that move once are a watchdog's lines in a log; few that go on do what the others wait for."""
@@ -198,7 +230,7 @@ class Job:
         elif recent == 0:
             self._minority_at = None
             return
-        elif self._minority_at is None or worked_at < self._minority_at + self._apart_s:
+        elif self._minority_at is None or worked_at < self._minority_at + limit.MOVES_APART_S:
             self._minority_at = worked_at if self._minority_at is None else self._minority_at
             self._minority_moves = worked_at > self.moved_at
             return
@@ -214,14 +246,8 @@ class Job:
             self.moved_at = worked_at
 
     @property
-    def _apart_s(self) -> float:
-        """Few ranks that move for longer go on. While looks are far apart one movement shows in two of them."""
-        looks_s = max(COARSE_S, COARSE_SAMPLES * self._interval_s) if self.phase == "stalled" else 0.0
-        return limit.MOVES_APART_S + looks_s
-
-    @property
     def _interval_s(self) -> float:
-        return self.reference.interval_s if self.reference is not None else 1.0
+        return self.parts[self.reference].interval_s if self.reference is not None else 1.0
 
     def _note_step(self, all_work: bool) -> None:
         if not all_work:
@@ -230,12 +256,7 @@ class Job:
         began_at, looks = self._run or (self.at, 0)
         self._run = began_at, looks + 1
         if self.at - began_at >= limit.STEPPING_S and looks + 1 >= limit.STEPPING_LOOKS:
-            self._has_stepped()
-
-    def _has_stepped(self) -> None:
-        self.stepped = True
-        for part in self.parts.values():
-            part.starting = False
+            self.stepped = True
 
     # Phases
 
@@ -320,7 +341,7 @@ class Job:
 
     def _is_proven(self) -> bool:
         """Whether enough independent signals stand still, on enough of the ranks; told anew every few seconds."""
-        if self.phase in ("quiet", "stalled") and self.at - self._proven_at < COARSE_S:
+        if self.phase in ("quiet", "stalled") and self.at - self._proven_at < ANEW_S:
             return True
         total = proven = 0
         for _, track in self.tracks():

@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from math import isfinite
+from math import inf, isfinite
 
 from mltop.probes.judge.stall import thresholds as limit
 from mltop.probes.judge.stall.activity import CALLS, CPU, GPU, MAIN, POLLS, RESIDENT, STILL, TRAFFIC, IdlePower
-from mltop.probes.judge.stall.job import Job
-from mltop.probes.judge.stall.node import COARSE_S, NodeTrack, Part
+from mltop.probes.judge.stall.job import ANEW_S, Job, Part
+from mltop.probes.judge.stall.node import SET_BACK_S, NodeMotion
 from mltop.probes.judge.stall.odd import odd_ranks
 from mltop.probes.judge.stall.surroundings import History
-from mltop.probes.model import JobMotion, PlacedJob, Sample, Slowdown
+from mltop.probes.model import JobMotion, LogLine, PlacedJob, RankDeath, Sample, Slowdown
+from mltop.probes.model.news.judged import JobPart, PartNumbers
 from mltop.probes.model.ranks import Ranges
 from mltop.probes.model.vocabulary import MotionPhase
 
 _STANDS: frozenset[MotionPhase] = frozenset(("quiet", "stalled"))
-SET_BACK_S = 30.0  # more than samples are late
 
 
 class JobMotions:
-    """How all jobs get on. ``see`` takes samples of any nodes, each node's in the order of time; there is no clock: the
-    time is that of the samples, by the watcher's clock where the node's is known to differ.
+    """How all jobs get on. There is no clock: the time is that of the samples, by the watcher's clock where the node's
+    is known to differ. For one thread. ``turned``: how often any job fell still or went on.
 
-    Costs some 2 µs per rank and sample. For one thread. ``turned``: how often any job fell still or went on.
+    ``see`` takes samples of any nodes, each node's in the order of time. ``take`` takes what a node made of its own.
     """
 
     def __init__(self) -> None:
         self.turned = 0
         self._idle = IdlePower()
-        self._nodes: dict[str, NodeTrack] = {}
+        self._nodes: dict[str, NodeMotion] = {}  # of those whose samples are seen here
+        self._at: dict[str, float] = {}
+        self._parts: dict[str, set[PlacedJob]] = {}
+        self._told_by: dict[str, tuple[Sequence[RankDeath], Sequence[LogLine]]] = {}  # of its newest whole sample
         self._jobs: dict[PlacedJob, Job] = {}
         self._told: dict[PlacedJob, JobMotion] = {}
         self._history = History()
@@ -38,45 +42,70 @@ class JobMotions:
         self._motions: tuple[JobMotion, ...] = ()
 
     def see(self, sample: Sample) -> None:
-        """Take the next sample of its node. One that is not newer than the last is left out; one that is much older is
-        by a clock that was set back: the node is watched from there on.
-        """
-        skew_s = sample.clock_skew_s or 0.0
-        at = sample.sampled_at - skew_s
-        if not isfinite(at):
-            return
-        node = self._node(sample, at)
+        """Take the next sample of its node."""
+        node = self._nodes.get(sample.node)
         if node is None:
-            return
-        before = dict(node.parts)
-        node.see(sample, at, self._join)
-        for key, part in before.items():
-            if key not in node.parts:
-                self._leave(part)
-        self._take_told(sample, skew_s)
-        self._history.see(sample, at)
-        for key in node.parts:
+            if not sample.ranks:
+                return
+            node = self._nodes[sample.node] = NodeMotion(sample.node, self._idle)
+        if isfinite(sample.sampled_at) and node.see(sample):
+            self.take_whole(sample)
+            self.take(sample.node, sample.sampled_at, sample.clock_skew_s or 0.0, node.parts, node.numbers)
+
+    def take(
+        self, node: str, sampled_at: float, skew_s: float, parts: Sequence[JobPart], numbers: Sequence[PartNumbers]
+    ) -> None:
+        """What a node's own NodeMotion made of its newest sample. Where its clock was set back, the node is watched
+        from there on.
+        """
+        at = sampled_at - skew_s
+        newest = self._at.get(node, -inf)
+        if at <= newest:
+            if at >= newest - SET_BACK_S:
+                return
+            self._drop(node)
+            newest = -inf
+        self._at[node] = at
+        present = set()
+        for part, of_part in zip(parts, numbers):
+            here = Part.of(part, of_part, node, sampled_at, skew_s)
+            if here.ranks or here.key in self._jobs:
+                present.add(here.key)
+                self._jobs.setdefault(here.key, Job(here.key, at)).take(here, newest)
+        for key in self._parts.get(node, set()) - present:
+            self._leave(key, node)
+        self._parts[node] = present
+        self._take_told(node, skew_s)
+        for key in present:
             job = self._jobs[key]
             job.at = max(job.at, at)
-            filled = node.bins.pop(key, None) if node.bins else None
-            if filled is not None:
-                job.take_bin(filled)
-            if job.at - job.evaluated_at >= limit.EVALUATE_S:
+            if job.parts and job.at - job.evaluated_at >= limit.EVALUATE_S:
                 self._evaluate(job)
             self._touched.add(key)
-        if not node.parts:
-            del self._nodes[sample.node]
-            self._history.forget(sample.node)
+            self._forget_empty(job)
 
-    def _take_told(self, sample: Sample, skew_s: float) -> None:
+    def take_whole(self, sample: Sample) -> None:
+        """What a whole sample says beside: ends of ranks, what logs say, and what is around the ranks."""
+        lines = [line for line in sample.log_lines if line.kind in ("timeout", "names")]
+        self._told_by[sample.node] = sample.deaths, lines
+        self._history.see(sample, sample.sampled_at - (sample.clock_skew_s or 0.0))
+
+    def _leave(self, key: PlacedJob, node: str) -> None:
+        job = self._jobs.get(key)
+        if job is not None:
+            job.remove(node)
+            self._touched.add(key)
+            self._forget_empty(job)
+
+    def _take_told(self, node: str, skew_s: float) -> None:
         """Ends of ranks, and what their logs say of waits in vain."""
-        for death in sample.deaths:
-            for job in self._named(death.job, death.uid, sample.node):
-                job.take_death(sample.node, death if death.at is None else replace(death, at=death.at - skew_s))
-        for line in sample.log_lines:
-            if line.kind in ("timeout", "names"):
-                for job in self._named(line.job, line.uid, sample.node):
-                    job.take_log_line(line.at - skew_s, line.waited_s)
+        deaths, lines = self._told_by.get(node, ((), ()))
+        for death in deaths:
+            for job in self._named(death.job, death.uid, node):
+                job.take_death(node, death if death.at is None else replace(death, at=death.at - skew_s))
+        for line in lines:
+            for job in self._named(line.job, line.uid, node):
+                job.take_log_line(line.at - skew_s, line.waited_s)
 
     def _named(self, name: str, uid: int | None, node: str) -> list[Job]:
         keys = (PlacedJob(name, uid, ""), PlacedJob(name, uid, node))
@@ -87,24 +116,17 @@ class JobMotions:
         job.evaluate()
         self.turned += job.phase != before and not _STANDS.isdisjoint((before, job.phase))
 
-    def _node(self, sample: Sample, at: float) -> NodeTrack | None:
-        """What is remembered of its node; None where nothing is to be taken."""
-        node = self._nodes.get(sample.node)
-        if node is not None and at < node.at - SET_BACK_S:
-            self.forget(sample.node)
-            node = None
-        if node is None and sample.ranks:
-            node = self._nodes[sample.node] = NodeTrack(sample.node, self._idle)
-            return node
-        return None if node is None or at <= node.at else node
-
     def forget(self, node: str) -> None:
         """It is not watched any more: its ranks are neither still nor gone."""
+        self._nodes.pop(node, None)
+        self._at.pop(node, None)
+        self._told_by.pop(node, None)
+        self._drop(node)
+
+    def _drop(self, node: str) -> None:
         self._history.forget(node)
-        track = self._nodes.pop(node, None)
-        for part in track.parts.values() if track is not None else ():
-            part.gone.clear()
-            self._leave(part)
+        for key in self._parts.pop(node, ()):
+            self._leave(key, node)
 
     def motions(self) -> tuple[JobMotion, ...]:
         """Of every job that has a living rank, by name; the same tuple while no sample has come."""
@@ -124,7 +146,9 @@ class JobMotions:
         """Made anew only where more than the time has changed: there may be thousands, asked for every second."""
         parts = job.parts.values()
         stands = job.phase in _STANDS
-        look = int(job.still_s / COARSE_S) if stands or any(part.facts for part in parts) else job.still_s >= COARSE_S
+        look = (
+            int(job.still_s / ANEW_S) if stands or any(part.numbers.facts for part in parts) else job.still_s >= ANEW_S
+        )
         state = (job.phase, job.since, job.seen, len(parts), job.why, len(job.gone), len(job.deaths), look)
         basis = (state, job.series.rhythm, job.patience_s, job.pace.slower)
         told = self._told.get(job.key)
@@ -145,20 +169,10 @@ class JobMotions:
         beside = self._history.beside((part.node for part in job.fresh()), slower.since)
         return Slowdown(before_s, now_s, slower.since, self._history.stragglers(job), beside)
 
-    def _join(self, part: Part) -> None:
-        job = self._jobs.get(part.key)
-        if job is None:
-            job = self._jobs[part.key] = Job(part.key, part.at)
-        job.add(part)
-        self._touched.add(part.key)
-
-    def _leave(self, part: Part) -> None:
-        job = self._jobs[part.key]
-        job.remove(part)
-        self._touched.add(part.key)
+    def _forget_empty(self, job: Job) -> None:
         if not job.parts:
-            del self._jobs[part.key]
-            self._bases.pop(part.key, None)
+            self._jobs.pop(job.key, None)
+            self._bases.pop(job.key, None)
 
 
 def _order(key: PlacedJob) -> tuple[str, int, str]:

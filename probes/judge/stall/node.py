@@ -1,267 +1,157 @@
-"""The ranks of one node, by job, and what they did in its newest sample."""
+"""What the ranks of one node did in its newest sample, job by job: all that a node can say of itself alone. Python 3.9.
+
+Runs in the agent; of recordings, at the centre. Times are by the node's clock.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
-from mltop.probes.judge.hang.evidence import is_here_only
 from mltop.probes.judge.stall import thresholds as limit
-from mltop.probes.judge.stall.activity import RESIDENT, TRAFFIC, UNREAD, WORKED, IdlePower, RankTrack
+from mltop.probes.judge.stall.activity import RESIDENT, TRAFFIC, UNREAD, IdlePower, RankTrack
 from mltop.probes.judge.stall.devices import Devices
-from mltop.probes.model import PlacedJob, RankSample, Sample
+from mltop.probes.model import RankSample, Sample
+from mltop.probes.model.news.judged import Gone, JobPart, PartNumbers
 
 DEAD = frozenset("ZX")
 _STANDING_STATES = frozenset("TtD")
-SENTINELS = 2  # ranks of a node that stand for all of them while they work
-CALM_LOOKS = 3  # at all ranks, which all worked: then sentinels are enough
-COARSE_S, COARSE_SAMPLES = 5.0, 2.5  # of a job that stands, all ranks are looked at as often
-MATCH_S = 30.0  # pids are matched at least as often: one may be another process's
+REMEMBERED_S = 60.0  # ranks that are gone, and a part without ranks: a frame with them may be lost
+SET_BACK_S = 30.0  # more than samples are late
 
 
-@dataclass(slots=True)
-class Bin:
-    """What a node's ranks of one job did together in the ``seconds`` before ``at``; None where it cannot be read."""
+class NodeMotion:
+    """What is remembered of one node. ``parts``: what it has of each job, ``numbers``: what these did, in their order.
 
-    at: float
-    seconds: float
-    switches: float
-    calls: float
-    main_cpu_s: float
-    power_share: float | None = None
-    sm: float | None = None
-    link_bytes: float | None = None
-
-
-@dataclass(slots=True)
-class Gone:
-    """A rank whose process is not there any more. ``told``: only by its death; nobody saw it alive."""
-
-    rank: int | None
-    pid: int
-    gpu: int | None
-    node: str
-    at: float
-    zombie: bool = False
-    told: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class Part:
-    """What one node has of a job: its ranks by pid, and how many of them did what lately.
-
-    ``recent``: ranks that worked within the window; ``stepped``: those that did not just load; ``computed``: on their
-    GPUs. ``worked_at``: when any rank last did. ``facts``: ranks in states that are worth a look. ``gone``: since they
-    were last asked for.
-
-    A job keeps step: while two ranks of a node work (``sentinels``), the others are not looked at. ``wide``: they are,
-    ``coarse``: now and then, as the job stands anyway. ``starting``: the job was not seen to step, all is looked at.
+    ``idle``: what idle GPUs draw, where several nodes learn it together.
     """
 
-    key: PlacedJob
-    node: str
-    tracks: dict[int, RankTrack] = field(default_factory=dict)
-    user: str = ""
-    world_size: int | None = None
-    at: float = 0.0
-    interval_s: float = 1.0
-    recent: int = 0
-    stepped: int = 0
-    computed: int = 0
-    on_gpus: int = 0
-    spinning: int = 0
-    facts: int = 0
-    worked_at: float = 0.0
-    oldest_start: float | None = None
-    gone: list[Gone] = field(default_factory=list)
-    skew_s: float = 0.0  # of its node's clock, by which its ranks' starts are told
-    is_reference: bool = False
-    starting: bool = True
-    wide: bool = True
-    coarse: bool = False
-    places: list[tuple[int, RankTrack]] = field(default_factory=list)  # where in the sample which rank is
-    sentinels: list[tuple[int, RankTrack]] = field(default_factory=list)
-    most_sentinels: int = SENTINELS
-    _calm: int = 0
-    _wide_at: float = 0.0
-
-    def place(self, places: list[tuple[int, RankTrack]]) -> None:
-        self.places = places
-        self.sentinels = [places[0], places[-1]][: self.most_sentinels] if len(places) > 1 else places
-
-    def look(self, ranks: Sequence[RankSample], at: float, devices: Devices) -> bool:
-        """Look at its ranks in the newest sample; False where one of them is dead."""
-        seconds, self.at = at - self.at, at
-        if seconds <= 0.0:
-            return True
-        self.interval_s = seconds
-        is_due = at - self._wide_at >= max(COARSE_S, COARSE_SAMPLES * seconds)
-        looks_at_all = is_due if self.coarse else self.wide or self.starting
-        since = at - max(limit.WINDOW_S, limit.WINDOW_SAMPLES * seconds)
-        before = self.recent, self.stepped, self.computed, self.on_gpus, self.spinning, self.facts
-        self.recent = self.stepped = self.computed = self.on_gpus = self.spinning = self.facts = 0
-        working, alive = 0, True
-        for index, track in self.places if looks_at_all else self.sentinels:
-            rank = ranks[index]
-            if rank.state in DEAD:
-                alive = False
-                continue
-            self._look(rank, track, at, devices)
-            working += track.level == WORKED
-            self._count(track, since)
-        if looks_at_all:
-            self._calm = self._calm + 1 if working == len(self.places) else 0
-            self.wide, self._wide_at = self._calm < CALM_LOOKS, at
-        elif working == len(self.sentinels):
-            self._assume(len(self.places) // len(self.sentinels))
-        elif self.coarse:
-            self.recent, self.stepped, self.computed, self.on_gpus, self.spinning, self.facts = before
-        else:
-            self._widen(ranks, at)
-        return alive
-
-    def _look(self, rank: RankSample, track: RankTrack, at: float, devices: Devices) -> None:
-        if at <= track.at:
-            return
-        level = track.look(rank, at)
-        gpu = devices.of(rank.gpus) if level != WORKED or self.starting else UNREAD
-        track.settle(level, gpu, at)
-        if gpu != UNREAD:
-            self.on_gpus += 1
-            if gpu <= RESIDENT and devices.silent:
-                track.flat |= TRAFFIC
-
-    def _count(self, track: RankTrack, since: float) -> None:
-        """Count a rank by what it did since then."""
-        if track.worked_at > since:
-            self.recent += 1
-            self.worked_at = max(self.worked_at, track.worked_at)
-            self.stepped += track.stepped_at > since
-            self.computed += track.computed_at > since
-        elif track.spun_at > since:
-            self.spinning += 1
-        if track.state in _STANDING_STATES:
-            self.facts += 1
-
-    def _assume(self, times: int) -> None:
-        """What holds of the sentinels holds of all."""
-        self.recent, self.stepped = len(self.places), self.stepped * times
-
-    def _widen(self, ranks: Sequence[RankSample], at: float) -> None:
-        """From the next sample on all are looked at: they count from here. Until now they did as the sentinels did."""
-        self.wide, self._calm = True, 0
-        self._assume(1)
-        for index, track in self.places:
-            if track.at < at:
-                track.worked_at = max(track.worked_at, self.worked_at)
-                track.keep(ranks[index], at)
-
-
-class NodeTrack:
-    """What is remembered of one node. ``idle`` is shared by all of them."""
-
-    __slots__ = ("_idle", "_matched_at", "_memory", "_of_pid", "_pids", "at", "bins", "name", "parts", "skew_s")
-
-    def __init__(self, name: str, idle: IdlePower) -> None:
-        self.name, self._idle = name, idle
-        self.at = self._matched_at = self.skew_s = 0.0
-        self.parts: dict[PlacedJob, Part] = {}
-        self.bins: dict[PlacedJob, Bin] = {}  # of the newest sample, of the jobs that this node is the reference of
-        self._of_pid: dict[int, Part] = {}
-        self._pids: list[int] = []
+    def __init__(self, name: str, idle: IdlePower | None = None) -> None:
+        self._name, self._idle = name, idle or IdlePower()
+        self._at = float("-inf")
+        self.parts: list[JobPart] = []
+        self.numbers: list[PartNumbers] = []
+        self._tracks: dict[int, RankTrack] = {}
+        self._part_of: dict[int, JobPart] = {}
+        self._by_job: dict[tuple[str, int | None, bool], JobPart] = {}
+        self._worked_at: dict[int, float] = {}  # by the part's id
         self._memory: dict[int, int | None] = {}
 
-    def see(self, sample: Sample, at: float, join: Callable[[Part], None]) -> None:
-        """Take the newest sample; ``join`` is called with each part that is new."""
-        ranks = sample.ranks
-        pids = [rank.pid for rank in ranks]
-        self.at, self.skew_s = at, sample.sampled_at - at
-        if pids != self._pids or at - self._matched_at >= MATCH_S:
-            self._pids = pids
-            self._match(ranks, at, join)
-        devices = Devices(sample, self._idle, self._memory, len(self.parts) < 2)
-        alive = True
-        for part in self.parts.values():
-            before_at = part.at
-            alive &= part.look(ranks, at, devices)
-            if part.is_reference and at > before_at:
-                self.bins[part.key] = _bin(part, at, at - before_at, devices)
+    def see(self, sample: Sample) -> bool:
+        """Take the newest sample; False for one that is not newer than the last. One that is much older is by a clock
+        that was set back: the node is watched from there on.
+        """
+        at = sample.sampled_at
+        if at < self._at - SET_BACK_S:
+            self.__init__(self._name, self._idle)  # type: ignore[misc]
+        if at <= self._at:
+            return False
+        seconds, self._at = at - self._at, at
+        zombies = {rank.pid for rank in sample.ranks if rank.state in DEAD}
+        living, known = [rank for rank in sample.ranks if rank.pid not in zombies], len(self.parts)
+        found: dict[int, list[tuple[RankSample, RankTrack]]] = {}
+        for rank in living:
+            track = self._track(rank, at)
+            found.setdefault(id(self._part_of[rank.pid]), []).append((rank, track))
+        for pid in self._tracks.keys() - {rank.pid for rank in living}:
+            self._lose(pid, at, zombie=pid in zombies)
+        devices = Devices(sample, self._idle, self._memory, len(found) < 2)
+        self.numbers = [
+            self._look(part, found.get(id(part), ()), at, seconds if number < known else 0.0, devices)
+            for number, part in enumerate(self.parts)
+        ]
         devices.remember()
-        if not alive:
-            self._match(ranks, at, join)
+        self._forget(at)
+        return True
 
-    def _match(self, ranks: Sequence[RankSample], at: float, join: Callable[[Part], None]) -> None:
-        """Which rank of the sample is which of ours: some are new, some are gone."""
-        self._matched_at = at
-        found: dict[Part, list[tuple[int, RankTrack]]] = {}
-        zombies = {rank.pid for rank in ranks if rank.state in DEAD}
-        for index, rank in enumerate(ranks):
-            if rank.pid in zombies:
-                continue
-            part = self._of_pid.get(rank.pid)
-            track = part.tracks.get(rank.pid) if part is not None else None
-            if part is None or track is None or not track.is_of(rank):
-                part, track = self._new(rank, at, join)
-            found.setdefault(part, []).append((index, track))
-        for part in list(self.parts.values()):
-            places = found.get(part, [])
-            if len(places) < len(part.tracks):
-                self._lose(part, {track.pid for _, track in places}, zombies, at)
-            if places:
-                part.place(places)
-            else:
-                del self.parts[part.key]
-                self.bins.pop(part.key, None)
+    def _look(
+        self,
+        part: JobPart,
+        samples: Sequence[tuple[RankSample, RankTrack]],
+        at: float,
+        seconds: float,
+        devices: Devices,
+    ) -> PartNumbers:
+        part.ranks = [track for _, track in samples]
+        if not samples or not seconds:
+            return PartNumbers()
+        since = at - max(limit.WINDOW_S, limit.WINDOW_SAMPLES * seconds)
+        recent = stepped = computed = on_gpus = spinning = facts = 0
+        worked_at = self._worked_at.get(id(part))
+        for rank, track in samples:
+            if at > track.at:
+                on_gpus += _settle(track, rank, devices, at) != UNREAD
+            if track.worked_at > since:
+                recent += 1
+                worked_at = max(worked_at or 0.0, track.worked_at)
+                stepped += track.stepped_at > since
+                computed += track.computed_at > since
+            elif track.spun_at > since:
+                spinning += 1
+            facts += track.state in _STANDING_STATES
+        if worked_at is not None:
+            self._worked_at[id(part)] = worked_at
+        ends = [samples[0][1], samples[-1][1]] if len(samples) > 1 else [samples[0][1]]
+        gpus = {track.gpu for track in ends if track.gpu is not None}
+        power_share, sm = devices.shares(gpus) if gpus else (None, None)
+        moved = devices.link_bytes_per_s()
+        return PartNumbers(
+            recent,
+            stepped,
+            computed,
+            on_gpus,
+            spinning,
+            facts,
+            None if worked_at is None else at - worked_at,
+            seconds,
+            sum(track.switched for track in ends),
+            sum(track.called for track in ends),
+            sum(track.ran_s for track in ends),
+            power_share,
+            sm,
+            None if moved is None else moved * seconds,
+        )
 
-    def _new(self, rank: RankSample, at: float, join: Callable[[Part], None]) -> tuple[Part, RankTrack]:
-        key = PlacedJob(rank.job, rank.uid, self.name if is_here_only(rank) else "")
-        part = self.parts.get(key)
+    def _track(self, rank: RankSample, at: float) -> RankTrack:
+        """What is remembered of this process."""
+        known = self._tracks.get(rank.pid)
+        if known is not None and known.is_of(rank):
+            return known
+        if known is not None and known.rank is not None and not known.is_same_process(rank):
+            self._lose(rank.pid, at)  # else more is known of it now, and it belongs to another job
+        key = (rank.job, rank.uid, rank.is_here_only)
+        part = self._by_job.get(key)
         if part is None:
-            part = self.parts[key] = Part(key, self.name, user=rank.user, at=at)
-            join(part)
-        before = self._of_pid.get(rank.pid)
-        if before is not None:
-            known = before.tracks.pop(rank.pid)
-            if known.rank is not None and not known.is_same_process(
-                rank
-            ):  # else more is known of it now, and it belongs to another job
-                before.gone.append(_gone(known, self.name, at))
-        track = part.tracks[rank.pid] = RankTrack(rank, at)
-        part.skew_s = self.skew_s
-        part.world_size = rank.world_size or part.world_size
-        part.wide = True
+            part = self._by_job[key] = JobPart(*key)
+            self.parts.append(part)
+        part.user, part.world_size = part.user or rank.user, rank.world_size or part.world_size
         if rank.started_at is not None:
-            began_at = rank.started_at - self.skew_s
-            part.oldest_start = min(part.oldest_start or began_at, began_at)
-        self._of_pid[rank.pid] = part
-        return part, track
+            part.oldest_start = min(part.oldest_start or rank.started_at, rank.started_at)
+        self._part_of[rank.pid] = part
+        track = self._tracks[rank.pid] = RankTrack(rank, at)
+        return track
 
-    def _lose(self, part: Part, living: set[int], zombies: set[int], at: float) -> None:
-        for pid in part.tracks.keys() - living:
-            track = part.tracks.pop(pid)
-            if track.rank is not None:  # else nobody can tell when another process has taken its place
-                part.gone.append(_gone(track, self.name, at, zombie=pid in zombies))
-            self._of_pid.pop(pid, None)
+    def _lose(self, pid: int, at: float, zombie: bool = False) -> None:
+        track, part = self._tracks.pop(pid), self._part_of.pop(pid)
+        if track.rank is not None:  # else nobody can tell when another process has taken its place
+            part.gone = [*part.gone, Gone(track.rank, pid, track.gpu, self._name, at, zombie)]
+
+    def _forget(self, at: float) -> None:
+        for part in self.parts:
+            if part.gone and part.gone[0].at < at - REMEMBERED_S:
+                part.gone = [gone for gone in part.gone if gone.at >= at - REMEMBERED_S]
+        if any(not part.ranks and not part.gone for part in self.parts):
+            kept = [(part, numbers) for part, numbers in zip(self.parts, self.numbers) if part.ranks or part.gone]
+            self.parts, self.numbers = [part for part, _ in kept], [numbers for _, numbers in kept]
+            self._by_job = {key: part for key, part in self._by_job.items() if part.ranks or part.gone}
+            self._worked_at = {
+                id(part): self._worked_at[id(part)] for part in self.parts if id(part) in self._worked_at
+            }
 
 
-def _gone(track: RankTrack, node: str, at: float, zombie: bool = False) -> Gone:
-    return Gone(track.rank, track.pid, track.gpu, node, at, zombie)
-
-
-def _bin(part: Part, at: float, seconds: float, devices: Devices) -> Bin:
-    """Of the sentinels alone: they are looked at every time."""
-    switched = called = 0
-    ran_s = 0.0
-    gpus: set[int] = set()
-    for _, track in part.sentinels:
-        switched += track.switched
-        called += track.called
-        ran_s += track.ran_s
-        if track.gpu is not None:
-            gpus.add(track.gpu)
-    filled = Bin(at, seconds, switched, called, ran_s)
-    if gpus:
-        filled.power_share, filled.sm = devices.shares(gpus)
-    moved = devices.link_bytes_per_s()
-    filled.link_bytes = None if moved is None else moved * seconds
-    return filled
+def _settle(track: RankTrack, rank: RankSample, devices: Devices, at: float) -> int:
+    """Learn what this rank did; returns what its GPUs did."""
+    gpu = devices.of(rank.gpus)
+    track.settle(track.look(rank, at), gpu, at)
+    if gpu != UNREAD and gpu <= RESIDENT and devices.silent:
+        track.flat |= TRAFFIC
+    return gpu

@@ -6,20 +6,20 @@ from collections.abc import Iterable, Sequence
 
 from mltop.probes.judge.deaths import Death, kind_of_end
 from mltop.probes.judge.stall import thresholds as limit
-from mltop.probes.judge.stall.activity import IDLE, RESIDENT, SPUN, STILL, WORKED, RankTrack
+from mltop.probes.judge.stall.activity import IDLE, RESIDENT, SPUN, STILL, WORKED
 from mltop.probes.judge.stall.job import Job, has_ended_well
-from mltop.probes.judge.stall.node import Gone
 from mltop.probes.model import Culprit, RankDeath
+from mltop.probes.model.news.judged import Gone, RankMotion
 from mltop.probes.model.vocabulary import CulpritKind
 
-_Tracks = Sequence[tuple[str, RankTrack]]
+_Tracks = Sequence[tuple[str, RankMotion]]
 
 
 def odd_ranks(job: Job) -> list[Culprit]:
     """The gone ones first, then the stopped ones, those in the kernel, and who is the only one to do something."""
     stands = job.phase in ("quiet", "stalled")
     found = [_gone(gone, job.deaths.get(key)) for key, gone in job.gone.items() if stands and not _is_fine(job, key)]
-    if stands or job.still_s >= limit.BLOCKED_S or any(part.facts for part in job.parts.values()):
+    if stands or job.still_s >= limit.BLOCKED_S or any(part.numbers.facts for part in job.parts.values()):
         tracks = list(job.tracks())
         found += _facts(tracks, job.at)
         # Two ranks are no majority and minority, and what moves differs from moment to moment.
@@ -86,7 +86,7 @@ def _minorities(tracks: _Tracks) -> list[Culprit]:
     return _once(found)
 
 
-def _named(entries: Iterable[tuple[str, RankTrack]], reason: str) -> list[Culprit]:
+def _named(entries: Iterable[tuple[str, RankMotion]], reason: str) -> list[Culprit]:
     return [_culprit(node, track, reason) for node, track in entries]
 
 
@@ -95,5 +95,5 @@ def _once(found: list[Culprit]) -> list[Culprit]:
     return list({(culprit.node, culprit.pid): culprit for culprit in reversed(found)}.values())[::-1]
 
 
-def _culprit(node: str, track: RankTrack, reason: str, how: CulpritKind = "") -> Culprit:
+def _culprit(node: str, track: RankMotion, reason: str, how: CulpritKind = "") -> Culprit:
     return Culprit(track.rank, node, track.pid, reason, track.wchan or "", gpu=track.gpu, how=how)

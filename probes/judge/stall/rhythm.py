@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from itertools import pairwise
 from math import cos, log, pi, sqrt
 from operator import mul
 from statistics import fmean, median
 
-from mltop.probes.judge.stall.node import Bin
 from mltop.probes.model import Rhythm
+from mltop.probes.model.news.judged import PartNumbers
 
 MOST_BINS, LEAST_BINS = 256, 24
 EVERY, OFTEN, SELDOM = 12, 24, 240  # samples between two looks; seldom, once a whole series had nothing
@@ -50,7 +49,7 @@ class Series:
         self._guess: Rhythm | None = None
         self._seen_at = 0.0
 
-    def add(self, filled: Bin) -> None:
+    def add(self, at: float, filled: PartNumbers) -> None:
         """The next sample's; its rhythm is looked for now and then."""
         share = filled.seconds / self._interval_s if self._interval_s else 0.0
         count = round(share)
@@ -61,7 +60,7 @@ class Series:
             return
         counts = (filled.switches, filled.calls, filled.main_cpu_s)
         values = (*(number / count for number in counts), filled.sm, filled.power_share)
-        for signal, value in zip(self._signals, values, strict=True):
+        for signal, value in zip(self._signals, values):
             signal.extend([-1.0 if value is None else value] * count)
             if len(signal) > MOST_BINS:
                 del signal[:32]
@@ -70,7 +69,7 @@ class Series:
         self._taken += 1
         if self._fresh >= self._pause and len(self._signals[0]) >= LEAST_BINS:
             self._fresh = 0
-            self._look(filled.at)
+            self._look(at)
 
     def clear(self) -> None:
         """What came before says nothing of what comes."""
@@ -93,7 +92,7 @@ class Series:
 def find(signals: Sequence[Sequence[float]], interval_s: float) -> Rhythm | None:
     """The rhythm of the signal that has the steadiest one. Of a value that is not known: below 0."""
     found = []
-    for values, (least, is_share) in zip(signals, _SIGNALS, strict=True):
+    for values, (least, is_share) in zip(signals, _SIGNALS):
         shape = _shape(values, least, is_share)
         if shape is not None:
             rhythm = _by_gaps(shape, interval_s) or _by_correlation(shape, interval_s)
@@ -121,7 +120,7 @@ def _shape(values: Sequence[float], least: float, is_share: bool) -> list[float]
 def _by_gaps(shape: list[float], interval_s: float) -> Rhythm | None:
     """Of bursts that lie apart: from the middle of one to that of the next."""
     middles = _middles(shape)
-    gaps = [later - earlier for earlier, later in pairwise(middles)]
+    gaps = [later - earlier for earlier, later in zip(middles, middles[1:])]
     if len(gaps) < LONG_GAPS:
         return None
     usual = median(gaps)

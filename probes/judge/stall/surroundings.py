@@ -25,14 +25,14 @@ _ERRORS = ("err", "discard", "retrans", "downed", "out_of_sequence", "timeout")
 _NO_THROTTLE = frozenset({"gpu_idle", "none"})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Port:
     rate_bits_per_s: float | None
     state: str | None
     errors: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Surroundings:
     """Of one node at one time. ``clocks``, ``throttled``: by GPU."""
 

@@ -57,7 +57,6 @@ EventKind = Literal[
     "agent_failed",  # torchrun's agent: an attempt has ended
     "launcher_failed",  # another launcher, of some child of its own
     "world",  # how many ranks there are
-    "member",  # which rank a process is
     "stack",  # faulthandler's, of one thread
 ]
 CLASS_OF: dict[EventKind, EventClass] = {
@@ -100,7 +99,6 @@ CLASS_OF: dict[EventKind, EventClass] = {
     "agent_failed": "fact",
     "launcher_failed": "fact",
     "world": "fact",
-    "member": "fact",
     "stack": "fact",
 }
 

@@ -5,9 +5,9 @@ been installed. The bundle is a zip without anything that depends on when or whe
 is the same bytes on every computer that has the same versions of mltop, pynvml and psutil, so its hash names it in the
 nodes' caches.
 
-A node's cache also holds the agent's modules in compiled form (``agent/bootstrap/compiled.py``), which no hash that is
-known here can vouch for: each version of Python makes another. What carries the hash of ``compiled_key()`` was made by
-an agent of ours; every user of mltop has one, kept with their state.
+A node's cache also holds it with compiled modules (``agent/bootstrap/cache.py``), which no hash that is known here can
+vouch for: each version of Python makes another. What carries the hash of ``compiled_key()`` was made by an agent of
+ours; every user of mltop has one, kept with their state.
 """
 
 from __future__ import annotations
@@ -25,29 +25,36 @@ import secrets
 import stat
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from mltop import probes
 from mltop.probes.agent import bootstrap
-from mltop.probes.agent.bootstrap import compiled
+from mltop.probes.agent.bootstrap import zipped
 from mltop.probes.agent.protocol import Request
 from mltop.probes.reach.bundle import wheels
-from mltop.probes.system import writable
-from mltop.probes.system.files import BadFile, Folder, ensure_own, state_folder, write_all
+from mltop.probes.system import blobs, writable
+from mltop.probes.system.files import BadFile, Folder, ensure_own, state_folder
 
-MANIFEST = "MANIFEST"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the oldest that zip knows
 _REGULAR_FILE_0600 = 0o100600 << 16
-OURS = ("model", "system", "agent", "collect", "active", "version.py")
-_NOT_NEEDED_THERE = ("agent/bootstrap/",)  # sent as text
+OURS = (
+    *("model", "system", "agent", "collect", "active", "version.py"),
+    *(f"judge/{name}" for name in ("__init__.py", "health", "stall", "deaths.py", "nodes.py", "values.py")),
+)
+_NOT_NEEDED_THERE = (
+    "agent/bootstrap/",  # sent as text
+    *(f"judge/health/{name}.py" for name in ("fleet", "folding")),
+    *(f"judge/stall/{name}.py" for name in ("droop", "job", "motions", "odd", "rhythm", "surroundings")),
+)
 _KEY_NAME = "compiled-key"
 _KEY_BYTES = 32
 # Not sent: imports between the parts, and comments on lines of their own.
 _LEFT_OUT = re.compile(
-    r"^(from mltop\.probes\.(?:agent\.bootstrap|system\.writable)\b[^(\n]*(?:\([^)]*\))?|\s*#.*)\n", re.MULTILINE
+    r"^(from mltop\.probes\.(?:agent\.bootstrap|system)\b[^(\n]*(?:\([^)]*\))?|\s*#.*)\n", re.MULTILINE
 )
 _GZIP = 31  # zlib's name for it; the header it writes has no time of making
 _BEST, _QUICK = 9, 3  # py-spy, 8 MB: 0.13 s and 3.0 MB at 3; 1.2 s and 2.8 MB at 9
@@ -55,25 +62,23 @@ _BEST, _QUICK = 9, 3  # py-spy, 8 MB: 0.13 s and 3.0 MB at 3; 1.2 s and 2.8 MB a
 
 @dataclass(frozen=True)
 class Archive:
-    """``sha256``: of the content, it names the bundle; ``manifest_sha256``: of the list of its files' hashes."""
+    """``sha256``: of the content, it names the bundle."""
 
     content: bytes
     sha256: str
-    manifest_sha256: str
 
 
 def pack(files: Mapping[str, bytes]) -> Archive:
     """A zip of ``files``, by their names. Stored, because it travels gzipped as a whole and is imported as it is."""
-    manifest = "".join(f"{sha256(files[name])} {name}\n" for name in sorted(files)).encode()
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        for name, data in (*sorted(files.items()), (MANIFEST, manifest)):
+        for name, data in sorted(files.items()):
             info = zipfile.ZipInfo(name, _EPOCH)
             info.create_system = 3  # Unix, also where it is made on another system
             info.external_attr = _REGULAR_FILE_0600
             archive.writestr(info, data)
     content = buffer.getvalue()
-    return Archive(content, sha256(content), sha256(manifest))
+    return Archive(content, sha256(content))
 
 
 def sha256(data: bytes) -> str:
@@ -84,12 +89,12 @@ def sha256(data: bytes) -> str:
 def bundle(machine: str) -> Archive:
     """The bundle for ``machine`` (platform.machine() of the node), "" for one that no psutil is at hand for."""
     psutil = wheels.psutil_files(machine) if machine else {}
-    return pack({compiled.LOADER: loader(), "mltop/__init__.py": b"", **_our_files(), **_pynvml(), **psutil})
+    return pack({"mltop/__init__.py": b"", **_our_files(), **_pynvml(), **psutil})
 
 
 def loader() -> bytes:
-    """The code that imports from a bundle in a cache folder. It stands in command lines."""
-    return without_docstrings(Path(compiled.__file__).read_text(encoding="utf-8")).encode()
+    """The code that imports the bundle in a cache folder. It stands in command lines."""
+    return _text(Path(blobs.__file__), Path(zipped.__file__)).encode()
 
 
 def without_docstrings(text: str) -> str:
@@ -139,23 +144,10 @@ def compiled_key() -> str:
     if path is None:
         return ""
     with contextlib.suppress(OSError, BadFile), ensure_own(path) as folder:
-        return _kept_key(folder) or _made_key(folder)
+        if not _kept_key(folder):
+            folder.write(_KEY_NAME, secrets.token_hex(_KEY_BYTES).encode())
+        return _kept_key(folder)
     return ""
-
-
-def _made_key(folder: Folder) -> str:
-    """A new key, kept from now on. Several at once make one: the first link stands."""
-    temporary, fd = folder.new_file()
-    try:
-        try:
-            write_all(fd, secrets.token_hex(_KEY_BYTES).encode())
-        finally:
-            os.close(fd)
-        with contextlib.suppress(FileExistsError):
-            os.link(temporary, _KEY_NAME, src_dir_fd=folder.fd, dst_dir_fd=folder.fd)
-    finally:
-        os.unlink(temporary, dir_fd=folder.fd)
-    return _kept_key(folder)
 
 
 def _kept_key(folder: Folder) -> str:
@@ -191,17 +183,27 @@ def opening(read_only: bool = False) -> bytes:
     return _LOADER.format(size=len(packed)).encode() + packed
 
 
+_MAKER = ThreadPoolExecutor(1, thread_name_prefix="mltop-bundle")
+
+
+def opening_soon(read_only: bool = False) -> Callable[[], bytes]:
+    """``opening``, made in a thread from now on: it takes 50 ms, in which nodes can be connected to."""
+    return _MAKER.submit(opening, read_only).result
+
+
 def source() -> str:
     """The text of stage 1."""
     folder = Path(bootstrap.__file__).parent
-    parts = [Path(writable.__file__), *(folder / part for part in bootstrap.PARTS)]
+    return _text(Path(writable.__file__), Path(blobs.__file__), *(folder / part for part in bootstrap.PARTS))
+
+
+def _text(*parts: Path) -> str:
     return "".join(without_docstrings(_LEFT_OUT.sub("", part.read_text(encoding="utf-8"))) for part in parts)
 
 
-def table() -> dict[str, list[str]]:
-    """Machine type, "" for any other, to the bundle's sha256 and its MANIFEST's."""
-    archives = {machine: bundle(machine) for machine in ("", *wheels.machines_with_psutil())}
-    return {machine: [archive.sha256, archive.manifest_sha256] for machine, archive in archives.items()}
+def table() -> dict[str, str]:
+    """Machine type, "" for any other, to the bundle's sha256."""
+    return {machine: bundle(machine).sha256 for machine in ("", *wheels.machines_with_psutil())}
 
 
 def file_for(name: str, machine: str) -> Request:

@@ -5,7 +5,6 @@ Wheels for nodes of another machine type lie in ``wheel_folder()``; ``how_to_get
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import re
@@ -94,6 +93,8 @@ def _is_needed(name: str) -> bool:
 
 
 def _installed_files(distribution: str) -> dict[str, Path]:
+    import importlib.metadata
+
     try:
         files = importlib.metadata.distribution(distribution).files or []
     except importlib.metadata.PackageNotFoundError:

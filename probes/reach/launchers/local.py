@@ -4,7 +4,6 @@ another interpreter, which may have none of them.
 
 from __future__ import annotations
 
-from mltop.probes.reach.bundle import opening
 from mltop.probes.reach.channel import Channel, LaunchOptions
 from mltop.probes.reach.launchers.remote_command import remote_command
 from mltop.probes.system.spawn import python_command
@@ -18,7 +17,11 @@ def launch(nodes: tuple[str, ...], options: LaunchOptions) -> list[Channel]:
 def _channel(node: str, options: LaunchOptions) -> Channel:
     agent_args = ("--node", node, *options.agent_args)
     if options.python:
+        from mltop.probes.reach.bundle import opening_soon  # takes a while to import; our own interpreter needs none
+
         return Channel(
-            ("/bin/sh", "-c", remote_command(agent_args, options.python)), (node,), opening=opening(options.read_only)
+            ("/bin/sh", "-c", remote_command(agent_args, options.python)),
+            (node,),
+            opening=opening_soon(options.read_only),
         )
     return Channel(tuple(python_command("mltop.probes.agent.__main__", *agent_args)), (node,))

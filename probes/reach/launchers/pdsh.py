@@ -150,8 +150,8 @@ def pdsh(nodes: Sequence[str], options: LaunchOptions, agent_args: Sequence[str]
 
 
 @cache
-def agent_hashes() -> dict[str, list[str]]:
-    """Which bundle is this version's, and its MANIFEST, by machine type."""
+def agent_hashes() -> dict[str, str]:
+    """Which bundle is this version's, by machine type."""
     from mltop.probes.reach.bundle import table  # makes the bundles
 
     return table()

@@ -2,10 +2,10 @@
 
 ``remote_command`` is stage 0 of the bootstrap. It looks for a Python that can run the agent, says so with a frame, and
 hands it stdin. Only then is stage 1 sent (``bundle.opening()``): a shell that a start-up file started would run it as
-commands. ``installed_agent`` is for carriers that bring nothing there (pdsh). What lies in the node's cache is checked
-as the bootstrap does it: the command carries the MANIFEST's hash and the code that imports by it
-(``agent/bootstrap/compiled.py``). A bundle that is not whole is passed by as if there were none; it is repaired by the
-next run over ssh. Neither takes for root what others could change.
+commands. ``installed_agent`` is for carriers that bring nothing there (pdsh). The bundle in the node's cache is checked
+as the bootstrap does it: the command carries its hash and the code that imports it (``agent/bootstrap/zipped.py``).
+One that is not whole is passed by as if there were none; it is repaired by the next run over ssh. Neither takes for
+root what others could change.
 
 The lines mean the same to bash, dash, zsh, tcsh and fish: everything in single quotes, and within them no newline, no
 single quote and no ``!``; no backslash, or one before a ``u`` only.
@@ -142,19 +142,19 @@ MISSING_FIX = "once: mltop snapshot -w {node} (by ssh) puts it into ~/.cache/mlt
 _HASHES = (
     "for word in $hashes; do case $word in "
     '"$(uname -m)":*) hash=${word#*:};; :*) hash=${hash:-${word#:}};; esac; done; '
-    "manifest=${hash#*:} hash=${hash%%:*}; "
 )
 # The caches in the order in which the bootstrap tries them: a real folder of this user's, closed to everybody else,
 # which nobody else can put another in place of.
 _CACHE = (
     'for root in "${XDG_CACHE_HOME:-$HOME/.cache}/mltop" "${XDG_RUNTIME_DIR:-/run/none}/mltop" '
     "/tmp/mltop-$u /var/tmp/mltop-$u /dev/shm/mltop-$u; do "
-    '[ -z "$code" ] && [ -n "$hash" ] && cd -P "$root" 2>/dev/null && [ -O . ] && [ -f "$hash/MANIFEST" ] || continue; '
+    '[ -z "$code" ] && [ -n "$hash" ] && cd -P "$root" 2>/dev/null && [ -O . ] || continue; '
+    '[ -f "$hash/bundle.zip" ] || continue; '
     'case $(ls -ldn .) in drwx------+*) continue;; drwx------*) ours "$PWD" || continue;; *) continue;; esac; '
     # The one that installed it comes first.
     '[ -f "$hash/python" ] && { [ -h "$hash/python" ] || read -r found <"$hash/python"; }; '
     'for p in "$found" $pythons; do q=$(PATH=$P; command -v "$p") && may "$q" && fits "$q" || continue; '
-    'PATH=$E MLTOP_CACHE=$PWD "$q" -I -S -u -c "$start" "$hash" "$manifest" "$@"; code=$?; break; done; '
+    'PATH=$E MLTOP_CACHE=$PWD "$q" -I -S -u -c "$start" "$hash" "$@"; code=$?; break; done; '
     f'[ "$code" = {NO_AGENT_EXIT} ] && code=; done; '
 )
 _PACKAGE = (
@@ -170,15 +170,15 @@ _INSTALLED_SCRIPT = (
 )
 # In Python, after the loader: the agent, if all of it is whole.
 _START = (
-    'import os, sys; folder, manifest = os.environ["MLTOP_CACHE"] + "/" + sys.argv[1], sys.argv[2]; del sys.argv[1:3]; '
-    f"import_whole(folder, manifest, {NO_AGENT_EXIT}); from mltop.probes.agent.__main__ import main; main()"
+    f'import os, sys; import_installed(os.environ["MLTOP_CACHE"], sys.argv.pop(1), {NO_AGENT_EXIT}); '
+    "from mltop.probes.agent.__main__ import main; main()"
 )
 
 
 def installed_agent(
     node: str,
     agent_args: Sequence[str],
-    hashes: Mapping[str, Sequence[str]],
+    hashes: Mapping[str, str],
     *,
     loader: bytes = b"",
     python: str = "",
@@ -186,14 +186,14 @@ def installed_agent(
 ) -> str:
     """The command for a node's login shell.
 
-    ``hashes``: sha256 of this mltop's bundle and of its MANIFEST by machine type, "" for any other; ``loader``: the
-    bundle's; ``python``: the interpreter that has mltop where there is no bundle, "" for python3; ``one_shot``: an
-    end with exit code 0 is what is expected. A node without an agent answers with one error frame and exit code 96.
+    ``hashes``: sha256 of this mltop's bundle by machine type, "" for any other; ``loader``: the code that imports it;
+    ``python``: the interpreter that has mltop where there is no bundle, "" for python3; ``one_shot``: an end with exit
+    code 0 is what is expected. A node without an agent answers with one error frame and exit code 96.
     Raises ValueError for a word that not every login shell takes.
     """
     end = "exit $code" if one_shot else f"[ $code = 0 ] && code={ENDED_EXIT}; exit $code"
     missing = {"kind": "error", "node": node, "error": MISSING, "fix": MISSING_FIX.format(node=node)}
-    by_machine = " ".join(":".join((machine, *both)) for machine, both in hashes.items())
+    by_machine = " ".join(map(":".join, hashes.items()))
     start = run_text(loader) + _START
     words = [_INSTALLED_SCRIPT + end, plain_json(missing), by_machine, python or "python3", " ".join(CANDIDATES), start]
     return " ".join(["exec /bin/sh -c", *(_quoted(word, _NOT_IN_JSON) for word in (*words, *agent_args))])

@@ -17,7 +17,7 @@ import re
 from collections.abc import Mapping
 
 from mltop.probes.reach import UsageProblem
-from mltop.probes.reach.bundle import opening
+from mltop.probes.reach.bundle import opening_soon
 from mltop.probes.reach.channel import SILENCE_S, Channel, Ending, LaunchOptions, Meaning, agent_ended, ending_by
 from mltop.probes.reach.launchers.remote_command import NO_PYTHON_EXIT, no_python, remote_command
 
@@ -164,7 +164,7 @@ def stream(options: LaunchOptions, nodes: tuple[str, ...]) -> Channel:
         argv=command(nodes, options),
         nodes=nodes,
         via="srun",
-        opening=opening(options.read_only),
+        opening=opening_soon(options.read_only),
         speakers=functools.partial(Speakers, nodes),
         rejoin=functools.partial(stream, options),
         all_or_none=True,

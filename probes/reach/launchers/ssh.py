@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from mltop.probes.reach import UsageProblem
-from mltop.probes.reach.bundle import opening
+from mltop.probes.reach.bundle import opening_soon
 from mltop.probes.reach.channel import (
     CONNECT_S,
     SILENCE_S,
@@ -218,7 +218,7 @@ def _channel(node: str, options: LaunchOptions, route: Route) -> Channel:
         argv=(*command, *target),
         nodes=(node,),
         via="ssh",
-        opening=opening(options.read_only),
+        opening=opening_soon(options.read_only),
         gate=route.jump,
         ending=ending,
         login_ending=functools.partial(login_ended, **ending.keywords),

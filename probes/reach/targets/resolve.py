@@ -28,7 +28,8 @@ from mltop.probes.system.spawn import why_no_program
 class TargetOptions:
     """The TARGETS options as typed: () or "" where not given. ``via`` "": what suits each node.
 
-    ``read_only``: what touches a process, puts load on a machine or writes a file is refused.
+    ``read_only``: what touches a process, puts load on a machine or writes a file is refused. ``thresholds``: the
+    user's, of health rules.
     """
 
     nodes: tuple[str, ...] = ()
@@ -42,6 +43,7 @@ class TargetOptions:
     user: str = ""
     accept_new: bool = False
     read_only: bool = False
+    thresholds: Mapping[str, float] = field(default_factory=dict)
 
 
 # An option with an empty value is most often a variable that is not set: it must not mean this machine.
@@ -253,7 +255,7 @@ def _check_against(routes: tuple[Route, ...], user: str, python: str) -> None:
 def channels(targets: Targets, options: TargetOptions) -> list[Channel]:
     """The channels that the hub is to start. ``options`` are those that ``targets`` were resolved from."""
     launch_options = LaunchOptions(options.interval_s, options.python, targets.user, options.accept_new)
-    launch_options = replace(launch_options, read_only=options.read_only)
+    launch_options = replace(launch_options, read_only=options.read_only, thresholds=options.thresholds)
     return [
         channel
         for route in targets.routes

@@ -14,7 +14,7 @@ import psutil
 from mltop.probes.investigate.diagnosis import Diagnosis
 from mltop.probes.investigate.session import LiveSession
 from mltop.probes.investigate.stacks import StackRequest
-from mltop.probes.judge.health import Health
+from mltop.probes.judge.health.fleet import Health
 from mltop.probes.model import Incident, JobKey, JobMotion, JobReport, Sample
 from mltop.probes.model.encoding import to_json
 from mltop.probes.reach.targets import TargetOptions, channels, resolve

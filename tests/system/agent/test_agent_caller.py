@@ -17,10 +17,11 @@ import psutil
 
 from mltop.probes.agent import loop
 from mltop.probes.agent.protocol import Message, Request, encode, payload_of
+from mltop.probes.reach.receiving import own_type
 from tests.waiting import wait_until
 
 DEADLINE_S = 30.0
-DECODER = msgspec.json.Decoder(Message)
+DECODER = msgspec.json.Decoder(Message, dec_hook=own_type)
 PING = encode(Request("ping"))
 # An agent with a GPU source that may be stuck for ever.
 PROGRAM = """
@@ -152,16 +153,16 @@ def test_unattended_it_ends_when_nobody_reads() -> None:
 
 def test_a_ping_is_answered_when_nothing_else_is_said() -> None:
     with agent(interval_s=600.0) as process:
-        first(process, "sample")
-        say(process, PING)  # the hello and the sample came since the last one, which is none
+        first(process, "row")
+        say(process, PING)  # the hello, the sample and its row came since the last one, which is none
         say(process, PING)
         assert first(process, "pong").node == "here"
     with agent(interval_s=0.02) as process:
         seen = messages(process)
         kinds = []
-        while kinds.count("sample") < 20:
+        while kinds.count("row") < 20:
             kinds.append(next(seen).kind)
-            if kinds[-1] == "sample" and kinds.count("sample") % 5 == 0:
+            if kinds[-1] == "row" and kinds.count("row") % 5 == 0:
                 say(process, PING)
         assert "pong" not in kinds
 

@@ -14,11 +14,12 @@ import msgspec
 import pytest
 
 from mltop.probes.agent import loop
-from mltop.probes.agent.protocol import Message, payload_of
+from mltop.probes.agent.protocol import Message, Request, encode, payload_of
 from mltop.probes.model import Sample
+from mltop.probes.reach.receiving import own_type
 from tests.fakes.proctree import ProcTree
 
-DECODER = msgspec.json.Decoder(Message)
+DECODER = msgspec.json.Decoder(Message, dec_hook=own_type)
 # An agent whose GPU source fails at every second sample.
 FAILING_GPUS = """
 from mltop.probes.agent.loop import Agent, exit_now
@@ -84,10 +85,15 @@ def running(*arguments: str, sysroot: Path | None = None) -> Iterator[subprocess
         process.stdout.close()
 
 
-def agent(
-    sysroot: Path | None = None, interval_s: float = 0.1
-) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
-    return running("-m", "mltop.probes.agent", "--node", "here", "--interval", str(interval_s), sysroot=sysroot)
+@contextlib.contextmanager
+def agent(sysroot: Path | None = None, interval_s: float = 0.1) -> Iterator[subprocess.Popen[bytes]]:
+    """That sends all samples whole."""
+    words = ("-m", "mltop.probes.agent", "--node", "here", "--interval", str(interval_s))
+    with running(*words, sysroot=sysroot) as process:
+        assert process.stdin
+        process.stdin.write(encode(Request("watch", args={"seconds": 3600.0})))
+        process.stdin.flush()
+        yield process
 
 
 def samples(process: subprocess.Popen[bytes]) -> Iterator[Sample]:
@@ -104,6 +110,13 @@ def gaps_of(sample: Sample) -> dict[str, str]:
     return {gap.what: gap.why for gap in sample.gaps}
 
 
+def later_samples(process: subprocess.Popen[bytes]) -> Iterator[Sample]:
+    """Without the first one."""
+    stream = samples(process)
+    first = next(stream)
+    return (sample for sample in stream if sample.sampled_at != first.sampled_at)
+
+
 def close_and_wait(process: subprocess.Popen[bytes], timeout_s: float) -> int:
     assert process.stdin
     process.stdin.close()
@@ -115,7 +128,7 @@ def test_a_broken_stat_leaves_the_ranks(tmp_path: Path) -> None:
     tree.python(500, "train.py", environ={"RANK": "3", "WORLD_SIZE": "8", "MASTER_ADDR": "n1", "MASTER_PORT": "1"})
     (tree.root / "stat").write_text("cpu  1 2 3 4\n")
     with agent(tmp_path) as process:
-        stream = samples(process)
+        stream = later_samples(process)
         first, second = next(stream), next(stream)
         assert close_and_wait(process, 30) == 0
     for sample in (first, second):
@@ -123,10 +136,27 @@ def test_a_broken_stat_leaves_the_ranks(tmp_path: Path) -> None:
         assert "TypeError" in gaps_of(sample)["host.cpu"]
 
 
+def test_the_first_sample_waits_for_nothing_that_is_slow(tmp_path: Path) -> None:
+    """It has the ranks; what has to be loaded or started first follows with the second."""
+    tree = ProcTree(tmp_path)
+    tree.python(500, "train.py", environ={"RANK": "3", "WORLD_SIZE": "8", "MASTER_ADDR": "n1", "MASTER_PORT": "1"})
+    with agent(tmp_path) as process:
+        first = next(samples(process))
+        second = next(sample for sample in samples(process) if sample.sampled_at != first.sampled_at)
+    starting = {gap.source for gap in first.gaps if gap.kind == "starting"}
+    assert starting == {"nvml", "host", "links", "pci", "kernel_log", "logs"}
+    assert [rank.rank for rank in first.ranks] == [3]
+    assert "nvml.starting" in gaps_of(first)
+    lacked = {field for gap in first.gaps if gap.source == "host" and gap.kind == "starting" for field in gap.fields}
+    assert lacked >= {"memory", "filesystems", "cpu"}
+    assert not {"links", "pci", "kernel_log", "logs"} & {gap.what for gap in second.gaps if gap.kind == "starting"}
+    assert second.host.shm_total_bytes or "host.shm" in gaps_of(second)
+
+
 def test_a_proc_that_cannot_be_listed_leaves_the_rest_and_is_tried_again(tmp_path: Path) -> None:
     (tmp_path / "dev" / "shm").mkdir(parents=True)
     with agent(tmp_path) as process:
-        stream = samples(process)
+        stream = later_samples(process)
         sample = next(stream)
         assert gaps_of(sample)["ranks"].startswith("the collector failed: FileNotFoundError: ")
         assert sample.ranks == []

@@ -56,7 +56,7 @@ def test_every_login_shell(shell: str, home: Path) -> None:
         assert not node.booted.cached
         assert node.booted.notes == []
         assert node.booted.root == str(home / ".cache/mltop")
-        assert node.next("sample").sample.host.memory_total_bytes > 0  # psutil's compiled part works
+        assert node.later_sample().host.memory_total_bytes > 0  # psutil's compiled part works
         node.close_stdin()
         assert node.wait() == 0
         assert node.errors() == ""

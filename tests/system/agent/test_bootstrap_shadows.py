@@ -5,13 +5,10 @@ Every one of them would leave a trace. The agent does all that it can do: sample
 
 from __future__ import annotations
 
-import importlib.util
-import marshal
 import os
-import shutil
 import sys
+import zipfile
 from collections.abc import Callable, Iterator
-from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
@@ -48,49 +45,18 @@ def written(*names: str) -> Plant:
     return plant
 
 
-def precompiled(folder: Path, code: str) -> None:
-    """What Python would take without a look at the source (PEP 552, unchecked)."""
-    for source in list(folder.rglob("*.py")):
-        cached = Path(importlib.util.cache_from_source(str(source)))
-        cached.parent.mkdir(exist_ok=True)
-        body = marshal.dumps(compile(source.read_text() + "\n" + code, str(source), "exec"))
-        cached.write_bytes(importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8) + body)
-        shutil.copy(cached, source.with_suffix(".pyc"))
-
-
-def packages_before_modules(folder: Path, code: str) -> None:
-    """Of several that fit a name, Python takes a package first."""
-    for source in list(folder.glob("mltop/probes/**/*.py")):
-        if source.name != "__init__.py":
-            source.with_suffix("").mkdir(exist_ok=True)
-            source.with_suffix("").joinpath("__init__.py").write_text(code)
-
-
-def compiled_before_sources(folder: Path, _: str) -> None:
-    """Then an extension module. Loading one that is none fails, and the agent with it."""
-    for source in [*folder.rglob("*.py"), *folder.rglob("*.so")]:
-        for suffix in EXTENSION_SUFFIXES:
-            beside = source.with_name(source.name.partition(".")[0] + suffix)
-            if not beside.exists():
-                beside.write_bytes(b"\x7fELF, but not much more")
-
-
-ADDED = {
-    "standard library": written("json.py", "os.py", "socket/__init__.py", "ctypes.py", "pwd.py", "grp.py"),
-    "other packages": written("numpy/__init__.py", "torch/__init__.py", "dcgm.py", "py_spy/__init__.py"),
-    "start-up files": written("evil.pth", "sitecustomize.py", "usercustomize.py", "__main__.py", "mltop/__main__.py"),
-    "our own packages": written("mltop/probes/judge/__init__.py", "mltop/probes/agent/extra.py", "psutil/_compat2.py"),
-    "__pycache__": precompiled,
-    "packages": packages_before_modules,
-    "extensions": compiled_before_sources,
-}
+ADDED = (
+    written("json.py", "os.py", "socket/__init__.py", "ctypes.py", "pwd.py", "grp.py"),
+    written("evil.pth", "sitecustomize.py", "usercustomize.py", "__main__.py"),
+    written("mltop/__init__.py", "mltop/probes/agent/extra.py", "psutil/__init__.py", "torch.py"),
+)
 
 
 def work(node: Bootstrapped, *, boots: bool) -> None:
     """All that an agent can be asked for."""
     hello = node.boot() if boots else node.next("hello")
     assert hello.kind == "hello", hello.error
-    sample = node.next("sample").sample
+    sample = node.later_sample()
     assert sample.host.memory_total_bytes > 0  # psutil
     assert "nvml" not in [gap.what for gap in sample.gaps if "process" in gap.why], sample.gaps
     for number, op in enumerate(("doctor", "kernel_lines", "stacks"), 10):
@@ -115,7 +81,7 @@ def work_by(way: str, home: Path) -> None:
             work(node, boots=True)
         else:  # whose stdin is nobody's: samples only, and other processes for requests
             assert node.next("hello").kind == "hello"
-            assert node.next("sample").sample.host.memory_total_bytes > 0
+            assert node.later_sample().host.memory_total_bytes > 0
             for op in ("doctor", "kernel_lines"):
                 with running(installed("--text", "--op", op, one_shot=True), env) as asked:
                     assert asked.next("done", "error").kind == "done"
@@ -123,10 +89,9 @@ def work_by(way: str, home: Path) -> None:
 
 
 @pytest.mark.parametrize("way", ["ssh", "pdsh"])
-@pytest.mark.parametrize("what", ADDED)
-def test_what_was_added_is_not_imported(way: str, what: str, warm_home: Path, seen: Path, evil: str) -> None:
-    bundle = warm_home / ".cache/mltop" / SHA256
-    ADDED[what](bundle, evil)
+def test_what_was_added_is_not_imported(way: str, warm_home: Path, seen: Path, evil: str) -> None:
+    for plant in ADDED:
+        plant(warm_home / ".cache/mltop" / SHA256, evil)
     work_by(way, warm_home)
     assert not seen.exists(), seen.read_text()
 
@@ -139,9 +104,7 @@ def test_what_lies_beside_and_around_is_not_imported(
     around = tmp_path / "around"
     around.mkdir()
     for folder in (warm_home / ".cache/mltop", warm_home / ".cache", warm_home, around):
-        written("json.py", "mltop/__init__.py", "mltop_compiled.py", "psutil.py", "pynvml.py", "sitecustomize.py")(
-            folder, evil
-        )
+        written("json.py", "mltop/__init__.py", "psutil.py", "pynvml.py", "sitecustomize.py")(folder, evil)
     site = f"lib/python3.{sys.version_info.minor}/site-packages"
     written("usercustomize.py", "sitecustomize.py", "x.pth", "mltop/__init__.py")(warm_home / ".local" / site, evil)
     (around / "startup.py").write_text(evil)
@@ -158,7 +121,7 @@ def test_what_lies_beside_and_around_is_not_imported(
     words = command() if way == "ssh" else installed("--text")
     with running(["sh", "-c", f'cd {around} && exec "$@"', "sh", *words], bare(warm_home, **variables)) as node:
         assert (node.boot() if way == "ssh" else node.next("hello")).kind == "hello"
-        assert node.next("sample").sample.host.memory_total_bytes > 0
+        assert node.later_sample().host.memory_total_bytes > 0
     assert not seen.exists(), seen.read_text()
 
 
@@ -166,11 +129,12 @@ def test_what_lies_beside_and_around_is_not_imported(
 
 
 def changed(path: Path, code: str) -> None:
-    path.write_text(path.read_text() + code)
+    with zipfile.ZipFile(path, "a") as bundle:
+        bundle.writestr("mltop/extra.py", code)
 
 
 def linked(path: Path, code: str) -> None:
-    elsewhere = path.with_name("elsewhere.py")
+    elsewhere = path.with_name("elsewhere.zip")
     path.rename(elsewhere)
     path.symlink_to(elsewhere)
     changed(elsewhere, code)
@@ -178,7 +142,7 @@ def linked(path: Path, code: str) -> None:
 
 def linked_alike(path: Path, _: str) -> None:
     """The same bytes now; later others."""
-    elsewhere = path.parents[6] / "elsewhere.py"
+    elsewhere = path.parents[3] / "elsewhere"
     path.rename(elsewhere)
     path.symlink_to(elsewhere)
 
@@ -203,48 +167,31 @@ def a_folder(path: Path, code: str) -> None:
     (path / "__init__.py").write_text(code)
 
 
-def folder_linked(path: Path, code: str) -> None:
+def bundle_linked(path: Path, code: str) -> None:
     changed(path, code)
-    elsewhere = path.parents[6] / "elsewhere"
+    elsewhere = path.parents[3] / "elsewhere"
     path.parent.rename(elsewhere)
     path.parent.symlink_to(elsewhere)
 
 
-def bundle_linked(path: Path, code: str) -> None:
-    changed(path, code)
-    bundle = path.parents[3]
-    elsewhere = path.parents[6] / "elsewhere"
-    bundle.rename(elsewhere)
-    bundle.symlink_to(elsewhere)
-
-
-DAMAGES = (changed, linked, piped, endless, huge, a_folder)
-
-
 @pytest.mark.parametrize(
-    ("damage", "name"),
-    [
-        *((damage, "mltop/probes/agent/loop.py") for damage in (*DAMAGES, linked_alike, folder_linked, bundle_linked)),
-        *((damage, "mltop_compiled.py") for damage in DAMAGES),
-        (changed, "mltop/probes/system/spawn.py"),
-        (changed, "MANIFEST"),
-    ],
+    "damage", [changed, linked, linked_alike, piped, endless, huge, a_folder, bundle_linked, Path.write_text]
 )
 def test_what_was_changed_is_repaired(
-    damage: Callable[[Path, str], None], name: str, warm_home: Path, tmp_path: Path, seen: Path, evil: str
+    damage: Callable[[Path, str], None], warm_home: Path, seen: Path, evil: str
 ) -> None:
-    bundle = warm_home / ".cache/mltop" / SHA256
-    before = {path: path.read_bytes() for path in bundle.rglob("*") if path.is_file() and "compiled-" not in path.name}
-    damage(bundle / name, evil)
-    outside = {path: path.read_bytes() for path in (warm_home / "elsewhere").rglob("*") if path.is_file()}
+    folder = warm_home / ".cache/mltop" / SHA256
+    before = (folder / "bundle.zip").read_bytes()
+    damage(folder / "bundle.zip", evil)
+    outside = {path: path.read_bytes() for path in warm_home.rglob("elsewhere*/bundle.zip")}
     # By pdsh nothing can be repaired: it is as if there were no agent.
     with running(installed("--text"), bare(warm_home)) as node:
         assert node.next("error").error == "the agent is not on this node"
         assert node.wait() == 96
     assert not start_once(warm_home).cached
-    after = {path: path.read_bytes() for path in bundle.rglob("*") if path.is_file() and "compiled-" not in path.name}
-    assert {path: after.get(path) for path in before} == before
-    assert not bundle.is_symlink()
+    assert (folder / "bundle.zip").read_bytes() == before
+    assert not (folder / "bundle.zip").is_symlink()
+    assert not folder.is_symlink()
     # Nothing was written to where a link led.
     assert {path: path.read_bytes() for path in outside} == outside
     assert start_once(warm_home).cached
@@ -264,15 +211,15 @@ def no_key(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_what_changes_while_an_agent_runs_is_not_imported(no_key: None, warm_home: Path, seen: Path, evil: str) -> None:
     """Much is loaded when it is first asked for, by an agent that may run for weeks."""
-    bundle = warm_home / ".cache/mltop" / SHA256
+    bundle = warm_home / ".cache/mltop" / SHA256 / "bundle.zip"
     with running(command(), bare(warm_home, MLTOP_PROBE_MODULES=modules_variable())) as node:
         assert node.boot().kind == "hello"
         node.next("sample")
-        victim = bundle / "mltop/probes/active/supervisor/supervise.py"
-        changed(victim, evil)
-        args = {"key": "k1", "kind": "matmul", "gpus": ["cpu"], "force": True, "options": {"do": "measure"}}
-        node.send(Request("request", id=1, op="probe", args=args))
-        refusal = node.next("done", "error")
-        assert (refusal.kind, refusal.error) == ("error", f"Damaged: {victim} is not what was installed")
-        assert node.next("sample").sample is not None  # it goes on
+        changed(bundle, evil)
+        bundle.write_bytes(bytes(bundle.stat().st_size))
+        args = {"key": "k1", "kind": "matmul", "gpus": ["cpu"], "force": True, "python": sys.executable}
+        node.send(Request("request", id=1, op="probe", args={**args, "options": {"do": "measure"}}))
+        answer = node.next("done", "error")
+        assert answer.kind == "done", answer.error
+        assert node.next("row").row is not None  # it goes on
     assert not seen.exists(), seen.read_text()

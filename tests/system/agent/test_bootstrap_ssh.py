@@ -150,7 +150,7 @@ def test_the_agent_installs_itself(server: Server, name: str) -> None:
             hello = node.boot()
             assert hello.node == name
             assert (node.booted.root, node.booted.cached) == (f"{server.folder}/cache/mltop", cached)
-            assert node.next("sample").sample.host.memory_total_bytes > 0
+            assert node.later_sample().host.memory_total_bytes > 0
             node.close_stdin()
             assert node.wait() == 0
             assert node.errors() == "Authorized users only\n"  # the banner, and nothing else

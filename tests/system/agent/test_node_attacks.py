@@ -14,12 +14,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mltop.probes.agent.protocol import Message, payload_of
+from mltop.probes.agent.protocol import Message, Request, encode, payload_of
 from mltop.probes.model import Sample
+from mltop.probes.model.evidence.records import RankRecords
+from mltop.probes.reach.receiving import own_type
+from tests.builders.flight_records import as_pickle, done_to, operation, record
+from tests.builders.hostile_records import HOSTILE as HOSTILE_RECORDS
 from tests.fakes.silent_fuse import needs_fuse
 from tests.strangers import needs_root
 
-DECODER = msgspec.json.Decoder(Message)
+DECODER = msgspec.json.Decoder(Message, dec_hook=own_type)
 RANK = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "h", "MASTER_PORT": "1"}
 # Writes as fast as it can for so many seconds.
 FLOOD = """
@@ -35,12 +39,20 @@ HOSTILE = {
     "endless lines": "again and again collective operation timeout " * 300,
     "long lines": "[rank1]: Watchdog caught collective operation timeout: " * 290 + r"\n",
 }
+COSTLY = ("65,536 ranks in 1,024 groups", "one text in all places", "a memo of millions", "JSON with millions of texts")
 
 
 class Running:
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
         self.at: list[float] = []
+        self.records: list[RankRecords] = []
+        self.answered: set[int] = set()
+
+    def ask(self, number: int, op: str, **args: object) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(encode(Request("request", id=number, op=op, args=args)))
+        self.process.stdin.flush()
 
     def samples(self, seconds: float) -> Iterator[Sample]:
         until = time.monotonic() + seconds
@@ -51,6 +63,11 @@ class Running:
             if message is not None and message.kind == "sample" and message.sample is not None:
                 self.at.append(time.monotonic())
                 yield message.sample
+            elif message is not None and message.records is not None:
+                self.records.append(message.records)
+            elif message is not None and message.kind in ("done", "error"):
+                assert not message.error
+                self.answered.add(message.id)
 
     def longest_gap_s(self) -> float:
         return max(after - before for before, after in zip(self.at, self.at[1:], strict=False))
@@ -58,6 +75,11 @@ class Running:
     def cpu_s(self) -> float:
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def most_bytes(self) -> int:
+        """The most memory that it ever had."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.partition("VmHWM:")[2].split()[0]) << 10
 
     def exit_s(self) -> float:
         began = time.monotonic()
@@ -72,6 +94,9 @@ def agent() -> Iterator[Running]:
     words = [sys.executable, "-m", "mltop.probes.agent", "--node", "here"]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         try:
+            assert process.stdin is not None
+            process.stdin.write(encode(Request("watch", args={"seconds": 3600.0})))
+            process.stdin.flush()
             yield Running(process)
         finally:
             process.kill()
@@ -98,6 +123,41 @@ def test_text_that_is_slow_to_read_delays_no_sample(kind: str, tmp_path: Path) -
         rank.wait()
 
 
+@pytest.mark.parametrize("kind", COSTLY)
+def test_records_that_cost_much_delay_no_sample(kind: str, tmp_path: Path) -> None:
+    """Two ranks have left such a record, and one a good one."""
+    contents = [HOSTILE_RECORDS[kind]()] * 2 + [as_pickle(record(done_to(1, operation(2, state="scheduled"))))]
+    ranks = []
+    for number, content in enumerate(contents):
+        (tmp_path / f"fr_{number}").write_bytes(content)
+        env = {**RANK, "RANK": str(number), "WORLD_SIZE": "3", "TORCH_FR_DUMP_TEMP_FILE": f"{tmp_path}/fr_"}
+        ranks.append(subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=env))
+    pids = [rank.pid for rank in ranks]
+    try:
+        with agent() as running:
+            for sample in running.samples(30.0):
+                if not running.at[3:] and {rank.pid for rank in sample.ranks} >= set(pids):
+                    running.ask(1, "stacks", records=True, pids=pids)
+                if running.answered:
+                    break
+            for _ in running.samples(2.5):
+                pass
+            assert running.answered == {1}
+            print(kind, f"longest gap {running.longest_gap_s():.2f} s, {running.most_bytes() >> 20} MB")
+            assert running.longest_gap_s() < 3.0
+            assert running.most_bytes() < 100 << 20
+            assert running.exit_s() < 5.0
+        by_pid = {told.pid: told for told in running.records}
+        for pid in pids[:2]:
+            (why,) = [gap.why for gap in by_pid[pid].gaps] or [""]
+            assert by_pid[pid].progress or "fr_" in why or why == "its record could not be read in time"
+        assert any("fr_0: " in gap.why for told in running.records for gap in told.gaps) or by_pid[pids[0]].progress
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+
+
 @needs_root
 @needs_fuse
 @pytest.mark.serial  # whatever reads the memory of processes, as ps does, waits as long
@@ -108,7 +168,15 @@ def test_memory_that_never_answers_holds_up_one_thread(tmp_path: Path) -> None:
             assert silent.stdout is not None
             pid = int(silent.stdout.readline())
             with agent() as running:
-                gaps = {gap.why for sample in running.samples(8.0) for gap in sample.gaps}
+                gaps = set()
+                for sample in running.samples(8.0):
+                    gaps |= {gap.why for gap in sample.gaps}
+                    if len(running.at) == 1:
+                        running.ask(1, "stacks", records=True, pids=[pid])
+                for _ in running.samples(30.0):
+                    if running.answered:
+                        break
+                assert running.answered == {1}
                 assert any(f"the memory of pid {pid} of " in why for why in gaps), gaps
                 assert running.longest_gap_s() < 3.5
                 print(f"longest gap {running.longest_gap_s():.2f} s")

@@ -17,10 +17,11 @@ import pytest
 
 from mltop.probes.agent import one_shot
 from mltop.probes.agent.protocol import TEXT_MARK, Assembler, Message, payload_of
+from mltop.probes.reach.receiving import own_type
 from tests.fakes.scripts import shell_script
 from tests.waiting import wait_until
 
-DECODER = msgspec.json.Decoder(Message)
+DECODER = msgspec.json.Decoder(Message, dec_hook=own_type)
 AGENT = [sys.executable, "-m", "mltop.probes.agent"]
 RANK = "import time\ndef train():\n    while True: time.sleep(0.01)\ntrain()"
 JOB = f"one-shot-{os.getpid()}:1"  # other workers run these tests, too

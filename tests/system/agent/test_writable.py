@@ -213,3 +213,26 @@ def test_what_does_not_answer_is_not_waited_for() -> None:
     assert writable.in_time(lambda: 7, 30) == 7
     with pytest.raises(OSError, match="gone"):
         writable.in_time(lambda: (_ for _ in ()).throw(OSError("gone")), 30)
+
+
+def test_one_thread_looks_again_and_again_but_not_after_it_was_late() -> None:
+    release = threading.Event()
+    late: list[threading.Thread] = []
+    first = writable.in_time(threading.get_ident, 10.0)
+    assert writable.in_time(threading.get_ident, 10.0) == first
+    with pytest.raises(ValueError, match="no luck"):
+        writable.in_time(lambda: int("no luck"), 10.0)
+    assert writable.in_time(release.wait, 0.01, late.append) is None
+    assert late[0].ident == first
+    assert writable.in_time(threading.get_ident, 10.0) != first
+    release.set()
+    late[0].join(10.0)
+    assert not late[0].is_alive()
+
+
+def test_a_forked_process_looks_with_threads_of_its_own() -> None:
+    writable.in_time(threading.get_ident, 10.0)
+    child = os.fork()
+    if not child:
+        os._exit(0 if writable.in_time(lambda: 42, 10.0) == 42 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

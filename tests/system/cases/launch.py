@@ -82,6 +82,10 @@ CASES = {
         Case("pipeline", "waits.py"),  # recv and send from rank to rank
         Case("deadlocked_pair", "waits.py", everyone=True),  # the culprit and the rank before it wait for each other
         Case("crossed_receives", "waits.py", everyone=True),  # the same with irecv; the others in a barrier
+        Case("early_receive", "waits.py", everyone=True),  # the rank before the culprit receives, the others all_reduce
+        Case(
+            "polling_loops", "waits.py", polls=True
+        ),  # the others look at their work in event loops, the culprit's is idle
         Case("trainer_in_loop", "waits.py"),  # the others all_reduce in their event loops, the culprit's is idle
         Case("server_in_loop", "waits.py"),  # the culprit serves in an event loop; the others all_reduce in main
         Case("crash", "waits.py", polls=True, ends=True),  # a segmentation fault; nobody is left

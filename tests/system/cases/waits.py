@@ -188,6 +188,27 @@ def crossed_receives() -> None:
     dist.barrier()
 
 
+def early_receive() -> None:
+    """The rank before the culprit receives what the culprit sends after a collective of both."""
+    mark(f"waiting.{RANK}")
+    if RANK == CULPRIT - 1:
+        dist.recv(torch.ones(4), src=CULPRIT)
+    if IS_CULPRIT:
+        mark("hung")
+    dist.all_reduce(torch.ones(4))
+
+
+async def poll_in_loop() -> None:
+    for step in range(100_000):
+        if step == 3:
+            mark("hung" if IS_CULPRIT else f"waiting.{RANK}")
+        if step == 3 and IS_CULPRIT:
+            await asyncio.Event().wait()
+        work = dist.all_reduce(torch.ones(4), async_op=True)
+        while not work.is_completed():
+            await asyncio.sleep(0.01)
+
+
 def swap(activation: torch.Tensor, peer: int) -> None:
     received = dist.irecv(torch.empty(4), src=peer)
     received.wait()
@@ -268,6 +289,8 @@ def main() -> None:
             "pipeline": lambda: pipeline(True),
             "deadlocked_pair": deadlocked_pair,
             "crossed_receives": crossed_receives,
+            "early_receive": early_receive,
+            "polling_loops": lambda: asyncio.run(poll_in_loop()),
             "trainer_in_loop": lambda: asyncio.run(train_in_loop()),
             "server_in_loop": server_in_loop,
             "tensor_data": tensor_and_data_parallel,

@@ -14,11 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from mltop.probes.active.supervisor.pythons import MARK
-from mltop.probes.agent.sampler import kind_of_probe
 from mltop.probes.collect.ranks.access import in_first_namespace, user_name
 from mltop.probes.collect.ranks.gpu_processes import EVERY_S, GpuProcesses
 from mltop.probes.model import GpuProcess, GpuSample
+from mltop.probes.system.spawn import PROBE_MARK
 from tests.fakes.proctree import BOOT_TIME, FIRST_PID_NAMESPACE, ProcTree
 from tests.waiting import wait_until
 
@@ -117,8 +116,8 @@ def test_very_many_are_looked_at_in_part(tree: ProcTree) -> None:
 
 
 def test_a_probe_of_ours_is_known_by_its_command_line(tree: ProcTree) -> None:
-    tree.add(80, argv=["/usr/bin/python3", "-c", "…", MARK, "matmul", "key"])
-    found = filled(GpuProcesses(str(tree.root), kind_of_probe), 0.0, 70, 80)
+    tree.add(80, argv=["/usr/bin/python3", "-c", "…", PROBE_MARK, "matmul", "key"])
+    found = filled(GpuProcesses(str(tree.root)), 0.0, 70, 80)
     assert [process.probe for process in found] == ["", "matmul"]
 
 

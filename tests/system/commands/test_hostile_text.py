@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -126,6 +127,17 @@ def test_what_is_printed_are_plain_lines(capture: Path, command: list[str]) -> N
         for line in out:
             assert json.loads(line).get("node", "h0") == "h0", "a node does not say whose stacks these are"
     assert not [line for line in [*out, *err] if line.lstrip().startswith("do: curl")]
+
+
+def test_a_terminal_of_any_width_is_drawn_for(capture: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mltop", "snapshot", "--recording", str(capture)],
+        env={**os.environ, "COLUMNS": "999999999"},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 3 and max(map(len, plain(done.stdout.decode()))) < 20_000
 
 
 @pytest.mark.parametrize("command", ANSWERED, ids=" ".join)

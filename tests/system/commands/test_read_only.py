@@ -82,7 +82,7 @@ def test_what_is_installed_already_is_used_as_it_is(tmp_path: Path) -> None:
     places = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
     assert mltop(*command, cwd=tmp_path, **places).returncode == 0
     files = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    assert any(path.name == "MANIFEST" for path in files)
+    assert any(path.name == "bundle.zip" for path in files)
     assert mltop("--read-only", *command, cwd=tmp_path, **places).returncode == 0
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == files
 

@@ -93,7 +93,7 @@ def test_recording_is_the_same_as_replay(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     path.write_bytes(recording(faults.recording(faults.hangs(3), nodes=2, lasts_s=60.0)))
     with Terminal([*MLTOP, "--recording", str(path)], env={"TZ": "UTC"}) as terminal:
-        terminal.wait_for("replay 1x 1970-01-02 03:46:4")
+        terminal.wait_for("replay 1x 1970-01-02 03:48:4")
         terminal.send("p")
         terminal.wait_for("replay paused")
         terminal.send("+")

@@ -17,6 +17,7 @@ from tests.fakes.machine import FakeMachine
 from tests.fakes.nvml.scenario import FakeNvml
 from tests.fakes.nvml.shapes import shape
 from tests.terminal import Terminal
+from tests.waiting import wait_until
 
 MLTOP = [sys.executable, "-m", "mltop"]
 
@@ -223,9 +224,12 @@ def test_the_text_form_shows_what_the_screen_shows(columns: int, lines: int, tmp
     ranks = [line for line in printed.splitlines() if "70.0G" in line and "train.py" in line]
     assert len(ranks) == 8
     with Terminal(MLTOP, env=env, columns=columns, lines=lines) as terminal:
-        screen = terminal.wait_for("GPUMEM")
-        heads = [line.split() for line in screen.splitlines() if line.split()[:1] in (["GPU"], ["RANK"])]
-        assert len(heads) == 2
+
+        def heads_of_both() -> list[list[str]]:
+            found = [line.split() for line in terminal.text().splitlines() if line.split()[:1] in (["GPU"], ["RANK"])]
+            return found if len(found) == 2 else []  # ranks are there a moment before GPUs
+
+        heads = wait_until(heads_of_both, 30, "both tables")
         for head in heads:
             of_screen = {*head} - {"last", "busy,", "10", "min", "SWITCH/S", "SYSCALL/S"}  # one sample has no history
             assert of_screen <= {*printed.split()}

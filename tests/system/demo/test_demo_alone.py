@@ -16,13 +16,14 @@ import pytest
 
 from mltop.probes.agent.protocol import Message, Request, encode, payload_of
 from mltop.probes.demo import node
-from mltop.probes.demo.gpus import move, sample_of, shape_of
+from mltop.probes.demo.gpus import still_gpu
 from mltop.probes.demo.machine import pci_devices
 from mltop.probes.investigate.capture import load
 from mltop.probes.investigate.progress import CaptureResult, StackProgress
 from mltop.probes.investigate.session import LiveSession
 from mltop.probes.model import Sample, to_json
 from mltop.probes.reach.channel import Channel
+from mltop.probes.reach.receiving import own_type
 from tests.fakes.kmsg import FakeKmsg
 from tests.fakes.sysfs import SysTree
 from tests.waiting import wait_until
@@ -30,7 +31,7 @@ from tests.waiting import wait_until
 # Whoever dumps every job of the machine would dump the foreign ones here, too: see test_verdicts.py.
 pytestmark = pytest.mark.jobs
 
-DECODER = msgspec.json.Decoder(Message)
+DECODER = msgspec.json.Decoder(Message, dec_hook=own_type)
 COMMAND = [sys.executable, "-m", "mltop.probes.demo.node", "--torch", "no", "--healthy", "0.2", "--interval", "0.2"]
 ROOT = str(Path(node.__file__).parents[3])
 
@@ -118,6 +119,9 @@ def test_nobody_elses_processes_are_shown_or_stopped(foreign: list[subprocess.Po
         stdout=subprocess.PIPE,
     )
     try:
+        assert agent.stdin is not None
+        agent.stdin.write(encode(Request("watch", args={"seconds": 3600.0})))
+        agent.stdin.flush()
         stream = messages(agent)
         first = next(m.sample for m in stream if m.sample is not None and len(m.sample.ranks) >= 4)
         own = {rank.pid for rank in first.ranks}
@@ -194,7 +198,7 @@ def test_real_gpus_do_not_get_among_the_simulated_ones(tmp_path: Path) -> None:
     log = tmp_path / "dev"
     log.mkdir(exist_ok=True)
     kmsg = FakeKmsg(log)
-    bus = sample_of(2, 0, [], move(shape_of(0, 2, False), 0.0, "idle", 0.0), False).pci_bus_id
+    bus = still_gpu(2, 0).pci_bus_id
     kmsg.write(f"NVRM: Xid (PCI:{bus}): 79, pid=4711, name=python3, GPU has fallen off the bus.")
     agent = subprocess.Popen(
         [*COMMAND, "--node", "here"],

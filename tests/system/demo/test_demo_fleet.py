@@ -14,10 +14,11 @@ import pytest
 
 from mltop.probes.agent.protocol import Message, Request, encode, payload_of
 from mltop.probes.demo import fleet
+from mltop.probes.reach.receiving import own_type
 from tests.cpu import cpu_s
 from tests.waiting import wait_until
 
-DECODER = msgspec.json.Decoder(Message)
+DECODER = msgspec.json.Decoder(Message, dec_hook=own_type)
 ROOT = str(Path(fleet.__file__).parents[3])
 
 
@@ -68,12 +69,19 @@ def is_done(number: int) -> Callable[[Message], bool]:
 def test_hello_then_samples_of_every_node_at_the_interval() -> None:
     with speaking("--nodes", "5", "--first", "2", "--interval", "0.2") as speaker:
         names = ["sim002", "sim003", "sim004", "sim005", "sim006"]
-        messages = speaker.read_until(lambda m: m.kind == "sample" and m.node == "sim006")
-        assert [m.node for m in messages if m.kind != "slow"] == names * 2
-        assert [m.kind for m in messages] == ["hello"] * 5 + ["slow", "sample"] * 5
-        first = messages[-1].sample.sampled_at
-        later = speaker.read_until(lambda m: m.node == "sim006" and m.sample.sampled_at > first + 1.0)
-        assert sum(m.node == "sim003" and m.kind == "sample" for m in later) in (5, 6)
+        messages = speaker.read_until(lambda m: m.kind == "row" and m.node == "sim006")
+        assert [m.node for m in messages if m.kind in ("hello", "sample")] == names * 2
+        assert [m.node for m in messages if m.kind == "row"] == names
+        judged: set[str] = set()  # by then the rules are loaded
+
+        def all_judged(message: Message) -> bool:
+            judged.update([message.node] if message.kind == "judged" else [])
+            return judged == set(names) and message.node == "sim006" and message.row is not None
+
+        first = speaker.read_until(all_judged)[-1].row.at
+        later = speaker.read_until(lambda m: m.node == "sim006" and m.row is not None and m.row.at > first + 1.0)
+        assert sum(m.node == "sim003" and m.kind == "row" for m in later) in (5, 6)
+        assert not [m for m in later if m.kind == "sample" and m.node == "sim003"], "nothing has changed"
 
 
 def test_stacks_of_one_node() -> None:
@@ -123,7 +131,7 @@ def test_ends_with_its_stdin_even_when_nobody_reads_it() -> None:
 
 
 def blocked_writing(pid: int) -> bool:
-    return "pipe_write" in Path(f"/proc/{pid}/wchan").read_text()
+    return any("pipe_write" in path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/wchan"))
 
 
 def test_ends_with_its_reader_and_at_once() -> None:

@@ -38,7 +38,7 @@ def frames_of(pid: int) -> list[str]:
 @contextlib.contextmanager
 def hung_job(use_torch: bool | None, **options: float) -> Iterator[DemoJob]:
     with DemoJob(use_torch=use_torch, **options) as job:
-        wait_until(lambda: job.hung or job.problem(), HANG_S, "the hang")
+        wait_until(lambda: job.hung_since() or job.problem(), HANG_S, "the hang")
         assert job.problem() is None
         yield job
 
@@ -89,7 +89,7 @@ def test_environment_is_that_of_a_launched_rank(monkeypatch: pytest.MonkeyPatch)
 
 def test_another_culprit_and_size() -> None:
     with DemoJob(ranks=3, culprit=0, use_torch=False, healthy_s=0.1, step_s=0.01) as job:
-        wait_until(lambda: job.hung, 60, "the hang")
+        wait_until(job.hung_since, 60, "the hang")
         assert len(job.pids) == 3 and job.on_gpus() == [(pid, i) for i, pid in enumerate(job.pids)]
         wait_until(lambda: "__getitem__" in frames_of(job.pids[0])[0], 30, "rank 0 in its dataset")
         wait_until(lambda: "all_reduce" in frames_of(job.pids[2])[0], 30, "rank 2 waiting")
@@ -101,7 +101,7 @@ def test_survives_the_thread_that_started_it() -> None:
     starter.start()
     starter.join()
     try:
-        wait_until(lambda: job.hung, 60, "the hang")
+        wait_until(job.hung_since, 60, "the hang")
         assert job.problem() is None
     finally:
         job.close()
@@ -116,7 +116,7 @@ def test_start_is_quick_and_close_may_come_at_any_time() -> None:
     pids = job.pids
     job.close()
     job.close()
-    assert job.pids == [] and all(is_gone(pid) for pid in pids) and not job.hung
+    assert job.pids == [] and all(is_gone(pid) for pid in pids) and job.hung_since() is None
 
 
 def test_waiters_go_on_waiting_when_a_rank_is_gone() -> None:
@@ -154,7 +154,7 @@ from mltop.probes.demo.job import DemoJob
 torch = sys.argv[1] == "torch"  # two ranks, since each imports it
 job = DemoJob(ranks=2 if torch else 4, culprit=1, use_torch=torch, healthy_s=0.3).start()
 print(*job.pids, flush=True)
-while not job.hung: time.sleep(0.02)
+while not job.hung_since(): time.sleep(0.02)
 print("hung", flush=True)
 time.sleep(600)
 """

@@ -15,9 +15,10 @@ import pytest
 from mltop.probes.agent.protocol import Message, Request, encode, payload_of
 from mltop.probes.demo import node
 from mltop.probes.model import Sample
+from mltop.probes.reach.receiving import own_type
 from tests.waiting import wait_until
 
-DECODER = msgspec.json.Decoder(Message)
+DECODER = msgspec.json.Decoder(Message, dec_hook=own_type)
 
 
 @pytest.fixture

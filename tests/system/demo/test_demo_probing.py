@@ -182,13 +182,13 @@ class Together:
 
     def __init__(self, hub: Hub, *nodes: str, key: str, **more: Any) -> None:
         self.hub, self.nodes, self.key = hub, nodes, key
-        leader = {"leader": True, "nodes": list(nodes)}
-        self.pending = {nodes[0]: start(hub, "all_reduce", nodes[0], key=key, options=leader, **more)}
-        heard = until(self.pending[nodes[0]], "listening")[-1]["data"]
-        self.addresses = [entry["address"] for entry in heard["addresses"]]
-        others = {"leader_node": nodes[0], "addresses": self.addresses, "port": heard["port"], "nodes": list(nodes)}
-        for node in nodes[1:]:
-            self.pending[node] = start(hub, "all_reduce", node, key=key, options=others, **more)
+        self.pending = {node: start(hub, "all_reduce", node, key=key, **more) for node in nodes}
+        first = 0
+        for node, pending in self.pending.items():
+            place = until(pending, "listening")[-1]["data"]
+            go = {"tell": "go", "store": [place["address"], place["port"]], "first_rank": first}
+            self._tell(go, [node])
+            first += place["ranks"]
         self.ready = {node: until(pending, "ready")[-1]["data"] for node, pending in self.pending.items()}
 
     def round(self, number: int, groups: list[list[str]], sizes: list[int], work: bool) -> list[RankTimes]:
@@ -214,8 +214,8 @@ class Together:
         for pending in self.pending.values():
             assert rest(pending)[-1].data == {"cancelled": False}
 
-    def _tell(self, line: dict[str, Any]) -> None:
-        told = self.hub.request("probe_tell", {"key": self.key, "line": line}, self.nodes)
+    def _tell(self, line: dict[str, Any], nodes: list[str] | None = None) -> None:
+        told = self.hub.request("probe_tell", {"key": self.key, "line": line}, nodes or self.nodes)
         assert {answer.message.kind for answer in told.answers(DEADLINE_S)} == {"done"}
 
 
@@ -254,11 +254,9 @@ def test_pairs_with_the_bad_nic_are_slow(hub: Hub) -> None:
 
 
 def test_launchers_that_cannot_join_say_why(hub: Hub) -> None:
-    (failed,) = events_of(rest(start(hub, "all_reduce", HEALTHY, options={"leader_node": "h1"})), "failed")
-    assert failed["stage"] == "join" and "h1" in failed["why"]
-    (failed,) = events_of(rest(start(hub, "all_reduce", HEALTHY, options={"leader": True, "ranks": 9})), "failed")
+    (failed,) = events_of(rest(start(hub, "all_reduce", HEALTHY, options={"ranks": 9})), "failed")
     assert "9 ranks" in failed["why"]
-    refused = events_of(rest(start(hub, "all_reduce", LOST_GPU_NODE, options={"leader": True})), "refused")
+    refused = events_of(rest(start(hub, "all_reduce", LOST_GPU_NODE)), "refused")
     assert len(refused) == 8 and sum("GPU 3 of this node is refused" in event["why"] for event in refused) == 7
 
 

@@ -19,6 +19,7 @@ import pytest
 
 from mltop.probes.investigate.explain import Reading, explain
 from tests.builders.flight_records import as_pickle, done_to, operation, record
+from tests.builders.hostile_records import HOSTILE, LISTED
 
 CRASH = '[rank1]: Traceback (most recent call last):\n[rank1]:   File "/a.py", line 1, in f\n[rank1]: ValueError: no\n'
 MOST_BYTES = 200 << 20
@@ -168,7 +169,6 @@ def test_what_is_mounted_in_a_folder_is_not_entered(tmp_path: Path) -> None:
 
 
 ENTRY = operation(3, state="scheduled")
-LISTED = str([*range(65_536)])
 LONG = "/x" * (1 << 19)
 STRANGE: list[object] = [
     None,
@@ -223,6 +223,15 @@ def test_flight_records(tmp_path: Path) -> None:
     whys = beside_a_crash(tmp_path)
     assert any("larger than 32 MiB" in why for why in whys)
     assert any("more than mltop keeps" in why for why in whys)
+
+
+@pytest.mark.parametrize("half", [0, 1])
+def test_flight_records_that_cost_much(half: int, tmp_path: Path) -> None:
+    kinds = list(HOSTILE)[half::2]
+    for number, kind in enumerate(kinds):
+        (tmp_path / f"nccl_trace_rank_{number}").write_bytes(HOSTILE[kind]())
+    whys = beside_a_crash(tmp_path)
+    assert len(whys) >= len(kinds) - 1, (kinds, whys)
 
 
 def test_numbers_that_no_job_has(tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ EXPLAIN = [sys.executable, "-m", "mltop", "explain"]
     ("way", "kind", "words"),
     [
         (Way("exception"), "crash", "ValueError: expected 8 columns, got 7"),
-        (Way("kill", folders=False, recorded=False), "crash", "killed first by SIGKILL"),
         (Way("timeout", tee=True), "hang", "did not come"),
     ],
     ids=lambda value: value.name if isinstance(value, Way) else None,

@@ -8,7 +8,6 @@ import sys
 
 import pytest
 
-from mltop.probes.demo.job import free_port as demo_port
 from tests.ports import BLOCK, EPHEMERAL, free_port, free_ports
 
 
@@ -49,7 +48,3 @@ def test_two_processes_have_none_in_common() -> None:
     for other in others:
         other.communicate("\n", 30)
     assert ours and all(theirs) and len(ours) + sum(map(len, theirs)) == len(ours.union(*theirs))
-
-
-def test_the_name_of_the_demos_job() -> None:
-    assert not any(of_the_kernel(demo_port()) for _ in range(100))

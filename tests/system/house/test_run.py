@@ -33,6 +33,7 @@ LANES = {
     "tests of the machine itself": "machine",
 }
 PLAIN = "def test_one(): pass\ndef test_two(): pass\n"
+NINE = "import pytest\n@pytest.mark.parametrize('number', range(9))\ndef test_it(number): pass\n"
 MARKED = "import pytest\npytestmark = pytest.mark.{}\ndef test_it(): pass\n"
 BOTH = "import pytest\n@pytest.mark.serial\n@pytest.mark.hosts\ndef test_both(): pass\ndef test_neither(): pass\n"
 PYTHONS = (
@@ -107,6 +108,7 @@ def run(checkout: Path, *args: str, before: Sequence[str] = ()) -> tuple[int, di
 
 
 ALL = {"pure": 2, "pilot": 2, "matrix": 1, "others": 1, "jobs": 1, "serial": 1, "hosts": 2, "machine": 1}
+ONCE = {"pure": 1, "pilot": 1}
 
 
 @pytest.mark.parametrize(
@@ -130,14 +132,16 @@ def test_what_is_selected_runs_in_its_lane(checkout: Path, args: tuple[str, ...]
     assert "no tests ran" not in said
 
 
-def test_pure_and_pilot_tests_run_on_the_oldest_and_the_newest_python(checkout: Path) -> None:
+def test_pure_and_pilot_tests_run_on_the_newest_python_and_one_of_each_on_the_oldest(checkout: Path) -> None:
     text = PYTHONS.replace("'3.11': 'no-such-python'", "'3.11': '-', '3.12': '-'").replace(
         "['3.11']", "['3.11', '3.12']"
     )
     (checkout / "tests/pythons.py").write_text(text)
+    for name in ("unit/test_plain.py", "tui/test_pilot.py"):
+        (checkout / "tests" / name).write_text(NINE)
     venv(checkout / "venv-3.12", checkout)
     code, ran, said = run(checkout)
-    assert (code, ran) == (0, {**ALL, "pure, on the newest": 2, "pilot, on the newest": 2}), said
+    assert (code, ran) == (0, {**ALL, **ONCE, "pure, on the newest": 9, "pilot, on the newest": 9}), said
     assert "0 stages failed" in said and "no tests ran" not in said
 
 

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from mltop.probes.collect.logs.follow import LogFollower, with_errors
+from mltop.probes.agent.sampler import with_errors
+from mltop.probes.collect.logs.follow import LogFollower
 from mltop.probes.model import LogLine, RankDeath, RankSample
 from tests.waiting import wait_until
 

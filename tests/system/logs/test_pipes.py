@@ -14,7 +14,8 @@ from typing import IO
 
 import pytest
 
-from mltop.probes.collect.logs.follow import LogFollower, with_errors
+from mltop.probes.agent.sampler import with_errors
+from mltop.probes.collect.logs.follow import LogFollower
 from mltop.probes.collect.logs.pipes import PipeReaders
 from mltop.probes.collect.logs.tail import last_lines
 from mltop.probes.model import LogLine, RankDeath, RankSample
@@ -138,7 +139,7 @@ def test_a_tail_of_one_rank_is_without_the_lines_of_others(tmp_path: Path) -> No
 
 def test_the_last_words_come_through_the_pipe_after_the_end(tmp_path: Path) -> None:
     piped = Piped("(until [ -e go ]; do sleep 0.05; done; exec cat) >> out.log", tmp_path)
-    follower, rank = LogFollower(lingers_s=25.0), piped.samples[0]
+    follower, rank = LogFollower(lingers_s=60.0), piped.samples[0]
     try:
         wait_until(lambda: follower.read(time.time(), [rank]) and follower.follows(1), 30, "its file")
         piped.say('Traceback (most recent call last):\n  File "t.py", line 5, in f\nValueError: bad\n')
@@ -149,7 +150,7 @@ def test_the_last_words_come_through_the_pipe_after_the_end(tmp_path: Path) -> N
         assert (line.kind, line.pid) == ("fault", rank.pid) and "ValueError: bad" in line.text
         ended = RankDeath(rank.pid, 0, how="exit", code=1, told_by="pidfd", started_at=rank.started_at)
         assert with_errors([ended], [line])[0].error == "ValueError: bad"
-        wait_until(lambda: follower.read(time.time(), []) and not follower.follows(1), 60, "the file's end")
+        wait_until(lambda: follower.read(time.time(), []) and not follower.follows(1), 120, "the file's end")
     finally:
         follower.close()
         piped.end()

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from mltop.probes.collect.nvml.faults import permission_fix
 from mltop.probes.collect.nvml.source import NvmlSource
-from mltop.probes.judge.health.engine import Health
+from mltop.probes.judge.health.fleet import Health
 from mltop.probes.judge.health.rule import Expectations
 from mltop.probes.model import Finding, Gap, GpuSample, Sample, Unknown
 from tests.fakes.nvml.scenario import FakeNvml
@@ -62,10 +63,10 @@ ERROR = ("error",) * COUNT
     ("code", "fault", "message", "action"),
     [
         (9, "driver_not_loaded", "The NVIDIA driver is not loaded", "sudo modprobe nvidia"),
-        (18, "driver_mismatch", "The driver was upgraded while the old one is loaded", "reboot, or unload all nvidia"),
+        (18, "driver_mismatch", "The driver was upgraded while the old one is loaded", "reboot, or end all"),
         (16, "needs_reset", "NVML cannot be used: a GPU needs a reset", "sudo nvidia-smi -r"),
         (15, "lost", "NVML cannot be used: a GPU has fallen off the bus", "reboot the node"),
-        (999, "failed", "NVML cannot be used (NVML error 999", "dmesg"),
+        (999, "blocked", "NVML cannot be used (NVML error 999", "dmesg"),
     ],
 )
 def test_a_driver_that_goes_while_we_watch_is_one_line(
@@ -147,7 +148,7 @@ def test_a_gpu_that_we_may_not_open_is_not_broken(fake: FakeNvml, start: Start, 
     assert gpu.error_code == "no_permission"
     assert watch.findings() == []
     (gap,) = [gap for gap in watch.newest.gaps if gap.code == "no_permission"]
-    assert (gap.what, gap.fix) == ("gpu.3", "sudo mltop")
+    assert (gap.what, gap.fix) == ("gpu.3", permission_fix("nvmlInit"))
     (unknown,) = [unknown for unknown in watch.unknowns() if unknown.what == "gpu.3"]
     assert "no permission" in unknown.why and "gpu.lost" not in unknown.why
 
@@ -170,7 +171,7 @@ def test_one_call_that_is_denied_costs_its_values(fake: FakeNvml, start: Start) 
     watch = Watch(start())
     assert {gpu.error_code for gpu in watch.until(*OK)} == {""}
     (gap,) = [gap for gap in watch.newest.gaps if gap.code == "no_permission"]
-    assert (gap.what, gap.fix) == ("gpu.*.processes", "sudo mltop")
+    assert (gap.what, gap.fix) == ("gpu.*.processes", permission_fix("nvmlInit"))
     assert watch.findings() == []
 
 
@@ -196,7 +197,7 @@ def test_nvml_that_we_may_not_use_is_unknown(fake: FakeNvml, start: Start, was_a
         tick_until(watch.source, lambda answer: any(gap.what == "nvml" for gap in answer[1]), "the refusal")
         watch.until()
     (gap,) = [gap for gap in watch.newest.gaps if gap.code == "no_permission"]
-    assert (gap.what, gap.fix) == ("nvml", "sudo mltop")
+    assert (gap.what, gap.fix) == ("nvml", permission_fix("nvmlInit"))
     assert watch.findings() == []
     assert [unknown.what for unknown in watch.unknowns()] == ["nvml"]
 

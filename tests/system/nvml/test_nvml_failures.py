@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from mltop.probes.collect.nvml.faults import permission_fix
 from tests.fakes.nvml.scenario import FakeNvml
 from tests.nvml_sources import Start, all_ok, child_pid, fake_here, starter, states, tick_until, whys
 
@@ -115,7 +116,7 @@ def test_the_driver_lists_fewer_gpus(fake: FakeNvml, start: Start) -> None:
     ("code", "why", "fix"),
     [
         (9, "the NVIDIA driver is not loaded", "modprobe nvidia"),
-        (4, "no permission to use the NVIDIA driver", "sudo mltop"),
+        (4, "no permission to use the NVIDIA driver", permission_fix("nvmlInit")),
         (18, "the driver was upgraded while the old one is loaded", "reboot"),
         (999, "NVML cannot be used (NVML error 999", "dmesg"),
     ],

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mltop.probes.collect.nvml.faults import permission_fix
 from mltop.probes.model import GpuProcess
 from tests.fakes.nvml.counts import calls_on_gpu
 from tests.fakes.nvml.machine import Machine, value_at
@@ -120,7 +121,7 @@ def test_only_root_may_know_the_sram_threshold(fake: FakeNvml, machine: Machine)
     assert (ecc.sram_threshold_exceeded, ecc.sram_uncorrected_aggregate) == (None, 6)
     assert [what for what in machine.gaps() if "ecc" in what] == ["gpu.*.ecc.sram_threshold_exceeded"]
     gap = machine.gaps()["gpu.*.ecc.sram_threshold_exceeded"]
-    assert (gap.kind, gap.fix) == ("unknown", "sudo mltop")
+    assert (gap.kind, gap.fix) == ("unknown", permission_fix("nvmlInit"))
 
 
 def test_retired_pages_of_gpus_before_ampere(fake: FakeNvml, machine: Machine) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mltop.probes.judge.health.engine import evaluate
 from mltop.probes.model import GpuSample, Sample
+from tests.builders.evaluated import evaluate
 from tests.fakes.nvml.machine import Machine, paths_of, value_at
 from tests.fakes.nvml.scenario import FakeNvml
 from tests.nvml_sources import fake_here

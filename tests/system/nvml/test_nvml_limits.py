@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mltop.probes.judge.health.engine import evaluate
 from mltop.probes.model import Sample
+from tests.builders.evaluated import evaluate
 from tests.fakes.nvml.machine import Machine
 from tests.fakes.nvml.scenario import FakeNvml
 from tests.fakes.nvml.shapes import DRIVERS, NO_ABSOLUTE_LIMITS, branch_of, shape

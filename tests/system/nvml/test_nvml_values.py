@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from mltop.probes.collect.nvml.faults import permission_fix
 from mltop.probes.collect.nvml.source import NvmlSource
 from mltop.probes.model import Gap, GpuProcess, GpuSample
 from tests.fakes.nvml.counts import calls_on_gpu, read_counts
@@ -318,7 +319,7 @@ def test_no_permission_names_the_call_and_the_fix(fake: FakeNvml, start: Start) 
     gap = gap_of(gaps, "gpu.*.processes")
     assert "nvmlDeviceGetComputeRunningProcesses_v3" in gap.why
     assert "no permission" in gap.why
-    assert gap.fix == "sudo mltop"
+    assert gap.fix == permission_fix("nvmlInit")
 
 
 def test_impossible_values_are_unknown(fake: FakeNvml, start: Start) -> None:

@@ -39,7 +39,6 @@ for line in sys.stdin:
         print("begun", flush=True)
         sys.stdin.readline()
     print(json.dumps(dict(phase=asdict(meter.phases[-1]), gaps=meter.gaps, driver=meter.driver)), flush=True)
-meter.close()
 """
 
 

@@ -15,7 +15,7 @@ from tests.probing import MLTOP, Probed, environment, probe, probe_processes, wa
 from tests.waiting import wait_until
 
 SMALL = ("all-reduce", "--via", "local", "--sizes", "64K,1M")
-BUSBW = {2: 1.0, 8: 1.75}  # 2(n-1)/n
+BUSBW = {2: 1.0, 4: 1.5}  # 2(n-1)/n
 
 
 @pytest.mark.parametrize("ranks", BUSBW)
@@ -37,7 +37,7 @@ def test_bandwidth_time_and_correctness_of_every_size(tmp_path: Path, ranks: int
 
 
 @pytest.mark.serial
-@pytest.mark.parametrize(("ranks", "slow"), [(2, 1), (4, 2), (8, 5)])
+@pytest.mark.parametrize(("ranks", "slow"), [(2, 1), (8, 5)])
 def test_the_rank_that_is_slowed_by_30_ms_is_named_and_no_other(tmp_path: Path, ranks: int, slow: int) -> None:
     done = probe(tmp_path, *SMALL, "--ranks", str(ranks), MLTOP_PROBE_DELAY=f"{slow}:0.03")
     assert [suspect["rank"] for suspect in done.report["verdict"]["suspects"]] == [slow], done.report["verdict"]
@@ -78,11 +78,11 @@ def end(running: subprocess.Popen[str]) -> Probed:
 
 
 def ranks_of(mark: str, count: int) -> list[int]:
-    """Pids of the ranks once all are there: the youngest of launcher, importer of torch, store, and ranks."""
+    """Pids of the ranks once all are there: the youngest of launcher, store, and ranks."""
 
     def found() -> list[int]:
         pids = sorted(probe_processes(mark))
-        return pids[-count:] if len(pids) >= count + 3 else []
+        return pids[-count:] if len(pids) >= count + 2 else []
 
     return wait_until(found, 60, "the ranks")
 

@@ -119,7 +119,15 @@ def test_other_signs_of_use(key: str, value: int, field: str, why: str, hub: Hub
 
     fake.set(key, value)
     fake.write()
-    wait_until(lambda: all(seen(sample) for sample in hub.history("n1")[-3:]), DEADLINE_S, "it in three samples")
+    times: set[float] = set()
+
+    def in_three_samples() -> bool:
+        sample = hub.node("n1").sample
+        if sample is not None and seen(sample):
+            times.add(sample.sampled_at)
+        return len(times) >= 3
+
+    wait_until(in_three_samples, DEADLINE_S, "it in three samples")
     (refusal,) = of(ask(hub, "measure", gpus=["0"]), "refused")
     assert refusal["why"].startswith(why)
 

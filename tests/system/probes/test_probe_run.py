@@ -100,7 +100,23 @@ def test_a_node_that_dies_or_hangs_in_the_round_is_named() -> None:
         report, _ = run(hub, ProbeWanted("all-reduce", sizes_bytes=(1 << 16,), deadline_s=4.0))
     why = failures(report)
     assert why["n2"] == "died: killed (SIGKILL)"
-    assert "rank 0: measure 64 KiB" in why["n3"]
+    assert why["n3"] == "n3 does not answer: its launcher or its network stands still"
+
+
+def test_the_late_rank_of_a_failed_round_is_named_with_its_last_words() -> None:
+    with opened(probing("n1", "n2", "n3", behave={"n2": "late"})) as hub:
+        report, told = run(hub, ProbeWanted("all-reduce", sizes_bytes=(1 << 16,)))
+    (failure,) = report.failures
+    assert (failure.node, failure.rank, failure.stage) == ("n2", 1, "measure 64 KiB")
+    assert failure.why.startswith("did not come to the 2nd collective of measure 64 KiB, in which 2 others wait for it")
+    assert told[-1].notes == ("the last words",)
+
+
+def test_states_that_cannot_be_read_are_their_nodes_own_failure() -> None:
+    with opened(probing("n1", "n2", behave={"n2": "garbage"})) as hub:
+        report, _ = run(hub, ProbeWanted("all-reduce", sizes_bytes=(1 << 16,)))
+    assert set(failures(report)) == {"n2"}
+    assert failures(report)["n2"].startswith("what it says of its probe cannot be read: ")
 
 
 def test_nobody_can_take_part() -> None:

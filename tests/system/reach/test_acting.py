@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from mltop.probes.agent.protocol import Request
-from mltop.probes.investigate.acting import FactsRun, NativeRun, RankProcess, SignalRun
+from mltop.probes.investigate.acting import RankProcess, dump_native, send_signal, signal_facts
 from mltop.probes.model import RankStacks
 from mltop.probes.model.acts import SignalResult
 from mltop.probes.reach.channel import Channel, LaunchOptions
@@ -110,13 +110,13 @@ def test_a_rank_gets_it_and_its_neighbour_does_not(
     with opened(channel()) as hub:
         first, second = seen(hub)
         assert (first.pid, first.rank, first.started_at is not None) == (ranks[0].pid, 0, True)
-        results = done(lambda take: SignalRun(hub, "USR1", [first, second], take))
+        results = done(lambda take: send_signal(hub, "USR1", [first, second], take))
         assert {result.outcome for result in results.values()} == {"sent"}
-        results = done(lambda take: SignalRun(hub, "TERM", [second], take))
+        results = done(lambda take: send_signal(hub, "TERM", [second], take))
         assert results == {second.key: SignalResult(second.pid, "ended", results[second.key].state)}
         assert ranks[1].wait(10) == -15
         assert ranks[0].poll() is None
-        facts = done(lambda take: FactsRun(hub, [first], take))
+        facts = done(lambda take: signal_facts(hub, [first], take))
         assert facts[first.key].caught == ["USR1"] and facts[first.key].core_pattern
 
 
@@ -124,7 +124,7 @@ def test_a_rank_gets_it_and_its_neighbour_does_not(
 def test_the_c_frames_of_one_rank(ranks: list[subprocess.Popen[bytes]]) -> None:
     with opened(agent()) as hub:
         first, _ = seen(hub)
-        stacks, error = done(lambda take: NativeRun(hub, first, take))
+        stacks, error = done(lambda take: dump_native(hub, first, take))
         assert isinstance(stacks, RankStacks) and error == ""
         assert stacks.pid == ranks[0].pid
         names = {frame.function for digest in stacks.digests for frame in digest.frames}
@@ -136,7 +136,7 @@ def process(node: str = "n1", pid: int = 5, started_at: float | None = 100.0) ->
 
 
 def sent(hub: Hub, *processes: RankProcess) -> dict[tuple[str, int], SignalResult]:
-    results: dict[tuple[str, int], SignalResult] = done(lambda take: SignalRun(hub, "KILL", processes, take))
+    results: dict[tuple[str, int], SignalResult] = done(lambda take: send_signal(hub, "KILL", processes, take))
     assert set(results) == {each.key for each in processes}
     return results
 
@@ -157,7 +157,7 @@ def test_nodes_that_say_something_else(answer: str, outcome: str, words: str) ->
         await_state(hub, "live")
         (result,) = sent(hub, process()).values()
         assert result.outcome == outcome and words in result.why
-        assert done(lambda take: FactsRun(hub, [process()], take)) == {}
+        assert done(lambda take: signal_facts(hub, [process()], take)) == {}
 
 
 def test_who_cannot_be_told_from_another_is_not_even_asked_for() -> None:
@@ -188,7 +188,7 @@ def test_who_answers_before_the_first_one_that_was_asked_is_heard(tmp_path: Path
 def test_of_a_node_that_is_silent_nothing_is_claimed() -> None:
     with opened(program("hello(); beat(); hang()")) as hub:
         await_state(hub, "live")
-        (result,) = done(lambda take: SignalRun(hub, "KILL", [process()], take, deadline_s=0.3)).values()
+        (result,) = done(lambda take: send_signal(hub, "KILL", [process()], take, deadline_s=0.3)).values()
         assert (result.outcome, result.why) == ("unknown", "no answer within 0.3 s")
 
 

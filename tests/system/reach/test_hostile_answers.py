@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 
 from mltop.probes.agent.protocol import Operation
-from mltop.probes.investigate.acting import DiagnosisRun, FactsRun, LogRun, RankProcess, SignalRun
+from mltop.probes.investigate.acting import RankProcess, diagnose, log_tail, send_signal, signal_facts
 from mltop.probes.model.acts import DiagResult
 from tests.fakes.agents import hostile, program
 from tests.hubs import DEADLINE_S, await_state, opened
@@ -35,12 +35,12 @@ def test_no_operation_lets_through_what_a_terminal_would_obey() -> None:
 def test_what_runs_hand_on_is_plain_and_short() -> None:
     with opened(hostile()) as hub:
         await_state(hub, "live")
-        (result,) = done(lambda take: SignalRun(hub, "TERM", [PROCESS], take)).values()
+        (result,) = done(lambda take: send_signal(hub, "TERM", [PROCESS], take)).values()
         assert result.outcome == "denied" and result.why.startswith("eve") and result.why.isprintable()
-        (facts,) = done(lambda take: FactsRun(hub, [PROCESS], take)).values()
+        (facts,) = done(lambda take: signal_facts(hub, [PROCESS], take)).values()
         assert facts.core_pattern.startswith("/x") and facts.core_pattern.isprintable()
         assert len(facts.core_pattern) <= 300 and all(name.isprintable() for name in facts.caught)
-        tails, error = done(lambda take: LogRun(hub, PROCESS, 10, take))
+        tails, error = done(lambda take: log_tail(hub, PROCESS, 10, take))
         assert error == "" and texts_of([tails[0].file, tails[0].why, tails[0].lines])
         assert all(text.isprintable() for text in [tails[0].file, tails[0].why, *tails[0].lines])
 
@@ -48,7 +48,7 @@ def test_what_runs_hand_on_is_plain_and_short() -> None:
 def test_a_diagnosis_that_names_gpus_is_told() -> None:
     with opened(hostile()) as hub:
         await_state(hub, "live")
-        results, error = done(lambda take: DiagnosisRun(hub, "n1", take))
+        results, error = done(lambda take: diagnose(hub, "n1", take))
         assert error == ""
         assert results == [DiagResult(results[0].test, "fail", [0, 1], results[0].text)]
         assert results[0].test.startswith("memory[red]x") and results[0].test.isprintable()
@@ -70,4 +70,4 @@ for request in requests():
 """
     with opened(program(code)) as hub:
         await_state(hub, "live")
-        assert done(lambda take: LogRun(hub, PROCESS, 10, take)) == ([], f"its answer is refused: {why}")
+        assert done(lambda take: log_tail(hub, PROCESS, 10, take)) == ([], f"its answer is refused: {why}")

@@ -117,16 +117,6 @@ hang()
         assert state(hub) == "connecting"
 
 
-def test_history_is_what_came_and_when() -> None:
-    with opened(well_behaved()) as hub:
-        wait_until(lambda: len(hub.history("n1")) > 4, DEADLINE_S, "five samples")
-        middle = time.monotonic()
-        wait_until(lambda: len(hub.history("n1", after=middle)) > 1, DEADLINE_S, "later samples")
-        earlier, later = hub.history("n1", until=middle), hub.history("n1", after=middle)
-        assert earlier[-1].sampled_at < later[0].sampled_at
-        assert [sample.node for sample in earlier] == ["n1"] * len(earlier)
-
-
 def test_what_is_known_of_a_connection() -> None:
     with opened(well_behaved()) as hub:
         await_state(hub, "live")

@@ -123,15 +123,19 @@ def test_files_that_nobody_has_are_not_looked_for() -> None:
 
 
 def test_only_so_many_files_are_kept() -> None:
-    posted: list[object] = []
-    files = Files(lambda call: (call(), posted.append(call))[0], lambda name, machine: Request("file", op=machine))
-    for number in range(MOST_KEPT + 5):
-        files.frame("bundle", f"m{number}", lambda frame: None)
-        wait_until(lambda number=number: len(posted) == number + 1, DEADLINE_S, "the file")
-    files.frame("bundle", f"m{MOST_KEPT}", lambda frame: None)
-    assert len(posted) == MOST_KEPT + 5  # a new one is still known
-    files.frame("bundle", "m0", lambda frame: None)
-    wait_until(lambda: len(posted) == MOST_KEPT + 6, DEADLINE_S, "the first, made again")
+    made: list[str] = []
+    came: list[bytes] = []
+
+    def make(_name: str, machine: str) -> Request:
+        made.append(machine)
+        return Request("file", op=machine)
+
+    files = Files(lambda call: call(), make)
+    machines = [f"m{number}" for number in range(MOST_KEPT + 5)]
+    for number, machine in enumerate((*machines, machines[-1], machines[0]), 1):
+        files.frame("bundle", machine, came.append)
+        wait_until(lambda number=number: len(came) == number, DEADLINE_S, "the file")
+    assert made == [*machines, machines[0]]  # the newest are known, the first is made again
 
 
 def test_boots_are_made_plain() -> None:

@@ -41,7 +41,7 @@ def test_a_frame_whose_size_is_a_lie_does_not_hold_what_follows() -> None:
 
 
 def test_a_slow_reader_of_its_stdin_does_not_hold_the_others() -> None:
-    deaf = program("hello(); beat(); time.sleep(600)", "deaf", opening=b"x" * 5_000_000 + b"\n")
+    deaf = program("hello(); beat(); time.sleep(600)", "deaf", opening=lambda: b"x" * 5_000_000 + b"\n")
     with opened(deaf, well_behaved()) as hub:
         await_state(hub, "live")
         await_state(hub, "live", "deaf")

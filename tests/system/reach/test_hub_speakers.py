@@ -22,14 +22,14 @@ LABELLED = """
 from mltop.probes.agent.protocol import split
 def put(data):
     with lock: sys.stdout.buffer.write(data); sys.stdout.buffer.flush()
-def say_as(label, message): put(label.encode() + b": " + encode(message, TEXT_MARK))
-def told(node, boot_id): return Message("sample", node=node, sample=Sample(node, time.time(), boot_id))
+def say_as(label, *messages): put(b"".join(label.encode() + b": " + encode(each, TEXT_MARK) for each in messages))
+def told(node, boot_id): return both(Sample(node, time.time(), boot_id))
 def hello_as(label, node):
     say_as(label, Message("hello", node=node, hello=Hello(__version__, 1, 1, "3", node, "m1")))
 def beat_as(label, node):
     def run():
         while True:
-            say_as(label, told(node, "true"))
+            say_as(label, *told(node, "true"))
             time.sleep(0.05)
     threading.Thread(target=run, daemon=True).start()
 """
@@ -76,10 +76,10 @@ def test_a_node_that_speaks_for_another_is_refused_and_the_other_goes_on(
 hello_as({good!r}, "h01")
 beat_as({good!r}, "h01")
 hello_as({bad!r}, "h02")
-say_as({bad!r}, told("h02", "true"))
+say_as({bad!r}, *told("h02", "true"))
 time.sleep(0.3)
 while True:
-    say_as({bad!r}, told("h01", "forged"))
+    say_as({bad!r}, *told("h01", "forged"))
     time.sleep(0.02)
 """
     with watched(carrier(code, speakers, rejoin=lambda nodes: program("hang()", *nodes))) as hub:
@@ -96,13 +96,13 @@ def test_whoever_names_a_node_first_is_not_believed_when_another_names_it_too() 
     code = """
 hello_as("1", "h01")
 for _ in range(5):
-    say_as("1", told("h01", "forged"))
+    say_as("1", *told("h01", "forged"))
 hello_as("0", "h01")
 beat_as("0", "h01")
 while True:
-    say_as("1", told("h01", "late forgery"))
+    say_as("1", *told("h01", "late forgery"))
     hello_as("2", "h02")
-    say_as("2", told("h02", "true"))
+    say_as("2", *told("h02", "true"))
     time.sleep(0.02)
 """
     with watched(carrier(code, partial(srun.Speakers, NODES))) as hub:
@@ -121,8 +121,8 @@ def test_pieces_of_two_nodes_with_one_key_are_not_mixed() -> None:
     code = """
 hello_as("h01", "h01"); hello_as("h02", "h02")
 def pieces(label, boot_id):
-    payload = encode(told(label, boot_id)).split(b" ", 2)[2][:-1]
-    return [label.encode() + b": " + line for line in split(payload, "key", 120)]
+    payloads = [encode(message).split(b" ", 2)[2][:-1] for message in told(label, boot_id)]
+    return [label.encode() + b": " + line for payload in payloads for line in split(payload, "key", 120)]
 while True:
     ours, theirs = pieces("h01", "true"), pieces("h02", "forged")
     put(b"".join(line for pair in zip(ours, theirs) for line in pair) + b"".join(ours[len(theirs):]))
@@ -139,7 +139,8 @@ while True:
 def test_a_line_without_a_label_or_with_one_of_nobody_is_noise() -> None:
     code = """
 put(encode(Message("hello", node="h01", hello=Hello(__version__, 1, 1, "3", "h01", "m1")), TEXT_MARK))
-put(encode(told("h01", "forged"), TEXT_MARK)); say_as("h99", told("h01", "forged")); say_as("", told("h01", "forged"))
+put(b"".join(encode(each, TEXT_MARK) for each in told("h01", "forged")))
+say_as("h99", *told("h01", "forged")); say_as("", *told("h01", "forged"))
 hello_as("h02", "h02")
 beat_as("h02", "h02")
 hang()

@@ -25,7 +25,7 @@ HANGING_LOGIN = """
 import time
 from mltop.probes.reach.channel import Channel
 from mltop.probes.reach.hub import Hub
-hub = Hub([Channel(("sleep", "600"), ("n1",), via="ssh", opening=b"x")], 0.2)
+hub = Hub([Channel(("sleep", "600"), ("n1",), via="ssh", opening=lambda: b"x")], 0.2)
 hub.start()
 while hub.node("n1").state.reason != "starting ssh": time.sleep(0.05)
 print("started", flush=True)

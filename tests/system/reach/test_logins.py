@@ -152,7 +152,7 @@ for request in requests():
     if request.kind == "request":
         say(Message("done", node="n1", id=request.id, data={"early": bool(early), "sent": sent.decode()}))
 """
-    with opened(program(code, "n1", "n2", opening=b"stage 1")) as hub:
+    with opened(program(code, "n1", "n2", opening=lambda: b"stage 1")) as hub:
         await_state(hub, "live", "n1")
         (answer,) = hub.request("what", nodes=["n1"]).answers(DEADLINE_S)
         assert answer.message.data == {"early": False, "sent": "stage 1"}
@@ -162,7 +162,7 @@ def test_what_was_said_before_the_agent_is_no_reason_for_its_end() -> None:
     code = (
         "print('Authorized use only', file=sys.stderr, flush=True); say(Message('stage0')); os.read(0, 9); os._exit(3)"
     )
-    with opened(program(code, opening=b"stage 1"), limits=patient()) as hub:
+    with opened(program(code, opening=lambda: b"stage 1"), limits=patient()) as hub:
         assert await_state(hub, "lost") == "the agent ended (exit code 3)"
 
 

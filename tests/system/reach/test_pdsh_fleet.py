@@ -213,7 +213,7 @@ def test_nodes_that_cannot_be_reached_hold_nobody(hosts: Hosts) -> None:
 def test_a_node_that_goes_away_says_why_and_comes_back_while_the_others_go_on(hosts: Hosts) -> None:
     with session(hosts, "h01", "h02") as running:
         running.wait_states({"h01": "live", "h02": "live"})
-        others = agents(hosts["h01"])
+        other = agents(hosts["h01"])[0]  # the channel's; those after it are its children, and some of them end soon
         hosts["h02"].stop_sshd()
         wait_until(lambda: running.reason("h02") == "connection refused: no sshd is listening", 60, "the reason")
         assert running.states() == {"h01": "live", "h02": "lost"}
@@ -224,7 +224,7 @@ def test_a_node_that_goes_away_says_why_and_comes_back_while_the_others_go_on(ho
         wait_until(lambda: running.states()["h02"] == "refused", 60, "the refusal")
         assert running.reason("h02").startswith("login refused")
         assert running.states()["h01"] == "live"
-        assert agents(hosts["h01"]) == others
+        assert agents(hosts["h01"])[0] == other
 
 
 def test_agents_end_soon_after_their_link_is_cut_and_the_node_comes_back_with_it(hosts: Hosts) -> None:

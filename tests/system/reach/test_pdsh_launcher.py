@@ -106,7 +106,7 @@ def test_json_passes_every_login_shell(shell: str) -> None:
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_node_without_the_agent_says_so_in_a_frame(shell: str, tmp_path: Path) -> None:
-    line = installed_agent("h01", ["--node", "h01"], {"": ["no-such", "hash"]}, python=str(tmp_path / "no-python"))
+    line = installed_agent("h01", ["--node", "h01"], {"": "no-such"}, python=str(tmp_path / "no-python"))
     done = subprocess.run([shell, "-c", line], capture_output=True, check=False, timeout=30)
     assert done.returncode == 96
     mark, size, payload = done.stdout.rstrip(b"\n").split(b" ", 2)
@@ -116,9 +116,9 @@ def test_a_node_without_the_agent_says_so_in_a_frame(shell: str, tmp_path: Path)
 
 
 LOADER = b"""
-import os, sys
-def import_whole(folder, manifest, exit_code):
-    print(os.path.basename(folder), manifest, *sys.argv[1:])
+import sys
+def import_installed(folder, digest, exit_code):
+    print(digest, *sys.argv[1:])
     sys.exit(7)
 """
 
@@ -128,20 +128,20 @@ def test_the_agent_of_the_machines_own_type_is_run(tmp_path: Path) -> None:
     cache = tmp_path / "mltop"
     for name in ("own", "other", "any"):
         (cache / name).mkdir(parents=True)
-        (cache / name / "MANIFEST").write_text("")
+        (cache / name / "bundle.zip").write_text("")
     cache.chmod(0o700)
 
-    def said(hashes: dict[str, list[str]]) -> tuple[int, str]:
+    def said(hashes: dict[str, str]) -> tuple[int, str]:
         line = installed_agent("h01", ["--x", "a b"], hashes, loader=LOADER)
         environment = {"PATH": "/usr/bin:/bin", "XDG_CACHE_HOME": str(tmp_path), "HOME": str(tmp_path)}
         done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False, env=environment)
         assert done.stderr == ""
         return done.returncode, done.stdout.strip()
 
-    own, other, anys = ["own", "m1"], ["other", "m2"], ["any", "m3"]
-    assert said({"": anys, "sparc64": other, machine: own}) == (7, "own m1 --x a b")
-    assert said({machine: own, "": anys}) == (7, "own m1 --x a b")
-    assert said({"sparc64": other, "": anys}) == (7, "any m3 --x a b")
+    own, other, anys = "own", "other", "any"
+    assert said({"": anys, "sparc64": other, machine: own}) == (7, "own --x a b")
+    assert said({machine: own, "": anys}) == (7, "own --x a b")
+    assert said({"sparc64": other, "": anys}) == (7, "any --x a b")
     cache.chmod(0o750)
     assert said({machine: own})[0] == 96
     cache.chmod(0o700)

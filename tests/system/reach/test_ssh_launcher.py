@@ -124,7 +124,7 @@ def test_one_channel_per_node(no_config: Path) -> None:
     options = LaunchOptions(interval_s=0.5, user="ada", accept_new=True, python="/opt/py/bin/python3")
     first, second = ssh.launch(("gpu7", "gpu8"), options)
     assert (first.nodes, second.nodes) == (("gpu7",), ("gpu8",))
-    assert first.opening == opening()
+    assert first.opening() == opening()
     assert (first.via, first.takes_requests, first.dies_with_us) == ("ssh", True, True)
     *before, dashes, host, remote = first.argv
     assert (dashes, host) == ("--", "gpu7")

@@ -110,12 +110,12 @@ def test_only_what_was_written_since_is_read_again(tmp_path: Path) -> None:
         rank = RankSample(process.pid, 0, job="j", uid=os.getuid(), started_at=time.time() - 3600.0)
 
         def read(newer_s: float | None = None) -> list[RankRecords]:
-            return RecordReading([rank], threading.Event(), newer_s).finished()
+            return list(RecordReading([rank], threading.Event(), newer_s).finished())
 
         assert read() == [] and read(10.0) == []
         Path(f"{prefix}0").write_bytes(as_pickle(record([operation(1, state="scheduled")])))
         (first,), (again,) = read(), read(10.0)
-        assert first == again and [each.enqueued for each in again.progress] == [1]
+        assert first == again and [each["enqueued"] for each in again.progress] == [1]  # type: ignore[index]
         os.utime(f"{prefix}0", (time.time() - 60.0,) * 2)
         assert read() and read(10.0) == []
         process.communicate(b"\n")

@@ -8,10 +8,12 @@ from collections.abc import Callable
 
 import pytest
 
-from mltop.probes.judge.health import RULES, Health
-from mltop.probes.judge.health.engine import NodeHealth
+from mltop.probes.judge.health.fleet import Health
 from mltop.probes.judge.health.folding import fold_findings
-from mltop.probes.judge.health.rule import Hit, Moment, Rule
+from mltop.probes.judge.health.moment import Moment
+from mltop.probes.judge.health.node import NodeJudge
+from mltop.probes.judge.health.registry import RULES
+from mltop.probes.judge.health.rule import Hit, Rule
 from mltop.probes.judge.health.unknowns import unknowns_of
 from mltop.probes.model import (
     BlockedProcess,
@@ -170,25 +172,22 @@ MADE = (with_gpus, with_ranks, with_links, with_pci, with_events, with_gaps)
 
 
 def took_s(made: Callable[[int], Sample], count: int) -> float:
-    """Of three samples of a node, folded, with what is unknown; the better of two times."""
-    best = float("inf")
-    for _ in range(2):
-        samples = [made(count) for _ in range(3)]
-        health = Health(eager=True)
-        began = time.process_time()
-        for number, sample in enumerate(samples):
-            sample.sampled_at += 20.0 * number
-            health.see(sample)
-            health.of("n1")
-        unknowns_of(samples[-1])
-        best = min(best, time.process_time() - began)
-    return best
+    """Of three samples of a node, folded, with what is unknown."""
+    samples = [made(count) for _ in range(3)]
+    health = Health(eager=True)
+    began = time.process_time()
+    for number, sample in enumerate(samples):
+        sample.sampled_at += 20.0 * number
+        health.see(sample)
+        health.of("n1")
+    unknowns_of(samples[-1])
+    return time.process_time() - began
 
 
 @pytest.mark.parametrize("made", MADE, ids=lambda made: made.__name__)
 def test_four_times_as_much_does_not_take_sixteen_times_as_long(made: Callable[[int], Sample]) -> None:
     took_s(made, SMALL)  # what is imported and cached at first
-    assert took_s(made, LARGE) < MOST_TIMES * took_s(made, SMALL)
+    assert any(took_s(made, LARGE) < MOST_TIMES * took_s(made, SMALL) for _ in range(3))
 
 
 @pytest.mark.parametrize("made", MADE, ids=lambda made: made.__name__)
@@ -235,7 +234,7 @@ def test_of_very_many_hits_of_one_rule_most_are_one_line() -> None:
     def check(_: Moment) -> list[Hit]:
         return [Hit(f"GPU {number}", f"GPU {number} is sick") for number in range(20_000)]
 
-    node = NodeHealth([Rule("test.rule", "warning", 0.0, "act", check)])
+    node = NodeJudge("n1", [Rule("test.rule", "warning", 0.0, "act", check)])
     node.see(Sample("n1", NOW))
     found = node.findings()
     assert len(found) == 65
@@ -248,11 +247,12 @@ def test_what_ends_in_very_many_places_is_bounded_too() -> None:
     def check(moment: Moment) -> list[Hit]:
         return [Hit(f"job {moment.now.sampled_at:.0f} {number}", "sick") for number in range(60)]
 
-    node = NodeHealth([Rule("test.rule", "warning", 0.0, "act", check)])
+    node = NodeJudge("n1", [Rule("test.rule", "warning", 0.0, "act", check)])
     for second in range(100):
         node.see(Sample("n1", NOW + second))
-    assert len(node.spans.ended) == 257
-    assert node.spans.ended[0].message == "… and 5,684 more that have ended"
+    ended = [one for one in node.findings() if one.until is not None]
+    assert len(ended) == 257
+    assert ended[0].message == "… and 5,684 more that have ended"
 
 
 def test_a_node_that_names_ever_new_counters_says_so() -> None:

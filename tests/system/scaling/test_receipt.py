@@ -11,15 +11,19 @@ import pytest
 HEAD = '{"kind":"sample","sample":{"node":"n1","sampled_at":1763640000.0,'
 MEMORY = """
 import json, sys
+from mltop.probes.model import Sample
+from mltop.probes.model.news.row import pack_row, row_of
+from mltop.probes.reach.receiving import RowFrame
 from mltop.probes.reach.records import Records
 records = Records(["n1"], 1.0)
 records.set_phase("n1", "live", "")
 head, entry, tail, most = json.loads(sys.stdin.readline())
 payload = (head + ",".join([entry] * (most // (len(entry) + 1))) + tail).encode()
+row = RowFrame(1.0, pack_row(row_of(Sample("n1", 1.0))))
 for at in range(30):
-    records.take("n1", payload + b" " * at, 1.0, float(at))
-records.node("n1").sample
-records.history("n1")
+    records.take_news("n1", "sample", payload + b" " * at)
+    records.take("n1", row, float(at))
+    records.node("n1").sample
 print(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1])
 """
 

@@ -49,7 +49,7 @@ FAULTS: dict[str, tuple[type, str, Any]] = {
     "mount": (OverviewScreen, "on_mount", fail),
     "made": (OverviewScreen, "__init__", fail),
     "later pane": (RanksScreen, "compose", fail),
-    "layout": (CellLines, "get_content_height", fail),
+    "layout": (CellLines, "_get_box_model", fail),
     "paint": (CellLines, "paint_line", fail),
     "whole paint": (CellView, "render_lines", fail),
     "draw": (OverviewScreen, "fill", fail),

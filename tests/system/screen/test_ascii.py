@@ -34,20 +34,15 @@ TOUR = (
     ),
     *(("&", "not bound"), ("t", "4 stacks"), ("1", "1 main")),
 )
-OTHERWISE_ASKED: tuple[tuple[list[str], dict[str, str]], ...] = (
-    ([], {"LC_ALL": "C"}),
-    ([], {"LC_ALL": "", "LANG": "C", "LC_CTYPE": ""}),
-)
 
 
-@pytest.mark.parametrize(("words", "environ"), OTHERWISE_ASKED, ids=str)
-def test_how_it_is_asked_for(words: list[str], environ: dict[str, str], tmp_path: Path) -> None:
-    assert drawn_in(words, environ, "1", TOUR[:3], tmp_path) == ""
+def test_a_language_of_ascii_asks_for_it(tmp_path: Path) -> None:
+    assert drawn_in([], {"LC_ALL": "", "LANG": "C", "LC_CTYPE": ""}, "1", TOUR[:3], tmp_path) == ""
 
 
-@pytest.mark.parametrize("nodes", ["1", "5"])
-def test_every_pane_is_drawn_in_ascii(nodes: str, tmp_path: Path) -> None:
-    assert drawn_in(["--ascii"], {}, nodes, TOUR, tmp_path) == ""
+@pytest.mark.parametrize(("nodes", "words", "environ"), [("1", [], {"LC_ALL": "C"}), ("5", ["--ascii"], {})])
+def test_every_pane_is_drawn_in_ascii(nodes: str, words: list[str], environ: dict[str, str], tmp_path: Path) -> None:
+    assert drawn_in(words, environ, nodes, TOUR, tmp_path) == ""
 
 
 def drawn_in(

@@ -175,40 +175,6 @@ def test_a_lock_that_nobody_gives_back_delays_but_loses_nothing(path: Path) -> N
     assert [one.at for one in read_past(path=path)] == [1.0, 2.0]
 
 
-# Nobody waits for the lock, and whoever has it writes the file anew each time: the others add to one that is replaced.
-IMPATIENT_WRITER = """
-import sys
-from mltop.probes.model.probe import PastResult
-from mltop.tui.state import probe_history
-from collections.abc import Sequence
-from pathlib import Path
-probe_history.LOCK_S, probe_history._GROWN_BYTES = 0.0, 0
-name = sys.argv[2]
-for run in range(MOST_PER_KEY):
-    results = [PastResult(f"GPU-{name}-{i}", "k" * 100, 1.0, float(run)) for i in range(8)]
-    probe_history.remember(results, Path(sys.argv[1]))
-""".replace("MOST_PER_KEY", str(MOST_PER_KEY))
-
-
-def test_who_adds_to_a_file_that_is_just_replaced_loses_nothing(path: Path) -> None:
-    command = [sys.executable, "-c", IMPATIENT_WRITER, str(path)]
-    writers = [subprocess.Popen([*command, name], env={"PYTHONPATH": ROOT}) for name in "abcd"]
-    assert [writer.wait(60) for writer in writers] == [0] * 4
-    history = read_history(path=path)
-    found = {(one.uuid, one.at) for one in history.results}
-    assert found == {
-        (f"GPU-{name}-{i}", float(run)) for name in "abcd" for i in range(8) for run in range(MOST_PER_KEY)
-    }
-    assert (len(history.results), history.damaged) == (len(found), 0)
-
-
-def test_a_line_that_is_there_twice_counts_once(path: Path) -> None:
-    remember([past(1.0), past(2.0)], path)
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join([*lines, lines[-1]]))
-    assert read_past(path=path) == [past(1.0), past(2.0)]
-
-
 def test_a_line_without_an_end_is_one_damaged_line(path: Path) -> None:
     remember([past(1.0)], path)
     with path.open("ab") as file:

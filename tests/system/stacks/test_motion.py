@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mltop.probes.collect.ranks import RankSource
-from mltop.probes.judge.stall import JobMotions
+from mltop.probes.judge.stall.motions import JobMotions
 from mltop.probes.model import JobMotion, Sample
 from tests.system.cases.launch import CASES, RunningJob, start
 from tests.waiting import wait_until

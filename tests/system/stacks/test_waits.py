@@ -76,6 +76,22 @@ def test_two_that_receive_from_each_other_are_named(case: str, place: str, tmp_p
     assert any("ranks 1-2 wait for one another" in line for line in verdict["evidence"]), verdict
 
 
+def test_a_receive_whose_sender_stands_in_a_collective_is_a_circle(tmp_path: Path) -> None:
+    verdict, pids = verdict_of("early_receive", tmp_path)
+    named = [(culprit["rank"], culprit["pid"]) for culprit in verdict["culprits"]]
+    assert (verdict["kind"], named) == ("suspect", [(1, pids[1]), (2, pids[2])]), verdict
+    circle = (
+        "ranks 1-2 wait for one another: rank 1 in recv from rank 2, rank 2 in all_reduce, which rank 1 has not come to"
+    )
+    assert circle in verdict["evidence"], verdict
+
+
+def test_event_loops_that_only_look_are_not_said_to_move_for_sure(tmp_path: Path) -> None:
+    verdict, _ = verdict_of("polling_loops", tmp_path)
+    assert (verdict["kind"], verdict["confidence"], verdict["culprits"]) == ("moving", "low", []), verdict
+    assert "a poll looks the same" in verdict["evidence"][-1], verdict
+
+
 def test_an_idle_event_loop_is_suspected_where_the_others_train_in_theirs(tmp_path: Path) -> None:
     verdict, pids = verdict_of("trainer_in_loop", tmp_path)
     named = [(culprit["rank"], culprit["pid"]) for culprit in verdict["culprits"]]

@@ -15,9 +15,6 @@ PRINTERS = {
     "tui/app/output.py": "streams",
     "tui/report/page.py": "rich",
     "tui/widgets/cell_view.py": "rich",
-    # Programs that print their own words for the developer.
-    "probes/judge/health/table.py": "streams",
-    "probes/judge/probes/hardware/table.py": "streams",
 }
 OPERATOR_SIDE = ("tui", "probes/reach", "probes/investigate", "probes/judge", "probes/model")
 STREAMS = {"sys.stdout", "sys.stderr", "sys.__stdout__", "sys.__stderr__"}

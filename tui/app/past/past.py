@@ -7,24 +7,20 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterable
 from functools import partial
 
-from mltop.probes.judge.states import States, states_of
-from mltop.probes.model import JobKey, NodeState
-from mltop.probes.reach.view import Connection, FleetView, NodeView, Received, SampleSummary
+from mltop.probes.model import JobKey, NodeState, Sample
+from mltop.probes.reach.view import Connection, FleetView, NodeView, Received
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.past.node import NodePast
-from mltop.tui.app.past.rebuilt import near_sample, sample_then, summary_then
+from mltop.tui.app.past.rebuilt import sample_then
 from mltop.tui.app.past.sums import JobSums, Sums
 from mltop.tui.app.past.told import Told, trouble_of
 from mltop.tui.app.past.track import SPAN_S, Track
-from mltop.tui.app.past.wholes import TROUBLED_EVERY_S, Wholes
+from mltop.tui.app.past.wholes import Wholes
 from mltop.tui.render.findings import Happening
 from mltop.tui.render.guarded import guarded
 
-AHEAD_S = 2.0  # a node's sample is never taken to be of so much later than now
-SET_BACK_S = 60.0
 SKEW_COUNTS_S = 1.0  # a clock that is off by less is taken as right
 
 
@@ -50,9 +46,6 @@ class Past:
     def see(self, picture: Picture) -> None:
         """Take a picture: values, what was told, and whole samples of nodes in trouble."""
         view = picture.view
-        if view.taken_at < self.newest_at - SET_BACK_S:
-            with self._lock:  # the watcher's own clock was set: what is later has not been yet
-                self._sums.forget_after(int(view.taken_at))
         self.feed(view)
         with self._lock:
             self.began = view.taken_at if self.began is None else min(self.began, view.taken_at)
@@ -63,29 +56,28 @@ class Past:
     def feed(self, view: FleetView) -> None:
         """Take the values of a view."""
         for node in view.nodes:
-            if (summary := node.summary) is not None:
-                own = self._nodes.get(node.node)
-                if own is None or own.at != summary.sampled_at:
-                    guarded("the history of a node", partial(self._take, node, summary, view.taken_at), None)
+            if (whole := node.whole) is not None and (row := node.row) is not None:
+                guarded("the history of a node", partial(self._take, node.node, whole, *row), None)
         with self._lock:
             self._connections = {node.node: node.connection for node in view.nodes}
             self._order = tuple(self._connections)
             for gone in self._nodes.keys() - self._connections.keys():
                 del self._nodes[gone]
-                self._sums.forget(gone)
                 self._told.forget(gone)
                 self._wholes.forget(gone)
+            guarded("the sums of jobs", partial(self._add, view), None)
 
-    def _take(self, node: NodeView, summary: SampleSummary, now: float) -> None:
+    def _take(self, node: str, whole: Sample, at: float, lanes: bytes) -> None:
         with self._lock:
-            own = self._nodes.get(node.node)
+            own = self._nodes.get(node)
             if own is None:
-                own = self._nodes[node.node] = NodePast(summary.interval_s)
-            row = own.take(summary)
-            if row is None:
-                return
-            at = summary.sampled_at - _skew_s(node.connection)
-            self._sums.add(node.node, summary, min(at, now + AHEAD_S), row, own.holds_s(summary))
+                own = self._nodes[node] = NodePast(whole.interval_s)
+            own.take_whole(whole)
+            own.take(at, lanes)
+
+    def _add(self, view: FleetView) -> None:
+        live = [node.node for node in view.nodes if node.state.state == "live" and node.node in self._nodes]
+        self._sums.add(view.taken_at, [(node, self._nodes[node]) for node in live])
 
     # Pictures.
 
@@ -95,19 +87,13 @@ class Past:
         """
         with self._lock:
             nodes = tuple(self._node_then(name, moment) for name in self._order)
-            told = self._told
-            incidents, motions, reports = told.incidents(moment), told.motions(moment), told.reports(moment)
-            return Picture(
-                FleetView(moment, nodes, int(moment * 1000)),
-                told.findings(moment),
-                told.not_judged(moment, self._order),
-                told.ended(moment),
-                told.events(moment),
-                incidents,
-                motions,
-                guarded("the states of ranks", lambda: states_of(motions, incidents, reports), States()),
-                reports,
-            )
+            return self._told.picture(FleetView(moment, nodes, int(moment * 1000)))
+
+    def state_since(self, node: str, moment: float) -> float | None:
+        """Since when the node was in the state that it was in then; None before it was ever seen."""
+        with self._lock:
+            found = self._told.state(node, moment)
+            return None if found is None else found[0]
 
     def events(self) -> list[tuple[float, Happening]]:
         """What happened since ``began``, the oldest first."""
@@ -120,38 +106,29 @@ class Past:
     def _node_then(self, name: str, moment: float) -> NodeView:
         connection = self._connections[name]
         at = moment + _skew_s(connection)
-        state = self._told.state(name, moment)
-        newest = self._newest_then(name, at)
+        found, newest = self._told.state(name, moment), self._newest_then(name, at)
+        state = found[1] if found is not None else None
         if state is None or (newest is None and state.state in ("live", "stale")):
             state = NodeState.because(name, "connecting", "nothing is kept of this moment")
-        age_s = None if newest is None else max(0.0, at - newest.summary.sampled_at)
+        age_s = None if newest is None else max(0.0, at - newest.at)
         then = NodeState.because(name, state.state, state.why, state.fix, age_s)
         return NodeView(then, newest, connection)
 
     def _newest_then(self, name: str, at: float) -> Received | None:
         """The node's newest sample then: whole where that one is kept."""
-        base = self._wholes.newest(name, at)
         own = self._nodes.get(name)
-        found = own.row(at) if own is not None else None
-        if found is None:
+        found = own.row_at(at) if own is not None else None
+        if own is None or own.whole is None or found is None:
             return None
-        taken_at, step_s, row = found
-        whole = self._wholes.newest_whole(name, at)
-        if whole is not None and whole is base and whole.at > taken_at - 1.0:
-            return Received(b"", whole.summary, lambda *_: whole.sample())
-        is_near = whole is not None and whole is base and whole.at > taken_at - TROUBLED_EVERY_S
-        interval_s = own.interval_s if own is not None else 1.0
-        summary = summary_then(base.summary if base is not None else None, name, taken_at, row, interval_s)
-        make = near_sample if is_near else sample_then
+        taken_at, step_s, lanes = found
+        ranks = own.ranks_at(taken_at)
+        base = self._wholes.nearest(name, at)
+        make = partial(sample_then, name, taken_at, lanes, ranks, base=base, step_s=step_s)
         return Received(
-            b"", summary, lambda *_: guarded("a sample of the past", lambda: make(summary, whole, step_s), None)
+            own.whole, taken_at, lanes, ranks=ranks, make=lambda: guarded("a sample of the past", make, None)
         )
 
     # Values.
-    def of(self, node: str) -> NodePast | None:
-        """The values of a node; None where no sample has come so far."""
-        return self._nodes.get(node)
-
     def track(self, node: str, gpu: int, until: float, span_s: float = SPAN_S) -> Track | None:
         """One GPU's values over ``span_s`` up to ``until``: a value a second within the last twenty minutes and for
         spans up to ten minutes, else one every ten seconds, at most four hours back. None for a GPU never seen.
@@ -162,22 +139,12 @@ class Past:
         with self._lock:
             return own.track(gpu, until, span_s)
 
-    def tracks(self, node: str, gpus: Iterable[int], until: float, span_s: float = SPAN_S) -> dict[int, Track]:
-        """The same of several GPUs of a node, without those never seen."""
-        tracks = ((gpu, self.track(node, gpu, until, span_s)) for gpu in gpus)
-        return {gpu: track for gpu, track in tracks if track is not None}
-
-    def of_job(self, job: JobKey, columns: int, until: float | None = None, span_s: float = SPAN_S) -> Sums | None:
-        """What a job's GPUs and nodes did together, in ``columns`` columns; None for a job never seen. ``until``: by
-        the watcher's clock; None: up to the newest second that all nodes have told. Takes well below a millisecond.
+    def sums(self, job: JobKey | None, columns: int, until: float | None = None, span_s: float = SPAN_S) -> Sums | None:
+        """What a job's GPUs and nodes did together, None: all nodes, in ``columns`` columns; None for a job never seen.
+        ``until``: by the watcher's clock; None: up to the newest second. Takes well below a millisecond.
         """
         with self._lock:
-            return self._sums.of_job(job, until, columns, span_s)
-
-    def of_nodes(self, columns: int, until: float | None = None, span_s: float = SPAN_S) -> Sums:
-        """The same of all nodes together."""
-        with self._lock:
-            return self._sums.of_all(until, columns, span_s)
+            return self._sums.over(job, until, columns, span_s)
 
     def is_settled(self, moment: float) -> bool:  # noqa: ARG002 - of what is watched live all is known at once
         """Whether no more will be known of what was up to this moment."""

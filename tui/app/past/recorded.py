@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
 from mltop.probes.investigate.diagnosis import Diagnosis, with_told
-from mltop.probes.judge.health import Expectations, Health
-from mltop.probes.model import Finding, Incident, JobReport, KernelEvent, NodeState, RankDeath, Sample
-from mltop.probes.model.units import duration_words
-from mltop.probes.reach.courtesy import give_way
-from mltop.probes.reach.receiving import UNREADABLE, summary_of_line, why_unreadable
-from mltop.probes.reach.records import STALE_INTERVALS, STALE_MIN_S
-from mltop.probes.reach.view import FleetView, NodeView, Received, summary_of
+from mltop.probes.judge.health.fleet import Health
+from mltop.probes.judge.health.rule import Expectations
+from mltop.probes.model import Incident, JobReport, KernelEvent, NodeState, RankDeath, Sample
+from mltop.probes.model.news.row import pack_row, row_of
+from mltop.probes.reach.receiving import UNREADABLE, sample_of_line, why_unreadable
+from mltop.probes.reach.records import state_by_age
+from mltop.probes.reach.view import FleetView, NodeView, Received
 from mltop.probes.record import OpenRecording, StoredSamples
 from mltop.probes.record.decoding import BadRecording, decode_sample
 from mltop.tui.app.feed import Picture
@@ -28,6 +28,7 @@ from mltop.tui.render.guarded import guarded
 FEW_NODES, SHORT_STEP_S, LONG_STEP_S = 8, 1.0, 5.0  # of recorded time between two looks at what is told
 BEGINS_WITHIN_S = 10.0
 TOLD_EVERY = 0.02  # of the whole: how often the screen hears how far it is
+PAUSE_S = 0.001
 AT_ONCE, READ_TOLD_S = 8, 0.5  # samples that are read between two looks of others, and how often the screen hears of it
 
 
@@ -46,8 +47,10 @@ class RecordedPast(Past):
         self._states = {state.node: state for state in states}
         self._take_bounds()
         self._shown: dict[str, tuple[float, Received]] = {}  # what was looked at last
+        self._judged: set[str] = set()  # nodes whose newest sample the rules have seen
+        self._events: dict[str, Sequence[KernelEvent | RankDeath]] = {}
         self.judged_until = -math.inf
-        self.unreadable = 0  # samples that the rules had to pass by
+        self.unreadable: set[tuple[str, float]] = set()  # samples that the rules had to pass by
 
     def _take_bounds(self) -> None:
         samples = self._samples
@@ -60,7 +63,7 @@ class RecordedPast(Past):
         """
         told_at, more, problem = time.monotonic(), True, ""
         while more and not stopped.is_set():
-            give_way()
+            time.sleep(PAUSE_S)  # for the one that draws
             with self._lock:
                 try:
                     more = recording.read(AT_ONCE)
@@ -73,10 +76,6 @@ class RecordedPast(Past):
         self.is_complete = True
         on_progress()
         return problem or (f"{recording.path.name} is cut off" if recording.cut_off else "")
-
-    @property
-    def nodes(self) -> Sequence[str]:
-        return self._order
 
     @property
     def all_seen_at(self) -> float:
@@ -109,22 +108,26 @@ class RecordedPast(Past):
         found = own.at(moment) if own is not None else None
         if found is None:
             told = self._states.get(name)
-            silent = told is not None and own is None and told.state not in ("live", "stale")
-            state = (
-                told if told is not None and silent else NodeState(name, "connecting", "nothing was recorded so far")
+            is_silent = told is not None and own is None and told.state not in ("live", "stale")
+            return NodeView(
+                told if told is not None and is_silent else NodeState(name, "connecting", "nothing was recorded so far")
             )
-            return NodeView(state)
         at, line = found
-        before = self._shown.get(name)
-        if before is not None and before[0] == at:
-            return NodeView(state_then(name, moment - at, before[1].summary.interval_s), before[1])
-        try:
-            summary = summary_of_line(line)
-        except UNREADABLE as error:
-            return NodeView(NodeState(name, "stale", f"its sample is {why_unreadable(error)}", moment - at))
-        newest = Received(b"", summary, lambda *_: self._decoded(line))
-        self._shown[name] = at, newest
-        return NodeView(state_then(name, moment - at, summary.interval_s), newest)
+        if name not in self._shown or self._shown[name][0] != at:
+            try:
+                self._shown[name] = at, self._newest_of(name, at, line)
+            except UNREADABLE as error:
+                return NodeView(NodeState(name, "stale", f"its sample is {why_unreadable(error)}", moment - at))
+        newest = self._shown[name][1]
+        return NodeView(state_by_age(name, moment - at, newest.whole.interval_s), newest)
+
+    def _newest_of(self, name: str, at: float, line: bytes) -> Received:
+        """What the rules have gone over need not be decoded for a look at all nodes. Raises UNREADABLE."""
+        own = self._nodes.get(name)
+        found = own.row_at(at) if own is not None and at <= own.at and (name, at) not in self.unreadable else None
+        if own is None or own.whole is None or found is None:
+            return Received(sample_of_line(line))
+        return Received(own.whole, at, found[2], ranks=own.ranks_at(at), make=partial(self._decoded, line))
 
     # What the rules make of it.
 
@@ -144,27 +147,57 @@ class RecordedPast(Past):
         firsts = (self._decoded(next(own.lines())[1]) for own in self._samples.values())
         diagnosis.health.compare([first for first in firsts if first is not None])
         step_s = SHORT_STEP_S if len(self._samples) <= FEW_NODES else LONG_STEP_S
-        judging = Judging(diagnosis, self._order, step_s)
-        told_at = 0.0
-        for _, line, node in self._samples.lines_by_time():
+        due_at, told_at = self._samples.oldest_at + step_s, 0.0
+        for at, line, node in self._samples.lines_by_time():
             if stopped.is_set():
                 return
             if (sample := self._decoded(line)) is None:
-                self.unreadable += 1
-                judging.passed_by(node)
+                self.unreadable.add((node, at))
+                self._judged.discard(node)  # what was wrong with it then is not known
                 continue
-            with self._lock:
-                self._take(NodeView(NodeState(sample.node, "live")), summary_of(sample), sample.sampled_at)
-            for picture in judging.see(sample):
-                self._tell(picture)
+            if at >= due_at:
+                self._tell(self._judged_by(diagnosis, due_at))
+                due_at = max(due_at + step_s, at)
+            self._see(diagnosis, node, sample)
             if self.judged_share >= told_at + TOLD_EVERY:
                 told_at = self.judged_share
                 on_progress()
         diagnosis.health.settle()
-        last = judging.picture(self.newest_at, guarded("the recorded stacks", reports, ()))
+        last = self._judged_by(diagnosis, self.newest_at, guarded("the recorded stacks", reports, ()))
         self._tell(replace(last, incidents=tuple(with_told(last.incidents, told))))
         self.judged_until = math.inf
         on_progress()
+
+    def _see(self, diagnosis: Diagnosis, node: str, sample: Sample) -> None:
+        self._take(node, sample, sample.sampled_at, pack_row(row_of(sample)))
+        self._judged.discard(node)
+        if sample.kernel_events or sample.deaths:
+            self._events[node] = happened_by(sample, self._events.get(node, ()))
+
+        def judge() -> None:
+            diagnosis.see(sample)
+            self._judged.add(node)
+
+        guarded(f"judging {node}", judge, None)
+
+    def _judged_by(self, diagnosis: Diagnosis, at: float, reports: Sequence[JobReport] = ()) -> Picture:
+        """What is told at this time; its nodes have no samples."""
+        seen = [(name, self._nodes[name]) for name in self._order if name in self._nodes]
+        nodes = tuple(NodeView(state_by_age(name, at - own.at, own.interval_s)) for name, own in seen)
+        everything = diagnosis.health.findings()
+        return Picture(
+            FleetView(at, nodes),
+            (
+                *(state_findings(nodes, at) if len(self._order) > 1 else ()),
+                *(one for one in everything if one.until is None),
+            ),
+            frozenset([name for name, _ in seen if name not in self._judged]),
+            tuple(one for one in everything if one.until is not None),
+            tuple((name, event) for name, own in self._events.items() for event in own),
+            tuple(diagnosis.incidents(reports)),
+            tuple(diagnosis.motions.motions()),
+            reports=tuple(reports),
+        )
 
     def _decoded(self, line: bytes) -> Sample | None:
         """None where it cannot be read."""
@@ -175,63 +208,6 @@ class RecordedPast(Past):
 
     def _tell(self, picture: Picture) -> None:
         with self._lock:
+            self._add(picture.view)
             self._told.see(picture)
             self.judged_until = picture.view.taken_at
-
-
-def state_then(name: str, age_s: float, interval_s: float) -> NodeState:
-    """Of a node whose newest sample was so old."""
-    if age_s <= max(STALE_MIN_S, STALE_INTERVALS * interval_s):
-        return NodeState(name, "live", age_s=age_s)
-    return NodeState(name, "stale", f"no sample for {duration_words(round(age_s))}", age_s)
-
-
-class Judging:
-    """From samples, in the order of time, to what was told at each step of ``step_s``."""
-
-    def __init__(self, diagnosis: Diagnosis, nodes: Sequence[str], step_s: float) -> None:
-        self._diagnosis, self._nodes, self._step_s = diagnosis, nodes, step_s
-        self._due_at: float | None = None
-        self._newest: dict[str, tuple[float, float]] = {}  # of each node the time, and the interval
-        self._events: dict[str, tuple[KernelEvent | RankDeath, ...]] = {}
-        self._incidents: tuple[Incident, ...] = ()
-        self._judged: set[str] = set()  # nodes of which the newest sample was
-
-    def see(self, sample: Sample) -> Iterator[Picture]:
-        """What was told until this sample came, if a step is over."""
-        if self._due_at is None:
-            self._due_at = sample.sampled_at + self._step_s
-        elif sample.sampled_at >= self._due_at:
-            yield self.picture(self._due_at)
-            self._due_at = max(self._due_at + self._step_s, sample.sampled_at)
-        judged = guarded(f"judging {sample.node}", partial(self._judge, sample), False)
-        (self._judged.add if judged else self._judged.discard)(sample.node)
-        self._newest[sample.node] = sample.sampled_at, sample.interval_s
-        if sample.kernel_events or sample.deaths:
-            self._events[sample.node] = tuple(happened_by(sample, self._events.get(sample.node, ())))
-
-    def _judge(self, sample: Sample) -> bool:
-        self._diagnosis.see(sample)
-        return True
-
-    def passed_by(self, node: str) -> None:
-        """A sample of it could not be read: what was wrong with it then is not known."""
-        self._judged.discard(node)
-
-    def picture(self, at: float, reports: Sequence[JobReport] = ()) -> Picture:
-        """What is told at this time; its nodes have no samples."""
-        nodes = tuple(
-            NodeView(state_then(name, at - self._newest[name][0], self._newest[name][1]))
-            for name in self._nodes
-            if name in self._newest
-        )
-        view = FleetView(at, nodes)
-        silent = state_findings(nodes, at) if len(self._nodes) > 1 else []
-        everything = self._diagnosis.health.findings()
-        firing: list[Finding] = [*silent, *(one for one in everything if one.until is None)]
-        ended = tuple(one for one in everything if one.until is not None)
-        events = tuple((name, event) for name, own in self._events.items() for event in own)
-        incidents = tuple(self._diagnosis.incidents(reports))
-        motions = tuple(self._diagnosis.motions.motions())
-        not_judged = frozenset([node.node for node in nodes if node.node not in self._judged])
-        return Picture(view, tuple(firing), not_judged, ended, events, incidents, motions, reports=tuple(reports))

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from mltop.probes.investigate.capture import material_of
 from mltop.probes.investigate.material import judge
 from mltop.probes.investigate.progress import CaptureResult, StackProgress
-from mltop.probes.judge.health import Expectations
-from mltop.probes.model import Incident, JobMotion, JobReport, NodeState
+from mltop.probes.judge.health.rule import Expectations
+from mltop.probes.model import JobReport, NodeState
 from mltop.probes.model.units import counted
 from mltop.probes.reach.view import FleetView
 from mltop.probes.record import BadRecording, OpenRecording, Saved
-from mltop.probes.record.recordings import left_out_words
-from mltop.tui.app.feed import SWITCH_S, Picture
+from mltop.tui.app.feed import Feed, Picture
 from mltop.tui.app.past.recorded import RecordedPast
 from mltop.tui.app.past.travel import Player
 from mltop.tui.app.session import Cancellable, DumpResult, RecordingRead
@@ -44,14 +42,12 @@ class ReplaySession:
         """
         self.title = path.name
         self.rest = rest
-        self._view = FleetView(0.0, ())
-        self._saved, self._job = saved, job
+        self.saved, self.job = saved, job
         stacks_at = max((dump.taken_at or 0.0 for dump in saved.dumps), default=0.0)
         self.past = RecordedPast(saved.samples, saved.nodes, stacks_at)
         self.past.is_complete = rest is None
         self.is_capture = bool(saved.dumps or saved.incidents)
         self.player = Player(playing=not self.is_capture)
-        self.stopped = threading.Event()
 
     @classmethod
     def reading(cls, recording: OpenRecording, job: str | None = None) -> ReplaySession:
@@ -74,10 +70,8 @@ class ReplaySession:
         return self.past.newest_at if self.is_capture else self.past.all_seen_at
 
     def view(self) -> FleetView:
-        """Its end, as far as it is read; made anew when there are more nodes, for which it is asked."""
-        if len(self._view.nodes) != len(self.past.nodes):
-            self._view = self.past.picture(self.past.newest_at).view
-        return self._view
+        """Its end, as far as it is read."""
+        return self.past.picture(self.past.newest_at).view
 
     def feed(
         self,
@@ -109,29 +103,11 @@ class ReplaySession:
         return NoRun()
 
     def close(self) -> None:
-        self.stopped.set()
-
-    def reports(self) -> tuple[JobReport, ...]:
-        """The verdicts on the recorded stacks, made anew. Takes as long as `mltop stacks --recording`."""
-        return tuple(judge(material_of(self._saved), self._job)) if self._saved.dumps else ()
-
-    @property
-    def told(self) -> Sequence[Incident]:
-        """What was told when it was captured."""
-        job = self._job
-        return [one for one in self._saved.incidents if job is None or one.job == job]
-
-    @property
-    def dumped_at(self) -> float:
-        return max((dump.taken_at or 0.0 for dump in self._saved.dumps), default=self.past.newest_at)
-
-    @property
-    def not_answered(self) -> tuple[NodeState, ...]:
-        return tuple(self._saved.not_answered)
+        """Nothing is open."""
 
 
-class ReplayFeed:
-    """In place of ``Feed``: has the rules go over the recording, in a thread of its own."""
+class ReplayFeed(Feed):
+    """Has the rules go over the recording; nothing is newer."""
 
     def __init__(
         self,
@@ -140,66 +116,35 @@ class ReplayFeed:
         post_read: Callable[[RecordingRead], object],
         thresholds: Mapping[str, float],
     ) -> None:
-        self._session, self._post, self._post_read = session, post, post_read
-        self._thresholds = thresholds
-        self._thread = threading.Thread(target=self._run, name="replay", daemon=True)
-
-    def start(self) -> None:
-        sys.setswitchinterval(SWITCH_S)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Nobody waits for the rules: they end with the sample that they are at."""
-        self._session.stopped.set()
-
-    def poke(self) -> None:
-        """Nothing is newer."""
-
-    def take_stacks(self, reports: Sequence[JobReport]) -> None:
-        """Nobody dumps here."""
-
-    def joined_with(self, reports: Sequence[JobReport]) -> Sequence[Incident]:  # noqa: ARG002
-        return ()
-
-    def motions(self) -> Sequence[JobMotion]:
-        return ()
+        super().__init__(session, post)
+        self._recording, self._post_read, self._thresholds = session, post_read, thresholds
 
     def _run(self) -> None:
-        past = self._session.past
+        past, saved, job = self._recording.past, self._recording.saved, self._recording.job
         self._tell()
-        if (rest := self._session.rest) is not None:
+        if (rest := self._recording.rest) is not None:
             with rest:
-                problem = guarded(
-                    "reading the recording", lambda: past.read_on(rest, self._session.stopped, self._tell), ""
-                )
-            problems = [problem] * bool(problem) + [left_out_words(*one) for one in rest.samples.left_out]
-            for problem in problems:
+                problem = guarded("reading the recording", lambda: past.read_on(rest, self._stopped, self._tell), "")
+            if problem:
                 self._post_read(RecordingRead(problem=problem))
-        guarded(
-            "judging the recording",
-            lambda: past.judge(
-                self._session.stopped,
-                self._tell,
-                Expectations(thresholds=self._thresholds),
-                self._reports,
-                self._session.told,
-            ),
-            None,
-        )
+        told = [one for one in saved.incidents if job is None or one.job == job]
+        expected = Expectations(thresholds=self._thresholds)
+        judging = partial(past.judge, self._stopped, self._tell, expected, self._reports, told)
+        guarded("judging the recording", judging, None)
         if past.unreadable:
-            self._post_read(RecordingRead(problem=f"{counted(past.unreadable, 'sample')} in it cannot be read"))
+            self._post_read(RecordingRead(problem=f"{counted(len(past.unreadable), 'sample')} in it cannot be read"))
 
     def _tell(self) -> None:
-        picture = guarded(
-            "the end of the recording", lambda: self._session.past.picture(self._session.past.newest_at), None
-        )
+        past = self._recording.past
+        picture = guarded("the end of the recording", lambda: past.picture(past.newest_at), None)
         if picture is not None:
             self._post(picture)
 
     def _reports(self) -> Sequence[JobReport]:
-        session = self._session
-        reports = session.reports()
+        """The verdicts on the recorded stacks, made anew. Takes as long as `mltop stacks --recording`."""
+        saved = self._recording.saved
+        reports = tuple(judge(material_of(saved), self._recording.job)) if saved.dumps else ()
         if reports:
-            result = DumpResult(reports, session.not_answered, session.dumped_at, 0.0, False)
-            self._post_read(RecordingRead(result))
+            dumped_at = max((dump.taken_at or 0.0 for dump in saved.dumps), default=self._recording.past.newest_at)
+            self._post_read(RecordingRead(DumpResult(reports, tuple(saved.not_answered), dumped_at, 0.0, False)))
         return reports

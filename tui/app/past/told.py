@@ -1,207 +1,154 @@
-"""What was told over time: findings, incidents, motions, states of nodes, kernel events, from when to when."""
+"""What was told over time: findings, incidents, motions, states of nodes, kernel events."""
 
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import replace
+from typing import TypeVar
 
+from mltop.probes.judge.states import States, states_of
 from mltop.probes.model import Finding, Incident, JobKey, JobMotion, JobReport, KernelEvent, NodeState, RankDeath
 from mltop.probes.model.vocabulary import gravity
+from mltop.probes.reach.view import FleetView
 from mltop.tui.app.feed import Picture
+from mltop.tui.app.judging import gravest_first
+from mltop.tui.app.past.changes import Changes
 from mltop.tui.render.findings import Happening, happenings, severity_cell
+from mltop.tui.render.guarded import guarded
 
-MOST_OVER = 10_000  # of each kind: some 15 MB
+MOST_TOLD = 20_000  # findings, incidents and motions: some 30 MB
+MOST_STATES = 1000  # of a node
 MOST_REPORTS = 4  # what stacks said: they may be of thousands of ranks
-ANEW_S = 60.0  # what says something else more often is kept as it was last in so long
+ANEW_S = 60.0  # what says the same in other words is kept as it was last in so long
+LATE_S = 120.0  # that something holds may be told so much later than it began
 ENDED_S = 3600.0  # for so long findings and incidents are shown that are over
 EVENTS_S = 24 * 3600.0
 
-Thing = TypeVar("Thing")
-
-
-@dataclass(slots=True)
-class _Version(Generic[Thing]):
-    """``thing`` was told of ``key`` from ``told_at`` up to ``until`` (the watcher's), and held since ``begin``."""
-
-    key: Hashable
-    thing: Thing
-    told_at: float
-    begin: float
-    until: float = math.inf
-
-
-class Versions(Generic[Thing]):
-    """What was told of each key, version by version. That a job has stopped is told when it has stood for a while: of
-    the moments since it stopped it is known later. ``always``: so with every version, not only the first of a key.
-
-    ``whole_from``: from then on all is there that was told; of moments before it some had to be forgotten.
-    """
-
-    def __init__(self, since: Callable[[Thing], float | None], always: bool = False, most: int = MOST_OVER) -> None:
-        self._since, self._always, self._most = since, always, most
-        self._now: dict[Hashable, _Version[Thing]] = {}
-        self._over: deque[_Version[Thing]] = deque()
-        self.whole_from = -math.inf
-
-    def see(self, told: Iterable[tuple[Hashable, Hashable, Thing]], at: float) -> None:
-        """All that is told now: (key, what makes another version of it at once, the thing)."""
-        before, self._now = self._now, {}
-        known = {version.key for version in before.values()}
-        for key, mark, thing in told:
-            version = before.pop((key, mark), None)
-            if version is None:
-                since = self._since(thing) if self._always or key not in known else at
-                version = _Version(key, thing, at, at if since is None else min(at, since))
-            elif version.thing is not thing:
-                if at - version.told_at >= ANEW_S:
-                    self._end(version, at)
-                    version = _Version(key, thing, at, at)
-                else:
-                    version.thing = thing
-            self._now[key, mark] = version
-        for version in before.values():
-            self._end(version, at)
-
-    def _end(self, version: _Version[Thing], at: float) -> None:
-        version.until = at
-        self._over.append(version)
-        if len(self._over) > self._most:
-            self.whole_from = max(self.whole_from, self._over.popleft().until)
-
-    def at(self, moment: float) -> list[Thing]:
-        """What held then, as far as it was ever told: of several versions the last one that was."""
-        held: dict[Hashable, Thing] = {}
-        for version in (*self._over, *self._now.values()):
-            if version.begin <= moment < version.until:
-                held[version.key] = version.thing
-        return list(held.values())
-
-    def now(self) -> list[Thing]:
-        """What is told now."""
-        return [version.thing for version in self._now.values()]
-
-    def all(self) -> list[Thing]:
-        """All that ever was told, the newest last."""
-        return [*(version.thing for version in self._over), *self.now()]
-
-
-class States:
-    """Of one node: since when it was live, stale, lost …"""
-
-    __slots__ = ("_states",)
-
-    def __init__(self) -> None:
-        self._states: deque[tuple[float, NodeState]] = deque(maxlen=1000)
-
-    def see(self, state: NodeState, at: float) -> None:
-        if not self._states or self._states[-1][1].state != state.state:
-            self._states.append((at, state))
-
-    def at(self, moment: float) -> NodeState | None:
-        """Its state then, None before it was ever seen; the age in it is of when it was first told."""
-        return next((state for at, state in reversed(self._states) if at <= moment), None)
+Thing = TypeVar("Thing", Finding, Incident, JobMotion)
+Kept = TypeVar("Kept")
+NOTHING = Picture(FleetView(0.0, ()))
 
 
 class Told:
     """Fed with every picture, by one thread under its caller's lock."""
 
     def __init__(self) -> None:
-        self._findings: Versions[Finding] = Versions(lambda finding: finding.since)
-        self._incidents: Versions[Incident] = Versions(lambda incident: incident.since)
-        self._motions: Versions[JobMotion] = Versions(lambda motion: motion.since, always=True)
-        self._not_judged: Versions[str] = Versions(lambda _: None)
-        self._not_judged_now: frozenset[str] = frozenset()
-        self._reports: deque[tuple[float, tuple[JobReport, ...]]] = deque(maxlen=MOST_REPORTS)
+        self._told: Changes[Picture] = Changes(MOST_TOLD)  # without views
+        self._marks: tuple[object, ...] = ()
+        self._reports: Changes[tuple[JobReport, ...]] = Changes(MOST_REPORTS)
+        self._states: defaultdict[str, Changes[NodeState]] = defaultdict(lambda: Changes(MOST_STATES))
+        # All that there ever was.
         self._ended: dict[Hashable, Finding] = {}
+        self._begun: dict[Hashable, Incident] = {}
         self._events: dict[Hashable, tuple[str, KernelEvent | RankDeath]] = {}
-        self._states: dict[str, States] = {}
-        self._seen: tuple[object, ...] = ()
+        self._seen: tuple[object, ...] = (None, None, None)
 
     def see(self, picture: Picture) -> None:
         at = picture.view.taken_at
         for node in picture.view.nodes:
-            if node.node not in self._states:
-                self._states[node.node] = States()
-            self._states[node.node].see(node.state, at)
-        if picture.not_judged != self._not_judged_now:
-            self._not_judged_now = picture.not_judged
-            self._not_judged.see(((node, "", node) for node in picture.not_judged), at)
-        if picture.reports != (self._reports[-1][1] if self._reports else ()):
-            self._reports.append((at, picture.reports))
-        before, seen = self._seen, (picture.findings, picture.incidents, picture.motions, picture.ended, picture.events)
-        same = [a is b for a, b in zip(before, seen, strict=True)] if before else [False] * len(seen)
+            states = self._states[node.node]
+            if states.newest is None or states.newest.state != node.state.state:
+                states.add(at, node.state)
+        if picture.reports != (self._reports.newest or ()):
+            self._reports.add(at, picture.reports)
+        self._keep(picture, at)
+        seen = picture.ended, picture.incidents, picture.events
+        known = [one is before for one, before in zip(seen, self._seen, strict=True)]
         self._seen = seen
-        if not same[0]:
-            self._findings.see(((_of(finding), finding.severity, finding) for finding in picture.findings), at)
-        if not same[1]:
-            told = ((incident.id, (incident.severity, incident.until), incident) for incident in picture.incidents)
-            self._incidents.see(told, at)
-        if not same[2]:
-            self._motions.see(((motion.placed, (motion.phase, motion.since), motion) for motion in picture.motions), at)
-        if not same[3]:
+        if not known[0]:
             _remember(self._ended, ((finding.identity, finding) for finding in picture.ended))
-        if not same[4]:
+        if not known[1]:
+            _remember(self._begun, ((incident.id, incident) for incident in picture.incidents))
+        if not known[2]:
             _remember(self._events, ((_of_event(*told), told) for told in picture.events))
+
+    def _keep(self, picture: Picture, at: float) -> None:
+        """Keep what is told, where that is something else than before."""
+        findings, incidents, motions = picture.findings, picture.incidents, picture.motions
+        told = Picture(NOTHING.view, findings, picture.not_judged, incidents=incidents, motions=motions)
+        marks = (
+            picture.not_judged,
+            [(_of(finding), finding.severity) for finding in findings],
+            [(incident.id, incident.severity, incident.until) for incident in incidents],
+            [(motion.placed, motion.phase, motion.since) for motion in motions],
+        )
+        before, age_s = self._told.newest or NOTHING, at - self._told.newest_at
+        if marks == self._marks and 0 <= age_s < ANEW_S:
+            self._told.replace(told)
+        else:
+            known = {*map(id, before.findings), *map(id, before.incidents), *map(id, before.motions)}
+            fresh = sum(id(one) not in known for one in (*findings, *incidents, *motions))
+            self._told.add(at, told, 1 + fresh)
+        self._marks = marks
 
     def forget(self, node: str) -> None:
         self._states.pop(node, None)
 
-    def state(self, node: str, moment: float) -> NodeState | None:
-        """Its state then; None before it was ever seen."""
+    def state(self, node: str, moment: float) -> tuple[float, NodeState] | None:
+        """Since when it was in its state then, and that as it was first told; None before it was ever seen."""
         states = self._states.get(node)
-        return None if states is None else states.at(moment)
+        return None if states is None else states.found(moment)
 
-    def not_judged(self, moment: float, nodes: Iterable[str]) -> frozenset[str]:
-        """Those of these nodes of which it is not known what was wrong with them then."""
-        whole_from = max(told.whole_from for told in (self._findings, self._incidents, self._motions, self._not_judged))
-        return frozenset(nodes if moment < whole_from else self._not_judged.at(moment))
-
-    def reports(self, moment: float) -> tuple[JobReport, ...]:
-        """What the last stacks before that moment said of the jobs, as far as they are kept."""
-        return next((reports for at, reports in reversed(self._reports) if at <= moment), ())
-
-    def findings(self, moment: float) -> tuple[Finding, ...]:
-        """Those that held then, the gravest first."""
-        return tuple(sorted(self._findings.at(moment), key=_gravest_first))
-
-    def incidents(self, moment: float) -> tuple[Incident, ...]:
-        """Those that were told then, the gravest first, what was over at the end."""
-        return tuple(sorted(self._incidents.at(moment), key=_worst_first))
-
-    def motions(self, moment: float) -> tuple[JobMotion, ...]:
-        """How the jobs got on then; of one whose phase lasts, its time is that moment."""
-        return tuple(
+    def picture(self, view: FleetView) -> Picture:
+        """What held at the time of the view, as far as it was told then or soon after."""
+        moment = view.taken_at
+        then, later = self._told.at(moment) or NOTHING, self._told.after(moment, LATE_S)
+        findings = _held(then.findings, [one.findings for one in later], moment, _of)
+        incidents = _held(then.incidents, [one.incidents for one in later], moment, lambda incident: incident.id)
+        motions = _held(then.motions, [one.motions for one in later], moment, lambda motion: motion.placed, late=True)
+        lasting = tuple(
             replace(motion, at=max(motion.at, moment)) if motion.phase in ("quiet", "stalled") else motion
-            for motion in self._motions.at(moment)
+            for motion in motions
+        )
+        shown, reports = tuple(sorted(incidents, key=_worst_first)), self._reports.at(moment) or ()
+        return Picture(
+            view,
+            tuple(sorted(findings, key=gravest_first)),
+            then.not_judged if moment >= self._told.whole_from else frozenset(node.node for node in view.nodes),
+            self._ended_by(moment),
+            tuple([told for told in self._events.values() if moment - EVENTS_S < (told[1].at or 0.0) <= moment]),
+            shown,
+            lasting,
+            guarded("the states of ranks", lambda: states_of(lasting, shown, reports), States()),
+            reports,
         )
 
-    def ended(self, moment: float) -> tuple[Finding, ...]:
+    def _ended_by(self, moment: float) -> tuple[Finding, ...]:
         """Those that were over then since less than an hour, the newest first."""
         over = [one for one in self._ended.values() if moment - ENDED_S < (one.until or math.inf) <= moment]
         return tuple(sorted(over, key=lambda finding: -(finding.until or 0.0)))
 
-    def events(self, moment: float = math.inf) -> tuple[tuple[str, KernelEvent | RankDeath], ...]:
-        """What kernels had reported by then, and which ranks had ended, of the last 24 hours."""
-        least = moment - EVENTS_S if moment < math.inf else -math.inf
-        return tuple([told for told in self._events.values() if least < (told[1].at or 0.0) <= moment])
-
     def happened(self) -> list[Happening]:
         """All that ever began or ended, the newest first."""
-        ended = list(self._ended.values())
-        listed = happenings(self._findings.now(), ended, self._events.values())
-        return sorted([*listed, *self._begun()], key=lambda happening: -happening.at)
-
-    def _begun(self) -> Iterable[Happening]:
-        """Of incidents."""
-        for incident in {incident.id: incident for incident in self._incidents.all()}.values():
-            node = incident.culprits[0].node if incident.culprits else ""
+        firing = (self._told.newest or NOTHING).findings
+        listed = happenings(firing, list(self._ended.values()), self._events.values())
+        for incident in self._begun.values():
             if incident.since is not None:
-                word = severity_cell(incident.severity)
-                key = f"i{incident.id}/{incident.since}"
-                yield Happening(incident.since, node, word.text, word.style, incident.job, incident.headline, key)
+                node = incident.culprits[0].node if incident.culprits else ""
+                word, key = severity_cell(incident.severity), f"i{incident.id}/{incident.since}"
+                listed.append(
+                    Happening(incident.since, node, word.text, word.style, incident.job, incident.headline, key)
+                )
+        return sorted(listed, key=lambda happening: -happening.at)
+
+
+def _held(
+    then: Sequence[Thing],
+    later: Iterable[Sequence[Thing]],
+    moment: float,
+    key: Callable[[Thing], Hashable],
+    *,
+    late: bool = False,
+) -> list[Thing]:
+    """``late``: what is told later takes the place of what was told then."""
+    held = {key(one): one for one in then}
+    for things in later:
+        for one in things:
+            if one.since is not None and one.since <= moment and (late or key(one) not in held):
+                held[key(one)] = one
+    return list(held.values())
 
 
 def trouble_of(picture: Picture) -> dict[str, object]:
@@ -231,14 +178,10 @@ def _of_event(node: str, event: KernelEvent | RankDeath) -> Hashable:
     return node, event.kind, event.subject, event.code, event.at, event.pid
 
 
-def _remember(known: dict[Hashable, Thing], told: Iterable[tuple[Hashable, Thing]]) -> None:
+def _remember(known: dict[Hashable, Kept], told: Iterable[tuple[Hashable, Kept]]) -> None:
     known.update(told)
-    for key in list(known)[: max(0, len(known) - MOST_OVER)]:
+    for key in list(known)[: max(0, len(known) - MOST_TOLD)]:
         del known[key]
-
-
-def _gravest_first(finding: Finding) -> tuple[int, str, str, str]:
-    return gravity(finding.severity), finding.node, finding.subject, finding.id
 
 
 def _worst_first(incident: Incident) -> tuple[bool, int, float]:

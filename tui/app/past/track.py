@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -10,25 +9,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
+from mltop.probes.model.news.row import REASON_BITS, REASONS
 from mltop.probes.reach.view import NodeView
 
 SPAN_S = 600.0  # of a graph
 DRAWN_S = 800.0  # values for one: its columns are whole seconds, which come to more than ten minutes on a wide screen
-UNKNOWN = math.nan
-
-# Bits of the throttle lane. A reason that is not here is not remembered.
-REASONS = (
-    "hw_thermal",
-    "power_brake",
-    "hw_slowdown",
-    "sw_thermal",
-    "sw_power_cap",
-    "applications_clocks",
-    "sync_boost",
-    "display_clocks",
-    "gpu_idle",
-)
-_BIT = {reason: 1 << bit for bit, reason in enumerate(REASONS)}
 
 Values = Sequence["float | None"]
 
@@ -86,27 +71,17 @@ class Track:
     def share(self, reason: str) -> float | None:
         """The part of the time in which this reason held; None when nothing is known."""
         known_steps = sum(self.reasons_seen.values())
-        steps = sum(count for bits, count in self.reasons_seen.items() if bits & _BIT[reason])
+        steps = sum(count for bits, count in self.reasons_seen.items() if bits & REASON_BITS[reason])
         return steps / known_steps if known_steps else None
 
     def seen_reasons(self) -> list[str]:
         """The reasons that held at least once, in the order of REASONS."""
-        return [reason for reason in REASONS if any(bits & _BIT[reason] for bits in self.reasons_seen)]
+        return [reason for reason in REASONS if any(bits & REASON_BITS[reason] for bits in self.reasons_seen)]
 
 
 def has(bits: int | None, reason: str) -> bool | None:
     """Whether a value of ``Track.reasons`` has this reason, never one that is not in REASONS; None: unknown."""
-    return None if bits is None else bool(bits & _BIT.get(reason, 0))
-
-
-def bits_of(reasons: Sequence[str]) -> float:
-    """What ``Track.reasons`` holds of these."""
-    return float(sum([_BIT.get(reason, 0) for reason in reasons])) if reasons else 0.0
-
-
-def reasons_of(bits: int) -> list[str]:
-    """The reasons that these bits stand for."""
-    return [reason for reason in REASONS if bits & _BIT[reason]]
+    return None if bits is None else bool(bits & REASON_BITS.get(reason, 0))
 
 
 def known_values(values: array[float], unit: float = 1.0) -> Values:
@@ -125,7 +100,7 @@ class Tracks(Protocol):
 
 
 class ShownHistory:
-    """The tracks that one pane shows: they stand still while the screen does, however long that is."""
+    """The tracks that one pane shows: they stay as they are while the screen does, however long that is."""
 
     def __init__(self) -> None:
         self._moment: float | None = None
@@ -137,21 +112,18 @@ class ShownHistory:
         """The track of a GPU up to ``ahead_s`` after the moment that is shown; None where nothing has been kept of it
         yet. A pane always asks for the same ``span_s``.
         """
-        sample = node.sample
-        if sample is None:
+        moment, key = node.sampled_at, (node.node, gpu)
+        if moment is None:
             return None
         if not paused:
-            self._frozen.clear()
             silent_s = 0.0 if node.state.state == "live" else node.state.age_s or 0.0
-            return live.track(node.node, gpu, sample.sampled_at + silent_s, span_s)
-        if self._moment != sample.sampled_at:
-            self._moment = sample.sampled_at
-            self._frozen.clear()
-        key = node.node, gpu
+            return live.track(node.node, gpu, moment + silent_s, span_s)
+        if self._moment != moment:
+            self._moment, self._frozen = moment, {}
         if key not in self._frozen:
-            settled = live.is_settled(sample.sampled_at)  # before it is read: more may come meanwhile
-            track = live.track(node.node, gpu, sample.sampled_at + ahead_s, span_s)
-            if not settled:
+            is_settled = live.is_settled(moment)  # before it is read: more may come meanwhile
+            track = live.track(node.node, gpu, moment + ahead_s, span_s)
+            if not is_settled:
                 return track
             self._frozen[key] = track
         return self._frozen[key]

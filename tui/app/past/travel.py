@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from mltop.probes.model import Incident, JobMotion, JobReport
 from mltop.probes.model.units import clock_time, day_time, seconds
-from mltop.tui.app.feed import Picture
+from mltop.tui.app.feed import Feed, Picture
 from mltop.tui.app.past.past import Past
 from mltop.tui.app.past.track import SPAN_S
 from mltop.tui.app.session import Investigation, RecordingRead
@@ -256,17 +255,6 @@ class TravellingApp(PaintingApp):
         return False
 
 
-class FeedsScreen(Protocol):
-    """What brings pictures to the screen: ``feed.Feed``, of a recording ``replay.ReplayFeed``."""
-
-    def start(self) -> None: ...
-    def stop(self) -> None: ...
-    def poke(self) -> None: ...
-    def take_stacks(self, reports: Sequence[JobReport]) -> None: ...
-    def joined_with(self, reports: Sequence[JobReport]) -> Sequence[Incident]: ...
-    def motions(self) -> Sequence[JobMotion]: ...
-
-
 @runtime_checkable
 class Recorded(Protocol):
     """A session of what was recorded: its whole past is there, and nothing new comes."""
@@ -282,4 +270,4 @@ class Recorded(Protocol):
         post: Callable[[Picture], object],
         post_read: Callable[[RecordingRead], object],
         thresholds: Mapping[str, float],
-    ) -> FeedsScreen: ...
+    ) -> Feed: ...

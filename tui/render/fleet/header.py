@@ -23,11 +23,11 @@ from mltop.probes.model.units import (
     rough_time,
     seconds,
 )
-from mltop.probes.reach.view import FleetView, GpuSummary, NodeView
+from mltop.probes.reach.view import AnyGpu, FleetView, NodeView
 from mltop.tui.render.cells import Cell, clip, flow, line_width
-from mltop.tui.render.fleet.connecting import nobody_answered
 from mltop.tui.render.fleet.heat import is_used
 from mltop.tui.render.fleet.map import short_names
+from mltop.tui.render.fleet.nodes import nobody_answered
 from mltop.tui.render.states import NODE_STYLE, gravest, motion_words
 
 Part = tuple[int, list[Cell]]  # priority as in ``flow``
@@ -82,23 +82,23 @@ def totals_of(view: FleetView) -> Totals:
     """The totals of all nodes; only live ones say what their GPUs do now."""
     totals = Totals()
     for node in view.nodes:
-        summary = node.summary
-        if summary is None:
+        if node.newest is None:
             continue
+        gpus, ranks = node.gpus, node.ranks
         totals.heard += 1
-        totals.seen += len(summary.gpus)
+        totals.seen += len(gpus)
         if node.state.state != "live":
             continue
         totals.live += 1
-        totals.ranks += len(summary.ranks)
-        totals.jobs.update([(rank.job, rank.uid) for rank in summary.ranks])
+        totals.ranks += len(ranks)
+        totals.jobs.update([(rank.job, rank.uid) for rank in ranks])
         if node.state.age_s is not None:
             totals.lag_s = max(node.state.age_s, totals.lag_s or 0.0)
-        _add(totals, node.node, summary.gpus)
+        _add(totals, node.node, gpus)
     return totals
 
 
-def _add(totals: Totals, node: str, gpus: Sequence[GpuSummary]) -> None:
+def _add(totals: Totals, node: str, gpus: Sequence[AnyGpu]) -> None:
     """All of a node's in one go: 4,096 GPUs come every second."""
     totals.gpus += len(gpus)
     totals.ok += [gpu.state for gpu in gpus].count("ok")
@@ -236,7 +236,8 @@ def header_cells(
     several = len(view.nodes) != 1
     totals = totals or totals_of(view)
     parts = _of_fleet(totals, view) if several else _of_one_node(view, totals)
-    parts.append((9, motion_cells(motions)))
+    if len(motions) == 1 and motions[0].phase == "moving" and (motions[0].rhythm or motions[0].slowdown) is not None:
+        parts.append((9, [Cell(motion_words(motions[0]))]))  # that one stands still says line 1
     marks = _marks(view)
     if several and nobody_answered(view):  # line 1 says it
         parts, marks = [], []
@@ -271,15 +272,8 @@ def _first(ways: Sequence[Cell], room: int) -> Cell | None:
     return next((cell for cell in ways if line_width([cell]) <= room), None)
 
 
-def motion_cells(motions: Sequence[JobMotion]) -> list[Cell]:
-    """ "step 2.1 s ± 3 %" of a single job, where that is known: that one stands still says line 1."""
-    if len(motions) != 1 or (motions[0].rhythm is None and motions[0].slowdown is None):
-        return []
-    return [Cell(motion_words(motions[0]))] if motions[0].phase == "moving" else []
-
-
 def _is_simulated(view: FleetView) -> bool:
-    return any(node.summary.simulated for node in view.nodes if node.summary is not None)
+    return any(node.whole.simulated for node in view.nodes if node.whole is not None)
 
 
 def _marks(view: FleetView) -> list[Cell]:

@@ -15,7 +15,7 @@ from types import MethodType
 from mltop.probes.judge.states import HELD_BYTES, JobStates, holds_gpu
 from mltop.probes.model import Finding, GpuSample
 from mltop.probes.model.units import bytes_text, celsius, known, mhz, percent, watts
-from mltop.probes.reach.view import AnyGpu, NodeView, SampleSummary
+from mltop.probes.reach.view import AnyGpu, NodeView
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.states import NODE_STYLE
 
@@ -206,19 +206,19 @@ class Heats:
         """The heat of one node. ``matches``: GPUs for which it is False are dim. ``standing``: what its job does, where
         that stands still.
         """
-        name, state, summary = view.state.node, view.state.state, view.summary
+        name, state = view.state.node, view.state.state
         why = (state, trouble, matches, standing)
-        of = (summary.sampled_at if summary is not None else None, *why)
+        of = (view.sampled_at, *why)
         before, of_before = self._heats.get(name), self._made.get(name, ())
         if before is not None and len(of) == len(of_before) and all(map(_same_thing, of, of_before)):
             return before
         self._made[name] = of
         codes = b""
-        if state == "live" and summary is not None:
-            codes = codes_of(summary.gpus, self.metric, self._levels.get(name, b""))
+        if state == "live" and view.newest is not None:
+            codes = codes_of(view.gpus, self.metric, self._levels.get(name, b""))
             self._levels[name] = codes
             if standing is not None and self.metric is METRICS[0]:
-                codes = _with_states(codes, name, summary, standing)
+                codes = _with_states(codes, view, standing)
         heat = self._make(view, trouble, matches, codes)
         if heat == before:
             return before
@@ -234,27 +234,22 @@ class Heats:
     def _make(
         self, view: NodeView, trouble: Trouble, matches: Callable[[NodeView, GpuSample], bool] | None, codes: bytes
     ) -> NodeHeat:
-        state, summary = view.state.state, view.summary
-        if state != "live" or summary is None:
+        state = view.state.state
+        if state != "live" or view.newest is None:
             status = status_of_state(state, trouble)
             return NodeHeat(view.node, state, status, b"", letter(state), NODE_STYLE.get(state, "warn"))
         dim: frozenset[int] = frozenset()
         if matches is not None:
-            matching = _matching(view, matches)
-            dim = frozenset([at for at, gpu in enumerate(summary.gpus) if gpu.index not in matching])
+            matching = {gpu.index for gpu in view.sample.gpus if matches(view, gpu)} if view.sample is not None else ()
+            dim = frozenset([at for at, gpu in enumerate(view.gpus) if gpu.index not in matching])
         gone = LOST in codes or ERROR in codes
         status = "stands" if STANDS in codes else "crit" if gone else trouble.node or ("ok" if codes else "unknown")
-        code = worst_code(_of_used(codes, summary.gpus), self.metric)
+        used = [code for code, gpu in zip(codes, view.gpus, strict=True) if code >= LEVELS or is_used(gpu)]
+        code = worst_code(bytes(used) or codes, self.metric)  # what does not answer counts as used
         cell, style = SIGNS[code], STYLES_OF[code]
         if status in ("crit", "warn") and code not in (LOST, ERROR):
             cell, style = GLYPHS.finding, status
         return NodeHeat(view.node, state, status, codes, cell, "dim" if status == "unknown" else style, dim)
-
-
-def _of_used(codes: bytes, gpus: Sequence[AnyGpu]) -> bytes:
-    """Those of GPUs that somebody uses, and of those that do not answer; all where none is used."""
-    used = [code for code, gpu in zip(codes, gpus, strict=True) if code >= LEVELS or is_used(gpu)]
-    return bytes(used) or codes
 
 
 def is_used(gpu: AnyGpu) -> bool:
@@ -272,9 +267,9 @@ def _same_thing(new: object, old: object) -> bool:
 _ALL_WAIT = bytes.maketrans(bytes(range(LEVELS + 1)), bytes([WAITS]) * (LEVELS + 1))
 
 
-def _with_states(codes: bytes, node: str, summary: SampleSummary, standing: JobStates) -> bytes:
+def _with_states(codes: bytes, view: NodeView, standing: JobStates) -> bytes:
     """What the GPUs of a job that stands still do, in place of how much."""
-    gpus, ranks = summary.gpus, len(summary.ranks)
+    gpus, ranks = view.gpus, len(view.ranks)
     shown = bytearray(codes)
     if standing.stands and ranks >= len(gpus):
         shown = bytearray(codes.translate(_ALL_WAIT))
@@ -283,7 +278,7 @@ def _with_states(codes: bytes, node: str, summary: SampleSummary, standing: JobS
             if codes[at] not in (LOST, ERROR) and holds_gpu(gpu, len(gpus), ranks):
                 shown[at] = WAITS
     for (where, index), doing in standing.gpus.items():
-        if where == node and doing.state in ("stands", "alone"):
+        if where == view.node and doing.state in ("stands", "alone"):
             places = [at for at, gpu in enumerate(gpus) if gpu.index == index and codes[at] not in (LOST, ERROR)]
             for place in places:
                 shown[place] = STANDS
@@ -328,8 +323,3 @@ def status_of_state(state: str, trouble: Trouble = FINE) -> str:
     """crit, warn, connecting or ok of a node that is not live, or of which there is no sample."""
     own = {"connecting": "connecting", "stale": "warn", "live": "connecting"}.get(state, "crit")
     return trouble.node if _GRAVITY.get(trouble.node, 3) < _GRAVITY.get(own, 2) else own
-
-
-def _matching(view: NodeView, matches: Callable[[NodeView, GpuSample], bool]) -> set[int]:
-    """Indexes of the GPUs that a filter lets through, which may ask for anything that is known of one."""
-    return {gpu.index for gpu in view.sample.gpus if matches(view, gpu)} if view.sample is not None else set()

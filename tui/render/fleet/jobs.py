@@ -52,7 +52,7 @@ class Grouping:
     def of(self, views: Sequence[NodeView], states: States) -> list[Group]:
         by_job: dict[Key | None, list[NodeView]] = {}
         for view in views:
-            by_job.setdefault(self._job(view, states) if view.summary is not None else _UNHEARD, []).append(view)
+            by_job.setdefault(self._job(view, states) if view.newest is not None else _UNHEARD, []).append(view)
         named = sorted(by_job.items(), key=lambda pair: _gravest_first(pair[0], states))
         return [_group(key, nodes, states) for key, nodes in named]
 
@@ -67,18 +67,18 @@ class Grouping:
 
     def _job(self, view: NodeView, states: States) -> Key | None:
         """The job of the node's ranks; where there are several, of most."""
-        summary = view.summary
-        if summary is None or not summary.ranks:
+        ranks, sampled_at = view.ranks, view.sampled_at
+        if not ranks or sampled_at is None:
             return None
         before = self._jobs.get(view.node)
-        if before is not None and before[0] == summary.sampled_at:
+        if before is not None and before[0] == sampled_at:
             return before[1]
-        first, last = summary.ranks[0], summary.ranks[-1]
+        first, last = ranks[0], ranks[-1]
         job, uid = first.job, first.uid
         if (last.job, last.uid) != (job, uid):
-            (job, uid), _ = Counter((rank.job, rank.uid) for rank in summary.ranks).most_common(1)[0]
+            (job, uid), _ = Counter((rank.job, rank.uid) for rank in ranks).most_common(1)[0]
         place = view.node if states.is_placed(view.node, job, uid) else ""
-        self._jobs[view.node] = summary.sampled_at, (job, uid, place)
+        self._jobs[view.node] = sampled_at, (job, uid, place)
         return job, uid, place
 
 
@@ -102,7 +102,7 @@ def _group(key: Key | None, views: Sequence[NodeView], states: States) -> Group:
     nodes = Cell(f"{counted(len(views), 'node')}  ", "dim")
     if key is None or key == _UNHEARD:
         return Group(NO_JOB if key is None else "no answer", (nodes,), _in_order(views))
-    ranks = sum(len(view.summary.ranks) for view in views if view.summary is not None)
+    ranks = sum(len(view.ranks) for view in views)
     known = _states(key, states)
     still = known.usual if known is not None and known.stands else None
     about = (nodes, *_doing(ranks, known))

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from mltop.probes.model.ranks import Ranges
 from mltop.probes.reach.view import NodeView
 from mltop.tui.render.advice import KEYCAPS
-from mltop.tui.render.cells import Cell, clip, flow, line_width, styled
+from mltop.tui.render.cells import Cell, clip, flow, line_width, runs
 from mltop.tui.render.fleet.heat import (
     ERROR,
     LETTERS,
@@ -45,7 +45,8 @@ def short_names(names: tuple[str, ...]) -> Mapping[str, str]:
     """
     labels = [name.split(".") for name in names]
     shared = 0
-    if len(set(names)) > 1 and not any(_is_address(name) for name in names):
+    addresses = any(":" in name for name in names) or any(parts[-1].isdigit() for parts in labels)
+    if len(set(names)) > 1 and not addresses:
         most = min(len(parts) for parts in labels) - 1  # a name keeps its first label
         while shared < most and len({parts[-1 - shared] for parts in labels}) == 1:
             shared += 1
@@ -56,10 +57,6 @@ def short_names(names: tuple[str, ...]) -> Mapping[str, str]:
 def name_width(names: Mapping[str, str], least: int) -> int:
     """Cells of the longest of ``short_names``, ``least`` or more."""
     return max(least, max(map(len, names.values()), default=0))
-
-
-def _is_address(name: str) -> bool:
-    return ":" in name or name.rpartition(".")[2].isdigit()
 
 
 NAMED, GROUPED, CELLS = "named", "grouped", "cells"  # name and GPUs; GPUs; one cell per node
@@ -243,7 +240,7 @@ def line_cells(
         cells += body
         if grid.density == NAMED and index + 1 < end:
             cells.append(Cell(" " * (grid.pitch - 2 - grid.name_width - grid.gpu_width)))
-    return _merged(cells)
+    return runs([cell.text for cell in cells], [cell.style for cell in cells])
 
 
 def gpu_cells(heat: NodeHeat, width: int) -> list[Cell]:
@@ -253,7 +250,7 @@ def gpu_cells(heat: NodeHeat, width: int) -> list[Cell]:
         fits = len(word) <= width or width >= USUAL_GPUS
         style = NODE_STYLE.get(heat.state, "warn") if heat.state != "live" else "dim"
         return [Cell(clip(word, width) if fits else letter(word) * width, style)]
-    cells = styled("".join([SIGNS[code] for code in heat.codes]), heat.styles())
+    cells = runs([SIGNS[code] for code in heat.codes], heat.styles())
     return [*cells, Cell(" " * (width - len(heat.codes)))] if len(heat.codes) < width else cells
 
 
@@ -269,17 +266,6 @@ def _sign(heat: NodeHeat, marked: bool) -> Cell:
 
 def _name(grid: Grid, node: str) -> str:
     return clip(grid.names.get(node, node), grid.name_width, tail=True)
-
-
-def _merged(cells: list[Cell]) -> list[Cell]:
-    """Neighbours of one style as one cell: every change costs bytes."""
-    runs: list[tuple[str, list[str]]] = []
-    for cell in cells:
-        if runs and cell.style == runs[-1][0]:
-            runs[-1][1].append(cell.text)
-        else:
-            runs.append((cell.style, [cell.text]))
-    return [Cell("".join(texts), style) for style, texts in runs]
 
 
 Part = tuple[int, Sequence[Cell]]
@@ -372,17 +358,16 @@ def node_lines(view: NodeView, metric: Metric, width: int, below: bool = True) -
     parts: list[Part] = [(0, [Cell(view.node, "title")]), (0, [node_state(view)])]
     if view.state.state != "live" and view.state.reason:
         return [flow([*parts, (0, [Cell(view.state.reason, NODE_STYLE.get(view.state.state, "warn"))])], width)]
-    summary = view.summary
-    if summary is None:
+    if view.newest is None:
         return [flow(parts, width)]
-    if not summary.gpus:
+    if not view.gpus:
         parts.append((1, [Cell("no GPU seen", "dim")]))
-    if numbers := [rank.rank for rank in summary.ranks if rank.rank is not None and rank.rank >= 0]:
+    if numbers := [rank.rank for rank in view.ranks if rank.rank is not None and rank.rank >= 0]:
         parts.append((1, [Cell("ranks ", "dim"), Cell(str(Ranges.of(numbers)))]))
-    elif summary.gpus:
+    elif view.gpus:
         parts.append((1, [Cell("no ranks", "dim")]))
     if metric is not METRICS[0]:
-        for gpu in summary.gpus:
+        for gpu in view.gpus:
             text, style = (metric.text(gpu), "") if gpu.state == "ok" else (gpu.state.upper(), "crit")
             parts.append((2, [Cell(text, style)]))
     if not below:

@@ -1,4 +1,4 @@
-"""A node as a table row."""
+"""A node as a table row; and how nodes that have not answered yet are being reached."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from mltop.probes.judge.values import mean_of
+from mltop.probes.judge.values import grouped, mean_of
 from mltop.probes.model import Finding
-from mltop.probes.model.units import UNKNOWN, celsius, known, number, percent, seconds, watts
-from mltop.probes.reach.view import GpuSummary, NodeView
-from mltop.tui.render.cells import Cell, Column, Row, row_of
-from mltop.tui.render.findings import severity_cell, worst
-from mltop.tui.render.fleet.heat import ERROR, LOST, MARK, SIGNS, Metric, NodeHeat, codes_of, worst_code
-from mltop.tui.render.glyphs import GLYPHS, height
+from mltop.probes.model.units import UNKNOWN, celsius, clock_time, counted, known, number, percent, seconds, watts
+from mltop.probes.reach.view import AnyGpu, FleetView, NodeView
+from mltop.tui.render.cells import Cell, Column, Row, clip, line_width, row_of, wrap
+from mltop.tui.render.findings import folded_names, severity_cell, worst
+from mltop.tui.render.fleet.heat import ERROR, LOST, MARK, METRICS, SIGNS, Metric, NodeHeat, codes_of, worst_code
 from mltop.tui.render.states import NODE_STYLE, gravity
 
 GLYPHS_PER_NODE = 8
@@ -33,8 +32,8 @@ class NodeLine(NamedTuple):
     metric: Metric | None = None
 
     @property
-    def gpus(self) -> Sequence[GpuSummary]:
-        return self.view.summary.gpus if self.view.summary is not None else ()
+    def gpus(self) -> Sequence[AnyGpu]:
+        return self.view.gpus
 
     @property
     def busy(self) -> float | None:
@@ -46,7 +45,9 @@ class NodeLine(NamedTuple):
         ratios = [
             gpu.sm_clock_mhz / gpu.sm_clock_max_mhz
             for gpu in self.gpus
-            if gpu.sm_clock_mhz is not None and gpu.sm_clock_max_mhz and gpu.throttle_reasons != ("gpu_idle",)
+            if gpu.sm_clock_mhz is not None
+            and gpu.sm_clock_max_mhz
+            and tuple(gpu.throttle_reasons or ()) != ("gpu_idle",)
         ]
         return min(ratios, default=None)
 
@@ -60,7 +61,7 @@ class NodeLine(NamedTuple):
 
     @property
     def ranks(self) -> int | None:
-        return None if self.view.summary is None else len(self.view.summary.ranks)
+        return None if self.view.newest is None else len(self.view.ranks)
 
     @property
     def worst(self) -> Finding | None:
@@ -113,36 +114,16 @@ def gpus_per_glyph(gpus: int) -> int:
     return -(-gpus // GLYPHS_PER_NODE)
 
 
-def metric_glyphs(view: NodeView, heat: NodeHeat, metric: Metric) -> Cell:
+def _glyphs(line: NodeLine) -> Cell:
     """One glyph per GPU; with more than eight, one per group (its worst GPU). Dim: what the node said last."""
-    gpus = view.summary.gpus if view.summary is not None else ()
+    gpus, metric = line.gpus, line.metric or METRICS[0]
     if not gpus:
         return Cell(UNKNOWN)
-    codes = heat.codes or codes_of(gpus, metric)
+    codes = (line.heat.codes if line.heat is not None else b"") or codes_of(gpus, metric)
     group = gpus_per_glyph(len(codes))
     worst_ones = [worst_code(codes[start : start + group], metric) for start in range(0, len(codes), group)]
-    style = "crit" if view.state.state == "live" and any(code in (LOST, ERROR) for code in codes) else "dim"
-    return Cell("".join(SIGNS[code] for code in worst_ones), style)
-
-
-def _glyphs(line: NodeLine) -> Cell:
-    """One glyph per GPU; with more than eight, one per group (its least busy GPU); X: one of them is lost."""
-    gpus = line.gpus
-    if line.heat is not None and line.metric is not None:
-        return metric_glyphs(line.view, line.heat, line.metric)
-    if not gpus:
-        return Cell(UNKNOWN)
-    group = gpus_per_glyph(len(gpus))
-    groups = [gpus[start : start + group] for start in range(0, len(gpus), group)]
-    text = "".join(map(_group_glyph, groups))
-    return Cell(text, "crit" if any(gpu.state != "ok" for gpu in gpus) else "dim")
-
-
-def _group_glyph(gpus: Sequence[GpuSummary]) -> str:
-    if any(gpu.state != "ok" for gpu in gpus):
-        return GLYPHS.lost
-    values = _numbers(gpu.busy for gpu in gpus)
-    return height(min(values) if len(values) == len(gpus) else None)
+    is_bad = line.view.state.state == "live" and any(code in (LOST, ERROR) for code in codes)
+    return Cell("".join(SIGNS[code] for code in worst_ones), "crit" if is_bad else "dim")
 
 
 def _worst(line: NodeLine) -> Cell:
@@ -184,3 +165,47 @@ MARKED_NODE_COLUMNS = (Column("mark", "", 1, cell=lambda line: Cell(MARK * line.
 def node_row(view: NodeView, findings: Sequence[Finding] = ()) -> Row:
     """One row of NODE_COLUMNS, key: the node's name."""
     return row_of(NODE_COLUMNS, NodeLine(view, findings), view.node)
+
+
+# While nodes have not answered.
+
+SLOW_S = 10.0  # who has not answered by then may never do
+MOST_NAMES = 24  # cells
+_NOT_TRIED = "waiting for its turn"
+
+
+def connecting_since(nodes: Sequence[NodeView]) -> float | None:
+    """When the first of those that have not answered was begun to be reached, unix s; None: none was so far."""
+    tried = [node.connection.tried_at for node in nodes if node.state.state == "connecting"]
+    return min((at for at in tried if at is not None), default=None)
+
+
+def nobody_answered(view: FleetView) -> bool:
+    """Whether all there is to say is how the nodes are being reached."""
+    return bool(view.nodes) and all(node.state.state == "connecting" and node.newest is None for node in view.nodes)
+
+
+def connecting_lines(view: FleetView, width: int, room: int) -> list[list[Cell]]:
+    """A line for all nodes that are equally far: which, since when, and what is waited for."""
+    waiting = [node for node in view.nodes if node.state.state == "connecting"]
+    groups = [*grouped(waiting, lambda node: node.state.reason or _NOT_TRIED).items()]
+    if not groups or room < 1:
+        return []
+    names = [folded_names(tuple(node.node for node in nodes)) for _, nodes in groups]
+    start = min(MOST_NAMES, max(map(len, names)), max(6, width // 3)) + 2
+    lines: list[list[Cell]] = []
+    for name, (why, nodes) in zip(names, groups, strict=True):
+        shown = name if len(name) <= start - 2 else clip(counted(len(nodes), "node"), start - 2)
+        since = connecting_since(nodes)
+        ago = (
+            f" for {seconds(float(int(view.taken_at - since)))}, since {clock_time(since)}" if since is not None else ""
+        )
+        text = wrap([Cell(f"{why}{ago}")], max(1, width - start))
+        head = [Cell(f"{shown:<{start}}", "title")]
+        lines += [[*(head if not at else [Cell(" " * start)]), *line] for at, line in enumerate(text)]
+    by_ssh = ((node.node, node.connection.tried_at) for node in waiting if node.connection.trying == "ssh")
+    by_hand = next((name for name, at in by_ssh if at is not None and view.taken_at - at >= SLOW_S), "")
+    hint = [Cell("why, by hand:", "dim"), Cell(f" ssh {by_hand} true", "key")]
+    if by_hand and line_width(hint) <= width - start:
+        lines += [[Cell(" " * start), *hint]]
+    return lines[:room]

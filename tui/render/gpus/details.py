@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
+from functools import cache
 from itertools import zip_longest
 from operator import attrgetter
 from types import MappingProxyType
+from typing import Any
 
 from mltop.probes.model import GpuGaps, GpuSample
 from mltop.probes.model.units import (
@@ -24,10 +26,10 @@ from mltop.probes.model.units import (
     watts,
 )
 from mltop.tui.render.cells import Cell, clip, line_width
-from mltop.tui.render.fleet.heat import ratio
 from mltop.tui.render.gpus.table import (
     decimal_rate,
     growth,
+    is_below,
     links_up,
     memory_text,
     nvlink_cell,
@@ -38,9 +40,12 @@ from mltop.tui.render.gpus.table import (
 )
 from mltop.tui.render.gpus.throttle import ALARMING, BADGES
 
-COLUMN_WIDTH = 40
-LABEL_WIDTH = 16
+COLUMN_WIDTH, LABEL_WIDTH = 40, 16
 FIRST_COLUMN, FIRST_LABEL = 29, 15  # of what is looked at first
+J_PER_KWH = 3.6e6
+LITTLE_HEADROOM_C = 5.0
+_at = cache(attrgetter)
+NO_SHARES: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -97,289 +102,258 @@ def _fact_line(fact: Fact, width: int, label_width: int) -> list[Cell]:
     ]
 
 
-J_PER_KWH = 3.6e6
-LITTLE_HEADROOM_C = 5.0
-RESET = "yes: needs a reset"
+@dataclass(frozen=True)
+class Known:
+    """A value at ``path`` of a GpuSample, which ``show`` makes text of; a ``count`` says how it grew.
 
-FactOf = Callable[..., Fact]
+    ``most``: the path of what it is a part of. ``text``: in place of ``show``, where it takes more than this value.
+    ``warn`` and ``crit``: what has to hold for this style, a path or a function.
+    """
+
+    label: str
+    path: str
+    show: Callable[[Any], str] = lambda value: UNKNOWN if value in (None, "") else str(value)
+    most: str = ""
+    text: Callable[[GpuSample], str] | None = None
+    warn: Holds = None
+    crit: Holds = None
+
+    def of(self, gpu: GpuSample, before: GpuSample, gaps: GpuGaps) -> Fact:
+        value, old = _at(self.path)(gpu), _at(self.path)(before)
+        text = self.show(value) if self.text is None else self.text(gpu)
+        if self.show is count and value is not None and old is not None:
+            text += growth(max(0, value - old))
+        if self.most and known(most := _at(self.most)(gpu)):
+            text = of(text, self.show(most))
+        style = "crit" if _holds(self.crit, gpu) else "warn" if _holds(self.warn, gpu) else ""
+        return Fact(self.label, text, style, gaps.why(self.path) if _is_unknown(value) else "")
 
 
-def _facts_of(gpu: GpuSample, gaps: GpuGaps) -> FactOf:
-    def fact(label: str, text: str, field: str, style: str = "") -> Fact:
-        return Fact(label, text, style, gaps.why(field) if _is_unknown(attrgetter(field)(gpu)) else "")
-
-    return fact
+Holds = str | Callable[[GpuSample], object] | None
 
 
-def blocks_of(gpu: GpuSample, gaps: GpuGaps, first: GpuSample | None = None) -> list[Block]:
-    """All blocks of a GPU. ``first``: the same GPU when it was first looked at: counters say how they grew since."""
+def _holds(what: Holds, gpu: GpuSample) -> bool:
+    return bool(what is not None and (_at(what) if isinstance(what, str) else what)(gpu))
+
+
+def _switch(now: str, pending: str, off: str = "off") -> Callable[[GpuSample], str]:
+    """Of two paths: "on", "off", "off, on after a reset"."""
+
+    def text(gpu: GpuSample) -> str:
+        is_on, then = _at(now)(gpu), _at(pending)(gpu)
+        mode = _either("on", off)(is_on)
+        return mode if then in (None, is_on) else f"{mode}, {'on' if then else 'off'} after a reset"
+
+    return text
+
+
+def _either(yes: str, no: str = "no") -> Callable[[object], str]:
+    return lambda value: UNKNOWN if value is None else yes if value else no
+
+
+def _words(value: str | None) -> str:
+    return (value or UNKNOWN).replace("_", " ")
+
+
+def _is_lowered(gpu: GpuSample) -> bool:
+    return is_below(gpu.power_limit_w, gpu.power_limit_default_w)
+
+
+def _no_ecc(gpu: GpuSample) -> bool:
+    return gpu.ecc.enabled is False
+
+
+def _little_headroom(gpu: GpuSample) -> bool:
+    left = gpu.temperature_margin_c
+    return left is not None and known(left) and left <= LITTLE_HEADROOM_C
+
+
+def _sram(gpu: GpuSample) -> str:
+    past = ", past the RMA limit" if gpu.ecc.sram_threshold_exceeded else ""
+    return count(gpu.ecc.sram_uncorrected_aggregate) + past
+
+
+def _spares(gpu: GpuSample) -> str:
+    banks = [(name, getattr(gpu.remap.banks, name)) for name in ("max", "high", "partial", "low", "none")]
+    return ", ".join(f"{number(value)} {name}" for name, value in banks if value) or UNKNOWN
+
+
+def _could_be(gpu: GpuSample) -> str:
+    pcie = gpu.pcie
+    both = tells_link(pcie) and pcie.gen_max is not None and pcie.width_max is not None
+    return pcie_text(pcie.gen_max, pcie.width_max) if both else UNKNOWN
+
+
+_RESET = _either("yes: needs a reset")
+# Each value stands in one block; what is looked at first has a title in capitals.
+_BLOCKS: Mapping[str, Sequence[Known]] = {
+    "ACTIVITY": (
+        Known("SM active", "sm_active", percent),
+        Known("SM occupancy", "sm_occupancy", percent),
+        Known("tensor cores", "tensor_active", percent),
+        Known("DRAM", "dram_active", percent),
+        Known("read by", "activity_source", lambda source: (source or UNKNOWN).upper()),
+    ),
+    "HEAT AND POWER": (
+        Known("GPU", "temperature_c", celsius),
+        Known("slows at", "temperature_slowdown_c", celsius),
+        Known("headroom", "temperature_margin_c", celsius, warn=_little_headroom),
+        Known("HBM", "memory_temperature_c", celsius, "memory_temperature_max_c"),
+        Known("power", "power_w", watts, "power_limit_w"),
+    ),
+    "THROTTLED BY, OF 10 MIN": (),
+    "MEMORY AND LINKS": (
+        Known("used", "memory_used_bytes", text=memory_text),
+        Known("corrected", "ecc.corrected_volatile", count),
+        Known("uncorrectable", "ecc.uncorrected_volatile", count, crit="ecc.uncorrected_volatile"),
+        Known("PCIe", "pcie.gen", text=lambda of: pcie_link(of.pcie).text, warn=lambda of: pcie_link(of.pcie).style),
+        Known("NVLink", "nvlink", links_up, crit=lambda gpu: nvlink_cell(gpu.nvlink).style),
+    ),
+    "INSTANCES": (),
+    "pipes and clocks": (
+        Known("FP64 pipe", "fp64_active", percent),
+        Known("FP32 pipe", "fp32_active", percent),
+        Known("FP16 pipe", "fp16_active", percent),
+        Known("GPU-Util", "busy", lambda busy: f"{percent(busy)} coarse" if busy is not None else UNKNOWN),
+        Known("memory clock", "memory_clock_mhz", mhz, "memory_clock_max_mhz"),
+        Known("state", "performance_state", lambda state: UNKNOWN if state is None else f"P{state}"),
+    ),
+    "power": (
+        Known("default limit", "power_limit_default_w", watts, warn=_is_lowered),
+        Known("energy", "energy_j", lambda j: UNKNOWN if j is None else f"{digits(j / J_PER_KWH)} kWh since start"),
+    ),
+    "throttled, in all": (),
+    "memory errors": (
+        Known("ECC", "ecc.enabled", text=_switch("ecc.enabled", "ecc.enabled_pending", "OFF"), warn=_no_ecc),
+        Known("uncorr., ever", "ecc.uncorrected_aggregate", count),
+        Known("corrected, ever", "ecc.corrected_aggregate", count),
+        Known("SRAM, ever", "ecc.sram_uncorrected_aggregate", text=_sram, crit="ecc.sram_threshold_exceeded"),
+    ),
+    "spare rows": (
+        Known("for corrected", "remap.corrected", count),
+        Known("for uncorr.", "remap.uncorrected", count),
+        Known("pending", "remap.pending", _RESET, warn="remap.pending"),
+        Known("failed", "remap.failed", _either("YES: replace the board"), crit="remap.failed"),
+        Known("repair waits", "remap.repair_pending", _RESET),
+        Known("banks' spares", "remap.banks", text=_spares, warn=lambda of: of.remap.banks.low or of.remap.banks.none),
+        Known(
+            "recovery action",
+            "recovery_action",
+            _words,
+            crit=lambda of: of.recovery_action not in (None, "", "none"),
+        ),
+    ),
+    "PCIe": (
+        Known("could be", "pcie.gen_max", text=_could_be),
+        Known("in", "pcie.rx_bytes_per_s", decimal_rate),
+        Known("out", "pcie.tx_bytes_per_s", decimal_rate),
+        Known("replays", "pcie.replay_count", count),
+    ),
+    "NVLink and fabric": (
+        Known("in", "nvlink.rx_bytes_per_s", decimal_rate),
+        Known("out", "nvlink.tx_bytes_per_s", decimal_rate),
+        Known("fabric", "fabric", lambda fabric: _words(fabric.state)),
+    ),
+    "board": (
+        Known("model", "name"),
+        Known("UUID", "uuid"),
+        Known("serial", "serial"),
+        Known("PCI", "pci_bus_id"),
+        Known("driver", "driver"),
+        Known("CUDA up to", "cuda"),
+        Known("VBIOS", "vbios"),
+        Known("GSP firmware", "gsp_firmware"),
+        Known("persistence", "persistence", _either("on", "off")),
+        Known("compute mode", "compute_mode", _words),
+        Known("MIG", "mig_enabled", text=_switch("mig_enabled", "mig_pending")),
+        Known("last seen", "last_seen_at", clock_time),
+    ),
+}
+
+
+def blocks_of(
+    gpu: GpuSample, gaps: GpuGaps, first: GpuSample | None = None, shares: Mapping[str, float] = NO_SHARES
+) -> list[Block]:
+    """All blocks of a GPU. ``first``: the same GPU when it was first looked at: counters say how they grew since;
+    ``shares``: of the last ten minutes in which each reason held the clock down.
+    """
     before = first or gpu
-    fact = _facts_of(gpu, gaps)
+    more = {
+        "ACTIVITY": [Fact("waiting?", f"busy, SM {percent(gpu.sm_active)}", "accent")] if spins(gpu) else [],
+        "THROTTLED BY, OF 10 MIN": _held_by(gpu, gaps, shares),
+        "INSTANCES": _instances(gpu),
+        "throttled, in all": _held_in_all(gpu, before, gaps),
+        "spare rows": [Fact("retired pages", count(gpu.retired_pages))] if gpu.retired_pages else [],
+        "PCIe": _pcie_errors(gpu, before),
+        "NVLink and fabric": _fabric(gpu),
+    }
     return [
-        Block("activity", _activity(gpu, fact)),
-        Block("clocks", _clocks(gpu, fact)),
-        Block("power", _power(gpu, fact)),
-        Block("heat", _heat(gpu, fact)),
-        Block("throttled by", _throttle(gpu, before, gaps)),
-        Block("memory", _memory(gpu, before, fact)),
-        Block("spare rows", _remap(gpu, before, fact)),
-        Block("PCIe", _pcie(gpu, before, fact)),
-        Block("NVLink and fabric", _fabric(gpu, fact)),
-        Block("MIG", _mig(gpu, fact)),
-        Block("board", _board(gpu, fact)),
+        Block(title, [*(one.of(gpu, before, gaps) for one in facts), *more.get(title, ())])
+        for title, facts in _BLOCKS.items()
     ]
 
 
-NO_SHARES: Mapping[str, float] = MappingProxyType({})
 _ALWAYS = ("hw_thermal", "sw_power_cap", "power_brake")  # what is told also where it never held
-
-
-def first_blocks(gpu: GpuSample, gaps: GpuGaps, shares: Mapping[str, float] = NO_SHARES) -> list[Block]:
-    """What is looked at first, in four columns."""
-    fact = _facts_of(gpu, gaps)
-    power = fact("power", _of_most(gpu.power_w, gpu.power_limit_w, watts), "power_w")
-    return [
-        Block("ACTIVITY", [one for one in _activity(gpu, fact) if one.label in _FIRST_OF_ACTIVITY]),
-        Block("HEAT AND POWER", [*_heat(gpu, fact, "slows at"), power]),
-        Block("THROTTLED BY, OF 10 MIN", _held_by(gpu, gaps, shares)),
-        Block("MEMORY AND LINKS", _memory_and_links(gpu, fact)),
-        Block("INSTANCES", _mig(gpu, fact) if gpu.mig_instances else ()),
-    ]
-
-
-_FIRST_OF_ACTIVITY = ("SM active", "SM occupancy", "tensor cores", "DRAM", "read by", "waiting?")
 
 
 def _held_by(gpu: GpuSample, gaps: GpuGaps, shares: Mapping[str, float]) -> list[Fact]:
     """What holds the clock down now, and how much of the time it did."""
     held = gpu.throttle_reasons
-    share = ratio(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz)
-    low = share is not None and share < 1.0 and any(reason in ALARMING for reason in held or ())
-    clock = _of_most(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz, mhz)
-    known_causes = any(reason in shares or reason in (held or ()) for reason in ("hw_thermal", "power_brake"))
-    facts = []
-    for reason, badge in BADGES.items():
-        now, of_time = reason in (held or ()), shares.get(reason)
-        if held is None or not (now or of_time or reason in _ALWAYS) or (reason == "gpu_idle" and not now):
-            continue
-        if reason == "hw_slowdown" and known_causes:
-            continue
-        words = f"{'now' if now else 'no'}, {percent(of_time)}" if of_time else "now" if now else "never"
-        facts.append(Fact(badge.text, words, badge.style if now and badge.style != "dim" else ""))
+    low = is_below(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz) and any(reason in ALARMING for reason in held or ())
+    clock = Known("SM clock", "sm_clock_mhz", mhz, "sm_clock_max_mhz", warn=lambda _: low)
     if held is None:
-        facts.append(Fact("now", UNKNOWN, why=gaps.why("throttle_reasons")))
-    facts.append(Fact("SM clock", clock, "warn" if low else ""))
-    return facts
-
-
-def _memory_and_links(gpu: GpuSample, fact: FactOf) -> list[Fact]:
-    ecc, remap, link = gpu.ecc, gpu.remap, pcie_link(gpu.pcie)
-    rows = None if remap.uncorrected is None else remap.uncorrected + (remap.corrected or 0)
-    return [
-        fact("used", memory_text(gpu), "memory_used_bytes"),
-        fact("corrected", number(ecc.corrected_volatile), "ecc.corrected_volatile"),
-        fact(
-            "uncorrectable",
-            number(ecc.uncorrected_volatile),
-            "ecc.uncorrected_volatile",
-            "crit" if ecc.uncorrected_volatile else "",
-        ),
-        fact("remapped rows", number(rows), "remap.uncorrected"),
-        fact("PCIe", link.text, "pcie.gen", link.style),
-        fact("NVLink", links_up(gpu.nvlink), "nvlink", nvlink_cell(gpu.nvlink).style),
-    ]
-
-
-def _activity(gpu: GpuSample, fact: FactOf) -> list[Fact]:
-    facts = [
-        fact("SM active", percent(gpu.sm_active), "sm_active"),
-        fact("SM occupancy", percent(gpu.sm_occupancy), "sm_occupancy"),
-        fact("tensor cores", percent(gpu.tensor_active), "tensor_active"),
-        fact("DRAM", percent(gpu.dram_active), "dram_active"),
-        fact("FP64 pipe", percent(gpu.fp64_active), "fp64_active"),
-        fact("FP32 pipe", percent(gpu.fp32_active), "fp32_active"),
-        fact("FP16 pipe", percent(gpu.fp16_active), "fp16_active"),
-        fact("read by", (gpu.activity_source or UNKNOWN).upper(), "activity_source"),
-        fact("GPU-Util", f"{percent(gpu.busy)} coarse" if gpu.busy is not None else UNKNOWN, "busy"),
-    ]
-    if spins(gpu):
-        facts.append(Fact("waiting?", f"busy, SM {percent(gpu.sm_active)}", "accent"))
-    return facts
-
-
-def _clocks(gpu: GpuSample, fact: FactOf) -> list[Fact]:
-    share = ratio(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz)
-    sm = _of_most(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz, mhz)
-    state = UNKNOWN if gpu.performance_state is None else f"P{gpu.performance_state}"
-    memory = _of_most(gpu.memory_clock_mhz, gpu.memory_clock_max_mhz, mhz)
-    return [
-        fact("SM", f"{sm}, {percent(share)}" if share is not None else sm, "sm_clock_mhz"),
-        fact("memory", memory, "memory_clock_mhz"),
-        fact("state", state, "performance_state"),
-    ]
-
-
-def _power(gpu: GpuSample, fact: FactOf) -> list[Fact]:
-    limit, default = gpu.power_limit_w, gpu.power_limit_default_w
-    lowered = limit is not None and default is not None and limit < default
-    energy = UNKNOWN if gpu.energy_j is None else f"{digits(gpu.energy_j / J_PER_KWH)} kWh since start"
-    return [
-        fact("draw", _of_most(gpu.power_w, limit, watts), "power_w"),
-        fact("default limit", watts(default), "power_limit_default_w", "warn" if lowered else ""),
-        fact("energy", energy, "energy_j"),
-    ]
-
-
-def _heat(gpu: GpuSample, fact: FactOf, slows: str = "slows down at") -> list[Fact]:
-    left = gpu.temperature_margin_c
-    little = left is not None and known(left) and left <= LITTLE_HEADROOM_C
-    memory = _of_most(gpu.memory_temperature_c, gpu.memory_temperature_max_c, celsius)
-    return [
-        fact("GPU", celsius(gpu.temperature_c), "temperature_c"),
-        fact(slows, celsius(gpu.temperature_slowdown_c), "temperature_slowdown_c"),
-        fact("headroom", celsius(left), "temperature_margin_c", "warn" if little else ""),
-        fact("HBM", memory, "memory_temperature_c"),
-    ]
-
-
-def _throttle(gpu: GpuSample, before: GpuSample, gaps: GpuGaps) -> list[Fact]:
-    """Reasons that hold, or ever held; "nothing" when that is known."""
-    held = gpu.throttle_reasons
+        return [Fact("now", UNKNOWN, why=gaps.why("throttle_reasons")), clock.of(gpu, gpu, gaps)]
+    known_causes = any(reason in shares or reason in held for reason in ("hw_thermal", "power_brake"))
     facts = []
     for reason, badge in BADGES.items():
-        now, total = reason in (held or ()), gpu.throttle_ns.get(reason)
-        if reason == "gpu_idle" and not now:
-            continue
-        if not now and not total:
-            continue
-        share = gpu.throttle_share.get(reason)
-        parts = ["now" if now else "not now"]
-        parts[0] += f" {percent(share)}" if share else ""
-        if total:
+        now, of_time = reason in held, shares.get(reason)
+        told = now or (reason != "gpu_idle" and (of_time or reason in _ALWAYS))
+        if told and not (reason == "hw_slowdown" and known_causes):
+            words = f"{'now' if now else 'no'}, {percent(of_time)}" if of_time else "now" if now else "never"
+            facts.append(Fact(badge.text, words, badge.style if now and badge.style != "dim" else ""))
+    return [*facts, clock.of(gpu, gpu, gaps)]
+
+
+def _held_in_all(gpu: GpuSample, before: GpuSample, gaps: GpuGaps) -> list[Fact]:
+    """For how long each reason that ever did has held the clock down since the driver was loaded."""
+    if not gpu.throttle_ns:
+        return [Fact("time", UNKNOWN, why=gaps.why("throttle_ns"))]
+    facts = []
+    for reason, badge in BADGES.items():
+        total = gpu.throttle_ns.get(reason)
+        if total and reason != "gpu_idle":
             grown = total - before.throttle_ns.get(reason, total)
-            parts.append(f"{seconds(total / 1e9)} in all" + (f" (+{seconds(grown / 1e9)})" if grown > 0 else ""))
-        facts.append(Fact(badge.text, ", ".join(parts), badge.style if now else ""))
-    if held is None:
-        facts.insert(0, Fact("now", UNKNOWN, why=gaps.why("throttle_reasons")))
-    elif not facts:
-        facts.append(Fact("now", "nothing, nor earlier" if gpu.throttle_ns else "nothing"))
-    if held is not None and not gpu.throttle_ns:
-        facts.append(Fact("total time", UNKNOWN, why=gaps.why("throttle_ns")))
-    return facts
+            facts.append(Fact(badge.text, seconds(total / 1e9) + (f" (+{seconds(grown / 1e9)})" if grown > 0 else "")))
+    return facts or [Fact("nothing", "never")]
 
 
-def _memory(gpu: GpuSample, before: GpuSample, fact: FactOf) -> list[Fact]:
-    ecc, old = gpu.ecc, before.ecc
-    sram = _counter(ecc.sram_uncorrected_aggregate, old.sram_uncorrected_aggregate)
-    if ecc.sram_threshold_exceeded:
-        sram += ", past the RMA limit"
-    volatile, off = _counter(ecc.uncorrected_volatile, old.uncorrected_volatile), ecc.enabled is False
-    return [
-        fact("used", memory_text(gpu), "memory_used_bytes"),
-        fact("ECC", _switch(ecc.enabled, ecc.enabled_pending, "OFF"), "ecc.enabled", "warn" if off else ""),
-        fact("uncorrectable", volatile, "ecc.uncorrected_volatile", "crit" if ecc.uncorrected_volatile else ""),
-        fact("   ever", _counter(ecc.uncorrected_aggregate, old.uncorrected_aggregate), "ecc.uncorrected_aggregate"),
-        fact("corrected", _counter(ecc.corrected_volatile, old.corrected_volatile), "ecc.corrected_volatile"),
-        fact("   ever", _counter(ecc.corrected_aggregate, old.corrected_aggregate), "ecc.corrected_aggregate"),
-        fact("SRAM ever", sram, "ecc.sram_uncorrected_aggregate", "crit" if ecc.sram_threshold_exceeded else ""),
-    ]
-
-
-def _remap(gpu: GpuSample, before: GpuSample, fact: FactOf) -> list[Fact]:
-    remap, old = gpu.remap, before.remap
-    failed, banks = _yes_no(remap.failed, "YES: replace the board"), remap.banks
-    spares = [(name, getattr(banks, name)) for name in ("max", "high", "partial", "low", "none")]
-    text = ", ".join(f"{number(value)} {name}" for name, value in spares if value) or UNKNOWN
-    action = (gpu.recovery_action or UNKNOWN).replace("_", " ")
-    facts = [
-        fact("for corrected", _counter(remap.corrected, old.corrected), "remap.corrected"),
-        fact("for uncorr.", _counter(remap.uncorrected, old.uncorrected), "remap.uncorrected"),
-        fact("pending", _yes_no(remap.pending, RESET), "remap.pending", "warn" if remap.pending else ""),
-        fact("failed", failed, "remap.failed", "crit" if remap.failed else ""),
-        fact("repair waits", _yes_no(remap.repair_pending, RESET), "remap.repair_pending"),
-        fact("banks' spares", text, "remap.banks", "warn" if banks.low or banks.none else ""),
-        fact("recovery action", action, "recovery_action", "" if action in (UNKNOWN, "none") else "crit"),
-    ]
-    if gpu.retired_pages:
-        facts.append(fact("retired pages", count(gpu.retired_pages), "retired_pages"))
-    return facts
-
-
-def _pcie(gpu: GpuSample, before: GpuSample, fact: FactOf) -> list[Fact]:
-    pcie, old = gpu.pcie, before.pcie
-    link, most = pcie_link(pcie), ""
-    if tells_link(pcie) and pcie.gen_max is not None and pcie.width_max is not None:
-        most = f" of {pcie_text(pcie.gen_max, pcie.width_max)}"
-    facts = [
-        fact("link", link.text + most, "pcie.gen", link.style),
-        fact("in", decimal_rate(pcie.rx_bytes_per_s), "pcie.rx_bytes_per_s"),
-        fact("out", decimal_rate(pcie.tx_bytes_per_s), "pcie.tx_bytes_per_s"),
-        fact("replays", _counter(pcie.replay_count, old.replay_count), "pcie.replay_count"),
-    ]
-    for name, value in pcie.errors.items():
-        grown = value - old.errors.get(name, value)
+def _pcie_errors(gpu: GpuSample, before: GpuSample) -> list[Fact]:
+    facts = []
+    for name, value in gpu.pcie.errors.items():
+        grown = value - before.pcie.errors.get(name, value)
         if value:
-            facts.append(Fact(name.replace("_", " "), f"{count(value)}{growth(grown)}", "warn" if grown > 0 else ""))
+            facts.append(Fact(_words(name), f"{count(value)}{growth(max(0, grown))}", "warn" if grown > 0 else ""))
     return facts
 
 
-def _fabric(gpu: GpuSample, fact: FactOf) -> list[Fact]:
-    links = nvlink_cell(gpu.nvlink)
-    fabric = gpu.fabric
-    bad = fabric.health not in (None, "ok") or bool(fabric.problems)
-    facts = [
-        fact("links up", links_up(gpu.nvlink), "nvlink", links.style),
-        fact("in", decimal_rate(gpu.nvlink.rx_bytes_per_s), "nvlink.rx_bytes_per_s"),
-        fact("out", decimal_rate(gpu.nvlink.tx_bytes_per_s), "nvlink.tx_bytes_per_s"),
-        fact("fabric", (fabric.state or UNKNOWN).replace("_", " "), "fabric"),
-    ]
+def _fabric(gpu: GpuSample) -> list[Fact]:
+    fabric, facts = gpu.fabric, []
     if fabric.health is not None:
-        words = ", ".join([fabric.health, *(problem.replace("_", " ") for problem in fabric.problems)])
-        facts.append(Fact("health", words, "crit" if bad else ""))
+        words = ", ".join([fabric.health, *map(_words, fabric.problems)])
+        facts.append(Fact("health", words, "crit" if fabric.health != "ok" or fabric.problems else ""))
     if fabric.clique_id is not None:
         facts.append(Fact("clique", number(fabric.clique_id)))
     return facts
 
 
-def _mig(gpu: GpuSample, fact: FactOf) -> list[Fact]:
-    facts = [fact("mode", _switch(gpu.mig_enabled, gpu.mig_pending), "mig_enabled")]
-    for instance in gpu.mig_instances:
-        activity = f"SM {percent(instance.sm_active)} TC {percent(instance.tensor_active)}"
-        memory = memory_text(instance)
-        facts.append(Fact(f"{instance.index} {instance.name or UNKNOWN}", f"{memory}  {activity}"))
-    return facts
-
-
-def _board(gpu: GpuSample, fact: FactOf) -> list[Fact]:
+def _instances(gpu: GpuSample) -> list[Fact]:
     return [
-        fact("model", gpu.name or UNKNOWN, "name"),
-        fact("UUID", gpu.uuid or UNKNOWN, "uuid"),
-        fact("serial", gpu.serial or UNKNOWN, "serial"),
-        fact("PCI", gpu.pci_bus_id or UNKNOWN, "pci_bus_id"),
-        fact("driver", gpu.driver or UNKNOWN, "driver"),
-        fact("CUDA up to", gpu.cuda or UNKNOWN, "cuda"),
-        fact("VBIOS", gpu.vbios or UNKNOWN, "vbios"),
-        fact("GSP firmware", gpu.gsp_firmware or UNKNOWN, "gsp_firmware"),
-        fact("persistence", _switch(gpu.persistence), "persistence"),
-        fact("compute mode", (gpu.compute_mode or UNKNOWN).replace("_", " "), "compute_mode"),
-        fact("last seen", clock_time(gpu.last_seen_at), "last_seen_at"),
+        Fact(
+            f"{one.index} {one.name or UNKNOWN}",
+            f"{memory_text(one)}  SM {percent(one.sm_active)} TC {percent(one.tensor_active)}",
+        )
+        for one in gpu.mig_instances
     ]
-
-
-def _switch(now: bool | None, pending: bool | None = None, off: str = "off") -> str:
-    """ "on", "off", "off, on after a reset"."""
-    mode = {True: "on", False: off, None: UNKNOWN}[now]
-    return mode if pending in (None, now) else f"{mode}, {'on' if pending else 'off'} after a reset"
-
-
-def _counter(value: int | None, before: int | None) -> str:
-    if value is None:
-        return UNKNOWN
-    return f"{count(value)}{growth(value - before if before is not None and value > before else 0)}"
-
-
-def _of_most(part: float | None, whole: float | None, text: Callable[[float | None], str]) -> str:
-    return of(text(part), text(whole)) if known(whole) else text(part)
 
 
 def _is_unknown(value: object) -> bool:
@@ -387,7 +361,3 @@ def _is_unknown(value: object) -> bool:
     if is_dataclass(value):
         return all(map(_is_unknown, vars(value).values()))
     return value in (None, "") or value == [] or (isinstance(value, float) and not known(value))
-
-
-def _yes_no(value: bool | None, yes: str) -> str:
-    return UNKNOWN if value is None else yes if value else "no"

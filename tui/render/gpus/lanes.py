@@ -11,7 +11,7 @@ from mltop.tui.app.past.track import SPAN_S, Track, has
 from mltop.tui.render.cells import Cell, clip, line_width
 from mltop.tui.render.gpus.table import decimal_rate
 from mltop.tui.render.gpus.throttle import BADGES
-from mltop.tui.render.graph import Event, Scale, Span, Values, area, axis, line
+from mltop.tui.render.graph import Event, Scale, Span, Values, area, axis, line, most_of, shares_of_most
 
 LABEL, NARROW_LABEL = 14, 9
 FIGURE = 8  # cells of the value at the right
@@ -90,7 +90,7 @@ def _clock(track: Track, gpu: GpuSample) -> Lane:
         return Cell("–" if value is None else clock_words(value), "warn" if held else "title")
 
     limit = f"of {clock_words(most)}" if most else ""
-    return Lane("clock", "SM clock", "clock", limit, _shares(track.clock_mhz, most), figure, held_spans(track))
+    return Lane("clock", "SM clock", "clock", limit, shares_of(track.clock_mhz, most), figure, held_spans(track))
 
 
 def _temperature(track: Track, gpu: GpuSample) -> Lane:
@@ -106,13 +106,13 @@ def _temperature(track: Track, gpu: GpuSample) -> Lane:
 
     limit = f"slows at {celsius(slows)}" if near is not None else ""
     hot = _spans(track, [is_hot(value) for value in values])
-    return Lane("temperature", "temperature", "temp", limit, _shares(values, slows), figure, hot)
+    return Lane("temperature", "temperature", "temp", limit, shares_of(values, slows), figure, hot)
 
 
 def _power(track: Track, gpu: GpuSample) -> Lane:
     values, most = track.power_w, gpu.power_limit_w
     limit = f"of {watts_words(most)}" if most else ""
-    return Lane("power", "power", "W", limit, _shares(values, most), _figures(values, watts))
+    return Lane("power", "power", "W", limit, shares_of(values, most), _figures(values, watts))
 
 
 def _nvlink(track: Track, gpu: GpuSample) -> Lane:
@@ -120,24 +120,26 @@ def _nvlink(track: Track, gpu: GpuSample) -> Lane:
     links = [link.speed_bytes_per_s for link in gpu.nvlink.links if link.speed_bytes_per_s is not None]
     values, most = track.nvlink_bytes_per_s, 2 * sum(links)
     limit = f"of {decimal_rate(most)}" if most else ""
-    return Lane("nvlink", "NVLink", "NVL", limit, _shares(values, most), _figures(values, decimal_rate))
+    return Lane("nvlink", "NVLink", "NVL", limit, shares_of(values, most), _figures(values, decimal_rate))
 
 
 def _activity(track: Track) -> Lane:
+    short, values = activity_of(track)
+    return _share("activity", "SM active" if short == "SM" else short, short, values)
+
+
+def activity_of(track: Track) -> tuple[str, Values]:
     """SM activity; where that was never known, what NVML calls busy, which says much less."""
-    if _any(track.sm_active):
-        return _share("activity", "SM active", "SM", track.sm_active)
-    return _share("activity", "busy", "busy", track.busy)
+    return ("SM", track.sm_active) if _any(track.sm_active) else ("busy", track.busy)
 
 
 def _share(kind: str, label: str, short: str, values: Values) -> Lane:
     return Lane(kind, label, short, "", values, _figures(values, percent))
 
 
-def _shares(values: Values, most: float | None) -> Values:
+def shares_of(values: Values, limit: float | None) -> Values:
     """Of the limit; where that is not known of the highest value that was seen."""
-    whole = most or max((value for value in values if value is not None), default=0.0)
-    return [None if value is None else value / whole if whole else 0.0 for value in values]
+    return shares_of_most(values, limit or most_of(values))
 
 
 # Lines.
@@ -227,7 +229,7 @@ def _events(lanes: Sequence[Lane], scale: Scale, waits: Sequence[Span]) -> list[
     return events + [Event(span.since, clock_time(span.since), "waits") for span in waits]
 
 
-def shares_of(track: Track | None) -> dict[str, float]:
+def held_shares(track: Track | None) -> dict[str, float]:
     """For how much of its time each reason held that ever did."""
     if track is None:
         return {}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from mltop.probes.judge.health.gpu.xid_catalog import gpu_reset
@@ -46,7 +47,8 @@ _BANNERS = {"needs_reset": "NEEDS RESET", "no_permission": "NO PERMISSION"}
 
 class GpuLine(NamedTuple):
     """What a row of GPU_COLUMNS is about. ``ranks`` use the GPU; ``doing``: what it does, at the time ``now`` (unix s);
-    ``mark``: the style of the gravest that is wrong with it; ``graph``: its activity over time.
+    ``mark``: the style of the gravest that is wrong with it; ``graph``, ``clocks``: its activity and its clock over
+    time; ``shares``: of that time in which each reason held the clock down.
     """
 
     gpu: GpuSample
@@ -56,6 +58,8 @@ class GpuLine(NamedTuple):
     now: float = 0.0
     mark: str = ""
     graph: Cell = Cell("")
+    clocks: Cell = Cell("")
+    shares: Mapping[str, float] = MappingProxyType({})
 
 
 class InstanceLine(NamedTuple):
@@ -277,14 +281,6 @@ def _first_pid(line: GpuLine) -> int | None:
     return owners[0].pid if owners else None
 
 
-def _branch(line: InstanceLine) -> Cell:
-    return Cell(f"{'`' if GLYPHS.ascii_only else '└'}{line.instance.index}", "dim")
-
-
-def _profile(line: InstanceLine) -> Cell:
-    return Cell(line.instance.name or UNKNOWN, "dim")
-
-
 def _clock(gpu: GpuSample) -> Cell:
     """In GHz; coloured where it is held down."""
     if gpu.sm_clock_mhz is None or not known(gpu.sm_clock_mhz):
@@ -293,20 +289,27 @@ def _clock(gpu: GpuSample) -> Cell:
     return Cell(f"{gpu.sm_clock_mhz / 1000:.2f}", "warn" if held else "")
 
 
+def _held_most(line: GpuLine) -> float:
+    """Words sort upwards, and the worst is to come first."""
+    return -max(line.shares.get(reason, 0.0) for reason in ALARMING)
+
+
+def _worst_held(line: GpuLine) -> Cell:
+    """What held the clock down worst in the time of the graphs: "too hot 33%"."""
+    worst = next((reason for reason in ALARMING if line.shares.get(reason)), None)
+    return Cell("") if worst is None else throttle_cell([worst], {worst: line.shares[worst]})
+
+
 def _power(gpu: GpuSample) -> Cell:
     """Coloured while the cap lowers the clock; the limit is dim."""
     text = of(watts(gpu.power_w), watts(gpu.power_limit_w))
     drawn, slash, limit = text.partition("/")
-    capped = "sw_power_cap" in (gpu.throttle_reasons or ()) and _below(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz)
+    capped = "sw_power_cap" in (gpu.throttle_reasons or ()) and is_below(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz)
     return PartsCell.of(Cell(drawn, "warn" if capped else ""), Cell(slash + limit, "dim"), right=True)
 
 
-def _below(now: float | None, most: float | None) -> bool:
+def is_below(now: float | None, most: float | None) -> bool:
     return now is not None and most is not None and now < most
-
-
-def _bus(pci_bus_id: str | None) -> str:
-    return (pci_bus_id or UNKNOWN).removeprefix("00000000:")
 
 
 def _doing(line: GpuLine) -> Cell:
@@ -350,7 +353,12 @@ STATE_WIDTHS = (9, 13)
 _of = Column.of
 GPU_COLUMNS = (
     Column("mark", "", 1, cell=lambda line: mark_cell(line.mark), tight=True),
-    _gpu("gpu", "GPU", 3, "index", COUNT, part=_branch, field="gpu", meaning="the GPU's index"),
+    _gpu(
+        *("gpu", "GPU", 3, "index", COUNT),
+        part=lambda line: Cell(f"{'`' if GLYPHS.ascii_only else '└'}{line.instance.index}", "dim"),
+        field="gpu",
+        meaning="the GPU's index",
+    ),
     _gpu(
         "sm", "SM", 4, "sm_active", cell=lambda gpu: percent(gpu.sm_active), field="sm", meaning="SMs that were active"
     ),
@@ -365,6 +373,8 @@ GPU_COLUMNS = (
         meaning="NVML's GPU-Util",
     ),
     Column("graph", "last 10 min", GRAPH_WIDTHS[-1][1], cell=lambda line: line.graph, **_GRAPH),
+    _of("clocks", "SM clock, 10 min", 16, "gpu.sm_clock_mhz", cell=lambda of: of.clocks, stretch=True, extra=True),
+    Column("held", "HELD, 10 MIN", 15, cell=_worst_held, value=_held_most, extra=True),
     _gpu("tensor", "TC", 4, "tensor_active", priority=4, field="tensor", meaning="tensor cores active"),
     _gpu("dram", "DRAM", 4, "dram_active", priority=5, field="dram", meaning="memory interface active"),
     _gpu("clock", "GHZ", 4, "sm_clock_mhz", MEGAHERTZ, cell=_clock, priority=6, field="mhz", meaning="SM clock"),
@@ -397,16 +407,17 @@ GPU_COLUMNS = (
         STATE_WIDTHS[0],
         cell=_doing,
         value=lambda line: ORDER_OF_STATES.index(line.doing.state),
-        part=_profile,
+        part=lambda line: Cell(line.instance.name or UNKNOWN, "dim"),
         stretch=True,
         most=14,
     ),
     Column("pid", "PID", 7, right=True, priority=10, cell=_pids, value=_first_pid, part=_pids_of_instance),
     _rank("user", "USER", 8, priority=14),
     _of("name", "MODEL", 24, "gpu.name", cell=_name, priority=16, field="model", meaning="its product name"),
-    _of("bus", "BUS ID", 12, "gpu.pci_bus_id", _bus, priority=17),
+    _of("bus", "BUS ID", 12, "gpu.pci_bus_id", lambda text: (text or UNKNOWN).removeprefix("00000000:"), priority=17),
     _rank("command", "COMMAND", 24, priority=15, stretch=True),
 )
+OVER_TIME = ("gpu", "clocks", "clock", "held", "graph", "sm")  # what is shown where time matters
 _BY_KEY = {column.key: column for column in GPU_COLUMNS}
 
 

@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from mltop.probes.judge.values import grouped, known
 from mltop.probes.model.probe import CollectiveResult, CopiesResult, PairResult, RankArrival
 from mltop.probes.model.units import UNKNOWN, bandwidth, digits, percent, short_time, signed_percent, size_text
-from mltop.tui.render.cells import Cell, Column, Row, clip, row_of, styled
+from mltop.tui.render.cells import Cell, Column, clip, runs
 from mltop.tui.render.glyphs import GLYPHS, bar
 from mltop.tui.render.units import middle
 
@@ -63,7 +64,7 @@ def _share(result: CollectiveResult) -> Cell:
     return Cell(percent(share), "warn" if share is not None and share < LITTLE_OF_EXPECTED else "")
 
 
-def _lag_of_last(result: CollectiveResult) -> float | None:
+def _most_lag_s(result: CollectiveResult) -> float | None:
     return max((arrival.lag_s for arrival in result.arrivals), default=None)
 
 
@@ -80,22 +81,18 @@ SIZE_COLUMNS = (
     _of("size", "SIZE", 5, "size_bytes", size_text, right=True),
     _of("time", "TIME", 7, "time_s", short_time, right=True),
     _of("p95", "P95", 7, "p95_s", short_time, right=True, priority=3),
-    _of("best", "BEST", 7, "best_s", short_time, right=True, priority=5),
+    _of("best", "BEST", 7, "best_s", short_time, right=True, priority=6),
     _of("algbw", "ALGBW", 8, "algbw_bytes_per_s", bandwidth, right=True, priority=4),
     _of("busbw", "BUSBW", 8, "busbw_bytes_per_s", lambda rate: Cell(bandwidth(rate), "bold"), right=True),
-    _of("expected", "EXPECTED", 8, "expected_busbw_bytes_per_s", _expected, right=True, priority=2, optional=True),
+    # On 80 columns the share of what is expected says more.
+    _of("expected", "EXPECTED", 8, "expected_busbw_bytes_per_s", _expected, right=True, priority=5, optional=True),
     Column("share", "SHARE", 5, right=True, priority=1, optional=True, cell=_share, value=share_of_expected),
     _of("wrong", "WRONG", 7, "wrong", lambda wrong: Cell(f"{wrong} WRONG", "crit") if wrong else Cell("none", "dim")),
-    Column("last", "LAST TO COME", 24, stretch=True, most=40, cell=_last, value=_lag_of_last),
+    Column("last", "LAST TO COME", 24, stretch=True, most=40, cell=_last, value=_most_lag_s),
     _of("ranks", "RANKS", 5, "ranks", str, right=True, priority=6),
     _of("iterations", "TIMES", 5, "iterations", str, right=True, priority=7),
     Column("path", "OVER", 16, priority=8, stretch=True, cell=lambda result: Cell(_path(result), "dim"), value=_path),
 )
-
-
-def size_row(result: CollectiveResult) -> Row:
-    """One row of SIZE_COLUMNS."""
-    return row_of(SIZE_COLUMNS, result, size_key(result))
 
 
 class ArrivalLine(NamedTuple):
@@ -110,7 +107,7 @@ class ArrivalLine(NamedTuple):
 
 
 def _lag_bar(line: ArrivalLine) -> Cell:
-    most = max((arrival.lag_s for arrival in line.result.arrivals), default=0.0)
+    most = _most_lag_s(line.result) or 0.0
     share = max(0.0, line.arrival.lag_s) / most if most > 0 else 0.0
     return Cell(bar(share, BAR_WIDTH), line.style or "dim")
 
@@ -128,23 +125,10 @@ RANK_COLUMNS = (
 )
 
 
-def rank_row(arrival: RankArrival, result: CollectiveResult) -> Row:
-    """One row of RANK_COLUMNS, key: the rank."""
-    return row_of(RANK_COLUMNS, ArrivalLine(arrival, result), str(arrival.rank))
-
-
-def worst_first(pairs: Sequence[PairResult]) -> list[PairResult]:
-    """The pairs that failed, then the slowest."""
-    return sorted(pairs, key=lambda pair: -1.0 if pair.busbw_bytes_per_s is None else pair.busbw_bytes_per_s)
-
-
 def failed_pairs(pairs: Sequence[PairResult]) -> dict[str, list[Sequence[str]]]:
     """By the reason, the nodes of the pairs that failed for it."""
-    by_reason: dict[str, list[Sequence[str]]] = {}
-    for pair in pairs:
-        if pair.why:
-            by_reason.setdefault(pair.why, []).append(pair.nodes)
-    return by_reason
+    by_reason = grouped((pair for pair in pairs if pair.why), lambda pair: pair.why)
+    return {why: [pair.nodes for pair in failed] for why, failed in by_reason.items()}
 
 
 def pair_key(pair: PairResult) -> str:
@@ -165,10 +149,20 @@ class PairLine(NamedTuple):
         return busbw / self.usual if busbw is not None and self.usual else None
 
     @property
+    def height(self) -> float:
+        """Its part of the fastest pair."""
+        return (self.pair.busbw_bytes_per_s or 0.0) / self.most if self.most else 0.0
+
+    @property
     def style(self) -> str:
         if self.pair.busbw_bytes_per_s is None:
             return "crit"
         return "warn" if self.share is not None and self.share < SLOW_PAIR else ""
+
+    @property
+    def glyph(self) -> str:
+        failed = self.pair.busbw_bytes_per_s is None or not self.most
+        return GLYPHS.lost if failed else GLYPHS.height(self.height)
 
     def node(self, index: int) -> str:
         return self.pair.nodes[index] if index < len(self.pair.nodes) else ""
@@ -180,8 +174,7 @@ def _busbw(line: PairLine) -> Cell:
 
 
 def _busbw_bar(line: PairLine) -> Cell:
-    busbw = line.pair.busbw_bytes_per_s
-    return Cell(bar(busbw / line.most if busbw is not None and line.most else 0.0, BAR_WIDTH), line.style or "dim")
+    return Cell(bar(line.height, BAR_WIDTH), line.style or "dim")
 
 
 def _against(line: PairLine) -> Cell:
@@ -200,17 +193,12 @@ PAIR_COLUMNS = (
 )
 
 
-def pair_row(
-    pair: PairResult, usual: float | None, most: float | None, columns: Sequence[Column] = PAIR_COLUMNS
-) -> Row:
-    """One row of PAIR_COLUMNS, or of some of them; see PairLine."""
-    return row_of(columns, PairLine(pair, usual, most), pair_key(pair))
-
-
-def usual_busbw(pairs: Sequence[PairResult]) -> tuple[float | None, float | None]:
-    """The bus bandwidth of all ``pairs`` that did not fail: its median, and the fastest."""
-    rates = [pair.busbw_bytes_per_s for pair in pairs if pair.busbw_bytes_per_s is not None]
-    return middle(rates), max(rates, default=None)
+def pair_lines(pairs: Sequence[PairResult], among: Sequence[PairResult] = ()) -> list[PairLine]:
+    """The pairs that failed, then the slowest; ``among``: those to compare with, none: these."""
+    rates = known(pair.busbw_bytes_per_s for pair in among or pairs)
+    usual, most = middle(rates), max(rates, default=None)
+    ordered = sorted(pairs, key=lambda pair: -1.0 if pair.busbw_bytes_per_s is None else pair.busbw_bytes_per_s)
+    return [PairLine(pair, usual, most) for pair in ordered]
 
 
 MATRIX_LABEL = 14
@@ -227,30 +215,20 @@ def pair_matrix(pairs: Sequence[PairResult], width: int) -> list[list[Cell]]:
     each = 2 if label + 1 + 2 * len(nodes) <= width else 1
     if len(nodes) < 3 or label + 1 + each * len(nodes) > width:
         return []
-    of_pair = {frozenset(pair.nodes): pair for pair in pairs}  # the last round counts
-    usual, most = usual_busbw(pairs)
-    lines: list[list[Cell]] = [[Cell("Pairs", "title"), Cell(f"  {_matrix_legend(most)}", "dim")]]
+    by_round = sorted(pair_lines(pairs), key=lambda line: line.pair.round)
+    of_pair = {frozenset(line.pair.nodes): line for line in by_round}  # the last round counts
+    ramp = GLYPHS.ramp
+    scale = f"{ramp[0]} 0, {ramp[-1]} {bandwidth(by_round[0].most)}"
+    legend = f"  {scale}; {GLYPHS.lost} failed, {GLYPHS.unknown} not measured"
+    lines: list[list[Cell]] = [[Cell("Pairs", "title"), Cell(legend, "dim")]]
     for row in nodes:
         cells = [Cell(clip(row, label, tail=True) + " ")]
         for column in nodes:
-            pair = of_pair.get(frozenset((row, column)))
-            glyph, style = (" ", "") if row == column else _pair_glyph(pair, usual, most)
-            cells.append(Cell(glyph.ljust(each), style))
+            line = of_pair.get(frozenset((row, column)))
+            glyph, style = (GLYPHS.unknown, "dim") if line is None else (line.glyph, line.style)
+            cells.append(Cell(" " * each) if row == column else Cell(glyph.ljust(each), style))
         lines.append(cells)
     return lines
-
-
-def _pair_glyph(pair: PairResult | None, usual: float | None, most: float | None) -> tuple[str, str]:
-    if pair is None:
-        return GLYPHS.unknown, "dim"
-    if pair.busbw_bytes_per_s is None or not usual or not most:
-        return GLYPHS.lost, "crit"
-    return GLYPHS.height(pair.busbw_bytes_per_s / most), PairLine(pair, usual, most).style
-
-
-def _matrix_legend(most: float | None) -> str:
-    ramp = GLYPHS.ramp
-    return f"{ramp[0]} 0, {ramp[-1]} {bandwidth(most)}; {GLYPHS.lost} failed, {GLYPHS.unknown} not measured"
 
 
 def peer_matrix(results: Sequence[CopiesResult], width: int) -> list[list[Cell]]:
@@ -307,7 +285,8 @@ def curve_lines(results: Sequence[CollectiveResult], width: int, height: int) ->
         title += [Cell(f"   {EXPECTED * 3} expected{source}", "dim")]
     # The measured curve stands out from frame, labels and what was expected.
     drawn = _drawn(points, expected, width, height)
-    return [title, *(styled(line, ["accent" if _is_curve(char) else "dim" for char in line]) for line in drawn)]
+    of_curve = {MEASURED, *map(chr, range(0x2580, 0x25A0))}
+    return [title, *(runs(line, ["accent" if char in of_curve else "dim" for char in line]) for line in drawn)]
 
 
 def _drawn(
@@ -323,8 +302,8 @@ def _drawn(
     plotext.plotsize(width, height)
     plotext.xscale("log")
     if len(expected) >= 2:
-        sizes = [point.size_bytes for point in expected]
-        plotext.plot(sizes, [(point.expected_busbw_bytes_per_s or 0.0) / GIGA for point in expected], marker=EXPECTED)
+        rates = [(point.expected_busbw_bytes_per_s or 0.0) / GIGA for point in expected]
+        plotext.plot([point.size_bytes for point in expected], rates, marker=EXPECTED)
     sizes = [point.size_bytes for point in points]
     plotext.plot(sizes, [(point.busbw_bytes_per_s or 0.0) / GIGA for point in points], marker=MEASURED)
     plotext.xticks(*_ticks(sizes, width))
@@ -351,7 +330,3 @@ def round_steps(most: float, count: int) -> list[float]:
     power = 10.0 ** math.floor(math.log10(most / count))
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor * count >= most)
     return [step * number for number in range(math.ceil(most / step - 1e-9) + 1)]
-
-
-def _is_curve(char: str) -> bool:
-    return char == MEASURED or "\u2580" <= char <= "\u259f"

@@ -2,62 +2,136 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from mltop.probes.investigate.probing.wanted import DeviceProgress
-from mltop.probes.model.probe import CopiesResult, DeviceResult, MatmulResult, MemoryResult, Phase
-from mltop.probes.model.units import (
-    UNKNOWN,
-    bandwidth,
-    celsius,
-    flops,
-    number,
-    of,
-    percent,
-    size_text,
-    watts,
-    work_done,
-)
+from mltop.probes.judge.probes.compare import Comparison, against_past, kept_of, slower_than_peers
+from mltop.probes.judge.probes.matmul import published
+from mltop.probes.judge.values import grouped, known
+from mltop.probes.model import units
+from mltop.probes.model.probe import CopiesResult, DeviceResult, MatmulResult, PastResult, Phase
 from mltop.tui.render.cells import Cell, Column, Row, Value, row_of
 from mltop.tui.render.glyphs import bar, sparkline
 from mltop.tui.render.gpus.table import pcie_text
 from mltop.tui.render.gpus.throttle import ALARMING, BADGES, throttle_cell
-from mltop.tui.render.probes.comparison import NOT_KNOWN, Against, main_value
 from mltop.tui.render.units import heights, middle
 
 STAGE_WIDTH = 14
 GAUGE_WIDTH = 20
+MOST_FIRST = 40  # cells of the first column
+
+
+# What a result is compared with: its own earlier ones, its peers of this run, or a published figure, in this order.
+
+MUCH = 0.15  # slower than this is shown as gravely slow
+
+
+@dataclass(frozen=True)
+class Against:
+    """A result beside others. ``share``: of what is usual there, 0.88 for 12 % less. ``of``: own | peers | table."""
+
+    share: float
+    of: str
+    slow: bool = False
+
+    @property
+    def cell(self) -> Cell:
+        style = "" if not self.slow else "crit" if self.share < 1 - MUCH else "warn"
+        return Cell(f"{units.signed_percent(self.share - 1)} {self.of}", style)
+
+
+NOT_KNOWN = Cell(units.UNKNOWN, "dim")
+
+
+class Compared:
+    """All results of one run. ``past``: by what it is of; what was not there before ``began_at`` (unix s) is left out.
+
+    Each device is compared when it is first asked for: a table draws 50 of 4,096.
+    """
+
+    def __init__(
+        self, results: Iterable[DeviceResult], past: Mapping[str, Sequence[PastResult]], began_at: float | None
+    ) -> None:
+        self._past = past
+        self._began_at = began_at
+        self._made: dict[tuple[str, str], Against | None] = {}
+        self._peers: dict[tuple[str, str], Comparison] = {}
+        valued = ((result, value) for result in results if (value := result.rate) is not None)
+        # Only what is alike is compared.
+        alike = grouped(valued, lambda pair: (type(pair[0]), pair[0].name, pair[0].kind, getattr(pair[0], "dtype", "")))
+        for values in alike.values():
+            self._peers |= slower_than_peers({(result.node, result.uuid): value for result, value in values})
+
+    def of(self, result: DeviceResult) -> Against | None:
+        """The comparison that says most; None while nothing is there to compare it with."""
+        key = (result.node, result.uuid)
+        if key not in self._made:
+            self._made[key] = self._compare(result, self._peers.get(key))
+        return self._made[key]
+
+    def _compare(self, result: DeviceResult, peers: Comparison | None) -> Against | None:
+        earlier, value, own = self.earlier(result), result.rate, None
+        if earlier and value is not None:
+            own = against_past(result.subject, earlier[0].key, value, result.versions, earlier)
+        # A comparison that can tell slow from fast goes before one that cannot.
+        for comparison, of in ((own, "own"), (peers, "peers")):
+            if comparison is not None and comparison.slow is not None and comparison.share is not None:
+                return Against(comparison.share, of, comparison.slow)
+        figure = published(result) if isinstance(result, MatmulResult) else None
+        shares = {
+            "own": None if own is None else own.share,
+            "table": None if figure is None else figure.share,
+            "peers": peers.share if peers is not None and peers.count > 1 else None,
+        }
+        return next((Against(share, of) for of, share in shares.items() if share is not None), None)
+
+    def earlier(self, result: DeviceResult) -> list[PastResult]:
+        """Its own earlier main figures, the oldest first, whatever the versions were; none that this run has left."""
+        key = next((key for _, key, kept in kept_of(result) if kept and kept == result.rate), "")
+        own = self._past.get(result.subject, ()) if key else ()
+        return [past for past in own if past.key == key and (self._began_at is None or past.at < self._began_at)]
 
 
 @dataclass(frozen=True)
 class Line:
-    """One device: how far it is, its result once there is one, and what that is compared with.
+    """One device: how far it is, and its result once there is one, which is compared with those in ``beside``.
 
-    ``name``: what stands in the first column; ``past``: its own earlier main values, the oldest first.
-    ``refused``: it was left out on purpose.
+    ``name``: what the first column shows. ``refused``: it was left out on purpose. ``at``: its place among all.
     """
 
     progress: DeviceProgress
     name: str
-    result: DeviceResult | None = None
-    against: Callable[[DeviceResult], Against | None] = lambda _: None
-    past: Callable[[DeviceResult], Sequence[float]] = lambda _: ()
+    beside: Compared | None = None
     refused: bool = False
+    at: int = 0
+
+    @property
+    def result(self) -> DeviceResult | None:
+        return self.progress.result
 
     @property
     def compared(self) -> Against | None:
-        return None if self.result is None else self.against(self.result)
+        return self.beside.of(self.result) if self.beside is not None and self.result is not None else None
 
     @property
     def phase(self) -> Phase | None:
         return None if self.result is None else load_phase(self.result)
 
 
-def columns_of(table: Sequence[Column], first_width: int, first_title: str) -> tuple[Column, ...]:
-    return (Column.of("gpu", first_title, first_width, "name", right=first_title == "GPU"), *table)
+def done(result: DeviceResult) -> DeviceProgress:
+    """The progress of a device that is known by its result alone."""
+    return DeviceProgress(result.node, result.gpu, result.uuid, result.name, stage="done", fraction=1.0, result=result)
+
+
+def columns_of(table: Sequence[Column], lines: Sequence[Line], title: str) -> tuple[Column, ...]:
+    """The columns of a table behind that of the names, which is as wide as these lines need."""
+    width = min(MOST_FIRST, max([len(title), *(len(line.name) for line in lines)]))
+    name = Column.of("gpu", title, width, "name", right=title == "GPU", value=lambda line: float(line.at))
+    return (name, *table)
 
 
 def device_row(columns: Sequence[Column], line: Line, key: str) -> Row:
@@ -73,11 +147,13 @@ def banner_of(line: Line) -> Cell:
     if progress.problem:
         word = "left out" if line.refused else "failed"
         return Cell(f"{word}: {progress.problem}", "warn" if line.refused else "crit")
-    if progress.result is not None:
-        return Cell("measured", "ok")
     if not progress.stage:
         return Cell("waits", "dim")
-    gauge = "" if progress.fraction is None else f" {bar(progress.fraction, GAUGE_WIDTH)} {percent(progress.fraction)}"
+    gauge = (
+        ""
+        if progress.fraction is None
+        else f" {bar(progress.fraction, GAUGE_WIDTH)} {units.percent(progress.fraction)}"
+    )
     return Cell(f"{progress.stage:<{STAGE_WIDTH}}{gauge}", "accent")
 
 
@@ -85,16 +161,9 @@ def slowest_first(line: Line) -> tuple[int, float]:
     """The order without a choice of the user: wrong results, failures, the slowest, those under way, those left out."""
     if line.result is None:
         return (4 if line.refused else 1, 0.0) if line.progress.problem else (3, 0.0)
-    if is_wrong(line.result):
+    if line.result.is_wrong:
         return 0, 0.0
-    value = main_value(line.result)
-    return 2, value if value is not None else -1.0
-
-
-def is_wrong(result: DeviceResult) -> bool:
-    if isinstance(result, MatmulResult):
-        return result.corrupt_iterations > 0 or result.upload_intact is False
-    return isinstance(result, (MemoryResult, CopiesResult)) and result.intact is False
+    return 2, line.result.rate if line.result.rate is not None else -1.0
 
 
 HISTORY_WIDTH = 10
@@ -121,12 +190,15 @@ def _of(
         cell = show(result)
         return (cell if isinstance(cell, str) else cell.text) or None
 
-    return Column.of(key, title, width, "result", show, value=lambda line: (value or words)(line.result), **layout)
+    def of_line(line: Line) -> Value:
+        return (value or words)(line.result) if line.result is not None else None
+
+    return Column.of(key, title, width, "result", show, value=of_line, **layout)
 
 
 def _figure(key: str, title: str, width: int, name: str, show: Callable[[Any], str], **layout: Any) -> Column:
     """A column about the field ``name`` of the result."""
-    return Column.of(key, title, width, f"result.{name}", show, right=True, **layout)
+    return _of(key, title, width, lambda result: show(getattr(result, name)), attrgetter(name), right=True, **layout)
 
 
 def _of_phase(
@@ -135,7 +207,7 @@ def _of_phase(
     """A column about the GPU under load, sorted by the field ``name`` of the phase."""
 
     def cell(line: Line) -> Cell | str:
-        return UNKNOWN if line.phase is None else show(line.phase)
+        return units.UNKNOWN if line.phase is None else show(line.phase)
 
     def value(line: Line) -> Value:
         return getattr(line.phase, name, None)
@@ -156,10 +228,10 @@ def _against_value(line: Line) -> Value:
 
 def _history(line: Line) -> Cell:
     """Earlier main values and this one."""
-    if line.result is None:
+    if line.result is None or line.beside is None:
         return Cell("")
-    now = main_value(line.result)
-    values = [*line.past(line.result), *([] if now is None else [now])][-HISTORY_WIDTH:]
+    earlier = [past.value for past in line.beside.earlier(line.result)]
+    values = [*earlier, *known([line.result.rate])][-HISTORY_WIDTH:]
     return Cell(sparkline(heights(values), HISTORY_WIDTH) if len(values) > 1 else "", "dim")
 
 
@@ -167,14 +239,14 @@ def _power(phase: Phase) -> Cell:
     """ "498/500W!": the limit was lowered below the card's own."""
     limit, default = phase.power_limit_w, phase.power_limit_default_w
     lowered = limit is not None and default is not None and limit < default - 1
-    return Cell(of(watts(phase.power_w), watts(limit)) + "!" * lowered, "warn" if lowered else "")
+    return Cell(units.of(units.watts(phase.power_w), units.watts(limit)) + "!" * lowered, "warn" if lowered else "")
 
 
 def _throttle(result: DeviceResult, brief: bool = False) -> Cell:
     """``brief``: the worst alone, and for how much of the time only where that fits."""
     phase = load_phase(result)
     if phase is None or (not phase.throttle_share and phase.sm_clock_mhz is None):
-        return Cell(UNKNOWN)
+        return Cell(units.UNKNOWN)
     alarming = {reason: share for reason, share in phase.throttle_share.items() if reason in ALARMING and share > 0.01}
     shares = alarming or phase.throttle_share
     worst = next((reason for reason in BADGES if reason in shares), "")
@@ -201,12 +273,8 @@ def _note(result: DeviceResult) -> Cell:
     return Cell(", ".join(notes), "dim")
 
 
-def _model(result: DeviceResult) -> str:
-    return (result.name or UNKNOWN).removeprefix("NVIDIA ")
-
-
 def _clock(phase: Phase) -> str:
-    return of(number(phase.sm_clock_mhz), number(phase.sm_clock_max_mhz))
+    return units.of(units.number(phase.sm_clock_mhz), units.number(phase.sm_clock_max_mhz))
 
 
 _AGAINST = Column("against", "AGAINST", 10, right=True, priority=1, cell=_against, value=_against_value)
@@ -214,13 +282,13 @@ _THROTTLE = _of("throttle", "THROTTLE", 19, _throttle, _throttle_value, priority
 _ON_LOAD = (
     _of_phase("clock", "MHZ/MAX", 9, "sm_clock_mhz", _clock, priority=2),
     _of_phase("power", "PWR/LIM", 9, "power_w", _power, priority=3),
-    _of_phase("temperature", "TEMP", 4, "temperature_c", lambda phase: celsius(phase.temperature_c), priority=6),
+    _of_phase("temperature", "TEMP", 4, "temperature_c", lambda phase: units.celsius(phase.temperature_c), priority=6),
     _THROTTLE,
 )
 _LAST = (
     Column("history", "HISTORY", HISTORY_WIDTH, True, 8, optional=True, cell=_history, value=_against_value),
     _of("note", "NOTE", 14, _note, stretch=True, most=40, priority=9, optional=True),
-    _of("name", "MODEL", 24, _model, priority=12),
+    _of("name", "MODEL", 24, lambda result: (result.name or units.UNKNOWN).removeprefix("NVIDIA "), priority=12),
 )
 
 
@@ -228,11 +296,7 @@ _LAST = (
 
 
 def _efficiency(result: MatmulResult) -> str:
-    return of(percent(result.burst_efficiency), percent(result.sustained_efficiency))
-
-
-def _efficiency_value(result: MatmulResult) -> Value:
-    return result.sustained_efficiency or result.burst_efficiency
+    return units.of(units.percent(result.burst_efficiency), units.percent(result.sustained_efficiency))
 
 
 def _checked(result: MatmulResult, brief: bool = False) -> Cell:
@@ -244,7 +308,7 @@ def _checked(result: MatmulResult, brief: bool = False) -> Cell:
         return Cell("UPLOAD!" if brief else "UPLOAD DAMAGED", "crit")
     if not checked:
         return NOT_KNOWN
-    work = work_done(result.checked_pflop)
+    work = units.work_done(result.checked_pflop)
     return Cell(f"0 in {work.removesuffix('FLOP').replace(' ', '')}" if brief else f"no error in {work}")
 
 
@@ -253,32 +317,29 @@ def _wrong_value(result: MatmulResult) -> Value:
 
 
 MATMUL = (
-    _figure("burst", "BURST", 5, "burst_tflops", flops),
-    _figure("sustained", "HELD", 5, "sustained_tflops", flops),
-    _of("efficiency", "EFF", 6, _efficiency, _efficiency_value, right=True, priority=5, optional=True),
+    _figure("burst", "BURST", 5, "burst_tflops", units.flops),
+    _figure("sustained", "HELD", 5, "sustained_tflops", units.flops),
+    _of("efficiency", "EFF", 6, _efficiency, attrgetter("efficiency"), right=True, priority=5, optional=True),
     _AGAINST,
     *_ON_LOAD,
     _of("checked", "CHECKED", 22, _checked, _wrong_value),
     *_LAST,
-    _of("shape", "SHAPE", 17, lambda result: Cell(shape_text(result.shape) or UNKNOWN, "dim"), priority=13),
-    _figure("best", "BEST", 5, "burst_best_tflops", flops, priority=14),
-    _figure("low", "P5", 5, "burst_p5_tflops", flops, priority=15),
+    _of("shape", "SHAPE", 17, lambda result: Cell(shape_text(result.shape) or units.UNKNOWN, "dim"), priority=13),
+    _figure("best", "BEST", 5, "burst_best_tflops", units.flops, priority=14),
+    _figure("low", "P5", 5, "burst_p5_tflops", units.flops, priority=15),
 )
 
 
 # memory and copies.
 
 
-def _intact(result: MemoryResult | CopiesResult) -> Cell:
-    return NOT_KNOWN if result.intact is None else Cell("intact") if result.intact else Cell("DAMAGED", "crit")
-
-
-_INTACT = _of("intact", "DATA", 8, _intact)
-_SIZE = _figure("size", "SIZE", 5, "size_bytes", size_text, priority=10)
+_DATA = {None: NOT_KNOWN, True: Cell("intact"), False: Cell("DAMAGED", "crit")}
+_INTACT = _of("intact", "DATA", 8, lambda result: _DATA[result.intact])
+_SIZE = _figure("size", "SIZE", 5, "size_bytes", units.size_text, priority=10)
 
 MEMORY = (
-    _figure("copy", "COPY", 8, "copy_bytes_per_s", bandwidth),
-    _figure("best", "BEST", 8, "copy_best_bytes_per_s", bandwidth, priority=7),
+    _figure("copy", "COPY", 8, "copy_bytes_per_s", units.bandwidth),
+    _figure("best", "BEST", 8, "copy_best_bytes_per_s", units.bandwidth, priority=7),
     _AGAINST,
     _INTACT,
     *_ON_LOAD,
@@ -289,7 +350,7 @@ MEMORY = (
 
 def _pcie(result: CopiesResult) -> str:
     phase = load_phase(result)
-    return UNKNOWN if phase is None else pcie_text(phase.pcie_gen, phase.pcie_width)
+    return units.UNKNOWN if phase is None else pcie_text(phase.pcie_gen, phase.pcie_width)
 
 
 def _slowest_peer(result: CopiesResult) -> float | None:
@@ -303,14 +364,14 @@ def _peers(result: CopiesResult) -> Cell:
     if slowest is None or usual is None:
         return Cell("")
     slow = slowest < SLOW_PEER * usual
-    return Cell(f"{bandwidth(slowest)} to {to}{'!' * slow}", "warn" if slow else "")
+    return Cell(f"{units.bandwidth(slowest)} to {to}{'!' * slow}", "warn" if slow else "")
 
 
 COPIES = (
-    _figure("to_device", "TO GPU", 8, "to_device_bytes_per_s", bandwidth),
-    _figure("to_host", "TO HOST", 8, "to_host_bytes_per_s", bandwidth),
-    _figure("to_device_together", "ALL TO GPU", 10, "to_device_together_bytes_per_s", bandwidth, priority=4),
-    _figure("to_host_together", "TO HOST", 8, "to_host_together_bytes_per_s", bandwidth, priority=4),
+    _figure("to_device", "TO GPU", 8, "to_device_bytes_per_s", units.bandwidth),
+    _figure("to_host", "TO HOST", 8, "to_host_bytes_per_s", units.bandwidth),
+    _figure("to_device_together", "ALL TO GPU", 10, "to_device_together_bytes_per_s", units.bandwidth, priority=4),
+    _figure("to_host_together", "TO HOST", 8, "to_host_together_bytes_per_s", units.bandwidth, priority=4),
     _AGAINST,
     _INTACT,
     _of("pcie", "PCIE", 8, _pcie, priority=3),
@@ -319,17 +380,16 @@ COPIES = (
     *_LAST,
 )
 
-# While ranks start: nothing of their own is shown beside how far they are.
 STAGES = (Column("stage", "STAGE", 20, stretch=True, value=lambda line: line.progress.stage),)
-_BRIEF = {
+# On narrow terminals these columns take the place of those with the same key: the fastest clock there is would cost
+# the temperature, or what throttles.
+BRIEF = {
+    "clock": _of_phase("clock", "MHZ", 4, "sm_clock_mhz", lambda phase: units.number(phase.sm_clock_mhz), priority=2),
     "checked": _of("checked", "WRONG", 9, partial(_checked, brief=True), _wrong_value, right=True),
     "throttle": _of(
         "throttle", "THROTTLE", BRIEF_WIDTH, partial(_throttle, brief=True), _throttle_value, priority=4, optional=True
     ),
 }
-TABLES: Mapping[str, Sequence[Column]] = {"matmul": MATMUL, "memory": MEMORY, "copies": COPIES, "stages": STAGES}
-# On narrow terminals.
-BRIEF = {kind: tuple(_BRIEF.get(column.key, column) for column in columns) for kind, columns in TABLES.items()}
 
 
 def shape_text(shape: Sequence[int]) -> str:

@@ -1,54 +1,103 @@
-"""What each kind of probe is, in words: for the question before it starts, and for the pane while none has run."""
+"""How each kind of probe is asked for, and how each table of results is shown: a row for each."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from mltop.probes.investigate.probing.wanted import ProbeWanted
-from mltop.probes.model.probe_kinds import MANY_NODES, PROBE_OF
+from mltop.probes.model.probe_kinds import COLLECTIVES, DTYPE_OF, MANY_NODES, PROBE_OF
 from mltop.probes.model.units import seconds
 from mltop.probes.model.vocabulary import ProbeKind
+from mltop.tui.render.cells import Column
+from mltop.tui.render.probes import collectives, devices
 
-# What happens, a sentence or two.
-DOES: dict[ProbeKind, str] = {
-    "matmul": "Multiplies matrices on each GPU: with pauses, as published figures are measured, then some seconds"
-    " without, at full power. Shows rate, clock, watts, throttling, and whether every result had the same bits.",
-    "all-reduce": "Starts ranks on all of them and times collectives of several sizes. Shows bus bandwidth, wrong"
-    " results, and which rank comes last.",
-    "memory": "Copies within the memory of each GPU. Shows its bandwidth.",
-    "copies": "Copies between host and each GPU, alone and all at once, and between the GPUs of a node. Shows PCIe and"
-    " NVLink bandwidth.",
-    "pairs": "Times all-reduce between two nodes at a time, in rounds of disjoint pairs. Shows the nodes, or the links,"
-    " that are slower than the others.",
-}
+
+class Choice(NamedTuple):
+    """One line of the question: ``name`` is a field of ProbeWanted; ``options`` as they are written."""
+
+    name: str
+    label: str
+    options: tuple[str, ...]
+
+    def chosen(self, wanted: ProbeWanted) -> int:
+        """Of the option that is chosen."""
+        value = getattr(wanted, self.name)
+        return int(value) if isinstance(value, bool) else self.options.index(value)
+
+    def choose(self, wanted: ProbeWanted, index: int) -> ProbeWanted:
+        """The probe with another option, counted round."""
+        index %= len(self.options)
+        value: Any = bool(index) if isinstance(getattr(wanted, self.name), bool) else self.options[index]
+        return replace(wanted, **{self.name: value})
+
+
+class KindView(NamedTuple):
+    """``does``: what happens, a sentence or two. ``title``: of what is wanted; ``about_s``: on so many nodes, where it
+    is not that of the kind. ``choices``: what the question asks beside the kind.
+    """
+
+    does: str
+    title: Callable[[ProbeWanted], str] = lambda wanted: wanted.kind
+    choices: tuple[Choice, ...] = ()
+    about_s: Callable[[ProbeWanted, int], float] = lambda wanted, _: PROBE_OF[wanted.kind].about_s
+    all_at_once: bool = True
+
+
 SWEEP_S = 30.0  # what a dozen sizes take longer than three
 ROUND_S = 3.0  # of a round robin
+KINDS: dict[ProbeKind, KindView] = {
+    "matmul": KindView(
+        "Multiplies matrices on each GPU: with pauses, as published figures are measured, then some seconds without, at"
+        " full power. Shows rate, clock, watts, throttling, and whether every result had the same bits.",
+        lambda wanted: f"matmul {wanted.dtype}",
+        (Choice("dtype", "type", tuple(DTYPE_OF)),),
+    ),
+    "all-reduce": KindView(
+        "Starts ranks on all of them and times collectives of several sizes. Shows bus bandwidth, wrong results, and"
+        " which rank comes last.",
+        lambda wanted: wanted.collective + ", sweep" * wanted.sweep,
+        (Choice("collective", "what", COLLECTIVES), Choice("sweep", "sizes", ("3 sizes", "sweep"))),
+        lambda wanted, nodes: (
+            (PROBE_OF["all-reduce"].about_s + SWEEP_S * wanted.sweep) * (2 if nodes > MANY_NODES else 1)
+        ),
+        all_at_once=False,
+    ),
+    "memory": KindView("Copies within the memory of each GPU. Shows its bandwidth."),
+    "copies": KindView(
+        "Copies between host and each GPU, alone and all at once, and between the GPUs of a node. Shows PCIe and NVLink"
+        " bandwidth."
+    ),
+    "pairs": KindView(
+        "Times all-reduce between two nodes at a time, in rounds of disjoint pairs. Shows the nodes, or the links, that"
+        " are slower than the others.",
+        lambda wanted: "pairs" + ", round robin" * wanted.round_robin,
+        (Choice("round_robin", "looks for", ("slow nodes", "round robin")),),
+        lambda wanted, nodes: (
+            30 + ROUND_S * (nodes - 1 + nodes % 2) if wanted.round_robin else PROBE_OF["pairs"].about_s
+        ),
+        all_at_once=False,
+    ),
+}
+_OF_KIND = Choice("kind", "probe", tuple(PROBE_OF))
+
+
+def choices_of(wanted: ProbeWanted) -> list[Choice]:
+    """The kind first, then what this kind asks."""
+    return [_OF_KIND, *KINDS[wanted.kind].choices]
 
 
 def title_of(wanted: ProbeWanted) -> str:
     """ "matmul bf16", "all-gather, sweep", "pairs, round robin"."""
-    name: str = wanted.kind
-    if name == "matmul":
-        name = f"matmul {wanted.dtype}"
-    elif name == "all-reduce":
-        name = wanted.collective + (", sweep" if wanted.sweep else "")
-    elif name == "pairs" and wanted.round_robin:
-        name = "pairs, round robin"
-    return f"{name}, forced" if wanted.force else name
+    return KINDS[wanted.kind].title(wanted) + ", forced" * wanted.force
 
 
 def takes_text(wanted: ProbeWanted, nodes: int) -> str:
     """ "about 20s, on all of them at once"."""
-    about_s = PROBE_OF[wanted.kind].about_s
-    if wanted.kind == "all-reduce":
-        about_s += SWEEP_S * wanted.sweep
-        about_s *= 2 if nodes > MANY_NODES else 1
-    if wanted.kind == "pairs":
-        if wanted.round_robin:
-            about_s = 30 + ROUND_S * (nodes - 1 + nodes % 2)
-        return f"about {seconds(about_s)}"
-    at_once = ", on all of them at once" if nodes > 1 and wanted.kind != "all-reduce" else ""
-    return f"about {seconds(about_s)}{at_once}"
+    kind = KINDS[wanted.kind]
+    at_once = ", on all of them at once" if nodes > 1 and kind.all_at_once else ""
+    return f"about {seconds(kind.about_s(wanted, nodes))}{at_once}"
 
 
 def where_text(wanted: ProbeWanted, names: Sequence[str] = ()) -> str:
@@ -58,20 +107,50 @@ def where_text(wanted: ProbeWanted, names: Sequence[str] = ()) -> str:
     return f"{where} GPU {','.join(wanted.gpus)}" if wanted.gpus else where
 
 
-# What the columns of each table mean, below it.
-LEGENDS = {
-    "matmul": "BURST: FLOP/s with the cache flushed between products, at mamf-finder's shape where it has a figure."
-    " HELD: without a pause, up to the power limit. EFF: share of what the SMs can do at the clock they had, for both."
-    " AGAINST: this GPU's own earlier results, the others of this run, or (table) BURST against mamf-finder's figure."
-    " WRONG, CHECKED: GEMMs that gave other bits than the first. W!: the power limit was lowered.",
-    "memory": "COPY: bytes read plus bytes written, per second. AGAINST: its own earlier results, or the others of this"
-    " run.",
-    "copies": "TO GPU, TO HOST: through pinned memory, each GPU alone; ALL: all GPUs of the node at once.",
-    "sizes": "ALGBW: size / time. BUSBW: comparable between numbers of ranks (nccl-tests). SHARE: of what is"
-    " expected. LAST TO COME: the rank that"
-    " waits least in the collective. Enter: all ranks.",
-    "ranks": "WAITS: median of a rank's time in the collective. LAG: how much less than the one that waits longest: who"
-    " comes last waits least.",
-    "pairs": "AGAINST: the median of all pairs. One slow pair is a link, or one of its nodes: a node that is slow with"
-    " several others is the node.",
+class Table(NamedTuple):
+    """``legend``: what the columns mean, below the table."""
+
+    columns: Sequence[Column]
+    legend: str = ""
+
+    @property
+    def brief(self) -> Sequence[Column]:
+        """On narrow terminals."""
+        return tuple(devices.BRIEF.get(column.key, column) for column in self.columns)
+
+
+# Of devices by the kind of probe: "stages" while ranks start, when nothing of their own is shown beside how far they
+# are; of a collective's sizes, of its ranks, and of pairs of nodes.
+TABLES = {
+    "matmul": Table(
+        devices.MATMUL,
+        "BURST: FLOP/s with the cache flushed between products, at mamf-finder's shape where it has a figure."
+        " HELD: without a pause, up to the power limit. EFF: share of what the SMs can do at the clock they had, for"
+        " both. AGAINST: this GPU's own earlier results, the others of this run, or (table) BURST against mamf-finder's"
+        " figure. WRONG, CHECKED: GEMMs that gave other bits than the first. W!: the power limit was lowered.",
+    ),
+    "memory": Table(
+        devices.MEMORY,
+        "COPY: bytes read plus bytes written, per second. AGAINST: its own earlier results, or the others of this run.",
+    ),
+    "copies": Table(
+        devices.COPIES,
+        "TO GPU, TO HOST: through pinned memory, each GPU alone; ALL: all GPUs of the node at once.",
+    ),
+    "stages": Table(devices.STAGES),
+    "sizes": Table(
+        collectives.SIZE_COLUMNS,
+        "ALGBW: size / time. BUSBW: comparable between numbers of ranks (nccl-tests). SHARE: of what is expected. LAST"
+        " TO COME: the rank that waits least in the collective. Enter: all ranks.",
+    ),
+    "ranks": Table(
+        collectives.RANK_COLUMNS,
+        "WAITS: median of a rank's time in the collective. LAG: how much less than the one that waits longest: who"
+        " comes last waits least.",
+    ),
+    "pairs": Table(
+        collectives.PAIR_COLUMNS,
+        "AGAINST: the median of all pairs. One slow pair is a link, or one of its nodes: a node that is slow with"
+        " several others is the node.",
+    ),
 }

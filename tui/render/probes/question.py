@@ -2,63 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
-
 from mltop.probes.investigate.probing.wanted import ProbeWanted
-from mltop.probes.model.probe_kinds import COLLECTIVES, DTYPE_OF, PROBE_OF
+from mltop.probes.model.probe_kinds import PROBE_OF
 from mltop.probes.model.units import counted
-from mltop.probes.model.vocabulary import ProbeKind
 from mltop.tui.app.selection import ProbeScope, first_of
 from mltop.tui.render.cells import Cell, wrap
-from mltop.tui.render.probes.kinds import DOES, takes_text
+from mltop.tui.render.probes.kinds import KINDS, choices_of, takes_text
 
 Line = list[Cell]
 LABEL = 9
 
 
-@dataclass(frozen=True)
-class Choice:
-    """One line of the question: ``name`` is a field of ProbeWanted; ``options`` as they are written."""
-
-    name: str
-    label: str
-    options: tuple[str, ...]
-    chosen: int
-
-
-# (field of ProbeWanted, label, options, the kinds that have this choice: none are all)
-_CHOICES: tuple[tuple[str, str, tuple[str, ...], tuple[ProbeKind, ...]], ...] = (
-    ("kind", "probe", tuple(PROBE_OF), ()),
-    ("dtype", "type", tuple(DTYPE_OF), ("matmul",)),
-    ("collective", "what", COLLECTIVES, ("all-reduce",)),
-    ("sweep", "sizes", ("3 sizes", "sweep"), ("all-reduce",)),
-    ("round_robin", "looks for", ("slow nodes", "round robin"), ("pairs",)),
-)
-
-
-def choices_of(wanted: ProbeWanted) -> list[Choice]:
-    """The kind first, then what this kind asks."""
-    choices = []
-    for name, label, options, kinds in _CHOICES:
-        if not kinds or wanted.kind in kinds:
-            value = getattr(wanted, name)
-            index = int(value) if isinstance(value, bool) else options.index(value)
-            choices.append(Choice(name, label, options, index))
-    return choices
-
-
-def chosen(wanted: ProbeWanted, name: str, index: int) -> ProbeWanted:
-    """The probe with another option of the choice ``name``: the one with this index."""
-    options = next(options for field, _, options, _ in _CHOICES if field == name)
-    value: Any = bool(index) if isinstance(getattr(wanted, name), bool) else options[index]
-    return replace(wanted, **{name: value})
-
-
 def why_not(wanted: ProbeWanted, scope: ProbeScope) -> str:
     """The reason why it cannot start; "" where it can."""
-    if wanted.kind == "pairs" and len(scope.names) < 2:
-        return "pairs need two nodes or more"
+    if len(scope.names) < PROBE_OF[wanted.kind].least_nodes:
+        return f"{wanted.kind} need two nodes or more"
     if len(scope.silent) == len(scope.names):
         return f"no node to probe: {first_of(scope.silent)} {'does' if len(scope.silent) == 1 else 'do'} not answer"
     return ""
@@ -74,10 +32,16 @@ def question_lines(
     lines: list[Line] = []
     spots: dict[int, list[tuple[int, int]]] = {}
     for index, choice in enumerate(choices_of(wanted)):
-        spots[len(lines)] = _spots(choice)
-        lines.append(_choice_line(choice, index == at))
+        # "> type     [bf16]  fp8   fp16": brackets are seen without colours.
+        here, end = index == at, 2 + LABEL
+        cells = [Cell("> " if here else "  ", "accent"), Cell(f"{choice.label:<{LABEL}}", "bold" if here else "dim")]
+        spots[len(lines)] = []
+        for number, option in enumerate(choice.options):
+            cells.append(Cell(f"[{option}]", "title") if number == choice.chosen(wanted) else Cell(f" {option} "))
+            spots[len(lines)].append((end, end := end + len(option) + 2))
+        lines.append(cells)
     lines.append([])
-    lines += wrap([Cell(DOES[wanted.kind])], width)
+    lines += wrap([Cell(KINDS[wanted.kind].does)], width)
     lines.append([])
     for label, cells in _facts(wanted, scope):
         indent = LABEL if label else 0
@@ -85,23 +49,6 @@ def question_lines(
     if notice:
         lines += [[], *wrap([Cell(notice, "warn")], width)]
     return lines, spots
-
-
-def _choice_line(choice: Choice, here: bool) -> Line:
-    """ "> type     [bf16]  fp8   fp16": brackets are seen without colours."""
-    cells = [Cell("> " if here else "  ", "accent"), Cell(f"{choice.label:<{LABEL}}", "bold" if here else "dim")]
-    for index, option in enumerate(choice.options):
-        cells.append(Cell(f"[{option}]", "title") if index == choice.chosen else Cell(f" {option} "))
-    return cells
-
-
-def _spots(choice: Choice) -> list[tuple[int, int]]:
-    spots = []
-    end = 2 + LABEL
-    for option in choice.options:
-        spots.append((end, end + len(option) + 2))
-        end = spots[-1][1]
-    return spots
 
 
 def _facts(wanted: ProbeWanted, scope: ProbeScope) -> list[tuple[str, Line]]:

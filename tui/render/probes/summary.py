@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 
 from mltop.probes.investigate.advice import to_do
 from mltop.probes.judge.nodes import folded, kind_of_reason
+from mltop.probes.judge.values import grouped
 from mltop.probes.model.probe import PastResult
+from mltop.probes.model.ranks import fold
 from mltop.probes.model.units import UNKNOWN, bandwidth, clock_time, flops, size_text
-from mltop.probes.model.vocabulary import ProbeKind
 from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.cells import Cell, flow, wrap
 from mltop.tui.render.glyphs import GLYPHS, bar, sparkline
-from mltop.tui.render.probes.kinds import DOES, title_of, where_text
+from mltop.tui.render.probes.kinds import KINDS, title_of, where_text
 from mltop.tui.render.states import elapsed_text
 from mltop.tui.render.units import heights, middle
 
@@ -92,7 +93,9 @@ def verdict_parts(
     number = len(verdict.suspects)
     label = Cell(f"{number} {'SUSPECT' if number == 1 else 'SUSPECTS'}", "crit") if number else Cell("VERDICT", "bold")
     parts = [wrap([label, Cell("  "), Cell(verdict.text, "bold" if number else "")], width, indent=2)]
-    parts += [_suspect_lines(suspect, width, whole) for suspect in verdict.suspects[:most]]
+    for suspect in verdict.suspects[:most]:
+        cells = [Cell(f"  {BULLET} ", "dim"), Cell(f"{suspect_name(suspect)}: ", "crit"), Cell(suspect.reason)]
+        parts.append(wrap(cells, width, indent=4) + _to_do("do: ", suspect.action, width, whole))
     if most is not None and number > most:
         parts.append([[Cell(f"  and {number - most} more suspects (--verbose names them)", "warn")]])
     details = [wrap([Cell(f"  {BULLET} ", "dim"), Cell(text, "dim")], width, indent=4) for text in verdict.details]
@@ -117,11 +120,6 @@ def split_verdict(
         above, parts[0] = first[:room], first[room:]
     left = [line for part in parts for line in part]
     return above, [[Cell("The verdict, continued", "title")], *left] if left else []
-
-
-def _suspect_lines(suspect: Suspect, width: int, whole: bool) -> list[Line]:
-    cells = [Cell(f"  {BULLET} ", "dim"), Cell(f"{suspect_name(suspect)}: ", "crit"), Cell(suspect.reason)]
-    return wrap(cells, width, indent=4) + _to_do("do: ", suspect.action, width, whole)
 
 
 def _to_do(label: str, text: str, width: int, whole: bool) -> list[Line]:
@@ -165,12 +163,13 @@ def _by_reason(failures: Iterable[ProbeFailure]) -> list[list[ProbeFailure]]:
     """What failed before what was left out, otherwise in the order they came; numbers make no other reason: torch and
     drivers, of whose errors nothing else is known, put addresses and sizes into them.
     """
-    alike: dict[tuple[bool, str, str, str], list[ProbeFailure]] = {}
-    for failure in failures:
+
+    def reason(failure: ProbeFailure) -> tuple[bool, str, str, str]:
         others = kind_of_reason(failure.why, failure.node)
-        reason = f"{failure.code} {failure.who}" if failure.code else others
-        alike.setdefault((failure.refused, failure.stage, reason, failure.fix), []).append(failure)
-    return [alike[key] for key in sorted(alike, key=lambda key: key[0])]
+        alike = f"{failure.code} {failure.who}" if failure.code else others
+        return failure.refused, failure.stage, alike, failure.fix
+
+    return list(grouped(sorted(failures, key=lambda failure: failure.refused), reason).values())
 
 
 def _why_of(alike: Sequence[ProbeFailure]) -> str:
@@ -179,7 +178,7 @@ def _why_of(alike: Sequence[ProbeFailure]) -> str:
     pids = sorted({pid for failure in alike for pid in failure.pids})
     one_node = len({failure.node for failure in alike}) == 1
     if first.code == "in_use" and first.who and len(pids) > 1 and one_node:
-        return f"in use by {first.who} (pids {ranges(pids)})"
+        return f"in use by {first.who} (pids {fold(pids)})"
     return first.why if len({failure.why for failure in alike}) == 1 else f"e.g. {first.why}"
 
 
@@ -191,18 +190,7 @@ def _who(failures: Sequence[ProbeFailure]) -> str:
     if len({failure.node for failure in failures}) > 1:
         return f"{len(devices)} GPUs on {nodes}" if devices else nodes
     gpus = [gpu for _, gpu in devices if gpu is not None]
-    return nodes + (f" GPU {ranges(gpus)}" if gpus else "") + (f" rank {ranges(ranks)}" if ranks else "")
-
-
-def ranges(numbers: Iterable[int]) -> str:
-    """The distinct numbers as "0-2,4". Unlike ``fold`` it takes negative ones: a node may send any."""
-    parts: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1][1:] = [number]
-        else:
-            parts.append([number])
-    return ",".join("-".join(map(str, part)) for part in parts)
+    return nodes + (f" GPU {fold(gpus)}" if gpus else "") + (f" rank {fold(ranks)}" if ranks else "")
 
 
 def listed(title: str, texts: Sequence[str], width: int) -> list[Line]:
@@ -223,12 +211,8 @@ def command_lines(report: ProbeReport, width: int) -> list[Line]:
 
 def shell_lines(command: str, width: int) -> list[str]:
     """The command in lines of at most ``width`` cells, all but the last ending in a backslash; words are never cut."""
-    try:
-        words = [word if _is_plain(word) else shlex.quote(word) for word in shlex.split(command)]
-    except ValueError:  # an open quote: as it stands
-        words = command.split()
     lines = [""]
-    for word in words:
+    for word in map(shlex.quote, shlex.split(command)):
         if lines[-1] and len(lines[-1]) + 1 + len(word) > width - 2:
             lines[-1] += " \\"
             lines.append(word)
@@ -237,33 +221,18 @@ def shell_lines(command: str, width: int) -> list[str]:
     return lines
 
 
-def _is_plain(word: str) -> bool:
-    """Whether a shell takes it as it stands: a word, or a variable's setting."""
-    name, equals, value = word.partition("=")
-    return shlex.quote(word) == word or bool(equals and shlex.quote(value) == value and shlex.quote(name) == name)
-
-
 def empty_lines(can_probe: str, width: int) -> list[Line]:
     """The keys and what they do, while no probe has run; ``can_probe``: why none can, "" where one can."""
-    first: list[Line] = [[Cell("no probe has run yet", "dim")], []]
+    lines: list[Line] = [[Cell("no probe has run yet", "dim")], []]
     if can_probe:
-        return [*first, *wrap([Cell(can_probe, "warn")], width, indent=2)]
-    return [
-        *first,
-        *_kind_lines(KEYCAPS["matmul"], "matmul", width),
-        *_kind_lines(KEYCAPS["all_reduce"], "all-reduce", width),
-        [],
-        [Cell("Both ask before anything starts. There you can also choose")],
-        *_kind_lines(" ", "memory", width),
-        *_kind_lines(" ", "copies", width),
-        *_kind_lines(" ", "pairs", width),
-        [],
-        *wrap([Cell(WHERE, "dim")], width),
-    ]
-
-
-def _kind_lines(key: str, kind: ProbeKind, width: int) -> list[Line]:
-    return wrap([Cell(f"{key}  ", "accent"), Cell(f"{kind}  ", "bold"), Cell(DOES[kind])], width, indent=3)
+        return [*lines, *wrap([Cell(can_probe, "warn")], width, indent=2)]
+    keys = {"matmul": KEYCAPS["matmul"], "all-reduce": KEYCAPS["all_reduce"]}
+    for at, (kind, view) in enumerate(KINDS.items()):
+        if at == len(keys):
+            lines += [[], [Cell("Both ask before anything starts. There you can also choose")]]
+        key = Cell(f"{keys.get(kind, ' ')}  ", "accent")
+        lines += wrap([key, Cell(f"{kind}  ", "bold"), Cell(view.does)], width, indent=3)
+    return [*lines, [], *wrap([Cell(WHERE, "dim")], width)]
 
 
 WHERE = (
@@ -282,9 +251,7 @@ def history_lines(who: str, past: Sequence[PastResult], probe: str, width: int, 
     ``past``: of the device or group, the oldest first.
     """
     of_probe = [result for result in past if result.key.split(" ")[0] == probe]
-    by_key: dict[str, list[PastResult]] = {}
-    for result in of_probe:
-        by_key.setdefault(result.key, []).append(result)
+    by_key = grouped(of_probe, lambda result: result.key)
     if not by_key:
         return []
     lines: list[list[Cell]] = [[Cell("Earlier", "title"), Cell(f"  {who}", "dim")]]

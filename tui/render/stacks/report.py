@@ -14,9 +14,8 @@ from mltop.probes.model.units import clock_time, seconds
 from mltop.probes.model.vocabulary import Act
 from mltop.tui.render.advice import advice, keys_on
 from mltop.tui.render.cells import Cell, clip, cut, line_width, plain, wrap
-from mltop.tui.render.findings import Happening
+from mltop.tui.render.findings import Happening, source_words
 from mltop.tui.render.glyphs import GLYPHS
-from mltop.tui.render.incidents import source_words
 from mltop.tui.render.problems import WIDE, Scope, culprit_cells
 from mltop.tui.render.stacks.frames import own_frames, spot
 from mltop.tui.render.stacks.tree import COUNT, Odd, branch_lines, tree_title

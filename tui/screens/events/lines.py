@@ -8,7 +8,7 @@ from functools import lru_cache
 from mltop.probes.model import Incident, KernelEvent
 from mltop.probes.model.units import clock_time, seconds
 from mltop.probes.model.vocabulary import Act
-from mltop.tui.app.navigation import Location, gpu_location
+from mltop.tui.app.navigation import Location, gpu_location, incident_location
 from mltop.tui.render.advice import advice
 from mltop.tui.render.cells import Cell, clip, wrap
 from mltop.tui.render.findings import Happening, explained
@@ -104,7 +104,7 @@ def _part_of(event: Happening, incidents: Sequence[Incident], width: int) -> lis
     lines: list[Line] = []
     for incident in incidents:
         if _belongs(event, incident):
-            opens = Location("incidents", incident=incident.id, label="incident")
+            opens = incident_location(incident.id)
             label = "part of" if not lines else ""
             lines += labelled(label, [Cell(incident.headline)], width, 2, key=f"part/{incident.id}", opens=opens)
     return lines

@@ -14,7 +14,6 @@ from mltop.tui.render.gpus.details import (
     NO_SHARES,
     block_lines,
     blocks_of,
-    first_blocks,
     side_by_side,
 )
 from mltop.tui.render.gpus.table import LINK_COLUMNS, link_row
@@ -66,9 +65,10 @@ def details(
 ) -> list[list[Cell]]:
     """All lines below the timeline. ``shares``: of the timeline's time in which each reason held the clock down."""
     gaps = GpuGaps(sample.gaps, gpu.index)
-    lines = [*block_lines(first_blocks(gpu, gaps, shares), width, FIRST_COLUMN, FIRST_LABEL)]
+    blocks = blocks_of(gpu, gaps, baseline.gpu, shares)
+    lines = block_lines([block for block in blocks if block.title.isupper()], width, FIRST_COLUMN, FIRST_LABEL)
     lines += [[], *process_lines(gpu, sample.ranks, gaps, width, sample.sampled_at)]
-    lines += [[], *block_lines(blocks_of(gpu, gaps, baseline.gpu), width)]
+    lines += [[], *block_lines([block for block in blocks if not block.title.isupper()], width)]
     watched_s = sample.sampled_at - baseline.at
     since = f" (+: errors in the {seconds(watched_s)} that they are watched)" if watched_s > 0 else ""
     lines += _section(link_lines(gpu, baseline.gpu, width), f"NVLinks{since}")
@@ -153,7 +153,8 @@ def link_lines(gpu: GpuSample, earlier: GpuSample, width: int) -> list[list[Cell
 
 def event_lines(events: Sequence[KernelEvent], gpu: GpuSample, width: int) -> list[list[Cell]]:
     """What the kernel log said of this GPU, the newest first."""
-    of_gpu = [event for event in events if gpu.pci_bus_id and same_device(event.subject, gpu.pci_bus_id)]
+    own = _device(gpu.pci_bus_id or "")
+    of_gpu = [event for event in events if own is not None and _device(event.subject) == own]
     lines = []
     for event in reversed(of_gpu[-MOST_EVENTS:]):
         what = event.kind if event.code is None else f"{event.kind.capitalize()} {event.code}"
@@ -162,12 +163,8 @@ def event_lines(events: Sequence[KernelEvent], gpu: GpuSample, width: int) -> li
     return lines
 
 
-def same_device(bus_id: str, other: str) -> bool:
-    """Whether two PCI bus ids are of one device: "0000:1b:00" in the log is "00000000:1B:00.0" in NVML."""
-    return bool(bus_id) and _device(bus_id) == _device(other)
-
-
 def _device(bus_id: str) -> tuple[int, str, str] | None:
+    """Of a PCI bus id: "0000:1b:00" in the log is "00000000:1B:00.0" in NVML."""
     parts = bus_id.lower().split(".")[0].split(":")
     try:
         return (int(parts[0], 16), parts[1], parts[2]) if len(parts) == 3 else None

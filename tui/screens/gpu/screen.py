@@ -13,18 +13,18 @@ from mltop.probes.model.ranks import Ranges, ranks_text
 from mltop.probes.model.units import clock_time
 from mltop.probes.reach.view import NodeView
 from mltop.tui.app.feed import Picture
-from mltop.tui.app.navigation import Location, gpu_location
+from mltop.tui.app.navigation import gpu_location
 from mltop.tui.app.past.track import DRAWN_S, Track
 from mltop.tui.filters.fields import users_of
 from mltop.tui.render.cells import Cell, plain
-from mltop.tui.render.gpus.lanes import lane_lines, shares_of
+from mltop.tui.render.gpus.lanes import held_shares, lane_lines
 from mltop.tui.render.guarded import guarded
-from mltop.tui.render.problems import Scope, Told, height_of, lines_of, told_of
+from mltop.tui.render.problems import Scope, Told, height_of, told_of
 from mltop.tui.screens.bars import Notice
 from mltop.tui.screens.gpu.details import Baselines, details
 from mltop.tui.screens.lines import state_lines
 from mltop.tui.screens.pane import Memo, Pane, TextLines
-from mltop.tui.screens.problems import lines_for
+from mltop.tui.screens.problems import Problems, lines_for
 from mltop.tui.screens.row_context import RowContext
 from mltop.tui.screens.subjects import DIAGNOSE
 from mltop.tui.screens.tabled import Lines
@@ -67,7 +67,7 @@ class GpuScreen(Pane):
 
     def body(self) -> Iterable[Widget]:
         yield TextLines(id="state")
-        yield CellLines(id="problems", classes="gap-above")
+        yield Problems(first=False, id="problems", classes="gap-above")
         yield TextLines(id="timeline", classes="gap-above")
         yield Details(id="details", classes="gap-above", empty_text="no line matches")
 
@@ -89,38 +89,36 @@ class GpuScreen(Pane):
 
     def fill(self, picture: Picture) -> None:
         node, gpu = self._node(), self._gpu()
-        room, since = self.size.height - self.chrome_height(), self.mltop.since
-        state = state_lines(node, picture.view.taken_at, since.of(node.node), self.size.width) if node else []
+        room, now, width = self.size.height - self.chrome_height(), picture.view.taken_at, self.size.width
+        since = self.mltop.history.state_since(node.node, now) if node else None
+        state = state_lines(node, now, since, width) if node else []
+        if gpu is not None and gpu.state != "ok":
+            seen = f" since {clock_time(gpu.last_seen_at)}" if gpu.last_seen_at is not None else ""
+            state.append([Cell(f"{gpu.state.upper()}{seen}", "crit"), Cell(f"  {gpu.error or ''}")])
         room -= self.set_part("#state", state[: room // 3])
         if node is None or node.sample is None or gpu is None:
-            self.set_part("#problems", [])
+            self.query_one(Problems).show((), now, width, 0)
             self.set_part("#timeline", [])
             unknown = node is None or node.sample is None
             why = NO_SAMPLE.format("GPUs") if unknown else f"{self.mltop.trail.here.title} is not in the newest sample"
             self.query_one(Details).set_lines([[Cell(why, "dim")]])
             return
         sample, context = node.sample, self.context(picture)
-        room -= guarded("the GPU's problems", lambda: self._fill_problems(picture, node, gpu, room), 0)
+        room -= guarded("the GPU's problems", lambda: self._show_problems(picture, node, gpu, room), 0)
         height = min(room - LEAST_DETAILS, room * 3 // 5)
         self.part("the GPU's timeline", lambda: self._fill_timeline(node, gpu, context, height))
         self.part("the GPU's details", lambda: self._fill_details(sample, gpu, context.track(node, gpu.index)))
 
-    def _fill_problems(self, picture: Picture, node: NodeView, gpu: GpuSample, room: int) -> int:
-        """What is told of this GPU, or of who uses it."""
+    def _show_problems(self, picture: Picture, node: NodeView, gpu: GpuSample, room: int) -> int:
+        """What is told of this GPU, or of who uses it; returns how many lines that takes."""
         told = told_of(picture.incidents, picture.findings, Scope(one=True, acts=self.acts), (node.node,))
-        own = [one for one in told if _is_about(one, gpu, node.node)]
-        now, width = picture.view.taken_at, self.size.width
-        shown = lines_of(own, now, width, lines_for(own, height_of(own, now, width), room, LEAST_OF_GPU))
-        lines, keys = [*shown.lines], [*shown.keys]
-        if gpu.state != "ok":
-            since = f" since {clock_time(gpu.last_seen_at)}" if gpu.last_seen_at is not None else ""
-            lines.insert(0, [Cell(f"{gpu.state.upper()}{since}", "crit"), Cell(f"  {gpu.error or ''}")])
-            keys.insert(0, None)
-        part = self.query_one("#problems", CellLines)
-        part.display = bool(lines)
-        part.styles.height = len(lines)
-        part.set_lines(lines, keys)
-        return len(lines)
+        own, now, width = (
+            [one for one in told if _is_about(one, gpu, node.node)],
+            picture.view.taken_at,
+            self.size.width,
+        )
+        most = lines_for(own, height_of(own, now, width), room, LEAST_OF_GPU)
+        return self.query_one(Problems).show(own, now, width, most)
 
     def action_neighbour(self, step: int) -> None:
         """Go to the next GPU, from the last one of the node to the first."""
@@ -133,10 +131,7 @@ class GpuScreen(Pane):
             self.mltop.tell(Notice("this node has no other GPU", "warn"))
 
     def on_cursor_view_selected(self, event: CursorView.Selected) -> None:
-        """From what is wrong to all of it, from the details to the rank that uses this GPU."""
-        if event.view.id == "problems":
-            self.mltop.drill(Location("incidents", incident=event.key, label="incident"))
-            return
+        """From the details to the rank that uses this GPU."""
         if not isinstance(event.view, Details):
             return
         node, gpu = self._node(), self._gpu()
@@ -183,7 +178,7 @@ class GpuScreen(Pane):
 
     def _fill_details(self, sample: Sample, gpu: GpuSample, track: Track | None) -> None:
         baseline = self._baselines.of(sample.node, gpu, sample.sampled_at)
-        lines = details(sample, gpu, baseline, self.size.width - 1, shares_of(track))
+        lines = details(sample, gpu, baseline, self.size.width - 1, held_shares(track))
         if not self.filter.empty:
             lines = [line for line in lines if line and self.keeps(plain(line))]
         self.query_one(Details).set_lines(lines)

@@ -97,7 +97,8 @@ class HelpScreen(Pane):
         keys = self.mltop.config.keys
         blocks = [_block(title, bindings) for title, bindings in grouped(with_user_keys(SHARED, keys))]
         own = [_block(f"In the {name} pane", with_user_keys(bindings, keys)) for name, bindings in own_bindings()]
-        own.append(_typed_block())
+        typed = [(" ".join(f":{name}" for name in one.names[:2]), one.meaning) for one in RESOURCES]
+        own.append(_rows_block("Typed", typed))
         filters = filter_lines(width if self.filter.empty else min(width, WIDE - 1))
         half = width // 2
         longest = max(len(line[-1].text) for block in (*blocks, *own) for line in block)
@@ -128,12 +129,6 @@ def own_bindings() -> list[tuple[str, list[Binding]]]:
         elif bindings:
             together.append((name, bindings))
     return together
-
-
-def _typed_block() -> list[Line]:
-    """What ":" takes."""
-    rows = [(" ".join(f":{name}" for name in resource.names[:2]), resource.meaning) for resource in RESOURCES]
-    return _rows_block("Typed", rows)
 
 
 def _halves(blocks: Sequence[Sequence[Line]]) -> tuple[list[Line], list[Line]]:

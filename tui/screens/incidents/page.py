@@ -11,12 +11,11 @@ from mltop.probes.model import Culprit, Evidence, Finding, Incident, JobKey, Sta
 from mltop.probes.model.ranks import ranks_text
 from mltop.probes.model.units import clock_time, counted
 from mltop.probes.model.vocabulary import Act
-from mltop.tui.app.navigation import Location, gpu_location
+from mltop.tui.app.navigation import Location, gpu_location, incident_location
 from mltop.tui.render.advice import KEYCAPS, advice, keys_on
 from mltop.tui.render.cells import Cell, wrap
-from mltop.tui.render.findings import explained
+from mltop.tui.render.findings import age_text, explained, source_words
 from mltop.tui.render.glyphs import GLYPHS
-from mltop.tui.render.incidents import age_text, source_words
 from mltop.tui.render.problems import Told
 from mltop.tui.render.stacks.frames import chain_cells
 from mltop.tui.render.stacks.verdict import how_cell
@@ -296,7 +295,7 @@ class Page:
             if one.since is not None and self.incident.since is not None:
                 before = "before" if one.since < self.incident.since else "after"
                 cells.append(Cell(f", since {clock_time(one.since)}, {before} it", "dim"))
-            opens = Location("incidents", incident=one.key, label="incident")
+            opens = incident_location(one.key)
             lines += self._labelled("" if lines else "apart", cells, 2, key=f"apart/{one.key}", opens=opens)
         left = len(self.known.apart) - MOST_APART
         return lines + (

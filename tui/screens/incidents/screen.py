@@ -11,13 +11,13 @@ from textual.widget import Widget
 from mltop.probes.model import Incident, JobKey, StackDigest
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.keys import ASKS
-from mltop.tui.app.navigation import Location
+from mltop.tui.app.navigation import incident_location
 from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.answer import Answer, Ways, opens_words
 from mltop.tui.render.cells import Cell, plain
 from mltop.tui.render.problems import Scope, Told, ended_of, lines_of, tells_of, told_of
+from mltop.tui.screens.graphs import LEAST_ROWS, job_graph
 from mltop.tui.screens.incidents.page import Known, Line, Page, incident_of
-from mltop.tui.screens.job_graph import LEAST_ROWS, job_graph
 from mltop.tui.screens.pane import Pane
 from mltop.tui.screens.tables import ranks_of
 from mltop.tui.widgets.cell_lines import CellLines
@@ -107,12 +107,14 @@ class IncidentsScreen(Pane):
         for number, one in enumerate(firing):
             told = lines_of([one], now, width, _ALL)
             lines += [Line(())] if number else []
-            lines += [Line(line, one.key, _opened(one.key)) for line in told.lines]
+            lines += [Line(line, one.key, incident_location(one.key)) for line in told.lines]
         if over:
             lines += [Line(())] if lines else []
             lines.append(Line([Cell("  OVER", "head")]))
             told = lines_of(over, now, width, _ALL)
-            lines += [Line(line, key, _opened(key or "")) for line, key in zip(told.lines, told.keys, strict=True)]
+            lines += [
+                Line(line, key, incident_location(key or "")) for line, key in zip(told.lines, told.keys, strict=True)
+            ]
         return lines
 
     def _with_graph(self, lines: list[Line]) -> list[Line]:
@@ -186,9 +188,5 @@ class IncidentsScreen(Pane):
         keys = [one.key for one in self._told]
         if self._here and keys:
             at = keys.index(self._here) if self._here in keys else -step
-            self.mltop.trail.replace(_opened(keys[(at + step) % len(keys)]))
+            self.mltop.trail.replace(incident_location(keys[(at + step) % len(keys)]))
             self.draw()
-
-
-def _opened(key: str) -> Location:
-    return Location("incidents", incident=key, label="incident")

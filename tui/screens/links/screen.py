@@ -13,6 +13,7 @@ from mltop.probes.model import LinkSample, PciDevice
 from mltop.probes.reach.view import NodeView
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.navigation import Location
+from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.findings import severity_cell
 from mltop.tui.render.guarded import guarded
@@ -20,8 +21,8 @@ from mltop.tui.render.links import LINK_COLUMNS, PCI_COLUMNS, Counted, link_name
 from mltop.tui.render.problems import Scope, Told, height_of, told_of
 from mltop.tui.render.rows import item_rows
 from mltop.tui.screens.bars import Notice
-from mltop.tui.screens.job_graph import job_graph
-from mltop.tui.screens.lines import unknown_line
+from mltop.tui.screens.graphs import job_graph
+from mltop.tui.screens.lines import unread_lines
 from mltop.tui.screens.links.rails import PortsOfNodes, Rail, rail_head, rail_lines, rails_of
 from mltop.tui.screens.pane import TextLines
 from mltop.tui.screens.problems import Problems, lines_for
@@ -119,9 +120,8 @@ class LinksScreen(OneNodePane):
         several = len(picture.view.nodes) > 1
         about = [[Cell(view.node, "bold"), Cell("  n N: other nodes   v: by rail", "dim")]] if several else []
         gaps = [gap for gap in gaps_of(view) if gap.source in ("links", "pci") and gap.kind == "unknown"]
-        top = self.set_part(
-            "#findings", [*about, *([unread] if (unread := unknown_line(gaps, self.size.width)) else [])]
-        )
+        keys = f"{KEYCAPS['node']}, then {KEYCAPS['unreadable']}"
+        top = self.set_part("#findings", [*about, *unread_lines(gaps, self.size.width, keys)])
         unknown = NO_SAMPLE.format("ports") if sample is None else ""
         port_lines = [self._counted(view.node, link, link_name(link), link.counters, alarms) for link in links]
         self.put(ports, LINK_COLUMNS, item_rows(LINK_COLUMNS, port_lines, lambda line: link_name(line.about)), unknown)
@@ -162,9 +162,7 @@ class LinksScreen(OneNodePane):
         """From what is wrong to all of it, from a rail to the ports of the node that differs most, from a port to its
         node.
         """
-        if isinstance(event.view, Problems):
-            self.mltop.drill(Location("incidents", incident=event.key, label="incident"))
-        elif event.view.id != "rails":
+        if event.view.id != "rails":
             self.mltop.drill(Location("node", self.node_at_cursor()))
         elif (rail := self._rails.get(event.key)) is not None and rail.outliers:
             self._as_rails = False

@@ -15,7 +15,6 @@ from mltop.tui.app.feed import Picture
 from mltop.tui.app.navigation import Location, gpu_location, gpu_of_row
 from mltop.tui.filters import Subject
 from mltop.tui.render.cells import Cell, row_of, with_widths
-from mltop.tui.render.fleet.connecting import connecting_lines, nobody_answered
 from mltop.tui.render.fleet.heat import (
     FINE,
     METRICS,
@@ -38,19 +37,11 @@ from mltop.tui.render.fleet.map import (
     node_lines,
     short_names,
 )
-from mltop.tui.render.fleet.nodes import MARKED_NODE_COLUMNS, NodeLine
+from mltop.tui.render.fleet.nodes import MARKED_NODE_COLUMNS, NodeLine, connecting_lines, nobody_answered
+from mltop.tui.render.graph import width_beside, width_in_one_line
 from mltop.tui.render.guarded import guarded
 from mltop.tui.render.problems import Scope, Told, height_of, told_of
-from mltop.tui.screens.overview.fleet_graphs import (
-    FULL_ROWS,
-    MOST_ROWS,
-    OTHERS_ROWS,
-    brief_line,
-    brief_width,
-    drawn_of,
-    full_lines,
-    graph_width,
-)
+from mltop.tui.screens.graphs import group_graphs
 from mltop.tui.screens.overview.heatmap import Heatmap
 from mltop.tui.screens.pane import Pane, TextLines
 from mltop.tui.screens.problems import Problems, lines_for
@@ -60,12 +51,13 @@ from mltop.tui.screens.tables import free_gpus, gpu_rows
 from mltop.tui.widgets.cell_view import CursorView
 from mltop.tui.widgets.line_table import LineTable
 
-PROBLEMS = "problems"
 NODE_WIDTH = 14  # cells at least, in the list
 MIN_ROOM = 8  # lines: below, the map and one line for what is wrong stand alone
 ROOM_FOR_NODE = 16  # from here on the node under the cursor has a line
 LEAST_MAP = 3  # lines
 STEP = 32  # nodes
+MOST_ROWS, OTHERS_ROWS = 9, 6  # of the graphs of the first job, and of further ones
+FULL_ROWS = 4  # lines from which on the graphs have a title, rows and an axis of their own
 MOST_GROUPED = 256  # nodes, of which each GPU may have a cell of the map
 
 Matches = Callable[[NodeView, GpuSample], bool]
@@ -105,7 +97,7 @@ class FleetScreen(Pane):
 
     def body(self) -> Iterable[Widget]:
         yield TextLines(id="graphs", classes="gap-above")
-        yield Problems(id=PROBLEMS, classes="gap-above")
+        yield Problems(id="problems", classes="gap-above")
         yield TextLines(id="legend", classes="gap-above")
         yield Heatmap(self._moved, id="map", empty_text="no nodes")
         yield LineTable(id="nodes", kind="nodes", empty_text="no nodes")
@@ -214,7 +206,9 @@ class FleetScreen(Pane):
         self.set_class(roomy, "-roomy")
         lines = self._show_problems(spare)
         left = spare - lines - blanks * roomy
-        left -= guarded("the graphs", lambda: self._show_graphs(graphs, left if roomy else 0, self._gpu_height()), 0)
+        view = self._views.get(self.node_at_cursor())
+        below = 1 + len(view.gpus) if view is not None and view.newest is not None else 0  # for its GPUs
+        left -= guarded("the graphs", lambda: self._show_graphs(graphs, left if roomy else 0, below), 0)
         self.part("the legend", lambda: self._show_legend(legend, heats, grid.density))
         node_lines = self.query_one("#node-lines", TextLines)
         node_lines.display = node
@@ -260,34 +254,25 @@ class FleetScreen(Pane):
         """Of the first job in one line, or higher where ``more`` lines are left, but not where ``below`` lines would do
         without; of others where these stay free. Returns how many lines they take of these.
         """
-        app, width = self.mltop, self.size.width
-        rows = min(MOST_ROWS, least + more)
+        width, rows = self.size.width, min(MOST_ROWS, least + more)
         if below and FULL_ROWS <= least + more - below < rows:
             rows = least + more - below
         is_full = rows >= FULL_ROWS
-        columns = (graph_width(width) if is_full else brief_width(width)) if least else 0
+        columns = (width_beside(width) if is_full else width_in_one_line(width)) if least else 0
         lines: list[list[Cell]] = []
-        for group in self._groups_of_graphs() if columns > 0 else ():
+        groups = [group for group in self._groups if group.job is not None]
+        groups.sort(key=lambda group: (group.still_since is None, -len(group.nodes)))  # who stands still, the largest
+        groups = groups or ([Group("", (), tuple(self._views.values()))] if self._views else [])
+        for group in groups if columns > 0 else ():
             if lines and (not is_full or least + more - below - len(lines) <= OTHERS_ROWS):
                 break
-            drawn = drawn_of(app.history, group, columns, app.graphs_until, app.moment)
-            if drawn is not None and is_full:
-                lines += [[], *full_lines(drawn, width, OTHERS_ROWS)] if lines else full_lines(drawn, width, rows)
-            elif drawn is not None:
-                lines = [brief_line(drawn)]
+            graphs = group_graphs(self.mltop, group, columns)
+            if graphs is not None and is_full:
+                lines += [[], *graphs.beside(OTHERS_ROWS)] if lines else graphs.beside(rows)
+            elif graphs is not None:
+                lines = [graphs.in_one_line()]
         self.set_part("#graphs", lines)
         return len(lines) - least
-
-    def _groups_of_graphs(self) -> Sequence[Group]:
-        """Jobs that stand still, then those of the most nodes."""
-        jobs = [group for group in self._groups if group.job is not None]
-        jobs.sort(key=lambda group: (group.still_since is None, -len(group.nodes)))
-        return jobs or ([Group("", (), tuple(self._views.values()))] if self._views else [])
-
-    def _gpu_height(self) -> int:
-        """Lines for the GPUs of the node under the cursor."""
-        view = self._views.get(self.node_at_cursor())
-        return 1 + len(view.summary.gpus) if view is not None and view.summary is not None else 0
 
     def _show_problems(self, room: int) -> int:
         """Returns how many lines they take."""
@@ -299,22 +284,12 @@ class FleetScreen(Pane):
         metric, width = self._heats.metric, self.size.width
         source = ""
         if metric is METRICS[0]:
-            # One GPU speaks for its node.
-            summaries = (view.summary for view in self._views.values() if view.summary is not None)
-            source = activity_source(gpu for summary in summaries for gpu in summary.gpus[:1])
-        sorted_by = self._sorted_by() if self._as_list else ""
-        legend = Legend(heats, metric, source, self._by_job, self._not_judged(), sorted_by)
+            source = activity_source(gpu for view in self._views.values() for gpu in view.gpus[:1])  # one of each node
+        sort = self.query_one("#nodes", LineTable).sort if self._as_list else None
+        sorted_by = next((column.title for column in MARKED_NODE_COLUMNS if sort and column.key == sort.column), "")
+        not_judged = len(self._picture.not_judged & self._views.keys())
+        legend = Legend(heats, metric, source, self._by_job, not_judged, sorted_by)
         line.set_lines([list_legend(legend, width) if self._as_list else map_legend(legend, density, width)])
-
-    def _sorted_by(self) -> str:
-        """The title of the list's column that the user sorted by."""
-        sort = self.query_one("#nodes", LineTable).sort
-        titles = {column.key: column.title for column in MARKED_NODE_COLUMNS}
-        return titles[sort.column] if sort is not None else ""
-
-    def _not_judged(self) -> int:
-        """How many of the nodes that are shown the health rules have not judged yet."""
-        return len(self._picture.not_judged & self._views.keys())
 
     def _show_gpus(self, left: int) -> None:
         """Show the GPUs of the node under the cursor, where there is room for all of them."""
@@ -362,7 +337,11 @@ class FleetScreen(Pane):
         self.set_class(False, "-roomy")
         self.part("the legend", lambda: self._show_legend(legend, heats))
         self.query_one(GpuTable).display = False
-        lines = guarded("the problems", lambda: self._show_problems(room // 3), 0)
+        lines = guarded(
+            "the problems",
+            lambda: self._show_problems(room // 3),
+            0,
+        )
         table.styles.height = max(1, room - legend - lines)
 
     def _why_empty(self) -> str:
@@ -382,8 +361,6 @@ class FleetScreen(Pane):
             self.mltop.drill(Location("node", self.node_at_cursor()))
         elif isinstance(event.view, GpuTable):
             self.mltop.drill(gpu_location(self.node_at_cursor(), gpu_of_row(event.key)))
-        elif event.view.id == PROBLEMS:
-            self.mltop.drill(Location("incidents", incident=event.key, label="incident"))
         else:
             self.mltop.drill(Location("node", event.key))
 

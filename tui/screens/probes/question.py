@@ -14,7 +14,8 @@ from textual.containers import Vertical
 from mltop.probes.investigate.probing.wanted import ProbeWanted
 from mltop.probes.model import ProbeKind
 from mltop.tui.app.selection import ProbeScope
-from mltop.tui.render.probes.question import choices_of, chosen, keys_of, question_lines, why_not
+from mltop.tui.render.probes.kinds import choices_of
+from mltop.tui.render.probes.question import keys_of, question_lines, why_not
 from mltop.tui.screens.bars import TypedBox
 from mltop.tui.screens.questions import Box, Lines
 from mltop.tui.widgets.cell_lines import CellLines
@@ -94,14 +95,14 @@ class ConfirmProbe(Box[ProbeWanted | None]):
 
     def choose(self, at: int, option: int) -> None:
         choice = choices_of(self._wanted)[at]
-        self._wanted = chosen(self._wanted, choice.name, option % len(choice.options))
+        self._wanted = choice.choose(self._wanted, option)
         if choice.name == "kind" and len(self._scope.names) != 1:
             self._wanted = replace(self._wanted, force=False)
         self._at = at
         self._say("")
 
     def action_option(self, step: int) -> None:
-        self.choose(self._at, choices_of(self._wanted)[self._at].chosen + step)
+        self.choose(self._at, choices_of(self._wanted)[self._at].chosen(self._wanted) + step)
 
     def action_line(self, step: int) -> None:
         self._at = (self._at + step) % len(choices_of(self._wanted))

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
-from mltop.probes.investigate.probing.wanted import ProbeProgress, ProbeWanted
+from mltop.probes.investigate.probing.wanted import ProbeProgress
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.navigation import Location, gpu_location
 from mltop.tui.app.session import Probes
+from mltop.tui.render.probes.kinds import TABLES
 from mltop.tui.render.probes.summary import empty_lines, headline, split_verdict
 from mltop.tui.screens.pane import Memo, Pane, TextLines
-from mltop.tui.screens.probes.details import at_cursor, joined, lasting
-from mltop.tui.screens.probes.tables import NAMES, NO_TABLE, Device, ProbeTable, ResultTables
+from mltop.tui.screens.probes.tables import NO_TABLE, Device, ProbeTable, at_cursor, joined, lasting, table_of
 from mltop.tui.screens.tabled import Lines
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import CursorView
 from mltop.tui.widgets.line_table import LineTable
 
 LEAST_BELOW = 4  # lines
-PAUSE = 8  # times as long as a table of thousands takes to make passes before the next is made of what goes on
 WIDE = 100  # from here on there is room for whole sentences in cells
 
 
@@ -37,21 +35,14 @@ class ProbesScreen(Pane):
 
     def __init__(self) -> None:
         super().__init__()
-        self._tables = ResultTables()
         self._shown = NO_TABLE
-        self._head, self._table, self._fixed = (
-            Memo[Lines](),
-            Memo[ProbeTable](),
-            Memo[tuple[list[Lines], list[Lines]]](),
-        )
-        self._wanted: ProbeWanted | None = None  # by the run whose table is shown
-        self._next_at = 0.0  # monotonic s: not before then is a table made of what goes on
-        self._waits = False
+        self._head, self._table = Memo[Lines](), Memo[ProbeTable]()
+        self._fixed = Memo[tuple[list[Lines], list[Lines]]]()
 
     def body(self) -> Iterable[Widget]:
         yield TextLines(id="what")
         yield TextLines(id="verdict")
-        for name in NAMES:
+        for name in TABLES:
             table = LineTable(id=f"table-{name}", empty_text="no device has answered yet")
             table.display = False
             yield table
@@ -126,28 +117,8 @@ class ProbesScreen(Pane):
 
     def _table_of(self, progress: ProbeProgress) -> ProbeTable:
         """The table is made anew only when there is news: a key need not wait for it."""
-        collective, past = self.mltop.trail.here.collective, self.mltop.probing.past
-        brief = self.size.width < WIDE
-        began = time.monotonic()
-        same_run = self._wanted is progress.wanted and not progress.finished
-        if same_run and began < self._next_at:
-            self._draw_later(self._next_at - began)
-            return self._shown
-        source = (progress, past, collective, brief)
-        shown = self._table.get(source, lambda: self._tables.table(progress, past, collective, brief))
-        self._wanted = progress.wanted
-        if shown is not self._shown:
-            self._next_at = time.monotonic() + PAUSE * (time.monotonic() - began)
-        return shown
-
-    def _draw_later(self, wait_s: float) -> None:
-        if not self._waits:
-            self._waits = True
-            self.set_timer(wait_s, self._draw_now)
-
-    def _draw_now(self) -> None:
-        self._waits = False
-        self.draw()
+        source = (progress, self.mltop.probing.past, self.mltop.trail.here.collective, self.size.width < WIDE)
+        return self._table.get(source, lambda: table_of(*source))
 
     def _below(self, progress: ProbeProgress, shown: ProbeTable, cursor: str | None, left: Lines) -> Lines:
         """All that stands below the table. ``left``: what is left of the verdict."""

@@ -1,62 +1,58 @@
-"""Which table a probe is shown as, its rows in order, and what each row is about."""
+"""Which table a probe is shown as, its rows in order, what each row is about, and what stands below the table."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
 from mltop.probes.investigate.probing.wanted import DeviceProgress, ProbeProgress
+from mltop.probes.judge.probes.compare import group_subject
+from mltop.probes.judge.values import known
 from mltop.probes.model import NodeState
 from mltop.probes.model.probe import (
+    DEVICE_RESULTS,
     CollectiveResult,
-    CopiesResult,
     DeviceResult,
-    MatmulResult,
-    MemoryResult,
     PairResult,
     PastResult,
 )
 from mltop.probes.reach.view import FleetView, NodeView
+from mltop.tui.app.selection import first_of
 from mltop.tui.filters import Subject
-from mltop.tui.render.cells import Column, Row, Value, row_of
+from mltop.tui.render.cells import Cell, Column, Row, row_of, wrap
 from mltop.tui.render.fleet.map import short_names
-from mltop.tui.render.probes.collectives import (
-    PAIR_COLUMNS,
-    RANK_COLUMNS,
-    SIZE_COLUMNS,
-    ArrivalLine,
-    PairLine,
-    by_lag,
-    pair_key,
-    size_key,
-    usual_busbw,
-    worst_first,
-)
-from mltop.tui.render.probes.comparison import Compared
-from mltop.tui.render.probes.devices import BRIEF, TABLES, Line, columns_of, device_row, slowest_first
+from mltop.tui.render.probes import collectives
+from mltop.tui.render.probes.collectives import curve_lines, failed_pairs, pair_matrix, peer_matrix
+from mltop.tui.render.probes.devices import Compared, Line, columns_of, device_row, done, slowest_first
+from mltop.tui.render.probes.kinds import TABLES
+from mltop.tui.render.probes.summary import command_lines, failure_lines, history_lines, listed
 from mltop.tui.render.rows import values_of
 from mltop.tui.screens.rows import SubjectRows
+from mltop.tui.screens.tabled import Lines
 from mltop.tui.screens.tables import gpu_of
 
 Device = tuple[str, "int | None"]  # node and GPU, None: none of its GPUs
-RESULTS: Mapping[str, type[DeviceResult]] = {"matmul": MatmulResult, "memory": MemoryResult, "copies": CopiesResult}
-NAMES = (*TABLES, "sizes", "ranks", "pairs")  # of the tables; the screen has a widget for each
 
 
 @dataclass(frozen=True)
 class ProbeTable:
-    """A table as it is shown. ``lines``: of devices, by key; ``about``: (node, GPU) of each row, by key."""
+    """A table as it is shown: a row of each of ``items``, with its key and (node, GPU) that it is about."""
 
-    name: str
-    columns: Sequence[Column]
-    keys: Sequence[str]
-    make: Callable[[int], Row]
-    value: Callable[[str, int], Value]
-    lines: Mapping[str, Line] = field(default_factory=dict)
+    name: str = ""
+    columns: Sequence[Column] = ()
+    items: Sequence[Any] = ()
+    keys: Sequence[str] = ()
     about: Mapping[str, Device] = field(default_factory=dict)
+
+    def line(self, key: str | None) -> Line | None:
+        """The device of a row, where it is about one."""
+        item = self.items[self.keys.index(key)] if key is not None and key in self.about else None
+        return item if isinstance(item, Line) else None
+
+    def make(self, index: int) -> Row:
+        item, key = self.items[index], self.keys[index]
+        return device_row(self.columns, item, key) if isinstance(item, Line) else row_of(self.columns, item, key)
 
     def rows(self, view: FleetView) -> SubjectRows:
         """The rows; a filter's fields are those of the newest view."""
@@ -67,155 +63,139 @@ class ProbeTable:
             node = nodes.get(name) or NodeView(NodeState(name, "lost"))
             return Subject(node, gpu_of(node, gpu))
 
-        return SubjectRows(self.keys, self.make, subject, self.value)
+        return SubjectRows(self.keys, self.make, subject, values_of(self.columns, self.items))
 
 
-NO_TABLE = ProbeTable("", (), (), lambda _: Row("", ()), lambda *_: None)
+NO_TABLE = ProbeTable()
 
 
-class ResultTables:
-    """Makes tables from progress; what a node sent is decoded once, however often progress comes."""
-
-    def __init__(self) -> None:
-        self._results: dict[tuple[str, str], tuple[object, DeviceResult | None]] = {}  # as sent, and decoded
-
-    def table(
-        self,
-        progress: ProbeProgress,
-        past: Mapping[str, Sequence[PastResult]],
-        collective: str = "",
-        brief: bool = False,
-    ) -> ProbeTable:
-        """``collective``: the key of the one whose ranks are looked at, "" none; ``brief``: short words in cells."""
-        report = progress.report
-        results = report.results if report is not None else []
-        sizes = [result for result in results if isinstance(result, CollectiveResult)]
-        pairs = [result for result in results if isinstance(result, PairResult)]
-        chosen = next((result for result in sizes if size_key(result) == collective), None)
-        if chosen is not None:
-            return ranks_table(chosen)
-        if sizes:
-            return sizes_table(sizes)
-        if pairs:
-            return pairs_table(pairs)
-        return self._devices(progress, past, brief)
-
-    def _devices(self, progress: ProbeProgress, past: Mapping[str, Sequence[PastResult]], brief: bool) -> ProbeTable:
-        kind, report = progress.wanted.kind, progress.report
-        devices = _all_devices(progress)
-        results = {key: self._result(kind, key, device) for key, device in devices.items()}
-        began_at = report.started_at if report is not None else None
-        compared = Compared(kind, [result for result in results.values() if result is not None], past, began_at)
-        short = short_names(tuple(dict.fromkeys(device.node for device in devices.values())))
-        several = len(short) > 1
-        refused = {(failure.node, failure.gpu) for failure in progress.failures if failure.refused}
-        lines = {}
-        for key, device in devices.items():
-            name, is_refused = _name(device, short, several), (device.node, device.gpu) in refused
-            lines[_key(device)] = Line(device, name, results[key], compared.of, compared.values, is_refused)
-        return devices_table(kind, lines, "NODE/GPU" if several else "GPU", brief)
-
-    def _result(self, kind: str, key: tuple[str, str], device: DeviceProgress) -> DeviceResult | None:
-        raw = device.result
-        if raw is None or isinstance(raw, DeviceResult):
-            return raw
-        if key not in self._results or self._results[key][0] is not raw:
-            self._results[key] = raw, _decoded(kind, raw)
-        return self._results[key][1]
+def table_of(
+    progress: ProbeProgress, past: Mapping[str, Sequence[PastResult]], collective: str = "", brief: bool = False
+) -> ProbeTable:
+    """``collective``: the key of the one whose ranks are looked at, "" none; ``brief``: short words in cells."""
+    report = progress.report
+    sizes = report.of(CollectiveResult) if report is not None else []
+    chosen = next((result for result in sizes if collectives.size_key(result) == collective), None)
+    if chosen is not None:
+        ranks = [collectives.ArrivalLine(arrival, chosen) for arrival in collectives.by_lag(chosen)]
+        about = [(line.arrival.node, line.arrival.gpu) for line in ranks]
+        return _table("ranks", ranks, [str(line.arrival.rank) for line in ranks], about)
+    if sizes:
+        first_nodes = [(result.nodes[0] if result.nodes else "", None) for result in sizes]
+        return _table("sizes", sizes, list(map(collectives.size_key, sizes)), first_nodes)
+    pairs = collectives.pair_lines(report.of(PairResult) if report is not None else [])
+    if pairs:
+        keys = [collectives.pair_key(line.pair) for line in pairs]
+        return _table("pairs", pairs, keys, [(line.node(0), None) for line in pairs])
+    return _devices(progress, past, brief)
 
 
-def _decoded(kind: str, raw: Any) -> DeviceResult | None:
-    """A result as a node sent it; None of what is none."""
-    try:
-        return msgspec.convert(raw, RESULTS[kind]) if kind in RESULTS else None
-    except msgspec.ValidationError:
-        return None
+def _table(
+    name: str, items: Sequence[Any], keys: Sequence[str], about: Sequence[Device], columns: Sequence[Column] = ()
+) -> ProbeTable:
+    return ProbeTable(name, columns or TABLES[name].columns, items, keys, dict(zip(keys, about, strict=True)))
 
 
-def _all_devices(progress: ProbeProgress) -> dict[tuple[str, str], DeviceProgress]:
-    """By node and uuid: devices under way with the report's results, and those that only the report knows."""
+def _devices(progress: ProbeProgress, past: Mapping[str, Sequence[PastResult]], brief: bool) -> ProbeTable:
+    """A kind whose results are not those of devices shows how far they are."""
+    kind, report = progress.wanted.kind, progress.report
     devices = {(device.node, device.uuid or f"{device.gpu}/{device.rank}"): device for device in progress.devices}
-    for result in progress.report.results if progress.report is not None else ():
-        if isinstance(result, DeviceResult):
-            key = (result.node, result.uuid)
-            devices[key] = DeviceProgress(
-                result.node, result.gpu, result.uuid, result.name, stage="done", fraction=1.0, result=result
-            )
-    return devices
+    for result in report.of(DeviceResult) if report is not None else ():  # some only the report knows
+        devices[result.node, result.uuid] = done(result)
+    results = [device.result for device in devices.values() if device.result is not None]
+    compared = Compared(results, past, report.started_at if report is not None else None)
+    short = short_names(tuple(dict.fromkeys(device.node for device in devices.values())))
+    refused = {(failure.node, failure.gpu) for failure in progress.failures if failure.refused}
+    lines = [
+        Line(device, _name(device, short), compared, (device.node, device.gpu) in refused, at)
+        for at, device in enumerate(devices.values())
+    ]
+    lines.sort(key=slowest_first)
+    name = kind if kind in DEVICE_RESULTS else "stages"
+    shown = TABLES[name].brief if brief else TABLES[name].columns
+    columns = columns_of(shown, lines, "NODE/GPU" if len(short) > 1 else "GPU")
+    of_lines = [line.progress for line in lines]
+    keys = [f"{device.node}/{device.gpu}/{device.uuid}/{device.rank}" for device in of_lines]
+    return _table(name, lines, keys, [(device.node, device.gpu) for device in of_lines], columns)
 
 
-def _key(device: DeviceProgress) -> str:
-    return f"{device.node}/{device.gpu}/{device.uuid}/{device.rank}"
-
-
-def _name(device: DeviceProgress, short: Mapping[str, str], several: bool) -> str:
+def _name(device: DeviceProgress, short: Mapping[str, str]) -> str:
     """ "node01/3"; of one node "3". Processors are their node; slices of one GPU have its number."""
     own = str(device.gpu) if device.gpu is not None else "cpu" if device.uuid == "cpu" else ""
     own = f"r{device.rank}" if not own and device.rank is not None else own
-    if not several:
+    if len(short) < 2:
         return own or device.node
     return f"{short[device.node]}/{own}" if own and own != "cpu" else short[device.node]
 
 
-def devices_table(kind: str, lines: Mapping[str, Line], first_title: str, brief: bool = False) -> ProbeTable:
-    """``kind``: of a probe; one whose results are not those of devices shows how far they are."""
-    kind = kind if kind in TABLES else "stages"
-    shown = BRIEF.get(kind, TABLES[kind]) if brief else TABLES[kind]
-    order = sorted(lines, key=lambda key: slowest_first(lines[key]))
-    width = max([len(first_title), *(len(line.name) for line in lines.values())])
+# Below the table: failures, curve or square, history, settings, the command.
 
-    columns = columns_of(shown, width, first_title)
-    by_key = {column.key: column for column in columns}
-    position = {key: float(number) for number, key in enumerate(lines)}
-
-    def value(column: str, index: int) -> Value:
-        line = lines[order[index]]
-        if column == "gpu":
-            return position[order[index]]
-        return by_key[column].sorts_by(line) if line.result is not None else None
-
-    return ProbeTable(
-        kind,
-        columns,
-        order,
-        lambda index: device_row(columns, lines[order[index]], order[index]),
-        value,
-        lines,
-        {key: (line.progress.node, line.progress.gpu) for key, line in lines.items()},
-    )
+MOST_PAIRS = 6  # named of one reason
 
 
-def sizes_table(results: Sequence[CollectiveResult]) -> ProbeTable:
-    """The sizes in the order of the report."""
-    first_nodes = [(result.nodes[0] if result.nodes else "", None) for result in results]
-    return _table("sizes", SIZE_COLUMNS, results, [size_key(result) for result in results], first_nodes)
+def lasting(progress: ProbeProgress, shown: ProbeTable, size: tuple[int, int]) -> tuple[list[Lines], list[Lines]]:
+    """The sections that do not depend on the cursor: those before the ones that do, and those after.
+
+    ``size``: most cells and lines. They are made once per report of progress: drawing a curve takes a while.
+    """
+    width, report = size[0], progress.report
+    reported = report.failures if report is not None else ()
+    failures = [*progress.failures, *(failure for failure in reported if failure not in progress.failures)]
+    before = [failure_lines(failures, width), *_pictures(shown, size)]
+    after = [
+        listed("Settings", report.settings if report is not None else (), width),
+        listed("Said while it ran", progress.notes, width),
+        wrap([Cell(TABLES[shown.name].legend, "dim")], width) if shown.keys and TABLES[shown.name].legend else [],
+        command_lines(report, width) if report is not None else [],
+    ]
+    return before, after
 
 
-def ranks_table(result: CollectiveResult) -> ProbeTable:
-    """The ranks of a collective, who comes last first."""
-    lines = [ArrivalLine(arrival, result) for arrival in by_lag(result)]
-    keys = [str(line.arrival.rank) for line in lines]
-    return _table("ranks", RANK_COLUMNS, lines, keys, [(line.arrival.node, line.arrival.gpu) for line in lines])
+def at_cursor(
+    progress: ProbeProgress, shown: ProbeTable, cursor: str | None, past: Mapping[str, Sequence[PastResult]], width: int
+) -> list[Lines]:
+    """The sections about the device under the cursor: the GPUs it copies to, and its history.
+
+    ``cursor``: the key of its row.
+    """
+    history = _history(progress, shown, cursor, past, width)
+    if shown.name != "copies":
+        return [history]
+    node, _ = shown.about.get(cursor or "", ("", None))
+    return [peer_matrix(known(line.result for line in shown.items if line.progress.node == node), width), history]
 
 
-def pairs_table(pairs: Sequence[PairResult]) -> ProbeTable:
-    """What failed, then the slowest."""
-    usual, most = usual_busbw(pairs)
-    lines = [PairLine(pair, usual, most) for pair in worst_first(pairs)]
-    return _table(
-        "pairs", PAIR_COLUMNS, lines, [pair_key(line.pair) for line in lines], [(line.node(0), None) for line in lines]
-    )
+def joined(sections: Sequence[Lines]) -> Lines:
+    lines: Lines = []
+    for section in sections:
+        if section:
+            lines += [[], *section] if lines else section
+    return lines
 
 
-def _table(
-    name: str, columns: Sequence[Column], items: Sequence[Any], keys: Sequence[str], about: Sequence[Device]
-) -> ProbeTable:
-    """A row of each of ``items``, with its key and what it is about."""
-    return ProbeTable(
-        name,
-        columns,
-        keys,
-        lambda index: row_of(columns, items[index], keys[index]),
-        values_of(columns, items),
-        about=dict(zip(keys, about, strict=True)),
-    )
+def _pictures(shown: ProbeTable, size: tuple[int, int]) -> list[Lines]:
+    if shown.name == "sizes":
+        return [curve_lines(shown.items, *size)]
+    if shown.name == "pairs":
+        pairs = [line.pair for line in shown.items]
+        failed = {why: list(map(" - ".join, of_pairs)) for why, of_pairs in failed_pairs(pairs).items()}
+        reasons = [f"{first_of(names, MOST_PAIRS)}: {why}" for why, names in failed.items()]
+        return [listed("Pairs that failed", reasons, size[0]), pair_matrix(pairs, size[0])]
+    return []
+
+
+def _history(
+    progress: ProbeProgress, shown: ProbeTable, cursor: str | None, past: Mapping[str, Sequence[PastResult]], width: int
+) -> Lines:
+    """The results before this run, of the device under the cursor or of the nodes that took part."""
+    report = progress.report
+    of, who, probe = "", "", str(progress.wanted.kind)
+    line = shown.line(cursor)
+    if line is not None and line.result is not None:
+        result = line.result
+        of, who = result.subject, f"{result.node} CPUs" if result.gpu is None else f"{result.node} GPU {result.gpu}"
+    elif shown.name == "sizes":
+        first = shown.items[0]
+        of, who, probe = group_subject(first), f"{len(first.nodes)} nodes together", first.collective
+    earlier = [result for result in past.get(of, ()) if report is None or result.at < report.started_at]
+    return history_lines(who, earlier, probe, width)

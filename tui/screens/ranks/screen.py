@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,6 +19,7 @@ from mltop.tui.app.acting import ReadLog
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.navigation import Location
 from mltop.tui.app.session import Acts
+from mltop.tui.filters.fields import gpus_of, held_by
 from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.cells import Cell, wrap
 from mltop.tui.render.fleet.heat import MARK
@@ -28,12 +28,12 @@ from mltop.tui.render.problems import Scope, Told, height_of, told_of
 from mltop.tui.render.ranks import NO_JOB, layout_words
 from mltop.tui.render.stacks.verdict import stack_lines
 from mltop.tui.screens.bars import Notice
-from mltop.tui.screens.job_graph import job_graph
+from mltop.tui.screens.graphs import job_graph
 from mltop.tui.screens.pane import TextLines
 from mltop.tui.screens.problems import Problems, lines_for
 from mltop.tui.screens.subjects import RanksPane
 from mltop.tui.screens.tabled import RankTable
-from mltop.tui.screens.tables import gpus_of, rank_of, rank_rows
+from mltop.tui.screens.tables import rank_of, rank_rows
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import CursorView
 
@@ -119,10 +119,7 @@ class RanksScreen(RanksPane):
         return MARK if node in self.mltop.selection else ""
 
     def on_cursor_view_selected(self, event: CursorView.Selected) -> None:
-        if isinstance(event.view, Problems):
-            self.mltop.drill(Location("incidents", incident=event.key, label="incident"))
-        else:
-            self.open_rank(event.key)
+        self.open_rank(event.key)
 
     def action_tree(self) -> None:
         """Children below their parents; again: as before."""
@@ -177,7 +174,7 @@ class RankScreen(RanksPane):
         rank = rank_of(node, here.pid)
         width = self.size.width - 1
         log = self._log(rank) if rank is not None else None
-        files = log_heads(log) if here.part == LOG else []
+        files = [_head_of(tail) for tail in log.tails if tail.file] if here.part == LOG and log is not None else []
         about = about_lines(rank, self.size.width, held_lines(node, rank)) if rank is not None else []
         self.set_part("#about", [[], *files, []] if files else about)  # its files stay while their lines scroll
         told = told_lines(node, here.pid, width)
@@ -201,8 +198,7 @@ class RankScreen(RanksPane):
         app = self.mltop
         if app.moment is not None or not isinstance(app.session, Acts):
             return None
-        process = RankProcess.of(app.trail.here.node, rank)
-        return app.acting.log_of(app.session, process, time.monotonic(), app.redraw)
+        return app.log_of(RankProcess.of(app.trail.here.node, rank))
 
     def action_log(self) -> None:
         here = self.mltop.trail.here
@@ -255,13 +251,8 @@ def _is_of(incident: Incident, job: JobKey | None) -> bool:
 
 def held_lines(node: NodeView | None, rank: RankSample) -> str:
     """ "GPU 0: 67.2G, GPU 1: 1.1G": what it holds, where that is known."""
-    held = [
-        f"GPU {gpu.index}: {bytes_text(process.memory_bytes)}"
-        for gpu in gpus_of(node)
-        for process in gpu.processes or ()
-        if process.pid == rank.pid
-    ]
-    return ", ".join(held)
+    held = {gpu.index: held_by(node, gpu, rank) for gpu in gpus_of(node, rank)} if node is not None else {}
+    return ", ".join(f"GPU {index}: {bytes_text(size)}" for index, size in held.items() if size is not None)
 
 
 def told_lines(node: NodeView | None, pid: int, width: int) -> list[list[Cell]]:
@@ -291,11 +282,6 @@ def log_lines(log: ReadLog | None, width: int, most: int | None = None) -> list[
             lines += [*([[]] if lines else []), _head_of(tail)]
             lines += [cells for line in shown for cells in wrap([Cell(line)], width, 4)]
     return lines
-
-
-def log_heads(log: ReadLog | None) -> list[list[Cell]]:
-    """The names of the files that it writes to."""
-    return [_head_of(tail) for tail in log.tails if tail.file] if log is not None else []
 
 
 def _head_of(tail: LogTail) -> list[Cell]:

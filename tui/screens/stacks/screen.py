@@ -28,7 +28,7 @@ from mltop.tui.render.stacks.report import Around, KeyedLine, ReportLines, Targe
 from mltop.tui.render.stacks.verdict import job_words, jobs_left_out
 from mltop.tui.render.states import state_word
 from mltop.tui.screens.bars import Notice
-from mltop.tui.screens.job_graph import LEAST_ROWS, job_graph
+from mltop.tui.screens.graphs import LEAST_ROWS, job_graph
 from mltop.tui.screens.pane import Pane
 from mltop.tui.screens.tables import rank_of
 from mltop.tui.widgets.cell_lines import CellLines

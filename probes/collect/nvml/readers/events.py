@@ -34,9 +34,15 @@ class EventReader:
 
     def listen(self, device: Device) -> None:
         """Register a GPU, once per handle. It goes unheard when the driver does not offer events."""
-        if device.state(Registered).done or not self._has_set():
+        if self._set is None and not device.is_heard and time.monotonic() >= self._try_again_at_s:
+            created = pynvml.c_nvmlEventSet_t()
+            if self._calls("nvmlEventSetCreate", NO_GPU, byref(created)) == 0 and created:
+                self._set = created
+            else:
+                self._try_again_at_s = time.monotonic() + ASK_AGAIN_S
+        if self._set is None or device.is_heard:
             return
-        device.state(Registered).done = True
+        device.is_heard = True
         code = device.code_now("nvmlDeviceRegisterEvents", c_ulonglong(XID), self._set)
         if code == 0:
             self._index_of[address(device.handle)] = device.index
@@ -62,22 +68,6 @@ class EventReader:
         if self._set is not None:
             self._calls("nvmlEventSetFree", NO_GPU, self._set)
             self._set = None
-
-    def _has_set(self) -> bool:
-        if self._set is None and time.monotonic() >= self._try_again_at_s:
-            created = pynvml.c_nvmlEventSet_t()
-            if self._calls("nvmlEventSetCreate", NO_GPU, byref(created)) == 0 and created:
-                self._set = created
-            else:
-                self._try_again_at_s = time.monotonic() + ASK_AGAIN_S
-        return self._set is not None
-
-
-class Registered:
-    """Whether one GPU was registered."""
-
-    def __init__(self) -> None:
-        self.done = False
 
 
 def address(handle: Any) -> int:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from ctypes import c_int
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from mltop.probes.collect.nvml import codes
@@ -15,7 +15,9 @@ from mltop.probes.collect.nvml.codes import Problem, Reason, implausible, unsupp
 from mltop.probes.collect.nvml.device import ASK_AGAIN_S, MEMORY, Device, Reading, Structure, first_supported, not_blank
 from mltop.probes.collect.nvml.fields import ALL_LINKS, FieldRequest, FieldValues, Meter, counters
 from mltop.probes.collect.nvml.readers import nvlink
+from mltop.probes.collect.sysfile import number_after, read_known
 from mltop.probes.model.nvml_fields import GAIN_FACTOR, GAIN_SLACK_S, NEWER, throttle_ns_fields
+from mltop.probes.system import paths
 
 CLOCK_SM = c_int(1)  # nvml.h NVML_CLOCK_SM
 CLOCK_MEMORY = c_int(2)
@@ -23,6 +25,7 @@ SENSOR_GPU = c_int(0)  # nvml.h NVML_TEMPERATURE_GPU
 
 MEMORY_TEMPERATURE = 82
 NO_MEMORY_SENSOR = unsupported("the driver answered 0 °C, as of a board whose memory has no sensor (dcgm-exporter#460)")
+SAME_MEMORY = 0.001  # of the total: no two memories are so equal
 UNIFIED_MEMORY = unsupported("the GPU has no memory of its own: it shares the host's (unified memory)")
 ENERGY = 83  # mJ since the driver was loaded
 POWER_AVERAGE = 185  # mW over one second
@@ -89,7 +92,8 @@ def read_fast(device: Device) -> Reading:
 def read_memory(device: Device) -> dict[str, Any]:
     """Version 2 leaves out what the driver reserves for itself; version 1 counts it as used.
 
-    GPUs with memory of their own support both: only integrated ones (GB10, Thor, Orin) have none to report.
+    GPUs with memory of their own support both: integrated ones (GB10, Thor, Orin) have none to report, or report the
+    host's (XuehaiPan/nvitop#208).
     """
     try:
         memory = first_supported(partial(_MEMORY_V2.read, device), partial(MEMORY.read, device))
@@ -97,10 +101,18 @@ def read_memory(device: Device) -> dict[str, Any]:
         if failure.code == codes.NOT_SUPPORTED:
             raise UnreadError(UNIFIED_MEMORY) from None
         raise
+    if abs(memory.total - host_memory_bytes()) <= SAME_MEMORY * memory.total:
+        raise UnreadError(UNIFIED_MEMORY)
     return {
         "memory_used_bytes": not_blank("used memory", memory.used),
         "memory_total_bytes": not_blank("total memory", memory.total),
     }
+
+
+@lru_cache(maxsize=1)
+def host_memory_bytes() -> int:
+    """0 where it is not known."""
+    return 1024 * (number_after(read_known(paths.proc("meminfo")) or b"", b"MemTotal:") or 0)
 
 
 def read_fields(device: Device, reading: Reading) -> None:
@@ -207,14 +219,13 @@ def read_violations(device: Device) -> Reading:
     reading, throttle = Reading(), device.state(Throttle)
     if not throttle.needs_violation_status:
         return reading
+
+    def violation_ns(policy: c_int) -> int:
+        return not_blank(_VIOLATION_CALL, int(_VIOLATION.read(device, policy).violationTime))
+
     violations = Reading()
     for policy, reason in VIOLATIONS.items():
-        violations.take(reason, partial(read_violation_ns, device, policy))
+        violations.take(reason, partial(violation_ns, c_int(policy)))
     reading.problems.update({f"throttle_ns.{reason}": problem for reason, problem in violations.problems.items()})
     reading.values.update(throttle.timed(violations.values, reading))
     return reading
-
-
-def read_violation_ns(device: Device, policy: int) -> int:
-    nanoseconds: int = _VIOLATION.read(device, c_int(policy)).violationTime
-    return not_blank(_VIOLATION_CALL, nanoseconds)

@@ -25,9 +25,9 @@ import pynvml
 from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.calls import NO_GPU, Calls, GarbageError, NvmlError
 from mltop.probes.collect.nvml.codes import Problem, Reason, is_unsupported, starting, unsupported
-from mltop.probes.collect.nvml.device import ASK_AGAIN_S, Device, Reading, Releasable, Structure
-from mltop.probes.collect.nvml.readers.configuration import Modes
+from mltop.probes.collect.nvml.device import ASK_AGAIN_S, Device, Reading, Structure
 from mltop.probes.collect.nvml.readers.nvlink import Links
+from mltop.probes.collect.nvml.readers.values import Modes
 
 METRICS_GET = "nvmlGpmMetricsGet"
 # What NVML says of a MIG device or GPU instance that was destroyed.
@@ -138,29 +138,23 @@ def plausible(metric: Metric, value: float) -> float:
     return value * MIB if metric.is_rate else min(value / 100, 1.0)
 
 
-class Group:
+class Group(NamedTuple):
     """Metrics that are computed together, each as the average since this group's turn before.
 
     ``takes_sample``: False: computed from the sample of the poll before.
     """
 
-    def __init__(self, metrics: tuple[Metric, ...], takes_sample: bool = True) -> None:
-        self.metrics = metrics
-        self.takes_sample = takes_sample
+    metrics: tuple[Metric, ...]
+    takes_sample: bool = True
 
 
 class Plan:
     """Which group has its turn at which poll: all at the second, then ``cycle`` again and again."""
 
-    def __init__(self, cycle: tuple[Group, ...]) -> None:
+    def __init__(self, *cycle: Group) -> None:
         self.cycle = cycle
         self.groups = tuple(dict.fromkeys(cycle))
-
-    def turn(self, number: int) -> tuple[Group, ...]:
-        return (self.cycle[(number - 2) % len(self.cycle)],) if number > 1 else self.groups
-
-    def metrics(self) -> list[Metric]:
-        return [metric for group in self.groups for metric in group.metrics]
+        self.metrics = [metric for group in self.groups for metric in group.metrics]
 
 
 class Track:
@@ -216,24 +210,21 @@ class Track:
         self._buffers = []
 
     def _take_turn(self, now_s: float) -> None:
-        groups = self.plan.turn(self._turn)
+        cycle = self.plan.cycle
+        groups = (cycle[(self._turn - 2) % len(cycle)],) if self._turn > 1 else self.plan.groups
         if self._turn < 2 or groups[0].takes_sample:
             self._newest = self._take()
+        assert self._newest is not None
         if self._turn == 0:
-            assert self._newest is not None
             self._before = dict.fromkeys(groups, self._newest)
             self.problem = STARTING
         else:
             for group in groups:
-                self._compute_all(group, now_s)
+                for metric in group.metrics:
+                    self._compute(metric, self._before[group], self._newest, now_s)
+                self._before[group] = self._newest
+            self.problem = None
         self._turn += 1
-
-    def _compute_all(self, group: Group, now_s: float) -> None:
-        assert self._newest is not None
-        for metric in group.metrics:
-            self._compute(metric, self._before[group], self._newest, now_s)
-        self._before[group] = self._newest
-        self.problem = None
 
     def _take(self) -> int:
         """A new sample in a buffer that nothing refers to."""
@@ -269,19 +260,16 @@ PCIE = Group((PCIE_RX, PCIE_TX), takes_sample=False)
 ALL_TRAFFIC = Group((PCIE_RX, PCIE_TX, NVLINK_RX, NVLINK_TX), takes_sample=False)
 
 
-def plan_with(traffic: Group) -> Plan:
-    return Plan((MAIN, MAIN, MAIN, PIPES, MAIN, MAIN, MAIN, traffic))
-
-
-PLAN, PLAN_WITHOUT_NVLINK = plan_with(ALL_TRAFFIC), plan_with(PCIE)
-ACTIVITY_FIELDS = tuple(metric.name for metric in PLAN.metrics() if not metric.is_rate)
+PLAN = Plan(MAIN, MAIN, MAIN, PIPES, MAIN, MAIN, MAIN, ALL_TRAFFIC)
+PLAN_WITHOUT_NVLINK = Plan(MAIN, MAIN, MAIN, PIPES, MAIN, MAIN, MAIN, PCIE)
+ACTIVITY_FIELDS = tuple(metric.name for metric in PLAN.metrics if not metric.is_rate)
 ALL_ACTIVITY = ",".join(ACTIVITY_FIELDS)
 PCIE_RATES = tuple(metric.name for metric in PCIE.metrics)
 # A GPU in MIG mode is sampled less often: its instances take their share of the calls.
 MIG_PACE_S = 3.9
 
 
-class Activity(Releasable):
+class Activity:
     """What is kept of one GPU."""
 
     def __init__(self) -> None:
@@ -343,7 +331,7 @@ class ActivityReader:
 def take_values(track: Track, reading: Reading) -> dict[str, Any]:
     """The values of a track by field; problems of single fields go into ``reading``."""
     values: dict[str, Any] = {}
-    for metric in track.plan.metrics():
+    for metric in track.plan.metrics:
         name = metric.name
         if name in track.values:
             values[name] = track.values[name]

@@ -14,16 +14,12 @@ nothing is left, it is the memory's fault if the GPU itself is cooler than it wa
 
 from __future__ import annotations
 
-from ctypes import c_int
-from functools import partial
-
 from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.calls import NvmlError, UnreadError
 from mltop.probes.collect.nvml.codes import unsupported
 from mltop.probes.collect.nvml.device import Device, Reading, Structure
-from mltop.probes.collect.nvml.fields import FieldValues
 
-# By GpuSample's name: nvml.h NVML_TEMPERATURE_THRESHOLD_*.
+# Absolute limits, of GPUs that have them, by GpuSample's name: nvml.h NVML_TEMPERATURE_THRESHOLD_*.
 THRESHOLDS = {"temperature_slowdown_c": 1, "memory_temperature_max_c": 2}
 MEMORY_OFFSET = 195  # NVML_FI_DEV_TEMPERATURE_MEM_MAX_TLIMIT: of a board whose memory has a sensor
 OFFSETS_SINCE = (525,)
@@ -81,30 +77,25 @@ class Limits:
         return memory_left_c
 
 
-def read_thresholds(device: Device, reading: Reading) -> None:
-    """Absolute limits, from GPUs that have them."""
-    for field, threshold in THRESHOLDS.items():
-        reading.take(field, partial(read_threshold, device, threshold))
-
-
-def read_threshold(device: Device, threshold: int) -> float:
-    return float(device.uint("nvmlDeviceGetTemperatureThreshold", c_int(threshold)))
-
-
-def read_offsets(device: Device, batch: FieldValues) -> None:
-    """``batch``: with MEMORY_OFFSET, where the driver has it."""
-    reading = Reading()
-    reading.take("offset", lambda: float(batch.value(MEMORY_OFFSET, "TEMPERATURE_MEM_MAX_TLIMIT")))
-    device.state(Limits).memory_offset_c = reading.values.get("offset")
-
-
 _MARGIN = Structure("nvmlDeviceGetMarginTemperature", "c_nvmlMarginTemperature_v1_t", "nvmlMarginTemperature_v1")
 
 
 def read_margins(device: Device) -> Reading:
     """``temperature_margin_c`` and ``memory_temperature_margin_c``."""
     reading, limits = Reading(), device.state(Limits)
-    reading.attempt((MARGIN, MEMORY_MARGIN), lambda: {MARGIN: read_margin(device, limits)})
+
+    def margin() -> dict[str, float]:
+        try:
+            left_c = float(_MARGIN.read(device).marginTemperature)
+        except NvmlError as failure:
+            limits.lacks_margin = failure.code in codes.UNSUPPORTED
+            if failure.code == codes.FUNCTION_NOT_FOUND and limits.memory_offset_c is not None:
+                raise UnreadError(codes.T_LIMIT_ALONE) from None
+            raise
+        limits.lacks_margin = False
+        return {MARGIN: left_c}
+
+    reading.attempt((MARGIN, MEMORY_MARGIN), margin)
     left_c = reading.values.get(MARGIN)
     if left_c is not None:
         reading.take(MEMORY_MARGIN, lambda: limits.memory_left(left_c))
@@ -113,15 +104,3 @@ def read_margins(device: Device) -> Reading:
     for field in absolute:
         reading.problems.pop(field, None)
     return reading
-
-
-def read_margin(device: Device, limits: Limits) -> float:
-    try:
-        margin = _MARGIN.read(device)
-    except NvmlError as failure:
-        limits.lacks_margin = failure.code in codes.UNSUPPORTED
-        if failure.code == codes.FUNCTION_NOT_FOUND and limits.memory_offset_c is not None:
-            raise UnreadError(codes.T_LIMIT_ALONE) from None
-        raise
-    limits.lacks_margin = False
-    return float(margin.marginTemperature)

@@ -17,13 +17,13 @@ import pynvml
 
 from mltop.probes.collect.nvml.calls import Calls, NvmlError, UnreadError
 from mltop.probes.collect.nvml.codes import Reason
-from mltop.probes.collect.nvml.device import MEMORY, TEXT_SIZE, Device, Reading, Releasable, Structure, not_blank
+from mltop.probes.collect.nvml.device import MEMORY, TEXT_SIZE, Device, Reading, Structure, not_blank
 from mltop.probes.collect.nvml.readers import gpm
 from mltop.probes.collect.nvml.readers.gpm import Group, Plan, Track
 
 ACTIVITY = Group((gpm.SM, gpm.TENSOR, gpm.DRAM, gpm.OCCUPANCY))
-PLAN = Plan((ACTIVITY,))
-ACTIVITY_FIELDS = tuple(metric.name for metric in PLAN.metrics())
+PLAN = Plan(ACTIVITY)
+ACTIVITY_FIELDS = tuple(metric.name for metric in PLAN.metrics)
 MEMORY_FIELDS = ("memory_used_bytes", "memory_total_bytes")
 CALLS_PER_S = 3.0
 LARGEST_CREDIT = 30.0
@@ -46,13 +46,8 @@ class _Instance:
         self.problems: dict[str, Reason] = {}
         self.renewed_s = float("-inf")
 
-    @property
-    def gpu_instance(self) -> int | None:
-        number: int | None = self.identity.get("gpu_instance")
-        return number
 
-
-class Instances(Releasable):
+class Instances:
     """Those of one GPU. ``tracks`` by GPU instance id: compute instances of one GPU instance share its counters."""
 
     def __init__(self) -> None:
@@ -121,7 +116,7 @@ class MigReader:
             instance.device, instance.index = device, index
             instances.append(instance)
         state.instances = instances
-        state.release(keep=frozenset(instance.gpu_instance for instance in instances))
+        state.release(keep=frozenset(instance.identity["gpu_instance"] for instance in instances))
         state.without_gpm = self._gpm.why_not(gpu)
         state.listed_s = now_s
         state.credit -= 1 + most + len(instances)
@@ -140,7 +135,7 @@ class MigReader:
             instance.renewed_s = now_s
             try:
                 instance.memory, instance.problems = read_memory(instance.device)
-                if self._sample(gpu, state, instance.gpu_instance, now_s, sampled):
+                if self._sample(gpu, state, instance.identity["gpu_instance"], now_s, sampled):
                     state.credit -= cost - 1
             except NvmlError as failure:
                 if failure.code not in gpm.STALE:
@@ -222,7 +217,7 @@ def describe(state: Instances, instance: _Instance, reading: Reading) -> dict[st
     if state.without_gpm is not None:
         reading.problems[activity_of("mig_instances.*")] = state.without_gpm
         return values
-    track = state.tracks.get(instance.gpu_instance) if instance.gpu_instance is not None else None
+    track = state.tracks.get(instance.identity["gpu_instance"])
     whole = track.problem if track else gpm.STARTING
     if whole is not None:
         reading.problems[activity_of(where)] = whole

@@ -87,17 +87,12 @@ def describe_links(values: FieldValues, state: Links) -> Reading:
         state.needs_calls = True  # nvlink_calls reads them
         return reading
     state.needs_calls = False
-    reading.values["nvlink.links"] = [describe_link(values, link, reading) for link in range(state.count)]
-    if not any(link["errors"] for link in reading.values["nvlink.links"]):
-        reading.problems["nvlink.errors"] = error_problem(values, state.count)
+    links = reading.values["nvlink.links"] = [describe_link(values, link, reading) for link in range(state.count)]
+    if not any(link["errors"] for link in links):
+        all_codes = [values.code(field, link) for link in range(state.count) for field in ERRORS]
+        failures = [code for code in all_codes if code not in REFUSED]
+        reading.problems["nvlink.errors"] = Failure(CALL, (failures or all_codes)[0])
     return reading
-
-
-def error_problem(values: FieldValues, count: int) -> Failure:
-    """Why no link has any error counter."""
-    all_codes = [values.code(field, link) for link in range(count) for field in ERRORS]
-    failures = [code for code in all_codes if code not in REFUSED]
-    return Failure(CALL, failures[0] if failures else all_codes[0])
 
 
 def describe_link(values: FieldValues, link: int, reading: Reading) -> dict[str, Any]:
@@ -240,21 +235,17 @@ def read_link_by_calls(device: Device, link: int, by_calls: LinksByCalls) -> Non
     """State, version and errors of one link: four calls and the version once, so that the links take turns: all twelve
     of an A100 within a minute.
     """
-    entry = by_calls.links[link]
-
-    def uint(call: str) -> int:
-        return device.uint(call, c_uint(link))
+    entry, number = by_calls.links[link], c_uint(link)
 
     def errors(counter: int) -> int:
         count = c_ulonglong()
-        call = "nvmlDeviceGetNvLinkErrorCounter"
-        device.call(call, c_uint(link), c_int(counter), byref(count))
+        device.call("nvmlDeviceGetNvLinkErrorCounter", number, c_int(counter), byref(count))
         return count.value
 
     state, counts = Reading(), Reading()
-    state.take("active", lambda: as_flag(f"{STATE_CALL} of link {link}", uint(STATE_CALL)))
+    state.take("active", lambda: as_flag(f"{STATE_CALL} of link {link}", device.uint(STATE_CALL, number)))
     if entry.get("version") is None:
-        state.take("version", lambda: generation(uint("nvmlDeviceGetNvLinkVersion")))
+        state.take("version", lambda: generation(device.uint("nvmlDeviceGetNvLinkVersion", number)))
     entry.update({"active": None, "version": entry.get("version"), **state.values})
     for counter, name in ERRORS_BY_CALL.items():
         counts.take(name, partial(errors, counter))
@@ -267,16 +258,13 @@ def read_link_by_calls(device: Device, link: int, by_calls: LinksByCalls) -> Non
 
 def read_speeds(device: Device, by_calls: LinksByCalls) -> None:
     """The first twelve links have a field each; there were no more when such drivers were new."""
-    fields = SPEED_BY_LINK[: len(by_calls.links)]
-    values = FieldRequest((field, 0) for field in fields).read(device)
-
-    def bytes_per_s(field: int) -> float:
-        return values.count(field, "NVLINK_SPEED_MBPS") * 1e6
-
-    for entry, field in zip(by_calls.links, fields):
+    values = FieldRequest((field, 0) for field in SPEED_BY_LINK[: len(by_calls.links)]).read(device)
+    name = "nvlink.speed_bytes_per_s"
+    for entry, field in zip(by_calls.links, SPEED_BY_LINK):
         reading = Reading()
-        reading.take("nvlink.speed_bytes_per_s", partial(bytes_per_s, field))
-        entry["speed_bytes_per_s"] = reading.values.get("nvlink.speed_bytes_per_s")
+        reading.take(name, partial(values.count, field, "NVLINK_SPEED_MBPS"))
+        mb_per_s = reading.values.get(name)
+        entry["speed_bytes_per_s"] = None if mb_per_s is None else mb_per_s * 1e6
         by_calls.speed_problems.update(reading.problems)
 
 
@@ -336,17 +324,13 @@ def describe_fabric(info: Any, reading: Reading) -> dict[str, Any]:
         )
         return values
     values["fabric.clique_id"] = info.cliqueId
-    cluster = bytes(info.clusterUuid)
-    values["fabric.cluster_uuid"] = uuid_text(cluster) if any(cluster) else None  # zero: part of none
+    # RFC 9562's form; the module uuid would be a hundredth of the child's memory.
+    digits = bytes(info.clusterUuid).hex()
+    parts = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
+    values["fabric.cluster_uuid"] = "-".join(parts) if digits.strip("0") else None  # zero: part of none
     mask = getattr(info, "healthMask", 0)
     values["fabric.problems"] = problems_of(mask)
     values["fabric.health"] = SUMMARIES.get(getattr(info, "healthSummary", 0)) or health_of(mask)
     if values["fabric.health"] is None:
         reading.problems["fabric.health"] = HEALTH_UNTOLD
     return values
-
-
-def uuid_text(data: bytes) -> str:
-    """RFC 9562's form. The module uuid would be a hundredth of the child's memory."""
-    digits = data.hex()
-    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))

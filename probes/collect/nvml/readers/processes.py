@@ -74,17 +74,15 @@ class ProcessReader:
         return processes
 
     def _processes(self, device: Device, kind: str, call: str) -> list[dict[str, Any]]:
-        code = self._ask(device, call)
-        if code == codes.INSUFFICIENT_SIZE:
+        for may_grow in (True, False):
+            self._count.value = self._capacity
+            code = device.code(call, self._count_ref, self._array)
+            if code != codes.INSUFFICIENT_SIZE or not may_grow:
+                break
             self._grow(2 * max(self._count.value, self._capacity))
-            code = self._ask(device, call)
         if code:
             raise NvmlError(call, code)
         return [describe(entry, kind) for entry in self._array[: min(self._count.value, self._capacity)]]
-
-    def _ask(self, device: Device, call: str) -> int:
-        self._count.value = self._capacity
-        return device.code(call, self._count_ref, self._array)
 
     def _grow(self, capacity: int) -> None:
         self._capacity = capacity

@@ -6,7 +6,7 @@ there is, a clock far above its maximum, an energy counter that goes back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from mltop.probes.collect.nvml.codes import Reason, implausible
@@ -43,14 +43,18 @@ class Sieve:
             problems[path] = complaint(_SINGLE[path], values.pop(path))
         for path in _DICTS:
             if path in values:
-                limits = GPU[f"{path}.*"]
-                values[path] = _sifted(values[path], dict.fromkeys(values[path], limits).get, problems, f"{path}.")
+                values[path] = _sifted(values[path], f"{path}.*", problems, f"{path}.")
         if _LINKS in values:
             values[_LINKS] = [_link(link, problems) for link in values[_LINKS]]
         if _PROCESSES in values:
             _sift_processes(values, problems)
         if _INSTANCES in values:
-            values[_INSTANCES] = [_instance(entry, problems) for entry in values[_INSTANCES]]
+            instances, values[_INSTANCES] = values[_INSTANCES], []
+            for entry in instances:
+                prefix = f"{_INSTANCES}.{entry['index']}."
+                sifted = _sifted(entry, f"{_INSTANCES}.*.{{}}", problems, prefix)
+                _sift_memory(sifted, problems, prefix)
+                values[_INSTANCES].append({"index": entry["index"], **sifted})
         _sift_memory(values, problems, "")
         self._sift_clocks(values, problems)
         self._sift_energy(values, problems)
@@ -88,16 +92,14 @@ def _holds(limits: Range, value: Any) -> bool:
 
 
 def _sifted(
-    entry: Mapping[str, Any],
-    limits_of: Callable[[str], Range | None],
-    problems: dict[str, Reason],
-    prefix: str,
-    of: str = "",
+    entry: Mapping[str, Any], path: str, problems: dict[str, Reason], prefix: str, of: str = ""
 ) -> dict[str, Any]:
-    """The numbers of one dict that can be. ``of``: what the entry is, for the reason: "link 3: "."""
+    """The numbers of one dict that can be. ``path``: of their ranges, "{}" for the name; ``of``: what the entry is, for
+    the reason: "link 3: ".
+    """
     plausible = {}
     for name, value in entry.items():
-        limits = limits_of(name)
+        limits = GPU.get(path.format(name))
         if limits is None or _holds(limits, value):
             plausible[name] = value
         else:
@@ -108,12 +110,11 @@ def _sifted(
 def _link(link: dict[str, Any], problems: dict[str, Reason]) -> dict[str, Any]:
     """Of many links alike, one is told. Rules need the errors of all links: one counter that is missing is missed."""
     of = f"link {link.get('index')}: "
-    sifted = _sifted(link, lambda name: GPU.get(f"{_LINKS}.*.{name}"), problems, "nvlink.", of)
-    counters = GPU[f"{_LINKS}.*.errors.*"]
+    sifted = _sifted(link, f"{_LINKS}.*.{{}}", problems, "nvlink.", of)
     bad: dict[str, Reason] = {}
-    sifted["errors"] = _sifted(link.get("errors") or {}, lambda _: counters, bad, "")
+    sifted["errors"] = _sifted(link.get("errors") or {}, f"{_LINKS}.*.errors.*", bad, "")
     for name in bad:
-        problems["nvlink.errors"] = complaint(counters, link["errors"][name], f"{of}{name}: ")
+        problems["nvlink.errors"] = complaint(GPU[f"{_LINKS}.*.errors.*"], link["errors"][name], f"{of}{name}: ")
     return sifted
 
 
@@ -126,20 +127,10 @@ def _sift_processes(values: dict[str, Any], problems: dict[str, Reason]) -> None
             del values[_PROCESSES]
             return
 
-    def limits_of(name: str) -> Range | None:
-        return GPU.get(f"{_PROCESSES}.*.{name}")
-
     values[_PROCESSES] = [
-        _sifted(entry, limits_of, problems, f"{_PROCESSES}.", f"process {entry['pid']}: ")
+        _sifted(entry, f"{_PROCESSES}.*.{{}}", problems, f"{_PROCESSES}.", f"process {entry['pid']}: ")
         for entry in values[_PROCESSES]
     ]
-
-
-def _instance(entry: dict[str, Any], problems: dict[str, Reason]) -> dict[str, Any]:
-    prefix = f"{_INSTANCES}.{entry['index']}."
-    sifted = _sifted(entry, lambda name: GPU.get(f"{_INSTANCES}.*.{name}"), problems, prefix)
-    _sift_memory(sifted, problems, prefix)
-    return {"index": entry["index"], **sifted}
 
 
 def _sift_memory(values: dict[str, Any], problems: dict[str, Reason], prefix: str) -> None:

@@ -20,7 +20,7 @@ from mltop.probes.collect.host.cgroups import oom_kills_file, oom_kills_in
 from mltop.probes.collect.ranks import procfs
 from mltop.probes.collect.ranks.access import in_first_namespace
 from mltop.probes.collect.ranks.ends.endings import Ended, LauncherEnd, death_of
-from mltop.probes.collect.ranks.ends.error_file import ErrorFile, ErrorFiles, RankError, error_file_of
+from mltop.probes.collect.ranks.ends.error_file import ErrorFile, ErrorFiles, error_file_of
 from mltop.probes.collect.ranks.ends.exits import Event, Handle, ProcessEvents
 from mltop.probes.collect.sysfile import OpenFiles, read_file
 from mltop.probes.collect.timing import Pace
@@ -268,7 +268,10 @@ class DeathSource:
     def _settle(self, clock_s: float, now: float, kernel_events: Sequence[KernelEvent]) -> None:
         """What comes later of those that ended lately, and how they are told then."""
         for key, error in self._error_files.answers():
-            self._changed |= _take_error(self._ended.get(key), error)  # type: ignore[call-overload]
+            death = self._ended.get(key)  # type: ignore[call-overload]
+            if death is not None:
+                death.ended.error, death.ended.raised_at = error.text, error.at
+                self._changed = True
         lately = [death for death in self._ended.values() if not death.is_settled]
         if lately:
             self._note_launchers({death.ended.launcher for death in lately}, now)
@@ -367,10 +370,3 @@ class DeathSource:
         why = f"how {counted(unknown, 'rank')} ended: the kernel tells it only to root, outside of containers"
         fix = "sudo mltop" if os.geteuid() != 0 else "run mltop on the host"
         return [Gap.about("ranks", "deaths", why=why, fix=fix, code="no_permission")]
-
-
-def _take_error(death: _Death | None, error: RankError) -> bool:
-    if death is None:
-        return False
-    death.ended.error, death.ended.raised_at = error.text, error.at
-    return True

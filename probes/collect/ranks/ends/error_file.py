@@ -3,26 +3,21 @@
 The path is the rank's word and the file its user's, so it is opened only when it is a plain file of that user (a device
 or a pipe is never opened), a bounded part of it is read, and its message leaves the node without secrets. A file system
 that does not answer holds up a thread of its own and nothing else.
-
-Source: torch/distributed/elastic/multiprocessing/errors/error_handler.py.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import queue
 import threading
 from dataclasses import dataclass
-from typing import Any
 
-from mltop.probes.collect.records.files import Unusable, read_of
+from mltop.probes.collect.ranks import procfs
+from mltop.probes.collect.records.files import Unusable, error_json, read_of
 from mltop.probes.collect.redaction.shapes import clipped
 from mltop.probes.collect.redaction.values import shown_text
-from mltop.probes.collect.sysfile import read_long
 
-_VARIABLE = b"TORCHELASTIC_ERROR_FILE="
-_ENVIRON_BYTES = 256 * 1024
+_VARIABLE = "TORCHELASTIC_ERROR_FILE"
 _LONGEST_PATH = 4096
 _MOST_BYTES = 256 * 1024  # a traceback of a deep stack has some 20 KB
 _MOST_CHARACTERS = 300
@@ -53,14 +48,11 @@ def error_file_of(root: str, pid: int, uid: int | None, launcher: int, since: fl
     if uid is None or root != "/proc":
         return None
     try:
-        environ = read_long(f"{root}/{pid}/environ", _ENVIRON_BYTES)
+        environ = procfs.read_environ(root, pid)
         is_ours = os.readlink(f"{root}/{pid}/ns/mnt") == os.readlink(f"{root}/self/ns/mnt")
     except OSError:
         return None
-    begin = 0 if environ.startswith(_VARIABLE) else environ.find(b"\0" + _VARIABLE) + 1
-    if begin == 0 and not environ.startswith(_VARIABLE):
-        return None
-    path = os.fsdecode(environ[begin + len(_VARIABLE) :].partition(b"\0")[0][: _LONGEST_PATH + 1])
+    path = procfs.variables(environ, (_VARIABLE,)).get(_VARIABLE, "")
     if not path.startswith("/") or len(path) > _LONGEST_PATH or (not is_ours and launcher <= 1):
         return None
     return ErrorFile(path if is_ours else f"{root}/{launcher}/root{path}", uid, since or 0.0)
@@ -72,23 +64,11 @@ def read_error_file(file: ErrorFile) -> RankError | None:
         data, changed_at = read_of(file.path, _MOST_BYTES, started_at=file.since, uid=file.uid, links=False)
     except Unusable:
         return None
-    return _parsed(data, changed_at)
-
-
-def _parsed(data: bytes, changed_at: float) -> RankError | None:
-    try:
-        content = json.loads(data)
-    except (ValueError, RecursionError):
+    raised = error_json(data)
+    if raised is None:
         return None
-    message: Any = content.get("message") if isinstance(content, dict) else None
-    details = message if isinstance(message, dict) else {}
-    text = details.get("message") if details else message
-    if not isinstance(text, str):
-        return None
-    *_, last = text.strip().splitlines() or [""]
-    more = details.get("extraInfo")
-    said = str(more.get("timestamp", "")) if isinstance(more, dict) else ""
-    written_at = int(said) if said.isascii() and said.isdigit() and len(said) < 12 else None
+    text, written_at, _ = raised
+    *_, last = text.splitlines() or [""]
     # The file's time is finer, where it is the same.
     fits = written_at is None or abs(changed_at - written_at) <= _SLACK_S
     # Cut far behind what is shown, as half of a token does not look like one.

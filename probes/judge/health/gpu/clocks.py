@@ -5,26 +5,20 @@ Source: nvmlDeviceGetCurrentClocksEventReasons (bits 0x2 to 0x80) and the counte
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 
 from mltop.probes.judge.health.gpu.temperature import NEAR_C, heat_matters
+from mltop.probes.judge.health.moment import FleetMoment, Moment, OfNewest
 from mltop.probes.judge.health.names import clock_and_heat, named_gpus
-from mltop.probes.judge.health.peers import NODES_AT_LEAST, Fact
-from mltop.probes.judge.health.rule import (
-    HOLD,
-    LIMIT,
-    SLOWS,
-    THROTTLE,
-    Hit,
-    Moment,
-    device_rule,
-    once_per_moment,
-    share,
-)
+from mltop.probes.judge.health.peers import NODES_AT_LEAST
+from mltop.probes.judge.health.relations import SLOWS, THROTTLE
+from mltop.probes.judge.health.rule import HOLD, LIMIT, Hit, Rule, device_rule, share
 from mltop.probes.model import GpuSample, Sample
+from mltop.probes.model.news.judged import Fact
 from mltop.probes.model.units import clock_words, percent_words, watts_words
 from mltop.probes.model.verdict import gpu_name
+from mltop.probes.model.vocabulary import Severity
 
 BUSY = 0.9
 LEAST_W = 1.0  # an idle GPU draws more
@@ -52,10 +46,29 @@ _AND_HOT = f"; its clock below the highest, or within {NEAR_C:.0f} °C* of a lim
 _throttle_rule = partial(device_rule, precedence=THROTTLE, explains_ranks=SLOWS)
 
 
-@_throttle_rule(
-    "gpu.throttle.hw_thermal",
-    "critical",
-    hold_s=5.0,
+def _held_by(
+    reason: str, severity: Severity, text: str, hold_s: float, counts: Callable[[GpuSample], bool] = bool
+) -> Callable[..., Rule]:
+    """A rule about one reason that the driver gives; ``text``: of {gpu}; ``counts``: whether it matters on a GPU."""
+
+    def check(moment: Moment, limit: float = HELD_SHARE) -> Iterator[Hit]:
+        before = moment.before.gpus if moment.before is not None else []
+        for number, gpu in enumerate(moment.now.gpus):
+            is_set, held_ns = reason in (gpu.throttle_reasons or ()), gpu.throttle_ns.get(reason)
+            if not is_set and held_ns and number < len(before) and before[number].throttle_ns.get(reason) == held_ns:
+                continue  # what most GPUs are at most times
+            share = (_share(moment, gpu, reason) or 0.0) if is_set or held_ns or gpu.throttle_share else 0.0
+            if not (is_set or share > limit) or not counts(gpu):
+                continue
+            # Counters of new drivers may lag behind the bits: "0 %" beside a bit that is set would only confuse.
+            held = f"held for {percent_words(min(share, 1.0))} of the last interval"
+            name = gpu_name(gpu.index)
+            yield Hit(name, text.format(gpu=name) + clock_and_heat(gpu), () if share < LEAST_SHARE else (held,))
+
+    return lambda **words: _throttle_rule(f"gpu.throttle.{reason}", severity, hold_s)(**words)(check)
+
+
+hw_thermal = _held_by("hw_thermal", "critical", "{gpu} is too hot", 5.0, heat_matters)(
     meaning="the hardware halves the clock because of heat",
     threshold=f"bit 0x40 {_HELD}{_AND_HOT}",
     limit=share(HELD_SHARE),
@@ -68,15 +81,7 @@ _throttle_rule = partial(device_rule, precedence=THROTTLE, explains_ranks=SLOWS)
         "check the node's fans and inlet temperature; move the job if it stays",
     ),
 )
-def hw_thermal(moment: Moment, limit: float) -> Iterator[Hit]:
-    for gpu in filter(heat_matters, _throttled(moment, "hw_thermal", limit)):
-        yield _hit(moment, gpu, "hw_thermal", f"GPU {gpu.index} is too hot")
-
-
-@_throttle_rule(
-    "gpu.throttle.power_brake",
-    "critical",
-    hold_s=5.0,
+power_brake = _held_by("power_brake", "critical", "PSU brake on {gpu}", 5.0)(
     meaning="the power supply tells the GPU to slow down",
     threshold=f"bit 0x80 {_HELD}",
     limit=share(HELD_SHARE),
@@ -86,15 +91,7 @@ def hw_thermal(moment: Moment, limit: float) -> Iterator[Hit]:
     explains=("gpu.throttle.hw_slowdown", "gpu.clock.low_busy"),
     whole_node=("PSU brake on all {count} GPUs", _CHECK_POWER),
 )
-def power_brake(moment: Moment, limit: float) -> Iterator[Hit]:
-    for gpu in _throttled(moment, "power_brake", limit):
-        yield _hit(moment, gpu, "power_brake", f"PSU brake on GPU {gpu.index}")
-
-
-@_throttle_rule(
-    "gpu.throttle.sw_thermal",
-    "warning",
-    hold_s=30.0,
+sw_thermal = _held_by("sw_thermal", "warning", "{gpu} slowing itself to stay cool", 30.0, heat_matters)(
     meaning="the driver lowers the clock to stay below a temperature limit",
     threshold=f"bit 0x20 {_HELD}{_AND_HOT}",
     limit=share(HELD_SHARE),
@@ -104,15 +101,14 @@ def power_brake(moment: Moment, limit: float) -> Iterator[Hit]:
     explains=("gpu.temp.", "gpu.clock.low_busy"),
     whole_node=("All {count} GPUs slowing themselves to stay cool", "check the node's fans and inlet temperature"),
 )
-def sw_thermal(moment: Moment, limit: float) -> Iterator[Hit]:
-    for gpu in filter(heat_matters, _throttled(moment, "sw_thermal", limit)):
-        yield _hit(moment, gpu, "sw_thermal", f"GPU {gpu.index} slowing itself to stay cool")
-
-
-@_throttle_rule(
-    "gpu.throttle.hw_slowdown",
+hw_slowdown = _held_by(
+    "hw_slowdown",
     "warning",
-    hold_s=5.0,
+    "{gpu}: HW slowdown, cause unstated",
+    5.0,
+    # The general bit alone: a thermal or power brake bit beside it says more.
+    lambda gpu: {"hw_thermal", "power_brake"}.isdisjoint(gpu.throttle_reasons or ()),
+)(
     meaning="the hardware halves the clock and does not say why",
     threshold=f"bit 0x8 alone for {HOLD}",
     source="nvmlClocksEventReasons",
@@ -121,24 +117,6 @@ def sw_thermal(moment: Moment, limit: float) -> Iterator[Hit]:
     explains=("gpu.clock.low_busy",),
     whole_node=("HW slowdown of all {count} GPUs, cause unstated", "look at the node's power and temperatures"),
 )
-def hw_slowdown(moment: Moment) -> Iterator[Hit]:
-    """The general bit alone: with a thermal or power brake bit beside it, those say more."""
-    for gpu in _throttled(moment, "hw_slowdown"):
-        if not {"hw_thermal", "power_brake"} & set(gpu.throttle_reasons or ()):
-            yield _hit(moment, gpu, "hw_slowdown", f"GPU {gpu.index}: HW slowdown, cause unstated")
-
-
-def _throttled(moment: Moment, reason: str, least_share: float = HELD_SHARE) -> Iterator[GpuSample]:
-    before = moment.before.gpus if moment.before is not None else []
-    for number, gpu in enumerate(moment.now.gpus):
-        if gpu.throttle_reasons and reason in gpu.throttle_reasons:
-            yield gpu
-            continue
-        held_ns = gpu.throttle_ns.get(reason)
-        if held_ns and number < len(before) and before[number].throttle_ns.get(reason) == held_ns:
-            continue  # what most GPUs are at most times
-        if (held_ns or gpu.throttle_share) and (_share(moment, gpu, reason) or 0.0) > least_share:
-            yield gpu
 
 
 def _share(moment: Moment, gpu: GpuSample, reason: str) -> float | None:
@@ -151,26 +129,15 @@ def _share(moment: Moment, gpu: GpuSample, reason: str) -> float | None:
     return (new_ns - old_ns) / 1e9 / moment.passed_s
 
 
-def _hit(moment: Moment, gpu: GpuSample, reason: str, text: str) -> Hit:
-    share = _share(moment, gpu, reason) or 0.0
-    # Counters of new drivers may lag behind the bits: "0 %" beside a bit that is set would only confuse.
-    evidence = () if share < LEAST_SHARE else (f"held for {percent_words(min(share, 1.0))} of the last interval",)
-    return Hit(gpu_name(gpu.index), text + clock_and_heat(gpu), evidence)
-
-
-@_throttle_rule(
-    "gpu.throttle.power_cap",
-    "warning",
-    hold_s=60.0,
+@_throttle_rule("gpu.throttle.power_cap", "warning", hold_s=60.0, eager=False, compares_nodes=True)(
     meaning="the power limit costs this GPU more clock than its peers; at the limit under load alone is normal",
     threshold=f"bit 0x4, busy ≥ {percent_words(BUSY)} and SM clock < {SLOWER} × the median of its peers* for {HOLD}",
     source=f"nvmlClocksEventReasons; {_OF_PEERS}",
     action="compare its power limit and cooling with its peers: nvidia-smi -q -d POWER",
     needs=_LOAD,
-    eager=False,
     explains=("gpu.clock.low_busy",),
 )
-def power_cap(moment: Moment) -> Iterator[Hit]:
+def power_cap(moment: FleetMoment) -> Iterator[Hit]:
     """At the power limit under load is what a GPU is made for, and says nothing: every busy node would have a line.
 
     It is told where it costs this GPU more than its peers at the same work: a worse chip, or a lower limit.
@@ -181,30 +148,26 @@ def power_cap(moment: Moment) -> Iterator[Hit]:
             yield from _slower_than_peers(moment, gpu, f"GPU {gpu.index} at {limit} runs")
 
 
-@device_rule(
-    "gpu.clock.low_busy",
-    "warning",
-    hold_s=60.0,
+@device_rule("gpu.clock.low_busy", "warning", hold_s=60.0, eager=False, compares_nodes=True)(
     meaning="the GPU works at a lower clock than its peers, and nothing says why",
     threshold=f"busy ≥ {percent_words(BUSY)}, SM clock < {SLOWER} × the median of ≥ {PEERS_AT_LEAST} peers, at ≤ "
     f"{SAME_POWER} × their power*, for {HOLD}*",
     source=f"nvmlDeviceGetClockInfo; {_OF_PEERS}",
     action="look at its temperature, power limit and throttle reasons; if none of them tells: dcgmi diag -r 3",
     needs=("gpu.*.sm_clock_mhz", "gpu.*.busy"),
-    eager=False,
     whole_node=(
         "All {count} GPUs slower than those of the other nodes in their job",
         "look at the node's power and cooling",
     ),
     explains_ranks=SLOWS,
 )
-def low_clock(moment: Moment) -> Iterator[Hit]:
+def low_clock(moment: FleetMoment) -> Iterator[Hit]:
     for gpu in moment.now.gpus:
         reasons = ", ".join(gpu.throttle_reasons or ()) or "none"
         yield from _slower_than_peers(moment, gpu, f"GPU {gpu.index} runs", f"reasons that the driver gives: {reasons}")
 
 
-def _slower_than_peers(moment: Moment, gpu: GpuSample, text: str, *evidence: str) -> Iterator[Hit]:
+def _slower_than_peers(moment: FleetMoment, gpu: GpuSample, text: str, *evidence: str) -> Iterator[Hit]:
     usual = _peer_clock(moment, gpu, SLOWER)
     if usual is not None:
         slower = percent_words(1 - (gpu.sm_clock_mhz or 0) / usual)
@@ -212,14 +175,14 @@ def _slower_than_peers(moment: Moment, gpu: GpuSample, text: str, *evidence: str
         yield Hit(gpu_name(gpu.index), f"{text} {slower} slower than its peers{clock_and_heat(gpu)}", evidence)
 
 
-def _peer_clock(moment: Moment, gpu: GpuSample, share: float) -> float | None:
+def _peer_clock(moment: FleetMoment, gpu: GpuSample, share: float) -> float | None:
     """The median SM clock (MHz) of the peers of a busy GPU whose own is below ``share`` of it; else None."""
     clock, top = gpu.sm_clock_mhz, gpu.sm_clock_max_mhz
     if gpu.busy is None or gpu.busy < BUSY or clock is None or gpu.state != "ok":
         return None
     if top is not None and clock >= share * top:
         return None  # no peer is faster than the maximum
-    group = _group(gpu.name, _jobs_of(moment).get(gpu.index) or moment.now.node)
+    group = _group(gpu.name, _jobs(moment.now).get(gpu.index) or moment.now.node)
     usual = moment.peers.median(CLOCK, group, PEERS_AT_LEAST)
     if usual is None or clock >= share * usual:
         return None
@@ -228,10 +191,7 @@ def _peer_clock(moment: Moment, gpu: GpuSample, share: float) -> float | None:
     return None if does_other_work else usual
 
 
-@_throttle_rule(
-    "gpu.throttle.user_clocks",
-    "info",
-    hold_s=10.0,
+@_throttle_rule("gpu.throttle.user_clocks", "info", hold_s=10.0, compares_nodes=True)(
     meaning="somebody has set the clocks below their maximum",
     threshold=f"bit 0x2 or 0x10 while busy ≥ {percent_words(BUSY)} for {HOLD}*; peers ≥ "
     f"{percent_words(1 - PINNED_SLOWER)} faster*: warning",
@@ -241,7 +201,7 @@ def _peer_clock(moment: Moment, gpu: GpuSample, share: float) -> float | None:
     explains=("gpu.clock.low_busy", "gpu.throttle.power_cap"),
     whole_node=("Clocks pinned on all {count} GPUs", _RESET_CLOCKS),
 )
-def user_clocks(moment: Moment) -> Iterator[Hit]:
+def user_clocks(moment: FleetMoment) -> Iterator[Hit]:
     """Clocks that a user set (applications clocks), or that the slowest GPU of a sync boost group sets."""
     for gpu in moment.now.gpus:
         reasons, clock, top = gpu.throttle_reasons or (), gpu.sm_clock_mhz, gpu.sm_clock_max_mhz
@@ -258,20 +218,17 @@ def user_clocks(moment: Moment) -> Iterator[Hit]:
         yield Hit(gpu_name(gpu.index), text, severity="info" if usual is None else "warning", action=action)
 
 
-@_throttle_rule(
-    "gpu.power.limit_low",
-    "warning",
+@_throttle_rule("gpu.power.limit_low", "warning", clear_s=30.0, compares_nodes=True)(
     meaning="the GPU may draw less power than its default, or than its peers",
     threshold=f"≥ {LIMIT}* below either; info where most GPUs of {NODES_AT_LEAST} or more nodes have it",
     limit=share(0.05),
     source="nvmlDeviceGetEnforcedPowerLimit; compared with GPUs of the same model",
     action="sudo nvidia-smi -pl",
     needs=("gpu.*.power_limit_w",),
-    clear_s=30.0,
     explains=("gpu.throttle.power_cap", "gpu.clock.low_busy"),
     whole_node=("The power limit of all {count} GPUs is lowered", "nvidia-smi -q -d POWER; sudo nvidia-smi -pl"),
 )
-def low_limit(moment: Moment, limit: float) -> Iterator[Hit]:
+def low_limit(moment: FleetMoment, limit: float) -> Iterator[Hit]:
     """What a whole fleet has is a decision that somebody made."""
     for gpu, name in named_gpus(moment):
         capped, default = gpu.power_limit_w, gpu.power_limit_default_w
@@ -290,16 +247,12 @@ def low_limit(moment: Moment, limit: float) -> Iterator[Hit]:
                 yield Hit(name, text, action=action)
 
 
-@device_rule(
-    "gpu.power.zero",
-    "warning",
-    hold_s=10.0,
+@device_rule("gpu.power.zero", "warning", hold_s=10.0, remedy="reset")(
     meaning="the driver reports work on a GPU that gets no power or no clock: no job can run there",
     threshold=f"busy ≥ {percent_words(BUSY)} at less than {LEAST_W:g} W or at 0 MHz for {HOLD}",
     source="nvmlDeviceGetUtilizationRates, nvmlDeviceGetPowerUsage, nvmlDeviceGetClockInfo",
     action="end its job and reset the GPU",
     needs=("gpu.*.busy", "gpu.*.power_w | gpu.*.sm_clock_mhz"),
-    remedy="reset",
     explains=("gpu.clock.low_busy",),
     explains_ranks=SLOWS,
 )
@@ -314,7 +267,7 @@ def zero(moment: Moment) -> Iterator[Hit]:
 
 def facts(sample: Sample) -> Iterator[Fact]:
     """Clock and power of GPUs at work, by model and job; the power limit of all, by model."""
-    jobs: dict[int, str] | None = None
+    jobs = None
     for gpu in sample.gpus:
         if gpu.state != "ok":
             continue
@@ -322,22 +275,16 @@ def facts(sample: Sample) -> Iterator[Fact]:
             yield POWER_LIMIT, gpu.name or "", gpu.power_limit_w
         if gpu.busy is None or gpu.busy < BUSY or gpu.sm_clock_mhz is None:
             continue
-        jobs = _jobs(sample) if jobs is None else jobs
+        jobs = _jobs.afresh(sample) if jobs is None else jobs
         group = _group(gpu.name, jobs.get(gpu.index) or sample.node)
         yield CLOCK, group, gpu.sm_clock_mhz
         if gpu.power_w is not None:
             yield POWER, group, gpu.power_w
 
 
-@once_per_moment
-def _jobs_of(moment: Moment) -> dict[int, str]:
-    return _jobs(moment.now)
-
-
+@OfNewest
 def _jobs(sample: Sample) -> dict[int, str]:
-    """The job of each GPU that a rank is known to use, and whose it is. Where none is known, the node's own GPUs are
-    the peers.
-    """
+    """The job and user of each GPU that a rank uses. Where none is known, the node's own GPUs are the peers."""
     return {index: f"{rank.job} of {rank.uid}" for rank in sample.ranks if rank.job for index in rank.gpus}
 
 

@@ -7,11 +7,14 @@ from collections.abc import Iterator
 
 from mltop.probes.judge.health.gpu.xids import failed
 from mltop.probes.judge.health.host.cpu import RANK_BLOCKED_S, stuck_in_driver
+from mltop.probes.judge.health.moment import FleetMoment, Moment
 from mltop.probes.judge.health.names import is_of_nvml
-from mltop.probes.judge.health.peers import NODES_AT_LEAST, Fact
-from mltop.probes.judge.health.rule import DRIVER, GPU_LOST, SILENT_PEER, STOPS, Hit, Moment, device_rule, rule
+from mltop.probes.judge.health.peers import NODES_AT_LEAST
+from mltop.probes.judge.health.relations import GPU_LOST, SILENT_PEER, STOPS
+from mltop.probes.judge.health.rule import Hit, gpu_fault, rule
 from mltop.probes.judge.values import grouped, known
 from mltop.probes.model import Gap, GpuSample, Remedy, Sample
+from mltop.probes.model.news.judged import Fact
 from mltop.probes.model.units import counted
 from mltop.probes.model.verdict import gpu_name
 from mltop.probes.model.vocabulary import REFUSALS
@@ -43,18 +46,14 @@ def refusal(sample: Sample) -> Gap | None:
     return next((gap for gap in sample.gaps if is_of_nvml(gap) and gap.code in REFUSALS), None)
 
 
-@rule(
-    "nvml.stuck",
-    "critical",
+@rule("nvml.stuck", "critical", clear_s=10.0, remedy="reboot")(
     meaning="a driver call does not return",
     threshold=f"no answer for {ANSWER_S:.0f} s; the first answer, for which the driver wakes all GPUs: "
     f"{ANSWER_S + START_S:.0f} s*; nvidia-* or nv-* in state D for {RANK_BLOCKED_S:.0f} s, or hung as the kernel says",
     source="breadcrumb of the NVML child; /proc/PID/stat, kernel log",
     action="if the call never returns: reboot",
     needs=("nvml", "host.blocked"),
-    remedy="reboot",
     eager=False,  # that mltop has just begun is no reason not to wait for it
-    clear_s=10.0,
     precedence=GPU_LOST,  # what it explains goes with it where it is explained itself
     explains_node=("gpu.error", "gpu.missing"),
     explains_ranks=STOPS,
@@ -74,9 +73,24 @@ def stuck(moment: Moment) -> Iterator[Hit]:
         yield Hit("NVML", texts[0], tuple(texts[1:]), None, action, since, hold_s=START_S if starts else None)
 
 
-@device_rule(
-    "gpu.driver",
-    "warning",
+def _unlike_fleet(moment: FleetMoment) -> Iterator[Hit]:
+    if moment.peers.nodes < NODES_AT_LEAST:
+        return
+    versions = _versions(moment.now)
+    told: set[tuple[str, str]] = set()  # what differs of which model: the driver brings its GSP firmware
+    for column, (field, topic, called) in enumerate(_FIELDS):
+        own = _by_model(versions, column)
+        if len(own) != len({name for name, _ in own}):
+            continue  # the node's own GPUs differ, which it says itself
+        for name, version in own:
+            usual = moment.peers.common(topic, name) if version else None
+            if usual is not None and usual.value != version and (field, name) not in told:
+                told |= {("gsp_firmware", name)} if field == "driver" else set()
+                text = f"{moment.now.node} has {called} {version}, {usual.count} others {usual.value}"
+                yield Hit(called, text, (name,) if name else (), key=field)
+
+
+@gpu_fault("gpu.driver", "warning")(
     meaning="the driver is gone or does not match its library; or driver, VBIOS or GSP firmware differ from the other "
     "GPUs of the node or the other nodes",
     threshold="NVML refused as a whole with error 15, 16 or 18, or with another one where GPUs were seen: critical; "
@@ -85,38 +99,27 @@ def stuck(moment: Moment) -> Iterator[Hit]:
     source="nvmlSystemGetDriverVersion, nvmlDeviceGetVbiosVersion, nvmlDeviceGetGspFirmwareVersion",
     action="bring the node's versions (driver, Fabric Manager, firmware) in line with the others",
     needs=("gpu.*.driver", "gpu.*.vbios", "gpu.*.gsp_firmware"),
-    precedence=DRIVER,
     orders=True,
     adds=True,
     explains_node=("gpu.error", "gpu.lost", "gpu.missing", "fabric.manager"),
-    explains_ranks=STOPS,
-    explains_peers=SILENT_PEER,
     tells_nvml=tuple(sorted(REFUSALS)),
+    compare=_unlike_fleet,
 )
 def driver(moment: Moment) -> Iterator[Hit]:
-    yield from _refused(moment)
-    versions = _versions(moment.now)
-    if len(versions) > 1:
-        yield from _unlike_siblings(moment.now.gpus)
-    if moment.peers.nodes >= NODES_AT_LEAST:
-        yield from _unlike_fleet(moment, versions)
-
-
-def _refused(moment: Moment) -> Iterator[Hit]:
     """One line for the node, whatever the number of its GPUs. Without any GPU it is a fault only if they must be there:
     a library that does not match its driver, a GPU that is lost or needs a reset, or GPUs that this node had.
     """
     refused = refusal(moment.now)
-    if refused is None or refused.code in _NO_FAULT:
-        return
     indexes = {gpu.index for gpu in (*moment.known_gpus.values(), *moment.now.gpus)}
-    remedy = _REMEDIES.get(refused.code)
-    if indexes or remedy is not None:
+    remedy = _REMEDIES.get(refused.code) if refused is not None else None
+    if refused is not None and refused.code not in _NO_FAULT and (indexes or remedy is not None):
         seen = (f"{counted(len(indexes), 'GPU')} of this node cannot be read",) if indexes else ()
         why = refused.why[:1].upper() + refused.why[1:]
         of_gpus = failed(moment) if refused.code in ("lost", "needs_reset") else []
         subject = of_gpus[0] if len(of_gpus) == 1 else "driver"
         yield Hit(subject, why, seen, severity="critical", action=refused.fix, remedy=remedy or "none")
+    if len(_versions(moment.now)) > 1:
+        yield from _unlike_siblings(moment.now.gpus)
 
 
 def _versions(sample: Sample) -> set[Versions]:
@@ -141,20 +144,6 @@ def _unlike_siblings(gpus: list[GpuSample]) -> Iterator[Hit]:
 
 def _by_model(versions: set[Versions], column: int) -> set[tuple[str, str | None]]:
     return {(name, of_model[column]) for name, of_model in versions}
-
-
-def _unlike_fleet(moment: Moment, versions: set[Versions]) -> Iterator[Hit]:
-    told: set[tuple[str, str]] = set()  # what differs of which model: the driver brings its GSP firmware
-    for column, (field, topic, called) in enumerate(_FIELDS):
-        own = _by_model(versions, column)
-        if len(own) != len({name for name, _ in own}):
-            continue  # the node's own GPUs differ: told above
-        for name, version in own:
-            usual = moment.peers.common(topic, name) if version else None
-            if usual is not None and usual.value != version and (field, name) not in told:
-                told |= {("gsp_firmware", name)} if field == "driver" else set()
-                text = f"{moment.now.node} has {called} {version}, {usual.count} others {usual.value}"
-                yield Hit(called, text, (name,) if name else (), key=field)
 
 
 def facts(sample: Sample) -> Iterator[Fact]:

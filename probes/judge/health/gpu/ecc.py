@@ -9,19 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+from mltop.probes.judge.health.moment import HOUR_S, WEEK_S, Moment
 from mltop.probes.judge.health.names import gpu_key, named_gpus
-from mltop.probes.judge.health.rule import (
-    HOUR_S,
-    LIMIT,
-    MEMORY_ERRORS,
-    SILENT_PEER,
-    STOPS,
-    WEEK_S,
-    Hit,
-    Limit,
-    Moment,
-    device_rule,
-)
+from mltop.probes.judge.health.relations import MEMORY_ERRORS, STOPS
+from mltop.probes.judge.health.rule import LIMIT, Hit, Limit, device_rule, gpu_fault
 from mltop.probes.judge.health.trails import Counted
 from mltop.probes.model import Ecc, Sample
 from mltop.probes.model.units import counted
@@ -53,19 +44,14 @@ def _corrected(ecc: Ecc) -> tuple[int | None, str]:
     return ecc.corrected_volatile, CORRECTED_VOLATILE
 
 
-@device_rule(
-    "gpu.ecc.dbe_volatile",
-    "critical",
+@gpu_fault("gpu.ecc.dbe_volatile", "critical", remedy="reset")(
     meaning="data in GPU memory were lost since the last reset",
     threshold="> 0 since the reset",
     source="nvmlDeviceGetTotalEccErrors(uncorrected, volatile)",
     action="end its job and reset it; check row remapping",
     needs=("gpu.*.ecc.uncorrected_volatile",),
-    remedy="reset",
     precedence=MEMORY_ERRORS,
     explains=("gpu.remap.pending", "gpu.remap.banks", "gpu.pages.retired", *_WITH_ITS_XIDS),
-    explains_ranks=STOPS,
-    explains_peers=SILENT_PEER,
 )
 def dbe_volatile(moment: Moment) -> Iterator[Hit]:
     for gpu, name in named_gpus(moment):
@@ -75,9 +61,7 @@ def dbe_volatile(moment: Moment) -> Iterator[Hit]:
             yield Hit(name, text, action=f"end its job, then: sudo nvidia-smi -r -i {gpu.index}; check row remapping")
 
 
-@_rma_rule(
-    "gpu.ecc.sram_threshold",
-    "critical",
+@_rma_rule("gpu.ecc.sram_threshold", "critical")(
     meaning="the GPU's caches have had so many errors that NVIDIA takes it back",
     threshold="bThresholdExceeded",
     source="nvmlDeviceGetSramEccErrorStatus (root)",
@@ -91,16 +75,13 @@ def sram_threshold(moment: Moment) -> Iterator[Hit]:
             yield Hit(name, f"{name}: SRAM errors passed NVIDIA's RMA limit")
 
 
-@device_rule(
-    "gpu.ecc.sram_aggregate",
-    "warning",
+@device_rule("gpu.ecc.sram_aggregate", "warning", remedy="watch")(
     meaning="uncorrectable errors in the GPU's caches over its life",
     threshold=f"1 to {LIMIT}: info; > {LIMIT}: warning",
     limit=Limit(4, unit="errors over its life"),
     source="nvmlDeviceGetSramEccErrorStatus, else SRAM counters",
     action="a candidate for RMA: watch it",
     needs=("gpu.*.ecc.sram_uncorrected_aggregate",),
-    remedy="watch",
 )
 def sram_aggregate(moment: Moment, limit: float) -> Iterator[Hit]:
     for gpu, name in named_gpus(moment):
@@ -114,9 +95,7 @@ def sram_aggregate(moment: Moment, limit: float) -> Iterator[Hit]:
                 yield Hit(name, text, severity="info", action=action)
 
 
-@device_rule(
-    "gpu.ecc.sbe_rate",
-    "warning",
+@device_rule("gpu.ecc.sbe_rate", "warning", eager=False, remedy="watch")(
     meaning="the GPU corrects more and more memory errors",
     threshold=f"> {LIMIT}* in the last hour; Xid 92 is told by gpu.xid.warn",
     limit=Limit(100, unit="errors per hour"),
@@ -124,29 +103,24 @@ def sram_aggregate(moment: Moment, limit: float) -> Iterator[Hit]:
     action="watch it; when the node is free: dcgmi diag -r 3",
     needs=("gpu.*.ecc.corrected_aggregate | gpu.*.ecc.corrected_volatile",),
     grows=("gpus",),
-    remedy="watch",
-    eager=False,
 )
 def sbe_rate(moment: Moment, limit: float) -> Iterator[Hit]:
     for gpu, name in named_gpus(moment):
         count, counter = _corrected(gpu.ecc)
         if count is None or count <= limit:
             continue
-        grown = moment.increase(gpu_key(gpu), counter, HOUR_S)
+        grown = moment.trails.increase(gpu_key(gpu), counter, HOUR_S)
         if grown.amount > limit:
             text = f"Correctable errors climbing on {name}: {grown.amount:.0f} in {max(1.0, grown.over_s / 60):.0f} min"
             yield Hit(name, text, (f"{count} {'over its life' if counter == CORRECTED else 'since its reset'}",))
 
 
-@device_rule(
-    "gpu.ecc.off",
-    "warning",
+@device_rule("gpu.ecc.off", "warning", remedy="reset")(
     meaning="memory errors are not noticed, or ECC will change at the next reset",
     threshold="off, or the pending mode is another one; off on a GeForce or RTX card: info*",
     source="nvmlDeviceGetEccMode",
     action="sudo nvidia-smi -e 1, then reset the GPU",
     needs=("gpu.*.ecc.enabled",),
-    remedy="reset",
     whole_node=("ECC is off or about to change on all {count} GPUs", "sudo nvidia-smi -e 1, then reset the GPUs"),
 )
 def ecc_off(moment: Moment) -> Iterator[Hit]:
@@ -165,15 +139,12 @@ def ecc_off(moment: Moment) -> Iterator[Hit]:
             yield Hit(name, f"ECC of {name} goes off at its next reset", action=action, remedy="none")
 
 
-@device_rule(
-    "gpu.remap.pending",
-    "warning",
+@device_rule("gpu.remap.pending", "warning", remedy="reset")(
     meaning="a bad memory row (channel, TPC) is replaced at the next reset; until then the job is safe",
     threshold="pending",
     source="nvmlDeviceGetRemappedRows, nvmlDeviceGetRepairStatus",
     action="finish the job, then reset the GPU",
     needs=("gpu.*.remap.pending", "gpu.*.remap.repair_pending"),
-    remedy="reset",
     precedence=MEMORY_ERRORS,
     explains=("gpu.xid.warn", "gpu.remap.banks"),
 )
@@ -186,9 +157,7 @@ def remap_pending(moment: Moment) -> Iterator[Hit]:
             yield Hit(name, f"{what} pending on {name}", action=action)
 
 
-@_rma_rule(
-    "gpu.remap.failed",
-    "critical",
+@_rma_rule("gpu.remap.failed", "critical")(
     meaning="a bad memory row could not be replaced",
     threshold="failure",
     source="nvmlDeviceGetRemappedRows",
@@ -203,9 +172,7 @@ def remap_failed(moment: Moment) -> Iterator[Hit]:
             yield Hit(name, f"Row remap failed on {name}: memory cannot be repaired")
 
 
-@device_rule(
-    "gpu.remap.banks",
-    "warning",
+@device_rule("gpu.remap.banks", "warning")(
     meaning="memory banks have no or few spare rows left",
     threshold="banks with none left > 0: critical*; with few left > 0: warning*",
     source="nvmlDeviceGetRowRemapperHistogram",
@@ -223,9 +190,7 @@ def remap_banks(moment: Moment) -> Iterator[Hit]:
             yield Hit(name, f"{name}: {counted(low, 'memory bank')} with few spare rows")
 
 
-@_rma_rule(
-    "gpu.remap.count",
-    "warning",
+@_rma_rule("gpu.remap.count", "warning")(
     meaning="so many rows were replaced that the next failure is near",
     threshold=f"≥ {LIMIT} rows for uncorrectable errors",
     limit=Limit(512, unit="rows"),
@@ -239,9 +204,7 @@ def remap_count(moment: Moment, limit: float) -> Iterator[Hit]:
             yield Hit(name, f"{name}: {counted(rows, 'row')} remapped for uncorrectable errors")
 
 
-@_rma_rule(
-    "gpu.pages.retired",
-    "warning",
+@_rma_rule("gpu.pages.retired", "warning")(
     meaning="memory pages are retired (GPUs before Ampere)",
     threshold=f"pending: warning; ≥ {RETIRED_PAGES}, or > {DOUBLE_BIT_PAGES} for double bit errors and "
     f"{MORE_IN_A_WEEK} more within a week: critical",
@@ -257,7 +220,7 @@ def pages_retired(moment: Moment) -> Iterator[Hit]:
         if pages is not None and pages >= RETIRED_PAGES:
             yield Hit(name, f"{name}: {counted(pages, 'page')} retired", severity="critical", key="retired")
         elif double_bit is not None and double_bit > DOUBLE_BIT_PAGES:
-            grown = moment.increase(gpu_key(gpu), DOUBLE_BIT, WEEK_S)
+            grown = moment.trails.increase(gpu_key(gpu), DOUBLE_BIT, WEEK_S)
             if grown.amount >= MORE_IN_A_WEEK:
                 text = f"{name}: {double_bit} pages retired for double bit errors, {grown.amount:.0f} of them this week"
                 yield Hit(name, text, severity="critical", key="retired")

@@ -6,21 +6,11 @@ from collections.abc import Iterator
 
 from mltop.probes.judge.health.gpu.driver import refusal
 from mltop.probes.judge.health.gpu.xid_catalog import gpu_reset
+from mltop.probes.judge.health.moment import FleetMoment, Moment
 from mltop.probes.judge.health.names import in_slots, is_of_nvml, is_replaced, listed, named_gpus, slot, slots
-from mltop.probes.judge.health.rule import (
-    BRIDGE,
-    DRIVER,
-    GPU_LOST,
-    HOLD,
-    RANK_ENDED,
-    SILENT_PEER,
-    SLOWS,
-    STOPS,
-    Hit,
-    Moment,
-    device_rule,
-)
-from mltop.probes.model import GpuGaps, GpuSample, PciDevice, Sample
+from mltop.probes.judge.health.relations import BRIDGE, GPU_LOST, RANK_ENDED, SLOWS, STOPS
+from mltop.probes.judge.health.rule import HOLD, Hit, device_rule, gpu_fault
+from mltop.probes.model import GpuGaps, GpuSample, PciDevice
 from mltop.probes.model.units import clock_time, counted
 from mltop.probes.model.verdict import gpu_name
 
@@ -29,16 +19,13 @@ _REBOOT = "reboot the node; if lost again, reseat it"
 _SAVE = f"save what its ranks can, {_REBOOT}"
 
 
-@device_rule(
-    "gpu.lost",
-    "critical",
+@gpu_fault("gpu.lost", "critical", remedy="reboot")(
     meaning="NVML has lost the GPU, it vanished from the list, or none of its values can be read",
     threshold="NVML error 15 or 16 (which asks for a reset), no longer listed, or 2 samples* without any value while "
     "other GPUs have theirs",
     source="nvmlReturn_t; arXiv 2603.28781",
     action=_REBOOT,
     needs=("nvml",),
-    remedy="reboot",
     precedence=GPU_LOST,
     together="{each}",
     explains=("gpu.", "nvlink.", "pcie.", "fabric."),
@@ -48,7 +35,6 @@ _SAVE = f"save what its ranks can, {_REBOOT}"
     ),
     whole_node_by={"reset": ("All {count} GPUs need a reset", "end the jobs on the node, then: sudo nvidia-smi -r")},
     explains_ranks=(*STOPS, *SLOWS, "job.devices"),
-    explains_peers=SILENT_PEER,
 )
 def lost(moment: Moment) -> Iterator[Hit]:
     """NVML_ERROR_GPU_IS_LOST (15), NVML_ERROR_RESET_REQUIRED (16), a GPU that vanished from the list, or a mute one.
@@ -56,47 +42,40 @@ def lost(moment: Moment) -> Iterator[Hit]:
     A GPU that detaches shows no numbers before it goes: its missing values are the signal (arXiv 2603.28781).
     """
     now = moment.now
+    answers = any(gpu.temperature_c is not None and gpu.power_w is not None for gpu in now.gpus)
     for gpu in now.gpus:
         if gpu.state == "lost" and not is_replaced(moment, gpu):
-            yield _lost(now, gpu, gpu.error or "NVML has lost it")
-        elif gpu.temperature_c is None and gpu.power_w is None and _is_mute(moment, gpu):
+            yield _lost(moment, gpu, gpu.error or "NVML has lost it")
+        elif _is_mute(gpu) and (before := moment.gpu_before(gpu)) is not None and _is_mute(before) and answers:
             name = gpu_name(gpu.index)
             why = "NVML lists it, but gives none of its values; the GPUs beside it answer"
             text = f"{name} lost: none of its values can be read"
             yield Hit(name, text, (why, *_identity(gpu)), action=_SAVE if now.ranks else "")
-    if moment.known_gpus and not (not now.gpus and _is_silent(now)):
+    # NVML is silent for a reason that is said, or mltop's agent has just begun and NVML has not answered yet.
+    silent = (is_of_nvml(gap) or is_of_nvml(gap, "starting") or gap.source == "gpus" for gap in now.gaps)
+    if moment.known_gpus and (now.gpus or not any(silent)):
         indexes = {gpu.index for gpu in now.gpus}
         for index, gpu in moment.known_gpus.items():
             if index not in indexes and not is_replaced(moment, gpu):
-                yield _lost(now, gpu, "it vanished from NVML's list")
+                yield _lost(moment, gpu, "it vanished from NVML's list")
 
 
-def _is_silent(sample: Sample) -> bool:
-    """For a reason that is said: NVML is silent, or mltop's agent has just begun and NVML has not answered yet."""
-    return any(is_of_nvml(gap) or is_of_nvml(gap, "starting") or gap.source == "gpus" for gap in sample.gaps)
-
-
-def _lost(now: Sample, gpu: GpuSample, why: str) -> Hit:
+def _lost(moment: Moment, gpu: GpuSample, why: str) -> Hit:
     name, seen_at = gpu_name(gpu.index), gpu.last_seen_at
     seen = "" if seen_at is None else f" (last seen {clock_time(seen_at)})"
     evidence = (why, *_identity(gpu))
     if gpu.error_code == "needs_reset":
         reset = gpu_reset(gpu.index)
         return Hit(name, f"{name} needs a reset{seen}", evidence, None, reset.action, seen_at, remedy=reset.remedy)
-    action = _SAVE if now.ranks else ""
-    return Hit(name, f"{name} lost{seen}", evidence, action=action, since=seen_at, about=(BRIDGE,))
+    action = _SAVE if moment.now.ranks else ""
+    about = (BRIDGE, *(place for place, index in slots(moment).items() if index == gpu.index))
+    return Hit(name, f"{name} lost{seen}", evidence, action=action, since=seen_at, about=about)
 
 
-def _is_mute(moment: Moment, gpu: GpuSample) -> bool:
-    """Two samples in a row without any value, while others of the node have theirs."""
-    before = moment.gpu_before(gpu)
-    if before is None or not _has_no_values(gpu) or not _has_no_values(before):
-        return False
-    return any(other.temperature_c is not None and other.power_w is not None for other in moment.now.gpus)
-
-
-def _has_no_values(gpu: GpuSample) -> bool:
-    values = (gpu.temperature_c, gpu.power_w, gpu.busy, gpu.memory_used_bytes, gpu.sm_clock_mhz, gpu.throttle_reasons)
+def _is_mute(gpu: GpuSample) -> bool:
+    if gpu.temperature_c is not None:
+        return False  # the most common case
+    values = (gpu.power_w, gpu.busy, gpu.memory_used_bytes, gpu.sm_clock_mhz, gpu.throttle_reasons)
     return gpu.state == "ok" and all(value is None for value in values)
 
 
@@ -105,61 +84,56 @@ def _identity(gpu: GpuSample) -> tuple[str, ...]:
     return (names,) if names else ()
 
 
-@device_rule(
-    "gpu.error",
-    "critical",
+@gpu_fault("gpu.error", "critical", clear_s=10.0, remedy="reset")(
     meaning="NVML answers for the GPU with an error",
     threshold="any but a lack of permission, which leaves it unknown, and what all of NVML is refused with",
     source="nvmlReturn_t",
     action="reset the GPU once its job has ended; if it stays: reboot the node",
     needs=("nvml",),
-    remedy="reset",
-    clear_s=10.0,
-    precedence=DRIVER,
     explains=("gpu.throttle.", "gpu.recovery"),
     whole_node=(
         "NVML answers with an error for all {count} GPUs",
         "look for what they share: dmesg | grep -i nvrm",
     ),
-    explains_ranks=STOPS,
-    explains_peers=SILENT_PEER,
 )
 def failing(moment: Moment) -> Iterator[Hit]:
     """What ails all of NVML is told once, by gpu.driver; what we may not read is not known to be broken."""
     whole = refusal(moment.now)
+    reported = {"no_permission"} if whole is None else {"no_permission", whole.code}
+    if "devices_denied" in reported:
+        reported.add("blocked")  # as NVML's reader says it, which knows of no container
     for gpu, name in named_gpus(moment):
-        told_once = gpu.error_code == "no_permission" or (whole is not None and gpu.error_code == whole.code)
-        if gpu.state == "error" and not told_once and not is_replaced(moment, gpu):
+        if gpu.state == "error" and gpu.error_code not in reported and not is_replaced(moment, gpu):
             text = f"{name}: {gpu.error or 'NVML reports an error for it'}"
-            yield Hit(name, text, _identity(gpu), action=moment.after_log(failing.action))
+            action, remedy = moment.after_log(failing.action), failing.remedy
+            if gpu.error_code == "unpowered":
+                action, remedy = "connect the card's power cables", "service"
+            yield Hit(name, text, _identity(gpu), action=action, remedy=remedy)
 
 
-@device_rule(
-    "gpu.missing",
-    "critical",
+@gpu_fault("gpu.missing", "critical", remedy="reboot")(
     meaning="the node has fewer GPUs than its PCI bus, or than you expect",
     threshold="NVML's count < GPUs on PCI bound to the nvidia driver (not in a container or a job's cgroup), or < "
     "--expect-gpus",
     source="nvmlDeviceGetCount; /sys/bus/pci/devices",
     action="reboot the node; if it stays away: reseat it, then service",
     needs=("nvml", "pci"),
-    remedy="reboot",
     precedence=GPU_LOST,
     explains=("gpu.xid.", "gpu.recovery", "pcie."),
     explains_ranks=(*STOPS, "job.devices"),
-    explains_peers=SILENT_PEER,
 )
 def missing(moment: Moment) -> Iterator[Hit]:
-    """Fewer GPUs than the PCI bus has or than were asked for. Those that NVML has lost are told by gpu.lost.
-
-    What the bus has counts only where this program sees the whole machine; a number that was asked for always counts.
-    """
+    """Those that NVML has lost are reported by gpu.lost. The bus counts only where we see the whole machine."""
     now, wanted = moment.now, moment.expectations.expect_gpus or 0
     of_slots = in_slots(moment)
     if len(of_slots) >= wanted and sum(device.kind == "gpu" for device in now.pci) <= len(of_slots):
         return
     refused = refusal(now)
-    if _is_starting(now) or (refused is not None and refused.code == "driver_mismatch"):
+    starting = (
+        gap.source == "gpus" or is_of_nvml(gap, "starting") or (is_of_nvml(gap) and gap.kind == "starting")
+        for gap in now.gaps
+    )
+    if (not now.gpus and any(starting)) or (refused is not None and refused.code == "driver_mismatch"):
         return
     present = {gpu.index for gpu in now.gpus}
     vanished = (gpu for index, gpu in moment.known_gpus.items() if index not in present)
@@ -171,14 +145,17 @@ def missing(moment: Moment) -> Iterator[Hit]:
         text = f"{sum(gpu.state != 'lost' for gpu in of_slots)} of {expected} GPUs"
         if addresses:
             text += f"; {listed(addresses)} {'is' if len(absent) == 1 else 'are'} on PCI but not in the driver"
-        evidence, action = tuple(_evidence(moment, absent)), moment.after_log(missing.action)
-        yield Hit("GPUs", text, evidence, action=action, about=(*map(slot, addresses), BRIDGE))
+        unbound = [device.bus_id for device in absent if device.driver is None]
+        evidence = [f"{counted(wanted, 'GPU')} expected"] if wanted else []
+        evidence += [f"no kernel driver is bound to {listed(unbound)}"] if unbound else []
+        evidence += [f"NVML: {gap.why}" for gap in now.gaps if is_of_nvml(gap)]
+        action, about = moment.after_log(missing.action), (*map(slot, addresses), BRIDGE)
+        yield Hit("GPUs", text, tuple(evidence), action=action, about=about)
 
 
 def _absent(moment: Moment, gpus: list[GpuSample]) -> list[PciDevice]:
-    """GPUs on the bus that NVML does not list. One that another driver (vfio) has taken is not ours to list.
-
-    One without any driver counts beside others that have theirs: its initialisation has failed.
+    """GPUs on the bus that NVML does not list. Not those of another driver (vfio); one without any driver has failed
+    to initialise, if others have theirs.
     """
     sample = moment.now
     if sample.host.is_confined or not sample.pci:
@@ -194,33 +171,15 @@ def _absent(moment: Moment, gpus: list[GpuSample]) -> list[PciDevice]:
     return [device for device in ours if slot(device.bus_id) not in placed][len(nameless) :]
 
 
-def _is_starting(sample: Sample) -> bool:
-    return not sample.gpus and any(
-        gap.source == "gpus" or is_of_nvml(gap, "starting") or (is_of_nvml(gap) and gap.kind == "starting")
-        for gap in sample.gaps
-    )
-
-
-def _evidence(moment: Moment, absent: list[PciDevice]) -> Iterator[str]:
-    if moment.expectations.expect_gpus:
-        yield f"{counted(moment.expectations.expect_gpus, 'GPU')} expected"
-    unbound = [device.bus_id for device in absent if device.driver is None]
-    if unbound:
-        yield f"no kernel driver is bound to {listed(unbound)}"
-    yield from (f"NVML: {gap.why}" for gap in moment.now.gaps if is_of_nvml(gap))
-
-
-@device_rule(
-    "gpu.lemon",
-    "warning",
+@device_rule("gpu.lemon", "warning", remedy="replace")(
     meaning="a GPU that you noted as broken is back",
     threshold="its UUID or serial number is in your list",
     source="the list of known bad GPUs that mltop was given",
     action="return the node and report the GPU",
     needs=("gpu.*.uuid | gpu.*.serial",),
-    remedy="replace",
+    compares_nodes=True,  # the list is the watcher's
 )
-def lemon(moment: Moment) -> Iterator[Hit]:
+def lemon(moment: FleetMoment) -> Iterator[Hit]:
     lemons = moment.expectations.lemons
     for gpu, name in named_gpus(moment) if lemons else ():
         identity = next((identity for identity in (gpu.uuid, gpu.serial) if identity in lemons), None)
@@ -229,9 +188,7 @@ def lemon(moment: Moment) -> Iterator[Hit]:
             yield Hit(name, f"{name}: you had this broken GPU before{why}", (identity,))
 
 
-@device_rule(
-    "gpu.persistence",
-    "info",
+@device_rule("gpu.persistence", "info")(
     meaning="without persistence the driver unloads between jobs: they start slowly and counters are lost",
     threshold="off",
     source="nvmlDeviceGetPersistenceMode",
@@ -246,9 +203,7 @@ def persistence(moment: Moment) -> Iterator[Hit]:
             yield Hit(name, text, action=f"sudo nvidia-smi -i {gpu.index} -pm 1")
 
 
-@device_rule(
-    "gpu.compute_mode",
-    "warning",
+@device_rule("gpu.compute_mode", "warning")(
     meaning="somebody has forbidden to compute on a GPU: CUDA says that it is busy or not available",
     threshold="Prohibited",
     source="nvmlDeviceGetComputeMode",
@@ -264,17 +219,13 @@ def prohibited(moment: Moment) -> Iterator[Hit]:
             yield Hit(name, text, action=f"sudo nvidia-smi -i {gpu.index} -c DEFAULT")
 
 
-@device_rule(
-    "gpu.mig",
-    "warning",
-    hold_s=30.0,
+@device_rule("gpu.mig", "warning", hold_s=30.0, remedy="reset")(
     meaning="a GPU's MIG mode changes at the next reset; or it is in MIG mode without instances: no job can run on it",
     threshold=f"the pending mode is another one, or no instance, for {HOLD}; some GPUs in MIG mode and others not is a "
     "usual set-up",
     source="nvmlDeviceGetMigMode, nvmlDeviceGetMigDeviceHandleByIndex",
     action="reset the GPU, or take it back: sudo nvidia-smi -mig",
     needs=("gpu.*.mig_enabled", "gpu.*.mig_pending", "gpu.*.mig_instances"),
-    remedy="reset",
     whole_node=("The MIG mode of all {count} GPUs changes at their next reset", "sudo nvidia-smi -r"),
     whole_node_by={
         "none": (

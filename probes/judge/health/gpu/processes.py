@@ -1,44 +1,39 @@
 """Processes on GPUs: dead ones that hold memory, live ones that do nothing with it, memory held by none.
 
-Two readers want two things. After a job (`mltop check` in an epilog: one look of a few seconds) nothing may be left:
-whatever holds memory of an idle GPU is told at once, as a warning, since the next job will miss that memory. On the
-screen somebody's notebook may hold memory of an idle GPU as long as its owner likes: that is worth a line (info) after
-a minute, and only memory whose process is dead is a warning.
+After a job (`mltop check` in an epilog) nothing may be left: whatever holds memory of an idle GPU is a warning at once,
+since the next job will miss that memory. On the screen an idle notebook is an info after a minute, and only memory of
+dead processes is a warning.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mltop.probes.judge.health.names import listed, named_gpus
-from mltop.probes.judge.health.rule import HOLD, LIMIT, RANK_ENDED, SLOWS, Hit, Limit, Moment, device_rule
+from mltop.probes.judge.health.moment import Moment
+from mltop.probes.judge.health.names import listed, named_gpus, numbered
+from mltop.probes.judge.health.relations import RANK_ENDED, SLOWS
+from mltop.probes.judge.health.rule import HOLD, LIMIT, Hit, Limit, device_rule
 from mltop.probes.judge.values import known
-from mltop.probes.model import GpuProcess, GpuSample, Sample
+from mltop.probes.model import GpuProcess, GpuSample, MigInstance, Sample
 from mltop.probes.model.gpu import IDLE_SM, IN_USE_BUSY
 from mltop.probes.model.sample import unplaced
 from mltop.probes.model.units import duration_words, percent_words, size_words
+from mltop.probes.model.verdict import gpu_name
 
 NAMED = 3  # in one line; all are in its evidence
 # As the kernel cuts names: 15 characters. What serves everybody is root's; a user's own MPS daemon is a part of a job.
 SERVICES = ("nvidia-cuda-mps", "nvidia-persiste", "nv-hostengine", "nv-fabricmanage", "dcgm")
-DISPLAYS = (
-    *("Xorg", "Xwayland", "Xvfb", "gnome-shell", "kwin_", "plasmashell", "mutter", "sddm", "gdm", "lightdm"),
-    "weston",
-)
+_OF_X = ("Xorg", "Xwayland", "Xvfb", "mutter", "sddm", "gdm", "lightdm")
+DISPLAYS = (*_OF_X, "gnome-shell", "kwin_", "plasmashell", "weston")
 
 
-@device_rule(
-    "gpu.orphan",
-    "warning",
-    hold_s=10.0,
+@device_rule("gpu.orphan", "warning", hold_s=10.0, eager=False, remedy="reset")(
     meaning="a process has died and its GPU memory is not freed",
     threshold="a process that NVML lists is a zombie, or is gone (told in the machine's first PID namespace, or of one "
     f"that was seen before), for {HOLD}*",
     source="/proc/PID/stat, kill(2); nvmlDeviceGetComputeRunningProcesses",
     action="end its parent process; if the memory stays: reset the GPU",
     needs=("gpu.*.processes", "gpu processes", "ranks"),
-    remedy="reset",
-    eager=False,
     explains=("gpu.ghost_mem",),
     explains_ranks=(RANK_ENDED, *SLOWS),
     follows_ranks=(RANK_ENDED,),
@@ -50,10 +45,7 @@ def orphan(moment: Moment) -> Iterator[Hit]:
             yield _of_dead(gpu, name, dead, moment.now)
 
 
-@device_rule(
-    "gpu.idle_memory",
-    "info",
-    hold_s=60.0,
+@device_rule("gpu.idle_memory", "info", hold_s=60.0)(
     meaning="a process that is no rank, a notebook perhaps, holds memory on a GPU that does nothing",
     threshold=f"as gpu.leftover's live ones, for {HOLD}*; not in `mltop check`, which has gpu.leftover",
     source="/proc/PID/{stat,status}; NVML's process lists; SM activity, GPU-Util",
@@ -65,9 +57,7 @@ def idle_memory(moment: Moment) -> Iterator[Hit]:
         yield from _live_hits(moment)
 
 
-@device_rule(
-    "gpu.leftover",
-    "warning",
+@device_rule("gpu.leftover", "warning")(
     meaning="a process that belongs to no job holds memory on a GPU that does nothing: the next job will miss it",
     threshold="`mltop check` only, at once: on a GPU with less than half of one multiprocessor* active and BUSY ≤ "
     f"{percent_words(IN_USE_BUSY)} (0, where activity is not known) a process with memory that is no rank, nor started "
@@ -101,13 +91,21 @@ def _live_hits(moment: Moment) -> Iterator[Hit]:
         users = {rank.user for rank in now.ranks if gpu.index in rank.gpus} - {""}
         others = (process for process in gpu.processes or () if process.pid not in ranks | dead)
         strangers = [process for process in others if process.user not in users and _may_be_left(process, gpu)]
-        left = [process for process in strangers if _is_idle(gpu, moment.gpu_before(gpu), process)]
+        idle = (process for process in strangers if _does_nothing(gpu, process))
+        # Also in the sample before, as far as that tells: a check is a look of a few seconds.
+        before = moment.gpu_before(gpu) if strangers else None
+        left = [process for process in idle if before is None or _does_nothing(before, process) is not False]
         here = [process for process in left if process.absent != "elsewhere"]
         if here:
-            yield _of_live(name, here, now)
+            yield _of_live(gpu, here, now)
         apart = [process for process in left if process in unplaced(gpu, now.ranks)]
         if apart:
-            yield _of_other_namespace(name, apart)
+            # NVML names them by pids that our /proc does not have: they may be ours, or a stranger's, or have ended.
+            pids = [str(process.pid) for process in apart]
+            whose = f"whose it is cannot be told, the pids ({listed(pids, NAMED)}) are of another PID namespace"
+            message = f"{name} is idle and {_memory(apart) or 'some'} of its memory is taken: {whose}"
+            action = f"outside of this container: ps -o pid,ppid,user,etime,args -p {','.join(pids)}"
+            yield Hit(name, message, severity="info", action=action, key="apart")
 
 
 def _may_be_left(process: GpuProcess, gpu: GpuSample) -> bool:
@@ -119,70 +117,56 @@ def _may_be_left(process: GpuProcess, gpu: GpuSample) -> bool:
     return gpu.state == "ok" and not (process.user in ("root", "") and process.name.startswith(SERVICES))
 
 
-def _is_idle(gpu: GpuSample, before: GpuSample | None, process: GpuProcess) -> bool:
-    """Now, and in the sample before as far as that tells: a check is a look of a few seconds."""
-    return _does_nothing(gpu, process) is True and (before is None or _does_nothing(before, process) is not False)
-
-
 def _does_nothing(gpu: GpuSample, process: GpuProcess) -> bool | None:
     """Of a GPU in MIG mode the instance that the process runs in; None when it is not known."""
-    for instance in gpu.mig_instances:
-        if instance.gpu_instance == process.gpu_instance and instance.sm_active is not None:
-            return instance.sm_active < IDLE_SM
+    instance = _instance_of(gpu, process)
+    if instance is not None:
+        return None if instance.sm_active is None else instance.sm_active < IDLE_SM
     if gpu.sm_active is not None:
         return gpu.sm_active < IDLE_SM and (gpu.busy or 0.0) <= IN_USE_BUSY
     return None if gpu.busy is None else gpu.busy == 0
 
 
+def _instance_of(gpu: GpuSample, process: GpuProcess) -> MigInstance | None:
+    return next((each for each in gpu.mig_instances if each.gpu_instance == process.gpu_instance), None)
+
+
 def _of_dead(gpu: GpuSample, name: str, dead: Sequence[GpuProcess], now: Sample) -> Hit:
-    who = "Dead process holds" if len(dead) == 1 else f"{len(dead)} dead processes hold"
+    """A zombie holds memory until its parent collects it; for what is gone altogether only the driver can."""
+    one, reset = len(dead) == 1, f"sudo nvidia-smi -r -i {gpu.index}"
+    who = "Dead process holds" if one else f"{len(dead)} dead processes hold"
     names = [_named(process, now) for process in dead if process.name]
     message = f"{who} {_memory(dead) or 'memory'} on {name}" + (f": {listed(names, NAMED)}" if names else "")
-    evidence = tuple(_evidence(process, now) for process in dead)
-    return Hit(name, message, evidence, action=_end_of_dead(gpu, dead), key="dead")
-
-
-def _end_of_dead(gpu: GpuSample, dead: Sequence[GpuProcess]) -> str:
-    """A zombie holds memory until its parent collects it; for what is gone altogether only the driver can."""
-    reset = f"sudo nvidia-smi -r -i {gpu.index}"
     parents = sorted({pid for pid in known(process.ppid for process in dead if process.absent != "ended") if pid > 1})
+    action = ""
     if gpu.remap.failed:
-        return "take the node out of the pool: no reset repairs this GPU"
-    if parents:
-        whose = "its parent" if len(dead) == 1 else "the parents"
-        return f"sudo kill {_pids(parents)} ({whose}); if the memory stays: {reset}"
-    is_told = all(process.state or process.absent for process in dead)
-    return f"sudo fuser -v /dev/nvidia{gpu.index}; if nobody holds it: {reset}" if is_told else ""
+        action = "take the node out of the pool: no reset repairs this GPU"
+    elif parents:
+        whose = "its parent" if one else "the parents"
+        action = f"sudo kill {' '.join(map(str, parents))} ({whose}); if the memory stays: {reset}"
+    elif all(process.state or process.absent for process in dead):
+        action = f"sudo fuser -v /dev/nvidia{gpu.index}; if nobody holds it: {reset}"
+    return Hit(name, message, tuple(_evidence(process, now) for process in dead), action=action, key="dead")
 
 
-def _of_live(name: str, left: Sequence[GpuProcess], now: Sample) -> Hit:
+def _of_live(gpu: GpuSample, left: Sequence[GpuProcess], now: Sample) -> Hit:
+    name = idle = gpu_name(gpu.index)
+    if instances := known(_instance_of(gpu, process) for process in left):
+        idle = f"MIG {numbered({instance.index for instance in instances})} of {name}"
     holds = "holds" if len(left) == 1 else "hold"
     who = listed([_named(process, now) for process in left], NAMED)
-    message = f"{name} is idle, but {who} {holds} {_memory(left) or 'some'} of its memory"
-    pids = _pids([process.pid for process in left])
+    message = f"{idle} is idle, but {who} {holds} {_memory(left) or 'some'} of its memory"
+    pids = " ".join(str(process.pid) for process in left)
     action = f"if nothing may run here: sudo kill {pids}"
     if now.host.sees_all_processes is False:  # NVML's pids may be the host's, and here another process's
         action = f"if nothing may run here and /proc/PID/fd shows /dev/nvidia*: kill {pids}"
     return Hit(name, message, tuple(_evidence(process, now) for process in left), action=action, key="live")
 
 
-def _of_other_namespace(name: str, apart: Sequence[GpuProcess]) -> Hit:
-    """NVML names them by pids that our /proc does not have: they may be ours, or a stranger's, or have ended."""
-    pids = [process.pid for process in apart]
-    message = f"{name} is idle and {_memory(apart) or 'some'} of its memory is taken: whose it is cannot be told, the "
-    message += f"pids ({listed([str(pid) for pid in pids], NAMED)}) are of another PID namespace"
-    action = f"outside of this container: ps -o pid,ppid,user,etime,args -p {','.join(map(str, pids))}"
-    return Hit(name, message, severity="info", action=action, key="apart")
-
-
 def _memory(processes: Sequence[GpuProcess]) -> str:
     """``66 GiB``; "" when it is not known."""
     sizes = known(process.memory_bytes for process in processes)
     return size_words(sum(sizes)) if sizes else ""
-
-
-def _pids(pids: Sequence[int]) -> str:
-    return " ".join(map(str, pids))
 
 
 def _named(process: GpuProcess, now: Sample) -> str:
@@ -209,17 +193,13 @@ def _evidence(process: GpuProcess, now: Sample) -> str:
     return head + ", ".join(parts)
 
 
-@device_rule(
-    "gpu.ghost_mem",
-    "warning",
-    hold_s=30.0,
+@device_rule("gpu.ghost_mem", "warning", hold_s=30.0, remedy="reset")(
     meaning="GPU memory is taken and no process is there that uses it",
     threshold=f"> {LIMIT}* used and no process listed for {HOLD}*; not in a container, a job's cgroup or MIG mode",
     limit=Limit(500 * 1024**2, lambda size: size_words(int(size)), "bytes"),
     source="nvmlDeviceGetMemoryInfo_v2 (without the driver's reserve); process lists",
     action="sudo fuser -v /dev/nvidia*; look for containers and other users' jobs; if nobody holds it: reset the GPU",
     needs=("gpu.*.processes", "gpu.*.memory_used_bytes"),
-    remedy="reset",
     explains_ranks=(RANK_ENDED,),
     follows_ranks=(RANK_ENDED,),
 )

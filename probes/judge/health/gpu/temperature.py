@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from operator import itemgetter
-from statistics import median
 
+from mltop.probes.judge.health.moment import Moment
 from mltop.probes.judge.health.names import named_gpus
-from mltop.probes.judge.health.rule import HOLD, LIMIT, Hit, Limit, Moment, device_rule
-from mltop.probes.judge.values import grouped, known
+from mltop.probes.judge.health.rule import HOLD, LIMIT, Hit, Limit, device_rule
+from mltop.probes.judge.values import grouped, known, median_of
 from mltop.probes.model import GpuSample
 from mltop.probes.model.units import celsius_words, percent_words, watts_words
 from mltop.probes.model.verdict import gpu_name
@@ -31,28 +31,17 @@ _MEMORY_LIMITS = "gpu.*.memory_temperature_max_c | gpu.*.memory_temperature_marg
 
 
 def heat_matters(gpu: GpuSample, near_c: float = NEAR_C) -> bool:
-    """Its clock is held down, or it is near a limit. What cannot be known speaks neither for nor against it."""
-    signs = (_is_held(gpu), _is_hot(gpu, near_c))
-    return True in signs or signs == (None, None)
-
-
-def _is_held(gpu: GpuSample) -> bool | None:
-    """Whether its clock is below what it could be while it works; None where its clocks are not known."""
-    clock, top = gpu.sm_clock_mhz, gpu.sm_clock_max_mhz
-    if clock is None or not top:
-        return None
-    idle = gpu.busy < IDLE_BUSY if gpu.busy is not None else "gpu_idle" in (gpu.throttle_reasons or ())
-    return clock < HELD_BELOW * top and not idle
-
-
-def _is_hot(gpu: GpuSample, near_c: float) -> bool | None:
-    """Whether the GPU or its memory is near a limit of its own, by any of them; None where no limit is known."""
+    """Its clock is held down while it works, or it or its memory is near a limit; True where neither is known."""
+    clock, top, is_held = gpu.sm_clock_mhz, gpu.sm_clock_max_mhz, None
+    if clock is not None and top:
+        idle = gpu.busy < IDLE_BUSY if gpu.busy is not None else "gpu_idle" in (gpu.throttle_reasons or ())
+        is_held = clock < HELD_BELOW * top and not idle
     left = known((gpu.memory_temperature_margin_c, *(_left_c(gpu) or ())[:1]))
     if gpu.temperature_c is not None and gpu.temperature_slowdown_c is not None:
         left.append(gpu.temperature_slowdown_c - gpu.temperature_c)
     if gpu.memory_temperature_c is not None and gpu.memory_temperature_max_c is not None:
         left.append(gpu.memory_temperature_max_c - gpu.memory_temperature_c)
-    return min(left) <= near_c if left else None
+    return bool(is_held) or (min(left) <= near_c if left else is_held is None)
 
 
 def _left_c(gpu: GpuSample) -> tuple[float, str] | None:
@@ -70,10 +59,7 @@ def _left_c(gpu: GpuSample) -> tuple[float, str] | None:
     return min(left, key=itemgetter(0), default=None)
 
 
-@device_rule(
-    "gpu.temp.margin",
-    "warning",
-    hold_s=60.0,
+@device_rule("gpu.temp.margin", "warning", hold_s=60.0, eager=False)(
     meaning="the GPU is about to slow itself down",
     threshold=f"≤ {LIMIT}* for {HOLD}*; at or above it: at once; margins ≤ 0 count only with a "
     f"thermal bit set, or from {celsius_words(HOT_ANYWHERE_C)}* on",
@@ -82,7 +68,6 @@ def _left_c(gpu: GpuSample) -> tuple[float, str] | None:
     action="improve the cooling: fans, inlet temperature, dust",
     needs=("gpu.*.temperature_c", _LIMITS),
     decisive=(_LIMITS,),
-    eager=False,
     explains=("gpu.temp.peer", "gpu.throttle.hw_slowdown"),
     whole_node=("All {count} GPUs close to their slowdown temperature", _CHECK_FANS),
 )
@@ -95,21 +80,18 @@ def margin(moment: Moment, limit: float) -> Iterator[Hit]:
         now = "" if gpu.temperature_c is None else f" at {celsius_words(gpu.temperature_c)}"
         where = f"{celsius_words(left_c)} below slowdown"
         if left_c <= 0:
-            above = f"{celsius_words(-left_c)} above its slowdown temperature"
-            where = "at its slowdown temperature" if left_c > -1 else above
+            above = f"{celsius_words(-left_c)} above" if left_c <= -1 else "at"
+            where = f"{above} its slowdown temperature"
         yield Hit(name, f"{name}{now}: {where}", (f"source: {source}",), hold_s=None if left_c > 0 else 0.0)
 
 
-@device_rule(
-    "gpu.temp.hbm",
-    "warning",
+@device_rule("gpu.temp.hbm", "warning", clear_s=60.0)(
     meaning="the GPU's memory is hotter than it may be",
     threshold="above the memory's maximum operating temperature, or its margin below 0",
     source="field 82 against the memory's threshold; Hopper and newer: field 195, the memory's margin",
     action="improve the cooling; compare with its siblings",
     needs=("gpu.*.memory_temperature_c", _MEMORY_LIMITS),
     decisive=(_MEMORY_LIMITS,),
-    clear_s=60.0,
     explains=("gpu.temp.peer", "gpu.throttle.hw_slowdown"),
     whole_node=("Memory of all {count} GPUs above its temperature limit", _CHECK_FANS),
 )
@@ -124,10 +106,7 @@ def memory(moment: Moment) -> Iterator[Hit]:
             yield Hit(name, f"{name}: HBM{at} {celsius_words(-margin_c)} above its limit")
 
 
-@device_rule(
-    "gpu.temp.peer",
-    "warning",
-    hold_s=60.0,
+@device_rule("gpu.temp.peer", "warning", hold_s=60.0, eager=False)(
     meaning="the GPU is cooled worse than the GPUs beside it",
     threshold=f"≥ {LIMIT}* above the median of {SIBLINGS_AT_LEAST} or more siblings that draw ≥ "
     f"{percent_words(SAME_POWER)}* of its power, for {HOLD}*, and within {celsius_words(HOT_C)}* of a limit or below "
@@ -136,7 +115,6 @@ def memory(moment: Moment) -> Iterator[Hit]:
     source="nvmlDeviceGetTemperatureV of the node's GPUs",
     action="check its heatsink and thermal paste; reseat it at the next service",
     needs=("gpu.*.temperature_c", "gpu.*.power_w"),
-    eager=False,
 )
 def hotter_than_siblings(moment: Moment, limit: float) -> Iterator[Hit]:
     """Siblings that draw much less than this GPU have a reason to be cooler and do not count."""
@@ -147,8 +125,8 @@ def hotter_than_siblings(moment: Moment, limit: float) -> Iterator[Hit]:
         hot = [entry for entry in heats if entry[1] - coolest >= limit][:MOST_HOT]
         for watts, celsius, gpu in hot if len(heats) > SIBLINGS_AT_LEAST else ():
             siblings = [other for power, other, sibling in heats if sibling is not gpu and power >= SAME_POWER * watts]
-            usual = median(siblings) if len(siblings) >= SIBLINGS_AT_LEAST else celsius
-            if celsius - usual >= limit and heat_matters(gpu, HOT_C):
+            usual = median_of(siblings) if len(siblings) >= SIBLINGS_AT_LEAST else None
+            if usual is not None and celsius - usual >= limit and heat_matters(gpu, HOT_C):
                 name = gpu_name(gpu.index)
                 text = f"{name} runs {celsius_words(celsius - usual)} hotter than its siblings at the same load"
                 evidence = f"{celsius_words(celsius)} at {watts_words(watts)}, siblings {celsius_words(usual)}"

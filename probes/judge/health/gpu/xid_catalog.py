@@ -204,6 +204,8 @@ _RECOVERY = {
     "bus_reset": Recovery("bus reset", "end the jobs on this GPU, then reset it or reboot the node", "reset"),
     "system_reboot": Recovery("system reboot", _REBOOT, "reboot"),
 }
+_TEXTS = (*ACTIONS.values(), *[recovery.action for recovery in _RECOVERY.values()])
+ADVISED = tuple(text.format(index=index) for text in _TEXTS for index in ("N", 0))  # all that there can be
 RECOVERY_NAMES = dict(enumerate(_RECOVERY, 1))
 
 

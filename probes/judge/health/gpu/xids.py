@@ -14,27 +14,14 @@ from functools import partial
 
 from mltop.probes.judge.health.gpu import xid_catalog as catalog
 from mltop.probes.judge.health.gpu.xid_catalog import ADVICE, APP, HW, NVLINK5, QUIET, WARN, lookup, numbers
+from mltop.probes.judge.health.moment import DAY_S, EVENT_LISTED_S, Moment, once_per_moment
 from mltop.probes.judge.health.names import links_of, slot, slots
-from mltop.probes.judge.health.rule import (
-    BRIDGE,
-    DAY_S,
-    DRIVER,
-    EVENT_LISTED_S,
-    FABRIC,
-    RANK_ENDED,
-    SILENT_PEER,
-    SLOWS,
-    STOPS,
-    Hit,
-    Moment,
-    device_rule,
-    once_per_moment,
-)
+from mltop.probes.judge.health.relations import BRIDGE, FABRIC, RANK_ENDED, SLOWS, STOPS, SYMPTOM
+from mltop.probes.judge.health.rule import Hit, critical_if, gpu_fault
 from mltop.probes.judge.values import grouped, known
 from mltop.probes.model import KernelEvent, Sample
 from mltop.probes.model.units import clock_time
 from mltop.probes.model.verdict import gpu_name
-from mltop.probes.model.vocabulary import Severity
 
 CHAIN_S = 60.0  # so close together on one GPU they are one incident
 MOST_OPEN = 64  # incidents of one GPU that may still grow
@@ -59,7 +46,7 @@ _OF_ALL = (
 _NVLINK5 = f"{min(NVLINK5)} to {max(NVLINK5)}"
 
 _Asked = tuple["int | None", str, str, "float | None"]  # of which GPU what is asked for, how that is known, since when
-_log_rule = partial(device_rule, source="NVIDIA Xid catalog; kernel log", needs=("kernel_log",))
+_log_rule = partial(gpu_fault, source="NVIDIA Xid catalog; kernel log", needs=("kernel_log",))
 
 
 @dataclass(frozen=True)
@@ -71,10 +58,7 @@ class SeenXid:
     tier: str
     subject: str
     index: int | None
-    text: str = ""
-    pid: int | None = None
-    process: str = ""
-    source: str = ""
+    event: KernelEvent
 
 
 @dataclass
@@ -82,24 +66,16 @@ class Incident:
     """Xids of one GPU that belong together, the oldest first."""
 
     xids: list[SeenXid] = field(default_factory=list)
-    _codes: set[int] = field(default_factory=set)
-
-    def add(self, xid: SeenXid) -> None:
-        self.xids.append(xid)
-        self._codes.add(xid.code)
+    codes: set[int] = field(default_factory=set)
 
     @property
     def gravest(self) -> SeenXid:
         """The gravest Xid; of equals the first that is not mended by the driver."""
         return min(self.xids, key=lambda xid: (_GRAVITY[xid.tier], xid.code in (63, 92, 121)))
 
-    @property
-    def last_at(self) -> float:
-        return self.xids[-1].at
-
     def takes(self, xid: SeenXid) -> bool:
-        apart_s = xid.at - self.last_at
-        return apart_s <= CHAIN_S or (apart_s <= EVENT_LISTED_S and xid.code in self._codes)
+        apart_s = xid.at - self.xids[-1].at
+        return apart_s <= CHAIN_S or (apart_s <= EVENT_LISTED_S and xid.code in self.codes)
 
 
 @once_per_moment
@@ -114,24 +90,19 @@ def _seen_xids(moment: Moment) -> list[SeenXid]:
     newest: dict[tuple[str, int], SeenXid] = {}
     xids = []
     for event in sorted(events, key=lambda event: event.at):
-        xid = _seen(event, indexes)
-        if xid is None:
+        code = OFF_BUS if event.kind == "off_bus" else event.code
+        if code is None:
             continue
-        twin = newest.get((xid.subject, xid.code))
-        if twin is None or twin.source == xid.source or xid.at - twin.at > SAME_LINE_S:
-            newest[xid.subject, xid.code] = xid
+        index = indexes.get(event.subject, indexes.get(slot(event.subject)))
+        subject = (slot(event.subject) or "a GPU") if index is None else gpu_name(index)
+        xid = SeenXid(event.at, code, _tier(event, code), subject, index, event)
+        twin = newest.get((subject, code))
+        # The driver also writes a line without a number when it logs Xid 79.
+        again = twin is not None and (twin.event.kind, twin.event.source) == (event.kind, event.source)
+        if twin is None or again or xid.at - twin.at > SAME_LINE_S:
+            newest[subject, code] = xid
             xids.append(xid)
     return xids
-
-
-def _seen(event: KernelEvent, indexes: dict[str, int]) -> SeenXid | None:
-    code = OFF_BUS if event.kind == "off_bus" else event.code
-    if code is None:
-        return None
-    index = indexes.get(event.subject, indexes.get(slot(event.subject)))
-    subject = (slot(event.subject) or "a GPU") if index is None else gpu_name(index)
-    of_event = (event.text, event.pid, event.process, event.source)
-    return SeenXid(event.at, code, _tier(event, code), subject, index, *of_event)
 
 
 def _tier(event: KernelEvent, code: int) -> str:
@@ -156,8 +127,9 @@ def _listed_incidents(moment: Moment) -> list[Incident]:
         if incident is None:
             incident = Incident()
             own.append(incident)
-        incident.add(xid)
-    return [incident for own in by_subject.values() for incident in own if incident.last_at >= since]
+        incident.xids.append(xid)
+        incident.codes.add(xid.code)
+    return [incident for own in by_subject.values() for incident in own if incident.xids[-1].at >= since]
 
 
 def _listed_since(sample: Sample) -> float:
@@ -177,15 +149,11 @@ def failed(moment: Moment) -> list[str]:
     return list(dict.fromkeys(each.gravest.subject for each in _listed_incidents(moment) if each.gravest.tier == HW))
 
 
-@_log_rule(
-    "gpu.xid.hw",
-    "critical",
+@_log_rule("gpu.xid.hw", "critical", remedy="reset")(
     meaning="the driver reports a fault that a GPU does not come back from by itself",
     threshold=f"Xid {numbers(HW)}, fatal ones of {_NVLINK5}, and 'GPU has fallen off the bus' without one; listed for "
     f"1 h; Xids within {CHAIN_S:.0f} s* of each other are one incident",
     action="reset the GPU",
-    remedy="reset",
-    precedence=DRIVER,
     explains=(
         *("gpu.error", "gpu.recovery", "gpu.ecc.dbe_volatile", "gpu.ecc.sram_threshold", "gpu.ecc.sram_aggregate"),
         *("gpu.remap.", "gpu.xid.warn", "gpu.xid.app", "gpu.driver", "nvlink.", "fabric.state", "pcie."),
@@ -196,38 +164,29 @@ def failed(moment: Moment) -> list[str]:
     whole_node=_OF_ALL,
     whole_node_by={"reboot": _OF_ALL},
     explains_ranks=(*STOPS, *SLOWS),
-    explains_peers=SILENT_PEER,
 )
 def hardware(moment: Moment) -> Iterator[Hit]:
     return _of_tier(moment, HW)
 
 
-@_log_rule(
-    "gpu.xid.warn",
-    "warning",
+@_log_rule("gpu.xid.warn", "warning", remedy="restart")(
     meaning="the driver reports a fault that the GPU survives",
     threshold=f"Xid {numbers(WARN)}, non-fatal ones of {_NVLINK5}, and numbers that NVIDIA's catalog lists as unused "
     "or does not have; listed for 1 h",
     action="restart the job",
-    remedy="restart",
-    precedence=DRIVER,
     explains=("gpu.ecc.sbe_rate", "gpu.recovery", "fabric.state", "nvlink."),
     as_grave=True,
     explains_ranks=(*STOPS, *SLOWS),
-    explains_peers=SILENT_PEER,
 )
 def warnings(moment: Moment) -> Iterator[Hit]:
     return _of_tier(moment, WARN)
 
 
-@_log_rule(
-    "gpu.xid.app",
-    "info",
+@_log_rule("gpu.xid.app", "info")(
     meaning="the driver reports a fault that is most often the program's own",
     threshold=f"Xid {numbers(APP)}, engine exceptions, and those that NVIDIA says to ignore; listed for 1 h",
     action="debug the program",
-    explains_ranks=STOPS,
-    explains_peers=SILENT_PEER,
+    precedence=SYMPTOM,
     follows_ranks=(RANK_ENDED,),
 )
 def applications(moment: Moment) -> Iterator[Hit]:
@@ -237,19 +196,19 @@ def applications(moment: Moment) -> Iterator[Hit]:
 def _of_tier(moment: Moment, *tiers: str) -> Iterator[Hit]:
     for incident in _listed_incidents(moment) if moment.now.kernel_events else ():
         if incident.gravest.tier in tiers:
-            yield _incident_hit(moment, incident)
+            yield _hit(moment, incident)
 
 
-def _incident_hit(moment: Moment, incident: Incident) -> Hit:
+def _hit(moment: Moment, incident: Incident) -> Hit:
     xid, first = incident.gravest, incident.xids[0]
     same = [other for other in incident.xids if other.code == xid.code]
-    of_links = [other.text for other in incident.xids if other.code in LINK_XIDS]
+    of_links = [other.event.text for other in incident.xids if other.code in LINK_XIDS]
     what = lookup(xid.code).what
     head = f"Xid {xid.code}" if "{gpu}" in what else f"Xid {xid.code} on {xid.subject}"
     links = links_of(of_links) if xid.code in LINK_XIDS else ""  # each link that fails has a line of its own
-    text = f"{head}: {what.format(gpu=xid.subject)}{links}"
-    if xid.tier == APP and xid.pid is not None:
-        text += f" by pid {xid.pid} ({xid.process})" if xid.process else f" by pid {xid.pid}"
+    text, pid = f"{head}: {what.format(gpu=xid.subject)}{links}", xid.event.pid
+    if xid.tier == APP and pid is not None:
+        text += f" by pid {pid} ({xid.event.process})" if xid.event.process else f" by pid {pid}"
     if len(same) > 1:
         text += f", {len(same)} times since {clock_time(first.at)}"
     if xid.tier == APP and xid.code != CLEANUP:
@@ -259,40 +218,22 @@ def _incident_hit(moment: Moment, incident: Incident) -> Hit:
     if asked is not None and (wanted := catalog.recovery_of(asked[1], asked[0])) is not None:
         action, remedy = wanted.action, wanted.remedy
     about = (BRIDGE,) if any(other.code == OFF_BUS for other in incident.xids) else ()
-    return Hit(
-        xid.subject,
-        text,
-        tuple(_lines(incident)),
-        None,
-        action,
-        xid.at,
-        str(first.code),
-        remedy,
-        about=about,
-        pid=xid.pid,
-    )
-
-
-def _lines(incident: Incident) -> Iterator[str]:
-    gravest = incident.gravest
-    if gravest.text:
-        yield gravest.text
-    others = dict.fromkeys(xid.code for xid in incident.xids if xid.code != gravest.code)
+    evidence = (xid.event.text,) if xid.event.text else ()
+    others = dict.fromkeys(other.code for other in incident.xids if other.code != xid.code)
     if others:
-        yield "with it: " + ", ".join(f"Xid {code} ({lookup(code).what.format(gpu='GPU')})" for code in others)
+        with_it = ", ".join(f"Xid {code} ({lookup(code).what.format(gpu='GPU')})" for code in others)
+        evidence = (*evidence, f"with it: {with_it}")
+    key = str(first.code)
+    return Hit(xid.subject, text, evidence, None, action, xid.at, key, remedy, about=about, pid=pid)
 
 
-@_log_rule(
-    "gpu.xid.repeat",
-    "critical",
+@_log_rule("gpu.xid.repeat", "critical", remedy="service")(
     meaning="the same GPU fails again and again",
     threshold=f"{FATAL_TIMES} or more faults of gpu.xid.hw in 24 h, {ONE_OCCURRENCE_S:.0f} s* apart: critical; Xid "
     f"{PAGE_FAULT} in {PAGE_FAULT_TIMES} programs on this GPU and on no other* in 24 h: warning",
     source="NVSentinel's repeat rule; kernel log",
     action="take the node out of the pool and run: dcgmi diag -r 3",
-    precedence=DRIVER,
-    remedy="service",
-    explains_ranks=STOPS,
+    explains_peers=(),
 )
 def repeat(moment: Moment) -> Iterator[Hit]:
     if len(moment.now.kernel_events) < PAGE_FAULT_TIMES:
@@ -308,7 +249,7 @@ def repeat(moment: Moment) -> Iterator[Hit]:
             text = f"{subject}: {len(times)} fatal Xids in 24 h ({codes}): suspect the hardware"
             yield Hit(subject, text, _times(times), "critical", since=times[FATAL_TIMES - 1].at, key="fatal")
     for subject, xids in faults.items():
-        pids = set(known(xid.pid for xid in xids))
+        pids = set(known(xid.event.pid for xid in xids))
         # A program's own fault shows on any GPU that runs it.
         if len(pids) >= PAGE_FAULT_TIMES and len(faults) == 1:
             programs = f"{len(pids)} programs within 24 h, on no other GPU"
@@ -330,25 +271,22 @@ def _times(xids: list[SeenXid]) -> tuple[str, ...]:
     return ("at " + ", ".join(f"{clock_time(xid.at)} (Xid {xid.code})" for xid in xids[-8:]),)
 
 
-@device_rule(
-    "gpu.recovery",
-    "critical",
+@gpu_fault("gpu.recovery", "critical")(
     meaning="the driver says what the GPU needs to work again",
     threshold="any action but none; draining peer-to-peer traffic: warning",
     source="NVML field 230; Xid 154 where that cannot be read",
     action="do what the driver asks for",
     needs=("gpu.*.recovery_action",),
-    precedence=DRIVER,
     orders=True,
     explains=("gpu.remap.pending",),
-    explains_ranks=STOPS,
+    explains_peers=(),
 )
 def recovery(moment: Moment) -> Iterator[Hit]:
     for subject, asked in _asked(moment).items():
         index, wanted, evidence, since = asked
         step = catalog.recovery_of(wanted, index) or catalog.Recovery(wanted.replace("_", " "), "", "none")
         text = f"{subject}: the driver asks for: {step.words}"
-        severity: Severity = "warning" if wanted == "drain_p2p" else "critical"
+        severity = critical_if(wanted != "drain_p2p")
         yield Hit(subject, text, (evidence,), severity, step.action, since, remedy=step.remedy)
 
 
@@ -362,52 +300,45 @@ def _asked(moment: Moment) -> dict[str, _Asked]:
     readable, since = set(asked), _listed_since(moment.now)
     for xid in _seen_xids(moment) if moment.now.kernel_events else ():
         if xid.tier == ADVICE and xid.subject not in readable and xid.at >= since:
-            number = _CHANGED_TO.search(xid.text)
+            number = _CHANGED_TO.search(xid.event.text)
             wanted = catalog.RECOVERY_NAMES.get(int(number[1], 0)) if number else None
-            asked[xid.subject] = xid.index, wanted or "none", xid.text, xid.at
+            asked[xid.subject] = xid.index, wanted or "none", xid.event.text, xid.at
     return {subject: one for subject, one in asked.items() if one[1] != "none"}
 
 
-@device_rule(
-    "gpu.sxid",
-    "critical",
+@gpu_fault("gpu.sxid", "critical", remedy="reset")(
     meaning="an NVSwitch reports an error",
     threshold="fatal: critical; non-fatal: info; listed for 1 h",
     source="kernel log, nvidia-nvswitch",
     action="end the jobs, reset all GPUs of the node and restart nvidia-fabricmanager; if it comes back: service",
     needs=("kernel_log",),
-    remedy="reset",
     precedence=FABRIC,
     explains_node=("fabric.state", "fabric.manager", "nvlink."),
     explains_ranks=(*STOPS, *SLOWS),
-    explains_peers=SILENT_PEER,
 )
 def nvswitch(moment: Moment) -> Iterator[Hit]:
     """Lines with data and instance numbers follow each one and say nothing of their own."""
     since = _listed_since(moment.now)
     sxids = (event for event in moment.now.kernel_events if event.kind == "sxid" and event.at >= since)
     alike = grouped(sxids, lambda event: (event.subject, event.code, event.severity))
-    yield from (_nvswitch(moment, events) for events in alike.values() if events[0].severity)
-
-
-def _nvswitch(moment: Moment, events: list[KernelEvent]) -> Hit:
-    """``events``: of one switch, code and severity."""
-    switch, code, fatal = events[0].subject, events[0].code, events[0].severity == "fatal"
-    where = links_of(event.text for event in events)
-    times = f", {len(events)} times" if len(events) > 1 else ""
-    evidence = [events[-1].text] if events[-1].text else []
-    if fatal:
-        followed = (xid for xid in _seen_xids(moment) if _is_of_switch(xid, [events[0].at]))
-        after = Counter(f"Xid {xid.code} on {xid.subject}" for xid in followed)
-        evidence += [f"then {', '.join(after)}"] if after else []
-    return Hit(
-        f"NVSwitch {switch}",
-        f"SXid {code}: {'fatal' if fatal else 'non-fatal'} error of NVSwitch {switch}{where}{times}",
-        tuple(evidence),
-        severity="critical" if fatal else "info",
-        action="" if fatal else "none needed; watch for more",
-        remedy="reset" if fatal else "watch",
-        about=tuple(gpu_name(gpu.index) for gpu in moment.now.gpus) if fatal else (),
-        since=events[0].at,
-        key=f"{code} {'fatal' if fatal else events[0].severity}",
-    )
+    for (switch, code, severity), events in alike.items():
+        if not severity:
+            continue
+        fatal, where = severity == "fatal", links_of(event.text for event in events)
+        times = f", {len(events)} times" if len(events) > 1 else ""
+        evidence = [events[-1].text] if events[-1].text else []
+        if fatal:
+            followed = (xid for xid in _seen_xids(moment) if _is_of_switch(xid, [events[0].at]))
+            after = Counter(f"Xid {xid.code} on {xid.subject}" for xid in followed)
+            evidence += [f"then {', '.join(after)}"] if after else []
+        yield Hit(
+            f"NVSwitch {switch}",
+            f"SXid {code}: {'fatal' if fatal else 'non-fatal'} error of NVSwitch {switch}{where}{times}",
+            tuple(evidence),
+            severity="critical" if fatal else "info",
+            action="" if fatal else "none needed; watch for more",
+            remedy="reset" if fatal else "watch",
+            about=tuple(gpu_name(gpu.index) for gpu in moment.now.gpus) if fatal else (),
+            since=events[0].at,
+            key=f"{code} {severity}",
+        )

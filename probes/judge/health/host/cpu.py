@@ -4,23 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mltop.probes.judge.health.rule import (
-    DRIVER,
-    HOLD,
-    LIMIT,
-    RANK_SLOWED,
-    RANK_STALLED,
-    SLOWS,
-    Hit,
-    Moment,
-    once_per_moment,
-    rank_rule,
-    rule,
-    share,
-)
-from mltop.probes.model import KernelEvent, Sample
+from mltop.probes.judge.health.moment import Moment
+from mltop.probes.judge.health.relations import DRIVER, RANK_SLOWED, RANK_STALLED, SLOWS
+from mltop.probes.judge.health.rule import HOLD, LIMIT, Hit, critical_if, rank_rule, rule, share
+from mltop.probes.model import Sample
 from mltop.probes.model.units import duration_words, percent_words
-from mltop.probes.model.vocabulary import Severity
 
 MOST_LOAD_PER_CORE = 2
 MOST_CPU_PRESSURE = 0.20
@@ -30,17 +18,13 @@ NFS_SILENT_S = 180.0  # major timeout: so long a server was silent already when 
 _BLOCKED = "seen blocked"  # the counter that exists once a process has been seen so
 
 
-@rule(
-    "cpu.load",
-    "warning",
-    hold_s=60.0,
+@rule("cpu.load", "warning", hold_s=60.0, eager=False)(
     meaning="more runs than there are cores",
     threshold=f"load > {MOST_LOAD_PER_CORE} x cores*, or PSI cpu some > {percent_words(MOST_CPU_PRESSURE)}*, for "
     f"{HOLD}",
     source="/proc/loadavg, /proc/pressure/cpu; NHC",
     action="fewer data loader workers or threads",
     needs=("host.load", "host.cpu_count", "host.pressure.cpu"),
-    eager=False,
     explains_node=("job.threads",),
     explains_ranks=(*SLOWS, "job.starved", "job.gc"),
 )
@@ -55,17 +39,13 @@ def load(moment: Moment) -> Iterator[Hit]:
     yield Hit("host", f"CPU overcommitted: {', '.join(parts)}")
 
 
-@rule(
-    "cpu.cgroup",
-    "warning",
-    hold_s=10.0,
+@rule("cpu.cgroup", "warning", hold_s=10.0, eager=False)(
     meaning="the cgroup's quota stops the job's processes",
     threshold=f"throttled in > {LIMIT} of the periods*",
     limit=share(0.05),
     source="cgroup cpu.stat",
     action="raise the CPU quota",
     needs=("host.cgroups.cpu",),
-    eager=False,
     explains_node=("cpu.load", "job.threads"),
     explains_ranks=(*SLOWS, "job.starved", "job.gc"),
 )
@@ -78,9 +58,7 @@ def cgroup(moment: Moment, limit: float) -> Iterator[Hit]:
             yield Hit("host", text, (group.path,), key=group.path)
 
 
-@rule(
-    "cpu.governor",
-    "info",
+@rule("cpu.governor", "info")(
     meaning="cores save power while GPUs wait for them",
     threshold="not performance",
     source="cpufreq scaling_governor; gcm",
@@ -95,9 +73,7 @@ def governor(moment: Moment) -> Iterator[Hit]:
         yield Hit("host", f"CPU frequency governor is {name}")
 
 
-@rank_rule(
-    "cpu.dstate",
-    "critical",
+@rank_rule("cpu.dstate", "critical")(
     meaning="a process does not come back from the kernel",
     threshold=f"state D without switches: ranks {RANK_BLOCKED_S:.0f} s; {duration_words(OTHERS_BLOCKED_S)}: warning",
     source="/proc/PID/stat; gpud, gcm",
@@ -124,21 +100,18 @@ def _stuck(moment: Moment, *, of_driver: bool) -> Iterator[Hit]:
         ours = process.rank is not None or is_drivers
         if process.blocked_s < (RANK_BLOCKED_S if ours else OTHERS_BLOCKED_S):
             continue
-        if moment.increase(f"pid {process.pid}", "switches", RANK_BLOCKED_S).amount > 0:
+        if moment.trails.increase(f"pid {process.pid}", "switches", RANK_BLOCKED_S).amount > 0:
             continue  # a rank that writes a checkpoint is in state D at every look, and moves in between
         where = f" in {process.wchan}" if process.wchan else ""
         name = f"rank {process.rank}" if process.rank is not None else process.name or "process"
         text = f"{name} (pid {process.pid}) stuck in the kernel for {duration_words(process.blocked_s)}{where}"
         action = f"look at storage and driver: sudo cat /proc/{process.pid}/stack"
         since = moment.now.sampled_at - process.blocked_s
-        severity: Severity = "critical" if ours else "warning"
         ranks = () if process.rank is None else (process.rank,)
-        yield Hit(name, text, (), severity, action, since, str(process.pid), ranks=ranks, pid=process.pid)
+        yield Hit(name, text, (), critical_if(ours), action, since, str(process.pid), ranks=ranks, pid=process.pid)
 
 
-@rank_rule(
-    "cpu.hung",
-    "warning",
+@rank_rule("cpu.hung", "warning")(
     meaning="the kernel says that a task or a CPU hangs",
     threshold="each, for an hour, unless the task is seen to go on or the NFS server that it waits for answers; a "
     "soft lockup is critical",
@@ -155,44 +128,29 @@ def _hung(moment: Moment) -> Iterator[Hit]:
     """What has gone on since is over: the kernel says nothing of that, but a file server does, and so does the task."""
     events = moment.events("hung_task", "soft_lockup")
     newest = {(event.kind, event.subject or event.process or "kernel", event.pid): event for event in events}
+    if not newest:
+        return
+    blocked = {process.pid for process in moment.now.host.blocked}
+    awake = {rank.pid for rank in moment.now.ranks if rank.state not in ("D", "")}
+    pauses = _nfs_pauses(moment.now)
     for (kind, subject, pid), event in newest.items():
         who, key = (subject, kind) if pid is None else (f"{subject} (pid {pid})", f"{kind} {pid}")
+        moves = pid is not None and (moment.trails.has_seen(f"task {pid}", _BLOCKED) or pid in awake)
+        answered = any(silent_at <= event.at < answered_at for silent_at, answered_at in pauses)
         if kind == "soft_lockup":
             text = f"{who}: a CPU is locked up in the kernel"
             yield Hit(subject, text, (event.text,), "critical", since=event.at, key=key)
-        elif not _went_on(moment, event):
+        elif pid in blocked or not (moves or answered):
             stack = f"the kernel's side of it: sudo cat /proc/{pid}/stack" if pid is not None else ""
             text = f"{who}: blocked in the kernel for minutes"
             yield Hit(subject, text, (event.text,), action=stack, act="stacks", since=event.at, key=key, pid=pid)
 
 
-def _went_on(moment: Moment, event: KernelEvent) -> bool:
-    """Whether the task is seen to be blocked no more, or the NFS server that was silent when it hung has answered."""
-    pid = event.pid
-    if pid in _blocked(moment):
-        return False
-    if pid is not None and (moment.has_seen(f"task {pid}", _BLOCKED) or pid in _awake(moment)):
-        return True
-    return any(silent_at <= event.at < answered_at for silent_at, answered_at in _nfs_pauses(moment))
-
-
-@once_per_moment
-def _blocked(moment: Moment) -> set[int]:
-    return {process.pid for process in moment.now.host.blocked}
-
-
-@once_per_moment
-def _awake(moment: Moment) -> set[int]:
-    """Ranks whose main thread is not in the kernel's hands."""
-    return {rank.pid for rank in moment.now.ranks if rank.state not in ("D", "")}
-
-
-@once_per_moment
-def _nfs_pauses(moment: Moment) -> list[tuple[float, float]]:
+def _nfs_pauses(sample: Sample) -> list[tuple[float, float]]:
     """From when to when servers were silent that answer by now."""
     silent: dict[str, float] = {}
     pauses = []
-    for event in moment.now.kernel_events:
+    for event in sample.kernel_events:
         if event.kind == "nfs":
             silent.setdefault(event.subject, event.at)
         elif event.kind == "nfs_ok" and event.subject in silent:

@@ -4,37 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mltop.probes.judge.health.rule import (
-    DAY_S,
-    EVENT_LISTED_S,
-    HOLD,
-    LIMIT,
-    MEMORY_ERRORS,
-    RANK_ENDED,
-    RANK_STALLED,
-    SILENT_PEER,
-    SLOWS,
-    STOPS,
-    Hit,
-    Limit,
-    Moment,
-    rank_rule,
-    rule,
-    share,
-)
+from mltop.probes.judge.health.moment import DAY_S, EVENT_LISTED_S, Moment
+from mltop.probes.judge.health.relations import MEMORY_ERRORS, RANK_ENDED, RANK_STALLED, SILENT_PEER, SLOWS, STOPS
+from mltop.probes.judge.health.rule import HOLD, LIMIT, Hit, Limit, critical_if, rank_rule, rule, share
 from mltop.probes.model import Sample
 from mltop.probes.model.units import percent_words, rate_words, size_words
-from mltop.probes.model.vocabulary import Severity
 
 SOME_PRESSURE, FULL_PRESSURE = 0.10, 0.05
 LEAST_AVAILABLE = 0.03
 SHM_CRITICAL = 0.95
 
 
-@rule(
-    "mem.pressure",
-    "warning",
-    hold_s=10.0,
+@rule("mem.pressure", "warning", hold_s=10.0)(
     meaning="tasks wait for memory",
     threshold=f"PSI memory some > {percent_words(SOME_PRESSURE)}*; critical: full > {percent_words(FULL_PRESSURE)}* or "
     f"< {percent_words(LEAST_AVAILABLE)} available*, for {HOLD}",
@@ -55,13 +36,10 @@ def pressure(moment: Moment) -> Iterator[Hit]:
     if waits.memory_some is not None:
         parts.append(f"tasks waited for memory {percent_words(waits.memory_some)} of the time")
     if grave or (waits.memory_some or 0.0) > SOME_PRESSURE:
-        yield Hit("host", f"node short of memory: {', '.join(parts)}", severity="critical" if grave else "warning")
+        yield Hit("host", f"node short of memory: {', '.join(parts)}", severity=critical_if(grave))
 
 
-@rule(
-    "mem.swap",
-    "warning",
-    hold_s=10.0,
+@rule("mem.swap", "warning", hold_s=10.0)(
     meaning="pages of the node move to and from disk",
     threshold="pswpin + pswpout > 0/s while ranks run; swap in use: info",
     source="/proc/vmstat; imbue, Azure",
@@ -80,9 +58,7 @@ def swap(moment: Moment) -> Iterator[Hit]:
         yield Hit("host", f"swap is on, {size_words(host.swap_used_bytes)} of it in use", severity="info", key="on")
 
 
-@rank_rule(
-    "mem.oom",
-    "critical",
+@rank_rule("mem.oom", "critical")(
     meaning="the kernel killed a process for lack of memory",
     threshold="each, for an hour",
     source="kernel log, /proc/vmstat oom_kill, memory.events; gpud",
@@ -104,15 +80,14 @@ def oom(moment: Moment) -> Iterator[Hit]:
         limit = ", cgroup limit" if "CONSTRAINT_MEMCG" in event.text else ""
         text = f"kernel killed {who}{pid} for lack of memory{limit}"
         yield Hit(who, text, (event.text,), since=event.at, key=str(event.pid), pid=event.pid)
-    if not events:
-        yield from _counted_kills(moment)
-
-
-def _counted_kills(moment: Moment) -> Iterator[Hit]:
-    """Where the log is silent the counters tell how many, and in which cgroup."""
-    of_host = moment.increase("host", "oom_kills", EVENT_LISTED_S).amount
-    paths = (group.path for group in moment.now.host.cgroups)
-    inside = {path: kills for path in paths if (kills := moment.increase(path, "oom_kills", EVENT_LISTED_S).amount) > 0}
+    if events:
+        return
+    of_host = moment.trails.increase("host", "oom_kills", EVENT_LISTED_S).amount
+    of_cgroups = (
+        (group.path, moment.trails.increase(group.path, "oom_kills", EVENT_LISTED_S).amount)
+        for group in moment.now.host.cgroups
+    )
+    inside = {path: kills for path, kills in of_cgroups if kills > 0}
     # A cgroup's counter (memory.events) also counts what was killed in those below it.
     outermost = [path for path in inside if not any(path.startswith(f"{other}/") for other in inside)]
     kills = max(of_host, sum(inside[path] for path in outermost))
@@ -123,10 +98,7 @@ def _counted_kills(moment: Moment) -> Iterator[Hit]:
         yield Hit("host", f"kernel killed {times} for lack of memory{where} within the hour", evidence)
 
 
-@rule(
-    "mem.shm",
-    "warning",
-    hold_s=5.0,
+@rule("mem.shm", "warning", hold_s=5.0)(
     meaning="shared memory, through which workers hand over batches, runs out",
     threshold=f"> {LIMIT}; critical: > {percent_words(SHM_CRITICAL)}",
     limit=share(0.80),
@@ -142,13 +114,11 @@ def shared_memory(moment: Moment, limit: float) -> Iterator[Hit]:
     full = used / total if total else 0.0
     if full > limit:
         text = f"/dev/shm {percent_words(full)} full ({size_words(used)} of {size_words(total or 0)})"
-        severity: Severity = "critical" if full > SHM_CRITICAL else "warning"
-        yield Hit("/dev/shm", f"{text}: data loader workers get SIGBUS once it is full", severity=severity)
+        text = f"{text}: data loader workers get SIGBUS once it is full"
+        yield Hit("/dev/shm", text, severity=critical_if(full > SHM_CRITICAL))
 
 
-@rule(
-    "mem.hugepages",
-    "info",
+@rule("mem.hugepages", "info")(
     meaning="memory is reserved for huge pages and not used",
     threshold=f"> {LIMIT} of memory*",
     limit=share(0.10),
@@ -163,9 +133,7 @@ def huge_pages(moment: Moment, limit: float) -> Iterator[Hit]:
         yield Hit("host", f"{size_words(unused)} of memory locked in huge pages that nobody uses")
 
 
-@rule(
-    "mem.mce",
-    "warning",
+@rule("mem.mce", "warning")(
     meaning="host memory has errors",
     threshold=f"uncorrected > 0 (critical while they grow); corrected > {LIMIT} a day",
     limit=Limit(9, unit="corrected errors a day"),
@@ -180,10 +148,10 @@ def memory_errors(moment: Moment, limit: float) -> Iterator[Hit]:
     """Uncorrected errors of before are told, as they do not go away; corrected ones only when they grow."""
     uncorrected = moment.now.host.memory_errors_uncorrected
     if uncorrected:
-        grow = moment.increase("host", "memory_errors_uncorrected", DAY_S).amount > 0
+        grow = moment.trails.increase("host", "memory_errors_uncorrected", DAY_S).amount > 0
         text = f"{uncorrected} uncorrected host memory errors since boot"
-        yield Hit("host", text, severity="critical" if grow else "warning", key="ue")
-    corrected = moment.increase("host", "memory_errors_corrected", DAY_S).amount
+        yield Hit("host", text, severity=critical_if(grow), key="ue")
+    corrected = moment.trails.increase("host", "memory_errors_corrected", DAY_S).amount
     if corrected > limit:
         yield Hit("host", f"{corrected:.0f} corrected host memory errors while watched", key="ce")
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mltop.probes.judge.health.rule import DAY_S, DRIVER, LIMIT, MINUTE_S, SLOWS, STOPS, Hit, Moment, rule, share
+from mltop.probes.judge.health.moment import DAY_S, MINUTE_S, Moment
+from mltop.probes.judge.health.relations import DRIVER, SLOWS, STOPS
+from mltop.probes.judge.health.rule import LIMIT, Hit, critical_if, rule, share
 from mltop.probes.model import FilesystemSample, KernelEvent, Sample
 from mltop.probes.model.units import duration_words, percent_words, size_words
-from mltop.probes.model.vocabulary import Severity
 
 CRITICAL_SHARE = 0.95
 FULL_WITHIN_S = DAY_S
@@ -17,9 +18,7 @@ RETRANSMISSIONS_A_MINUTE = 100
 _OWN_RULE = ("/dev/shm",)
 
 
-@rule(
-    "disk.full",
-    "warning",
+@rule("disk.full", "warning", clear_s=60.0)(
     meaning="a filesystem runs out of space or inodes",
     threshold=f"{LIMIT}, critical {percent_words(CRITICAL_SHARE)} of bytes or inodes; full "
     f"within {FULL_WITHIN_S / 3600:.0f} h at the rate of the last hours*",
@@ -27,25 +26,27 @@ _OWN_RULE = ("/dev/shm",)
     source="statvfs; NHC, imbue, gcm",
     action="clean up, or write elsewhere",
     needs=("host.filesystems",),
-    clear_s=60.0,
     explains_ranks=(*STOPS, *SLOWS),
 )
 def full(moment: Moment, limit: float) -> Iterator[Hit]:
     for filesystem in moment.now.host.filesystems:
-        mount = filesystem.mount
+        mount, left = filesystem.mount, filesystem.available_bytes
         if filesystem.read_only or mount in _OWN_RULE:
             continue
-        used = _used(filesystem.total_bytes, filesystem.available_bytes)
-        inodes = _used(filesystem.inodes_total, filesystem.inodes_free)
-        worst = max(used or 0.0, inodes or 0.0)
+        used = _used(filesystem.total_bytes, left)
+        inodes = _used(filesystem.inodes_total, filesystem.inodes_free) or 0.0
+        worst = max(used or 0.0, inodes)
+        series = moment.trails.series(mount, "used_bytes")
+        # A copy that is done, or checkpoints of which the oldest go, fill nothing up.
+        slope = series.steady_slope_per_s(SLOPE_SPAN_S) if series is not None and worst < limit else None
         if worst >= limit:
-            severity: Severity = "critical" if worst >= CRITICAL_SHARE else "warning"
-            text = _how_full(filesystem, used, inodes)
-            yield Hit(mount, text, severity=severity, server=server_of(filesystem))
-            continue
-        left_s = _left_s(moment, filesystem)
-        if left_s is not None and left_s < FULL_WITHIN_S:
-            text = f"{mount} full in {duration_words(left_s)} at this rate"
+            text = f"{mount}: {percent_words(inodes)} of its inodes are used"
+            if used is not None and inodes <= used:
+                slow = ", a shared filesystem gets slow" if filesystem.is_network and used < CRITICAL_SHARE else ""
+                text = f"{mount} {percent_words(used)} full, {size_words(left or 0)} left{slow}"
+            yield Hit(mount, text, severity=critical_if(worst >= CRITICAL_SHARE), server=server_of(filesystem))
+        elif slope is not None and left is not None and left / slope < FULL_WITHIN_S:
+            text = f"{mount} full in {duration_words(left / slope)} at this rate"
             yield Hit(mount, text, key="slope", server=server_of(filesystem))
 
 
@@ -53,24 +54,7 @@ def _used(total: int | None, free: int | None) -> float | None:
     return 1.0 - free / total if total and free is not None else None
 
 
-def _how_full(filesystem: FilesystemSample, used: float | None, inodes: float | None) -> str:
-    mount = filesystem.mount
-    if used is None or (inodes or 0.0) > used:
-        return f"{mount}: {percent_words(inodes or 0.0)} of its inodes are used"
-    slow = ", a shared filesystem gets slow" if filesystem.is_network and used < CRITICAL_SHARE else ""
-    return f"{mount} {percent_words(used)} full, {size_words(filesystem.available_bytes or 0)} left{slow}"
-
-
-def _left_s(moment: Moment, filesystem: FilesystemSample) -> float | None:
-    """A copy that is done, or checkpoints of which the oldest go, fill nothing up."""
-    series = moment.series(filesystem.mount, "used_bytes")
-    slope = series.steady_slope_per_s(SLOPE_SPAN_S) if series is not None else None
-    return None if slope is None or filesystem.available_bytes is None else filesystem.available_bytes / slope
-
-
-@rule(
-    "disk.ro",
-    "critical",
+@rule("disk.ro", "critical")(
     meaning="a filesystem that could be written to cannot any more",
     threshold="any",
     source="/proc/self/mounts, kernel log; NHC, gpud",
@@ -83,7 +67,7 @@ def _left_s(moment: Moment, filesystem: FilesystemSample) -> float | None:
 def read_only(moment: Moment) -> Iterator[Hit]:
     """A mount that could be written to when it was first looked at, or of which the kernel says so."""
     for filesystem in moment.now.host.filesystems:
-        series = moment.series(filesystem.mount, "read_only") if filesystem.read_only else None
+        series = moment.trails.series(filesystem.mount, "read_only") if filesystem.read_only else None
         if series is not None and min(series.values) == 0:
             yield Hit(filesystem.mount, f"{filesystem.mount} went read-only")
     for device, event in _newest(moment, "remount_ro").items():
@@ -91,9 +75,7 @@ def read_only(moment: Moment) -> Iterator[Hit]:
         yield Hit(device or "disk", text, (event.text,), since=event.at)
 
 
-@rule(
-    "disk.io",
-    "critical",
+@rule("disk.io", "critical")(
     meaning="the kernel reports errors of a disk",
     threshold="any, for an hour",
     source="kernel log: NVMe timeouts, buffer I/O errors, md; gpud",
@@ -109,9 +91,7 @@ def failing(moment: Moment) -> Iterator[Hit]:
         yield Hit(device or "disk", f"{device or 'a disk'} is failing", (event.text,), since=event.at)
 
 
-@rule(
-    "fs.stall",
-    "critical",
+@rule("fs.stall", "critical")(
     meaning="a filesystem or its server does not answer",
     threshold=f"statvfs > 2 s (critical: {STALL_CRITICAL_S:.0f} s); NFS server silent; Lustre not healthy; "
     f"{RETRANSMISSIONS_A_MINUTE} requests/min sent again*",
@@ -131,9 +111,9 @@ def stall(moment: Moment) -> Iterator[Hit]:
         if stalled_s is not None:
             kind = f"{filesystem.kind} " if filesystem.kind else ""
             text = f"{kind}{mount} ({filesystem.device}) has not answered for {duration_words(stalled_s)}"
-            severity: Severity = "critical" if stalled_s >= STALL_CRITICAL_S else "warning"
+            severity = critical_if(stalled_s >= STALL_CRITICAL_S)
             yield Hit(mount, text, severity=severity, since=now - stalled_s, server=server_of(filesystem))
-        repeated = moment.increase(mount, "retrans", MINUTE_S).amount
+        repeated = moment.trails.increase(mount, "retrans", MINUTE_S).amount
         if repeated > RETRANSMISSIONS_A_MINUTE:
             text = f"{mount}: {repeated:.0f} requests sent again within a minute"
             yield Hit(mount, text, severity="warning", key="retrans", server=server_of(filesystem))

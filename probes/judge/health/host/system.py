@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from mltop.probes.judge.health.names import RDMA, of_rank, rank_name
-from mltop.probes.judge.health.rule import LIMIT, SLOWS, STOPS, Hit, Limit, Moment, rule, share
+from mltop.probes.judge.health.moment import FleetMoment, Moment
+from mltop.probes.judge.health.names import RDMA, about, rank_name
+from mltop.probes.judge.health.relations import SLOWS, STOPS
+from mltop.probes.judge.health.rule import LIMIT, Hit, Limit, critical_if, rule, share
 from mltop.probes.model import UNLIMITED, RankSample, Sample
 from mltop.probes.model.units import percent_words, size_words
-from mltop.probes.model.vocabulary import Severity
 
 CLOCK_CRITICAL_S = 1.0
 SAMPLES_AGREE = 5
@@ -22,9 +23,16 @@ SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies", "refined-jiffies")
 PTRACE_ROOT_ONLY, PTRACE_NOBODY = 2, 3
 
 
-@rule(
-    "time.sync",
-    "warning",
+def _adrift(moment: FleetMoment, *_: float) -> Iterator[Hit]:
+    """The difference to who watches; it includes what a sample needs to arrive."""
+    skew_s = _agreed_skew_s(moment)
+    if skew_s is not None and abs(skew_s) > CLOCK_CRITICAL_S:
+        direction = "ahead of" if skew_s > 0 else "behind"
+        text = f"clock {abs(skew_s):.1f} s {direction} the machine that watches"
+        yield Hit("host", text, (f"the same in {SAMPLES_AGREE} samples or more",), severity="critical")
+
+
+@rule("time.sync", "warning", clear_s=60.0)(
     meaning="the node's clock is wrong: events of several nodes get into the wrong order",
     threshold=f"not synchronized: info; off by > {LIMIT}: warning; > {CLOCK_CRITICAL_S:.0f} s, "
     f"or so far from the machine that watches in {SAMPLES_AGREE} samples* in a row: critical*",
@@ -32,30 +40,24 @@ PTRACE_ROOT_ONLY, PTRACE_NOBODY = 2, 3
     source="adjtimex, the samples' times",
     action="sudo chronyc makestep",
     needs=("host.clock_synchronized", "host.clock_error_s"),
-    clear_s=60.0,
+    compare=_adrift,
 )
 def clock(moment: Moment, limit: float) -> Iterator[Hit]:
-    """The difference to who watches (it includes what a sample needs to arrive), and the kernel's own estimate."""
-    skew_s, host = _agreed_skew_s(moment), moment.now.host
-    if skew_s is not None and abs(skew_s) > CLOCK_CRITICAL_S:
-        direction = "ahead of" if skew_s > 0 else "behind"
-        text = f"clock {abs(skew_s):.1f} s {direction} the machine that watches"
-        yield Hit("host", text, (f"the same in {SAMPLES_AGREE} samples or more",), severity="critical")
-    elif host.clock_error_s is not None and host.clock_error_s > limit:
-        severity: Severity = "critical" if host.clock_error_s > CLOCK_CRITICAL_S else "warning"
+    """The kernel's own estimate."""
+    host = moment.now.host
+    if host.clock_error_s is not None and host.clock_error_s > limit:
+        severity = critical_if(host.clock_error_s > CLOCK_CRITICAL_S)
         yield Hit("host", f"clock may be off by {host.clock_error_s:.1f} s", severity=severity)
     elif host.clock_synchronized is False:
         yield Hit("host", "clock is not synchronized", severity="info", key="unsync")
 
 
 def _agreed_skew_s(moment: Moment) -> float | None:
-    """The smallest difference that several samples in a row agree about; None where they do not (yet): one that came
-    late looks like a clock that is behind.
-    """
+    """The smallest skew that several samples in a row agree on: a single late one looks like a clock that is behind."""
     if moment.now.clock_skew_s is None:
         return None
     for name in _SKEWS:
-        series = moment.series("host", name)
+        series = moment.trails.series("host", name)
         newest = series.values[-SAMPLES_AGREE:] if series is not None else ()
         if len(newest) < SAMPLES_AGREE:
             continue
@@ -71,9 +73,7 @@ def gauges(sample: Sample) -> Iterator[tuple[str, str, float, float]]:
             yield "host", name, sample.clock_skew_s, keep_s
 
 
-@rule(
-    "host.ptrace",
-    "info",
+@rule("host.ptrace", "info")(
     meaning="stacks cannot be read without root",
     threshold=f"ptrace_scope {PTRACE_ROOT_ONLY} or {PTRACE_NOBODY} (1: told by doctor, and when stacks are asked for)",
     source="kernel.yama.ptrace_scope",
@@ -88,9 +88,7 @@ def ptrace(moment: Moment) -> Iterator[Hit]:
         yield Hit("host", "stacks need root here (ptrace_scope 2)")
 
 
-@rule(
-    "host.memlock",
-    "warning",
+@rule("host.memlock", "warning")(
     meaning="RDMA needs locked memory and the ranks may have little",
     threshold="a limit below half of the memory, with an active RDMA port",
     source="/proc/PID/limits",
@@ -111,9 +109,7 @@ def locked_memory(moment: Moment) -> Iterator[Hit]:
         yield Hit("host", text, (f"{len(low)} ranks, e.g. {rank_name(low[0][1])}",))
 
 
-@rule(
-    "host.fds",
-    "warning",
+@rule("host.fds", "warning", clear_s=60.0)(
     meaning="file descriptors run out, or process numbers",
     threshold=f"> {LIMIT}; critical: > {percent_words(FILES_CRITICAL)}; > {MOST_ZOMBIES}* zombies",
     limit=share(0.80),
@@ -123,7 +119,6 @@ def locked_memory(moment: Moment) -> Iterator[Hit]:
         *("host.open_files", "host.open_files_max", "host.zombies"),
         *("ranks", "ranks.open_files", "ranks.open_files_limit"),
     ),
-    clear_s=60.0,
     explains_ranks=STOPS,
 )
 def files(moment: Moment, limit: float) -> Iterator[Hit]:
@@ -145,13 +140,11 @@ def _files(
     part = used / most
     if part > limit:
         text = f"{subject}: {used} {whose} {most} file descriptors are used"
-        hit = Hit(subject, text, severity="critical" if part > FILES_CRITICAL else "warning")
-        yield hit if rank is None else replace(hit, key=str(rank.pid), **of_rank(rank))
+        hit = Hit(subject, text, severity=critical_if(part > FILES_CRITICAL))
+        yield hit if rank is None else about(rank, replace(hit, key=str(rank.pid)))
 
 
-@rule(
-    "host.clocksource",
-    "info",
+@rule("host.clocksource", "info", compares_nodes=True)(
     meaning="reading the clock is slow",
     threshold="hpet, acpi_pm or jiffies; another one than most nodes have",
     source="/sys/devices/system/clocksource; gcm",
@@ -159,7 +152,7 @@ def _files(
     needs=("host.clocksource",),
     explains_ranks=SLOWS,
 )
-def clocksource(moment: Moment) -> Iterator[Hit]:
+def clocksource(moment: FleetMoment) -> Iterator[Hit]:
     name, usual = moment.now.host.clocksource, moment.peers.common("host.clocksource", "")
     if name in SLOW_CLOCKS:
         yield Hit("host", f"clock source {name}: reading the clock is slow")

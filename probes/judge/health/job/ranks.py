@@ -1,17 +1,32 @@
-"""Ranks of a job on one node: pinning, NUMA, settings, memory that grows."""
+"""Ranks of a job on one node: pinning, NUMA, settings, memory that grows, what they log; what they did lately, which
+only their node sees, and rules about whole jobs are made of.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from math import sqrt
 
-from mltop.probes.judge.health.names import bus_id, kernel_list, of_rank, rank_name
-from mltop.probes.judge.health.rule import RANK_STALLED, SLOWS, STOPS, Hit, Moment, once_per_moment, rank_rule, rule
-from mltop.probes.judge.values import grouped, known
-from mltop.probes.model import RankSample, Sample
+from mltop.probes.judge.deaths import ended_well
+from mltop.probes.judge.health.moment import Moment, once_per_moment
+from mltop.probes.judge.health.names import about, bus_id, kernel_list, rank_name
+from mltop.probes.judge.health.relations import RANK_ENDED, RANK_STALLED, SLOWS, STOPS
+from mltop.probes.judge.health.rule import Hit, rank_rule, rule
+from mltop.probes.judge.health.trails import Series
+from mltop.probes.judge.values import grouped, known, mean_of
+from mltop.probes.model import GpuSample, JobKey, LogLine, RankSample, Sample
+from mltop.probes.model.news.judged import RankPast
 from mltop.probes.model.ranks import ranks_text
-from mltop.probes.model.units import duration_words, size_words
+from mltop.probes.model.units import counted, duration_words, size_words
 
+HISTORY_S = 300.0
+TOLD_S = 600.0  # lines of a rank's log
+IDLE_BUSY = 0.20
+WORKING_CALLS_PER_S = 20.0  # reads and writes: a heartbeat makes a few
+FULL_CORE, QUIET_WORKERS = 0.9, 0.2  # CPU of a rank that pauses, and of its workers
+_LEAST_POWERS = 30
 GROWTH_KEEP_S, GROWTH_SPAN_S = 7200.0, 900.0
 GROWTH_WITHIN_S = 6 * 3600.0
 OTHER_THREADS = 4  # beside the ranks and their workers
@@ -29,10 +44,7 @@ BAD_SETTINGS = {
 _NO_P2P = ("GeForce", "RTX 4", "RTX 5", "TITAN RTX")
 
 
-@rank_rule(
-    "job.affinity",
-    "critical",
-    hold_s=10.0,
+@rank_rule("job.affinity", "critical", hold_s=10.0)(
     meaning="ranks are pinned to one core",
     threshold="one CPU allowed (warning), the same for several ranks (critical)*",
     source="/proc/PID/status Cpus_allowed_list",
@@ -56,13 +68,10 @@ def affinity(moment: Moment) -> Iterator[Hit]:
         else:
             name = rank_name(pinned[0])
             text = f"{name} has core {core} only: its data loader workers and NCCL threads share it"
-            yield Hit(name, text, severity="warning", key=str(pinned[0].pid), **of_rank(pinned[0]))
+            yield about(pinned[0], Hit(name, text, severity="warning", key=str(pinned[0].pid)))
 
 
-@rank_rule(
-    "job.numa",
-    "warning",
-    hold_s=10.0,
+@rank_rule("job.numa", "warning", hold_s=10.0)(
     meaning="a rank runs on the other socket than its GPU",
     threshold="allowed CPUs and the GPU's local CPUs are disjoint",
     source="Cpus_allowed_list, PCI local_cpulist; ml-engineering",
@@ -75,21 +84,30 @@ def numa(moment: Moment) -> Iterator[Hit]:
     if not near:
         return
     gpus = {gpu.index: near.get(bus_id(gpu.pci_bus_id)) for gpu in moment.now.gpus}
+    far: dict[tuple[JobKey, str | None, str | None, int | None], list[tuple[RankSample, int]]] = {}
     for rank in moment.now.ranks:
         allowed = kernel_list(rank.cpus_allowed)
         for index in rank.gpus:
             device = gpus.get(index)
             if allowed and device is not None and not allowed & kernel_list(device.local_cpus):
-                where = f" (NUMA node {device.numa_node})" if device.numa_node is not None else ""
-                far = f"runs on cores {rank.cpus_allowed}, its GPU {index}{where} is near {device.local_cpus}"
-                yield Hit(rank_name(rank), f"{rank_name(rank)} {far}", key=str(rank.pid), **of_rank(rank))
+                pinning = rank.job_key, rank.cpus_allowed, device.local_cpus, device.numa_node
+                far.setdefault(pinning, []).append((rank, index))
                 break
+    for (_, cores, near_cores, node), members in far.items():
+        first, gpu = members[0]
+        where = f" (NUMA node {node})" if node is not None else ""
+        text = f"{rank_name(first)} runs on cores {cores}, its GPU {gpu}{where} is near {near_cores}"
+        names = tuple(rank_name(rank) for rank, _ in members)
+        hit = about(first, Hit(rank_name(first), text, key=str(first.pid), about=names))
+        if len(members) > 1:
+            numbers = tuple(known(rank.rank for rank, _ in members))
+            who = ranks_text(numbers) if numbers else counted(len(members), "rank")
+            text = f"{who} run on cores {cores}, their GPUs{where} are near {near_cores}"
+            hit = replace(hit, message=text, ranks=numbers, pid=None)
+        yield hit
 
 
-@rule(
-    "job.threads",
-    "info",
-    hold_s=60.0,
+@rule("job.threads", "info", hold_s=60.0)(
     meaning="more processes than CPUs",
     threshold="ranks and their workers > allowed CPUs",
     source="/proc/PID/status; ml-engineering",
@@ -106,16 +124,12 @@ def threads(moment: Moment) -> Iterator[Hit]:
         yield Hit("host", f"{processes} processes of {len(ranks)} ranks on {len(allowed)} CPUs, {want} would be enough")
 
 
-@rank_rule(
-    "job.mem_growth",
-    "warning",
-    hold_s=60.0,
+@rank_rule("job.mem_growth", "warning", hold_s=60.0, eager=False)(
     meaning="the ranks' memory grows until the node has none left",
     threshold=f"steady over > {duration_words(GROWTH_SPAN_S)}, out of memory within {duration_words(GROWTH_WITHIN_S)}*",
     source="RSS of the ranks",
     action="look for what is kept from step to step",
     needs=("ranks", "ranks.rss_bytes", "host.memory"),
-    eager=False,
     explains_node=("mem.pressure", "mem.swap"),
     explains_ranks=STOPS,
 )
@@ -124,7 +138,7 @@ def memory_growth(moment: Moment) -> Iterator[Hit]:
     available = moment.now.host.memory_available_bytes
     if available is None or not _may_run_out(moment, available):
         return
-    all_series = ((rank, moment.series(f"pid {rank.pid}", "rss_bytes")) for rank in moment.now.ranks)
+    all_series = ((rank, moment.trails.series(f"pid {rank.pid}", "rss_bytes")) for rank in moment.now.ranks)
     slopes = ((rank, series.steady_slope_per_s(GROWTH_SPAN_S)) for rank, series in all_series if series is not None)
     growing = [(slope, rank) for rank, slope in slopes if slope is not None]
     total = sum(slope for slope, _ in growing)
@@ -134,7 +148,7 @@ def memory_growth(moment: Moment) -> Iterator[Hit]:
     name, others = rank_name(rank), f" and {len(growing) - 1} other ranks" if len(growing) > 1 else ""
     left = duration_words(available / total)
     text = f"{name} grows by {size_words(slope * 3600)} an hour{others}: out of memory in {left}"
-    yield Hit(name, text, **of_rank(rank))
+    yield about(rank, Hit(name, text))
 
 
 def _may_run_out(moment: Moment, available: int) -> bool:
@@ -147,9 +161,7 @@ def _may_run_out(moment: Moment, available: int) -> bool:
     return total > 0 and available / total < 4 * GROWTH_WITHIN_S
 
 
-@rule(
-    "job.bad_env",
-    "warning",
+@rule("job.bad_env", "warning")(
     meaning="a setting that makes training slow is left over",
     threshold="CUDA_LAUNCH_BLOCKING, NSIGHT_CUDA_DEBUGGER, NCCL_P2P_DISABLE, NCCL_SHM_DISABLE, NCCL_IB_DISABLE, "
     "TORCH_NCCL_BLOCKING_WAIT, where they change something: not with one rank, one GPU, or no such link",
@@ -171,7 +183,14 @@ def bad_settings(moment: Moment) -> Iterator[Hit]:
             only = f" on {ranks_text(numbers)} only" if numbers and len(ranks) < len(here) else ""
             text = f"{subject}: {name}={ranks[0].settings[name]} is set{only}: {BAD_SETTINGS[name]}"
             yield Hit(subject, text, key=name, job=job if job.name else None, ranks=numbers)
-    yield from _without_infiniband(moment)
+    # Virtual machines have a RoCE port for their everyday network: NCCL is rightly kept off it.
+    kinds = ("infiniband", "roce") if moment.now.host.is_virtual is False else ("infiniband",)
+    active = sum(link.kind in kinds and link.state == "ACTIVE" for link in moment.now.links)
+    over_nodes = (rank for rank in moment.now.ranks if (rank.world_size or 0) > (rank.local_world_size or 0) > 0)
+    without = (rank for rank in over_nodes if is_on("NCCL_IB_DISABLE", rank.settings.get("NCCL_IB_DISABLE", "")))
+    for subject, job in {_job_name(moment, rank): rank.job_key for rank in without}.items() if active else ():
+        text = f"{subject}: NCCL_IB_DISABLE is set: NCCL uses sockets beside {active} active InfiniBand ports"
+        yield Hit(subject, text, key="NCCL_IB_DISABLE", job=job if job.name else None)
 
 
 def is_on(name: str, value: str) -> bool:
@@ -212,18 +231,108 @@ def _owners(moment: Moment) -> Counter[str]:
     return Counter(job.name for job in {rank.job_key for rank in moment.now.ranks})
 
 
-def _without_infiniband(moment: Moment) -> Iterator[Hit]:
-    """Virtual machines have a RoCE port for their everyday network: NCCL is rightly kept off it."""
-    kinds = ("infiniband", "roce") if moment.now.host.is_virtual is False else ("infiniband",)
-    active = sum(link.kind in kinds and link.state == "ACTIVE" for link in moment.now.links)
-    over_nodes = (rank for rank in moment.now.ranks if (rank.world_size or 0) > (rank.local_world_size or 0) > 0)
-    without = (rank for rank in over_nodes if is_on("NCCL_IB_DISABLE", rank.settings.get("NCCL_IB_DISABLE", "")))
-    for subject, job in {_job_name(moment, rank): rank.job_key for rank in without}.items() if active else ():
-        text = f"{subject}: NCCL_IB_DISABLE is set: NCCL uses sockets beside {active} active InfiniBand ports"
-        yield Hit(subject, text, key="NCCL_IB_DISABLE", job=job if job.name else None)
+@rank_rule("job.log", "warning", clear_s=0.0)(
+    meaning="a rank's log says that a collective timed out, who did not come to it, or why the rank ended",
+    threshold=f"torch's or gloo's line of the last {TOLD_S:g} s; a traceback of a rank that has failed",
+    source="the file that is its stdout or stderr",
+    act="stacks",
+    action="while the processes live; later the log tells more",
+    needs=("ranks",),
+    follows_ranks=(RANK_STALLED, RANK_ENDED),
+)
+def log(moment: Moment) -> Iterator[Hit]:
+    """The last line of each rank. An error of one that lives may have been handled."""
+    failed = {death.pid for death in moment.now.deaths if not ended_well(death)}
+    last: dict[tuple[int | None, int | None], LogLine] = {}
+    for line in moment.now.log_lines:
+        if line.at >= moment.now.sampled_at - TOLD_S and (line.kind in ("timeout", "names") or line.pid in failed):
+            last[line.pid, line.rank] = line
+    for line in last.values():
+        who = f"rank {line.rank}" if line.rank is not None else f"a rank of {line.job}" if line.job else "a rank"
+        named = f" that {ranks_text(line.named)} did not come" if line.named else ""
+        yield Hit(
+            who,
+            f"the log of {who} says{named}: {line.text} ({line.where})",
+            since=line.at,
+            key=str(line.pid or ""),
+            job=JobKey(line.job, line.uid) if line.job else None,
+            ranks=() if line.rank is None else (line.rank,),
+            pid=line.pid,
+        )
 
 
 def gauges(sample: Sample) -> Iterator[tuple[str, str, float, float]]:
     for rank in sample.ranks:
         if rank.rss_bytes is not None:
             yield f"pid {rank.pid}", "rss_bytes", float(rank.rss_bytes), GROWTH_KEEP_S
+
+
+# What they did lately
+
+
+def pasts_of_ranks(moment: Moment, known: Mapping[int, RankPast] | None = None) -> list[RankPast]:
+    """``known``: by pid, what was made a moment ago, with new ``moves``; None: make all anew, which takes a while."""
+    sample, passed_s = moment.now, moment.passed_s or 1.0
+    gpus = {gpu.index: gpu for gpu in sample.gpus if gpu.state == "ok"}
+    before = {rank.pid: rank for rank in moment.before.ranks} if moment.before is not None else {}
+    of_gpus: dict[int, RankPast] = {}
+    pasts = []
+    for rank in sample.ranks:
+        if not rank.job:
+            continue
+        past = known.get(rank.pid) if known is not None else None
+        gpu = next((gpus[index] for index in rank.gpus if index in gpus), None)
+        if known is None and gpu is not None:
+            if gpu.index not in of_gpus:
+                of_gpus[gpu.index] = _past_of_gpu(moment, gpu)
+            pauses = moment.trails.series(f"pid {rank.pid}", "pause")
+            past = replace(of_gpus[gpu.index], pid=rank.pid, pauses=_begins(pauses, bool) if pauses else 0)
+        moves, old = "", before.get(rank.pid)
+        if old is not None:
+            read = (rank.read_syscalls or 0) - (old.read_syscalls or 0)
+            written = (rank.write_syscalls or 0) - (old.write_syscalls or 0)
+            ran_s = (rank.main_cpu_s or 0.0) - (old.main_cpu_s or 0.0)
+            moves = "cpu" if ran_s > 0.5 * passed_s else ""
+            if read + written > WORKING_CALLS_PER_S * passed_s:
+                moves = "io"
+        pasts.append(replace(past or RankPast(rank.pid), moves=moves))
+    return pasts
+
+
+def _past_of_gpu(moment: Moment, gpu: GpuSample) -> RankPast:
+    busy = moment.trails.series(f"GPU {gpu.index}", "busy")
+    power = moment.trails.series(f"GPU {gpu.index}", "power_w")
+    past, mean = RankPast(0), (mean_of(power.values) or 0.0) if power else 0.0
+    if busy:
+        dips = _begins(busy, _is_idle)
+        past = replace(past, watched_s=busy.span_s, idle_share=busy.share(_is_idle), dips=dips)
+    if power and len(power.values) >= _LEAST_POWERS and mean > 0:
+        past = replace(past, power_spread=sqrt(mean_of((watts - mean) ** 2 for watts in power.values) or 0.0) / mean)
+    return past
+
+
+def _is_idle(busy: float) -> bool:
+    return busy < IDLE_BUSY
+
+
+def _begins(series: Series, holds: Callable[[float], bool]) -> int:
+    """How often it began to hold."""
+    held = [*map(holds, series.values)]
+    return sum(now and not before for before, now in zip(held, held[1:]))
+
+
+def past_gauges(sample: Sample) -> Iterator[tuple[str, str, float, float]]:
+    if not sample.ranks:
+        return
+    busy = {}
+    for gpu in sample.gpus:
+        if gpu.busy is not None:
+            busy[gpu.index] = gpu.busy
+            yield f"GPU {gpu.index}", "busy", gpu.busy, HISTORY_S
+        if gpu.power_w is not None:
+            yield f"GPU {gpu.index}", "power_w", gpu.power_w, HISTORY_S
+    for rank in sample.ranks:
+        if rank.gpus and rank.cpu_fraction is not None:
+            idle = busy.get(rank.gpus[0], 1.0) < IDLE_BUSY
+            alone = rank.cpu_fraction > FULL_CORE and (rank.children_cpu_fraction or 0.0) < QUIET_WORKERS
+            yield f"pid {rank.pid}", "pause", float(idle and alone), HISTORY_S

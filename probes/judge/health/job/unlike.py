@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import NamedTuple
 
 from mltop.probes.judge.health.job.ranks import BAD_SETTINGS
 from mltop.probes.judge.health.job.whole_job import JobMoment, RankFacts
-from mltop.probes.judge.health.rule import RANK_ENDED, RANK_STALLED, SLOWS, STOPS, Hit, rank_rule
+from mltop.probes.judge.health.relations import RANK_ENDED, RANK_STALLED, SLOWS, STOPS
+from mltop.probes.judge.health.rule import Hit, rank_rule
 from mltop.probes.judge.nodes import folded
 from mltop.probes.judge.values import grouped, known
 from mltop.probes.model.ranks import ranks_text
@@ -60,19 +62,17 @@ def _worlds(moment: JobMoment) -> Iterator[list[RankFacts]]:
 
 
 def _odd_ones(name: str, ranks: Sequence[RankFacts], values: Sequence[str | None]) -> Iterator[_Odd]:
-    """The few that differ from most; without a majority all that differ from the largest group, which on a tie is that
-    of the lowest rank. Nothing where each rank of a node has its own, or everybody another one.
-    """
+    """Those that differ from the largest group (on a tie that of the lowest rank); nothing where each has its own."""
     counts = Counter(values)
     if len(counts) < 2:
         return
     usual, count = counts.most_common(1)[0]
     if 2 * count <= len(values) and len(counts) > MOST_VALUES:
         return
-    of_nodes = grouped(zip(ranks, values, strict=True), lambda pair: pair[0].node).values()
+    of_nodes = grouped(zip(ranks, values), lambda pair: pair[0].node).values()
     if all(len({value for _, value in of_node}) == len(of_node) > 2 for of_node in of_nodes):
         return
-    others = grouped(zip(ranks, values, strict=True), lambda pair: pair[1])
+    others = grouped(zip(ranks, values), lambda pair: pair[1])
     for value, having in others.items():
         if value != usual:
             yield _Odd(name, value, usual, tuple(facts for facts, _ in having))
@@ -100,9 +100,7 @@ def _who(ranks: Sequence[RankFacts]) -> str:
     return f"{ranks_text(numbers)} ({folded(facts.node for facts in ranks)})"
 
 
-@_job_rule(
-    "job.settings",
-    "warning",
+@_job_rule("job.settings", "warning")(
     meaning="ranks of one job run with different settings: they may not agree on what they do together",
     threshold="a setting that some ranks lack or have another value of; where only speed depends on it: info; not "
     "visible devices, files, logs, names of interfaces, hosts, nor what each rank has its own of",
@@ -128,32 +126,27 @@ def settings(moment: JobMoment) -> Iterator[Hit]:
 @lru_cache(maxsize=4096)
 def _compared(settings: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str | None], ...]:
     """What counts of an environment."""
-    return tuple((name, _meaning(name, value)) for name, value in settings if not _is_own(name))
-
-
-def _is_own(name: str) -> bool:
-    return name in _OWN or name.startswith(_OWN_BEGINNINGS) or name.endswith(_OWN_ENDINGS)
+    counting = (one for one in settings if not one[0].startswith(_OWN_BEGINNINGS) and not one[0].endswith(_OWN_ENDINGS))
+    return tuple((name, _meaning(name, value)) for name, value in counting if name not in _OWN)
 
 
 def _odd_settings(name: str, ranks: Sequence[RankFacts]) -> Iterator[_Odd]:
     """That one is not set is known only where the whole environment was read."""
     values = [(facts, facts.rank.settings.get(name)) for facts in ranks]
-    told = [(facts, value) for facts, value in values if value is not None or _is_read_whole(facts)]
+    told = [
+        (facts, value)
+        for facts, value in values
+        if value is not None or (facts.rank.identified_by in _READ_WHOLE and len(facts.rank.settings) < MOST_SETTINGS)
+    ]
     meant = [_meaning(name, value) for _, value in told]
     raw = {_meaning(name, value): value for _, value in reversed(told)}
     for odd in _odd_ones(name, [facts for facts, _ in told], meant):
         yield odd._replace(value=raw[odd.value], usual=raw[odd.usual])
 
 
-def _is_read_whole(facts: RankFacts) -> bool:
-    return facts.rank.identified_by in _READ_WHOLE and len(facts.rank.settings) < MOST_SETTINGS
-
-
 @lru_cache(maxsize=4096)
 def _meaning(name: str, value: str | None) -> str | None:
-    """What counts of a value: interfaces and cards are called differently on every kind of node, but not the loopback,
-    and as many should be named.
-    """
+    """What counts of a value: names of interfaces and cards differ between nodes, but their number should not."""
     if value is None or not name.endswith(_LISTS_OF_PORTS):
         return value
     names = value.lstrip("^=").split(",")
@@ -166,9 +159,7 @@ def _setting_words(odd: _Odd) -> str:
     return f"{has}, the others {'without it' if odd.usual is None else odd.usual}"
 
 
-@_job_rule(
-    "job.versions",
-    "warning",
+@_job_rule("job.versions", "warning")(
     meaning="ranks of one job have loaded different versions of a library",
     threshold="any that can be told of several ranks",
     source="what the ranks have mapped, /proc/PID/maps",
@@ -185,17 +176,13 @@ def versions(moment: JobMoment) -> Iterator[Hit]:
             having = [facts for facts in ranks if name in facts.rank.versions]
             odd += _odd_ones(name, having, [facts.rank.versions[name] for facts in having])
         if odd:
-            yield _hit(moment, odd, _version_words)
+            yield _hit(
+                moment, odd, lambda one: f"{_LABELS.get(one.name, one.name)} {one.value}, the others {one.usual}"
+            )
             return
 
 
-def _version_words(odd: _Odd) -> str:
-    return f"{_LABELS.get(odd.name, odd.name)} {odd.value}, the others {odd.usual}"
-
-
-@_job_rule(
-    "job.devices",
-    "warning",
+@_job_rule("job.devices", "warning")(
     meaning="ranks of one job share a GPU, or do not see as many as the others",
     threshold="two ranks of a node on one GPU, unless they see fewer than there are ranks; another number of visible "
     "GPUs than most ranks have, unless there is one for each",
@@ -212,13 +199,8 @@ def devices(moment: JobMoment) -> Iterator[Hit]:
             numbers = known(facts.rank.rank for users, _ in shared for facts in users)
             (users, _), *_ = shared
             about = tuple(gpu_name(gpu) for one, gpu in shared if one[0].node == users[0].node)
-            yield Hit(
-                *(moment.name, text, tuple(texts[:MOST_EVIDENCE])),
-                node=users[0].node,
-                job=moment.key,
-                ranks=tuple(numbers),
-                about=about,
-            )
+            hit = Hit(moment.name, text, tuple(texts[:MOST_EVIDENCE]), about=about, node=users[0].node)
+            yield replace(hit, job=moment.key, ranks=tuple(numbers))
             return
         told = [facts for facts in ranks if facts.visible_gpus is not None]
         odd = list(_odd_ones("visible", told, [_visible_words(facts) for facts in told]))
@@ -236,21 +218,15 @@ def _visible_words(facts: RankFacts) -> str:
 
 
 def _shared(ranks: Sequence[RankFacts]) -> Iterator[tuple[list[RankFacts], int]]:
-    """GPUs that are the only one of several ranks. Those that have contexts on several do so on purpose, or by a habit
-    of libraries (GPU 0); those that see fewer GPUs than they are have no choice.
-    """
-    of_gpus: dict[tuple[str, int], list[RankFacts]] = {}
-    for facts in ranks:
-        if len(facts.rank.gpus) == 1 and facts.visible_gpus is not None:
-            of_gpus.setdefault((facts.node, facts.rank.gpus[0]), []).append(facts)
+    """GPUs that are the only one of several ranks, unless these see fewer GPUs than they are: then they must share."""
+    told = (facts for facts in ranks if len(facts.rank.gpus) == 1 and facts.visible_gpus is not None)
+    of_gpus = grouped(told, lambda facts: (facts.node, facts.rank.gpus[0]))
     if len(of_gpus) == sum(map(len, of_gpus.values())):
         return
     on_nodes = grouped(ranks, lambda facts: facts.node)
     for (node, gpu), users in of_gpus.items():
-        if len(users) > 1 and not _must_share(on_nodes[node]):
+        here = on_nodes[node]
+        visible = {facts.rank.settings.get("CUDA_VISIBLE_DEVICES") for facts in here}
+        must_share = len(visible) == 1 and (here[0].visible_gpus or 0) < len(here)
+        if len(users) > 1 and not must_share:
             yield users, gpu
-
-
-def _must_share(here: Sequence[RankFacts]) -> bool:
-    visible = {facts.rank.settings.get("CUDA_VISIBLE_DEVICES") for facts in here}
-    return len(visible) == 1 and (here[0].visible_gpus or 0) < len(here)

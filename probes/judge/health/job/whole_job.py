@@ -5,28 +5,24 @@ What they need of every rank are a few numbers, so that thousands of ranks can b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
-from math import sqrt
-from statistics import fmean, median
 from typing import NamedTuple
 
-from mltop.probes.judge.health.names import of_rank, rank_name
-from mltop.probes.judge.health.rule import HOLD, RANK_ENDED, RANK_SLOWED, RANK_STALLED, Hit, Moment, rank_rule, rule
-from mltop.probes.judge.health.trails import Series
-from mltop.probes.judge.values import known
+from mltop.probes.judge.health.job.ranks import FULL_CORE, HISTORY_S, IDLE_BUSY
+from mltop.probes.judge.health.names import about, rank_name
+from mltop.probes.judge.health.relations import RANK_ENDED, RANK_SLOWED, RANK_STALLED
+from mltop.probes.judge.health.rule import HOLD, Hit, rank_rule, rule
+from mltop.probes.judge.values import known, median_of, sum_of
 from mltop.probes.model import GpuSample, JobKey, RankSample, Sample
 from mltop.probes.model.gpu import SPINNING_BUSY, SPINNING_TENSOR
+from mltop.probes.model.news.judged import RankPast
 from mltop.probes.model.units import duration_words, percent_words, rate_words, watts_words
 from mltop.probes.model.verdict import gpu_name
 from mltop.probes.model.vocabulary import Severity
 
-HISTORY_S = 300.0
 WATCHED_SHARE = 0.8  # of HISTORY_S: less tells nothing
-IDLE_BUSY = 0.20
-WORKING_CALLS_PER_S = 20.0  # reads and writes: a heartbeat makes a few
 SPINNING_POWER = 0.40  # of the limit: a collective's kernel that waits draws less
 QUIET_BYTES_PER_S = 50e6  # per rank: less than a heartbeat of NCCL, far below any collective
 MOST_ODD = 0.05  # of the ranks
@@ -37,32 +33,15 @@ SPREAD_OF_OTHERS = 0.15
 WAITING_FOR_DISKS = 0.20  # of the last ten seconds (PSI)
 MOST_NODES = 4  # in the evidence
 LEAST_PAUSES, PAUSING_RANKS = 2, 2
-FULL_CORE, QUIET_WORKERS = 0.9, 0.2  # CPU of a rank that pauses, and of its workers
 _FABRIC_KINDS = ("infiniband", "roce", "efa")
 
 
-@dataclass(frozen=True)
-class History:
-    """What one rank and its GPU did over the last five minutes at most (``watched_s``).
-
-    ``idle_share`` (GPU busy < 20 %), ``dips`` (how often that began), ``power_spread`` (standard deviation over mean),
-    ``pauses``: dips while the rank's own thread took a whole core and no worker ran.
-    """
-
-    watched_s: float = 0.0
-    idle_share: float = 0.0
-    dips: int = 0
-    power_spread: float | None = None
-    pauses: int = 0
-
-
-NO_HISTORY = History()
+NO_PAST = RankPast(0)
 
 
 class RankFacts(NamedTuple):
     """One rank at its node's newest sample, and of several GPUs the first. None: not known.
 
-    ``moves``: since the sample before it read or wrote ("io") or took a core ("cpu"); "" neither.
     ``traffic_bytes_per_s``: NVLink of its GPU and its share of the node's fabric ports. ``io_wait``: share of the time
     in which some task of its node waited for disks; ``disk_bytes_per_s``: what these read and write. ``visible_gpus``:
     how many GPUs CUDA lets it see.
@@ -71,11 +50,10 @@ class RankFacts(NamedTuple):
     node: str
     rank: RankSample
     gpu: GpuSample | None
-    moves: str = ""
+    past: RankPast = NO_PAST
     traffic_bytes_per_s: float | None = None
     io_wait: float | None = None
     disk_bytes_per_s: float | None = None
-    history: History = NO_HISTORY
     visible_gpus: int | None = None
 
     @property
@@ -84,14 +62,13 @@ class RankFacts(NamedTuple):
 
     @property
     def is_odd(self) -> bool:
-        if self.rank.state in ("D", "Z") or self.gpu is None:
-            return True
-        return self.gpu.busy is not None and self.gpu.busy < IDLE_BUSY
+        gpu = self.gpu
+        return self.rank.state in ("D", "Z") or gpu is None or (gpu.busy is not None and gpu.busy < IDLE_BUSY)
 
     def hit(self, subject: str, text: str, evidence: tuple[str, ...] = (), severity: Severity | None = None) -> Hit:
         """What is said of this one."""
-        rank, gpus = self.rank, tuple(map(gpu_name, self.rank.gpus))
-        return Hit(subject, text, evidence, severity, about=gpus, node=self.node, **of_rank(rank))
+        gpus = tuple(map(gpu_name, self.rank.gpus))
+        return about(self.rank, Hit(subject, text, evidence, severity, about=gpus, node=self.node))
 
     @property
     def disk_evidence(self) -> tuple[str, ...]:
@@ -130,21 +107,13 @@ class JobMoment:
     def key(self) -> JobKey:
         return self.ranks[0].rank.job_key
 
-    @property
-    def world_size(self) -> int:
-        return max((facts.rank.world_size or 0 for facts in self.ranks), default=0)
-
     def watched(self) -> list[RankFacts]:
         """Ranks that are watched for long enough; none when some are not."""
         ranks = [facts for facts in self.ranks if facts.gpu is not None]
-        return ranks if all(facts.history.watched_s >= WATCHED_SHARE * HISTORY_S for facts in ranks) else []
+        return ranks if all(facts.past.watched_s >= WATCHED_SHARE * HISTORY_S for facts in ranks) else []
 
 
-@rule(
-    "job.hang",
-    "critical",
-    hold_s=120.0,
-    clear_s=30.0,
+@rule("job.hang", "critical", hold_s=120.0, clear_s=30.0)(
     meaning="all ranks wait in a collective",
     threshold=f"all busy >= {percent_words(SPINNING_BUSY)}, no tensor work or < {percent_words(SPINNING_POWER)} of the "
     f"power limit, no traffic, for {HOLD}*",
@@ -159,23 +128,19 @@ def hang(moment: JobMoment) -> Iterator[Hit]:
     if not all(facts.spins for facts in moment.ranks if facts.gpu is not None):
         return
     ranks = [facts for facts in moment.ranks if facts.gpu is not None]
-    if len(ranks) < 2 or len(ranks) < moment.world_size:
+    if len(ranks) < max([2, *(facts.rank.world_size or 0 for facts in moment.ranks)]):
         return
     traffic = [facts.traffic_bytes_per_s for facts in ranks]
     if any(sent is not None and sent > QUIET_BYTES_PER_S for sent in traffic):
         return
-    powers = known(facts.gpu.power_w for facts in ranks if facts.gpu is not None)
-    at = f" at {watts_words(median(powers))}" if powers else ""
+    power_w = median_of(facts.gpu.power_w for facts in ranks if facts.gpu is not None)
+    at = f" at {watts_words(power_w)}" if power_w is not None else ""
     silent = "" if None in traffic else ", no traffic"
     text = f'{moment.name}: {len(ranks)} GPUs 100 % "busy"{at}{silent}: they wait in a collective'
     yield Hit(moment.name, text, node=ranks[0].node, job=moment.key)
 
 
-@rank_rule(
-    "job.odd_rank",
-    "critical",
-    hold_s=30.0,
-    clear_s=20.0,
+@rank_rule("job.odd_rank", "critical", hold_s=30.0, clear_s=20.0)(
     meaning="one rank never reached the collective in which the others wait",
     threshold=f"idle, without a GPU or in state D while all others spin, for {HOLD}*",
     source="Imbue, ml-engineering",
@@ -195,11 +160,10 @@ def odd_rank(moment: JobMoment) -> Iterator[Hit]:
         return
     for facts in odd:
         subject = rank_name(facts.rank) + moment.owner
-        if facts.moves and facts.rank.state != "Z":
-            doing = "reads or writes" if facts.moves == "io" else "takes a core"
+        if facts.past.moves and facts.rank.state != "Z":
+            doing = "reads or writes" if facts.past.moves == "io" else "takes a core"
             text = f"{subject} {doing} while {spinning} others wait: a checkpoint, or data only it prepares?"
-            severity: Severity = "info" if facts.moves == "io" else "warning"
-            yield facts.hit(subject, text, facts.disk_evidence, severity)
+            yield facts.hit(subject, text, facts.disk_evidence, "info" if facts.past.moves == "io" else "warning")
             continue
         idle = "leaves its GPU idle" if facts.gpu is not None else "holds no GPU"
         why = "is in state D" if facts.rank.state == "D" else idle
@@ -207,10 +171,7 @@ def odd_rank(moment: JobMoment) -> Iterator[Hit]:
         yield facts.hit(subject, text)
 
 
-@rank_rule(
-    "job.straggler",
-    "warning",
-    hold_s=SLOW_FOR_S,
+@rank_rule("job.straggler", "warning", hold_s=SLOW_FOR_S)(
     meaning="all wait for one slow rank",
     threshold=f"clock < {SLOW_CLOCK} x median of the job, or steady power while the others' dips, for "
     f"{duration_words(SLOW_FOR_S)}*",
@@ -226,7 +187,7 @@ def straggler(moment: JobMoment) -> Iterator[Hit]:
     clocks = [(clock, facts) for clock, facts in rated if clock is not None]
     if len(clocks) < 4:
         return
-    usual = median(clock for clock, _ in clocks)
+    usual = median_of(clock for clock, _ in clocks) or 0.0
     slow = [(clock, facts) for clock, facts in clocks if clock < SLOW_CLOCK * usual]
     if not 0 < len(slow) <= max(1, MOST_ODD * len(clocks)):
         yield from _level_rank([facts for _, facts in clocks], moment.owner)
@@ -238,8 +199,8 @@ def straggler(moment: JobMoment) -> Iterator[Hit]:
 
 
 def _level_rank(ranks: Sequence[RankFacts], owner: str) -> Iterator[Hit]:
-    spreads = [(facts.history.power_spread, facts) for facts in ranks if facts.history.power_spread is not None]
-    watched_s = min(facts.history.watched_s for facts in ranks)
+    spreads = [(facts.past.power_spread, facts) for facts in ranks if facts.past.power_spread is not None]
+    watched_s = min(facts.past.watched_s for facts in ranks)
     if len(spreads) < max(4, len(ranks)) or watched_s < WATCHED_SHARE * HISTORY_S:
         return
     (least, facts), *others = sorted(spreads, key=lambda pair: pair[0])
@@ -249,10 +210,7 @@ def _level_rank(ranks: Sequence[RankFacts], owner: str) -> Iterator[Hit]:
         yield facts.hit(subject, text)
 
 
-@rule(
-    "job.starved",
-    "warning",
-    hold_s=60.0,
+@rule("job.starved", "warning", hold_s=60.0)(
     meaning="GPUs wait for data",
     threshold=f"all idle together > {percent_words(STARVED_SHARE)} of {duration_words(HISTORY_S)}, in {LEAST_DIPS} "
     "dips or more, workers at work or in state D, or tasks that wait for disks > "
@@ -264,9 +222,9 @@ def _level_rank(ranks: Sequence[RankFacts], owner: str) -> Iterator[Hit]:
 )
 def starved(moment: JobMoment) -> Iterator[Hit]:
     ranks = moment.watched()
-    if not ranks or min(facts.history.dips for facts in ranks) < LEAST_DIPS:
+    if not ranks or min(facts.past.dips for facts in ranks) < LEAST_DIPS:
         return
-    share = min(facts.history.idle_share for facts in ranks)
+    share = min(facts.past.idle_share for facts in ranks)
     if share <= STARVED_SHARE:
         return
     children = [(facts.rank.children_cpu_fraction or 0.0, facts.rank.children_blocked or 0) for facts in ranks]
@@ -276,8 +234,8 @@ def starved(moment: JobMoment) -> Iterator[Hit]:
     if loading > len(ranks) / 2:
         how = f"{blocked} workers wait for storage" if blocked else "the workers take all the CPU they get"
     elif sum(facts.node in waiting for facts in ranks) > len(ranks) / 2:
-        waits = [facts.io_wait or 0.0 for facts in ranks if facts.node in waiting]
-        how = f"tasks wait for disks {percent_words(median(waits))} of the time"
+        waits = median_of(facts.io_wait or 0.0 for facts in ranks if facts.node in waiting) or 0.0
+        how = f"tasks wait for disks {percent_words(waits)} of the time"
     else:
         return
     evidence: list[str] = []
@@ -288,10 +246,7 @@ def starved(moment: JobMoment) -> Iterator[Hit]:
     yield Hit(moment.name, text, tuple(evidence), node=ranks[0].node, job=moment.key)
 
 
-@rule(
-    "job.gc",
-    "info",
-    hold_s=60.0,
+@rule("job.gc", "info", hold_s=60.0)(
     meaning="Python's garbage collector stops single ranks",
     threshold="two ranks pause by themselves with a core at 100 %*",
     source="Imbue, ml-engineering",
@@ -301,26 +256,24 @@ def starved(moment: JobMoment) -> Iterator[Hit]:
 )
 def garbage_collection(moment: JobMoment) -> Iterator[Hit]:
     ranks = moment.watched()
-    pausing = [facts for facts in ranks if facts.history.pauses >= LEAST_PAUSES]
-    together = min((facts.history.idle_share for facts in ranks), default=0.0) > STARVED_SHARE
+    pausing = [facts for facts in ranks if facts.past.pauses >= LEAST_PAUSES]
+    together = min((facts.past.idle_share for facts in ranks), default=0.0) > STARVED_SHARE
     if len(ranks) >= 4 and len(pausing) >= PAUSING_RANKS and not together:
         names = ", ".join(rank_name(facts.rank) for facts in pausing[:3])
-        text = f"single ranks pause in turn with a core at 100 % ({names}): looks like Python's garbage collector"
-        text = f"{moment.name}: {text}"
+        how = f"pause in turn with a core at 100 % ({names}): looks like Python's garbage collector"
+        text = f"{moment.name}: single ranks {how}"
         numbers = known(facts.rank.rank for facts in pausing)
         yield Hit(moment.name, text, node=ranks[0].node, job=moment.key, ranks=tuple(numbers))
 
 
-def facts_of_ranks(moment: Moment, histories: dict[int, History] | None = None) -> tuple[RankFacts, ...]:
-    """``histories``: by pid, those made a moment ago; None: make them anew, which takes a while."""
-    sample = moment.now
+def facts_of_ranks(sample: Sample, pasts: Iterable[RankPast]) -> tuple[RankFacts, ...]:
+    by_pid = {past.pid: past for past in pasts}
     gpus = {gpu.index: gpu for gpu in sample.gpus if gpu.state == "ok"}
-    before = {rank.pid: rank for rank in moment.before.ranks} if moment.before is not None else {}
     ports = (link for link in sample.links if link.kind in _FABRIC_KINDS)
-    fabric = _sum(*(rate for link in ports for rate in (link.rx_bytes_per_s, link.tx_bytes_per_s)))
+    fabric = sum_of(*(rate for link in ports for rate in (link.rx_bytes_per_s, link.tx_bytes_per_s)))
     share = fabric / len(sample.ranks) if fabric is not None and sample.ranks else None
-    disk = _sum(sample.host.disk_read_bytes_per_s, sample.host.disk_write_bytes_per_s)
-    of_gpus: dict[int, History] = {}
+    waits, host = sample.host.pressure.io_some, sample.host
+    disk = sum_of(host.disk_read_bytes_per_s, host.disk_write_bytes_per_s)
     # A MIG instance is a device of its own; without NVML nobody knows how many there are.
     of_node = None if not sample.gpus or any(gpu.mig_enabled for gpu in sample.gpus) else len(sample.gpus)
     every = []
@@ -328,21 +281,10 @@ def facts_of_ranks(moment: Moment, histories: dict[int, History] | None = None) 
         if not rank.job:
             continue
         gpu = next((gpus[index] for index in rank.gpus if index in gpus), None)
-        moves = _moves(rank, before.get(rank.pid), moment.passed_s or 1.0)
+        traffic = None if gpu is None else sum_of(gpu.nvlink.rx_bytes_per_s, gpu.nvlink.tx_bytes_per_s, share)
         visible = visible_gpus(rank.settings.get("CUDA_VISIBLE_DEVICES"), of_node)
-        waits, here = sample.host.pressure.io_some, sample.node
-        facts = RankFacts(here, rank, gpu, moves, None, waits, disk, visible_gpus=visible)
-        if gpu is not None:
-            traffic = _sum(gpu.nvlink.rx_bytes_per_s, gpu.nvlink.tx_bytes_per_s, share)
-            if histories is not None:
-                history = histories.get(rank.pid, NO_HISTORY)
-            else:
-                if gpu.index not in of_gpus:
-                    of_gpus[gpu.index] = _history(moment, gpu)
-                pauses = moment.series(f"pid {rank.pid}", "pause")
-                history = replace(of_gpus[gpu.index], pauses=_begins(pauses, bool) if pauses else 0)
-            facts = facts._replace(traffic_bytes_per_s=traffic, history=history)
-        every.append(facts)
+        past = by_pid.get(rank.pid, NO_PAST)
+        every.append(RankFacts(sample.node, rank, gpu, past, traffic, waits, disk, visible))
     return tuple(every)
 
 
@@ -354,64 +296,3 @@ def visible_gpus(setting: str | None, of_node: int | None) -> int | None:
     names = [name.strip() for name in setting.split(",")]
     absent = (at for at, name in enumerate(names) if not name or name.startswith("-") or name == "NoDevFiles")
     return min(next(absent, len(names)), of_node)
-
-
-def _moves(rank: RankSample, before: RankSample | None, passed_s: float) -> str:
-    if before is None:
-        return ""
-    read = (rank.read_syscalls or 0) - (before.read_syscalls or 0)
-    written = (rank.write_syscalls or 0) - (before.write_syscalls or 0)
-    ran_s = (rank.main_cpu_s or 0.0) - (before.main_cpu_s or 0.0)
-    if read + written > WORKING_CALLS_PER_S * passed_s:
-        return "io"
-    return "cpu" if ran_s > 0.5 * passed_s else ""
-
-
-def _history(moment: Moment, gpu: GpuSample) -> History:
-    """All of it that is the GPU's."""
-    busy = moment.series(f"GPU {gpu.index}", "busy")
-    power = moment.series(f"GPU {gpu.index}", "power_w")
-    return History(
-        watched_s=busy.span_s if busy else 0.0,
-        idle_share=busy.share(_is_idle) if busy else 0.0,
-        dips=_begins(busy, _is_idle) if busy else 0,
-        power_spread=_spread(power.values) if power else None,
-    )
-
-
-def _is_idle(busy: float) -> bool:
-    return busy < IDLE_BUSY
-
-
-def _sum(*values: float | None) -> float | None:
-    numbers = known(values)
-    return sum(numbers) if numbers else None
-
-
-def _begins(series: Series, holds: Callable[[float], bool]) -> int:
-    """How often it began to hold."""
-    return sum(now and not before for before, now in pairwise(map(holds, series.values)))
-
-
-def _spread(values: Sequence[float]) -> float | None:
-    mean = fmean(values) if values else 0.0
-    if len(values) < 30 or mean <= 0:
-        return None
-    return sqrt(fmean((value - mean) ** 2 for value in values)) / mean
-
-
-def gauges(sample: Sample) -> Iterator[tuple[str, str, float, float]]:
-    if not sample.ranks:
-        return
-    busy = {}
-    for gpu in sample.gpus:
-        if gpu.busy is not None:
-            busy[gpu.index] = gpu.busy
-            yield f"GPU {gpu.index}", "busy", gpu.busy, HISTORY_S
-        if gpu.power_w is not None:
-            yield f"GPU {gpu.index}", "power_w", gpu.power_w, HISTORY_S
-    for rank in sample.ranks:
-        if rank.gpus and rank.cpu_fraction is not None:
-            idle = busy.get(rank.gpus[0], 1.0) < IDLE_BUSY
-            alone = rank.cpu_fraction > FULL_CORE and (rank.children_cpu_fraction or 0.0) < QUIET_WORKERS
-            yield f"pid {rank.pid}", "pause", float(idle and alone), HISTORY_S

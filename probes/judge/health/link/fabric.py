@@ -1,8 +1,7 @@
 """The NVLink fabric: Fabric Manager, IMEX, and whether the GPUs have joined it.
 
-On nodes with NVSwitches, or where the driver speaks of a fabric at all (NVL72 racks have their switches elsewhere, a
-virtual machine may see GPUs only). Where drivers run in containers, so does the Fabric Manager: no service of that name
-on the host is no fault by itself.
+NVL72 racks have their switches elsewhere, a virtual machine may see GPUs only. Where drivers run in containers, so does
+the Fabric Manager: that the host has no service of that name is no fault by itself.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ from collections.abc import Iterator
 from functools import partial
 
 from mltop.probes.judge.health.link.nvlink import active_count
-from mltop.probes.judge.health.names import board
-from mltop.probes.judge.health.peers import Fact
-from mltop.probes.judge.health.rule import FABRIC, HOLD, STOPS, Hit, Moment, device_rule
-from mltop.probes.model import GpuSample, Sample
+from mltop.probes.judge.health.moment import FleetMoment, Moment
+from mltop.probes.judge.health.names import board, named_gpus
+from mltop.probes.judge.health.relations import FABRIC, STOPS
+from mltop.probes.judge.health.rule import HOLD, Hit, critical_if, device_rule
+from mltop.probes.model import Sample
+from mltop.probes.model.news.judged import Fact
 from mltop.probes.model.units import duration_words
-from mltop.probes.model.verdict import gpu_name
-from mltop.probes.model.vocabulary import Severity
 
 _fabric_rule = partial(device_rule, precedence=FABRIC, explains_ranks=STOPS)
 
@@ -36,16 +35,12 @@ _PROBLEMS = {
 }
 
 
-@_fabric_rule(
-    "fabric.state",
-    "critical",
-    hold_s=60.0,
+@_fabric_rule("fabric.state", "critical", hold_s=60.0, remedy="reset")(
     meaning="a GPU is not, or not well, part of the NVLink fabric: NCCL fails or hangs at start",
     threshold=f"not completed, health summary unhealthy or limited, or a problem in the health mask, for {HOLD}",
     source="nvmlDeviceGetGpuFabricInfoV; gpud, DCGM",
     action="restart the Fabric Manager (in racks IMEX and NMX); reset the GPU if it stays",
     needs=("gpu.*.fabric.state", "gpu.*.fabric.health", "gpu.*.fabric.status"),
-    remedy="reset",
     explains=("nvlink.",),
     whole_node=(
         "The NVLink fabric is not ready on all {count} GPUs",
@@ -55,24 +50,25 @@ _PROBLEMS = {
 def state(moment: Moment) -> Iterator[Hit]:
     if _is_booting(moment.now):
         return
-    for gpu in moment.now.gpus:
+    for gpu, name in named_gpus(moment):
         fabric = gpu.fabric
         if fabric.state is None or fabric.state == "not_supported" or gpu.state != "ok" or gpu.mig_enabled:
             continue
-        if fabric.state in _NOT_JOINED and _has_partners(moment.now, gpu):
-            text = f"{gpu_name(gpu.index)} has not joined the NVLink fabric ({fabric.state.replace('_', ' ')})"
+        # A virtual machine with a single GPU has nobody to join, unless its NVLinks are connected.
+        has_partners = len(moment.now.gpus) > 1 or _has_switches(moment.now) or active_count(gpu.nvlink.links) > 0
+        if fabric.state in _NOT_JOINED and has_partners:
+            text = f"{name} has not joined the NVLink fabric ({fabric.state.replace('_', ' ')})"
         elif fabric.problems or fabric.health in ("unhealthy", "limited"):
             why = "; ".join(_PROBLEMS.get(problem, problem) for problem in fabric.problems)
-            text = f"{gpu_name(gpu.index)}: NVLink fabric is {fabric.health or 'unhealthy'}{f': {why}' if why else ''}"
+            text = f"{name}: NVLink fabric is {fabric.health or 'unhealthy'}{f': {why}' if why else ''}"
         else:
             continue
-        yield Hit(gpu_name(gpu.index), text, _identity(gpu))
+        parts = (("state", fabric.state), ("clique", fabric.clique_id), ("cluster", fabric.cluster_uuid or None))
+        identity = ", ".join(f"{what} {value}" for what, value in parts if value is not None)
+        yield Hit(name, text, (identity,))
 
 
-@_fabric_rule(
-    "fabric.manager",
-    "critical",
-    hold_s=10.0,
+@_fabric_rule("fabric.manager", "critical", hold_s=10.0)(
     meaning="the service that sets up the NVSwitches does not run: no NVLink traffic for new jobs",
     threshold="failed, with NVSwitches or NVLinks that lead to some (else info); inactive with NVSwitches, or with "
     f"GPUs outside of the fabric; absent with NVSwitches and such GPUs; {RESTARTS} stops in "
@@ -87,10 +83,15 @@ def manager(moment: Moment) -> Iterator[Hit]:
     """A service that has failed was wanted. One that does not run may run elsewhere, unless the switches are here."""
     now = moment.now
     status = now.host.services.get(MANAGER)
-    stops = moment.increase(MANAGER, _STOPS, RESTARTS_OVER_S).amount
+    stops = moment.trails.increase(MANAGER, _STOPS, RESTARTS_OVER_S).amount
     if status is None or _is_booting(now) or (status == "active" and stops < RESTARTS):
         return
-    switches, fabric = _has_switches(now), _leads_to_switches(now)
+    switches = _has_switches(now)
+    # Whether the GPUs belong to switches, wherever these are: by their NVLinks' other ends, or the driver's word.
+    fabric = any(
+        gpu.fabric.state not in (None, "not_supported") or any(link.remote == "switch" for link in gpu.nvlink.links)
+        for gpu in now.gpus
+    )
     waits = any(gpu.state == "ok" and gpu.fabric.state in _NOT_JOINED for gpu in now.gpus)
     if (status == "failed" and (switches or fabric)) or (status == "inactive" and (switches or (fabric and waits))):
         joined = sum(gpu.fabric.state == "completed" for gpu in now.gpus)
@@ -109,21 +110,20 @@ def manager(moment: Moment) -> Iterator[Hit]:
         yield Hit("Fabric Manager", text, action="read its log: journalctl -u nvidia-fabricmanager")
 
 
-@_fabric_rule(
-    "fabric.imex",
-    "critical",
-    hold_s=10.0,
+@_fabric_rule("fabric.imex", "critical", hold_s=10.0, compares_nodes=True)(
     meaning="the service that lets GPUs of several nodes share memory does not run",
     threshold="failed; inactive where like nodes have it active, or (warning) with processes on the GPUs",
     source="systemctl is-active; DCGM",
     action="sudo systemctl restart nvidia-imex; nvidia-imex-ctl -N shows the domain",
     needs=("host.services",),
 )
-def imex(moment: Moment) -> Iterator[Hit]:
+def imex(moment: FleetMoment) -> Iterator[Hit]:
     """Some sites start it for each job: that it does not run matters when something runs, or when it ran before."""
     now = moment.now
     status = now.host.services.get(IMEX)
-    if status not in _STOPPED or _is_booting(now) or not any(_has_domain(gpu) for gpu in now.gpus):
+    joined = (gpu.fabric for gpu in now.gpus if gpu.fabric.state not in (None, "not_supported"))
+    in_rack = any((fabric.cluster_uuid or "").strip("0-") for fabric in joined)  # elsewhere it is all zeros
+    if status not in _STOPPED or _is_booting(now) or not in_rack:
         return
     text = f"IMEX is down ({status}): GPUs cannot share memory between nodes"
     usual = moment.peers.common("service.imex", board(now))
@@ -132,8 +132,7 @@ def imex(moment: Moment) -> Iterator[Hit]:
     elif usual is not None and usual.value == "active":
         yield Hit("IMEX", text, (f"active on {usual}",))
     elif now.ranks or any(gpu.processes for gpu in now.gpus):
-        severity: Severity = "critical" if moment.has_seen(IMEX, _ACTIVE) else "warning"
-        yield Hit("IMEX", text, ("processes use the GPUs",), severity=severity)
+        yield Hit("IMEX", text, ("processes use the GPUs",), critical_if(moment.trails.has_seen(IMEX, _ACTIVE)))
 
 
 def counters(sample: Sample) -> Iterator[tuple[str, str, float]]:
@@ -157,30 +156,3 @@ def _is_booting(sample: Sample) -> bool:
 
 def _has_switches(sample: Sample) -> bool:
     return any(device.kind == "nvswitch" for device in sample.pci)
-
-
-def _leads_to_switches(sample: Sample) -> bool:
-    """Whether the GPUs belong to switches, wherever these are: by their NVLinks' other ends, or the driver's word."""
-    return any(
-        gpu.fabric.state not in (None, "not_supported") or any(link.remote == "switch" for link in gpu.nvlink.links)
-        for gpu in sample.gpus
-    )
-
-
-def _has_partners(sample: Sample, gpu: GpuSample) -> bool:
-    """A virtual machine with a single GPU has nobody to join, unless its NVLinks are connected."""
-    return len(sample.gpus) > 1 or _has_switches(sample) or active_count(gpu.nvlink.links) > 0
-
-
-def _has_domain(gpu: GpuSample) -> bool:
-    """Only racks have an NVLink domain of several nodes; elsewhere the cluster's UUID is all zeros."""
-    has_cluster = (gpu.fabric.cluster_uuid or "").strip("0-") != ""
-    return has_cluster and gpu.fabric.state not in (None, "not_supported")
-
-
-def _identity(gpu: GpuSample) -> tuple[str, ...]:
-    fabric = gpu.fabric
-    parts = [f"state {fabric.state}"]
-    parts += [f"clique {fabric.clique_id}"] if fabric.clique_id is not None else []
-    parts += [f"cluster {fabric.cluster_uuid}"] if fabric.cluster_uuid else []
-    return (", ".join(parts),)

@@ -10,27 +10,17 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import lru_cache
 from typing import NamedTuple
 
-from mltop.probes.judge.health.names import NETDEV, RDMA, Port, board, bus_id, group, port_name, rdma_ports
-from mltop.probes.judge.health.peers import NODES_AT_LEAST, Fact
-from mltop.probes.judge.health.rule import (
-    DRIVER,
-    HOLD,
-    HOUR_S,
-    LINK_DOWN,
-    LINK_ERRORS,
-    SLOW_PEER,
-    SLOWS,
-    STOPS,
-    Hit,
-    Moment,
-    once_per_moment,
-    port_rule,
-)
+from mltop.probes.judge.health.moment import HOUR_S, FleetMoment, Moment, once_per_moment
+from mltop.probes.judge.health.names import NETDEV, RDMA, Port, board, bus_id, group, listed, port_name, rdma_ports
+from mltop.probes.judge.health.peers import NODES_AT_LEAST
+from mltop.probes.judge.health.relations import DRIVER, LINK_DOWN, SLOWS
+from mltop.probes.judge.health.rule import HOLD, Hit, port_fault, port_rule
+from mltop.probes.judge.health.trails import rate_key
 from mltop.probes.judge.values import grouped
 from mltop.probes.model import KernelEvent, LinkSample, Sample
+from mltop.probes.model.news.judged import Fact
 from mltop.probes.model.plausible import NARROW_MAXIMA
 from mltop.probes.model.units import counted
 from mltop.probes.model.vocabulary import Severity
@@ -48,15 +38,20 @@ _SEEN_UP, _WENT_DOWN = "seen up", "seen going down"  # our own counters; the fir
 _STATE, _ACTIVE, _RATE, _COUNT = "ib.state", "ib.active", "ib.rate", "ib.devices"  # topics of facts
 # What mlx5 writes to the kernel log (health.c, cmd.c, events.c): what it means, how bad it is, what helps.
 _REPLACE = "reset the NIC (mlxfwreset) or reboot; replace it if it comes again"
-_COMPLAINTS: tuple[tuple[str, str, str, Severity, str], ...] = (
+_COMPLAINTS: tuple[tuple[str, str, str, Severity, str], ...] = (  # pattern, part of the port, words, how bad, action
     ("miss count", "", "firmware stopped answering", "critical", _REPLACE),
     ("unrecoverable hardware error", "", "reports an unrecoverable hardware error", "critical", _REPLACE),
     ("Will cause a leak of a command resource", "", "firmware does not finish a command", "critical", _REPLACE),
     # Several of one card at a time: each has a subject of its own.
     ("Detected insufficient power", " power", "gets too little power from its slot", "warning", "check slot and cable"),
-    ("High Temperature", " transceiver", "is too hot", "warning", "check airflow at the transceiver"),
+    (
+        r"(?s)Port module event.*High Temperature",
+        " transceiver",
+        "is too hot",
+        "warning",
+        "check airflow at the transceiver",
+    ),
 )
-_HOT = re.compile(r"Port module event.*High Temperature", re.DOTALL)
 _MLX5 = re.compile(r"\bmlx5_\d+\b")
 _OF_A_PORT = ("ib.", "roce.", "eth.", "efa")
 
@@ -66,10 +61,7 @@ Model = tuple["int | None", "int | None"]  # vendor and device
 # Devices
 
 
-@port_rule(
-    "ib.missing",
-    "critical",
-    hold_s=10.0,
+@port_fault("ib.missing", "critical", hold_s=10.0, compares_nodes=True)(
     meaning="an RDMA device is gone, or the node has fewer than its like",
     threshold=f"vanished from the list, or fewer than most like nodes have, for {HOLD}",
     source="/sys/class/infiniband; NVSentinel, Azure",
@@ -77,10 +69,8 @@ Model = tuple["int | None", "int | None"]  # vendor and device
     needs=("links",),
     precedence=LINK_DOWN,
     explains=_OF_A_PORT,
-    explains_ranks=(*STOPS, *SLOWS),
-    explains_peers=SLOW_PEER,
 )
-def missing(moment: Moment) -> Iterator[Hit]:
+def missing(moment: FleetMoment) -> Iterator[Hit]:
     now = moment.now
     gone = [link for link in now.links if link.error_code == "device_vanished" and link.kind in RDMA]
     for link in gone:
@@ -105,9 +95,7 @@ def _is_partial(sample: Sample) -> bool:
     return bool(sample.host.is_confined) or any(gap.fields in ([], ["infiniband"]) for gap in of_lists)
 
 
-@port_rule(
-    "ib.driver",
-    "critical",
+@port_fault("ib.driver", "critical")(
     meaning="the mlx5 driver reports that a NIC's firmware or hardware fails",
     threshold="its line in the kernel log within the hour; too little power and heat: warning",
     source="kernel log (mlx5 health.c, cmd.c, events.c); NVSentinel, gpud",
@@ -115,31 +103,18 @@ def _is_partial(sample: Sample) -> bool:
     needs=("kernel_log",),
     precedence=DRIVER,
     explains=_OF_A_PORT,
-    explains_ranks=(*STOPS, *SLOWS),
-    explains_peers=SLOW_PEER,
 )
 def complaints(moment: Moment) -> Iterator[Hit]:
     newest: dict[tuple[str, int], KernelEvent] = {}
     for event in moment.events("mlx5"):
-        number = _complaint(event.text)
+        number = next((at for at, (pattern, *_) in enumerate(_COMPLAINTS) if re.search(pattern, event.text)), None)
         if number is not None:
             newest[_port_of(moment.now, event), number] = event
     for (port, number), event in newest.items():
         _, part, what, severity, action = _COMPLAINTS[number]
-        subject = f"{port}{part}"
-        about = (port,) if part else ()
-        yield Hit(
-            *(subject, f"{subject}: {what}", (event.text,), severity, action),
-            since=event.at,
-            key=str(number),
-            about=about,
-        )
-
-
-def _complaint(text: str) -> int | None:
-    """The number of the row that the line is."""
-    numbers = (number for number, (needle, *_) in enumerate(_COMPLAINTS) if needle in text)
-    return next((at for at in numbers if _COMPLAINTS[at][0] != "High Temperature" or _HOT.search(text)), None)
+        subject, about = f"{port}{part}", (port,) if part else ()
+        text = f"{subject}: {what}"
+        yield Hit(subject, text, (event.text,), severity, action, event.at, str(number), about=about)
 
 
 def _port_of(sample: Sample, event: KernelEvent) -> str:
@@ -152,18 +127,13 @@ def _port_of(sample: Sample, event: KernelEvent) -> str:
     return event.subject or "mlx5"
 
 
-@port_rule(
-    "ib.chardev",
-    "critical",
-    hold_s=10.0,
+@port_fault("ib.chardev", "critical", hold_s=10.0)(
     meaning="programs cannot open an RDMA device",
     threshold=f"no uverbs device for {HOLD}",
     source="/sys/class/infiniband_verbs; NVSentinel",
     action="reload the driver (mlx5_ib, ib_uverbs) or restart openibd",
     needs=("links", "links.*.has_chardev"),
     precedence=DRIVER,
-    explains_ranks=(*STOPS, *SLOWS),
-    explains_peers=SLOW_PEER,
     explains=("ib.still",),
 )
 def without_device_file(moment: Moment) -> Iterator[Hit]:
@@ -181,44 +151,37 @@ def without_device_file(moment: Moment) -> Iterator[Hit]:
 
 
 class _Wanted(NamedTuple):
-    """Whether a port that is down is ``missed``, and why: most nodes have ports that nothing is plugged into.
-    ``with_all``: only because no port of its kind has a link.
-    """
+    """Whether a port that is down should be up: most nodes have ports that nothing is plugged into."""
 
     missed: bool
     why: str
-    with_all: bool = False
+    with_all: bool = False  # only because no port of its kind has a link
 
 
-@port_rule(
-    "ib.down",
-    "critical",
+@port_fault("ib.down", "critical", clear_s=10.0, compares_nodes=True)(
     meaning="a port of InfiniBand or RoCE has no link",
     threshold="not ACTIVE, and it was up, or is on like nodes, or fewer are ACTIVE than the GPUs need; else info; "
     "INIT: warning",
     source="/sys/class/infiniband/D/ports/N/{state,phys_state}; gpud, Meta gcm, NVSentinel",
     action="reseat or clean the cable; check the switch port",
     needs=("links", "links.*.state", "links.*.phys_state"),
-    clear_s=10.0,
     precedence=LINK_DOWN,
     together="{subjects} are down",
     explains=(
         *("ib.rate", "ib.ber", "ib.recovery", "ib.integrity", "ib.rcv_errors", "ib.discards", "ib.wait"),
         *("ib.transport", "ib.still", "roce.", "eth."),
     ),
-    explains_ranks=(*STOPS, *SLOWS),
-    explains_peers=SLOW_PEER,
 )
-def down(moment: Moment) -> Iterator[Hit]:
-    """Of ports none of which was ever up, the cause is outside of them and told once."""
+def down(moment: FleetMoment) -> Iterator[Hit]:
+    """Of ports none of which was ever up, or that wait for a subnet manager, the cause is outside of them: one hit."""
     together: dict[str, list[Hit]] = {}
+    waiting: dict[str, list[str]] = {}
     for link, name, up in rdma_ports(moment.now):
         if up or link.state is None:
             continue
         if link.state in _TRAINED:
             if _states_before(moment).get(name, "INIT") in _TRAINED:  # else it is on its way to ACTIVE
-                text = f"{name} has a link, but no subnet manager has made it ACTIVE ({link.state})"
-                yield Hit(name, text, severity="warning", action="check the subnet manager (sminfo)")
+                waiting.setdefault(link.state, []).append(name)
             continue
         wanted = _wanted(moment, link)
         if wanted is None:
@@ -231,35 +194,30 @@ def down(moment: Moment) -> Iterator[Hit]:
             together.setdefault(link.kind, []).append(hit)
         else:
             yield hit
+    for state, names in waiting.items():
+        has, them = ("has", "it") if len(names) == 1 else ("have", "them")
+        text = f"{listed(names)} {has} a link, but no subnet manager has made {them} ACTIVE ({state})"
+        action = "check the subnet manager (sminfo)"
+        yield Hit(names[0], text, severity="warning", action=action, about=tuple(names))
     for kind, hits in together.items():
-        yield _of_all(kind, hits) if len(hits) > 1 else hits[0]
+        if len(hits) == 1:
+            yield hits[0]
+            continue
+        ports = f"{len(hits)} {_LABELS.get(kind, kind)} ports"
+        evidence = (*hits[0].evidence, ", ".join(hit.subject for hit in hits))
+        action = "check the cables and the switch; nothing, if this node has no such network"
+        yield Hit(f"all {ports}", f"None of the {ports} has a link", evidence, "critical", action)
 
 
-def _of_all(kind: str, hits: list[Hit]) -> Hit:
-    label = _LABELS.get(kind, kind)
-    return Hit(
-        f"all {len(hits)} {label} ports",
-        f"None of the {len(hits)} {label} ports has a link",
-        (*hits[0].evidence, ", ".join(hit.subject for hit in hits)),
-        severity="critical",
-        action="check the cables and the switch; nothing, if this node has no such network",
-    )
-
-
-def _wanted(moment: Moment, link: LinkSample) -> _Wanted | None:
+def _wanted(moment: FleetMoment, link: LinkSample) -> _Wanted | None:
     """What speaks for a port that is down now; None: like nodes have it down too, there is nothing to tell."""
-    if moment.has_seen(port_name(link), _SEEN_UP):
-        return _Wanted(True, "it was up since it is watched")
-    if link.counters.get(f"{NETDEV}carrier_up_count", 0) > 0 and link.physical_state != "Disabled":
-        return _Wanted(True, "it was up since the node was started")
-    usual = moment.peers.common(_STATE, group(board(moment.now), port_name(link)))
-    if usual is not None and usual.value == "ACTIVE":
-        return _Wanted(True, f"ACTIVE on {usual}")
-    return None if usual is not None and usual.value == "DOWN" else _wanted_by_count(moment, link)
-
-
-def _wanted_by_count(moment: Moment, link: LinkSample) -> _Wanted:
+    seen_up = moment.trails.has_seen(port_name(link), _SEEN_UP)
+    if seen_up or (link.counters.get(f"{NETDEV}carrier_up_count", 0) > 0 and link.physical_state != "Disabled"):
+        return _Wanted(True, f"it was up since {'it is watched' if seen_up else 'the node was started'}")
     gpus, name = len(moment.now.gpus), board(moment.now)
+    usual = moment.peers.common(_STATE, group(name, port_name(link)))
+    if usual is not None and usual.value in ("ACTIVE", "DOWN"):
+        return _Wanted(True, f"ACTIVE on {usual}") if usual.value == "ACTIVE" else None
     count, active, model = _of_kinds(moment).get(link.kind, (0, 0, None))
     own = _models(moment).get(bus_id(link.pci_bus_id))
     # A NIC that differs from those in use is there for something else (storage, management).
@@ -287,7 +245,7 @@ def _of_kinds(moment: Moment) -> dict[str, tuple[int, int, Model | None]]:
     for kind, ports in grouped(rdma_ports(moment.now), lambda port: port.link.kind).items():
         models = Counter(_models(moment).get(bus_id(port.link.pci_bus_id)) for port in ports if port.up)
         most = models.most_common(1)[0][0] if models and None not in models else None
-        of_kinds[kind] = len(ports), models.total(), most
+        of_kinds[kind] = len(ports), sum(models.values()), most
     return of_kinds
 
 
@@ -296,9 +254,7 @@ def _states_before(moment: Moment) -> dict[str, str | None]:
     return {port_name(link): link.state for link in moment.before.links} if moment.before is not None else {}
 
 
-@port_rule(
-    "ib.flap",
-    "warning",
+@port_fault("ib.flap", "warning", clear_s=60.0)(
     meaning="a port lost its link and got it again",
     threshold=f"once in the hour: info, warning with ranks; {FLAPS} in {FLAPS_OVER_S / HOUR_S:.0f} h: warning; {FLAPS} "
     "in 1 h: critical",
@@ -306,20 +262,21 @@ def _states_before(moment: Moment) -> dict[str, str | None]:
     action="replace cable or transceiver",
     needs=("links", "links.*.state", "links.*.counters"),
     grows=("links",),
-    clear_s=60.0,
     precedence=LINK_DOWN,
-    explains_ranks=(*STOPS, *SLOWS),
-    explains_peers=SLOW_PEER,
     explains=("ib.still",),
 )
 def flap(moment: Moment) -> Iterator[Hit]:
     """While a port is down, ib.down tells how often it was."""
-    if not moment.any_grew(counters, FLAPS_OVER_S):
+    if not moment.trails.any_grew(counters, FLAPS_OVER_S):
         return
     for link, name, up in rdma_ports(moment.now):
-        often = _flaps(moment, link, FLAPS_OVER_S) if up else 0
-        lately = _flaps(moment, link, HOUR_S) if often else 0
-        if lately < 1 and often < FLAPS:
+        if not up:
+            continue
+        # By the counter that saw more: brief flaps fall between two samples.
+        names = _flap_counters(link)
+        often = round(max(moment.trails.grown(name, one, FLAPS_OVER_S).per(FLAPS_OVER_S) for one in names))
+        lately = round(max(moment.trails.grown(name, one, HOUR_S).per(HOUR_S) for one in names))
+        if not often or (lately < 1 and often < FLAPS):
             continue
         severity: Severity = "warning" if often >= FLAPS or moment.now.ranks else "info"
         count, span = lately, "the last hour"
@@ -331,12 +288,6 @@ def flap(moment: Moment) -> Iterator[Hit]:
         yield Hit(name, f"{name} flapped {times} in {span}", _flap_evidence(moment, link), severity=severity)
 
 
-def _flaps(moment: Moment, link: LinkSample, over_s: float) -> int:
-    """By the counter that saw more: brief flaps fall between two samples."""
-    name = port_name(link)
-    return round(max(moment.grown(name, counter, over_s).per(over_s) for counter in _flap_counters(link)))
-
-
 def _flap_counters(link: LinkSample) -> tuple[str, ...]:
     """The interface's carrier only where the port's own counter is stuck: a new subnet manager takes it away too."""
     stuck = _DOWNED not in link.counters or _DOWNED in _stuck(link)
@@ -345,7 +296,7 @@ def _flap_counters(link: LinkSample) -> tuple[str, ...]:
 
 def _flap_evidence(moment: Moment, link: LinkSample) -> tuple[str, ...]:
     name = port_name(link)
-    counts = {counter: moment.grown(name, counter, FLAPS_OVER_S).amount for counter in _flap_counters(link)}
+    counts = {counter: moment.trails.grown(name, counter, FLAPS_OVER_S).amount for counter in _flap_counters(link)}
     parts = [f"{counter.removeprefix(NETDEV)} +{count:.0f}" for counter, count in counts.items() if count]
     parts += ["link_downed is stuck at its maximum"] if _DOWNED in _stuck(link) else []
     return (", ".join(parts),) if parts else ()
@@ -361,9 +312,7 @@ def _stuck(link: LinkSample) -> list[str]:
     return [name for name, most in NARROW_MAXIMA.items() if values.get(name) == most]
 
 
-@port_rule(
-    "ib.saturated",
-    "info",
+@port_rule("ib.saturated", "info")(
     meaning="an error counter stands at its maximum and shows nothing new",
     threshold="{}, {} or {}, as wide as the counter is".format(*dict.fromkeys(NARROW_MAXIMA.values())),
     source="kernel infiniband/core/sysfs.c",
@@ -373,27 +322,22 @@ def _stuck(link: LinkSample) -> list[str]:
 def saturated(moment: Moment) -> Iterator[Hit]:
     for link, name, up in rdma_ports(moment.now):
         stuck = _stuck(link)
-        if stuck and (up or moment.has_seen(name, _SEEN_UP)):
+        if stuck and (up or moment.trails.has_seen(name, _SEEN_UP)):
             at = ((counter, link.counters.get(counter, NARROW_MAXIMA.get(counter))) for counter in stuck)
             text = f"{name}: {', '.join(f'{counter} stuck at {value}' for counter, value in at)}"
             why = "flaps are counted from the port's state instead"
             yield Hit(name, f"{text}, it cannot count any further", (why,))
 
 
-@port_rule(
-    "ib.rate",
-    "warning",
-    hold_s=10.0,
+@port_fault("ib.rate", "warning", hold_s=10.0, compares_nodes=True)(
     meaning="a port runs slower than it should",
     threshold="< most like nodes; without these < before, or < the node's other ports of this kind",
     source="/sys/class/infiniband/D/ports/N/rate; gpud, NHC, NVIDIA Health Validation",
     action="check cable and the switch port's configuration",
     needs=("links", "links.*.rate"),
     explains_ranks=SLOWS,
-    explains_peers=SLOW_PEER,
-    precedence=LINK_ERRORS,
 )
-def rate(moment: Moment) -> Iterator[Hit]:
+def rate(moment: FleetMoment) -> Iterator[Hit]:
     """Like nodes know best how fast a port should be, then its own past, then the node's other ports."""
     ports = [port for port in rdma_ports(moment.now) if port.up and port.link.rate_bits_per_s]
     most = _most_have(ports)
@@ -402,18 +346,13 @@ def rate(moment: Moment) -> Iterator[Hit]:
         usual = moment.peers.common(_RATE, group(board(moment.now), name))
         if usual is not None:
             full, why = usual.value, f"{usual} have {usual.value / 1e9:g} Gb/s"
-        elif before := _earlier_rate(moment, name, own):
+        elif before := moment.trails.earlier_rate(name, own, (4, 2)):  # it loses lanes
             full, why = before, "it was faster before"
         else:
             full = most.get((link.kind, link.firmware), own)
             why = f"most ports of this kind here have {full / 1e9:g} Gb/s"
         if own < full:
             yield Hit(name, f"{name} at {own / 1e9:g} of {full / 1e9:g} Gb/s", (why,))
-
-
-def _earlier_rate(moment: Moment, name: str, own: float) -> float:
-    """The higher rate that the port had; 0 for none. A port that loses lanes falls to a half or a quarter."""
-    return next((times * own for times in (4, 2) if moment.has_seen(name, _rate_name(times * own))), 0.0)
 
 
 def _most_have(ports: list[Port]) -> dict[tuple[str, str | None], float]:
@@ -433,18 +372,12 @@ def counters(sample: Sample) -> Iterator[tuple[str, str, float]]:
         if up:
             yield name, _SEEN_UP, 1
             yield name, _WENT_DOWN, 0
-            yield name, _rate_name(link.rate_bits_per_s), 1
+            yield name, rate_key(link.rate_bits_per_s), 1
         elif link.state is not None and link.state not in _TRAINED:
             yield name, _WENT_DOWN, 1
         for counter in (_DOWNED, _CARRIER):
             if counter in link.counters:
                 yield name, counter, link.counters[counter]
-
-
-@lru_cache(maxsize=1024)
-def _rate_name(bits_per_s: float | None) -> str:
-    """Of the counter that exists once a port has been seen at this rate."""
-    return f"seen at {(bits_per_s or 0.0) / 1e9:g} Gb/s"
 
 
 def facts(sample: Sample) -> Iterator[Fact]:

@@ -12,24 +12,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from mltop.probes.judge.health.moment import MINUTE_S, FleetMoment, Moment, OfNewest
 from mltop.probes.judge.health.names import gpu_key, group, numbered, rate_text
-from mltop.probes.judge.health.peers import Fact
-from mltop.probes.judge.health.rule import (
-    LIMIT,
-    LINK_DOWN,
-    MINUTE_S,
-    RATE_S,
-    SLOWS,
-    STOPS,
-    Hit,
-    Limit,
-    Moment,
-    OfNewest,
-    device_rule,
-    share,
-)
-from mltop.probes.judge.health.trails import Increase, Valued
+from mltop.probes.judge.health.relations import LINK_DOWN, SLOWS, STOPS
+from mltop.probes.judge.health.rule import LIMIT, Hit, Limit, device_rule, share
+from mltop.probes.judge.health.trails import RATE_S, Increase, Valued
 from mltop.probes.model import GpuSample, NvlinkLink, Sample
+from mltop.probes.model.news.judged import Fact
 from mltop.probes.model.verdict import gpu_name
 from mltop.probes.model.vocabulary import Severity
 
@@ -52,6 +41,7 @@ MOST_REPLAYS_PER_MIN, MOST_AFTER_FEC_PER_MIN = 10.0, 60.0
 NOMINAL = {4: 26.562e9, 5: 53.125e9}
 
 _ACTIVE, _BY_LINK = "nvlink.active", "errors by link"
+_RESEAT = "nothing where no NVLink bridge is mounted; else reseat it"
 _SERVICE = "reset the GPUs (nvidia-smi -r), then restart the OS, then service"
 
 
@@ -63,29 +53,27 @@ class Linked(NamedTuple):
     up: int
 
 
-class _Node(NamedTuple):
-    """``best``: by model the first GPU that has most active links."""
-
-    gpus: list[Linked]
-    best: dict[str | None, Linked]
-
-
 @OfNewest
-def _node(sample: Sample) -> _Node:
-    gpus = [
+def _linked(sample: Sample) -> list[Linked]:
+    return [
         Linked(gpu, gpu_key(gpu), active_count(gpu.nvlink.links))
         for gpu in sample.gpus
         if gpu.nvlink.links and gpu.state == "ok" and not gpu.mig_enabled  # in MIG mode they are not used
     ]
-    best: dict[str | None, Linked] = {}
-    for linked in gpus:
-        if linked.gpu.name not in best or linked.up > best[linked.gpu.name].up:
-            best[linked.gpu.name] = linked
-    return _Node(gpus, best)
 
 
 def active_count(links: list[NvlinkLink]) -> int:
     return [link.active for link in links].count(True)
+
+
+@OfNewest
+def _best(sample: Sample) -> dict[str | None, Linked]:
+    """By model the first GPU that has most active links."""
+    best: dict[str | None, Linked] = {}
+    for linked in _linked.afresh(sample):
+        if linked.gpu.name not in best or linked.up > best[linked.gpu.name].up:
+            best[linked.gpu.name] = linked
+    return best
 
 
 @dataclass(frozen=True)
@@ -97,14 +85,16 @@ class _Expected:
     severity: Severity
 
 
-def _expected(moment: Moment, linked: Linked) -> _Expected | None:
-    """The highest count that there is a reason for; None when as many are up. A count of its own tells little: boards,
-    bridges and partitions differ.
-    """
+def _expected(moment: FleetMoment, linked: Linked) -> _Expected | None:
+    """The highest count that there is a reason for; None when as many are up. Boards, bridges and partitions differ."""
     gpu, model = linked.gpu, linked.gpu.name or ""
-    card: Severity = "warning" if _BRIDGED.search(model) else "critical"
-    reasons = [_Expected(_earlier(moment, linked), "so many were active before", "critical")]
-    best = _node(moment.now).best[gpu.name]
+    card: Severity = "critical"
+    if _BRIDGED.search(model):
+        card = "warning" if linked.up else "info"  # without any link: most likely there is no bridge
+    counts = range(len(gpu.nvlink.links), linked.up, -1)
+    earlier = next((count for count in counts if moment.trails.has_seen(linked.key, _seen_name(count))), 0)
+    reasons = [_Expected(earlier, "so many were active before", "critical")]
+    best = _best(moment.now)[gpu.name]
     if best.gpu is not gpu:
         reasons.append(_Expected(best.up, f"{gpu_name(best.gpu.index)} of the same model has {best.up}", card))
     usual = moment.peers.common(_ACTIVE, _peers_group(moment.now, model)) if model else None
@@ -118,26 +108,18 @@ def _expected(moment: Moment, linked: Linked) -> _Expected | None:
     return max(more, key=lambda reason: (reason.count, reason.severity == "critical"), default=None)
 
 
-def _earlier(moment: Moment, linked: Linked) -> int:
-    counts = range(len(linked.gpu.nvlink.links), linked.up, -1)
-    return next((count for count in counts if moment.has_seen(linked.key, _seen_name(count))), 0)
-
-
 def _peers_group(sample: Sample, model: str) -> str:
     """Virtual machines with one GPU have no NVLinks, those with eight have all."""
     return group(model, f"{len(sample.gpus)} GPUs")
 
 
-@device_rule(
-    "nvlink.inactive",
-    "critical",
-    hold_s=10.0,
+@device_rule("nvlink.inactive", "critical", hold_s=10.0, compares_nodes=True, remedy="reset")(
     meaning="NVLinks of a GPU are down: its traffic takes the slow way, or does not pass at all",
-    threshold="fewer active than before, than its siblings or like nodes, or than an NVSwitch board has",
+    threshold="fewer active than before, than its siblings or like nodes (info: of a card that may have no "
+    "bridge), or than an NVSwitch board has",
     source="nvmlDeviceGetNvLinkState; NVIDIA Health Validation, DCGM",
     action=_SERVICE,
     needs=("gpu.*.nvlink.links", "gpu.*.nvlink.active"),
-    remedy="reset",
     precedence=LINK_DOWN,
     adds=True,
     together="{each}",
@@ -145,8 +127,8 @@ def _peers_group(sample: Sample, model: str) -> str:
     whole_node=("NVLinks are down on all {count} GPUs", f"check the Fabric Manager; {_SERVICE}"),
     explains_ranks=(*STOPS, *SLOWS),
 )
-def inactive(moment: Moment) -> Iterator[Hit]:
-    for linked in _node(moment.now).gpus:
+def inactive(moment: FleetMoment) -> Iterator[Hit]:
+    for linked in _linked(moment.now):
         links = linked.gpu.nvlink.links
         if linked.up == len(links):
             continue
@@ -155,13 +137,11 @@ def inactive(moment: Moment) -> Iterator[Hit]:
         if expected is not None:
             name = gpu_name(linked.gpu.index)
             text = f"{name}: {linked.up} of {expected.count} NVLinks up ({numbered(down)} down)"
-            yield Hit(name, text, (expected.why,), severity=expected.severity)
+            action = _RESEAT if expected.severity == "info" else ""
+            yield Hit(name, text, (expected.why,), severity=expected.severity, action=action)
 
 
-@device_rule(
-    "nvlink.speed",
-    "warning",
-    hold_s=10.0,
+@device_rule("nvlink.speed", "warning", hold_s=10.0, remedy="reboot")(
     meaning="NVLinks run slower than their generation",
     threshold=f"< {LIMIT}* of {NOMINAL[4] / 1e6:.0f} MB/s (NVLink 4), {NOMINAL[5] / 1e6:.0f} MB/s "
     "(NVLink 5), or of the node's fastest",
@@ -169,7 +149,6 @@ def inactive(moment: Moment) -> Iterator[Hit]:
     source="NVML field 164; NVIDIA Health Validation",
     action="restart the OS; if it stays, service",
     needs=("gpu.*.nvlink.links", "gpu.*.nvlink.speed_bytes_per_s"),
-    remedy="reboot",
     whole_node=("NVLinks are slow on all {count} GPUs", "restart the OS; if it stays, service"),
     explains_ranks=SLOWS,
 )
@@ -177,7 +156,7 @@ def speed(moment: Moment, limit: float) -> Iterator[Hit]:
     """Against the generation's rate, or against the fastest link of the same model on this node."""
     fastest: dict[str | None, float] = {}
     slowest: list[tuple[GpuSample, float]] = []
-    for gpu, _, up in _node(moment.now).gpus:
+    for gpu, _, up in _linked(moment.now):
         links = gpu.nvlink.links
         least, most = _speeds(links if up == len(links) else [link for link in links if link.active])
         if least is not None:
@@ -203,9 +182,7 @@ def _speeds(links: list[NvlinkLink]) -> tuple[float | None, float]:
     return (min(rated), max(rated)) if rated else (None, 0.0)
 
 
-@device_rule(
-    "nvlink.replay",
-    "warning",
+@device_rule("nvlink.replay", "warning", clear_s=60.0, remedy="reset")(
     meaning="packets on NVLink have to be sent again, or the link recovers from errors",
     threshold=f"replay or recovery >= 1/min; critical: >= {MOST_REPLAYS_PER_MIN:.0f}/min*, or a failed "
     f"recovery; errors after FEC >= {MOST_AFTER_FEC_PER_MIN:.0f}/min*",
@@ -213,16 +190,14 @@ def _speeds(links: list[NvlinkLink]) -> tuple[float | None, float]:
     action="watch it; reset the GPU after the job, service if it comes again",
     needs=("gpu.*.nvlink.errors",),
     grows=("gpus",),
-    remedy="reset",
-    clear_s=60.0,
     explains=("nvlink.crc",),
     as_grave=True,
     explains_ranks=(*STOPS, *SLOWS),
 )
 def replay(moment: Moment) -> Iterator[Hit]:
-    if not moment.any_grew(counters, MINUTE_S):
+    if not moment.trails.any_grew(counters, MINUTE_S):
         return
-    for linked in _node(moment.now).gpus:
+    for linked in _linked(moment.now):
         gpu = linked.gpu
         counts = {name: _growth(moment, linked, name, MINUTE_S).per(MINUTE_S) for name in JUDGED - {"crc"}}
         parts = sum(counts[name] for name in RECOVERED)
@@ -231,14 +206,12 @@ def replay(moment: Moment) -> Iterator[Hit]:
             continue
         grave = hurt >= MOST_REPLAYS_PER_MIN or counts["recovery_failed"]
         growing = ", ".join(f"{name} {count:.0f}" for name, count in sorted(counts.items()) if count)
-        by_link = _by_link(moment, gpu, counts)
-        text = f"NVLink recovery errors growing on {_of(by_link, gpu)}, per minute: {growing}"
-        yield Hit(gpu_name(gpu.index), text, _each(by_link), severity="critical" if grave else "warning")
+        where, evidence = _where(moment, gpu, counts)
+        text = f"NVLink recovery errors growing on {where}, per minute: {growing}"
+        yield Hit(gpu_name(gpu.index), text, evidence, "critical" if grave else "warning")
 
 
-@device_rule(
-    "nvlink.crc",
-    "critical",
+@device_rule("nvlink.crc", "critical", clear_s=60.0, remedy="watch")(
     meaning="damaged packets on NVLink",
     threshold=f">= {LIMIT}/s; info: >= 1/min",
     limit=Limit(100, unit="errors per second"),
@@ -246,53 +219,41 @@ def replay(moment: Moment) -> Iterator[Hit]:
     action="service if it comes again",
     needs=("gpu.*.nvlink.errors",),
     grows=("gpus",),
-    remedy="watch",
-    clear_s=60.0,
     explains_ranks=(*STOPS, *SLOWS),
 )
 def crc(moment: Moment, limit: float) -> Iterator[Hit]:
-    if not moment.any_grew(counters, MINUTE_S):
+    if not moment.trails.any_grew(counters, MINUTE_S):
         return
-    for linked in _node(moment.now).gpus:
+    for linked in _linked(moment.now):
         lately = _growth(moment, linked, "crc", MINUTE_S).per(1.0)
         if lately:
             now = _growth(moment, linked, "crc", RATE_S).per(1.0)
             grave = now >= limit
-            by_link = _by_link(moment, linked.gpu, ("crc",))
-            text = f"NVLink CRC errors {rate_text(now if grave else lately)} on {_of(by_link, linked.gpu)}"
-            yield Hit(gpu_name(linked.gpu.index), text, _each(by_link), severity="critical" if grave else "info")
+            where, evidence = _where(moment, linked.gpu, ("crc",))
+            text = f"NVLink CRC errors {rate_text(now if grave else lately)} on {where}"
+            yield Hit(gpu_name(linked.gpu.index), text, evidence, "critical" if grave else "info")
 
 
 def _growth(moment: Moment, linked: Linked, name: str, over_s: float) -> Increase:
     count = sum(1 for link in linked.gpu.nvlink.links if name in link.errors)
-    return moment.grown(linked.key, _sum_name(name, count), over_s)
+    return moment.trails.grown(linked.key, _sum_name(name, count), over_s)
 
 
-def _by_link(moment: Moment, gpu: GpuSample, names: Collection[str]) -> dict[int, str]:
-    """By link ``replay +3``, in the last minute, of all links that counted."""
-    old = moment.was(gpu_key(gpu), _BY_LINK, MINUTE_S)
-    if old is None or len(old) != len(gpu.nvlink.links):
-        return {}
+def _where(moment: Moment, gpu: GpuSample, names: Collection[str]) -> tuple[str, tuple[str, ...]]:
+    """``links 3, 7-9 of GPU 2``: all links that counted in the last minute; and what each did (``link 3: crc +3``)."""
+    old = moment.trails.was(gpu_key(gpu), _BY_LINK, MINUTE_S)
+    links = gpu.nvlink.links if old is not None and len(old) == len(gpu.nvlink.links) else ()
     by_link = {}
-    for link, before in zip(gpu.nvlink.links, old, strict=True):
+    for link, before in zip(links, old or ()):
         more = {name: link.errors.get(name, 0) - before.get(name, 0) for name in names}
         if any(count > 0 for count in more.values()):
             by_link[link.index] = ", ".join(f"{name} +{count}" for name, count in sorted(more.items()) if count > 0)
-    return by_link
-
-
-def _of(links: Collection[int], gpu: GpuSample) -> str:
-    """``link 3 of GPU 2``, ``links 3, 7-9 of GPU 2``: all of them."""
-    plural = "s" if len(links) > 1 else ""
-    return f"link{plural} {numbered(links)} of {gpu_name(gpu.index)}" if links else gpu_name(gpu.index)
-
-
-def _each(by_link: dict[int, str]) -> tuple[str, ...]:
-    return tuple(f"link {number}: {errors}" for number, errors in by_link.items())
+    named = f"link{'s' * (len(by_link) > 1)} {numbered(by_link)} of " if by_link else ""
+    return f"{named}{gpu_name(gpu.index)}", tuple(f"link {number}: {errors}" for number, errors in by_link.items())
 
 
 def counters(sample: Sample) -> Iterator[tuple[str, str, float]]:
-    for gpu, key, up in _node(sample).gpus:
+    for gpu, key, up in _linked(sample):
         for name, count, total in _sums([link.errors for link in gpu.nvlink.links]):
             yield key, _sum_name(name, count), total
         yield key, _seen_name(up), 1
@@ -300,13 +261,13 @@ def counters(sample: Sample) -> Iterator[tuple[str, str, float]]:
 
 def values(sample: Sample) -> Iterator[Valued]:
     """The counters of each link, to tell which of them it was."""
-    for gpu, key, _ in _node(sample).gpus:
+    for gpu, key, _ in _linked(sample):
         yield key, _BY_LINK, [link.errors for link in gpu.nvlink.links], 2 * MINUTE_S
 
 
 def facts(sample: Sample) -> Iterator[Fact]:
     """Per model the most active links that a GPU of the node has."""
-    for name, best in _node.afresh(sample).best.items():
+    for name, best in _best.afresh(sample).items():
         if name:
             yield _ACTIVE, _peers_group(sample, name), best.up
 

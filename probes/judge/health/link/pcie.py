@@ -6,30 +6,17 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import NamedTuple
 
-from mltop.probes.judge.health.names import board, bus_id, gpu_key, group, listed, owners, rdma_ports
-from mltop.probes.judge.health.peers import Fact
-from mltop.probes.judge.health.rule import (
-    BRIDGE,
-    HOLD,
-    HOUR_S,
-    LINK_ERRORS,
-    MINUTE_S,
-    SLOW_PEER,
-    SLOWS,
-    STOPS,
-    Hit,
-    Moment,
-    device_rule,
-    once_per_moment,
-    rule,
-)
+from mltop.probes.judge.health.moment import HOUR_S, MINUTE_S, FleetMoment, Moment, once_per_moment
+from mltop.probes.judge.health.names import board, bus_id, gpu_key, group, listed, named_gpus, owners, rdma_ports
+from mltop.probes.judge.health.relations import BRIDGE, SLOWS, STOPS
+from mltop.probes.judge.health.rule import HOLD, Hit, device_rule, port_fault, rule
 from mltop.probes.judge.values import grouped
 from mltop.probes.model import GpuSample, KernelEvent, PciDevice, Sample
+from mltop.probes.model.news.judged import Fact
 from mltop.probes.model.verdict import gpu_name
-from mltop.probes.model.vocabulary import Severity
 
 BUSY = 0.5  # of a GPU
 NIC_BUSY_BYTES_PER_S = 1e8
@@ -47,7 +34,6 @@ _VERSION = re.compile(r"(\d+)\.(\d+)")
 _LIMITED_BY = re.compile(r"limited by ([\d.]+) GT/s")
 
 Model = tuple[str, "int | None", "int | None"]  # kind, vendor and device
-Linked = tuple["int | None", "float | None"]  # width and GT/s
 
 
 def replay_limit_per_min(gt_per_s: float | None, lanes: int | None) -> int:
@@ -55,50 +41,51 @@ def replay_limit_per_min(gt_per_s: float | None, lanes: int | None) -> int:
     return math.ceil(ERROR_RATE * (gt_per_s or _FASTEST_GT_PER_S) * MINUTE_S * (lanes or _MOST_LANES))
 
 
-@device_rule(
-    "pcie.width",
-    "warning",
-    hold_s=10.0,
+def _narrow(moment: FleetMoment) -> Iterator[Hit]:
+    """A GPU's width is judged at full speed or at work: some platforms lower both while nothing runs."""
+    for gpu in moment.now.gpus:
+        pcie, name = gpu.pcie, gpu_name(gpu.index)
+        if gpu.state == "ok" and pcie.width and pcie.width_max and pcie.width < pcie.width_max:
+            usual = moment.peers.common(_GPU_WIDTH, gpu.name or "")
+            at_work = _is_at_full_speed(gpu) or (gpu.busy or 0.0) >= BUSY
+            if at_work and (usual is None or usual.value != pcie.width):
+                text = f"{name} PCIe link at x{pcie.width} of x{pcie.width_max}"
+                yield Hit(name, text, _address(gpu.pci_bus_id), key="width")
+    yield from _narrow_nics(moment)
+
+
+@port_fault("pcie.width", "warning", hold_s=10.0, remedy="reboot")(
     meaning="a GPU or NIC uses fewer lanes, or at work a lower speed, than it could",
     threshold=f"width < maximum; speed < maximum while busy for {HOLD}; not where like nodes have the same",
     source="NVML PCIe link width and generation, sysfs current_link_width; Imbue",
     action="reseat the card; reboot",
     needs=("gpu.*.pcie.width", "gpu.*.pcie.gen", "gpu.*.pcie.width_max", "gpu.*.pcie.gen_max", "pci.*.link"),
-    remedy="reboot",
     whole_node=(
         "PCIe links are narrower or slower than they could be on all {count} GPUs",
         "reboot; if it stays, service: riser, switch or slots",
     ),
     explains=("pcie.limited", "pcie.replay"),
     explains_ranks=(*SLOWS, "job.starved"),
-    explains_peers=SLOW_PEER,
-    precedence=LINK_ERRORS,
-    part_of="card",
+    compare=_narrow,
 )
 def narrow(moment: Moment) -> Iterator[Hit]:
-    """A GPU's width is judged at full speed or at work: some platforms lower both while nothing runs.
-
-    NVML's maxima are those of GPU and slot together. The speed is judged at work only: idle links slow down.
-    """
+    """The speed is judged at work only: idle links slow down."""
     for gpu in moment.now.gpus:
-        pcie, name = gpu.pcie, gpu_name(gpu.index)
-        if gpu.state != "ok" or (pcie.width == pcie.width_max and pcie.gen == pcie.gen_max):
+        if gpu.state != "ok" or _is_at_full_speed(gpu) or (gpu.busy or 0.0) < BUSY:
             continue
-        full_speed = pcie.gen is None or pcie.gen_max is None or pcie.gen >= pcie.gen_max
-        works = _is_busy(gpu)
-        if pcie.width and pcie.width_max and pcie.width < pcie.width_max and (full_speed or works):
-            usual = moment.peers.common(_GPU_WIDTH, gpu.name or "")
-            if usual is None or usual.value != pcie.width:
-                text = f"{name} PCIe link at x{pcie.width} of x{pcie.width_max}"
-                yield Hit(name, text, _address(gpu.pci_bus_id), key="width")
         before = moment.gpu_before(gpu)
-        if not full_speed and works and before is not None and _is_busy(before):
-            text = f"{name} PCIe link at gen {pcie.gen} of gen {pcie.gen_max} while busy"
+        if before is not None and (before.busy or 0.0) >= BUSY:
+            name = gpu_name(gpu.index)
+            text = f"{name} PCIe link at gen {gpu.pcie.gen} of gen {gpu.pcie.gen_max} while busy"
             yield Hit(name, text, _address(gpu.pci_bus_id), key="speed")
-    yield from _narrow_nics(moment)
 
 
-def _narrow_nics(moment: Moment) -> Iterator[Hit]:
+def _is_at_full_speed(gpu: GpuSample) -> bool:
+    pcie = gpu.pcie
+    return pcie.gen is None or pcie.gen_max is None or pcie.gen >= pcie.gen_max
+
+
+def _narrow_nics(moment: FleetMoment) -> Iterator[Hit]:
     """The kernel's maxima are the NIC's own, the slot may have less: like devices tell whether that is meant so."""
     for device in moment.now.pci:
         width, most = device.link_width, device.link_width_max
@@ -108,24 +95,19 @@ def _narrow_nics(moment: Moment) -> Iterator[Hit]:
         usual = moment.peers.common(_NIC_LINK, _position(device.bus_id, device.vendor_id, device.device_id))
         if usual is not None and usual.value == _linked(device):
             continue  # it is built so
+        less = {}
         if width and most and width < most <= _WIDEST:
-            yield _nic_hit(moment, device, f"x{width} of x{most}", "width")
+            less["width"] = f"x{width} of x{most}"
         if speed and top and speed < top and bus_id(device.bus_id) in _busy_nics(moment):
-            yield _nic_hit(moment, device, f"{speed:g} of {top:g} GT/s while busy", "speed")
-
-
-def _nic_hit(moment: Moment, device: PciDevice, what: str, key: str) -> Hit:
-    name = owners(moment).get(bus_id(device.bus_id), device.bus_id)
-    text, evidence = f"{name} PCIe link at {what}", _address(device.bus_id)
-    links = _links_by_model(moment)[_model_of(device)]
-    if len(links) < 2 or len(set(links)) > 1:
-        return Hit(name, text, evidence, key=key)
-    alike = f"all {len(links)} NICs of this model are linked like this: the slots may be built this way"
-    return Hit(name, text, (*evidence, alike), severity="info", key=key)
-
-
-def _is_busy(gpu: GpuSample) -> bool:
-    return gpu.busy is not None and gpu.busy >= BUSY
+            less["speed"] = f"{speed:g} of {top:g} GT/s while busy"
+        for key, what in less.items():
+            name, evidence = owners(moment).get(bus_id(device.bus_id), device.bus_id), _address(device.bus_id)
+            links = _links_by_model(moment)[_model_of(device)]
+            is_built_so = len(links) > 1 and len(set(links)) == 1
+            if is_built_so:
+                alike = f"all {len(links)} NICs of this model are linked like this: the slots may be built this way"
+                evidence = (*evidence, alike)
+            yield Hit(name, f"{name} PCIe link at {what}", evidence, "info" if is_built_so else None, key=key)
 
 
 @once_per_moment
@@ -135,7 +117,7 @@ def _busy_nics(moment: Moment) -> set[str]:
 
 
 @once_per_moment
-def _links_by_model(moment: Moment) -> dict[Model, list[Linked]]:
+def _links_by_model(moment: Moment) -> dict[Model, list[str]]:
     """How the devices of each model are linked."""
     return {model: [*map(_linked, devices)] for model, devices in grouped(moment.now.pci, _model_of).items()}
 
@@ -144,8 +126,8 @@ def _model_of(device: PciDevice) -> Model:
     return device.kind, device.vendor_id, device.device_id
 
 
-def _linked(device: PciDevice) -> Linked:
-    return device.link_width, device.link_speed_gt_per_s
+def _linked(device: PciDevice) -> str:
+    return f"x{device.link_width} at {device.link_speed_gt_per_s} GT/s"
 
 
 @lru_cache(maxsize=65_536)
@@ -158,19 +140,16 @@ def _address(text: str | None) -> tuple[str, ...]:
     return (f"PCI {bus_id(text)}",) if text else ()
 
 
-@device_rule(
-    "pcie.limited",
-    "warning",
+@port_fault("pcie.limited", "warning", compares_nodes=True)(
     meaning="the kernel found less PCIe bandwidth on the way to a GPU or NIC than it could use",
     threshold="the kernel said so since boot; info where all devices of the model or like nodes have it",
     source="kernel log: available PCIe bandwidth, limited by; Imbue",
     action="check slot and riser, or the upstream switch",
     needs=("kernel_log", "pci"),
     explains_ranks=(*SLOWS, "job.starved"),
-    precedence=LINK_ERRORS,
-    part_of="card",
+    explains_peers=(),
 )
-def limited(moment: Moment) -> Iterator[Hit]:
+def limited(moment: FleetMoment) -> Iterator[Hit]:
     """The kernel says it once, when it finds the device. Where all devices of a model have it, the machine is so."""
     events = _limited_events(moment.now)
     if not events:
@@ -212,25 +191,16 @@ def _limited_events(sample: Sample) -> dict[str, KernelEvent]:
     }
 
 
-@dataclass
-class _Trouble:
-    """What is told of one device."""
+class _Trouble(NamedTuple):
+    """What is wrong with one device, and who says so."""
 
-    texts: list[str] = field(default_factory=list)
-    evidence: list[str] = field(default_factory=list)
-    critical: bool = False
-
-    def add_fatal(self, text: str, evidence: str) -> None:
-        """Once, from whoever tells of it first: sysfs, NVML or the kernel's log."""
-        if not self.critical:
-            self.texts.append(text)
-        self.critical = True
-        self.evidence.append(evidence)
+    name: str
+    text: str
+    evidence: str
+    is_fatal: bool = False
 
 
-@device_rule(
-    "pcie.replay",
-    "warning",
+@port_fault("pcie.replay", "warning", clear_s=60.0)(
     meaning="PCIe packets are damaged and sent again, or lost",
     threshold=f"replays or corrected > ceil({ERROR_RATE} x GT/s x {MINUTE_S:.0f} x lanes)/min "
     f"({replay_limit_per_min(GT_PER_S[5], 16)} for gen 5 x16); any nonfatal*; critical: any fatal",
@@ -238,66 +208,48 @@ class _Trouble:
     action="reseat the card; service if it comes again",
     needs=("gpu.*.pcie.replay_count", "pci.*.aer"),
     grows=("gpus", "pci"),
-    clear_s=60.0,
     explains_ranks=(*STOPS, *SLOWS, "job.starved"),
-    explains_peers=SLOW_PEER,
-    precedence=LINK_ERRORS,
-    part_of="card",
 )
 def errors(moment: Moment) -> Iterator[Hit]:
-    troubles: dict[str, _Trouble] = {}
-    if moment.any_grew(counters, HOUR_S):
-        _add_errors_of_devices(moment, troubles)
-        _add_errors_of_gpus(moment, troubles)
+    troubles = [*_counted(moment)] if moment.trails.any_grew(counters, HOUR_S) else []
     # Counters of a device that is reset start anew: fatal errors also as the kernel's log has them.
     for event in moment.events("aer"):
         if event.severity == "fatal":
             name = owners(moment).get(bus_id(event.subject), BRIDGE)
-            troubles.setdefault(name, _Trouble()).add_fatal("fatal PCIe error", event.text)
-    for name, trouble in troubles.items():
-        severity: Severity = "critical" if trouble.critical else "warning"
-        yield Hit(name, f"{' and '.join(trouble.texts)} on {name}", tuple(trouble.evidence), severity=severity)
+            troubles.append(_Trouble(name, "fatal PCIe error", event.text, is_fatal=True))
+    for name, of_device in grouped(troubles, lambda trouble: trouble.name).items():
+        fatal = [trouble for trouble in of_device if trouble.is_fatal]
+        # Fatal errors are in the message once, as the first of sysfs, NVML and the kernel's log reports them.
+        texts = [trouble.text for trouble in of_device if not trouble.is_fatal or trouble is fatal[0]]
+        evidence = tuple(trouble.evidence for trouble in of_device)
+        yield Hit(name, f"{' and '.join(texts)} on {name}", evidence, "critical" if fatal else "warning")
 
 
-def _add_errors_of_gpus(moment: Moment, troubles: dict[str, _Trouble]) -> None:
-    for gpu in moment.now.gpus:
-        name = gpu_name(gpu.index)
-        rate = moment.grown(gpu_key(gpu), _REPLAY, MINUTE_S).per(MINUTE_S)
-        limit = replay_limit_per_min(GT_PER_S.get(gpu.pcie.gen or 0), gpu.pcie.width)
-        if rate > limit:
-            trouble = troubles.setdefault(name, _Trouble())
-            trouble.texts.append(f"{rate:.0f} PCIe replays/min")
-            trouble.evidence.append(f"its link may have {limit}/min")
-        fatal = moment.grown(gpu_key(gpu), _NVML_FATAL, HOUR_S).amount
-        if fatal:
-            troubles.setdefault(name, _Trouble()).add_fatal(f"{fatal:.0f} fatal PCIe errors", "counted by NVML")
-
-
-def _add_errors_of_devices(moment: Moment, troubles: dict[str, _Trouble]) -> None:
+def _counted(moment: Moment) -> Iterator[_Trouble]:
     for device in moment.now.pci:
         if not device.aer:
             continue
-        texts = []
-        corrected = moment.grown(device.bus_id, _AER["correctable"], MINUTE_S).per(MINUTE_S)
-        if corrected > replay_limit_per_min(device.link_speed_gt_per_s, device.link_width):
-            texts.append(f"{corrected:.0f} corrected PCIe errors/min")
-        uncorrected = moment.grown(device.bus_id, _AER["nonfatal"], MINUTE_S).amount
-        if uncorrected:
-            texts.append(f"{uncorrected:.0f} uncorrected PCIe errors")
-        fatal = moment.grown(device.bus_id, _AER["fatal"], HOUR_S).amount
-        if fatal:
-            texts.append(f"{fatal:.0f} fatal PCIe errors")
+        corrected = moment.trails.grown(device.bus_id, _AER["correctable"], MINUTE_S).per(MINUTE_S)
+        uncorrected = moment.trails.grown(device.bus_id, _AER["nonfatal"], MINUTE_S).amount
+        fatal = moment.trails.grown(device.bus_id, _AER["fatal"], HOUR_S).amount
+        is_more = corrected > replay_limit_per_min(device.link_speed_gt_per_s, device.link_width)
+        texts = [f"{corrected:.0f} corrected PCIe errors/min"] if is_more else []
+        texts += [f"{uncorrected:.0f} uncorrected PCIe errors"] if uncorrected else []
+        texts += [f"{fatal:.0f} fatal PCIe errors"] if fatal else []
         if texts:
             name = owners(moment).get(bus_id(device.bus_id), f"{device.kind} {device.bus_id}")
-            trouble = troubles.setdefault(name, _Trouble())
-            trouble.texts += texts
-            trouble.critical |= bool(fatal)
-            trouble.evidence.append(f"aer_dev_* of {device.bus_id}")
+            yield _Trouble(name, " and ".join(texts), f"aer_dev_* of {device.bus_id}", bool(fatal))
+    for gpu, name in named_gpus(moment):
+        rate = moment.trails.grown(gpu_key(gpu), _REPLAY, MINUTE_S).per(MINUTE_S)
+        limit = replay_limit_per_min(GT_PER_S.get(gpu.pcie.gen or 0), gpu.pcie.width)
+        if rate > limit:
+            yield _Trouble(name, f"{rate:.0f} PCIe replays/min", f"its link may have {limit}/min")
+        fatal = moment.trails.grown(gpu_key(gpu), _NVML_FATAL, HOUR_S).amount
+        if fatal:
+            yield _Trouble(name, f"{fatal:.0f} fatal PCIe errors", "counted by NVML", is_fatal=True)
 
 
-@device_rule(
-    "pcie.acs",
-    "warning",
+@device_rule("pcie.acs", "warning")(
     meaning="PCI access control sends traffic between GPUs and NICs through the CPU's root complex",
     threshold="bare metal, and source validation on",
     source="PCI capability ACSCtl SrcValid; gpud",
@@ -315,9 +267,7 @@ def access_control(moment: Moment) -> Iterator[Hit]:
         yield Hit("host", text, (f"source validation is on above {listed(with_acs)}",))
 
 
-@rule(
-    "gdr.peermem",
-    "warning",
+@rule("gdr.peermem", "warning")(
     meaning="NICs may not read GPU memory directly",
     threshold=f"module absent with active RDMA ports and a kernel before {'.'.join(map(str, DMA_BUF_KERNEL))}; or its "
     "error in the kernel log",

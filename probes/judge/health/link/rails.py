@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from statistics import fmean, median_low
 
+from mltop.probes.judge.health.moment import FleetMoment, Moment, OfNewest
 from mltop.probes.judge.health.names import RDMA, board, bus_id, group, is_up, port_name
-from mltop.probes.judge.health.peers import Fact
-from mltop.probes.judge.health.rule import HOLD, SLOWS, Hit, Moment, OfNewest, port_rule
-from mltop.probes.judge.values import grouped
+from mltop.probes.judge.health.relations import SLOWS
+from mltop.probes.judge.health.rule import HOLD, Hit, port_rule
+from mltop.probes.judge.values import grouped, low_median_of, mean_of
 from mltop.probes.model import LinkSample, RankSample, Sample
+from mltop.probes.model.news.judged import Fact
 from mltop.probes.model.units import counted, percent_words, rate_words
 from mltop.probes.model.verdict import gpu_name
 
@@ -23,10 +24,7 @@ _MOVED, _WORKS = "bytes_per_s", "ib.works"  # a gauge; a topic of facts
 _PORTS_SETTING = "NCCL_IB_HCA"
 
 
-@port_rule(
-    "ib.still",
-    "warning",
-    hold_s=OVER_S,
+@port_rule("ib.still", "warning", hold_s=OVER_S, eager=False, compares_nodes=True)(
     meaning="a port carries nothing while the ports beside it carry a job's traffic",
     threshold=f"< {percent_words(STILL_SHARE)} of what the ports of its sort carry, {percent_words(WORKING_SHARE)} of "
     f"their rate or more in {percent_words(MOST_OF_PORTS)} of them, for {HOLD}*; one job on all GPUs, ports in the "
@@ -36,10 +34,9 @@ _PORTS_SETTING = "NCCL_IB_HCA"
     action="see which ports NCCL takes (NCCL_DEBUG=INFO)",
     needs=("ranks", "links", "links.*.rates"),
     grows=("links",),
-    eager=False,
     explains_ranks=SLOWS,
 )
-def still(moment: Moment) -> Iterator[Hit]:
+def still(moment: FleetMoment) -> Iterator[Hit]:
     """Its link is up, and nothing is counted: programs have lost it, or never took it."""
     job = _job_on_all_gpus(moment.now)
     for alike in _sorts(moment.now) if job else ():
@@ -47,19 +44,24 @@ def still(moment: Moment) -> Iterator[Hit]:
             continue  # the most common case
         wanted = _wanted(moment, alike)
         carried = _carried(moment, wanted) if wanted else []
-        usual = median_low(carried) if carried else 0.0
+        usual = low_median_of(carried) if carried else 0.0
         for link in wanted if carried else ():
-            if _rate(link) < STILL_SHARE * usual and _is_given(link, job):
-                yield _hit(moment, link, len(carried), usual)
+            lists = {rank.settings.get(_PORTS_SETTING, "") for rank in job}  # the ports that NCCL may use
+            if _rate(link) < STILL_SHARE * usual and all(takes_port(one, link.device, link.port) for one in lists):
+                name, gpu = port_name(link), served_gpus(moment.now).get(port_name(link))
+                rail, about = ("", ()) if gpu is None else (f", the rail of {gpu_name(gpu)},", (gpu_name(gpu),))
+                others = f"{counted(len(carried), 'port')} beside it carry {rate_words(usual)} each"
+                text = f"{name}{rail} carries nothing while {others}"
+                yield Hit(name, text, (f"its link is up ({link.state})",), about=about)
 
 
-def _wanted(moment: Moment, alike: Sequence[LinkSample]) -> Sequence[LinkSample]:
+def _wanted(moment: FleetMoment, alike: Sequence[LinkSample]) -> Sequence[LinkSample]:
     """The ports that carry a job's traffic. Like nodes know them; without these they are all, where ports and GPUs
     belong together by their number. Ports of a storage or management network stand still by right.
     """
     usual = moment.peers.common(_WORKS, group(board(moment.now), _sort_name(alike[0])))
     if usual is not None:
-        return [link for link in alike if port_name(link) in usual.value]
+        return [link for link in alike if port_name(link) in usual.value.split()]
     gpus, ports = len(moment.now.gpus), len(alike)
     return alike if gpus >= LEAST_PORTS and (ports % gpus == 0 or gpus % ports == 0) else ()
 
@@ -67,26 +69,16 @@ def _wanted(moment: Moment, alike: Sequence[LinkSample]) -> Sequence[LinkSample]
 def _carried(moment: Moment, alike: Sequence[LinkSample]) -> list[float]:
     """What the ports that work carried, bytes/s; [] where they are too few."""
     carried = []
+    since = moment.now.sampled_at - OVER_S
     for seen, link in enumerate(alike, 1):
-        average = _average(moment, port_name(link))
+        series = moment.trails.series(port_name(link), _MOVED)
+        lately = [value for at, value in zip(series.times, series.values) if at > since] if series else []
+        average = mean_of(lately) or 0.0
         if average >= _least_traffic(link):
             carried.append(average)
         elif seen - len(carried) > (1 - MOST_OF_PORTS) * len(alike):
             return []
     return carried
-
-
-def _hit(moment: Moment, link: LinkSample, working: int, usual: float) -> Hit:
-    name, gpu = port_name(link), served_gpus(moment.now).get(port_name(link))
-    rail = "" if gpu is None else f", the rail of {gpu_name(gpu)},"
-    text = f"{name}{rail} carries nothing while {counted(working, 'port')} beside it carry {rate_words(usual)} each"
-    return Hit(name, text, (f"its link is up ({link.state})",), about=() if gpu is None else (gpu_name(gpu),))
-
-
-def _is_given(link: LinkSample, job: Sequence[RankSample]) -> bool:
-    """Whether NCCL may use it."""
-    lists = {rank.settings.get(_PORTS_SETTING, "") for rank in job}
-    return all(takes_port(one, link.device, link.port) for one in lists)
 
 
 def _job_on_all_gpus(sample: Sample) -> Sequence[RankSample]:
@@ -123,18 +115,9 @@ def _least_traffic(link: LinkSample) -> float:
     return WORKING_SHARE * (link.rate_bits_per_s or 0.0) / 8
 
 
-def _average(moment: Moment, name: str) -> float:
-    series = moment.series(name, _MOVED)
-    since = moment.now.sampled_at - OVER_S
-    lately = [value for at, value in zip(series.times, series.values, strict=True) if at > since] if series else []
-    return fmean(lately) if lately else 0.0
-
-
 @lru_cache(maxsize=1024)
 def takes_port(setting: str, device: str, port: int) -> bool:
-    """Whether NCCL_IB_HCA leaves a port in: "mlx5_0,mlx5_1:2" and "mlx5" name beginnings, "=" whole names, "^" those
-    that are left out. An empty list leaves in all.
-    """
+    """Whether NCCL_IB_HCA leaves a port in: a list of beginnings ("mlx5_1:2"), "=" of whole names, "^" of others."""
     names = setting.removeprefix("^")
     exact, names = names.startswith("="), names.removeprefix("=")
     if not names:
@@ -148,10 +131,6 @@ def takes_port(setting: str, device: str, port: int) -> bool:
     return left_out
 
 
-def _address(link: LinkSample) -> tuple[str, int]:
-    return bus_id(link.pci_bus_id), link.port
-
-
 @OfNewest
 def served_gpus(sample: Sample) -> dict[str, int]:
     """By a port's name the GPU beside it: in machines with a card per GPU both stand behind the same switch, and so in
@@ -160,10 +139,11 @@ def served_gpus(sample: Sample) -> dict[str, int]:
     gpus = sorted((bus_id(gpu.pci_bus_id), gpu.index) for gpu in sample.gpus if gpu.pci_bus_id)
     nodes = {bus_id(device.bus_id): device.numa_node for device in sample.pci if device.kind == "gpu"}
     for alike in _sorts(sample):
-        ports = sorted((link for link in alike if link.pci_bus_id), key=_address)
+        placed = (link for link in alike if link.pci_bus_id)
+        ports = sorted(placed, key=lambda link: (bus_id(link.pci_bus_id), link.port))
         if len(ports) != len(gpus) or len(gpus) != len(sample.gpus):
             continue
-        pairs = list(zip(ports, gpus, strict=True))
+        pairs = list(zip(ports, gpus))
         nearby = ((nodes.get(address), link.numa_node) for link, (address, _) in pairs)
         if all(None in both or both[0] == both[1] for both in nearby):
             return {port_name(link): index for link, (_, index) in pairs}
@@ -178,6 +158,6 @@ def gauges(sample: Sample) -> Iterator[tuple[str, str, float, float]]:
 def facts(sample: Sample) -> Iterator[Fact]:
     """Which ports work, of nodes on which most do: those of a network of its own stand still on all of them."""
     for alike in _sorts.afresh(sample) if sample.ranks else ():
-        working = frozenset(port_name(link) for link in alike if _rate(link) >= _least_traffic(link))
+        working = sorted(port_name(link) for link in alike if _rate(link) >= _least_traffic(link))
         if len(working) >= len(alike) / 2:
-            yield _WORKS, group(board(sample), _sort_name(alike[0])), working
+            yield _WORKS, group(board(sample), _sort_name(alike[0])), " ".join(working)

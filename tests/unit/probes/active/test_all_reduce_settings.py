@@ -13,7 +13,6 @@ from mltop.probes.active.all_reduce.listening import (
     interface_of,
     listen,
     local_addresses,
-    offered,
     plain,
 )
 from mltop.probes.active.all_reduce.options import options_of, round_of
@@ -31,21 +30,6 @@ NODE = [
     Address("10.0.0.7", "eth0"),
     Address("10.1.0.7", "ib0"),
 ]
-
-
-@pytest.mark.parametrize(
-    ("ssh", "first"), [("192.0.2.9 51234 10.1.0.7 22", "10.1.0.7"), ("", "10.0.0.7"), ("garbage", "10.0.0.7")]
-)
-def test_the_address_that_ssh_reached_is_offered_first(ssh: str, first: str) -> None:
-    found = [one.address for one in offered(ssh, NODE)]
-    assert found[0] == first
-    assert sorted(found) == sorted({"10.0.0.7", "10.1.0.7", "fd00::7", "172.17.0.1"})
-    assert found[-1] == "172.17.0.1"
-
-
-def test_loopback_is_offered_only_where_there_is_nothing_else() -> None:
-    assert offered("", NODE[:1]) == [Address("127.0.0.1", "lo")]
-    assert offered("127.0.0.1 1 127.0.0.2 22", NODE[:1])[0] == Address("127.0.0.2", "lo")
 
 
 @pytest.mark.parametrize(
@@ -68,6 +52,7 @@ def test_this_machine_has_addresses_and_listens() -> None:
     ("environ", "backend", "address"),
     [
         ({}, "gloo", "10.0.0.7"),
+        ({"SSH_CONNECTION": "garbage"}, "gloo", "10.0.0.7"),
         ({"SSH_CONNECTION": "192.0.2.9 51234 10.1.0.7 22"}, "gloo", "10.1.0.7"),
         ({"SSH_CONNECTION": "127.0.0.1 51234 127.0.0.1 22"}, "gloo", "10.0.0.7"),  # where nobody else would find us
         ({"SSH_CONNECTION": "192.0.2.9 51234 198.51.100.7 22"}, "gloo", "10.0.0.7"),  # an address that went
@@ -80,6 +65,13 @@ def test_this_machine_has_addresses_and_listens() -> None:
 )
 def test_the_leader_is_at_one_address(environ: dict[str, str], backend: str, address: str) -> None:
     assert chosen(environ, backend, "no-such-node.invalid", NODE).address == address
+
+
+def test_loopback_is_where_there_is_nothing_else() -> None:
+    assert chosen({}, "gloo", "no-such-node.invalid", NODE[:1]) == Address("127.0.0.1", "lo")
+    ssh = {"SSH_CONNECTION": "127.0.0.1 1 127.0.0.2 22"}
+    assert chosen(ssh, "gloo", "no-such-node.invalid", NODE[:1]) == Address("127.0.0.2", "lo")
+    assert chosen({}, "gloo", "no-such-node.invalid", NODE[:2]).interface == "docker0"
 
 
 def test_the_leader_is_where_its_name_leads() -> None:
@@ -173,7 +165,7 @@ def test_the_first_line_says_what_happened() -> None:
 
 def test_an_order_has_defaults_for_one_node() -> None:
     found = options_of(Order("all_reduce", "h01", [ProbeDevice("cpu", kind="cpu")], {"ranks": 4}))
-    assert (found.backend, found.ranks, found.nodes, found.leader) == ("gloo", 4, ["h01"], True)
+    assert (found.backend, found.ranks, found.alone) == ("gloo", 4, True)
     assert found.device(3).uuid == "cpu"
     gpus = [ProbeDevice(f"GPU-{index}", index) for index in range(2)]
     on_gpus = options_of(Order("all_reduce", "h01", gpus, {"backend": "nccl"}))
@@ -183,10 +175,10 @@ def test_an_order_has_defaults_for_one_node() -> None:
 
 
 def test_a_round_is_checked() -> None:
-    told = {"round": 2, "groups": [["h01"]], "sizes_bytes": [MIB], "budget_s": 0.5, "work": True}
+    told = {"round": 2, "ranks": {"h01": 2}, "groups": [["h01"]], "sizes_bytes": [MIB], "budget_s": 0.5, "work": True}
     found = round_of(told)
     assert (found.round, found.collectives, found.work) == (2, ["all-reduce"], True)
-    for wrong in ({"collectives": ["broadcast"]}, {"sizes_bytes": None}, {"groups": 3}):
+    for wrong in ({"collectives": ["broadcast"]}, {"sizes_bytes": None}, {"groups": 3}, {"ranks": 7}):
         with pytest.raises(ValueError):
             round_of({**told, **wrong})
 

@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from mltop.probes.agent.light import WholeSamples
+from mltop.probes.agent.frames import Frames
 from mltop.probes.collect.host.source import HostSource
 from mltop.probes.collect.links import LinkSource
-from mltop.probes.judge.health import RULES, Health, evaluated
+from mltop.probes.judge.health.fleet import Health
+from mltop.probes.judge.health.registry import RULES
 from mltop.probes.judge.health.unknowns import growth_unknown
 from mltop.probes.model import Sample, Unknown
 from mltop.probes.model.sample import UNDATED_S, Reads
 from mltop.probes.model.vocabulary import COUNTER_KINDS
+from tests.builders.evaluated import evaluated
 from tests.builders.health_samples import node_h100
 from tests.fakes.proctree import ProcTree
 from tests.fakes.sysfs import SysTree
@@ -132,7 +134,8 @@ def test_the_machines_counters_are_read_a_second_time_within_five_seconds(tmp_pa
 
 
 def test_that_all_were_read_twice_is_told_at_once() -> None:
-    """Between two whole samples are five seconds: whoever waits for the second reading does not wait for that, too."""
-    whole = WholeSamples()
-    sent = [at for at in range(9) if whole.is_due(read(1000.0 + at, 999.0 if at < 6 else 1000.0 + at - 5.0))]
-    assert sent == [0, 5, 6]
+    """Between two whole samples is a minute: whoever waits for the second reading does not wait for that, too."""
+    frames = Frames("n1")
+    read_at = {at: read(1000.0 + at, 999.0 if at < 6 else 1000.0 + at - 5.0) for at in range(9)}
+    sent = [at for at, sample in read_at.items() if "sample" in [message.kind for message in frames.of(sample)]]
+    assert sent == [0, 6]

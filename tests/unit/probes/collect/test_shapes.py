@@ -7,7 +7,8 @@ import string
 
 import pytest
 
-from mltop.probes.collect.redaction.shapes import HIDDEN, is_plain, masked, without_tokens
+from mltop.probes.collect.redaction.shapes import HIDDEN, is_plain, masked
+from mltop.probes.collect.redaction.values import without_tokens
 
 
 def words(text: str) -> list[str]:
@@ -123,6 +124,9 @@ def test_tokens_of_known_shapes_are_hidden_in_any_text(token: str, around: str) 
             "hf_transformers_weights_loader secret_sharing_protocol_of",
             "hf_transformers_weights_loader secret_sharing_protocol_of",
         ),
+        ("figd_a1Bc2dE3fG4hI5jK6lM7", "figd_***"),
+        ("loading DeepseekV3ForCausalLM, NumelIn=1050673152", "loading DeepseekV3ForCausalLM, NumelIn=1050673152"),
+        ("me:pa@ss@host, git@host:a/b, cuda:0@n1", "me:***@host, git@host:a/b, cuda:0@n1"),
         ("MultiProcessingDataLoaderIterWorkerThread-1", "MultiProcessingDataLoaderIterWorkerThread-1"),
     ],
 )

@@ -9,14 +9,14 @@ from mltop.probes.demo.fleet import build
 from mltop.probes.demo.gpus import simulate
 from mltop.probes.demo.machine import FULL_SHARE
 from mltop.probes.demo.simulated import SimulatedNode
-from mltop.probes.model import Sample
+from mltop.probes.model import Sample, to_json
 
 DECODER = msgspec.json.Decoder(Sample)
 RATES = ("port_rcv_data", "port_xmit_data")
 
 
 def sample(node: SimulatedNode, after_s: float = 1.0) -> Sample:
-    return DECODER.decode(node.sample_json(node.began_at + after_s))
+    return DECODER.decode(to_json(node.sample(node.began_at + after_s)).encode())
 
 
 def healthy_node() -> SimulatedNode:

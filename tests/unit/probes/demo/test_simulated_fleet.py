@@ -6,34 +6,23 @@ import json
 
 import msgspec
 
-from mltop.probes.agent.light import complete
-from mltop.probes.agent.protocol import Message, payload_of
-from mltop.probes.demo.fleet import build, light_frame, node_names, slow_frame
+from mltop.probes.agent.protocol import Message, encode, payload_of
+from mltop.probes.demo.fleet import build, node_names
 from mltop.probes.demo.simulated import FIRST_PID, SimulatedNode, rank_stacks
 from mltop.probes.model import Sample
+from mltop.probes.reach.receiving import own_type
 
-DECODER = msgspec.json.Decoder(Message)
+DECODER = msgspec.json.Decoder(Message, dec_hook=own_type)
+
+
+def whole_frame(node: SimulatedNode, now: float) -> bytes:
+    return encode(Message("sample", node=node.name, sample=node.sample(now)))
 
 
 def sample_at(node: SimulatedNode, now: float) -> Sample:
-    """What the hub makes of a light sample and the whole one before it."""
-    whole, light = (decoded(frame, node) for frame in (slow_frame(node, now), light_frame(node, now)))
-    complete(light, whole)
-    return light
-
-
-def decoded(frame: bytes, node: SimulatedNode) -> Sample:
-    message = DECODER.decode(payload_of(frame.rstrip(b"\n")))
+    message = DECODER.decode(payload_of(whole_frame(node, now).rstrip(b"\n")))
     assert message.node == node.name == message.sample.node
-    assert message.kind == ("slow" if b'"slow"' in frame[:40] else "sample")
     return message.sample
-
-
-def test_a_light_sample_and_the_whole_one_before_it_make_the_whole() -> None:
-    for node in build(4, 1, 8, 1.0, 5.0):
-        now = node.began_at + 2.0
-        assert sample_at(node, now) == decoded(slow_frame(node, now), node)
-        assert len(light_frame(node, now)) < 0.45 * len(slow_frame(node, now))
 
 
 def test_names_continue_from_the_first() -> None:
@@ -42,12 +31,12 @@ def test_names_continue_from_the_first() -> None:
 
 def test_samples_carry_only_names_of_the_model_and_each_once() -> None:
     for node in build(4, 1, 8, 1.0, 5.0):
-        text = payload_of(slow_frame(node, node.began_at).rstrip(b"\n"))
+        text = payload_of(whole_frame(node, node.began_at).rstrip(b"\n"))
         payload = json.loads(text, object_pairs_hook=no_twice)
         sample = sample_at(node, node.began_at)
         assert set(payload["sample"]) <= set(sample.__dataclass_fields__)
         for kind in ("gpus", "ranks"):
-            for text, decoded in zip(payload["sample"][kind], getattr(sample, kind), strict=True):
+            for text, decoded in zip(payload["sample"].get(kind, []), getattr(sample, kind), strict=True):
                 assert set(text) <= set(decoded.__dataclass_fields__)
 
 

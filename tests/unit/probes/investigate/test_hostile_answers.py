@@ -9,11 +9,12 @@ import pytest
 from rich.console import Console
 
 from mltop.probes.investigate.probing.board import MOST_OF_A_NODE, Board, event_of
-from mltop.probes.investigate.probing.member import Member, endpoint_of, readiness_of
+from mltop.probes.investigate.probing.member import Member, cannot_of, place_of, readiness_of
 from mltop.probes.investigate.probing.report import Measured, judged, torchrun_command
 from mltop.probes.investigate.probing.wanted import ProbeWanted
 from mltop.probes.judge.kernel_lines import MOST_LINES, merge
 from mltop.probes.model.probe import ProbeEvent, ProbeReport
+from mltop.probes.model.vocabulary import ProbeKind
 from mltop.tui.commands.doctor import checks_of
 from mltop.tui.report.check import print_kernel
 from mltop.tui.report.probe import print_probe
@@ -73,10 +74,29 @@ def test_a_node_fills_no_memory_with_devices_results_and_failures() -> None:
         board.take("evil", ProbeEvent("note", text=f"remark {number}", data={"remark": True}))
     board.take("well", ProbeEvent("result", device="GPU-0", data={"a": 1}))
     assert len(board.devices()) == MOST_OF_A_NODE + 1
-    assert len([node for node, _ in board.results if node == "evil"]) == MOST_OF_A_NODE
+    assert [result.node for result in board.results].count("evil") == MOST_OF_A_NODE
     assert len(board.failures) == MOST_OF_A_NODE
     assert len(board.remarks) == MOST_OF_A_NODE
-    assert ("well", {"a": 1}) in board.results
+    assert board.results[-1].node == "well"
+
+
+def test_a_device_with_a_number_that_none_has_is_left_out_and_its_failure_is_the_nodes() -> None:
+    board = Board("memory")
+    for device in ({"uuid": "GPU-1", "index": -5}, {"uuid": "GPU-2", "index": 1}):
+        board.take("evil", ProbeEvent("refused", device=device["uuid"], why="in use", data={"device": device}))
+    assert [device.gpu for device in board.devices()] == [None, 1]
+    report = judged(ProbeWanted("memory"), Measured(board, None, [], [], ["evil"]))
+    console = Console(file=StringIO(), width=80)
+    print_probe(report, [], console)
+    assert "nothing was measured: evil: in use" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"), [("memory", "no device was found"), ("all-reduce", "fewer than two ranks took part")]
+)
+def test_why_nothing_was_measured_where_nobody_says_it(kind: ProbeKind, why: str) -> None:
+    report = judged(ProbeWanted(kind), Measured(Board(kind), None, [], [], ["n1"]))
+    assert report.verdict.text == f"nothing was measured: {why}"
 
 
 def measured(*results: tuple[str, dict[str, Any]]) -> ProbeReport:
@@ -112,29 +132,25 @@ def test_what_is_refused_of_a_result_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "wrong",
     [
-        {},
-        {"addresses": "10.0.0.1", "port": 1},
-        {"addresses": [], "port": 1},
-        {"addresses": [{"address": "evil; rm -rf ~"}], "port": 1},
-        {"addresses": [{"address": "10.0.0.1"}] * 1000, "port": 1},
-        {"addresses": [{"address": "10.0.0.1"}], "port": 70_000},
-        {"addresses": [{"address": "10.0.0.1"}], "port": "1; true"},
-        {"addresses": [None], "port": 1},
-        {"addresses": [{}], "port": 1},
+        *[{"address": address} for address in ("h01; reboot", "10.0.0.1 -x", None, 5, "10.0.0.256")],
+        *[{"port": port} for port in (0, -1, 70_000, "22", None, 10**30)],
+        *[{"ranks": ranks} for ranks in (0, -1, 10**9, "8", None)],
     ],
 )
-def test_where_a_leader_listens_is_an_address_or_nothing(said: dict[str, Any]) -> None:
-    with pytest.raises((ValueError, TypeError, KeyError)):
-        endpoint_of(said, alone=False)
+def test_where_a_launcher_listens_is_an_address_a_port_and_ranks(wrong: dict[str, Any]) -> None:
+    good = {"address": "10.0.0.1", "port": 5, "ranks": 8}
+    assert vars(place_of(good)) == good
+    with pytest.raises((ValueError, TypeError)):
+        place_of({**good, **wrong})
 
 
-def test_a_node_alone_opens_nothing_for_others() -> None:
-    said = {"addresses": [], "port": 0}
-    assert endpoint_of(said, alone=True) == said
-    with pytest.raises(ValueError, match="where it listens"):
-        endpoint_of(said)
+def test_whom_a_node_reaches_is_read_or_refused() -> None:
+    assert cannot_of({"cannot": {"h02": "\x1b[31mtimed out"}})["h02"].isprintable()
+    for wild in (None, [], "all", 5):
+        with pytest.raises(ValueError, match="whom it reaches"):
+            cannot_of({"cannot": wild})
 
 
 def test_what_goes_into_a_command_is_what_it_may_be() -> None:
@@ -152,8 +168,11 @@ def test_what_goes_into_a_command_is_what_it_may_be() -> None:
     member = Member("h01", ready=readiness_of({"ranks": 8, "backend": "nccl", "address": "fe80::1%eth0"}))
     line = torchrun_command(ProbeWanted("all-reduce"), {"h01": member, "h02": member}, [])
     assert "--rdzv-endpoint=fe80::1%eth0:29400" in line
-    assert endpoint_of({"addresses": [], "port": 0}, alone=True) == {"addresses": [], "port": 0}
-    assert endpoint_of({"addresses": [{"address": "10.0.0.1", "interface": "eth0"}], "port": 5}, alone=False) == {
-        "addresses": ["10.0.0.1"],
-        "port": 5,
-    }
+
+
+def test_a_result_that_cannot_be_read_is_a_failure_at_once() -> None:
+    board = Board("matmul")
+    board.take("evil", ProbeEvent("result", device="GPU-0", data={"gpu": "many"}))
+    (device,), (failure,) = board.devices(), board.failures
+    assert device.result is None and device.problem == failure.why
+    assert failure.why.startswith("its result cannot be read: Expected `int | null`")

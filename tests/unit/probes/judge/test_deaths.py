@@ -8,7 +8,7 @@ import json
 import pytest
 from rich.console import Console
 
-from mltop.probes.agent.light import WholeSamples, complete, light_fields
+from mltop.probes.agent.frames import Frames
 from mltop.probes.judge.deaths import end_of, is_own_fault
 from mltop.probes.model import NodeState, RankDeath, RankSample, Sample, to_json
 from mltop.tui.render.findings import happenings
@@ -79,21 +79,10 @@ def test_json_has_all_of_it() -> None:
     assert told == {**vars(FIRST)}
 
 
-def test_a_death_goes_out_at_once_and_light_samples_are_without() -> None:
-    whole = WholeSamples()
-    assert whole.is_due(sample()) and not whole.is_due(sample(at=1001.0))
-    assert whole.is_due(sample(FIRST, at=1002.0)) and not whole.is_due(sample(FIRST, at=1003.0))
-    assert "deaths" not in light_fields(sample(FIRST))
-    light = sample(at=1003.0)
-    complete(light, sample(FIRST))
-    assert light.deaths == [FIRST]
-
-
-def test_what_tells_that_a_rank_stands_still_is_in_every_light_sample() -> None:
-    moving = RankSample(
-        20, 1, state="S", wchan="futex", started_at=1.0, gpus=[1], cpu_fraction=0.5, rss_bytes=1, voluntary_switches=2,
-        main_cpu_s=3.0, read_syscalls=4, write_syscalls=5, children=[6], children_cpu_fraction=0.1, children_blocked=1,
-    )  # fmt: skip
-    assert light_fields(moving) == {
-        name: value for name, value in vars(moving).items() if value != vars(RankSample(0))[name]
-    }
+def test_a_death_goes_out_at_once() -> None:
+    frames = Frames("n1")
+    sent = [
+        "sample" in [message.kind for message in frames.of(one)]
+        for one in (sample(), sample(at=1001.0), sample(FIRST, at=1002.0), sample(FIRST, at=1003.0))
+    ]
+    assert sent == [True, False, True, False]

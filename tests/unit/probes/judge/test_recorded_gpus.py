@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from mltop.probes.judge.health import Health
+from mltop.probes.judge.health.fleet import Health
 from mltop.probes.judge.health.job.whole_job import spins
-from mltop.probes.judge.stall import JobMotions
 from mltop.probes.judge.stall.activity import COMPUTED, IDLE, RESIDENT, IdlePower, gpu_state
+from mltop.probes.judge.stall.motions import JobMotions
 from mltop.probes.judge.states import is_working
 from mltop.probes.model import GpuSample, JobMotion, RankSample, Sample
 from mltop.probes.record import read_recording

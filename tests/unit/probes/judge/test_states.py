@@ -191,6 +191,8 @@ def test_nothing_is_known_of_other_peoples_jobs() -> None:
         (GpuSample(0, sm_active=0.0, busy=0.0), [], None, "moving", "idle"),
         (GpuSample(0), [], None, "moving", "unknown"),
         (GpuSample(0), [], [], "moving", "no_process"),
+        # Memory is taken by what NVML does not list here.
+        (GpuSample(0, sm_active=0.0, busy=0.0, memory_used_bytes=40 << 30), [], [], "moving", "idle"),
         (GpuSample(0, memory_used_bytes=1), [], None, "moving", "unknown"),
         # Of a rank of which nothing is known.
         (GpuSample(0, sm_active=0.5), [rank(0, job="x")], None, "moving", "works"),

@@ -19,11 +19,11 @@ from mltop.probes.model import (
     Sample,
     StackDigest,
 )
+from mltop.probes.model.news.row import pack_row, row_of
 from mltop.probes.model.receipt import (
     MOST_DEATHS,
     MOST_GPUS,
     MOST_RANK_NUMBERS,
-    MOST_RANKS,
     MOST_UNASSIGNED,
     Refused,
     admit,
@@ -32,12 +32,11 @@ from mltop.probes.model.receipt import (
 from mltop.probes.reach.receiving import (
     MOST_SAMPLE_BYTES,
     UNREADABLE,
+    RowFrame,
     sample_of_frame,
     sample_of_line,
-    summary_of_frame,
 )
-from mltop.probes.reach.records import MOST_KEPT, NodeRecord, Records
-from mltop.probes.reach.view import GpuSummary, RankSummary, summary_of
+from mltop.probes.reach.records import Records
 
 NOW = 1_763_640_000.0
 HEAD = f'{{"kind":"sample","sample":{{"node":"n1","sampled_at":{NOW},'
@@ -60,7 +59,6 @@ def test_a_sample_that_can_be_is_left_as_it_is() -> None:
     before = json.dumps(whole, default=vars)
     assert admit(whole) == []
     assert json.dumps(whole, default=vars) == before
-    assert summary_of(whole).admitted() == summary_of(whole)
 
 
 @pytest.mark.parametrize("index", [-1, -(2**40), MOST_GPUS, 10**30])
@@ -88,36 +86,10 @@ def test_numbers_that_no_rank_has_are_unknown_and_said(name: str, value: int) ->
     assert gap.what == f"rank.7.{name}"
 
 
-def test_summaries_are_bounded_as_samples_are() -> None:
-    whole = sample(
-        gpus=[GpuSample(index) for index in (3, -1, 3, 10**9)],
-        ranks=[RankSample(1, -5), RankSample(2, 2)],
-        interval_s=-1.0,
-    )
-    summary = summary_of(whole).admitted()
-    assert [gpu.index for gpu in summary.gpus] == [3]
-    assert [rank.rank for rank in summary.ranks] == [None, 2]
-    assert summary.interval_s == 1.0
-
-
-def test_the_summary_of_too_many_is_cut() -> None:
-    import msgspec
-
-    summary = msgspec.structs.replace(
-        summary_of(sample()),
-        gpus=tuple(GpuSummary(index) for index in range(100_000)),
-        ranks=tuple(RankSummary(pid) for pid in range(20_000)),
-    ).admitted()
-    assert len(summary.gpus) == MOST_GPUS
-    assert len(summary.ranks) == MOST_RANKS
-
-
 @pytest.mark.parametrize("at", [-1.0, 1e12, 1e308])
 def test_a_sample_of_no_time_is_refused(at: float) -> None:
     with pytest.raises(Refused, match="time"):
         admit(Sample("n1", at))
-    with pytest.raises(Refused, match="time"):
-        summary_of(Sample("n1", at)).admitted()
 
 
 def test_events_and_starts_of_no_time_are_left_out() -> None:
@@ -172,9 +144,8 @@ def test_a_dump_is_bounded_or_refused() -> None:
 )
 def test_what_would_take_gigabytes_is_refused_before_it_is_decoded(text: str) -> None:
     payload = frame(text)
-    for decode in (sample_of_frame, summary_of_frame):
-        with pytest.raises(Refused):
-            decode(payload)
+    with pytest.raises(Refused):
+        sample_of_frame(payload)
     with pytest.raises(Refused):
         sample_of_line(payload[len('{"kind":"sample","sample":') : -1])
 
@@ -195,32 +166,27 @@ def test_what_would_take_gigabytes_is_refused_before_it_is_decoded(text: str) ->
     ],
 )
 def test_what_is_no_sample_raises_only_what_is_expected(payload: bytes) -> None:
-    for decode in (sample_of_frame, summary_of_frame, sample_of_line):
+    for decode in (sample_of_frame, sample_of_line):
         with pytest.raises(UNREADABLE):
             decode(payload)
 
 
-# A minute of the largest samples that are still kept: taken, looked at and remembered.
-
-
-def test_a_node_that_sends_a_thousand_samples_a_second_keeps_few() -> None:
-    record = NodeRecord("n1")
-    for number in range(10_000):
-        record.take(b"{}", number / 1000, 1 << 30)
-    assert len(record.history) <= MOST_KEPT
+def take(records: Records, payload: bytes, now: float) -> None:
+    records.take_news("n1", "sample", payload)
+    records.take("n1", RowFrame(NOW, pack_row(row_of(Sample("n1", NOW)))), now)
 
 
 def test_refused_samples_leave_the_last_good_one_which_ages() -> None:
     records = Records(["n1"], 1.0)
     records.set_phase("n1", "live", "")
     began = time.monotonic()
-    records.take("n1", frame('"simulated":false'), NOW, began)
+    take(records, frame('"simulated":false'), began)
     assert records.node("n1").state.state == "live"
-    records.take("n1", frame('"gpus":[' + ",".join(['{"index":1}'] * 100_000) + "]"), NOW, began + 1)
+    take(records, frame('"gpus":[' + ",".join(['{"index":1}'] * 100_000) + "]"), began + 1)
     view = records.node("n1")
     assert (view.state.state, view.sample is not None) == ("stale", True)
     assert "100000 gpus (at most 256)" in view.state.reason
-    records.take("n1", frame('"simulated":true'), NOW, time.monotonic())
+    take(records, frame('"simulated":true'), time.monotonic())
     view = records.node("n1")
     assert view.state.state == "live"
     assert view.sample is not None
@@ -230,11 +196,11 @@ def test_refused_samples_leave_the_last_good_one_which_ages() -> None:
 def test_a_sample_that_only_a_whole_look_refuses_is_not_live_either() -> None:
     records = Records(["n1"], 1.0)
     records.set_phase("n1", "live", "")
-    records.take("n1", frame('"boot_id":5'), NOW, time.monotonic())
+    take(records, frame('"boot_id":5'), time.monotonic())
     assert records.node("n1").sample is None
     assert records.node("n1").state.state == "stale"
     for _ in range(2):
-        records.take("n1", frame('"boot_id":5'), NOW, time.monotonic())
+        take(records, frame('"boot_id":5'), time.monotonic())
         assert records.node("n1").state.state == "stale"
 
 
@@ -270,7 +236,6 @@ def test_so_many_that_they_need_not_be_decoded(name: str) -> None:
 
 
 def test_how_a_rank_is_known_is_a_word_of_ours() -> None:
-    whole, gaps = sample_of_frame(frame('"ranks":[{"pid":7,"identified_by":"stars"}]'))
-    assert whole is not None
+    whole = sample_of_frame(frame('"ranks":[{"pid":7,"identified_by":"stars"}]'))
     assert whole.ranks[0].identified_by == ""
-    assert whats(gaps) == ["sample.ranks.identified_by"]
+    assert whats(whole.gaps) == ["ranks.identified_by"]

@@ -14,6 +14,7 @@ from mltop.probes.model.evidence.collectives import Group, GroupProgress, Operat
 from mltop.probes.model.evidence.ras import RasAnswer, RasCommunicator, RasRank, admit_answer
 from mltop.probes.model.evidence.records import RankRecords, admit_records
 from mltop.probes.model.receipt import Refused
+from mltop.probes.reach.receiving import own_type
 from tests.builders.flight_records import done_to, operation, progress_of, record
 
 TOLD = progress_of({3: record(done_to(39, operation(40, state="scheduled")), status={0: (40, -1, 39)},
@@ -24,7 +25,7 @@ RECORDS = RankRecords(42, 3, "train", 1000, "n1", TOLD, [Gap.about("flight_recor
 def received(records: RankRecords) -> RankRecords:
     payload = payload_of(encode(Message("part", id=7, records=records))[:-1])
     assert payload is not None
-    message = msgspec.json.Decoder(Message).decode(payload)
+    message = msgspec.json.Decoder(Message, dec_hook=own_type).decode(payload)
     assert message.records is not None
     admit_records(message.records)
     return message.records

@@ -7,17 +7,14 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-import msgspec
+import pytest
 
-from mltop.probes.agent.protocol import Message, encode, encode_light, payload_of
-from mltop.probes.model import Ecc, Gap, GpuSample, HostSample, LinkSample, NodeState, RankSample, Sample
-from mltop.probes.model.gpu import Nvlink
+from mltop.probes.agent.protocol import Message, encode, payload_of
+from mltop.probes.model import Ecc, GpuSample, HostSample, LinkSample, RankSample, Sample
+from mltop.probes.model.news.judged import PartNumbers
+from mltop.probes.model.news.row import pack_row, row_of, width_of
+from mltop.probes.reach.receiving import RowFrame
 from mltop.probes.reach.records import NodeRecord, Records, newer_skew
-from mltop.probes.reach.view import NodeView, NvlinkSummary, Received, SampleFrame, summary_of
-
-
-def payload(node: str, at: float) -> bytes:
-    return encoded(Sample(node, at))
 
 
 def encoded(sample: Sample) -> bytes:
@@ -26,10 +23,19 @@ def encoded(sample: Sample) -> bytes:
     return found
 
 
+def row(at: float, sample: Sample | None = None, numbers: tuple[PartNumbers, ...] = ()) -> RowFrame:
+    return RowFrame(at, pack_row(row_of(sample or Sample("n1", at))), numbers)
+
+
+def take(records: Records, at: float, node: str = "n1") -> None:
+    records.take_news(node, "sample", encoded(Sample("other", at)))
+    records.take(node, row(at), time.monotonic())
+
+
 def test_from_connecting_to_live_to_stale_to_lost() -> None:
     record = NodeRecord("n1", interval_s=2.0)
     assert (record.state(0.0).state, record.state(0.0).age_s) == ("connecting", None)
-    record.take(payload("n1", 1.0), 10.0, 10**6)
+    record.phase, record.why, record.received_at = "live", "", 10.0
     assert (record.state(11.0).state, record.state(11.0).age_s) == ("live", 1.0)
     assert record.state(16.0).state == "live"
     late = record.state(17.0)
@@ -41,14 +47,13 @@ def test_from_connecting_to_live_to_stale_to_lost() -> None:
 
 
 def test_short_intervals_do_not_make_a_node_stale_at_once() -> None:
-    record = NodeRecord("n1", interval_s=0.1)
-    record.take(payload("n1", 1.0), 10.0, 10**6)
+    record = NodeRecord("n1", interval_s=0.1, phase="live", received_at=10.0)
     assert record.state(12.9).state == "live"
 
 
 def test_a_sample_is_decoded_once_and_kept_when_the_node_is_lost() -> None:
     records = Records(["n1", "n2"], 1.0)
-    records.take("n1", payload("other", 5.0), 5.0, time.monotonic())
+    take(records, 5.0)
     sample = records.node("n1").sample
     assert sample is not None and (sample.node, sample.sampled_at) == ("n1", 5.0)
     assert records.view().nodes[0].sample is sample
@@ -59,46 +64,60 @@ def test_a_sample_is_decoded_once_and_kept_when_the_node_is_lost() -> None:
 
 def test_a_sample_that_cannot_be_decoded_leaves_the_one_before_and_says_so() -> None:
     records = Records(["n1"], 1.0)
-    records.take("n1", payload("n1", 5.0), 5.0, time.monotonic())
+    take(records, 5.0)
     records.view()
-    records.take("n1", b'{"kind":"sample","sample":{"sampled_at":6.0,"node":7}}', 6.0, time.monotonic())
+    records.take_news("n1", "sample", b'{"kind":"sample","sample":{"sampled_at":6.0,"node":7}}')
+    records.take("n1", row(6.0), time.monotonic())
     view = records.node("n1")
     assert view.sample is not None and view.sample.sampled_at == 5.0
     assert "another version" in view.state.reason
-    assert [sample.sampled_at for sample in records.history("n1")] == [5.0]
 
 
-def test_a_whole_sample_is_decoded_when_it_is_asked_for_and_ahead_while_somebody_does() -> None:
-    records = Records(["n1", "n2"], 1.0)
-    decoded = []
-
-    def newest(at: float, node: str = "n1") -> Received:
-        records.take(node, payload("", at), at, time.monotonic())
-        received = records.node(node).newest
-        assert isinstance(received, Received) and received.summary.sampled_at == at
-        decoded.append(received._decoded)
-        return received
-
-    newest(1.0).decoded()  # in turn
-    found = newest(2.0).sample()
-    assert found is not None and (found.node, found.sampled_at) == ("n1", 2.0)
-    newest(3.0)  # somebody asked for the one before, nobody for this one
-    newest(4.0)
-    assert decoded == [False, False, True, False]
-
-
-def test_a_sample_of_which_only_a_summary_is_known_says_so() -> None:
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        (RowFrame(-1.0, pack_row(row_of(Sample("n1", 1.0)))), "is no time"),
+        (RowFrame(6.0, b""), "0 bytes"),
+        (RowFrame(6.0, b"x" * 7), "7 bytes"),
+        (RowFrame(6.0, bytes(2 * width_of(100_000))), "too long"),
+        (row(6.0, numbers=(PartNumbers(recent=-1),)), "cannot be"),
+        (row(6.0, numbers=(PartNumbers(worked_ago_s=-5.0),)), "cannot be"),
+    ],
+)
+def test_a_row_that_cannot_be_is_refused_and_the_one_before_stays(bad: RowFrame, why: str) -> None:
     records = Records(["n1"], 1.0)
-    records.take("n1", b'{"kind":"sample","sample":{"sampled_at":6.0,"links":7}}', 6.0, time.monotonic())
+    take(records, 5.0)
+    records.view()
+    records.take("n1", bad, time.monotonic())
     view = records.node("n1")
-    assert view.summary is not None and view.state.reason == ""
-    assert view.sample is None and view.sample is None
-    assert "another version" in records.node("n1").state.reason
+    assert view.row is not None and view.row[0] == 5.0
+    assert view.state.state == "stale" and why in view.state.reason
+
+
+def test_a_node_is_what_its_newest_row_says_beside_its_newest_whole_sample() -> None:
+    gpus = [GpuSample(index, f"GPU-{index}", "H100", ecc=Ecc(True), busy=0.25) for index in range(2)]
+    whole = Sample("n1", 1.0, gpus=gpus, ranks=[RankSample(7, 0, command="train.py")], links=[LinkSample("mlx5_0")])
+    reasons = ["hw_thermal"]
+    later = replace(gpus[0], busy=0.875, sm_clock_mhz=1200, power_w=512.0, throttle_reasons=reasons)
+    lost = replace(gpus[1], state="lost")
+    records = Records(["n1"], 1.0)
+    records.take_news("n1", "sample", encoded(whole))
+    records.take("n1", row(2.0, replace(whole, gpus=[later, lost], host=HostSample(cpu_fraction=0.5))), 1.0)
+    view = records.node("n1")
+    found = view.sample
+    assert found is not None
+    assert found.sampled_at == view.sampled_at == 2.0 and found.links[0].device == "mlx5_0"
+    assert (found.gpus[0].name, found.gpus[0].ecc.enabled) == ("H100", True)
+    for gpu in (found.gpus[0], view.gpus[0]):
+        assert (gpu.busy, gpu.sm_clock_mhz, gpu.power_w) == (0.875, 1200, 512.0)
+        assert list(gpu.throttle_reasons or ()) == reasons
+    assert found.gpus[1].state == view.gpus[1].state == "lost"
+    assert found.host.cpu_fraction == 0.5 and view.ranks is found.ranks
 
 
 def test_many_threads_get_one_and_the_same_sample() -> None:
     records = Records(["n1"], 1.0)
-    records.take("n1", payload("n1", 5.0), 5.0, time.monotonic())
+    take(records, 5.0)
     view, together = records.node("n1"), threading.Barrier(8)
 
     def look(_: int) -> int:
@@ -109,35 +128,26 @@ def test_many_threads_get_one_and_the_same_sample() -> None:
         assert len(set(pool.map(look, range(8)))) == 1
 
 
-def test_a_summary_has_the_values_of_the_sample() -> None:
-    gpus = [
-        GpuSample(0, busy=0.5, power_w=610.5, sm_clock_mhz=1755, throttle_reasons=["hw_thermal"], uuid="GPU-1"),
-        GpuSample(1, state="lost", error="gone"),
-    ]
-    ranks = [RankSample(8120, 3, job="77", started_at=1.5, voluntary_switches=9, read_syscalls=0)]
-    gpus[0].nvlink = Nvlink(rx_bytes_per_s=1e9)
-    sample = Sample("n1", 5.0, interval_s=2.0, simulated=True, gpus=gpus, ranks=ranks, gaps=[Gap("nvml", "why")])
-    sample.host = HostSample(cpu_fraction=0.25, ports_rx_bytes_per_s=2.0, ports_tx_bytes_per_s=3.0)
-    decoded = msgspec.json.decode(encoded(sample), type=SampleFrame).sample
-    assert decoded == summary_of(sample) == NodeView(NodeState("n1", "live"), sample).summary
-    assert decoded is not None and decoded.gpus[0].throttle_reasons == ("hw_thermal",)
-    for part, whole in ((decoded.gpus[1], gpus[1]), (decoded.ranks[0], ranks[0])):
-        for name in part.__struct_fields__:
-            value = getattr(whole, name)
-            if name != "nvlink":
-                assert getattr(part, name) == (tuple(value) if isinstance(value, list) else value), name
-    assert decoded.gpus[0].nvlink == NvlinkSummary(1e9, None) and decoded.host.cpu_fraction == 0.25
-    assert decoded.host.all_network_bytes_per_s == 5.0
+def test_a_bad_whole_sample_stays_bad_with_every_row_that_follows() -> None:
+    records = Records(["n1"], 1.0)
+    take(records, 5.0)
+    records.view()
+    records.take_news("n1", "sample", b'{"kind":"sample","sample":7}')
+    for at in (6.0, 7.0):
+        records.take("n1", row(at), time.monotonic())
+        assert "another version" in records.node("n1").state.reason
+    take(records, 8.0)
+    assert records.node("n1").state.state == "live"
 
 
-def test_all_traffic_is_that_of_the_ports_where_it_is_known() -> None:
-    sample = Sample("n1", 5.0, host=HostSample(network_rx_bytes_per_s=1.0, network_tx_bytes_per_s=2.0))
-    assert summary_of(sample).host.all_network_bytes_per_s == 3.0, "an older agent without ports"
-    sample.links = [LinkSample("mlx5_0", rx_bytes_per_s=40.0, tx_bytes_per_s=50.0), LinkSample("mlx5_1")]
-    assert summary_of(sample).host.all_network_bytes_per_s == 90.0, "an older agent with ports"
-    sample.host.ports_rx_bytes_per_s = sample.host.ports_tx_bytes_per_s = 7.0
-    assert summary_of(sample).host.all_network_bytes_per_s == 14.0
-    assert summary_of(Sample("n1", 5.0)).host.all_network_bytes_per_s is None
+def test_a_row_shorter_than_its_node_leaves_the_other_gpus_as_they_were() -> None:
+    records = Records(["n1"], 1.0)
+    gpus = [GpuSample(0, busy=0.25), GpuSample(1, busy=0.5)]
+    records.take_news("n1", "sample", encoded(Sample("n1", 1.0, gpus=gpus)))
+    records.take("n1", row(2.0, Sample("n1", 2.0, gpus=[GpuSample(0, busy=0.75)])), 1.0)
+    view = records.node("n1")
+    assert view.sample is not None
+    assert [gpu.busy for gpu in view.gpus] == [gpu.busy for gpu in view.sample.gpus] == [0.75, 0.5]
 
 
 def test_the_serial_grows_with_changes_only() -> None:
@@ -147,51 +157,12 @@ def test_the_serial_grows_with_changes_only() -> None:
     records.set_phase("n1", "connecting", "starting")
     assert records.serial == serial + 1
     now = time.monotonic()
-    records.take("n1", payload("n1", 1.0), 1.0, now)
+    records.take("n1", row(1.0), now)
     records.tick(now)
     assert records.serial == serial + 2
     records.tick(now + 10)
     records.tick(now + 11)
     assert records.serial == serial + 3
-
-
-def test_history_keeps_to_its_share_and_to_its_time() -> None:
-    record = NodeRecord("n1")
-    for second in range(100):
-        record.take(b"x" * 100, float(second), 1000)
-    assert record.history_bytes == 1000 == sum(len(kept.payload) for kept in record.history)
-    record.take(b"x" * 5000, 100.0, 1000)
-    assert len(record.history) == 2
-    record.take(b"x", 1000.0, 1000)
-    assert [kept.at for kept in record.history] == [1000.0]
-
-
-def test_a_whole_sample_is_shared_by_those_after_it_and_counted_once() -> None:
-    record = NodeRecord("n1")
-    whole = b"w" * 400
-    record.slow = whole
-    for second in range(5):
-        record.take(b"x" * 10, float(second), 10_000)
-    assert record.history_bytes == 400 + 5 * 10
-    assert all(kept.slow is whole for kept in record.history)
-
-
-def test_a_light_sample_is_completed_by_the_whole_one_before_it() -> None:
-    gpus = [GpuSample(index, f"GPU-{index}", "H100", ecc=Ecc(True), busy=0.1) for index in range(2)]
-    whole = Sample("n1", 1.0, gpus=gpus, ranks=[RankSample(7, 0, command="train.py")], links=[LinkSample("mlx5_0")])
-    later = replace(whole, sampled_at=2.0, gpus=[replace(gpus[0], busy=0.9), replace(gpus[1], uuid="GPU-new")])
-    records = Records(["n1"], 1.0)
-    slow = payload_of(encode(Message("slow", sample=whole))[:-1])
-    light = payload_of(encode_light(later)[:-1])
-    assert slow is not None and light is not None and len(light) < 0.7 * len(slow)
-    records.take_slow("n1", slow)
-    records.take("n1", light, 2.0, time.monotonic())
-    found = records.node("n1").sample
-    assert found is not None
-    assert (found.gpus[0].name, found.gpus[0].ecc.enabled, found.gpus[0].busy) == ("H100", True, 0.9)
-    assert found.gpus[1].name is None, "another board than that of the whole sample"
-    assert (found.ranks[0].command, found.links[0].device) == ("train.py", "mlx5_0")
-    assert [one.gpus[0].name for one in records.history("n1")] == ["H100"]
 
 
 def test_the_clock_skew_is_that_of_the_fastest_sample_and_follows_a_clock_that_is_set() -> None:

@@ -157,7 +157,7 @@ def test_a_rank_that_cannot_be_costs_nothing(tmp_path: Path, capsys: pytest.Capt
 def test_bent_logs_are_no_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Logs with bytes changed, doubled and left out."""
     rng = random.Random(7)
-    for number in range(40):
+    for number in range(15):
         folder = tmp_path / str(number)
         write(replace(case(number), packed=""), folder)
         for path in folder.rglob("*"):

@@ -9,17 +9,15 @@ import pytest
 
 from mltop.probes.investigate.capture import load
 from mltop.probes.model import NodeState, Sample
-from mltop.probes.reach.view import NodeView, Received, summary_of
+from mltop.probes.reach.view import NodeView
 from mltop.probes.record.decoding import MOST_LINE_BYTES
+from mltop.tui.app.past.recorded import RecordedPast
 from mltop.tui.commands.record import Fits, Recorder
 
 
 def views(at: float, **fields: str) -> list[NodeView]:
     samples = [Sample(node, at, **fields) for node in ("n1", "n2")]  # type: ignore[arg-type]
-    return [
-        NodeView(NodeState(one.node, "live"), Received(b"", summary_of(one), lambda *_, one=one: one))
-        for one in samples
-    ]
+    return [NodeView(NodeState(one.node, "live"), one) for one in samples]
 
 
 @pytest.mark.parametrize("name", ["run.1.jsonl.gz", "run.1.jsonl", "run"])
@@ -51,8 +49,15 @@ def test_each_file_can_be_read_and_nothing_is_missing(
         assert recorder.paths[1].name.startswith("run.1-") and recorder.paths[1].suffixes[-1] == Path(name).suffix
 
 
-def test_a_clock_that_is_set_back_is_recorded_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mltop.probes.record.recordings.MOST_DISORDERED_BYTES", 1000)
+def test_a_recording_of_many_nodes_says_how_often_it_has_a_sample_of_each(tmp_path: Path) -> None:
+    with Recorder(tmp_path / "run.jsonl", every_s=8.0) as recorder:
+        for at in range(100, 200):
+            recorder.write(views(float(at)))
+    past = RecordedPast(load(tmp_path / "run.jsonl").samples)
+    assert [past.picture(float(at)).view.nodes[0].state.state for at in (107, 150, 199)] == ["live"] * 3
+
+
+def test_a_clock_that_is_set_back_is_recorded_and_read(tmp_path: Path) -> None:
     with Recorder(tmp_path / "run.jsonl", every_s=0.5) as recorder:
         for at in (*range(100, 200), *range(150, 250)):
             recorder.write(views(float(at)))

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mltop.probes.judge.health import Expectations, Health
+from mltop.probes.judge.health.fleet import Health
 from mltop.probes.judge.health.registry import ALL_RULES, RULE_OF
-from mltop.probes.judge.health.rule import HOLD_KEY
+from mltop.probes.judge.health.rule import HOLD_KEY, Expectations
 from mltop.tui.commands.config import answer, lines
 from mltop.tui.config.checks import check_rules, check_screen
 from mltop.tui.config.effective import load, with_options

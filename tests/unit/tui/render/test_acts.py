@@ -20,7 +20,6 @@ from mltop.tui.render.acts import (
     menu_lines,
     question_lines,
     ras_lines,
-    result_words,
     results_words,
 )
 from mltop.tui.render.cells import plain
@@ -131,9 +130,13 @@ def test_effects_are_told_once() -> None:
     assert "2 of 3: has no handler for it: this ends it" in text(menu_lines(ranks, known, MENU.index("USR1"), 100))
 
 
+def words_of(number: int, result: SignalResult) -> str:
+    return results_words("TERM", [rank(number)], {rank(number).key: result})[0]
+
+
 def test_every_outcome_has_its_words() -> None:
     outcomes = get_args(SignalOutcome)
-    said = {outcome: result_words("TERM", rank(2), SignalResult(102, outcome)) for outcome in outcomes}
+    said = {outcome: words_of(2, SignalResult(102, outcome)) for outcome in outcomes}
     assert len(set(said.values())) == len(outcomes)
     for outcome, words in said.items():
         assert words.startswith("SIGTERM to rank 2, pid 102 on n1: ")
@@ -142,7 +145,7 @@ def test_every_outcome_has_its_words() -> None:
 
 @pytest.mark.parametrize(("state", "words"), [("D", "state D"), ("T", "(CONT)"), ("S", "it goes on")])
 def test_one_that_goes_on_says_why(state: str, words: str) -> None:
-    assert words in result_words("TERM", rank(0), SignalResult(100, "sent", state))
+    assert words in words_of(0, SignalResult(100, "sent", state))
 
 
 def test_results_of_many_are_counted() -> None:

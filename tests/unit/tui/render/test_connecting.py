@@ -9,8 +9,8 @@ from mltop.probes.model.units import clock_time
 from mltop.probes.reach.view import Connection, FleetView, NodeView
 from mltop.tui.render.answer import Situation, answer_of
 from mltop.tui.render.cells import line_width, plain
-from mltop.tui.render.fleet.connecting import connecting_lines
 from mltop.tui.render.fleet.header import header_cells
+from mltop.tui.render.fleet.nodes import connecting_lines
 from mltop.tui.screens.bars import connecting_line
 
 NOW = 1_763_640_000.0

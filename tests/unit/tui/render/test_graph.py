@@ -19,6 +19,7 @@ from mltop.tui.render.graph import (
     SPAN_S,
     Event,
     GraphCell,
+    Graphs,
     Scale,
     Series,
     Span,
@@ -26,7 +27,6 @@ from mltop.tui.render.graph import (
     axis,
     fell_still,
     line,
-    stacked,
 )
 
 NOW = 1_763_640_000
@@ -146,7 +146,7 @@ def test_an_axis_is_as_wide_as_its_graph(width: int) -> None:
 
 @pytest.mark.parametrize("width", [12, 34, 64])
 def test_a_graph_in_a_table_takes_its_column(width: int) -> None:
-    cell = GraphCell("", "", NOW, 1.0, (Span(NOW - 120.0, None, "graph-waits"),), None, tuple([0.5] * 600))
+    cell = GraphCell("", "", NOW, 1.0, (Span(NOW - 120.0, None, "graph-waits"),), None, lambda: [0.5] * 600)
     columns = [Column("g", "G", width), Column("x", "X", 1)]
     drawn = columns_line(columns, Row("", (cell, Cell("x"))), [(0, width), (1, 1)])
     assert line_width(drawn) == width + 3
@@ -157,14 +157,14 @@ def test_a_graph_in_a_table_takes_its_column(width: int) -> None:
     assert len(waiting.text) == width - scale.column(NOW - 120.0)
 
 
-SERIES = [Series(name, "10%", "8 GPUs", tuple([0.5] * 600)) for name in ("SM active", "power", "NVLink")]
+SERIES = tuple([Series(name, "10%", "8 GPUs", tuple([0.5] * 600)) for name in ("SM active", "power", "NVLink")])
 
 
 @pytest.mark.parametrize("rows", range(30))
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_graphs_take_the_lines_that_there_are(rows: int, count: int) -> None:
     scale = Scale.of(NOW, 1.0, 60, 600)
-    lines = stacked(SERIES[:count], scale, (), (), rows)
+    lines = Graphs(SERIES[:count], scale).stacked(rows)
     assert len(lines) <= rows
     assert all(line_width(cells) in (0, LABEL_WIDTH + 60) for cells in lines)
     text = "\n".join(plain(cells) for cells in lines)

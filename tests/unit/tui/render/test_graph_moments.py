@@ -45,5 +45,5 @@ def test_a_moment_beside_the_graph_stays_within(moment: float) -> None:
 
 
 def test_a_graph_in_a_table_marks_it_too() -> None:
-    cells = GraphCell("", "", int(T0), 1.0, (), T0 - 300, [0.5] * 600).fitted(20)
+    cells = GraphCell("", "", int(T0), 1.0, (), T0 - 300, lambda: [0.5] * 600).fitted(20)
     assert [cell.style for cell in cells].count("scrub") == 1

@@ -46,7 +46,7 @@ from mltop.tui.render.fleet.map import (
     node_lines,
     short_names,
 )
-from mltop.tui.render.fleet.nodes import metric_glyphs
+from mltop.tui.render.fleet.nodes import NODE_COLUMNS, NodeLine
 
 DENSITIES = (NAMED, GROUPED, CELLS)
 ACTIVITY, CLOCK, TEMPERATURE, POWER, MEMORY = METRICS
@@ -420,16 +420,19 @@ def test_a_name_is_cut_to_its_end():
     assert len(short) == NAME_MOST and short.endswith("name-0017")
 
 
+GLYPHS_OF = next(column.cell for column in NODE_COLUMNS if column.key == "gpus")
+
+
 def test_the_list_shows_the_metric_of_the_map_and_says_how_many_gpus_a_bar_is():
     one = view("n1", *[GpuSample(at, busy=1.0, power_w=70.0, power_limit_w=700.0) for at in range(16)])
     for metric, glyph in ((ACTIVITY, SIGNS[LEVELS - 1]), (POWER, SIGNS[0])):
         (heat,) = heats_of([one], metric)
-        assert metric_glyphs(one, heat, metric).text == glyph * 8
+        assert GLYPHS_OF(NodeLine(one, heat=heat, metric=metric)).text == glyph * 8
     text = plain(list_legend(Legend([heat], POWER, sorted_by="POWER"), 200))
     assert text.startswith("power of its limit") and "1 bar = 2 GPUs" in text
     assert "sorted by POWER" in text and "worst first" not in text
     gone = view("n2", *busy(1.0), GpuSample(1, state="lost"), state="stale")
-    cell = metric_glyphs(gone, heats_of([gone])[0], ACTIVITY)
+    cell = GLYPHS_OF(NodeLine(gone, heat=heats_of([gone])[0], metric=ACTIVITY))
     assert (cell.text, cell.style) == (SIGNS[LEVELS - 1] + SIGNS[LOST], "dim")
 
 

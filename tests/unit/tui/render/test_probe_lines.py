@@ -28,14 +28,6 @@ def test_of_a_line_that_is_too_long_nothing_is_kept() -> None:
     assert lines.take(b"x" * (MOST_LINE_BYTES + 1) + b"\nc\n") == [b"c"]
 
 
-@pytest.mark.parametrize("step", [1 << 12, 1 << 16, 1 << 21])
-def test_of_a_line_without_an_end_its_end_is_kept(step: int) -> None:
-    data, lines = b"a\n" + b"x" * (MOST_LINE_BYTES + 9) + b" RuntimeError: the reason\nb\n", Lines(keeps_end=True)
-    found = [line for at in range(0, len(data), step) for line in lines.take(data[at : at + step])]
-    assert [len(line) for line in found] == [1, MOST_LINE_BYTES, 1]
-    assert found[1].endswith(b" RuntimeError: the reason")
-
-
 def test_an_event_travels_without_its_defaults() -> None:
     event = ProbeEvent("stage", stage="warm", fraction=0.5)
     assert fields_of(event) == {"event": "stage", "stage": "warm", "fraction": 0.5}

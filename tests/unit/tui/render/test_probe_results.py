@@ -18,10 +18,10 @@ from mltop.probes.model.probe import (
 )
 from mltop.probes.model.units import bandwidth, flops, short_time, signed_percent, size_text, work_done
 from mltop.tui.render.cells import row_of
-from mltop.tui.render.probes.comparison import Compared
-from mltop.tui.render.probes.devices import BRIEF, TABLES, Line, banner_of, slowest_first
+from mltop.tui.render.probes.devices import Compared, Line, banner_of, slowest_first
+from mltop.tui.render.probes.kinds import TABLES
 from mltop.tui.render.units import heights
-from mltop.tui.screens.probes.tables import ResultTables
+from mltop.tui.screens.probes.tables import table_of
 
 
 @pytest.mark.parametrize(
@@ -55,8 +55,8 @@ def result(gpu: int = 0, tflops: float | None = 700, **fields: object) -> Matmul
 
 
 def cell(made: DeviceResult, column: str, kind: str = "matmul", brief: bool = False) -> tuple[str, str]:
-    columns = (BRIEF if brief else TABLES)[kind]
-    row = row_of(columns, Line(DeviceProgress("n1", 0), "0", made), "0")
+    columns = TABLES[kind].brief if brief else TABLES[kind].columns
+    row = row_of(columns, Line(DeviceProgress("n1", 0, result=made), "0"), "0")
     found = row.cells[[one.key for one in columns].index(column)]
     return found.text, found.style
 
@@ -91,7 +91,7 @@ def test_load_is_that_of_the_phase_without_a_pause() -> None:
 
 
 def compared(results: list[MatmulResult], past: list[PastResult]) -> list[str]:
-    found = Compared("matmul", results, {"GPU-0": past}, 1000.0)
+    found = Compared(results, {"GPU-0": past}, 1000.0)
     return [against.cell.text if (against := found.of(one)) else "-" for one in results]
 
 
@@ -114,7 +114,7 @@ def test_own_history_goes_before_peers() -> None:
 
 def test_only_what_is_slow_is_coloured() -> None:
     results = [result(0, 600), result(5, 660), *(result(gpu, 700 + gpu) for gpu in range(1, 5))]
-    found = Compared("matmul", results, {}, None)
+    found = Compared(results, {}, None)
     cells = [against.cell for one in results if (against := found.of(one))]
     assert [one.style for one in cells] == ["warn", "warn", "", "", "", ""]
 
@@ -124,7 +124,7 @@ def test_a_burst_of_the_published_shape_is_compared_with_the_figure_and_accuses_
     shape: list[int], said: str | None
 ) -> None:
     made = result(0, 500, name="NVIDIA H100 80GB HBM3", pci_device="2330", burst_tflops=715, shape=shape)
-    against = Compared("matmul", [made], {}, None).of(made)
+    against = Compared([made], {}, None).of(made)
     assert (against and (against.cell.text, against.cell.style)) == (said and (said, ""))
 
 
@@ -136,7 +136,6 @@ def test_a_burst_of_the_published_shape_is_compared_with_the_figure_and_accuses_
         (Line(DeviceProgress("n1", 0, stage="burst", fraction=0.5), "0"), "━━━━━━━━━━────────── 50%", "accent"),
         (Line(DeviceProgress("n1", 0, problem="CUDA error"), "0"), "failed: CUDA error", "crit"),
         (Line(DeviceProgress("n1", 0, problem="in use"), "0", refused=True), "left out: in use", "warn"),
-        (Line(DeviceProgress("n1", 0, result={"x": 1}), "0"), "measured", "ok"),
     ],
 )
 def test_how_far_it_is(line: Line, text: str, style: str) -> None:
@@ -147,12 +146,12 @@ def test_how_far_it_is(line: Line, text: str, style: str) -> None:
 def test_order_wrong_failed_slowest_under_way_left_out() -> None:
     lines = {
         "left out": Line(DeviceProgress("n1", 0, problem="in use"), "0", refused=True),
-        "fast": Line(DeviceProgress("n1", 1), "1", result(1, 700)),
+        "fast": Line(DeviceProgress("n1", 1, result=result(1, 700)), "1"),
         "under way": Line(DeviceProgress("n1", 2, stage="burst"), "2"),
         "failed": Line(DeviceProgress("n1", 3, problem="CUDA error"), "3"),
-        "slow": Line(DeviceProgress("n1", 4), "4", result(4, 400)),
-        "wrong": Line(DeviceProgress("n1", 5), "5", result(5, 700, corrupt_iterations=1)),
-        "unknown": Line(DeviceProgress("n1", 6), "6", result(6, None)),
+        "slow": Line(DeviceProgress("n1", 4, result=result(4, 400)), "4"),
+        "wrong": Line(DeviceProgress("n1", 5, result=result(5, 700, corrupt_iterations=1)), "5"),
+        "unknown": Line(DeviceProgress("n1", 6, result=result(6, None)), "6"),
     }
     order = sorted(lines, key=lambda key: slowest_first(lines[key]))
     assert order == ["wrong", "failed", "unknown", "slow", "fast", "under way", "left out"]
@@ -161,25 +160,16 @@ def test_order_wrong_failed_slowest_under_way_left_out() -> None:
 def test_rows_of_the_report_when_nobody_told_of_devices() -> None:
     made = [MemoryResult("n1", 0, "GPU-0", copy_bytes_per_s=2.9e12), MemoryResult("n2", 0, "GPU-9")]
     report = ProbeReport("memory", 0.0, results=list(made))
-    table = ResultTables().table(ProbeProgress(ProbeWanted("memory"), "done", report=report), {})
+    table = table_of(ProbeProgress(ProbeWanted("memory"), "done", report=report), {})
     rows = [table.make(at) for at in range(len(table.keys))]
     assert [row.cells[0].text for row in rows] == ["n2/0", "n1/0"], "what is not known comes before the fastest"
-    assert table.columns[0].title == "NODE/GPU" and list(table.about.values()) == [("n1", 0), ("n2", 0)]
+    assert table.columns[0].title == "NODE/GPU" and [table.about[key] for key in table.keys] == [("n2", 0), ("n1", 0)]
 
 
 def test_refused_is_told_from_failed() -> None:
     devices = tuple(DeviceProgress("n1", gpu, f"GPU-{gpu}", problem="why") for gpu in range(2))
     failures = (ProbeFailure("n1", "why", 0, refused=True), ProbeFailure("n1", "why", 1))
     progress = ProbeProgress(ProbeWanted("matmul"), "running", devices=devices, failures=failures)
-    table = ResultTables().table(progress, {})
+    table = table_of(progress, {})
     banners = [row.banner.text for row in map(table.make, range(2)) if row.banner]
     assert banners == ["failed: why", "left out: why"]
-
-
-def test_what_a_node_sent_is_read_once() -> None:
-    sent = {"node": "n1", "gpu": 0, "uuid": "GPU-0", "sustained_tflops": 700.0, "dtype": "bf16"}
-    device = DeviceProgress("n1", 0, "GPU-0", result=sent)
-    tables = ResultTables()
-    progress = ProbeProgress(ProbeWanted("matmul"), "running", devices=(device,))
-    first, second = (next(iter(tables.table(progress, {}).lines.values())).result for _ in range(2))
-    assert first is second and isinstance(first, MatmulResult) and first.sustained_tflops == 700

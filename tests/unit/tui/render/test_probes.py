@@ -7,8 +7,11 @@ import time
 
 import pytest
 
+from mltop.probes.investigate.probing.board import Board
+from mltop.probes.investigate.probing.report import Measured, judged
 from mltop.probes.investigate.probing.wanted import ProbeProgress, ProbeWanted
 from mltop.probes.model.probe import (
+    DEVICE_RESULTS,
     CollectiveResult,
     CopiesResult,
     PairResult,
@@ -20,26 +23,23 @@ from mltop.probes.model.probe import (
     RankArrival,
     Suspect,
 )
-from mltop.tui.render.cells import line_width, plain
+from mltop.probes.model.probe_kinds import PROBE_OF
+from mltop.tui.render.cells import Cell, line_width, plain, row_of
 from mltop.tui.render.probes.collectives import (
+    ArrivalLine,
     by_lag,
     curve_lines,
+    pair_lines,
     pair_matrix,
-    pair_row,
     peer_matrix,
-    rank_row,
     round_steps,
-    size_row,
-    usual_busbw,
-    worst_first,
 )
-from mltop.tui.render.probes.kinds import takes_text, title_of, where_text
+from mltop.tui.render.probes.kinds import KINDS, TABLES, takes_text, title_of, where_text
 from mltop.tui.render.probes.summary import (
     command_lines,
     failure_lines,
     headline,
     history_lines,
-    ranges,
     shell_lines,
     split_verdict,
 )
@@ -58,6 +58,16 @@ MIB = 2**20
 )
 def test_titles(wanted: ProbeWanted, title: str) -> None:
     assert title_of(wanted) == title
+
+
+def test_every_kind_has_its_rows() -> None:
+    assert KINDS.keys() == PROBE_OF.keys()
+    assert DEVICE_RESULTS.keys() == {kind for kind, row in PROBE_OF.items() if row.one_gpu} <= TABLES.keys()
+    assert all(judged(ProbeWanted(kind), Measured(Board(kind), None, [], [], [])).verdict.text for kind in PROBE_OF)
+    for kind, result in DEVICE_RESULTS.items():
+        of = result("n1", uuid="GPU-1")
+        assert [of.key(what).split(" ")[0] for what in of.KEPT] == [kind] * len(of.KEPT) != []
+        assert all(hasattr(of, name) for name in of.KEPT.values())
 
 
 def test_where() -> None:
@@ -115,7 +125,6 @@ def test_failures_of_one_reason_are_one_line_and_what_was_left_out_comes_last() 
         for pid in (80, 81, 82)
     ]
     assert plain(failure_lines(used, 80)[1]) == "  FAILED n1 GPU 0-2: in use by ada: t.py (pids 80-82)"
-    assert ranges([0, 1, 2, 4]) == "0-2,4"
 
 
 @pytest.mark.parametrize("width", [30, 80, 200])
@@ -153,19 +162,23 @@ def collective(size: int, busbw: float | None, expected: float | None = None) ->
     )
 
 
+def cells_of(table: str, item: object) -> tuple[Cell, ...]:
+    return row_of(TABLES[table].columns, item, "").cells
+
+
 def test_sizes_and_ranks() -> None:
-    cells = [cell.text for cell in size_row(collective(256 * MIB, 4e11, 5e11)).cells]
+    cells = [cell.text for cell in cells_of("sizes", collective(256 * MIB, 4e11, 5e11))]
     assert cells[:9] == ["256M", "30.0ms", "31.0ms", "29.0ms", "–", "400G/s", "500G/s", "80%", "none"]
     assert cells[9] == "rank 1 +29.0ms GPU 1"
-    little, enough = size_row(collective(MIB, 4e11, 5e11)), size_row(collective(MIB, 4.5e11, 5e11))
-    assert (little.cells[7].style, enough.cells[7].style) == ("warn", "")
+    little, enough = (cells_of("sizes", collective(MIB, busbw, 5e11)) for busbw in (4e11, 4.5e11))
+    assert (little[7].style, enough[7].style) == ("warn", "")
     result = collective(MIB, None)
     assert [one.rank for one in by_lag(result)] == [1, 2, 0]
-    row = rank_row(by_lag(result)[0], result)
-    assert [cell.text for cell in row.cells][:4] == ["1", "n1", "1", "29.0ms"] and row.cells[3].style == "warn"
+    late = cells_of("ranks", ArrivalLine(by_lag(result)[0], result))
+    assert [cell.text for cell in late][:4] == ["1", "n1", "1", "29.0ms"] and late[3].style == "warn"
     wrong = collective(MIB, 1e9)
     wrong.wrong = 3
-    assert size_row(wrong).cells[8].text == "3 WRONG" and size_row(wrong).cells[8].style == "crit"
+    assert cells_of("sizes", wrong)[8] == Cell("3 WRONG", "crit")
 
 
 def test_pairs_bad_ones_first() -> None:
@@ -175,10 +188,9 @@ def test_pairs_bad_ones_first() -> None:
         PairResult(2, ["a", "c"], MIB, 1e10),
         PairResult(2, ["b", "d"], MIB, 4e10),
     ]
-    order = worst_first(pairs)
-    assert [one.nodes for one in order][:2] == [["c", "d"], ["a", "c"]]
-    usual, most = usual_busbw(pairs)
-    rows = [[cell.text for cell in pair_row(one, usual, most).cells] for one in order]
+    order = pair_lines(pairs)
+    assert [line.pair.nodes for line in order][:2] == [["c", "d"], ["a", "c"]]
+    rows = [[cell.text for cell in cells_of("pairs", line)] for line in order]
     assert rows[0][3] == "failed" and rows[0][6] == "no route"
     assert rows[1][5] == "-75% median"
     square = [plain(line) for line in pair_matrix(pairs, 80)]

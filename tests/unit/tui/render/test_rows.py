@@ -113,7 +113,9 @@ def test_a_gpu_of_which_nothing_is_known():
 def test_columns_of_what_not_every_gpu_has_are_left_out_until_something_fills_them():
     rows = [gpu_row(GpuLine(gpu(index))) for index in range(8)]
     hidden = {GPU_COLUMNS[index].key for index in unknown_columns(GPU_COLUMNS, rows)}
-    assert hidden == {"hbm", "margin", "flags", "nvlink", "pcie"}, "activity is not: that it is unknown is shown"
+    assert hidden == {"hbm", "margin", "flags", "nvlink", "pcie", "clocks", "held"}, (
+        "activity is not: that it is unknown is shown"
+    )
     rows[5] = gpu_row(GpuLine(gpu(5, sm_active=0.61, pcie=Pcie(gen=5, width=16))))
     assert {GPU_COLUMNS[index].key for index in unknown_columns(GPU_COLUMNS, rows)} == hidden - {"pcie"}
     assert cells_of(GPU_COLUMNS, rows[5])["pcie"].text == "5x16"
@@ -241,7 +243,7 @@ def test_a_rank_with_rates():
         (EarlierRank(4714, voluntary_switches=5, elapsed_s=1), {"voluntary_switches": None}),
         (EarlierRank(4714, voluntary_switches=9, elapsed_s=1), {"voluntary_switches": 5}),
         (EarlierRank(4714, voluntary_switches=1, elapsed_s=0), {"voluntary_switches": 5}),
-        (RankSample(4714, voluntary_switches=1), {"voluntary_switches": 5}),
+        (EarlierRank(4714, voluntary_switches=1), {"voluntary_switches": 5}),
     ],
 )
 def test_a_rate_that_cannot_be_known_is_not_zero(before, after):

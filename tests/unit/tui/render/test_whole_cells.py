@@ -13,9 +13,7 @@ from mltop.tui.render.fleet.nodes import NODE_COLUMNS
 from mltop.tui.render.gpus.table import GPU_COLUMNS, LINK_COLUMNS
 from mltop.tui.render.links import LINK_COLUMNS as PORT_COLUMNS
 from mltop.tui.render.links import PCI_COLUMNS
-from mltop.tui.render.probes.collectives import PAIR_COLUMNS, SIZE_COLUMNS
-from mltop.tui.render.probes.collectives import RANK_COLUMNS as ARRIVAL_COLUMNS
-from mltop.tui.render.probes.devices import BRIEF, TABLES
+from mltop.tui.render.probes.kinds import TABLES
 from mltop.tui.render.ranks import RANK_COLUMNS
 from mltop.tui.report.page import Page
 from mltop.tui.screens.gpu.details import PROCESS_COLUMNS
@@ -28,11 +26,8 @@ ALL = {
     "ports": PORT_COLUMNS,
     "pci": PCI_COLUMNS,
     "processes": PROCESS_COLUMNS,
-    "pairs": PAIR_COLUMNS,
-    "sizes": SIZE_COLUMNS,
-    "arrivals": ARRIVAL_COLUMNS,
-    **TABLES,
-    **{f"brief {kind}": columns for kind, columns in BRIEF.items()},
+    **{f"probe {name}": table.columns for name, table in TABLES.items()},
+    **{f"brief {name}": table.brief for name, table in TABLES.items()},
 }
 WIDTHS = (80, 120, 200)
 DIGITS = "123456789" * 4

@@ -100,7 +100,7 @@ class Painting:
 def test_both_show_the_same_after_any_updates(seed: int) -> None:
     painting = Painting(seed)
     painting.paint(painting.whole())
-    for turn in range(120):
+    for turn in range(40):
         # Rich and pyte split wide letters differently where a piece is cut: those come as whole lines.
         painting.letters = NARROW if seed % 2 else [*NARROW, *WIDE]
         update = painting.whole() if turn % 10 == 0 or not seed % 2 else painting.parts()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from mltop.probes.collect.nvml.faults import permission_fix
 from mltop.probes.collect.nvml.registry import Registry
 
 NONE_SKIPPED: frozenset[int] = frozenset()
@@ -97,7 +98,7 @@ def test_gaps_are_folded_only_over_all_gpus_with_the_same_reason() -> None:
     found = {gap.what: gap for gap in registry.gaps()}
     assert set(found) == {"gpu.0.energy_j", "gpu.1.energy_j"}
     assert found["gpu.0.energy_j"].fix == ""
-    assert found["gpu.1.energy_j"].fix == "sudo mltop"
+    assert found["gpu.1.energy_j"].fix == permission_fix("nvmlDeviceGetTotalEnergyConsumption")
 
 
 def test_one_gpu_alone_is_named_and_not_folded() -> None:

@@ -51,7 +51,7 @@ IT = "gpu.0.it"
             Gap(
                 IT,
                 "no permission for nvmlDeviceGetX (Insufficient Permissions)",
-                "sudo mltop",
+                faults.permission_fix("nvmlDeviceGetX"),
                 code="no_permission",
             ),
         ),
@@ -60,7 +60,7 @@ IT = "gpu.0.it"
             Gap(
                 IT,
                 "no permission for nvmlGpmSampleGet (Insufficient Permissions)",
-                faults.GPM_PERMISSION,
+                faults.permission_fix("nvmlGpmSampleGet"),
                 code="no_permission",
             ),
         ),
@@ -71,6 +71,13 @@ IT = "gpu.0.it"
 def test_problems_become_gaps(problem: Reason, expected: Gap) -> None:
     assert faults.field_gap(["it"], "0", problem) == expected
     assert reason_of(json.loads(json.dumps(problem))) == problem
+
+
+def test_root_is_not_sent_to_sudo() -> None:
+    assert faults.permission_fix("nvmlDeviceGetX", uid=1000) == "sudo mltop"
+    assert faults.permission_fix("nvmlGpmSampleGet", uid=1000).startswith("sudo mltop; in a container: start it")
+    for call in ("nvmlDeviceGetX", "nvmlGpmSampleGet"):
+        assert "sudo" not in faults.permission_fix(call, uid=0)
 
 
 @pytest.mark.parametrize(

@@ -199,6 +199,25 @@ def code(text: str) -> list[str]:
         ([f"python t.py --password {S} --x 1"], S),
         ([f"worker: token={S}"], S),
         ([f"curl -H Authorization: Bearer {S} -H Authorization: token {S}"], S),
+        ([f"trainer: set password {S}"], S),
+        # Several values, an operator of its own, a value glued to an option, or one behind a slash.
+        (["x", "--api-keys", "a", "b", S, "--lr", "3"], S),
+        (["x", "HF_TOKEN", "=", S], S),
+        (["x", "HF_TOKEN=", S], S),
+        (["x", "password", S], S),
+        (["x", "/password:" + S], S),
+        (["x", "-k123456"], "123456"),
+        (["x", "-thunter2", "-hphunter2"], S),
+        (["zip", "-P", S], S),
+        (["smbclient", "-U", f"dom/me%{S}"], S),
+        (["curl", "-ume:123456"], "123456"),
+        (["mysql", "-p", "123456"], "123456"),
+        (["mysql", "-p123456"], "123456"),
+        # JSON's numbers and bare words; lists of keys with values; what is given to a call.
+        (["x", '{"pin":1234, "lr":0.1}'], "1234"),
+        (["x", f'{{"password":{S}}}'], S),
+        (["x", f'{{"key":"password","value":"{S}"}}'], S),
+        (["python", "-c", f"login('me', '{S}'); x.set_password(user, '{S}')"], S),
     ],
 )
 def test_what_may_be_a_secret_is_hidden(argv: list[str], hidden: str) -> None:
@@ -282,6 +301,23 @@ def test_values_of_names_that_nobody_knows_are_hidden(argv: list[str]) -> None:
     assert WORD not in shown and "***" in shown and shown.endswith("--end")
     for text in (f"unrecognized arguments: --pat {WORD} --fruit={WORD}", f"error: access_code={WORD}"):
         assert WORD not in shown_text(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"token=b'{S}'",
+        f"token=Secret('{S}')",
+        f"tokens=['a', '{S}']",
+        f"token=$(cat {S})",
+        f"password='a\\'{S}'",
+        f"Cookie: a=b; c={S}",
+        f"OperationalError: me:{S}@db.host",
+    ],
+)
+def test_of_free_text_the_whole_value_of_a_secret_name_is_hidden(text: str) -> None:
+    shown = shown_text(text)
+    assert S not in shown and "***" in shown
 
 
 @pytest.mark.parametrize("pin", ["4711", "123456", "31337"])

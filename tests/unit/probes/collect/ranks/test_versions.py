@@ -24,6 +24,7 @@ def _process(root: Path, *mapped: str, installed: tuple[str, ...] = INSTALLED, s
         (folder / f"{name}.dist-info").mkdir()
     (root / str(pid)).mkdir()
     lines = [f"7f{place:010x}-7f{place:010x} r-xp 00000000 fd:01 1234  {path}" for place, path in enumerate(mapped)]
+    (root / str(pid) / "status").write_text(f"Uid:\t{pid}\t{pid}\t{pid}\t{pid}\n")
     (root / str(pid) / "maps").write_text("\n".join(["00400000-00401000 rw-p 00000000 00:00 0", *lines, ""]))
     (root / str(pid) / "root").symlink_to(own)
     return str(root)
@@ -144,13 +145,13 @@ def test_it_is_read_by_and_by(tmp_path: Path) -> None:
 def test_nobody_waits_for_what_does_not_answer(tmp_path: Path) -> None:
     """A process whose maps block: here a pipe that nobody writes to."""
     root = _process(tmp_path, TORCH, NCCL)
-    (tmp_path / "30").mkdir()
+    _process(tmp_path, TORCH, pid=30)
+    (tmp_path / "30" / "maps").unlink()
     os.mkfifo(tmp_path / "30" / "maps")
     stuck, other = Versions(root, 30), Versions(root, 20)
     stuck.look("image")
     stuck.look("image")
     other.look("image")
     assert (stuck.newest, other.newest) == ({}, {})
-    writer = os.open(tmp_path / "30" / "maps", os.O_WRONLY)  # it goes on: then so do the others
-    os.close(writer)
     wait_until(lambda: other.newest.get("torch") == "2.8.0+cu128")
+    os.close(os.open(tmp_path / "30" / "maps", os.O_WRONLY))  # ends the thread that waits

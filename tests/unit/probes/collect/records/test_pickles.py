@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mltop.probes.collect.records.flight_recorder import parse_flight_record
-from mltop.probes.collect.records.pickles import MOST_CONTAINERS, CutOff, Malformed, read_pickle
+from mltop.probes.collect.records.pickles import CutOff, Malformed, read_pickle
 from mltop.probes.collect.records.values import read_json
 from tests.builders.flight_records import as_json, as_pickle, done_to, operation, record
 
@@ -88,11 +88,11 @@ HUGE = [
     b"\x80\x02I" + b"9" * 5000 + b"\n.",
     b"\x80\x02L" + b"9" * 40 + b"L\n.",
     b"\x80\x02F" + b"9" * 100_000 + b"\n.",
-    b"\x80\x02" + b"}" * (MOST_CONTAINERS + 10) + b".",
-    b"\x80\x02" + b"(" * 100_000,
-    b"\x80\x02" + b"]" * 100_000 + b"a" * 99_999 + b".",  # one list in another, a hundred thousand deep
-    b"\x80\x02)" + b"\x85" * 100_000 + b".",
-    b"\x80\x02)" + b"\x85" * 100_000 + b"}" + b"h\x00s.",
+    b"\x80\x02" + b"}" * 500_010 + b".",
+    b"\x80\x02" + b"(" * 20_000,
+    b"\x80\x02" + b"]" * 20_000 + b"a" * 19_999 + b".",  # one list in another, twenty thousand deep
+    b"\x80\x02)" + b"\x85" * 20_000 + b".",
+    b"\x80\x02)" + b"\x85" * 20_000 + b"}" + b"h\x00s.",
     b"\x80\x02]q\x00" + b"h\x00h\x00\x86" * 80_000 + b".",
     REMEMBERED
     + b"".join(b"(" + b"h\x00" * 50 + b"lq\x00" for _ in range(4000))
@@ -101,7 +101,7 @@ HUGE = [
     b"\x80\x02}q\x00(h\x00Nu.",  # a table that is its own key
     b"\x80\x02}()K\x01u.",
     b"\x80\x02}(]K\x01u.",
-    b"\x80\x02N" * 100_000,
+    b"\x80\x02N" * 20_000,
 ]
 
 

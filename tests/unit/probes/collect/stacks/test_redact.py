@@ -31,6 +31,10 @@ def test_names_that_look_like_secrets(name):
     assert integer_locals([local(name, "1234")]) == {}
 
 
+def test_a_name_that_is_a_token():
+    assert integer_locals([local("hf_a1B2c3D4e5F6g7H8", "5")]) == {}
+
+
 @pytest.mark.parametrize("name", ["step", "num_tokens", "spin", "keys_seen", "pinned_bytes", "monkey", "i"])
 def test_names_that_do_not(name):
     assert not looks_secret(name)

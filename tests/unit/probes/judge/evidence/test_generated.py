@@ -11,7 +11,7 @@ from mltop.probes.investigate.explain import explain
 from tests.bench.bench_explain import judged
 from tests.builders.job_logs import LAUNCHED, STORIES, case, launched_case, write
 
-EACH = 4
+EACH = 2
 
 
 @pytest.mark.parametrize("story", STORIES)

@@ -126,18 +126,18 @@ def test_a_job_that_cannot_be_judged_says_so_and_costs_no_other() -> None:
 
 
 def test_thousands_of_one_rank_jobs_are_judged_each_and_cost_nobody_his() -> None:
-    theirs = [rank(0, 100 + number, MALLORY, world_size=1, job=f"job-{number}") for number in range(20_000)]
+    theirs = [rank(0, 100 + number, MALLORY, world_size=1, job=f"job-{number}") for number in range(5_000)]
     reports = judge(material(*theirs))
     assert_alice_is_judged(reports)
-    assert len(reports) == 20_001
+    assert len(reports) == 5_001
 
 
 def test_every_process_of_one_job_claims_another_size() -> None:
-    theirs = [rank(0, 100 + number, MALLORY, world_size=2 + number) for number in range(4000)]
+    theirs = [rank(0, 100 + number, MALLORY, world_size=2 + number) for number in range(1000)]
     waiting = [dump for one in theirs for dump in dumps("n1", one, all_reduce(), 1)]
     reports = judge(material(*theirs, also=waiting))
     assert_alice_is_judged(reports)
-    assert len(reports) == 4001
+    assert len(reports) == 1001
 
 
 def test_after_the_time_the_rest_is_not_judged_and_says_so() -> None:

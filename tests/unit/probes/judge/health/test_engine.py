@@ -1,4 +1,4 @@
-"""The engine of the health rules: what it remembers, compares, leaves open and forgets."""
+"""What runs the health rules: what it remembers, compares, leaves open and forgets."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from itertools import pairwise
 
 import pytest
 
-from mltop.probes.judge.health import Expectations, Health, evaluate
-from mltop.probes.judge.health.engine import JobHealth, NodeHealth
+from mltop.probes.judge.health.fleet import Health, JobHealth
 from mltop.probes.judge.health.folding import fold_findings
 from mltop.probes.judge.health.job.whole_job import JobMoment
+from mltop.probes.judge.health.moment import Moment
+from mltop.probes.judge.health.node import NodeJudge
 from mltop.probes.judge.health.peers import PeerBook, Peers
-from mltop.probes.judge.health.rule import Hit, Moment, Rule
+from mltop.probes.judge.health.registry import Readers
+from mltop.probes.judge.health.rule import Expectations, Hit, Rule
 from mltop.probes.judge.health.trails import Series, Trails
 from mltop.probes.judge.health.unknowns import touches, unknowns_of
 from mltop.probes.model import Finding, Gap, GpuSample, HostSample, RankSample, Sample
+from tests.builders.evaluated import evaluate
 
 
 def _sample(at: float, kills: int = 0, node: str = "n1", **more: object) -> Sample:
@@ -51,7 +54,7 @@ def test_the_larger_the_jobs_the_less_often_all_of_them_are_judged(nodes: int, m
         for node in range(second % 10, nodes, 10) if nodes > 10 else range(nodes):
             ranks = [RankSample(pid, 8 * node + pid, job="train", uid=1000) for pid in range(8)]
             now = Sample(f"n{node}", 1000.0 + second + node / nodes, ranks=ranks)
-            health.see(Moment(now, None, {}, Trails()))
+            health.see(now, (), now.sampled_at)
     begun = [at for at in judged if at > 1010.0]  # the first samples tell how many there are
     assert most / 2 <= len(begun) <= most, "in 90 seconds"
     assert max(after - before for before, after in pairwise(begun)) <= 11.0
@@ -62,34 +65,35 @@ def test_the_larger_the_jobs_the_less_often_all_of_them_are_judged(nodes: int, m
 
 def test_a_counter_that_stood_high_before_has_not_grown() -> None:
     trails = _trails((0, 255), (10, 255))
-    increase = trails.increase("host", "oom_kills", 10, 60)
-    assert increase is not None and (increase.amount, increase.over_s) == (0, 10)
-    assert trails.increase("host", "nothing such", 10, 60) is None
+    increase = trails.increase("host", "oom_kills", 60)
+    assert (increase.amount, increase.over_s) == (0, 10)
+    assert not trails.has_seen("host", "nothing such")
+    assert trails.increase("host", "nothing such", 60).amount == 0
 
 
 @pytest.mark.parametrize(("over_s", "amount"), [(5, 0), (15, 3), (25, 3), (31, 5), (1000, 5)])
 def test_growth_is_of_the_window_asked_for(over_s: float, amount: int) -> None:
     trails = _trails((0, 10), (10, 12), (30, 15), (40, 15))
-    increase = trails.increase("host", "oom_kills", 40, over_s)
-    assert increase is not None and increase.amount == amount
+    increase = trails.increase("host", "oom_kills", over_s)
+    assert increase.amount == amount
 
 
 def test_a_counter_that_starts_anew_has_grown_by_what_it_shows() -> None:
-    increase = _trails((0, 100), (10, 2)).increase("host", "oom_kills", 10, 60)
-    assert increase is not None and increase.amount == 2
+    increase = _trails((0, 100), (10, 2)).increase("host", "oom_kills", 60)
+    assert increase.amount == 2
 
 
 def test_growth_as_a_rate() -> None:
-    increase = _trails((0, 0), (30, 60)).increase("host", "oom_kills", 30, 60)
-    assert increase is not None and increase.per(60.0) == 120
+    increase = _trails((0, 0), (30, 60)).increase("host", "oom_kills", 60)
+    assert increase.per(60.0) == 120
 
 
 def test_a_counter_that_changes_always_takes_bounded_memory_and_keeps_the_recent_past() -> None:
     trails = _trails(*((at, at * 7) for at in range(5000)))
-    increase = trails.increase("host", "oom_kills", 4999, 60)
-    assert increase is not None and increase.amount == 60 * 7
-    whole = trails.increase("host", "oom_kills", 4999, 10_000)
-    assert whole is not None and whole.amount == 4999 * 7
+    increase = trails.increase("host", "oom_kills", 60)
+    assert increase.amount == 60 * 7
+    whole = trails.increase("host", "oom_kills", 10_000)
+    assert whole.amount == 4999 * 7
 
 
 def test_of_processes_that_are_gone_nothing_is_kept() -> None:
@@ -100,9 +104,9 @@ def test_of_processes_that_are_gone_nothing_is_kept() -> None:
     trails = Trails()
     for at in range(0, 7200, 100):
         trails.see(_sample(at), [switches], [])
-    assert trails.increase("pid 0", "switches", 7200, 60) is None
-    assert trails.increase("pid 7100", "switches", 7200, 60) is not None
-    assert trails.increase("host", "oom_kills", 7200, 60) is not None
+    assert not trails.has_seen("pid 0", "switches")
+    assert trails.has_seen("pid 7100", "switches")
+    assert trails.has_seen("host", "oom_kills")
 
 
 # Gauges
@@ -149,13 +153,13 @@ def test_what_is_usual_needs_enough_and_a_majority() -> None:
 
 
 def test_each_node_counts_once_and_a_node_that_is_gone_not_at_all() -> None:
-    book = PeerBook([lambda sample: [("name", "", sample.node)]])
+    book = PeerBook()
     for at in range(0, 60, 10):
         for node in ("a", "b", "c"):
-            peers = book.see(Sample(node, at))
+            peers = book.take(node, [("name", "", node)], at)
     assert peers.nodes == 3
     book.forget("a")
-    assert book.see(Sample("b", 100)).nodes == 2
+    assert book.take("b", [("name", "", "b")], 100).nodes == 2
 
 
 # Rules over one node
@@ -169,11 +173,19 @@ def _hit_when(*times: int, hold_s: float = 10.0, eager: bool = True, since: floa
     return Rule("test.rule", "warning", hold_s, "act", check, eager=eager)
 
 
-def _judged(rule: Rule, ats: range, eager: bool = False) -> NodeHealth:
-    node = NodeHealth([rule], eager=eager)
+def _judged(rule: Rule, ats: range, eager: bool = False) -> NodeJudge:
+    node = NodeJudge("n1", [rule], eager=eager)
     for at in ats:
         node.see(_sample(at))
     return node
+
+
+def _firing(node: NodeJudge) -> list[Finding]:
+    return [one for one in node.findings() if one.until is None]
+
+
+def _ended(node: NodeJudge) -> list[tuple[float | None, float | None]]:
+    return [(one.since, one.until) for one in node.findings() if one.until is not None]
 
 
 def test_what_holds_from_the_first_sample_on_fires_at_once_in_a_live_view() -> None:
@@ -185,13 +197,13 @@ def test_what_holds_from_the_first_sample_on_fires_at_once_in_a_live_view() -> N
 
 def test_what_fired_at_first_sight_only_ends_at_once() -> None:
     node = _judged(_hit_when(0, 1), range(3), eager=True)
-    assert not node.findings() and [(one.since, one.until) for one in node.spans.ended] == [(0, 1)]
+    assert not _firing(node) and _ended(node) == [(0, 1)]
 
 
 def test_what_has_held_bridges_pauses_of_three_holds() -> None:
     assert _judged(_hit_when(*range(11)), range(40)).findings()
     node = _judged(_hit_when(*range(11)), range(41))
-    assert not node.findings() and node.spans.ended[0].until == 10
+    assert not _firing(node) and _ended(node) == [(0, 10)]
 
 
 def test_a_rule_that_knows_since_when_does_not_wait() -> None:
@@ -205,14 +217,14 @@ def test_several_hits_on_one_subject_are_told_apart_by_key() -> None:
 
 
 def test_a_reboot_forgets_counters_and_gpus() -> None:
-    seen: list[tuple[int, Sample | None, float | None]] = []
+    seen: list[tuple[int, Sample | None, float]] = []
 
     def check(moment: Moment) -> Iterator[Hit]:
-        grown = moment.increase("host", "oom_kills", 60)
-        seen.append((len(moment.known_gpus), moment.before, grown.amount if grown else None))
+        grown = moment.trails.increase("host", "oom_kills", 60)
+        seen.append((len(moment.known_gpus), moment.before, grown.amount))
         yield from ()
 
-    node = NodeHealth([Rule("r", "info", 0.0, "", check)], [_counters])
+    node = NodeJudge("n1", [Rule("r", "info", 0.0, "", check)], readers=Readers((_counters,)))
     first = _sample(0, 5, boot_id="a", gpus=[GpuSample(0)])
     node.see(first)
     node.see(_sample(1, 9, boot_id="a"))

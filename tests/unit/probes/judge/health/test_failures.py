@@ -10,14 +10,16 @@ from typing import Any, NoReturn
 import pytest
 
 from mltop.probes.investigate.diagnosis import Diagnosis
-from mltop.probes.judge.health import FAILED, RULES, Health, engine, evaluate
-from mltop.probes.judge.health.engine import JobHealth
-from mltop.probes.judge.health.registry import JOB_RULES
-from mltop.probes.judge.health.rule import Moment, Rule
+from mltop.probes.judge.health.fleet import Health, JobHealth
+from mltop.probes.judge.health.moment import Moment
+from mltop.probes.judge.health.node import NodeJudge
+from mltop.probes.judge.health.registry import JOB_RULES, READERS, RULES, Readers
+from mltop.probes.judge.health.rule import FAILED, Rule
 from mltop.probes.model import Finding, Sample
 from mltop.probes.reach.view import FleetView
 from mltop.tui.app.judging import HealthWatch
 from mltop.tui.commands import rules
+from tests.builders.evaluated import evaluate
 from tests.builders.health_samples import node_h100
 from tests.tui.fake_views import fleet
 
@@ -80,10 +82,13 @@ def test_what_a_rule_said_before_it_failed_does_not_stay_for_ever_and_it_may_rec
     assert seen[25] == {"gpu.ecc.dbe_volatile"}
 
 
-@pytest.mark.parametrize("kind", ["COUNTERS", "GAUGES", "VALUES", "FACTS"])
-def test_what_rules_remember_may_fail_too(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, kind, (broken, *getattr(engine, kind)))
-    found = evaluate([node_h100(1000.0 + at, DBE) for at in range(20)])
+@pytest.mark.parametrize("kind", Readers._fields)
+def test_what_rules_remember_may_fail_too(kind: str) -> None:
+    readers = READERS._replace(**{kind: (broken, *getattr(READERS, kind))})
+    node = NodeJudge("n1", readers=readers)
+    for at in range(20):
+        node.see(node_h100(1000.0 + at, DBE))
+    found = node.findings()
     assert [one for one in found if one.id == "gpu.ecc.dbe_volatile"]
     (failed,) = [one for one in found if one.id == FAILED]
     assert "KeyError: '7'" in failed.message
@@ -124,7 +129,7 @@ def test_ranks_that_cannot_be_read_for_their_job_are_told() -> None:
             if node == "n2":
                 sample.ranks[0].read_syscalls = "7"  # type: ignore[assignment]  # what no decoder lets through
             health.see(sample)
-    (failed,) = [one for one in health.of_jobs() if one.id == FAILED]
+    (failed,) = [one for one in health.findings() if one.id == FAILED]
     assert (failed.node, failed.subject, failed.until) == ("n2", "what jobs are judged by", None)
     assert "TypeError" in failed.message
 

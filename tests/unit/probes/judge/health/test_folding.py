@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from mltop.probes.judge.health import RULES, Health
+from mltop.probes.judge.health.fleet import Health
 from mltop.probes.judge.health.folding import MOST_FOLDED, fold_findings
+from mltop.probes.judge.health.registry import RULES
 from mltop.probes.judge.health.unknowns import unknowns_of
 from mltop.probes.model import Finding, Gap, KernelEvent, NvlinkLink, Sample, to_json
 from tests.builders.health_samples import GPU_BUSES, gpu, judged, node_h100, sample, xid

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from mltop.probes.judge.health import RULES, evaluate
+from mltop.probes.judge.health.registry import RULES
 from mltop.probes.model import Finding, Gap, GpuSample, RankSample, Sample
 from mltop.probes.model.units import clock_time
+from tests.builders.evaluated import evaluate
 
 
 def _gpu(index: int, *reasons: str, **more: object) -> GpuSample:

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from mltop.probes.judge.health import Health, evaluate
+from mltop.probes.judge.health.fleet import Health
 from mltop.probes.judge.health.folding import MOST_HEADS, fold_findings
 from mltop.probes.model import Finding, Gap, LinkSample, Sample
 from mltop.probes.model.sample import BlockedProcess, FilesystemSample, KernelEvent
+from tests.builders.evaluated import evaluate
 from tests.builders.health_links import over
 from tests.builders.health_samples import NIC_BUSES, NOT_HERE, filesystems, link, links, node_h100, pci, xid
 

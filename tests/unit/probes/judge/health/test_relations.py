@@ -7,14 +7,15 @@ from itertools import pairwise
 
 import pytest
 
-from mltop.probes.judge.health.engine import evaluate
 from mltop.probes.judge.health.folding import alike, fold_findings, told_of_nvml
 from mltop.probes.judge.health.host.storage import server_of
 from mltop.probes.judge.health.registry import ALL_RULES, JOB_RULES, RULE_OF, RULES
-from mltop.probes.judge.health.rule import OF_RANKS, RANK_ENDED, RANK_SLOWED, RANK_STALLED, Rule, is_named
+from mltop.probes.judge.health.relations import OF_RANKS, RANK_ENDED, RANK_SLOWED, RANK_STALLED, is_named
+from mltop.probes.judge.health.rule import Rule
 from mltop.probes.model import BlockedProcess, FilesystemSample, Finding, JobKey, KernelEvent, Severity
 from mltop.probes.model.ranks import Ranges
 from mltop.tui.render.findings import problems_of
+from tests.builders.evaluated import evaluate
 from tests.builders.health_samples import judged, node_h100, rank, sample, xid
 
 NOW = 100_000.0

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from mltop.probes.judge.health import RULES, folding
+from mltop.probes.judge.health import folding
 from mltop.probes.judge.health.folding import fold_findings
+from mltop.probes.judge.health.registry import RULES
 from mltop.probes.judge.health.rule import Rule
 from mltop.probes.model import REMEDIES, Finding, Remedy, Sample
 from tests.builders.health_samples import changed, judged, node_h100, xid
@@ -91,7 +92,7 @@ def broken(action: str, state: str) -> list[Sample]:
     """A minute and more of a node with one GPU whose remapping failed; the cases below add what its kernel logs."""
     unreadable = {"state": "error", "error": "Unknown Error"} if state == "error" else {}
     bad = {**BROKEN, **unreadable, "recovery_action": action}
-    return [node_h100(NOW + at, {3: bad}) for at in range(0, 80, 5)]
+    return [node_h100(NOW + at, {3: bad}) for at in range(0, 80, 10)]
 
 
 @pytest.mark.parametrize(

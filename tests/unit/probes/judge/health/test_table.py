@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mltop.probes.judge.health import registry, table
+from mltop.probes.judge.health import registry
 from mltop.probes.judge.health.registry import JOB_RULES
+from tests import rules
 
-DOCUMENT = Path(table.__file__).with_name("RULES.md")
+DOCUMENT = Path(registry.__file__).with_name("RULES.md")
 
 
 def test_the_document_is_that_of_these_rules() -> None:
-    made = table.document()
-    assert DOCUMENT.read_text(encoding="utf-8") == made, "python -m mltop.probes.judge.health.table > RULES.md"
+    made = rules.document()
+    assert DOCUMENT.read_text(encoding="utf-8") == made, "python -m tests.rules > RULES.md"
 
 
 def test_every_rule_is_in_it_once_with_all_its_cells() -> None:
-    rows = [line for line in table.document().splitlines() if line.startswith("| `")]
+    rows = [line for line in rules.document().splitlines() if line.startswith("| `")]
     assert len(rows) == len(registry.RULES) + len(JOB_RULES) >= 95
     names = [row.split("`")[1] for row in rows]
     assert len(set(names)) == len(names)

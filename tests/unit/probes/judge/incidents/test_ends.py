@@ -201,8 +201,10 @@ def test_the_join_takes_twice_as_long_for_twice_as_many(rule: str) -> None:
         incidents(nodes, hang(None, 8 * count), motions=(motion,))
         return time.thread_time() - began
 
-    few, many = min(cpu_s(64) for _ in range(3)), min(cpu_s(1024) for _ in range(2))
-    assert many < 90 * few  # sixteen times as many: 256 times as long where each is compared with each
+    few = min(cpu_s(256) for _ in range(3))
+    assert any(
+        cpu_s(2048) < 22 * few for _ in range(3)
+    )  # eight times as many; more than 32 times as long where each is compared with each
 
 
 def test_two_jobs_of_one_name_and_another_user_end_apart() -> None:

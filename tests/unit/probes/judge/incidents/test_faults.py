@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import itertools
-from functools import cache
+from functools import cache, partial
 
 import pytest
 
 from mltop.probes.judge.health.folding import BEATS
 from mltop.probes.model import Finding, Sample
-from tests.builders.fault_recordings import BROKE_AT, EVERY_S, Change, Told, hangs, judged, recording
-from tests.builders.faults import FAULTS, KILLED, SILENT_SERVER, WHOLE_FAULTS, blocked, line, links_of
+from tests.builders import fault_recordings
+from tests.builders.fault_recordings import BROKE_AT, Change, Told, hangs, judged
+from tests.builders.faults import (
+    FAULTS,
+    KILLED,
+    NO_LINK,
+    SILENT_SERVER,
+    WHOLE_FAULTS,
+    blocked,
+    card,
+    line,
+    links_of,
+)
+
+EVERY_S = 5.0  # the rules need no more samples, and to judge each takes its time
+recording = partial(fault_recordings.recording, every_s=EVERY_S)
 
 every_fault = pytest.mark.parametrize("name", list(FAULTS))
 
@@ -120,6 +134,16 @@ def test_what_is_over_is_one_incident_too() -> None:
     assert incident.until is not None
     assert 120.0 <= incident.until - BROKE_AT <= 220.0  # rules about jobs end after three times their hold
     assert [finding.until is None for finding in incident.causes] == [False]
+
+
+def test_ports_of_other_names_or_times_are_each_their_own() -> None:
+    def later(node: int, after_s: float, sample: Sample) -> None:
+        card("mlx5_5", 1, **NO_LINK)(node, after_s - 100.0, sample)
+
+    for other in (card("mlx5_6", 1, **NO_LINK), later):
+        told = judged(recording(card("mlx5_5", 0, **NO_LINK), other, nodes=3))
+        assert sorted(incident.headline[:3] for incident in told.incidents) == ["n0:", "n1:"]
+        assert all(incident.action.startswith("reseat") for incident in told.incidents)
 
 
 def test_what_comes_again_has_a_name_of_its_own() -> None:

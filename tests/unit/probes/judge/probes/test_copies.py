@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from mltop.probes.judge.probes.compare import copies_key
-from mltop.probes.judge.probes.copies import judge_copies
-from mltop.probes.model.probe import CopiesResult, PeerCopy, ProbeVerdict
+from mltop.probes.judge.probes.transfers import TRANSFERS, judge_transfer
+from mltop.probes.model.probe import CopiesResult, PastResult, PeerCopy, ProbeVerdict
 from tests.builders.copies_results import L40S, Machines, earlier, uuid_of, ways_of
+
+
+def judge_copies(results: Sequence[CopiesResult], past: Sequence[PastResult] = ()) -> ProbeVerdict:
+    return judge_transfer(TRANSFERS["copies"], results, past)
 
 
 def accused(verdict: ProbeVerdict) -> list[tuple[str, int | None]]:
@@ -58,7 +62,8 @@ def test_a_link_below_its_best_is_named_also_where_nothing_tells_what_is_usual()
     verdict = judge_copies([alone])
     assert accused(verdict) == [("n1", 0)] and "copies over PCIe gen 3 x8" in verdict.text
     healthy = judge_copies([Machines().copies(0, gpus=1)])
-    assert healthy.suspects == [] and "nothing to compare it with" in healthy.text
+    assert healthy.suspects == [] and healthy.text.startswith("GPU 0 on n1: 51")
+    assert "nothing to compare it with" in healthy.text
 
 
 def test_a_link_below_its_best_on_all_gpus_is_how_the_machine_is_built() -> None:
@@ -125,10 +130,10 @@ def test_memory_of_another_socket_is_compared_with_its_like_and_told() -> None:
 
 def test_its_own_history_comes_first() -> None:
     result = Machines().copies(0, gpus=1, to_device=47e9)
-    past = earlier(result.uuid, copies_key(result, "to_device"), 51.5e9)
+    past = earlier(result.uuid, result.key("to_device"), 51.5e9)
     verdict = judge_copies([result], past)
     assert accused(verdict) == [("n1", 0)] and "its own last 5 results" in verdict.suspects[0].reason
-    assert judge_copies([result], earlier(result.uuid, copies_key(result, "to_device"), 47e9)).suspects == []
+    assert judge_copies([result], earlier(result.uuid, result.key("to_device"), 47e9)).suspects == []
 
 
 def test_damaged_copies_are_named_first() -> None:

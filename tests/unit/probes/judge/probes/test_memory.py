@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from mltop.probes.judge.probes.compare import memory_key, past_of
-from mltop.probes.judge.probes.memory import judge_memory
-from mltop.probes.model.probe import MemoryResult, Phase, ProbeReport
+from mltop.probes.judge.probes.compare import past_of
+from mltop.probes.judge.probes.transfers import TRANSFERS, judge_transfer
+from mltop.probes.model.probe import MemoryResult, PastResult, Phase, ProbeReport, ProbeVerdict
 from tests.builders.copies_results import OTHER_VERSIONS, Machines, earlier, uuid_of
+
+
+def judge_memory(results: Sequence[MemoryResult], past: Sequence[PastResult] = ()) -> ProbeVerdict:
+    return judge_transfer(TRANSFERS["memory"], results, past)
 
 
 def test_eight_healthy_gpus_accuse_nobody() -> None:
@@ -59,7 +64,7 @@ def test_what_is_not_alike_is_not_compared(field: str, value: object) -> None:
 
 def test_its_own_history_comes_first() -> None:
     result = Machines().memory(0, 2.75e12)
-    key = memory_key(result)
+    key = result.key("copy")
     verdict = judge_memory([result], earlier(result.uuid, key, 2.93e12))
     assert [one.gpu for one in verdict.suspects] == [0]
     assert "its own last 5 results" in verdict.suspects[0].reason
@@ -117,6 +122,26 @@ def test_damaged_content_is_worse_than_being_slow() -> None:
     assert verdict.text.startswith("GPU 2 on n1 damages")
     unknown = judge_memory([machines.memory(gpu, intact=None) for gpu in range(8)])
     assert unknown.suspects == []
+
+
+def test_what_is_damaged_and_slow_is_said_to_be_both() -> None:
+    machines = Machines()
+    results = [machines.memory(gpu, 2.3e12 if gpu == 2 else 2.93e12, intact=gpu != 2) for gpu in range(8)]
+    verdict = judge_memory(results)
+    assert [one.gpu for one in verdict.suspects] == [2, 2]
+    assert "did not arrive" in verdict.suspects[0].reason and "slower than its peers" in verdict.suspects[1].reason
+
+
+def test_the_slowest_is_accused_first_and_what_has_no_rate_is_not_counted() -> None:
+    machines = Machines()
+    rates = {1: 2.6e12, 5: 1.4e12}
+    results = [machines.memory(gpu, rates.get(gpu, 2.93e12)) for gpu in range(8)]
+    results.append(replace(machines.memory(8), copy_bytes_per_s=None))
+    verdict = judge_memory(results)
+    assert [one.gpu for one in verdict.suspects] == [5, 1]
+    assert verdict.text.startswith("6 of 8 GPUs alike")
+    alone = judge_memory([replace(results[0], copy_bytes_per_s=None), machines.memory(1)])
+    assert alone.text.startswith("GPU 1 on n1: 29") and alone.text.endswith("nothing to compare it with")
 
 
 def test_the_table_informs_and_never_accuses() -> None:

@@ -55,12 +55,6 @@ def test_each_suspect_meets_a_good_node() -> None:
     assert sorted(first) not in [sorted(pair) for pair in second]
 
 
-def test_no_more_pairs_at_once_than_wanted() -> None:
-    results, rounds = run(Cluster(64), at_once=8)
-    assert (len(results), rounds) == (32, 4)
-    assert run(Cluster(8), round_robin=True, at_once=2)[1] == 14
-
-
 def test_many_bad_pairs_are_measured_again_fewer_at_once() -> None:
     results, rounds = run(Cluster(64, crowd=10))
     assert rounds == 5

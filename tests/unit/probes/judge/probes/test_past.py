@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mltop.probes.judge.probes.compare import against_past, collective_key, group_subject, matmul_key, past_of, subject
+from mltop.probes.judge.probes.compare import against_past, collective_key, group_subject, past_of
 from mltop.probes.model.probe import CollectiveResult, CopiesResult, MemoryResult, PairResult, ProbeReport
 from tests.builders.matmul_results import BURST, RATE, VERSIONS, cpus, gpu
 
@@ -74,7 +74,7 @@ def test_nothing_of_a_simulation_is_kept() -> None:
 def test_what_was_kept_is_found_again() -> None:
     now = gpu(0)
     past = [one for at in range(3) for one in past_of(ProbeReport("matmul", float(at), results=[now]))]
-    found = against_past(subject(now), matmul_key(now, "sustained"), RATE * 0.9, now.versions, past)
+    found = against_past(now.subject, now.key("sustained"), RATE * 0.9, now.versions, past)
     assert (found.slow, found.count) == (True, 3)
     result = CollectiveResult("all-reduce", "nccl", 1 << 30, 8, ["h01"], busbw_bytes_per_s=4e11)
     past = [one for at in range(2) for one in past_of(ProbeReport("all-reduce", float(at), results=[result]))]

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mltop.probes.judge.probes.hardware import links, table
+from mltop.probes.judge.probes.hardware import links
 from mltop.probes.judge.probes.hardware.peaks import PEAKS, Peak, peak_of, peak_tflops
+from tests import peaks
 
 BY_NAME = {peak.name: peak for peak in PEAKS}
 VENDOR_FIGURES = [(peak, dtype) for peak in PEAKS for dtype in peak.tflops]
@@ -242,9 +243,7 @@ def test_copies_between_gpus() -> None:
 
 
 def test_the_document_is_that_of_these_tables() -> None:
-    document = Path(table.__file__).with_name("PEAKS.md").read_text(encoding="utf-8")
-    assert document == table.document(), (
-        "python -m mltop.probes.judge.probes.hardware.table > probes/judge/probes/hardware/PEAKS.md"
-    )
+    document = Path(links.__file__).with_name("PEAKS.md").read_text(encoding="utf-8")
+    assert document == peaks.document(), "python -m tests.peaks > probes/judge/probes/hardware/PEAKS.md"
     for peak in PEAKS:
         assert f"| {peak.name}" in document

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from mltop.probes.judge.stall.droop import Pace
-from mltop.probes.judge.stall.node import Bin
 from mltop.probes.judge.stall.surroundings import History
 from mltop.probes.model import GpuSample, HostSample, LinkSample, Pressure, Sample
+from mltop.probes.model.news.judged import PartNumbers
 from tests.builders.simulated_motion import GLOO, NCCL, Act, SimulatedJob
 
 Rates = tuple[float, float, float | None]  # switches, calls, link bytes
@@ -20,7 +20,9 @@ def fed(pace: Pace, minutes: float, rates: Rates, step_s: float | None = None, a
     for _ in range(round(minutes * 12)):
         at += 5.0
         switches, calls, links = rates
-        pace.add(Bin(at, 5.0, switches * 5, calls * 5, 0.1, link_bytes=None if links is None else links * 5), step_s)
+        moved = None if links is None else links * 5
+        numbers = PartNumbers(seconds=5.0, switches=switches * 5, calls=calls * 5, main_cpu_s=0.1, link_bytes=moved)
+        pace.add(at, numbers, step_s)
     return at
 
 

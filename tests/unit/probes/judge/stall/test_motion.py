@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from mltop.probes.judge.stall import JobMotions
+from mltop.probes.judge.stall.motions import JobMotions
 from mltop.probes.model import RankDeath, Sample
 from tests.builders.simulated_motion import (
     ASLEEP,

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from mltop.probes.judge.health import Expectations
+from mltop.probes.judge.health.rule import Expectations
 from mltop.probes.judge.states import states_of
 from mltop.probes.model import (
     Finding,
@@ -27,15 +27,15 @@ from mltop.probes.model import (
     StackDigest,
     Verdict,
 )
-from mltop.probes.reach.view import FleetView, NodeView, Received, summary_of
+from mltop.probes.reach.view import FleetView, NodeView, Received
 from mltop.probes.record import StoredSamples, recording
 from mltop.probes.record.decoding import BadRecording, decode_head
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.judging import HealthWatch
 from mltop.tui.app.past.past import Past
 from mltop.tui.app.past.recorded import RecordedPast
-from mltop.tui.app.past.told import Versions
-from mltop.tui.app.past.wholes import TROUBLED_EVERY_S, Wholes
+from mltop.tui.app.past.told import MOST_TOLD
+from mltop.tui.app.past.wholes import LAST_ONES, TROUBLED_EVERY_S, Wholes
 from tests.builders import fault_recordings as faults
 
 T0 = 1_763_640_000.0
@@ -54,7 +54,7 @@ def sample(at: float, node: str = "n1", **fields: object) -> Sample:
 
 
 def received(one: Sample) -> Received:
-    return Received(b"", summary_of(one), lambda *_: one)
+    return Received(one)
 
 
 def picture(at: float, *findings: Finding, nodes: tuple[str, ...] = ("n1", "n2"), **told: object) -> Picture:
@@ -127,16 +127,16 @@ def test_a_node_that_was_lost_then_is_lost_then() -> None:
     assert past.picture(T0 + 5).view.nodes[0].state.state == "live"
     lost = past.picture(T0 + 25).view.nodes[0]
     assert lost.state.state == "lost" and lost.state.reason == "ssh: reset"
-    assert lost.state.age_s == pytest.approx(16.0) and lost.summary is not None
+    assert lost.state.age_s == pytest.approx(16.0) and lost.newest is not None
 
 
 def test_a_moment_without_a_whole_sample_has_what_is_kept_and_the_rest_is_unknown() -> None:
     past = fed(*(picture(at) for at in range(100)))
-    node = past.picture(T0 + 60).view.nodes[0]
+    node = past.picture(T0 + 80).view.nodes[0]
     then = node.sample
-    assert then is not None and node.summary is not None
+    assert then is not None
     gpu = then.gpus[0]
-    assert (gpu.sm_clock_mhz, gpu.power_w, gpu.uuid, gpu.power_limit_w) == (1060, 500.0, "GPU-0", 700.0)
+    assert (gpu.sm_clock_mhz, gpu.power_w, gpu.uuid, gpu.power_limit_w) == (1080, 500.0, "GPU-0", 700.0)
     assert gpu.fp16_active is None, "not kept, so not known"
     assert then.gpus[1].state == "lost" and then.gpus[1].sm_clock_mhz is None
     rank = then.ranks[0]
@@ -144,8 +144,8 @@ def test_a_moment_without_a_whole_sample_has_what_is_kept_and_the_rest_is_unknow
     assert rank.voluntary_switches is None and rank.cpu_fraction is None
     assert then.host.cpu_fraction == 0.25 and then.host.load_1m is None and then.host.kernel == "6.1"
     assert {gap.source for gap in then.gaps if gap.why.startswith("not kept: ")} == {"gpu", "host", "links", "ranks"}
-    assert node.summary.gpus[0].sm_clock_mhz == 1060 and node.summary.gpus[1].state == "lost"
-    assert node.summary.ranks[0].pid == 77 and node.summary.ranks[0].voluntary_switches is None
+    assert node.gpus[0].sm_clock_mhz == 1080 and node.gpus[1].state == "lost"
+    assert node.ranks[0].pid == 77
 
 
 def test_a_node_in_trouble_is_kept_whole() -> None:
@@ -163,36 +163,26 @@ def test_a_node_in_trouble_is_kept_whole() -> None:
 
 def test_of_a_node_that_gets_into_trouble_whole_samples_of_before_are_kept() -> None:
     past = fed(*(picture(at, *((HOT,) if at >= 200 else ())) for at in range(260)))
-    before = [whole.at - T0 for whole in past._wholes._nodes["n1"].wholes if whole.packed]
+    before, other = ([one.at - T0 for one in past._wholes._nodes[node].kept] for node in ("n1", "n2"))
     assert len([at for at in before if 60 <= at < 200]) >= 4, before
-    assert not [whole for whole in past._wholes._nodes["n2"].wholes if whole.packed and whole.at > T0]
-    then = past.picture(T0 + 182).view.nodes[0].sample
+    assert len(other) <= LAST_ONES, "of a node that is well the last few"
+    then = past.picture(T0 + 187).view.nodes[0].sample
     assert then is not None and then.gpus[0].fp16_active == 0.5, "all of a sample of seconds before"
-    assert then.gpus[0].sm_clock_mhz == 1182, "values of the second"
-
-
-def test_what_waits_for_trouble_is_bounded() -> None:
-    wholes = Wholes(most_before_bytes=200_000)
-    nodes = [f"n{number}" for number in range(40)]
-    for at in range(0, 400, 5):
-        wholes.feed([NodeView(NodeState(node, "live"), received(sample(at, node))) for node in nodes], {}, T0 + at)
-        assert wholes._before_bytes <= 200_000
-    assert all(kept.before[-1].seen_at > T0 + 360 for kept in list(wholes._nodes.values())[:10]), "the newest stay"
+    assert then.gpus[0].sm_clock_mhz == 1187, "values of the second"
 
 
 def test_the_bound_holds_where_each_node_has_one_large_sample() -> None:
-    wholes = Wholes(most_bytes=60_000, most_per_s=100.0)
+    wholes = Wholes(most_bytes=60_000, most_at_once=100)
     for at in range(8):
         ids = random.Random(at).randbytes(10_000).hex()  # nothing that could be packed
         view = NodeView(NodeState(f"n{at}", "live"), received(sample(at, f"n{at}", boot_id=ids)))
         wholes.feed([view], {f"n{at}": "trouble"}, T0 + at)
-        packed_bytes = wholes.size_bytes - wholes._before_bytes
-        assert packed_bytes <= 60_000
-    assert wholes.newest_whole("n7", T0 + 10) is not None
+        assert wholes.size_bytes <= 60_000
+    assert wholes.nearest("n7", T0 + 10) is not None
 
 
 def test_a_node_whose_clock_leaps_takes_no_turns_of_others_and_keeps_its_own() -> None:
-    wholes = Wholes(most_per_s=1.0)
+    wholes = Wholes(most_at_once=1)
     leaps = (1e6, 2e6, 3e6, 4e6, 5e6)
     for at in range(200):
         liar = leaps[at] if at < len(leaps) else float(at)
@@ -201,10 +191,10 @@ def test_a_node_whose_clock_leaps_takes_no_turns_of_others_and_keeps_its_own() -
             for node, told in (("liar", liar), *((f"n{number}", float(at)) for number in range(4)))
         ]
         wholes.feed(views, dict.fromkeys([view.node for view in views], "trouble"), T0 + at)
-    own = wholes.newest_whole("liar", T0 + 200)
+    own = wholes.nearest("liar", T0 + 200)
     assert own is not None and own.at > T0 + 180, "it is kept on, though its clock went back"
     for number in range(4):
-        whole = wholes.newest_whole(f"n{number}", T0 + 200)
+        whole = wholes.nearest(f"n{number}", T0 + 200)
         assert whole is not None and whole.at > T0 + 180
 
 
@@ -214,13 +204,13 @@ def test_a_moment_that_was_not_judged_then_is_not_fine() -> None:
 
 
 def test_a_moment_of_which_something_was_forgotten_is_not_fine() -> None:
-    told: Versions[Finding] = Versions(lambda finding: finding.since, most=3)
-    for at in range(10):
-        told.see([(at, "", HOT)], T0 + at)
-    assert told.whole_from == T0 + 6
-    past = fed(*(picture(at) for at in range(20)))
-    past._told._findings = told
-    assert past.picture(T0 + 3).not_judged == {"n1", "n2"} and past.picture(T0 + 6).not_judged == frozenset()
+    past = Past()
+    most = MOST_TOLD // 100
+    for at in range(most + 50):  # a hundred others each second
+        past.see(picture(at, *[replace(HOT, subject=f"{at} {number}") for number in range(100)]))
+    forgotten = T0 + 50
+    assert past.picture(forgotten - 1).not_judged == {"n1", "n2"}
+    assert past.picture(forgotten + 2).not_judged == frozenset()
 
 
 def test_a_death_without_a_time_was_when_it_was_seen_first() -> None:
@@ -263,7 +253,7 @@ def test_nothing_is_known_of_before_the_beginning() -> None:
 
 
 def test_whole_samples_stay_within_their_bound() -> None:
-    wholes = Wholes(most_bytes=150_000, most_per_s=100.0)
+    wholes = Wholes(most_bytes=150_000, most_at_once=100)
     nodes = [f"n{number}" for number in range(8)]
     for at in range(0, 4000, 5):
         views = [
@@ -271,8 +261,8 @@ def test_whole_samples_stay_within_their_bound() -> None:
         ]
         wholes.feed(views, dict.fromkeys(nodes, "trouble"), T0 + at)
         assert wholes.size_bytes <= 150_000
-    first = wholes.newest_whole("n3", T0 + 100)
-    last = wholes.newest_whole("n3", T0 + 4000)
+    first = wholes.nearest("n3", T0 + 100)
+    last = wholes.nearest("n3", T0 + 4000)
     assert first is not None and last is not None and last.at > T0 + 3900, "old ones are fewer, none goes altogether"
 
 
@@ -304,12 +294,13 @@ def test_a_recording_is_there_as_it_was_and_judged_on_the_way() -> None:
 
 
 def test_a_node_that_falls_silent_in_a_recording_is_stale_then() -> None:
-    made = [one for one in faults.recording(nodes=2, lasts_s=0.0) if one.node == "n0" or one.sampled_at < 100_100.0]
+    silent_at, stale_at = faults.BEGAN_AT + 20.0, faults.BROKE_AT - 10.0
+    made = [one for one in faults.recording(nodes=2, lasts_s=0.0) if one.node == "n0" or one.sampled_at < silent_at]
     past = RecordedPast(stored(made))
-    states = [past.picture(at).view.nodes[1].state.state for at in (100_050.0, 100_200.0)]
+    states = [past.picture(at).view.nodes[1].state.state for at in (silent_at - 10.0, stale_at)]
     assert states == ["live", "stale"]
     past.judge(threading.Event(), lambda: None, Expectations())
-    assert [one.id for one in past.picture(100_200.0).findings if one.node == "n1"] == ["node.stale"]
+    assert [one.id for one in past.picture(stale_at).findings if one.node == "n1"] == ["node.stale"]
 
 
 def test_a_judge_that_is_stopped_stops() -> None:
@@ -330,7 +321,10 @@ def test_a_sample_that_cannot_be_read_costs_itself() -> None:
     node = past.picture(made[10].sampled_at).view.nodes[0]
     assert node.sample is None and "not readable" in node.state.reason
     past.judge(threading.Event(), lambda: None, Expectations())
-    assert past.unreadable == 1 and past.picture(made[11].sampled_at).view.nodes[0].sample is not None
+    bad, good = (past.picture(made[at].sampled_at).view.nodes[0] for at in (10, 11))
+    assert len(past.unreadable) == 1 and bad.sample is None and bad.state.state == "stale"
+    assert good.sample is not None and good.sample.gpus == made[11].gpus and good.sampled_at == made[11].sampled_at
+    assert [gpu.sm_active for gpu in good.gpus] == pytest.approx([gpu.sm_active for gpu in made[11].gpus], rel=2e-3)
 
 
 def test_a_recording_of_nothing_is_refused() -> None:

@@ -31,9 +31,7 @@ def fed(*samples: Sample) -> Past:
 
 
 def track(history: Past, until: float, gpu: int = 0, node: str = "n1") -> Track:
-    found = history.of(node)
-    assert found is not None
-    taken = found.track(gpu, T0 + until)
+    taken = history.track(node, gpu, T0 + until)
     assert taken is not None
     return taken
 
@@ -90,7 +88,7 @@ def test_unknown_and_lost_are_gaps_and_the_other_gpus_stay() -> None:
     assert track(history, 3).busy[-1] is None
     assert list(track(history, 3, gpu=1).clock_mhz[-4:]) == [1000] * 4
     assert list(track(history, 3, gpu=1).reasons[-4:]) == [0] * 4, "no reason holds: that is known"
-    assert history.of("n1").track(7, T0) is None and history.of("elsewhere") is None
+    assert history.track("n1", 7, T0) is None and history.track("elsewhere", 0, T0) is None
 
 
 def test_a_long_interval_is_no_gap() -> None:
@@ -138,7 +136,7 @@ def test_what_a_paused_pane_shows_stands_still() -> None:
 
 def test_nodes_that_left_are_forgotten() -> None:
     history = fed(sample(0), sample(0, node="n2"))
-    assert history.of("n1") is None and history.of("n2") is not None
+    assert history.track("n1", 0, T0) is None and history.track("n2", 0, T0) is not None
 
 
 def test_what_is_still_being_read_is_not_kept_as_all_that_there_is() -> None:

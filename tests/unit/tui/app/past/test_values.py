@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from mltop.probes.model import GpuSample, HostSample, JobKey, NodeState, RankSample, Sample
 from mltop.probes.model.gpu import Nvlink
-from mltop.probes.reach.view import FleetView, NodeView, summary_of
-from mltop.tui.app.past.lanes import GPU_LANES, pack_row, pack_rows, planes_of, reduced, rows_of_planes
+from mltop.probes.model.news.row import GPU_LANES, NODE_LANES, UNKNOWN, pack_row, row_of, values_of
+from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.app.past.node import COARSE_STEP_S, NodePast
 from mltop.tui.app.past.past import Past
-from mltop.tui.app.past.sums import JobSums
-from mltop.tui.app.past.track import SPAN_S, UNKNOWN, Track
+from mltop.tui.app.past.rings import ROWS, Ring
+from mltop.tui.app.past.track import SPAN_S, Track
 
 T0 = 1_763_640_000.0
 Given = dict[int, tuple[float | None, ...]]  # by second: the clocks of the GPUs
@@ -27,6 +27,11 @@ Given = dict[int, tuple[float | None, ...]]  # by second: the clocks of the GPUs
 def sample(at: float, clocks: Iterable[float | None], **fields: object) -> Sample:
     gpus = [GpuSample(at, sm_clock_mhz=clock, **fields) for at, clock in enumerate(clocks)]
     return Sample("n1", T0 + at, gpus=gpus)
+
+
+def take(past: NodePast, one: Sample) -> None:
+    past.take_whole(one)
+    past.take(one.sampled_at, pack_row(row_of(one)))
 
 
 @st.composite
@@ -63,7 +68,7 @@ def kept_naively(run: list[tuple[int, tuple[float | None, ...]]]) -> Given:
 def test_seconds_come_back_as_they_were(run: list[tuple[int, tuple[float | None, ...]]]) -> None:
     past = NodePast(1.0)
     for at, clocks in run:
-        past.take(summary_of(sample(at, clocks)))
+        take(past, sample(at, clocks))
     kept, newest = kept_naively(run), run[-1][0]
     for gpu in range(past.gpus):
         track = past.track(gpu, T0 + newest)
@@ -77,15 +82,15 @@ def test_seconds_come_back_as_they_were(run: list[tuple[int, tuple[float | None,
 def test_a_moment_is_that_of_the_newest_sample_before_it(run: list[tuple[int, tuple[float | None, ...]]]) -> None:
     past = NodePast(1.0)
     for at, clocks in run:
-        past.take(summary_of(sample(at, clocks)))
+        take(past, sample(at, clocks))
     kept, newest = kept_naively(run), run[-1][0]
     for second in range(max(min(kept), newest - 600), newest + 1, 7):
         known = [at for at in kept if at <= second and set(kept[at]) != {None}]
-        found = past.row(T0 + second)
+        found = past.row_at(T0 + second)
         if known and known[-1] > newest - 600:
             assert found is not None
             own = kept[known[-1]]
-            clocks = [found[2][3 + gpu * len(GPU_LANES)] for gpu in range(len(own))]
+            clocks = [values_of(found[2])[3 + gpu * len(GPU_LANES)] for gpu in range(len(own))]
             assert [None if math.isnan(clock) else clock for clock in clocks] == list(own)
 
 
@@ -95,7 +100,7 @@ def test_old_values_are_those_of_ten_seconds() -> None:
         hot = ["hw_thermal"] if at % 10 == 3 else ["sw_power_cap"] if at % 10 == 4 else []
         one = sample(at, [2000 - at % 10], power_w=100.0 + at % 10, temperature_c=50.0 + at % 10, throttle_reasons=hot)
         one.gpus[0].memory_used_bytes = (at % 10) << 30
-        past.take(summary_of(one))
+        take(past, one)
     track = past.track(0, T0 + 1500)
     assert track is not None and track.step_s == COARSE_STEP_S and track.length == 60
     assert set(track.clock_mhz) == {1991.0}, "the lowest: a mean hides a fall"
@@ -110,17 +115,17 @@ def test_old_values_are_those_of_ten_seconds() -> None:
 def test_four_hours_are_kept_and_no_more() -> None:
     past = NodePast(5.0)
     for at in range(0, 5 * 3600, 5):
-        past.take(summary_of(sample(at, [at // 10])))
+        take(past, sample(at, [at // 10]))
     track = past.track(0, T0 + 5 * 3600 - 1, span_s=4 * 3600.0)
     assert track is not None and track.clock_mhz[0] is not None and track.clock_mhz[-2] is not None
-    assert past.row(T0 + 60) is None and past.row(T0 + 2 * 3600) is not None
+    assert past.row_at(T0 + 60) is None and past.row_at(T0 + 2 * 3600) is not None
 
 
 def test_unknown_is_never_a_number_and_too_much_is_no_end() -> None:
     past = NodePast(1.0)
     one = sample(0, [None, 10**9], power_w=1e300, throttle_reasons=None)
     one.gpus[1].nvlink = Nvlink(rx_bytes_per_s=1e11)
-    past.take(summary_of(one))
+    take(past, one)
     lost = past.track(0, T0), past.track(1, T0)
     assert lost[0] is not None and lost[1] is not None
     assert lost[0].clock_mhz[-1] is None and lost[0].reasons[-1] is None
@@ -130,19 +135,31 @@ def test_unknown_is_never_a_number_and_too_much_is_no_end() -> None:
 
 @pytest.mark.parametrize("gpus", [0, 1, 8])
 def test_packing_loses_only_what_is_spared(gpus: int) -> None:
-    source = random.Random(gpus)
-    rows = [
-        pack_row([source.choice((UNKNOWN, source.uniform(0, 1000))) for _ in range(3 + 10 * gpus)]) for _ in range(60)
-    ]
-    packed = pack_rows(b"".join(rows), gpus)
-    once = rows_of_planes(planes_of(packed), 60)
-    assert planes_of(pack_rows(once, gpus)) == planes_of(packed), "what is packed twice stays as it is"
+    source, lanes = random.Random(gpus), (*NODE_LANES, *GPU_LANES * gpus)
+    values = [[source.choice((UNKNOWN, source.uniform(0, 1000))) for _ in lanes[1:]] for _ in range(ROWS)]
+    rows = [pack_row([0.5, *row]) for row in values]
+    ring, again = Ring(1.0, 2), Ring(1.0, 2)
+    for slot, row in enumerate(rows):
+        ring.put(slot, row)
+    for slot, row in enumerate(rows):
+        found = ring.seen().row(slot)
+        assert found is not None
+        again.put(slot, found[1])
+        for lane, was, now in zip(lanes, values_of(row), values_of(found[1]), strict=True):
+            assert math.isnan(was) is math.isnan(now)
+            assert math.isnan(was) or now == pytest.approx(was, rel=(1 << lane.spared) / 2048, abs=0.0)
+            assert lane.spared or now == was or math.isnan(was)
+    assert [again.seen().row(slot) for slot in range(ROWS)] == [ring.seen().row(slot) for slot in range(ROWS)]
 
 
 def test_reducing_leaves_out_what_is_unknown() -> None:
     nothing = [UNKNOWN] * 13
     one = [0.5, UNKNOWN, 2.0, 1980.0, 600.0, 50.0, 1.0, 0.25, UNKNOWN, 0.5, 1.0, 64.0, 1.0]
-    assert reduced(pack_row(nothing) + pack_row(one), 1) == pack_row(one)
+    coarse = Ring(10.0, 2)
+    ring = Ring(1.0, 2, coarse)
+    for slot in range(ROWS):
+        ring.put(slot, pack_row(one if slot == 27 else nothing))
+    assert coarse.seen().row(5) == (2, pack_row(one)), "the others are not known at all"
 
 
 # Sums.
@@ -155,15 +172,28 @@ def fleet_sample(node: int, at: float, sm: float | None = 0.5, job: str = "train
     return Sample(f"n{node}", T0 + at, gpus=gpus, ranks=ranks, host=host)
 
 
-def summed(samples: Iterable[Sample]) -> JobSums:
-    sums, pasts = JobSums(), {}
+def summed(samples: Iterable[Sample]) -> Past:
+    """A picture each second, of the newest samples by then; a node that says nothing for three seconds is stale."""
+    past, newest, at = Past(), {}, T0
+
+    def see() -> None:
+        past.feed(
+            FleetView(
+                at,
+                tuple(
+                    NodeView(NodeState(one.node, "live" if at - one.sampled_at < 3.0 else "stale"), one)
+                    for one in newest.values()
+                ),
+            )
+        )
+
     for one in samples:
-        past = pasts.setdefault(one.node, NodePast(1.0))
-        summary = summary_of(one)
-        row = past.take(summary)
-        if row is not None:
-            sums.add(one.node, summary, one.sampled_at, row, 2.5)
-    return sums
+        if one.sampled_at > at:
+            see()
+            at = one.sampled_at
+        newest[one.node] = one
+    see()
+    return past
 
 
 TRAIN = JobKey("train", 1)
@@ -171,8 +201,8 @@ TRAIN = JobKey("train", 1)
 
 def test_a_job_is_the_sum_of_its_own_gpus_and_nodes() -> None:
     sums = summed(fleet_sample(node, at, 0.2 * node) for at in range(100) for node in range(3))
-    job, every = sums.of_job(TRAIN, None, 60), sums.of_all(None, 60)
-    assert job is not None and sums.of_job(JobKey("train", 2), None, 60) is None
+    job, every = sums.sums(TRAIN, 60), sums.sums(None, 60)
+    assert job is not None and sums.sums(JobKey("train", 2), 60) is None
     assert job.column_s == 10.0 and job.began == 50
     assert job.sm_active[-1] == pytest.approx(0.2, rel=1e-3) and job.busy[-1] == 1.0 and job.activity[0] == "SM"
     assert job.power_w[-1] == pytest.approx(600.0) and every.power_w[-1] == pytest.approx(1200.0)
@@ -182,37 +212,36 @@ def test_a_job_is_the_sum_of_its_own_gpus_and_nodes() -> None:
 
 def test_the_newest_seconds_wait_for_all_nodes() -> None:
     samples = [fleet_sample(node, at) for at in range(60) for node in range(4)]
-    sums = summed([*samples, fleet_sample(0, 60)])
-    job = sums.of_job(TRAIN, None, 600)
+    job = summed([*samples, fleet_sample(0, 60)]).sums(TRAIN, 600)
     assert job is not None and job.power_w[-1] == pytest.approx(800.0) and job.until == T0 + 59
 
 
 def test_a_missed_second_is_not_missing_and_a_silent_node_is() -> None:
     missed = (fleet_sample(node, at) for at in range(60) for node in range(2) if at != 30 or node)
-    job = summed(missed).of_job(TRAIN, None, 600)
+    job = summed(missed).sums(TRAIN, 600)
     assert job is not None and job.power_w[-50:] == pytest.approx([400.0] * 50)
     silent = (fleet_sample(node, at) for at in range(60) for node in range(2) if node or at < 30)
-    job = summed(silent).of_job(TRAIN, None, 600)
+    job = summed(silent).sums(TRAIN, 600)
     assert job is not None and job.nodes[-1] == 1 and job.most_nodes == 2 and job.power_w[-1] == pytest.approx(200.0)
 
 
-def test_hours_of_a_job_are_kept_by_tens() -> None:
+def test_hours_of_a_job_are_kept() -> None:
     sums = summed(fleet_sample(0, at, 0.25 if at < 3000 else 0.75) for at in range(6000))
-    hour = sums.of_job(TRAIN, None, 100, span_s=6000.0)
+    hour = sums.sums(TRAIN, 100, span_s=6000.0)
     assert hour is not None and hour.column_s == 60.0
     assert hour.sm_active[10] == pytest.approx(0.25) and hour.sm_active[-1] == pytest.approx(0.75)
-    then = sums.of_job(TRAIN, T0 + 1500, 60)
+    then = sums.sums(TRAIN, 60, T0 + 1500)
     assert then is not None and then.sm_active[-1] == pytest.approx(0.25) and then.power_w[-1] == pytest.approx(200.0)
 
 
 def test_what_is_not_known_of_any_gpu_is_unknown() -> None:
-    job = summed(fleet_sample(0, at, None) for at in range(30)).of_job(TRAIN, None, 600)
+    job = summed(fleet_sample(0, at, None) for at in range(30)).sums(TRAIN, 600)
     assert job is not None and set(job.sm_active) == {None} and job.activity[0] == "busy"
 
 
 def test_a_track_tells_nothing_of_a_gpu_that_never_was() -> None:
     past = NodePast(1.0)
-    past.take(summary_of(sample(0, [1980])))
+    take(past, sample(0, [1980]))
     found: Track | None = past.track(1, T0)
     assert found is None
 
@@ -233,8 +262,8 @@ def test_nodes_that_are_asked_seldom_leave_no_gaps(every_s: int, began_with_s: f
     for at in range(0, 601, every_s):
         if at != 320:  # of 40 s: one that comes late is no gap yet
             see(at, float(every_s))
-    whole = past.of_nodes(64, T0 + 600)
+    whole = past.sums(None, 64, T0 + 600)
     assert None not in whole.power_w[-62:] and set(whole.nodes[-62:]) == {2}
     see(600 + 5 * every_s, float(every_s))
-    gap = past.of_nodes(10 * every_s, T0 + 600 + 5 * every_s, 10.0 * every_s)
+    gap = past.sums(None, 10 * every_s, T0 + 600 + 5 * every_s, 10.0 * every_s)
     assert gap.power_w[-3 * every_s] is None, "what is really missing is not made up"

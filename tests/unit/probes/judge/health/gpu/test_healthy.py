@@ -7,12 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from mltop.probes.judge.health import RULES, Expectations
-from mltop.probes.judge.health.engine import NodeHealth
+from mltop.probes.judge.health.fleet import Health
 from mltop.probes.judge.health.gpu import clocks, driver, ecc, inventory, processes, temperature, xids
-from mltop.probes.judge.health.peers import PeerBook
-from mltop.probes.judge.health.registry import COUNTERS, FACTS, rules_of
-from mltop.probes.judge.health.rule import Rule
+from mltop.probes.judge.health.registry import READERS, RULES, rules_of
+from mltop.probes.judge.health.rule import Expectations, Rule
 from mltop.probes.model import GpuProcess, MigInstance, Sample
 from tests.builders.health_samples import changed, gpu, judged, node_h100, sample, xid
 
@@ -158,12 +156,10 @@ CHANGING = ("training", "checkpointing", "starting job", "cooling down")
 @pytest.mark.parametrize("scene", SCENES)
 def test_a_healthy_hour_says_nothing(scene: str) -> None:
     """With these rules alone: those about links and jobs have their own hours."""
-    node, book = NodeHealth(OF_GPUS, [ecc.counters]), PeerBook([clocks.facts, driver.facts])
+    health = Health(rules=OF_GPUS)
     for at in HOUR if scene in CHANGING else HOUR[::3]:
-        one = SCENES[scene](at)
-        node.see(one, book.see(one))
-        assert node.findings() == []
-    assert node.spans.ended == []
+        health.see(SCENES[scene](at))
+        assert [one for one in health.findings() if not one.id.startswith("job.")] == []
     assert judged([SCENES[scene](HOUR[7])], *OWN) == []
 
 
@@ -185,9 +181,9 @@ def test_a_live_view_in_which_a_gpu_comes_later_says_nothing() -> None:
 def test_all_rules_are_there() -> None:
     assert sorted(rule.id for rule in OF_GPUS) == sorted(IDS)
     assert {rule.id for rule in OF_GPUS} <= {rule.id for rule in RULES}
-    assert ecc.counters in COUNTERS
-    assert clocks.facts in FACTS
-    assert driver.facts in FACTS
+    assert ecc.counters in READERS.counters
+    assert clocks.facts in READERS.facts
+    assert driver.facts in READERS.facts
 
 
 @pytest.mark.parametrize("rule", OF_GPUS, ids=lambda rule: rule.id)

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from mltop.probes.judge.health import RULES, Expectations
-from mltop.probes.judge.health.engine import NodeHealth
+from mltop.probes.judge.health.node import NodeJudge
+from mltop.probes.judge.health.registry import RULES
+from mltop.probes.judge.health.rule import Expectations
 from mltop.probes.model import Gap, GpuSample, Sample
 from tests.builders.health_samples import gpu, judged, node_h100, sample
 
@@ -52,6 +53,13 @@ def test_a_mute_gpu_is_lost() -> None:
     assert judged([node_h100(100.0 + at, partly) for at in range(3)], "gpu.") == []
     all_mute = dict.fromkeys(range(8), MUTE)
     assert judged([node_h100(100.0 + at, all_mute) for at in range(3)], "gpu.") == []
+
+
+def test_a_card_without_its_power_cables_is_not_reset() -> None:
+    text = "nvmlDeviceGetHandleByIndex_v2 failed (NVML error 8: Insufficient External Power)"
+    unpowered = {"state": "error", "error": text, "error_code": "unpowered"}
+    (finding,) = judged([node_h100(0, {2: unpowered})], "gpu.error")
+    assert (finding.subject, finding.action) == ("GPU 2", "connect the card's power cables")
 
 
 def test_a_gpu_on_the_bus_that_nvml_does_not_list() -> None:
@@ -147,7 +155,7 @@ def test_nvml_that_begins_is_given_time() -> None:
     """Without persistence mode its first answer takes seconds for each GPU."""
 
     def fired(*gaps: Gap, answered: bool) -> list[bool]:
-        node = NodeHealth(RULES, eager=True)
+        node = NodeJudge("n1", RULES, eager=True)
         node.see(node_h100(100.0) if answered else sample(100.0, gaps=[STARTING]))
         found = []
         for at in range(101, 130):

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from mltop.probes.judge.health import Expectations, Health
+from mltop.probes.judge.health.fleet import Health
+from mltop.probes.judge.health.rule import Expectations
 from mltop.probes.judge.health.unknowns import unknowns_of
 from mltop.probes.model import Finding, Gap, GpuProcess, GpuSample, MigInstance, Remap, Sample
 from tests.builders.health_samples import GIB, gpu, judged, node_h100, rank, sample
@@ -223,7 +224,11 @@ def test_of_a_gpu_in_mig_mode_the_instance_counts() -> None:
         return idle(process, mig_enabled=True, mig_pending=True, mig_instances=instances, busy=None, sm_active=None)
 
     assert [one.id for one in checked(in_mig(0.0))] == ["gpu.leftover"]
+    assert checked(in_mig(0.0))[0].message.startswith("MIG 1 of GPU 3 is idle, but python3 (pid 4242 of ada")
     assert checked(in_mig(0.5)) == [] and checked(in_mig(None)) == []
+    unread = in_mig(None)
+    unread.gpus[0].sm_active = 0.0  # of all of it, which says nothing of what the instance does
+    assert checked(unread) == []
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mltop.probes.judge.health import Expectations
+from mltop.probes.judge.health.rule import Expectations
 from mltop.probes.model import GpuProcess, MigInstance
 from tests.builders.health_samples import GIB, judged, node_h100, rank, sample
 

@@ -182,6 +182,14 @@ def test_off_the_bus_without_an_xid() -> None:
     assert len(_xids(event, xid(NOW + 0.01, 79))) == 1
 
 
+def test_the_driver_writes_two_lines_of_a_gpu_that_falls_off_the_bus() -> None:
+    text = "NVRM: GPU 0000:61:00.0: GPU has fallen off the bus."
+    line = KernelEvent(NOW - 20, "off_bus", "0000:61:00.0", None, text, source=xid(NOW, 79).source)
+    for events in ([xid(NOW - 20, 79), line], [line, xid(NOW - 20, 79)]):
+        (finding,) = _xids(*events)
+        assert finding.message == "Xid 79: GPU 3 fell off the bus"
+
+
 @pytest.mark.parametrize(
     ("severity", "text", "rule"),
     [

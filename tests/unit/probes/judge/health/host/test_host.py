@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mltop.probes.judge.health import Health, evaluate
+from mltop.probes.judge.health.fleet import Health
 from mltop.probes.judge.health.host import cpu, memory, storage, system
 from mltop.probes.judge.health.job import ranks as job_ranks
 from mltop.probes.judge.health.names import kernel_list
@@ -23,6 +23,7 @@ from mltop.probes.model import (
     Pressure,
     Sample,
 )
+from tests.builders.evaluated import evaluate
 from tests.builders.health_samples import GIB, host, node_h100, rank
 
 RULES = rules_of(cpu, memory, storage, system, job_ranks)
@@ -160,6 +161,13 @@ RANKS: list[tuple[str, str, str, list[Any], list[Any]]] = [
         "rank 5 runs on cores 0-47",
         [rank(5, cpus_allowed="0-47")],
         [rank(5, cpus_allowed="40-60")],
+    ),
+    (
+        "job.numa",
+        "warning",
+        "ranks 4-7 run on cores 0-47, their GPUs",
+        [rank(index, cpus_allowed="0-47") for index in range(8)],
+        [rank(index, cpus_allowed="0-47") for index in range(4)],
     ),
     (
         "job.bad_env",
@@ -445,7 +453,7 @@ def test_a_healthy_node_has_nothing_to_say(load: str) -> None:
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
 def test_every_rule_is_documented_and_tried(rule: Any) -> None:
     assert rule.meaning and rule.threshold and rule.source and rule.action
-    tried = {one[0] for one in (*STATES, *RANKS, *EVENTS)} | {"job.mem_growth"}
+    tried = {one[0] for one in (*STATES, *RANKS, *EVENTS)} | {"job.mem_growth", "job.log"}
     assert rule.id in tried
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mltop.probes.judge.health import Health
+from mltop.probes.judge.health.fleet import Health
 from mltop.probes.judge.health.registry import JOB_RULES
 from mltop.probes.model import Finding, Sample
 from tests.builders.health_samples import gpu, links, rank, sample

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mltop.probes.judge.health.job.logs import TOLD_S, log
-from mltop.probes.judge.health.rule import Moment
+from mltop.probes.judge.health.job.ranks import TOLD_S, log
+from mltop.probes.judge.health.moment import Moment
 from mltop.probes.model import LogLine, RankDeath, Sample
 from mltop.probes.model.vocabulary import LogLineKind
 

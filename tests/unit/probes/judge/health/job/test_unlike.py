@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from mltop.probes.judge.health import Health, evaluate
+from mltop.probes.judge.health.fleet import Health
 from mltop.probes.judge.health.job.whole_job import visible_gpus
 from mltop.probes.model import Finding, JobKey, Sample
 from mltop.probes.model.ranks import Ranges
+from tests.builders.evaluated import evaluate
 from tests.builders.health_samples import gpu, rank, sample
 
 Own = Callable[[int, int], dict[str, Any]]  # (node, local rank) → changed fields of its RankSample

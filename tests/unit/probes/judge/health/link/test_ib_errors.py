@@ -9,7 +9,6 @@ from itertools import pairwise
 import pytest
 
 from mltop.probes.judge.health.names import rate_text
-from mltop.probes.judge.health.rule import Moment
 from mltop.probes.judge.health.trails import Trails
 from mltop.probes.model import LinkSample, PciDevice, Sample
 from tests.builders.health_links import RULES, bare_gpu, judge, node, nvlinks, only, over, port, ports, told
@@ -152,9 +151,8 @@ def test_growth_is_spread_over_the_time_it_came_in() -> None:
     trails, samples = Trails(), [at(0, 0), at(10, 5), at(310, 65), at(311, 65)]
     for one in samples:
         trails.see(one, [count], [])
-    moment = Moment(samples[-1], samples[-2], trails=trails)
-    assert (moment.grown("p", "errors", 10.0).amount, moment.grown("p", "errors", 10.0).over_s) == (60, 301)
-    assert moment.grown("p", "nothing such", 10.0).per(60) == 0
+    assert (trails.grown("p", "errors", 10.0).amount, trails.grown("p", "errors", 10.0).over_s) == (60, 301)
+    assert trails.grown("p", "nothing such", 10.0).per(60) == 0
     assert (rate_text(140.2), rate_text(0.2)) == ("140/s", "12/min")
 
 

@@ -108,6 +108,8 @@ def test_a_link_without_a_subnet_manager() -> None:
         "warning",
         "mlx5_4 has a link, but no subnet manager has made it ACTIVE (INIT)",
     )
+    both = only(node(0, waiting, port(5, state="INIT")))
+    assert both.message == "mlx5_4, mlx5_5 have a link, but no subnet manager has made them ACTIVE (INIT)"
     coming = [node(0, down()), node(1, waiting), node(2)]  # a cable is plugged in
     assert told(*coming) == [("info", "ib.down", "mlx5_4")]
     assert told(*coming[:2], node(11, waiting), node(21, waiting)) == [("warning", "ib.down", "mlx5_4")]

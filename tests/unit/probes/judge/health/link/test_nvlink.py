@@ -45,6 +45,11 @@ def test_links_down_among_siblings_are_counted() -> None:
             [_pair(0, nvlinks(range(12, 18)), nvlinks(range(8, 18)), name=H100_PCIE)],
             [("warning", "nvlink.inactive", "GPU 1")],
         ),
+        # Two cards have a bridge, this one none.
+        (
+            [_pair(0, nvlinks(), nvlinks(inactive=range(18)), name=H100_PCIE)],
+            [("info", "nvlink.inactive", "GPU 1")],
+        ),
         # In MIG mode there is no NVLink.
         ([board(0, {2: {"nvlink": nvlinks(range(18)), "mig_enabled": True}})], []),
         ([board(0, {2: {"nvlink": nvlinks(range(4)), "state": "error"}})], []),

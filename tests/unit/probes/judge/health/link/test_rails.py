@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from mltop.probes.judge.health import evaluate
 from mltop.probes.judge.health.link.rails import served_gpus, takes_port
 from mltop.probes.model import Finding, LinkSample, Sample
+from tests.builders.evaluated import evaluate
 from tests.builders.health_links import over, port
 from tests.builders.health_samples import link, node_h100, rank
 

@@ -1,0 +1,199 @@
+"""The last ten minutes of one job, of all nodes or of one node: activity, power and network, as graphs of one axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import isfinite
+from typing import TYPE_CHECKING
+
+from mltop.probes.judge.values import mean_of
+from mltop.probes.model import GpuSample, Incident, JobKey
+from mltop.probes.model.incident import STANDING_STATES
+from mltop.probes.model.units import clock_time, count, counted, kilowatts, known, percent
+from mltop.probes.reach.view import NodeView
+from mltop.tui.app.past.sums import Sums
+from mltop.tui.app.past.track import Track
+from mltop.tui.filters.fields import users_of
+from mltop.tui.render.cells import Cell
+from mltop.tui.render.findings import kind_cell
+from mltop.tui.render.fleet.jobs import Group
+from mltop.tui.render.gpus.table import rate_of
+from mltop.tui.render.graph import (
+    LABEL_WIDTH,
+    Event,
+    Graphs,
+    Scale,
+    Series,
+    Span,
+    Values,
+    begins,
+    fell_still,
+    last_known,
+    most_of,
+    shares_of_most,
+)
+from mltop.tui.screens.pane import Memo
+from mltop.tui.screens.row_context import RowContext
+
+if TYPE_CHECKING:
+    from mltop.tui.app.app import MltopApp
+
+LEAST_ROWS = 3
+_NODE_ROWS = 4
+_HEADROOM = 0.9  # of the full height, where no limit is known
+
+
+# Of a job, or of all nodes.
+
+
+def job_graph(app: MltopApp, job: JobKey | None, incident: Incident | None, width: int, room: int) -> list[list[Cell]]:
+    """As many and as high as ``room`` lines allow; [] where nothing was kept. ``job`` None: of all nodes."""
+    picture = app.picture
+    if picture is None or room < 1 + LEAST_ROWS:
+        return []
+    names = {name for motion in picture.motions if motion.job_key == job for name in motion.nodes}
+    nodes = [view for view in picture.view.nodes if job is None or view.node in names]
+    since = incident.since if incident is not None else None
+    graphs = _graphs_of(app, job, nodes, width - LABEL_WIDTH, since)
+    if graphs is not None and incident is not None and since is not None:
+        style = "waits" if incident.kind in ("hang", "crash") else "warn"
+        fell = Event(since, f"{clock_time(since)} {kind_cell(incident).text.lower()}", style)
+        span = Span(since, incident.until, f"graph-{style}")
+        graphs = replace(graphs, spans=(span,), events=(fell, *graphs.events))
+    return graphs.stacked(room) if graphs is not None else []
+
+
+def group_graphs(app: MltopApp, group: Group, columns: int) -> Graphs | None:
+    """Of a job in the fleet, or of all nodes; None where nothing has been kept of it."""
+    since = group.still_since
+    graphs = _graphs_of(app, group.job, group.nodes, columns, since)
+    if graphs is None:
+        return None
+    first, *others = graphs.series
+    first = replace(first, of="", about=group.title if group.job is not None else "")
+    spans = (Span(since, None, "graph-waits"),) if since is not None else ()
+    events = fell_still(group.still) if group.still is not None else []
+    return replace(graphs, series=(first, *others), spans=spans, events=(*events, *graphs.events))
+
+
+def _graphs_of(
+    app: MltopApp, job: JobKey | None, nodes: Sequence[NodeView], columns: int, since: float | None
+) -> Graphs | None:
+    """Without a state. ``since``: when it fell, if it did."""
+    until = app.graphs_until
+    if columns < 1:
+        return None
+    sums = app.history.sums(job, columns, until)
+    if sums is None or not sums.most_nodes or sums.began >= columns:
+        return None
+    silent = app.moment is None and nodes and not any(view.state.state == "live" for view in nodes)
+    last = sums.until - 1.0 if silent else None
+    scale = Scale(round(sums.until / sums.column_s) - 1, sums.column_s, 1, columns, app.moment, last=last)
+    fell_at, end = scale.column(since) if since is not None else columns, scale.looked_at + 1
+    series = _series_of(sums, sum(map(_power_limit, nodes)), fell_at, end)
+    return Graphs(series, scale, events=tuple(begins(scale.time_of(sums.began), scale)))
+
+
+def _series_of(sums: Sums, limit: float, fell_at: int, end: int) -> tuple[Series, ...]:
+    """``fell_at``: the column in which it fell; ``end``: that after the one that is looked at."""
+
+    def series(name: str, brief: str, values: Values, words: Callable[[float | None], str], limit: float) -> Series:
+        now, before, most = last_known(values[:end]), mean_of(values[: min(fell_at, end)]), most_of(values)
+        fell = before is not None and now is not None and now < before / 2
+        of = f"of {words(limit)}" if limit else f"max {words(most)}" if most else ""
+        shares = shares_of_most(values, limit or most / _HEADROOM)
+        return Series(name, words(now), of, shares, brief, words(before) if fell else "")
+
+    name, activity = sums.activity
+    watts, rates = sums.whole(sums.power_w), sums.whole(sums.network_bytes_per_s)
+    return (
+        replace(series(f"{name} active" if name == "SM" else name, name, activity, percent, 1.0), of="10 min"),
+        series("power", "power", watts, kilowatts, limit),
+        series("network", "net", rates, lambda value: f"{count(value)}B/s", 0.0),
+    )
+
+
+def _power_limit(view: NodeView) -> float:
+    """What the node's GPUs may draw together, as far as that is known."""
+    limit = sum([gpu.power_limit_w or 0.0 for gpu in view.gpus])
+    return limit if isfinite(limit) else 0.0
+
+
+# Of one node.
+
+
+class NodeGraphs(Memo["Graphs | None"]):
+    """Keeps what was worked out of one sample until the next one."""
+
+    def lines(self, node: NodeView, context: RowContext, width: int, rows: int) -> list[list[Cell]]:
+        """SM activity, power and NVLink in ``rows`` lines; [] where these are few, or nothing was kept of this node."""
+        if rows < _NODE_ROWS:
+            return []
+        columns = width - LABEL_WIDTH
+        source = (
+            node.node,
+            node.sample.sampled_at if node.sample else 0.0,
+            columns,
+            context.picture.states,
+            context.moment(node),
+            context.picture.not_judged,
+            context.settled,
+        )
+        graphs = self.get(source, lambda: _node_graphs(node, context, columns))
+        return graphs.stacked(rows) if graphs is not None else []
+
+
+def _node_graphs(node: NodeView, context: RowContext, columns: int) -> Graphs | None:
+    sample = node.sample
+    pairs = [(gpu, context.track(node, gpu.index)) for gpu in sample.gpus] if sample is not None else []
+    tracks = [(gpu, track) for gpu, track in pairs if track is not None]
+    if sample is None or not tracks:
+        return None
+    first = tracks[0][1]
+    scale = Scale.of(first.slot, first.step_s, columns, moment=context.moment(node))
+    if node.state.state != "live" and scale.moment is None:
+        scale = replace(scale, last=sample.sampled_at)
+    used = [(gpu, track) for gpu, track in tracks if users_of(node, gpu) or gpu.processes] or tracks
+    spans: list[Span] = []
+    events: list[Event] = []
+    for job in dict.fromkeys((rank.job, rank.uid) for rank in sample.ranks):
+        states = context.picture.states.job(node.node, *job)
+        if states is not None and states.usual.state in STANDING_STATES and states.usual.since is not None:
+            spans.append(Span(states.usual.since, None, "graph-waits"))
+            events += fell_still(states.usual)
+    events += begins((first.slot - first.length + 1 + first.began) * first.step_s, scale)
+    return Graphs((_activity(used), _power(tracks), *_nvlink(used)), scale, tuple(spans), tuple(events))
+
+
+Tracks = Sequence[tuple[GpuSample, Track]]
+
+
+def _activity(tracks: Tracks) -> Series:
+    sm = any(gpu.sm_active is not None for gpu, _ in tracks)
+    lanes = [track.sm_active if sm else track.busy for _, track in tracks]
+    now = [value for gpu, _ in tracks if (value := gpu.sm_active if sm else gpu.busy) is not None]
+    means = list(map(mean_of, zip(*lanes, strict=True)))
+    return Series("SM active" if sm else "busy", percent(mean_of(now)), counted(len(tracks), "GPU"), means)
+
+
+def _power(tracks: Tracks) -> Series:
+    limit = sum(gpu.power_limit_w for gpu, _ in tracks if gpu.power_limit_w is not None and known(gpu.power_limit_w))
+    now = [gpu.power_w for gpu, _ in tracks if gpu.power_w is not None and known(gpu.power_w)]
+    total = _total([track.power_w for _, track in tracks])
+    shares = shares_of_most(total, limit or most_of(total))
+    return Series("power", kilowatts(sum(now) if now else None), f"of {kilowatts(limit)}" if limit else "", shares)
+
+
+def _nvlink(tracks: Tracks) -> list[Series]:
+    """[] where no GPU says."""
+    total = _total([track.nvlink_bytes_per_s for _, track in tracks])
+    now = [rate for gpu, _ in tracks if (rate := rate_of(gpu.nvlink)) is not None]
+    if not now or not most_of(total):
+        return []
+    return [Series("NVLink", f"{count(sum(now))}B/s", "", shares_of_most(total, most_of(total) / _HEADROOM))]
+
+
+def _total(lanes: Sequence[Values]) -> list[float | None]:
+    """Only where all are known: a sum of some looks like a fall."""
+    return [None if None in values else sum(values) for values in zip(*lanes, strict=True)]
