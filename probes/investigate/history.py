@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import math
 import time
 import zlib
 from collections.abc import Collection, Iterable
@@ -46,8 +45,8 @@ class Histories:
         """Whether all of a node's has come."""
         return self._pending is None or node not in self._pending.open_nodes
 
-    def of(self, node: str, until: float = math.inf) -> list[Sample]:
-        """The oldest first. ``until``: unix s by the node's clock."""
+    def of(self, node: str) -> list[Sample]:
+        """The oldest first."""
         samples = []
         for packed in self._packed.get(node, ()):
             try:
@@ -55,9 +54,8 @@ class Histories:
                 sample = sample_of_line(unpacking.decompress(base64.b64decode(packed), MOST_SAMPLE_BYTES))
             except (*UNREADABLE, zlib.error, binascii.Error):
                 continue  # the node's newest sample says what is wrong with them
-            if sample.sampled_at <= until:
-                sample.node = node
-                samples.append(sample)
+            sample.node = node
+            samples.append(sample)
         return sorted(samples, key=lambda sample: sample.sampled_at)
 
     def close(self) -> None:

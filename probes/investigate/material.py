@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -88,7 +88,8 @@ class Material:
 
     ``dumps``: all rounds of all ranks. ``connections``: how each node was reached, by its name. ``partial``: not all
     nodes that are watched were asked. ``rhythms``: how long a step of a job takes, s, where that is known.
-    ``records``: by node and pid, what ranks have on record of their collectives.
+    ``records``: by node and pid, what ranks have on record of their collectives. ``judged_until``: when it was last
+    judged, unix s.
     """
 
     nodes: list[NodeState] = field(default_factory=list)
@@ -100,11 +101,27 @@ class Material:
     partial: bool = False
     rhythms: Mapping[JobKey, float] = field(default_factory=dict)
     records: dict[tuple[str, int], RankRecords] = field(default_factory=dict)
+    judged_until: float = math.inf
 
     @property
     def newest(self) -> list[Sample]:
         """The last sample of every node that has one."""
         return [samples[-1] for samples in self.samples.values() if samples]
+
+    def as_judged(self, samples: Iterable[tuple[str, list[Sample]]]) -> Iterator[tuple[str, list[Sample]]]:
+        """Of each node's samples those that give the same verdict again when they are read from a file.
+
+        Without what was taken after the last verdict, or between the look at the past and the node's first stacks.
+        """
+        first_dumps: dict[str, float] = {}
+        for dump in self.dumps:
+            first_dumps[dump.node] = min(dump.taken_at, first_dumps.get(dump.node, math.inf))
+        for node, of_node in samples:
+            first_dump = first_dumps.get(node, -math.inf)
+            before = [kept.sampled_at for kept in self.samples.get(node, ()) if kept.sampled_at < first_dump]
+            last_before = max(before, default=first_dump)
+            judged = [sample for sample in of_node if sample.sampled_at <= self.judged_until]
+            yield node, [sample for sample in judged if not last_before < sample.sampled_at < first_dump]
 
 
 def rank_gaps(material: Material) -> list[tuple[str, Gap]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import gc
-import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -300,8 +299,7 @@ class CaptureRun(Run):
         dump = self._session.recent_dump()
         if dump is None:
             dump = self._dumped(writer)
-        # What came later than the dump did not go into its verdict.
-        samples = self._samples(until=dump.history_until or math.inf)
+        samples = dump.material.as_judged(self._samples())
         reports = [*self._session.with_ras(dump.reports)]
         incidents = self._session.joined_with(reports)
         describe = self._session.describe
@@ -345,17 +343,16 @@ class CaptureRun(Run):
             self._wrote_at = time.monotonic()
             self._took_s = self._wrote_at - began
 
-    def _samples(self, until: float = math.inf) -> Iterator[tuple[str, list[Sample]]]:
-        """What the nodes have kept of the last minutes, and their newest samples. ``until``: unix s."""
+    def _samples(self) -> Iterator[tuple[str, list[Sample]]]:
+        """What the nodes have kept of the last minutes, and their newest samples."""
         views = self._session.view().nodes
         live = [view.node for view in views if view.state.state == "live"]
         histories = Histories(self._session.hub, live)
         histories.collect(live, HISTORIES_S)
         histories.close()
         for view in views:
-            samples = histories.of(view.node, until)
+            samples = histories.of(view.node)
             newest = view.sample
-            is_new = newest is not None and (not samples or samples[-1].sampled_at < newest.sampled_at)
-            if newest is not None and is_new and newest.sampled_at <= until:
+            if newest is not None and (not samples or samples[-1].sampled_at < newest.sampled_at):
                 samples.append(newest)
             yield view.node, samples

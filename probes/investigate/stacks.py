@@ -113,7 +113,6 @@ class StackRun(Run):
         self._asked_records = self._stop.began
         self.rounds_done = 0
         self.reports: list[JobReport] = []
-        self.history_until = 0.0  # unix s: what the samples said up to here is in the material
         self.material = Material(rhythms=request.rhythms)
 
     def _work(self) -> None:
@@ -338,7 +337,7 @@ class StackRun(Run):
             NodeState(node, "live", too_much) for node in filter(self._is_too_much, self._nodes)
         ]
         self._remember(HISTORIES_S, math.inf)
-        self.history_until = time.time()
+        self.material.judged_until = time.time()
         for view in views:
             self._add_newest(view)
         self.reports = judge(self.material, self._request.job, self._judge_until)

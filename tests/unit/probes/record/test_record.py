@@ -57,6 +57,16 @@ def test_a_recording_cut_off_in_the_middle_gives_what_is_whole(tmp_path: Path, n
     assert [sample.node for sample in read.samples.by_time()] == [f"n{i}" for i in range(len(read.samples))]
 
 
+def test_a_capture_keeps_the_samples_that_its_verdict_is_made_from() -> None:
+    """A sample taken after the look at the past and before the first stacks would let ranks be still for longer."""
+    dumps = [RankStacks(10, None, node="n1", taken_at=at) for at in (106.5, 104.5)]
+    judged = Material(samples={"n1": samples(3)}, dumps=dumps, judged_until=107.0)
+    times = [(node, [sample.sampled_at for sample in kept]) for node, kept in judged.as_judged([("n1", samples(10))])]
+    assert times == [("n1", [100.0, 101.0, 102.0, 105.0, 106.0, 107.0])]
+    unasked = Material(dumps=dumps, judged_until=107.0)
+    assert [len(kept) for _, kept in unasked.as_judged([("n1", samples(10)), ("n2", samples(10))])] == [8, 8]
+
+
 def test_other_files_are_refused_with_a_reason(tmp_path: Path) -> None:
     other = tmp_path / "x.jsonl"
     other.write_text('{"a": 1}\n')
