@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import threading
 import time
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from mltop.probes.model import NodePhase, NodeState, Sample, Via
 from mltop.probes.model.news.judged import Fact, JobPart, Judged
+from mltop.probes.model.receipt import Refused
 from mltop.probes.model.units import duration_words
 from mltop.probes.reach.receiving import (
     RowFrame,
@@ -22,6 +24,7 @@ from mltop.probes.reach.receiving import (
     sample_of_frame,
     why_unreadable,
 )
+from mltop.probes.reach.sharing import Sharing
 from mltop.probes.reach.view import Connection, FleetView, NodeView, Received
 
 STALE_INTERVALS = 3.0  # this many intervals without a sample (at least STALE_MIN_S) make a node stale
@@ -29,20 +32,10 @@ STALE_MIN_S = 3.0
 SKEW_PRECISION_S = 0.005
 SKEW_FORGETS = 0.02  # per sample: the clocks may drift apart or be set
 NEWEST = "its newest sample"
+PACKING = 1  # level of zlib: more takes longer than it saves
 
 
-class Newest(NamedTuple):
-    """The newest frames of a node; ``row`` is about the others."""
-
-    sample: bytes = b""
-    parts: bytes = b""
-    judged: bytes = b""
-    facts: bytes = b""
-    row: RowFrame | None = None
-
-
-NEWS = Newest._fields[:-1]  # kinds of frames
-_NONE = Newest()
+NEWS = ("sample", "parts", "judged", "facts")  # kinds of frames: rows are about them
 
 
 @dataclass
@@ -50,8 +43,9 @@ class NodeRecord:
     """Everything the hub keeps of one node. Times are monotonic seconds.
 
     ``phase`` is what its channel does: whether a live node is stale depends on its newest row's age.
-    ``received`` is what a view made of the ``newest`` frames last. While newest samples are ``refused``, the last good
-    one stays, and ages.
+    ``received`` is what a view made last of the ``row`` that was the newest then (``looked_at``) and of the frames
+    before it. ``unread``: those that came since, by kind. While newest samples are ``refused``, the last good one
+    stays, and ages.
     """
 
     node: str
@@ -62,13 +56,14 @@ class NodeRecord:
     connection: Connection = field(default_factory=Connection)
     received_at: float | None = None
     skew_s: float | None = None
-    newest: Newest = _NONE
-    whole: Sample | None = None  # the newest that could be decoded, of ``whole_payload``
-    whole_payload: bytes = b""
+    row: RowFrame | None = None
+    unread: dict[str, bytes] = field(default_factory=dict)
+    whole: Sample | None = None  # the newest that could be decoded
+    packed: bytes = b""  # its frame
     parts: Sequence[JobPart] = ()
     judged: Judged | None = None
     facts: list[Fact] = field(default_factory=list)
-    looked_at: Newest = _NONE
+    looked_at: RowFrame | None = None
     received: Received | None = None
     refused: str = ""  # why the newest sample could not be taken
     taken_at: float | None = None  # when the last one came that could
@@ -101,6 +96,7 @@ class Records:
         self._lock = threading.Lock()
         self._looking = threading.Lock()
         self._stale: set[str] = set()
+        self._sharing = Sharing()
         self.serial = 0
 
     @property
@@ -145,13 +141,13 @@ class Records:
         record.skew_s = newer_skew(record.skew_s, row.at - time.time())
         with self._lock:
             self.serial += 1
-            record.newest, record.received_at = record.newest._replace(row=row), now
+            record.row, record.received_at = row, now
             record.phase, record.why, record.fix = "live", "", ""
 
     def take_news(self, node: str, kind: str, payload: bytes) -> None:
         """Keeps a frame of one of the kinds NEWS, for the rows that follow."""
-        record = self._nodes[node]
-        record.newest = record.newest._replace(**{kind: payload})  # type: ignore[arg-type]
+        with self._lock:
+            self._nodes[node].unread[kind] = payload
 
     def refuse(self, node: str, why: str) -> None:
         """Notes that a sample arrived that is not even kept: the last good one stands, and ages."""
@@ -190,53 +186,60 @@ class Records:
         """Decodes what came since the last look, without the hub's thread waiting for that."""
         with self._looking:
             with self._lock:
-                unseen = [
-                    (record, record.newest, record.received_at)
-                    for record in records
-                    if record.newest.row is not record.looked_at.row
-                ]
-            for record, newest, received_at in unseen:
-                received = self._received(record, newest)
+                unseen = []
+                for record in records:
+                    if record.row is not None and record.row is not record.looked_at:
+                        unseen.append((record, record.row, record.unread, record.received_at))
+                        record.unread = {}
+            for record, row, frames, received_at in unseen:
+                received = self._received(record, row, frames)
                 with self._lock:
-                    record.looked_at = newest
+                    record.looked_at = row
                     if isinstance(received, str):
                         record.refused = received
+                        record.unread = {**frames, **record.unread}  # it stays refused until a better one comes
                     else:
                         record.received, record.taken_at, record.refused = received, received_at, ""
 
-    def _received(self, record: NodeRecord, newest: Newest) -> Received | str:
-        """What views take of a node's newest frames, or why it cannot be taken."""
-        before, row = record.looked_at, newest.row
-        assert row is not None
+    def _received(self, record: NodeRecord, row: RowFrame, frames: dict[str, bytes]) -> Received | str:
+        """What views take of a node's newest row and of the frames before it, or why it cannot be taken. ``frames``:
+        those that could be read are removed.
+        """
         try:
             row.check()
-            if record.whole is None or record.whole_payload is not newest.sample:
-                record.whole, record.whole_payload = _decoded(record.node, newest.sample), newest.sample
-            if newest.parts and before.parts is not newest.parts:
-                record.parts = parts_of_frame(newest.parts)
-            if newest.facts and before.facts is not newest.facts:
-                record.facts = facts_of_frame(newest.facts)
-            if newest.judged and before[2:4] != newest[2:4]:
-                record.judged = judged_of_frame(newest.judged, record.node)
-                record.judged.facts = record.facts
+            for kind in NEWS:
+                if kind in frames:
+                    self._read(record, kind, frames[kind])
+                    del frames[kind]
+            if record.judged is not None and record.judged.facts is not record.facts:
+                record.judged = replace(record.judged, facts=record.facts)
+            if record.whole is None:
+                raise Refused("a row came before the first sample")
         except Exception as error:  # noqa: BLE001 - whatever a sample finds costs its own node
             return f"{NEWEST} is {why_unreadable(error)}"
         return Received(
             record.whole,
             row.at,
             row.lanes,
-            payload=newest.sample,
+            packed=record.packed,
             parts=record.parts,
             numbers=row.numbers,
             judged=record.judged,
         )
 
-
-def _decoded(node: str, payload: bytes) -> Sample:
-    """The whole sample of a frame. Raises UNREADABLE."""
-    sample = sample_of_frame(payload)
-    sample.node = node
-    return sample
+    def _read(self, record: NodeRecord, kind: str, payload: bytes) -> None:
+        """Raises UNREADABLE."""
+        if kind == "sample":
+            whole = sample_of_frame(payload)
+            whole.node = record.node
+            self._sharing.sample(whole)
+            record.whole, record.packed = whole, zlib.compress(payload, PACKING)
+        elif kind == "parts":
+            record.parts = parts_of_frame(payload)
+        elif kind == "facts":
+            record.facts = facts_of_frame(payload)
+        else:
+            record.judged = judged_of_frame(payload, record.node)
 
 
 def connection_now(record: NodeRecord) -> Connection:

@@ -109,7 +109,7 @@ class Received:
     jobs with their numbers, and what its own rules say (None: not yet). For any thread.
     """
 
-    __slots__ = ("_gpus", "_make", "_sample", "at", "judged", "lanes", "numbers", "parts", "payload", "ranks", "whole")
+    __slots__ = ("_gpus", "_make", "_sample", "at", "judged", "lanes", "numbers", "packed", "parts", "ranks", "whole")
 
     def __init__(
         self,
@@ -117,17 +117,17 @@ class Received:
         at: float | None = None,
         lanes: bytes = b"",
         *,
-        payload: bytes = b"",
+        packed: bytes = b"",
         parts: Sequence[JobPart] = (),
         numbers: Sequence[PartNumbers] = (),
         judged: Judged | None = None,
         ranks: Sequence[AnyRank] | None = None,
         make: Callable[[], Sample | None] | None = None,
     ) -> None:
-        """``at`` None: of the whole sample's time, whose values are in place of a row's. ``payload``: its frame.
+        """``at`` None: of the whole sample's time, whose values replace a row's. ``packed``: its frame, by zlib.
         ``ranks``: in place of its own; ``make`` makes the sample, where it is not the whole one with the row's values.
         """
-        self.whole, self.payload = whole, payload
+        self.whole, self.packed = whole, packed
         self.at = whole.sampled_at if at is None else at
         self.lanes, self.parts, self.numbers, self.judged = lanes, parts, numbers, judged
         self.ranks = whole.ranks if ranks is None else ranks

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import sys
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -80,8 +81,8 @@ def views(nodes: int, seconds: int) -> Sequence[Callable[[], FleetView]]:
         for node in range(nodes):
             if node not in wholes or (second + node) % WHOLE_EVERY_S == 0:
                 wholes[node] = replace(made[node % len(made)], node=f"n{node}")
-                payloads[node] = frame(wholes[node])
-        received = [Received(wholes[node], at, rows[node % len(made)], payload=payloads[node]) for node in range(nodes)]
+                payloads[node] = zlib.compress(frame(wholes[node]), 1)
+        received = [Received(wholes[node], at, rows[node % len(made)], packed=payloads[node]) for node in range(nodes)]
         return FleetView(at, tuple(NodeView(NodeState(f"n{node}", "live"), own) for node, own in enumerate(received)))
 
     return [lambda second=second: view(second) for second in range(seconds)]  # type: ignore[misc]

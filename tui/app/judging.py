@@ -31,7 +31,8 @@ AWAKE_S = 3.0  # mltop itself has run for as long, else nobody could have heard 
 EVENTS_S = 24 * 3600.0
 JOIN_SHARE = 400.0  # between two joins, times what one costs …
 HASTY_SHARE = 50.0  # … and when a job has just fallen still, or goes on
-COMPARED_EVERY_S = 15.0  # with other nodes, where nothing else has changed than what a row says
+# With other nodes, where nothing else has changed than what a row says; and while the node differs from them.
+COMPARED_EVERY_S, UNLIKE_COMPARED_EVERY_S = 30.0, 10.0
 
 
 class StateWatch:
@@ -169,7 +170,8 @@ class HealthWatch:
         if newest.judged is None:
             return False
         sample = node.compared
-        if whole is not node.whole or sample is None or not 0 <= at - sample.sampled_at < COMPARED_EVERY_S:
+        every_s = UNLIKE_COMPARED_EVERY_S if health.is_unlike(view.node) else COMPARED_EVERY_S
+        if whole is not node.whole or sample is None or not 0 <= at - sample.sampled_at < every_s:
             sample = node.compared = view.sample or whole
             sample.clock_skew_s = whole.clock_skew_s
         elif newest.judged is node.judged:

@@ -183,6 +183,11 @@ class Health:
         node.folded = None
         self._jobs.see(sample, judged.ranks, now)
 
+    def is_unlike(self, name: str) -> bool:
+        """Whether a node differs from others now, or did a moment ago: it is to be compared more often."""
+        node = self._nodes.get(name)
+        return node is not None and node.compared.any_open
+
     def _is_eager(self, name: str) -> bool:
         return self._eager if isinstance(self._eager, bool) else name in self._eager
 

@@ -91,6 +91,11 @@ class NodeJudge:
         """What fires, what could not be judged, and what has ended; not folded."""
         return [*self._spans.firing(), *self._spans.ended]
 
+    @property
+    def any_open(self) -> bool:
+        """Whether a rule holds, or may fire soon: the next sample is to be judged before long."""
+        return self._spans.any_open
+
     def _check(self, rule: Rule, moment: Moment) -> None:
         now = moment.now.sampled_at
         hits = self._spans.hits(rule, moment, now)

@@ -94,6 +94,11 @@ class Spans:
         self._failures: dict[Key, Finding] = {}
         self._failed_now: set[Key] = set()
 
+    @property
+    def any_open(self) -> bool:
+        """Whether anything holds, or may fire soon."""
+        return bool(self._open)
+
     def hits(self, rule: Rule, moment: Any, now: float, node: str = "") -> list[Hit]:
         """What a rule says of a moment; [] where it fails."""
         try:

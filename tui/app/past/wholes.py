@@ -92,8 +92,8 @@ class Wholes:
                 due.append((trouble is None, own.packed_at, node.node, worth, node, whole))
         for is_well, _, name, worth, node, whole in sorted(due, key=lambda one: one[:3])[: self._most_at_once]:
             own = self._nodes[name]
-            payload = node.newest.payload if isinstance(node.newest, Received) else b""
-            packed = zlib.compress(payload or to_json(whole).encode(), 1)
+            packed = node.newest.packed if isinstance(node.newest, Received) else b""
+            packed = packed or zlib.compress(to_json(whole).encode(), 1)
             own.packed_at, own.worth = now, worth
             self.size_bytes -= own.size_bytes
             own.add(Kept(whole.sampled_at, now, packed, not is_well))
