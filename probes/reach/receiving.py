@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import MISSING, fields, is_dataclass
-from functools import cache
+from functools import cache, lru_cache
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -17,7 +17,18 @@ import msgspec
 
 from mltop.probes.model import Fault, FaultCode, Gap, GpuSample, HostSample, LinkFault, LinkSample, Sample
 from mltop.probes.model.news.judged import Fact, JobPart, Judged, PartNumbers
-from mltop.probes.model.news.row import GPU_WIDTH, NODE_WIDTH, width_of
+from mltop.probes.model.news.row import (
+    GPU_LANES,
+    GPU_WIDTH,
+    MOST_HALF,
+    NODE_WIDTH,
+    REASON_BITS,
+    STATES,
+    UNKNOWN,
+    pack_row,
+    values_of,
+    width_of,
+)
 from mltop.probes.model.plausible import CLOCK_OVER_MAX, GPU, LINKS, PCI, Range
 from mltop.probes.model.ranks import Ranges
 from mltop.probes.model.receipt import (
@@ -79,6 +90,35 @@ class RowFrame(msgspec.Struct, frozen=True, gc=False):
             raise Refused("its row is too long")
         if any(value is not None and not 0 <= value <= MOST_NUMBER for numbers in self.numbers for value in numbers):
             raise Refused("its row has numbers that cannot be")
+
+
+# What each value of a row may be, by model/plausible.py, in memory's units. Half floats end at infinity.
+_NODE_LANES = ((0.0, 1.0), (0.0, MOST_HALF), (0.0, MOST_HALF))
+_RANGES = {
+    "clock_mhz": GPU["sm_clock_mhz"][:2],
+    "nvlink_bytes_per_s": (0.0, 2 * GPU["nvlink.rx_bytes_per_s"].high),  # of both directions
+    "reasons": (min(STATES), sum(REASON_BITS.values())),
+}
+_GPU_LANES = tuple(
+    (low / lane.unit, high / lane.unit)
+    for lane in GPU_LANES
+    for low, high in (_RANGES.get(lane.name) or GPU[lane.name][:2],)
+)
+
+
+@lru_cache(maxsize=64)
+def _limits(width: int) -> tuple[tuple[float, float], ...]:
+    return *_NODE_LANES, *_GPU_LANES * ((width - NODE_WIDTH) // GPU_WIDTH)
+
+
+def plausible_lanes(lanes: bytes) -> bytes:
+    """A row without values that cannot be: they are unknown. An agent has sifted what its driver said."""
+    values = values_of(lanes)
+    limits = _limits(len(values))
+    is_plausible = [low <= value <= high or value != value for value, (low, high) in zip(values, limits)]  # noqa: B905, PLR0124
+    if all(is_plausible):
+        return lanes
+    return pack_row([value if fits else UNKNOWN for value, fits in zip(values, is_plausible, strict=True)])
 
 
 class Envelope(msgspec.Struct):

@@ -21,6 +21,7 @@ from mltop.probes.reach.receiving import (
     facts_of_frame,
     judged_of_frame,
     parts_of_frame,
+    plausible_lanes,
     sample_of_frame,
     why_unreadable,
 )
@@ -220,7 +221,7 @@ class Records:
         return Received(
             record.whole,
             row.at,
-            row.lanes,
+            plausible_lanes(row.lanes),
             packed=record.packed,
             parts=record.parts,
             numbers=row.numbers,

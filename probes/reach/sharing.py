@@ -21,6 +21,9 @@ class Sharing:
     def __init__(self) -> None:
         self._parts: dict[tuple[type, bytes], object] = {}
 
+    def __len__(self) -> int:
+        return len(self._parts)
+
     def sample(self, sample: Sample) -> None:
         for gpu in sample.gpus:
             gpu.nvlink.links = self._of(gpu.nvlink.links)

@@ -65,7 +65,7 @@ class RankSummary(msgspec.Struct, frozen=True, gc=False):
 
 AnyGpu = GpuSummary | GpuSample
 AnyRank = RankSummary | RankSample
-_UNITS = tuple(lane.unit for lane in GPU_LANES)
+_MEMORY_UNIT = next(lane.unit for lane in GPU_LANES if lane.name == "memory_used_bytes")  # of the others it is 1
 _reasons = lru_cache(maxsize=512)(lambda bits: tuple(reasons_of(bits)))
 
 
@@ -79,24 +79,21 @@ def gpus_of_row(row: Sequence[float], whole: Sequence[GpuSample]) -> list[AnyGpu
 
 
 def _gpu_of_row(gpu: GpuSample, values: Sequence[float]) -> GpuSummary:
-    known = [
-        None if value != value else value * unit  # noqa: PLR0124
-        for value, unit in zip(values, _UNITS, strict=True)
-    ]
-    clock, power, heat, busy, sm, _, _, _, used, bits = known
+    """Thousands a second: what is NaN, and so not equal to itself, is unknown."""
+    clock, power, heat, busy, sm, _, _, _, used, bits = values
     return GpuSummary(
         gpu.index,
-        STATES.get(bits, "ok") if bits is not None and bits < 0 else "ok",
-        busy,
-        sm,
-        None if used is None else int(used),
+        STATES.get(bits, "ok"),
+        busy if busy == busy else None,  # noqa: PLR0124
+        sm if sm == sm else None,  # noqa: PLR0124
+        int(used * _MEMORY_UNIT) if used == used else None,  # noqa: PLR0124
         gpu.memory_total_bytes,
-        heat,
-        power,
+        heat if heat == heat else None,  # noqa: PLR0124
+        power if power == power else None,  # noqa: PLR0124
         gpu.power_limit_w,
-        None if clock is None else int(clock),
+        int(clock) if clock == clock else None,  # noqa: PLR0124
         gpu.sm_clock_max_mhz,
-        _reasons(int(bits)) if bits is not None and bits >= 0 else None,
+        _reasons(int(bits)) if bits >= 0 else None,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import struct
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -10,11 +12,22 @@ from dataclasses import replace
 import pytest
 
 from mltop.probes.agent.protocol import Message, encode, payload_of
-from mltop.probes.model import Ecc, GpuSample, HostSample, LinkSample, RankSample, Sample
+from mltop.probes.model import (
+    Ecc,
+    GpuSample,
+    HostSample,
+    LinkSample,
+    Nvlink,
+    NvlinkLink,
+    PciDevice,
+    RankSample,
+    Sample,
+)
 from mltop.probes.model.news.judged import PartNumbers
 from mltop.probes.model.news.row import pack_row, row_of, width_of
 from mltop.probes.reach.receiving import RowFrame
 from mltop.probes.reach.records import NodeRecord, Records, newer_skew
+from mltop.probes.reach.sharing import MOST_PARTS, Sharing
 
 
 def encoded(sample: Sample) -> bytes:
@@ -94,6 +107,23 @@ def test_a_row_that_cannot_be_is_refused_and_the_one_before_stays(bad: RowFrame,
     assert view.state.state == "stale" and why in view.state.reason
 
 
+@pytest.mark.parametrize("wild", [math.inf, -math.inf, -7.0, 65_504.0])
+def test_values_of_a_row_that_cannot_be_are_unknown(wild: float) -> None:
+    records = Records(["n1"], 1.0)
+    whole = Sample("n1", 1.0, gpus=[GpuSample(0, busy=0.25, sm_active=0.5)])
+    good = row_of(whole)
+    records.take_news("n1", "sample", encoded(whole))
+    records.take("n1", RowFrame(2.0, struct.pack(f"<{len(good)}e", *[wild] * len(good))), 1.0)
+    view = records.node("n1")
+    assert view.sample is not None
+    for gpu in (view.gpus[0], view.sample.gpus[0]):
+        values = (gpu.busy, gpu.sm_active, gpu.power_w, gpu.temperature_c, gpu.sm_clock_mhz, gpu.throttle_reasons)
+        assert values == (None,) * len(values) and gpu.state == "ok"
+    assert view.sample.host.cpu_fraction is None
+    records.take("n1", row(3.0, whole), 1.0)
+    assert records.node("n1").gpus[0].sm_active == 0.5
+
+
 def test_a_node_is_what_its_newest_row_says_beside_its_newest_whole_sample() -> None:
     gpus = [GpuSample(index, f"GPU-{index}", "H100", ecc=Ecc(True), busy=0.25) for index in range(2)]
     whole = Sample("n1", 1.0, gpus=gpus, ranks=[RankSample(7, 0, command="train.py")], links=[LinkSample("mlx5_0")])
@@ -113,6 +143,30 @@ def test_a_node_is_what_its_newest_row_says_beside_its_newest_whole_sample() -> 
         assert list(gpu.throttle_reasons or ()) == reasons
     assert found.gpus[1].state == view.gpus[1].state == "lost"
     assert found.host.cpu_fraction == 0.5 and view.ranks is found.ranks
+
+
+def test_equal_parts_of_many_nodes_are_kept_once_and_others_are_not_mixed_up() -> None:
+    records = Records(["n1", "n2", "n3"], 1.0)
+    for node, errors in (("n1", 0), ("n2", 0), ("n3", 5)):
+        link = NvlinkLink(0, active=True, errors={"crc": errors})
+        gpu = GpuSample(0, ecc=Ecc(True, corrected_volatile=errors), nvlink=Nvlink([link], rx_bytes_per_s=1.0))
+        records.take_news(node, "sample", encoded(Sample(node, 1.0, gpus=[gpu], pci=[PciDevice("0000:9b:00.0")])))
+        records.take(node, row(1.0), 1.0)
+    first, second, third = (view.whole for view in records.view().nodes)
+    assert first is not None and second is not None and third is not None
+    assert first.gpus[0].nvlink.links is second.gpus[0].nvlink.links
+    assert first.gpus[0].ecc is second.gpus[0].ecc and first.pci[0] is second.pci[0] is third.pci[0]
+    assert [sample.gpus[0].nvlink.links[0].errors["crc"] for sample in (first, second, third)] == [0, 0, 5]
+    assert [sample.gpus[0].ecc.corrected_volatile for sample in (first, second, third)] == [0, 0, 5]
+
+
+def test_a_node_whose_parts_differ_each_time_fills_no_memory() -> None:
+    sharing = Sharing()
+    for number in range(2 * MOST_PARTS):
+        sample = Sample("n1", 1.0, pci=[PciDevice(f"device {number}")])
+        sharing.sample(sample)
+        assert sample.pci[0].bus_id == f"device {number}"
+    assert len(sharing) <= MOST_PARTS
 
 
 def test_many_threads_get_one_and_the_same_sample() -> None:
