@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import replace
+from functools import cache
 
 from mltop.probes.model import Finding
 from mltop.probes.model.news.judged import Judged
@@ -131,12 +132,17 @@ _OF_RULES = frozenset(
 _NUMBERS = re.compile(r"\d+(?:[ ,]\d+)*")
 _LOOK_FIRST = "look for Xid lines: sudo dmesg | grep -i xid; "
 NODE_SAYS = "the node says: "
-_KNOWN = re.compile("|".join(f"(?:{command})" for command in _COMMANDS))
+
+
+@cache
+def _known() -> re.Pattern[str]:
+    """Compiled when it is first needed: it takes longer than loading all of this package's modules."""
+    return re.compile("|".join(f"(?:{command})" for command in _COMMANDS))
 
 
 def is_known(fix: str) -> bool:
     """Whether it is among what mltop itself advises."""
-    return len(fix) <= MOST_CHARS and _KNOWN.fullmatch(fix) is not None
+    return len(fix) <= MOST_CHARS and _known().fullmatch(fix) is not None
 
 
 def advised(fix: str) -> str:
