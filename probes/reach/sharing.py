@@ -10,7 +10,9 @@ from mltop.probes.model import Sample
 
 Part = TypeVar("Part")
 
-MOST_PARTS = 8192  # a node that names others each time costs what is shared, not memory
+# Of the parts as they are encoded; 512 nodes of 8 GPUs need half a megabyte. A node that sends other parts each time
+# makes them be forgotten: then less is shared.
+MOST_BYTES = 8 << 20
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -20,9 +22,7 @@ class Sharing:
 
     def __init__(self) -> None:
         self._parts: dict[tuple[type, bytes], object] = {}
-
-    def __len__(self) -> int:
-        return len(self._parts)
+        self.size_bytes = 0
 
     def sample(self, sample: Sample) -> None:
         for gpu in sample.gpus:
@@ -31,6 +31,14 @@ class Sharing:
         sample.pci = [self._of(device) for device in sample.pci]
 
     def _of(self, part: Part) -> Part:
-        if len(self._parts) >= MOST_PARTS:
+        encoded = _encode(part)
+        known = self._parts.get((type(part), encoded))
+        if known is not None:
+            return cast("Part", known)
+        if self.size_bytes + len(encoded) > MOST_BYTES:
             self._parts.clear()
-        return cast("Part", self._parts.setdefault((type(part), _encode(part)), part))
+            self.size_bytes = 0
+        if len(encoded) <= MOST_BYTES:
+            self._parts[type(part), encoded] = part
+            self.size_bytes += len(encoded)
+        return part

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import math
 import random
+import struct
 import tempfile
 import time
+from base64 import b64encode
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mltop.probes.agent.protocol import MARK, TEXT_MARK, split
+from mltop.probes.model.news.row import width_of
 from mltop.probes.reach.channel import Channel
 from mltop.probes.reach.framing import FrameReader
 from mltop.probes.reach.hub import Hub
 from mltop.probes.reach.launchers.srun import Speakers
+from mltop.tui.render.fleet.header import totals_of
 from tests.fakes.agents import well_behaved
 from tests.fuzz.samples import NASTY_TEXT, Bender
 from tests.waiting import wait_until
@@ -25,6 +30,9 @@ FRAMES = 60  # of one stream
 MOST_BYTES = 6_000_000  # of one frame: more than is taken of a sample
 SETTLE_S = 0.3
 DEADLINE_S = 60.0
+INFINITE_ROW, WILD_ROW = (
+    b64encode(struct.pack(f"<{width_of(8)}e", *[value] * width_of(8))).decode() for value in (math.inf, -65_504.0)
+)
 _NOISE = (
     b"",
     b"motd\n",
@@ -134,7 +142,7 @@ class Forger:
             self._chance.choice((1, 0.5, -1, 10**30, None, "x")) for _ in range(self._chance.choice((14, 3, 99)))
         ]
         if kind == "row":
-            lanes = self._chance.choice(("AAAAAAAA", "AAA=", "?", "A" * 4000, "AH4AfgB+"))
+            lanes = self._chance.choice(("AAAAAAAA", "AAA=", "?", "A" * 4000, "AH4AfgB+", INFINITE_ROW, WILD_ROW))
             return self._record(at=1.0, lanes=lanes, numbers=[numbers] * self._chance.choice((0, 1, 5000)))
         if kind == "parts":
             rank = self._record(pid=1, rank=0, gpu=0, started_at=1.0, state="R", level=1)
@@ -188,8 +196,10 @@ def through_hub(streams: list[Stream], directory: Path) -> None:
         pending = hub.request("stacks", nodes=[name for channel in channels for name in channel.nodes])
         until = time.monotonic() + SETTLE_S
         while time.monotonic() < until:
-            for view in hub.view().nodes:
+            fleet = hub.view()
+            for view in fleet.nodes:
                 _ = view.sample, view.state
+            assert totals_of(fleet).live >= 1
             assert hub.node(WELL).state.state == "live", hub.node(WELL).state
         list(pending.answers(0.0))
     finally:

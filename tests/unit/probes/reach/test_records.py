@@ -27,7 +27,7 @@ from mltop.probes.model.news.judged import PartNumbers
 from mltop.probes.model.news.row import pack_row, row_of, width_of
 from mltop.probes.reach.receiving import RowFrame
 from mltop.probes.reach.records import NodeRecord, Records, newer_skew
-from mltop.probes.reach.sharing import MOST_PARTS, Sharing
+from mltop.probes.reach.sharing import MOST_BYTES, Sharing
 
 
 def encoded(sample: Sample) -> bytes:
@@ -162,11 +162,14 @@ def test_equal_parts_of_many_nodes_are_kept_once_and_others_are_not_mixed_up() -
 
 def test_a_node_whose_parts_differ_each_time_fills_no_memory() -> None:
     sharing = Sharing()
-    for number in range(2 * MOST_PARTS):
-        sample = Sample("n1", 1.0, pci=[PciDevice(f"device {number}")])
+    for number in range(40):
+        sample = Sample("n1", 1.0, pci=[PciDevice(f"device {number}", driver="x" * (MOST_BYTES // 10))])
         sharing.sample(sample)
         assert sample.pci[0].bus_id == f"device {number}"
-    assert len(sharing) <= MOST_PARTS
+        assert 0 < sharing.size_bytes <= MOST_BYTES
+    larger = Sample("n1", 1.0, pci=[PciDevice("large", driver="x" * (MOST_BYTES + 1))])
+    sharing.sample(larger)
+    assert larger.pci[0].bus_id == "large" and sharing.size_bytes == 0
 
 
 def test_many_threads_get_one_and_the_same_sample() -> None:
