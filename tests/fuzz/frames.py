@@ -22,7 +22,7 @@ from mltop.probes.reach.hub import Hub
 from mltop.probes.reach.launchers.srun import Speakers
 from mltop.tui.render.fleet.header import totals_of
 from tests.fakes.agents import well_behaved
-from tests.fuzz.samples import NASTY_TEXT, Bender
+from tests.fuzz.samples import MOST_REPEATED_BYTES, NASTY_TEXT, Bender
 from tests.waiting import wait_until
 
 EVIL, EVIL_TOO, WELL = "evil", "evil-too", "n1"
@@ -146,7 +146,7 @@ class Forger:
             return self._record(at=1.0, lanes=lanes, numbers=[numbers] * self._chance.choice((0, 1, 5000)))
         if kind == "parts":
             rank = self._record(pid=1, rank=0, gpu=0, started_at=1.0, state="R", level=1)
-            return [self._record(job="j", uid=1, ranks=[rank] * self._chance.choice((1, 9000)), gone=[])]
+            return [self._record(job="j", uid=1, ranks=repeated(rank, self._chance.choice((1, 9000))), gone=[])]
         if kind == "facts":
             return [["topic", "group", self._chance.choice((1, "x", None, 10**30))]] * self._chance.choice((1, 9000))
         finding = self._record(id="gpu.lost", severity="critical", node="n", subject="GPU 1", message="m", since=1.0)
@@ -158,7 +158,7 @@ class Forger:
         digest = {
             "rank": chance.choice((0, -5, 10**30, None)),
             "pid": 1,
-            "frames": [frame] * chance.choice((1, 50, 400)),
+            "frames": repeated(frame, chance.choice((1, 50, 400))),
         }
         return {
             "pid": chance.choice((1, -1, 10**30)),
@@ -166,6 +166,11 @@ class Forger:
             "taken_at": 1.0,
             "digests": [digest] * chance.choice((1, 9)),
         }
+
+
+def repeated(record: object, times: int) -> list[object]:
+    """So often, but for long texts: the test's own memory is part of what is measured."""
+    return [record] * min(times, 1 + MOST_REPEATED_BYTES // len(json.dumps(record)))
 
 
 def decode_all(stream: Stream, chance: random.Random) -> int:
