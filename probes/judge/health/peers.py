@@ -19,6 +19,7 @@ REFRESH_S = 5.0  # of the samples' time: what is usual changes slowly
 SET_BACK_S = 60.0  # more than nodes' times differ: a clock was set back
 NODES_AT_LEAST = 3  # before something is called usual among them
 MOST_FACTS = 4096  # of one node, several times what a large one has
+MOST_ALIKE = 8  # of one topic and group that a node counts for, where nodes do not usually have more
 
 Facts = Callable[[Sample], Iterable[Fact]]
 
@@ -41,17 +42,17 @@ class Peers:
 
     nodes: int = 0
     _values: dict[tuple[str, str], list[Any]] = field(default_factory=dict)
-    _medians: dict[tuple[str, str], float] = field(default_factory=dict)
+    _medians: dict[tuple[str, str], float | None] = field(default_factory=dict)
     _commons: dict[tuple[str, str], Typical | None] = field(default_factory=dict)  # with three values or more
 
     def median(self, topic: str, group: str, at_least: int) -> float | None:
         """The lower median of numbers; None with fewer than ``at_least`` of them."""
         key = (topic, group)
-        values = self._values.get(key, ())
-        if len(values) < at_least:
+        if len(self._values.get(key, ())) < at_least:
             return None
         if key not in self._medians:
-            self._medians[key] = low_median_of(values)
+            numbers = [value for value in self._values[key] if isinstance(value, (int, float))]
+            self._medians[key] = low_median_of(numbers) if len(numbers) >= at_least else None
         return self._medians[key]
 
     def common(self, topic: str, group: str) -> Typical | None:
@@ -66,11 +67,19 @@ class Peers:
 
     @classmethod
     def of(cls, facts_by_node: Mapping[str, Iterable[Fact]]) -> Peers:
-        values: dict[tuple[str, str], list[Any]] = {}
+        """A node counts for as many like things as nodes usually have, or MOST_ALIKE: a liar may name thousands."""
+        by_key: dict[tuple[str, str], list[list[Any]]] = {}
         for facts in facts_by_node.values():
+            own: dict[tuple[str, str], list[Any]] = {}
             for topic, group, value in facts:
-                values.setdefault((topic, group), []).append(value)
-        return cls(len(facts_by_node), values)
+                own.setdefault((topic, group), []).append(value)
+            for key, values in own.items():
+                by_key.setdefault(key, []).append(values)
+        every: dict[tuple[str, str], list[Any]] = {}
+        for key, of_nodes in by_key.items():
+            most = max(MOST_ALIKE, int(low_median_of(map(len, of_nodes))))
+            every[key] = [value for values in of_nodes for value in values[:most]]
+        return cls(len(facts_by_node), every)
 
 
 NO_PEERS = Peers()

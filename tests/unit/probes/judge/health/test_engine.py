@@ -152,6 +152,18 @@ def test_what_is_usual_needs_enough_and_a_majority() -> None:
     assert split.common("d", "") is None
 
 
+def test_one_node_that_lies_does_not_decide_what_is_usual() -> None:
+    honest = {f"n{number}": [("clock", "H100", 1900.0), ("driver", "H100", "580")] * 8 for number in range(3)}
+    liar = [("clock", "H100", 300.0), ("clock", "H100", "fast"), ("driver", "H100", "535"), ("driver", "H100", 5)] * 500
+    peers = Peers.of({**honest, "evil": liar})
+    assert peers.median("clock", "H100", 4) == 1900.0
+    usual = peers.common("driver", "H100")
+    assert usual is not None and (usual.value, usual.count, usual.of) == ("580", 24, 32)
+    assert Peers.of({"evil": [("clock", "", "fast")] * 20}).median("clock", "", 4) is None
+    large = {f"n{number}": [("port", "", 200)] * 16 for number in range(3)}  # where that is usual, all count
+    assert str(Peers.of(large).common("port", "")) == "48 of 48 like nodes"
+
+
 def test_each_node_counts_once_and_a_node_that_is_gone_not_at_all() -> None:
     book = PeerBook()
     for at in range(0, 60, 10):
