@@ -13,12 +13,13 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from tests.fuzz import files, frames, samples
+from tests.fuzz import files, fleet, frames, samples
 
 MOST_MEMORY_KIB = 500_000
 ATTACKS: dict[str, Callable[[float, int], str]] = {
     "frames": frames.run,
     "samples": samples.run,
+    "fleet": fleet.run,
     **{reader: partial(files.run, reader) for reader in files.READERS},
 }
 

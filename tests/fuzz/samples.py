@@ -56,12 +56,12 @@ _HOW = ("value", "value", "value", "type", "drop", "repeat", "extra", "empty")
 
 
 class Bender:
-    """Bends one whole, healthy sample in a few places at once."""
+    """Bends one whole, healthy sample, or other JSON, in a few places at once."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, whole: dict[str, Any] | None = None) -> None:
         self.chance = random.Random(seed)
         self._repeated = False
-        self._whole = json.loads(to_json(node_h100(1_763_640_000.0)))
+        self._whole = whole or json.loads(to_json(node_h100(1_763_640_000.0)))
 
     def sample(self, bends: int | None = None) -> dict[str, Any]:
         made = copy.deepcopy(self._whole)

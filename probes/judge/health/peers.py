@@ -19,7 +19,6 @@ REFRESH_S = 5.0  # of the samples' time: what is usual changes slowly
 SET_BACK_S = 60.0  # more than nodes' times differ: a clock was set back
 NODES_AT_LEAST = 3  # before something is called usual among them
 MOST_FACTS = 4096  # of one node, several times what a large one has
-MOST_ALIKE = 8  # of one topic and group that a node counts for, where nodes do not usually have more
 
 Facts = Callable[[Sample], Iterable[Fact]]
 
@@ -67,7 +66,7 @@ class Peers:
 
     @classmethod
     def of(cls, facts_by_node: Mapping[str, Iterable[Fact]]) -> Peers:
-        """A node counts for as many like things as nodes usually have, or MOST_ALIKE: a liar may name thousands."""
+        """A node counts for as many like things as nodes usually have: one that lies may name thousands."""
         by_key: dict[tuple[str, str], list[list[Any]]] = {}
         for facts in facts_by_node.values():
             own: dict[tuple[str, str], list[Any]] = {}
@@ -77,7 +76,7 @@ class Peers:
                 by_key.setdefault(key, []).append(values)
         every: dict[tuple[str, str], list[Any]] = {}
         for key, of_nodes in by_key.items():
-            most = max(MOST_ALIKE, int(low_median_of(map(len, of_nodes))))
+            most = int(low_median_of(map(len, of_nodes)))
             every[key] = [value for values in of_nodes for value in values[:most]]
         return cls(len(facts_by_node), every)
 
