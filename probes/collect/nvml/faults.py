@@ -72,12 +72,11 @@ def permission_fix(call: str, uid: int | None = None) -> str:
 
 def down_gap(down: dict[str, Any]) -> Gap:
     """Why there is no NVML at all; ``down`` as in the child's answer. Its ``code`` is the Fault."""
-    if down["kind"] == "pynvml":
-        why = f"the Python package nvidia-ml-py is missing ({down['text']})"
-        return Gap.about("nvml", why=why, fix="pip install nvidia-ml-py", code=down_fault(down))
-    if down["kind"] == "library":
-        why = f"libnvidia-ml.so.1 cannot be loaded: {down['text']}"
-        return Gap.about("nvml", why=why, fix="ldconfig -p | grep libnvidia-ml", code=down_fault(down))
+    if down["kind"] != "nvml":
+        why, fix = f"libnvidia-ml.so.1 cannot be loaded: {down['text']}", "ldconfig -p | grep libnvidia-ml"
+        if down["kind"] == "pynvml":
+            why, fix = f"the Python package nvidia-ml-py is missing ({down['text']})", "pip install nvidia-ml-py"
+        return Gap.about("nvml", why=why, fix=fix, code=down_fault(down))
     call, code = down["call"], down["code"]
     words = f"{call}: {codes.text(code)}"
     explained = {
@@ -159,12 +158,8 @@ def lost_error(failure: Failure, gone: bool, last_seen_at: float | None) -> str:
     (call, code), seen = failure, last_seen(last_seen_at)
     if code == codes.NO_PERMISSION:
         return f"no permission to open this GPU ({call}: {codes.text(code)}){seen}"
-    words = f"(NVML error {code}: {codes.text(code)})"
-    if code == codes.RESET_REQUIRED:
-        return f"GPU needs a reset {words}{seen}"
-    if gone:
-        return f"GPU is lost {words}{seen}"
-    return f"{call} failed {words}{seen}"
+    what = "GPU needs a reset" if code == codes.RESET_REQUIRED else "GPU is lost" if gone else f"{call} failed"
+    return f"{what} (NVML error {code}: {codes.text(code)}){seen}"
 
 
 def last_seen(at: float | None) -> str:

@@ -133,17 +133,17 @@ def read_fields(device: Device, reading: Reading) -> None:
         partial(device.ulonglong, "nvmlDeviceGetTotalEnergyConsumption"),
         divisor=1000,
     )
-    reading.take("memory_temperature_c", partial(read_memory_temperature, batch))
+
+    def memory_temperature_c() -> float:
+        celsius = batch.value(MEMORY_TEMPERATURE, "MEMORY_TEMP")
+        if celsius == 0:
+            raise UnreadError(NO_MEMORY_SENSOR)
+        return float(celsius)
+
+    reading.take("memory_temperature_c", memory_temperature_c)
     reading.attempt(("throttle_ns",), partial(read_throttle_ns, device, batch, reading))
     if links.count:
         links.counts_traffic = nvlink.read_traffic(state.meter, batch, at_s, reading)
-
-
-def read_memory_temperature(batch: FieldValues) -> float:
-    celsius = batch.value(MEMORY_TEMPERATURE, "MEMORY_TEMP")
-    if celsius == 0:
-        raise UnreadError(NO_MEMORY_SENSOR)
-    return float(celsius)
 
 
 def read_throttle_reasons(device: Device) -> list[str]:
@@ -219,13 +219,13 @@ def read_violations(device: Device) -> Reading:
     reading, throttle = Reading(), device.state(Throttle)
     if not throttle.needs_violation_status:
         return reading
-
-    def violation_ns(policy: c_int) -> int:
-        return not_blank(_VIOLATION_CALL, int(_VIOLATION.read(device, policy).violationTime))
-
     violations = Reading()
+
+    def violation_ns(policy: int) -> int:
+        return not_blank(_VIOLATION_CALL, int(_VIOLATION.read(device, c_int(policy)).violationTime))
+
     for policy, reason in VIOLATIONS.items():
-        violations.take(reason, partial(violation_ns, c_int(policy)))
+        violations.take(reason, partial(violation_ns, policy))
     reading.problems.update({f"throttle_ns.{reason}": problem for reason, problem in violations.problems.items()})
     reading.values.update(throttle.timed(violations.values, reading))
     return reading
