@@ -164,18 +164,10 @@ BYTES = ("statistics/rx_bytes", "statistics/tx_bytes")
 ERRORS = ("statistics/rx_errors", "statistics/tx_errors", "statistics/rx_dropped", "statistics/tx_dropped")
 # Each of the statistics makes the driver add up all its queues: those that tell of faults, no more.
 DETAILS = (
-    "statistics/rx_packets",
-    "statistics/tx_packets",
-    "statistics/rx_crc_errors",
-    "statistics/rx_frame_errors",
-    "statistics/rx_length_errors",
-    "statistics/rx_missed_errors",
-    "statistics/rx_fifo_errors",
-    "statistics/rx_over_errors",
-    "statistics/tx_fifo_errors",
-    "statistics/tx_carrier_errors",
-    "statistics/tx_aborted_errors",
-    "statistics/collisions",
+    *("statistics/rx_packets", "statistics/tx_packets", "statistics/rx_crc_errors", "statistics/rx_frame_errors"),
+    *("statistics/rx_length_errors", "statistics/rx_missed_errors", "statistics/rx_fifo_errors"),
+    *("statistics/rx_over_errors", "statistics/tx_fifo_errors", "statistics/tx_carrier_errors"),
+    *("statistics/tx_aborted_errors", "statistics/collisions"),
 )
 PREFIX = "netdev_"  # of the counters of an RDMA port's interface
 _VANISHED: dict[LinkFault, str] = {"device_vanished": "device vanished", "interface_vanished": "interface vanished"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,6 +13,7 @@ from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.codes import Failure, Problem, Reason, is_unsupported
 from mltop.probes.collect.nvml.library import NAME
 from mltop.probes.model import Fault, Gap, HostSample, PciDevice
+from mltop.probes.model.units import signal_name
 from mltop.probes.system import paths
 
 OVERLONG = "NVML's reader process answers without end"
@@ -143,12 +143,7 @@ def silence(waited_s: float, call: str, call_s: float | None, state: str) -> str
 
 def death(exit_code: int, call: str, last_words: str) -> str:
     """How the child ended without being asked to; ``call`` is the NVML call that it was in, or ""."""
-    how = f"exit code {exit_code}"
-    if exit_code < 0:
-        try:
-            how = signal.Signals(-exit_code).name
-        except ValueError:
-            how = f"signal {-exit_code}"
+    how = signal_name(-exit_code) if exit_code < 0 else f"exit code {exit_code}"
     where = f" in {call}" if call else ""
     return f"NVML's reader process died ({how}){where}" + (f": {last_words}" if last_words else "")
 

@@ -103,7 +103,8 @@ def _join_folder(files: Sequence[LogFile], indexes: list[int], joined: _Joined) 
         joined.join(twins)
     seen = [_Seen(members[0], [files[index] for index in members]) for members in joined.sets(indexes)]
     jobs = {files[index].slurm_job for index in indexes} - {""}
-    if len(jobs) < 2 and not any(one.clashes(other) for one, other in _with_a_rank_in_common(seen)):
+    # Not where one repeats the other.
+    if len(jobs) < 2 and not any(one.lines.isdisjoint(other.lines) for one, other in _with_a_rank_in_common(seen)):
         joined.join(indexes)
         return
     for alike in grouped(seen, lambda each: NUMBERS.sub("#", _stem(files[each.index]))).values():
@@ -139,10 +140,6 @@ class _Seen:
         told = {event.rank for event in events if event.kind == "exit"}
         self.ranks = {*(("speaks", rank) for rank in known(speaking)), *(("told", rank) for rank in known(told))}
         self.lines = {event.text for event in events if event.is_dated and not event.by_launcher}
-
-    def clashes(self, other: _Seen) -> bool:
-        """The same ranks in both, and not because one repeats the other."""
-        return not self.ranks.isdisjoint(other.ranks) and self.lines.isdisjoint(other.lines)
 
 
 def _join_runs(files: Sequence[LogFile], joined: _Joined) -> None:

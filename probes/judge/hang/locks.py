@@ -14,6 +14,7 @@ from mltop.probes.judge.hang.view import RankView
 from mltop.probes.model import StackDigest
 
 _LOGGING = "logging/__init__.py"
+_HANDLE = (_LOGGING, "handle")
 _LOGGING_WAITS = ("acquire", "handle", "_acquireLock")  # where logging asks for a handler's lock, by Python's version
 _FUTEX = "futex"  # how the kernel's functions are called that a wait for a lock sleeps in
 _EVENT_WAIT = ("threading.py", "wait")  # a thread that waits for an event or for work holds nothing, as a rule
@@ -30,8 +31,8 @@ class Holder:
 def lock_holder(view: RankView) -> Holder | None:
     """The thread that holds what ``view``'s main thread waits for; None when it waits for no lock, or nobody has it."""
     main = view.now
-    logs = _waits_for_logging(main)
     leaf, own = leaf_of(main), user_frame(main.frames)
+    logs = leaf is not None and leaf.file == _LOGGING and last_name(leaf) in _LOGGING_WAITS
     # In user code and on a futex: ``with lock:`` has no frame of its own.
     if not (main.acquires or logs or (leaf is own and leaf is not None and (main.wchan or "").startswith(_FUTEX))):
         return None
@@ -40,8 +41,11 @@ def lock_holder(view: RankView) -> Holder | None:
     if told is not None and told.holders:
         return Holder(next(rounds for rounds in threads if rounds[-1] is told.holders[0]), True)
     if logs:
-        writing = [rounds for rounds in threads if _writes_a_record(rounds[-1])]
-        return Holder(writing[0], True) if writing else None
+        # It is inside of a handler: its stack goes on above ``handle``.
+        above = ((rounds, list(python_frames(rounds[-1].frames))[1:]) for rounds in threads)
+        writes = (rounds for rounds, frames in above if any((f.file, last_name(f)) == _HANDLE for f in frames))
+        writing = next(writes, None)
+        return None if writing is None else Holder(writing, True)
     near = [
         rounds
         for rounds in threads
@@ -56,14 +60,3 @@ def _asks_alike(thread: StackDigest, main: StackDigest) -> bool:
     mine, its = leaf_of(main), leaf_of(thread)
     same_line = mine is not None and its is not None and (mine.file, mine.line) == (its.file, its.line)
     return key_of(thread) == key_of(main) or same_line or (bool(main.acquires) and thread.acquires == main.acquires)
-
-
-def _waits_for_logging(main: StackDigest) -> bool:
-    leaf = leaf_of(main)
-    return leaf is not None and leaf.file == _LOGGING and last_name(leaf) in _LOGGING_WAITS
-
-
-def _writes_a_record(thread: StackDigest) -> bool:
-    """It is inside of a handler: its stack goes on above ``handle``."""
-    frames = list(python_frames(thread.frames))
-    return any(frame.file == _LOGGING and last_name(frame) == "handle" for frame in frames[1:])

@@ -201,9 +201,7 @@ def _accuse_by_cause(case: _Case) -> None:
     how: CulpritKind = "stands" if loss.stops else "slow"
     dead = {(death.node, death.told.pid): death for death in (loss.deaths.all if loss.deaths is not None else ())}
     loss.culprits = [
-        died(dead[place.node, place.pid])
-        if (place.node, place.pid) in dead
-        else Culprit(place.rank, place.node, place.pid, cause.message, "", True, next(iter(place.gpus), None), how)
+        died(dead[place.node, place.pid]) if (place.node, place.pid) in dead else place.culprit(cause.message, how)
         for place in touched
     ]
     loss.waiting = loss.waiting.without(Ranges.of(known(place.rank for place in touched)))

@@ -32,17 +32,10 @@ POWER_AVERAGE = 185  # mW over one second
 POWER_INSTANT = 186
 
 # nvml.h nvmlClocksEventReason*. Applications clocks are no longer reported by new drivers.
-REASONS = {
-    0x1: "gpu_idle",
-    0x2: "applications_clocks",
-    0x4: "sw_power_cap",
-    0x8: "hw_slowdown",
-    0x10: "sync_boost",
-    0x20: "sw_thermal",
-    0x40: "hw_thermal",
-    0x80: "power_brake",
-    0x100: "display_clocks",
-}
+REASONS = (  # by bit, from the lowest
+    *("gpu_idle", "applications_clocks", "sw_power_cap", "hw_slowdown", "sync_boost", "sw_thermal", "hw_thermal"),
+    *("power_brake", "display_clocks"),
+)
 UNKNOWN_NUMBERS = Problem("which fields of NVML are these counters depends on the driver's version, which is not known")
 # Only what has no field in older drivers is asked one by one (nvml.h NVML_PERF_POLICY_*).
 VIOLATIONS = {0: "sw_power_cap", 2: "sync_boost", 3: "board_limit", 4: "low_utilization", 5: "reliability"}
@@ -152,7 +145,7 @@ def read_throttle_reasons(device: Device) -> list[str]:
         partial(device.ulonglong, "nvmlDeviceGetCurrentClocksEventReasons"),
         partial(device.ulonglong, "nvmlDeviceGetCurrentClocksThrottleReasons"),
     )
-    return [reason for bit, reason in REASONS.items() if bits & bit]
+    return [reason for bit, reason in enumerate(REASONS) if bits >> bit & 1]
 
 
 class Throttle:
