@@ -17,8 +17,15 @@ from mltop.probes.judge.hang.assumed import Assumed, assume_waits
 from mltop.probes.judge.hang.evidence import JobEvidence, RankSeen
 from mltop.probes.judge.hang.frames import UserFrames, called_from, key_of
 from mltop.probes.judge.hang.kernel import told_of_kernel
-from mltop.probes.judge.hang.leads import follow_training_threads
-from mltop.probes.judge.hang.view import BACKWARD, RankView, is_dead, known_waits, view_of, with_wait
+from mltop.probes.judge.hang.view import (
+    BACKWARD,
+    RankView,
+    follow_training_threads,
+    is_dead,
+    known_waits,
+    view_of,
+    with_wait,
+)
 from mltop.probes.judge.nodes import by_reason, folded
 from mltop.probes.judge.values import grouped, in_slices, known
 from mltop.probes.model import (
