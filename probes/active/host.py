@@ -134,17 +134,15 @@ def kernel_state(pid: int) -> str:
     return "D state" + (f", in {wchan}" if wchan not in ("", "0") else "")
 
 
-def _data_caches(cpu: int) -> list[tuple[int, str, int]]:
+def _data_caches(cpu: int) -> Iterator[tuple[int, str, int]]:
     """(level, who shares it, bytes) of the data caches of one processor."""
     folder = paths.sys("devices", "system", "cpu", f"cpu{cpu}", "cache")
-    caches = []
     with contextlib.suppress(OSError, ValueError, KeyError):
         for name in sorted(os.listdir(folder)):  # noqa: PTH208
             if name.startswith("index") and read_text(f"{folder}/{name}/type") != "Instruction":
                 size = read_text(f"{folder}/{name}/size")
                 shared = read_text(f"{folder}/{name}/shared_cpu_list")
-                caches.append((int(read_text(f"{folder}/{name}/level")), shared, int(size[:-1]) * _SIZES[size[-1:]]))
-    return caches
+                yield int(read_text(f"{folder}/{name}/level")), shared, int(size[:-1]) * _SIZES[size[-1:]]
 
 
 def _cpu_list(text: str) -> frozenset[int]:

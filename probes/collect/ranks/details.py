@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import islice
@@ -271,12 +271,10 @@ def soft_limit(data: bytes, label: bytes) -> int | None:
     return int(words[0]) if words and words[0].isdigit() else None
 
 
-def missing_details(samples: Sequence[RankSample]) -> list[Gap]:
+def missing_details(samples: Sequence[RankSample]) -> Iterator[Gap]:
     """One gap for each of these details that some living rank lacks."""
-    gaps = []
     for name, words in _FIELDS.items():
         without = [sample for sample in samples if getattr(sample, name) is None and sample.state not in ("Z", "X")]
         if without:
             who = f"{counted(len(without), 'rank')}{named(sample.user for sample in without)}"
-            gaps.append(permission_gap(name, why=f"{words} of {who} cannot be read"))
-    return gaps
+            yield permission_gap(name, why=f"{words} of {who} cannot be read")

@@ -157,20 +157,18 @@ def cases_of(progress: Iterable[GroupProgress], world_size: int | None = None) -
     return [_case(group, own, world_size) for group, own in in_slices(groups)]
 
 
-def _by_group(progress: Iterable[GroupProgress]) -> list[tuple[Group, list[GroupProgress]]]:
+def _by_group(progress: Iterable[GroupProgress]) -> Iterator[tuple[Group, list[GroupProgress]]]:
     """A group has one name in its job; where two sets of ranks have the same name, these are two groups."""
     by_name = grouped(
         progress, lambda each: (each.group.name, "" if is_default(each.group) else each.group.description)
     )
-    groups = []
     for alike in by_name.values():
         members = list(dict.fromkeys(known(record.group.ranks for record in alike)))
         for ranks in (*members, *(() if members else (None,))):
             own = [record for record in alike if _may_be_of(record, ranks, members)]
             group = next((record.group for record in own if record.group.ranks == ranks), alike[0].group)
             backend = next((record.group.backend for record in own if record.group.backend), "")
-            groups.append((replace(group, backend=backend), _newest_of_each(own)))
-    return groups
+            yield replace(group, backend=backend), _newest_of_each(own)
 
 
 def is_default(group: Group) -> bool:
