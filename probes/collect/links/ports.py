@@ -1,6 +1,7 @@
-"""Network interfaces: an Ethernet port, a bond of several, or the interface of an RDMA port.
+"""One port: of an RDMA device (InfiniBand, RoCE or EFA), or a network interface (an Ethernet port, a bond of several, or
+the interface of an RDMA port).
 
-Source: /sys/class/net/N (sysfs-class-net, sysfs-class-net-statistics).
+Source: /sys/class/infiniband/D/ports/N; /sys/class/net/N (sysfs-class-net, sysfs-class-net-statistics).
 """
 
 from __future__ import annotations
@@ -16,11 +17,6 @@ from mltop.probes.collect.sysfile import LINE_BYTES, REFUSED, KeptFile, OpenFile
 from mltop.probes.model import Gap, LinkSample
 from mltop.probes.model.vocabulary import LinkFault
 
-# One port of an RDMA device: InfiniBand, RoCE or EFA. Each look asks for the state, the flap counter and the bytes.
-# Asking costs the firmware, not only this process: most counter files are a management datagram each, ``rate`` and
-# ``phys_state`` a port query each. So all others follow every five seconds, and at once when the state or the flap
-# counter has changed. Source: /sys/class/infiniband/D/ports/N.
-
 LINK_DOWNED = "link_downed"
 # InfiniBand counts words of four bytes (PortXmitData), EFA and some RoCE drivers bytes.
 _BYTE_COUNTERS = (("port_rcv_data", "port_xmit_data", 4), ("rx_bytes", "tx_bytes", 1))
@@ -30,6 +26,10 @@ _Value = TypeVar("_Value")
 class RdmaPort(Port):
     """Keep one object while the device exists. ``has_chardev`` is for the owner to set, and the interface with
     ``adopt``.
+
+    Each look asks for the state, the flap counter and the bytes. Asking costs the firmware, not only this process: most
+    counter files are a management datagram each, ``rate`` and ``phys_state`` a port query each. So all others follow
+    every five seconds, and at once when the state or the flap counter has changed.
     """
 
     def __init__(self, facts: PortFacts, subject: str, open_files: OpenFiles, turn: int = 0) -> None:
