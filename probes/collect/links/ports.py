@@ -1,5 +1,5 @@
-"""One port: of an RDMA device (InfiniBand, RoCE or EFA), or a network interface (an Ethernet port, a bond of several, or
-the interface of an RDMA port).
+"""One port: of an RDMA device (InfiniBand, RoCE, EFA), or a network interface (Ethernet, a bond, or that of an RDMA
+port).
 
 Source: /sys/class/infiniband/D/ports/N; /sys/class/net/N (sysfs-class-net, sysfs-class-net-statistics).
 """
