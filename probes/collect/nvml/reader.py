@@ -16,7 +16,7 @@ from mltop.probes.collect.nvml.readers.events import EventReader
 from mltop.probes.collect.nvml.readers.fast import read_fast, read_violations
 from mltop.probes.collect.nvml.readers.gpm import SHORTEST_S, ActivityReader, left_out
 from mltop.probes.collect.nvml.readers.limits import Limits, read_margins
-from mltop.probes.collect.nvml.readers.mig import MigReader
+from mltop.probes.collect.nvml.readers.mig import Instances, MigReader
 from mltop.probes.collect.nvml.readers.nvlink import read_fabric, read_links, read_links_by_calls
 from mltop.probes.collect.nvml.readers.processes import ProcessReader
 from mltop.probes.collect.nvml.readers.sieve import Sieve
@@ -100,7 +100,7 @@ class Reader:
             ("pcie", RARE_S, read_pcie_link),
             ("fabric", RARE_S, read_fabric),
             ("mig_mode", RARE_S, read_mig_mode),
-            ("mig", SLOW_S, self._mig.read),
+            ("mig", SLOW_S, self._read_mig),
             ("modes", SELDOM_S, read_modes),
             ("sram", SELDOM_S, read_sram),
             ("repair", SELDOM_S, read_repair),
@@ -199,6 +199,13 @@ class Reader:
                 device.state(Schedule).is_news(name, reading)
                 again[name] = vars(reading)
         return again
+
+    def _read_mig(self, device: Device) -> Reading:
+        """The instances of a GPU in MIG mode."""
+        if device.state(Modes).mig_enabled:
+            return self._mig.read(device)
+        device.forget(Instances)
+        return Reading()
 
 
 def raise_if_nothing_answers(fast: Reading) -> None:

@@ -20,7 +20,6 @@ from mltop.probes.collect.nvml.codes import Reason
 from mltop.probes.collect.nvml.device import MEMORY, TEXT_SIZE, Device, Reading, Structure, not_blank
 from mltop.probes.collect.nvml.readers import gpm
 from mltop.probes.collect.nvml.readers.gpm import Group, Plan, Track
-from mltop.probes.collect.nvml.readers.values import Modes
 
 ACTIVITY = Group((gpm.SM, gpm.TENSOR, gpm.DRAM, gpm.OCCUPANCY))
 PLAN = Plan(ACTIVITY)
@@ -80,9 +79,6 @@ class MigReader:
         is gone is no problem: the list is made anew.
         """
         reading = Reading()
-        if not device.state(Modes).mig_enabled:
-            device.forget(Instances)
-            return reading
         reading.attempt(("mig_instances",), partial(self._read, device, reading))
         return reading
 
