@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import signal
 
+from mltop.probes.model.units import signal_name
+
 _MOST_CHARACTERS = 300
 # "RuntimeError: …" and what C++ prints before it aborts, also where the line has more in front.
 _EXCEPTION = re.compile(r"(?:^|\s)((?:[\w.]+\.)?\w*(?:Error|Exception|Interrupt|Exit|NotMet)\b: .+)")
@@ -69,13 +71,6 @@ def last_words(output: str) -> str:
         if exception:
             return _short(exception.group(1))
     return _short(lines[-1]) if lines else ""
-
-
-def signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _short(text: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mltop.probes.system import paths
-from mltop.probes.system.limits import cgroups, read_text
+from mltop.probes.system.limits import cgroups, cpu_quota, read_text
 
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -21,7 +21,7 @@ def cores() -> int:
     """Whole cores, at least 1: those of this process's affinity, as far as the CPU quotas of its cgroup and of those
     above it go (sched-bwc.rst of the kernel). A quota does not show in what torch takes for its number of threads.
     """
-    quotas = (_cpu_quota(version, folder) for version, folder in cgroups("cpu"))
+    quotas = (cpu_quota(version, folder) for version, folder in cgroups("cpu"))
     allowed = float(len(os.sched_getaffinity(0)))
     return max(1, math.ceil(min([allowed, *(quota for quota in quotas if quota is not None)])))
 
@@ -134,28 +134,15 @@ def kernel_state(pid: int) -> str:
     return "D state" + (f", in {wchan}" if wchan not in ("", "0") else "")
 
 
-def _cpu_quota(version: int, folder: str) -> float | None:
-    """Cores, None without a quota."""
-    if version == 2:
-        words = read_text(f"{folder}/cpu.max").split()
-    else:
-        words = [read_text(f"{folder}/cpu.cfs_{name}_us") for name in ("quota", "period")]
-    if len(words) != 2 or not all(word.isdigit() for word in words) or int(words[1]) == 0:
-        return None
-    return int(words[0]) / int(words[1])
-
-
-def _data_caches(cpu: int) -> list[tuple[int, str, int]]:
+def _data_caches(cpu: int) -> Iterator[tuple[int, str, int]]:
     """(level, who shares it, bytes) of the data caches of one processor."""
     folder = paths.sys("devices", "system", "cpu", f"cpu{cpu}", "cache")
-    caches = []
     with contextlib.suppress(OSError, ValueError, KeyError):
         for name in sorted(os.listdir(folder)):  # noqa: PTH208
             if name.startswith("index") and read_text(f"{folder}/{name}/type") != "Instruction":
                 size = read_text(f"{folder}/{name}/size")
                 shared = read_text(f"{folder}/{name}/shared_cpu_list")
-                caches.append((int(read_text(f"{folder}/{name}/level")), shared, int(size[:-1]) * _SIZES[size[-1:]]))
-    return caches
+                yield int(read_text(f"{folder}/{name}/level")), shared, int(size[:-1]) * _SIZES[size[-1:]]
 
 
 def _cpu_list(text: str) -> frozenset[int]:

@@ -105,8 +105,9 @@ class Nvml:
             gpu = self._handle("nvmlDeviceGetHandleByIndex_v2", c_uint(index))
             for position in range(_MOST_MIG_DEVICES if gpu else 0):
                 instance = self._handle("nvmlDeviceGetMigDeviceHandleByIndex", gpu, c_uint(position))
-                if instance and self._uuid(instance) == uuid and gpu:
-                    return gpu
+                with suppress(NvmlError):
+                    if gpu and instance and self._text("nvmlDeviceGetUUID", instance) == uuid:
+                        return gpu
         raise NvmlError(f"nvmlDeviceGetMigDeviceHandleByIndex: no GPU has the instance {uuid}")
 
     def _handle(self, name: str, *arguments: Any) -> c_void_p | None:
@@ -117,12 +118,6 @@ class Nvml:
         except NvmlError:
             return None
         return handle or None
-
-    def _uuid(self, handle: c_void_p) -> str:
-        try:
-            return self._text("nvmlDeviceGetUUID", handle)
-        except NvmlError:
-            return ""
 
 
 # Unsigned numbers: the call, its arguments, and how many of its units make one of ours.
@@ -164,18 +159,14 @@ class Gpu:
     def value(self, what: str) -> float:
         """One of VALUES, or ``temperature_c``."""
         if what == "temperature_c":
-            return self._temperature_c()
+            reading = _Temperature(version=sizeof(_Temperature) | 1 << 24, sensor=0)
+            with suppress(NvmlError):
+                self._nvml.call("nvmlDeviceGetTemperatureV", self._handle, byref(reading))
+                return int(reading.celsius)
+            return self._unsigned("nvmlDeviceGetTemperature", c_int(0))
         name, arguments, units = VALUES[what]
         number = self._unsigned(name, *arguments)
         return number if units == 1 else number / units
-
-    def _temperature_c(self) -> int:
-        reading = _Temperature(version=sizeof(_Temperature) | 1 << 24, sensor=0)
-        try:
-            self._nvml.call("nvmlDeviceGetTemperatureV", self._handle, byref(reading))
-        except NvmlError:
-            return self._unsigned("nvmlDeviceGetTemperature", c_int(0))
-        return int(reading.celsius)
 
     def pci_address(self) -> str:
         """The PCI address as sysfs has it: ``0000:9b:00.0``."""

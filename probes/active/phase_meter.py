@@ -162,18 +162,15 @@ class PhaseMeter:
                 for what, why in trace.problems.items():
                     self.gaps.setdefault(f"phases.{what}", f"{why} (in {name})")
             elif "phases" not in self.gaps:
-                self.gaps["phases"] = self._why_nothing()
+                error = self._gpu.exception() if self._gpu.done() else None
+                call = self._nvml.calling if self._nvml is not None else "nvmlInit_v2"
+                silence = f"NVML does not answer, stuck in {call}" if call else "NVML does not answer"
+                self.gaps["phases"] = silence if error is None else str(error)
             self.phases.append(phase)
 
     def still_heating(self, name: str) -> bool | None:
         """Whether the clock still fell in a phase that is over; None where it is not known."""
         return still_heating(self._clocks_mhz.get(name, ()))
-
-    def _why_nothing(self) -> str:
-        if self._gpu.done() and self._gpu.exception() is not None:
-            return str(self._gpu.exception())
-        call = self._nvml.calling if self._nvml is not None else "nvmlInit_v2"
-        return f"NVML does not answer, stuck in {call}" if call else "NVML does not answer"
 
     def _open(self, device: ProbeDevice) -> Gpu:
         if device.kind == "cpu":

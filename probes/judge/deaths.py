@@ -14,7 +14,7 @@ from functools import cached_property
 
 from mltop.probes.model import RankDeath
 from mltop.probes.model.ranks import ranks_text
-from mltop.probes.model.units import clock_time, time_words
+from mltop.probes.model.units import clock_time, signal_name, time_words
 from mltop.probes.model.vocabulary import CulpritKind
 
 # Two ends on one node whose times the kernel told are in order; all others may be in either. A pidfd tells how a
@@ -217,8 +217,8 @@ def end_of(death: RankDeath) -> str:
 def _how(death: RankDeath) -> str:
     return {
         "oom": "killed by the kernel for want of memory",
-        "signal": f"killed by {signal_name(death.code)}{' (core dumped)' if death.dumped_core else ''}",
-        "stopped": "stopped from outside" + (f" ({signal_name(death.code)})" if death.code else ""),
+        "signal": f"killed by {ended_by(death.code)}{' (core dumped)' if death.dumped_core else ''}",
+        "stopped": "stopped from outside" + (f" ({ended_by(death.code)})" if death.code else ""),
         "exit": "exited" + ("" if death.code is None else f" with code {death.code}"),
     }.get(death.how, "ended, and nothing tells how")
 
@@ -241,14 +241,9 @@ def is_own_fault(death: RankDeath) -> bool:
     return death.how != "stopped" and not ended_well(death)
 
 
-def signal_name(number: int | None) -> str:
+def ended_by(number: int | None) -> str:
     """``SIGKILL``; an exit code of 128 and more stands for a signal, too."""
-    if number is None:
-        return "a signal"
-    try:
-        return signal.Signals(number - 128 if number > 128 else number).name
-    except ValueError:
-        return f"signal {number}"
+    return "a signal" if number is None else signal_name(number - 128 if number > 128 else number)
 
 
 def _name(death: Death) -> str:

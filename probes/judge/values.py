@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 Entry = TypeVar("Entry")
 Key = TypeVar("Key", bound=Hashable)
@@ -36,6 +36,24 @@ def grouped(entries: Iterable[Entry], key: Callable[[Entry], Key]) -> dict[Key, 
     for entry in in_slices(entries, 16 * SLICE):
         groups.setdefault(key(entry), []).append(entry)
     return groups
+
+
+class Joined(Generic[Key]):
+    """Sets that are merged whenever two of their members turn out to belong together."""
+
+    def __init__(self) -> None:
+        self._above: dict[Key, Key] = {}
+
+    def top(self, member: Key) -> Key:
+        """Whoever stands for its set."""
+        while (above := self._above.setdefault(member, member)) != member:
+            self._above[member] = member = self._above[above]
+        return member
+
+    def join(self, members: Iterable[Key]) -> None:
+        tops = [*map(self.top, members)]
+        for other in tops[1:]:
+            self._above[self.top(other)] = self.top(tops[0])
 
 
 def known(values: Iterable[Entry | None]) -> list[Entry]:

@@ -7,6 +7,7 @@ there, never 0 and never blank. Memory and files count in powers of 1024, rates 
 from __future__ import annotations
 
 import math
+import signal
 import time
 from collections.abc import Callable, Iterable
 
@@ -270,6 +271,14 @@ def time_words(s: float) -> str:
     if s >= 0.9995:
         return f"{digits(s)} s" if s < 9.995 else duration_words(s)
     return f"{digits(1e3 * s)} ms" if s >= 0.9995e-3 else f"{digits(1e6 * s)} µs"
+
+
+def signal_name(number: int) -> str:
+    """``SIGKILL``."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def counted(amount: int, noun: str) -> str:

@@ -85,6 +85,17 @@ def cgroups(controller: str) -> Iterator[tuple[int, str]]:
                 yield version, f"{root}{str(folder).rstrip('/')}"
 
 
+def cpu_quota(version: int, folder: str) -> float | None:
+    """Of one cgroup: cores, None without a quota."""
+    if version == 2:
+        words = read_text(f"{folder}/cpu.max").split()
+    else:
+        words = [read_text(f"{folder}/cpu.cfs_{name}_us") for name in ("quota", "period")]
+    if len(words) != 2 or not all(word.isdigit() for word in words) or int(words[1]) == 0:
+        return None
+    return int(words[0]) / int(words[1])
+
+
 def read_text(path: str) -> str:
     """Without the white space around it, "" where it cannot be read."""
     try:

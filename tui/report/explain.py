@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mltop.probes.investigate.explain import Explained
-from mltop.probes.judge.deaths import signal_name
+from mltop.probes.judge.deaths import ended_by
 from mltop.probes.model import Evidence, Incident
 from mltop.probes.model.evidence.logs import ExplainedJob, RankEnd
 from mltop.probes.model.gap import Gap
@@ -95,7 +95,7 @@ def _way(end: RankEnd) -> str:
         parts.append(
             {
                 "exit": "failed" if death.code is None else f"exited with code {death.code}",
-                "signal": f"killed by {signal_name(death.code)}",
+                "signal": f"killed by {ended_by(death.code)}",
                 "oom": "killed for want of memory",
                 "stopped": "ended by the launcher",
                 "unknown": "waited in vain, or aborted",

@@ -77,7 +77,12 @@ def job_process(pid: int) -> JobProcess | NotTaken | None:
     except OSError:
         return None
     try:
-        why = _why_not_ours(folder)
+        uids = owner.ids(folder, "Uid")
+        others = [user_name(uid) for uid in uids if uid != os.geteuid()]
+        if others or not uids:
+            torch = f"is {others[0]}'s: run the probe as {others[0]} to use its torch" if others else ""
+            return NotTaken(pid, torch or "says not whose it is")
+        why = owner.why_no_python_of_ours(folder)
         if why:
             return NotTaken(pid, why)
         before = owner.identity(folder)
@@ -89,15 +94,6 @@ def job_process(pid: int) -> JobProcess | NotTaken | None:
         return NotTaken(pid, f"cannot be looked at: {error.strerror}")
     finally:
         os.close(folder)
-
-
-def _why_not_ours(folder: int) -> str:
-    """``folder``: a descriptor of /proc/PID."""
-    uids = owner.ids(folder, "Uid")
-    others = [user_name(uid) for uid in uids if uid != os.geteuid()]
-    if others or not uids:
-        return f"is {others[0]}'s: run the probe as {others[0]} to use its torch" if others else "says not whose it is"
-    return owner.why_no_python_of_ours(folder)
 
 
 def _witness(pid: int, folder: int) -> JobProcess:

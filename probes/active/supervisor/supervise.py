@@ -125,7 +125,15 @@ class Supervisor:
             return
         if python is None:
             return
-        emit(ProbeEvent("devices", data=_devices_data(python, targets)))
+        about: dict[str, Any] = {
+            "python": python.executable,
+            "python_version": python.python,
+            "python_origin": python.origin,
+            "torch": python.torch,
+            "cuda": python.cuda,
+            "hip": python.hip,
+        }
+        emit(ProbeEvent("devices", data={**about, "devices": [asdict(target.device) for target in targets]}))
         if python.left_out:
             left_out = as_root.in_words(python.left_out)
             text = f"root takes nothing from its environment that others can change, not {left_out}"
@@ -217,18 +225,6 @@ def completed(request: ProbeRequest, devices: Sequence[ProbeDevice]) -> dict[str
         if not options.get("ranks") and options["backend"] == "gloo":
             options["ranks"] = options.get("cpu_ranks") or min(8, max(2, os.cpu_count() or 2))
     return options
-
-
-def _devices_data(python: TorchPython, targets: Sequence[Target]) -> dict[str, Any]:
-    return {
-        "python": python.executable,
-        "python_version": python.python,
-        "python_origin": python.origin,
-        "torch": python.torch,
-        "cuda": python.cuda,
-        "hip": python.hip,
-        "devices": [asdict(target.device) for target in targets],
-    }
 
 
 def _recent(gpu: GpuSample, samples: Sequence[Sample]) -> list[GpuSample]:

@@ -63,9 +63,12 @@ def fill_gpu(gpu: GpuSample, snapshot: Snapshot, now_s: float, stale_after_s: fl
     rows, where = snapshot.of(gpu), snapshot.where
     fresh = [row for row in rows if now_s - row.taken_s <= stale_after_s]
     whole = [row for row in fresh if row.gpu_instance is None]
-    parts = {row.gpu_instance: row for row in fresh if row.gpu_instance is not None}
+    parts: dict[int | None, Row] = {row.gpu_instance: row for row in fresh if row.gpu_instance is not None}
     # NVML's source gives the same objects sample after sample, so that they are replaced, not changed.
-    gpu.mig_instances = [with_values(instance, parts) for instance in gpu.mig_instances]
+    gpu.mig_instances = [
+        replace(mig, **fractions(row, INSTANCE_FIELDS)) if (row := parts.get(mig.gpu_instance)) else mig
+        for mig in gpu.mig_instances
+    ]
     for row in whole[-1:]:
         for name, value in fractions(row, FIELDS).items():
             setattr(gpu, name, value)
@@ -91,12 +94,6 @@ def fill_gpu(gpu: GpuSample, snapshot: Snapshot, now_s: float, stale_after_s: fl
 def fractions(row: Row, names: tuple[str, ...]) -> dict[str, Any]:
     """The fractions that there are, by field name."""
     return {name: value for name in names if (value := row.values.get(name)) is not None}
-
-
-def with_values(instance: MigInstance, parts: dict[int, Row]) -> MigInstance:
-    """The same instance, with what DCGM says of its GPU instance."""
-    row = None if instance.gpu_instance is None else parts.get(instance.gpu_instance)
-    return instance if row is None else replace(instance, **fractions(row, INSTANCE_FIELDS))
 
 
 def gaps_of(fields_of: dict[int, list[str]], gpus: list[GpuSample], lack: Lack) -> list[Gap]:

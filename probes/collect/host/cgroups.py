@@ -16,6 +16,7 @@ from mltop.probes.collect.ranks.details import cgroup_of, cgroup_paths
 from mltop.probes.collect.sysfile import number_after, read_known, read_long_known, read_number, read_text
 from mltop.probes.collect.timing import Pace
 from mltop.probes.model import UNLIMITED, CgroupSample, RankSample
+from mltop.probes.system.limits import cpu_quota
 
 CONTROLLERS = ("memory", "cpu")
 UNIFIED = ""  # the name of version 2's only hierarchy
@@ -153,7 +154,7 @@ class _Cpu:
     def __init__(self, root: str, folder: CgroupFolder) -> None:
         self._root = root
         above = folder.and_above()
-        quotas = {name: quota for name in above if (quota := _quota(root + name, folder.version))}
+        quotas = {name: quota for name in above if (quota := cpu_quota(folder.version, root + name))}
         self.cores = min(quotas.values(), default=None)
         self._folders = tuple(quotas)
 
@@ -177,17 +178,6 @@ class _Cpu:
                 gain = passed - passed_before  # none pass while nothing wants to run
                 shares.append(min(1.0, max(0, throttled - throttled_before) / gain) if gain else 0.0)
         return max(shares, default=None)
-
-
-def _quota(folder: str, version: int) -> float | None:
-    """Cores; None without a quota."""
-    if version == 2:
-        words = (read_text(f"{folder}/cpu.max") or "").split()
-    else:
-        words = [read_text(f"{folder}/cpu.cfs_{name}_us") or "" for name in ("quota", "period")]
-    if len(words) != 2 or not all(word.isdigit() for word in words) or int(words[1]) == 0:
-        return None
-    return int(words[0]) / int(words[1])
 
 
 @dataclass

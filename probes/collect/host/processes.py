@@ -26,7 +26,6 @@ _KERNEL_THREADS_EVERY = 6  # rounds
 _MOST_OPEN = 250  # of the 1024 files that a process may usually have open
 _MAX_SHOWN = 40
 _MAX_WATCHED = 200  # a dead file server may block thousands
-_PF_KTHREAD = 0x00200000  # linux/sched.h
 
 
 @dataclass
@@ -130,13 +129,15 @@ class Processes:
             if runs and runs == self._runs.get(pid):
                 return self._states.get(pid, b"")
             data = read_file(f"{self._proc}/{pid}/stat")
+            stat = procfs.parse_stat(data) if pid not in self._states else None
         except PermissionError:
             self._denied.add(pid)
             return b""
         except OSError:
             self._forget(pid)
             return b""
-        if pid not in self._states and _is_kernel_thread(data):
+        # The NVIDIA driver's own threads do not count: they are looked at as often as processes.
+        if stat is not None and stat.kernel_thread and not stat.comm.startswith(("nvidia", "nv_", "UVM")):
             self._kernel_threads.add(pid)
             self._forget(pid)
         at = data.rfind(b")") + 2
@@ -208,11 +209,3 @@ def _suspects(ranks: Sequence[RankSample]) -> Iterable[int]:
             yield rank.pid
         if rank.children_blocked:
             yield from rank.children
-
-
-def _is_kernel_thread(data: bytes) -> bool:
-    """The NVIDIA driver's own threads do not count: they are looked at as often as processes."""
-    flags = data[data.rfind(b")") + 2 :].split(None, 7)[6:7]
-    if not flags or not flags[0].isdigit() or not int(flags[0]) & _PF_KTHREAD:
-        return False
-    return not data[data.find(b"(") + 1 :].startswith((b"nvidia", b"nv_", b"UVM"))

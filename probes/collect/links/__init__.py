@@ -1,7 +1,7 @@
 """Network ports of this machine, read from /sys: InfiniBand, RoCE, EFA and Ethernet.
 
 ``discovery`` finds them and says which interface belongs to which RDMA port, ``parsing`` gives their text a meaning,
-``counters`` has what all ports share, ``rdma`` and ``netdev`` read one port, ``source`` ties these together.
+``counters`` has what all ports share, ``ports`` read one, ``source`` ties these together.
 """
 
 from mltop.probes.collect.links.source import LinkSource

@@ -6,9 +6,8 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, TypeVar
 
 from mltop.probes.collect.links import discovery
-from mltop.probes.collect.links.netdev import MergedInterface, NetDevice
 from mltop.probes.collect.links.parsing import natural
-from mltop.probes.collect.links.rdma import RdmaPort
+from mltop.probes.collect.links.ports import MergedInterface, NetDevice, RdmaPort
 from mltop.probes.collect.sysfile import OpenFiles
 from mltop.probes.collect.timing import FIRST_LOOK, Pace
 from mltop.probes.model import Gap, GapKind, LinkSample

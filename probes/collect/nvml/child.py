@@ -13,6 +13,7 @@ not in ``read`` (unless asked "again"); or, without the library, ``{"down": ...}
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import json
 import os
@@ -26,7 +27,6 @@ from mltop.probes.collect.timing import Backoff
 from mltop.probes.system.paths import trim_memory
 
 if TYPE_CHECKING:
-    from mltop.probes.collect.nvml.device import Devices
     from mltop.probes.collect.nvml.reader import Reader
 
 _NAME = "libnvidia-ml.so.1"
@@ -67,18 +67,13 @@ def main() -> None:
         answer = poller.poll(json.loads(line))
         answers.write(json.dumps(answer, separators=(",", ":")).encode() + b"\n")
         if poller.is_outdated:
-            start_anew(answers.fileno())
+            # A library that was loaded stays, even when its file is another one by now: after an upgrade of the driver
+            # only a fresh image of this process finds the new one.
+            from mltop.probes.system.spawn import python_command
 
-
-def start_anew(answers_fd: int) -> None:
-    """Become a fresh image of this process. A library that was loaded stays, even when its file is another one by now:
-    after an upgrade of the driver only a fresh image finds the new one.
-    """
-    from mltop.probes.system.spawn import python_command
-
-    os.dup2(answers_fd, 1)
-    command = python_command(__name__, sys.argv[1])
-    os.execv(command[0], command)
+            os.dup2(answers.fileno(), 1)
+            command = python_command(__name__, sys.argv[1])
+            os.execv(command[0], command)
 
 
 class Poller:
@@ -94,10 +89,17 @@ class Poller:
 
     def poll(self, request: dict[str, Any]) -> dict[str, Any]:
         """Answers one request."""
+        now_s = time.monotonic()
         try:
-            if self._reinit_is_due():
+            if self._reader is not None and self._reinit is not None and now_s >= self._reinit.next_s:
+                self._reinit.failed(now_s)
                 self._shut_down()
-            return self._read_again(request) if self._reader else self._read(request)
+            if self._reader is not None:
+                with contextlib.suppress(NvmlError):
+                    return self._read(request)
+                # It worked and fails now: it may only have to be initialised anew; else that says what is wrong.
+                self._shut_down()
+            return self._read(request)
         except ImportError as error:
             return {"down": {"kind": "pynvml", "text": str(error)}}
         except OSError as error:
@@ -110,14 +112,6 @@ class Poller:
             return {"down": {"kind": "nvml", "call": failure.call, "code": failure.code}}
         finally:
             self._crumb.clear()
-
-    def _read_again(self, request: dict[str, Any]) -> dict[str, Any]:
-        """A library that worked and fails now may only have to be initialised anew; else that says what is wrong."""
-        try:
-            return self._read(request)
-        except NvmlError:
-            self._shut_down()
-        return self._read(request)
 
     def _read(self, request: dict[str, Any]) -> dict[str, Any]:
         """Raises what ``start_reader`` raises, and NvmlError."""
@@ -137,23 +131,13 @@ class Poller:
             twice=starts_anew,
         )
         xids = [] if "events" in request["without"] else self._reader.read_events()
-        self._watch_lost(self._reader.devices)
-        self._has_read = True
-        return {"gpus": gpus, "xids": xids}
-
-    def _watch_lost(self, devices: Devices) -> None:
-        if not devices.any_lost():
+        if not self._reader.devices.any_lost():
             self._reinit = None
         elif self._reinit is None:
             self._reinit = Backoff(REINIT_FIRST_S, REINIT_LONGEST_S)
             self._reinit.failed(time.monotonic())
-
-    def _reinit_is_due(self) -> bool:
-        now_s = time.monotonic()
-        if self._reader is None or self._reinit is None or now_s < self._reinit.next_s:
-            return False
-        self._reinit.failed(now_s)
-        return True
+        self._has_read = True
+        return {"gpus": gpus, "xids": xids}
 
     def _shut_down(self) -> None:
         if self._reader is not None:

@@ -310,9 +310,7 @@ class Devices:
         if code:
             failure = NvmlError(LOOKUP_CALL, code)
             return Lost(index, last_uuid, failure, gone=code in codes.GONE_ON_LOOKUP)
-        return self._identify(Device(index, handle, self._calls), last_uuid)
-
-    def _identify(self, device: Device, last_uuid: str | None) -> Device | Lost:
+        device = Device(index, handle, self._calls)
         device.numbering = self._numbering
         try:
             device.uuid = device.text("nvmlDeviceGetUUID", TEXT_SIZE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,6 +13,7 @@ from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.codes import Failure, Problem, Reason, is_unsupported
 from mltop.probes.collect.nvml.library import NAME
 from mltop.probes.model import Fault, Gap, HostSample, PciDevice
+from mltop.probes.model.units import signal_name
 from mltop.probes.system import paths
 
 OVERLONG = "NVML's reader process answers without end"
@@ -72,12 +72,11 @@ def permission_fix(call: str, uid: int | None = None) -> str:
 
 def down_gap(down: dict[str, Any]) -> Gap:
     """Why there is no NVML at all; ``down`` as in the child's answer. Its ``code`` is the Fault."""
-    if down["kind"] == "pynvml":
-        why = f"the Python package nvidia-ml-py is missing ({down['text']})"
-        return Gap.about("nvml", why=why, fix="pip install nvidia-ml-py", code=down_fault(down))
-    if down["kind"] == "library":
-        why = f"libnvidia-ml.so.1 cannot be loaded: {down['text']}"
-        return Gap.about("nvml", why=why, fix="ldconfig -p | grep libnvidia-ml", code=down_fault(down))
+    if down["kind"] != "nvml":
+        why, fix = f"libnvidia-ml.so.1 cannot be loaded: {down['text']}", "ldconfig -p | grep libnvidia-ml"
+        if down["kind"] == "pynvml":
+            why, fix = f"the Python package nvidia-ml-py is missing ({down['text']})", "pip install nvidia-ml-py"
+        return Gap.about("nvml", why=why, fix=fix, code=down_fault(down))
     call, code = down["call"], down["code"]
     words = f"{call}: {codes.text(code)}"
     explained = {
@@ -144,12 +143,7 @@ def silence(waited_s: float, call: str, call_s: float | None, state: str) -> str
 
 def death(exit_code: int, call: str, last_words: str) -> str:
     """How the child ended without being asked to; ``call`` is the NVML call that it was in, or ""."""
-    how = f"exit code {exit_code}"
-    if exit_code < 0:
-        try:
-            how = signal.Signals(-exit_code).name
-        except ValueError:
-            how = f"signal {-exit_code}"
+    how = signal_name(-exit_code) if exit_code < 0 else f"exit code {exit_code}"
     where = f" in {call}" if call else ""
     return f"NVML's reader process died ({how}){where}" + (f": {last_words}" if last_words else "")
 
@@ -159,12 +153,8 @@ def lost_error(failure: Failure, gone: bool, last_seen_at: float | None) -> str:
     (call, code), seen = failure, last_seen(last_seen_at)
     if code == codes.NO_PERMISSION:
         return f"no permission to open this GPU ({call}: {codes.text(code)}){seen}"
-    words = f"(NVML error {code}: {codes.text(code)})"
-    if code == codes.RESET_REQUIRED:
-        return f"GPU needs a reset {words}{seen}"
-    if gone:
-        return f"GPU is lost {words}{seen}"
-    return f"{call} failed {words}{seen}"
+    what = "GPU needs a reset" if code == codes.RESET_REQUIRED else "GPU is lost" if gone else f"{call} failed"
+    return f"{what} (NVML error {code}: {codes.text(code)}){seen}"
 
 
 def last_seen(at: float | None) -> str:

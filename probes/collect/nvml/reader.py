@@ -39,12 +39,12 @@ class Schedule:
     """When which tier of one GPU is read, and what was said of it. Times are the requests' clock."""
 
     def __init__(self) -> None:
-        self._due_s: dict[str, float] = {}
+        self.due_s: dict[str, float] = {}
         self._newest: dict[str, Reading] = {}
 
     def forget(self) -> None:
         """Everything is due again, and news."""
-        self._due_s.clear()
+        self.due_s.clear()
         self._newest.clear()
 
     def is_due(self, tier: str, every_s: float, offset: int, at_s: float) -> bool:
@@ -53,18 +53,14 @@ class Schedule:
         Everything is due at the first poll. The second time comes early, by the offset, so that from then on GPUs and
         tiers take turns.
         """
-        due_s = self._due_s.get(tier)
+        due_s = self.due_s.get(tier)
         if due_s is None:
-            self._due_s[tier] = at_s + every_s * (offset % _STEPS + 1) / _STEPS
+            self.due_s[tier] = at_s + every_s * (offset % _STEPS + 1) / _STEPS
             return True
         if at_s < due_s - SLACK_S:
             return False
-        self._due_s[tier] = max(due_s, at_s - SLACK_S) + every_s
+        self.due_s[tier] = max(due_s, at_s - SLACK_S) + every_s
         return True
-
-    def put_off(self, tier: str, due_s: float) -> None:
-        """Makes a tier due then, and not before."""
-        self._due_s[tier] = due_s
 
     def is_news(self, tier: str, reading: Reading) -> bool:
         """Whether it differs from what was told before: the agent keeps what it is not told again."""
@@ -170,7 +166,7 @@ class Reader:
             if any(
                 p.code not in codes.REMEMBERED if isinstance(p, Failure) else p.code == "implausible" for p in problems
             ):
-                schedule.put_off("static", at_s + SELDOM_S)
+                schedule.due_s["static"] = at_s + SELDOM_S
         fast = self._read_fast(device)
         raise_if_nothing_answers(fast)
         tiers["fast"] = vars(fast)

@@ -313,7 +313,9 @@ class Registry:
     def gaps(self) -> list[Gap]:
         """Unknown fields; one gap where all readable GPUs lack a field for the same reason."""
         readable = [(gpu.index, gpu.all_problems()) for gpu in self.gpus if gpu.state == "ok"]
-        if not is_same(readable, self._gaps_of):
+        # One that was made anew may hold the same, but that is rare.
+        known = [(index, id(by_field)) for index, by_field in readable]
+        if known != [(index, id(by_field)) for index, by_field in self._gaps_of]:
             self._gaps_of, self._gaps = readable, gaps_of(readable)
         return list(self._gaps)
 
@@ -322,14 +324,6 @@ class Registry:
         denied: Problems = [(gpu.index, {"": gpu.denied}) for gpu in self.gpus if gpu.denied is not None]
         is_all = len(denied) == len(self.gpus)
         return gaps_of(denied) if is_all else [gap for one in denied for gap in gaps_of([one])]
-
-
-def is_same(problems: Problems, before: Problems) -> bool:
-    """Whether the objects are the same: one that was made anew may hold the same, but that is rare."""
-    return len(problems) == len(before) and all(
-        index == index_before and by_field is by_field_before
-        for (index, by_field), (index_before, by_field_before) in zip(problems, before)
-    )
 
 
 def gaps_of(problems: Problems) -> list[Gap]:

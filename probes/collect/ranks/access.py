@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 
 from mltop.probes.collect.ranks import procfs
@@ -33,9 +33,8 @@ def access_gaps(table: ProcessTable, gpu_pids: set[int], own_pid: int) -> list[G
     return [gap for gap in gaps if gap is not None]
 
 
-def doubtful_gaps(ranks: Sequence[Rank]) -> list[Gap]:
+def doubtful_gaps(ranks: Sequence[Rank]) -> Iterator[Gap]:
     """What processes say of themselves that is not believed, and whose ranks are too many to be all shown."""
-    gaps = []
     doubtful = [rank for rank in ranks if rank.identity.unbelieved]
     if doubtful:
         first = doubtful[0]
@@ -43,12 +42,11 @@ def doubtful_gaps(ranks: Sequence[Rank]) -> list[Gap]:
         values = ", ".join(first.identity.unbelieved)
         who = f"pid {first.process.pid} of {user_name(first.process.uid) or 'an unknown user'}"
         why = f"{who} has {values}{more}: no job has such numbers, they count as unknown"
-        gaps.append(Gap.about("ranks", why=why))
+        yield Gap.about("ranks", why=why)
     counts = Counter(rank.process.uid for rank in ranks)
     for uid in sorted((uid for uid, count in counts.items() if count >= MOST_RANKS_OF_A_USER), key=str):
         why = f"{user_name(uid)} has {MOST_RANKS_OF_A_USER} ranks or more on this node: only so many are looked at"
-        gaps.append(Gap.about("ranks", why=why, fix=f"see what they are: pgrep -c -u {uid} ."))
-    return gaps
+        yield Gap.about("ranks", why=why, fix=f"see what they are: pgrep -c -u {uid} .")
 
 
 def permission_gap(*fields: str, why: str) -> Gap:
@@ -104,16 +102,14 @@ def _overwritten_gap(table: ProcessTable) -> Gap | None:
     return Gap.about("ranks", why=why, fix="export SPT_NOENV=1 in the job")
 
 
-def live_gaps(unassigned: Sequence[Rank]) -> list[Gap]:
+def live_gaps(unassigned: Sequence[Rank]) -> Iterator[Gap]:
     """About processes of no job that may be ranks, but do not let us read what they have set since their start."""
-    gaps = []
     denied = [rank.process for rank in unassigned if rank.process.live_denied]
     if denied:
         who = "1 Python process" if len(denied) == 1 else f"{len(denied)} Python processes"
         who += named(user_name(process.uid) for process in denied)
         why = f"what {who} set after the start cannot be read (permission denied): whether they are ranks is unknown"
-        gaps.append(permission_gap("environment", why=why))
-    return gaps
+        yield permission_gap("environment", why=why)
 
 
 def silent_gaps(root: str) -> list[Gap]:

@@ -5,7 +5,7 @@ the children of one parent. Pure, as ``roster``.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from mltop.probes.collect.ranks.identity import Identity, job_of
@@ -93,7 +93,7 @@ def _is_server(argv: Sequence[str], title: Title) -> bool:
     return any(word == name or word.startswith(f"{name}.") for word in words)
 
 
-def _workers(tree: Tree, server: _Server, shares_its_job: bool) -> list[Rank]:
+def _workers(tree: Tree, server: _Server, shares_its_job: bool) -> Iterator[Rank]:
     """``shares_its_job``: with an earlier server of its user's on this node, whose workers have the same numbers. A
     name once given stays.
     """
@@ -107,7 +107,6 @@ def _workers(tree: Tree, server: _Server, shares_its_job: bool) -> list[Rank]:
     for axis in first.framework.order:
         world *= 1 if axis == "dp" and attention_dp else sizes.get(axis, 1)
     is_known = all(axis in sizes for axis in first.framework.order)
-    ranks = []
     for process, title in server.workers:
         number = server_rank(title, sizes, attention_dp)
         identity = Identity(
@@ -118,8 +117,7 @@ def _workers(tree: Tree, server: _Server, shares_its_job: bool) -> list[Rank]:
             job=job,
             source="title",
         )
-        ranks.append(Rank(process, process, identity, "", parallel=shown_layout(title.place, sizes)))
-    return ranks
+        yield Rank(process, process, identity, "", parallel=shown_layout(title.place, sizes))
 
 
 def _sizes(tree: Tree, server: _Server, title: Title) -> tuple[dict[str, int], bool]:
@@ -140,7 +138,7 @@ def _sizes(tree: Tree, server: _Server, title: Title) -> tuple[dict[str, int], b
     return (dict(zip(title.framework.order, most)) if is_grid else {}), False
 
 
-def ranks_by_order(tree: Tree, excluded: Collection[int], gpu_pids: Collection[int]) -> list[Rank]:
+def ranks_by_order(tree: Tree, excluded: Collection[int], gpu_pids: Collection[int]) -> Iterator[Rank]:
     """Members of a process group that one parent, which is in none, has started, as mp.spawn does: the parent's first
     child is its first rank, which is a guess. Their environment says nothing else.
     """
@@ -149,14 +147,12 @@ def ranks_by_order(tree: Tree, excluded: Collection[int], gpu_pids: Collection[i
         is_member = process.in_group and process.role in PYTHON_ROLES and process.pid not in excluded
         if is_member and (process.identity is None or process.has_inherited(tree.processes.get(process.ppid))):
             families.setdefault(process.ppid, []).append(process)
-    ranks = []
     for pid, members in families.items():
         parent = tree.processes.get(pid)
         if parent is None or parent.role not in PYTHON_ROLES or parent.in_group or pid in gpu_pids or pid in excluded:
             continue
         _number(parent, members)
-        ranks += [_by_order(process, parent) for process in members if not process.dead]
-    return ranks
+        yield from [_by_order(process, parent) for process in members if not process.dead]
 
 
 def _number(parent: Process, members: list[Process]) -> None:
@@ -200,9 +196,8 @@ def _by_order(process: Process, parent: Process) -> Rank:
     return Rank(process, process, identity, "")
 
 
-def ranks_by_arguments(tree: Tree, taken: Collection[int]) -> list[Rank]:
+def ranks_by_arguments(tree: Tree, taken: Collection[int]) -> Iterator[Rank]:
     """Members of a process group whose own command line has a rank and a world size."""
-    ranks = []
     for process in tree.processes.values():
         if not process.in_group or process.dead or process.identity is not None or process.pid in taken:
             continue
@@ -211,8 +206,7 @@ def ranks_by_arguments(tree: Tree, taken: Collection[int]) -> list[Rank]:
             address = process.live.get("MASTER_ADDR", "")[:256] or None
             job = job_of(process.live)
             identity = Identity("env", rank, _FAMILY_LEVEL, world, job=job, master_address=address, source="arguments")
-            ranks.append(Rank(process, process, identity, ""))
-    return ranks
+            yield Rank(process, process, identity, "")
 
 
 @dataclass
@@ -225,7 +219,7 @@ class _Place:
     rest: tuple[str, ...] = ()
 
 
-def ranks_of_jax(tree: Tree, taken: Collection[int]) -> list[Rank]:
+def ranks_of_jax(tree: Tree, taken: Collection[int]) -> Iterator[Rank]:
     """Processes with JAX loaded whose own command lines tell them where their coordinator is, and who of how many they
     are: by options, or by bare words that differ between them in one number only.
     """
@@ -248,14 +242,12 @@ def ranks_of_jax(tree: Tree, taken: Collection[int]) -> list[Rank]:
             process.order, process.family = place.rank, place.world or 0
         elif process.order is not None:  # others of them have ended
             place.rank, place.world = process.order, process.family
-    ranks = []
     for pid, place in places.items():
         if place.rank is not None:
             process, job = tree.processes[pid], place.coordinator[:256]
             address = job.rpartition(":")[0].strip("[]")
             identity = Identity("jax", place.rank, _FAMILY_LEVEL, place.world, job=job, master_address=address)
-            ranks.append(Rank(process, process, replace(identity, source="arguments"), ""))
-    return ranks
+            yield Rank(process, process, replace(identity, source="arguments"), "")
 
 
 def _jax_place(argv: Sequence[str]) -> _Place | None:

@@ -195,8 +195,9 @@ def _groups(top: dict[Any, Any], states: dict[Any, Any]) -> list[_Told]:
     for entry in newest:
         if not isinstance(entry, dict):
             continue
-        name, description = _name_of(entry.get("process_group"))
-        key = (name, description)
+        told = entry.get("process_group")
+        parts = [name_text(part) for part in entries_of(told, 2)] or [name_text(told)]  # the first versions: a text
+        name, description = key = parts[0], parts[1] if len(parts) > 1 else ""
         if key not in groups and len(groups) >= MOST_GROUPS:
             continue
         groups.setdefault(key, _Told(name, description, whole(entry.get("pg_id")))).entries.append(entry)
@@ -206,12 +207,6 @@ def _groups(top: dict[Any, Any], states: dict[Any, Any]) -> list[_Told]:
     if not any(told.number == 0 for told in groups.values()) and ("0" in states or 0 in states):
         groups["0", DEFAULT_GROUP] = _Told("0", DEFAULT_GROUP, 0)
     return list(groups.values())
-
-
-def _name_of(value: object) -> tuple[str, str]:
-    """A text alone in the first versions."""
-    parts = [name_text(part) for part in entries_of(value, 2)] or [name_text(value)]
-    return parts[0], parts[1] if len(parts) > 1 else ""
 
 
 def _group(told: _Told, config: dict[Any, Any], lists: MemberLists) -> Group:

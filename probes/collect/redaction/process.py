@@ -22,7 +22,7 @@ and libfabric's lists of environment variables, and OpenMP's.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from mltop.probes.collect.redaction.shapes import HIDDEN, UUID, clipped, is_plain, masked
@@ -84,27 +84,25 @@ def shown_command(argv: Sequence[str]) -> str:
     return clipped(masked(" ".join(_shown_arguments(on_one_line)), blobs=False).strip(), MAX_COMMAND_CHARACTERS)
 
 
-def _shown_arguments(argv: Sequence[str]) -> list[str]:
-    shown: list[str] = []
+def _shown_arguments(argv: Sequence[str]) -> Iterator[str]:
     before = ""  # the option, or the name of a secret, whose value may come next
     for index, argument in enumerate(argv):
         if takes_secret(before) or (before and not before.startswith("-")):
             if argument in ("--", "=", ":") or is_scheme(before, argument):
-                shown.append(argument)
+                yield argument
                 continue
             if is_its_value(before, argument):
-                shown.append(shown_secret(before, argument))
+                yield shown_secret(before, argument)
                 goes_on = _LIST.search(before) and not "".join(argv[index + 1 : index + 2]).startswith("-")
                 before = argument if takes_secret(argument) else before if goes_on else ""
                 continue
         if index == 0:  # a path; or a title, which programs write over all of their arguments
-            shown.append(shown_script(argument) if " " in argument else shown_value(argument))
+            yield shown_script(argument) if " " in argument else shown_value(argument)
         elif is_script_option(before) and any(map(is_interpreter, argv[:index])):
-            shown.append(shown_script(argument))
+            yield shown_script(argument)
         else:
-            shown.append(_argument(argument, before))
+            yield _argument(argument, before)
         before = argument if _expects(argument, before) else ""
-    return shown
 
 
 def _expects(argument: str, before: str) -> bool:

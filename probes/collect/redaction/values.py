@@ -441,7 +441,8 @@ class _Script:
         attached = hidden_password(piece)
         if attached:
             return attached
-        return self._named(piece) or self._word(piece)
+        is_harmless = _OPERATOR.fullmatch(piece) or is_plain(piece.strip(_EDGE))
+        return self._named(piece) or (piece if is_harmless else shown_value(piece, depth=self.depth))
 
     def _named(self, piece: str) -> str:
         """Options and variables; "" for other words."""
@@ -465,11 +466,6 @@ class _Script:
             self.secret, self.is_open = piece, True
         elif names_secret(piece) and _NAME.fullmatch(piece):
             self.secret, self.is_open = piece, is_compound(piece)
-
-    def _word(self, piece: str) -> str:
-        if _OPERATOR.fullmatch(piece) or is_plain(piece.strip(_EDGE)):
-            return piece
-        return shown_value(piece, depth=self.depth)
 
 
 def _opened(mark: str) -> int:

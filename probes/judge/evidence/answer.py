@@ -59,7 +59,12 @@ def explained(job: JobFiles) -> ExplainedJob:
         more = [*_quotes(earliest), *_telling(job, attempt)]
         places = {evidence.where for evidence in told.incident.evidence}
         told.incident.evidence += [evidence for evidence in more if evidence.where not in places]
-    told.incident.evidence += _other_attempts(attempts, firsts, at)
+    others = (
+        each for each in zip(attempts, firsts, strict=True) if each[0] is not attempt and each[1].how != "nothing"
+    )
+    told.incident.evidence += [
+        Evidence("log", f"attempt {each.number}: {headline(each, its)}") for each, its in others
+    ][:4]
     told.settings = settings_for(attempt, first)
     told.incident.next = next_for(first, told.settings)
     return told
@@ -191,14 +196,6 @@ def _evidence(event: LogEvent) -> Evidence:
     source: EvidenceSource = "kernel" if event.kind == "xid" else "launcher" if is_launchers else "log"
     who = f"rank {event.rank}: " if event.rank is not None and not is_about else ""
     return Evidence(source, f"{who}{event.text}", event.at, event.where)
-
-
-def _other_attempts(attempts: Sequence[Attempt], firsts: Sequence[First], told: int) -> list[Evidence]:
-    return [
-        Evidence("log", f"attempt {attempt.number}: {headline(attempt, first)}")
-        for index, (attempt, first) in enumerate(zip(attempts, firsts, strict=True))
-        if index != told and first.how != "nothing"
-    ][:4]
 
 
 def _end(rank: int, attempt: Attempt) -> RankEnd:

@@ -146,36 +146,29 @@ class Case:
 
 def cases_of(progress: Iterable[GroupProgress], world_size: int | None = None) -> list[Case]:
     """A case for each group of several. ``world_size``: of the job, by which members without a record are known."""
-    told = _of_one_time(list(progress))
-    groups = ((group, records) for group, records in _by_group(told) if not _is_of_one(group))
-    return [_case(group, records, world_size) for group, records in in_slices(groups)]
+    records = list(progress)
+    # A rank that has left no record now has one of an earlier start there, from long before the others'.
+    newest = max(known(record.at for record in records), default=0.0)
+    told = [record for record in records if record.at is None or record.at >= newest - SAME_EVENT_S]
+    # Who is alone in a group waits for nobody there: he is only late in telling.
+    groups = (
+        (group, own) for group, own in _by_group(told) if (group.size if group.ranks is None else len(group.ranks)) != 1
+    )
+    return [_case(group, own, world_size) for group, own in in_slices(groups)]
 
 
-def _of_one_time(progress: Sequence[GroupProgress]) -> list[GroupProgress]:
-    """Without records from long before the others': a rank that has left none now has one of an earlier start there."""
-    newest = max(known(record.at for record in progress), default=0.0)
-    return [record for record in progress if record.at is None or record.at >= newest - SAME_EVENT_S]
-
-
-def _is_of_one(group: Group) -> bool:
-    """Who is alone in a group waits for nobody there: he is only late in telling."""
-    return group.size == 1 if group.ranks is None else len(group.ranks) == 1
-
-
-def _by_group(progress: Iterable[GroupProgress]) -> list[tuple[Group, list[GroupProgress]]]:
+def _by_group(progress: Iterable[GroupProgress]) -> Iterator[tuple[Group, list[GroupProgress]]]:
     """A group has one name in its job; where two sets of ranks have the same name, these are two groups."""
     by_name = grouped(
         progress, lambda each: (each.group.name, "" if is_default(each.group) else each.group.description)
     )
-    groups = []
     for alike in by_name.values():
         members = list(dict.fromkeys(known(record.group.ranks for record in alike)))
         for ranks in (*members, *(() if members else (None,))):
             own = [record for record in alike if _may_be_of(record, ranks, members)]
             group = next((record.group for record in own if record.group.ranks == ranks), alike[0].group)
             backend = next((record.group.backend for record in own if record.group.backend), "")
-            groups.append((replace(group, backend=backend), _newest_of_each(own)))
-    return groups
+            yield replace(group, backend=backend), _newest_of_each(own)
 
 
 def is_default(group: Group) -> bool:

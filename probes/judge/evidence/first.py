@@ -47,10 +47,6 @@ def _of_rows(attempt: Attempt) -> First:
 # 1. What can be a first failure.
 
 
-def _signature(event: LogEvent) -> tuple[object, ...]:
-    return event.kind if event.kind != "exit" else "died", event.code, event.pattern
-
-
 def _subject(event: LogEvent) -> int | str | None:
     """Whose it is: a rank, a process, a node."""
     return event.rank if event.rank is not None else event.process or event.node or None
@@ -80,7 +76,7 @@ def _earliest(attempt: Attempt, roots: list[LogEvent]) -> First:
 
 
 def _are_alike(events: Sequence[LogEvent]) -> bool:
-    return len({_signature(event) for event in events}) == 1
+    return len({("died" if event.kind == "exit" else event.kind, event.code, event.pattern) for event in events}) == 1
 
 
 def _of_nobody(attempt: Attempt, roots: list[LogEvent]) -> First:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 
-from mltop.probes.judge.values import grouped, known
+from mltop.probes.judge.values import Joined, grouped, known
 from mltop.probes.model.evidence.logs import LogFile
 
 NUMBERS = re.compile(r"\d+")
@@ -27,7 +27,7 @@ class JobFiles:
 
 def jobs_of(files: Sequence[LogFile]) -> list[JobFiles]:
     """The files of each job together; files that say nothing of whose they are go by their folder."""
-    joined = _Joined(len(files))
+    joined = _Joined()
     _join_told(files, joined)
     without_run = (index for index, file in enumerate(files) if not file.run)
     for indexes in grouped(without_run, lambda index: _folder(files[index].path)).values():
@@ -35,30 +35,11 @@ def jobs_of(files: Sequence[LogFile]) -> list[JobFiles]:
     _join_runs(files, joined)
     _join_launchers(files, joined)
     _join_single(files, joined)
-    jobs = ([files[index] for index in indexes] for indexes in joined.sets(range(len(files))))
+    jobs = ([files[index] for index in indexes] for indexes in grouped(range(len(files)), joined.top).values())
     return [JobFiles(_name(job), job) for job in jobs]
 
 
-class _Joined:
-    """Sets of indexes that are merged."""
-
-    def __init__(self, count: int) -> None:
-        self._above = list(range(count))
-
-    def top(self, index: int) -> int:
-        while self._above[index] != index:
-            self._above[index] = self._above[self._above[index]]
-            index = self._above[index]
-        return index
-
-    def sets(self, indexes: Iterable[int]) -> list[list[int]]:
-        return list(grouped(indexes, self.top).values())
-
-    def join(self, indexes: Iterable[int]) -> None:
-        tops = [self.top(index) for index in indexes]
-        for other in tops[1:]:
-            first, second = sorted((self.top(tops[0]), self.top(other)))
-            self._above[second] = first
+_Joined = Joined[int]  # indexes of files
 
 
 def _join_told(files: Sequence[LogFile], joined: _Joined) -> None:
@@ -101,9 +82,11 @@ def _join_folder(files: Sequence[LogFile], indexes: list[int], joined: _Joined) 
     """All of a folder, unless the same ranks speak in several: then only those that belong to each other."""
     for twins in grouped(indexes, lambda index: _stem(files[index])).values():
         joined.join(twins)
-    seen = [_Seen(members[0], [files[index] for index in members]) for members in joined.sets(indexes)]
+    sets = grouped(indexes, joined.top).values()
+    seen = [_Seen(members[0], [files[index] for index in members]) for members in sets]
     jobs = {files[index].slurm_job for index in indexes} - {""}
-    if len(jobs) < 2 and not any(one.clashes(other) for one, other in _with_a_rank_in_common(seen)):
+    # Not where one repeats the other.
+    if len(jobs) < 2 and not any(one.lines.isdisjoint(other.lines) for one, other in _with_a_rank_in_common(seen)):
         joined.join(indexes)
         return
     for alike in grouped(seen, lambda each: NUMBERS.sub("#", _stem(files[each.index]))).values():
@@ -139,10 +122,6 @@ class _Seen:
         told = {event.rank for event in events if event.kind == "exit"}
         self.ranks = {*(("speaks", rank) for rank in known(speaking)), *(("told", rank) for rank in known(told))}
         self.lines = {event.text for event in events if event.is_dated and not event.by_launcher}
-
-    def clashes(self, other: _Seen) -> bool:
-        """The same ranks in both, and not because one repeats the other."""
-        return not self.ranks.isdisjoint(other.ranks) and self.lines.isdisjoint(other.lines)
 
 
 def _join_runs(files: Sequence[LogFile], joined: _Joined) -> None:

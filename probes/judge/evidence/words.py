@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Collection, Sequence
 
-from mltop.probes.judge.deaths import signal_name
+from mltop.probes.judge.deaths import ended_by
 from mltop.probes.judge.evidence.blame import First
 from mltop.probes.judge.evidence.scene import Attempt
 from mltop.probes.judge.values import known
@@ -95,9 +95,7 @@ def _failed(event: LogEvent, order: str = "") -> str:
     """ "was killed by SIGSEGV first", "failed first: ValueError: …, in main (job.py:12)"."""
     if event.kind in _BARE_ENDS or (event.kind == "child_named" and event.how != "unknown"):
         is_killed = event.how == "signal"
-        return (
-            f"was killed{order} by {signal_name(event.code)}" if is_killed else f"exited{order} with code {event.code}"
-        )
+        return f"was killed{order} by {ended_by(event.code)}" if is_killed else f"exited{order} with code {event.code}"
     place = f", in {event.place}" if event.place else ""
     return {
         "oom_kill": f"was killed{order} for want of memory",

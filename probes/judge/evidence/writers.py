@@ -310,9 +310,6 @@ def is_outlived(event: LogEvent, file: LogFile, *, is_own: bool) -> bool:
 def _goes_on(event: LogEvent, file: LogFile) -> bool:
     """Whether steps of whichever rank prove it: others go on for one or two without it, and may print them late."""
     before = event.step if file.first_step_line < event.line else file.first_step
-    is_long_after = len(file.last_steps) > _STEPS_WITHOUT_IT and file.last_steps[0] > event.line
-    return is_long_after and before is not None and _is_later_step(file.last_step or 0, before)
-
-
-def _is_later_step(step: int, before: int) -> bool:
-    return before + _STEPS_WITHOUT_IT < step <= max(before * _MOST_TIMES, before + _MOST_STEPS)
+    if before is None or len(file.last_steps) <= _STEPS_WITHOUT_IT or file.last_steps[0] <= event.line:
+        return False
+    return before + _STEPS_WITHOUT_IT < (file.last_step or 0) <= max(before * _MOST_TIMES, before + _MOST_STEPS)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -17,8 +17,15 @@ from mltop.probes.judge.hang.assumed import Assumed, assume_waits
 from mltop.probes.judge.hang.evidence import JobEvidence, RankSeen
 from mltop.probes.judge.hang.frames import UserFrames, called_from, key_of
 from mltop.probes.judge.hang.kernel import told_of_kernel
-from mltop.probes.judge.hang.leads import follow_training_threads
-from mltop.probes.judge.hang.view import BACKWARD, RankView, is_dead, known_waits, view_of, with_wait
+from mltop.probes.judge.hang.view import (
+    BACKWARD,
+    RankView,
+    follow_training_threads,
+    is_dead,
+    known_waits,
+    view_of,
+    with_wait,
+)
 from mltop.probes.judge.nodes import by_reason, folded
 from mltop.probes.judge.values import grouped, in_slices, known
 from mltop.probes.model import (
@@ -285,15 +292,13 @@ def _may_be_beside(evidence: JobEvidence) -> bool:
     )
 
 
-def _silent_gaps(roster: Roster, evidence: JobEvidence) -> list[Gap]:
+def _silent_gaps(roster: Roster, evidence: JobEvidence) -> Iterator[Gap]:
     """One for each reason, with the ranks that the nodes' samples named."""
-    gaps = []
     for state, reason, nodes in by_reason(evidence.not_answered):
         named = _numbers(view for view in roster.silent if view.node in nodes)
         whose = ("its ranks" if len(nodes) == 1 else "their ranks") + (f" ({ranks_text(named)})" if named else "")
         why = f"{state}: {reason}" if reason else state
-        gaps.append(Gap.about("node", item=folded(nodes), why=f"{why}; {whose} are unknown", code="no_answer"))
-    return gaps
+        yield Gap.about("node", item=folded(nodes), why=f"{why}; {whose} are unknown", code="no_answer")
 
 
 @dataclass
@@ -471,10 +476,8 @@ def waiting_lines(views: Iterable[RankView]) -> list[Waiting]:
     return [Waiting(Ranges.of(_numbers(here)), place) for place, here in fullest_first]
 
 
-def _unreadable_gaps(views: Sequence[RankView]) -> list[Gap]:
+def _unreadable_gaps(views: Sequence[RankView]) -> Iterator[Gap]:
     """One gap per reason."""
-    gaps = []
     for alike in grouped(views, lambda view: (view.error.error, view.error.fix) if view.error else None).values():
         why, fix = (alike[0].error.error or "", alike[0].error.fix) if alike[0].error else ("no stack was taken", "")
-        gaps.append(Gap.about("stacks", item=fold(_numbers(alike)) or alike[0].name, why=why, fix=fix))
-    return gaps
+        yield Gap.about("stacks", item=fold(_numbers(alike)) or alike[0].name, why=why, fix=fix)

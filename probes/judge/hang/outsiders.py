@@ -25,8 +25,7 @@ from mltop.probes.judge.hang.frames import (
 )
 from mltop.probes.judge.hang.groups import narrowed
 from mltop.probes.judge.hang.job import JobView
-from mltop.probes.judge.hang.locks import Holder, lock_holder
-from mltop.probes.judge.hang.polls import collects_garbage, held_by_others, known_poll
+from mltop.probes.judge.hang.polls import Holder, collects_garbage, held_by_others, known_poll, lock_holder
 from mltop.probes.judge.hang.view import STOPPED, RankView, is_dead, leading_digest, runs_mostly
 from mltop.probes.judge.values import grouped, known
 from mltop.probes.model import EVENT_LOOPS, Confidence, Culprit, Frame, StackDigest, Verdict, idle_event_loop

@@ -18,7 +18,7 @@ from mltop.probes.judge.incidents import words
 from mltop.probes.judge.incidents.causes import BY_ID, CLOSE_S, LOST, came_before, caused, follows, touched_by
 from mltop.probes.judge.incidents.loss import Loss, died, loss_of
 from mltop.probes.judge.incidents.scene import OF_STATES, JobScene, Scene
-from mltop.probes.judge.values import grouped, known
+from mltop.probes.judge.values import Joined, grouped, known
 from mltop.probes.model import CONFIDENCES, Confidence, Culprit, Evidence, Finding, Incident, Severity, Suffers
 from mltop.probes.model.ranks import Ranges
 from mltop.probes.model.vocabulary import INCIDENT_KINDS, CulpritKind, EvidenceSource, gravity
@@ -201,9 +201,7 @@ def _accuse_by_cause(case: _Case) -> None:
     how: CulpritKind = "stands" if loss.stops else "slow"
     dead = {(death.node, death.told.pid): death for death in (loss.deaths.all if loss.deaths is not None else ())}
     loss.culprits = [
-        died(dead[place.node, place.pid])
-        if (place.node, place.pid) in dead
-        else Culprit(place.rank, place.node, place.pid, cause.message, "", True, next(iter(place.gpus), None), how)
+        died(dead[place.node, place.pid]) if (place.node, place.pid) in dead else place.culprit(cause.message, how)
         for place in touched
     ]
     loss.waiting = loss.waiting.without(Ranges.of(known(place.rank for place in touched)))
@@ -219,17 +217,10 @@ def _of_jobs(cases: Sequence[_Case], scene: Scene) -> list[Incident]:
 
 def _sharing_causes(cases: Sequence[_Case]) -> list[list[_Case]]:
     """Groups of which each shares a cause with another one, the largest job first."""
-    told_by: dict[str, str] = {}  # of a cause another one, up to the one that stands for the group
-
-    def stands_for(name: str) -> str:
-        while (other := told_by.setdefault(name, name)) != name:
-            name = told_by[name] = told_by[other]
-        return name
-
+    joined: Joined[str] = Joined()
     for case in cases:
-        for cause in case.causes[1:]:
-            told_by[stands_for(_name(cause))] = stands_for(_name(case.causes[0]))
-    groups = grouped(cases, lambda case: stands_for(_name(case.causes[0])) if case.causes else _job_id(case.job))
+        joined.join(map(_name, case.causes))
+    groups = grouped(cases, lambda case: joined.top(_name(case.causes[0])) if case.causes else _job_id(case.job))
     return [
         sorted(of_group, key=lambda case: (-len(case.job.gpus), -len(case.job.ranks), _job_id(case.job)))
         for of_group in groups.values()

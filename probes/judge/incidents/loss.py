@@ -202,12 +202,7 @@ def _waited_for(job: JobScene, deaths: Deaths) -> list[Culprit]:
     if not 0 < len(job.ranks) <= len(fell) or len(job.ranks) + len(fell) < (job.world_size or 0):
         return []
     told = f"{ranks_text(sorted(known(death.rank for death in fell)))} waited for it in vain and ended"
-    return [
-        Culprit(
-            place.rank, place.node, place.pid, told, _seen_in(job, place), True, next(iter(place.gpus), None), "stands"
-        )
-        for place in job.ranks
-    ]
+    return [place.culprit(told, "stands", _seen_in(job, place)) for place in job.ranks]
 
 
 def _seen_in(job: JobScene, place: Place) -> str:
@@ -424,8 +419,8 @@ def _of_finding(job: JobScene, finding: Finding) -> Culprit | None:
     place = job.by_rank.get(rank)
     how: CulpritKind = "slow" if finding.id == "job.straggler" else ""
     reason = "is slow" if how == "slow" else "it never reached the collective"
-    pid, gpu = (place.pid, place.gpus[0] if place.gpus else None) if place else (None, None)
-    return Culprit(rank, finding.node, pid, reason, "", True, gpu, how)
+    found = place.culprit(reason, how) if place else Culprit(rank, "", None, reason, "", True, None, how)
+    return replace(found, node=finding.node)
 
 
 def _by_slowdown(job: JobScene) -> Loss | None:
@@ -436,7 +431,7 @@ def _by_slowdown(job: JobScene) -> Loss | None:
     text = f"a step takes {duration_words(slowdown.now_s)}, it took {duration_words(slowdown.before_s)}"
     evidence = [Evidence("samples", text, slowdown.since)]
     evidence += [Evidence("samples", line, slowdown.since) for line in slowdown.beside]
-    culprits = [_slow(place) for place in places]
+    culprits = [place.culprit("the others wait for it", "slow") for place in places]
     return Loss(
         "straggler" if culprits else "slow",
         slowdown.since,
@@ -445,11 +440,6 @@ def _by_slowdown(job: JobScene) -> Loss | None:
         evidence=evidence,
         began=True,
     )
-
-
-def _slow(place: Place) -> Culprit:
-    gpu = place.gpus[0] if place.gpus else None
-    return Culprit(place.rank, place.node, place.pid, "the others wait for it", "", True, gpu, "slow")
 
 
 def _numbers(places: Sequence[Place]) -> Ranges:

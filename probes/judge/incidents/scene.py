@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from mltop.probes.judge.deaths import Death
 from mltop.probes.judge.values import grouped, known
-from mltop.probes.model import Finding, JobKey, JobMotion, JobReport, PlacedJob, RankDeath, RankSample, Sample
+from mltop.probes.model import Culprit, Finding, JobKey, JobMotion, JobReport, PlacedJob, RankDeath, RankSample, Sample
 from mltop.probes.model.sample import is_of_one_machine
+from mltop.probes.model.vocabulary import CulpritKind
 
 AGAIN_S = 1.5  # a process that wraps a rank ends with it; one that was started again dies later
 START_SLACK_S = 2.0  # starts are told by the boot time, which is cut to seconds
@@ -27,6 +28,10 @@ class Place(NamedTuple):
     rank: int | None
     gpus: tuple[int, ...] = ()
     children: tuple[int, ...] = ()
+
+    def culprit(self, reason: str, how: CulpritKind, where: str = "") -> Culprit:
+        """The rank as one who holds the job up; ``reason`` tells where it stands."""
+        return Culprit(self.rank, self.node, self.pid, reason, where, True, next(iter(self.gpus), None), how)
 
 
 @dataclass(frozen=True)

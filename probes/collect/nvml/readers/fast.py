@@ -32,17 +32,10 @@ POWER_AVERAGE = 185  # mW over one second
 POWER_INSTANT = 186
 
 # nvml.h nvmlClocksEventReason*. Applications clocks are no longer reported by new drivers.
-REASONS = {
-    0x1: "gpu_idle",
-    0x2: "applications_clocks",
-    0x4: "sw_power_cap",
-    0x8: "hw_slowdown",
-    0x10: "sync_boost",
-    0x20: "sw_thermal",
-    0x40: "hw_thermal",
-    0x80: "power_brake",
-    0x100: "display_clocks",
-}
+REASONS = (  # by bit, from the lowest
+    *("gpu_idle", "applications_clocks", "sw_power_cap", "hw_slowdown", "sync_boost", "sw_thermal", "hw_thermal"),
+    *("power_brake", "display_clocks"),
+)
 UNKNOWN_NUMBERS = Problem("which fields of NVML are these counters depends on the driver's version, which is not known")
 # Only what has no field in older drivers is asked one by one (nvml.h NVML_PERF_POLICY_*).
 VIOLATIONS = {0: "sw_power_cap", 2: "sync_boost", 3: "board_limit", 4: "low_utilization", 5: "reliability"}
@@ -133,17 +126,17 @@ def read_fields(device: Device, reading: Reading) -> None:
         partial(device.ulonglong, "nvmlDeviceGetTotalEnergyConsumption"),
         divisor=1000,
     )
-    reading.take("memory_temperature_c", partial(read_memory_temperature, batch))
+
+    def memory_temperature_c() -> float:
+        celsius = batch.value(MEMORY_TEMPERATURE, "MEMORY_TEMP")
+        if celsius == 0:
+            raise UnreadError(NO_MEMORY_SENSOR)
+        return float(celsius)
+
+    reading.take("memory_temperature_c", memory_temperature_c)
     reading.attempt(("throttle_ns",), partial(read_throttle_ns, device, batch, reading))
     if links.count:
         links.counts_traffic = nvlink.read_traffic(state.meter, batch, at_s, reading)
-
-
-def read_memory_temperature(batch: FieldValues) -> float:
-    celsius = batch.value(MEMORY_TEMPERATURE, "MEMORY_TEMP")
-    if celsius == 0:
-        raise UnreadError(NO_MEMORY_SENSOR)
-    return float(celsius)
 
 
 def read_throttle_reasons(device: Device) -> list[str]:
@@ -152,7 +145,7 @@ def read_throttle_reasons(device: Device) -> list[str]:
         partial(device.ulonglong, "nvmlDeviceGetCurrentClocksEventReasons"),
         partial(device.ulonglong, "nvmlDeviceGetCurrentClocksThrottleReasons"),
     )
-    return [reason for bit, reason in REASONS.items() if bits & bit]
+    return [reason for bit, reason in enumerate(REASONS) if bits >> bit & 1]
 
 
 class Throttle:
@@ -219,13 +212,13 @@ def read_violations(device: Device) -> Reading:
     reading, throttle = Reading(), device.state(Throttle)
     if not throttle.needs_violation_status:
         return reading
-
-    def violation_ns(policy: c_int) -> int:
-        return not_blank(_VIOLATION_CALL, int(_VIOLATION.read(device, policy).violationTime))
-
     violations = Reading()
+
+    def violation_ns(policy: int) -> int:
+        return not_blank(_VIOLATION_CALL, int(_VIOLATION.read(device, c_int(policy)).violationTime))
+
     for policy, reason in VIOLATIONS.items():
-        violations.take(reason, partial(violation_ns, c_int(policy)))
+        violations.take(reason, partial(violation_ns, policy))
     reading.problems.update({f"throttle_ns.{reason}": problem for reason, problem in violations.problems.items()})
     reading.values.update(throttle.timed(violations.values, reading))
     return reading

@@ -181,19 +181,15 @@ def identify(instance: _Instance) -> _Instance:
     reading.take("compute_instance", partial(device.uint, "nvmlDeviceGetComputeInstanceId"))
     reading.take("name", partial(device.text, "nvmlDeviceGetName", TEXT_SIZE))
     profile = _PROFILE.search(reading.values.pop("name", None) or "")
-    if profile is not None:
-        reading.values["name"] = profile[1]
-    else:
-        reading.take("name", partial(profile_by_attributes, device))
+
+    def name_by_attributes() -> str:
+        """E.g. "1g.10gb", for drivers whose MIG devices have the GPU's name."""
+        attributes = _ATTRIBUTES.read(device)
+        return f"{attributes.gpuInstanceSliceCount}g.{-(-attributes.memorySizeMB // 1024)}gb"
+
+    reading.take("name", name_by_attributes if profile is None else lambda: profile[1])
     instance.identity.update({name: reading.values.get(name) for name in ("gpu_instance", "compute_instance", "name")})
     return instance
-
-
-def profile_by_attributes(device: Device) -> str:
-    """E.g. "1g.10gb", for drivers whose MIG devices have the GPU's name."""
-    attributes = _ATTRIBUTES.read(device)
-    gigabytes = -(-attributes.memorySizeMB // 1024)
-    return f"{attributes.gpuInstanceSliceCount}g.{gigabytes}gb"
 
 
 def read_memory(device: Device) -> tuple[dict[str, Any], dict[str, Reason]]:
@@ -214,19 +210,12 @@ def describe(state: Instances, instance: _Instance, reading: Reading) -> dict[st
     values = {"index": instance.index, **instance.identity, **instance.memory}
     for field, problem in instance.problems.items():
         reading.problems[f"{where}.{field}"] = problem
-    if state.without_gpm is not None:
-        reading.problems[activity_of("mig_instances.*")] = state.without_gpm
-        return values
     track = state.tracks.get(instance.identity["gpu_instance"])
-    whole = track.problem if track else gpm.STARTING
+    whole = state.without_gpm or (track.problem if track else gpm.STARTING)
     if whole is not None:
-        reading.problems[activity_of(where)] = whole
+        which = "mig_instances.*" if state.without_gpm else where
+        reading.problems[",".join(f"{which}.{field}" for field in ACTIVITY_FIELDS)] = whole
     elif track is not None:
         reading.problems.update({f"{where}.{field}": problem for field, problem in track.problems.items()})
         values.update(track.values)
     return values
-
-
-def activity_of(where: str) -> str:
-    """All its fields of activity."""
-    return ",".join(f"{where}.{field}" for field in ACTIVITY_FIELDS)

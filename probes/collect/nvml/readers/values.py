@@ -135,31 +135,16 @@ RETIRED_SINGLE, RETIRED_DOUBLE, RETIRED_PENDING = 29, 30, 31
 _MAX_PAGES = 64  # as many as a GPU can retire
 _BANKS = ("max", "high", "partial", "low", "none")
 RECOVERY_ACTION = 230
-ACTIONS = {  # nvml.h nvmlDeviceGpuRecoveryAction_t
-    0: "none",
-    1: "gpu_reset",
-    2: "node_reboot",
-    3: "drain_p2p",
-    4: "drain_and_reset",
-    5: "imex_restart",
-    6: "bus_reset",
-    7: "system_reboot",
-}
+ACTIONS = (  # nvml.h nvmlDeviceGpuRecoveryAction_t
+    *("none", "gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset", "imex_restart", "bus_reset", "system_reboot"),
+)
 PCIE_REPLAY = 94
-PCIE_ERRORS = {  # nvml.h NVML_FI_DEV_PCIE_L0_TO_RECOVERY_COUNTER and NVML_FI_DEV_PCIE_COUNT_*
-    169: "l0_to_recovery",
-    173: "correctable_errors",
-    174: "naks_received",
-    175: "receiver_error",
-    176: "bad_tlp",
-    177: "naks_sent",
-    178: "bad_dllp",
-    179: "non_fatal_error",
-    180: "fatal_error",
-    181: "unsupported_req",
-    182: "lcrc_error",
-    183: "lane_error",
-}
+_ERRORS_FROM_173 = (
+    *("correctable_errors", "naks_received", "receiver_error", "bad_tlp", "naks_sent", "bad_dllp", "non_fatal_error"),
+    *("fatal_error", "unsupported_req", "lcrc_error", "lane_error"),
+)
+# nvml.h NVML_FI_DEV_PCIE_L0_TO_RECOVERY_COUNTER and NVML_FI_DEV_PCIE_COUNT_*
+PCIE_ERRORS = {169: "l0_to_recovery", **dict(enumerate(_ERRORS_FROM_173, 173))}
 POWER_LIMIT = 190  # mW: the limit in force, including those set elsewhere (out of band)
 FIELDS = (
     *(ECC_CURRENT, ECC_PENDING, *(field for field, _, _ in ECC_COUNTS.values())),
@@ -225,7 +210,7 @@ def read_health(device: Device) -> Reading:
 def read_recovery(batch: FieldValues) -> str:
     """The driver's own verdict."""
     number = batch.count(RECOVERY_ACTION, "GET_GPU_RECOVERY_ACTION")
-    if number not in ACTIONS:
+    if number >= len(ACTIONS):
         field = f"field {RECOVERY_ACTION} GET_GPU_RECOVERY_ACTION"
         raise GarbageError(f"{field} answered {number}, which mltop does not know")
     return ACTIONS[number]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from bisect import insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Optional
 
@@ -336,16 +336,14 @@ class DeathSource:
         if old or self._remains:
             self._remains = (self._remains | set(old)) & {(rank.pid, rank.started_at) for rank in ranks}
 
-    def _surplus(self, dropped: set[_Key]) -> list[_Key]:
+    def _surplus(self, dropped: set[_Key]) -> Iterator[_Key]:
         """The oldest of whoever has most: nobody's many push out another's few."""
         of_user: dict[int | None, list[_Key]] = {}
         for key, death in self._ended.items():
             if key not in dropped:
                 of_user.setdefault(death.ended.uid, []).append(key)
-        surplus: list[_Key] = []
         for _ in range(len(self._ended) - len(dropped) - MOST_DEATHS):
-            surplus.append(max(of_user.values(), key=len).pop(0))
-        return surplus
+            yield max(of_user.values(), key=len).pop(0)
 
     def _ask_zombie(self, ended: Ended, stat: procfs.Stat) -> None:
         """The kernel says 0 also to those who may not know."""

@@ -90,7 +90,8 @@ def test_namespaces_of_its_own(tmp_path: Path, namespace: str, first: int) -> No
     assert in_container(str(tmp_path))
 
 
-KTHREADD = "2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0\n"
+REST = " 0" * 43 + "\n"
+KTHREADD = "2 (kthreadd) S 0 0 0 0 -1 2129984" + REST
 
 
 @pytest.mark.parametrize(
@@ -99,7 +100,7 @@ KTHREADD = "2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0\n"
         (4026531836, "", True),
         (4026532999, "", False),
         (4026532999, KTHREADD, True),  # the host's /proc, mounted into a container
-        (4026532999, "2 (kthreadd) S 1 0 0 0 -1 4194560 0 0 0\n", False),  # one that only calls itself so
+        (4026532999, "2 (kthreadd) S 1 0 0 0 -1 4194560" + REST, False),  # one that only calls itself so
         (None, KTHREADD, True),
         (None, "2 (x", None),
         (None, "", None),

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from mltop.probes.collect.pci import source
-from mltop.probes.collect.pci.acs import Unreadable, source_validation, upstream_ports
-from mltop.probes.collect.pci.source import kind_of
+from mltop.probes.collect.pci.source import Unreadable, kind_of, source_validation, upstream_ports
 from mltop.probes.collect.sysfile import same_bus, sysfs_bus_id
 from tests.fakes.sysfs import acs_config
 

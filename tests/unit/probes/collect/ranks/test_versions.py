@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mltop.probes.collect.ranks import versions
-from mltop.probes.collect.ranks.versions import Versions, distributions, versions_of
+from mltop.probes.collect.ranks import details
+from mltop.probes.collect.ranks.details import Versions, distributions, versions_of
 from tests.waiting import wait_until
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
@@ -111,7 +111,7 @@ def test_a_folder_is_listed_once_and_again_when_it_changes(tmp_path: Path, monke
     folder = tmp_path / "container-20" / SITE.strip("/")
     listed: list[object] = []
     scan = os.scandir
-    monkeypatch.setattr(versions.os, "scandir", lambda folder: listed.append(folder) or scan(folder))
+    monkeypatch.setattr(details.os, "scandir", lambda folder: listed.append(folder) or scan(folder))
     for _ in range(3):
         assert versions_of(root, 20)["torch"] == "2.8.0+cu128"
     assert len(listed) == 1
@@ -121,7 +121,7 @@ def test_a_folder_is_listed_once_and_again_when_it_changes(tmp_path: Path, monke
 
 
 def test_an_endless_folder_is_read_for_so_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(versions, "_MOST_ENTRIES", 3)
+    monkeypatch.setattr(details, "_MOST_ENTRIES", 3)
     root = _process(tmp_path, TORCH, installed=tuple(f"deepspeed-0.{at}" for at in range(9)))
     assert set(versions_of(root, 20)) <= {"python", "deepspeed"}
 

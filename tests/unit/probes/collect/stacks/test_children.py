@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mltop.probes.collect.stacks.children import children_of, waits_for_child
+from mltop.probes.collect.stacks.dump import children_of, waits_for_child
 from mltop.probes.system import paths
 from tests.fakes.proctree import ProcTree
 

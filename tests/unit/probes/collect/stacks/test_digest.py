@@ -1,7 +1,7 @@
 import msgspec
 
-from mltop.probes.collect.stacks.children import waits_for_child
 from mltop.probes.collect.stacks.digest import Origin, digest_threads, is_idle_worker
+from mltop.probes.collect.stacks.dump import waits_for_child
 from mltop.probes.collect.stacks.process import TaskFacts
 from mltop.probes.model import StackDigest
 

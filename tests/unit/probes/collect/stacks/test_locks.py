@@ -4,8 +4,7 @@ import textwrap
 
 import pytest
 
-from mltop.probes.collect.stacks.digest import Origin, digest_threads
-from mltop.probes.collect.stacks.locks import asked_lock, held_locks
+from mltop.probes.collect.stacks.digest import Origin, asked_lock, digest_threads, held_locks
 from mltop.probes.model import StackDigest
 
 SOURCE = textwrap.dedent(
