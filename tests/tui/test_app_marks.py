@@ -122,12 +122,6 @@ async def test_retry_goes_to_lost_and_refused_nodes() -> None:
         assert len(session.retried) == 1
 
 
-async def test_a_session_that_cannot_be_told_to_retry_says_so() -> None:
-    async with opened(several(), size=(120, 40)) as screen:
-        await screen.press("R")
-        await screen.shows("tried again by themselves")
-
-
 def test_scopes() -> None:
     view, none, some = fake_views.fleet(nodes=9), Selection(), Selection()
     some.mark(f"node{at:03d}" for at in (1, 5, 7))

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from mltop.probes.investigate.capture import material_of
 from mltop.probes.investigate.material import judge
-from mltop.probes.investigate.progress import CaptureResult, StackProgress
 from mltop.probes.judge.health.rule import Expectations
 from mltop.probes.model import JobReport, NodeState
 from mltop.probes.model.units import counted
@@ -18,21 +17,14 @@ from mltop.probes.record import BadRecording, OpenRecording, Saved
 from mltop.tui.app.feed import Feed, Picture
 from mltop.tui.app.past.recorded import RecordedPast
 from mltop.tui.app.past.travel import Player
-from mltop.tui.app.session import Cancellable, DumpResult, RecordingRead
+from mltop.tui.app.session import DumpResult
 from mltop.tui.render.guarded import guarded
 
 FIRST_S = 0.2  # a recording is shown once so long was read of it
 
 
-class NoRun:
-    """Of what a recording cannot do."""
-
-    def cancel(self) -> None:
-        """Nothing runs."""
-
-
 class ReplaySession:
-    """Fulfils ``Session``. ``past`` has all of it; ``player`` says how it is to be shown first: a recording from its
+    """Fulfils ``Recorded``. ``past`` has all of it; ``player`` says how it is to be shown first: a recording from its
     beginning, a capture, which was made because of its end, there.
     """
 
@@ -76,31 +68,13 @@ class ReplaySession:
     def feed(
         self,
         post: Callable[[Picture], object],
-        post_read: Callable[[RecordingRead], object],
+        post_read: Callable[[DumpResult | str], object],
         thresholds: Mapping[str, float],
     ) -> ReplayFeed:
         return ReplayFeed(self, post, post_read, thresholds)
 
     def subscribe(self, on_change: Callable[[], None]) -> None:
         """Nothing changes."""
-
-    def dump_stacks(
-        self,
-        nodes: Sequence[str] | None,  # noqa: ARG002
-        on_progress: Callable[[StackProgress], None],
-    ) -> Cancellable:
-        on_progress(StackProgress("failed", error="a recording has no processes that could be dumped"))
-        return NoRun()
-
-    def capture(
-        self,
-        on_done: Callable[[CaptureResult], None],
-        *,
-        parent: Path | None = None,  # noqa: ARG002
-        least_free_bytes: int = 0,  # noqa: ARG002
-    ) -> Cancellable:
-        on_done(CaptureResult(Path(), error="this is a recording already"))
-        return NoRun()
 
     def close(self) -> None:
         """Nothing is open."""
@@ -113,7 +87,7 @@ class ReplayFeed(Feed):
         self,
         session: ReplaySession,
         post: Callable[[Picture], object],
-        post_read: Callable[[RecordingRead], object],
+        post_read: Callable[[DumpResult | str], object],
         thresholds: Mapping[str, float],
     ) -> None:
         super().__init__(session, post)
@@ -126,13 +100,13 @@ class ReplayFeed(Feed):
             with rest:
                 problem = guarded("reading the recording", lambda: past.read_on(rest, self._stopped, self._tell), "")
             if problem:
-                self._post_read(RecordingRead(problem=problem))
+                self._post_read(problem)
         told = [one for one in saved.incidents if job is None or one.job == job]
         expected = Expectations(thresholds=self._thresholds)
         judging = partial(past.judge, self._stopped, self._tell, expected, self._reports, told)
         guarded("judging the recording", judging, None)
         if past.unreadable:
-            self._post_read(RecordingRead(problem=f"{counted(len(past.unreadable), 'sample')} in it cannot be read"))
+            self._post_read(f"{counted(len(past.unreadable), 'sample')} in it cannot be read")
 
     def _tell(self) -> None:
         past = self._recording.past
@@ -146,5 +120,5 @@ class ReplayFeed(Feed):
         reports = tuple(judge(material_of(saved), self._recording.job)) if saved.dumps else ()
         if reports:
             dumped_at = max((dump.taken_at or 0.0 for dump in saved.dumps), default=self._recording.past.newest_at)
-            self._post_read(RecordingRead(DumpResult(reports, tuple(saved.not_answered), dumped_at, 0.0, False)))
+            self._post_read(DumpResult(reports, tuple(saved.not_answered), dumped_at, 0.0, False))
         return reports

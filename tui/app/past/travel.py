@@ -12,7 +12,7 @@ from mltop.probes.model.units import clock_time, day_time, seconds
 from mltop.tui.app.feed import Feed, Picture
 from mltop.tui.app.past.past import Past
 from mltop.tui.app.past.track import SPAN_S
-from mltop.tui.app.session import Investigation, RecordingRead
+from mltop.tui.app.session import DumpResult, Investigation, Session
 from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.earlier import EarlierRanks
 from mltop.tui.render.guarded import guarded
@@ -174,12 +174,12 @@ class TravellingApp(PaintingApp):
         """Where graphs of jobs end; None: at the newest second that all nodes have told."""
         return None if self.moment is None or self.ahead_s else self.moment
 
-    def on_recording_read(self, message: RecordingRead) -> None:
-        if message.stacks is not None:
-            self.investigation.keep(message.stacks)
-        if message.problem:
-            self.tell(Notice(message.problem, "warn"))
+    def take_read(self, read: DumpResult | str) -> None:
+        """What the stacks of a recording say, or what is wrong with it."""
+        if isinstance(read, str):
+            self.tell(Notice(read, "warn"))
         else:
+            self.investigation.keep(read)
             self.redraw()
 
     def show_recorded(self, moment: float) -> None:
@@ -256,11 +256,13 @@ class TravellingApp(PaintingApp):
 
 
 @runtime_checkable
-class Recorded(Protocol):
+class Recorded(Session, Protocol):
     """A session of what was recorded: its whole past is there, and nothing new comes."""
 
-    past: Past
     player: Player
+
+    @property
+    def past(self) -> Past: ...
 
     @property
     def first_moment(self) -> float: ...
@@ -268,6 +270,6 @@ class Recorded(Protocol):
     def feed(
         self,
         post: Callable[[Picture], object],
-        post_read: Callable[[RecordingRead], object],
+        post_read: Callable[[DumpResult | str], object],
         thresholds: Mapping[str, float],
     ) -> Feed: ...
