@@ -9,18 +9,18 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from textual.events import Key
 
 from mltop.probes.reach.view import NodeView
 from mltop.probes.system.files import write_all
 from mltop.tui.app.acting import READ_ONLY, ActingApp
-from mltop.tui.app.keys import APP_BINDINGS, PaneScreen, action_names, key_name
+from mltop.tui.app.keys import APP_BINDINGS, action_names, key_name
 from mltop.tui.app.looks import theme_names
 from mltop.tui.app.navigation import Location, Trail
 from mltop.tui.app.resources import DEFAULT, Order, Scene
@@ -32,12 +32,45 @@ from mltop.tui.screens.bars import FilterHistory, Notice, TypedBox
 from mltop.tui.terminal.driver import Guest
 
 if TYPE_CHECKING:
+    from textual.binding import Binding
+
+    from mltop.tui.app.feed import Picture
     from mltop.tui.app.stalls import StallWatch
     from mltop.tui.config.settings import Config
+    from mltop.tui.filters import Filter
+    from mltop.tui.widgets.line_table import LineTable
 
 MOST_OF_ONE_SECOND = 100  # files
 ARRIVED_S = 1.0  # a pane that takes longer to come is not waited for by the next key
 NOT_BOUND = "not bound here"
+
+
+class PaneScreen(Protocol):
+    """What the app asks of the pane the user is in: ``screens.pane.Pane``."""
+
+    filter: Filter
+
+    @property
+    def typing(self) -> bool: ...
+
+    @classmethod
+    def pane_bindings(cls) -> list[Binding]: ...
+
+    def draw(self) -> None: ...
+
+    def prepare(self, picture: Picture) -> Iterator[None]: ...
+
+    def clear_filter(self) -> bool: ...
+
+    def node_at_cursor(self) -> str: ...
+
+    def set_filter(self, text: str) -> None: ...
+
+    def table_at_cursor(self) -> LineTable | None: ...
+
+    def open_command_line(self, text: str, scene: Scene) -> None: ...
+
+    async def perform(self, action: str) -> None: ...
 
 
 class HandsApp(ActingApp):

@@ -6,48 +6,13 @@ Help, key bar and palette are made from bindings.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from textual.binding import Binding
 from textual.screen import Screen
-
-from mltop.tui.filters import Filter
-
-if TYPE_CHECKING:
-    from mltop.tui.app.feed import Picture
-    from mltop.tui.app.resources import Scene
-    from mltop.tui.widgets.line_table import LineTable
-
-
-class PaneScreen(Protocol):
-    """What the app asks of the pane the user is in: ``screens.pane.Pane``."""
-
-    filter: Filter
-
-    @property
-    def typing(self) -> bool: ...
-
-    @classmethod
-    def pane_bindings(cls) -> list[Binding]: ...
-
-    def draw(self) -> None: ...
-
-    def prepare(self, picture: Picture) -> Iterator[None]: ...
-
-    def clear_filter(self) -> bool: ...
-
-    def node_at_cursor(self) -> str: ...
-
-    def set_filter(self, text: str) -> None: ...
-
-    def table_at_cursor(self) -> LineTable | None: ...
-
-    def open_command_line(self, text: str, scene: Scene) -> None: ...
-
-    async def perform(self, action: str) -> None: ...
 
 
 @dataclass(frozen=True)
