@@ -420,7 +420,7 @@ MISTAKES = {
     "sort zzz": "no column 'zzz' here",
     "columns zzz": ":columns needs a table",
     "columns gpus zzz": "gpus has no column 'zzz'",
-    "theme zzz": "there is no :theme zzz (:theme dark",
+    "theme zzz": "behind :theme",
     "filter": ":filter needs a word",
     "ranks 3": "nothing goes behind :ranks",
 }

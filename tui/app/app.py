@@ -101,7 +101,7 @@ class MltopApp(FailSafe, LastingApp):
         self.investigation = Investigation(self.live, self.later, self._newest_at, self._dump_told, self._captured)
         self.probing = Probing(self.live, self.later, self._probe_told)
         self.acting = Acting()
-        self.stalls = StallWatch.of(self.investigation, stalls or Stalls())
+        self.stalls = StallWatch(self.investigation, stalls or Stalls())
         self.selection = Selection()
         self.looked, self.unbound = Looked(), ""
         self.picture: Picture | None = None  # that is shown; None before the first

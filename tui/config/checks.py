@@ -46,10 +46,13 @@ def known(what: str, name: str, names: Collection[str]) -> str:
     """Raises Wrong for a name that is none of these."""
     if name in names:
         return name
+    raise Wrong(unknown(what, name, names))
+
+
+def unknown(what: str, name: str, names: Collection[str]) -> str:
     close = get_close_matches(name, names, 1)
-    listed = ", ".join(sorted(names)) if len(names) <= MOST_NAMED else ""
-    hint = f", did you mean {close[0]}" if close else f" ({listed})" if listed else ""
-    raise Wrong(f"there is no {what} {name!r}{hint}")
+    listed = f" ({', '.join(sorted(names))})" if len(names) <= MOST_NAMED else ""
+    return f"there is no {what} {name!r}" + (f", did you mean {close[0]}" if close else listed)
 
 
 def _without(config: Config, section: str, entries: Mapping[str, Any], check: Check) -> Config:
