@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from textual.actions import ActionError
 from textual.events import Key
 from textual.message import Message
+from textual.scrollbar import ScrollBar
 from textual.theme import Theme
 
 from mltop.probes.model.text import clean
@@ -20,7 +21,7 @@ from mltop.tui.app.acting import READ_ONLY, Acting
 from mltop.tui.app.feed import Feed, Picture
 from mltop.tui.app.keys import APP_BINDINGS, PANES, key_name
 from mltop.tui.app.lasting import LastingApp
-from mltop.tui.app.looks import TERMINAL_LIGHT, TERMINAL_THEME, THEMES, draw_ascii, few_colours, is_light
+from mltop.tui.app.looks import TERMINAL_LIGHT, TERMINAL_THEME, THEMES, AsciiScrollBar, few_colours, is_light
 from mltop.tui.app.navigation import Location, Trail
 from mltop.tui.app.output import title_sequence
 from mltop.tui.app.past.past import Past
@@ -135,7 +136,7 @@ class MltopApp(FailSafe, LastingApp):
             self.history, self.player = session.past, session.player
             return session.feed(post, partial(self.later, self.take_read), self.config.thresholds)
         feed = Feed(session, post, self.config.thresholds, self.history.see, clock)
-        session.joined_with, session.motions = feed.joined_with, feed.motions
+        session.joined_with, session.motions = feed.health.joined_with, lambda: feed.health.motions
         return feed
 
     def on_mount(self) -> None:
@@ -217,7 +218,7 @@ class MltopApp(FailSafe, LastingApp):
             self.register_theme(theme)
         self.theme = terminal.name if few else wanted or ("light" if is_light() else "dark")
         if GLYPHS.ascii_only:
-            draw_ascii()
+            ScrollBar.renderer = AsciiScrollBar
 
     @property
     def available_themes(self) -> dict[str, Theme]:

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Protocol, cast
 from textual.events import Key
 
 from mltop.probes.reach.view import NodeView
-from mltop.probes.system.files import write_all
+from mltop.probes.system.files import new_file
 from mltop.tui.app.acting import READ_ONLY, ActingApp
 from mltop.tui.app.keys import APP_BINDINGS, action_names, key_name
-from mltop.tui.app.looks import theme_names
+from mltop.tui.app.looks import THEMES
 from mltop.tui.app.navigation import Location, Trail
 from mltop.tui.app.resources import DEFAULT, Order, Scene
 from mltop.tui.app.selection import Looked
@@ -169,7 +169,7 @@ class HandsApp(ActingApp):
             self.pane.node_at_cursor() or self.looked.node or (nodes[0].node if nodes else ""),
             table.kind if table is not None else "",
             table.columns if table is not None else (),
-            [name for name in theme_names() if name in self.available_themes],
+            [name for name in THEMES if name in self.available_themes],
             action_names([*self.pane.pane_bindings(), *APP_BINDINGS]),
         )
 
@@ -297,16 +297,13 @@ def _written(folder: Path, name: str, data: bytes) -> Path:
     for number in range(MOST_OF_ONE_SECOND):
         path = folder / f"{name}{f'-{number}' * bool(number)}.json"
         try:
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            with new_file(path) as file:
+                file.write(data)
         except FileExistsError:
             continue
-        try:
-            write_all(fd, data)
         except OSError:
             path.unlink(missing_ok=True)  # half a file is none
             raise
-        finally:
-            os.close(fd)
         return path
     raise FileExistsError(0, "too many files of this name")
 

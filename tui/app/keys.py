@@ -146,7 +146,8 @@ def kind_of(binding: Binding) -> str:
 def action_names(bindings: Iterable[Binding]) -> dict[str, tuple[str, str]]:
     """What can be asked for by name: the id of each action, what runs it, and what it does."""
     wanted = [each for each in named(bindings) if kind_of(each) not in ("answer_stall", "command_line")]
-    return {each.id or "": (each.action, each.tooltip) for each in first_keys(wanted)}
+    first = {each.action: each for each in reversed(wanted)}  # aliases of a key are other bindings of its action
+    return {each.id or "": (each.action, each.tooltip) for each in reversed(first.values())}
 
 
 def with_user_keys(bindings: Iterable[Binding], keys: Mapping[str, str]) -> list[Binding]:
@@ -245,11 +246,3 @@ def help_rows(bindings: Iterable[Binding]) -> list[tuple[str, str]]:
             by_action.setdefault(binding.action, []).append(binding)
     groups = by_action.values()
     return [(" ".join(map(key_names, group)), group[0].tooltip or group[0].description) for group in groups]
-
-
-def first_keys(bindings: Iterable[Binding]) -> list[Binding]:
-    """One binding per action: aliases are left to the help."""
-    by_action: dict[str, Binding] = {}
-    for binding in bindings:
-        by_action.setdefault(binding.action, binding)
-    return list(by_action.values())

@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING, TextIO, cast
 from mltop.probes.model.text import Clean, clean
 
 if TYPE_CHECKING:
-    from sys import UnraisableHookArgs
-
     from _typeshed import ReadableBuffer
 
 _END = Clean("\n")
@@ -204,16 +202,11 @@ def _to_nowhere(fd: int) -> None:
 
 def one_line_for_crashes() -> None:
     """Make what Python itself prints of an error in a thread or in a finalizer one clean line."""
+
+    def in_a_thread(args: threading.ExceptHookArgs) -> None:
+        if args.exc_value is not None and not isinstance(args.exc_value, SystemExit):
+            say(f"{args.thread.name if args.thread else 'a thread'} failed: {in_a_line(args.exc_value)}")
+
     sys.excepthook = lambda _kind, error, _trace: say(in_a_line(error))
-    threading.excepthook = _in_a_thread
-    sys.unraisablehook = _unraisable
-
-
-def _in_a_thread(args: threading.ExceptHookArgs) -> None:
-    if args.exc_value is not None and not isinstance(args.exc_value, SystemExit):
-        say(f"{args.thread.name if args.thread else 'a thread'} failed: {in_a_line(args.exc_value)}")
-
-
-def _unraisable(args: UnraisableHookArgs) -> None:
-    if args.exc_value is not None:
-        say(in_a_line(args.exc_value))
+    threading.excepthook = in_a_thread
+    sys.unraisablehook = lambda args: say(in_a_line(args.exc_value)) if args.exc_value is not None else None

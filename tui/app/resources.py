@@ -151,14 +151,9 @@ def _filter(words: Words, _: Scene) -> Order:
     return Order(verb="filter", words=tuple(words))
 
 
-def _offer_sorts(scene: Scene) -> Iterator[Offer]:
+def _sorts(scene: Scene) -> Iterator[Offer]:
     for key in column_keys(scene.columns):
-        yield Offer(f"sort {key}")
-        yield Offer(f"sort -{key}", "the largest first")
-
-
-def _offer_columns(_: Scene) -> Iterator[Offer]:
-    return (Offer(f"columns {kind} {' '.join(column_keys(columns))}") for kind, columns in TABLES.items())
+        yield from (Offer(f"sort {key}"), Offer(f"sort -{key}", "the largest first"))
 
 
 def _themes(scene: Scene) -> Iterator[Offer]:
@@ -175,8 +170,9 @@ def _resources() -> Iterator[Resource]:
     yield Resource(("gpu",), "one GPU: :gpu 5, :gpu sim030 5", offers=_gpus)
     yield Resource(("rank",), "one rank: :rank 229", offers=_ranks)
     yield Resource(("job",), "the ranks of one job: :job 4711", offers=_jobs)
-    yield Resource(("sort",), "sort this table: :sort temp, -: the largest first", None, _offer_sorts, _sort)
-    yield Resource(("columns",), "which columns a table has", None, _offer_columns, _columns)
+    yield Resource(("sort",), "sort this table: :sort temp, -: the largest first", None, _sorts, _sort)
+    wholes = [Offer(f"columns {kind} {' '.join(column_keys(columns))}") for kind, columns in TABLES.items()]
+    yield Resource(("columns",), "which columns a table has", None, lambda _: wholes, _columns)
     yield Resource(("filter",), "as /: :filter sm<20%", grammar=_filter)
     yield Resource(("theme",), "the colours", offers=_themes)
     yield _of_nodes("shell", "a shell on a node; asks", lambda node: Order(verb="shell", words=(node,)))
@@ -212,9 +208,10 @@ def order_of(text: str, scene: Scene) -> Order:
 
 def _meant(typed: str, listed: Sequence[Offer]) -> Order:
     """What the offer of this text does, else the only one that begins with these words, or letters. Raises Wrong."""
-    exact = [one for one in listed if one.text == typed][:1]
-    by_words = [one for one in listed if one.text.startswith(f"{typed} ")]
-    found = exact or by_words or [one for one in listed if one.text.startswith(typed)]
+    by_text = {one.text: one for one in listed}
+    exact = [by_text[typed]] if typed in by_text else []
+    by_words = [one for each, one in by_text.items() if each.startswith(f"{typed} ")]
+    found = exact or by_words or [one for each, one in by_text.items() if each.startswith(typed)]
     if len(found) == 1 and found[0].order is not None:
         return found[0].order
     if not listed:

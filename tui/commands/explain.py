@@ -19,9 +19,9 @@ from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions
 from mltop.probes.reach.targets.accounting import PastJob, past_job
 from mltop.tui.app.output import put_json, say
-from mltop.tui.commands.live import EXIT_INTERRUPTED, Stderr
+from mltop.tui.commands.live import Stderr
+from mltop.tui.exits import EXIT_CANNOT_TELL, EXIT_EXPLAINED, EXIT_FINE, EXIT_INTERRUPTED
 
-EXIT_ENDED, EXIT_EXPLAINED, EXIT_CANNOT_TELL = 0, 1, 3
 _SHOW_S = 0.2
 
 
@@ -73,7 +73,7 @@ def exit_code(found: Explained) -> int:
     """The gravest of its jobs."""
     unwell = [job for job in found.jobs if job.incident is not None and job.incident.kind != "stopped"]
     if not unwell:
-        return EXIT_ENDED
+        return EXIT_FINE
     return EXIT_CANNOT_TELL if any(not job.is_told for job in unwell) else EXIT_EXPLAINED
 
 

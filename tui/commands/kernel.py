@@ -13,7 +13,6 @@ from mltop.probes.model import SCHEMA
 from mltop.probes.reach.targets import TargetOptions
 from mltop.tui.app.output import put_json, say
 from mltop.tui.commands.live import (
-    EXIT_UNREACHABLE,
     Machines,
     Reached,
     live_targets,
@@ -21,6 +20,7 @@ from mltop.tui.commands.live import (
     say_gap,
     unreached,
 )
+from mltop.tui.exits import EXIT_UNREACHABLE
 from mltop.tui.state import NoHome, NotOurs, state_file, usage_problems
 from mltop.tui.state.lists import KERNEL_LINES, learn, read_known
 

@@ -31,12 +31,11 @@ def check_screen(config: Config) -> Config:
     if config.keys:
         config = _without(config, "keys", config.keys, partial(_keys, config.keys))
     if config.theme:
-        from mltop.tui.app.looks import theme_names
+        from mltop.tui.app.looks import THEMES
 
-        try:
-            known("theme", config.theme, theme_names())
-        except Wrong as why:
+        if config.theme not in THEMES:
             sources = {key: source for key, source in config.sources.items() if key != "theme"}
+            why = unknown("theme", config.theme, THEMES)
             mistake = f"{config.source('theme')}: theme: {why}; the default holds"
             config = replace(config, theme="", sources=sources, mistakes=(*config.mistakes, mistake))
     return config

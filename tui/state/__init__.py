@@ -68,12 +68,6 @@ def reading(path: Path) -> Iterator[int | None]:
         yield opened.enter_context(closing(fd)) if fd is not None else None
 
 
-def read_state(path: Path, most_bytes: int) -> bytes | None:
-    """The content of a file of ours, None where there is none. Raises BadState."""
-    with reading(path) as fd:
-        return b"".join(blocks(fd, most_bytes, path)) if fd is not None else None
-
-
 def write_state(path: Path, text: str) -> None:
     """The file appears whole or not at all, 0600. Raises BadState."""
     with bad_state(path, "cannot be written: "), ensure_own(path.parent) as folder:
@@ -95,7 +89,8 @@ class JsonFile(Generic[Content]):
         import msgspec
 
         path = path or state_file(self.name)
-        data = read_state(path, self.most_bytes)
+        with reading(path) as fd:
+            data = b"".join(blocks(fd, self.most_bytes, path)) if fd is not None else None
         if data is None:
             return self.empty
         try:

@@ -23,63 +23,6 @@ from mltop.tui.render.guarded import guarded
 FIRST_S = 0.2  # a recording is shown once so long was read of it
 
 
-class ReplaySession:
-    """Fulfils ``Recorded``. ``past`` has all of it; ``player`` says how it is to be shown first: a recording from its
-    beginning, a capture, which was made because of its end, there.
-    """
-
-    def __init__(self, path: Path, saved: Saved, job: str | None = None, rest: OpenRecording | None = None) -> None:
-        """Raises BadRecording for one without samples. ``rest``: what is still to be read of a recording; ``saved`` has
-        its samples so far.
-        """
-        self.title = path.name
-        self.rest = rest
-        self.saved, self.job = saved, job
-        stacks_at = max((dump.taken_at or 0.0 for dump in saved.dumps), default=0.0)
-        self.past = RecordedPast(saved.samples, saved.nodes, stacks_at)
-        self.past.is_complete = rest is None
-        self.is_capture = bool(saved.dumps or saved.incidents)
-        self.player = Player(playing=not self.is_capture)
-
-    @classmethod
-    def reading(cls, recording: OpenRecording, job: str | None = None) -> ReplaySession:
-        """A recording whose first samples are read here, and the rest in the feed's thread. Raises BadRecording."""
-        try:
-            until, more = time.monotonic() + FIRST_S, True
-            while more and (time.monotonic() < until or not recording.samples):
-                more = recording.read(1)
-            if not recording.samples:
-                raise BadRecording(f"{recording.path}: there are no samples in it")
-            saved = Saved([NodeState(node, "live") for node in recording.samples], recording.samples)
-            return cls(recording.path, saved, job, recording)
-        except BadRecording:
-            recording.close()
-            raise
-
-    @property
-    def first_moment(self) -> float:
-        """What is shown first."""
-        return self.past.newest_at if self.is_capture else self.past.all_seen_at
-
-    def view(self) -> FleetView:
-        """Its end, as far as it is read."""
-        return self.past.picture(self.past.newest_at).view
-
-    def feed(
-        self,
-        post: Callable[[Picture], object],
-        post_read: Callable[[DumpResult | str], object],
-        thresholds: Mapping[str, float],
-    ) -> ReplayFeed:
-        return ReplayFeed(self, post, post_read, thresholds)
-
-    def subscribe(self, on_change: Callable[[], None]) -> None:
-        """Nothing changes."""
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
 class ReplayFeed(Feed):
     """Has the rules go over the recording; nothing is newer."""
 
@@ -122,3 +65,53 @@ class ReplayFeed(Feed):
             dumped_at = max((dump.taken_at or 0.0 for dump in saved.dumps), default=self._recording.past.newest_at)
             self._post_read(DumpResult(reports, tuple(saved.not_answered), dumped_at, 0.0, False))
         return reports
+
+
+class ReplaySession:
+    """Fulfils ``Recorded``. ``past`` has all of it; ``player`` says how it is to be shown first: a recording from its
+    beginning, a capture, which was made because of its end, there.
+    """
+
+    def __init__(self, path: Path, saved: Saved, job: str | None = None, rest: OpenRecording | None = None) -> None:
+        """Raises BadRecording for one without samples. ``rest``: what is still to be read of a recording; ``saved`` has
+        its samples so far.
+        """
+        self.title = path.name
+        self.rest = rest
+        self.saved, self.job = saved, job
+        stacks_at = max((dump.taken_at or 0.0 for dump in saved.dumps), default=0.0)
+        self.past = RecordedPast(saved.samples, saved.nodes, stacks_at)
+        self.past.is_complete = rest is None
+        self.is_capture = bool(saved.dumps or saved.incidents)
+        self.player = Player(playing=not self.is_capture)
+        self.feed = partial(ReplayFeed, self)
+
+    @classmethod
+    def reading(cls, recording: OpenRecording, job: str | None = None) -> ReplaySession:
+        """A recording whose first samples are read here, and the rest in the feed's thread. Raises BadRecording."""
+        try:
+            until, more = time.monotonic() + FIRST_S, True
+            while more and (time.monotonic() < until or not recording.samples):
+                more = recording.read(1)
+            if not recording.samples:
+                raise BadRecording(f"{recording.path}: there are no samples in it")
+            saved = Saved([NodeState(node, "live") for node in recording.samples], recording.samples)
+            return cls(recording.path, saved, job, recording)
+        except BadRecording:
+            recording.close()
+            raise
+
+    @property
+    def first_moment(self) -> float:
+        """What is shown first."""
+        return self.past.newest_at if self.is_capture else self.past.all_seen_at
+
+    def view(self) -> FleetView:
+        """Its end, as far as it is read."""
+        return self.past.picture(self.past.newest_at).view
+
+    def subscribe(self, on_change: Callable[[], None]) -> None:
+        """Nothing changes."""
+
+    def close(self) -> None:
+        """Nothing is open."""

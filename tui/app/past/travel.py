@@ -36,10 +36,6 @@ class Player:
     playing: bool
     speed: float = 1.0
 
-    def change_speed(self, direction: int) -> None:
-        at = SPEEDS.index(self.speed) + direction
-        self.speed = SPEEDS[min(len(SPEEDS) - 1, max(0, at))]
-
     def words(self, moment: float) -> str:
         """ "replay 4x 07:14:33", with the date where it is not of today."""
         speed = f"{self.speed:g}x" if self.playing else "paused"
@@ -108,7 +104,7 @@ class TravellingApp(PaintingApp):
             self._played_at = time.monotonic()
             self.redraw()
         elif self.moment is not None:
-            self.go_live()
+            self.action_go_live()
         elif self.picture is not None:
             self.moment = self.investigation.moment = self.picture.view.taken_at
             self.earlier = self._live_earlier.copy()
@@ -139,7 +135,7 @@ class TravellingApp(PaintingApp):
             more = f" and {len(beside) - 1} more" if len(beside) > 1 else ""
             self.tell(Notice(f"{beside[0].kind}  {beside[0].node} {beside[0].text}{more}", "accent"))
         elif direction > 0 and self.moment is not None:
-            self.go_live()
+            self.action_go_live()
         else:
             self.tell(Notice(f"nothing happened {'before' if direction < 0 else 'after'} this that is known", "warn"))
 
@@ -148,7 +144,8 @@ class TravellingApp(PaintingApp):
         if self.player is None:
             self.tell(Notice("only a recording can be played faster or slower", "warn"))
             return
-        self.player.change_speed(direction)
+        at = SPEEDS.index(self.player.speed) + direction
+        self.player.speed = SPEEDS[min(len(SPEEDS) - 1, max(0, at))]
         self.redraw()
 
     def play(self) -> None:
@@ -196,15 +193,12 @@ class TravellingApp(PaintingApp):
             return self.player.words(self.moment)
         return moment_words(self.moment, self.ended or self.moment)
 
-    def action_go_live(self) -> None:
-        self.go_live()
-
     def action_go_first(self) -> None:
         """To the first moment that is kept."""
         if self.began is not None:
             self.go_to(self.began)
 
-    def go_live(self) -> None:
+    def action_go_live(self) -> None:
         """To now, of a recording to its end."""
         if self.player is not None:
             self.player.playing = False
@@ -220,7 +214,7 @@ class TravellingApp(PaintingApp):
         if self.began is None or self.ended is None:
             return
         if moment >= self.ended:
-            self.go_live()
+            self.action_go_live()
             return
         self._show_at(max(self.began, moment))
         if moment < self.began:
