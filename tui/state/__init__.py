@@ -105,19 +105,12 @@ class JsonFile(Generic[Content]):
         import msgspec
 
         path = path or state_file(self.name)
-        with exclusive(path):
+        with bad_state(path, "cannot be written: "), ensure_own(path.parent) as folder:
+            lock = open_lock(folder, path.name)
+        with closing(lock):
+            locked(lock)  # where the file server has locks
             content = msgspec.json.encode(change(self.read(path)))
             write_state(path, msgspec.json.format(content, indent=1).decode() + "\n")
-
-
-@contextlib.contextmanager
-def exclusive(path: Path) -> Iterator[None]:
-    """While this is open, nobody else reads the file to write it anew (where the file server has locks)."""
-    with bad_state(path, "cannot be written: "), ensure_own(path.parent) as folder:
-        lock = open_lock(folder, path.name)
-    with closing(lock):
-        locked(lock)
-        yield
 
 
 @contextlib.contextmanager
