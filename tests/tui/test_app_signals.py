@@ -76,7 +76,7 @@ async def test_marks_choose_several() -> None:
     session = ActingSession([fleet(0, 4)])
     session.outcomes[8121] = SignalResult(8121, "denied", why="ada")
     async with opened(session, size=(120, 40)) as screen:
-        screen.app.selection.mark(("node001", "node002"))
+        screen.app.selection.update(("node001", "node002"))
         await screen.press("3", "K", "enter")
         await screen.shows("Send SIGTERM to 8 ranks?", "rank 0, pid 8120 on node001", "and 2 more: ranks ")
         await screen.press("y")

@@ -288,7 +288,7 @@ class MltopApp(FailSafe, LastingApp):
             self.redraw()
         elif self.trail.back():
             self.arrive()
-        elif self.selection.clear():
+        elif self.selection.unmark():
             self.redraw()
         else:
             self.tell(None)
