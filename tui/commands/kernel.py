@@ -9,17 +9,11 @@ from typing import Any
 from mltop.probes.agent.protocol import Message
 from mltop.probes.judge.kernel_lines import merge
 from mltop.probes.judge.nodes import folded
+from mltop.probes.judge.values import grouped
 from mltop.probes.model import SCHEMA
 from mltop.probes.reach.targets import TargetOptions
 from mltop.tui.app.output import put_json, say
-from mltop.tui.commands.live import (
-    Machines,
-    Reached,
-    live_targets,
-    refuse_read_only,
-    say_gap,
-    unreached,
-)
+from mltop.tui.commands.live import Machines, Reached, live_targets, refuse_read_only, say_gap, unreached
 from mltop.tui.exits import EXIT_UNREACHABLE
 from mltop.tui.state import NoHome, NotOurs, state_file, usage_problems
 from mltop.tui.state.lists import KERNEL_LINES, learn, read_known
@@ -44,8 +38,8 @@ def run(options: TargetOptions, as_json: bool, do_learn: bool = False, everythin
         views = machines.views()
         machines.stderr.last_failures(unreached(views))
     gaps = [gap for node, message in answers.items() if (gap := _gap(node, message))]
-    for why, fix in dict.fromkeys((gap["why"], gap["fix"]) for gap in gaps):
-        say_gap(folded([gap["node"] for gap in gaps if (gap["why"], gap["fix"]) == (why, fix)]), why, fix)
+    for (why, fix), alike in grouped(gaps, lambda gap: (gap["why"], gap["fix"])).items():
+        say_gap(folded([gap["node"] for gap in alike]), why, fix)
     by_node = {node: said for node, message in answers.items() if (said := _lines(message)) is not None}
     lines = merge(by_node, known)
     shown = [line for line in lines if everything or line.is_new]
@@ -71,11 +65,12 @@ def run(options: TargetOptions, as_json: bool, do_learn: bool = False, everythin
 
 def _gap(node: str, message: Message | None) -> dict[str, str]:
     """{node, what, why, fix} of what could not be read; {} where all was."""
-    gap = (
-        message.data.get("gap") if message is not None else {"what": OP, "why": f"did not answer within {ANSWER_S:g} s"}
-    )
-    if message is not None and message.kind == "error" and message.error:
+    if message is None:
+        gap: object = {"what": OP, "why": f"did not answer within {ANSWER_S:g} s"}
+    elif message.kind == "error" and message.error:
         gap = {"what": OP, "why": message.error, "fix": message.fix}
+    else:
+        gap = message.data.get("gap")
     if not isinstance(gap, dict):
         return {}
     return {"node": node, **{name: str(gap.get(name, "")) for name in ("what", "why", "fix")}}
