@@ -100,7 +100,7 @@ async def test_what_happened_is_known_and_jumped_to(hang: Path) -> None:
         await screen.shows("CRIT", "leaves its GPU idle")
 
 
-@pytest.mark.parametrize("keys", ["t", "c", "R", "A", "2H", "4i", "3K", "3C"])
+@pytest.mark.parametrize("keys", ["t", "c", "R", "A", "M", "2H", "4i", "3K", "3C"])
 async def test_a_recording_takes_no_orders(hang: Path, keys: str) -> None:
     async with shown(hang) as screen:
         await screen.press("p", *keys)

@@ -346,7 +346,6 @@ SAYS = {
     "T": "no signal was sent",
     "n": "nothing was looked for",
     "R": "nothing to try again",
-    "M": "probes need live nodes",
 }
 
 
