@@ -26,12 +26,11 @@ from mltop.probes.judge.hang.evidence import JobEvidence, RankSeen
 from mltop.probes.judge.hang.verdict import report
 from mltop.probes.model import Gap, JobReport, NodeState, RankStacks, Sample, to_json
 from mltop.probes.model.acts import DiagResult, LogTail, SignalName, SignalResult
-from mltop.probes.model.probe import ProbeEvent
+from mltop.probes.model.probe import PastResult, ProbeEvent
 from mltop.probes.reach.view import Connection, FleetView, NodeView
 from mltop.probes.record.decoding import decode_head
 from mltop.probes.record.recordings import recording
 from mltop.tui.app.past.replay import ReplaySession
-from mltop.tui.app.session import Cancellable
 from mltop.tui.app.stalls import Stalls
 
 if TYPE_CHECKING:
@@ -159,7 +158,7 @@ class StillSession:
         self,
         nodes: Sequence[str] | None,
         on_progress: Callable[[StackProgress], None],
-    ) -> Cancellable:
+    ) -> Done:
         world = self.job.world_size
         on_progress(StackProgress("done", 3, 3, world, world, 2.4, (self.report(),)))
         return Done()
@@ -175,11 +174,11 @@ class StillSession:
         dumps = [rank_stacks(job, rank, NOW - ago) for ago in (2.0, 1.0, 0.0) for rank in ranks]
         return report(JobEvidence(JOB, roster, dumps))
 
-    def capture(self, on_done: Callable[[CaptureResult], None], **_: Any) -> Cancellable:
+    def capture(self, on_done: Callable[[CaptureResult], None], **_: Any) -> Done:
         on_done(CaptureResult(Path(), error="not in a picture"))
         return Done()
 
-    def log_tail(self, process: RankProcess, lines: int, on_done: Callable[[list[LogTail], str], None]) -> Cancellable:
+    def log_tail(self, process: RankProcess, lines: int, on_done: Callable[[list[LogTail], str], None]) -> Done:
         """What a rank of the demo's job would have written until it fell still."""
         stood = self.scene.hung_s if self.scene.hung_s > 0 else 0.0
         at = [NOW - stood - 0.6 * step for step in range(min(lines, 60))]
@@ -189,25 +188,25 @@ class StillSession:
         on_done([LogTail(file, 91_482, NOW - stood, told[::-1])], "")
         return Done()
 
-    def signal_facts(self, processes: Sequence[RankProcess], on_done: Callable[[Facts], None]) -> Cancellable:
+    def signal_facts(self, processes: Sequence[RankProcess], on_done: Callable[[Facts], None]) -> Done:
         on_done({})
         return Done()
 
     def send_signal(
         self, signal: SignalName, processes: Sequence[RankProcess], on_done: Callable[[Results], None]
-    ) -> Cancellable:
+    ) -> Done:
         on_done({each.key: SignalResult(each.pid, "unknown", why="not in a picture") for each in processes})
         return Done()
 
-    def dump_native(self, process: RankProcess, on_done: Callable[[RankStacks | None, str], None]) -> Cancellable:
+    def dump_native(self, process: RankProcess, on_done: Callable[[RankStacks | None, str], None]) -> Done:
         on_done(None, "not in a picture")
         return Done()
 
-    def diagnose(self, node: str, on_done: Callable[[list[DiagResult], str], None]) -> Cancellable:
+    def diagnose(self, node: str, on_done: Callable[[list[DiagResult], str], None]) -> Done:
         on_done([], "not in a picture")
         return Done()
 
-    def run_probe(self, wanted: ProbeWanted, on_progress: Callable[[ProbeProgress], None]) -> Cancellable:
+    def run_probe(self, wanted: ProbeWanted, on_progress: Callable[[ProbeProgress], None]) -> Done:
         """Over at once: simulated figures of all nodes, through the real judge."""
         board = Board()
         for node in self._nodes:
@@ -227,6 +226,12 @@ class StillSession:
         told.started_at, told.took_s = NOW - 12.0, 10.4
         on_progress(ProbeProgress(wanted, "done", "", 10.4, 120.0, board.devices(), tuple(board.failures), told))
         return Done()
+
+    def watch(self, nodes: Sequence[str]) -> None:
+        """All samples are whole."""
+
+    def past(self) -> Sequence[PastResult]:
+        return ()
 
     def close(self) -> None:
         """Nothing is open."""

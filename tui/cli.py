@@ -40,12 +40,11 @@ from mltop.tui.commands.options import (
     with_options,
 )
 from mltop.tui.config.effective import effective
+from mltop.tui.exits import EXIT_INTERRUPTED, EXIT_OUTPUT, EXIT_OUTPUT_ENDED, EXIT_USAGE
 
 if TYPE_CHECKING:
-    from mltop.probes.reach.targets import TargetOptions
+    pass
 
-EXIT_USAGE = 2
-EXIT_OUTPUT = 74  # EX_IOERR of sysexits.h: none of the codes that a command means something with
 
 EPILOG = """\b
 TARGETS:  -w node[01-16,20]  --hostfile FILE  --job SLURM_ID  (several add up)
@@ -268,37 +267,17 @@ def kernel() -> None:
 @click.pass_context
 def lemon(context: click.Context, /) -> int:
     """GPUs that gave trouble before: check and the screen know them when they come back."""
-    if context.invoked_subcommand is None:
-        from mltop.tui.commands.lemon import listed
-
-        return listed()
-    return 0
+    return run_command(context, "lemon", {}) if context.invoked_subcommand is None else 0
 
 
-@lemon.command()
-@click.argument("gpu")
-@click.argument("why", nargs=-1)
-def add(gpu: str, why: tuple[str, ...]) -> int:
+@command(lemon, click.argument("gpu"), click.argument("why", nargs=-1))
+def add() -> None:
     """Note a GPU by its UUID or serial number, and why."""
-    from mltop.tui.commands.lemon import add
-
-    return add(lemon_options(), gpu, " ".join(why))
 
 
-@lemon.command()
-@click.argument("gpu")
-def remove(gpu: str) -> int:
+@command(lemon, click.argument("gpu"))
+def remove() -> None:
     """Take a GPU off the list."""
-    from mltop.tui.commands.lemon import remove
-
-    return remove(lemon_options(), gpu)
-
-
-def lemon_options() -> TargetOptions:
-    """What stood before the command."""
-    from mltop.probes.reach.targets import options_from
-
-    return options_from(click.get_current_context().find_root().obj or {})
 
 
 @cli.group()
@@ -368,9 +347,9 @@ def main() -> None:
     except UsageProblem as problem:
         code = complain(str(problem))
     except (KeyboardInterrupt, click.Abort):
-        code = 130
+        code = EXIT_INTERRUPTED
     except output.OutputEnded:
-        code = 141  # as a shell says it of a program that SIGPIPE ended
+        code = EXIT_OUTPUT_ENDED
     except output.OutputFailed as failure:
         code = complain(f"output: {failure}", EXIT_OUTPUT)
     except Exception as error:  # noqa: BLE001 - the last resort: the exit code says that nothing was judged

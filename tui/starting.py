@@ -10,7 +10,7 @@ import sys
 from types import FrameType, TracebackType
 from typing import NoReturn
 
-EXIT_INTERRUPTED = 130
+from mltop.tui.exits import EXIT_INTERRUPTED
 
 
 def end_quietly_on_interrupt(only_as: str = "") -> None:

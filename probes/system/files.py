@@ -20,7 +20,7 @@ import shlex
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import IO, NoReturn
 
 from mltop.probes.model.units import size_words
 from mltop.probes.system.writable import user_name
@@ -242,6 +242,14 @@ class Folder:
 
     def __del__(self) -> None:
         self.close()
+
+
+@contextlib.contextmanager
+def new_file(path: Path) -> Iterator[IO[bytes]]:
+    """To write into, 0600; one that is there is never replaced. Raises OSError."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        yield file
 
 
 def write_all(fd: int, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""A Session with scripted views and dumps, for the screen's tests: nothing of the screen itself is faked."""
+"""A LiveSession with scripted views and dumps, for the screen's tests: nothing of the screen itself is faked."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from mltop.probes.investigate.acting import RankProcess
 from mltop.probes.investigate.progress import CaptureResult, StackProgress
+from mltop.probes.model.acts import LogTail
+from mltop.probes.model.probe import PastResult
 from mltop.probes.reach.view import FleetView, NodeView, Received
 from tests.tui.fake_reports import dump_script
 from tests.tui.fake_views import one_node
@@ -68,6 +71,8 @@ class FakeCapture:
 class FakeSession:
     """``step()`` goes to the next scripted view; ``dumps`` and ``captures``: what the screen started."""
 
+    job: str | None = None
+
     def __init__(
         self,
         views: Sequence[FleetView] = GPU_NODE_SCRIPT,
@@ -114,6 +119,15 @@ class FakeSession:
         self.captured_to.append((parent, least_free_bytes))
         self.captures.append(FakeCapture(on_done))
         return self.captures[-1]
+
+    def watch(self, nodes: Sequence[str]) -> None:
+        """All samples are whole."""
+
+    def log_tail(self, process: RankProcess, lines: int, on_done: Callable[[list[LogTail], str], None]) -> None:
+        """No answer comes."""
+
+    def past(self) -> Sequence[PastResult]:
+        return ()
 
     def close(self) -> None:
         if self._close_blocks is not None:

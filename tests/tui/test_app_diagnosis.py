@@ -7,7 +7,6 @@ import pytest
 from mltop.probes.model.acts import DiagResult
 from mltop.tui.render.acts import diagnosis_words
 from tests.tui.fake_acts import ActingSession
-from tests.tui.fake_session import FakeSession
 from tests.tui.opened import opened
 
 FAILS = [DiagResult("Denylist", "pass"), DiagResult("software", "fail", [1], "row remap failure")]
@@ -44,13 +43,10 @@ async def test_a_node_that_refuses_and_the_gpu_pane() -> None:
         await screen.shows("node01: no diagnosis: 4 ranks of job llama-7b")
 
 
-async def test_read_only_and_recordings() -> None:
+async def test_read_only_says_why() -> None:
     async with opened(ActingSession(), read_only=True) as screen:
         await screen.press("2", "H")
         await screen.shows("off: --read-only")
-    async with opened(FakeSession()) as screen:
-        await screen.press("2", "H")
-        await screen.shows("this needs live nodes")
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])

@@ -36,7 +36,7 @@ async def test_the_node_under_the_cursor() -> None:
 
 async def test_the_marked_nodes_and_what_is_wrong_with_them() -> None:
     async with opened(SlurmSession([fleet(0, 8)]), size=(120, 40)) as screen:
-        screen.app.selection.mark(("node003", "node006"))
+        screen.app.selection.update(("node003", "node006"))
         await screen.until(lambda: screen.app.picture and screen.app.picture.findings, "findings")
         await screen.press("D", "y")
         await screen.shows("copied")
@@ -73,7 +73,7 @@ async def test_read_only() -> None:
 @pytest.mark.parametrize("size", SIZES)
 async def test_looks(size: tuple[int, int]) -> None:
     async with opened(SlurmSession([fleet(0, 8)]), size=size) as screen:
-        screen.app.selection.mark(("node003", "node006"))
+        screen.app.selection.update(("node003", "node006"))
         await screen.until(lambda: screen.app.picture and screen.app.picture.findings, "findings")
         await screen.press("3", "D")
         await screen.shows("for Slurm")

@@ -48,13 +48,10 @@ async def test_why_there_is_no_log() -> None:
         await screen.shows("it writes to a pipe or a terminal, not to a file")
 
 
-async def test_a_node_that_does_not_answer_and_a_session_that_cannot() -> None:
+async def test_a_node_that_does_not_answer() -> None:
     async with opened(ActingSession(), size=(120, 40)) as screen:
         await screen.press("3", "enter", "l")
         await screen.shows("its log cannot be read: no answer")
-    async with opened(FakeSession(), size=(120, 40)) as screen:
-        await screen.press("3", "enter", "l")
-        await screen.shows("only of live ranks")
 
 
 async def test_what_a_rank_wrote_before_it_ended_is_still_told() -> None:

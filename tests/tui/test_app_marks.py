@@ -82,7 +82,7 @@ async def test_of_one_node_there_is_nothing_to_mark() -> None:
 
 async def test_t_dumps_the_marked_nodes_and_the_stacks_say_so() -> None:
     async with opened(several(), size=(120, 40)) as screen:
-        screen.app.selection.mark(("node002", "node008", "gone01"))
+        screen.app.selection.update(("node002", "node008", "gone01"))
         await screen.press("t")
         await screen.shows("stacks of 2 marked nodes: dumping")
         assert screen.session.dumped_nodes == [("node002", "node008")]
@@ -104,7 +104,7 @@ async def test_a_filter_does_not_narrow_a_dump_and_that_is_said() -> None:
 
 async def test_a_capture_stays_on_all() -> None:
     async with opened(several()) as screen:
-        screen.app.selection.mark(("node002",))
+        screen.app.selection.update(("node002",))
         await screen.press("c")
         await screen.shows("capturing")
         assert len(screen.session.captures) == 1
@@ -116,25 +116,19 @@ async def test_retry_goes_to_lost_and_refused_nodes() -> None:
         await screen.press("R")
         await screen.shows("trying 1 node again: node007")
         assert session.retried == [("node007",)]
-        screen.app.selection.mark(("node001",))
+        screen.app.selection.update(("node001",))
         await screen.press("R")
         await screen.shows("no marked node is lost or refused")
         assert len(session.retried) == 1
 
 
-async def test_a_session_that_cannot_be_told_to_retry_says_so() -> None:
-    async with opened(several(), size=(120, 40)) as screen:
-        await screen.press("R")
-        await screen.shows("tried again by themselves")
-
-
 def test_scopes() -> None:
     view, none, some = fake_views.fleet(nodes=9), Selection(), Selection()
-    some.mark(f"node{at:03d}" for at in (1, 5, 7))
+    some.update(f"node{at:03d}" for at in (1, 5, 7))
     assert dump_scope(view, none, False).words == "" and dump_scope(view, none, False).nodes == ()
     assert dump_scope(view, some, True).nodes == ("node001", "node005", "node007")
     assert retry_scope(view, some).nodes == ("node007",)
-    some.mark(node.node for node in view.nodes)
+    some.update(node.node for node in view.nodes)
     assert dump_scope(view, some, False) == dump_scope(view, none, True), "all marked is all"
     assert first_of(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
     assert retry_scope(fake_views.one_node(), none).words == "no node is lost or refused: nothing to try again"

@@ -13,7 +13,6 @@ from mltop.tui.config.settings import Config
 from mltop.tui.screens.questions import Ask
 from tests.tui.fake_acts import ActingSession
 from tests.tui.fake_reports import DUMPED_AT
-from tests.tui.fake_session import FakeSession
 from tests.tui.fake_views import fleet
 from tests.tui.opened import Opened, opened
 
@@ -127,15 +126,10 @@ async def test_on_a_fleet_and_from_the_command_line_of_the_screen() -> None:
         await screen.until(lambda: SAID in flat(screen.text()), "the answer")
 
 
-async def test_read_only_and_recordings_say_why() -> None:
+async def test_read_only_says_why() -> None:
     async with opened(ActingSession(), read_only=True) as screen:
         await screen.press("4", "i")
         await screen.shows("off: --read-only")
-    async with opened(FakeSession()) as screen:
-        await screen.press("4", "i")
-        await screen.shows("this needs live nodes")
-        await screen.press("8", "i")
-        await screen.shows("this needs live nodes")
 
 
 async def test_help_lists_it() -> None:

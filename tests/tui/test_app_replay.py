@@ -100,11 +100,17 @@ async def test_what_happened_is_known_and_jumped_to(hang: Path) -> None:
         await screen.shows("CRIT", "leaves its GPU idle")
 
 
-@pytest.mark.parametrize("key", ["t", "c", "R"])
-async def test_a_recording_takes_no_orders(hang: Path, key: str) -> None:
+@pytest.mark.parametrize("keys", ["t", "c", "R", "A", "M", "2H", "4i", "3K", "3C"])
+async def test_a_recording_takes_no_orders(hang: Path, keys: str) -> None:
     async with shown(hang) as screen:
-        await screen.press("p", key)
+        await screen.press("p", *keys)
         await screen.shows("this is a recording: nothing can be asked of its machines")
+
+
+async def test_a_recording_has_no_logs(hang: Path) -> None:
+    async with shown(hang) as screen:
+        await screen.press("p", "3", "enter", "l")
+        await screen.shows("only of live ranks")
 
 
 @pytest.mark.parametrize("name", ["capture", "capture.tar.gz"])

@@ -11,7 +11,7 @@ from mltop.probes.investigate.progress import CaptureResult
 from mltop.probes.model.incident import JobMotion
 from mltop.probes.model.vocabulary import MotionPhase
 from mltop.tui.app.stalls import CaptureOnHang, Stalls
-from mltop.tui.state.choices import Choices, Chosen, change_choices, read_choices
+from mltop.tui.state.choices import CHOICES, Choices, Chosen
 from tests.tui.fake_session import FakeSession
 from tests.tui.fake_views import fleet
 from tests.tui.opened import Opened, opened
@@ -152,8 +152,8 @@ async def test_looks(size: tuple[int, int]) -> None:
 
 def test_the_choice_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLTOP_STATE_DIR", str(tmp_path / "state"))
-    assert read_choices() == Choices()
-    change_choices(lambda choices: replace(choices, dump_stalled=True))
-    change_choices(lambda choices: replace(choices, screen={"theme": Chosen("nord")}))
-    assert read_choices() == Choices(dump_stalled=True, screen={"theme": Chosen("nord")})
+    assert CHOICES.read() == Choices()
+    CHOICES.change(lambda choices: replace(choices, dump_stalled=True))
+    CHOICES.change(lambda choices: replace(choices, screen={"theme": Chosen("nord")}))
+    assert CHOICES.read() == Choices(dump_stalled=True, screen={"theme": Chosen("nord")})
     assert (tmp_path / "state" / "choices.json").stat().st_mode & 0o777 == 0o600

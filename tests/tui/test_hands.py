@@ -346,7 +346,6 @@ SAYS = {
     "T": "no signal was sent",
     "n": "nothing was looked for",
     "R": "nothing to try again",
-    "M": "probes need live nodes",
 }
 
 
@@ -409,20 +408,20 @@ async def test_a_job_shows_its_ranks_only() -> None:
 
 MISTAKES = {
     "nope": "there is no :nope",
-    "node nowhere": "no node 'nowhere' is watched",
-    "node node0": "64 nodes begin with",
-    "gpu 99": "no GPU 99 is seen",
-    "gpu x": "needs a GPU's number",
-    "rank": ":rank needs a number",
-    "rank 99999": "no rank 99999",
-    "job zzz": ":job needs one of",
+    "node nowhere": "there is no :node nowhere (:node node00",
+    "node node0": "64 begin with :node node0",
+    "gpu 99": "there is no :gpu 99 (:gpu 0, ",
+    "gpu x": "there is no :gpu x (:gpu 0, ",
+    "rank": "begin with :rank (:rank 0, ",
+    "rank 99999": "there is no :rank 99999",
+    "job zzz": "there is no :job zzz (:job ",
     "sort": ":sort needs one column",
     "sort zzz": "no column 'zzz' here",
     "columns zzz": ":columns needs a table",
     "columns gpus zzz": "gpus has no column 'zzz'",
-    "theme zzz": ":theme needs one of",
+    "theme zzz": "behind :theme",
     "filter": ":filter needs a word",
-    "ranks 3": "nothing goes behind it",
+    "ranks 3": "nothing goes behind :ranks",
 }
 
 

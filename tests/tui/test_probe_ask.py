@@ -10,7 +10,6 @@ from textual import events
 from mltop.probes.investigate.probing.wanted import ProbeWanted
 from tests.tui import fake_views
 from tests.tui.fake_probes import ProbeSession
-from tests.tui.fake_session import FakeSession
 from tests.tui.opened import Opened, opened
 
 
@@ -165,12 +164,6 @@ async def test_read_only_refuses() -> None:
         assert "start a probe?" not in screen.text()
         await screen.press("7")
         await screen.shows("probes are off: --read-only")
-
-
-async def test_a_session_without_machines_says_so() -> None:
-    async with opened(FakeSession()) as screen:
-        await screen.press("A")
-        await screen.shows("probes need live nodes")
 
 
 async def test_nothing_to_probe_while_no_node_answers() -> None:

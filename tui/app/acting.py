@@ -16,7 +16,6 @@ from mltop.probes.model.acts import SENT, DiagResult, LogTail, SignalName
 from mltop.probes.reach.view import FleetView
 from mltop.tui.app.past.travel import TravellingApp
 from mltop.tui.app.selection import first_of
-from mltop.tui.app.session import Acts, AsksRas, Session
 from mltop.tui.render.acts import (
     RasAsked,
     asked_cells,
@@ -36,12 +35,13 @@ from mltop.tui.screens.bars import Notice
 
 if TYPE_CHECKING:  # what asks is imported when somebody wants to
     from mltop.probes.investigate.ras import RasPlan, RasTold
+    from mltop.probes.investigate.session import LiveSession
+    from mltop.tui.app.session import Session
 
 MOST_SAID = 500
 LOG_LINES, READ_EVERY_S = 200, 2.0
 REFUSED_S = 300.0  # that a question was refused is shown for so long
 READ_ONLY = Notice("off: --read-only (no dump, capture, probe, signal or diagnosis)", "warn")
-CANNOT = Notice("this needs live nodes: what is shown here takes no orders", "warn")
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,7 @@ class ActingApp(TravellingApp):
     """What the app does for the keys that act upon ranks and nodes."""
 
     session: Session
+    live: LiveSession | None  # None: a recording
     read_only: bool
     acting: Acting
 
@@ -106,24 +107,16 @@ class ActingApp(TravellingApp):
             self.tell(READ_ONLY)
         return not self.read_only and self.only_now()
 
-    def _acts(self) -> Acts | None:
-        """The session, where its ranks may be acted upon; else the reason is said."""
-        if not self.read_only and not isinstance(self.session, Acts):
-            self.tell(CANNOT)
-        elif self.may_act() and isinstance(self.session, Acts):
-            return self.session
-        return None
-
     def ask_signal(self, processes: Sequence[RankProcess]) -> None:
         """Ask which signal these ranks are to get, and whether."""
-        session = self._acts()
-        if session is None:
+        live = self.live
+        if not self.may_act() or live is None:
             return
         from mltop.tui.screens.questions import AskSignal
 
         def send(name: SignalName | None) -> None:
             if name is not None:
-                session.send_signal(name, processes, partial(self.later, sent, name))
+                live.send_signal(name, processes, partial(self.later, sent, name))
                 whom = who(processes[0]) if len(processes) == 1 else f"{len(processes)} ranks"
                 self.tell(Notice(f"sending SIG{name} to {whom}", "accent"))
 
@@ -138,11 +131,11 @@ class ActingApp(TravellingApp):
             words, style = results_words(name, processes, results)
             self.tell(Notice(words, style, more="" if len(processes) == 1 else _each()))
 
-        self.push_screen(AskSignal(session, processes), send)
+        self.push_screen(AskSignal(live, processes), send)
 
     def ask_diagnosis(self, node: str) -> None:
-        session = self._acts()
-        if session is None or not node:
+        live = self.live
+        if not self.may_act() or live is None or not node:
             return
         from mltop.tui.screens.questions import Ask
 
@@ -151,7 +144,7 @@ class ActingApp(TravellingApp):
                 return
             if node not in self.acting.busy:
                 self.acting.busy.add(node)
-                session.diagnose(node, partial(self.later, take))
+                live.diagnose(node, partial(self.later, take))
             self.tell(Notice(f"dcgmi diag -r 1 runs on {node}", "accent"))
 
         def take(results: Sequence[DiagResult], error: str) -> None:
@@ -168,8 +161,8 @@ class ActingApp(TravellingApp):
         """With the frames of C, one at a time of each rank. ``show`` goes to where they will be seen; it takes the
         rank's key.
         """
-        session = self._acts()
-        if session is None:
+        live = self.live
+        if not self.may_act() or live is None:
             return
 
         def take(stacks: RankStacks | None, error: str) -> None:
@@ -179,7 +172,7 @@ class ActingApp(TravellingApp):
         show(f"{process.node}/{process.pid}")
         if self.acting.natives.get(process.key) != NativeDump():
             self.acting.natives[process.key] = NativeDump()
-            session.dump_native(process, partial(self.later, take))
+            live.dump_native(process, partial(self.later, take))
         self.tell(Notice(f"dumping the C frames of {who(process)}", "accent"))
 
     def log_of(self, process: RankProcess) -> ReadLog:
@@ -192,9 +185,9 @@ class ActingApp(TravellingApp):
             log.waits, log.error, log.tails = False, error, tails or log.tails
             self.redraw()
 
-        if isinstance(self.session, Acts) and not log.waits and now - log.asked_at >= READ_EVERY_S:
+        if self.live is not None and not log.waits and now - log.asked_at >= READ_EVERY_S:
             log.asked_at, log.waits = now, True
-            self.session.log_tail(process, LOG_LINES, partial(self.later, take))
+            self.live.log_tail(process, LOG_LINES, partial(self.later, take))
         return log
 
     # NCCL's RAS.
@@ -214,10 +207,8 @@ class ActingApp(TravellingApp):
 
     def ask_ras(self, job: JobKey | None) -> None:
         """Ask NCCL's RAS about this job, once it is known whether that may be, and the user knows what it can do."""
-        if not self.may_act():
-            return
-        if not isinstance(self.session, AsksRas):
-            self.tell(CANNOT)
+        live = self.live
+        if not self.may_act() or live is None:
             return
         result = self.investigation.result
         report = next((one for one in (result.reports if result else ()) if one.job_key == job), None)
@@ -233,14 +224,14 @@ class ActingApp(TravellingApp):
             return
         if report.job_key not in self.acting.busy:
             self.acting.busy.add(report.job_key)
-            self.session.look_at_ras(report, partial(self.later, self._ask_as_planned, report))
+            live.look_at_ras(report, partial(self.later, self._ask_as_planned, live, report))
         self.tell(None)
 
-    def _ask_as_planned(self, report: JobReport, plan: RasPlan) -> None:
+    def _ask_as_planned(self, live: LiveSession, report: JobReport, plan: RasPlan) -> None:
         """Say why it must not be asked, or ask whether it is to be."""
         from mltop.probes.investigate.ras import RasTold
 
-        asked, session = self.acting.ras, self.session
+        asked = self.acting.ras
         self.acting.busy.discard(plan.job)
         if plan.why:
             before = asked.get(plan.job)
@@ -249,14 +240,14 @@ class ActingApp(TravellingApp):
                 asked[plan.job] = RasAsked(self.newest_view().taken_at, told)
             self.tell(Notice(f"NCCL's RAS is not asked: {plan.why}", "warn"))
             return
-        if len(self.screen_stack) > 1 or not isinstance(session, AsksRas):
+        if len(self.screen_stack) > 1:
             return  # the user is being asked something else
         from mltop.tui.screens.questions import Ask
 
         def ask(yes: bool | None) -> None:
             if yes:
                 asked[plan.job] = RasAsked(self.newest_view().taken_at)
-                session.ask_ras(report, partial(self.later, self._take_ras))
+                live.ask_ras(report, partial(self.later, self._take_ras))
                 self.tell(Notice(f"asking NCCL's RAS on {plan.node}, for up to 20 s", "accent"))
 
         self.push_screen(Ask("ask NCCL's RAS?", "ask", partial(ras_lines, plan)), ask)
@@ -280,7 +271,7 @@ class ActingApp(TravellingApp):
         from mltop.tui.screens.questions import SlurmBox
 
         findings = self.picture.findings if self.picture is not None else ()
-        is_slurms = bool(getattr(self.session, "job", None)) or run_by_slurm(self.newest_view().nodes)
+        is_slurms = (self.live is not None and bool(self.live.job)) or run_by_slurm(self.newest_view().nodes)
         why = reason_of(findings, nodes) or reason
         self.push_screen(
             SlurmBox(slurm_lines(nodes, why, is_slurms, os.environ.get("SHELL", "")), f"{first_of(nodes)}: for Slurm")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from textual.actions import ActionError
 from textual.events import Key
 from textual.message import Message
+from textual.scrollbar import ScrollBar
 from textual.theme import Theme
 
 from mltop.probes.model.text import clean
@@ -20,20 +21,13 @@ from mltop.tui.app.acting import READ_ONLY, Acting
 from mltop.tui.app.feed import Feed, Picture
 from mltop.tui.app.keys import APP_BINDINGS, PANES, key_name
 from mltop.tui.app.lasting import LastingApp
-from mltop.tui.app.looks import TERMINAL_LIGHT, TERMINAL_THEME, THEMES, draw_ascii, few_colours, is_light
+from mltop.tui.app.looks import TERMINAL_LIGHT, TERMINAL_THEME, THEMES, AsciiScrollBar, few_colours, is_light
 from mltop.tui.app.navigation import Location, Trail
 from mltop.tui.app.output import title_sequence
 from mltop.tui.app.past.past import Past
 from mltop.tui.app.past.travel import TICK_S, Recorded
 from mltop.tui.app.selection import Looked, ProbeScope, Selection, dump_scope, probe_scope, retry_scope
-from mltop.tui.app.session import (
-    Investigation,
-    Probes,
-    Probing,
-    Retries,
-    Session,
-    Watched,
-)
+from mltop.tui.app.session import Investigation, Probing
 from mltop.tui.app.shapes import Remember, Shapes
 from mltop.tui.app.stalls import StallAnswer, Stalls, StallWatch
 from mltop.tui.config.settings import DEFAULTS, Config
@@ -50,13 +44,13 @@ from mltop.tui.widgets.steps import Steps
 if TYPE_CHECKING:
     from mltop.probes.investigate.probing.wanted import ProbeProgress, ProbeWanted
     from mltop.probes.investigate.progress import CaptureResult, StackProgress
+    from mltop.probes.investigate.session import LiveSession
     from mltop.probes.model import JobReport, ProbeKind
     from mltop.probes.model.incident import JobMotion
 from mltop.probes.reach.view import FleetView
 
 RETRY_S = 0.05  # between two looks whether the terminal has taken the last frame
 MOST_TITLE = 200  # characters
-CANNOT_PROBE = Notice("probes need live nodes: what is shown here cannot run any", "warn")
 
 Hint = Callable[[Picture], str]
 
@@ -84,7 +78,7 @@ class MltopApp(FailSafe, LastingApp):
 
     def __init__(
         self,
-        session: Session,
+        session: LiveSession | Recorded,
         config: Config = DEFAULTS,
         *,
         read_only: bool = False,
@@ -103,12 +97,12 @@ class MltopApp(FailSafe, LastingApp):
         several = len(session.view().nodes) > 1  # that are asked for: this does not change
         for entry in PANES:
             self.add_mode(entry.name, partial(entry.make, several))
-        self.session = session
+        self.session, self.live = session, None if isinstance(session, Recorded) else session
         self.read_only = read_only
-        self.investigation = Investigation(session, self.later, self._newest_at, self._dump_told, self._captured)
-        self.probing = Probing(session, self.later, self._probe_told)
+        self.investigation = Investigation(self.live, self.later, self._newest_at, self._dump_told, self._captured)
+        self.probing = Probing(self.live, self.later, self._probe_told)
         self.acting = Acting()
-        self.stalls = StallWatch.of(self.investigation, stalls or Stalls())
+        self.stalls = StallWatch(self.investigation, stalls or Stalls())
         self.selection = Selection()
         self.looked, self.unbound = Looked(), ""
         self.picture: Picture | None = None  # that is shown; None before the first
@@ -131,7 +125,7 @@ class MltopApp(FailSafe, LastingApp):
         self._retrying = False
         self._drawing = Steps(self)
 
-    def _feed_of(self, session: Session, clock: Callable[[], float]) -> Feed:
+    def _feed_of(self, session: LiveSession | Recorded, clock: Callable[[], float]) -> Feed:
         def post(picture: Picture) -> None:
             self._arrived = picture
             if not self._announced:  # while the loop is busy one waits, not all
@@ -140,10 +134,9 @@ class MltopApp(FailSafe, LastingApp):
 
         if isinstance(session, Recorded):
             self.history, self.player = session.past, session.player
-            return session.feed(post, self.post_message, self.config.thresholds)
+            return session.feed(post, partial(self.later, self.take_read), self.config.thresholds)
         feed = Feed(session, post, self.config.thresholds, self.history.see, clock)
-        if isinstance(session, Watched):
-            session.joined_with, session.motions = feed.joined_with, feed.motions
+        session.joined_with, session.motions = feed.health.joined_with, lambda: feed.health.motions
         return feed
 
     def on_mount(self) -> None:
@@ -161,8 +154,8 @@ class MltopApp(FailSafe, LastingApp):
         if newest is None:
             return
         view = newest.view
-        if isinstance(self.session, Watched):
-            self.session.watch([node for node in (self.looked.node,) if node])
+        if self.live is not None:
+            self.live.watch([node for node in (self.looked.node,) if node])
         guarded("the ranks before", lambda: self._live_earlier.feed(view), None)
         guarded("what stands still", lambda: self.see_motions(newest.motions), None)
         if not self.paused:
@@ -225,7 +218,7 @@ class MltopApp(FailSafe, LastingApp):
             self.register_theme(theme)
         self.theme = terminal.name if few else wanted or ("light" if is_light() else "dark")
         if GLYPHS.ascii_only:
-            draw_ascii()
+            ScrollBar.renderer = AsciiScrollBar
 
     @property
     def available_themes(self) -> dict[str, Theme]:
@@ -295,7 +288,7 @@ class MltopApp(FailSafe, LastingApp):
             self.redraw()
         elif self.trail.back():
             self.arrive()
-        elif self.selection.clear():
+        elif self.selection.unmark():
             self.redraw()
         else:
             self.tell(None)
@@ -309,13 +302,13 @@ class MltopApp(FailSafe, LastingApp):
         self.redraw()
 
     def action_retry(self) -> None:
-        if self.player is not None and not self.only_now():
+        if self.live is None:
+            self.only_now()
             return
         scope = retry_scope(self.session.view(), self.selection)
-        if scope.nodes and isinstance(self.session, Retries):
-            self.session.retry(scope.nodes)
-        again = isinstance(self.session, Retries) or not scope.nodes
-        self.tell(Notice(scope.words if again else "nodes of this session are tried again by themselves", "accent"))
+        if scope.nodes:
+            self.live.retry(scope.nodes)
+        self.tell(Notice(scope.words, "accent"))
 
     def action_dump(self) -> None:
         if self.investigation.dumping:
@@ -344,8 +337,6 @@ class MltopApp(FailSafe, LastingApp):
             self.tell(Notice(f"a probe runs already, one at a time: {KEYCAPS['back']} cancels it", "warn"))
         elif self.read_only:
             self.tell(READ_ONLY)
-        elif not isinstance(self.session, Probes):
-            self.tell(CANNOT_PROBE)
         elif self.only_now():
             from mltop.tui.screens.probes.question import ConfirmProbe
 

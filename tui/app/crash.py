@@ -14,11 +14,9 @@ from mltop.probes.model.text import clean
 from mltop.probes.system.limits import limit_words
 from mltop.probes.version import __version__
 from mltop.tui.app.output import in_a_line, say
+from mltop.tui.exits import EXIT_BUG, EXIT_LIMIT, EXIT_USAGE
 from mltop.tui.requirements import conflict
 
-EXIT_CONFLICT = 2
-EXIT_BUG = 70  # EX_SOFTWARE of sysexits.h: none of the codes that a command means something with
-EXIT_LIMIT = 71  # EX_OSERR
 MOST_REPORTS = 10  # that are kept
 _PREFIX = "crash-"
 _OF_TERMINAL = ("TERM", "COLORTERM", "NO_COLOR", "LANG", "LC_ALL", "TERM_PROGRAM")
@@ -41,7 +39,7 @@ def end_by(
     try:
         if words := conflict():
             say(words)
-            return EXIT_CONFLICT
+            return EXIT_USAGE
     except Exception as another:  # noqa: BLE001 - what is installed may be broken, too
         errors = (*errors, another)
     may_write = may_write and "--read-only" not in sys.argv and not os.environ.get("MLTOP_READ_ONLY")

@@ -75,7 +75,7 @@ class Feed:
         self._changed = threading.Event()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="feed", daemon=True)
-        self._health = HealthWatch(clock, thresholds=thresholds)
+        self.health = HealthWatch(clock, thresholds=thresholds)
         self._states = StateWatch(clock)
         self._silent: tuple[Finding, ...] = ()  # that nodes do not answer
         self._judged: tuple[Finding, ...] = ()  # by the health rules, when they last did not fail
@@ -91,16 +91,8 @@ class Feed:
 
     def take_stacks(self, reports: Sequence[JobReport]) -> None:
         """What a dump said of the jobs; from any thread."""
-        self._health.take_stacks(reports)
+        self.health.take_stacks(reports)
         self._changed.set()
-
-    def joined_with(self, reports: Sequence[JobReport]) -> Sequence[Incident]:
-        """What all comes to with these stacks; from any thread."""
-        return self._health.joined_with(reports)
-
-    def motions(self) -> Sequence[JobMotion]:
-        """How the jobs get on; from any thread."""
-        return self._health.motions
 
     def poke(self) -> None:
         """Take a view now, as if something had changed."""
@@ -116,7 +108,7 @@ class Feed:
                 nodes = len(picture.view.nodes)
                 guarded("keeping the past", partial(self._keep, picture), None)
                 self._post(picture)
-            if self._stopped.wait(frame_s(nodes)):
+            if self._stopped.wait(next(seconds for most, seconds in FRAMES if nodes <= most)):
                 return
             # By now the screen shows this picture. Freeing the samples of the one before takes a while: here it
             # delays no key.
@@ -134,9 +126,9 @@ class Feed:
     def see(self, view: FleetView) -> Picture:
         """All that is known once this view has come; from one thread."""
         self._silent = guarded("the nodes' states", lambda: self._states.states(view), self._silent)
-        self._judged = guarded("the health rules", lambda: self._health.findings(view, self._silent), self._judged)
+        self._judged = guarded("the health rules", lambda: self.health.findings(view, self._silent), self._judged)
         findings = self._states.with_states(self._silent, self._judged)
-        health = self._health
+        health = self.health
         states = guarded("the states of ranks", health.states, States())
         return Picture(
             view,
@@ -149,8 +141,3 @@ class Feed:
             states,
             health.reports,
         )
-
-
-def frame_s(nodes: int) -> float:
-    """How long a picture stands at least, in seconds."""
-    return next(seconds for most, seconds in FRAMES if nodes <= most)

@@ -9,19 +9,19 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from textual.events import Key
 
 from mltop.probes.reach.view import NodeView
-from mltop.probes.system.files import write_all
+from mltop.probes.system.files import new_file
 from mltop.tui.app.acting import READ_ONLY, ActingApp
-from mltop.tui.app.keys import APP_BINDINGS, PaneScreen, action_names, key_name
-from mltop.tui.app.looks import theme_names
+from mltop.tui.app.keys import APP_BINDINGS, action_names, key_name
+from mltop.tui.app.looks import THEMES
 from mltop.tui.app.navigation import Location, Trail
 from mltop.tui.app.resources import DEFAULT, Order, Scene
 from mltop.tui.app.selection import Looked
@@ -32,12 +32,45 @@ from mltop.tui.screens.bars import FilterHistory, Notice, TypedBox
 from mltop.tui.terminal.driver import Guest
 
 if TYPE_CHECKING:
+    from textual.binding import Binding
+
+    from mltop.tui.app.feed import Picture
     from mltop.tui.app.stalls import StallWatch
     from mltop.tui.config.settings import Config
+    from mltop.tui.filters import Filter
+    from mltop.tui.widgets.line_table import LineTable
 
 MOST_OF_ONE_SECOND = 100  # files
 ARRIVED_S = 1.0  # a pane that takes longer to come is not waited for by the next key
 NOT_BOUND = "not bound here"
+
+
+class PaneScreen(Protocol):
+    """What the app asks of the pane the user is in: ``screens.pane.Pane``."""
+
+    filter: Filter
+
+    @property
+    def typing(self) -> bool: ...
+
+    @classmethod
+    def pane_bindings(cls) -> list[Binding]: ...
+
+    def draw(self) -> None: ...
+
+    def prepare(self, picture: Picture) -> Iterator[None]: ...
+
+    def clear_filter(self) -> bool: ...
+
+    def node_at_cursor(self) -> str: ...
+
+    def set_filter(self, text: str) -> None: ...
+
+    def table_at_cursor(self) -> LineTable | None: ...
+
+    def open_command_line(self, text: str, scene: Scene) -> None: ...
+
+    async def perform(self, action: str) -> None: ...
 
 
 class HandsApp(ActingApp):
@@ -136,7 +169,7 @@ class HandsApp(ActingApp):
             self.pane.node_at_cursor() or self.looked.node or (nodes[0].node if nodes else ""),
             table.kind if table is not None else "",
             table.columns if table is not None else (),
-            [name for name in theme_names() if name in self.available_themes],
+            [name for name in THEMES if name in self.available_themes],
             action_names([*self.pane.pane_bindings(), *APP_BINDINGS]),
         )
 
@@ -264,16 +297,13 @@ def _written(folder: Path, name: str, data: bytes) -> Path:
     for number in range(MOST_OF_ONE_SECOND):
         path = folder / f"{name}{f'-{number}' * bool(number)}.json"
         try:
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            with new_file(path) as file:
+                file.write(data)
         except FileExistsError:
             continue
-        try:
-            write_all(fd, data)
         except OSError:
             path.unlink(missing_ok=True)  # half a file is none
             raise
-        finally:
-            os.close(fd)
         return path
     raise FileExistsError(0, "too many files of this name")
 

@@ -6,48 +6,13 @@ Help, key bar and palette are made from bindings.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from textual.binding import Binding
 from textual.screen import Screen
-
-from mltop.tui.filters import Filter
-
-if TYPE_CHECKING:
-    from mltop.tui.app.feed import Picture
-    from mltop.tui.app.resources import Scene
-    from mltop.tui.widgets.line_table import LineTable
-
-
-class PaneScreen(Protocol):
-    """What the app asks of the pane the user is in: ``screens.pane.Pane``."""
-
-    filter: Filter
-
-    @property
-    def typing(self) -> bool: ...
-
-    @classmethod
-    def pane_bindings(cls) -> list[Binding]: ...
-
-    def draw(self) -> None: ...
-
-    def prepare(self, picture: Picture) -> Iterator[None]: ...
-
-    def clear_filter(self) -> bool: ...
-
-    def node_at_cursor(self) -> str: ...
-
-    def set_filter(self, text: str) -> None: ...
-
-    def table_at_cursor(self) -> LineTable | None: ...
-
-    def open_command_line(self, text: str, scene: Scene) -> None: ...
-
-    async def perform(self, action: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -181,7 +146,8 @@ def kind_of(binding: Binding) -> str:
 def action_names(bindings: Iterable[Binding]) -> dict[str, tuple[str, str]]:
     """What can be asked for by name: the id of each action, what runs it, and what it does."""
     wanted = [each for each in named(bindings) if kind_of(each) not in ("answer_stall", "command_line")]
-    return {each.id or "": (each.action, each.tooltip) for each in first_keys(wanted)}
+    first = {each.action: each for each in reversed(wanted)}  # aliases of a key are other bindings of its action
+    return {each.id or "": (each.action, each.tooltip) for each in reversed(first.values())}
 
 
 def with_user_keys(bindings: Iterable[Binding], keys: Mapping[str, str]) -> list[Binding]:
@@ -280,11 +246,3 @@ def help_rows(bindings: Iterable[Binding]) -> list[tuple[str, str]]:
             by_action.setdefault(binding.action, []).append(binding)
     groups = by_action.values()
     return [(" ".join(map(key_names, group)), group[0].tooltip or group[0].description) for group in groups]
-
-
-def first_keys(bindings: Iterable[Binding]) -> list[Binding]:
-    """One binding per action: aliases are left to the help."""
-    by_action: dict[str, Binding] = {}
-    for binding in bindings:
-        by_action.setdefault(binding.action, binding)
-    return list(by_action.values())

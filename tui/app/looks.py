@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from rich.console import Console
-from textual.scrollbar import ScrollBar, ScrollBarRender
+from textual.scrollbar import ScrollBarRender
 from textual.theme import BUILTIN_THEMES, Theme
 
 from mltop.tui.render.palette import BACKGROUND, FOREGROUND, accents
@@ -38,21 +38,11 @@ TERMINAL_THEME = replace(BUILTIN_THEMES["ansi-dark"], name="terminal", primary="
 TERMINAL_LIGHT = replace(BUILTIN_THEMES["ansi-light"], name="terminal-light")
 
 
-def theme_names() -> list[str]:
-    """The themes that a terminal with many colours can have."""
-    return list(THEMES)
-
-
 class AsciiScrollBar(ScrollBarRender):
     """Whole cells only, which are blanks in two colours."""
 
     VERTICAL_BARS: ClassVar[list[str]] = [" "] * 8
     HORIZONTAL_BARS: ClassVar[list[str]] = [" "] * 8
-
-
-def draw_ascii() -> None:
-    """Of this program's screen, for as long as it runs."""
-    ScrollBar.renderer = AsciiScrollBar
 
 
 def few_colours() -> bool:

@@ -14,13 +14,11 @@ import os
 import sys
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import TYPE_CHECKING, TextIO, cast
 
 from mltop.probes.model.text import Clean, clean
 
 if TYPE_CHECKING:
-    from sys import UnraisableHookArgs
-
     from _typeshed import ReadableBuffer
 
 _END = Clean("\n")
@@ -114,73 +112,28 @@ def _write(stream: TextIO, *parts: Clean) -> None:
 # Where it goes.
 
 
-class _Guarded:
-    """A text stream that raises OutputEnded and OutputFailed in place of OSError; standard error raises nothing.
-
-    What it raised once it raises again, until ``finish``: whoever asks a stream what it can do passes over it.
+class _Guarded(io.FileIO):
+    """What standard output or error is written through, text and bytes. Standard output raises OutputEnded and
+    OutputFailed in place of OSError, until ``is_over``; standard error raises nothing.
     """
 
-    def __init__(self, stream: TextIO, fd: int, was_closed: bool) -> None:
-        self._stream, self._fd, self._was_closed = stream, fd, was_closed
-        self._failure: Exception | None = None
-        self.buffer = _Bytes(self)  # nobody goes round the guard
-
-    def write(self, text: str) -> int:
-        self._raise_again()
-        if text == "":
-            return 0
-        if self._was_closed:
-            self._failed(OSError(errno.EBADF, "standard output is closed"))
-        try:
-            return self._stream.write(text)
-        except OSError as error:
-            self._failed(error)
-        return len(text)
-
-    def flush(self) -> None:
-        self._raise_again()
-        try:
-            self._stream.flush()
-        except OSError as error:
-            self._failed(error)
-
-    def finish(self) -> None:
-        self._failure = None
-
-    def _raise_again(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-
-    def _failed(self, error: OSError) -> None:
-        if not self._was_closed:
-            _to_nowhere(self._fd)  # what the stream still holds is written at the interpreter's end
-        if self._fd == 1:
-            self._failure = OutputEnded() if isinstance(error, BrokenPipeError) else OutputFailed(error.strerror)
-            raise self._failure from None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
-class _Bytes(io.BufferedIOBase):
-    """Whoever writes bytes (click, for completions) passes the guard, too."""
-
-    def __init__(self, guard: _Guarded) -> None:
-        self._guard = guard
-
-    def writable(self) -> bool:
-        return True
+    def __init__(self, fd: int, was_closed: bool) -> None:
+        super().__init__(fd, "w", closefd=False)
+        self._was_closed, self.is_over = was_closed, False
 
     def write(self, data: ReadableBuffer) -> int:
-        text = bytes(data)
-        self._guard.write(text.decode("utf-8", "backslashreplace"))
-        return len(text)
-
-    def flush(self) -> None:
-        self._guard.flush()
-
-    def close(self) -> None:
-        """Streams that are wrapped around this one are dropped; the terminal stays open."""
+        if self.is_over:
+            return len(bytes(data))
+        try:
+            if self._was_closed:
+                raise OSError(errno.EBADF, "standard output is closed")
+            if (written := cast("int | None", super().write(data))) is not None:
+                return written
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        except OSError as error:
+            if self.fileno() != 1:
+                return len(bytes(data))
+            raise (OutputEnded() if isinstance(error, BrokenPipeError) else OutputFailed(error.strerror)) from None
 
 
 def open_streams() -> None:
@@ -190,10 +143,11 @@ def open_streams() -> None:
         was_closed = stream is None
         if was_closed:
             _to_nowhere(fd)
-            stream = os.fdopen(fd, mode)
+            stream = os.fdopen(fd, mode, closefd=False)
         if fd:
-            stream.reconfigure(errors="backslashreplace")
-            stream = cast(TextIO, _Guarded(stream, fd, was_closed))
+            through = io.BufferedWriter(_Guarded(fd, was_closed))
+            buffering = {"line_buffering": stream.line_buffering, "write_through": stream.write_through}
+            stream = io.TextIOWrapper(through, stream.encoding, "backslashreplace", **buffering)
         setattr(sys, name, stream)
 
 
@@ -214,7 +168,9 @@ def only_ascii() -> None:
     """From here on nothing above 127 is written to standard output and error. Before anything that draws is imported:
     ``render.glyphs`` chooses what is drawn by these streams.
     """
-    streams = [cast(io.TextIOWrapper, stream) for stream in (sys.stdout, sys.stderr)]
+    streams = [
+        cast(io.TextIOWrapper, each) for each in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__) if each
+    ]
     for stream in streams:
         stream.reconfigure(encoding="ascii", errors="backslashreplace")
     from mltop.tui.render.glyphs import REPLACED
@@ -231,10 +187,10 @@ def flush() -> None:
 def finish() -> None:
     """End quietly: what the streams still hold is written, and nothing comes of it where it cannot be."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, _Guarded):
-            stream.finish()
         with contextlib.suppress(OutputEnded, OutputFailed, OSError, ValueError):
             stream.flush()
+        if isinstance(raw := getattr(getattr(stream, "buffer", None), "raw", None), _Guarded):
+            raw.is_over = True  # for what the interpreter flushes at its end
 
 
 def _to_nowhere(fd: int) -> None:
@@ -246,16 +202,11 @@ def _to_nowhere(fd: int) -> None:
 
 def one_line_for_crashes() -> None:
     """Make what Python itself prints of an error in a thread or in a finalizer one clean line."""
+
+    def in_a_thread(args: threading.ExceptHookArgs) -> None:
+        if args.exc_value is not None and not isinstance(args.exc_value, SystemExit):
+            say(f"{args.thread.name if args.thread else 'a thread'} failed: {in_a_line(args.exc_value)}")
+
     sys.excepthook = lambda _kind, error, _trace: say(in_a_line(error))
-    threading.excepthook = _in_a_thread
-    sys.unraisablehook = _unraisable
-
-
-def _in_a_thread(args: threading.ExceptHookArgs) -> None:
-    if args.exc_value is not None and not isinstance(args.exc_value, SystemExit):
-        say(f"{args.thread.name if args.thread else 'a thread'} failed: {in_a_line(args.exc_value)}")
-
-
-def _unraisable(args: UnraisableHookArgs) -> None:
-    if args.exc_value is not None:
-        say(in_a_line(args.exc_value))
+    threading.excepthook = in_a_thread
+    sys.unraisablehook = lambda args: say(in_a_line(args.exc_value)) if args.exc_value is not None else None

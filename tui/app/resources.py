@@ -1,18 +1,25 @@
-"""What may be typed after ":": panes, nodes, GPUs, ranks and jobs by name, and all that keys do. Pure functions."""
+"""What may be typed after ":": panes, nodes, GPUs, ranks and jobs by name, and all that keys do. Pure functions.
+
+What may be typed is a list of offers; a typed line means the offer of that text, or the only one that begins so.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
 
 from mltop.probes.model import JobKey, RankSample
 from mltop.probes.reach.view import NodeView
+from mltop.tui.app.keys import PANES
 from mltop.tui.app.navigation import Location, gpu_location
 from mltop.tui.config.catalog import TABLES, column_keys, column_named
 from mltop.tui.config.settings import Wrong
 from mltop.tui.render.cells import Column
 
 MOST_OFFERED = 200  # of one kind: the list shows a few
+MOST_NAMED = 4  # in a sentence
 DEFAULT = "default"
 
 
@@ -42,10 +49,11 @@ class Order:
 
 @dataclass(frozen=True)
 class Offer:
-    """A line of the list: what is completed (``text``), and what it means."""
+    """A line of the list: what is completed (``text``), what it means, and what it does where no grammar says that."""
 
     text: str
     meaning: str = ""
+    order: Order | None = None
 
 
 Words = Sequence[str]
@@ -53,97 +61,66 @@ Words = Sequence[str]
 
 @dataclass(frozen=True)
 class Resource:
-    """``order`` makes it of the words behind the name, and raises Wrong; ``offers`` lists what may stand there."""
+    """``alone``: what the name means without words. ``offers``: what may stand behind it. ``grammar``: makes an order
+    of words that no list can hold; raises Wrong.
+    """
 
     names: tuple[str, ...]
     meaning: str
-    order: Callable[[Words, Scene], Order]
+    alone: Callable[[Scene], Order] | None = None
     offers: Callable[[Scene], Iterable[Offer]] = lambda _: ()
+    grammar: Callable[[Words, Scene], Order] | None = None
 
 
-def _pane(name: str) -> Callable[[Words, Scene], Order]:
-    def order(words: Words, _: Scene) -> Order:
-        _no_more(words)
-        return Order(Location(name))
-
-    return order
+def _to(pane: str) -> Callable[[Scene], Order]:
+    return lambda _: Order(Location(pane))
 
 
-def _of_node(name: str) -> Callable[[Words, Scene], Order]:
-    def order(words: Words, scene: Scene) -> Order:
-        node = _node(words[0], scene).node if words else scene.looked_node
-        _no_more(words[1:])
-        return Order(Location(name, node))
-
-    return order
+def _at(pane: str, node: str) -> Order:
+    return Order(Location(pane, node))
 
 
-def _verb(name: str, least: int = 0) -> Callable[[Words, Scene], Order]:
-    def order(words: Words, _: Scene) -> Order:
-        if len(words) < least:
-            raise Wrong(f":{name} needs a word behind it")
-        return Order(verb=name, words=tuple(words))
+def _of_nodes(command: str, meaning: str, order: Callable[[str], Order]) -> Resource:
+    """Of the node that is looked at, where none is named."""
 
-    return order
+    def offers(scene: Scene) -> Iterator[Offer]:
+        return (Offer(f"{command} {node.node}", node.state.state, order(node.node)) for node in scene.nodes)
 
-
-def _no_more(words: Words) -> None:
-    if words:
-        raise Wrong(f"nothing goes behind it: {' '.join(words)!r}")
+    return Resource((command,), meaning, lambda scene: order(scene.looked_node), offers)
 
 
-def _node(word: str, scene: Scene) -> NodeView:
-    """By its name, or by the beginning of one name only."""
-    exact = [node for node in scene.nodes if node.node == word]
-    begins = [node for node in scene.nodes if node.node.startswith(word)]
-    found = exact or begins
-    if len(found) == 1:
-        return found[0]
-    if not found:
-        raise Wrong(f"no node {word!r} is watched")
-    raise Wrong(f"{len(found)} nodes begin with {word!r}")
+def _gpus(scene: Scene) -> Iterator[Offer]:
+    """ "gpu 5" of the node that is looked at, "gpu sim030 5" of any."""
+    for node in sorted(scene.nodes, key=lambda node: node.node != scene.looked_node):
+        for gpu in node.sample.gpus if node.sample is not None else ():
+            order = Order(gpu_location(node.node, gpu.index))
+            if node.node == scene.looked_node:
+                yield Offer(f"gpu {gpu.index}", gpu.name or "", order)
+            if len(scene.nodes) > 1:
+                yield Offer(f"gpu {node.node} {gpu.index}", gpu.name or "", order)
 
 
-def _gpu(words: Words, scene: Scene) -> Order:
-    """ ":gpu 5", ":gpu sim030 5", ":gpu sim030/5"."""
-    parts = [part for word in words for part in word.split("/") if part]
-    if not parts or not parts[-1].isdecimal() or len(parts) > 2:
-        raise Wrong(":gpu needs a GPU's number, on several nodes behind the node: :gpu sim030 5")
-    node = _node(parts[0] if len(parts) == 2 else scene.looked_node, scene)
-    index = int(parts[-1])
-    if node.sample is None or all(gpu.index != index for gpu in node.sample.gpus):
-        raise Wrong(f"no GPU {index} is seen on {node.node}")
-    return Order(gpu_location(node.node, index))
-
-
-def _ranks(scene: Scene) -> Iterable[tuple[NodeView, RankSample]]:
+def _seen(scene: Scene) -> Iterator[tuple[NodeView, RankSample]]:
     return ((node, rank) for node in scene.nodes if node.sample is not None for rank in node.sample.ranks)
 
 
-def _rank(words: Words, scene: Scene) -> Order:
-    """ ":rank 229", of several jobs with the name of one behind it."""
-    if not words or not words[0].isdecimal():
-        raise Wrong(":rank needs a number")
-    number, job = int(words[0]), " ".join(words[1:])
-    found = [(node, rank) for node, rank in _ranks(scene) if rank.rank == number and job in ("", rank.job)]
-    if not found:
-        raise Wrong(f"no rank {number}{f' of {job}' if job else ''} is seen")
-    jobs = dict.fromkeys(rank.job or "no name" for _, rank in found)
-    if len(jobs) > 1:
-        raise Wrong(f"{len(jobs)} jobs have a rank {number}: :rank {number} {next(iter(jobs))}")
-    node, rank = found[0]
-    return Order(Location("rank", node.node, pid=rank.pid, label=f"rank {number}"))
+def _ranks(scene: Scene) -> Iterator[Offer]:
+    """ "rank 229", of several jobs with the name of one behind it."""
+    ranks = [(rank.rank, node.node, rank) for node, rank in _seen(scene) if rank.rank is not None]
+    several = len({rank.job_key for _, _, rank in ranks}) > 1
+    for number, node, rank in sorted(ranks, key=lambda each: each[0]):
+        place = Location("rank", node, pid=rank.pid, label=f"rank {number}")
+        yield Offer(f"rank {number}{f' {rank.job}' * several}", f"{node} {rank.job}", Order(place))
 
 
-def _job(words: Words, scene: Scene) -> Order:
-    name = " ".join(words)
-    keys = dict.fromkeys(rank.job_key for _, rank in _ranks(scene))
-    exact = [key for key in keys if key.name == name]
-    found = exact or [key for key in keys if name and key.name.startswith(name)]
-    if not name or len({key.name for key in found}) != 1:
-        known = ", ".join(sorted({key.name for key in keys if key.name})[:8])
-        raise Wrong(f":job needs one of: {known}" if known else "no job with a name is seen")
-    return Order(Location("ranks", job=found[0], label=f"job {found[0].name}"))
+def _jobs(scene: Scene) -> Iterator[Offer]:
+    counts: dict[str, tuple[JobKey, int]] = {}
+    for _, rank in _seen(scene):
+        key, count = counts.get(rank.job, (rank.job_key, 0))
+        counts[rank.job] = key, count + 1
+    for name, (key, count) in counts.items():
+        if name:
+            yield Offer(f"job {name}", f"{count} ranks", Order(Location("ranks", job=key, label=f"job {name}")))
 
 
 def _sort(words: Words, scene: Scene) -> Order:
@@ -168,68 +145,41 @@ def _columns(words: Words, _: Scene) -> Order:
     return Order(verb="columns", words=tuple(words))
 
 
-def _theme(words: Words, scene: Scene) -> Order:
-    if len(words) != 1 or words[0] not in scene.themes:
-        raise Wrong(f":theme needs one of: {', '.join(scene.themes)}")
-    return Order(verb="theme", words=tuple(words))
+def _filter(words: Words, _: Scene) -> Order:
+    if not words:
+        raise Wrong(":filter needs a word behind it")
+    return Order(verb="filter", words=tuple(words))
 
 
-def _offer_nodes(command: str) -> Callable[[Scene], Iterable[Offer]]:
-    return lambda scene: [Offer(f"{command} {node.node}", node.state.state) for node in scene.nodes[:MOST_OFFERED]]
-
-
-def _offer_ranks(scene: Scene) -> Iterable[Offer]:
-    ranks = sorted(
-        ((rank.rank, node.node, rank.job) for node, rank in _ranks(scene) if rank.rank is not None), key=lambda r: r[0]
-    )
-    for number, node, job in ranks[:MOST_OFFERED]:
-        yield Offer(f"rank {number}", f"{node} {job}")
-
-
-def _offer_jobs(scene: Scene) -> Iterable[Offer]:
-    counts: dict[JobKey, int] = {}
-    for _, rank in _ranks(scene):
-        counts[rank.job_key] = counts.get(rank.job_key, 0) + 1
-    return [Offer(f"job {key.name}", f"{count} ranks") for key, count in counts.items() if key.name]
-
-
-def _offer_gpus(scene: Scene) -> Iterable[Offer]:
-    several = len(scene.nodes) > 1
-    for node in scene.nodes[:MOST_OFFERED]:
-        if node.sample is not None and (not several or node.node == scene.looked_node):
-            for gpu in node.sample.gpus:
-                yield Offer(f"gpu {f'{node.node} ' * several}{gpu.index}", gpu.name or "")
-
-
-def _offer_sorts(scene: Scene) -> Iterable[Offer]:
+def _sorts(scene: Scene) -> Iterator[Offer]:
     for key in column_keys(scene.columns):
-        yield Offer(f"sort {key}")
-        yield Offer(f"sort -{key}", "the largest first")
+        yield from (Offer(f"sort {key}"), Offer(f"sort -{key}", "the largest first"))
 
 
-def _offer_columns(_: Scene) -> Iterable[Offer]:
-    return [Offer(f"columns {kind} {' '.join(column_keys(columns))}") for kind, columns in TABLES.items()]
+def _themes(scene: Scene) -> Iterator[Offer]:
+    return (Offer(f"theme {name}", order=Order(verb="theme", words=(name,))) for name in scene.themes)
 
 
-RESOURCES = (
-    Resource(("main", "gpus", "nodes", "overview"), "GPUs and ranks, or all nodes", _pane("overview")),
-    Resource(("node",), "one node: :node sim030", _of_node("node"), _offer_nodes("node")),
-    Resource(("gpu",), "one GPU: :gpu 5, :gpu sim030 5", _gpu, _offer_gpus),
-    Resource(("ranks",), "all training ranks", _pane("ranks")),
-    Resource(("rank",), "one rank: :rank 229", _rank, _offer_ranks),
-    Resource(("job",), "the ranks of one job: :job 4711", _job, _offer_jobs),
-    Resource(("stacks",), "stacks of all ranks and the verdict", _pane("stacks")),
-    Resource(("links",), "ports and PCI links of a node", _of_node("links"), _offer_nodes("links")),
-    Resource(("events",), "what happened", _pane("events")),
-    Resource(("probes",), "active probes", _pane("probes")),
-    Resource(("incidents",), "what is wrong, one line a cause", _pane("incidents")),
-    Resource(("sort",), "sort this table: :sort temp, -: the largest first", _sort, _offer_sorts),
-    Resource(("columns",), "which columns a table has", _columns, _offer_columns),
-    Resource(("filter",), "as /: :filter sm<20%", _verb("filter", 1)),
-    Resource(("theme",), "the colours", _theme, lambda scene: [Offer(f"theme {name}") for name in scene.themes]),
-    Resource(("shell",), "a shell on a node; asks", _verb("shell"), _offer_nodes("shell")),
-    Resource(("q", "quit"), "leave", _verb("quit")),
-)
+def _resources() -> Iterator[Resource]:
+    for pane in PANES:
+        if pane.name in ("node", "links"):
+            yield _of_nodes(pane.name, pane.what, partial(_at, pane.name))
+        elif pane.key:
+            names = ("main", "gpus", "nodes", "overview") if pane.name == "overview" else (pane.name,)
+            yield Resource(names, pane.what, _to(pane.name))
+    yield Resource(("gpu",), "one GPU: :gpu 5, :gpu sim030 5", offers=_gpus)
+    yield Resource(("rank",), "one rank: :rank 229", offers=_ranks)
+    yield Resource(("job",), "the ranks of one job: :job 4711", offers=_jobs)
+    yield Resource(("sort",), "sort this table: :sort temp, -: the largest first", None, _sorts, _sort)
+    wholes = [Offer(f"columns {kind} {' '.join(column_keys(columns))}") for kind, columns in TABLES.items()]
+    yield Resource(("columns",), "which columns a table has", None, lambda _: wholes, _columns)
+    yield Resource(("filter",), "as /: :filter sm<20%", grammar=_filter)
+    yield Resource(("theme",), "the colours", offers=_themes)
+    yield _of_nodes("shell", "a shell on a node; asks", lambda node: Order(verb="shell", words=(node,)))
+    yield Resource(("q", "quit"), "leave", lambda _: Order(verb="quit"))
+
+
+RESOURCES = tuple(_resources())
 BY_NAME = {name: resource for resource in RESOURCES for name in resource.names}
 
 
@@ -240,15 +190,34 @@ def order_of(text: str, scene: Scene) -> Order:
         raise Wrong("nothing was typed")
     name, rest = words[0], words[1:]
     resource = BY_NAME.get(name)
-    if resource is not None:
-        return resource.order(rest, scene)
-    if name in scene.actions:
-        _no_more(rest)
-        return Order(action=scene.actions[name][0])
-    from difflib import get_close_matches
+    if resource is None and name not in scene.actions:
+        from difflib import get_close_matches
 
-    close = get_close_matches(name, [*BY_NAME, *scene.actions], 1)
-    raise Wrong(f"there is no :{name}" + (f", did you mean :{close[0]}" if close else ""))
+        close = get_close_matches(name, [*BY_NAME, *scene.actions], 1)
+        raise Wrong(f"there is no :{name}" + (f", did you mean :{close[0]}" if close else ""))
+    if resource is None:
+        return _meant(" ".join(words), [Offer(name, order=Order(action=scene.actions[name][0]))])
+    if resource.alone is not None and not rest:
+        return resource.alone(scene)
+    if resource.grammar is not None:
+        return resource.grammar(rest, scene)
+    if name == "gpu":  # "sim030/5"
+        rest = " ".join(rest).replace("/", " ").split()
+    return _meant(" ".join([name, *rest]), list(resource.offers(scene)))
+
+
+def _meant(typed: str, listed: Sequence[Offer]) -> Order:
+    """What the offer of this text does, else the only one that begins with these words, or letters. Raises Wrong."""
+    by_text = {one.text: one for one in listed}
+    exact = [by_text[typed]] if typed in by_text else []
+    by_words = [one for each, one in by_text.items() if each.startswith(f"{typed} ")]
+    found = exact or by_words or [one for each, one in by_text.items() if each.startswith(typed)]
+    if len(found) == 1 and found[0].order is not None:
+        return found[0].order
+    if not listed:
+        raise Wrong(f"nothing goes behind :{typed.partition(' ')[0]}")
+    known = ", ".join(f":{one.text}" for one in (found or listed)[:MOST_NAMED])
+    raise Wrong(f"{len(found)} begin with :{typed} ({known})" if found else f"there is no :{typed} ({known})")
 
 
 def offers(text: str, scene: Scene, most: int) -> list[Offer]:
@@ -263,7 +232,7 @@ def offers(text: str, scene: Scene, most: int) -> list[Offer]:
 def _all(typed: str, scene: Scene) -> Iterable[Offer]:
     name, space, _ = typed.partition(" ")
     if space and name in BY_NAME:
-        yield from BY_NAME[name].offers(scene)
+        yield from islice(BY_NAME[name].offers(scene), MOST_OFFERED)
         return
     for resource in RESOURCES:
         yield from (Offer(each, resource.meaning) for each in resource.names)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mltop.probes.model.gpu import IN_USE_BUSY, IN_USE_BYTES
@@ -21,32 +21,20 @@ class Looked:
     pid: int = 0
 
 
-class Selection:
-    """The marked nodes, in no order; those that are gone are simply left out. Lives in the UI loop only."""
-
-    def __init__(self) -> None:
-        self._nodes: set[str] = set()
-
-    def __contains__(self, node: object) -> bool:
-        return node in self._nodes
-
-    def __len__(self) -> int:
-        return len(self._nodes)
+class Selection(set[str]):
+    """The marked nodes; those that are gone are simply left out. Lives in the UI loop only."""
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        return tuple(sorted(self._nodes))
+        return tuple(sorted(self))
 
     def toggle(self, node: str) -> None:
-        self._nodes ^= {node}
+        self.symmetric_difference_update((node,))
 
-    def mark(self, nodes: Iterable[str]) -> None:
-        self._nodes.update(nodes)
-
-    def clear(self) -> bool:
+    def unmark(self) -> bool:
         """Unmark all nodes; False where none was marked."""
-        had_some = bool(self._nodes)
-        self._nodes.clear()
+        had_some = bool(self)
+        self.clear()
         return had_some
 
 

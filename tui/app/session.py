@@ -1,7 +1,7 @@
-"""What the screen asks of the machines, and what runs for it: at most one stack dump, one capture and one probe.
+"""What runs of a session for the screen: at most one stack dump, one capture and one probe.
 
-``Session`` is fulfilled by probes.investigate.session, and by fakes in tests. ``Investigation`` and ``Probing`` live in
-the UI loop only.
+``Investigation`` and ``Probing`` live in the UI loop only. A session calls back from a thread of its own; ``Later``
+has that done in the loop.
 """
 
 from __future__ import annotations
@@ -10,23 +10,20 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
-
-from textual.message import Message
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from mltop.probes.investigate.progress import CaptureResult, StackProgress
 from mltop.probes.judge.values import grouped
-from mltop.probes.model import Incident, JobMotion, JobReport, NodeState
+from mltop.probes.model import JobReport, NodeState
 from mltop.probes.reach.view import FleetView
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mltop.probes.investigate.acting import Facts, RankProcess, Results
     from mltop.probes.investigate.probing.wanted import ProbeProgress, ProbeWanted
-    from mltop.probes.investigate.ras import RasPlan, RasTold
-    from mltop.probes.model import RankStacks
-    from mltop.probes.model.acts import DiagResult, LogTail, SignalName
+    from mltop.probes.investigate.progress import Run
+    from mltop.probes.investigate.ras import RasTold
+    from mltop.probes.investigate.session import LiveSession
     from mltop.probes.model.probe import PastResult
 
 
@@ -36,13 +33,8 @@ MOST_DUMPS = 4  # of stacks, likewise: they may be of thousands of ranks
 Report = TypeVar("Report")
 
 
-class Cancellable(Protocol):
-    def cancel(self) -> None:
-        """Stop as soon as possible; the callback still gets a last, finished report. Safe to call twice."""
-
-
 class Session(Protocol):
-    """All callbacks come from another thread; no method blocks."""
+    """Machines (``LiveSession``), or a recording in their place (``Recorded``)."""
 
     title: str  # "this machine", "job 4711", "demo"
 
@@ -50,89 +42,10 @@ class Session(Protocol):
         """The newest state of every node."""
 
     def subscribe(self, on_change: Callable[[], None]) -> None:
-        """``on_change`` is called after any node changed; call ``view()`` then."""
-
-    def dump_stacks(self, nodes: Sequence[str] | None, on_progress: Callable[[StackProgress], None]) -> Cancellable:
-        """Dump all ranks of these nodes (None: all), judge them, report progress until ``finished``."""
-
-    def capture(
-        self, on_done: Callable[[CaptureResult], None], *, parent: Path | None = None, least_free_bytes: int = 0
-    ) -> Cancellable:
-        """Write a capture directory of everything known, dumping stacks first when there is no recent dump.
-
-        ``parent``: where to; ``least_free_bytes``: with less room there, none begins.
-        """
+        """``on_change`` is called after any node changed, from another thread; call ``view()`` then."""
 
     def close(self) -> None:
         """End every agent and connection; returns within a second, where a capture is being written within some."""
-
-
-@runtime_checkable
-class Watched(Protocol):
-    """A session that is told what the screen, which watches all the time, makes of stacks, and how the jobs get on."""
-
-    joined_with: Callable[[Sequence[JobReport]], Sequence[Incident]]
-    motions: Callable[[], Sequence[JobMotion]]
-
-    def watch(self, nodes: Sequence[str] | None) -> None:
-        """Whole samples of these nodes (None: of all) are wanted all the time."""
-
-
-@runtime_checkable
-class Retries(Protocol):
-    """A session that can be told to try nodes again; one without this tries by itself."""
-
-    def retry(self, nodes: Sequence[str] = ()) -> None:
-        """Try these lost or refused nodes (none given: all of them) now. May be called from any thread."""
-
-
-@runtime_checkable
-class Probes(Protocol):
-    """A session that can put load on its machines; a recording cannot."""
-
-    def run_probe(self, wanted: ProbeWanted, on_progress: Callable[[ProbeProgress], None]) -> Cancellable:
-        """Measure, report progress at least once a second until ``finished``. Devices in use are refused."""
-
-
-@runtime_checkable
-class Acts(Protocol):
-    """A session whose ranks can be acted upon; a recording's cannot."""
-
-    def signal_facts(self, processes: Sequence[RankProcess], on_done: Callable[[Facts], None]) -> Cancellable:
-        """Ask what these would do with signals; at most some seconds."""
-
-    def send_signal(
-        self, signal: SignalName, processes: Sequence[RankProcess], on_done: Callable[[Results], None]
-    ) -> Cancellable:
-        """Send it; ``on_done`` gets a result for each of them."""
-
-    def dump_native(self, process: RankProcess, on_done: Callable[[RankStacks | None, str], None]) -> Cancellable:
-        """One dump of this rank with the frames of C: its stacks, or why there are none."""
-
-    def log_tail(self, process: RankProcess, lines: int, on_done: Callable[[list[LogTail], str], None]) -> Cancellable:
-        """The last lines that this rank has written: the ends of its files, or why there are none."""
-
-    def diagnose(self, node: str, on_done: Callable[[list[DiagResult], str], None]) -> Cancellable:
-        """Run `dcgmi diag -r 1` there: its results, or why there are none. A node that is in use refuses."""
-
-
-@runtime_checkable
-class AsksRas(Protocol):
-    """A session whose jobs' NCCL can be asked."""
-
-    def look_at_ras(self, report: JobReport, on_done: Callable[[RasPlan], None]) -> Cancellable:
-        """Whether it may be asked about this job, and what a question would be; nothing is asked."""
-
-    def ask_ras(self, report: JobReport, on_done: Callable[[RasTold], None]) -> Cancellable:
-        """Ask it once, on one node of the job, if that still may be: ``on_done`` gets the answer, or why none."""
-
-
-@runtime_checkable
-class RemembersProbes(Protocol):
-    """A session that keeps the results of probes."""
-
-    def past(self) -> Sequence[PastResult]:
-        """All results. May read files: it is called from a thread of its own."""
 
 
 Later = Callable[..., None]  # has a function called in the UI loop, with these arguments; from any thread
@@ -168,36 +81,28 @@ class DumpResult:
     nodes: tuple[str, ...] = ()
 
 
-class RecordingRead(Message):
-    """What the stacks of a recording say, or what is wrong with it."""
-
-    def __init__(self, stacks: DumpResult | None = None, problem: str = "") -> None:
-        super().__init__()
-        self.stacks, self.problem = stacks, problem
-
-
 class Investigation:
     """At most one dump and one capture at a time; late progress of an earlier dump is dropped.
 
-    ``now``: the unix time of the newest view. ``on_dump`` gets each report of the dump that runs, ``on_capture`` the
-    end of every capture, once it is known here.
+    ``live``: None for a recording, of which nothing can be asked. ``now``: the unix time of the newest view.
+    ``on_dump`` gets each report of the dump that runs, ``on_capture`` the end of every capture, once it is known here.
     """
 
     def __init__(
         self,
-        session: Session,
+        live: LiveSession | None,
         later: Later,
         now: Callable[[], float] = lambda: 0.0,
         on_dump: Callable[[StackProgress], None] = lambda _: None,
         on_capture: Callable[[CaptureResult], None] = lambda _: None,
     ) -> None:
-        self._session, self._later, self._now = session, later, now
+        self._live, self._later, self._now = live, later, now
         self._on_dump, self._on_capture = on_dump, on_capture
         self._run = 0
         self._capture_run = self._captured_run = 0
         self._cancelled = False
-        self._dump: Cancellable | None = None
-        self._capture: Cancellable | None = None
+        self._dump: Run | None = None
+        self._capture: Run | None = None
         self._complete: DumpResult | None = None
         self._latest: DumpResult | None = None
         self.progress: StackProgress | None = None
@@ -247,7 +152,8 @@ class Investigation:
                 self.take_progress(progress, self._now())
                 self._on_dump(progress)
 
-        self._dump = self._session.dump_stacks(self.nodes or None, newest_only(self._later, take))
+        assert self._live is not None
+        self._dump = self._live.dump_stacks(self.nodes or None, newest_only(self._later, take))
 
     def cancel_dump(self) -> None:
         if self._dump is not None:
@@ -293,9 +199,9 @@ class Investigation:
                 self._capture = None
             self._on_capture(result)
 
-        self._capture = self._session.capture(
-            partial(self._later, take), parent=parent, least_free_bytes=least_free_bytes
-        )
+        assert self._live is not None
+        done = partial(self._later, take)
+        self._capture = self._live.capture(done, parent=parent, least_free_bytes=least_free_bytes)
 
     def cancel_capture(self) -> None:
         """A cancelled capture still reports: what is known is written."""
@@ -321,10 +227,12 @@ class Probing:
     ``past``: earlier results by device (uuid), the oldest first. ``on_report`` is called when either has changed.
     """
 
-    def __init__(self, session: Session, later: Later, on_report: Callable[[ProbeProgress | None], None]) -> None:
-        self._session, self._later, self._on_report = session, later, on_report
+    def __init__(
+        self, live: LiveSession | None, later: Later, on_report: Callable[[ProbeProgress | None], None]
+    ) -> None:
+        self._live, self._later, self._on_report = live, later, on_report
         self._run = 0
-        self._probe: Cancellable | None = None
+        self._probe: Run | None = None
         self._runs: list[ProbeProgress] = []
         self._looked_at = -1  # in _runs, from the end
         self._past_wanted = False
@@ -351,10 +259,10 @@ class Probing:
         self._looked_at = min(-1, max(-len(self._runs), self._looked_at + step)) if self._runs else -1
 
     def start(self, wanted: ProbeWanted) -> None:
-        """To be called only while none runs, of a session that can run probes."""
+        """To be called only while none runs, of live machines."""
         from mltop.probes.investigate.probing.wanted import ProbeProgress
 
-        assert isinstance(self._session, Probes) and self._probe is None
+        assert self._live is not None and self._probe is None
         self._run += 1
         run = self._run
         self._runs = [*self._runs[-MOST_RUNS + 1 :], ProbeProgress(wanted, "connecting")]
@@ -369,7 +277,7 @@ class Probing:
                 self._read_past()
             self._on_report(progress)
 
-        self._probe = self._session.run_probe(wanted, newest_only(self._later, take))
+        self._probe = self._live.run_probe(wanted, newest_only(self._later, take))
 
     def cancel(self) -> bool:
         """Cancel what runs; False where nothing does, or it is being cancelled already."""
@@ -387,12 +295,11 @@ class Probing:
 
     def _read_past(self) -> None:
         """Have them read in a thread of its own: this may read files."""
-        session = self._session
-        if not isinstance(session, RemembersProbes):
+        if (live := self._live) is None:
             return
 
         def take(results: Sequence[PastResult]) -> None:
             self.past = grouped(sorted(results, key=lambda result: result.at), lambda result: result.uuid)
             self._on_report(None)
 
-        threading.Thread(target=lambda: self._later(take, session.past()), name="past-probes", daemon=True).start()
+        threading.Thread(target=lambda: self._later(take, live.past()), name="past-probes", daemon=True).start()

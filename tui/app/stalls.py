@@ -118,16 +118,9 @@ class AutoStacks:
         return jobs
 
 
-@dataclass(frozen=True)
-class CaptureLimits:
-    """How often, and what must be free before one begins."""
-
-    most_per_hour: int = 4
-    least_free_bytes: int = 2 << 30
-
-
 class CaptureOnHang:
     """Decides when a capture is written into ``directory``: once for each stall. ``clock``: monotonic s.
+    ``least_free_bytes``: must be free before one begins.
 
     A capture is of all nodes: jobs that stand still at the same time are in one.
     """
@@ -135,11 +128,12 @@ class CaptureOnHang:
     def __init__(
         self,
         directory: Path,
-        limits: CaptureLimits | None = None,
+        most_per_hour: int = 4,
+        least_free_bytes: int = 2 << 30,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.directory, self.limits = directory, limits or CaptureLimits()
-        self._clock = clock
+        self.directory, self.least_free_bytes = directory, least_free_bytes
+        self._most_per_hour, self._clock = most_per_hour, clock
         self._stalls = NewStalls()
         self._due: list[JobMotion] = []
         self._began_at: deque[float] = deque()
@@ -156,8 +150,8 @@ class CaptureOnHang:
         now = self._clock()
         while self._began_at and now - self._began_at[0] >= HOUR_S:
             self._began_at.popleft()
-        if len(self._began_at) >= self.limits.most_per_hour:
-            most = counted(self.limits.most_per_hour, "capture")
+        if len(self._began_at) >= self._most_per_hour:
+            most = counted(self._most_per_hour, "capture")
             self._complain(f"no capture of {names_of(jobs)}: {most} within an hour are the most")
             return []
         self._began_at.append(now)
@@ -186,23 +180,13 @@ class Stalls:
 
 
 class StallWatch:
-    """Both of them for the screen. ``remember`` is called when the user has allowed dumps for all time."""
+    """Both of them for the screen."""
 
-    def __init__(
-        self,
-        investigation: Investigation,
-        stacks: AutoStacks,
-        captures: CaptureOnHang | None,
-        remember: Callable[[], None],
-    ) -> None:
-        self.stacks, self.captures = stacks, captures
-        self._investigation, self._remember = investigation, remember
+    def __init__(self, investigation: Investigation, wanted: Stalls) -> None:
+        self.stacks = AutoStacks(wanted.dump == "always", wanted.dump == "never")
+        self.captures, self._remember = wanted.captures, wanted.remember_always
+        self._investigation = investigation
         self._capturing = False
-
-    @classmethod
-    def of(cls, investigation: Investigation, wanted: Stalls) -> StallWatch:
-        stacks = AutoStacks(wanted.dump == "always", wanted.dump == "never")
-        return cls(investigation, stacks, wanted.captures, wanted.remember_always)
 
     def see(self, motions: Sequence[JobMotion]) -> Notice | None:
         """Starts what is to be started; what there is to say."""
@@ -213,8 +197,7 @@ class StallWatch:
             busy = self._investigation.dumping or self._investigation.capturing
             if jobs := self.captures.see(motions, busy):
                 self._capturing = True
-                free = self.captures.limits.least_free_bytes
-                self._investigation.start_capture(self.captures.directory, free)
+                self._investigation.start_capture(self.captures.directory, self.captures.least_free_bytes)
                 notice = Notice(f"{names_of(jobs)} stands still: capturing ({KEYCAPS['back']} cancels)", "accent")
             elif self.captures.complaint:
                 notice = Notice(self.captures.complaint, "warn")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
-import signal
 from pathlib import Path
-from types import FrameType
 
 from mltop.probes.investigate.progress import CaptureResult
 from mltop.probes.model.text import clean
@@ -14,10 +12,15 @@ from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions
 from mltop.probes.record.archives import is_archive_name
 from mltop.tui.app.output import OutputFailed, flush, put, say
-from mltop.tui.commands.live import EXIT_INTERRUPTED, EXIT_UNREACHABLE, LOOK_S, Machines, live_targets, refuse_read_only
+from mltop.tui.commands.live import (
+    LOOK_S,
+    Machines,
+    interrupt_on_signals,
+    live_targets,
+    refuse_read_only,
+)
 from mltop.tui.commands.stacks import DumpProgress
-
-EXIT_INCOMPLETE = 1
+from mltop.tui.exits import EXIT_INCOMPLETE, EXIT_INTERRUPTED, EXIT_UNREACHABLE
 
 
 def run(options: TargetOptions, directory: str, packed: bool) -> int:
@@ -30,9 +33,7 @@ def run(options: TargetOptions, directory: str, packed: bool) -> int:
         raise UsageProblem(f"-o {directory}", "has characters that cannot be printed", "another name")
     if packed and directory and not is_archive_name(directory):
         raise UsageProblem(f"-o {directory}", "with --tar it is a file", f"-o {directory}.tar.gz")
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:  # nohup: it goes on
-            signal.signal(number, raise_interrupt)
+    interrupt_on_signals()
     with Machines(targets, options, "capture") as machines:
         done: queue.SimpleQueue[CaptureResult] = queue.SimpleQueue()
         progress = DumpProgress(machines.stderr)
@@ -67,7 +68,3 @@ def report(result: CaptureResult) -> int:
     if result.cancelled:
         return EXIT_INTERRUPTED
     return EXIT_INCOMPLETE if result.problems else 0
-
-
-def raise_interrupt(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt

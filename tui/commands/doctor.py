@@ -19,8 +19,9 @@ from mltop.probes.reach.targets import TargetOptions
 from mltop.probes.reach.view import Connection, NodeView
 from mltop.probes.version import __version__
 from mltop.tui.app.output import put_json
-from mltop.tui.commands.live import EXIT_UNREACHABLE, Machines, Reached, live_targets, unreached
+from mltop.tui.commands.live import Machines, Reached, live_targets, unreached
 from mltop.tui.commands.screen import NO_CURSOR
+from mltop.tui.exits import EXIT_FINE, EXIT_INCOMPLETE, EXIT_UNREACHABLE
 
 Check: TypeAlias = dict[str, str]
 
@@ -48,16 +49,12 @@ def answer_of(message: Message | None) -> list[Check] | str:
 
 def checks_of(data: Mapping[str, object]) -> list[Check] | str:
     """The checks in an agent's answer, or why it is no answer."""
-    entries = data.get("checks")
+    entries, names = data.get("checks"), ("name", "state", "why", "fix")
     if not isinstance(entries, list) or len(entries) > MOST_CHECKS:
         return "its answer cannot be read"
-    checks: list[Check] = []
-    for entry in entries:
-        words = {name: entry.get(name) for name in ("name", "state", "why", "fix")} if isinstance(entry, dict) else {}
-        if not words or not all(isinstance(word, str) for word in words.values()):
-            return "its answer cannot be read"
-        checks.append({name: str(word) for name, word in words.items()})
-    return checks
+    if not all(isinstance(each, dict) and all(isinstance(each.get(name), str) for name in names) for each in entries):
+        return "its answer cannot be read"
+    return [{name: each[name] for name in names} for each in entries]
 
 
 def node_checks(view: NodeView, answers: Mapping[str, list[Check] | str]) -> list[Check]:
@@ -177,11 +174,6 @@ _PROGRAMS = (
 )
 
 
-def local_checks(via: Collection[str]) -> list[Check]:
-    """``via``: how the nodes are reached; a program that this needs must be here, others may be missing."""
-    return [terminal_check(), glyphs_check(), *(program_check(*program, via) for program in _PROGRAMS)]
-
-
 def terminal_check() -> Check:
     size = shutil.get_terminal_size()
     term = os.environ.get("TERM", "")
@@ -226,9 +218,14 @@ def run(options: TargetOptions, as_json: bool) -> int:
     with Machines(targets, options, "doctor") as machines:
         from mltop.tui.report import print_doctor  # while the agents start
 
-        here = local_checks({route.via for route in targets.routes})
-        views, checks = live(machines)
-    checks = [{"node": HERE, **check} for check in here] + checks
+        via = {route.via for route in targets.routes}
+        here = [terminal_check(), glyphs_check(), *(program_check(*program, via) for program in _PROGRAMS)]
+        waits = Reached(min(machines.deadline, machines.began + NVML_START_S))
+        reached = [view.node for view in machines.await_nodes(waits) if view.sample is not None]
+        answers = {node: answer_of(message) for node, message in machines.ask("doctor", reached, ANSWER_S).items()}
+        views = machines.views()
+    checks = [{"node": HERE, **check} for check in here]
+    checks += [{"node": view.node, **check} for view in views for check in node_checks(view, answers)]
     if as_json:
         put_json({"schema": SCHEMA, "nodes": [view.state for view in views], "checks": checks})
     else:
@@ -237,12 +234,4 @@ def run(options: TargetOptions, as_json: bool) -> int:
         print_doctor(checks, Console())
     if unreached(views):
         return EXIT_UNREACHABLE
-    return 1 if any(check["state"] == "missing" for check in checks) else 0
-
-
-def live(machines: Machines) -> tuple[tuple[NodeView, ...], list[Check]]:
-    nvml_deadline = min(machines.deadline, machines.began + NVML_START_S)
-    reached = [view.node for view in machines.await_nodes(Reached(nvml_deadline)) if view.sample is not None]
-    answers = {node: answer_of(message) for node, message in machines.ask("doctor", reached, ANSWER_S).items()}
-    views = machines.views()
-    return views, [{"node": view.node, **check} for view in views for check in node_checks(view, answers)]
+    return EXIT_INCOMPLETE if any(check["state"] == "missing" for check in checks) else EXIT_FINE

@@ -19,9 +19,9 @@ from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions
 from mltop.probes.reach.targets.accounting import PastJob, past_job
 from mltop.tui.app.output import put_json, say
-from mltop.tui.commands.live import EXIT_INTERRUPTED, Stderr
+from mltop.tui.commands.live import Stderr
+from mltop.tui.exits import EXIT_CANNOT_TELL, EXIT_EXPLAINED, EXIT_FINE, EXIT_INTERRUPTED
 
-EXIT_ENDED, EXIT_EXPLAINED, EXIT_CANNOT_TELL = 0, 1, 3
 _SHOW_S = 0.2
 
 
@@ -37,11 +37,19 @@ def run(options: TargetOptions, *, paths: Sequence[str], as_json: bool, verbose:
     for name in names:
         if name != STANDARD_INPUT and not Path(name).exists():
             raise UsageProblem(name, "no such file or folder")
-    progress = _Progress()
+    stderr, shown_at = Stderr(), time.monotonic()
+
+    def show(reading: Reading) -> None:
+        nonlocal shown_at
+        if time.monotonic() - shown_at >= _SHOW_S:
+            shown_at = time.monotonic()
+            share = f"{bytes_text(reading.bytes_done)} of {bytes_text(reading.bytes_total)}"
+            stderr.show(f"reading: {reading.files_done}/{reading.files_total} files, {share}, {reading.current}")
+
     try:
-        found = explain(names, progress)
+        found = explain(names, show)
     finally:
-        progress.done()
+        stderr.clear()
     if not found.jobs and found.is_whole:
         why = found.gaps[0].why if found.gaps else "there is no log in it"
         raise UsageProblem(names[0] if len(names) == 1 else f"{len(names)} paths", why, "give log files of the job")
@@ -65,7 +73,7 @@ def exit_code(found: Explained) -> int:
     """The gravest of its jobs."""
     unwell = [job for job in found.jobs if job.incident is not None and job.incident.kind != "stopped"]
     if not unwell:
-        return EXIT_ENDED
+        return EXIT_FINE
     return EXIT_CANNOT_TELL if any(not job.is_told for job in unwell) else EXIT_EXPLAINED
 
 
@@ -90,22 +98,3 @@ def _of_slurm(job: str) -> PastJob:
     nodes = f" on {found.nodes}" if found.nodes else ""
     say(f"job {job}: {found.state.lower() or 'state unknown'}{nodes}, output: {', '.join(found.outputs)}")
     return found
-
-
-class _Progress:
-    """On a terminal, where reading takes long."""
-
-    def __init__(self) -> None:
-        self._stderr = Stderr()
-        self._shown_at = time.monotonic()
-
-    def __call__(self, reading: Reading) -> None:
-        now = time.monotonic()
-        if now - self._shown_at < _SHOW_S:
-            return
-        self._shown_at = now
-        share = f"{bytes_text(reading.bytes_done)} of {bytes_text(reading.bytes_total)}"
-        self._stderr.show(f"reading: {reading.files_done}/{reading.files_total} files, {share}, {reading.current}")
-
-    def done(self) -> None:
-        self._stderr.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from mltop.probes.model.text import clean
 from mltop.probes.reach import UsageProblem
@@ -13,34 +14,23 @@ from mltop.tui.state import usage_problems
 from mltop.tui.state.lists import Lemon, change_lemons, read_lemons
 
 
-def listed() -> int:
-    """Every entry on a line."""
+def run(options: TargetOptions, verb: str = "", gpu: str = "", why: Sequence[str] = ()) -> int:
+    """``gpu``: UUID or serial number; adding it again replaces the note. Without a ``verb`` every entry is printed."""
     with usage_problems("lemon list"):
-        lemons = read_lemons()
-    for lemon in lemons.values():
-        put(f"{lemon.gpu}  {lemon.words}")
-    return 0
+        if not verb:
+            for lemon in read_lemons().values():
+                put(f"{lemon.gpu}  {lemon.words}")
+            return 0
+        refuse_read_only(options, f"lemon {verb}")
+        gpu = gpu.strip()
+        if verb == "add" and (not gpu or " " in gpu or clean(gpu) != gpu):
+            raise UsageProblem("lemon add", f"{gpu!r} is no UUID or serial number (mltop snapshot --json has them)")
 
+        def change(lemons: dict[str, Lemon]) -> None:
+            if verb == "add":
+                lemons[gpu] = Lemon(gpu, clean(" ".join(" ".join(why).split())), time.time())
+            elif lemons.pop(gpu, None) is None:
+                raise UsageProblem("lemon remove", f"{gpu} is not on the list (mltop lemon shows it)")
 
-def add(options: TargetOptions, gpu: str, text: str) -> int:
-    """``gpu``: UUID or serial number; a second time replaces the note."""
-    refuse_read_only(options, "lemon add")
-    gpu = gpu.strip()
-    if not gpu or " " in gpu or clean(gpu) != gpu:
-        raise UsageProblem("lemon add", f"{gpu!r} is no UUID or serial number (mltop snapshot --json has them)")
-    added = Lemon(gpu, clean(" ".join(text.split())), time.time())
-    with usage_problems("lemon list"):
-        change_lemons(lambda lemons: lemons.update({gpu: added}))
-    return 0
-
-
-def remove(options: TargetOptions, gpu: str) -> int:
-    refuse_read_only(options, "lemon remove")
-
-    def take_off(lemons: dict[str, Lemon]) -> None:
-        if lemons.pop(gpu, None) is None:
-            raise UsageProblem("lemon remove", f"{gpu} is not on the list (mltop lemon shows it)")
-
-    with usage_problems("lemon list"):
-        change_lemons(take_off)
+        change_lemons(change)
     return 0

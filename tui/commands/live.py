@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -17,7 +18,7 @@ from mltop.probes.investigate.advice import advised
 from mltop.probes.investigate.patience import FAILED, REACHED, Arrivals, Patience, waited
 from mltop.probes.investigate.session import LiveSession
 from mltop.probes.judge.nodes import sentences
-from mltop.probes.model import Gap, JobReport, NodeState
+from mltop.probes.model import JobReport, NodeState
 from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, Targets, channels, resolve
 from mltop.probes.reach.view import NodeView
@@ -29,8 +30,6 @@ if TYPE_CHECKING:  # what reads recordings, and what judges, is imported when th
     from mltop.probes.record import Saved
     from mltop.probes.record.recordings import DecodeLine
 
-EXIT_UNREACHABLE = 3
-EXIT_INTERRUPTED = 130
 LOOK_S = 0.2  # between two looks at all nodes, when nothing changes
 SOONEST_S = 0.03  # likewise, when much does
 SETTLE_S = 2.0
@@ -120,6 +119,17 @@ def refuse_read_only(options: TargetOptions, command: str) -> None:
     """Raises UsageProblem for a command that touches a process, puts load on a machine or writes a file."""
     if options.read_only:
         raise UsageProblem(command, "off: --read-only", "without it and without MLTOP_READ_ONLY")
+
+
+def interrupt_on_signals() -> None:
+    """SIGTERM and SIGHUP end what runs as Ctrl-C does: what is known by then is written."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup: it goes on
+            signal.signal(number, interrupt)
 
 
 def live_session(targets: Targets, options: TargetOptions, memory: ProbeMemory | None = None) -> LiveSession:
@@ -257,7 +267,8 @@ class Complete(Reached):
         if sample.sampled_at <= first_at:
             return f"rates need two samples: {sample.interval_s:g} s"
         now = time.monotonic()
-        starting = (gap.why for gap in sample.gaps if gap.kind == "starting" and _comes_soon(gap))
+        soon = [gap for gap in sample.gaps if gap.kind == "starting" and gap.source in SOON]
+        starting = (gap.why for gap in soon if not SOON[gap.source] or {*SOON[gap.source]} & {*gap.fields})
         settled_by = self._settled_by.setdefault(view.node, now + SETTLE_S)
         return next(starting, "") if now <= settled_by else ""
 
@@ -301,8 +312,3 @@ def verdict_text(reports: list[JobReport]) -> str:
     text = StringIO()
     print_reports(reports, [], Console(file=text, width=110, color_system=None, force_terminal=False))
     return text.getvalue()
-
-
-def _comes_soon(gap: Gap) -> bool:
-    fields = SOON.get(gap.source)
-    return fields is not None and (not fields or not set(fields).isdisjoint(gap.fields))

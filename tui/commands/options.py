@@ -165,7 +165,7 @@ def with_options(function: Callable[..., Any], options: tuple[Option, ...]) -> C
 def command(group: click.Group, *options: Option) -> Callable[[Callable[[], None]], None]:
     """Add a command with these options, named after the function below, whose docstring is its help.
 
-    It runs ``commands.<name>``, in the group of probes ``commands.probe``.
+    It runs ``commands.<name>``, in a group ``commands.<group>``.
     """
 
     common = (ASCII, NAMED) if TARGETS[0] in options else (ASCII,)
@@ -177,6 +177,8 @@ def command(group: click.Group, *options: Option) -> Callable[[Callable[[], None
             context = click.get_current_context()
             if group.name == "probe":  # its commands are named after the kinds
                 return run_probe(context, cast(ProbeKind, name), values)
+            if group.name == "lemon":
+                return run_command(context, "lemon", {"verb": name, **values})
             return run_command(context, name, values)
 
         run.__doc__ = function.__doc__

@@ -17,10 +17,10 @@ from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.launchers import LAUNCHERS
 from mltop.probes.reach.targets import TargetOptions
 from mltop.tui.app.output import ask, put_json, say
-from mltop.tui.commands.live import EXIT_INTERRUPTED, EXIT_UNREACHABLE, Machines, live_targets, refuse_read_only
+from mltop.tui.commands.live import Machines, live_targets, refuse_read_only
+from mltop.tui.exits import EXIT_INTERRUPTED, EXIT_SUSPECTS, EXIT_UNREACHABLE
 from mltop.tui.state.probe_history import HistoryFile
 
-EXIT_SUSPECTS = 1
 LOOK_S = 0.1
 LEAST_COPY_BYTES = 4096
 CANCEL_S = 8.0  # for probes that were cancelled to be gone

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import gzip
 import os
-import signal
 import time
 import zlib
 from collections.abc import Iterator, Sequence
@@ -22,13 +21,19 @@ from mltop.probes.reach.targets import TargetOptions
 from mltop.probes.reach.view import NodeView
 from mltop.probes.record import header_line
 from mltop.probes.record.decoding import MOST_LINE_BYTES, MOST_PACKED_BYTES, MOST_RECORDING_BYTES, MOST_SAMPLES
+from mltop.probes.system.files import new_file
 from mltop.tui.app.output import say
-from mltop.tui.commands.capture import raise_interrupt
-from mltop.tui.commands.live import EXIT_UNREACHABLE, LOOK_S, Machines, live_targets, refuse_read_only
+from mltop.tui.commands.live import (
+    LOOK_S,
+    Machines,
+    interrupt_on_signals,
+    live_targets,
+    refuse_read_only,
+)
+from mltop.tui.exits import EXIT_INCOMPLETE, EXIT_UNREACHABLE
 
 MOST_PER_S = 64.0  # samples of all nodes: one takes a millisecond to write, and some 60 KB before it is packed
 FLUSHED_EVERY_S = 5.0  # what is cut off by then can be read
-EXIT_INCOMPLETE = 1
 _BLOCK_BYTES = 1 << 20  # a reader counts whole blocks
 _SURELY = 0.8  # how well samples can be packed is measured of some only
 _MEASURED_EVERY = 64
@@ -41,9 +46,7 @@ def run(options: TargetOptions, path: str, duration_s: float | None) -> int:
     targets = live_targets(options, "is a recording already", "mltop replay PATH")
     if clean(path) != path or not path:
         raise UsageProblem("-o", "the name is empty, or has characters that cannot be printed", "another name")
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:  # nohup: it goes on
-            signal.signal(number, raise_interrupt)
+    interrupt_on_signals()
     try:
         with Recorder(Path(path)) as recorder, Machines(targets, options, "record") as machines:
             return record(machines, recorder, duration_s)
@@ -57,8 +60,7 @@ def run(options: TargetOptions, path: str, duration_s: float | None) -> int:
 @contextlib.contextmanager
 def new_recording(path: Path) -> Iterator[IO[bytes]]:
     """A new file of 0600, packed where its name ends in .gz. Raises OSError."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "wb") as plain:
+    with new_file(path) as plain:
         if path.suffix != ".gz":
             yield plain
             return

@@ -26,12 +26,19 @@ def run(options: TargetOptions, config: Config, path: str = "") -> int:
     if options.recording not in ("", path):
         raise UsageProblem("replay", "shows one recording", "without --recording")
     check_numbers(options)
-    return replay(Path(path), config, options.job or None, options.read_only)
+    require_terminal()
+    stderr = Stderr()
+    stderr.show(f"reading {path}")
+    try:
+        session = replay_session(Path(path), options.job or None)
+    finally:
+        stderr.clear()
+    from mltop.tui.app.app import MltopApp
+    from mltop.tui.app.stalls import Stalls
 
-
-def opened(path: Path) -> OpenRecording | None:
-    """A recording, of which nothing is read yet; None for what may be a capture. Raises BadRecording."""
-    return OpenRecording(path, decode_head) if path.is_file() and not is_packed(path) else None
+    app = MltopApp(session, config, read_only=options.read_only, stalls=Stalls(dump="never"))
+    app.run()
+    return app.return_code or 0
 
 
 def replay_session(path: Path, job: str | None) -> ReplaySession:
@@ -39,26 +46,8 @@ def replay_session(path: Path, job: str | None) -> ReplaySession:
 
     try:
         with recording_problems():
-            recording = opened(path)
-            if recording is not None:
-                return ReplaySession.reading(recording, job)
+            if path.is_file() and not is_packed(path):  # else it may be a capture
+                return ReplaySession.reading(OpenRecording(path, decode_head), job)
         return ReplaySession(path, saved(path, decode_head), job)
     except BadRecording as problem:
         raise UsageProblem(str(path), str(problem)) from None
-
-
-def replay(path: Path, config: Config, job: str | None, read_only: bool) -> int:
-    """Show it until the user leaves."""
-    require_terminal()
-    stderr = Stderr()
-    stderr.show(f"reading {path}")
-    try:
-        session = replay_session(path, job)
-    finally:
-        stderr.clear()
-    from mltop.tui.app.app import MltopApp
-    from mltop.tui.app.stalls import Stalls
-
-    app = MltopApp(session, config, read_only=read_only, stalls=Stalls(dump="never"))
-    app.run()
-    return app.return_code or 0

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import queue
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,8 +19,7 @@ from mltop.tui.app.output import say
 from mltop.tui.commands.live import live_session
 from mltop.tui.config.settings import Config
 from mltop.tui.requirements import hidden
-from mltop.tui.state import BadState
-from mltop.tui.state.choices import Choices, change_choices
+from mltop.tui.state.choices import CHOICES, Choices
 from mltop.tui.state.probe_history import HistoryFile
 
 if TYPE_CHECKING:
@@ -76,29 +72,18 @@ class Memory:
 
     def __init__(self, read_only: bool = False) -> None:
         self._read_only = read_only
-        self._changes: queue.Queue[Callable[[Choices], Choices]] = queue.Queue()
-        self._thread: threading.Thread | None = None
+        self._writer = ThreadPoolExecutor(1, "choices")
+        self._last: Future[None] | None = None
 
     def remember(self, change: Callable[[Choices], Choices]) -> None:
-        if self._read_only:
-            return
-        self._changes.put(change)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._write, name="choices", daemon=True)
-            self._thread.start()
+        if not self._read_only:
+            self._last = self._writer.submit(CHOICES.change, change)
 
     def finish(self) -> None:
         """Wait a little for what is not written yet."""
-        deadline = time.monotonic() + WRITTEN_S
-        while self._changes.unfinished_tasks and time.monotonic() < deadline:
-            time.sleep(0.01)
-
-    def _write(self) -> None:
-        while True:
-            change = self._changes.get()
-            with contextlib.suppress(BadState):
-                change_choices(change)
-            self._changes.task_done()
+        if self._last is not None:
+            wait([self._last], WRITTEN_S)
+        self._writer.shutdown(wait=False)
 
 
 def require_terminal() -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from mltop.probes.model import SCHEMA, NodeState, Sample
+from mltop.probes.model import SCHEMA
 from mltop.probes.reach.targets import TargetOptions, resolve
 from mltop.tui.app.output import put_json, say
-from mltop.tui.commands.live import EXIT_UNREACHABLE, Complete, Machines, saved, unreached
+from mltop.tui.commands.live import Complete, Machines, saved, unreached
 from mltop.tui.config.settings import DEFAULTS, Config
+from mltop.tui.exits import EXIT_UNREACHABLE
 
 FIRST_LOOK_S = 0.5  # between the two samples that rates are made of
 
@@ -21,7 +22,11 @@ def run(options: TargetOptions, as_json: bool, config: Config = DEFAULTS) -> int
     from mltop.tui.report import print_snapshot
 
     if machines is not None:
-        nodes, samples = live(machines)
+        with machines:
+            views = machines.await_nodes(Complete(machines.deadline))
+            machines.stderr.last_failures(unreached(views))
+        nodes = [view.state for view in views]
+        samples = [view.sample for view in views if view.sample is not None]
     elif path is not None:
         content = saved(path)
         nodes, samples = content.nodes, content.newest
@@ -37,10 +42,3 @@ def run(options: TargetOptions, as_json: bool, config: Config = DEFAULTS) -> int
         states = states_of(diagnosis.motions.motions(), incidents)
         print_snapshot(samples, findings, nodes, Console(), states)
     return 0 if samples and len(samples) == len(nodes) else EXIT_UNREACHABLE
-
-
-def live(machines: Machines) -> tuple[list[NodeState], list[Sample]]:
-    with machines:
-        views = machines.await_nodes(Complete(machines.deadline))
-        machines.stderr.last_failures(unreached(views))
-    return [view.state for view in views], [view.sample for view in views if view.sample is not None]

@@ -7,10 +7,9 @@ seems to hang so far. Ctrl-C prints the verdict on what is known then.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from mltop.probes.investigate.capture import is_packed, retold, stacks_object
 from mltop.probes.investigate.diagnosis import diagnosed
@@ -26,8 +25,6 @@ from mltop.probes.reach.targets import TargetOptions, Targets, resolve
 from mltop.probes.record import read_raw
 from mltop.tui.app.output import put_json, say
 from mltop.tui.commands.live import (
-    EXIT_INTERRUPTED,
-    EXIT_UNREACHABLE,
     Machines,
     Stderr,
     recording_problems,
@@ -35,21 +32,12 @@ from mltop.tui.commands.live import (
     say_gap,
 )
 from mltop.tui.config.settings import DEFAULTS, Config
+from mltop.tui.exits import EXIT_INTERRUPTED, EXIT_UNREACHABLE
 from mltop.tui.render.stacks.verdict import job_words
 
 LOOK_S = 0.15
 CANCEL_S = 5.0  # for an interrupted dump to judge what it has
 LATE_S = 4.0  # after its deadline a dump has ended, unless it was given more than it can judge
-
-
-class Ras(NamedTuple):
-    """Whether NCCL's RAS is asked, too, and of which versions."""
-
-    wanted: bool = False
-    any_version: bool = False
-
-
-NO_RAS = Ras()
 
 
 def run(
@@ -65,23 +53,23 @@ def run(
     ras: bool = False,
     ras_any_version: bool = False,
 ) -> int:
-    """Exit 0: every node answered; 3: some did not, or a job could not be judged, and the output says why; 130:
-    interrupted.
-    """
+    """Exit 0: every node answered; 3: some did not, or a job was not judged, which is said; 130: interrupted."""
     if as_json and raw:
         raise UsageProblem("--json --raw", "only one of them can be printed")
-    targets = resolve(options)
-    wanted = Ras(ras or ras_any_version, ras_any_version)
-    refuse(targets, options, anew=samples is not None or native or locals_ != "ints", ras=wanted)
+    targets, ras = resolve(options), ras or ras_any_version
+    refuse(targets, options, anew=samples is not None or native or locals_ != "ints", ras=ras)
     plan = Plan(rounds=1 if raw and samples is None else samples)
-    request = request_for(targets, StackRequest(plan=plan, native=native, ints=locals_ == "ints", raw=raw), pids)
-    request = replace(request, deadline_s=options.timeout_s)
+    request = StackRequest(plan=plan, native=native, ints=locals_ == "ints", raw=raw, deadline_s=options.timeout_s)
+    named = () if pids is None else pids_of(pids, targets)
+    request = replace(request, nodes=targets.nodes, pids=named, job=None if named else targets.job or None)
     interrupted, failed = False, ""
     if targets.recording is not None:
         with recording_problems():
             material, reports, incidents = retold(targets.recording, targets.job or None, config.thresholds)
     else:
-        material, reports, interrupted, failed = live(targets, options, request, wanted)
+        material, reports, interrupted, failed = live(
+            targets, options, request, ras or ras_any_version, ras_any_version
+        )
         incidents = [] if raw else diagnosed(material.newest, config.thresholds).incidents(reports)
     note_gaps(material)
     note_unassigned(material, request.pids)
@@ -89,7 +77,7 @@ def run(
         if report.error:
             say(f"{job_words(report, reports)}: {report.error}")
     if raw:
-        print_raw(material.dumps if targets.recording is None else raw_of(targets.recording))
+        print_raw(targets.recording, material.dumps)
     elif as_json:
         put_json(stacks_object(material, reports, incidents))
     elif reports or not failed:  # after a failure, that there is no report does not mean that there are no ranks
@@ -104,20 +92,14 @@ def run(
     return EXIT_UNREACHABLE if is_empty else exit_code(material, reports, interrupted, failed)
 
 
-def refuse(targets: Targets, options: TargetOptions, *, anew: bool, ras: Ras) -> None:
+def refuse(targets: Targets, options: TargetOptions, *, anew: bool, ras: bool) -> None:
     """Raises UsageProblem for what a recording has no answer to, and for machines that are not to be touched."""
     if targets.recording is None:
         refuse_read_only(options, "stacks")
     elif anew:
         raise UsageProblem("--recording", "holds what was dumped then", "--samples, --native and --locals dump anew")
-    elif ras.wanted:
+    elif ras:
         raise UsageProblem("--ras", "asks jobs that run: there are none in a recording")
-
-
-def request_for(targets: Targets, request: StackRequest, pids: str | None) -> StackRequest:
-    """``request`` of the targets: of a job's ranks, of all, or of the processes that ``--pid`` names."""
-    named = () if pids is None else pids_of(pids, targets)
-    return replace(request, nodes=targets.nodes, pids=named, job=None if named else targets.job or None)
 
 
 def pids_of(text: str, targets: Targets) -> tuple[int, ...]:
@@ -141,9 +123,11 @@ def exit_code(material: Material, reports: list[JobReport], interrupted: bool, f
 
 
 def live(
-    targets: Targets, options: TargetOptions, request: StackRequest, ras: Ras = NO_RAS
+    targets: Targets, options: TargetOptions, request: StackRequest, ras: bool, ras_any_version: bool
 ) -> tuple[Material, list[JobReport], bool, str]:
-    """What was dumped and judged, whether the user ended it early, and why the dump failed ("": it did not)."""
+    """What was dumped and judged, whether the user ended it early, and why the dump failed ("": it did not). ``ras``:
+    NCCL's RAS is asked, too.
+    """
     interrupted, failed = False, ""
     with Machines(targets, options, "stacks") as machines:
         so_far = DumpProgress(machines.stderr)
@@ -153,11 +137,11 @@ def live(
             while not run.wait(LOOK_S) and time.monotonic() < give_up_at:
                 machines.stderr.failures(machines.session.view().nodes)
                 so_far.show()
-            if ras.wanted and run.wait(0.0) and not run.error:
+            if ras and run.wait(0.0) and not run.error:
                 from mltop.probes.investigate.ras import ask_about
 
                 hub, tell = machines.session.hub, machines.stderr.show
-                ask_about(hub, run.material, run.reports, consent=ras.any_version, tell=tell)
+                ask_about(hub, run.material, run.reports, consent=ras_any_version, tell=tell)
         except KeyboardInterrupt:
             interrupted = True
         if not run.wait(0.0):
@@ -176,21 +160,20 @@ def live(
     return run.material, run.reports, interrupted, failed
 
 
-def raw_of(path: Path) -> Iterator[RankStacks]:
-    """The stacks in a capture; a recording has none."""
+def print_raw(path: Path | None, dumps: Iterable[RankStacks]) -> None:
+    """One JSON line per process: node, rank, pid, threads (py-spy's JSON, integer locals only). ``path``: of a capture,
+    which has more of them; a recording has none.
+    """
+    if path is not None:
+        dumps = read_raw(path) if path.is_dir() or is_packed(path) else ()
     with recording_problems():
-        yield from read_raw(path) if path.is_dir() or is_packed(path) else ()
-
-
-def print_raw(dumps: Iterable[RankStacks]) -> None:
-    """One JSON line per process: node, rank, pid, threads (py-spy's JSON, integer locals only)."""
-    for dump in dumps:
-        for process in dump.raw:
-            of_file = process if isinstance(process, dict) else {"process": process}
-            put_json({**of_file, "node": dump.node, "rank": dump.rank})
-        for digest in dump.digests:
-            if digest.error:
-                say_gap(f"rank {digest.rank} pid {digest.pid}", digest.error, digest.fix)
+        for dump in dumps:
+            for process in dump.raw:
+                of_file = process if isinstance(process, dict) else {"process": process}
+                put_json({**of_file, "node": dump.node, "rank": dump.rank})
+            for digest in dump.digests:
+                if digest.error:
+                    say_gap(f"rank {digest.rank} pid {digest.pid}", digest.error, digest.fix)
 
 
 def note_gaps(material: Material) -> None:

@@ -31,12 +31,11 @@ def check_screen(config: Config) -> Config:
     if config.keys:
         config = _without(config, "keys", config.keys, partial(_keys, config.keys))
     if config.theme:
-        from mltop.tui.app.looks import theme_names
+        from mltop.tui.app.looks import THEMES
 
-        try:
-            known("theme", config.theme, theme_names())
-        except Wrong as why:
+        if config.theme not in THEMES:
             sources = {key: source for key, source in config.sources.items() if key != "theme"}
+            why = unknown("theme", config.theme, THEMES)
             mistake = f"{config.source('theme')}: theme: {why}; the default holds"
             config = replace(config, theme="", sources=sources, mistakes=(*config.mistakes, mistake))
     return config
@@ -46,10 +45,13 @@ def known(what: str, name: str, names: Collection[str]) -> str:
     """Raises Wrong for a name that is none of these."""
     if name in names:
         return name
+    raise Wrong(unknown(what, name, names))
+
+
+def unknown(what: str, name: str, names: Collection[str]) -> str:
     close = get_close_matches(name, names, 1)
-    listed = ", ".join(sorted(names)) if len(names) <= MOST_NAMED else ""
-    hint = f", did you mean {close[0]}" if close else f" ({listed})" if listed else ""
-    raise Wrong(f"there is no {what} {name!r}{hint}")
+    listed = f" ({', '.join(sorted(names))})" if len(names) <= MOST_NAMED else ""
+    return f"there is no {what} {name!r}" + (f", did you mean {close[0]}" if close else listed)
 
 
 def _without(config: Config, section: str, entries: Mapping[str, Any], check: Check) -> Config:

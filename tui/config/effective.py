@@ -13,10 +13,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from mltop.tui.config.checks import unknown
 from mltop.tui.config.file import Unusable, Written, config_file, read
 from mltop.tui.config.settings import BY_KEY, NOTHING, SETTINGS, Config, Source, Wrong, flattened
 from mltop.tui.state import BadState, NoHome
-from mltop.tui.state.choices import read_choices
+from mltop.tui.state.choices import CHOICES
 
 OFF = ("", "0", "false", "no")  # of a variable that is a flag
 
@@ -77,7 +78,7 @@ def _take_file(gathered: _Gathered, written: Written) -> None:
     for key, value in written.values.items():
         setting = BY_KEY.get(key)
         if setting is None:
-            gathered.mistakes.append(f"{written.place(key)}: there is no setting {key!r}{_near(key, [*BY_KEY])}")
+            gathered.mistakes.append(f"{written.place(key)}: {unknown('setting', key, BY_KEY)}")
         elif not setting.table:
             _take_value(gathered, key, value, written.place(key))
         elif not isinstance(value, dict):
@@ -100,7 +101,7 @@ def _take_value(gathered: _Gathered, key: str, value: object, place: str) -> Non
 
 def _take_memory(gathered: _Gathered) -> None:
     try:
-        choices = read_choices()
+        choices = CHOICES.read()
     except NoHome:
         return
     except BadState as problem:
@@ -130,10 +131,3 @@ def with_options(config: Config, given: Mapping[str, Any]) -> Config:
         values[setting.name] = not typed if setting.flips else typed
         sources[setting.key] = Source("command line")
     return replace(config, **values, sources=sources)
-
-
-def _near(word: str, known: list[str]) -> str:
-    from difflib import get_close_matches
-
-    close = get_close_matches(word, known, 1)
-    return f", did you mean {close[0]}" if close else f" ({', '.join(sorted(known))})"

@@ -16,13 +16,13 @@ from mltop.probes.judge.nodes import folded, nameless
 from mltop.probes.judge.values import grouped
 from mltop.probes.model import Finding, Incident, NodeState, Unknown
 from mltop.probes.model.units import UNKNOWN, count, counted, seconds
+from mltop.tui.exits import EXIT_CRITICAL, EXIT_FINE, EXIT_UNKNOWN, EXIT_WARNINGS
 from mltop.tui.render.cells import Cell, Column, Row, columns_line, header_line, layout, line_width, needs
 from mltop.tui.report.page import Page
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-EXIT_FINE, EXIT_WARNINGS, EXIT_CRITICAL, EXIT_UNKNOWN = range(4)
 WIDE_NAMES = 16  # cells: folded names that are longer get a line of their own
 
 

@@ -198,13 +198,13 @@ class Pane(CommandedScreen):
 
     def action_mark_shown(self) -> None:
         if len(self.nodes) > 1:
-            self.mltop.selection.mark(self.nodes_shown())
+            self.mltop.selection.update(self.nodes_shown())
             self.draw()
         else:
             self.mltop.tell(ONE_NODE)
 
     def action_unmark(self) -> None:
-        if self.mltop.selection.clear():
+        if self.mltop.selection.unmark():
             self.draw()
         else:
             self.mltop.tell(Notice("no node is marked", "warn"))

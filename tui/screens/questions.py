@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -12,13 +12,15 @@ from textual.screen import ModalScreen
 
 from mltop.probes.investigate.acting import Facts, RankProcess
 from mltop.probes.model.acts import SignalName
-from mltop.tui.app.session import Acts
 from mltop.tui.render.acts import MENU, menu_lines, question_lines
 from mltop.tui.render.cells import Cell, flow
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.slurm import SlurmLines, box_lines
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import literal
+
+if TYPE_CHECKING:
+    from mltop.probes.investigate.session import LiveSession
 
 WIDTH, LEAST_BESIDE = 76, 10  # cells; where less than this would be left beside the box, it takes all
 FRAME = 4  # cells: border and padding
@@ -157,15 +159,15 @@ class AskSignal(Box[SignalName | None]):
     ]
     title_text = "send a signal?"
 
-    def __init__(self, acts: Acts, processes: Sequence[RankProcess]) -> None:
+    def __init__(self, live: LiveSession, processes: Sequence[RankProcess]) -> None:
         super().__init__()
-        self._acts, self._processes = acts, processes
+        self._live, self._processes = live, processes
         self._at, self._asking = 0, False
         self._facts: Facts | None = None
 
     def on_mount(self) -> None:
         super().on_mount()
-        self._acts.signal_facts(self._processes, self._bring)
+        self._live.signal_facts(self._processes, self._bring)
 
     def _bring(self, facts: Facts) -> None:
         """Called by another thread."""

@@ -12,8 +12,10 @@ import fcntl
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from mltop.probes.reach import UsageProblem
 from mltop.probes.system import files
@@ -22,6 +24,10 @@ from mltop.probes.system.writable import user_name
 
 LOCK_S = 10.0  # most that is waited for another mltop which writes
 _RETRY_S = 0.02
+# A colon behind every entry of 50,000, and some within: entries are counted before they are made.
+_MOST_COLONS = 200_000
+
+Content = TypeVar("Content")
 
 
 class BadState(Exception):
@@ -62,26 +68,49 @@ def reading(path: Path) -> Iterator[int | None]:
         yield opened.enter_context(closing(fd)) if fd is not None else None
 
 
-def read_state(path: Path, most_bytes: int) -> bytes | None:
-    """The content of a file of ours, None where there is none. Raises BadState."""
-    with reading(path) as fd:
-        return b"".join(blocks(fd, most_bytes, path)) if fd is not None else None
-
-
 def write_state(path: Path, text: str) -> None:
     """The file appears whole or not at all, 0600. Raises BadState."""
     with bad_state(path, "cannot be written: "), ensure_own(path.parent) as folder:
         folder.write(path.name, text.encode())
 
 
-@contextlib.contextmanager
-def exclusive(path: Path) -> Iterator[None]:
-    """While this is open, nobody else reads the file to write it anew (where the file server has locks)."""
-    with bad_state(path, "cannot be written: "), ensure_own(path.parent) as folder:
-        lock = open_lock(folder, path.name)
-    with closing(lock):
-        locked(lock)
-        yield
+@dataclass(frozen=True)
+class JsonFile(Generic[Content]):
+    """One object, in a file of the state folder (``path``: another one). ``empty``: what holds where there is no file.
+    ``what``: "a lemon list". All of it raises BadState.
+    """
+
+    name: str
+    what: str
+    empty: Content
+    most_bytes: int
+
+    def read(self, path: Path | None = None) -> Content:
+        import msgspec
+
+        path = path or state_file(self.name)
+        with reading(path) as fd:
+            data = b"".join(blocks(fd, self.most_bytes, path)) if fd is not None else None
+        if data is None:
+            return self.empty
+        try:
+            if data.count(b'":') > _MOST_COLONS:
+                raise ValueError("more entries than are ever written")
+            return msgspec.json.decode(data, type=type(self.empty))
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            raise BadState(f"{path}: is not {self.what} (move it away to begin a new one)") from None
+
+    def change(self, change: Callable[[Content], Content], path: Path | None = None) -> None:
+        """Read, change and write it while no other mltop does; also raises whatever ``change`` raises."""
+        import msgspec
+
+        path = path or state_file(self.name)
+        with bad_state(path, "cannot be written: "), ensure_own(path.parent) as folder:
+            lock = open_lock(folder, path.name)
+        with closing(lock):
+            locked(lock)  # where the file server has locks
+            content = msgspec.json.encode(change(self.read(path)))
+            write_state(path, msgspec.json.format(content, indent=1).decode() + "\n")
 
 
 @contextlib.contextmanager

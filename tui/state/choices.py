@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
-from mltop.tui.state import BadState, exclusive, read_state, state_file, write_state
-
-FILE = "choices.json"
-MOST_BYTES = 1 << 16
+from mltop.tui.state import JsonFile
 
 
 @dataclass(frozen=True)
@@ -31,22 +26,4 @@ class Choices:
     screen: dict[str, Chosen] = field(default_factory=dict)
 
 
-def read_choices() -> Choices:
-    """Nothing is chosen where there is no such file. Raises BadState."""
-    import msgspec
-
-    path = state_file(FILE)
-    data = read_state(path, MOST_BYTES)
-    if data is None:
-        return Choices()
-    try:
-        return msgspec.json.decode(data, type=Choices)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        raise BadState(f"{path}: is not what mltop wrote (move it away to begin a new one)") from None
-
-
-def change_choices(change: Callable[[Choices], Choices]) -> None:
-    """Read, change and write them while no other mltop does. Raises BadState."""
-    path = state_file(FILE)
-    with exclusive(path):
-        write_state(path, json.dumps(asdict(change(read_choices()))) + "\n")
+CHOICES = JsonFile("choices.json", "what mltop wrote", Choices(), 1 << 16)

@@ -16,7 +16,7 @@ import pytest
 from mltop.probes.judge.health.registry import JOB_RULES, RULES
 from mltop.probes.judge.health.rule import Expectations
 from mltop.probes.reach.hub import Hub
-from mltop.tui.state.lists import Lemon, write_lemons
+from mltop.tui.state.lists import Lemon, change_lemons
 from tests.driven import scenes_gpu, scenes_host, scenes_jobs, scenes_links
 from tests.driven.node import Node
 from tests.driven.scene import Scene
@@ -175,7 +175,7 @@ def table(driven: Driven) -> str:
 
 def test_every_rule_fires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLTOP_STATE_DIR", str(tmp_path / "state"))
-    write_lemons({LEMON: Lemon(LEMON, "broken")})
+    change_lemons(lambda known: known.update({LEMON: Lemon(LEMON, "broken")}))
     driven = drive(tmp_path)
     assert driven.healthy == {}
     assert [scene.rule for scene in SCENES if not driven.fired(scene)] == []

@@ -16,8 +16,8 @@ import pytest
 
 from mltop.probes.investigate.material import Material
 from mltop.probes.model import JobReport, NodeState, Verdict
-from mltop.tui.commands.live import EXIT_INTERRUPTED, EXIT_UNREACHABLE
 from mltop.tui.commands.stacks import exit_code
+from mltop.tui.exits import EXIT_INTERRUPTED, EXIT_UNREACHABLE
 
 pytestmark = pytest.mark.jobs
 

@@ -15,13 +15,11 @@ from mltop.probes.judge.health.registry import JOB_RULES
 from mltop.probes.model import VERDICT_KINDS
 from mltop.probes.model.units import UNKNOWN
 from mltop.tui import cli as command_line
-from mltop.tui.app.crash import EXIT_BUG, EXIT_LIMIT
+from mltop.tui import exits
 from mltop.tui.app.keys import APP_BINDINGS, PANE_BINDINGS, PANES
-from mltop.tui.commands import capture, explain, live, probe, record
 from mltop.tui.commands import help as help_
 from mltop.tui.filters import parse
 from mltop.tui.render.states import DOING
-from mltop.tui.report.check import EXIT_CRITICAL, EXIT_UNKNOWN, EXIT_WARNINGS
 from mltop.tui.screens.help.screen import own_bindings
 from mltop.tui.screens.overview.heatmap import Heatmap
 from mltop.tui.widgets.cell_view import MOVES
@@ -136,31 +134,32 @@ def test_exit_codes() -> None:
     """Each number with what it means, where the numbers come from."""
     meaning = {int(code): words for code, words in table(HELP / "exit-codes.md", "code")}
     assert list(meaning) == [0, 1, 2, 3, 70, 71, 74, 130, 141]
+    assert {code for name, code in vars(exits).items() if name.startswith("EXIT_")} == meaning.keys()
     for code, words in (
-        (EXIT_WARNINGS, "a warning (`check`)"),
-        (capture.EXIT_INCOMPLETE, "something is missing (`doctor`, `capture`, `record`)"),
-        (record.EXIT_INCOMPLETE, "something is missing (`doctor`, `capture`, `record`)"),
-        (probe.EXIT_SUSPECTS, "something is slow or wrong (`probe`)"),
-        (explain.EXIT_EXPLAINED, "explained (`explain`)"),
-        (command_line.EXIT_USAGE, "bad usage"),
-        (EXIT_CRITICAL, "something critical"),
-        (live.EXIT_UNREACHABLE, "a node did not answer"),
-        (EXIT_UNKNOWN, "something could not be read"),
-        (explain.EXIT_CANNOT_TELL, "the cause cannot be told (`explain`)"),
-        (EXIT_BUG, "a bug in mltop"),
-        (EXIT_LIMIT, "a limit of processes"),
-        (command_line.EXIT_OUTPUT, "standard output cannot be written"),
-        (live.EXIT_INTERRUPTED, "interrupted"),
+        (exits.EXIT_WARNINGS, "a warning (`check`)"),
+        (exits.EXIT_INCOMPLETE, "something is missing (`doctor`, `capture`, `record`)"),
+        (exits.EXIT_SUSPECTS, "something is slow or wrong (`probe`)"),
+        (exits.EXIT_EXPLAINED, "explained (`explain`)"),
+        (exits.EXIT_USAGE, "bad usage"),
+        (exits.EXIT_CRITICAL, "something critical"),
+        (exits.EXIT_UNREACHABLE, "a node did not answer"),
+        (exits.EXIT_UNKNOWN, "something could not be read"),
+        (exits.EXIT_CANNOT_TELL, "the cause cannot be told (`explain`)"),
+        (exits.EXIT_BUG, "a bug in mltop"),
+        (exits.EXIT_LIMIT, "a limit of processes"),
+        (exits.EXIT_OUTPUT, "standard output cannot be written"),
+        (exits.EXIT_INTERRUPTED, "interrupted"),
     ):
         assert words in meaning[code]
-    assert f"exit 0 fine, {EXIT_WARNINGS} warnings, {EXIT_CRITICAL} critical, {EXIT_UNKNOWN} something unknown" in TEXT
+    of_check = f"{exits.EXIT_WARNINGS} warnings, {exits.EXIT_CRITICAL} critical, {exits.EXIT_UNKNOWN} something unknown"
+    assert f"exit {exits.EXIT_FINE} fine, {of_check}" in TEXT
     assert (
-        f"Exit codes: 0 fine, {probe.EXIT_SUSPECTS} something is slow or wrong, "
-        f"{live.EXIT_UNREACHABLE} something was not measured, {live.EXIT_INTERRUPTED} interrupted"
+        f"Exit codes: 0 fine, {exits.EXIT_SUSPECTS} something is slow or wrong, "
+        f"{exits.EXIT_UNREACHABLE} something was not measured, {exits.EXIT_INTERRUPTED} interrupted"
     ) in TEXT
     assert (
-        f"Exit codes: {explain.EXIT_ENDED} a good end or a stop from outside was seen, {explain.EXIT_EXPLAINED} "
-        f"explained, {explain.EXIT_CANNOT_TELL} it cannot tell"
+        f"Exit codes: {exits.EXIT_FINE} a good end or a stop from outside was seen, {exits.EXIT_EXPLAINED} "
+        f"explained, {exits.EXIT_CANNOT_TELL} it cannot tell"
     ) in TEXT
 
 

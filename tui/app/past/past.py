@@ -105,7 +105,8 @@ class Past:
 
     def _node_then(self, name: str, moment: float) -> NodeView:
         connection = self._connections[name]
-        at = moment + _skew_s(connection)
+        skew_s = connection.clock_skew_s or 0.0  # how far the node's clock is ahead of the watcher's
+        at = moment + (skew_s if abs(skew_s) > SKEW_COUNTS_S else 0.0)
         found, newest = self._told.state(name, moment), self._newest_then(name, at)
         state = found[1] if found is not None else None
         if state is None or (newest is None and state.state in ("live", "stale")):
@@ -154,9 +155,3 @@ class Past:
     def packed_bytes(self) -> tuple[int, int]:
         """What the values take, and the whole samples."""
         return sum(own.packed_bytes for own in self._nodes.values()), self._wholes.size_bytes
-
-
-def _skew_s(connection: Connection) -> float:
-    """How far the node's clock is ahead of the watcher's, where that matters."""
-    skew_s = connection.clock_skew_s or 0.0
-    return skew_s if abs(skew_s) > SKEW_COUNTS_S else 0.0

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from mltop.probes.investigate.capture import material_of
 from mltop.probes.investigate.material import judge
-from mltop.probes.investigate.progress import CaptureResult, StackProgress
 from mltop.probes.judge.health.rule import Expectations
 from mltop.probes.model import JobReport, NodeState
 from mltop.probes.model.units import counted
@@ -18,21 +17,58 @@ from mltop.probes.record import BadRecording, OpenRecording, Saved
 from mltop.tui.app.feed import Feed, Picture
 from mltop.tui.app.past.recorded import RecordedPast
 from mltop.tui.app.past.travel import Player
-from mltop.tui.app.session import Cancellable, DumpResult, RecordingRead
+from mltop.tui.app.session import DumpResult
 from mltop.tui.render.guarded import guarded
 
 FIRST_S = 0.2  # a recording is shown once so long was read of it
 
 
-class NoRun:
-    """Of what a recording cannot do."""
+class ReplayFeed(Feed):
+    """Has the rules go over the recording; nothing is newer."""
 
-    def cancel(self) -> None:
-        """Nothing runs."""
+    def __init__(
+        self,
+        session: ReplaySession,
+        post: Callable[[Picture], object],
+        post_read: Callable[[DumpResult | str], object],
+        thresholds: Mapping[str, float],
+    ) -> None:
+        super().__init__(session, post)
+        self._recording, self._post_read, self._thresholds = session, post_read, thresholds
+
+    def _run(self) -> None:
+        past, saved, job = self._recording.past, self._recording.saved, self._recording.job
+        self._tell()
+        if (rest := self._recording.rest) is not None:
+            with rest:
+                problem = guarded("reading the recording", lambda: past.read_on(rest, self._stopped, self._tell), "")
+            if problem:
+                self._post_read(problem)
+        told = [one for one in saved.incidents if job is None or one.job == job]
+        expected = Expectations(thresholds=self._thresholds)
+        judging = partial(past.judge, self._stopped, self._tell, expected, self._reports, told)
+        guarded("judging the recording", judging, None)
+        if past.unreadable:
+            self._post_read(f"{counted(len(past.unreadable), 'sample')} in it cannot be read")
+
+    def _tell(self) -> None:
+        past = self._recording.past
+        picture = guarded("the end of the recording", lambda: past.picture(past.newest_at), None)
+        if picture is not None:
+            self._post(picture)
+
+    def _reports(self) -> Sequence[JobReport]:
+        """The verdicts on the recorded stacks, made anew. Takes as long as `mltop stacks --recording`."""
+        saved = self._recording.saved
+        reports = tuple(judge(material_of(saved), self._recording.job)) if saved.dumps else ()
+        if reports:
+            dumped_at = max((dump.taken_at or 0.0 for dump in saved.dumps), default=self._recording.past.newest_at)
+            self._post_read(DumpResult(reports, tuple(saved.not_answered), dumped_at, 0.0, False))
+        return reports
 
 
 class ReplaySession:
-    """Fulfils ``Session``. ``past`` has all of it; ``player`` says how it is to be shown first: a recording from its
+    """Fulfils ``Recorded``. ``past`` has all of it; ``player`` says how it is to be shown first: a recording from its
     beginning, a capture, which was made because of its end, there.
     """
 
@@ -48,6 +84,7 @@ class ReplaySession:
         self.past.is_complete = rest is None
         self.is_capture = bool(saved.dumps or saved.incidents)
         self.player = Player(playing=not self.is_capture)
+        self.feed = partial(ReplayFeed, self)
 
     @classmethod
     def reading(cls, recording: OpenRecording, job: str | None = None) -> ReplaySession:
@@ -73,78 +110,8 @@ class ReplaySession:
         """Its end, as far as it is read."""
         return self.past.picture(self.past.newest_at).view
 
-    def feed(
-        self,
-        post: Callable[[Picture], object],
-        post_read: Callable[[RecordingRead], object],
-        thresholds: Mapping[str, float],
-    ) -> ReplayFeed:
-        return ReplayFeed(self, post, post_read, thresholds)
-
     def subscribe(self, on_change: Callable[[], None]) -> None:
         """Nothing changes."""
 
-    def dump_stacks(
-        self,
-        nodes: Sequence[str] | None,  # noqa: ARG002
-        on_progress: Callable[[StackProgress], None],
-    ) -> Cancellable:
-        on_progress(StackProgress("failed", error="a recording has no processes that could be dumped"))
-        return NoRun()
-
-    def capture(
-        self,
-        on_done: Callable[[CaptureResult], None],
-        *,
-        parent: Path | None = None,  # noqa: ARG002
-        least_free_bytes: int = 0,  # noqa: ARG002
-    ) -> Cancellable:
-        on_done(CaptureResult(Path(), error="this is a recording already"))
-        return NoRun()
-
     def close(self) -> None:
         """Nothing is open."""
-
-
-class ReplayFeed(Feed):
-    """Has the rules go over the recording; nothing is newer."""
-
-    def __init__(
-        self,
-        session: ReplaySession,
-        post: Callable[[Picture], object],
-        post_read: Callable[[RecordingRead], object],
-        thresholds: Mapping[str, float],
-    ) -> None:
-        super().__init__(session, post)
-        self._recording, self._post_read, self._thresholds = session, post_read, thresholds
-
-    def _run(self) -> None:
-        past, saved, job = self._recording.past, self._recording.saved, self._recording.job
-        self._tell()
-        if (rest := self._recording.rest) is not None:
-            with rest:
-                problem = guarded("reading the recording", lambda: past.read_on(rest, self._stopped, self._tell), "")
-            if problem:
-                self._post_read(RecordingRead(problem=problem))
-        told = [one for one in saved.incidents if job is None or one.job == job]
-        expected = Expectations(thresholds=self._thresholds)
-        judging = partial(past.judge, self._stopped, self._tell, expected, self._reports, told)
-        guarded("judging the recording", judging, None)
-        if past.unreadable:
-            self._post_read(RecordingRead(problem=f"{counted(len(past.unreadable), 'sample')} in it cannot be read"))
-
-    def _tell(self) -> None:
-        past = self._recording.past
-        picture = guarded("the end of the recording", lambda: past.picture(past.newest_at), None)
-        if picture is not None:
-            self._post(picture)
-
-    def _reports(self) -> Sequence[JobReport]:
-        """The verdicts on the recorded stacks, made anew. Takes as long as `mltop stacks --recording`."""
-        saved = self._recording.saved
-        reports = tuple(judge(material_of(saved), self._recording.job)) if saved.dumps else ()
-        if reports:
-            dumped_at = max((dump.taken_at or 0.0 for dump in saved.dumps), default=self._recording.past.newest_at)
-            self._post_read(RecordingRead(DumpResult(reports, tuple(saved.not_answered), dumped_at, 0.0, False)))
-        return reports

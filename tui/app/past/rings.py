@@ -51,7 +51,9 @@ class Ring:
             self._seal()
             self._number = number
         if len(row) > self._stride:
-            self._widen(len(row))
+            more = UNKNOWN_HALF * ((len(row) - self._stride) // 2)
+            rows = (self._rows[begin : begin + self._stride] for begin in range(0, len(self._rows), self._stride))
+            self._rows, self._stride = bytearray(b"".join([narrow + more for narrow in rows])), len(row)
         self._rows += UNKNOWN_HALF * ((at * self._stride - len(self._rows)) // 2)
         self._rows += row + UNKNOWN_HALF * ((self._stride - len(row)) // 2)
         self.newest = slot
@@ -79,11 +81,6 @@ class Ring:
                 if row != UNKNOWN_HALF * (len(row) // 2):
                     self._coarse.put(slot, row)
         self._number, self._rows = -1, bytearray()
-
-    def _widen(self, stride: int) -> None:
-        more = UNKNOWN_HALF * ((stride - self._stride) // 2)
-        rows = (self._rows[at : at + self._stride] for at in range(0, len(self._rows), self._stride))
-        self._rows, self._stride = bytearray(b"".join([row + more for row in rows])), stride
 
     def _forget(self, slot: int) -> None:
         """Forget this slot and what is later."""

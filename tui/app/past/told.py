@@ -102,23 +102,19 @@ class Told:
             replace(motion, at=max(motion.at, moment)) if motion.phase in ("quiet", "stalled") else motion
             for motion in motions
         )
+        over = [one for one in self._ended.values() if moment - ENDED_S < (one.until or math.inf) <= moment]
         shown, reports = tuple(sorted(incidents, key=_worst_first)), self._reports.at(moment) or ()
         return Picture(
             view,
             tuple(sorted(findings, key=gravest_first)),
             then.not_judged if moment >= self._told.whole_from else frozenset(node.node for node in view.nodes),
-            self._ended_by(moment),
+            tuple(sorted(over, key=lambda finding: -(finding.until or 0.0))),
             tuple([told for told in self._events.values() if moment - EVENTS_S < (told[1].at or 0.0) <= moment]),
             shown,
             lasting,
             guarded("the states of ranks", lambda: states_of(lasting, shown, reports), States()),
             reports,
         )
-
-    def _ended_by(self, moment: float) -> tuple[Finding, ...]:
-        """Those that were over then since less than an hour, the newest first."""
-        over = [one for one in self._ended.values() if moment - ENDED_S < (one.until or math.inf) <= moment]
-        return tuple(sorted(over, key=lambda finding: -(finding.until or 0.0)))
 
     def happened(self) -> list[Happening]:
         """All that ever began or ended, the newest first."""

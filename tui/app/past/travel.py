@@ -12,7 +12,7 @@ from mltop.probes.model.units import clock_time, day_time, seconds
 from mltop.tui.app.feed import Feed, Picture
 from mltop.tui.app.past.past import Past
 from mltop.tui.app.past.track import SPAN_S
-from mltop.tui.app.session import Investigation, RecordingRead
+from mltop.tui.app.session import DumpResult, Investigation, Session
 from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.earlier import EarlierRanks
 from mltop.tui.render.guarded import guarded
@@ -35,10 +35,6 @@ class Player:
 
     playing: bool
     speed: float = 1.0
-
-    def change_speed(self, direction: int) -> None:
-        at = SPEEDS.index(self.speed) + direction
-        self.speed = SPEEDS[min(len(SPEEDS) - 1, max(0, at))]
 
     def words(self, moment: float) -> str:
         """ "replay 4x 07:14:33", with the date where it is not of today."""
@@ -108,7 +104,7 @@ class TravellingApp(PaintingApp):
             self._played_at = time.monotonic()
             self.redraw()
         elif self.moment is not None:
-            self.go_live()
+            self.action_go_live()
         elif self.picture is not None:
             self.moment = self.investigation.moment = self.picture.view.taken_at
             self.earlier = self._live_earlier.copy()
@@ -139,7 +135,7 @@ class TravellingApp(PaintingApp):
             more = f" and {len(beside) - 1} more" if len(beside) > 1 else ""
             self.tell(Notice(f"{beside[0].kind}  {beside[0].node} {beside[0].text}{more}", "accent"))
         elif direction > 0 and self.moment is not None:
-            self.go_live()
+            self.action_go_live()
         else:
             self.tell(Notice(f"nothing happened {'before' if direction < 0 else 'after'} this that is known", "warn"))
 
@@ -148,7 +144,8 @@ class TravellingApp(PaintingApp):
         if self.player is None:
             self.tell(Notice("only a recording can be played faster or slower", "warn"))
             return
-        self.player.change_speed(direction)
+        at = SPEEDS.index(self.player.speed) + direction
+        self.player.speed = SPEEDS[min(len(SPEEDS) - 1, max(0, at))]
         self.redraw()
 
     def play(self) -> None:
@@ -174,12 +171,12 @@ class TravellingApp(PaintingApp):
         """Where graphs of jobs end; None: at the newest second that all nodes have told."""
         return None if self.moment is None or self.ahead_s else self.moment
 
-    def on_recording_read(self, message: RecordingRead) -> None:
-        if message.stacks is not None:
-            self.investigation.keep(message.stacks)
-        if message.problem:
-            self.tell(Notice(message.problem, "warn"))
+    def take_read(self, read: DumpResult | str) -> None:
+        """What the stacks of a recording say, or what is wrong with it."""
+        if isinstance(read, str):
+            self.tell(Notice(read, "warn"))
         else:
+            self.investigation.keep(read)
             self.redraw()
 
     def show_recorded(self, moment: float) -> None:
@@ -196,15 +193,12 @@ class TravellingApp(PaintingApp):
             return self.player.words(self.moment)
         return moment_words(self.moment, self.ended or self.moment)
 
-    def action_go_live(self) -> None:
-        self.go_live()
-
     def action_go_first(self) -> None:
         """To the first moment that is kept."""
         if self.began is not None:
             self.go_to(self.began)
 
-    def go_live(self) -> None:
+    def action_go_live(self) -> None:
         """To now, of a recording to its end."""
         if self.player is not None:
             self.player.playing = False
@@ -220,7 +214,7 @@ class TravellingApp(PaintingApp):
         if self.began is None or self.ended is None:
             return
         if moment >= self.ended:
-            self.go_live()
+            self.action_go_live()
             return
         self._show_at(max(self.began, moment))
         if moment < self.began:
@@ -256,11 +250,13 @@ class TravellingApp(PaintingApp):
 
 
 @runtime_checkable
-class Recorded(Protocol):
+class Recorded(Session, Protocol):
     """A session of what was recorded: its whole past is there, and nothing new comes."""
 
-    past: Past
     player: Player
+
+    @property
+    def past(self) -> Past: ...
 
     @property
     def first_moment(self) -> float: ...
@@ -268,6 +264,6 @@ class Recorded(Protocol):
     def feed(
         self,
         post: Callable[[Picture], object],
-        post_read: Callable[[RecordingRead], object],
+        post_read: Callable[[DumpResult | str], object],
         thresholds: Mapping[str, float],
     ) -> Feed: ...

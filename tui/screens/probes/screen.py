@@ -11,7 +11,6 @@ from textual.widget import Widget
 from mltop.probes.investigate.probing.wanted import ProbeProgress
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.navigation import Location, gpu_location
-from mltop.tui.app.session import Probes
 from mltop.tui.render.probes.kinds import TABLES
 from mltop.tui.render.probes.summary import empty_lines, headline, split_verdict
 from mltop.tui.screens.pane import Memo, Pane, TextLines
@@ -142,7 +141,7 @@ class ProbesScreen(Pane):
         self._shown = NO_TABLE
         for table in self.query(LineTable):
             table.display = False
-        cannot = "" if isinstance(self.mltop.session, Probes) else "what is shown here cannot be probed"
+        cannot = "" if self.mltop.live is not None else "what is shown here cannot be probed"
         cannot = "probes are off: --read-only" if self.mltop.read_only else cannot
         self.query_one("#more", CellLines).set_lines(empty_lines(cannot, self.size.width - 1))
 

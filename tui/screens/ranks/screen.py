@@ -18,7 +18,6 @@ from mltop.probes.reach.view import NodeView
 from mltop.tui.app.acting import ReadLog
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.navigation import Location
-from mltop.tui.app.session import Acts
 from mltop.tui.filters.fields import gpus_of, held_by
 from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.cells import Cell, wrap
@@ -196,7 +195,7 @@ class RankScreen(RanksPane):
     def _log(self, rank: RankSample) -> ReadLog | None:
         """What it has written last, read again now and then; not of the past, in which nobody kept it."""
         app = self.mltop
-        if app.moment is not None or not isinstance(app.session, Acts):
+        if app.moment is not None:
             return None
         return app.log_of(RankProcess.of(app.trail.here.node, rank))
 

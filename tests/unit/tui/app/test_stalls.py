@@ -13,7 +13,6 @@ from mltop.probes.model.incident import JobMotion
 from mltop.probes.model.vocabulary import MotionPhase
 from mltop.tui.app.stalls import (
     AutoStacks,
-    CaptureLimits,
     CaptureOnHang,
     NewStalls,
     StallAnswer,
@@ -176,7 +175,7 @@ def stall_again(captures: CaptureOnHang) -> int:
 
 def test_captures_are_few_within_an_hour() -> None:
     clock = Clock()
-    captures = CaptureOnHang(Path("/c"), CaptureLimits(most_per_hour=2), clock)
+    captures = CaptureOnHang(Path("/c"), most_per_hour=2, clock=clock)
     assert [stall_again(captures), stall_again(captures), stall_again(captures)] == [1, 1, 0]
     assert captures.complaint == "no capture of train-70b: 2 captures within an hour are the most"
     assert stall_again(captures) == 0 and captures.complaint == ""
@@ -192,7 +191,7 @@ def test_one_that_has_to_wait_is_not_forgotten() -> None:
 
 
 def test_jobs_at_the_same_time_are_in_one_capture() -> None:
-    captures = CaptureOnHang(Path("/c"), CaptureLimits(most_per_hour=1))
+    captures = CaptureOnHang(Path("/c"), most_per_hour=1)
     jobs = captures.see([job("stalled"), job("stalled", "eval"), job("moving", "other")])
     assert names_of(jobs) == "train-70b and 1 more job"
 

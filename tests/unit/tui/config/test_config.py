@@ -21,7 +21,7 @@ from mltop.tui.config.checks import check_rules, check_screen
 from mltop.tui.config.effective import load, with_options
 from mltop.tui.config.settings import RAMPS, Config, Named, Source
 from mltop.tui.render import palette
-from mltop.tui.state.choices import Chosen, change_choices
+from mltop.tui.state.choices import CHOICES, Chosen
 from tests.builders.health_samples import node_h100
 from tests.others import somebody_elses
 
@@ -235,7 +235,7 @@ def test_the_command_line_counts_most(tmp_path: Path) -> None:
 def test_what_was_chosen_on_the_screen_holds_until_the_file_says_something_else(tmp_path: Path) -> None:
     def choose(**over: object) -> None:
         screen = {"theme": Chosen("dark", **over), "sort.gpus": Chosen("-sm"), "columns.ranks": Chosen(["pid"])}
-        change_choices(lambda choices: replace(choices, screen=screen))
+        CHOICES.change(lambda choices: replace(choices, screen=screen))
 
     choose()
     config = of(tmp_path, "interval = 1")
@@ -249,12 +249,12 @@ def test_what_was_chosen_on_the_screen_holds_until_the_file_says_something_else(
 
 def test_what_is_remembered_and_makes_no_sense_is_left_out(tmp_path: Path) -> None:
     screen = {"theme": Chosen(3), "nothing": Chosen("x"), "columns.gpus": Chosen({}), "sort.gpus": Chosen(["x"])}
-    change_choices(lambda choices: replace(choices, screen=screen))
+    CHOICES.change(lambda choices: replace(choices, screen=screen))
     assert replace(of(tmp_path, ""), sources={}) == Config()
 
 
 def test_always_is_remembered(tmp_path: Path) -> None:
-    change_choices(lambda choices: replace(choices, dump_stalled=True))
+    CHOICES.change(lambda choices: replace(choices, dump_stalled=True))
     assert of(tmp_path, "").auto_dump == "always"
     assert of(tmp_path, "auto_dump = 'never'").auto_dump == "never"
 
