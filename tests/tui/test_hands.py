@@ -615,9 +615,9 @@ async def test_at_120_columns_every_pane_is_in_the_key_bar_in_the_past_too(sessi
     async with opened(session(), size=(120, 40)) as screen:
         await screen.step(3)
         live = screen.lines()[-1]
-        assert all(f"{key} " in live for key in "12345678") and "8 wrong" in live and "t dump" in live
+        assert all(f"{key} " in live for key in "12345678") and "8 incidents" in live and "t dump" in live
         await screen.press("left_square_bracket")
-        assert "8 wrong" in screen.lines()[-1] and "End live" in screen.lines()[-1]
+        assert "8 incidents" in screen.lines()[-1] and "End live" in screen.lines()[-1]
 
 
 async def test_no_key_bar_is_wider_than_the_screen() -> None:

@@ -222,7 +222,7 @@ RESOURCES = (
     Resource(("links",), "ports and PCI links of a node", _of_node("links"), _offer_nodes("links")),
     Resource(("events",), "what happened", _pane("events")),
     Resource(("probes",), "active probes", _pane("probes")),
-    Resource(("incidents",), "what is wrong, one line a cause", _pane("incidents")),
+    Resource(("incidents",), "incidents, one line per cause", _pane("incidents")),
     Resource(("sort",), "sort this table: :sort temp, -: the largest first", _sort, _offer_sorts),
     Resource(("columns",), "which columns a table has", _columns, _offer_columns),
     Resource(("filter",), "as /: :filter sm<20%", _verb("filter", 1)),

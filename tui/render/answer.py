@@ -223,9 +223,9 @@ def _of_motion(standing: Sequence[JobMotion], now: float) -> Answer:
     job = f"job {first.job}: " if first.job else ""
     ranks = counted(first.ranks_seen, "rank")
     if first.phase == "stalled":
-        headline = f"{job}{ranks} stand still, and who holds them up is not known yet"
+        headline = f"{job}{ranks} stuck, culprit not known yet"
         return Answer(GLYPHS.alarm, "STALLED", age, "chip-crit", headline, opens=True, key=_dump())
-    headline = f"{job}nothing has moved in {ranks}"
+    headline = f"{job}{ranks}: no progress"
     return Answer(GLYPHS.finding, "STALLED?", age, "chip-warn", headline, opens=True, key=_dump())
 
 
@@ -263,7 +263,7 @@ def _unknown(situation: Situation) -> Answer | None:
         return Answer(GLYPHS.finding, f"{away} AWAY", "", "chip-warn", f"{away} of {len(nodes)} nodes do not answer")
     if situation.not_judged:
         judged = len(nodes) - situation.not_judged
-        return Answer("", "starting", "", "", f"the rules have seen {judged} of {counted(len(nodes), 'node')} so far")
+        return Answer("", "starting", "", "", f"checking: {judged} of {counted(len(nodes), 'node')}")
     return _unreadable(nodes) if len(nodes) == 1 else _all_blind(nodes)
 
 
@@ -337,5 +337,5 @@ def _jobs(motions: Sequence[JobMotion]) -> str:
     name = f"job {motion.job}" if motion.job else "one job"
     if motion.phase == "starting":
         return f"{name} starts"
-    since = f" since {clock_time(motion.since)} without a stop" if motion.since is not None else ""
-    return f"{name} runs{since}" if motion.phase == "moving" else name
+    since = f" has run since {clock_time(motion.since)}" if motion.since is not None else " runs"
+    return f"{name}{since}" if motion.phase == "moving" else name

@@ -18,8 +18,6 @@ GAP = "  "
 BETWEEN = 3  # cells at least between both halves
 ALL_PANES = 110  # from so many columns on all panes are named
 NAMES = {"overview": "main"}
-LONG_NAMES = 140  # from so many columns on no pane has a shorter name than its own
-SHORT_NAMES = {"incidents": "wrong"}
 # What a narrow terminal loses first, by the kind of its action; what the pane alone can do goes after these.
 LOST_FIRST = ("step_time", "filter")  # before the pane that line 1 leads to, ...
 LOST_NEXT = ("dump",)  # ... and after it
@@ -84,11 +82,10 @@ def _joined(bindings: Iterable[Binding]) -> list[Hint]:
 def pane_hints(active: str, width: int, user_keys: Mapping[str, str]) -> list[Hint]:
     """What stands at the left: all panes, or the one the user is in and how to get to the others."""
     panes = [binding for binding in APP_BINDINGS if binding.action.startswith("pane(")]
-    names = NAMES if width >= LONG_NAMES else {**NAMES, **SHORT_NAMES}
     hints = [
         Hint(
             key_name(pane.key.split(",")[0]),
-            names.get(pane.description, pane.description),
+            NAMES.get(pane.description, pane.description),
             pane.action,
             pane.action == active,
         )

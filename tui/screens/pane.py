@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 MIN_WIDTH, MIN_HEIGHT = 16, 4
 ONE_NODE = Notice("one node is watched: there is nothing to mark", "warn")
-LISTS = (": all that is wrong", "lists all")
+LISTS = (": all incidents", "lists all")
 LOW_HEIGHT = 10  # below it the second header line goes
 ROOMY_HEIGHT = 30  # from here on blank lines separate tables
 

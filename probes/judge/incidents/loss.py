@@ -423,7 +423,7 @@ def _of_finding(job: JobScene, finding: Finding) -> Culprit | None:
         return None
     place = job.by_rank.get(rank)
     how: CulpritKind = "slow" if finding.id == "job.straggler" else ""
-    reason = "is slow" if how == "slow" else "it never reached the collective"
+    reason = "is slow" if how == "slow" else "never reached the collective"
     pid, gpu = (place.pid, place.gpus[0] if place.gpus else None) if place else (None, None)
     return Culprit(rank, finding.node, pid, reason, "", True, gpu, how)
 

@@ -313,7 +313,7 @@ class Legend:
         return [*parts, (4, judged)]
 
 
-_WORDS_OF_CODES = {WAITS: "waits", STANDS: "stands", LOST: "lost GPU", ERROR: "error", UNKNOWN_CODE: "unknown"}
+_WORDS_OF_CODES = {WAITS: "waits", STANDS: "stuck", LOST: "lost GPU", ERROR: "error", UNKNOWN_CODE: "unknown"}
 
 
 def map_legend(legend: Legend, density: str, width: int) -> list[Cell]:
@@ -323,7 +323,7 @@ def map_legend(legend: Legend, density: str, width: int) -> list[Cell]:
         [Cell(LETTERS[state], NODE_STYLE[state]), Cell(f" {state} node", "dim")] for state in LETTERS if state in states
     )
     more: list[Part] = [(2, cells) for cells in letters]  # what stands on the map is explained before all else
-    more += [(4, [Cell("a node as its worst GPU", "dim")])] if density == CELLS else []
+    more += [(4, [Cell("cell = worst GPU", "dim")])] if density == CELLS else []
     legend = replace(legend, per="node" if density == CELLS else "GPU")
     order = "by name" if legend.by_job else "by job"
     return _with_keys([*legend.scale(), *legend.signs(), *more], (("m", "metric"), ("o", order), ("v", "list")), width)

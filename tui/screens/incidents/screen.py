@@ -46,7 +46,7 @@ class IncidentsScreen(Pane):
         self._last: Incident | None = None  # the one that is or was shown whole
 
     def body(self) -> Iterable[Widget]:
-        yield CellLines(id="all", classes="gap-above", empty_text="nothing is wrong that mltop knows of")
+        yield CellLines(id="all", classes="gap-above", empty_text="no incidents")
 
     @property
     def _here(self) -> str:
@@ -69,7 +69,7 @@ class IncidentsScreen(Pane):
             return super().titles(picture)
         keys = [one.key for one in self._told]
         place = f"incident {keys.index(self._here) + 1} of {len(keys)}" if self._here in keys else "incident"
-        kind = self._last.kind if self._last.kind != "node" else "no job is known to suffer"
+        kind = self._last.kind if self._last.kind != "node" else "affects no job"
         return [f"{place}: {kind}, confidence {self._last.confidence}", place, "incident"]
 
     def node_at_cursor(self) -> str:

@@ -466,13 +466,13 @@ def test_the_legend_says_metric_and_scale_and_only_what_is_on_the_screen():
         "L lost node",
         "c connecting node",
         "per node 0%",
-        "a node as its worst GPU",
+        "cell = worst GPU",
         "o by name",
     ):
         assert words in whole, words
-    assert not any(word in whole for word in ("waits", "stands", "X lost", "refused", "unknown")), whole
+    assert not any(word in whole for word in ("waits", "stuck", "X lost", "refused", "unknown")), whole
     hanging = plain(legend([heat], ACTIVITY, 200))
-    assert "waits" in hanging and "■ stands" in hanging and "finding" not in hanging
+    assert "waits" in hanging and "■ stuck" in hanging and "finding" not in hanging
     assert "30C" in plain(legend(heats, TEMPERATURE, 200))
     assert "v map" in plain(list_legend(Legend(heats, ACTIVITY), 200))
 
