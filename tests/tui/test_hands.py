@@ -620,6 +620,27 @@ async def test_at_120_columns_every_pane_is_in_the_key_bar_in_the_past_too(sessi
         assert "8 incidents" in screen.lines()[-1] and "End live" in screen.lines()[-1]
 
 
+async def test_a_signal_is_offered_only_with_the_cursor_on_a_rank() -> None:
+    async with opened(size=(120, 40)) as screen:
+        await screen.step(3)
+        screen.app.screen.query_one(GpuTable).focus()
+        await screen.until(lambda: "F9 signal" not in screen.lines()[-1], "none on a GPU")
+        screen.app.screen.query_one(RankTable).focus()
+        await screen.until(lambda: "F9 signal" in screen.lines()[-1], "on a rank")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=str)
+async def test_messages_stand_on_the_last_line_but_one(size: tuple[int, int]) -> None:
+    async with opened(size=size) as screen:
+        await screen.step(3)
+        for pane in "1358":
+            await screen.press(pane, "I")
+            await screen.until(lambda: "no signal was sent" in screen.lines()[-2], "the last line but one")
+            await screen.press("slash")
+            await screen.until(lambda: "Enter keeps" in screen.lines()[-2], "the line of the filter")
+            await screen.press("escape")
+
+
 async def test_no_key_bar_is_wider_than_the_screen() -> None:
     async with opened(size=(80, 24)) as screen:
         for width in (16, 20, 33, 50, 64, 90, 109, 111, 200):

@@ -123,7 +123,7 @@ class Pane(CommandedScreen):
     Pane #answer { height: 1; }
     Pane #head { height: 1; }
     Pane.-low #head { display: none; }
-    Pane #status { height: 1; display: none; }
+    Pane #status { dock: bottom; height: 1; margin-bottom: 1; display: none; }
     Pane .section { height: auto; }
     Pane.-roomy .gap-above { margin-top: 1; }
     Pane #too-small { display: none; layer: notice; dock: top; height: 100%; }
@@ -251,17 +251,21 @@ class Pane(CommandedScreen):
         failed = [Cell(self.mltop.trail.here.title, "title"), Cell("  the totals could not be made", "crit")]
         head = guarded("the header", lambda: self._head_line(picture), failed)
         self.query_one("#head", CellLines).set_lines([head])
-        self.query_one(KeyBar).set_hints(self.hints(), f"pane('{self.mltop.trail.here.pane}')", self.mltop.config.keys)
         if picture is not None:
             self._fill(picture)
             self.part("the cursor", self.place_cursors)
-        guarded("the answer", lambda: self._show_answer(picture), None)  # which key opens it is known only now
+        self.show_keys()  # which key opens line 1 is known only now
         if sentence := FAILURES.unsaid():
             self.mltop.notice = Notice(sentence, "crit")
         height = self.status_height
         guarded("the status line", self._draw_status, None)  # how many rows the filter keeps is known only now
         if picture is not None and self.status_height != height:
             self._fill(picture)  # in one line more or less
+
+    def show_keys(self) -> None:
+        """What line 1 and the key bar say depends on where the cursor is."""
+        guarded("the answer", lambda: self._show_answer(self.mltop.picture), None)
+        self.query_one(KeyBar).set_hints(self.hints(), f"pane('{self.mltop.trail.here.pane}')", self.mltop.config.keys)
 
     def _show_answer(self, picture: Picture | None) -> None:
         """Line 1, and the same as the terminal's title."""
@@ -289,9 +293,8 @@ class Pane(CommandedScreen):
         return ("SIM", "") if simulated else None
 
     def on_descendant_focus(self) -> None:
-        """Line 1 names the key that opens what it says, which depends on where the cursor is."""
         if self.is_composed and self.mltop.picture is not None:
-            guarded("the answer", lambda: self._show_answer(self.mltop.picture), None)
+            self.show_keys()
 
     def on_cursor_view_highlighted(self, event: CursorView.Highlighted) -> None:
         if isinstance(event.view, CellLines):  # lines of what is wrong are such
