@@ -19,7 +19,7 @@ from mltop.tui.app.hands import NOT_BOUND
 from mltop.tui.app.selection import Looked
 from mltop.tui.config.settings import Config
 from mltop.tui.render.rows import Sort
-from mltop.tui.screens.tabled import GpuTable
+from mltop.tui.screens.tabled import GpuTable, RankTable
 from mltop.tui.state.choices import Choices
 from mltop.tui.widgets.line_table import LineTable
 from tests.tui import fake_views
@@ -663,12 +663,12 @@ async def test_sentences_name_the_keys_that_the_configuration_gives() -> None:
     """The keys that they have by themselves do something else now, or nothing."""
     keys = {"dump": "ctrl+t", "incidents": "f8", "stacks": "f7", "open": "o", "back": "backspace"}
     async with opened(size=(120, 40), config=Config(keys=keys)) as screen:
-        await screen.shows("o: all about this finding")
+        await screen.shows("o opens")
         await screen.press("f7")
         await screen.shows("press ^T to dump")
         await screen.press("ctrl+t")
         await screen.shows("Backspace cancels")
         screen.session.dumps[-1].finish()
-        await screen.shows("HANG", "F8 lists all")
+        await screen.shows("HANG", "F8 opens")
         await screen.press("f8", "g")
         await screen.shows("F7 shows all stacks")

@@ -16,7 +16,7 @@ from tests.tui.opened import Opened, opened, utc
 HUNG = Scene(hung_s=95.0, ranks=4, watched_s=120.0, step_s=6.0)
 PANES = {"main": (), "node": ("2",), "ranks": ("3",), "undumped": ("4",), "incidents": ("8",)}
 ACTION = "strace -p"
-ENTER = ("Enter: this hang", "Enter: all about this hang")
+ENTER = "Enter opens"
 
 
 @asynccontextmanager
@@ -38,7 +38,7 @@ async def test_who_holds_the_job_up_and_what_to_do_stand_on_every_pane(size: tup
             text = await screen.shows("■ rank 3", ACTION)
             first = text.splitlines()[0]
             assert first.startswith("■ HUNG ") and "in all_reduce" in first
-            assert first.rstrip().endswith((*ENTER, "8: all incidents", "8 lists all"))
+            assert first.rstrip().endswith((ENTER, "8 opens"))
             assert "HUNG" in "\n".join(text.splitlines()[2:]), "the line below says it, too"
 
 
@@ -57,7 +57,7 @@ async def test_where_the_cursor_is_elsewhere_enter_is_not_promised() -> None:
     async with hung((120, 40)) as screen:
         assert screen.lines()[0].rstrip().endswith(ENTER)
         await screen.press("tab")
-        assert screen.lines()[0].rstrip().endswith("8 lists all")
+        assert screen.lines()[0].rstrip().endswith("8 opens")
 
 
 @pytest.mark.parametrize("size", [(120, 40), (200, 60)], ids=str)

@@ -20,7 +20,7 @@ from mltop.tui.app.navigation import Location
 from mltop.tui.app.past.track import DRAWN_S, ShownHistory
 from mltop.tui.app.stalls import question_line
 from mltop.tui.render.advice import KEYCAPS, keys_on
-from mltop.tui.render.answer import Answer, Situation, Ways, answer_of, opens_words
+from mltop.tui.render.answer import Answer, Situation, answer_of
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.fleet.header import header_cells
 from mltop.tui.render.guarded import FAILURES, guarded
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
 MIN_WIDTH, MIN_HEIGHT = 16, 4
 ONE_NODE = Notice("one node is watched: there is nothing to mark", "warn")
-LISTS = (": all incidents", "lists all")
 LOW_HEIGHT = 10  # below it the second header line goes
 ROOMY_HEIGHT = 30  # from here on blank lines separate tables
 
@@ -270,14 +269,14 @@ class Pane(CommandedScreen):
     def _show_answer(self, picture: Picture | None) -> None:
         """Line 1, and the same as the terminal's title."""
         answer = answer_of(situation_of(picture) if picture is not None else None)
-        nothing: tuple[str, Ways] = "", ""
+        nothing: tuple[str, str] = "", ""
         key, does = guarded("the key of line 1", lambda: self._leads_on(answer), nothing)
         if self.has_class("-low") and picture is not None:  # line 2, which says it, is not there
             key, does = self._not_now(picture) or (key, does)
         self.query_one(AnswerLine).set_answer(answer.line(self.size.width, key, does), answer.over)
         self.mltop.set_terminal_title(answer.title)
 
-    def _leads_on(self, answer: Answer) -> tuple[str, Ways]:
+    def _leads_on(self, answer: Answer) -> tuple[str, str]:
         """Which key shows all of what line 1 says, and what that key does; "" where it is shown."""
         if self.mltop.player is not None:
             return KEYCAPS["pause"], "stops" if self.mltop.player.playing else "plays"
@@ -304,15 +303,10 @@ class Pane(CommandedScreen):
         self.counts = None
         self.part("", lambda: self.fill(picture))
 
-    def opens(self, answer: Answer) -> tuple[str, Ways]:
-        """As ``_key_of``, of what is live."""
-        parts = (part for part in self.query(Problems) if part.display and part.has_focus and part.is_at(answer.about))
-        part = next(parts, None)
-        return (
-            (KEYCAPS["incidents"], LISTS)
-            if part is None
-            else (KEYCAPS["open"], opens_words(answer.about, len(part.told)))
-        )
+    def opens(self, answer: Answer) -> tuple[str, str]:
+        """Enter, while the cursor is on what line 1 says; else the pane that lists it."""
+        parts = (part.display and part.has_focus and part.is_at(answer.about) for part in self.query(Problems))
+        return KEYCAPS["open" if any(parts) else "incidents"], "opens"
 
     @property
     def acts(self) -> Mapping[Act, str]:

@@ -22,7 +22,7 @@ from mltop.probes.model.ranks import Ranges
 from mltop.probes.model.units import clock_time
 from mltop.probes.model.vocabulary import IncidentKind, Severity
 from mltop.probes.reach.view import FleetView, NodeView
-from mltop.tui.render.answer import Answer, Situation, answer_of, opens_words
+from mltop.tui.render.answer import Answer, Situation, answer_of
 from mltop.tui.render.cells import plain
 
 NOW = 2000.0
@@ -286,19 +286,3 @@ def test_ranks_of_a_rank_without_a_number_are_named_by_their_node() -> None:
     nameless = incident(culprits=[replace(CULPRIT, rank=None)])
     assert plain(answer_of(Situation(view(), [nameless])).line(20)) == "■ HUNG sim030 6m"
     assert plain(answer_of(Situation(view(), [incident(culprits=[])])).line(20)) == "■ HUNG 6m"
-
-
-@pytest.mark.parametrize(
-    ("kind", "of", "width", "end"),
-    [
-        ("hang", 1, 80, "Enter: this hang"),
-        ("hang", 1, 120, "Enter: all about this hang"),
-        ("hang", 3, 120, "Enter: all about this hang, 1 of 3"),
-        ("crash", 2, 200, "Enter: all about this crash, 1 of 2"),
-        ("node", 1, 120, "Enter: all about this finding"),
-    ],
-)
-def test_what_enter_opens_is_said_and_of_several_which(kind: str, of: int, width: int, end: str) -> None:
-    about = incident(kind, "critical", headline="rank 229 (sim030 GPU 5) is stuck, 463 wait")
-    answer = answer_of(Situation(view(), [about]))
-    assert plain(answer.line(width, "Enter", opens_words(answer.about, of))).endswith(f"  {end}")
