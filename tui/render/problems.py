@@ -383,6 +383,8 @@ def _brief(one: Told, now: float, width: int, start: int, right: int) -> list[Ce
     if room < _LEAST_TEXT:
         return _with_right(one, _head_alone(one, width - right), now, width)
     what = list(one.what)
+    if line_width(what) > room and len(what) > 1:
+        what = what[1:]  # where it is stuck counts more than its node, GPU and pid
     if line_width(what) > room:
         what = cut(what, room)
     elif one.action and line_width(what) + line_width([Cell(one.action)]) + 4 <= room:

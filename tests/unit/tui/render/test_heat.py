@@ -576,7 +576,7 @@ def test_names_fold_whatever_they_are():
 
 @pytest.mark.parametrize(("width", "gap"), [(62, 3), (60, 2)])
 def test_a_mark_is_no_cell_of_a_gpu(width, gap):
-    """Apart from both nodes' cells where there is room, else outdented; and who stands is marked once."""
+    """Apart from both nodes' cells where there is room, else outdented; the culprit's node has its mark, too."""
     heats = heats_of(fleet(20), findings=[finding("node002", severity="critical"), finding("node001")])
     heats[2], _ = replace(hung(5)[0], node="node003"), heats[2]
     grid = make_grid(heats, (), width, GROUPED, gap=gap)
@@ -586,7 +586,7 @@ def test_a_mark_is_no_cell_of_a_gpu(width, gap):
     )
     blank = " " * (gap - 2)
     assert line[: grid.margin] == f"node001 ▲{blank}" and line[first.stop : second.start] == f" ▲{blank}"
-    assert line[second.stop : third.start] == f"  {blank}" and line[third].count("■") == 1
+    assert line[second.stop : third.start] == f" ■{blank}" and line[third].count("■") == 1
     assert all("▲" not in line[part] for part in (first, second, third))
 
 

@@ -65,7 +65,7 @@ def test_a_hang_says_who_stands_where_who_waits_what_was_lost_and_what_to_do() -
     assert Cell("wait in all_reduce", "waits") in told.more
     assert told.action == "check the mount of /data" and told.key == "i1"
     (alone,) = told_of([incident(suffers=Suffers(waiting=Ranges.of([1, 2])))], [], ONE)
-    assert plain(alone.what).startswith("GPU 5, pid 42, stands"), "on one node it need not be named"
+    assert plain(alone.what).startswith("GPU 5, pid 42, stuck"), "on one node it need not be named"
     assert Cell("wait", "waits") in alone.more, "in what is not known"
 
 
@@ -192,6 +192,11 @@ def test_a_line_has_mark_who_what_action_and_at_its_end_the_word_and_age() -> No
     narrow = drawn(told, 80)
     assert narrow[0].index("sim030") == 12 and narrow[-1].endswith("CRIT  2m10s")
     assert drawn(told, 60)[0].endswith("HUNG  6m") and drawn(told, 36)[0].endswith("HUNG")
+
+
+def test_on_one_line_where_it_is_stuck_goes_before_its_node_and_pid() -> None:
+    (line,) = lines_of(told_of([incident()], [], FLEET), NOW, 56, 1).lines
+    assert "stuck in read_shard (data.py:53)" in plain(line) and "pid" not in plain(line)
 
 
 def test_text_gives_way_before_a_problem_does() -> None:
