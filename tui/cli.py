@@ -82,7 +82,7 @@ class MltopGroup(click.Group):
 @click.option("--recording", metavar="PATH", help="Show a capture or a recording instead of machines.")
 @ASCII
 @click.option("--no-mouse", is_flag=True, help="Leave the mouse to the terminal.")
-@click.option("--capture-on-hang", default="", metavar="DIR", help="Save a capture there when a job stands still.")
+@click.option("--capture-on-hang", default="", metavar="DIR", help="Save a capture there when a job hangs.")
 @click.pass_context
 def cli(context: click.Context, /, **values: Any) -> int:
     """Watch GPU training nodes live and find the rank that hangs a distributed job.
@@ -158,7 +158,7 @@ def check() -> None:
     ),
     JSON,
     click.option("--raw", is_flag=True, help="Every process's stack as py-spy saw it, a JSON line each."),
-    click.option("--ras", is_flag=True, help="Ask NCCL's RAS, too, about jobs that stand (a minute; see above)."),
+    click.option("--ras", is_flag=True, help="Ask NCCL's RAS, too, about stuck jobs (a minute; see above)."),
     click.option("--ras-any-version", is_flag=True, help="--ras, also where NCCL is older than 2.29.2, or unknown."),
 )
 def stacks() -> None:

@@ -214,7 +214,7 @@ class Requests:
         from mltop.probes.collect.redaction.process import shown_settings
 
         if request.args.get("kind") == "all_reduce" and not self._receives:
-            why = "a collective is told its rounds while it runs, and nothing reaches a running probe this way"
+            why = "a collective gets its rounds while it runs, and nothing reaches a running probe this way"
             raise Unavailable(why, "--via ssh or --via srun")
 
         def emit(event: ProbeEvent) -> None:

@@ -67,8 +67,8 @@ _COMMANDS = (
     r"nvidia-smi(?: -q -d COMPUTE|; a driver too old for this torch looks like that)",
     r"mltop check; (?:the kernel log has the Xid|or name the GPUs that work)",
     r"a slow or dead file system, or a busy machine: try: time python -c 'import torch'",
-    r"if nobody killed it: the kernel's log tells whether memory ran out \(dmesg \| grep -i 'out of memory'\)",
-    r"the kernel's log tells more \(dmesg\)(?:; such a process ends only when the driver or file system answers)?",
+    r"if nobody killed it: the kernel's log says whether memory ran out \(dmesg \| grep -i 'out of memory'\)",
+    r"the kernel's log may say more \(dmesg\)(?:; such a process ends only when the driver or file system answers)?",
     r"name one that has it: --torch-python PATH \(or export MLTOP_PROBE_PYTHON=PATH on the node\)",
     r"let start-up files do that in interactive shells only: \[ -t 0 \] \|\| return",
     # Of ssh's and pdsh's ends: our own words around the login.

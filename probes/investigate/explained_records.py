@@ -119,7 +119,7 @@ def _incident(name: str, verdicts: Sequence[ProgressVerdict]) -> Incident:
         f"explain:{name}:{first.kind}",
         "hang",
         "critical",
-        text if first.culprits else f"who holds the job up cannot be told: {text}",
+        text if first.culprits else f"the blocking rank is unknown: {text}",
         name,
         since=first.since,
         culprits=[

@@ -157,7 +157,7 @@ def judge(material: Material, job: str | None = None, until: float = math.inf) -
             partial=material.partial,
         )
     except Exception as error:  # noqa: BLE001 - no verdict is better than none that anybody hears of
-        return [failed_report(JobEvidence(job or ""), f"the jobs could not be told apart: {_words(error)}")]
+        return [failed_report(JobEvidence(job or ""), f"the jobs could not be distinguished: {_words(error)}")]
     evidences = [evidence for evidence in evidences if job is None or evidence.job == job]
     for evidence in evidences:
         evidence.rhythm_s = material.rhythms.get(JobKey(evidence.job, evidence.uid))

@@ -40,16 +40,16 @@ COMPARED_S = 900.0  # an answer that is older says nothing of this stand
 SINCE_DUMP_S = 15.0  # a job that last moved so long after its stacks were taken stands somewhere else than they say
 _VERSION = ".".join(map(str, FIRST_SAFE_VERSION))
 REFUSALS: Mapping[RasRefusal, str] = {
-    "not_standing": "the job is not known to stand still",
+    "not_standing": "the job is not known to be stuck",
     "young": "ranks were started minutes ago, and a question while NCCL starts may crash one",
     "creating": "a rank is making or ending a communicator, and a question meanwhile may crash one",
-    "old_stacks": "its stacks are too old to tell that no rank makes a communicator: dump them anew",
+    "old_stacks": "its stacks are too old to show that no rank creates a communicator: dump them again",
     "old_version": f"its NCCL is not known to be {_VERSION} or later, and a question may crash a rank of it",
     "asked_lately": f"it was asked less than {PAUSE_S:.0f} s ago, and every question is a risk",
 }
 _NOBODY = "no rank of it is in any sample"
-_ONE_TELLS_NOTHING = "one answer tells of nobody who waits; another one, half a minute later, is compared with it"
-_TWO_TELL_NOTHING = "two answers half a minute apart tell of nobody who waits"
+_ONE_TELLS_NOTHING = "one answer names no waiting rank; a second one, half a minute later, is compared with it"
+_TWO_TELL_NOTHING = "two answers half a minute apart name no waiting rank"
 
 
 @dataclass
@@ -189,7 +189,7 @@ def _ask(hub: Hub, job: _Asked) -> None:
 
 def _take(job: _Asked) -> None:
     if job.why or len(job.answers) < 2:
-        job.report.verdict.gaps.append(_gap(job.report, job.why or "it was asked once only, which tells nothing"))
+        job.report.verdict.gaps.append(_gap(job.report, job.why or "it was asked only once, which shows nothing"))
         return
     first, second = job.answers
     names = _Names(job, second)

@@ -115,7 +115,7 @@ class Deaths:
             lines = [f"{together} {_ended(self.firsts[0])} {_span(self.firsts)}: which was first is not known"]
             lines += [f"{_name(death)}: {death.words()}{_at(death)}" for death in self.firsts[:_MOST_LINES]]
         if any(death.told.code == signal.SIGABRT and death.told.how == "signal" for death in self.firsts):
-            lines.append("SIGABRT is also how a watchdog ends a rank that waited in vain: its log tells which")
+            lines.append("SIGABRT is also how a watchdog ends a rank that waited in vain: its log says which")
         ways: dict[str, list[int]] = {}
         for death in self._others:
             if death.rank is not None and death.told.how != "unknown":
@@ -220,7 +220,7 @@ def _how(death: RankDeath) -> str:
         "signal": f"killed by {ended_by(death.code)}{' (core dumped)' if death.dumped_core else ''}",
         "stopped": "stopped from outside" + (f" ({ended_by(death.code)})" if death.code else ""),
         "exit": "exited" + ("" if death.code is None else f" with code {death.code}"),
-    }.get(death.how, "ended, and nothing tells how")
+    }.get(death.how, "ended, cause unknown")
 
 
 def _with_error(death: RankDeath, text: str) -> str:

@@ -66,7 +66,7 @@ _ACTS = (("act", "action"), ("next_act", "next"))
 
 
 def with_command(act: Act, action: str) -> str:
-    """ "mltop stacks; strace -p 5 shows what it waits for": who reads JSON has no keys."""
+    """ "mltop stacks; run: strace -p 5": who reads JSON has no keys."""
     return "; ".join(filter(None, (COMMANDS.get(act, ""), action)))
 
 

@@ -70,7 +70,7 @@ _LEFT = Range(-60, 125, "°C", "margin", "between a slowdown limit of 126 °C an
 _POWER = Range(0, 5_000, "W", source="a GB300 may draw 1400 W, announced boards 3600 W")
 _POWER_LIMIT = Range(1, 5_000, "W", "limit", "as power; no board works at 0 W")
 _SM_CLOCK = Range(0, 10_000, "MHz", source="boards reach 3200 MHz")
-_MEMORY_CLOCK = Range(0, 30_000, "MHz", source="GDDR7 is told as 14000 MHz and more")
+_MEMORY_CLOCK = Range(0, 30_000, "MHz", source="GDDR7 is reported as 14000 MHz and more")
 _COUNT = Range(0, 4_000_000_000, "", "count", "32 bits, and all of them set is what a device says that is gone")
 _COUNT_64 = Range(0, 1 << 62, "", "count", "64 bits: NVML's blanks and all ones are near their end")
 _ROWS = Range(0, 100_000, "rows", "count", "an H100 has 3072 banks of 8 spare rows")

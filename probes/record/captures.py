@@ -375,7 +375,7 @@ class _Reader:
 def _shortened(problems: Sequence[str]) -> list[str]:
     first: list[str] = [clean(problem, _MOST_CHARS) for problem in problems[: decoding.MOST_PROBLEMS]]
     more = len(problems) - len(first)
-    return [*first, f"and {more:,} more problems stand in its {MANIFEST}"] if more else first
+    return [*first, f"and {more:,} more problems are in its {MANIFEST}"] if more else first
 
 
 def _missing(names: Sequence[str]) -> list[str]:

@@ -130,7 +130,7 @@ FAULTS: dict[str, tuple[tuple[Change, ...], str, str, str, int | None]] = {
     ),
     "a GPU is lost, its rank hangs": (
         (hangs(3), LOST, logs(79, text=GPU_GONE)),
-        *("hang", "n0: GPU 3 lost", "; rank 3 stands still, 15 ranks wait since", 3),
+        *("hang", "n0: GPU 3 lost", "; rank 3 is stuck, 15 ranks wait since", 3),
     ),
     "a GPU is lost, the job dies": (
         (ends([3], how="signal", code=6), LOST, logs(79, text=GPU_GONE)),
@@ -150,15 +150,15 @@ FAULTS: dict[str, tuple[tuple[Change, ...], str, str, str, int | None]] = {
     ),
     "Xid 43": (
         (hangs(3), logs(43, text="Ch 00000008")),
-        *("hang", "n0: Xid 43 on GPU 3", "; rank 3 stands still, 15 ranks wait since", 3),
+        *("hang", "n0: Xid 43 on GPU 3", "; rank 3 is stuck, 15 ranks wait since", 3),
     ),
     "an NVLink is inactive": (
         (hangs(3), links_of(3, up=16)),
-        *("hang", "n0: GPU 3: 16 of 18 NVLinks up", "; rank 3 stands still, 15 ranks wait since", 3),
+        *("hang", "n0: GPU 3: 16 of 18 NVLinks up", "; rank 3 is stuck, 15 ranks wait since", 3),
     ),
     "a port is down, peers complain": (
         (hangs(), DOWN, unanswered(1)),
-        *("hang", "n0: mlx5_2 is down", "; ranks 0-7 stand still, 8 ranks wait since", 0),
+        *("hang", "n0: mlx5_2 is down", "; ranks 0-7 are stuck, 8 ranks wait since", 0),
     ),
     "a driver of a NIC fails": (
         (
@@ -166,11 +166,11 @@ FAULTS: dict[str, tuple[tuple[Change, ...], str, str, str, int | None]] = {
             port(0, state="DOWN", physical_state="Disabled"),
             kernel("mlx5", NIC, f"mlx5_core {NIC}: health recovery failed, fatal error detected"),
         ),
-        *("hang", "n0: mlx5_2", "; ranks 0-7 stand still, 8 ranks wait since", 0),
+        *("hang", "n0: mlx5_2", "; ranks 0-7 are stuck, 8 ranks wait since", 0),
     ),
     "a file server is silent": (
         (blocked, *SILENT_SERVER),
-        *("hang", f"NFS {NFS} not answering", "; all 16 ranks stand still since", None),
+        *("hang", f"NFS {NFS} not answering", "; all 16 ranks stuck since", None),
     ),
     "a rank is out of memory": (
         (dies(3, how="oom", code=9), oom(4003)),
@@ -194,7 +194,7 @@ FAULTS: dict[str, tuple[tuple[Change, ...], str, str, str, int | None]] = {
     ),
     "the driver is gone": (
         (hangs(3), nvml("driver_mismatch", "driver 570.124 does not match the library 570.133", "reboot the node")),
-        *("hang", "n0: Driver 570.124 does not match the library", "; ranks 0-7 stand still, 8 ranks wait since", 0),
+        *("hang", "n0: Driver 570.124 does not match the library", "; ranks 0-7 are stuck, 8 ranks wait since", 0),
     ),
     "a GPU is too hot": ((HOT,), "node", "n0: GPU 3 is too hot", "", None),
     "the power supply brakes": ((BRAKE,), "node", "n0: PSU brake on all 8 GPUs", "", None),
@@ -299,7 +299,7 @@ WHOLE_FAULTS: dict[str, tuple[tuple[Change, ...], int, str, str]] = {
     ),
     "a switch is down, a job hangs": (
         (*(card("mlx5_5", node, **NO_LINK) for node in (0, 1, 2)), hangs(3)),
-        *(4, "n0 and 2 more nodes: mlx5_5 is down (Polling); rank 3 stands still", "check the switch that mlx5_5"),
+        *(4, "n0 and 2 more nodes: mlx5_5 is down (Polling); rank 3 is stuck", "check the switch that mlx5_5"),
     ),
     "two ports are down": (
         (card("mlx5_5", **NO_LINK), card("mlx5_6", **NO_LINK)),

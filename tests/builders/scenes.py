@@ -92,7 +92,7 @@ def hang(culprit: int | None, world: int = 16, job: str = "train", **more: objec
     """What stacks say: ``culprit`` stands in a dataset, the others wait in all_reduce."""
     waiting = Ranges.below(world).without(Ranges.of([] if culprit is None else [culprit]))
     place = "ShardDataset.__getitem__ (dataset.py:26)"
-    reason = "stands still outside any collective while the others wait for it"
+    reason = "is stuck outside any collective while the others wait for it"
     culprits = [] if culprit is None else [Culprit(culprit, f"n{culprit // GPUS}", 5000 + culprit, reason, place)]
     culprits = [replace(each, how="stands") for each in culprits]
     values: dict[str, object] = {"evidence": ["15 of 16 ranks wait"], "confidence": "high", "since": STALLED_AT, **more}

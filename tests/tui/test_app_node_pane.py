@@ -21,7 +21,7 @@ def with_gaps(count: int) -> FleetView:
 async def test_what_is_unreadable_is_one_line_and_ranks_have_their_rows() -> None:
     async with opened(FakeSession([with_gaps(12)]), size=(80, 24)) as screen:
         await screen.press("2")
-        text = await screen.shows("12 values unreadable  u shows why")
+        text = await screen.shows("12 values unavailable  u why")
         assert "needs root" not in text
         assert all(f" {pid} " in text for pid in (8120, 8121, 8122, 8123)), "all ranks of the node"
         assert text.index("GPU 6") < text.index(" GPU    SM"), "what is wrong stands before the GPUs"
@@ -33,7 +33,7 @@ async def test_u_shows_why_and_what_helps() -> None:
         text = await screen.shows("unreadable", "gpu.0.field_0", "needs root 0", "→ ")
         assert "RANK" not in text.partition("\n")[2].partition("\n")[2]
         await screen.press("escape")
-        await screen.shows("u shows why", "RANK")
+        await screen.shows("u why", "RANK")
 
 
 async def test_enter_on_what_is_wrong_opens_all_of_it() -> None:

@@ -92,7 +92,7 @@ async def test_braces_jump_from_event_to_event() -> None:
         await screen.press("home")
         await then(screen, 0)
         await screen.press("left_curly_bracket")
-        await screen.shows("nothing happened before this")
+        await screen.shows("no earlier event")
 
 
 async def test_every_pane_shows_the_moment() -> None:

@@ -84,7 +84,7 @@ async def test_the_answer_stands_beside_the_stacks_with_its_age() -> None:
         assert "i asks again and compares" in text
         assert session.ras_asked == ["llama-7b"]
         await screen.press("6")
-        await screen.shows("RAS", "its answer stands with the evidence")
+        await screen.shows("RAS", "its answer is with the evidence")
 
 
 async def test_why_it_must_not_be_asked_is_said_and_stays() -> None:
@@ -112,7 +112,7 @@ async def test_a_failed_question_says_why() -> None:
 async def test_it_needs_stacks_first_and_the_words_name_the_users_key() -> None:
     async with opened(ActingSession(), size=(120, 40), config=Config(keys={"dump": "ctrl+t", "ras": "f9"})) as screen:
         await screen.press("4", "f9")
-        await screen.shows("NCCL's RAS is not asked: no job that stands still is here", "press ^T to dump")
+        await screen.shows("NCCL's RAS is not asked: no job here is stuck", "press ^T to dump")
 
 
 async def test_on_a_fleet_and_from_the_command_line_of_the_screen() -> None:

@@ -119,7 +119,7 @@ async def test_the_c_frames_of_one_rank() -> None:
         frames = [Frame("ncclAllReduce", "libnccl.so.2", 0)]
         stacks = RankStacks(8121, 1, node="node01", taken_at=T0, digests=[StackDigest(1, 8121, frames=frames)])
         session.native_done[0](stacks, "")
-        await screen.shows("with the frames of C, taken 12:00:00", "ncclAllReduce")
+        await screen.shows("with C frames, taken 12:00:00", "ncclAllReduce")
         await screen.press("C")
         session.native_done[1](None, "permission denied")
         await screen.shows("no C frames of rank 1, pid 8121 on node01: permission denied")

@@ -17,7 +17,7 @@ from tests.tui.fake_views import fleet
 from tests.tui.opened import Opened, opened
 
 SIZES = ((80, 24), (120, 40), (200, 60))
-QUESTION = "train-70b stands still: dump stacks?"
+QUESTION = "train-70b is stuck: dump stacks?"
 
 
 def motion(phase: MotionPhase = "stalled", *nodes: str) -> JobMotion:

@@ -16,7 +16,7 @@ from mltop.tui.screens.overview.heatmap import AT_ONCE, Heatmap
 from mltop.tui.screens.tabled import GpuTable
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.line_table import LineTable
-from tests.scenes import Scene, watched
+from tests.scenes import SCENES, Scene, watched
 from tests.tui import fake_views
 from tests.tui.fake_session import FakeSession
 from tests.tui.opened import Opened, opened
@@ -349,6 +349,21 @@ async def test_at_80x24_each_gpu_of_64_nodes_has_a_cell_and_every_critical_line_
         marked = [line for line in text.splitlines() if line.endswith("s") and "CRIT" in line[60:]]
         assert len(marked) == 3
         assert sum(line.strip().startswith("→") for line in text.splitlines()) == 3, text
+
+
+@pytest.mark.parametrize("name", ["hung-64", "hung-512"])
+async def test_nodes_that_all_wait_are_one_line_where_the_culprits_place_needs_theirs(name: str) -> None:
+    app = watched(SCENES[name])
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = Opened(app, pilot, FakeSession())
+        text = await screen.shows(
+            "stuck in", "ShardDataset.__getitem__ (job/data.py:53)", "more nodes  ░░░░░░░░ all wait"
+        )
+        culprit = next(line for line in text.splitlines() if "■node01" in line)
+        assert "░░░░░■░░" in culprit and f"▲node{len(app.picture.view.nodes)}" in text
+        assert "strace -p 5000005" in text, "what to do is whole, too"
+        await screen.press("tab")
+        await screen.until(lambda: "more nodes" not in screen.text(), "all nodes, with the cursor on the map")
 
 
 async def test_the_row_of_several_idle_gpus_opens_the_node_and_no_one_of_them() -> None:

@@ -19,7 +19,7 @@ from mltop.tui.app.hands import NOT_BOUND
 from mltop.tui.app.selection import Looked
 from mltop.tui.config.settings import Config
 from mltop.tui.render.rows import Sort
-from mltop.tui.screens.tabled import GpuTable
+from mltop.tui.screens.tabled import GpuTable, RankTable
 from mltop.tui.state.choices import Choices
 from mltop.tui.widgets.line_table import LineTable
 from tests.tui import fake_views
@@ -614,9 +614,30 @@ async def test_at_120_columns_every_pane_is_in_the_key_bar_in_the_past_too(sessi
     async with opened(session(), size=(120, 40)) as screen:
         await screen.step(3)
         live = screen.lines()[-1]
-        assert all(f"{key} " in live for key in "12345678") and "8 wrong" in live and "t dump" in live
+        assert all(f"{key} " in live for key in "12345678") and "8 incidents" in live and "t dump" in live
         await screen.press("left_square_bracket")
-        assert "8 wrong" in screen.lines()[-1] and "End live" in screen.lines()[-1]
+        assert "8 incidents" in screen.lines()[-1] and "End live" in screen.lines()[-1]
+
+
+async def test_a_signal_is_offered_only_with_the_cursor_on_a_rank() -> None:
+    async with opened(size=(120, 40)) as screen:
+        await screen.step(3)
+        screen.app.screen.query_one(GpuTable).focus()
+        await screen.until(lambda: "F9 signal" not in screen.lines()[-1], "none on a GPU")
+        screen.app.screen.query_one(RankTable).focus()
+        await screen.until(lambda: "F9 signal" in screen.lines()[-1], "on a rank")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=str)
+async def test_messages_stand_on_the_last_line_but_one(size: tuple[int, int]) -> None:
+    async with opened(size=size) as screen:
+        await screen.step(3)
+        for pane in "1358":
+            await screen.press(pane, "I")
+            await screen.until(lambda: "no signal was sent" in screen.lines()[-2], "the last line but one")
+            await screen.press("slash")
+            await screen.until(lambda: "Enter keeps" in screen.lines()[-2], "the line of the filter")
+            await screen.press("escape")
 
 
 async def test_no_key_bar_is_wider_than_the_screen() -> None:
@@ -641,12 +662,12 @@ async def test_sentences_name_the_keys_that_the_configuration_gives() -> None:
     """The keys that they have by themselves do something else now, or nothing."""
     keys = {"dump": "ctrl+t", "incidents": "f8", "stacks": "f7", "open": "o", "back": "backspace"}
     async with opened(size=(120, 40), config=Config(keys=keys)) as screen:
-        await screen.shows("o: all about this finding")
+        await screen.shows("o opens")
         await screen.press("f7")
         await screen.shows("press ^T to dump")
         await screen.press("ctrl+t")
         await screen.shows("Backspace cancels")
         screen.session.dumps[-1].finish()
-        await screen.shows("HANG", "F8 lists all")
+        await screen.shows("HANG", "F8 opens")
         await screen.press("f8", "g")
         await screen.shows("F7 shows all stacks")

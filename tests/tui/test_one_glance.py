@@ -15,8 +15,8 @@ from tests.tui.opened import Opened, opened, utc
 
 HUNG = Scene(hung_s=95.0, ranks=4, watched_s=120.0, step_s=6.0)
 PANES = {"main": (), "node": ("2",), "ranks": ("3",), "undumped": ("4",), "incidents": ("8",)}
-ACTION = "shows what it waits for"
-ENTER = ("Enter: this hang", "Enter: all about this hang")
+ACTION = "strace -p"
+ENTER = "Enter opens"
 
 
 @asynccontextmanager
@@ -38,7 +38,7 @@ async def test_who_holds_the_job_up_and_what_to_do_stand_on_every_pane(size: tup
             text = await screen.shows("■ rank 3", ACTION)
             first = text.splitlines()[0]
             assert first.startswith("■ HUNG ") and "in all_reduce" in first
-            assert first.rstrip().endswith((*ENTER, "8: all that is wrong", "8 lists all"))
+            assert first.rstrip().endswith((ENTER, "8 opens"))
             assert "HUNG" in "\n".join(text.splitlines()[2:]), "the line below says it, too"
 
 
@@ -57,7 +57,7 @@ async def test_where_the_cursor_is_elsewhere_enter_is_not_promised() -> None:
     async with hung((120, 40)) as screen:
         assert screen.lines()[0].rstrip().endswith(ENTER)
         await screen.press("tab")
-        assert screen.lines()[0].rstrip().endswith("8 lists all")
+        assert screen.lines()[0].rstrip().endswith("8 opens")
 
 
 @pytest.mark.parametrize("size", [(120, 40), (200, 60)], ids=str)
@@ -81,7 +81,7 @@ async def test_nothing_is_cut_but_command_lines_and_paths() -> None:
 async def test_the_stacks_pane_tells_other_threads_and_what_was_before() -> None:
     async with hung((120, 40), "t") as screen:
         text = await screen.shows("OTHER THREADS OF RANK 3", "BEFORE THIS DUMP")
-        assert f"{clock_time(NOW - 97.0)}  the job moved for the last time" in text
+        assert f"{clock_time(NOW - 97.0)}  last progress of the job" in text
 
 
 @pytest.mark.parametrize("theme", ["dark", "light"])

@@ -188,3 +188,20 @@ async def test_every_size(size, monkeypatch):
         width, height = view.region.size
         strips = view.render_lines(Region(0, 0, width, height))
         assert all(strip.cell_length == width for strip in strips)
+
+
+class Incidents(App):
+    def compose(self):
+        yield CellLines(stays_first=True)
+
+
+async def test_a_cursor_on_the_first_goes_to_what_comes_first_and_a_moved_one_stays():
+    async with Incidents().run_test() as pilot:
+        view = pilot.app.query_one(CellLines)
+        view.set_lines(text_lines(2), ["gpu lost", "port down"])
+        view.set_lines(text_lines(3), ["hang", "gpu lost", "port down"])
+        assert view.cursor_key == "hang"
+        view.focus()
+        await pilot.press("down")
+        view.set_lines(text_lines(4), ["crash", "hang", "gpu lost", "port down"])
+        assert view.cursor_key == "gpu lost"

@@ -213,7 +213,7 @@ class ActingApp(TravellingApp):
         result = self.investigation.result
         report = next((one for one in (result.reports if result else ()) if one.job_key == job), None)
         if report is None or self.investigation.dumping:
-            why = "a dump runs" if self.investigation.dumping else "no job that stands still is here"
+            why = "a dump runs" if self.investigation.dumping else "no job here is stuck"
             if job is not None and not self.investigation.dumping:
                 why = f"its stacks must be known first: {KEYCAPS['dump']} dumps them"
             self.tell(Notice(f"NCCL's RAS is not asked: {why}", "warn"))

@@ -258,7 +258,7 @@ class HealthWatch:
         """That the list of bad GPUs cannot be used is a finding of the first node."""
         if not self._no_lemons or not self._nodes:
             return []
-        text = f"known bad GPUs cannot be told: {self._no_lemons}"
+        text = f"known bad GPUs are not available: {self._no_lemons}"
         return [Finding("state.lemons", "warning", next(iter(self._nodes)), "lemon list", text, "mltop lemon")]
 
     def _gather(self) -> None:

@@ -46,7 +46,7 @@ PANES = (
     PaneEntry("links", "5", "network ports and PCI links of a node", "links.screen:LinksScreen"),
     PaneEntry("events", "6", "what happened: findings and kernel messages", "events.screen:EventsScreen"),
     PaneEntry("probes", "7", "active probes: how fast the hardware is", "probes.screen:ProbesScreen"),
-    PaneEntry("incidents", "8", "what is wrong, one line a cause", "incidents.screen:IncidentsScreen"),
+    PaneEntry("incidents", "8", "incidents, one line per cause", "incidents.screen:IncidentsScreen"),
     PaneEntry("gpu", "", "one GPU in detail", "gpu.screen:GpuScreen"),
     PaneEntry("rank", "", "the stack of one rank", "ranks.screen:RankScreen"),
     PaneEntry("help", "", "all keys", "help.screen:HelpScreen"),
@@ -60,7 +60,7 @@ def named(bindings: Iterable[Binding]) -> list[Binding]:
 
 ASKS = "; asks before it starts"
 LEAVES = "leave; nothing on the machines is touched"
-STANDS = "a job stands still: "
+STANDS = "a job is stuck: "
 
 
 def _key(keys: str, action: str, name: str, what: str, *, shown: bool = False, first: bool = False) -> Binding:

@@ -198,7 +198,7 @@ class StallWatch:
             if jobs := self.captures.see(motions, busy):
                 self._capturing = True
                 self._investigation.start_capture(self.captures.directory, self.captures.least_free_bytes)
-                notice = Notice(f"{names_of(jobs)} stands still: capturing ({KEYCAPS['back']} cancels)", "accent")
+                notice = Notice(f"{names_of(jobs)} is stuck: capturing ({KEYCAPS['back']} cancels)", "accent")
             elif self.captures.complaint:
                 notice = Notice(self.captures.complaint, "warn")
         return notice
@@ -217,7 +217,7 @@ class StallWatch:
     def _dump(self, jobs: Sequence[JobMotion]) -> Notice:
         nodes = tuple(dict.fromkeys(node for job in jobs for node in job.nodes))
         self._investigation.start_dump(nodes, f"of {names_of(jobs)}")
-        return Notice(f"{names_of(jobs)} stands still: stacks are dumped, {KEYCAPS['stacks']} shows them", "accent")
+        return Notice(f"{names_of(jobs)} is stuck: stacks dumped, {KEYCAPS['stacks']} shows them", "accent")
 
 
 def names_of(jobs: Sequence[JobMotion], most: int = MOST_NAME) -> str:
@@ -227,11 +227,11 @@ def names_of(jobs: Sequence[JobMotion], most: int = MOST_NAME) -> str:
 
 
 def question_line(jobs: Sequence[JobMotion], width: int) -> list[Cell]:
-    """ "train-70b stands still: dump stacks?  y once  a always  n no": a long name gives way to what follows it."""
-    verb = "stands" if len(jobs) == 1 else "stand"
+    """ "train-70b is stuck: dump stacks?  y once  a always  n no": a long name gives way to what follows it."""
+    verb = "is" if len(jobs) == 1 else "are"
     keys = ((KEYCAPS["dump_once"], "once"), (KEYCAPS["always"], "always"), (KEYCAPS["no_dump"], "no"))
-    rest = f"{names_of(jobs, 1)} {verb} still: dump stacks?" + "".join(f"  {key} {what}" for key, what in keys)
+    rest = f"{names_of(jobs, 1)} {verb} stuck: dump stacks?" + "".join(f"  {key} {what}" for key, what in keys)
     name = names_of(jobs, min(MOST_NAME, max(LEAST_NAME, width - len(rest) + 1)))
-    parts = [(0, [Cell(f"{name} {verb} still: ", "bold"), Cell("dump stacks?", "warn")])]
+    parts = [(0, [Cell(f"{name} {verb} stuck: ", "bold"), Cell("dump stacks?", "warn")])]
     parts += [(0, [Cell(key, "accent"), Cell(f" {what}", "dim")]) for key, what in keys]
     return flow(parts, width)

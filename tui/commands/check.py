@@ -69,5 +69,5 @@ def lemons() -> dict[str, str]:
         try:
             return known_lemons()
         except NotOurs as problem:
-            say(f"known bad GPUs cannot be told: {problem}")
+            say(f"known bad GPUs are not available: {problem}")
             return {}

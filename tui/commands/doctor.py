@@ -159,7 +159,7 @@ def never_known(sample: Sample) -> list[Check]:
     for gap in sample.gaps:
         of_gpu = gap.source == "gpu" and gap.kind == "unsupported"
         if of_gpu or gap.code == "not_here":
-            why = "this GPU or its driver does not tell it" if of_gpu else gap.why
+            why = "this GPU or its driver does not report it" if of_gpu else gap.why
             fields_of.setdefault((gap.source, why), {}).update(dict.fromkeys(gap.fields))
     return [
         check("never known", "info", f"{why} ({source}: {', '.join(fields)})")

@@ -169,7 +169,7 @@ class Config:
     mouse: bool = _set(True, flag, "clicks are mltop's; false: the terminal's", "", "no_mouse", flips=True)
     terminal_title: bool = _set(True, flag, "the terminal's title says what line 1 says")
     read_only: bool = _set(False, flag, "touch no process, load no machine", "MLTOP_READ_ONLY", "read_only")
-    auto_dump: AutoDump = _set("ask", one_of(*get_args(AutoDump)), "dump a job that stands still: ask, always, never")  # noqa: RUF009
+    auto_dump: AutoDump = _set("ask", one_of(*get_args(AutoDump)), "dump a stuck job: ask, always, never")  # noqa: RUF009
     targets: Mapping[str, Named] = _table(named, "what `mltop @name` watches")
     thresholds: Mapping[str, float] = _table(amount, "limits and hold times of health rules, by their ids", deep=True)
     columns: Mapping[str, tuple[str, ...]] = _table(names, "which columns a table has, in their order")

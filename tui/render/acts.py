@@ -229,7 +229,7 @@ def told_words(told: RasTold) -> str:
     if told.why:
         return told.why
     of = "its answer" if told.answers == 1 else "its answer and the one before"
-    return f"{of} stands with the evidence"
+    return f"{of} is with the evidence"
 
 
 def asked_cells(asked: RasAsked, now: float) -> list[Cell]:

@@ -66,7 +66,7 @@ _ON_SCREEN: Mapping[Act, tuple[str, str]] = MappingProxyType(
     {
         "stacks": ("dump", "dumps all stacks"),
         "node": ("node", "shows its node"),
-        "findings": ("incidents", "lists all that is wrong"),
+        "findings": ("incidents", "lists all incidents"),
         "probe_pairs": ("all_reduce", "measures which ranks are slow"),
         "probe_all_reduce": ("all_reduce", "measures all-reduce"),
     }
@@ -91,5 +91,5 @@ def keys_on(pane: str = "", *, dumped: bool = False, recorded: bool = False) -> 
 
 
 def advice(act: Act, action: str, words: Mapping[Act, str] = COMMANDS) -> str:
-    """ "mltop stacks; strace -p 5 shows what it waits for", or with the key in place of the command."""
+    """ "mltop stacks; run: strace -p 5", or with the key in place of the command."""
     return "; ".join(filter(None, (words.get(act, ""), action)))

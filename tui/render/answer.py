@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mltop.probes.judge.incidents.words import brief_words, culprits_words
@@ -15,7 +15,6 @@ from mltop.probes.judge.states import is_working
 from mltop.probes.model import Finding, Gap, Incident, JobMotion, Sample
 from mltop.probes.model.ranks import Ranges
 from mltop.probes.model.units import clock_time, counted, rough_time, seconds
-from mltop.probes.model.vocabulary import IncidentKind
 from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.cells import Cell, clip, line_width
@@ -26,7 +25,6 @@ from mltop.tui.render.states import SEVERITY, gravity
 
 MIN_HEADLINE = 16  # cells
 _STOPS_WORK = ("hang", "crash")
-Ways = str | Sequence[str]  # what a key does, the longest way first
 
 
 @dataclass(frozen=True)
@@ -73,8 +71,8 @@ class Answer:
         """For the terminal's title."""
         return " ".join(filter(None, (self.mark, self.word, self.age, self.headline)))
 
-    def line(self, width: int, key: str = "", does: Ways = "") -> list[Cell]:
-        """At most ``width`` cells. ``key`` and what it ``does``, the longest way first: how to see more."""
+    def line(self, width: int, key: str = "", does: str = "") -> list[Cell]:
+        """At most ``width`` cells. ``key`` and what it ``does``: how to see more."""
         state = " ".join(filter(None, (self.mark, self.word, self.age)))
         is_chip = self.style.startswith("chip")
         room = width - len(state) - 2 - is_chip
@@ -93,48 +91,25 @@ class Answer:
         texts = [" ".join(filter(None, (self.mark, *way))) for way in ways]
         return next((text for text in texts if text and line_width([Cell(text)]) <= width), clip(texts[-2], width))
 
-    def _right(self, room: int, key: str, does: Ways) -> list[Cell]:
+    def _right(self, room: int, key: str, does: str) -> list[Cell]:
         if not self.opens:
             aside = [Cell(self.aside, "dim")]
             return aside if self.aside and _cells(self.headline) + 4 + _cells(self.aside) <= room else []
         if not key:
             return []
-        texts = (does,) if isinstance(does, str) else does
-        ways = [[Cell(key, "keys"), Cell(text if text.startswith(":") else f" {text}")] for text in texts]
-        long = next((way for way in ways if _cells(self.headline) + 2 + line_width(way) <= room), ways[-1])
+        way = [Cell(key, "keys"), Cell(f" {does}" if does else "")]
         least = min(map(_cells, (self.headline, *self.briefer)))
         is_node = self.about.kind == "node" if isinstance(self.about, Incident) else self.about is not None
         if len(key) == 1 or is_node:  # a node's headline ends with figures, which the line below has as well
             least = min(least, _LEAST_BESIDE_KEY)
-        if room - line_width(long) - 2 >= least:
-            return long
-        return [Cell(key, "keys")] if room > _ROOM_FOR_KEY and len(key) > 1 else []  # a letter alone says nothing
+        if room - line_width(way) - 2 >= least:
+            return way
+        return way[:1] if room > _ROOM_FOR_KEY and len(key) > 1 else []  # a letter alone says nothing
 
     def _headline(self, room: int) -> str:
         """The longest way that fits whole, else as much of the shortest as does."""
         ways = (self.headline, *self.briefer)
         return next((way for way in ways if _cells(way) <= room), "") or clip(ways[-1], room).rstrip()
-
-
-# What Enter opens, by what line 1 is about.
-_NOUNS: Mapping[IncidentKind, str] = {
-    "hang": "hang",
-    "crash": "crash",
-    "stopped": "end",
-    "straggler": "slow rank",
-    "starved": "shortage",
-    "slow": "slowdown",
-    "node": "finding",
-}
-
-
-def opens_words(about: Incident | Finding | None, of: int = 1) -> tuple[str, ...]:
-    """What Enter opens, the longest way first: ": all about this hang, 1 of 3", ": this hang". ``of``: so many things
-    are wrong.
-    """
-    noun = _NOUNS[about.kind] if isinstance(about, Incident) else "finding"
-    count = [f": all about this {noun}, 1 of {of}"] if of > 1 else []
-    return (*count, f": all about this {noun}", f": this {noun}")
 
 
 _LEAST_BESIDE_KEY = 36  # cells of a headline that is longer: beside them stands what a letter does
@@ -223,9 +198,9 @@ def _of_motion(standing: Sequence[JobMotion], now: float) -> Answer:
     job = f"job {first.job}: " if first.job else ""
     ranks = counted(first.ranks_seen, "rank")
     if first.phase == "stalled":
-        headline = f"{job}{ranks} stand still, and who holds them up is not known yet"
+        headline = f"{job}{ranks} stuck, culprit not known yet"
         return Answer(GLYPHS.alarm, "STALLED", age, "chip-crit", headline, opens=True, key=_dump())
-    headline = f"{job}nothing has moved in {ranks}"
+    headline = f"{job}{ranks}: no progress"
     return Answer(GLYPHS.finding, "STALLED?", age, "chip-warn", headline, opens=True, key=_dump())
 
 
@@ -263,7 +238,7 @@ def _unknown(situation: Situation) -> Answer | None:
         return Answer(GLYPHS.finding, f"{away} AWAY", "", "chip-warn", f"{away} of {len(nodes)} nodes do not answer")
     if situation.not_judged:
         judged = len(nodes) - situation.not_judged
-        return Answer("", "starting", "", "", f"the rules have seen {judged} of {counted(len(nodes), 'node')} so far")
+        return Answer("", "starting", "", "", f"checking: {judged} of {counted(len(nodes), 'node')}")
     return _unreadable(nodes) if len(nodes) == 1 else _all_blind(nodes)
 
 
@@ -337,5 +312,5 @@ def _jobs(motions: Sequence[JobMotion]) -> str:
     name = f"job {motion.job}" if motion.job else "one job"
     if motion.phase == "starting":
         return f"{name} starts"
-    since = f" since {clock_time(motion.since)} without a stop" if motion.since is not None else ""
-    return f"{name} runs{since}" if motion.phase == "moving" else name
+    since = f" has run since {clock_time(motion.since)}" if motion.since is not None else " runs"
+    return f"{name}{since}" if motion.phase == "moving" else name

@@ -302,9 +302,9 @@ def _begun(finding: Finding) -> Happening:
 
 def _over(finding: Finding) -> Happening:
     lasted = seconds((finding.until or 0.0) - finding.since) if finding.since is not None else "some time"
-    text = f"over after {lasted}: {finding.message}"
+    text = f"resolved after {lasted}: {finding.message}"
     key = f"-{finding.node}/{finding.id}/{finding.subject}/{finding.until}"
-    return Happening(finding.until or 0.0, finding.node, "over", "dim", finding.subject, text, key, finding)
+    return Happening(finding.until or 0.0, finding.node, "END", "dim", finding.subject, text, key, finding)
 
 
 def _reported(node: str, event: KernelEvent | RankDeath) -> Happening:

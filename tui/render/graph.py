@@ -45,7 +45,7 @@ def fell_still(doing: Doing) -> list[Event]:
     """When a job that stands fell still: "11:58:23 hung"; it is not called hung before that is known."""
     if doing.since is None:
         return []
-    word = "still" if doing.state == "quiet" else "hung"
+    word = "no progress" if doing.state == "quiet" else "hung"
     return [Event(doing.since, f"{clock_time(doing.since)} {word}", "waits")]
 
 

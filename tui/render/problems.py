@@ -198,7 +198,7 @@ def _what(incident: Incident, scope: Scope) -> tuple[Cell, ...]:
 
 
 def culprit_cells(culprit: Culprit, scope: Scope) -> tuple[Cell, ...]:
-    """ "sim030 GPU 5, pid 214883, stands in ShardDataset.__getitem__ (data.py:53)": who it is stands before it."""
+    """ "sim030 GPU 5, pid 214883, stuck in ShardDataset.__getitem__ (data.py:53)": who it is stands before it."""
     place = [scope.name(culprit.node)] if culprit.node and not scope.one else []
     place += [f"GPU {culprit.gpu}"] if culprit.gpu is not None else []
     pid = [f"pid {culprit.child_pid or culprit.pid}"] if culprit.pid is not None else []
@@ -208,7 +208,7 @@ def culprit_cells(culprit: Culprit, scope: Scope) -> tuple[Cell, ...]:
         ended = Cell("died" if culprit.how == "dead" else "left", "crit")
         return (start, ended, Cell(f": {culprit.reason}" if culprit.reason else ""))
     if culprit.how == "stands" and culprit.where and not culprit.in_reason:
-        return (start, Cell("stands", "crit"), Cell(" in "), Cell(culprit.where, "title"))
+        return (start, Cell("stuck", "crit"), Cell(" in "), Cell(culprit.where, "title"))
     where = f": {culprit.where}" if culprit.where and not culprit.in_reason else ""
     return (start, Cell(culprit.reason + where))
 
@@ -383,6 +383,8 @@ def _brief(one: Told, now: float, width: int, start: int, right: int) -> list[Ce
     if room < _LEAST_TEXT:
         return _with_right(one, _head_alone(one, width - right), now, width)
     what = list(one.what)
+    if line_width(what) > room and len(what) > 1:
+        what = what[1:]  # where it is stuck counts more than its node, GPU and pid
     if line_width(what) > room:
         what = cut(what, room)
     elif one.action and line_width(what) + line_width([Cell(one.action)]) + 4 <= room:

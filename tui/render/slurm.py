@@ -78,8 +78,8 @@ def run_by_slurm(nodes: Iterable[NodeView]) -> bool:
 
 def box_lines(lines: SlurmLines, copied: str, width: int) -> list[Line]:
     """What the box shows. ``copied``: the line that was copied last."""
-    shown: list[Line] = [[Cell("nothing of this is run by mltop", "dim")], []]
-    for title, line in (("take them out (as Slurm's operator)", lines.drain), ("start without them", lines.exclude)):
+    shown: list[Line] = [[Cell("to copy; mltop runs none of it", "dim")], []]
+    for title, line in (("drain (as Slurm's operator)", lines.drain), ("exclude from the next job", lines.exclude)):
         if line:
             shown += [[Cell(title, "bold")], *wrap([Cell(line, "accent")], width), []]
     if lines.left_out:

@@ -34,9 +34,9 @@ _GRAVEST_FIRST = ("refused", "lost", "stale", "connecting")
 DOING: dict[WorkState, tuple[str, str]] = {
     "works": ("works", ""),
     "waits": ("waits", "waits"),
-    "stands": ("stands", "crit"),
+    "stands": ("stuck", "crit"),
     "stalled": ("stalled", "waits"),
-    "quiet": ("still", "warn"),
+    "quiet": ("no progress", "warn"),
     "alone": ("computes alone", "warn"),
     "starved": ("starved", "warn"),
     "throttled": ("throttled", "warn"),

@@ -35,7 +35,7 @@ def print_explained(found: Explained, console: Console, verbose: bool = False) -
     for gap in found.gaps if verbose else found.gaps[:2]:
         page.sentence(Cell(f"{_about(gap)}: {gap.why}", "dim"))
     if not verbose:
-        page.more(len(found.gaps) - 2, "files that tell nothing (-v)", "dim")
+        page.more(len(found.gaps) - 2, "files without evidence (-v)", "dim")
 
 
 def _job(job: ExplainedJob, page: Page, verbose: bool) -> None:

@@ -233,7 +233,11 @@ class FilterBox(LineOfScreen):
         Binding("up", "recall(1)", "earlier", show=False),
         Binding("down", "recall(-1)", "later", show=False),
     ]
-    DEFAULT_CSS = "FilterBox { height: 1; border: none; padding: 0; display: none; background: $background; }"
+    DEFAULT_CSS = """
+    FilterBox {
+        dock: bottom; margin-bottom: 2; height: 1; border: none; padding: 0; display: none; background: $background;
+    }
+    """
 
     def __init__(self, history: FilterHistory, **options: Any) -> None:
         super().__init__(placeholder=PLACEHOLDER, **options)

@@ -18,15 +18,11 @@ GAP = "  "
 BETWEEN = 3  # cells at least between both halves
 ALL_PANES = 110  # from so many columns on all panes are named
 NAMES = {"overview": "main"}
-LONG_NAMES = 140  # from so many columns on no pane has a shorter name than its own
-SHORT_NAMES = {"incidents": "wrong"}
 # What a narrow terminal loses first, by the kind of its action; what the pane alone can do goes after these.
-LOST_FIRST = ("step_time", "filter")  # before the pane that line 1 leads to, ...
-LOST_NEXT = ("dump",)  # ... and after it
+LOST_FIRST = ("step_time", "filter", "dump")
 LOST_IN_THE_PAST = ("filter", "dump", "select")  # where the keys of time lead back
 SHORT = {"step_time": "time", "jump_event": "time", "go_live": "live"}
 OF_THE_PAST = ("step_time", "jump_event", "go_live")
-ON_LINE_1 = "pane('incidents')"  # which says how to get there
 NEVER_LOST = ("help", "quit", "go_back")
 
 
@@ -84,11 +80,10 @@ def _joined(bindings: Iterable[Binding]) -> list[Hint]:
 def pane_hints(active: str, width: int, user_keys: Mapping[str, str]) -> list[Hint]:
     """What stands at the left: all panes, or the one the user is in and how to get to the others."""
     panes = [binding for binding in APP_BINDINGS if binding.action.startswith("pane(")]
-    names = NAMES if width >= LONG_NAMES else {**NAMES, **SHORT_NAMES}
     hints = [
         Hint(
             key_name(pane.key.split(",")[0]),
-            names.get(pane.description, pane.description),
+            NAMES.get(pane.description, pane.description),
             pane.action,
             pane.action == active,
         )
@@ -124,10 +119,8 @@ class KeyBar(CellView, can_focus=False):
         left, right = pane_hints(self._active, width, self._user_keys), list(self._hints)
         past = any(hint.kind == "go_live" for hint in right)
         first = [hint for kind in (LOST_IN_THE_PAST if past else LOST_FIRST) for hint in right if hint.kind == kind]
-        told = [hint for hint in left if hint.action == ON_LINE_1 and not hint.active] if len(left) > 2 else []
-        then = [hint for hint in right if hint.kind in LOST_NEXT]
         own = [hint for hint in reversed(right) if hint.kind not in NEVER_LOST]
-        for lost in dict.fromkeys([*first, *told, *then, *own, *left, *right[:-1]]):
+        for lost in dict.fromkeys([*first, *own, *left, *right[:-1]]):
             if _width(left) + BETWEEN * bool(left) + _width(right) <= width:
                 break
             (left if lost in left else right).remove(lost)

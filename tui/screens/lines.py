@@ -19,15 +19,15 @@ INDENT = 5
 
 
 def unread_lines(gaps: Sequence[Gap], width: int, keys: str) -> list[list[Cell]]:
-    """ "12 values unreadable  u shows why"; [] where all can be read. Of a whole part that cannot be it says why."""
+    """ "12 values unavailable  u why"; [] where all can be read. Of a whole part that cannot be it says why."""
     missed = [gap for gap in gaps if is_missed(gap)]
     whole = next((gap for gap in missed if not _is_detail(gap)), None)
     count = counted(sum(max(1, len(gap.fields)) for gap in missed), "value")
     cells = [
         Cell(f"  {whole.what}: {whole.why}; " if whole is not None else "  "),
-        Cell(f"{count} unreadable  ", "dim"),
+        Cell(f"{count} unavailable  ", "dim"),
     ]
-    return wrap([*cells, Cell(keys, "keys"), Cell(" shows why", "dim")], width, 2) if missed else []
+    return wrap([*cells, Cell(keys, "keys"), Cell(" why", "dim")], width, 2) if missed else []
 
 
 def unreadable_lines(gaps: Sequence[Gap], width: int) -> list[list[Cell]]:
@@ -42,7 +42,7 @@ def unreadable_lines(gaps: Sequence[Gap], width: int) -> list[list[Cell]]:
         lines += wrap([Cell(f"  {GLYPHS.arrow} {advised(gap.fix)}", "key")], width, 4) if gap.fix else []
     if absent:
         lines += [[]] if lines else []
-        lines += wrap([Cell(f"not told by this hardware: {', '.join(absent)}", "dim")], width, 2)
+        lines += wrap([Cell(f"not available here: {', '.join(absent)}", "dim")], width, 2)
     return lines
 
 

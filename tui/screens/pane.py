@@ -20,7 +20,7 @@ from mltop.tui.app.navigation import Location
 from mltop.tui.app.past.track import DRAWN_S, ShownHistory
 from mltop.tui.app.stalls import question_line
 from mltop.tui.render.advice import KEYCAPS, keys_on
-from mltop.tui.render.answer import Answer, Situation, Ways, answer_of, opens_words
+from mltop.tui.render.answer import Answer, Situation, answer_of
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.fleet.header import header_cells
 from mltop.tui.render.guarded import FAILURES, guarded
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
 MIN_WIDTH, MIN_HEIGHT = 16, 4
 ONE_NODE = Notice("one node is watched: there is nothing to mark", "warn")
-LISTS = (": all that is wrong", "lists all")
 LOW_HEIGHT = 10  # below it the second header line goes
 ROOMY_HEIGHT = 30  # from here on blank lines separate tables
 
@@ -123,7 +122,7 @@ class Pane(CommandedScreen):
     Pane #answer { height: 1; }
     Pane #head { height: 1; }
     Pane.-low #head { display: none; }
-    Pane #status { height: 1; display: none; }
+    Pane #status { dock: bottom; height: 1; margin-bottom: 1; display: none; }
     Pane .section { height: auto; }
     Pane.-roomy .gap-above { margin-top: 1; }
     Pane #too-small { display: none; layer: notice; dock: top; height: 100%; }
@@ -251,11 +250,10 @@ class Pane(CommandedScreen):
         failed = [Cell(self.mltop.trail.here.title, "title"), Cell("  the totals could not be made", "crit")]
         head = guarded("the header", lambda: self._head_line(picture), failed)
         self.query_one("#head", CellLines).set_lines([head])
-        self.query_one(KeyBar).set_hints(self.hints(), f"pane('{self.mltop.trail.here.pane}')", self.mltop.config.keys)
         if picture is not None:
             self._fill(picture)
             self.part("the cursor", self.place_cursors)
-        guarded("the answer", lambda: self._show_answer(picture), None)  # which key opens it is known only now
+        self.show_keys()  # which key opens line 1 is known only now
         if sentence := FAILURES.unsaid():
             self.mltop.notice = Notice(sentence, "crit")
         height = self.status_height
@@ -263,17 +261,22 @@ class Pane(CommandedScreen):
         if picture is not None and self.status_height != height:
             self._fill(picture)  # in one line more or less
 
+    def show_keys(self) -> None:
+        """What line 1 and the key bar say depends on where the cursor is."""
+        guarded("the answer", lambda: self._show_answer(self.mltop.picture), None)
+        self.query_one(KeyBar).set_hints(self.hints(), f"pane('{self.mltop.trail.here.pane}')", self.mltop.config.keys)
+
     def _show_answer(self, picture: Picture | None) -> None:
         """Line 1, and the same as the terminal's title."""
         answer = answer_of(situation_of(picture) if picture is not None else None)
-        nothing: tuple[str, Ways] = "", ""
+        nothing: tuple[str, str] = "", ""
         key, does = guarded("the key of line 1", lambda: self._leads_on(answer), nothing)
         if self.has_class("-low") and picture is not None:  # line 2, which says it, is not there
             key, does = self._not_now(picture) or (key, does)
         self.query_one(AnswerLine).set_answer(answer.line(self.size.width, key, does), answer.over)
         self.mltop.set_terminal_title(answer.title)
 
-    def _leads_on(self, answer: Answer) -> tuple[str, Ways]:
+    def _leads_on(self, answer: Answer) -> tuple[str, str]:
         """Which key shows all of what line 1 says, and what that key does; "" where it is shown."""
         if self.mltop.player is not None:
             return KEYCAPS["pause"], "stops" if self.mltop.player.playing else "plays"
@@ -289,9 +292,8 @@ class Pane(CommandedScreen):
         return ("SIM", "") if simulated else None
 
     def on_descendant_focus(self) -> None:
-        """Line 1 names the key that opens what it says, which depends on where the cursor is."""
         if self.is_composed and self.mltop.picture is not None:
-            guarded("the answer", lambda: self._show_answer(self.mltop.picture), None)
+            self.show_keys()
 
     def on_cursor_view_highlighted(self, event: CursorView.Highlighted) -> None:
         if isinstance(event.view, CellLines):  # lines of what is wrong are such
@@ -301,15 +303,10 @@ class Pane(CommandedScreen):
         self.counts = None
         self.part("", lambda: self.fill(picture))
 
-    def opens(self, answer: Answer) -> tuple[str, Ways]:
-        """As ``_key_of``, of what is live."""
-        parts = (part for part in self.query(Problems) if part.display and part.has_focus and part.is_at(answer.about))
-        part = next(parts, None)
-        return (
-            (KEYCAPS["incidents"], LISTS)
-            if part is None
-            else (KEYCAPS["open"], opens_words(answer.about, len(part.told)))
-        )
+    def opens(self, answer: Answer) -> tuple[str, str]:
+        """Enter, while the cursor is on what line 1 says; else the pane that lists it."""
+        parts = (part.display and part.has_focus and part.is_at(answer.about) for part in self.query(Problems))
+        return KEYCAPS["open" if any(parts) else "incidents"], "opens"
 
     @property
     def acts(self) -> Mapping[Act, str]:

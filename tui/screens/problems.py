@@ -21,7 +21,7 @@ class Problems(CellLines):
     """
 
     def __init__(self, *, first: bool = True, **options: str) -> None:
-        super().__init__(**options)
+        super().__init__(stays_first=True, **options)
         self._first = first
         self.told: Sequence[Told] = ()
 

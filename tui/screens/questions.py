@@ -96,7 +96,7 @@ class Ask(Box[bool]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "answer(True)", "yes"),
-        Binding("escape,n,q,enter", "answer(False)", "do not"),
+        Binding("escape,n,q,enter", "answer(False)", "cancel"),
     ]
 
     def __init__(self, title: str, verb: str, text: Callable[[int], Lines]) -> None:
@@ -107,7 +107,7 @@ class Ask(Box[bool]):
         return self._text(width)
 
     def keys(self) -> Sequence[tuple[str, str]]:
-        return (("y", self._verb), ("Enter Esc", "do not"))
+        return (("y", self._verb), ("Esc", "cancel"))
 
     def action_answer(self, yes: bool) -> None:
         self.dismiss(yes)
@@ -184,7 +184,7 @@ class AskSignal(Box[SignalName | None]):
 
     def keys(self) -> Sequence[tuple[str, str]]:
         if self._asking:
-            return (("y", "send"), ("Enter Esc", "do not"))
+            return (("y", "send"), ("Esc", "cancel"))
         return (("Enter", "choose"), ("Esc", "cancel"), ("Up Down", "signal"))
 
     def action_move(self, step: int) -> None:

@@ -13,6 +13,7 @@ from mltop.tui.app.keys import ASKS
 from mltop.tui.app.navigation import Location
 from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.screens.bars import Notice
+from mltop.tui.screens.key_bar import Hint
 from mltop.tui.screens.pane import Pane
 from mltop.tui.screens.tables import rank_of
 
@@ -28,6 +29,10 @@ class RanksPane(Pane):
             "C", "native", "C frames", show=False, tooltip="dump the selected rank once more, with the frames of C"
         ),
     ]
+
+    def hints(self) -> list[Hint]:
+        """A signal is offered only with the cursor on a rank."""
+        return [hint for hint in super().hints() if hint.kind != "signal" or (self.nodes and self.ranks_selected())]
 
     def ranks_selected(self) -> list[RankProcess]:
         """Those that a key goes to."""

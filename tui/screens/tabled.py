@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mltop.tui.app.app import MltopApp
 
 Lines = list[list[Cell]]
-COPIED = "copied, if this terminal lets programs do that: "
+COPIED = "copied (OSC 52): "
 MOST_SHOWN = 60  # characters of what was copied
 
 

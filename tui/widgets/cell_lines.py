@@ -19,10 +19,12 @@ class CellLines(CursorView, can_focus=True):
     """Text made of cells. Without keys the cursor keys scroll; with keys they go from one key to the next.
 
     Lines that are too long are cut: break them with ``render.cells.wrap`` before.
+    ``stays_first``: a cursor on the first key goes to whatever comes first.
     """
 
-    def __init__(self, **widget_options: Any) -> None:
+    def __init__(self, *, stays_first: bool = False, **widget_options: Any) -> None:
         super().__init__(**widget_options)
+        self._stays_first = stays_first
         self._lines: Sequence[Sequence[Cell]] = ()
         self._stops: list[int] = []  # the first line of each key
         self._ends: list[int] = []  # and the line after its last
@@ -49,6 +51,10 @@ class CellLines(CursorView, can_focus=True):
             self.refresh()
         else:
             self.repaint_changes()
+
+    @property
+    def follows_key(self) -> bool:
+        return not self._stays_first or self._cursor > 0
 
     def place_without_key(self) -> int:
         """The first keyed line."""

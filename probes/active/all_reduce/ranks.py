@@ -130,7 +130,7 @@ class Ranks:
         stuck = next((rank for rank in old if not rank.ended.done()), None)
         if stuck is not None:
             why = f"process {stuck.pid} does not end: stuck in the kernel or a driver (state {stuck.state()})"
-            raise Failed("end", why, "the kernel's log tells more (dmesg)")
+            raise Failed("end", why, "the kernel's log may say more (dmesg)")
         return await self.start(locals_, limit_s)
 
     async def end(self) -> None:

@@ -24,7 +24,7 @@ def node_round(wanted: Round, group: int, options: Options) -> NodeRound:
     counts, nodes = wanted.ranks, wanted.groups[group]
     unknown = [name for name in nodes if name not in counts]
     if unknown:
-        raise ValueError(f"how many ranks {unknown[0]} has was not told")
+        raise ValueError(f"how many ranks {unknown[0]} has is unknown")
     available = available_memory_bytes() if options.backend == "gloo" else None
     measure_s = MEASURE_BUDGETS * wanted.budget_s + MEASURE_S  # of one size
     return NodeRound(

@@ -130,7 +130,7 @@ class ProbeProcess:
             if self._closed:
                 raise CannotTell("it has ended")
             if len(self._unsent) + len(line) > _MOST_UNSENT_BYTES:
-                raise CannotTell("it does not read what it is told")
+                raise CannotTell("it does not read its input")
             self._unsent += line
             self._flush()
 

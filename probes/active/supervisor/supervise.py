@@ -100,7 +100,7 @@ class Supervisor:
             try:
                 process.tell(data)
             except CannotTell as why:
-                return f"the probe (pid {process.pid}) cannot be told: {why}"
+                return f"the probe (pid {process.pid}) does not take input: {why}"
         return ""
 
     def ended(self) -> dict[int, float]:

@@ -153,7 +153,7 @@ def read_clock(root: str, confined: bool) -> Reading:
     that is asked here.
     """
     if root:
-        return Reading().lack(*CLOCK, why="files of another machine tell nothing of its clock", kind="unsupported")
+        return Reading().lack(*CLOCK, why="files of another machine say nothing about its clock", kind="unsupported")
     timex = _Timex()
     if _LIBC.adjtimex(ctypes.byref(timex)) < 0:
         return Reading().lack(*CLOCK, why=f"adjtimex: {os.strerror(ctypes.get_errno())}")
@@ -165,7 +165,7 @@ def judged(status: int, estimated_error_us: int, confined: bool) -> Reading:
     if not status & _STA_UNSYNC:
         return Reading({"clock_synchronized": True, "clock_error_s": estimated_error_us / 1e6})
     if confined:
-        return Reading().lack(*CLOCK, why="in a container the kernel's word that it is not synchronised may be wrong")
+        return Reading().lack(*CLOCK, why="it may be synchronised: a container cannot tell")
     # The error is then a constant of 16 s.
     why = "the clock is not synchronised: nothing estimates its error"
     return Reading({"clock_synchronized": False}).lack("clock_error_s", why=why, kind="unsupported")
@@ -226,7 +226,7 @@ def read_surroundings(root: str) -> Reading:
     reading, own = Reading(), read_text(f"{root}/proc/self/cgroup")
     in_job = None if own is None else _JOB.search(own) is not None
     for field, value, why in (
-        ("is_virtual", is_virtual(root), "neither DMI nor the processor's flags tell"),
+        ("is_virtual", is_virtual(root), "neither DMI nor the processor's flags say"),
         ("is_confined", in_container(root) or in_job, f"{root}/proc/self/cgroup cannot be read"),
         ("sees_all_processes", sees_all_processes(root), f"{root}/proc/self/ns/pid cannot be read"),
     ):

@@ -145,9 +145,9 @@ def is_unsupported(reason: Reason) -> bool:
 
 # Of margins to limits of temperature (readers/limits.py).
 T_LIMIT_ALONE = Problem(
-    "this driver tells its temperature limits only relative to a reading that it does not give: driver 570 gives it",
+    "this driver reports temperature limits only relative to a reading that it lacks: driver 570 has it",
     fix="update the NVIDIA driver to 570 or newer",
 )
 GPU_OR_MEMORY = Problem(
-    "the GPU or its memory is above its limit: the driver tells only what is left to the nearer of the two"
+    "the GPU or its memory is above its limit: the driver reports only the distance to the nearer of the two"
 )

@@ -308,7 +308,7 @@ class Collective:
         if trouble.over or (open_nodes and time.monotonic() < trouble.until):
             return
         trouble.over = True
-        gone = {node: f"{node} does not answer: its launcher or its network stands still" for node in open_nodes}
+        gone = {node: f"{node} does not answer: its launcher or its network is stuck" for node in open_nodes}
         gone |= {node: f"{node} is gone: its launcher has ended" for node in trouble.nodes if self._is_out(node)}
         states = [state for of_node in trouble.states.values() for state in of_node]
         if not is_clear(states, gone):

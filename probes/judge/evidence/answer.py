@@ -176,7 +176,7 @@ def _stacks(attempt: Attempt, first: First) -> list[Evidence]:
     for rank in first.ranks[:4] if first.is_told else ():
         stacks = [event for event in attempt.by_rank.get(rank, ()) if event.kind == "stack" and event.frames]
         for last in stacks[-1:]:
-            found.append(Evidence("stacks", f"rank {rank} stood in {last.frames[0]}", last.at, last.where))
+            found.append(Evidence("stacks", f"rank {rank} was in {last.frames[0]}", last.at, last.where))
     return found
 
 

@@ -54,10 +54,10 @@ def _line(told: ProgressVerdict) -> str:
             f"all {counted(len(told.waiting), 'rank')} have launched {here}: "
             "what keeps it is below the hosts (a GPU, a link, the network)"
         ),
-        "uneven": f"only {waiting} {are} in {here}: ahead, or the others stand before it",
+        "uneven": f"only {waiting} {are} in {here}: ahead, or the others have not reached it",
         "circle": f"{wait_in} {here} for ranks that wait in {others}, and the other way round",
         "unrecorded": f"{wait_in} {here}{unrecorded}",
-    }.get(told.kind, f"{wait_in} {here}; the records of the others are too old to tell who is missing")
+    }.get(told.kind, f"{wait_in} {here}; the records of the others are too old to show who is missing")
 
 
 def group_text(group: Group) -> str:

@@ -148,7 +148,7 @@ _ENDINGS = {
 
 def _stopped(attempt: Attempt, first: First) -> str:
     event = first.events[0]
-    how = _ENDINGS.get(event.kind, "its processes were told to end")
+    how = _ENDINGS.get(event.kind, "its processes were asked to end")
     times = [each.last_at for each in attempt.presence.values() if each.last_at is not None]
     quiet = event.at - max(times) if event.at is not None and times else 0.0
     stood = f"; its ranks had written nothing for {duration_words(quiet)} then" if quiet >= 600 else ""
@@ -171,12 +171,12 @@ def _why_not(attempt: Attempt, first: First) -> str:
     here, elsewhere = "", ""
     if attempt.world_size is None:
         here, elsewhere = " of these files", ", or at a rank that is not in them"
-    lacking, no_data = "", f"a failure is told, and not whose it was{_quote(first)}"
+    lacking, no_data = "", f"a failure is reported, but not of which rank{_quote(first)}"
     if first.lacking:
         lacking = f", and of {_ranks(first.lacking)} there is too little in these files"
         no_data = f"of {_ranks(first.lacking)} too little is in these files, and all others waited{_in(first)}"
     elif attempt.of_class("timeout"):
-        no_data = f"ranks waited{_in(first)}, and no line tells for whom"
+        no_data = f"ranks waited{_in(first)}, and no line says for which rank"
     return {
         "unordered": f"{names} each failed on their own, and which was first is not known",
         "contradicted": (
@@ -186,8 +186,8 @@ def _why_not(attempt: Attempt, first: First) -> str:
             f"all {len(attempt.ranks)} ranks{here} launched {_collective(first)}: "
             f"it failed below them, on a GPU or the network{elsewhere}"
         ),
-        "sides": f"{sides} stand in different places at {_collective(first)}",
-        "elsewhere": f"{_collective(first)} timed out, and who should have come there is not told",
+        "sides": f"{sides} are in different places at {_collective(first)}",
+        "elsewhere": f"{_collective(first)} timed out, and no line names the missing rank",
         "no data": no_data,
         "only victims": (
             f"these files have only what followed from it, lost connections and exit codes{lacking}{_quote(first)}"
@@ -196,8 +196,8 @@ def _why_not(attempt: Attempt, first: First) -> str:
             f"{f'the watchdogs of {_ranks(watching)}' if watching else 'a watchdog'} report no progress: "
             f"a stall in CUDA, NCCL or Python's lock{_quote(first)}"
         ),
-        "cut off": "nothing speaks of a failure, and the logs end within a line: cut off, or still being written",
-    }.get(first.how, "nothing tells why it ended")
+        "cut off": "no failure is logged, and the logs end within a line: truncated, or still being written",
+    }.get(first.how, "no cause of its end is logged")
 
 
 def reason_of(first: First, event: LogEvent | None) -> str:

@@ -358,15 +358,13 @@ class JobView:
 
     @property
     def watched(self) -> str:
-        """How long ranks "did not move": ``for 5.0 s (quiet for 3 min 20 s before that)``.
+        """``no progress for 3 min 25 s``: in all dumps, and in the samples before them.
 
-        One look alone shows no standstill: then the samples before it do, or nothing does.
+        One dump alone shows no standstill: then the samples before it do, or nothing does.
         """
-        quiet_s = self.quiet_s or 0.0
-        quiet = f"for {duration_words(round(quiet_s))}" if quiet_s >= limit.TOLD_QUIET_S else ""
-        if self.window_s < limit.TOLD_WINDOW_S:
-            return f"{quiet} before the dump" if quiet else "(seen once)"
-        return f"for {self.window_s:.1f} s" + (f" (quiet {quiet} before that)" if quiet else "")
+        if (self.quiet_s or 0.0) >= limit.TOLD_QUIET_S:
+            return f"no progress for {duration_words(round(self.known_s))}"
+        return f"no progress for {self.window_s:.1f} s" if self.window_s >= limit.TOLD_WINDOW_S else "seen once"
 
     def confidence(self, *caps: Confidence) -> Confidence:
         """How surely it stands still, and not more than any of ``caps``.

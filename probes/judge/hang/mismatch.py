@@ -43,7 +43,7 @@ def _pipeline(job: JobView, sides: Sides) -> Verdict:
     """
     circles = circles_of(job.waiters)
     reasons: dict[int | None, str] = {}
-    told = [] if circles else ["stacks do not tell who is behind"]
+    told = [] if circles else ["stacks do not show who is behind"]
     for circle in circles:
         here = f"{ranks_text(circle)} wait for one another"
         told.append(f"{here}: {', '.join(f'rank {rank} in {step}' for rank, step in circle.items())}")
@@ -53,7 +53,7 @@ def _pipeline(job: JobView, sides: Sides) -> Verdict:
     if not circles and len(apart) <= len(kept) == len(job.waiters) - len(apart) and len(axes_of(job.waiters)) < 2:
         reasons = {view.rank: f"in {view.waiting_in}, while {names(kept)} in {kept[0].waiting_in}" for view in apart}
     whom = "some for a neighbour" if len(sides) > 1 else "for a neighbour"
-    evidence = [f"every rank waits, {whom} (pipeline), and none moved {job.watched}", *told, *_describe(sides)]
+    evidence = [f"every rank waits, {whom} (pipeline), {job.watched}", *told, *_describe(sides)]
     is_sure = circles and all(view.waiting_in in POINT_TO_POINT for view in job.waiters if view.rank in reasons)
     culprits = [view.culprit(reasons[view.rank], how="elsewhere") for view in job.waiters if view.rank in reasons]
     verdict = job.hang(evidence, job.confidence("medium") if is_sure else "low", culprits)
@@ -95,7 +95,7 @@ def _describe(sides: Sides) -> list[str]:
 def _suspect(job: JobView, sides: Sides, how: str, caps: tuple[Confidence, ...]) -> Verdict:
     unseen = job.roster.unseen.count + len(job.roster.silent)
     whom = "every rank that was seen" if unseen else "every rank"
-    evidence = [f"{whom} waits, {how}, and none moved {job.watched}", *_describe(sides)]
+    evidence = [f"{whom} waits, {how}, {job.watched}", *_describe(sides)]
     (usual, majority), *others = sides
     if len(majority) == len(others[0][1]):
         return job.hang(evidence, "low", _both_sides(sides))
@@ -165,7 +165,7 @@ def by_loop_counter(job: JobView, differences: list[Difference]) -> Verdict | No
     best = min(counters, key=lambda local: (local.split, local.urgency, not local.small), default=None)
     if best is None:
         return None
-    stand = f"every rank waits in {job.waiters[0].waiting_in} at the same line, and none moved {job.watched}"
+    stand = f"every rank waits in {job.waiters[0].waiting_in} at the same line, {job.watched}"
     evidence = [stand, _text(best, job.waiters)]
     by_value = best.by_value(job.waiters)
     if best.split:

@@ -204,11 +204,11 @@ def _accuse(job: JobView, view: RankView) -> Accusation:
     elif view.calls:
         reason, how = "busy outside any collective while the others wait for it", "computes"
     elif view.spins and _may_wait_busily(job):
-        reason, how = "stands at another line than the others; it waits there, as MPI does, or computes", "elsewhere"
+        reason, how = "is at another line than the others; it waits there, as MPI does, or computes", "elsewhere"
     elif view.spins:
         reason, how = "loops or computes outside any collective while the others wait for it", "computes"
     elif len(view.mains) > 1 or (view.quiet_s or 0.0) >= limit.QUIET_SHORT_S:
-        reason = "stands still outside any collective while the others wait for it"
+        reason = "is stuck outside any collective while the others wait for it"
     else:
         reason = "is outside any collective while the others wait for it (seen once)"
     culprit = view.culprit(reason + leaf_note(view.now), how=how)
@@ -251,14 +251,11 @@ def _waiting_evidence(job: JobView) -> str:
     if job.assumed:
         poll = job.assumed.poll
         does = "polls" if len(job.waiters) == 1 else "poll"
-        does = does if job.assumed.polls else "stand"
-        got = "it did not get" if len(job.waiters) == 1 else "none got"
-        stand = (
-            f"{len(job.waiters)} of {len(job.views)} ranks {does} at {job.assumed.place}, and {got} on {job.watched}"
-        )
+        does = does if job.assumed.polls else "are"
+        stand = f"{len(job.waiters)} of {len(job.views)} ranks {does} at {job.assumed.place}, {job.watched}"
         return f"{stand} (for {poll.what})" if poll else stand
     verb = "waits" if len(job.waiters) == 1 else "wait"
-    return f"{len(job.waiters)} of {len(job.views)} ranks {verb} and did not move {job.watched}"
+    return f"{len(job.waiters)} of {len(job.views)} ranks {verb}, {job.watched}"
 
 
 def outside_lines(views: list[RankView]) -> list[str]:
@@ -289,7 +286,7 @@ def _behaviour(view: RankView) -> str:
         return "its counters move: a loop that sleeps or polls, or slow work"
     if not view.same_stack:
         return f"stack or integer locals change over {dumps} dumps without system calls: it loops or computes"
-    seen = f"one stack in {dumps} dumps" if dumps > 1 else "seen in one dump"
+    seen = f"same stack in all {dumps} dumps" if dumps > 1 else "1 dump only"
     if not view.spins:
         return seen
     cpu = "" if view.cpu_fraction is None else f" at {view.cpu_fraction:.0%} CPU"
@@ -330,7 +327,7 @@ def _accuse_helper(job: JobView, view: RankView) -> Accusation | None:
 
 def _thread(view: RankView, threads: list[list[StackDigest]]) -> Accusation:
     thread = threads[0][-1]
-    what = "which stands in" if _stable(threads[0]) else "which is busy in"
+    what = "which is stuck in" if _stable(threads[0]) else "which is busy in"
     reason = f"waits for its thread {thread.thread}, {what} {where(thread)}{_more(threads)}"
     culprit = view.culprit(reason, where(thread), how=_how(threads[0]))
     return Accusation(culprit, computes=_computes(threads[0]), stacks=(view.now, thread))
@@ -347,19 +344,19 @@ def _filler(view: RankView) -> Accusation | None:
         return None
     threads.sort(key=lambda digests: not _stable(digests))
     thread = threads[0][-1]
-    stands = "stands in" if _stable(threads[0]) else "is busy in"
-    reason = f"waits at a queue; its thread {thread.thread} {stands} {where(thread)} and may have to serve it"
+    doing = "is stuck in" if _stable(threads[0]) else "is busy in"
+    reason = f"waits at a queue; its thread {thread.thread} {doing} {where(thread)} and may have to serve it"
     culprit = view.culprit(reason + _more(threads), where(thread), how=_how(threads[0]))
     return Accusation(culprit, "medium", _computes(threads[0]), (view.now, thread))
 
 
 def _locked_out(view: RankView, holder: Holder) -> Accusation:
     thread = holder.rounds[-1]
-    stands = "stands in" if _stable(holder.rounds) else "is busy in"
+    doing = "is stuck in" if _stable(holder.rounds) else "is busy in"
     if holder.sure:
-        reason = f"waits for a lock that its thread {thread.thread} holds, which {stands} {where(thread)}"
+        reason = f"waits for a lock that its thread {thread.thread} holds, which {doing} {where(thread)}"
     else:
-        reason = f"waits for a lock, as it seems; its thread {thread.thread} {stands} {where(thread)} and may hold it"
+        reason = f"waits for a lock, as it seems; its thread {thread.thread} {doing} {where(thread)} and may hold it"
     culprit = view.culprit(reason, where(thread), how=_how(holder.rounds))
     cap: Confidence = "high" if holder.sure else "medium"
     return Accusation(culprit, cap, _computes(holder.rounds), (view.now, thread))
@@ -390,7 +387,7 @@ def _none_found(view: RankView, children: list[list[StackDigest]], threaded: boo
     python = [digests for digests in children if not digests[-1].program]
     if threaded:
         whom = "a thread or a worker process" if forked else "a thread"
-        reason = f"waits for {whom} of its own, and none stands in code of the script"
+        reason = f"waits for {whom} of its own, and none is in code of the script"
     elif not python:
         reason = f"waits for one of its {_kind(view)[1]}, and none was found"
     else:

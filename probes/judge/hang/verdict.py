@@ -76,7 +76,7 @@ def _lower(job: JobView, verdict: Verdict) -> None:
     elif job.standstill == "low":
         verdict.kind = "unclear"
         counted = job.counted or job.quiet_s is not None
-        why = "take more samples" if counted else "counters would tell, and could not be read"
+        why = "take more samples" if counted else "counters would show it, but could not be read"
         verdict.evidence.append(f"a slow step looks the same: {why}")
 
 
@@ -105,10 +105,10 @@ def _too_little(job: JobView) -> Verdict | None:
         return _unclear(job, f"only {len(job.running)} of {len(job.views)} ranks have a readable stack")
     if not job.waiters:
         more_than_once = job.window_s >= limit.TOLD_WINDOW_S
-        how = f"did not move {job.watched}" if more_than_once else "were seen once: take more samples"
+        how = f"made {job.watched}" if more_than_once else "were seen once: take more samples"
         return _unclear(job, f"no rank waits in a collective and most {how}")
     if job.window_s < limit.WINDOW_LEAST_S and (job.quiet_s or 0.0) < limit.QUIET_SHORT_S:
-        return _unclear(job, "one look is not enough to tell a hang from a slow step: take more samples")
+        return _unclear(job, "one dump cannot distinguish a hang from a slow step: take more samples")
     return None
 
 
@@ -126,7 +126,7 @@ def _all_poll(job: JobView) -> Verdict | None:
         return None
     assumed = job.assumed
     polling = [view for view in job.waiters if view.polls]
-    stand = f"{_everyone(job, polling)} polls at {assumed.place} {job.watched} and does not get on"
+    stand = f"{_everyone(job, polling)} polls at {assumed.place}, {job.watched}"
     evidence = [stand, f"it polls for {assumed.poll.what}. {assumed.poll.advice}"] if assumed.poll else [stand]
     calling = grouped((view for view in job.waiters if not view.polls), lambda view: view.waiting_in or "")
     evidence += [f"{names(here)} waits in {wait}" for wait, here in calling.items()]
@@ -153,7 +153,7 @@ def _nobody_alive(job: JobView) -> Verdict:
         if deaths.all_finished:
             text += " with exit code 0"
         elif not deaths.firsts:
-            text += ": the first one's error file or log tells why"
+            text += ": the first one's error file or log says why"
     else:
         text = "no rank of the job was found"
     evidence = [text, *system_facts(job)]
@@ -171,7 +171,7 @@ def _below_python(job: JobView, hints: list[str]) -> Verdict:
     unseen = bool(job.roster.unseen or job.roster.silent or job.unreadable)
     whom = names(job.waiters) if unseen else "every rank" if len(job.views) > 1 else "the only rank"
     wait = "waits" if len(job.waiters) == 1 or not unseen else "wait"
-    stand = f"{whom} {wait} in {job.waiters[0].waiting_in} and did not move {job.watched}"
+    stand = f"{whom} {wait} in {job.waiters[0].waiting_in}, {job.watched}"
     cause = "nothing differs between the ranks: it is below Python (fabric or GPU)"
     if unseen:
         cause = "nothing differs between the ranks seen: the cause may be in one that was not"

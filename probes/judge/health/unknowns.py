@@ -23,8 +23,8 @@ from mltop.probes.model.vocabulary import gravity
 GROWTH = "growth"
 MOST_TOLD = 64  # of one node; there may be a gap for each of its ten thousand GPUs
 _MOST_NAMED = 8
-_NOT_TOLD = "the node does not tell it"
-_NO_SUCH = "this hardware, driver or kernel tells none of what it could be judged by"
+_NOT_TOLD = "the node does not report it"
+_NO_SUCH = "this hardware, driver or kernel reports nothing to judge it by"
 # Of what the counters are, and what they are.
 _COUNTERS: dict[CounterKind, tuple[str, str]] = {
     "gpus": ("gpu", "NVLink's, PCIe's and memory's error counters of the GPUs"),

@@ -183,7 +183,7 @@ def _opposite(
     below = next((each for each in report.progress if _all_are_there(job, report, each, culprits)), None)
     if below is None:
         return None
-    text = f"{_source(below)} say that all have launched it, the stacks that {by_stacks} stands elsewhere"
+    text = f"{_source(below)} say that all have launched it, the stacks that {by_stacks} is elsewhere"
     return Evidence(below.source, text, below.since)
 
 

@@ -418,7 +418,7 @@ def _of_finding(job: JobScene, finding: Finding) -> Culprit | None:
         return None
     place = job.by_rank.get(rank)
     how: CulpritKind = "slow" if finding.id == "job.straggler" else ""
-    reason = "is slow" if how == "slow" else "it never reached the collective"
+    reason = "is slow" if how == "slow" else "never reached the collective"
     found = place.culprit(reason, how) if place else Culprit(rank, "", None, reason, "", True, None, how)
     return replace(found, node=finding.node)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # What to do about who holds a job up, where no finding of its node says better. {ssh}: "ssh NODE " where the command
 # runs on one of several nodes; {pid}: of what stands, the rank's own or its worker's; {pids}: of all that are alike.
 _DO = {
-    "stands": "{ssh}strace -p {pid} shows what it waits for; killing it ends the job, or its launcher restarts it",
+    "stands": "run: {ssh}strace -p {pid}; kill it and the launcher ends or restarts the job",
     "computes": "look again in a minute, it may work alone for a while: {ssh}py-spy dump -p {pid}",
     "polls": "see what it asks for and who should provide it",
     "elsewhere": "compare the two places in the code: the ranks took different branches",
@@ -35,7 +35,7 @@ _ACTS: Mapping[CulpritKind, Act] = {"stands": "stacks", "computes": "stacks", "s
 MOST_PIDS = 8
 MOST_NAME = 64  # characters
 _STANDS = {
-    "stands": "stands in {where}",
+    "stands": "is stuck in {where}",
     "computes": "computes alone in {where}",
     "polls": "polls in {where}",
     "elsewhere": "waits elsewhere, in {where}",
@@ -48,7 +48,7 @@ _STANDS = {
     "slow": "is slow, the others wait for it",
 }
 _SHORT = {
-    "stands": "stands still",
+    "stands": "is stuck",
     "computes": "computes alone",
     "polls": "polls",
     "elsewhere": "waits elsewhere",
@@ -61,15 +61,13 @@ _SHORT = {
     "slow": "is slow",
 }
 _PLACELESS = ("stopped", "traced", "slow", "dead", "left")
-_PLURALS = {"stands": "stand", "computes": "compute", "polls": "poll", "waits": "wait", "is": "are", "does": "do"}
+_PLURALS = {"computes": "compute", "polls": "poll", "waits": "wait", "is": "are", "does": "do"}
 _PAST = {
-    "stands": "stood",
     "computes": "computed",
     "polls": "polled",
     "waits": "waited",
     "is": "was",
     "does": "did",
-    "stand": "stood",
     "compute": "computed",
     "poll": "polled",
     "wait": "waited",
@@ -124,7 +122,7 @@ def headline_of_node(cause: Finding, nodes: Sequence[str], told: str, *, with_no
 
 
 def culprits_words(culprits: Sequence[Culprit], with_nodes: bool, *, past: bool = False) -> str:
-    """ "rank 229 (sim030 GPU 5) stands in ShardDataset.__getitem__ (data.py:53)", or ``past`` stood; how many more."""
+    """ "rank 229 (sim030 GPU 5) is stuck in ShardDataset.__getitem__ (data.py:53)", or ``past`` was; how many more."""
     if not culprits:
         return ""
     first = culprits[0]
@@ -154,13 +152,13 @@ def _doing(culprit: Culprit) -> tuple[str, ...]:
 
 
 def _of_several(doing: str) -> str:
-    """ "rank 3 stands still", "ranks 3-4 stand still"."""
+    """ "rank 3 is stuck", "ranks 3-4 are stuck"."""
     verb, _, rest = doing.partition(" ")
     return f"{_PLURALS.get(verb, verb)} {rest}".rstrip()
 
 
 def _in_past(doing: str) -> str:
-    """ "stands still", "stood still"."""
+    """ "is stuck", "was stuck"."""
     verb, _, rest = doing.partition(" ")
     return f"{_PAST.get(verb, verb)} {rest}".rstrip()
 
@@ -185,22 +183,22 @@ def _on(culprits: Sequence[Culprit], with_nodes: bool) -> str:
 
 
 def brief_words(culprits: Sequence[Culprit], with_nodes: bool, *, placed: bool) -> str:
-    """ "rank 229 (sim030 GPU 5) stands still", ``placed`` or not; "" where no rank is named."""
+    """ "rank 229 (sim030 GPU 5) is stuck", ``placed`` or not; "" where no rank is named."""
     short = _short(culprits, past=False)
     if not placed or not short or len(culprits) > 1:
         return short
-    return f"{who_is(culprits[0], with_nodes)} {_SHORT.get(culprits[0].how, 'stands still')}"
+    return f"{who_is(culprits[0], with_nodes)} {_SHORT.get(culprits[0].how, 'is stuck')}"
 
 
 def _short(culprits: Sequence[Culprit], *, past: bool) -> str:
-    """ "rank 4 died", "ranks 4-7 stand still"."""
+    """ "rank 4 died", "ranks 4-7 are stuck"."""
     if not culprits:
         return ""
     first = culprits[0]
     numbers = Ranges.of({each.rank for each in culprits if each.rank is not None and each.how == first.how})
     if not numbers:
         return ""
-    doing = _SHORT.get(first.how, "stands still")
+    doing = _SHORT.get(first.how, "is stuck")
     doing = _of_several(doing) if numbers.count > 1 else doing
     return f"{ranks_text(numbers)} {_in_past(doing) if past else doing}"
 
@@ -211,8 +209,8 @@ def _nobody(job: JobScene, loss: Loss, *, why: bool = False) -> str:
     at = f" at {clock_time(loss.since)}" if loss.since is not None else ""
     if loss.ended is not None:
         whom = _amount(loss.waiting.count or size, size)
-        did = f"waited in {loss.place}" if loss.place else "stood still"
-        return f"{whom} {did}{_since(loss)}{'' if why else ', nothing told who held them up'}{_until(loss)}"
+        did = f"waited in {loss.place}" if loss.place else "stuck"
+        return f"{whom} {did}{_since(loss)}{'' if why else ', blocking rank unknown'}{_until(loss)}"
     if loss.kind == "stopped":
         return f"the job was ended from outside{at}"
     if loss.kind == "crash":
@@ -232,8 +230,8 @@ def _stands_still(job: JobScene, loss: Loss, size: int, *, why: bool) -> str:
         rest = f", {counted(others, 'other rank')} {'waits' if others == 1 else 'wait'} for them" if others else ""
         return f"{ranks_text(loss.circle)} wait for one another{rest}{_since(loss)}"
     still = loss.waiting.count or len(job.ranks)
-    doing = f"wait in {loss.place}" if loss.place else "stand still"
-    return f"{_amount(still, size)} {doing}{_since(loss)}" + ("" if why else ", nothing tells who holds them up")
+    doing = f"wait in {loss.place}" if loss.place else "stuck"
+    return f"{_amount(still, size)} {doing}{_since(loss)}" + ("" if why else ", blocking rank unknown")
 
 
 def _amount(ranks: int, size: int) -> str:
@@ -256,13 +254,13 @@ def _until(loss: Loss) -> str:
 def _who_waits(loss: Loss) -> str:
     """ ", 63 ranks wait in all_reduce since 08:00:06", of those who are named."""
     if loss.ended is not None:
-        waited = f", {counted(loss.waiting.count, 'rank')} waited" if loss.waiting else ", the job stood still"
+        waited = f", {counted(loss.waiting.count, 'rank')} waited" if loss.waiting else ", the job was stuck"
         where = f" in {loss.waits_in}" if loss.waits_in and loss.waiting else ""
         return f"{waited}{where}{_since(loss)}{_until(loss)}"
     if loss.kind == "hang":
         waiting = loss.waiting.count
         if not waiting:
-            return f", the job stands still{_since(loss)}"
+            return f", the job is stuck{_since(loss)}"
         verb = "waits" if waiting == 1 else "wait"
         where = f" in {loss.waits_in}" if loss.waits_in else ""
         return f", {counted(waiting, 'rank')} {verb}{where}{_since(loss)}"
@@ -299,7 +297,7 @@ def action_of(loss: Loss, *, with_nodes: bool) -> tuple[Act, str]:
 
 
 def _after(loss: Loss) -> str:
-    """What is left to do about a job that stood still until it ended: none of its processes can be asked any more."""
+    """What is left to do about a job that was stuck until it ended: none of its processes can be asked any more."""
     if not loss.culprits:
         return "see in its log what it did last"
     how = loss.culprits[0].how

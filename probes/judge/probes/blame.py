@@ -52,9 +52,9 @@ def is_clear(states: Sequence[RankState], gone: Mapping[str, str]) -> bool:
 def _of(state: RankState, stage: str) -> Cause:
     fix = ""
     if state.kind == "killed":
-        fix = "if nobody killed it: the kernel's log tells whether memory ran out (dmesg | grep -i 'out of memory')"
+        fix = "if nobody killed it: the kernel's log says whether memory ran out (dmesg | grep -i 'out of memory')"
     elif state.kind == "stuck":
-        fix = "the kernel's log tells more (dmesg); such a process ends only when the driver or file system answers"
+        fix = "the kernel's log may say more (dmesg); such a process ends only when the driver or file system answers"
     return Cause(state.node, state.rank, state.stage or stage, state.why, fix)
 
 

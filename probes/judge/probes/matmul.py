@@ -156,7 +156,7 @@ def unlike(results: Sequence[MatmulResult]) -> tuple[list[Suspect], list[str]]:
             continue
         usual, most = counts.most_common(1)[0]
         if len(group) < MAJORITY_AT_LEAST or 2 * most <= len(group):
-            unsettled = "gave different results for equal work, and no majority tells which is right"
+            unsettled = "gave different results for equal work, and no majority shows which is right"
             notes.append(f"{devices.devices_name(group)} {unsettled}: {_AGAIN}")
             continue
         reason = f"gave another result than {most} equal devices: rerun to confirm"

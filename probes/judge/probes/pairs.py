@@ -366,7 +366,7 @@ def _say_expected(verdict: ProbeVerdict, usual: float, expected: Expected | None
 def _details(levels: Levels, bad: Sequence[str]) -> list[str]:
     lines = [f"{counted(len(levels.values), 'pair')} measured"]
     if len(levels.nodes) == 2:
-        lines.append("two nodes cannot be compared with each other: a third one tells whose fault a slow pair is")
+        lines.append("two nodes cannot be compared with each other: a third one shows which of them is slow")
     again = sum(count > 1 for count in levels.measured.values())
     if again:
         lines.append(f"{again} of them twice, fewer at a time: many were slow or failed when all ran at once")

@@ -177,7 +177,7 @@ def _clock(result: MatmulResult, phase: Phase, others: Sequence[MatmulResult], p
     clock, usual = phase.sm_clock_mhz, median_of(peer.sm_clock_mhz for peer in peers)
     if clock is None:
         why = next((f" ({text})" for what, text in result.gaps.items() if "clock" in what and text), "")
-        return Reason("unknown", f"its clock is unknown{why}, so nothing tells why")
+        return Reason("unknown", f"its clock is unknown{why}, so the cause is unknown")
     top = usual if usual is not None else phase.sm_clock_max_mhz
     if top is not None and clock < SAME_CLOCK * top:
         who = f"others {usual:.0f} MHz" if usual is not None else f"maximum {top:.0f} MHz"
@@ -214,7 +214,7 @@ def _of_cpu(result: MatmulResult, others: Sequence[MatmulResult]) -> Reason:
         return Reason("versions", f"with {versions}", _SOFTWARE)
     celsius = result.phases[-1].temperature_c if result.phases else None
     hot = f" ({celsius:.0f} °C)" if celsius else ""
-    return Reason("cpu", f"the same code path and threads as the others, nothing tells why{hot}", _CPU)
+    return Reason("cpu", f"the same code path and threads as the others, cause unknown{hot}", _CPU)
 
 
 def _less_per_clock(result: MatmulResult, phase: Phase, others: Sequence[MatmulResult], kind: str) -> str:

@@ -76,13 +76,13 @@ def _minorities(tracks: _Tracks) -> list[Culprit]:
     resident = sum(track.gpu_state == RESIDENT for _, track in tracks)
     idle = [entry for entry in tracks if entry[1].gpu_state == IDLE]
     if 0 < len(idle) <= few and resident >= limit.RESIDENT_SHARE * len(tracks):
-        found += _named(idle, f"its GPU is idle while {resident} others run a kernel that does no work")
+        found += _named(idle, f"its GPU is idle, the other {resident} spin in a collective")
     awake = [entry for entry in tracks if entry[1].level in (SPUN, WORKED)]
     if 0 < len(awake) <= few:
         spun = [entry for entry in awake if entry[1].level == SPUN]
         worked = [entry for entry in awake if entry[1].level == WORKED]
-        found += _named(spun, "computes on a core while the others stand still")
-        found += _named(worked, "works while the others stand still")
+        found += _named(spun, "computes on a core while the others make no progress")
+        found += _named(worked, "works while the others make no progress")
     return _once(found)
 
 

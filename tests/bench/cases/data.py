@@ -50,9 +50,9 @@ class Case:
     """``culprit``: the rank with the fault. ``fault``: "FILE MARKER", where it stands, the line of the file that ends
     with "# FAULT MARKER"; "": nowhere in particular (it left something out). ``outside``: ranks in another process
     namespace, which mltop does not see. ``packages``: modules that the jobs' Python needs, ``programs`` likewise.
-    ``steps`` that are done before: who stands still must have been seen at work. ``settle_s``: from the moment of the
+    ``steps`` that are done before: who is stuck must have been seen at work. ``settle_s``: from the moment of the
     fault until stacks are taken; ``nobody`` of the ranks that mltop sees is at fault: the right answer is that the job
-    stands still, and names none. ``apart``: in namespaces of its own, beside other cases. Crashes are not: the kernel's
+    is stuck, and names none. ``apart``: in namespaces of its own, beside other cases. Crashes are not: the kernel's
     process events, and pids in its log, are those of the machine's first ones. ``cause``: what the
     headline is to say, a regular expression. ``no_job``: none is left, or there never was one.
     """

@@ -21,7 +21,7 @@ from mltop.probes.reach.targets import TargetOptions, channels, resolve
 
 LOOK_S = 0.2
 STACKS_S = 60.0
-OF_NODES = ("node", "starved")  # hardware and systems: no job is said to stand still
+OF_NODES = ("node", "starved")  # hardware and systems: no job is said to are stuck
 
 
 @dataclass

@@ -29,7 +29,7 @@ else was); of jobs that are well: right, suspected (stacks name a suspect, with 
 that), ACCUSED. Seconds since the fault: until "stalled?", until the incident that is told from outside alone, and until
 the one with stacks that are taken at "stalled?"; *stacks took*: these, or `mltop stacks`. "–" is nothing to tell:
 
-- A job that is well, or only slow, is not asked about; one that a death has ended does not stand still.
+- A job that is well, or only slow, is not asked about; one that a death has ended does not are stuck.
 - Crashes are played in the machine's first namespaces, where the kernel tells how a process ends; others' jobs would be
   stopped for stacks there.
 - A rank that computes alone (f) may evaluate: it is asked about after a minute, and told from outside after three.

@@ -172,7 +172,7 @@ def why_no_timeout(job: Job, had: Had) -> dict[str, str]:
     if code is not None and (lasted_s < EARLY * had.timeout_s or code == -signal.SIGSEGV):
         return {"watchdog": f"rank 0 ended ({code}) after {of}: {job.last_word(0)}"}
     if code is None and lasted_s < had.timeout_s + SLOW_S and not any(path.exists() for path in dumps_of(job)):
-        return {"watchdog": f"the slice's time was over after {of}: --minutes with more"}
+        return {"watchdog": f"the slice's time was resolved after {of}: --minutes with more"}
     return {}
 
 

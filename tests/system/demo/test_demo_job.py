@@ -55,7 +55,7 @@ def test_culprit_is_in_its_dataset_and_the_others_wait(use_torch: bool, healthy_
             assert f"train ({script})" in stack
             assert any("all_reduce_grads" in frame for frame in stack) == (rank != 2)
         # A dump moves the switch counter, ours before this and that of any test beside us: look again then.
-        wait_until(lambda: stands_still(job.pids, 2 * STEP_S), 30, "counters to stand still")
+        wait_until(lambda: stands_still(job.pids, 2 * STEP_S), 30, "counters to are stuck")
         pids = job.pids
         ended = time.monotonic()
         job.close()

@@ -161,7 +161,7 @@ def test_a_launcher_that_stands_still_is_named(hurried: Launchers) -> None:
     finally:
         launcher.send_signal(signal.SIGCONT)
     why = hurried.result(number).failures["h02"]
-    assert why == "h02 does not answer: its launcher or its network stands still"
+    assert why == "h02 does not answer: its launcher or its network is stuck"
     _goes_on(hurried)
 
 

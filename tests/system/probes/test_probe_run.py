@@ -100,7 +100,7 @@ def test_a_node_that_dies_or_hangs_in_the_round_is_named() -> None:
         report, _ = run(hub, ProbeWanted("all-reduce", sizes_bytes=(1 << 16,), deadline_s=4.0))
     why = failures(report)
     assert why["n2"] == "died: killed (SIGKILL)"
-    assert why["n3"] == "n3 does not answer: its launcher or its network stands still"
+    assert why["n3"] == "n3 does not answer: its launcher or its network is stuck"
 
 
 def test_the_late_rank_of_a_failed_round_is_named_with_its_last_words() -> None:

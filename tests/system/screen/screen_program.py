@@ -2,7 +2,7 @@
 
 Arguments: ``node``, ``fleet``, ``still`` (the same view again and again), ``clock`` (only the
 time goes on), ``broken`` (its views fail after the first few) or ``here`` (this machine; where ``STALL`` is a file of
-the working directory, its job stands still, and ``CAPTURED`` is written by what is started then), then how many
+the working directory, its job is stuck, and ``CAPTURED`` is written by what is started then), then how many
 seconds closing takes.
 """
 

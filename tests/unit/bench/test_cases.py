@@ -23,7 +23,7 @@ FRAMEWORKS = {
 
 
 def culprit(rank: int | None, where: str = "f (a.py:1)", pid: int = 7) -> dict[str, Any]:
-    return {"rank": rank, "node": "n", "pid": pid, "reason": "stands still", "where": where}
+    return {"rank": rank, "node": "n", "pid": pid, "reason": "is stuck", "where": where}
 
 
 def verdict(kind: str, *culprits: dict[str, Any], stragglers: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:

@@ -137,7 +137,7 @@ class TravellingApp(PaintingApp):
         elif direction > 0 and self.moment is not None:
             self.action_go_live()
         else:
-            self.tell(Notice(f"nothing happened {'before' if direction < 0 else 'after'} this that is known", "warn"))
+            self.tell(Notice(f"no {'earlier' if direction < 0 else 'later'} event", "warn"))
 
     def action_speed(self, direction: int) -> None:
         """Play faster, or slower."""

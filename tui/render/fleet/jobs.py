@@ -110,7 +110,7 @@ def _group(key: Key | None, views: Sequence[NodeView], states: States) -> Group:
 
 
 def _doing(ranks: int, known: JobStates | None) -> tuple[Cell, ...]:
-    """ "455 ranks wait, 1 stands"."""
+    """ "455 ranks wait, 1 stuck"."""
     if known is None:
         return (Cell(counted(ranks, "rank"), "dim"),)
     word, style = _PLURALS.get(known.usual.state, DOING[known.usual.state])
@@ -126,8 +126,8 @@ def _doing(ranks: int, known: JobStates | None) -> tuple[Cell, ...]:
 _PLURALS = {
     "works": ("work", "dim"),
     "waits": ("wait", "waits"),
-    "stalled": ("stand still", "waits"),
-    "quiet": ("have been still for seconds", "warn"),
+    "stalled": ("are stuck", "waits"),
+    "quiet": ("make no progress", "warn"),
     "starting": ("start", "dim"),
     "unknown": ("", "dim"),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -59,6 +60,7 @@ def name_width(names: Mapping[str, str], least: int) -> int:
     return max(least, max(map(len, names.values()), default=0))
 
 
+FOLD_FROM = 4  # nodes alike
 NAMED, GROUPED, CELLS = "named", "grouped", "cells"  # name and GPUs; GPUs; one cell per node
 USUAL_GPUS = 8  # until a node has said how many it has
 CELL_GROUP = 8  # cells between two blanks
@@ -75,11 +77,14 @@ SIGN_STYLE = {"stands": "crit", "crit": "crit", "warn": "warn"}
 
 @dataclass(frozen=True)
 class Section:
-    """Nodes that belong together, from the node number ``first`` on: their job, and what it does."""
+    """Nodes that belong together, from the node number ``first`` on: their job, and what it does. ``folded``: the line
+    that stands for those of its nodes that are left out, as all their GPUs are alike.
+    """
 
     first: int
     title: str
     about: tuple[Cell, ...] = ()
+    folded: tuple[Cell, ...] = ()
 
     def line(self) -> list[Cell]:
         return [Cell(self.title, "title"), Cell("  "), *self.about]
@@ -129,6 +134,38 @@ class Grid:
             group, within = divmod(x, CELL_GROUP + 1)
             return group * CELL_GROUP + min(within, CELL_GROUP - 1)
         return x // self.pitch
+
+
+def folded(
+    heats: Sequence[NodeHeat], sections: Sequence[Section], keep: Collection[str]
+) -> tuple[list[NodeHeat], list[Section]]:
+    """Without the nodes of a section of which nothing is to be said but that they are alike: they get one line.
+    ``keep``: the names of nodes that stay.
+    """
+    shown: list[NodeHeat] = []
+    made: list[Section] = []
+    for section, (start, end) in zip(sections, pairwise([*(one.first for one in sections), len(heats)]), strict=True):
+        nodes = heats[start:end]
+        alike = Counter(code for heat in nodes if heat.node not in keep and (code := _only_code(heat)) is not None)
+        code, count = alike.most_common(1)[0] if alike else (UNKNOWN_CODE, 0)
+        if count < FOLD_FROM:
+            made.append(replace(section, first=len(shown)))
+            shown += nodes
+            continue
+        others = [heat for heat in nodes if heat.node in keep or _only_code(heat) != code]
+        line = (
+            Cell(f"{count} {'more ' if others else ''}nodes  ", "dim"),
+            Cell(SIGNS[code] * USUAL_GPUS, STYLES_OF[code]),
+            Cell(" all wait" if code == WAITS else " all alike", "dim"),
+        )
+        made.append(replace(section, first=len(shown), folded=line))
+        shown += others
+    return (shown, made) if shown else ([*heats], [*sections])
+
+
+def _only_code(heat: NodeHeat) -> int | None:
+    """That of all its GPUs, where they are alike and nothing is wrong with it."""
+    return heat.codes[0] if heat.status == "ok" and not heat.dim and len(set(heat.codes)) == 1 else None
 
 
 def fitting(
@@ -206,6 +243,10 @@ def _rows(count: int, sections: Sequence[Section], per_row: int, label: int, hea
             title = section.title if section is not None and at == start else ""
             rows.append((at, min(at + per_row, end)))
             labels.append((Cell(clip(title, label - 1) + " ", "title"),) if label else ())
+        if section is not None and section.folded:
+            title = section.title if start == end else ""
+            rows.append((end, end))
+            labels.append((Cell(clip(title, label - 1) + " " if label else " ", "title"), *section.folded))
     return tuple(rows), tuple(labels)
 
 
@@ -259,8 +300,6 @@ _SHORT_STATES = {"connecting": "connects"}
 
 def _sign(heat: NodeHeat, marked: bool) -> Cell:
     style = SIGN_STYLE.get(heat.status, "")
-    if heat.status == "stands" and STANDS in heat.codes and not marked:
-        return Cell(" ")  # the GPU says it
     return Cell(MARK, style or "key") if marked else Cell(SIGN_OF.get(heat.status, " "), style)
 
 
@@ -313,7 +352,7 @@ class Legend:
         return [*parts, (4, judged)]
 
 
-_WORDS_OF_CODES = {WAITS: "waits", STANDS: "stands", LOST: "lost GPU", ERROR: "error", UNKNOWN_CODE: "unknown"}
+_WORDS_OF_CODES = {WAITS: "waits", STANDS: "stuck", LOST: "lost GPU", ERROR: "error", UNKNOWN_CODE: "unknown"}
 
 
 def map_legend(legend: Legend, density: str, width: int) -> list[Cell]:
@@ -323,7 +362,7 @@ def map_legend(legend: Legend, density: str, width: int) -> list[Cell]:
         [Cell(LETTERS[state], NODE_STYLE[state]), Cell(f" {state} node", "dim")] for state in LETTERS if state in states
     )
     more: list[Part] = [(2, cells) for cells in letters]  # what stands on the map is explained before all else
-    more += [(4, [Cell("a node as its worst GPU", "dim")])] if density == CELLS else []
+    more += [(4, [Cell("cell = worst GPU", "dim")])] if density == CELLS else []
     legend = replace(legend, per="node" if density == CELLS else "GPU")
     order = "by name" if legend.by_job else "by job"
     return _with_keys([*legend.scale(), *legend.signs(), *more], (("m", "metric"), ("o", order), ("v", "list")), width)

@@ -205,7 +205,7 @@ def connecting_lines(view: FleetView, width: int, room: int) -> list[list[Cell]]
         lines += [[*(head if not at else [Cell(" " * start)]), *line] for at, line in enumerate(text)]
     by_ssh = ((node.node, node.connection.tried_at) for node in waiting if node.connection.trying == "ssh")
     by_hand = next((name for name, at in by_ssh if at is not None and view.taken_at - at >= SLOW_S), "")
-    hint = [Cell("why, by hand:", "dim"), Cell(f" ssh {by_hand} true", "key")]
+    hint = [Cell("to see why, run:", "dim"), Cell(f" ssh {by_hand} true", "key")]
     if by_hand and line_width(hint) <= width - start:
         lines += [[Cell(" " * start), *hint]]
     return lines[:room]

@@ -192,7 +192,7 @@ _BLOCKS: Mapping[str, Sequence[Known]] = {
         Known("SM occupancy", "sm_occupancy", percent),
         Known("tensor cores", "tensor_active", percent),
         Known("DRAM", "dram_active", percent),
-        Known("read by", "activity_source", lambda source: (source or UNKNOWN).upper()),
+        Known("source", "activity_source", lambda source: (source or UNKNOWN).upper()),
     ),
     "HEAT AND POWER": (
         Known("GPU", "temperature_c", celsius),

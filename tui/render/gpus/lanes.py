@@ -210,7 +210,7 @@ def _drawn(lane: Lane, height: int, scale: Scale, styles: Sequence[str], label: 
 
 def _title(scale: Scale, label: int, columns: int, moment: float | None) -> list[Cell]:
     minutes = SPAN_S / 60
-    text = f"last {minutes:.0f} min, a column {seconds(scale.column_s)}"
+    text = f"last {minutes:.0f} min, {seconds(scale.column_s)} a column"
     heads = [Cell("NOW", "head")] if moment is None else [Cell(clock_time(moment), "keys"), Cell("NOW", "head")]
     return [
         Cell(" " * label),

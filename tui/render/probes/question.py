@@ -88,6 +88,6 @@ def _in_use(wanted: ProbeWanted, scope: ProbeScope) -> Line:
 def keys_of(scope: ProbeScope, wanted: ProbeWanted, typing: bool) -> list[tuple[str, str]]:
     """(key, what it does), the most important first."""
     if typing:
-        return [("Enter", "force"), ("Esc", "do not")]
+        return [("Enter", "force"), ("Esc", "cancel")]
     force = [("f", "no force" if wanted.force else "force")] if len(scope.names) == 1 else []
     return [("Enter", "start"), ("Esc", "cancel"), ("Left Right", "choose"), ("Up Down", "line"), *force]

@@ -243,7 +243,7 @@ class ReportLines:
             return []
         nodes = {culprit.node for culprit in self.named}
         told = [(one.at, one.node, one.text) for one in self.around.happened if one.node in nodes]
-        told.append((incident.since, "", "the job moved for the last time"))
+        told.append((incident.since, "", "last progress of the job"))
         lines: list[KeyedLine] = []
         for at, node, text in sorted(set(told))[-MOST_BEFORE:]:
             cells = [Cell(f"{clock_time(at)}  ", "dim")]

@@ -65,7 +65,7 @@ def headline(report: JobReport) -> list[Cell]:
 
 
 def culprit_text(culprit: Culprit) -> str:
-    """ "rank 2 on n1 (pid 4711) at DS.__getitem__ (case.py:14): stands still"."""
+    """ "rank 2 on n1 (pid 4711) at DS.__getitem__ (case.py:14): is stuck"."""
     who = "a rank of unknown number" if culprit.rank is None else f"rank {culprit.rank}"
     if culprit.node:
         who += f" on {culprit.node}"
@@ -106,9 +106,9 @@ _HOW = {
 
 
 def how_cell(culprit: Culprit, age: str = "") -> Cell:
-    """ "stands 1m12s": what it does, in a word or two."""
+    """ "stuck 1m12s": what it does, in a word or two."""
     style = "warn" if culprit.how in ("computes", "polls", "slow") else "crit"
-    return Cell(f"{_HOW.get(culprit.how, 'stands')} {age}".rstrip(), style)
+    return Cell(f"{_HOW.get(culprit.how, 'stuck')} {age}".rstrip(), style)
 
 
 def named(verdict: Verdict) -> list[Culprit]:

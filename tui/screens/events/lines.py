@@ -93,9 +93,9 @@ def _when(event: Happening, now: float) -> str:
 def _source(event: Happening, width: int) -> list[Line]:
     if not isinstance(event.event, KernelEvent):
         told_by = event.event.told_by if event.event is not None else ""
-        return labelled("told by", [Cell(told_by)], width) if told_by else []
+        return labelled("source", [Cell(told_by)], width) if told_by else []
     told = event.event
-    lines = labelled("told by", [Cell(_SOURCES.get(told.source, told.source))], width)
+    lines = labelled("source", [Cell(_SOURCES.get(told.source, told.source))], width)
     process = ", ".join(filter(None, (told.process, f"pid {told.pid}" if told.pid is not None else "")))
     return lines + (labelled("process", [Cell(process)], width) if process else [])
 

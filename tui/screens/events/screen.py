@@ -18,7 +18,7 @@ from mltop.tui.screens.pane import Pane, TextLines
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import CursorView
 
-NOTHING = "nothing happened that mltop knows of"
+NOTHING = "no events"
 
 
 class EventsScreen(Pane):
@@ -65,9 +65,7 @@ class EventsScreen(Pane):
         titles.display = not here.event
         self._lines = self._of_one(picture) if here.event else self._of_all(len(views), titles)
         text.set_lines([line.cells for line in self._lines], [line.key for line in self._lines])
-        text.empty_text = (
-            f"no event matches {keep.text.strip()!r}" if everything else "nothing happened that mltop knows of"
-        )
+        text.empty_text = f"no event matches {keep.text.strip()!r}" if everything else "no events"
         if self._was != here.event:
             self._was = here.event
             if here.event:

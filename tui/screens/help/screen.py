@@ -32,7 +32,7 @@ EXAMPLES = (
     ("!(rank=3)  user!=ada", "none of a node's GPUs or ranks is so; beside other terms: of the same GPU"),
     ("power=?  power!=?", "unknown, known: no other term holds of what is unknown"),
     ("severity>=warning", "none < info < warning < critical"),
-    ('"lr=0.1"', "text as it stands"),
+    ('"lr=0.1"', "literal text"),
 )
 
 

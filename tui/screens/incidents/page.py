@@ -293,10 +293,10 @@ class Page:
         for one in self.known.apart[:MOST_APART]:
             cells = [Cell(f"{one.who} ", "dim"), *one.what]
             if one.since is not None and self.incident.since is not None:
-                before = "before" if one.since < self.incident.since else "after"
-                cells.append(Cell(f", since {clock_time(one.since)}, {before} it", "dim"))
+                before = "earlier" if one.since < self.incident.since else "later"
+                cells.append(Cell(f", since {clock_time(one.since)}, {before}", "dim"))
             opens = incident_location(one.key)
-            lines += self._labelled("" if lines else "apart", cells, 2, key=f"apart/{one.key}", opens=opens)
+            lines += self._labelled("" if lines else "unrelated", cells, 2, key=f"apart/{one.key}", opens=opens)
         left = len(self.known.apart) - MOST_APART
         return lines + (
             self._labelled("", [Cell(f"and {left} more: {KEYCAPS['incidents']} lists all", "dim")]) if left > 0 else []

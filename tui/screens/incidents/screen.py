@@ -13,7 +13,7 @@ from mltop.tui.app.feed import Picture
 from mltop.tui.app.keys import ASKS
 from mltop.tui.app.navigation import incident_location
 from mltop.tui.render.advice import KEYCAPS
-from mltop.tui.render.answer import Answer, Ways, opens_words
+from mltop.tui.render.answer import Answer
 from mltop.tui.render.cells import Cell, plain
 from mltop.tui.render.problems import Scope, Told, ended_of, lines_of, tells_of, told_of
 from mltop.tui.screens.graphs import LEAST_ROWS, job_graph
@@ -46,30 +46,26 @@ class IncidentsScreen(Pane):
         self._last: Incident | None = None  # the one that is or was shown whole
 
     def body(self) -> Iterable[Widget]:
-        yield CellLines(id="all", classes="gap-above", empty_text="nothing is wrong that mltop knows of")
+        yield CellLines(id="all", stays_first=True, classes="gap-above", empty_text="no incidents")
 
     @property
     def _here(self) -> str:
         return self.mltop.trail.here.incident
 
-    def opens(self, answer: Answer) -> tuple[str, Ways]:
+    def opens(self, answer: Answer) -> tuple[str, str]:
         if self._here:
             return KEYCAPS["back"], "back"
         key = self.query_one("#all", CellLines).cursor_key
         at_cursor = next((one for one in self._told if one.key == key), None)
         on_it = at_cursor is not None and answer.about is not None and tells_of(at_cursor, answer.about)
-        return (
-            (KEYCAPS["open"], opens_words(answer.about, sum(one.until is None for one in self._told)))
-            if on_it
-            else (KEYCAPS["top"], "to the first")
-        )
+        return (KEYCAPS["open"], "opens") if on_it else (KEYCAPS["top"], "to the first")
 
     def titles(self, picture: Picture) -> list[str]:
         if not self._here or self._last is None:
             return super().titles(picture)
         keys = [one.key for one in self._told]
         place = f"incident {keys.index(self._here) + 1} of {len(keys)}" if self._here in keys else "incident"
-        kind = self._last.kind if self._last.kind != "node" else "no job is known to suffer"
+        kind = self._last.kind if self._last.kind != "node" else "affects no job"
         return [f"{place}: {kind}, confidence {self._last.confidence}", place, "incident"]
 
     def node_at_cursor(self) -> str:

@@ -84,7 +84,7 @@ def _rail(
     outliers = [one for node, link in of_nodes.items() if (one := _outlier(node, link, rate, received)) is not None]
     if len(of_nodes) > with_ports / 2:
         gone = (node for node, links in all_ports.items() if links and node not in of_nodes)
-        outliers += [Outlier(node, "has no such port", True) for node in gone]
+        outliers += [Outlier(node, "no port", True) for node in gone]
     outliers.sort(key=lambda one: (not one.grave, natural(one.node)))
     up = sum(_is_up(link) for link in of_nodes.values())
     return Rail(name, len(of_nodes), up, rate, received, sent, tuple(outliers))
@@ -111,7 +111,7 @@ def _median(values: Iterable[float | None]) -> float | None:
 
 
 def rail_head(width: int) -> list[Cell]:
-    text = _columns(TITLES) + "WHO DIFFERS"
+    text = _columns(TITLES) + "OUTLIERS"
     return cut([Cell(text, "head")], width)
 
 
@@ -136,7 +136,7 @@ def rail_lines(rail: Rail, width: int) -> list[list[Cell]]:
     start = len(figures)
     if width - start < 20:
         return [head, *([Cell("    "), *line] for line in wrap(cells, max(8, width - 4)) if cells)]
-    wrapped = wrap(cells or [Cell("nobody", "dim")], width - start)
+    wrapped = wrap(cells or [Cell("none", "dim")], width - start)
     return [[*([Cell(" " * start)] if row else head), *line] for row, line in enumerate(wrapped)]
 
 

@@ -30,6 +30,7 @@ from mltop.tui.render.fleet.map import (
     GROUPED,
     Legend,
     Section,
+    folded,
     list_legend,
     make_grid,
     map_legend,
@@ -94,6 +95,7 @@ class FleetScreen(Pane):
         self._told: Sequence[Told] = ()
         self._left: int | None = None  # lines below the map at the last draw; None: the list stands there
         self._groups: Sequence[Group] = ()
+        self._folds = False
 
     def body(self) -> Iterable[Widget]:
         yield TextLines(id="graphs", classes="gap-above")
@@ -185,7 +187,7 @@ class FleetScreen(Pane):
         return made or NodeHeat(view.node, view.state.state, "unknown", b"", "?", "crit")
 
     def _show_map(self, heats: list[NodeHeat], sections: list[Section], room: int) -> None:
-        heatmap, width = self.query_one(Heatmap), self.size.width
+        heatmap, width, all_heats = self.query_one(Heatmap), self.size.width, heats
         if nobody_answered(self._picture.view):
             self._show_connecting(heats, sections, room)
             return
@@ -193,6 +195,10 @@ class FleetScreen(Pane):
         whole = height_of(self._told, self._picture.view.taken_at, width)
         heatmap.empty_text = self._why_empty()
         of_map = legend + node + graphs + LEAST_MAP
+        room_for_both = room - legend - node - graphs
+        self._folds = not heatmap.has_focus and self._needed(heats, sections) + whole > room_for_both
+        if self._folds:
+            heats, sections = folded(heats, sections, self.mltop.selection.nodes)
         text = lines_for(self._told, whole, room, min(max(of_map, room // 2), room - 1))
         node, graphs, text = self._room_for_gpus(heats, sections, room - legend, (node, graphs, text))
         others = legend + node + graphs + text
@@ -209,7 +215,7 @@ class FleetScreen(Pane):
         view = self._views.get(self.node_at_cursor())
         below = 1 + len(view.gpus) if view is not None and view.newest is not None else 0  # for its GPUs
         left -= guarded("the graphs", lambda: self._show_graphs(graphs, left if roomy else 0, below), 0)
-        self.part("the legend", lambda: self._show_legend(legend, heats, grid.density))
+        self.part("the legend", lambda: self._show_legend(legend, all_heats, grid.density))
         node_lines = self.query_one("#node-lines", TextLines)
         node_lines.display = node
         node_lines.styles.height = 1
@@ -234,6 +240,11 @@ class FleetScreen(Pane):
         part.display, part.styles.height = bool(lines), len(lines)
         part.set_lines(lines)
 
+    def _needed(self, heats: Sequence[NodeHeat], sections: Sequence[Section]) -> int:
+        """The lines of a map in which each GPU has a cell; of very many nodes each node."""
+        density = CELLS if len(heats) > MOST_GROUPED else GROUPED
+        return len(make_grid(heats, sections, self.size.width, density, self._names, headed=False).rows)
+
     def _room_for_gpus(
         self, heats: list[NodeHeat], sections: list[Section], room: int, others: tuple[bool, int, int]
     ) -> tuple[bool, int, int]:
@@ -243,9 +254,7 @@ class FleetScreen(Pane):
         node, graphs, text = others
         if len(heats) < 2:
             return others
-        many = len(heats) > MOST_GROUPED
-        density = CELLS if many else GROUPED
-        needed = len(make_grid(heats, sections, self.size.width, density, self._names, headed=False).rows)
+        many, needed = len(heats) > MOST_GROUPED, self._needed(heats, sections)
         ways = [(node, graphs, text), (False, graphs, text), (False, 0, text)]
         ways += [(False, 0, min(text, max(room // 3, room - needed)))] * (not many)
         return next((way for way in ways if needed <= room - sum(way)), ways[-1] if many else others)
@@ -349,6 +358,13 @@ class FleetScreen(Pane):
         return f"no node matches {text!r}" if text else "no nodes"
 
     # Keys and mouse.
+
+    def on_descendant_focus(self) -> None:
+        """With the cursor on the map none of its nodes is left out."""
+        if self._folds:
+            self.draw()
+        else:
+            super().on_descendant_focus()
 
     def _moved(self, node: str) -> None:
         """Show all about the node that the cursor is on now."""

@@ -219,7 +219,7 @@ class RankScreen(RanksPane):
             return []
         if dump.stacks is None:
             return wrap([Cell(f"no C frames: {dump.error}" if dump.error else "dumping the C frames", "warn")], width)
-        lines: list[list[Cell]] = [[Cell(f"with the frames of C, taken {clock_time(dump.stacks.taken_at)}", "bold")]]
+        lines: list[list[Cell]] = [[Cell(f"with C frames, taken {clock_time(dump.stacks.taken_at)}", "bold")]]
         for digest in dump.stacks.digests:
             lines += stack_lines(digest, width)
         return lines
@@ -307,7 +307,7 @@ def about_lines(rank: RankSample, width: int, held: str = "") -> list[list[Cell]
     """Job, launcher, place in the kernel and command, wrapped. ``held``: GPU memory, by GPU."""
     facts = {
         "job": rank.job or NO_JOB,
-        "rank known by": rank.identified_by,
+        "rank from": rank.identified_by,
         "layout": layout_words(rank.parallel),
         "launcher": rank.launcher,
         "user": rank.user,

@@ -273,8 +273,8 @@ def _scope_lines(result: DumpResult, watched: int, width: int) -> list[list[Cell
     """Says that only some of the ``watched`` nodes were dumped: a rank elsewhere may be the one that is waited for."""
     if not 0 < len(result.nodes) < watched:
         return []
-    dumped = f"of {counted(len(result.nodes), 'node')} ({first_of(result.nodes)}): "
-    said = f"the verdict does not know ranks elsewhere, {KEYCAPS['dump']} without marks dumps all"
+    dumped = f"only {first_of(result.nodes)} dumped; "
+    said = f"the culprit may be elsewhere, {KEYCAPS['dump']} without marks dumps all nodes"
     return [*wrap([Cell(dumped, "warn"), Cell(said, "dim")], width, indent=4), []]
 
 
@@ -302,7 +302,7 @@ def compared_lines(left: StackDigest, right: StackDigest, width: int) -> list[li
     if not pairs:
         lines.append([Cell("neither has a stack", "dim")])
     elif not differs:
-        lines += [[], [Cell("both stand in the same place", "dim")]]
+        lines += [[], [Cell("both are in the same place", "dim")]]
     return lines
 
 

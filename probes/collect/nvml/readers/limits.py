@@ -27,7 +27,7 @@ MARGIN, MEMORY_MARGIN = "temperature_margin_c", "memory_temperature_margin_c"
 # Current temperature and T.Limit add up to 82 (RTX 4090) to 87 (H100, L40S) in reports of boards.
 LOWEST_GPU_MAX_C = 75.0
 ROUNDING_C = 2.0  # two whole numbers, and a moment between them
-NO_MEMORY_LIMIT = unsupported("this GPU or driver tells no limit of the memory's temperature")
+NO_MEMORY_LIMIT = unsupported("this GPU or driver reports no limit of the memory's temperature")
 
 
 class Limits:

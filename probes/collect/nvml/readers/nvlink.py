@@ -278,7 +278,7 @@ _TRUE = 1
 _MISCONFIGURED_SHIFT = 8  # four bits: 0 not supported, 1 none, above: which
 _UNHEALTHY = {"route_unhealthy", "misconfigured"}
 _CALL_V = "nvmlDeviceGetGpuFabricInfoV"
-HEALTH_UNTOLD = unsupported("this driver does not tell the health of the NVLink fabric")
+HEALTH_UNTOLD = unsupported("this driver does not report the health of the NVLink fabric")
 
 
 def problems_of(mask: int) -> list[str]:

@@ -365,6 +365,6 @@ class DeathSource:
         unknown = sum(death.how == "unknown" for death in self._deaths)
         if not unknown or self._events.is_possible:
             return []
-        why = f"how {counted(unknown, 'rank')} ended: the kernel tells it only to root, outside of containers"
+        why = f"how {counted(unknown, 'rank')} ended: the kernel reports it only to root, outside containers"
         fix = "sudo mltop" if os.geteuid() != 0 else "run mltop on the host"
         return [Gap.about("ranks", "deaths", why=why, fix=fix, code="no_permission")]

@@ -82,7 +82,7 @@ hw_thermal = _held_by("hw_thermal", "critical", "{gpu} is too hot", 5.0, heat_ma
     ),
 )
 power_brake = _held_by("power_brake", "critical", "PSU brake on {gpu}", 5.0)(
-    meaning="the power supply tells the GPU to slow down",
+    meaning="the power supply makes the GPU slow down",
     threshold=f"bit 0x80 {_HELD}",
     limit=share(HELD_SHARE),
     source="nvmlClocksEventReasons, field 271",
@@ -153,7 +153,7 @@ def power_cap(moment: FleetMoment) -> Iterator[Hit]:
     threshold=f"busy ≥ {percent_words(BUSY)}, SM clock < {SLOWER} × the median of ≥ {PEERS_AT_LEAST} peers, at ≤ "
     f"{SAME_POWER} × their power*, for {HOLD}*",
     source=f"nvmlDeviceGetClockInfo; {_OF_PEERS}",
-    action="look at its temperature, power limit and throttle reasons; if none of them tells: dcgmi diag -r 3",
+    action="look at its temperature, power limit and throttle reasons; if none of them explains it: dcgmi diag -r 3",
     needs=("gpu.*.sm_clock_mhz", "gpu.*.busy"),
     whole_node=(
         "All {count} GPUs slower than those of the other nodes in their job",

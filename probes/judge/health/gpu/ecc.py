@@ -97,7 +97,7 @@ def sram_aggregate(moment: Moment, limit: float) -> Iterator[Hit]:
 
 @device_rule("gpu.ecc.sbe_rate", "warning", eager=False, remedy="watch")(
     meaning="the GPU corrects more and more memory errors",
-    threshold=f"> {LIMIT}* in the last hour; Xid 92 is told by gpu.xid.warn",
+    threshold=f"> {LIMIT}* in the last hour; Xid 92 is reported by gpu.xid.warn",
     limit=Limit(100, unit="errors per hour"),
     source="nvmlDeviceGetTotalEccErrors(corrected, aggregate), growth only",
     action="watch it; when the node is free: dcgmi diag -r 3",

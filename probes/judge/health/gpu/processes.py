@@ -29,7 +29,7 @@ DISPLAYS = (*_OF_X, "gnome-shell", "kwin_", "plasmashell", "weston")
 
 @device_rule("gpu.orphan", "warning", hold_s=10.0, eager=False, remedy="reset")(
     meaning="a process has died and its GPU memory is not freed",
-    threshold="a process that NVML lists is a zombie, or is gone (told in the machine's first PID namespace, or of one "
+    threshold="a process that NVML lists is a zombie, or is gone (seen in the machine's first PID namespace, or of one "
     f"that was seen before), for {HOLD}*",
     source="/proc/PID/stat, kill(2); nvmlDeviceGetComputeRunningProcesses",
     action="end its parent process; if the memory stays: reset the GPU",
@@ -102,7 +102,7 @@ def _live_hits(moment: Moment) -> Iterator[Hit]:
         if apart:
             # NVML names them by pids that our /proc does not have: they may be ours, or a stranger's, or have ended.
             pids = [str(process.pid) for process in apart]
-            whose = f"whose it is cannot be told, the pids ({listed(pids, NAMED)}) are of another PID namespace"
+            whose = f"its owner is unknown, the pids ({listed(pids, NAMED)}) are of another PID namespace"
             message = f"{name} is idle and {_memory(apart) or 'some'} of its memory is taken: {whose}"
             action = f"outside of this container: ps -o pid,ppid,user,etime,args -p {','.join(pids)}"
             yield Hit(name, message, severity="info", action=action, key="apart")

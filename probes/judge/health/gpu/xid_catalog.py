@@ -101,7 +101,7 @@ _BY_NUMBER: dict[int, Xid] = {
     120: Xid("RESET_GPU", HW, "error in the GPU's firmware (GSP)"),
     121: Xid("IGNORE", WARN, "corrected error on the link to the CPU (C2C)"),
     136: Xid("RESET_GPU", HW, "NVLink training failed"),
-    137: Xid("IGNORE", WARN, "NVLink access without privilege; the peer's Xids tell why"),
+    137: Xid("IGNORE", WARN, "NVLink access without privilege; the peer's Xids say why"),
     140: Xid("RESET_GPU", HW, "uncorrectable memory error that the driver could not mark for repair"),
     141: Xid("IGNORE", QUIET, "CUDA fast path error"),
     142: Xid("CONTACT_SUPPORT", WARN, "video encoder (NVENC) exception"),

@@ -35,7 +35,7 @@ def load(moment: Moment) -> Iterator[Hit]:
     if not overloaded and (pressure is None or pressure <= MOST_CPU_PRESSURE):
         return
     parts = [f"load {load_1m:.0f} on {cores} cores"] if load_1m is not None and cores else []
-    parts += [f"some task waited {percent_words(pressure)} of the time"] if pressure is not None else []
+    parts += [f"CPU pressure {percent_words(pressure)}"] if pressure is not None else []
     yield Hit("host", f"CPU overcommitted: {', '.join(parts)}")
 
 

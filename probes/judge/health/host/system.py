@@ -75,7 +75,7 @@ def gauges(sample: Sample) -> Iterator[tuple[str, str, float, float]]:
 
 @rule("host.ptrace", "info")(
     meaning="stacks cannot be read without root",
-    threshold=f"ptrace_scope {PTRACE_ROOT_ONLY} or {PTRACE_NOBODY} (1: told by doctor, and when stacks are asked for)",
+    threshold=f"ptrace_scope {PTRACE_ROOT_ONLY} or {PTRACE_NOBODY} (1: reported by doctor and stack dumps)",
     source="kernel.yama.ptrace_scope",
     action="sudo mltop (or: echo 0 | sudo tee /proc/sys/kernel/yama/ptrace_scope)",
     needs=("host.ptrace_scope", "ranks"),

@@ -121,7 +121,8 @@ def threads(moment: Moment) -> Iterator[Hit]:
     processes = sum(1 + len(rank.children) for rank in ranks)
     if allowed and processes > len(allowed):
         want = processes + OTHER_THREADS
-        yield Hit("host", f"{processes} processes of {len(ranks)} ranks on {len(allowed)} CPUs, {want} would be enough")
+        who = f"{counted(len(ranks), 'rank')} with {processes} processes"
+        yield Hit("host", f"{who} share {counted(len(allowed), 'CPU')}; they need {want}")
 
 
 @rank_rule("job.mem_growth", "warning", hold_s=60.0, eager=False)(
@@ -236,7 +237,7 @@ def _owners(moment: Moment) -> Counter[str]:
     threshold=f"torch's or gloo's line of the last {TOLD_S:g} s; a traceback of a rank that has failed",
     source="the file that is its stdout or stderr",
     act="stacks",
-    action="while the processes live; later the log tells more",
+    action="while the processes live; later the log says more",
     needs=("ranks",),
     follows_ranks=(RANK_STALLED, RANK_ENDED),
 )

@@ -161,7 +161,7 @@ def _setting_words(odd: _Odd) -> str:
 
 @_job_rule("job.versions", "warning")(
     meaning="ranks of one job have loaded different versions of a library",
-    threshold="any that can be told of several ranks",
+    threshold="any that is known of several ranks",
     source="what the ranks have mapped, /proc/PID/maps",
     action="start all ranks from the same environment or image",
     explains_ranks=STOPS,

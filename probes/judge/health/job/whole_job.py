@@ -167,7 +167,7 @@ def odd_rank(moment: JobMoment) -> Iterator[Hit]:
             continue
         idle = "leaves its GPU idle" if facts.gpu is not None else "holds no GPU"
         why = "is in state D" if facts.rank.state == "D" else idle
-        text = f"{subject} {why} while {spinning} others wait: it never reached the collective"
+        text = f"{subject} {why} while {spinning} others wait; it never reached the collective"
         yield facts.hit(subject, text)
 
 

@@ -313,7 +313,7 @@ def _stuck(link: LinkSample) -> list[str]:
 
 
 @port_rule("ib.saturated", "info")(
-    meaning="an error counter stands at its maximum and shows nothing new",
+    meaning="an error counter is at its maximum and shows nothing new",
     threshold="{}, {} or {}, as wide as the counter is".format(*dict.fromkeys(NARROW_MAXIMA.values())),
     source="kernel infiniband/core/sysfs.c",
     action="sudo perfquery -R",

@@ -1,13 +1,13 @@
 """What work of this process does to the GPU: its scenario says so from the first piece of work to the end.
 
-Counters go on from where they stand (``A + B/s since T``), and stand still after it. MLTOP_FAKE_TORCH_EFFECTS: JSON by
+Counters go on from where they stand (``A + B/s since T``), and are stuck after it. MLTOP_FAKE_TORCH_EFFECTS: JSON by
 kind of work, in place of EFFECTS. The process is in the GPU's list, and in the machine's /proc where that is made up.
 
 MLTOP_FAKE_TORCH_PACE: so many seconds for one of the GPU's; then ``time.perf_counter`` is the GPU's clock, so that what
 is measured in this process depends on nothing else.
 
 Of a training job (RANK is set) only rank 0's work shows, and only while it lasts: such a process is ended by SIGTERM
-while it stands still.
+while it is stuck.
 """
 
 from __future__ import annotations

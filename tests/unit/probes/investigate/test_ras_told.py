@@ -48,8 +48,8 @@ def test_two_that_agree_are_surer() -> None:
 @pytest.mark.parametrize(
     ("before", "answers", "why"),
     [
-        (answer((60, 60, 60, 60)), 2, "two answers half a minute apart tell of nobody who waits"),  # it moves
-        (None, 1, "one answer tells of nobody who waits; another one, half a minute later, is compared with it"),
+        (answer((60, 60, 60, 60)), 2, "two answers half a minute apart name no waiting rank"),  # it moves
+        (None, 1, "one answer names no waiting rank; a second one, half a minute later, is compared with it"),
     ],
 )
 def test_what_tells_nothing_says_so(before: RasAnswer | None, answers: int, why: str) -> None:

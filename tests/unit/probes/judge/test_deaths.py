@@ -29,7 +29,7 @@ from mltop.tui.report import print_snapshot
         (RankDeath(7, 0, how="stopped", code=15), "rank 0 (pid 7) was stopped from outside (SIGTERM)", False),
         (RankDeath(7, 0, how="stopped", code=143), "rank 0 (pid 7) was stopped from outside (SIGTERM)", False),
         (RankDeath(7, 0, how="stopped"), "rank 0 (pid 7) was stopped from outside", False),
-        (RankDeath(7, 0), "rank 0 (pid 7) ended, and nothing tells how", True),
+        (RankDeath(7, 0), "rank 0 (pid 7) ended, cause unknown", True),
         (RankDeath(7, 0, how="signal", code=-5), "rank 0 (pid 7) was killed by signal -5", True),
     ],
 )  # fmt: skip

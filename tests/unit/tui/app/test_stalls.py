@@ -219,7 +219,7 @@ def test_names(name: str) -> None:
 def test_a_job_s_name_hides_neither_the_question_nor_its_keys(name: str, width: int, count: int) -> None:
     line = question_line([job("stalled", name)] * count, width)
     assert line_width(line) <= width
-    verb = "stands still" if count == 1 else "and 2 more jobs stand still"
+    verb = "is stuck" if count == 1 else "and 2 more jobs are stuck"
     assert plain(line).endswith(f" {verb}: dump stacks?  y once  a always  n no")
 
 

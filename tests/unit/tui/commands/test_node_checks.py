@@ -118,7 +118,7 @@ def test_what_a_machine_never_shows_is_said_once_for_each_reason() -> None:
     said = [check for check in checks_of(Sample("h1", 1.0, gaps=gaps)) if check["name"] == "never known"]
     assert [(check["state"], check["why"], check["fix"]) for check in said] == [
         ("info", "a VM (pci: link, aer)", ""),
-        ("info", "this GPU or its driver does not tell it (gpu: ecc, nvlink)", ""),
+        ("info", "this GPU or its driver does not report it (gpu: ecc, nvlink)", ""),
     ]
 
 

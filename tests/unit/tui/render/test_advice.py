@@ -15,9 +15,13 @@ def test_the_screen_names_the_key_where_a_report_names_the_command() -> None:
     nodes = fleet()
     (found,) = incidents(nodes, hang(3), motions=(stalled(nodes),))
     assert found.act == "stacks" and "mltop" not in found.action
-    assert advice(found.act, found.action).startswith("mltop stacks; ssh n0 strace -p 5003 shows what it waits for")
-    assert advice(found.act, found.action, keys_on("overview", dumped=False)).startswith("t dumps all stacks; ssh n0")
-    assert advice(found.act, found.action, keys_on("overview", dumped=True)).startswith("4 shows all stacks; ssh n0")
+    assert advice(found.act, found.action).startswith("mltop stacks; run: ssh n0 strace -p 5003; kill it")
+    assert advice(found.act, found.action, keys_on("overview", dumped=False)).startswith(
+        "t dumps all stacks; run: ssh n0"
+    )
+    assert advice(found.act, found.action, keys_on("overview", dumped=True)).startswith(
+        "4 shows all stacks; run: ssh n0"
+    )
 
 
 @pytest.mark.parametrize(

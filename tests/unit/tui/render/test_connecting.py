@@ -32,7 +32,7 @@ def test_who_is_tried_since_when_and_what_is_waited_for() -> None:
     first, second, hint = [plain(line) for line in connecting_lines(FOUR, 80, 9)]
     assert first == f"node[01-03]  starting ssh for 12s, since {clock_time(NOW - 12.0)}"
     assert second == "node04       waiting for a slot"
-    assert hint.strip() == "why, by hand: ssh node01 true"
+    assert hint.strip() == "to see why, run: ssh node01 true"
     fresh = fleet(asked("n1", ago_s=3.0))
     assert len(connecting_lines(fresh, 80, 9)) == 1, "nobody is to worry yet"
 

@@ -154,7 +154,7 @@ def test_what_is_wrong_has_a_mark_in_the_gutter(mark: str, text: str, style: str
         (Doing("works"), "works", "works", ""),
         (Doing("waits", 10.0, "all_reduce"), "waits 6m28s", "waits 6m", "waits"),
         (Doing("waits", 380.0), "waits 18s", "waits 18s", "waits"),
-        (Doing("stands", 10.0), "stands 6m28s", "stands 6m", "crit"),
+        (Doing("stands", 10.0), "stuck 6m28s", "stuck 6m", "crit"),
         (Doing("alone", 10.0), "computes alone 6m28s", "alone 6m", "warn"),
         (Doing("throttled", where="hw_thermal"), "throttled", "throttled", "warn"),
         (Doing("starting", 10.0), "starting", "starting", ""),

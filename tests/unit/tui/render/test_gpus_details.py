@@ -35,7 +35,7 @@ def test_of_a_healthy_gpu_everything_is_known() -> None:
     found = facts(simulated())
     unknown = {label for block in found.values() for label, fact in block.items() if fact.text == "–"}
     assert unknown == {"last seen"}
-    assert found["ACTIVITY"]["read by"].text == "GPM"
+    assert found["ACTIVITY"]["source"].text == "GPM"
     assert found["THROTTLED BY, OF 10 MIN"]["SM clock"].text == "1980/1980MHz"
     assert found["HEAT AND POWER"]["slows at"].text == "87C" and found["HEAT AND POWER"]["HBM"].text.endswith("/95C")
     assert found["MEMORY AND LINKS"]["PCIe"].text == found["PCIe"]["could be"].text == "Gen5 x16"

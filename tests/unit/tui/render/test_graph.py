@@ -175,7 +175,7 @@ def test_graphs_take_the_lines_that_there_are(rows: int, count: int) -> None:
         assert plain(lines[-1]).endswith("now")
 
 
-@pytest.mark.parametrize(("state", "word"), [("quiet", "still"), ("stalled", "hung"), ("waits", "hung")])
+@pytest.mark.parametrize(("state", "word"), [("quiet", "no progress"), ("stalled", "hung"), ("waits", "hung")])
 def test_a_job_is_not_called_hung_before_that_is_known(state: WorkState, word: str) -> None:
     (event,) = fell_still(Doing(state, NOW - 240.0))
     assert (event.at, event.text) == (NOW - 240.0, f"{clock_time(NOW - 240.0)} {word}")

@@ -466,13 +466,13 @@ def test_the_legend_says_metric_and_scale_and_only_what_is_on_the_screen():
         "L lost node",
         "c connecting node",
         "per node 0%",
-        "a node as its worst GPU",
+        "cell = worst GPU",
         "o by name",
     ):
         assert words in whole, words
-    assert not any(word in whole for word in ("waits", "stands", "X lost", "refused", "unknown")), whole
+    assert not any(word in whole for word in ("waits", "stuck", "X lost", "refused", "unknown")), whole
     hanging = plain(legend([heat], ACTIVITY, 200))
-    assert "waits" in hanging and "■ stands" in hanging and "finding" not in hanging
+    assert "waits" in hanging and "■ stuck" in hanging and "finding" not in hanging
     assert "30C" in plain(legend(heats, TEMPERATURE, 200))
     assert "v map" in plain(list_legend(Legend(heats, ACTIVITY), 200))
 
@@ -576,7 +576,7 @@ def test_names_fold_whatever_they_are():
 
 @pytest.mark.parametrize(("width", "gap"), [(62, 3), (60, 2)])
 def test_a_mark_is_no_cell_of_a_gpu(width, gap):
-    """Apart from both nodes' cells where there is room, else outdented; and who stands is marked once."""
+    """Apart from both nodes' cells where there is room, else outdented; the culprit's node has its mark, too."""
     heats = heats_of(fleet(20), findings=[finding("node002", severity="critical"), finding("node001")])
     heats[2], _ = replace(hung(5)[0], node="node003"), heats[2]
     grid = make_grid(heats, (), width, GROUPED, gap=gap)
@@ -586,7 +586,7 @@ def test_a_mark_is_no_cell_of_a_gpu(width, gap):
     )
     blank = " " * (gap - 2)
     assert line[: grid.margin] == f"node001 ▲{blank}" and line[first.stop : second.start] == f" ▲{blank}"
-    assert line[second.stop : third.start] == f"  {blank}" and line[third].count("■") == 1
+    assert line[second.stop : third.start] == f" ■{blank}" and line[third].count("■") == 1
     assert all("▲" not in line[part] for part in (first, second, third))
 
 

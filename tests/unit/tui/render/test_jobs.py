@@ -63,7 +63,7 @@ def test_jobs_of_one_name_on_nodes_of_their_own_and_of_others_stand_apart() -> N
     [
         (JobStates(Doing("works")), "2 ranks work", "dim"),
         (JobStates(Doing("waits", 60.0)), "2 ranks wait", "waits"),
-        (JobStates(Doing("stalled", 60.0)), "2 ranks stand still", "waits"),
+        (JobStates(Doing("stalled", 60.0)), "2 ranks are stuck", "waits"),
         (JobStates(Doing("starting")), "2 ranks start", "dim"),
         (JobStates(Doing("starved")), "2 ranks starved", "warn"),
         (JobStates(Doing("unknown")), "2 ranks", "dim"),
@@ -80,7 +80,7 @@ def test_what_a_job_does_in_words(known: JobStates | None, words: str, style: st
 def test_who_holds_it_up_is_counted_apart() -> None:
     waits = JobStates(Doing("waits", 60.0), {0: Doing("stands", 60.0), 1: Doing("waits", 60.0), 7: Doing("ended", 1.0)})
     (group,) = Grouping().of([node("n1", *["b"] * 8)], States({PlacedJob("b", 5, ""): waits}))
-    assert plain(group.about) == "1 node  6 ranks wait, 1 stands, 1 ended"
+    assert plain(group.about) == "1 node  6 ranks wait, 1 stuck, 1 ended"
     assert [cell.style for cell in group.about if cell.text.startswith("1 ")] == ["dim", "crit", "crit"]
 
 

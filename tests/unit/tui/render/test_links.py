@@ -107,15 +107,15 @@ def test_what_happened_newest_first() -> None:
     assert [(one.at, one.node, one.kind) for one in found] == [
         (100.0, "n1", "CRIT"),
         (90.0, "n1", "XID 79"),
-        (70.0, "n2", "over"),
+        (70.0, "n2", "END"),
         (40.0, "n2", "WARN"),
     ]
-    assert found[2].text == "over after 30s: GPU 3 hot"
+    assert found[2].text == "resolved after 30s: GPU 3 hot"
     assert len({one.key for one in found}) == 4
 
 
 def test_what_happened_on_one_node() -> None:
-    assert [one.kind for one in happenings([FIRING], [ENDED], [("n1", XID)], "n2")] == ["over", "WARN"]
+    assert [one.kind for one in happenings([FIRING], [ENDED], [("n1", XID)], "n2")] == ["END", "WARN"]
     assert happenings([Finding("a", "info", "n1", "x", "y")], [], []) == []
 
 

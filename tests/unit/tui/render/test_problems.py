@@ -59,13 +59,13 @@ def drawn(told: list[Told], width: int = 120, room: int = 40) -> list[str]:
 def test_a_hang_says_who_stands_where_who_waits_what_was_lost_and_what_to_do() -> None:
     (told,) = told_of([incident()], [], FLEET)
     assert (told.mark, told.who, told.word) == (Cell("■", "crit"), "rank 229", Cell("HUNG", "crit"))
-    assert plain(told.what) == "sim030 GPU 5, pid 42, stands in read_shard (data.py:53)"
-    assert Cell("stands", "crit") in told.what
+    assert plain(told.what) == "sim030 GPU 5, pid 42, stuck in read_shard (data.py:53)"
+    assert Cell("stuck", "crit") in told.what
     assert plain(told.more) == (f"ranks 0-228,230-455 wait in all_reduce since {clock_time(SINCE)}; 6.1 GPU-hours lost")
     assert Cell("wait in all_reduce", "waits") in told.more
     assert told.action == "check the mount of /data" and told.key == "i1"
     (alone,) = told_of([incident(suffers=Suffers(waiting=Ranges.of([1, 2])))], [], ONE)
-    assert plain(alone.what).startswith("GPU 5, pid 42, stands"), "on one node it need not be named"
+    assert plain(alone.what).startswith("GPU 5, pid 42, stuck"), "on one node it need not be named"
     assert Cell("wait", "waits") in alone.more, "in what is not known"
 
 
@@ -108,15 +108,15 @@ def test_mark_and_word_say_what_became_of_the_job(
 @pytest.mark.parametrize(
     ("culprits", "who", "what"),
     [
-        ([CULPRIT, replace(CULPRIT, rank=230)], "ranks 229-230", "sim030 GPU 5, pid 42, stands in read_shard"),
-        ([replace(CULPRIT, rank=None)], "sim030", "sim030 GPU 5, pid 42, stands in"),
+        ([CULPRIT, replace(CULPRIT, rank=230)], "ranks 229-230", "sim030 GPU 5, pid 42, stuck in read_shard"),
+        ([replace(CULPRIT, rank=None)], "sim030", "sim030 GPU 5, pid 42, stuck in"),
         (
             [replace(CULPRIT, how="dead", reason="was killed", where="")],
             "rank 229",
             "sim030 GPU 5, pid 42, died: was killed",
         ),
         ([replace(CULPRIT, in_reason=True)], "rank 229", "sim030 GPU 5, pid 42, reads"),
-        ([replace(CULPRIT, child_pid=77, gpu=None)], "rank 229", "sim030, pid 77, stands in"),
+        ([replace(CULPRIT, child_pid=77, gpu=None)], "rank 229", "sim030, pid 77, stuck in"),
         ([], "run", "rank 229 never came"),
         ([Culprit(None, "nfs1", None, "does not answer", "", True)], "nfs1", "rank 229 never came"),
     ],
@@ -182,7 +182,7 @@ def test_on_one_node_the_subject_stands_before_the_sentence() -> None:
 def test_a_line_has_mark_who_what_action_and_at_its_end_the_word_and_age() -> None:
     told = told_of([incident()], [finding()], FLEET)
     first, second, last = drawn(told, 120)
-    assert first.startswith("■ rank 229  sim030 GPU 5, pid 42, stands in read_shard (data.py:53)")
+    assert first.startswith("■ rank 229  sim030 GPU 5, pid 42, stuck in read_shard (data.py:53)")
     assert first.endswith("HUNG  6m30s") and len(first) == 120
     assert second.strip().startswith("ranks 0-228,230-455 wait in all_reduce since")
     assert second.index("ranks") == first.index("sim030") == 12, "text hangs under its own first word"
@@ -192,6 +192,11 @@ def test_a_line_has_mark_who_what_action_and_at_its_end_the_word_and_age() -> No
     narrow = drawn(told, 80)
     assert narrow[0].index("sim030") == 12 and narrow[-1].endswith("CRIT  2m10s")
     assert drawn(told, 60)[0].endswith("HUNG  6m") and drawn(told, 36)[0].endswith("HUNG")
+
+
+def test_on_one_line_where_it_is_stuck_goes_before_its_node_and_pid() -> None:
+    (line,) = lines_of(told_of([incident()], [], FLEET), NOW, 56, 1).lines
+    assert "stuck in read_shard (data.py:53)" in plain(line) and "pid" not in plain(line)
 
 
 def test_text_gives_way_before_a_problem_does() -> None:

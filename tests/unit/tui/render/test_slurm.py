@@ -98,5 +98,5 @@ def test_whose_job_it_is(changes: dict[str, str], is_slurms: bool) -> None:
 
 def test_the_box_says_that_nothing_is_run() -> None:
     text = "\n".join(plain(line) for line in box_lines(slurm_lines(["n1", "$x"], "hot", True), "--exclude=n1", 60))
-    assert "nothing of this is run by mltop" in text and "no names of Slurm's: $x" in text
+    assert "to copy; mltop runs none of it" in text and "no names of Slurm's: $x" in text
     assert "copied: --exclude=n1" in text

@@ -23,7 +23,7 @@ from mltop.tui.render.stacks.report import Around, ReportLines
 from mltop.tui.render.stacks.verdict import headline, stack_lines, waiting_text
 
 GETITEM = Frame("DS.__getitem__", "case.py", 14, {"step": 3, "index": -1})
-CULPRIT = Culprit(2, "n1", 4711, "stands still", "DS.__getitem__ (case.py:14)")
+CULPRIT = Culprit(2, "n1", 4711, "is stuck", "DS.__getitem__ (case.py:14)")
 
 
 def report(kind="hang", **fields):
@@ -51,11 +51,11 @@ def test_a_hang_names_rank_node_pid_place_and_who_waits():
         gaps=[Gap("rank 3", "permission denied", "sudo mltop stacks")],
     )
     assert told(found) == (
-        "HANG  rank 2 on n1 (pid 4711) at DS.__getitem__ (case.py:14): stands still; "
+        "HANG  rank 2 on n1 (pid 4711) at DS.__getitem__ (case.py:14): is stuck; "
         "3 ranks wait in all_reduce (train.py:40)"
     )
     first, prose, gap = text_of(found)
-    assert first.startswith("■ rank 2    n1, pid 4711, stands still: DS.__getitem__ (case.py:14)  ")
+    assert first.startswith("■ rank 2    n1, pid 4711, is stuck: DS.__getitem__ (case.py:14)  ")
     assert first.endswith("HANG  confidence high")
     assert prose.strip() == "ranks 0-1,3 wait in all_reduce (train.py:40); 0 switches in 5.0 s"
     assert gap.strip() == "not known: rank 3: permission denied (sudo mltop stacks)"

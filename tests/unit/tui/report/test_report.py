@@ -118,7 +118,7 @@ def test_reports(width):
         ),
     ]
     verdict = Verdict(
-        "hang", [Culprit(2, "n1", 7, "stands still", "load (case.py:14)")], [Waiting(Ranges.of([0, 1]), "all_reduce")]
+        "hang", [Culprit(2, "n1", 7, "is stuck", "load (case.py:14)")], [Waiting(Ranges.of([0, 1]), "all_reduce")]
     )
     digests = [StackDigest(index, index, error="gone", node="n1") for index in range(MOST_UNREADABLE + 3)]
     out = console(width)

@@ -62,7 +62,7 @@ def test_who_holds_a_job_up_stands_above_those_who_wait() -> None:
     states = States({PlacedJob("run", 5, ""): JobStates(waits, {2: stands})})
     columns, rows, _ = rank_rows([one], context(one, states=states))
     assert cells(rows, columns, "rank") == ["2", "3", "0", "1"]
-    assert cells(rows, columns, "state") == ["stands", "ended", "waits in all_reduce", "waits in all_reduce"]
+    assert cells(rows, columns, "state") == ["stuck", "ended", "waits in all_reduce", "waits in all_reduce"]
     assert cells(rows, columns, "mark") == ["■", "■", "", ""]
     assert cells(rows, columns, "since") == ["39s", "–", "40s", "40s"], "of one that ended it is not known"
 

@@ -435,7 +435,7 @@ def test_where_faulthandler_saw_the_culprit(tmp_path: Path) -> None:
     assert culprits(job) == [2]
     assert job.incident is not None
     assert [each.text for each in job.incident.evidence if each.source == "stacks"] == [
-        "rank 2 stood in fetch (/job/data.py:77)"
+        "rank 2 was in fetch (/job/data.py:77)"
     ]
 
 

@@ -204,7 +204,7 @@ def test_the_minority_is_named_where_nearly_all_stand() -> None:
     others = standing(4, wchan="futex_do_wait")
     verdict = judge_job(evidence({**others, 2: Rank(dataset(), wchan="pipe_read")}))
     assert (verdict.kind, named(verdict), verdict.confidence) == ("hang", [2], "medium")
-    assert "3 of 4 ranks stand at train (job/case.py:60)" in verdict.evidence[0]
+    assert "3 of 4 ranks are at train (job/case.py:60)" in verdict.evidence[0]
 
 
 def test_it_is_suspected_only_where_the_kernel_shows_no_difference() -> None:
@@ -333,13 +333,13 @@ def locked_out(main: Stack, holds: str = "", acquires: str = "", wchan: str | No
 def test_the_thread_that_holds_the_lock_is_named() -> None:
     verdict = locked_out(lock_wait(), "metrics.lock", "self.lock")
     (culprit,) = verdict.culprits
-    assert "waits for a lock that its thread pusher holds, which stands in write (job/io.py:3)" in culprit.reason
+    assert "waits for a lock that its thread pusher holds, which is stuck in write (job/io.py:3)" in culprit.reason
     assert (culprit.rank, culprit.pid, verdict.kind, verdict.confidence) == (2, 4002, "hang", "high")
 
 
 def test_without_source_lines_a_thread_in_the_same_file_may_hold_it() -> None:
     verdict = locked_out(lock_wait())
-    assert "its thread pusher stands in write (job/io.py:3) and may hold it" in verdict.culprits[0].reason
+    assert "its thread pusher is stuck in write (job/io.py:3) and may hold it" in verdict.culprits[0].reason
     assert verdict.confidence == "medium"
 
 

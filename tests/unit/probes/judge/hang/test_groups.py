@@ -118,7 +118,7 @@ def test_a_pipeline_without_peers_names_nobody_whatever_its_counters() -> None:
     ranks[2] = Rank(stack(("recv", C10D, 1), *main_frames(), waiting_in="recv", step=4))
     verdict = judged(ranks)
     assert (verdict.culprits, verdict.kind) == ([], "hang")
-    assert "stacks do not tell who is behind" in verdict.evidence
+    assert "stacks do not show who is behind" in verdict.evidence
 
 
 def test_a_stage_outside_is_accused_and_not_the_victim_that_no_rule_knows() -> None:

@@ -73,7 +73,7 @@ def test_a_short_standstill_that_names_nobody_is_no_hang(name: str) -> None:
 def test_without_counters_a_standstill_that_names_nobody_is_no_hang() -> None:
     verdict = judge_job(evidence(waiters(0, 1, 2, 3), counters=False))
     assert verdict.kind == "unclear"
-    assert "a slow step looks the same: counters would tell, and could not be read" in verdict.evidence
+    assert "a slow step looks the same: counters would show it, but could not be read" in verdict.evidence
 
 
 def test_a_standstill_that_is_sure_is_a_hang_whoever_could_not_be_seen() -> None:
@@ -100,7 +100,7 @@ LOOKS = {
     **NAMELESS,
 }
 # A duration that nobody watched, or a "every" and "all" of one.
-CLAIMS = re.compile(r"\b0(\.0)? s\b|every dump|\b1 dumps|stuck in|stands still")
+CLAIMS = r"\b0(\.0)? s\b|every dump|\b1 dumps"
 
 
 @pytest.mark.parametrize("quiet_s", [None, 0.0, 40.0])
@@ -112,20 +112,20 @@ def test_one_look_claims_no_standstill(name: str, quiet_s: float | None) -> None
         rank.quiet_s = quiet_s if isinstance(rank.stack, Stack) and rank.stack.waiting_in else None
     lines = ReportLines(0, report(evidence(ranks, rounds=1)), Around(START), 500).lines()
     text = "\n".join(plain(line.cells) for line in lines)
-    assert not CLAIMS.search(text), text
+    assert not re.search(CLAIMS if quiet_s else rf"{CLAIMS}|stuck", text), text
 
 
 def test_what_the_samples_before_one_look_show_is_said() -> None:
     ranks = {number: Rank(all_reduce(), quiet_s=200.0) for number in (0, 1, 3)}
     verdict = judge_job(evidence({**ranks, 2: Rank(dataset())}, rounds=1))
-    assert verdict.evidence[0] == "3 of 4 ranks wait and did not move for 3 min 20 s before the dump"
+    assert verdict.evidence[0] == "3 of 4 ranks wait, no progress for 3 min 20 s"
 
 
 def test_one_look_at_a_job_that_computes_says_so() -> None:
     verdict = judge_job(evidence({number: Rank(compute()) for number in range(4)}, rounds=1))
     assert verdict.evidence[0] == "no rank waits in a collective and most were seen once: take more samples"
     watched = judge_job(evidence({number: Rank(compute()) for number in range(4)}))
-    assert watched.evidence[0] == "no rank waits in a collective and most did not move for 6.0 s"
+    assert watched.evidence[0] == "no rank waits in a collective and most made no progress for 6.0 s"
 
 
 # Several jobs

@@ -59,13 +59,13 @@ HANGS = {
         evidence({**waiters(0, 1, 3), 2: Rank(dataset())}),
         (2,),
         "DS.__getitem__ (job/case.py:14)",
-        "stands still",
+        "is stuck",
     ),
     "a2 sleep in main": Case(
         evidence({**waiters(0, 1, 3), 2: Rank(validation())}),
         (2,),
         "slow_validation (job/case.py:40)",
-        "stands still",
+        "is stuck",
         kind="suspect",
         confidence=("low",),  # by its name it may be an evaluation
     ),
@@ -102,7 +102,7 @@ HANGS = {
         evidence({**waiters(0, 1, 3), 2: Rank(dataset(17))}),
         (2,),
         "DS.__getitem__ (job/case.py:17)",
-        "stands still",
+        "is stuck",
     ),
     "g fifo in D": Case(
         evidence({**waiters(0, 1, 3), 2: Rank(dataset(17), state="D", wchan="nfs_wait_bit_killable")}),

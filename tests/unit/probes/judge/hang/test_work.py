@@ -61,7 +61,7 @@ def test_a_rank_that_computes_is_accused_by_and_by(how: str, quiet_s: float | No
 def test_a_rank_that_sleeps_is_accused_at_once() -> None:
     verdict = judged(Rank(dataset(), cpu=0.01, main_cpu_s_per_s=0.0001))
     assert verdict.confidence == "high"
-    assert verdict.culprits[0].reason.startswith("stands still")
+    assert verdict.culprits[0].reason.startswith("is stuck")
     assert LOOK_AGAIN not in verdict.evidence
 
 
@@ -145,14 +145,14 @@ def test_the_pool_thread_that_a_rank_waits_for_is_named() -> None:
     threads = [Thread("metrics", own_thread()), Thread("ThreadPoolExecutor-1_0", pool_thread())]
     verdict = judged(Rank(future_wait(), threads=threads))
     culprit = verdict.culprits[0]
-    assert culprit.reason == ("waits for its thread ThreadPoolExecutor-1_0, which stands in worker_fn (job/io.py:12)")
+    assert culprit.reason == ("waits for its thread ThreadPoolExecutor-1_0, which is stuck in worker_fn (job/io.py:12)")
     assert (culprit.where, culprit.pid, verdict.confidence) == ("worker_fn (job/io.py:12)", 4002, "high")
 
 
 def test_the_thread_that_a_rank_joins_is_named_and_its_children_are_not() -> None:
     rank = Rank(thread_join(), threads=[Thread("Thread-1", own_thread())], children=[Child(4711, worker_stuck())])
     verdict = judged(rank)
-    assert "waits for its thread Thread-1, which stands in worker_fn" in verdict.culprits[0].reason
+    assert "waits for its thread Thread-1, which is stuck in worker_fn" in verdict.culprits[0].reason
     assert verdict.confidence == "high"
 
 
@@ -172,7 +172,7 @@ def test_a_thread_at_work_is_given_time() -> None:
 
 def test_a_pool_without_a_thread_at_work_is_said_to_be_so() -> None:
     verdict = judged(Rank(future_wait()))
-    assert "none stands in code of the script" in verdict.culprits[0].reason
+    assert "none is in code of the script" in verdict.culprits[0].reason
     assert verdict.confidence == "medium"
 
 
@@ -394,11 +394,11 @@ def test_the_thread_that_has_to_fill_a_queue_is_named() -> None:
     threads = [Thread("metrics", idle), Thread("prefetch", own_thread())]
     verdict = judged(Rank(prefetched(), threads=threads))
     assert verdict.culprits[0].reason == (
-        "waits at a queue; its thread prefetch stands in worker_fn (job/io.py:12) and may have to serve it"
+        "waits at a queue; its thread prefetch is stuck in worker_fn (job/io.py:12) and may have to serve it"
     )
     assert (verdict.kind, verdict.confidence) == ("hang", "medium")
     alone = judged(Rank(prefetched(), threads=[Thread("metrics", idle)]))
-    assert alone.culprits[0].reason.startswith("stands still outside any collective")
+    assert alone.culprits[0].reason.startswith("is stuck outside any collective")
 
 
 def test_what_waits_in_the_kernel_for_a_child_waits_for_it_whoever_called() -> None:
@@ -409,7 +409,7 @@ def test_what_waits_in_the_kernel_for_a_child_waits_for_it_whoever_called() -> N
     verdict = judged(Rank(waits, wchan="do_wait", children=[Child(1234, None, error="not Python: ffmpeg", key="k")]))
     assert verdict.culprits[0].reason == "waits for its child process 1234 (ffmpeg, state S)"
     verdict = judged(Rank(waits, wchan="do_wait"))
-    assert (verdict.confidence, verdict.culprits[0].reason[:12]) == ("high", "stands still")
+    assert (verdict.confidence, verdict.culprits[0].reason[:8]) == ("high", "is stuck")
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ def test_a_value_that_is_not_there_is_unknown_although_no_gap_says_why(rule_id: 
     for one in alternatives(need):
         take_away(sample, one)
     (unknown,) = telling(unknowns_of(sample), rule_id)
-    assert unknown.why == "the node does not tell it"
+    assert unknown.why == "the node does not report it"
     for one in alternatives(need)[1:]:
         sample = whole()
         take_away(sample, one)

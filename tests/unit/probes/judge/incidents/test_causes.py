@@ -102,7 +102,7 @@ def test_a_job_that_stands_since_a_node_of_it_does_not_answer_waits_for_that_nod
     (incident,) = watched(nodes, (silent("n1"),), stalled({"n0": nodes["n0"]}))
     assert (incident.kind, incident.id) == ("hang", "job/train/1000")
     assert [(culprit.rank, culprit.node) for culprit in incident.culprits] == [(None, "n1")]
-    assert incident.headline.startswith("n1: lost: ssh to n1: no route; 8 of 16 ranks stand still since")
+    assert incident.headline.startswith("n1: lost: ssh to n1: no route; 8 of 16 ranks stuck since")
     assert incident.action == "see the console"
     assert incident.confidence != "high"
 

@@ -147,7 +147,7 @@ def test_stacks_that_name_another_are_not_overruled_both_are_told_and_less_sure(
 def test_stacks_that_name_one_who_has_launched_it_are_less_sure() -> None:
     found = incident(stacks(counted({rank: waits() for rank in RANKS}), culprit=2))
     assert (named(found), found.confidence) == ([2], "medium")
-    assert any("all have launched it, the stacks that rank 2 stands elsewhere" in line.text for line in found.evidence)
+    assert any("all have launched it, the stacks that rank 2 is elsewhere" in line.text for line in found.evidence)
 
 
 def test_an_old_record_makes_no_stack_less_sure() -> None:

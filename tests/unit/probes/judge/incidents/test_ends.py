@@ -81,7 +81,8 @@ def test_what_stood_until_it_was_ended_is_told_by_who_held_it_up(
     (hung,) = see(watch, nodes, stalled(nodes))
     (over,) = see(watch, ended(nodes, **how))
     assert over.headline == (
-        f"rank 2 (n0 GPU 2) stood in ShardDataset.__getitem__ (dataset.py:26), {WAITED} {end} at {clock_time(ENDED_AT)}"
+        "rank 2 (n0 GPU 2) was stuck in ShardDataset.__getitem__ (dataset.py:26), "
+        f"{WAITED} {end} at {clock_time(ENDED_AT)}"
     )
     assert (over.kind, over.severity, over.id, over.since) == (kind, severity, hung.id, hung.since)
     assert [culprit.rank for culprit in over.culprits] == [2]
@@ -95,7 +96,7 @@ def test_its_cause_too() -> None:
     watch.take_stacks([dumped(hang(2))])
     see(watch, nodes, stalled(nodes))
     (over,) = see(watch, ended(nodes, how="signal", code=6))
-    assert over.headline.startswith(f"n0: /data does not answer; rank 2 stood still, {WAITED} died at ")
+    assert over.headline.startswith(f"n0: /data does not answer; rank 2 was stuck, {WAITED} died at ")
     assert over.action == server.action
 
 
@@ -104,7 +105,7 @@ def test_from_outside_alone_it_is_remembered_that_it_stood() -> None:
     see(watch, nodes, stalled(nodes))
     (over,) = see(watch, ended(nodes, how="signal", code=6))
     assert over.headline == (
-        f"all 16 ranks stood still since {clock_time(STALLED_AT)}, nothing told who held them up, "
+        f"all 16 ranks stuck since {clock_time(STALLED_AT)}, blocking rank unknown, "
         f"until the job died at {clock_time(ENDED_AT)}"
     )
     nodes, watch = fleet(), IncidentWatch()

@@ -36,7 +36,7 @@ def test_who_hangs_is_the_headline() -> None:
     nodes = fleet()
     (incident,) = incidents(nodes, hang(2), motions=(stalled(nodes),))
     assert incident.headline == (
-        f"rank 2 (n0 GPU 2) stands in ShardDataset.__getitem__ (dataset.py:26), 15 ranks wait in all_reduce {SINCE}"
+        f"rank 2 (n0 GPU 2) is stuck in ShardDataset.__getitem__ (dataset.py:26), 15 ranks wait in all_reduce {SINCE}"
     )
     assert (incident.kind, incident.severity, incident.confidence) == ("hang", "critical", "high")
     assert [(culprit.rank, culprit.gpu) for culprit in incident.culprits] == [(2, 2)]
@@ -47,7 +47,7 @@ def test_who_hangs_is_the_headline() -> None:
 
 def test_of_one_node_its_name_is_not_told() -> None:
     (incident,) = incidents(fleet(1), hang(2, 8))
-    assert incident.headline.startswith("rank 2 (GPU 2) stands in")
+    assert incident.headline.startswith("rank 2 (GPU 2) is stuck in")
 
 
 def test_of_several_jobs_each_has_its_name() -> None:
@@ -83,7 +83,7 @@ def test_where_nobody_is_named_the_fault_names_them() -> None:
     """Below Python nothing differs: a dead port on one of the job's nodes does."""
     nodes = with_findings(fleet(4), finding("ib.down", "n3", "mlx5_2", "mlx5_2 has no link"))
     (incident,) = incidents(nodes, hang(None, 32, confidence="medium"))
-    assert incident.headline.startswith("n3: mlx5_2 has no link; ranks 24-31 stand still, 24 ranks wait in all_reduce")
+    assert incident.headline.startswith("n3: mlx5_2 has no link; ranks 24-31 are stuck, 24 ranks wait in all_reduce")
     assert incident.confidence == "high"
 
 
@@ -157,7 +157,7 @@ def test_stacks_that_saw_it_move_look_closer_than_counters() -> None:
 def test_from_outside_alone_it_hangs_and_nobody_is_named() -> None:
     nodes = fleet()
     (incident,) = incidents(nodes, motions=(stalled(nodes, rhythm=Rhythm(2.1, 0.03, 200)),))
-    assert incident.headline == f"all 16 ranks stand still {SINCE}, nothing tells who holds them up"
+    assert incident.headline == f"all 16 ranks stuck {SINCE}, blocking rank unknown"
     assert not incident.culprits
     assert incident.next_act == "stacks"
     assert any("2.1 s ± 3 %" in line.text for line in incident.evidence)
@@ -284,7 +284,7 @@ def test_jobs_of_one_name_that_meet_at_loopback_addresses_are_jobs_of_their_node
         nodes[name] = NodeScene.of(Sample(name, NOW, ranks=list(ranks)), ())
     only = {"n1": nodes["n1"]}
     (incident,) = incidents(nodes, motions=(stalled(only, "127.0.0.1:29500", place="n1"),))
-    assert incident.headline.startswith("127.0.0.1:29500 on n1: all 8 ranks stand still")
+    assert incident.headline.startswith("127.0.0.1:29500 on n1: all 8 ranks stuck")
     assert incident.suffers.gpus == 8
     assert incident.id.endswith("/n1")
 
@@ -315,8 +315,7 @@ def test_of_several_places_one_is_not_said_of_all() -> None:
     ]
     (incident,) = incidents(fleet(), report)
     assert incident.headline == (
-        f"all 16 ranks wait in recv, called from a (t.py:1), and in 1 other place, {SINCE}, "
-        "nothing tells who holds them up"
+        f"all 16 ranks wait in recv, called from a (t.py:1), and in 1 other place, {SINCE}, blocking rank unknown"
     )
 
 

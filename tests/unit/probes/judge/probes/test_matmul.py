@@ -132,7 +132,7 @@ _NONE = {"sw_power_cap": 0.0}
         ),
         (
             {"share": 0.7, "sm_clock_mhz": None, "power_w": None, "throttle_share": {}, "gaps": {"clock": "no NVML"}},
-            "30 % slower: its clock is unknown (no NVML), so nothing tells why",
+            "30 % slower: its clock is unknown (no NVML), so the cause is unknown",
         ),
         ({"share": 0.7, "phases": []}, "30 % slower: nothing was measured beside its rate"),
         ({"share": 0.8, "sm_clock_mhz": 1130, "still_heating": True}, "it was still heating up"),

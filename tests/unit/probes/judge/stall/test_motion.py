@@ -228,7 +228,7 @@ def test_a_loop_is_told_later_than_an_evaluation_takes() -> None:
     job = gloo().run(20.0, ASLEEP, {2: SPINNING})
     assert job.phase == "moving"
     assert [(odd.rank, odd.reason) for odd in job.motion.odd] == [
-        (2, "computes on a core while the others stand still")
+        (2, "computes on a core while the others make no progress")
     ]
     job.run(45.0, ASLEEP, {2: SPINNING})
     assert job.phase == "quiet"

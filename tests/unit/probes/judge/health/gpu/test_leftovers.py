@@ -155,7 +155,7 @@ def test_what_may_be_left_by_a_job(process: GpuProcess) -> None:
 
 def test_of_another_namespace_it_is_said_that_it_cannot_be_told() -> None:
     (finding,) = checked(idle(GpuProcess(4242, GIB, absent="elsewhere")))
-    assert "whose it is cannot be told, the pids (4242) are of another PID namespace" in finding.message
+    assert "its owner is unknown, the pids (4242) are of another PID namespace" in finding.message
     assert finding.severity == "info"
     assert "kill" not in finding.action and "outside of this container" in finding.action
 

@@ -59,7 +59,7 @@ def group(throttled: float | None = None, kills: int = 0) -> CgroupSample:
 # (rule, severity, words of the message, what makes it fire, what is close and healthy)
 STATES: list[tuple[str, str, str, dict[str, Any], dict[str, Any]]] = [
     ("cpu.load", "warning", "load 500 on 192 cores", {"load_1m": 500.0}, {"load_1m": 380.0}),
-    ("cpu.load", "warning", "34 % of the time", {"pressure": Pressure(cpu_some=0.34)}, {"pressure": Pressure(0.19)}),
+    ("cpu.load", "warning", "CPU pressure 34 %", {"pressure": Pressure(cpu_some=0.34)}, {"pressure": Pressure(0.19)}),
     ("cpu.cgroup", "warning", "34 % of its periods", {"cgroups": [group(0.34)]}, {"cgroups": [group(0.04)]}),
     ("cpu.governor", "info", "powersave", {"governor": "powersave"}, {"governor": None}),
     (
@@ -200,7 +200,7 @@ RANKS: list[tuple[str, str, str, list[Any], list[Any]]] = [
     (
         "job.threads",
         "info",
-        "72 processes of 8 ranks on 16 CPUs",
+        "8 ranks with 72 processes share 16 CPUs",
         [rank(index, cpus_allowed="0-7,48-55", children=list(range(8))) for index in range(8)],
         [rank(index, cpus_allowed="0-95", children=list(range(8))) for index in range(8)],
     ),

@@ -113,7 +113,7 @@ def test_like_nodes_tell_what_a_port_is_for() -> None:
         return [_node(at, *(quiet if name == "n0" else ()), ports=10, name=name) for name in ("n0", "n1", "n2", "n3")]
 
     found = _told(*(one for at in TIMES for one in fleet(at, 3)))
-    assert [(one.node, one.subject) for one in found] == [("n0", "mlx5_3")], "its storage ports stand still everywhere"
+    assert [(one.node, one.subject) for one in found] == [("n0", "mlx5_3")], "its storage ports are idle everywhere"
 
 
 def test_a_port_that_stands_still_everywhere_is_meant_to() -> None:
