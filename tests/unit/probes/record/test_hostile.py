@@ -264,7 +264,7 @@ def test_a_manifest_that_tells_much_is_cut_short(capture: Path) -> None:
     edit(capture / "manifest.json", problems=["x" * 20_000] * 1000, files=outside)
     gaps = [gap.why for gap in load(capture).gaps]
     assert len(gaps) == 22 and max(map(len, gaps)) <= 500
-    assert gaps[-2] == "and 980 more problems stand in its manifest.json"
+    assert gaps[-2] == "and 980 more problems are in its manifest.json"
     assert gaps[-1] == "../../../etc/passwd, /etc/passwd, stacks/0 and 49,999 more files are missing"
 
 
