@@ -23,7 +23,7 @@ def clipboard(screen: Opened) -> str:
 async def test_the_node_under_the_cursor() -> None:
     async with opened(SlurmSession([fleet(0, 8)]), size=(120, 40)) as screen:
         await screen.press("3", "D")
-        await screen.shows("node001: for Slurm", "--exclude=node001", "nodename=node001", "nothing of this is run")
+        await screen.shows("node001: for Slurm", "--exclude=node001", "nodename=node001", "mltop runs none of it")
         await screen.press("y")
         await screen.shows("copied: scontrol update nodename=node001 state=drain")
         assert clipboard(screen).startswith("scontrol update nodename=node001 state=drain reason=")
