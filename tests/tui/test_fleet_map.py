@@ -362,8 +362,13 @@ async def test_nodes_that_all_wait_are_one_line_where_the_culprits_place_needs_t
         culprit = next(line for line in text.splitlines() if "■node01" in line)
         assert "░░░░░■░░" in culprit and f"▲node{len(app.picture.view.nodes)}" in text
         assert "strace -p 5000005" in text, "what to do is whole, too"
-        await screen.press("tab")
+        at = text.splitlines().index(culprit)
+        await pilot.click(offset=(culprit.index("node01") + 2, at))
+        clicked = at_cursor(screen)
+        assert clicked.startswith("node01"), "the one that was shown there"
+        app.redraw()
         await screen.until(lambda: "more nodes" not in screen.text(), "all nodes, with the cursor on the map")
+        assert at_cursor(screen) == clicked
 
 
 async def test_the_row_of_several_idle_gpus_opens_the_node_and_no_one_of_them() -> None:

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from mltop.probes.model import to_json
 from tests.builders.health_samples import LOADS, node_h100
+
+# No test depends on how fast a machine is.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 def shared() -> list[str]:

@@ -95,7 +95,6 @@ class FleetScreen(Pane):
         self._told: Sequence[Told] = ()
         self._left: int | None = None  # lines below the map at the last draw; None: the list stands there
         self._groups: Sequence[Group] = ()
-        self._folds = False
 
     def body(self) -> Iterable[Widget]:
         yield TextLines(id="graphs", classes="gap-above")
@@ -196,8 +195,8 @@ class FleetScreen(Pane):
         heatmap.empty_text = self._why_empty()
         of_map = legend + node + graphs + LEAST_MAP
         room_for_both = room - legend - node - graphs
-        self._folds = not heatmap.has_focus and self._needed(heats, sections) + whole > room_for_both
-        if self._folds:
+        # With the cursor on the map none is left out, from the next picture on: a click is meant for what is shown.
+        if not heatmap.has_focus and self._needed(heats, sections) + whole > room_for_both:
             heats, sections = folded(heats, sections, self.mltop.selection.nodes)
         text = lines_for(self._told, whole, room, min(max(of_map, room // 2), room - 1))
         node, graphs, text = self._room_for_gpus(heats, sections, room - legend, (node, graphs, text))
@@ -358,13 +357,6 @@ class FleetScreen(Pane):
         return f"no node matches {text!r}" if text else "no nodes"
 
     # Keys and mouse.
-
-    def on_descendant_focus(self) -> None:
-        """With the cursor on the map none of its nodes is left out."""
-        if self._folds:
-            self.draw()
-        else:
-            super().on_descendant_focus()
 
     def _moved(self, node: str) -> None:
         """Show all about the node that the cursor is on now."""

@@ -85,7 +85,7 @@ def test_a_line_is_bounded_and_says_that_it_was_cut() -> None:
     assert clean("ab", 1) == "…"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.text(st.characters(codec=None, categories=None), max_size=60))
 def test_whatever_comes_in_one_clean_line_goes_out(text: str) -> None:
     cleaned = clean(text)

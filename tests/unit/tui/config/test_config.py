@@ -150,7 +150,7 @@ def test_the_ramps_are_those_of_the_palette() -> None:
     assert len({tuple(palette.palette("true", True, ramp).styles["ramp-3"].color or ()) for ramp in RAMPS}) == 2
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.sampled_from(TOKENS), max_size=30).map("".join))
 def test_whatever_the_file_says_mistakes_are_lines_and_nothing_fails(text: str) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -63,7 +63,7 @@ def kept_naively(run: list[tuple[int, tuple[float | None, ...]]]) -> Given:
     return kept
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(runs())
 def test_seconds_come_back_as_they_were(run: list[tuple[int, tuple[float | None, ...]]]) -> None:
     past = NodePast(1.0)
@@ -77,7 +77,7 @@ def test_seconds_come_back_as_they_were(run: list[tuple[int, tuple[float | None,
         assert list(track.clock_mhz) == [own[gpu] if gpu < len(own) else None for own in wanted]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(runs())
 def test_a_moment_is_that_of_the_newest_sample_before_it(run: list[tuple[int, tuple[float | None, ...]]]) -> None:
     past = NodePast(1.0)
