@@ -216,7 +216,8 @@ def settings(context: click.Context, values: dict[str, Any], module: str = "") -
     from mltop.tui.config.checks import check_rules, check_screen, check_tables
 
     typed = {**context.meta.get(TYPED, {}), **{key: value for key, value in values.items() if value}}
-    config = settings_with(effective(), {**(context.obj or {}), **typed})
+    # The list of bad GPUs is in the same folder as what was changed on the screen: it says itself what is wrong there.
+    config = settings_with(effective(remembers=module != "lemon"), {**(context.obj or {}), **typed})
     for option in SETTINGS_ONLY:
         values.pop(option, None)
     if config.ascii:

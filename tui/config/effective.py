@@ -45,9 +45,9 @@ class _Gathered:
 
 
 @cache
-def effective() -> Config:
-    """Of this process: file, memory and environment. Read once; never raises."""
-    return load(config_file(), os.environ)
+def effective(remembers: bool = True) -> Config:
+    """Of this process: file, memory and environment. Read once; never raises. ``remembers`` as of ``load``."""
+    return load(config_file(), os.environ, remembers)
 
 
 def load(path: Path | None, environ: Mapping[str, str] = NOTHING, remembers: bool = True) -> Config:

@@ -132,7 +132,7 @@ def test_a_job_that_moves_is_not_asked(hub: Hub, job: Job) -> None:
     with FakeRas(job.port, [speaking(job.report, json_known=True)]) as fake:
         ask_about(hub, material, [report], consent=True)
         assert fake.connections == 0
-    assert "not known to stand" in why_not(report)
+    assert "not known to be stuck" in why_not(report)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def of_job(report: JobReport, phase: MotionPhase, since: float) -> JobMotion:
     ("how", "why"),
     [
         ("young", "started minutes ago"),
-        ("moves", "not known to stand"),
+        ("moves", "not known to be stuck"),
         ("moved since", "too old"),
         ("old stacks", "too old"),
         ("makes a communicator", "making or ending a communicator"),
