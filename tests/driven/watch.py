@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ class Frame:
 
     node: str
     at: float
-    payload: bytes
+    packed: bytes  # by zlib
     skew_s: float | None
 
 
@@ -65,9 +66,9 @@ class Watcher:
         view = self._hub.view()
         for node in view.nodes:
             newest, kept = node.newest, self.frames.setdefault(node.node, [])
-            if isinstance(newest, Received) and (not kept or kept[-1].payload is not newest.payload):
+            if isinstance(newest, Received) and (not kept or kept[-1].packed is not newest.packed):
                 skew_s = node.connection.clock_skew_s
-                kept.append(Frame(node.node, newest.whole.sampled_at, newest.payload, skew_s))
+                kept.append(Frame(node.node, newest.whole.sampled_at, newest.packed, skew_s))
         self.fired.add((*self._health.findings(view), *self._health.ended))
 
     def until(self, done: Callable[[], bool], most_s: float, each: Callable[[], object] = lambda: None) -> bool:
@@ -97,7 +98,7 @@ def judged_slowly(frames: Iterable[Frame], apart_s: int, asked: Expectations, un
     for turn, frame in enumerate(ordered):
         at = began_at + apart_s * numbers[frame.node] + turn / 1000
         numbers[frame.node] += 1
-        sample = sample_of_frame(edited.payload(frame.payload, frame.at, at))
+        sample = sample_of_frame(edited.payload(zlib.decompress(frame.packed), frame.at, at))
         sample.node = frame.node
         sample.clock_skew_s = frame.skew_s
         health.see(sample)

@@ -146,8 +146,8 @@ def open_streams() -> None:
             stream = os.fdopen(fd, mode, closefd=False)
         if fd:
             through = io.BufferedWriter(_Guarded(fd, was_closed))
-            buffering = {"line_buffering": stream.line_buffering, "write_through": stream.write_through}
-            stream = io.TextIOWrapper(through, stream.encoding, "backslashreplace", **buffering)
+            by_line = stream.line_buffering or stream.write_through  # PYTHONUNBUFFERED
+            stream = io.TextIOWrapper(through, stream.encoding, "backslashreplace", line_buffering=by_line)
         setattr(sys, name, stream)
 
 

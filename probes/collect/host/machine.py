@@ -14,7 +14,6 @@ from contextlib import suppress
 from typing import Any, Callable
 
 from mltop.probes.collect.host.part import Reading, kept_file
-from mltop.probes.collect.ranks import procfs
 from mltop.probes.collect.sysfile import MALFORMED, finite, names_in, read_file, read_link, read_text
 from mltop.probes.model import RankSample
 
@@ -31,6 +30,7 @@ _VERSION = re.compile(r"Kernel Module\D.*?\s(\d+(?:\.\d+)+)\s")
 # The fixed inode numbers of the first namespaces (linux/proc_ns.h), and the marks that docker, podman and Kubernetes
 # leave.
 _FIRST_NAMESPACES = {"cgroup": "cgroup:[4026531835]", "pid": "pid:[4026531836]"}
+_PARENT, _FLAGS, _KERNEL_THREAD = 1, 6, 0x00200000  # in /proc/PID/stat behind the name; PF_KTHREAD
 _CONTAINER_FILES = ("/.dockerenv", "/run/.containerenv", "/.singularity.d")
 _CONTAINER = re.compile(
     r"/(docker|kubepods|lxc|libpod|garden|crio|containerd)[-/_.]|/(docker|libpod|crio)-[0-9a-f]{12,}"
@@ -244,9 +244,9 @@ def sees_all_processes(root: str) -> bool | None:
     own = read_link(f"{root}/proc/self/ns/pid")
     if own == _FIRST_NAMESPACES["pid"]:
         return True
-    with suppress(OSError, *MALFORMED):
-        second = procfs.read_stat(f"{root}/proc", 2)
-        if second.kernel_thread and second.ppid == 0:
+    second = (read_text(f"{root}/proc/2/stat") or "").rpartition(")")[2].split()
+    with suppress(*MALFORMED):
+        if second[_PARENT] == "0" and int(second[_FLAGS]) & _KERNEL_THREAD:
             return True
     return None if own is None else False
 

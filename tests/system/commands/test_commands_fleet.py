@@ -140,14 +140,15 @@ def test_a_node_that_dies_with_its_ranks_is_where_to_look(tmp_path: Path) -> Non
     assert "ranks 6-7 on h04 gave no stack: look there first" in " ".join(done.stdout.split())
 
 
-def test_ctrl_c_prints_what_is_known(tmp_path: Path) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_ctrl_c_prints_what_is_known(unbuffered: str, tmp_path: Path) -> None:
     hosts = {**JOB, "h04": REFUSED}
     running = subprocess.Popen(
         [*MLTOP, "stacks", "--json", "--via", "ssh", "-w", "h[01-04]", "--samples", "50"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=fake_ssh(tmp_path, hosts),
+        env={**fake_ssh(tmp_path, hosts), "PYTHONUNBUFFERED": unbuffered},
     )
     assert running.stderr is not None
     said = ""
