@@ -10,7 +10,7 @@ starting.end_quietly_on_interrupt(only_as="mltop")
 
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -41,10 +41,6 @@ from mltop.tui.commands.options import (
 )
 from mltop.tui.config.effective import effective
 from mltop.tui.exits import EXIT_INTERRUPTED, EXIT_OUTPUT, EXIT_OUTPUT_ENDED, EXIT_USAGE
-
-if TYPE_CHECKING:
-    pass
-
 
 EPILOG = """\b
 TARGETS:  -w node[01-16,20]  --hostfile FILE  --job SLURM_ID  (several add up)
