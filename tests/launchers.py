@@ -190,7 +190,7 @@ class Launchers:
         self.joined = self._turns.submit(self.collective.assemble)
 
     def wait_ready(self) -> tuple[str, ...]:
-        joined = self.joined.result(120.0)
+        joined = self.joined.result(300.0)
         assert joined, self.failures()
         return joined
 

@@ -34,7 +34,7 @@ LISTEN_S = 20.0  # for the first node to listen: its agent is there, and a Pytho
 JOIN_S = 30.0
 REACH_S = 12.0  # for the agent of a node to answer
 REACHED_S = 10.0  # for all to say whom they reach: some seconds after they know it, where a machine is busy
-READY_S = 30.0  # for importing torch, and for ranks to be there
+READY_S = 30.0  # behind the first node that has imported torch, and then behind the first whose ranks are there
 STATES_S = 3.0  # for a launcher to say what its ranks were doing
 INIT_S = 10.0
 SIZE_EXTRA_S = 5.0  # per size, beyond three times its budget
@@ -180,9 +180,13 @@ class Collective:
         return None
 
     def _leave_out(self, limit_s: float, is_late: Callable[[Member], bool]) -> None:
-        """Waits for those that are late; after the limit the others go on without them."""
+        """Waits for those that are late. The others go on without them once the limit is over, counted from the first
+        that is not late: what is slow for all, as torch on a cold file system, ends with the nodes' own deadlines.
+        """
         until = time.monotonic() + min(limit_s, self._stop.left_s)
         while (late := [*filter(is_late, self._waiting())]) and time.monotonic() < until and not self._stop.now:
+            if not any(not is_late(member) and not self._is_out(node) for node, member in self.members.items()):
+                until = time.monotonic() + min(limit_s, self._stop.left_s)
             self._requests.step()
             self._give_up_unreached()
             self._context.say(self._joined())

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from mltop.probes.investigate.probing.collective import READY_S
 from tests.launchers import CPU, Event, Launcher, Launchers, fake_torch, group_of, wait_gone
 from tests.waiting import wait_until
 
@@ -250,6 +251,24 @@ def test_a_torch_that_does_not_import_is_a_sentence(tmp_path: Path) -> None:
     failure = launcher.wait("failed")
     assert failure["stage"] == "import torch" and "libcudart.so.12: cannot open" in failure["why"] and failure["fix"]
     assert launcher.wait_end() == 1
+
+
+# What it does is done by the real torch, after a while.
+SLOW_TORCH = """
+import sys, time
+time.sleep({seconds})
+del sys.modules["torch"]
+sys.path.remove({folder!r})
+import torch
+"""
+
+
+def test_a_torch_that_is_slow_on_every_node_is_waited_for(tmp_path: Path) -> None:
+    """As from a cold file system that all of them share."""
+    folder = fake_torch(tmp_path, SLOW_TORCH.format(seconds=READY_S + 2.0, folder=str(tmp_path)))
+    with Launchers() as launchers:
+        launchers.meet({"h01": 1, "h02": 1}, deadlines_s=DEADLINES_S, env={"PYTHONPATH": folder})
+        assert launchers.wait_ready() == ("h01", "h02")
 
 
 def test_a_torch_without_nccl_is_a_sentence() -> None:
