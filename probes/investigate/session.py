@@ -40,9 +40,10 @@ CLOSE_CAPTURE_S = 3.0  # likewise: for a running capture to write what it has
 HISTORIES_S = 8.0  # for what nodes have kept of the last minutes
 PAUSE_S = 0.001  # between two slices of what is judged: for the one that draws
 WRITE_SHARE = 0.1  # of a dump's time at most goes into writing rounds to disk: the next round waits for it
-# Samples and dumps hold no cycles. Looking for some among all objects, as is the default, doubles the CPU time of a
-# dump of 4,096 ranks, and halts every thread for seconds. What is new is looked at once, a little at a time.
-COLLECT_AFTER = (2_000, 1_000_000_000, 1_000_000_000)
+# Samples and dumps hold no cycles, but Textual's strips do, and they live for seconds: what is new is looked at twice.
+# Looking among all objects, as is the default, doubles the CPU time of a dump of 4,096 ranks and halts every thread for
+# seconds; who watches for hours does it now and then (``Feed``).
+COLLECT_AFTER = (2_000, 80, 1_000_000_000)
 
 
 class LiveSession:

@@ -46,7 +46,10 @@ def fast(nodes: int, seconds: float, keys: int) -> list[Row]:
         after = cpu_s(terminal.pid), terminal.bytes_read, time.monotonic()
         used_s, bytes_read, wall_s = (b - a for a, b in zip(before, after, strict=True))
         pss = pss_mib(terminal.pid)
+        measured_at = time.monotonic()
         waits_ms = [1000 * wait for wait in key_waits(terminal, keys)]
+        time.sleep(seconds)
+        grown_mib_per_min = 60 * (pss_mib(terminal.pid) - pss) / (time.monotonic() - measured_at)
         terminal.send("q")
         quit_s = terminal.ends_after()
     return [
@@ -56,7 +59,8 @@ def fast(nodes: int, seconds: float, keys: int) -> list[Row]:
         ("key to paint, p99 ms", percentile(waits_ms, 99), Goal(at_most=50.0)),
         ("q to prompt, s", quit_s, Goal(at_most=0.3)),
         ("start to all nodes live, s", connected_s, None),
-        ("PSS of the screen, MiB", pss, None),
+        ("PSS of the screen, MiB", pss, Goal(at_most=150.0)),
+        ("it grows, MiB a minute", grown_mib_per_min, None),
     ]
 
 

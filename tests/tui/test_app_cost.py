@@ -1,6 +1,6 @@
 """What the screen keeps and does for every picture.
 
-Nobody looks for cycles (COLLECT_AFTER), so what is not used any more must be in none. Where everything is and how large
+Few look for cycles (COLLECT_AFTER), so what is not used any more must be in none. Where everything is and how large
 it is, which Textual works out anew for the whole screen, does not change with a picture like the one before.
 """
 

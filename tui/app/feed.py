@@ -5,6 +5,7 @@ A picture has what the health rules find wrong: they run here, within a share of
 
 from __future__ import annotations
 
+import gc
 import math
 import sys
 import threading
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from mltop.tui.app.session import Session
 
 SWITCH_S = 0.0005  # while the feed computes, a key waits for the interpreter lock at most this long, not 5 ms
+COLLECTED_EVERY_S = 600.0  # cycles among all objects (``session.COLLECT_AFTER``): a pause of 0.4 s at 512 nodes
 # (up to how many nodes, seconds between frames): many answer at different moments, their changes are drawn together.
 FRAMES = ((4, 0.1), (16, 0.5), (math.inf, 1.0))
 
@@ -100,7 +102,7 @@ class Feed:
 
     def _run(self) -> None:
         before: list[NodeView] = []
-        nodes = 1
+        nodes, collected_at = 1, time.monotonic()
         while not self._stopped.is_set():
             self._changed.clear()
             picture = guarded("taking a view", self._picture, None)
@@ -116,6 +118,9 @@ class Feed:
                 before.pop()
             before = list(picture.view.nodes) if picture is not None else []
             del picture
+            if time.monotonic() - collected_at > COLLECTED_EVERY_S:
+                gc.collect()
+                collected_at = time.monotonic()
             self._changed.wait(HEARTBEAT_S)
 
     def _picture(self) -> Picture:

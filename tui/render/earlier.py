@@ -28,7 +28,7 @@ class EarlierRanks:
         self._nodes: dict[str, tuple[float, Ranks, Ranks]] = {}  # the newest sample's time and ranks, and those before
 
     def feed(self, view: FleetView) -> None:
-        fed: dict[str, tuple[float, Ranks, Ranks]] = {}
+        changed: dict[str, tuple[float, Ranks, Ranks]] = {}
         for node in view.nodes:
             whole, known = node.whole, self._nodes.get(node.node)
             if whole is not None and (known is None or known[0] != whole.sampled_at):
@@ -39,10 +39,10 @@ class EarlierRanks:
                     (one.pid, one.started_at, one.voluntary_switches, one.read_syscalls, one.write_syscalls)
                     for one in whole.ranks
                 )
-                known = whole.sampled_at, {rank[0]: EarlierRank(*rank) for rank in counters}, before
-            if known is not None:
-                fed[node.node] = known
-        self._nodes = fed
+                changed[node.node] = whole.sampled_at, {rank[0]: EarlierRank(*rank) for rank in counters}, before
+        gone = self._nodes.keys() - {node.node for node in view.nodes}
+        if changed or gone:
+            self._nodes = {**{name: one for name, one in self._nodes.items() if name not in gone}, **changed}
 
     def rank(self, node: str, pid: int) -> EarlierRank | None:
         """The same process one sample ago; None when it was not there or another process had its pid."""

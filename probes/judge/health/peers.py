@@ -15,7 +15,8 @@ from mltop.probes.judge.values import low_median_of
 from mltop.probes.model import Sample
 from mltop.probes.model.news.judged import Fact
 
-REFRESH_S = 5.0  # of the samples' time: what is usual changes slowly
+# Of the samples' time: what is usual changes slowly, and among hundreds of nodes one alone changes nothing.
+REFRESH_S, REFRESH_S_PER_NODE = 5.0, 0.05
 SET_BACK_S = 60.0  # more than nodes' times differ: a clock was set back
 NODES_AT_LEAST = 3  # before something is called usual among them
 MOST_FACTS = 4096  # of one node, several times what a large one has
@@ -85,7 +86,7 @@ NO_PEERS = Peers()
 
 
 class PeerBook:
-    """Keeps every node's newest facts; what is usual is made anew at most every REFRESH_S."""
+    """Keeps every node's newest facts; what is usual is made anew every few seconds at most."""
 
     def __init__(self) -> None:
         self._by_node: dict[str, list[Fact]] = {}
@@ -98,7 +99,8 @@ class PeerBook:
         self._by_node[node] = [*islice(facts, MOST_FACTS)]
         # While a fleet connects, a few nodes more do not change what is usual.
         grown = new and len(self._by_node) < 16
-        if grown or not -SET_BACK_S < at - self._made_at < REFRESH_S:
+        refresh_s = max(REFRESH_S, REFRESH_S_PER_NODE * len(self._by_node))
+        if grown or not -SET_BACK_S < at - self._made_at < refresh_s:
             self._peers = Peers.of(self._by_node)
             self._made_at = at
         return self._peers

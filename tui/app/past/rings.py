@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from struct import Struct
 
-from mltop.probes.model.news.row import GPU_LANES, GPU_WIDTH, NODE_LANES, NODE_WIDTH, UNKNOWN, Lane, pack_row
+from mltop.probes.model.news.row import GPU_LANES, GPU_WIDTH, NODE_LANES, NODE_WIDTH, UNKNOWN, Lane, pack_row, values_of
 
 ROWS = 60  # in a chunk, a multiple of how many become one
 UNKNOWN_HALF = Struct("<e").pack(UNKNOWN)
@@ -71,13 +71,13 @@ class Ring:
     def _seal(self) -> None:
         if self._number < 0:
             return
-        planes = _planes(_rounded(_filled(self._rows, self._stride)))
-        self._packed[self._number] = zlib.compress(planes, _LEVEL)
+        rows = _rounded(_filled(self._rows, self._stride))
+        self._packed[self._number] = zlib.compress(_planes(rows), _LEVEL)
         while (oldest := next(iter(self._packed))) <= self._number - self._chunks:
             del self._packed[oldest]
         if self._coarse is not None:
             count = round(self._coarse.step_s / self.step_s)
-            for slot, row in enumerate(_reduced(planes, count), self._number * ROWS // count):
+            for slot, row in enumerate(_reduced(rows, count), self._number * ROWS // count):
                 if row != UNKNOWN_HALF * (len(row) // 2):
                     self._coarse.put(slot, row)
         self._number, self._rows = -1, bytearray()
@@ -183,18 +183,22 @@ def _rounded(rows: bytes) -> bytes:
     return ((int.from_bytes(rows, "little") + added) & kept).to_bytes(len(rows), "little")
 
 
-def _reduced(planes: bytes, count: int) -> list[bytes]:
+def _reduced(rows: bytes, count: int) -> list[bytes]:
     """Of every ``count`` rows one: means, but see the lanes. What is unknown in all of them stays unknown."""
+    width = len(rows) // ROWS // 2
+    every = values_of(rows)
     columns: list[Sequence[float]] = []
-    for place, lane in enumerate(_lanes(len(planes) // ROWS // 2)):
-        values, reduce = _lane(planes, place), lane.reduce or _mean
+    for place, lane in enumerate(_lanes(width)):
+        values, reduce = every[place::width], lane.reduce
         if values.count(values[0]) == ROWS:
             columns.append(values[::count])
             continue
         parts: list[Sequence[float]] = [values[begin : begin + count] for begin in range(0, ROWS, count)]
         if (total := sum(values)) != total:
             parts = [[value for value in part if value == value] for part in parts]  # noqa: PLR0124
-        columns.append([reduce(part) if part else UNKNOWN for part in parts])
+            columns.append([(reduce or _mean)(part) if part else UNKNOWN for part in parts])
+        else:
+            columns.append([*map(reduce, parts)] if reduce else [sum(part) / count for part in parts])
     return [pack_row(row) for row in zip(*columns, strict=True)]
 
 
