@@ -82,7 +82,7 @@ class KnownGpu:
         if not tiers.keys() <= set(LAST_TIERS):
             self._slow = None
         remotes = self.values.get("static", {}).get("nvlink.remotes")
-        if remotes and ("nvlink" in tiers or "nvlink_calls" in tiers):
+        if remotes and "nvlink" in tiers:
             for link in self.slow().values.get("nvlink.links", ()):
                 link.remote = remotes[link.index] if link.index < len(remotes) else None
         self.state, self.error, self.error_code, self.denied, self.last_seen_at = "ok", None, None, None, at

@@ -12,7 +12,7 @@ from typing import Any
 from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.calls import NvmlError, UnreadError
 from mltop.probes.collect.nvml.codes import Problem, Reason, implausible, unsupported
-from mltop.probes.collect.nvml.device import ASK_AGAIN_S, MEMORY, Device, Reading, Structure, first_supported, not_blank
+from mltop.probes.collect.nvml.device import ASK_AGAIN_S, Device, Reading, Structure, first_supported, not_blank
 from mltop.probes.collect.nvml.fields import ALL_LINKS, FieldRequest, FieldValues, Meter, counters
 from mltop.probes.collect.nvml.readers import nvlink
 from mltop.probes.collect.sysfile import number_after, read_known
@@ -37,14 +37,10 @@ REASONS = (  # by bit, from the lowest
     *("power_brake", "display_clocks"),
 )
 UNKNOWN_NUMBERS = Problem("which fields of NVML are these counters depends on the driver's version, which is not known")
-# Only what has no field in older drivers is asked one by one (nvml.h NVML_PERF_POLICY_*).
-VIOLATIONS = {0: "sw_power_cap", 2: "sync_boost", 3: "board_limit", 4: "low_utilization", 5: "reliability"}
-_VIOLATION_CALL = "nvmlDeviceGetViolationStatus"
-_VIOLATION = Structure(_VIOLATION_CALL, "c_nvmlViolationTime_t")
 _UTILIZATION = Structure("nvmlDeviceGetUtilizationRates", "c_nvmlUtilization_t")
 # Its sensor stays 0: SENSOR_GPU.
 _TEMPERATURE = Structure("nvmlDeviceGetTemperatureV", "c_nvmlTemperature_v1_t", "nvmlTemperature_v1")
-_MEMORY_V2 = Structure("nvmlDeviceGetMemoryInfo_v2", "c_nvmlMemory_v2_t", "nvmlMemory_v2")
+_MEMORY = Structure("nvmlDeviceGetMemoryInfo_v2", "c_nvmlMemory_v2_t", "nvmlMemory_v2")
 
 
 class Batch:
@@ -83,13 +79,13 @@ def read_fast(device: Device) -> Reading:
 
 
 def read_memory(device: Device) -> dict[str, Any]:
-    """Version 2 leaves out what the driver reserves for itself; version 1 counts it as used.
+    """Without what the driver reserves for itself (which version 1 of the call counts as used).
 
-    GPUs with memory of their own support both: integrated ones (GB10, Thor, Orin) have none to report, or report the
+    GPUs with memory of their own support it: integrated ones (GB10, Thor, Orin) have none to report, or report the
     host's (XuehaiPan/nvitop#208).
     """
     try:
-        memory = first_supported(partial(_MEMORY_V2.read, device), partial(MEMORY.read, device))
+        memory = _MEMORY.read(device)
     except NvmlError as failure:
         if failure.code == codes.NOT_SUPPORTED:
             raise UnreadError(UNIFIED_MEMORY) from None
@@ -123,7 +119,6 @@ def read_fields(device: Device, reading: Reading) -> None:
     reading.take(
         "energy_j",
         partial(batch.value, ENERGY, "TOTAL_ENERGY_CONSUMPTION"),
-        partial(device.ulonglong, "nvmlDeviceGetTotalEnergyConsumption"),
         divisor=1000,
     )
 
@@ -153,7 +148,6 @@ class Throttle:
 
     def __init__(self) -> None:
         self.meter = Meter()
-        self.needs_violation_status = False
         # By reason, monotonic s: what it counted when it was first trusted; until when it is not trusted, and why.
         self._since: dict[str, tuple[int, float]] = {}
         self._doubted: dict[str, tuple[float, Problem]] = {}
@@ -195,30 +189,9 @@ class Throttle:
 
 def read_throttle_ns(device: Device, batch: FieldValues, reading: Reading) -> dict[str, Any]:
     """Nanoseconds since the driver was loaded; a problem for each reason that is unknown."""
-    throttle = device.state(Throttle)
-    throttle.needs_violation_status = bool(batch.whole_code)
-    if batch.whole_code:
-        return {}
     fields = throttle_ns_fields(device.numbering)
     counts_ns = counters(batch, "throttle_ns", fields, reading)
     if counts_ns:
         unknown = set(NEWER) - set(fields.values())
         reading.problems.update({f"throttle_ns.{reason}": UNKNOWN_NUMBERS for reason in unknown})
-    return throttle.timed(counts_ns, reading)
-
-
-def read_violations(device: Device) -> Reading:
-    """``throttle_ns`` and ``throttle_share`` of drivers without the batched fields (deprecated, gone with CUDA 14)."""
-    reading, throttle = Reading(), device.state(Throttle)
-    if not throttle.needs_violation_status:
-        return reading
-    violations = Reading()
-
-    def violation_ns(policy: int) -> int:
-        return not_blank(_VIOLATION_CALL, int(_VIOLATION.read(device, c_int(policy)).violationTime))
-
-    for policy, reason in VIOLATIONS.items():
-        violations.take(reason, partial(violation_ns, policy))
-    reading.problems.update({f"throttle_ns.{reason}": problem for reason, problem in violations.problems.items()})
-    reading.values.update(throttle.timed(violations.values, reading))
-    return reading
+    return device.state(Throttle).timed(counts_ns, reading)

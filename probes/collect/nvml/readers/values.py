@@ -6,12 +6,11 @@ remapping: nvml.h and NVIDIA's documents about them. Rows are remapped on Ampere
 
 from __future__ import annotations
 
-from ctypes import byref, c_int, c_uint, c_ulonglong
+from ctypes import c_int
 from functools import partial
 from typing import Any
 
-from mltop.probes.collect.nvml import codes
-from mltop.probes.collect.nvml.calls import GarbageError, NvmlError
+from mltop.probes.collect.nvml.calls import GarbageError
 from mltop.probes.collect.nvml.codes import unsupported
 from mltop.probes.collect.nvml.device import (
     TEXT_SIZE,
@@ -20,7 +19,6 @@ from mltop.probes.collect.nvml.device import (
     Structure,
     as_flag,
     bus_id_of,
-    first_supported,
     not_blank,
 )
 from mltop.probes.collect.nvml.fields import FieldRequest, FieldValues, counters
@@ -29,7 +27,7 @@ from mltop.probes.collect.nvml.readers.fast import CLOCK_MEMORY, CLOCK_SM, UNIFI
 
 INTEGRATED = unsupported("an integrated GPU is not behind a PCIe link")
 UNKNOWN_STATE = 32  # nvml.h NVML_PSTATE_UNKNOWN
-PCI_INFO = [Structure(f"nvmlDeviceGetPciInfo_v{version}", "nvmlPciInfo_t") for version in (3, 2)]
+PCI_INFO = Structure("nvmlDeviceGetPciInfo_v3", "nvmlPciInfo_t")
 COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process")  # nvml.h nvmlComputeMode_t
 
 
@@ -51,7 +49,7 @@ def read_static(device: Device, system: Reading) -> Reading:
     reading.take("vbios", partial(device.text, "nvmlDeviceGetVbiosVersion", TEXT_SIZE))
     # Of the GPU's system processor; NOT_SUPPORTED where the driver runs without it.
     reading.take("gsp_firmware", partial(device.text, "nvmlDeviceGetGspFirmwareVersion"))
-    reading.take("pci_bus_id", lambda: bus_id_of(first_supported(*(partial(info.read, device) for info in PCI_INFO))))
+    reading.take("pci_bus_id", lambda: bus_id_of(PCI_INFO.read(device)))
     reading.take("minor", partial(device.uint, "nvmlDeviceGetMinorNumber"))
     reading.take("sm_clock_max_mhz", partial(device.uint, "nvmlDeviceGetMaxClockInfo", CLOCK_SM))
     reading.take("memory_clock_max_mhz", partial(device.uint, "nvmlDeviceGetMaxClockInfo", CLOCK_MEMORY))
@@ -65,12 +63,9 @@ def read_static(device: Device, system: Reading) -> Reading:
         reading.values["unified_memory"] = unified
     # What GPU and slot could do together.
     read_pcie(device, reading, ("pcie.gen_max", "pcie.width_max"), "nvmlDeviceGetMaxPcieLink")
-    has_offsets = device.numbering >= limits.OFFSETS_SINCE
-    fields = [nvlink.LINK_COUNT, limits.MEMORY_OFFSET] if has_offsets else [nvlink.LINK_COUNT]
-    batch = FieldRequest((field, 0) for field in fields).read(device)
-    if has_offsets:
-        offset.take("memory", partial(batch.value, limits.MEMORY_OFFSET, "TEMPERATURE_MEM_MAX_TLIMIT"))
-        device.state(limits.Limits).memory_offset_c = offset.values.get("memory")
+    batch = FieldRequest((field, 0) for field in (nvlink.LINK_COUNT, limits.MEMORY_OFFSET)).read(device)
+    offset.take("memory", partial(batch.value, limits.MEMORY_OFFSET, "TEMPERATURE_MEM_MAX_TLIMIT"))
+    device.state(limits.Limits).memory_offset_c = offset.values.get("memory")
     nvlink.read_static(device, batch, reading)
     return reading
 
@@ -120,19 +115,12 @@ def read_mig_mode(device: Device) -> Reading:
     return reading
 
 
-# By GpuSample's name: field id, then error type and counter type of nvmlDeviceGetTotalEccErrors.
-ECC_COUNTS = {
-    "corrected_volatile": (3, 0, 0),
-    "uncorrected_volatile": (4, 1, 0),
-    "corrected_aggregate": (5, 0, 1),
-    "uncorrected_aggregate": (6, 1, 1),
-}
+ECC_COUNTS = {3: "corrected_volatile", 4: "uncorrected_volatile", 5: "corrected_aggregate", 6: "uncorrected_aggregate"}
 ECC_CURRENT, ECC_PENDING = 1, 2
 _SRAM = 7  # nvml.h NVML_MEMORY_LOCATION_SRAM
 REMAP = {142: "corrected", 143: "uncorrected", 144: "pending", 145: "failed"}
 _REMAP_FLAGS = ("pending", "failed")
 RETIRED_SINGLE, RETIRED_DOUBLE, RETIRED_PENDING = 29, 30, 31
-_MAX_PAGES = 64  # as many as a GPU can retire
 _BANKS = ("max", "high", "partial", "low", "none")
 RECOVERY_ACTION = 230
 ACTIONS = (  # nvml.h nvmlDeviceGpuRecoveryAction_t
@@ -147,7 +135,7 @@ _ERRORS_FROM_173 = (
 PCIE_ERRORS = {169: "l0_to_recovery", **dict(enumerate(_ERRORS_FROM_173, 173))}
 POWER_LIMIT = 190  # mW: the limit in force, including those set elsewhere (out of band)
 FIELDS = (
-    *(ECC_CURRENT, ECC_PENDING, *(field for field, _, _ in ECC_COUNTS.values())),
+    *(ECC_CURRENT, ECC_PENDING, *ECC_COUNTS),
     *(*REMAP, RETIRED_SINGLE, RETIRED_DOUBLE, RETIRED_PENDING, RECOVERY_ACTION),
     *(PCIE_REPLAY, *PCIE_ERRORS, POWER_LIMIT),
 )
@@ -165,43 +153,25 @@ def read_health(device: Device) -> Reading:
     reading = Reading()
     batch = device.state(Health).request.read(device)
 
-    def ecc_mode(position: int) -> bool:
-        return device.two_flags("nvmlDeviceGetEccMode")[position]
-
-    def pages(field: int, name: str, cause: int) -> int:
-        by_call = batch.then_by_calls(field, partial(count_retired, device, cause))
-        count: int = first_supported(partial(batch.count, field, name), *by_call)
-        return count
-
     # Counters exist only while ECC is on; a mode that is pending comes with the next reset.
-    reading.take("ecc.enabled", partial(batch.flag, ECC_CURRENT, "ECC_CURRENT"), partial(ecc_mode, 0))
-    reading.take("ecc.enabled_pending", partial(batch.flag, ECC_PENDING, "ECC_PENDING"), partial(ecc_mode, 1))
-    for name, (field, error, counter) in ECC_COUNTS.items():
-        total = partial(device.ulonglong, "nvmlDeviceGetTotalEccErrors", c_int(error), c_int(counter))
-        newer = partial(batch.count, field, f"ECC {name}")
-        reading.take(f"ecc.{name}", newer, *batch.then_by_calls(field, total))
+    reading.take("ecc.enabled", partial(batch.flag, ECC_CURRENT, "ECC_CURRENT"))
+    reading.take("ecc.enabled_pending", partial(batch.flag, ECC_PENDING, "ECC_PENDING"))
+    for field, name in ECC_COUNTS.items():
+        reading.take(f"ecc.{name}", partial(batch.count, field, f"ECC {name}"))
     for field, name in REMAP.items():  # one that is refused or cannot be says nothing of the others
         read = batch.flag if name in _REMAP_FLAGS else batch.count
-        by_call = batch.then_by_calls(field, partial(remap_call, device, name))
-        reading.take(f"remap.{name}", partial(read, field, f"REMAPPED {name}"), *by_call)
-    double_bit = partial(pages, RETIRED_DOUBLE, "RETIRED_DBE", 1)
+        reading.take(f"remap.{name}", partial(read, field, f"REMAPPED {name}"))
+    double_bit = partial(batch.count, RETIRED_DOUBLE, "RETIRED_DBE")
     reading.take("retired_pages_double_bit", double_bit)
-    reading.take("retired_pages", lambda: pages(RETIRED_SINGLE, "RETIRED_SBE", 0) + double_bit())
-    pending = partial(batch.flag, RETIRED_PENDING, "RETIRED_PENDING")
-    older = batch.then_by_calls(RETIRED_PENDING, partial(device.flag, "nvmlDeviceGetRetiredPagesPendingStatus"))
-    reading.take("retired_pages_pending", pending, *older)
+    reading.take("retired_pages", lambda: batch.count(RETIRED_SINGLE, "RETIRED_SBE") + double_bit())
+    reading.take("retired_pages_pending", partial(batch.flag, RETIRED_PENDING, "RETIRED_PENDING"))
     reading.take("recovery_action", partial(read_recovery, batch))
-    reading.take(
-        "pcie.replay_count",
-        partial(batch.count, PCIE_REPLAY, "PCIE_REPLAY_COUNTER"),
-        partial(device.uint, "nvmlDeviceGetPcieReplayCounter"),
-    )
+    reading.take("pcie.replay_count", partial(batch.count, PCIE_REPLAY, "PCIE_REPLAY_COUNTER"))
     reading.values["pcie.errors"] = counters(batch, "pcie.errors", PCIE_ERRORS, reading)
     reading.take(  # the lowest of what the user, the board and the platform allow
         "power_limit_w",
         partial(batch.count, POWER_LIMIT, "POWER_CURRENT_LIMIT"),
         partial(device.uint, "nvmlDeviceGetEnforcedPowerLimit"),
-        partial(device.uint, "nvmlDeviceGetPowerManagementLimit"),
         divisor=1000,
     )
     return reading
@@ -214,26 +184,6 @@ def read_recovery(batch: FieldValues) -> str:
         field = f"field {RECOVERY_ACTION} GET_GPU_RECOVERY_ACTION"
         raise GarbageError(f"{field} answered {number}, which mltop does not know")
     return ACTIONS[number]
-
-
-def remap_call(device: Device, name: str) -> int:
-    numbers = {name: c_uint() for name in REMAP.values()}
-    call = "nvmlDeviceGetRemappedRows"
-    device.call(call, *(byref(number) for number in numbers.values()))
-    number = numbers[name].value
-    return as_flag(call, number) if name in _REMAP_FLAGS else number
-
-
-def count_retired(device: Device, cause: int) -> int:
-    """How many pages; the addresses are of no interest, but there is no count without room for them.
-
-    ``cause``: nvml.h NVML_PAGE_RETIREMENT_CAUSE_*, 0 multiple single bit errors, 1 a double bit error.
-    """
-    count, name = c_uint(_MAX_PAGES), "nvmlDeviceGetRetiredPages"
-    code = device.code(name, c_int(cause), byref(count), (c_ulonglong * _MAX_PAGES)())
-    if code and code != codes.INSUFFICIENT_SIZE:
-        raise NvmlError(name, code)
-    return count.value
 
 
 _SRAM_CALL, _REPAIR_CALL = "nvmlDeviceGetSramEccErrorStatus", "nvmlDeviceGetRepairStatus"
