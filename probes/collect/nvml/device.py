@@ -45,14 +45,9 @@ class Reading:
                 raise
             self.problems.update(dict.fromkeys(fields, error.reason))
 
-    def take(self, field: str, *readers: Callable[[], Any], divisor: int = 1) -> None:
-        """Reads a field by the first supported one of ``readers``, in units of which there are ``divisor`` in ours."""
-
-        def read() -> dict[str, Any]:
-            value = first_supported(*readers)
-            return {field: value if divisor == 1 else value / divisor}
-
-        self.attempt((field,), read)
+    def take(self, field: str, read: Callable[[], Any]) -> None:
+        """One field by its own reader."""
+        self.attempt((field,), lambda: {field: read()})
 
 
 _UINT, _OTHER_UINT, _ULONGLONG = c_uint(), c_uint(), c_ulonglong()

@@ -20,11 +20,11 @@ from mltop.probes.collect.nvml.readers.mig import Instances, MigReader
 from mltop.probes.collect.nvml.readers.nvlink import read_fabric, read_links
 from mltop.probes.collect.nvml.readers.processes import ProcessReader
 from mltop.probes.collect.nvml.readers.sieve import Sieve
+from mltop.probes.collect.nvml.readers.table import MODES, read_rows
 from mltop.probes.collect.nvml.readers.values import (
     Modes,
     read_health,
     read_mig_mode,
-    read_modes,
     read_pcie_link,
     read_repair,
     read_sram,
@@ -99,7 +99,7 @@ class Reader:
             ("fabric", RARE_S, read_fabric),
             ("mig_mode", RARE_S, read_mig_mode),
             ("mig", SLOW_S, self._read_mig),
-            ("modes", SELDOM_S, read_modes),
+            ("modes", SELDOM_S, partial(read_rows, MODES)),
             ("sram", SELDOM_S, read_sram),
             ("repair", SELDOM_S, read_repair),
         )

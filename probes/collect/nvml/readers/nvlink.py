@@ -15,6 +15,7 @@ from mltop.probes.collect.nvml.calls import GarbageError
 from mltop.probes.collect.nvml.codes import Failure, Problem, unsupported
 from mltop.probes.collect.nvml.device import Device, Reading, Structure, bus_id_of, first_supported
 from mltop.probes.collect.nvml.fields import ALL_LINKS, CALL, REFUSED, FieldRequest, FieldValues, Meter
+from mltop.probes.collect.nvml.readers.table import named
 
 LINK_COUNT = 91
 SPEED, STATE, VERSION = 164, 165, 166  # MB/s, nvml.h NVML_NVLINK_STATE_*, NVML_NVLINK_VERSION_*
@@ -177,6 +178,7 @@ def remote_of(device: Device, link: int) -> str | None:
 # The NVLink fabric: whether Fabric Manager has registered the GPU, and what is wrong with it (Hopper and newer).
 FABRIC_STATES = {0: "not_supported", 1: "not_started", 2: "in_progress", 3: "completed"}
 COMPLETED = 3
+_FABRIC_STATE = named(FABRIC_STATES, "nvmlDeviceGetGpuFabricInfoV: its state")
 SUMMARIES = {1: "ok", 2: "unhealthy", 3: "limited"}  # 0: not supported
 # nvml.h NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_*: two bits each, 0 not supported, 1 true, 2 false.
 _PROBLEMS = {0: "degraded_bandwidth", 2: "route_recovery", 4: "route_unhealthy", 6: "access_timeout"}
@@ -219,9 +221,7 @@ def read_fabric(device: Device) -> Reading:
 
 def describe_fabric(info: Any, reading: Reading) -> dict[str, Any]:
     """The values of one answer of any version. The rest means something only once registration has completed."""
-    if info.state not in FABRIC_STATES:
-        raise GarbageError(f"{_CALL_V} answered state {info.state}, which mltop does not know")
-    values: dict[str, Any] = {"fabric.state": FABRIC_STATES[info.state]}
+    values: dict[str, Any] = {"fabric.state": _FABRIC_STATE(info.state)}
     if info.state != COMPLETED:
         return values
     if info.status:
