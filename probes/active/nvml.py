@@ -11,7 +11,7 @@ from ctypes import byref, c_char, c_int, c_longlong, c_uint, c_ulonglong, c_void
 from dataclasses import dataclass
 from typing import Any, Callable, TypeVar
 
-from mltop.probes.model.nvml_fields import as_numbers, is_newer, throttle_ns_fields
+from mltop.probes.model.nvml_fields import OLDEST_DRIVER, as_numbers, throttle_ns_fields
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ class _PciInfo(ctypes.Structure):
 class Nvml:
     """The library, initialised. ``calling``: the call that runs now, "" when none does; ``driver``: its version.
 
-    Raises OSError when the library cannot be loaded, NvmlError when it does not start.
+    Raises OSError when the library cannot be loaded, NvmlError when it does not start, or is older than mltop reads.
     """
 
     def __init__(self) -> None:
@@ -70,6 +70,8 @@ class Nvml:
         self._library = ctypes.CDLL(LIBRARY)
         self.call("nvmlInit_v2")
         self.driver = self._text("nvmlSystemGetDriverVersion")
+        if 0 < as_numbers(self.driver)[0] < OLDEST_DRIVER:
+            raise NvmlError(f"driver {self.driver} is older than {OLDEST_DRIVER}: mltop does not read it")
 
     def call(self, name: str, *arguments: Any) -> None:
         """Raises NvmlError for any other answer than success."""
@@ -148,10 +150,7 @@ class Gpu:
 
     def throttle_ns(self) -> dict[str, int]:
         """Time that each reason has held the clock down since the driver was loaded, by the model's names."""
-        fields = throttle_ns_fields(as_numbers(self._nvml.driver))
-        counters = self._fields({field: name for field, name in fields.items() if not is_newer(field)})
-        with suppress(NvmlError):  # older drivers reject a whole batch with an id that they do not know
-            counters.update(self._fields({field: name for field, name in fields.items() if is_newer(field)}))
+        counters = self._fields(throttle_ns_fields(as_numbers(self._nvml.driver)))
         if not counters:
             raise NvmlError("nvmlDeviceGetFieldValues: no counter of throttle time is supported")
         return counters

@@ -13,6 +13,7 @@ import re
 # numbers of two, and what follows a dot is no branch.
 _VERSION = re.compile(r"(?<![\d.])\d{3,4}(?:\.\d+)*")
 
+OLDEST_DRIVER = 525  # older ones are not read
 # Nanoseconds since the driver was loaded, by the model's names.
 _ALWAYS = {74: "sw_power_cap", 76: "sync_boost", 77: "board_limit", 78: "low_utilization", 79: "reliability"}
 NEWER = ("sw_thermal", "hw_thermal", "power_brake")
@@ -40,10 +41,5 @@ def throttle_ns_fields(driver: tuple[int, ...]) -> dict[int, str]:
         return dict(_ALWAYS)
     if driver >= _MOVED_FROM:
         return {**_ALWAYS, **_MOVED}
-    # Older drivers have nothing at the new numbers, unless they are told later what the newer ones know.
+    # Drivers before 575 have nothing at the new numbers, unless they are told later what the newer ones know.
     return {**_ALWAYS, **_NEW} if driver[0] else dict(_ALWAYS)
-
-
-def is_newer(field: int) -> bool:
-    """Whether older drivers do not know it, and reject a whole batch that asks for it."""
-    return field not in _ALWAYS

@@ -16,6 +16,7 @@ ALL_ONES_64 = 0xFFFFFFFFFFFFFFFF
 # nvml.h, nvmlDeviceGetMaxClockInfo: "Current P0 clocks … can differ from max clocks by a few MHz"; and an offset that
 # a user sets (nvmlDeviceSetClockOffsets) is not part of the maximum. Five percent of an H100's 1980 MHz are 99 MHz.
 CLOCK_OVER_MAX = 1.05
+CLOCK_MAXIMA = {"sm_clock_mhz": "sm_clock_max_mhz", "memory_clock_mhz": "memory_clock_max_mhz"}
 
 
 class Range(NamedTuple):
@@ -162,3 +163,9 @@ LINKS: dict[str, Range] = {
     "tx_bytes_per_s": _PORT_RATE,
     "counters.*": Range(0, ALL_ONES_64 - 1, "", "count", "all ones is what a device says that does not answer"),
 }
+
+
+def ranges_below(table: dict[str, Range], prefix: str) -> dict[str, Range]:
+    """The rows "prefix.NAME" by NAME: of one record, without what is deeper."""
+    below = {path[len(prefix) :]: limits for path, limits in table.items() if path.startswith(prefix)}
+    return {name: limits for name, limits in below.items() if "." not in name and name != "*"}

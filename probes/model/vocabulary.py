@@ -32,10 +32,17 @@ GapKind = Literal["unknown", "unsupported", "starting"]
 
 # Why NVML, or a GPU, or a value of it does not answer (GpuSample.error_code, Gap.code; NVML's numbers in brackets).
 # Of the whole node: no_driver (12), no_bindings (nvidia-ml-py is missing), library_broken (it cannot be loaded),
-# driver_not_loaded (9), driver_mismatch (18: upgraded underneath), devices_denied (blocked, and in a container), stale
-# (values are shown that are old).
+# old_driver (older than mltop reads), driver_not_loaded (9), driver_mismatch (18: upgraded underneath), devices_denied
+# (blocked, and in a container), stale (values are shown that are old).
 _NodeFault = Literal[
-    "no_driver", "no_bindings", "library_broken", "driver_not_loaded", "driver_mismatch", "devices_denied", "stale"
+    "no_driver",
+    "no_bindings",
+    "library_broken",
+    "old_driver",
+    "driver_not_loaded",
+    "driver_mismatch",
+    "devices_denied",
+    "stale",
 ]
 # Of the node or one GPU: no_permission (4), blocked (17, 999: what a device gives that may not be opened, and a driver
 # that fails), failed (any other), stuck (a call does not return), crashed (the reader process died). Of one GPU also
@@ -49,8 +56,8 @@ Fault = Literal[_NodeFault, _GpuFault, "implausible"]
 # Faults that all of NVML is refused with. A call that hangs is none: the other GPUs answer.
 REFUSALS = frozenset(
     {
-        *("no_driver", "no_bindings", "library_broken", "driver_not_loaded", "driver_mismatch", "no_permission"),
-        *("unpowered", "lost", "needs_reset", "blocked", "failed", "devices_denied"),
+        *("no_driver", "no_bindings", "library_broken", "old_driver", "driver_not_loaded", "driver_mismatch"),
+        *("no_permission", "unpowered", "lost", "needs_reset", "blocked", "failed", "devices_denied"),
     }
 )
 FaultCode = Literal[Fault, ""]

@@ -29,7 +29,7 @@ from mltop.probes.model.news.row import (
     values_of,
     width_of,
 )
-from mltop.probes.model.plausible import CLOCK_OVER_MAX, GPU, LINKS, PCI, Range
+from mltop.probes.model.plausible import CLOCK_MAXIMA, CLOCK_OVER_MAX, GPU, LINKS, PCI, Range, ranges_below
 from mltop.probes.model.ranks import Ranges
 from mltop.probes.model.receipt import (
     LARGE_BYTES,
@@ -331,9 +331,7 @@ _Fields = tuple[tuple[str, Range], ...]
 
 
 def _fields_of(table: dict[str, Range], prefix: str) -> _Fields:
-    """The rows "prefix.NAME" of one record, without what is deeper."""
-    below = ((path[len(prefix) :], limits) for path, limits in table.items() if path.startswith(prefix))
-    return tuple((name, limits) for name, limits in below if "." not in name and name != "*")
+    return tuple(ranges_below(table, prefix).items())
 
 
 _GPU = _fields_of(GPU, "")
@@ -343,7 +341,6 @@ _LINK = _fields_of(GPU, "nvlink.links.*.")
 _PROCESS = _fields_of(GPU, "processes.*.")
 _INSTANCE = _fields_of(GPU, "mig_instances.*.")
 _TABLES = ("throttle_ns", "throttle_share")
-_CLOCKS = (("sm_clock_mhz", "sm_clock_max_mhz"), ("memory_clock_mhz", "memory_clock_max_mhz"))
 _PCI = _fields_of(PCI, "")
 _PORT = _fields_of(LINKS, "")
 # What collectors, and so the needs of rules, call what these fields are parts of.
@@ -359,7 +356,8 @@ _CALLED = {
 def sift(sample: Sample) -> list[Gap]:
     """Takes values of hardware that cannot be out of a sample, in place. Returns a gap for each.
 
-    An agent sifts what its own driver answers (collect/nvml) by the same table.
+    An agent sifts what its own driver answers by the same table (collect/nvml/readers/sieve.py), before its rules judge
+    it. Here it is for nodes that do not run our agent, and for files.
     """
     gaps: list[Gap] = []
     for gpu in sample.gpus:
@@ -407,7 +405,7 @@ def _sift_gpu(gpu: GpuSample, sieve: _Sieve) -> None:
 
 def _sift_pairs(gpu: GpuSample, sieve: _Sieve) -> None:
     """What only two numbers together tell."""
-    for name, maximum in _CLOCKS:
+    for name, maximum in CLOCK_MAXIMA.items():
         mhz, most = getattr(gpu, name), getattr(gpu, maximum)
         if mhz is not None and most is not None and mhz > most * CLOCK_OVER_MAX:
             sieve.say(name, f"{mhz} MHz", f"it names {most} MHz as the maximum")

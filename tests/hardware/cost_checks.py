@@ -16,7 +16,7 @@ WHEN: dict[When, str] = {"idle": "the GPU idle", "load": "under a bf16 GEMM"}
 EVERY_SECOND = ("devices", "fast", "activity", "events")
 SLOWER = (
     "static",  # once
-    *("other_processes", "processes", "health", "nvlink", "nvlink_calls", "violations", "margin", "pcie"),
+    *("other_processes", "processes", "health", "nvlink", "margin", "pcie"),
     *("fabric", "mig_mode", "mig", "modes", "sram", "repair"),
 )
 # What takes so long mltop leaves out (nvmlDeviceGetPcieThroughput: MangoHud#2104), as the driver's others wait for it.

@@ -92,6 +92,10 @@ class NvmlError(UnreadError):
         return self.code in codes.GONE or self.code in codes.LIBRARY_DOWN
 
 
+class OldDriverError(Exception):
+    """The driver is older than what mltop reads; the text is its version."""
+
+
 class Calls:
     """The functions of one loaded library. ``calls(name, gpu, *args)`` returns NVML's code."""
 

@@ -8,7 +8,7 @@ of:
     ``{"index", "uuid", "lost": [call, code], "gone": bool}``
 where a problem is a ``Failure`` or a ``Problem`` of codes.py, and a tier that was not read again or has not changed is
 not in ``read`` (unless asked "again"); or, without the library, ``{"down": ...}`` with one of:
-    ``{"kind": "nvml", "call", "code"}``, ``{"kind": "pynvml" | "library", "text"}``.
+    ``{"kind": "nvml", "call", "code"}``, ``{"kind": "pynvml" | "library" | "old_driver", "text"}``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from mltop.probes.collect.nvml import codes
-from mltop.probes.collect.nvml.calls import Breadcrumb, NvmlError, load
+from mltop.probes.collect.nvml.calls import Breadcrumb, NvmlError, OldDriverError, load
 from mltop.probes.collect.timing import Backoff
 from mltop.probes.system.paths import trim_memory
 
@@ -104,6 +104,8 @@ class Poller:
             return {"down": {"kind": "pynvml", "text": str(error)}}
         except OSError as error:
             return {"down": {"kind": "library", "text": str(error)}}
+        except OldDriverError as old:
+            return {"down": {"kind": "old_driver", "text": str(old)}}
         except NvmlError as failure:
             self._shut_down()
             if failure.code == codes.LIB_RM_VERSION_MISMATCH:  # as after an upgrade of the driver
@@ -146,10 +148,14 @@ class Poller:
 
 
 def start_reader(crumb: Breadcrumb) -> Reader:
-    """Load and initialise NVML; raises what ``load`` raises."""
+    """Load and initialise NVML; raises what ``load`` raises, and OldDriverError."""
     calls = load(crumb)
     # Imports pynvml, whose absence must come out of ``load`` as an answer, so it cannot stand at the top.
     from mltop.probes.collect.nvml.reader import Reader
 
     trim_memory()
-    return Reader(calls)
+    reader = Reader(calls)
+    if reader.devices.too_old:
+        reader.shut_down()
+        raise OldDriverError(reader.devices.too_old)
+    return reader

@@ -132,8 +132,9 @@ def implausible(why: str) -> Problem:
     return Problem(why, code="implausible")
 
 
-# Old drivers call fields and thresholds that they do not know an invalid argument.
-_ASKED_BY_NUMBER = ("nvmlDeviceGetFieldValues", "nvmlDeviceGetTemperatureThreshold", "nvmlDeviceGetGpuFabricInfo")
+# Some drivers call fields and thresholds that they do not know an invalid argument. After the space comes the field's
+# number: of a whole batch that is no answer.
+_ASKED_BY_NUMBER = ("nvmlDeviceGetFieldValues ", "nvmlDeviceGetTemperatureThreshold", "nvmlDeviceGetGpuFabricInfo")
 
 
 def is_unsupported(reason: Reason) -> bool:

@@ -15,7 +15,7 @@ import pynvml
 from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.calls import TEXT_BYTES, Calls, GarbageError, NvmlError, UnreadError
 from mltop.probes.collect.nvml.codes import Reason
-from mltop.probes.model.nvml_fields import as_numbers
+from mltop.probes.model.nvml_fields import OLDEST_DRIVER, as_numbers
 
 ASK_AGAIN_S = 60.0  # a driver update or a MIG change can bring support back
 TEXT_SIZE = c_uint(TEXT_BYTES)
@@ -23,7 +23,6 @@ _BLANK = 1 << 62  # NVML's "no value" for 64-bit counters is at or above 9.2e18
 
 Number = TypeVar("Number", int, float)
 State = TypeVar("State")
-Readers = tuple[Callable[[], Any], ...]
 
 
 class Reading:
@@ -46,14 +45,9 @@ class Reading:
                 raise
             self.problems.update(dict.fromkeys(fields, error.reason))
 
-    def take(self, field: str, *readers: Callable[[], Any], divisor: int = 1) -> None:
-        """Reads a field by the first supported one of ``readers``, in units of which there are ``divisor`` in ours."""
-
-        def read() -> dict[str, Any]:
-            value = first_supported(*readers)
-            return {field: value if divisor == 1 else value / divisor}
-
-        self.attempt((field,), read)
+    def take(self, field: str, read: Callable[[], Any]) -> None:
+        """One field by its own reader."""
+        self.attempt((field,), lambda: {field: read()})
 
 
 _UINT, _OTHER_UINT, _ULONGLONG = c_uint(), c_uint(), c_ulonglong()
@@ -110,14 +104,6 @@ class Device:
                 self._unsupported[key] = (code, time.monotonic() + ASK_AGAIN_S)
             raise NvmlError(name, code)
 
-    def code(self, name: str, *args: Any) -> int:
-        """As ``call``, returning NVML's code, for callers that tell the codes apart."""
-        try:
-            self.call(name, *args)
-        except NvmlError as failure:
-            return failure.code
-        return 0
-
     def code_now(self, name: str, *args: Any) -> int:
         """NVML's code; calls whatever was said before, for callers that remember support themselves."""
         return self.calls(name, self.index, self.handle, *args)
@@ -148,7 +134,7 @@ class Device:
 def first_supported(*readers: Callable[[], Any]) -> Any:
     """The first reader that is supported, the newest call first. When none is, the first one's failure.
 
-    Old drivers reject a whole batch of fields with INVALID_ARGUMENT for one that they do not know.
+    INVALID_ARGUMENT is what some drivers say of a field or a version of a structure that they do not know.
     """
     failures: list[NvmlError] = []
     for reader in readers:
@@ -199,9 +185,6 @@ class Structure:
         return self.content
 
 
-MEMORY = Structure("nvmlDeviceGetMemoryInfo", "c_nvmlMemory_t")  # used and total bytes; all drivers have it
-
-
 def bus_id_of(info: Any) -> str:
     """The bus id in an nvmlPciInfo_t, as NVML prints it, with an eight-digit domain ("00000000:18:00.0")."""
     bus_id = info.busId
@@ -211,10 +194,7 @@ def bus_id_of(info: Any) -> str:
 def read_cuda(calls: Calls) -> str:
     """The newest CUDA that the driver supports: NVML says 13000 for 13.0."""
     version = c_int()
-    first_supported(
-        partial(calls.system, "nvmlSystemGetCudaDriverVersion_v2", byref(version)),
-        partial(calls.system, "nvmlSystemGetCudaDriverVersion", byref(version)),
-    )
+    calls.system("nvmlSystemGetCudaDriverVersion_v2", byref(version))
     if not 1000 <= version.value < 1_000_000:
         raise GarbageError(f"the driver answered {version.value}, which is not a CUDA version")
     return f"{version.value // 1000}.{version.value % 1000 // 10}"
@@ -259,6 +239,10 @@ class Devices:
         self.system.take("driver", lambda: calls.text("nvmlSystemGetDriverVersion") or None)
         self.system.take("cuda", partial(read_cuda, calls))
         self._numbering = numbering(calls, self.system.values.get("driver"))
+        # The version of a driver that mltop does not read, "" for any other. One whose version nobody tells is read.
+        self.too_old = ""
+        if 0 < self._numbering[0] < OLDEST_DRIVER:
+            self.too_old = self.system.values.get("driver") or ".".join(map(str, self._numbering))
 
     def update(self, skip: frozenset[int], retry_lost: bool) -> list[Device | Lost]:
         """The GPUs to read now. A changed count may have shifted the indexes: all are looked up again."""

@@ -13,9 +13,11 @@ from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.codes import Failure, Problem, Reason, is_unsupported
 from mltop.probes.collect.nvml.library import NAME
 from mltop.probes.model import Fault, Gap, HostSample, PciDevice
+from mltop.probes.model.nvml_fields import OLDEST_DRIVER
 from mltop.probes.model.units import signal_name
 from mltop.probes.system import paths
 
+_DOWN_FAULTS: dict[str, Fault] = {"pynvml": "no_bindings", "library": "library_broken", "old_driver": "old_driver"}
 OVERLONG = "NVML's reader process answers without end"
 KERNEL_LOG = "sudo dmesg -T | grep -i -e nvrm -e xid"
 WITH_GPUS = "start the container with --gpus all and NVIDIA_DRIVER_CAPABILITIES=compute,utility"
@@ -76,6 +78,9 @@ def down_gap(down: dict[str, Any]) -> Gap:
         why, fix = f"libnvidia-ml.so.1 cannot be loaded: {down['text']}", "ldconfig -p | grep libnvidia-ml"
         if down["kind"] == "pynvml":
             why, fix = f"the Python package nvidia-ml-py is missing ({down['text']})", "pip install nvidia-ml-py"
+        elif down["kind"] == "old_driver":
+            why = f"driver {down['text']} is older than {OLDEST_DRIVER}: mltop does not read it; nvidia-smi does"
+            fix = f"update the NVIDIA driver to {OLDEST_DRIVER} or newer"
         return Gap.about("nvml", why=why, fix=fix, code=down_fault(down))
     call, code = down["call"], down["code"]
     words = f"{call}: {codes.text(code)}"
@@ -128,7 +133,7 @@ def down_fault(down: dict[str, Any]) -> Fault:
     """Why there is no NVML, as data."""
     if down["kind"] == "nvml":
         return codes.fault(down["code"])
-    return "no_bindings" if down["kind"] == "pynvml" else "library_broken"
+    return _DOWN_FAULTS[down["kind"]]
 
 
 def silence(waited_s: float, call: str, call_s: float | None, state: str) -> str:

@@ -12,19 +12,20 @@ from collections import defaultdict
 from collections.abc import Iterable
 from ctypes import byref, c_int
 from functools import partial
-from typing import Any, Callable
+from typing import Any
 
 import pynvml
 
 from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.calls import GarbageError, NvmlError, UnreadError
 from mltop.probes.collect.nvml.codes import Failure, Reason, starting
-from mltop.probes.collect.nvml.device import ASK_AGAIN_S, Device, Readers, Reading, as_flag, not_blank
+from mltop.probes.collect.nvml.device import ASK_AGAIN_S, Device, Reading, as_flag, not_blank
 from mltop.probes.collect.timing import LastLook
 
 CALL = "nvmlDeviceGetFieldValues"
 ALL_LINKS = 0xFFFFFFFF  # the scope of NVLink counters that sums all links
-# What a field says that this driver does not know, or will not tell; old drivers reject a whole batch so.
+OF_BATCH = -1  # in place of a value's type: the code is of the call, not of this field alone
+# What a field says that this driver does not know, or will not tell; some reject a whole batch so.
 REFUSED = codes.REMEMBERED | {codes.INVALID_ARGUMENT}
 
 Entry = tuple[int, int]  # field id and scope: 0, a link, or ALL_LINKS
@@ -48,7 +49,6 @@ class FieldRequest:
         self._all = tuple(entries)
         self._make_batch(self._all)
         self._refused: dict[Entry, tuple[Any, ...]] = {}
-        self._whole_code = 0
         self._ask_all_at_s = float("-inf")
         self._last: tuple[list[tuple[Any, ...]], FieldValues] | None = None
 
@@ -72,19 +72,21 @@ class FieldRequest:
         now_s = time.monotonic()
         if now_s >= self._ask_all_at_s:
             self._ask_all_at_s = now_s + ASK_AGAIN_S
-            self._whole_code = 0
             if self._refused:
                 self._refused.clear()
                 self._make_batch(self._all)
             self._last = None
-        if self._whole_code or not self._entries:
-            return FieldValues(self._refused, self._whole_code)
+        if not self._entries:
+            return FieldValues(self._refused)
         code = device.code_now(CALL, *self._arguments)
         if code and (failure := NvmlError(CALL, code)).is_loss:
             raise failure
         if code:
-            self._whole_code = code if code in REFUSED else 0
-            return FieldValues({}, code)
+            failed = dict.fromkeys(self._entries, (OF_BATCH, code, b""))
+            if code in REFUSED:
+                self._refused.update(failed)
+                self._make_batch(())
+            return FieldValues({**failed, **self._refused})
         answers = list(_LAYOUT.iter_unpack(self._bytes))
         if self._last is not None and self._last[0] == answers:
             return self._last[1]
@@ -100,33 +102,31 @@ class FieldRequest:
 
 
 class FieldValues:
-    """One GPU's answer; ``whole_code`` is the code of a call that failed as a whole."""
+    """One GPU's answer."""
 
-    def __init__(self, answers: dict[Entry, tuple[Any, ...]], whole_code: int = 0) -> None:
+    def __init__(self, answers: dict[Entry, tuple[Any, ...]]) -> None:
         self._answers = answers
-        self.whole_code = whole_code
 
     def code(self, field: int, scope: int = 0) -> int:
         """NVML's code for one field. Raises NvmlError when it says that the GPU is gone."""
-        if self.whole_code:
-            return self.whole_code
         code: int = self._answers[field, scope][1]
         if code in codes.GONE:
             raise NvmlError(CALL, code)
         return code
 
+    def call(self, field: int, scope: int = 0) -> str:
+        """What the code of a field is of: the call, with the field unless the call failed as a whole."""
+        return CALL if self._answers[field, scope][0] == OF_BATCH else f"{CALL} {field}"
+
     def is_refused(self, field: int, scope: int = 0) -> bool:
         return self.code(field, scope) in REFUSED
-
-    def then_by_calls(self, field: int, *calls: Callable[[], Any]) -> Readers:
-        """The older calls to try; none where the GPU itself says NOT_SUPPORTED: for a field as old, so would they."""
-        return () if not self.whole_code and self.code(field) == codes.NOT_SUPPORTED else calls
 
     def value(self, field: int, name: str, scope: int = 0) -> int | float:
         """One value by its declared type. Raises NvmlError and GarbageError."""
         code = self.code(field, scope)
         if code:
-            raise NvmlError(CALL if self.whole_code else f"{CALL} {field} {name}", code)
+            call = self.call(field, scope)
+            raise NvmlError(call if call == CALL else f"{call} {name}", code)
         kind, _, raw = self._answers[field, scope]
         if kind not in _VALUE:
             raise NvmlError(f"{CALL} {field} {name}", codes.NOT_SUPPORTED)
@@ -155,7 +155,7 @@ def counters(values: FieldValues, group: str, names: dict[int, str], reading: Re
     for field, name in names.items():
         code = values.code(field)
         if code:
-            failed[name] = Failure(CALL if values.whole_code else f"{CALL} {field}", code)
+            failed[name] = Failure(values.call(field), code)
             continue
         try:
             counts[name] = values.count(field, name)

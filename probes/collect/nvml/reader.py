@@ -13,18 +13,18 @@ from mltop.probes.collect.nvml.calls import NO_GPU, Calls, NvmlError
 from mltop.probes.collect.nvml.codes import Failure, Problem
 from mltop.probes.collect.nvml.device import Device, Devices, Lost, Reading
 from mltop.probes.collect.nvml.readers.events import EventReader
-from mltop.probes.collect.nvml.readers.fast import read_fast, read_violations
+from mltop.probes.collect.nvml.readers.fast import read_fast
 from mltop.probes.collect.nvml.readers.gpm import SHORTEST_S, ActivityReader, left_out
 from mltop.probes.collect.nvml.readers.limits import Limits, read_margins
 from mltop.probes.collect.nvml.readers.mig import Instances, MigReader
-from mltop.probes.collect.nvml.readers.nvlink import read_fabric, read_links, read_links_by_calls
+from mltop.probes.collect.nvml.readers.nvlink import read_fabric, read_links
 from mltop.probes.collect.nvml.readers.processes import ProcessReader
 from mltop.probes.collect.nvml.readers.sieve import Sieve
+from mltop.probes.collect.nvml.readers.table import MODES, read_rows
 from mltop.probes.collect.nvml.readers.values import (
     Modes,
     read_health,
     read_mig_mode,
-    read_modes,
     read_pcie_link,
     read_repair,
     read_sram,
@@ -94,14 +94,12 @@ class Reader:
             ("processes", SLOW_S, self._processes.read),
             ("health", SLOW_S, read_health),
             ("nvlink", SLOW_S, read_links),
-            ("nvlink_calls", SLOW_S, read_links_by_calls),
-            ("violations", SLOW_S, read_violations),
             ("margin", CALM_S, read_margins),
             ("pcie", RARE_S, read_pcie_link),
             ("fabric", RARE_S, read_fabric),
             ("mig_mode", RARE_S, read_mig_mode),
             ("mig", SLOW_S, self._read_mig),
-            ("modes", SELDOM_S, read_modes),
+            ("modes", SELDOM_S, partial(read_rows, MODES)),
             ("sram", SELDOM_S, read_sram),
             ("repair", SELDOM_S, read_repair),
         )

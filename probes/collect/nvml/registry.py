@@ -35,7 +35,7 @@ _NOTHING: tuple[Any, ...] = (None, [], {})
 _Kind = TypeVar("_Kind")
 
 
-@dataclass
+@dataclass(eq=False)
 class SlowTiers:
     """What the tiers that are read now and then say together: kept until one of them says something else."""
 
@@ -82,7 +82,7 @@ class KnownGpu:
         if not tiers.keys() <= set(LAST_TIERS):
             self._slow = None
         remotes = self.values.get("static", {}).get("nvlink.remotes")
-        if remotes and ("nvlink" in tiers or "nvlink_calls" in tiers):
+        if remotes and "nvlink" in tiers:
             for link in self.slow().values.get("nvlink.links", ()):
                 link.remote = remotes[link.index] if link.index < len(remotes) else None
         self.state, self.error, self.error_code, self.denied, self.last_seen_at = "ok", None, None, None, at
@@ -145,11 +145,7 @@ class KnownGpu:
         named = {**slow.problems, **last[0], **last[1]}
         solved = [name for name in named if fast.get(name) not in _NOTHING]
         made_of = (slow, solved, *last)
-        if (
-            self._merged_problems is not None
-            and self._merged_problems[0][0] is slow
-            and self._merged_problems[0][1:] == made_of[1:]
-        ):
+        if self._merged_problems is not None and self._merged_problems[0] == made_of:
             return self._merged_problems[1]
         with_value = {name for values in (slow.values, fast) for name, value in values.items() if value not in _NOTHING}
         problems = {name: problem for name, problem in named.items() if name not in with_value}

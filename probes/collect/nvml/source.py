@@ -7,7 +7,7 @@ from collections import deque
 
 from mltop.probes.collect.nvml import faults
 from mltop.probes.collect.nvml.registry import Registry
-from mltop.probes.collect.nvml.worker import Pauses, Skips, Worker
+from mltop.probes.collect.nvml.worker import Pauses, Skips, What, Worker
 from mltop.probes.model import MAX_KERNEL_EVENTS, Fault, Gap, GpuSample, KernelEvent
 
 LATE_S = 2.0
@@ -35,14 +35,12 @@ class NvmlSource:
         self._registry = Registry()
         self._restarts = pauses.restarts()
         self._retries = pauses.retries()
-        self._skips: Skips[int] = Skips(pauses)
-        self._parts: Skips[str] = Skips(pauses)
+        self._skips = Skips(pauses)
         self._worker: Worker | None = None
         self._abandoned: list[Worker] = []
         self._asked_at = 0.0  # the caller's clock, of the newest poll
-        self._asked_skip: frozenset[int] = frozenset()
+        self._asked_without: frozenset[What] = frozenset()
         self._events: deque[KernelEvent] = deque(maxlen=MAX_KERNEL_EVENTS)
-        self._asked_without: frozenset[str] = frozenset()
         self._look_before: object = None
         self._has_forgotten = False  # values that the child would not tell again
         self._silent_since_s: float | None = None
@@ -68,15 +66,14 @@ class NvmlSource:
         if worker.asked_s is not None or worker.terminated_s is not None:
             return
         self._asked_at = now
-        self._asked_skip = self._skips.now(at_s)
-        self._asked_without = self._parts.now(at_s)
+        without = self._asked_without = self._skips.now(at_s)
         if self._silent_since_s is None:
             self._silent_since_s = at_s
         worker.ask(
             {
                 "at_s": at_s,
-                "skip": sorted(self._asked_skip),
-                "without": sorted(self._asked_without),
+                "skip": sorted(what for what in without if isinstance(what, int)),
+                "without": sorted(what for what in without if isinstance(what, str)),
                 "again": self._has_forgotten,
                 "resumes": bool(self._registry.gpus),
             }
@@ -105,10 +102,11 @@ class NvmlSource:
         if "down" not in answer:
             self._down = None
             self._retries.worked()
-            self._registry.merge(answer["gpus"], self._asked_at, self._asked_skip)
+            skipped = frozenset(what for what in self._asked_without if isinstance(what, int))
+            self._registry.merge(answer["gpus"], self._asked_at, skipped)
             self._events.extend(self._registry.event(xid, self._asked_at) for xid in answer["xids"])
-            self._skips.answered({entry["index"] for entry in answer["gpus"] if "read" in entry})
-            self._parts.answered(set(OPTIONAL.values()) - self._asked_without)
+            read = {entry["index"] for entry in answer["gpus"] if "read" in entry}
+            self._skips.answered({*read, *OPTIONAL.values()} - self._asked_without)
             return
         # A library that answered before is tried at once.
         self._retries.failed(at_s, free=int(bool(self._registry.gpus)))
@@ -184,12 +182,13 @@ class NvmlSource:
         if worker.terminated_s is None and code is not None:
             self._trouble = faults.death(code, self._where(worker), worker.last_words())
             self._trouble_code = "crashed"
-        part = next((part for call, part in OPTIONAL.items() if note is not None and note.call.startswith(call)), None)
-        if part is not None:
-            self._parts.add(part, self._trouble, at_s, self._trouble_code)
-        elif note is not None and note.gpu is not None:
-            self._skips.add(note.gpu, self._trouble, at_s, self._trouble_code)
-            gpu = self._registry.at_nvml_index(note.gpu)
+        what: What | None = None if note is None else note.gpu
+        if note is not None:
+            what = next((part for begins, part in OPTIONAL.items() if note.call.startswith(begins)), what)
+        if what is not None:
+            self._skips.add(what, self._trouble, at_s, self._trouble_code)
+        if isinstance(what, int):
+            gpu = self._registry.at_nvml_index(what)
             error = f"{self._trouble}; it is left out for now, {faults.last_seen(gpu.last_seen_at)}"
             gpu.fail("error", error, self._trouble_code)
         self._restarts.failed(at_s)
@@ -204,7 +203,10 @@ class NvmlSource:
         note = worker.note()
         if note is None or note.gpu is None:
             return note.call if note else ""
-        return f"{note.call} on GPU {self._registry.shown_index(note.gpu)}"
+        return f"{note.call} on {self._named(note.gpu)}"
+
+    def _named(self, nvml_index: int) -> str:
+        return f"GPU {self._registry.shown_index(nvml_index)}"
 
     def _silence(self, worker: Worker, at_s: float) -> tuple[str, int | None]:
         """Why the child does not answer, and the NVML index of the GPU that it is stuck on."""
@@ -262,13 +264,10 @@ class NvmlSource:
         if seen_at and self._silent_s(at_s) > LATE_S:
             why = f"the values of all GPUs are {now - min(seen_at):.0f} s old: the newest poll is not answered"
             gaps.append(Gap.about("nvml_age", why=why, code="stale"))
-        for index, skip in self._skips.items():
-            shown = self._registry.shown_index(index)
-            why = f"GPU {shown} is left out for now: {skip.reason}"
-            gaps.append(Gap.about("nvml", why=why, fix=faults.KERNEL_LOG, code=skip.code))
-        for part, skip in self._parts.items():
-            why = f"not read for now: {skip.reason}"
-            gaps.append(Gap.about("nvml", part, why=why, fix=faults.KERNEL_LOG, code=skip.code))
+        for what, skip in self._skips.items():
+            parts, why = ((what,), "not read") if isinstance(what, str) else ((), self._named(what) + " is left out")
+            why = f"{why} for now: {skip.reason}"
+            gaps.append(Gap.about("nvml", *parts, why=why, fix=faults.KERNEL_LOG, code=skip.code))
         for worker in self._abandoned:
             state = worker.kernel_state() or "state unknown"
             why = f"NVML's reader process {worker.pid} cannot be ended ({state}) and was abandoned"

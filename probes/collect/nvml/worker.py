@@ -8,8 +8,7 @@ import json
 import os
 import time
 from dataclasses import dataclass, field
-from operator import itemgetter
-from typing import Any, Generic, TypeVar
+from typing import Any, Union
 
 from mltop.probes.collect.nvml.calls import Breadcrumb, Note
 from mltop.probes.collect.polled_child import PolledChild
@@ -55,34 +54,34 @@ class Skip:
     code: Fault = "stuck"
 
 
-Key = TypeVar("Key", int, str)
+What = Union[int, str]  # a GPU by NVML index, or a part of what is read of all, by name
 
 
 @dataclass
-class Skips(Generic[Key]):
-    """What is left out because it got stuck: GPUs by NVML index, or parts of what is read by name."""
+class Skips:
+    """What is left out because it got stuck."""
 
     pauses: Pauses
-    _by_key: dict[Key, Skip] = field(default_factory=dict)
+    _by_what: dict[What, Skip] = field(default_factory=dict)
 
-    def add(self, key: Key, reason: str, at_s: float, code: Fault = "stuck") -> None:
-        if key not in self._by_key:
-            self._by_key[key] = Skip(Backoff(self.pauses.skipped_gpu_s, self.pauses.longest_skipped_gpu_s))
-        skip = self._by_key[key]
+    def add(self, what: What, reason: str, at_s: float, code: Fault = "stuck") -> None:
+        backoff = Backoff(self.pauses.skipped_gpu_s, self.pauses.longest_skipped_gpu_s)
+        skip = self._by_what.setdefault(what, Skip(backoff))
         skip.reason, skip.code = reason, code
         skip.backoff.failed(at_s)
 
-    def now(self, at_s: float) -> frozenset[Key]:
-        """The keys not to be touched at this moment."""
-        return frozenset(key for key, skip in self._by_key.items() if at_s < skip.backoff.next_s)
+    def now(self, at_s: float) -> frozenset[What]:
+        """Not to be touched at this moment."""
+        return frozenset(what for what, skip in self._by_what.items() if at_s < skip.backoff.next_s)
 
-    def answered(self, keys: set[Key]) -> None:
+    def answered(self, whats: set[What]) -> None:
         """These were read: they are not skipped any more."""
-        for key in keys & self._by_key.keys():
-            del self._by_key[key]
+        for what in whats & self._by_what.keys():
+            del self._by_what[what]
 
-    def items(self) -> list[tuple[Key, Skip]]:
-        return sorted(self._by_key.items(), key=itemgetter(0))
+    def items(self) -> list[tuple[What, Skip]]:
+        """GPUs first, by index."""
+        return sorted(self._by_what.items(), key=lambda item: (isinstance(item[0], str), item[0]))
 
 
 class Worker(PolledChild):

@@ -17,9 +17,10 @@ calls = load(Breadcrumb.create())
 from mltop.probes.collect.nvml.readers.gpm import ActivityReader
 from mltop.probes.collect.nvml.device import Device
 from mltop.probes.collect.nvml.readers.mig import Instances, MigReader
+from mltop.probes.collect.nvml.readers.sieve import Sieve
 def device(index): return Device(index, handle(index), calls)
 def read(reader, device):
-    try: return vars(reader.read(device))
+    try: return vars(Sieve().sift(reader.read(device)))
     except NvmlError as failure: return dict(raised=[failure.call, failure.code])
 """
 

@@ -1,11 +1,11 @@
 """GPUs as they are on the market, under drivers of several generations: scenarios for the fake NVML.
 
-    shape("a100", fake, count=8, driver="470")
+    shape("a100", fake, count=8, driver="535")
     fake.write()
 
-What a GPU has not is "unsupported"; what a driver has not is "missing" (functions), or a field id that it calls an
-invalid argument (470) or not supported. Sources: NVML's change log (which driver brought what), nvml.h (which
-architecture has what), nvidia-smi reports of such machines (values). Not all of it could be checked on hardware.
+What a GPU has not is "unsupported"; what a driver has not is "missing" (functions), or a field id that is not
+supported. Sources: NVML's change log (which driver brought what), nvml.h (which architecture has what), nvidia-smi
+reports of such machines (values). Not all of it could be checked on hardware.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from tests.fakes.nvml.scenario import FakeNvml
 
 MIB = 2**20
 DRIVERS = {
-    "470": "470.256.02",
     "535": "535.183.06",
     "550": "550.163.01",
     "570": "570.172.08",
@@ -24,11 +23,10 @@ DRIVERS = {
     "580.65": "580.65.06",
     "580": "580.95.05",
 }
-CUDA = {"470": 11040, "535": 12020, "550": 12040, "570": 12080, "575": 12090, "580.65": 13000, "580": 13000}
+CUDA = {"535": 12020, "550": 12040, "570": 12080, "575": 12090, "580.65": 13000, "580": 13000}
 # The field ids that a driver knows (its nvml.h in NVIDIA/nvidia-settings, tag by tag). What 251 to 273 are under those
 # that have them, the library knows (group_fields.c).
 FIELDS = {
-    "470": {*range(1, 161)},
     "535": {*range(1, 197), 226, 227},
     "550": {*range(1, 197), 199, 226, 227},
     "570": {*range(1, 231), *range(235, 269)},
@@ -37,24 +35,10 @@ FIELDS = {
     "580": {*range(1, 274)},
 }
 # The newest structure of nvmlDeviceGetGpuFabricInfoV, 0: the function is missing.
-FABRIC_VERSION = {"470": 0, "535": 0, "550": 2, "570": 2, "575": 2, "580.65": 3, "580": 3}
-FIRST_DRIVER = {"a100": "470", "h100": "535", "b200": "570", "gb200": "570"}
+FABRIC_VERSION = {"535": 0, "550": 2, "570": 2, "575": 2, "580.65": 3, "580": 3}
+FIRST_DRIVER = {"a100": "535", "h100": "535", "b200": "570", "gb200": "570"}
 # Functions by the branch that brought them.
 BROUGHT = {
-    510: (
-        "nvmlDeviceGetMemoryInfo_v2",
-        "nvmlDeviceGetComputeRunningProcesses_v3",
-        "nvmlDeviceGetGraphicsRunningProcesses_v3",
-        "nvmlDeviceGetMPSComputeRunningProcesses_v3",
-    ),
-    520: (
-        "nvmlDeviceGetGpuFabricInfo",
-        "nvmlDeviceGetGspFirmwareVersion",
-        "nvmlGpmQueryDeviceSupport",
-        "nvmlGpmSampleAlloc",
-        "nvmlGpmSampleGet",
-        "nvmlGpmMetricsGet",
-    ),
     535: ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetSramEccErrorStatus"),
     550: ("nvmlDeviceGetGpuFabricInfoV",),
     565: ("nvmlDeviceGetTemperatureV",),
@@ -306,8 +290,7 @@ def age(fake: FakeNvml, driver: str) -> None:
         if branch > branch_of(driver):
             for function in functions:
                 fake.set(f"call.{function}", "missing")
-    refusal = "error 2" if driver == "470" else "unsupported"
     for field in FIELD_IDS:
         if field not in FIELDS[driver]:
-            fake.set(f"gpu.*.field.{field}", refusal)
+            fake.set(f"gpu.*.field.{field}", "unsupported")
     fake.set("gpu.*.fabric_version", FABRIC_VERSION[driver])

@@ -151,7 +151,7 @@ def test_an_empty_folder_is_no_run(tmp_path: Path) -> None:
     assert wrong(tmp_path) == ["nothing in it can be compared"]
 
 
-@pytest.mark.parametrize(("kind", "driver"), [("a100", "470"), ("h100", "535"), ("b200", "575"), ("gb200", "580")])
+@pytest.mark.parametrize(("kind", "driver"), [("a100", "535"), ("h100", "535"), ("b200", "575"), ("gb200", "580")])
 def test_the_fake_answers_as_it_was_recorded(kind: str, driver: str, tmp_path: Path) -> None:
     """Recorded from a fake: mltop sees no difference between it and one that learned from the record."""
     fake = GpuMachine(tmp_path, gpus=2, kind=kind, driver=driver)

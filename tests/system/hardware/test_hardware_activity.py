@@ -188,7 +188,7 @@ def context_of(machine: GpuMachine, python: str = sys.executable) -> Context:
         ("h100", "580", "", "told"),
         ("h100", "580", "error 4", "no permission"),
         ("h100", "580", "error 999", "NVML error 999"),
-        ("a100", "470", "", "not supported"),
+        ("a100", "535", "", "not supported"),
     ],
 )
 def test_how_gpm_stands(

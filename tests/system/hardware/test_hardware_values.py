@@ -41,7 +41,7 @@ def test_all_agree(tmp_path: Path) -> None:
         assert tells not in saved_text, "it tells which machine it was"
 
 
-@pytest.mark.parametrize(("kind", "driver"), [("a100", "470"), ("h100", "550"), ("h100", "575"), ("b200", "570")])
+@pytest.mark.parametrize(("kind", "driver"), [("a100", "535"), ("h100", "550"), ("h100", "575"), ("b200", "570")])
 def test_other_gpus_and_drivers_agree(kind: str, driver: str, tmp_path: Path) -> None:
     """Fields moved and came with drivers; older boards tell other limits."""
     done = run(GpuMachine(tmp_path, kind=kind, driver=driver), "--only", "values")

@@ -129,7 +129,7 @@ def test_new_values_replace_old_ones(fake: FakeNvml, start: Start) -> None:
 
 
 UNKNOWN = {
-    "nan": "nvmlGpmMetricsGet 5 (tensor_active) answered nan %, which is not a value",
+    "nan": "the driver answered nan %, which is not a value",
     "250": "answered 250 %, which is not a value",
     "-3": "answered -3 %, which is not a value",
     "error 3": "not supported by this GPU or driver (nvmlGpmMetricsGet 5 (tensor_active): Not Supported)",

@@ -53,15 +53,6 @@ def test_calls_per_gpu_and_second(fake: FakeNvml, machine: Machine, kind: str, d
     assert others <= 8.0
 
 
-def test_calls_under_a_driver_without_batches_of_links(fake: FakeNvml, machine: Machine) -> None:
-    """And without a power field. It has no GPM, either: twelve calls would be the limit."""
-    shape("a100", fake, 8, "470")
-    fake.write()
-    gpm, others = counted(fake, machine, 5)
-    assert gpm == 0
-    assert others <= 10.0
-
-
 def test_slow_tiers_of_a_machine_take_turns(fake: FakeNvml, machine: Machine) -> None:
     """No poll reads the links of all GPUs, after the first one."""
     machine.poll(0.0)

@@ -139,6 +139,33 @@ def test_a_lost_gpu_asks_for_no_reset(fake: FakeNvml, start: Start) -> None:
     assert finding.message.startswith("GPU 3 lost") and "reboot the node" in finding.action
 
 
+@pytest.mark.parametrize(
+    ("driver", "nvml", "version"), [("470.256.02", "", "470.256.02"), ("R515", "12.515.65.01", "R515")]
+)
+def test_a_driver_that_mltop_does_not_read_is_unknown(
+    fake: FakeNvml, start: Start, driver: str, nvml: str, version: str
+) -> None:
+    """In one line, without a GPU: neither zeros nor GPUs that are missing."""
+    fake.set("driver", driver)
+    if nvml:
+        fake.set("nvml", nvml)
+    watch = Watch(start(), Expectations(expect_gpus=8))
+    tick_until(watch.source, lambda answer: any(gap.what == "nvml" for gap in answer[1]), "the refusal")
+    watch.until()
+    (gap,) = [gap for gap in watch.newest.gaps if gap.what == "nvml"]
+    assert gap.why == f"driver {version} is older than 525: mltop does not read it; nvidia-smi does"
+    assert (gap.kind, gap.code, gap.fix) == ("unknown", "old_driver", "update the NVIDIA driver to 525 or newer")
+    assert watch.findings() == []
+    assert [unknown.what for unknown in watch.unknowns()] == ["nvml"]
+
+
+@pytest.mark.parametrize("driver", ["525.60.13", "GRID 19.1"])
+def test_the_oldest_driver_and_one_of_an_unknown_version_are_read(fake: FakeNvml, start: Start, driver: str) -> None:
+    fake.set("driver", driver)
+    watch = Watch(start())
+    assert [gpu.driver for gpu in watch.until(*OK)] == [driver] * COUNT
+
+
 @pytest.mark.parametrize("call", ["nvmlDeviceGetHandleByIndex", "*"])
 def test_a_gpu_that_we_may_not_open_is_not_broken(fake: FakeNvml, start: Start, call: str) -> None:
     """It is unknown, with the command that would tell."""

@@ -92,39 +92,12 @@ def test_a_version_that_mltop_does_not_know(fake: FakeNvml, machine: Machine) ->
     assert "99" in machine.gaps()["gpu.*.nvlink.version"].why
 
 
-def test_a_driver_without_fields_of_single_links(fake: FakeNvml, machine: Machine) -> None:
-    """Calls per link: all at first, then one link each time."""
-    fake.set("gpu.*.nvlink_links", 6)
-    fake.set("gpu.*.nvlink_crc", "0, 4, 0")
-    fake.set("gpu.*.nvlink_state", "1, 0, 1")
-    for field in (91, *range(161, 167)):
-        fake.set(f"gpu.*.field.{field}", "error 2")
-    fake.write()
-    links = machine.poll(0.0)[0].nvlink.links
-    assert [link.active for link in links] == [True, False, True, True, True, True]
-    assert [link.version for link in links] == [4] * 6
-    assert [link.speed_bytes_per_s for link in links] == [26.562e9] * 6
-    assert [link.errors for link in links[:2]] == [
-        {"replay": 0, "recovery": 0, "crc": 0},
-        {"replay": 0, "recovery": 0, "crc": 4},
-    ]
-    before = calls_on_gpu(fake.counts_path, 0)["nvmlDeviceGetNvLinkErrorCounter"]
-    fake.set("gpu.*.nvlink_crc", "0, 5, 0")
-    fake.write()
-    for turn in range(1, 3):
-        links = machine.poll(turn * 10.0)[0].nvlink.links
-    assert links[1].errors["crc"] == 5
-    assert calls_on_gpu(fake.counts_path, 0)["nvmlDeviceGetNvLinkErrorCounter"] - before == 2 * 3
-
-
-def test_links_without_a_count_are_found_by_asking(fake: FakeNvml, machine: Machine) -> None:
-    fake.set("gpu.*.field.91", "unsupported")
-    fake.set("gpu.0.nvlink_links", 2)
-    fake.set("gpu.1.nvlink_links", 0)
+def test_links_without_a_count_are_not_shown(fake: FakeNvml, machine: Machine) -> None:
+    fake.set("gpu.0.field.91", "unsupported")
     fake.write()
     samples = machine.poll()
-    assert [len(sample.nvlink.links) for sample in samples] == [2, 0]
-    assert machine.gaps()["gpu.1.nvlink"].kind == "unsupported"
+    assert [len(sample.nvlink.links) for sample in samples] == [0, *[18] * (len(samples) - 1)]
+    assert machine.gaps()["gpu.0.nvlink"].kind == "unsupported"
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_a_driver_that_tells_only_offsets_says_what_would_help(fake: FakeNvml, m
 
 
 def test_a_gpu_without_any_limit_lacks_nothing(fake: FakeNvml, machine: Machine) -> None:
-    shape("a100", fake, 2, "470")
+    shape("a100", fake, 2, "535")
     for key, value in NO_ABSOLUTE_LIMITS.items():
         fake.set(f"gpu.*.{key}", value)
     fake.write()

@@ -40,9 +40,8 @@ KEY_OF = {
     "memory_temperature_max_c": "temperature_memory_max_c",
     "ecc.enabled_pending": "ecc_pending",
 }
-# What a counter's absence takes with it: while ECC is off there are none, and one call has both modes.
+# What a counter's absence takes with it: while ECC is off there are none.
 ALSO = {"ecc.enabled": {path for path in KNOWN if path.startswith("ecc.")}, "ecc.enabled_pending": {"ecc.enabled"}}
-FIELDS = (1, 2, 3, 4, 5, 6, 29, 30, *range(142, 146))  # those of them that have an older call
 
 
 @pytest.fixture
@@ -62,25 +61,19 @@ def machine() -> Iterator[Machine]:
     made.close()
 
 
-@pytest.mark.parametrize("by_call", [False, True], ids=["by field", "by call"])
 @pytest.mark.parametrize("refused", KNOWN)
-def test_one_refused_value_hides_no_other(fake: FakeNvml, machine: Machine, refused: str, by_call: bool) -> None:
-    """By the batch of fields, and by the calls of drivers that know none of them. At the second poll, too."""
-    if by_call:
-        for field in FIELDS:
-            fake.set(f"gpu.0.field.{field}", "error 2")
+def test_one_refused_value_hides_no_other(fake: FakeNvml, machine: Machine, refused: str) -> None:
+    """At the second poll, too."""
     fake.set(f"gpu.0.{KEY_OF.get(refused, refused.replace('.', '_'))}", "unsupported")
     fake.write()
     machine.poll(0.0)
     (sample,) = machine.poll(6.0)
     lost = {path for path, value in KNOWN.items() if value_at(sample, path) != value}
-    of_one_call = {path for path in KNOWN if path.startswith("remap.")} if by_call and "remap" in refused else set()
-    assert refused in lost and lost <= {refused, *ALSO.get(refused, ()), *of_one_call}
+    assert refused in lost and lost <= {refused, *ALSO.get(refused, ())}
 
 
 def test_a_refused_link_hides_no_other(fake: FakeNvml, machine: Machine) -> None:
-    """By calls: driver 470 has no fields of single links."""
-    shape("a100", fake, 1, "470")
+    shape("a100", fake, 1, "535")
     fake.set("gpu.0.nvlink_state", "unsupported, 1")
     fake.write()
     (sample,) = machine.poll(0.0)

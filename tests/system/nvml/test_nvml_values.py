@@ -252,22 +252,13 @@ def test_unsupported_calls_are_not_repeated_every_second(fake: FakeNvml, start: 
 # (newest call, older call): scenario key, its value, the field, what it must be
 FALLBACKS: dict[tuple[str, str], tuple[str, Any, str, Any]] = {
     ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"): ("temperature_c", 55, "temperature_c", 55.0),
-    ("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMemoryInfo"): (
-        "memory_total_bytes", 1 << 36, "memory_total_bytes", 1 << 36,
-    ),
     ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"): (
         "throttle_mask", 0x8, "throttle_reasons", ["hw_slowdown"],
-    ),
-    ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"): (
-        "processes", [(5, 6, "compute")], "processes", [GpuProcess(5, 6, "compute")],
     ),
     ("nvmlDeviceGetFieldValues", "nvmlDeviceGetEnforcedPowerLimit"): (
         "power_limit_mw", 350_000, "power_limit_w", 350.0,
     ),
     ("nvmlDeviceGetFieldValues", "nvmlDeviceGetPowerUsage"): ("power_mw", 99_000, "power_w", 99.0),
-    ("nvmlDeviceGetFieldValues", "nvmlDeviceGetTotalEnergyConsumption"): (
-        "energy_mj", 5_000, "energy_j", 5.0,
-    ),
 }  # fmt: skip
 
 
@@ -285,23 +276,15 @@ def test_an_older_call_answers_where_the_new_one_is_missing(
     assert not [gap for gap in gaps if gap.what.endswith(field)]
 
 
-def test_throttle_time_without_batched_fields(fake: FakeNvml, start: Start) -> None:
-    fake.set("call.nvmlDeviceGetFieldValues", "missing")
-    fake.set("gpu.0.throttle_ns.sw_power_cap", 4_000_000)
-    source = start()
-    poll(source)
-    gpus, _ = poll(source)
-    assert gpus[0].throttle_ns["sw_power_cap"] == 4_000_000
-    assert "hw_thermal" not in gpus[0].throttle_ns
-
-
-def test_a_rejected_batch_falls_back(fake: FakeNvml, start: Start) -> None:
-    """Old drivers answer Invalid Argument for a batch with an id that they do not know."""
+def test_a_rejected_batch_is_no_answer(fake: FakeNvml, start: Start) -> None:
+    """What has a call has its value; the rest is unknown, and missed."""
     fake.set("call.nvmlDeviceGetFieldValues", "error 2")
     fake.set("gpu.*.power_mw", 123_000)
     gpus, gaps = poll(start())
     assert [gpu.power_w for gpu in gpus] == [123.0] * 3
-    assert "Invalid Argument" in gap_of(gaps, "gpu.*.memory_temperature_c").why
+    for field in ("memory_temperature_c", "ecc.uncorrected_volatile", "throttle_ns"):
+        gap = gap_of(gaps, f"gpu.*.{field}")
+        assert gap.kind == "unknown" and "Invalid Argument" in gap.why
 
 
 def test_one_missing_throttle_counter(fake: FakeNvml, start: Start) -> None:

@@ -139,10 +139,16 @@ def test_a_mig_instance_has_the_clock_and_power_of_its_gpu(fake: FakeNvml, meter
     assert meter.end()["phase"]["sm_clock_mhz"] == 1500
 
 
-def test_what_an_old_driver_does_not_know_is_a_gap_and_the_rest_is_measured(
-    fake: FakeNvml, meters: list[Meter]
-) -> None:
-    shape("a100", fake, count=2, driver="470")
+def test_a_driver_before_525_is_not_read(fake: FakeNvml, meters: list[Meter]) -> None:
+    fake.set("driver", "470.256.02")
+    fake.write()
+    meter = start(meters, fake, UUID.format(1))
+    meter.begin("warm")
+    assert meter.end()["gaps"] == {"phases": "driver 470.256.02 is older than 525: mltop does not read it"}
+
+
+def test_what_a_driver_does_not_know_is_a_gap_and_the_rest_is_measured(fake: FakeNvml, meters: list[Meter]) -> None:
+    shape("a100", fake, count=2, driver="535")
     fake.set("gpu.1.energy_mj", "unsupported")
     fake.write()
     meter = start(meters, fake, UUID.format(1))
@@ -151,7 +157,7 @@ def test_what_an_old_driver_does_not_know_is_a_gap_and_the_rest_is_measured(
     answer = meter.end()
     assert answer["phase"]["power_w"] is None
     assert answer["phase"]["temperature_c"] == 61  # by the older call
-    assert answer["phase"]["throttle_share"].keys() == set(throttle_ns_fields((470, 0)).values()) - {
+    assert answer["phase"]["throttle_share"].keys() == set(throttle_ns_fields((535, 0)).values()) - {
         "sw_thermal",
         "hw_thermal",
         "power_brake",

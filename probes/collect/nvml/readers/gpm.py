@@ -14,7 +14,6 @@ every eight.
 
 from __future__ import annotations
 
-import math
 import time
 from ctypes import byref, c_uint
 from functools import partial
@@ -23,7 +22,7 @@ from typing import Any, NamedTuple
 import pynvml
 
 from mltop.probes.collect.nvml import codes
-from mltop.probes.collect.nvml.calls import NO_GPU, Calls, GarbageError, NvmlError
+from mltop.probes.collect.nvml.calls import NO_GPU, Calls, NvmlError
 from mltop.probes.collect.nvml.codes import Problem, Reason, is_unsupported, starting, unsupported
 from mltop.probes.collect.nvml.device import ASK_AGAIN_S, Device, Reading, Structure
 from mltop.probes.collect.nvml.readers.nvlink import Links
@@ -33,9 +32,7 @@ METRICS_GET = "nvmlGpmMetricsGet"
 # What NVML says of a MIG device or GPU instance that was destroyed.
 STALE = frozenset({codes.INVALID_ARGUMENT, codes.NOT_FOUND})
 MIB = 1 << 20
-# A ratio of two counters read one after the other may come out a little over 100 %.
-LARGEST_PERCENT = 110.0
-LARGEST_BYTES_PER_S = 1e14
+LARGEST_RATIO = 1.1  # of two counters read one after the other: a little over 100 % is 100 %; more is for the sieve
 STARTING = starting("an average between two samples: it comes with one of the next")
 LEFT_OUT = Problem("GPM got stuck and is left out for now")
 NEEDS_HOPPER = unsupported("GPM needs Hopper or newer: GPU-Util only says that a kernel was resident")
@@ -114,7 +111,9 @@ class Gpm:
             raise NvmlError(name, code)
 
     def metric(self, device: Device, older: Sample, newer: Sample, metric: Metric) -> float:
-        """The average between two samples: a fraction 0..1, or bytes/s. Raises NvmlError and GarbageError."""
+        """The average between two samples: a fraction, or bytes/s. Raises NvmlError. Of what some drivers answer (NaN:
+        geopm#3550) nothing is left in the sieve.
+        """
         self._get.version = pynvml.NVML_GPM_METRICS_GET_VERSION
         self._get.numMetrics = 1
         self._get.sample1 = older
@@ -126,16 +125,10 @@ class Gpm:
             raise NvmlError(METRICS_GET, code)
         if self._metric.nvmlReturn:
             raise NvmlError(f"{METRICS_GET} {metric.id} ({metric.name})", self._metric.nvmlReturn)
-        return plausible(metric, self._metric.value)
-
-
-def plausible(metric: Metric, value: float) -> float:
-    """NVML's percent or MiB/s as a fraction or bytes/s. Raises GarbageError for what cannot be (NaN: geopm#3550)."""
-    largest = LARGEST_BYTES_PER_S / MIB if metric.is_rate else LARGEST_PERCENT
-    if not math.isfinite(value) or not 0 <= value <= largest:
-        unit = "MiB/s" if metric.is_rate else "%"
-        raise GarbageError(f"{METRICS_GET} {metric.id} ({metric.name}) answered {value:g} {unit}, which is not a value")
-    return value * MIB if metric.is_rate else min(value / 100, 1.0)
+        value: float = self._metric.value
+        if metric.is_rate:
+            return value * MIB
+        return 1.0 if 100 < value <= 100 * LARGEST_RATIO else value / 100
 
 
 class Group(NamedTuple):
@@ -242,8 +235,6 @@ class Track:
         self.problems.pop(metric.name, None)
         try:
             value = self._gpm.metric(self._device, self._buffers[before], self._buffers[newest], metric)
-        except GarbageError as garbage:
-            self.problems[metric.name] = garbage.reason
         except NvmlError as failure:
             if failure.is_loss or failure.code == codes.NO_PERMISSION:
                 raise

@@ -19,10 +19,7 @@ from mltop.probes.collect.nvml.calls import NvmlError, UnreadError
 from mltop.probes.collect.nvml.codes import unsupported
 from mltop.probes.collect.nvml.device import Device, Reading, Structure
 
-# Absolute limits, of GPUs that have them, by GpuSample's name: nvml.h NVML_TEMPERATURE_THRESHOLD_*.
-THRESHOLDS = {"temperature_slowdown_c": 1, "memory_temperature_max_c": 2}
 MEMORY_OFFSET = 195  # NVML_FI_DEV_TEMPERATURE_MEM_MAX_TLIMIT: of a board whose memory has a sensor
-OFFSETS_SINCE = (525,)
 MARGIN, MEMORY_MARGIN = "temperature_margin_c", "memory_temperature_margin_c"
 # Current temperature and T.Limit add up to 82 (RTX 4090) to 87 (H100, L40S) in reports of boards.
 LOWEST_GPU_MAX_C = 75.0

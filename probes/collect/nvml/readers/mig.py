@@ -17,7 +17,7 @@ import pynvml
 
 from mltop.probes.collect.nvml.calls import Calls, NvmlError, UnreadError
 from mltop.probes.collect.nvml.codes import Reason
-from mltop.probes.collect.nvml.device import MEMORY, TEXT_SIZE, Device, Reading, Structure, not_blank
+from mltop.probes.collect.nvml.device import TEXT_SIZE, Device, Reading, Structure, not_blank
 from mltop.probes.collect.nvml.readers import gpm
 from mltop.probes.collect.nvml.readers.gpm import Group, Plan, Track
 
@@ -30,6 +30,7 @@ LARGEST_CREDIT = 30.0
 FIRST_CREDIT = 60.0  # the first look may cost more: it is not repeated
 RENEW_S = 0.5  # no instance is renewed more often, however often it is asked for
 RELIST_S = 20.0  # a new instance shows up within this time; one that is gone at once
+_MEMORY = Structure("nvmlDeviceGetMemoryInfo", "c_nvmlMemory_t")
 _ATTRIBUTES = Structure("nvmlDeviceGetAttributes_v2", "c_nvmlDeviceAttributes")
 # "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "MIG 1c.3g.20gb+me"
 _PROFILE = re.compile(r"MIG\s+((?:\d+c\.)?\d+g\.\d+gb\S*)")
@@ -196,7 +197,7 @@ def read_memory(device: Device) -> tuple[dict[str, Any], dict[str, Reason]]:
     """Used and total bytes. Raises NvmlError when the instance, the GPU or the library is gone."""
     name = "nvmlDeviceGetMemoryInfo"
     try:
-        memory = MEMORY.read(device)
+        memory = _MEMORY.read(device)
         return dict(zip(MEMORY_FIELDS, (not_blank(name, memory.used), not_blank(name, memory.total)))), {}
     except UnreadError as error:
         if isinstance(error, NvmlError) and (error.is_loss or error.code in gpm.STALE):

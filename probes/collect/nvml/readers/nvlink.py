@@ -1,21 +1,21 @@
 """NVLink: state, speed and errors of every link in one batch per GPU, traffic of all links together; and the fabric.
 
 Counters of errors differ by generation: fields 161 to 163 up to Hopper, 206 to 221 from Blackwell on (nvml.h). All are
-asked once; what a GPU refuses is left out (nvidia-resiliency-ext#302: the documents disagree about GB200). Old drivers
-have no fields for single links: then each is asked by calls.
+asked once; what a GPU refuses is left out (nvidia-resiliency-ext#302: the documents disagree about GB200).
 """
 
 from __future__ import annotations
 
-from ctypes import byref, c_int, c_uint, c_ulonglong
+from ctypes import byref, c_uint
 from functools import partial
 from typing import Any
 
 from mltop.probes.collect.nvml import codes
-from mltop.probes.collect.nvml.calls import GarbageError, NvmlError
-from mltop.probes.collect.nvml.codes import Failure, Problem, Reason, unsupported
-from mltop.probes.collect.nvml.device import Device, Reading, Structure, as_flag, bus_id_of, first_supported
+from mltop.probes.collect.nvml.calls import GarbageError
+from mltop.probes.collect.nvml.codes import Failure, Problem, unsupported
+from mltop.probes.collect.nvml.device import Device, Reading, Structure, bus_id_of, first_supported
 from mltop.probes.collect.nvml.fields import ALL_LINKS, CALL, REFUSED, FieldRequest, FieldValues, Meter
+from mltop.probes.collect.nvml.readers.table import named
 
 LINK_COUNT = 91
 SPEED, STATE, VERSION = 164, 165, 166  # MB/s, nvml.h NVML_NVLINK_STATE_*, NVML_NVLINK_VERSION_*
@@ -45,10 +45,6 @@ TRAFFIC_FIELDS = tuple(field for received, sent, _ in TRAFFIC for field in (rece
 NO_NVLINK = unsupported("this GPU has no NVLink")
 GPU, IBM_NPU, SWITCH = 0, 1, 2  # nvml.h NVML_NVLINK_DEVICE_TYPE_*
 _REMOTE = Structure("nvmlDeviceGetNvLinkRemotePciInfo_v2", "nvmlPciInfo_t")
-STATE_CALL = "nvmlDeviceGetNvLinkState"
-ERRORS_BY_CALL = {0: "replay", 1: "recovery", 2: "crc"}  # nvml.h NVML_NVLINK_ERROR_DL_*
-# Field ids of the speed by link, in MB/s: what drivers before 520 have.
-SPEED_BY_LINK = (*range(84, 90), *range(132, 138))
 
 
 class Links:
@@ -58,7 +54,6 @@ class Links:
         self.count: int | None = None
         self.counts_traffic = False
         self.request: FieldRequest | None = None
-        self.needs_calls = False  # the driver is older than the fields of single links
         self.last: tuple[FieldValues, Reading] | None = None
 
 
@@ -83,10 +78,6 @@ def describe_links(values: FieldValues, state: Links) -> Reading:
     reading = Reading()
     if not state.count:
         return reading
-    if all(values.is_refused(STATE, link) for link in range(state.count)):
-        state.needs_calls = True  # nvlink_calls reads them
-        return reading
-    state.needs_calls = False
     links = reading.values["nvlink.links"] = [describe_link(values, link, reading) for link in range(state.count)]
     if not any(link["errors"] for link in links):
         all_codes = [values.code(field, link) for link in range(state.count) for field in ERRORS]
@@ -144,7 +135,7 @@ def read_traffic(meter: Meter, batch: FieldValues, at_s: float, reading: Reading
 def read_static(device: Device, batch: FieldValues, reading: Reading) -> None:
     """How many links there are, for the readers of this GPU, and what is at their other ends."""
     links, count = device.state(Links), Reading()
-    count.take("nvlink", partial(count_links, device, batch))
+    count.take("nvlink", partial(count_links, batch))
     links.count = count.values.get("nvlink", links.count)
     reading.problems.update(count.problems)
     if links.count == 0:
@@ -152,29 +143,12 @@ def read_static(device: Device, batch: FieldValues, reading: Reading) -> None:
     read_remotes(device, reading)
 
 
-def count_links(device: Device, batch: FieldValues) -> int:
+def count_links(batch: FieldValues) -> int:
     """How many links the GPU has, 0: none. Raises NvmlError when it cannot be told, GarbageError."""
-    try:
-        count = batch.count(LINK_COUNT, "NVLINK_LINK_COUNT")
-    except NvmlError as failure:
-        if failure.code not in REFUSED:
-            raise
-        count = count_by_asking(device)
+    count = batch.count(LINK_COUNT, "NVLINK_LINK_COUNT")
     if count > MAX_LINKS:
         raise GarbageError(f"field {LINK_COUNT} NVLINK_LINK_COUNT answered {count}, which is not a count of links")
     return count
-
-
-def count_by_asking(device: Device) -> int:
-    """A link that does not exist is an invalid argument; a GPU without NVLink refuses the first."""
-    state = c_uint()
-    for link in range(MAX_LINKS):
-        code = device.code_now(STATE_CALL, link, byref(state))
-        if code and (failure := NvmlError(STATE_CALL, code)).is_loss:
-            raise failure
-        if code:
-            return link
-    return MAX_LINKS
 
 
 def read_remotes(device: Device, reading: Reading) -> None:
@@ -201,76 +175,10 @@ def remote_of(device: Device, link: int) -> str | None:
     return bus_id_of(_REMOTE.read(device, c_uint(link)))
 
 
-class LinksByCalls:
-    """What was read of the links of one GPU by calls, whose turn is next, and why calls failed."""
-
-    def __init__(self) -> None:
-        self.links: list[dict[str, Any]] = []
-        self.next_link = 0
-        self.problems: dict[int, dict[str, Reason]] = {}  # by link, then by field
-        self.speed_problems: dict[str, Reason] = {}
-
-
-def read_links_by_calls(device: Device) -> Reading:
-    """As ``read_links`` for a driver without fields of single links: all links the first time, then in turn."""
-    reading = Reading()
-    state, by_calls = device.state(Links), device.state(LinksByCalls)
-    if not state.needs_calls or not state.count:
-        return reading
-    if len(by_calls.links) != state.count:
-        by_calls.links = [{"index": link, "errors": {}} for link in range(state.count)]
-        for link in range(state.count):
-            read_link_by_calls(device, link, by_calls)
-        read_speeds(device, by_calls)
-    else:
-        read_link_by_calls(device, by_calls.next_link, by_calls)
-        by_calls.next_link = (by_calls.next_link + 1) % state.count
-    reading.values["nvlink.links"] = [{**link, "errors": dict(link["errors"])} for link in by_calls.links]
-    for problems in (*by_calls.problems.values(), by_calls.speed_problems):  # of many links alike, one is told
-        reading.problems.update(problems)
-    return reading
-
-
-def read_link_by_calls(device: Device, link: int, by_calls: LinksByCalls) -> None:
-    """State, version and errors of one link: four calls and the version once, so that the links take turns: all twelve
-    of an A100 within a minute.
-    """
-    entry, number = by_calls.links[link], c_uint(link)
-
-    def errors(counter: int) -> int:
-        count = c_ulonglong()
-        device.call("nvmlDeviceGetNvLinkErrorCounter", number, c_int(counter), byref(count))
-        return count.value
-
-    state, counts = Reading(), Reading()
-    state.take("active", lambda: as_flag(f"{STATE_CALL} of link {link}", device.uint(STATE_CALL, number)))
-    if entry.get("version") is None:
-        state.take("version", lambda: generation(device.uint("nvmlDeviceGetNvLinkVersion", number)))
-    entry.update({"active": None, "version": entry.get("version"), **state.values})
-    for counter, name in ERRORS_BY_CALL.items():
-        counts.take(name, partial(errors, counter))
-    entry["errors"].update(counts.values)
-    by_calls.problems[link] = {
-        **{f"nvlink.{name}": problem for name, problem in state.problems.items()},
-        **{f"nvlink.errors.{name}": problem for name, problem in counts.problems.items()},
-    }
-
-
-def read_speeds(device: Device, by_calls: LinksByCalls) -> None:
-    """The first twelve links have a field each; there were no more when such drivers were new."""
-    values = FieldRequest((field, 0) for field in SPEED_BY_LINK[: len(by_calls.links)]).read(device)
-    name = "nvlink.speed_bytes_per_s"
-    for entry, field in zip(by_calls.links, SPEED_BY_LINK):
-        reading = Reading()
-        reading.take(name, partial(values.count, field, "NVLINK_SPEED_MBPS"))
-        mb_per_s = reading.values.get(name)
-        entry["speed_bytes_per_s"] = None if mb_per_s is None else mb_per_s * 1e6
-        by_calls.speed_problems.update(reading.problems)
-
-
 # The NVLink fabric: whether Fabric Manager has registered the GPU, and what is wrong with it (Hopper and newer).
 FABRIC_STATES = {0: "not_supported", 1: "not_started", 2: "in_progress", 3: "completed"}
 COMPLETED = 3
+_FABRIC_STATE = named(FABRIC_STATES, "nvmlDeviceGetGpuFabricInfoV: its state")
 SUMMARIES = {1: "ok", 2: "unhealthy", 3: "limited"}  # 0: not supported
 # nvml.h NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_*: two bits each, 0 not supported, 1 true, 2 false.
 _PROBLEMS = {0: "degraded_bandwidth", 2: "route_recovery", 4: "route_unhealthy", 6: "access_timeout"}
@@ -313,9 +221,7 @@ def read_fabric(device: Device) -> Reading:
 
 def describe_fabric(info: Any, reading: Reading) -> dict[str, Any]:
     """The values of one answer of any version. The rest means something only once registration has completed."""
-    if info.state not in FABRIC_STATES:
-        raise GarbageError(f"{_CALL_V} answered state {info.state}, which mltop does not know")
-    values: dict[str, Any] = {"fabric.state": FABRIC_STATES[info.state]}
+    values: dict[str, Any] = {"fabric.state": _FABRIC_STATE(info.state)}
     if info.state != COMPLETED:
         return values
     if info.status:

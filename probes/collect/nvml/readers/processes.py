@@ -11,15 +11,15 @@ import pynvml
 from mltop.probes.collect.nvml import codes
 from mltop.probes.collect.nvml.calls import NvmlError
 from mltop.probes.collect.nvml.codes import Reason
-from mltop.probes.collect.nvml.device import Device, Reading, first_supported
+from mltop.probes.collect.nvml.device import Device, Reading
 
 NO_MEMORY_VALUE = (1 << 64) - 1  # usedGpuMemory when the driver cannot tell (MIG without root, WSL)
 NO_INSTANCE = 0xFFFFFFFF
-# Version 2 has the same structure as version 3 (nvmlProcessInfo_t with instance ids, 24 bytes).
+# pynvml's nvmlProcessInfo_v2_t is the structure of version 3, too (with instance ids, 24 bytes).
 CALLS = {
-    "compute": ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"),
-    "graphics": ("nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v2"),
-    "mps": ("nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v2"),
+    "compute": "nvmlDeviceGetComputeRunningProcesses_v3",
+    "graphics": "nvmlDeviceGetGraphicsRunningProcesses_v3",
+    "mps": "nvmlDeviceGetMPSComputeRunningProcesses_v3",
 }
 OTHERS = ("graphics", "mps")
 
@@ -69,19 +69,15 @@ class ProcessReader:
         return reading
 
     def _list(self, device: Device, kind: str) -> list[dict[str, Any]]:
-        readers = [partial(self._processes, device, kind, call) for call in CALLS[kind]]
-        processes: list[dict[str, Any]] = first_supported(*readers)
-        return processes
-
-    def _processes(self, device: Device, kind: str, call: str) -> list[dict[str, Any]]:
-        for may_grow in (True, False):
-            self._count.value = self._capacity
-            code = device.code(call, self._count_ref, self._array)
-            if code != codes.INSUFFICIENT_SIZE or not may_grow:
-                break
+        self._count.value = self._capacity
+        try:
+            device.call(CALLS[kind], self._count_ref, self._array)
+        except NvmlError as failure:
+            if failure.code != codes.INSUFFICIENT_SIZE:
+                raise
             self._grow(2 * max(self._count.value, self._capacity))
-        if code:
-            raise NvmlError(call, code)
+            self._count.value = self._capacity
+            device.call(CALLS[kind], self._count_ref, self._array)
         return [describe(entry, kind) for entry in self._array[: min(self._count.value, self._capacity)]]
 
     def _grow(self, capacity: int) -> None:

@@ -1,36 +1,34 @@
-"""What a GPU is, how it is set up and how healthy it is: a line for each value, code for what is a structure.
+"""What a GPU is, how it is set up and how healthy it is: the rows of the table, and code for what is a structure.
 
 Identity and maxima do not change while the library is initialised, modes when somebody changes them. ECC and row
-remapping: nvml.h and NVIDIA's documents about them. Rows are remapped on Ampere and newer, pages were retired before.
+remapping: nvml.h and NVIDIA's documents about them.
 """
 
 from __future__ import annotations
 
-from ctypes import byref, c_int, c_uint, c_ulonglong
+from ctypes import c_int
 from functools import partial
 from typing import Any
 
-from mltop.probes.collect.nvml import codes
-from mltop.probes.collect.nvml.calls import GarbageError, NvmlError
 from mltop.probes.collect.nvml.codes import unsupported
-from mltop.probes.collect.nvml.device import (
-    TEXT_SIZE,
-    Device,
-    Reading,
-    Structure,
-    as_flag,
-    bus_id_of,
-    first_supported,
-    not_blank,
-)
-from mltop.probes.collect.nvml.fields import FieldRequest, FieldValues, counters
+from mltop.probes.collect.nvml.device import Device, Reading, Structure, as_flag, not_blank
+from mltop.probes.collect.nvml.fields import FieldRequest, counters
 from mltop.probes.collect.nvml.readers import limits, nvlink
-from mltop.probes.collect.nvml.readers.fast import CLOCK_MEMORY, CLOCK_SM, UNIFIED_MEMORY, read_memory
+from mltop.probes.collect.nvml.readers.fast import UNIFIED_MEMORY, read_memory
+from mltop.probes.collect.nvml.readers.table import (
+    HEALTH,
+    PCIE,
+    PCIE_ERRORS,
+    PCIE_MAX,
+    RETIRED_DOUBLE,
+    RETIRED_SINGLE,
+    STATIC,
+    Rows,
+    fields_of,
+    read_rows,
+)
 
 INTEGRATED = unsupported("an integrated GPU is not behind a PCIe link")
-UNKNOWN_STATE = 32  # nvml.h NVML_PSTATE_UNKNOWN
-PCI_INFO = [Structure(f"nvmlDeviceGetPciInfo_v{version}", "nvmlPciInfo_t") for version in (3, 2)]
-COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process")  # nvml.h nvmlComputeMode_t
 
 
 class Modes:
@@ -46,70 +44,30 @@ def read_static(device: Device, system: Reading) -> Reading:
     reading, memory, offset = Reading(), Reading(), Reading()
     reading.values.update(system.values)
     reading.problems.update(system.problems)
-    reading.take("name", partial(device.text, "nvmlDeviceGetName", TEXT_SIZE))
-    reading.take("serial", partial(device.text, "nvmlDeviceGetSerial", TEXT_SIZE))
-    reading.take("vbios", partial(device.text, "nvmlDeviceGetVbiosVersion", TEXT_SIZE))
-    # Of the GPU's system processor; NOT_SUPPORTED where the driver runs without it.
-    reading.take("gsp_firmware", partial(device.text, "nvmlDeviceGetGspFirmwareVersion"))
-    reading.take("pci_bus_id", lambda: bus_id_of(first_supported(*(partial(info.read, device) for info in PCI_INFO))))
-    reading.take("minor", partial(device.uint, "nvmlDeviceGetMinorNumber"))
-    reading.take("sm_clock_max_mhz", partial(device.uint, "nvmlDeviceGetMaxClockInfo", CLOCK_SM))
-    reading.take("memory_clock_max_mhz", partial(device.uint, "nvmlDeviceGetMaxClockInfo", CLOCK_MEMORY))
-    default_limit = partial(device.uint, "nvmlDeviceGetPowerManagementDefaultLimit")
-    reading.take("power_limit_default_w", default_limit, divisor=1000)
-    for field, threshold in limits.THRESHOLDS.items():
-        reading.take(field, partial(device.uint, "nvmlDeviceGetTemperatureThreshold", c_int(threshold)))
+    read_rows(STATIC, device, into=reading)
     memory.attempt(("memory",), partial(read_memory, device))
     unified = device.state(Modes).unified_memory = memory.problems.get("memory") == UNIFIED_MEMORY
     if unified or not memory.problems:
         reading.values["unified_memory"] = unified
-    # What GPU and slot could do together.
-    read_pcie(device, reading, ("pcie.gen_max", "pcie.width_max"), "nvmlDeviceGetMaxPcieLink")
-    has_offsets = device.numbering >= limits.OFFSETS_SINCE
-    fields = [nvlink.LINK_COUNT, limits.MEMORY_OFFSET] if has_offsets else [nvlink.LINK_COUNT]
-    batch = FieldRequest((field, 0) for field in fields).read(device)
-    if has_offsets:
-        offset.take("memory", partial(batch.value, limits.MEMORY_OFFSET, "TEMPERATURE_MEM_MAX_TLIMIT"))
-        device.state(limits.Limits).memory_offset_c = offset.values.get("memory")
+    read_pcie(PCIE_MAX, device, reading)
+    batch = FieldRequest((field, 0) for field in (nvlink.LINK_COUNT, limits.MEMORY_OFFSET)).read(device)
+    offset.take("memory", partial(batch.value, limits.MEMORY_OFFSET, "TEMPERATURE_MEM_MAX_TLIMIT"))
+    device.state(limits.Limits).memory_offset_c = offset.values.get("memory")
     nvlink.read_static(device, batch, reading)
     return reading
 
 
 def read_pcie_link(device: Device) -> Reading:
-    """``pcie.gen`` and ``pcie.width`` as they are now: an idle link trains down to save power."""
-    return read_pcie(device, Reading(), ("pcie.gen", "pcie.width"), "nvmlDeviceGetCurrPcieLink")
+    """``pcie.gen`` and ``pcie.width``."""
+    return read_pcie(PCIE, device, Reading())
 
 
-def read_pcie(device: Device, reading: Reading, fields: tuple[str, str], call: str) -> Reading:
+def read_pcie(rows: Rows, device: Device, reading: Reading) -> Reading:
     """Generation and width. An integrated GPU reports a placeholder (GB10: generation 1, one lane)."""
     if device.state(Modes).unified_memory:
-        reading.problems.update(dict.fromkeys(fields, INTEGRATED))
+        reading.problems.update(dict.fromkeys([row.field for row in rows], INTEGRATED))
         return reading
-    for field, part in zip(fields, ("Generation", "Width")):
-        reading.take(field, partial(device.uint, call + part))
-    return reading
-
-
-def read_modes(device: Device) -> Reading:
-    """``persistence``, ``compute_mode`` (who may start to compute), ``performance_state`` (0 is the fastest)."""
-
-    def compute_mode() -> str:
-        mode = device.uint("nvmlDeviceGetComputeMode")
-        if mode >= len(COMPUTE_MODES):
-            raise GarbageError(f"nvmlDeviceGetComputeMode answered {mode}")
-        return COMPUTE_MODES[mode]
-
-    def performance_state() -> int:
-        state = device.uint("nvmlDeviceGetPerformanceState")
-        if state == UNKNOWN_STATE:
-            raise GarbageError("nvmlDeviceGetPerformanceState does not know the state")
-        return state
-
-    reading = Reading()
-    reading.take("persistence", partial(device.flag, "nvmlDeviceGetPersistenceMode"))
-    reading.take("compute_mode", compute_mode)
-    reading.take("performance_state", performance_state)
-    return reading
+    return read_rows(rows, device, into=reading)
 
 
 def read_mig_mode(device: Device) -> Reading:
@@ -120,132 +78,35 @@ def read_mig_mode(device: Device) -> Reading:
     return reading
 
 
-# By GpuSample's name: field id, then error type and counter type of nvmlDeviceGetTotalEccErrors.
-ECC_COUNTS = {
-    "corrected_volatile": (3, 0, 0),
-    "uncorrected_volatile": (4, 1, 0),
-    "corrected_aggregate": (5, 0, 1),
-    "uncorrected_aggregate": (6, 1, 1),
-}
-ECC_CURRENT, ECC_PENDING = 1, 2
-_SRAM = 7  # nvml.h NVML_MEMORY_LOCATION_SRAM
-REMAP = {142: "corrected", 143: "uncorrected", 144: "pending", 145: "failed"}
-_REMAP_FLAGS = ("pending", "failed")
-RETIRED_SINGLE, RETIRED_DOUBLE, RETIRED_PENDING = 29, 30, 31
-_MAX_PAGES = 64  # as many as a GPU can retire
-_BANKS = ("max", "high", "partial", "low", "none")
-RECOVERY_ACTION = 230
-ACTIONS = (  # nvml.h nvmlDeviceGpuRecoveryAction_t
-    *("none", "gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset", "imex_restart", "bus_reset", "system_reboot"),
-)
-PCIE_REPLAY = 94
-_ERRORS_FROM_173 = (
-    *("correctable_errors", "naks_received", "receiver_error", "bad_tlp", "naks_sent", "bad_dllp", "non_fatal_error"),
-    *("fatal_error", "unsupported_req", "lcrc_error", "lane_error"),
-)
-# nvml.h NVML_FI_DEV_PCIE_L0_TO_RECOVERY_COUNTER and NVML_FI_DEV_PCIE_COUNT_*
-PCIE_ERRORS = {169: "l0_to_recovery", **dict(enumerate(_ERRORS_FROM_173, 173))}
-POWER_LIMIT = 190  # mW: the limit in force, including those set elsewhere (out of band)
-FIELDS = (
-    *(ECC_CURRENT, ECC_PENDING, *(field for field, _, _ in ECC_COUNTS.values())),
-    *(*REMAP, RETIRED_SINGLE, RETIRED_DOUBLE, RETIRED_PENDING, RECOVERY_ACTION),
-    *(PCIE_REPLAY, *PCIE_ERRORS, POWER_LIMIT),
-)
-
-
 class Health:
     """The batch of one GPU."""
 
     def __init__(self) -> None:
-        self.request = FieldRequest((field, 0) for field in FIELDS)
+        fields = (*fields_of(HEALTH), RETIRED_SINGLE.id, *PCIE_ERRORS)
+        self.request = FieldRequest((field, 0) for field in fields)
 
 
 def read_health(device: Device) -> Reading:
-    """ECC but SRAM, memory repair, PCIe errors, what the driver says must be done, and the power limit."""
-    reading = Reading()
+    """The rows of HEALTH, all retired pages, and PCIe's counters of errors."""
     batch = device.state(Health).request.read(device)
-
-    def ecc_mode(position: int) -> bool:
-        return device.two_flags("nvmlDeviceGetEccMode")[position]
-
-    def pages(field: int, name: str, cause: int) -> int:
-        by_call = batch.then_by_calls(field, partial(count_retired, device, cause))
-        count: int = first_supported(partial(batch.count, field, name), *by_call)
-        return count
-
-    # Counters exist only while ECC is on; a mode that is pending comes with the next reset.
-    reading.take("ecc.enabled", partial(batch.flag, ECC_CURRENT, "ECC_CURRENT"), partial(ecc_mode, 0))
-    reading.take("ecc.enabled_pending", partial(batch.flag, ECC_PENDING, "ECC_PENDING"), partial(ecc_mode, 1))
-    for name, (field, error, counter) in ECC_COUNTS.items():
-        total = partial(device.ulonglong, "nvmlDeviceGetTotalEccErrors", c_int(error), c_int(counter))
-        newer = partial(batch.count, field, f"ECC {name}")
-        reading.take(f"ecc.{name}", newer, *batch.then_by_calls(field, total))
-    for field, name in REMAP.items():  # one that is refused or cannot be says nothing of the others
-        read = batch.flag if name in _REMAP_FLAGS else batch.count
-        by_call = batch.then_by_calls(field, partial(remap_call, device, name))
-        reading.take(f"remap.{name}", partial(read, field, f"REMAPPED {name}"), *by_call)
-    double_bit = partial(pages, RETIRED_DOUBLE, "RETIRED_DBE", 1)
-    reading.take("retired_pages_double_bit", double_bit)
-    reading.take("retired_pages", lambda: pages(RETIRED_SINGLE, "RETIRED_SBE", 0) + double_bit())
-    pending = partial(batch.flag, RETIRED_PENDING, "RETIRED_PENDING")
-    older = batch.then_by_calls(RETIRED_PENDING, partial(device.flag, "nvmlDeviceGetRetiredPagesPendingStatus"))
-    reading.take("retired_pages_pending", pending, *older)
-    reading.take("recovery_action", partial(read_recovery, batch))
-    reading.take(
-        "pcie.replay_count",
-        partial(batch.count, PCIE_REPLAY, "PCIE_REPLAY_COUNTER"),
-        partial(device.uint, "nvmlDeviceGetPcieReplayCounter"),
-    )
+    reading = read_rows(HEALTH, device, batch)
+    reading.take("retired_pages", lambda: RETIRED_SINGLE.read(device, batch) + RETIRED_DOUBLE.read(device, batch))
     reading.values["pcie.errors"] = counters(batch, "pcie.errors", PCIE_ERRORS, reading)
-    reading.take(  # the lowest of what the user, the board and the platform allow
-        "power_limit_w",
-        partial(batch.count, POWER_LIMIT, "POWER_CURRENT_LIMIT"),
-        partial(device.uint, "nvmlDeviceGetEnforcedPowerLimit"),
-        partial(device.uint, "nvmlDeviceGetPowerManagementLimit"),
-        divisor=1000,
-    )
     return reading
 
 
-def read_recovery(batch: FieldValues) -> str:
-    """The driver's own verdict."""
-    number = batch.count(RECOVERY_ACTION, "GET_GPU_RECOVERY_ACTION")
-    if number >= len(ACTIONS):
-        field = f"field {RECOVERY_ACTION} GET_GPU_RECOVERY_ACTION"
-        raise GarbageError(f"{field} answered {number}, which mltop does not know")
-    return ACTIONS[number]
-
-
-def remap_call(device: Device, name: str) -> int:
-    numbers = {name: c_uint() for name in REMAP.values()}
-    call = "nvmlDeviceGetRemappedRows"
-    device.call(call, *(byref(number) for number in numbers.values()))
-    number = numbers[name].value
-    return as_flag(call, number) if name in _REMAP_FLAGS else number
-
-
-def count_retired(device: Device, cause: int) -> int:
-    """How many pages; the addresses are of no interest, but there is no count without room for them.
-
-    ``cause``: nvml.h NVML_PAGE_RETIREMENT_CAUSE_*, 0 multiple single bit errors, 1 a double bit error.
-    """
-    count, name = c_uint(_MAX_PAGES), "nvmlDeviceGetRetiredPages"
-    code = device.code(name, c_int(cause), byref(count), (c_ulonglong * _MAX_PAGES)())
-    if code and code != codes.INSUFFICIENT_SIZE:
-        raise NvmlError(name, code)
-    return count.value
-
-
+_SRAM = 7  # nvml.h NVML_MEMORY_LOCATION_SRAM
 _SRAM_CALL, _REPAIR_CALL = "nvmlDeviceGetSramEccErrorStatus", "nvmlDeviceGetRepairStatus"
 _SRAM_STATUS = Structure(_SRAM_CALL, "c_nvmlEccSramErrorStatus_v1_t")
 _HISTOGRAM = Structure("nvmlDeviceGetRowRemapperHistogram", "c_nvmlRowRemapperHistogramValues")
 _REPAIR = Structure(_REPAIR_CALL, "c_nvmlRepairStatus_t")
+_BANKS = ("max", "high", "partial", "low", "none")  # members of the histogram, and fields of RemapBanks
 
 
 def read_sram(device: Device) -> Reading:
     """``ecc.sram_uncorrected_aggregate`` and ``ecc.sram_threshold_exceeded`` (RMA policy of Ampere and newer).
 
-    Only root may know the threshold; the count has an older call, for everybody.
+    Only root may know the threshold; the count has another call, for everybody.
     """
     reading, count = Reading(), "ecc.sram_uncorrected_aggregate"
 

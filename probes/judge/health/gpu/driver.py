@@ -20,7 +20,7 @@ from mltop.probes.model.verdict import gpu_name
 from mltop.probes.model.vocabulary import REFUSALS
 
 # Without these no GPU was ever seen here, or nobody says that it is gone.
-_NO_FAULT = ("no_permission", "no_bindings")
+_NO_FAULT = ("no_permission", "no_bindings", "old_driver")
 # NVML itself speaks of a GPU here, and of what it needs.
 _REMEDIES: dict[str, Remedy] = {
     "driver_mismatch": "reboot",

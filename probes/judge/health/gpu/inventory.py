@@ -133,7 +133,7 @@ def missing(moment: Moment) -> Iterator[Hit]:
         gap.source == "gpus" or is_of_nvml(gap, "starting") or (is_of_nvml(gap) and gap.kind == "starting")
         for gap in now.gaps
     )
-    if (not now.gpus and any(starting)) or (refused is not None and refused.code == "driver_mismatch"):
+    if (not now.gpus and any(starting)) or (refused is not None and refused.code in ("driver_mismatch", "old_driver")):
         return
     present = {gpu.index for gpu in now.gpus}
     vanished = (gpu for index, gpu in moment.known_gpus.items() if index not in present)
