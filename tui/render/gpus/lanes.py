@@ -233,5 +233,4 @@ def held_shares(track: Track | None) -> dict[str, float]:
     """For how much of its time each reason held that ever did."""
     if track is None:
         return {}
-    shares = {reason: track.share(reason) for reason in BADGES if reason in track.seen_reasons()}
-    return {reason: share for reason, share in shares.items() if share}
+    return {reason: share for reason in track.seen_reasons() if reason in BADGES and (share := track.share(reason))}
