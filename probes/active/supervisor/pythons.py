@@ -31,7 +31,6 @@ from mltop.probes.system import as_root
 from mltop.probes.system.spawn import PROBE_MARK, why_no_program
 
 ASK_S = 5.0
-LOOK_S = 30.0  # root's, at all files of a Python: 80,000 take 0.6 s, 3 s when none is cached, more on a busy machine
 VARIABLE = "MLTOP_PROBE_PYTHON"
 OLDEST = (3, 9)
 _MOST_SAID = 3
@@ -128,12 +127,11 @@ def find_torch(
             reasons.append(f"{candidate.path[:100]!r} ({candidate.origin}) {why}")
             continue
         environ, left_out = with_job(candidate.job or (jobs[0] if jobs else None), candidate.job is not None)
-        look = as_root.Look(cancelled.is_set, LOOK_S, trust)
-        why = look.why_not_python(candidate.path, environ.get("PATH"))
+        why = "" if trust else as_root.why_not_environment(candidate.path, environ.get("PATH"))
         answer = {} if why else ask(candidate.path, environ, cancelled)
         # A script has become the interpreter, which finds modules where it likes.
-        if answer and isinstance(answer, dict):
-            why = look.why_not_python(str(answer.get("path"))) or look.why_not_loaded(answer.get("folders", ()))
+        if answer and isinstance(answer, dict) and not trust:
+            why = as_root.why_not_environment(str(answer.get("path")), told=answer.get("folders", ()))
         if cancelled.is_set():
             return None
         fix = _FIX_ROOT if why else fix
