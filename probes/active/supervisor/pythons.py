@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import sys
 import threading
@@ -32,7 +33,7 @@ from mltop.probes.system.spawn import PROBE_MARK, why_no_program
 
 ASK_S = 5.0
 VARIABLE = "MLTOP_PROBE_PYTHON"
-OLDEST = (3, 9)
+OLDEST, OLDEST_TORCH = (3, 9), (2, 4)
 _MOST_SAID = 3
 _ACTIVATED_HERE = "activated where the agent was started"
 _ANSWER = b"mltop-torch "  # start-up files of a Python may print, too
@@ -184,16 +185,23 @@ def _of_job(job: JobProcess) -> Iterable[Candidate]:
 
 def unfit(answer: Mapping[str, Any], for_gpus: bool) -> str:
     """Why a Python that answered will not do, "" when it will. Pure."""
-    version = str(answer.get("python", ""))
-    if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < OLDEST:
+    version, torch = str(answer.get("python", "")), str(answer.get("torch") or "")
+    if _numbers(version) < OLDEST:
         return f"it is Python {version}, older than {'.'.join(map(str, OLDEST))}"
     if answer.get("error"):
         return f"its torch cannot be looked at: {answer['error']}"
-    if not answer.get("torch"):
+    if not torch:
         return "torch is not installed"
+    if _numbers(torch) < OLDEST_TORCH:
+        return f"its torch {torch} is older than {'.'.join(map(str, OLDEST_TORCH))}"
     if for_gpus and not (answer.get("cuda") or answer.get("hip")):
-        return f"its torch {answer['torch']} is built without CUDA"
+        return f"its torch {torch} is built without CUDA"
     return ""
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The first two of a version ("2.9.1+cu128")."""
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
 
 
 def ask(
