@@ -224,13 +224,6 @@ class TracebackBlock(_Block):
         is_long = text.startswith(("\t", "/job:")) or (bool(self.chain) and _LONG.search(self.chain[-1].message))
         return _MOST_OF_MESSAGE if is_long else _FEW_OF_MESSAGE
 
-    def go_on(self, text: str) -> None:
-        """The rest of a line that a terminal cut, unless it begins with what looks like an exception of another."""
-        if self._partial:
-            self._partial += text
-        elif self.chain and not self._in_frames and len(self.chain[-1].message) < 300 and not _DOTTED.match(text):
-            self.chain[-1] = replace(self.chain[-1], message=f"{self.chain[-1].message}{text}")
-
     def close(self) -> None:
         """Nothing more comes: a name alone was all that was said."""
         if self._partial and self._in_frames and _FINAL.match(self._partial):
