@@ -28,7 +28,6 @@ _BOX = "\u2502\u256d\u2570|+"
 _BOXED_FRAME = re.compile(r"[\u2502|] (\S[^\u2502|\n]{0,500}?):(\d{1,9}) in (\S{1,200})")
 FRAME = re.compile(r'\s+File "([^"]{1,500})", line (\d{1,9}),? in (.{1,200})')
 _FINAL = re.compile(r"([A-Za-z_][\w.]{0,200})(?:: ?(.*))?$")
-_DOTTED = re.compile(r"[a-z_]\w*(?:\.\w+)+: ")
 _EXCEPTION = re.compile(r"(?:Error|Exception|Interrupt|Exit|Iteration|Timeout|Expired|Warning|Aborted|Empty|Full)$")
 # What a launcher, a logger or the training loop writes next is nobody's message.
 _OTHERS_LINE = re.compile(
