@@ -136,9 +136,6 @@ def _is_native_file(file: str, no_line: bool) -> bool:
     return no_line or _NATIVE_FILE.search(file) is not None
 
 
-_NOT_PYTHON, _EXITED = "not Python: ", ("the process is gone", "zombie: ")
-
-
 @dataclass
 class StackDigest:
     """One thread's stack, normalised next to the process, leaf first.
@@ -175,14 +172,6 @@ class StackDigest:
     switches: int | None = None
     cpu_s: float | None = None
     syscalls: int | None = None
-
-    def __post_init__(self) -> None:
-        """A capture of an older version has both in ``error`` alone."""
-        if self.error is None:
-            return
-        if not self.program and self.error.startswith(_NOT_PYTHON):
-            self.program = self.error[len(_NOT_PYTHON) :]
-        self.dead = self.dead or self.error.startswith(_EXITED)
 
 
 EVENT_LOOPS = ("asyncio/", "uvloop/", "trio/", "anyio/", "nest_asyncio.py")

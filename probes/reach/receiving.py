@@ -7,7 +7,6 @@ hardware that cannot be, are left out with a gap: the node may be hostile, the r
 
 from __future__ import annotations
 
-import re
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache, lru_cache
 from types import NoneType, UnionType
@@ -15,7 +14,7 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get
 
 import msgspec
 
-from mltop.probes.model import Fault, FaultCode, Gap, GpuSample, HostSample, LinkFault, LinkSample, Sample
+from mltop.probes.model import Gap, GpuSample, HostSample, LinkSample, Sample
 from mltop.probes.model.news.judged import Fact, JobPart, Judged, PartNumbers
 from mltop.probes.model.news.row import (
     GPU_LANES,
@@ -150,7 +149,7 @@ def sample_of_line(line: bytes) -> Sample:
         _bound(line, _shapes.decode(line))
     left_out = LeftOut()
     sample = _decoded(line, _samples, left_out)
-    _add_old_codes(sample)
+    sample.gaps[:] = marked_not_here(sample.gaps, sample.host)  # recorded before agents did
     sample.gaps += left_out.gaps() + admit(sample, len(line) > LARGE_BYTES) + sift(sample)
     return sample
 
@@ -223,14 +222,6 @@ def _bound(payload: bytes, shape: msgspec.Struct | None) -> None:
 # In place of a word that is in no vocabulary of ours, where the field's default would say what is not so; MISSING: the
 # record is left out.
 _INSTEAD: dict[tuple[type, str], Any] = {(GpuSample, "state"): "error", (LinkSample, "kind"): MISSING}
-# Versions before Gap.code and GpuSample.error_code said in words only what NVML refused.
-_OLD_STUCK = re.compile(r"does not answer|stuck in|is slow: no answer|cannot be ended")
-_OLD_NUMBER = re.compile(r"NVML error (\d+)\b")
-_OLD_FAULTS: dict[str, Fault] = {"15": "lost", "16": "needs_reset", "18": "driver_mismatch"}
-_OLD_LINK_FAULTS: dict[str, LinkFault] = {
-    "device vanished": "device_vanished",
-    "interface vanished": "interface_vanished",
-}
 
 _UNIONS = (UnionType, Union)
 
@@ -307,23 +298,6 @@ def _is_worded(kind: Any) -> bool:
     if is_dataclass(kind):
         return bool(_worded_fields(cast("type", kind)))
     return any(map(_is_worded, get_args(kind)))
-
-
-def _add_old_codes(sample: Sample) -> None:
-    for gap in sample.gaps:
-        if gap.source == "nvml" and not gap.fields and not gap.code:
-            gap.code = "stuck" if _OLD_STUCK.search(gap.why) else _old_fault(gap.why)
-    sample.gaps[:] = marked_not_here(sample.gaps, sample.host)
-    for gpu in sample.gpus:
-        if gpu.state != "ok" and not gpu.error_code:
-            gpu.error_code = _old_fault(gpu.error or "")
-    for link in sample.links:
-        link.error_code = link.error_code or _OLD_LINK_FAULTS.get(link.error or "", "")
-
-
-def _old_fault(words: str) -> FaultCode:
-    number = _OLD_NUMBER.search(words)
-    return _OLD_FAULTS.get(number[1], "") if number else ""
 
 
 # By the record that they are fields of: ("pcie", "gen"), and (nvlink.links, *, version) as ("nvlink.links", "version").

@@ -13,13 +13,11 @@ import re
 import stat
 import sys
 import time
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Callable
 
 from mltop.probes.system import paths
-from mltop.probes.system.writable import EVERYBODY, Writer, in_time, is_shared, who_else, writer_of
+from mltop.probes.system.writable import in_time, writer_of
 
 # Lists of folders and files with colons between them: what is safe in them is kept.
 _LISTS = frozenset(
@@ -45,6 +43,7 @@ _INSTALLED = os.path.abspath(__file__).rsplit("/", 4)[0]  # where our packages a
 _NO_LOGIN = frozenset(("nologin", "false", "sync", "shutdown", "halt"))  # shells
 _LOCAL_USERS = frozenset(("files", "systemd", "compat", "altfiles", "extrausers"))  # nsswitch.conf(5)
 _NETWORKED = re.compile(r"nfs|cifs|smb|ceph|lustre|gpfs|beegfs|afs|9p|virtiofs|fuse|glusterfs|orangefs", re.ASCII)
+LOOK_S = 10.0  # for the look at what leads to an interpreter and its modules, which a file server may hold up
 _ANSWER_S, _CLEAN_S = 2.0, 5.0  # for the look at what one variable leads to, and at all of them
 
 # What was left out of this process's own environment, and why, by name.
@@ -60,11 +59,7 @@ def why_not(path: str, ours: frozenset[int] = frozenset()) -> str:
     if not is_root():
         return ""
     writer = writer_of(path, ours=ours)
-    return "" if writer is None or _is_ours(path) else _told(writer)
-
-
-def _told(writer: Writer | None) -> str:
-    return f"root does not run what others can change: {writer}"
+    return "" if writer is None or _is_ours(path) else f"root does not run what others can change: {writer}"
 
 
 def find_program(name: str) -> str | None:
@@ -125,7 +120,7 @@ def _text(path: str) -> str:
 
 def why_not_python(python: str, search: str | None = None, ours: frozenset[int] = frozenset()) -> str:
     """Why root does not start this interpreter, a path or a name on PATH (``search``, or our own); "" when it may, or
-    when there is none. What it would load is ``Look``'s.
+    when there is none.
     """
     program = _program(python, search)
     if not is_root() or not program or (program == sys.executable and _is_ours(program)):
@@ -140,94 +135,19 @@ def _program(python: str, search: str | None) -> str:
     return os.path.join("/", python) if "/" in python else shutil.which(python, path=search) or ""
 
 
-class Look:
-    """Looks at everything that an interpreter loads: itself, its libraries, the standard library, installed packages,
-    and what leads to them. Every folder is looked at once. ``stop``: asked now and then; ``limit_s``: for all looks
-    together; ``trust``: the user has said that others may change all of it.
+def why_not_environment(python: str, search: str | None = None, told: Sequence[str] = ()) -> str:
+    """As ``why_not_python``; every folder and link that leads to its libraries and modules counts, too: nobody but root
+    can have put something there. ``told``: where it says itself that it finds modules.
     """
+    why = in_time(lambda: _why_not_environment(python, search, told), LOOK_S) if is_root() else ""
+    return "its folders could not all be looked at in time (a slow file system?)" if why is None else why
 
-    def __init__(self, stop: Callable[[], bool], limit_s: float, trust: bool = False) -> None:
-        self._stop = stop
-        self._ours = only_roots() if is_root() and not trust else frozenset()
-        self._trust = trust
-        self._left_s = limit_s
-        self._until_s = 0.0
-        self._seen: set[tuple[int, int]] = set()
 
-    def why_not_python(self, python: str, search: str | None = None) -> str:
-        """Why root does not start this interpreter, as the function of this name; what it would load of its own counts,
-        too.
-        """
-        return self._in_time(lambda: self._python(python, search))
-
-    def why_not_loaded(self, folders: Iterable[str]) -> str:
-        """Why root loads nothing from these folders: for anything that lies below them."""
-        return self._in_time(lambda: self._loaded(folders))
-
-    def _in_time(self, look: Callable[[], str | None]) -> str:
-        if self._trust or not is_root():
-            return ""
-        began_s = time.monotonic()
-        self._until_s = began_s + self._left_s
-        why = in_time(look, self._left_s + 1.0)  # longer, where a file server hangs
-        self._left_s -= time.monotonic() - began_s
-        return "its files could not all be looked at in time (a slow file system?)" if why is None else why
-
-    def _python(self, python: str, search: str | None) -> str | None:
-        program = _program(python, search)
-        if not program or (program == sys.executable and _is_ours(program)):
-            return ""
-        return why_not_python(program, ours=self._ours) or self._loaded(_loaded_by(program))
-
-    def _loaded(self, folders: Iterable[str]) -> str | None:
-        """As ``why_not_loaded``; None when there was no time for all of it."""
-        for folder in folders:
-            why = why_not(folder, self._ours)
-            writer = None if why or _is_ours(folder) else self._writer_below(folder)
-            if why or writer is not None:
-                return why or _told(writer)
-            if time.monotonic() > self._until_s:
-                return None
-        return ""
-
-    def _writer_below(self, folder: str) -> Writer | None:
-        """Who else may change anything in it, the nearest first: also what links lead to and what .pth files name."""
-        waiting = deque([folder])
-        while waiting and not self._stop() and time.monotonic() < self._until_s:
-            path = waiting.popleft()
-            try:
-                status = os.stat(path)
-                inode = (status.st_dev, status.st_ino)
-                entries = [] if inode in self._seen else list(os.scandir(path))
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            except OSError as error:
-                return Writer(path, f"cannot be looked at: {error.strerror}")
-            self._seen.add(inode)
-            if is_shared(path, self._ours):  # an empty one, too: what they put there is imported next time
-                return Writer(path, EVERYBODY)
-            for entry in entries:
-                writer = self._writer_of_entry(entry)
-                if writer is not None:
-                    return writer
-                if entry.is_dir():
-                    waiting.append(entry.path)
-        return None
-
-    def _writer_of_entry(self, entry: os.DirEntry[str]) -> Writer | None:
-        try:
-            status = entry.stat(follow_symlinks=False)
-            if entry.name.endswith(".lock") and stat.S_ISREG(status.st_mode):
-                return None  # nothing that is imported or run: package managers leave them behind
-            who = "" if status.st_dev in self._ours else who_else(entry.path, status)
-        except OSError as error:
-            who = f"cannot be looked at: {error.strerror}"
-        if who:
-            return Writer(entry.path, who)
-        if entry.is_symlink():
-            return writer_of(entry.path, ours=self._ours)
-        named = _named_in_pth(entry.path) if entry.name.endswith(".pth") else []
-        return next(filter(None, (writer_of(path, ours=self._ours) for path in named)), None)
+def _why_not_environment(python: str, search: str | None, told: Sequence[str]) -> str:
+    program, ours = _program(python, search), only_roots()
+    found = [] if not program or (program == sys.executable and _is_ours(program)) else _loaded_by(program)
+    reasons = (why_not(path, ours) for path in (*found, *told))
+    return why_not_python(python, search, ours) or next(filter(None, reasons), "")
 
 
 def _named_in_script(program: str) -> list[str]:
@@ -246,7 +166,9 @@ def _head(path: str, most_bytes: int) -> bytes:
 
 
 def _loaded_by(program: str) -> list[str]:
-    """Where an interpreter's settings, modules and libraries may be (documentation of site, venv and sys.path)."""
+    """Where an interpreter's settings, modules and libraries may be (documentation of site, venv and sys.path), and
+    what its .pth files name.
+    """
     import glob
 
     found: dict[str, None] = {}
@@ -261,9 +183,10 @@ def _loaded_by(program: str) -> list[str]:
     if "/usr" in prefixes:
         prefixes.append("/usr/local")  # Debian's Python looks there
     for prefix in prefixes:
-        for pattern in ("lib*/python3*", "lib*/lib*.so*"):
+        for pattern in ("lib*/python3*", "lib*/python3*/*-packages", "lib*/python3*/*-packages/*.pth", "lib*/lib*.so*"):
             found.update(dict.fromkeys(sorted(glob.glob(f"{glob.escape(prefix)}/{pattern}"))))
-    return list(found)
+    named = [path for name in found if name.endswith(".pth") for path in _named_in_pth(name)]
+    return [*found, *named]
 
 
 def _homes(settings: str) -> Iterator[str]:

@@ -200,6 +200,7 @@ def _dump(sample: RankSample, rank: Rank, turn: int, gap_s: float, counters: boo
             StackDigest(
                 sample.rank, child.pid, state=child.state, frames=frames, waiting_in=waiting,
                 child_of=sample.pid, error=child.error, wchan=child.wchan,
+                program=(child.error or "").partition("not Python: ")[2], dead=_is_dead(child.error),
                 key=child.key(turn) if callable(child.key) else child.key,
             )
         )  # fmt: skip
@@ -234,7 +235,12 @@ def _digest(sample: RankSample, rank: Rank, turn: int) -> StackDigest:
         wchan=rank.wchan,
         error=rank.error,
         fix=rank.fix,
+        dead=_is_dead(rank.error),
     )
+
+
+def _is_dead(error: str | None) -> bool:
+    return (error or "").startswith(("the process is gone", "zombie: "))
 
 
 def waiters(*numbers: int, **more: object) -> dict[int, Rank]:

@@ -11,6 +11,17 @@ PROGRAM, LIBC, HEAP = 0x10000, 0x40000, 0x80000  # small, so that the file stays
 _PHDR = struct.Struct("=IIQQQQQQ")
 
 
+def _chain(*names: bytes) -> list[int]:
+    """Their GNU hashes; the lowest bit marks the last."""
+    hashes = []
+    for name in names:
+        hashed = 5381
+        for byte in name:
+            hashed = (hashed * 33 + byte) & 0xFFFFFFFF
+        hashes.append(hashed & ~1)
+    return [*hashes[:-1], hashes[-1] | 1]
+
+
 @dataclass
 class Memory:
     """``image`` is written as a sparse file: the offset is the address."""
@@ -40,12 +51,12 @@ def memory_with(variables: Sequence[bytes], array: Sequence[int] | None = None) 
         HEAP: struct.pack("=2Q", 1, HEAP + 64),  # r_debug
         HEAP + 64: struct.pack("=4Q", 0, 0, PROGRAM + 512, HEAP + 128),  # the program, which has no symbols
         HEAP + 128: struct.pack("=4Q", LIBC, 0, LIBC + 1024, 0),
-        LIBC + 1024: struct.pack("=8Q", 5, LIBC + 2048, 6, LIBC + 2304, 4, LIBC + 3072, 0, 0),
+        LIBC + 1024: struct.pack("=8Q", 5, LIBC + 2048, 6, LIBC + 2304, 0x6FFFFEF5, LIBC + 3072, 0, 0),
         LIBC + 2048: b"\0printf\0environ\0",
         LIBC + 2304: bytes(24)
         + struct.pack("=IBBHQQ", 1, 2, 0, 1, 16, 8)
         + struct.pack("=IBBHQQ", 8, 1, 0, 1, 8192, 8),
-        LIBC + 3072: struct.pack("=2I4I", 1, 3, 2, 0, 0, 1),  # one bucket: environ, printf
+        LIBC + 3072: struct.pack("=4IQ3I", 1, 1, 1, 6, (1 << 64) - 1, 1, *_chain(b"printf", b"environ")),  # one bucket
         LIBC + 8192: struct.pack("=Q", HEAP + 0x4000),
         HEAP + 0x4000: struct.pack(f"={len(pointers) + 1}Q", *pointers, 0),
         HEAP + 0x10000: bytes(strings) or b"\0",

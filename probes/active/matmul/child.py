@@ -246,9 +246,9 @@ class _Stages:
 
     def better_library(self, shape: Shape) -> str:
         """cuBLASLt where it is there and faster (fp8 has no other), which stays chosen; "" is torch's choice."""
-        prefer = getattr(self._device.torch.backends.cuda, "preferred_blas_library", None)  # since torch 2.3
-        if prefer is None or self._plan.dtype == "fp8":
+        if self._plan.dtype == "fp8":
             return ""
+        prefer = self._device.torch.backends.cuda.preferred_blas_library
         default = self._median(shape)
         try:
             prefer("cublaslt")

@@ -38,9 +38,7 @@ def of_gpu(torch: Any, dtype: str, library: str) -> str:
 
 def instructions(torch: Any, dtype: str, flags: frozenset[str]) -> str:
     """torch's choice (AVX2, AVX512, NEON, …) and what the CPU has for this type."""
-    capability = "default instructions"
-    if hasattr(torch.backends, "cpu"):
-        capability = torch.backends.cpu.get_cpu_capability()
+    capability: str = torch.backends.cpu.get_cpu_capability()
     units = DTYPE_OF[dtype].units
     present = [name for flag, name in units if flag in flags]
     if present:
@@ -57,10 +55,7 @@ def _supported_by_onednn(torch: Any, dtype: str) -> bool:
     """float32 goes to the BLAS library; of bf16 and fp16 torch asks oneDNN (aten/src/ATen/native/mkldnn/Matmul.cpp)."""
     if not DTYPE_OF[dtype].units or not torch.backends.mkldnn.is_available():
         return False
-    try:
-        return bool(getattr(torch.ops.mkldnn, f"_is_mkldnn_{dtype}_supported")())
-    except (AttributeError, RuntimeError):  # an older torch
-        return dtype == "bf16"
+    return bool(getattr(torch.ops.mkldnn, f"_is_mkldnn_{dtype}_supported")())
 
 
 def _onednn(settings: str) -> str:

@@ -131,8 +131,6 @@ def refusal(torch: Any, dtype: str, capability: tuple[int, int] | None, name: st
     row = DTYPE_OF.get(dtype)
     if row is None:
         return f"no such data type: {dtype}", f"one of {', '.join(DTYPE_OF)}"
-    if not hasattr(torch, row.torch_name):
-        return f"torch {torch.__version__} has no {row.label} (2.1 and newer have)", "--dtype bf16"
     if capability is None:
         gpus_only = f"{row.label} GEMMs are of GPUs; CPUs have no instructions for them"
         return None if row.on_cpu else (gpus_only, "--dtype bf16 or --dtype fp32")

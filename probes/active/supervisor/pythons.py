@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import sys
 import threading
@@ -31,9 +32,8 @@ from mltop.probes.system import as_root
 from mltop.probes.system.spawn import PROBE_MARK, why_no_program
 
 ASK_S = 5.0
-LOOK_S = 30.0  # root's, at all files of a Python: 80,000 take 0.6 s, 3 s when none is cached, more on a busy machine
 VARIABLE = "MLTOP_PROBE_PYTHON"
-OLDEST = (3, 9)
+OLDEST, OLDEST_TORCH = (3, 9), (2, 4)
 _MOST_SAID = 3
 _ACTIVATED_HERE = "activated where the agent was started"
 _ANSWER = b"mltop-torch "  # start-up files of a Python may print, too
@@ -128,12 +128,11 @@ def find_torch(
             reasons.append(f"{candidate.path[:100]!r} ({candidate.origin}) {why}")
             continue
         environ, left_out = with_job(candidate.job or (jobs[0] if jobs else None), candidate.job is not None)
-        look = as_root.Look(cancelled.is_set, LOOK_S, trust)
-        why = look.why_not_python(candidate.path, environ.get("PATH"))
+        why = "" if trust else as_root.why_not_environment(candidate.path, environ.get("PATH"))
         answer = {} if why else ask(candidate.path, environ, cancelled)
         # A script has become the interpreter, which finds modules where it likes.
-        if answer and isinstance(answer, dict):
-            why = look.why_not_python(str(answer.get("path"))) or look.why_not_loaded(answer.get("folders", ()))
+        if answer and isinstance(answer, dict) and not trust:
+            why = as_root.why_not_environment(str(answer.get("path")), told=answer.get("folders", ()))
         if cancelled.is_set():
             return None
         fix = _FIX_ROOT if why else fix
@@ -186,16 +185,23 @@ def _of_job(job: JobProcess) -> Iterable[Candidate]:
 
 def unfit(answer: Mapping[str, Any], for_gpus: bool) -> str:
     """Why a Python that answered will not do, "" when it will. Pure."""
-    version = str(answer.get("python", ""))
-    if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < OLDEST:
+    version, torch = str(answer.get("python", "")), str(answer.get("torch") or "")
+    if _numbers(version) < OLDEST:
         return f"it is Python {version}, older than {'.'.join(map(str, OLDEST))}"
     if answer.get("error"):
         return f"its torch cannot be looked at: {answer['error']}"
-    if not answer.get("torch"):
+    if not torch:
         return "torch is not installed"
+    if _numbers(torch) < OLDEST_TORCH:
+        return f"its torch {torch} is older than {'.'.join(map(str, OLDEST_TORCH))}"
     if for_gpus and not (answer.get("cuda") or answer.get("hip")):
-        return f"its torch {answer['torch']} is built without CUDA"
+        return f"its torch {torch} is built without CUDA"
     return ""
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The first two of a version ("2.9.1+cu128")."""
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
 
 
 def ask(

@@ -10,7 +10,6 @@ from typing import Any, Callable, Union
 
 from mltop.probes.collect.logs.anchors import THINNED, events_in, group_of
 from mltop.probes.collect.logs.prefixes import Clock, pieces, speaker_of, without_colours
-from mltop.probes.collect.logs.rows import Row
 from mltop.probes.collect.logs.tracebacks import (
     BOXED,
     IGNORED,
@@ -42,11 +41,12 @@ _LONGEST_GAP = 8_192  # lines of others between two of a block: who writes none 
 _MOST_ALIKE = 5  # of one kind of one writer: the first ones
 _MOST_STACKS = 64  # threads: the main one comes last
 _MOST_RAISED = 4  # exceptions: also the last ones, as those that were handled come before the one that was not
-_MOST_JOINED = 5  # further lines in which a wrapped one may go on
-_SHORTEST_WRAPPED = 16
-_TASK_OF_JAX, _LONGEST_LIST = "/job:", 4000  # a line for each task that is named; characters
-_WIDTHS = frozenset((72, 80, 90, 96, 100, 110, 120, 132, 140, 160, 180, 200))  # of terminals, in columns
-_SHORTEST_CUT, _LONGEST_CUT = 60, 140  # what terminals have for columns
+# Messages of several lines, by what their first one has: JAX names a task or a number in each, mpirun the exit code.
+_HEADS = ("tasks are unhealthy", "Process name: ")
+_REST = re.compile(r"\s*(?:/job:|\d[\d, ]*$|Exit code:)")
+_REST_OF_NUMBER = re.compile(r"\d{1,12}(?:$|[.,]? )")  # of a line that was wrapped
+_LONGEST_LIST, _MOST_BETWEEN = 4000, 5  # characters; lines of others
+_LONGEST_ABOVE = 140  # characters of the line above
 MOST_LINE = 16_384
 _STACK = re.compile(r"(?:Thread|Current thread) 0x[0-9a-f]+.*\(most recent call first\):")
 _RUN = re.compile(r"/([^/\s]{1,200}_[a-z0-9_]{8})/attempt_\d{1,6}/")
@@ -64,26 +64,23 @@ def unwrapped(line: str) -> str:
         return line
 
 
-# What a line has that opens a block, or that may go on in the next one.
-_CUT_TRACEBACK = "Traceback (mo"
-OPENING = ("most recent call", _CUT_TRACEBACK, "Failures:", "Root Cause (first", "x across cluster", MISSING_RANKS)
+# What a line has that opens a block, or heads a message of several lines.
+OPENING = ("most recent call", "Failures:", "Root Cause (first", "x across cluster", MISSING_RANKS, *_HEADS)
 _PATTERN = 48  # characters: what follows may be cut, or be somebody else's
 _VARYING = re.compile(r"0x[0-9a-f]+|\d+")
-GOES_ON = (
-    *("caught", "watchdog", "Watchdog", "PG status", "enqueued", "dump signal", "monitoredBarrier", "completion from"),
-    *("collective op", "Process name: ", "tasks are unhealthy"),
-)
 
 
 @dataclass
-class _Wrapped:
-    """A line whose anchor is not complete: it may go on in the next ones."""
+class _Held:
+    """A line that is judged when the next one is known: it heads a message of several lines, or ends in a number that
+    the end of the file may have cut.
+    """
 
     number: int
     text: str
     speaker: Speaker
     at: float | None
-    tries: int = 0
+    others: int = 0
 
 
 # Not Slurm's "*** STEP 640777.0 ON".
@@ -110,20 +107,18 @@ class LogParser:
     before: Callable[[], str] = lambda: ""  # the lines before the one that is being taken
     by_host: bool = False  # each line begins with its host
     _blocks: dict[Speaker, Block] = field(default_factory=dict)
-    _wrapped: _Wrapped | None = None
+    _held: _Held | None = None
     _counts: dict[tuple[object, ...], int] = field(default_factory=dict)
     _attempt: int = 0
     _gave_up: bool = False
     _is_too_much: bool = False  # more at once than is followed
-    _is_full: bool = False  # the line is as long as a terminal is wide
-    _longest: tuple[Speaker, int] | None = None  # such a line of a block, which may go on in the next one
     _bare: tuple[Speaker, int] | None = None  # whose traceback may go on without its prefix, and its last line
     _lists: int = -1  # the last line of a list of missing ranks
     _looks_at: int = 0  # the line at which blocks are looked at that nobody goes on with
 
     @property
     def wants_more(self) -> bool:
-        return bool(self._blocks) or self._wrapped is not None
+        return bool(self._blocks) or self._held is not None
 
     def take(self, number: int, raw: bytes) -> None:
         if self._blocks and number >= self._looks_at:
@@ -134,7 +129,6 @@ class LogParser:
             self._looks_at = number + _LONGEST_GAP // 8
         written = unwrapped(raw[:MOST_LINE].decode("utf-8", "replace").rstrip("\r\n"))
         line = without_colours(written)
-        self._is_full = len(written) in _WIDTHS or len(line) in _WIDTHS
         if "\r" in line:  # a progress bar that was written over: each state of it is a line
             for part in line.split("\r"):
                 if part.strip():
@@ -165,10 +159,7 @@ class LogParser:
         if last == number - 1 and speaker in (Speaker(), Speaker(task=bare.task)):
             speaker = bare  # only the first line of its traceback has the prefix, or more than its launcher's label
         block = self._blocks.get(speaker)
-        if block is None and speaker == Speaker() and self._goes_on(number, text):
-            return
         if block is not None:
-            self._longest = (speaker, number) if self._is_full else None
             block.written = number
             if block.take(text, number):
                 self._lists = number if isinstance(block, MissingRanks) else self._lists
@@ -180,20 +171,8 @@ class LogParser:
             speaker = written_by
         if self._opens(number, text, speaker):
             return
-        if self._wrapped is not None and self._joined(text, speaker):
-            return
-        self._anchored(number, text, speaker, whole)
-
-    def _goes_on(self, number: int, text: str) -> bool:
-        """Whether a line without a prefix is the rest of the long one above it, which has one."""
-        if self._longest is None or self._longest[1] != number - 1 or self.clock.stamp(text[:40]) is not None:
-            return False
-        block = self._blocks.get(self._longest[0])
-        if not isinstance(block, TracebackBlock):
-            return False
-        block.go_on(text)
-        self._longest = (self._longest[0], number) if self._is_full else None
-        return True
+        if not self._goes_on(text, speaker):
+            self._anchored(number, text, speaker, whole)
 
     def _note(self, speaker: Speaker) -> None:
         if len(self.file.speakers) < MOST_SPEAKERS:
@@ -206,9 +185,6 @@ class LogParser:
         block: Block | None = None
         if (stripped.endswith(TRACEBACK) and "traceback :" not in stripped) or BOXED.search(stripped):
             block = TracebackBlock(number, before=text.partition(TRACEBACK)[0] if TRACEBACK in text else "")
-        elif stripped.startswith(_CUT_TRACEBACK) and TRACEBACK.startswith(stripped):  # a terminal cut it
-            block = TracebackBlock(number)
-            self._longest = (speaker, number)
         elif _STACK.search(stripped):
             block = StackBlock(number)
         elif stripped == "Failures:" or stripped.startswith("Root Cause (first observed failure)"):
@@ -232,70 +208,44 @@ class LogParser:
             block.written, block.attempt, block.step = number, self._attempt, step_in(lines)
             if isinstance(block, TracebackBlock):
                 above = speaker_of(
-                    without_colours(lines[-_LONGEST_CUT:].rstrip().rpartition("\n")[2]), by_host=self.by_host
+                    without_colours(lines[-_LONGEST_ABOVE:].rstrip().rpartition("\n")[2]), by_host=self.by_host
                 )
                 block.of_rank = reported_for(lines)
                 block.is_ignored = above[0] == speaker and IGNORED.search(above[1]) is not None
         return True
 
     def _anchored(self, number: int, text: str, speaker: Speaker, whole: str) -> None:
-        found = list(events_in(text))
-        if speaker == Speaker() and (found or _may_go_on(text)):
-            text, speaker, whole = self._with_its_beginning(text, whole)
-        at = self.clock.stamp(whole[:400])
-        may_go_on = len(whole) >= _SHORTEST_WRAPPED and _may_go_on(text)
-        if may_go_on and (not found or _is_half(found)):
-            self._give_up_joining()
-            self._wrapped = _Wrapped(number, text, speaker, at)
+        found, at = list(events_in(text)), self.clock.stamp(whole[:400])
+        is_at_end = any(ends and anchor.kind in _ENDS_IN_NUMBER for anchor, _, ends in found)
+        if is_at_end or _is_head(text):
+            self._release()
+            self._held = _Held(number, text, speaker, at)
             return
         for anchor, fields, _ in found:
             self._add(anchor.kind, number, text, speaker, fields, at=at, holds=anchor.holds)
 
-    def _with_its_beginning(self, text: str, whole: str) -> tuple[str, Speaker, str]:
-        """A line that a terminal cut before its anchor: the one above has the prefix."""
-        above = without_colours(self.before().rstrip("\r\n").rpartition("\n")[2]).rstrip("\r")
-        if not _SHORTEST_CUT <= len(above) <= _LONGEST_CUT or "ProcessGroup" not in above or list(events_in(above)):
-            return text, Speaker(), whole
-        speaker, begun = speaker_of(above, by_host=self.by_host)
-        return (begun + text, speaker, above + whole) if speaker != Speaker() else (text, speaker, whole)
-
-    def _joined(self, text: str, speaker: Speaker) -> bool:
-        """Whether this line is the rest of the one before it."""
-        wrapped = self._wrapped
-        assert wrapped is not None
-        stamped = self.clock.stamp(text[:40]) is not None
-        if stamped or not text or (speaker not in (Speaker(), wrapped.speaker)):
-            wrapped.tries += 1  # another process's line may stand between
-            if wrapped.tries > _MOST_JOINED or (wrapped.speaker != speaker and list(events_in(wrapped.text))):
-                self._give_up_joining()  # what comes without a prefix after another's line is the other's
+    def _goes_on(self, text: str, speaker: Speaker) -> bool:
+        """Whether this line belongs to the one that is held back."""
+        held = self._held
+        if held is None:
             return False
-        if text.startswith(_TASK_OF_JAX):  # one of a list
-            if len(wrapped.text) < _LONGEST_LIST:
-                wrapped.text, wrapped.tries = f"{wrapped.text} {text}", 0
+        if _is_head(held.text) and _REST.match(text) and speaker in (Speaker(), held.speaker):
+            if len(held.text) < _LONGEST_LIST:
+                held.text = f"{held.text} {text}"
             return True
-        before = list(events_in(wrapped.text))
-        for joined in (wrapped.text + text, f"{wrapped.text} {text}"):
-            found = list(events_in(joined))
-            is_more = [fields for _, fields, _ in found] != [fields for _, fields, _ in before]
-            if found and not _is_half(found) and (not before or is_more):
-                self._wrapped = None
-                for anchor, fields, _ in found:
-                    self._add(anchor.kind, wrapped.number, joined, wrapped.speaker, fields, at=wrapped.at)
-                return True
-        if before and not any(anchor.kind == "collective_timeout" for anchor, _, _ in before):
-            self._give_up_joining()  # it was whole
-            return False
-        wrapped.text, wrapped.tries = wrapped.text + text, wrapped.tries + 1
-        if wrapped.tries >= _MOST_JOINED:
-            self._give_up_joining()
+        is_next = held.others == 0 and speaker in (Speaker(), held.speaker)
+        is_wrapped = is_next and _REST_OF_NUMBER.match(text) is not None
+        held.others += 1  # another process's line may stand between
+        if is_wrapped or speaker == held.speaker or held.others > _MOST_BETWEEN:
+            self._release(is_cut=is_wrapped)
         return False
 
-    def _give_up_joining(self, *, is_cut: bool = False) -> None:
-        """What the first line has is all there is. ``is_cut``: the file ends within it."""
-        wrapped, self._wrapped = self._wrapped, None
-        for anchor, fields, at_end in events_in(wrapped.text) if wrapped is not None else ():
-            if wrapped is not None and not (is_cut and at_end):
-                self._add(anchor.kind, wrapped.number, wrapped.text, wrapped.speaker, fields, at=wrapped.at)
+    def _release(self, *, is_cut: bool = False) -> None:
+        """``is_cut``: the line that is held back does not end there."""
+        held, self._held = self._held, None
+        for anchor, fields, at_end in events_in(held.text) if held is not None else ():
+            if held is not None and not (is_cut and at_end):
+                self._add(anchor.kind, held.number, held.text, held.speaker, fields, at=held.at, holds=anchor.holds)
 
     def _close(self, speaker: Speaker, block: Block, *, at_end: bool = False) -> None:
         self._blocks.pop(speaker, None)
@@ -406,8 +356,7 @@ class LogParser:
     def finish(self) -> None:
         for speaker, block in list(self._blocks.items()):
             self._close(speaker, block, at_end=True)
-        if self._wrapped is not None:
-            self._give_up_joining(is_cut=self.file.is_cut)
+        self._release(is_cut=self.file.is_cut)
         if self._is_too_much or len(self.file.events) >= MOST_EVENTS:
             why = f"has more failures than are looked at ({MOST_EVENTS} in all, {MOST_SPEAKERS} writers at a time)"
             self.file.gaps.append(Gap.about("log", item=self.file.path, why=why))
@@ -431,16 +380,9 @@ def pattern_of(text: str) -> str:
     return _VARYING.sub("#", text)[:_PATTERN]
 
 
-def _is_half(found: list[tuple[Row, dict[str, Any], bool]]) -> bool:
-    """A number at its end may go on in the next line, or what follows may be there."""
-    return any(
-        (anchor.kind == "collective_timeout" and fields["ran_s"] is None) or (anchor.kind in _ENDS_IN_NUMBER and at_end)
-        for anchor, fields, at_end in found
-    )
+def _is_head(text: str) -> bool:
+    return any(head in text for head in _HEADS)
 
 
+# What ends in a number, which may be cut off where the file ends.
 _ENDS_IN_NUMBER = ("counters", "dump_signal")
-
-
-def _may_go_on(text: str) -> bool:
-    return any(word in text for word in GOES_ON)

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import BinaryIO, Callable
 
 from mltop.probes.collect.logs.anchors import ANCHORS
-from mltop.probes.collect.logs.parser import GOES_ON, MOST_LINE, OPENING, LogParser
+from mltop.probes.collect.logs.parser import MOST_LINE, OPENING, LogParser
 
 BLOCK = 512 * 1024
 _HOLE = bytes(BLOCK)
@@ -23,15 +23,14 @@ _ENDLESS = 1 << 20  # a line longer than this is read in pieces
 _LOOKED_BACK = 4096
 
 # Of lines that have a needle, those that need a closer look: the words of the tables, and what opens a block.
-_OF_TABLES = {word.encode() for word in (*(row.holds for row in ANCHORS), *OPENING)}
-_WORDS = sorted(_OF_TABLES | {word.encode() for word in GOES_ON})
+_WORDS = sorted({word.encode() for word in (*(row.holds for row in ANCHORS), *OPENING)})
 _CLOSER = re.compile(b"|".join(map(re.escape, _WORDS)))
 # One of these is in every line that matters. A fragment that several words share saves a search for each of them.
 _SHARED = (
     *(b"atchdog", b"eartbeat", b"issing ranks", b"collective op", b"Killed proc", b"world", b"died", b"exited with"),
     *(b"NCCL W", b"ranks", b"nhealthy"),
 )
-NEEDLES = tuple(sorted({next((part for part in _SHARED if part in word), word) for word in _OF_TABLES}))
+NEEDLES = tuple(sorted({next((part for part in _SHARED if part in word), word) for word in _WORDS}))
 # A line that has a word has the shorter word in it, too.
 _SHORT_WORDS = [word for word in _WORDS if not any(other in word for other in _WORDS if other != word)]
 _MOST_HITS = 256  # of a needle in a block: one that stands in every line tells nothing, and costs more than all words

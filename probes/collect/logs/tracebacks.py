@@ -28,7 +28,6 @@ _BOX = "\u2502\u256d\u2570|+"
 _BOXED_FRAME = re.compile(r"[\u2502|] (\S[^\u2502|\n]{0,500}?):(\d{1,9}) in (\S{1,200})")
 FRAME = re.compile(r'\s+File "([^"]{1,500})", line (\d{1,9}),? in (.{1,200})')
 _FINAL = re.compile(r"([A-Za-z_][\w.]{0,200})(?:: ?(.*))?$")
-_DOTTED = re.compile(r"[a-z_]\w*(?:\.\w+)+: ")
 _EXCEPTION = re.compile(r"(?:Error|Exception|Interrupt|Exit|Iteration|Timeout|Expired|Warning|Aborted|Empty|Full)$")
 # What a launcher, a logger or the training loop writes next is nobody's message.
 _OTHERS_LINE = re.compile(
@@ -223,13 +222,6 @@ class TracebackBlock(_Block):
         """In how many lines the message may go on."""
         is_long = text.startswith(("\t", "/job:")) or (bool(self.chain) and _LONG.search(self.chain[-1].message))
         return _MOST_OF_MESSAGE if is_long else _FEW_OF_MESSAGE
-
-    def go_on(self, text: str) -> None:
-        """The rest of a line that a terminal cut, unless it begins with what looks like an exception of another."""
-        if self._partial:
-            self._partial += text
-        elif self.chain and not self._in_frames and len(self.chain[-1].message) < 300 and not _DOTTED.match(text):
-            self.chain[-1] = replace(self.chain[-1], message=f"{self.chain[-1].message}{text}")
 
     def close(self) -> None:
         """Nothing more comes: a name alone was all that was said."""

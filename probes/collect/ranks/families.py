@@ -209,55 +209,22 @@ def ranks_by_arguments(tree: Tree, taken: Collection[int]) -> Iterator[Rank]:
             yield Rank(process, process, identity, "")
 
 
-@dataclass
-class _Place:
-    """What a command line says of a JAX process. ``rest``: what those of one job have in common."""
-
-    coordinator: str
-    rank: int | None = None
-    world: int | None = None
-    rest: tuple[str, ...] = ()
-
-
 def ranks_of_jax(tree: Tree, taken: Collection[int]) -> Iterator[Rank]:
-    """Processes with JAX loaded whose own command lines tell them where their coordinator is, and who of how many they
-    are: by options, or by bare words that differ between them in one number only.
+    """Processes with JAX loaded whose own options tell where their coordinator is, and who of how many they are. Bare
+    words tell nobody which is which: such a process belongs to no job.
     """
-    places: dict[int, _Place] = {}
     for process in tree.processes.values():
         is_jax = "jax" in process.uses and process.role in PYTHON_ROLES and process.identity is None
-        if is_jax and not process.dead and process.pid not in taken:
-            place = _jax_place(process.argv)
-            if place is not None:
-                places[process.pid] = place
-    bare: dict[tuple[int | None, int, str], list[int]] = {}
-    for pid, place in places.items():
-        if place.rank is None:
-            bare.setdefault((tree.processes[pid].uid, len(place.rest), place.coordinator), []).append(pid)
-    for pids in bare.values():
-        _number_bare([places[pid] for pid in pids])
-    for pid, place in places.items():
-        process = tree.processes[pid]
-        if place.rank is not None:
-            process.order, process.family = place.rank, place.world or 0
-        elif process.order is not None:  # others of them have ended
-            place.rank, place.world = process.order, process.family
-    for pid, place in places.items():
-        if place.rank is not None:
-            process, job = tree.processes[pid], place.coordinator[:256]
+        if not is_jax or process.dead or process.pid in taken:
+            continue
+        words = list(process.argv[1:_MOST_WORDS])
+        addresses = [value for name in _JAX_COORDINATOR for value in _values(words, name) if _ADDRESS.fullmatch(value)]
+        rank, world = _whole(words, _JAX_RANK), _whole(words, _JAX_SIZE)
+        if addresses and rank is not None and world is not None and rank < world <= MOST_RANK_NUMBERS:
+            job = addresses[0][:256]
             address = job.rpartition(":")[0].strip("[]")
-            identity = Identity("jax", place.rank, _FAMILY_LEVEL, place.world, job=job, master_address=address)
-            yield Rank(process, process, replace(identity, source="arguments"), "")
-
-
-def _jax_place(argv: Sequence[str]) -> _Place | None:
-    words = list(argv[1:_MOST_WORDS])
-    coordinators = [value for name in _JAX_COORDINATOR for value in _values(words, name) if _ADDRESS.fullmatch(value)]
-    rank, world = _whole(words, _JAX_RANK), _whole(words, _JAX_SIZE)
-    if coordinators and rank is not None and world is not None:
-        return _Place(coordinators[0], rank, world) if rank < world <= MOST_RANK_NUMBERS else None
-    bare = [word for word in words if _ADDRESS.fullmatch(word)]
-    return _Place(bare[0], rest=tuple(words)) if len(bare) == 1 else None
+            identity = Identity("jax", rank, _FAMILY_LEVEL, world, job=job, master_address=address, source="arguments")
+            yield Rank(process, process, identity, "")
 
 
 def _values(words: Sequence[str], option: str) -> Iterable[str]:
@@ -271,23 +238,6 @@ def _values(words: Sequence[str], option: str) -> Iterable[str]:
 def _whole(words: Sequence[str], options: Sequence[str]) -> int | None:
     values = [value for option in options for value in _values(words, option)]
     return int(values[0]) if values and _WHOLE.fullmatch(values[0]) else None
-
-
-def _number_bare(places: Sequence[_Place]) -> None:
-    """Where their words differ in one place only, in which each has a number of its own below another number of theirs;
-    at a loopback address all of them must be there.
-    """
-    columns = list(zip(*(place.rest for place in places)))
-    unlike = [column for column in columns if len(set(column)) > 1]
-    if len(unlike) != 1 or len(set(unlike[0])) < len(places) or not all(map(_WHOLE.fullmatch, unlike[0])):
-        return
-    numbers = [int(word) for word in unlike[0]]
-    alike = {int(column[0]) for column in columns if len(set(column)) == 1 and _WHOLE.fullmatch(column[0])}
-    sizes = [number for number in alike if max(len(places), max(numbers) + 1) <= number <= MOST_RANK_NUMBERS]
-    all_here = not places[0].coordinator.startswith(_HERE) or sizes == [len(places)]
-    if len(sizes) == 1 and all_here:
-        for place, number in zip(places, numbers):
-            place.rank, place.world = number, sizes[0]
 
 
 class NodeRanks:

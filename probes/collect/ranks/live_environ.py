@@ -1,14 +1,14 @@
 """The environment of a process as it is now: /proc/PID/environ has it as it was at the last exec.
 
 Programs that set variables after their start (Ray Train, Lightning, scripts of mp.spawn) put them into libc's
-``environ``. To find it no file of the process is opened, so containers need no care: the dynamic linker's list of what
-it has loaded lies in the process's own memory, and so do the symbols of each entry. (Of a static program the symbols
-stand only in its file.) A process is never stopped: what it changes meanwhile is read again, and what is torn then is
-no variable.
+``environ``. To find it no file of the process is opened, so containers need no care, whatever glibc they have: the
+dynamic linker's list of what it has loaded lies in the process's own memory, and so do the symbols of each entry. A
+static program has no such list and is unreadable. A process is never stopped: what it changes meanwhile is read again,
+and what is torn then is no variable.
 
 Reading /proc/PID/mem takes the right to attach to the process (ptrace(2), PTRACE_MODE_ATTACH), as py-spy's does.
-Source: proc_pid_auxv(5), proc_pid_mem(5), elf(5), link.h (struct r_debug, struct link_map), the gABI's hash table and
-GNU's (https://flapenguin.me/elf-dt-gnu-hash), glibc's and musl's ``environ``.
+Source: proc_pid_auxv(5), proc_pid_mem(5), elf(5), link.h (struct r_debug, struct link_map), GNU's hash table
+(https://flapenguin.me/elf-dt-gnu-hash).
 """
 
 from __future__ import annotations
@@ -28,19 +28,15 @@ LIMIT_S = 0.1  # of processor time for one process; usually it takes half a mill
 _PAGE = 4096
 _MOST_PAGES = 512
 _MOST_LIBRARIES = 64  # libc is loaded at the start of a program: it is among the first ten
-_MOST_OF_STATIC = 2  # a static program that may lie anywhere lists itself and the kernel's library
 _MOST_VARIABLES = 4096
 _MOST_VALUE = 4096  # bytes of one variable
 _MOST_CHAIN = 4096  # symbols of one hash
-_MOST_SYMBOLS_BYTES = 16 << 20  # of a static program's table
 _TRIES = 3
 
 _AT_PHDR, _AT_PHENT, _AT_PHNUM = 3, 4, 5
-_PT_LOAD, _PT_DYNAMIC, _PT_PHDR = 1, 2, 6
-_DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_DEBUG, _DT_GNU_HASH = 4, 5, 6, 21, 0x6FFFFEF5
-_SHT_SYMTAB = 2
+_PT_DYNAMIC, _PT_PHDR = 2, 6
+_DT_STRTAB, _DT_SYMTAB, _DT_DEBUG, _DT_GNU_HASH = 5, 6, 21, 0x6FFFFEF5
 _HEADER = struct.Struct("=IIQQQQQQ")  # Elf64_Phdr
-_SECTION = struct.Struct("=IIQQQQIIQQ")  # Elf64_Shdr
 _SYMBOL = struct.Struct("=IBBHQQ")  # Elf64_Sym
 _PAIR = struct.Struct("=QQ")
 _NAMES = (b"environ", b"__environ")
@@ -129,40 +125,22 @@ class _Memory:
 
 def _address_of_environ(memory: _Memory, root: str, pid: int) -> int:
     """Where the pointer is. Several programs and libraries may define it: the first that was loaded counts for all."""
-    auxiliary = dict(_PAIR.iter_unpack(_whole(read_file(f"{root}/{pid}/auxv"), _PAIR.size)))
+    raw = read_file(f"{root}/{pid}/auxv")
+    auxiliary = dict(_PAIR.iter_unpack(raw[: len(raw) - len(raw) % _PAIR.size]))
     if auxiliary.get(_AT_PHENT) != _HEADER.size or not auxiliary.get(_AT_PHDR):
         raise Unreadable("it is no 64-bit program")
-    bias, dynamic = _program(memory, auxiliary[_AT_PHDR], min(auxiliary.get(_AT_PHNUM, 0), 128))
-    debug = 0
-    if dynamic:
-        tags = _tags(memory, dynamic)
-        # ld.so run by its name is the program itself; it has no DT_DEBUG but the structure.
-        debug = tags.get(_DT_DEBUG, 0) or _symbol(memory, bias, tags, b"_r_debug") or 0
-    loaded = _loaded(memory, memory.number(debug + 8)) if debug else iter(())
-    count = 0
-    for base, tags in loaded:
-        count += 1
+    size = min(auxiliary.get(_AT_PHNUM, 0), 128) * _HEADER.size
+    headers = {header[0]: header for header in _HEADER.iter_unpack(memory.read(auxiliary[_AT_PHDR], size))}
+    if _PT_DYNAMIC not in headers or _PT_PHDR not in headers:
+        raise Unreadable("it is a static program, or run by the dynamic linker's name")
+    bias = auxiliary[_AT_PHDR] - headers[_PT_PHDR][3]  # by how much it lies beyond its own addresses
+    debug = _tags(memory, bias + headers[_PT_DYNAMIC][3]).get(_DT_DEBUG, 0)
+    for base, tags in _loaded(memory, memory.number(debug + 8)) if debug else ():
         for name in _NAMES:
             address = _symbol(memory, base, tags, name)
             if address is not None:
                 return address
-    if count > _MOST_OF_STATIC:
-        raise Unreadable("none of its libraries has an environment")
-    return bias + _address_in_static(f"{root}/{pid}/exe")
-
-
-def _whole(data: bytes, size: int) -> bytes:
-    return data[: len(data) - len(data) % size]
-
-
-def _program(memory: _Memory, headers_at: int, count: int) -> tuple[int, int]:
-    """By how much the program lies beyond its own addresses, and where its dynamic section is (0: it has none)."""
-    headers = list(_HEADER.iter_unpack(memory.read(headers_at, count * _HEADER.size))) if count else []
-    own = next((header[3] for header in headers if header[0] == _PT_PHDR), None)
-    if own is None:  # a static program need not say: its headers follow the file's header
-        own = next((header[3] for header in headers if header[0] == _PT_LOAD and header[2] == 0), headers_at - 64) + 64
-    dynamic = next((header[3] for header in headers if header[0] == _PT_DYNAMIC), None)
-    return headers_at - own, 0 if dynamic is None else headers_at - own + dynamic
+    raise Unreadable("none of its libraries has an environment")
 
 
 def _loaded(memory: _Memory, entry: int) -> Iterator[tuple[int, dict[int, int]]]:
@@ -186,31 +164,22 @@ def _tags(memory: _Memory, address: int) -> dict[int, int]:
 
 
 def _symbol(memory: _Memory, base: int, tags: dict[int, int], name: bytes) -> int | None:
-    """The address of what is defined there under this name."""
-
-    def place(tag: int) -> int:
-        value = tags.get(tag, 0)  # glibc writes addresses over its own copy, musl and the kernel's library do not
-        return value + base if 0 < value < base else value
-
-    table, strings = place(_DT_SYMTAB), place(_DT_STRTAB)
-    if not table or not strings:
+    """The address of what is defined there under this name; nothing in the kernel's own library, whose tags hold no
+    addresses. One that cannot be searched may define it, so that no later one can be believed.
+    """
+    table, strings, hashes = (tags.get(tag, 0) for tag in (_DT_SYMTAB, _DT_STRTAB, _DT_GNU_HASH))
+    if min(table, strings) <= base:
         return None
-    try:
-        if place(_DT_GNU_HASH):
-            indexes = _gnu_indexes(memory, place(_DT_GNU_HASH), name)
-        else:
-            indexes = _plain_indexes(memory, place(_DT_HASH), name)
-        for index in indexes:
-            offset, info, _, section, value, _ = _SYMBOL.unpack(memory.read(table + index * _SYMBOL.size, _SYMBOL.size))
-            if section and info & 15 <= 1 and memory.text(strings + offset, len(name) + 1) == name:
-                return base + int(value)
-    except Unreadable:
-        if memory.number(table):  # raises it again when nothing can be read any more
-            return None
+    if not hashes:
+        raise Unreadable("one of its libraries has no GNU hash table")
+    for index in _indexes(memory, hashes, name):
+        offset, info, _, section, value, _ = _SYMBOL.unpack(memory.read(table + index * _SYMBOL.size, _SYMBOL.size))
+        if section and info & 15 <= 1 and memory.text(strings + offset, len(name) + 1) == name:
+            return base + int(value)
     return None
 
 
-def _gnu_indexes(memory: _Memory, table: int, name: bytes) -> Iterator[int]:
+def _indexes(memory: _Memory, table: int, name: bytes) -> Iterator[int]:
     """The symbols that may have the name, of a DT_GNU_HASH."""
     wanted = 5381
     for byte in name:
@@ -230,65 +199,6 @@ def _gnu_indexes(memory: _Memory, table: int, name: bytes) -> Iterator[int]:
         if hashed & 1:
             return
         index += 1
-
-
-def _plain_indexes(memory: _Memory, table: int, name: bytes) -> Iterator[int]:
-    """The same of a DT_HASH."""
-    wanted = 0
-    for byte in name:
-        wanted = (wanted << 4) + byte
-        high = wanted & 0xF0000000
-        wanted = (wanted ^ (high >> 24)) & ~high & 0xFFFFFFFF
-    buckets, _chains = struct.unpack("=II", memory.read(table, 8)) if table else (0, 0)
-    index = memory.number(table + 8 + 4 * (wanted % buckets), 4) if buckets else 0
-    for _ in range(_MOST_CHAIN):
-        if not index:
-            return
-        yield index
-        index = memory.number(table + 8 + 4 * (buckets + index), 4)
-
-
-def _address_in_static(path: str) -> int:
-    """Of a program without libraries, by the symbols in its file, where it has kept them."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        head = os.pread(descriptor, 64, 0)
-        if len(head) < 64 or head[:5] != b"\x7fELF\x02":
-            raise Unreadable("it is no 64-bit program")
-        sections_at, count = struct.unpack_from("=Q", head, 40)[0], struct.unpack_from("=H", head, 60)[0]
-        raw = os.pread(descriptor, min(count, 1024) * _SECTION.size, min(sections_at, _ADDRESSES_END - 1))
-        sections = list(_SECTION.iter_unpack(_whole(raw, _SECTION.size)))
-        for section in sections:
-            if section[1] == _SHT_SYMTAB and section[6] < len(sections):
-                table, names = (_content(descriptor, part) for part in (section, sections[section[6]]))
-                address = _address_among(table, names)
-                if address:
-                    return address
-    finally:
-        os.close(descriptor)
-    raise Unreadable("it is a static program without symbols")
-
-
-def _content(descriptor: int, section: tuple[int, ...]) -> bytes:
-    offset, size = section[4], section[5]
-    if offset >= _ADDRESSES_END or size > _MOST_SYMBOLS_BYTES:
-        raise Unreadable("its file is not as expected")
-    return os.pread(descriptor, size, offset)
-
-
-def _address_among(table: bytes, names: bytes) -> int | None:
-    """Its value in a symbol table with these names."""
-    for name in _NAMES:
-        at = names.find(b"\0" + name + b"\0") + 1
-        wanted = struct.pack("=I", at)
-        found = table.find(wanted) if at else -1
-        while found >= 0:
-            if found % _SYMBOL.size == 0 and found + _SYMBOL.size <= len(table):
-                _, info, _, section, value, _ = _SYMBOL.unpack_from(table, found)
-                if section and info & 15 <= 1:
-                    return int(value)
-            found = table.find(wanted, found + 1)
-    return None
 
 
 def _environ(memory: _Memory, pointer_at: int) -> bytes:

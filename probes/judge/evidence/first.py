@@ -150,19 +150,9 @@ def _failed(attempt: Attempt, events: Sequence[LogEvent], all_of_them: Sequence[
     found.confidence = "medium" if bare or len(events) > 1 or not ranks else "high"
     if len(ranks) > 1 and 2 * len(ranks) >= len(attempt.ranks) and not nodes and not _are_one_node(ranks, attempt):
         return First("program", events=found.events, sides=(ranks,))
-    if attempt.is_thinned and (len(ranks) > 1 or _have_twins(events, attempt)):
+    if attempt.is_thinned and len(ranks) > 1:
         return First("program", events=found.events)  # whose lines were left out is not known
     return found
-
-
-def _have_twins(events: Sequence[LogEvent], attempt: Attempt) -> bool:
-    """Whether another rank's line that was wrapped begins with the same words."""
-    ranks = {None, *(event.rank for event in events)}
-    begun = {other.pattern for other in attempt.of_kind("severe") if other.rank not in ranks}
-    return any(event.pattern.startswith(each) for event in events for each in begun if len(each) >= _LEAST_ALIKE)
-
-
-_LEAST_ALIKE = 20  # characters
 
 
 def _are_one_node(ranks: Sequence[int], attempt: Attempt) -> bool:

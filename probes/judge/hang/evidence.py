@@ -1,13 +1,12 @@
 """What the hang judge is given: all that was seen of one job, on one machine or many, live or captured.
 
-Made from samples, dumps and the last minutes, one bundle per job. A machine that is watched under several names, short
-and long or its address, counts once.
+Made from samples, dumps and the last minutes, one bundle per job.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TypeVar
@@ -96,17 +95,12 @@ def evidence_by_job(
 
     ``samples``: the newest of each node. ``history``: the last minutes (`history_of`); a process in it that
     its node's newest sample no longer has is gone. ``not_answered``: each job gets those nodes that it was seen on,
-    and all of them while some of its ranks are unaccounted for. ``gaps`` and ``partial`` go to every job. A machine
-    under several names counts once, and the gaps of its jobs say so.
+    and all of them while some of its ranks are unaccounted for. ``gaps`` and ``partial`` go to every job.
     """
     newest = {sample.node: sample for sample in samples}
-    twins = same_machines(newest.values(), {state.node for state in not_answered})
-    twin_jobs = {node: {rank.job_key for rank in newest[node].ranks} for node in twins}
-    newest = {node: sample for node, sample in newest.items() if node not in twins}
-    not_answered = [state for state in not_answered if state.node not in twins]
-    history = {process: points for process, points in (history or {}).items() if process[0] not in twins}
+    history = history or {}
     in_order = sorted(dumps, key=lambda stacks: stacks.taken_at)
-    rounds = _without_twins(grouped(in_order, lambda stacks: (stacks.node, stacks.pid)), twins)
+    rounds = grouped(in_order, lambda stacks: (stacks.node, stacks.pid))
     seen = _living(newest, history, rounds)
     seen += _gone(newest, history, rounds, {rank.process for rank in seen})
     seen += _only_dumped(rounds, {rank.process for rank in seen})
@@ -119,8 +113,6 @@ def evidence_by_job(
     alive = alive or (list(bundles.values()) if or_ended else [])
     for bundle in alive:
         bundle.not_answered = _missed_by(bundle, not_answered)
-        key = JobKey(bundle.job, bundle.uid)
-        bundle.gaps += [_twin_gap(node, twins[node]) for node, jobs in twin_jobs.items() if key in jobs]
     parts = (part for bundle in alive for part in _by_world_size(bundle))
     return sorted(parts, key=lambda part: (part.job, part.uid is None, part.uid or 0))
 
@@ -335,66 +327,3 @@ def _by_world_size(bundle: JobEvidence) -> list[JobEvidence]:
         if (stacks.node, stacks.pid) in size_of:
             parts[size_of[stacks.node, stacks.pid]].dumps.append(stacks)
     return list(parts.values())
-
-
-# One machine under several names.
-
-
-def same_machines(samples: Iterable[Sample], silent: Collection[str] = ()) -> dict[str, str]:
-    """Node → the name of the same machine that is kept: the shortest one that answered, addresses last.
-
-    Proof is a rank's process that both have: containers share their host's boot id, but number processes anew.
-    """
-    firsts: dict[str, list[Sample]] = {}
-    twins: dict[str, str] = {}
-    for sample in sorted(samples, key=lambda sample: (sample.node in silent, _plainness(sample.node))):
-        if not sample.boot_id or not sample.ranks:
-            continue
-        of_boot = firsts.setdefault(sample.boot_id, [])
-        first = next((earlier for earlier in of_boot if _share_a_process(earlier, sample)), None)
-        if first is None:
-            of_boot.append(sample)
-        else:
-            twins[sample.node] = first.node
-    return twins
-
-
-def _without_twins(rounds: Rounds, twins: Mapping[str, str]) -> Rounds:
-    """The rounds of each process under the kept name: those of the agent that could read more of them.
-
-    Two agents that dump one process at the same moment keep each other out.
-    """
-    distinct = {process: dumped for process, dumped in rounds.items() if process[0] not in twins}
-    for (node, pid), dumped in rounds.items():
-        if node in twins:
-            process = (twins[node], pid)
-            if _readable(dumped) > _readable(distinct.get(process, [])):
-                distinct[process] = [_renamed(stacks, twins[node]) for stacks in dumped]
-    return distinct
-
-
-def _twin_gap(node: str, first: str) -> Gap:
-    why = f"is the same machine as {first}: its ranks count once"
-    return Gap.about("node", item=node, why=why, fix="name each machine once", code="duplicate")
-
-
-def _readable(dumped: list[RankStacks]) -> int:
-    return sum(any(digest.frames for digest in stacks.digests) for stacks in dumped)
-
-
-def _renamed(stacks: RankStacks, node: str) -> RankStacks:
-    return replace(stacks, node=node, digests=[replace(digest, node=node) for digest in stacks.digests])
-
-
-def _plainness(node: str) -> tuple[bool, int, str]:
-    return (node[:1].isdigit() or ":" in node, len(node), node)
-
-
-def _share_a_process(sample: Sample, other: Sample) -> bool:
-    by_pid = {rank.pid: rank for rank in sample.ranks}
-    return any(
-        (rank.rank, rank.job_key) == (by_pid[rank.pid].rank, by_pid[rank.pid].job_key)
-        and _started_alike(rank, by_pid[rank.pid]) is True
-        for rank in other.ranks
-        if rank.pid in by_pid
-    )

@@ -255,8 +255,9 @@ def _gaps(roster: Roster, evidence: JobEvidence) -> list[Gap]:
     if roster.unseen:
         gaps.append(_unseen_gap(roster.unseen, evidence))
     if roster.twice:
-        why = f"{ranks_text(roster.twice)} of job {evidence.job} exist more than once: jobs that share a name"
-        fix = "one of them at a time: -w with its nodes only"
+        shared = "jobs that share a name, or a machine that has several"
+        why = f"{ranks_text(roster.twice)} of job {evidence.job} exist more than once: {shared}"
+        fix = "one of them at a time: -w with its nodes only, each by one name"
         gaps.append(Gap.about("rank", item=fold(roster.twice), why=why, fix=fix, code="duplicate"))
     return gaps
 

@@ -95,7 +95,7 @@ def _first_answer(job: JobView) -> Verdict:
     if not job.views:
         return _nobody_alive(job)
     if job.roster.twice:
-        return _unclear(job, "rank numbers exist more than once: several jobs share this name")
+        return _unclear(job, "rank numbers exist more than once: jobs share this name, or a machine has several names")
     return moving(job) or gone_or_stopped(job) or _too_little(job) or _by_stacks(job)
 
 

@@ -197,7 +197,10 @@ FRAMEWORKS = [
     ),
     *_framework(
         "JAX by argv",
-        ("{python}", "{jobs}/jax_cpu.py", "{rank}", "{ranks}", "127.0.0.1:{port}"),
+        (
+            *("{python}", "{jobs}/jax_cpu.py", "--process_id={rank}", "--num_processes={ranks}"),
+            "--coordinator_address=127.0.0.1:{port}",
+        ),
         "loader",
         packages=("jax",),
     ),

@@ -134,12 +134,6 @@ def test_what_a_device_cannot_do(dtype: str, capability: tuple[int, int] | None,
     assert found is None or found[1]
 
 
-def test_what_an_old_torch_cannot_do() -> None:
-    old: Any = SimpleNamespace(__version__="1.13.1", bfloat16=torch.bfloat16)
-    found = refusal(old, "fp8", H100, "H100")
-    assert found is not None and found[0] == "torch 1.13.1 has no FP8 (2.1 and newer have)"
-
-
 @pytest.mark.parametrize(
     ("text", "why"),
     [

@@ -62,10 +62,11 @@ def test_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("said", "for_gpus", "why"),
     [
-        ({"python": "3.9.0", "torch": "2.1", "cuda": "12.1"}, True, ""),
-        ({"python": "3.12.1", "torch": "2.1", "hip": "6.1"}, True, ""),
-        ({"python": "3.12.1", "torch": "2.1+cpu"}, False, ""),
-        ({"python": "3.12.1", "torch": "2.1+cpu"}, True, "its torch 2.1+cpu is built without CUDA"),
+        ({"python": "3.9.0", "torch": "2.4", "cuda": "12.1"}, True, ""),
+        ({"python": "3.12.1", "torch": "2.10", "hip": "6.1"}, True, ""),
+        ({"python": "3.12.1", "torch": "2.4+cpu"}, False, ""),
+        ({"python": "3.12.1", "torch": "2.4+cpu"}, True, "its torch 2.4+cpu is built without CUDA"),
+        ({"python": "3.12.1", "torch": "2.3.1+cu121", "cuda": "12.1"}, True, "its torch 2.3.1+cu121 is older than 2.4"),
         ({"python": "3.12.1"}, False, "torch is not installed"),
         ({"python": "3.8.10", "torch": "2.1"}, False, "it is Python 3.8.10, older than 3.9"),
         ({"python": "3.12.1", "error": "OSError: x"}, False, "its torch cannot be looked at: OSError: x"),

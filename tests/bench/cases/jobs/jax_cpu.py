@@ -1,5 +1,5 @@
 """JAX on CPUs: one process per rank, collectives over gloo. Rank, size and address stand in variables, as its users set
-them, or in the command line.
+them, or in options of the command line (--process_id=0 --num_processes=3 --coordinator_address=HOST:PORT).
 """
 
 import os
@@ -11,7 +11,8 @@ import moment
 import numpy as np
 
 VARIABLES = ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES", "JAX_COORDINATOR_ADDRESS")
-_RANK, _RANKS, ADDRESS = sys.argv[1:] or (os.environ[name] for name in VARIABLES)
+_OPTIONS = [option.partition("=")[2] for option in sys.argv[1:]]
+_RANK, _RANKS, ADDRESS = _OPTIONS or (os.environ[name] for name in VARIABLES)
 RANK, RANKS = int(_RANK), int(_RANKS)
 
 

@@ -293,8 +293,6 @@ JAX = ("/v/jaxlib/xla_extension.so",)
         ("--process_id={0}", "--num_processes=3", "--coordinator=10.0.0.1:1234"),
         ("--process-id", "{0}", "--num-processes", "3", "--coordinator-address", "10.0.0.1:1234", "--lr=0.1"),
         ("-proc_id={0}", "-num_procs=3", "--coord_addr=10.0.0.1:1234"),
-        ("{0}", "3", "10.0.0.1:1234"),
-        ("10.0.0.1:1234", "3", "{0}", "--data", "/d"),
     ],
 )
 def test_jax_whose_command_lines_number_its_processes(tree: ProcTree, words: tuple[str, ...]) -> None:
@@ -315,11 +313,7 @@ def test_jax_whose_command_lines_number_its_processes(tree: ProcTree, words: tup
 @pytest.mark.parametrize(
     "lines",
     [
-        [("0", "3", "10.0.0.1:1234", "a"), ("1", "3", "10.0.0.1:1234", "b")],  # two that differ in more
-        [("0", "3", "10.0.0.1:1234")],  # one alone: which number is whose?
-        [("0", "1", "10.0.0.1:1234"), ("1", "1", "10.0.0.1:1234")],
-        [("0", "3", "127.0.0.1:1"), ("1", "3", "127.0.0.1:1")],  # the third would be here
-        [("0", "3", "4", "10.0.0.1:1234"), ("1", "3", "4", "10.0.0.1:1234")],
+        [("0", "2", "10.0.0.1:1234"), ("1", "2", "10.0.0.1:1234")],  # bare words
         [("--seed=0", "--port=3", "10.0.0.1:1234"), ("--seed=1", "--port=3", "10.0.0.1:1234")],
         [("--process_id=3", "--num_processes=3", "--coordinator=10.0.0.1:1")],
         [("--process_id=0", "--num_processes=3")],

@@ -1,5 +1,3 @@
-import msgspec
-
 from mltop.probes.collect.stacks.digest import Origin, digest_threads, is_idle_worker
 from mltop.probes.collect.stacks.dump import waits_for_child
 from mltop.probes.collect.stacks.process import TaskFacts
@@ -172,9 +170,3 @@ def test_source_line_is_the_innermost_python_frames():
     jitted = {**native("0x7fb9c22a3f16", "?"), "module": None}
     (digest,) = digests(thread(42, jitted, native("poll"), TRAIN), read_line=lambda file, line: f"work.wait() # {file}")
     assert digest.waiting_in == "work.wait"
-
-
-def test_a_capture_of_an_older_version_names_programs_in_words_alone():
-    old = b'{"rank":2,"pid":42,"child_of":41,"error":"not Python: sleep"}'
-    assert msgspec.json.decode(old, type=StackDigest).program == "sleep"
-    assert StackDigest(2, 42, error="the process is gone").program == ""

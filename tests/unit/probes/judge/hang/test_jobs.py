@@ -159,54 +159,17 @@ def test_a_killed_rank_is_named_from_the_samples() -> None:
     assert [(one.rank, one.pid) for one in verdict.culprits] == [(2, 9)]
 
 
-def _machine(node: str, boot_id: str, first_pid: int = 7, started: float = 50.0) -> Sample:
-    ranks = [_rank(number, first_pid + number, started_at=started, world_size=2) for number in (0, 1)]
-    return Sample(node, 100.0, boot_id=boot_id, ranks=ranks)
-
-
-def test_a_machine_under_two_names_counts_once() -> None:
+def test_a_machine_under_two_names_is_not_judged() -> None:
     samples = [
-        _machine("10.77.0.12", "boot", started=50.01),
-        _machine("h12.example.org", "boot"),
-        _machine("h12", "boot"),
+        Sample(node, 100.0, boot_id="boot", ranks=[_rank(number, 7 + number, world_size=2) for number in (0, 1)])
+        for node in ("h12.example.org", "h12")
     ]
-    dumps = [
-        _dump(node, 7 + number, number, at)
-        for node in ("10.77.0.12", "h12.example.org", "h12")
-        for number in (0, 1)
-        for at in (101.0, 107.0)
-    ]
+    dumps = [_dump(sample.node, 7 + n, n, at) for sample in samples for n in (0, 1) for at in (101.0, 107.0)]
     (made,) = evidence_by_job(samples, dumps, history_of(samples))
-    assert [(seen.node, seen.sample.rank) for seen in made.roster] == [("h12", 0), ("h12", 1)]
-    assert {stacks.node for stacks in made.dumps} == {"h12"}
-    assert sorted(gap.what for gap in made.gaps) == ["node.10.77.0.12", "node.h12.example.org"]
-    assert "is the same machine as h12" in made.gaps[0].why
-    assert judge_job(made).kind == "hang"
-
-
-def test_of_a_machine_under_two_names_the_one_that_answers_counts() -> None:
-    samples = [_machine("h12", "boot"), _machine("h12.example.org", "boot")]
-    dumps = [_dump("h12.example.org", 7, 0, 101.0)]
-    (made,) = evidence_by_job(samples, dumps, not_answered=[NodeState("h12", "lost")])
-    assert ({seen.node for seen in made.roster}, made.not_answered) == ({"h12.example.org"}, [])
-
-
-def test_a_dump_that_only_one_of_two_agents_could_read_counts() -> None:
-    samples = [_machine("h1", "boot"), _machine("h1.example.org", "boot")]
-    failed = _dump("h1", 7, 0, 101.0)
-    failed.digests = [StackDigest(0, 7, error="busy")]
-    (made,) = evidence_by_job(samples, [failed, _dump("h1.example.org", 7, 0, 101.0)])
-    (stacks,) = made.dumps
-    assert (stacks.node, bool(stacks.digests[0].frames), stacks.digests[0].node) == ("h1", True, "h1")
-
-
-def test_containers_on_one_host_are_not_one_machine() -> None:
-    """They share the boot id; pids, or start times where pids are equal, tell them apart."""
-    for other in (_machine("c2", "boot", first_pid=70), _machine("c2", "boot", started=99.0)):
-        (made,) = evidence_by_job([_machine("c1", "boot"), other], [])
-        assert {seen.node for seen in made.roster} == {"c1", "c2"}
-    (made,) = evidence_by_job([_machine("c1", ""), _machine("c2", "")], [])
-    assert {seen.node for seen in made.roster} == {"c1", "c2"}
+    verdict = judge_job(made)
+    assert (verdict.kind, verdict.culprits) == ("unclear", [])
+    assert "a machine has several names" in verdict.evidence[0]
+    assert [gap.code for gap in verdict.gaps] == ["duplicate"]
 
 
 def test_what_is_gone_of_an_earlier_start_with_more_ranks_is_not_missing() -> None:
