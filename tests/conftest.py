@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import zlib
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -106,7 +107,7 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("lanes of tests/run")
-    group.addoption("--sparse", action="store_true", help="every test once, with one of its parameters")
+    group.addoption("--sparse", type=int, metavar="N", help="N tests of each file, none of them twice")
     group.addoption("--lane", choices=[*MARKED, OTHERS], help="of the selected tests those of one lane only")
     group.addoption("--write-lanes", metavar="FILE", help='write which are selected, as in "jobs path of the file"')
     group.addoption("--read-lanes", metavar="FILE", help="what --write-lanes wrote: other files are not imported")
@@ -134,12 +135,14 @@ def keep(config: pytest.Config, items: list[pytest.Item], kept: set[pytest.Item]
     items[:] = [item for item in items if item in kept]
 
 
-def one_of_each(items: list[pytest.Item]) -> set[pytest.Item]:
-    """Of all parameters of a test those whose checksum is the lowest: the same in each run."""
-    chosen: dict[str, pytest.Item] = {}
+def some_of_each(items: list[pytest.Item], most: int) -> set[pytest.Item]:
+    """Of each file ``most`` tests, each with one of its parameters, by their checksums: the same in each run."""
+    chosen: defaultdict[Path, dict[str, pytest.Item]] = defaultdict(dict)
     for item in sorted(items, key=lambda item: zlib.crc32(item.nodeid.encode())):
-        chosen.setdefault(item.nodeid.partition("[")[0], item)
-    return set(chosen.values())
+        of_file = chosen[item.path]
+        if len(of_file) < most:
+            of_file.setdefault(item.nodeid.partition("[")[0], item)
+    return {item for of_file in chosen.values() for item in of_file.values()}
 
 
 def lane_of(item: pytest.Item) -> str:
@@ -151,8 +154,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if lane_of(item) != OTHERS and item.path.is_relative_to(PURE):
             raise pytest.UsageError(f"{item.nodeid}: tests/unit is one lane, what has a mark belongs to tests/system")
-    if config.getoption("sparse"):
-        keep(config, items, one_of_each(items))
+    if (most := config.getoption("sparse")) is not None:
+        keep(config, items, some_of_each(items, most))
     if (lane := config.getoption("lane")) is not None:
         keep(config, items, {item for item in items if lane_of(item) == lane})
     items.sort(key=lambda item: item.path.name not in FIRST)
