@@ -163,10 +163,14 @@ class TabledScreen(FailSafe, CursorScreen):
             self.filter = self._draft
             self.draw()
 
+    def sortable_tables(self) -> Sequence[LineTable]:
+        """The table with the focus first, then the main one."""
+        tables = [table for table in self.tables() if table.sortable and table.columns]
+        return sorted(tables, key=lambda table: table is not self.focused)
+
     def table_at_cursor(self) -> LineTable | None:
         """The table with the focus, or the main one."""
-        tables = [table for table in self.tables() if table.sortable and table.columns]
-        return next((table for table in tables if table is self.focused), tables[0] if tables else None)
+        return next(iter(self.sortable_tables()), None)
 
     def user_moved(self) -> None:
         """The focus stays where the user has brought it."""

@@ -212,14 +212,11 @@ class StacksScreen(Pane):
         """That of a line about one rank."""
         return self._rank_key(*self._at_cursor()).rpartition("/")[0]
 
-    def culprits(self) -> tuple[list[str], str]:
+    def culprits(self) -> list[str]:
         """The nodes of the ranks that hold the others up."""
         result = self.mltop.investigation.result
         verdicts = [report.verdict for report in result.reports] if result is not None else []
-        accused = [culprit for verdict in verdicts for culprit in verdict.culprits]
-        nodes = list(dict.fromkeys(culprit.node for culprit in accused if culprit.node))
-        first = next((culprit for culprit in accused if culprit.node), None)
-        return nodes, f"rank {first.rank}: {first.reason}" if first is not None else ""
+        return list(dict.fromkeys(one.node for verdict in verdicts for one in verdict.culprits if one.node))
 
     def action_compare(self) -> None:
         """The first of a line's ranks; a second time, of the same job, shows both."""
