@@ -11,6 +11,7 @@ from mltop.tui.app.selection import Looked
 from mltop.tui.filters import Filter, meanwhile, parse
 from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.cells import Cell, Column, Row
+from mltop.tui.render.empty import empty_text
 from mltop.tui.render.guarded import guarded
 from mltop.tui.render.rows import Sort
 from mltop.tui.screens.bars import FilterBox, LineOfScreen, Notice
@@ -34,8 +35,7 @@ class RankTable(LineTable):
     about = "rank"
 
     def __init__(self, **options: Any) -> None:
-        text = "no training ranks: no process has RANK or SLURM_PROCID in its environment"
-        super().__init__(empty_text=text, kind="ranks", **options)
+        super().__init__(empty_text=empty_text("ranks"), kind="ranks", **options)
 
 
 class GpuTable(LineTable):

@@ -71,7 +71,7 @@ class NodeParts(Pane):
             "problems": height_of(self._told, now, width) + len(below),
             "gpus": 1 + count if rows[1] else 2 * (node.sample is None),
             "host": int(bool(host)),
-            "ranks": 1 + max(1, ranks.row_count),
+            "ranks": ranks.needed,
             "tips": len(tips),
         }
         blocks = sum(lines > 0 for lines in wanted.values()) + bool(top)
