@@ -20,16 +20,18 @@ def clipboard(screen: Opened) -> str:
     return screen.app.clipboard
 
 
-async def test_the_node_under_the_cursor() -> None:
+async def test_a_node_with_a_hardware_problem() -> None:
     async with opened(SlurmSession([fleet(0, 8)]), size=(120, 40)) as screen:
+        await screen.until(lambda: screen.app.picture and screen.app.picture.findings, "findings")
+        screen.app.selection.update(("node003",))
         await screen.press("3", "D")
-        await screen.shows("node001: for Slurm", "--exclude=node001", "nodename=node001", "mltop runs none of it")
+        await screen.shows("node003: for Slurm", "--exclude=node003", "nodename=node003", "mltop runs none of it")
         await screen.press("y")
-        await screen.shows("copied: scontrol update nodename=node001 state=drain")
-        assert clipboard(screen).startswith("scontrol update nodename=node001 state=drain reason=")
+        await screen.shows("copied: scontrol update nodename=node003 state=drain")
+        assert clipboard(screen).startswith("scontrol update nodename=node003 state=drain reason=")
         await screen.press("e")
-        await screen.shows("copied: --exclude=node001")
-        assert clipboard(screen) == "--exclude=node001"
+        await screen.shows("copied: --exclude=node003")
+        assert clipboard(screen) == "--exclude=node003"
         await screen.press("escape")
         assert not isinstance(screen.app.screen, SlurmBox)
 
@@ -52,7 +54,14 @@ async def test_the_culprits_of_the_stacks() -> None:
         session.dumps[0].finish()
         await screen.shows("HANG")
         await screen.press("D")
-        await screen.shows("nodename=node01 state=drain")
+        await screen.shows("nodename=node01 state=drain", "GPU 3 is too")
+
+
+async def test_a_node_without_a_hardware_problem_is_not_drained() -> None:
+    async with opened(SlurmSession([fleet(0, 8)]), size=(120, 40)) as screen:
+        await screen.press("3", "D")
+        await screen.shows("node001: for Slurm", "--exclude=node001", "no drain line")
+        assert "scontrol" not in screen.text()
 
 
 async def test_without_slurm_only_the_list() -> None:

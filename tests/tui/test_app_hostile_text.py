@@ -78,7 +78,7 @@ async def test_the_name_of_a_node_on_the_map_is_copied_as_one_line() -> None:
 @pytest.mark.parametrize("name", ["n[/b]1", "n[/]1", "[@click=app.quit]n1[/]", "[red]n1[/red]", f"n1{NASTY}", "[::1]"])
 async def test_the_title_of_a_question_is_no_markup(name: str) -> None:
     async with opened(size=(120, 40)) as screen:
-        screen.app.show_slurm_lines([name], "")
+        screen.app.show_slurm_lines([name])
         await screen.shows("for Slurm", "no names of Slurm's")
         (title,) = [line for line in screen.lines() if "for Slurm" in line]
         assert title.isprintable() and clean(name) in title

@@ -81,7 +81,8 @@ async def test_of_a_node_that_was_never_reached_nothing_is_known(state: str, siz
         text = await screen.shows(
             "GPUs unknown: no sample",
             "ranks unknown: no sample",
-            f"nothing is known of it: {state}",
+            f"{state} since",
+            "nothing has come from it yet",
             "Could not resolve",
         )
         assert "no problems found" not in text and "no training ranks" not in text

@@ -59,6 +59,29 @@ async def test_brackets_step_and_end_is_now() -> None:
         assert screen.app.moment is None and screen.app.picture is screen.app.newest
 
 
+async def test_esc_leaves_the_past_before_anything_else() -> None:
+    async with opened(FakeSession(views()), size=(120, 40)) as screen:
+        await at_the_end(screen)
+        await screen.press("3", "left_square_bracket")
+        await then(screen, 38)
+        await screen.press("escape")
+        await screen.shows_not("(-")
+        assert not screen.app.paused and screen.app.trail.here.pane == "ranks"
+
+
+async def test_a_click_on_a_graph_shows_that_moment() -> None:
+    async with opened(FakeSession(views()), size=(120, 50)) as screen:
+        await at_the_end(screen)
+        graphs = screen.app.pane.query_one("#graphs")
+        await screen.until(lambda: graphs.size.height > 4, "the graphs")
+        await screen.pilot.click("#graphs", offset=(graphs.size.width - 3, 1))
+        await screen.until(lambda: screen.app.paused, "the past")
+        assert screen.app.moment is not None and T0 < screen.app.moment < T0 + 39
+        moment = screen.app.moment
+        await screen.pilot.click("#graphs", offset=(3, 1))
+        assert screen.app.moment == moment, "its name is of no time"
+
+
 async def test_home_is_the_beginning_and_nothing_was_before() -> None:
     async with opened(FakeSession(views()), size=(120, 40)) as screen:
         await at_the_end(screen)

@@ -369,6 +369,8 @@ async def test_nodes_that_all_wait_are_one_line_where_the_culprits_place_needs_t
         app.redraw()
         await screen.until(lambda: "more nodes" not in screen.text(), "all nodes, with the cursor on the map")
         assert at_cursor(screen) == clicked
+        await screen.press("v", *":sort worst", "enter")
+        await screen.until(lambda: any(line.startswith("■  node01") for line in screen.lines()), "marked in the list")
 
 
 async def test_the_row_of_several_idle_gpus_opens_the_node_and_no_one_of_them() -> None:

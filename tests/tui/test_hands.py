@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from textual.events import Key
+from textual.events import Key, MouseScrollDown
 
 from mltop.probes.agent.protocol import Hello
 from mltop.probes.reach.view import Connection
@@ -404,6 +404,29 @@ async def test_a_job_shows_its_ranks_only() -> None:
         job = screen.app.picture.view.nodes[0].sample.ranks[0].job  # type: ignore[union-attr]
         await order(screen, f"job {job}")
         assert len(screen.app.pane.tables()[0].keys) == 4
+
+
+async def test_sort_finds_the_table_that_has_the_column() -> None:
+    async with opened(size=(120, 40)) as screen:
+        ranks = next(table for table in screen.app.pane.tables() if table.kind == "ranks")
+        ranks.focus()
+        await order(screen, "sort -temp")
+        await screen.until(lambda: gpus(screen).sort is not None, "the table of GPUs sorted")
+        assert gpus(screen).sort == Sort("temperature", True) and ranks.sort is None
+        await order(screen, "sort pid")
+        await screen.until(lambda: ranks.sort == Sort("pid", False), "the table of ranks sorted")
+
+
+async def test_the_wheel_scrolls_a_list_and_leaves_the_cursor() -> None:
+    async with opened(fleet_session(), size=(80, 24)) as screen:
+        await screen.press("3")
+        table = screen.app.pane.tables()[0]
+        await screen.until(lambda: table.max_scroll_y > 9, "more ranks than lines")
+        table.post_message(MouseScrollDown(table, 5, 5, 0, 1, 0, False, False, False))
+        await screen.until(lambda: table.scroll_y > 0, "another line at the top")
+        assert table.at_top
+        await screen.step()
+        assert table.scroll_y > 0, "also with the next picture"
 
 
 MISTAKES = {

@@ -30,7 +30,8 @@ async def hung(size: tuple[int, int], *keys: str) -> AsyncIterator[Opened]:
             yield screen
 
 
-@pytest.mark.parametrize("size", [(80, 12), (80, 24), (120, 40)], ids=str)
+# A line of them asks whether the stacks are to be dumped.
+@pytest.mark.parametrize("size", [(80, 13), (80, 24), (120, 40)], ids=str)
 async def test_who_holds_the_job_up_and_what_to_do_stand_on_every_pane(size: tuple[int, int]) -> None:
     async with hung(size) as screen:
         for keys in PANES.values():

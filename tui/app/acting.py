@@ -262,8 +262,7 @@ class ActingApp(TravellingApp):
 
     # Slurm.
 
-    def show_slurm_lines(self, nodes: Sequence[str], reason: str) -> None:
-        """``reason``: where the health rules found nothing wrong with these nodes."""
+    def show_slurm_lines(self, nodes: Sequence[str]) -> None:
         if self.read_only:
             self.tell(READ_ONLY)
             return
@@ -272,7 +271,7 @@ class ActingApp(TravellingApp):
 
         findings = self.picture.findings if self.picture is not None else ()
         is_slurms = (self.live is not None and bool(self.live.job)) or run_by_slurm(self.newest_view().nodes)
-        why = reason_of(findings, nodes) or reason
+        why = reason_of(findings, nodes)
         self.push_screen(
             SlurmBox(slurm_lines(nodes, why, is_slurms, os.environ.get("SHELL", "")), f"{first_of(nodes)}: for Slurm")
         )

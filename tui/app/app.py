@@ -279,9 +279,13 @@ class MltopApp(FailSafe, LastingApp):
             self.drill(Location("help"))
 
     def action_go_back(self) -> None:
-        """Take one step back: close the filter's line, cancel, clear it, leave; marks, which other panes use, last."""
+        """Take one step back: close the filter's line, leave the past, cancel, clear the filter, leave; marks, which
+        other panes use, last.
+        """
         if self.pane.typing:
             self.pane.clear_filter()
+        elif self.paused and self.player is None:
+            self.action_go_live()
         elif self.cancel_work():
             return
         elif self.pane.clear_filter():

@@ -9,7 +9,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -66,7 +66,7 @@ class PaneScreen(Protocol):
 
     def set_filter(self, text: str) -> None: ...
 
-    def table_at_cursor(self) -> LineTable | None: ...
+    def sortable_tables(self) -> Sequence[LineTable]: ...
 
     def open_command_line(self, text: str, scene: Scene) -> None: ...
 
@@ -162,13 +162,11 @@ class HandsApp(ActingApp):
             self.pane.open_command_line(text, self.scene())
 
     def scene(self) -> Scene:
-        table = self.pane.table_at_cursor()
         nodes = self.picture.view.nodes if self.picture is not None else ()
         return Scene(
             nodes,
             self.pane.node_at_cursor() or self.looked.node or (nodes[0].node if nodes else ""),
-            table.kind if table is not None else "",
-            table.columns if table is not None else (),
+            [(table.kind, table.columns) for table in self.pane.sortable_tables() if table.kind],
             [name for name in THEMES if name in self.available_themes],
             action_names([*self.pane.pane_bindings(), *APP_BINDINGS]),
         )
@@ -189,11 +187,9 @@ class HandsApp(ActingApp):
     def order_filter(self, *words: str) -> None:
         self.pane.set_filter(" ".join(words))
 
-    def order_sort(self, word: str) -> None:
-        table = self.pane.table_at_cursor()
-        if table is not None and table.kind:
-            self.shapes.sort(table.kind, None if word == DEFAULT else sort_of(table.kind, word))
-            self.pane.draw()
+    def order_sort(self, kind: str, word: str) -> None:
+        self.shapes.sort(kind, None if word == DEFAULT else sort_of(kind, word))
+        self.pane.draw()
 
     def order_columns(self, kind: str, *words: str) -> None:
         self.shapes.choose(kind, () if DEFAULT in words else columns_of(kind, words))

@@ -92,7 +92,7 @@ APP_BINDINGS = named(
         _key("home", "go_first", "first moment", "in the past: to the first moment that is kept", first=True),
         _key("r,ctrl+r,ctrl+l", "refresh_now", "refresh", "take the newest state and draw all again"),
         _key("R", "retry", "retry", "try nodes again that are lost or refused, now"),
-        _key("escape", "go_back", "back", "cancel, clear the filter, go back, or clear marks"),
+        _key("escape", "go_back", "back", "to now, cancel, clear filter, go back, clear marks"),
         _key("colon,ctrl+p", "command_line", "command", "by name: all keys, :node sim030, :sort temp, :theme"),
         _key("question_mark,f1,h", "help", "help", "all keys; again: back", shown=True),
         _key("q", "quit", "quit", LEAVES, shown=True),

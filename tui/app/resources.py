@@ -25,14 +25,13 @@ DEFAULT = "default"
 
 @dataclass(frozen=True)
 class Scene:
-    """What there is to be named. ``columns``: of the table that the user is in, whose name is ``kind``; ``actions``: by
-    their names, (what a key does, in words).
+    """What there is to be named. ``tables``: those that can be sorted, (name, columns), that of the user first;
+    ``actions``: by their names, (what a key does, in words).
     """
 
     nodes: Sequence[NodeView] = ()
     looked_node: str = ""
-    kind: str = ""
-    columns: Sequence[Column] = ()
+    tables: Sequence[tuple[str, Sequence[Column]]] = ()
     themes: Sequence[str] = ()
     actions: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
@@ -124,13 +123,19 @@ def _jobs(scene: Scene) -> Iterator[Offer]:
 
 
 def _sort(words: Words, scene: Scene) -> Order:
-    if not scene.columns:
+    if not scene.tables:
         raise Wrong("no table here can be sorted")
     if len(words) != 1:
         raise Wrong(":sort needs one column: :sort temp, :sort -temp, :sort default")
-    if words[0] != DEFAULT and column_named(scene.columns, words[0].removeprefix("-")) is None:
-        raise Wrong(f"no column {words[0]!r} here ({', '.join(column_keys(scene.columns))})")
-    return Order(verb="sort", words=tuple(words))
+    for kind, columns in scene.tables:
+        if words[0] == DEFAULT or column_named(columns, words[0].removeprefix("-")) is not None:
+            return Order(verb="sort", words=(kind, words[0]))
+    raise Wrong(f"no column {words[0]!r} here ({', '.join(_columns_of(scene))})")
+
+
+def _columns_of(scene: Scene) -> list[str]:
+    """Of all tables that can be sorted."""
+    return list(dict.fromkeys(key for _, columns in scene.tables for key in column_keys(columns)))
 
 
 def _columns(words: Words, _: Scene) -> Order:
@@ -152,7 +157,7 @@ def _filter(words: Words, _: Scene) -> Order:
 
 
 def _sorts(scene: Scene) -> Iterator[Offer]:
-    for key in column_keys(scene.columns):
+    for key in _columns_of(scene):
         yield from (Offer(f"sort {key}"), Offer(f"sort -{key}", "the largest first"))
 
 
@@ -170,7 +175,9 @@ def _resources() -> Iterator[Resource]:
     yield Resource(("gpu",), "one GPU: :gpu 5, :gpu sim030 5", offers=_gpus)
     yield Resource(("rank",), "one rank: :rank 229", offers=_ranks)
     yield Resource(("job",), "the ranks of one job: :job 4711", offers=_jobs)
-    yield Resource(("sort",), "sort this table: :sort temp, -: the largest first", None, _sorts, _sort)
+    yield Resource(
+        ("sort",), "sort the table that has the column: :sort temp, -: the largest first", None, _sorts, _sort
+    )
     wholes = [Offer(f"columns {kind} {' '.join(column_keys(columns))}") for kind, columns in TABLES.items()]
     yield Resource(("columns",), "which columns a table has", None, lambda _: wholes, _columns)
     yield Resource(("filter",), "as /: :filter sm<20%", grammar=_filter)

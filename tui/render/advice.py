@@ -29,6 +29,7 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "help": "?",
         "quit": "q",
         "filter": "/",
+        "retry": "R",
         "log": "l",
         "open": "Enter",
         "top": "g",

@@ -129,10 +129,10 @@ def answer_of(situation: Situation | None) -> Answer:
     if len(nodes) == 1 and nodes[0].state.state in ("lost", "refused"):
         return _one_away(nodes[0], situation.view.taken_at)  # all else is of before
     firing = [one for one in situation.incidents if one.until is None and one.severity != "info"]
+    if fallen := _largest_fallen(situation.motions, firing):
+        return _of_motion(fallen, len(firing), situation.view.taken_at)
     if firing and firing[0].kind in KINDS:
         return _of_incident(firing, situation)
-    if standing := [motion for motion in situation.motions if motion.phase in ("quiet", "stalled")]:
-        return _of_motion(standing, situation.view.taken_at)
     joined = {finding.identity for incident in firing for finding in incident.findings}
     others = [
         one for one in situation.findings if one.severity != "info" and one.until is None and one.identity not in joined
@@ -190,22 +190,30 @@ def _brief(incident: Incident) -> str:
     return incident.culprits[0].node if incident.culprits else ""
 
 
-def _of_motion(standing: Sequence[JobMotion], now: float) -> Answer:
-    """No incident tells of it yet: whether it is one shows in a moment."""
-    first = max(standing, key=lambda motion: (motion.phase == "stalled", motion.still_s))
-    still_s = max(0.0, now - first.since) if first.since is not None else first.still_s
+def _largest_fallen(motions: Sequence[JobMotion], firing: Sequence[Incident]) -> JobMotion | None:
+    """The largest job without progress of which no incident says that it stopped; None where an incident stopped as
+    many ranks.
+    """
+    stopped = [one for one in firing if one.kind in _STOPS_WORK]
+    known = {(one.job, one.uid) for one in stopped}
+    most = max((max(one.suffers.gpus, one.suffers.ranks.count) for one in stopped), default=0)
+    fallen = [one for one in motions if one.phase in ("quiet", "stalled") and (one.job, one.uid) not in known]
+    first = max(fallen, key=lambda one: (one.ranks_seen, one.phase == "stalled", one.still_s), default=None)
+    return first if first is not None and first.ranks_seen > most else None
+
+
+def _of_motion(fallen: JobMotion, incidents: int, now: float) -> Answer:
+    """No incident tells of it yet: whether it is one shows in a moment. ``incidents``: how many there are of others."""
+    still_s = max(0.0, now - fallen.since) if fallen.since is not None else fallen.still_s
+    job = f"job {fallen.job}: " if fallen.job else ""
+    ranks = counted(fallen.ranks_seen, "rank")
+    stalled = fallen.phase == "stalled"
+    headline = f"{job}{ranks} stuck, culprit not known yet" if stalled else f"{job}{ranks}: no progress"
+    mark, word, style = (GLYPHS.alarm, "STALLED", "chip-crit") if stalled else (GLYPHS.finding, "STALLED?", "chip-warn")
+    more = f" (+{counted(incidents, 'incident')})" if incidents else ""
+    key = KEYCAPS["dump"], "dumps stacks"
     age = seconds(float(int(still_s)))
-    job = f"job {first.job}: " if first.job else ""
-    ranks = counted(first.ranks_seen, "rank")
-    if first.phase == "stalled":
-        headline = f"{job}{ranks} stuck, culprit not known yet"
-        return Answer(GLYPHS.alarm, "STALLED", age, "chip-crit", headline, opens=True, key=_dump())
-    headline = f"{job}{ranks}: no progress"
-    return Answer(GLYPHS.finding, "STALLED?", age, "chip-warn", headline, opens=True, key=_dump())
-
-
-def _dump() -> tuple[str, str]:
-    return KEYCAPS["dump"], "dumps stacks"
+    return Answer(mark, word, age, style, headline + more, opens=True, briefer=(headline,), key=key)
 
 
 def _of_findings(firing: Sequence[Incident], others: Sequence[Finding], now: float) -> Answer:

@@ -309,6 +309,12 @@ class Graphs:
         gap = Cell(" " * _GAP)
         return [[cell for part in parts for cell in (gap, *part)][1:] for parts in zip(*blocks, strict=True)]
 
+    def time_at(self, x: int, start: int = 0) -> float | None:
+        """The time of a cell, where the graphs begin at cell ``start``, side by side or one below the other."""
+        column = (x - start) % (self.scale.width + _GAP)
+        is_of_graph = x >= start and column < self.scale.width
+        return self.scale.time_of(column) + self.scale.column_s / 2 if is_of_graph else None
+
     def in_one_line(self) -> list[Cell]:
         """``SM 10% ▆▆▆▆▁  power 59kW ▆▆▆▆▁  net 0B/s ▃▃▃▃▁``."""
         styles = self.scale.styles(self.spans)

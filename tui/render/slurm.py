@@ -23,12 +23,19 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
 _RANGE_INSIDE = re.compile(r"\][^,]")
 # What ends the quotes, or is obeyed inside of them ("!" by interactive shells).
 _UNQUOTABLE = re.compile(r"[\"'`$\\!]")
+# Rules about what programs do, or how they are run: no reason to take a node out.
+_OF_PROGRAMS = (
+    *("job.", "rank.", "host.", "cpu.load", "cpu.cgroup", "mem.oom", "mem.pressure", "mem.shm", "mem.swap"),
+    *("disk.full", "gpu.xid.app", "gpu.orphan", "gpu.leftover", "gpu.idle_memory"),
+)
 _GLOBBING = ("zsh", "csh", "tcsh")  # shells to which a bracket that matches no file is an error
 
 
 @dataclass(frozen=True)
 class SlurmLines:
-    """``drain``: "" where Slurm is not known to run these nodes. ``left_out``: names that Slurm cannot have."""
+    """``drain``: "" where Slurm is not known to run these nodes, and where their hardware is not known to be bad.
+    ``left_out``: names that Slurm cannot have.
+    """
 
     exclude: str
     drain: str = ""
@@ -50,7 +57,7 @@ def slurm_lines(nodes: Iterable[str], reason: str, is_slurms: bool, shell: str =
     listed = _folded(good)
     quote = "'" if "[" in listed and shell.rpartition("/")[2] in _GLOBBING else ""
     drain = f'scontrol update nodename={quote}{listed}{quote} state=drain reason="{clean_reason(reason)}"'
-    return SlurmLines(f"{quote}--exclude={listed}{quote}", drain if is_slurms else "", left_out)
+    return SlurmLines(f"{quote}--exclude={listed}{quote}", drain if is_slurms and reason else "", left_out)
 
 
 def clean_reason(reason: str) -> str:
@@ -63,9 +70,13 @@ def clean_reason(reason: str) -> str:
 
 
 def reason_of(findings: Sequence[Finding], nodes: Iterable[str]) -> str:
-    """The gravest that is wrong with these nodes, "" where nothing is."""
+    """The gravest that is wrong with these nodes, "" where nothing is but what programs do."""
     wanted = set(nodes)
-    theirs = [finding for finding in findings if finding.node in wanted and finding.severity != "info"]
+    theirs = [
+        finding
+        for finding in findings
+        if finding.node in wanted and finding.severity != "info" and not finding.id.startswith(_OF_PROGRAMS)
+    ]
     worst = min(theirs, key=lambda finding: gravity(finding.severity), default=None)
     return worst.message if worst is not None else ""
 
@@ -82,6 +93,8 @@ def box_lines(lines: SlurmLines, copied: str, width: int) -> list[Line]:
     for title, line in (("drain (as Slurm's operator)", lines.drain), ("exclude from the next job", lines.exclude)):
         if line:
             shown += [[Cell(title, "bold")], *wrap([Cell(line, "accent")], width), []]
+    if lines.exclude and not lines.drain:
+        shown += [*wrap([Cell("no drain line: that is for Slurm's nodes with a hardware problem", "dim")], width), []]
     if lines.left_out:
         shown += [*wrap([Cell(f"no names of Slurm's: {', '.join(lines.left_out)}", "warn")], width), []]
     return [*shown, *wrap([Cell(f"copied: {copied}", "ok")], width)] if copied else shown[:-1]

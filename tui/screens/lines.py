@@ -9,6 +9,7 @@ from mltop.probes.model import Gap, HostSample
 from mltop.probes.model.units import UNKNOWN, bytes_text, clock_time, counted, known, number, of, percent, seconds
 from mltop.probes.reach.view import Connection, NodeView
 from mltop.tui.render.cells import Cell, flow, wrap
+from mltop.tui.render.empty import EMPTY, empty_lines
 from mltop.tui.render.findings import is_missed, merged_gaps
 from mltop.tui.render.fleet.heat import ratio
 from mltop.tui.render.fleet.nodes import state_sentence
@@ -67,13 +68,18 @@ def state_lines(node: NodeView, taken_at: float, since: float | None, width: int
     if state == "live":
         return []
     lines = wrap([state_sentence(node)], width, indent=2)[:MOST_REASON]
-    again = [] if state in ("connecting", "stale") else [Cell("R tries again now", "accent")]
     parts = [
         (1, [Cell(f"{state} since {clock_time(since)}", "dim")] if since is not None else []),
         (0, [Cell(_last_heard(node, taken_at), "dim")]),
-        (2, again),
     ]
-    return [*lines, [Cell("  "), *flow(parts, width - 2)]]
+    return [*lines, [Cell("  "), *flow(parts, width - 2)], *next_lines(node, width)]
+
+
+def next_lines(node: NodeView, width: int) -> list[list[Cell]]:
+    """What comes next where a node does not answer, or has no GPUs."""
+    if node.state.state in EMPTY:
+        return empty_lines(node.state.state, width, node.node)
+    return empty_lines("gpus", width) if node.sample is not None and not node.gpus else []
 
 
 def _last_heard(node: NodeView, taken_at: float) -> str:

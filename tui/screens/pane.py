@@ -88,6 +88,20 @@ class TextLines(CellLines, can_focus=False):
     """Lines that are only read: Tab goes past them."""
 
 
+class GraphLines(TextLines):
+    """Graphs over time. ``time_at``: that of a cell; a click shows that moment."""
+
+    def __init__(self, time_at: Callable[[int], float | None], **options: Any) -> None:
+        super().__init__(**options)
+        self._time_at = time_at
+
+    def on_click(self, event: events.Click) -> None:
+        event.stop()
+        at = self._time_at(event.x)
+        if at is not None and isinstance(self.screen, Pane):
+            self.screen.mltop.go_to(at)
+
+
 class AnswerLine(TextLines):
     """Line 1."""
 
@@ -208,17 +222,16 @@ class Pane(CommandedScreen):
         else:
             self.mltop.tell(Notice("no node is marked", "warn"))
 
-    def culprits(self) -> tuple[list[str], str]:
-        """The nodes that this pane accuses, and of what; most accuse none."""
-        return [], ""
+    def culprits(self) -> list[str]:
+        """The nodes that this pane accuses; most accuse none."""
+        return []
 
     def action_drain(self) -> None:
         """Show what takes nodes out of Slurm: those accused here, else the marked, else that under the cursor."""
-        nodes, reason = self.culprits()
-        nodes = nodes or [view.node for view in self.nodes if view.node in self.mltop.selection]
+        nodes = self.culprits() or [view.node for view in self.nodes if view.node in self.mltop.selection]
         nodes = nodes or list(filter(None, [self.node_at_cursor()]))
         if nodes:
-            self.mltop.show_slurm_lines(nodes, reason)
+            self.mltop.show_slurm_lines(nodes)
         else:
             self.mltop.tell(Notice("no node is under the cursor, and none is marked", "warn"))
 

@@ -11,6 +11,7 @@ from mltop.tui.app.selection import Looked
 from mltop.tui.filters import Filter, meanwhile, parse
 from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.cells import Cell, Column, Row
+from mltop.tui.render.empty import empty_text
 from mltop.tui.render.guarded import guarded
 from mltop.tui.render.rows import Sort
 from mltop.tui.screens.bars import FilterBox, LineOfScreen, Notice
@@ -34,8 +35,7 @@ class RankTable(LineTable):
     about = "rank"
 
     def __init__(self, **options: Any) -> None:
-        text = "no training ranks: no process has RANK or SLURM_PROCID in its environment"
-        super().__init__(empty_text=text, kind="ranks", **options)
+        super().__init__(empty_text=empty_text("ranks"), kind="ranks", **options)
 
 
 class GpuTable(LineTable):
@@ -163,10 +163,14 @@ class TabledScreen(FailSafe, CursorScreen):
             self.filter = self._draft
             self.draw()
 
+    def sortable_tables(self) -> Sequence[LineTable]:
+        """The table with the focus first, then the main one."""
+        tables = [table for table in self.tables() if table.sortable and table.columns]
+        return sorted(tables, key=lambda table: table is not self.focused)
+
     def table_at_cursor(self) -> LineTable | None:
         """The table with the focus, or the main one."""
-        tables = [table for table in self.tables() if table.sortable and table.columns]
-        return next((table for table in tables if table is self.focused), tables[0] if tables else None)
+        return next(iter(self.sortable_tables()), None)
 
     def user_moved(self) -> None:
         """The focus stays where the user has brought it."""

@@ -105,7 +105,7 @@ class CellLines(CursorView, can_focus=True):
         """The line and the component that lies over it; below the last None, and what is said there."""
         line = self.content_line(y)
         if line >= len(self._lines):
-            return None, "" if self._lines or y else self.empty_text
+            return None, "" if self._lines else self.line_of_text(self.empty_text, y)
         is_cursor = self._cursor_key is not None and self.item_at(0, line) == self._cursor
         return self._lines[line], self.cursor_style if is_cursor else ""
 

@@ -106,6 +106,11 @@ class CellView(FailSafe, ScrollView):
             self._empty_text = text
             self.refresh()
 
+    @staticmethod
+    def line_of_text(text: str, y: int) -> str:
+        """Line ``y`` of a text that stands in an empty view."""
+        return "".join(text.split("\n")[y : y + 1])
+
     def notify_style_update(self) -> None:
         """The theme, or a class that styles depend on, changed."""
         self._styles_by_name.clear()

@@ -126,6 +126,12 @@ class LineTable(CursorView, can_focus=True):
         return self._keys
 
     @property
+    def needed(self) -> int:
+        """Lines for the header and all rows, or for what an empty table says; never fewer than a header and a row."""
+        said = (self._why_empty or self.empty_text).count("\n") + 1
+        return self.HEADER + len(self._rows) if self._rows else max(self.HEADER + 1, said)
+
+    @property
     def row_count(self) -> int:
         return len(self._rows)
 
@@ -145,7 +151,7 @@ class LineTable(CursorView, can_focus=True):
         """The row and the component that lies over it; where there is no row None, and what is said there."""
         line = self.content_line(y)
         if y < self.HEADER or line >= len(self._rows):
-            return None, "" if self._rows or y else self._why_empty or self.empty_text
+            return None, "" if self._rows else self.line_of_text(self._why_empty or self.empty_text, y)
         return self._rows[line], self.cursor_style if line == self._cursor else ""
 
     def draw(self, y: int, content: tuple[Row | None, str]) -> Strip:

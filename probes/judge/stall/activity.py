@@ -130,7 +130,7 @@ class RankTrack(RankMotion):
         self.level, self.gpu_state = level, gpu
         if level == WORKED:
             self.worked_at = at
-            if not self.loads:
+            if gpu == COMPUTED or not self.loads:  # a job may read its data as fast as others load libraries
                 self.stepped_at = at
         elif level == SPUN:
             self.spun_at = at

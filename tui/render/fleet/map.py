@@ -31,7 +31,7 @@ from mltop.tui.render.fleet.heat import (
     NodeHeat,
     letter,
 )
-from mltop.tui.render.fleet.nodes import gpus_per_glyph, node_state
+from mltop.tui.render.fleet.nodes import SIGN_OF, gpus_per_glyph, node_state, sign
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.states import NODE_STYLE
 
@@ -71,8 +71,6 @@ NAMED_GAPS = (2, 4)  # blanks between two nodes with names, at least and at most
 # room; else, outdented, by its own.
 GROUPED_GAPS = (2, 3)
 AT = "at-"  # begins the styles of the node under the cursor
-SIGN_OF = {"stands": GLYPHS.alarm, "crit": GLYPHS.finding, "warn": GLYPHS.finding}
-SIGN_STYLE = {"stands": "crit", "crit": "crit", "warn": "warn"}
 
 
 @dataclass(frozen=True)
@@ -270,7 +268,7 @@ def line_cells(
             if index == cursor:
                 head, body = body, head
         else:
-            head, body = [_sign(heat, marked)], gpu_cells(heat, grid.gpu_width)
+            head, body = [sign(heat, marked)], gpu_cells(heat, grid.gpu_width)
             if grid.density == GROUPED:
                 cells.append(Cell(" "))
                 body = [Cell(" " * (grid.gap - 2)), *body]
@@ -296,11 +294,6 @@ def gpu_cells(heat: NodeHeat, width: int) -> list[Cell]:
 
 
 _SHORT_STATES = {"connecting": "connects"}
-
-
-def _sign(heat: NodeHeat, marked: bool) -> Cell:
-    style = SIGN_STYLE.get(heat.status, "")
-    return Cell(MARK, style or "key") if marked else Cell(SIGN_OF.get(heat.status, " "), style)
 
 
 def _name(grid: Grid, node: str) -> str:

@@ -13,9 +13,12 @@ from mltop.probes.reach.view import AnyGpu, FleetView, NodeView
 from mltop.tui.render.cells import Cell, Column, Row, clip, line_width, row_of, wrap
 from mltop.tui.render.findings import folded_names, severity_cell, worst
 from mltop.tui.render.fleet.heat import ERROR, LOST, MARK, METRICS, SIGNS, Metric, NodeHeat, codes_of, worst_code
+from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.states import NODE_STYLE, gravity
 
 GLYPHS_PER_NODE = 8
+SIGN_OF = {"stands": GLYPHS.alarm, "crit": GLYPHS.finding, "warn": GLYPHS.finding}
+SIGN_STYLE = {"stands": "crit", "crit": "crit", "warn": "warn"}
 
 
 class NodeLine(NamedTuple):
@@ -141,8 +144,18 @@ def _name(line: NodeLine) -> str:
     return line.name or line.view.node
 
 
+def sign(heat: NodeHeat, marked: bool) -> Cell:
+    """Before a node's name, in the map and in the list: that the user marked it, that it holds a job up, or that
+    something is wrong.
+    """
+    style = SIGN_STYLE.get(heat.status, "")
+    return Cell(MARK, style or "key") if marked else Cell(SIGN_OF.get(heat.status, " "), style)
+
+
 def _gravity(line: NodeLine) -> int | None:
-    """For sorting: the nodes with the gravest state or finding first."""
+    """For sorting: who holds a job up, then the nodes with the gravest state or finding."""
+    if line.heat is not None and line.heat.status == "stands":
+        return -2
     if line.view.state.state != "live":
         return -1
     return None if line.worst is None else gravity(line.worst.severity)
@@ -159,7 +172,10 @@ NODE_COLUMNS = (
     _figure("ranks", "RANKS", 5, number, "ranks"),
     Column("worst", "WORST", 12, stretch=True, cell=_worst, value=_gravity),
 )
-MARKED_NODE_COLUMNS = (Column("mark", "", 1, cell=lambda line: Cell(MARK * line.marked, "accent")), *NODE_COLUMNS)
+MARKED_NODE_COLUMNS = (
+    Column("mark", "", 1, cell=lambda line: Cell("") if line.heat is None else sign(line.heat, line.marked)),
+    *NODE_COLUMNS,
+)
 
 
 def node_row(view: NodeView, findings: Sequence[Finding] = ()) -> Row:

@@ -10,6 +10,7 @@ from mltop.tui.app.feed import Picture
 from mltop.tui.app.navigation import Location
 from mltop.tui.filters import Subject
 from mltop.tui.render.cells import Cell
+from mltop.tui.render.empty import empty_text
 from mltop.tui.render.findings import Happening, happenings
 from mltop.tui.screens.events.lines import MOST_DRAWN, MOST_NAME, event_cells, event_head, page_of
 from mltop.tui.screens.graphs import job_graph
@@ -17,8 +18,6 @@ from mltop.tui.screens.incidents.page import Line
 from mltop.tui.screens.pane import Pane, TextLines
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import CursorView
-
-NOTHING = "no events"
 
 
 class EventsScreen(Pane):
@@ -39,7 +38,7 @@ class EventsScreen(Pane):
 
     def body(self) -> Iterable[Widget]:
         yield TextLines(id="titles", classes="gap-above")
-        yield CellLines(id="events", empty_text=NOTHING)
+        yield CellLines(id="events", empty_text=empty_text("events"))
 
     def node_at_cursor(self) -> str:
         if self.mltop.trail.here.event:
@@ -65,7 +64,7 @@ class EventsScreen(Pane):
         titles.display = not here.event
         self._lines = self._of_one(picture) if here.event else self._of_all(len(views), titles)
         text.set_lines([line.cells for line in self._lines], [line.key for line in self._lines])
-        text.empty_text = f"no event matches {keep.text.strip()!r}" if everything else "no events"
+        text.empty_text = f"no event matches {keep.text.strip()!r}" if everything else empty_text("events")
         if self._was != here.event:
             self._was = here.event
             if here.event:

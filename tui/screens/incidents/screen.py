@@ -15,6 +15,7 @@ from mltop.tui.app.navigation import incident_location
 from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.answer import Answer
 from mltop.tui.render.cells import Cell, plain
+from mltop.tui.render.empty import empty_text
 from mltop.tui.render.problems import Scope, Told, ended_of, lines_of, tells_of, told_of
 from mltop.tui.screens.graphs import LEAST_ROWS, job_graph
 from mltop.tui.screens.incidents.page import Known, Line, Page, incident_of
@@ -46,7 +47,7 @@ class IncidentsScreen(Pane):
         self._last: Incident | None = None  # the one that is or was shown whole
 
     def body(self) -> Iterable[Widget]:
-        yield CellLines(id="all", stays_first=True, classes="gap-above", empty_text="no incidents")
+        yield CellLines(id="all", stays_first=True, classes="gap-above", empty_text=empty_text("incidents"))
 
     @property
     def _here(self) -> str:

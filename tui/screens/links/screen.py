@@ -15,6 +15,7 @@ from mltop.tui.app.feed import Picture
 from mltop.tui.app.navigation import Location
 from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.cells import Cell
+from mltop.tui.render.empty import empty_text
 from mltop.tui.render.findings import severity_cell
 from mltop.tui.render.guarded import guarded
 from mltop.tui.render.links import LINK_COLUMNS, PCI_COLUMNS, Counted, link_name
@@ -61,11 +62,11 @@ class LinksScreen(OneNodePane):
     def body(self) -> Iterable[Widget]:
         yield TextLines(id="findings")
         yield Problems(first=False, id="problems", classes="gap-above")
-        yield LineTable(id="ports", kind="ports", classes="gap-above", empty_text="no network ports found")
-        yield LineTable(id="pci", kind="pci", classes="gap-above", empty_text="no PCI devices found")
+        yield LineTable(id="ports", kind="ports", classes="gap-above", empty_text=empty_text("ports"))
+        yield LineTable(id="pci", kind="pci", classes="gap-above", empty_text=empty_text("pci"))
         yield TextLines(id="graphs", classes="gap-above")
         yield TextLines(id="rail-titles", classes="gap-above")
-        yield CellLines(id="rails", empty_text="no node has network ports")
+        yield CellLines(id="rails", empty_text=empty_text("rails"))
 
     def fill(self, picture: Picture) -> None:
         as_rails = self._as_rails and len(picture.view.nodes) > 1
@@ -127,9 +128,9 @@ class LinksScreen(OneNodePane):
         self.put(ports, LINK_COLUMNS, item_rows(LINK_COLUMNS, port_lines, lambda line: link_name(line.about)), unknown)
         pci_lines = [self._counted(view.node, device, device.bus_id, device.aer, alarms) for device in devices]
         self.put(pci, PCI_COLUMNS, item_rows(PCI_COLUMNS, pci_lines, lambda line: line.about.bus_id))
-        self._share_out(picture, view, len(links), len(devices), top)
+        self._share_out(picture, view, top)
 
-    def _share_out(self, picture: Picture, view: NodeView, links: int, devices: int, top: int) -> None:
+    def _share_out(self, picture: Picture, view: NodeView, top: int) -> None:
         """What is wrong with ports and links first; in the lines that are left how the network went."""
         ports, pci, width = self.query_one("#ports", LineTable), self.query_one("#pci", LineTable), self.size.width
         scope, now = Scope(one=True, acts=self.acts), picture.view.taken_at
@@ -138,14 +139,14 @@ class LinksScreen(OneNodePane):
         room = self.rows
         room -= top
         problems = lines_for(told, height_of(told, now, width), room, LEAST_LINKS)
-        wanted = problems + 2 + max(1, links) + max(1, devices)
+        wanted = problems + ports.needed + pci.needed
         blocks = 2 + bool(told)
         roomy = wanted + blocks <= room
         self.set_class(roomy, "-roomy")
         shown = self.query_one(Problems).show(told, now, width, problems)
         room -= shown
-        port_lines = self.limit_height(ports, min(1 + max(1, links), room if roomy else max(2, room * 2 // 3)))
-        pci_lines = self.limit_height(pci, min(1 + max(1, devices), room - port_lines))
+        port_lines = self.limit_height(ports, min(ports.needed, room if roomy else max(2, room * 2 // 3)))
+        pci_lines = self.limit_height(pci, min(pci.needed, room - port_lines))
         spare = room - port_lines - pci_lines - blocks - 1
         alone = roomy and len(picture.view.nodes) == 1
         none: list[list[Cell]] = []

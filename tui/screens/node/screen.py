@@ -22,6 +22,7 @@ from mltop.tui.render.problems import Scope, Told, told_of
 from mltop.tui.screens.lines import (
     connection_cells,
     host_cells,
+    next_lines,
     state_lines,
     unread_lines,
     unreadable_lines,
@@ -96,6 +97,8 @@ class NodeScreen(OneNodePane, NodeParts):
     def _below(self, picture: Picture, node: NodeView) -> list[list[Cell]]:
         """What cannot be read, in one line; or that nothing is wrong."""
         unread = unread_lines(gaps_of(node), self.size.width, KEYCAPS["unreadable"])
+        if node.sample is None or not node.gpus:
+            return [*unread, *(next_lines(node, self.size.width) if is_live(node) else ())]
         if unread or self._told:
             return unread
         told = any(incident.until is None for incident in picture.incidents)
@@ -135,8 +138,6 @@ class NodeScreen(OneNodePane, NodeParts):
 
 def _without_problems(node: NodeView, told: bool) -> str:
     """That nothing bad is known means little for a node that does not answer. ``told``: line 1 says what is wrong."""
-    if node.sample is None:
-        return f"nothing is known of it: {node.state.state}"
     if not is_live(node):
         return "no problems when last heard of"
     none = "no problems of the node itself found" if told else "no problems found"

@@ -10,7 +10,7 @@ from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.answer import no_gpus
 from mltop.tui.render.guarded import guarded
 from mltop.tui.render.problems import Scope, Told, told_of, told_of_gap
-from mltop.tui.screens.lines import host_cells, unread_lines
+from mltop.tui.screens.lines import host_cells, next_lines, unread_lines
 from mltop.tui.screens.node.parts import NodeParts
 from mltop.tui.screens.subjects import RanksPane
 from mltop.tui.screens.tabled import RankTable
@@ -37,7 +37,8 @@ class OverviewScreen(NodeParts, RanksPane):
             node, width = picture.view.nodes[0], self.size.width
             self._told = guarded("the problems", lambda: self._problems(picture), ())
             keys = f"{KEYCAPS['node']}, then {KEYCAPS['unreadable']}"
-            self.fill_parts(picture, node, unread_lines(gaps_of(node), width, keys), host_cells(node, width))
+            below = [*unread_lines(gaps_of(node), width, keys), *next_lines(node, width)]
+            self.fill_parts(picture, node, below, host_cells(node, width))
 
     def _problems(self, picture: Picture) -> Sequence[Told]:
         told = told_of(picture.incidents, picture.findings, Scope(one=True, acts=self.acts))

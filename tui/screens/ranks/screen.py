@@ -19,8 +19,8 @@ from mltop.tui.app.acting import ReadLog
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.navigation import Location
 from mltop.tui.filters.fields import gpus_of, held_by
-from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.cells import Cell, wrap
+from mltop.tui.render.empty import empty_text
 from mltop.tui.render.fleet.heat import MARK
 from mltop.tui.render.guarded import guarded
 from mltop.tui.render.problems import Scope, Told, height_of, told_of
@@ -141,10 +141,6 @@ class RanksScreen(RanksPane):
             self.mltop.tell(Notice("no process is under the cursor", "warn"))
 
 
-def no_dump() -> str:
-    return f"no dump of this rank yet: press {KEYCAPS['dump']}"
-
-
 class RankScreen(RanksPane):
     """``Location.part`` "environment" or "log": that of the process in place of its stacks."""
 
@@ -160,7 +156,7 @@ class RankScreen(RanksPane):
     def body(self) -> Iterable[Widget]:
         yield RankTable()
         yield TextLines(id="about")
-        yield CellLines(id="stack", classes="gap-above", empty_text=no_dump())
+        yield CellLines(id="stack", classes="gap-above", empty_text=empty_text("stack"))
 
     def node_at_cursor(self) -> str:
         return self.mltop.trail.here.node

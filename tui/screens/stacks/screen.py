@@ -21,6 +21,7 @@ from mltop.tui.app.selection import first_of
 from mltop.tui.app.session import DumpResult
 from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.cells import Cell, cut, line_width, wrap
+from mltop.tui.render.empty import empty_lines, empty_text
 from mltop.tui.render.findings import happenings
 from mltop.tui.render.problems import Scope, lines_of, told_of
 from mltop.tui.render.stacks.frames import ints_cells, own_frames, spot
@@ -36,12 +37,7 @@ from mltop.tui.widgets.cell_view import CursorView
 
 MOST_JOBS = 32
 BEFORE_S = 600.0
-NONE_THEN = "no stacks were dumped before this moment"
 NO_RANK = Notice("the cursor is on no rank", "warn")
-
-
-def no_dump() -> str:
-    return f"no dump yet: press {KEYCAPS['dump']} to dump the stacks of all ranks and judge them"
 
 
 class StacksScreen(Pane):
@@ -66,7 +62,7 @@ class StacksScreen(Pane):
         self._was: Location | None = None
 
     def body(self) -> Iterable[Widget]:
-        yield CellLines(id="report", classes="gap-above", empty_text=no_dump())
+        yield CellLines(id="report", classes="gap-above", empty_text=empty_text("stacks"))
 
     def titles(self, picture: Picture) -> list[str]:
         result = self.mltop.investigation.result
@@ -84,7 +80,7 @@ class StacksScreen(Pane):
     def fill(self, picture: Picture) -> None:
         report, dump = self.query_one("#report", CellLines), self.mltop.investigation
         here = self.mltop.trail.here
-        report.empty_text = NONE_THEN if self.mltop.paused else "" if dump.dumping else no_dump()
+        report.empty_text = empty_text("past_stacks" if self.mltop.paused else "stacks") if not dump.dumping else ""
         if here.ranks is not None and here.job is not None:
             lines = [KeyedLine(line) for line in self._compared_lines(here.job, [*here.ranks][:2])]
         else:
@@ -147,7 +143,7 @@ class StacksScreen(Pane):
         told = told_of(stands, (), Scope(one=len(picture.view.nodes) == 1, acts=self.acts))
         room = max(len(told), self.size.height - 6)
         lines = [*map(KeyedLine, lines_of(told, now, width, room).lines), KeyedLine(())]
-        lines.append(KeyedLine([Cell(no_dump(), "dim")]))
+        lines += [KeyedLine(line) for line in empty_lines("stacks", width)]
         job = JobKey(stands[0].job, stands[0].uid)
         drawn = job_graph(self.mltop, job, stands[0], width, self.size.height - 5 - len(lines))
         return [*lines, *([KeyedLine(()), *map(KeyedLine, drawn)] if drawn else [])]
@@ -212,14 +208,11 @@ class StacksScreen(Pane):
         """That of a line about one rank."""
         return self._rank_key(*self._at_cursor()).rpartition("/")[0]
 
-    def culprits(self) -> tuple[list[str], str]:
+    def culprits(self) -> list[str]:
         """The nodes of the ranks that hold the others up."""
         result = self.mltop.investigation.result
         verdicts = [report.verdict for report in result.reports] if result is not None else []
-        accused = [culprit for verdict in verdicts for culprit in verdict.culprits]
-        nodes = list(dict.fromkeys(culprit.node for culprit in accused if culprit.node))
-        first = next((culprit for culprit in accused if culprit.node), None)
-        return nodes, f"rank {first.rank}: {first.reason}" if first is not None else ""
+        return list(dict.fromkeys(one.node for verdict in verdicts for one in verdict.culprits if one.node))
 
     def action_compare(self) -> None:
         """The first of a line's ranks; a second time, of the same job, shows both."""

@@ -154,7 +154,19 @@ def test_a_standstill_that_no_incident_tells_of_yet() -> None:
         "t",
         "dumps stacks",
     )
-    assert answer_of(Situation(view(), [incident()], motions=[motion("quiet")])).word == "HUNG"
+    assert quiet.headline == "job a: 4 ranks: no progress"
+
+
+def test_of_jobs_that_stopped_the_largest_is_named() -> None:
+    lost = incident("node", job="", culprits=[], causes=[finding()])
+    hung = incident(suffers=Suffers(gpus=8, ranks=Ranges.of(range(8))))
+    small, large = motion("quiet"), motion("quiet", "b", ranks_seen=456)
+    assert answer_of(Situation(view(), [hung, lost], motions=[small])).word == "HUNG"
+    answer = answer_of(Situation(view(), [hung, lost], motions=[small, large]))
+    assert said(answer) == ("▲", "STALLED?", "9.0s", "chip-warn")
+    assert answer.headline == "job b: 456 ranks: no progress (+2 incidents)"
+    assert answer_of(Situation(view(), [lost], motions=[small])).headline.startswith("job a: 4 ranks")
+    assert answer_of(Situation(view(), [hung], motions=[motion("stalled", "train-70b", uid=None)])).word == "HUNG"
 
 
 def away(name: str, state: str, reason: str = "", age_s: float | None = None) -> NodeView:

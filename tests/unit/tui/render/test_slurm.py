@@ -79,6 +79,7 @@ def test_the_reason_is_the_gravest_of_these_nodes() -> None:
         Finding("a", "warning", "n1", "GPU 0", "warm"),
         Finding("b", "critical", "n2", "GPU 4", "GPU 4 fell off the bus (Xid 79)"),
         Finding("c", "info", "n3", "tip", "2 CPUs"),
+        Finding("job.odd_rank", "critical", "n3", "rank 2", "rank 2 leaves its GPU idle"),
     ]
     assert reason_of(findings, ["n1", "n2"]) == "GPU 4 fell off the bus (Xid 79)"
     assert reason_of(findings, ["n1"]) == "warm"
