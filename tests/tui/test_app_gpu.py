@@ -45,7 +45,7 @@ async def test_what_they_look_like(pane: str) -> None:
         await screen.press("2")
         await screen.step(11)
         await screen.press(*(("j", "j", "j", "enter") if pane == "gpu" else ("T",)))
-        await screen.shows("last 10 min" if pane == "gpu" else "SM clock, 10 min")
+        await screen.shows(" a column" if pane == "gpu" else "SM clock, 10 min")
         for size in SIZES:
             await screen.pilot.resize_terminal(*size)
             await screen.press("home")
@@ -85,7 +85,7 @@ async def test_what_is_wrong_with_this_gpu_stands_first() -> None:
         await screen.press("2", "j", "j", "j", "enter")
         text = await screen.shows("node01 GPU 3", "is too hot", "CRIT", "→ check fans")
         assert "GPU 6 lost" not in text.partition("\n")[2], "below the answer"
-        assert text.index("→ check fans") < text.index("last 10 min")
+        assert text.index("→ check fans") < text.index(" a column")
 
 
 async def test_a_lost_gpu_says_so_and_keeps_its_history() -> None:
@@ -95,7 +95,7 @@ async def test_a_lost_gpu_says_so_and_keeps_its_history() -> None:
     session = FakeSession([healthy, *(fake_views.one_node(tick) for tick in range(1, 4))])
     async with opened(session, size=(120, 40)) as screen:  # a row for each GPU, also where nobody uses it
         await screen.press("2", *"jjjjjj", "enter")
-        await screen.shows("node01 GPU 6", "last 10 min")
+        await screen.shows("node01 GPU 6", " a column")
         await screen.step(3)
         await screen.shows("LOST since 11:58:25", "GPU 6")
         assert timeline(screen, "SM clock").split()[-1] == "–"
@@ -143,7 +143,7 @@ async def test_a_node_that_went_says_so_above_its_gpu() -> None:
     async with opened(FakeSession([live, gone])) as screen:
         await screen.press("2", "enter")
         await screen.step()
-        await screen.shows("LOST 31s: ended", "last 10 min")
+        await screen.shows("LOST 31s: ended", "last 1 min")
         assert timeline(screen, "clock").rstrip().endswith("–"), "since then nothing is known"
 
 

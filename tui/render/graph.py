@@ -16,6 +16,7 @@ from mltop.tui.render.cells import Cell, FittedCell, clip, line_width, runs
 from mltop.tui.render.glyphs import GLYPHS
 
 SPAN_S = 600.0
+_SPANS_S = (60.0, 120.0, 300.0, SPAN_S)
 _EIGHTHS = 8
 # What a state is drawn in, over one line and over several.
 _AREA = {"graph-waits": "area-waits", "graph-crit": "area-crit"}
@@ -55,6 +56,13 @@ def begins(at: float, scale: Scale) -> list[Event]:
 
 
 _LEAST_EMPTY = 4  # columns
+
+
+def span_of(known_s: float, least_s: float = 0.0) -> float:
+    """Of a graph of what is known for so long: ten minutes, of which one has passed, would be blank but for a tenth.
+    ``least_s``: a second for each column.
+    """
+    return next((span_s for span_s in _SPANS_S if span_s >= max(known_s, least_s)), SPAN_S)
 
 
 def last_known(values: Values) -> float | None:
@@ -183,7 +191,9 @@ def axis(scale: Scale, events: Sequence[Event] = ()) -> list[Cell]:
     """The line below: when the graph begins, how long ago, ``now``, or in its place when anything was known last;
     events in their places, which go first, and before them the moment that is looked at.
     """
-    width, minutes = scale.width, (8, 6, 4, 2) if scale.width >= _WITH_CLOCK else (5,)
+    width, minutes = scale.width, round(scale.width * scale.column_s / 60.0)
+    every = 1 if minutes <= _EACH_MINUTE else 2
+    ago = range(every, minutes, every) if width >= _WITH_CLOCK else range(minutes // 2, minutes, minutes)
     texts, styles = [" "] * width, ["dim"] * width
     now = scale.slot * scale.step_s
     marks: list[tuple[int, str, str]] = []
@@ -205,7 +215,7 @@ def axis(scale: Scale, events: Sequence[Event] = ()) -> list[Cell]:
         marks.append((width - len("now"), "now", "dim"))
     elif scale.moment is not None:
         now = scale.moment
-    marks += [(scale.column(now - 60.0 * ago), f"-{ago}m", "dim") for ago in minutes]
+    marks += [(scale.column(now - 60.0 * minute), f"-{minute}m", "dim") for minute in reversed(ago) if minute]
     for at, text, style in marks:
         _place(texts, styles, at, text, style)
     return runs(texts, styles)
@@ -215,7 +225,7 @@ def _ago(seconds: float) -> str:
     return f"-{round(seconds / 60)}m"
 
 
-_WITH_CLOCK = 60  # cells
+_WITH_CLOCK, _EACH_MINUTE = 60, 5  # cells, minutes
 
 
 def _place(texts: list[str], styles: list[str], at: int, text: str, style: str) -> None:

@@ -1,4 +1,7 @@
-"""The last ten minutes of one job, of all nodes or of one node: activity, power and network, as graphs of one axis."""
+"""The last ten minutes of one job, of all nodes or of one node: activity, power and network, as graphs of one axis.
+
+While less is known, of less.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +35,7 @@ from mltop.tui.render.graph import (
     last_known,
     most_of,
     shares_of_most,
+    span_of,
 )
 from mltop.tui.screens.pane import Memo
 from mltop.tui.screens.row_context import RowContext
@@ -87,6 +91,8 @@ def _graphs_of(
     sums = app.history.sums(job, columns, until)
     if sums is None or not sums.most_nodes or sums.began >= columns:
         return None
+    span_s = span_of((columns - sums.began) * sums.column_s, columns)
+    sums = app.history.sums(job, columns, until, span_s) or sums
     silent = app.moment is None and nodes and not any(view.state.state == "live" for view in nodes)
     last = sums.until - 1.0 if silent else None
     scale = Scale(round(sums.until / sums.column_s) - 1, sums.column_s, 1, columns, app.moment, last=last)
@@ -107,8 +113,9 @@ def _series_of(sums: Sums, limit: float, fell_at: int, end: int) -> tuple[Series
 
     name, activity = sums.activity
     watts, rates = sums.whole(sums.power_w), sums.whole(sums.network_bytes_per_s)
+    span = f"{len(activity) * sums.column_s / 60:.0f} min"
     return (
-        replace(series(f"{name} active" if name == "SM" else name, name, activity, percent, 1.0), of="10 min"),
+        replace(series(f"{name} active" if name == "SM" else name, name, activity, percent, 1.0), of=span),
         series("power", "power", watts, kilowatts, limit),
         series("network", "net", rates, lambda value: f"{count(value)}B/s", 0.0),
     )
@@ -158,7 +165,8 @@ def _node_graphs(node: NodeView, context: RowContext, columns: int) -> Graphs | 
     if sample is None or not tracks:
         return None
     first = tracks[0][1]
-    scale = Scale.of(first.slot, first.step_s, columns, moment=context.moment(node))
+    span_s = span_of((first.length - first.began) * first.step_s)
+    scale = Scale.of(first.slot, first.step_s, columns, span_s, context.moment(node))
     if node.state.state != "live" and scale.moment is None:
         scale = replace(scale, last=sample.sampled_at)
     used = [(gpu, track) for gpu, track in tracks if users_of(node, gpu) or gpu.processes] or tracks

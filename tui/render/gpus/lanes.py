@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from mltop.probes.model import GpuSample
 from mltop.probes.model.units import celsius, clock_time, clock_words, known, percent, seconds, watts, watts_words
-from mltop.tui.app.past.track import SPAN_S, Track, has
+from mltop.tui.app.past.track import Track, has
 from mltop.tui.render.cells import Cell, clip, line_width
 from mltop.tui.render.gpus.table import decimal_rate
 from mltop.tui.render.gpus.throttle import BADGES
-from mltop.tui.render.graph import Event, Scale, Span, Values, area, axis, line, most_of, shares_of_most
+from mltop.tui.render.graph import Event, Scale, Span, Values, area, axis, line, most_of, shares_of_most, span_of
 
 LABEL, NARROW_LABEL = 14, 9
 FIGURE = 8  # cells of the value at the right
@@ -163,7 +163,8 @@ def lane_lines(
     columns = width - label - (FIGURE + 2) * (1 if moment is None else 2)
     if room < 3 or columns < 8:
         return []
-    scale = Scale.of(track.slot, track.step_s, columns, moment=moment)
+    span_s = span_of((track.length - track.began) * track.step_s)
+    scale = Scale.of(track.slot, track.step_s, columns, span_s, moment)
     lanes = lanes_of(track, gpu)[: room - 2]
     now = lanes if newest is None else lanes_of(newest, gpu)
     figures = {lane.kind: [lane.figure(-1)] for lane in now}
@@ -173,7 +174,7 @@ def lane_lines(
         figures = {lane.kind: [lane.figure(at), *figures.get(lane.kind, unknown)] for lane in lanes}
     heights = _heights(lanes, room - 2)
     gap = room - 2 - sum(heights) >= len(lanes) - 1 and max(heights, default=1) > 1
-    lines = [_title(scale, label, columns, moment)]
+    lines = [_title(scale, span_s, label, columns, moment)]
     for number, (lane, height) in enumerate(zip(lanes, heights, strict=True)):
         lines += [[]] if gap and number and max(height, heights[number - 1]) > 1 else []
         first, *others = _drawn(lane, height, scale, scale.styles([*lane.bad, *waits]), label)
@@ -208,9 +209,8 @@ def _drawn(lane: Lane, height: int, scale: Scale, styles: Sequence[str], label: 
     return lines
 
 
-def _title(scale: Scale, label: int, columns: int, moment: float | None) -> list[Cell]:
-    minutes = SPAN_S / 60
-    text = f"last {minutes:.0f} min, {seconds(scale.column_s)} a column"
+def _title(scale: Scale, span_s: float, label: int, columns: int, moment: float | None) -> list[Cell]:
+    text = f"last {span_s / 60:.0f} min, {seconds(scale.column_s)} a column"
     heads = [Cell("NOW", "head")] if moment is None else [Cell(clock_time(moment), "keys"), Cell("NOW", "head")]
     return [
         Cell(" " * label),
