@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mltop.probes.investigate.explain import Explained
@@ -80,12 +79,9 @@ def _ways(job: ExplainedJob, page: Page, incident: Incident | None, verbose: boo
     rows = sorted(ways.items(), key=lambda row: (culprits.isdisjoint(row[1]), len(row[1])))
     for way, ranks in rows if verbose else rows[:MOST_WAYS]:
         style = "warn" if not culprits.isdisjoint(ranks) else "dim"
-        page.sentence(Cell(f"  {_folded(ranks)}: ", style), Cell(way, "dim"), indent=4)
+        who = ranks_text(ranks) if len(fold(ranks)) <= 60 else f"{len(ranks)} ranks"
+        page.sentence(Cell(f"  {who}: ", style), Cell(way, "dim"), indent=4)
     page.more(len(rows) - (len(rows) if verbose else MOST_WAYS), "ways to end (-v)", "dim")
-
-
-def _folded(ranks: Sequence[int]) -> str:
-    return ranks_text(ranks) if len(fold(ranks)) <= 60 else f"{len(ranks)} ranks"
 
 
 def _way(end: RankEnd) -> str:

@@ -132,7 +132,8 @@ class ReportLines:
         verdict = self.report.verdict
         style = KIND_STYLE.get(verdict.kind, "")
         if culprit is None:
-            what = [Cell("the job has ended: no rank of it is left" if verdict.ended else _nobody(self.report))]
+            nobody = NOBODY.get(verdict.kind, "nobody is accused")
+            what = [Cell("the job has ended: no rank of it is left" if verdict.ended else nobody)]
         else:
             what = [*culprit_cells(culprit, Scope(one=self.around.one))]
             since = self.around.incident.since if self.around.incident is not None else verdict.since
@@ -272,7 +273,3 @@ _WITH_CONFIDENCE = 60  # cells
 
 def _who(culprit: Culprit) -> str:
     return f"rank {culprit.rank}" if culprit.rank is not None else culprit.node or "a rank"
-
-
-def _nobody(report: JobReport) -> str:
-    return NOBODY.get(report.verdict.kind, "nobody is accused")
