@@ -72,6 +72,10 @@ class Resource:
     grammar: Callable[[Words, Scene], Order] | None = None
 
 
+def _to(pane: str) -> Callable[[Scene], Order]:
+    return lambda _: Order(Location(pane))
+
+
 def _at(pane: str, node: str) -> Order:
     return Order(Location(pane, node))
 
@@ -162,7 +166,7 @@ def _resources() -> Iterator[Resource]:
             yield _of_nodes(pane.name, pane.what, partial(_at, pane.name))
         elif pane.key:
             names = ("main", "gpus", "nodes", "overview") if pane.name == "overview" else (pane.name,)
-            yield Resource(names, pane.what, lambda _, name=pane.name: Order(Location(name)))
+            yield Resource(names, pane.what, _to(pane.name))
     yield Resource(("gpu",), "one GPU: :gpu 5, :gpu sim030 5", offers=_gpus)
     yield Resource(("rank",), "one rank: :rank 229", offers=_ranks)
     yield Resource(("job",), "the ranks of one job: :job 4711", offers=_jobs)

@@ -165,14 +165,14 @@ def without_subject(message: str, subject: str) -> str:
 
 
 def _of_incident(incident: Incident, scope: Scope) -> Told:
-    word = kind_cell(incident)
+    word, named = kind_cell(incident), _named(incident)
     culprit = incident.culprits[0] if incident.culprits else None
     mark = Cell(_MARKS.get(incident.kind, GLYPHS.finding), word.style)
     return Told(
         incident.id,
         mark,
         _who(incident, culprit, scope),
-        _what(incident, scope),
+        (Cell(incident.headline),) if named is None else culprit_cells(named, scope),
         word,
         more=_others(incident),
         action=advice(incident.act, incident.action, scope.acts),
@@ -190,11 +190,6 @@ def _who(incident: Incident, culprit: Culprit | None, scope: Scope) -> str:
     if culprit is not None and culprit.node and not scope.one:
         return scope.name(culprit.node)
     return incident.job or "job"
-
-
-def _what(incident: Incident, scope: Scope) -> tuple[Cell, ...]:
-    culprit = _named(incident)
-    return (Cell(incident.headline),) if culprit is None else culprit_cells(culprit, scope)
 
 
 def culprit_cells(culprit: Culprit, scope: Scope) -> tuple[Cell, ...]:

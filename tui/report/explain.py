@@ -48,19 +48,15 @@ def _job(job: ExplainedJob, page: Page, verbose: bool) -> None:
             page.sentence(Cell("  "), Cell(evidence.text), Cell(_source(evidence), "dim"), indent=4)
     else:
         page.sentence(severity_cell(incident.severity), Cell(f" {incident.headline}", "bold"), indent=5)
-        _evidence(incident, page, verbose)
+        shown = incident.evidence if verbose else incident.evidence[:MOST_EVIDENCE]
+        for evidence in shown:
+            page.sentence(Cell("  "), Cell(evidence.text), Cell(_source(evidence), "dim"), indent=4)
+        page.more(len(incident.evidence) - len(shown), "lines (-v)", "dim")
         if incident.confidence != "low" or job.is_told:
             page.sentence(Cell("  confidence: ", "dim"), Cell(incident.confidence), indent=4)
         page.action(incident.act, incident.action)
     _ways(job, page, incident, verbose)
     _lacking(job, page, incident)
-
-
-def _evidence(incident: Incident, page: Page, verbose: bool) -> None:
-    shown = incident.evidence if verbose else incident.evidence[:MOST_EVIDENCE]
-    for evidence in shown:
-        page.sentence(Cell("  "), Cell(evidence.text), Cell(_source(evidence), "dim"), indent=4)
-    page.more(len(incident.evidence) - len(shown), "lines (-v)", "dim")
 
 
 def _source(evidence: Evidence) -> str:

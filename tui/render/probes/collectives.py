@@ -298,7 +298,10 @@ def _drawn(
         plotext.plot([point.size_bytes for point in expected], rates, marker=EXPECTED)
     sizes = [point.size_bytes for point in points]
     plotext.plot(sizes, [(point.busbw_bytes_per_s or 0.0) / GIGA for point in points], marker=MEASURED)
-    plotext.xticks(*_ticks(sizes, width))
+    # As many sizes as there is room for, always the first and the last.
+    every = max(1, -(-len(sizes) * 7 // max(1, width - LABEL_WIDTH)))
+    shown = [*sizes[: -every or None : every], sizes[-1]] if every > 1 else sizes
+    plotext.xticks(shown, [size_text(size) for size in shown])
     steps = round_steps(most, 6 if height >= 12 else 3)
     plotext.yticks(steps, [f"{step:>{LABEL_WIDTH}g}" for step in steps])
     plotext.ylim(0, steps[-1])
@@ -306,13 +309,6 @@ def _drawn(
     plotext.clf()
     lines = [line.rstrip() for line in text.splitlines()]
     return [line.translate(_TO_ASCII) for line in lines] if GLYPHS.ascii_only else lines
-
-
-def _ticks(sizes: Sequence[int], width: int) -> tuple[list[int], list[str]]:
-    """As many sizes as there is room for, always the first and the last."""
-    every = max(1, -(-len(sizes) * 7 // max(1, width - LABEL_WIDTH)))
-    shown = [*sizes[: -every or None : every], sizes[-1]] if every > 1 else list(sizes)
-    return shown, [size_text(size) for size in shown]
 
 
 def round_steps(most: float, count: int) -> list[float]:

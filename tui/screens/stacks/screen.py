@@ -73,7 +73,9 @@ class StacksScreen(Pane):
         if result is None or self.mltop.trail.here.ranks is not None:
             return super().titles(picture)
         answered = sum(len({each.rank for each in report.digests if each.frames}) for report in result.reports)
-        expected = sum(_size(report) for report in result.reports)
+        expected = sum(
+            report.world_size or len({digest.rank for digest in report.digests}) for report in result.reports
+        )
         first = f"stacks of {answered} of {counted(expected, 'rank')}"
         partial = ", partial" if result.partial else ""
         took = f"dumped {clock_time(result.taken_at)} in {max(result.took_s, 0.1):.1f} s{partial}"
@@ -257,10 +259,6 @@ class StacksScreen(Pane):
             self.mltop.dump_native(RankProcess.of(node, rank), self.open_rank)
         else:
             self.mltop.tell(Notice("C frames are dumped of one rank: put the cursor on a line of one", "warn"))
-
-
-def _size(report: JobReport) -> int:
-    return report.world_size or len({digest.rank for digest in report.digests})
 
 
 def _incident_of(report: JobReport, incidents: Sequence[Incident]) -> Incident | None:
