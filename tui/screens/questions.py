@@ -167,8 +167,11 @@ class AskSignal(Box[SignalName | None]):
 
     def on_mount(self) -> None:
         super().on_mount()
-        # Another thread calls this.
-        self._live.signal_facts(self._processes, lambda facts: self.call_later(self._show, facts))
+        self._live.signal_facts(self._processes, self._bring)
+
+    def _bring(self, facts: Facts) -> None:
+        """Called by another thread."""
+        self.call_later(self._show, facts)
 
     def _show(self, facts: Facts) -> None:
         self._facts = facts

@@ -63,7 +63,9 @@ def page_of(
         lines += labelled("node", [Cell(event.node)], width, key="node", opens=place)
     lines += labelled("since" if finding is not None else "at", [Cell(_when(event, now))], width)
     lines += _source(event, width)
-    blocks = [_part_of(event, incidents, width), _to_do(event, width, acts), _evidence(event, width)]
+    action = advice(finding.act, finding.action, acts) if finding is not None else ""
+    to_do = labelled("do", [Cell(f"{GLYPHS.arrow} {action}", "key")], width, 2) if action else []
+    blocks = [_part_of(event, incidents, width), to_do, _evidence(event, width)]
     for block in blocks:
         lines += [Line(()), *block] if block else []
     return lines
@@ -104,11 +106,6 @@ def _belongs(event: Happening, incident: Incident) -> bool:
         known = [*incident.findings, *(one for finding in incident.findings for one in finding.explains)]
         return event.finding.identity in {finding.identity for finding in known}
     return any((told.at, told.where, told.text) == (event.at, event.node, event.text) for told in incident.evidence)
-
-
-def _to_do(event: Happening, width: int, acts: Mapping[Act, str]) -> list[Line]:
-    action = advice(event.finding.act, event.finding.action, acts) if event.finding is not None else ""
-    return labelled("do", [Cell(f"{GLYPHS.arrow} {action}", "key")], width, 2) if action else []
 
 
 def _evidence(event: Happening, width: int) -> list[Line]:

@@ -88,7 +88,11 @@ class StacksScreen(Pane):
         here = self.mltop.trail.here
         report.empty_text = NONE_THEN if self.mltop.paused else "" if dump.dumping else no_dump()
         if here.ranks is not None and here.job is not None:
-            lines = [KeyedLine(line) for line in self._compared_lines(here.job, [*here.ranks][:2])]
+            digests = [self._digest(here.job, rank) for rank in [*here.ranks][:2]]
+            compared = [[Cell("the newest dump has no stacks of both ranks", "dim")]]
+            if len(digests) == 2 and digests[0] is not None and digests[1] is not None:
+                compared = compared_lines(digests[0], digests[1], self.size.width - 1)
+            lines = [KeyedLine(line) for line in compared]
         else:
             told = self._result_lines(dump.result, picture) if dump.result else self._undumped(picture)
             lines = [*self._collecting(), *told]
@@ -161,12 +165,6 @@ class StacksScreen(Pane):
         incident = _incident_of(report, picture.incidents)
         drawn = job_graph(self.mltop, report.job_key, incident, self.size.width - 1, room)
         return [KeyedLine(()), *map(KeyedLine, drawn)] if drawn else []
-
-    def _compared_lines(self, job: JobKey, ranks: Sequence[int]) -> list[list[Cell]]:
-        digests = [self._digest(job, rank) for rank in ranks]
-        if len(digests) < 2 or digests[0] is None or digests[1] is None:
-            return [[Cell("the newest dump has no stacks of both ranks", "dim")]]
-        return compared_lines(digests[0], digests[1], self.size.width - 1)
 
     def _digest(self, job: JobKey, rank: int) -> StackDigest | None:
         """Its main thread's."""
