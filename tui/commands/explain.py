@@ -13,7 +13,6 @@ from pathlib import Path
 from mltop.probes.investigate.explain import STANDARD_INPUT, Explained, Reading, explain
 from mltop.probes.judge.evidence.answer import with_slurms_word
 from mltop.probes.model import SCHEMA
-from mltop.probes.model.evidence.logs import LogFile
 from mltop.probes.model.units import bytes_text
 from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions
@@ -85,12 +84,11 @@ def answer(found: Explained) -> dict[str, object]:
     return {
         "schema": SCHEMA,
         "jobs": found.jobs,
-        "files": [_file(file) for file in found.files],
+        "files": [
+            {"file": file.path, "size_bytes": file.size_bytes, "lines": file.lines, "events": len(file.events)}
+            for file in found.files
+        ],
         "coverage": found.coverage,
         "gaps": found.gaps,
         "exit": exit_code(found),
     }
-
-
-def _file(file: LogFile) -> dict[str, object]:
-    return {"file": file.path, "size_bytes": file.size_bytes, "lines": file.lines, "events": len(file.events)}
