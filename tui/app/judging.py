@@ -254,16 +254,14 @@ class HealthWatch:
         self._advice = advice_of_rules()
         return Health(Expectations(lemons=lemons, thresholds=self._thresholds), eager=True)
 
-    def _without_lemons(self) -> list[Finding]:
-        """That the list of bad GPUs cannot be used is a finding of the first node."""
-        if not self._no_lemons or not self._nodes:
-            return []
-        text = f"known bad GPUs are not available: {self._no_lemons}"
-        return [Finding("state.lemons", "warning", next(iter(self._nodes)), "lemon list", text, "mltop lemon")]
-
     def _gather(self) -> None:
         findings = [finding for node in self._nodes.values() for finding in node.findings]
-        findings += [*self._of_jobs, *self._without_lemons()]
+        findings += self._of_jobs
+        if self._no_lemons and self._nodes:  # a finding of the first node
+            text = f"known bad GPUs are not available: {self._no_lemons}"
+            findings.append(
+                Finding("state.lemons", "warning", next(iter(self._nodes)), "lemon list", text, "mltop lemon")
+            )
         self.events = tuple((name, event) for name, node in self._nodes.items() for event in node.events)
         self._firing = tuple(sorted([finding for finding in findings if finding.until is None], key=gravest_first))
         ended = [finding for finding in findings if finding.until is not None]

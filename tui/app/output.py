@@ -142,7 +142,10 @@ def open_streams() -> None:
         stream = getattr(sys, name)
         was_closed = stream is None
         if was_closed:
-            _to_nowhere(fd)
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != fd:
+                os.dup2(opened, fd)
+                os.close(opened)
             stream = os.fdopen(fd, mode, closefd=False)
         if fd:
             through = io.BufferedWriter(_Guarded(fd, was_closed))
@@ -191,13 +194,6 @@ def finish() -> None:
             stream.flush()
         if isinstance(raw := getattr(getattr(stream, "buffer", None), "raw", None), _Guarded):
             raw.is_over = True  # for what the interpreter flushes at its end
-
-
-def _to_nowhere(fd: int) -> None:
-    opened = os.open(os.devnull, os.O_RDWR)
-    if opened != fd:
-        os.dup2(opened, fd)
-        os.close(opened)
 
 
 def one_line_for_crashes() -> None:

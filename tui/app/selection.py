@@ -9,7 +9,7 @@ from mltop.probes.model.gpu import IN_USE_BUSY, IN_USE_BYTES
 from mltop.probes.model.probe_kinds import PROBE_OF
 from mltop.probes.model.units import counted
 from mltop.probes.model.vocabulary import ProbeKind
-from mltop.probes.reach.view import AnyGpu, FleetView
+from mltop.probes.reach.view import FleetView
 
 
 @dataclass(frozen=True)
@@ -105,21 +105,18 @@ def probe_scope(
         words = names[0] if len(names) == 1 else f"all {len(names)} nodes: {first_of(names)}"
     views = [watched[name] for name in only] or view.nodes
     seen_gpus = [seen for each in views for seen in each.gpus if not gpus or str(seen.index) in gpus]
+    # Decided as the nodes do before they start a probe, as far as it can be seen from here.
+    in_use = [(seen.busy or 0.0) > IN_USE_BUSY or (seen.memory_used_bytes or 0) > IN_USE_BYTES for seen in seen_gpus]
     return ProbeScope(
         words,
         names=tuple(each.node for each in views),
         nodes=only if len(only) < len(watched) else (),
         gpus=gpus,
         seen_gpus=len(seen_gpus),
-        in_use=sum(map(_in_use, seen_gpus)),
+        in_use=sum(in_use),
         silent=tuple(each.node for each in views if each.state.state not in ("live", "stale")),
         unseen=sum(each.newest is None for each in views),
     )
-
-
-def _in_use(gpu: AnyGpu) -> bool:
-    """Decides as the nodes do before they start a probe, as far as it can be seen from here."""
-    return (gpu.busy or 0.0) > IN_USE_BUSY or (gpu.memory_used_bytes or 0) > IN_USE_BYTES
 
 
 def first_of(names: Sequence[str], most: int = 3) -> str:

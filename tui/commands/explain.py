@@ -13,11 +13,10 @@ from pathlib import Path
 from mltop.probes.investigate.explain import STANDARD_INPUT, Explained, Reading, explain
 from mltop.probes.judge.evidence.answer import with_slurms_word
 from mltop.probes.model import SCHEMA
-from mltop.probes.model.evidence.logs import LogFile
 from mltop.probes.model.units import bytes_text
 from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions
-from mltop.probes.reach.targets.accounting import PastJob, past_job
+from mltop.probes.reach.targets.accounting import past_job
 from mltop.tui.app.output import put_json, say
 from mltop.tui.commands.live import Stderr
 from mltop.tui.exits import EXIT_CANNOT_TELL, EXIT_EXPLAINED, EXIT_FINE, EXIT_INTERRUPTED
@@ -30,7 +29,10 @@ def run(options: TargetOptions, *, paths: Sequence[str], as_json: bool, verbose:
     for given, option in ((options.nodes, "-w"), (options.hostfile, "--hostfile"), (options.recording, "--recording")):
         if given:
             raise UsageProblem(option, "is nothing to explain, which reads files", "mltop explain PATH…")
-    past = _of_slurm(options.job) if options.job else None
+    past = past_job(options.job) if options.job else None
+    if past is not None:
+        nodes = f" on {past.nodes}" if past.nodes else ""
+        say(f"job {options.job}: {past.state.lower() or 'state unknown'}{nodes}, output: {', '.join(past.outputs)}")
     names = [*paths, *(past.outputs if past is not None else ())]
     if not names:
         raise UsageProblem("explain", "needs files or folders of the job, or --job ID", "mltop explain slurm-123.out")
@@ -82,19 +84,11 @@ def answer(found: Explained) -> dict[str, object]:
     return {
         "schema": SCHEMA,
         "jobs": found.jobs,
-        "files": [_file(file) for file in found.files],
+        "files": [
+            {"file": file.path, "size_bytes": file.size_bytes, "lines": file.lines, "events": len(file.events)}
+            for file in found.files
+        ],
         "coverage": found.coverage,
         "gaps": found.gaps,
         "exit": exit_code(found),
     }
-
-
-def _file(file: LogFile) -> dict[str, object]:
-    return {"file": file.path, "size_bytes": file.size_bytes, "lines": file.lines, "events": len(file.events)}
-
-
-def _of_slurm(job: str) -> PastJob:
-    found = past_job(job)
-    nodes = f" on {found.nodes}" if found.nodes else ""
-    say(f"job {job}: {found.state.lower() or 'state unknown'}{nodes}, output: {', '.join(found.outputs)}")
-    return found

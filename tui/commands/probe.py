@@ -35,7 +35,10 @@ def run(options: TargetOptions, wanted: ProbeWanted, as_json: bool, verbose: boo
         nodes = [view.node for view in machines.session.view().nodes]
         _check(wanted, nodes, options)
         if wanted.force:
-            _confirm(nodes)
+            # Load on GPUs that a job uses: only a person may want that, and types the name of what is hit.
+            name = folded(nodes)
+            if ask(f"--force also takes GPUs that are in use. Type {name} to go on: ") != name:
+                raise UsageProblem("--force", f"the name {name} was not typed; nothing was started")
         newest = deque[ProbeProgress](maxlen=1)  # filled in the run's thread
         run = machines.session.run_probe(replace(wanted, nodes=tuple(nodes)), newest.append)
         interrupted = False
@@ -87,10 +90,3 @@ def _check(wanted: ProbeWanted, nodes: list[str], options: TargetOptions) -> Non
         raise UsageProblem("--ranks 1", "one rank on one node has nobody to reduce with", "--ranks 2")
     if options.via and not LAUNCHERS[options.via].tells_agents and PROBE_OF[wanted.kind].child == "all_reduce":
         raise UsageProblem(f"--via {options.via}", "carries no messages to a running probe", "--via ssh")
-
-
-def _confirm(nodes: list[str]) -> None:
-    """Load on GPUs that a job uses: only a person may want that, and types the name of what is hit."""
-    name = folded(nodes)
-    if ask(f"--force also takes GPUs that are in use. Type {name} to go on: ") != name:
-        raise UsageProblem("--force", f"the name {name} was not typed; nothing was started")

@@ -22,7 +22,9 @@ def check_rules(config: Config) -> Config:
 def check_tables(config: Config) -> Config:
     if config.columns:
         config = _without(config, "columns", config.columns, _columns)
-    return _without(config, "sort", config.sort, _sort) if config.sort else config
+    if config.sort:
+        config = _without(config, "sort", config.sort, lambda table, key: _columns(table, (key.removeprefix("-"),)))
+    return config
 
 
 def check_screen(config: Config) -> Config:
@@ -90,10 +92,6 @@ def _columns(table: str, wanted: tuple[str, ...]) -> None:
     for word in wanted:
         if column_named(columns, word) is None:
             known("column", word, column_keys(columns))
-
-
-def _sort(table: str, wanted: str) -> None:
-    _columns(table, (wanted.removeprefix("-"),))
 
 
 def _keys(chosen: Mapping[str, str], action: str, keys: str) -> None:

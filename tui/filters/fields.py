@@ -127,10 +127,6 @@ class Field:
     def needs_gpus(self) -> bool:
         return self.of == "gpu" or self.name == "pid"
 
-    @property
-    def needs_ranks(self) -> bool:
-        return self.of == "rank"
-
 
 def field_named(name: str) -> Field:
     """The field of this name or alias, case ignored; raises FilterProblem with the nearest name."""
@@ -202,14 +198,10 @@ def _of_rank_line(value: Callable[[Any], Value]) -> Get:
         rank = subject.rank
         if rank is None:
             return None
-        return _known(value(RankLine("", rank, gpu_bytes=gpu_bytes_of(subject.view, rank))))
+        got = value(RankLine("", rank, gpu_bytes=gpu_bytes_of(subject.view, rank)))
+        return None if got == "" else got  # blank text is not known
 
     return get
-
-
-def _known(value: Value) -> Value:
-    """The value of a rank's field: blank text is not known."""
-    return None if value == "" else value
 
 
 def _of_columns(columns: Sequence[Column], of: str, get: Callable[[Callable[[Any], Value]], Get]) -> list[Field]:

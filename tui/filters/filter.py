@@ -180,7 +180,11 @@ class Filter:
         needs = self._tree.needs if self._tree is not None else (False, False)
         for subject in subjects:
             for part in parts_of(self._with_own_findings(subject), *needs):
-                missing = {name: field_ for name, field_ in missing.items() if _is_unknown(field_, part)}
+                missing = {
+                    name: field_
+                    for name, field_ in missing.items()
+                    if value_of(field_, part) is None and not has_no_rank(field_, part)
+                }
                 if not missing:
                     return ()
         return tuple(missing)
@@ -191,10 +195,6 @@ class Filter:
             return subject
         own: Sequence[Finding] = [finding for finding in subject.findings if finding.node == subject.view.node]
         return subject._replace(findings=own if subject.gpu is None else of_gpu(subject.gpu, own))
-
-
-def _is_unknown(field_: Field, part: Subject) -> bool:
-    return value_of(field_, part) is None and not has_no_rank(field_, part)
 
 
 def parse(text: str) -> Filter:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from difflib import get_close_matches
 
 from mltop.probes.reach import UsageProblem
@@ -108,18 +108,13 @@ def _in_ranges(written: str) -> Callable[[float], bool]:
 def _text(unit: Unit, sign: str, written: str) -> Callable[[str], bool]:
     if sign in _ORDER:
         raise FilterProblem("it is text: = != ~")
+    sought = written.casefold()
     if sign == "~":
-        sought = written.casefold()
         return lambda value: sought in value.casefold()
-    _check_choice(unit.choices, written)
+    if unit.choices and not {"*", "?"} & set(written) and sought not in unit.choices:
+        near = get_close_matches(sought, unit.choices, n=1, cutoff=0.4)
+        raise FilterProblem(f"{written!r} is none of {', '.join(unit.choices)}" + (f": {near[0]}?" if near else ""))
     return like(written)
-
-
-def _check_choice(choices: Sequence[str], written: str) -> None:
-    if not choices or "*" in written or "?" in written or written.casefold() in choices:
-        return
-    near = get_close_matches(written.casefold(), choices, n=1, cutoff=0.4)
-    raise FilterProblem(f"{written!r} is none of {', '.join(choices)}" + (f": {near[0]}?" if near else ""))
 
 
 def like(pattern: str) -> Callable[[str], bool]:

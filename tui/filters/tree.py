@@ -47,7 +47,7 @@ class Tree:
     def needs(self) -> tuple[bool, bool]:
         """Whether it has fields of GPUs, and of ranks."""
         if self.field is not None:
-            return self.field.needs_gpus, self.field.needs_ranks
+            return self.field.needs_gpus, self.field.of == "rank"
         needs = [member.needs for member in self.members]
         return any(gpus for gpus, _ in needs), any(ranks for _, ranks in needs)
 

@@ -80,7 +80,9 @@ class Answer:
             return [Cell(self._briefly(width), self.style)]
         start = [Cell(f"{state} " if is_chip else state, self.style), Cell("  " if self.headline else "")]
         right = self._right(room, key, does)
-        headline = self._headline(room - (line_width(right) + 2 if right else 0))
+        room -= line_width(right) + 2 if right else 0
+        ways = (self.headline, *self.briefer)  # the longest that fits whole, else as much of the shortest as does
+        headline = next((way for way in ways if _cells(way) <= room), "") or clip(ways[-1], room).rstrip()
         line = [*start, Cell(headline, "title" if is_chip else "")]
         return [*line, Cell(" " * (width - line_width(line) - line_width(right))), *right] if right else line
 
@@ -105,11 +107,6 @@ class Answer:
         if room - line_width(way) - 2 >= least:
             return way
         return way[:1] if room > _ROOM_FOR_KEY and len(key) > 1 else []  # a letter alone says nothing
-
-    def _headline(self, room: int) -> str:
-        """The longest way that fits whole, else as much of the shortest as does."""
-        ways = (self.headline, *self.briefer)
-        return next((way for way in ways if _cells(way) <= room), "") or clip(ways[-1], room).rstrip()
 
 
 _LEAST_BESIDE_KEY = 36  # cells of a headline that is longer: beside them stands what a letter does
@@ -221,14 +218,13 @@ def _of_findings(firing: Sequence[Incident], others: Sequence[Finding], now: flo
     words = [f"{counts[name]} {SEVERITY[name][0]}" for name in ("critical", "warning") if counts[name]]
     told: list[Incident | Finding] = [*firing[:1], *others]
     first = min(told, key=lambda one: gravity(one.severity))
-    headline = first.headline if isinstance(first, Incident) else _sentence(first)
+    if isinstance(first, Incident):
+        headline = first.headline
+    else:
+        headline = f"{first.node}: {first.message}" if first.node else first.message
     age = rough_time(now - first.since) if sum(counts.values()) == 1 and first.since is not None else ""
     style = "chip-crit" if counts["critical"] else "chip-warn"
     return Answer(GLYPHS.finding, " ".join(words), age, style, headline, opens=True, about=first)
-
-
-def _sentence(finding: Finding) -> str:
-    return f"{finding.node}: {finding.message}" if finding.node else finding.message
 
 
 def _unknown(situation: Situation) -> Answer | None:
@@ -247,24 +243,15 @@ def _unknown(situation: Situation) -> Answer | None:
     if situation.not_judged:
         judged = len(nodes) - situation.not_judged
         return Answer("", "starting", "", "", f"checking: {judged} of {counted(len(nodes), 'node')}")
-    return _unreadable(nodes) if len(nodes) == 1 else _all_blind(nodes)
+    if len(nodes) == 1:
+        return _unreadable(nodes)
+    headline = f"on any of {len(nodes)} nodes: {KEYCAPS['node']} shows why of one"
+    all_blind = nodes and _without_gpus(nodes) == len(nodes)
+    return Answer("?", "no GPU seen", "", "warn", headline) if all_blind else None
 
 
 def _without_gpus(nodes: Sequence[NodeView]) -> int:
     return sum(node.newest is not None and not node.gpus for node in nodes)
-
-
-def _all_blind(nodes: Sequence[NodeView]) -> Answer | None:
-    """Several nodes, and no GPU on any."""
-    if not nodes or _without_gpus(nodes) < len(nodes):
-        return None
-    return Answer("?", "no GPU seen", "", "warn", f"on any of {len(nodes)} nodes: {KEYCAPS['node']} shows why of one")
-
-
-def _blind(nodes: Sequence[NodeView]) -> str:
-    """Some nodes have no GPU, or it cannot be read: a fleet is fine with a login node, but it is said."""
-    blind = _without_gpus(nodes)
-    return f"no GPU seen on {counted(blind, 'node')}" if 0 < blind < len(nodes) else ""
 
 
 def _connecting_age(nodes: Sequence[NodeView], now: float) -> str:
@@ -305,7 +292,9 @@ def _fine(situation: Situation) -> Answer:
     gpus = f"{works} of {counted(len(known), 'GPU')} work" if len(known) > unknown else ""
     if unknown:
         gpus = "; ".join(filter(None, (gpus, f"of {counted(unknown, 'GPU')} it is not known whether they work")))
-    text = "; ".join(filter(None, (gpus, _jobs(situation.motions), _blind(situation.view.nodes))))
+    blind = _without_gpus(situation.view.nodes)  # a fleet is fine with a login node, but it is said
+    without = f"no GPU seen on {counted(blind, 'node')}" if 0 < blind < len(situation.view.nodes) else ""
+    text = "; ".join(filter(None, (gpus, _jobs(situation.motions), without)))
     calm = situation.calm_since
     aside = f"no finding in {rough_time(situation.view.taken_at - calm)}" if calm is not None else ""
     return Answer(GLYPHS.fine, "fine", "", "ok", text, aside=aside)

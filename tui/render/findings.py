@@ -309,16 +309,12 @@ def _over(finding: Finding) -> Happening:
 
 def _reported(node: str, event: KernelEvent | RankDeath) -> Happening:
     if isinstance(event, RankDeath):
-        return _ended(node, event)
+        kind, style = ("DIED", "crit") if is_own_fault(event) else ("ended", "dim")
+        subject = f"rank {event.rank}" if event.rank is not None else f"pid {event.pid}"
+        key = f"d{node}/{event.pid}/{event.at}"
+        return Happening(event.at or 0.0, node, kind, style, subject, end_of(event), key, event=event)
     kind, style = _KINDS.get(event.kind, (event.kind.upper(), "warn"))
     kind += f" {event.code}" if event.code is not None else ""
     subject = event.subject or event.process
     key = f"k{node}/{event.kind}/{event.subject}/{event.code}/{event.at}/{event.pid}"
     return Happening(event.at, node, kind, style, subject, event.text, key, event=event)
-
-
-def _ended(node: str, death: RankDeath) -> Happening:
-    kind, style = ("DIED", "crit") if is_own_fault(death) else ("ended", "dim")
-    subject = f"rank {death.rank}" if death.rank is not None else f"pid {death.pid}"
-    key = f"d{node}/{death.pid}/{death.at}"
-    return Happening(death.at or 0.0, node, kind, style, subject, end_of(death), key, event=death)

@@ -164,27 +164,19 @@ def line(values: Values, styles: Sequence[str]) -> list[Cell]:
 
 def area(values: Values, styles: Sequence[str], rows: int) -> list[list[Cell]]:
     """Several lines, the highest first, of fractions 0..1. What is known is seen: at least an eighth of a line."""
-    heights = [_height(value, rows) for value in values]
+    heights = [  # in eighths of a line
+        None if value is None or not known(value) else max(1, round(min(max(value, 0.0), 1.0) * rows * _EIGHTHS))
+        for value in values
+    ]
     lines = []
     for row in range(rows - 1, -1, -1):
-        glyphs = [_glyph(height, row) for height in heights]
+        filled = [0 if height is None else min(_EIGHTHS, height - row * _EIGHTHS) for height in heights]
+        glyphs = [GLYPHS.eighths[eighths - 1] if eighths > 0 else " " for eighths in filled]
         drawn = [
             _AREA.get(style, style) if height is not None else "" for height, style in zip(heights, styles, strict=True)
         ]
         lines.append(runs(glyphs, drawn))
     return lines
-
-
-def _height(value: float | None, rows: int) -> int | None:
-    """In eighths of a line."""
-    if value is None or not known(value):
-        return None
-    return max(1, round(min(max(value, 0.0), 1.0) * rows * _EIGHTHS))
-
-
-def _glyph(height: int | None, row: int) -> str:
-    filled = 0 if height is None else min(_EIGHTHS, height - row * _EIGHTHS)
-    return GLYPHS.eighths[filled - 1] if filled > 0 else " "
 
 
 def axis(scale: Scale, events: Sequence[Event] = ()) -> list[Cell]:
@@ -210,7 +202,8 @@ def axis(scale: Scale, events: Sequence[Event] = ()) -> list[Cell]:
         if 0 <= at < width:
             ends = [start - 1 for start, text, _ in fixed if start - len(event.text) <= at < start + len(text)]
             marks.append((min(at, max(0, min(last, *ends, width) - len(event.text))), event.text, event.style))
-    marks.append((0, clock_time(scale.time_of(0)) if width >= _WITH_CLOCK else _ago(now - scale.time_of(0)), "dim"))
+    began = scale.time_of(0)
+    marks.append((0, clock_time(began) if width >= _WITH_CLOCK else f"-{round((now - began) / 60)}m", "dim"))
     if ends_now:
         marks.append((width - len("now"), "now", "dim"))
     elif scale.moment is not None:
@@ -219,10 +212,6 @@ def axis(scale: Scale, events: Sequence[Event] = ()) -> list[Cell]:
     for at, text, style in marks:
         _place(texts, styles, at, text, style)
     return runs(texts, styles)
-
-
-def _ago(seconds: float) -> str:
-    return f"-{round(seconds / 60)}m"
 
 
 _WITH_CLOCK, _EACH_MINUTE = 60, 5  # cells, minutes

@@ -165,14 +165,14 @@ def without_subject(message: str, subject: str) -> str:
 
 
 def _of_incident(incident: Incident, scope: Scope) -> Told:
-    word = kind_cell(incident)
+    word, named = kind_cell(incident), _named(incident)
     culprit = incident.culprits[0] if incident.culprits else None
     mark = Cell(_MARKS.get(incident.kind, GLYPHS.finding), word.style)
     return Told(
         incident.id,
         mark,
         _who(incident, culprit, scope),
-        _what(incident, scope),
+        (Cell(incident.headline),) if named is None else culprit_cells(named, scope),
         word,
         more=_others(incident),
         action=advice(incident.act, incident.action, scope.acts),
@@ -190,11 +190,6 @@ def _who(incident: Incident, culprit: Culprit | None, scope: Scope) -> str:
     if culprit is not None and culprit.node and not scope.one:
         return scope.name(culprit.node)
     return incident.job or "job"
-
-
-def _what(incident: Incident, scope: Scope) -> tuple[Cell, ...]:
-    culprit = _named(incident)
-    return (Cell(incident.headline),) if culprit is None else culprit_cells(culprit, scope)
 
 
 def culprit_cells(culprit: Culprit, scope: Scope) -> tuple[Cell, ...]:
@@ -230,6 +225,9 @@ def _others(incident: Incident) -> tuple[Cell, ...]:
     suffers = incident.suffers
     parts: list[list[Cell]] = []
     if (named := _named(incident)) is not None:
+        cause = incident.causes[0].message if incident.causes else ""
+        if cause and cause != named.reason:  # what they do does not say what is wrong with their node
+            parts.append([Cell(f"cause: {cause}")])
         down = suffers.ended.without(accused)
         if down and named.how in ENDS:
             parts.append([Cell(f"{ranks_text(down)} went down with {'it' if accused.count < 2 else 'them'}")])
@@ -239,19 +237,9 @@ def _others(incident: Incident) -> tuple[Cell, ...]:
             waits = "waits" if waiting.count == 1 else "wait"
             where = f"{waits} in {suffers.waits_in}" if suffers.waits_in else waits
             parts.append([Cell(f"{ranks_text(waiting)} "), Cell(where, "waits"), Cell(since)])
-    if (cause := _cause(incident)) is not None:
-        parts.insert(0, [Cell(f"cause: {cause}")])
     if suffers.gpu_hours >= _LEAST_LOST:
         parts.append([Cell(f"{suffers.gpu_hours:.1f} GPU-hours lost")])
     return tuple(cell for part in parts for cell in ((Cell("; "), *part) if part is not parts[0] else part))
-
-
-def _cause(incident: Incident) -> str | None:
-    """What is wrong with the node of those that are named, where what they do does not say it."""
-    culprit = _named(incident)
-    if culprit is None or not incident.causes or culprit.reason == incident.causes[0].message:
-        return None
-    return incident.causes[0].message
 
 
 _LEAST_LOST = 0.05  # GPU-hours

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mltop.probes.investigate.explain import Explained
@@ -49,19 +48,15 @@ def _job(job: ExplainedJob, page: Page, verbose: bool) -> None:
             page.sentence(Cell("  "), Cell(evidence.text), Cell(_source(evidence), "dim"), indent=4)
     else:
         page.sentence(severity_cell(incident.severity), Cell(f" {incident.headline}", "bold"), indent=5)
-        _evidence(incident, page, verbose)
+        shown = incident.evidence if verbose else incident.evidence[:MOST_EVIDENCE]
+        for evidence in shown:
+            page.sentence(Cell("  "), Cell(evidence.text), Cell(_source(evidence), "dim"), indent=4)
+        page.more(len(incident.evidence) - len(shown), "lines (-v)", "dim")
         if incident.confidence != "low" or job.is_told:
             page.sentence(Cell("  confidence: ", "dim"), Cell(incident.confidence), indent=4)
         page.action(incident.act, incident.action)
     _ways(job, page, incident, verbose)
     _lacking(job, page, incident)
-
-
-def _evidence(incident: Incident, page: Page, verbose: bool) -> None:
-    shown = incident.evidence if verbose else incident.evidence[:MOST_EVIDENCE]
-    for evidence in shown:
-        page.sentence(Cell("  "), Cell(evidence.text), Cell(_source(evidence), "dim"), indent=4)
-    page.more(len(incident.evidence) - len(shown), "lines (-v)", "dim")
 
 
 def _source(evidence: Evidence) -> str:
@@ -80,12 +75,9 @@ def _ways(job: ExplainedJob, page: Page, incident: Incident | None, verbose: boo
     rows = sorted(ways.items(), key=lambda row: (culprits.isdisjoint(row[1]), len(row[1])))
     for way, ranks in rows if verbose else rows[:MOST_WAYS]:
         style = "warn" if not culprits.isdisjoint(ranks) else "dim"
-        page.sentence(Cell(f"  {_folded(ranks)}: ", style), Cell(way, "dim"), indent=4)
+        who = ranks_text(ranks) if len(fold(ranks)) <= 60 else f"{len(ranks)} ranks"
+        page.sentence(Cell(f"  {who}: ", style), Cell(way, "dim"), indent=4)
     page.more(len(rows) - (len(rows) if verbose else MOST_WAYS), "ways to end (-v)", "dim")
-
-
-def _folded(ranks: Sequence[int]) -> str:
-    return ranks_text(ranks) if len(fold(ranks)) <= 60 else f"{len(ranks)} ranks"
 
 
 def _way(end: RankEnd) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from mltop.probes.judge.deaths import end_of, is_own_fault
 from mltop.probes.judge.nodes import folded
 from mltop.probes.judge.states import States
-from mltop.probes.model import Finding, Gap, JobKey, NodeState, RankDeath, RankSample, Sample
+from mltop.probes.model import Finding, Gap, JobKey, NodeState, RankSample, Sample
 from mltop.probes.model.ranks import Ranges
 from mltop.probes.model.units import clock_time, counted
 from mltop.probes.reach.view import FleetView, NodeView
@@ -100,7 +100,8 @@ def _fleet_gaps(nodes: Sequence[NodeView], page: Page) -> None:
 
 def _ends_of_ranks(samples: Sequence[Sample], page: Page) -> None:
     """The first of them first: it is mostly the cause of the others."""
-    ends = sorted(((death.at or 0.0, sample.node, death) for sample in samples for death in sample.deaths), key=_when)
+    ends = [(death.at or 0.0, sample.node, death) for sample in samples for death in sample.deaths]
+    ends.sort(key=lambda end: (end[0], end[1], end[2].pid))
     if ends:
         page.title("ranks that ended within the last hour")
     for at, node, death in ends[:MOST_ENDS]:
@@ -109,10 +110,6 @@ def _ends_of_ranks(samples: Sequence[Sample], page: Page) -> None:
         job = f" of {death.job}" if death.job else ""
         page.sentence(Cell(f"  {clock_time(at)} "), Cell(end_of(death), style), Cell(f"{job}{where}", "dim"), indent=11)
     page.more(len(ends) - MOST_ENDS, "ends: mltop snapshot --json has all", "dim")
-
-
-def _when(end: tuple[float, str, RankDeath]) -> tuple[float, str, int]:
-    return end[0], end[1], end[2].pid
 
 
 FEW = 4  # nodes: of so many every GPU is shown

@@ -45,27 +45,20 @@ def print_reports(
     page.more(len(more_than_stacks) - MOST_INCIDENTS, "incidents: mltop check")
     if more_than_stacks:
         page.line()
-    if not reports:
-        page.line(Cell(_nothing(len(not_answered), len(nodes)), "dim"))
+    if not reports and not_answered and len(not_answered) == len(nodes):
+        page.line(Cell("no node answered: nothing could be dumped", "dim"))
+    elif not reports:
+        where = " on the nodes that answered" if not_answered else ""
+        page.line(Cell(f"no training ranks found: nothing to dump{where}", "dim"))
     answered = {state.node for state in nodes} - {state.node for state in not_answered}
     for report in reports[:MOST_JOBS]:
-        shown = _without_nodes(report, answered) if not_answered else report
+        shown = report
+        if not_answered:  # the gaps of these nodes are said once, for all jobs
+            gaps = [gap for gap in report.verdict.gaps if gap.source != "node" or gap.item in answered]
+            shown = replace(report, verdict=replace(report.verdict, gaps=gaps))
         _report(shown, job_words(report, reports), page, _incident_of(report, incidents, more_than_stacks))
     if reports[MOST_JOBS:]:
         page.line(Cell(jobs_left_out(reports[MOST_JOBS:]), "warn"))
-
-
-def _nothing(silent: int, nodes: int) -> str:
-    """Why there is nothing to report. ``silent``: how many of the ``nodes`` did not answer."""
-    if silent and silent == nodes:
-        return "no node answered: nothing could be dumped"
-    return "no training ranks found: nothing to dump" + (" on the nodes that answered" if silent else "")
-
-
-def _without_nodes(report: JobReport, answered: Collection[str]) -> JobReport:
-    """Without the gaps of nodes that did not answer: the page says it once, for all jobs."""
-    gaps = [gap for gap in report.verdict.gaps if gap.source != "node" or gap.item in answered]
-    return replace(report, verdict=replace(report.verdict, gaps=gaps))
 
 
 def _report(report: JobReport, job: str, page: Page, incident: Incident | None) -> None:

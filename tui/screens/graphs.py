@@ -97,7 +97,8 @@ def _graphs_of(
     last = sums.until - 1.0 if silent else None
     scale = Scale(round(sums.until / sums.column_s) - 1, sums.column_s, 1, columns, app.moment, last=last)
     fell_at, end = scale.column(since) if since is not None else columns, scale.looked_at + 1
-    series = _series_of(sums, sum(map(_power_limit, nodes)), fell_at, end)
+    limits = [sum([gpu.power_limit_w or 0.0 for gpu in view.gpus]) for view in nodes]
+    series = _series_of(sums, sum(filter(isfinite, limits)), fell_at, end)  # the limit as far as it is known
     return Graphs(series, scale, events=tuple(begins(scale.time_of(sums.began), scale)))
 
 
@@ -119,12 +120,6 @@ def _series_of(sums: Sums, limit: float, fell_at: int, end: int) -> tuple[Series
         series("power", "power", watts, kilowatts, limit),
         series("network", "net", rates, lambda value: f"{count(value)}B/s", 0.0),
     )
-
-
-def _power_limit(view: NodeView) -> float:
-    """What the node's GPUs may draw together, as far as that is known."""
-    limit = sum([gpu.power_limit_w or 0.0 for gpu in view.gpus])
-    return limit if isfinite(limit) else 0.0
 
 
 # Of one node.

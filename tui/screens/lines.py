@@ -22,7 +22,9 @@ INDENT = 5
 def unread_lines(gaps: Sequence[Gap], width: int, keys: str) -> list[list[Cell]]:
     """ "12 values unavailable  u why"; [] where all can be read. Of a whole part that cannot be it says why."""
     missed = [gap for gap in gaps if is_missed(gap)]
-    whole = next((gap for gap in missed if not _is_detail(gap)), None)
+    # A whole source, rather than a single value (``gpu.3.power_w``).
+    wholes = (gap for gap in missed if gap.source not in ("gpu", "host", "ranks") or not (gap.item or gap.fields))
+    whole = next(wholes, None)
     count = counted(sum(max(1, len(gap.fields)) for gap in missed), "value")
     cells = [
         Cell(f"  {whole.what}: {whole.why}; " if whole is not None else "  "),
@@ -53,11 +55,6 @@ def gap_cells(gap: Gap) -> list[Cell]:
     return [Cell(f"{'GAP':<{INDENT}}", "dim"), Cell(f"{gap.what}: ", "bold"), Cell(gap.why), Cell(fix, "accent")]
 
 
-def _is_detail(gap: Gap) -> bool:
-    """A single value (``gpu.3.power_w``) rather than a whole source."""
-    return gap.source in ("gpu", "host", "ranks") and bool(gap.item or gap.fields)
-
-
 MOST_REASON = 6  # lines
 SKEW_S = 1.0  # clocks that differ by less are fine
 
@@ -68,9 +65,12 @@ def state_lines(node: NodeView, taken_at: float, since: float | None, width: int
     if state == "live":
         return []
     lines = wrap([state_sentence(node)], width, indent=2)[:MOST_REASON]
+    heard = "nothing has come from it yet"
+    if node.sample is not None and (passed_s := node.state.age_s) is not None:
+        heard = f"last sample at {clock_time(taken_at - passed_s)}, {seconds(passed_s)} ago"
     parts = [
         (1, [Cell(f"{state} since {clock_time(since)}", "dim")] if since is not None else []),
-        (0, [Cell(_last_heard(node, taken_at), "dim")]),
+        (0, [Cell(heard, "dim")]),
     ]
     return [*lines, [Cell("  "), *flow(parts, width - 2)], *next_lines(node, width)]
 
@@ -82,13 +82,6 @@ def next_lines(node: NodeView, width: int) -> list[list[Cell]]:
     return empty_lines("gpus", width) if node.sample is not None and not node.gpus else []
 
 
-def _last_heard(node: NodeView, taken_at: float) -> str:
-    passed_s = node.state.age_s
-    if node.sample is None or passed_s is None:
-        return "nothing has come from it yet"
-    return f"last sample at {clock_time(taken_at - passed_s)}, {seconds(passed_s)} ago"
-
-
 def host_cells(node: NodeView, width: int) -> list[Cell]:
     """E.g. ``HOST  cpu ━━── 27 of 96 CPUs  memory ╸─── 148G/2.0T  net 107M/s in  8M/s out  disk 212M/s  shm 0%``; first
     of all why what follows is not of now.
@@ -97,18 +90,27 @@ def host_cells(node: NodeView, width: int) -> list[Cell]:
     if node.sample is None:
         return [Cell(f"{node.node} ", "bold"), *state]
     host = node.sample.host
-    meter = 8 if width >= WIDE else 5
-    memory = ratio(_used_memory(host), host.memory_total_bytes)
+    is_wide = width >= WIDE
+    meter = 8 if is_wide else 5
+    cpus, used = percent(host.cpu_fraction), _used_memory(host)
+    if is_wide and host.cpu_count is not None and host.cpu_fraction is not None:
+        cpus = f"{round(host.cpu_fraction * host.cpu_count)} of {host.cpu_count} CPUs"
+    share = ratio(used, host.memory_total_bytes)
+    memory = of(bytes_text(used), bytes_text(host.memory_total_bytes)) if is_wide else percent(share)
+    received, sent = host.network_rx_bytes_per_s, host.network_tx_bytes_per_s
+    network = f"{_per_s(received)} in  {_per_s(sent)} out" if is_wide else _per_s(_sum(received, sent))
     shm = ratio(host.shm_used_bytes, host.shm_total_bytes)
+    known_loads = [load for load in (host.load_1m, host.load_5m, host.load_15m) if load is not None]
+    loads = [number(load) if load >= 10 else f"{load:.1f}" for load in known_loads]
     parts = [
         (0, [Cell("HOST", "head")]),
         (0, state),
-        (1, metered("cpu", host.cpu_fraction, _cpus(host) if width >= WIDE else percent(host.cpu_fraction), meter)),
-        (2, metered("memory" if width >= WIDE else "mem", memory, _memory(host, memory, width), meter)),
-        (3, _labelled("net", _in_and_out(host, width))),
+        (1, metered("cpu", host.cpu_fraction, cpus, meter)),
+        (2, metered("memory" if is_wide else "mem", share, memory, meter)),
+        (3, _labelled("net", network)),
         (4, _labelled("disk", _per_s(_sum(host.disk_read_bytes_per_s, host.disk_write_bytes_per_s)))),
         (5, _labelled("shm", percent(shm)) if shm is not None else []),
-        (6, _labelled("load", " ".join(map(_load, _known_loads(host))))),
+        (6, _labelled("load", " ".join(loads) or UNKNOWN)),
     ]
     return flow(parts, width, "   ")
 
@@ -131,24 +133,6 @@ def metered(label: str, share: float | None, text: str, cells: int) -> list[Cell
     ]
 
 
-def _cpus(host: HostSample) -> str:
-    if host.cpu_count is None or host.cpu_fraction is None:
-        return percent(host.cpu_fraction)
-    return f"{round(host.cpu_fraction * host.cpu_count)} of {host.cpu_count} CPUs"
-
-
-def _memory(host: HostSample, share: float | None, width: int) -> str:
-    whole = of(bytes_text(_used_memory(host)), bytes_text(host.memory_total_bytes))
-    return whole if width >= WIDE else percent(share)
-
-
-def _in_and_out(host: HostSample, width: int) -> str:
-    received, sent = host.network_rx_bytes_per_s, host.network_tx_bytes_per_s
-    if width < WIDE:
-        return _per_s(_sum(received, sent))
-    return f"{_per_s(received)} in  {_per_s(sent)} out"
-
-
 def _sum(one: float | None, other: float | None) -> float | None:
     return None if one is None or other is None else one + other
 
@@ -157,16 +141,6 @@ def _used_memory(host: HostSample) -> int | None:
     if host.memory_total_bytes is None or host.memory_available_bytes is None:
         return None
     return host.memory_total_bytes - host.memory_available_bytes
-
-
-def _known_loads(host: HostSample) -> list[float | None]:
-    """The loads over 1, 5 and 15 minutes that are known; one unknown when none is."""
-    loads = [load for load in (host.load_1m, host.load_5m, host.load_15m) if load is not None]
-    return [*loads] or [None]
-
-
-def _load(value: float | None) -> str:
-    return number(value) if value is None or value >= 10 else f"{value:.1f}"
 
 
 def _per_s(value: float | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from mltop.probes.judge.states import is_working
-from mltop.probes.model import GpuSample, Incident, RankSample
+from mltop.probes.model import GpuSample, RankSample
 from mltop.probes.model.incident import IDLE, STANDING_STATES, WORKS, Doing
 from mltop.probes.reach.view import NodeView
 from mltop.tui.app.feed import Picture
@@ -84,8 +84,8 @@ class RowContext:
         spans = [
             Span(incident.since, incident.until, "graph-waits")
             for incident in self.picture.incidents
-            if _is_past_hang(incident, ranks)
-            if incident.since is not None
+            if incident.kind in ("hang", "crash") and incident.since is not None and incident.until is not None
+            if any((rank.job, rank.uid) == (incident.job, incident.uid) for rank in ranks)
         ]
         if doing.since is not None and doing.state in STANDING_STATES | {"alone"}:
             spans.append(Span(doing.since, None, "graph-crit" if doing.state in ("stands", "alone") else "graph-waits"))
@@ -109,8 +109,3 @@ class RowContext:
         if doing.state != "unknown" or not works or None in works:
             return doing
         return WORKS if any(works) else IDLE
-
-
-def _is_past_hang(incident: Incident, ranks: Sequence[RankSample]) -> bool:
-    over = incident.until is not None and incident.kind in ("hang", "crash")
-    return over and any((rank.job, rank.uid) == (incident.job, incident.uid) for rank in ranks)

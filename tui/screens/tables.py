@@ -70,9 +70,10 @@ def process_rows(
         line = context.rank_line(node, rank)._replace(before=earlier.rank(node.node, rank.pid))
         row = rank_row(line, columns)
         row = row if is_live(node) else aged(row)
-        row = _indented(row, depths[index], columns) if depths and depths[index] else row
+        if depths and depths[index]:
+            row = _prefixed(row, f"{'  ' * (depths[index] - 1)}{GLYPHS.last_fork} ", columns, "command")
         mark = marked(node.node) if marked is not None else ""
-        return _with_mark(row, mark, columns) if mark else row
+        return _prefixed(row, mark, columns, "node", "accent") if mark else row
 
     def value(column: str, index: int) -> Value:
         node, rank = shown[index]
@@ -114,17 +115,10 @@ def words_of_rank(node: NodeView, rank: RankSample) -> str:
     )
 
 
-def _with_mark(row: Row, mark: str, columns: Sequence[Column]) -> Row:
+def _prefixed(row: Row, start: str, columns: Sequence[Column], key: str, style: str = "") -> Row:
     cells = list(row.cells)
-    at = [column.key for column in columns].index("node")
-    cells[at] = Cell(mark + cells[at].text, "accent")
-    return replace(row, cells=tuple(cells))
-
-
-def _indented(row: Row, depth: int, columns: Sequence[Column]) -> Row:
-    cells = list(row.cells)
-    at = [column.key for column in columns].index("command")
-    cells[at] = replace(cells[at], text=f"{'  ' * (depth - 1)}{GLYPHS.last_fork} {cells[at].text}")
+    at = [column.key for column in columns].index(key)
+    cells[at] = Cell(start + cells[at].text, style or cells[at].style)
     return replace(row, cells=tuple(cells))
 
 

@@ -285,7 +285,10 @@ def _changes(x: int, new: Cells, old: Cells) -> Iterator[Run]:
         if char == old_char and (look is was or (char == " " and look.blank == was.blank)):
             continue
         is_near = begin >= 0 and at - end <= _SHORT_GAP
-        if is_near and all(_goes_as(run_look, looks[place], chars[place]) for place in range(end, at + 1)):
+        if is_near and all(  # they look the same in the look of the run
+            looks[place] is run_look or (chars[place] == " " and looks[place].blank == run_look.blank)
+            for place in range(end, at + 1)
+        ):
             end = at + 1
             continue
         if begin >= 0:
@@ -293,11 +296,6 @@ def _changes(x: int, new: Cells, old: Cells) -> Iterator[Run]:
         begin, end, run_look = at, at + 1, look
     if begin >= 0:
         yield Run(x + begin, "".join(chars[begin:end]), run_look)
-
-
-def _goes_as(written: Look, look: Look, char: str) -> bool:
-    """Whether ``char`` looks the same with ``written`` as with its own look."""
-    return look is written or (char == " " and look.blank == written.blank)
 
 
 def _strips(update: Update) -> Iterator[tuple[int, int, Strip]]:

@@ -71,7 +71,9 @@ class Ring:
     def _seal(self) -> None:
         if self._number < 0:
             return
-        rows = _rounded(_filled(self._rows, self._stride))
+        rows = _filled(self._rows, self._stride)
+        added, kept = _rounding(len(rows) // ROWS // 2)  # the bits that are spared go
+        rows = ((int.from_bytes(rows, "little") + added) & kept).to_bytes(len(rows), "little")
         self._packed[self._number] = zlib.compress(_planes(rows), _LEVEL)
         while (oldest := next(iter(self._packed))) <= self._number - self._chunks:
             del self._packed[oldest]
@@ -177,12 +179,6 @@ def _rounding(width: int) -> tuple[int, int]:
     return int.from_bytes(added * ROWS, "little"), int.from_bytes(kept * ROWS, "little")
 
 
-def _rounded(rows: bytes) -> bytes:
-    """Without the bits that are spared."""
-    added, kept = _rounding(len(rows) // ROWS // 2)
-    return ((int.from_bytes(rows, "little") + added) & kept).to_bytes(len(rows), "little")
-
-
 def _reduced(rows: bytes, count: int) -> list[bytes]:
     """Of every ``count`` rows one: means, but see the lanes. What is unknown in all of them stays unknown."""
     width = len(rows) // ROWS // 2
@@ -196,11 +192,7 @@ def _reduced(rows: bytes, count: int) -> list[bytes]:
         parts: list[Sequence[float]] = [values[begin : begin + count] for begin in range(0, ROWS, count)]
         if (total := sum(values)) != total:
             parts = [[value for value in part if value == value] for part in parts]  # noqa: PLR0124
-            columns.append([(reduce or _mean)(part) if part else UNKNOWN for part in parts])
+            columns.append([(reduce(part) if reduce else sum(part) / len(part)) if part else UNKNOWN for part in parts])
         else:
             columns.append([*map(reduce, parts)] if reduce else [sum(part) / count for part in parts])
     return [pack_row(row) for row in zip(*columns, strict=True)]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

@@ -103,7 +103,9 @@ class Told:
             for motion in motions
         )
         over = [one for one in self._ended.values() if moment - ENDED_S < (one.until or math.inf) <= moment]
-        shown, reports = tuple(sorted(incidents, key=_worst_first)), self._reports.at(moment) or ()
+        incidents.sort(key=lambda one: (one.until is not None, gravity(one.severity), one.since or 0.0))
+        shown = tuple(incidents)
+        reports = self._reports.at(moment) or ()
         return Picture(
             view,
             tuple(sorted(findings, key=gravest_first)),
@@ -178,7 +180,3 @@ def _remember(known: dict[Hashable, Kept], told: Iterable[tuple[Hashable, Kept]]
     known.update(told)
     for key in list(known)[: max(0, len(known) - MOST_TOLD)]:
         del known[key]
-
-
-def _worst_first(incident: Incident) -> tuple[bool, int, float]:
-    return incident.until is not None, gravity(incident.severity), incident.since or 0.0

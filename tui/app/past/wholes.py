@@ -66,10 +66,6 @@ class _OfNode:
         well = [one for one in self.kept if not one.in_trouble][:-LAST_ONES]
         self.kept = [one for one in self.kept if one not in well and one.seen_at > new.seen_at - KEPT_S]
 
-    def thin(self) -> None:
-        """Forget every second one, not the first or the last; of one or two the first."""
-        self.kept = [*self.kept[:-1:2], *self.kept[-1:]] if len(self.kept) > 2 else self.kept[1:]
-
 
 class Wholes:
     """Fed by one thread, under its caller's lock, with views and with who is in trouble."""
@@ -101,7 +97,8 @@ class Wholes:
         while self.size_bytes > self._most_bytes:
             largest = max(self._nodes.values(), key=attrgetter("size_bytes"))
             self.size_bytes -= largest.size_bytes
-            largest.thin()
+            kept = largest.kept  # every second one is forgotten, not the first or the last; of one or two the first
+            largest.kept = [*kept[:-1:2], *kept[-1:]] if len(kept) > 2 else kept[1:]
             self.size_bytes += largest.size_bytes
 
     def forget(self, node: str) -> None:

@@ -312,10 +312,6 @@ def is_below(now: float | None, most: float | None) -> bool:
     return now is not None and most is not None and now < most
 
 
-def _doing(line: GpuLine) -> Cell:
-    return doing_cell(line.doing, line.now)
-
-
 def _name(line: GpuLine) -> str:
     name = (line.gpu.name or UNKNOWN).removeprefix("NVIDIA ")
     return f"SIMULATED {name}" if line.simulated else name
@@ -405,7 +401,7 @@ GPU_COLUMNS = (
         "state",
         "STATE",
         STATE_WIDTHS[0],
-        cell=_doing,
+        cell=lambda line: doing_cell(line.doing, line.now),
         value=lambda line: ORDER_OF_STATES.index(line.doing.state),
         part=lambda line: Cell(line.instance.name or UNKNOWN, "dim"),
         stretch=True,

@@ -131,10 +131,6 @@ def failed_pairs(pairs: Sequence[PairResult]) -> dict[str, list[Sequence[str]]]:
     return {why: [pair.nodes for pair in failed] for why, failed in by_reason.items()}
 
 
-def pair_key(pair: PairResult) -> str:
-    return f"{pair.round}/{'/'.join(pair.nodes)}"
-
-
 class PairLine(NamedTuple):
     """What a row of PAIR_COLUMNS is about. ``usual``: the median of all pairs, ``most``: the fastest."""
 
@@ -173,10 +169,6 @@ def _busbw(line: PairLine) -> Cell:
     return Cell("failed" if busbw is None else bandwidth(busbw), line.style or "bold")
 
 
-def _busbw_bar(line: PairLine) -> Cell:
-    return Cell(bar(line.height, BAR_WIDTH), line.style or "dim")
-
-
 def _against(line: PairLine) -> Cell:
     return Cell(UNKNOWN if line.share is None else f"{signed_percent(line.share - 1)} median", line.style)
 
@@ -187,7 +179,7 @@ PAIR_COLUMNS = (
     Column("first", "NODE", 14, cell=lambda line: line.node(0), value=lambda line: line.node(0)),
     Column("second", "NODE", 14, cell=lambda line: line.node(1), value=lambda line: line.node(1)),
     _of("busbw", "BUSBW", 8, _BUSBW, cell=_busbw, right=True),
-    _of("gauge", "", BAR_WIDTH, _BUSBW, cell=_busbw_bar, priority=3),
+    _of("gauge", "", BAR_WIDTH, _BUSBW, cell=lambda of: Cell(bar(of.height, BAR_WIDTH), of.style or "dim"), priority=3),
     _of("against", "AGAINST", 11, _BUSBW, cell=_against, right=True, priority=1),
     _of("why", "WHY", 20, "pair.why", lambda why: Cell(why, "crit" if why else ""), stretch=True, optional=True),
 )
@@ -306,7 +298,10 @@ def _drawn(
         plotext.plot([point.size_bytes for point in expected], rates, marker=EXPECTED)
     sizes = [point.size_bytes for point in points]
     plotext.plot(sizes, [(point.busbw_bytes_per_s or 0.0) / GIGA for point in points], marker=MEASURED)
-    plotext.xticks(*_ticks(sizes, width))
+    # As many sizes as there is room for, always the first and the last.
+    every = max(1, -(-len(sizes) * 7 // max(1, width - LABEL_WIDTH)))
+    shown = [*sizes[: -every or None : every], sizes[-1]] if every > 1 else sizes
+    plotext.xticks(shown, [size_text(size) for size in shown])
     steps = round_steps(most, 6 if height >= 12 else 3)
     plotext.yticks(steps, [f"{step:>{LABEL_WIDTH}g}" for step in steps])
     plotext.ylim(0, steps[-1])
@@ -314,13 +309,6 @@ def _drawn(
     plotext.clf()
     lines = [line.rstrip() for line in text.splitlines()]
     return [line.translate(_TO_ASCII) for line in lines] if GLYPHS.ascii_only else lines
-
-
-def _ticks(sizes: Sequence[int], width: int) -> tuple[list[int], list[str]]:
-    """As many sizes as there is room for, always the first and the last."""
-    every = max(1, -(-len(sizes) * 7 // max(1, width - LABEL_WIDTH)))
-    shown = [*sizes[: -every or None : every], sizes[-1]] if every > 1 else list(sizes)
-    return shown, [size_text(size) for size in shown]
 
 
 def round_steps(most: float, count: int) -> list[float]:

@@ -43,7 +43,10 @@ def headline(
     """
     report, devices = progress.report, progress.devices
     ended = sum(device.result is not None or bool(device.problem) for device in devices)
-    share = _share(progress)
+    # How much is done: of all devices together, where they tell.
+    shares = [1.0 if device.result is not None or device.problem else device.fraction for device in devices]
+    reported = [share for share in shares if share is not None]
+    share = sum(reported) / len(shares) if reported else None
     phase = Cell("cancelling", "warn") if cancelling else Cell(progress.phase, PHASE_STYLE.get(progress.phase, ""))
     names = _nodes_of(progress) or everybody
     live = not progress.finished
@@ -72,13 +75,6 @@ def _nodes_of(progress: ProbeProgress) -> tuple[str, ...]:
     for result in progress.report.results if progress.report is not None else ():
         nodes += getattr(result, "nodes", None) or [getattr(result, "node", "")]
     return tuple(dict.fromkeys(filter(None, nodes)))
-
-
-def _share(progress: ProbeProgress) -> float | None:
-    """How much is done: of all devices together, where they tell; else None."""
-    shares = [1.0 if device.result is not None or device.problem else device.fraction for device in progress.devices]
-    reported = [share for share in shares if share is not None]
-    return sum(reported) / len(shares) if reported else None
 
 
 def verdict_parts(

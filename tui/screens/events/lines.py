@@ -35,18 +35,13 @@ def event_cells(event: Happening, nodes: int, width: int) -> tuple[tuple[Cell, .
     head = [Cell(f"{clock_time(event.at):<{TIME_WIDTH}}  ", "dim"), Cell(f"{event.kind:<{KIND_WIDTH}}  ", event.style)]
     head.append(Cell(node))
     start = TIME_WIDTH + KIND_WIDTH + 4 + len(node)
-    what = _what(event)
+    # Findings are whole sentences; of others it is said whom they are about.
+    about = f"{event.subject}: " if event.subject and event.finding is None else ""
+    what = [Cell(about, "dim"), Cell(event.text, "dim" if event.style == "dim" else "")]
     if width - start < LEAST_TEXT:
         return tuple(map(tuple, wrap([*head, *what], width, 2)))
     wrapped = wrap(what, width - start)
     return tuple((*([Cell(" " * start)] if row else head), *line) for row, line in enumerate(wrapped))
-
-
-def _what(event: Happening) -> list[Cell]:
-    """Findings are whole sentences; of others it is said whom they are about."""
-    style = "dim" if event.style == "dim" else ""
-    about = f"{event.subject}: " if event.subject and event.finding is None else ""
-    return [Cell(about, "dim"), Cell(event.text, style)]
 
 
 def page_of(
@@ -56,28 +51,24 @@ def page_of(
     finding = event.finding
     what = finding.message if finding is not None else event.text
     lines = labelled("what", [Cell(what, "title")], width)
-    lines += labelled("kind", _kind(event), width)
+    word, style = SEVERITY.get(event.severity, (event.severity, ""))
+    rule = f"  rule {finding.id}" if finding is not None else ""
+    kind = [Cell(event.kind, event.style), Cell(f"  {word}" if word != event.kind else "", style), Cell(rule, "dim")]
+    lines += labelled("kind", kind, width)
     if event.subject:
         lines += labelled("about", [Cell(event.subject)], width)
     if event.node:
-        lines += labelled("node", [Cell(event.node)], width, key="node", opens=_place(event))
+        gpu = finding.gpu if finding is not None else None
+        place = gpu_location(event.node, gpu) if gpu is not None else Location("node", event.node)
+        lines += labelled("node", [Cell(event.node)], width, key="node", opens=place)
     lines += labelled("since" if finding is not None else "at", [Cell(_when(event, now))], width)
     lines += _source(event, width)
-    blocks = [_part_of(event, incidents, width), _to_do(event, width, acts), _evidence(event, width)]
+    action = advice(finding.act, finding.action, acts) if finding is not None else ""
+    to_do = labelled("do", [Cell(f"{GLYPHS.arrow} {action}", "key")], width, 2) if action else []
+    blocks = [_part_of(event, incidents, width), to_do, _evidence(event, width)]
     for block in blocks:
         lines += [Line(()), *block] if block else []
     return lines
-
-
-def _kind(event: Happening) -> list[Cell]:
-    word, style = SEVERITY.get(event.severity, (event.severity, ""))
-    rule = f"  rule {event.finding.id}" if event.finding is not None else ""
-    return [Cell(event.kind, event.style), Cell(f"  {word}" if word != event.kind else "", style), Cell(rule, "dim")]
-
-
-def _place(event: Happening) -> Location:
-    gpu = event.finding.gpu if event.finding is not None else None
-    return gpu_location(event.node, gpu) if gpu is not None else Location("node", event.node)
 
 
 def _when(event: Happening, now: float) -> str:
@@ -115,11 +106,6 @@ def _belongs(event: Happening, incident: Incident) -> bool:
         known = [*incident.findings, *(one for finding in incident.findings for one in finding.explains)]
         return event.finding.identity in {finding.identity for finding in known}
     return any((told.at, told.where, told.text) == (event.at, event.node, event.text) for told in incident.evidence)
-
-
-def _to_do(event: Happening, width: int, acts: Mapping[Act, str]) -> list[Line]:
-    action = advice(event.finding.act, event.finding.action, acts) if event.finding is not None else ""
-    return labelled("do", [Cell(f"{GLYPHS.arrow} {action}", "key")], width, 2) if action else []
 
 
 def _evidence(event: Happening, width: int) -> list[Line]:

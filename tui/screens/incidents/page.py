@@ -109,8 +109,9 @@ class Page:
 
     def lines(self) -> list[Line]:
         """Blocks with a blank line between them."""
+        what = self._labelled("what", [Cell(self.incident.headline, "title")])
         blocks = (
-            [*self._what(), *self._who(), *self._since(), *self._suffers()],
+            [*what, *self._who(), *self._since(), *self._suffers()],
             self._actions(),
             [*self._evidence(), *(self._labelled("ras", self.known.ras, 2) if self.known.ras else [])],
             self._stack(),
@@ -124,9 +125,6 @@ class Page:
 
     def _labelled(self, label: str, cells: Iterable[Cell], indent: int = 0, **about: Any) -> list[Line]:
         return labelled(label, cells, self.width, indent, **about)
-
-    def _what(self) -> list[Line]:
-        return self._labelled("what", [Cell(self.incident.headline, "title")])
 
     def _who(self) -> list[Line]:
         shown = self.incident.culprits[:MOST_CULPRITS]
@@ -275,7 +273,8 @@ class Page:
             more = f"; and {len(group) - 1} more" if len(group) > 1 else ""
             opens = self._of_finding(first)
             key = f"explains/{number}"
-            cells = [*self._where(first), Cell(f"{first.message}{more}")]
+            where = f"{first.node}: " if first.node and self.known.several else ""
+            cells = [Cell(where, "dim"), Cell(f"{first.message}{more}")]
             lines += self._labelled("explains" if not lines else "", cells, 2, key=key, opens=opens)
         if (left := len(groups) - MOST_EFFECTS) > 0:
             lines += self._labelled("", [Cell(f"and {counted(left, 'more line')}", "dim")])
@@ -283,9 +282,6 @@ class Page:
             for text in explained(cause):
                 lines += self._labelled("" if lines else "explains", [Cell(text, "dim")], 2)
         return lines
-
-    def _where(self, finding: Finding) -> list[Cell]:
-        return [Cell(f"{finding.node}: ", "dim")] if finding.node and self.known.several else []
 
     def _apart(self) -> list[Line]:
         """Other things that are wrong, of which it is not known that they have to do with it."""

@@ -8,7 +8,6 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
-from mltop.probes.investigate.probing.wanted import ProbeProgress
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.navigation import Location, gpu_location
 from mltop.tui.render.probes.kinds import TABLES
@@ -56,7 +55,8 @@ class ProbesScreen(Pane):
             return
         width, room = self.size.width, self.size.height - self.chrome_height()
         everybody = [node.node for node in picture.view.nodes]
-        basis = (self._cancels(progress), width, probing.looked_at, tuple(everybody))
+        cancels = probing.cancelling and progress is probing.running
+        basis = (cancels, width, probing.looked_at, tuple(everybody))
         head = self._head.get((progress, *basis), lambda: headline(progress, *basis))
         room -= self.set_part("#what", head[: room // 4 + 1])
         report = progress.report
@@ -65,10 +65,15 @@ class ProbesScreen(Pane):
         if report is not None:
             above, left = split_verdict(report.verdict, width - 1, max(2, room * 2 // 5), report.failures)
         room -= self.set_part("#verdict", above)
-        self._shown = self._table_of(progress)
-        table = self._show_table(self._shown.name)
-        self.put(table, self._shown.columns, self._shown.rows(picture.view))
-        below = self._below(progress, self._shown, table.cursor_key, left)
+        # The table is made anew only when there is news: a key need not wait for it.
+        source = (progress, probing.past, self.mltop.trail.here.collective, width < WIDE)
+        self._shown = shown = self._table.get(source, lambda: table_of(*source))
+        table = self._show_table(shown.name)
+        self.put(table, shown.columns, shown.rows(picture.view))
+        size = (width - 1, self.size.height - 4)
+        before, after = self._fixed.get((progress, shown, size), lambda: lasting(progress, shown, size))
+        at_device = at_cursor(progress, shown, table.cursor_key, probing.past, size[0])
+        below = joined([left, *before, *at_device, *after])
         self.query_one("#more", CellLines).set_lines(below)
         wanted = 1 + max(1, table.row_count)
         if wanted > room - LEAST_BELOW:  # it scrolls: what is below need not
@@ -110,20 +115,6 @@ class ProbesScreen(Pane):
             self.mltop.drill(gpu_location(node, gpu))
         elif node:
             self.mltop.drill(Location("node", node))
-
-    def _cancels(self, progress: ProbeProgress) -> bool:
-        return self.mltop.probing.cancelling and progress is self.mltop.probing.running
-
-    def _table_of(self, progress: ProbeProgress) -> ProbeTable:
-        """The table is made anew only when there is news: a key need not wait for it."""
-        source = (progress, self.mltop.probing.past, self.mltop.trail.here.collective, self.size.width < WIDE)
-        return self._table.get(source, lambda: table_of(*source))
-
-    def _below(self, progress: ProbeProgress, shown: ProbeTable, cursor: str | None, left: Lines) -> Lines:
-        """All that stands below the table. ``left``: what is left of the verdict."""
-        size = (self.size.width - 1, self.size.height - 4)
-        before, after = self._fixed.get((progress, shown, size), lambda: lasting(progress, shown, size))
-        return joined([left, *before, *at_cursor(progress, shown, cursor, self.mltop.probing.past, size[0]), *after])
 
     def _show_table(self, name: str) -> LineTable:
         """Show only this table, which gets the focus from the one before."""

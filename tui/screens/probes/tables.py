@@ -85,7 +85,7 @@ def table_of(
         return _table("sizes", sizes, list(map(collectives.size_key, sizes)), first_nodes)
     pairs = collectives.pair_lines(report.of(PairResult) if report is not None else [])
     if pairs:
-        keys = [collectives.pair_key(line.pair) for line in pairs]
+        keys = [f"{line.pair.round}/{'/'.join(line.pair.nodes)}" for line in pairs]
         return _table("pairs", pairs, keys, [(line.node(0), None) for line in pairs])
     return _devices(progress, past, brief)
 

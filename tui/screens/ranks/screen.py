@@ -168,7 +168,9 @@ class RankScreen(RanksPane):
         self.put(self.query_one(RankTable), columns, this_rank, empty_text=f"pid {here.pid} is gone")
         rank = rank_of(node, here.pid)
         width = self.size.width - 1
-        log = self._log(rank) if rank is not None else None
+        log = None  # of the past nobody kept what it has written
+        if rank is not None and self.mltop.moment is None:
+            log = self.mltop.log_of(RankProcess.of(here.node, rank))
         files = [_head_of(tail) for tail in log.tails if tail.file] if here.part == LOG and log is not None else []
         about = about_lines(rank, self.size.width, held_lines(node, rank)) if rank is not None else []
         self.set_part("#about", [[], *files, []] if files else about)  # its files stay while their lines scroll
@@ -187,13 +189,6 @@ class RankScreen(RanksPane):
         stack.set_lines(lines)
         if follows:  # unless the user looks at what was before
             stack.call_after_refresh(stack.scroll_end, animate=False)
-
-    def _log(self, rank: RankSample) -> ReadLog | None:
-        """What it has written last, read again now and then; not of the past, in which nobody kept it."""
-        app = self.mltop
-        if app.moment is not None:
-            return None
-        return app.log_of(RankProcess.of(app.trail.here.node, rank))
 
     def action_log(self) -> None:
         here = self.mltop.trail.here

@@ -69,7 +69,9 @@ class StacksScreen(Pane):
         if result is None or self.mltop.trail.here.ranks is not None:
             return super().titles(picture)
         answered = sum(len({each.rank for each in report.digests if each.frames}) for report in result.reports)
-        expected = sum(_size(report) for report in result.reports)
+        expected = sum(
+            report.world_size or len({digest.rank for digest in report.digests}) for report in result.reports
+        )
         first = f"stacks of {answered} of {counted(expected, 'rank')}"
         partial = ", partial" if result.partial else ""
         took = f"dumped {clock_time(result.taken_at)} in {max(result.took_s, 0.1):.1f} s{partial}"
@@ -82,7 +84,11 @@ class StacksScreen(Pane):
         here = self.mltop.trail.here
         report.empty_text = empty_text("past_stacks" if self.mltop.paused else "stacks") if not dump.dumping else ""
         if here.ranks is not None and here.job is not None:
-            lines = [KeyedLine(line) for line in self._compared_lines(here.job, [*here.ranks][:2])]
+            digests = [self._digest(here.job, rank) for rank in [*here.ranks][:2]]
+            compared = [[Cell("the newest dump has no stacks of both ranks", "dim")]]
+            if len(digests) == 2 and digests[0] is not None and digests[1] is not None:
+                compared = compared_lines(digests[0], digests[1], self.size.width - 1)
+            lines = [KeyedLine(line) for line in compared]
         else:
             told = self._result_lines(dump.result, picture) if dump.result else self._undumped(picture)
             lines = [*self._collecting(), *told]
@@ -155,12 +161,6 @@ class StacksScreen(Pane):
         incident = _incident_of(report, picture.incidents)
         drawn = job_graph(self.mltop, report.job_key, incident, self.size.width - 1, room)
         return [KeyedLine(()), *map(KeyedLine, drawn)] if drawn else []
-
-    def _compared_lines(self, job: JobKey, ranks: Sequence[int]) -> list[list[Cell]]:
-        digests = [self._digest(job, rank) for rank in ranks]
-        if len(digests) < 2 or digests[0] is None or digests[1] is None:
-            return [[Cell("the newest dump has no stacks of both ranks", "dim")]]
-        return compared_lines(digests[0], digests[1], self.size.width - 1)
 
     def _digest(self, job: JobKey, rank: int) -> StackDigest | None:
         """Its main thread's."""
@@ -250,10 +250,6 @@ class StacksScreen(Pane):
             self.mltop.dump_native(RankProcess.of(node, rank), self.open_rank)
         else:
             self.mltop.tell(Notice("C frames are dumped of one rank: put the cursor on a line of one", "warn"))
-
-
-def _size(report: JobReport) -> int:
-    return report.world_size or len({digest.rank for digest in report.digests})
 
 
 def _incident_of(report: JobReport, incidents: Sequence[Incident]) -> Incident | None:
