@@ -65,12 +65,6 @@ class _Waits:
         """Whether this rank has launched anything in another group that has not ended."""
         return any(rank in other.busy for other in self.cases if other is not case)
 
-    def blocked_by(self, culprits: Sequence[int], case: Case) -> tuple[Group, ...]:
-        """The other groups in which somebody is waited for who is accused, or waits in this group."""
-        held = {*culprits, *_ranks(case.waiting)}
-        others = (other for other in self.cases if other is not case)
-        return tuple(other.group for other in others if held.intersection(_ranks(other.absent)))
-
 
 def _first_of(own: Sequence[tuple[Case, float | None]]) -> list[Case]:
     times = known(time for _, time in own)
@@ -112,7 +106,13 @@ def _of_absent(case: Case, waits: _Waits) -> ProgressVerdict | None:
     free = [record for record in case.absent if not waits.is_busy(_rank(record), case)]
     if not free:
         return None
-    if any(_is_doubtful(record, case, waits) for record in free):
+    if any(
+        _is_too_old(record, case)
+        or case.is_contradicted(record)
+        or case.is_stuck_before(record)
+        or _failed_elsewhere(record, waits)
+        for record in free
+    ):
         return _said(case, "unsure")
     entered = len(case.entered)
     if len(case.absent) > entered:
@@ -121,20 +121,16 @@ def _of_absent(case: Case, waits: _Waits) -> ProgressVerdict | None:
     is_sure = len(case.absent) < entered and case.is_whole and not any(each.source == "log" for each in free)
     timed = case.since is not None and all(record.at is not None for record in free)
     confidence: Confidence = "high" if is_sure and timed else "medium"
-    return _said(
-        case, "never_entered", culprits=culprits, confidence=confidence, blocked=waits.blocked_by(culprits, case)
-    )
+    # The other groups in which somebody is waited for who is accused, or waits in this group.
+    held = {*culprits, *_ranks(case.waiting)}
+    others = (other for other in waits.cases if other is not case)
+    blocked = tuple(other.group for other in others if held.intersection(_ranks(other.absent)))
+    return _said(case, "never_entered", culprits=culprits, confidence=confidence, blocked=blocked)
 
 
 def _rank(record: GroupProgress) -> int:
     assert record.rank is not None  # those without one are in no case
     return record.rank
-
-
-def _is_doubtful(record: GroupProgress, case: Case, waits: _Waits) -> bool:
-    if _is_too_old(record, case) or case.is_contradicted(record):
-        return True
-    return case.is_stuck_before(record) or _failed_elsewhere(record, waits)
 
 
 def _is_too_old(record: GroupProgress, case: Case) -> bool:
