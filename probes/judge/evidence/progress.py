@@ -55,7 +55,11 @@ class _Waits:
             for record in case.waiting:
                 if record.rank is not None:
                     waiting.setdefault(record.rank, []).append((case, case.began_at(record)))
-        self._of = {rank: _first_of(own) for rank, own in waiting.items()}
+        self._of: dict[int, list[Case]] = {}
+        for rank, own in waiting.items():
+            times = known(time for _, time in own)
+            first = min(times) if len(times) == len(own) else None
+            self._of[rank] = [case for case, time in own if first is None or time == first]
 
     def elsewhere(self, rank: int, case: Case) -> bool:
         """Whether this rank waits in another group, or may: where nobody knows which of several was first."""
@@ -64,12 +68,6 @@ class _Waits:
     def is_busy(self, rank: int, case: Case) -> bool:
         """Whether this rank has launched anything in another group that has not ended."""
         return any(rank in other.busy for other in self.cases if other is not case)
-
-
-def _first_of(own: Sequence[tuple[Case, float | None]]) -> list[Case]:
-    times = known(time for _, time in own)
-    first = min(times) if len(times) == len(own) else None
-    return [case for case, time in own if first is None or time == first]
 
 
 def _ranks(records: Iterable[GroupProgress]) -> tuple[int, ...]:

@@ -236,13 +236,6 @@ def _best(result: CopiesResult) -> PcieState | None:
     return PcieState(gen, width) if gen is not None and width is not None else None
 
 
-def _usual(others: Sequence[CopiesResult]) -> PcieState | None:
-    """What most others have."""
-    states = known(map(under_load, others))
-    most = max(states, key=states.count, default=None)
-    return most if most is not None and 2 * states.count(most) > len(states) else None
-
-
 def _accuse_copies(members: Sequence[Device]) -> None:
     """A link below its best exactly as all others of the model is no fault of one."""
     low = [degraded(device.result) for device in members]
@@ -260,7 +253,10 @@ def _why_slow(result: CopiesResult, others: Sequence[CopiesResult], together_onl
     low = degraded(result)
     if low:
         return low, _RESEAT
-    pcie, usual = under_load(result), _usual(others)
+    states = known(map(under_load, others))
+    most = max(states, key=states.count, default=None)
+    usual = most if most is not None and 2 * states.count(most) > len(states) else None
+    pcie = under_load(result)
     if pcie and usual and pcie.is_below(usual) and uses_pcie(result.name, result.pci_device):
         return f"PCIe {pcie} (others {usual})", _RESEAT
     if result.near is False and any(other.near for other in others):
