@@ -241,15 +241,11 @@ class Caller:
         buffer[:] = rest
         for request in map(decode_request, lines):
             if request is not None and request.kind == "ping":
-                self._answer_ping()
+                if self.outbox.writes == self._writes_at_ping:  # samples are answer enough while they flow
+                    self.send_newest(Message("pong"))
+                self._writes_at_ping = self.outbox.writes
             elif request is not None:
                 handle(request)
-
-    def _answer_ping(self) -> None:
-        """Samples are answer enough while they flow."""
-        if self.outbox.writes == self._writes_at_ping:
-            self.send_newest(Message("pong"))
-        self._writes_at_ping = self.outbox.writes
 
     def _watch(self) -> None:
         """Counts its own ticks: a process that was stopped for a while was not left by its caller meanwhile."""

@@ -100,16 +100,12 @@ def _of_category(category: object) -> list[DiagResult]:
             alike: dict[tuple[DiagStatus, str], DiagResult] = {}  # the same of several GPUs is one
             for entry in test.get("results") or ():
                 if isinstance(entry, dict):
-                    status, text = _status(entry.get("status")), _text(entry)
+                    status, text = _STATUS.get(str(entry.get("status")).strip().lower(), "unknown"), _text(entry)
                     name = plain_text(str(test.get("name", "")), 60)
                     result = alike.setdefault((status, text), DiagResult(name, status, [], text))
                     result.gpus += _gpus(entry)
             results += alike.values()
     return results
-
-
-def _status(word: object) -> DiagStatus:
-    return _STATUS.get(str(word).strip().lower(), "unknown")
 
 
 def _text(entry: dict[str, Any]) -> str:

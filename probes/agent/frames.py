@@ -81,7 +81,9 @@ class Frames:
                 Gap("judging", f"{type(error).__name__}: {shown_text(str(error))}", "please report this")
             )
             has_news = self._has_news(sample)
-        if has_news or self._is_whole_due(sample):
+        since_s = sample.sampled_at - self._whole_at
+        if has_news or not 0 <= since_s < self._every_s or time.monotonic() < self._watched_until:
+            # Every node has its own second of the minute: hundreds that started together are not read together.
             early_s = zlib.crc32(self._node.encode()) % self._every_s if self._whole_at < 0 else 0.0
             self._whole_at = sample.sampled_at - early_s
             messages.insert(0, Message("sample", node=self._node, sample=sample))
@@ -90,7 +92,11 @@ class Frames:
             self._parts = parts
             messages.append(Message("parts", node=self._node, parts=self._motion.parts))
         lanes = base64.b64encode(pack_row(row_of(sample))).decode("ascii")
-        row = Row(sample.sampled_at, lanes, [_short(numbers) for numbers in self._motion.numbers])
+        numbers = [  # to four digits after the point: a row is to be short
+            PartNumbers._make(round(value, 4) if isinstance(value, float) else value for value in part)
+            for part in self._motion.numbers
+        ]
+        row = Row(sample.sampled_at, lanes, numbers)
         return [*messages, Message("row", node=self._node, row=row)]
 
     def _judge_it(self, sample: Sample) -> list[Message]:
@@ -129,11 +135,6 @@ class Frames:
         has_news, self._whole = matters != self._whole, matters
         return has_news
 
-    def _is_whole_due(self, sample: Sample) -> bool:
-        """Every node has its own second of the minute: hundreds that started together are not read together."""
-        since_s = sample.sampled_at - self._whole_at
-        return not 0 <= since_s < self._every_s or time.monotonic() < self._watched_until
-
     def _is_to_be_sent(self, judged: Judged) -> bool:
         """At once what begins or ends; numbers in texts now and then."""
         kinds = {(one.id, one.subject, one.key, one.severity, one.until is None) for one in judged.findings}
@@ -152,11 +153,6 @@ def _comparable(part: JobPart) -> tuple[object, ...]:
         for rank in part.ranks
     ]
     return part.job, part.uid, part.is_here_only, part.user, part.world_size, part.oldest_start, ranks, part.gone
-
-
-def _short(numbers: PartNumbers) -> PartNumbers:
-    """To four digits after the point: a row is to be short."""
-    return PartNumbers._make(round(value, 4) if isinstance(value, float) else value for value in numbers)
 
 
 def _what_matters(sample: Sample) -> tuple[object, ...]:

@@ -40,7 +40,9 @@ def all_reduce(values: list[float], group: Group) -> list[float]:
     for peer in peers:
         while (group.sequence, peer) not in group.early:
             message = group.inbox.recv(65536)
-            group.early[_HEADER.unpack_from(message)] = _numbers(message)
+            count = (len(message) - _HEADER.size) // 8
+            numbers = struct.unpack_from(f"<{count}d", message, _HEADER.size)
+            group.early[_HEADER.unpack_from(message)] = list(numbers)
         for index, value in enumerate(group.early.pop((group.sequence, peer))):
             total[index] += value
     return total
@@ -53,8 +55,3 @@ def _send(outbox: socket.socket, message: bytes) -> None:
         # The peer is gone, which its silence tells: ECONNREFUSED at the first send, ENOTCONN from then on.
         if error.errno not in (errno.ECONNREFUSED, errno.ENOTCONN):
             raise
-
-
-def _numbers(message: bytes) -> list[float]:
-    count = (len(message) - _HEADER.size) // 8
-    return list(struct.unpack_from(f"<{count}d", message, _HEADER.size))

@@ -60,16 +60,11 @@ def gloo_available() -> bool:
     return bool(dist.is_available() and dist.is_gloo_available())
 
 
-def fall_back() -> None:
-    """Become the plain script; file descriptors, environment and PR_SET_PDEATHSIG survive an exec."""
-    script = Path(__file__).with_name("train_plain.py")
-    os.execv(sys.executable, [sys.executable, str(script)])
-
-
 def main() -> None:
     setup = begin()
     if setup.may_fall_back and not gloo_available():
-        fall_back()
+        # Become the plain script; file descriptors, environment and PR_SET_PDEATHSIG survive an exec.
+        os.execv(sys.executable, [sys.executable, str(Path(__file__).with_name("train_plain.py"))])
     import torch.distributed as dist
 
     # A store in an inherited memory file: TCPStore would listen on every interface of this machine.

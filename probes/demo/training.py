@@ -33,19 +33,11 @@ def tie_to_parent(parent_pid: int) -> None:
     Call it first thing in a process that leads its own session and whose stdin is a pipe from the parent.
     """
     _die_with(parent_pid)
-    os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
+    os.register_at_fork(before=_before_fork, after_in_child=lambda: _die_with(_forking_pid))
     fcntl.fcntl(0, fcntl.F_SETOWN, -os.getpgrp())
     fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
     if select.select([0], [], [], 0)[0]:  # readable: the end came before SIGIO was armed
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-def allow_stacks() -> None:
-    """Let any process of this user read our stack where Yama restricts that to ancestors (ptrace_scope 1).
-
-    A kernel without Yama answers EINVAL and restricts nothing.
-    """
-    ctypes.CDLL(None).prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0)
 
 
 def _die_with(parent_pid: int) -> None:
@@ -60,10 +52,6 @@ def _die_with(parent_pid: int) -> None:
 def _before_fork() -> None:
     global _forking_pid  # noqa: PLW0603 - os.register_at_fork passes no arguments
     _forking_pid = os.getpid()
-
-
-def _after_fork() -> None:
-    _die_with(_forking_pid)
 
 
 VARIABLE = "MLTOP_DEMO_RANK"
@@ -109,5 +97,7 @@ def begin() -> RankSetup:
     """The first call of a training script: from here on the process dies with its parent."""
     setup = RankSetup(**json.loads(os.environ[VARIABLE]))
     tie_to_parent(setup.parent_pid)
-    allow_stacks()
+    # Any process of this user may read our stack, where Yama restricts that to ancestors (ptrace_scope 1). A kernel
+    # without Yama answers EINVAL and restricts nothing.
+    ctypes.CDLL(None).prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0)
     return setup

@@ -162,9 +162,11 @@ def _walked(folder: str, seen: set[str], gaps: list[Gap], aside: Aside) -> Itera
             if whole in seen or not Path(path).is_file():
                 continue
             seen.add(whole)
-            if _ending(name) in _ARCHIVES:
+            ending = _ending(name)
+            may_be_log = "error" in name if ending == ".json" else ending not in _NO_LOGS and "tfevents" not in name
+            if ending in _ARCHIVES:
                 gaps.append(Gap.about("log", item=path, why="is an archive: unpack it first"))
-            elif not _is_no_log(name):
+            elif may_be_log:
                 yield path, _size(path)
 
 
@@ -184,11 +186,6 @@ def _ending(name: str) -> str:
     if f"{dot}{ending}" in (".gz", ".bz2", ".xz", ".zst"):
         _, dot, ending = stem.rpartition(".")
     return f"{dot}{ending}"
-
-
-def _is_no_log(name: str) -> bool:
-    ending = _ending(name)
-    return "error" not in name if ending == ".json" else ending in _NO_LOGS or "tfevents" in name
 
 
 def _size(path: str) -> int:

@@ -72,7 +72,10 @@ class Proofs:
 
         In doubt are jobs that do not move and of whose verdict one is not sure yet.
         """
-        unsure = {JobKey(report.job, report.uid) for report in reports if _is_in_doubt(report)}
+        verdicts = [(JobKey(report.job, report.uid), report.verdict) for report in reports if not report.error]
+        unsure = {
+            job for job, told in verdicts if told.kind not in ("moving", "straggler") and told.confidence != "high"
+        }
         classes: dict[_Class, list[RankStacks]] = {}
         for stacks in dumps if unsure else ():
             job = JobKey(stacks.job, stacks.uid)
@@ -111,8 +114,3 @@ class Proofs:
         """Ends what is still asked for."""
         for pending in self._pending.values():
             pending.cancel()
-
-
-def _is_in_doubt(report: JobReport) -> bool:
-    verdict = report.verdict
-    return verdict.kind not in ("moving", "straggler") and verdict.confidence != "high" and not report.error

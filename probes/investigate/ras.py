@@ -352,7 +352,10 @@ def _told_of(job: _Asked, before: RasAnswer | None) -> RasTold:
         nccl_version=answer.nccl_version or told.nccl_version,
         answers=2 if compared else 1,
         received_at=answer.received_at,
-        progress=tuple(_dated(verdict, answer.received_at) for verdict in verdicts),
+        progress=tuple(
+            replace(verdict, counters=tuple(replace(record, at=answer.received_at) for record in verdict.counters))
+            for verdict in verdicts
+        ),
         why="" if verdicts else names.unmatched or nothing,
     )
 
@@ -364,10 +367,6 @@ def _judge_one(answer: RasAnswer, rank_of: Callable[[RasRank], int | None]) -> t
         replace(verdict, confidence="medium" if verdict.kind == "unresponsive" else "low")
         for verdict in judge_ras(before, answer, rank_of)
     )
-
-
-def _dated(verdict: ProgressVerdict, at: float) -> ProgressVerdict:
-    return replace(verdict, counters=tuple(replace(record, at=at) for record in verdict.counters))
 
 
 def joined_with(report: JobReport, told: Iterable[RasTold]) -> JobReport:

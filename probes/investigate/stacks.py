@@ -170,7 +170,10 @@ class StackRun(Run):
         may_stand = any(verdict.kind not in ("moving", "straggler") and not verdict.ended for verdict in verdicts)
         if self.cancelled or self._request.pids or self._request.unassigned or not may_stand:
             return False
-        told_s = self._told_s_ago()
+        # How long before its node's newest sample a rank wrote last into its log that it had waited in vain.
+        samples = known(self._hub.node(node).sample for node in self._answered)
+        ago = (sample.sampled_at - line.at for sample in samples for line in sample.log_lines if line.kind == "timeout")
+        told_s = min((ago_s for ago_s in ago if ago_s < RECORDS_MOST_S), default=None)
         if told_s is None:
             return time.monotonic() - self._asked_records > RECORDS_S and self._ask_for_records()
         until = time.monotonic() + min(RECORDS_MOST_S - told_s, self._stop.left_s - LATE_RECORDS_S)
@@ -198,14 +201,6 @@ class StackRun(Run):
                     self._take_records(answer.message.records, answer.size_bytes)
         pending.cancel()
         return self.material.records != before
-
-    def _told_s_ago(self) -> float | None:
-        """How long ago a rank wrote into its log that it had waited in vain, at its node's newest sample: of the last
-        line. None: not lately.
-        """
-        samples = known(self._hub.node(node).sample for node in self._answered)
-        ago = (sample.sampled_at - line.at for sample in samples for line in sample.log_lines if line.kind == "timeout")
-        return min((ago_s for ago_s in ago if ago_s < RECORDS_MOST_S), default=None)
 
     def _prove(self) -> None:
         """Has ranks of which Python says nothing looked at below it, while the next round is waited for.
@@ -291,7 +286,8 @@ class StackRun(Run):
             return turn.awaited(NOBODY_YET)
         if self._request.plan.rounds == 1:
             return turn.awaited(ONLY_ROUND)
-        return turn.awaited(ALL_THERE if self._all_there() else PATIENCE)
+        all_there = bool(self._sizes) and all(len(self._seen[job]) >= size for job, size in self._sizes.items())
+        return turn.awaited(ALL_THERE if all_there else PATIENCE)
 
     def _is_too_much(self, node: str) -> bool:
         return self._bytes_of.get(node, 0) > MOST_OF_A_NODE_BYTES
@@ -312,9 +308,6 @@ class StackRun(Run):
         self._bytes_of[records.node] = self._bytes_of.get(records.node, 0) + size_bytes
         if not self._is_too_much(records.node):
             self.material.records[records.node, records.pid] = records
-
-    def _all_there(self) -> bool:
-        return bool(self._sizes) and all(len(self._seen[job]) >= size for job, size in self._sizes.items())
 
     def _judge(self) -> None:
         assert self._now is not None

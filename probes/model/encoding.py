@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from mltop.probes.model.ranks import Ranges
-from mltop.probes.model.vocabulary import COMMANDS, Act
+from mltop.probes.model.vocabulary import COMMANDS
 
 SCHEMA = 1
 
@@ -58,16 +58,13 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Ranges):
         return str(value)
     told = all_fields(value)
-    acts = [(name, told[act]) for act, name in _ACTS if told.get(act)]
-    return {**told, **{name: with_command(act, told[name]) for name, act in acts}} if acts else told
+    acts = {  # "mltop stacks; run: strace -p 5": who reads JSON has no keys
+        name: "; ".join(filter(None, (COMMANDS.get(told[act], ""), told[name]))) for act, name in _ACTS if told.get(act)
+    }
+    return {**told, **acts} if acts else told
 
 
 _ACTS = (("act", "action"), ("next_act", "next"))
-
-
-def with_command(act: Act, action: str) -> str:
-    """ "mltop stacks; run: strace -p 5": who reads JSON has no keys."""
-    return "; ".join(filter(None, (COMMANDS.get(act, ""), action)))
 
 
 def well_formed(text: str) -> str:

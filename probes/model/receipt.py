@@ -194,13 +194,10 @@ def admit_told(value: Any, name: str = "") -> Any:
         return {key: admit_told(each, key) for key, each in zip(map(plain_text, value), value.values())}
     if isinstance(value, list):
         return [admit_told(each, name) for each in value]
-    if isinstance(value, (int, float)) and not _can_be(value, name):
+    least, most = (0, MOST_TIME_S) if name in _TIMES else (-MOST_NUMBER, MOST_NUMBER)
+    if isinstance(value, (int, float)) and not least <= value <= most:
         raise Refused(f"it says {name} is {said(value)}")
     return value
-
-
-def _can_be(number: float, name: str) -> bool:
-    return 0 <= number <= MOST_TIME_S if name in _TIMES else abs(number) <= MOST_NUMBER
 
 
 def said(value: object) -> str:

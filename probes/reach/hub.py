@@ -166,12 +166,9 @@ class Hub:
             self._start_due(now)
             self._reaper.look(now)
             self._tell(now)
-            self._gather()
+            if len(self._links) > MANY_NODES and not self._requests.is_busy and not self._pacer.is_waiting:
+                self._closing.wait(GATHER_S)
             self._poller.turn(self._wait_s(now, tick_at))
-
-    def _gather(self) -> None:
-        if len(self._links) > MANY_NODES and not self._requests.is_busy and not self._pacer.is_waiting:
-            self._closing.wait(GATHER_S)
 
     def _wait_s(self, now: float, tick_at: float) -> float:
         """Seconds until the next thing that is due."""

@@ -143,12 +143,11 @@ class Received:
         """The whole sample with the row's values, made once; None where it cannot be made."""
         if self._sample is None:
             with _MAKING:
-                if self._sample is None:
-                    self._sample = self._make() if self._make is not None else self._with_row()
+                if self._sample is None and self._make is not None:
+                    self._sample = self._make()
+                elif self._sample is None:
+                    self._sample = with_row(self.whole, self.at, values_of(self.lanes))
         return self._sample
-
-    def _with_row(self) -> Sample:
-        return with_row(self.whole, self.at, values_of(self.lanes))
 
 
 _MAKING = threading.Lock()  # for a moment, and rarely by two: one for all

@@ -260,7 +260,10 @@ class _Reader:
 
     def read(self, share: Callable[[RankStacks], None]) -> Saved:
         manifest, samples = self.manifest(), StoredSamples()
-        problems = _shortened(manifest.problems or [])
+        told_problems = manifest.problems or []
+        problems: list[str] = [clean(problem, _MOST_CHARS) for problem in told_problems[: decoding.MOST_PROBLEMS]]
+        if len(told_problems) > len(problems):
+            problems.append(f"and {len(told_problems) - len(problems):,} more problems are in its {MANIFEST}")
         if manifest.finished_at is None:
             problems.append("the capture was cut off before it was finished")
         self._files.update(self._folder.names(decoding.MOST_FILES))
@@ -370,12 +373,6 @@ class _Reader:
         # The rest of it, which may be large, is passed over.
         silent = bytes(decode(data, _Verdict, where, len(data)).not_answered)
         return decode(silent, list[NodeState], where, decoding.MOST_MANIFEST_OBJECTS)
-
-
-def _shortened(problems: Sequence[str]) -> list[str]:
-    first: list[str] = [clean(problem, _MOST_CHARS) for problem in problems[: decoding.MOST_PROBLEMS]]
-    more = len(problems) - len(first)
-    return [*first, f"and {more:,} more problems are in its {MANIFEST}"] if more else first
 
 
 def _missing(names: Sequence[str]) -> list[str]:

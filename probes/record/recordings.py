@@ -161,7 +161,9 @@ class StoredSamples(Mapping[str, NodeSamples]):
         self.oldest_at, self.newest_at = min(self.oldest_at, sample.sampled_at), max(self.newest_at, sample.sampled_at)
         self._count += 1
         self._open_bytes += len(line)
-        if samples.open_bytes > self._piece_bytes():
+        # Pieces are small for many nodes, as reading in the order of time holds a piece of each.
+        least, most = _PIECE_BYTES
+        if samples.open_bytes > max(least, min(most, _UNPACKED_BYTES // len(self._nodes))):
             self._pack([samples])
         if self._open_bytes > _UNPACKED_BYTES:
             self._pack(self._nodes.values())
@@ -171,11 +173,6 @@ class StoredSamples(Mapping[str, NodeSamples]):
             raise BadRecording(f"{where}: samples of more than the {MOST_RECORDED_NODES:,} nodes that mltop reads")
         if self._packed_bytes > MOST_PACKED_BYTES:
             raise BadRecording(f"{where}: more samples than mltop can keep in {MOST_PACKED_BYTES >> 20} MiB of memory")
-
-    def _piece_bytes(self) -> int:
-        """How large a piece grows: small for many nodes, as reading in the order of time holds a piece of each."""
-        least, most = _PIECE_BYTES
-        return max(least, min(most, _UNPACKED_BYTES // len(self._nodes)))
 
     def _pack(self, nodes: Iterable[NodeSamples]) -> None:
         for samples in nodes:

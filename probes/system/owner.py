@@ -10,16 +10,10 @@ from __future__ import annotations
 import os
 import re
 
-from mltop.probes.system import paths
-
 _MOST_BYTES = 1 << 20
 _NAMESPACES = {"mnt": "mounts", "pid": "process numbers", "user": "users"}
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*[a-z]*(?:-[0-9.]+)?(?:-dbg)?", re.ASCII)
 _DELETED = " (deleted)"  # proc(5)
-
-
-def open_process(pid: int) -> int:
-    return os.open(paths.proc(pid), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def read(folder: int, name: str) -> bytes:

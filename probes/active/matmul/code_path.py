@@ -14,8 +14,13 @@ _BLAS = {"mkl": "MKL", "open": "OpenBLAS", "openblas": "OpenBLAS", "nvpl": "NVPL
 def of_cpu(torch: Any, dtype: str, cores: int) -> str:
     """E.g. "oneDNN 3.12.0, AVX512 without AVX512_BF16, 2 threads on 2 cores"."""
     settings = torch.__config__.show()
-    onednn = _supported_by_onednn(torch, dtype)
-    library = _onednn(settings) if onednn else "torch's own kernels" if DTYPE_OF[dtype].units else _blas(settings)
+    if not DTYPE_OF[dtype].units:  # float32
+        library = _blas(settings)
+    # Of bf16 and fp16 torch asks oneDNN (aten/src/ATen/native/mkldnn/Matmul.cpp).
+    elif torch.backends.mkldnn.is_available() and getattr(torch.ops.mkldnn, f"_is_mkldnn_{dtype}_supported")():
+        library = _onednn(settings)
+    else:
+        library = "torch's own kernels"
     words = [library, instructions(torch, dtype, frozenset((cpu_info("flags") or cpu_info("Features")).split()))]
     vendor = cpu_info("vendor_id")
     if library.startswith("MKL") and vendor not in ("", "GenuineIntel"):
@@ -49,13 +54,6 @@ def instructions(torch: Any, dtype: str, flags: frozenset[str]) -> str:
 def versions(torch: Any) -> dict[str, str]:
     settings = torch.__config__.show()
     return {"torch": str(torch.__version__), "blas": _blas(settings), "onednn": _onednn(settings)}
-
-
-def _supported_by_onednn(torch: Any, dtype: str) -> bool:
-    """float32 goes to the BLAS library; of bf16 and fp16 torch asks oneDNN (aten/src/ATen/native/mkldnn/Matmul.cpp)."""
-    if not DTYPE_OF[dtype].units or not torch.backends.mkldnn.is_available():
-        return False
-    return bool(getattr(torch.ops.mkldnn, f"_is_mkldnn_{dtype}_supported")())
 
 
 def _onednn(settings: str) -> str:

@@ -60,7 +60,9 @@ class Room(NamedTuple):
 def first_round(multiprocessors: int, room: Room) -> list[Shape]:
     """About twenty shapes, deterministic, no two alike; those that a time limit cuts off are not the largest ones."""
     shapes = (Shape(m, n, DEPTH) for m, n in _sides(multiprocessors))
-    return sorted((shape for shape in shapes if room.holds(shape)), key=_order)
+    held = (shape for shape in shapes if room.holds(shape))
+    # Mixed, and always the same: by a multiplicative hash.
+    return sorted(held, key=lambda each: ((each.m * 31 + each.n * 17 + each.k) * 0x9E3779B1 % 2**32, each))
 
 
 def second_round(best: Sequence[Shape], room: Room, of: int = SECOND_ROUND) -> list[Shape]:
@@ -136,8 +138,3 @@ def _of_wave(tile: tuple[int, int], places: int) -> list[tuple[int, int]]:
 def _distance(side: tuple[int, int], ratio: float) -> float:
     longer, shorter = max(side), min(side)
     return max(longer / shorter / ratio, ratio * shorter / longer)
-
-
-def _order(shape: Shape) -> tuple[int, Shape]:
-    """Mixed, and always the same: by a multiplicative hash."""
-    return ((shape.m * 31 + shape.n * 17 + shape.k) * 0x9E3779B1 % 2**32, shape)

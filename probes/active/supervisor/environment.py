@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mltop.probes.model.probe import ProbeDevice
-from mltop.probes.system import as_root, owner
+from mltop.probes.system import as_root, owner, paths
 from mltop.probes.system.writable import in_time, user_name
 
 _ANSWERS_S = 1.0
@@ -73,7 +73,7 @@ def job_process(pid: int) -> JobProcess | NotTaken | None:
     environ, cmdline.
     """
     try:
-        folder = owner.open_process(pid)
+        folder = os.open(paths.proc(pid), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
         return None
     try:

@@ -87,10 +87,6 @@ class _Followed:
     read_at: float = 0.0
     is_up_to_date: bool = True
 
-    def lingers(self, now: float, most_s: float) -> bool:
-        self.left_at = now if self.left_at is None else self.left_at
-        return self.is_behind_pipe and now - self.left_at < most_s
-
 
 class LogFollower:
     """``read`` with every sample: what the thread has read until then. Only where a rank has ended since the last one
@@ -201,7 +197,9 @@ class LogFollower:
                 self._guarded(known, next(iter(writers.values())).uid, follow)
         for gone in self._files.keys() - owners.keys():
             followed = self._files[gone]
-            if followed.lingers(time.monotonic(), self._lingers_s):
+            now = time.monotonic()
+            followed.left_at = now if followed.left_at is None else followed.left_at
+            if followed.is_behind_pipe and now - followed.left_at < self._lingers_s:
                 self._guarded(gone, followed.uid, partial(self._read_on, followed))
                 continue
             self._guarded(gone, followed.uid, partial(self._finish, followed))

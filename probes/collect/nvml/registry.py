@@ -255,10 +255,6 @@ class Registry:
         """The GPU at NVML's index. One that was never seen is listed from now on."""
         return next((gpu for gpu in self.gpus if gpu.nvml_index == nvml_index), None) or self._add(nvml_index, None)
 
-    def shown_index(self, nvml_index: int) -> int:
-        """How users know the GPU that NVML lists here."""
-        return next((gpu.index for gpu in self.gpus if gpu.nvml_index == nvml_index), nvml_index)
-
     def _find(self, entry: dict[str, Any], answered: list[KnownGpu]) -> KnownGpu:
         uuid, nvml_index = entry["uuid"], entry["index"]
         free = [gpu for gpu in self.gpus if gpu not in answered]

@@ -206,7 +206,9 @@ class NvmlSource:
         return f"{note.call} on {self._named(note.gpu)}"
 
     def _named(self, nvml_index: int) -> str:
-        return f"GPU {self._registry.shown_index(nvml_index)}"
+        """As users know the GPU that NVML lists there."""
+        shown = (gpu.index for gpu in self._registry.gpus if gpu.nvml_index == nvml_index)
+        return f"GPU {next(shown, nvml_index)}"
 
     def _silence(self, worker: Worker, at_s: float) -> tuple[str, int | None]:
         """Why the child does not answer, and the NVML index of the GPU that it is stuck on."""

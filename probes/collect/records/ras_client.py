@@ -59,17 +59,14 @@ def address_of(text: str) -> Address | None:
     """``host:port``, ``[v6]:port`` or a host alone, as NCCL_RAS_ADDR has it; its default for ""; None: it is none."""
     if not text:
         return Address(DEFAULT_HOST, DEFAULT_PORT)
-    host, separator, port = text.rpartition(":") if "]" not in text else _in_brackets(text)
-    if not separator:
-        host, port = text, str(DEFAULT_PORT)
+    if "]" in text:
+        host, _, rest = text[1:].partition("]")
+        port = rest[1:] if rest.startswith(":") else str(DEFAULT_PORT)
+    else:
+        host, _, port = text.rpartition(":") if ":" in text else (text, "", str(DEFAULT_PORT))
     if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port[:6]) < 1 << 16:
         return None
     return Address(host, int(port))
-
-
-def _in_brackets(text: str) -> tuple[str, str, str]:
-    host, _, rest = text[1:].partition("]")
-    return (host, ":", rest[1:]) if rest.startswith(":") else (host, ":", str(DEFAULT_PORT))
 
 
 def ask_ras(address: Address, answer_s: float = ANSWER_S) -> RasAnswer:
@@ -335,17 +332,14 @@ class _Reading:
         elif match := _TIMEOUTS.match(line):
             self.timeouts = max(self.timeouts, int(match[1]))
         elif match := _SECTION.match(line):
-            self._begin(match)
+            made = _Comm(f"0x{match[3].lstrip('0') or '0'}", self._sizes.get(match[1]))
+            self._comm = self.comms.setdefault((match[1], match[2]), made)
+            self._section, self._kind, self._value, self._state = match[4], "", None, None
         elif self._comm is None:
             if match := _ROW.fullmatch(line):
                 self._sizes[match[1]] = int(match[2])
         else:
             self._take_of(self._comm, line)
-
-    def _begin(self, match: re.Match[str]) -> None:
-        key = match[1], match[2]
-        self._comm = self.comms.setdefault(key, _Comm(f"0x{match[3].lstrip('0') or '0'}", self._sizes.get(match[1])))
-        self._section, self._kind, self._value, self._state = match[4], "", None, None
 
     def _take_of(self, comm: _Comm, line: str) -> None:
         if match := _COUNTS_OF.match(line):

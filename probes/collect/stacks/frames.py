@@ -189,15 +189,18 @@ def redact_threads(threads: list[dict[str, Any]], ints: bool) -> list[dict[str, 
     return [
         {
             **_texts(_only(thread, _OF_THREAD), shown_text),
-            "frames": [_redact_frame(frame, ints) for frame in thread["frames"]],
+            "frames": [
+                {
+                    **_texts(_only(frame, _OF_FRAME), without_tokens),
+                    "locals": [
+                        _only(local, _OF_LOCAL) for local in frame.get("locals") or [] if ints and _is_kept(local)
+                    ],
+                }
+                for frame in thread["frames"]
+            ],
         }
         for thread in threads
     ]
-
-
-def _redact_frame(frame: dict[str, Any], ints: bool) -> dict[str, Any]:
-    kept_locals = [_only(local, _OF_LOCAL) for local in frame.get("locals") or [] if ints and _is_kept(local)]
-    return {**_texts(_only(frame, _OF_FRAME), without_tokens), "locals": kept_locals}
 
 
 def _only(entry: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

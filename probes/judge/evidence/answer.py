@@ -42,7 +42,9 @@ def explained(job: JobFiles) -> ExplainedJob:
     told = ExplainedJob(job.name, attempt.world_size, attempts=len(attempts), files=[file.path for file in job.files])
     told.first_at = min(known(file.first_at for file in job.files), default=None)
     told.ranks = [_end(rank, attempt) for rank in attempt.ranks]
-    mute = _mute(attempt)
+    spoke = {event.rank for event in attempt.events if not event.by_launcher and event.kind != "exit"}
+    spoke |= {rank for rank, own in attempt.presence.items() if own.lines}
+    mute = [rank for rank in attempt.ranks if rank not in spoke]
     told.coverage = (len(told.ranks) - len(mute)) / len(told.ranks) if told.ranks else None
     told.gaps = _gaps(job, attempt, mute)
     told.is_told = first.is_told or first.how == "stopped"
@@ -233,13 +235,6 @@ def _death(events: Sequence[LogEvent]) -> Death | None:
         return Death(told.how, told.code, told.at)
     own = ((how, event) for how, kinds in _DEATHS for event in events if event.kind in kinds)
     return next((Death(how, event.code, event.at) for how, event in own), None)
-
-
-def _mute(attempt: Attempt) -> list[int]:
-    """Ranks without a line of their own."""
-    spoke = {event.rank for event in attempt.events if not event.by_launcher and event.kind != "exit"}
-    spoke |= {rank for rank, own in attempt.presence.items() if own.lines}
-    return [rank for rank in attempt.ranks if rank not in spoke]
 
 
 def _gaps(job: JobFiles, attempt: Attempt, mute: Sequence[int]) -> list[Gap]:

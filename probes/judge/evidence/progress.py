@@ -55,7 +55,11 @@ class _Waits:
             for record in case.waiting:
                 if record.rank is not None:
                     waiting.setdefault(record.rank, []).append((case, case.began_at(record)))
-        self._of = {rank: _first_of(own) for rank, own in waiting.items()}
+        self._of: dict[int, list[Case]] = {}
+        for rank, own in waiting.items():
+            times = known(time for _, time in own)
+            first = min(times) if len(times) == len(own) else None
+            self._of[rank] = [case for case, time in own if first is None or time == first]
 
     def elsewhere(self, rank: int, case: Case) -> bool:
         """Whether this rank waits in another group, or may: where nobody knows which of several was first."""
@@ -64,18 +68,6 @@ class _Waits:
     def is_busy(self, rank: int, case: Case) -> bool:
         """Whether this rank has launched anything in another group that has not ended."""
         return any(rank in other.busy for other in self.cases if other is not case)
-
-    def blocked_by(self, culprits: Sequence[int], case: Case) -> tuple[Group, ...]:
-        """The other groups in which somebody is waited for who is accused, or waits in this group."""
-        held = {*culprits, *_ranks(case.waiting)}
-        others = (other for other in self.cases if other is not case)
-        return tuple(other.group for other in others if held.intersection(_ranks(other.absent)))
-
-
-def _first_of(own: Sequence[tuple[Case, float | None]]) -> list[Case]:
-    times = known(time for _, time in own)
-    first = min(times) if len(times) == len(own) else None
-    return [case for case, time in own if first is None or time == first]
 
 
 def _ranks(records: Iterable[GroupProgress]) -> tuple[int, ...]:
@@ -112,7 +104,13 @@ def _of_absent(case: Case, waits: _Waits) -> ProgressVerdict | None:
     free = [record for record in case.absent if not waits.is_busy(_rank(record), case)]
     if not free:
         return None
-    if any(_is_doubtful(record, case, waits) for record in free):
+    if any(
+        _is_too_old(record, case)
+        or case.is_contradicted(record)
+        or case.is_stuck_before(record)
+        or _failed_elsewhere(record, waits)
+        for record in free
+    ):
         return _said(case, "unsure")
     entered = len(case.entered)
     if len(case.absent) > entered:
@@ -121,20 +119,16 @@ def _of_absent(case: Case, waits: _Waits) -> ProgressVerdict | None:
     is_sure = len(case.absent) < entered and case.is_whole and not any(each.source == "log" for each in free)
     timed = case.since is not None and all(record.at is not None for record in free)
     confidence: Confidence = "high" if is_sure and timed else "medium"
-    return _said(
-        case, "never_entered", culprits=culprits, confidence=confidence, blocked=waits.blocked_by(culprits, case)
-    )
+    # The other groups in which somebody is waited for who is accused, or waits in this group.
+    held = {*culprits, *_ranks(case.waiting)}
+    others = (other for other in waits.cases if other is not case)
+    blocked = tuple(other.group for other in others if held.intersection(_ranks(other.absent)))
+    return _said(case, "never_entered", culprits=culprits, confidence=confidence, blocked=blocked)
 
 
 def _rank(record: GroupProgress) -> int:
     assert record.rank is not None  # those without one are in no case
     return record.rank
-
-
-def _is_doubtful(record: GroupProgress, case: Case, waits: _Waits) -> bool:
-    if _is_too_old(record, case) or case.is_contradicted(record):
-        return True
-    return case.is_stuck_before(record) or _failed_elsewhere(record, waits)
 
 
 def _is_too_old(record: GroupProgress, case: Case) -> bool:

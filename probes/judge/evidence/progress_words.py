@@ -19,7 +19,8 @@ def progress_evidence(told: ProgressVerdict) -> list[Evidence]:
     lines = [_line(told)]
     if shown is not None and shown.at is not None:  # the job may have gone on since
         lines[0] += f" (recorded at {clock_time(shown.at)})"
-    place = _place(told.operation)
+    frames = told.operation.frames if told.operation is not None else ()
+    place = next((frame for frame in frames if f"({_LIBRARY}" not in frame), "")  # the first line of the user's
     if place:
         lines.append(f"{_here(told)} was launched at {place}")
     return [Evidence(told.source, text, told.since, where) for text in lines]
@@ -97,9 +98,3 @@ def _what(operation: Operation, with_size: bool) -> str:
     if not with_size or not sizes:
         return operation.name
     return f"{operation.name} of {counted(sizes[0], 'element')}{f' of {types[0]}' if types else ''}"
-
-
-def _place(operation: Operation | None) -> str:
-    """The first line of the user's."""
-    frames = operation.frames if operation is not None else ()
-    return next((frame for frame in frames if f"({_LIBRARY}" not in frame), "")

@@ -35,14 +35,13 @@ def _is_possible(event: LogEvent, attempt: Attempt) -> bool:
         are_alike = all(each.code == event.code and each.kind == "died" for each in rows)
         return bool(rows) and len(rows[0].named) == 1 and are_alike
     if event.rank is None and (event.kind == "xid" or (event.kind == "oom_kill" and event.pid is not None)):
-        return event.is_dated and not _is_old(event, attempt)  # of a machine's log, which has other days in it
+        # Of a machine's log, which has other days in it.
+        troubles = attempt.of_class("timeout", "cascade")
+        begun = known(other.waited_since or other.at for other in troubles if other.is_dated)
+        if not begun or event.at is None or not event.is_dated:
+            return False
+        return -OLD_S <= event.at - min(begun) <= LONGEST_STEP_S
     return True
-
-
-def _is_old(event: LogEvent, attempt: Attempt) -> bool:
-    troubles = attempt.of_class("timeout", "cascade")
-    begun = known(other.waited_since or other.at for other in troubles if other.is_dated)
-    return not begun or event.at is None or not -OLD_S <= event.at - min(begun) <= LONGEST_STEP_S
 
 
 def _is_own_death(event: LogEvent, attempt: Attempt) -> bool:

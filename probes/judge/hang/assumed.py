@@ -133,7 +133,10 @@ def _sleep_of(view: RankView, known_poll: _Known) -> StackDigest | None:
     known = known_poll(newest) is not None
     if not known and (len(view.mains) < limit.POLL_ROUNDS or len(at_sleep) < limit.POLL_PLACE_SHARE * len(view.mains)):
         return None
-    anchor = (_anchor(newest) or 0) if known else 0
+    # The first frame from the leaf on that tells a known poll: below it, its look and its sleep take turns.
+    frames = list(python_frames(newest.frames))
+    ends = range(len(frames) if known else 0)
+    anchor = next((at for at in ends if known_poll(replace(newest, frames=frames[: at + 1])) is not None), 0)
     outer, function, ints = _ways(newest, anchor, known=known)
     for main in view.mains:
         # From the poll's own function on it may be at another line, and in what this line calls.
@@ -141,13 +144,6 @@ def _sleep_of(view: RankView, known_poll: _Known) -> StackDigest | None:
         if begin < 0 or _ways(main, begin, known=known) != (outer, function, ints):
             return None
     return newest
-
-
-def _anchor(digest: StackDigest) -> int | None:
-    """The first frame from the leaf on that tells a known poll: below it, its look and its sleep take turns."""
-    frames = list(python_frames(digest.frames))
-    ends = range(len(frames))
-    return next((at for at in ends if known_poll(replace(digest, frames=frames[: at + 1])) is not None), None)
 
 
 Way = tuple[tuple[tuple[str, str, int], ...], tuple[str, str], tuple[tuple[tuple[str, int], ...], ...]]

@@ -23,19 +23,16 @@ def merge(digests: Sequence[StackDigest]) -> list[StackClass]:
     mains = (
         digest for digest in digests if digest.child_of is None and digest.thread == "MainThread" and digest.frames
     )
-    groups = grouped(mains, lambda digest: (key_of(digest), digest.waiting_in))
-    return sorted(map(_class, groups.values()), key=_order)
-
-
-def _class(alike: list[StackDigest]) -> StackClass:
-    # py-spy could stop the one with the most frames: it has the native ones, too.
-    shown = max(alike, key=lambda digest: len(digest.frames))
-    return StackClass(Ranges.of(known(digest.rank for digest in alike)), len(alike), shown.waiting_in, shown.frames)
-
-
-def _order(stack_class: StackClass) -> tuple[bool, int, int]:
-    first = stack_class.ranks.first
-    return (stack_class.waiting_in is not None, stack_class.count, -1 if first is None else first)
+    classes = []
+    for alike in grouped(mains, lambda digest: (key_of(digest), digest.waiting_in)).values():
+        # py-spy could stop the one with the most frames: it has the native ones, too.
+        shown = max(alike, key=lambda digest: len(digest.frames))
+        ranks = Ranges.of(known(digest.rank for digest in alike))
+        classes.append(StackClass(ranks, len(alike), shown.waiting_in, shown.frames))
+    return sorted(
+        classes,
+        key=lambda one: (one.waiting_in is not None, one.count, -1 if one.ranks.first is None else one.ranks.first),
+    )
 
 
 REST = "rest"  # by which the lines are asked for that were too many

@@ -84,7 +84,10 @@ def non_waiters(job: JobView) -> Verdict | None:
     if job.assumed and works and job.known_s < work_s(job) and not _may_wait_busily(job):
         busy = f"{_who(accused)} may do what the others wait for: look again in a minute"
         return job.unclear(_waiting_evidence(job), busy, *outside_lines(accused))
-    first = _is_first(job, accused)
+    # Rank 0, or each node's first, while all others are where scripts keep them until it has done its part.
+    samples = (view.seen.sample for view in accused)
+    leads = all(one.rank == 0 or (one.local_rank == 0 and one.local_world_size != 1) for one in samples)
+    first = leads and all(view.waiting_in in _KEPT_BY_THE_FIRST for view in job.waiters)
     may_be_work = [
         _cap_of_work(job, view, accusation, first=first) for view, accusation in zip(accused, accusations, strict=True)
     ]
@@ -213,13 +216,6 @@ def _accuse(job: JobView, view: RankView) -> Accusation:
         reason = "is outside any collective while the others wait for it (seen once)"
     culprit = view.culprit(reason + leaf_note(view.now), how=how)
     return Accusation(culprit, computes=view.spins or collects, stacks=(view.now,))
-
-
-def _is_first(job: JobView, accused: Sequence[RankView]) -> bool:
-    """Rank 0, or each node's first, while all others are where scripts keep them until it has done its part."""
-    samples = (view.seen.sample for view in accused)
-    leads = all(one.rank == 0 or (one.local_rank == 0 and one.local_world_size != 1) for one in samples)
-    return leads and all(view.waiting_in in _KEPT_BY_THE_FIRST for view in job.waiters)
 
 
 def _cap_of_work(job: JobView, view: RankView, accusation: Accusation, *, first: bool) -> Confidence:

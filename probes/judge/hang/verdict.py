@@ -59,14 +59,10 @@ def _judge(job: JobView) -> Verdict:
         _lower(job, verdict)
     verdict.gaps.extend(job.gaps)
     if verdict.stands_still:
-        verdict.since = _still_since(job)
+        # Nothing is known to have moved since then, by the newest stacks of those who wait.
+        newest = [view.times[-1] for view in job.waiters or job.running if view.times]
+        verdict.since = max(newest) - job.known_s if newest else None
     return verdict
-
-
-def _still_since(job: JobView) -> float | None:
-    """Since when nothing is known to have moved, by the newest stacks of those who wait."""
-    newest = [view.times[-1] for view in job.waiters or job.running if view.times]
-    return max(newest) - job.known_s if newest else None
 
 
 def _lower(job: JobView, verdict: Verdict) -> None:
@@ -126,7 +122,9 @@ def _all_poll(job: JobView) -> Verdict | None:
         return None
     assumed = job.assumed
     polling = [view for view in job.waiters if view.polls]
-    stand = f"{_everyone(job, polling)} polls at {assumed.place}, {job.watched}"
+    everyone = "every rank" if len(polling) > 1 else "the only rank"
+    who = f"each of {names(polling)}" if len(polling) < len(job.views) else everyone
+    stand = f"{who} polls at {assumed.place}, {job.watched}"
     evidence = [stand, f"it polls for {assumed.poll.what}. {assumed.poll.advice}"] if assumed.poll else [stand]
     calling = grouped((view for view in job.waiters if not view.polls), lambda view: view.waiting_in or "")
     evidence += [f"{names(here)} waits in {wait}" for wait, here in calling.items()]
@@ -135,12 +133,6 @@ def _all_poll(job: JobView) -> Verdict | None:
     if not known and (job.known_s < sure_s or len(job.views) == 1):
         return job.unclear(*evidence, "a slow step may look the same: look again in a minute")
     return job.hang(evidence, job.confidence("medium"))
-
-
-def _everyone(job: JobView, views: list[RankView]) -> str:
-    if len(views) < len(job.views):
-        return f"each of {names(views)}"
-    return "every rank" if len(views) > 1 else "the only rank"
 
 
 def _nobody_alive(job: JobView) -> Verdict:

@@ -73,7 +73,8 @@ def incidents_of(scene: Scene) -> list[Incident]:
     for case in cases:
         _take_effects(case, scene, used)
         _accuse_by_cause(case)
-    incidents = _of_jobs(cases, scene)
+    # Jobs that suffer from one and the same fault are one incident, told of the largest.
+    incidents = [_of_job(largest, others, scene) for largest, *others in _sharing_causes(cases)]
     incidents += _of_nodes(scene, used)
     return sorted(incidents, key=by_work_stopped)
 
@@ -208,11 +209,6 @@ def _accuse_by_cause(case: _Case) -> None:
 
 
 # Incidents of jobs.
-
-
-def _of_jobs(cases: Sequence[_Case], scene: Scene) -> list[Incident]:
-    """Jobs that suffer from one and the same fault are one incident, told of the largest."""
-    return [_of_job(largest, others, scene) for largest, *others in _sharing_causes(cases)]
 
 
 def _sharing_causes(cases: Sequence[_Case]) -> list[list[_Case]]:

@@ -239,7 +239,10 @@ def scene_of(
                 _take_rank(scene.jobs[key], node, rank)
     for key, job in scene.jobs.items():
         job.forget_earlier_starts()
-        _take_motion(job, moved.get(key))
+        moves = moved.get(key)
+        if moves is not None:
+            job.motion, job.user, job.world_size = moves, job.user or moves.user, job.world_size or moves.world_size
+        job.world_size = job.world_size or (job.stacks.report.world_size if job.stacks is not None else None)
         job.still = (still or {}).get(key)
     scene.several_jobs = len(seen) > 1
     return scene
@@ -269,12 +272,6 @@ def _take_death(scene: Scene, node: NodeScene, told: RankDeath) -> None:
     job.deaths.append(Death(node.node, told if at == told.at else replace(told, at=at, started_at=started_at)))
     job.orphans[node.node, told.pid] = node.children.get(told.pid, ())
     job.skews[node.node] = node.skew_s
-
-
-def _take_motion(job: JobScene, motion: JobMotion | None) -> None:
-    if motion is not None:
-        job.motion, job.user, job.world_size = motion, job.user or motion.user, job.world_size or motion.world_size
-    job.world_size = job.world_size or (job.stacks.report.world_size if job.stacks is not None else None)
 
 
 def _take_rank(job: JobScene, node: NodeScene, rank: RankSample) -> None:

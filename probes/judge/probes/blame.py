@@ -122,7 +122,10 @@ def accused(cannot: Unreached, addresses: Mapping[str, str]) -> dict[str, str]:
     left = {(source, target): why for source, reasons in cannot.items() for target, why in reasons.items()}
     sentences: dict[str, str] = {}
     while left:
-        node = _worst(list(left))
+        # The node of most failed connections; of several the one that most could not reach, then by name.
+        into = Counter(target for _, target in left)
+        failed = into + Counter(source for source, _ in left)
+        node = min(failed, key=lambda node: (-failed[node], -into[node], node))
         explained = {pair: why for pair, why in left.items() if node in pair}
         sentences[node] = _sentence(node, explained, addresses)
         left = {pair: why for pair, why in left.items() if node not in pair}
@@ -134,13 +137,6 @@ def named(names: Sequence[str], most: int = 4) -> str:
     if len(names) <= most:
         return ", ".join(names)
     return f"{', '.join(names[:most])} and {len(names) - most} more"
-
-
-def _worst(pairs: Sequence[tuple[str, str]]) -> str:
-    """The node of most failed connections; of several the one that most could not reach, then by name."""
-    into = Counter(target for _, target in pairs)
-    failed = into + Counter(source for source, _ in pairs)
-    return min(failed, key=lambda node: (-failed[node], -into[node], node))
 
 
 def _sentence(node: str, pairs: Mapping[tuple[str, str], str], addresses: Mapping[str, str]) -> str:

@@ -92,13 +92,6 @@ def alike(rest: Sequence[Rated[Result]], everyone: Sequence[Result], words: Word
     return f"{who}{' alike' if len(rest) > 1 else ''} at {words(statistics.median(rates))}"
 
 
-def unknown_past(rated: Rated[Result]) -> str:
-    """What one device alone could be compared with."""
-    if rated.history.slow is False:
-        return f", as in its last {counted(rated.history.count, 'result')}"
-    return ", nothing to compare it with"
-
-
 def doubt(rates: Sequence[float], figure: float, certain: bool, causes: str) -> str:
     """What stands behind a comparison with a figure of others. ``causes``: of a difference that accuses nobody."""
     if not certain:

@@ -274,7 +274,12 @@ def _headline(group: Group, several: bool) -> str:
     text = f"{model}{every}{devices.alike(rest, group.results, units.tflops_words)} {_what(first)}"
     if len(rest) == 1:
         return text
-    return text + (_software(group) if devices.are_alike(rest) else _slowest(rest))
+    if devices.are_alike(rest):
+        return text + _software(group)
+    # Too few to accuse anybody, but the difference and its cause are worth a word.
+    last = min(rest, key=lambda rated: rated.rate)
+    reason = reasons.explain(last.result, [rated.result for rated in rest if rated is not last])
+    return f"{text}, the slowest {devices.device_name(last.result)} ({reason.text})"
 
 
 def _slow_sentences(group: Group) -> list[str]:
@@ -356,13 +361,6 @@ def _software(group: Group) -> str:
     versions = [f"{name} {first.versions[name]}" for name in _VERSIONS if name in first.versions]
     named = f" ({', '.join(versions)})" if versions else ""
     return f", only {units.percent_span_words(shares)} of what they can do at their clock: software{named}"
-
-
-def _slowest(rest: Sequence[RatedMatmul]) -> str:
-    """Too few to accuse anybody, but the difference and its cause are worth a word."""
-    last = min(rest, key=lambda rated: rated.rate)
-    reason = reasons.explain(last.result, [rated.result for rated in rest if rated is not last])
-    return f", the slowest {devices.device_name(last.result)} ({reason.text})"
 
 
 def _details(group: Group) -> Iterator[str]:

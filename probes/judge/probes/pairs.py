@@ -246,7 +246,9 @@ def judge_pairs(nodes: Sequence[str], results: Sequence[PairResult], expected: E
     levels = Levels(nodes, results)
     if levels.reference is None:
         return _nothing_worked(results)
-    usual = _usual(levels)
+    # The median of the good pairs of good nodes; the search's reference when no two good ones were paired.
+    fast = (value for key, value in levels.values.items() if key <= levels.good and levels.is_fast(value))
+    usual = median_of(fast) or levels.reference or 0.0
     bad = list(filter(levels.is_bad, nodes))
     doubt = _doubt(bad, levels)
     bad = [node for node in bad if not (doubt and levels.works(node))]
@@ -281,12 +283,6 @@ def _doubt(bad: Sequence[str], levels: Levels) -> str:
         return f"nobody can be accused: only {node} – {other} was fast, and was measured once"
     rates = " and ".join(rate_words(value) for value in values)
     return f"nobody can be accused: only {node} – {other} was fast, and not each time ({rates})"
-
-
-def _usual(levels: Levels) -> float:
-    """The median of the good pairs of good nodes; the search's reference when no two good ones were paired."""
-    fast = (value for key, value in levels.values.items() if key <= levels.good and levels.is_fast(value))
-    return median_of(fast) or levels.reference or 0.0
 
 
 def _mostly_bad(levels: Levels, links: Sequence[PairKey]) -> list[str]:

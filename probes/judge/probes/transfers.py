@@ -20,7 +20,7 @@ from mltop.probes.judge.probes.matmul import REPLACE
 from mltop.probes.judge.probes.reasons import other_versions, throttle_of, throttle_words
 from mltop.probes.judge.values import grouped, known
 from mltop.probes.model.probe import CopiesResult, MemoryResult, PastResult, ProbeVerdict
-from mltop.probes.model.units import percent_span_words, percent_words, rate_words, span
+from mltop.probes.model.units import counted, percent_span_words, percent_words, rate_words, span
 
 ONE_SIDED = 0.75  # of the other direction: both use the same lanes
 
@@ -126,7 +126,12 @@ def _headline(kind: Transfer, members: Sequence[Device], several: bool) -> str |
     text += " and ".join(texts)
     if one:
         text += f" ({first.code_path})" if first.kind == "cpu" and first.code_path else ""
-        text += devices.unknown_past(next(iter(rest[0].rates.values())))
+        past = next(iter(rest[0].rates.values())).history
+        text += (
+            f", as in its last {counted(past.count, 'result')}"
+            if past.slow is False
+            else ", nothing to compare it with"
+        )
     return text
 
 
@@ -231,18 +236,6 @@ def _best(result: CopiesResult) -> PcieState | None:
     return PcieState(gen, width) if gen is not None and width is not None else None
 
 
-def _usual(others: Sequence[CopiesResult]) -> PcieState | None:
-    """What most others have."""
-    states = known(map(under_load, others))
-    most = max(states, key=states.count, default=None)
-    return most if most is not None and 2 * states.count(most) > len(states) else None
-
-
-def _compared_copies(way: str, result: CopiesResult, on_node: int) -> Hashable:
-    """While all copy it matters how many do. Memory that is not beside the GPU is slower everywhere."""
-    return (result.name, result.size_bytes, result.near, None if way in _ALONE else on_node)
-
-
 def _accuse_copies(members: Sequence[Device]) -> None:
     """A link below its best exactly as all others of the model is no fault of one."""
     low = [degraded(device.result) for device in members]
@@ -260,7 +253,10 @@ def _why_slow(result: CopiesResult, others: Sequence[CopiesResult], together_onl
     low = degraded(result)
     if low:
         return low, _RESEAT
-    pcie, usual = under_load(result), _usual(others)
+    states = known(map(under_load, others))
+    most = max(states, key=states.count, default=None)
+    usual = most if most is not None and 2 * states.count(most) > len(states) else None
+    pcie = under_load(result)
     if pcie and usual and pcie.is_below(usual) and uses_pcie(result.name, result.pci_device):
         return f"PCIe {pcie} (others {usual})", _RESEAT
     if result.near is False and any(other.near for other in others):
@@ -276,10 +272,6 @@ def _why_slow(result: CopiesResult, others: Sequence[CopiesResult], together_onl
     state = f", its link is at its best ({pcie})" if pcie and _best(result) else ""
     why = f"nothing that was measured shows why{state}{f' ({numa})' if numa else ''}"
     return why, "mltop check for PCIe errors (AER, replays), IOMMU and the switch above it; then reseat it"
-
-
-def _usual_copies(way: str, result: CopiesResult) -> Expected | None:
-    return host_copy(result.name, result.pci_device, way, *(under_load(result) or ()))
 
 
 def _copies_details(measured: Sequence[Device]) -> Iterator[str]:
@@ -323,9 +315,13 @@ TRANSFERS = {
         },
         alone=_ALONE,
         damage=(f": {_DAMAGED}", _DAMAGED, "check PCIe errors (mltop check), reseat it, run it again to confirm"),
-        alike=_compared_copies,
+        # While all copy it matters how many do. Memory that is not beside the GPU is slower everywhere.
+        alike=lambda way, result, on_node: (
+            *(result.name, result.size_bytes, result.near),
+            None if way in _ALONE else on_node,
+        ),
         accuse=_accuse_copies,
-        figure=_usual_copies,
+        figure=lambda way, result: host_copy(result.name, result.pci_device, way, *(under_load(result) or ())),
         beside="{way} {rates}, {share} of {good} ({source})",
         causes="the CPU, its memory and IOMMU settings",
         details=_copies_details,

@@ -167,18 +167,15 @@ class RankTrack(RankMotion):
             level = _awake(switched, calls, ran_s, seconds)
             if level != STILL and self._only_looks_after(rate, calls, ran_s, seconds):
                 level = STILL
-            in_mpi = (ran_s or 0.0) >= limit.MAIN_CPU_LEAST * seconds and _may_be_in_mpi(rank)
+            # Through shared memory MPI moves data without a call: who only wakes up may be at work, as who spins may.
+            may_be_in_mpi = rank.launcher in _MPI_LAUNCHERS and not _WITHOUT_MPI & rank.versions.keys()
+            in_mpi = may_be_in_mpi and (ran_s or 0.0) >= limit.MAIN_CPU_LEAST * seconds
             return (SPUN, False) if level == STILL and in_mpi else (level, level == STILL)
         if ran_s is None:
             return STILL, False
         if calls is not None and calls.own >= limit.CALLS_BESIDE and ran_s >= limit.MAIN_CPU_SAVES * seconds:
             return WORKED, False
         return (SPUN if ran_s >= limit.SPINS * seconds else STILL), False
-
-
-def _may_be_in_mpi(rank: RankSample) -> bool:
-    """Through shared memory MPI moves data without a call: who only wakes up may be at work, as who spins may."""
-    return rank.launcher in _MPI_LAUNCHERS and not _WITHOUT_MPI & rank.versions.keys()
 
 
 def _awake(switched: int, calls: _Calls | None, ran_s: float | None, seconds: float) -> int:

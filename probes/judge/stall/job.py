@@ -298,7 +298,10 @@ class Job:
         quiet_s = self.quiet_s
         if self._spins:
             quiet_s = max(quiet_s, limit.SPIN_QUIET_S)
-        still_s, has_crashed = self.still_s + limit.SLACK_S, self._has_crashed()
+        still_s = self.still_s + limit.SLACK_S
+        # A rank has ended that should not have, while others live and are left alone.
+        settled = self.at - max((gone.at for gone in self.gone.values()), default=0.0) >= limit.CRASH_SETTLED_S
+        has_crashed = settled and any(not has_ended_well(self.deaths.get(key)) for key in self.gone)
         if not self.stepped:
             alone = self.seen < 2 and not self.gone and (self.world_size or 1) < 2
             if alone or still_s < (quiet_s if has_crashed else self.patience_s):
@@ -333,11 +336,6 @@ class Job:
             self.why = "its ranks are being ended"
             return True
         return False
-
-    def _has_crashed(self) -> bool:
-        """Whether a rank ended that should not have, while others live and are left alone."""
-        settled = self.at - max((gone.at for gone in self.gone.values()), default=0.0) >= limit.CRASH_SETTLED_S
-        return settled and any(not has_ended_well(self.deaths.get(key)) for key in self.gone)
 
     def _is_proven(self) -> bool:
         """Whether enough independent signals stand still, on enough of the ranks; told anew every few seconds."""

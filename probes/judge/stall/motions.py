@@ -139,7 +139,8 @@ class JobMotions:
             self._told[key] = self._motion(job)
         self._told = {key: motion for key, motion in self._told.items() if key in self._jobs}
         self._touched.clear()
-        self._motions = tuple(self._told[key] for key in sorted(self._told, key=_order))
+        order = sorted(self._told, key=lambda key: (key.name, -1 if key.uid is None else key.uid, key.node))
+        self._motions = tuple(self._told[key] for key in order)
         return self._motions
 
     def _motion(self, job: Job) -> JobMotion:
@@ -173,10 +174,6 @@ class JobMotions:
         if not job.parts:
             self._jobs.pop(job.key, None)
             self._bases.pop(job.key, None)
-
-
-def _order(key: PlacedJob) -> tuple[str, int, str]:
-    return key.name, -1 if key.uid is None else key.uid, key.node
 
 
 def _motion(job: Job) -> JobMotion:

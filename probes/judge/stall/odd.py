@@ -83,16 +83,12 @@ def _minorities(tracks: _Tracks) -> list[Culprit]:
         worked = [entry for entry in awake if entry[1].level == WORKED]
         found += _named(spun, "computes on a core while the others make no progress")
         found += _named(worked, "works while the others make no progress")
-    return _once(found)
+    # A rank is named once, by what was found first.
+    return list({(culprit.node, culprit.pid): culprit for culprit in reversed(found)}.values())[::-1]
 
 
 def _named(entries: Iterable[tuple[str, RankMotion]], reason: str) -> list[Culprit]:
     return [_culprit(node, track, reason) for node, track in entries]
-
-
-def _once(found: list[Culprit]) -> list[Culprit]:
-    """A rank is named once, by what was found first."""
-    return list({(culprit.node, culprit.pid): culprit for culprit in reversed(found)}.values())[::-1]
 
 
 def _culprit(node: str, track: RankMotion, reason: str, how: CulpritKind = "") -> Culprit:

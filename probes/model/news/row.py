@@ -37,10 +37,6 @@ class Lane:
     reduce: Reduce | None = None  # None: the mean
 
 
-def _last(values: Sequence[float]) -> float:
-    return values[-1]
-
-
 def _union(values: Sequence[float]) -> float:
     bits = 0
     for value in set(values):
@@ -63,7 +59,7 @@ GPU_LANES = (
     Lane("tensor_active", spared=2),
     Lane("dram_active", spared=2),
     Lane("nvlink_bytes_per_s", unit=1e8, spared=3),
-    Lane("memory_used_bytes", unit=float(1 << 24), spared=1, reduce=_last),
+    Lane("memory_used_bytes", unit=float(1 << 24), spared=1, reduce=lambda values: values[-1]),
     Lane("reasons", reduce=_union),
 )
 NODE_WIDTH, GPU_WIDTH = len(NODE_LANES), len(GPU_LANES)

@@ -138,9 +138,12 @@ def pdsh(nodes: Sequence[str], options: LaunchOptions, agent_args: Sequence[str]
     """The command line: one pdsh that reaches all of ``nodes`` at once."""
     words = ["--node", _NODE, "--text", "--frame-bytes", str(FRAME_BYTES), *agent_args]
     line = installed_agent(_NODE, words, agent_hashes(), loader=loader(), python=options.python, one_shot=one_shot)
+    # Of an option that is given twice ssh takes the first, so the user's come second.
+    ours = [*OPTIONS, *plain_session(), *(("StrictHostKeyChecking=accept-new",) if options.accept_new else ())]
+    ssh = " ".join([*(f"-o {option}" for option in ours), os.environ.get("PDSH_SSH_ARGS_APPEND", "")]).strip()
     return (
         "env",
-        f"PDSH_SSH_ARGS_APPEND={ssh_arguments(options)}",
+        f"PDSH_SSH_ARGS_APPEND={ssh}",
         *("sh", "-c", _START, "pdsh", str(max(256, 4 * len(nodes) + 64))),
         # No time limit (-u) whatever the environment says.
         *("-R", "ssh", "-u", "0", "-t", str(CONNECT_S), "-f", str(len(nodes))),
@@ -163,9 +166,3 @@ def py_spy_hashes() -> dict[str, str]:
     from mltop.probes.reach.bundle import py_spy_sha256
 
     return {machine: py_spy_sha256(machine) for machine in agent_hashes() if machine}
-
-
-def ssh_arguments(options: LaunchOptions) -> str:
-    """What each ssh gets first; of an option that is given twice ssh takes the first, so the user's come second."""
-    ours = [*OPTIONS, *plain_session(), *(("StrictHostKeyChecking=accept-new",) if options.accept_new else ())]
-    return " ".join([*(f"-o {option}" for option in ours), os.environ.get("PDSH_SSH_ARGS_APPEND", "")]).strip()

@@ -180,12 +180,14 @@ def command(nodes: tuple[str, ...], options: LaunchOptions, environ: Mapping[str
     others = [
         name for name in environ if name.startswith(("SLURM", "SRUN", "SBATCH", "PMI")) and name not in _KEPT_VARIABLES
     ]
+    leader, plus, component = options.job.partition("+")  # "123+1": a component of a heterogeneous job
     return (
         "env",
         *(word for name in sorted(others) for word in ("-u", name)),
         "srun",
         *_OPTIONS,
-        *job_options(options.job),
+        f"--jobid={leader}",
+        *((f"--het-group={component}",) if plus else ()),
         f"--nodes={len(nodes)}",
         f"--ntasks={len(nodes)}",
         f"--nodelist={','.join(nodes)}",
@@ -193,9 +195,3 @@ def command(nodes: tuple[str, ...], options: LaunchOptions, environ: Mapping[str
         "-c",
         f"unset {_RANK_VARIABLES}; {remote_command(agent_args, options.python)}",
     )
-
-
-def job_options(job: str) -> list[str]:
-    """``job``: "123", or "123+1" for a component of a heterogeneous job."""
-    leader, plus, component = job.partition("+")
-    return [f"--jobid={leader}", *([f"--het-group={component}"] if plus else [])]

@@ -37,7 +37,9 @@ def past_job(text: str) -> PastJob:
     what = f"--job {text}"
     if JOB_ID.fullmatch(text) is None:
         raise UsageProblem(f"--job {text!r}", "is not a Slurm job id", "a number such as 123 or 123_4: `sacct`")
-    told = {**_by_sacct(text), **_by_scontrol(text)}
+    told = _by_sacct(text)
+    lines = _asked("scontrol", "--oneliner", "show", "job", text)  # nothing of jobs that ended more than minutes ago
+    told.update(_FIELD.findall(lines[0]) if lines else ())
     if not told:
         raise UsageProblem(what, "Slurm knows no such job", "give its log files: mltop explain PATH…")
     outputs = tuple(
@@ -49,12 +51,6 @@ def past_job(text: str) -> PastJob:
         why = f"its output {where} is not to be found here" if where else "Slurm does not say where its output is"
         raise UsageProblem(what, f"{why}, it is {state.lower() or 'of unknown state'}", "give it: mltop explain PATH…")
     return PastJob(text, state, told.get("NodeList", ""), outputs)
-
-
-def _by_scontrol(job: str) -> dict[str, str]:
-    """Of jobs that ended minutes ago at most; {} when it is none of these."""
-    lines = _asked("scontrol", "--oneliner", "show", "job", job)
-    return dict(_FIELD.findall(lines[0])) if lines else {}
 
 
 def _by_sacct(job: str) -> dict[str, str]:

@@ -178,8 +178,10 @@ def read_hostfile(path: Path, source: str = "--hostfile") -> list[str]:
     for number, line in enumerate(_text(path, what).splitlines(), 1):
         words = line.partition("#")[0].split()
         if words:
+            # ``host:8`` is ``host``, ``[2001:db8::1]:8`` is ``[2001:db8::1]``; a bare IPv6 address stays whole.
+            match = _ADDRESS_WITH_SLOTS.fullmatch(words[0]) or _NAME_WITH_SLOTS.fullmatch(words[0])
             try:
-                names.update(dict.fromkeys(expand(without_slots(words[0]), f"line {number}:")))
+                names.update(dict.fromkeys(expand(match[1] if match else words[0], f"line {number}:")))
             except UsageProblem as problem:
                 raise UsageProblem(what, str(problem)) from None
         if len(names) > MOST_NODES:
@@ -187,12 +189,6 @@ def read_hostfile(path: Path, source: str = "--hostfile") -> list[str]:
     if not names:
         raise UsageProblem(what, "names no host", "one host on each line")
     return list(names)
-
-
-def without_slots(word: str) -> str:
-    """``host:8`` is ``host``, ``[2001:db8::1]:8`` is ``[2001:db8::1]``; a bare IPv6 address stays whole."""
-    match = _ADDRESS_WITH_SLOTS.fullmatch(word) or _NAME_WITH_SLOTS.fullmatch(word)
-    return match.group(1) if match else word
 
 
 def _text(path: Path, what: str) -> str:

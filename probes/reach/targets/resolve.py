@@ -99,12 +99,6 @@ class Route:
     job: str = ""
 
 
-def own_names(environ: Mapping[str, str] = os.environ) -> frozenset[str]:
-    """What this machine is called: its host name, short and long, and the name that Slurm gave it."""
-    here = platform.node()
-    return LOCAL_NAMES | {here, here.partition(".")[0], environ.get("SLURMD_NODENAME", here)}
-
-
 def routes_for(
     nodes: Sequence[str],
     via: Via | Literal[""],
@@ -120,7 +114,8 @@ def routes_for(
         return _by_srun(nodes, allocations or allocations_here(environ))
     if via:
         return (Route(via, tuple(nodes)),)
-    here = own_names(environ)
+    name = platform.node()
+    here = LOCAL_NAMES | {name, name.partition(".")[0], environ.get("SLURMD_NODENAME", name)}
     local = [node for node in nodes if node in here]
     rest = [node for node in nodes if node not in here]
     ours = allocations_here(environ) if rest and shutil.which("srun", path=environ.get("PATH")) else []
