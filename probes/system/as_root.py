@@ -43,6 +43,7 @@ _INSTALLED = os.path.abspath(__file__).rsplit("/", 4)[0]  # where our packages a
 _NO_LOGIN = frozenset(("nologin", "false", "sync", "shutdown", "halt"))  # shells
 _LOCAL_USERS = frozenset(("files", "systemd", "compat", "altfiles", "extrausers"))  # nsswitch.conf(5)
 _NETWORKED = re.compile(r"nfs|cifs|smb|ceph|lustre|gpfs|beegfs|afs|9p|virtiofs|fuse|glusterfs|orangefs", re.ASCII)
+_BELOW = ("", "/torch", "/*.pth")
 LOOK_S = 10.0  # for the look at what leads to an interpreter and its modules, which a file server may hold up
 _ANSWER_S, _CLEAN_S = 2.0, 5.0  # for the look at what one variable leads to, and at all of them
 
@@ -183,7 +184,7 @@ def _loaded_by(program: str) -> list[str]:
     if "/usr" in prefixes:
         prefixes.append("/usr/local")  # Debian's Python looks there
     for prefix in prefixes:
-        for pattern in ("lib*/python3*", "lib*/python3*/*-packages", "lib*/python3*/*-packages/*.pth", "lib*/lib*.so*"):
+        for pattern in ("lib*/python3*", *(f"lib*/python3*/*-packages{below}" for below in _BELOW), "lib*/lib*.so*"):
             found.update(dict.fromkeys(sorted(glob.glob(f"{glob.escape(prefix)}/{pattern}"))))
     named = [path for name in found if name.endswith(".pth") for path in _named_in_pth(name)]
     return [*found, *named]

@@ -12,6 +12,7 @@ import pytest
 
 from mltop.probes.collect.ranks import RankSource
 from mltop.probes.judge.stall.motions import JobMotions
+from mltop.probes.judge.stall.thresholds import QUIET_S
 from mltop.probes.model import JobMotion, Sample
 from tests.system.cases.launch import CASES, RunningJob, start
 from tests.waiting import wait_until
@@ -93,7 +94,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Watch:
 def test_every_hang_is_asked_about_in_time(watched: Watch, name: str) -> None:
     assert watched.phases(name)[:3] == ["starting", "moving", "quiet"]
     quiet = watched.said[name][2]
-    assert 9.5 <= quiet.still_s <= 10.0 + 2 * watched.longest_gap_s
+    assert QUIET_S - 0.5 <= quiet.still_s <= QUIET_S + 2 * watched.longest_gap_s
     assert (str(quiet.ranks), quiet.ranks_seen, quiet.world_size) == ("0-3", 4, 4)
     assert "no read or write calls" in quiet.signals and len(quiet.signals) >= 2
     assert [(odd.rank, odd.reason) for odd in quiet.odd] == ([(2, ODD[name])] if name in ODD else [])
