@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from mltop.probes.judge.values import grouped
+from mltop.probes.judge.values import grouped, known
 from mltop.probes.model import Incident, JobMotion, JobReport
 from mltop.probes.model.gpu import IDLE_SM
 from mltop.probes.model.incident import IDLE, NO_PROCESS, UNKNOWN_DOING, WORKS, Doing
@@ -183,7 +183,8 @@ def _of_job(motion: JobMotion, incidents: Sequence[Incident], report: JobReport 
 
 
 def _standing(motion: JobMotion, hang: Incident | None, report: JobReport | None) -> JobStates:
-    since = motion.since if motion.phase in ("quiet", "stalled") or hang is None else hang.since
+    fell = motion.since if motion.phase in ("quiet", "stalled") or hang is None else None
+    since = min(known((fell, hang.since if hang is not None else None)), default=None)  # as incidents have it
     culprits = list(hang.culprits) if hang is not None else []
     verdict = report.verdict if report is not None and _is_of_now(report, motion) else None
     if not culprits and verdict is not None and verdict.kind == "suspect":
@@ -193,11 +194,10 @@ def _standing(motion: JobMotion, hang: Incident | None, report: JobReport | None
     waits = _waiting(report, since) if verdict is not None and report is not None else {}
     if not culprits and not waits:
         return JobStates(Doing("quiet" if motion.phase == "quiet" else "stalled", since))
-    began = hang.since if hang is not None and hang.since is not None else since
-    stands = Doing("alone" if alone else "stands", began)
+    stands = Doing("alone" if alone else "stands", since)
     named = [culprit for culprit in culprits if culprit.how != "dead"]
     ranks = {**waits, **{culprit.rank: stands for culprit in named if culprit.rank is not None}}
-    dead = {one.rank: Doing("ended", began) for one in culprits if one.how == "dead" and one.rank is not None}
+    dead = {one.rank: Doing("ended", since) for one in culprits if one.how == "dead" and one.rank is not None}
     return JobStates(
         Doing("waits" if culprits else "stalled", since),
         {**ranks, **dead},

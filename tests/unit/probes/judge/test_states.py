@@ -120,9 +120,11 @@ def test_since_when_and_where() -> None:
     states = states_of([motion("stalled")], [incident("hang", CULPRIT)], [report()])
     waits, stands = states.rank("n1", rank(0)), states.rank("n1", rank(2))
     assert (waits.since, waits.where) == (STOPPED_AT, "all_reduce")
-    assert stands.since == TOLD_AT
+    assert stands.since == STOPPED_AT, "one time for all of it: the earlier one"
     told = states_of([motion("unknown", since=None)], [incident("hang", CULPRIT)])
     assert told.rank("n1", rank(0)).since == TOLD_AT, "of the incident, where motion knows nothing"
+    later = states_of([motion("stalled", since=TOLD_AT + 2.0)], [incident("hang", CULPRIT)], [report()])
+    assert {later.rank("n1", rank(number)).since for number in (0, 2)} == {TOLD_AT}
 
 
 def test_a_culprit_is_found_by_its_number_its_process_or_its_gpu() -> None:
