@@ -33,7 +33,7 @@ EMPTY: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "> {incidents} lists what is wrong now; mltop replay FILE shows a recording",
         ),
         "incidents": (
-            "no incidents: nothing is wrong",
+            "no incidents: what stops or slows a job will be listed here",
             "> {events} lists what happened before; {matmul} and {all_reduce} measure the hardware",
         ),
         "stacks": (

@@ -183,7 +183,7 @@ def axis(scale: Scale, events: Sequence[Event] = ()) -> list[Cell]:
     """The line below: when the graph begins, how long ago, ``now``, or in its place when anything was known last;
     events in their places, which go first, and before them the moment that is looked at.
     """
-    width, minutes = scale.width, round(scale.width * scale.column_s / 60.0)
+    width, minutes = scale.width, max(1, round(scale.width * scale.column_s / 60.0))
     every = 1 if minutes <= _EACH_MINUTE else 2
     ago = range(every, minutes, every) if width >= _WITH_CLOCK else range(minutes // 2, minutes, minutes)
     texts, styles = [" "] * width, ["dim"] * width
