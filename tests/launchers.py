@@ -278,7 +278,7 @@ def group_of(leader: int) -> list[Member]:
 
 def wait_gone(pid: int) -> None:
     """Nothing of a launcher's group runs any more."""
-    wait_until(lambda: not group_of(pid), 10, f"the end of the group {pid}")
+    wait_until(lambda: not group_of(pid), what=f"the end of the group {pid}")
 
 
 def _fits(event: Event, kind: str, where: Mapping[str, Any]) -> bool:

@@ -17,7 +17,7 @@ from tests.waiting import wait_until
 
 Start = Callable[..., NvmlSource]
 Answer = tuple[list[GpuSample], list[Gap]]
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 def fake_here(directory: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> FakeNvml:

@@ -10,9 +10,11 @@ T = TypeVar("T")
 
 
 def wait_until(
-    predicate: Callable[[], T], timeout_s: float = 30.0, what: str = "condition", pause_s: float | None = None
+    predicate: Callable[[], T], timeout_s: float = 60.0, what: str = "condition", pause_s: float | None = None
 ) -> T:
     """The first truthy value of ``predicate``, polled every 10 ms; AssertionError naming ``what`` at the deadline.
+
+    The deadline is for a machine that is ten times slower than usual, and costs nothing where it is not reached.
 
     One that takes long, as to look through all processes, is polled less often: what is waited for needs the CPU.
     ``pause_s``: between two looks, where the first of all values is wanted.

@@ -156,7 +156,7 @@ def node_under_cursor(text: str) -> str:
 def first_answer(terminal: RawTerminal, key: str) -> float:
     read = terminal.bytes_read
     at = terminal.send(key)
-    wait_until(lambda: terminal.bytes_read > read, 30, "output after a key")
+    wait_until(lambda: terminal.bytes_read > read, what="output after a key")
     return time.monotonic() - at
 
 

@@ -52,9 +52,9 @@ def main(quick: bool = False) -> None:
 def first_paint(fake: FakeNvml) -> tuple[float, float]:
     """Seconds until the whole frame stands (its last line, the keys), and until GPU values do."""
     with Terminal(MLTOP, env=environment(fake)) as terminal:
-        wait_until(lambda: "quit" in terminal.text().lower(), 15, "the footer")
+        wait_until(lambda: "quit" in terminal.text().lower(), what="the footer")
         paint_s = time.monotonic() - terminal.started_at
-        wait_until(lambda: "700W" in terminal.text(), 15, "GPU values")
+        wait_until(lambda: "700W" in terminal.text(), what="GPU values")
         return paint_s, time.monotonic() - terminal.started_at
 
 

@@ -76,7 +76,7 @@ class Host:
         """
         if not self.user_namespace:
             return argv
-        sshd = wait_until(self._sshd_pid, 30, "sshd")  # it writes the file when it listens
+        sshd = wait_until(self._sshd_pid, what="sshd")  # it writes the file when it listens
         return ["nsenter", f"--user=/proc/{sshd}/ns/user", "--preserve-credentials", "--", *argv]
 
     def start(
@@ -176,7 +176,7 @@ class Host:
             return
         self.inside("/run/sshd.pid").unlink(missing_ok=True)
         self.run([*AS_USER, *SSHD] if self.user_namespace else SSHD)
-        wait_until(self._sshd_pid, 10, "sshd")  # it writes the file when it listens
+        wait_until(self._sshd_pid, what="sshd")  # it writes the file when it listens
 
     def freeze_sshd(self) -> None:
         """Its port still takes connections; nobody answers."""
@@ -243,7 +243,7 @@ class Host:
     def _restart_listener(self) -> None:
         pid = self._sshd_pid()
         self.signal("KILL", pid)
-        wait_until(lambda: not self.inside(f"/proc/{pid}").exists(), 10, "the end of sshd")
+        wait_until(lambda: not self.inside(f"/proc/{pid}").exists(), what="the end of sshd")
         self.start_sshd()
 
     def remove_key(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import select
 import subprocess
@@ -20,7 +21,8 @@ from mltop.probes.agent.protocol import Message, Request, encode, payload_of
 from mltop.probes.reach.receiving import own_type
 from tests.waiting import wait_until
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
+SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ: the module has its name since Python 3.10
 DECODER = msgspec.json.Decoder(Message, dec_hook=own_type)
 PING = encode(Request("ping"))
 # An agent with a GPU source that may be stuck for ever.
@@ -48,6 +50,8 @@ def agent(terms: str = "", interval_s: float = 0.1, stuck: bool = False) -> Iter
         stdout=subprocess.PIPE,
         bufsize=0,
     )
+    assert process.stdout
+    fcntl.fcntl(process.stdout, SET_PIPE_SIZE, 4096)  # so that it is full after a few samples
     try:
         yield process
     finally:

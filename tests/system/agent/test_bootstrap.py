@@ -64,7 +64,7 @@ def test_every_login_shell(shell: str, home: Path) -> None:
         node.boot()
         assert node.booted.cached
         assert node.sent_bytes == len(opening())
-    wait_until(lambda: not processes_of(home), 30, "the end of every process")
+    wait_until(lambda: not processes_of(home), what="the end of every process")
     assert cache_of(home) == [bundle_sha256()]
 
 
@@ -108,7 +108,7 @@ def test_one_that_is_too_old_first_on_path(home: Path, tmp_path: Path) -> None:
 def ends_cleanly(node: Bootstrapped, home: Path) -> None:
     node.close_stdin()
     node.wait()
-    wait_until(lambda: not processes_of(home), 30, "the end of every process")
+    wait_until(lambda: not processes_of(home), what="the end of every process")
     if (home / ".cache/mltop").exists():
         assert [name for name in cache_of(home) if name.startswith(".tmp")] == []
 

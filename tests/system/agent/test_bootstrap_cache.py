@@ -73,7 +73,7 @@ def test_five_nodes_with_one_cold_home(home: Path) -> None:
     for thread in threads:
         thread.join()
     assert [getattr(result, "kind", result) for result in results] == ["hello"] * 5
-    wait_until(lambda: not processes_of(home), 30, "the end of every process")
+    wait_until(lambda: not processes_of(home), what="the end of every process")
     assert os.listdir(cache(home)) == [SHA256]
     assert not [path for path in files_below(cache(home)) if ".tmp" in path.name]
     assert start_once(home).cached

@@ -96,7 +96,7 @@ def test_it_is_what_runs(warm_home: Path) -> None:
     compiled(warm_home).write_bytes(signed(content, compiled_key()))
     with running(command(), environment(warm_home)) as node:
         assert node.boot().hello.version == "compiled"
-        wait_until(seen.exists, 30, "NVML's child")
+        wait_until(seen.exists, what="NVML's child")
 
 
 @pytest.mark.parametrize("head", ["sha256", "another key", "of another bundle", "none"])
@@ -130,7 +130,7 @@ def test_what_changes_after_the_start_is_not_run_either(warm_home: Path) -> None
         for child in psutil.Process(node.process.pid).children(recursive=True):
             child.kill()
         node.send(Request("request", id=7, op="kernel_lines"))
-        wait_until(lambda: psutil.Process(node.process.pid).children(), 30, "NVML's child again")
+        wait_until(lambda: psutil.Process(node.process.pid).children(), what="NVML's child again")
         check_child(node, tries=60)
         node.close_stdin()
         node.wait()

@@ -67,7 +67,7 @@ def node_command() -> list[str]:
 def ready(node: Bootstrapped) -> Bootstrapped:
     """Booted, and the rank is in its samples."""
     assert node.boot().kind == "hello"
-    wait_until(lambda: any(rank.job == JOB for rank in node.next("sample").sample.ranks), 30, "the rank in a sample")
+    wait_until(lambda: any(rank.job == JOB for rank in node.next("sample").sample.ranks), what="the rank in a sample")
     return node
 
 

@@ -98,7 +98,7 @@ def start_sshd(folder: Path) -> tuple[int, subprocess.Popen[bytes]]:
         port = free_port()
         command = ["/usr/sbin/sshd", "-D", "-f", folder / "sshd_config", "-p", str(port), "-E", folder / "log"]
         process = subprocess.Popen(command)
-        wait_until(lambda: process.poll() is not None or answers(port), 30, "sshd")  # noqa: B023 - waited for here
+        wait_until(lambda: process.poll() is not None or answers(port), what="sshd")  # noqa: B023 - waited for here
         if process.poll() is None:
             return port, process
         said = (folder / "log").read_text()
@@ -116,7 +116,7 @@ def name() -> Iterator[str]:
     """A host name that nothing else on this machine mentions; at the end no process mentions it any more."""
     unique = f"node-{uuid.uuid4().hex[:12]}"
     yield unique
-    wait_until(lambda: not mentioning(unique), 30, "the end of every process")
+    wait_until(lambda: not mentioning(unique), what="the end of every process")
 
 
 def mentioning(text: str) -> list[int]:
@@ -174,11 +174,11 @@ def test_a_shared_connection_that_is_stuck_is_gone_round(server: Server, name: s
     server.host(name, f"ControlPath {control}")
     master = subprocess.Popen(["ssh", "-M", "-N", name], stdin=subprocess.DEVNULL)
     try:
-        wait_until(control.exists, 30, "the shared connection")
+        wait_until(control.exists, what="the shared connection")
         master.send_signal(signal.SIGSTOP)
         limits = patient(hello_s=1.0)
         with opened(launched(name), limits=limits) as hub:
-            wait_until(lambda: "ControlMaster: ssh -O exit" in hub.node(name).state.reason, 30, "words")
+            wait_until(lambda: "ControlMaster: ssh -O exit" in hub.node(name).state.reason, what="words")
             set_limits(limits, hello_s=DEADLINE_S)
             hub.retry()
             await_state(hub, "live", name)
@@ -193,7 +193,7 @@ def test_an_account_without_a_login_shell(server: Server, name: str) -> None:
     server.process.send_signal(signal.SIGHUP)  # it starts itself anew
     server.host(name)
     # A connection that comes before it has is one that works.
-    wait_until(lambda: subprocess.run(["ssh", name, "true"], capture_output=True, check=False).returncode == 1, 30)
+    wait_until(lambda: subprocess.run(["ssh", name, "true"], capture_output=True, check=False).returncode == 1)
     with opened(launched(name)) as hub:
         assert await_state(hub, "refused", name) == ("no logins: This account is currently not available.")
 
@@ -208,7 +208,7 @@ def test_a_caller_that_is_killed_leaves_nothing(server: Server, name: str) -> No
     os.kill(caller.pid, signal.SIGKILL)
     caller.wait()
     caller.stdout.close()
-    wait_until(lambda: not mentioning(name), 30, "the end of ssh and the agent")
+    wait_until(lambda: not mentioning(name), what="the end of ssh and the agent")
 
 
 def test_an_ssh_that_is_killed_leaves_nothing(server: Server, name: str) -> None:
@@ -216,7 +216,7 @@ def test_an_ssh_that_is_killed_leaves_nothing(server: Server, name: str) -> None
     with running(launched(name).argv) as node:
         node.boot()
         node.process.kill()
-        wait_until(lambda: not mentioning(name), 30, "the end of the agent")
+        wait_until(lambda: not mentioning(name), what="the end of the agent")
 
 
 Prepare = Callable[[Server, str], None]

@@ -122,7 +122,7 @@ def test_one_that_hangs_is_ended(dcgmi: Callable[..., Path], monkeypatch: pytest
     monkeypatch.setattr(diagnosis, "DEADLINE_S", 3.0)
     with pytest.raises(Unavailable, match="did not end within 3 s"):
         run()
-    wait_until(lambda: not Path(f"/proc/{pid.read_text()}").exists(), 10, "its end")
+    wait_until(lambda: not Path(f"/proc/{pid.read_text()}").exists(), what="its end")
 
 
 def test_cancelling_ends_it(dcgmi: Callable[..., Path]) -> None:

@@ -130,7 +130,7 @@ def test_a_folder_that_is_exchanged_at_once_gets_nothing(tmp_path: Path) -> None
 
     exchanger = subprocess.Popen([sys.executable, "-c", EXCHANGER, str(target), str(victim)])
     try:
-        wait_until((tmp_path / "c.ready").exists, 30, "the exchanger")
+        wait_until((tmp_path / "c.ready").exists, what="the exchanger")
         wait_until(exchanged_often, 60, "150 exchanges")
     finally:
         exchanger.kill()

@@ -124,7 +124,7 @@ def test_a_signal_ends_it_and_its_py_spy(
     rank: subprocess.Popen[bytes], endless_py_spy: Path, number: signal.Signals
 ) -> None:
     process = start("stacks", {"job": JOB, "deadline_s": 300}, MLTOP_PY_SPY=str(endless_py_spy))
-    wait_until(lambda: running(endless_py_spy), 30, "the dump")
+    wait_until(lambda: running(endless_py_spy), what="the dump")
     process.send_signal(number)
     process.communicate(timeout=30)
     assert process.returncode == 128 + number
@@ -133,7 +133,7 @@ def test_a_signal_ends_it_and_its_py_spy(
 
 def test_it_ends_when_nobody_reads_any_more(rank: subprocess.Popen[bytes], endless_py_spy: Path) -> None:
     process = start("stacks", {"job": JOB, "deadline_s": 300}, MLTOP_PY_SPY=str(endless_py_spy))
-    wait_until(lambda: running(endless_py_spy), 30, "the dump")
+    wait_until(lambda: running(endless_py_spy), what="the dump")
     assert process.stdout
     assert process.stdout.readline().startswith(TEXT_MARK)
     process.stdout.close()

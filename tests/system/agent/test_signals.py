@@ -82,7 +82,7 @@ def test_what_goes_on_is_told_with_its_state() -> None:
 def test_a_stopped_process_goes_on() -> None:
     with running() as process:
         os.kill(process.pid, signal.SIGSTOP)
-        wait_until(lambda: procfs.read_stat("/proc", process.pid).state == "T", 10, "the stop")
+        wait_until(lambda: procfs.read_stat("/proc", process.pid).state == "T", what="the stop")
         result = send("CONT", process.pid)
         assert (result["outcome"], result["state"]) == ("sent", "S")
 
@@ -118,7 +118,7 @@ def test_the_dead_and_the_gone() -> None:
     with running() as process:
         began_at = started(process.pid)
         process.kill()
-        wait_until(lambda: procfs.read_stat("/proc", process.pid).state == "Z", 10, "the zombie")
+        wait_until(lambda: procfs.read_stat("/proc", process.pid).state == "Z", what="the zombie")
         assert send("TERM", process.pid, started_at=began_at)["outcome"] == "gone"
         process.wait()
         assert send("TERM", process.pid, started_at=began_at)["outcome"] == "gone"

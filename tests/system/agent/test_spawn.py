@@ -27,7 +27,7 @@ def test_a_child_that_does_not_heed_is_killed_with_what_it_started() -> None:
     assert end_child(child, term_s=0.2, kill_s=30.0)
     assert child.returncode == -signal.SIGKILL
     assert child.stdout is not None and child.stdout.closed
-    wait_until(lambda: is_gone(grandchild), 30, "the end of what it started")
+    wait_until(lambda: is_gone(grandchild), what="the end of what it started")
 
 
 def test_a_child_that_heeds_is_not_killed() -> None:

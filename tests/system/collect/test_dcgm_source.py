@@ -137,7 +137,7 @@ def test_gpus_that_got_activity_of_their_own_are_not_asked_about(start: Start, e
     (gpu,) = a100s(1)
     gpu.activity_source = "gpm"
     source.fill([gpu], time.time())
-    wait_until(lambda: not source._wanted.is_set(), 5, "the thread to rest")
+    wait_until(lambda: not source._wanted.is_set(), what="the thread to rest")
     asked = exporter.requests
     assert source.fill([gpu], time.time()) == []
     time.sleep(3 * FAST.scrape_every_s)
@@ -365,7 +365,7 @@ def test_a_source_that_is_not_wanted_any_more_ends_dcgmi(start: Start, tmp_path:
     source = start(free_url, Patience(0.0, 0.05, 0.1, 0.2, 0.5, unwanted_after_s=0.7))
     fill_until(source, a100s, is_filled, "values")
     pid = tool.pid()
-    wait_until(lambda: not Path(f"/proc/{pid}").exists(), 5, "dcgmi to end")
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), what="dcgmi to end")
     fill_until(source, a100s, lambda _: tool.pid() != pid, "dcgmi to be started when it is wanted again")
 
 

@@ -107,7 +107,7 @@ def answered(source: FilesystemSource, now: float) -> list[FilesystemSample]:
         samples, gaps = source.read(now)
         return [] if gaps else samples
 
-    return wait_until(read, 20, "all filesystems' answers")
+    return wait_until(read, what="all filesystems' answers")
 
 
 def test_this_machine_is_read_as_statvfs_tells(source: FilesystemSource) -> None:
@@ -146,7 +146,7 @@ def test_a_child_that_is_stopped_or_killed_is_replaced(source: FilesystemSource,
     def troubled() -> list[str]:
         return [gap.why for gap in source.read(NOW + 11)[1] if gap.kind == "unknown"]
 
-    (why,) = wait_until(troubled, 20, "a gap")
+    (why,) = wait_until(troubled, what="a gap")
     assert why.startswith("the process that asks filesystems ")
     samples = answered(source, NOW + 11)
     assert child_of(source) != pid and all(sample.total_bytes is not None for sample in samples)
@@ -166,7 +166,7 @@ def test_a_copied_tree_has_its_own_table(tmp_path: Path) -> None:
     )
     source = FilesystemSource(str(tmp_path))
     try:
-        data, gone = wait_until(lambda: (s := source.read(NOW)[0]) and s[0].total_bytes and s, 20, "answers")
+        data, gone = wait_until(lambda: (s := source.read(NOW)[0]) and s[0].total_bytes and s, what="answers")
         assert (data.mount, gone.mount, gone.read_only) == ("/data", "/gone", True)
         assert gone.counters == {"operations": 5, "retrans": 2, "timeouts": 1, "backlog": 0}
         assert source.read(NOW)[1] == [Gap("host.filesystems", "/gone: No such file or directory")]

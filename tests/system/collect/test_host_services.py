@@ -61,7 +61,7 @@ def next_reading(source: Services, now: float, before: Reading) -> Reading:
         reading = source.read(now, [])
         return None if reading is before else reading
 
-    return wait_until(read, 20, "systemctl's answer")
+    return wait_until(read, what="systemctl's answer")
 
 
 def test_states_are_asked_once_a_minute_and_when_a_service_comes_or_goes(root: Path, source: Services) -> None:

@@ -39,7 +39,7 @@ def settled(source: KernelLogSource) -> tuple[list[KernelEvent], list[Gap]]:
         got[:] = source.read(time.time())
         return not any(gap.kind == "starting" for gap in got[1])
 
-    wait_until(has_settled, 20.0, "the kernel log's history")
+    wait_until(has_settled, what="the kernel log's history")
     return got[0], got[1]
 
 

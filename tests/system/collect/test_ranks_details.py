@@ -218,10 +218,10 @@ def test_a_real_ranks_details() -> None:
         def found() -> list[RankSample]:
             return [s for s in source.read(time.monotonic(), {})[0] if s.job == job and s.settings]
 
-        (sample,) = wait_until(found, 20, "the rank")
+        (sample,) = wait_until(found, what="the rank")
         soft = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)[0]
         assert sample.open_files_limit == soft
-        wait_until(lambda: len(os.listdir(f"/proc/{process.pid}/fd")) == RankSource_open_files(process.pid), 10)
+        wait_until(lambda: len(os.listdir(f"/proc/{process.pid}/fd")) == RankSource_open_files(process.pid))
         assert sample.settings["NCCL_DEBUG"] == "WARN" and sample.cgroup and sample.cgroup.startswith("/")
     finally:
         process.kill()

@@ -152,7 +152,7 @@ def test_a_real_rank_and_its_dump(tmp_path: Path) -> None:
         def found() -> list[RankSample]:
             return [rank for rank in source.read(time.monotonic(), {})[0] if rank.pid == process.pid]
 
-        ranks = wait_until(found, 30, "the rank")
+        ranks = wait_until(found, what="the rank")
         assert ranks[0].command.endswith("/***.py --password *** --url=https://***@h/x?*** --lr 0.1")
         assert ranks[0].settings == {"NCCL_NET": "***"}
         ended = threading.Event()

@@ -321,7 +321,7 @@ def test_ctrl_c_while_it_starts_gives_no_traceback(program: list[str], tmp_path:
         text=True,
         env={**os.environ, "PYTHONPATH": path},
     )
-    wait_until(reached.exists, 30, "the import of click")
+    wait_until(reached.exists, what="the import of click")
     running.send_signal(signal.SIGINT)
     out, err = running.communicate(timeout=30)
     assert (running.returncode, out, err) == (130, "", "")

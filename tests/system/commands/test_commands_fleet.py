@@ -172,7 +172,7 @@ def test_no_agent_is_left_behind(tmp_path: Path) -> None:
     def left() -> list[psutil.Process]:
         return [process for process in psutil.process_iter(["cmdline"]) if mark in (process.info["cmdline"] or ())]
 
-    wait_until(lambda: not left(), 30, "the end of all agents")
+    wait_until(lambda: not left(), what="the end of all agents")
 
 
 @pytest.mark.parametrize("columns", [80, 120])

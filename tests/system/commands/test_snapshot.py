@@ -229,7 +229,7 @@ def test_the_text_form_shows_what_the_screen_shows(columns: int, lines: int, tmp
             found = [line.split() for line in terminal.text().splitlines() if line.split()[:1] in (["GPU"], ["RANK"])]
             return found if len(found) == 2 else []  # ranks are there a moment before GPUs
 
-        heads = wait_until(heads_of_both, 30, "both tables")
+        heads = wait_until(heads_of_both, what="both tables")
         for head in heads:
             of_screen = {*head} - {"last", "busy,", "10", "min", "SWITCH/S", "SYSCALL/S"}  # one sample has no history
             assert of_screen <= {*printed.split()}

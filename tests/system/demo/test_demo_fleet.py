@@ -125,7 +125,7 @@ def test_doctor_and_what_it_does_not_know() -> None:
 def test_ends_with_its_stdin_even_when_nobody_reads_it() -> None:
     with speaking("--nodes", "64", "--interval", "0.1") as speaker:
         speaker.process.stdout.readline()
-        wait_until(lambda: blocked_writing(speaker.process.pid), 30, "a full pipe")
+        wait_until(lambda: blocked_writing(speaker.process.pid), what="a full pipe")
         speaker.process.stdin.close()
         assert speaker.process.wait(30) == 0
 

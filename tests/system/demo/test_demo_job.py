@@ -55,7 +55,7 @@ def test_culprit_is_in_its_dataset_and_the_others_wait(use_torch: bool, healthy_
             assert f"train ({script})" in stack
             assert any("all_reduce_grads" in frame for frame in stack) == (rank != 2)
         # A dump moves the switch counter, ours before this and that of any test beside us: look again then.
-        wait_until(lambda: stands_still(job.pids, 2 * STEP_S), 30, "counters to are stuck")
+        wait_until(lambda: stands_still(job.pids, 2 * STEP_S), what="counters to are stuck")
         pids = job.pids
         ended = time.monotonic()
         job.close()
@@ -79,7 +79,7 @@ def test_environment_is_that_of_a_launched_rank(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("SLURM_JOB_ID", "77")
     with DemoJob(use_torch=False) as job:
         for rank, pid in enumerate(job.pids):
-            text = wait_until(Path(f"/proc/{pid}/environ").read_text, 30, "the end of exec")
+            text = wait_until(Path(f"/proc/{pid}/environ").read_text, what="the end of exec")
             environment = dict(entry.partition("=")[::2] for entry in text.split("\0") if entry)
             assert environment["RANK"] == environment["LOCAL_RANK"] == str(rank)
             assert environment["WORLD_SIZE"] == environment["LOCAL_WORLD_SIZE"] == "4"
@@ -91,8 +91,8 @@ def test_another_culprit_and_size() -> None:
     with DemoJob(ranks=3, culprit=0, use_torch=False, healthy_s=0.1, step_s=0.01) as job:
         wait_until(job.hung_since, 60, "the hang")
         assert len(job.pids) == 3 and job.on_gpus() == [(pid, i) for i, pid in enumerate(job.pids)]
-        wait_until(lambda: "__getitem__" in frames_of(job.pids[0])[0], 30, "rank 0 in its dataset")
-        wait_until(lambda: "all_reduce" in frames_of(job.pids[2])[0], 30, "rank 2 waiting")
+        wait_until(lambda: "__getitem__" in frames_of(job.pids[0])[0], what="rank 0 in its dataset")
+        wait_until(lambda: "all_reduce" in frames_of(job.pids[2])[0], what="rank 2 waiting")
 
 
 def test_survives_the_thread_that_started_it() -> None:
@@ -122,11 +122,11 @@ def test_start_is_quick_and_close_may_come_at_any_time() -> None:
 def test_waiters_go_on_waiting_when_a_rank_is_gone() -> None:
     with hung_job(False, healthy_s=0.3, step_s=0.02) as job:
         os.kill(job.pids[2], signal.SIGKILL)
-        wait_until(job.problem, 30, "the death to be noticed")
+        wait_until(job.problem, what="the death to be noticed")
         assert "rank 2" in job.problem()
         for rank in (0, 1, 3):
             pid = job.pids[rank]
-            wait_until(lambda pid=pid: "all_reduce" in frames_of(pid)[0], 30, f"rank {rank} waiting")
+            wait_until(lambda pid=pid: "all_reduce" in frames_of(pid)[0], what=f"rank {rank} waiting")
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def broken_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("broken_torch")
 def test_a_torch_that_does_not_import_falls_back_to_the_stand_in() -> None:
     with hung_job(None, healthy_s=0.5, step_s=0.05) as job:
-        wait_until(lambda: "all_reduce (collective.py)" in frames_of(job.pids[0])[0], 30, "the stand-in")
+        wait_until(lambda: "all_reduce (collective.py)" in frames_of(job.pids[0])[0], what="the stand-in")
 
 
 @pytest.mark.usefixtures("broken_torch")
@@ -182,7 +182,7 @@ def test_nothing_is_left_when_the_owner_is_killed(kind: str, end: int, tmp_path:
         assert process.stdout.readline() == b"hung\n" and not any(is_gone(pid) for pid in pids)
         process.send_signal(end)
         process.wait()
-        wait_until(lambda: all(is_gone(pid) for pid in pids), 30, "the ranks' end")
+        wait_until(lambda: all(is_gone(pid) for pid in pids), what="the ranks' end")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -190,7 +190,7 @@ def test_nothing_is_left_when_the_owner_dies_while_starting(tmp_path: Path) -> N
     with owner("torch", tmp_path) as (process, pids):
         process.kill()
         process.wait()
-        wait_until(lambda: all(is_gone(pid) for pid in pids), 30, "the ranks' end")
+        wait_until(lambda: all(is_gone(pid) for pid in pids), what="the ranks' end")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -223,7 +223,7 @@ def test_forked_workers_end_with_their_rank(end: str) -> None:
             rank.stdin.close()
         else:
             rank.kill()
-        wait_until(lambda: all(is_gone(pid) for pid in pids), 30, "both to end")
+        wait_until(lambda: all(is_gone(pid) for pid in pids), what="both to end")
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(rank.pid, signal.SIGKILL)

@@ -69,7 +69,7 @@ def test_real_ranks_hold_simulated_gpus_until_stdin_ends(agent: subprocess.Popen
 
     agent.stdin.close()
     assert agent.wait(30) == 0
-    wait_until(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in held), 30, "the ranks' end")
+    wait_until(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in held), what="the ranks' end")
 
 
 def test_a_rank_that_ends_is_told_in_the_samples(agent: subprocess.Popen[bytes]) -> None:

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.jobs
 def started(terminal: Terminal) -> list[int]:
     """All processes of a demo whose four ranks are on the screen."""
     terminal.wait_for("SIMULATED")
-    wait_until(lambda: len(children_of(terminal.pid)) >= 5, 30, "the agent and four ranks")
+    wait_until(lambda: len(children_of(terminal.pid)) >= 5, what="the agent and four ranks")
     return [terminal.pid, *children_of(terminal.pid)]
 
 
@@ -55,7 +55,7 @@ def test_it_tells_its_story_without_a_key(torch: bool, without_torch: dict[str, 
         assert "SIMULATED" in text
         terminal.send("q")
         assert terminal.wait(30) == 0
-    wait_until(lambda: not alive(pids), 30, "the end of every process")
+    wait_until(lambda: not alive(pids), what="the end of every process")
 
 
 def hang_up(terminal: Terminal) -> None:
@@ -76,7 +76,7 @@ def test_nothing_is_left_however_it_ends(end: Callable[[Terminal], None], tmp_pa
         pids = started(terminal)
         end(terminal)
         terminal.wait(30)
-        wait_until(lambda: not alive(pids), 30, "the end of every process")
+        wait_until(lambda: not alive(pids), what="the end of every process")
     assert os.listdir(tmp_path) == []
 
 
@@ -89,7 +89,7 @@ def test_a_fleet_is_simulated_and_judged(without_torch: dict[str, str]) -> None:
         assert "rank 21" in text and "llama-70b" in text and "4 ranks work" in text  # one job hangs, not the other
         terminal.send("q")
         assert terminal.wait(30) == 0
-    wait_until(lambda: not alive(pids), 30, "the end of every process")
+    wait_until(lambda: not alive(pids), what="the end of every process")
 
 
 def test_the_terminal_is_left_as_it_was() -> None:
@@ -97,7 +97,7 @@ def test_the_terminal_is_left_as_it_was() -> None:
         terminal.wait_for("SIMULATED")
         terminal.send("q")
         text = terminal.wait_for("RC=0")
-        wait_until(lambda: "echo" in terminal.text().partition("RC=0")[2], 30, "an echoing terminal")
+        wait_until(lambda: "echo" in terminal.text().partition("RC=0")[2], what="an echoing terminal")
         assert "Traceback" not in text
 
 

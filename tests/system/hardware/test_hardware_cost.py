@@ -97,7 +97,7 @@ def test_ctrl_c_leaves_nobody_behind(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 130 and "Traceback" not in said, said
-    wait_until(lambda: not started_with(machine), 30, f"the end of {started_with(machine)}")
+    wait_until(lambda: not started_with(machine), what=f"the end of {started_with(machine)}")
     assert machine.nvml.path.read_text() == before
 
 

@@ -287,4 +287,4 @@ def test_an_end_in_the_middle_leaves_no_process(name: str, word: str, tmp_path: 
     wait_until(lambda: of_run(mark, word), 60, word)
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130
-    wait_until(lambda: not of_run(mark), 15, "the end of all of it")
+    wait_until(lambda: not of_run(mark), what="the end of all of it")

@@ -63,7 +63,7 @@ def test_a_timeout_is_told_with_rank_and_place(tmp_path: Path) -> None:
     rank = Writer(3, path)
     with following(rank) as lines:
         rank.say("step 2\n" + timeout_of(3))
-        (line,) = wait_until(lines, 30, "the line")
+        (line,) = wait_until(lines, what="the line")
     assert (line.kind, line.rank, line.pid, line.job) == ("timeout", 3, rank.sample.pid, "j")
     assert line.where == f"{path}:3" and line.waited_s == 600.021
     assert abs(line.at - time.time()) < 120
@@ -74,9 +74,9 @@ def test_one_file_of_several_ranks(tmp_path: Path) -> None:
     ranks = [Writer(0, path), Writer(1, path)]
     with following(*ranks) as lines:
         ranks[1].say(timeout_of(1))
-        wait_until(lambda: len(lines()) == 1, 30, "the first line")
+        wait_until(lambda: len(lines()) == 1, what="the first line")
         ranks[0].say('Traceback (most recent call last):\n  File "t.py", line 5, in f\nValueError: bad\n')
-        found = wait_until(lambda: (now := lines())[1:] and now, 30, "the second line")
+        found = wait_until(lambda: (now := lines())[1:] and now, what="the second line")
     assert [(line.kind, line.rank) for line in found] == [("timeout", 1), ("fault", None)]
 
 
@@ -84,7 +84,7 @@ def test_a_traceback_that_ends_the_file_is_whole(tmp_path: Path) -> None:
     rank = Writer(0, tmp_path / "err.log")
     with following(rank) as lines:
         rank.say('Traceback (most recent call last):\n  File "t.py", line 5, in f\nValueError: bad password=hunter2\n')
-        (line,) = wait_until(lines, 30, "the traceback")
+        (line,) = wait_until(lines, what="the traceback")
     assert line.kind == "fault" and "ValueError" in line.text and "hunter2" not in line.text
 
 
@@ -92,10 +92,10 @@ def test_the_last_words_of_a_rank_say_why_it_ended(tmp_path: Path) -> None:
     rank = Writer(0, tmp_path / "err.log")
     follower = LogFollower()
     try:
-        wait_until(lambda: follower.read(time.time(), [rank.sample]) and follower.follows(1), 30, "its file")
+        wait_until(lambda: follower.read(time.time(), [rank.sample]) and follower.follows(1), what="its file")
         rank.say('Traceback (most recent call last):\n  File "t.py", line 5, in f\nValueError: bad')
         rank.end()
-        lines = wait_until(lambda: follower.read(time.time(), [])[0], 30, "its last words")
+        lines = wait_until(lambda: follower.read(time.time(), [])[0], what="its last words")
     finally:
         follower.close()
     ended = RankDeath(rank.sample.pid, 0, how="exit", code=1, told_by="pidfd", started_at=rank.sample.started_at)
@@ -112,7 +112,7 @@ def test_what_stood_there_before_the_process_is_not_its(tmp_path: Path) -> None:
     rank = Writer(3, path)
     with following(rank) as lines:
         rank.say("x" * (1000) + "\n" + timeout_of(4))
-        (line,) = wait_until(lines, 30, "the new line")
+        (line,) = wait_until(lines, what="the new line")
     assert "[Rank 4]" in line.text
 
 
@@ -121,10 +121,10 @@ def test_a_file_that_was_emptied_is_read_anew(tmp_path: Path) -> None:
     rank = Writer(3, path)
     with following(rank) as lines:
         rank.say("step 1\n" * 100 + timeout_of(3))
-        wait_until(lambda: len(lines()) == 1, 30, "the first line")
+        wait_until(lambda: len(lines()) == 1, what="the first line")
         os.truncate(path, 0)
         rank.say(timeout_of(3))
-        wait_until(lambda: len(lines()) == 2, 30, "the line after it")
+        wait_until(lambda: len(lines()) == 2, what="the line after it")
 
 
 def test_pipes_and_processes_that_are_gone_are_no_files() -> None:
@@ -135,7 +135,7 @@ def test_pipes_and_processes_that_are_gone_are_no_files() -> None:
         ranks = [RankSample(piped.pid, 0), RankSample(gone.pid, 1)]
         try:
             follower.read(time.time(), ranks)
-            wait_until(lambda: follower._looking is None, 30, "the first look")
+            wait_until(lambda: follower._looking is None, what="the first look")
             assert follower.read(time.time(), ranks) == ([], [])
         finally:
             follower.close()

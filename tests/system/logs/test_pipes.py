@@ -95,7 +95,7 @@ def test_what_a_rank_writes_through_a_pipe_is_its_own(reader: str, tmp_path: Pat
     piped = Piped(reader, tmp_path)
     with following(piped) as lines:
         piped.say("step 1\n" + timeout_of(0))
-        (line,) = wait_until(lines, 30, "the line")
+        (line,) = wait_until(lines, what="the line")
     assert (line.kind, line.rank, line.pid, line.job) == ("timeout", 0, piped.samples[0].pid, "j")
     assert line.where == f"{tmp_path}/out.log:2" and line.waited_s == 600.021
 
@@ -115,7 +115,7 @@ def test_of_several_ranks_the_prefix_tells_whose_it_is(
     samples = [replace(sample, launcher=launcher) for sample in piped.samples]
     with following(piped, *samples) as lines:
         piped.say(prefix + timeout_of(1), rank=1)
-        (line,) = wait_until(lines, 30, "the line")
+        (line,) = wait_until(lines, what="the line")
     pid = samples[rank].pid if rank is not None and rank < len(samples) else None
     assert (line.rank, line.pid, line.job, line.uid) == (rank, pid, "j", os.getuid())
 
@@ -126,8 +126,8 @@ def test_a_tail_of_one_rank_is_without_the_lines_of_others(tmp_path: Path) -> No
         piped.say("[rank0]: of 0\nof somebody\n")
         piped.say("[rank1]: of 1\n", rank=1)
         readers = PipeReaders(lambda _: None)
-        wait_until(lambda: (tmp_path / "out.log").exists() and len((tmp_path / "out.log").read_text()) > 35, 30)
-        behind = wait_until(lambda: readers.files_of(piped.samples), 30, "its file")
+        wait_until(lambda: (tmp_path / "out.log").exists() and len((tmp_path / "out.log").read_text()) > 35)
+        behind = wait_until(lambda: readers.files_of(piped.samples), what="its file")
         (tail,) = last_lines(piped.samples[1].pid, 10, behind)
         assert (tail.file, tail.lines) == (f"{tmp_path}/out.log", [line for line in tail.lines if "of 0" not in line])
         assert sorted(tail.lines) == ["[rank1]: of 1", "of somebody"]
@@ -141,12 +141,12 @@ def test_the_last_words_come_through_the_pipe_after_the_end(tmp_path: Path) -> N
     piped = Piped("(until [ -e go ]; do sleep 0.05; done; exec cat) >> out.log", tmp_path)
     follower, rank = LogFollower(lingers_s=60.0), piped.samples[0]
     try:
-        wait_until(lambda: follower.read(time.time(), [rank]) and follower.follows(1), 30, "its file")
+        wait_until(lambda: follower.read(time.time(), [rank]) and follower.follows(1), what="its file")
         piped.say('Traceback (most recent call last):\n  File "t.py", line 5, in f\nValueError: bad\n')
         piped.end_ranks()
         assert follower.read(time.time(), [])[0] == []
         (tmp_path / "go").touch()
-        (line,) = wait_until(lambda: follower.read(time.time(), [])[0], 30, "its last words")
+        (line,) = wait_until(lambda: follower.read(time.time(), [])[0], what="its last words")
         assert (line.kind, line.pid) == ("fault", rank.pid) and "ValueError: bad" in line.text
         ended = RankDeath(rank.pid, 0, how="exit", code=1, told_by="pidfd", started_at=rank.started_at)
         assert with_errors([ended], [line])[0].error == "ValueError: bad"
@@ -169,11 +169,11 @@ def test_files_of_others_and_what_is_no_file_are_left_alone(tmp_path: Path) -> N
     try:
         with following(piped, strangers, direct) as lines:
             piped.say(timeout_of(0))
-            wait_until(lambda: out.exists() and out.stat().st_size, 30, "the line in the file")
+            wait_until(lambda: out.exists() and out.stat().st_size, what="the line in the file")
             assert other.stdin is not None
             other.stdin.write(timeout_of(1))
             other.stdin.flush()
-            (line,) = wait_until(lines, 30, "the other rank's line")
+            (line,) = wait_until(lines, what="the other rank's line")
             assert line.rank == 1
             for _ in range(3):
                 assert [line.rank for line in lines()] == [1]
@@ -188,7 +188,7 @@ def test_a_file_that_is_not_the_owners_is_not_read(tmp_path: Path) -> None:
     piped = Piped("exec tee out.log mine.log > /dev/null", tmp_path)
     with following(piped) as lines:
         piped.say(timeout_of(0))
-        (line,) = wait_until(lines, 30, "the line")
+        (line,) = wait_until(lines, what="the line")
     assert line.file == f"{tmp_path}/mine.log"
 
 

@@ -210,7 +210,7 @@ def test_a_lost_gpu_starts_anew_when_it_returns(fake: FakeNvml, start: Start) ->
     fake.write()
     answer = tick_until(source, lambda answer: answer[0][1].state == "lost", "GPU 1 to be lost")
     assert (answer[0][1].sm_active, answer[0][1].activity_source) == (None, None)
-    wait_until(lambda: read_counts(fake.counts_path).get("nvmlGpmSampleFree") == allocated // 2, 30, "its samples")
+    wait_until(lambda: read_counts(fake.counts_path).get("nvmlGpmSampleFree") == allocated // 2, what="its samples")
     before = calls_on_gpu(fake.counts_path, 1).get("nvmlGpmSampleGet")
     tick_until(source, lambda answer: answer[0][0].sm_active is not None, "GPU 0 to go on")
     assert calls_on_gpu(fake.counts_path, 1).get("nvmlGpmSampleGet") == before

@@ -46,7 +46,7 @@ def poll(source: NvmlSource) -> float:
         gpus, _ = source.collect(now, 0.2)
         return any(gpu.last_seen_at == now for gpu in gpus)
 
-    wait_until(answered, 30, "an answer from NVML")
+    wait_until(answered, what="an answer from NVML")
     return now
 
 
@@ -120,7 +120,7 @@ def test_a_gpu_that_comes_back_is_listened_to_again(fake: FakeNvml, start: Start
         at = poll(source)
         return source.collect(at, 0)[0][1].state == "ok"
 
-    wait_until(is_back, 30, "GPU 1")
+    wait_until(is_back, what="GPU 1")
     fake.set("gpu.1.xids", "79")
     fake.write()
     poll(source)

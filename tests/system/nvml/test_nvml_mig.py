@@ -220,7 +220,7 @@ def test_seven_instances_share_a_budget_of_calls(fake: FakeNvml, reader: Reader)
         lambda: [read(child), calls()][1] and child("first.state(Instances).credit") < 6, 30, "the first credit's end"
     )
     before, started_s = calls(), time.monotonic()
-    wait_until(lambda: read(child) and time.monotonic() - started_s > 2.0, 30, "two seconds")
+    wait_until(lambda: read(child) and time.monotonic() - started_s > 2.0, what="two seconds")
     spent_s = time.monotonic() - started_s
     assert calls() - before <= 3 * spent_s + 8, "three calls per second, and one turn that was saved for"
 
@@ -240,7 +240,7 @@ def test_instances_in_the_sample_of_their_gpu(fake: FakeNvml, monkeypatch: pytes
             done = gpus and gpus[0].mig_instances and gpus[0].mig_instances[0].sm_active and gpus[0].sm_active
             return (gpus, gaps) if done else None
 
-        gpus, gaps = wait_until(seen, 30, "activity of the instances")
+        gpus, gaps = wait_until(seen, what="activity of the instances")
     finally:
         source.close()
     assert gpus[0].mig_enabled

@@ -50,7 +50,7 @@ def poll(source: NvmlSource) -> tuple[list[GpuSample], list[Gap]]:
         return (gpus, gaps) if fresh else None
 
     now = time.time()
-    return wait_until(answered, 30, "an answer from NVML")
+    return wait_until(answered, what="an answer from NVML")
 
 
 def gap_of(gaps: list[Gap], what: str) -> Gap:
@@ -183,7 +183,7 @@ def test_slow_values_stay_on_fast_polls_and_are_renewed(fake: FakeNvml, start: S
     def renewed() -> bool:
         return poll(source)[0][0].processes == [GpuProcess(78, 2048, "compute")]
 
-    wait_until(renewed, 30, "the new process list")
+    wait_until(renewed, what="the new process list")
 
 
 def test_hundreds_of_processes_fit(fake: FakeNvml, start: Start) -> None:

@@ -140,7 +140,7 @@ def test_it_ends_when_nobody_waits_for_it_any_more() -> None:
         assert probe.process.stdin
         probe.process.stdin.close()
         probe.process.stdin = None
-        wait_until(lambda: probe.process.poll() is not None, 10, "the end of the probe")
+        wait_until(lambda: probe.process.poll() is not None, what="the end of the probe")
 
 
 ALIKE = 0.15

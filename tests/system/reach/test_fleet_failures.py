@@ -179,7 +179,7 @@ def test_a_link_that_is_cut_in_silence(hosts: Hosts, watcher: Watcher) -> None:
     stale = watcher.wait_passing(host.name, others.since, "stale")
     lost = watcher.wait_passing(host.name, stale.at, "lost")
     assert lost.reason
-    wait_until(lambda: agents(host) == [], 30, "no agent behind the dead link")
+    wait_until(lambda: agents(host) == [], what="no agent behind the dead link")
     assert time.monotonic() - cut_at < 1.5 * GONE_S + 20
     # Of the old connection only sshd's own process may be left: it will hear of the end when it sends again.
     old = [process.pid for process in logins(host)]

@@ -79,7 +79,7 @@ def test_processes_of_a_test_are_seen_and_can_be_killed(hosts: Hosts) -> None:
     host = hosts["h03"]
     assert host.strangers() == []
     hosts.login.run([*SSH, host.name, "sleep 1000 >/dev/null 2>&1 &"])
-    wait_until(lambda: [process.command for process in host.strangers()] == ["sleep 1000"], 10, "only the sleep")
+    wait_until(lambda: [process.command for process in host.strangers()] == ["sleep 1000"], what="only the sleep")
     with pytest.raises(AssertionError, match="sleep 1000"):
         host.wait_clean(0.1)
     host.kill_strangers()
@@ -97,4 +97,4 @@ def test_an_interrupted_run_leaves_no_process_and_no_directory() -> None:
     assert Path(f"/proc/{pid}").is_dir()
     run.send_signal(signal.SIGKILL)
     run.communicate()
-    wait_until(lambda: not Path(directory).exists() and not Path(f"/proc/{pid}").exists(), 30, "nothing left")
+    wait_until(lambda: not Path(directory).exists() and not Path(f"/proc/{pid}").exists(), what="nothing left")

@@ -62,7 +62,7 @@ def test_the_rank_and_the_node_that_hang_are_named(hosts: Hosts, job: FleetJob) 
     assert [(c["ranks"], c["count"]) for c in waiting] == [("0-10,12-15", 15)]
     assert all(len(py_spy_copies(host)) == 1 for host in hosts)
     for host in hosts:
-        wait_until(lambda host=host: not agents(host), 30, f"no agent on {host.name}")
+        wait_until(lambda host=host: not agents(host), what=f"no agent on {host.name}")
 
 
 def test_a_node_that_does_not_answer_is_named_and_the_rest_is_judged(hosts: Hosts, job: FleetJob) -> None:

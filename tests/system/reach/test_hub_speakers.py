@@ -15,7 +15,7 @@ from mltop.probes.reach.launchers import pdsh, srun
 from tests.fakes.agents import program
 from tests.waiting import wait_until
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 NODES = ("h01", "h02")
 # `say_as(label, message)`: a line as pdsh and srun pass it on. `beat_as`: 20 samples a second of a node that is well.
 LABELLED = """

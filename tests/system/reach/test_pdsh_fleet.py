@@ -179,7 +179,7 @@ def test_requests_go_by_a_pdsh_of_their_own(hosts: Hosts) -> None:
         checks = running.ask("request doctor {}")["done"]["h03"]["checks"]
         assert "python" in [check["name"] for check in checks]
         assert running.ask("request dance {}")["failed"]["h01"] == "unknown operation 'dance'"
-        assert set(running.states().values()) == {"live"}
+        running.wait_states(dict.fromkeys(("h01", "h02", "h03"), "live"))
 
 
 def test_a_node_without_the_agent_says_so_and_how_it_gets_there(hosts: Hosts) -> None:
@@ -207,7 +207,7 @@ def test_nodes_that_cannot_be_reached_hold_nobody(hosts: Hosts) -> None:
         reasons = {"h02": "connection refused", "h03": "timed out", "h04": "no hello"}
         for name, words in reasons.items():
             wait_until(lambda name=name, words=words: words in running.reason(name), 60, f"{name}: {words}")
-        assert running.states()["h01"] == "live"
+        running.wait_live("h01")
 
 
 def test_a_node_that_goes_away_says_why_and_comes_back_while_the_others_go_on(hosts: Hosts) -> None:
@@ -216,14 +216,14 @@ def test_a_node_that_goes_away_says_why_and_comes_back_while_the_others_go_on(ho
         other = agents(hosts["h01"])[0]  # the channel's; those after it are its children, and some of them end soon
         hosts["h02"].stop_sshd()
         wait_until(lambda: running.reason("h02") == "connection refused: no sshd is listening", 60, "the reason")
-        assert running.states() == {"h01": "live", "h02": "lost"}
+        running.wait_states({"h01": "live", "h02": "lost"})
         hosts["h02"].heal()
         running.wait_states({"h01": "live", "h02": "live"}, 120)
         hosts["h02"].remove_key()
         hosts["h02"].signal("KILL", *agents(hosts["h02"]))
         wait_until(lambda: running.states()["h02"] == "refused", 60, "the refusal")
         assert running.reason("h02").startswith("login refused")
-        assert running.states()["h01"] == "live"
+        running.wait_live("h01")
         assert agents(hosts["h01"])[0] == other
 
 
@@ -233,7 +233,7 @@ def test_agents_end_soon_after_their_link_is_cut_and_the_node_comes_back_with_it
         hosts["h02"].cut_link()
         wait_until(lambda: agents(hosts["h02"]) == [], 60, "the agent's end")  # the kernel alone would take 15 minutes
         wait_until(lambda: running.states()["h02"] == "lost", 60, "a node that is missed")
-        assert running.states()["h01"] == "live"
+        running.wait_live("h01")
         hosts["h02"].heal()
         running.wait_states({"h01": "live", "h02": "live"}, 120)
 
@@ -241,7 +241,10 @@ def test_agents_end_soon_after_their_link_is_cut_and_the_node_comes_back_with_it
 def test_the_commands_work_by_pdsh(hosts: Hosts) -> None:
     done = hosts.mltop("snapshot", "-w", hosts.pattern, "--via", "pdsh", "--json", "--timeout", "15", check=False)
     report = json.loads(done.stdout)
-    assert [node["state"] for node in report["nodes"]] == ["live", "live", "live", "live", "lost"]
+    assert [node["node"] for node in report["nodes"]] == hosts.names
+    states = [node["state"] for node in report["nodes"]]
+    assert {*states[:4]} <= {"live", "stale"}  # on a busy machine the newest sample may be some seconds old
+    assert states[4] == "lost"
     assert [sample["node"] for sample in report["samples"]] == hosts.names[:4]
     assert "h05 lost: the agent is not on this node" in done.stderr
     with rank(hosts["h02"], 1):

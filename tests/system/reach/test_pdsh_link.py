@@ -48,7 +48,7 @@ def watched(hosts: Hosts) -> Iterator[Host]:
         stdout=subprocess.DEVNULL,
     )
     try:
-        wait_until(lambda: seen(host), 30, "the program")
+        wait_until(lambda: seen(host), what="the program")
         yield host
     finally:
         hosts.login.kill_strangers()
@@ -73,9 +73,9 @@ def unanswered_s(host: Host) -> float:
 def test_a_cut_link_is_seen_from_its_far_end_and_so_is_its_return(watched: Host) -> None:
     assert unanswered_s(watched) == 0.0
     watched.cut_link()
-    wait_until(lambda: unanswered_s(watched) > 3.0, 30, "the time that nobody answers")
+    wait_until(lambda: unanswered_s(watched) > 3.0, what="the time that nobody answers")
     before = seen(watched)
-    wait_until(lambda: unanswered_s(watched) > 4.0, 30, "more of it")
+    wait_until(lambda: unanswered_s(watched) > 4.0, what="more of it")
     after = seen(watched)
     assert before and after
     assert after[0] - before[0] == pytest.approx(after[1] - before[1], abs=0.01)

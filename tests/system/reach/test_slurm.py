@@ -51,7 +51,7 @@ def nothing_left(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
         monkeypatch.setenv(name, value)
     yield
     try:
-        wait_until(lambda: not any(slurm.agents(node) for node in NODES), 30, "no agent on any node")
+        wait_until(lambda: not any(slurm.agents(node) for node in NODES), what="no agent on any node")
     finally:
         slurm.cancel_all()
 
@@ -61,7 +61,7 @@ def job(slurm: Slurm) -> str:
     """A job on all nodes, with one task on each of them."""
     number = slurm.submit("srun /usr/bin/sleep 1000")
     slurm.wait_running(number)
-    wait_until(lambda: all("/usr/bin/sleep" in str(slurm.processes(node)) for node in NODES), 30, "its tasks")
+    wait_until(lambda: all("/usr/bin/sleep" in str(slurm.processes(node)) for node in NODES), what="its tasks")
     return number
 
 
@@ -96,6 +96,9 @@ def wait_state(hub: Hub, node: str, state: str, words: str = "") -> None:
         raise AssertionError(f"{error}, it is {hub.node(node).state}") from None
 
 
+ANSWERED = {"live", "stale"}  # on a busy machine the newest sample may be some seconds old
+
+
 def srun_pid() -> int:
     """The srun that this process has started."""
     return next(pid for pid in own_children() if name_of(pid) == "srun")
@@ -104,7 +107,8 @@ def srun_pid() -> int:
 def test_a_snapshot_of_a_job_has_every_node(slurm: Slurm, job: str) -> None:
     done = slurm.mltop("snapshot", "--job", job, "--via", "srun", "--json")
     found = json.loads(done.stdout)
-    assert [(node["node"], node["state"]) for node in found["nodes"]] == [(node, "live") for node in NODES]
+    assert [node["node"] for node in found["nodes"]] == list(NODES)
+    assert {node["state"] for node in found["nodes"]} <= ANSWERED
     assert [sample["node"] for sample in found["samples"]] == list(NODES)
     assert [sample["host"]["hostname"] for sample in found["samples"]] == list(NODES)
     # The agents live in the job, with its variables around them, and are no ranks of it.
@@ -116,7 +120,7 @@ def test_the_ranks_of_a_job_are_dumped_on_their_nodes(slurm: Slurm, tmp_path: Pa
     program.write_text(TRAIN)
     number = slurm.submit(f"srun {sys.executable} {program}")
     slurm.wait_running(number)
-    wait_until(lambda: all(str(program) in str(slurm.processes(node)) for node in NODES), 30, "the ranks")
+    wait_until(lambda: all(str(program) in str(slurm.processes(node)) for node in NODES), what="the ranks")
     done = slurm.mltop("stacks", "--job", number, "--via", "srun", "--samples", "1", "--json", "--timeout", "60")
     found = json.loads(done.stdout)
     assert [job["job"] for job in found["jobs"]] == [number]
@@ -142,7 +146,8 @@ def test_inside_of_a_job_its_nodes_need_not_be_named(slurm: Slurm) -> None:
     output = slurm.output(number)
     assert "finished" in output, output
     found = json.loads(output.splitlines()[0])
-    assert [(node["node"], node["state"]) for node in found["nodes"]] == [(node, "live") for node in NODES]
+    assert [node["node"] for node in found["nodes"]] == list(NODES)
+    assert {node["state"] for node in found["nodes"]} <= ANSWERED
     assert [sample["host"]["hostname"] for sample in found["samples"]] == list(NODES)
 
 
@@ -172,7 +177,7 @@ def test_when_srun_is_killed_its_agents_are_gone_at_once_and_come_back(slurm: Sl
         def are_gone() -> bool:
             return not any(set(before[node]) & set(slurm.agents(node)) for node in NODES)
 
-        wait_until(are_gone, 10, "the end of the agents")
+        wait_until(are_gone, what="the end of the agents")
         wait_live(hub)
         assert all(view.connection.restarts for view in hub.view().nodes)
 
@@ -214,7 +219,7 @@ def test_py_spy_is_sent_again_to_a_node_that_is_asked_later(slurm: Slurm, monkey
     program.write_text(TRAIN)
     number = slurm.submit(f"srun {sys.executable} {program}")
     slurm.wait_running(number)
-    wait_until(lambda: all(str(program) in str(slurm.processes(node)) for node in NODES), 30, "the ranks")
+    wait_until(lambda: all(str(program) in str(slurm.processes(node)) for node in NODES), what="the ranks")
     with opened(job=number) as hub:
         wait_live(hub)
         for node in NODES[:2]:
@@ -250,7 +255,7 @@ def test_some_nodes_of_a_job_and_some_step(slurm: Slurm, job: str) -> None:
 def test_tasks_of_an_array_and_parts_of_a_job(slurm: Slurm) -> None:
     array = slurm.submit("sleep 1000", 1, "--array=0-1")
     slurm.wait_running(array)
-    wait_until(lambda: len(resolve(TargetOptions(job=array)).nodes) == 2, 30, "both tasks running")
+    wait_until(lambda: len(resolve(TargetOptions(job=array)).nodes) == 2, what="both tasks running")
     assert len(resolve(TargetOptions(job=f"{array}_1")).nodes) == 1
     with opened(job=array) as hub:
         wait_live(hub, tuple(states(hub)))

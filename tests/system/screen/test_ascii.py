@@ -70,6 +70,6 @@ def test_without_that_it_is_drawn_as_it_is(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "mltop", "demo"]
     with Terminal(argv, 100, 30, env={"MLTOP_STATE_DIR": str(tmp_path), "LANG": os.environ["LC_ALL"]}) as terminal:
         terminal.wait_for("q quit")
-        wait_until(lambda: any(byte > 127 for byte in terminal.raw), 30.0, "a glyph that is not ASCII")
+        wait_until(lambda: any(byte > 127 for byte in terminal.raw), what="a glyph that is not ASCII")
         terminal.send("\x03")
         terminal.wait()

@@ -58,7 +58,7 @@ def test_signals(name: str) -> None:
 
 def test_a_signal_while_it_starts() -> None:
     with running() as terminal:
-        wait_until(lambda: b"\x1b[?1049h" in terminal.raw, 30.0, "the other screen")
+        wait_until(lambda: b"\x1b[?1049h" in terminal.raw, what="the other screen")
         os.kill(terminal.pid, signal.SIGUSR1)
         assert terminal.wait(30) == 128 + signal.SIGUSR1
         assert is_restored(terminal)
@@ -70,10 +70,10 @@ def test_a_stop_that_cannot_be_caught() -> None:
     with running() as terminal:
         terminal.wait_for("LOST since")
         os.kill(terminal.pid, signal.SIGSTOP)
-        wait_until(lambda: "State:\tT" in Path(f"/proc/{terminal.pid}/status").read_text(), 30.0, "the stop")
+        wait_until(lambda: "State:\tT" in Path(f"/proc/{terminal.pid}/status").read_text(), what="the stop")
         painted = len(terminal.raw)
         os.kill(terminal.pid, signal.SIGCONT)
-        wait_until(lambda: b"LOST" in terminal.raw[painted:], 30.0, "the screen anew")
+        wait_until(lambda: b"LOST" in terminal.raw[painted:], what="the screen anew")
         terminal.send("q")
         assert terminal.wait(30) == 0
         assert is_restored(terminal)
@@ -87,14 +87,14 @@ def test_ctrl_z_and_back() -> None:
         terminal.send("\x1a")
         terminal.wait_for("Stopped")
         terminal.send("bg\n")  # it stops again: a screen cannot be in the background
-        wait_until(lambda: bytes(terminal.raw).rstrip().endswith(b"prompt>"), 30.0, "the prompt")
+        wait_until(lambda: bytes(terminal.raw).rstrip().endswith(b"prompt>"), what="the prompt")
         painted = len(terminal.raw)
         terminal.send("fg\n")
-        wait_until(lambda: b"LOST" in terminal.raw[painted:], 30.0, "the screen anew")
+        wait_until(lambda: b"LOST" in terminal.raw[painted:], what="the screen anew")
         terminal.wait_for("q quit")
         terminal.send("q")
         terminal.wait_for("left the screen")
-        wait_until(lambda: bytes(terminal.raw).rstrip().endswith(b"prompt>"), 30.0, "the prompt")
+        wait_until(lambda: bytes(terminal.raw).rstrip().endswith(b"prompt>"), what="the prompt")
         terminal.send("stty -a | grep -c ' icanon'; exit 7\n")
         assert terminal.wait(30) == 7
 
@@ -105,7 +105,7 @@ def test_without_a_shell_ctrl_z_changes_nothing() -> None:
         terminal.wait_for("LOST since")
         painted = len(terminal.raw)
         terminal.send("\x1a")
-        wait_until(lambda: b"LOST" in terminal.raw[painted:], 30.0, "the screen anew")
+        wait_until(lambda: b"LOST" in terminal.raw[painted:], what="the screen anew")
         terminal.send("q")
         assert terminal.wait(30) == 0
         assert is_restored(terminal)

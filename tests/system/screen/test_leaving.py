@@ -36,7 +36,7 @@ def test_what_a_launcher_has_started_does_not_stay(tmp_path: Path) -> None:
     env = {"PYTHONPATH": os.pathsep.join([str(ROOT / ".dev"), str(ROOT)])}
     with Terminal([sys.executable, "-c", PROGRAM], env=env, cwd=str(tmp_path)) as terminal:
         terminal.wait_for("q quit")
-        wait_until(lambda: (tmp_path / "helper").exists() and (tmp_path / "helper").read_text(), 30.0, "a helper")
+        wait_until(lambda: (tmp_path / "helper").exists() and (tmp_path / "helper").read_text(), what="a helper")
         terminal.send("q")
         assert terminal.wait() == 0
         helper = int((tmp_path / "helper").read_text())

@@ -71,7 +71,7 @@ def test_another_pane_is_written_whole() -> None:
         spoil(terminal)
         terminal.send("3")
         terminal.wait_for("? help")
-        wait_until(lambda: "Broadcast" not in terminal.text(), 30, "a screen of ours alone")
+        wait_until(lambda: "Broadcast" not in terminal.text(), what="a screen of ours alone")
 
 
 def test_after_a_stop_everything_is_written_again() -> None:
@@ -82,4 +82,4 @@ def test_after_a_stop_everything_is_written_again() -> None:
         spoil(terminal)
         os.kill(terminal.pid, signal.SIGCONT)
         terminal.wait_for("? help")
-        wait_until(lambda: "Broadcast" not in terminal.text(), 30, "a screen of ours alone")
+        wait_until(lambda: "Broadcast" not in terminal.text(), what="a screen of ours alone")

@@ -103,7 +103,7 @@ def test_a_terminal_that_dies_without_a_signal_ends_the_program(tmp_path: Path) 
     with Terminal(["sh", "-c", script], env=env, cwd=str(ROOT)) as terminal:
         terminal.wait_for("LOST since")
         terminal.hang_up()
-        wait_until(code.exists, 30.0, "its end")
+        wait_until(code.exists, what="its end")
 
 
 @pytest.mark.serial

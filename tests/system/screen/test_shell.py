@@ -66,10 +66,10 @@ def test_a_shell_and_back(tmp_path: Path) -> None:
 def test_a_hang_is_captured_meanwhile(tmp_path: Path) -> None:
     with in_a_shell(tmp_path, "read line; echo it ends") as terminal:
         (tmp_path / "STALL").touch()
-        wait_until((tmp_path / "CAPTURED").exists, 30.0, "a capture")
+        wait_until((tmp_path / "CAPTURED").exists, what="a capture")
         assert bytes(terminal.raw).rpartition(b"it runs")[2].strip() == b"", "something is drawn over the shell"
         terminal.send("\n")
-        wait_until(lambda: b"HOST" in terminal.raw.rpartition(b"it ends")[2], 30.0, "the screen again")
+        wait_until(lambda: b"HOST" in terminal.raw.rpartition(b"it ends")[2], what="the screen again")
         terminal.send("q")
         assert terminal.wait() == 0
 
@@ -80,7 +80,7 @@ def test_signals_are_obeyed_meanwhile(script: str, number: signal.Signals, tmp_p
     with in_a_shell(tmp_path, script) as terminal:
         if "bash" in script:
             terminal.send("stty raw -echo; echo a job; cat\n")
-            wait_until(lambda: "a job" in terminal.text().replace("echo a job", ""), 30.0, "its job")
+            wait_until(lambda: "a job" in terminal.text().replace("echo a job", ""), what="its job")
         os.kill(terminal.pid, number)
         assert terminal.wait(30) == 128 + number
         assert not is_there(int((tmp_path / "pid").read_text()))
@@ -100,7 +100,7 @@ def test_a_shell_that_is_killed_leaves_the_screen_in_the_foreground(tmp_path: Pa
 def test_a_shell_that_is_none_is_said(tmp_path: Path) -> None:
     with in_a_shell(tmp_path, "rm shell; read line") as terminal:
         terminal.send("\n")
-        wait_until(lambda: b"HOST" in terminal.raw.rpartition(b"it runs")[2], 30.0, "the screen again")
+        wait_until(lambda: b"HOST" in terminal.raw.rpartition(b"it runs")[2], what="the screen again")
         terminal.send("!")
         terminal.wait_for("open a shell?")
         terminal.send("y")

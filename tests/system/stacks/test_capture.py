@@ -44,7 +44,7 @@ def test_under_nohup_the_end_of_the_terminal_does_not_end_it(job: RunningJob, tm
     directory = tmp_path / "c"
     command = ["nohup", sys.executable, "-m", "mltop", "capture", "-o", str(directory)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=slow_py_spy(tmp_path, 0.5)) as capture:
-        wait_until(lambda: list(directory.glob("stacks/*/*.json")), 30, "the first round")
+        wait_until(lambda: list(directory.glob("stacks/*/*.json")), what="the first round")
         os.kill(capture.pid, signal.SIGHUP)
         out, _ = capture.communicate(timeout=60)
     assert (capture.returncode, out) == (0, f"{directory}\n")
@@ -60,7 +60,7 @@ def test_an_interrupted_capture_keeps_what_it_has(number: signal.Signals, job: R
         text=True,
         env=slow_py_spy(tmp_path, 1.5),
     )
-    wait_until(lambda: list(directory.glob("stacks/*/*.json")), 30, "the first round")
+    wait_until(lambda: list(directory.glob("stacks/*/*.json")), what="the first round")
     os.kill(capture.pid, number)
     out, err = capture.communicate(timeout=20)
     assert capture.returncode == 130
@@ -79,7 +79,7 @@ def test_a_killed_capture_leaves_whole_files(job: RunningJob, tmp_path: Path) ->
     capture = subprocess.Popen(
         [sys.executable, "-m", "mltop", "capture", "-o", str(directory)], env=slow_py_spy(tmp_path, 1.5)
     )
-    wait_until(lambda: list(directory.glob("stacks/*/*.json")), 30, "the first round")
+    wait_until(lambda: list(directory.glob("stacks/*/*.json")), what="the first round")
     capture.kill()
     capture.wait(10)
     assert job.pids

@@ -330,7 +330,7 @@ def test_a_program_that_runs_has_another_key_each_time(spawn):
     child = _foreign(python.pid)
     assert child.error is not None
     assert child.error.startswith("not Python: ")
-    wait_until(lambda: _foreign(python.pid).key != child.key, 10, "another key")
+    wait_until(lambda: _foreign(python.pid).key != child.key, what="another key")
 
 
 def test_a_program_that_is_stopped_has_one_key_whatever_it_did_before(spawn):
@@ -339,9 +339,9 @@ def test_a_program_that_is_stopped_has_one_key_whatever_it_did_before(spawn):
     keys = set()
     for _ in range(2):
         running = _foreign(python.pid)
-        wait_until(lambda running=running: _foreign(python.pid).key != running.key, 10, "another key")
+        wait_until(lambda running=running: _foreign(python.pid).key != running.key, what="another key")
         os.kill(running.pid, signal.SIGSTOP)
-        wait_until(lambda: _foreign(python.pid).state == "T", 10, "the stop")
+        wait_until(lambda: _foreign(python.pid).state == "T", what="the stop")
         keys.add(_foreign(python.pid).key)
         os.kill(running.pid, signal.SIGCONT)
     assert len(keys) == 1
@@ -355,7 +355,7 @@ def _foreign(pid: int) -> StackDigest:
         found[:] = [digest for digest in dump(pid)[0].digests if digest.child_of]
         return bool(found) and "python" not in (found[0].error or "python")
 
-    wait_until(started, 10, "a program below the rank")
+    wait_until(started, what="a program below the rank")
     (child,) = found
     return child
 

@@ -37,7 +37,7 @@ def test_a_tick_costs_milliseconds_of_cpu_at_most() -> None:
             seen = [s for s in ranks.read(time.monotonic(), {})[0] if s.job == job]
             return [len(s.children) for s in seen] == [WORKERS] * RANKS
 
-        wait_until(ready, 30, f"{RANKS} ranks with {WORKERS} workers each")
+        wait_until(ready, what=f"{RANKS} ranks with {WORKERS} workers each")
         base = time.monotonic()
         before = time.process_time()
         for tick in range(TICKS):  # three rounds of re-examination, on a clock that runs faster

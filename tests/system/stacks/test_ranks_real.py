@@ -109,10 +109,10 @@ def test_counters_of_a_live_rank_move_and_end_with_it(start: Start, job: str) ->
         ]
         return after if all(a is not None and b is not None and a > b + 50 for a, b in counts) else None
 
-    wait_until(moved, 20, "50 switches and reads")
-    wait_until(lambda: (read_counters(before) or before).cpu_fraction, 20, "a CPU share")
+    wait_until(moved, what="50 switches and reads")
+    wait_until(lambda: (read_counters(before) or before).cpu_fraction, what="a CPU share")
     process.send_signal(signal.SIGSTOP)
-    wait_until(lambda: (read_counters(before) or before).state == "T", 10, "state T")
+    wait_until(lambda: (read_counters(before) or before).state == "T", what="state T")
     process.kill()
     process.wait()
     assert read_counters(before) is None
