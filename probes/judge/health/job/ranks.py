@@ -301,14 +301,16 @@ def pasts_of_ranks(moment: Moment, known: Mapping[int, RankPast] | None = None) 
 
 
 def _past_of_gpu(moment: Moment, gpu: GpuSample) -> RankPast:
+    """Rounded: what changes is sent, and the digits behind change every time."""
     busy = moment.trails.series(f"GPU {gpu.index}", "busy")
     power = moment.trails.series(f"GPU {gpu.index}", "power_w")
     past, mean = RankPast(0), (mean_of(power.values) or 0.0) if power else 0.0
     if busy:
         dips = _begins(busy, _is_idle)
-        past = replace(past, watched_s=busy.span_s, idle_share=busy.share(_is_idle), dips=dips)
+        past = replace(past, watched_s=round(busy.span_s, -1), idle_share=round(busy.share(_is_idle), 2), dips=dips)
     if power and len(power.values) >= _LEAST_POWERS and mean > 0:
-        past = replace(past, power_spread=sqrt(mean_of((watts - mean) ** 2 for watts in power.values) or 0.0) / mean)
+        spread = sqrt(mean_of((watts - mean) ** 2 for watts in power.values) or 0.0) / mean
+        past = replace(past, power_spread=round(spread, 2))
     return past
 
 
