@@ -353,7 +353,7 @@ async def test_at_80x24_each_gpu_of_64_nodes_has_a_cell_and_every_critical_line_
 
 @pytest.mark.parametrize("name", ["hung-64", "hung-512"])
 async def test_nodes_that_all_wait_are_one_line_where_the_culprits_place_needs_theirs(name: str) -> None:
-    app = watched(replace(SCENES[name], watched_s=160.0, step_s=40.0))
+    app = watched(replace(SCENES[name], watched_s=80.0, step_s=40.0))
     async with app.run_test(size=(80, 24)) as pilot:
         screen = Opened(app, pilot, FakeSession())
         text = await screen.shows(
