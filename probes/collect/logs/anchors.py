@@ -137,6 +137,7 @@ LAUNCHERS: tuple[Row, ...] = (
 
 _VARIES = re.compile(r"Tensor(?:Dtypes|DeviceTypes)=.*|\s+")
 _CRASHES = "|".join(SIGNALS)
+_ABORTED: Fields = {"how": "signal", "code": 6}
 
 
 def _fingerprints(match: re.Match[str]) -> Fields:
@@ -229,6 +230,14 @@ RANKS: tuple[Row, ...] = (
     # absl's handler, of JAX and Ray, and the shell's word for it
     row(r"`\*\*\* SIG`(?P<signal>SEGV|BUS|ABRT|ILL|FPE) .{0,120}?received ", "fatal_signal"),
     row(rf"^(?P<signal>{_CRASHES}) `\(core dumped\)`", "fatal_signal"),
+    # glibc, which found its heap or its stack damaged, before it aborts: malloc/malloc.c, debug/stack_chk_fail.c
+    row(r"`double free or` corruption", "fatal_signal", **_ABORTED),
+    row(
+        r"(?:free|munmap_chunk|realloc)`\(\): invalid` (?:pointer|size|next size|old size)", "fatal_signal", **_ABORTED
+    ),
+    row(r"`malloc\(\): `(?:corrupted|invalid|unsorted|unaligned|mismatching|memory corr)", "fatal_signal", **_ABORTED),
+    row(r"`corrupted `(?:size vs\. prev_size|double-linked list)", "fatal_signal", **_ABORTED),
+    row(r"`stack smashing detected`", "fatal_signal", **_ABORTED),
     # MPICH, of a rank whose call failed: it speaks of the others
     row(r"Abort\(\d+\)(?: on node \d+)? `\(rank `(?P<rank>\d+) in comm \d+\): Fatal error in", "aborted"),
     # UCX's handler, of MPI and of NCCL's plugins.

@@ -177,6 +177,10 @@ def _why_not(attempt: Attempt, first: First) -> str:
         no_data = f"of {_ranks(first.lacking)} too little is in these files, and all others waited{_in(first)}"
     elif attempt.of_class("timeout"):
         no_data = f"ranks waited{_in(first)}, and no line says for which rank"
+    only_victims = "these files have only what followed from it, lost connections and exit codes"
+    killed_by = _launchers_signal(first)
+    if killed_by is not None:
+        only_victims = f"a process was killed by {ended_by(killed_by)}, and its launcher does not say which one"
     return {
         "unordered": f"{names} each failed on their own, and which was first is not known",
         "contradicted": (
@@ -189,15 +193,19 @@ def _why_not(attempt: Attempt, first: First) -> str:
         "sides": f"{sides} are in different places at {_collective(first)}",
         "elsewhere": f"{_collective(first)} timed out, and no line names the missing rank",
         "no data": no_data,
-        "only victims": (
-            f"these files have only what followed from it, lost connections and exit codes{lacking}{_quote(first)}"
-        ),
+        "only victims": f"{only_victims}{lacking}{_quote(first)}",
         "stalled": (
             f"{f'the watchdogs of {_ranks(watching)}' if watching else 'a watchdog'} report no progress: "
             f"a stall in CUDA, NCCL or Python's lock{_quote(first)}"
         ),
         "cut off": "no failure is logged, and the logs end within a line: truncated, or still being written",
     }.get(first.how, "no cause of its end is logged")
+
+
+def _launchers_signal(first: First) -> int | None:
+    """What killed a child of a launcher that names none; not the signals of a teardown or of a rank's own watchdog."""
+    numbers = (-event.code for event in first.events if event.kind == "launcher_failed" and (event.code or 0) < 0)
+    return next((number for number in numbers if number not in (signal.SIGTERM, signal.SIGABRT)), None)
 
 
 def reason_of(first: First, event: LogEvent | None) -> str:
@@ -219,11 +227,13 @@ _DO = {
     "sick": "check its GPU and node: mltop check",
     "network": "check that host's ports and cables: mltop check",
 }
+_DO_KILLED = "see who killed it: dmesg and the cgroup's memory.events of its node"
+_DO_CRASHED = "look for its core file, and rerun it with PYTHONFAULTHANDLER=1"
 _DO_ABOUT: dict[str, str] = {
     "oom_kill": "give it more host memory, or use less: dataloader workers, pinned memory, the checkpoint's copy",
     "xid": "see what the Xid means: mltop check on that node; drain it if it comes again",
-    "exit": "look for its core file, and rerun it with PYTHONFAULTHANDLER=1",
-    "died": "look for its core file, and rerun it with PYTHONFAULTHANDLER=1",
+    "exit": "read what it wrote last: it ended by itself",
+    "died": _DO_CRASHED,
     "fatal_signal": "look for its core file",
 }
 
@@ -231,11 +241,15 @@ _DO_ABOUT: dict[str, str] = {
 def action_for(first: First) -> str:
     """What to do now."""
     event = first.best
-    if first.how not in ("failed", "alike", "program") or event is None:
+    killed_by = _launchers_signal(first) if first.how == "only victims" else None
+    if first.how in ("failed", "alike", "program") and event is not None:
+        by_itself = event.how == "exit" and (event.code or 0) <= 128
+        if event.kind not in ("exit", "died") or by_itself:
+            return _DO_ABOUT.get(event.kind, "")
+        killed_by = event.code
+    if killed_by is None:
         return _DO.get(first.how, "")
-    if event.kind in ("exit", "died") and event.code == signal.SIGKILL:
-        return "see who killed it: dmesg and the cgroup's memory.events of its node"
-    return _DO_ABOUT.get(event.kind, "")
+    return _DO_KILLED if killed_by in (signal.SIGKILL, 128 + signal.SIGKILL) else _DO_CRASHED
 
 
 def settings_for(attempt: Attempt, first: First) -> list[str]:
