@@ -85,8 +85,9 @@ def test_a_fleet_is_simulated_and_judged(without_torch: dict[str, str]) -> None:
         pids = started(terminal)
         terminal.wait_for("sim006", 30)
         terminal.wait_for("6 nodes", 30)
-        text = terminal.wait_for("HUNG", 150)
-        assert "rank 21" in text and "llama-70b" in text and "4 ranks work" in text  # one job hangs, not the other
+        terminal.wait_for("HUNG", 150)
+        for words in ("rank 21", "llama-70b", "4 ranks work"):  # one job hangs, not the other
+            terminal.wait_for(words, 60)
         terminal.send("q")
         assert terminal.wait(30) == 0
     wait_until(lambda: not alive(pids), what="the end of every process")

@@ -116,8 +116,8 @@ def test_a_rank_gets_it_and_its_neighbour_does_not(
         assert results == {second.key: SignalResult(second.pid, "ended", results[second.key].state)}
         assert ranks[1].wait(10) == -15
         assert ranks[0].poll() is None
-        facts = done(lambda take: signal_facts(hub, [first], take))
-        assert facts[first.key].caught == ["USR1"] and facts[first.key].core_pattern
+        facts = wait_until(lambda: done(lambda take: signal_facts(hub, [first], take)).get(first.key), what="an answer")
+        assert facts.caught == ["USR1"] and facts.core_pattern
 
 
 @pytest.mark.jobs

@@ -37,7 +37,7 @@ def prefix(tmp_path: Path) -> Iterator[Path]:
     environ = {**os.environ, **of_job, **records, "OMP_NUM_THREADS": "1"}
     ranks = [subprocess.Popen([sys.executable, str(JOB)], env={**environ, "RANK": str(rank)}) for rank in range(RANKS)]
     try:
-        wait_until(lambda: all(Path(f"{prefix}{rank}").exists() for rank in range(RANKS)), 120.0)
+        wait_until(lambda: all(Path(f"{prefix}{rank}").exists() for rank in range(RANKS)), 240.0)
         yield prefix
     finally:
         for rank in ranks:
