@@ -11,9 +11,9 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any, Callable
+from typing import Any, Callable, Union
 
 from mltop.probes.active import buffers, child
 from mltop.probes.active.device import GPU_CAP_BYTES, CudaTimer, cap_memory
@@ -24,6 +24,7 @@ from mltop.probes.model.probe import CopiesResult, PeerCopy, Phase, ProbeDevice,
 from mltop.probes.model.probe_kinds import stage_deadline_s
 
 WAYS = {"to_device": "to device", "to_host": "to host"}
+Way = Union[str, int]
 PEER_ITERATIONS = 10
 BATCH = 5
 WARM_COPIES = 2
@@ -33,12 +34,10 @@ _ON_DEVICE, _ON_HOST = 2, 2  # buffers of each GPU
 
 
 def main() -> None:
-    try:
-        order = child.read_order()
-        options = buffers.options_of(order.options)
-    except (ValueError, TypeError) as error:
-        child.failed(f"cannot be done: {error}")
+    asked = buffers.read_order()
+    if asked is None:
         return
+    order, options = asked
     instances = [device for device in order.devices if device.kind == "mig"]
     for device in instances:
         child.failed("copies of MIG instances are not measured: they share their GPU's link", device.uuid)
@@ -95,11 +94,7 @@ def _size(torch: Any, wanted_bytes: int, gpus: int) -> int:
 def _result(order: child.Order, device: ProbeDevice, affinity: Affinity, links: PcieLinks) -> CopiesResult:
     most = links.most(device.uuid)
     return CopiesResult(
-        node=order.node,
-        gpu=device.index,
-        uuid=device.uuid,
-        name=device.name,
-        pci_device=device.pci_device,
+        **order.about(device),
         pcie_gen_max=most.gen,
         pcie_width_max=most.width,
         numa_node=affinity.numa_node,
@@ -145,17 +140,13 @@ class Buffers:
         self.source = torch.zeros(words, dtype=torch.int64, device=where)
         self.received = torch.zeros(words, dtype=torch.int64, device=where)
 
-    def ends(self, way: str) -> tuple[Any, Any]:
-        """(source, target)"""
-        return (self.sent, self.source) if way == "to_device" else (self.source, self.returned)
-
 
 class CudaGpus:
     """The GPUs of a node with their buffers, by their position in CUDA_VISIBLE_DEVICES.
 
     Every call may raise RuntimeError.
 
-    ``way``: a key of WAYS.
+    ``way``: a key of WAYS, or the position of the GPU that is copied to.
     """
 
     def __init__(self, torch: Any, affinities: Sequence[Affinity], size_bytes: int) -> None:
@@ -167,31 +158,29 @@ class CudaGpus:
         for number in range(len(affinities)):
             torch.cuda.synchronize(number)
 
-    def start(self, gpu: int, way: str, copies: int) -> CudaTimer:
-        return self._start(gpu, *self._buffers[gpu].ends(way), copies)
+    def start(self, gpu: int, way: Way, copies: int) -> CudaTimer:
+        return self._start(gpu, *self._ends(gpu, way), copies)
 
-    def arrived(self, gpu: int, way: str) -> bool:
-        """Whether the last copies that way moved every bit."""
-        target = self._buffers[gpu].ends(way)[1]
+    def arrived(self, gpu: int, way: Way) -> bool:
+        """Whether the last copies that way moved every bit; the next ones start from zeros, but for what is sent on."""
+        target = self._ends(gpu, way)[1]
         intact = buffers.is_filled(self._torch, target)
-        if way == "to_host":
+        if way != "to_device":
             target.zero_()
+        if isinstance(way, int):
+            self._torch.cuda.synchronize(way)
         return intact
 
     def reaches(self, source: int, target: int) -> bool:
         """Whether a GPU can write to another one's memory."""
         return bool(self._torch.cuda.can_device_access_peer(source, target))
 
-    def start_peer(self, source: int, target: int, copies: int) -> CudaTimer:
-        return self._start(source, self._buffers[source].source, self._buffers[target].received, copies)
-
-    def peer_arrived(self, target: int) -> bool:
-        """Whether the last copies to it moved every bit; the next ones start from zeros."""
-        received = self._buffers[target].received
-        intact = buffers.is_filled(self._torch, received)
-        received.zero_()
-        self._torch.cuda.synchronize(target)
-        return intact
+    def _ends(self, gpu: int, way: Way) -> tuple[Any, Any]:
+        """(source, target)"""
+        own = self._buffers[gpu]
+        if isinstance(way, int):
+            return own.source, self._buffers[way].received
+        return (own.sent, own.source) if way == "to_device" else (own.source, own.returned)
 
     def _start(self, gpu: int, source: Any, target: Any, copies: int) -> CudaTimer:
         """torch puts a copy between devices on the current stream of the source's device, where the events are, too."""
@@ -260,37 +249,33 @@ def wait(running: Sequence[CudaTimer], stall_s: float, on_poll: Callable[[], Non
         on_poll()
 
 
+@dataclass
 class Measurement:
     """Copies to device, to host, together, from GPU to GPU. ``results``: one for each of ``gpus``, in order, to be
     filled in. ``plans``: by stage. ``progress``: told a stage and the share of it that is done.
 
-    A device that fails is left out from then on, its reason is in its result's gaps. A copy that hangs ends everything:
-    nothing that is asked of these GPUs afterwards may be expected to answer.
+    A device that fails is left out from then on (``broken``), its reason is in its result's gaps. A copy that hangs
+    ends everything: nothing that is asked of these GPUs afterwards may be expected to answer.
     """
 
-    def __init__(
-        self,
-        gpus: CudaGpus,
-        results: Sequence[CopiesResult],
-        links: PcieLinks,
-        plans: dict[str, Plan],
-        progress: Callable[[str, float], None],
-    ) -> None:
-        self._gpus, self._results, self._links = gpus, results, links
-        self._plans, self._progress = plans, progress
-        self._broken: set[int] = set()
+    gpus: CudaGpus
+    results: Sequence[CopiesResult]
+    links: PcieLinks
+    plans: dict[str, Plan]
+    progress: Callable[[str, float], None]
+    broken: set[int] = field(default_factory=set)
 
     def run(self) -> str:
         """What ended it early, "" when nothing did."""
-        everybody = range(len(self._results))
+        everybody = range(len(self.results))
         try:
             for way, stage in WAYS.items():
                 for position in everybody:
-                    self._progress(stage, position / len(everybody))
+                    self.progress(stage, position / len(everybody))
                     self._copy([position], way, stage)
             # All GPUs at the same time: shared switches, sockets and host memory show only then.
             for number, way in enumerate(WAYS if len(everybody) > 1 else ()):
-                self._progress("together", number / len(WAYS))
+                self.progress("together", number / len(WAYS))
                 self._copy(everybody, way, "together")
             self._peers()
         except Stalled as error:
@@ -300,27 +285,27 @@ class Measurement:
     def _copy(self, positions: Sequence[int], way: str, stage: str) -> None:
         """One GPU alone, or all together. Raises Stalled."""
         alone = stage != "together"
-        positions = [position for position in positions if position not in self._broken]
-        results = [self._results[position] for position in positions]
+        positions = [position for position in positions if position not in self.broken]
+        results = [self.results[position] for position in positions]
         link = Link()
 
         def on_poll() -> None:
             nonlocal link
-            link = link.best(self._links.now(results[0].uuid)) if alone else link
+            link = link.best(self.links.now(results[0].uuid)) if alone else link
 
         try:
-            begins = [partial(self._gpus.start, position, way) for position in positions]
-            timings = timed(begins, self._plans[stage], on_poll) if begins else []
+            begins = [partial(self.gpus.start, position, way) for position in positions]
+            timings = timed(begins, self.plans[stage], on_poll) if begins else []
         except (RuntimeError, Stalled) as error:
             for result in results:
                 result.gaps[stage] = first_line(error)
             if isinstance(error, Stalled):
                 which = f"GPU {self._index(positions[0])}, {stage}" if len(positions) == 1 else f"{stage}, all at once"
                 raise Stalled(f"{error} ({which})") from None
-            self._broken.update(positions if len(positions) == 1 else ())
+            self.broken.update(positions if len(positions) == 1 else ())
             return
         for position, result, timing in zip(positions, results, timings):
-            rate = timing.rate(self._plans[stage].size_bytes)
+            rate = timing.rate(self.plans[stage].size_bytes)
             setattr(result, f"{way}_bytes_per_s" if alone else f"{way}_together_bytes_per_s", rate)
             if alone:
                 result.iterations = min(filter(None, (result.iterations, timing.copies)), default=timing.copies)
@@ -328,22 +313,22 @@ class Measurement:
             self._check(position, way)
 
     def _peers(self) -> None:
-        pairs = list(itertools.permutations(range(len(self._results)), 2))
+        pairs = list(itertools.permutations(range(len(self.results)), 2))
         for number, (source, target) in enumerate(pairs):
-            self._progress("peers", number / len(pairs))
-            if not {source, target} & self._broken:
+            self.progress("peers", number / len(pairs))
+            if not {source, target} & self.broken:
                 self._pair(source, target)
 
     def _pair(self, source: int, target: int) -> None:
-        plan = self._plans["peers"]
+        plan = self.plans["peers"]
         copy = PeerCopy(self._index(target))
-        self._results[source].peers.append(copy)
+        self.results[source].peers.append(copy)
         try:
-            copy.direct = self._gpus.reaches(source, target)
-            (timing,) = timed([lambda count: self._gpus.start_peer(source, target, count)], plan)
+            copy.direct = self.gpus.reaches(source, target)
+            (timing,) = timed([partial(self.gpus.start, source, target)], plan)
             copy.bytes_per_s = timing.rate(plan.size_bytes)
-            intact = self._gpus.peer_arrived(target)
-            copy.intact = intact if self._results[source].intact else None  # else what is sent may be wrong already
+            intact = self.gpus.arrived(source, target)
+            copy.intact = intact if self.results[source].intact else None  # else what is sent may be wrong already
         except RuntimeError as error:
             copy.why = first_line(error)
         except Stalled as error:
@@ -351,13 +336,13 @@ class Measurement:
             raise Stalled(f"{error} (GPU {self._index(source)} to GPU {copy.to_gpu})") from None
 
     def _check(self, position: int, way: str) -> None:
-        result = self._results[position]
+        result = self.results[position]
         try:
-            result.intact = self._gpus.arrived(position, way) and result.intact is not False
+            result.intact = self.gpus.arrived(position, way) and result.intact is not False
         except RuntimeError as error:
             result.gaps["intact"] = first_line(error)
-            self._broken.add(position)
+            self.broken.add(position)
 
     def _index(self, position: int) -> int:
-        index = self._results[position].gpu
+        index = self.results[position].gpu
         return position if index is None else index

@@ -26,32 +26,26 @@ CACHES = 4  # times what the caches hold
 
 
 def main() -> None:
-    began = time.monotonic()
-    try:
-        order = child.read_order()
-        options = buffers.options_of(order.options)
-    except (ValueError, TypeError) as error:
-        child.failed(f"cannot be done: {error}")
+    began, asked = time.monotonic(), buffers.read_order()
+    if asked is None:
         return
+    order, options = asked
     if len(order.devices) != 1:
         child.failed(f"the memory probe takes one device in a process, not {len(order.devices)}")
         return
     child.end_with_stdin()
     device = order.devices[0]
     with failures_told(device.uuid):
-        result = _run(device, options)
-        result.node = order.node
+        result = MemoryResult(**order.about(device))
+        _run(device, options, result)
         result.seconds = round(time.monotonic() - began, 3)
         child.say(ProbeEvent("result", device=device.uuid, data=asdict(result)))
 
 
-def _run(device: ProbeDevice, options: buffers.Options) -> MemoryResult:
+def _run(device: ProbeDevice, options: buffers.Options, result: MemoryResult) -> None:
     child.stage("import torch", device.uuid)
     torch = import_torch()
     child.stage("device", device.uuid)
-    result = MemoryResult(
-        gpu=device.index, uuid=device.uuid, name=device.name, kind=device.kind, pci_device=device.pci_device
-    )
     memory = (_on_cpus if device.kind == "cpu" else _on_gpu)(torch, options.size_bytes, result)
     child.stage("copy", device.uuid, 0.0)
     meter = PhaseMeter(device)
@@ -64,7 +58,6 @@ def _run(device: ProbeDevice, options: buffers.Options) -> MemoryResult:
     result.iterations = measured.iterations
     result.copy_bytes_per_s, result.copy_best_bytes_per_s = measured.mean_bytes_per_s, measured.best_bytes_per_s
     result.intact = measured.intact
-    return result
 
 
 def _on_gpu(torch: Any, wanted_bytes: int, result: MemoryResult) -> DeviceMemory:

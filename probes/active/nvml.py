@@ -17,7 +17,6 @@ T = TypeVar("T")
 
 LIBRARY = "libnvidia-ml.so.1"
 _SM_CLOCK = c_int(1)  # NVML_CLOCK_SM
-_MOST_MIG_DEVICES = 8
 _TEXT_SIZE = 96
 
 
@@ -69,7 +68,9 @@ class Nvml:
         self.calling = ""
         self._library = ctypes.CDLL(LIBRARY)
         self.call("nvmlInit_v2")
-        self.driver = self._text("nvmlSystemGetDriverVersion")
+        text = (c_char * _TEXT_SIZE)()
+        self.call("nvmlSystemGetDriverVersion", text, c_uint(_TEXT_SIZE))
+        self.driver = text.value.decode(errors="replace")
         if 0 < as_numbers(self.driver)[0] < OLDEST_DRIVER:
             raise NvmlError(f"driver {self.driver} is older than {OLDEST_DRIVER}: mltop does not read it")
 
@@ -89,37 +90,11 @@ class Nvml:
 
     def gpu(self, uuid: str) -> Gpu:
         """The GPU of a GPU-UUID; of a MIG-UUID the one that has the instance: clocks and power are its own alone."""
-        if uuid.startswith("MIG-"):
-            return Gpu(self, self._parent_of(uuid))
         handle = c_void_p()
         self.call("nvmlDeviceGetHandleByUUID", uuid.encode(), byref(handle))
+        if uuid.startswith("MIG-"):
+            self.call("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle, byref(handle))
         return Gpu(self, handle)
-
-    def _text(self, name: str, *arguments: Any) -> str:
-        text = (c_char * _TEXT_SIZE)()
-        self.call(name, *arguments, text, c_uint(_TEXT_SIZE))
-        return text.value.decode(errors="replace")
-
-    def _parent_of(self, uuid: str) -> c_void_p:
-        count = c_uint()
-        self.call("nvmlDeviceGetCount_v2", byref(count))
-        for index in range(count.value):
-            gpu = self._handle("nvmlDeviceGetHandleByIndex_v2", c_uint(index))
-            for position in range(_MOST_MIG_DEVICES if gpu else 0):
-                instance = self._handle("nvmlDeviceGetMigDeviceHandleByIndex", gpu, c_uint(position))
-                with suppress(NvmlError):
-                    if gpu and instance and self._text("nvmlDeviceGetUUID", instance) == uuid:
-                        return gpu
-        raise NvmlError(f"nvmlDeviceGetMigDeviceHandleByIndex: no GPU has the instance {uuid}")
-
-    def _handle(self, name: str, *arguments: Any) -> c_void_p | None:
-        """None where there is none; never a NULL handle, which NVML would dereference."""
-        handle = c_void_p()
-        try:
-            self.call(name, *arguments, byref(handle))
-        except NvmlError:
-            return None
-        return handle or None
 
 
 # Unsigned numbers: the call, its arguments, and how many of its units make one of ours.

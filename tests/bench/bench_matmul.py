@@ -18,7 +18,7 @@ from mltop.probes.active.device import Cpu
 from mltop.probes.active.matmul.corruption import EVERY, Checker, checksum
 from mltop.probes.active.matmul.gemm import Inputs, kernel
 from mltop.probes.active.matmul.shapes import Shape
-from mltop.probes.active.matmul.timing import Burst
+from mltop.probes.active.matmul.timing import Gemms
 from mltop.probes.model.probe import ProbeDevice
 from tests.bench.table import Goal, print_table
 
@@ -95,7 +95,7 @@ def checker_share(quick: bool) -> float:
     operands = Inputs(Cpu(torch), "fp32", 1, shape.m * shape.k).buffers([shape]).operands(shape)
     run = kernel(torch, "fp32")
     checker = Checker(torch, shape.flop)
-    gemm_s = min(Burst(Cpu(torch), run, operands).times(5))
+    gemm_s = min(Gemms(Cpu(torch), run, operands).times(5))
     checker.check(operands.c)
     check_s = fastest(lambda: checker.check(operands.c), 20)
     return check_s / (EVERY * gemm_s)

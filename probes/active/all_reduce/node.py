@@ -1,4 +1,8 @@
-"""A launcher's life after its first socket: told by its caller, which is where all launchers of a probe meet.
+"""A launcher, the all-reduce probe's process on a node: it imports torch once, meets the others by its caller, which is
+where all launchers of a probe meet, and runs rounds.
+
+It has one thread until its end, and no work of torch in it: its ranks are forked from it. What it started dies with it,
+and it ends with its stdin.
 
 Lines that it is told, and the events that answer them:
     order                                  listening {address, port, ranks}; when torch is imported, stage join
@@ -14,25 +18,54 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import signal
 import socket
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from mltop.probes.active import child, endings
 from mltop.probes.active.all_reduce import listening
-from mltop.probes.active.all_reduce.options import READY_S, Options, Round, round_of
-from mltop.probes.active.all_reduce.rank import Progress
-from mltop.probes.active.all_reduce.ranks import Failed, Ranks, Tasks, read_lines, setups_of
+from mltop.probes.active.all_reduce.options import DEFAULTS, READY_S, Options, Round, options_of, round_of
+from mltop.probes.active.all_reduce.rank import Progress, prepare
+from mltop.probes.active.all_reduce.ranks import ANOTHER_PYTHON, Failed, Ranks, Tasks, read_lines, setups_of
 from mltop.probes.active.all_reduce.rounds import SUPERVISOR_S, RoundRun, node_round
+from mltop.probes.active.torch_support import Unusable, import_torch
 from mltop.probes.model.probe import ProbeEvent, RankState
 
 Line = dict[str, Any]
 
 
-async def run(options: Options, progress: Progress, own: socket.socket, about: dict[str, Any]) -> int:
+def main() -> None:
+    """Exit code 0 after "end", 1 when the node took no part, 2 for a bad order. Reasons are events."""
+    try:
+        options = options_of(child.read_order())
+    except (ValueError, TypeError, KeyError) as error:
+        child.say(ProbeEvent("refused", stage="listen", why=str(error)))
+        sys.exit(2)
+    child.stage("listen")
+    try:
+        own = _listen(options)
+    except OSError as error:
+        child.failed(f"cannot listen: {error.strerror or error}", stage="listen")
+        sys.exit(1)
+    address, port = own.getsockname()[:2]
+    child.say(ProbeEvent("listening", data={"address": address, "port": port, "ranks": options.ranks}))
+    child.stage("import torch")
+    try:
+        about = _torch(options.backend)
+    except Unusable as error:
+        child.failed(error.why, stage="import torch", fix=ANOTHER_PYTHON)
+        sys.exit(1)
+    gc.freeze()  # the collector would otherwise copy every page of torch into every rank
+    os._exit(asyncio.run(_run(options, Progress(options.ranks), own, about)))
+
+
+async def _run(options: Options, progress: Progress, own: socket.socket, about: dict[str, Any]) -> int:
     """A launcher until its end: its exit code. Everything that was started has ended. ``own``: listens already;
     ``about``: what is known of torch.
     """
@@ -46,6 +79,41 @@ async def run(options: Options, progress: Progress, own: socket.socket, about: d
             child.failed(why, stage=stage, fix=fix)
             return 1
     return 0
+
+
+def _listen(options: Options) -> socket.socket:
+    """Where others reach this node; nothing but loopback for a node that measures alone. Raises OSError."""
+    if options.alone:
+        try:
+            return listening.listen("127.0.0.1")
+        except OSError:
+            return listening.listen("::1")
+    if options.leader_address:
+        return listening.listen(listening.route_to(options.leader_address))
+    here = listening.chosen(os.environ, options.backend, options.node, listening.local_addresses())
+    return listening.listen(here.address)
+
+
+def _torch(backend: str) -> dict[str, Any]:
+    """What the ready event says of torch, which is imported. Raises Unusable."""
+    os.environ.update({name: value for name, value in DEFAULTS.items() if name not in os.environ})
+    began = time.monotonic()
+    torch, dist = import_torch(), import_torch("torch.distributed")
+    prepare()
+    available, version = dist.is_available(), str(torch.__version__)
+    about = {
+        "python": sys.version.split()[0],
+        "torch": version,
+        "cuda": torch.version.cuda,
+        "hip": getattr(torch.version, "hip", None),
+        "gloo": bool(available and dist.is_gloo_available()),
+        "nccl": bool(available and dist.is_nccl_available()),
+        "threads": sum(1 for _ in Path("/proc/self/task").iterdir()),
+        "import_s": round(time.monotonic() - began, 3),
+    }
+    if not about[backend]:
+        raise Unusable(f"this torch ({version}) was built without {backend}")
+    return about
 
 
 class Node:

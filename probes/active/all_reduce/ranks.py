@@ -24,7 +24,6 @@ from mltop.probes.active import child
 from mltop.probes.active.all_reduce.listening import interface_of, local_addresses
 from mltop.probes.active.all_reduce.options import (
     PATHS,
-    READY_S,
     Options,
     added_settings,
     conf_settings,
@@ -99,7 +98,7 @@ class Ranks:
     ) -> None:
         self.progress, self.first_rank = progress, setups[0].rank
         self._setups, self._own = setups, own
-        self._output = Output(self.first_rank, setups[0].backend == "nccl")
+        self._output = Output(self.first_rank, setups[0].options.backend == "nccl")
         self._on_event, self._on_ended = on_event, on_ended
         self._ranks: dict[int, LocalRank] = {}
         self._children: dict[int, int] = {}  # pid → local rank, until it is reaped: no number means another process
@@ -337,23 +336,11 @@ def setups_of(
         raise Failed("join", f"MLTOP_PROBE_DELAY must be RANK:SECONDS[,RANK:SECONDS]: {error}", "") from None
     setups = []
     for local in range(options.ranks):
-        device = options.device(local)
-        setups.append(
-            Setup(
-                local=local,
-                rank=first_rank + local,
-                node=options.node,
-                backend=options.backend,
-                store_host=store[0],
-                store_port=store[1],
-                uuid=device.uuid,
-                gpu=device.index,
-                connect_s=options.limit_s("import torch") + READY_S,  # our launcher's deadline comes first
-                delay_s=delays.get(first_rank + local, 0.0),
-                # Each rank sees its own GPU only, as its device 0.
-                env={**added, "CUDA_VISIBLE_DEVICES": device.uuid if options.backend == "nccl" else ""},
-            )
-        )
+        # Each rank sees its own GPU only, as its device 0.
+        visible = options.device(local).uuid if options.backend == "nccl" else ""
+        env = {**added, "CUDA_VISIBLE_DEVICES": visible}
+        rank = first_rank + local
+        setups.append(Setup(local, rank, options, store, delays.get(rank, 0.0), env))
     return setups, {
         "interface": interface,
         "address": address,

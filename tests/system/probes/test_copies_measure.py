@@ -46,28 +46,18 @@ class Node:
         self.fails: set[tuple[int, Any]] = set()
         self.damages: set[tuple[int, Any]] = set()
         self.unreachable: set[tuple[int, int]] = set()
-        self._last_peer = (0, 0)
 
-    def start(self, place: int, way: str, copies: int) -> Copies:
-        return self._start((place, way), copies * 256 * MIB / self.rates[way])
+    def start(self, place: int, way: str | int, copies: int) -> Copies:
+        seconds = copies * 256 * MIB / self.rates[way if isinstance(way, str) else "peer"]
+        if (place, way) in self.fails:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered\nmore lines")
+        return Copies(seconds, -1 if (place, way) in self.hangs else 2)
 
-    def arrived(self, place: int, way: str) -> bool:
+    def arrived(self, place: int, way: str | int) -> bool:
         return (place, way) not in self.damages
 
     def reaches(self, source: int, target: int) -> bool:
         return (source, target) not in self.unreachable
-
-    def start_peer(self, source: int, target: int, copies: int) -> Copies:
-        self._last_peer = (source, target)
-        return self._start((source, target), copies * 256 * MIB / self.rates["peer"])
-
-    def peer_arrived(self, target: int) -> bool:
-        return self._last_peer not in self.damages
-
-    def _start(self, key: tuple[int, Any], seconds: float) -> Copies:
-        if key in self.fails:
-            raise RuntimeError("CUDA error: an illegal memory access was encountered\nmore lines")
-        return Copies(seconds, -1 if key in self.hangs else 2)
 
 
 class Links:

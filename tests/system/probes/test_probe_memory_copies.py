@@ -145,9 +145,9 @@ class CpuNode(CudaGpus):
         self._buffers = [Buffers(torch, "cpu", size, Affinity(), pinned=False) for _ in range(count)]
         self.damage = None
     def reaches(self, source, target): return True
-    def peer_arrived(self, target):
-        whole = CudaGpus.peer_arrived(self, target)
-        assert not self._buffers[target].received.any()
+    def arrived(self, place, way):
+        whole = CudaGpus.arrived(self, place, way)
+        assert way == "to_device" or not self._ends(place, way)[1].any()
         return whole
     def _start(self, place, source, target, copies):
         began = time.perf_counter()

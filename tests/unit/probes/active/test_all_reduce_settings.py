@@ -130,7 +130,7 @@ def test_sizes_take_at_most_half_of_the_memory_with_all_ranks() -> None:
         GIB: "1 GiB for each of 4 ranks (2 buffers each) does not fit into half of the available memory (8 GiB)"
     }
     assert collectives.too_big([1 << 60], None, 4) == {}  # unknown refuses nothing
-    assert list(collectives.too_big_for_gpu([MIB, GIB], 3 * GIB)) == [GIB]
+    assert list(collectives.too_big([MIB, GIB], 3 * GIB)) == [GIB]
     available = available_memory_bytes()
     assert available is not None and 0 < available < 1 << 50
 
