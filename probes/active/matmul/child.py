@@ -15,9 +15,9 @@ from typing import Any
 from mltop.probes.active import host
 from mltop.probes.active.child import Order, end_with_stdin, failed, read_order, say, stage
 from mltop.probes.active.device import GPU_CAP_BYTES, Cpu, Cuda, Device
-from mltop.probes.active.matmul import code_path, shapes
+from mltop.probes.active.matmul import shapes
 from mltop.probes.active.matmul.corruption import Checker
-from mltop.probes.active.matmul.gemm import Buffers, Inputs, kernel, refusal
+from mltop.probes.active.matmul.gemm import Buffers, Inputs, cpu_versions, kernel, of_cpu, of_gpu, refusal
 from mltop.probes.active.matmul.shapes import Room, Shape
 from mltop.probes.active.matmul.timing import Gemms, Scan, rates
 from mltop.probes.active.phase_meter import PhaseMeter
@@ -135,9 +135,9 @@ def _measure(order: Order, plan: Plan, meter: PhaseMeter, progress: Progress) ->
     result = (measure_cpus if is_cpu else measure_gpu)(device, plan, meter, progress)
     vars(result).update(order.about(wanted), name=wanted.name or device.name)
     if is_cpu:
-        result.code_path = code_path.of_cpu(torch, plan.dtype, cores)
+        result.code_path = of_cpu(torch, plan.dtype, cores)
         result.threads = torch.get_num_threads()
-        result.versions = code_path.versions(torch)
+        result.versions = cpu_versions(torch)
     else:
         result.versions = gemm_versions(torch, meter.driver)
     result.seconds = time.monotonic() - started_s
@@ -158,7 +158,7 @@ def measure_gpu(device: Device, plan: Plan, meter: PhaseMeter, progress: Progres
     progress.begin("warm")
     flop_per_s = steady.flop / stages.warm(steady)
     best, library = (published[0], "") if published else stages.best(named, first, steady, room, flop_per_s)
-    stages.result.code_path = code_path.of_gpu(device.torch, plan.dtype, library)
+    stages.result.code_path = of_gpu(device.torch, plan.dtype, library)
     stages.burst(best, _SETTLE_S if published else 0.0)
     if library:  # the choice is a matter of 1 %: GPUs are compared with one library
         device.torch.backends.cuda.preferred_blas_library("cublas")

@@ -11,13 +11,18 @@ from typing import Any, Callable
 
 from mltop.probes.active.child import Order, to_line
 from mltop.probes.active.supervisor import gate
-from mltop.probes.active.supervisor.devices import CPU, Target, choose, cpu_device, refused
-from mltop.probes.active.supervisor.environment import JobProcess, NotTaken, with_devices
-from mltop.probes.active.supervisor.gate import Holder
-from mltop.probes.active.supervisor.process import CannotTell, ProbeProcess
-from mltop.probes.active.supervisor.pythons import NoTorch, TorchPython, find_torch, probe_command
+from mltop.probes.active.supervisor.gate import CPU, Holder, Target, choose, cpu_device, refused
+from mltop.probes.active.supervisor.process import CannotTell, Emit, ProbeProcess, Stuck, Watched, watch
+from mltop.probes.active.supervisor.pythons import (
+    JobProcess,
+    NoTorch,
+    NotTaken,
+    TorchPython,
+    find_torch,
+    probe_command,
+    with_devices,
+)
 from mltop.probes.active.supervisor.request import ProbeRequest, modules
-from mltop.probes.active.supervisor.watch import Emit, Stuck, Watched, watch
 from mltop.probes.model import GpuSample, Sample
 from mltop.probes.model.probe import ProbeDevice, ProbeEvent
 from mltop.probes.model.probe_kinds import CHILDREN

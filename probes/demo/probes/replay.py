@@ -18,8 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from mltop.probes.active.supervisor.devices import refused
-from mltop.probes.active.supervisor.gate import Holder, Refusal, of_all
+from mltop.probes.active.supervisor.gate import Holder, Refusal, of_all, refused
 from mltop.probes.active.supervisor.request import ProbeRequest
 from mltop.probes.demo.gpus import MEMORY_TOTAL_BYTES, NAME
 from mltop.probes.model.probe import ProbeDevice, ProbeEvent

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from mltop.probes.active.supervisor.devices import choose
-from mltop.probes.active.supervisor.gate import Holder, cpu_refusal, cpu_remark, of_all, refusal, unknowns
+from mltop.probes.active.supervisor.gate import Holder, choose, cpu_refusal, cpu_remark, of_all, refusal, unknowns
 from mltop.probes.active.supervisor.request import ProbeRequest, request_from
 from mltop.probes.agent.probing import slurm_job_in
 from mltop.probes.model import Gap, GpuProcess, GpuSample, HostSample, MigInstance, PciDevice, RankSample, Remap, Sample
