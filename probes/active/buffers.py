@@ -6,7 +6,6 @@ import resource
 from dataclasses import dataclass
 from typing import Any
 
-from mltop.probes.active import child
 from mltop.probes.active.device import GPU_CAP_BYTES
 from mltop.probes.active.host import available_memory_bytes
 
@@ -27,16 +26,6 @@ class Options:
     size_bytes: int = 0
     iterations: int = 20
     warm_s: float = 0.5
-
-
-def read_order() -> tuple[child.Order, Options] | None:
-    """The order with its options; None, and an event, for what cannot be done."""
-    try:
-        order = child.read_order()
-        return order, options_of(order.options)
-    except (ValueError, TypeError) as error:
-        child.failed(f"cannot be done: {error}")
-        return None
 
 
 def options_of(options: dict[str, Any]) -> Options:

@@ -134,9 +134,7 @@ class Supervisor:
             "python": python.executable,
             "python_version": python.python,
             "python_origin": python.origin,
-            "torch": python.torch,
-            "cuda": python.cuda,
-            "hip": python.hip,
+            **{name: getattr(python, name) for name in ("torch", "cuda", "hip")},
         }
         emit(ProbeEvent("devices", data={**about, "devices": [asdict(target.device) for target in targets]}))
         if python.left_out:

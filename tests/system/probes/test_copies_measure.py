@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import mltop.probes
-from mltop.probes.active.copies import Measurement, Plan, Timed, timed
 from mltop.probes.active.host import on_cpus
 from mltop.probes.active.nvml import Link
+from mltop.probes.active.transfers import Measurement, Plan, Timed, timed
 from mltop.probes.model.probe import CopiesResult
 from tests.fakes.nvml.scenario import FakeNvml
 
@@ -47,11 +47,11 @@ class Node:
         self.damages: set[tuple[int, Any]] = set()
         self.unreachable: set[tuple[int, int]] = set()
 
-    def start(self, place: int, way: str | int, copies: int) -> Copies:
+    def start(self, place: int, way: str | int, copies: int) -> list[Copies]:
         seconds = copies * 256 * MIB / self.rates[way if isinstance(way, str) else "peer"]
         if (place, way) in self.fails:
             raise RuntimeError("CUDA error: an illegal memory access was encountered\nmore lines")
-        return Copies(seconds, -1 if (place, way) in self.hangs else 2)
+        return [Copies(seconds, -1 if (place, way) in self.hangs else 2)]
 
     def arrived(self, place: int, way: str | int) -> bool:
         return (place, way) not in self.damages
@@ -160,7 +160,7 @@ def test_a_hang_of_one_gpu_alone() -> None:
 
 def test_a_slow_link_makes_fewer_copies() -> None:
     plan = Plan(MIB, 1000, 0.0, 1.0)
-    (found,) = timed([lambda count: Copies(0.5 * count, 1)], plan)
+    (found,) = timed([lambda count: [Copies(0.5 * count, 1)]], plan)
     assert found == Timed(5, 2.5)
     assert found.rate(MIB) == pytest.approx(2 * MIB)
     assert Timed().rate(MIB) is None

@@ -1,12 +1,15 @@
-"""The copies probe's process: between host memory and the GPUs of a node, and from GPU to GPU.
+"""The processes of the memory and copies probes: one loop that times copies, within one device's memory or from one
+memory to another.
 
-All GPUs of a node are in one process, because they share what is between them. How long copies take is measured in
-batches, within a budget, and never waited for for ever.
+memory  one buffer of the device is copied to another again and again: mean, best, and whether the last copy is right
+copies  between host memory and the GPUs of a node, and from GPU to GPU; all GPUs of a node are in one process, because
+        they share what is between them, and no copy is waited for for ever
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import sys
 import time
@@ -16,28 +19,216 @@ from functools import partial
 from typing import Any, Callable, Union
 
 from mltop.probes.active import buffers, child
-from mltop.probes.active.device import GPU_CAP_BYTES, CudaTimer, cap_memory
-from mltop.probes.active.host import Affinity, affinity_of, on_cpus
+from mltop.probes.active.device import GPU_CAP_BYTES, Cpu, Cuda, CudaTimer, Device, Timer, cap_memory
+from mltop.probes.active.host import Affinity, affinity_of, last_level_cache_bytes, on_cpus
 from mltop.probes.active.nvml import Link, PcieLinks
+from mltop.probes.active.phase_meter import PhaseMeter
 from mltop.probes.active.torch_support import Unusable, failures_told, first_line, import_torch, versions, why_no_gpu
-from mltop.probes.model.probe import CopiesResult, PeerCopy, Phase, ProbeDevice, ProbeEvent
+from mltop.probes.model.probe import CopiesResult, MemoryResult, PeerCopy, Phase, ProbeDevice, ProbeEvent
 from mltop.probes.model.probe_kinds import stage_deadline_s
+
+BATCH = 5
+WARM_COPIES = 3
+POLL_S = 0.002
+
+
+def main() -> None:
+    """Either probe, as the order says."""
+    try:
+        order = child.read_order()
+        options = buffers.options_of(order.options)
+    except (ValueError, TypeError) as error:
+        child.failed(f"cannot be done: {error}")
+        return
+    if order.kind == "memory":
+        _memory(order, options)
+    else:
+        _copies(order, options)
+
+
+# The loop.
+
+
+class Stalled(Exception):
+    """Copies that did not end; what was begun on these devices after them will not end either."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """``budget_s``: for all batches of one device (or of all at once); ``stall_s``: for a batch. ``warm_s``: at least,
+    before the first that counts.
+    """
+
+    size_bytes: int
+    iterations: int
+    budget_s: float
+    stall_s: float = math.inf
+    warm_s: float = 0.0
+
+
+@dataclass
+class Timed:
+    """``best_s``: of one copy."""
+
+    copies: int = 0
+    seconds: float = 0.0
+    best_s: float = field(default=math.inf, compare=False)
+
+    def rate(self, size_bytes: int) -> float | None:
+        """Bytes/s."""
+        return self.copies * size_bytes / self.seconds if self.seconds > 0 else None
+
+
+Begin = Callable[[int], Sequence[Timer]]  # begins so many copies, timed together or each by itself
+
+
+def timed(
+    begins: Sequence[Begin],
+    plan: Plan,
+    on_poll: Callable[[], None] = lambda: None,
+    tell: Callable[[float], None] = lambda _: None,
+) -> list[Timed]:
+    """What each of several copies takes while all of them run, by the device's own clock. Raises Stalled.
+
+    ``on_poll`` is called again and again while they run; ``tell`` is told the share of the copies that are done.
+    """
+    began = time.monotonic()
+    wait([begin(WARM_COPIES) for begin in begins], plan.stall_s, on_poll)
+    while time.monotonic() - began < plan.warm_s:
+        wait([begin(BATCH) for begin in begins], plan.stall_s, on_poll)
+    timings = [Timed() for _ in begins]
+    began, done = time.monotonic(), 0
+    while done < plan.iterations and (done == 0 or time.monotonic() - began < plan.budget_s):
+        count = min(BATCH, plan.iterations - done)
+        running = [begin(count) for begin in begins]
+        wait(running, plan.stall_s, on_poll)
+        for timing, timers in zip(timings, running):
+            times_s = [timer.seconds() for timer in timers]
+            timing.copies += count
+            timing.seconds += sum(times_s)
+            timing.best_s = min(timing.best_s, min(times_s) * len(times_s) / count)
+        done += count
+        tell(done / plan.iterations)
+    return timings
+
+
+def wait(running: Sequence[Sequence[Timer]], stall_s: float, on_poll: Callable[[], None]) -> None:
+    deadline_s = time.monotonic() + stall_s
+    on_poll()
+    while not all(timers[-1].done() for timers in running):
+        if time.monotonic() > deadline_s:
+            raise Stalled(f"a copy did not end within {stall_s:g} s")
+        time.sleep(POLL_S)
+        on_poll()
+
+
+# Within the memory of one device.
+
+BUDGET_S = 8.0  # slow memory makes fewer copies
+GPU_BYTES, CPU_BYTES = 1 << 30, 256 << 20
+CACHES = 4  # times what the caches hold
+
+
+def _memory(order: child.Order, options: buffers.Options) -> None:
+    if len(order.devices) != 1:
+        child.failed(f"the memory probe takes one device in a process, not {len(order.devices)}")
+        return
+    child.end_with_stdin()
+    began, device = time.monotonic(), order.devices[0]
+    with failures_told(device.uuid):
+        child.stage("import torch", device.uuid)
+        torch = import_torch()
+        child.stage("device", device.uuid)
+        result = MemoryResult(**order.about(device))
+        memory = (_on_cpus if device.kind == "cpu" else _on_gpu)(torch, options.size_bytes, result)
+        child.stage("copy", device.uuid, 0.0)
+        meter = PhaseMeter(device)
+        with meter.phase("copy"):
+            measure(memory, options, result, lambda share: child.stage("copy", device.uuid, share))
+        result.phases, result.versions = meter.phases, versions(torch)
+        result.gaps = {**meter.gaps, **result.gaps}
+        result.seconds = round(time.monotonic() - began, 3)
+        child.say(ProbeEvent("result", device=device.uuid, data=asdict(result)))
+
+
+def _on_gpu(torch: Any, wanted_bytes: int, result: MemoryResult) -> DeviceMemory:
+    gpu = Cuda(torch, GPU_CAP_BYTES)
+    free_bytes = gpu.free_bytes()
+    size = buffers.fitting(wanted_bytes or GPU_BYTES, buffers.room_on_gpu(free_bytes), 2)
+    if not size:
+        raise Unusable(f"only {free_bytes // buffers.MIB} MiB of the GPU's memory are free", "end what uses the GPU")
+    result.code_path = "copy_ between two buffers of the GPU's memory"
+    return DeviceMemory(gpu, size)
+
+
+def _on_cpus(torch: Any, wanted_bytes: int, result: MemoryResult) -> DeviceMemory:
+    """What a copy that leaves the caches behind reaches with torch's threads: no figure of the memory alone."""
+    cache = last_level_cache_bytes()
+    enough = max(CPU_BYTES, CACHES * (cache or 0))
+    size = buffers.fitting(wanted_bytes or enough, buffers.room_on_host(), 2)
+    if not size:
+        raise Unusable("no memory is free for two small buffers")
+    cores, threads = len(os.sched_getaffinity(0)), torch.get_num_threads()
+    caches = f"caches of {cache // buffers.MIB} MiB" if cache else "caches of unknown size"
+    if cache and size < CACHES * cache:
+        caches += f", which hold {100 * min(1.0, cache / (2 * size)):.0f} % of both buffers"
+    result.threads = threads
+    result.code_path = (
+        f"torch's copy_, {threads} thread{'s' * (threads != 1)} on {cores} core{'s' * (cores != 1)}, {caches}"
+    )
+    return DeviceMemory(Cpu(torch), size)
+
+
+class DeviceMemory:
+    """The two buffers of a device. Raises RuntimeError where there is no memory."""
+
+    def __init__(self, device: Device, size_bytes: int) -> None:
+        self._device = device
+        words = size_bytes // buffers.WORD_BYTES
+        torch = device.torch
+        self._source = torch.empty(words, dtype=torch.int64, device=device.where)
+        self._target = torch.zeros(words, dtype=torch.int64, device=device.where)
+        buffers.fill(torch, self._source)
+        self.size_bytes = words * buffers.WORD_BYTES
+        device.wait()
+
+    def start(self, copies: int) -> list[Timer]:
+        """Each has a timer of its own."""
+        timers = [self._device.timer() for _ in range(copies)]
+        for timer in timers:
+            timer.start()
+            self._target.copy_(self._source)
+            timer.stop()
+        return timers
+
+    def intact(self) -> bool:
+        return buffers.is_filled(self._device.torch, self._target)
+
+
+def measure(
+    memory: DeviceMemory, options: buffers.Options, result: MemoryResult, tell: Callable[[float], None]
+) -> None:
+    """A copied byte counts twice: it is read and written."""
+    moved_bytes = 2 * memory.size_bytes
+    (timing,) = timed([memory.start], Plan(moved_bytes, options.iterations, BUDGET_S, warm_s=options.warm_s), tell=tell)
+    result.size_bytes, result.iterations = memory.size_bytes, timing.copies
+    if memory.size_bytes < options.size_bytes - buffers.LEAST_ASKED_BYTES:
+        result.gaps["size"] = f"{options.size_bytes} bytes were asked for, {memory.size_bytes} fit into the free memory"
+    result.copy_bytes_per_s = timing.rate(moved_bytes)
+    result.copy_best_bytes_per_s = moved_bytes / timing.best_s if timing.best_s > 0 else None
+    result.intact = memory.intact()
+
+
+# Between host memory and GPUs.
 
 WAYS = {"to_device": "to device", "to_host": "to host"}
 Way = Union[str, int]
 PEER_ITERATIONS = 10
-BATCH = 5
-WARM_COPIES = 2
-POLL_S = 0.002
 SIZE_BYTES = 256 * buffers.MIB
 _ON_DEVICE, _ON_HOST = 2, 2  # buffers of each GPU
 
 
-def main() -> None:
-    asked = buffers.read_order()
-    if asked is None:
-        return
-    order, options = asked
+def _copies(order: child.Order, options: buffers.Options) -> None:
     instances = [device for device in order.devices if device.kind == "mig"]
     for device in instances:
         child.failed("copies of MIG instances are not measured: they share their GPU's link", device.uuid)
@@ -158,7 +349,7 @@ class CudaGpus:
         for number in range(len(affinities)):
             torch.cuda.synchronize(number)
 
-    def start(self, gpu: int, way: Way, copies: int) -> CudaTimer:
+    def start(self, gpu: int, way: Way, copies: int) -> list[CudaTimer]:
         return self._start(gpu, *self._ends(gpu, way), copies)
 
     def arrived(self, gpu: int, way: Way) -> bool:
@@ -182,7 +373,7 @@ class CudaGpus:
             return own.source, self._buffers[way].received
         return (own.sent, own.source) if way == "to_device" else (own.source, own.returned)
 
-    def _start(self, gpu: int, source: Any, target: Any, copies: int) -> CudaTimer:
+    def _start(self, gpu: int, source: Any, target: Any, copies: int) -> list[CudaTimer]:
         """torch puts a copy between devices on the current stream of the source's device, where the events are, too."""
         with self._torch.cuda.device(gpu):
             timer = CudaTimer(self._torch)
@@ -190,63 +381,7 @@ class CudaGpus:
             for _ in range(copies):
                 target.copy_(source, non_blocking=True)
             timer.stop()
-        return timer
-
-
-class Stalled(Exception):
-    """Copies that did not end; what was begun on these devices after them will not end either."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """``budget_s``: for all batches of one device (or of all at once); ``stall_s``: for a batch."""
-
-    size_bytes: int
-    iterations: int
-    budget_s: float
-    stall_s: float
-
-
-@dataclass
-class Timed:
-    copies: int = 0
-    seconds: float = 0.0
-
-    def rate(self, size_bytes: int) -> float | None:
-        """Bytes/s."""
-        return self.copies * size_bytes / self.seconds if self.seconds > 0 else None
-
-
-Begin = Callable[[int], CudaTimer]
-
-
-def timed(begins: Sequence[Begin], plan: Plan, on_poll: Callable[[], None] = lambda: None) -> list[Timed]:
-    """What each of several copies takes while all of them run; ``begin(count)`` begins some. Raises Stalled.
-
-    ``on_poll`` is called again and again while they run.
-    """
-    wait([begin(WARM_COPIES) for begin in begins], plan.stall_s, on_poll)
-    timings = [Timed() for _ in begins]
-    began, done = time.monotonic(), 0
-    while done < plan.iterations and (done == 0 or time.monotonic() - began < plan.budget_s):
-        count = min(BATCH, plan.iterations - done)
-        running = [begin(count) for begin in begins]
-        wait(running, plan.stall_s, on_poll)
-        for timing, copies in zip(timings, running):
-            timing.copies += count
-            timing.seconds += copies.seconds()
-        done += count
-    return timings
-
-
-def wait(running: Sequence[CudaTimer], stall_s: float, on_poll: Callable[[], None]) -> None:
-    deadline_s = time.monotonic() + stall_s
-    on_poll()
-    while not all(copies.done() for copies in running):
-        if time.monotonic() > deadline_s:
-            raise Stalled(f"a copy did not end within {stall_s:g} s")
-        time.sleep(POLL_S)
-        on_poll()
+        return [timer]
 
 
 @dataclass
