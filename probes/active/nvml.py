@@ -99,6 +99,7 @@ class Nvml:
 
 # Unsigned numbers: the call, its arguments, and how many of its units make one of ours.
 VALUES: dict[str, tuple[str, tuple[Any, ...], int]] = {
+    "temperature_c": ("nvmlDeviceGetTemperature", (c_int(0),), 1),  # where the driver lacks nvmlDeviceGetTemperatureV
     "sm_clock_mhz": ("nvmlDeviceGetClockInfo", (_SM_CLOCK,), 1),
     "sm_clock_max_mhz": ("nvmlDeviceGetMaxClockInfo", (_SM_CLOCK,), 1),
     "power_limit_w": ("nvmlDeviceGetEnforcedPowerLimit", (), 1000),
@@ -125,22 +126,32 @@ class Gpu:
 
     def throttle_ns(self) -> dict[str, int]:
         """Time that each reason has held the clock down since the driver was loaded, by the model's names."""
-        counters = self._fields(throttle_ns_fields(as_numbers(self._nvml.driver)))
+        names = throttle_ns_fields(as_numbers(self._nvml.driver))
+        values = (_FieldValue * (len(names) + 1))()  # one more than asked for: NVML may write past the end
+        for value, field in zip(values, names):
+            value.field = field
+        self._nvml.call("nvmlDeviceGetFieldValues", self._handle, c_int(len(names)), values)
+        counters = {name: value.value.long for value, name in zip(values, names.values()) if value.result == 0}
         if not counters:
             raise NvmlError("nvmlDeviceGetFieldValues: no counter of throttle time is supported")
         return counters
 
     def value(self, what: str) -> float:
-        """One of VALUES, or ``temperature_c``."""
+        """One of VALUES."""
+        number, units = self.number(what), VALUES[what][2]
+        return number if units == 1 else number / units
+
+    def number(self, what: str) -> int:
+        """One of VALUES in NVML's own unit."""
         if what == "temperature_c":
             reading = _Temperature(version=sizeof(_Temperature) | 1 << 24, sensor=0)
             with suppress(NvmlError):
                 self._nvml.call("nvmlDeviceGetTemperatureV", self._handle, byref(reading))
                 return int(reading.celsius)
-            return self._unsigned("nvmlDeviceGetTemperature", c_int(0))
-        name, arguments, units = VALUES[what]
-        number = self._unsigned(name, *arguments)
-        return number if units == 1 else number / units
+        name, arguments, _ = VALUES[what]
+        value = c_uint()
+        self._nvml.call(name, self._handle, *arguments, byref(value))
+        return value.value
 
     def pci_address(self) -> str:
         """The PCI address as sysfs has it: ``0000:9b:00.0``."""
@@ -148,19 +159,6 @@ class Gpu:
         self._nvml.call("nvmlDeviceGetPciInfo_v3", self._handle, byref(info))
         function = info.busId.decode("ascii", "replace").rpartition(".")[2]
         return f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.{function or 0}"
-
-    def _unsigned(self, name: str, *arguments: Any) -> int:
-        value = c_uint()
-        self._nvml.call(name, self._handle, *arguments, byref(value))
-        return value.value
-
-    def _fields(self, names: dict[int, str]) -> dict[str, int]:
-        """The fields that are supported. One entry more than asked for: NVML may write past the end."""
-        values = (_FieldValue * (len(names) + 1))()
-        for value, field in zip(values, names):
-            value.field = field
-        self._nvml.call("nvmlDeviceGetFieldValues", self._handle, c_int(len(names)), values)
-        return {name: value.value.long for value, name in zip(values, names.values()) if value.result == 0}
 
 
 @dataclass(frozen=True)
@@ -191,21 +189,15 @@ class PcieLinks:
             self.why = f"NVML: {error}"
 
     def now(self, uuid: str) -> Link:
-        return self._link(uuid, "")
+        return Link(self._read(uuid, Gpu.number, "pcie_gen"), self._read(uuid, Gpu.number, "pcie_width"))
 
     def most(self, uuid: str) -> Link:
         """What GPU and slot could do together."""
-        return self._link(uuid, "_max")
+        return Link(self._read(uuid, Gpu.number, "pcie_gen_max"), self._read(uuid, Gpu.number, "pcie_width_max"))
 
     def address(self, uuid: str) -> str:
         """The PCI address as sysfs has it, "" when unknown."""
         return self._read(uuid, Gpu.pci_address) or ""
-
-    def _link(self, uuid: str, which: str) -> Link:
-        def number(gpu: Gpu, what: str) -> int:
-            return int(gpu.value(what + which))
-
-        return Link(self._read(uuid, number, "pcie_gen"), self._read(uuid, number, "pcie_width"))
 
     def _read(self, uuid: str, read: Callable[..., T], *arguments: str) -> T | None:
         try:

@@ -44,7 +44,7 @@ from mltop.probes.active.all_reduce.options import (
     options_of,
     round_of,
 )
-from mltop.probes.active.all_reduce.rank import NodeRound, Progress, prepare
+from mltop.probes.active.all_reduce.rank import NodeRound, prepare
 from mltop.probes.active.all_reduce.ranks import ANOTHER_PYTHON, Failed, Ranks, Tasks, read_lines, setups_of
 from mltop.probes.active.host import available_memory_bytes
 from mltop.probes.active.torch_support import Unusable, import_torch
@@ -94,6 +94,7 @@ class RoundRun:
         self._changed, self._stopped, self._told = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._stages: list[str] = []
         self._statuses = [_RankStatus(self._clock() + START_S) for _ in range(len(ranks))]
+        ranks.on_event, ranks.on_ended = self.event, self.ended
 
     async def run(self) -> bool:
         """Whether it went well."""
@@ -205,16 +206,16 @@ def main() -> None:
         child.failed(error.why, stage="import torch", fix=ANOTHER_PYTHON)
         sys.exit(1)
     gc.freeze()  # the collector would otherwise copy every page of torch into every rank
-    os._exit(asyncio.run(_run(options, Progress(options.ranks), own, about)))
+    os._exit(asyncio.run(_run(options, own, about)))
 
 
-async def _run(options: Options, progress: Progress, own: socket.socket, about: dict[str, Any]) -> int:
+async def _run(options: Options, own: socket.socket, about: dict[str, Any]) -> int:
     """A launcher until its end: its exit code. Everything that was started has ended. ``own``: listens already;
     ``about``: what is known of torch.
     """
     async with contextlib.AsyncExitStack() as exits:
         try:
-            node = Node(options, progress, own)
+            node = Node(options, own)
             await node.get_ready(about, exits)
             await node.serve()
         except Failed as error:
@@ -262,8 +263,8 @@ def _torch(backend: str) -> dict[str, Any]:
 class Node:
     """A node's ranks, and what the caller tells it. Within a running loop."""
 
-    def __init__(self, options: Options, progress: Progress, own: socket.socket) -> None:
-        self._options, self._progress, self._own = options, progress, own
+    def __init__(self, options: Options, own: socket.socket) -> None:
+        self._options, self._own = options, own
         self._go: asyncio.Future[Line] = asyncio.get_running_loop().create_future()
         self._lines: asyncio.Queue[Line] = asyncio.Queue()  # rounds and the end, for their turn
         self._tasks = Tasks()
@@ -295,13 +296,7 @@ class Node:
         join_s = round(time.monotonic() - began, 3)
         store, address = (str(go["store"][0]), int(go["store"][1])), self._own.getsockname()[0]
         setups, about_ranks = setups_of(self._options, store, int(go["first_rank"]), address)
-        self._ranks = Ranks(
-            self._progress,
-            setups,
-            self._own,
-            on_event=lambda local, event: self._run.event(local, event) if self._run else None,
-            on_ended=lambda local, status: self._run.ended(local, status) if self._run else None,
-        )
+        self._ranks = Ranks(setups, self._own)
         exits.push_async_callback(self._ranks.end)
         if go.get("serves"):
             self._ranks.serve_store(store)

@@ -331,10 +331,10 @@ _NCCL_REASON = "Last error:"  # ProcessGroupNCCL's messages end with it and nccl
 
 
 def takes_device_id(version: str) -> bool:
-    """Whether init_process_group(device_id=...) connects at once: from 2.3 on, but some versions hang with it."""
+    """Whether init_process_group(device_id=...) connects at once: some versions hang with it."""
     number = tuple(int(part) for part in version.partition("+")[0].split(".")[:3] if part.isdigit())
     after, before = DEVICE_ID_HANGS
-    return number >= (2, 3) and not after < number < before
+    return not after < number < before
 
 
 def first_line(text: str) -> str:

@@ -84,22 +84,15 @@ class LocalRank:
 class Ranks:
     """All ranks of this node, and the store's server. ``own``: the socket at which the node listens.
 
-    ``on_event``, ``on_ended``: what is done with a local rank's events and wait status.
+    ``on_event``, ``on_ended``: what is done with a local rank's events and wait status, by the round that runs.
     """
 
-    def __init__(
-        self,
-        progress: Progress,
-        setups: list[Setup],
-        own: socket.socket,
-        *,
-        on_event: Callable[[int, ProbeEvent], None],
-        on_ended: Callable[[int, int], None],
-    ) -> None:
-        self.progress, self.first_rank = progress, setups[0].rank
+    def __init__(self, setups: list[Setup], own: socket.socket) -> None:
+        self.progress, self.first_rank = Progress(len(setups)), setups[0].rank
+        self.on_event: Callable[[int, ProbeEvent], None] = lambda *_: None
+        self.on_ended: Callable[[int, int], None] = lambda *_: None
         self._setups, self._own = setups, own
         self._output = Output(self.first_rank, setups[0].options.backend == "nccl")
-        self._on_event, self._on_ended = on_event, on_ended
         self._ranks: dict[int, LocalRank] = {}
         self._children: dict[int, int] = {}  # pid → local rank, until it is reaped: no number means another process
         self._tasks = Tasks()
@@ -196,7 +189,7 @@ class Ranks:
         elif not rank.up.done():
             rank.trouble = event.why
         elif self._ranks[rank.local] is rank:
-            self._on_event(rank.local, event)
+            self.on_event(rank.local, event)
 
     def _kill(self, locals_: Iterable[int]) -> None:
         for pid in [pid for pid, local in self._children.items() if local in locals_]:
@@ -215,7 +208,7 @@ class Ranks:
         await asyncio.gather(*rank.readers, return_exceptions=True)
         rank.up.cancel()  # or it is done
         rank.ended.set_result(status)
-        self._on_ended(rank.local, status)
+        self.on_ended(rank.local, status)
 
 
 async def read_lines(descriptor: int, on_line: Callable[[str], None]) -> None:

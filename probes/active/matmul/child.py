@@ -17,7 +17,7 @@ from mltop.probes.active.child import Order, end_with_stdin, failed, read_order,
 from mltop.probes.active.device import GPU_CAP_BYTES, Cpu, Cuda, Device
 from mltop.probes.active.matmul import shapes
 from mltop.probes.active.matmul.corruption import Checker
-from mltop.probes.active.matmul.gemm import Buffers, Inputs, cpu_versions, kernel, of_cpu, of_gpu, refusal
+from mltop.probes.active.matmul.gemm import Buffers, cpu_versions, kernel, of_cpu, of_gpu, refusal
 from mltop.probes.active.matmul.shapes import Room, Shape
 from mltop.probes.active.matmul.timing import Gemms, Scan, rates
 from mltop.probes.active.phase_meter import PhaseMeter
@@ -152,9 +152,7 @@ def measure_gpu(device: Device, plan: Plan, meter: PhaseMeter, progress: Progres
     first = [] if published else shapes.first_round(device.multiprocessors or 1, room)
     tried = [steady, *named, *first]
     tried += [] if published else shapes.second_round(tried, room, len(tried))
-    inputs = Inputs(device, plan.dtype, plan.seed, shapes.most_numbers(tried))
-    stages = _Stages(device, plan, meter, progress, inputs.buffers(tried))
-    stages.result.upload_intact = inputs.intact
+    stages = _Stages(device, plan, meter, progress, tried)
     progress.begin("warm")
     flop_per_s = steady.flop / stages.warm(steady)
     best, library = (published[0], "") if published else stages.best(named, first, steady, room, flop_per_s)
@@ -173,9 +171,7 @@ def measure_cpus(device: Device, plan: Plan, meter: PhaseMeter, progress: Progre
     while side is not None:  # until one GEMM takes 20 to 100 ms here
         cube = Shape(side, side, side)
         tried = [*shapes.of_cpus(cube), *named]
-        inputs = Inputs(device, plan.dtype, plan.seed, shapes.most_numbers(tried))
-        stages = _Stages(device, plan, meter, progress, inputs.buffers(tried))
-        stages.result.upload_intact = inputs.intact
+        stages = _Stages(device, plan, meter, progress, tried)
         side = shapes.next_cube(side, stages.least_time(cube))
     stages.warm(cube)
     progress.begin("scan")
@@ -196,10 +192,13 @@ def _room(device: Device, plan: Plan) -> Room:
 class _Stages:
     """The stages that CPUs and GPUs share; ``result`` is filled by one after the other."""
 
-    def __init__(self, device: Device, plan: Plan, meter: PhaseMeter, progress: Progress, buffers: Buffers) -> None:
-        self.result = MatmulResult(dtype=plan.dtype, multiprocessors=device.multiprocessors)
+    def __init__(
+        self, device: Device, plan: Plan, meter: PhaseMeter, progress: Progress, tried: Sequence[Shape]
+    ) -> None:
         self._device, self._plan, self._meter, self._progress = device, plan, meter, progress
-        self._buffers = buffers
+        self._buffers = Buffers(device, plan.dtype, plan.seed, tried)
+        self.result = MatmulResult(dtype=plan.dtype, multiprocessors=device.multiprocessors)
+        self.result.upload_intact = self._buffers.intact
         self._run = kernel(device.torch, plan.dtype)
         self._checkers: list[Checker] = []
 

@@ -80,47 +80,35 @@ def _scaled_mm(torch: Any) -> Run:
     return run
 
 
-class Inputs:
-    """A block of random numbers on the device. ``intact``: what came back from it is what was sent."""
-
-    def __init__(self, device: Device, dtype: str, seed: int, most: int) -> None:
-        """``most``: numbers that one operand needs at most."""
-        torch = device.torch
-        self._device = device
-        self._dtype = dtype
-        self._format = getattr(torch, DTYPE_OF[dtype].torch_name)
-        generator = torch.Generator().manual_seed(seed)
-        sent = torch.randn(min(most, _BLOCK), generator=generator).to(self._format)
-        self._block = sent.to(device.where, copy=True)
-        self.intact = checksum(torch, self._block.to("cpu", copy=True)) == checksum(torch, sent)
-
-    def buffers(self, shapes: Sequence[Shape]) -> Buffers:
-        """That hold each of these shapes in turn."""
-        a = self._filled(max(shape.m * shape.k for shape in shapes), 0)
-        b = self._filled(max(shape.k * shape.n for shape in shapes), self._block.numel() // 2)
-        outputs = max(shape.m * shape.n for shape in shapes)
-        kind = self._device.torch.bfloat16 if self._dtype == "fp8" else self._format
-        c = self._device.torch.empty(outputs, dtype=kind, device=self._device.where)
-        fresh = self._filled(outputs, 1).to(kind) if self._device.flushes else None
-        return Buffers(self._device, self._dtype, a=a, b=b, c=c, fresh=fresh)
-
-    def _filled(self, count: int, start: int) -> Any:
-        """``count`` numbers, the first of them at ``start`` of the block."""
-        buffer = self._device.torch.empty(count, dtype=self._format, device=self._device.where)
-        done = 0
-        while done < count:
-            part = self._block[start : start + count - done]
-            buffer[done : done + part.numel()].copy_(part)
-            done, start = done + part.numel(), 0
-        return buffer
-
-
 class Buffers:
-    def __init__(self, device: Device, dtype: str, *, a: Any, b: Any, c: Any, fresh: Any) -> None:
-        self._a, self._b, self._c, self._fresh = a, b, c, fresh
+    """That hold the operands of each of these shapes in turn: a block of random numbers, again and again. ``intact``:
+    what came back of it from the device is what was sent.
+    """
+
+    def __init__(self, device: Device, dtype: str, seed: int, shapes: Sequence[Shape]) -> None:
+        torch, kind = device.torch, getattr(device.torch, DTYPE_OF[dtype].torch_name)
+        a, b, c = (max(counts) for counts in zip(*((m * k, k * n, m * n) for m, n, k in shapes)))
+        generator = torch.Generator().manual_seed(seed)
+        sent = torch.randn(min(max(a, b, c), _BLOCK), generator=generator).to(kind)
+        block = sent.to(device.where, copy=True)
+        self.intact = checksum(torch, block.to("cpu", copy=True)) == checksum(torch, sent)
+
+        def filled(count: int, start: int) -> Any:
+            """``count`` numbers, the first of them at ``start`` of the block."""
+            buffer = torch.empty(count, dtype=kind, device=device.where)
+            done = 0
+            while done < count:
+                part = block[start : start + count - done]
+                buffer[done : done + part.numel()].copy_(part)
+                done, start = done + part.numel(), 0
+            return buffer
+
+        self._a, self._b = filled(a, 0), filled(b, block.numel() // 2)
+        self._c = torch.empty(c, dtype=torch.bfloat16 if dtype == "fp8" else kind, device=device.where)
+        self._fresh = filled(c, 1).to(self._c.dtype) if device.flushes else None
         # The layout of mamf-finder on GPUs (of training, too: weights are N x K); fp8 has no other.
         self._column_major = device.flushes or dtype == "fp8"
-        self._scale = device.torch.ones((), device=device.where) if dtype == "fp8" else None
+        self._scale = torch.ones((), device=device.where) if dtype == "fp8" else None
 
     def operands(self, shape: Shape) -> Operands:
         m, n, k = shape

@@ -37,8 +37,8 @@ _LATE_ACTION = "run mltop probe matmul there, and look at its CPU and other proc
 _NODE_ACTION = "run mltop probe matmul and mltop check on this node"
 _WRONG_ACTION = "run mltop probe matmul on all nodes, then the pairs: do not train on them until it is found"
 _PAIRS = "mltop probe pairs shows which node or path is slow"
-_TWICE = ("all-reduce",)
-_ONCE = ("all-gather", "reduce-scatter", "all-to-all")
+# How often each byte goes over the bus.
+_TIMES = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1, "all-to-all": 1}
 _PATHS = {"nccl": "NCCL", "gloo": "gloo over TCP: not the training path"}
 
 
@@ -86,9 +86,7 @@ def merge_times(times: Sequence[RankTimes], backend: str) -> list[CollectiveResu
 
 def busbw_factor(collective: str, ranks: int) -> float:
     """The factor from algbw to busbw: what one link carries, so that figures for different ranks compare."""
-    if collective in _TWICE:
-        return 2 * (ranks - 1) / ranks
-    return (ranks - 1) / ranks if collective in _ONCE else 1.0
+    return _TIMES[collective] * (ranks - 1) / ranks if collective in _TIMES else 1.0
 
 
 def with_expected(result: CollectiveResult, expected: Expected | None) -> CollectiveResult:

@@ -12,7 +12,7 @@ import torch
 
 from mltop.probes.active.device import Cpu
 from mltop.probes.active.matmul.corruption import Checker
-from mltop.probes.active.matmul.gemm import Buffers, Inputs, Operands, kernel
+from mltop.probes.active.matmul.gemm import Buffers, Operands, kernel
 from mltop.probes.active.matmul.shapes import Shape
 from mltop.probes.active.matmul.timing import Gemms, Scan
 
@@ -30,7 +30,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def buffers(*shapes: Shape) -> Buffers:
-    return Inputs(Cpu(torch), "fp32", 3, most=200_000).buffers(shapes)
+    return Buffers(Cpu(torch), "fp32", 3, shapes)
 
 
 def time_plainly(operands: Operands) -> float:

@@ -148,7 +148,7 @@ def test_a_size_that_cannot_be_done_in_time_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("version", "takes"),
     [
-        *[("2.2.0", False), ("2.3.1+cu121", True), ("2.6.0+cu124", True), ("2.6.1", False), ("2.7.0+cu128", False)],
+        *[("2.4.1+cu121", True), ("2.6.0+cu124", True), ("2.6.1", False), ("2.7.0+cu128", False)],
         *[("2.7.1", True), ("2.13.0+cpu", True), ("2.8.0a0+git1234", True)],
     ],
 )
