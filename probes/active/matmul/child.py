@@ -20,7 +20,7 @@ from mltop.probes.active.matmul.corruption import Checker
 from mltop.probes.active.matmul.gemm import Buffers, cpu_versions, kernel, of_cpu, of_gpu, refusal
 from mltop.probes.active.matmul.shapes import Room, Shape
 from mltop.probes.active.matmul.timing import Gemms, Scan, rates
-from mltop.probes.active.phase_meter import PhaseMeter
+from mltop.probes.active.phase_meter import PhaseMeter, still_heating
 from mltop.probes.active.torch_support import Unusable, gemm_versions, in_words
 from mltop.probes.model.probe import MatmulResult, ProbeEvent
 from mltop.probes.model.probe_kinds import DTYPE_OF, DTYPES
@@ -217,7 +217,7 @@ class _Stages:
         """Seconds of one GEMM."""
         with self._meter.phase("warm"):
             took_s = self.gemms(shape).warm(self._plan.seconds["warm"], self._progress.tell)
-        self.result.still_heating = self._meter.still_heating("warm")
+        self.result.still_heating = still_heating(self._meter.clocks_mhz.get("warm", ()))
         return took_s
 
     def best(

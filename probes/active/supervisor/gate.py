@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 
 from mltop.probes.active.host import cpu_info, total_memory_bytes
 from mltop.probes.active.supervisor.request import ProbeRequest
@@ -216,22 +216,14 @@ CPU: DeviceKind = "cpu"
 
 @dataclass(frozen=True)
 class Target:
-    """One device, and the GPU (and MIG instance) that it is."""
+    """One device, and the GPU (and MIG instance) that it is. ``refusal``: why it cannot be measured, whether or not
+    somebody uses it.
+    """
 
     device: ProbeDevice
     gpu: GpuSample | None = None
     instance: MigInstance | None = None
-
-
-@dataclass
-class Choice:
-    """``refused``: events for what cannot be measured, whether or not somebody uses it."""
-
-    targets: list[Target] = field(default_factory=list)
-    refused: list[ProbeEvent] = field(default_factory=list)
-
-    def refuse(self, device: ProbeDevice, why: str, fix: str = "") -> None:
-        self.refused.append(refused(device, Refusal(why, fix)))
+    refusal: Refusal | None = None
 
 
 def refused(device: ProbeDevice, refusal: Refusal) -> ProbeEvent:
@@ -240,30 +232,31 @@ def refused(device: ProbeDevice, refusal: Refusal) -> ProbeEvent:
     return ProbeEvent("refused", device=device.uuid, why=refusal.why, fix=refusal.fix, data=data)
 
 
-def choose(request: ProbeRequest, sample: Sample, cpu: ProbeDevice) -> Choice:
+def choose(request: ProbeRequest, sample: Sample, cpu: ProbeDevice) -> Iterator[Target]:
     """The devices of the newest sample that are asked for; without GPUs in the machine its processors."""
-    choice = Choice()
     wanted = [name for name in request.gpus if name != CPU]
     if CPU in request.gpus or (not request.gpus and _has_no_gpus(sample)):
         if request.kind == "copies":
-            choice.refuse(cpu, "no GPU here: copies are between a GPU and the host")
+            yield Target(cpu, refusal=Refusal("no GPU here: copies are between a GPU and the host"))
         elif wanted:
-            choice.refuse(cpu, "processors are measured by themselves, not together with GPUs")
+            yield Target(cpu, refusal=Refusal("processors are measured by themselves, not together with GPUs"))
         else:
-            choice.targets.append(Target(cpu))
+            yield Target(cpu)
         if not wanted:
-            return choice
+            return
     if sample.gpus and sample.simulated:
-        choice.refuse(ProbeDevice(""), "the GPUs of this node are made up (mltop demo): there is nothing to measure")
+        yield Target(
+            ProbeDevice(""),
+            refusal=Refusal("the GPUs of this node are made up (mltop demo): there is nothing to measure"),
+        )
     elif not sample.gpus:
         unread = [(f"the GPUs of this node cannot be read: {gap.why}", gap.fix) for gap in sample.gaps if _is_nvml(gap)]
-        choice.refuse(ProbeDevice(""), *(unread or [("no GPU is seen on this node", "")])[0])
+        yield Target(ProbeDevice(""), refusal=Refusal(*(unread or [("no GPU is seen on this node", "")])[0]))
     else:
-        _add_gpus(choice, request.kind, sample, wanted)
-    return choice
+        yield from _gpus(request.kind, sample, wanted)
 
 
-def _add_gpus(choice: Choice, kind: str, sample: Sample, wanted: Sequence[str]) -> None:
+def _gpus(kind: str, sample: Sample, wanted: Sequence[str]) -> Iterator[Target]:
     left = list(wanted)
     for gpu in sample.gpus:
         names = {str(gpu.index), gpu.uuid}
@@ -271,33 +264,33 @@ def _add_gpus(choice: Choice, kind: str, sample: Sample, wanted: Sequence[str]) 
         is_named = not wanted or bool(names & set(left))
         left = [name for name in left if name not in names and name not in {mig.uuid for mig in instances}]
         if gpu.mig_enabled and (is_named or instances):
-            _add_instances(choice, kind, sample, gpu, instances)
+            yield from _instances(kind, sample, gpu, instances)
         elif is_named:
             device = _device(gpu, sample)
             if gpu.uuid:
-                choice.targets.append(Target(device, gpu))
+                yield Target(device, gpu)
             else:
-                choice.refuse(device, f"no UUID is known of it: {gpu.error or gpu.state}")
+                yield Target(device, refusal=Refusal(f"no UUID is known of it: {gpu.error or gpu.state}"))
     here = ", ".join(str(gpu.index) for gpu in sample.gpus)
     for name in left:
-        choice.refuse(ProbeDevice(name), f"no GPU {name} on this node (there are {here})")
+        yield Target(ProbeDevice(name), refusal=Refusal(f"no GPU {name} on this node (there are {here})"))
 
 
-def _add_instances(choice: Choice, kind: str, sample: Sample, gpu: GpuSample, instances: Sequence[MigInstance]) -> None:
+def _instances(kind: str, sample: Sample, gpu: GpuSample, instances: Sequence[MigInstance]) -> Iterator[Target]:
     parent = _device(gpu, sample)
     if CHILDREN[kind].not_on_mig:
-        choice.refuse(parent, f"in MIG mode: {CHILDREN[kind].not_on_mig}")
+        yield Target(parent, refusal=Refusal(f"in MIG mode: {CHILDREN[kind].not_on_mig}"))
         return
     if not instances:
         fix = f"sudo nvidia-smi mig -i {gpu.index} -cgi PROFILE -C"
-        choice.refuse(parent, "in MIG mode and has no instance", fix)
+        yield Target(parent, refusal=Refusal("in MIG mode and has no instance", fix))
     for instance in instances:
         name, total_bytes = f"{gpu.name or 'GPU'} MIG {instance.name or instance.index}", instance.memory_total_bytes
         device = ProbeDevice(instance.uuid or "", gpu.index, name, "mig", parent.pci_device, total_bytes)
         if instance.uuid:
-            choice.targets.append(Target(device, gpu, instance))
+            yield Target(device, gpu, instance)
         else:
-            choice.refuse(device, f"MIG instance {instance.index}: no UUID is known of it")
+            yield Target(device, refusal=Refusal(f"MIG instance {instance.index}: no UUID is known of it"))
 
 
 def _device(gpu: GpuSample, sample: Sample) -> ProbeDevice:

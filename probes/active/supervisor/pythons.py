@@ -145,11 +145,6 @@ def _is(program: os.stat_result, path: str) -> bool:
     return file is not None and os.path.samestat(program, file)
 
 
-def activated_here() -> list[str]:
-    """Folders of the environments that this process was started in."""
-    return [os.environ[name] for name in _ACTIVATED if os.environ.get(name)]
-
-
 def with_job(job: JobProcess | None, is_its_python: bool) -> tuple[dict[str, str], dict[str, str]]:
     """Our environment, and over it what ``job`` has set; of its Python's only when that is the one to run. Then what
     root left out of it, and why, by name.
@@ -297,7 +292,11 @@ def candidates(named: str, jobs: Sequence[JobProcess]) -> list[Candidate]:
             return [Candidate(path, origin, job_of.get(path))]
     in_order = [
         *of_jobs,
-        *(Candidate(f"{folder}/bin/python", _ACTIVATED_HERE) for folder in activated_here()),
+        *(
+            Candidate(f"{folder}/bin/python", _ACTIVATED_HERE)
+            for name in _ACTIVATED
+            if (folder := os.environ.get(name))
+        ),
         *([Candidate(sys.executable, "the agent's own")] if sys.executable else []),
         Candidate("python3", "on PATH"),
     ]

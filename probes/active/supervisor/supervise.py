@@ -158,10 +158,11 @@ class Supervisor:
 
     def _admitted(self, request: ProbeRequest, facts: Facts, emit: Emit) -> list[Target]:
         """The devices that may be measured; why others may not is said."""
-        choice = choose(request, facts.samples[-1], cpu_device())
+        chosen = list(choose(request, facts.samples[-1], cpu_device()))
         self._stuck = [stuck for stuck in self._stuck if stuck.is_there()]
-        events, admitted = list(choice.refused), []
-        for target in choice.targets:
+        events = [refused(target.device, target.refusal) for target in chosen if target.refusal is not None]
+        admitted = []
+        for target in (target for target in chosen if target.refusal is None):
             refusal = self._refusal(target, request, facts)
             if refusal is None:
                 admitted.append(target)
