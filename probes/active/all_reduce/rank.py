@@ -168,7 +168,7 @@ class _Rank:
         self._begin("init", task.deadlines_s["init"])
         self._init(task)
         refused = self._agree_on_sizes(task)
-        work = collectives.OwnWork(self._device) if task.work else None
+        work = collectives.own_work(self._device) if task.work else None
         if work is not None:
             work()  # the first one loads kernels and makes a workspace: not within a timed loop
         for collective in task.collectives:
@@ -214,7 +214,7 @@ class _Rank:
                 self._say(ProbeEvent("refused", stage=collectives.stage_of(COLLECTIVES[0], size), why=too_big[size]))
         return refused
 
-    def _measure(self, task: NodeRound, collective: str, size_bytes: int, work: collectives.OwnWork | None) -> None:
+    def _measure(self, task: NodeRound, collective: str, size_bytes: int, work: Callable[[], object] | None) -> None:
         setup, rank, deadline_s = self._setup, task.first + self._setup.local, task.deadlines_s["measure"]
         own = setup.options.device(setup.local)
         self._begin(collectives.stage_of(collective, size_bytes), deadline_s)
@@ -246,7 +246,7 @@ class _Rank:
         self._say(ProbeEvent("times", stage=self._stage, data=asdict(times)))
 
     def _timed_times(
-        self, collective: collectives.Collective, budget_s: float, deadline_s: float, work: collectives.OwnWork | None
+        self, collective: collectives.Collective, budget_s: float, deadline_s: float, work: Callable[[], object] | None
     ) -> tuple[list[float], float | None, int] | float:
         """The time of each collective and of the own work between two, s, and how many were wrong; what the first
         warm-up took when more of them would not fit into the time. Raises what ``Collective.run`` raises.
@@ -280,7 +280,7 @@ class _Rank:
             times_s.append(self._timed(collective.run, is_paced=True).seconds())
         return statistics.median(times_s)
 
-    def _timed(self, call: Callable[[], None], is_paced: bool) -> Timer:
+    def _timed(self, call: Callable[[], object], is_paced: bool) -> Timer:
         """A timer with the call's time, by the device's own clock: on a GPU the time on the stream, the wait for other
         ranks within. ``is_paced``: wait for it, so that it is known which one hangs.
         """

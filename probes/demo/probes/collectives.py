@@ -126,7 +126,6 @@ class Launcher(Timeline):
     def __init__(self, machine: ProbeMachine, request: ProbeRequest, now: float, speed: float, world: World) -> None:
         super().__init__(machine, request, now, speed)
         self._world = world
-        self._is_up = False
         options = request.options
         self._first_rank = 0
         self._backend = str(options.get("backend") or "nccl")
@@ -157,9 +156,6 @@ class Launcher(Timeline):
             self._plan(0.1 + imported_s, ProbeEvent("ready", data=self._readiness()), since=now)
         elif kind == "round" and self._is_up:
             self._plan_round(line, now)
-
-    def _is_open(self) -> bool:
-        return self._is_up
 
     def _readiness(self) -> dict[str, Any]:
         return {
