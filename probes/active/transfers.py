@@ -3,7 +3,7 @@ memory to another.
 
 memory  one buffer of the device is copied to another again and again: mean, best, and whether the last copy is right
 copies  between host memory and the GPUs of a node, and from GPU to GPU; all GPUs of a node are in one process, because
-        they share what is between them, and no copy is waited for for ever
+        they share what is between them; a copy that hangs ends the measurement
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def timed(
 ) -> list[Timed]:
     """What each of several copies takes while all of them run, by the device's own clock. Raises Stalled.
 
-    ``on_poll`` is called again and again while they run; ``tell`` is told the share of the copies that are done.
+    ``on_poll`` is called again and again while they run; ``tell`` receives the share of the copies that are done.
     """
     began = time.monotonic()
     wait([begin(WARM_COPIES) for begin in begins], plan.stall_s, on_poll)

@@ -143,6 +143,10 @@ def _open_device(setup: Setup) -> Any:
     return torch.device("cuda", 0)
 
 
+class _TooSlow(Exception):
+    """Too few collectives fit into the time; raised in every rank of the group."""
+
+
 class _Rank:
     def __init__(self, channel: socket.socket, progress: Progress, setup: Setup, device: Any, store: Any) -> None:
         self._say = partial(_say, channel)
@@ -220,15 +224,12 @@ class _Rank:
         self._begin(collectives.stage_of(collective, size_bytes), deadline_s)
         try:
             made = collectives.Collective(collective, size_bytes, rank, task.size, self._device)
-            measured = self._timed_times(made, task.budget_s, deadline_s, work)
-        except collectives.Unsupported as error:
-            self._leave_out("refused", rank, str(error))
+            times_s, work_s, wrong = self._times(made, task.budget_s, deadline_s, work)
+        except (collectives.Unsupported, _TooSlow) as error:
+            if rank == 0:  # all ranks of the group do alike; one reports it
+                kind = "failed" if isinstance(error, _TooSlow) else "refused"
+                self._say(ProbeEvent(kind, stage=self._stage, why=str(error)))
             return
-        if isinstance(measured, float):
-            took = f"one {collective} of {size_words(size_bytes)} took {measured:.1f} s"
-            self._leave_out("failed", rank, f"{took}: too few would fit into {deadline_s:.0f} s")
-            return
-        times_s, work_s, wrong = measured
         times = RankTimes(
             round=task.round,
             group=task.group,
@@ -245,16 +246,17 @@ class _Rank:
         )
         self._say(ProbeEvent("times", stage=self._stage, data=asdict(times)))
 
-    def _timed_times(
+    def _times(
         self, collective: collectives.Collective, budget_s: float, deadline_s: float, work: Callable[[], object] | None
-    ) -> tuple[list[float], float | None, int] | float:
-        """The time of each collective and of the own work between two, s, and how many were wrong; what the first
-        warm-up took when more of them would not fit into the time. Raises what ``Collective.run`` raises.
+    ) -> tuple[list[float], float | None, int]:
+        """The time of each collective and of the own work between two, s, and how many were wrong. Raises _TooSlow, and
+        what ``Collective.run`` raises.
         """
         collective.fill()
         first_s = self._warm_up(collective, 1)
         if not self._agree(int(collectives.fits(first_s, deadline_s))):
-            return first_s
+            took = f"one {collective.name} of {size_words(collective.size_bytes)} took {first_s:.1f} s"
+            raise _TooSlow(f"{took}: too few would fit into {deadline_s:.0f} s")
         typical_s = self._warm_up(collective, collectives.WARM_UPS - 1)
         timers, work_timers = [], []
         for _ in range(self._agree(collectives.iterations(typical_s, budget_s))):
@@ -293,11 +295,6 @@ class _Rank:
         if is_paced:
             timer.wait()
         return timer
-
-    def _leave_out(self, event: str, rank: int, why: str) -> None:
-        """All ranks of the group do alike; one tells it."""
-        if rank == 0:
-            self._say(ProbeEvent(event, stage=self._stage, why=why))
 
     def _agree(self, number: int) -> int:
         """The number of the group's first rank."""
