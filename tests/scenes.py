@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mltop.probes.active.supervisor.devices import refused
+from mltop.probes.active.supervisor.gate import refused
 from mltop.probes.demo.gpus import simulate
 from mltop.probes.demo.probes.replay import ProbeMachine, device_result
 from mltop.probes.demo.simulated import FIRST_PID, JOB, LOST_GPU, SimulatedJob, SimulatedNode, rank_sample, rank_stacks

@@ -39,6 +39,14 @@ class Order:
     def to_line(self) -> str:
         return to_line(asdict(self))
 
+    def about(self, device: ProbeDevice) -> dict[str, Any]:
+        """The fields of a DeviceResult that say whose it is."""
+        return {
+            "node": self.node,
+            "gpu": device.index,
+            **{name: getattr(device, name) for name in ("uuid", "name", "kind", "pci_device")},
+        }
+
 
 def to_line(fields: dict[str, Any]) -> str:
     """Raises ValueError for NaN and infinity, which are no JSON."""

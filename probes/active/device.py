@@ -26,6 +26,9 @@ class CpuTimer:
     def stop(self) -> None:
         self._stopped = time.perf_counter()
 
+    def done(self) -> bool:
+        return True
+
     def wait(self) -> None:
         pass
 

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from mltop.probes.model.ranks import kernel_list
 from mltop.probes.system import paths
 from mltop.probes.system.limits import cgroups, cpu_quota, read_text
 
@@ -92,7 +93,7 @@ def affinity_of(pci_address: str) -> Affinity:
     folder = paths.sys("bus", "pci", "devices", pci_address)
     node_text = read_text(f"{folder}/numa_node")
     node = int(node_text) if node_text.isdigit() else None  # -1: the firmware does not say
-    local = _cpu_list(read_text(f"{folder}/local_cpulist"))
+    local = kernel_list(read_text(f"{folder}/local_cpulist"))
     if not local:
         return Affinity(node)
     allowed = frozenset(os.sched_getaffinity(0)) & local
@@ -143,16 +144,6 @@ def _data_caches(cpu: int) -> Iterator[tuple[int, str, int]]:
                 size = read_text(f"{folder}/{name}/size")
                 shared = read_text(f"{folder}/{name}/shared_cpu_list")
                 yield int(read_text(f"{folder}/{name}/level")), shared, int(size[:-1]) * _SIZES[size[-1:]]
-
-
-def _cpu_list(text: str) -> frozenset[int]:
-    """``0-15,32-47``"""
-    cpus: set[int] = set()
-    for part in text.split(","):
-        first, _, last = part.strip().partition("-")
-        if first.isdigit():
-            cpus.update(range(int(first), int(last if last.isdigit() else first) + 1))
-    return frozenset(cpus)
 
 
 def _number(path: str, name: str) -> int | None:

@@ -17,7 +17,6 @@ T = TypeVar("T")
 
 LIBRARY = "libnvidia-ml.so.1"
 _SM_CLOCK = c_int(1)  # NVML_CLOCK_SM
-_MOST_MIG_DEVICES = 8
 _TEXT_SIZE = 96
 
 
@@ -69,7 +68,9 @@ class Nvml:
         self.calling = ""
         self._library = ctypes.CDLL(LIBRARY)
         self.call("nvmlInit_v2")
-        self.driver = self._text("nvmlSystemGetDriverVersion")
+        text = (c_char * _TEXT_SIZE)()
+        self.call("nvmlSystemGetDriverVersion", text, c_uint(_TEXT_SIZE))
+        self.driver = text.value.decode(errors="replace")
         if 0 < as_numbers(self.driver)[0] < OLDEST_DRIVER:
             raise NvmlError(f"driver {self.driver} is older than {OLDEST_DRIVER}: mltop does not read it")
 
@@ -89,41 +90,16 @@ class Nvml:
 
     def gpu(self, uuid: str) -> Gpu:
         """The GPU of a GPU-UUID; of a MIG-UUID the one that has the instance: clocks and power are its own alone."""
-        if uuid.startswith("MIG-"):
-            return Gpu(self, self._parent_of(uuid))
         handle = c_void_p()
         self.call("nvmlDeviceGetHandleByUUID", uuid.encode(), byref(handle))
+        if uuid.startswith("MIG-"):
+            self.call("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle, byref(handle))
         return Gpu(self, handle)
-
-    def _text(self, name: str, *arguments: Any) -> str:
-        text = (c_char * _TEXT_SIZE)()
-        self.call(name, *arguments, text, c_uint(_TEXT_SIZE))
-        return text.value.decode(errors="replace")
-
-    def _parent_of(self, uuid: str) -> c_void_p:
-        count = c_uint()
-        self.call("nvmlDeviceGetCount_v2", byref(count))
-        for index in range(count.value):
-            gpu = self._handle("nvmlDeviceGetHandleByIndex_v2", c_uint(index))
-            for position in range(_MOST_MIG_DEVICES if gpu else 0):
-                instance = self._handle("nvmlDeviceGetMigDeviceHandleByIndex", gpu, c_uint(position))
-                with suppress(NvmlError):
-                    if gpu and instance and self._text("nvmlDeviceGetUUID", instance) == uuid:
-                        return gpu
-        raise NvmlError(f"nvmlDeviceGetMigDeviceHandleByIndex: no GPU has the instance {uuid}")
-
-    def _handle(self, name: str, *arguments: Any) -> c_void_p | None:
-        """None where there is none; never a NULL handle, which NVML would dereference."""
-        handle = c_void_p()
-        try:
-            self.call(name, *arguments, byref(handle))
-        except NvmlError:
-            return None
-        return handle or None
 
 
 # Unsigned numbers: the call, its arguments, and how many of its units make one of ours.
 VALUES: dict[str, tuple[str, tuple[Any, ...], int]] = {
+    "temperature_c": ("nvmlDeviceGetTemperature", (c_int(0),), 1),  # where the driver lacks nvmlDeviceGetTemperatureV
     "sm_clock_mhz": ("nvmlDeviceGetClockInfo", (_SM_CLOCK,), 1),
     "sm_clock_max_mhz": ("nvmlDeviceGetMaxClockInfo", (_SM_CLOCK,), 1),
     "power_limit_w": ("nvmlDeviceGetEnforcedPowerLimit", (), 1000),
@@ -150,22 +126,32 @@ class Gpu:
 
     def throttle_ns(self) -> dict[str, int]:
         """Time that each reason has held the clock down since the driver was loaded, by the model's names."""
-        counters = self._fields(throttle_ns_fields(as_numbers(self._nvml.driver)))
+        names = throttle_ns_fields(as_numbers(self._nvml.driver))
+        values = (_FieldValue * (len(names) + 1))()  # one more than asked for: NVML may write past the end
+        for value, field in zip(values, names):
+            value.field = field
+        self._nvml.call("nvmlDeviceGetFieldValues", self._handle, c_int(len(names)), values)
+        counters = {name: value.value.long for value, name in zip(values, names.values()) if value.result == 0}
         if not counters:
             raise NvmlError("nvmlDeviceGetFieldValues: no counter of throttle time is supported")
         return counters
 
     def value(self, what: str) -> float:
-        """One of VALUES, or ``temperature_c``."""
+        """One of VALUES."""
+        number, units = self.number(what), VALUES[what][2]
+        return number if units == 1 else number / units
+
+    def number(self, what: str) -> int:
+        """One of VALUES in NVML's own unit."""
         if what == "temperature_c":
             reading = _Temperature(version=sizeof(_Temperature) | 1 << 24, sensor=0)
             with suppress(NvmlError):
                 self._nvml.call("nvmlDeviceGetTemperatureV", self._handle, byref(reading))
                 return int(reading.celsius)
-            return self._unsigned("nvmlDeviceGetTemperature", c_int(0))
-        name, arguments, units = VALUES[what]
-        number = self._unsigned(name, *arguments)
-        return number if units == 1 else number / units
+        name, arguments, _ = VALUES[what]
+        value = c_uint()
+        self._nvml.call(name, self._handle, *arguments, byref(value))
+        return value.value
 
     def pci_address(self) -> str:
         """The PCI address as sysfs has it: ``0000:9b:00.0``."""
@@ -173,19 +159,6 @@ class Gpu:
         self._nvml.call("nvmlDeviceGetPciInfo_v3", self._handle, byref(info))
         function = info.busId.decode("ascii", "replace").rpartition(".")[2]
         return f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.{function or 0}"
-
-    def _unsigned(self, name: str, *arguments: Any) -> int:
-        value = c_uint()
-        self._nvml.call(name, self._handle, *arguments, byref(value))
-        return value.value
-
-    def _fields(self, names: dict[int, str]) -> dict[str, int]:
-        """The fields that are supported. One entry more than asked for: NVML may write past the end."""
-        values = (_FieldValue * (len(names) + 1))()
-        for value, field in zip(values, names):
-            value.field = field
-        self._nvml.call("nvmlDeviceGetFieldValues", self._handle, c_int(len(names)), values)
-        return {name: value.value.long for value, name in zip(values, names.values()) if value.result == 0}
 
 
 @dataclass(frozen=True)
@@ -216,21 +189,15 @@ class PcieLinks:
             self.why = f"NVML: {error}"
 
     def now(self, uuid: str) -> Link:
-        return self._link(uuid, "")
+        return Link(self._read(uuid, Gpu.number, "pcie_gen"), self._read(uuid, Gpu.number, "pcie_width"))
 
     def most(self, uuid: str) -> Link:
         """What GPU and slot could do together."""
-        return self._link(uuid, "_max")
+        return Link(self._read(uuid, Gpu.number, "pcie_gen_max"), self._read(uuid, Gpu.number, "pcie_width_max"))
 
     def address(self, uuid: str) -> str:
         """The PCI address as sysfs has it, "" when unknown."""
         return self._read(uuid, Gpu.pci_address) or ""
-
-    def _link(self, uuid: str, which: str) -> Link:
-        def number(gpu: Gpu, what: str) -> int:
-            return int(gpu.value(what + which))
-
-        return Link(self._read(uuid, number, "pcie_gen"), self._read(uuid, number, "pcie_width"))
 
     def _read(self, uuid: str, read: Callable[..., T], *arguments: str) -> T | None:
         try:

@@ -122,14 +122,14 @@ class _Trace:
 class PhaseMeter:
     """``phases``: those that are over, in order. ``gaps``: {"phases" or "phases.power_w", …: why unknown}.
 
-    ``driver``: its version, "" while unknown.
+    ``driver``: its version, "" while unknown. ``clocks_mhz``: the clock's trace in phases that are over.
     """
 
     def __init__(self, device: ProbeDevice) -> None:
         self.phases: list[Phase] = []
         self.gaps: dict[str, str] = {}
         self.driver = ""
-        self._clocks_mhz: dict[str, list[float]] = {}
+        self.clocks_mhz: dict[str, list[float]] = {}
         self._nvml: Nvml | None = None
         self._starts_until_s = time.monotonic() + _START_S
         self._gpu = _in_thread(lambda: self._open(device))
@@ -158,7 +158,7 @@ class PhaseMeter:
             elif traced is not None and has_ended:
                 trace = traced.result()
                 phase = trace.phase
-                self._clocks_mhz[name] = trace.clocks_mhz
+                self.clocks_mhz[name] = trace.clocks_mhz
                 for what, why in trace.problems.items():
                     self.gaps.setdefault(f"phases.{what}", f"{why} (in {name})")
             elif "phases" not in self.gaps:
@@ -167,10 +167,6 @@ class PhaseMeter:
                 silence = f"NVML does not answer, stuck in {call}" if call else "NVML does not answer"
                 self.gaps["phases"] = silence if error is None else str(error)
             self.phases.append(phase)
-
-    def still_heating(self, name: str) -> bool | None:
-        """Whether the clock still fell in a phase that is over; None where it is not known."""
-        return still_heating(self._clocks_mhz.get(name, ()))
 
     def _open(self, device: ProbeDevice) -> Gpu:
         if device.kind == "cpu":

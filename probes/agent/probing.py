@@ -12,9 +12,8 @@ import time
 from collections.abc import Container, Mapping, Sequence
 from typing import Any, Callable
 
-from mltop.probes.active.supervisor.devices import CPU
-from mltop.probes.active.supervisor.environment import JobProcess, NotTaken, job_process
-from mltop.probes.active.supervisor.gate import Holder
+from mltop.probes.active.supervisor.gate import CPU, Holder
+from mltop.probes.active.supervisor.pythons import JobProcess, NotTaken, job_process
 from mltop.probes.active.supervisor.request import ProbeRequest, request_from
 from mltop.probes.active.supervisor.supervise import Facts, Supervisor
 from mltop.probes.agent.programs import Unavailable

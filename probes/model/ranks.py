@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 
 class Ranges:
@@ -107,3 +108,14 @@ def ranks_text(numbers: Iterable[int]) -> str:
     """``rank 3`` or ``ranks 0-1,3``."""
     ranks = numbers if isinstance(numbers, Ranges) else Ranges.of(numbers)
     return f"rank {ranks}" if ranks.count == 1 else f"ranks {ranks}"
+
+
+@lru_cache(maxsize=4096)
+def kernel_list(text: str | None) -> frozenset[int]:
+    """``"0-3,8"`` → {0, 1, 2, 3, 8}; nothing of what is no such list."""
+    numbers: set[int] = set()
+    for part in (text or "").split(","):
+        first, _, last = part.strip().partition("-")
+        if first.isdigit() and (last or first).isdigit():
+            numbers.update(range(int(first), int(last or first) + 1))
+    return frozenset(numbers)

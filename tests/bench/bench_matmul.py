@@ -16,9 +16,9 @@ import mltop.probes
 from mltop.probes.active.child import Order
 from mltop.probes.active.device import Cpu
 from mltop.probes.active.matmul.corruption import EVERY, Checker, checksum
-from mltop.probes.active.matmul.gemm import Inputs, kernel
+from mltop.probes.active.matmul.gemm import Buffers, kernel
 from mltop.probes.active.matmul.shapes import Shape
-from mltop.probes.active.matmul.timing import Burst
+from mltop.probes.active.matmul.timing import Gemms
 from mltop.probes.model.probe import ProbeDevice
 from tests.bench.table import Goal, print_table
 
@@ -92,10 +92,10 @@ def checker_share(quick: bool) -> float:
     import torch
 
     shape = Shape(*[1024] * 3) if quick else Shape(*[2048] * 3)
-    operands = Inputs(Cpu(torch), "fp32", 1, shape.m * shape.k).buffers([shape]).operands(shape)
+    operands = Buffers(Cpu(torch), "fp32", 1, [shape]).operands(shape)
     run = kernel(torch, "fp32")
     checker = Checker(torch, shape.flop)
-    gemm_s = min(Burst(Cpu(torch), run, operands).times(5))
+    gemm_s = min(Gemms(Cpu(torch), run, operands).times(5))
     checker.check(operands.c)
     check_s = fastest(lambda: checker.check(operands.c), 20)
     return check_s / (EVERY * gemm_s)
@@ -115,7 +115,7 @@ def found_and_false(quick: bool) -> list[tuple[str, float, Goal | None]]:
     import torch
 
     count = 100 if quick else 50_000
-    operands = Inputs(Cpu(torch), "fp32", 1, 5000).buffers([SMALL]).operands(SMALL)
+    operands = Buffers(Cpu(torch), "fp32", 1, [SMALL]).operands(SMALL)
     run = kernel(torch, "fp32")
     clean, flips = Checker(torch, SMALL.flop), Checker(torch, SMALL.flop)
     for _ in range(count + 1):

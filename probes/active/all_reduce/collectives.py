@@ -1,21 +1,15 @@
-"""The four collectives in one rank: buffers of small whole numbers, the exact check of the result, and the timing.
+"""The four collectives in one rank: buffers of small whole numbers, and the exact check of the result.
 
 fp32 holds whole numbers up to 2^24 exactly and adds them exactly in any order, so one wrong element is one fault.
 Sizes are nccl-tests': of the whole buffer, so all-gather's output and reduce-scatter's input.
-
-Nothing but the collective is between two readings of the clock, and there is no barrier between iterations: a rank
-that comes late has the shortest time, because it waits for nobody.
 """
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from mltop.probes.active.device import Timer
 from mltop.probes.model.probe_kinds import COLLECTIVES
 from mltop.probes.model.units import size_words
 
@@ -123,52 +117,6 @@ def equal(result: Any, base: Any, offset: float, first: int = 0) -> bool:
 
 WARM_UPS = 3
 LEAST, MOST = 5, 20
-LEFT_OUT = 0
-# Above this the host waits for every collective on a GPU, so that it is known which one hangs; below, waiting would
-# be part of the time.
-PACED_FROM_BYTES = 1 << 24
-
-
-@dataclass
-class Measured:
-    """``left_out_s``: what the first warm-up took when more of them would not fit into the time; then nothing else."""
-
-    times_s: list[float] = field(default_factory=list)
-    work_s: float | None = None
-    wrong: int = 0
-    left_out_s: float | None = None
-
-
-@dataclass
-class Conditions:
-    """Under which a rank measures. ``agree`` gives every rank the number of the group's first rank.
-
-    ``begin`` is called before every collective; ``timer`` makes one of the device's. Before each timed collective
-    ``delay_s`` is slept (fault injection) and ``work`` is done, when it is given.
-    """
-
-    budget_s: float
-    deadline_s: float
-    agree: Callable[[int], int]
-    begin: Callable[[], None]
-    timer: Callable[[], Timer]
-    delay_s: float = 0.0
-    work: Callable[[], None] | None = None
-
-
-def measure(collective: Collective, under: Conditions) -> Measured:
-    """Raises what ``Collective.run`` raises."""
-    collective.fill()
-    first_s = _warm_up(collective, under, 1)
-    if under.agree(int(fits(first_s, under.deadline_s))) == LEFT_OUT:
-        return Measured(left_out_s=first_s)
-    typical_s = _warm_up(collective, under, WARM_UPS - 1)
-    measured = _loop(collective, under, under.agree(iterations(typical_s, under.budget_s)))
-    collective.fill()
-    under.begin()
-    collective.run()
-    measured.wrong = int(collective.wrong())
-    return measured
 
 
 def iterations(typical_s: float, budget_s: float) -> int:
@@ -184,63 +132,21 @@ def fits(first_s: float, deadline_s: float) -> bool:
     return first_s + (WARM_UPS - 1 + LEAST + 1) * first_s / 2 < deadline_s
 
 
-def _warm_up(collective: Collective, under: Conditions, count: int) -> float:
-    """The median time, s."""
-    times_s = []
-    for _ in range(count):
-        under.begin()
-        times_s.append(_timed(collective.run, under.timer()).seconds())
-    return statistics.median(times_s)
-
-
-def _loop(collective: Collective, under: Conditions, count: int) -> Measured:
-    paced = collective.size_bytes >= PACED_FROM_BYTES
-    timers, work_timers = [], []
-    for _ in range(count):
-        if under.work is not None:
-            work_timers.append(_timed(under.work, under.timer(), paced=False))
-        if under.delay_s:
-            time.sleep(under.delay_s)
-        under.begin()
-        timers.append(_timed(collective.run, under.timer(), paced))
-    timers[-1].wait()  # the last of the stream: all are done
-    work_s = statistics.median(timer.seconds() for timer in work_timers) if work_timers else None
-    return Measured([timer.seconds() for timer in timers], work_s)
-
-
-def _timed(call: Callable[[], None], timer: Timer, paced: bool = True) -> Timer:
-    """Returns ``timer`` with the call's time, by the device's own clock: on a GPU the time on the stream, the wait for
-    other ranks within. ``paced``: wait for it, so that it is known which one hangs.
-    """
-    timer.start()
-    call()
-    timer.stop()
-    if paced:
-        timer.wait()
-    return timer
-
-
 CPU_SIZE = 256  # 33 MFLOP: a third of a millisecond of one core
 GPU_SIZE = 4096  # 137 GFLOP: about 0.2 ms of an H100
 
 
-class OwnWork:
-    """What a rank does between two collectives: one small GEMM, so that a slow rank is named by what it does alone."""
+def own_work(device: Any) -> Callable[[], object]:
+    """What a rank does between two collectives: one small GEMM, so that a slow rank is named by what it does alone.
 
-    def __init__(self, device: Any) -> None:
-        """Raises RuntimeError when memory does not suffice."""
-        import torch
+    Raises RuntimeError when memory does not suffice.
+    """
+    import torch
 
-        is_gpu = device.type == "cuda"
-        size, dtype = (GPU_SIZE, torch.float16) if is_gpu else (CPU_SIZE, torch.float32)
-        source = torch.Generator().manual_seed(1)
-        self._a, self._b = (torch.randn(size, size, generator=source).to(dtype).to(device) for _ in range(2))
-        self._out = torch.empty(size, size, dtype=dtype, device=device)
-
-    def __call__(self) -> None:
-        import torch
-
-        torch.mm(self._a, self._b, out=self._out)
+    size, dtype = (GPU_SIZE, torch.float16) if device.type == "cuda" else (CPU_SIZE, torch.float32)
+    source = torch.Generator().manual_seed(1)
+    a, b = (torch.randn(size, size, generator=source).to(dtype).to(device) for _ in range(2))
+    return partial(torch.mm, a, b, out=torch.empty(size, size, dtype=dtype, device=device))
 
 
 # Input and output, or input and what gloo and the check keep beside it.
@@ -253,20 +159,15 @@ def stage_of(collective: str, size_bytes: int) -> str:
     return f"measure {which}{size_words(size_bytes)}"
 
 
-def too_big(sizes_bytes: Iterable[int], available_bytes: int | None, ranks: int) -> dict[int, str]:
-    """Size -> the sentence why it is refused: all ranks of a node together may take half of its available memory."""
-    each = f"for each of {ranks} ranks ({COPIES} buffers each)"
-    return _over_half(sizes_bytes, available_bytes, max(1, ranks), each, "available memory")
-
-
-def too_big_for_gpu(sizes_bytes: Iterable[int], free_bytes: int) -> dict[int, str]:
-    """Size -> the sentence, when its buffers would take more than half of the GPU's free memory."""
-    return _over_half(sizes_bytes, free_bytes, 1, f"({COPIES} buffers)", "GPU's free memory")
-
-
-def _over_half(sizes_bytes: Iterable[int], of_bytes: int | None, ranks: int, each: str, what: str) -> dict[int, str]:
+def too_big(sizes_bytes: Iterable[int], of_bytes: int | None, ranks: int | None = None) -> dict[int, str]:
+    """Size -> the sentence why it is refused: all ``ranks`` of a node together may take half of its available memory,
+    each of those on GPUs (None) half of its GPU's free memory.
+    """
+    each, what = f"({COPIES} buffers)", "GPU's free memory"
+    if ranks is not None:
+        each, what = f"for each of {ranks} ranks ({COPIES} buffers each)", "available memory"
     half = (of_bytes or 0) // 2
-    sizes = [] if of_bytes is None else [size for size in sizes_bytes if size * COPIES * ranks > half]
+    sizes = [size for size in sizes_bytes if of_bytes is not None and size * COPIES * max(1, ranks or 1) > half]
     return {
         size: f"{size_words(size)} {each} does not fit into half of the {what} ({size_words(half)})" for size in sizes
     }

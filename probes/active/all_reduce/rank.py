@@ -5,6 +5,9 @@ launcher passes on (stage, times, refused, failed) these are
     up        it has its device and the store
     done      with the round
     raised    ``why``; {"connection": was it lost because of another rank?}
+
+Nothing but the collective is between two readings of the clock, and there is no barrier between iterations: a rank
+that comes late has the shortest time, because it waits for nobody.
 """
 
 from __future__ import annotations
@@ -12,22 +15,28 @@ from __future__ import annotations
 import json
 import mmap
 import socket
+import statistics
+import time
 import traceback
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
 from mltop.probes.active import child
 from mltop.probes.active.all_reduce import collectives
-from mltop.probes.active.all_reduce.options import Round
-from mltop.probes.active.device import CpuTimer, CudaTimer
+from mltop.probes.active.all_reduce.options import READY_S, Options, Round
+from mltop.probes.active.device import CpuTimer, CudaTimer, Timer
 from mltop.probes.active.endings import is_lost
 from mltop.probes.model.probe import ProbeEvent, RankTimes
 from mltop.probes.model.probe_kinds import COLLECTIVES
 from mltop.probes.model.units import size_words
 
 _NUMBER_BYTES = 8
+# Above this the host waits for every collective on a GPU, so that it is known which one hangs; below, waiting would
+# be part of the time.
+PACED_FROM_BYTES = 1 << 24
 
 
 class Progress:
@@ -60,21 +69,16 @@ GRACE_S = 30.0  # the library's own timeouts: after the launcher's, which name t
 
 @dataclass
 class Setup:
-    """What a rank is, for its whole life. ``rank``: of all nodes' ranks; ``uuid``: of the device, "cpu" for the
-    processors; ``env``: what it has beside the launcher's environment.
+    """What a rank is, for its whole life. ``rank``: of all nodes' ranks; ``store``: host and port; ``env``: what it has
+    beside the launcher's environment.
     """
 
     local: int
     rank: int
-    node: str
-    backend: str
-    store_host: str
-    store_port: int
-    uuid: str = "cpu"
-    gpu: int | None = None
-    connect_s: float = 10.0
-    delay_s: float = 0.0
-    env: dict[str, str] = field(default_factory=dict)
+    options: Options
+    store: tuple[str, int]
+    delay_s: float
+    env: dict[str, str]
 
 
 @dataclass
@@ -115,8 +119,9 @@ def serve(channel: socket.socket, progress: Progress, setup: Setup) -> None:
     import torch.distributed as dist
 
     try:
-        device, limit = _open_device(setup), timedelta(seconds=setup.connect_s)
-        store = dist.TCPStore(setup.store_host, setup.store_port, None, False, limit, wait_for_workers=False)
+        # Our launcher's deadline comes first.
+        device, limit = _open_device(setup), timedelta(seconds=setup.options.limit_s("import torch") + READY_S)
+        store = dist.TCPStore(*setup.store, None, False, limit, wait_for_workers=False)
     except (RuntimeError, OSError) as error:
         _say(channel, _raised(error))
         return
@@ -131,11 +136,15 @@ def serve(channel: socket.socket, progress: Progress, setup: Setup) -> None:
 def _open_device(setup: Setup) -> Any:
     import torch
 
-    if setup.backend != "nccl":
+    if setup.options.backend != "nccl":
         return torch.device("cpu")
     torch.cuda.set_device(0)  # the only one that CUDA_VISIBLE_DEVICES leaves
     torch.zeros(1, device="cuda")  # makes the context, which takes seconds
     return torch.device("cuda", 0)
+
+
+class _TooSlow(Exception):
+    """Too few collectives fit into the time; raised in every rank of the group."""
 
 
 class _Rank:
@@ -163,7 +172,7 @@ class _Rank:
         self._begin("init", task.deadlines_s["init"])
         self._init(task)
         refused = self._agree_on_sizes(task)
-        work = collectives.OwnWork(self._device) if task.work else None
+        work = collectives.own_work(self._device) if task.work else None
         if work is not None:
             work()  # the first one loads kernels and makes a workspace: not within a timed loop
         for collective in task.collectives:
@@ -183,7 +192,7 @@ class _Rank:
         if self._device.type == "cuda" and takes_device_id(str(torch.__version__)):
             options["device_id"] = self._device
         dist.init_process_group(
-            self._setup.backend,
+            self._setup.options.backend,
             store=dist.PrefixStore(f"r{task.round}/g{task.group}", self._store),
             rank=task.first + self._setup.local,
             world_size=task.size,
@@ -198,7 +207,7 @@ class _Rank:
 
         too_big = {int(size): why for size, why in task.too_big.items()}  # JSON has made text of the sizes
         if self._device.type == "cuda":
-            too_big = collectives.too_big_for_gpu(task.sizes_bytes, torch.cuda.mem_get_info()[0])
+            too_big = collectives.too_big(task.sizes_bytes, torch.cuda.mem_get_info()[0])
         flags = [int(size in too_big) for size in task.sizes_bytes]
         refusals = torch.tensor(flags or [0], dtype=torch.int32, device=self._device)
         self._count()
@@ -209,30 +218,17 @@ class _Rank:
                 self._say(ProbeEvent("refused", stage=collectives.stage_of(COLLECTIVES[0], size), why=too_big[size]))
         return refused
 
-    def _measure(self, task: NodeRound, collective: str, size_bytes: int, work: collectives.OwnWork | None) -> None:
-        import torch
-
+    def _measure(self, task: NodeRound, collective: str, size_bytes: int, work: Callable[[], object] | None) -> None:
         setup, rank, deadline_s = self._setup, task.first + self._setup.local, task.deadlines_s["measure"]
+        own = setup.options.device(setup.local)
         self._begin(collectives.stage_of(collective, size_bytes), deadline_s)
-        under = collectives.Conditions(
-            budget_s=task.budget_s,
-            deadline_s=deadline_s,
-            agree=self._agree,
-            begin=self._count,
-            timer=partial(CudaTimer, torch) if self._device.type == "cuda" else CpuTimer,
-            delay_s=setup.delay_s,
-            work=work,
-        )
         try:
-            measured = collectives.measure(
-                collectives.Collective(collective, size_bytes, rank, task.size, self._device), under
-            )
-        except collectives.Unsupported as error:
-            self._leave_out("refused", rank, str(error))
-            return
-        if measured.left_out_s is not None:
-            took = f"one {collective} of {size_words(size_bytes)} took {measured.left_out_s:.1f} s"
-            self._leave_out("failed", rank, f"{took}: too few would fit into {deadline_s:.0f} s")
+            made = collectives.Collective(collective, size_bytes, rank, task.size, self._device)
+            times_s, work_s, wrong = self._times(made, task.budget_s, deadline_s, work)
+        except (collectives.Unsupported, _TooSlow) as error:
+            if rank == 0:  # all ranks of the group do alike; one reports it
+                kind = "failed" if isinstance(error, _TooSlow) else "refused"
+                self._say(ProbeEvent(kind, stage=self._stage, why=str(error)))
             return
         times = RankTimes(
             round=task.round,
@@ -241,19 +237,64 @@ class _Rank:
             size_bytes=size_bytes,
             rank=rank,
             ranks=task.size,
-            node=setup.node,
-            gpu=setup.gpu,
-            uuid=setup.uuid,
-            times_s=[round(time_s, 9) for time_s in measured.times_s],
-            work_s=None if measured.work_s is None else round(measured.work_s, 9),
-            wrong=measured.wrong,
+            node=setup.options.node,
+            gpu=own.index,
+            uuid=own.uuid,
+            times_s=[round(time_s, 9) for time_s in times_s],
+            work_s=None if work_s is None else round(work_s, 9),
+            wrong=wrong,
         )
         self._say(ProbeEvent("times", stage=self._stage, data=asdict(times)))
 
-    def _leave_out(self, event: str, rank: int, why: str) -> None:
-        """All ranks of the group do alike; one tells it."""
-        if rank == 0:
-            self._say(ProbeEvent(event, stage=self._stage, why=why))
+    def _times(
+        self, collective: collectives.Collective, budget_s: float, deadline_s: float, work: Callable[[], object] | None
+    ) -> tuple[list[float], float | None, int]:
+        """The time of each collective and of the own work between two, s, and how many were wrong. Raises _TooSlow, and
+        what ``Collective.run`` raises.
+        """
+        collective.fill()
+        first_s = self._warm_up(collective, 1)
+        if not self._agree(int(collectives.fits(first_s, deadline_s))):
+            took = f"one {collective.name} of {size_words(collective.size_bytes)} took {first_s:.1f} s"
+            raise _TooSlow(f"{took}: too few would fit into {deadline_s:.0f} s")
+        typical_s = self._warm_up(collective, collectives.WARM_UPS - 1)
+        timers, work_timers = [], []
+        for _ in range(self._agree(collectives.iterations(typical_s, budget_s))):
+            if work is not None:
+                work_timers.append(self._timed(work, is_paced=False))
+            if self._setup.delay_s:
+                time.sleep(self._setup.delay_s)
+            self._count()
+            timers.append(self._timed(collective.run, collective.size_bytes >= PACED_FROM_BYTES))
+        timers[-1].wait()  # the last of the stream: all are done
+        work_s = statistics.median(timer.seconds() for timer in work_timers) if work_timers else None
+        times_s = [timer.seconds() for timer in timers]
+        collective.fill()
+        self._count()
+        collective.run()
+        return times_s, work_s, int(collective.wrong())
+
+    def _warm_up(self, collective: collectives.Collective, count: int) -> float:
+        """The median time, s."""
+        times_s = []
+        for _ in range(count):
+            self._count()
+            times_s.append(self._timed(collective.run, is_paced=True).seconds())
+        return statistics.median(times_s)
+
+    def _timed(self, call: Callable[[], object], is_paced: bool) -> Timer:
+        """A timer with the call's time, by the device's own clock: on a GPU the time on the stream, the wait for other
+        ranks within. ``is_paced``: wait for it, so that it is known which one hangs.
+        """
+        import torch
+
+        timer: Timer = CudaTimer(torch) if self._device.type == "cuda" else CpuTimer()
+        timer.start()
+        call()
+        timer.stop()
+        if is_paced:
+            timer.wait()
+        return timer
 
     def _agree(self, number: int) -> int:
         """The number of the group's first rank."""
@@ -287,10 +328,10 @@ _NCCL_REASON = "Last error:"  # ProcessGroupNCCL's messages end with it and nccl
 
 
 def takes_device_id(version: str) -> bool:
-    """Whether init_process_group(device_id=...) connects at once: from 2.3 on, but some versions hang with it."""
+    """Whether init_process_group(device_id=...) connects at once: some versions hang with it."""
     number = tuple(int(part) for part in version.partition("+")[0].split(".")[:3] if part.isdigit())
     after, before = DEVICE_ID_HANGS
-    return number >= (2, 3) and not after < number < before
+    return not after < number < before
 
 
 def first_line(text: str) -> str:

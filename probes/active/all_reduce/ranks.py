@@ -24,7 +24,6 @@ from mltop.probes.active import child
 from mltop.probes.active.all_reduce.listening import interface_of, local_addresses
 from mltop.probes.active.all_reduce.options import (
     PATHS,
-    READY_S,
     Options,
     added_settings,
     conf_settings,
@@ -85,22 +84,15 @@ class LocalRank:
 class Ranks:
     """All ranks of this node, and the store's server. ``own``: the socket at which the node listens.
 
-    ``on_event``, ``on_ended``: what is done with a local rank's events and wait status.
+    ``on_event``, ``on_ended``: what is done with a local rank's events and wait status, by the round that runs.
     """
 
-    def __init__(
-        self,
-        progress: Progress,
-        setups: list[Setup],
-        own: socket.socket,
-        *,
-        on_event: Callable[[int, ProbeEvent], None],
-        on_ended: Callable[[int, int], None],
-    ) -> None:
-        self.progress, self.first_rank = progress, setups[0].rank
+    def __init__(self, setups: list[Setup], own: socket.socket) -> None:
+        self.progress, self.first_rank = Progress(len(setups)), setups[0].rank
+        self.on_event: Callable[[int, ProbeEvent], None] = lambda *_: None
+        self.on_ended: Callable[[int, int], None] = lambda *_: None
         self._setups, self._own = setups, own
-        self._output = Output(self.first_rank, setups[0].backend == "nccl")
-        self._on_event, self._on_ended = on_event, on_ended
+        self._output = Output(self.first_rank, setups[0].options.backend == "nccl")
         self._ranks: dict[int, LocalRank] = {}
         self._children: dict[int, int] = {}  # pid → local rank, until it is reaped: no number means another process
         self._tasks = Tasks()
@@ -197,7 +189,7 @@ class Ranks:
         elif not rank.up.done():
             rank.trouble = event.why
         elif self._ranks[rank.local] is rank:
-            self._on_event(rank.local, event)
+            self.on_event(rank.local, event)
 
     def _kill(self, locals_: Iterable[int]) -> None:
         for pid in [pid for pid, local in self._children.items() if local in locals_]:
@@ -216,7 +208,7 @@ class Ranks:
         await asyncio.gather(*rank.readers, return_exceptions=True)
         rank.up.cancel()  # or it is done
         rank.ended.set_result(status)
-        self._on_ended(rank.local, status)
+        self.on_ended(rank.local, status)
 
 
 async def read_lines(descriptor: int, on_line: Callable[[str], None]) -> None:
@@ -337,23 +329,11 @@ def setups_of(
         raise Failed("join", f"MLTOP_PROBE_DELAY must be RANK:SECONDS[,RANK:SECONDS]: {error}", "") from None
     setups = []
     for local in range(options.ranks):
-        device = options.device(local)
-        setups.append(
-            Setup(
-                local=local,
-                rank=first_rank + local,
-                node=options.node,
-                backend=options.backend,
-                store_host=store[0],
-                store_port=store[1],
-                uuid=device.uuid,
-                gpu=device.index,
-                connect_s=options.limit_s("import torch") + READY_S,  # our launcher's deadline comes first
-                delay_s=delays.get(first_rank + local, 0.0),
-                # Each rank sees its own GPU only, as its device 0.
-                env={**added, "CUDA_VISIBLE_DEVICES": device.uuid if options.backend == "nccl" else ""},
-            )
-        )
+        # Each rank sees its own GPU only, as its device 0.
+        visible = options.device(local).uuid if options.backend == "nccl" else ""
+        env = {**added, "CUDA_VISIBLE_DEVICES": visible}
+        rank = first_rank + local
+        setups.append(Setup(local, rank, options, store, delays.get(rank, 0.0), env))
     return setups, {
         "interface": interface,
         "address": address,

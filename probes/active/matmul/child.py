@@ -15,12 +15,12 @@ from typing import Any
 from mltop.probes.active import host
 from mltop.probes.active.child import Order, end_with_stdin, failed, read_order, say, stage
 from mltop.probes.active.device import GPU_CAP_BYTES, Cpu, Cuda, Device
-from mltop.probes.active.matmul import code_path, shapes
+from mltop.probes.active.matmul import shapes
 from mltop.probes.active.matmul.corruption import Checker
-from mltop.probes.active.matmul.gemm import Buffers, Inputs, kernel, refusal
+from mltop.probes.active.matmul.gemm import Buffers, cpu_versions, kernel, of_cpu, of_gpu, refusal
 from mltop.probes.active.matmul.shapes import Room, Shape
-from mltop.probes.active.matmul.timing import Burst, Scan, Tried, rates, sustain, warm
-from mltop.probes.active.phase_meter import PhaseMeter
+from mltop.probes.active.matmul.timing import Gemms, Scan, rates
+from mltop.probes.active.phase_meter import PhaseMeter, still_heating
 from mltop.probes.active.torch_support import Unusable, gemm_versions, in_words
 from mltop.probes.model.probe import MatmulResult, ProbeEvent
 from mltop.probes.model.probe_kinds import DTYPE_OF, DTYPES
@@ -133,12 +133,11 @@ def _measure(order: Order, plan: Plan, meter: PhaseMeter, progress: Progress) ->
     if refused is not None:
         raise Unusable(*refused)
     result = (measure_cpus if is_cpu else measure_gpu)(device, plan, meter, progress)
-    result.node, result.gpu, result.uuid, result.kind = order.node, wanted.index, wanted.uuid, wanted.kind
-    result.name, result.pci_device = wanted.name or device.name, wanted.pci_device
+    vars(result).update(order.about(wanted), name=wanted.name or device.name)
     if is_cpu:
-        result.code_path = code_path.of_cpu(torch, plan.dtype, cores)
+        result.code_path = of_cpu(torch, plan.dtype, cores)
         result.threads = torch.get_num_threads()
-        result.versions = code_path.versions(torch)
+        result.versions = cpu_versions(torch)
     else:
         result.versions = gemm_versions(torch, meter.driver)
     result.seconds = time.monotonic() - started_s
@@ -153,13 +152,11 @@ def measure_gpu(device: Device, plan: Plan, meter: PhaseMeter, progress: Progres
     first = [] if published else shapes.first_round(device.multiprocessors or 1, room)
     tried = [steady, *named, *first]
     tried += [] if published else shapes.second_round(tried, room, len(tried))
-    inputs = Inputs(device, plan.dtype, plan.seed, shapes.most_numbers(tried))
-    stages = _Stages(device, plan, meter, progress, inputs.buffers(tried))
-    stages.result.upload_intact = inputs.intact
+    stages = _Stages(device, plan, meter, progress, tried)
     progress.begin("warm")
     flop_per_s = steady.flop / stages.warm(steady)
     best, library = (published[0], "") if published else stages.best(named, first, steady, room, flop_per_s)
-    stages.result.code_path = code_path.of_gpu(device.torch, plan.dtype, library)
+    stages.result.code_path = of_gpu(device.torch, plan.dtype, library)
     stages.burst(best, _SETTLE_S if published else 0.0)
     if library:  # the choice is a matter of 1 %: GPUs are compared with one library
         device.torch.backends.cuda.preferred_blas_library("cublas")
@@ -174,17 +171,15 @@ def measure_cpus(device: Device, plan: Plan, meter: PhaseMeter, progress: Progre
     while side is not None:  # until one GEMM takes 20 to 100 ms here
         cube = Shape(side, side, side)
         tried = [*shapes.of_cpus(cube), *named]
-        inputs = Inputs(device, plan.dtype, plan.seed, shapes.most_numbers(tried))
-        stages = _Stages(device, plan, meter, progress, inputs.buffers(tried))
-        stages.result.upload_intact = inputs.intact
+        stages = _Stages(device, plan, meter, progress, tried)
         side = shapes.next_cube(side, stages.least_time(cube))
     stages.warm(cube)
     progress.begin("scan")
     candidates = named or shapes.of_cpus(cube)
     with meter.phase("scan"):
-        scan = stages.scan()
+        scan = Scan(stages.gemms, plan.seconds["scan"])
         stages.try_shapes(scan, candidates, len(candidates))
-    stages.burst(scan.best().shape)
+    stages.burst(scan.ranking()[0])
     stages.sustain(cube)
     return stages.checked()
 
@@ -197,25 +192,32 @@ def _room(device: Device, plan: Plan) -> Room:
 class _Stages:
     """The stages that CPUs and GPUs share; ``result`` is filled by one after the other."""
 
-    def __init__(self, device: Device, plan: Plan, meter: PhaseMeter, progress: Progress, buffers: Buffers) -> None:
-        self.result = MatmulResult(dtype=plan.dtype, multiprocessors=device.multiprocessors)
+    def __init__(
+        self, device: Device, plan: Plan, meter: PhaseMeter, progress: Progress, tried: Sequence[Shape]
+    ) -> None:
         self._device, self._plan, self._meter, self._progress = device, plan, meter, progress
-        self._buffers = buffers
+        self._buffers = Buffers(device, plan.dtype, plan.seed, tried)
+        self.result = MatmulResult(dtype=plan.dtype, multiprocessors=device.multiprocessors)
+        self.result.upload_intact = self._buffers.intact
         self._run = kernel(device.torch, plan.dtype)
         self._checkers: list[Checker] = []
 
+    def gemms(self, shape: Shape, is_checked: bool = False) -> Gemms:
+        checker = Checker(self._device.torch, shape.flop) if is_checked else None
+        self._checkers += [checker] if checker is not None else []
+        return Gemms(self._device, self._run, self._buffers.operands(shape), checker)
+
     def least_time(self, shape: Shape) -> float:
         """Seconds of the fastest of some GEMMs."""
-        burst = self._burst(shape)
-        burst.warm_up(1)
-        return min(burst.times_for(_LOOK_S, least=3, tell=lambda *_: None))
+        gemms = self.gemms(shape)
+        gemms.warm_up(1)
+        return min(gemms.times_for(_LOOK_S, least=3))
 
     def warm(self, shape: Shape) -> float:
         """Seconds of one GEMM."""
         with self._meter.phase("warm"):
-            operands = self._buffers.operands(shape)
-            took_s = warm(self._device, self._run, operands, self._plan.seconds["warm"], self._progress.tell)
-        self.result.still_heating = self._meter.still_heating("warm")
+            took_s = self.gemms(shape).warm(self._plan.seconds["warm"], self._progress.tell)
+        self.result.still_heating = still_heating(self._meter.clocks_mhz.get("warm", ()))
         return took_s
 
     def best(
@@ -225,20 +227,17 @@ class _Stages:
         self._progress.begin("scan")
         each_s = self._plan.seconds["scan"] / shapes.TRIED_ABOUT / (self._plan.scan_iterations + 2)
         with self._meter.phase("scan"):
-            scan, count = self.scan(), len(named) + shapes.TRIED_ABOUT
+            scan, count = Scan(self.gemms, self._plan.seconds["scan"]), len(named) + shapes.TRIED_ABOUT
             self.try_shapes(scan, (named + shapes.affordable(first, flop_per_s, each_s)) or [steady], count)
             second = shapes.second_round(scan.ranking(), room)
             self.try_shapes(scan, shapes.affordable(second, flop_per_s, each_s), count)
-            best = scan.best().shape
+            best = scan.ranking()[0]
             return best, self.better_library(best)
 
-    def scan(self) -> Scan:
-        return Scan(self._device, self._run, self._buffers.operands, self._plan.seconds["scan"])
-
     def try_shapes(self, scan: Scan, tried: list[Shape], of: int) -> None:
-        def tell(best: Tried) -> None:
+        def tell() -> None:
             done = len(scan.tried)
-            text = f"scan {done}/{max(of, done)}, best {tflops_words(best.median_tflops)}"
+            text = f"scan {done}/{max(of, done)}, best {tflops_words(max(scan.tried.values()))}"
             self._progress.tell(done / max(of, done), text)
 
         scan.try_all(tried, self._plan.scan_iterations, tell)
@@ -260,23 +259,23 @@ class _Stages:
         return ""
 
     def _median(self, shape: Shape) -> float:
-        burst = self._burst(shape)
-        burst.warm_up(2)
-        return rates(shape.flop, burst.times(self._plan.scan_iterations)).median
+        gemms = self.gemms(shape)
+        gemms.warm_up(2)
+        return rates(shape.flop, gemms.times(self._plan.scan_iterations)).median
 
     def burst(self, shape: Shape, settle_s: float = 0.0) -> None:
         """With fresh iterations: the best of many tries is partly luck. ``settle_s``: of the same load before it."""
         self._progress.begin("burst", str(shape))
-        burst = self._burst(shape, self._checker(shape))
+        gemms = self.gemms(shape, is_checked=True)
 
         def tell(fraction: float, times_s: Any) -> None:
             self._progress.tell(fraction, f"burst {tflops_words(rates(shape.flop, times_s).median)}")
 
-        burst.warm_up(2)
+        gemms.warm_up(2)
         if settle_s:
-            self._burst(shape).times_for(settle_s, _WARM_UPS, lambda *_: None)
+            self.gemms(shape).times_for(settle_s, _WARM_UPS)
         with self._meter.phase("burst"):
-            times_s = burst.times_for(self._plan.seconds["burst"], self._plan.least_burst, tell)
+            times_s = gemms.times_for(self._plan.seconds["burst"], self._plan.least_burst, tell)
         measured, result = rates(shape.flop, times_s), self.result
         result.shape, result.iterations = list(shape), measured.iterations
         result.burst_tflops, result.burst_median_tflops = measured.mean, measured.median
@@ -284,15 +283,12 @@ class _Stages:
 
     def sustain(self, shape: Shape) -> None:
         self._progress.begin("sustained", str(shape))
-        checker = self._checker(shape)
 
         def tell(fraction: float, per_s: float) -> None:
             self._progress.tell(fraction, f"sustained {tflops_words(per_s * shape.flop / 1e12)}")
 
         with self._meter.phase("sustained"):
-            operands = self._buffers.operands(shape)
-            seconds = self._plan.seconds["sustained"]
-            done = sustain(self._device, self._run, operands, checker, seconds=seconds, tell=tell)
+            done = self.gemms(shape, is_checked=True).sustain(self._plan.seconds["sustained"], tell)
         self.result.sustained_shape = list(shape)
         self.result.sustained_tflops = done.tflops(shape.flop)
 
@@ -305,11 +301,3 @@ class _Stages:
             self.result.checked_pflop += checker.checked_pflop
         self.result.checksum = self._checkers[-1].checksum()
         return self.result
-
-    def _checker(self, shape: Shape) -> Checker:
-        checker = Checker(self._device.torch, shape.flop)
-        self._checkers.append(checker)
-        return checker
-
-    def _burst(self, shape: Shape, checker: Checker | None = None) -> Burst:
-        return Burst(self._device, self._run, self._buffers.operands(shape), checker)

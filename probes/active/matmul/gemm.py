@@ -2,15 +2,19 @@
 
 Operands are seeded random numbers, uploaded once and verified, as views of one buffer each. Random, not constant: zeros
 need so little power that an A100 gave 295 TFLOPS with them and 257 with random numbers.
+
+And which library and instruction set does it: without that, a healthy CPU reads as half broken.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Callable
 
 from mltop.probes.active.device import Device
+from mltop.probes.active.host import cpu_info
 from mltop.probes.active.matmul.corruption import checksum
 from mltop.probes.active.matmul.shapes import Shape
 from mltop.probes.model.probe_kinds import DTYPE_OF
@@ -76,47 +80,35 @@ def _scaled_mm(torch: Any) -> Run:
     return run
 
 
-class Inputs:
-    """A block of random numbers on the device. ``intact``: what came back from it is what was sent."""
-
-    def __init__(self, device: Device, dtype: str, seed: int, most: int) -> None:
-        """``most``: numbers that one operand needs at most."""
-        torch = device.torch
-        self._device = device
-        self._dtype = dtype
-        self._format = getattr(torch, DTYPE_OF[dtype].torch_name)
-        generator = torch.Generator().manual_seed(seed)
-        sent = torch.randn(min(most, _BLOCK), generator=generator).to(self._format)
-        self._block = sent.to(device.where, copy=True)
-        self.intact = checksum(torch, self._block.to("cpu", copy=True)) == checksum(torch, sent)
-
-    def buffers(self, shapes: Sequence[Shape]) -> Buffers:
-        """That hold each of these shapes in turn."""
-        a = self._filled(max(shape.m * shape.k for shape in shapes), 0)
-        b = self._filled(max(shape.k * shape.n for shape in shapes), self._block.numel() // 2)
-        outputs = max(shape.m * shape.n for shape in shapes)
-        kind = self._device.torch.bfloat16 if self._dtype == "fp8" else self._format
-        c = self._device.torch.empty(outputs, dtype=kind, device=self._device.where)
-        fresh = self._filled(outputs, 1).to(kind) if self._device.flushes else None
-        return Buffers(self._device, self._dtype, a=a, b=b, c=c, fresh=fresh)
-
-    def _filled(self, count: int, start: int) -> Any:
-        """``count`` numbers, the first of them at ``start`` of the block."""
-        buffer = self._device.torch.empty(count, dtype=self._format, device=self._device.where)
-        done = 0
-        while done < count:
-            part = self._block[start : start + count - done]
-            buffer[done : done + part.numel()].copy_(part)
-            done, start = done + part.numel(), 0
-        return buffer
-
-
 class Buffers:
-    def __init__(self, device: Device, dtype: str, *, a: Any, b: Any, c: Any, fresh: Any) -> None:
-        self._a, self._b, self._c, self._fresh = a, b, c, fresh
+    """That hold the operands of each of these shapes in turn: a block of random numbers, again and again. ``intact``:
+    what came back of it from the device is what was sent.
+    """
+
+    def __init__(self, device: Device, dtype: str, seed: int, shapes: Sequence[Shape]) -> None:
+        torch, kind = device.torch, getattr(device.torch, DTYPE_OF[dtype].torch_name)
+        a, b, c = (max(counts) for counts in zip(*((m * k, k * n, m * n) for m, n, k in shapes)))
+        generator = torch.Generator().manual_seed(seed)
+        sent = torch.randn(min(max(a, b, c), _BLOCK), generator=generator).to(kind)
+        block = sent.to(device.where, copy=True)
+        self.intact = checksum(torch, block.to("cpu", copy=True)) == checksum(torch, sent)
+
+        def filled(count: int, start: int) -> Any:
+            """``count`` numbers, the first of them at ``start`` of the block."""
+            buffer = torch.empty(count, dtype=kind, device=device.where)
+            done = 0
+            while done < count:
+                part = block[start : start + count - done]
+                buffer[done : done + part.numel()].copy_(part)
+                done, start = done + part.numel(), 0
+            return buffer
+
+        self._a, self._b = filled(a, 0), filled(b, block.numel() // 2)
+        self._c = torch.empty(c, dtype=torch.bfloat16 if dtype == "fp8" else kind, device=device.where)
+        self._fresh = filled(c, 1).to(self._c.dtype) if device.flushes else None
         # The layout of mamf-finder on GPUs (of training, too: weights are N x K); fp8 has no other.
         self._column_major = device.flushes or dtype == "fp8"
-        self._scale = device.torch.ones((), device=device.where) if dtype == "fp8" else None
+        self._scale = torch.ones((), device=device.where) if dtype == "fp8" else None
 
     def operands(self, shape: Shape) -> Operands:
         m, n, k = shape
@@ -148,3 +140,63 @@ def _multiplies_fp8(torch: Any) -> bool:
     if hasattr(torch, "_scaled_mm"):
         return len(torch.ops.aten._scaled_mm.default._schema.returns) == 1
     return hasattr(torch.nn.functional, "scaled_mm")
+
+
+_BLAS = {"mkl": "MKL", "open": "OpenBLAS", "openblas": "OpenBLAS", "nvpl": "NVPL", "accelerate": "Accelerate"}
+
+
+def of_cpu(torch: Any, dtype: str, cores: int) -> str:
+    """E.g. "oneDNN 3.12.0, AVX512 without AVX512_BF16, 2 threads on 2 cores"."""
+    settings = torch.__config__.show()
+    if not DTYPE_OF[dtype].units:  # float32
+        library = _blas(settings)
+    # Of bf16 and fp16 torch asks oneDNN (aten/src/ATen/native/mkldnn/Matmul.cpp).
+    elif torch.backends.mkldnn.is_available() and getattr(torch.ops.mkldnn, f"_is_mkldnn_{dtype}_supported")():
+        library = _onednn(settings)
+    else:
+        library = "torch's own kernels"
+    words = [library, instructions(torch, dtype, frozenset((cpu_info("flags") or cpu_info("Features")).split()))]
+    vendor = cpu_info("vendor_id")
+    if library.startswith("MKL") and vendor not in ("", "GenuineIntel"):
+        words.append(f"MKL takes AVX2 kernels on {vendor}")
+    threads = torch.get_num_threads()
+    words.append(f"{threads} thread{'s' * (threads != 1)} on {cores} core{'s' * (cores != 1)}")
+    return ", ".join(words)
+
+
+def of_gpu(torch: Any, dtype: str, library: str) -> str:
+    """``library``: what was preferred, "" or "cublaslt"."""
+    name = "hipBLAS" if getattr(torch.version, "hip", None) else "cuBLAS"
+    if dtype == "fp8":
+        return f"{name}Lt, fast accumulation off"
+    if library:
+        name += "Lt"
+    precision = DTYPE_OF[dtype].precision
+    return f"{name}, {precision}" if precision else name
+
+
+def instructions(torch: Any, dtype: str, flags: frozenset[str]) -> str:
+    """torch's choice (AVX2, AVX512, NEON, …) and what the CPU has for this type."""
+    capability: str = torch.backends.cpu.get_cpu_capability()
+    units = DTYPE_OF[dtype].units
+    present = [name for flag, name in units if flag in flags]
+    if present:
+        return f"{capability} with {present[0]}"
+    return f"{capability} without {units[1][1]}" if units and capability.startswith("AVX") else capability
+
+
+def cpu_versions(torch: Any) -> dict[str, str]:
+    settings = torch.__config__.show()
+    return {"torch": str(torch.__version__), "blas": _blas(settings), "onednn": _onednn(settings)}
+
+
+def _onednn(settings: str) -> str:
+    version = re.search(r"MKL-DNN v([\d.]+)", settings)
+    return f"oneDNN {version.group(1)}" if version else "oneDNN"
+
+
+def _blas(settings: str) -> str:
+    info = re.search(r"BLAS_INFO=(\w+)", settings)
+    name = _BLAS.get(info.group(1).lower(), info.group(1)) if info else "BLAS"
+    version = re.search(r"Math Kernel Library Version ([\d.]+)", settings)
+    return f"{name} {version.group(1)}" if version and name == "MKL" else name

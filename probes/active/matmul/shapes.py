@@ -98,11 +98,6 @@ def next_cube(side: int, took_s: float) -> int | None:
     return max(larger, default=None)
 
 
-def most_numbers(tried: Iterable[Shape]) -> int:
-    """The most numbers that an operand of any of these shapes has."""
-    return max(max(shape.m * shape.k, shape.k * shape.n, shape.m * shape.n) for shape in tried)
-
-
 def of_cpus(cube: Shape) -> list[Shape]:
     """The cube and other proportions with the same work."""
     side = cube.m

@@ -22,6 +22,7 @@ from mltop.probes.active.matmul.shapes import Shape
 SCAN_WARM_UPS = 2
 _BATCH_S = 0.1  # so long is enqueued at once
 _MOST_BATCH = 200
+_AHEAD = 2  # groups that are enqueued beyond the one being worked on: the device never waits for the host
 
 
 @dataclass
@@ -43,28 +44,48 @@ def rates(flop: float, times_s: Sequence[float]) -> Rates:
     return Rates(len(times_s), *(flop / time_s / 1e12 for time_s in seconds))
 
 
-class Burst:
-    """Timed GEMMs of one shape. ``checker`` sees every eighth output, outside of what is timed."""
+@dataclass
+class Sustained:
+    gemms: int
+    seconds: float  # of GEMMs alone, by the device's own clock
 
-    def __init__(self, device: Device, run: Run, operands: Operands, checker: Checker | None = None) -> None:
-        self._device = device
-        self._run = run
-        self._operands = operands
-        self._checker = checker
-        self._done = 0
+    def tflops(self, flop: float) -> float:
+        return self.gemms * flop / self.seconds / 1e12
+
+
+@dataclass
+class Gemms:
+    """GEMMs of one shape on a device, timed. ``checker`` sees every eighth output, outside of what is timed."""
+
+    device: Device
+    run: Run
+    operands: Operands
+    checker: Checker | None = None
+    done: int = 0
 
     def warm_up(self, count: int) -> None:
         for _ in range(count):
-            self._run(self._operands)
-        self._device.wait()
+            self.run(self.operands)
+        self.device.wait()
 
     def times(self, count: int) -> list[float]:
         """Seconds of each of ``count`` GEMMs; the device is waited for at the end, not between them."""
-        timers = [self._start() for _ in range(count)]
-        self._device.wait()
+        timers = []
+        for _ in range(count):
+            self.device.flush()
+            if self.operands.fresh is not None:
+                self.operands.c.copy_(self.operands.fresh)
+            timer, output = self._group(1)
+            timers.append(timer)
+            if self.done % EVERY == 0:
+                self._check(output)
+            self.done += 1
+        self.device.wait()
         return [timer.seconds() for timer in timers]
 
-    def times_for(self, seconds: float, least: int, tell: Callable[[float, Sequence[float]], None]) -> list[float]:
+    def times_for(
+        self, seconds: float, least: int, tell: Callable[[float, Sequence[float]], None] = lambda *_: None
+    ) -> list[float]:
         """Times of ``least`` GEMMs, more until ``seconds`` have passed; never much longer than four times that.
 
         ``tell``: (fraction, times so far).
@@ -80,15 +101,60 @@ class Burst:
                 return times_s
             batch = next_batch(len(times_s) / passed, batch)
 
-    def _start(self) -> Timer:
-        self._device.flush()
-        if self._operands.fresh is not None:
-            self._operands.c.copy_(self._operands.fresh)
-        timer, output = _group(self._device, self._run, self._operands, 1)
-        if self._checker is not None and self._done % EVERY == 0:
-            self._checker.check(output)
-        self._done += 1
-        return timer
+    def warm(self, seconds: float, tell: Callable[[float], None]) -> float:
+        """Full load for so long. Returns seconds of one GEMM, the best of any batch."""
+        started = time.perf_counter()
+        batch, best_s, done = 1, float("inf"), 0
+        while True:
+            timer, _ = self._group(batch)
+            timer.wait()
+            best_s = min(best_s, timer.seconds() / batch)
+            done += batch
+            passed = time.perf_counter() - started
+            tell(min(1.0, passed / seconds))
+            if passed >= seconds:
+                return best_s
+            batch = next_batch(done / passed, batch)
+
+    def sustain(self, seconds: float, tell: Callable[[float, float], None]) -> Sustained:
+        """Groups of eight GEMMs, timed each as a whole; the output of the last is compared between two groups.
+
+        The comparison is not part of the time, and takes the device about 1 % of it. ``tell``: (fraction, GEMMs/s).
+        """
+        self._check(self.run(self.operands))  # the reference
+        started = time.perf_counter()
+        waiting: deque[Timer] = deque()
+        done = Sustained(0, 0.0)
+
+        def finish_oldest() -> None:
+            timer = waiting.popleft()
+            timer.wait()
+            done.gemms += EVERY
+            done.seconds += timer.seconds()
+
+        while not (done.gemms or waiting) or time.perf_counter() - started < seconds:
+            timer, output = self._group(EVERY)
+            self._check(output)
+            waiting.append(timer)
+            if len(waiting) > _AHEAD:
+                finish_oldest()
+                tell(min(1.0, (time.perf_counter() - started) / seconds), done.gemms / done.seconds)
+        while waiting:
+            finish_oldest()
+        return done
+
+    def _group(self, count: int) -> tuple[Timer, Any]:
+        """``count`` GEMMs enqueued, timed as a whole, and the output of the last."""
+        timer, output = self.device.timer(), None
+        timer.start()
+        for _ in range(count):
+            output = self.run(self.operands)
+        timer.stop()
+        return timer, output
+
+    def _check(self, output: Any) -> None:
+        if self.checker is not None:
+            self.checker.check(output)
 
 
 def next_batch(per_s: float, before: int) -> int:
@@ -96,111 +162,23 @@ def next_batch(per_s: float, before: int) -> int:
     return max(1, min(int(per_s * _BATCH_S), 4 * before, _MOST_BATCH))
 
 
-@dataclass
-class Tried:
-    shape: Shape
-    median_tflops: float
-
-
 class Scan:
-    """Tries shapes until its time is over; the first one in any case. ``tried``: all, in order."""
+    """Tries shapes until its time is over; the first one in any case. ``tried``: their median TFLOPS, in order."""
 
-    def __init__(self, device: Device, run: Run, operands_of: Callable[[Shape], Operands], seconds: float) -> None:
-        self._device = device
-        self._run = run
-        self._operands_of = operands_of
+    def __init__(self, gemms_of: Callable[[Shape], Gemms], seconds: float) -> None:
+        self._gemms_of = gemms_of
         self._ends = time.perf_counter() + seconds
-        self.tried: list[Tried] = []
+        self.tried: dict[Shape, float] = {}
 
-    def over(self) -> bool:
-        return bool(self.tried) and time.perf_counter() >= self._ends
-
-    def try_all(self, shapes: Iterable[Shape], iterations: int, tell: Callable[[Tried], None]) -> None:
+    def try_all(self, shapes: Iterable[Shape], iterations: int, tell: Callable[[], None]) -> None:
         for shape in shapes:
-            if self.over():
+            if self.tried and time.perf_counter() >= self._ends:
                 return
-            burst = Burst(self._device, self._run, self._operands_of(shape))
-            burst.warm_up(min(SCAN_WARM_UPS, iterations))
-            times_s = burst.times(iterations)
-            self.tried.append(Tried(shape, rates(shape.flop, times_s).median))
-            tell(self.best())
-
-    def best(self) -> Tried:
-        return max(self.tried, key=lambda tried: tried.median_tflops)
+            gemms = self._gemms_of(shape)
+            gemms.warm_up(min(SCAN_WARM_UPS, iterations))
+            self.tried[shape] = rates(shape.flop, gemms.times(iterations)).median
+            tell()
 
     def ranking(self) -> list[Shape]:
-        return [tried.shape for tried in sorted(self.tried, key=lambda tried: -tried.median_tflops)]
-
-
-_AHEAD = 2  # groups that are enqueued beyond the one being worked on: the device never waits for the host
-
-
-@dataclass
-class Sustained:
-    gemms: int
-    seconds: float  # of GEMMs alone, by the device's own clock
-
-    def tflops(self, flop: float) -> float:
-        return self.gemms * flop / self.seconds / 1e12
-
-
-def _group(device: Device, run: Run, operands: Operands, count: int) -> tuple[Timer, Any]:
-    """``count`` GEMMs enqueued, timed as a whole, and the output of the last."""
-    timer, output = device.timer(), None
-    timer.start()
-    for _ in range(count):
-        output = run(operands)
-    timer.stop()
-    return timer, output
-
-
-def warm(device: Device, run: Run, operands: Operands, seconds: float, tell: Callable[[float], None]) -> float:
-    """Full load for so long. Returns seconds of one GEMM, the best of any batch."""
-    started = time.perf_counter()
-    batch, best_s, done = 1, float("inf"), 0
-    while True:
-        timer, _ = _group(device, run, operands, batch)
-        timer.wait()
-        best_s = min(best_s, timer.seconds() / batch)
-        done += batch
-        passed = time.perf_counter() - started
-        tell(min(1.0, passed / seconds))
-        if passed >= seconds:
-            return best_s
-        batch = next_batch(done / passed, batch)
-
-
-def sustain(
-    device: Device,
-    run: Run,
-    operands: Operands,
-    checker: Checker,
-    *,
-    seconds: float,
-    tell: Callable[[float, float], None],
-) -> Sustained:
-    """Groups of eight GEMMs, timed each as a whole; the output of the last is compared between two groups.
-
-    The comparison is not part of the time, and takes the device about 1 % of it. ``tell``: (fraction, GEMMs/s).
-    """
-    checker.check(run(operands))  # the reference
-    started = time.perf_counter()
-    waiting: deque[Timer] = deque()
-    done = Sustained(0, 0.0)
-
-    def finish_oldest() -> None:
-        timer = waiting.popleft()
-        timer.wait()
-        done.gemms += EVERY
-        done.seconds += timer.seconds()
-
-    while not (done.gemms or waiting) or time.perf_counter() - started < seconds:
-        timer, output = _group(device, run, operands, EVERY)
-        checker.check(output)
-        waiting.append(timer)
-        if len(waiting) > _AHEAD:
-            finish_oldest()
-            tell(min(1.0, (time.perf_counter() - started) / seconds), done.gemms / done.seconds)
-    while waiting:
-        finish_oldest()
-    return done
+        """The fastest first."""
+        return sorted(self.tried, key=self.tried.__getitem__, reverse=True)

@@ -13,6 +13,7 @@ from typing import Any
 from mltop.probes.model.probe_kinds import CHILDREN, total_s
 from mltop.probes.system.spawn import why_no_program
 
+_IN = {"memory": "transfers", "copies": "transfers"}  # modules of another name than their kind's
 _KEY = re.compile(r"[!-~]{1,100}", re.ASCII)  # it stands in command lines and sentences
 
 
@@ -65,7 +66,7 @@ def request_from(args: Mapping[str, Any]) -> ProbeRequest:
 def modules() -> dict[str, str]:
     """Where the ``main`` of each kind is: a module; MLTOP_PROBE_MODULES (JSON, by kind) may name others, or files."""
     chosen = json.loads(os.environ.get("MLTOP_PROBE_MODULES", "{}"))
-    return {kind: str(chosen.get(kind, f"mltop.probes.active.{kind}")) for kind in CHILDREN}
+    return {kind: str(chosen.get(kind, f"mltop.probes.active.{_IN.get(kind, kind)}")) for kind in CHILDREN}
 
 
 def _seconds(value: Any, what: str) -> float:

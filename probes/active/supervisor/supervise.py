@@ -11,13 +11,18 @@ from typing import Any, Callable
 
 from mltop.probes.active.child import Order, to_line
 from mltop.probes.active.supervisor import gate
-from mltop.probes.active.supervisor.devices import CPU, Target, choose, cpu_device, refused
-from mltop.probes.active.supervisor.environment import JobProcess, NotTaken, with_devices
-from mltop.probes.active.supervisor.gate import Holder
-from mltop.probes.active.supervisor.process import CannotTell, ProbeProcess
-from mltop.probes.active.supervisor.pythons import NoTorch, TorchPython, find_torch, probe_command
+from mltop.probes.active.supervisor.gate import CPU, Holder, Target, choose, cpu_device, refused
+from mltop.probes.active.supervisor.process import CannotTell, Emit, ProbeProcess, Stuck, Watched, watch
+from mltop.probes.active.supervisor.pythons import (
+    JobProcess,
+    NoTorch,
+    NotTaken,
+    TorchPython,
+    find_torch,
+    probe_command,
+    with_devices,
+)
 from mltop.probes.active.supervisor.request import ProbeRequest, modules
-from mltop.probes.active.supervisor.watch import Emit, Stuck, Watched, watch
 from mltop.probes.model import GpuSample, Sample
 from mltop.probes.model.probe import ProbeDevice, ProbeEvent
 from mltop.probes.model.probe_kinds import CHILDREN
@@ -129,9 +134,7 @@ class Supervisor:
             "python": python.executable,
             "python_version": python.python,
             "python_origin": python.origin,
-            "torch": python.torch,
-            "cuda": python.cuda,
-            "hip": python.hip,
+            **{name: getattr(python, name) for name in ("torch", "cuda", "hip")},
         }
         emit(ProbeEvent("devices", data={**about, "devices": [asdict(target.device) for target in targets]}))
         if python.left_out:
@@ -155,10 +158,11 @@ class Supervisor:
 
     def _admitted(self, request: ProbeRequest, facts: Facts, emit: Emit) -> list[Target]:
         """The devices that may be measured; why others may not is said."""
-        choice = choose(request, facts.samples[-1], cpu_device())
+        chosen = list(choose(request, facts.samples[-1], cpu_device()))
         self._stuck = [stuck for stuck in self._stuck if stuck.is_there()]
-        events, admitted = list(choice.refused), []
-        for target in choice.targets:
+        events = [refused(target.device, target.refusal) for target in chosen if target.refusal is not None]
+        admitted = []
+        for target in (target for target in chosen if target.refusal is None):
             refusal = self._refusal(target, request, facts)
             if refusal is None:
                 admitted.append(target)

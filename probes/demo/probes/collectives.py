@@ -18,6 +18,7 @@ from mltop.probes.active.all_reduce.collectives import stage_of
 from mltop.probes.active.all_reduce.options import Round, round_of
 from mltop.probes.active.supervisor.request import ProbeRequest
 from mltop.probes.demo.probes.replay import INTERFACE, TORCH, ProbeMachine, Timeline, speed_share
+from mltop.probes.judge.probes.collective import busbw_factor
 from mltop.probes.model.probe import ProbeEvent, RankTimes
 
 MIB = 1 << 20
@@ -80,8 +81,7 @@ def duration(members: tuple[Member, ...], collective: str, size_bytes: int, back
     ranks = len(members)
     if ranks < 2:
         return 5e-6
-    factor = (2.0 if collective == "all-reduce" else 1.0) * (ranks - 1) / ranks
-    return size_bytes * factor / busbw(members, collective, size_bytes, backend)
+    return size_bytes * busbw_factor(collective, ranks) / busbw(members, collective, size_bytes, backend)
 
 
 def busbw(members: tuple[Member, ...], collective: str, size_bytes: int, backend: str = "nccl") -> float:
@@ -126,7 +126,6 @@ class Launcher(Timeline):
     def __init__(self, machine: ProbeMachine, request: ProbeRequest, now: float, speed: float, world: World) -> None:
         super().__init__(machine, request, now, speed)
         self._world = world
-        self._is_up = False
         options = request.options
         self._first_rank = 0
         self._backend = str(options.get("backend") or "nccl")
@@ -157,9 +156,6 @@ class Launcher(Timeline):
             self._plan(0.1 + imported_s, ProbeEvent("ready", data=self._readiness()), since=now)
         elif kind == "round" and self._is_up:
             self._plan_round(line, now)
-
-    def _is_open(self) -> bool:
-        return self._is_up
 
     def _readiness(self) -> dict[str, Any]:
         return {

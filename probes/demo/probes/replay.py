@@ -18,8 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from mltop.probes.active.supervisor.devices import refused
-from mltop.probes.active.supervisor.gate import Holder, Refusal, of_all
+from mltop.probes.active.supervisor.gate import Holder, Refusal, of_all, refused
 from mltop.probes.active.supervisor.request import ProbeRequest
 from mltop.probes.demo.gpus import MEMORY_TOTAL_BYTES, NAME
 from mltop.probes.model.probe import ProbeDevice, ProbeEvent
@@ -153,7 +152,7 @@ class Timeline:
 
     def __init__(self, machine: ProbeMachine, request: ProbeRequest, now: float, speed: float = 1.0) -> None:
         self.machine, self.request = machine, request
-        self.ended = False
+        self.ended = self._is_up = False  # up: more may be planned
         self._speed = speed
         self._began, self._until = now, now + request.total_s
         self._planned: list[tuple[float, int, ProbeEvent]] = []
@@ -169,7 +168,7 @@ class Timeline:
         events = []
         while self._planned and self._planned[0][0] <= now:
             events.append(heapq.heappop(self._planned)[2])
-        self.ended = not self._planned and not self._is_open()
+        self.ended = not self._planned and not self._is_up
         if not self.ended and now >= self._until:
             events.append(ProbeEvent("failed", why=f"not over within {self.request.total_s:g} s"))
             self.ended = True
@@ -177,10 +176,6 @@ class Timeline:
 
     def tell(self, line: dict[str, Any], now: float) -> None:
         """A line to the running probe: these take none, as they read nothing after their order."""
-
-    def _is_open(self) -> bool:
-        """Whether something may still be planned."""
-        return False
 
     def _plan(self, after_s: float, event: ProbeEvent, since: float | None = None) -> None:
         at = (self._began if since is None else since) + after_s / self._speed

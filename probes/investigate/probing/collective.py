@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 import msgspec
 
@@ -120,16 +120,8 @@ class Collective:
         involved = [node for group in wanted.groups for node in group]
         for node in involved:
             self.members[node].failed_ranks, self.members[node].rank_stages = {}, {}
-        line: dict[str, object] = {
-            "tell": "round",
-            "round": self._round,
-            "groups": [list(group) for group in wanted.groups],
-            "ranks": {node: self.members[node].ranks for node in involved},
-            "collectives": list(wanted.collectives),
-            "sizes_bytes": list(wanted.sizes_bytes),
-            "budget_s": wanted.budget_s,
-            "work": wanted.work,
-        }
+        ranks = {node: self.members[node].ranks for node in involved}
+        line = {"tell": "round", "round": self._round, "ranks": ranks, **asdict(wanted)}
         self._requests.tell(line, [node for node in self.members if self.members[node].usable])
         until = time.monotonic() + min(wanted.most_s, self._stop.left_s)
         while not self._stop.cancelled.is_set():

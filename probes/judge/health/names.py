@@ -75,17 +75,6 @@ def slot(text: str) -> str:
     return bus_id(text).partition(".")[0]
 
 
-@lru_cache(maxsize=4096)
-def kernel_list(text: str | None) -> frozenset[int]:
-    """``"0-3,8"`` → {0, 1, 2, 3, 8}; nothing of what is no such list."""
-    numbers: set[int] = set()
-    for part in (text or "").split(","):
-        first, _, last = part.strip().partition("-")
-        if first.isdigit() and (last or first).isdigit():
-            numbers.update(range(int(first), int(last or first) + 1))
-    return frozenset(numbers)
-
-
 def is_up(link: LinkSample) -> bool:
     """Whether the port can carry traffic. Drivers without an operstate (UNKNOWN) are asked for their carrier."""
     if link.state in ("ACTIVE", "UP"):

@@ -16,6 +16,10 @@ ALL_PAIRS_UP_TO = 32  # nodes: 992 connections in all
 # Who cannot connect to whom, and why: {from: {to: reason}}.
 Unreached = Mapping[str, Mapping[str, str]]
 
+_FIXES = {
+    "killed": "if nobody killed it: the kernel's log says whether memory ran out (dmesg | grep -i 'out of memory')",
+    "stuck": "the kernel's log may say more (dmesg); such a process ends only when the driver or file system answers",
+}
 _NETWORK_FIX = (
     "look at the network between these nodes: a firewall that takes away open connections, a link that went down, a"
     " full or broken switch"
@@ -50,12 +54,7 @@ def is_clear(states: Sequence[RankState], gone: Mapping[str, str]) -> bool:
 
 
 def _of(state: RankState, stage: str) -> Cause:
-    fix = ""
-    if state.kind == "killed":
-        fix = "if nobody killed it: the kernel's log says whether memory ran out (dmesg | grep -i 'out of memory')"
-    elif state.kind == "stuck":
-        fix = "the kernel's log may say more (dmesg); such a process ends only when the driver or file system answers"
-    return Cause(state.node, state.rank, state.stage or stage, state.why, fix)
+    return Cause(state.node, state.rank, state.stage or stage, state.why, _FIXES.get(state.kind, ""))
 
 
 def _behind(states: Sequence[RankState]) -> list[Cause]:

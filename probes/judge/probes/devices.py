@@ -20,7 +20,21 @@ from mltop.probes.model.units import counted, percent_words, rate_words, span
 
 SENTENCES = 4  # about what is slow: then only how many more there are
 LISTED = 3
+_NOT_COMPARED = Comparison(0.0)
 NEAR_FIGURE = 0.9  # of what others have measured; below it is told, never accused
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a device is slow. ``kind`` is equal for reasons that may be told of several GPUs at once. ``fault``: one
+    whatever others do.
+    """
+
+    kind: str
+    text: str
+    action: str = ""
+    fault: bool = False
+
 
 Result = TypeVar("Result", bound=DeviceResult)
 Words = Callable[[float], str]
@@ -28,12 +42,17 @@ Words = Callable[[float], str]
 
 @dataclass
 class Rated(Generic[Result]):
-    """One result's rate. Slow is who was faster before, or is slow among its peers."""
+    """One result's rate. Slow is who was faster before, or is slow among its peers.
+
+    ``others``: against all of its group, of which some are no peers; ``reason``: why it is accused.
+    """
 
     result: Result
     rate: float
     history: Comparison
     peers: Comparison
+    others: Comparison = _NOT_COMPARED
+    reason: Reason | None = None
 
     @property
     def slow(self) -> bool:
@@ -42,7 +61,14 @@ class Rated(Generic[Result]):
     @property
     def slower(self) -> float:
         """How much slower it is than what shows it: 0.21 for 21 %."""
-        return self.peers.slower if self.peers.slow else self.history.slower
+        if self.slow:
+            return self.peers.slower if self.peers.slow else self.history.slower
+        return max(0.0, self.others.slower)
+
+    @property
+    def by_history(self) -> bool:
+        """Accused because it was faster before."""
+        return self.history.slow is True and self.peers.slow is not True
 
     def against(self) -> str:
         """For rates in bytes/s: ``21 % slower than its peers (2310 GB/s against 2930 GB/s)``"""

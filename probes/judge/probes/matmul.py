@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from mltop.probes.judge.probes import devices, reasons
@@ -30,21 +30,7 @@ _AGAIN = "run the probe again to confirm before accusing it"
 MAJORITY_AT_LEAST = 3  # devices that were compared: of two nobody knows which is right
 
 
-@dataclass
-class RatedMatmul(devices.Rated[MatmulResult]):
-    """``others``: its rate against all of its group, whatever their power limits; ``reason``: why it is accused."""
-
-    others: Comparison
-    reason: reasons.Reason | None = None
-
-    @property
-    def by_history(self) -> bool:
-        """Accused because it was faster before."""
-        return self.history.slow is True and self.peers.slow is not True
-
-    @property
-    def slower(self) -> float:
-        return super().slower if self.slow else max(0.0, self.others.slower)
+RatedMatmul = devices.Rated[MatmulResult]
 
 
 class Published(NamedTuple):
@@ -216,20 +202,18 @@ def _limits(members: Sequence[MatmulResult]) -> dict[int, int | None]:
     return {key: usual[0][0] if limit is None and usual else limit for key, limit in classes.items()}
 
 
-def _judged(members: Sequence[devices.Rated[MatmulResult]]) -> Group:
+def _judged(members: Sequence[RatedMatmul]) -> Group:
     ordered = sorted(rated.rate for rated in members)
     results = [rated.result for rated in members]
     of_node = grouped(results, lambda result: result.node)
     some = results[:: max(1, len(results) // SOME_OTHERS)]
-    judged = []
     for rated in members:
-        others = Comparison(rated.rate, median_without(ordered, rated.rate), len(ordered) - 1)
-        judged.append(RatedMatmul(rated.result, rated.rate, rated.history, rated.peers, others))
+        rated.others = Comparison(rated.rate, median_without(ordered, rated.rate), len(ordered) - 1)
         # Reasons are looked for beside its node's devices and some of all others.
         beside = [other for other in of_node[rated.result.node] if other is not rated.result]
         beside += [other for other in some if other.node != rated.result.node]
-        judged[-1].reason = _accusation(judged[-1], beside)
-    return Group(judged)
+        rated.reason = _accusation(rated, beside)
+    return Group(members)
 
 
 def _limit_w(result: MatmulResult) -> float | None:
@@ -237,7 +221,7 @@ def _limit_w(result: MatmulResult) -> float | None:
     return None if phase is None else phase.power_limit_w
 
 
-def _accusation(rated: RatedMatmul, others: Sequence[MatmulResult]) -> reasons.Reason | None:
+def _accusation(rated: RatedMatmul, others: Sequence[MatmulResult]) -> devices.Reason | None:
     """Beside a comparison: a limit that was lowered on this one, and where nobody can compare, a fault that shows."""
     below, alone = rated.others.slower > PEER_GAP, rated.others.usual is None
     if not rated.slow and not below and not alone:
@@ -254,7 +238,7 @@ def _accusation(rated: RatedMatmul, others: Sequence[MatmulResult]) -> reasons.R
 
 def _suspect(rated: RatedMatmul) -> Suspect:
     """``21 % slower than its peers: held at 1215 MHz by …``."""
-    reason = rated.reason or reasons.Reason("", "")
+    reason = rated.reason or devices.Reason("", "")
     how_much = f"{units.percent_words(rated.slower)} slower than {_than(rated)}: " if rated.slower > 0 else ""
     return devices.suspect(rated.result, how_much + reason.text, reason.action)
 

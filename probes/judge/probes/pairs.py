@@ -156,10 +156,6 @@ class _Plan:
         self.order = sorted(nodes)
         random.Random(",".join(self.order)).shuffle(self.order)
         self.levels = Levels(self.order, results)
-        seen: dict[PairKey, int] = {}
-        self.firsts = [
-            result for result in results if seen.setdefault(frozenset(result.nodes), result.round) == result.round
-        ]
 
     def first(self) -> list[Pair]:
         """Disjoint pairs; with an odd number of nodes the last one meets the first in a round of its own."""
@@ -167,15 +163,19 @@ class _Plan:
         return self.unmeasured(self.disjoint()) or self.unmeasured(left_over)
 
     def crowded(self, pairs: Sequence[Pair]) -> list[Pair]:
-        """These pairs again, a quarter of them at once, when many are bad and many were measured at once."""
-        if len(pairs) < CROWDED_PAIRS or _bad_share(pairs, self._levels_at_first) <= CROWDED_SHARE:
+        """The bad ones of these pairs again, a quarter of all at once, when many are bad and many were measured at
+        once. Those that were measured again were bad.
+        """
+        measured = self.levels.measured
+        bad = [pair for pair in pairs if measured[frozenset(pair)] > 1 or not self.levels.is_good(*pair)]
+        if len(pairs) < CROWDED_PAIRS or len(bad) <= CROWDED_SHARE * len(pairs):
             return []
-        return [pair for pair in pairs if self.levels.measured[frozenset(pair)] < 2][: len(pairs) // QUARTER]
+        return [pair for pair in bad if measured[frozenset(pair)] < 2][: len(pairs) // QUARTER]
 
     def unclear(self) -> list[Pair]:
         """Every pair when so many are bad that the best ones may be bad too; of many nodes some rounds of them."""
         count = len(self.order)
-        if _bad_share(self.disjoint(), self.levels) < UNCLEAR_SHARE:
+        if self._bad_share(self.disjoint()) < UNCLEAR_SHARE:
             return []
         return self.circle(count if count <= ALL_IF_HALF_BAD else UNCLEAR_ROUNDS)
 
@@ -214,17 +214,11 @@ class _Plan:
     def _few(self) -> int:
         """A quarter at once from then on, when a repetition has shown that fewer at once are faster."""
         again = [sorted(key) for key, count in self.levels.measured.items() if count > 1]
-        before, now = _bad_share(again, self._levels_at_first), _bad_share(again, self.levels)
         at_once = len(self.order) // 2
-        return at_once if not again or 2 * now > before else max(1, at_once // QUARTER)
+        return at_once if not again or 2 * self._bad_share(again) > 1 else max(1, at_once // QUARTER)
 
-    @cached_property
-    def _levels_at_first(self) -> Levels:
-        return Levels(self.order, self.firsts)
-
-
-def _bad_share(pairs: Sequence[Sequence[str]], levels: Levels) -> float:
-    return sum(not levels.is_good(*pair) for pair in pairs) / len(pairs) if pairs else 0.0
+    def _bad_share(self, pairs: Sequence[Sequence[str]]) -> float:
+        return sum(not self.levels.is_good(*pair) for pair in pairs) / len(pairs) if pairs else 0.0
 
 
 # Who is bad.

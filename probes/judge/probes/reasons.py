@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from mltop.probes.judge.probes.devices import listed
+from mltop.probes.judge.probes.devices import Reason, listed
 from mltop.probes.judge.values import known, median_of
 from mltop.probes.model.probe import DeviceResult, MatmulResult, Phase
 from mltop.probes.model.units import percent_words, span_words
@@ -53,16 +53,6 @@ THROTTLES = (
     Throttle("board_limit", "board", "its board's limit", _SUPPLY, heat=False),
     Throttle("hw_slowdown", "hw slowdown", "HW slowdown, cause unstated", _SUPPLY, heat=True),
 )
-
-
-@dataclass(frozen=True)
-class Reason:
-    """``kind`` is equal for reasons that may be told of several GPUs at once. ``fault``: one whatever others do."""
-
-    kind: str
-    text: str
-    action: str = ""
-    fault: bool = False
 
 
 def load_phase(result: MatmulResult) -> Phase | None:

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "fake.h"
+#include "mig.h"
 
 KEY(name, TEXT, "NVIDIA H100 80GB HBM3");
 KEY(uuid, TEXT, "GPU-5a4e0001-0000-4000-8000-%012u");
@@ -101,7 +102,13 @@ NVML nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *out)
 {
     DECLARE_CALL(nvmlDeviceGetHandleByUUID);
     scenario_refresh();
-    return look_up(&this_call, index_with_text(&key_uuid, uuid), NVML_ERROR_NOT_FOUND, out);
+    const int gpu = index_with_text(&key_uuid, uuid);
+    const int instance = gpu == NO_GPU ? mig_with_text(&key_uuid, uuid) : NO_GPU;
+    const nvmlReturn_t result =
+        look_up(&this_call, instance == NO_GPU ? gpu : gpu_behind(instance), NVML_ERROR_NOT_FOUND, out);
+    if (result == NVML_SUCCESS && instance != NO_GPU)
+        *out = &fake_devices[instance];
+    return result;
 }
 
 NVML nvmlReturn_t nvmlDeviceGetHandleBySerial(const char *serial, nvmlDevice_t *out)

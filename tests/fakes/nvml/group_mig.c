@@ -136,6 +136,16 @@ nvmlReturn_t mig_text_of(int handle, const struct key *key, char out[TEXT_SIZE])
     return result;
 }
 
+int mig_with_text(const struct key *key, const char *wanted)
+{
+    char text[TEXT_SIZE];
+    for (int handle = MAX_GPUS; handle < MAX_GPUS * (1 + MIG_SLOTS); handle++)
+        if (gpu_behind(handle) < (int)scenario_count() && mig_text_of(handle, key, text) == NVML_SUCCESS &&
+            strcmp(text, wanted) == 0)
+            return handle;
+    return NO_GPU;
+}
+
 nvmlReturn_t mig_number_of(int handle, const struct key *key, long long *out)
 {
     const unsigned int slot = (unsigned int)(handle - MAX_GPUS) % MIG_SLOTS;

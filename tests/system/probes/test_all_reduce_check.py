@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from mltop.probes.active.all_reduce.collectives import PERIOD, Collective, OwnWork
+from mltop.probes.active.all_reduce.collectives import PERIOD, Collective, own_work
 from mltop.probes.model.probe_kinds import COLLECTIVES
 
 CPU = torch.device("cpu")
@@ -65,8 +65,7 @@ def test_sizes_are_those_of_the_whole_buffer() -> None:
 
 
 def test_own_work_does_something() -> None:
-    work = OwnWork(CPU)
-    work()
+    own_work(CPU)()
 
 
 def _done(name: str, size_bytes: int, ranks: int) -> list[Collective]:

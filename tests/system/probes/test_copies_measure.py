@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import mltop.probes
-from mltop.probes.active.copies import Measurement, Plan, Timed, timed
 from mltop.probes.active.host import on_cpus
 from mltop.probes.active.nvml import Link
+from mltop.probes.active.transfers import Measurement, Plan, Timed, timed
 from mltop.probes.model.probe import CopiesResult
 from tests.fakes.nvml.scenario import FakeNvml
 
@@ -46,28 +46,18 @@ class Node:
         self.fails: set[tuple[int, Any]] = set()
         self.damages: set[tuple[int, Any]] = set()
         self.unreachable: set[tuple[int, int]] = set()
-        self._last_peer = (0, 0)
 
-    def start(self, place: int, way: str, copies: int) -> Copies:
-        return self._start((place, way), copies * 256 * MIB / self.rates[way])
+    def start(self, place: int, way: str | int, copies: int) -> list[Copies]:
+        seconds = copies * 256 * MIB / self.rates[way if isinstance(way, str) else "peer"]
+        if (place, way) in self.fails:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered\nmore lines")
+        return [Copies(seconds, -1 if (place, way) in self.hangs else 2)]
 
-    def arrived(self, place: int, way: str) -> bool:
+    def arrived(self, place: int, way: str | int) -> bool:
         return (place, way) not in self.damages
 
     def reaches(self, source: int, target: int) -> bool:
         return (source, target) not in self.unreachable
-
-    def start_peer(self, source: int, target: int, copies: int) -> Copies:
-        self._last_peer = (source, target)
-        return self._start((source, target), copies * 256 * MIB / self.rates["peer"])
-
-    def peer_arrived(self, target: int) -> bool:
-        return self._last_peer not in self.damages
-
-    def _start(self, key: tuple[int, Any], seconds: float) -> Copies:
-        if key in self.fails:
-            raise RuntimeError("CUDA error: an illegal memory access was encountered\nmore lines")
-        return Copies(seconds, -1 if key in self.hangs else 2)
 
 
 class Links:
@@ -170,7 +160,7 @@ def test_a_hang_of_one_gpu_alone() -> None:
 
 def test_a_slow_link_makes_fewer_copies() -> None:
     plan = Plan(MIB, 1000, 0.0, 1.0)
-    (found,) = timed([lambda count: Copies(0.5 * count, 1)], plan)
+    (found,) = timed([lambda count: [Copies(0.5 * count, 1)]], plan)
     assert found == Timed(5, 2.5)
     assert found.rate(MIB) == pytest.approx(2 * MIB)
     assert Timed().rate(MIB) is None

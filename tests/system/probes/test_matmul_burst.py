@@ -12,9 +12,9 @@ import torch
 
 from mltop.probes.active.device import Cpu
 from mltop.probes.active.matmul.corruption import Checker
-from mltop.probes.active.matmul.gemm import Buffers, Inputs, Operands, kernel
+from mltop.probes.active.matmul.gemm import Buffers, Operands, kernel
 from mltop.probes.active.matmul.shapes import Shape
-from mltop.probes.active.matmul.timing import Burst, Scan, sustain, warm
+from mltop.probes.active.matmul.timing import Gemms, Scan
 
 CUBE = Shape(256, 256, 256)
 SMALL = Shape(32, 32, 32)
@@ -30,7 +30,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def buffers(*shapes: Shape) -> Buffers:
-    return Inputs(Cpu(torch), "fp32", 3, most=200_000).buffers(shapes)
+    return Buffers(Cpu(torch), "fp32", 3, shapes)
 
 
 def time_plainly(operands: Operands) -> float:
@@ -45,7 +45,7 @@ def test_a_timed_gemm_takes_as_long_as_a_plain_one() -> None:
     What else the machine does slows both of a pair down, or makes an outlier.
     """
     operands = buffers(CUBE).operands(CUBE)
-    burst = Burst(Cpu(torch), RUN, operands, Checker(torch, CUBE.flop))
+    burst = Gemms(Cpu(torch), RUN, operands, Checker(torch, CUBE.flop))
     burst.warm_up(3)
     ratios = []
     for _ in range(600):
@@ -65,37 +65,42 @@ def test_sustained_and_warm_count_all_that_they_ran() -> None:
     operands = buffers(SMALL).operands(SMALL)
     checker = Checker(torch, SMALL.flop)
     started = time.perf_counter()
-    done = sustain(Cpu(torch), counted, operands, checker, seconds=0.1, tell=lambda *_: None)
+    gemms = Gemms(Cpu(torch), counted, operands, checker)
+    done = gemms.sustain(0.1, lambda *_: None)
     passed_s = time.perf_counter() - started
     assert runs == done.gemms + 1 == 8 * checker.checked + 1  # the reference is not timed
     assert 0 < done.seconds < passed_s
     assert done.tflops(SMALL.flop) == pytest.approx(SMALL.flop * done.gemms / done.seconds / 1e12)
-    assert 0 < warm(Cpu(torch), counted, operands, 0.05, lambda _: None) < 0.05
+    assert 0 < gemms.warm(0.05, lambda _: None) < 0.05
 
 
 def test_a_burst_ends_by_time_or_by_count_whichever_is_later_but_not_for_ever() -> None:
-    burst = Burst(Cpu(torch), RUN, buffers(SMALL).operands(SMALL))
+    burst = Gemms(Cpu(torch), RUN, buffers(SMALL).operands(SMALL))
     fractions: list[float] = []
     found = burst.times_for(0.05, least=3, tell=lambda fraction, _: fractions.append(fraction))
     assert len(found) >= 3 and fractions == sorted(fractions) and fractions[-1] == 1.0
-    assert len(burst.times_for(1.0, least=3000, tell=lambda *_: None)) >= 3000
-    few = burst.times_for(0.001, least=10**9, tell=lambda *_: None)
+    assert len(burst.times_for(1.0, least=3000)) >= 3000
+    few = burst.times_for(0.001, least=10**9)
     assert 1 <= len(few) < 10**6
 
 
 def test_every_eighth_output_of_a_burst_is_checked() -> None:
     checker = Checker(torch, SMALL.flop)
-    Burst(Cpu(torch), RUN, buffers(SMALL).operands(SMALL), checker).times(25)
+    Gemms(Cpu(torch), RUN, buffers(SMALL).operands(SMALL), checker).times(25)
     assert checker.checked == 3  # 8, 16, 24 against 0
 
 
 def test_a_scan_tries_one_shape_however_short_its_time_is() -> None:
     made = buffers(SMALL, CUBE)
-    scan = Scan(Cpu(torch), RUN, made.operands, seconds=0.0)
-    scan.try_all([CUBE, SMALL], 2, lambda _: None)
-    assert [tried.shape for tried in scan.tried] == [CUBE]
-    longer = Scan(Cpu(torch), RUN, made.operands, seconds=600.0)
+
+    def gemms(shape: Shape) -> Gemms:
+        return Gemms(Cpu(torch), RUN, made.operands(shape))
+
+    scan = Scan(gemms, seconds=0.0)
+    scan.try_all([CUBE, SMALL], 2, lambda: None)
+    assert list(scan.tried) == [CUBE]
+    longer = Scan(gemms, seconds=600.0)
     best_of: list[Shape] = []
-    longer.try_all([SMALL, CUBE], 3, lambda best: best_of.append(best.shape))
+    longer.try_all([SMALL, CUBE], 3, lambda: best_of.append(longer.ranking()[0]))
     assert best_of[0] == SMALL and len(best_of) == len(longer.tried) == 2
-    assert longer.ranking()[0] == longer.best().shape
+    assert longer.tried[longer.ranking()[0]] == max(longer.tried.values())

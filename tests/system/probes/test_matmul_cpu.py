@@ -16,7 +16,7 @@ import torch
 import mltop.probes
 from mltop.probes.active.child import Order
 from mltop.probes.active.matmul.child import plan
-from mltop.probes.active.matmul.code_path import instructions, of_cpu, of_gpu
+from mltop.probes.active.matmul.gemm import instructions, of_cpu, of_gpu
 from mltop.probes.model.probe import ProbeDevice
 
 CODE = """

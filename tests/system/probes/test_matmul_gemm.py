@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from mltop.probes.active.device import Cpu
-from mltop.probes.active.matmul.gemm import Inputs, Operands, kernel, refusal
+from mltop.probes.active.matmul import gemm
+from mltop.probes.active.matmul.gemm import Buffers, Operands, kernel, refusal
 from mltop.probes.active.matmul.shapes import Shape
 from mltop.probes.active.torch_support import in_words
 from mltop.probes.model.probe_kinds import DTYPE_OF
@@ -18,7 +19,7 @@ SHAPE = Shape(48, 32, 64)
 
 
 def operands(dtype: str) -> Operands:
-    return Inputs(Cpu(torch), dtype, 3, most=5000).buffers([SHAPE, Shape(64, 64, 64)]).operands(SHAPE)
+    return Buffers(Cpu(torch), dtype, 3, [SHAPE, Shape(64, 64, 64)]).operands(SHAPE)
 
 
 @pytest.mark.parametrize(
@@ -68,10 +69,9 @@ def test_fp16_accumulates_in_fp32() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPE_OF)
 def test_inputs_are_seeded_random_and_arrive_intact(dtype: str) -> None:
-    first = Inputs(Cpu(torch), dtype, 3, most=5000)
-    same, other = Inputs(Cpu(torch), dtype, 3, most=5000), Inputs(Cpu(torch), dtype, 4, most=5000)
-    assert first.intact
-    a = [made.buffers([SHAPE]).operands(SHAPE).a.float() for made in (first, same, other)]
+    made_of = [Buffers(Cpu(torch), dtype, seed, [SHAPE]) for seed in (3, 3, 4)]
+    assert made_of[0].intact
+    a = [made.operands(SHAPE).a.float() for made in made_of]
     assert torch.equal(a[0], a[1]) and not torch.equal(a[0], a[2])
     assert 0.9 < float(a[0].std()) < 1.1
 
@@ -99,11 +99,12 @@ def test_an_upload_that_changes_a_bit_is_told() -> None:
 
     copies = [200, 100]  # there and back: two bits, which do not cancel out
 
-    assert Inputs(Damaging(), "fp32", 3, most=5000).intact is False
+    assert Buffers(Damaging(), "fp32", 3, [SHAPE]).intact is False
 
 
-def test_operands_larger_than_the_block_repeat_it_out_of_step_with_rows() -> None:
-    made = Inputs(Cpu(torch), "fp32", 3, most=1000).buffers([Shape(100, 10, 100)]).operands(Shape(100, 10, 100))
+def test_operands_larger_than_the_block_repeat_it_out_of_step_with_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gemm, "_BLOCK", 1000)
+    made = Buffers(Cpu(torch), "fp32", 3, [Shape(100, 10, 100)]).operands(Shape(100, 10, 100))
     assert not torch.equal(made.a[0], made.a[1])
     assert torch.equal(made.a.reshape(-1)[:1000], made.a.reshape(-1)[1000:2000])
 

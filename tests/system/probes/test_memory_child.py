@@ -12,12 +12,21 @@ from typing import Any
 import pytest
 
 import mltop.probes
-from mltop.probes.active import memory
 from mltop.probes.active.buffers import Options, fitting, options_of, room_on_gpu
-from mltop.probes.active.device import GPU_CAP_BYTES
+from mltop.probes.active.device import GPU_CAP_BYTES, CpuTimer
+from mltop.probes.active.transfers import WARM_COPIES, measure
+from mltop.probes.model.probe import MemoryResult
 
 MIB, GIB = 1 << 20, 1 << 30
 IMPORT_PATH = str(Path(mltop.probes.__file__).parent.parent.parent)
+
+
+class Took(CpuTimer):
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def seconds(self) -> float:
+        return self._seconds
 
 
 class Memory:
@@ -30,10 +39,10 @@ class Memory:
         self._whole = whole
         self.made = 0
 
-    def copies(self, count: int) -> list[float]:
+    def start(self, count: int) -> list[Took]:
         found = []
         for _ in range(count):
-            found.append(self._times_s[min(self.made, len(self._times_s) - 1)])
+            found.append(Took(self._times_s[min(self.made, len(self._times_s) - 1)]))
             self.made += 1
         return found
 
@@ -41,28 +50,34 @@ class Memory:
         return self._whole
 
 
+def measured(copied: Memory, iterations: int, told: list[float] | None = None) -> MemoryResult:
+    result = MemoryResult()
+    measure(copied, Options(iterations=iterations, warm_s=0), result, ([] if told is None else told).append)
+    return result
+
+
 def test_a_copied_byte_counts_twice() -> None:
-    found = memory.measure(Memory(0.01), Options(iterations=20, warm_s=0), lambda _: None)
+    found = measured(Memory(0.01), 20)
     assert found.iterations == 20 and found.intact
-    assert found.mean_bytes_per_s == pytest.approx(2 * GIB / 0.01)
-    assert found.best_bytes_per_s == pytest.approx(2 * GIB / 0.01)
+    assert found.copy_bytes_per_s == pytest.approx(2 * GIB / 0.01)
+    assert found.copy_best_bytes_per_s == pytest.approx(2 * GIB / 0.01)
 
 
 def test_the_first_copies_do_not_count_and_the_mean_is_that_of_the_bytes() -> None:
-    copied = Memory(*[5.0] * memory.WARM_COPIES, *[0.02] * 10, 0.01)
-    found = memory.measure(copied, Options(iterations=20, warm_s=0), lambda _: None)
-    assert found.mean_bytes_per_s == pytest.approx(20 * 2 * GIB / 0.3)
-    assert found.best_bytes_per_s == pytest.approx(2 * GIB / 0.01)
-    assert copied.made == 20 + memory.WARM_COPIES
+    copied = Memory(*[5.0] * WARM_COPIES, *[0.02] * 10, 0.01)
+    found = measured(copied, 20)
+    assert found.copy_bytes_per_s == pytest.approx(20 * 2 * GIB / 0.3)
+    assert found.copy_best_bytes_per_s == pytest.approx(2 * GIB / 0.01)
+    assert copied.made == 20 + WARM_COPIES
 
 
 def test_damage_is_told() -> None:
-    assert not memory.measure(Memory(0.01, whole=False), Options(iterations=1, warm_s=0), lambda _: None).intact
+    assert measured(Memory(0.01, whole=False), 1).intact is False
 
 
 def test_progress_reaches_the_end() -> None:
     told: list[float] = []
-    memory.measure(Memory(0.01), Options(iterations=12, warm_s=0), told.append)
+    measured(Memory(0.01), 12, told)
     assert told == sorted(told) and told[-1] == 1.0 and len(told) == 3
 
 
@@ -176,9 +191,9 @@ def test_a_quarter_of_the_hosts_available_memory(tmp_path: Path) -> None:
     assert ask(limited, tmp_path) == 300 * MIB
 
 
-def said(order: str, module: str = "memory") -> list[dict[str, Any]]:
+def said(order: str) -> list[dict[str, Any]]:
     """The events of a process that gets this line and then nothing more; it ends by itself or at the end of stdin."""
-    code = f"import sys; sys.path.insert(0, {IMPORT_PATH!r}); from mltop.probes.active.{module} import main; main()"
+    code = f"import sys; sys.path.insert(0, {IMPORT_PATH!r}); from mltop.probes.active.transfers import main; main()"
     # -S: without site-packages, so without torch
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", code],
@@ -203,9 +218,9 @@ def order(kind: str = "memory", devices: int = 1, of: str = "cpu", **fields: Any
     return json.dumps({"kind": kind, "node": "n1", "devices": [{"uuid": uuid, "kind": of}] * devices, **fields}) + "\n"
 
 
-@pytest.mark.parametrize("module", ["memory", "copies"])
-def test_a_python_without_torch_is_a_sentence(module: str) -> None:
-    events = said(order(module, of="gpu"), module)
+@pytest.mark.parametrize("kind", ["memory", "copies"])
+def test_a_python_without_torch_is_a_sentence(kind: str) -> None:
+    events = said(order(kind, of="gpu"))
     assert [one["event"] for one in events] == ["stage", "failed"]
     assert events[0]["stage"] == "import torch"
     assert "torch does not import: No module named 'torch'" in events[1]["why"] and events[1]["fix"]
@@ -227,10 +242,10 @@ def test_orders_that_cannot_be_done(line: str, why: str) -> None:
 
 
 def test_copies_need_a_gpu() -> None:
-    (event,) = said(order("copies"), "copies")
+    (event,) = said(order("copies"))
     assert event["event"] == "failed" and event["why"] == "no GPU here: copies need one"
 
 
 def test_copies_of_mig_instances_are_refused_by_name() -> None:
-    (event,) = said(order("copies", of="mig"), "copies")
+    (event,) = said(order("copies", of="mig"))
     assert event["event"] == "failed" and "MIG" in event["why"] and event["device"] == "GPU-1"

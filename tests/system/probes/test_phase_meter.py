@@ -230,7 +230,7 @@ def test_a_call_that_hangs_costs_the_phase_its_values_and_names_itself(fake: Fak
     ("uuid", "kind", "why"),
     [
         ("GPU-none", "gpu", "nvmlDeviceGetHandleByUUID: Not Found"),
-        ("MIG-none", "mig", "nvmlDeviceGetMigDeviceHandleByIndex: no GPU has the instance MIG-none"),
+        ("MIG-none", "mig", "nvmlDeviceGetHandleByUUID: Not Found"),
         ("cpu", "cpu", "power, clock and heat are read of GPUs only"),
     ],
 )

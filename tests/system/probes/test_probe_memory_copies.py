@@ -28,8 +28,8 @@ TIMEOUT_S = 120.0
 class Probe:
     """A probe's process, started with a Python that has torch; its stdin stays open."""
 
-    def __init__(self, kind: str, order: Order) -> None:
-        code = f"{IMPORT}from mltop.probes.active.{kind} import main; main()"
+    def __init__(self, order: Order) -> None:
+        code = f"{IMPORT}from mltop.probes.active.transfers import main; main()"
         self.process = subprocess.Popen(
             [sys.executable, "-c", code],
             stdin=subprocess.PIPE,
@@ -53,8 +53,8 @@ class Probe:
         return self.process.wait(TIMEOUT_S)
 
 
-def run(kind: str, order: Order) -> list[dict[str, Any]]:
-    probe = Probe(kind, order)
+def run(order: Order) -> list[dict[str, Any]]:
+    probe = Probe(order)
     events = list(probe.events())
     assert probe.close() == 0
     assert probe.process.stderr is not None and probe.process.stderr.read() == ""
@@ -66,7 +66,7 @@ def memory_order(**options: Any) -> Order:
 
 
 def test_the_memory_of_the_cpu() -> None:
-    events = run("memory", memory_order())
+    events = run(memory_order())
     stages = [one["stage"] for one in events if one["event"] == "stage"]
     assert list(dict.fromkeys(stages)) == ["import torch", "device", "copy"]
     assert [one.get("fraction") for one in events if one.get("stage") == "copy"][-1] == 1.0
@@ -87,7 +87,7 @@ SPACE = (
 
 
 def test_by_itself_the_size_leaves_the_caches_behind() -> None:
-    events = run("memory", memory_order(size_bytes=0, iterations=1))
+    events = run(memory_order(size_bytes=0, iterations=1))
     (size,) = [one["data"]["size_bytes"] for one in events if one["event"] == "result"]
     done = subprocess.run([sys.executable, "-c", IMPORT + SPACE], capture_output=True, text=True, check=True)
     cache, space = map(int, done.stdout.split())
@@ -98,13 +98,13 @@ def test_by_itself_the_size_leaves_the_caches_behind() -> None:
 
 @pytest.mark.parametrize("kind", ["memory", "copies"])
 def test_a_gpu_with_a_torch_for_cpus_is_a_sentence(kind: str) -> None:
-    (failed,) = [one for one in run(kind, Order(kind, "n1", [ProbeDevice("GPU-1", 0)])) if one["event"] == "failed"]
+    (failed,) = [one for one in run(Order(kind, "n1", [ProbeDevice("GPU-1", 0)])) if one["event"] == "failed"]
     assert "built without CUDA" in failed["why"] or "finds no GPU" in failed["why"]
     assert failed["fix"]
 
 
 def test_the_end_of_stdin_ends_it_at_once() -> None:
-    probe = Probe("memory", memory_order(size_bytes=64 * MIB, iterations=10_000))
+    probe = Probe(memory_order(size_bytes=64 * MIB, iterations=10_000))
     for event in probe.events():
         if event.get("stage") == "copy":
             break
@@ -114,7 +114,7 @@ def test_the_end_of_stdin_ends_it_at_once() -> None:
 
 
 def test_sigterm_ends_it_while_it_copies() -> None:
-    probe = Probe("memory", memory_order(size_bytes=64 * MIB, iterations=10_000))
+    probe = Probe(memory_order(size_bytes=64 * MIB, iterations=10_000))
     for event in probe.events():
         if event.get("stage") == "copy":
             break
@@ -127,11 +127,9 @@ def test_sigterm_ends_it_while_it_copies() -> None:
 CPU_NODE = """
 import time, torch
 from dataclasses import asdict
-from mltop.probes.active.copies import Buffers, CudaGpus
-from mltop.probes.active.copies import Measurement
+from mltop.probes.active.transfers import Buffers, CudaGpus, Measurement, Plan
 from mltop.probes.active.host import Affinity
 from mltop.probes.active.nvml import Link
-from mltop.probes.active.copies import Plan
 from mltop.probes.model.probe import CopiesResult
 
 class Done:
@@ -145,15 +143,15 @@ class CpuNode(CudaGpus):
         self._buffers = [Buffers(torch, "cpu", size, Affinity(), pinned=False) for _ in range(count)]
         self.damage = None
     def reaches(self, source, target): return True
-    def peer_arrived(self, target):
-        whole = CudaGpus.peer_arrived(self, target)
-        assert not self._buffers[target].received.any()
+    def arrived(self, place, way):
+        whole = CudaGpus.arrived(self, place, way)
+        assert way == "to_device" or not self._ends(place, way)[1].any()
         return whole
     def _start(self, place, source, target, copies):
         began = time.perf_counter()
         for _ in range(copies): target.copy_(source)
         if self.damage == place: target[len(target) // 3] ^= 1 << 40
-        return Done(time.perf_counter() - began)
+        return [Done(time.perf_counter() - began)]
 
 torch.cuda.synchronize = lambda number: None
 class Links:
@@ -203,7 +201,7 @@ def chains(file: Path) -> set[str]:
 
 def test_every_name_of_torch_that_the_cuda_side_uses_exists() -> None:
     """A machine without a GPU runs none of these lines."""
-    files = [PACKAGE / "active" / path for path in ("device.py", "memory.py", "copies.py")]
+    files = [PACKAGE / "active" / path for path in ("device.py", "transfers.py")]
     names = sorted(set().union(*map(chains, files)))
     assert {"cuda.Event", "cuda.mem_get_info", "cuda.can_device_access_peer", "cuda.device"} <= set(names)
     code = f"""

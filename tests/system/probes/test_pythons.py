@@ -16,8 +16,18 @@ from typing import Any
 
 import pytest
 
-from mltop.probes.active.supervisor.environment import JobProcess, NotTaken, job_process, with_devices, with_job
-from mltop.probes.active.supervisor.pythons import NoTorch, ask, candidates, find_torch, unfit
+from mltop.probes.active.supervisor.pythons import (
+    JobProcess,
+    NoTorch,
+    NotTaken,
+    ask,
+    candidates,
+    find_torch,
+    job_process,
+    unfit,
+    with_devices,
+    with_job,
+)
 from mltop.probes.model.probe import ProbeDevice
 from tests import strangers
 from tests.fakes.probes import torch_folder, torch_python, torchless_python

@@ -11,14 +11,14 @@ from math import sqrt
 
 from mltop.probes.judge.deaths import ended_well
 from mltop.probes.judge.health.moment import Moment, once_per_moment
-from mltop.probes.judge.health.names import about, bus_id, kernel_list, rank_name
+from mltop.probes.judge.health.names import about, bus_id, rank_name
 from mltop.probes.judge.health.relations import RANK_ENDED, RANK_STALLED, SLOWS, STOPS
 from mltop.probes.judge.health.rule import Hit, rank_rule, rule
 from mltop.probes.judge.health.trails import Series
 from mltop.probes.judge.values import grouped, known, mean_of
 from mltop.probes.model import GpuSample, JobKey, LogLine, RankSample, Sample
 from mltop.probes.model.news.judged import RankPast
-from mltop.probes.model.ranks import ranks_text
+from mltop.probes.model.ranks import kernel_list, ranks_text
 from mltop.probes.model.units import counted, duration_words, size_words
 
 HISTORY_S = 300.0

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from mltop.probes.active.supervisor.devices import choose
-from mltop.probes.active.supervisor.gate import Holder, cpu_refusal, cpu_remark, of_all, refusal, unknowns
+from mltop.probes.active.supervisor.gate import Holder, choose, cpu_refusal, cpu_remark, of_all, refusal, unknowns
 from mltop.probes.active.supervisor.request import ProbeRequest, request_from
 from mltop.probes.agent.probing import slurm_job_in
 from mltop.probes.model import Gap, GpuProcess, GpuSample, HostSample, MigInstance, PciDevice, RankSample, Remap, Sample
@@ -197,29 +196,28 @@ def test_devices(
     devices: list[str],
     refusals: list[str],
 ) -> None:
-    choice = choose(ProbeRequest("k", kind, wanted), Sample("n1", 1.0, gpus=list(gpus), gaps=gaps), CPU)
-    assert [target.device.uuid for target in choice.targets] == devices
-    assert len(choice.refused) == len(refusals)
-    for event, why in zip(choice.refused, refusals, strict=True):
-        assert event.why.startswith(why)
+    chosen = list(choose(ProbeRequest("k", kind, wanted), Sample("n1", 1.0, gpus=list(gpus), gaps=gaps), CPU))
+    assert [target.device.uuid for target in chosen if target.refusal is None] == devices
+    for refused, why in zip([target.refusal for target in chosen if target.refusal], refusals, strict=True):
+        assert refused.why.startswith(why)
 
 
 def test_a_node_whose_gpus_are_on_the_bus_only_is_no_node_of_processors() -> None:
     sample = Sample("n1", 1.0, gaps=[NO_DRIVER], pci=[GPU_ON_BUS])
-    choice = choose(ProbeRequest("k", "matmul"), sample, CPU)
-    assert (choice.targets, len(choice.refused)) == ([], 1)
+    (target,) = choose(ProbeRequest("k", "matmul"), sample, CPU)
+    assert target.refusal is not None
 
 
 def test_what_is_known_of_a_device() -> None:
     sample = Sample("n1", 1.0, gpus=[TWO[0], SPLIT], pci=[GPU_ON_BUS])
-    (first, instance) = (target.device for target in choose(ProbeRequest("k", "matmul"), sample, CPU).targets[:2])
+    (first, instance, *_) = (target.device for target in choose(ProbeRequest("k", "matmul"), sample, CPU))
     assert first == ProbeDevice("GPU-0", 0, "NVIDIA H100 80GB HBM3", "gpu", "2330", 80 * GIB)
     assert (instance.kind, instance.name) == ("mig", "NVIDIA H100 80GB HBM3 MIG 1g.10gb")
 
 
 def test_made_up_gpus_are_not_measured() -> None:
-    choice = choose(ProbeRequest("k", "matmul"), Sample("n1", 1.0, gpus=[gpu()], simulated=True), CPU)
-    assert [event.why[:35] for event in choice.refused] == ["the GPUs of this node are made up ("]
+    (target,) = choose(ProbeRequest("k", "matmul"), Sample("n1", 1.0, gpus=[gpu()], simulated=True), CPU)
+    assert target.refusal is not None and target.refusal.why.startswith("the GPUs of this node are made up (")
 
 
 @pytest.mark.parametrize(

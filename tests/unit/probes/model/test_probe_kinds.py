@@ -8,6 +8,7 @@ from typing import get_args
 
 import pytest
 
+from mltop.probes.active.supervisor.request import modules
 from mltop.probes.demo.probes.replay import EVENTS, ProbeMachine
 from mltop.probes.model.probe_kinds import (
     CHILDREN,
@@ -24,8 +25,9 @@ from mltop.probes.model.vocabulary import ProbeKind
 
 def test_each_kind_has_a_row_and_each_row_a_program() -> None:
     assert set(PROBE_OF) == set(get_args(ProbeKind)) and len(PROBES) == len(PROBE_OF)
-    for child in CHILDREN:
-        assert find_spec(f"mltop.probes.active.{child}") is not None, child
+    assert modules().keys() == CHILDREN.keys()
+    for module in modules().values():
+        assert find_spec(module) is not None, module
 
 
 @pytest.mark.parametrize("row", PROBES, ids=lambda row: row.name)

@@ -9,8 +9,14 @@ from dataclasses import replace
 import pytest
 
 from mltop.probes.investigate.probing.member import Joining, Member, joined_sentence
-from mltop.probes.judge.probes.arrival import arrivals, find_late
-from mltop.probes.judge.probes.collective import busbw_factor, judge_collective, merge_times, with_expected
+from mltop.probes.judge.probes.collective import (
+    arrivals,
+    busbw_factor,
+    find_late,
+    judge_collective,
+    merge_times,
+    with_expected,
+)
 from mltop.probes.judge.probes.hardware.peaks import Expected
 from mltop.probes.model.probe import CollectiveResult, PastResult, ProbeFailure, RankArrival, RankTimes
 from tests.builders.gloo_times import EIGHT, EIGHT_SLOW, TWO, TWO_SLOW

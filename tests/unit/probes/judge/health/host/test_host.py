@@ -10,7 +10,6 @@ import pytest
 from mltop.probes.judge.health.fleet import Health
 from mltop.probes.judge.health.host import cpu, memory, storage, system
 from mltop.probes.judge.health.job import ranks as job_ranks
-from mltop.probes.judge.health.names import kernel_list
 from mltop.probes.judge.health.registry import rules_of
 from mltop.probes.judge.health.unknowns import unknowns_of
 from mltop.probes.model import (
@@ -23,6 +22,7 @@ from mltop.probes.model import (
     Pressure,
     Sample,
 )
+from mltop.probes.model.ranks import kernel_list
 from tests.builders.evaluated import evaluate
 from tests.builders.health_samples import GIB, host, node_h100, rank
 
