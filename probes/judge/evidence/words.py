@@ -204,8 +204,8 @@ def _why_not(attempt: Attempt, first: First) -> str:
 
 def _launchers_signal(first: First) -> int | None:
     """What killed a child of a launcher that names none; not the signals of a teardown or of a rank's own watchdog."""
-    numbers = (-event.code for event in first.events if event.kind == "launcher_failed" and (event.code or 0) < 0)
-    return next((number for number in numbers if number not in (signal.SIGTERM, signal.SIGABRT)), None)
+    codes = known(event.code for event in first.events if event.kind == "launcher_failed")
+    return next((-code for code in codes if code < 0 and -code not in (signal.SIGTERM, signal.SIGABRT)), None)
 
 
 def reason_of(first: First, event: LogEvent | None) -> str:
