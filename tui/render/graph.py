@@ -6,7 +6,7 @@ Each column shows the mean of what is known of its time.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from mltop.probes.judge.values import mean_of
@@ -22,6 +22,26 @@ _EIGHTHS = 8
 _AREA = {"graph-waits": "area-waits", "graph-crit": "area-crit"}
 
 Values = Sequence["float | None"]
+
+
+@dataclass(frozen=True)
+class TimedCell(Cell):
+    """Part of a graph: its characters begin at ``since`` (unix s) and are ``column_s`` each. Those that look the same are
+    equal.
+    """
+
+    since: float = field(default=0.0, compare=False)
+    column_s: float = field(default=0.0, compare=False)
+
+
+def time_at(cells: Iterable[Cell], x: int) -> float | None:
+    """Of what the cell at ``x`` of a line is (unix s, the middle of its column); None where no graph is."""
+    for cell in cells:
+        width = line_width([cell])
+        if x < width:
+            return cell.since + (x + 0.5) * cell.column_s if isinstance(cell, TimedCell) else None
+        x -= width
+    return None
 
 
 @dataclass(frozen=True)
@@ -122,6 +142,15 @@ class Scale:
     def time_of(self, column: int) -> float:
         """When a column begins, unix s."""
         return (self.first + column) * self.column_s
+
+    def timed(self, cells: Iterable[Cell]) -> list[Cell]:
+        """A line of a graph, or its axis: a click on it shows that moment."""
+        made: list[Cell] = []
+        column = 0
+        for cell in cells:
+            made.append(TimedCell(cell.text, cell.style, self.time_of(column), self.column_s))
+            column += len(cell.text)
+        return made
 
     def column(self, at: float) -> int:
         """The column of a time; left of all it is negative."""
@@ -295,24 +324,21 @@ class Graphs:
             lines += [[]] if lines and gap else []
             for row, drawn in enumerate(area(self.scale.means(one.values), styles, high)):
                 label = labels[row] if row < len(labels) else Cell("")
-                lines.append([Cell(clip(label.text, LABEL_WIDTH), label.style), *drawn])
-        return [*lines, [Cell(" " * LABEL_WIDTH), *axis(self.scale, self.events)]]
+                lines.append([Cell(clip(label.text, LABEL_WIDTH), label.style), *self.scale.timed(drawn)])
+        return [*lines, [Cell(" " * LABEL_WIDTH), *self.scale.timed(axis(self.scale, self.events))]]
 
     def beside(self, rows: int) -> list[list[Cell]]:
         """Side by side: a title, ``rows`` - 2 lines of graph and an axis."""
         styles = self.scale.styles(self.spans)
         blocks = [
-            [_title(one, self.scale.width), *area(one.values, styles, rows - 2), axis(self.scale, self.events)]
+            [
+                _title(one, self.scale.width),
+                *map(self.scale.timed, [*area(one.values, styles, rows - 2), axis(self.scale, self.events)]),
+            ]
             for one in self.series
         ]
         gap = Cell(" " * _GAP)
         return [[cell for part in parts for cell in (gap, *part)][1:] for parts in zip(*blocks, strict=True)]
-
-    def time_at(self, x: int, start: int = 0) -> float | None:
-        """The time of a cell, where the graphs begin at cell ``start``, side by side or one below the other."""
-        column = (x - start) % (self.scale.width + _GAP)
-        is_of_graph = x >= start and column < self.scale.width
-        return self.scale.time_of(column) + self.scale.column_s / 2 if is_of_graph else None
 
     def in_one_line(self) -> list[Cell]:
         """``SM 10% ▆▆▆▆▁  power 59kW ▆▆▆▆▁  net 0B/s ▃▃▃▃▁``."""
@@ -320,7 +346,8 @@ class Graphs:
         cells: list[Cell] = []
         for one in self.series:
             label = [Cell(f"{one.brief} ", "dim"), Cell(one.now, "title"), Cell(" ")]
-            cells += [*label, *line(one.values, styles), Cell(" " * max(1, BRIEF_LABEL - line_width(label)))]
+            drawn = self.scale.timed(line(one.values, styles))
+            cells += [*label, *drawn, Cell(" " * max(1, BRIEF_LABEL - line_width(label)))]
         return cells[:-1]
 
 

@@ -128,8 +128,6 @@ def _series_of(sums: Sums, limit: float, fell_at: int, end: int) -> tuple[Series
 class NodeGraphs(Memo["Graphs | None"]):
     """Keeps what was worked out of one sample until the next one."""
 
-    _shown: Graphs | None = None
-
     def lines(self, node: NodeView, context: RowContext, width: int, rows: int) -> list[list[Cell]]:
         """SM activity, power and NVLink in ``rows`` lines; [] where these are few, or nothing was kept of this node."""
         if rows < _NODE_ROWS:
@@ -145,12 +143,7 @@ class NodeGraphs(Memo["Graphs | None"]):
             context.settled,
         )
         graphs = self.get(source, lambda: _node_graphs(node, context, columns))
-        self._shown = graphs
         return graphs.stacked(rows) if graphs is not None else []
-
-    def time_at(self, x: int) -> float | None:
-        """When a cell of these lines is of."""
-        return self._shown.time_at(x, LABEL_WIDTH) if self._shown is not None else None
 
 
 def _node_graphs(node: NodeView, context: RowContext, columns: int) -> Graphs | None:

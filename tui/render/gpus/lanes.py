@@ -181,7 +181,7 @@ def lane_lines(
         first.append(Cell(" " * (label + scale.width - line_width(first))))
         first += [Cell(f"  {figure.text:>{FIGURE}}", figure.style) for figure in figures[lane.kind]]
         lines += [first, *others]
-    return [*lines, [Cell(" " * label), *axis(scale, _events(lanes, scale, waits))]]
+    return [*lines, [Cell(" " * label), *scale.timed(axis(scale, _events(lanes, scale, waits)))]]
 
 
 def _heights(lanes: Sequence[Lane], room: int) -> list[int]:
@@ -204,8 +204,7 @@ def _drawn(lane: Lane, height: int, scale: Scale, styles: Sequence[str], label: 
     lines = []
     for row, cells in enumerate(rows):
         name = names[row] if row < len(names) else Cell("")
-        drawn = [Cell(clip(name.text, label - 1) + " ", name.style), *cells]
-        lines.append(drawn)
+        lines.append([Cell(clip(name.text, label - 1) + " ", name.style), *scale.timed(cells)])
     return lines
 
 

@@ -81,7 +81,9 @@ class EventsScreen(Pane):
         left = len(self._events) - MOST_DRAWN
         if left > 0:
             return [*lines, Line([Cell(f"{left} more are older: / looks for them", "dim")])]
-        graph = job_graph(self.mltop, None, None, width, self.size.height - 6 - len(lines) if lines else 0)
+        graph = job_graph(
+            self.mltop, None, None, width, self.size.height - self.chrome_height() - 2 - len(lines) if lines else 0
+        )
         return [*lines, *([Line(()), *map(Line, graph)] if graph else [])]
 
     def _of_one(self, picture: Picture) -> list[Line]:

@@ -13,7 +13,7 @@ from mltop.tui.app.selection import Looked
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.problems import Told, height_of
 from mltop.tui.screens.graphs import NodeGraphs
-from mltop.tui.screens.pane import GraphLines, Pane, TextLines
+from mltop.tui.screens.pane import Pane, TextLines
 from mltop.tui.screens.problems import Problems, squeezed
 from mltop.tui.screens.tabled import GpuTable, Lines, RankTable
 from mltop.tui.screens.tables import free_gpus, gpu_rows, rank_rows
@@ -40,7 +40,7 @@ class NodeParts(Pane):
         yield TextLines(id="host", classes="gap-above")
         yield RankTable(classes="gap-above")
         yield TextLines(id="tips", classes="gap-above")
-        yield GraphLines(self._graphs.time_at, id="graphs", classes="gap-above")
+        yield TextLines(id="graphs", classes="gap-above")
 
     def fill_parts(
         self,

@@ -39,12 +39,12 @@ from mltop.tui.render.fleet.map import (
     short_names,
 )
 from mltop.tui.render.fleet.nodes import MARKED_NODE_COLUMNS, NodeLine, connecting_lines, nobody_answered
-from mltop.tui.render.graph import Graphs, width_beside, width_in_one_line
+from mltop.tui.render.graph import width_beside, width_in_one_line
 from mltop.tui.render.guarded import guarded
 from mltop.tui.render.problems import Scope, Told, height_of, told_of
 from mltop.tui.screens.graphs import group_graphs
 from mltop.tui.screens.overview.heatmap import Heatmap
-from mltop.tui.screens.pane import GraphLines, Pane, TextLines
+from mltop.tui.screens.pane import Pane, TextLines
 from mltop.tui.screens.problems import Problems, lines_for
 from mltop.tui.screens.rows import SubjectRows, by_node
 from mltop.tui.screens.tabled import GpuTable
@@ -95,10 +95,9 @@ class FleetScreen(Pane):
         self._told: Sequence[Told] = ()
         self._left: int | None = None  # lines below the map at the last draw; None: the list stands there
         self._groups: Sequence[Group] = ()
-        self._graphs: Graphs | None = None  # of full height: of those in one line no cell has a time of its own
 
     def body(self) -> Iterable[Widget]:
-        yield GraphLines(self._time_at, id="graphs", classes="gap-above")
+        yield TextLines(id="graphs", classes="gap-above")
         yield Problems(id="problems", classes="gap-above")
         yield TextLines(id="legend", classes="gap-above")
         yield Heatmap(self._moved, id="map", empty_text="no nodes")
@@ -269,7 +268,6 @@ class FleetScreen(Pane):
         is_full = rows >= FULL_ROWS
         columns = (width_beside(width) if is_full else width_in_one_line(width)) if least else 0
         lines: list[list[Cell]] = []
-        self._graphs = None
         groups = [group for group in self._groups if group.job is not None]
         groups.sort(key=lambda group: (group.still_since is None, -len(group.nodes)))  # who stands still, the largest
         groups = groups or ([Group("", (), tuple(self._views.values()))] if self._views else [])
@@ -278,15 +276,11 @@ class FleetScreen(Pane):
                 break
             graphs = group_graphs(self.mltop, group, columns)
             if graphs is not None and is_full:
-                self._graphs = graphs
                 lines += [[], *graphs.beside(OTHERS_ROWS)] if lines else graphs.beside(rows)
             elif graphs is not None:
                 lines = [graphs.in_one_line()]
         self.set_part("#graphs", lines)
         return len(lines) - least
-
-    def _time_at(self, x: int) -> float | None:
-        return self._graphs.time_at(x) if self._graphs is not None else None
 
     def _show_problems(self, room: int) -> int:
         """Returns how many lines they take."""
