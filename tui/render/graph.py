@@ -26,8 +26,8 @@ Values = Sequence["float | None"]
 
 @dataclass(frozen=True)
 class TimedCell(Cell):
-    """Part of a graph: its characters begin at ``since`` (unix s) and are ``column_s`` each. Those that look the same are
-    equal.
+    """Part of a graph: its characters begin at ``since`` (unix s) and are ``column_s`` each. Two that look the same
+    are equal.
     """
 
     since: float = field(default=0.0, compare=False)

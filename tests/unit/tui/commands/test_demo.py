@@ -1,0 +1,33 @@
+"""The demo: what its graphs show when the screen opens, and that one job hangs, not two."""
+
+from __future__ import annotations
+
+import pytest
+
+from mltop.tui.app.past.past import Past
+from mltop.tui.commands.demo import HERE, TRAINED_S, demo_channels, training_before
+
+NOW = 1_763_640_000.0
+COLUMNS = 60
+
+
+@pytest.mark.parametrize("nodes", [1, 64])
+def test_graphs_are_full_when_the_screen_opens(nodes: int) -> None:
+    past = Past()
+    for view in training_before(NOW, nodes):
+        past.feed(view)
+    jobs = {key.name for node in past._nodes.values() for key in node.shares}
+    assert len(jobs) == (2 if nodes > 1 else 1)
+    for key in {key for node in past._nodes.values() for key in node.shares}:
+        sums = past.sums(key, COLUMNS, NOW - 2.0, TRAINED_S)
+        assert sums is not None and all(value is not None and value > 0.5 for value in sums.sm_active[1:])
+    track = past.track(HERE, 0, NOW - 2.0)
+    assert track is not None and None not in track.power_w[5:-5]
+
+
+@pytest.mark.parametrize("nodes", [2, 8, 64])
+def test_in_a_fleet_one_job_hangs(nodes: int) -> None:
+    real, fleet = demo_channels(nodes, 1.0)
+    healthy = float(real.argv[real.argv.index("--healthy") + 1])
+    hangs_after = float(fleet.argv[fleet.argv.index("--hang-after") + 1])
+    assert hangs_after < 60.0 and healthy >= 24 * 3600
