@@ -43,7 +43,9 @@ def run(options: TargetOptions, node_count: int, config: Config) -> int:
     require_terminal()
     session = LiveSession("demo", demo_channels(node_count, options.interval_s), options.interval_s, verdict_text)
     before = training_before(time.time(), node_count)
-    return show(session, replace(config, auto_dump="always"), options.read_only, before=before, hint=hint)
+    return show(
+        session, replace(config, auto_dump="always"), options.read_only, before=before, hint=hint, remembers=False
+    )
 
 
 def demo_channels(node_count: int, interval_s: float) -> list[Channel]:
