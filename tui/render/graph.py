@@ -191,8 +191,12 @@ def line(values: Values, styles: Sequence[str]) -> list[Cell]:
     return runs([glyph or " " for glyph in glyphs], styles)
 
 
-def area(values: Values, styles: Sequence[str], rows: int) -> list[list[Cell]]:
-    """Several lines, the highest first, of fractions 0..1. What is known is seen: at least an eighth of a line."""
+def area(values: Values, styles: Sequence[str], rows: int, limit: str | None = None) -> list[list[Cell]]:
+    """Several lines, the highest first, of fractions 0..1. What is known is seen: at least an eighth of a line.
+
+    ``limit``: what the full height stands for, in words, None: that is no limit. Where nothing is drawn, a rule is at
+    the limit, and in a high graph at every fourth line.
+    """
     heights = [  # in eighths of a line
         None if value is None or not known(value) else max(1, round(min(max(value, 0.0), 1.0) * rows * _EIGHTHS))
         for value in values
@@ -200,12 +204,22 @@ def area(values: Values, styles: Sequence[str], rows: int) -> list[list[Cell]]:
     lines = []
     for row in range(rows - 1, -1, -1):
         filled = [0 if height is None else min(_EIGHTHS, height - row * _EIGHTHS) for height in heights]
-        glyphs = [GLYPHS.eighths[eighths - 1] if eighths > 0 else " " for eighths in filled]
+        above = (rows - 1 - row) % _EVERY
+        is_limit, is_line = limit is not None and row == rows - 1, row and rows > _EVERY and not above
+        blank = GLYPHS.rest if is_limit or is_line else " "
+        glyphs = [GLYPHS.eighths[eighths - 1] if eighths > 0 else blank for eighths in filled]
+        if is_limit and limit and glyphs[: len(limit) + 1] == [blank] * (len(limit) + 1):
+            glyphs[: len(limit) + 1] = f"{limit} "
+        ruled = "track" if blank != " " else ""
         drawn = [
-            _AREA.get(style, style) if height is not None else "" for height, style in zip(heights, styles, strict=True)
+            (ruled if eighths <= 0 else "") or (_AREA.get(style, style) if height is not None else "")
+            for eighths, height, style in zip(filled, heights, styles, strict=True)
         ]
         lines.append(runs(glyphs, drawn))
     return lines
+
+
+_EVERY = 4  # lines of a graph from one to the next that leads the eye
 
 
 def axis(scale: Scale, events: Sequence[Event] = ()) -> list[Cell]:
@@ -278,7 +292,7 @@ class GraphCell(FittedCell):
 class Series:
     """One graph: ``name``, its value ``now`` and its scale (``of`` "of 5.6 kW") in words; ``values`` as shares of it.
     ``brief``: its name where it is one line; ``before``: its value before it fell, "" where it did not; ``about``:
-    whose it is.
+    whose it is; ``limit``: what the full height stands for, None: that is no limit.
     """
 
     name: str
@@ -288,6 +302,7 @@ class Series:
     brief: str = ""
     before: str = ""
     about: str = ""
+    limit: str | None = None
 
 
 LABEL_WIDTH = 12
@@ -322,7 +337,7 @@ class Graphs:
             high = min(_ROWS_MOST, height + (place < more))
             labels = [Cell(one.name), Cell(one.now, "title"), Cell(one.of, "dim")][:high]
             lines += [[]] if lines and gap else []
-            for row, drawn in enumerate(area(self.scale.means(one.values), styles, high)):
+            for row, drawn in enumerate(area(self.scale.means(one.values), styles, high, one.limit)):
                 label = labels[row] if row < len(labels) else Cell("")
                 lines.append([Cell(clip(label.text, LABEL_WIDTH), label.style), *self.scale.timed(drawn)])
         return [*lines, [Cell(" " * LABEL_WIDTH), *self.scale.timed(axis(self.scale, self.events))]]
@@ -333,7 +348,10 @@ class Graphs:
         blocks = [
             [
                 _title(one, self.scale.width),
-                *map(self.scale.timed, [*area(one.values, styles, rows - 2), axis(self.scale, self.events)]),
+                *map(
+                    self.scale.timed,
+                    [*area(self.scale.means(one.values), styles, rows - 2, one.limit), axis(self.scale, self.events)],
+                ),
             ]
             for one in self.series
         ]
