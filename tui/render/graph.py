@@ -369,9 +369,9 @@ class Graphs:
         return cells[:-1]
 
 
-def width_beside(width: int) -> int:
-    """Cells of each of three side by side."""
-    return (width - 2 * _GAP) // 3
+def width_beside(width: int, count: int = 3) -> int:
+    """Cells of each of ``count`` side by side."""
+    return (width - (count - 1) * _GAP) // count
 
 
 def width_in_one_line(width: int) -> int:

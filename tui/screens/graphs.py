@@ -139,23 +139,23 @@ class NodeGraphs(Memo["Graphs | None"]):
         """SM activity, power and NVLink in ``rows`` lines; [] where these are few, or nothing was kept of this node."""
         if rows < _NODE_ROWS:
             return []
-        columns = width_beside(width) if beside else width - LABEL_WIDTH
         source = (
             node.node,
             node.sample.sampled_at if node.sample else 0.0,
-            columns,
+            width,
+            beside,
             context.picture.states,
             context.moment(node),
             context.picture.not_judged,
             context.settled,
         )
-        graphs = self.get(source, lambda: _node_graphs(node, context, columns))
+        graphs = self.get(source, lambda: _node_graphs(node, context, width, beside))
         if graphs is None:
             return []
         return graphs.beside(rows) if beside else graphs.stacked(rows)
 
 
-def _node_graphs(node: NodeView, context: RowContext, columns: int) -> Graphs | None:
+def _node_graphs(node: NodeView, context: RowContext, width: int, beside: bool) -> Graphs | None:
     sample = node.sample
     pairs = [(gpu, context.track(node, gpu.index)) for gpu in sample.gpus] if sample is not None else []
     tracks = [(gpu, track) for gpu, track in pairs if track is not None]
@@ -163,10 +163,12 @@ def _node_graphs(node: NodeView, context: RowContext, columns: int) -> Graphs | 
         return None
     first = tracks[0][1]
     span_s = span_of((first.length - first.began) * first.step_s)
+    used = [(gpu, track) for gpu, track in tracks if users_of(node, gpu) or gpu.processes] or tracks
+    series = [_activity(used), *(one for one in (_power(tracks), *_nvlink(used)) if any(one.values) or not beside)]
+    columns = width_beside(width, len(series)) if beside else width - LABEL_WIDTH
     scale = Scale.of(first.slot, first.step_s, columns, span_s, context.moment(node))
     if node.state.state != "live" and scale.moment is None:
         scale = replace(scale, last=sample.sampled_at)
-    used = [(gpu, track) for gpu, track in tracks if users_of(node, gpu) or gpu.processes] or tracks
     spans: list[Span] = []
     events: list[Event] = []
     for job in dict.fromkeys((rank.job, rank.uid) for rank in sample.ranks):
@@ -175,7 +177,7 @@ def _node_graphs(node: NodeView, context: RowContext, columns: int) -> Graphs | 
             spans.append(Span(states.usual.since, None, "graph-waits"))
             events += fell_still(states.usual)
     events += begins((first.slot - first.length + 1 + first.began) * first.step_s, scale)
-    return Graphs((_activity(used), _power(tracks), *_nvlink(used)), scale, tuple(spans), tuple(events))
+    return Graphs(tuple(series), scale, tuple(spans), tuple(events))
 
 
 Tracks = Sequence[tuple[GpuSample, Track]]
